@@ -1,0 +1,3 @@
+"""A notebook lab for accelerator kernels: write, compile, verify, profile and optimise, on a laptop."""
+
+__version__ = "0.1.0"
