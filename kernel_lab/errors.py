@@ -17,7 +17,9 @@ class LabError(Exception):
 
     def __str__(self):
         "The message and the hint as one paragraph."
-        return f'{self.message} {self.hint}' if self.hint else self.message
+        return _paragraph(self.message, self.hint)
+
+def _paragraph(text, hint): return text if not hint else f'{text} {hint}' if text.endswith(('.', '?', '!')) else f'{text}. {hint}'
 
 # %% ../nbs/0_core/00_errors.ipynb #79931a58
 KINDS = ('parse', 'entry', 'trace', 'limit', 'uninitialised', 'unsupported', 'timeout', 'memory', 'crash', 'shape', 'invalid')
@@ -35,7 +37,7 @@ class KernelError(LabError):
         where = [f'line {self.line}' if self.line else '', self.instruction or '', f'operand {self.operand}' if self.operand else '']
         text = ': '.join([*filter(None, where), self.message])
         if self.limit is not None: text += f' (limit {self.limit}, got {self.value}).'
-        return f'{text} {self.hint}' if self.hint else text
+        return _paragraph(text, self.hint)
 
     def to_dict(self):
         "The error as plain data, for a store or a pipe."

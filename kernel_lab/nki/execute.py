@@ -52,11 +52,13 @@ class View:
         for v, c in self.terms: off += c * env[v]
         return off
 
-    def array(self, off, box=None):
-        "The numpy view at an offset, narrowed to a box of slices where there is one."
-        if box is not None:
-            a = Access(self.k, self.access.offset, tuple((s, b.stop - b.start) for (s, _), b in zip(self.access.ap, box)), self.access.par)
-            return View(self.memory, a).array(off + sum(s * b.start for (s, _), b in zip(self.access.ap, box)))
+    def within(self, off, box):
+        "The view and offset narrowed to a box of slices."
+        a = Access(self.k, self.access.offset, tuple((s, b.stop - b.start) for (s, _), b in zip(self.access.ap, box)), self.access.par)
+        return View(self.memory, a), off + sum(s * b.start for (s, _), b in zip(self.access.ap, box))
+
+    def array(self, off):
+        "The numpy view at an offset."
         if off + self.low < 0 or off + self.high >= self.tensor.size: raise KernelError(f'access outside {self.tensor.name}', kind='limit', operand=self.tensor.name,
                                                                                      limit=self.tensor.size - 1, value=off + self.high)
         return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize, self.strides)
@@ -206,9 +208,12 @@ def _masked(self, env, places, reads, attrs):
     if box is None: return
     out, boxes = box, {k: _narrow(v, box, guide.shape) for k, (v, _) in reads.items()}
     if self.o.op == 'nc_matmul': out, boxes = _matmul_boxes(self, *box)
-    arrays = [v.array(off, out if v is places[0][0] else _narrow(v, box, guide.shape)) for v, off in places]
+    inside = [v.within(off, out if v is places[0][0] else _narrow(v, box, guide.shape)) for v, off in places]
+    arrays = [v.array(off) for v, off in inside]
     results = arrays if bits is None else [a.copy() for a in arrays]
-    self._compute(results, {k: v.array(off, boxes[k]) for k, (v, off) in reads.items()}, attrs, places)
+    narrowed = {k: v.within(off, boxes[k]) for k, (v, off) in reads.items()}
+    marks = [i if p[0].tensor.buffer == 'hbm' else p for i, p in zip(inside, places)]
+    self._compute(results, {k: v.array(off) for k, (v, off) in narrowed.items()}, attrs, marks)
     if bits is not None:
         for a, r in zip(arrays, results): np.copyto(a, r, where=np.broadcast_to(bits, guide.shape)[box])
 Step._masked = _masked

@@ -5,18 +5,19 @@
 # %% auto #0
 __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloat16', 'float16', 'tfloat32', 'float8_e4m3',
            'float8_e5m2', 'float8_e4m3fn', 'int32', 'uint32', 'int16', 'uint16', 'int8', 'uint8', 'bool_', 'tile_size',
-           'identity', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'affine_range',
+           'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'affine_range',
            'sequential_range', 'static_range', 'program_id', 'num_programs', 'program_ndim', 'result', 'load', 'copy',
            'store', 'binary', 'unary', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul',
            'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip']
 
 # %% ../../nbs/1_nki/07_language.ipynb #51f5a78c
+import builtins
 import numpy as np
 from ..errors import KernelError
 from . import isa
 from .dtypes import NUMPY, dtype_name, promote
 from .isa import missing, op_name, operand, recorder
-from .tensor import Tile, ds, emit, kernel_line, language_loop
+from .tensor import Tile, _broadcast_to, ds, each_block, emit, kernel_line, language_loop
 
 # %% ../../nbs/1_nki/07_language.ipynb #bf15bb68
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'
@@ -51,7 +52,7 @@ def ndarray(shape, dtype, buffer=sbuf, name='', **kw):
 def full(shape, fill_value, dtype, buffer=sbuf, name='', **kw):
     "A tensor filled with a number (one memset)."
     t = ndarray(shape, dtype, buffer, name)
-    isa.memset(t, fill_value)
+    with each_block(t) as one: isa.memset(one, fill_value)
     return t
 
 def zeros(shape, dtype, buffer=sbuf, name='', **kw):
@@ -151,7 +152,7 @@ def _make_unary(name):
     return f
 
 globals().update({n: _make_binary(n) for n in _BINARY} | {n: _make_unary(n) for n in _UNARY})
-identity = _make_unary('identity')
+identity, bypass = _make_unary('identity'), _make_binary('bypass')
 
 # %% ../../nbs/1_nki/07_language.ipynb #de530887
 def _dunder(name, swapped=False):
@@ -201,9 +202,13 @@ def matmul(x, y, transpose_x=False, *, mask=None, **kw):
 
 def broadcast_to(x, shape, dtype=None, **kw):
     "The tile repeated along axes of size 1; over partitions by a matmul with ones."
-    if x.par is None or x.shape[0] == shape[0]: return x.broadcast_to(shape)
-    lane = full((1, shape[0]), 1.0, x.dtype)
-    return copy(matmul(lane, x.broadcast_to((1, *shape[1:])), transpose_x=True))
+    if x.par is None or x.shape[0] == shape[0]: return _broadcast_to(x, shape)
+    lane, row, out = full((1, shape[0]), 1.0, x.dtype), _broadcast_to(x, (1, *shape[1:])), ndarray(shape, dtype or x.dtype)
+    for at in range(0, shape[-1], recorder().chip.moving_max):
+        part = slice(at, builtins.min(at + recorder().chip.moving_max, shape[-1]))
+        isa.tensor_copy(out[..., part], matmul(lane, row[..., part], transpose_x=True))
+    return out
+Tile.broadcast_to = lambda self, *shape: broadcast_to(self, tuple(shape[0] if isinstance(shape[0], (tuple, list)) else shape))
 def expand_dims(x, axis): return x.expand_dims(axis)
 
 def is_psum(buffer): return buffer == psum
