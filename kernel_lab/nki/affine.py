@@ -7,7 +7,6 @@ __all__ = ['Affine', 'Unroll', 'Index', 'as_index', 'arange', 'Mask']
 
 # %% ../../nbs/1_nki/02_affine.ipynb #9590aaa2
 from dataclasses import dataclass
-import math
 from ..errors import KernelError
 
 # %% ../../nbs/1_nki/02_affine.ipynb #4d58b6f0

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from ..errors import KernelError
 from .dtypes import is_float, itemsize
-from .instructions import ACT, ALU, BITWISE, REDUCE, ROWS, row_of
+from .instructions import ACT, ALU, BITWISE, REDUCE, row_of
 from .machine import get_chip
-from .program import Access, Loop, Program
+from .program import Access, Program
 
 # %% ../../nbs/1_nki/11_check.ipynb #1dfb5d30
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ __all__ = ['Memory', 'View', 'Step', 'execute']
 # %% ../../nbs/1_nki/12_execute.ipynb #afd4134f
 import numpy as np
 from threadpoolctl import threadpool_limits
-from ..errors import KernelError, SimulatorError, UsageError
-from .dtypes import is_float, numpy_of
-from .instructions import ACT, BITWISE, affine_values, row_of
-from .program import Access, Loop, Program
+from ..errors import KernelError, UsageError
+from .dtypes import numpy_of
+from .instructions import BITWISE, affine_values, row_of
+from .program import Access, Loop
 
 # %% ../../nbs/1_nki/12_execute.ipynb #d8d6a581
 class Memory:

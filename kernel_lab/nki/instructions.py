@@ -11,7 +11,7 @@ __all__ = ['ALU', 'REDUCE', 'BITWISE', 'ACT', 'TABLE_SETS', 'ROWS', 'table_set',
 from dataclasses import dataclass
 import math
 import numpy as np
-from ..errors import KernelError, SimulatorError, choose
+from ..errors import KernelError
 from .dtypes import itemsize
 from .program import Access
 

@@ -6,12 +6,10 @@
 __all__ = ['active', 'by_line', 'matmul_work', 'least_bytes', 'Profile', 'profile_of']
 
 # %% ../../nbs/1_nki/14_profile.ipynb #1cd0a461
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 import numpy as np
-from ..errors import KernelError
 from .dtypes import itemsize
 from .machine import ENGINES
-from .program import Access
 from .schedule import LANES, Timeline, schedule
 
 # %% ../../nbs/1_nki/14_profile.ipynb #6ddd696d

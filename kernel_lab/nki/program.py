@@ -7,7 +7,7 @@ __all__ = ['DIALECTS', 'BUFFERS', 'ROLES', 'ArraySpec', 'Tensor', 'Access', 'Ins
            'instruction_text']
 
 # %% ../../nbs/1_nki/03_program.ipynb #054dd50d
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 import base64, hashlib, json, math, zlib
 import numpy as np

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 import numpy as np
-from ..errors import KernelError, SimulatorError
+from ..errors import KernelError
 from .dtypes import itemsize
 from .execute import _box
 from .instructions import Work, row_of, table_set
@@ -124,7 +124,7 @@ class Value:
     size: int                   # bytes a partition, or banks
     pool: str
     line: int
-    last: int = -1              # position in the stream of its last use; -1: lives to the end
+    last: int = -1              # position in the stream of its last use
     born: bool = False
     writes: list = field(default_factory=list)     # (p0, p1, f0, f1, visible, lane)
     reads: list = field(default_factory=list)
@@ -163,7 +163,7 @@ class Stream:
     def _use(self, site, env, fresh=False):
         tile, *region = site.at(env)
         value = self._value(site, tile, fresh)
-        if self.renames or self.program.tensors[site.k].scope: value.last = len(self.items)
+        value.last = len(self.items)
         return value, region
 
     def _issue(self, plan, env):

@@ -9,15 +9,15 @@ __all__ = ['KERNEL_FILE', 'is_torch', 'to_numpy', 'spec_of', 'JitKernel', 'jit',
 # %% ../../nbs/1_nki/10_trace.ipynb #3ab4dfc2
 from contextlib import contextmanager
 from dataclasses import replace
-import functools, inspect, itertools, linecache, sys, textwrap, traceback, types
+import functools, inspect, itertools, linecache, sys, traceback, types
 import numpy as np
 from ..errors import KernelError, SimulatorError
 from . import isa, language, legacy_isa, legacy_language
 from .affine import Index, Unroll
 from .dtypes import dtype_name
 from .isa import recording
-from .program import ArraySpec, Program
-from .tensor import _HERE, OpenLoop, Recorder, Tile, finish
+from .program import ArraySpec
+from .tensor import OpenLoop, Recorder, Tile, finish
 
 # %% ../../nbs/1_nki/10_trace.ipynb #9cfee732
 def is_torch(x): return type(x).__module__.split('.')[0] == 'torch' and hasattr(x, 'detach')

@@ -3,8 +3,12 @@ import numpy as np
 from kernel_lab.nki import assert_ok, execute, installed, trace
 
 with installed():
-    import nki, nki.isa as nisa, nki.language as nl
-    import neuronxcc.nki as old, neuronxcc.nki.isa as oisa, neuronxcc.nki.language as onl
+    import nki  # noqa: F401
+    import nki.isa as nisa
+    import nki.language as nl
+    import neuronxcc.nki as old  # noqa: F401
+    import neuronxcc.nki.isa as oisa  # noqa: F401
+    import neuronxcc.nki.language as onl  # noqa: F401
 
 def run(kernel, *arrays, chip='trn1', **kw):
     "Outputs of a kernel, traced, checked and executed; the program is sent through its file format on the way."

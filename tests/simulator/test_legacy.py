@@ -2,7 +2,7 @@
 import numpy as np, pytest
 from kernel_lab.errors import KernelError
 from kernel_lab.nki import trace
-from tests.simulator.helpers import nl as cur, normal, oisa as nisa, old as nki, onl as nl, run
+from tests.simulator.helpers import normal, oisa as nisa, old as nki, onl as nl, run
 
 X = normal(256, 96)
 

@@ -3,7 +3,7 @@ import numpy as np, pytest, sys
 from kernel_lab.errors import KernelError, UsageError
 from kernel_lab.nki import ArraySpec, installed, profile, simulate, trace
 from kernel_lab.nki.trace import trace_source
-from tests.simulator.helpers import nisa, nki, nl, normal
+from tests.simulator.helpers import nki, nl, normal
 
 HEAD = 'import nki, nki.isa as nisa, nki.language as nl\n\n@nki.jit\ndef kernel(x):\n'
 SPEC = [ArraySpec((128, 64))]
@@ -19,7 +19,7 @@ def test_a_python_error_has_its_line(): fails(['a = 1', 'b = a / 0'], 'trace', '
 def test_out_of_bounds_has_its_line(): fails(['t = nl.load(x[0:200, :])'], 'limit', 'line 5', '0..127')
 def test_truth_of_a_tile(): fails(['t = nl.load(x)', 'if t > 0: return x'], 'trace', 'no truth value')
 def test_endless_recursion(): fails(['def f(): return f()', 'f()'], 'trace', 'recurses')
-def test_returning_a_number(): 
+def test_returning_a_number():
     with pytest.raises(KernelError, match='returns a int'): trace_source(HEAD + '    return 3', None, SPEC)
 
 def test_real_packages_are_restored(tmp_path, monkeypatch):
