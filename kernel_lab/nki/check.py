@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
-           'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'allocations', 'operands',
-           'attributes', 'bounds', 'check', 'assert_ok']
+           'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'allocations',
+           'operands', 'attributes', 'bounds', 'check', 'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
 from dataclasses import dataclass
 import numpy as np
 from ..errors import KernelError
-from .dtypes import is_float, itemsize
+from .dtypes import NUMPY, is_float, itemsize
 from .instructions import ACT, ALU, BITWISE, REDUCE, row_of
 from .machine import get_chip
 from .program import Access, Program
@@ -47,6 +47,8 @@ class Site:
         "The tensor behind an operand, or None where it is a number or absent."
         a = self.o.outs.get(name, self.o.ins.get(name))
         return self.program.tensors[a.tensor] if isinstance(a, Access) else None
+    @property
+    def dma(self): return row_of(self.o).engines == ('DMA',)
     def access(self, name): return self.o.outs.get(name, self.o.ins.get(name))
     def broken(self, message, operand='', limit=None, value=None, hint=''):
         return Diagnostic(message, self.o.line, self.o.op, operand, limit, value, hint)
@@ -63,7 +65,7 @@ def partitions(s):
 
 def start_partition(s):
     "A tile of more than 64 partitions starts at 0, of more than 32 at 0 or 64, smaller ones at multiples of 32 (engines, not DMA)."
-    if s.o.op == 'dma_copy': return
+    if s.dma: return
     for k, a, t in s.tiles():
         if t.buffer == 'hbm' or a.offset.terms or a.par is None: continue
         start = (a.offset.const % t.tile_size) * t.partitions // t.tile_size
@@ -73,7 +75,7 @@ def start_partition(s):
 def memories(s):
     "Engines reach SBUF and PSUM, DMA reaches HBM and SBUF, GpSimd never PSUM."
     for k, a, t in s.tiles():
-        if s.o.op == 'dma_copy':
+        if s.dma:
             if t.buffer == 'psum': yield s.broken('DMA does not reach PSUM', k, 'hbm or sbuf', 'psum', 'Copy the tile to SBUF with nisa.tensor_copy first.')
         elif t.buffer == 'hbm': yield s.broken(f'{t.name} is in HBM, which engines do not reach', k, 'sbuf or psum', 'hbm', 'Bring it into SBUF with nisa.dma_copy (nl.load) first.')
         elif t.buffer == 'psum' and (s.o.engine == 'GpSimd' or row_of(s.o).engines == ('GpSimd',)):
@@ -159,7 +161,21 @@ def both_psum(s):
     if pair and all(s.tensor(k) is not None and s.tensor(k).buffer == 'psum' for k in pair):
         yield s.broken('both operands are in PSUM', pair[1], 'one in SBUF', 'psum and psum', 'Copy one of them to SBUF.')
 
-RULES = [partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum]
+_SHAPES = {'max8': {'dst': 8}, 'nc_find_index8': {'dst': 8, 'vals': 8}, 'nc_match_replace8': {'vals': 8}, 'bn_stats': {'dst': 6}, 'bn_aggr': {'dst': 2}}
+
+def searching(s):
+    "Elements a partition that the searching and counting instructions take and give."
+    for k, n in _SHAPES.get(s.o.op, {}).items():
+        if s.access(k).free != n: yield s.broken(f'{k} has {n} elements a partition', k, n, s.access(k).free, f'Slice or allocate it as (P, {n}).')
+    if s.o.op in ('max8', 'nc_find_index8', 'nc_match_replace8'):
+        a = s.access('src' if s.o.op == 'max8' else 'data')
+        if not 8 <= a.free <= 16384: yield s.broken('the searched tile has an impossible width', 'data', '8..16384 elements a partition', a.free, 'Search in pieces.')
+    if s.o.op == 'bn_stats' and s.access('data').free > s.chip.bn_stats_max: yield s.broken('bn_stats takes a limited width', 'data', s.chip.bn_stats_max, s.access('data').free, 'Use one bn_stats for each piece, and one bn_aggr.')
+    if s.o.op == 'bn_aggr' and s.access('data').free % 3: yield s.broken('bn_aggr takes triples', 'data', 'a multiple of 3', s.access('data').free)
+    if s.o.op == 'local_gather' and s.access('src_buffer').partitions % 16: yield s.broken('local_gather works on groups of 16 partitions', 'src_buffer', 'a multiple of 16', s.access('src_buffer').partitions)
+    if s.o.op == 'range_select' and s.chip.generation < 3: yield s.broken(f'range_select does not exist on {s.chip.name}', '', 'trn2 and later', s.chip.name, 'Use affine_select, or nl.where.')
+
+RULES = [searching, partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum]
 
 # %% ../../nbs/1_nki/11_check.ipynb #6d47f49b
 MEMORY_LIMIT = 16 * 2**30       # bytes of simulated tensors, ours and not the chip's
@@ -179,13 +195,15 @@ def allocations(program, chip):
     if total > MEMORY_LIMIT: yield Diagnostic('the tensors together are too large to simulate here', limit=f'{MEMORY_LIMIT:,} bytes', value=f'{total:,}', hint='Use a smaller workload.')
 
 # %% ../../nbs/1_nki/11_check.ipynb #f309a675
-_NUMBERS = {'operand0', 'operand1', 'value', 'bias', 'scale', 'initial', 'on_true', 'on_false', 'on_false_value', 'data0'}
-_OPTIONAL = {'bias', 'scale', 'operand1', 'reduce_res'}
+_NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale', 'initial', 'on_true', 'on_false', 'on_false_value', 'data0'}
+_OPTIONAL = {'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx'}
+
+_TILES = {('scalar_tensor_tensor', 'operand1'), ('select_reduce', 'on_true')}
 
 def operands(s):
     "The operands of an instruction are those of its row, the needed ones present, tiles where tiles are needed."
     row = row_of(s.o)
-    number = lambda k: k in _NUMBERS and not (s.o.op == 'scalar_tensor_tensor' and k == 'operand1')
+    number = lambda k: (k in _NUMBERS or (s.o.op, k) == ('tensor_copy_predicated', 'src')) and (s.o.op, k) not in _TILES
     for names, given in ((row.outs, s.o.outs), (row.ins, s.o.ins)):
         for k in names:
             if k not in given and not (k in _OPTIONAL and s.o.op != 'scalar_tensor_tensor'): yield s.broken(f'operand {k} is missing', k)
@@ -194,10 +212,13 @@ def operands(s):
             elif not isinstance(a, Access) and not number(k): yield s.broken(f'operand {k} must be a tile', k)
 
 def _pairs(x): return isinstance(x, list) and all(isinstance(p, list) and len(p) == 2 and all(type(n) is int for n in p) for p in x)
-_ATTRS = {'func': ACT, 'op': ALU, 'op0': ALU, 'op1': ALU, 'cmp_op': ALU, 'reduce_op': REDUCE}
+_CMDS = dict.fromkeys(('idle', 'reset', 'reduce', 'reset_reduce', 'load_reduce'))
+_ATTRS = {'reduce_cmd': _CMDS, 'comp_op0': ALU, 'comp_op1': ALU, 'kind': NUMPY, 'func': ACT, 'op': ALU, 'op0': ALU, 'op1': ALU, 'cmp_op': ALU, 'reduce_op': REDUCE}
 _NEEDS = {'activation': ('func',), 'tensor_tensor': ('op',), 'tensor_scalar': ('op0',), 'scalar_tensor_tensor': ('op0', 'op1'), 'tensor_reduce': ('op', 'axis'),
           'affine_select': ('cmp_op', 'pattern', 'offset', 'channel_multiplier'), 'iota': ('pattern', 'offset', 'channel_multiplier'),
-          'tensor_tensor_scan': ('op0', 'op1'), 'accumulate': ('op', 'loops')}
+          'tensor_tensor_scan': ('op0', 'op1'), 'accumulate': ('op', 'loops'), 'tensor_scalar_reduce': ('op0',), 'rng': ('kind',), 'tensor_partition_reduce': ('op',),
+          'range_select': ('comp_op0', 'comp_op1', 'range_start'), 'tensor_scalar_cumulative': ('op0', 'op1', 'reduce_cmd'), 'nc_stream_shuffle': ('shuffle_mask',),
+          'dma_transpose': ('axes',), 'local_gather': ('each',)}
 
 def attributes(s):
     "The attributes an instruction needs are there and mean something."
@@ -205,11 +226,14 @@ def attributes(s):
     for k in _NEEDS.get(op, ()):
         if at.get(k) is None: yield s.broken(f'attribute {k} is missing', k)
     for k, table in _ATTRS.items():
-        table = REDUCE if (op, k) == ('tensor_reduce', 'op') else table
+        table = REDUCE if (op, k) == ('tensor_reduce', 'op') else {**REDUCE, 'average': None} if (op, k) == ('tensor_partition_reduce', 'op') else table
         if at.get(k) is not None and not (isinstance(at[k], str) and at[k] in table): yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k)
     if 'pattern' in at and not (_pairs(at['pattern']) and np.prod([1, *(n for _, n in at['pattern'])], dtype=float) * s.access('dst').partitions == np.prod(s.access('dst').shape)):
         yield s.broken('the pattern does not have the shape of dst', 'pattern', list(s.access('dst').shape), str(at['pattern'])[:60])
-    for k in ('offset', 'channel_multiplier'):
+    if 'shuffle_mask' in at and not (isinstance(at['shuffle_mask'], list) and len(at['shuffle_mask']) == 32 and all(type(m) is int and (0 <= m < 32 or m == 255) for m in at['shuffle_mask'])):
+        yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '0..31, or 255', str(at['shuffle_mask'])[:60])
+    if 'axes' in at and (not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != list(range(len(s.access('src').shape)))): yield s.broken('axes is not an order of the axes of src', 'axes')
+    for k in ('offset', 'channel_multiplier', 'range_start', 'each'):
         if k in at and type(at[k]) is not int: yield s.broken(f'{k} is not a whole number', k)
     if 'axis' in at and not (isinstance(at['axis'], list) and at['axis'] and all(type(x) is int and 0 <= x < len(s.access('data').shape) for x in at['axis'])):
         yield s.broken('axis does not name axes of data', 'axis')

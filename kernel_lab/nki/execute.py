@@ -9,8 +9,8 @@ __all__ = ['Memory', 'View', 'Step', 'execute']
 import numpy as np
 from threadpoolctl import threadpool_limits
 from ..errors import KernelError, UsageError
-from .dtypes import numpy_of
-from .instructions import BITWISE, affine_values, row_of
+from .dtypes import is_float, numpy_of
+from .instructions import BITWISE, REDUCE, affine_values, row_of, row_reduction
 from .program import Access, Loop
 
 # %% ../../nbs/1_nki/12_execute.ipynb #d8d6a581
@@ -21,6 +21,7 @@ class Memory:
         self.flat = [None] * len(program.tensors)
         self.whole = [None] * len(program.tensors)      # per tensor, a flag a tile: everything written
         self.parts = {}                                 # (tensor, tile) -> a bit an element
+        self.registers, self.rng = {}, np.random.default_rng(0)      # accumulators by engine; the source of random numbers
 
     def allocate(self, k):
         "A fresh tensor: PSUM accumulators are zeros, everything else is nobody's."
@@ -141,16 +142,26 @@ def _transpose(ins): return ins['data'].reshape(len(ins['data']), -1).T
 
 def _iota(shape, at): return affine_values(shape, at['pattern'], at['offset'], at['channel_multiplier'])
 
-def _apply(o, row, outs, ins, attrs, fresh):
+def _accumulate(memory, row, y, ins, attrs):
+    "The engine's register after this instruction, (P, 1)."
+    op, engine, r = attrs['reduce_op'], row.engines[0], row_reduction(y, attrs['reduce_op'])
+    if attrs['reduce_cmd'] == 'reduce' and engine in memory.registers: r = REDUCE[op](memory.registers[engine], r)
+    if attrs['reduce_cmd'] == 'load_reduce': r = REDUCE[op](ins['reduce_init'], r)
+    memory.registers[engine] = r
+    return -r if attrs.get('reduce_negate') else r
+
+def _apply(memory, o, row, outs, ins, attrs, fresh):
     "Compute one instruction on arrays."
     dst = outs['dst']
     if o.op == 'nc_matmul': return _matmul(dst, ins, attrs, fresh)
     if o.op == 'nc_transpose': return _write(dst, _transpose(ins))
     if o.op == 'iota': return _write(dst, _iota(dst.shape, attrs))
-    res = row.meaning(ins, attrs)
-    if isinstance(res, tuple):
-        for out, r in zip(outs.values(), res): _write(out, r)
-    else: _write(dst, res)
+    if o.op == 'rng': return _write(dst, memory.rng.random(dst.shape, np.float32) if is_float(attrs['kind']) else memory.rng.integers(0, 2**31, dst.shape))
+    y = row.meaning(ins | ({'before': dst} if row.keeps else {}) | ({'rng': memory.rng} if row.random else {}), attrs)
+    if attrs.get('reduce_cmd', 'idle') not in ('idle', 'reset') and 'reduce_op' in attrs:
+        r = _accumulate(memory, row, y, ins, attrs)
+        if 'reduce_res' in outs: _write(outs['reduce_res'], r)
+    for out, r in zip(outs.values(), y if isinstance(y, tuple) else (y,)): _write(out, r)
 
 def _unwritten(o, name, view):
     t = view.tensor
@@ -161,11 +172,11 @@ def _unwritten(o, name, view):
 class Step:
     "One instruction, ready to run for given loop values."
     def __init__(self, memory, o):
-        self.o, self.row = o, row_of(o)
+        self.memory, self.o, self.row = memory, o, row_of(o)
         view = lambda side: {k: View(memory, a) for k, a in side.items() if isinstance(a, Access)}
         self.outs, self.views = view(o.outs), view(o.ins)
         self.numbers = {k: a for k, a in o.ins.items() if not isinstance(a, Access)}
-        self.raw = o.op == 'dma_copy' or o.op == 'tensor_copy' or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1'))
+        self.raw = o.op in ('dma_copy', 'dma_transpose', 'tensor_copy', 'nc_n_gather', 'local_gather', 'nc_stream_shuffle') or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1'))
         self.accumulates = o.op == 'nc_matmul' and o.attrs.get('accumulate') is not False
         self.attrs = o.attrs
 
@@ -182,7 +193,7 @@ class Step:
         "Read, apply, write, remember."
         ins = self.numbers | {k: x if self.raw else _engine_value(x) for k, x in ins.items()}
         fresh = self.accumulates and not places[0][0].tensor.zero and not places[0][0].written(places[0][1]) and not self._partly(places[0])
-        _apply(self.o, self.row, dict(zip(self.outs, arrays)), ins, attrs, fresh)
+        _apply(self.memory, self.o, self.row, dict(zip(self.outs, arrays)), ins, attrs, fresh)
         for v, off in places: v.mark(off)
 
     def _partly(self, place):

@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['ALU', 'REDUCE', 'BITWISE', 'ACT', 'TABLE_SETS', 'ROWS', 'table_set', 'tensor_scalar', 'scalar_tensor_tensor',
-           'tensor_reduce', 'activation', 'affine_values', 'affine_select', 'tensor_tensor_scan', 'accumulate',
-           'select', 'Work', 'Row', 'row_of', 'reference_table']
+           'tensor_reduce', 'activation', 'row_reduction', 'affine_values', 'affine_select', 'tensor_tensor_scan',
+           'accumulate', 'select', 'Work', 'Row', 'row_of', 'reference_table']
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #6da6573f
 from dataclasses import dataclass
 import math
 import numpy as np
 from ..errors import KernelError
+from . import finding as find
 from .dtypes import itemsize
 from .program import Access
 
@@ -27,7 +28,8 @@ ALU = {'add': np.add, 'subtract': np.subtract, 'multiply': np.multiply, 'divide'
        'bitwise_and': np.bitwise_and, 'bitwise_or': np.bitwise_or, 'bitwise_xor': np.bitwise_xor,
        'left_shift': np.left_shift, 'right_shift': np.right_shift,
        'rsqrt': lambda a, b: 1 / np.sqrt(a)}
-REDUCE = {'add': np.add, 'maximum': np.maximum, 'minimum': np.minimum, 'multiply': np.multiply}
+REDUCE = {'add': np.add, 'maximum': np.maximum, 'minimum': np.minimum, 'multiply': np.multiply,
+          'bitwise_and': np.bitwise_and, 'bitwise_or': np.bitwise_or, 'bitwise_xor': np.bitwise_xor, 'logical_and': np.logical_and, 'logical_or': np.logical_or}
 BITWISE = ('bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shift')
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #3a8f5fda
@@ -73,18 +75,20 @@ def scalar_tensor_tensor(ins, at):
 
 def tensor_reduce(ins, at):
     "Reduce trailing free axes with op; negate the result if asked."
-    y = REDUCE[at['op']].reduce(ins['data'], axis=tuple(at['axis']), keepdims=bool(at.get('keepdims')), dtype=np.float32)
+    y = REDUCE[at['op']].reduce(ins['data'], axis=tuple(at['axis']), keepdims=bool(at.get('keepdims')))
     return -y if at.get('negate') else y
 
 def activation(ins, at):
-    "func(data·scale + bias), and its reduction over the free axes where asked."
+    "func(data·scale + bias)."
     x = ins['data']
     scale, bias = ins.get('scale', 1.0), ins.get('bias')
     if np.ndim(scale) or scale != 1.0: x = x * _column(scale, x)
     if bias is not None and (np.ndim(bias) or bias): x = x + _column(bias, x)
-    y = ACT[at['func']](x)
-    if not at.get('reduce_op'): return y
-    return y, REDUCE[at['reduce_op']].reduce(y.reshape(len(y), -1), axis=1, keepdims=True, dtype=np.float32)
+    return ACT[at['func']](x)
+
+def row_reduction(y, op):
+    "What an accumulating instruction adds to its register: y reduced over the free axes, (P, 1)."
+    return REDUCE[op].reduce(y.reshape(len(y), -1), axis=1, keepdims=True, dtype=np.float32)
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #c83f4852
 def affine_values(shape, pattern, offset=0, channel_multiplier=0):
@@ -171,6 +175,8 @@ class Row:
     meaning: object
     cost: object
     doc: str
+    keeps: bool = False         # needs what dst held, as operand 'before'
+    random: bool = False        # needs the executor's generator, as operand 'rng'
 
 _VSG, _V = ('Vector', 'Scalar', 'GpSimd'), ('Vector',)
 ROWS = {r.name: r for r in (
@@ -190,6 +196,64 @@ ROWS = {r.name: r for r in (
     Row('tensor_tensor_scan', _V, ('dst',), ('data0', 'data1', 'initial'), tensor_tensor_scan, lambda w: w.at_least(2 * w.n), 'running recurrence along the free axis'),
     Row('accumulate', _V, ('dst',), ('previous', 'data'), accumulate, _two_inputs, 'first iteration copies, later ones combine (loop_reduce)'),
     Row('select', _V, ('dst',), ('predicate', 'on_true', 'on_false'), select, _two_inputs, 'where(predicate, on_true, on_false)'))}
+
+# %% ../../nbs/1_nki/04_instructions.ipynb #318d77d6
+def _one_pass(w): return w.at_least(w.n)
+def _with_register(w): return w.at_least(w.n) + (w.chip.accumulate_read if w.o.attrs.get('reduce_cmd', 'idle') != 'idle' else 0)
+_G = ('GpSimd',)
+
+_RARE = (
+    Row('tensor_scalar_reduce', _V, ('dst', 'reduce_res'), ('data', 'operand0', 'reduce_init'), tensor_scalar, _with_register, 'data op0 operand0, and its row reduction'),
+    Row('select_reduce', _V, ('dst', 'reduce_res'), ('predicate', 'on_true', 'on_false'), find.select_reduce, _with_register, 'where(predicate, on_true, on_false), and its row maximum'),
+    Row('range_select', _V, ('dst', 'reduce_res'), ('on_true_tile', 'bound0', 'bound1', 'on_false_value'), lambda i, a: find.range_select(i, a, ALU), _with_register,
+        'keep where the free index is between bounds, and the row maximum'),
+    Row('tensor_copy_predicated', _V, ('dst',), ('src', 'predicate'), find.tensor_copy_predicated, _two_inputs, 'copy where the predicate holds', keeps=True),
+    Row('tensor_scalar_cumulative', _V, ('dst',), ('src', 'imm0', 'imm1'), lambda i, a: find.tensor_scalar_cumulative(i, a, ALU), _one_pass, 'running op1 of (src op0 imm0)'),
+    Row('max8', _V, ('dst',), ('src',), find.max8, _one_pass, 'the 8 largest of each partition'),
+    Row('nc_find_index8', _V, ('dst',), ('data', 'vals'), find.nc_find_index8, _one_pass, 'where 8 values stand'),
+    Row('nc_match_replace8', _V, ('dst', 'dst_idx'), ('data', 'vals', 'imm'), find.nc_match_replace8, _one_pass, 'overwrite the first occurrence of 8 values'),
+    Row('nc_stream_shuffle', _V, ('dst',), ('src',), find.nc_stream_shuffle, _one_pass, 'move partitions within quadrants of 32', keeps=True),
+    Row('bn_stats', _V, ('dst',), ('data',), find.bn_stats, _one_pass, 'count, mean, variance·count of even and odd elements'),
+    Row('bn_aggr', _V, ('dst',), ('data',), find.bn_aggr, lambda w: w.at_least(13 * w.tiles['data'].free / 3), 'mean and variance from bn_stats'),
+    Row('dropout', _V, ('dst',), ('data', 'prob'), lambda i, a: find.dropout(i, a, i['rng']), _one_pass, 'zero with a probability', random=True),
+    Row('rng', _V, ('dst',), (), None, _one_pass, 'random bits or numbers', random=True),
+    Row('local_gather', _G, ('dst',), ('src_buffer', 'index'), find.local_gather, _pool, 'gather within 16 partitions'),
+    Row('nc_n_gather', _G, ('dst',), ('data', 'indices'), find.nc_n_gather, _pool, 'gather within a partition'),
+    Row('sequence_bounds', _G, ('dst',), ('segment_ids',), find.sequence_bounds, _pool, 'first and last index of each segment'),
+    Row('tensor_partition_reduce', _G, ('dst',), ('data',), lambda i, a: find.tensor_partition_reduce(i, a, REDUCE), _pool, 'reduce over partitions'),
+    Row('dma_transpose', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'].transpose(a['axes']), None, 'transpose on the way'))
+ROWS |= {r.name: r for r in _RARE}
+
+
+
+# %% ../../nbs/1_nki/04_instructions.ipynb #5dec456e
+def _one_pass(w): return w.at_least(w.n)
+def _with_register(w): return w.at_least(w.n) + (w.chip.accumulate_read if w.o.attrs.get('reduce_cmd', 'idle') != 'idle' else 0)
+_G = ('GpSimd',)
+
+_RARE = (
+    Row('tensor_scalar_reduce', _V, ('dst', 'reduce_res'), ('data', 'operand0', 'reduce_init'), tensor_scalar, _with_register, 'data op0 operand0, and its row reduction'),
+    Row('select_reduce', _V, ('dst', 'reduce_res'), ('predicate', 'on_true', 'on_false'), find.select_reduce, _with_register, 'where(predicate, on_true, on_false), and its row maximum'),
+    Row('range_select', _V, ('dst', 'reduce_res'), ('on_true_tile', 'bound0', 'bound1', 'on_false_value'), lambda i, a: find.range_select(i, a, ALU), _with_register,
+        'keep where the free index is between bounds, and the row maximum'),
+    Row('tensor_copy_predicated', _V, ('dst',), ('src', 'predicate'), find.tensor_copy_predicated, _two_inputs, 'copy where the predicate holds', keeps=True),
+    Row('tensor_scalar_cumulative', _V, ('dst',), ('src', 'imm0', 'imm1'), lambda i, a: find.tensor_scalar_cumulative(i, a, ALU), _one_pass, 'running op1 of (src op0 imm0)'),
+    Row('max8', _V, ('dst',), ('src',), find.max8, _one_pass, 'the 8 largest of each partition'),
+    Row('nc_find_index8', _V, ('dst',), ('data', 'vals'), find.nc_find_index8, _one_pass, 'where 8 values stand'),
+    Row('nc_match_replace8', _V, ('dst', 'dst_idx'), ('data', 'vals', 'imm'), find.nc_match_replace8, _one_pass, 'overwrite the first occurrence of 8 values'),
+    Row('nc_stream_shuffle', _V, ('dst',), ('src',), find.nc_stream_shuffle, _one_pass, 'move partitions within quadrants of 32', keeps=True),
+    Row('bn_stats', _V, ('dst',), ('data',), find.bn_stats, _one_pass, 'count, mean, variance·count of even and odd elements'),
+    Row('bn_aggr', _V, ('dst',), ('data',), find.bn_aggr, lambda w: w.at_least(13 * w.tiles['data'].free / 3), 'mean and variance from bn_stats'),
+    Row('dropout', _V, ('dst',), ('data', 'prob'), lambda i, a: find.dropout(i, a, i['rng']), _one_pass, 'zero with a probability', random=True),
+    Row('rng', _V, ('dst',), (), None, _one_pass, 'random bits or numbers', random=True),
+    Row('local_gather', _G, ('dst',), ('src_buffer', 'index'), find.local_gather, _pool, 'gather within 16 partitions'),
+    Row('nc_n_gather', _G, ('dst',), ('data', 'indices'), find.nc_n_gather, _pool, 'gather within a partition'),
+    Row('sequence_bounds', _G, ('dst',), ('segment_ids',), find.sequence_bounds, _pool, 'first and last index of each segment'),
+    Row('tensor_partition_reduce', _G, ('dst',), ('data',), lambda i, a: find.tensor_partition_reduce(i, a, REDUCE), _pool, 'reduce over partitions'),
+    Row('dma_transpose', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'].transpose(a['axes']), None, 'transpose on the way'))
+ROWS |= {r.name: r for r in _RARE}
+
+
 
 def row_of(o):
     "The row of an instruction; a `KernelError` where the table has none."

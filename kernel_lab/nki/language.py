@@ -8,7 +8,9 @@ __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloa
            'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'affine_range',
            'sequential_range', 'static_range', 'program_id', 'num_programs', 'program_ndim', 'result', 'load', 'copy',
            'store', 'binary', 'unary', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul',
-           'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip']
+           'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip', 'var', 'softmax', 'rms_norm',
+           'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d', 'random_seed',
+           'device_print']
 
 # %% ../../nbs/1_nki/07_language.ipynb #51f5a78c
 import builtins
@@ -108,9 +110,9 @@ def store(dst, value, *, mask=None, **kw):
 def _column(x, other): return x.shape[1:] == (1,) * (x.ndim - 1) and other.shape[1:] != x.shape[1:]
 
 def _shape(a, b):
-    "The common shape of two tiles of one rank; partitions must agree."
-    if a.ndim != b.ndim or a.shape[0] != b.shape[0] or any(m != n and 1 not in (m, n) for m, n in zip(a.shape, b.shape)):
-        raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet', kind='shape', line=kernel_line(), hint='Partitions must agree; free axes of size 1 are repeated.')
+    "The common shape of two tiles of one rank."
+    if a.ndim != b.ndim or any(m != n and 1 not in (m, n) for m, n in zip(a.shape, b.shape)):
+        raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet', kind='shape', line=kernel_line(), hint='Ranks must agree; axes of size 1 are repeated.')
     return tuple(n if m == 1 else m for m, n in zip(a.shape, b.shape))
 
 def binary(name, x, y, dtype=None, mask=None):
@@ -119,6 +121,7 @@ def binary(name, x, y, dtype=None, mask=None):
     if not isinstance(x, Tile): return _scalar(name, y, x, True, dtype, mask)
     if not isinstance(y, Tile): return _scalar(name, x, y, False, dtype, mask)
     shape, dtype = _shape(x, y), dtype or promote(x.info.dtype, y.info.dtype)
+    x, y = (o if o.shape[0] == shape[0] else broadcast_to(o, (shape[0], *o.shape[1:])) for o in (x, y))
     if _column(y, x): return result(shape, dtype, lambda t: isa.tensor_scalar(t, x, name, y, mask=mask))
     if _column(x, y): return result(shape, dtype, lambda t: isa.tensor_scalar(t, y, name, x, reverse0=True, mask=mask))
     wide = lambda o: o if o.shape == shape else o.broadcast_to(shape)
@@ -215,6 +218,52 @@ def is_psum(buffer): return buffer == psum
 def is_sbuf(buffer): return buffer == sbuf
 def is_hbm(buffer): return 'hbm' in str(buffer)
 def is_on_chip(buffer): return buffer in (sbuf, psum)
+
+# %% ../../nbs/1_nki/07_language.ipynb #e98f1ae7
+def var(x, axis, dtype=None, *, mask=None, **kw):
+    "Variance over trailing free axes: the mean of squares of what is left after the mean."
+    d = subtract(x, mean(x, axis, keepdims=True), mask=mask)
+    return mean(square(d), axis, dtype, keepdims=True)
+
+def softmax(x, axis=-1, dtype=None, compute_dtype=None, *, mask=None, **kw):
+    "exp(x - max) / sum over trailing free axes."
+    e = exp(subtract(x, max(x, axis, keepdims=True)), compute_dtype)
+    return divide(e, sum(e, axis, keepdims=True), dtype)
+
+def rms_norm(x, w, axis, n, epsilon=1e-06, dtype=None, compute_dtype=None, *, mask=None, **kw):
+    "x / sqrt(mean of squares + epsilon) · w, with n values in the mean."
+    total = sum(square(x, compute_dtype), axis, keepdims=True)
+    return multiply(multiply(x, rsqrt(add(multiply(total, 1.0 / n), epsilon))), w, dtype)
+
+def all(x, axis, dtype=None, *, mask=None, **kw):
+    "Whether all elements over trailing free axes are true: the least of (x != 0)."
+    return _reduction('minimum', not_equal(x, 0.0), axis, dtype, mask)
+
+def dropout(x, rate, dtype=None, *, mask=None, **kw):
+    "x with elements replaced by zero with probability `rate`."
+    return result(x.shape, dtype or x.dtype, lambda t: isa.dropout(t, x, rate, mask=mask))
+
+def rand(shape, dtype=float32, buffer=sbuf, name='', **kw):
+    "Random numbers in [0, 1); the simulator's sequence, not the chip's."
+    return result(shape, dtype, isa.rng, buffer)
+
+def gather_flattened(data, indices, axis=0, dtype=None, *, mask=None, **kw):
+    "data[p, indices[p, k]] with the free axes of data flattened."
+    return result(indices.shape, dtype or data.dtype, lambda t: isa.nc_n_gather(t, data, indices, mask=mask))
+
+def shared_identity_matrix(n, dtype=uint8, dst=None, **kw):
+    "The n×n identity in SBUF."
+    t = dst if dst is not None else ndarray((n, n), dtype)
+    ones_ = full((n, n), 1.0, dtype)
+    isa.affine_select(t, [[-1, n]], 1, ones_, 0.0, 'equal')
+    return t
+
+def load_transpose2d(src, dtype=None, *, mask=None, **kw):
+    "An SBUF tile with the transpose of a 2-D HBM view; DMA moves it element by element."
+    return result(src.shape[::-1], dtype or src.dtype, lambda t: isa.dma_transpose(t, src, [1, 0], mask=mask))
+
+def random_seed(seed, **kw): "Accepted; the simulator's generator starts the same way every time."
+def device_print(print_prefix, tensor=None, **kw): "Accepted; printing from a simulated run is the stepper's business."
 
 # %% ../../nbs/1_nki/07_language.ipynb #f3369857
 def __getattr__(name): raise missing('nki.language', name)

@@ -108,7 +108,7 @@ def plan(program, o, index, chip):
     sites = lambda side: [Site(program, a) for a in side.values() if isinstance(a, Access)]
     p = Plan(o, index, sites(o.ins), sites(o.outs), {}, update=o.op == 'nc_matmul' and o.attrs.get('accumulate') is not False)
     p.touches = frozenset(s.buffer for s in (*p.reads, *p.writes))
-    if o.op == 'dma_copy':
+    if row_of(o).engines == ('DMA',):
         p.work, p.size = _dma_work(program, o, chip)
         p.lane, p.into = 'DMA out' if p.writes[0].buffer == 'hbm' else 'DMA in', p.reads[0].buffer == 'hbm'
         return p

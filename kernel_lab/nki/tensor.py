@@ -176,8 +176,9 @@ def _getitem(self, key):
 Tile.__getitem__ = _getitem
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #4b327fd6
-def _reshape(self, *shape):
+def _reshape(self, *given, shape=None):
     "The same elements in another shape; free dimensions only, partitions stay."
+    shape = given if shape is None else (shape,)
     shape = tuple(int(n) for n in (shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape))
     size = int(np.prod(shape, dtype=np.int64))
     if -1 in shape: shape = tuple(self.size // -size if n == -1 else n for n in shape)

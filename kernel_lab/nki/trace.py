@@ -7,7 +7,7 @@ __all__ = ['KERNEL_FILE', 'is_torch', 'to_numpy', 'spec_of', 'JitKernel', 'jit',
            'trace', 'load_source', 'trace_source']
 
 # %% ../../nbs/1_nki/10_trace.ipynb #3ab4dfc2
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 import functools, inspect, itertools, linecache, sys, traceback, types
 import numpy as np
@@ -107,6 +107,13 @@ def _module(name, **members):
     m.__dict__.update(members)
     return m
 
+class _Allocator:
+    "Stands for a memory with an explicit allocation: accepted, and left to the scheduler's own pool."
+    def __init__(self, buffer): self.buffer = buffer
+    def mod_alloc(self, *a, **k): return self
+    def alloc(self, *a, **k): return self
+    def auto_alloc(self): return self
+
 def _decorator(dialect): return functools.partial(jit, dialect=dialect)
 def simulate_kernel(kernel, *args, **kwargs):
     "neuronxcc.nki.simulate_kernel: run the kernel on numpy arrays."
@@ -118,7 +125,8 @@ def _modules():
     nki = _module('nki', jit=_decorator('nki'), isa=isa, language=language, simulate=lambda k: functools.partial(JitKernel.simulate, jit(k)))
     old = _decorator('neuronxcc.nki')
     typing = _module('neuronxcc.nki.typing', tensor=object, mutable_tensor=object)
-    compiler = _module('neuronxcc.nki.compiler', **{n: old for n in ('skip_middle_end_transformations', 'force_auto_alloc', 'enable_stack_allocator')})
+    compiler = _module('neuronxcc.nki.compiler', sbuf=_Allocator('sbuf'), psum=_Allocator('psum'), multi_buffer=lambda factor=2: None, no_reorder=nullcontext,
+                       allocation_scope=nullcontext, **{n: old for n in ('skip_middle_end_transformations', 'force_auto_alloc', 'enable_stack_allocator')})
     legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=old, profile=old, simulate_kernel=simulate_kernel,
                      isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler)
     return {'nki': nki, 'nki.isa': isa, 'nki.language': language, 'neuronxcc': _module('neuronxcc', nki=legacy, __version__='0'), 'neuronxcc.nki': legacy,
