@@ -28,11 +28,20 @@ def _in_kind(outputs, torchy):
         outputs = tuple(map(back, outputs))
     return outputs[0] if len(outputs) == 1 else outputs
 
+def _write_back(program, given, outputs):
+    "Put what the kernel wrote to its inputs into the caller's arrays, as the device would."
+    for k, y in zip(program.output_ids, outputs):
+        if k not in program.input_ids: continue
+        x = given[program.input_ids.index(k)]
+        x[...] = _in_kind((y,), True) if is_torch(x) else y
+
 def simulate(kernel, *inputs, chip=None, **kwargs):
-    "Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, in kind."
+    "Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, in kind. Inputs it writes to are changed."
     program = assert_ok(trace(kernel, *inputs, chip=chip or getattr(kernel, 'chip', None) or 'trn1', **kwargs))
     given = [*_arrays([*inputs, *kwargs.values()])]
-    return _in_kind(execute(program, *map(to_numpy, given)), any(map(is_torch, given)))
+    outputs = execute(program, *map(to_numpy, given))
+    _write_back(program, given, outputs)
+    return _in_kind(outputs, any(map(is_torch, given)))
 JitKernel.simulate = staticmethod(simulate)
 
 # %% ../../nbs/1_nki/15_init.ipynb #75b4f04e

@@ -42,7 +42,10 @@ class Site:
     o: object
     chip: object
 
-    def tiles(self): return [(k, a, self.program.tensors[a.tensor]) for k, a in (*self.o.outs.items(), *self.o.ins.items()) if isinstance(a, Access)]
+    def tiles(self):
+        "(operand, access, tensor) of every tile, indices included."
+        named = [(k, a) for k, a in (*self.o.outs.items(), *self.o.ins.items()) if isinstance(a, Access)]
+        return [(k, a, self.program.tensors[a.tensor]) for k, a in (*named, *(('index', a.index) for _, a in named if a.index))]
     def tensor(self, name):
         "The tensor behind an operand, or None where it is a number or absent."
         a = self.o.outs.get(name, self.o.ins.get(name))
@@ -243,6 +246,10 @@ def bounds(s):
     "Every access lies inside its tensor for all loop values; what a mask keeps inside is checked when it runs."
     if s.o.mask: return
     for k, a, t in s.tiles():
+        if a.index is not None and not s.dma: yield s.broken('only DMA finds its operands through an index', k, hint='Load by index first.')
+        if a.index is not None and s.program.tensors[a.index.tensor].dtype not in ('int32', 'uint32'): yield s.broken('an index is a tile of 32-bit integers', k, 'int32 or uint32', s.program.tensors[a.index.tensor].dtype)
+        if a.index is not None and a.index.shape != a.shape: yield s.broken('an index has the wrong shape', k, list(a.shape), list(a.index.shape))
+        if a.index is not None and a.most * abs(a.by) > t.size: yield s.broken('an index may leave its tensor', k, t.size, a.most * abs(a.by))
         (lo, hi), (low, high) = a.offset.bounds(s.program.trips), a.span()
         if lo + low < 0 or hi + high >= t.size: yield s.broken(f'the access leaves {t.name}', k, f'0..{t.size - 1}', f'{lo + low}..{hi + high}', 'Mind the last tile.')
 

@@ -45,6 +45,7 @@ class View:
         self.dtype, self.low, self.high = numpy_of(t.dtype), *a.span()
         self.strides = tuple(s * self.dtype.itemsize for s, _ in a.ap)
         self.shape, self.const, self.terms = a.shape, a.offset.const, a.offset.terms
+        self.index = View(memory, a.index) if a.index else None
         self.dense = a.free * a.partitions == t.tile_size and self.high - self.low + 1 == t.tile_size    # the whole tile
 
     def at(self, env):
@@ -63,6 +64,13 @@ class View:
         if off + self.low < 0 or off + self.high >= self.tensor.size: raise KernelError(f'access outside {self.tensor.name}', kind='limit', operand=self.tensor.name,
                                                                                      limit=self.tensor.size - 1, value=off + self.high)
         return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize, self.strides)
+
+    def places(self, off, env):
+        "The flat positions of an indirect access, and which of them exist."
+        steps = [(np.arange(n) * s).reshape(-1, *[1] * (len(self.shape) - 1 - j)) for j, (s, n) in enumerate(self.access.ap)]
+        idx = self.index.array(self.index.at(env)).astype(np.int64)
+        where = off + sum(steps) + idx * self.access.by
+        return where, np.broadcast_to((idx >= 0) & (idx < self.access.most), where.shape)
 
     def _bits(self, off, tile):
         "The written-bits of a tile, seen through this access."
@@ -177,10 +185,12 @@ class Step:
         self.outs, self.views = view(o.outs), view(o.ins)
         self.numbers = {k: a for k, a in o.ins.items() if not isinstance(a, Access)}
         self.raw = o.op in ('dma_copy', 'dma_transpose', 'tensor_copy', 'nc_n_gather', 'local_gather', 'nc_stream_shuffle') or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1'))
+        self.indirect = any(v.index for v in (*self.outs.values(), *self.views.values()))
         self.accumulates = o.op == 'nc_matmul' and o.attrs.get('accumulate') is not False
         self.attrs = o.attrs
 
     def __call__(self, env):
+        if self.indirect: return self._gather(env)
         places, attrs = [(v, v.at(env)) for v in self.outs.values()], self.attrs
         if self.o.op == 'accumulate': attrs = {**attrs, 'first': not attrs.get('late') and not any(env[v] for v in attrs['loops'])}
         reads = {k: (v, v.at(env)) for k, v in self.views.items() if not (attrs.get('first') and k == 'previous')}
@@ -200,6 +210,45 @@ class Step:
         "A PSUM place of which some elements were written: the unwritten ones are zeros, so adding is right."
         view, off = place
         return (view.k, (off + view.low) // view.tensor.tile_size) in view.memory.parts
+
+# %% ../../nbs/1_nki/12_execute.ipynb #57cb7112
+def _through(self, v, env):
+    "(flat positions, which exist) of an operand; of a direct one too."
+    off = v.at(env)
+    if v.index: where, ok = v.places(off, env)
+    else: where = off + sum((np.arange(n) * s).reshape(-1, *[1] * (len(v.shape) - 1 - j)) for j, (s, n) in enumerate(v.access.ap)); ok = np.ones(v.shape, bool)
+    if v.index and not v.index.written(v.index.at(env)): _unwritten(self.o, 'index', v.index)
+    if not ok.all() and self.attrs.get('oob') != 'skip':
+        raise KernelError(f'an index points outside {v.tensor.name}', kind='limit', line=self.o.line, instruction=self.o.op, operand=v.tensor.name,
+                          limit=f'0..{v.access.most - 1}', value='an index outside', hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.')
+    return np.broadcast_to(where, v.shape), ok
+
+def _gather(self, env):
+    "Copy element by element where source and destination exist; add where the kernel says so."
+    dst, src = next(iter(self.outs.values())), self.views['src']
+    (to, ok1), (fro, ok2) = self._through(dst, env), self._through(src, env)
+    fine = (ok1.reshape(-1) & ok2.reshape(-1))
+    if self.o.mask:
+        box, bits = _box(self.o.mask, dst.shape, env)
+        inside = np.zeros(dst.shape, bool)
+        if box is not None: inside[box] = True if bits is None else bits
+        fine &= inside.reshape(-1)
+    to, fro = to.reshape(-1)[fine], fro.reshape(-1)[fine]
+    if not src.index and not self.o.mask and not src.written(src.at(env)): _unwritten(self.o, 'src', src)
+    values, home = src.memory.flat[src.k][fro], dst.memory.flat[dst.k]
+    if self.attrs.get('add'): np.add.at(home, to, values.astype(home.dtype))
+    else: home[to] = values.astype(home.dtype)
+    if dst.tensor.buffer == 'hbm': _mark_places(dst, to)
+    else: dst.mark(dst.at(env))
+Step._through, Step._gather = _through, _gather
+
+def _mark_places(view, to):
+    "Remember flat positions of an HBM tensor as written."
+    memory, k = view.memory, view.k
+    if memory.whole[k][0]: return
+    bits = memory.parts.setdefault((k, 0), np.zeros(view.tensor.size, bool))
+    bits[to] = True
+    if bits.all(): memory.whole[k][0] = 1; del memory.parts[k, 0]
 
 # %% ../../nbs/1_nki/12_execute.ipynb #2b7f8adc
 def _narrow(view, box, shape):

@@ -85,9 +85,11 @@ def get_nc_version():
     return recorder().chip.generation
 
 # %% ../../nbs/1_nki/06_isa.ipynb #fa532fdf
-def dma_copy(dst, src, *, mask=None, **kw):
-    "dst = src between HBM and SBUF (or HBM and HBM), through a DMA queue; same number of elements, any access pattern."
-    return emit('dma_copy', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, mask=mask)
+def dma_copy(dst, src, *, mask=None, oob_mode='error', dst_rmw_op=None, **kw):
+    "dst = src between HBM and SBUF (or HBM and HBM), through a DMA queue; same number of elements, any access pattern, indices from a tile."
+    at = {'oob': 'skip'} if oob_mode == 'skip' else {}
+    if dst_rmw_op is not None: at['add'] = op_name(dst_rmw_op, {'add': 0}, 'what DMA can do on the way') == 'add'
+    return emit('dma_copy', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, at, mask=mask)
 
 def tensor_copy(dst, src, engine='', *, mask=None, **kw):
     "dst = src on chip, cast to dst's dtype."

@@ -79,7 +79,7 @@ def tensor_tensor_scan(data0, data1, initial, op0, op1, reverse0=False, reverse1
 
 def dma_copy(*, dst, src, mask=None, **kw):
     "dst = src through a DMA queue."
-    isa.dma_copy(dst, src, mask=mask)
+    isa.dma_copy(dst, src, mask=mask, **kw)
 
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #9ee74921
 def _pattern(e):

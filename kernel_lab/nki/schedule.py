@@ -56,6 +56,7 @@ class Site:
         self.par = sum(abs(s) * (n - 1) // self.row if far else n - 1 for j, (s, n) in enumerate(a.ap) if down(j, s))
         self.free = sum(abs(s) * (n - 1) for j, (s, n) in enumerate(a.ap) if not down(j, s))
         self.whole = a.partitions * a.free == self.tile_size
+        if a.index: self.const, self.terms, self.par, self.free = 0, (), self.tile_size // self.row - 1, self.row - 1     # anywhere
         self.tracked = t.buffer != 'hbm' or a.tensor in program.read_back
 
     def at(self, env):
@@ -106,7 +107,8 @@ def _engines(o, chip, dialect):
 def plan(program, o, index, chip):
     "The `Plan` of one instruction."
     sites = lambda side: [Site(program, a) for a in side.values() if isinstance(a, Access)]
-    p = Plan(o, index, sites(o.ins), sites(o.outs), {}, update=o.op == 'nc_matmul' and o.attrs.get('accumulate') is not False)
+    found = [Site(program, a.index) for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access) and a.index]
+    p = Plan(o, index, sites(o.ins) + found, sites(o.outs), {}, update=o.op == 'nc_matmul' and o.attrs.get('accumulate') is not False)
     p.touches = frozenset(s.buffer for s in (*p.reads, *p.writes))
     if row_of(o).engines == ('DMA',):
         p.work, p.size = _dma_work(program, o, chip)
@@ -168,7 +170,7 @@ class Stream:
 
     def _issue(self, plan, env):
         plan.turn += 1
-        if plan.o.mask and _box(plan.o.mask, (plan.reads[-1] if plan.o.op == 'nc_matmul' else plan.writes[0]).access.shape, env)[0] is None: return
+        if plan.o.mask and _box(plan.o.mask, (plan.reads[1] if plan.o.op == 'nc_matmul' else plan.writes[0]).access.shape, env)[0] is None: return
         reads = [self._use(s, env) for s in plan.reads if s.tracked]
         mine = {id(v) for v, _ in reads}
         again = lambda s: self.renames and s.whole and not plan.update and not plan.o.mask and s.buffer != 'hbm'

@@ -15,7 +15,7 @@ from ..errors import KernelError
 from .affine import Affine, Index, Mask, Unroll, _add, as_index
 from .dtypes import dtype_name, itemsize, numpy_of
 from .machine import get_chip
-from .program import Access, Instruction, Loop, Program, Tensor
+from .program import Access, Instruction, Loop, Program, Tensor, accesses
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #62392e60
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules['kernel_lab.errors'].__file__))) + os.sep + 'kernel_lab'
@@ -78,6 +78,7 @@ class Tile:
     def __init__(self, rec, tensor, offset, ap, par, loose=()):
         self.rec, self.tensor, self.offset, self.ap, self.par = rec, tensor, offset, tuple(ap), par
         self.loose, self.draft = loose, None     # loose: index expressions that only a mask can keep in bounds
+        self.index = None                        # (tile of integers, elements a unit, limit): an indirect access
 
     @classmethod
     def of(cls, rec, k):
@@ -94,7 +95,10 @@ class Tile:
     size = property(lambda self: int(np.prod(self.shape, dtype=np.int64)))
     itemsize = property(lambda self: itemsize(self.info.dtype))
 
-    def access(self): return Access(self.tensor, self.offset.affine(), self.ap, self.par)
+    def access(self):
+        "What a program records of this view."
+        plain = Access(self.tensor, self.offset.affine(), self.ap, self.par)
+        return plain if not self.index else replace(plain, index=self.index[0].access(), by=self.index[1], most=self.index[2])
     def __repr__(self): return f'<{self.info.dtype}{list(self.shape)} tile of {self.info.name} in {self.buffer}>'
     def __len__(self): return self.shape[0]
     def __iter__(self): raise KernelError('a tile cannot be iterated', line=kernel_line(), hint='Loop over an index and slice the tile.')
@@ -157,6 +161,20 @@ def _advanced(tile, keys):
     if tile.par is not None and par is None and shape[:1] == (1,): par = 0
     return offset, [*zip(steps, shape)], par, tuple(loose)
 
+def _indirect(tile, keys):
+    "A view whose elements are found through a tile of integers, in the dimension where the tile stands."
+    (dim, index), = [(d, k) for d, k in enumerate(keys) if isinstance(k, Tile)]
+    shape = sum([as_index(k) for k in keys if isinstance(k, Index)], Index(shape=(1,) * index.ndim)).shape
+    shape = tuple(n if m == 1 else m for m, n in zip(shape, index.shape))
+    rest = [0 if d == dim else slice(0, n) if k == slice(None) else k for d, (k, n) in enumerate(zip(keys, tile.shape))]
+    if not any(isinstance(k, Index) and k.ndim for k in rest): view = Tile(tile.rec, tile.tensor, *_basic(tile, rest)).expand_dims(0)
+    else: view = Tile(tile.rec, tile.tensor, *_advanced(tile, rest))
+    shape = tuple(max(a, b) for a, b in zip(index.shape + (1,) * (view.ndim - index.ndim), view.shape))
+    wide = lambda t: [(s if n == m else 0, m) for (s, n), m in zip([*t.ap, *[(0, 1)] * (view.ndim - t.ndim)], shape)]
+    res = Tile(tile.rec, tile.tensor, view.offset, wide(view), view.par, view.loose)
+    res.index = Tile(tile.rec, index.tensor, index.offset, wide(index), index.par), tile.ap[dim][0], tile.shape[dim]
+    return res
+
 def _keys(tile, key):
     "One key a dimension: `...` filled in, missing ones added."
     keys = list(key) if isinstance(key, tuple) else [key]
@@ -170,6 +188,7 @@ def _keys(tile, key):
 def _getitem(self, key):
     "A smaller view; nothing is recorded."
     keys = _keys(self, key)
+    if any(isinstance(k, Tile) for k in keys): return _indirect(self, keys)
     arrays = any(isinstance(k, Index) and k.ndim for k in keys)
     if not arrays: return Tile(self.rec, self.tensor, *_basic(self, keys))
     return Tile(self.rec, self.tensor, *_advanced(self, [0 if isinstance(k, slice) and n == 1 else k for k, n in zip(keys, self.shape)]))
@@ -234,6 +253,7 @@ def _settle(rec, tile, conditions):
     "Refuse what is out of bounds, ask to unroll what outlived its loop; return the access."
     for dim, expr, n in tile.loose:
         if not _within(expr, n, conditions): _out_of_bounds(tile, dim, *expr.bounds(), n)
+    if tile.index: _settle(rec, tile.index[0], conditions)
     gone = [v for v in (*tile.info.scope, *tile.offset.loops) if v not in rec.scope]
     if gone: raise Unroll(gone, f'{tile.info.name} is used after its loop')
     return tile.access()
@@ -291,13 +311,14 @@ Tile.__iadd__ = _iadd
 def _freeze(o, new):
     "A draft or an open loop as the frozen record, tensors renumbered."
     if isinstance(o, OpenLoop): return Loop(o.name, o.trips, tuple(_freeze(b, new) for b in o.body), o.kind, o.line)
-    move = lambda side: {k: replace(a, tensor=new[a.tensor]) if isinstance(a, Access) else a for k, a in side.items()}
+    shift = lambda a: replace(a, tensor=new[a.tensor], index=a.index and shift(a.index)) if isinstance(a, Access) else a
+    move = lambda side: {k: shift(a) for k, a in side.items()}
     return Instruction(o.op, move(o.outs), move(o.ins), o.attrs, o.engine, o.mask, o.line)
 
 def _touched(body):
     for o in body:
         if isinstance(o, OpenLoop): yield from _touched(o.body)
-        else: yield from (a.tensor for a in (*o.outs.values(), *o.ins.values()) if isinstance(a, Access))
+        else: yield from (a.tensor for a in accesses(o))
 
 def finish(rec, name, outputs, source=''):
     "The `Program` of a recorder whose kernel has returned these tiles."

@@ -150,9 +150,19 @@ def _last_line(e, file):
     lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == file]
     return lines[-1] if lines else None
 
-def _returned(out):
-    "The tiles a kernel returned; anything else is an error."
-    outs = list(out) if isinstance(out, (tuple, list)) else [] if out is None else [out]
+def _written_inputs(rec):
+    "Tiles of the inputs that a kernel writes to: the outputs of one that returns nothing."
+    wrote = {a.tensor for d in _drafts(rec.body) for a in d.outs.values()}
+    return [Tile.of(rec, k) for k, t in enumerate(rec.tensors) if t.role == 'input' and k in wrote]
+
+def _drafts(body):
+    for o in body:
+        if isinstance(o, OpenLoop): yield from _drafts(o.body)
+        else: yield o
+
+def _returned(rec, out):
+    "The tiles a kernel returned, or the inputs it wrote; anything else is an error."
+    outs = list(out) if isinstance(out, (tuple, list)) else _written_inputs(rec) if out is None else [out]
     if not outs: raise KernelError('the kernel returns nothing', kind='shape', hint='Return the HBM tensor that holds the result.')
     for o in outs:
         if not isinstance(o, Tile): raise KernelError(f'the kernel returns a {type(o).__name__}, not a tensor', kind='shape')
@@ -168,7 +178,7 @@ def _once(func, args, kwargs, chip, dialect, grid, unroll):
         with recording(rec):
             args, kwargs = _bind(rec, func, args, kwargs)
             out = _over_grid(rec, grid, lambda: func(*args, **kwargs)) if grid else func(*args, **kwargs)
-        return finish(rec, func.__name__, _returned(out), source_of(func)), ()
+        return finish(rec, func.__name__, _returned(rec, out), source_of(func)), ()
     except Unroll as u: return None, [rec.keys[v] for v in u.loops if v in rec.keys]
     except KernelError as e:
         e.line = e.line or _last_line(e, file)
