@@ -21,12 +21,13 @@ class Memory:
         self.flat = [None] * len(program.tensors)
         self.whole = [None] * len(program.tensors)      # per tensor, a flag a tile: everything written
         self.parts = {}                                 # (tensor, tile) -> a bit an element
+        self.scattered = {a.tensor for o in program.instructions for a in o.outs.values() if a.index}   # written by index: zeros elsewhere
         self.registers, self.rng = {}, np.random.default_rng(0)      # accumulators by engine; the source of random numbers
 
     def allocate(self, k):
         "A fresh tensor: PSUM accumulators are zeros, everything else is nobody's."
         t = self.program.tensors[k]
-        if self.flat[k] is None: self.flat[k] = (np.zeros if t.buffer == 'psum' else np.empty)(t.size, numpy_of(t.dtype))
+        if self.flat[k] is None: self.flat[k] = (np.zeros if t.buffer == 'psum' or k in self.scattered else np.empty)(t.size, numpy_of(t.dtype))
         elif t.buffer == 'psum': self.flat[k][:] = 0
         self.whole[k] = bytearray([1 if t.zero else 0]) * (t.size // t.tile_size)
         for key in [p for p in self.parts if p[0] == k]: del self.parts[key]
@@ -320,6 +321,6 @@ def execute(program, *arrays):
 
 def _output(memory, k):
     t = memory.program.tensors[k]
-    if not all(memory.whole[k]):
+    if not all(memory.whole[k]) and k not in memory.scattered:
         raise KernelError(f'output {t.name} is not written everywhere', kind='uninitialised', line=t.line, operand=t.name, hint='Mind the last tile of each dimension, and the loop bounds.')
     return memory.flat[k].reshape(t.shape)

@@ -16,14 +16,15 @@ from ..errors import KernelError
 from . import isa
 from .affine import Index, Unroll
 from .isa import dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder, reduce_cmd
-from .language import _reduction, _shape, result
+from .language import _reduction, _shape, copy, result
 from .tensor import Tile
 
 tensor_engine, vector_engine, scalar_engine, gpsimd_engine, unknown_engine = 'Tensor', 'Vector', 'Scalar', 'GpSimd', ''
 
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #054c15ea
 def nc_matmul(stationary, moving, *, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, mask=None, **kw):
-    "stationary[K, M].T @ moving[K, N] as a new PSUM tile [M, N]."
+    "stationary[K, M].T @ moving[K, N] as a new PSUM tile [M, N]; an operand in PSUM is copied to SBUF first, as the compiler does."
+    stationary, moving = (copy(o) if o.buffer == 'psum' else o for o in (stationary, moving))
     shape = (stationary.size // stationary.shape[0], *moving.shape[1:])
     return result(shape, 'float32', lambda t: isa.nc_matmul(t, stationary, moving, is_transpose=is_transpose, accumulate=False, mask=mask), 'psum')
 
