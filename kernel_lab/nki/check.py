@@ -148,7 +148,9 @@ def reductions(s):
     if s.o.op == 'tensor_reduce':
         axes, n = s.o.attrs['axis'], len(s.access('data').shape)
         if 0 in axes: yield s.broken('the partition axis cannot be reduced on Vector', 'data', 'free axes', axes, 'Transpose first, or multiply by ones on Tensor.')
-        elif axes != list(range(n - len(axes), n)) and s.program.dialect == 'nki': yield s.broken('only trailing axes can be reduced', 'data', f'…, {n - 1}', axes, 'Permute the tile so that they come last.')
+        left = [n for k, n in enumerate(s.access('data').shape) if k not in axes]
+        if 0 not in axes and np.prod(left) != np.prod(s.access('dst').shape): yield s.broken('dst does not have the shape that is left', 'dst', left, list(s.access('dst').shape), 'Reduced axes have one element, or none.')
+        if 0 not in axes and axes != list(range(n - len(axes), n)) and s.program.dialect == 'nki': yield s.broken('only trailing axes can be reduced', 'data', f'…, {n - 1}', axes, 'Permute the tile so that they come last.')
     if s.o.op == 'activation' and 'reduce_res' in s.o.outs and s.access('reduce_res').free != 1:
         yield s.broken('reduce_res is one column', 'reduce_res', [s.access('dst').partitions, 1], list(s.access('reduce_res').shape), 'Allocate it as (P, 1).')
 

@@ -289,9 +289,15 @@ def _prepare(memory, body):
         ready.append((o.name, o.trips, own, _prepare(memory, o.body)))
     return ready
 
+def _issue(step, env):
+    "Run one instruction; shapes that do not meet are the kernel's mistake, and named."
+    try: step(env)
+    except (ValueError, IndexError, TypeError) as e:
+        raise KernelError(f'the operands do not fit each other: {e}', kind='shape', line=step.o.line or None, instruction=step.o.op, hint='Slice them to the same shape.') from e
+
 def _run(memory, ready, env):
     for s in ready:
-        if type(s) is Step: s(env); continue
+        if type(s) is Step: _issue(s, env); continue
         name, trips, own, body = s
         for i in range(trips):
             env[name] = i

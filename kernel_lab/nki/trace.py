@@ -44,7 +44,7 @@ def _bind(rec, func, args, kwargs):
     def tile(name, x):
         if isinstance(x, (tuple, list)): return type(x)(tile(f'{name}{k}', o) for k, o in enumerate(x))
         spec = spec_of(x)
-        return x if spec is None else rec.tensor(spec.shape, spec.dtype, 'hbm', name=name, role='input', scope=())
+        return x if spec is None else rec.tensor(spec.shape, spec.dtype, 'hbm', name=name, role='input', scope=(), line=0)
     bound.arguments = {k: tile(k, v) for k, v in bound.arguments.items()}
     return bound.args, bound.kwargs
 
