@@ -18,7 +18,8 @@ import numpy as np
 from ..errors import KernelError
 from . import isa
 from .dtypes import NUMPY, dtype_name, promote
-from .isa import missing, op_name, operand, recorder
+from .isa import _ACTIVE, missing, op_name, operand, recorder
+from .machine import get_chip
 from .tensor import Tile, _broadcast_to, ds, each_block, emit, kernel_line, language_loop
 
 # %% ../../nbs/1_nki/07_language.ipynb #bf15bb68
@@ -27,17 +28,18 @@ sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 
     NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
 
 class _TileSize:
-    "Limits of the chip that the kernel is traced for."
-    pmax = property(lambda self: recorder().chip.partitions)
-    psum_fmax = property(lambda self: recorder().chip.psum_bank_bytes // 4)
-    psum_bank_fmax = psum_fmax
-    psum_bank_fmax_bytes = property(lambda self: recorder().chip.psum_bank_bytes)
-    psum_num_banks = property(lambda self: recorder().chip.psum_banks)
-    gemm_stationary_fmax = property(lambda self: recorder().chip.stationary_max)
-    gemm_moving_fmax = property(lambda self: recorder().chip.moving_max)
-    bn_stats_fmax = property(lambda self: recorder().chip.bn_stats_max)
-    sbuf_size_bytes = property(lambda self: recorder().chip.sbuf_bytes * recorder().chip.partitions)
-    sbuf_fmax_bytes = property(lambda self: recorder().chip.sbuf_bytes - recorder().chip.sbuf_reserved)
+    "Limits of the chip that the kernel is traced for; of the newest outside a kernel."
+    chip = property(lambda self: _ACTIVE[-1].chip if _ACTIVE else get_chip('trn2'))
+    pmax = property(lambda self: self.chip.partitions)
+    psum_fmax = psum_bank_fmax = property(lambda self: self.chip.psum_bank_bytes // 4)
+    psum_bank_fmax_bytes = psum_fmax_bytes = property(lambda self: self.chip.psum_bank_bytes)
+    psum_num_banks = property(lambda self: self.chip.psum_banks)
+    gemm_stationary_fmax = property(lambda self: self.chip.stationary_max)
+    gemm_moving_fmax = property(lambda self: self.chip.moving_max)
+    bn_stats_fmax = property(lambda self: self.chip.bn_stats_max)
+    sbuf_size_bytes = property(lambda self: self.chip.sbuf_bytes * self.chip.partitions)
+    sbuf_fmax_bytes = total_available_sbuf_size = property(lambda self: self.chip.sbuf_bytes - self.chip.sbuf_reserved)
+    sbuf_min_align = psum_min_align = property(lambda self: self.chip.min_align)
 tile_size = _TileSize()
 
 # %% ../../nbs/1_nki/07_language.ipynb #1540babc
@@ -69,9 +71,9 @@ def empty_like(x, dtype=None, buffer=None, name='', **kw): return ndarray(x.shap
 def zeros_like(x, dtype=None, buffer=None, name='', **kw): return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
 # %% ../../nbs/1_nki/07_language.ipynb #361e2683
-def affine_range(*args): return language_loop(recorder(), 'affine', *args)
-def sequential_range(*args): return language_loop(recorder(), 'sequential', *args)
-def static_range(*args): return iter(range(*(int(a) for a in args)))
+def affine_range(*args, **kw): return language_loop(recorder(), 'affine', *args)
+def sequential_range(*args, **kw): return language_loop(recorder(), 'sequential', *args)
+def static_range(*args, **kw): return iter(range(*(int(a) for a in args)))
 
 def program_id(axis=0):
     "This program's index along a launch-grid axis; 0 where the kernel was launched without a grid."

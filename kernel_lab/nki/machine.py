@@ -66,6 +66,7 @@ def _shared(gen):
         partitions=Figure(128, 'partitions', 'published', a),
         stationary_max=Figure(128, 'columns', 'published', a),
         moving_max=Figure(512, 'columns', 'published', a),
+        min_align=Figure(4, 'bytes', 'estimate', 'alignment of allocations; the value is not printed'),
         psum_banks=Figure(8, 'banks', 'published', a),
         psum_bank_bytes=Figure(2048, 'bytes a partition', 'published', a),
         sbuf_elements_max=Figure(65536, 'elements an instruction', 'published', a),
