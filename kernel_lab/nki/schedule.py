@@ -6,7 +6,6 @@
 __all__ = ['LANES', 'Timeline', 'Site', 'Plan', 'plan', 'Value', 'Stream', 'Pool', 'Clock', 'schedule', 'frame']
 
 # %% ../../nbs/1_nki/13_schedule.ipynb #168a1107
-from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 import numpy as np
@@ -218,7 +217,7 @@ class Clock:
     "Engines, lanes, ports and pools with their times; `place` puts an instruction on them."
     def __init__(self, chip, strict):
         self.chip, self.strict, self.table = chip, strict, ''
-        self.moving = {lane: deque(maxlen=8) for lane in ('DMA in', 'DMA out')}    # latest transfers: (start, end) of their work
+        self.gaps = [(0.0, float('inf'))]       # when the shared DMA engines are free
         self.free = dict.fromkeys(LANES, 0.0)
         self.ports = {'sbuf': 0.0, 'psum': 0.0}
         self.wait = {lane: chip.dma_done_ns if 'DMA' in lane else chip.semaphore_ns for lane in LANES}
@@ -256,13 +255,23 @@ def _on_engine(self, plan, ready):
     self.free[engine] = end
     return engine, start, end
 
+def _serve(self, start, work):
+    "(first, last) moment of service: `work` ns of the DMA engines' free time from `start` on. Packets of two lanes interleave, so gaps are used."
+    first, end, left, kept = None, start, work, []
+    for a, b in self.gaps:
+        if left <= 0 or b <= start: kept.append((a, b)); continue
+        low = max(a, start)
+        end = min(low + left, b)
+        first, left = low if first is None else first, left - (end - low)
+        kept += [g for g in ((a, low), (end, b)) if g[0] < g[1]]
+    past = min(self.free['DMA in'], self.free['DMA out'])      # lanes are in order: nobody starts before
+    self.gaps = [g for g in kept if g[1] > past]
+    return start if first is None else first, end
+
 def _on_dma(self, plan, ready):
-    "(lane, start, end): after the trigger, when the lane is free; where the other lane is moving too, the later transfer waits for its share."
-    start = max(ready + self.chip.dma_start_ns, self.free[plan.lane])
-    other = self.moving['DMA in' if plan.lane == 'DMA out' else 'DMA out']
-    shared = sum(max(0.0, min(e, start + plan.work) - max(s, start)) for s, e in other)
-    end = start + max(plan.work + shared, self.chip.dma_copy_ns)
-    self.moving[plan.lane].append((start, start + plan.work + shared))
+    "(lane, start, end): after the trigger, when the lane is free, with the bandwidth that the other lane leaves."
+    start, served = self._serve(max(ready + self.chip.dma_start_ns, self.free[plan.lane]), plan.work)
+    end = max(served, start + self.chip.dma_copy_ns)
     self.free[plan.lane] = end
     return plan.lane, start, end
 
@@ -277,7 +286,7 @@ def _place(self, k, item):
     for v in {id(v): v for v, _ in (*reads, *writes)}.values():
         if v.last == k and v.size: heappush(self.pools[v.pool].dead, (v.done, v.size))
     return lane, start, end
-Clock._port, Clock._on_engine, Clock._on_dma, Clock.place = _port, _on_engine, _on_dma, _place
+Clock._port, Clock._on_engine, Clock._serve, Clock._on_dma, Clock.place = _port, _on_engine, _serve, _on_dma, _place
 
 # %% ../../nbs/1_nki/13_schedule.ipynb #296f4358
 def schedule(program, chip=None):
