@@ -126,7 +126,7 @@ class Value:
     pool: str
     line: int
     last: int = -1              # position in the stream of its last use
-    born: bool = False
+    since: float | None = None  # when it was first written
     writes: list = field(default_factory=list)     # (p0, p1, f0, f1, visible, lane)
     reads: list = field(default_factory=list)
     done: float = 0.0
@@ -178,8 +178,14 @@ class Stream:
 
 # %% ../../nbs/1_nki/13_schedule.ipynb #4708eef8
 class Pool:
-    "On-chip memory with release times: `take` says from when on the space is free."
-    def __init__(self, name, size): self.name, self.size, self.free, self.dead, self.peak, self.spilled = name, size, size, [], 0, 0
+    "On-chip memory with release times: `take` says from when on the space is free; `events` remembers what was alive when."
+    def __init__(self, name, size): self.name, self.size, self.free, self.dead, self.events, self.spilled = name, size, size, [], [], 0
+
+    @property
+    def peak(self):
+        "The most that was alive at one moment."
+        alive = np.cumsum([n for _, n in sorted(self.events)]) if self.events else [0]
+        return int(max(alive))
 
     def take(self, n, strict, line):
         "The time from which `n` units are free, taking back the earliest-dying values."
@@ -193,7 +199,6 @@ class Pool:
                               limit=f'{self.size:.0f} {unit}', value=f'{self.size - self.free + n:.0f}', hint='Use smaller tiles, or allocate inside the loop what lives only there.')
         if self.free < n: self.spilled += n
         self.free -= n
-        self.peak = max(self.peak, min(self.size - self.free - sum(s for _, s in self.dead), self.size))
         return when
 
 # %% ../../nbs/1_nki/13_schedule.ipynb #f5bd572d
@@ -229,8 +234,7 @@ class Clock:
         t = 0.0
         for v, region in reads: t = max(t, _after(v.writes, region, lane, self.wait))
         for v, region in writes:
-            if not v.born and v.size: t = max(t, self.pools[v.pool].take(v.size, self.strict, v.line))
-            v.born = True
+            if v.since is None and v.size: t = max(t, self.pools[v.pool].take(v.size, self.strict, v.line))
             t = max(t, _after(v.writes, region, lane, self.wait), _after(v.reads, region, lane, self.wait))
         return t
 
@@ -259,7 +263,7 @@ def _serve(self, start, work):
     "(first, last) moment of service: `work` ns of the DMA engines' free time from `start` on. Packets of two lanes interleave, so gaps are used."
     first, end, left, kept = None, start, work, []
     for a, b in self.gaps:
-        if left <= 0 or b <= start: kept.append((a, b)); continue
+        if left < 1e-6 or b <= start: kept.append((a, b)); continue
         low = max(a, start)
         end = min(low + left, b)
         first, left = low if first is None else first, left - (end - low)
@@ -282,9 +286,13 @@ def _place(self, k, item):
     lane, start, end = self._on_dma(plan, ready) if plan.lane else self._on_engine(plan, ready)
     seen = end + self.latency[lane]
     for v, region in reads: _keep(v.reads, region, end, lane); v.done = max(v.done, end)
-    for v, region in writes: _keep(v.writes, region, seen, lane); v.done = max(v.done, seen)
+    for v, region in writes:
+        _keep(v.writes, region, seen, lane)
+        v.done, v.since = max(v.done, seen), start if v.since is None else v.since
     for v in {id(v): v for v, _ in (*reads, *writes)}.values():
-        if v.last == k and v.size: heappush(self.pools[v.pool].dead, (v.done, v.size))
+        if v.last == k and v.size:
+            heappush(self.pools[v.pool].dead, (v.done, v.size))
+            self.pools[v.pool].events += [(v.since or 0.0, v.size), (v.done, -v.size)]
     return lane, start, end
 Clock._port, Clock._on_engine, Clock._serve, Clock._on_dma, Clock.place = _port, _on_engine, _serve, _on_dma, _place
 
@@ -300,8 +308,8 @@ def schedule(program, chip=None):
     latency = (end.max() if len(rows) else chip.start_ns) + chip.end_ns
     moved = lambda into: sum(i[0].size for i in items if i[0].lane and (i[0].into if into else i[0].lane == 'DMA out'))
     return Timeline(program, chip, latency / 1000, start / 1000, end / 1000, column(lambda r: number[r[0]], np.int8),
-                    np.array([i[0].index for i in items], np.int32), np.array([i[1] for i in items], np.int64), int(clock.pools['sbuf'].peak),
-                    int(clock.pools['psum'].peak), int(clock.pools['sbuf'].spilled * chip.partitions), moved(True), moved(False))
+                    np.array([i[0].index for i in items], np.int32), np.array([i[1] for i in items], np.int64), min(clock.pools['sbuf'].peak, int(clock.pools['sbuf'].size)),
+                    min(clock.pools['psum'].peak, int(chip.psum_banks)), int(clock.pools['sbuf'].spilled * chip.partitions), moved(True), moved(False))
 
 # %% ../../nbs/1_nki/13_schedule.ipynb #e5171832
 def _iterations(program):
