@@ -1,0 +1,136 @@
+"""Moves must keep what a kernel computes, keep its text parseable, and leave alone what they do not understand."""
+import numpy as np
+import pytest
+
+from kernel_lab.agents.moves import MOVES, candidates
+from kernel_lab.agents.moves_code import Code
+from kernel_lab.agents.moves_facts import Facts, View
+from kernel_lab.errors import KernelError
+from kernel_lab.nki.execute import execute
+from kernel_lab.nki.machine import CHIPS
+from kernel_lab.nki.profile import profile_of
+from kernel_lab.nki.program import ArraySpec
+from kernel_lab.nki.schedule import schedule
+from kernel_lab.nki.trace import trace_source
+from kernel_lab.tasks.suite import TASKS
+
+ALL = pytest.mark.parametrize('task', TASKS.values(), ids=TASKS)
+LIMITS = ('limit',)      # a candidate may ask for too much memory; that is a status, not a wrong result
+
+
+def traced(source, arrays, chip='trn1'): return trace_source(source, None, [ArraySpec(v.shape, 'float32') for v in arrays.values()], chip=chip)
+
+
+def facts_of(program, arrays, chip='trn1'):
+    return Facts.of(profile_of(schedule(program, chip)), [v.shape for v in arrays.values()])
+
+
+def worst(task, got, want):
+    tol = task.tolerance('small')
+    return float(np.max(np.abs(got - want) / (tol.atol + tol.rtol * np.abs(want))))
+
+
+@ALL
+@pytest.mark.parametrize('chip', CHIPS)
+def test_every_candidate_computes_the_same_two_moves_deep(task, chip):
+    arrays = task.draw('small', 5)
+    want, = task.expected(arrays)
+    frontier, seen = [task.first_kernel.source], set()
+    for _ in range(2):
+        following = []
+        for source in frontier:
+            facts = facts_of(traced(source, arrays, chip), arrays, chip)
+            for c in candidates(source, facts):
+                if c.source in seen: continue
+                seen.add(c.source)
+                assert Code.parse(c.source).source == c.source and c.why.endswith('.') and c.expected.endswith('.')
+                try: program = traced(c.source, arrays, chip); schedule(program, chip)
+                except KernelError as e:
+                    assert e.kind in LIMITS, f'{c.name}: {e}'
+                    continue
+                assert worst(task, execute(program, *arrays.values())[0], want) < 1, f'{c.name} changed the result'
+                following.append(c.source)
+        frontier = following[:4]
+    assert len(seen) >= 2
+
+
+@ALL
+def test_candidates_are_deterministic(task):
+    arrays = task.draw('small', 5)
+    facts = facts_of(traced(task.first_kernel.source, arrays), arrays)
+    one, two = (candidates(task.first_kernel.source, facts) for _ in range(2))
+    assert one == two
+
+
+@ALL
+def test_no_move_lowers_a_precision(task):
+    arrays = task.draw('small', 5)
+    facts = facts_of(traced(task.first_kernel.source, arrays), arrays)
+    for c in candidates(task.first_kernel.source, facts):
+        assert not any(word in c.source for word in ('bfloat16', 'float16', 'float8', 'tfloat32'))
+
+
+@ALL
+def test_comments_survive(task):
+    arrays = task.draw('small', 5)
+    source = task.first_kernel.source
+    comments = {line.strip() for line in source.split('\n') if line.strip().startswith('#')}
+    for c in candidates(source, facts_of(traced(source, arrays), arrays)):
+        assert comments <= {line.strip() for line in c.source.split('\n')}, c.name
+
+
+HEAD = """import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    rows, cols = x.shape
+"""
+
+
+def written(*lines): return HEAD + ''.join(f'    {line}\n' for line in (*lines, 'return x'))
+
+
+ODD = {
+    'no function': 'import nki\nimport nki.isa as nisa\nimport nki.language as nl\n',
+    'legacy': 'import neuronxcc.nki as nki\nimport neuronxcc.nki.isa as nisa\nimport neuronxcc.nki.language as nl\n\n@nki.jit\ndef k(x):\n    return x\n',
+    'not python': 'def kernel(x:\n',
+    'shape in a variable': written('shape = (128, cols)', 't = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)', 'nisa.dma_copy(dst=t, src=x[0:128, :])'),
+    'starred operands': written('a = (x, x)', 'nisa.dma_copy(*a)', 'nisa.activation(**{})'),
+    'condition': written('for i in nl.affine_range(rows // 128):', '    if i > 0:', '        t = nl.ndarray((128, 4), nl.float32, nl.sbuf)',
+                         '    else:', '        pass'),
+    'stepped loop': written('for i in range(0, rows, 128):', '    t = nl.ndarray((128, 4), nl.float32, nl.sbuf)', '    nisa.dma_copy(t, x[i:i + 128, 0:4])'),
+    'other calls': written('t = nl.load(x[0:128, :])', 't[0:4, :] = t[4:8, :]', 'nl.store(x, t)', 'helper(t)'),
+    'comprehension': written('ts = [nl.ndarray((128, 4), nl.float32, nl.sbuf) for _ in range(4)]', 'for i, t in enumerate(ts):',
+                             '    nisa.dma_copy(dst=ts[i], src=x[0:128, 0:4])'),
+    'unknown instruction': written('for i in nl.affine_range(4):', '    t = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)',
+                                   '    nisa.bn_stats(dst=t, data=x)', '    nisa.frobnicate(t)'),
+}
+FLAT = {'latency_us': 100, 'busy': {'Vector': 90, 'DMA': 80, 'Scalar': 10}, 'lines': {n: {'Vector': 5.0, 'DMA': 5.0} for n in range(120)}}
+
+
+@pytest.mark.parametrize('source', ODD.values(), ids=ODD)
+def test_odd_kernels_are_left_alone_or_still_parse(source):
+    for c in candidates(source, Facts(**FLAT, shapes=((512, 512),))): compile(c.source, 'candidate', 'exec')
+
+
+@ALL
+def test_lines_may_be_dropped_from_a_kernel_without_upsetting_a_move(task):
+    "Half-written kernels reach the agent when a person edits: every kernel with one line less either parses or is refused."
+    lines = task.first_kernel.source.split('\n')
+    shapes = tuple(task.workload('small').shapes.values())
+    facts = Facts(**FLAT, shapes=shapes)
+    for gone in range(0, len(lines), 4):
+        for c in candidates('\n'.join(lines[:gone] + lines[gone + 1:]), facts)[:20]: compile(c.source, 'candidate', 'exec')
+
+
+def test_every_move_fires_somewhere():
+    fired = set()
+    for task in TASKS.values():
+        shapes = tuple(task.workload().shapes.values())
+        facts = Facts(**{**FLAT, 'latency_us': 200}, shapes=shapes)
+        view = View.of(Code.parse(task.first_kernel.source), facts)
+        fired |= {move.__name__ for move in MOVES if next(iter(move(view)), None)}
+    assert fired == {move.__name__ for move in MOVES}
