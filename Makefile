@@ -1,0 +1,66 @@
+# Kernel Lab. `make help` lists the targets. Nothing here needs a key, a GPU or a Trainium.
+SHELL  := /bin/bash
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.made
+PORT   ?= 8888
+# tests keep away from the person's own store
+TESTENV = KERNEL_LAB_HOME=$$(mktemp -d)
+ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
+
+.DEFAULT_GOAL := help
+.PHONY: help env lab demo test slow views export pins picture clean distclean
+
+help:            ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(STAMP)    ## make .venv from constraints.txt (a second call does nothing)
+
+# torch is asked as torch==2.13.0 in constraints.txt. On Linux the public registry's wheel of that version brings gigabytes of CUDA
+# libraries that the lab does not need; where pip knows an index with torch's CPU wheels (PIP_EXTRA_INDEX_URL), the smaller one is taken.
+$(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
+	@py=; for p in python3.11 python3.12 python3.13 python3; do \
+	  if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then py=$$p; break; fi; done; \
+	if [ -z "$$py" ]; then echo "make env: no Python 3.11 or newer on PATH (looked for python3.11, python3.12, python3.13, python3)."; exit 1; fi; \
+	if [ ! -x $(BIN)/python ]; then echo "make env: $$py -m venv $(VENV)"; $$py -m venv $(VENV) || \
+	  { echo "make env: '$$py -m venv' failed; Debian and Ubuntu keep it in the package python3-venv."; exit 1; }; fi
+	@echo "make env: installing from constraints.txt (some minutes the first time)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
+	@touch $@
+
+lab: env         ## open JupyterLab on nbs/lab.ipynb (PORT=8888; add ARGS=--no-browser on a machine without one)
+	@echo "make lab: the browser opens by itself; otherwise open the link with ?token=… that appears below. Ctrl-C ends it."
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/nbs/lab.ipynb --port $(PORT) $(ROOT) $(ARGS)
+
+demo: env        ## optimise one kernel without a browser, and write report.html
+	$(BIN)/kernel-lab demo $(ARGS)
+
+test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style
+	$(TESTENV) $(BIN)/python -m pytest $(ARGS)
+
+slow: env        ## the long tests
+	$(TESTENV) $(BIN)/python -m pytest -m slow $(ARGS)
+
+views: env       ## make or refresh src_nbs/, the notebooks as text (the newer of a pair wins)
+	$(BIN)/python tools/sync.py
+
+export: env      ## nbs/ → kernel_lab/ and README.md
+	@if [ -d src_nbs ]; then $(BIN)/python tools/sync.py; fi
+	$(BIN)/nbdev_export
+	$(BIN)/nbdev_clean
+	$(BIN)/python tools/readme.py
+
+picture: env     ## draw the README's picture again (needs a chromium)
+	$(BIN)/python tools/picture.py
+
+pins: env        ## write constraints.txt from what .venv holds now
+	$(BIN)/python tools/pins.py
+
+clean:           ## remove what builds and tests leave
+	rm -rf build dist *.egg-info _proc _docs .pytest_cache .ruff_cache .hypothesis report.html
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv and src_nbs/ too
+	rm -rf $(VENV) src_nbs

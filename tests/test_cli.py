@@ -1,0 +1,214 @@
+"""The commands as a person meets them: in a process of their own, with what they print, write and answer."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kernel_lab.cli import ORDER, command_table, run
+
+KERNEL_LAB = str(Path(sys.executable).with_name("kernel-lab"))
+FAKE_KEY = "sk-" + "ant-0000-not-a-key"
+
+
+@pytest.fixture
+def env(tmp_path):
+    return {**os.environ, "KERNEL_LAB_HOME": str(tmp_path / "home"), "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+@pytest.fixture
+def lab(tmp_path, env):
+    "`lab('tasks', 'softmax')` → the finished process, run in an empty folder with a store of its own."
+    def call(*words, input=None):
+        command = [KERNEL_LAB, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, input=input, timeout=300)
+    return call
+
+
+def refused(done, code, *said):
+    "The command ended with `code`, said these things, and showed nothing of ours."
+    text = done.stdout + done.stderr
+    assert done.returncode == code, text
+    assert "Traceback" not in text and "site-packages" not in text, text
+    for word in said: assert re.search(word, text), f"{word!r} is not in: {text}"
+
+
+# --- help ---
+
+def test_help_names_every_command_and_says_simulated(lab):
+    done = lab("--help")
+    assert done.returncode == 0 and "simulated" in done.stdout
+    for name in ORDER: assert re.search(rf"\b{name}\b", done.stdout)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_help_of_a_command(name, capsys):
+    assert run([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Usage" in text and len(text) > 300
+
+
+def test_command_table_covers_every_command():
+    assert [usage.split()[1] for usage, _ in command_table()] == list(ORDER)
+
+
+def test_help_is_quick(lab):
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        assert lab("--help").returncode == 0
+        times.append(time.perf_counter() - started)
+    assert min(times) < 2
+
+
+# --- wrong commands: exit code 2, one paragraph, the valid names ---
+
+@pytest.mark.parametrize("words, said", [
+    (("evaluate", "sofmax", "k.py"), ["no task 'sofmax'", "softmax", "causal_attention"]),
+    (("evaluate", "softmax", "none.py"), ["Cannot read", "No such file"]),
+    (("evaluate", "softmax", "k.py", "--chip", "h100"), ["no chip 'h100'", "trn1", "trn2"]),
+    (("evaluate", "softmax", "k.py", "-w", "huge"), ["workload", "full", "small"]),
+    (("evaluate", "softmax", "k.py", "--bogus"), ["No such option"]),
+    (("evaluate", "softmax"), ["KERNEL.py"]),
+    (("profile", "k.py"), ["--shape"]),
+    (("profile", "k.py", "--shape", "128,512"), ["128x512:float32"]),
+    (("profile", "k.py", "--shape", "128x512:float31"), ["float32"]),
+    (("optimize",), ["TASK", "--resume"]),
+    (("optimize", "softmax", "--agent", "oracle"), ["no agent 'oracle'", "rewrite", "react"]),
+    (("optimize", "softmax", "--steps", "0"), ["--steps"]),
+    (("optimize", "--resume", "nothing"), ["no run 'nothing'"]),
+    (("report", "nothing"), ["no run 'nothing'"]),
+    (("tasks", "--kernel"), ["softmax"]),
+    (("demo", "-w", "small", "--out", "no/such/folder/report.html"), ["Cannot write"]),
+    (("frobnicate",), ["No such command"]),
+], ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
+def test_wrong_command(lab, tmp_path, words, said):
+    (tmp_path / "k.py").write_text("def k(x): return x\n")
+    refused(lab(*words), 2, *said)
+
+
+# --- wrong kernels: exit code 1, the status, the line ---
+
+HEAD = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n@nki.jit\ndef kernel(x):\n"
+BAD = {
+    "parse_error": ("def kernel(x):\n    return x +\n", "line 2"),
+    "no_entry": ("x = 1\n", "entry|function"),
+    "trace_error": (HEAD + "    return x.no_such_thing\n", "line 7"),
+    "wrong_shape": (HEAD + "    return nl.ndarray((128, 1), dtype=x.dtype, buffer=nl.shared_hbm)\n", "shape|uninitialised|written"),
+    "limit_exceeded": (HEAD + "    t = nl.ndarray((130, 8), dtype=x.dtype, buffer=nl.sbuf)\n    nisa.dma_copy(dst=t, src=x[0:130, 0:8])\n"
+                       "    return x\n", "line [78].*130|130.*128|128.*130"),
+}
+
+
+@pytest.mark.parametrize("status", BAD)
+def test_wrong_kernel(lab, tmp_path, status):
+    source, said = BAD[status]
+    (tmp_path / "bad.py").write_text(source)
+    done = lab("evaluate", "softmax", "bad.py", "-w", "small")
+    refused(done, 1, said)
+    assert re.match(rf"{status}|uninitialised", done.stdout) if status == "wrong_shape" else done.stdout.startswith(status), done.stdout
+
+
+def test_wrong_kernel_has_no_time_in_json(lab, tmp_path):
+    (tmp_path / "bad.py").write_text(BAD["parse_error"][0])
+    done = lab("evaluate", "softmax", "bad.py", "-w", "small", "--json")
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["status"], record["profile"]) == (1, "parse_error", None)
+
+
+def test_profile_of_a_wrong_kernel(lab, tmp_path):
+    (tmp_path / "bad.py").write_text(BAD["limit_exceeded"][0])
+    refused(lab("profile", "bad.py", "--shape", "256x64"), 1, "128")
+    refused(lab("profile", "softmax", "bad.py", "-w", "small"), 1, "128")
+
+
+# --- good ones ---
+
+def test_evaluate_round_trip(lab):
+    source = lab("tasks", "softmax", "--kernel").stdout
+    done = lab("evaluate", "softmax", "-", "-w", "small", "--json", input=source)
+    record = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert (record["status"], record["profile"]["kind"]) == ("correct", "simulated")
+    assert len(record["verification"]["seeds"]) == 3
+
+
+def test_profile_by_shape_says_that_nobody_checked(lab, tmp_path):
+    (tmp_path / "k.py").write_text(lab("tasks", "softmax", "--kernel").stdout)
+    done = lab("profile", "k.py", "--shape", "256x256:float32", "--timeline", "t.html")
+    assert done.returncode == 0, done.stderr
+    assert "simulated" in done.stdout and "Not verified" in done.stdout and "line" in done.stdout
+    assert "plotly" in (tmp_path / "t.html").read_text().lower()
+
+
+def test_demo_at_full_size(lab, tmp_path):
+    started = time.perf_counter()
+    done = lab("demo")
+    seconds = time.perf_counter() - started
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert seconds < 60, f"the demo took {seconds:.0f} s"
+    rows = [line for line in done.stdout.splitlines() if re.match(r" *\d+  ", line)]
+    assert 2 <= len(rows) <= 11 and "first kernel" in rows[0] and "simulated" in done.stdout
+    page = (tmp_path / "report.html").read_text()
+    assert "simulated" in page and not re.search(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="?(?:https?:)?//', page)
+    for place in ("report.html", "best_rmsnorm_matmul.py"): assert str(tmp_path / place) in done.stdout
+    best = re.search(r"best: .* (\d+\.\d+)×", done.stdout)
+    assert float(best[1]) > 1
+    again = lab("evaluate", "rmsnorm_matmul", "best_rmsnorm_matmul.py", "--json")
+    assert json.loads(again.stdout)["status"] == "correct"
+
+
+def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
+    started = subprocess.Popen([KERNEL_LAB, "optimize", "rmsnorm_matmul"], cwd=tmp_path, env={**env, "PYTHONUNBUFFERED": "1"},
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in started.stdout:
+        if "first kernel" in line: break
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 130 and "Traceback" not in err, out + err
+    run_id = re.search(r"kernel-lab optimize --resume (\w+)", err)[1]
+    assert "interrupted" in lab("runs").stdout
+    done = lab("optimize", "--resume", run_id, "--steps", "2", "--out", "best.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "first kernel" in done.stdout and (tmp_path / "best.py").exists()
+    assert "finished" in lab("runs").stdout
+
+
+def test_optimize_starts_from_a_file(lab, tmp_path):
+    (tmp_path / "mine.py").write_text(lab("tasks", "softmax", "--kernel").stdout + "\n# mine\n")
+    done = lab("optimize", "softmax", "mine.py", "-w", "small", "--steps", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split()[0] for line in done.stdout.splitlines() if re.match(r" *\d+  ", line)]
+    assert rows[:2] == ["0", "1"]
+    assert lab("report", "latest", "--out", "r.html").returncode == 0 and (tmp_path / "r.html").stat().st_size > 100_000
+
+
+def test_react_without_a_key_says_so_and_makes_no_run(lab, env):
+    env.pop("ANTHROPIC_API_KEY", None)
+    refused(lab("optimize", "softmax", "-w", "small", "--agent", "react"), 2, "ANTHROPIC_API_KEY", "built-in agent")
+    assert "No runs yet" in lab("runs").stdout
+
+
+def test_doctor(lab, env):
+    env["ANTHROPIC_API_KEY"] = FAKE_KEY
+    done = lab("doctor")
+    assert done.returncode == 0 and "nki_sim" in done.stdout and "present" in done.stdout
+    assert FAKE_KEY not in done.stdout + done.stderr
+    found = json.loads(lab("doctor", "--json").stdout)
+    assert found["targets"]["nki_sim"] is None and all(found["targets"][t] for t in ("neuron", "triton", "cuda"))
+    assert FAKE_KEY not in json.dumps(found)
+
+
+def test_a_closed_pipe_is_no_error(env, tmp_path):
+    done = subprocess.run(["bash", "-c", f"'{KERNEL_LAB}' tasks | head -1"], capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
+def test_a_kernel_that_loops_for_ever(lab, tmp_path):
+    (tmp_path / "bad.py").write_text(HEAD + "    while True: pass\n")
+    done = lab("evaluate", "softmax", "bad.py", "-w", "small", "--seconds", "3")
+    refused(done, 1, "timeout")

@@ -1,0 +1,132 @@
+"""The panels in this process: buttons are pressed with click(), and the state is looked at. No browser."""
+import pytest
+
+from kernel_lab.agents.loop import Loop
+from kernel_lab.errors import UsageError
+from kernel_lab.evaluate.store import Store
+from kernel_lab.panels.control import StepControl
+from kernel_lab.panels.lab import Lab
+from kernel_lab.panels.pictures import CorrectnessDiff, SpeedupPanel, TimelinePanel, UtilisationPanel
+from kernel_lab.panels.source import SourceEditor
+from kernel_lab.panels.words import CompileLog, CostPanel
+from kernel_lab.tasks.task import task_from
+
+EVIL = '<img src=x onerror=alert(1)>'
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch): monkeypatch.delenv('ANTHROPIC_API_KEY', raising=False)
+
+
+@pytest.fixture
+def store(tmp_path): return Store(tmp_path / 'lab.sqlite3')
+
+
+@pytest.fixture
+def lab(store): return Lab('softmax', 'small', store=store, seeds=1, max_steps=3)
+
+
+def test_three_presses_change_the_pictures(lab):
+    seen = []
+    for _ in range(3):
+        lab.control.button.click()
+        seen.append((lab.speedup.title, len(lab.speedup.figure.data[0].x) + len(lab.speedup.figure.data[2].x), lab.compile_log.text))
+    assert [n for _, n, _ in seen] == [1, 2, 3] and len({t for _, _, t in seen}) == 3
+    assert len(lab.control.chips.options) == 3 and lab.control.chips.value == 2 and lab.shown.index == 2
+
+
+def test_run_to_the_end_stops_and_says_so(lab):
+    lab.control.all_button.click()
+    assert lab.loop.done and lab.control.button.disabled and len(lab.loop.steps) <= 4
+    assert 'done' in lab.control.message or 'nothing left' in lab.control.message
+
+
+def test_looking_at_a_step_changes_nothing_in_the_run(lab):
+    lab.control.button.click()
+    lab.control.button.click()
+    run = lab.loop.run
+    lab.control.chips.value = 0
+    assert lab.shown.index == 0 and lab.editor.value == run.steps[0].evaluation.kernel.source and lab.loop.run is run
+    lab.speedup.select(1)
+    assert lab.shown.index == 1 and lab.control.chips.value == 1
+
+
+def test_an_edit_waits_for_its_evaluation(lab):
+    lab.control.button.click()
+    original = lab.editor.value
+    lab.editor.value += '\n# mine\n'
+    assert lab.control.button.disabled and not lab.control.edit_button.disabled
+    lab.editor.value = original
+    assert not lab.control.button.disabled and lab.control.edit_button.disabled
+    lab.editor.value += '\n# mine\n'
+    lab.control.edit_button.click()
+    assert lab.loop.steps[-1].move == 'edited by hand' and not lab.control.button.disabled
+
+
+def test_a_broken_edit_is_text_and_marks_its_line(lab):
+    lab.editor.value = f'import nki\n\n@nki.jit\ndef softmax(x):\n    return {EVIL}\n'
+    lab.control.edit_button.click()
+    assert lab.editor.marks.keys() == {'5'} and 'Traceback' not in lab.compile_log.text and '<img' not in lab.compile_log.body.value
+    assert (lab.timeline.title, lab.diff.title) == ('No timeline', 'Nothing to compare')
+    assert len(lab.loop.steps) == 2                                     # the first kernel came first, to compare with
+
+
+def test_the_button_is_off_while_a_step_runs(lab):
+    seen = []
+    lab.control.on('step', lambda _: seen.append((lab.control.busy, lab.control.button.disabled)))
+    lab.control.button.click()
+    assert seen == [(True, True)] and not lab.control.busy
+
+
+def test_picking_starts_afresh_and_the_run_can_be_resumed(lab, store):
+    lab.control.button.click()
+    lab.control.button.click()
+    run = lab.loop.run
+    lab.picker.pick(task='matmul')
+    assert lab.loop is None and 'matmul' in lab.editor.value and lab.speedup.title == 'No step yet'
+    again = Lab('matmul', 'small', store=store, seeds=1)
+    line = next(text for text, value in again.picker.resume.options if value == run.id)
+    assert 'softmax small' in line and 'unfinished' in line
+    again.picker.resume.value = run.id
+    assert again.loop.run.id == run.id and again.picker.choice['task'] == 'softmax' and again.shown.index == 1 and again.timeline.timeline is not None
+    again.control.button.click()
+    assert len(store.load_run(run.id).steps) == 3
+
+
+def test_looking_at_the_page_stores_nothing(lab, store):
+    lab.picker.pick(task='swiglu')
+    assert store.runs() == []
+
+
+def test_without_a_key_the_page_offers_the_built_in_agent(lab):
+    assert lab.picker.menus['agent'].options == ('rewrite',) and 'ANTHROPIC_API_KEY' in lab.picker.doc.value
+    with pytest.raises(UsageError, match='rewrite'): lab.picker.pick(agent='react')
+
+
+def test_with_a_key_the_model_agent_is_offered(store, monkeypatch):
+    pytest.importorskip('anthropic')
+    monkeypatch.setenv('ANTHROPIC_API_KEY', 'not-a-real-key')
+    assert Lab('softmax', 'small', store=store).picker.menus['agent'].options == ('rewrite', 'react')
+
+
+def test_a_task_of_ones_own(store):
+    task = task_from(lambda x: x + 1, lambda rng: {'x': rng.normal(size=(128, 256)).astype('float32')}, name='mine')
+    lab = Lab(task, store=store, seeds=1)
+    assert lab.picker.choice['task'] == 'mine' and lab.control.message == 'Write a kernel and evaluate it.'
+
+
+def test_every_panel_works_alone():
+    loop = Loop('softmax', workload='small', store=False, seeds=1)
+    evaluation = loop.step().evaluation
+    panels = [TimelinePanel(evaluation.profile.timeline), UtilisationPanel(evaluation), SpeedupPanel(loop.run), CorrectnessDiff(evaluation.verification), CompileLog(evaluation), CostPanel(loop.run), StepControl(loop)]
+    for panel in panels: assert '<style>' in panel.children[0].value and panel.layout is not None
+    editor = SourceEditor()
+    editor.show(evaluation)
+    assert editor.costs and editor.value == evaluation.kernel.source
+
+
+def test_a_picture_keeps_one_figure_widget(lab):
+    lab.control.button.click()
+    first = lab.timeline.figure
+    lab.control.button.click()
+    assert lab.timeline.figure is first and len(first.data) == 6
