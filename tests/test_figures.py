@@ -28,14 +28,16 @@ def table(n, seed=0, label='op'):
 
 
 def profile(us, timeline=None):
-    return Record(latency_us=us, peak_us=10.0, peak_pct=1000 / us, bound='DMA', engines={'Tensor': 0.1, 'Vector': 0.4, 'Scalar': 0.2, 'GpSimd': 0.0, 'DMA': 0.9},
+    return Record(latency_us=us, peak_us=10.0, peak_pct=1000 / us, bound='DMA', engines={'Tensor': 0.1, 'Vector': 0.4, 'Scalar': 0.2,
+            'GpSimd': 0.0, 'DMA': 0.9},
                   lines={3: {'DMA in': us / 2, 'Vector': us / 4}}, timeline=timeline if timeline is not None else table(60))
 
 
 def verification(passed, rows=8, columns=16):
     error = np.full((rows, columns), 0.3)
     if not passed: error[2, 5], error[3, 6] = 40.0, np.nan
-    seed = Record(seed=1, output=0, max_abs=1.0, max_rel=1.0, mismatch_share=0.0 if passed else 0.02, worst_index=(2, 5), worst_got=1.0, worst_want=0.0,
+    seed = Record(seed=1, output=0, max_abs=1.0, max_rel=1.0, mismatch_share=0.0 if passed else 0.02, worst_index=(2, 5), worst_got=1.0,
+                  worst_want=0.0,
                   nan_count=0 if passed else 1, first_bad=None if passed else (256, 320))
     tile_map = dict(shape=(rows * 128, columns * 64), tile=(128, 512), cell=(128, 64), first_bad=None if passed else (256, 320),
                     error=[[None if v != v else v for v in row] for row in error.tolist()])
@@ -43,7 +45,8 @@ def verification(passed, rows=8, columns=16):
 
 
 def step(index, us, status='correct', move='a move', why='because', error=None, source='def kernel(x):\n    return x\n'):
-    evaluation = Record(status=status, profile=profile(us) if us else None, error=error, verification=verification(us is not None), log='', seconds={}, task='t', target='nki_sim',
+    evaluation = Record(status=status, profile=profile(us) if us else None, error=error, verification=verification(us is not None), log='',
+                        seconds={}, task='t', target='nki_sim',
                         versions={'kernel_lab': '0'}, kernel=Record(source=source))
     return Record(index=index, move=move, why=why, expected='', evaluation=evaluation, tokens_in=0, tokens_out=0, cost_usd=0.0, seconds=0.1)
 
@@ -51,7 +54,8 @@ def step(index, us, status='correct', move='a move', why='because', error=None, 
 def run(*steps):
     right = [s for s in steps if s.evaluation.profile]
     best = min(right, key=lambda s: s.evaluation.profile.latency_us, default=None)
-    return Record(id='r', task='softmax', workload='full', chip='trn1', agent='rewrite', state='finished', created='2026-01-01T00:00:00', config={}, steps=steps, best=best,
+    return Record(id='r', task='softmax', workload='full', chip='trn1', agent='rewrite', state='finished', created='2026-01-01T00:00:00',
+                  config={}, steps=steps, best=best,
                   first_us=right[0].evaluation.profile.latency_us if right else None)
 
 
@@ -176,7 +180,9 @@ def test_infinite_errors_and_odd_shapes_draw():
 
 @pytest.fixture(scope='module')
 def evil_report(tmp_path_factory):
-    steps = step(0, 40.0, move=EVIL, why=EVIL, source=EVIL), step(1, None, 'limit_exceeded', EVIL, EVIL, {'message': EVIL, 'line': 1}), step(2, 20.0, move=EVIL, source=f'{EVIL}\n# {EVIL}')
+    steps = step(0, 40.0, move=EVIL, why=EVIL, source=EVIL), step(1, None, 'limit_exceeded', EVIL, EVIL,
+                                                                  {'message': EVIL, 'line': 1}), step(2, 20.0, move=EVIL,
+                                                                          source=f'{EVIL}\n# {EVIL}')
     for s in steps:
         if s.evaluation.profile: s.evaluation.profile.timeline = table(30, label=EVIL)
         s.evaluation.versions = {EVIL: EVIL}
@@ -227,7 +233,8 @@ def test_changed_lines_rebuild_both_texts():
 
 @pytest.mark.parametrize('theme', PAPERS)
 def test_every_figure_exists_on_every_paper(theme):
-    figures = [timeline_figure(table(9), theme=theme), utilisation_figure(GOOD_RUN, theme=theme), speedup_figure(GOOD_RUN, theme=theme), diff_figure(verification(False), theme=theme)]
+    figures = [timeline_figure(table(9), theme=theme), utilisation_figure(GOOD_RUN, theme=theme), speedup_figure(GOOD_RUN, theme=theme),
+               diff_figure(verification(False), theme=theme)]
     for fig in figures: assert json.loads(fig.to_json())['layout']['template']['layout']['font']['color'] == PAPERS[theme]['ink']
 
 

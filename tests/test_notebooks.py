@@ -17,6 +17,7 @@ def name(nb): return nb.relative_to(CONFIG.nbs_path).as_posix()
 @pytest.mark.parametrize("nb", sorted(NOTEBOOKS, key=name), ids=name)
 def test_notebook(nb, monkeypatch, tmp_path):
     monkeypatch.setenv("KERNEL_LAB_HOME", str(tmp_path))
+    monkeypatch.setenv("IN_TEST", "1")         # nbdev sets it too, and leaves it behind when a notebook fails
     for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"): monkeypatch.delenv(key, raising=False)
     folder = os.getcwd()
     try: ok, _ = run_notebook(nb, skip_flags=CONFIG.tst_flags.split(), basepath=CONFIG.config_path)

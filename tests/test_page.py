@@ -17,7 +17,8 @@ pytest.importorskip('jupyterlab', reason='jupyterlab is not installed')
 ROOT = Path(__file__).parents[1]
 CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on this machine (apt-get install chromium)')
-FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync']
+FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+         '--disable-component-update', '--disable-sync']
 SLOW = 180_000          # ms; a loaded machine of two cores starts a kernel in half a minute
 NOISE = re.compile(r'favicon|ERR_ABORTED|status of 404.*(workspaces|settings)', re.I)
 
@@ -27,13 +28,16 @@ def settings(folder, theme):
     home = folder / 'settings' / '@jupyterlab' / 'apputils-extension'
     home.mkdir(parents=True, exist_ok=True)
     (home / 'themes.jupyterlab-settings').write_text(json.dumps({'theme': theme}))
-    (home / 'notification.jupyterlab-settings').write_text(json.dumps({'fetchNews': 'false', 'checkForUpdates': False, 'doNotDisturbMode': True}))
+    (home / 'notification.jupyterlab-settings').write_text(json.dumps({'fetchNews': 'false', 'checkForUpdates': False,
+            'doNotDisturbMode': True}))
 
 
 def environment(folder):
     keep = {k: v for k, v in os.environ.items() if not k.startswith(('ANTHROPIC_', 'JUPYTER', 'JPY_'))}
-    own = {name: str(folder / name.lower()) for name in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
-    return {**keep, **own, 'JUPYTERLAB_SETTINGS_DIR': str(folder / 'settings'), 'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'), 'PYTHONPATH': str(ROOT)}
+    own = {name: str(folder / name.lower()) for name in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR',
+                                                         'KERNEL_LAB_HOME')}
+    return {**keep, **own, 'JUPYTERLAB_SETTINGS_DIR': str(folder / 'settings'), 'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'),
+            'PYTHONPATH': str(ROOT)}
 
 
 @pytest.fixture(scope='module')
@@ -45,9 +49,11 @@ def lab_server(tmp_path_factory):
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         port = s.getsockname()[1]
-    command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--ip', '127.0.0.1', '--port', str(port), '--ServerApp.port_retries=0', '--IdentityProvider.token=', '--ServerApp.password=', '--allow-root',
+    command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--ip', '127.0.0.1', '--port', str(port), '--allow-root',
+               '--ServerApp.port_retries=0', '--IdentityProvider.token=', '--ServerApp.password=',
                f'--ServerApp.root_dir={folder / "notebooks"}']
-    with open(folder / 'server.log', 'w') as log: server = subprocess.Popen(command, env=environment(folder), stdout=log, stderr=log, cwd=folder)
+    with open(folder / 'server.log', 'w') as log: server = subprocess.Popen(command, env=environment(folder), stdout=log, stderr=log,
+            cwd=folder)
     try:
         wait_for(f'http://127.0.0.1:{port}/api/status', server, folder / 'server.log')
         yield f'http://127.0.0.1:{port}', folder
@@ -96,7 +102,8 @@ class Watch:
         self.errors, self.outside = [], []
         page.on('console', lambda m: m.type == 'error' and not NOISE.search(f'{m.text} {m.location.get("url")}') and self.errors.append(m.text))
         page.on('pageerror', lambda e: self.errors.append(str(e)))
-        page.on('request', lambda r: r.url.startswith((address, address.replace('http', 'ws'), 'data:', 'blob:')) or self.outside.append(r.url))
+        page.on('request', lambda r: r.url.startswith((address, address.replace('http', 'ws'), 'data:',
+                                                       'blob:')) or self.outside.append(r.url))
 
 
 def run_all(page, url):
@@ -106,7 +113,8 @@ def run_all(page, url):
     page.locator('.jp-StatusBar-TextItem:text-matches("Idle$")').first.wait_for(timeout=SLOW)        # before that, Run All does nothing
     page.locator('.lm-MenuBar-itemLabel:text-is("Run")').click(timeout=SLOW)
     page.locator('.lm-Menu-itemLabel:text-is("Run All Cells")').click(timeout=SLOW)
-    page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].some(p => /\\[[*\\d]/.test(p.textContent))', timeout=SLOW)
+    page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].some(p => /\\[[*\\d]/.test(p.textContent))',
+                           timeout=SLOW)
     lab = page.locator('.kl-lab button:text-is("Evaluate the first kernel")')
     for _ in range(SLOW // 1000):
         page.evaluate('() => { for (const n of document.querySelectorAll(".jp-WindowedPanel-outer")) n.scrollTop = 0 }')        # JupyterLab drops what is far from view
@@ -122,15 +130,19 @@ def run_all(page, url):
 def titles(page): return page.locator('.kl-lab .gtitle').all_text_contents()
 def bars(page, said):
     "How many bars the figure has whose title holds `said`."
-    return page.evaluate('t => [...document.querySelectorAll(".kl-lab .js-plotly-plot")].filter(p => p.querySelector(".gtitle")?.textContent.includes(t)).flatMap(p => [...p.querySelectorAll(".barlayer .point")]).length', said)
+    return page.evaluate("""said => [...document.querySelectorAll('.kl-lab .js-plotly-plot')]
+        .filter(p => p.querySelector('.gtitle')?.textContent.includes(said))
+        .flatMap(p => [...p.querySelectorAll('.barlayer .point')]).length""", said)
 
 
 def press(page, label, steps):
     "Press a button and wait until there are as many chips as `steps`."
     page.locator(f'.kl-lab button:text-is("{label}")').click()
-    page.wait_for_function('n => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === n', arg=steps, timeout=SLOW)
+    page.wait_for_function('n => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === n', arg=steps,
+                           timeout=SLOW)
     page.wait_for_function('() => !document.querySelector(".kl-lab .kl-main").disabled', timeout=SLOW)
-    page.wait_for_function('() => document.querySelectorAll(".kl-lab .js-plotly-plot .gtitle").length === 4', timeout=SLOW)        # the browser draws after Python is done
+    page.wait_for_function('() => document.querySelectorAll(".kl-lab .js-plotly-plot .gtitle").length === 4',
+                           timeout=SLOW)        # the browser draws after Python is done
     page.wait_for_timeout(800)
 
 
@@ -144,7 +156,8 @@ def zoom(page):
     page.mouse.down()
     page.mouse.move(area['x'] + area['width'] * 0.75, y, steps=5)
     page.mouse.up()
-    page.wait_for_function('() => [...document.querySelectorAll(".kl-lab .gtitle")].some(t => t.textContent.includes(" between "))', timeout=SLOW)
+    page.wait_for_function('() => [...document.querySelectorAll(".kl-lab .gtitle")].some(t => t.textContent.includes(" between "))',
+                           timeout=SLOW)
 
 
 @pytest.mark.parametrize('theme', ['Light', 'Dark'])
@@ -168,7 +181,8 @@ def test_a_person_steps_three_times(lab_server, visit, theme):
     page.set_viewport_size({'width': 1400, 'height': 2100})
     page.wait_for_timeout(1500)
     page.screenshot(path=target / f'lab-{theme.lower()}-whole.png')
-    assert page.evaluate('() => [...document.querySelectorAll(".kl-lab .js-plotly-plot")].every(p => !p.clientWidth || Math.abs(p.querySelector(".main-svg").getAttribute("width") - p.clientWidth) <= 1)')
+    assert page.evaluate("""() => [...document.querySelectorAll('.kl-lab .js-plotly-plot')]
+        .every(p => !p.clientWidth || Math.abs(p.querySelector('.main-svg').getAttribute('width') - p.clientWidth) <= 1)""")
     assert (target / f'lab-{theme.lower()}.png').stat().st_size > 20_000
     assert watch.outside == []
     assert watch.errors == []

@@ -118,7 +118,8 @@ def test_a_task_of_ones_own(store):
 def test_every_panel_works_alone():
     loop = Loop('softmax', workload='small', store=False, seeds=1)
     evaluation = loop.step().evaluation
-    panels = [TimelinePanel(evaluation.profile.timeline), UtilisationPanel(evaluation), SpeedupPanel(loop.run), CorrectnessDiff(evaluation.verification), CompileLog(evaluation), CostPanel(loop.run), StepControl(loop)]
+    panels = [TimelinePanel(evaluation.profile.timeline), UtilisationPanel(evaluation), SpeedupPanel(loop.run), CostPanel(loop.run),
+              CorrectnessDiff(evaluation.verification), CompileLog(evaluation), StepControl(loop)]
     for panel in panels: assert '<style>' in panel.children[0].value and panel.layout is not None
     editor = SourceEditor()
     editor.show(evaluation)

@@ -38,7 +38,8 @@ def diff_words(verification):
     worst = max(verification.seeds, key=lambda s: (s.mismatch_share, s.nan_count), default=None)
     if worst is None: return 'The numbers differ', how
     nan = f', {worst.nan_count:,} not finite' if worst.nan_count else ''
-    return f'{100 * worst.mismatch_share:.3g} % of the numbers differ{nan}', f'worst at {tuple(worst.worst_index)}: got {worst.worst_got:.5g}, want {worst.worst_want:.5g}'
+    where = f'worst at {tuple(worst.worst_index)}: got {worst.worst_got:.5g}, want {worst.worst_want:.5g}'
+    return f'{100 * worst.mismatch_share:.3g} % of the numbers differ{nan}', where
 
 # %% ../../nbs/4_figures/04_diff.ipynb #9c08a8bd
 NAN = '#B0309A'
@@ -56,7 +57,8 @@ def diff_figure(verification, theme='auto'):
         fig.add_scatter(**_first_bad(where['first_bad']))
         fig.add_annotation(**_first_bad_label(where['first_bad'], where['shape']))
     (rows, columns), (tr, tc) = where['shape'], where['tile']
-    fig.update_layout(shapes=_borders(where, theme), xaxis=dict(range=[0, columns], showgrid=False, title_text='column', tickvals=list(_edges(columns, tc, 8))),
+    fig.update_layout(shapes=_borders(where, theme), xaxis=dict(range=[0, columns], showgrid=False, title_text='column',
+                                                                tickvals=list(_edges(columns, tc, 8))),
                       yaxis=dict(range=[rows, 0], showgrid=False, title_text='row', tickvals=list(_edges(rows, tr, 8))))
     return fig
 
@@ -65,14 +67,17 @@ def _placed(grid, where):
     return dict(x0=cc / 2, dx=cc, y0=cr / 2, dy=cr)
 
 def _error_map(grid, where, theme):
-    bar = dict(tickvals=[-3, -2, -1, 0, 1, 2, 3], ticktext=['≤ 0.001', '0.01', '0.1', 'tolerance', '10×', '100×', '≥ 1000×'], thickness=8, outlinewidth=0, len=0.9,
+    bar = dict(tickvals=[-3, -2, -1, 0, 1, 2, 3], ticktext=['≤ 0.001', '0.01', '0.1', 'tolerance', '10×', '100×', '≥ 1000×'], thickness=8,
+               outlinewidth=0, len=0.9,
                tickfont=dict(size=10.5, color=PAPERS[theme]['soft']))
     z = np.log10(np.clip(grid, 1e-3, 1e3))
-    return dict(name='error', z=z, customdata=grid, zmin=-3, zmax=3, colorscale=SCALE, colorbar=bar, hoverongaps=False, **_placed(grid, where),
+    return dict(name='error', z=z, customdata=grid, zmin=-3, zmax=3, colorscale=SCALE, colorbar=bar, hoverongaps=False,
+                **_placed(grid, where),
                 hovertemplate='near row %{y:.0f}, column %{x:.0f}<br>%{customdata:.3g} × the tolerance<extra></extra>')
 
 def _nan_map(grid, where):
-    return dict(name='not a number', z=np.where(np.isnan(grid), 1.0, np.nan), colorscale=[[0, NAN], [1, NAN]], showscale=False, hoverongaps=False, **_placed(grid, where),
+    return dict(name='not a number', z=np.where(np.isnan(grid), 1.0, np.nan), colorscale=[[0, NAN], [1, NAN]], showscale=False,
+                hoverongaps=False, **_placed(grid, where),
                 hovertemplate='near row %{y:.0f}, column %{x:.0f}<br>not a number<extra></extra>')
 
 # %% ../../nbs/4_figures/04_diff.ipynb #30834788
@@ -80,12 +85,14 @@ def _first_bad(at):
     "A white ring with a dark rim: visible on every colour of the map."
     r, c = at
     rings = dict(size=[17, 17], symbol='circle-open', color=['#14171C', '#FFFFFF'], line=dict(width=[5, 2]))
-    return dict(name='first bad', x=[c, c], y=[r, r], mode='markers', marker=rings, hoverinfo='text', hovertext=[f'first bad element<br>row {r}, column {c}'] * 2, cliponaxis=False)
+    return dict(name='first bad', x=[c, c], y=[r, r], mode='markers', marker=rings, hoverinfo='text',
+                hovertext=[f'first bad element<br>row {r}, column {c}'] * 2, cliponaxis=False)
 
 def _first_bad_label(at, shape):
     r, c = at
     left, up = c > 0.7 * shape[1], r > 0.2 * shape[0]
-    return dict(x=c, y=r, text=f'first bad ({r}, {c})', showarrow=False, xanchor='right' if left else 'left', yanchor='bottom' if up else 'top', xshift=-12 if left else 12,
+    return dict(x=c, y=r, text=f'first bad ({r}, {c})', showarrow=False, xanchor='right' if left else 'left',
+                yanchor='bottom' if up else 'top', xshift=-12 if left else 12,
                 yshift=8 if up else -8, bgcolor='#22262D', borderpad=3, font=dict(size=11, color='#F2F4F7'))
 
 def _edges(n, tile, most):

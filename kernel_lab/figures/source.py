@@ -38,7 +38,8 @@ def source_frame(before, after, profile=None):
     def row(mark, number, text):
         cost = costs.get(number, {})
         return dict(mark=mark, line=number, text=text, busy_us=sum(cost.values()), engine=max(cost, key=cost.get) if cost else '')
-    return pd.DataFrame([row(*r) for r in changed_lines(before, after)], columns=['mark', 'line', 'text', 'busy_us', 'engine']).astype({'line': 'Int64'})
+    return pd.DataFrame([row(*r) for r in changed_lines(before, after)], columns=['mark', 'line', 'text', 'busy_us',
+            'engine']).astype({'line': 'Int64'})
 
 # %% ../../nbs/4_figures/05_source.ipynb #347883f5
 SOURCE_CSS = f'''

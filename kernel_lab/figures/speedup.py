@@ -6,7 +6,7 @@
 __all__ = ['speedup_frame', 'step_text', 'speedup_figure', 'speedup_words']
 
 # %% ../../nbs/4_figures/03_speedup.ipynb #b10caed0
-from .theme import GOOD, IDLE, PAPERS, blank, percent_text, plain, speedup_text, status_colour, status_mark, status_word, time_text, words
+from .theme import GOOD, IDLE, PAPERS, blank, percent_text, plain, speedup_text, status_colour, status_word, time_text, words
 
 # %% ../../nbs/4_figures/03_speedup.ipynb #807c6e72
 def speedup_frame(run):
@@ -24,7 +24,8 @@ def speedup_frame(run):
 def _row(step):
     e, p = step.evaluation, step.evaluation.profile
     error = (e.error or {}).get('message', '') if isinstance(e.error, dict) or e.error is None else str(e.error)
-    return dict(step=step.index, move=step.move, why=step.why, status=status_word(e.status), latency_us=p.latency_us if p else None, busiest=p.bound if p else '',
+    return dict(step=step.index, move=step.move, why=step.why, status=status_word(e.status), latency_us=p.latency_us if p else None,
+                busiest=p.bound if p else '',
                 active=p.engines.get(p.bound) if p else None, peak_pct=p.peak_pct if p else None, error=error)
 
 # %% ../../nbs/4_figures/03_speedup.ipynb #719af04a
@@ -32,7 +33,8 @@ def step_text(row):
     "The tooltip of one step: move, outcome, why; everything foreign escaped."
     head = f'<b>step {row.step} · {plain(row.move, 70)}</b>'
     if row.latency_us == row.latency_us:
-        body = f'{time_text(row.latency_us)} simulated · {speedup_text(row.speedup)}<br>{row.busiest} {percent_text(row.active)} active · {row.peak_pct:.0f} % of peak'
+        body = (f'{time_text(row.latency_us)} simulated · {speedup_text(row.speedup)}<br>'
+                f'{row.busiest} {percent_text(row.active)} active · {row.peak_pct:.0f} % of peak')
     else: body = row.status + (f'<br>{plain(row.error, 110)}' if row.error else '')
     return f'{head}<br>{body}' + (f'<br>{plain(row.why, 110)}' if row.why else '')
 
@@ -49,7 +51,8 @@ def speedup_figure(run, theme='auto', selected=None):
     fig.add_scatter(**_failures(wrong, top / 80))
     names = [f'{r.step}' if dense else f'{plain(r.move, 28)}  <b>{r.step}</b>' for r in frame.itertuples()]
     fig.update_layout(bargap=0.38, xaxis=dict(range=[0, top], title_text='simulated latency (µs)', nticks=6), clickmode='event',
-        yaxis=dict(tickvals=frame.step.tolist(), ticktext=names, range=[max(4, len(frame)) - 0.4, -0.6], showgrid=False, fixedrange=True, tickfont=dict(size=11.5, color=p['ink'])))
+        yaxis=dict(tickvals=frame.step.tolist(), ticktext=names, range=[max(4, len(frame)) - 0.4, -0.6], showgrid=False, fixedrange=True,
+                   tickfont=dict(size=11.5, color=p['ink'])))
     return fig
 
 def speedup_words(frame):
@@ -59,18 +62,24 @@ def speedup_words(frame):
     best, failed = right.loc[right.latency_us.idxmin()], len(frame) - len(right)
     tail = f' · {failed} of {len(frame)} steps failed' if failed else ''
     if best.step == 0: return f'{time_text(best.latency_us)} simulated, the first kernel', f'bars: simulated latency of each step{tail}'
-    return f'{speedup_text(best.speedup)} faster at step {best.step}', f'{time_text(right.latency_us.iloc[0])} → {time_text(best.latency_us)} simulated · dotted: best so far{tail}'
+    fell = f'{time_text(right.latency_us.iloc[0])} → {time_text(best.latency_us)} simulated'
+    return f'{speedup_text(best.speedup)} faster at step {best.step}', f'{fell} · dotted: best so far{tail}'
 
 def _step_bars(rows, p):
-    labels = [f'{time_text(r.latency_us)}  {f"<b>{speedup_text(r.speedup)}</b>" if r.best else speedup_text(r.speedup) if r.step else ""}' for r in rows.itertuples()]
-    return dict(name='latency', orientation='h', y=rows.step, x=rows.latency_us, marker=dict(color=[GOOD if b else IDLE for b in rows.best], opacity=[1.0 if b else 0.55 for b in rows.best]),
-                text=labels, textposition='outside', constraintext='none', cliponaxis=False, textfont=dict(size=11.5, color=p['ink']), hoverinfo='text', hovertext=[step_text(r) for r in rows.itertuples()])
+    times = [f'<b>{speedup_text(r.speedup)}</b>' if r.best else speedup_text(r.speedup) if r.step else '' for r in rows.itertuples()]
+    labels = [f'{time_text(us)}  {ratio}' for us, ratio in zip(rows.latency_us, times)]
+    return dict(name='latency', orientation='h', y=rows.step, x=rows.latency_us, marker=dict(color=[GOOD if b else IDLE for b in rows.best],
+            opacity=[1.0 if b else 0.55 for b in rows.best]),
+                text=labels, textposition='outside', constraintext='none', cliponaxis=False, textfont=dict(size=11.5, color=p['ink']),
+                hoverinfo='text', hovertext=[step_text(r) for r in rows.itertuples()])
 
 def _best_line(rows, p):
     x, y = [v for v in rows.best_us for _ in (0, 1)], [s + d for s in rows.step for d in (-0.5, 0.5)]
     return dict(name='best so far', x=x, y=y, mode='lines', line=dict(color=GOOD, width=1.5, dash='dot'), hoverinfo='skip')
 
 def _failures(rows, x):
-    return dict(name='failed', x=[x] * len(rows), y=rows.step, mode='markers+text', marker=dict(size=9, symbol='x-thin', line=dict(width=2, color=[status_colour(s) for s in rows.status])),
-                text=[f'  {s}' for s in rows.status], textposition='middle right', textfont=dict(size=11.5, color=[status_colour(s) for s in rows.status]), cliponaxis=False,
+    return dict(name='failed', x=[x] * len(rows), y=rows.step, mode='markers+text', marker=dict(size=9, symbol='x-thin', line=dict(width=2,
+            color=[status_colour(s) for s in rows.status])),
+                text=[f'  {s}' for s in rows.status], textposition='middle right', textfont=dict(size=11.5,
+                        color=[status_colour(s) for s in rows.status]), cliponaxis=False,
                 hoverinfo='text', hovertext=[step_text(r) for r in rows.itertuples()])

@@ -30,12 +30,16 @@ def template(theme='auto'):
     "The plotly template of a theme ('auto', 'light', 'dark'): quiet axes, no boxes, one type face, short dark tooltips."
     import plotly.graph_objects as go
     p = choose(PAPERS, theme, 'theme')
-    axis = dict(gridcolor=p['grid'], linecolor=p['grid'], zeroline=False, ticks='', title=dict(font=dict(color=p['soft'], size=11), standoff=8),
+    axis = dict(gridcolor=p['grid'], linecolor=p['grid'], zeroline=False, ticks='', title=dict(font=dict(color=p['soft'], size=11),
+            standoff=8),
                 tickfont=dict(color=p['soft'], size=11), ticklabelstandoff=6, automargin=True)
-    title = dict(x=0, xref='container', xanchor='left', pad=dict(l=12), yref='container', yanchor='bottom', font=dict(size=14, color=p['ink']))
-    layout = dict(font=dict(family=FONT, size=12, color=p['ink']), paper_bgcolor=p['paper'], plot_bgcolor=CLEAR, xaxis=axis, yaxis=axis, title=title,
+    title = dict(x=0, xref='container', xanchor='left', pad=dict(l=12), yref='container', yanchor='bottom',
+                 font=dict(size=14, color=p['ink']))
+    layout = dict(font=dict(family=FONT, size=12, color=p['ink']), paper_bgcolor=p['paper'], plot_bgcolor=CLEAR, xaxis=axis, yaxis=axis,
+                  title=title,
                   margin=dict(l=12, r=16, t=62, b=12), showlegend=False, bargap=0.3, hovermode='closest', colorway=list(LANES.values()),
-                  hoverlabel=dict(bgcolor='#22262D', bordercolor='#22262D', align='left', font=dict(family=MONO, size=11.5, color='#F2F4F7')))
+                  hoverlabel=dict(bgcolor='#22262D', bordercolor='#22262D', align='left',
+                                  font=dict(family=MONO, size=11.5, color='#F2F4F7')))
     return go.layout.Template(layout=layout)
 
 # %% ../../nbs/4_figures/00_theme.ipynb #dba3b03b
@@ -64,7 +68,8 @@ def plain(text, width=None):
 # %% ../../nbs/4_figures/00_theme.ipynb #78773713
 def figure_css(ink, soft, within=''):
     "CSS that lets the figures of a page (or `within` a selector) follow two text colours (any CSS colour, so also `var(--…)`)."
-    strong, quiet = ('.gtitle', '.ytick text', '.y2tick text', '.bartext'), ('.gtitle tspan tspan', '.xtick text', '.xtitle', '.ytitle', '.cbaxis text')
+    strong, quiet = ('.gtitle', '.ytick text', '.y2tick text', '.bartext'), ('.gtitle tspan tspan', '.xtick text', '.xtitle', '.ytitle',
+            '.cbaxis text')
     rule = lambda names, colour: ', '.join(f'{within} .js-plotly-plot {n}' for n in names) + f' {{ fill: {colour} !important; }}'
     weight = lambda name, n: f'{within} .js-plotly-plot {name} {{ font-weight: {n} !important; }}'
     return '\n'.join([rule(strong, ink), rule(quiet, soft), weight('.gtitle', 600), weight('.gtitle tspan tspan', 400)])
@@ -94,7 +99,8 @@ def speedup_text(ratio):
 def _three(x): return f'{x:.0f}' if abs(x) >= 99.95 or x == 0 else f'{x:.1f}' if abs(x) >= 9.995 else f'{x:.2f}'
 
 # %% ../../nbs/4_figures/00_theme.ipynb #63412622
-_MARKS = {'correct': (GOOD, '✓'), 'timeout': (WARN, '!'), 'out_of_memory': (WARN, '!'), 'lab_error': (WARN, '!'), 'unsupported': (WARN, '!')}
+_MARKS = {'correct': (GOOD, '✓'), 'timeout': (WARN, '!'), 'out_of_memory': (WARN, '!'), 'lab_error': (WARN, '!'),
+          'unsupported': (WARN, '!')}
 
 def status_word(status):
     "A status as words: 'wrong_result' → 'wrong result'."
@@ -118,7 +124,8 @@ def save_figure(fig, path, theme='light', width=1000, height=None):
 def _write_image(fig, path, width, height):
     try: fig.write_image(path, width=width, height=height or fig.layout.height, scale=2)
     except (ValueError, RuntimeError, ImportError) as e:
-        raise UsageError(f'This machine cannot draw {path}: {str(e).strip().splitlines()[0]}', hint='Install kaleido and a Chromium, or write .html.') from e
+        raise UsageError(f'This machine cannot draw {path}: {str(e).strip().splitlines()[0]}',
+                         hint='Install kaleido and a Chromium, or write .html.') from e
 
 CONFIG = {'displaylogo': False, 'responsive': True, 'modeBarButtonsToRemove': ['select2d', 'lasso2d', 'autoScale2d'],
           'toImageButtonOptions': {'format': 'svg', 'filename': 'kernel-lab'}}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 import numpy as np
 from ..errors import KernelError, UsageError
-from .theme import CLEAR, LANES, PAPERS, blank, percent_text, plain, time_text, words
+from .theme import LANES, PAPERS, blank, percent_text, plain, time_text, words
 
 # %% ../../nbs/4_figures/01_timeline.ipynb #063b2b67
 COLUMNS = ['lane', 'op', 'label', 'start_us', 'end_us', 'dur_us', 'line', 'instr', 'iteration']
@@ -57,7 +57,8 @@ def lane_shares(timeline, window=None):
     frame, (lo, hi) = timeline_frame(timeline, window), window or (0.0, timeline.latency_us)
     def share(lane):
         part = frame[frame.lane == lane].sort_values('start_us', kind='stable')
-        return float(busy_us(part.start_us.to_numpy().clip(lo, hi), part.end_us.to_numpy().clip(lo, hi)).sum() / (hi - lo)) if hi > lo else 0.0
+        return float(busy_us(part.start_us.to_numpy().clip(lo, hi), part.end_us.to_numpy().clip(lo,
+                hi)).sum() / (hi - lo)) if hi > lo else 0.0
     return {lane: share(lane) for lane in timeline.lanes}
 
 # %% ../../nbs/4_figures/01_timeline.ipynb #2c1336e0
@@ -74,8 +75,10 @@ def _lane_bars(rows, lo, width, columns):
     start, end = rows.start_us.to_numpy(float), rows.end_us.to_numpy(float)
     rows = rows.assign(covered=busy_us(start, end))
     group = np.arange(len(rows)) if len(rows) <= columns else _columns_of(start, end, lo, width)
-    kept = rows.groupby(group, sort=True).agg(lane=('lane', 'first'), op=('op', 'first'), label=('label', 'first'), start_us=('start_us', 'min'),
-        end_us=('end_us', 'max'), covered=('covered', 'sum'), rows=('lane', 'size'), line=('line', 'min'), last_line=('line', 'max'), iteration=('iteration', 'first'))
+    kept = rows.groupby(group, sort=True).agg(lane=('lane', 'first'), op=('op', 'first'), label=('label', 'first'),
+                                              start_us=('start_us', 'min'),
+        end_us=('end_us', 'max'), covered=('covered', 'sum'), rows=('lane', 'size'), line=('line', 'min'), last_line=('line', 'max'),
+                                              iteration=('iteration', 'first'))
     dur = (kept.end_us - kept.start_us).clip(lower=1e-9)
     return kept.assign(busy=np.where(kept.rows == 1, 1.0, (kept.covered / dur).clip(0, 1))).drop(columns='covered')
 
@@ -104,13 +107,15 @@ def timeline_figure(timeline, window=None, columns=800, theme='auto', title=None
     lo, hi = window or (0.0, timeline.latency_us)
     fig.update_layout(barmode='overlay', bargap=0.28, shapes=_tracks(shares, theme), dragmode='zoom',
         xaxis=dict(range=[lo, hi], title_text='simulated time (µs)', showgrid=True, nticks=10),
-        yaxis=dict(tickvals=list(range(len(shares))), ticktext=lane_names(shares), range=[len(shares) - 0.45, -0.55], showgrid=False, fixedrange=True,
+        yaxis=dict(tickvals=list(range(len(shares))), ticktext=lane_names(shares), range=[len(shares) - 0.45, -0.55], showgrid=False,
+                   fixedrange=True,
                    tickfont=dict(size=12, color=PAPERS[theme]['ink'])))
     return fig
 
 def lane_trace(lane, bars):
     "The bar trace of one lane, as keyword arguments of `add_bar`."
-    return dict(name=lane, orientation='h', y=np.full(len(bars), list(LANES).index(lane)), base=bars.start_us.to_numpy(), x=(bars.end_us - bars.start_us).to_numpy(),
+    return dict(name=lane, orientation='h', y=np.full(len(bars), list(LANES).index(lane)), base=bars.start_us.to_numpy(),
+                x=(bars.end_us - bars.start_us).to_numpy(),
                 marker=dict(color=LANES[lane], opacity=0.2 + 0.8 * bars.busy.to_numpy(), line_width=0), width=0.66, hoverinfo='text',
                 hovertext=[bar_text(b) for b in bars.itertuples()])
 
@@ -119,7 +124,8 @@ def lane_names(shares):
     return [f'{lane}  {percent_text(share)}' if share else lane for lane, share in shares.items()]
 
 def _tracks(shares, theme):
-    return [dict(type='rect', xref='paper', x0=0, x1=1, y0=i - 0.33, y1=i + 0.33, fillcolor=PAPERS[theme]['track'], line_width=0, layer='below', name='track')
+    return [dict(type='rect', xref='paper', x0=0, x1=1, y0=i - 0.33, y1=i + 0.33, fillcolor=PAPERS[theme]['track'], line_width=0,
+                 layer='below', name='track')
             for i in range(len(shares))]
 
 # %% ../../nbs/4_figures/01_timeline.ipynb #185747c3
@@ -144,7 +150,8 @@ def timeline_summary(timeline, window=None):
     def row(lane):
         part = frame[frame.lane == lane]
         lines = part.groupby('line').dur_us.sum()
-        return dict(lane=lane, instructions=len(part), busy_us=round(shares[lane] * span, 3), share=round(shares[lane], 4), busiest_line=int(lines.idxmax()) if len(lines) else None)
+        return dict(lane=lane, instructions=len(part), busy_us=round(shares[lane] * span, 3), share=round(shares[lane], 4),
+                    busiest_line=int(lines.idxmax()) if len(lines) else None)
     return pd.DataFrame([row(lane) for lane in shares]).astype({'busiest_line': 'Int64'})
 
 # %% ../../nbs/4_figures/01_timeline.ipynb #39a4b85a

@@ -14,7 +14,8 @@ def profiles_of(record):
     "{'kernel': profile} of a profile or evaluation, {'first': …, 'best': …} of a run; failed kernels have none."
     if hasattr(record, 'engines'): return {'kernel': record}
     if hasattr(record, 'profile'): return {'kernel': record.profile} if record.profile else {}
-    if not hasattr(record, 'steps'): raise UsageError(f'A {type(record).__name__} has no utilisation.', hint='Pass a profile, an evaluation or a run.')
+    if not hasattr(record, 'steps'): raise UsageError(f'A {type(record).__name__} has no utilisation.',
+                                                      hint='Pass a profile, an evaluation or a run.')
     right = [s.evaluation.profile for s in record.steps if s.evaluation.profile]
     if not right: return {}
     best = min(right, key=lambda p: p.latency_us)
@@ -24,7 +25,8 @@ def profiles_of(record):
 def utilisation_frame(record):
     "One row an engine and kernel: kernel, engine, active (0..1), active_us, bound (bool)."
     import pandas as pd
-    rows = [dict(kernel=name, engine=engine, active=p.engines.get(engine, 0.0), active_us=p.engines.get(engine, 0.0) * p.latency_us, bound=engine == p.bound)
+    rows = [dict(kernel=name, engine=engine, active=p.engines.get(engine, 0.0), active_us=p.engines.get(engine, 0.0) * p.latency_us,
+                 bound=engine == p.bound)
             for name, p in profiles_of(record).items() for engine in ENGINES]
     return pd.DataFrame(rows, columns=['kernel', 'engine', 'active', 'active_us', 'bound'])
 
@@ -45,13 +47,19 @@ def utilisation_figure(record, theme='auto'):
     fig = blank(*utilisation_words(record), height=300, theme=theme)
     for name in dict.fromkeys(frame.kernel): fig.add_bar(**_engine_bars(name, frame[frame.kernel == name], theme))
     fig.update_layout(barmode='group', bargap=0.36, bargroupgap=0.12,
-        xaxis=dict(range=[0, 1.12], tickvals=[0, .25, .5, .75, 1], ticktext=['0', '25', '50', '75', '100 %'], title_text='active share of the simulated time'),
-        yaxis=dict(categoryorder='array', categoryarray=list(ENGINES)[::-1], range=[-0.6, len(ENGINES) - 0.4], showgrid=False, fixedrange=True,
+        xaxis=dict(range=[0, 1.12], tickvals=[0, .25, .5, .75, 1], ticktext=['0', '25', '50', '75', '100 %'],
+                   title_text='active share of the simulated time'),
+        yaxis=dict(categoryorder='array', categoryarray=list(ENGINES)[::-1], range=[-0.6, len(ENGINES) - 0.4], showgrid=False,
+                   fixedrange=True,
                    type='category', tickfont=dict(size=12, color=PAPERS[theme]['ink'])))
     return fig
 
 def _engine_bars(name, rows, theme):
-    labels = [f'{percent_text(a)}{"  bound" if b else ""}' if a else '' if name == 'first' else 'idle' for a, b in zip(rows.active, rows.bound)]
-    return dict(name=name, orientation='h', y=rows.engine, x=rows.active, offsetgroup=name, marker=dict(color=[ENGINES[e] for e in rows.engine], opacity=0.35 if name == 'first' else 1.0),
-                text=labels, textposition='outside', constraintext='none', cliponaxis=False, textfont=dict(size=11, color=PAPERS[theme]['soft' if name == 'first' else 'ink']), hoverinfo='text',
-                hovertext=[f'<b>{e}</b> · {name}<br>active {percent_text(a)}<br>{time_text(u)} simulated' for e, a, u in zip(rows.engine, rows.active, rows.active_us)])
+    labels = [f'{percent_text(a)}{"  bound" if b else ""}' if a else '' if name == 'first' else 'idle' for a,
+              b in zip(rows.active, rows.bound)]
+    return dict(name=name, orientation='h', y=rows.engine, x=rows.active, offsetgroup=name,
+                marker=dict(color=[ENGINES[e] for e in rows.engine], opacity=0.35 if name == 'first' else 1.0),
+                text=labels, textposition='outside', constraintext='none', cliponaxis=False,
+                textfont=dict(size=11, color=PAPERS[theme]['soft' if name == 'first' else 'ink']), hoverinfo='text',
+                hovertext=[f'<b>{e}</b> · {name}<br>active {percent_text(a)}<br>{time_text(u)} simulated' for e, a,
+                           u in zip(rows.engine, rows.active, rows.active_us)])

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
-           'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'allocations',
-           'operands', 'attributes', 'bounds', 'check', 'assert_ok']
+           'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'counting',
+           'allocations', 'operands', 'attributes', 'bounds', 'indices', 'check', 'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
 from dataclasses import dataclass
@@ -144,15 +144,19 @@ def columns(s):
         if t.dtype != 'float32' and k != 'bias': yield s.broken('a per-partition operand is fp32', k, 'float32', t.dtype, 'Copy it to an fp32 tile first.')
 
 def reductions(s):
-    "Reductions run over trailing free axes, never over partitions."
-    if s.o.op == 'tensor_reduce':
-        axes, n = s.o.attrs['axis'], len(s.access('data').shape)
-        if 0 in axes: yield s.broken('the partition axis cannot be reduced on Vector', 'data', 'free axes', axes, 'Transpose first, or multiply by ones on Tensor.')
-        left = [n for k, n in enumerate(s.access('data').shape) if k not in axes]
-        if 0 not in axes and np.prod(left) != np.prod(s.access('dst').shape): yield s.broken('dst does not have the shape that is left', 'dst', left, list(s.access('dst').shape), 'Reduced axes have one element, or none.')
-        if 0 not in axes and axes != list(range(n - len(axes), n)) and s.program.dialect == 'nki': yield s.broken('only trailing axes can be reduced', 'data', f'…, {n - 1}', axes, 'Permute the tile so that they come last.')
+    "Reductions run over trailing free axes, never over partitions, and dst has what is left."
     if s.o.op == 'activation' and 'reduce_res' in s.o.outs and s.access('reduce_res').free != 1:
         yield s.broken('reduce_res is one column', 'reduce_res', [s.access('dst').partitions, 1], list(s.access('reduce_res').shape), 'Allocate it as (P, 1).')
+    if s.o.op != 'tensor_reduce': return
+    axes, data, dst = s.o.attrs['axis'], s.access('data').shape, s.access('dst').shape
+    if 0 in axes:
+        yield s.broken('the partition axis cannot be reduced on Vector', 'data', 'free axes', axes, 'Transpose first, or multiply by ones on Tensor.')
+        return
+    left = [n for k, n in enumerate(data) if k not in axes]
+    if np.prod(left) != np.prod(dst):
+        yield s.broken('dst does not have the shape that is left', 'dst', left, list(dst), 'Reduced axes have one element, or none.')
+    if axes != list(range(len(data) - len(axes), len(data))) and s.program.dialect == 'nki':
+        yield s.broken('only trailing axes can be reduced', 'data', f'…, {len(data) - 1}', axes, 'Permute the tile so that they come last.')
 
 def integers(s):
     "Bitwise operations need integers."
@@ -169,18 +173,25 @@ def both_psum(s):
 _SHAPES = {'max8': {'dst': 8}, 'nc_find_index8': {'dst': 8, 'vals': 8}, 'nc_match_replace8': {'vals': 8}, 'bn_stats': {'dst': 6}, 'bn_aggr': {'dst': 2}}
 
 def searching(s):
-    "Elements a partition that the searching and counting instructions take and give."
+    "Elements a partition that the searching instructions take, and all of the counting ones give."
     for k, n in _SHAPES.get(s.o.op, {}).items():
         if s.access(k).free != n: yield s.broken(f'{k} has {n} elements a partition', k, n, s.access(k).free, f'Slice or allocate it as (P, {n}).')
     if s.o.op in ('max8', 'nc_find_index8', 'nc_match_replace8'):
-        a = s.access('src' if s.o.op == 'max8' else 'data')
-        if not 8 <= a.free <= 16384: yield s.broken('the searched tile has an impossible width', 'data', '8..16384 elements a partition', a.free, 'Search in pieces.')
-    if s.o.op == 'bn_stats' and s.access('data').free > s.chip.bn_stats_max: yield s.broken('bn_stats takes a limited width', 'data', s.chip.bn_stats_max, s.access('data').free, 'Use one bn_stats for each piece, and one bn_aggr.')
-    if s.o.op == 'bn_aggr' and s.access('data').free % 3: yield s.broken('bn_aggr takes triples', 'data', 'a multiple of 3', s.access('data').free)
-    if s.o.op == 'local_gather' and s.access('src_buffer').partitions % 16: yield s.broken('local_gather works on groups of 16 partitions', 'src_buffer', 'a multiple of 16', s.access('src_buffer').partitions)
-    if s.o.op == 'range_select' and s.chip.generation < 3: yield s.broken(f'range_select does not exist on {s.chip.name}', '', 'trn2 and later', s.chip.name, 'Use affine_select, or nl.where.')
+        n = s.access('src' if s.o.op == 'max8' else 'data').free
+        if not 8 <= n <= 16384: yield s.broken('the searched tile has an impossible width', 'data', '8..16384 elements a partition', n, 'Search in pieces.')
 
-RULES = [searching, partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum]
+def counting(s):
+    "What bn_stats, bn_aggr and local_gather take, and where range_select exists."
+    wide = lambda k: s.access(k).free
+    if s.o.op == 'bn_stats' and wide('data') > s.chip.bn_stats_max:
+        yield s.broken('bn_stats takes a limited width', 'data', s.chip.bn_stats_max, wide('data'), 'Use one bn_stats for each piece, and one bn_aggr.')
+    if s.o.op == 'bn_aggr' and wide('data') % 3: yield s.broken('bn_aggr takes triples', 'data', 'a multiple of 3', wide('data'))
+    if s.o.op == 'local_gather' and s.access('src_buffer').partitions % 16:
+        yield s.broken('local_gather works on groups of 16 partitions', 'src_buffer', 'a multiple of 16', s.access('src_buffer').partitions)
+    if s.o.op == 'range_select' and s.chip.generation < 3:
+        yield s.broken(f'range_select does not exist on {s.chip.name}', '', 'trn2 and later', s.chip.name, 'Use affine_select, or nl.where.')
+
+RULES = [searching, counting, partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum]
 
 # %% ../../nbs/1_nki/11_check.ipynb #6d47f49b
 MEMORY_LIMIT = 16 * 2**30       # bytes of simulated tensors, ours and not the chip's
@@ -216,6 +227,8 @@ def operands(s):
             if k not in names: yield s.broken(f'there is no operand {k}', k)
             elif not isinstance(a, Access) and not number(k): yield s.broken(f'operand {k} must be a tile', k)
 
+def _quadrant(x): return isinstance(x, list) and len(x) == 32 and all(type(m) is int and (0 <= m < 32 or m == 255) for m in x)
+def _fills(pattern, dst): return np.prod([dst.partitions, *(n for _, n in pattern)], dtype=float) == np.prod(dst.shape)
 def _pairs(x): return isinstance(x, list) and all(isinstance(p, list) and len(p) == 2 and all(type(n) is int for n in p) for p in x)
 _CMDS = dict.fromkeys(('idle', 'reset', 'reduce', 'reset_reduce', 'load_reduce'))
 _ATTRS = {'reduce_cmd': _CMDS, 'comp_op0': ALU, 'comp_op1': ALU, 'kind': NUMPY, 'func': ACT, 'op': ALU, 'op0': ALU, 'op1': ALU, 'cmp_op': ALU, 'reduce_op': REDUCE}
@@ -233,9 +246,9 @@ def attributes(s):
     for k, table in _ATTRS.items():
         table = REDUCE if (op, k) == ('tensor_reduce', 'op') else {**REDUCE, 'average': None} if (op, k) == ('tensor_partition_reduce', 'op') else table
         if at.get(k) is not None and not (isinstance(at[k], str) and at[k] in table): yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k)
-    if 'pattern' in at and not (_pairs(at['pattern']) and np.prod([1, *(n for _, n in at['pattern'])], dtype=float) * s.access('dst').partitions == np.prod(s.access('dst').shape)):
+    if 'pattern' in at and not (_pairs(at['pattern']) and _fills(at['pattern'], s.access('dst'))):
         yield s.broken('the pattern does not have the shape of dst', 'pattern', list(s.access('dst').shape), str(at['pattern'])[:60])
-    if 'shuffle_mask' in at and not (isinstance(at['shuffle_mask'], list) and len(at['shuffle_mask']) == 32 and all(type(m) is int and (0 <= m < 32 or m == 255) for m in at['shuffle_mask'])):
+    if 'shuffle_mask' in at and not _quadrant(at['shuffle_mask']):
         yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '0..31, or 255', str(at['shuffle_mask'])[:60])
     if 'axes' in at and (not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != list(range(len(s.access('src').shape)))): yield s.broken('axes is not an order of the axes of src', 'axes')
     for k in ('offset', 'channel_multiplier', 'range_start', 'each'):
@@ -248,14 +261,20 @@ def bounds(s):
     "Every access lies inside its tensor for all loop values; what a mask keeps inside is checked when it runs."
     if s.o.mask: return
     for k, a, t in s.tiles():
-        if a.index is not None and not s.dma: yield s.broken('only DMA finds its operands through an index', k, hint='Load by index first.')
-        if a.index is not None and s.program.tensors[a.index.tensor].dtype not in ('int32', 'uint32'): yield s.broken('an index is a tile of 32-bit integers', k, 'int32 or uint32', s.program.tensors[a.index.tensor].dtype)
-        if a.index is not None and a.index.shape != a.shape: yield s.broken('an index has the wrong shape', k, list(a.shape), list(a.index.shape))
-        if a.index is not None and a.most * abs(a.by) > t.size: yield s.broken('an index may leave its tensor', k, t.size, a.most * abs(a.by))
         (lo, hi), (low, high) = a.offset.bounds(s.program.trips), a.span()
         if lo + low < 0 or hi + high >= t.size: yield s.broken(f'the access leaves {t.name}', k, f'0..{t.size - 1}', f'{lo + low}..{hi + high}', 'Mind the last tile.')
 
-FIRST = [operands, attributes, bounds]
+def indices(s):
+    "Only DMA finds its operands through an index: 32-bit integers, of the operand's shape, that cannot leave the tensor."
+    for k, a, t in s.tiles():
+        if a.index is None: continue
+        i, kind = a.index, s.program.tensors[a.index.tensor].dtype
+        if not s.dma: yield s.broken('only DMA finds its operands through an index', k, hint='Load by index first.')
+        if kind not in ('int32', 'uint32'): yield s.broken('an index is a tile of 32-bit integers', k, 'int32 or uint32', kind)
+        if i.shape != a.shape: yield s.broken('an index has the wrong shape', k, list(a.shape), list(i.shape))
+        if a.most * abs(a.by) > t.size: yield s.broken('an index may leave its tensor', k, t.size, a.most * abs(a.by))
+
+FIRST = [operands, attributes, bounds, indices]
 
 # %% ../../nbs/1_nki/11_check.ipynb #59d04fcc
 def check(program, chip=None):

@@ -13,6 +13,7 @@ __all__ = ['max8', 'nc_find_index8', 'bn_stats', 'bn_aggr', 'nc_n_gather', 'sequ
 
 # %% ../../nbs/1_nki/06_isa.ipynb #3c12d777
 from contextlib import contextmanager
+from inspect import Parameter, Signature
 import numpy as np
 from ..errors import KernelError
 from .instructions import ACT, ALU, REDUCE, ROWS
@@ -220,7 +221,7 @@ def _simple(name, outs, ins, doc, **fixed):
         if missing: raise KernelError(f'nisa.{name} needs {", ".join(missing)}', line=kernel_line(), instruction=name)
         dsts = {k: tile(given[k], k) for k in outs if given.get(k) is not None}
         return emit(name, dsts, {k: operand(given[k], k) for k in ins}, dict(fixed), ROWS[name].engines[0], mask)
-    f.__name__, f.__doc__ = name, doc
+    f.__name__, f.__doc__, f.__signature__ = name, doc, Signature([Parameter(k, Parameter.POSITIONAL_OR_KEYWORD) for k in (*outs, *ins)])
     return f
 
 max8 = _simple('max8', ['dst'], ['src'], 'dst (P, 8) = the 8 largest elements of each partition, falling.')

@@ -139,8 +139,10 @@ def _modules():
                        allocation_scope=nullcontext, **{n: old for n in ('skip_middle_end_transformations', 'force_auto_alloc', 'enable_stack_allocator')})
     legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=old, profile=old, simulate_kernel=simulate_kernel,
                      isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler, tensor=Tile, FrameworkKernel=object)
-    return {'nki': nki, 'nki.isa': isa, 'nki.language': language, 'neuronxcc': _module('neuronxcc', nki=legacy, __version__='0'), 'neuronxcc.nki': legacy,
-            'neuronxcc.nki.isa': legacy_isa, 'neuronxcc.nki.language': legacy_language, 'neuronxcc.nki.language.constants': constants, 'neuronxcc.nki.typing': typing, 'neuronxcc.nki.compiler': compiler}
+    root = _module('neuronxcc', nki=legacy, __version__='0')
+    return {'nki': nki, 'nki.isa': isa, 'nki.language': language, 'neuronxcc': root, 'neuronxcc.nki': legacy, 'neuronxcc.nki.isa': legacy_isa,
+            'neuronxcc.nki.language': legacy_language, 'neuronxcc.nki.language.constants': constants, 'neuronxcc.nki.typing': typing,
+            'neuronxcc.nki.compiler': compiler}
 
 @contextmanager
 def installed():

@@ -29,10 +29,11 @@ class StepControl(Panel):
     def __init__(self, loop, source=None):
         self._make, self.loop = (loop, None) if callable(loop) else (None, loop)
         self.source, self._heard = source, {'step': [], 'show': [], 'error': []}
-        self.busy, self.edited, self.shown = False, False, None
+        self.busy, self.edited, self.shown, self._quiet = False, False, None, False
         self.button = widgets.Button(description='Step', tooltip='One turn: the agent proposes a kernel, the lab evaluates it')
         self.all_button = widgets.Button(description='Run to the end', tooltip='Turns until the agent has nothing left to try')
-        self.edit_button = widgets.Button(description='Evaluate my edit', tooltip='Evaluate the text in the editor as a step of its own (Ctrl+Enter)')
+        self.edit_button = widgets.Button(description='Evaluate my edit',
+                                          tooltip='Evaluate the text in the editor as a step of its own (Ctrl+Enter)')
         self.chips = widgets.ToggleButtons(options=[])
         self.status = widgets.HTML()
         self._dress()
@@ -48,7 +49,7 @@ class StepControl(Panel):
         self.button.on_click(lambda _: self.step())
         self.all_button.on_click(lambda _: self.finish())
         self.edit_button.on_click(lambda _: self.evaluate(self.source()))
-        self.chips.observe(lambda change: change['new'] in (None, self.shown) or self.look(change['new']), 'value')
+        self.chips.observe(lambda change: self._quiet or change['new'] in (None, self.shown) or self.look(change['new']), 'value')
 
     def say(self, text, colour='inherit'):
         "Put a plain sentence into the status line."
@@ -81,7 +82,8 @@ def _turn(self, text):
     try: yield
     except LabError as e: self._fail(str(e))
     except KeyboardInterrupt: self.say('Interrupted. Everything so far is kept; step again to go on.')
-    except Exception as e: self._fail(f'A fault of the lab, not of the kernel: {type(e).__name__}: {e}')       # a page shows faults as text, it has no caller to raise to
+    except Exception as e:                                          # noqa: BLE001 (a page shows faults as text, it has no caller to raise to)
+        self._fail(f'A fault of the lab, not of the kernel: {type(e).__name__}: {e}')
     finally:
         self.busy = False
         self._refresh()
@@ -98,9 +100,10 @@ def _refresh(self):
     if self.busy: return
     self.button.description = 'Step' if steps else 'Evaluate the first kernel'
     options = [(chip_text(s, self.loop.best), s.index) for s in steps]
-    if list(self.chips.options) != options:
-        self.shown = options[0][1] if options else None            # setting options selects the first one
-        self.chips.options = options
+    self._quiet = True                                              # new options change the choice by themselves
+    if list(self.chips.options) != options: self.chips.options = options
+    self.chips.value = self.shown if self.shown in [index for _, index in options] else None
+    self._quiet = False
     self.chips.layout.display = None if options else 'none'
 
 StepControl._turn, StepControl._fail, StepControl._refresh = _turn, _fail, _refresh

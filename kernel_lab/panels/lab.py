@@ -27,11 +27,13 @@ class Lab(Panel):
         self.store, self.options = Store() if store is None else store, options
         self.picker = TaskPicker(task, workload, chip, agent, self.store)
         self.editor, self.compile_log, self.cost = SourceEditor(height=470), CompileLog(), CostPanel()
-        self.timeline, self.speedup, self.diff, self.utilisation = TimelinePanel(), SpeedupPanel(), CorrectnessDiff(), UtilisationPanel()
+        self.timeline, self.speedup = TimelinePanel(), SpeedupPanel()
+        self.diff, self.utilisation = CorrectnessDiff(), UtilisationPanel()
         self.control = StepControl(self._new_loop, lambda: self.editor.value)
         self.about = widgets.HTML()
+        outcome = widgets.VBox([card(self.compile_log), card(self.speedup, flex='1 1 auto')], layout=widgets.Layout(grid_gap='12px'))
         super().__init__(card(self.picker, self.control, grid_gap='10px'), self.cost,
-            row(card(self.about, self.editor), widgets.VBox([card(self.compile_log), card(self.speedup, flex='1 1 auto')], layout=widgets.Layout(grid_gap='12px')), widths=['minmax(0, 12fr)', 'minmax(0, 10fr)']),
+            row(card(self.about, self.editor), outcome, widths=['minmax(0, 12fr)', 'minmax(0, 10fr)']),
             card(self.timeline), row(card(self.utilisation), card(self.diff)))
         self.add_class('kl-lab')
         self._connect()

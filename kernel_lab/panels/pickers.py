@@ -55,11 +55,13 @@ class TaskPicker(Panel):
                       (('task', list(self.tasks)), ('workload', []), ('chip', list(CHIPS)), ('agent', list(agents_offered())))}
         self.resume = widgets.Dropdown(description='earlier runs', layout=widgets.Layout(max_width='420px'))
         self.doc = widgets.HTML()
-        menus = widgets.HBox([*self.menus.values(), self.resume], layout=widgets.Layout(flex_flow='row wrap', grid_gap='6px 16px', overflow='visible'))
+        menus = widgets.HBox([*self.menus.values(), self.resume], layout=widgets.Layout(flex_flow='row wrap', grid_gap='6px 16px',
+                overflow='visible'))
         super().__init__(menus, self.doc)
         self.refresh()
         self.pick(task=getattr(task, 'name', task), workload=workload, chip=chip, agent=agent)
-        for name, menu in self.menus.items(): menu.observe(lambda change, name=name: self._quiet or self.pick(**{name: change['new']}), 'value')
+        for name, menu in self.menus.items(): menu.observe(lambda change, name=name: self._quiet or self.pick(**{name: change['new']}),
+                                                           'value')
         self.resume.observe(lambda change: self._quiet or (change['new'] and self._tell(change['new'])), 'value')
 
     @property

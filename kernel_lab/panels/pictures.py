@@ -24,7 +24,10 @@ export default { render({ el }) {
   const fit = () => { if ([...panel.querySelectorAll('.js-plotly-plot')].some(misfit)) window.dispatchEvent(new Event('resize')) }
   const soon = () => { clearTimeout(timer); timer = setTimeout(fit, 80) }
   const grown = new ResizeObserver(soon), drawn = new MutationObserver(soon)
-  const start = setTimeout(() => { panel = el.closest('.kl') ?? el.parentElement; grown.observe(panel); drawn.observe(panel, { childList: true, subtree: true }); soon() }, 0)
+  const start = setTimeout(() => {
+    panel = el.closest('.kl') ?? el.parentElement
+    grown.observe(panel); drawn.observe(panel, { childList: true, subtree: true }); soon()
+  }, 0)
   return () => { clearTimeout(start); clearTimeout(timer); grown.disconnect(); drawn.disconnect() }
 } }
 """
@@ -53,7 +56,8 @@ class Picture(Panel):
     def rest(self, title, note):
         "Show a title and a note where there is nothing to draw."
         self.title, self.note.layout.display, self.box.layout.display = title, None, 'none'
-        self.note.value = f'<div class="kl-rest"><span class="kl-title">{html.escape(title)}</span><br><span class="kl-quiet">{html.escape(note)}</span></div>'
+        line = lambda kind, text: f'<span class="{kind}">{html.escape(text)}</span>'
+        self.note.value = f'<div class="kl-rest">{line("kl-title", title)}<br>{line("kl-quiet", note)}</div>'
 
 def _redraw(live, figure):
     "Give a live figure widget the traces and the layout of another figure."
@@ -86,7 +90,8 @@ class TimelinePanel(Picture):
         self.window = None if hi <= lo or hi - lo > 0.999 * end else (lo, hi)
         fresh = timeline_figure(self.timeline, self.window)
         with self.figure.batch_update():
-            for old, new in zip(self.figure.data, fresh.data): old.update(y=new.y, base=new.base, x=new.x, hovertext=new.hovertext, marker=dict(opacity=new.marker.opacity))
+            for old, new in zip(self.figure.data, fresh.data):
+                old.update(y=new.y, base=new.base, x=new.x, hovertext=new.hovertext, marker=dict(opacity=new.marker.opacity))
             self.figure.layout.title.text, self.figure.layout.yaxis.ticktext = _hinted(fresh), fresh.layout.yaxis.ticktext
 
 def _hinted(fig):
@@ -105,7 +110,8 @@ class SpeedupPanel(Picture):
         "Put in a run, or None for an empty picture."
         if run is None or not run.steps: return self.rest('No step yet', 'the first step evaluates the first kernel')
         self.put(speedup_figure(run))
-        for trace in (self.figure.data[0], self.figure.data[2]): trace.on_click(lambda trace, points, state: [self.select(int(y)) for y in points.ys[:1]])
+        clicked = lambda trace, points, state: [self.select(int(y)) for y in points.ys[:1]]
+        for trace in (self.figure.data[0], self.figure.data[2]): trace.on_click(clicked)
 
     def on_select(self, f):
         "Call `f(index)` when a step is chosen."
@@ -134,4 +140,5 @@ class UtilisationPanel(Picture):
 
     def show(self, record):
         "Put in a profile, an evaluation or a run; None for an empty picture."
-        self.put(utilisation_figure(record)) if record is not None and profiles_of(record) else self.rest('No utilisation yet', 'only a correct kernel is timed')
+        if record is not None and profiles_of(record): self.put(utilisation_figure(record))
+        else: self.rest('No utilisation yet', 'only a correct kernel is timed')

@@ -13,7 +13,9 @@ from ..figures.theme import ENGINES, time_text
 
 # %% ../../nbs/5_panels/01_source.ipynb #19a14b9b
 EDITOR_JS = r'''
-const KINDS = /(#[^\n]*)|("""[\s\S]*?"""|'{3}[\s\S]*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(@[\w.]+)|\b(False|None|True|and|as|assert|break|class|continue|def|elif|else|for|from|if|import|in|is|lambda|not|or|pass|raise|return|while|with|yield)\b|\b(\d[\w.]*)\b|\b(nki|nisa|nl)\b/g
+const WORDS = 'False|None|True|and|as|assert|break|class|continue|def|elif|else|for|from|if|import|in|is|lambda|not|or|pass|raise|return|while|with|yield'
+const STRINGS = /"""[\s\S]*?"""|'{3}[\s\S]*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'/.source
+const KINDS = new RegExp(`(#[^\\n]*)|(${STRINGS})|(@[\\w.]+)|\\b(${WORDS})\\b|\\b(\\d[\\w.]*)\\b|\\b(nki|nisa|nl)\\b`, 'g')
 const NAMES = ['', 'comment', 'string', 'decorator', 'keyword', 'number', 'module']
 const node = (tag, cls, text) => { const n = document.createElement(tag); if (cls) n.className = cls; if (text != null) n.textContent = text; return n }
 
@@ -52,7 +54,12 @@ function render({ model, el }) {
     body.querySelectorAll('.kl-band').forEach(b => b.remove())
     for (const line of Object.keys(model.get('marks'))) { const b = node('div', 'kl-band'); b.style.top = `${8 + 19 * (line - 1)}px`; body.prepend(b) }
   }
-  const draw = () => { paint(pre, model.get('value')); gutter(side, model); bands(); root.style.maxHeight = model.get('height') + 'px'; root.classList.toggle('kl-timed', Object.keys(model.get('costs')).length > 0); area.readOnly = !model.get('editable') }
+  const draw = () => {
+    paint(pre, model.get('value')); gutter(side, model); bands()
+    root.style.maxHeight = model.get('height') + 'px'
+    root.classList.toggle('kl-timed', Object.keys(model.get('costs')).length > 0)
+    area.readOnly = !model.get('editable')
+  }
   const take = () => { if (area.value !== model.get('value')) area.value = model.get('value'); draw() }
   let timer
   const send = () => { clearTimeout(timer); model.save_changes() }
@@ -60,7 +67,9 @@ function render({ model, el }) {
   area.addEventListener('blur', send)
   area.addEventListener('keydown', e => {
     e.stopPropagation()
-    if (e.key === 'Tab' && !e.shiftKey && !area.readOnly) { e.preventDefault(); area.setRangeText('    ', area.selectionStart, area.selectionEnd, 'end'); area.dispatchEvent(new Event('input')) }
+    if (e.key === 'Tab' && !e.shiftKey && !area.readOnly) {
+      e.preventDefault(); area.setRangeText('    ', area.selectionStart, area.selectionEnd, 'end'); area.dispatchEvent(new Event('input'))
+    }
     if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) { e.preventDefault(); send(); model.send({ type: 'evaluate' }) }
   })
   const names = ['value', 'costs', 'marks', 'height', 'editable']
@@ -73,8 +82,10 @@ export default { render }
 
 # %% ../../nbs/5_panels/01_source.ipynb #81b1cb88
 EDITOR_CSS = '''
-.kl-editor { display: grid; grid-template-columns: auto minmax(0, 1fr); overflow: auto; border-radius: 7px; background: var(--kl-well, rgba(128,136,148,.06));
-  font: 12.5px/19px var(--jp-code-font-family, Menlo, Consolas, "DejaVu Sans Mono", monospace); color: var(--jp-mirror-editor-variable-color, var(--jp-content-font-color1, inherit)); tab-size: 4; }
+.kl-editor { display: grid; grid-template-columns: auto minmax(0, 1fr); overflow: auto; border-radius: 7px;
+  background: var(--kl-well, rgba(128,136,148,.06));
+  font: 12.5px/19px var(--jp-code-font-family, Menlo, Consolas, "DejaVu Sans Mono", monospace);
+  color: var(--jp-mirror-editor-variable-color, var(--jp-content-font-color1, inherit)); tab-size: 4; }
 .kl-gutter { padding: 8px 0; user-select: none; position: sticky; left: 0; }
 .kl-line { display: flex; height: 19px; align-items: center; }
 .kl-marked, .kl-band { background: color-mix(in srgb, #C8453B 20%, transparent); }
@@ -85,13 +96,18 @@ EDITOR_CSS = '''
 .kl-cost i { display: block; height: 100%; min-width: 1px; border-radius: 1px; }
 .kl-lineno { width: 30px; text-align: right; padding-right: 10px; font-size: 11px; color: var(--jp-ui-font-color3, #8b929c); }
 .kl-body { position: relative; min-width: 0; overflow-x: auto; }
-.kl-editor pre, .kl-editor textarea { font: inherit !important; margin: 0 !important; padding: 8px 12px 8px 4px !important; white-space: pre !important; border: 0; background: none !important; tab-size: 4; letter-spacing: 0; }
+.kl-editor pre, .kl-editor textarea { font: inherit !important; margin: 0 !important; padding: 8px 12px 8px 4px !important;
+  white-space: pre !important; border: 0; background: none !important; tab-size: 4; letter-spacing: 0; }
 .kl-editor pre { color: inherit; pointer-events: none; min-width: max-content; overflow: visible; line-height: 19px !important; }
-.kl-editor textarea { position: absolute; inset: 0; min-width: 100%; width: 100%; height: 100%; resize: none; outline: none; color: transparent !important; caret-color: var(--jp-editor-cursor-color, #22262d); overflow: hidden; line-height: 19px !important; box-sizing: border-box; }
+.kl-editor textarea { position: absolute; inset: 0; min-width: 100%; width: 100%; height: 100%; resize: none; outline: none;
+  color: transparent !important; caret-color: var(--jp-editor-cursor-color, #22262d); overflow: hidden; line-height: 19px !important;
+  box-sizing: border-box; }
 .kl-editor textarea::selection { background: color-mix(in srgb, #4268CD 30%, transparent); color: transparent; }
-.kl-keyword { color: var(--jp-mirror-editor-keyword-color, #7a3e9d); font-weight: 600; } .kl-comment { color: var(--jp-mirror-editor-comment-color, #7a818c); font-style: italic; }
+.kl-keyword { color: var(--jp-mirror-editor-keyword-color, #7a3e9d); font-weight: 600;
+  } .kl-comment { color: var(--jp-mirror-editor-comment-color, #7a818c); font-style: italic; }
 .kl-string { color: var(--jp-mirror-editor-string-color, #a3412a); } .kl-number { color: var(--jp-mirror-editor-number-color, #2f7d4f); }
-.kl-decorator { color: var(--jp-mirror-editor-meta-color, #9a4773); } .kl-module { color: var(--jp-mirror-editor-builtin-color, #2f7d4f); }
+.kl-decorator { color: var(--jp-mirror-editor-meta-color, #9a4773); } .kl-module { color: var(--jp-mirror-editor-builtin-color, #2f7d4f);
+  }
 '''
 
 # %% ../../nbs/5_panels/01_source.ipynb #b1cd2552

@@ -11,30 +11,42 @@ from ..figures.theme import BAD, FONT, GOOD, MONO, WARN, figure_css
 
 # %% ../../nbs/5_panels/00_style.ipynb #f6ed40ee
 PANEL_CSS = f'''
-.kl {{ --kl-ink: var(--jp-ui-font-color1, #22262d); --kl-soft: var(--jp-ui-font-color2, #69707b); --kl-rule: color-mix(in srgb, var(--jp-ui-font-color1, #22262d) 12%, transparent);
-  --kl-well: color-mix(in srgb, var(--jp-ui-font-color1, #22262d) 4%, transparent); --kl-mono: var(--jp-code-font-family, {MONO}); --kl-good: {GOOD}; --kl-bad: {BAD}; --kl-warn: {WARN};
+.kl {{ --kl-ink: var(--jp-ui-font-color1, #22262d); --kl-soft: var(--jp-ui-font-color2, #69707b);
+  --kl-rule: color-mix(in srgb, var(--jp-ui-font-color1, #22262d) 12%, transparent);
+  --kl-well: color-mix(in srgb, var(--jp-ui-font-color1, #22262d) 4%, transparent); --kl-mono: var(--jp-code-font-family, {MONO});
+  --kl-good: {GOOD}; --kl-bad: {BAD}; --kl-warn: {WARN};
   font-family: {FONT}; color: var(--kl-ink); overflow: visible; }}
-.kl .widget-html-content, .kl .widget-html, .kl .widget-label {{ line-height: 1.45; font-size: 13px; color: var(--kl-ink); font-family: {FONT}; height: auto; }}
+.kl .widget-html-content, .kl .widget-html, .kl .widget-label {{ line-height: 1.45; font-size: 13px; color: var(--kl-ink);
+  font-family: {FONT}; height: auto; }}
 .kl .kl-quiet {{ color: var(--kl-soft); font-size: 12.5px; }}
 .kl .kl-title {{ font-weight: 600; font-size: 13px; color: var(--kl-ink); }}
 .kl-card {{ border: 1px solid var(--kl-rule); border-radius: 10px; padding: 12px 14px; margin: 0; overflow: hidden; }}
 .kl-lab {{ gap: 12px; padding: 4px 2px 16px; }}
 .kl-row {{ gap: 12px; align-items: stretch; overflow: visible; }}
 .kl-row > * {{ min-width: 0; }}
-.kl .jupyter-button {{ border-radius: 7px; font-size: 13px; height: 32px; line-height: 30px; padding: 0 14px; width: auto; margin: 0; border: 1px solid var(--kl-rule); background: transparent; color: var(--kl-ink); box-shadow: none; }}
+.kl .jupyter-button {{ border-radius: 7px; font-size: 13px; height: 32px; line-height: 30px; padding: 0 14px; width: auto; margin: 0;
+  border: 1px solid var(--kl-rule); background: transparent; color: var(--kl-ink); box-shadow: none; }}
 .kl .jupyter-button:hover:enabled {{ background: var(--kl-well); box-shadow: none; }}
 .kl .jupyter-button.kl-main {{ background: #2F6F57; border-color: #2F6F57; color: #fff; font-weight: 600; }}
 .kl .jupyter-button.kl-main:hover:enabled {{ background: #285F4B; }}
 .kl .jupyter-button:disabled {{ opacity: .45; }}
 .kl .jupyter-button:focus-visible, .kl select:focus-visible {{ outline: 2px solid {GOOD}; outline-offset: 1px; }}
 .kl .widget-dropdown {{ margin: 0; height: auto; }}
-.kl .widget-dropdown > label {{ width: auto; color: var(--kl-soft); font-size: 12px; margin-right: 6px; height: 32px; line-height: 32px; }}
-.kl .widget-dropdown > select {{ min-width: 92px; width: auto; flex: 0 1 auto; padding-right: 24px; background-image: linear-gradient(45deg, transparent 50%, var(--kl-soft) 50%), linear-gradient(-45deg, transparent 50%, var(--kl-soft) 50%); background-position: calc(100% - 15px) 13px, calc(100% - 10px) 13px; background-size: 5px 5px; background-repeat: no-repeat; appearance: none; border-radius: 7px; height: 32px; font-size: 13px; border: 1px solid var(--kl-rule); background-color: transparent; color: var(--kl-ink); }}
+.kl .widget-dropdown > label {{ width: auto; color: var(--kl-soft); font-size: 12px; margin-right: 6px; height: 32px; line-height: 32px;
+  }}
+.kl .widget-dropdown > select {{ min-width: 92px; width: auto; flex: 0 1 auto; padding-right: 24px;
+  background-image: linear-gradient(45deg, transparent 50%, var(--kl-soft) 50%), linear-gradient(-45deg, transparent 50%, var(--kl-soft) 50%);
+  background-position: calc(100% - 15px) 13px, calc(100% - 10px) 13px; background-size: 5px 5px; background-repeat: no-repeat; appearance: none;
+  border-radius: 7px; height: 32px; font-size: 13px; border: 1px solid var(--kl-rule); background-color: transparent;
+  color: var(--kl-ink); }}
 .kl .widget-dropdown > select option {{ background: var(--jp-layout-color1, #fff); color: var(--kl-ink); }}
 .kl-chips .widget-toggle-buttons, .kl-chips.widget-toggle-buttons {{ flex-wrap: wrap; margin: 10px 0 0; }}
-.kl-chips .widget-toggle-button {{ height: 26px !important; line-height: 24px !important; padding: 0 10px !important; margin: 0 4px 4px 0 !important; border-radius: 13px !important; font-size: 12px !important; min-width: 40px; }}
-.kl .kl-chips .widget-toggle-button.mod-active {{ background: var(--kl-ink); color: var(--jp-layout-color1, #fff); border-color: var(--kl-ink); }}
-.kl-log pre {{ font: 12px/1.5 var(--kl-mono); white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere; margin: 6px 0 0; color: var(--kl-ink); background: none; }}
+.kl-chips .widget-toggle-button {{ height: 26px !important; line-height: 24px !important; padding: 0 10px !important;
+  margin: 0 4px 4px 0 !important; border-radius: 13px !important; font-size: 12px !important; min-width: 40px; }}
+.kl .kl-chips .widget-toggle-button.mod-active {{ background: var(--kl-ink); color: var(--jp-layout-color1, #fff);
+  border-color: var(--kl-ink); }}
+.kl-log pre {{ font: 12px/1.5 var(--kl-mono); white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere; margin: 6px 0 0;
+  color: var(--kl-ink); background: none; }}
 .kl-log .kl-said {{ max-height: 190px; overflow: auto; }}
 .kl-rest {{ padding: 8px 2px; }}
 .kl-numbers {{ display: flex; flex-wrap: wrap; border: 1px solid var(--kl-rule); border-radius: 10px; overflow: hidden; }}
@@ -53,7 +65,8 @@ PANEL_CSS = f'''
 class Panel(widgets.VBox):
     "A box that brings the lab's style sheet; `shown` are its visible children."
     def __init__(self, *shown, **kw):
-        super().__init__([widgets.HTML(f'<style>{PANEL_CSS}</style>', layout=widgets.Layout(display='none')), *shown], **kw)
+        sheet = widgets.HTML(f'<style>{PANEL_CSS}</style>', layout=widgets.Layout(display='none'))
+        super().__init__([sheet, *shown], **kw)
         self.add_class('kl')
 
 def card(*shown, **layout):
@@ -64,6 +77,7 @@ def card(*shown, **layout):
 
 def row(*shown, widths=None):
     "Widgets side by side, with `widths` as CSS grid tracks (default: equal)."
-    box = widgets.GridBox(list(shown), layout=widgets.Layout(grid_template_columns=' '.join(widths or ['minmax(0, 1fr)'] * len(shown)), width='100%'))
+    box = widgets.GridBox(list(shown), layout=widgets.Layout(grid_template_columns=' '.join(widths or ['minmax(0, 1fr)'] * len(shown)),
+                                                             width='100%'))
     box.add_class('kl-row')
     return box

@@ -21,7 +21,8 @@ def log_text(evaluation):
     verification = evaluation.verification
     wrong = [str(verification)] if verification is not None and not verification.passed else []
     stages = ', '.join(f'{name} {s:.2f} s' for name, s in (evaluation.seconds or {}).items())
-    return '\n'.join([*error, *wrong, *([evaluation.log.strip()] if evaluation.log.strip() else []), *([f'wall time: {stages}'] if stages else [])])
+    return '\n'.join([*error, *wrong, *([evaluation.log.strip()] if evaluation.log.strip() else []),
+                      *([f'wall time: {stages}'] if stages else [])])
 
 # %% ../../nbs/5_panels/02_words.ipynb #3651e9ed
 class CompileLog(Panel):
@@ -35,7 +36,8 @@ class CompileLog(Panel):
     def show(self, evaluation):
         "Put in an evaluation's status and log."
         timed = f', {time_text(evaluation.profile.latency_us)} simulated' if evaluation.profile else ''
-        self.say(f'{status_word(evaluation.status)}{timed}', log_text(evaluation), status_mark(evaluation.status), status_colour(evaluation.status))
+        self.say(f'{status_word(evaluation.status)}{timed}', log_text(evaluation), status_mark(evaluation.status),
+                 status_colour(evaluation.status))
 
     def say(self, title, text='', mark='', colour='inherit'):
         "Put in a title line and text, both plain."

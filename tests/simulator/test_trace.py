@@ -25,11 +25,13 @@ def test_returning_a_number():
 def test_real_packages_are_restored(tmp_path, monkeypatch):
     (tmp_path / 'nki').mkdir(); (tmp_path / 'nki' / '__init__.py').write_text('mine = True')
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'nki', raising=False)
     import nki as real
     with installed():
         import nki as ours
         assert not hasattr(ours, 'mine')
     assert sys.modules['nki'] is real and real.mine
+    del sys.modules['nki']
 
 def test_kernels_call_kernels():
     @nki.jit
