@@ -197,35 +197,6 @@ ROWS = {r.name: r for r in (
     Row('accumulate', _V, ('dst',), ('previous', 'data'), accumulate, _two_inputs, 'first iteration copies, later ones combine (loop_reduce)'),
     Row('select', _V, ('dst',), ('predicate', 'on_true', 'on_false'), select, _two_inputs, 'where(predicate, on_true, on_false)'))}
 
-# %% ../../nbs/1_nki/04_instructions.ipynb #318d77d6
-def _one_pass(w): return w.at_least(w.n)
-def _with_register(w): return w.at_least(w.n) + (w.chip.accumulate_read if w.o.attrs.get('reduce_cmd', 'idle') != 'idle' else 0)
-_G = ('GpSimd',)
-
-_RARE = (
-    Row('tensor_scalar_reduce', _V, ('dst', 'reduce_res'), ('data', 'operand0', 'reduce_init'), tensor_scalar, _with_register, 'data op0 operand0, and its row reduction'),
-    Row('select_reduce', _V, ('dst', 'reduce_res'), ('predicate', 'on_true', 'on_false'), find.select_reduce, _with_register, 'where(predicate, on_true, on_false), and its row maximum'),
-    Row('range_select', _V, ('dst', 'reduce_res'), ('on_true_tile', 'bound0', 'bound1', 'on_false_value'), lambda i, a: find.range_select(i, a, ALU), _with_register,
-        'keep where the free index is between bounds, and the row maximum'),
-    Row('tensor_copy_predicated', _V, ('dst',), ('src', 'predicate'), find.tensor_copy_predicated, _two_inputs, 'copy where the predicate holds', keeps=True),
-    Row('tensor_scalar_cumulative', _V, ('dst',), ('src', 'imm0', 'imm1'), lambda i, a: find.tensor_scalar_cumulative(i, a, ALU), _one_pass, 'running op1 of (src op0 imm0)'),
-    Row('max8', _V, ('dst',), ('src',), find.max8, _one_pass, 'the 8 largest of each partition'),
-    Row('nc_find_index8', _V, ('dst',), ('data', 'vals'), find.nc_find_index8, _one_pass, 'where 8 values stand'),
-    Row('nc_match_replace8', _V, ('dst', 'dst_idx'), ('data', 'vals', 'imm'), find.nc_match_replace8, _one_pass, 'overwrite the first occurrence of 8 values'),
-    Row('nc_stream_shuffle', _V, ('dst',), ('src',), find.nc_stream_shuffle, _one_pass, 'move partitions within quadrants of 32', keeps=True),
-    Row('bn_stats', _V, ('dst',), ('data',), find.bn_stats, _one_pass, 'count, mean, variance·count of even and odd elements'),
-    Row('bn_aggr', _V, ('dst',), ('data',), find.bn_aggr, lambda w: w.at_least(13 * w.tiles['data'].free / 3), 'mean and variance from bn_stats'),
-    Row('dropout', _V, ('dst',), ('data', 'prob'), lambda i, a: find.dropout(i, a, i['rng']), _one_pass, 'zero with a probability', random=True),
-    Row('rng', _V, ('dst',), (), None, _one_pass, 'random bits or numbers', random=True),
-    Row('local_gather', _G, ('dst',), ('src_buffer', 'index'), find.local_gather, _pool, 'gather within 16 partitions'),
-    Row('nc_n_gather', _G, ('dst',), ('data', 'indices'), find.nc_n_gather, _pool, 'gather within a partition'),
-    Row('sequence_bounds', _G, ('dst',), ('segment_ids',), find.sequence_bounds, _pool, 'first and last index of each segment'),
-    Row('tensor_partition_reduce', _G, ('dst',), ('data',), lambda i, a: find.tensor_partition_reduce(i, a, REDUCE), _pool, 'reduce over partitions'),
-    Row('dma_transpose', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'].transpose(a['axes']), None, 'transpose on the way'))
-ROWS |= {r.name: r for r in _RARE}
-
-
-
 # %% ../../nbs/1_nki/04_instructions.ipynb #5dec456e
 def _one_pass(w): return w.at_least(w.n)
 def _with_register(w): return w.at_least(w.n) + (w.chip.accumulate_read if w.o.attrs.get('reduce_cmd', 'idle') != 'idle' else 0)
@@ -252,8 +223,6 @@ _RARE = (
     Row('tensor_partition_reduce', _G, ('dst',), ('data',), lambda i, a: find.tensor_partition_reduce(i, a, REDUCE), _pool, 'reduce over partitions'),
     Row('dma_transpose', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'].transpose(a['axes']), None, 'transpose on the way'))
 ROWS |= {r.name: r for r in _RARE}
-
-
 
 def row_of(o):
     "The row of an instruction; a `KernelError` where the table has none."

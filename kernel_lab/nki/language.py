@@ -20,7 +20,8 @@ from . import isa
 from .dtypes import NUMPY, dtype_name, promote
 from .isa import _ACTIVE, missing, op_name, operand, recorder
 from .machine import get_chip
-from .tensor import Tile, _broadcast_to, ds, each_block, emit, kernel_line, language_loop
+from .loops import each_block, language_loop
+from .tensor import Tile, _broadcast_to, ds, emit, kernel_line
 
 # %% ../../nbs/1_nki/07_language.ipynb #bf15bb68
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'
