@@ -7,8 +7,9 @@ __all__ = ['GOOD', 'NOT_CORRECT', 'USAGE', 'FAILED', 'INTERRUPTED', 'app', 'Task
            'WorkloadName', 'AsJson', 'Steps', 'Page', 'PACKAGES', 'ORDER', 'exit_code', 'say', 'run', 'main',
            'read_kernel', 'find_task', 'parse_shape', 'writing', 'task_lines', 'sources', 'tasks', 'why', 'evaluate_',
            'timeline_for', 'profile_for', 'profile', 'write_timeline', 'agent_named', 'show_step', 'progress_on',
-           'drive', 'conclude', 'open_store', 'find_run', 'new_loop', 'resumed_loop', 'write_best', 'optimize',
-           'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine', 'doctor', 'command_table']
+           'drive', 'conclude', 'open_store', 'find_run', 'new_loop', 'resumed_loop', 'write_best', 'given_kernel',
+           'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine', 'doctor',
+           'command_table']
 
 # %% ../nbs/5_cli/01_cli.ipynb #40d4b118
 import json
@@ -38,7 +39,7 @@ def say(*lines, err=False, console=None):
     "Print lines or rich texts; to standard error with `err`. A line is never broken, a paragraph with a margin is."
     from rich.console import Console
     from rich.padding import Padding
-    console = console or Console(stderr=err, highlight=False)
+    console = console or Console(stderr=err, highlight=False, emoji=False)
     for each in lines: console.print(each, markup=False, soft_wrap=not isinstance(each, Padding))
 
 # %% ../nbs/5_cli/01_cli.ipynb #c573915b
@@ -232,7 +233,7 @@ def progress_on(console):
 def drive(loop, source=None):
     "Step `loop` until it is done, a row a step; `source` is tried first. → what cut it short (Ctrl-C or a `LabError`), or None."
     from rich.console import Console
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     with progress_on(console) as progress:
         bar = progress.add_task(f'{loop.run.agent} works on {loop.task.name}', total=loop.max_steps + 1, completed=len(loop.steps))
         say(header(), console=console)
@@ -246,6 +247,9 @@ def drive(loop, source=None):
 def conclude(loop, cut=None):
     "Say what came of a loop, and how to go on if it was cut short → exit code."
     run, best = loop.run, loop.best
+    if not run.steps:
+        say('Stopped before the first step was done; nothing is stored.', err=True)
+        return exit_code(cut) if cut else NOT_CORRECT
     if best: say(f'\nbest: step {best.index}, {microseconds(best.evaluation.profile.latency_us)} µs simulated on {run.chip}, '
                  f'{speedup_text(run.best_speedup)} as fast as the first kernel')
     else: say('\nno step was correct')
@@ -264,6 +268,7 @@ def find_run(store, name):
     "The run called `name`: an id, the beginning of one, or `latest`; `UsageError` otherwise."
     if name == 'latest' and (run := store.latest()): return run
     near = [r.id for r in store.runs(1000) if r.id.startswith(name)] if name else []
+    if not near and not store.runs(1): raise UsageError('There are no runs yet.', hint='`kernel-lab demo` makes one.')
     if len(near) > 1 and name not in near: raise UsageError(f'{name!r} begins {len(near)} runs.', hint=f'There are: {", ".join(near[:5])}.')
     return store.load_run(near[0] if len(near) == 1 else name)
 
@@ -286,6 +291,12 @@ def write_best(loop, path):
     with writing(path): Path(path).write_text(loop.best.evaluation.kernel.source, encoding='utf-8')
     return [f'kernel      {path}']
 
+def given_kernel(loop, source):
+    "Why the person's own kernel was not improved, if it was not correct."
+    mine = [s.evaluation for s in loop.steps if s.evaluation.kernel.source == source]
+    if not mine or mine[0].profile is not None: return []
+    return [f'your kernel is not correct ({mine[0].status}): {(mine[0].error or {}).get("message", "")}', 'the agent went on from the task\'s first kernel']
+
 @app.command(rich_help_panel='Work on a kernel')
 def optimize(task: Annotated[str | None, typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')] = None,
              kernel: Annotated[str | None, typer.Argument(metavar='KERNEL.py', help='Start from this kernel.')] = None,
@@ -296,10 +307,12 @@ def optimize(task: Annotated[str | None, typer.Argument(metavar='TASK', help='A 
     "Let an agent improve a kernel, step by step; every step is verified, the best is kept."
     if (task is None) == (resume is None):
         raise UsageError('optimize takes a TASK, or --resume RUN.', hint='`kernel-lab tasks` lists the tasks.')
+    if resume and (workload or kernel): raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
     store, source = open_store(), read_kernel(kernel).source if kernel else None
     loop = resumed_loop(store, resume, steps) if resume else new_loop(store, task, agent, steps, workload, chip)
     code = conclude(loop, drive(loop, source))
-    say(f'run         {loop.run.id}   (kernel-lab report {loop.run.id})', *(write_best(loop, out) if out else []))
+    if source: say(*given_kernel(loop, source))
+    if loop.steps: say(f'run         {loop.run.id}   (kernel-lab report {loop.run.id})', *(write_best(loop, out) if out else []))
     raise typer.Exit(code)
 
 # %% ../nbs/5_cli/01_cli.ipynb #2253d66c

@@ -99,17 +99,22 @@ KERNELS = {
     'an exception that cannot be printed': ('class Rude(BaseException):\n    def __str__(self): raise SystemExit\ndef kernel(x):\n    raise Rude()  # <-\n', 'trace_error', ['Rude']),
     'a huge exception': (body('raise ValueError("x" * (1 << 26))  # <-'), 'trace_error', ['ValueError']),
     'waits for input': (body('input()  # <-'), 'trace_error', ['EOF']),
-    'fills the disk': (body('with open("big", "wb") as f:', '    while True: f.write(bytes(1 << 20))  # <-'), 'trace_error', ['File too large']),
 }
+DISK = {'fills the disk': (body('with open("big", "wb") as f:', '    while True: f.write(bytes(1 << 20))  # <-'), 'trace_error', ['File too large'])}
 LINUX = {
     'forks': (attack('os.fork()  # <-'), 'trace_error', ['not permitted', 'no process']),
     'forks without end': (attack('while True: os.fork()  # <-'), 'trace_error', ['not permitted']),
     'starts a daemon': (attack('subprocess.Popen(["sleep", "600"], start_new_session=True)  # <-'), 'trace_error', ['not permitted']),
     'connects': (attack('socket.create_connection(("127.0.0.1", 9), 1)  # <-'), 'trace_error', ['not permitted', 'no socket']),
     'kills its parent': (attack('os.kill(os.getppid(), signal.SIGKILL)  # <-'), 'trace_error', ['not permitted']),
+    'writes a file': (attack('open("/tmp/kernel-lab-was-here", "w")  # <-'), 'trace_error', ['not permitted', 'write no file']),
+    'fills the disk': (attack('open("big", "wb").write(bytes(1 << 20))  # <-'), 'trace_error', ['not permitted']),
+    'deletes a file': (attack('os.unlink(os.__file__)  # <-'), 'trace_error', ['not permitted']),
+    'makes a folder': (attack('os.mkdir("/tmp/kernel-lab-folder")  # <-'), 'trace_error', ['not permitted']),
+    'plants a start-up file': (attack('open(os.path.join(os.path.dirname(os.__file__), "site-packages", "x.pth"), "a")  # <-'), 'trace_error', ['not permitted']),
     'kills everybody': (attack('os.kill(-1, signal.SIGKILL)  # <-'), 'trace_error', ['not permitted']),
 }
-if sys.platform == 'linux': KERNELS |= LINUX
+KERNELS |= LINUX if sys.platform == 'linux' else DISK
 HARMLESS = {
     'prints 2 GB': attack('for i in range(2048): print("x" * (1 << 20))'),
     'leaves a thread': attack('threading.Thread(target=lambda: time.sleep(600)).start()'),

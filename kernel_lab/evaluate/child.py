@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['PR_SET_PDEATHSIG', 'PR_SET_DUMPABLE', 'PR_SET_SECCOMP', 'PR_SET_NO_NEW_PRIVS', 'SIGKILL', 'CLONE_NEWUSER',
-           'CLONE_NEWNET', 'ARCH', 'DENIED', 'ONLY_SELF', 'CLONE', 'CLONE3', 'CLONE_THREAD', 'ALLOW', 'KILL', 'EPERM',
-           'ENOSYS', 'FILE', 'ENDINGS', 'rlimits', 'bind_to_parent', 'own_network', 'filter_program',
-           'no_new_processes', 'confine', 'kernel_line', 'as_kernel_error', 'parse', 'trace_job', 'load', 'answer',
-           'say', 'main']
+           'CLONE_NEWNET', 'ARCH', 'DENIED', 'ONLY_SELF', 'CHANGES', 'OPENS', 'FOR_WRITING', 'CLONE', 'CLONE3',
+           'CLONE_THREAD', 'ALLOW', 'KILL', 'EPERM', 'ENOSYS', 'FILE', 'ENDINGS', 'rlimits', 'bind_to_parent',
+           'own_network', 'filter_program', 'no_new_processes', 'confine', 'kernel_line', 'as_kernel_error', 'parse',
+           'trace_job', 'load', 'answer', 'say', 'main']
 
 # %% ../../nbs/3_evaluate/01_child.ipynb #e6088973
 import ctypes, faulthandler, importlib, json, os, platform, struct, sys
@@ -63,6 +63,12 @@ DENIED = dict(fork=(57, None), vfork=(58, None), execve=(59, 221), execveat=(322
     unshare=(272, 97), setns=(308, 268), mount=(165, 40), bpf=(321, 280), perf_event_open=(298, 241), io_uring_setup=(425, 425),
     add_key=(248, 217), keyctl=(250, 219), userfaultfd=(323, 282), shmget=(29, 194), msgget=(68, 186))
 ONLY_SELF = dict(tgkill=(234, 131), prlimit64=(302, 261), sched_setaffinity=(203, 122))     # allowed on the process itself
+CHANGES = dict(creat=(85, None), unlink=(87, None), unlinkat=(263, 35), rename=(82, None), renameat=(264, 38), renameat2=(316, 276), mkdir=(83, None), mkdirat=(258, 34),
+    rmdir=(84, None), symlink=(88, None), symlinkat=(266, 36), link=(86, None), linkat=(265, 37), chmod=(90, None), fchmod=(91, 52), fchmodat=(268, 53),
+    fchmodat2=(452, 452), chown=(92, None), fchown=(93, 55), lchown=(94, None), fchownat=(260, 54), truncate=(76, 45), utimensat=(280, 88), utime=(132, None),
+    utimes=(235, None), futimesat=(261, None), mknod=(133, None), mknodat=(259, 33), setxattr=(188, 5), lsetxattr=(189, 6), fsetxattr=(190, 7), openat2=(437, 437))
+OPENS = dict(open=(2, None, 1), openat=(257, 56, 2))                    # and which argument holds the flags
+FOR_WRITING = 0x1 | 0x2 | 0x40 | 0x200 | 0x400                          # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND
 CLONE, CLONE3, CLONE_THREAD = (56, 220), 435, 0x10000
 
 # %% ../../nbs/3_evaluate/01_child.ipynb #5b02caba
@@ -78,12 +84,18 @@ def _unless(nr, test, values):
     checks = b''.join(_op(test, v, 0, 1) + _op(_ANSWER, ALLOW) for v in values)
     return _op(_EQUAL, nr, 0, 2 + 2 * len(values)) + _op(_LOAD, 16) + checks + _op(_ANSWER, EPERM)
 
+
+def _read_only(nr, arg):
+    "Deny call `nr` where its flags, argument `arg`, ask for writing; a call passed or refused ends the filter."
+    return _op(_EQUAL, nr, 0, 4) + _op(_LOAD, 16 + 8 * arg) + _op(_ANYBIT, FOR_WRITING, 0, 1) + _op(_ANSWER, EPERM) + _op(_ANSWER, ALLOW)
+
 # %% ../../nbs/3_evaluate/01_child.ipynb #4d30115c
 def filter_program(machine, pid):
     "The bytes of the filter for `machine` ('x86_64' or 'aarch64') and the process `pid`."
     col, name = ARCH[machine]
     out = _op(_LOAD, 4) + _op(_EQUAL, name, 1, 0) + _op(_ANSWER, KILL) + _op(_LOAD, 0)
-    out += b''.join(_deny(row[col]) for row in DENIED.values() if row[col] is not None)
+    out += b''.join(_deny(row[col]) for row in (*DENIED.values(), *CHANGES.values()) if row[col] is not None)
+    out += b''.join(_read_only(row[col], row[2]) for row in OPENS.values() if row[col] is not None)
     out += _op(_EQUAL, CLONE3, 0, 1) + _op(_ANSWER, ENOSYS) + _unless(CLONE[col], _ANYBIT, [CLONE_THREAD])
     return out + b''.join(_unless(row[col], _EQUAL, [0, pid]) for row in ONLY_SELF.values()) + _op(_ANSWER, ALLOW)
 
@@ -122,7 +134,7 @@ def kernel_line(error):
 ENDINGS = {MemoryError: ('memory', 'the kernel ran out of memory while it was traced.', 'Tracing needs no big arrays: look for a list or buffer that grows in a loop.'),
     RecursionError: ('trace', 'the kernel calls itself too deeply.', 'Give the recursion an end, or write it as a loop.'),
     SystemExit: ('trace', 'the kernel asked to end the process.', 'Return the outputs; a kernel does not exit.'),
-    PermissionError: ('trace', None, 'The sandbox lets a kernel start no process, open no socket and signal nobody.')}
+    PermissionError: ('trace', None, 'The sandbox lets a kernel write no file, start no process, open no socket and signal nobody.')}
 
 def _ending(error): return next((v for k, v in ENDINGS.items() if isinstance(error, k)), ('trace', None, None))
 

@@ -268,5 +268,10 @@ def load_transpose2d(src, dtype=None, *, mask=None, **kw):
 def random_seed(seed, **kw): "Accepted; the simulator's generator starts the same way every time."
 def device_print(print_prefix, tensor=None, **kw): "Accepted; printing from a simulated run is the stepper's business."
 
+# %% ../../nbs/1_nki/07_language.ipynb #12291a85
+_OWN = ('load', 'store', 'copy', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul',
+        'broadcast_to', 'var', 'softmax', 'rms_norm', 'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d')
+globals().update(isa.make_strict({k: globals()[k] for k in (*_OWN, *_BINARY, *_UNARY)}))
+
 # %% ../../nbs/1_nki/07_language.ipynb #f3369857
 def __getattr__(name): raise missing('nki.language', name)

@@ -141,5 +141,10 @@ def dma_transpose(src, *, axes=None, mask=None, dtype=None, **kw):
     order = axes or {2: [1, 0], 3: [2, 1, 0], 4: [3, 1, 2, 0]}[src.ndim]
     return result(tuple(src.shape[a] for a in order), dtype or src.dtype, lambda t: isa.dma_transpose(t, src, order, mask=mask))
 
+# %% ../../nbs/1_nki/09_legacy_isa.ipynb #200fb814
+_OWN = ('nc_matmul', 'nc_transpose', 'activation', 'activation_reduce', 'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'tensor_reduce', 'tensor_copy', 'memset',
+        'reciprocal', 'tensor_tensor_scan', 'iota', 'affine_select', 'nc_stream_shuffle', 'tensor_partition_reduce', 'dma_transpose')
+globals().update(isa.make_strict({k: globals()[k] for k in _OWN}))
+
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #aa323a4b
 def __getattr__(name): raise missing('neuronxcc.nki.isa', name)
