@@ -8,6 +8,7 @@ __all__ = ['language_loop', 'each_block']
 # %% ../../nbs/1_nki/05b_loops.ipynb #d0df8ab4
 import ast, linecache
 from contextlib import contextmanager
+from types import FunctionType, ModuleType
 from ..errors import KernelError
 from .affine import Index, Unroll
 from .tensor import OpenLoop, Tile, kernel_frame, kernel_line
@@ -42,18 +43,31 @@ def _for_at(key):
     return next((o for o in ast.walk(tree) if isinstance(o, ast.For) and o.lineno <= key[1] <= o.iter.end_lineno), None)
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #1c06ef58
-def _print(v): return (id(v), len(v)) if isinstance(v, (list, dict, set)) else id(v)
+_OURS = ('kernel_lab.nki.tensor', 'kernel_lab.nki.affine', 'kernel_lab.nki.trace', 'kernel_lab.nki.program', 'numpy', 'torch')
+
+def _parts(v):
+    "What a container or a plain object holds; nothing for everything else."
+    if isinstance(v, (list, tuple, set)): return list(v)
+    if isinstance(v, dict): return [*v.keys(), *v.values()]
+    held = getattr(v, '__dict__', None)
+    return list(held.values()) if type(held) is dict and type(v).__module__ not in _OURS and not isinstance(v, (type, ModuleType, FunctionType)) else []
+
+def _snapshot(v, depth=3):
+    "A value and, some levels down, what it holds; the objects are kept, so that no identity is used twice."
+    return (v, [_snapshot(o, depth - 1) for o in _parts(v)] if depth else [])
+
+def _same(a, b): return a[0] is b[0] and len(a[1]) == len(b[1]) and all(map(_same, a[1], b[1]))
 
 def _carried(before, frame, key):
     "Names through which one iteration would hand something to the next."
     after = frame.f_locals
-    changed = [n for n, (old, v) in before.items() if n in after and _print(after[n]) != old]
+    changed = [n for n, old in before.items() if n in after and not _same(old, _snapshot(after[n]))]
     if not changed: return []
     node = _for_at(key)
     if node is None: return changed
     mine = {o.id for o in ast.walk(node.target) if isinstance(o, ast.Name)}
     exposed = _reads_first(node.body, mine)[0]
-    grown = {n for n in changed if isinstance(before[n][1], (list, dict, set))}
+    grown = {n for n in changed if before[n][0] is after[n]}       # the same object with other content
     return [n for n in changed if n not in mine and (n in exposed or n in grown)]
 
 def _count(x):
@@ -70,7 +84,7 @@ def language_loop(rec, kind, *args):
     name = f'i{len(rec.keys)}'
     rec.keys[name] = key
     rec.open.append(OpenLoop(name, len(r), kind, key, frame.f_lineno))
-    before = {n: (_print(v), v) for n, v in frame.f_locals.items()}
+    before = {n: _snapshot(v) for n, v in frame.f_locals.items()}
     try: yield Index(r.start, {name: r.step}, trips={name: len(r)})
     except GeneratorExit: rec.broken = name; raise
     if _carried(before, frame, key): raise Unroll([name], 'its iterations depend on each other through Python')

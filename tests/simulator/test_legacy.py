@@ -172,3 +172,24 @@ def test_where_and_comparison():
         return out
     x = X[:128]
     np.testing.assert_array_equal(run(f, x)[0], np.where(x > 0, x, np.float32(-1)))
+
+def test_an_element_of_a_list_carried_through_a_loop_is_unrolled():
+    @nki.jit
+    def running(x):
+        out = nl.ndarray((128, 1), dtype=x.dtype, buffer=nl.shared_hbm)
+        best = [nl.full((128, 1), -1e30, dtype=x.dtype)]
+        for j in nl.sequential_range(3): best[0] = nl.maximum(best[0], nl.max(nl.load(x[0:128, nl.ds(j * 32, 32)]), axis=1))
+        nl.store(out, value=best[0])
+        return out
+    np.testing.assert_array_equal(run(running, X)[0][:, 0], X[:128].max(1))
+
+def test_state_kept_in_an_object_is_unrolled():
+    class Counter: n = 0
+    @nki.jit
+    def staircase(x):
+        out, count = nl.ndarray((3, 128, 96), dtype=x.dtype, buffer=nl.shared_hbm), Counter()
+        for j in nl.affine_range(3):
+            nl.store(out[j], value=nl.load(x[0:128, :]) * float(count.n))
+            count.n += 1
+        return out
+    np.testing.assert_allclose(run(staircase, X)[0], X[None, :128] * np.arange(3, dtype=np.float32)[:, None, None], rtol=1e-6)
