@@ -1257,6 +1257,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                 'kernel_lab/nki/legacy_language.py')},
             'kernel_lab.nki.loops': { 'kernel_lab.nki.loops._carried': ('1_nki/loops.html#_carried', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops._count': ('1_nki/loops.html#_count', 'kernel_lab/nki/loops.py'),
+                                      'kernel_lab.nki.loops._depth': ('1_nki/loops.html#_depth', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops._for_at': ('1_nki/loops.html#_for_at', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops._parts': ('1_nki/loops.html#_parts', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops._reads_first': ('1_nki/loops.html#_reads_first', 'kernel_lab/nki/loops.py'),

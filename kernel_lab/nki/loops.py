@@ -56,12 +56,16 @@ def _snapshot(v, depth=3):
     "A value and, some levels down, what it holds; the objects are kept, so that no identity is used twice."
     return (v, [_snapshot(o, depth - 1) for o in _parts(v)] if depth else [])
 
+def _depth(frame):
+    "How deep to look: a kernel's own names all the way, a notebook's globals (histories, shells) by identity."
+    return 0 if frame.f_locals is frame.f_globals else 3
+
 def _same(a, b): return a[0] is b[0] and len(a[1]) == len(b[1]) and all(map(_same, a[1], b[1]))
 
 def _carried(before, frame, key):
     "Names through which one iteration would hand something to the next."
     after = frame.f_locals
-    changed = [n for n, old in before.items() if n in after and not _same(old, _snapshot(after[n]))]
+    changed = [n for n, old in before.items() if n in after and not _same(old, _snapshot(after[n], _depth(frame)))]
     if not changed: return []
     node = _for_at(key)
     if node is None: return changed
@@ -84,7 +88,7 @@ def language_loop(rec, kind, *args):
     name = f'i{len(rec.keys)}'
     rec.keys[name] = key
     rec.open.append(OpenLoop(name, len(r), kind, key, frame.f_lineno))
-    before = {n: _snapshot(v) for n, v in frame.f_locals.items()}
+    before = {n: _snapshot(v, _depth(frame)) for n, v in frame.f_locals.items()}
     try: yield Index(r.start, {name: r.step}, trips={name: len(r)})
     except GeneratorExit: rec.broken = name; raise
     if _carried(before, frame, key): raise Unroll([name], 'its iterations depend on each other through Python')
