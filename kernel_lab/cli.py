@@ -8,8 +8,8 @@ __all__ = ['GOOD', 'NOT_CORRECT', 'USAGE', 'FAILED', 'INTERRUPTED', 'app', 'Task
            'read_kernel', 'find_task', 'parse_shape', 'writing', 'task_lines', 'sources', 'tasks', 'why', 'evaluate_',
            'timeline_for', 'profile_for', 'profile', 'write_timeline', 'agent_named', 'show_step', 'progress_on',
            'drive', 'conclude', 'open_store', 'find_run', 'new_loop', 'resumed_loop', 'write_best', 'given_kernel',
-           'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine', 'doctor',
-           'command_table']
+           'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine', 'hear_canary',
+           'doctor', 'command_table']
 
 # %% ../nbs/5_cli/01_cli.ipynb #40d4b118
 import json
@@ -376,9 +376,22 @@ def examine():
             'targets': {name: target.available() for name, target in TARGETS.items()},
             'agents': {'rewrite': None, 'react': why_not()}, 'key_present': bool(os.environ.get(KEY)), 'packages': versions()}
 
+def hear_canary(chip, as_json=False):
+    "Run the canary and print its table → exit code; not good where any number was wrong."
+    from kernel_lab.nki.machine import CHIPS
+    from kernel_lab.targets.base import TARGETS
+    from kernel_lab.targets.canary import canary, canary_lines
+    choose(CHIPS, chip, 'chip')
+    songs, absent = canary(chip), TARGETS['neuron'].available()
+    if as_json: print(json.dumps({'songs': [vars(s) for s in songs], 'neuron': absent}, indent=2))
+    else: say(*canary_lines(songs, absent))
+    return GOOD if all(s.right for s in songs) else NOT_CORRECT
+
 @app.command(rich_help_panel='Look at things')
-def doctor(json_: AsJson = False):
+def doctor(json_: AsJson = False, canary: Annotated[bool, typer.Option('--canary', help='Run a kernel with a known answer on every target there is.')] = False,
+           chip: Chip = 'trn1'):
     "Say which targets and agents work on this machine, and why the others do not."
+    if canary: raise typer.Exit(hear_canary(chip, json_))
     found = examine()
     if json_: print(json.dumps(found, indent=2)); return
     say(f'kernel-lab  {found["kernel_lab"]} on Python {found["python"]}', f'store       {found["store"]}',

@@ -58,8 +58,9 @@ def profile_lines(profile):
     "A `Profile` as lines of text: its own summary, and what it held on chip."
     yield from str(profile).splitlines()
     p = profile
-    yield (f'  on chip: {bytes_text(p.sbuf_peak_bytes)} of SBUF a partition and {p.psum_peak_banks} PSUM banks at the fullest moment, '
-           f'{bytes_text(p.spill_bytes)} spilled')
+    held = 'memory not measured' if p.sbuf_peak_bytes is None else (
+        f'{bytes_text(p.sbuf_peak_bytes)} of SBUF a partition and {p.psum_peak_banks} PSUM banks at the fullest moment')
+    yield f'  on chip: {held}, {bytes_text(p.spill_bytes)} spilled'
 
 # %% ../nbs/5_cli/00_terminal.ipynb #93cd2022
 def hot_lines(profile, source, count=5):

@@ -30,11 +30,12 @@ def timeline_frame(timeline, window=None):
 # %% ../../nbs/4_figures/01_timeline.ipynb #4caa573d
 @dataclass(frozen=True, eq=False)
 class Reading:
-    "A timeline whose table was made already: the table, the latency in µs, the lanes, the chip's name."
+    "A timeline whose table was made already: the table, the latency in µs, the lanes, the chip's name, 'simulated' or 'measured'."
     table: Any
     latency_us: float
     lanes: tuple
     chip: str = ''
+    kind: str = 'simulated'
 
     def frame(self): return self.table
 
@@ -43,7 +44,7 @@ def read(timeline):
     if isinstance(timeline, Reading): return timeline
     table, chip = timeline_frame(timeline), getattr(timeline, 'chip', '')
     end = float(getattr(timeline, 'latency_us', table.end_us.max() if len(table) else 0.0))
-    return Reading(table, end, tuple(getattr(timeline, 'lanes', LANES)), str(getattr(chip, 'name', chip)))
+    return Reading(table, end, tuple(getattr(timeline, 'lanes', LANES)), str(getattr(chip, 'name', chip)), getattr(timeline, 'kind', 'simulated'))
 
 # %% ../../nbs/4_figures/01_timeline.ipynb #d3e506da
 def busy_us(start, end):
@@ -99,14 +100,14 @@ def bar_text(bar):
 
 # %% ../../nbs/4_figures/01_timeline.ipynb #3624b8d0
 def timeline_figure(timeline, window=None, columns=800, theme='auto', title=None):
-    "The engine lanes of a `Timeline` (or its table) over simulated time; exact once a window holds no more than `columns` rows a lane."
+    "The engine lanes of a `Timeline` (or its table) over time; exact once a window holds no more than `columns` rows a lane."
     timeline = read(timeline)
     bars, shares = timeline_bars(timeline, window, columns), lane_shares(timeline, window)
     fig = blank(title or timeline_title(timeline), timeline_note(timeline, bars, window), height=64 + 34 * len(shares) + 44, theme=theme)
     for lane in shares: fig.add_bar(**lane_trace(lane, bars[bars.lane == lane]))
     lo, hi = window or (0.0, timeline.latency_us)
     fig.update_layout(barmode='overlay', bargap=0.28, shapes=_tracks(shares, theme), dragmode='zoom',
-        xaxis=dict(range=[lo, hi], title_text='simulated time (µs)', showgrid=True, nticks=10),
+        xaxis=dict(range=[lo, hi], title_text=f'{timeline.kind} time (µs)', showgrid=True, nticks=10),
         yaxis=dict(tickvals=list(range(len(shares))), ticktext=lane_names(shares), range=[len(shares) - 0.45, -0.55], showgrid=False,
                    fixedrange=True,
                    tickfont=dict(size=12, color=PAPERS[theme]['ink'])))
@@ -132,7 +133,7 @@ def _tracks(shares, theme):
 def timeline_title(timeline):
     "'51.2 µs simulated on trn1'."
     timeline = read(timeline)
-    return f'{time_text(timeline.latency_us)} simulated' + (f' on {timeline.chip}' if timeline.chip else '')
+    return f'{time_text(timeline.latency_us)} {timeline.kind}' + (f' on {timeline.chip}' if timeline.chip else '')
 
 def timeline_note(timeline, bars, window=None):
     "What is drawn: how many instructions, and whether bars stand for one or for several."

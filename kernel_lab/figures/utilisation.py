@@ -38,7 +38,7 @@ def utilisation_words(record):
     last = list(found.values())[-1]
     was = '' if len(found) == 1 else ' · faint: first kernel'
     return (f'{last.bound} is busiest, {percent_text(last.engines.get(last.bound, 0.0))} active',
-            f'{time_text(last.latency_us)} simulated, {last.peak_pct:.0f} % of the peak of {time_text(last.peak_us)}{was}')
+            f'{time_text(last.latency_us)} {getattr(last, "kind", "simulated")}, {last.peak_pct:.0f} % of the peak of {time_text(last.peak_us)}{was}')
 
 # %% ../../nbs/4_figures/02_utilisation.ipynb #fa108042
 def utilisation_figure(record, theme='auto'):
@@ -48,7 +48,7 @@ def utilisation_figure(record, theme='auto'):
     for name in dict.fromkeys(frame.kernel): fig.add_bar(**_engine_bars(name, frame[frame.kernel == name], theme))
     fig.update_layout(barmode='group', bargap=0.36, bargroupgap=0.12,
         xaxis=dict(range=[0, 1.12], tickvals=[0, .25, .5, .75, 1], ticktext=['0', '25', '50', '75', '100 %'],
-                   title_text='active share of the simulated time'),
+                   title_text='active share of the time'),
         yaxis=dict(categoryorder='array', categoryarray=list(ENGINES)[::-1], range=[-0.6, len(ENGINES) - 0.4], showgrid=False,
                    fixedrange=True,
                    type='category', tickfont=dict(size=12, color=PAPERS[theme]['ink'])))
@@ -61,5 +61,5 @@ def _engine_bars(name, rows, theme):
                 marker=dict(color=[ENGINES[e] for e in rows.engine], opacity=0.35 if name == 'first' else 1.0),
                 text=labels, textposition='outside', constraintext='none', cliponaxis=False,
                 textfont=dict(size=11, color=PAPERS[theme]['soft' if name == 'first' else 'ink']), hoverinfo='text',
-                hovertext=[f'<b>{e}</b> · {name}<br>active {percent_text(a)}<br>{time_text(u)} simulated' for e, a,
+                hovertext=[f'<b>{e}</b> · {name}<br>active {percent_text(a)}<br>{time_text(u)}' for e, a,
                            u in zip(rows.engine, rows.active, rows.active_us)])

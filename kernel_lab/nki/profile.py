@@ -73,8 +73,8 @@ class Profile:
     peak_us: float
     peak_pct: float
     instructions: int
-    sbuf_peak_bytes: int
-    psum_peak_banks: int
+    sbuf_peak_bytes: int | None         # None: not measured
+    psum_peak_banks: int | None
     spill_bytes: int
     lines: dict
     kind: str = 'simulated'
@@ -96,7 +96,7 @@ def profile_of(timeline):
     flops, moved, ns = matmul_work(program, chip)
     peak = float(max(ns, least_bytes(program) / chip.hbm_gbps)) / 1000
     return Profile(chip.name, float(timeline.latency_us), engines, max(engines, key=engines.get), timeline.bytes_in, timeline.bytes_out, flops, moved, peak,
-                   float(100 * peak / timeline.latency_us), len(timeline), timeline.sbuf_peak, timeline.psum_peak, timeline.spilled, by_line(timeline), timeline=timeline)
+                   float(100 * peak / timeline.latency_us), len(timeline), timeline.sbuf_peak, timeline.psum_peak, timeline.spilled, by_line(timeline), timeline.kind, timeline)
 
 # %% ../../nbs/1_nki/14_profile.ipynb #0722a766
 def _text(self):

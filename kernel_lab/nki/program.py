@@ -161,7 +161,7 @@ def instruction_text(program, o):
     outs = ', '.join(access_text(program, a) for a in o.outs.values())
     ins = ', '.join(f'{k}={access_text(program, a)}' for k, a in o.ins.items())
     rest = ' '.join(f'{k}={v}' for k, v in o.attrs.items() if v not in (None, False, ''))
-    return f'{outs} = {o.op}({ins})' + (f' {rest}' if rest else '') + (f' @{o.engine}' if o.engine else '') + (' masked' if o.mask else '')
+    return (f'{outs} = ' if outs else '') + f'{o.op}({ins})' + (f' {rest}' if rest else '') + (f' @{o.engine}' if o.engine else '') + (' masked' if o.mask else '')
 
 def _lines(program, body, depth=0):
     for o in body:

@@ -21,7 +21,7 @@ LANES = (*ENGINES, 'DMA in', 'DMA out')
 
 @dataclass(frozen=True)
 class Timeline:
-    "A program placed in time: numpy columns `start_us`, `end_us`, `lane`, `instr`, `turn`; times are simulated."
+    "A program placed in time: numpy columns `start_us`, `end_us`, `lane`, `instr`, `turn`; `kind` says where the times come from."
     program: Program
     chip: Chip
     latency_us: float
@@ -35,10 +35,11 @@ class Timeline:
     spilled: int = 0            # bytes that would not fit
     bytes_in: int = 0           # read from HBM
     bytes_out: int = 0          # written to HBM
+    kind: str = 'simulated'     # or 'measured'
     lanes = LANES
 
     def __len__(self): return len(self.start_us)
-    def __repr__(self): return f'<Timeline of {self.program.name} on {self.chip.name}: {len(self):,} instructions, {self.latency_us:,.1f} µs simulated>'
+    def __repr__(self): return f'<Timeline of {self.program.name} on {self.chip.name}: {len(self):,} instructions, {self.latency_us:,.1f} µs {self.kind}>'
 
 # %% ../../nbs/1_nki/13_schedule.ipynb #087c1970
 class Site:
