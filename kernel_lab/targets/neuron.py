@@ -8,7 +8,7 @@ __all__ = ['PACKAGES', 'LEVELS', 'TOOLS', 'DEBUG', 'neuron', 'package_of', 'entr
 
 # %% ../../nbs/2_targets/01c_neuron.ipynb #e5c3f9db
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 import ast, importlib, inspect, json, os, re, shutil, signal, subprocess, sys, tempfile, time, traceback
 import numpy as np
@@ -182,11 +182,12 @@ def _run_job(self, folder, kernel, chip, arrays, **job):
     save_arrays(folder / 'inputs.npz', arrays)
     env = os.environ | DEBUG | {'NEURON_PLATFORM_TARGET_OVERRIDE': chip}
     code = carry_out([sys.executable, '-m', 'kernel_lab.targets.neuron', folder], folder, 'compiler.log', self.seconds, env=env)
-    if code is None: raise KernelError('compiling and running the kernel took too long', kind='timeout', limit=f'{self.seconds:g} s', value='more', hint=f'See {folder}/compiler.log.')
+    log = folder / 'compiler.log'
+    if code is None: raise KernelError('compiling and running the kernel took too long', kind='timeout', limit=f'{self.seconds:g} s', value='more', hint=f'See {log}.')
     if not (folder / 'answer.json').exists():
-        raise KernelError(f"the vendor's process ended (exit code {code}) without an answer: {last_line(folder / 'compiler.log')}", kind='crash', hint=f'See {folder}/compiler.log.')
+        raise KernelError(f"the vendor's process ended (exit code {code}) without an answer: {last_line(log)}", kind='crash', hint=f'See {log}.')
     answer = parsed((folder / 'answer.json').read_text(errors='replace'), 'answer')
-    if e := answer.get('error'): raise KernelError(f'{e["type"]}: {e["message"]}', kind='trace', line=e['line'], hint=f'The whole log is {folder}/compiler.log.')
+    if e := answer.get('error'): raise KernelError(f'{e["type"]}: {e["message"]}', kind='trace', line=e['line'], hint=f'The whole log is {log}.')
     return answer
 Neuron._run_job = _run_job
 
@@ -198,9 +199,10 @@ def _compile(self, kernel, task, workload, chip, tracer=None, say=None):
     found = sorted(folder.rglob('*.neff'), key=lambda p: p.stat().st_mtime)
     if not found: raise ToolError('The compiler left no NEFF.', hint=f'See {folder}/compiler.log.')
     size = sum(a.nbytes for a in (*arrays, *load_arrays(folder / 'outputs.npz')))
-    log = f'compiled and run once in {answer["seconds"]:.1f} s through {package_of(kernel.source)}\nkept in {folder}\n' + (folder / 'compiler.log').read_text(errors='replace')[-4000:]
+    build = Build(folder, found[-1], package_of(kernel.source), entry_of(kernel.source, kernel.entry), size)
+    log = f'compiled and run once in {answer["seconds"]:.1f} s through {build.package}\nkept in {folder}\n' + (folder / 'compiler.log').read_text(errors='replace')[-4000:]
     for line in log.splitlines() if say else (): say(line)
-    return Compiled(self.name, kernel, chip, Build(folder, found[-1], package_of(kernel.source), entry_of(kernel.source, kernel.entry), size), log)
+    return Compiled(self.name, kernel, chip, build, log)
 Neuron.compile = _compile
 
 # %% ../../nbs/2_targets/01c_neuron.ipynb #e9733b8b
