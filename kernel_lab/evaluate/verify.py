@@ -103,7 +103,7 @@ def fresh_seeds(seeds):
 # %% ../../nbs/3_evaluate/03_verify.ipynb #91497dcc
 def verify(program, task, workload=None, seeds=3):
     "Execute `program` on fresh inputs of `task` for each seed and compare with the reference; a Verification. KernelError where it cannot run."
-    from kernel_lab.nki.execute import execute
+    from kernel_lab.nki.batch import execute
     workload, tolerance = task.workload(workload), task.tolerance(workload)
     reports, worst, picture = [], None, {}
     for seed in fresh_seeds(seeds):

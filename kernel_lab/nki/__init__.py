@@ -11,7 +11,8 @@ from .program import ArraySpec, Program
 from . import trace as _trace_page, check as _check_page, execute as _execute_page, schedule as _schedule_page, profile as _profile_page
 from .trace import JitKernel, installed, is_torch, jit, spec_of, to_numpy, trace
 from .check import assert_ok
-from .execute import execute
+from .batch import execute
+from .execute import interpret
 from .schedule import schedule
 from .profile import Profile, profile_of
 

@@ -73,7 +73,7 @@ class NkiSim:
 
     def run(self, compiled, inputs):
         "The outputs for `inputs` (a dict of arrays by name, or a sequence), as a tuple of arrays."
-        from kernel_lab.nki.execute import execute
+        from kernel_lab.nki.batch import execute
         return execute(compiled.artifact, *(inputs.values() if isinstance(inputs, dict) else inputs))
 
     def profile(self, compiled, inputs=None):
