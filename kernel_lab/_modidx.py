@@ -904,6 +904,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'kernel_lab.nki.batch._joined': ('1_nki/batch.html#_joined', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch._lanewise': ('1_nki/batch.html#_lanewise', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch._meets': ('1_nki/batch.html#_meets', 'kernel_lab/nki/batch.py'),
+                                      'kernel_lab.nki.batch._odd': ('1_nki/batch.html#_odd', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch._once': ('1_nki/batch.html#_once', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch._over': ('1_nki/batch.html#_over', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch._product_fits': ('1_nki/batch.html#_product_fits', 'kernel_lab/nki/batch.py'),

@@ -17,7 +17,7 @@ from .dtypes import numpy_of
 from .execute import Memory, Step, _engine_value, _issue, _write, interpret, matched
 from .instructions import ACT, ALU, REDUCE, row_reduction
 from .program import Access, accesses
-from .simplify import Code, contract, peel, settle
+from .simplify import Code, _guide, contract, peel, settle
 
 # %% ../../nbs/1_nki/12f_batch.ipynb #9cd3d3c5
 _KINDS = ('affine', 'sequential', 'parallel')
@@ -26,10 +26,13 @@ def _small(program):
     "Whether unrolled instructions on small tiles make planning dearer than running."
     return not program.trips and sum(max(a.free * a.partitions for a in accesses(o)) for o in program.instructions) < 2**14 * len(program.instructions)
 
+def _odd(o):
+    "Whether an instruction scatters, or has a mask over other axes than its own."
+    return any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
+
 def plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
-    if any(l.kind not in _KINDS for loops, _ in program.walk() for l in loops) or _small(program): return None
-    if any(o.op == 'dma_copy' and any(a.index for a in o.outs.values()) for o in program.instructions): return None
+    if any(l.kind not in _KINDS for loops, _ in program.walk() for l in loops) or any(map(_odd, program.instructions)) or _small(program): return None
     code = coalesce(reset_loops(settle(Code(peel(contract(Code(program)).closed())))))
     return (code, distribute(code)) if all_written(code) else None
 
