@@ -12,10 +12,10 @@ import copy, itertools, math, os
 import numpy as np
 from threadpoolctl import threadpool_limits
 from .coalesce import all_written, coalesce, reset_loops
-from .distribute import Iterate, Nest, distribute, numbers
+from .distribute import Nest, distribute, numbers
 from .dtypes import numpy_of
 from .execute import Memory, Step, _engine_value, _issue, _write, interpret, matched
-from .instructions import ACT, ALU, REDUCE, row_reduction
+from .instructions import ACT, ALU, REDUCE
 from .program import Access, accesses
 from .simplify import Code, _guide, contract, peel, settle
 

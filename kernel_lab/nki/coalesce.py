@@ -9,7 +9,7 @@ __all__ = ['reset_loops', 'moved', 'coalesce', 'proven', 'all_written']
 from dataclasses import replace
 from .affine import Affine
 from .instructions import row_of
-from .layout import agreed, box_of, digits, left_of, place, split, steps_of
+from .layout import agreed, box_of, digits, left_of, place
 from .program import Access
 
 # %% ../../nbs/1_nki/12d_coalesce.ipynb #94468fc0

@@ -8,7 +8,6 @@ __all__ = ['steps_of', 'split', 'Place', 'place', 'access_of', 'agreed', 'apart'
 # %% ../../nbs/1_nki/12b_layout.ipynb #eafa53e4
 from dataclasses import dataclass
 import math
-import numpy as np
 from .program import Access
 from .affine import Affine
 

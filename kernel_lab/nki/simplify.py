@@ -6,13 +6,11 @@
 __all__ = ['Code', 'contract', 'peel', 'settle']
 
 # %% ../../nbs/1_nki/12c_simplify.ipynb #621f444c
-from dataclasses import dataclass, field, replace
-import math
+from dataclasses import replace
 from .affine import Affine
 from .execute import _narrow
-from .instructions import row_of
-from .layout import Place, access_of, agreed, apart, box_of, digits, left_of, place, steps_of
-from .program import Access, Instruction, Loop, Program, accesses
+from .layout import Place, access_of, apart, place, steps_of
+from .program import Access, Loop, accesses
 
 # %% ../../nbs/1_nki/12c_simplify.ipynb #5831c8ca
 class Code:
