@@ -13,6 +13,7 @@ from .trace import JitKernel, installed, is_torch, jit, spec_of, to_numpy, trace
 from .check import assert_ok
 from .batch import execute
 from .execute import interpret
+from .stepper import Stepper
 from .schedule import schedule
 from .profile import Profile, profile_of
 

@@ -20,7 +20,7 @@ class Memory:
         self.program = program
         self.flat = [None] * len(program.tensors)
         self.whole = [None] * len(program.tensors)      # per tensor, a flag a tile: everything written
-        self.parts = {}                                 # (tensor, tile) -> a bit an element
+        self.parts, self.open = {}, {}                  # (tensor, tile) -> a bit an element, and the first that may be missing
         self.scattered = {a.tensor for o in program.instructions for a in o.outs.values() if a.index}   # written by index: zeros elsewhere
         self.registers, self.rng = {}, np.random.default_rng(0)      # accumulators by engine; the source of random numbers
 
@@ -31,6 +31,7 @@ class Memory:
         elif t.buffer == 'psum': self.flat[k][:] = 0
         self.whole[k] = bytearray([1 if t.zero else 0]) * (t.size // t.tile_size)
         for key in [p for p in self.parts if p[0] == k]: del self.parts[key]
+        for key in [p for p in self.open if p[0] == k]: del self.open[key]
 
     def put(self, k, values):
         "Give a tensor all its values."
@@ -81,6 +82,14 @@ class View:
         return bits, np.ndarray(self.shape, bool, bits, inside, tuple(s for s, _ in self.access.ap))
 
 # %% ../../nbs/1_nki/12_execute.ipynb #fbaa7ec7
+def _filled(memory, k, tile, bits):
+    "Note a tile as whole once its last bit is set; looks only from the first bit that was missing."
+    at = memory.open.get((k, tile), 0)
+    if not bits[at]: return
+    at += int(bits[at:].argmin())
+    memory.open[k, tile] = at
+    if bits[at]: memory.whole[k][tile] = 1; del memory.parts[k, tile]
+
 def _mark(self, off):
     "Remember that this access was written."
     size, whole = self.tensor.tile_size, self.memory.whole[self.k]
@@ -90,7 +99,7 @@ def _mark(self, off):
     if (off + self.high) // size != tile: return _mark_across(self, off, tile, size)
     bits, mine = self._bits(off, tile)
     mine[...] = True
-    if bits.all(): whole[tile] = 1; del self.memory.parts[self.k, tile]
+    _filled(self.memory, self.k, tile, bits)
 
 def _mark_across(self, off, first, size):
     "The rare write that covers several tiles: element by element."
@@ -98,7 +107,7 @@ def _mark_across(self, off, first, size):
     for tile in np.unique(where // size):
         bits = self.memory.parts.setdefault((self.k, int(tile)), np.zeros(size, bool))
         bits[where[where // size == tile] - tile * size] = True
-        if bits.all(): self.memory.whole[self.k][tile] = 1; del self.memory.parts[self.k, int(tile)]
+        _filled(self.memory, self.k, int(tile), bits)
 
 def _written(self, off):
     "Whether every element of this access holds a value."
@@ -250,7 +259,7 @@ def _mark_places(view, to):
     if memory.whole[k][0]: return
     bits = memory.parts.setdefault((k, 0), np.zeros(view.tensor.size, bool))
     bits[to] = True
-    if bits.all(): memory.whole[k][0] = 1; del memory.parts[k, 0]
+    _filled(memory, k, 0, bits)
 
 # %% ../../nbs/1_nki/12_execute.ipynb #2b7f8adc
 def _narrow(view, box, shape):

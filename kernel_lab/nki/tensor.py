@@ -282,7 +282,7 @@ def _redirect(target, value):
     "Let the draft that produced `value` write to `target` instead; False where it cannot."
     d = value.draft
     if d is None or d.used or not target.rec.current or target.rec.current[-1] is not d or target.size != value.size: return False
-    if target.info.dtype != value.info.dtype and value.info.dtype != 'float32': return False
+    if target.info.dtype != value.info.dtype and value.info.dtype != 'float32' and d.op != 'accumulate': return False
     d.outs['dst'] = _settle(target.rec, target, ()) if not target.loose else target.access()
     if 'previous' in d.ins: d.ins['previous'] = d.outs['dst']
     value.draft, d.used = None, True
