@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from .coalesce import all_written, coalesce, reset_loops
 from .distribute import Nest, distribute, numbers
 from .dtypes import numpy_of
-from .execute import Memory, Step, _engine_value, _issue, _write, interpret, matched
+from .execute import Memory, Step, _engine_value, _issue, _write, interpret, matched, nothing
 from .instructions import ACT, ALU, REDUCE
 from .program import Access, accesses
 from .simplify import Code, _guide, contract, peel, settle
@@ -279,9 +279,9 @@ def _over(run, loops):
 
 class Quick(Memory):
     "A memory without notes of what was written, because that was shown before."
-    def __init__(self, program, zeros):
+    def __init__(self, program, zeros, gaps):
         super().__init__(program)
-        self.zeros = zeros
+        self.zeros, self.gaps = zeros, gaps
 
     def allocate(self, k):
         t = self.program.tensors[k]
@@ -289,6 +289,7 @@ class Quick(Memory):
             self.flat[k] = (np.zeros if k in self.zeros else np.empty)(t.size, numpy_of(t.dtype))
             self.whole[k] = bytearray([1]) * (t.size // t.tile_size)
         elif k in self.zeros: self.flat[k][:] = 0
+        if k in self.gaps: self.flat[k][:] = nothing(t.dtype)
 
     def fork(self):
         "A memory for another thread: its own tiles, the same shared tensors."
@@ -368,7 +369,8 @@ def _quick(code, nodes, arrays, threads):
     "The outputs of a planned program."
     program = code.program
     closed = type(program)(program.name, tuple(code.tensors), (), program.output_ids)
-    memory = Quick(closed, _zeros(code))
+    gaps = {a.tensor for n, o in enumerate(code.ops) if o and (o.mask or n in code.covers) for a in o.outs.values() if code.tensors[a.tensor].buffer == 'sbuf'}
+    memory = Quick(closed, _zeros(code), gaps)
     written = {a.tensor for o in code.ops if o for a in o.outs.values()}
     for k, x in zip(program.input_ids, arrays): memory.put(k, x.copy() if k in written else x)
     for k, x in program.constants.items(): memory.put(k, x)

@@ -8,11 +8,11 @@ __all__ = ['KEEP', 'Moment', 'Stepper', 'forward', 'back', 'goto', 'to_line', 't
 # %% ../../nbs/1_nki/12g_stepper.ipynb #5d65a32f
 from collections import deque
 from dataclasses import dataclass
-import html, math
+import html
 import numpy as np
 from ..errors import KernelError, UsageError
 from .execute import Step, _box, _issue, _load, matched
-from .program import Access, Loop, accesses, instruction_text
+from .program import Loop, accesses, instruction_text
 
 # %% ../../nbs/1_nki/12g_stepper.ipynb #25c79357
 @dataclass(frozen=True)
