@@ -71,11 +71,14 @@ class View:
                                                                                      limit=self.tensor.size - 1, value=off + self.high)
         return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize, self.strides)
 
+    def flat(self, off):
+        "The flat positions of its elements at an offset."
+        return off + sum((np.arange(n) * s).reshape(-1, *[1] * (len(self.shape) - 1 - j)) for j, (s, n) in enumerate(self.access.ap))
+
     def places(self, off, env):
         "The flat positions of an indirect access, and which of them exist."
-        steps = [(np.arange(n) * s).reshape(-1, *[1] * (len(self.shape) - 1 - j)) for j, (s, n) in enumerate(self.access.ap)]
         idx = self.index.array(self.index.at(env)).astype(np.int64)
-        where = off + sum(steps) + idx * self.access.by
+        where = self.flat(off) + idx * self.access.by
         return where, np.broadcast_to((idx >= 0) & (idx < self.access.most), where.shape)
 
     def _bits(self, off, tile):
@@ -107,20 +110,27 @@ def _mark(self, off):
 
 def _mark_across(self, off, first, size):
     "The rare write that covers several tiles: element by element."
-    where = off + sum((np.arange(n) * s).reshape(-1, *[1] * (len(self.access.ap) - 1 - j)) for j, (s, n) in enumerate(self.access.ap))
+    where = self.flat(off)
     for tile in np.unique(where // size):
         bits = self.memory.parts.setdefault((self.k, int(tile)), np.zeros(size, bool))
         bits[where[where // size == tile] - tile * size] = True
         _filled(self.memory, self.k, int(tile), bits)
 
-def _written(self, off):
-    "Whether every element of this access holds a value."
+def _holds(self, where):
+    "Whether every one of these flat positions holds a value."
+    size, whole, parts = self.tensor.tile_size, self.memory.whole[self.k], self.memory.parts
+    here = lambda tile: where[where // size == tile] - tile * size
+    return all(whole[t] or ((self.k, t) in parts and parts[self.k, t][here(t)].all()) for t in map(int, np.unique(where // size)))
+
+def _written(self, off, only=None):
+    "Whether every element of this access (or those where the bits `only` are set) holds a value."
     size, whole = self.tensor.tile_size, self.memory.whole[self.k]
     tile, last = (off + self.low) // size, (off + self.high) // size
     if whole[tile] and (last == tile or all(whole[tile:last + 1])): return True
-    if last != tile: return all(whole[tile:last + 1])
+    if only is not None: return self.holds(self.flat(off)[only])
+    if last != tile: return self.holds(self.flat(off))
     return (self.k, tile) in self.memory.parts and bool(self._bits(off, tile)[1].all())
-View.mark, View.written = _mark, _written
+View.mark, View.holds, View.written = _mark, _holds, _written
 
 # %% ../../nbs/1_nki/12_execute.ipynb #55e846c4
 def _box(mask, shape, env):
@@ -142,8 +152,18 @@ def _box(mask, shape, env):
 
 # %% ../../nbs/1_nki/12_execute.ipynb #8899d2e1
 def _engine_value(x):
-    "What an engine sees: floats as fp32."
-    return x if x.dtype == np.float32 or x.dtype.kind in 'iub' and x.dtype.kind != 'f' else x.astype(np.float32)
+    "What an engine computes with: fp32, also for integers."
+    return x if x.dtype == np.float32 else x.astype(np.float32)
+
+_AS_STORED = ('dma_copy', 'dma_transpose', 'tensor_copy', 'nc_n_gather', 'local_gather', 'nc_stream_shuffle')
+_CHOOSING = ('select', 'affine_select', 'tensor_copy_predicated', 'nc_transpose')
+
+def _raw(program, o):
+    "Whether an instruction sees its operands as they are stored: bits, copies, choices, and 32-bit integers on GpSimd."
+    if o.op in _AS_STORED or o.attrs.get('func') == 'invert' or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1')): return True
+    tiles = [program.tensors[a.tensor] for a in (*o.outs.values(), *o.ins.values()) if isinstance(a, Access)]
+    if o.op == 'tensor_tensor': return o.engine in ('', 'GpSimd') and all(t.dtype in ('int32', 'uint32') and t.buffer == 'sbuf' for t in tiles)
+    return o.op in _CHOOSING and all(t.dtype == 'float32' or not is_float(t.dtype) for t in tiles)
 
 def _write(dst, value):
     "Cast and store; a result of another shape but the same size is laid out in order."
@@ -198,7 +218,7 @@ class Step:
         view = lambda side: {k: View(memory, a) for k, a in side.items() if isinstance(a, Access)}
         self.outs, self.views = view(o.outs), view(o.ins)
         self.numbers = {k: a for k, a in o.ins.items() if not isinstance(a, Access)}
-        self.raw = o.op in ('dma_copy', 'dma_transpose', 'tensor_copy', 'nc_n_gather', 'local_gather', 'nc_stream_shuffle') or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1'))
+        self.raw = _raw(memory.program, o)
         self.indirect = any(v.index for v in (*self.outs.values(), *self.views.values()))
         self.accumulates = o.op == 'nc_matmul' and o.attrs.get('accumulate') is not False
         self.attrs = o.attrs
@@ -231,7 +251,7 @@ def _through(self, v, env):
     "(flat positions, which exist) of an operand; of a direct one too."
     off = v.at(env)
     if v.index: where, ok = v.places(off, env)
-    else: where = off + sum((np.arange(n) * s).reshape(-1, *[1] * (len(v.shape) - 1 - j)) for j, (s, n) in enumerate(v.access.ap)); ok = np.ones(v.shape, bool)
+    else: where, ok = v.flat(off), np.ones(v.shape, bool)
     if v.index and not v.index.written(v.index.at(env)): _unwritten(self.o, 'index', v.index)
     if not ok.all() and self.attrs.get('oob') != 'skip':
         raise KernelError(f'an index points outside {v.tensor.name}', kind='limit', line=self.o.line, instruction=self.o.op, operand=v.tensor.name,
@@ -249,7 +269,7 @@ def _gather(self, env):
         if box is not None: inside[box] = True if bits is None else bits
         fine &= inside.reshape(-1)
     to, fro = to.reshape(-1)[fine], fro.reshape(-1)[fine]
-    if not src.index and not self.o.mask and not src.written(src.at(env)): _unwritten(self.o, 'src', src)
+    if src.k not in src.memory.scattered and not src.holds(fro): _unwritten(self.o, 'src', src)
     values, home = src.memory.flat[src.k][fro], dst.memory.flat[dst.k]
     if self.attrs.get('add'): np.add.at(home, to, values.astype(home.dtype))
     else: home[to] = values.astype(home.dtype)
@@ -287,10 +307,15 @@ def _masked(self, env, places, reads, attrs):
     arrays = [v.array(off) for v, off in inside]
     results = arrays if bits is None else [a.copy() for a in arrays]
     narrowed = {k: v.within(off, boxes[k]) for k, (v, off) in reads.items()}
-    marks = [i if p[0].tensor.buffer == 'hbm' else p for i, p in zip(inside, places)]
+    keep = None if bits is None else np.broadcast_to(bits, guide.shape)[box]
+    for k, (v, off) in narrowed.items():
+        if not v.written(off, keep if keep is not None and v.shape == keep.shape else None): _unwritten(self.o, k, v)
+    marks = [i if p[0].tensor.buffer == 'hbm' else p for i, p in zip(inside, places) if bits is None or p[0].tensor.buffer != 'hbm']
     self._compute(results, {k: v.array(off) for k, (v, off) in narrowed.items()}, attrs, marks)
-    if bits is not None:
-        for a, r in zip(arrays, results): np.copyto(a, r, where=np.broadcast_to(bits, guide.shape)[box])
+    if bits is None: return
+    for a, r in zip(arrays, results): np.copyto(a, r, where=keep)
+    for v, off in inside:
+        if v.tensor.buffer == 'hbm': _mark_places(v, v.flat(off)[keep])
 Step._masked = _masked
 
 # %% ../../nbs/1_nki/12_execute.ipynb #c957d13d
