@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
            'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'counting',
-           'allocations', 'operands', 'attributes', 'bounds', 'indices', 'check', 'assert_ok']
+           'masks', 'allocations', 'operands', 'attributes', 'bounds', 'indices', 'check', 'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import numpy as np
 from ..errors import KernelError
 from .dtypes import NUMPY, is_float, itemsize
 from .instructions import ACT, ALU, BITWISE, REDUCE, row_of
 from .machine import get_chip
+from .mask import not_modelled
 from .program import Access, Program
 
 # %% ../../nbs/1_nki/11_check.ipynb #1dfb5d30
@@ -27,10 +28,11 @@ class Diagnostic:
     limit: object = None
     value: object = None
     hint: str = ''
+    kind: str = 'limit'
 
     def error(self):
         "The same as a `KernelError`."
-        return KernelError(self.message, kind='limit', line=self.line or None, instruction=self.instruction or None, operand=self.operand or None,
+        return KernelError(self.message, kind=self.kind, line=self.line or None, instruction=self.instruction or None, operand=self.operand or None,
                            limit=self.limit, value=self.value, hint=self.hint or None)
 
     def __str__(self): return str(self.error())
@@ -191,7 +193,12 @@ def counting(s):
     if s.o.op == 'range_select' and s.chip.generation < 3:
         yield s.broken(f'range_select does not exist on {s.chip.name}', '', 'trn2 and later', s.chip.name, 'Use affine_select, or nl.where.')
 
-RULES = [searching, counting, partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum]
+def masks(s):
+    "A mask where half of the work would be a wrong number."
+    if s.o.mask and (why := not_modelled(s.o)):
+        yield replace(s.broken(f'this mask of {s.o.op} is not modelled: {why}', hint='Slice the operands instead of masking.'), kind='unsupported')
+
+RULES = [masks, searching, counting, partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum]
 
 # %% ../../nbs/1_nki/11_check.ipynb #6d47f49b
 MEMORY_LIMIT = 16 * 2**30       # bytes of simulated tensors, ours and not the chip's

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from ..errors import KernelError, UsageError
 from .dtypes import is_float, numpy_of
 from .instructions import BITWISE, REDUCE, affine_values, row_of, row_reduction
+from .mask import box_of, boxes, guide, moved
 from .program import Access, Loop
 
 # %% ../../nbs/1_nki/12_execute.ipynb #d8d6a581
@@ -132,24 +133,6 @@ def _written(self, off, only=None):
     return (self.k, tile) in self.memory.parts and bool(self._bits(off, tile)[1].all())
 View.mark, View.holds, View.written = _mark, _holds, _written
 
-# %% ../../nbs/1_nki/12_execute.ipynb #55e846c4
-def _box(mask, shape, env):
-    "Ranges per axis from the conditions on one axis each, and the bits of the rest (or None)."
-    ranges, rest = [[0, n] for n in shape], []
-    for offset, axes in mask:
-        base = offset(env)
-        if not axes and base < 0: return None, None
-        if len(axes) == 1:
-            (k, c), = axes
-            r = ranges[k]
-            if c > 0: r[0] = max(r[0], -(base // c))        # k >= ceil(-base / c)
-            else: r[1] = min(r[1], base // -c + 1)
-        elif axes: rest.append((base, axes))
-    if any(a >= b for a, b in ranges): return None, None
-    if not rest: return tuple(slice(a, b) for a, b in ranges), None
-    value = lambda base, axes: base + sum(c * np.arange(shape[k]).reshape(-1, *[1] * (-k - 1)) for k, c in axes)
-    return tuple(slice(a, b) for a, b in ranges), np.logical_and.reduce(np.broadcast_arrays(*[value(*r) >= 0 for r in rest]))
-
 # %% ../../nbs/1_nki/12_execute.ipynb #8899d2e1
 def _engine_value(x):
     "What an engine computes with: fp32, also for integers."
@@ -264,7 +247,7 @@ def _gather(self, env):
     (to, ok1), (fro, ok2) = self._through(dst, env), self._through(src, env)
     fine = (ok1.reshape(-1) & ok2.reshape(-1))
     if self.o.mask:
-        box, bits = _box(self.o.mask, dst.shape, env)
+        box, bits = box_of(self.o.mask, dst.shape, env)
         inside = np.zeros(dst.shape, bool)
         if box is not None: inside[box] = True if bits is None else bits
         fine &= inside.reshape(-1)
@@ -286,32 +269,21 @@ def _mark_places(view, to):
     _filled(memory, k, 0, bits)
 
 # %% ../../nbs/1_nki/12_execute.ipynb #2b7f8adc
-def _narrow(view, box, shape):
-    "The box for an operand: the instruction's slices on the axes they share, all of the others."
-    if len(view.shape) != len(box): return tuple(slice(0, n) for n in view.shape)
-    return tuple(b if n == m else slice(0, n) for b, n, m in zip(box, view.shape, shape))
-
-def _matmul_boxes(self, k, n):
-    "Axis 0 of a matmul's mask is the contraction, axis 1 the columns."
-    m = slice(0, self.views['stationary'].shape[1])
-    return (m, n), {'stationary': (k, m), 'moving': (k, n)}
-
 def _masked(self, env, places, reads, attrs):
     "Run on the box where the mask can hold; where a bit says no, keep what was there."
-    guide = self.views['moving'] if self.o.op == 'nc_matmul' else places[0][0]
-    box, bits = _box(self.o.mask, guide.shape, env)
+    shape = guide(self.o).shape
+    box, bits = box_of(self.o.mask, shape, env)
     if box is None: return
-    out, boxes = box, {k: _narrow(v, box, guide.shape) for k, (v, _) in reads.items()}
-    if self.o.op == 'nc_matmul': out, boxes = _matmul_boxes(self, *box)
-    inside = [v.within(off, out if v is places[0][0] else _narrow(v, box, guide.shape)) for v, off in places]
+    narrowed, attrs = boxes(self.o, box), moved(self.o, box) if 'pattern' in attrs else attrs
+    inside = [v.within(off, narrowed[k]) for k, (v, off) in zip(self.outs, places)]
     arrays = [v.array(off) for v, off in inside]
     results = arrays if bits is None else [a.copy() for a in arrays]
-    narrowed = {k: v.within(off, boxes[k]) for k, (v, off) in reads.items()}
-    keep = None if bits is None else np.broadcast_to(bits, guide.shape)[box]
-    for k, (v, off) in narrowed.items():
+    reads = {k: v.within(off, narrowed[k]) for k, (v, off) in reads.items()}
+    keep = None if bits is None else np.broadcast_to(bits, shape)[box]
+    for k, (v, off) in reads.items():
         if not v.written(off, keep if keep is not None and v.shape == keep.shape else None): _unwritten(self.o, k, v)
     marks = [i if p[0].tensor.buffer == 'hbm' else p for i, p in zip(inside, places) if bits is None or p[0].tensor.buffer != 'hbm']
-    self._compute(results, {k: v.array(off) for k, (v, off) in narrowed.items()}, attrs, marks)
+    self._compute(results, {k: v.array(off) for k, (v, off) in reads.items()}, attrs, marks)
     if bits is None: return
     for a, r in zip(arrays, results): np.copyto(a, r, where=keep)
     for v, off in inside:

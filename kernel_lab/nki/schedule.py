@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 import numpy as np
 from ..errors import KernelError
 from .dtypes import itemsize
-from .execute import _box
+from .mask import box_of, guide
 from .instructions import Work, row_of, table_set
 from .machine import Chip, ENGINES, get_chip
 from .program import Access, Loop, Program, instruction_text
@@ -170,7 +170,7 @@ class Stream:
 
     def _issue(self, plan, env):
         plan.turn += 1
-        if plan.o.mask and _box(plan.o.mask, (plan.reads[1] if plan.o.op == 'nc_matmul' else plan.writes[0]).access.shape, env)[0] is None: return
+        if plan.o.mask and box_of(plan.o.mask, guide(plan.o).shape, env)[0] is None: return
         reads = [self._use(s, env) for s in plan.reads if s.tracked]
         mine = {id(v) for v, _ in reads}
         again = lambda s: self.renames and s.whole and not plan.update and not plan.o.mask and s.buffer != 'hbm'

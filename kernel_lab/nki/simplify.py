@@ -8,7 +8,7 @@ __all__ = ['Code', 'contract', 'peel', 'settle']
 # %% ../../nbs/1_nki/12c_simplify.ipynb #621f444c
 from dataclasses import replace
 from .affine import Affine
-from .execute import _narrow
+from .mask import boxes, guide, moved
 from .layout import Place, access_of, apart, place, steps_of
 from .program import Access, Loop, accesses
 
@@ -105,7 +105,7 @@ def _lowest(condition, shape, trips, skip=None):
     kept = Affine(offset.const, tuple((v, c) for v, c in offset.terms if v != skip))
     return kept.bounds(trips)[0] + sum(min(0, c * (shape[k] - 1)) for k, c in axes)
 
-def _guide(o): return (o.ins['moving'] if o.op == 'nc_matmul' else next(iter(o.outs.values()))).shape
+def _guide(o): return guide(o).shape
 
 def _whole_until(o, v, trips):
     "The first iteration of `v` in which this instruction's mask may cut something off; the number of trips where there is none."
@@ -219,16 +219,13 @@ def _settled(o, trips):
     if not left or any(a.index for a in accesses(o)): return o, ()
     box = _box_now(o)
     if box is None: return None, ()
-    return (o, ()) if box is False else (_narrowed(o, box, shape), tuple(o.outs.values()))
+    return (o, ()) if box is False else (_narrowed(o, box), tuple(o.outs.values()))
 
-def _narrowed(o, box, shape):
+def _narrowed(o, box):
     "The instruction on the part that its mask leaves."
-    boxes = {k: _narrow(a, box, shape) for k, a in (*o.ins.items(), *o.outs.items()) if isinstance(a, Access)}
-    if o.op == 'nc_matmul':
-        m = slice(0, o.ins['stationary'].shape[1])
-        boxes = {'stationary': (box[0], m), 'moving': box, 'dst': (m, *box[1:])}
-    cut = lambda side: {k: _cut(a, boxes[k]) if isinstance(a, Access) else a for k, a in side.items()}
-    return replace(o, ins=cut(o.ins), outs=cut(o.outs), mask=())
+    each = boxes(o, box)
+    cut = lambda side: {k: _cut(a, each[k]) if isinstance(a, Access) else a for k, a in side.items()}
+    return replace(o, ins=cut(o.ins), outs=cut(o.outs), attrs=moved(o, box), mask=())
 
 def settle(code):
     "Resolve masks; note what a narrowed instruction counts as having written, on chip."
