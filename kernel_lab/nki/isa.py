@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['max8', 'nc_find_index8', 'bn_stats', 'bn_aggr', 'nc_n_gather', 'sequence_bounds', 'dropout', 'ACCEPTED', 'NOT_YET',
-           'recording', 'recorder', 'op_name', 'operand', 'tile', 'engine', 'reduce_cmd', 'dge_mode', 'oob_mode',
-           'matmul_perf_mode', 'nc_version', 'get_nc_version', 'dma_copy', 'tensor_copy', 'memset', 'iota',
+           'recording', 'recorder', 'op_name', 'operand', 'axes_of', 'tile', 'engine', 'reduce_cmd', 'dge_mode',
+           'oob_mode', 'matmul_perf_mode', 'nc_version', 'get_nc_version', 'dma_copy', 'tensor_copy', 'memset', 'iota',
            'affine_select', 'nc_matmul', 'nc_transpose', 'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor',
            'reciprocal', 'activation', 'activation_reduce', 'tensor_reduce', 'tensor_tensor_scan',
            'tensor_scalar_reduce', 'select_reduce', 'range_select', 'tensor_copy_predicated',
@@ -53,6 +53,13 @@ def operand(x, name):
     if x is None or isinstance(x, Tile): return x
     if isinstance(x, (int, float, np.number, np.bool_)): return float(x)
     raise KernelError(f'operand {name} is a {type(x).__name__}, not a tile or a number', line=kernel_line(), operand=name)
+
+def axes_of(axis, ndim):
+    "The axes that `axis` (a number or several) names, counted from the front and in order; an error for one that a tile of `ndim` axes has not."
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    bad = [a for a in axes if not hasattr(a, '__index__') or not -ndim <= a < ndim]
+    if bad or not axes: raise KernelError(f'axis {axis} is none of the {ndim} axes of the tile', kind='shape', line=kernel_line(), limit=f'0..{ndim - 1}', value=axis)
+    return sorted({int(a) % ndim for a in axes})
 
 def tile(x, name):
     "A tile, or an error that says what was given."
@@ -173,7 +180,7 @@ def activation_reduce(dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0
 
 def tensor_reduce(dst, op, data, axis, negate=False, keepdims=False, *, mask=None, **kw):
     "dst = data reduced with op over trailing free axes; negate flips the sign."
-    axes = sorted(a % data.ndim for a in ([axis] if isinstance(axis, int) else axis))
+    axes = axes_of(axis, data.ndim)
     at = {'op': op_name(op, REDUCE, 'a reduction'), 'axis': axes, 'negate': bool(negate), 'keepdims': bool(keepdims)}
     return emit('tensor_reduce', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, at, 'Vector', mask)
 

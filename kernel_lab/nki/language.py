@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import KernelError
 from . import isa
 from .dtypes import NUMPY, dtype_name, promote
-from .isa import _ACTIVE, missing, op_name, operand, recorder
+from .isa import _ACTIVE, axes_of, missing, op_name, operand, recorder
 from .machine import get_chip
 from .loops import each_block, language_loop
 from .tensor import Tile, _broadcast_to, ds, emit, kernel_line
@@ -175,7 +175,7 @@ Tile.astype = lambda self, dtype: copy(self, dtype=dtype)
 
 # %% ../../nbs/1_nki/07_language.ipynb #b2026a81
 def _reduction(op, x, axis, dtype=None, mask=None, keepdims=False):
-    axes = sorted(a % x.ndim for a in ([axis] if isinstance(axis, int) else axis))
+    axes = axes_of(axis, x.ndim)
     if 0 in axes: raise KernelError('a reduction cannot run over partitions', kind='limit', line=kernel_line(), hint='Transpose first, or multiply by a vector of ones on Tensor.')
     rest = tuple(1 if k in axes else n for k, n in enumerate(x.shape)) if keepdims else tuple(n for k, n in enumerate(x.shape) if k not in axes)
     shape = rest if len(rest) > 1 else (*rest, 1)
@@ -187,7 +187,7 @@ def min(x, axis, dtype=None, *, mask=None, keepdims=False, **kw): return _reduct
 def prod(x, axis, dtype=None, *, mask=None, keepdims=False, **kw): return _reduction('multiply', x, axis, dtype, mask, keepdims)
 def mean(x, axis, dtype=None, *, mask=None, keepdims=False, **kw):
     "The mean over trailing free axes: a sum and a multiplication."
-    n = np.prod([x.shape[a] for a in ([axis] if isinstance(axis, int) else axis)])
+    n = np.prod([x.shape[a] for a in axes_of(axis, x.ndim)])
     return _scalar('multiply', _reduction('add', x, axis, dtype, mask, keepdims), 1.0 / n, False, dtype, mask)
 
 def where(condition, x, y, dtype=None, *, mask=None, **kw):

@@ -65,7 +65,8 @@ class Recorder:
 
     def tensor(self, shape, dtype, buffer='sbuf', **kw):
         "Declare a tensor here, and return a `Tile` of all of it."
-        shape = tuple(int(n) for n in shape)
+        if any(not hasattr(n, '__index__') for n in shape): raise KernelError(f'a shape has whole numbers, not {shape}', line=kernel_line(), kind='shape', hint='Divide with //.')
+        shape = tuple(int(n.__index__()) for n in shape)
         if math.prod(shape) > MOST: raise KernelError(f'a tensor of shape {shape} is too large', line=kernel_line(), kind='limit', limit=f'{MOST:,} elements', value=f'{math.prod(shape):,}')
         if not shape or any(n < 1 for n in shape): raise KernelError(f'a tensor cannot have the shape {shape}', line=kernel_line(), kind='shape')
         kw = {'name': f't{len(self.tensors)}', 'line': kernel_line(), 'scope': self.scope, **{k: v for k, v in kw.items() if v is not None and v != ''}}

@@ -182,6 +182,10 @@ def _returned(rec, out):
                                                 hint='Store it to a tensor made with buffer=nl.shared_hbm and return that.')
     return outs
 
+def _ends(func, first):
+    "The first line of a function, or the last one, where it returns."
+    return func.__code__.co_firstlineno if first else max(line for *_, line in func.__code__.co_lines() if line)
+
 def _once(func, args, kwargs, chip, dialect, grid, unroll):
     "Trace with a given set of loops unrolled."
     rec = Recorder(chip, dialect, unroll)
@@ -193,11 +197,11 @@ def _once(func, args, kwargs, chip, dialect, grid, unroll):
         return finish(rec, func.__name__, _returned(rec, out), source_of(func)), ()
     except Unroll as u: return None, [rec.keys[v] for v in u.loops if v in rec.keys]
     except KernelError as e:
-        e.line = e.line or _last_line(e, file)
+        e.line = e.line or _last_line(e, file) or _ends(func, e.kind == 'entry')
         raise
     except RecursionError as e: raise KernelError('the kernel recurses without end', kind='trace', line=_last_line(e, file)) from None
     except MemoryError: raise
-    except Exception as e: raise KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, file)) from e
+    except (Exception, SystemExit) as e: raise KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, file)) from e
 
 # %% ../../nbs/1_nki/10_trace.ipynb #a8b72ab9
 def source_of(func):
@@ -231,7 +235,7 @@ def load_source(source, entry=None):
     except KernelError as e:
         e.line = e.line or _last_line(e, KERNEL_FILE)
         raise
-    except Exception as e: raise KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, KERNEL_FILE)) from e
+    except (Exception, SystemExit) as e: raise KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, KERNEL_FILE)) from e
     return _entry(namespace, entry)
 
 def _entry(namespace, entry):

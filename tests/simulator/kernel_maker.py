@@ -347,6 +347,7 @@ class Recipe:
     outputs: list
     body: list
     seed: int = 0
+    tile: New | None = None     # the loaded tile, there for mistakes to be made with
 
     def arrays(self):
         rng = np.random.default_rng(self.seed)
@@ -594,8 +595,173 @@ class Maker:
         body = [load, *self.statements(tiles, 6)]
         final = self.draw(st.sampled_from(self.readable(tiles, (self.p, self.f))))
         body.append(Op("store", place("out", form), {"src": self.whole(final) if not mask else Ref(final.name, tuple((Lin(), k, 1) for k in final.shape), "arange")}, {}, mask))
-        return Recipe(self.dialect, inputs, ["out"], [*head, For(i, n, kinds[0], [For(j, m, kinds[1], body)])], self.draw(st.integers(0, 3)))
+        return Recipe(self.dialect, inputs, ["out"], [*head, For(i, n, kinds[0], [For(j, m, kinds[1], body)])], self.draw(st.integers(0, 3)), t)
 
 
 @st.composite
 def recipes(draw): return Maker(draw).recipe()
+
+
+# --- mistakes: lines that no kernel may hold; {t} is a tile of {p} partitions and {f} columns ---
+
+BOTH = """
+w = nl.ndarray((129, 2), dtype=nl.float32, buffer=nl.sbuf); w[...] = 0.0
+w = nl.ndarray(({p}, 513), dtype=nl.float32, buffer=nl.psum); w[...] = 0.0
+w = nl.ndarray(({p}, 100000), dtype=nl.float32, buffer=nl.sbuf); w[...] = 0.0
+{t}[0:{p}, 0:{f} + 1] = 0.0
+{t}[{p}:{p} + 1, 0:{f}] = 0.0
+{t}[-{p} - 1:{p}, 0:{f}] = 0.0
+{t}[0:{p}, 0:0] = 0.0
+{t}[0:{p}, 0:{f}] = 'one'
+{t}[0:{p}, 0:{f}] = None
+{t}[0:{p}, 0:{f}, 0:1]
+{t}[0.5]
+{t}['a']
+{t}[None, None, None, None]
+w = nl.ndarray((4, 4), dtype='float99')
+w = nl.ndarray((4, 4), dtype=np.float64)
+w = nl.ndarray((4, 4), dtype=None)
+w = nl.ndarray((0, 4), dtype=nl.float32)
+w = nl.ndarray((-1, 4), dtype=nl.float32)
+w = nl.ndarray(('a', 4), dtype=nl.float32)
+w = nl.ndarray(None, dtype=nl.float32)
+w = nl.ndarray((), dtype=nl.float32)
+w = nl.ndarray((4, 2.5), dtype=nl.float32)
+w = nl.ndarray((4, 4), dtype=nl.float32, buffer='nowhere')
+w = nl.ndarray((2 ** 40, 2 ** 40), dtype=nl.float32, buffer=nl.shared_hbm)
+nisa.frobnicate({t})
+nl.frobnicate({t})
+if {t}: pass
+for r in {t}: pass
+{t} + 'a'
+{t} @ {t}
+np.exp({t})
+np.asarray({t}) + 1
+1 / 0
+undefined_name
+raise ValueError('no')
+assert False
+len(5)
+float({t})
+int({t})
+range({t})
+{t}.no_such()
+nl.add({t}, None)
+nl.add({t}, 'a')
+nl.add(1.0, 2.0)
+nl.exp(1.0)
+nl.add({t}, {t}, colour=3)
+nl.add({t}, nl.ndarray(({p}, {f} + 1), dtype=nl.float32))
+nl.sum({t}, axis=0)
+nl.sum({t}, axis=7)
+nl.sum({t}, axis='x')
+nl.sum({t}, axis=None)
+nl.matmul({t}, None)
+nl.transpose(3)
+nl.where({t}, None, {t})
+nl.load(None)
+nl.load('x')
+nl.store(out, 3.0)
+nl.zeros(({p}, 2), dtype=nl.float32, buffer=3)
+{t}.reshape((7, 7, 7))
+{t}.reshape('a')
+{t}.broadcast_to((3, 3, 3))
+for k in nl.affine_range(2.5): pass
+for k in nl.affine_range('a'): pass
+for k in nl.sequential_range(None): pass
+for k in nl.affine_range({t}): pass
+(lambda f: f(f))(lambda f: f(f))
+raise SystemExit(3)
+raise StopIteration
+raise KeyError
+"""
+CURRENT = """
+nisa.memset(dst={t}, value='one')
+nisa.memset(dst={t}, value=None)
+nisa.memset(dst={t})
+nisa.memset({t}, 0.0, colour=3)
+nisa.memset(None, 0.0)
+nisa.tensor_copy(dst={t}, src=x)
+nisa.tensor_copy(dst={t}, src=nl.ndarray(({p}, {f} + 1), dtype=nl.float32))
+nisa.dma_copy(dst={t}, src=7.0)
+nisa.dma_copy(dst=nl.ndarray(({p}, {f}), dtype=nl.float32, buffer=nl.psum), src={t})
+nisa.tensor_tensor(dst={t}, data1={t}, data2={t}, op='frobnicate')
+nisa.tensor_tensor(dst={t}, data1={t}, data2={t}, op=None)
+nisa.tensor_tensor(dst={t}, data1={t}, data2={t})
+nisa.tensor_tensor(dst={t}, data1={t}, data2=1.0, op=nl.add)
+nisa.tensor_scalar(dst={t}, data={t}, op0=nl.add, operand0='1')
+nisa.tensor_scalar(dst={t}, data={t}, op0=nl.add, operand0=None)
+nisa.tensor_scalar(dst={t}, data={t}, op0=nl.add, operand0=[1.0])
+nisa.activation(dst={t}, op=nl.nonsense, data={t})
+nisa.activation(dst={t}, op=None, data={t})
+nisa.activation(dst={t}, op=nl.add, data={t})
+nisa.activation(dst={t}, op=nl.exp, data={t}, scale='big')
+nisa.activation(dst={t}, op=nl.exp, data={t}, bias={t}[0:{p}, 0:{f}].reshape(({p}, 1, {f})), reduce_res={t})
+nisa.nc_matmul(dst={t}, stationary={t}, moving={t})
+nisa.nc_matmul(dst=nl.ndarray(({f} + 1, {f}), dtype=nl.float32, buffer=nl.psum), stationary={t}, moving={t})
+nisa.nc_matmul(dst=nl.ndarray(({f}, {f}), dtype=nl.float32, buffer=nl.psum), stationary={t}, moving=x)
+nisa.nc_transpose(dst=nl.ndarray(({p}, {f} + 1), dtype=nl.float32, buffer=nl.psum), data={t})
+nisa.nc_transpose(dst={t}, data='x')
+nisa.tensor_reduce(dst={t}, op=nl.add, data={t}, axis=0)
+nisa.tensor_reduce(dst={t}, op=nl.add, data={t}, axis=5)
+nisa.tensor_reduce(dst={t}, op=nl.add, data={t}, axis='x')
+nisa.tensor_reduce(dst={t}, op=nl.exp, data={t}, axis=1)
+nisa.iota(dst={t}, pattern=3, offset=0)
+nisa.iota(dst={t}, pattern=[[1, {f} + 1]], offset=0)
+nisa.iota(dst={t}, pattern=[['a', {f}]], offset=0)
+nisa.affine_select(dst={t}, pattern=[[1, {f}]], offset=0, channel_multiplier=1, on_true_tile=None, on_false_value=0.0)
+nisa.affine_select(dst={t}, pattern=[[1, {f}]], offset=0, channel_multiplier=1, on_true_tile={t}, on_false_value=0.0, cmp_op='why')
+nisa.select_reduce(dst={t}, predicate=1, on_true={t}, on_false=0.0)
+nisa.reciprocal(dst={t}, data=2.0)
+nisa.memset(dst={t}, value=0.0, engine='warp')
+"""
+EARLIER = """
+nl.load(x[nl.arange({p})[:, None], 10000 + nl.arange({f})[None, :]])
+nl.load({t}, mask=3)
+nl.load(x, mask='rows')
+nl.store({t}, None)
+nl.store(None, {t})
+nl.arange('a')
+nl.arange(3)[0]
+nl.mgrid[0:'a', 0:3]
+nisa.nc_matmul({t}, x)
+nisa.nc_matmul({t}, 1.0)
+nisa.activation(op=np.exp, data=x)
+nisa.activation(op=np.frobnicate, data={t})
+nisa.activation(op='frobnicate', data={t})
+nisa.tensor_tensor({t}, {t}, op='frobnicate')
+nisa.tensor_tensor({t}, None, op=np.add)
+nisa.tensor_scalar({t}, op0=np.add)
+nisa.tensor_scalar({t}, op0=np.add, operand0='a')
+nisa.tensor_reduce(np.add, {t}, axis=0)
+nisa.tensor_reduce(np.add, {t}, axis=[])
+nisa.memset(({p}, {f}), 'a', dtype=nl.float32)
+nisa.memset((129, 2), 0.0, dtype=nl.float32)
+nisa.iota(3, dtype=nl.int32)
+nisa.affine_select(pred=True, on_true_tile={t}, on_false_value=0.0)
+nisa.nc_transpose({t}, engine='warp')
+nl.loop_reduce({t}, op=np.add, loop_indices=3)
+nl.shared_constant('a')
+nl.par_dim('a')
+w = nl.ndarray((2, nl.par_dim(129), 2), dtype=nl.float32); w[0] = 0.0
+w = nl.ndarray((2, nl.par_dim({p}), 2), dtype=nl.float32); w[2] = 0.0
+"""
+RETURNS = ("return", "return None", "return 'a'", "return 3.0", "return ()", "return t4", "return out, t4", "return [None]", "return out, 'a'", "return kernel", "return np.zeros(3)")
+
+
+def lines_of(text): return [line for line in text.splitlines() if line]
+
+
+@st.composite
+def mistakes(draw):
+    "(text of a kernel that holds one mistake, the line of the mistake or None where only a line is asked for)."
+    recipe = draw(recipes())
+    lines = render(recipe).rstrip().splitlines()
+    if draw(st.integers(0, 9)) == 0:
+        lines[-1] = "    " + draw(st.sampled_from(RETURNS))
+        return recipe, "\n".join(lines) + "\n", None
+    bad = draw(st.sampled_from(lines_of(BOTH) + lines_of(CURRENT if recipe.dialect == "nki" else EARLIER)))
+    at = next(k for k in range(len(lines) - 1, 0, -1) if f"{recipe.tile.name} = " in lines[k] or f"dst={recipe.tile.name}, src=x" in lines[k]) + 1
+    pad = lines[at][:len(lines[at]) - len(lines[at].lstrip())]
+    lines.insert(at, pad + bad.replace("{t}", recipe.tile.name).replace("{p}", str(recipe.tile.shape[0])).replace("{f}", str(recipe.tile.shape[1])))
+    return recipe, "\n".join(lines) + "\n", at + 1
