@@ -292,7 +292,8 @@ def _earlier(s):
     if s.op == "store": return f"nl.store({s.dst}, value={i['src']}" + (f", mask={s.mask})" if s.mask else ")")
     mask = f", mask={s.mask}" if s.mask else ""
     shape = s.dst.shape
-    grid = " + ".join([f"{c} * nl.arange({n})[{', '.join(':' if a == k else 'None' for k in range(len(shape)))}]" for a, (c, n) in enumerate(zip(at.get("steps", ()), shape))] + [str(at.get("offset"))])
+    axis = lambda a: ", ".join(":" if a == k else "None" for k in range(len(shape)))
+    grid = " + ".join([*(f"{c} * nl.arange({n})[{axis(a)}]" for a, (c, n) in enumerate(zip(at.get("steps", ()), shape))), str(at.get("offset"))])
     extra = "".join(f", op{k}=np.{at['op' + k]}, operand{k}={i['operand' + k]}, reverse{k}={at.get('reverse' + k, False)}" for k in "01" if "op" + k in at)
     text = {"load": lambda: f"nl.load({i['src']}{kind}{mask})", "copy": lambda: f"nisa.tensor_copy({i['src']}{kind}{mask})",
             "memset": lambda: f"nisa.memset({tuple(shape)}, {at['value']}{kind})",
