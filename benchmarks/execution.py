@@ -3,8 +3,10 @@
     NKIBENCH=checkout/of/NKIBench python benchmarks/execution.py [kernel …]
 
 Each kernel runs in a process of its own, at full shape: trace, execute, reference, execute, reference; the better of each pair counts.
-The last column is the most memory that the execution held beyond inputs and outputs."""
+An execution includes its planning, which a second execution of the same program would not repeat. The last column is the most memory that the
+execution held beyond inputs and outputs."""
 import importlib.util, os, resource, subprocess, sys, time
+from dataclasses import replace
 from pathlib import Path
 import numpy as np
 from kernel_lab.nki import assert_ok, execute, installed, trace
@@ -43,7 +45,8 @@ def one(path):
     out, first = timed(lambda: execute(program, *arrays))
     held = (resident(peak=True) - before - sum(o.nbytes for o in out)) / 2**20
     want, second = timed(lambda: reference.forward(*inputs))
-    executing = min(first, timed(lambda: execute(program, *arrays))[1])
+    again = replace(program)                                # a program that nobody has planned yet
+    executing = min(first, timed(lambda: execute(again, *arrays))[1])
     plain = min(second, timed(lambda: reference.forward(*inputs))[1])
     got = reference.transform_nki_outputs(out if len(out) > 1 else out[0], want)
     pairs = zip(got, want) if isinstance(want, tuple) else [(got[0] if isinstance(got, (tuple, list)) else got, want)]

@@ -37,6 +37,7 @@ class Unroll(BaseException):
 # %% ../../nbs/1_nki/02_affine.ipynb #23196f78
 def _merge(a, b, sign=1):
     "The sum of two coefficient dicts, without zeros."
+    if not b: return a
     res = dict(a)
     for k, v in b.items(): res[k] = res.get(k, 0) + sign * v
     return {k: v for k, v in res.items() if v}
@@ -84,13 +85,21 @@ def _broadcast(s, t):
             raise KernelError(f'index arrays of shapes {s} and {t} do not broadcast', hint='Give each its own axis: nl.arange(n)[:, None], nl.arange(m)[None, :].')
     return tuple(max(x, y) for x, y in zip(s, t))
 
+def _moved(a, n):
+    "a + n for a plain number n."
+    return a if not n else Index(a.const + n, a.loops, a.axes, a.shape, a.trips)
+
 def _add(a, b, sign=1):
-    "a + sign·b for two `Index`es."
+    "a + sign·b for two `Index`es; numbers and equal shapes, the most frequent, without detours."
+    if not (b.loops or b.shape): return _moved(a, sign * b.const)
+    if sign == 1 and not (a.loops or a.shape): return _moved(b, a.const)
     n = max(a.ndim, b.ndim)
     a, b = _padded(a, n), _padded(b, n)
-    return Index(a.const + sign * b.const, _merge(a.loops, b.loops, sign), _merge(a.axes, b.axes, sign), _broadcast(a.shape, b.shape), {**a.trips, **b.trips})
+    shape = a.shape if a.shape == b.shape else _broadcast(a.shape, b.shape)
+    return Index(a.const + sign * b.const, _merge(a.loops, b.loops, sign), _merge(a.axes, b.axes, sign), shape, {**a.trips, **b.trips} if b.trips else a.trips)
 
 def _scaled(a, k):
+    if k == 1: return a
     return Index(a.const * k, {v: c * k for v, c in a.loops.items() if k}, {x: c * k for x, c in a.axes.items() if k}, a.shape, a.trips)
 
 # %% ../../nbs/1_nki/02_affine.ipynb #db901893

@@ -74,8 +74,9 @@ def _load(code, n, untouched):
     "Let the readers of copy `n`'s tile read its source; True where that was possible."
     o = code.ops[n]
     tile, memory = o.outs['dst'], o.ins['src']
-    t, found = code.tensors[tile.tensor], code.places(tile.tensor)
+    t = code.tensors[tile.tensor]
     if t.role != 'scratch' or tile.tensor in code.program.output_ids or memory.tensor not in untouched: return False
+    found = code.places(tile.tensor)
     readers = [f for f in found if f[1] == 'ins']
     if len(found) != len(readers) + 1 or any(f[0] <= n or _keeps(code, f[0]) for f in readers): return False
     if any(len(code.common([n, f[0]])) > len(t.scope) for f in readers): return False
@@ -106,9 +107,9 @@ def _store(code, n):
     o = code.ops[n]
     memory, tile = o.outs['dst'], o.ins['src']
     t = code.tensors[tile.tensor]
+    if t.role != 'scratch' or tile.tensor in code.program.output_ids or code.tensors[memory.tensor].role == 'input': return False
     if any(m != n for m in code.writers(memory.tensor)): return False
     found, target = code.places(tile.tensor), code.places(memory.tensor)
-    if t.role != 'scratch' or tile.tensor in code.program.output_ids or code.tensors[memory.tensor].role == 'input': return False
     writers = [f for f in found if f[1] == 'outs']
     if len(found) != len(writers) + 1 or any(f[0] >= n or _keeps(code, f[0]) or not _settled_writer(code.ops[f[0]]) for f in writers): return False
     if any(f[1] != 'outs' and f[0] <= n for f in target): return False

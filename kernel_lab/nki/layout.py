@@ -7,11 +7,13 @@ __all__ = ['steps_of', 'split', 'Place', 'place', 'access_of', 'agreed', 'apart'
 
 # %% ../../nbs/1_nki/12b_layout.ipynb #eafa53e4
 from dataclasses import dataclass
+from functools import cache
 import math
 from .program import Access
 from .affine import Affine
 
 # %% ../../nbs/1_nki/12b_layout.ipynb #34d5cc5d
+@cache
 def steps_of(shape):
     "Elements from one index to the next in each dimension."
     return tuple(math.prod(shape[k + 1:]) for k in range(len(shape)))

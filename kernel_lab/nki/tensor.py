@@ -86,8 +86,9 @@ class Tile:
     def of(cls, rec, k):
         "The whole of tensor number `k`."
         t = rec.tensors[k]
-        steps = np.cumprod([1, *t.shape[:0:-1]], dtype=object)[::-1]
-        return cls(rec, k, Index(), zip(map(int, steps), t.shape), None if t.buffer == 'hbm' else t.par)
+        ap, step = [], 1
+        for n in reversed(t.shape): ap, step = [(step, n), *ap], step * n
+        return cls(rec, k, Index(), ap, None if t.buffer == 'hbm' else t.par)
 
     info = property(lambda self: self.rec.tensors[self.tensor])
     shape = property(lambda self: tuple(n for _, n in self.ap))
