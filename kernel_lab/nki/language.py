@@ -110,7 +110,9 @@ def store(dst, value, *, mask=None, **kw):
     isa.dma_copy(dst, value, mask=mask)
 
 # %% ../../nbs/1_nki/07_language.ipynb #bf9c829a
-def _column(x, other): return x.shape[1:] == (1,) * (x.ndim - 1) and other.shape[1:] != x.shape[1:]
+def _column(x, other):
+    "Whether x is a column that an instruction takes as it is: one fp32 number a partition, where the other tile is wider."
+    return x.shape[1:] == (1,) * (x.ndim - 1) and other.shape[1:] != x.shape[1:] and x.info.dtype == 'float32'
 
 def _shape(a, b):
     "The common shape of two tiles of one rank."

@@ -12,7 +12,7 @@ import html
 import numpy as np
 from ..errors import KernelError, UsageError
 from .execute import Step, _issue, _load, matched
-from .mask import box_of
+from .mask import box_of, boxes, guide
 from .program import Loop, accesses, instruction_text
 
 # %% ../../nbs/1_nki/12g_stepper.ipynb #25c79357
@@ -242,10 +242,11 @@ def _touches(self, position, k, element, outs):
 def _unmasked(o, view, element, env):
     "Whether a mask lets an instruction touch an element of its destination."
     if not o.mask or view.access is not next(iter(o.outs.values())): return True
-    box, bits = box_of(o.mask, view.shape, env)
+    box, bits = box_of(o.mask, guide(o).shape, env)
     if box is None: return False
+    bits, box = None if bits is None else np.broadcast_to(bits, guide(o).shape)[box], boxes(o, box)[next(iter(o.outs))]
     offsets = view.at(env) + sum((np.arange(n) * s).reshape(-1, *[1] * (len(view.shape) - 1 - j)) for j, (s, n) in enumerate(view.access.ap))
-    return bool(((offsets[box] == element) if bits is None else (offsets[box] == element) & np.broadcast_to(bits, view.shape)[box]).any())
+    return bool(((offsets[box] == element) if bits is None else (offsets[box] == element) & bits).any())
 
 def _element(self, name, index):
     k = _tensor(self, name)

@@ -194,12 +194,12 @@ class Oracle:
         if mask is None: home[key], self.errors[dst.name][key], self.written[dst.name][key] = stored, e, True; return
         key = tuple(k[mask] for k in key)
         home[key], self.errors[dst.name][key], self.written[dst.name][key] = stored[mask], e[mask], True
-        if self.info[dst.name].where != "hbm":      # a masked write on chip counts as a write of all of the tile: the rest is undefined, not unwritten
+        if self.info[dst.name].where not in ("hbm", "scratch"):      # a masked write on chip counts as a write of all of the tile: the rest is undefined, not unwritten
             self.written[dst.name][...] = True
 
     def op(self, s, env):
         mask = None if s.mask is None else s.mask.bits(env)
-        if mask is not None and not mask.any():
+        if (mask is not None and not mask.any()) or ("left" in s.at and not s.at["left"].bits(env).any()):
             if isinstance(s.dst, New): self.new(s.dst)
             return
         ins = {k: self.read(x, env, mask) for k, x in s.ins.items() if x is not None}
@@ -237,6 +237,9 @@ class Oracle:
 
     def do_reduce(self, ins, at, s, env):
         (x, e), axis = ins["data"], tuple(at["axis"])
+        if "left" in at:        # a mask on the reduced axis
+            keep = at["left"].bits(env)[0]
+            x, e = x[:, keep], e[:, keep]
         if at["op"] == "add": v, e = np.sum(x, axis=axis, dtype=np.float32), _sum_error(x, e, axis)
         else: v, e = (np.max if at["op"] == "maximum" else np.min)(x, axis=axis), np.max(e, axis=axis)
         return (-v if at.get("negate") else v), e
@@ -290,7 +293,7 @@ def _earlier(s):
     i, at, new = s.ins, s.at, isinstance(s.dst, New)
     kind = f", dtype=nl.{s.dst.dtype if new else at.get('dtype', 'float32')}"
     if s.op == "store": return f"nl.store({s.dst}, value={i['src']}" + (f", mask={s.mask})" if s.mask else ")")
-    mask = f", mask={s.mask}" if s.mask else ""
+    mask = f", mask={s.mask or at.get('left')}" if s.mask or "left" in at else ""
     shape = s.dst.shape
     axis = lambda a: ", ".join(":" if a == k else "None" for k in range(len(shape)))
     grid = " + ".join([*(f"{c} * nl.arange({n})[{axis(a)}]" for a, (c, n) in enumerate(zip(at.get("steps", ()), shape))), str(at.get("offset"))])
@@ -303,7 +306,7 @@ def _earlier(s):
             "scalar": lambda: f"nisa.tensor_scalar({i['data']}{extra}{kind}{mask})",
             "scalar_tensor": lambda: f"nisa.scalar_tensor_tensor(data={i['data']}, op0=np.{at['op0']}, operand0={i['operand0']}, op1=np.{at['op1']}, "
                                      f"operand1={i['operand1']}{kind}{mask})",
-            "reduce": lambda: f"nisa.tensor_reduce(np.{at['op']}, {i['data']}, axis={at['axis']}{kind}" + (", negate=True)" if at.get("negate") else ")"),
+            "reduce": lambda: f"nisa.tensor_reduce(np.{at['op']}, {i['data']}, axis={at['axis']}{kind}{mask}" + (", negate=True)" if at.get("negate") else ")"),
             "matmul": lambda: f"nisa.nc_matmul({i['stationary']}, {i['moving']})", "transpose": lambda: f"nisa.nc_transpose({i['data']}{at.get('engine', '')}{kind})",
             "iota": lambda: f"nisa.iota({grid}{kind})",
             "affine_select": lambda: f"nisa.affine_select(pred={grid} >= 0, on_true_tile={i['data']}, on_false_value={at['fill']}{kind})"}[s.op]()
@@ -311,9 +314,21 @@ def _earlier(s):
     return f"{s.dst} {'+=' if s.op == 'matmul' and at['accumulate'] else '='} {text}"
 
 
+SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "less": "<", "greater_equal": ">="}
+
+
+def _operator(s):
+    "An Op as an expression of nl, in either dialect."
+    i, at = s.ins, s.at
+    if s.op == "reduce": return f"{s.dst.name} = nl.{ {'add': 'sum', 'maximum': 'max', 'minimum': 'min'}[at['op']]}({i['data']}, axis={at['axis']})"
+    if s.op == "unary": return f"{s.dst.name} = nl.{at['func']}({i['data']})"
+    a, b = i["data1"], i["data2"]
+    return f"{s.dst.name} = {a} {SIGNS[at['op']]} {b}" if at["op"] in SIGNS and at["sign"] else f"{s.dst.name} = nl.{at['op']}({a}, {b})"
+
+
 def _declare(s, dialect):
     shape = "(" + ", ".join(f"nl.par_dim({n})" if s.blocks and k == s.blocks else str(n) for k, n in enumerate(s.shape)) + ",)"
-    where = {"hbm": "nl.shared_hbm", "sbuf": "nl.sbuf", "psum": "nl.psum"}[s.where]
+    where = {"hbm": "nl.shared_hbm", "scratch": "nl.private_hbm", "sbuf": "nl.sbuf", "psum": "nl.psum"}[s.where]
     return f"{s.name} = nl.{'zeros' if s.zeros else 'ndarray'}({shape}, dtype=nl.{s.dtype}, buffer={where})"
 
 
@@ -330,6 +345,7 @@ def render(recipe):
                 lines.append(f"{pad}for {s.var} in {s.kind}({s.count}):")
                 block(s.body, depth + 1)
             elif isinstance(s, New): lines.append(pad + _declare(s, recipe.dialect))
+            elif "sign" in s.at: lines.append(pad + _operator(s))
             elif recipe.dialect == "nki":
                 if isinstance(s.dst, New): lines.append(pad + _declare(s.dst, recipe.dialect))
                 lines.append(pad + _current(s))
@@ -551,6 +567,78 @@ class Maker:
         step = Op("copy", Ref(t.name, ((Lin(), self.p, 1), (Lin(0, ((var, 1),)), 1, 1))), {"src": self.whole(self.draw(st.sampled_from(some)))}, {"dtype": "float32"})
         return [t, For(var, count, self.pick("nl.affine_range", "nl.sequential_range", "range"), [step])]
 
+    def operator(self, tiles):
+        "nl's functions and Python's signs, with nl's own choice of dtype."
+        some = self.readable(tiles, floats=True)
+        if not some: return []
+        a = self.draw(st.sampled_from(some))
+        near = [t for t in some if len(t.shape) == len(a.shape) and t.shape[0] == a.shape[0] and all(1 in (m, n) or m == n for m, n in zip(a.shape, t.shape))]
+        b, what = self.draw(st.sampled_from(near)), self.pick("binary", "binary", "unary", "reduce")
+        at, ins, shape, dtype = {"sign": self.chance(50)}, {"data": self.whole(a)}, a.shape, a.dtype
+        if what == "binary":
+            shape, dtype = tuple(map(max, a.shape, b.shape)), a.dtype if a.dtype == b.dtype else "float32"
+            ins, at = {"data1": self.whole(a), "data2": self.whole(b)}, at | {"op": self.pick(*BINARY, "less", "greater_equal")}
+        elif what == "unary": at |= {"func": self.pick("exp", "tanh", "relu", "square", "abs")}
+        else: at, shape = at | {"op": self.pick("add", "maximum", "minimum"), "axis": [len(a.shape) - 1]}, a.shape[:-1] if len(a.shape) > 2 else (a.shape[0], 1)
+        t = New(self.name(), shape, dtype)
+        tiles.append(t)
+        return [Op(what, t, ins, at)]
+
+    def bounce(self, tiles):
+        "Through HBM and back: spread out, reversed in halves, or read twice."
+        t = self.draw(st.sampled_from(self.readable(tiles) or tiles))
+        if t.where != "sbuf" or len(t.shape) != 2: return []
+        (p, f), far, back = t.shape, New(self.name("h"), (t.shape[0], 2 * t.shape[1] + 1), t.dtype, "scratch"), New(self.name(), t.shape, self.pick(t.dtype, "float32"))
+        off, step = self.pick((0, 1), (0, 2), (1, 2), (1, 1))
+        half = p // 2 if self.chance(50) else 0
+        place = lambda a, n: Ref(far.name, ((Lin(a), n, 1), (Lin(off), f, step)), self.pick("slice", *(["arange"] if self.old else [])))
+        rows = lambda a, n: Ref(t.name, ((Lin(a), n, 1), (Lin(), f, 1)))
+        out = [far]
+        if half:        # the two halves change places on the way out
+            out += [Op("store", place(0, p - half), {"src": rows(half, p - half)}), Op("store", place(p - half, half), {"src": rows(0, half)})]
+        else: out += [Op("store", place(0, p), {"src": self.whole(t)})]
+        tiles.append(back)
+        return [*out, Op("load", back, {"src": place(0, p)}, {"dtype": back.dtype})]
+
+    def three(self, tiles):
+        "A tile with two free dimensions, and one row of them used."
+        some = [t for t in self.readable(tiles) if t.shape == (self.p, self.f) and self.f % 2 == 0]
+        if not some: return []
+        t = self.draw(st.sampled_from(some))
+        deep = New(self.name(), (t.shape[0], 2, t.shape[1] // 2), "float32")
+        row, flat = self.draw(st.integers(0, 1)), New(self.name(), (t.shape[0], t.shape[1] // 2), "float32")
+        tiles += [deep, flat]
+        part = Ref(deep.name, ((Lin(), t.shape[0], 1), Lin(row), (Lin(), t.shape[1] // 2, 1)), "slice")
+        return [Op("copy", deep, {"src": self.whole(t)}, {"dtype": "float32"}) if not self.old else
+                Op("load", deep, {"src": Ref("y", tuple((Lin(), n, 1) for n in deep.shape))}, {"dtype": "float32"}),
+                Op("scalar", flat, {"data": part, "operand0": 0.5}, {"op0": self.pick("add", "multiply"), "dtype": "float32"})]
+
+    def mask(self, shape):
+        return Mask(self.pick((1, 0), (0, 1), (1, 1), (-1, 0), (1, -1), (0, -1)), Lin(), self.draw(st.integers(-3, max(shape))), shape)
+
+    def masked(self, tiles):
+        "Earlier dialect: an instruction on part of a tile; the rest stays."
+        some = [t for t in self.readable(tiles) if len(t.shape) == 2]
+        if not self.old or not some: return []
+        t = self.draw(st.sampled_from(some))
+        other = self.draw(st.sampled_from([s for s in some if s.shape == t.shape]))
+        full = lambda x: Ref(x.name, tuple((Lin(), n, 1) for n in x.shape), "arange")
+        what, at = self.pick(("copy", {}), ("scalar", {"op0": self.pick("add", "multiply", "less")}), ("unary", {"func": self.pick("tanh", "square")}),
+                             ("binary", {"op": self.pick("subtract", "maximum")}))
+        ins = {"copy": {"src": full(other)}, "scalar": {"data": full(other), "operand0": 3.0}, "unary": {"data": full(other)},
+               "binary": {"data1": full(other), "data2": full(t)}}[what]
+        return [Op(what, full(t), ins, at | {"dtype": t.dtype}, self.mask(t.shape))]
+
+    def masked_reduce(self, tiles):
+        "Earlier dialect: a reduction of the columns that a mask leaves."
+        some = [t for t in self.readable(tiles) if len(t.shape) == 2]
+        if not self.old or not some: return []
+        t = self.draw(st.sampled_from(some))
+        new, left = New(self.name(), (t.shape[0], 1), "float32"), Mask((0, self.pick(1, -1)), Lin(), self.draw(st.integers(-2, t.shape[1])), t.shape)
+        tiles.append(new)
+        data = Ref(t.name, tuple((Lin(), n, 1) for n in t.shape), "arange")
+        return [Op("reduce", new, {"data": data}, {"op": self.pick("add", "maximum"), "axis": [1], "left": left, "dtype": "float32"})]
+
     def untouched(self, tiles):
         "A tile that nobody wrote."
         if not self.reckless: return []
@@ -571,7 +659,7 @@ class Maker:
                 For(j, n, "nl.sequential_range", [Op("binary", self.whole(out), {"data1": self.whole(out), "data2": block(j)}, {"op": "add", "dtype": "float32"})])]
 
     KINDS = ("unary", "unary", "binary", "binary", "scalar", "scalar", "scalar_tensor", "reduce", "copy_part", "shift", "memset", "iota", "affine_select", "matmul",
-             "accumulate", "transpose", "running", "filled", "untouched", "blocks")
+             "accumulate", "transpose", "running", "filled", "untouched", "blocks", "operator", "operator", "bounce", "three", "masked", "masked_reduce")
 
     def statements(self, tiles, most):
         body = []
@@ -584,6 +672,7 @@ class Maker:
         rows, cols, i, j = n * self.p - tail, m * self.f, self.name("i"), self.name("i")
         kinds = self.pick("nl.affine_range", "nl.sequential_range", "nl.static_range"), self.pick("nl.affine_range", "nl.static_range", "range")
         inputs = {"x": ((rows, cols), self.pick("float32", "float32", "bfloat16", "float16", "int32")), "v": ((self.p, 1), "float32")}
+        if self.f % 2 == 0: inputs["y"] = (self.p, 2, self.f // 2), "float32"
         out = New("out", (rows, cols), self.pick("float32", "float32", "bfloat16", "float16"), "hbm")
         place = lambda name, form: Ref(name, ((Lin(0, ((i, self.p),)), self.p, 1), (Lin(self.reckless and self.chance(10) and 1 or 0, ((j, self.f),)), self.f, 1)), form)
         mask = Mask((1, 0), Lin(0, ((i, self.p),)), rows, (self.p, self.f)) if tail else None
