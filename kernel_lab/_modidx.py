@@ -1051,6 +1051,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._accumulate': ( '1_nki/execute.html#_accumulate',
                                                                                 'kernel_lab/nki/execute.py'),
+                                        'kernel_lab.nki.execute._add_at': ('1_nki/execute.html#_add_at', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._apply': ('1_nki/execute.html#_apply', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._engine_value': ( '1_nki/execute.html#_engine_value',
                                                                                   'kernel_lab/nki/execute.py'),

@@ -163,7 +163,7 @@ def _reads(code):
         for name, a in o.ins.items():
             for x in (a, a.index if isinstance(a, Access) else None):
                 if isinstance(x, Access) and name != 'previous' and not _given(code.tensors[x.tensor]): yield n, x
-        if row_of(o).keeps: yield from ((n, a) for a in o.outs.values() if not _given(code.tensors[a.tensor]))
+        if row_of(o).keeps or o.attrs.get('add'): yield from ((n, a) for a in o.outs.values() if not _given(code.tensors[a.tensor]))
 
 def _given(t): return t.role in ('input', 'constant') or t.zero
 

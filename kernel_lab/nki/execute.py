@@ -202,7 +202,7 @@ class Step:
         self.outs, self.views = view(o.outs), view(o.ins)
         self.numbers = {k: a for k, a in o.ins.items() if not isinstance(a, Access)}
         self.raw = _raw(memory.program, o)
-        self.indirect = any(v.index for v in (*self.outs.values(), *self.views.values()))
+        self.indirect = any(v.index for v in (*self.outs.values(), *self.views.values())) or bool(o.attrs.get('add'))
         self.accumulates = o.op == 'nc_matmul' and o.attrs.get('accumulate') is not False
         self.attrs = o.attrs
 
@@ -254,11 +254,16 @@ def _gather(self, env):
     to, fro = to.reshape(-1)[fine], fro.reshape(-1)[fine]
     if src.k not in src.memory.scattered and not src.holds(fro): _unwritten(self.o, 'src', src)
     values, home = src.memory.flat[src.k][fro], dst.memory.flat[dst.k]
-    if self.attrs.get('add'): np.add.at(home, to, values.astype(home.dtype))
+    if self.attrs.get('add'): _add_at(self, dst, home, to, values)
     else: home[to] = values.astype(home.dtype)
     if dst.tensor.buffer == 'hbm': _mark_places(dst, to)
     else: dst.mark(dst.at(env))
 Step._through, Step._gather = _through, _gather
+
+def _add_at(step, dst, home, to, values):
+    "Add values to what stands at these places, in order, where several are the same."
+    if dst.k not in dst.memory.scattered and not dst.holds(to): _unwritten(step.o, 'dst', dst)
+    np.add.at(home, to, values.astype(home.dtype))
 
 def _mark_places(view, to):
     "Remember flat positions of an HBM tensor as written."
