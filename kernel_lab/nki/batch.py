@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from .coalesce import all_written, coalesce, reset_loops
 from .distribute import Nest, distribute, numbers
 from .dtypes import numpy_of
+from .fuse import fuse
 from .execute import Memory, Step, _engine_value, _issue, _write, interpret, matched, nothing
 from .instructions import ACT, ALU, REDUCE
 from .program import Access, accesses
@@ -32,7 +33,7 @@ def _odd(o):
 def plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
     if any(l.kind not in _KINDS for loops, _ in program.walk() for l in loops) or any(map(_odd, program.instructions)): return None
-    program = reroll(program)
+    program = fuse(reroll(program))
     if len(program.instructions) > MOST: return None
     code = coalesce(reset_loops(settle(Code(peel(contract(Code(program)).closed())))))
     return (code, distribute(code)) if all_written(code) else None

@@ -1,6 +1,7 @@
 "Batched execution against the interpreter: the same numbers for loops of every shape, masks, tails, accumulation, carried values and shared tiles."
 import numpy as np, pytest
 from kernel_lab.nki import ArraySpec, Stepper, execute, installed, interpret, trace
+from kernel_lab.nki import fuse
 from kernel_lab.nki.batch import planned
 from kernel_lab.nki.distribute import numbers
 from kernel_lab.nki.trace import load_source
@@ -42,6 +43,11 @@ KERNELS = {
                  "  t[:, 0:32] = nl.add(t[:, 32:64], t[:, 0:32])\n  t[:, 32:64] = nl.multiply(t[:, 0:32], t[:, 32:64])\n  nl.store(out[i*128:(i+1)*128], t)\n return out", [(512, 64)]),
     'window': ("x):\n out = nl.ndarray((128, 256), x.dtype, buffer=nl.shared_hbm)\n t = nl.load(x)\n for i in nl.affine_range(4):\n  u = nl.ndarray((128, 64), x.dtype, buffer=nl.sbuf)\n"
                "  u[...] = nl.add(t[:, nl.ds(i*64, 64)], t[:, nl.ds(i*64 + 8, 64)])\n  nl.store(out[:, nl.ds(i*64, 64)], u)\n return out", [(128, 264)]),
+    'two_nests': ("q, k):\n out = nl.ndarray((2, 4, nl.par_dim(128), 64), q.dtype, buffer=nl.shared_hbm)\n"
+                  " s = nl.ndarray((4, 2, nl.par_dim(128), 64), nl.float32, buffer=nl.sbuf)\n top = nl.ndarray((4, 2, nl.par_dim(128), 1), nl.float32, buffer=nl.sbuf)\n"
+                  " for h in nl.affine_range(2):\n  for m in nl.affine_range(4):\n   s[m, h] = nl.matmul(nl.load(q[h, :, 128*m:128*(m+1)]), nl.load(k[h]), transpose_x=True)\n"
+                  "   top[m, h] = nl.max(s[m, h], axis=1, keepdims=True)\n for m in nl.affine_range(4):\n  for h in nl.affine_range(2):\n"
+                  "   e = nl.exp(nl.subtract(s[m, h], top[m, h]))\n   nl.store(out[h, m], nl.divide(e, nl.sum(e, axis=1, keepdims=True)))\n return out", [(2, 64, 512), (2, 64, 64)]),
     'activation_sum': ("x):\n out = nl.ndarray((512, 1), nl.float32, buffer=nl.shared_hbm)\n for i in nl.affine_range(4):\n  t = nl.load(x[i*128:(i+1)*128])\n"
                        "  s = nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)\n  u = nisa.activation_reduce(np.exp, t, reduce_op=np.add, reduce_res=s)\n"
                        "  nl.store(out[i*128:(i+1)*128], s)\n return out", [(512, 48)]),
@@ -59,9 +65,11 @@ def arrays(shapes, dtype='float32', seed=0):
     return [(rng.standard_normal(s) / 4).astype(np.float32).astype(np.dtype(dtype) if dtype == 'float32' else __import__('ml_dtypes').bfloat16) for s in shapes]
 
 
+@pytest.mark.parametrize('large', [2**28, 2**10])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('name', KERNELS)
-def test_same_numbers(name, dtype):
+def test_same_numbers(name, dtype, large, monkeypatch):
+    monkeypatch.setattr(fuse, 'LARGE', large)
     program, shapes = program_of(name, dtype)
     inputs = arrays(shapes, dtype)
     assert planned(program), 'there should be a plan for each of these'
@@ -78,6 +86,13 @@ def test_matmuls_become_products():
     code, nodes = planned(program)
     left = [code.ops[n].op for n in numbers(nodes)]
     assert left == ['nc_matmul'], 'all copies are gone'
+
+
+def test_nests_are_fused(monkeypatch):
+    program, _ = program_of('two_nests')
+    assert fuse.fuse(program) is program, 'it is small'
+    monkeypatch.setattr(fuse, 'LARGE', 2**10)
+    assert len(fuse.fuse(program).body) == 1
 
 
 def test_seeds_share_a_plan():
