@@ -148,6 +148,7 @@ def _concrete(self):
     return int(self.const)
 Index.__index__ = Index.__int__ = _concrete
 Index.__float__ = lambda self: float(_concrete(self))
+Index.__bool__ = lambda self: bool(_concrete(self))      # `if i:` must know
 Index.__hash__ = lambda self: hash((self.const, tuple(sorted(self.loops.items())), self.shape))
 
 def _whole(op):

@@ -384,4 +384,5 @@ def execute(program, *arrays, threads=None):
     "The outputs of a program for these numpy inputs, as a tuple; inputs are not changed. Independent iterations use `threads` (all processors)."
     made = planned(program)
     if made is None: return interpret(program, *arrays)
-    return _quick(*made, matched(program, arrays), threads or _threads())
+    try: return _quick(*made, matched(program, arrays), threads or _threads())
+    except (ValueError, IndexError, TypeError): return interpret(program, *arrays)      # which names the line

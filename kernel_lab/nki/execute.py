@@ -230,13 +230,13 @@ class Step:
         return (view.k, (off + view.low) // view.tensor.tile_size) in view.memory.parts
 
 # %% ../../nbs/1_nki/12_execute.ipynb #57cb7112
-def _through(self, v, env):
-    "(flat positions, which exist) of an operand; of a direct one too."
+def _through(self, v, env, inside):
+    "(flat positions, which exist) of an operand; of a direct one too. What a mask leaves out (not `inside`) may point anywhere."
     off = v.at(env)
     if v.index: where, ok = v.places(off, env)
     else: where, ok = v.flat(off), np.ones(v.shape, bool)
     if v.index and not v.index.written(v.index.at(env)): _unwritten(self.o, 'index', v.index)
-    if not ok.all() and self.attrs.get('oob') != 'skip':
+    if not (ok | ~inside).all() and self.attrs.get('oob') != 'skip':
         raise KernelError(f'an index points outside {v.tensor.name}', kind='limit', line=self.o.line, instruction=self.o.op, operand=v.tensor.name,
                           limit=f'0..{v.access.most - 1}', value='an index outside', hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.')
     return np.broadcast_to(where, v.shape), ok
@@ -244,13 +244,13 @@ def _through(self, v, env):
 def _gather(self, env):
     "Copy element by element where source and destination exist; add where the kernel says so."
     dst, src = next(iter(self.outs.values())), self.views['src']
-    (to, ok1), (fro, ok2) = self._through(dst, env), self._through(src, env)
-    fine = (ok1.reshape(-1) & ok2.reshape(-1))
+    inside = np.ones(dst.shape, bool)
     if self.o.mask:
         box, bits = box_of(self.o.mask, dst.shape, env)
         inside = np.zeros(dst.shape, bool)
-        if box is not None: inside[box] = True if bits is None else bits
-        fine &= inside.reshape(-1)
+        if box is not None: inside[box] = True if bits is None else np.broadcast_to(bits, dst.shape)[box]
+    (to, ok1), (fro, ok2) = (self._through(v, env, inside if v.shape == inside.shape else inside.reshape(v.shape)) for v in (dst, src))
+    fine = ok1.reshape(-1) & ok2.reshape(-1) & inside.reshape(-1)
     to, fro = to.reshape(-1)[fine], fro.reshape(-1)[fine]
     if src.k not in src.memory.scattered and not src.holds(fro): _unwritten(self.o, 'src', src)
     values, home = src.memory.flat[src.k][fro], dst.memory.flat[dst.k]

@@ -17,6 +17,11 @@ from .dtypes import itemsize
 from .program import Access
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #a47407ec
+def _logical_right(a, b):
+    "Shift right, zeros coming in from the left, for signed integers too."
+    a = np.asarray(a)
+    return np.right_shift(a.view(f'u{a.itemsize}'), np.asarray(b).astype(f'u{a.itemsize}')).view(a.dtype) if a.dtype.kind == 'i' else np.right_shift(a, b)
+
 def _truth(f): return lambda a, b: f(a, b).astype(np.float32)
 
 ALU = {'add': np.add, 'subtract': np.subtract, 'multiply': np.multiply, 'divide': np.divide, 'maximum': np.maximum, 'minimum': np.minimum,
@@ -26,7 +31,7 @@ ALU = {'add': np.add, 'subtract': np.subtract, 'multiply': np.multiply, 'divide'
        'equal': _truth(np.equal), 'not_equal': _truth(np.not_equal), 'less': _truth(np.less), 'less_equal': _truth(np.less_equal),
        'greater': _truth(np.greater), 'greater_equal': _truth(np.greater_equal),
        'bitwise_and': np.bitwise_and, 'bitwise_or': np.bitwise_or, 'bitwise_xor': np.bitwise_xor,
-       'left_shift': np.left_shift, 'right_shift': np.right_shift,
+       'left_shift': np.left_shift, 'right_shift': _logical_right,
        'rsqrt': lambda a, b: 1 / np.sqrt(a)}
 REDUCE = {'add': np.add, 'maximum': np.maximum, 'minimum': np.minimum, 'multiply': np.multiply,
           'bitwise_and': np.bitwise_and, 'bitwise_or': np.bitwise_or, 'bitwise_xor': np.bitwise_xor, 'logical_and': np.logical_and, 'logical_or': np.logical_or}
@@ -59,7 +64,16 @@ def _column(s, x):
     "A per-partition vector shaped to broadcast against `x`; numbers pass."
     return s if np.ndim(s) == 0 else s.reshape(s.shape[0], *[1] * (x.ndim - 1)) if s.size == s.shape[0] else s
 
-def _alu(op, a, b, reverse=False): return ALU[op](b, a) if reverse else ALU[op](a, b)
+def _bits(x): return int(x) if isinstance(x, float) else x
+
+def _alu(op, a, b, reverse=False):
+    "a op b, or b op a; a number beside bits is a whole one."
+    if op in BITWISE: a, b = _bits(a), _bits(b)
+    return ALU[op](b, a) if reverse else ALU[op](a, b)
+
+def _like(y, x):
+    "A tile beside another with as many elements a partition, in whatever free shape."
+    return y.reshape(x.shape) if y.shape != x.shape and y.size == x.size else y
 
 def tensor_scalar(ins, at):
     "(data op0 operand0) op1 operand1, operands a number or (P, 1)."
@@ -71,7 +85,7 @@ def scalar_tensor_tensor(ins, at):
     "(data op0 operand0) op1 operand1, where operand1 is a tile."
     x = ins['data']
     y = _alu(at['op0'], x, _column(ins['operand0'], x), at.get('reverse0'))
-    return _alu(at['op1'], y, _column(ins['operand1'], x), at.get('reverse1'))
+    return _alu(at['op1'], y, _like(ins['operand1'], x), at.get('reverse1'))
 
 def tensor_reduce(ins, at):
     "Reduce trailing free axes with op; negate the result if asked."
@@ -184,7 +198,7 @@ ROWS = {r.name: r for r in (
     Row('nc_matmul', ('Tensor',), ('dst',), ('stationary', 'moving'), None, _matmul, 'dst[M, N] (+)= stationary[K, M].T @ moving[K, N]'),
     Row('nc_transpose', ('Tensor', 'Vector'), ('dst',), ('data',), None, _transpose, 'dst = data.T, 2-D'),
     Row('activation', ('Scalar',), ('dst', 'reduce_res'), ('data', 'bias', 'scale'), activation, _activation, 'func(data·scale + bias), optional free-axis reduction'),
-    Row('tensor_tensor', ('Vector', 'GpSimd'), ('dst',), ('data1', 'data2'), lambda i, a: ALU[a['op']](i['data1'], i['data2']), _two_inputs, 'data1 op data2'),
+    Row('tensor_tensor', ('Vector', 'GpSimd'), ('dst',), ('data1', 'data2'), lambda i, a: _alu(a['op'], i['data1'], _like(i['data2'], i['data1'])), _two_inputs, 'data1 op data2'),
     Row('tensor_scalar', _VSG, ('dst',), ('data', 'operand0', 'operand1'), tensor_scalar, _one_input, '(data op0 operand0) op1 operand1, scalar operands'),
     Row('scalar_tensor_tensor', _V, ('dst',), ('data', 'operand0', 'operand1'), scalar_tensor_tensor, _two_inputs, '(data op0 operand0) op1 operand1'),
     Row('tensor_reduce', _V, ('dst',), ('data',), tensor_reduce, _reduce, 'reduce trailing free axes'),

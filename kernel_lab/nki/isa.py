@@ -19,6 +19,7 @@ from functools import wraps
 from inspect import CO_VARKEYWORDS, Parameter, Signature, signature
 import numpy as np
 from ..errors import KernelError
+from .affine import Index
 from .instructions import ACT, ALU, REDUCE, ROWS
 from .tensor import Recorder, Tile, emit, kernel_line
 
@@ -51,7 +52,7 @@ def op_name(op, table, what):
 def operand(x, name):
     "A tile, a float, or None."
     if x is None or isinstance(x, Tile): return x
-    if isinstance(x, (int, float, np.number, np.bool_)): return float(x)
+    if isinstance(x, (int, float, np.number, np.bool_, Index)): return float(x)
     raise KernelError(f'operand {name} is a {type(x).__name__}, not a tile or a number', line=kernel_line(), operand=name)
 
 def axes_of(axis, ndim):
@@ -126,7 +127,7 @@ def affine_select(dst, pattern, channel_multiplier, on_true_tile, on_false_value
 # %% ../../nbs/1_nki/06_isa.ipynb #b61ceff5
 def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, accumulate=None, *, mask=None, **kw):
     "dst[M, N] (+)= stationary[K, M].T @ moving[K, N]; stationary and moving in SBUF, dst in PSUM, K and M at most 128, N at most 512."
-    at = {'accumulate': accumulate, 'transpose': bool(is_transpose)}
+    at = {'accumulate': None if accumulate is None else bool(accumulate), 'transpose': bool(is_transpose)}
     return emit('nc_matmul', {'dst': tile(dst, 'dst')}, {'stationary': tile(stationary, 'stationary'), 'moving': tile(moving, 'moving')}, at, 'Tensor', mask)
 
 def nc_transpose(dst, data, engine='', *, mask=None, **kw):

@@ -126,6 +126,7 @@ def binary(name, x, y, dtype=None, mask=None):
     if not isinstance(x, Tile): return _scalar(name, y, x, True, dtype, mask)
     if not isinstance(y, Tile): return _scalar(name, x, y, False, dtype, mask)
     shape, dtype = _shape(x, y), dtype or promote(x.info.dtype, y.info.dtype)
+    if x.buffer == y.buffer == psum: y = copy(y)           # no engine reads two tiles of PSUM at once
     x, y = (o if o.shape[0] == shape[0] else broadcast_to(o, (shape[0], *o.shape[1:])) for o in (x, y))
     if _column(y, x): return result(shape, dtype, lambda t: isa.tensor_scalar(t, x, name, y, mask=mask))
     if _column(x, y): return result(shape, dtype, lambda t: isa.tensor_scalar(t, y, name, x, reverse0=True, mask=mask))

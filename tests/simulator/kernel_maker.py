@@ -845,7 +845,9 @@ def lines_of(text): return [line for line in text.splitlines() if line]
 @st.composite
 def mistakes(draw):
     "(text of a kernel that holds one mistake, the line of the mistake or None where only a line is asked for)."
-    recipe = draw(recipes())
+    maker = Maker(draw)
+    maker.reckless = False
+    recipe = maker.recipe()
     lines = render(recipe).rstrip().splitlines()
     if draw(st.integers(0, 9)) == 0:
         lines[-1] = "    " + draw(st.sampled_from(RETURNS))
