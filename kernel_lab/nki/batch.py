@@ -32,7 +32,8 @@ def _odd(o):
 
 def plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
-    if any(l.kind not in _KINDS for loops, _ in program.walk() for l in loops) or any(map(_odd, program.instructions)): return None
+    if any(t.alias is not None for t in program.tensors) or any(l.kind not in _KINDS for loops, _ in program.walk() for l in loops): return None
+    if any(map(_odd, program.instructions)): return None
     program = fuse(reroll(program))
     if len(program.instructions) > MOST: return None
     code = coalesce(reset_loops(settle(Code(peel(contract(Code(program)).closed())))))

@@ -206,6 +206,7 @@ MEMORY_LIMIT = 16 * 2**30       # bytes of simulated tensors, ours and not the c
 def allocations(program, chip):
     "Limits of single allocations, and of what this machine can hold."
     for t in program.tensors:
+        if t.alias is not None: continue
         where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
         if t.buffer == 'psum' and t.tile_bytes > chip.psum_bank_bytes:
             yield Diagnostic('a PSUM tile is larger than a bank', **where, limit=f'{chip.psum_bank_bytes} bytes a partition', value=t.tile_bytes, hint='Use at most 512 fp32 columns a tile.')
@@ -214,7 +215,7 @@ def allocations(program, chip):
             yield Diagnostic('an SBUF tile is larger than a partition', **where, limit=f'{room:.0f} bytes a partition', value=t.tile_bytes, hint='Tile the free dimension.')
         if t.buffer != 'hbm' and t.partitions > chip.partitions:
             yield Diagnostic(f'{t.name} has too many partitions', **where, limit=chip.partitions, value=t.partitions, hint='Split the partition dimension into tiles of 128.')
-    total = sum(t.size * itemsize(t.dtype) for t in program.tensors)
+    total = sum(t.size * itemsize(t.dtype) for t in program.tensors if t.alias is None)
     if total > MEMORY_LIMIT: yield Diagnostic('the tensors together are too large to simulate here', limit=f'{MEMORY_LIMIT:,} bytes', value=f'{total:,}', hint='Use a smaller workload.')
 
 # %% ../../nbs/1_nki/11_check.ipynb #f309a675

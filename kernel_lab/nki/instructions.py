@@ -191,10 +191,11 @@ class Row:
     doc: str
     keeps: bool = False         # needs what dst held, as operand 'before'
     random: bool = False        # needs the executor's generator, as operand 'rng'
+    raw: bool = False           # reads bits as they are stored, not as fp32
 
 _VSG, _V = ('Vector', 'Scalar', 'GpSimd'), ('Vector',)
 ROWS = {r.name: r for r in (
-    Row('dma_copy', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'], None, 'copy between HBM and SBUF, any access pattern, dtype cast'),
+    Row('dma_copy', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'], None, 'copy between HBM and SBUF, any access pattern, dtype cast', raw=True),
     Row('nc_matmul', ('Tensor',), ('dst',), ('stationary', 'moving'), None, _matmul, 'dst[M, N] (+)= stationary[K, M].T @ moving[K, N]'),
     Row('nc_transpose', ('Tensor', 'Vector'), ('dst',), ('data',), None, _transpose, 'dst = data.T, 2-D'),
     Row('activation', ('Scalar',), ('dst', 'reduce_res'), ('data', 'bias', 'scale'), activation, _activation, 'func(data·scale + bias), optional free-axis reduction'),
@@ -202,7 +203,7 @@ ROWS = {r.name: r for r in (
     Row('tensor_scalar', _VSG, ('dst',), ('data', 'operand0', 'operand1'), tensor_scalar, _one_input, '(data op0 operand0) op1 operand1, scalar operands'),
     Row('scalar_tensor_tensor', _V, ('dst',), ('data', 'operand0', 'operand1'), scalar_tensor_tensor, _two_inputs, '(data op0 operand0) op1 operand1'),
     Row('tensor_reduce', _V, ('dst',), ('data',), tensor_reduce, _reduce, 'reduce trailing free axes'),
-    Row('tensor_copy', _VSG, ('dst',), ('src',), lambda i, a: i['src'], _one_input, 'on-chip copy and cast'),
+    Row('tensor_copy', _VSG, ('dst',), ('src',), lambda i, a: i['src'], _one_input, 'on-chip copy and cast', raw=True),
     Row('memset', ('Vector', 'GpSimd'), ('dst',), ('value',), lambda i, a: i['value'], lambda w: w.at_least(w.n), 'fill with a constant'),
     Row('reciprocal', _V, ('dst',), ('data',), lambda i, a: np.reciprocal(i['data']), lambda w: w.at_least(w.chip.reciprocal_cycles * w.n), '1 / data'),
     Row('iota', ('GpSimd',), ('dst',), (), None, _pool, 'affine integer pattern'),
@@ -213,6 +214,7 @@ ROWS = {r.name: r for r in (
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #5dec456e
 def _one_pass(w): return w.at_least(w.n)
+def _sequencer(w): return w.chip.min_interval
 def _with_register(w): return w.at_least(w.n) + (w.chip.accumulate_read if w.o.attrs.get('reduce_cmd', 'idle') != 'idle' else 0)
 _G = ('GpSimd',)
 
@@ -226,16 +228,20 @@ _RARE = (
     Row('max8', _V, ('dst',), ('src',), find.max8, _one_pass, 'the 8 largest of each partition'),
     Row('nc_find_index8', _V, ('dst',), ('data', 'vals'), find.nc_find_index8, _one_pass, 'where 8 values stand'),
     Row('nc_match_replace8', _V, ('dst', 'dst_idx'), ('data', 'vals', 'imm'), find.nc_match_replace8, _one_pass, 'overwrite the first occurrence of 8 values'),
-    Row('nc_stream_shuffle', _V, ('dst',), ('src',), find.nc_stream_shuffle, _one_pass, 'move partitions within quadrants of 32', keeps=True),
+    Row('nc_stream_shuffle', _V, ('dst',), ('src',), find.nc_stream_shuffle, _one_pass, 'move partitions within quadrants of 32', keeps=True, raw=True),
     Row('bn_stats', _V, ('dst',), ('data',), find.bn_stats, _one_pass, 'count, mean, variance·count of even and odd elements'),
     Row('bn_aggr', _V, ('dst',), ('data',), find.bn_aggr, lambda w: w.at_least(13 * w.tiles['data'].free / 3), 'mean and variance from bn_stats'),
     Row('dropout', _V, ('dst',), ('data', 'prob'), lambda i, a: find.dropout(i, a, i['rng']), _one_pass, 'zero with a probability', random=True),
     Row('rng', _V, ('dst',), (), None, _one_pass, 'random bits or numbers', random=True),
-    Row('local_gather', _G, ('dst',), ('src_buffer', 'index'), find.local_gather, _pool, 'gather within 16 partitions'),
-    Row('nc_n_gather', _G, ('dst',), ('data', 'indices'), find.nc_n_gather, _pool, 'gather within a partition'),
+    Row('local_gather', _G, ('dst',), ('src_buffer', 'index'), find.local_gather, _pool, 'gather within 16 partitions', raw=True),
+    Row('nc_n_gather', _G, ('dst',), ('data', 'indices'), find.nc_n_gather, _pool, 'gather within a partition', raw=True),
     Row('sequence_bounds', _G, ('dst',), ('segment_ids',), find.sequence_bounds, _pool, 'first and last index of each segment'),
     Row('tensor_partition_reduce', _G, ('dst',), ('data',), lambda i, a: find.tensor_partition_reduce(i, a, REDUCE), _pool, 'reduce over partitions'),
-    Row('dma_transpose', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'].transpose(a['axes']), None, 'transpose on the way'))
+    Row('dma_transpose', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'].transpose(a['axes']), None, 'transpose on the way', raw=True),
+    Row('sendrecv', ('DMA',), ('dst', 'dst1'), ('src', 'src1'), lambda i, a: tuple(i.values()), None, 'two cores swap tiles', raw=True),
+    Row('register_move', _G, ('dst',), ('value',), lambda i, a: i['value'], _sequencer, 'register = number'),
+    Row('register_load', _G, ('dst',), ('src',), lambda i, a: i['src'], _sequencer, 'register = memory', raw=True),
+    Row('register_store', _G, ('dst',), ('src',), lambda i, a: i['src'], _sequencer, 'memory = register', raw=True))
 ROWS |= {r.name: r for r in _RARE}
 
 def row_of(o):

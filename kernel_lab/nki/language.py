@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloat16', 'float16', 'tfloat32', 'float8_e4m3',
-           'float8_e5m2', 'float8_e4m3fn', 'int32', 'uint32', 'int16', 'uint16', 'int8', 'uint8', 'bool_', 'tile_size',
+           'float8_e5m2', 'float8_e4m3fn', 'int32', 'uint32', 'int16', 'uint16', 'int8', 'uint8', 'bool_',
+           'float8_e8m0fnu', 'float8_e4m3fn_x4', 'float8_e5m2_x4', 'float4_e2m1fn_x4', 'bool', 'tile_size', 'range',
            'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'affine_range',
            'sequential_range', 'static_range', 'program_id', 'num_programs', 'program_ndim', 'result', 'load', 'copy',
            'store', 'binary', 'unary', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul',
@@ -21,12 +22,14 @@ from .dtypes import NUMPY, dtype_name, promote
 from .isa import _ACTIVE, axes_of, missing, op_name, operand, recorder
 from .machine import get_chip
 from .loops import each_block, language_loop
-from .tensor import Tile, _broadcast_to, ds, emit, kernel_line
+from .tensor import Tile, ds, emit, kernel_line
+from .views import _broadcast_to
 
 # %% ../../nbs/1_nki/07_language.ipynb #bf15bb68
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'
-(float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, float8_e4m3fn, int32, uint32, int16, uint16, int8, uint8, bool_) = (
-    NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
+(float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, float8_e4m3fn, int32, uint32, int16, uint16, int8, uint8, bool_,
+ float8_e8m0fnu, float8_e4m3fn_x4, float8_e5m2_x4, float4_e2m1fn_x4) = (NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
+bool = bool_
 
 class _TileSize:
     "Limits of the chip that the kernel is traced for; of the newest outside a kernel."
@@ -74,6 +77,7 @@ def zeros_like(x, dtype=None, buffer=None, name='', **kw): return zeros(x.shape,
 # %% ../../nbs/1_nki/07_language.ipynb #361e2683
 def affine_range(*args, **kw): return language_loop(recorder(), 'affine', *args)
 def sequential_range(*args, **kw): return language_loop(recorder(), 'sequential', *args)
+range = builtins.range
 def static_range(*args, **kw): return iter(range(*(int(a) for a in args)))
 
 def program_id(axis=0):

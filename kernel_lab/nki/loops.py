@@ -101,10 +101,10 @@ def each_block(tile):
     "The tile at a symbolic block of a tensor with block dimensions, inside a loop over the blocks; the tensor itself where it has none."
     rec, t = tile.rec, tile.info
     blocks = t.size // t.tile_size
-    if blocks == 1: yield Tile(rec, tile.tensor, tile.offset, tile.ap[t.par:], 0); return
+    if blocks == 1: yield Tile(rec, tile.tensor, tile.offset, tile.steps[t.par:], 0); return
     name = f'i{len(rec.keys)}'
     rec.keys[name] = (t.name, name)
     rec.open.append(OpenLoop(name, blocks, 'affine', rec.keys[name], kernel_line()))
-    yield Tile(rec, tile.tensor, Index(loops={name: t.tile_size}, trips={name: blocks}), tile.ap[t.par:], 0)
+    yield Tile(rec, tile.tensor, Index(loops={name: t.tile_size}, trips={name: blocks}), tile.steps[t.par:], 0)
     done = rec.open.pop()
     rec.current.append(done)

@@ -57,7 +57,7 @@ class Chip:
         return f'<b>{self.name}</b><table><tr><th>figure<th>value<th>unit<th>tag<th>source</tr>{rows}</table>'
 
 # %% ../../nbs/1_nki/00_machine.ipynb #e2835f55
-_ARCH = {1: 'Trainium architecture guide', 2: 'Trainium2 architecture guide'}
+_ARCH = {1: 'Trainium architecture guide', 2: 'Trainium2 architecture guide', 3: 'Trainium3 architecture guide'}
 
 def _shared(gen):
     "The figures that are the same in every generation so far."
@@ -131,7 +131,19 @@ def _trn2():
         'vector_16bit': Figure(4, 'speed-up', 'published', a),
         'scalar_copies': Figure(1, 'flag', 'published', 'NKI API')})
 
-CHIPS = {c.name: c for c in (_trn1(), _trn2())}
+def _trn3():
+    a, d = _ARCH[3], 'DMA guides'
+    new = {
+        'vector_ghz': Figure(1.2, 'GHz', 'published', a), 'scalar_ghz': Figure(1.2, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.2, 'GHz', 'published', a),
+        'sbuf_bytes': Figure(256 * 1024, 'bytes a partition', 'published', a),
+        'hbm_gbps': Figure(590, 'GB/s', 'derived', f'{a}: 4.7 TB/s over eight cores'),
+        'dma_gbps': Figure(528, 'GB/s', 'published', d), 'dma_copy_ns': Figure(600, 'ns a copy', 'derived', 'the figure of trn2, scaled with the bandwidth'),
+        **{k: replace(f, tag='estimate', source='as on trn2; nothing is measured') for k, f in _trn2().figures.items() if f.tag in ('measured', 'derived', 'estimate')
+           and k not in ('hbm_gbps', 'dma_gbps', 'dma_copy_ns')}}
+    same = {k: replace(f, source=f.source.replace(_ARCH[2], a)) for k, f in _trn2().figures.items()}
+    return Chip('trn3', 4, {**same, **new})
+
+CHIPS = {c.name: c for c in (_trn1(), _trn2(), _trn3())}
 
 def get_chip(chip):
     "A `Chip` from its name; a `Chip` is returned as it is."

@@ -44,10 +44,10 @@ class Timeline:
 # %% ../../nbs/1_nki/13_schedule.ipynb #087c1970
 class Site:
     "An operand as the scheduler sees it: its tensor, and where in a tile it lies for given loop values."
-    __slots__ = ('k', 'buffer', 'const', 'terms', 'tile_size', 'row', 'par', 'free', 'whole', 'tracked', 'access')
+    __slots__ = ('k', 'size', 'buffer', 'const', 'terms', 'tile_size', 'row', 'par', 'free', 'whole', 'tracked', 'access')
     def __init__(self, program, a):
         t = program.tensors[a.tensor]
-        self.k, self.buffer, self.access = a.tensor, t.buffer, a
+        self.k, self.buffer, self.access, self.size = program.base[a.tensor], t.buffer, a, itemsize(t.dtype)
         self.const, self.terms = a.offset.const, a.offset.terms
         far = t.buffer == 'hbm'
         self.tile_size = t.size if far else t.tile_size
@@ -57,15 +57,15 @@ class Site:
         self.free = sum(abs(s) * (n - 1) for j, (s, n) in enumerate(a.ap) if not down(j, s))
         self.whole = a.partitions * a.free == self.tile_size
         if a.index: self.const, self.terms, self.par, self.free = 0, (), self.tile_size // self.row - 1, self.row - 1     # anywhere
-        self.tracked = t.buffer != 'hbm' or a.tensor in program.read_back
+        self.tracked = t.buffer != 'hbm' or self.k in program.read_back
 
     def at(self, env):
-        "(tile, first partition or row, last, first element, last) for these loop values."
+        "(tile, first partition or row, last, first byte, last) for these loop values."
         off = self.const
         for v, c in self.terms: off += c * env[v]
         tile, inside = divmod(off, self.tile_size)
         p, f = divmod(inside, self.row)
-        return tile, p, p + self.par, f, f + self.free
+        return tile, p, p + self.par, f * self.size, (f + self.free + 1) * self.size - 1
 
 # %% ../../nbs/1_nki/13_schedule.ipynb #32a5acaf
 def _dma_work(program, o, chip, shape=None):

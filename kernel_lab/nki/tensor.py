@@ -50,13 +50,14 @@ class OpenLoop:
     key: tuple
     line: int
     body: list = field(default_factory=list)
+    bound: tuple = ()
 
 class Recorder:
     "Collects one kernel's tensors, loops and instructions while its Python runs."
     def __init__(self, chip='trn1', dialect='nki', unroll=()):
         self.chip, self.dialect, self.unroll = get_chip(chip), dialect, frozenset(unroll)
         self.tensors, self.constants, self.body, self.open, self.keys, self.broken = [], {}, [], [], {}, None
-        self.grid, self.shared = (), []     # the launch grid, and HBM tensors that its programs share
+        self.grid, self.shared, self.aliases = (), {}, {}     # the launch grid, HBM tensors that its programs share, other readings of a memory
         self.moved = {}                     # tensor -> how its value was computed in place elsewhere
 
     @property
@@ -74,14 +75,33 @@ class Recorder:
         self.tensors.append(Tensor(shape=shape, dtype=dtype_name(dtype), buffer=buffer, **kw))
         return Tile.of(self, len(self.tensors) - 1)
 
+    def alias(self, k, dtype, shape=None):
+        "Number of a tensor that reads the memory of tensor `k` as another dtype (its last dimension stretched), or in another shape."
+        k = k if self.tensors[k].alias is None else self.tensors[k].alias
+        t, name = self.tensors[k], dtype_name(dtype)
+        if shape is None and name == t.dtype: return k
+        shape = shape or _stretched(t, name)
+        if (k, name, shape) not in self.aliases:
+            self.aliases[k, name, shape] = len(self.tensors)
+            self.tensors.append(replace(t, shape=shape, dtype=name, alias=k, role='scratch'))
+        return self.aliases[k, name, shape]
+
+def _stretched(t, dtype):
+    "The shape of a tensor whose elements are read as another dtype."
+    new, old = itemsize(dtype), itemsize(t.dtype)
+    if t.shape[-1] * old % new == 0 and t.par < len(t.shape) - 1 or t.buffer == 'hbm' and t.shape[-1] * old % new == 0: return (*t.shape[:-1], t.shape[-1] * old // new)
+    if t.tile_bytes % new: raise KernelError(f'{t.dtype}{list(t.shape)} cannot be read as {dtype}', kind='shape', line=kernel_line(), limit=f'a multiple of {new} bytes', value=t.tile_bytes)
+    return (t.size * old // new,) if t.buffer == 'hbm' else (*t.shape[:t.par + 1], t.tile_bytes // new)
+
 # %% ../../nbs/1_nki/05_tensor.ipynb #24d6b8ba
 class Tile:
     "A view of a tensor while a kernel is traced: it has a shape and a dtype, and no values."
     __array_ufunc__ = None
-    def __init__(self, rec, tensor, offset, ap, par, loose=()):
-        self.rec, self.tensor, self.offset, self.ap, self.par = rec, tensor, offset, tuple(ap), par
+    def __init__(self, rec, tensor, offset, ap, par, loose=(), index=None):
+        self.rec, self.tensor, self.offset, self.steps, self.par = rec, tensor, offset, tuple(ap), par
         self.loose, self.draft = loose, None     # loose: index expressions that only a mask can keep in bounds
-        self.index = None                        # (tile of integers, elements a unit, limit): an indirect access
+        self.index = index                       # (tile of integers, elements a unit, limit): an indirect access
+        self.shape = tuple([n for _, n in self.steps])
 
     @classmethod
     def of(cls, rec, k):
@@ -92,17 +112,22 @@ class Tile:
         return cls(rec, k, Index(), ap, None if t.buffer == 'hbm' else t.par)
 
     info = property(lambda self: self.rec.tensors[self.tensor])
-    shape = property(lambda self: tuple(n for _, n in self.ap))
-    ndim = property(lambda self: len(self.ap))
+    ndim = property(lambda self: len(self.steps))
     dtype = property(lambda self: numpy_of(self.info.dtype))
     buffer = property(lambda self: self.info.buffer)
-    size = property(lambda self: int(np.prod(self.shape, dtype=np.int64)))
+    name = property(lambda self: self.info.name)
+    size = property(lambda self: math.prod(self.shape))
     itemsize = property(lambda self: itemsize(self.info.dtype))
+    strides = property(lambda self: tuple(s for s, _ in self.steps))
+
+    def like(self, offset, ap, par):
+        "Another view of the same elements' tensor, found through the same index."
+        return Tile(self.rec, self.tensor, offset, ap, par, index=self.index)
 
     def access(self):
         "What a program records of this view."
-        plain = Access(self.tensor, self.offset.affine(), self.ap, self.par)
-        return plain if not self.index else replace(plain, index=self.index[0].access(), by=self.index[1], most=self.index[2])
+        plain = Access(self.tensor, self.offset.affine(), self.steps, self.par)
+        return plain if not self.index else replace(plain, index=_spread(self.index[0], self.shape).access(), by=self.index[1], most=self.index[2])
     def __repr__(self): return f'<{self.info.dtype}{list(self.shape)} tile of {self.info.name} in {self.buffer}>'
     def __len__(self): return self.shape[0]
     def __iter__(self): raise KernelError('a tile cannot be iterated', line=kernel_line(), hint='Loop over an index and slice the tile.')
@@ -110,6 +135,12 @@ class Tile:
         raise KernelError('a tile has no truth value while the kernel is traced', line=kernel_line(), hint='Use nl.where or affine_select to choose by value.')
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #0d6fe3c6
+def _spread(index, shape):
+    "A tile of indices over a view's shape: one for all elements, one a partition, or one an element."
+    if index.shape == shape: return index
+    first = [index.steps[0]] if index.size > 1 else []
+    return Tile(index.rec, index.tensor, index.offset, [*first, *((0, n) for n in shape[len(first):])], 0 if index.par is not None else None)
+
 @dataclass(frozen=True)
 class ds:
     "A slice given by its start and size: `t[:, nl.ds(i * 512, 512)]`."
@@ -134,7 +165,7 @@ def _slice(tile, dim, key, n):
 def _basic(tile, keys):
     "Offset, access pattern and partition axis after integers and slices."
     offset, ap, par = tile.offset, [], None
-    for dim, (key, (stride, n)) in enumerate(zip(keys, tile.ap)):
+    for dim, (key, (stride, n)) in enumerate(zip(keys, tile.steps)):
         whole = isinstance(key, (slice, ds))
         start, step, count = _slice(tile, dim, key, n) if whole else (as_index(key), 1, 1)
         if not whole and not start.loops and start.const < 0: start = start + n
@@ -144,6 +175,7 @@ def _basic(tile, keys):
         offset = _add(offset, start * stride)
         if dim == tile.par: par = len(ap)
         if whole or dim == tile.par: ap.append((stride * step, count))
+    if not ap or len(ap) == 1 and par == 0 and tile.rec.dialect == 'nki': ap.append((1, 1))
     return offset, ap, par
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #23385f00
@@ -154,7 +186,7 @@ def _advanced(tile, keys):
         raise KernelError('slices and index arrays do not mix', line=kernel_line(), hint='Write every dimension with nl.arange, or every one with slices.')
     shape = sum(exprs, Index()).shape
     offset, steps, par, loose = tile.offset, [0] * len(shape), None, []
-    for dim, (e, (stride, n)) in enumerate(zip(exprs, tile.ap)):
+    for dim, (e, (stride, n)) in enumerate(zip(exprs, tile.steps)):
         shift = len(shape) - e.ndim
         lo, hi = e.bounds()
         if lo < 0 or hi >= n: loose.append((dim, e, n))
@@ -165,19 +197,36 @@ def _advanced(tile, keys):
     if tile.par is not None and par is None and shape[:1] == (1,): par = 0
     return offset, [*zip(steps, shape)], par, tuple(loose)
 
+def _expand(self, axis):
+    "A new axis of size 1."
+    axis = axis % (self.ndim + 1)
+    par = self.par if self.par is None or axis > self.par else self.par + 1
+    return self.like(self.offset, [*self.steps[:axis], (0, 1), *self.steps[axis:]], par)
+Tile.expand_dims = Tile.expand_dim = _expand
+
 def _indirect(tile, keys):
     "A view whose elements are found through a tile of integers, in the dimension where the tile stands."
     (dim, index), = [(d, k) for d, k in enumerate(keys) if isinstance(k, Tile)]
     shape = sum([as_index(k) for k in keys if isinstance(k, Index)], Index(shape=(1,) * index.ndim)).shape
     shape = tuple(n if m == 1 else m for m, n in zip(shape, index.shape))
     rest = [0 if d == dim else slice(0, n) if k == slice(None) else k for d, (k, n) in enumerate(zip(keys, tile.shape))]
-    if not any(isinstance(k, Index) and k.ndim for k in rest): view = Tile(tile.rec, tile.tensor, *_basic(tile, rest)).expand_dims(0)
+    if not any(isinstance(k, Index) and k.ndim for k in rest): view = _expand(Tile(tile.rec, tile.tensor, *_basic(tile, rest)), 0)
     else: view = Tile(tile.rec, tile.tensor, *_advanced(tile, rest))
     shape = tuple(max(a, b) for a, b in zip(index.shape + (1,) * (view.ndim - index.ndim), view.shape))
-    wide = lambda t: [(s if n == m else 0, m) for (s, n), m in zip([*t.ap, *[(0, 1)] * (view.ndim - t.ndim)], shape)]
+    wide = lambda t: [(s if n == m else 0, m) for (s, n), m in zip([*t.steps, *[(0, 1)] * (view.ndim - t.ndim)], shape)]
     res = Tile(tile.rec, tile.tensor, view.offset, wide(view), view.par, view.loose)
-    res.index = Tile(tile.rec, index.tensor, index.offset, wide(index), index.par), tile.ap[dim][0], tile.shape[dim]
+    res.index = Tile(tile.rec, index.tensor, index.offset, wide(index), index.par), tile.steps[dim][0], tile.shape[dim]
     return res
+
+def _moving(tile, keys):
+    "A slice (`nl.ds(register, n)`) or an element whose place is read from memory when the instruction runs; one a view."
+    (dim, key), *more = [(d, k) for d, k in enumerate(keys) if isinstance(k, Tile) or isinstance(k, ds) and isinstance(k.start, Tile)]
+    if more or tile.index: raise KernelError('only one index of a view may come from memory', line=kernel_line(), operand=tile.info.name)
+    start, keys[dim] = (key.start, ds(0, key.size)) if isinstance(key, ds) else (key, 0)
+    if start.size != 1: raise KernelError('an index from memory is a single number', kind='shape', line=kernel_line(), value=list(start.shape), hint='Use vector_select, or .ap(vector_offset=…).')
+    stride, n = tile.steps[dim]
+    if dim == tile.par: raise KernelError('the partition to start from must be known', kind='limit', line=kernel_line(), operand=tile.info.name)
+    return Tile(tile.rec, tile.tensor, *_basic(tile, keys), index=(start, stride, n))
 
 def _keys(tile, key):
     "One key a dimension: `...` filled in, missing ones added."
@@ -192,58 +241,12 @@ def _keys(tile, key):
 def _getitem(self, key):
     "A smaller view; nothing is recorded."
     keys = _keys(self, key)
+    if any(isinstance(k, ds) and isinstance(k.start, Tile) or isinstance(k, Tile) and self.rec.dialect == 'nki' and k.size == 1 for k in keys): return _moving(self, keys)
     if any(isinstance(k, Tile) for k in keys): return _indirect(self, keys)
     arrays = any(isinstance(k, Index) and k.ndim for k in keys)
-    if not arrays: return Tile(self.rec, self.tensor, *_basic(self, keys))
+    if not arrays: return self.like(*_basic(self, keys))
     return Tile(self.rec, self.tensor, *_advanced(self, [0 if isinstance(k, slice) and n == 1 else k for k, n in zip(keys, self.shape)]))
 Tile.__getitem__ = _getitem
-
-# %% ../../nbs/1_nki/05_tensor.ipynb #4b327fd6
-def _reshape(self, *given, shape=None):
-    "The same elements in another shape; free dimensions only, partitions stay."
-    shape = given if shape is None else (shape,)
-    shape = tuple(int(n) for n in (shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape))
-    size = int(np.prod(shape, dtype=np.int64))
-    if -1 in shape: shape = tuple(self.size // -size if n == -1 else n for n in shape)
-    if int(np.prod(shape, dtype=np.int64)) != self.size:
-        raise KernelError(f'{self.size} elements do not fit the shape {shape}', kind='shape', line=kernel_line())
-    skip = 0 if self.par is None else 1
-    if skip and (self.par != 0 or shape[0] != self.shape[0]): raise KernelError('reshape must keep the partition dimension first', kind='shape', line=kernel_line())
-    if any(s != t * n for (s, _), (t, n) in zip(self.ap[skip:], self.ap[skip + 1:])): raise KernelError('reshape needs a contiguous tile', kind='shape', line=kernel_line())
-    inner = self.ap[-1][0] if len(self.ap) > skip else 1
-    steps = [int(np.prod(shape[k + 1:], dtype=np.int64)) * inner for k in range(skip, len(shape))]
-    return Tile(self.rec, self.tensor, self.offset, [*self.ap[:skip], *zip(steps, shape[skip:])], self.par)
-Tile.reshape = _reshape
-
-def _broadcast_to(self, shape):
-    "The same elements, repeated along axes of size 1 (a step of 0)."
-    shape = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
-    if len(shape) != self.ndim or any(n not in (1, m) for n, m in zip(self.shape, shape)):
-        raise KernelError(f'a tile of shape {self.shape} does not broadcast to {shape}', kind='shape', line=kernel_line())
-    if self.par is not None and shape[self.par] != self.shape[self.par]:
-        raise KernelError('an engine cannot read one partition from many lanes', kind='limit', line=kernel_line(),
-                          hint='Broadcast over partitions with a matmul by ones, or load the row once per partition.')
-    return Tile(self.rec, self.tensor, self.offset, [(s if n == m else 0, m) for (s, n), m in zip(self.ap, shape)], self.par)
-Tile.broadcast_to = lambda self, *shape: _broadcast_to(self, shape)
-
-def _expand(self, axis):
-    "A new axis of size 1."
-    axis = axis % (self.ndim + 1)
-    par = self.par if self.par is None or axis > self.par else self.par + 1
-    return Tile(self.rec, self.tensor, self.offset, [*self.ap[:axis], (0, 1), *self.ap[axis:]], par)
-Tile.expand_dims = _expand
-
-def _repeat(self, dim, size):
-    "Axis `dim`, of size 1, repeated `size` times (a step of 0); in HBM any axis, on chip a free one."
-    dim = dim % self.ndim
-    return _broadcast_to(self, [size if k == dim else n for k, n in enumerate(self.shape)])
-
-def _permute(self, dims):
-    "The axes in another order; on chip the partition axis stays first."
-    if sorted(dims) != list(range(self.ndim)): raise KernelError(f'{tuple(dims)} is not an order of {self.ndim} axes', kind='shape', line=kernel_line())
-    if self.par is not None and dims[self.par] != self.par: raise KernelError('the partition axis stays where it is', kind='limit', line=kernel_line(), hint='Use nisa.nc_transpose.')
-    return Tile(self.rec, self.tensor, self.offset, [self.ap[d] for d in dims], self.par)
-Tile.broadcast, Tile.permute, Tile.expand_dim = _repeat, _permute, _expand
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #af8bd21c
 def _within(expr, n, conditions):
@@ -331,14 +334,21 @@ Tile.__iadd__ = _iadd
 # %% ../../nbs/1_nki/05_tensor.ipynb #e25ba8b8
 def _freeze(o, new):
     "A draft or an open loop as the frozen record, tensors renumbered."
-    if isinstance(o, OpenLoop): return Loop(o.name, o.trips, tuple(_freeze(b, new) for b in o.body), o.kind, o.line)
-    shift = lambda a: replace(a, tensor=new[a.tensor], index=a.index and shift(a.index)) if isinstance(a, Access) else a
+    shift = lambda a: Access(new[a.tensor], a.offset, a.ap, a.par, a.index and shift(a.index), a.by, a.most) if isinstance(a, Access) else a
+    if isinstance(o, OpenLoop): return Loop(o.name, o.trips, _frozen(o.body, new), o.kind, o.line, tuple(map(shift, o.bound)))
     move = lambda side: {k: shift(a) for k, a in side.items()}
     return Instruction(o.op, move(o.outs), move(o.ins), o.attrs, o.engine, o.mask, o.line)
 
+def _frozen(body, new):
+    "A body as records; loops in which nothing happens are left out."
+    items = [_freeze(o, new) for o in body]
+    return tuple([o for o in items if not isinstance(o, Loop) or o.body])
+
 def _touched(body):
     for o in body:
-        if isinstance(o, OpenLoop): yield from _touched(o.body)
+        if isinstance(o, OpenLoop):
+            yield from (a.tensor for a in o.bound if isinstance(a, Access))
+            yield from _touched(o.body)
         else: yield from (a.tensor for a in accesses(o))
 
 def finish(rec, name, outputs, source=''):
@@ -346,7 +356,8 @@ def finish(rec, name, outputs, source=''):
     if rec.broken: raise Unroll([rec.broken], 'a loop was left early')
     ids = [t.tensor for t in outputs]
     keep = {*_touched(rec.body), *ids, *(k for k, t in enumerate(rec.tensors) if t.role == 'input')}
+    keep |= {rec.tensors[k].alias for k in keep} - {None}
     new = {k: n for n, k in enumerate(sorted(keep))}
-    role = lambda k, t: replace(t, role='output') if k in ids and t.role == 'scratch' else t
-    return Program(name, tuple(role(k, t) for k, t in enumerate(rec.tensors) if k in keep), tuple(_freeze(o, new) for o in rec.body),
+    role = lambda k, t: replace(t, alias=new.get(t.alias), role='output' if k in ids and t.role == 'scratch' else t.role)
+    return Program(name, tuple(role(k, t) for k, t in enumerate(rec.tensors) if k in keep), _frozen(rec.body, new),
                    tuple(new[k] for k in ids), rec.dialect, rec.chip.name.split(' but ')[0], source, {new[k]: v for k, v in rec.constants.items() if k in keep})

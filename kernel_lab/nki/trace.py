@@ -9,15 +9,18 @@ __all__ = ['KERNEL_FILE', 'is_torch', 'to_numpy', 'spec_of', 'JitKernel', 'jit',
 # %% ../../nbs/1_nki/10_trace.ipynb #3ab4dfc2
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from enum import Enum
 import functools, inspect, itertools, linecache, sys, traceback, types
 import numpy as np
 from ..errors import KernelError, SimulatorError
-from . import isa, language, legacy_isa, legacy_language
+from . import collectives, cores, isa, language, legacy_isa, legacy_language, objects, registers
 from .affine import Index, Unroll
-from .dtypes import dtype_name, itemsize
+from .dtypes import NUMPY, dtype_name, itemsize
 from .isa import recording
+from .cores import merge
+from .objects import Annotation
 from .program import ArraySpec
-from .tensor import OpenLoop, Recorder, Tile, finish
+from .tensor import OpenLoop, Recorder, Tile, finish, kernel_line
 
 # %% ../../nbs/1_nki/10_trace.ipynb #9cfee732
 def is_torch(x): return type(x).__module__.split('.')[0] == 'torch' and hasattr(x, 'detach')
@@ -52,13 +55,11 @@ def _bind(rec, func, args, kwargs):
 _GRID = ('launch grid',)
 
 def _shared_tensor(rec, shape, dtype, name):
-    "The HBM tensor of this position in the kernel: made by the first program, shared by the rest."
-    if rec.taken == len(rec.shared):
-        kept, rec.open = rec.open, []
-        rec.shared.append(rec.tensor(shape, dtype, 'hbm', name=name, scope=()))
-        rec.open = kept
-    rec.taken += 1
-    return rec.shared[rec.taken - 1]
+    "The HBM tensor of this line of the kernel (the n-th of that line and shape): made by the first program, shared by the rest."
+    key = (kernel_line(), name, shape, dtype_name(dtype))
+    n = rec.taken[key] = rec.taken.get(key, 0) + 1
+    if (key, n) not in rec.shared: rec.shared[key, n] = rec.tensor(shape, dtype, 'hbm', name=name, scope=())
+    return rec.shared[key, n]
 Recorder.shared_tensor = _shared_tensor
 
 def _over_grid(rec, grid, call):
@@ -68,10 +69,13 @@ def _over_grid(rec, grid, call):
         if rolled[k]:
             rec.keys[f'g{k}'] = (*_GRID, k)
             rec.open.append(OpenLoop(f'g{k}', n, 'parallel', (*_GRID, k), 0))
+    bodies = []
     for ids in itertools.product(*(range(1 if r else n) for r, n in zip(rolled, grid))):
-        rec.taken = 0
+        rec.taken = {}
         rec.grid = tuple((Index(loops={f'g{k}': 1}, trips={f'g{k}': n}) if rolled[k] else i, n) for k, (i, n) in enumerate(zip(ids, grid)))
         out = call()
+        if rec.dialect == 'nki' and not any(rolled): bodies.append(rec.body); rec.body = []
+    if bodies: rec.body = merge(rec, bodies)
     for _ in range(sum(rolled)):
         done = rec.open.pop()
         rec.current.append(done)
@@ -114,11 +118,6 @@ class _Allocator:
     def alloc(self, *a, **k): return self
     def auto_alloc(self): return self
 
-class _Typed:
-    "Stands for a type in annotations, subscripted or not."
-    def __getitem__(self, key): return self
-    def __call__(self, *args, **kw): return self
-
 def itemsize_of(dtype):
     "Bytes of an element of a dtype, however it is spelled."
     return itemsize(dtype_name(dtype))
@@ -128,19 +127,42 @@ def simulate_kernel(kernel, *args, **kwargs):
     "neuronxcc.nki.simulate_kernel: run the kernel on numpy arrays."
     return JitKernel.simulate(kernel if isinstance(kernel, JitKernel) else jit(kernel, dialect='neuronxcc.nki'), *args, **kwargs)
 
+def _public(m):
+    "The names of a module of the lab."
+    return {k: v for k, v in vars(m).items() if not k.startswith('_')}
+
+def _own(*modules):
+    "Those that modules define themselves."
+    return {k: v for m in modules for k, v in _public(m).items() if getattr(v, '__module__', None) == m.__name__}
+
+def _current_modules():
+    "The modules of the current dialect by name."
+    tokens = {k: v for k, v in vars(isa).items() if isinstance(v, type) and issubclass(v, Enum) and v.__module__ == isa.__name__}
+    dynamic = {k: vars(registers)[k] for k in ('dynamic_range', 'fori_loop', 'while_loop')}
+    nisa = _module('nki.isa', **_public(isa) | _own(registers, cores), __getattr__=isa.__getattr__)
+    nl = _module('nki.language', **_public(language) | _own(objects) | dynamic, NkiTensor=Tile, __getattr__=language.__getattr__)
+    kinds = _module('nki.dtype', **{k: v for k, v in vars(language).items() if k in NUMPY})
+    nki = _module('nki', jit=_decorator('nki'), isa=nisa, language=nl, dtype=kinds, cpu_simulate=jit, Kernel=JitKernel,
+                  simulate=lambda k: functools.partial(JitKernel.simulate, jit(k)), typing=_module('nki.typing', tensor=Annotation(), mutable_tensor=Annotation()), collectives=collectives,
+                  compiler=_module('nki.compiler', no_reorder=objects.no_reorder),
+                  __version__='0')
+    nisa.constants = _module('nki.isa.constants', **tokens)
+    return {'nki': nki, 'nki.isa': nisa, 'nki.isa.constants': nisa.constants, 'nki.language': nl, 'nki.dtype': kinds, 'nki.typing': nki.typing, 'nki.compiler': nki.compiler,
+            'nki.collectives': collectives, 'nki.tensor': _module('nki.tensor', NkiTensor=Tile, Tensor=Tile)}
+
 @functools.cache
 def _modules():
     "Name → module for everything a kernel may import."
-    nki = _module('nki', jit=_decorator('nki'), isa=isa, language=language, simulate=lambda k: functools.partial(JitKernel.simulate, jit(k)))
+    current = _current_modules()
     old = _decorator('neuronxcc.nki')
-    typing = _module('neuronxcc.nki.typing', tensor=_Typed(), mutable_tensor=_Typed())
+    typing = _module('neuronxcc.nki.typing', tensor=Annotation(), mutable_tensor=Annotation())
     constants = _module('neuronxcc.nki.language.constants', sizeinbytes=itemsize_of)
     compiler = _module('neuronxcc.nki.compiler', sbuf=_Allocator('sbuf'), psum=_Allocator('psum'), multi_buffer=lambda factor=2: None, no_reorder=nullcontext,
                        allocation_scope=nullcontext, **{n: old for n in ('skip_middle_end_transformations', 'force_auto_alloc', 'enable_stack_allocator')})
     legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=old, profile=old, simulate_kernel=simulate_kernel,
                      isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler, tensor=Tile, FrameworkKernel=object)
     root = _module('neuronxcc', nki=legacy, __version__='0')
-    return {'nki': nki, 'nki.isa': isa, 'nki.language': language, 'neuronxcc': root, 'neuronxcc.nki': legacy, 'neuronxcc.nki.isa': legacy_isa,
+    return current | {'neuronxcc': root, 'neuronxcc.nki': legacy, 'neuronxcc.nki.isa': legacy_isa,
             'neuronxcc.nki.language': legacy_language, 'neuronxcc.nki.language.constants': constants, 'neuronxcc.nki.typing': typing,
             'neuronxcc.nki.compiler': compiler}
 
