@@ -204,6 +204,17 @@ def _expand(self, axis):
     return self.like(self.offset, [*self.steps[:axis], (0, 1), *self.steps[axis:]], par)
 Tile.expand_dims = Tile.expand_dim = _expand
 
+def _broadcast_to(self, shape):
+    "The same elements, repeated along axes of size 1 (a step of 0)."
+    shape = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+    if len(shape) != self.ndim or any(n not in (1, m) for n, m in zip(self.shape, shape)):
+        raise KernelError(f'a tile of shape {self.shape} does not broadcast to {shape}', kind='shape', line=kernel_line())
+    if self.par is not None and shape[self.par] != self.shape[self.par]:
+        raise KernelError('an engine cannot read one partition from many lanes', kind='limit', line=kernel_line(),
+                          hint='Broadcast over partitions with a matmul by ones, or load the row once per partition.')
+    return self.like(self.offset, [(s if n == m else 0, m) for (s, n), m in zip(self.steps, shape)], self.par)
+Tile.broadcast_to = lambda self, *shape: _broadcast_to(self, shape)
+
 def _indirect(tile, keys):
     "A view whose elements are found through a tile of integers, in the dimension where the tile stands."
     (dim, index), = [(d, k) for d, k in enumerate(keys) if isinstance(k, Tile)]

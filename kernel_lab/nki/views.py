@@ -10,7 +10,7 @@ import math
 from ..errors import KernelError
 from .affine import Index, as_index
 from .dtypes import dtype_name, itemsize
-from .tensor import Tile, _add, kernel_line
+from .tensor import Tile, _add, _broadcast_to, kernel_line
 
 # %% ../../nbs/1_nki/05a_views.ipynb #ee469549
 def _joined(ap):
@@ -80,17 +80,6 @@ def _squeeze(self, dim):
 Tile.reshape_dim, Tile.flatten_dims, Tile.squeeze_dim, Tile.squeeze = _reshape_dim, _flatten_dims, _squeeze, _squeeze
 
 # %% ../../nbs/1_nki/05a_views.ipynb #47f6f4b5
-def _broadcast_to(self, shape):
-    "The same elements, repeated along axes of size 1 (a step of 0)."
-    shape = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
-    if len(shape) != self.ndim or any(n not in (1, m) for n, m in zip(self.shape, shape)):
-        raise KernelError(f'a tile of shape {self.shape} does not broadcast to {shape}', kind='shape', line=kernel_line())
-    if self.par is not None and shape[self.par] != self.shape[self.par]:
-        raise KernelError('an engine cannot read one partition from many lanes', kind='limit', line=kernel_line(),
-                          hint='Broadcast over partitions with a matmul by ones, or load the row once per partition.')
-    return self.like(self.offset, [(s if n == m else 0, m) for (s, n), m in zip(self.steps, shape)], self.par)
-Tile.broadcast_to = lambda self, *shape: _broadcast_to(self, shape)
-
 def _repeat(self, dim, size):
     "Axis `dim`, of size 1, repeated `size` times (a step of 0); in HBM any axis, on chip a free one."
     dim = _dim(self, dim)
