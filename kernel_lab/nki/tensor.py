@@ -8,7 +8,6 @@ __all__ = ['MOST', 'ELSEWHERE', 'kernel_frame', 'kernel_line', 'Draft', 'OpenLoo
 # %% ../../nbs/1_nki/05_tensor.ipynb #89d2d754
 from dataclasses import dataclass, field, replace
 import math, os, sys
-import numpy as np
 from ..errors import KernelError
 from .affine import Affine, Index, Mask, Unroll, _add, as_index
 from .dtypes import dtype_name, itemsize, numpy_of
