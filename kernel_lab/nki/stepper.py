@@ -282,10 +282,10 @@ def _text(self):
     return '\n'.join([f'{self.program.name}: {self.at:,} of {self.count:,} instructions run', *rows])
 
 def _html(self):
-    cell = lambda x: f'<td style="text-align:left">{html.escape(str(x))}</td>'
+    cell = lambda x, tag='span': f'<td style="text-align:left"><{tag}>{html.escape(str(x))}</{tag}></td>'
     rows = ''.join(f'<tr style="{"font-weight:bold" if p == self.at else ""}{";opacity:.6" if p < self.at else ""}">'
                    f'{cell("▶" if p == self.at else "")}{cell(p)}{cell(" ".join(f"{v}={i}" for v, i in m.env.items()))}{cell(m.instruction.line)}'
-                   f'{cell(_line_text(self.program, m.instruction))}{cell(instruction_text(self.program, m.instruction))}</tr>' for p, m in self._around())
+                   f'{cell(_line_text(self.program, m.instruction), "code")}{cell(instruction_text(self.program, m.instruction), "code")}</tr>' for p, m in self._around())
     head = ''.join(f'<th style="text-align:left">{h}</th>' for h in ('', 'position', 'loops', 'line', 'kernel', 'instruction'))
     return f'<p>{html.escape(self.program.name)}: {self.at:,} of {self.count:,} instructions run</p><table><tr>{head}</tr>{rows}</table>'
 Stepper._around, Stepper.__repr__, Stepper._repr_html_ = _around, _text, _html
