@@ -6,7 +6,7 @@ from kernel_lab.agents.moves import MOVES, candidates
 from kernel_lab.agents.moves_code import Code
 from kernel_lab.agents.moves_facts import Facts, View
 from kernel_lab.errors import KernelError
-from kernel_lab.nki.execute import execute
+from kernel_lab.nki import execute
 from kernel_lab.nki.machine import CHIPS
 from kernel_lab.nki.profile import profile_of
 from kernel_lab.nki.program import ArraySpec
