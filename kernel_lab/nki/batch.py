@@ -27,8 +27,8 @@ _KINDS = ('affine', 'sequential', 'parallel')
 MOST = 5000             # instructions that are worth planning
 
 def _odd(o):
-    "Whether an instruction scatters, or has a mask over other axes than its own."
-    return any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
+    "Whether an instruction scatters, has a mask over other axes than its own, or multiplies two rows at a time."
+    return bool(o.attrs.get('rows')) or any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
 
 def plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."

@@ -95,6 +95,10 @@ def engine_may(s):
         yield s.broken(f'{s.o.op} does not run on Scalar on {s.chip.name}', '', 'Vector or GpSimd', 'Scalar', 'Use nisa.activation(op=nl.copy, scale=…) there.')
 
 # %% ../../nbs/1_nki/11_check.ipynb #b169f1f3
+def _one_row(s, name, a, rows):
+    "The access of one of the `rows` rows that a partition holds: [K, 2, M] counts as [K, M]."
+    return a if rows == 1 or len(a.ap) != 3 or a.ap[1][1] != rows else replace(a, ap=(a.ap[0], a.ap[2]))
+
 def matmul(s):
     "stationary [K ≤ 128, M ≤ 128] and moving [K, N ≤ 512] in SBUF, dst [M, N] in PSUM, both operands fp32 or neither."
     if s.o.op != 'nc_matmul': return
@@ -102,6 +106,8 @@ def matmul(s):
     for k in ('stationary', 'moving'):
         if s.tensor(k).buffer == 'psum': yield s.broken('the tensor engine reads SBUF only', k, 'sbuf', 'psum', 'Copy the tile to SBUF with nisa.tensor_copy first.')
     if s.tensor('dst').buffer == 'sbuf': yield s.broken('the tensor engine writes PSUM only', 'dst', 'psum', 'sbuf', 'Allocate the result with buffer=nl.psum.')
+    rows = s.o.attrs.get('rows') or 1
+    st, mv = (_one_row(s, k, a, rows) for k, a in (('stationary', st), ('moving', mv)))
     if st.free > s.chip.stationary_max: yield s.broken('stationary is too wide', 'stationary', s.chip.stationary_max, st.free, 'Split M into tiles of 128.')
     if mv.free > s.chip.moving_max: yield s.broken('moving is too wide', 'moving', s.chip.moving_max, mv.free, 'Split N into tiles of 512.')
     if st.partitions != mv.partitions: yield s.broken('the contraction dimensions differ', 'moving', st.partitions, mv.partitions, 'Both operands have K on their partitions.')

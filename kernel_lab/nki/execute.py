@@ -175,8 +175,8 @@ def _write(dst, value):
 
 def _matmul(dst, ins, attrs, fresh):
     s, m = ins['stationary'], ins['moving']
-    s = s.reshape(s.shape[0], -1)
-    product = s.T @ m.reshape(m.shape[0], -1)
+    rows = len(s) * (attrs.get('rows') or 1)              # double_row: two rows of the contraction a partition
+    product = s.reshape(rows, -1).T @ m.reshape(rows, -1)
     keep = attrs.get('accumulate') is not False and not fresh
     _write(dst, dst.reshape(product.shape) + product if keep else product)
 
@@ -253,7 +253,7 @@ def _through(self, v, env, inside):
     off = v.at(env)
     if v.index: where, ok = v.places(off, env)
     else: where, ok = v.flat(off), np.ones(v.shape, bool)
-    if v.index and not v.index.written(v.index.at(env)): _unwritten(self.o, 'index', v.index)
+    if v.index and not v.index.written(v.index.at(env), inside.reshape(v.index.shape)): _unwritten(self.o, 'index', v.index)
     if not (ok | ~inside).all() and self.attrs.get('oob') != 'skip':
         raise KernelError(f'an index points outside {v.tensor.name}', kind='limit', line=self.o.line, instruction=self.o.op, operand=v.tensor.name,
                           limit=f'0..{v.access.most - 1}', value='an index outside', hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.')
@@ -296,7 +296,7 @@ def _masked(self, env, places, reads, attrs):
     "Run on the box where the mask can hold; where a bit says no, keep what was there."
     shape = guide(self.o).shape
     box, bits = box_of(self.o.mask, shape, env)
-    if box is None: return
+    if box is None: return [v.mark(off) for v, off in places if v.tensor.buffer != 'hbm']
     narrowed, attrs = boxes(self.o, box), moved(self.o, box) if 'pattern' in attrs else attrs
     inside = [v.within(off, narrowed[k]) for k, (v, off) in zip(self.outs, places)]
     arrays = [v.array(off) for v, off in inside]

@@ -32,10 +32,11 @@ ALU = {'add': np.add, 'subtract': np.subtract, 'multiply': np.multiply, 'divide'
        'greater': _truth(np.greater), 'greater_equal': _truth(np.greater_equal),
        'bitwise_and': np.bitwise_and, 'bitwise_or': np.bitwise_or, 'bitwise_xor': np.bitwise_xor,
        'left_shift': np.left_shift, 'right_shift': _logical_right,
-       'rsqrt': lambda a, b: 1 / np.sqrt(a)}
+       'rsqrt': lambda a, b: 1 / np.sqrt(a), 'reciprocal': lambda a, b: np.reciprocal(a), 'abs': lambda a, b: np.abs(a), 'invert': lambda a, b: np.invert(a),
+       'logical_not': lambda a, b: (a == 0).astype(np.float32)}
 REDUCE = {'add': np.add, 'maximum': np.maximum, 'minimum': np.minimum, 'multiply': np.multiply,
           'bitwise_and': np.bitwise_and, 'bitwise_or': np.bitwise_or, 'bitwise_xor': np.bitwise_xor, 'logical_and': np.logical_and, 'logical_or': np.logical_or}
-BITWISE = ('bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shift')
+BITWISE = ('bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shift', 'invert')
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #3a8f5fda
 def _sigmoid(x): return 0.5 * (1 + np.tanh(0.5 * x))

@@ -22,9 +22,10 @@ from inspect import CO_VARKEYWORDS, Parameter, Signature, signature
 import os
 import numpy as np
 from ..errors import KernelError
-from .affine import Index
+from .affine import Index, Mask
+from .guard import cut_free, guarded_matmul
 from .machine import get_chip
-from .instructions import ACT, ALU, REDUCE, ROWS
+from .instructions import ACT, ALU, BITWISE, REDUCE, ROWS
 from .tensor import Recorder, Tile, emit, kernel_line
 
 # %% ../../nbs/1_nki/06_isa.ipynb #ec53752c
@@ -140,10 +141,18 @@ def affine_select(dst, pattern, channel_multiplier, on_true_tile, on_false_value
                 'on_false_value': operand(on_false_value, 'on_false_value')}, at, mask=mask)
 
 # %% ../../nbs/1_nki/06_isa.ipynb #b61ceff5
-def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, accumulate=None, *, mask=None, **kw):
-    "dst[M, N] (+)= stationary[K, M].T @ moving[K, N]; stationary and moving in SBUF, dst in PSUM, K and M at most 128, N at most 512."
+def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, accumulate=None, perf_mode='none', *, mask=None, **kw):
+    "dst[M, N] (+)= stationary[K, M].T @ moving[K, N]; stationary and moving in SBUF, dst in PSUM, K and M at most 128, N at most 512; double_row: [K, 2, M] and [K, 2, N] in fp8."
     at = {'accumulate': None if accumulate is None else bool(accumulate), 'transpose': bool(is_transpose)}
-    return emit('nc_matmul', {'dst': tile(dst, 'dst')}, {'stationary': tile(stationary, 'stationary'), 'moving': tile(moving, 'moving')}, at, 'Tensor', mask)
+    if perf_mode not in (None, 'none'): at['rows'] = _rows(perf_mode)
+    cut = guarded_matmul(tile(dst, 'dst'), tile(stationary, 'stationary'), tile(moving, 'moving'))
+    if cut is None: cut, mask = (dst, stationary, moving), Mask(Index(-1))
+    return emit('nc_matmul', {'dst': cut[0]}, {'stationary': cut[1], 'moving': cut[2]}, at, 'Tensor', mask)
+
+def _rows(perf_mode):
+    "Rows of weights a processing element holds in this mode."
+    if str(perf_mode) in ('double_row', 'double_row_gen3', 'double_row_gen4'): return 2
+    raise KernelError(f'perf_mode {perf_mode} is not modelled', kind='unsupported', line=kernel_line(), instruction='nc_matmul', hint='Use double_row, or leave it out.')
 
 def nc_transpose(dst, data, engine='', *, mask=None, **kw):
     "dst = data.T; on Tensor up to 128×128 into PSUM, on Vector up to 32×32."
@@ -239,12 +248,15 @@ def tensor_scalar_cumulative(dst, src, op0, op1, imm0, imm1=None, reduce_cmd='re
     return emit('tensor_scalar_cumulative', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src'), 'imm0': operand(imm0, 'imm0'), 'imm1': operand(imm1, 'imm1')}, at, 'Vector', mask)
 
 # %% ../../nbs/1_nki/06_isa.ipynb #3b23c46f
+_ROWS = ('max8', 'nc_find_index8', 'bn_stats', 'bn_aggr')
+
 def _simple(name, outs, ins, doc, **fixed):
     "An instruction without attributes of its own: destinations first, then tiles (or numbers)."
     def f(*args, mask=None, **kw):
         given = dict(zip((*outs, *ins), args)) | {k: v for k, v in kw.items() if k in (*outs, *ins)}
         missing = [k for k in (*outs, *ins) if k not in given and k not in ('dst_idx',)]
         if missing: raise KernelError(f'nisa.{name} needs {", ".join(missing)}', line=kernel_line(), instruction=name)
+        if name in _ROWS: given[ins[0]], mask = cut_free(tile(given[ins[0]], ins[0]), mask)
         dsts = {k: tile(given[k], k) for k in outs if given.get(k) is not None}
         return emit(name, dsts, {k: operand(given[k], k) for k in ins}, dict(fixed), ROWS[name].engines[0], mask)
     f.__name__, f.__doc__, f.__signature__ = name, doc, Signature([Parameter(k, Parameter.POSITIONAL_OR_KEYWORD) for k in (*outs, *ins)])

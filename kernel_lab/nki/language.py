@@ -18,7 +18,9 @@ import builtins
 import numpy as np
 from ..errors import KernelError
 from . import isa
-from .dtypes import NUMPY, dtype_name, promote
+from .affine import Index, Mask
+from .dtypes import NUMPY, dtype_name, is_float, promote
+from .instructions import BITWISE
 from .isa import _ACTIVE, axes_of, missing, op_name, operand, recorder
 from .machine import get_chip
 from .loops import each_block, language_loop
@@ -118,18 +120,28 @@ def _column(x, other):
     "Whether x is a column that an instruction takes as it is: one fp32 number a partition, where the other tile is wider."
     return x.shape[1:] == (1,) * (x.ndim - 1) and other.shape[1:] != x.shape[1:] and x.info.dtype == 'float32'
 
+_COMPARE = ('equal', 'not_equal', 'less', 'less_equal', 'greater', 'greater_equal', 'logical_and', 'logical_or', 'logical_xor')
+
 def _shape(a, b):
     "The common shape of two tiles of one rank."
     if a.ndim != b.ndim or any(m != n and 1 not in (m, n) for m, n in zip(a.shape, b.shape)):
         raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet', kind='shape', line=kernel_line(), hint='Ranks must agree; axes of size 1 are repeated.')
     return tuple(n if m == 1 else m for m, n in zip(a.shape, b.shape))
 
+def _weak(name, x, number):
+    "The dtype of `x op number`: the tile's; in the earlier dialect a plain int counts as int32, a float as fp32. Integers divide into fp32."
+    kind = x.info.dtype
+    if name == 'divide' and not is_float(kind): return float32
+    if recorder().dialect == 'nki' or name in _COMPARE or name in BITWISE: return x.dtype
+    return promote(kind, dtype_name(number.dtype) if isinstance(number, np.generic) and number.dtype.name in NUMPY else 'float32' if isinstance(number, float) else kind if is_float(kind) else 'int32')
+
 def binary(name, x, y, dtype=None, mask=None):
     "x op y as a new tile."
     if not isinstance(x, Tile) and not isinstance(y, Tile): raise KernelError(f'nl.{name} needs at least one tile', line=kernel_line())
     if not isinstance(x, Tile): return _scalar(name, y, x, True, dtype, mask)
     if not isinstance(y, Tile): return _scalar(name, x, y, False, dtype, mask)
-    shape, dtype = _shape(x, y), dtype or promote(x.info.dtype, y.info.dtype)
+    both = promote(x.info.dtype, y.info.dtype)
+    shape, dtype = _shape(x, y), dtype or (float32 if name == 'divide' and not is_float(both) else both)
     if x.buffer == y.buffer == psum: y = copy(y)           # no engine reads two tiles of PSUM at once
     x, y = (o if o.shape[0] == shape[0] else broadcast_to(o, (shape[0], *o.shape[1:])) for o in (x, y))
     if _column(y, x): return result(shape, dtype, lambda t: isa.tensor_scalar(t, x, name, y, mask=mask))
@@ -138,7 +150,7 @@ def binary(name, x, y, dtype=None, mask=None):
     return result(shape, dtype, lambda t: isa.tensor_tensor(t, wide(x), wide(y), name, mask=mask))
 
 def _scalar(name, x, number, reverse, dtype, mask):
-    return result(x.shape, dtype or x.dtype, lambda t: isa.tensor_scalar(t, x, name, operand(number, 'scalar'), reverse, mask=mask))
+    return result(x.shape, dtype or _weak(name, x, number), lambda t: isa.tensor_scalar(t, x, name, operand(number, 'scalar'), reverse, mask=mask))
 
 # %% ../../nbs/1_nki/07_language.ipynb #f8e9a40d
 def unary(name, x, dtype=None, mask=None):
@@ -208,9 +220,17 @@ def transpose(x, dtype=None, *, mask=None, **kw):
     "x.T for a 2-D tile of at most 128×128, in PSUM."
     return result(x.shape[::-1], dtype or x.dtype, lambda t: isa.nc_transpose(t, x, mask=mask), psum)
 
+def _guard(t, mask): return t if mask is None else t[mask]
+
+def _turned(x):
+    "The transpose of a matmul operand, its mask's axes turned too."
+    swap = lambda c: Index(c.const, c.loops, {1 - (k - c.ndim + 2): v for k, v in c.axes.items()}, c.shape and (1, 1), c.trips)
+    return _guard(transpose(x), None if x.guard is None else Mask(*map(swap, x.guard.conditions)))
+
 def matmul(x, y, transpose_x=False, *, mask=None, **kw):
     "x @ y in PSUM: x is (M, K), or (K, M) with transpose_x=True, which saves a transpose on Tensor."
-    if not transpose_x: x = copy(transpose(x))
+    x, y = x if transpose_x else _turned(x), y
+    x, y = (_guard(copy(o), o.guard) if o.buffer == psum else o for o in (x, y))
     return result((x.shape[1], *y.shape[1:]), float32, lambda t: isa.nc_matmul(t, x, y, mask=mask), psum)
 
 def broadcast_to(x, shape, dtype=None, **kw):

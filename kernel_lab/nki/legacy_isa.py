@@ -22,11 +22,18 @@ from .tensor import Tile
 tensor_engine, vector_engine, scalar_engine, gpsimd_engine, unknown_engine = 'Tensor', 'Vector', 'Scalar', 'GpSimd', ''
 
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #054c15ea
-def nc_matmul(stationary, moving, *, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, mask=None, **kw):
+def _in_sbuf(o):
+    "A matmul operand, copied to SBUF where it is in PSUM; its mask stays with it."
+    if o.buffer != 'psum': return o
+    c = copy(o)
+    return c if o.guard is None else c[o.guard]
+
+def nc_matmul(stationary, moving, *, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, perf_mode='none', mask=None, **kw):
     "stationary[K, M].T @ moving[K, N] as a new PSUM tile [M, N]; an operand in PSUM is copied to SBUF first, as the compiler does."
-    stationary, moving = (copy(o) if o.buffer == 'psum' else o for o in (stationary, moving))
-    shape = (stationary.size // stationary.shape[0], *moving.shape[1:])
-    return result(shape, 'float32', lambda t: isa.nc_matmul(t, stationary, moving, is_transpose=is_transpose, accumulate=False, mask=mask), 'psum')
+    stationary, moving = (_in_sbuf(o) for o in (stationary, moving))
+    paired = perf_mode not in (None, 'none')
+    shape = (stationary.shape[-1], moving.shape[-1]) if paired else (stationary.size // stationary.shape[0], *moving.shape[1:])
+    return result(shape, 'float32', lambda t: isa.nc_matmul(t, stationary, moving, is_transpose=is_transpose, accumulate=False, perf_mode=perf_mode, mask=mask), 'psum')
 
 def nc_transpose(data, *, mask=None, dtype=None, engine='', **kw):
     "data.T as a new tile: in PSUM by Tensor, in SBUF by Vector."
@@ -47,12 +54,19 @@ def tensor_tensor(data1, data2, op, *, dtype=None, mask=None, engine='', **kw):
     wide = lambda o: o if o.shape == shape else o.broadcast_to(shape)
     return result(shape, dtype or data1.dtype, lambda t: isa.tensor_tensor(t, wide(data1), wide(data2), op, engine, mask=mask))
 
+def _fp32(column, op):
+    "A per-partition operand in fp32, as the compiler hands it to the engine; integers of bitwise operations stay."
+    if not isinstance(column, Tile) or column.info.dtype == 'float32' or isa.op_name(op, isa.ALU, 'an ALU operation') in isa.BITWISE: return column
+    return copy(column, 'float32')
+
 def tensor_scalar(data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False, *, dtype=None, mask=None, engine='', **kw):
     "(data op0 operand0) op1 operand1 as a new tile."
+    operand0, operand1 = _fp32(operand0, op0), _fp32(operand1, op1)
     return result(data.shape, dtype or data.dtype, lambda t: isa.tensor_scalar(t, data, op0, operand0, reverse0, op1, operand1, reverse1, engine, mask=mask))
 
 def scalar_tensor_tensor(*, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, dtype=None, mask=None, **kw):
     "(data op0 operand0) op1 operand1 as a new tile, operand1 a tile."
+    operand0 = _fp32(operand0, op0)
     return result(data.shape, dtype or data.dtype, lambda t: isa.scalar_tensor_tensor(t, data, op0, operand0, op1, operand1, reverse0, reverse1, mask=mask))
 
 def tensor_reduce(op, data, axis, *, mask=None, dtype=None, negate=False, keepdims=False, **kw):
@@ -95,6 +109,7 @@ def iota(expr, dtype, *, mask=None, **kw):
 
 def affine_select(pred, on_true_tile, on_false_value, *, mask=None, dtype=None, **kw):
     "on_true_tile where the comparison of index expressions holds, else a number, as a new tile."
+    on_true_tile = _in_sbuf(on_true_tile)
     if len(pred.conditions) == 1: e, cmp = pred.conditions[0], 'greater_equal'
     else: e, cmp = pred.conditions[0], 'equal'
     _, pattern, offset, channel = _pattern(e + Index(shape=on_true_tile.shape))

@@ -71,7 +71,7 @@ def moved(o, box):
 # %% ../../nbs/1_nki/10b_mask.ipynb #22856839
 _ANYHOW = {'dma_copy', 'activation', 'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'tensor_copy', 'memset', 'reciprocal', 'accumulate', 'select', 'dropout', 'rng',
            'tensor_copy_predicated', 'select_reduce', 'tensor_scalar_reduce', 'iota', 'affine_select'}
-_BOXES = {'nc_matmul', 'tensor_reduce', 'nc_transpose', 'dma_transpose'}
+_BOXES = {'nc_matmul', 'tensor_reduce', 'nc_transpose', 'dma_transpose', 'tensor_tensor_scan', 'tensor_scalar_cumulative'}
 _NEVER = {'nc_stream_shuffle', 'local_gather', 'tensor_partition_reduce', 'sequence_bounds'}
 
 def not_modelled(o):

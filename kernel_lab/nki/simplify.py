@@ -57,7 +57,7 @@ class Code:
     def closed(self):
         "The `Program` that this code is now."
         def close(items, loops): return tuple(replace(loops[i[0]], body=close(i[1], loops), trips=self.trips[i[0]]) if isinstance(i, tuple) else self.ops[i]
-                                              for i in items if isinstance(i, tuple) or self.ops[i] is not None)
+                                              for i in items if (i[0] in loops if isinstance(i, tuple) else self.ops[i] is not None))
         return replace(self.program, tensors=tuple(self.tensors), body=close(self.body, {l.name: l for chain, _ in self.program.walk() for l in chain}))
 
     def common(self, numbers):

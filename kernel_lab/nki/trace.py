@@ -20,7 +20,7 @@ from .isa import recording
 from .cores import merge
 from .objects import Annotation
 from .program import ArraySpec
-from .tensor import OpenLoop, Recorder, Tile, finish, kernel_line
+from .tensor import OpenLoop, Recorder, Tile, emit, finish, kernel_line
 
 # %% ../../nbs/1_nki/10_trace.ipynb #9cfee732
 def is_torch(x): return type(x).__module__.split('.')[0] == 'torch' and hasattr(x, 'detach')
@@ -85,13 +85,13 @@ def _over_grid(rec, grid, call):
 class JitKernel:
     "A kernel as `@nki.jit` leaves it: call it with arrays to simulate it, subscript it with a launch grid, or hand it to `trace`."
     simulate = None              # set by kernel_lab.nki, which knows how to execute
-    def __init__(self, func, dialect='nki', grid=(), chip=None):
+    def __init__(self, func, dialect='nki', grid=(), chip=None, mode='auto'):
         functools.update_wrapper(self, func)
-        self.func, self.dialect, self.grid, self.chip = func, dialect, grid, chip
+        self.func, self.dialect, self.grid, self.chip, self.mode = func, dialect, grid, chip, mode
 
     def __getitem__(self, grid):
         sizes = tuple(int(getattr(g, 'size', g)) for g in (grid if isinstance(grid, tuple) else (grid,)))
-        return JitKernel(self.func, self.dialect, () if self.dialect == 'nki' and sizes == (1,) else sizes, self.chip)
+        return JitKernel(self.func, self.dialect, () if self.dialect == 'nki' and sizes == (1,) else sizes, self.chip, self.mode)
 
     def __call__(self, *args, **kwargs):
         if isa._ACTIVE: return self.func(*args, **kwargs)
@@ -99,10 +99,10 @@ class JitKernel:
 
     def __repr__(self): return f'<NKI kernel {self.func.__name__} ({self.dialect})>'
 
-def jit(func=None, *, dialect='nki', **kw):
+def jit(func=None, mode='auto', *, dialect='nki', **kw):
     "Decorator, bare or with arguments; arguments that concern the real compiler are accepted and have no effect."
-    if func is None: return lambda f: jit(f, dialect=dialect)
-    return func if isinstance(func, JitKernel) else JitKernel(func, dialect)
+    if func is None: return lambda f: jit(f, mode, dialect=dialect)
+    return func if isinstance(func, JitKernel) else JitKernel(func, dialect, mode=mode)
 
 # %% ../../nbs/1_nki/10_trace.ipynb #c73e7024
 def _module(name, **members):
@@ -159,6 +159,7 @@ def _modules():
     constants = _module('neuronxcc.nki.language.constants', sizeinbytes=itemsize_of)
     compiler = _module('neuronxcc.nki.compiler', sbuf=_Allocator('sbuf'), psum=_Allocator('psum'), multi_buffer=lambda factor=2: None, no_reorder=nullcontext,
                        allocation_scope=nullcontext, **{n: old for n in ('skip_middle_end_transformations', 'force_auto_alloc', 'enable_stack_allocator')})
+    legacy_language.constants = constants
     legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=old, profile=old, simulate_kernel=simulate_kernel,
                      isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler, tensor=Tile, FrameworkKernel=object)
     root = _module('neuronxcc', nki=legacy, __version__='0')
@@ -194,9 +195,17 @@ def _drafts(body):
         if isinstance(o, OpenLoop): yield from _drafts(o.body)
         else: yield o
 
+def _to_hbm(rec, o):
+    "What a kernel of mode 'simulation' returns from SBUF, stored, as the earlier dialect's simulator does."
+    if rec.mode != 'simulation' or not isinstance(o, Tile) or o.buffer != 'sbuf': return o
+    out = rec.tensor(o.shape, o.dtype, 'hbm', name=f'{o.info.name}_out', scope=())
+    emit('dma_copy', {'dst': out}, {'src': o})
+    return out
+
 def _returned(rec, out):
     "The tiles a kernel returned, or the inputs it wrote; anything else is an error."
     outs = list(out) if isinstance(out, (tuple, list)) else _written_inputs(rec) if out is None else [out]
+    outs = [_to_hbm(rec, o) for o in outs]
     if not outs: raise KernelError('the kernel returns nothing', kind='shape', hint='Return the HBM tensor that holds the result.')
     for o in outs:
         if not isinstance(o, Tile): raise KernelError(f'the kernel returns a {type(o).__name__}, not a tensor', kind='shape')
@@ -208,10 +217,17 @@ def _ends(func, first):
     "The first line of a function, or the last one, where it returns."
     return func.__code__.co_firstlineno if first else max(line for *_, line in func.__code__.co_lines() if line)
 
-def _once(func, args, kwargs, chip, dialect, grid, unroll):
+def _code(func):
+    "The code object under a function's decorators; an error for what has none."
+    code = getattr(inspect.unwrap(func), '__code__', None) or getattr(getattr(func, 'func', None), '__code__', None)
+    if code is None: raise KernelError(f'{func!r} is not a Python function', kind='entry', hint='Decorate a plain function with @nki.jit.')
+    return code
+
+def _once(kernel, args, kwargs, chip, grid, unroll):
     "Trace with a given set of loops unrolled."
-    rec = Recorder(chip, dialect, unroll)
-    file = func.__code__.co_filename
+    func, rec = getattr(kernel, 'func', kernel), Recorder(chip, getattr(kernel, 'dialect', 'nki'), unroll)
+    rec.mode = getattr(kernel, 'mode', 'auto')
+    file = _code(func).co_filename
     try:
         with recording(rec):
             args, kwargs = _bind(rec, func, args, kwargs)
@@ -228,15 +244,15 @@ def _once(func, args, kwargs, chip, dialect, grid, unroll):
 # %% ../../nbs/1_nki/10_trace.ipynb #a8b72ab9
 def source_of(func):
     "The text of the file or cell a kernel stands in, so that lines can be shown; '' where there is none."
-    lines = linecache.getlines(func.__code__.co_filename)
+    lines = linecache.getlines(_code(func).co_filename)
     return ''.join(lines) if len(lines) < 20_000 else ''
 
 def trace(kernel, *inputs, chip='trn1', grid=None, **kwargs):
     "The `Program` of a kernel for these inputs: arrays, tensors or `ArraySpec`s, and plain Python values."
-    func, dialect, grid = getattr(kernel, 'func', kernel), getattr(kernel, 'dialect', 'nki'), grid or getattr(kernel, 'grid', ())
+    grid = grid or getattr(kernel, 'grid', ())
     unroll = set()
     for _ in range(1000):
-        with installed(): program, more = _once(func, inputs, kwargs, chip, dialect, tuple(grid), unroll)
+        with installed(): program, more = _once(kernel, inputs, kwargs, chip, tuple(grid), unroll)
         if program: return program
         if not set(more) - unroll: raise SimulatorError('tracing asks to unroll a loop that is unrolled already')
         unroll |= set(more)

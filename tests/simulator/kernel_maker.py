@@ -201,6 +201,7 @@ class Oracle:
         mask = None if s.mask is None else s.mask.bits(env)
         if (mask is not None and not mask.any()) or ("left" in s.at and not s.at["left"].bits(env).any()):
             if isinstance(s.dst, New): self.new(s.dst)
+            if self.info[s.dst.name].where not in ("hbm", "scratch"): self.written[s.dst.name][...] = True      # undefined, as what a mask leaves out of a tile
             return
         ins = {k: self.read(x, env, mask) for k, x in s.ins.items() if x is not None}
         with np.errstate(all="ignore"): v, e = getattr(self, "do_" + s.op)(ins, s.at, s, env)
