@@ -119,3 +119,16 @@ def test_plain_numbers_widen_narrow_tiles_and_integers_divide_into_fp32():
         return out
     i = np.arange(1024, dtype=np.int32).reshape(128, 8)
     np.testing.assert_array_equal(run(f, normal(128, 8).astype(np.float16), i)[0], i / np.float32(4))
+
+@pytest.mark.parametrize('n', [96, 50, 1])
+def test_a_scan_cut_short(n):
+    @nki.jit
+    def f(x):
+        out, (p, k) = hbm((128, 96)), nl.mgrid[0:128, 0:96]
+        t = nl.load(x)
+        nl.store(out, value=nl.zeros((128, 96), dtype=np.float32))
+        nl.store(out[p, k], value=nisa.tensor_tensor_scan(nl.full((128, 96), 1.0, dtype=np.float32), t, 0.0, np.multiply, np.add, mask=k < n), mask=k < n)
+        return out
+    x, want = normal(128, 96), np.zeros((128, 96), np.float32)
+    want[:, :n] = np.cumsum(x[:, :n], 1, dtype=np.float32)
+    np.testing.assert_allclose(run(f, x)[0], want, rtol=1e-5, atol=1e-5)
