@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernel_lab.errors import UsageError
-from kernel_lab.nki.execute import execute
+from kernel_lab.nki import execute
 from kernel_lab.nki.program import ArraySpec
 from kernel_lab.nki.trace import trace_source
 from kernel_lab.tasks.suite import TASKS
