@@ -922,6 +922,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'kernel_lab.nki.batch.elementwise': ('1_nki/batch.html#elementwise', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch.execute': ('1_nki/batch.html#execute', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch.fold': ('1_nki/batch.html#fold', 'kernel_lab/nki/batch.py'),
+                                      'kernel_lab.nki.batch.light': ('1_nki/batch.html#light', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch.plan': ('1_nki/batch.html#plan', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch.planned': ('1_nki/batch.html#planned', 'kernel_lab/nki/batch.py'),
                                       'kernel_lab.nki.batch.product': ('1_nki/batch.html#product', 'kernel_lab/nki/batch.py'),

@@ -170,13 +170,13 @@ def _modules():
 @contextmanager
 def installed():
     "A context in which `import nki` and `import neuronxcc.nki` give the lab's dialects."
-    ours = lambda n: n.split('.')[0] in ('nki', 'neuronxcc')
-    before = {n: m for n, m in sys.modules.items() if ours(n)}
-    for n in before: del sys.modules[n]
+    ours = lambda: [n for n in sys.modules if n[:3] == 'nki' or n[:9] == 'neuronxcc']
+    before = {n: sys.modules.pop(n) for n in ours() if n.split('.')[0] in ('nki', 'neuronxcc')}
     sys.modules.update(_modules())
     try: yield
     finally:
-        for n in [n for n in sys.modules if ours(n)]: del sys.modules[n]
+        for n in ours():
+            if n.split('.')[0] in ('nki', 'neuronxcc'): del sys.modules[n]
         sys.modules.update(before)
 
 # %% ../../nbs/1_nki/10_trace.ipynb #04e2e99c
