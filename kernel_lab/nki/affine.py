@@ -109,16 +109,17 @@ def _times(a, b):
     if not (a.loops or a.axes): return _scaled(b, a.const)
     raise Unroll([*a.loops, *b.loops], 'a product of two loop variables')
 
-def _op(f):
+def _op(f, plain):
     def method(self, other):
+        if isinstance(other, float): return plain(_concrete(self), other)
         other = as_index(other)
         return NotImplemented if other is None else f(self, other)
     return method
 
-Index.__add__ = Index.__radd__ = _op(_add)
-Index.__sub__ = _op(lambda a, b: _add(a, b, -1))
-Index.__rsub__ = _op(lambda a, b: _add(b, a, -1))
-Index.__mul__ = Index.__rmul__ = _op(_times)
+Index.__add__ = Index.__radd__ = _op(_add, lambda a, b: a + b)
+Index.__sub__ = _op(lambda a, b: _add(a, b, -1), lambda a, b: a - b)
+Index.__rsub__ = _op(lambda a, b: _add(b, a, -1), lambda a, b: b - a)
+Index.__mul__ = Index.__rmul__ = _op(_times, lambda a, b: a * b)
 Index.__neg__ = lambda self: _scaled(self, -1)
 Index.__pos__ = lambda self: self
 
@@ -149,15 +150,20 @@ def _concrete(self):
 Index.__index__ = Index.__int__ = _concrete
 Index.__float__ = lambda self: float(_concrete(self))
 Index.__bool__ = lambda self: bool(_concrete(self))      # `if i:` must know
-Index.__hash__ = lambda self: hash((self.const, tuple(sorted(self.loops.items())), self.shape))
+Index.__hash__ = lambda self: hash((self.const, tuple(sorted(self.axes.items())), self.shape)) if self.axes else hash(_concrete(self))     # `i in {1, 3}` too
 
 def _whole(op):
     "An operation that keeps nothing affine, such as // and %: on numbers only, or the signal to unroll."
-    def method(self, other): return op(_concrete(self), int(other))
+    def method(self, other):
+        if not isinstance(other, (Index, int, float)) and not hasattr(other, '__index__'): return NotImplemented
+        return op(_concrete(self), other if isinstance(other, float) else int(other))
     return method
 Index.__floordiv__, Index.__mod__ = _whole(lambda a, b: a // b), _whole(lambda a, b: a % b)
 Index.__rfloordiv__, Index.__rmod__ = _whole(lambda a, b: b // a), _whole(lambda a, b: b % a)
-Index.__truediv__ = _whole(lambda a, b: a / b)
+Index.__truediv__, Index.__rtruediv__, Index.__pow__ = _whole(lambda a, b: a / b), _whole(lambda a, b: b / a), _whole(lambda a, b: a ** b)
+Index.__and__, Index.__or__, Index.__xor__ = _whole(lambda a, b: a & b), _whole(lambda a, b: a | b), _whole(lambda a, b: a ^ b)
+Index.__lshift__, Index.__rshift__, Index.__divmod__ = _whole(lambda a, b: a << b), _whole(lambda a, b: a >> b), _whole(divmod)
+Index.__abs__ = lambda self: abs(_concrete(self))
 
 # %% ../../nbs/1_nki/02_affine.ipynb #f0d1a76f
 class Mask:

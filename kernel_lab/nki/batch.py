@@ -8,6 +8,7 @@ __all__ = ['MOST', 'LIGHT', 'LANEWISE', 'KINDS', 'plan', 'light', 'planned', 'La
 
 # %% ../../nbs/1_nki/12f_batch.ipynb #95c3520b
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 import copy, itertools, math, os
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -17,7 +18,7 @@ from .dtypes import numpy_of
 from .fuse import fuse
 from .execute import Memory, Step, _engine_value, _issue, _write, interpret, matched, nothing
 from .instructions import ACT, ALU, REDUCE
-from .program import Access, accesses
+from .program import Access, Loop, accesses
 from .reroll import reroll
 from .simplify import Code, _guide, contract, peel, settle
 
@@ -27,14 +28,19 @@ _KINDS = ('affine', 'sequential', 'parallel')
 MOST = 5000             # instructions that are worth planning
 
 def _odd(o):
-    "Whether an instruction scatters, has a mask over other axes than its own, or multiplies two rows at a time."
-    return bool(o.attrs.get('rows')) or any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
+    "Whether an instruction scatters, has a mask over other axes than its own, multiplies two rows at a time, or goes on from an engine's register."
+    return bool(o.attrs.get('rows')) or o.attrs.get('reduce_cmd') in ('reduce', 'load_reduce', 'reset') or any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
+
+def _solid(body):
+    "The body without the loops that hold no instruction."
+    kept = [replace(o, body=_solid(o.body)) if isinstance(o, Loop) else o for o in body]
+    return tuple(o for o in kept if not isinstance(o, Loop) or o.body)
 
 def plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
     if any(t.alias is not None for t in program.tensors) or any(l.kind not in _KINDS for loops, _ in program.walk() for l in loops): return None
     if any(map(_odd, program.instructions)): return None
-    program = fuse(reroll(program))
+    program = fuse(reroll(replace(program, body=_solid(program.body))))
     if len(program.instructions) > MOST: return None
     code = coalesce(reset_loops(settle(Code(peel(contract(Code(program)).closed())))))
     return (code, distribute(code)) if all_written(code) else None

@@ -6,7 +6,7 @@
 __all__ = ['language_loop', 'each_block']
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #d0df8ab4
-import ast, linecache
+import ast, builtins, linecache
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from ..errors import KernelError
@@ -66,32 +66,51 @@ def _carried(before, frame, key):
     "Names through which one iteration would hand something to the next."
     after = frame.f_locals
     changed = [n for n, old in before.items() if n in after and not _same(old, _snapshot(after[n], _depth(frame)))]
-    if not changed: return []
+    going = [n for n, old in before.items() if hasattr(old[0], '__next__')]        # an iterator moves on without a trace
+    if not changed and not going: return []
     node = _for_at(key)
-    if node is None: return changed
+    if node is None: return changed + going
     mine = {o.id for o in ast.walk(node.target) if isinstance(o, ast.Name)}
     exposed = _reads_first(node.body, mine)[0]
     grown = {n for n in changed if before[n][0] is after[n]}       # the same object with other content
-    return [n for n in changed if n not in mine and (n in exposed or n in grown)]
+    hidden = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}                # a function defined inside may read it
+    return [n for n in changed if n not in mine and (n in exposed or n in grown or n in hidden)] + [n for n in going if n in exposed]
 
 def _count(x):
     "A loop bound as an integer; a fraction is refused."
     if not hasattr(x, '__index__'): raise KernelError(f'a loop bound is a whole number, not {x!r}', line=kernel_line(), hint='Divide with //, and mind the remainder.')
     return x.__index__()
 
+_BUILTINS = vars(builtins)
+
+def _rolls(key):
+    "Whether a loop variable goes straight into a `for` statement; a comprehension, a generator, zip and enumerate hand it on elsewhere."
+    node = _for_at(key)
+    if node is None: return not linecache.getlines(key[0])
+    name = getattr(node.iter, 'func', None)
+    straight = isinstance(node.iter, ast.Call) and getattr(name, 'id', None) not in _BUILTINS
+    return straight and not any(isinstance(o, ast.Yield | ast.YieldFrom) for o in ast.walk(node))
+
+def _globals(frame):
+    "The kernel's global names by identity; none where its locals are the globals."
+    return {} if frame.f_globals is frame.f_locals else dict(frame.f_globals)
+
+def _rebound(before, frame): return [n for n, v in _globals(frame).items() if before.get(n, before) is not v]
+
 def language_loop(rec, kind, *args):
     "The generator behind nl.affine_range and its kin: one symbolic iteration, or all of them where Python needs the values."
     r = range(*(_count(a) for a in args))
     frame = kernel_frame()
     key = (frame.f_code.co_filename, frame.f_lineno)
-    if key in rec.unroll or len(r) < 2: yield from r; return
+    if key not in rec.rolls: rec.rolls[key] = _rolls(key)
+    if key in rec.unroll or len(r) < 2 or not rec.rolls[key]: yield from r; return
     name = f'i{len(rec.keys)}'
     rec.keys[name] = key
     rec.open.append(OpenLoop(name, len(r), kind, key, frame.f_lineno))
-    before = {n: _snapshot(v, _depth(frame)) for n, v in frame.f_locals.items()}
+    before, outside = {n: _snapshot(v, _depth(frame)) for n, v in frame.f_locals.items()}, _globals(frame)
     try: yield Index(r.start, {name: r.step}, trips={name: len(r)})
     except GeneratorExit: rec.broken = name; raise
-    if _carried(before, frame, key): raise Unroll([name], 'its iterations depend on each other through Python')
+    if _carried(before, frame, key) or _rebound(outside, frame): raise Unroll([name], 'its iterations depend on each other through Python')
     done = rec.open.pop()
     rec.current.append(done)
 

@@ -189,7 +189,7 @@ class Oracle:
         home, dtype = self.values[dst.name], self.values[dst.name].dtype
         key = dst.numpy_key(env, home.shape) if mask is None else self._masked_key(dst, env, mask)
         v, e = (np.broadcast_to(np.asarray(o).reshape(dst.shape) if np.size(o) == np.prod(dst.shape) else o, dst.shape) for o in (v, e))
-        stored = np.rint(np.nan_to_num(v)).astype(dtype) if dtype.kind in "iu" else v.astype(dtype)
+        with np.errstate(all="ignore"): stored = np.rint(np.nan_to_num(v)).astype(dtype) if dtype.kind in "iu" else v.astype(dtype)
         e = np.where(e > 0, e + (1.0 if dtype.kind in "iu" else ULP[dtype.name] * np.abs(v)), e)
         if mask is None: home[key], self.errors[dst.name][key], self.written[dst.name][key] = stored, e, True; return
         key = tuple(k[mask] for k in key)
