@@ -28,8 +28,9 @@ _KINDS = ('affine', 'sequential', 'parallel')
 MOST = 5000             # instructions that are worth planning
 
 def _odd(o):
-    "Whether an instruction scatters, has a mask over other axes than its own, multiplies two rows at a time, or goes on from an engine's register."
-    return bool(o.attrs.get('rows')) or o.attrs.get('reduce_cmd') in ('reduce', 'load_reduce', 'reset') or any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
+    "Whether an instruction scatters, masks other axes than its own, multiplies two rows at a time, or goes on from an engine's register."
+    if o.attrs.get('rows') or o.attrs.get('reduce_cmd') in ('reduce', 'load_reduce', 'reset'): return True
+    return any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
 
 def _solid(body):
     "The body without the loops that hold no instruction."
