@@ -1111,6 +1111,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'kernel_lab.nki.execute._masked': ('1_nki/execute.html#_masked', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._matmul': ('1_nki/execute.html#_matmul', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._output': ('1_nki/execute.html#_output', 'kernel_lab/nki/execute.py'),
+                                        'kernel_lab.nki.execute._pools': ('1_nki/execute.html#_pools', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._prepare': ('1_nki/execute.html#_prepare', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._raw': ('1_nki/execute.html#_raw', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._run': ('1_nki/execute.html#_run', 'kernel_lab/nki/execute.py'),

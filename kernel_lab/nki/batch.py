@@ -11,12 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 import copy, itertools, math, os
 import numpy as np
-from threadpoolctl import threadpool_limits
 from .coalesce import all_written, coalesce, reset_loops
 from .distribute import Nest, distribute, numbers
 from .dtypes import numpy_of
 from .fuse import fuse
-from .execute import Memory, Step, _engine_value, _issue, _write, interpret, matched, nothing
+from .execute import Memory, Step, _engine_value, _issue, _pools, _write, interpret, matched, nothing
 from .instructions import ACT, ALU, REDUCE
 from .program import Access, Loop, accesses
 from .reroll import reroll
@@ -392,7 +391,7 @@ def _quick(code, nodes, arrays, threads):
     for k, x in zip(program.input_ids, arrays): memory.put(k, x.copy() if k in written else x)
     for k, x in program.constants.items(): memory.put(k, x)
     for k in program.output_ids: memory.allocate(k)
-    with threadpool_limits(1): Runner(code, memory, threads).run(nodes)
+    with _pools().limit(limits=1): Runner(code, memory, threads).run(nodes)
     return tuple(memory.flat[k].reshape(code.tensors[k].shape) for k in program.output_ids)
 
 def execute(program, *arrays, threads=None):

@@ -7,7 +7,8 @@ __all__ = ['MOST_TURNS', 'nothing', 'Memory', 'View', 'Step', 'matched', 'interp
 
 # %% ../../nbs/1_nki/12_execute.ipynb #afd4134f
 import numpy as np
-from threadpoolctl import threadpool_limits
+from functools import cache
+from threadpoolctl import ThreadpoolController
 from ..errors import KernelError, UsageError
 from .dtypes import is_float, itemsize, numpy_of
 from .instructions import BITWISE, REDUCE, affine_values, row_of, row_reduction
@@ -379,11 +380,14 @@ def _load(program, arrays):
     for k, x in program.constants.items(): memory.put(k, x)
     return memory
 
+@cache
+def _pools(): return ThreadpoolController()       # finding the libraries takes milliseconds
+
 def interpret(program, *arrays):
     "The outputs of a program for these numpy inputs, one instruction after another, as a tuple. Inputs are not changed."
     written = {program.base[a.tensor] for o in program.instructions for a in o.outs.values()}
     memory = _load(program, [x.copy() if k in written else x for k, x in zip(program.input_ids, matched(program, arrays))])
-    with np.errstate(all='ignore'), threadpool_limits(1): _run(memory, _prepare(memory, program.body), {})
+    with np.errstate(all='ignore'), _pools().limit(limits=1): _run(memory, _prepare(memory, program.body), {})
     return tuple(_output(memory, k) for k in program.output_ids)
 
 def _output(memory, k):
