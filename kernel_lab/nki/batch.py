@@ -39,7 +39,7 @@ def _solid(body):
 def plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
     if any(t.alias is not None for t in program.tensors) or any(l.kind not in _KINDS for loops, _ in program.walk() for l in loops): return None
-    if any(map(_odd, program.instructions)): return None
+    if any(map(_odd, program.instructions)) or any(t.dtype == 'tfloat32' for t in program.tensors): return None
     program = fuse(reroll(replace(program, body=_solid(program.body))))
     if len(program.instructions) > MOST: return None
     code = coalesce(reset_loops(settle(Code(peel(contract(Code(program)).closed())))))

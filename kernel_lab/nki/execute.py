@@ -10,7 +10,7 @@ import numpy as np
 from functools import cache
 from threadpoolctl import ThreadpoolController
 from ..errors import KernelError, UsageError
-from .dtypes import is_float, itemsize, numpy_of
+from .dtypes import is_float, itemsize, numpy_of, round_tf32
 from .instructions import BITWISE, REDUCE, affine_values, row_of, row_reduction
 from .mask import box_of, boxes, guide, moved
 from .program import Access, Loop
@@ -241,7 +241,9 @@ class Step:
         ins = self.numbers | {k: x if self.raw else _engine_value(x) for k, x in ins.items()}
         fresh = self.accumulates and not places[0][0].tensor.zero and not places[0][0].written(places[0][1]) and not self._partly(places[0])
         _apply(self.memory, self.o, self.row, dict(zip(self.outs, arrays)), ins, attrs, fresh)
-        for v, off in places: v.mark(off)
+        for v, off in places:
+            if v.tensor.dtype == 'tfloat32': np.copyto(v.array(off), round_tf32(v.array(off)))
+            v.mark(off)
 
     def _partly(self, place):
         "A PSUM place of which some elements were written: the unwritten ones are zeros, so adding is right."

@@ -41,12 +41,14 @@ BITWISE = ('bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shif
 # %% ../../nbs/1_nki/04_instructions.ipynb #3a8f5fda
 def _sigmoid(x): return 0.5 * (1 + np.tanh(0.5 * x))
 def _erf(x): return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float32)
+def _density(x): return np.float32(1 / math.sqrt(2 * math.pi)) * np.exp(-0.5 * x * x)
 def _softplus(x): return np.logaddexp(x, np.float32(0))
 _C = math.sqrt(2 / math.pi)
 
 ACT = {'copy': lambda x: x, 'identity': lambda x: x, 'exp': np.exp, 'log': np.log, 'square': np.square, 'sqrt': np.sqrt, 'rsqrt': lambda x: 1 / np.sqrt(x),
        'reciprocal': np.reciprocal, 'abs': np.abs, 'sign': np.sign, 'negative': np.negative, 'relu': lambda x: np.maximum(x, 0), 'sigmoid': _sigmoid,
        'tanh': np.tanh, 'silu': lambda x: x * _sigmoid(x), 'silu_dx': lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))), 'erf': _erf,
+       'erf_dx': lambda x: np.float32(2 / math.sqrt(math.pi)) * np.exp(-x * x), 'gelu_dx': lambda x: 0.5 * (1 + _erf(x / math.sqrt(2))) + x * _density(x),
        'gelu': lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), 'gelu_apprx_tanh': lambda x: 0.5 * x * (1 + np.tanh(_C * (x + 0.044715 * x**3))),
        'gelu_apprx_sigmoid': lambda x: x * _sigmoid(1.702 * x), 'softplus': _softplus, 'mish': lambda x: x * np.tanh(_softplus(x)),
        'sin': np.sin, 'cos': np.cos, 'tan': np.tan, 'arctan': np.arctan, 'ceil': np.ceil, 'floor': np.floor, 'trunc': np.trunc,

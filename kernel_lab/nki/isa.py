@@ -20,6 +20,7 @@ from enum import IntEnum, StrEnum
 from functools import wraps
 from inspect import CO_VARKEYWORDS, Parameter, Signature, signature
 import os
+import sys
 import numpy as np
 from ..errors import KernelError
 from .affine import Index, Mask
@@ -329,10 +330,15 @@ NOT_YET = ('nc_matmul_mx', 'activate2', 'set_rng_seed', 'rand_set_state', 'rand_
            'nonzero_with_count', 'topk', 'builtin_custom_op',
            'tensor_copy_dynamic_src', 'tensor_copy_dynamic_dst')
 
+_HOMES = {'nki.isa': 'kernel_lab.nki.isa', 'nki.language': 'kernel_lab.nki.language', 'neuronxcc.nki.isa': 'kernel_lab.nki.legacy_isa',
+          'neuronxcc.nki.language': 'kernel_lab.nki.legacy_language', 'nki.collectives': 'kernel_lab.nki.collectives'}
+
 def missing(module, name):
     "The error for a name that a dialect's module does not have."
     if name.startswith('__'): return AttributeError(name)
     known = 'is part of NKI, but this version of the lab does not model it' if name in NOT_YET else 'does not exist in NKI as the lab knows it'
-    return KernelError(f'{module}.{name} {known}', kind='unsupported', line=kernel_line(), hint='kernel_lab.nki.instructions.reference_table() lists what there is.')
+    near = get_close_matches(name, [k for k in vars(sys.modules.get(_HOMES.get(module), sys)) if not k.startswith('_')], 1)
+    hint = (f'Did you mean {near[0]}? ' if near and name not in NOT_YET else '') + 'kernel_lab.nki.instructions.reference_table() lists what there is.'
+    return KernelError(f'{module}.{name} {known}', kind='unsupported', line=kernel_line(), hint=hint)
 
 def __getattr__(name): raise missing('nki.isa', name)

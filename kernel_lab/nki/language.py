@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloat16', 'float16', 'tfloat32', 'float8_e4m3',
            'float8_e5m2', 'float8_e4m3fn', 'int32', 'uint32', 'int16', 'uint16', 'int8', 'uint8', 'bool_',
-           'float8_e8m0fnu', 'float8_e4m3fn_x4', 'float8_e5m2_x4', 'float4_e2m1fn_x4', 'bool', 'tile_size', 'range',
-           'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'affine_range',
-           'sequential_range', 'static_range', 'program_id', 'num_programs', 'program_ndim', 'result', 'load', 'copy',
-           'store', 'binary', 'unary', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul',
-           'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip', 'var', 'softmax', 'rms_norm',
-           'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d', 'random_seed',
-           'device_print']
+           'float8_e8m0fnu', 'float8_e3m4', 'float8_e4m3fn_x4', 'float8_e5m2_x4', 'float4_e2m1fn_x4', 'bool',
+           'tile_size', 'range', 'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like',
+           'affine_range', 'sequential_range', 'static_range', 'program_id', 'num_programs', 'program_ndim', 'result',
+           'load', 'copy', 'store', 'binary', 'unary', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose',
+           'matmul', 'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip', 'var', 'softmax',
+           'rms_norm', 'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d',
+           'random_seed', 'device_print']
 
 # %% ../../nbs/1_nki/07_language.ipynb #51f5a78c
 import builtins
@@ -30,7 +30,7 @@ from .views import _broadcast_to
 # %% ../../nbs/1_nki/07_language.ipynb #bf15bb68
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'
 (float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, float8_e4m3fn, int32, uint32, int16, uint16, int8, uint8, bool_,
- float8_e8m0fnu, float8_e4m3fn_x4, float8_e5m2_x4, float4_e2m1fn_x4) = (NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
+ float8_e8m0fnu, float8_e3m4, float8_e4m3fn_x4, float8_e5m2_x4, float4_e2m1fn_x4) = (NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
 bool = bool_
 
 class _TileSize:
@@ -163,7 +163,7 @@ def unary(name, x, dtype=None, mask=None):
 
 _BINARY = ('add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'power', 'mod', 'fmod', 'equal', 'not_equal', 'less', 'less_equal', 'greater',
            'greater_equal', 'logical_and', 'logical_or', 'logical_xor', 'bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shift', 'abs_max', 'abs_min')
-_UNARY = ('exp', 'log', 'square', 'sqrt', 'rsqrt', 'reciprocal', 'abs', 'sign', 'negative', 'relu', 'sigmoid', 'tanh', 'silu', 'silu_dx', 'erf', 'gelu',
+_UNARY = ('exp', 'log', 'square', 'sqrt', 'rsqrt', 'reciprocal', 'abs', 'sign', 'negative', 'relu', 'sigmoid', 'tanh', 'silu', 'silu_dx', 'erf', 'erf_dx', 'gelu', 'gelu_dx',
           'gelu_apprx_tanh', 'gelu_apprx_sigmoid', 'softplus', 'mish', 'sin', 'cos', 'tan', 'arctan', 'ceil', 'floor', 'trunc', 'logical_not', 'invert')
 
 def _make_binary(name):

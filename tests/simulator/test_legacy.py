@@ -193,3 +193,33 @@ def test_state_kept_in_an_object_is_unrolled():
             count.n += 1
         return out
     np.testing.assert_allclose(run(staircase, X)[0], X[None, :128] * np.arange(3, dtype=np.float32)[:, None, None], rtol=1e-6)
+
+def test_simulate_kernel_keeps_narrow_floats_wide():
+    @nki.jit
+    def f(x):
+        out = nl.ndarray(x.shape, dtype=np.float32, buffer=nl.shared_hbm)
+        nl.store(out, value=nl.multiply(nl.load(x), np.float32(1 / 3), dtype=nl.bfloat16))
+        return out
+    x = normal(128, 8)
+    np.testing.assert_allclose(nki.simulate_kernel(f, x), x / 3, rtol=1e-6)
+    assert np.abs(run(f, x)[0] - x / 3).max() > 1e-4
+
+def test_a_benchmarked_kernel_has_a_simulated_latency():
+    @nki.benchmark(warmup=1, iters=2)
+    def f(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, value=nl.load(x))
+        return out
+    np.testing.assert_array_equal(f(X[:128]), X[:128])
+    latency = f.benchmark_result.nc_latency
+    assert latency.get_latency_percentile(1) == latency.get_latency_percentile(99) > 0 and 'simulated' in repr(latency)
+
+def test_tf32_tiles_are_rounded():
+    @nki.jit
+    def f(x):
+        out = nl.ndarray(x.shape, dtype=np.float32, buffer=nl.shared_hbm)
+        nl.store(out, value=nl.copy(nl.copy(nl.load(x), dtype=nl.tfloat32), dtype=np.float32))
+        return out
+    x = normal(128, 8)
+    got = run(f, x)[0]
+    assert (got.view(np.uint32) & 0x1FFF == 0).all() and np.abs(got / x - 1).max() <= 2.0**-11
