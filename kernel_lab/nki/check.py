@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
            'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'counting',
-           'masks', 'allocations', 'operands', 'attributes', 'bounds', 'indices', 'check', 'assert_ok']
+           'masks', 'crowded', 'allocations', 'operands', 'attributes', 'bounds', 'indices', 'check', 'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
 from dataclasses import dataclass, replace
@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import KernelError
 from .dtypes import NUMPY, is_float, itemsize
 from .instructions import ACT, ALU, BITWISE, REDUCE, row_of
+from .limits import MORE, capacity
 from .machine import get_chip
 from .mask import not_modelled
 from .program import Access, Program
@@ -119,7 +120,7 @@ def matmul(s):
 def transpose(s):
     "On Tensor up to 128×128 into PSUM, on Vector up to 32×32; dtypes equal."
     if s.o.op != 'nc_transpose': return
-    data, most = s.access('data'), 32 if s.o.engine == 'Vector' else s.chip.partitions
+    data, most = s.access('data'), 32 if s.o.engine == 'Vector' and s.program.dialect == 'nki' else s.chip.partitions      # the earlier compiler splits
     if max(data.partitions, data.free) > most: yield s.broken(f'the tile is too large for {s.o.engine}', 'data', f'{most}×{most}', f'{data.partitions}×{data.free}', f'Transpose in blocks of {most}.')
     if s.o.engine == 'Tensor' and s.tensor('dst').buffer != 'psum': yield s.broken('Tensor writes PSUM only', 'dst', 'psum', s.tensor('dst').buffer, 'Allocate dst with buffer=nl.psum.')
     if s.o.engine == 'Tensor' and s.tensor('data').buffer != 'sbuf': yield s.broken('Tensor reads SBUF only', 'data', 'sbuf', s.tensor('data').buffer, 'Copy it to SBUF first.')
@@ -204,18 +205,26 @@ def masks(s):
     if s.o.mask and (why := not_modelled(s.o)):
         yield replace(s.broken(f'this mask of {s.o.op} is not modelled: {why}', hint='Slice the operands instead of masking.'), kind='unsupported')
 
-RULES = [masks, searching, counting, partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum]
+RULES = [masks, searching, counting, partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum, *MORE]
 
 # %% ../../nbs/1_nki/11_check.ipynb #6d47f49b
 MEMORY_LIMIT = 16 * 2**30       # bytes of simulated tensors, ours and not the chip's
+
+def crowded(program, chip):
+    "SBUF and PSUM hold what is alive at once; the earlier dialect's compiler spills instead."
+    if program.dialect != 'nki': return
+    for buffer, limit, peak in capacity(program, chip):
+        yield Diagnostic(f'{buffer.upper()} does not hold what is alive at once: {peak}', peak.line, 'nl.ndarray', '', f'{limit:,} bytes a partition', f'{peak.bytes:,.0f}',
+                         'Use smaller tiles, or allocate inside the loop what lives only there.')
 
 def allocations(program, chip):
     "Limits of single allocations, and of what this machine can hold."
     for t in program.tensors:
         if t.alias is not None: continue
         where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
-        if t.buffer == 'psum' and t.tile_bytes > chip.psum_bank_bytes:
-            yield Diagnostic('a PSUM tile is larger than a bank', **where, limit=f'{chip.psum_bank_bytes} bytes a partition', value=t.tile_bytes, hint='Use at most 512 fp32 columns a tile.')
+        bank = chip.psum_bank_bytes if program.dialect == 'nki' else chip.psum_bank_bytes * chip.psum_banks       # the earlier compiler spreads a tile over banks
+        if t.buffer == 'psum' and t.tile_bytes > bank:
+            yield Diagnostic('a PSUM tile is larger than a bank', **where, limit=f'{bank:.0f} bytes a partition', value=t.tile_bytes, hint='Use at most 512 fp32 columns a tile.')
         room = chip.sbuf_bytes - chip.sbuf_reserved
         if t.buffer == 'sbuf' and t.tile_bytes > room:
             yield Diagnostic('an SBUF tile is larger than a partition', **where, limit=f'{room:.0f} bytes a partition', value=t.tile_bytes, hint='Tile the free dimension.')
@@ -294,7 +303,7 @@ FIRST = [operands, attributes, bounds, indices]
 def check(program, chip=None):
     "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order."
     chip, found = get_chip(chip or program.chip), []
-    found += allocations(program, chip)
+    found += [*allocations(program, chip), *crowded(program, chip)]
     for o in program.instructions:
         site = Site(program, o, chip)
         for rules in ([operands], FIRST[1:], RULES):
