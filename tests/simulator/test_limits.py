@@ -28,8 +28,16 @@ def mm(k=128, m=128, n=512, a=BF16, b=None, dst=None, rows=False):
     nisa.nc_matmul(nl.ndarray((m, n), F32, buffer=nl.psum) if dst is None else dst(), sb(k, *pair, m, dtype=a), sb(k, *pair, n, dtype=b or a), **extra)
 
 def shuffle(kind=F32, to=None): nisa.nc_stream_shuffle(sb(128, 8, dtype=to or kind), sb(128, 8, dtype=kind), list(range(32)))
-def many(n): [sb(128, 512) for _ in range(0)]; tiles = [sb(128, 4096) for _ in range(n)]; [nisa.tensor_copy(tiles[0], t) for t in tiles]
-def banks(n): tiles = [ps(128, 512) for _ in range(n)]; [nisa.tensor_copy(sb(128, 512), t) for t in tiles]
+def copied_to(dst, tiles):
+    for t in tiles: nisa.tensor_copy(dst, t)
+
+def many(n):
+    tiles = [sb(128, 4096) for _ in range(n)]
+    copied_to(tiles[0], tiles)
+
+def banks(n):
+    tiles = [ps(128, 512) for _ in range(n)]
+    copied_to(sb(128, 512), tiles)
 
 CASES = [     # limit, a body that keeps it, a body that breaks it, what is said
     ('C1', lambda: sb(128, 4), lambda: sb(129, 4), 'too many partitions'),
@@ -63,7 +71,8 @@ CASES = [     # limit, a body that keeps it, a body that breaks it, what is said
     ('C21', lambda: nisa.tensor_copy_predicated(sb(128, 8), sb(128, 8), sb(128, 8, dtype=np.uint8)),
      lambda: nisa.tensor_copy_predicated(sb(128, 8), sb(128, 8), sb(128, 8)), 'tile of integers'),
     ('C22', lambda: nisa.local_gather(sb(128, 32), sb(128, 64), sb(128, 2, dtype=np.uint16)), lambda: nisa.local_gather(sb(128, 32), sb(128, 64), sb(128, 2, dtype=np.int32)), '16-bit'),
-    ('C22', lambda: nisa.local_gather(sb(128, 64), sb(128, 64), sb(128, 2, dtype=np.uint16), 2), lambda: nisa.local_gather(sb(128, 96), sb(128, 64), sb(128, 2, dtype=np.uint16), 3), 'elements an index'),
+    ('C22', lambda: nisa.local_gather(sb(128, 64), sb(128, 64), sb(128, 2, dtype=np.uint16), 2),
+     lambda: nisa.local_gather(sb(128, 96), sb(128, 64), sb(128, 2, dtype=np.uint16), 3), 'elements an index'),
     ('C23', lambda: nisa.sequence_bounds(sb(1, 2, 8), sb(1, 8)), lambda: nisa.sequence_bounds(sb(1, 2, 8), sb(1, 8, dtype=BF16)), 'fp32 or int32'),
     ('C33', lambda: mm(a=FP8, rows=True), lambda: mm(a=BF16, rows=True), 'hold fp8'),
     ('C35', lambda: nisa.tensor_copy(sb(128, 512), ps(128, 512)), lambda: nisa.tensor_copy(sb(128, 70000, dtype=np.int8), sb(128, 70000, dtype=np.int8)), 'takes fewer elements')]
