@@ -26,9 +26,11 @@ _KINDS = ('affine', 'sequential', 'parallel')
 
 MOST = 5000             # instructions that are worth planning
 
+_STEPWISE = ('nc_matmul_mx', 'quantize_mx', 'nonzero_with_count', 'rand2')     # they add to, or leave standing, what the plan knows nothing of
+
 def _odd(o):
     "Whether an instruction scatters, masks other axes than its own, multiplies two rows at a time, or goes on from an engine's register."
-    if o.attrs.get('rows') or o.attrs.get('reduce_cmd') in ('reduce', 'load_reduce', 'reset'): return True
+    if o.op in _STEPWISE or o.attrs.get('rows') or o.attrs.get('reduce_cmd') in ('reduce', 'load_reduce', 'reset'): return True
     return any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
 
 def _solid(body):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ..errors import KernelError
 from .dtypes import NUMPY, is_float, itemsize
+from .formats import SMALL
 from .instructions import ACT, ALU, BITWISE, REDUCE, row_of
 from .limits import MORE, capacity
 from .machine import get_chip
@@ -234,8 +235,9 @@ def allocations(program, chip):
     if total > MEMORY_LIMIT: yield Diagnostic('the tensors together are too large to simulate here', limit=f'{MEMORY_LIMIT:,} bytes', value=f'{total:,}', hint='Use a smaller workload.')
 
 # %% ../../nbs/1_nki/11_check.ipynb #f309a675
-_NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale', 'initial', 'on_true', 'on_false', 'on_false_value', 'data0'}
-_OPTIONAL = {'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx'}
+_NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale', 'initial', 'on_true', 'on_false', 'on_false_value', 'data0',
+            'relu_param', 'max_value', 'min', 'max'}
+_OPTIONAL = {'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx', *(f'src{k}' for k in range(1, 16))}
 
 _TILES = {('scalar_tensor_tensor', 'operand1'), ('select_reduce', 'on_true')}
 
@@ -254,8 +256,9 @@ def _quadrant(x): return isinstance(x, list) and len(x) == 32 and all(type(m) is
 def _fills(pattern, dst): return np.prod([dst.partitions, *(n for _, n in pattern)], dtype=float) == np.prod(dst.shape)
 def _pairs(x): return isinstance(x, list) and all(isinstance(p, list) and len(p) == 2 and all(type(n) is int for n in p) for p in x)
 _CMDS = dict.fromkeys(('idle', 'reset', 'reduce', 'reset_reduce', 'load_reduce'))
-_ATTRS = {'reduce_cmd': _CMDS, 'comp_op0': ALU, 'comp_op1': ALU, 'kind': NUMPY, 'func': ACT, 'op': ALU, 'op0': ALU, 'op1': ALU, 'cmp_op': ALU, 'reduce_op': REDUCE}
-_NEEDS = {'activation': ('func',), 'tensor_tensor': ('op',), 'tensor_scalar': ('op0',), 'scalar_tensor_tensor': ('op0', 'op1'), 'tensor_reduce': ('op', 'axis'),
+_ATTRS = {'reduce_cmd': _CMDS, 'comp_op0': ALU, 'comp_op1': ALU, 'kind': NUMPY, 'func': ACT, 'op': ALU, 'op0': ALU, 'op1': ALU, 'cmp_op': ALU, 'reduce_op': REDUCE, 'format': SMALL}
+_NEEDS = {'activation': ('func',), 'activate2': ('func', 'op0', 'op1'), 'quantize_mx': ('format',), 'topk': ('n', 'k'), 'nonzero_with_count': ('index_offset', 'padding_val'),
+          'tensor_tensor': ('op',), 'tensor_scalar': ('op0',), 'scalar_tensor_tensor': ('op0', 'op1'), 'tensor_reduce': ('op', 'axis'),
           'affine_select': ('cmp_op', 'pattern', 'offset', 'channel_multiplier'), 'iota': ('pattern', 'offset', 'channel_multiplier'),
           'tensor_tensor_scan': ('op0', 'op1'), 'accumulate': ('op', 'loops'), 'tensor_scalar_reduce': ('op0',), 'rng': ('kind',), 'tensor_partition_reduce': ('op',),
           'range_select': ('comp_op0', 'comp_op1', 'range_start'), 'tensor_scalar_cumulative': ('op0', 'op1', 'reduce_cmd'), 'nc_stream_shuffle': ('shuffle_mask',),
@@ -274,7 +277,7 @@ def attributes(s):
     if 'shuffle_mask' in at and not _quadrant(at['shuffle_mask']):
         yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '0..31, or 255', str(at['shuffle_mask'])[:60])
     if 'axes' in at and (not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != list(range(len(s.access('src').shape)))): yield s.broken('axes is not an order of the axes of src', 'axes')
-    for k in ('offset', 'channel_multiplier', 'range_start', 'each'):
+    for k in ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset', 'padding_val'):
         if k in at and type(at[k]) is not int: yield s.broken(f'{k} is not a whole number', k)
     if 'axis' in at and not (isinstance(at['axis'], list) and at['axis'] and all(type(x) is int and 0 <= x < len(s.access('data').shape) for x in at['axis'])):
         yield s.broken('axis does not name axes of data', 'axis')
@@ -292,7 +295,7 @@ def indices(s):
     for k, a, t in s.tiles():
         if a.index is None: continue
         i, kind = a.index, s.program.tensors[a.index.tensor].dtype
-        if not s.dma: yield s.broken('only DMA finds its operands through an index', k, hint='Load by index first.')
+        if not s.dma and any(step for step, _ in i.ap): yield s.broken('only DMA finds its operands through a vector of indices', k, hint='Load by index first; one index for all elements is fine.')
         if kind not in ('int32', 'uint32'): yield s.broken('an index is a tile of 32-bit integers', k, 'int32 or uint32', kind)
         if i.shape != a.shape: yield s.broken('an index has the wrong shape', k, list(a.shape), list(i.shape))
         if a.most * abs(a.by) > t.size: yield s.broken('an index may leave its tensor', k, t.size, a.most * abs(a.by))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['flat', 'max8', 'nc_find_index8', 'nc_match_replace8', 'nc_n_gather', 'local_gather', 'nc_stream_shuffle',
            'select_reduce', 'tensor_copy_predicated', 'range_select', 'bn_stats', 'bn_aggr', 'sequence_bounds',
-           'tensor_scalar_cumulative', 'tensor_partition_reduce', 'dropout']
+           'tensor_scalar_cumulative', 'tensor_partition_reduce', 'dropout', 'nonzero_with_count', 'topk']
 
 # %% ../../nbs/1_nki/04_finding.ipynb #5ed3d88f
 import numpy as np
@@ -125,3 +125,23 @@ def dropout(ins, at, rng):
     "data with each element replaced by zero with its partition's probability."
     x = ins['data']
     return np.where(rng.random(x.shape, dtype=np.float32) < _col(ins['prob'], x), np.zeros((), x.dtype), x)
+
+# %% ../../nbs/1_nki/04_finding.ipynb #10d4ab21
+def nonzero_with_count(ins, at):
+    "In partitions 0, 16, 32, …: the places of what is not zero, padding, and how many there are; the other partitions keep what they had."
+    x, out = flat(ins['src']), flat(ins['before']).copy()
+    for p in range(0, len(x), 16):
+        found = np.flatnonzero(x[p])
+        out[p, :-1], out[p, -1] = at['padding_val'], len(found)
+        out[p, :len(found)] = found + at['index_offset']
+    return out
+
+def topk(ins, at, k):
+    "(values, places): of the n values that 16 partitions hold column by column, the k largest, rising; the same list in each of the 16."
+    x, n = flat(ins['src']), at['n']
+    values, places = np.empty((len(x), k), x.dtype), np.empty((len(x), k), np.uint32)
+    for p in range(0, len(x), 16):
+        snake = x[p:p + 16].T.reshape(-1)[:n].astype(np.float32)
+        best = np.argsort(-snake, kind='stable')[:k][::-1]
+        values[p:p + 16], places[p:p + 16] = snake[best].astype(x.dtype), best
+    return values, places

@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['ALU', 'REDUCE', 'BITWISE', 'ACT', 'TABLE_SETS', 'ROWS', 'table_set', 'tensor_scalar', 'scalar_tensor_tensor',
-           'tensor_reduce', 'activation', 'row_reduction', 'affine_values', 'affine_select', 'tensor_tensor_scan',
-           'accumulate', 'select', 'Work', 'Row', 'row_of', 'reference_table']
+           'tensor_reduce', 'activation', 'activate2', 'dma_compute', 'rand2', 'row_reduction', 'affine_values',
+           'affine_select', 'tensor_tensor_scan', 'accumulate', 'select', 'Work', 'Row', 'row_of', 'reference_table']
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #6da6573f
 from dataclasses import dataclass
 import math
 import numpy as np
 from ..errors import KernelError
-from . import finding as find
+from . import finding as find, formats
 from .dtypes import itemsize
 from .program import Access
 
@@ -52,7 +52,7 @@ ACT = {'copy': lambda x: x, 'identity': lambda x: x, 'exp': np.exp, 'log': np.lo
        'gelu': lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), 'gelu_apprx_tanh': lambda x: 0.5 * x * (1 + np.tanh(_C * (x + 0.044715 * x**3))),
        'gelu_apprx_sigmoid': lambda x: x * _sigmoid(1.702 * x), 'softplus': _softplus, 'mish': lambda x: x * np.tanh(_softplus(x)),
        'sin': np.sin, 'cos': np.cos, 'tan': np.tan, 'arctan': np.arctan, 'ceil': np.ceil, 'floor': np.floor, 'trunc': np.trunc,
-       'logical_not': lambda x: (x == 0).astype(np.float32), 'invert': np.invert}
+       'prelu': lambda x: np.maximum(x, 0), 'logical_not': lambda x: (x == 0).astype(np.float32), 'invert': np.invert}
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #c8cb4f64
 TABLE_SETS = {**{f: 'any' for f in ('copy', 'identity', 'square', 'relu', 'abs', 'sign', 'negative')},
@@ -102,6 +102,23 @@ def activation(ins, at):
     if np.ndim(scale) or scale != 1.0: x = x * _column(scale, x)
     if bias is not None and (np.ndim(bias) or bias): x = x + _column(bias, x)
     return ACT[at['func']](x)
+
+def activate2(ins, at):
+    "func((data op0 imm0) op1 imm1); prelu multiplies what is negative by relu_param."
+    x = _alu(at['op0'], ins['data'], _column(ins['imm0'], ins['data']), at.get('reverse0')) if at['op0'] != 'bypass' else ins['data']
+    x = _alu(at['op1'], x, _column(ins['imm1'], x), at.get('reverse1')) if at['op1'] != 'bypass' else x
+    return np.where(x > 0, x, x * _column(ins['relu_param'], x)) if at['func'] == 'prelu' else ACT[at['func']](x)
+
+def dma_compute(ins, at):
+    "The sum of all sources, in fp32."
+    first, *rest = ins.values()
+    for x in rest: first = first + x.reshape(first.shape)
+    return first
+
+def rand2(ins, at):
+    "Uniform numbers between min and max."
+    low, high = (_column(np.float32(ins[k]), ins['before']) for k in ('min', 'max'))
+    return low + (high - low) * ins['rng'].random(ins['before'].shape, dtype=np.float32)
 
 def row_reduction(y, op):
     "What an accumulating instruction adds to its register: y reduced over the free axes, (P, 1)."
@@ -236,12 +253,23 @@ _RARE = (
     Row('bn_aggr', _V, ('dst',), ('data',), find.bn_aggr, lambda w: w.at_least(13 * w.tiles['data'].free / 3), 'mean and variance from bn_stats'),
     Row('dropout', _V, ('dst',), ('data', 'prob'), lambda i, a: find.dropout(i, a, i['rng']), _one_pass, 'zero with a probability', random=True),
     Row('rng', _V, ('dst',), (), None, _one_pass, 'random bits or numbers', random=True),
+    Row('rand2', _V, ('dst',), ('min', 'max'), rand2, _one_pass, 'random numbers between min and max', random=True, keeps=True),
+    Row('nonzero_with_count', _G, ('dst',), ('src',), find.nonzero_with_count, _pool, 'places of what is not zero, and their number', keeps=True),
+    Row('topk', _G, ('val_dst', 'idx_dst'), ('src',), lambda i, a: find.topk(i, a, a['k']), lambda w: 4 * w.o.attrs['n'] + w.o.attrs['k'],
+        'the k largest of 16 partitions, with their places', raw=True),
+    Row('quantize_mx', _V, ('dst', 'dst_scale'), ('src',), formats.quantize_mx, _one_pass, 'four floats an element, a scale for 32 of them', keeps=True),
+    Row('nc_matmul_mx', ('Tensor',), ('dst',), ('stationary', 'moving', 'stationary_scale', 'moving_scale'), None, lambda w: w.at_least(w.tiles['moving'].free),
+        'dst (+)= stationary.T @ moving, both microscaled', raw=True),
+    Row('activate2', ('Scalar',), ('dst', 'reduce_res'), ('data', 'imm0', 'imm1', 'relu_param'), activate2, _activation, 'func((data op0 imm0) op1 imm1), optional reduction'),
+    Row('exponential', _V, ('dst', 'reduce_res'), ('src', 'max_value', 'reduce_init'), lambda i, a: np.exp(i['src'] - _column(i['max_value'], i['src'])), _with_register,
+        'exp(src - max), and its row sum'),
     Row('local_gather', _G, ('dst',), ('src_buffer', 'index'), find.local_gather, _pool, 'gather within 16 partitions', raw=True),
     Row('nc_n_gather', _G, ('dst',), ('data', 'indices'), find.nc_n_gather, _pool, 'gather within a partition', raw=True),
     Row('sequence_bounds', _G, ('dst',), ('segment_ids',), find.sequence_bounds, _pool, 'first and last index of each segment'),
     Row('tensor_partition_reduce', _G, ('dst',), ('data',), lambda i, a: find.tensor_partition_reduce(i, a, REDUCE), _pool, 'reduce over partitions'),
     Row('dma_transpose', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'].transpose(a['axes']), None, 'transpose on the way', raw=True),
     Row('sendrecv', ('DMA',), ('dst', 'dst1'), ('src', 'src1'), lambda i, a: tuple(i.values()), None, 'two cores swap tiles', raw=True),
+    Row('dma_compute', ('DMA',), ('dst',), ('src', *(f'src{k}' for k in range(1, 16))), dma_compute, None, 'sum on the way'),
     Row('register_move', _G, ('dst',), ('value',), lambda i, a: i['value'], _sequencer, 'register = number'),
     Row('register_load', _G, ('dst',), ('src',), lambda i, a: i['src'], _sequencer, 'register = memory', raw=True),
     Row('register_store', _G, ('dst',), ('src',), lambda i, a: i['src'], _sequencer, 'memory = register', raw=True))

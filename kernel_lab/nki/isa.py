@@ -326,9 +326,7 @@ def make_strict(names):
 globals().update(make_strict({k: globals()[k] for k in (*ROWS, 'activation_reduce') if k in globals()}))
 
 # %% ../../nbs/1_nki/06_isa.ipynb #44285dcd
-NOT_YET = ('nc_matmul_mx', 'activate2', 'set_rng_seed', 'rand_set_state', 'rand_get_state', 'rand2', 'exponential', 'dma_compute', 'quantize_mx',
-           'nonzero_with_count', 'topk', 'builtin_custom_op',
-           'tensor_copy_dynamic_src', 'tensor_copy_dynamic_dst')
+NOT_YET = ('set_rng_seed', 'rand_set_state', 'rand_get_state', 'builtin_custom_op', 'tensor_copy_dynamic_src', 'tensor_copy_dynamic_dst')
 
 _HOMES = {'nki.isa': 'kernel_lab.nki.isa', 'nki.language': 'kernel_lab.nki.language', 'neuronxcc.nki.isa': 'kernel_lab.nki.legacy_isa',
           'neuronxcc.nki.language': 'kernel_lab.nki.legacy_language', 'nki.collectives': 'kernel_lab.nki.collectives'}

@@ -108,7 +108,7 @@ def plan(program, o, index, chip):
     "The `Plan` of one instruction."
     sites = lambda side: [Site(program, a) for a in side.values() if isinstance(a, Access)]
     found = [Site(program, a.index) for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access) and a.index]
-    p = Plan(o, index, sites(o.ins) + found, sites(o.outs), {}, update=o.op == 'nc_matmul' and o.attrs.get('accumulate') is not False)
+    p = Plan(o, index, sites(o.ins) + found, sites(o.outs), {}, update=o.op in ('nc_matmul', 'nc_matmul_mx') and o.attrs.get('accumulate') is not False)
     p.touches = frozenset(s.buffer for s in (*p.reads, *p.writes))
     if row_of(o).engines == ('DMA',):
         p.work, p.size = _dma_work(program, o, chip)

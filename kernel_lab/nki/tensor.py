@@ -8,7 +8,7 @@ __all__ = ['MOST', 'ELSEWHERE', 'OF_OPERANDS', 'kernel_frame', 'kernel_line', 'D
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #89d2d754
 from dataclasses import dataclass, field, replace
-import copy, math, os, sys
+import copy, dis, math, os, sys
 import numpy as np
 from ..errors import KernelError
 from .affine import Affine, Index, Mask, Unroll, _add, as_index, as_mask
@@ -28,6 +28,14 @@ def kernel_frame(depth=2):
 def kernel_line(): return kernel_frame(3).f_lineno
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #c54cdeed
+def _asks_a_field(frame):
+    "Whether Python is asking for the truth of a field of an object (`p.bias and …`), which is to say whether it is there."
+    before = None
+    for i in dis.get_instructions(frame.f_code):
+        if i.offset >= frame.f_lasti: break
+        if i.opname != 'CACHE': before = i.opname
+    return before == 'LOAD_ATTR'
+
 @dataclass
 class Draft:
     "An instruction that is still being written; `used` once another instruction has read its result."
@@ -135,6 +143,7 @@ class Tile:
     def __len__(self): return self.shape[0]
     def __iter__(self): raise KernelError('a tile cannot be iterated', line=kernel_line(), hint='Loop over an index and slice the tile.')
     def __bool__(self):
+        if self.rec.dialect == 'nki' and (self.buffer == 'hbm' or _asks_a_field(kernel_frame())): return True     # `if self.bias:` asks whether there is one
         raise KernelError('a tile has no truth value while the kernel is traced', line=kernel_line(), hint='Use nl.where or affine_select to choose by value.')
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #0d6fe3c6

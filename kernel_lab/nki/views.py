@@ -184,7 +184,10 @@ def _ap(self, pattern, offset=None, scalar_offset=None, vector_offset=None, indi
     if (self.par is not None or indirect_dim) and vector_offset is not None: raise KernelError('vector_offset picks rows (axis 0) of an HBM tensor', kind='limit', line=kernel_line())
     index = _one_number(scalar_offset) if vector_offset is None else vector_offset
     return Tile(self.rec, k, start, ap, None if self.par is None else 0, index=(index, int(by), self.shape[indirect_dim]))
-Tile.ap = _ap
+def _tensor_indirection(self, index, num_elem=None):
+    "Gather or scatter of free-dimension columns inside an instruction: not modelled."
+    raise KernelError('NkiTensor.indirect (tensor indirection) is not modelled', kind='unsupported', line=kernel_line(), hint='Use nisa.nc_n_gather or nisa.local_gather, or DMA with vector_offset.')
+Tile.ap, Tile.indirect = _ap, _tensor_indirection
 
 def _one_number(tile):
     if isinstance(tile, Tile) and tile.size == 1: return tile
