@@ -92,7 +92,7 @@ KERNELS = {
     'talks junk': (attack('for fd in range(3, 64):', '    try: os.write(fd, b"junk")', '    except OSError: pass'), 'crashed', ['junk', 'pipes']),
     'talks without end': (attack('for fd in range(3, 64):', '    try:', '        while True: os.write(fd, bytes(1 << 16))', '    except OSError: pass'),
                           'limit_exceeded', ['64 MiB', 'affine_range']),
-    'sys.exit': (attack('sys.exit(0)  # <-'), 'trace_error', ['end the process']),
+    'sys.exit': (attack('sys.exit(0)  # <-'), 'trace_error', ['a kernel does not exit']),
     'BaseException': (attack('raise BaseException("gone")  # <-'), 'trace_error', ['BaseException', 'gone']),
     'KeyboardInterrupt': (attack('raise KeyboardInterrupt  # <-'), 'trace_error', ['KeyboardInterrupt']),
     'recursion': (body('return kernel(x)  # <-'), 'trace_error', ['recurses']),
