@@ -137,6 +137,7 @@ def _binary(op, a, ea, b, eb):
         unsure = (ea + eb > 0) & ~(np.abs(a - b) > ea + eb)
         return COMPARE[op](a, b).astype(np.float32), np.where(unsure, np.inf, 0.0)
     v, e = BINARY[op](a, ea, b, eb)
+    e = np.where(np.isnan(e), np.inf, e)         # undefined times nothing is undefined
     return v, np.where(e > 0, e + 2.0**-23 * np.abs(v), e)
 
 
@@ -190,6 +191,7 @@ class Oracle:
         key = dst.numpy_key(env, home.shape) if mask is None else self._masked_key(dst, env, mask)
         v, e = (np.broadcast_to(np.asarray(o).reshape(dst.shape) if np.size(o) == np.prod(dst.shape) else o, dst.shape) for o in (v, e))
         with np.errstate(all="ignore"): stored = np.rint(np.nan_to_num(v)).astype(dtype) if dtype.kind in "iu" else v.astype(dtype)
+        e = np.where(np.isnan(e), np.inf, e)
         e = np.where(e > 0, e + (1.0 if dtype.kind in "iu" else ULP[dtype.name] * np.abs(v)), e)
         if mask is None: home[key], self.errors[dst.name][key], self.written[dst.name][key] = stored, e, True; return
         key = tuple(k[mask] for k in key)

@@ -77,12 +77,12 @@ def check_mistake(recipe, text, line):
     else: raise AssertionError(f"line {line} was accepted:\n{text}")
 
 
-@settings(max_examples=200, **FEW)
+@settings(max_examples=120, **FEW)
 @given(recipes())
 def test_random_kernels(recipe): check_kernel(recipe)
 
 
-@settings(max_examples=200, **FEW)
+@settings(max_examples=120, **FEW)
 @given(mistakes())
 def test_random_mistakes(case): check_mistake(*case)
 
