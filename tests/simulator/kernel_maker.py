@@ -699,7 +699,7 @@ def recipes(draw): return Maker(draw).recipe()
 
 BOTH = """
 w = nl.ndarray((129, 2), dtype=nl.float32, buffer=nl.sbuf); w[...] = 0.0
-w = nl.ndarray(({p}, 513), dtype=nl.float32, buffer=nl.psum); w[...] = 0.0
+w = nl.ndarray(({p}, 4097), dtype=nl.float32, buffer=nl.psum); w[...] = 0.0
 w = nl.ndarray(({p}, 100000), dtype=nl.float32, buffer=nl.sbuf); w[...] = 0.0
 {t}[0:{p}, 0:{f} + 1] = 0.0
 {t}[{p}:{p} + 1, 0:{f}] = 0.0
@@ -769,6 +769,7 @@ raise StopIteration
 raise KeyError
 """
 CURRENT = """
+w = nl.ndarray(({p}, 513), dtype=nl.float32, buffer=nl.psum); w[...] = 0.0
 nisa.memset(dst={t}, value='one')
 nisa.memset(dst={t}, value=None)
 nisa.memset(dst={t})
