@@ -151,7 +151,7 @@ def columns(s):
         if t is None: continue
         if a.free != 1 or a.partitions not in (1, s.access('dst').partitions):
             yield s.broken('a per-partition operand is one column', k, [s.access('dst').partitions, 1], list(a.shape), 'Slice one column, or use tensor_tensor.')
-        if t.dtype != 'float32' and k != 'bias': yield s.broken('a per-partition operand is fp32', k, 'float32', t.dtype, 'Copy it to an fp32 tile first.')
+        if t.dtype != 'float32' and k != 'bias' and s.o.op != 'scalar_tensor_tensor': yield s.broken('a per-partition operand is fp32', k, 'float32', t.dtype, 'Copy it to an fp32 tile first.')
 
 def reductions(s):
     "Reductions run over trailing free axes, never over partitions, and dst has what is left."

@@ -274,7 +274,7 @@ class Step:
 
     def _garbage(self, name, view, off):
         "Lanes that hold nothing may be computed on beside others that do, where lanes do not mix; they give what is not a number. Within a lane all must be written."
-        apart = self.row.engines[0] in ('Vector', 'Scalar') and self.o.op not in ('nc_stream_shuffle', 'quantize_mx')
+        apart = self.row.engines[0] in ('Vector', 'Scalar') and self.o.op not in ('nc_stream_shuffle', 'quantize_mx') or self.o.op in ('sendrecv', 'local_gather', 'nc_n_gather')
         if not apart or view.tensor.buffer == 'hbm' or not view.lanes(off): _unwritten(self.o, name, view)
         view.settle(off)
 

@@ -253,7 +253,7 @@ def _once(kernel, args, kwargs, chip, grid, unroll):
     rec.mode = getattr(kernel, 'mode', 'auto')
     file = _code(func).co_filename
     try:
-        with recording(rec):
+        with recording(rec), objects.keywords(func):
             args, kwargs = _bind(rec, func, args, kwargs)
             out = _over_grid(rec, grid, lambda: func(*args, **kwargs)) if grid else func(*args, **kwargs)
             outs = _returned(rec, out)
