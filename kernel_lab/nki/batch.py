@@ -15,7 +15,8 @@ from .coalesce import all_written, coalesce, reset_loops
 from .distribute import Nest, distribute, numbers
 from .dtypes import numpy_of
 from .fuse import fuse
-from .execute import Memory, Step, _engine_value, _issue, _pools, _write, interpret, matched, nothing
+from .execute import Step, _engine_value, _issue, _pools, _write, interpret, matched
+from .memory import Memory, nothing
 from .instructions import ACT, ALU, REDUCE
 from .program import Access, Loop, accesses
 from .reroll import reroll
