@@ -9,13 +9,13 @@ __all__ = ['PLATFORMS', 'simulate', 'call', 'measure', 'profile']
 from dataclasses import replace
 import os, warnings
 from ..errors import KernelError
-from .program import ArraySpec, Program
+from .program import ArraySpec, Program, with_turns
 from .arguments import arrays_of
 from . import trace as _trace_page, check as _check_page, execute as _execute_page, schedule as _schedule_page, profile as _profile_page
 from .trace import JitKernel, Latencies, MeasuredKernel, installed, is_torch, jit, to_numpy, trace
 from .check import assert_ok
 from .batch import execute
-from .execute import interpret
+from .execute import interpret, turns_of
 from .stepper import Stepper
 from .precise import execute_widened
 from .schedule import schedule
@@ -72,5 +72,9 @@ MeasuredKernel.measure = staticmethod(measure)
 
 # %% ../../nbs/1_nki/15_init.ipynb #75b4f04e
 def profile(kernel, *inputs, chip='trn1', **kwargs):
-    "The `Profile` of a kernel for inputs of these shapes (simulated); `.timeline` has every instruction."
-    return profile_of(schedule(assert_ok(trace(kernel, *inputs, chip=chip, **kwargs)), chip))
+    "The `Profile` of a kernel for inputs of these shapes (simulated); `.timeline` has every instruction. Loops that depend on data turn as often as they do for these inputs."
+    program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))
+    if any(l.bound for l in program.loops.values()):
+        given = arrays_of(getattr(kernel, 'func', kernel), inputs, {k: v for k, v in kwargs.items() if k != 'grid'})
+        if not any(isinstance(x, ArraySpec) for x in given): program = with_turns(program, turns_of(program, *map(to_numpy, given)))
+    return profile_of(schedule(program, chip))

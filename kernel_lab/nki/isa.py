@@ -26,7 +26,7 @@ from ..errors import KernelError
 from .affine import Index, Mask
 from .guard import cut_free, guarded_matmul
 from .machine import get_chip
-from .instructions import ACT, ALU, BITWISE, REDUCE, ROWS
+from .instructions import ACT, ALU, BITWISE, LEFT_OUT, REDUCE, ROWS
 from .tensor import Recorder, Tile, emit, kernel_line
 
 # %% ../../nbs/1_nki/06_isa.ipynb #ec53752c
@@ -326,7 +326,7 @@ def make_strict(names):
 globals().update(make_strict({k: globals()[k] for k in (*ROWS, 'activation_reduce') if k in globals()}))
 
 # %% ../../nbs/1_nki/06_isa.ipynb #44285dcd
-NOT_YET = ('set_rng_seed', 'rand_set_state', 'rand_get_state', 'builtin_custom_op', 'tensor_copy_dynamic_src', 'tensor_copy_dynamic_dst')
+NOT_YET = tuple(LEFT_OUT)
 
 _HOMES = {'nki.isa': 'kernel_lab.nki.isa', 'nki.language': 'kernel_lab.nki.language', 'neuronxcc.nki.isa': 'kernel_lab.nki.legacy_isa',
           'neuronxcc.nki.language': 'kernel_lab.nki.legacy_language', 'nki.collectives': 'kernel_lab.nki.collectives'}

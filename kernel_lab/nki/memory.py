@@ -32,7 +32,7 @@ class Memory:
         self.unit = _units(program)
         self.masked = {a.tensor for o in program.instructions if o.mask for a in o.outs.values() if program.tensors[a.tensor].buffer == 'sbuf'}
         self.origin = {}                # tensors that hold less than was written to them: (instruction, operand, view) that brought it in
-        self.turns = {}                 # loops that depend on data: how often they turned
+        self.turns = {}                 # loops that depend on data: how often each of them turned, every time it was reached
         self.registers, self.rng = {}, np.random.default_rng(0)      # accumulators by engine; the source of random numbers
 
     def allocate(self, k):
@@ -59,6 +59,10 @@ class Memory:
         self.whole[k] = bytearray([1]) * (self.program.tensors[k].size // self.program.tensors[k].tile_size)
 
 # %% ../../nbs/1_nki/11e_memory.ipynb #14a58f07
+def _outside(view, off):
+    t = view.tensor
+    raise KernelError(f'an access leaves {t.name}', kind='limit', operand=t.name, limit=f'0..{t.size - 1}', value=off + view.high, hint='Mind the last turn of the loop, and offsets read from memory.')
+
 class View:
     "An access, ready to become a numpy array for given loop values."
     def __init__(self, memory, a):
@@ -84,8 +88,7 @@ class View:
 
     def array(self, off):
         "The numpy view at an offset."
-        if off + self.low < 0 or off + self.high >= self.tensor.size: raise KernelError(f'access outside {self.tensor.name}', kind='limit', operand=self.tensor.name,
-                                                                                     limit=self.tensor.size - 1, value=off + self.high)
+        if off + self.low < 0 or off + self.high >= self.tensor.size: _outside(self, off)
         return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize, self.strides)
 
     def flat(self, off):
@@ -144,6 +147,7 @@ def _written(self, off, only=None):
     "Whether every element of this access (or those where the bits `only` are set) holds a value."
     size, whole = self.tensor.tile_size, self.memory.whole[self.k]
     tile, last = (off + self.low) // size, (off + self.high) // size
+    if tile < 0 or last >= len(whole): _outside(self, off)
     if whole[tile] and (last == tile or all(whole[tile:last + 1])): return True
     if only is not None: return self.holds(self.flat(off)[only])
     if last != tile: return self.holds(self.flat(off))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DIALECTS', 'BUFFERS', 'ROLES', 'KINDS', 'ArraySpec', 'Tensor', 'Access', 'Instruction', 'accesses', 'Loop', 'Program',
-           'access_text', 'instruction_text']
+           'with_turns', 'assert_counted', 'access_text', 'instruction_text']
 
 # %% ../../nbs/1_nki/03_program.ipynb #054dd50d
 from dataclasses import dataclass, field, replace
@@ -157,6 +157,26 @@ class Program:
     def count(self): return sum(math.prod(l.trips for l in loops) for loops, _ in self.walk())
     @cached_property
     def hash(self): return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+# %% ../../nbs/1_nki/03_program.ipynb #a20e3cb8
+def _fixed(body, turns):
+    "The body with every dynamic loop turning the given number of times."
+    for o in body:
+        if not isinstance(o, Loop): yield o; continue
+        inner = tuple(_fixed(o.body, turns))
+        if not o.bound: yield replace(o, body=inner)
+        elif turns.get(o.name, 0): yield replace(o, body=inner, kind='sequential', trips=turns[o.name], bound=())
+
+def with_turns(program, turns):
+    "The program with loops of fixed length in the place of those that depend on data; `turns` says how often each of them turns."
+    return replace(program, body=tuple(_fixed(program.body, turns)))
+
+def assert_counted(program, what):
+    "The program, or an error where the number of turns of a loop is in memory."
+    loop = next((l for l in program.loops.values() if l.bound), None)
+    if loop is None: return program
+    raise KernelError(f'{what} needs to know how often this loop turns, which depends on data', kind='unsupported', line=loop.line or None,
+                      hint='Give the program with_turns(program, turns_of(program, *inputs)).')
 
 # %% ../../nbs/1_nki/03_program.ipynb #b721467b
 def access_text(program, a):

@@ -14,7 +14,7 @@ from .dtypes import itemsize
 from .mask import box_of, guide
 from .instructions import Work, row_of, table_set
 from .machine import Chip, ENGINES, get_chip
-from .program import Access, Loop, Program, instruction_text
+from .program import Access, Loop, Program, instruction_text, assert_counted
 
 # %% ../../nbs/1_nki/13_schedule.ipynb #75c7e176
 LANES = (*ENGINES, 'DMA in', 'DMA out')
@@ -300,7 +300,7 @@ Clock._port, Clock._on_engine, Clock._serve, Clock._on_dma, Clock.place = _port,
 # %% ../../nbs/1_nki/13_schedule.ipynb #296f4358
 def schedule(program, chip=None):
     "The `Timeline` of a program on a chip. Reads the program only; a kernel that does not fit the memories is a `KernelError`."
-    chip = get_chip(chip or program.chip)
+    chip, program = get_chip(chip or program.chip), assert_counted(program, 'the schedule')
     clock, items = Clock(chip, program.dialect == 'nki'), Stream(program, chip).items
     rows = [clock.place(k, item) for k, item in enumerate(items)]
     number = {lane: k for k, lane in enumerate(LANES)}

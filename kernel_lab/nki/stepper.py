@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import KernelError, UsageError
 from .execute import Step, _issue, _load, matched
 from .mask import box_of, boxes, guide
-from .program import Loop, accesses, instruction_text
+from .program import Loop, accesses, instruction_text, assert_counted
 
 # %% ../../nbs/1_nki/12g_stepper.ipynb #25c79357
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _restore(memory, k, where, values, known):
 class Stepper:
     "A program between two of its instructions: `at` of `count` have been run on these inputs."
     def __init__(self, program, *inputs):
-        self.program, self.course = program, _Course(program)
+        self.program, self.course = assert_counted(program, 'the stepper'), _Course(program)
         written = {a.tensor for o in program.instructions for a in o.outs.values()}
         self.inputs = [x.copy() if k in written else x for k, x in zip(program.input_ids, matched(program, inputs))]
         self.owned = {}
