@@ -5,12 +5,14 @@
 # %% auto #0
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
            'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'counting',
-           'masks', 'crowded', 'allocations', 'operands', 'attributes', 'bounds', 'indices', 'check', 'assert_ok']
+           'masks', 'crowded', 'allocations', 'dependencies', 'operands', 'attributes', 'bounds', 'indices', 'check',
+           'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
 from dataclasses import dataclass, replace
 import numpy as np
 from ..errors import KernelError
+from .carried import carried
 from .dtypes import NUMPY, is_float, itemsize
 from .formats import SMALL
 from .instructions import ACT, ALU, BITWISE, REDUCE, row_of
@@ -234,6 +236,15 @@ def allocations(program, chip):
     total = sum(t.size * itemsize(t.dtype) for t in program.tensors if t.alias is None)
     if total > MEMORY_LIMIT: yield Diagnostic('the tensors together are too large to simulate here', limit=f'{MEMORY_LIMIT:,} bytes', value=f'{total:,}', hint='Use a smaller workload.')
 
+# %% ../../nbs/1_nki/11_check.ipynb #824aeed5
+def dependencies(program):
+    "Affine loops of the earlier dialect whose iterations depend on each other."
+    for loop, k, w, r in carried(program) if program.dialect == 'neuronxcc.nki' else ():
+        name = program.tensors[k].name
+        yield Diagnostic(f'an iteration of nl.affine_range (line {loop.line}) reads what an earlier one wrote to {name}: {w.op} writes it in line {w.line}, {r.op} reads it in line {r.line}',
+                         r.line, r.op, name, hint='Its iterations may run in any order. Use nl.sequential_range for this loop; or += where it is a plain sum that only the code after the loop reads.',
+                         kind='trace')
+
 # %% ../../nbs/1_nki/11_check.ipynb #f309a675
 _NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale', 'initial', 'on_true', 'on_false', 'on_false_value', 'data0',
             'relu_param', 'max_value', 'min', 'max'}
@@ -313,7 +324,7 @@ def check(program, chip=None):
             broken = [d for rule in rules for d in rule(site)]
             found += broken
             if broken: break
-    return found
+    return found or [*dependencies(program)]
 
 def assert_ok(program, chip=None):
     "The program, or the first broken limit as a `KernelError`."

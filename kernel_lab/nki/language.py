@@ -231,7 +231,7 @@ def matmul(x, y, transpose_x=False, *, mask=None, **kw):
     "x @ y in PSUM: x is (M, K), or (K, M) with transpose_x=True, which saves a transpose on Tensor."
     x, y = x if transpose_x else _turned(x), y
     x, y = (_guard(copy(o), o.guard) if o.buffer == psum else o for o in (x, y))
-    return result((x.shape[1], *y.shape[1:]), float32, lambda t: isa.nc_matmul(t, x, y, mask=mask), psum)
+    return result((x.shape[1], *y.shape[1:]), float32, lambda t: isa.nc_matmul(t, x, y, accumulate=False, mask=mask), psum)
 
 def broadcast_to(x, shape, dtype=None, **kw):
     "The tile repeated along axes of size 1; over partitions by a matmul with ones."

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from ..errors import KernelError
 from .affine import Index, Unroll
+from .instructions import ASSOCIATIVE
 from .tensor import OpenLoop, Tile, kernel_frame, kernel_line
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #63e61a70
@@ -97,6 +98,21 @@ def _globals(frame):
 
 def _rebound(before, frame): return [n for n, v in _globals(frame).items() if before.get(n, before) is not v]
 
+def _sums(new, old):
+    "Whether a tile is the sum (product, maximum, …) of another one and something else."
+    d = new.draft
+    return d is not None and d.op == 'tensor_tensor' and d.attrs['op'] in ASSOCIATIVE and [a == old.access() for a in d.ins.values()].count(True) == 1
+
+def _refuse_handed(names, before, frame, key):
+    "In the earlier dialect, a name that an iteration of an affine loop reads must not stand for a tile that an earlier one made; sums aside."
+    node, tile = _for_at(key), lambda x: isinstance(x, Tile)
+    exposed = _reads_first(node.body)[0] if node else ()
+    for n in names:
+        old, new = before[n][0], frame.f_locals[n]
+        if n not in exposed or not (tile(old) and tile(new)) or old.tensor == new.tensor or not new.info.scope or _sums(new, old): continue
+        raise KernelError(f'an iteration of nl.affine_range (line {key[1]}) reads {n}, a tile that the iteration before it made in line {new.info.line}', line=new.info.line, operand=n,
+                          hint='Its iterations may run in any order. Use nl.sequential_range for this loop.')
+
 def language_loop(rec, kind, *args):
     "The generator behind nl.affine_range and its kin: one symbolic iteration, or all of them where Python needs the values."
     r = range(*(_count(a) for a in args))
@@ -110,7 +126,9 @@ def language_loop(rec, kind, *args):
     before, outside = {n: _snapshot(v, _depth(frame)) for n, v in frame.f_locals.items()}, _globals(frame)
     try: yield Index(r.start, {name: r.step}, trips={name: len(r)})
     except GeneratorExit: rec.broken = name; raise
-    if _carried(before, frame, key) or _rebound(outside, frame): raise Unroll([name], 'its iterations depend on each other through Python')
+    handed = _carried(before, frame, key)
+    if kind == 'affine' and rec.dialect != 'nki': _refuse_handed(handed, before, frame, key)
+    if handed or _rebound(outside, frame): raise Unroll([name], 'its iterations depend on each other through Python')
     done = rec.open.pop()
     rec.current.append(done)
 
