@@ -310,6 +310,7 @@ def launches(row):
 
 def entries(row): return [e.strip() for e in re.sub(r'\(.*', '', row.entry).split(' + ')]
 
+# %% ../../nbs/1_nki/17_published.ipynb #661350e4
 _TRACING = ('affine', 'arguments', 'collectives', 'cores', 'dtypes', 'finding', 'formats', 'guard', 'instructions', 'isa', 'language', 'legacy_isa',
             'legacy_language', 'limits', 'loops', 'mask', 'new_isa', 'objects', 'program', 'registers', 'tensor', 'trace', 'views')
 
