@@ -27,6 +27,7 @@ from .affine import Index, Mask
 from .guard import cut_free, guarded_matmul
 from .machine import get_chip
 from .instructions import ACT, ALU, BITWISE, LEFT_OUT, REDUCE, ROWS
+from . import writing      # noqa: F401  tiles learn to be written to
 from .tensor import Recorder, Tile, emit, kernel_line
 
 # %% ../../nbs/1_nki/06_isa.ipynb #ec53752c

@@ -1,13 +1,13 @@
 "Batched execution against the interpreter: the same numbers for loops of every shape, masks, tails, accumulation, carried values and shared tiles."
 import numpy as np, pytest
 from kernel_lab.nki import ArraySpec, Stepper, execute, installed, interpret, trace
-from kernel_lab.nki import batch, fuse
-from kernel_lab.nki.batch import planned
+from kernel_lab.nki import batch, fuse, plan
+from kernel_lab.nki.plan import planned
 from kernel_lab.nki.distribute import numbers
 from kernel_lab.nki.trace import load_source
 
 @pytest.fixture(autouse=True)
-def always_planned(monkeypatch): monkeypatch.setattr(batch, "LIGHT", 0)      # light programs too
+def always_planned(monkeypatch): monkeypatch.setattr(plan, "LIGHT", 0)      # light programs too
 
 
 HEAD = "import neuronxcc.nki as nki\nimport neuronxcc.nki.language as nl\nimport neuronxcc.nki.isa as nisa\n@nki.jit\ndef kernel("

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from kernel_lab.errors import KernelError
 from kernel_lab.nki import ArraySpec, Program, assert_ok, execute, schedule
 from kernel_lab.nki.execute import interpret
-from kernel_lab.nki import batch
+from kernel_lab.nki import plan
 from kernel_lab.nki.trace import trace_source
 from kernel_maker import Undefined, mistakes, recipes, render
 
 @pytest.fixture(autouse=True)
-def always_planned(monkeypatch): monkeypatch.setattr(batch, "LIGHT", 0)      # light programs too
+def always_planned(monkeypatch): monkeypatch.setattr(plan, "LIGHT", 0)      # light programs too
 
 
 CHIPS = ("trn1", "trn2")
