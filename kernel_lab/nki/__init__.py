@@ -20,6 +20,7 @@ from .stepper import Stepper
 from .precise import execute_widened
 from .schedule import schedule
 from .profile import Profile, profile_of
+from .ranks import simulate_ranks
 
 # %% ../../nbs/1_nki/15_init.ipynb #39ef2904
 def _in_kind(outputs, torchy):

@@ -11,7 +11,7 @@ import copy, itertools, math, os
 import numpy as np
 from .distribute import Nest, numbers
 from .dtypes import numpy_of
-from .execute import Step, _engine_value, _issue, _pools, _write, interpret, matched
+from .execute import Step, turned, _engine_value, _issue, _pools, _write, interpret, matched
 from .memory import Memory, nothing
 from .instructions import ACT, ALU, REDUCE
 from .plan import light, planned
@@ -126,7 +126,7 @@ def _reducible(code, o, loops):
 def reduction(memory, o, loops):
     "A closure for tensor_reduce or nc_transpose over all iterations."
     dst, data, n = Lanes(memory, o.outs['dst'], loops), Lanes(memory, o.ins['data'], loops), len(loops)
-    if o.op == 'nc_transpose': return lambda env: _write(dst.array(env), np.swapaxes(data.array(env), -1, -2))
+    if o.op == 'nc_transpose': return lambda env: _write(dst.array(env), turned(data.array(env), memory.exact or o.engine == 'Vector'))
     axes, op, sign, keep = tuple(a + n for a in o.attrs['axis']), REDUCE[o.attrs['op']], -1 if o.attrs.get('negate') else 1, bool(o.attrs.get('keepdims'))
     def run(env):
         y = op.reduce(_engine_value(data.array(env)), axis=axes, keepdims=keep)
@@ -227,6 +227,7 @@ def product(memory, o, loops):
     into = d.joined and d.lanes.dtype == np.float32
     def run(env):
         a, b = _engine_value(s.array(env)).transpose(0, 2, 1), _engine_value(m.array(env))
+        if o.attrs.get('transpose') and memory.exact and not np.isfinite(a).all(): raise ValueError('moved, not multiplied: left to the interpreter')
         add = any(env[v] for v in resets) if 'resets' in o.attrs else mode is not False
         if into and not add: np.matmul(a, b, out=d.array(env))
         else: d.put(env, np.matmul(a, b), add)

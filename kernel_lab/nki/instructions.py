@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import KernelError
 from . import finding as find, formats
 from .dtypes import itemsize
+from .exchange import COLLECTIVES, DOCS
 from .program import Access
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #a47407ec
@@ -271,6 +272,8 @@ _RARE = (
     Row('tensor_partition_reduce', _G, ('dst',), ('data',), lambda i, a: find.tensor_partition_reduce(i, a, REDUCE), _pool, 'reduce over partitions'),
     Row('dma_transpose', ('DMA',), ('dst',), ('src',), lambda i, a: i['src'].transpose(a['axes']), None, 'transpose on the way', raw=True),
     Row('sendrecv', ('DMA',), ('dst', 'dst1'), ('src', 'src1'), lambda i, a: tuple(i.values()), None, 'two cores swap tiles', raw=True),
+    *(Row(k, ('DMA',), tuple(f'dst{n or ""}' for n in range(8)), tuple(f'src{n or ""}' for n in range(16)), f, None, f'over the ranks of a group: {DOCS[k][0].lower()}{DOCS[k][1:]}', raw=True)
+      for k, f in COLLECTIVES.items()),
     Row('dma_compute', ('DMA',), ('dst',), ('src', *(f'src{k}' for k in range(1, 16))), dma_compute, None, 'sum on the way'),
     Row('register_move', _G, ('dst',), ('value',), lambda i, a: i['value'], _sequencer, 'register = number'),
     Row('register_load', _G, ('dst',), ('src',), lambda i, a: i['src'], _sequencer, 'register = memory', raw=True),
@@ -285,11 +288,15 @@ def row_of(o):
 # %% ../../nbs/1_nki/04_instructions.ipynb #260bca61
 LEFT_OUT = {**dict.fromkeys(('set_rng_seed', 'rand_set_state', 'rand_get_state'), "the engines' own generators; the simulator's sequence is another"),
             **dict.fromkeys(('tensor_copy_dynamic_src', 'tensor_copy_dynamic_dst'), 'written as tensor_copy with .ap(scalar_offset=…)'),
-            'builtin_custom_op': "compiled code of the vendor's", 'NkiTensor.indirect': 'gather inside an instruction (trn3)',
-            **dict.fromkeys(('all_gather_v', 'all_to_all_v', 'collective_permute_implicit', 'collective_permute_implicit_reduce'), 'several ranks; one run is one rank')}
+            'builtin_custom_op': "compiled code of the vendor's", 'NkiTensor.indirect': 'gather inside an instruction (trn3)'}
+
+def _operands(names):
+    "Operands as text, numbered ones once."
+    first = [k for k in names if k.rstrip('0123456789') == k or k.rstrip('0123456789') not in names]
+    return ', '.join(first) + (' …' if len(first) < len(names) else '') or '–'
 
 def reference_table():
     "The instruction table as Markdown: name, engines, operands, meaning; then what NKI has and the lab does not."
     left = [f'| `{k}` | – | – | not modelled: {why} |' for k, why in LEFT_OUT.items()]
-    rows = [f'| `{r.name}` | {", ".join(r.engines)} | {", ".join(r.outs)} ← {", ".join(r.ins) or "–"} | {r.doc} |' for r in ROWS.values()]
+    rows = [f'| `{r.name}` | {", ".join(r.engines)} | {_operands(r.outs)} ← {_operands(r.ins)} | {r.doc} |' for r in ROWS.values()]
     return '\n'.join(['| instruction | engines | operands | meaning |', '|---|---|---|---|', *rows, *left])

@@ -9,6 +9,7 @@ __all__ = ['nothing', 'Memory', 'View']
 import numpy as np
 from ..errors import KernelError
 from .dtypes import is_float, itemsize, numpy_of
+from .machine import get_chip
 from .program import Access
 
 # %% ../../nbs/1_nki/11e_memory.ipynb #defee22d
@@ -24,15 +25,15 @@ def nothing(dtype): return np.nan if is_float(dtype) and not dtype.endswith('_x4
 class Memory:
     "The arrays behind a program's tensors, and which elements hold a value."
     def __init__(self, program):
-        self.program = program
+        self.program, self.exact = program, get_chip(program.chip).generation >= 3     # exact: the matrix engine transposes bit by bit
         self.flat = [None] * len(program.tensors)
         self.whole = [None] * len(program.tensors)      # per tensor, a flag a tile: everything written
         self.parts, self.open = {}, {}                  # (tensor, tile) -> a bit an element, and the first that may be missing
-        self.scattered = {program.base[a.tensor] for o in program.instructions for a in o.outs.values() if a.index}   # written by index: zeros elsewhere
         self.unit = _units(program)
         self.masked = {a.tensor for o in program.instructions if o.mask for a in o.outs.values() if program.tensors[a.tensor].buffer == 'sbuf'}
         self.origin = {}                # tensors that hold less than was written to them: (instruction, operand, view) that brought it in
         self.turns = {}                 # loops that depend on data: how often each of them turned, every time it was reached
+        self.exchange = None            # how a collective reaches the other ranks: (instruction, sources, sizes) -> results
         self.registers, self.rng = {}, np.random.default_rng(0)      # accumulators by engine; the source of random numbers
 
     def allocate(self, k):
@@ -41,10 +42,10 @@ class Memory:
     def _allocate(self, k):
         "A fresh tensor: PSUM accumulators are zeros, everything else is nobody's."
         t = self.program.tensors[k]
-        if self.flat[k] is None: self.flat[k] = (np.zeros if t.buffer == 'psum' or k in self.scattered else np.empty)(t.size, numpy_of(t.dtype))
+        if self.flat[k] is None: self.flat[k] = (np.zeros if t.buffer == 'psum' else np.empty)(t.size, numpy_of(t.dtype))
         elif t.buffer == 'psum': self.flat[k][:] = 0
         if k in self.masked: self.flat[k][:] = nothing(t.dtype)
-        self.whole[k] = bytearray([1 if t.zero or (k in self.scattered and t.buffer == 'hbm') else 0]) * (t.size // t.tile_size)
+        self.whole[k] = bytearray([1 if t.zero else 0]) * (t.size // t.tile_size)
         for key in [p for p in self.parts if p[0] == k]: del self.parts[key]
         for key in [p for p in self.open if p[0] == k]: del self.open[key]
 

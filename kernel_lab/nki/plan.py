@@ -10,6 +10,7 @@ from dataclasses import replace
 import math
 from .coalesce import all_written, coalesce, reset_loops
 from .distribute import distribute
+from .exchange import COLLECTIVES
 from .fuse import fuse
 from .program import Loop, accesses
 from .reroll import reroll
@@ -24,7 +25,7 @@ _STEPWISE = ('nc_matmul_mx', 'quantize_mx', 'nonzero_with_count', 'rand2')     #
 
 def _odd(o):
     "Whether an instruction scatters, masks other axes than its own, multiplies two rows at a time, or goes on from an engine's register."
-    if o.op in _STEPWISE or o.attrs.get('rows') or o.attrs.get('reduce_cmd') in ('reduce', 'load_reduce', 'reset'): return True
+    if o.op in _STEPWISE or o.op in COLLECTIVES or o.attrs.get('rows') or o.attrs.get('reduce_cmd') in ('reduce', 'load_reduce', 'reset'): return True
     return any(a.index for a in o.outs.values()) or any(-k > len(_guide(o)) for _, axes in o.mask for k, _ in axes)
 
 def _solid(body):

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 import numpy as np
 from ..errors import KernelError
 from .dtypes import itemsize
+from .exchange import COLLECTIVES
 from .mask import box_of, guide
 from .instructions import Work, row_of, table_set
 from .machine import Chip, ENGINES, get_chip
@@ -110,6 +111,8 @@ def plan(program, o, index, chip):
     found = [Site(program, a.index) for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access) and a.index]
     p = Plan(o, index, sites(o.ins) + found, sites(o.outs), {}, update=o.op in ('nc_matmul', 'nc_matmul_mx') and o.attrs.get('accumulate') is not False)
     p.touches = frozenset(s.buffer for s in (*p.reads, *p.writes))
+    if o.op in COLLECTIVES:
+        raise KernelError(f'the time of {o.op} is not modelled: the clock knows one rank', kind='unsupported', line=o.line or None, instruction=o.op, hint='Profile the parts between collectives.')
     if row_of(o).engines == ('DMA',):
         p.work, p.size = _dma_work(program, o, chip)
         p.lane, p.into = 'DMA out' if p.writes[0].buffer == 'hbm' else 'DMA in', p.reads[0].buffer == 'hbm'
