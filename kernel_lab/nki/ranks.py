@@ -6,6 +6,7 @@
 __all__ = ['Table', 'trace_ranks', 'simulate_ranks']
 
 # %% ../../nbs/1_nki/14b_ranks.ipynb #7b84f274
+from concurrent.futures import ThreadPoolExecutor
 import threading
 from ..errors import KernelError, UsageError
 from .arguments import arrays_of, to_numpy
@@ -19,7 +20,8 @@ from .trace import trace
 class Table:
     "Where so many ranks exchange; `serve(rank)` is what a rank's memory calls."
     def __init__(self, ranks):
-        self.ranks, self.ready, self.open, self.waiting, self.gone, self.failed = ranks, threading.Condition(), {}, {}, set(), None
+        self.ranks, self.ready, self.open, self.waiting, self.gone = ranks, threading.Condition(), {}, {}, set()
+        self.stuck, self.abandoned = False, []              # nobody can go on; the errors of those who waited
 
     def serve(self, rank):
         turns = {}
@@ -37,7 +39,7 @@ class Table:
             self.ready.notify_all()
             while len(seats) < len(group):
                 self._stuck()
-                if self.failed: raise self._abandoned(o, group, seats)
+                if self.stuck: raise self._abandoned(o, group, seats)
                 self.ready.wait()
             del self.waiting[rank]
             return self._result(rank, o, group, seats, sizes)
@@ -46,21 +48,21 @@ class Table:
         "Note a deadlock: everybody who still runs waits at a table that is not full."
         here = [self.open[group, turn] for _, group, turn in self.waiting.values()]
         if len(self.waiting) + len(self.gone) == self.ranks and all(len(s) < len(g) for s, (_, g, _) in zip(here, self.waiting.values())):
-            self.failed = self.failed or 'deadlock'
+            self.stuck = True
             self.ready.notify_all()
 
-    def leave(self, rank, failed=None):
+    def leave(self, rank):
         "This rank has ended."
         with self.ready:
             self.gone.add(rank)
             self.waiting.pop(rank, None)
-            self.failed = self.failed or failed
             self.ready.notify_all()
 
     def _abandoned(self, o, group, seats):
         lacking = [r for r in group if r not in seats]
-        return KernelError(f'{o.op} waits for rank {", ".join(map(str, lacking))}, which does not come', kind='invalid', line=o.line or None, instruction=o.op,
-                           hint='Every rank of a group must reach the same collectives, in the same order.')
+        self.abandoned.append(KernelError(f'{o.op} waits for rank {", ".join(map(str, lacking))}, which does not come', kind='invalid', line=o.line or None, instruction=o.op,
+                                          hint='Every rank of a group must reach the same collectives, in the same order.'))
+        return self.abandoned[-1]
 
 # %% ../../nbs/1_nki/14b_ranks.ipynb #a8acc80a
 def _result(self, rank, o, group, seats, sizes):
@@ -92,16 +94,14 @@ def trace_ranks(kernel, ranks, chip='trn2', **kwargs):
 
 def simulate_ranks(kernel, ranks, chip='trn2', **kwargs):
     "Run a kernel on several simulated devices: [inputs of rank 0, inputs of rank 1, …] in (a tuple, or a dict by name), a list of outputs back."
-    programs, table, results = trace_ranks(kernel, ranks, chip, **kwargs), Table(len(ranks)), {}
-    func = getattr(kernel, 'func', kernel)
+    programs, table = trace_ranks(kernel, ranks, chip, **kwargs), Table(len(ranks))
     def run(r):
         args, named = _inputs(ranks[r])
-        try: results[r] = interpret(programs[r], *map(to_numpy, arrays_of(func, args, named | kwargs)), exchange=table.serve(r))
-        except BaseException as e: results[r] = e; table.leave(r, e)
-        else: table.leave(r)
-    threads = [threading.Thread(target=run, args=(r,), daemon=True) for r in range(len(ranks))]
-    for t in threads: t.start()
-    for t in threads: t.join()
-    wrong = next((x for x in (table.failed, *results.values()) if isinstance(x, BaseException)), None)
-    if wrong is not None: raise wrong
-    return [results[r][0] if len(results[r]) == 1 else results[r] for r in range(len(ranks))]
+        try: return interpret(programs[r], *map(to_numpy, arrays_of(getattr(kernel, 'func', kernel), args, named | kwargs)), exchange=table.serve(r))
+        finally: table.leave(r)
+    with ThreadPoolExecutor(len(ranks)) as pool: runs = [pool.submit(run, r) for r in range(len(ranks))]
+    wrong = sorted((e for e in (f.exception() for f in runs) if e is not None), key=lambda e: e in table.abandoned)
+    if wrong: raise wrong[0]
+    return [y[0] if len(y) == 1 else y for y in (f.result() for f in runs)]
+
+
