@@ -1453,6 +1453,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                          'kernel_lab.nki.language.__getattr__': ( '1_nki/language.html#__getattr__',
                                                                                   'kernel_lab/nki/language.py'),
                                          'kernel_lab.nki.language._column': ('1_nki/language.html#_column', 'kernel_lab/nki/language.py'),
+                                         'kernel_lab.nki.language._columns': ('1_nki/language.html#_columns', 'kernel_lab/nki/language.py'),
                                          'kernel_lab.nki.language._dunder': ('1_nki/language.html#_dunder', 'kernel_lab/nki/language.py'),
                                          'kernel_lab.nki.language._guard': ('1_nki/language.html#_guard', 'kernel_lab/nki/language.py'),
                                          'kernel_lab.nki.language._make_binary': ( '1_nki/language.html#_make_binary',

@@ -122,6 +122,12 @@ def _column(x, other):
 
 _COMPARE = ('equal', 'not_equal', 'less', 'less_equal', 'greater', 'greater_equal', 'logical_and', 'logical_or', 'logical_xor')
 
+def _columns(a, b):
+    "Two tiles of which a narrower one, of the earlier dialect, is a column: given as many axes as the other. Others as they are."
+    if recorder().dialect == 'nki' or a.ndim == b.ndim: return a, b
+    more = lambda o, n: o.like(o.offset, [*o.steps, *[(0, 1)] * (n - o.ndim)], o.par) if o.size == o.shape[0] else o
+    return more(a, b.ndim), more(b, a.ndim)
+
 def _shape(a, b):
     "The common shape of two tiles of one rank."
     if a.ndim != b.ndim or any(m != n and 1 not in (m, n) for m, n in zip(a.shape, b.shape)):
@@ -141,6 +147,7 @@ def binary(name, x, y, dtype=None, mask=None):
     if not isinstance(x, Tile): return _scalar(name, y, x, True, dtype, mask)
     if not isinstance(y, Tile): return _scalar(name, x, y, False, dtype, mask)
     both = promote(x.info.dtype, y.info.dtype)
+    x, y = _columns(x, y)
     shape, dtype = _shape(x, y), dtype or (float32 if name == 'divide' and not is_float(both) else both)
     if x.buffer == y.buffer == psum: y = copy(y)           # no engine reads two tiles of PSUM at once
     x, y = (o if o.shape[0] == shape[0] else broadcast_to(o, (shape[0], *o.shape[1:])) for o in (x, y))

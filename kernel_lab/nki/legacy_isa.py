@@ -16,7 +16,7 @@ from ..errors import KernelError
 from . import isa
 from .affine import Index, Unroll
 from .isa import dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder, reduce_cmd
-from .language import _reduction, _shape, copy, result
+from .language import _columns, _reduction, _shape, copy, result
 from .tensor import Tile
 
 tensor_engine, vector_engine, scalar_engine, gpsimd_engine, unknown_engine = 'Tensor', 'Vector', 'Scalar', 'GpSimd', ''
@@ -50,6 +50,7 @@ def activation_reduce(op, data, *, reduce_op, reduce_res, bias=None, scale=1.0, 
 
 def tensor_tensor(data1, data2, op, *, dtype=None, mask=None, engine='', **kw):
     "data1 op data2 as a new tile."
+    data1, data2 = _columns(data1, data2)
     shape = _shape(data1, data2)
     wide = lambda o: o if o.shape == shape else o.broadcast_to(shape)
     return result(shape, dtype or data1.dtype, lambda t: isa.tensor_tensor(t, wide(data1), wide(data2), op, engine, mask=mask))

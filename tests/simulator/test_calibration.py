@@ -135,3 +135,24 @@ def test_tau_and_median_agree_with_plain_counting():
     assert tau_b(x, y) == pytest.approx(plain) and np.isnan(tau_b([1, 1], [1, 2]))
     w = rng.integers(1, 5, 31)
     assert weighted_median(np.arange(31.0), w) == pytest.approx(np.median(np.repeat(np.arange(31.0), w)))
+
+def test_a_column_meets_tiles_of_more_axes_in_the_earlier_dialect():
+    from kernel_lab.nki import installed, simulate
+    with installed():
+        import neuronxcc.nki as nki, neuronxcc.nki.isa as nisa, neuronxcc.nki.language as nl
+        @nki.jit
+        def kernel(x, bias):
+            out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+            column = nl.load(bias)
+            wide = nisa.tensor_tensor(nl.load(x), column, nl.add)
+            nl.store(out, nl.multiply(wide, column))
+            return out
+        @nki.jit
+        def unlike(x, bias): return nisa.tensor_tensor(nl.load(x), nl.load(bias), nl.add)
+    rng = np.random.default_rng(0)
+    x, bias = rng.random((128, 4, 6), np.float32), rng.random((128, 1), np.float32)
+    c = bias[:, :, None]
+    np.testing.assert_allclose(simulate(kernel, x, bias), (x + c) * c, rtol=1e-6)
+    np.testing.assert_allclose(simulate(kernel, x, bias[:, 0]), (x + c) * c, rtol=1e-6)
+    from kernel_lab.errors import KernelError
+    with pytest.raises(KernelError, match='do not meet'): simulate(unlike, x, rng.random((128, 6), np.float32))
