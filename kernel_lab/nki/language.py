@@ -14,6 +14,7 @@ __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloa
            'random_seed', 'device_print']
 
 # %% ../../nbs/1_nki/07_language.ipynb #51f5a78c
+from dataclasses import replace
 import builtins
 import numpy as np
 from ..errors import KernelError
@@ -24,6 +25,7 @@ from .instructions import BITWISE
 from .isa import _ACTIVE, axes_of, missing, op_name, operand, recorder
 from .machine import get_chip
 from .loops import each_block, language_loop
+from .places import place_of
 from .tensor import Tile, ds, emit, kernel_line
 from .views import _broadcast_to
 
@@ -49,15 +51,18 @@ class _TileSize:
 tile_size = _TileSize()
 
 # %% ../../nbs/1_nki/07_language.ipynb #1540babc
-def ndarray(shape, dtype, buffer=sbuf, name='', **kw):
-    "A tensor without values: shape (partition, free…) on chip; buffer is nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm or nl.private_hbm."
+def ndarray(shape, dtype, buffer=sbuf, name='', address=None, **kw):
+    "A tensor without values: shape (partition, free…) on chip; buffer is nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm or nl.private_hbm; address=(partition, byte) puts it there."
     rec, where = recorder(), getattr(buffer, 'buffer', buffer) or sbuf
     if where not in (sbuf, psum, hbm, shared_hbm, private_hbm): raise KernelError(f'{where!r} is not a memory', line=kernel_line(), hint='Use nl.sbuf, nl.psum or nl.shared_hbm.')
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     par = next((k for k, n in enumerate(shape) if getattr(n, 'par', False)), 0)
     if where in (hbm, shared_hbm) and rec.grid: return rec.shared_tensor(shape, dtype, name)
     scope = {'scope': ()} if where in (hbm, shared_hbm) else {}
-    return rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par, **scope)
+    tile = rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par, **scope)
+    if address is not None or where is not buffer:
+        rec.tensors[tile.tensor] = replace(tile.info, places=place_of(buffer, address, tile.shape, par, dtype, rec))
+    return tile
 
 def full(shape, fill_value, dtype, buffer=sbuf, name='', **kw):
     "A tensor filled with a number (one memset)."

@@ -40,6 +40,7 @@ class Tensor:
     scope: tuple = ()           # names of the loops it was declared in
     line: int = 0
     alias: int | None = None    # number of the tensor whose memory this one reads as another dtype or shape
+    places: tuple = ()          # where the kernel put it: (partition, byte) of each block; () leaves it to the compiler
 
     @cached_property
     def size(self): return math.prod(self.shape)
@@ -234,7 +235,7 @@ def _pack(x): return {'dtype': dtype_name(x.dtype), 'shape': x.shape, 'z': base6
 def _to_json(self):
     "The program as JSON text; the same program always gives the same text."
     d = {'format': 1, 'name': self.name, 'dialect': self.dialect, 'chip': self.chip, 'source': self.source, 'outputs': self.output_ids,
-         'tensors': [[t.name, t.shape, t.dtype, t.buffer, t.role, t.par, t.zero, t.scope, t.line, t.alias] for t in self.tensors],
+         'tensors': [[t.name, t.shape, t.dtype, t.buffer, t.role, t.par, t.zero, t.scope, t.line, t.alias, t.places] for t in self.tensors],
          'body': [*map(_node, self.body)], 'constants': {str(k): _pack(v) for k, v in self.constants.items()}}
     return json.dumps(d, separators=(',', ':'))
 Program.to_json = _to_json
@@ -295,13 +296,19 @@ def _read_node(d, loops, tensors):
     return Instruction(_str(d.get('op')), outs, ins, attrs, _str(d.get('e')), _read_mask(d.get('m'), loops), _int(d.get('line'), 0))
 
 # %% ../../nbs/1_nki/03_program.ipynb #9c0ccf68
+def _read_places(places, shape, par, buffer):
+    "A place for each block of an on-chip tensor, or none."
+    if not _list(places, 2**16): return ()
+    if buffer == 'hbm' or len(places) != math.prod(shape[:par]): _refuse('the places of a tensor are not one a block')
+    return tuple((_int(p, 0, 2**10), _int(b, 0, 2**20)) for p, b in places)
+
 def _read_tensor(row):
-    if len(_list(row, 10)) != 10: _refuse('a tensor has the wrong number of fields')
-    name, shape, dtype, buffer, role, par, zero, scope, line, alias = row
+    if len(_list(row, 11)) != 11: _refuse('a tensor has the wrong number of fields')
+    name, shape, dtype, buffer, role, par, zero, scope, line, alias, places = row
     shape = tuple(_int(n, 1, _MAX_ELEMENTS) for n in _list(shape, 16))
     if not shape or np.prod(shape, dtype=float) > _MAX_ELEMENTS: _refuse(f'tensor {str(name)[:40]!r} has an impossible shape')
     return Tensor(_str(name), shape, _of(dtype, NUMPY), _of(buffer, BUFFERS), _of(role, ROLES), _int(par, 0, len(shape) - 1), bool(zero),
-                  tuple(map(_str, _list(scope, 32))), _int(line, 0), None if alias is None else _int(alias, 0))
+                  tuple(map(_str, _list(scope, 32))), _int(line, 0), None if alias is None else _int(alias, 0), _read_places(places, shape, par, buffer))
 
 def _check_aliases(tensors):
     "An alias names an earlier tensor that owns memory, has its bytes, its tiles, its loops and no role."

@@ -13,7 +13,7 @@ from enum import Enum
 import functools, inspect, itertools, linecache, sys, traceback, types
 import numpy as np
 from ..errors import KernelError, SimulatorError, choose
-from . import collectives, cores, isa, language, legacy_isa, legacy_language, new_isa, objects, registers
+from . import collectives, cores, isa, language, legacy_isa, legacy_language, new_isa, objects, places, registers
 from .affine import Index, Unroll
 from .arguments import bound, is_torch, mapped, spec_of, to_numpy   # noqa: F401  (is_torch and to_numpy are for those who import them from here)
 from .dtypes import NUMPY, dtype_name, itemsize
@@ -92,13 +92,6 @@ def _module(name, **members):
     m.__dict__.update(members)
     return m
 
-class _Allocator:
-    "Stands for a memory with an explicit allocation: accepted, and left to the scheduler's own pool."
-    def __init__(self, buffer): self.buffer = buffer
-    def mod_alloc(self, *a, **k): return self
-    def alloc(self, *a, **k): return self
-    def auto_alloc(self): return self
-
 def itemsize_of(dtype):
     "Bytes of an element of a dtype, however it is spelled."
     return itemsize(dtype_name(dtype))
@@ -166,8 +159,8 @@ def _modules():
     old = _decorator('neuronxcc.nki')
     typing = _module('neuronxcc.nki.typing', tensor=Annotation(), mutable_tensor=Annotation())
     constants = _module('neuronxcc.nki.language.constants', sizeinbytes=itemsize_of)
-    compiler = _module('neuronxcc.nki.compiler', sbuf=_Allocator('sbuf'), psum=_Allocator('psum'), multi_buffer=lambda factor=2: None, no_reorder=nullcontext,
-                       allocation_scope=nullcontext, **{n: old for n in ('skip_middle_end_transformations', 'force_auto_alloc', 'enable_stack_allocator')})
+    compiler = _module('neuronxcc.nki.compiler', sbuf=places.sbuf, psum=places.psum, multi_buffer=lambda factor=2: None, no_reorder=nullcontext,
+                       allocation_scope=nullcontext, **{n: old for n in ('skip_middle_end_transformations', 'enable_stack_allocator')}, force_auto_alloc=places.force_auto_alloc)
     legacy_language.constants = constants
     legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=benchmark, profile=benchmark, simulate_kernel=simulate_kernel,
                      isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler, tensor=Tile, FrameworkKernel=object)
@@ -250,7 +243,7 @@ def _code(func):
 def _once(kernel, args, kwargs, chip, grid, unroll):
     "Trace with a given set of loops unrolled."
     func, rec = getattr(kernel, 'func', kernel), Recorder(chip, getattr(kernel, 'dialect', 'nki'), unroll)
-    rec.mode = getattr(kernel, 'mode', 'auto')
+    rec.mode, rec.auto_alloc = getattr(kernel, 'mode', 'auto'), getattr(func, 'force_auto_alloc', False)
     file = _code(func).co_filename
     try:
         with recording(rec), objects.keywords(func):
