@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 from ..errors import KernelError
 from .affine import Index, Unroll
 from .instructions import ASSOCIATIVE
+from .names import tree_of
 from .tensor import OpenLoop, Tile, kernel_frame, kernel_line
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #63e61a70
@@ -39,9 +40,8 @@ def _reads_first(stmts, written=()):
 
 def _for_at(key):
     "The `for` statement at a place (file, line), or None where the source is not to be had."
-    try: tree = ast.parse(''.join(linecache.getlines(key[0])))
-    except (SyntaxError, ValueError): return None
-    return next((o for o in ast.walk(tree) if isinstance(o, ast.For) and o.lineno <= key[1] <= o.iter.end_lineno), None)
+    tree = tree_of(key[0])
+    return tree and next((o for o in ast.walk(tree) if isinstance(o, ast.For) and o.lineno <= key[1] <= o.iter.end_lineno), None)
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #1c06ef58
 _OURS = ('kernel_lab.nki.tensor', 'kernel_lab.nki.affine', 'kernel_lab.nki.trace', 'kernel_lab.nki.program', 'numpy', 'torch')

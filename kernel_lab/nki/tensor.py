@@ -13,6 +13,7 @@ from ..errors import KernelError
 from .affine import Affine, Index, Mask, Unroll, _add, as_index, as_mask
 from .dtypes import dtype_name, itemsize, numpy_of
 from .machine import get_chip
+from .names import assigned_name
 from .program import Access, Instruction, Loop, Program, Tensor, accesses
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #62392e60
@@ -68,6 +69,7 @@ class Recorder:
         self.grid, self.shared, self.aliases = (), {}, {}     # the launch grid, HBM tensors that its programs share, other readings of a memory
         self.rolls = {}                     # place of a loop -> whether it may stay one
         self.moved = {}                     # tensor -> how its value was computed in place elsewhere
+        self.names = {}                     # names taken -> how many tensors wanted them
 
     @property
     def current(self): return self.open[-1].body if self.open else self.body
@@ -80,9 +82,19 @@ class Recorder:
         shape = tuple(int(n.__index__()) for n in shape)
         if math.prod(shape) > MOST: raise KernelError(f'a tensor of shape {shape} is too large', line=kernel_line(), kind='limit', limit=f'{MOST:,} elements', value=f'{math.prod(shape):,}')
         if not shape or any(n < 1 for n in shape): raise KernelError(f'a tensor cannot have the shape {shape}', line=kernel_line(), kind='shape')
-        kw = {'name': f't{len(self.tensors)}', 'line': kernel_line(), 'scope': self.scope, **{k: v for k, v in kw.items() if v is not None and v != ''}}
+        frame = kernel_frame()
+        kw = {'line': frame.f_lineno, 'scope': self.scope, **{k: v for k, v in kw.items() if v is not None and v != ''}}
+        if 'name' not in kw: kw['name'] = self.fresh(assigned_name(frame))
+        self.names.setdefault(kw['name'], 1)
         self.tensors.append(Tensor(shape=shape, dtype=dtype_name(dtype), buffer=buffer, **kw))
         return Tile.of(self, len(self.tensors) - 1)
+
+    def fresh(self, name):
+        "A name that no tensor has: that of the variable (x, x_2, x_3, …), or a number."
+        name = name or f't{len(self.tensors)}'
+        if name not in self.names: return name
+        n = self.names[name] = self.names[name] + 1
+        return self.fresh(f'{name}_{n}') if f'{name}_{n}' in self.names else f'{name}_{n}'
 
     def alias(self, k, dtype, shape=None):
         "Number of a tensor that reads the memory of tensor `k` as another dtype (its last dimension stretched), or in another shape."
