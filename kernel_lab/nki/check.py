@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
            'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'counting',
-           'masks', 'crowded', 'allocations', 'dependencies', 'places', 'overlaps', 'operands', 'attributes', 'bounds',
-           'indices', 'check', 'assert_ok']
+           'masks', 'crowded', 'allocations', 'dependencies', 'places', 'overlaps', 'operands', 'attributes', 'groups',
+           'bounds', 'indices', 'check', 'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from ..errors import KernelError
 from .carried import carried
 from .conflicts import conflict_text, conflicts
 from .dtypes import NUMPY, is_float, itemsize
+from .exchange import COLLECTIVES, REDUCTIONS
 from .formats import SMALL
 from .instructions import ACT, ALU, BITWISE, REDUCE, row_of
 from .limits import MORE, capacity
@@ -266,7 +267,7 @@ def overlaps(program):
 # %% ../../nbs/1_nki/11_check.ipynb #f309a675
 _NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale', 'initial', 'on_true', 'on_false', 'on_false_value', 'data0',
             'relu_param', 'max_value', 'min', 'max'}
-_OPTIONAL = {'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx', *(f'src{k}' for k in range(1, 16))}
+_OPTIONAL = {'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx', *(f'src{k}' for k in range(1, 16)), *(f'dst{k}' for k in range(1, 8))}
 
 _TILES = {('scalar_tensor_tensor', 'operand1'), ('select_reduce', 'on_true')}
 
@@ -312,6 +313,17 @@ def attributes(s):
         yield s.broken('axis does not name axes of data', 'axis')
     if 'loops' in at and not (isinstance(at['loops'], list) and all(isinstance(v, str) and v in s.program.trips for v in at['loops'])): yield s.broken('loops names no loops', 'loops')
 
+def groups(s):
+    "A collective names the ranks of its group, this one among them, and what it reduces with."
+    at, n = s.o.attrs, lambda x, most: type(x) is int and 0 <= x < most
+    if s.o.op not in COLLECTIVES: return
+    ranks = at.get('ranks')
+    if not (isinstance(ranks, list) and ranks and all(n(r, 2**16) for r in ranks) and len(set(ranks)) == len(ranks) and at.get('rank') in ranks):
+        yield s.broken('no group of ranks with this one in it', 'ranks')
+    elif 'reduce' in s.o.op and at.get('op') not in REDUCTIONS: yield s.broken('there is nothing to reduce with', 'op', ', '.join(REDUCTIONS), str(at.get('op'))[:40])
+    elif s.o.op in ('all_gather', 'all_to_all', 'reduce_scatter') and not n(at.get('dim'), len(s.access('src').shape)): yield s.broken('dim is no axis of src', 'dim')
+    elif s.o.op == 'collective_permute' and not (_pairs(at.get('pairs')) and all(n(r, len(ranks)) for p in at['pairs'] for r in p)): yield s.broken('pairs are not of this group', 'pairs')
+
 def bounds(s):
     "Every access lies inside its tensor for all loop values; what a mask keeps inside is checked when it runs."
     if s.o.mask: return
@@ -329,7 +341,7 @@ def indices(s):
         if i.shape != a.shape: yield s.broken('an index has the wrong shape', k, list(a.shape), list(i.shape))
         if a.most * abs(a.by) > t.size: yield s.broken('an index may leave its tensor', k, t.size, a.most * abs(a.by))
 
-FIRST = [operands, attributes, bounds, indices]
+FIRST = [operands, attributes, groups, bounds, indices]
 
 # %% ../../nbs/1_nki/11_check.ipynb #59d04fcc
 def check(program, chip=None):

@@ -92,9 +92,10 @@ class Recorder:
     def fresh(self, name):
         "A name that no tensor has: that of the variable (x, x_2, x_3, …), or a number."
         name = name or f't{len(self.tensors)}'
-        if name not in self.names: return name
-        n = self.names[name] = self.names[name] + 1
-        return self.fresh(f'{name}_{n}') if f'{name}_{n}' in self.names else f'{name}_{n}'
+        n, res = self.names.get(name, 0), name
+        while res in self.names: n, res = n + 1, f'{name}_{n + 1}'
+        self.names[name] = max(n, 1)
+        return res
 
     def alias(self, k, dtype, shape=None):
         "Number of a tensor that reads the memory of tensor `k` as another dtype (its last dimension stretched), or in another shape."
