@@ -99,7 +99,7 @@ def _unwritten(o, name, view):
 # %% ../../nbs/1_nki/12_execute.ipynb #f6d3a757
 POINTWISE = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'tensor_copy', 'reciprocal', 'select', 'affine_select', 'sendrecv'}
 LANEWISE = POINTWISE | {'tensor_reduce', 'tensor_tensor_scan', 'activation', 'tensor_scalar_reduce', 'max8', 'bn_stats', 'bn_aggr', 'local_gather', 'nc_n_gather', 'dropout', 'nc_stream_shuffle',
-                        'tensor_scalar_cumulative', 'range_select', 'select_reduce', 'nc_find_index8', 'nc_match_replace8', 'exponential', 'activate2'}
+                        'tensor_scalar_cumulative', 'range_select', 'select_reduce', 'nc_find_index8', 'nc_match_replace8', 'exponential', 'activate2', 'nonzero_with_count'}
 
 def shuffled(lanes, before, mask):
     "Which elements hold a value after a shuffle of partitions."
