@@ -13,7 +13,8 @@ from .program import ArraySpec, Program, with_turns
 from .arguments import arrays_of
 from . import trace as _trace_page, check as _check_page, execute as _execute_page, schedule as _schedule_page, profile as _profile_page
 from .trace import JitKernel, Latencies, MeasuredKernel, installed, is_torch, jit, to_numpy, trace
-from .check import assert_ok
+from .check import assert_ok, check, too_large
+from .machine import get_chip
 from .batch import execute
 from .execute import interpret, turns_of
 from .stepper import Stepper
@@ -42,9 +43,16 @@ def _write_back(program, given, outputs):
         x = given[program.input_ids.index(k)]
         x[...] = _in_kind((y,), True) if is_torch(x) else y
 
+def _permitted(kernel, program):
+    "The program, its limits checked; the vendor's simulator knows no sizes of memories, so `nki.simulate` warns about those."
+    if not getattr(kernel, 'roomy', False): return assert_ok(program)
+    for d in check(program, capacity=False): raise d.error()
+    for d in too_large(program, get_chip(program.chip)): warnings.warn(f'This kernel runs in the simulator only. {d}', stacklevel=5); break
+    return program
+
 def simulate(kernel, *inputs, chip='trn1', precise=True, **kwargs):
     "Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, in kind. Inputs it writes to are changed. precise=False keeps narrow floats in fp32."
-    program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))
+    program = _permitted(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
     given, count = arrays_of(getattr(kernel, 'func', kernel), inputs, {k: v for k, v in kwargs.items() if k != 'grid'}), len(program.output_ids)
     program = replace(program, output_ids=(*program.output_ids, *_written(program)))
     outputs = (execute if precise else execute_widened)(program, *map(to_numpy, given))

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
            'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'counting',
-           'masks', 'crowded', 'allocations', 'dependencies', 'places', 'overlaps', 'operands', 'attributes', 'groups',
-           'bounds', 'indices', 'check', 'assert_ok']
+           'masks', 'crowded', 'too_large', 'allocations', 'dependencies', 'places', 'overlaps', 'operands',
+           'attributes', 'groups', 'bounds', 'indices', 'check', 'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
 from dataclasses import dataclass, replace
@@ -223,8 +223,8 @@ def crowded(program, chip):
         yield Diagnostic(f'{buffer.upper()} does not hold what is alive at once: {peak}', peak.line, 'nl.ndarray', '', f'{limit:,} bytes a partition', f'{peak.bytes:,.0f}',
                          'Use smaller tiles, or allocate inside the loop what lives only there.')
 
-def allocations(program, chip):
-    "Limits of single allocations, and of what this machine can hold."
+def too_large(program, chip):
+    "What does not fit the chip's memories: single tiles, and all that is alive at once."
     for t in program.tensors:
         if t.alias is not None: continue
         where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
@@ -234,6 +234,13 @@ def allocations(program, chip):
         room = chip.sbuf_bytes - chip.sbuf_reserved
         if t.buffer == 'sbuf' and t.tile_bytes > room:
             yield Diagnostic('an SBUF tile is larger than a partition', **where, limit=f'{room:.0f} bytes a partition', value=t.tile_bytes, hint='Tile the free dimension.')
+    yield from crowded(program, chip)
+
+def allocations(program, chip):
+    "Limits of single allocations, and of what this machine can hold."
+    for t in program.tensors:
+        if t.alias is not None: continue
+        where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
         if t.buffer != 'hbm' and t.partitions > chip.partitions:
             yield Diagnostic(f'{t.name} has too many partitions', **where, limit=chip.partitions, value=t.partitions, hint='Split the partition dimension into tiles of 128.')
     total = sum(t.size * itemsize(t.dtype) for t in program.tensors if t.alias is None)
@@ -344,10 +351,10 @@ def indices(s):
 FIRST = [operands, attributes, groups, bounds, indices]
 
 # %% ../../nbs/1_nki/11_check.ipynb #59d04fcc
-def check(program, chip=None):
-    "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order."
+def check(program, chip=None, capacity=True):
+    "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order; capacity=False leaves out the sizes of memories."
     chip, found = get_chip(chip or program.chip), []
-    found += [*allocations(program, chip), *crowded(program, chip)]
+    found += [*allocations(program, chip), *(too_large(program, chip) if capacity else ())]
     for o in program.instructions:
         site = Site(program, o, chip)
         for rules in ([operands], FIRST[1:], RULES):

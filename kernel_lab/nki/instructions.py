@@ -53,7 +53,8 @@ ACT = {'copy': lambda x: x, 'identity': lambda x: x, 'exp': np.exp, 'log': np.lo
        'tanh': np.tanh, 'silu': lambda x: x * _sigmoid(x), 'silu_dx': lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))), 'erf': _erf,
        'erf_dx': lambda x: np.float32(2 / math.sqrt(math.pi)) * np.exp(-x * x), 'gelu_dx': lambda x: 0.5 * (1 + _erf(x / math.sqrt(2))) + x * _density(x),
        'gelu': lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), 'gelu_apprx_tanh': lambda x: 0.5 * x * (1 + np.tanh(_C * (x + 0.044715 * x**3))),
-       'gelu_apprx_sigmoid': lambda x: x * _sigmoid(1.702 * x), 'softplus': _softplus, 'mish': lambda x: x * np.tanh(_softplus(x)),
+       'gelu_apprx_sigmoid': lambda x: x * _sigmoid(1.702 * x),
+       'gelu_apprx_sigmoid_dx': lambda x: _sigmoid(1.702 * x) * (1 + 1.702 * x * (1 - _sigmoid(1.702 * x))), 'softplus': _softplus, 'mish': lambda x: x * np.tanh(_softplus(x)),
        'sin': np.sin, 'cos': np.cos, 'tan': np.tan, 'arctan': np.arctan, 'ceil': np.ceil, 'floor': np.floor, 'trunc': np.trunc,
        'prelu': lambda x: np.maximum(x, 0), 'logical_not': lambda x: (x == 0).astype(np.float32), 'invert': np.invert}
 

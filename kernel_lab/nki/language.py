@@ -176,7 +176,7 @@ def unary(name, x, dtype=None, mask=None):
 _BINARY = ('add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'power', 'mod', 'fmod', 'equal', 'not_equal', 'less', 'less_equal', 'greater',
            'greater_equal', 'logical_and', 'logical_or', 'logical_xor', 'bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shift', 'abs_max', 'abs_min')
 _UNARY = ('exp', 'log', 'square', 'sqrt', 'rsqrt', 'reciprocal', 'abs', 'sign', 'negative', 'relu', 'sigmoid', 'tanh', 'silu', 'silu_dx', 'erf', 'erf_dx', 'gelu', 'gelu_dx',
-          'gelu_apprx_tanh', 'gelu_apprx_sigmoid', 'softplus', 'mish', 'sin', 'cos', 'tan', 'arctan', 'ceil', 'floor', 'trunc', 'logical_not', 'invert')
+          'gelu_apprx_tanh', 'gelu_apprx_sigmoid', 'gelu_apprx_sigmoid_dx', 'softplus', 'mish', 'sin', 'cos', 'tan', 'arctan', 'ceil', 'floor', 'trunc', 'logical_not', 'invert')
 
 def _make_binary(name):
     def f(x, y, dtype=None, *, mask=None, **kw): return binary(name, x, y, dtype, mask)

@@ -47,6 +47,9 @@ class Draft:
     mask: tuple
     line: int
     used: bool = False
+    def depends_on(self, *producers):
+        "Run after these instructions, as it does anyway: the order of a program is kept."
+        return self
 
 MOST = 2**34        # elements of one tensor; HBM holds no more
 

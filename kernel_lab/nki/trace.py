@@ -10,7 +10,7 @@ __all__ = ['KERNEL_FILE', 'JitKernel', 'jit', 'itemsize_of', 'simulate_kernel', 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from enum import Enum
-import functools, inspect, itertools, linecache, sys, traceback, types
+import copy, functools, inspect, itertools, linecache, sys, traceback, types
 import numpy as np
 from ..errors import KernelError, SimulatorError, choose
 from . import collectives, cores, isa, language, legacy_isa, legacy_language, new_isa, objects, places, registers
@@ -137,6 +137,12 @@ def _own(*modules):
     "Those that modules define themselves."
     return {k: v for m in modules for k, v in _public(m).items() if getattr(v, '__module__', None) == m.__name__}
 
+def _in_simulator(kernel):
+    "nki.simulate: a function that runs the kernel on arrays; memories have any size there."
+    made = copy.copy(jit(kernel))
+    made.roomy = True
+    return functools.partial(JitKernel.simulate, made)
+
 def _current_modules():
     "The modules of the current dialect by name."
     tokens = {k: v for k, v in vars(isa).items() if isinstance(v, type) and issubclass(v, Enum) and v.__module__ == isa.__name__}
@@ -145,7 +151,7 @@ def _current_modules():
     nl = _module('nki.language', **_public(language) | _own(objects) | dynamic, NkiTensor=Tile, __getattr__=language.__getattr__)
     kinds = _module('nki.dtype', **{k: v for k, v in vars(language).items() if k in NUMPY})
     nki = _module('nki', jit=_decorator('nki'), isa=nisa, language=nl, dtype=kinds, cpu_simulate=jit, Kernel=JitKernel,
-                  simulate=lambda k: functools.partial(JitKernel.simulate, jit(k)), typing=_module('nki.typing', tensor=Annotation(), mutable_tensor=Annotation()), collectives=collectives,
+                  simulate=_in_simulator, typing=_module('nki.typing', tensor=Annotation(), mutable_tensor=Annotation()), collectives=collectives,
                   compiler=_module('nki.compiler', no_reorder=objects.no_reorder),
                   __version__='0')
     nisa.constants = _module('nki.isa.constants', **tokens)
