@@ -6,10 +6,11 @@
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
            'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'counting',
            'masks', 'crowded', 'too_large', 'allocations', 'dependencies', 'places', 'overlaps', 'operands',
-           'attributes', 'groups', 'bounds', 'indices', 'check', 'assert_ok']
+           'attributes', 'groups', 'bounds', 'indices', 'together', 'check', 'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
 from dataclasses import dataclass, replace
+from itertools import islice
 import numpy as np
 from ..errors import KernelError
 from .carried import carried
@@ -23,6 +24,7 @@ from .machine import get_chip
 from .mask import not_modelled
 from .places import misfit
 from .program import Access, Program
+from .races import races
 
 # %% ../../nbs/1_nki/11_check.ipynb #1dfb5d30
 @dataclass(frozen=True)
@@ -351,6 +353,12 @@ def indices(s):
 FIRST = [operands, attributes, groups, bounds, indices]
 
 # %% ../../nbs/1_nki/11_check.ipynb #59d04fcc
+def together(program):
+    "Bytes of HBM that one core writes and the other touches before they have met."
+    for k, element, (c, w), (d, t), both in islice(races(program), 1):
+        yield Diagnostic(f'core {c} writes {program.tensors[k].name} on line {w.line} ({w.op}) while core {d} {"writes" if both else "reads"} it on line {t.line} ({t.op})', w.line, w.op,
+                         program.tensors[k].name, 'nisa.core_barrier or sendrecv between them', f'element {element}', 'Give each core a part of its own by nl.program_id(0), or let them meet.', 'invalid')
+
 def check(program, chip=None, capacity=True):
     "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order; capacity=False leaves out the sizes of memories."
     chip, found = get_chip(chip or program.chip), []

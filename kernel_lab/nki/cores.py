@@ -109,10 +109,8 @@ def merge(rec, bodies):
     if len({len(m) for _, m in cuts}) > 1: _refuse([m for _, m in cuts])
     res = []
     for k in range(len(cuts[0][0])):
-        for c, (pieces, _) in enumerate(cuts):
-            if not pieces[k]: continue
-            rec.pieces = getattr(rec, 'pieces', 0) + 1
-            res.append(OpenLoop(f'core{c}.{rec.pieces}', 1, 'core', (), 0, pieces[k]))
+        rec.pieces = getattr(rec, 'pieces', 0) + 1             # pieces of one number run at the same time
+        res += [OpenLoop(f'core{c}.{rec.pieces}', 1, 'core', (), 0, pieces[k]) for c, (pieces, _) in enumerate(cuts) if pieces[k]]
         if k < len(cuts[0][1]): res += _meeting(rec, [m[k] for _, m in cuts], cuts)
     return res
 

@@ -1,6 +1,6 @@
 "Each limit of the hardware: a kernel that just keeps it passes, one that just breaks it is refused by name."
 import ml_dtypes, numpy as np, pytest
-from kernel_lab.nki.check import RULES, allocations, check, crowded
+from kernel_lab.nki.check import RULES, allocations, check, crowded, too_large
 from kernel_lab.nki.limits import LIMITS, capacity
 from kernel_lab.nki import trace
 from tests.simulator.helpers import nisa, nl
@@ -83,7 +83,7 @@ def test_a_limit(limit, legal, broken, says):
     assert any(says in d and 'line' in d for d in found(broken)), found(broken)
 
 def test_every_limit_that_names_a_rule_has_one():
-    rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, crowded)} | {'attributes', 'trace'}
+    rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, crowded, too_large)} | {'attributes', 'trace'}
     assert {w for l in LIMITS for w in l.where.split()} <= rules
     assert {l.id for l in LIMITS if l.where} - {c[0] for c in CASES} == {'C2', 'C18', 'C37'}
 
