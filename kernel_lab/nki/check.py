@@ -356,8 +356,9 @@ FIRST = [operands, attributes, groups, bounds, indices]
 def together(program):
     "Bytes of HBM that one core writes and the other touches before they have met."
     for k, element, (c, w), (d, t), both in islice(races(program), 1):
-        yield Diagnostic(f'core {c} writes {program.tensors[k].name} on line {w.line} ({w.op}) while core {d} {"writes" if both else "reads"} it on line {t.line} ({t.op})', w.line, w.op,
-                         program.tensors[k].name, 'nisa.core_barrier or sendrecv between them', f'element {element}', 'Give each core a part of its own by nl.program_id(0), or let them meet.', 'invalid')
+        says = f'core {c} writes {program.tensors[k].name} on line {w.line} ({w.op}) while core {d} {"writes" if both else "reads"} it on line {t.line} ({t.op})'
+        yield Diagnostic(says, w.line, w.op, program.tensors[k].name, 'nisa.core_barrier or sendrecv between them', f'element {element}',
+                         'Give each core a part of its own by nl.program_id(0), or let them meet.', 'invalid')
 
 def check(program, chip=None, capacity=True):
     "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order; capacity=False leaves out the sizes of memories."
@@ -369,7 +370,7 @@ def check(program, chip=None, capacity=True):
             broken = [d for rule in rules for d in rule(site)]
             found += broken
             if broken: break
-    return found or [*places(program, chip), *dependencies(program)] or [*overlaps(program)]
+    return found or [*places(program, chip), *dependencies(program)] or [*overlaps(program), *together(program)]
 
 def assert_ok(program, chip=None):
     "The program, or the first broken limit as a `KernelError`."

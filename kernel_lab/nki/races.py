@@ -142,15 +142,15 @@ def races(program):
     "(tensor, element, core and instruction that writes, core and instruction that touches, whether that writes too) of each race."
     if program.dialect != 'nki': return
     unlike = unlike_tensors(program)
-    for outer, cores in stretches(program.body):
-        same = all(body is cores[0][1] for _, body, _ in cores)
-        own = own_tensors(cores[0][1], cores[0][2]) if same else unlike
+    for outer, side in stretches(program.body):
+        same = all(body is side[0][1] for _, body, _ in side)
+        own = own_tensors(side[0][1], side[0][2]) if same else unlike
         for turn in islice(product(*(range(l.trips) for l in outer)), TURNS):
             env = dict(zip((l.name for l in outer), turn))
-            yield from _pairs(program, [(c, list(touches(program, body, env | mine, own))) for c, body, mine in cores])
+            yield from _pairs(program, [(c, list(touches(program, body, env | mine, own))) for c, body, mine in side])
 
-def _pairs(program, cores):
-    for (c, one), (d, other) in ((x, y) for pair in combinations(cores, 2) for x, y in (pair, pair[::-1])):
+def _pairs(program, sides):
+    for (c, one), (d, other) in ((x, y) for pair in combinations(sides, 2) for x, y in (pair, pair[::-1])):
         for k in sorted({program.base[t.tensor] for t in one if t.writes} & {program.base[t.tensor] for t in other}):
             found = _clash(*([t for t in x if program.base[t.tensor] == k] for x in (one, other)))
             if found: yield k, found[2], (c, found[0].o), (d, found[1].o), found[3]
