@@ -14,7 +14,7 @@ __all__ = ['tensor_engine', 'vector_engine', 'scalar_engine', 'gpsimd_engine', '
 import numpy as np
 from ..errors import KernelError
 from . import isa
-from .affine import Index, Unroll
+from .affine import Index, Unroll, as_mask
 from .isa import dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder, reduce_cmd
 from .language import _columns, _reduction, _shape, copy, result
 from .tensor import Tile
@@ -108,13 +108,29 @@ def iota(expr, dtype, *, mask=None, **kw):
     shape, pattern, offset, channel = _pattern(expr)
     return result(shape, dtype, lambda t: isa.iota(t, pattern, offset, channel, mask=mask))
 
+def _comparisons(pred):
+    "(expression, comparison with 0) of all that must hold."
+    if getattr(pred, 'differs', None) is not None: return [(pred.differs, 'not_equal')]
+    found, left = [], [*pred.conditions]
+    while left:
+        c = left.pop(0)
+        equal = left and repr(left[0]) == repr(-c)         # a >= b and b >= a
+        if equal: left.pop(0)
+        found.append((c, 'equal' if equal else 'greater_equal'))
+    return found or [(Index(), 'greater_equal')]
+
+def _select(comparison, on_true, on_false, dtype, mask):
+    "One affine_select as a new tile."
+    e, cmp = comparison
+    on_true = _in_sbuf(on_true)
+    _, pattern, offset, channel = _pattern(e + Index(shape=on_true.shape))
+    return result(on_true.shape, dtype or on_true.dtype, lambda t: isa.affine_select(t, pattern, channel, on_true, on_false, cmp, offset, mask=mask))
+
 def affine_select(pred, on_true_tile, on_false_value, *, mask=None, dtype=None, **kw):
     "on_true_tile where the comparison of index expressions holds, else a number, as a new tile."
-    on_true_tile = _in_sbuf(on_true_tile)
-    if len(pred.conditions) == 1: e, cmp = pred.conditions[0], 'greater_equal'
-    else: e, cmp = pred.conditions[0], 'equal'
-    _, pattern, offset, channel = _pattern(e + Index(shape=on_true_tile.shape))
-    return result(on_true_tile.shape, dtype or on_true_tile.dtype, lambda t: isa.affine_select(t, pattern, channel, on_true_tile, on_false_value, cmp, offset, mask=mask))
+    *first, last = _comparisons(as_mask(pred))
+    for c in first: on_true_tile = _select(c, on_true_tile, on_false_value, dtype, None)
+    return _select(last, on_true_tile, on_false_value, dtype, mask)
 
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #ca9909a7
 def _returns(name, shape, dtype=None, first=None):

@@ -6,14 +6,15 @@
 __all__ = ['language_loop', 'each_block']
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #d0df8ab4
-import ast, builtins, linecache
+import ast, builtins, linecache, random, sys
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
+import numpy as np
 from ..errors import KernelError
 from .affine import Index, Unroll
 from .instructions import ASSOCIATIVE
 from .names import tree_of
-from .tensor import OpenLoop, Tile, kernel_frame, kernel_line
+from .tensor import HERE, OpenLoop, Tile, kernel_frame, kernel_line
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #63e61a70
 def _reads_first(stmts, written=()):
@@ -90,7 +91,12 @@ def _rolls(key):
     if node is None: return not linecache.getlines(key[0])
     name = getattr(node.iter, 'func', None)
     straight = isinstance(node.iter, ast.Call) and getattr(name, 'id', None) not in _BUILTINS
-    return straight and not any(isinstance(o, ast.Yield | ast.YieldFrom) for o in ast.walk(node))
+    mine = {o.id for o in ast.walk(node.target) if isinstance(o, ast.Name)}
+    return straight and not any(isinstance(o, ast.Yield | ast.YieldFrom) or _asks_type(o, mine) for o in ast.walk(node))
+
+def _asks_type(o, names):
+    "type(i) or isinstance(i, …), which a symbol cannot answer as a number would."
+    return isinstance(o, ast.Call) and getattr(o.func, 'id', '') in ('type', 'isinstance') and bool(o.args) and getattr(o.args[0], 'id', '') in names
 
 def _globals(frame):
     "The kernel's global names by identity; none where its locals are the globals."
@@ -113,6 +119,13 @@ def _refuse_handed(names, before, frame, key):
         raise KernelError(f'an iteration of nl.affine_range (line {key[1]}) reads {n}, a tile that the iteration before it made in line {new.info.line}', line=new.info.line, operand=n,
                           hint='Its iterations may run in any order. Use nl.sequential_range for this loop.')
 
+def _chance(frame):
+    "The state of the random generators that a body may draw from: Python's, numpy's, and those that the kernel holds."
+    held = [v for v in (*frame.f_locals.values(), *frame.f_globals.values()) if isinstance(v, np.random.Generator | random.Random)]
+    states = [repr(v.bit_generator.state) if isinstance(v, np.random.Generator) else v.getstate() for v in held]
+    _, keys, at, *_ = np.random.get_state()
+    return random.getstate(), keys.tobytes(), at, states
+
 def language_loop(rec, kind, *args):
     "The generator behind nl.affine_range and its kin: one symbolic iteration, or all of them where Python needs the values."
     r = range(*(_count(a) for a in args))
@@ -124,10 +137,12 @@ def language_loop(rec, kind, *args):
     rec.keys[name] = key
     rec.open.append(OpenLoop(name, len(r), kind, key, frame.f_lineno))
     before, outside = {n: _snapshot(v, _depth(frame)) for n, v in frame.f_locals.items()}, _globals(frame)
+    chance = _chance(frame)
     try: yield Index(r.start, {name: r.step}, trips={name: len(r)})
     except GeneratorExit: rec.broken = name; raise
     handed = _carried(before, frame, key)
     if kind == 'affine' and rec.dialect != 'nki': _refuse_handed(handed, before, frame, key)
+    if chance != _chance(frame): raise Unroll([name], 'every iteration draws its own random numbers')
     if handed or _rebound(outside, frame): raise Unroll([name], 'its iterations depend on each other through Python')
     done = rec.open.pop()
     rec.current.append(done)
@@ -145,3 +160,37 @@ def each_block(tile):
     yield Tile(rec, tile.tensor, Index(loops={name: t.tile_size}, trips={name: blocks}), tile.steps[t.par:], 0)
     done = rec.open.pop()
     rec.current.append(done)
+
+# %% ../../nbs/1_nki/05b_loops.ipynb #39d3da7e
+_DECIDES = {'int', 'float', 'len', 'hash', 'ord', 'eval', 'getattr', 'hasattr', 'get', 'setdefault', 'pop', 'index', 'count', 'startswith', 'endswith', 'isdigit'}
+_TEXTS = {}        # file -> (tree, places of the f-strings that decide something)
+
+def _deciding(o):
+    "The parts of a piece of syntax whose value decides something."
+    if isinstance(o, ast.Compare): return [o]
+    if isinstance(o, ast.Subscript): return [o.slice]
+    if isinstance(o, ast.Dict): return [k for k in o.keys if k]
+    if isinstance(o, ast.Call) and getattr(o.func, 'id', getattr(o.func, 'attr', '')) in _DECIDES: return [o]
+    return []
+
+def _decides(frame):
+    "Whether the f-string that this frame is putting together decides something."
+    file, tree = frame.f_code.co_filename, tree_of(frame.f_code.co_filename)
+    if tree is None: return True
+    if _TEXTS.get(file, (None,))[0] is not tree:
+        _TEXTS[file] = tree, [(x.lineno, x.col_offset, x.end_lineno, x.end_col_offset) for o in ast.walk(tree) for part in _deciding(o) for x in ast.walk(part) if isinstance(x, ast.JoinedStr)]
+    line, end, first, last = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+    return any((a, b) <= (line, first) and (end, last) <= (c, d) for a, b, c, d in _TEXTS[file][1])
+
+def _format(self, spec):
+    "The value where it is one; a symbol's name in a text that is only a name."
+    if not (self.loops or self.axes): return format(int(self), spec)
+    asking = sys._getframe(1)
+    if not asking.f_code.co_filename.startswith(HERE) and self.loops and _decides(asking): raise Unroll(self.loops, 'a text with its value decides something')
+    return str(self.affine()) if self.loops and not self.axes else repr(self)
+
+def _str(self):
+    "The value as text; only the lab's own messages may see the symbol."
+    if sys._getframe(1).f_code.co_filename.startswith(HERE) or self.axes: return repr(self)
+    return str(int(self))
+Index.__format__, Index.__str__ = _format, _str
