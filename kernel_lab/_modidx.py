@@ -1271,6 +1271,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'kernel_lab.nki.execute._raw': ('1_nki/execute.html#_raw', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._received': ('1_nki/execute.html#_received', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._run': ('1_nki/execute.html#_run', 'kernel_lab/nki/execute.py'),
+                                        'kernel_lab.nki.execute._scattered': ('1_nki/execute.html#_scattered', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._through': ('1_nki/execute.html#_through', 'kernel_lab/nki/execute.py'),
                                         'kernel_lab.nki.execute._turned_bits': ( '1_nki/execute.html#_turned_bits',
                                                                                  'kernel_lab/nki/execute.py'),

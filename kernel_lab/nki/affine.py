@@ -176,7 +176,8 @@ class Mask:
             lo, hi = c.bounds()
             if hi < 0: return False
             if lo < 0:
-                if c.axes: raise KernelError('a mask has no single truth value, and a < f < b, and, or, not ask for one', hint='Pass it as mask=…; write (a < f) & (f < b), join with |, turn round with ~.')
+                if c.axes: raise KernelError('a mask has no single truth value, and a < f < b, and, or, not ask for one',
+                                             hint='Pass it as mask=…; write (a < f) & (f < b); join with |, negate with ~.')
                 raise Unroll(c.loops, 'a comparison needs its value')
         return True
 

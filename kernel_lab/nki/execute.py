@@ -385,7 +385,15 @@ def _holes(memory, t, b):
     return KernelError(f'output {t.name} is not written everywhere: {left.size:,} of {t.size:,} elements are missing, the first at [{first}]', kind='uninitialised', line=t.line, operand=t.name,
                        hint='Mind the last tile of each dimension, the loop bounds, and rows that no index names.')
 
+def _scattered(memory, b):
+    "Zeros where an output of the earlier dialect that was written by index holds nothing, as its simulator has; False for any other output."
+    program, t = memory.program, memory.program.tensors[b]
+    if program.dialect == 'nki' or not any(a.index and program.base[a.tensor] == b for o in program.instructions for a in o.outs.values()): return False
+    held = memory.parts.get((b, 0), np.zeros(t.size, bool))
+    memory.flat[b][~held.reshape(t.size, -1).all(1)] = 0
+    return True
+
 def _output(memory, k):
     t, b = memory.program.tensors[k], memory.program.base[k]
-    if not all(memory.whole[b]): raise _holes(memory, t, b)
+    if not all(memory.whole[b]) and not _scattered(memory, b): raise _holes(memory, t, b)
     return memory.flat[b].view(numpy_of(t.dtype)).reshape(t.shape)

@@ -6,7 +6,7 @@
 __all__ = ['language_loop', 'each_block']
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #d0df8ab4
-import ast, builtins, linecache, random, sys
+import ast, builtins, dis, linecache, random, sys
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 import numpy as np
@@ -163,6 +163,7 @@ def each_block(tile):
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #39d3da7e
 _DECIDES = {'int', 'float', 'len', 'hash', 'ord', 'eval', 'getattr', 'hasattr', 'get', 'setdefault', 'pop', 'index', 'count', 'startswith', 'endswith', 'isdigit'}
+_FSTRING = {dis.opmap[k] for k in ('FORMAT_VALUE', 'FORMAT_SIMPLE', 'FORMAT_WITH_SPEC') if k in dis.opmap}
 _TEXTS = {}        # file -> (tree, places of the f-strings that decide something)
 
 def _deciding(o):
@@ -174,7 +175,8 @@ def _deciding(o):
     return []
 
 def _decides(frame):
-    "Whether the f-string that this frame is putting together decides something."
+    "Whether the f-string that this frame is putting together decides something; any other way to a text does."
+    if frame.f_code.co_code[frame.f_lasti] not in _FSTRING: return True
     file, tree = frame.f_code.co_filename, tree_of(frame.f_code.co_filename)
     if tree is None: return True
     if _TEXTS.get(file, (None,))[0] is not tree:

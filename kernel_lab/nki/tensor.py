@@ -347,7 +347,7 @@ ELSEWHERE = (     # a mask of these speaks of the axes of the result
 
 def _emit_each(op, outs, ins, attrs, engine, choice):
     "The instruction once for each part of a mask whose parts exclude each other; the last draft, which knows the masks of all."
-    if op not in ELSEWHERE or 'reduce_op' in (attrs or {}): choice.conditions           # says that this cannot be
+    if op not in ELSEWHERE or 'reduce_op' in (attrs or {}): _conditions(choice)           # says that this cannot be
     drafts = [emit(op, outs, ins, dict(attrs or {}), engine, m) for m in choice.parts]
     drafts[-1].used, drafts[-1].masks = True, tuple(d.mask for d in drafts)
     return drafts[-1]

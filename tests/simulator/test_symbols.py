@@ -15,7 +15,7 @@ def scaled(nl, factor, loop):
     return kernel
 
 FACTORS = [lambda i: float(str(i)), lambda i: {'2': 5.0}.get(f'{i}', 1.0), lambda i: 4.0 if f'{i}' == '1' else 1.0, lambda i: len(f'{i * 6}') * 1.0,
-           lambda i: 1.0 if i != 2 else 7.0, lambda i: float('%d' % i)]
+           lambda i: 1.0 if i != 2 else 7.0, lambda i: float(format(i, 'd'))]
 
 @pytest.mark.parametrize('lang,jit', [(cnl, current.jit), (onl, old.jit)], ids=['current', 'earlier'])
 @pytest.mark.parametrize('factor', FACTORS, ids=range(len(FACTORS)))
