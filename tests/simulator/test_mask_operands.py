@@ -81,11 +81,11 @@ def test_what_a_mask_left_out_is_nan_and_a_missing_mask_shows():
     np.testing.assert_allclose(got[:100], np.exp(x), rtol=1e-6)
     assert np.isnan(got[100:]).all()
 
-def test_masks_join_with_and_only():
+def test_masks_of_reductions_join_with_and_only():
     @nki.jit
     def f(x):
-        p = nl.arange(128)[:, None]
-        return nl.load(x, mask=(p < 3) | (p > 5))
+        c = nl.arange(8)[None, :]
+        return nl.sum(nl.load(x), axis=1, mask=(c < 3) | (c > 5))
     with pytest.raises(KernelError, match='joined with &'): trace(f, normal(128, 8))
 
 def test_a_mask_that_only_its_value_decides_unrolls_its_loops():
