@@ -49,6 +49,9 @@ class Draft:
     line: int
     used: bool = False
     masks: tuple = ()       # those of all its parts, where its mask had several
+    def depends_on(self, *producers):
+        "Run after these instructions, as it does anyway: the order of a program is kept."
+        return self
 
 MOST = 2**34        # elements of one tensor; HBM holds no more
 
