@@ -263,7 +263,7 @@ def places(program, chip):
     for t in program.tensors:
         if t.alias is not None or not t.places: continue
         for where in dict.fromkeys(t.places):
-            if broken := misfit(where, t.buffer, t.partitions, t.tile_bytes, chip):
+            if broken := misfit(where, t.buffer, t.partitions, t.tile_bytes, chip, itemsize(t.dtype) if program.dialect == 'nki' else None):
                 yield Diagnostic(f'{t.name}: {broken[0]}', t.line, 'nl.ndarray', *broken[1:], 'Choose another address, or leave the place to the compiler.')
                 break
 

@@ -44,14 +44,14 @@ class Allocator:
 sbuf, psum = Allocator('sbuf', _sbuf_rule), Allocator('psum', _psum_rule)
 
 # %% ../../nbs/1_nki/05d_places.ipynb #e3ecdf83
-def misfit(where, buffer, partitions, size, chip):
-    "(message, operand, limit, value) of the first rule that a place breaks, or None."
+def misfit(where, buffer, partitions, size, chip, align=None):
+    "(message, operand, limit, value) of the first rule that a place breaks, or None; `align` in bytes, the chip's where it is not given."
     start, byte = where
     room = chip.sbuf_bytes - chip.sbuf_reserved if buffer == 'sbuf' else chip.psum_banks * chip.psum_bank_bytes
     step = chip.partitions if partitions > chip.partitions // 2 else chip.partitions // 2 if partitions > chip.partitions // 4 else chip.partitions // 4
     if start % step or not 0 <= start <= chip.partitions - partitions: return f'a tile of {partitions} partitions cannot start there', 'partition', f'multiples of {step:.0f}', start
     if byte < 0 or byte + size > room: return f'the tile does not lie inside {buffer.upper()}', 'address', f'0..{room - size:.0f}', byte
-    if byte % chip.min_align: return 'an address is aligned', 'address', f'multiples of {chip.min_align:.0f}', byte
+    if byte % (align or chip.min_align): return 'an address is aligned', 'address', f'multiples of {align or chip.min_align:.0f}', byte
     if buffer == 'psum' and byte // chip.psum_bank_bytes != (byte + size - 1) // chip.psum_bank_bytes:
         return 'a PSUM tile lies in one bank', 'address', f'{chip.psum_bank_bytes:.0f} bytes a bank', f'{byte}..{byte + size - 1}'
 
@@ -63,13 +63,13 @@ def _place(answer, buffer, chip):
     *bank, start, byte = (n.__index__() for n in answer)
     return start, byte + (bank[0] * int(chip.psum_bank_bytes) if bank else 0)
 
-def placed(rule, buffer, shape, par, dtype, chip):
+def placed(rule, buffer, shape, par, dtype, chip, align=None):
     "((partition, byte), …), one a block, of a tensor; an error where one of them is impossible."
     partitions, size = shape[par], math.prod(shape[par + 1:]) * itemsize(dtype_name(dtype))
     found = []
     for idx in itertools.product(*map(range, shape[:par])):
         found.append(_place(rule(idx, partitions, size), buffer, chip))
-        if broken := misfit(found[-1], buffer, partitions, size, chip):
+        if broken := misfit(found[-1], buffer, partitions, size, chip, align):
             message, operand, limit, value = broken
             raise KernelError(message + (f' (block {", ".join(map(str, idx))})' if idx else ''), kind='limit', line=kernel_line(), operand=operand, limit=limit, value=value,
                               hint='Choose another address, or leave the place to the compiler.')
@@ -85,7 +85,8 @@ def place_of(buffer, address, shape, par, dtype, rec):
     if not isinstance(address, (tuple, list)) or len(address) != 2: raise KernelError('an address is (partition, byte)', kind='shape', line=kernel_line(), operand='address', value=address)
     start, byte = address
     bank = int(rec.chip.psum_bank_bytes)
-    return placed(lambda idx, partitions, size: (start, byte) if where == 'sbuf' else (byte.__index__() // bank, start, byte.__index__() % bank), where, shape, par, dtype, rec.chip)
+    place = lambda idx, partitions, size: (start, byte) if where == 'sbuf' else (byte.__index__() // bank, start, byte.__index__() % bank)
+    return placed(place, where, shape, par, dtype, rec.chip, itemsize(dtype_name(dtype)))      # what public kernels of the current dialect keep to
 
 def force_auto_alloc(func=None):
     "Decorator of the earlier dialect: the compiler chooses all places, whatever the kernel says."
