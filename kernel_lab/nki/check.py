@@ -118,7 +118,8 @@ def matmul(s):
     rows = s.o.attrs.get('rows') or 1
     st, mv = (_one_row(s, k, a, rows) for k, a in (('stationary', st), ('moving', mv)))
     if st.free > s.chip.stationary_max: yield s.broken('stationary is too wide', 'stationary', s.chip.stationary_max, st.free, 'Split M into tiles of 128.')
-    if mv.free > s.chip.moving_max: yield s.broken('moving is too wide', 'moving', s.chip.moving_max, mv.free, 'Split N into tiles of 512.')
+    widest = max(s.chip.moving_max, s.chip.psum_tile_bytes // itemsize(s.tensor('dst').dtype)) if s.chip.generation >= 4 else s.chip.moving_max
+    if mv.free > widest: yield s.broken('moving is too wide', 'moving', int(widest), mv.free, f'Split N into tiles of {widest:.0f}.')
     if st.partitions != mv.partitions: yield s.broken('the contraction dimensions differ', 'moving', st.partitions, mv.partitions, 'Both operands have K on their partitions.')
     if dst.partitions != st.free or dst.free != mv.free:
         yield s.broken('dst has the wrong shape', 'dst', f'[{st.free}, {mv.free}]', f'[{dst.partitions}, {dst.free}]', 'It is [M, N]: stationary columns by moving columns.')
@@ -198,15 +199,13 @@ def searching(s):
         if not 8 <= n <= 16384: yield s.broken('the searched tile has an impossible width', 'data', '8..16384 elements a partition', n, 'Search in pieces.')
 
 def counting(s):
-    "What bn_stats, bn_aggr and local_gather take, and where range_select exists."
+    "What bn_stats, bn_aggr and local_gather take."
     wide = lambda k: s.access(k).free
     if s.o.op == 'bn_stats' and wide('data') > s.chip.bn_stats_max:
         yield s.broken('bn_stats takes a limited width', 'data', s.chip.bn_stats_max, wide('data'), 'Use one bn_stats for each piece, and one bn_aggr.')
-    if s.o.op == 'bn_aggr' and wide('data') % 3: yield s.broken('bn_aggr takes triples', 'data', 'a multiple of 3', wide('data'))
+    if s.o.op == 'bn_aggr' and wide('data') % 3: yield s.broken('bn_aggr takes triples', 'data', 'a multiple of 3', wide('data'), 'Give it what bn_stats wrote.')
     if s.o.op == 'local_gather' and s.access('src_buffer').partitions % 16:
-        yield s.broken('local_gather works on groups of 16 partitions', 'src_buffer', 'a multiple of 16', s.access('src_buffer').partitions)
-    if s.o.op == 'range_select' and s.chip.generation < 3:
-        yield s.broken(f'range_select does not exist on {s.chip.name}', '', 'trn2 and later', s.chip.name, 'Use affine_select, or nl.where.')
+        yield s.broken('local_gather works on groups of 16 partitions', 'src_buffer', 'a multiple of 16', s.access('src_buffer').partitions, 'Use 16, 32, … partitions.')
 
 def masks(s):
     "A mask where half of the work would be a wrong number."
@@ -230,9 +229,9 @@ def too_large(program, chip):
     for t in program.tensors:
         if t.alias is not None: continue
         where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
-        bank = chip.psum_bank_bytes if program.dialect == 'nki' else chip.psum_bank_bytes * chip.psum_banks       # the earlier compiler spreads a tile over banks
+        bank = chip.psum_tile_bytes if program.dialect == 'nki' else chip.psum_bank_bytes * chip.psum_banks       # the earlier compiler spreads a tile over banks
         if t.buffer == 'psum' and t.tile_bytes > bank:
-            yield Diagnostic('a PSUM tile is larger than a bank', **where, limit=f'{bank:.0f} bytes a partition', value=t.tile_bytes, hint='Use at most 512 fp32 columns a tile.')
+            yield Diagnostic('a PSUM tile is larger than a bank', **where, limit=f'{bank:.0f} bytes a partition', value=t.tile_bytes, hint=f'Use at most {bank // 4:.0f} fp32 columns a tile.')
         room = chip.sbuf_bytes - chip.sbuf_reserved
         if t.buffer == 'sbuf' and t.tile_bytes > room:
             yield Diagnostic('an SBUF tile is larger than a partition', **where, limit=f'{room:.0f} bytes a partition', value=t.tile_bytes, hint='Tile the free dimension.')
@@ -295,7 +294,8 @@ def _quadrant(x): return isinstance(x, list) and len(x) == 32 and all(type(m) is
 def _fills(pattern, dst): return np.prod([dst.partitions, *(n for _, n in pattern)], dtype=float) == np.prod(dst.shape)
 def _pairs(x): return isinstance(x, list) and all(isinstance(p, list) and len(p) == 2 and all(type(n) is int for n in p) for p in x)
 _CMDS = dict.fromkeys(('idle', 'reset', 'reduce', 'reset_reduce', 'load_reduce'))
-_ATTRS = {'reduce_cmd': _CMDS, 'comp_op0': ALU, 'comp_op1': ALU, 'kind': NUMPY, 'func': ACT, 'op': ALU, 'op0': ALU, 'op1': ALU, 'cmp_op': ALU, 'reduce_op': REDUCE, 'format': SMALL}
+_ATTRS = {'dge': dict.fromkeys(('hwdge', 'swdge', 'none')),
+          'reduce_cmd': _CMDS, 'comp_op0': ALU, 'comp_op1': ALU, 'kind': NUMPY, 'func': ACT, 'op': ALU, 'op0': ALU, 'op1': ALU, 'cmp_op': ALU, 'reduce_op': REDUCE, 'format': SMALL}
 _NEEDS = {'activation': ('func',), 'activate2': ('func', 'op0', 'op1'), 'quantize_mx': ('format',), 'topk': ('n', 'k'), 'nonzero_with_count': ('index_offset', 'padding_val'),
           'tensor_tensor': ('op',), 'tensor_scalar': ('op0',), 'scalar_tensor_tensor': ('op0', 'op1'), 'tensor_reduce': ('op', 'axis'),
           'affine_select': ('cmp_op', 'pattern', 'offset', 'channel_multiplier'), 'iota': ('pattern', 'offset', 'channel_multiplier'),
@@ -316,6 +316,7 @@ def attributes(s):
     if 'shuffle_mask' in at and not _quadrant(at['shuffle_mask']):
         yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '0..31, or 255', str(at['shuffle_mask'])[:60])
     if 'axes' in at and (not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != list(range(len(s.access('src').shape)))): yield s.broken('axes is not an order of the axes of src', 'axes')
+    if 'tile' in at and not (isinstance(at['tile'], list) and [type(n) for n in at['tile']] == [int] * 4): yield s.broken('tile is not four whole numbers', 'tile')
     for k in ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset', 'padding_val'):
         if k in at and type(at[k]) is not int: yield s.broken(f'{k} is not a whole number', k)
     if 'axis' in at and not (isinstance(at['axis'], list) and at['axis'] and all(type(x) is int and 0 <= x < len(s.access('data').shape) for x in at['axis'])):

@@ -13,10 +13,14 @@ from .layout import agreed, box_of, digits, left_of, place
 from .program import Access
 
 # %% ../../nbs/1_nki/12f_coalesce.ipynb #94468fc0
+def _adds(code, o):
+    "Whether a matmul adds to what must be there, because the kernel says accumulate=True."
+    return o.attrs.get('accumulate') is True and code.program.dialect == 'nki'
+
 def reset_loops(code):
     "Give every matmul that alone writes its tile the attribute `resets`: loops whose first iterations overwrite."
     for n, o in enumerate(code.ops):
-        if o is None or o.op != 'nc_matmul' or o.mask or o.attrs.get('accumulate') is False: continue
+        if o is None or o.op != 'nc_matmul' or o.mask or o.attrs.get('accumulate') is False or _adds(code, o): continue
         k = o.outs['dst'].tensor
         writers = [f for f in code.places(k) if f[1] == 'outs']
         t, moves = code.tensors[k], dict(o.outs['dst'].offset.terms)
@@ -163,7 +167,7 @@ def _reads(code):
         for name, a in o.ins.items():
             for x in (a, a.index if isinstance(a, Access) else None):
                 if isinstance(x, Access) and name != 'previous' and not _given(code.tensors[x.tensor]): yield n, x
-        if row_of(o).keeps or o.attrs.get('add'): yield from ((n, a) for a in o.outs.values() if not _given(code.tensors[a.tensor]))
+        if row_of(o).keeps or o.attrs.get('add') or _adds(code, o): yield from ((n, a) for a in o.outs.values() if not _given(code.tensors[a.tensor]))
 
 def _given(t): return t.role in ('input', 'constant') or t.zero
 

@@ -41,6 +41,15 @@ def core_barrier(data=None, cores=(0, 1), engine='', **kw):
     core, count = _core(rec)
     if count > 1 and len(cores) > 1: rec.current.append(Meeting('barrier', kernel_line(), core))
 
+_GPSIMD_DMA = {4: 1024, 2: 512, 1: 256}        # bytes a partition by element size (NKI API, sendrecv)
+
+def _small_enough(src):
+    "C31: what GpSimd's own DMA may swap."
+    size, most = src.size // src.shape[0] * src.itemsize, _GPSIMD_DMA[src.itemsize]
+    if size > most:
+        raise KernelError('GpSimd\'s DMA swaps small tiles', kind='limit', line=kernel_line(), instruction='sendrecv', operand='src', limit=f'{most} bytes a partition of {src.info.dtype}',
+                          value=f'{size} bytes', hint='Swap in pieces, or use nisa.dma_engine.dma.')
+
 def sendrecv(src, dst, send_to_rank, recv_from_rank, pipe_id=0, dma_engine='dma', **kw):
     "Send src to another core's dst, and receive its src into this dst; shapes and dtypes equal, both in SBUF."
     rec, src, dst = recorder(), tile(src, 'src'), tile(dst, 'dst')
@@ -52,6 +61,7 @@ def sendrecv(src, dst, send_to_rank, recv_from_rank, pipe_id=0, dma_engine='dma'
     if src.shape != dst.shape or src.dtype != dst.dtype:
         raise KernelError('sendrecv needs equal tiles', kind='shape', line=kernel_line(), instruction='sendrecv', limit=f'{dst.info.dtype}{list(dst.shape)}',
                           value=f'{src.info.dtype}{list(src.shape)}')
+    if str(dma_engine) == 'gpsimd_dma': _small_enough(src)
     if send == receive == core: return dma_copy(dst, src)
     rec.current.append(Meeting('sendrecv', kernel_line(), core, src.access(), dst.access(), send, receive, int(pipe_id)))
 

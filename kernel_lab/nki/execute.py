@@ -11,7 +11,7 @@ import numpy as np
 from functools import cache
 from threadpoolctl import ThreadpoolController
 from ..errors import KernelError, UsageError
-from .dtypes import is_float, numpy_of, round_tf32
+from .dtypes import PACKED, is_float, numpy_of, round_tf32, stored
 from .exchange import COLLECTIVES
 from .formats import matmul_mx
 from .instructions import BITWISE, REDUCE, affine_values, row_of, row_reduction
@@ -24,12 +24,14 @@ def _engine_value(x):
     "What an engine computes with: fp32, also for integers."
     return x if x.dtype == np.float32 else x.astype(np.float32)
 
+_CASTING = ('dma_copy', 'tensor_copy', 'dma_transpose')       # bits where both dtypes are one, else through fp32
 _CHOOSING = ('select', 'affine_select', 'tensor_copy_predicated', 'nc_transpose')
 
 def _raw(program, o):
     "Whether an instruction sees its operands as they are stored: bits, copies, choices, and 32-bit integers on GpSimd."
-    if row_of(o).raw or o.attrs.get('func') == 'invert' or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1')): return True
+    if o.attrs.get('func') == 'invert' or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1')): return True
     tiles = [program.tensors[a.tensor] for a in (*o.outs.values(), *o.ins.values()) if isinstance(a, Access)]
+    if row_of(o).raw: return o.op not in _CASTING or len({t.dtype for t in tiles}) == 1 or any(t.dtype in PACKED for t in tiles)
     if o.op == 'tensor_tensor': return o.engine in ('', 'GpSimd') and all(t.dtype in ('int32', 'uint32') and t.buffer == 'sbuf' for t in tiles)
     return o.op in _CHOOSING and all(t.dtype == 'float32' or not is_float(t.dtype) for t in tiles)
 
@@ -37,8 +39,7 @@ def _write(dst, value):
     "Cast and store; a result of another shape but the same size is laid out in order."
     value = np.asarray(value)
     if value.shape != dst.shape and value.size == dst.size and value.ndim: value = value.reshape(dst.shape)
-    if dst.dtype.kind in 'iu' and value.dtype.kind == 'f': value = np.rint(np.nan_to_num(value))
-    dst[...] = value if value.dtype == dst.dtype or value.ndim == 0 else value.astype(dst.dtype)
+    dst[...] = value if value.dtype == dst.dtype or value.ndim == 0 and dst.dtype.kind not in 'iu' else stored(value, dst.dtype)
 
 MATMULS = ('nc_matmul', 'nc_matmul_mx')
 
@@ -78,6 +79,7 @@ def _accumulate(memory, row, y, ins, attrs):
 
 def _apply(memory, o, row, outs, ins, attrs, fresh):
     "Compute one instruction on arrays."
+    if memory.watch is not None: memory.watch(o, ins)
     dst = next(iter(outs.values()))
     if o.op in MATMULS: return _matmul(o.op, dst, ins, attrs, fresh, memory.exact)
     if o.op == 'nc_transpose': return _write(dst, turned(ins['data'].reshape(len(ins['data']), -1), memory.exact or o.engine == 'Vector'))
@@ -95,6 +97,11 @@ def _unwritten(o, name, view):
     t = view.tensor
     raise KernelError(f'{t.name} is read before it is written (it was allocated on line {t.line})', kind='uninitialised', line=o.line, instruction=o.op,
                       operand=name, hint=f'Load or memset all of {t.name}{list(t.shape)} first, or read only the part that was written.')
+
+def _nothing_to_add_to(o, view):
+    "The error for accumulate=True where the tile is not written."
+    return KernelError(f'accumulate=True adds to {view.tensor.name}, which is not written there (it was allocated on line {view.tensor.line})', kind='uninitialised', line=o.line,
+                       instruction=o.op, operand='dst', limit='a tile that a matmul has written', value='nothing', hint='Use accumulate=(k > 0) in a loop over k, or leave accumulate out.')
 
 # %% ../../nbs/1_nki/12_execute.ipynb #f6d3a757
 POINTWISE = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'tensor_copy', 'reciprocal', 'select', 'affine_select', 'sendrecv'}
@@ -131,6 +138,7 @@ class Step:
         self.raw = _raw(memory.program, o)
         self.indirect = any(v.index for v in (*self.outs.values(), *self.views.values())) or bool(o.attrs.get('add'))
         self.accumulates = o.op in MATMULS and o.attrs.get('accumulate') is not False
+        self.adds = o.attrs.get('accumulate') is True and memory.program.dialect == 'nki'        # as the kernel says, not as the order implies
         self.attrs = o.attrs
 
     def __call__(self, env):
@@ -150,7 +158,9 @@ class Step:
     def _compute(self, arrays, ins, attrs, places):
         "Read, apply, write, remember."
         ins = self.numbers | {k: x if self.raw else _engine_value(x) for k, x in ins.items()}
-        fresh = self.accumulates and not places[0][0].tensor.zero and not places[0][0].written(places[0][1]) and not self._partly(places[0])
+        before = self.accumulates and (places[0][0].tensor.zero or places[0][0].written(places[0][1]))
+        if self.adds and not before: raise _nothing_to_add_to(self.o, places[0][0])
+        fresh = self.accumulates and not before and not self._partly(places[0])
         _apply(self.memory, self.o, self.row, dict(zip(self.outs, arrays)), ins, attrs, fresh)
         for v, off in places:
             if v.tensor.dtype == 'tfloat32': np.copyto(v.array(off), round_tf32(v.array(off)))
@@ -204,7 +214,7 @@ def _gather(self, env):
     if not src.holds(fro): _unwritten(self.o, 'src', src)
     values, home = src.memory.flat[src.k].view(src.dtype)[fro], dst.memory.flat[dst.k].view(dst.dtype)
     if self.attrs.get('add'): _add_at(self, dst, home, to, values)
-    else: home[to] = values.astype(home.dtype)
+    else: home[to] = stored(values, home.dtype)
     if dst.tensor.buffer == 'hbm': _mark_places(dst, to)
     elif fine.all() and not dst.index: dst.mark(dst.at(env))
     else: _mark_at(dst, to)
@@ -237,7 +247,7 @@ def _mark_at(view, to):
 def _add_at(step, dst, home, to, values):
     "Add values to what stands at these places, in order, where several are the same."
     if not dst.holds(to): _unwritten(step.o, 'dst', dst)
-    np.add.at(home, to, values.astype(home.dtype))
+    np.add.at(home, to, stored(values, home.dtype))
 
 def _mark_places(view, to):
     "Remember flat positions of an HBM tensor as written."
@@ -360,11 +370,11 @@ def _load(program, arrays):
 @cache
 def _pools(): return ThreadpoolController()       # finding the libraries takes milliseconds
 
-def _ran(program, arrays, exchange=None):
-    "The memory of a program that has run."
+def _ran(program, arrays, exchange=None, watch=None):
+    "The memory of a program that has run; `watch(instruction, operands)` sees everything that was computed."
     written = {program.base[a.tensor] for o in program.instructions for a in o.outs.values()}
     memory = _load(program, [x.copy() if k in written else x for k, x in zip(program.input_ids, matched(program, arrays))])
-    memory.exchange = exchange
+    memory.exchange, memory.watch = exchange, watch
     with np.errstate(all='ignore'), _pools().limit(limits=1): _run(memory, _prepare(memory, program.body), {})
     return memory
 

@@ -7,7 +7,7 @@ __all__ = ['tensor_engine', 'vector_engine', 'scalar_engine', 'gpsimd_engine', '
            'bn_stats', 'bn_aggr', 'nc_n_gather', 'sequence_bounds', 'dropout', 'ACCEPTED', 'NOT_YET', 'recording',
            'recorder', 'op_name', 'operand', 'axes_of', 'tile', 'engine', 'reduce_cmd', 'dge_mode', 'oob_mode',
            'matmul_perf_mode', 'dma_engine', 'nc_version', 'get_nc_version', 'get_nc_sub_version', 'dma_copy',
-           'tensor_copy', 'memset', 'iota', 'affine_select', 'nc_matmul', 'nc_transpose', 'tensor_tensor',
+           'tensor_copy', 'memset', 'iota', 'affine_select', 'nc_matmul', 'array_tile', 'nc_transpose', 'tensor_tensor',
            'tensor_scalar', 'scalar_tensor_tensor', 'reciprocal', 'activation', 'activation_reduce', 'tensor_reduce',
            'tensor_tensor_scan', 'tensor_scalar_reduce', 'select_reduce', 'range_select', 'tensor_copy_predicated',
            'tensor_scalar_cumulative', 'nc_match_replace8', 'nc_stream_shuffle', 'local_gather',
@@ -23,7 +23,7 @@ import os
 import sys
 import numpy as np
 from ..errors import KernelError
-from .affine import Index, Mask
+from .affine import Index, Mask, as_index
 from .guard import cut_free, guarded_matmul
 from .machine import get_chip
 from .instructions import ACT, ALU, BITWISE, LEFT_OUT, REDUCE, ROWS
@@ -143,13 +143,27 @@ def affine_select(dst, pattern, channel_multiplier, on_true_tile, on_false_value
                 'on_false_value': operand(on_false_value, 'on_false_value')}, at, mask=mask)
 
 # %% ../../nbs/1_nki/06_isa.ipynb #b61ceff5
-def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, accumulate=None, perf_mode='none', *, mask=None, **kw):
+def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, accumulate=None, tile_position=(), tile_size=(), perf_mode='none', *,
+              mask=None, **kw):
     "dst[M, N] (+)= stationary[K, M].T @ moving[K, N]; stationary and moving in SBUF, dst in PSUM, K and M at most 128, N at most 512; double_row: [K, 2, M] and [K, 2, N] in fp8."
     at = {'accumulate': None if accumulate is None else bool(accumulate), 'transpose': bool(is_transpose)}
     if perf_mode not in (None, 'none'): at['rows'] = _rows(perf_mode)
+    if place := array_tile(tile_position, tile_size): at['tile'] = place
     cut = guarded_matmul(tile(dst, 'dst'), tile(stationary, 'stationary'), tile(moving, 'moving'))
     if cut is None: cut, mask = (dst, stationary, moving), Mask(Index(-1))
     return emit('nc_matmul', {'dst': cut[0]}, {'stationary': cut[1], 'moving': cut[2]}, at, 'Tensor', mask)
+
+def array_tile(position, size):
+    "[row, column, rows, columns] of the part of the array that a matmul names; None where it takes all of it, or where a loop decides."
+    if not position and not size: return None
+    if not position or not size:
+        raise KernelError('tile_position and tile_size are given together', kind='limit', line=kernel_line(), instruction='nc_matmul',
+                          operand='tile_size' if position else 'tile_position', limit='both or neither', value=f'{position or size}', hint='Add the other one, or leave both out.')
+    numbers = [as_index(n) for n in (*position, *size)]
+    if len(numbers) != 4 or None in numbers:
+        raise KernelError('a tile of the array is two pairs of whole numbers', kind='shape', line=kernel_line(), instruction='nc_matmul',
+                          limit='(row, column) and (rows, columns)', value=f'{position}, {size}')
+    return None if any(n.loops for n in numbers) else [int(n) for n in numbers]
 
 def _rows(perf_mode):
     "Rows of weights a processing element holds in this mode."
@@ -292,10 +306,11 @@ def tensor_partition_reduce(dst, op, data, *, mask=None, **kw):
     name = op if op == 'average' else op_name(op, REDUCE, 'a reduction')
     return emit('tensor_partition_reduce', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, {'op': name}, 'GpSimd', mask)
 
-def dma_transpose(dst, src, axes=None, *, mask=None, **kw):
+def dma_transpose(dst, src, axes=None, priority=None, dge_mode='unknown', *, mask=None, **kw):
     "dst = src with its axes permuted ([1, 0], [2, 1, 0] or [3, 1, 2, 0]) by the DMA engines."
     axes = list(axes) if axes is not None else {2: [1, 0], 3: [2, 1, 0], 4: [3, 1, 2, 0]}.get(src.ndim)
-    return emit('dma_transpose', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, {'axes': axes}, 'DMA', mask)
+    asked = {} if str(dge_mode) == 'unknown' else {'dge': str(dge_mode)}
+    return emit('dma_transpose', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, {'axes': axes, **asked}, 'DMA', mask)
 
 def rng(dst, engine='Vector', *, mask=None, **kw):
     "Fill dst with random numbers: raw integers, or floats in [0, 1); the simulator's sequence, not the chip's."

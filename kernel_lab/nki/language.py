@@ -15,7 +15,7 @@ __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloa
 
 # %% ../../nbs/1_nki/07_language.ipynb #51f5a78c
 from dataclasses import replace
-import builtins
+import builtins, math
 import numpy as np
 from ..errors import KernelError
 from . import isa
@@ -171,7 +171,17 @@ def unary(name, x, dtype=None, mask=None):
     if name == 'negative': return _scalar('multiply', x, -1.0, False, dtype, mask)
     if name == 'reciprocal' and x.size // x.shape[0] < recorder().chip.min_interval:
         return result(x.shape, dtype or x.dtype, lambda t: isa.reciprocal(t, x, mask=mask))
+    if name in _TURNS and recorder().dialect == 'nki': name, x, dtype = 'sin', _reduced(x, _TURNS[name], mask), dtype or x.dtype
     return result(x.shape, dtype or x.dtype, lambda t: isa.activation(t, name, x, mask=mask))
+
+_TURNS = {'sin': 0.0, 'cos': math.pi / 2}       # what to add for the same curve
+
+def _reduced(x, shift, mask):
+    "x + shift less whole turns, between -π and π."
+    t = recorder().tensor(x.shape, 'float32', sbuf)
+    isa.tensor_scalar(t, x, 'add', shift + math.pi, op1='mod', operand1=2 * math.pi, mask=mask)
+    isa.tensor_scalar(t, t, 'subtract', math.pi, mask=mask)
+    return t
 
 _BINARY = ('add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'power', 'mod', 'fmod', 'equal', 'not_equal', 'less', 'less_equal', 'greater',
            'greater_equal', 'logical_and', 'logical_or', 'logical_xor', 'bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shift', 'abs_max', 'abs_min')

@@ -28,12 +28,14 @@ def _in_sbuf(o):
     c = copy(o)
     return c if o.guard is None else c[o.guard]
 
-def nc_matmul(stationary, moving, *, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, perf_mode='none', mask=None, **kw):
+def nc_matmul(stationary, moving, *, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, tile_position=(), tile_size=(), perf_mode='none',
+              mask=None, **kw):
     "stationary[K, M].T @ moving[K, N] as a new PSUM tile [M, N]; an operand in PSUM is copied to SBUF first, as the compiler does."
     stationary, moving = (_in_sbuf(o) for o in (stationary, moving))
     paired = perf_mode not in (None, 'none')
     shape = (stationary.shape[-1], moving.shape[-1]) if paired else (stationary.size // stationary.shape[0], *moving.shape[1:])
-    return result(shape, 'float32', lambda t: isa.nc_matmul(t, stationary, moving, is_transpose=is_transpose, accumulate=False, perf_mode=perf_mode, mask=mask), 'psum')
+    given = dict(is_transpose=is_transpose, accumulate=False, tile_position=tile_position, tile_size=tile_size, perf_mode=perf_mode, mask=mask)
+    return result(shape, 'float32', lambda t: isa.nc_matmul(t, stationary, moving, **given), 'psum')
 
 def nc_transpose(data, *, mask=None, dtype=None, engine='', **kw):
     "data.T as a new tile: in PSUM by Tensor, in SBUF by Vector."

@@ -9,7 +9,8 @@ __all__ = ['LIMITS', 'MORE', 'free_dimensions', 'access_patterns', 'selections',
 # %% ../../nbs/1_nki/10e_limits.ipynb #788da5af
 from dataclasses import dataclass
 from .alive import fullest
-from .dtypes import is_float
+from .dtypes import is_float, itemsize
+from .newer_limits import NEWER
 
 # %% ../../nbs/1_nki/10e_limits.ipynb #ffcac1d0
 def free_dimensions(a):
@@ -29,6 +30,7 @@ def access_patterns(s):
         dims, most = free_dimensions(a), s.chip.psum_elements_max if t.buffer == 'psum' else s.chip.sbuf_elements_max
         if len(dims) > 4: yield s.broken(f'the access to {t.name} has too many free dimensions', k, 4, len(dims), 'Issue the instruction in a loop over the outermost one.')
         if any(abs(step) > 2**15 - 1 for step, n in dims): yield s.broken(f'a stride of {t.name} does not fit 16 bits', k, 2**15 - 1, max(abs(step) for step, _ in dims), 'Use a smaller tile.')
+        if t.buffer == 'psum' and s.chip.generation >= 4: most = max(most, s.chip.psum_tile_bytes // itemsize(t.dtype))
         if a.free > most: yield s.broken(f'an instruction takes fewer elements a partition of {t.name}', k, int(most), a.free, 'Split the free dimension.')
 
 # %% ../../nbs/1_nki/10e_limits.ipynb #c4904756
@@ -49,13 +51,15 @@ def gathers(s):
     if s.o.op == 'nc_stream_shuffle' and s.tensor('src').dtype != s.tensor('dst').dtype:
         yield s.broken('a shuffle does not cast', 'dst', s.tensor('src').dtype, s.tensor('dst').dtype, 'Allocate dst in the dtype of src.')
     if s.o.op == 'nc_stream_shuffle' and s.access('src').free != s.access('dst').free:
-        yield s.broken('a shuffle keeps the free size', 'dst', s.access('src').free, s.access('dst').free)
+        yield s.broken('a shuffle keeps the free size', 'dst', s.access('src').free, s.access('dst').free, 'Slice them alike.')
     if s.o.op == 'local_gather' and s.tensor('index').dtype != 'uint16': yield s.broken('indices of local_gather are 16-bit', 'index', 'uint16', s.tensor('index').dtype, 'Copy them to a uint16 tile.')
-    if s.o.op == 'local_gather' and s.o.attrs.get('each', 1) not in _COUNTS: yield s.broken('elements an index', '', str(_COUNTS), s.o.attrs['each'], 'Gather in pieces of those sizes.')
+    if s.o.op == 'local_gather' and s.o.attrs.get('each', 1) not in _COUNTS:
+        yield s.broken('elements an index', 'num_elem_per_idx', str(_COUNTS), s.o.attrs['each'], 'Gather in pieces of those sizes.')
     if s.o.op == 'local_gather' and s.access('index').free * 16 > 4096: yield s.broken('local_gather takes fewer indices a core', 'index', 4096, s.access('index').free * 16, 'Gather in pieces.')
-    if s.o.op == 'sequence_bounds' and s.access('segment_ids').partitions != 1: yield s.broken('segment ids lie in one partition', 'segment_ids', 1, s.access('segment_ids').partitions)
+    if s.o.op == 'sequence_bounds' and s.access('segment_ids').partitions != 1:
+        yield s.broken('segment ids lie in one partition', 'segment_ids', 1, s.access('segment_ids').partitions, 'Slice one partition, or transpose.')
     if s.o.op == 'sequence_bounds' and s.tensor('segment_ids').dtype not in ('float32', 'int32'):
-        yield s.broken('segment ids are fp32 or int32', 'segment_ids', 'float32 or int32', s.tensor('segment_ids').dtype)
+        yield s.broken('segment ids are fp32 or int32', 'segment_ids', 'float32 or int32', s.tensor('segment_ids').dtype, 'Copy them to an int32 tile.')
 
 # %% ../../nbs/1_nki/10e_limits.ipynb #90472f3c
 _FP8 = ('float8_e4m3', 'float8_e5m2', 'float8_e4m3fn')
@@ -100,9 +104,9 @@ LIMITS = tuple(Limit(*row) for row in (
     ('C1', 'An on-chip tile has at most 128 partitions.', 'tiling overview', _ALL, 'partitions allocations'),
     ('C2', 'The partition dimension of a tile comes first.', 'NKI errors', _ALL, 'partitions'),
     ('C3', 'A stationary tile is at most 128 by 128.', 'architecture guide', _ALL, 'matmul'),
-    ('C4', 'A moving tile has at most 512 columns.', 'NKI API', _ALL, 'matmul'),
+    ('C4', 'A moving tile has at most 512 columns; on trn3 what PSUM holds, 4096 of fp32.', 'NKI API', _ALL, 'matmul'),
     ('C5', 'Both matmul operands have the contraction on their partitions, equally many.', 'NKI API', _ALL, 'matmul'),
-    ('C6', 'A PSUM tile fits one bank of 2 KiB a partition.', 'architecture guide', _ALL, 'too_large'),
+    ('C6', 'A PSUM tile fits one bank of 2 KiB a partition; on trn3 it may take all eight.', 'architecture guide', _ALL, 'too_large'),
     ('C7', 'PSUM has eight banks.', 'architecture guide', _ALL, 'capacity'),
     ('C8', 'SBUF has 192, 224 or 256 KiB a partition, 16 KiB kept back.', 'architecture guides, allocation guide', _ALL, 'capacity too_large'),
     ('C9', 'An access of more than 64 partitions starts at 0, of more than 32 at 0 or 64, a smaller one at a multiple of 32.', 'architecture guide', _ALL, 'start_partition'),
@@ -120,13 +124,22 @@ LIMITS = tuple(Limit(*row) for row in (
     ('C21', 'A predicate is a tile of integers.', 'NKI API', _ALL, 'selections'),
     ('C22', 'local_gather works on groups of 16 partitions with uint16 indices, 1 to 32 elements each.', 'NKI API', _ALL, 'gathers counting'),
     ('C23', 'sequence_bounds takes one partition of fp32 or int32.', 'NKI API', _ALL, 'gathers'),
-    ('C32', 'A tile of the matrix engine is given by position and size, multiples of each other.', 'NKI API', _ALL, ''),
+    ('C24', 'nonzero_with_count reads fp32 or int32 and writes int32, one element more; partitions 0, 16, … only.', 'NKI API', _G3, 'formats_taken rankings generations'),
+    ('C25', 'topk ranks 8 to 65,535 bf16 values of 16 partitions and gives at most 32,767.', 'NKI API', _ALL, 'formats_taken rankings'),
+    ('C26', 'A microscaled matmul has whole quadrants of partitions and an even number of stationary columns.', 'NKI API', _G4, 'scaled_matmul formats_taken generations'),
+    ('C27', 'quantize_mx packs four fp16 or bf16 values into one, in whole quadrants.', 'NKI API', _G4, 'quantization formats_taken generations'),
+    ('C28', 'A transpose by hardware descriptors moves 2-byte elements, at most 128 in a row, rows in groups of 16.', 'NKI API', _G3, 'dma_transposes'),
+    ('C29', 'A gathering transpose reads 2-byte rows of HBM by uint32 indices in SBUF.', 'NKI API', _G3, 'gathered_transposes'),
+    ('C30', 'dma_compute adds at most 16 sources of one size, unscaled; through an index exactly two.', 'NKI API', _ALL, 'dma_sums dma_compute'),
+    ('C31', "GpSimd's own DMA swaps 1024, 512 or 256 bytes a partition, by element size.", 'NKI API', _G3, 'sendrecv'),
+    ('C32', 'A tile of the matrix engine has 64 or 128 rows and columns (32 from trn2), starts at a multiple of them, and holds the stationary tile.', 'NKI API', _ALL, 'array_tiles array_tile'),
     ('C33', 'Double rows are fp8, [K, 2, free].', 'Trainium2 architecture guide', _G3, 'matmul_dtypes matmul'),
-    ('C34', 'A tile starts at an aligned address.', 'allocation guide', _ALL, ''),
+    ('C34', 'A tile starts at an aligned address: the one that a kernel gives, and the lab\'s own (the alignment is not printed; 4 bytes are assumed).', 'allocation guide', _ALL, 'places'),
     ('C35', 'An instruction takes at most 64 Ki elements a partition of SBUF, 4 Ki of PSUM.', 'architecture guide', _ALL, 'access_patterns'),
+    ('C36', 'A register has 32 bits. (64 a sequencer: not modelled, the compiler allocates them.)', 'NKI API', _ALL, 'register_values'),
     ('C37', 'Arguments and results of a kernel are in HBM.', 'known issues', _ALL, 'trace')))
 
-MORE = [access_patterns, selections, gathers, matmul_dtypes, integer_matmul]
+MORE = [access_patterns, selections, gathers, matmul_dtypes, integer_matmul, *NEWER]
 
 def limits_table():
     "The limits as Markdown."

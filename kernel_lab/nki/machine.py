@@ -69,6 +69,7 @@ def _shared(gen):
         min_align=Figure(4, 'bytes', 'estimate', 'alignment of allocations; the value is not printed'),
         psum_banks=Figure(8, 'banks', 'published', a),
         psum_bank_bytes=Figure(2048, 'bytes a partition', 'published', a),
+        psum_tile_bytes=Figure(2048, 'bytes a partition', 'published', f'{a}: a tile lies in one bank'),
         sbuf_elements_max=Figure(65536, 'elements an instruction', 'published', a),
         psum_elements_max=Figure(4096, 'elements an instruction', 'published', a),
         bn_stats_max=Figure(512, 'elements', 'published', api),
@@ -134,6 +135,7 @@ def _trn2():
 def _trn3():
     a, d = _ARCH[3], 'DMA guides'
     new = {
+        'psum_tile_bytes': Figure(16384, 'bytes a partition', 'published', 'NKI API: a matmul may fill all eight banks'),
         'vector_ghz': Figure(1.2, 'GHz', 'published', a), 'scalar_ghz': Figure(1.2, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.2, 'GHz', 'published', a),
         'sbuf_bytes': Figure(256 * 1024, 'bytes a partition', 'published', a),
         'hbm_gbps': Figure(590, 'GB/s', 'derived', f'{a}: 4.7 TB/s over eight cores'),

@@ -34,6 +34,7 @@ class Memory:
         self.origin = {}                # tensors that hold less than was written to them: (instruction, operand, view) that brought it in
         self.turns = {}                 # loops that depend on data: how often each of them turned, every time it was reached
         self.exchange = None            # how a collective reaches the other ranks: (instruction, sources, sizes) -> results
+        self.watch = None               # a function that sees every instruction and its operands
         self.registers, self.rng = {}, np.random.default_rng(0)      # accumulators by engine; the source of random numbers
 
     def allocate(self, k):

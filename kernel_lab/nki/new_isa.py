@@ -9,7 +9,7 @@ __all__ = ['quantize_mx', 'nc_matmul_mx', 'dma_compute', 'activate2', 'exponenti
 from ..errors import KernelError
 from .instructions import ACT, ALU
 from .formats import SMALL
-from .isa import _register, dma_copy, op_name, operand, recorder, strict, tile
+from .isa import _register, array_tile, dma_copy, op_name, operand, recorder, strict, tile
 from .tensor import emit, kernel_line
 
 # %% ../../nbs/1_nki/06d_new_isa.ipynb #c607d7db
@@ -18,7 +18,7 @@ def _from(generation, what):
     chip = recorder().chip
     if chip.generation < generation:
         raise KernelError(f'{what} does not exist on {chip.name}', kind='unsupported', line=kernel_line(), instruction=what, value=chip.name,
-                          limit={3: 'trn2', 4: 'trn3'}[generation] + ' and later')
+                          limit={3: 'trn2', 4: 'trn3'}[generation] + ' and later', hint='Trace the kernel for such a chip.')
 
 @strict
 def quantize_mx(dst, src, dst_scale, **kw):
@@ -38,7 +38,8 @@ def nc_matmul_mx(dst, stationary, moving, stationary_scale, moving_scale, tile_p
         if ins[k].info.dtype not in SMALL:
             raise KernelError('nc_matmul_mx multiplies packed formats', line=kernel_line(), operand=k, limit=', '.join(SMALL), value=ins[k].info.dtype,
                               hint='Quantize it with nisa.quantize_mx, or view its bytes.')
-    return emit('nc_matmul_mx', {'dst': tile(dst, 'dst')}, ins, {'accumulate': accumulate}, 'Tensor')
+    place = array_tile(tile_position, tile_size)
+    return emit('nc_matmul_mx', {'dst': tile(dst, 'dst')}, ins, {'accumulate': accumulate, **({'tile': place} if place else {})}, 'Tensor')
 
 # %% ../../nbs/1_nki/06d_new_isa.ipynb #6bc935fc
 @strict
@@ -47,8 +48,10 @@ def dma_compute(dst, srcs, reduce_op, scales=None, unique_indices=True, **kw):
     srcs = [tile(s, 'srcs') for s in srcs]
     op_name(reduce_op, {'add': 0}, 'what DMA can do on the way')
     if scales is not None and any(s != 1 for s in scales):
-        raise KernelError('dma_compute scales by 1 only', kind='limit', line=kernel_line(), operand='scales', limit='1.0', value=list(scales))
-    if not 1 <= len(srcs) <= 16: raise KernelError('dma_compute adds at most 16 sources', kind='limit', line=kernel_line(), operand='srcs', limit=16, value=len(srcs))
+        raise KernelError('dma_compute scales by 1 only', kind='limit', line=kernel_line(), instruction='dma_compute', operand='scales', limit='1.0', value=list(scales),
+                          hint='Scale a tile with nisa.tensor_scalar before or after.')
+    if not 1 <= len(srcs) <= 16:
+        raise KernelError('dma_compute adds at most 16 sources', kind='limit', line=kernel_line(), instruction='dma_compute', operand='srcs', limit=16, value=len(srcs), hint='Add in turns.')
     if any(t.index for t in (dst, *srcs)): return _update(tile(dst, 'dst'), srcs, unique_indices, kw)
     return emit('dma_compute', {'dst': tile(dst, 'dst')}, {f'src{k or ""}': s for k, s in enumerate(srcs)}, {}, 'DMA')
 
@@ -91,16 +94,18 @@ def nonzero_with_count(dst, src, index_offset=0, padding_val=-1, **kw):
     _from(3, 'nonzero_with_count')
     wide = lambda t: t.size // t.shape[0]
     if wide(tile(dst, 'dst')) != wide(tile(src, 'src')) + 1:
-        raise KernelError('dst has one element more than src, for the count', kind='shape', line=kernel_line(), operand='dst', limit=wide(src) + 1, value=wide(dst))
+        raise KernelError('dst has one element more than src, for the count', kind='shape', line=kernel_line(), instruction='nonzero_with_count', operand='dst', limit=wide(src) + 1,
+                          value=wide(dst), hint='Allocate one column more.')
     return emit('nonzero_with_count', {'dst': dst}, {'src': src}, {'index_offset': int(index_offset), 'padding_val': int(padding_val)}, 'GpSimd')
 
 @strict
 def topk(val_dst, idx_dst, src, n, **kw):
     "The k largest of the n values that 16 partitions hold column by column, rising, and their places; k from val_dst."
     if src.shape[0] % 16:
-        raise KernelError('topk works on groups of 16 partitions', kind='limit', line=kernel_line(), operand='src', limit='a multiple of 16', value=src.shape[0])
+        raise KernelError('topk works on groups of 16 partitions', kind='limit', line=kernel_line(), instruction='topk', operand='src', limit='a multiple of 16', value=src.shape[0],
+                          hint='Use 16, 32, … partitions.')
     k = tile(val_dst, 'val_dst').size // val_dst.shape[0]
     if not (8 <= n < 65536 and 1 <= k <= min(n, 32767) and n <= 16 * src.size // src.shape[0]):
-        raise KernelError(f'topk cannot rank {k} of {n} values here', kind='limit', line=kernel_line(), operand='n',
-                          limit='8..65535, at least k, no more than src has', value=n)
+        raise KernelError(f'topk cannot rank {k} of {n} values here', kind='limit', line=kernel_line(), instruction='topk', operand='n',
+                          limit='8..65535, at least k, no more than src has', value=n, hint='n counts the values of 16 partitions; k is the width of val_dst.')
     return emit('topk', {'val_dst': val_dst, 'idx_dst': tile(idx_dst, 'idx_dst')}, {'src': tile(src, 'src')}, {'n': int(n), 'k': k}, 'GpSimd')

@@ -12,13 +12,15 @@ from .tensor import ELSEWHERE, Tile, _broadcast_to, _settle, emit, kernel_line
 # %% ../../nbs/1_nki/05d_writing.ipynb #542e9d35
 OF_OPERANDS = ('nc_matmul', 'tensor_reduce', 'nc_transpose', 'dma_transpose', 'bn_stats', 'bn_aggr', 'max8', 'nc_find_index8')   # their masks count an operand's axes
 
+_BY_DMA = ('dma_copy', 'dma_transpose')
+
 def _redirect(target, value):
     "Let the draft that produced `value` write to `target` instead; False where it cannot."
     d = value.draft
     if d is not None and target.shape != value.shape and (value.part or any(axes for _, axes in d.mask) and d.op not in OF_OPERANDS): return False
     if d is None or d.used or not target.rec.current or target.rec.current[-1] is not d or target.size != value.size: return False
     if target.info.dtype != value.info.dtype and value.info.dtype != 'float32' and d.op != 'accumulate': return False
-    if d.engine == 'Tensor' and target.buffer != 'psum' or d.engine in ('GpSimd', 'DMA') and target.buffer == 'psum': return False
+    if d.engine == 'Tensor' and target.buffer != 'psum' or (d.engine in ('GpSimd', 'DMA') or d.op in _BY_DMA) and target.buffer == 'psum': return False
     target = target[value.part] if value.part else target
     d.outs['dst'] = _settle(target.rec, target, ()) if not target.loose else target.access()
     if 'previous' in d.ins: d.ins['previous'] = d.outs['dst']

@@ -147,6 +147,13 @@ def _sum_error(x, e, axis, keepdims=False):
     return np.sum(e, axis=axis, keepdims=keepdims) + np.where(fine, 0.0, x.size * 2.0**-23 * np.sum(np.abs(x), axis=axis, keepdims=keepdims))
 
 
+def _whole(v, dtype):
+    "fp32 as integers: nearest, ties to even; what is out of range stays at its end, NaN is 0."
+    most = np.iinfo(dtype)
+    near = np.rint(np.where(np.isnan(v), 0, v).astype(np.float64))
+    return np.where(near > most.max, most.max, np.where(near < most.min, most.min, near)).astype(np.int64).astype(dtype)
+
+
 class Oracle:
     "Runs a statement list eagerly: `values`, `errors`, `written` by tensor name."
     def __init__(self, dialect, inputs):
@@ -190,7 +197,7 @@ class Oracle:
         home, dtype = self.values[dst.name], self.values[dst.name].dtype
         key = dst.numpy_key(env, home.shape) if mask is None else self._masked_key(dst, env, mask)
         v, e = (np.broadcast_to(np.asarray(o).reshape(dst.shape) if np.size(o) == np.prod(dst.shape) else o, dst.shape) for o in (v, e))
-        with np.errstate(all="ignore"): stored = np.rint(np.nan_to_num(v)).astype(dtype) if dtype.kind in "iu" else v.astype(dtype)
+        with np.errstate(all="ignore"): stored = _whole(v, dtype) if dtype.kind in "iu" else v.astype(dtype)
         e = np.where(np.isnan(e), np.inf, e)
         e = np.where(e > 0, e + (1.0 if dtype.kind in "iu" else ULP[dtype.name] * np.abs(v)), e)
         if mask is None: home[key], self.errors[dst.name][key], self.written[dst.name][key] = stored, e, True; return

@@ -1,8 +1,10 @@
 "Each limit of the hardware: a kernel that just keeps it passes, one that just breaks it is refused by name."
 import ml_dtypes, numpy as np, pytest
-from kernel_lab.nki.check import RULES, allocations, check, crowded, too_large
+from kernel_lab.nki.check import RULES, allocations, check, crowded, too_large, places
 from kernel_lab.nki.limits import LIMITS, capacity
-from kernel_lab.nki import trace
+from kernel_lab.errors import KernelError
+from kernel_lab.nki import ArraySpec, trace
+from kernel_lab.nki.trace import trace_source
 from tests.simulator.helpers import nisa, nl
 
 F32, BF16, FP8 = np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3
@@ -13,14 +15,17 @@ def filled(t):
     nisa.memset(t, 0.0, engine=nisa.engine.vector)
     return t
 
-def found(body, chip='trn2'):
-    "What the checker says about a kernel with this body."
+def diagnosed(body, chip='trn2'):
+    "What the checker says about a kernel with this body; what is refused while it is traced, too."
     def kernel(x):
         body()
         out, t = nl.ndarray((1, 1), F32, buffer=nl.shared_hbm), sb(1, 1)
         nisa.dma_copy(out, t)
         return out
-    return [str(d) for d in check(trace(kernel, np.zeros((1, 1), F32), chip=chip), chip)]
+    try: return check(trace(kernel, np.zeros((1, 1), F32), chip=chip), chip)
+    except KernelError as e: return [e]
+
+def found(body, chip='trn2'): return [str(d) for d in diagnosed(body, chip)]
 
 def mm(k=128, m=128, n=512, a=BF16, b=None, dst=None, rows=False):
     pair = (2,) if rows else ()
@@ -39,7 +44,77 @@ def banks(n):
     tiles = [ps(128, 512) for _ in range(n)]
     copied_to(sb(128, 512), tiles)
 
-CASES = [     # limit, a body that keeps it, a body that breaks it, what is said
+def tiled(position, size, k=32, m=32, **kw):
+    nisa.nc_matmul(nl.ndarray((m, 64), F32, buffer=nl.psum), sb(k, m, dtype=BF16), sb(k, 64, dtype=BF16), tile_position=position, tile_size=size, **kw)
+
+def packed(p, f, kind='float8_e4m3fn_x4'): return filled(nl.ndarray((p, f), getattr(nl, kind)))
+def scales(p, f): return filled(nl.ndarray((p, f), np.uint8))
+
+def quantize(p=128, f=64, kind=BF16, dst=None):
+    nisa.quantize_mx(packed(p, dst or f // 4), sb(p, f, dtype=kind), scales(p, f // 4))
+
+def mx(k=128, m=128, n=512, dst=F32, moving=None):
+    nisa.nc_matmul_mx(nl.ndarray((m, n), dst, buffer=nl.psum), packed(k, m), packed(moving or k, n), scales(k, m), scales(k, n))
+
+def rank(p=16, wide=3, n=42, k=8, kind=BF16, index=np.uint32): nisa.topk(sb(p, k, dtype=BF16), sb(p, k, dtype=index), sb(p, wide, dtype=kind), n)
+def nonzero(src=F32, dst=np.int32, wide=9): nisa.nonzero_with_count(sb(128, wide, dtype=dst), sb(128, 8, dtype=src))
+def hbm(*shape, dtype=BF16):
+    t = nl.ndarray(shape, dtype, buffer=nl.private_hbm)
+    nisa.dma_copy(t, sb(*shape, dtype=dtype))
+    return t
+def turn(*shape, dtype=BF16, mode=nisa.dge_mode.hwdge, to=None): nisa.dma_transpose(sb(*shape[::-1], dtype=to or dtype), hbm(*shape, dtype=dtype), dge_mode=mode)
+def gathered(rows=128, wide=64, dtype=BF16, index=np.uint32, down=None):
+    far = hbm(128, wide, dtype=dtype)
+    nisa.dma_transpose(sb(wide, rows, dtype=dtype), far.ap([[wide, rows], [1, wide]], vector_offset=sb(down or rows, 1, dtype=index)), axes=(1, 0))
+def summed(n=2, shape=(128, 8), **kw): nisa.dma_compute(sb(128, 8), [sb(128, 8), *(sb(*shape) for _ in range(n - 1))], nl.add, **kw)
+def swap(size, dtype=F32, by=nisa.dma_engine.gpsimd_dma): nisa.sendrecv(sb(128, size, dtype=dtype), sb(128, size, dtype=dtype), 0, 0, 0, dma_engine=by)
+
+CASES = [     # limit, a body that keeps it, a body that breaks it, what is said; the chip, where it is not trn2
+    ('C4', lambda: mm(n=4096), lambda: mm(n=4097, dst=lambda: nl.ndarray((128, 4096), F32, buffer=nl.psum)), 'moving is too wide', 'trn3'),
+    ('C6', lambda: ps(128, 4096), lambda: ps(128, 4097), 'larger than a bank', 'trn3'),
+    ('C24', nonzero, lambda: nonzero(BF16), 'does not take this dtype'),
+    ('C24', lambda: nonzero(np.int32), lambda: nonzero(dst=F32), 'does not take this dtype'),
+    ('C24', nonzero, lambda: nonzero(wide=8), 'one element more'),
+    ('C24', nonzero, nonzero, 'does not exist', 'trn2', 'trn1'),
+    ('C25', rank, lambda: rank(p=24), 'groups of 16'),
+    ('C25', lambda: rank(n=48), lambda: rank(n=49), 'cannot rank'),
+    ('C25', lambda: rank(n=8), lambda: rank(n=7), 'cannot rank'),
+    ('C25', rank, lambda: rank(kind=F32), 'does not take this dtype'),
+    ('C25', rank, lambda: rank(index=np.int32), 'does not take this dtype'),
+    ('C26', mx, lambda: mx(k=48), 'whole quadrants', 'trn3'),
+    ('C26', lambda: mx(m=126), lambda: mx(m=127), 'even number', 'trn3'),
+    ('C26', lambda: mx(n=4096), lambda: mx(n=4097, dst=BF16, moving=96), 'contraction dimensions differ', 'trn3'),
+    ('C26', lambda: mx(n=8192, dst=BF16), lambda: mx(n=8193, dst=BF16), 'moving is too wide', 'trn3'),
+    ('C26', mx, mx, 'does not exist', 'trn3', 'trn2'),
+    ('C27', quantize, lambda: quantize(p=40), 'whole quadrants', 'trn3'),
+    ('C27', lambda: quantize(f=68), lambda: quantize(f=66), 'packed into one', 'trn3'),
+    ('C27', lambda: quantize(kind=np.float16), lambda: quantize(kind=F32), 'does not take this dtype', 'trn3'),
+    ('C27', quantize, lambda: quantize(dst=17), 'quarter of the elements', 'trn3'),
+    ('C27', quantize, quantize, 'does not exist', 'trn3', 'trn1'),
+    ('C28', lambda: turn(16, 128), lambda: turn(32, 128), 'groups of 16'),
+    ('C28', lambda: turn(2, 8, 96), lambda: turn(2, 7, 96), 'groups of 16'),
+    ('C28', lambda: turn(4, 2, 4, 64), lambda: turn(3, 2, 16, 64), 'groups of 16'),
+    ('C28', lambda: turn(16, 128), lambda: turn(16, 128, dtype=F32), '2-byte'),
+    ('C28', lambda: turn(16, 100, dtype=F32, mode=nisa.dge_mode.unknown), lambda: turn(16, 128, mode=nisa.dge_mode.swdge), 'descriptors do not transpose'),
+    ('C28', lambda: turn(16, 128), lambda: turn(16, 128, to=F32), 'does not cast'),
+    ('C28', lambda: turn(16, 128), lambda: turn(16, 128), 'do not exist', 'trn2', 'trn1'),
+    ('C29', gathered, lambda: gathered(dtype=F32), '2-byte'),
+    ('C29', lambda: gathered(rows=64), lambda: gathered(rows=40), 'groups of 16'),
+    ('C29', gathered, lambda: gathered(index=np.int32), 'uint32'),
+    ('C29', gathered, gathered, 'does not gather and transpose', 'trn2', 'trn1'),
+    ('C30', lambda: summed(16), lambda: summed(17), 'at most 16'),
+    ('C30', lambda: summed(2, (64, 16)), lambda: summed(2, (64, 8)), 'as many elements'),
+    ('C30', lambda: summed(scales=[1.0, 1.0]), lambda: summed(scales=[1.0, 2.0]), 'scales by 1 only'),
+    ('C31', lambda: swap(256), lambda: swap(257), 'swaps small tiles'),
+    ('C31', lambda: swap(256, BF16), lambda: swap(257, BF16), '512 bytes'),
+    ('C31', lambda: swap(256, np.int8), lambda: swap(257, np.int8), '256 bytes'),
+    ('C31', lambda: swap(2048, by=nisa.dma_engine.dma), lambda: swap(2048), 'swaps small tiles'),
+    ('C32', lambda: tiled((64, 0), (64, 128)), lambda: tiled((32, 0), (64, 128)), 'starts at a multiple'),
+    ('C32', lambda: tiled((96, 96), (32, 32)), lambda: tiled((96, 96), (32, 32)), 'not cut into', 'trn2', 'trn1'),
+    ('C32', lambda: tiled((0, 0), (64, 64), k=64, m=64), lambda: tiled((0, 0), (32, 64), k=64), 'more rows than'),
+    ('C32', lambda: tiled((0, 64), (128, 64)), lambda: tiled((0, 64), (128, 128)), 'starts at a multiple'),
+    ('C32', lambda: tiled((0, 0), (128, 128)), lambda: tiled((0, 0), ()), 'given together'),
+    ('C36', lambda: nisa.register_alloc(2**31 - 1), lambda: nisa.register_alloc(2**31), '32 bits'),
     ('C1', lambda: sb(128, 4), lambda: sb(129, 4), 'too many partitions'),
     ('C3', lambda: mm(m=128), lambda: mm(m=129, dst=lambda: nl.ndarray((128, 512), F32, buffer=nl.psum)), 'stationary is too wide'),
     ('C4', lambda: mm(n=512), lambda: mm(n=513, dst=lambda: nl.ndarray((128, 512), F32, buffer=nl.psum)), 'moving is too wide'),
@@ -77,15 +152,76 @@ CASES = [     # limit, a body that keeps it, a body that breaks it, what is said
     ('C33', lambda: mm(a=FP8, rows=True), lambda: mm(a=BF16, rows=True), 'hold fp8'),
     ('C35', lambda: nisa.tensor_copy(sb(128, 512), ps(128, 512)), lambda: nisa.tensor_copy(sb(128, 70000, dtype=np.int8), sb(128, 70000, dtype=np.int8)), 'takes fewer elements')]
 
-@pytest.mark.parametrize('limit, legal, broken, says', CASES, ids=[f'{c[0]}-{c[3].replace(" ", "-")}' for c in CASES])
-def test_a_limit(limit, legal, broken, says):
-    assert found(legal) == []
-    assert any(says in d and 'line' in d for d in found(broken)), found(broken)
+def complete(limit, legal, broken, says, chip='trn2', other=None): return limit, legal, broken, says, chip, other or chip
+CASES = [complete(*c) for c in CASES]
+
+@pytest.mark.parametrize('limit, legal, broken, says, chip, other', CASES, ids=[f'{c[0]}-{c[3].replace(" ", "-")}' for c in CASES])
+def test_a_limit(limit, legal, broken, says, chip, other):
+    "The legal kernel passes on its chip; the broken one is refused (on another chip, where that is the point) with instruction, line, limit, value and a way out."
+    assert found(legal, chip) == []
+    said = [d for d in diagnosed(broken, other) if says in str(d)]
+    assert said, found(broken, other)
+    assert said[0].line and said[0].instruction and said[0].limit is not None and said[0].value is not None and said[0].hint, str(said[0])
+    assert said[0].operand or 'exist' in says or 'tile' in says or 'array' in says or 'hold' in says or 'gather' in says, str(said[0])
 
 def test_every_limit_that_names_a_rule_has_one():
-    rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, crowded, too_large)} | {'attributes', 'trace'}
+    rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, crowded, too_large, places)} | {'attributes', 'trace', 'sendrecv', 'dma_compute', 'array_tile'}
     assert {w for l in LIMITS for w in l.where.split()} <= rules
-    assert {l.id for l in LIMITS if l.where} - {c[0] for c in CASES} == {'C2', 'C18', 'C37'}
+    assert {l.id for l in LIMITS if l.where} - {c[0] for c in CASES} == {'C2', 'C18', 'C34', 'C37'}         # which have tests of their own below
+    assert [l.id for l in LIMITS] == [f'C{n}' for n in range(1, 38)]
+
+EARLIER = """
+from neuronxcc import nki
+import neuronxcc.nki.isa as nisa
+import neuronxcc.nki.language as nl
+@nki.jit
+def kernel(x):
+    out = nl.ndarray((128, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+    BODY
+    return out
+"""
+
+def earlier(*lines): return check(trace_source(EARLIER.replace('BODY', '\n    '.join(lines)), None, [ArraySpec((128, 8))], 'trn1'), 'trn1')
+
+def test_the_partition_dimension_comes_first():
+    "C2: after the block dimensions are indexed away."
+    blocks = 't = nl.ndarray((4, nl.par_dim(128), 8), dtype=nl.float32)', 't[1] = nl.load(x)'
+    assert earlier(*blocks, 'nl.store(out, t[1])') == []
+    d, *_ = earlier(*blocks, 'u = nl.ndarray((128, 8), dtype=nl.float32)', 'u[0:1] = nisa.tensor_copy(t[1:2, 0, :])', 'nl.store(out, u)')
+    assert 'not its partition dimension' in str(d) and d.line and d.operand and d.hint
+
+def test_a_store_passes_psum_through_sbuf():
+    "C18: the earlier dialect copies; the current one refuses."
+    lines = 'p = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.psum)', 'p[...] = nl.load(x)', 'nl.store(out, p)'
+    assert earlier(*lines) == []
+    program = trace_source(EARLIER.replace('BODY', '\n    '.join(lines)), None, [ArraySpec((128, 8))], 'trn1')
+    assert [o.op for o in program.instructions][-2:] == ['tensor_copy', 'dma_copy'] and program.tensors[program.instructions[-1].ins['src'].tensor].buffer == 'sbuf'
+    d, *_ = diagnosed(lambda: nisa.dma_copy(nl.ndarray((128, 8), F32, buffer=nl.private_hbm), ps(128, 8)))
+    assert 'DMA does not reach PSUM' in str(d) and (d.operand, d.value) == ('src', 'psum')
+
+def test_an_address_is_aligned():
+    "C34."
+    at = lambda byte: lambda: filled(nl.ndarray((128, 4), F32, address=(0, byte)))
+    assert found(at(1024)) == []
+    d, *_ = diagnosed(at(1022))
+    assert 'aligned' in str(d) and d.line and d.value == 1022 and d.hint
+
+def test_results_are_in_hbm():
+    "C37."
+    def kernel(x): return nl.load(x)
+    with pytest.raises(KernelError) as e: trace(kernel, np.zeros((128, 8), F32), chip='trn2')
+    assert 'which is in sbuf' in str(e.value) and 'shared_hbm' in e.value.hint
+
+def test_a_program_is_checked_for_another_chip():
+    def kernel(x):
+        out, t, c = nl.ndarray((128, 9), np.int32, buffer=nl.shared_hbm), nl.load(x), filled(nl.ndarray((128, 9), np.int32))
+        nisa.nonzero_with_count(c, t)
+        nl.store(out, c)
+        return out
+    program = trace(kernel, np.zeros((128, 8), F32), chip='trn2')
+    assert check(program, 'trn2') == check(program, 'trn3') == []
+    d, = check(program, 'trn1')
+    assert 'nonzero_with_count does not exist on trn1' in str(d) and d.limit == 'trn2 and later'
 
 def test_a_chip_has_its_own_limits():
     assert found(lambda: many(11), 'trn1') == [] and any('SBUF does not hold' in d for d in found(lambda: many(12), 'trn1'))
