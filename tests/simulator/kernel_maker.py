@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "int32": np.int32, "int16": np.int16, "uint8": np.uint8}
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "int32": np.int32, "int16": np.int16, "uint8": np.uint8, "int8": np.int8, "uint16": np.uint16}
 FLOATS = ("float32", "bfloat16", "float16")
 ULP = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
@@ -125,6 +125,7 @@ def _plain(f): return lambda x, e: (f(x), e)
 UNARY = {"copy": _plain(lambda x: x), "relu": _plain(lambda x: np.maximum(x, np.float32(0))), "abs": _plain(np.abs),
          "square": lambda x, e: (np.square(x), 2 * np.abs(x) * e + e * e), "tanh": _act(np.tanh, lambda x, e: e),
          "exp": _act(np.exp, lambda x, e: np.exp(np.abs(x) + e) * e), "sigmoid": _act(lambda x: 1 / (1 + np.exp(-x)), lambda x, e: e)}
+WAVES = {f: lambda x, e, g=g: (g(x), np.where(np.abs(x) < 1e3, e + 2.0**-20 * (1 + np.abs(x)), np.inf)) for f, g in (("sin", np.sin), ("cos", np.cos))}
 COMPARE = {"less": np.less, "greater_equal": np.greater_equal, "equal": np.equal, "not_equal": np.not_equal}
 BINARY = {"add": lambda a, ea, b, eb: (a + b, ea + eb), "subtract": lambda a, ea, b, eb: (a - b, ea + eb),
           "multiply": lambda a, ea, b, eb: (a * b, np.abs(a) * eb + np.abs(b) * ea + ea * eb),
@@ -161,11 +162,17 @@ class Oracle:
         self.values = {k: v.copy() for k, v in inputs.items()}
         self.errors = {k: np.zeros(v.shape) for k, v in inputs.items()}
         self.written = {k: np.ones(v.shape, bool) for k, v in inputs.items()}
+        self.turns, self.turn, self.carried = [()], (), False       # the turns of loops in which something was written; the present one
+        self.stamps = {k: np.zeros(v.shape, int) for k, v in inputs.items()}
 
     def run(self, body, env):
         for s in body:
             if isinstance(s, For):
-                for k in range(s.count): self.run(s.body, {**env, s.var: k})
+                before = self.turn
+                for k in range(s.count):
+                    self.turn = (*before, (s.var, k, s.kind))
+                    self.run(s.body, {**env, s.var: k})
+                self.turn = before
             elif isinstance(s, New): self.new(s)
             else: self.op(s, env)
 
@@ -174,6 +181,13 @@ class Oracle:
         self.values[s.name] = np.zeros(s.shape, DTYPES[s.dtype])
         self.errors[s.name] = np.full(s.shape, 0.0 if s.zeros else np.inf)
         self.written[s.name] = np.full(s.shape, s.zeros)
+        self.stamps[s.name] = np.zeros(s.shape, int)
+
+    def note_carried(self, stamps):
+        "Whether what is read was written in another turn of an affine loop that is still running."
+        for then in {self.turns[k] for k in np.unique(stamps)}:
+            other = next(((a, b) for a, b in zip(then, self.turn) if a != b), None)
+            if other and other[0][0] == other[1][0] and other[1][2] == "nl.affine_range": self.carried = True
 
     def read(self, x, env, mask=None):
         "(fp32 values, errors) of an operand; numbers too."
@@ -181,6 +195,7 @@ class Oracle:
         key = x.numpy_key(env, self.values[x.name].shape) if mask is None else self._masked_key(x, env, mask)
         seen = self.written[x.name][key]
         if not (seen if mask is None or mask.shape != x.shape else seen | ~mask).all(): raise Undefined(f"{x.name} is read before it is written")
+        self.note_carried(self.stamps[x.name][key])
         return self.values[x.name][key].astype(np.float32), self.errors[x.name][key]
 
     def _masked_key(self, x, env, mask):
@@ -198,6 +213,8 @@ class Oracle:
         key = dst.numpy_key(env, home.shape) if mask is None else self._masked_key(dst, env, mask)
         v, e = (np.broadcast_to(np.asarray(o).reshape(dst.shape) if np.size(o) == np.prod(dst.shape) else o, dst.shape) for o in (v, e))
         with np.errstate(all="ignore"): stored = _whole(v, dtype) if dtype.kind in "iu" else v.astype(dtype)
+        if self.turns[-1] != self.turn: self.turns.append(self.turn)
+        self.stamps[dst.name][key] = len(self.turns) - 1
         e = np.where(np.isnan(e), np.inf, e)
         e = np.where(e > 0, e + (1.0 if dtype.kind in "iu" else ULP[dtype.name] * np.abs(v)), e)
         if mask is None: home[key], self.errors[dst.name][key], self.written[dst.name][key] = stored, e, True; return
@@ -227,7 +244,7 @@ class Oracle:
         x, e = ins["data"]
         if "scale" in at: x, e = _binary("multiply", x, e, np.float32(at["scale"]), 0.0)
         if "bias" in ins: x, e = _binary("add", x, e, *(o.reshape(len(o), *[1] * (x.ndim - 1)) for o in ins["bias"]))
-        return UNARY[at["func"]](x, e)
+        return (UNARY | WAVES)[at["func"]](x, e)
 
     def do_binary(self, ins, at, s, env): return _binary(at["op"], *ins["data1"], *ins["data2"])
 
@@ -260,7 +277,9 @@ class Oracle:
         errors = np.abs(a)[:, :, None] * eb[:, None, :] + np.abs(b)[:, None, :] * ea[:, :, None] + (ea[:, :, None] * eb[:, None, :])
         v, e = parts.astype(np.float64).sum(0).astype(np.float32), _sum_error(parts, errors, 0)
         name = s.dst.name
-        if at["accumulate"] and not isinstance(s.dst, New) and self.written[name].all(): v, e = _binary("add", v, e, self.values[name], self.errors[name])
+        there = not isinstance(s.dst, New) and self.written[name].all()
+        if at.get("flag") and not there: raise Undefined(f"accumulate=True adds to {name}, which nobody wrote")
+        if at["accumulate"] and there: v, e = _binary("add", v, e, self.values[name], self.errors[name])
         return v, e
 
     def do_transpose(self, ins, at, s, env): return tuple(o.reshape(len(o), -1).T for o in ins["data"])
@@ -292,7 +311,7 @@ def _current(s):
             "scalar_tensor": lambda: f"nisa.scalar_tensor_tensor(dst={dst}, data={i['data']}, op0=nl.{at['op0']}, operand0={i['operand0']}, "
                                      f"op1=nl.{at['op1']}, operand1={i['operand1']})",
             "reduce": lambda: f"nisa.tensor_reduce(dst={dst}, op=nl.{at['op']}, data={i['data']}, axis={at['axis']}" + (", negate=True)" if at.get("negate") else ")"),
-            "matmul": lambda: f"nisa.nc_matmul(dst={dst}, stationary={i['stationary']}, moving={i['moving']})",
+            "matmul": lambda: f"nisa.nc_matmul(dst={dst}, stationary={i['stationary']}, moving={i['moving']}" + (f", accumulate={at['flag']})" if "flag" in at else ")"),
             "transpose": lambda: f"nisa.nc_transpose(dst={dst}, data={i['data']}{at.get('engine', '')})",
             "iota": lambda: f"nisa.iota(dst={dst}, {steps()})",
             "affine_select": lambda: f"nisa.affine_select(dst={dst}, {steps()}, on_true_tile={i['data']}, on_false_value={at['fill']}, cmp_op=nl.greater_equal)"}[s.op]()
@@ -378,13 +397,14 @@ class Recipe:
 
     def arrays(self):
         rng = np.random.default_rng(self.seed)
-        draw = lambda shape, dtype: (rng.integers(0, 9, shape) if dtype in ("int32", "int16", "uint8") else rng.integers(-16, 17, shape) / 4).astype(DTYPES[dtype])
+        draw = lambda shape, dtype: (rng.integers(0, 9, shape) if np.dtype(DTYPES[dtype]).kind in "iu" else rng.integers(-16, 17, shape) / 4).astype(DTYPES[dtype])
         return {k: draw(*v) for k, v in self.inputs.items()}
 
     def expected(self):
         "[(values, errors)] of the outputs; `Undefined` where the kernel must be refused."
         oracle = Oracle(self.dialect, self.arrays())
         oracle.run(self.body, {})
+        self.carried = oracle.carried and self.dialect != "nki"
         for k in self.outputs:
             if not oracle.written[k].all(): raise Undefined(f"{k} is not written everywhere")
         return [(oracle.values[k], oracle.errors[k]) for k in self.outputs]
@@ -402,7 +422,7 @@ class Maker:
     def pick(self, *options): return self.draw(st.sampled_from(options))
     def chance(self, percent): return self.draw(st.integers(0, 99)) >= 100 - percent
     def name(self, stem="t"): self.count += 1; return f"{stem}{self.count}"
-    def dtype(self): return self.pick("float32", "float32", "float32", "bfloat16", "float16", "int32", "uint8") if self.chance(40) else "float32"
+    def dtype(self): return self.pick("float32", "float32", "bfloat16", "float16", "int32", "uint8", "int8", "uint16") if self.chance(40) else "float32"
 
     def whole(self, t):
         "A reference to all of a tile, in one of its spellings."
@@ -543,7 +563,36 @@ class Maker:
         step = Op("matmul", Ref(acc.name, tuple((Lin(), n, 1) for n in acc.shape), "dots"), {"stationary": self.whole(a), "moving": self.whole(b)},
                   {"accumulate": True, "dtype": "float32"})
         loop = For(self.name("k"), self.pick(1, 2, 3), self.pick("nl.affine_range", "nl.sequential_range", "nl.static_range"), [step])
+        if not self.old and self.chance(60): return self.flagged(acc, step, out)
         return [acc, loop, Op("copy", out, {"src": Ref(acc.name, tuple((Lin(), n, 1) for n in acc.shape), "dots")}, {"dtype": "float32"})]
+
+    def flagged(self, acc, step, out):
+        "Matmuls that say whether they overwrite or add; a reckless one adds to nothing."
+        first = self.pick(False, None) if not self.reckless else self.pick(True, False)
+        flags = [first, *(self.pick(True, True, None, False) for _ in range(self.draw(st.integers(0, 3))))]
+        said = lambda f: Op("matmul", step.dst, step.ins, {**step.at, "accumulate": f is not False, "flag": f})
+        rest = [For(self.name("k"), self.pick(1, 2), self.pick("nl.affine_range", "nl.static_range"), [said(self.pick(True, None))])] if self.chance(40) else []
+        return [acc, *map(said, flags), *rest, Op("copy", out, {"src": Ref(acc.name, step.dst.keys, "dots")}, {"dtype": "float32"})]
+
+    def scaled(self, tiles):
+        "Numbers large enough to leave a small integer's range, and halves, stored in one."
+        some = self.readable(tiles)
+        if not some: return []
+        t = self.draw(st.sampled_from(some))
+        new = New(self.name(), t.shape, self.pick("uint8", "int8", "int16", "uint16", "int32"))
+        tiles.append(new)
+        return [Op("scalar", new, {"data": self.whole(t), "operand0": self.pick(0.5, -3.5, 100.0, -20000.0, 1e6), "operand1": self.pick(0.5, -0.5, 70.0)},
+                   {"op0": "multiply", "op1": "add", "dtype": new.dtype})]
+
+    def wave(self, tiles):
+        "The current dialect's sine of any angle."
+        some = self.readable(tiles, floats=True)
+        if self.old or not some: return []
+        t = self.draw(st.sampled_from(some))
+        if t.dtype != "float32": return []
+        new = New(self.name(), t.shape, "float32")
+        tiles.append(new)
+        return [Op("unary", new, {"data": self.whole(t)}, {"func": self.pick("sin", "cos"), "sign": False})]
 
     def transpose(self, tiles):
         some = [t for t in self.readable(tiles, floats=True) if len(t.shape) == 2 and t.dtype == "float32"]
@@ -668,7 +717,7 @@ class Maker:
         return [total, For(i, n, "nl.affine_range", [write]), Op("memset", out, {}, {"value": 0.0, "dtype": "float32"}),
                 For(j, n, "nl.sequential_range", [Op("binary", self.whole(out), {"data1": self.whole(out), "data2": block(j)}, {"op": "add", "dtype": "float32"})])]
 
-    KINDS = ("unary", "unary", "binary", "binary", "scalar", "scalar", "scalar_tensor", "reduce", "copy_part", "shift", "memset", "iota", "affine_select", "matmul",
+    KINDS = ("scaled", "wave", "unary", "unary", "binary", "binary", "scalar", "scalar", "scalar_tensor", "reduce", "copy_part", "shift", "memset", "iota", "affine_select", "matmul",
              "accumulate", "transpose", "running", "filled", "untouched", "blocks", "operator", "operator", "bounce", "three", "masked", "masked_reduce")
 
     def statements(self, tiles, most):
@@ -839,7 +888,7 @@ nisa.tensor_reduce(np.add, {t}, axis=[])
 nisa.memset(({p}, {f}), 'a', dtype=nl.float32)
 nisa.memset((129, 2), 0.0, dtype=nl.float32)
 nisa.iota(3, dtype=nl.int32)
-nisa.affine_select(pred=True, on_true_tile={t}, on_false_value=0.0)
+nisa.affine_select(pred=3, on_true_tile={t}, on_false_value=0.0)
 nisa.nc_transpose({t}, engine='warp')
 nl.loop_reduce({t}, op=np.add, loop_indices=3)
 nl.shared_constant('a')

@@ -45,7 +45,10 @@ def check_kernel(recipe):
         with pytest.raises(KernelError) as caught: execute(traced(text, arrays), *arrays.values())
         assert caught.value.line, f"{why}: {caught.value}"
         return
-    program = traced(text, arrays)
+    try: program = traced(text, arrays)
+    except KernelError as e:        # turns of an affine loop that need each other
+        if recipe.carried and e.line and "nl.affine_range" in str(e): return
+        raise
     got = interpret(program, *arrays.values())
     for y, (values, error) in zip(got, want, strict=True):
         assert y.dtype == values.dtype and y.shape == values.shape
