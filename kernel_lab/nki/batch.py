@@ -11,7 +11,8 @@ import copy, itertools, math, os
 import numpy as np
 from .distribute import Nest, numbers
 from .dtypes import numpy_of
-from .execute import Step, turned, _engine_value, _issue, _pools, _write, interpret, matched
+from .apply import _engine_value, _write, turned
+from .execute import Step, _issue, _pools, interpret, matched
 from .memory import Memory, nothing
 from .instructions import ACT, ALU, REDUCE
 from .plan import light, planned

@@ -134,7 +134,7 @@ LIMITS = tuple(Limit(*row) for row in (
     ('C31', "GpSimd's own DMA swaps 1024, 512 or 256 bytes a partition, by element size.", 'NKI API', _G3, 'sendrecv'),
     ('C32', 'A tile of the matrix engine has 64 or 128 rows and columns (32 from trn2), starts at a multiple of them, and holds the stationary tile.', 'NKI API', _ALL, 'array_tiles array_tile'),
     ('C33', 'Double rows are fp8, [K, 2, free].', 'Trainium2 architecture guide', _G3, 'matmul_dtypes matmul'),
-    ('C34', 'A tile starts at an aligned address: the one that a kernel gives, and the lab\'s own (the alignment is not printed; 4 bytes are assumed).', 'allocation guide', _ALL, 'places'),
+    ('C34', 'An address that a kernel gives is aligned: in the current dialect to its dtype, in the earlier one to 4 bytes (assumed; the figure is not printed).', 'allocation guide', _ALL, 'places'),
     ('C35', 'An instruction takes at most 64 Ki elements a partition of SBUF, 4 Ki of PSUM.', 'architecture guide', _ALL, 'access_patterns'),
     ('C36', 'A register has 32 bits. (64 a sequencer: not modelled, the compiler allocates them.)', 'NKI API', _ALL, 'register_values'),
     ('C37', 'Arguments and results of a kernel are in HBM.', 'known issues', _ALL, 'trace')))
