@@ -190,19 +190,23 @@ class Work:
     def psum(self): return [k for k, t in self.tensors.items() if t.buffer == 'psum']
     @property
     def narrow(self): return all(itemsize(t.dtype) == 2 for t in self.tensors.values())
+    @property
+    def rate(self): return 1 if self.psum else self.chip.vector_16bit if self.narrow else self.chip.vector_32bit
     def at_least(self, cycles): return max(self.chip.min_interval, cycles)
 
 def _one_input(w):
-    "N; a multiple faster on Vector where the chip has a 16-bit mode and everything is 16-bit in SBUF."
-    return w.at_least(w.n / (w.chip.vector_16bit if w.narrow and not w.psum else 1))
+    "N; a multiple faster on Vector where everything is in SBUF and the chip reads several elements a cycle."
+    return w.at_least(w.n / w.rate)
+
+def _scalar_op(w): return _one_input(w) + w.chip.scalar_op_cycles
 
 def _two_inputs(w):
-    "2N, or N where one tile comes from PSUM or everything is 16-bit in SBUF."
+    "2N, or N where one tile comes from PSUM or everything is 16-bit in SBUF; less where the chip reads several elements a cycle."
     one_port = len({'data1', 'data2', 'data', 'operand1'} & set(w.psum)) == 1
-    return w.at_least(w.n if one_port or (w.narrow and not w.psum) else 2 * w.n)
+    return w.at_least(w.n if one_port else w.n * 2 / (2 if w.narrow and not w.psum else w.chip.vector_32bit if not w.psum else 1))
 
 def _reduce(w): return w.at_least(w.n / (2 if w.narrow and w.o.attrs['op'] in ('add', 'maximum') else 1))
-def _activation(w): return w.at_least(w.n) + (w.chip.accumulate_read if w.o.attrs.get('reduce_op') else 0)
+def _activation(w): return w.at_least(w.n) + w.chip.activation_cycles * (w.o.attrs.get('func', 'copy') not in ('copy', 'identity')) + (w.chip.accumulate_read if w.o.attrs.get('reduce_op') else 0)
 def _pool(w): return w.chip.pool_start + w.n
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #7cdc3158
@@ -210,12 +214,12 @@ def _is_fp32(w): return any(t.dtype == 'float32' for k, t in w.tensors.items() i
 
 def _matmul(w):
     "One cycle a row of the moving tile; four where the operands are fp32."
-    return w.at_least(w.tiles['moving'].free) * (w.chip.fp32_passes if _is_fp32(w) else 1)
+    return max(w.chip.moving_min, w.tiles['moving'].free) * (w.chip.fp32_passes if _is_fp32(w) else 1)
 
 def _transpose(w):
     "On Tensor a matmul with the identity, on Vector one element a cycle."
     if w.o.engine == 'Vector': return w.at_least(w.n)
-    return max(w.tiles['data'].partitions, w.at_least(w.tiles['data'].free)) * (w.chip.fp32_passes if _is_fp32(w) else 1)
+    return max(w.tiles['data'].partitions, w.chip.moving_min, w.tiles['data'].free) * (w.chip.fp32_passes if _is_fp32(w) else 1)
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #a8cfaa37
 @dataclass(frozen=True)
@@ -239,7 +243,7 @@ ROWS = {r.name: r for r in (
     Row('nc_transpose', ('Tensor', 'Vector'), ('dst',), ('data',), None, _transpose, 'dst = data.T, 2-D'),
     Row('activation', ('Scalar',), ('dst', 'reduce_res'), ('data', 'bias', 'scale'), activation, _activation, 'func(data·scale + bias), optional free-axis reduction'),
     Row('tensor_tensor', ('Vector', 'GpSimd'), ('dst',), ('data1', 'data2'), lambda i, a: _alu(a['op'], i['data1'], _like(i['data2'], i['data1'])), _two_inputs, 'data1 op data2'),
-    Row('tensor_scalar', _VSG, ('dst',), ('data', 'operand0', 'operand1'), tensor_scalar, _one_input, '(data op0 operand0) op1 operand1, scalar operands'),
+    Row('tensor_scalar', _VSG, ('dst',), ('data', 'operand0', 'operand1'), tensor_scalar, _scalar_op, '(data op0 operand0) op1 operand1, scalar operands'),
     Row('scalar_tensor_tensor', _V, ('dst',), ('data', 'operand0', 'operand1'), scalar_tensor_tensor, _two_inputs, '(data op0 operand0) op1 operand1'),
     Row('tensor_reduce', _V, ('dst',), ('data',), tensor_reduce, _reduce, 'reduce trailing free axes'),
     Row('tensor_copy', _VSG, ('dst',), ('src',), lambda i, a: i['src'], _one_input, 'on-chip copy and cast', raw=True),

@@ -73,15 +73,20 @@ def _shared(gen):
         sbuf_elements_max=Figure(65536, 'elements an instruction', 'published', a),
         psum_elements_max=Figure(4096, 'elements an instruction', 'published', a),
         bn_stats_max=Figure(512, 'elements', 'published', api),
-        min_interval=Figure(64, 'cycles', 'published', api),
+        moving_min=Figure(64, 'cycles', 'published', api),
         fp32_passes=Figure(4, 'cycles a row', 'published', api),
         reciprocal_cycles=Figure(8, 'cycles an element', 'published', api),
         pool_start=Figure(150, 'cycles', 'published', api),
         accumulate_read=Figure(64, 'cycles', 'published', api),
         tensor_ghz=Figure(2.4, 'GHz', 'measured', 'one 512-row bf16 matmul takes 213 ns in published traces of both generations'),
-        dma_queues=Figure(2, 'lanes', 'estimate', 'one lane for loads and one for stores, until calibrated'),
-        semaphore_ns=Figure(64, 'ns', 'estimate', 'not published; 50 to 100 ns is plausible'),
-        dma_done_ns=Figure(300, 'ns', 'measured', 'DMA guides, screenshots'))
+        compiler_buffers=Figure(4, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory permitting'),
+        compiler_queues=Figure(4, 'queues', 'fitted', 'DMA queues a direction that the earlier compiler spreads copies over'),
+        compiler_window=Figure(200, 'instructions', 'fitted', 'how far the earlier compiler moves instructions'),
+        dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'),
+        dma_packet_ns=Figure(6.5, 'ns a packet', 'measured', 'trn2 traces: packets of 256 to 4096 bytes'),
+        dma_packet_max=Figure(65536, 'bytes', 'estimate', 'longer runs are split'),
+        semaphore_ns=Figure(35, 'ns', 'measured', 'trn2 traces: end of a producer to start of its consumer, any two engines'),
+        benchmark_ns=Figure(8600, 'ns', 'measured', 'what nki.benchmark adds to the time from first trigger to last byte, trn2 traces; the profiler adds start_ns and end_ns'))
 
 # %% ../../nbs/1_nki/00_machine.ipynb #623e8542
 def _trn1():
@@ -99,35 +104,50 @@ def _trn1():
         'sbuf_bytes': Figure(192 * 1024, 'bytes a partition', 'published', a),
         'sbuf_reserved': Figure(16 * 1024, 'bytes a partition', 'published', 'allocation guide: kept by the compiler'),
         'hbm_gbps': Figure(410, 'GB/s', 'derived', f'{a}: 820 GB/s over two cores'),
-        'dma_gbps': Figure(272, 'GB/s', 'published', d), 'dma_copy_ns': Figure(1150, 'ns a copy', 'derived', d),
+        'dma_gbps': Figure(272, 'GB/s', 'published', d), 'dma_issue_ns': Figure(535, 'ns a copy', 'derived', 'one-element copies of a published vector addition'),
+        'pe_cold': Figure(1, 'times slower', 'estimate', 'no clock gating is documented'), 'pe_heat_ns': Figure(3500, 'ns', 'estimate', 'as on trn2'),
+        'pe_warm': Figure(0.55, 'share of rows', 'estimate', 'as on trn2'), 'pe_cool': Figure(0.45, 'share of rows', 'estimate', 'as on trn2'),
+        'pe_few_rows': Figure(0, 'share of rows', 'estimate', 'no clock gating is documented'),
         'dma_start_ns': Figure(1300, 'ns', 'published', d),
         'table_load_ns': Figure(368, 'ns', 'measured', 'performance guide, screenshot'),
         'start_ns': Figure(15000, 'ns', 'measured', 'fused Mamba tutorial, profiler screenshots'),
         'end_ns': Figure(4500, 'ns', 'measured', 'fused Mamba tutorial, profiler screenshots'),
+        'dma_done_ns': Figure(300, 'ns', 'measured', 'DMA guides, screenshots'),
+        'min_interval': Figure(64, 'cycles', 'published', 'NKI 2.26 API'),
+        'activation_cycles': Figure(0, 'cycles more than a copy', 'estimate', 'performance guide'), 'scalar_op_cycles': Figure(0, 'cycles more than a copy', 'estimate', 'nothing published'),
+        'vector_32bit': Figure(1, 'speed-up', 'published', a),
         'ports_exclusive': Figure(1, 'flag', 'published', f'{a}: Vector and GpSimd share an SBUF port, Vector and Scalar a PSUM port'),
         'vector_16bit': Figure(1, 'speed-up', 'published', a),
         'scalar_copies': Figure(0, 'flag', 'published', 'NKI API: tensor_copy on Scalar from the next generation on')})
 
 # %% ../../nbs/1_nki/00_machine.ipynb #3281b9dc
 def _trn2():
-    a, d = _ARCH[2], 'DMA guides'
+    a, d, t = _ARCH[2], 'DMA guides', 'trn2 traces'
     return Chip('trn2', 3, {**_shared(2),
         'vector_ghz': Figure(0.96, 'GHz', 'published', a), 'scalar_ghz': Figure(1.2, 'GHz', 'published', a),
         'gpsimd_ghz': Figure(1.2, 'GHz', 'published', a),
-        'tensor_start': Figure(7, 'cycles', 'derived', 'kernel optimisation tutorial: 430 ns a 512-row pass'),
-        'vector_start': Figure(100, 'cycles', 'derived', 'kernel optimisation tutorial, screenshots'),
-        'scalar_start': Figure(60, 'cycles', 'estimate', 'by analogy with trn1'),
+        'tensor_start': Figure(10, 'cycles', 'measured', f'{t}: 218 ns between matmuls of 512 columns, 56 of 128'),
+        'vector_start': Figure(67, 'cycles', 'measured', f'{t}: 603 ns between reductions of 512 elements'),
+        'scalar_start': Figure(67, 'cycles', 'measured', f'{t}: 483 ns between copies of 512 elements'),
         'gpsimd_start': Figure(0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'),
-        'tensor_latency_ns': Figure(170, 'ns', 'measured', 'kernel optimisation tutorial, hover on one matmul'),
-        'vector_latency_ns': Figure(90, 'ns', 'estimate', 'not published'), 'scalar_latency_ns': Figure(120, 'ns', 'estimate', 'not published'),
-        'gpsimd_latency_ns': Figure(120, 'ns', 'estimate', 'not published'),
+        'tensor_latency_ns': Figure(163, 'ns', 'measured', f'{t}: duration beyond the streamed columns'),
+        'vector_latency_ns': Figure(150, 'ns', 'measured', f'{t}: duration beyond the elements'), 'scalar_latency_ns': Figure(170, 'ns', 'measured', f'{t}: duration of copies beyond the elements'),
+        'gpsimd_latency_ns': Figure(150, 'ns', 'estimate', 'as Vector'),
+        'min_interval': Figure(1, 'cycles', 'measured', f'{t}: a reduction of 4 elements takes 157 ns, one of 512 takes 682'),
+        'activation_cycles': Figure(132, 'cycles more than a copy', 'measured', f'{t}: exp of 512 elements 706 ns, copy 600'),
+        'scalar_op_cycles': Figure(58, 'cycles more than a copy', 'measured', f'{t}: multiplication by a column, 481 ns of 512 elements, 351 of 128 from PSUM'),
+        'vector_32bit': Figure(2, 'speed-up', 'measured', f'{t}: 512 fp32 elements in 256 cycles where both sides are SBUF'),
         'sbuf_bytes': Figure(224 * 1024, 'bytes a partition', 'published', a),
         'sbuf_reserved': Figure(16 * 1024, 'bytes a partition', 'estimate', 'as on trn1; the current limit is not printed'),
         'hbm_gbps': Figure(370, 'GB/s', 'derived', f'{a}: a stack shared by two cores'),
-        'dma_gbps': Figure(368, 'GB/s', 'published', d), 'dma_copy_ns': Figure(860, 'ns a copy', 'derived', d),
-        'dma_start_ns': Figure(1000, 'ns', 'measured', d),
+        'dma_gbps': Figure(368, 'GB/s', 'published', d), 'dma_issue_ns': Figure(560, 'ns a copy', 'measured', 'trn2 traces: DMA_DIRECT2D on a queue'),
+        'pe_cold': Figure(2, 'times slower', 'measured', 'trn2 traces: matmuls before the first clock change'),
+        'pe_heat_ns': Figure(3500, 'ns', 'fitted', 'glossary of the profiler: about 3 us to full clock, falls back below half use in about 3 us'),
+        'pe_warm': Figure(0.55, 'share of rows', 'fitted', 'as pe_heat_ns'), 'pe_cool': Figure(0.45, 'share of rows', 'fitted', 'as pe_heat_ns'),
+        'pe_few_rows': Figure(0.1, 'share of rows', 'fitted', 'broadcasts by a matmul of one row never run at full clock'),
+        'dma_start_ns': Figure(1240, 'ns', 'measured', f'{t}: trigger to first packet'), 'dma_done_ns': Figure(400, 'ns', 'measured', f'{t}: last packet to semaphore'),
         'table_load_ns': Figure(1300, 'ns', 'measured', d),
-        'start_ns': Figure(15000, 'ns', 'estimate', 'as on trn1'), 'end_ns': Figure(4500, 'ns', 'estimate', 'as on trn1'),
+        'start_ns': Figure(11500, 'ns', 'measured', f'{t}: the profiler shows 15.3 to 16.2 us beyond first trigger and last byte'), 'end_ns': Figure(4300, 'ns', 'measured', f'{t}, as start_ns'),
         'ports_exclusive': Figure(0, 'flag', 'published', f'{a}: both restrictions lifted'),
         'vector_16bit': Figure(4, 'speed-up', 'published', a),
         'scalar_copies': Figure(1, 'flag', 'published', 'NKI API')})
@@ -139,9 +159,9 @@ def _trn3():
         'vector_ghz': Figure(1.2, 'GHz', 'published', a), 'scalar_ghz': Figure(1.2, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.2, 'GHz', 'published', a),
         'sbuf_bytes': Figure(256 * 1024, 'bytes a partition', 'published', a),
         'hbm_gbps': Figure(590, 'GB/s', 'derived', f'{a}: 4.7 TB/s over eight cores'),
-        'dma_gbps': Figure(528, 'GB/s', 'published', d), 'dma_copy_ns': Figure(600, 'ns a copy', 'derived', 'the figure of trn2, scaled with the bandwidth'),
+        'dma_gbps': Figure(528, 'GB/s', 'published', d),
         **{k: replace(f, tag='estimate', source='as on trn2; nothing is measured') for k, f in _trn2().figures.items() if f.tag in ('measured', 'derived', 'estimate')
-           and k not in ('hbm_gbps', 'dma_gbps', 'dma_copy_ns')}}
+           and k not in ('hbm_gbps', 'dma_gbps')}}
     same = {k: replace(f, source=f.source.replace(_ARCH[2], a)) for k, f in _trn2().figures.items()}
     return Chip('trn3', 4, {**same, **new})
 
