@@ -378,7 +378,7 @@ def _serve(gaps, kept, count, start, work, past):
 
 # %% ../../nbs/1_nki/13b_clock.ipynb #fcbe7568
 Rates = namedtuple('Rates', 'start late wait exclusive table_ns issue_ns begin_ns heat_ns warm cool cold few')
-State = namedtuple('State', 'free by ports port_by table heat gaps kept counts issued queued issues')
+State = namedtuple('State', 'free by ports port_by table heat gaps kept counts issued queued')
 Rows = namedtuple('Rows', 'start end seen lane after cause')
 CAUSES = ('nothing', 'its engine was busy', 'another engine', 'DMA', 'a buffer', 'a port', 'DMA bandwidth')
 BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)
@@ -393,11 +393,11 @@ def rates(chip):
 
 def state():
     "The `State` before the first instruction."
-    gaps, kept, issues = np.empty((3, 256, 2))
-    gaps[0] = issues[0] = 0, np.inf
+    gaps, kept = np.empty((2, 256, 2))
+    gaps[0] = 0, np.inf
     lanes = len(LANES)
-    return State(np.zeros(lanes), np.full(lanes, -1), np.zeros(2), np.full(2, -1), np.ones(1, np.int64), np.zeros(3), gaps, kept, np.ones(2, np.int64),
-                 np.zeros(2), np.full(2, -1), issues)
+    return State(np.zeros(lanes), np.full(lanes, -1), np.zeros(2), np.full(2, -1), np.ones(1, np.int64), np.zeros(3), gaps, kept, np.ones(1, np.int64),
+                 np.zeros(2), np.full(2, -1))
 
 @inlined
 def _port(r, psum, e):
@@ -442,10 +442,9 @@ def _occupy(t, i, row, e, start, end, r, s):
 @inlined
 def _on_queue(t, i, q, row, share, ready, after, cause, r, s):
     "(start, end, row waited for, cause) of a copy on queue `q`."
-    ask, other = ready, IN + OUT - q
-    if s.issued[q - IN] > ask: ask, after, cause = s.issued[q - IN], s.queued[q - IN], BUSY
-    issue, s.issued[q - IN], s.counts[1] = _serve(s.issues, s.kept, s.counts[1], ask, r.issue_ns, min(s.issued[0], s.issued[1]))
-    if issue > ask: after, cause = s.queued[other - IN], BUSY
+    issue, other = ready, IN + OUT - q
+    if s.issued[q - IN] >= issue: issue, after, cause = s.issued[q - IN], s.queued[q - IN], BUSY
+    s.issued[q - IN] = issue + r.issue_ns
     begin = issue + r.begin_ns
     if s.free[q] > begin: begin, after, cause = s.free[q], s.by[q], BUSY
     start, end, s.counts[0] = _serve(s.gaps, s.kept, s.counts[0], begin, t.dma[i, 1] * share, min(s.free[IN], s.free[OUT]))

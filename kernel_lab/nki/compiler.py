@@ -9,7 +9,7 @@ __all__ = ['PASSES', 'Users', 'changed', 'read_psum', 'hoist', 'fold', 'compiled
 from collections import defaultdict
 from dataclasses import replace
 from ..errors import choose
-from .program import Access, Loop, Program, accesses
+from .program import Access, Loop, accesses
 
 # %% ../../nbs/1_nki/13a_compiler.ipynb #dbbb5d96
 class Users:

@@ -6,11 +6,11 @@
 __all__ = ['Timeline', 'schedule', 'frame']
 
 # %% ../../nbs/1_nki/13c_schedule.ipynb #168a1107
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 import numpy as np
 from ..errors import KernelError
 from . import clock
-from .compiler import PASSES, compiled_program
+from .compiler import compiled_program
 from .machine import Chip, get_chip
 from .program import Program, assert_counted, instruction_text
 from .tape import LANES

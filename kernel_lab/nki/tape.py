@@ -9,7 +9,9 @@ __all__ = ['LANES', 'IN', 'OUT', 'Tape', 'INSTRUCTION', 'BEGIN', 'END', 'SITE', 
 # %% ../../nbs/1_nki/13_tape.ipynb #ad861da6
 from collections import Counter, namedtuple
 import numpy as np
+from ..errors import KernelError
 from .dtypes import itemsize
+from .exchange import COLLECTIVES
 from .instructions import Work, row_of, table_set
 from .machine import ENGINES
 from .mask import guide
@@ -121,6 +123,8 @@ Choice = namedtuple('Choice', 'engines work table dma')
 
 def _choice(program, o, chip, free):
     "The `Choice` of one instruction: up to three engines with times, or its DMA work: (lane, ns, bytes, reads HBM, writes HBM)."
+    if o.op in COLLECTIVES:
+        raise KernelError(f'the time of {o.op} is not modelled: the clock knows one rank', kind='unsupported', line=o.line or None, instruction=o.op, hint='Profile the parts between collectives.')
     if row_of(o).engines == ('DMA',):
         work, size = dma_ns(program, o, chip)
         outs, ins = (next(iter(side.values())) for side in (o.outs, o.ins))
