@@ -1103,6 +1103,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'kernel_lab.nki.clock.run': ('1_nki/clock.html#run', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock.state': ('1_nki/clock.html#state', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock.survey': ('1_nki/clock.html#survey', 'kernel_lab/nki/clock.py'),
+                                      'kernel_lab.nki.clock.warm': ('1_nki/clock.html#warm', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock.wire': ('1_nki/clock.html#wire', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock.wired': ('1_nki/clock.html#wired', 'kernel_lab/nki/clock.py')},
             'kernel_lab.nki.coalesce': { 'kernel_lab.nki.coalesce._adds': ('1_nki/coalesce.html#_adds', 'kernel_lab/nki/coalesce.py'),

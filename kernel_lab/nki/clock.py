@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['Notes', 'MOST', 'DATA', 'ROOM', 'ORDER', 'Wires', 'Lives', 'TENSOR', 'VECTOR', 'SCALAR', 'GPSIMD', 'Wired', 'Rates',
-           'State', 'Rows', 'CAUSES', 'BUSY', 'ENGINE', 'DMA', 'MEMORY', 'PORT', 'BANDWIDTH', 'Run', 'compiled',
-           'inlined', 'survey', 'wire', 'wired', 'rates', 'state', 'place_row', 'place_in_order', 'place_ahead', 'run']
+           'State', 'Rows', 'BUSY', 'ENGINE', 'DMA', 'MEMORY', 'PORT', 'BANDWIDTH', 'Run', 'compiled', 'inlined',
+           'survey', 'wire', 'wired', 'rates', 'state', 'place_row', 'place_in_order', 'place_ahead', 'run', 'warm']
 
 # %% ../../nbs/1_nki/13b_clock.ipynb #a293980b
 from collections import namedtuple
 from heapq import heappop, heappush
 import numpy as np
 from numba import njit
-from .machine import ENGINES
-from .tape import BEGIN, END, IN, LANES, OUT, tape
+from .machine import CHIPS, ENGINES
+from .affine import Affine
+from .program import Access, Instruction, Program, Tensor
+from .tape import BEGIN, CAUSES, END, IN, LANES, OUT, tape
 
 # %% ../../nbs/1_nki/13b_clock.ipynb #1296bf79
 def compiled(f):
@@ -380,15 +382,14 @@ def _serve(gaps, kept, count, start, work, past):
 Rates = namedtuple('Rates', 'start late wait exclusive table_ns issue_ns begin_ns heat_ns warm cool cold few')
 State = namedtuple('State', 'free by ports port_by table heat gaps kept counts issued queued')
 Rows = namedtuple('Rows', 'start end seen lane after cause')
-CAUSES = ('nothing', 'its engine was busy', 'another engine', 'DMA', 'a buffer', 'a port', 'DMA bandwidth')
 BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)
 
-def rates(chip):
-    "The chip's `Rates`, in ns."
+def rates(chip, queues=1):
+    "The chip's `Rates`, in ns; with several `queues` a direction, copies are issued as much faster."
     start = [getattr(chip, f'{e.lower()}_start') / chip.clock(e) for e in ENGINES]
     late = [getattr(chip, f'{e.lower()}_latency_ns') for e in ENGINES]
     wait = [chip.semaphore_ns] * len(ENGINES) + [chip.dma_done_ns] * 2
-    return Rates(np.array(start), np.array(late, float), np.array(wait, float), int(chip.ports_exclusive), float(chip.table_load_ns), float(chip.dma_issue_ns),
+    return Rates(np.array(start), np.array(late, float), np.array(wait, float), int(chip.ports_exclusive), float(chip.table_load_ns), float(chip.dma_issue_ns) / queues,
                  float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold), float(chip.pe_few_rows))
 
 def state():
@@ -558,6 +559,13 @@ def run(program, chip, ahead=0, reuse=False, free=False):
     x = wired(program, chip, reuse, free, copies=int(chip.compiler_buffers) if ahead else 0)
     n = len(x.instr)
     out = Rows(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int8), np.empty(n, np.int32), np.empty(n, np.int8))
-    if ahead: place_ahead(x.tape, x.instr, x.share, x.wires, rates(chip), state(), out, int(ahead))
+    if ahead: place_ahead(x.tape, x.instr, x.share, x.wires, rates(chip, chip.compiler_queues), state(), out, int(ahead))
     else: place_in_order(x.tape, x.instr, x.share, x.wires, rates(chip), state(), out)
     return Run(x.tape, x.instr, x.turn, out, x.wires, x.lives, x.spilled, x.missing)
+
+# %% ../../nbs/1_nki/13b_clock.ipynb #79b75e79
+def warm():
+    "Compile everything here, so that the next call finds it on disk."
+    a = Access(0, Affine(), ((1, 1), (1, 1)))
+    p = Program('warm', (Tensor('t', (1, 1), 'float32', 'sbuf'),), (Instruction('memset', {'dst': a}, {'value': 0.0}),), ())
+    for ahead in (0, 1): run(p, CHIPS['trn1'], ahead)

@@ -9,7 +9,6 @@ __all__ = ['Timeline', 'schedule', 'frame']
 from dataclasses import dataclass
 import numpy as np
 from ..errors import KernelError
-from . import clock
 from .compiler import compiled_program
 from .machine import Chip, get_chip
 from .program import Program, assert_counted, instruction_text
@@ -34,7 +33,7 @@ class Timeline:
     bytes_out: int = 0          # written to HBM
     kind: str = 'simulated'     # or 'measured'
     after: np.ndarray | None = None     # the row each one waited for, -1 for none
-    cause: np.ndarray | None = None     # why: index into clock.CAUSES
+    cause: np.ndarray | None = None     # why: index into tape.CAUSES
     lanes = LANES
 
     def __len__(self): return len(self.start_us)
@@ -61,7 +60,7 @@ def schedule(program, chip=None, without=()):
     chip, program = get_chip(chip or program.chip), assert_counted(program, 'the schedule')
     does = lambda what: program.dialect == 'neuronxcc.nki' and what not in without
     program = compiled_program(program, without)
-    if program.dialect == 'neuronxcc.nki': chip = chip.but(dma_issue_ns=chip.dma_issue_ns / chip.compiler_queues)
+    from kernel_lab.nki import clock            # numba; only who schedules waits for it
     run = clock.run(program, chip, int(chip.compiler_window) if does('reorder') else 0, does('reuse'), does('balance'))
     if run.missing >= 0 and program.dialect == 'nki': raise _full(program, chip, run.lives, run.missing, run.instr)
     rows, dma = run.rows, run.tape.dma[run.instr]
