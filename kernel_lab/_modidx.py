@@ -981,6 +981,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                     'kernel_lab/nki/calibration.py'),
                                             'kernel_lab.nki.calibration._taus': ( '1_nki/calibration.html#_taus',
                                                                                   'kernel_lab/nki/calibration.py'),
+                                            'kernel_lab.nki.calibration.around_us': ( '1_nki/calibration.html#around_us',
+                                                                                      'kernel_lab/nki/calibration.py'),
                                             'kernel_lab.nki.calibration.calibrate': ( '1_nki/calibration.html#calibrate',
                                                                                       'kernel_lab/nki/calibration.py'),
                                             'kernel_lab.nki.calibration.frame_of': ( '1_nki/calibration.html#frame_of',

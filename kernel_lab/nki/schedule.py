@@ -65,7 +65,7 @@ def schedule(program, chip=None, without=()):
     if run.missing >= 0 and program.dialect == 'nki': raise _full(program, chip, run.lives, run.missing, run.instr)
     rows, dma = run.rows, run.tape.dma[run.instr]
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns
-    moved = lambda column: int((dma[:, 2] * dma[:, column]).sum())
+    moved = lambda column: int((dma[:, 2] * dma[:, column] * run.share).sum())
     return Timeline(program, chip, latency / 1000, (rows.start + chip.start_ns) / 1000, (rows.end + chip.start_ns) / 1000, rows.lane, run.instr, run.turn,
                     int(min(_peak(run.lives, rows, 1), chip.sbuf_bytes - chip.sbuf_reserved)), int(min(_peak(run.lives, rows, 2), chip.psum_banks)),
                     int(max(0, run.spilled) * chip.partitions), moved(3), moved(4), after=rows.after, cause=rows.cause)
