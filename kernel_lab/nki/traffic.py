@@ -97,23 +97,38 @@ def copies(timeline):
     return res
 
 # %% ../../nbs/1_nki/14a_traffic.ipynb #a8a23092
-def _grain(some, bytes_):
-    "The greatest length that divides all offsets, steps and runs."
-    return int(np.gcd.reduce(np.concatenate([[bytes_], *(np.unique(c.start) for c in some), *([s for s, _ in c.pattern[:-1]] + [c.pattern[-1][1]] for c in some)]).astype(np.int64)))
+def _cells(some, bytes_):
+    "([(starts, pattern)] in cells, number of cells, bytes a cell) of a tensor of `bytes_` bytes seen as one row."
+    numbers = [np.unique(c.start) for c in some] + [[s for s, _ in c.pattern[:-1]] + [c.pattern[-1][1]] for c in some]
+    grain = int(np.gcd.reduce(np.concatenate([[bytes_], *numbers]).astype(np.int64)))
+    smaller = lambda p: (*((s // grain, n) for s, n in p[:-1]), (1, p[-1][1] // grain))
+    return [(c.start // grain, smaller(c.pattern)) for c in some], bytes_ // grain, grain
+
+def _boxes(some, bytes_):
+    "The same, seen as a matrix, for copies that are boxes of its rows: several rows make one cell. None where they are not."
+    step = {s for c in some for s, _ in c.pattern[:-1]}
+    if len(step) != 1 or any(len(c.pattern) > 2 for c in some): return None
+    (step,) = step
+    if step < 1 or bytes_ % step or any((c.start % step).max() + c.pattern[-1][1] > step or c.start.min() < 0 for c in some): return None
+    count = lambda c: c.pattern[0][1] if len(c.pattern) > 1 else 1
+    down = int(np.gcd.reduce(np.concatenate([[bytes_ // step], *(np.append(c.start // step, count(c)) for c in some)]).astype(np.int64)))
+    along = int(np.gcd.reduce(np.concatenate([[step], *(np.append(c.start % step, c.pattern[-1][1]) for c in some)]).astype(np.int64)))
+    wide = step // along
+    found = [(c.start // step // down * wide + c.start % step // along, ((wide, count(c) // down), (1, c.pattern[-1][1] // along))) for c in some]
+    return found, bytes_ // (down * along), down * along
 
 def touched(some, bytes_, at_once=1 << 22):
     "Bytes of a tensor of `bytes_` bytes that these `Copies` touch at least once; exact, but copies through an index count as all different."
-    known = [c for c in some if c.pattern]
-    grain = _grain(known, bytes_) if known else bytes_
-    seen, wild = np.zeros(bytes_ // grain, bool), sum(len(c.start) * c.size for c in some if not c.pattern)
-    for pattern in {c.pattern for c in known}:
-        begin = np.unique(np.concatenate([c.start for c in known if c.pattern == pattern])) // grain
-        inside = np.zeros(1, np.int64)
-        for step, n in (*((s // grain, n) for s, n in pattern[:-1]), (1, pattern[-1][1] // grain)): inside = (inside[:, None] + step * np.arange(n)).ravel()
+    known, wild = [c for c in some if c.pattern], sum(len(c.start) * c.size for c in some if not c.pattern)
+    found, cells, size = (_boxes(known, bytes_) or _cells(known, bytes_)) if known else ([], 0, 1)
+    seen = np.zeros(cells, bool)
+    for pattern in {p for _, p in found}:
+        begin, inside = np.unique(np.concatenate([b for b, p in found if p == pattern])), np.zeros(1, np.int64)
+        for step, n in pattern: inside = (inside[:, None] + step * np.arange(n)).ravel()
         for part in np.array_split(begin, -(-len(begin) * len(inside) // at_once)):
             place = (part[:, None] + inside).ravel()
-            seen[place[(place >= 0) & (place < len(seen))]] = True
-    return min(bytes_, int(seen.sum()) * grain + int(wild))
+            seen[place[(place >= 0) & (place < cells)]] = True
+    return min(bytes_, int(seen.sum()) * size + int(wild))
 
 # %% ../../nbs/1_nki/14a_traffic.ipynb #a8ca7f67
 def traffic(timeline):
