@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Piece', 'Copies', 'PLACES', 'assert_simulated', 'variables', 'offsets', 'pieces', 'copies', 'touched', 'traffic',
-           'regions', 'done', 'chip_bytes']
+           'regions', 'left', 'done', 'chip_bytes']
 
 # %% ../../nbs/1_nki/14a_traffic.ipynb #e41dd048
 from collections import namedtuple
@@ -163,28 +163,33 @@ def regions(timeline, least=2):
 # %% ../../nbs/1_nki/14a_traffic.ipynb #b571c982
 PLACES = ('SBUF read', 'SBUF written', 'PSUM read', 'PSUM written')
 
+def left(timeline):
+    "For each row the share of its elements that its mask leaves; 1 on the Tensor engine."
+    ops, share = timeline.program.instructions, np.ones(len(timeline))
+    if not any(o.mask for o in ops): return share
+    for (loops, o), rows in zip(timeline.program.walk(), _rows_of(timeline)):
+        if o.mask and row_of(o).engines[0] != 'Tensor':
+            for p in pieces(o, loops, timeline.turn[rows], rows): share[p.rows] = p.share
+    return share
+
 def done(timeline):
     "(instructions, lanes): how many times each instruction ran on each lane, masked ones counting the share of their elements."
-    ops, share = timeline.program.instructions, np.ones(len(timeline))
-    if any(o.mask for o in ops):
-        for (loops, o), rows in zip(timeline.program.walk(), _rows_of(timeline)):
-            if o.mask and row_of(o).engines[0] != 'Tensor':
-                for p in pieces(o, loops, timeline.turn[rows], rows): share[p.rows] = p.share
-    place = timeline.instr.astype(np.int64) * len(LANES) + timeline.lane
-    return np.bincount(place, share, len(ops) * len(LANES)).reshape(len(ops), len(LANES))
+    count, place = len(timeline.program.instructions), timeline.instr.astype(np.int64) * len(LANES) + timeline.lane
+    return np.bincount(place, left(timeline), count * len(LANES)).reshape(count, len(LANES))
 
-def _places(program, o):
-    "Bytes that one repetition reads and writes, in the order of `PLACES`."
-    res = dict.fromkeys(PLACES, 0)
+# %% ../../nbs/1_nki/14a_traffic.ipynb #ccddc29d
+def _places(program, o, one):
+    "Bytes that one repetition reads and writes, in the order of `PLACES`; of `one` partition if asked, except for DMA."
+    res, one = dict.fromkeys(PLACES, 0), one and row_of(o).engines != ('DMA',)
     for side, word in ((o.ins, 'read'), (o.outs, 'written')):
         for a in side.values():
             t = program.tensors[a.tensor] if isinstance(a, Access) else None
-            if t and t.buffer != 'hbm': res[f'{t.buffer.upper()} {word}'] += math.prod(a.shape) * itemsize(t.dtype)
+            if t and t.buffer != 'hbm': res[f'{t.buffer.upper()} {word}'] += (a.free if one else math.prod(a.shape)) * itemsize(t.dtype)
     return list(res.values())
 
-def chip_bytes(timeline):
-    "A frame, one row a lane: bytes read and written in SBUF and PSUM, all partitions."
+def chip_bytes(timeline, one_partition=False):
+    "A frame, one row a lane: bytes read and written in SBUF and PSUM, all partitions; `one_partition`: of one for the engines, as the vendor's profiler counts."
     import pandas as pd
     program = assert_simulated(timeline, 'what an instruction reads').program
-    each = np.array([_places(program, o) for o in program.instructions], float).reshape(-1, len(PLACES))
+    each = np.array([_places(program, o, one_partition) for o in program.instructions], float).reshape(-1, len(PLACES))
     return pd.DataFrame((done(timeline).T @ each).round().astype(np.int64), index=LANES, columns=PLACES)
