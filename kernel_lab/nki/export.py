@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import UsageError
 from . import clock
 from .dtypes import itemsize
-from .efficiency import _tensor_flops, efficiency, tensor_peak
-from .explain import _merged
+from .efficiency import tensor_flops, efficiency, tensor_peak
+from .explain import merged
 from .instructions import row_of
 from .machine import ENGINES
 from .profile import active
@@ -77,8 +77,9 @@ def _slices(timeline):
                f'"args":{{"instruction":{text},"line":{line},"repetition":{turn},"waited for":{causes[why]}}}}}')
 
 def _arrows(timeline):
-    "Two flow events for each row that waited for another: in the other's last nanosecond, and where this one begins."
+    "Two flow events for each row that waited for another: in the other's last nanosecond, and where this one begins. Copies that only share bandwidth may begin before the other."
     rows = np.flatnonzero(timeline.after >= 0)
+    rows = rows[timeline.start_us[timeline.after[rows]] <= timeline.start_us[rows]]
     other = timeline.after[rows]
     ns = lambda x: np.rint(x * 1000).astype(np.int64)
     last = np.maximum(ns(timeline.end_us[other]) - 1, ns(timeline.start_us[other]))
@@ -131,7 +132,7 @@ def _adjusted(timeline):
     program, chip, res = timeline.program, timeline.chip, np.zeros(2)
     for o, n in zip(program.instructions, done(timeline)[:, 0]):
         first = o.ins.get('stationary', o.ins.get('data')) if n else None
-        if n: res += n * np.array(_tensor_flops(o)) * (chip.fp32_passes if program.tensors[first.tensor].dtype == 'float32' else 1)
+        if n: res += n * np.array(tensor_flops(o)) * (chip.fp32_passes if program.tensors[first.tensor].dtype == 'float32' else 1)
     return [round(x) for x in res.tolist()]
 
 def _flop_fields(timeline):
@@ -153,7 +154,7 @@ def _byte_fields(timeline):
 
 def summary(timeline):
     "A simulated timeline as the object that the vendor's profiler prints with --output-format summary-json; `is_simulation` is True."
-    start, end = _merged(timeline.start_us, timeline.end_us)
+    start, end = merged(timeline.start_us, timeline.end_us)
     busy, ran = float((end - start).sum()), float(end.max(initial=0) - start.min(initial=0 if not len(start) else np.inf))
     us = float(timeline.latency_us)
     return dict(is_simulation=True, total_time=us / 1e6, total_exec_time=ran / 1e6, total_active_time=busy / 1e6, total_active_time_percent=busy / us,

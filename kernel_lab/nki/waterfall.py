@@ -92,7 +92,7 @@ def _latency(program, chip):
 
 def what_if(program, chip=None, ask=None):
     """A frame: what_if, latency_us, speedup (over the chip as it is), why_not. The first row is the chip as it is; the others are `ask` (name → `Chip`), or `chips_if(chip)`.
-    The schedule is greedy: an easier machine can, rarely, give a slightly longer one."""
+    A speedup below 1 is possible: where a faster engine stores earlier, its stores compete with loads for the DMA engines."""
     import pandas as pd
     chip = get_chip(chip or program.chip)
     names, chips = zip(*{'nothing changed': chip, **(chips_if(chip) if ask is None else ask)}.items())
