@@ -12,7 +12,6 @@ import numpy as np
 from .machine import Figure
 from .profile import least_bytes, profile_of
 from .program import Access
-from .schedule import Timeline
 from .traffic import assert_simulated, done
 
 # %% ../../nbs/1_nki/14ba_efficiency.ipynb #c8d288a6

@@ -9,7 +9,7 @@ __all__ = ['IDLE', 'NAMES', 'idle', 'merged', 'together', 'multi_engine_rate', '
 import numpy as np
 from . import clock
 from .machine import ENGINES
-from .schedule import LANES, Timeline
+from .schedule import LANES
 from .traffic import assert_simulated
 
 # %% ../../nbs/1_nki/14b_explain.ipynb #3ee4d7df

@@ -17,7 +17,7 @@ from .instructions import row_of
 from .machine import ENGINES
 from .profile import active
 from .program import instruction_text
-from .schedule import LANES, Timeline
+from .schedule import LANES
 from .tape import dma_ns
 from .traffic import assert_simulated, chip_bytes, done, left
 

@@ -15,7 +15,7 @@ from .dtypes import itemsize
 from .instructions import row_of
 from .mask import box_of, guide
 from .program import Access
-from .schedule import LANES, Timeline, schedule
+from .schedule import LANES, schedule
 
 # %% ../../nbs/1_nki/14a_traffic.ipynb #3b26fc3b
 def assert_simulated(timeline, what):
@@ -85,9 +85,9 @@ def _far(program, o):
 def copies(timeline):
     "Every `Copies` of a timeline."
     program, res = assert_simulated(timeline, 'traffic').program, []
-    for k, ((loops, o), rows) in enumerate(zip(program.walk(), _rows_of(timeline))):
-        if not len(rows) or row_of(o).engines != ('DMA',): continue
-        for rows, box, share in pieces(o, loops, timeline.turn[rows], rows):
+    for k, ((loops, o), mine) in enumerate(zip(program.walk(), _rows_of(timeline))):
+        if not len(mine) or row_of(o).engines != ('DMA',): continue
+        for rows, box, share in pieces(o, loops, timeline.turn[mine], mine):
             env = variables(loops, timeline.turn[rows])
             for a, way in _far(program, o):
                 size = itemsize(program.tensors[a.tensor].dtype)

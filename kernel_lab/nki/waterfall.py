@@ -9,11 +9,10 @@ __all__ = ['LOSSES', 'QUESTIONS', 'waterfall', 'chips_if', 'what_if']
 import numpy as np
 from ..errors import KernelError
 from .efficiency import flops, tensor_peak
-from .explain import together
 from .instructions import row_of
 from .machine import CHIPS, ENGINES, get_chip
 from .profile import active
-from .schedule import LANES, Timeline, schedule
+from .schedule import schedule
 from .tape import dma_ns, work_ns
 from .traffic import assert_simulated, done, traffic
 
@@ -49,7 +48,7 @@ def _stages(timeline):
     own = [{'elementwise work': sum(w.get(e, 0) * n for w, n in zip(works, count[:, k])) / 1e3} for k, e in enumerate(ENGINES) if k]
     columns = [_dma_stages(timeline, count), _tensor_stages(timeline, count), *own]
     table = np.array([[c.get(loss, 0.0) for c in columns] for loss in LOSSES])
-    table[-1] = [busy[e] * timeline.latency_us for e in ('DMA', *ENGINES)]
+    table[-1] = [table[:, 0].max(), *(busy[e] * timeline.latency_us for e in ENGINES)]
     return np.minimum.accumulate(np.maximum.accumulate(table)[::-1])[::-1] if len(timeline) else table * 0
 
 # %% ../../nbs/1_nki/14bb_waterfall.ipynb #30031aa4
