@@ -117,13 +117,19 @@ def _boxes(some, bytes_):
     found = [(c.start // step // down * wide + c.start % step // along, ((wide, count(c) // down), (1, c.pattern[-1][1] // along))) for c in some]
     return found, bytes_ // (down * along), down * along
 
+def _grouped(pairs):
+    "key → its values, in order."
+    res = {}
+    for key, x in pairs: res.setdefault(key, []).append(x)
+    return res
+
 def touched(some, bytes_, at_once=1 << 22):
     "Bytes of a tensor of `bytes_` bytes that these `Copies` touch at least once; exact, but copies through an index count as all different."
     known, wild = [c for c in some if c.pattern], sum(len(c.start) * c.size for c in some if not c.pattern)
     found, cells, size = (_boxes(known, bytes_) or _cells(known, bytes_)) if known else ([], 0, 1)
     seen = np.zeros(cells, bool)
-    for pattern in {p for _, p in found}:
-        begin, inside = np.unique(np.concatenate([b for b, p in found if p == pattern])), np.zeros(1, np.int64)
+    for pattern, starts in _grouped((p, b) for b, p in found).items():
+        begin, inside = np.unique(np.concatenate(starts)), np.zeros(1, np.int64)
         for step, n in pattern: inside = (inside[:, None] + step * np.arange(n)).ravel()
         for part in np.array_split(begin, -(-len(begin) * len(inside) // at_once)):
             place = (part[:, None] + inside).ravel()
@@ -134,10 +140,9 @@ def touched(some, bytes_, at_once=1 << 22):
 def traffic(timeline):
     "A frame, one row for each HBM tensor and way: tensor, role, way, copies, bytes moved, unique bytes, again (moved more than once), times."
     import pandas as pd
-    program, found = timeline.program, copies(timeline)
-    rows = []
-    for k, way in dict.fromkeys((c.tensor, c.way) for c in found):
-        some, t = [c for c in found if (c.tensor, c.way) == (k, way)], program.tensors[k]
+    program, rows = timeline.program, []
+    for (k, way), some in _grouped(((c.tensor, c.way), c) for c in copies(timeline)).items():
+        t = program.tensors[k]
         moved, unique = round(sum(len(c.start) * c.size for c in some)), touched(some, t.size * itemsize(t.dtype))
         unique = min(unique, moved)
         rows.append((t.name, t.role, way, sum(len(c.start) for c in some), moved, unique, moved - unique, moved / max(unique, 1)))
@@ -147,11 +152,8 @@ def traffic(timeline):
 def regions(timeline, least=2):
     "A frame of the regions copied at least `least` times, the most bytes first: tensor, way, line, region (first byte and pattern), bytes, copies."
     import pandas as pd
-    groups = {}
-    for c in copies(timeline):
-        if c.pattern: groups.setdefault((c.tensor, c.way, c.pattern), []).append(c)
     rows = []
-    for (k, way, pattern), some in groups.items():
+    for (k, way, pattern), some in _grouped(((c.tensor, c.way, c.pattern), c) for c in copies(timeline) if c.pattern).items():
         begin, first, count = np.unique(np.concatenate([c.start for c in some]), return_index=True, return_counts=True)
         line = np.repeat([timeline.program.instructions[c.instr].line for c in some], [len(c.start) for c in some])[first]
         text, size, many = ' '.join(f'{s}x{n}' for s, n in pattern), math.prod(n for _, n in pattern), count >= least
