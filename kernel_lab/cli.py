@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['app', 'TaskName', 'KernelFile', 'Entry', 'Chip', 'WorkloadName', 'AsJson', 'Steps', 'Page', 'PACKAGES', 'ORDER',
            'exit_code', 'run', 'main', 'read_kernel', 'find_task', 'parse_shape', 'writing', 'task_lines', 'sources',
-           'tasks', 'why', 'evaluate_', 'timeline_for', 'profile_for', 'profile', 'write_timeline', 'agent_named',
-           'show_step', 'drive', 'conclude', 'open_store', 'find_run', 'new_loop', 'resumed_loop', 'write_best',
-           'given_kernel', 'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine',
-           'hear_canary', 'doctor', 'command_table']
+           'tasks', 'why', 'evaluate_', 'timeline_for', 'profile_for', 'profile', 'write_timeline', 'write_trace',
+           'agent_named', 'show_step', 'drive', 'conclude', 'open_store', 'find_run', 'new_loop', 'resumed_loop',
+           'write_best', 'given_kernel', 'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions',
+           'examine', 'hear_canary', 'doctor', 'command_table']
 
 # %% ../nbs/5_cli/01_cli.ipynb #40d4b118
 import json
@@ -25,7 +25,7 @@ from .errors import KernelError, LabError, UsageError, choose
 from .figures.theme import save_figure, speedup_text
 from .calibrating import calibrate
 from .terminal import (FAILED, GOOD, INTERRUPTED, NOT_CORRECT, USAGE, evaluation_lines, header, hot_lines, microseconds, profile_lines, progress_on,
-                                 reason_text, say, step_text)
+                                 reason_text, say, step_text, why_lines)
 
 # %% ../nbs/5_cli/01_cli.ipynb #5fc9a25f
 def exit_code(error):
@@ -175,7 +175,9 @@ def profile_for(kernel, task, workload, chip):
 def profile(what: Annotated[list[str], typer.Argument(metavar='[TASK] KERNEL.py', help='A task and a kernel, or a kernel with --shape.')],
             shape: Annotated[list[str] | None, typer.Option(metavar='SHAPE', help='Shape of an input, as 128x512:float32; repeat.')] = None,
             workload: WorkloadName = None, chip: Chip = 'trn1', entry: Entry = None, json_: AsJson = False,
-            timeline: Annotated[str | None, typer.Option(metavar='FILE.html', help='Also write the timeline as a page.')] = None):
+            explain: Annotated[bool, typer.Option('--why', help='Also say why it takes so long: losses, waits, the critical path by line.')] = False,
+            timeline: Annotated[str | None, typer.Option(metavar='FILE.html', help='Also write the timeline as a page.')] = None,
+            perfetto: Annotated[str | None, typer.Option(metavar='FILE.json', help='Also write a trace that ui.perfetto.dev opens (.json or .json.gz).')] = None):
     "Show what every engine does while a kernel runs: by task, or by the shapes of its inputs."
     from kernel_lab.nki.profile import profile_of
     if len(what) > 2 or (len(what) == 1) != bool(shape):
@@ -185,14 +187,22 @@ def profile(what: Annotated[list[str], typer.Argument(metavar='[TASK] KERNEL.py'
     else: p = profile_for(kernel, what[0], workload, chip)
     if json_: print(json.dumps(p.to_dict(), indent=2))
     else: say(*profile_lines(p), '', *hot_lines(p, kernel.source))
+    if explain and not json_: say('', *why_lines(p.timeline, kernel.source))
     if shape and not json_: say('', 'Not verified: no task says what the result should be.')
     if timeline: write_timeline(p, timeline)
+    if perfetto: write_trace(p, perfetto)
 
 def write_timeline(profile, path):
     "Save the timeline of a profile as html."
     from kernel_lab.figures.timeline import timeline_figure
     with writing(path): save_figure(timeline_figure(profile.timeline), path)
     say(f'timeline    {path}', err=True)
+
+def write_trace(profile, path):
+    "Save the timeline of a profile for Perfetto, with arrows from what each row waited for."
+    from kernel_lab.nki.export import perfetto
+    with writing(path): perfetto(profile.timeline, path, arrows=len(profile.timeline) <= 50_000)
+    say(f'trace       {path}', err=True)
 
 # %% ../nbs/5_cli/01_cli.ipynb #b0f4cf6c
 def agent_named(name):

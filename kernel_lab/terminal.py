@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NONE', 'COLUMNS', 'RIGHT', 'GOOD', 'NOT_CORRECT', 'USAGE', 'FAILED', 'INTERRUPTED', 'microseconds', 'line', 'header',
-           'step_cells', 'step_text', 'reason_text', 'profile_lines', 'hot_lines', 'evaluation_lines', 'say',
-           'progress_on']
+           'step_cells', 'step_text', 'reason_text', 'profile_lines', 'hot_lines', 'waterfall_lines', 'idle_lines',
+           'critical_text', 'why_lines', 'evaluation_lines', 'say', 'progress_on']
 
 # %% ../nbs/5_cli/00_terminal.ipynb #ed1e221c
 from rich.padding import Padding
@@ -72,6 +72,34 @@ def hot_lines(profile, source, count=5):
         engine = max(engines, key=engines.get)
         code = lines[number - 1].strip() if 0 < number <= len(lines) else ''
         yield f'line {number:>4}  {microseconds(sum(engines.values())):>8} µs  {engine:<7} {code}'
+
+# %% ../nbs/5_cli/00_terminal.ipynb #967921fd
+def waterfall_lines(timeline):
+    "The bars of *why not peak*, those that are not 0, as lines of text."
+    from kernel_lab.nki.waterfall import waterfall
+    yield f'why not peak: {microseconds(timeline.latency_us)} µs {timeline.kind}, as a sum'
+    for r in waterfall(timeline).itertuples():
+        if r.us > 0: yield f'  {r.bar:<24} {microseconds(r.us):>8} µs {100 * r.share:5.1f} %  {"█" * round(30 * r.share)}'
+
+def idle_lines(timeline):
+    "What each lane did with its time, in percent of the latency, as lines of text."
+    from kernel_lab.nki.explain import idle
+    table = 100 * idle(timeline) / timeline.latency_us
+    yield 'active, and waiting for (% of the latency)'
+    yield f'  {"":<8}' + ''.join(f'{name:>{len(name) + 2}}' for name in table.columns)
+    for lane, row in table.iterrows(): yield f'  {lane:<8}' + ''.join(f'{x + 0:>{len(name) + 2}.1f}' for name, x in row.items())
+
+def critical_text(timeline, source, count=8):
+    "The `count` lines of `source` on the critical path that cost most, as lines of text."
+    from kernel_lab.nki.explain import critical_lines
+    code, at = source.splitlines(), lambda n: 'fixed start and end' if n == 0 else code[n - 1].strip() if n <= len(code) else ''
+    yield 'critical path by line (own time + waiting before it)'
+    for r in critical_lines(timeline).head(count).itertuples():
+        yield f'  line {r.line:>4}  {microseconds(r.dur_us):>8} + {microseconds(r.wait_us):>6} µs {100 * r.share:5.1f} %  {at(r.line)}'
+
+def why_lines(timeline, source):
+    "A simulated `Timeline` explained as lines of text; `source`: the kernel's."
+    for k, part in enumerate((waterfall_lines(timeline), idle_lines(timeline), critical_text(timeline, source))): yield from ([''] if k else []) + list(part)
 
 # %% ../nbs/5_cli/00_terminal.ipynb #e989d3c6
 def evaluation_lines(evaluation, why=None):

@@ -7,7 +7,7 @@ __all__ = ['IDLE', 'NAMES', 'idle', 'merged', 'together', 'multi_engine_rate', '
 
 # %% ../../nbs/1_nki/14b_explain.ipynb #133ccd7f
 import numpy as np
-from . import clock
+from .tape import CAUSES
 from .machine import ENGINES
 from .schedule import LANES
 from .traffic import assert_simulated
@@ -28,7 +28,7 @@ def _gaps(timeline, lane, begin):
     rows = mine[np.argsort(timeline.start_us[mine], kind='stable')]
     ends = np.concatenate([[begin], np.maximum.accumulate(timeline.end_us[rows])])
     gap = np.maximum(timeline.start_us[rows] - ends[:-1], 0)
-    return np.bincount(timeline.cause[rows], gap, len(clock.CAUSES)), float(ends[-1])
+    return np.bincount(timeline.cause[rows], gap, len(CAUSES)), float(ends[-1])
 
 def idle(timeline):
     "A frame in µs, one row a lane: active, what it waited for when idle, nothing left to do, fixed start and end. Each row adds up to the latency."
@@ -37,7 +37,7 @@ def idle(timeline):
     (begin, finish), rows = _ends(timeline), []
     for lane in range(len(LANES)):
         gaps, last = _gaps(timeline, lane, begin)
-        waits = [sum(gaps[clock.CAUSES.index(c)] for c in some) for some in IDLE.values()]
+        waits = [sum(gaps[CAUSES.index(c)] for c in some) for some in IDLE.values()]
         rest = [*waits, finish - last, timeline.latency_us - (finish - begin)]
         rows.append([timeline.latency_us - sum(rest), *rest])
     return pd.DataFrame(rows, index=list(LANES), columns=NAMES)
@@ -89,7 +89,7 @@ def critical_path(timeline):
     start, dur, wait = _segments(timeline, rows) if len(rows) else (np.zeros(0),) * 3
     ops, instr = timeline.program.instructions, timeline.instr[rows]
     names, lines = np.array([o.op for o in ops] or [''], object), np.array([o.line for o in ops] or [0])
-    cause = np.array(clock.CAUSES, object)[timeline.cause[rows]]
+    cause = np.array(CAUSES, object)[timeline.cause[rows]]
     around = lambda x, first, last: np.concatenate([[first], x, [last]])
     return pd.DataFrame(dict(row=around(rows, -1, -1), line=around(lines[instr], 0, 0), op=np.array(['start', *names[instr], 'end'], object),
                              lane=np.array(['', *np.array(LANES, object)[timeline.lane[rows]], ''], object), start_us=around(start, 0.0, finish),

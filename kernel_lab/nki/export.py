@@ -9,7 +9,6 @@ __all__ = ['POOLS', 'held', 'dma_rate', 'perfetto', 'summary', 'instruction_tabl
 import gzip, json
 import numpy as np
 from ..errors import UsageError
-from . import clock
 from .dtypes import itemsize
 from .efficiency import tensor_flops, efficiency, tensor_peak
 from .explain import merged
@@ -18,7 +17,7 @@ from .machine import ENGINES
 from .profile import active
 from .program import instruction_text
 from .schedule import LANES
-from .tape import dma_ns
+from .tape import CAUSES, dma_ns
 from .traffic import assert_simulated, chip_bytes, done, left
 
 # %% ../../nbs/1_nki/14c_export.ipynb #f253001b
@@ -26,9 +25,10 @@ POOLS = {'SBUF': 1, 'PSUM': 2}      # in bytes a partition, in banks
 
 def _lives(timeline):
     "The scheduler's values, with the rows that begin and use them."
+    from kernel_lab.nki import clock            # numba; only who asks waits for it
     for reuse in (True, False)[timeline.program.dialect == 'nki':]:
-        _, instr, _, _, _, lives, _, _ = clock.wired(timeline.program, timeline.chip, reuse)
-        if len(instr) == len(timeline): return lives
+        found = clock.wired(timeline.program, timeline.chip, reuse)
+        if len(found.instr) == len(timeline): return found.lives
     raise UsageError('The times of this timeline belong to another program.', hint='Schedule the program again.')
 
 def held(timeline, pool='SBUF'):
@@ -67,7 +67,7 @@ def _head(timeline):
 
 def _slices(timeline):
     "A complete event (ph X) for each row."
-    program, causes = timeline.program, [json.dumps(c) for c in clock.CAUSES]
+    program, causes = timeline.program, [json.dumps(c) for c in CAUSES]
     ops = [(json.dumps(o.op), json.dumps(instruction_text(program, o)), o.line) for o in program.instructions]
     start, end = (np.rint(x * 1000).astype(np.int64).tolist() for x in (timeline.start_us, timeline.end_us))
     waits = timeline.cause if timeline.cause is not None else np.zeros(len(timeline), int)
