@@ -1088,6 +1088,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'kernel_lab.nki.clock._on_engine': ('1_nki/clock.html#_on_engine', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock._on_queue': ('1_nki/clock.html#_on_queue', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock._overlaps': ('1_nki/clock.html#_overlaps', 'kernel_lab/nki/clock.py'),
+                                      'kernel_lab.nki.clock._peak': ('1_nki/clock.html#_peak', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock._pick': ('1_nki/clock.html#_pick', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock._port': ('1_nki/clock.html#_port', 'kernel_lab/nki/clock.py'),
                                       'kernel_lab.nki.clock._release': ('1_nki/clock.html#_release', 'kernel_lab/nki/clock.py'),

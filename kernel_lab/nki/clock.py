@@ -332,12 +332,17 @@ def _alive(tensor, first, last, tensors):
     np.maximum.at(most, which[order], level)
     return most
 
+def _peak(size, first, last):
+    "The most units that values of these sizes take at once in program order."
+    when, what = np.concatenate([first, last + 0.5]), np.concatenate([size, -size])
+    return np.cumsum(what[np.argsort(when, kind='stable')]).max(initial=0.0)
+
 def _rotation(t, tensor, first, last, units, copies):
     "For each tensor, how many values it has places for: `copies` sets of those alive at once, fewer where memory is short, 0 where even one does not fit."
     most = _alive(tensor, first, last, len(t.pool))
     for pool in (1, 2):
         mine = t.pool == pool
-        need = (most * t.size)[mine].sum()
+        need = _peak(t.size[tensor] * mine[tensor], first, last)
         most[mine] *= min(copies, int(units[pool - 1] // need)) if need else 0
     most[t.pool == 0] = 0
     return most
