@@ -44,9 +44,12 @@ def calibrate(rows: Annotated[str, typer.Option(metavar='FILE.csv', help='Publis
               checkouts: Annotated[list[str], typer.Option(metavar='DIR', help='A folder of checkouts, as owner/name or owner+name; may be given several times. Their code is run.')],
               cache: Annotated[str | None, typer.Option(metavar='DIR', help='Keep programs and predictions here; a run cut short goes on from it.')] = None,
               out: Annotated[str | None, typer.Option(metavar='FILE.csv', help='Write every row with its prediction here.')] = None,
+              figure: Annotated[str | None, typer.Option(metavar='FILE', help='Draw simulated against measured here (html, png, svg).')] = None,
               select: Annotated[str, typer.Option(metavar='GLOB', help='Only rows whose id or group matches.')] = '*',
               jobs: Annotated[int, typer.Option(metavar='N', min=1, max=64, help='Processes at once.')] = 1):
     "Hold simulated latencies against published ones; the kernels come from your own checkouts, and their code is run."
+    from kernel_lab.figures.residuals import residual_figure
+    from kernel_lab.figures.theme import save_figure
     from kernel_lab.nki.calibration import frame_of, score, score_lines, selected
     from kernel_lab.nki.published import read_rows
     chosen = selected(read_rows(rows), select)
@@ -54,6 +57,7 @@ def calibrate(rows: Annotated[str, typer.Option(metavar='FILE.csv', help='Publis
     if lines:
         frame = frame_of(chosen, lines)
         if out: save_frame(frame, out)
+        if figure: save_figure(residual_figure(frame), figure)
         say('', *score_lines(score(frame)))
     if cut: say(f'Interrupted after {len(lines)} of {len(chosen)} rows.' + (' The same command goes on from the cache.' if cache else ' With --cache DIR it could go on.'), err=True)
     raise typer.Exit(INTERRUPTED if cut else GOOD)

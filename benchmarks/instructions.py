@@ -1,0 +1,74 @@
+"""Predicted against published durations of trn2 instructions: `python benchmarks/instructions.py trn2_instr_durations.csv`.
+
+The file lists durations by engine, opcode, operand shape and clock state of the Tensor engine, from published traces. A duration is the
+instruction's work and the latency of its engine's pipeline. Rows without a cost in the instruction table (control flow, semaphores, weight loads) are listed as such.
+"""
+import re, sys
+import numpy as np
+import pandas as pd
+from kernel_lab.nki.affine import Affine
+from kernel_lab.nki.machine import CHIPS
+from kernel_lab.nki.program import Access, Instruction, Program, Tensor
+from kernel_lab.nki.tape import work_ns
+
+DTYPES = {"fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
+OPERAND = re.compile(r"(src|dst)=(?:(\w+)@)?(\w*)\[[^\]]*\]\[([\d,]+)\]")
+
+
+def operands(signature):
+    "{src: (dtype, buffer, shape), dst: …} of a trace's text."
+    found = {}
+    for side, dtype, place, counts in OPERAND.findall(signature):
+        shape = [int(n) for n in counts.split(",")]
+        while len(shape) > 1 and shape[-1] == 1: shape.pop()
+        found[side] = (DTYPES.get(dtype, "float32"), "psum" if place == "PSUM" else "sbuf", shape)
+    return found
+
+
+def instruction(opcode, signature):
+    "(program, instruction) with the operands of a trace's row, or None where the table has no such thing."
+    at = operands(signature)
+    if "src" not in at: return None
+    (dtype, buffer, shape), (dtype2, buffer2, shape2) = at["src"], at.get("dst", at["src"])
+    n, m = int(np.prod(shape)), int(np.prod(shape2))
+    names = {"COPY": ("tensor_copy", "src"), "CAST": ("tensor_copy", "src"), "TENSOR_REDUCE": ("tensor_reduce", "data"), "TENSOR_SCALAR": ("tensor_scalar", "data"),
+             "RECIPROCAL": ("reciprocal", "data"), "ACTIVATE": ("activation", "data"), "MATMUL": ("nc_matmul", "moving")}
+    if opcode not in names: return None
+    op, key = names[opcode]
+    tensors = [Tensor("a", (128, n), dtype, buffer), Tensor("b", (128, m), dtype2, buffer2), Tensor("w", (128, 128), dtype, "sbuf")]
+    access = lambda k, c: Access(k, Affine(), ((c, 128), (1, c)))
+    ins = {key: access(0, n)} | ({"stationary": access(2, 128)} if op == "nc_matmul" else {}) | ({"operand0": 2.0} if op == "tensor_scalar" else {})
+    attrs = {"func": "exp"} if op == "activation" else {"op": "add", "axis": [1]} if op == "tensor_reduce" else {"op0": "multiply"} if op == "tensor_scalar" else {}
+    o = Instruction(op, {"dst": access(1, m)}, ins, attrs)
+    return Program("row", tuple(tensors), (o,), (), chip="trn2"), o
+
+
+def predicted(row, chip):
+    "ns of one row, or nan."
+    found = instruction(row.opcode, row.signature)
+    if found is None: return np.nan
+    program, o = found
+    engine = {"TensorMatrix": "Tensor"}.get(row.engine, row.engine)
+    works = work_ns(program, o, chip, free=True)
+    if engine not in works: return np.nan
+    work = works[engine]
+    if engine == "Tensor":          # the trace has one row for each pass of an fp32 product
+        work = work / 2 if "fp32_mode" in row.signature else work
+        work *= 1 if row.pe_clock_state == "8/8" else chip.pe_cold
+    return work + getattr(chip, f"{engine.lower()}_latency_ns")
+
+
+def main(path):
+    rows = pd.read_csv(path).fillna({"signature": "", "pe_clock_state": ""})
+    rows["predicted"] = [predicted(r, CHIPS["trn2"]) for r in rows.itertuples()]
+    known = rows.dropna(subset=["predicted"])
+    key = ["engine", "opcode", "signature", "pe_clock_state"]
+    by = known.groupby(key).agg(measured=("dur_ns_median", "median"), predicted=("predicted", "first"), n=("count", "sum")).reset_index()
+    by["error"] = by.predicted / by.measured - 1
+    print(f"{len(by)} kinds of instruction, {len(rows) - len(known)} rows of the file without a cost in the table ({', '.join(sorted(set(rows.opcode) - set(known.opcode)))})")
+    for (engine, opcode), g in by.groupby(["engine", "opcode"]):
+        print(f"{engine:14}{opcode:16}{len(g):4} kinds   median |error| {100 * g.error.abs().median():5.1f} %   median error {100 * g.error.median():+6.1f} %")
+    print(f"all: median |error| {100 * by.error.abs().median():.1f} %")
+
+
+if __name__ == "__main__": main(sys.argv[1])
