@@ -20,7 +20,9 @@ def _words(known, missing):
     tail = f' · {missing} rows without a prediction' if missing else ''
     return f'{percent_text((off < np.log(1.25)).mean())} of {len(known)} kernels within 25 %', f'half of them within {percent_text(np.expm1(off.median()))} · simulated against published{tail}'
 
-def _point(r): return f'<b>{plain(r.id, 60)}</b><br>{time_text(r.measured_us)} measured, {time_text(r.predicted_us)} simulated (×{r.predicted_us / r.measured_us:.2f})<br>{plain(r.group, 40)} on {r.chip}'
+def _point(r):
+    times = f'{time_text(r.measured_us)} measured, {time_text(r.predicted_us)} simulated (×{r.predicted_us / r.measured_us:.2f})'
+    return f'<b>{plain(r.id, 60)}</b><br>{times}<br>{plain(r.group, 40)} on {r.chip}'
 
 def residual_figure(frame, theme='auto'):
     "Simulated against measured latency of published kernels, log-log, coloured by bound, with a band of 25 %."

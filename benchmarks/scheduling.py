@@ -1,0 +1,58 @@
+"""Instructions scheduled a second, from a thousand to ten million: `python benchmarks/scheduling.py [--ten-million]`.
+
+A tiled matrix product of growing size, in program order (as the current dialect's) and looking ahead (as the earlier dialect's compiler does). The first call compiles
+and is not counted. With NKIBENCH=checkout/of/NKIBench, also the time from source to profile of each of its kernels.
+"""
+import gc, os, sys, time
+from kernel_lab.nki import ArraySpec, isa as nisa, language as nl, profile_of, schedule, trace
+from kernel_lab.nki import clock
+from kernel_lab.nki.machine import CHIPS
+
+
+def product(a, b):
+    out = nl.ndarray((a.shape[1], b.shape[1]), nl.float32, buffer=nl.shared_hbm)
+    for m in nl.affine_range(a.shape[1] // 128):
+        for n in nl.affine_range(b.shape[1] // 512):
+            acc = nl.ndarray((128, 512), nl.float32, buffer=nl.psum)
+            for k in nl.affine_range(a.shape[0] // 128):
+                nisa.nc_matmul(acc, nl.load(a[nl.ds(k * 128, 128), nl.ds(m * 128, 128)]), nl.load(b[nl.ds(k * 128, 128), nl.ds(n * 512, 512)]))
+            nl.store(out[nl.ds(m * 128, 128), nl.ds(n * 512, 512)], nl.copy(acc))
+    return out
+
+
+def timed(f):
+    gc.collect()
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
+def sizes(most):
+    "A table: instructions, seconds and instructions a second for each way."
+    chip = CHIPS["trn2"]
+    clock.warm()
+    print(f"{'instructions':>14}{'in order':>12}{'M/s':>8}{'looking ahead':>16}{'M/s':>8}")
+    for m, n, k in ((512, 2048, 2048), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 12800), (16384, 16384, 32768)):
+        program = trace(product, ArraySpec((k, m)), ArraySpec((k, n)))
+        if program.count > most: break
+        plain, ahead = (timed(lambda: clock.run(program, chip, w)) for w in (0, int(chip.compiler_window)))
+        print(f"{program.count:14,}{plain:11.2f}s{program.count / plain / 1e6:8.2f}{ahead:15.2f}s{program.count / ahead / 1e6:8.2f}", flush=True)
+
+
+def nkibench():
+    "Seconds from the text of each kernel to its profile, tracing, passes and schedule included."
+    from execution import ROOT, load
+    from kernel_lab.nki import installed
+    import numpy as np
+    for path in sorted((ROOT / "kernels").glob("*.py")):
+        with installed(): kernel = load(path).kernel
+        reference = load(next((ROOT / "reference").glob(f"{path.stem[:-2]}_numpy*.py")))
+        arrays = [ArraySpec(x.shape, x.dtype.name) if isinstance(x, np.ndarray) else x for x in reference.transform_to_nki_inputs(reference.get_inputs())]
+        profile = []
+        seconds = timed(lambda: profile.append(profile_of(schedule(trace(kernel, *arrays)))))
+        print(f"{path.stem[:-2]:44}{profile[0].instructions:12,} instructions{seconds:8.2f} s from source to profile, {profile[0].latency_us:10,.0f} µs simulated", flush=True)
+
+
+if __name__ == "__main__":
+    sizes(2e7 if "--ten-million" in sys.argv else 3e6)
+    if "NKIBENCH" in os.environ: nkibench()
