@@ -2504,6 +2504,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'kernel_lab.nki.trace._returned': ('1_nki/trace.html#_returned', 'kernel_lab/nki/trace.py'),
                                       'kernel_lab.nki.trace._shared_tensor': ('1_nki/trace.html#_shared_tensor', 'kernel_lab/nki/trace.py'),
                                       'kernel_lab.nki.trace._to_hbm': ('1_nki/trace.html#_to_hbm', 'kernel_lab/nki/trace.py'),
+                                      'kernel_lab.nki.trace._untouched': ('1_nki/trace.html#_untouched', 'kernel_lab/nki/trace.py'),
                                       'kernel_lab.nki.trace._whole': ('1_nki/trace.html#_whole', 'kernel_lab/nki/trace.py'),
                                       'kernel_lab.nki.trace._written_inputs': ( '1_nki/trace.html#_written_inputs',
                                                                                 'kernel_lab/nki/trace.py'),

@@ -559,12 +559,12 @@ def place_ahead(t, instr, share, w, r, s, out, window):
 # %% ../../nbs/1_nki/13b_clock.ipynb #44c39dd7
 Run = namedtuple('Run', 'tape instr turn share rows wires lives spilled missing')
 
-def run(program, chip, ahead=0, reuse=False, free=False):
-    "A `Run` of a program on a chip: in program order, or `ahead` rows out of it; with `reuse`, loads of what is still there cost nothing; `free` to choose engines."
+def run(program, chip, ahead=0, reuse=False, free=False, queues=1):
+    "A `Run` of a program on a chip: in program order, or `ahead` rows out of it; with `reuse`, loads of what is still there cost nothing; `free` to choose engines; copies spread over `queues`."
     x = wired(program, chip, reuse, free, copies=int(chip.compiler_buffers) if ahead else 0)
     n = len(x.instr)
     out = Rows(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int8), np.empty(n, np.int32), np.empty(n, np.int8))
-    if ahead: place_ahead(x.tape, x.instr, x.share, x.wires, rates(chip, chip.compiler_queues), state(), out, int(ahead))
+    if ahead: place_ahead(x.tape, x.instr, x.share, x.wires, rates(chip, queues), state(), out, int(ahead))
     else: place_in_order(x.tape, x.instr, x.share, x.wires, rates(chip), state(), out)
     return Run(x.tape, x.instr, x.turn, x.share, out, x.wires, x.lives, x.spilled, x.missing)
 

@@ -143,9 +143,9 @@ def fold(program):
 PASSES = {'fold': fold, 'read_psum': read_psum, 'hoist': hoist, 'balance': None, 'reuse': None, 'reorder': None}
 
 def compiled_program(program, without=()):
-    "The program as the earlier compiler leaves it, without some passes; a program of the current dialect is returned as it is."
+    "The program as the earlier compiler leaves it, without some passes; one of the current dialect, or one with skip_middle_end_transformations, is returned as it is."
     for name in without: choose(PASSES, name, 'pass')
-    if program.dialect != 'neuronxcc.nki': return program
+    if program.dialect != 'neuronxcc.nki' or program.untouched: return program
     for name, f in PASSES.items():
         if f and name not in without: program = f(program)
     return program

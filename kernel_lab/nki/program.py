@@ -123,6 +123,7 @@ class Program:
     chip: str = 'trn1'
     source: str = ''
     constants: dict = field(default_factory=dict)    # tensor number -> array
+    untouched: bool = False     # the earlier dialect's compiler is told to leave it alone
 
     @property
     def input_ids(self): return [k for k, t in enumerate(self.tensors) if t.role == 'input']
@@ -236,7 +237,7 @@ def _to_json(self):
     "The program as JSON text; the same program always gives the same text."
     d = {'format': 1, 'name': self.name, 'dialect': self.dialect, 'chip': self.chip, 'source': self.source, 'outputs': self.output_ids,
          'tensors': [[t.name, t.shape, t.dtype, t.buffer, t.role, t.par, t.zero, t.scope, t.line, t.alias, t.places] for t in self.tensors],
-         'body': [*map(_node, self.body)], 'constants': {str(k): _pack(v) for k, v in self.constants.items()}}
+         'body': [*map(_node, self.body)], 'constants': {str(k): _pack(v) for k, v in self.constants.items()}} | ({'untouched': True} if self.untouched else {})
     return json.dumps(d, separators=(',', ':'))
 Program.to_json = _to_json
 
@@ -349,7 +350,8 @@ def _from_json(text):
         outputs = tuple(_int(k, 0, len(tensors) - 1) for k in _list(d.get('outputs'), 256))
         for loops, o in Program('', tensors, body, ()).walk(): _check_scopes(tensors, o, {l.name for l in loops})
         constants = {int(k): _read_constant(v, tensors[int(k)]) for k, v in _dict(d.get('constants')).items()}
-        return Program(_str(d.get('name')), tensors, body, outputs, _of(d.get('dialect'), DIALECTS), _of(d.get('chip'), CHIPS), _str(d.get('source'), 2**20), constants)
+        names = _str(d.get('name')), _of(d.get('dialect'), DIALECTS), _of(d.get('chip'), CHIPS), _str(d.get('source'), 2**20)
+        return Program(names[0], tensors, body, outputs, *names[1:], constants, d.get('untouched') is True)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, zlib.error) as e:
         raise KernelError(f'the traced program is not valid: {type(e).__name__}', kind='invalid') from e
 Program.from_json = staticmethod(_from_json)

@@ -129,6 +129,12 @@ def benchmark(kernel=None, **kw):
     made = jit(kernel, dialect='neuronxcc.nki')
     return MeasuredKernel(made.func, made.dialect, made.grid, made.chip, made.mode)
 
+def _untouched(kernel):
+    "neuronxcc.nki.compiler.skip_middle_end_transformations: the kernel, whose time is that of its own instructions."
+    made = jit(kernel, dialect='neuronxcc.nki')
+    made.func.__dict__['untouched'] = True
+    return made
+
 def _public(m):
     "The names of a module of the lab."
     return {k: v for k, v in vars(m).items() if not k.startswith('_')}
@@ -166,7 +172,8 @@ def _modules():
     typing = _module('neuronxcc.nki.typing', tensor=Annotation(), mutable_tensor=Annotation())
     constants = _module('neuronxcc.nki.language.constants', sizeinbytes=itemsize_of)
     compiler = _module('neuronxcc.nki.compiler', sbuf=places.sbuf, psum=places.psum, multi_buffer=lambda factor=2: None, no_reorder=nullcontext,
-                       allocation_scope=nullcontext, **{n: old for n in ('skip_middle_end_transformations', 'enable_stack_allocator')}, force_auto_alloc=places.force_auto_alloc)
+                       allocation_scope=nullcontext, enable_stack_allocator=old, skip_middle_end_transformations=_untouched,
+                       force_auto_alloc=places.force_auto_alloc)
     legacy_language.constants = constants
     legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=benchmark, profile=benchmark, simulate_kernel=simulate_kernel,
                      isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler, tensor=Tile, FrameworkKernel=object)
@@ -278,7 +285,7 @@ def trace(kernel, *inputs, chip='trn1', grid=None, **kwargs):
     unroll = set()
     for _ in range(1000):
         with installed(): program, more = _once(kernel, inputs, kwargs, chip, tuple(grid), unroll)
-        if program: return program
+        if program: return replace(program, untouched=True) if getattr(getattr(kernel, 'func', kernel), 'untouched', False) else program
         if not set(more) - unroll: raise SimulatorError('tracing asks to unroll a loop that is unrolled already')
         unroll |= set(more)
     raise SimulatorError('tracing did not settle')
