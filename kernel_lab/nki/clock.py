@@ -65,7 +65,8 @@ def _name(t, i, env, live, slots, names, count):
     "Fill `slots` and `names` for the operands of instruction `i`; return the number of values so far."
     a, b = t.site_of[i], t.site_of[i + 1]
     for j in range(a, b):
-        slot = t.slot_of[t.sites[j, 0]] + _offset(t.sites[j, 2], t.sites[j, 3], t.sites[j, 4], t.terms, env) // t.sites[j, 5]
+        offset, tile = _offset(t.sites[j, 2], t.sites[j, 3], t.sites[j, 4], t.terms, env), t.sites[j, 5]
+        slot = t.slot_of[t.sites[j, 0]] + (offset // tile if offset >= tile else 0)      # a division takes longer than the rest of this
         slots[j - a] = slot
         renew = t.sites[j, 1] and t.sites[j, 10] and t.sites[j, 11]
         if renew:
@@ -169,8 +170,10 @@ TENSOR, VECTOR, SCALAR, GPSIMD = range(4)
 @inlined
 def _box(t, j, env, boxes, k):
     "Fill region `k` with where site `j` lies in its tile."
-    inside, row, size = _offset(t.sites[j, 2], t.sites[j, 3], t.sites[j, 4], t.terms, env) % t.sites[j, 5], t.sites[j, 6], t.sites[j, 9]
-    p, f = inside // row, inside % row
+    inside, row, size, p = _offset(t.sites[j, 2], t.sites[j, 3], t.sites[j, 4], t.terms, env), t.sites[j, 6], t.sites[j, 9], 0
+    if inside >= t.sites[j, 5]: inside %= t.sites[j, 5]
+    if inside >= row: p = inside // row
+    f = inside - p * row
     boxes[k, 0], boxes[k, 1], boxes[k, 2], boxes[k, 3] = p, p + t.sites[j, 7], f * size, (f + t.sites[j, 8] + 1) * size - 1
 
 @inlined
@@ -355,7 +358,7 @@ def wired(program, chip, reuse=False, free=False, copies=0):
     n, units = len(last), np.array([chip.sbuf_bytes - chip.sbuf_reserved, chip.psum_banks], float)
     none = lambda: np.full(n, -1, np.int64)
     lives = Lives(np.zeros(n), np.zeros(n, np.int8), none(), last.copy(), np.full((n, len(LANES)), -1, np.int32), none(), np.zeros(n, np.int32), none(), none())
-    keep = _rotation(t, tensor, begin, last, units, copies)
+    keep = _rotation(t, tensor, begin, last, units, copies) if copies else np.zeros(len(t.pool), np.int64)
     rows, to, kinds, spilled, missing = wire(t, loops, units, _notes(int(t.slot_of[-1]), uses), lives, instr, turn, share, first, reuse, keep)
     return Wired(t, instr[:rows], turn[:rows], share[:rows], Wires(first[:rows + 1], to, kinds), lives, float(spilled), int(missing))
 
