@@ -1559,6 +1559,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                             'kernel_lab/nki/instructions.py'),
                                              'kernel_lab.nki.instructions.affine_values': ( '1_nki/instructions.html#affine_values',
                                                                                             'kernel_lab/nki/instructions.py'),
+                                             'kernel_lab.nki.instructions.always_cold': ( '1_nki/instructions.html#always_cold',
+                                                                                          'kernel_lab/nki/instructions.py'),
                                              'kernel_lab.nki.instructions.dma_compute': ( '1_nki/instructions.html#dma_compute',
                                                                                           'kernel_lab/nki/instructions.py'),
                                              'kernel_lab.nki.instructions.in_domain': ( '1_nki/instructions.html#in_domain',

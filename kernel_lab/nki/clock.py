@@ -387,7 +387,7 @@ def _serve(gaps, kept, count, start, work, past):
     return (start if first < 0 else first), end, m
 
 # %% ../../nbs/1_nki/13b_clock.ipynb #fcbe7568
-Rates = namedtuple('Rates', 'start late wait exclusive table_ns issue_ns begin_ns heat_ns warm cool cold few')
+Rates = namedtuple('Rates', 'start late wait exclusive table_ns issue_ns begin_ns heat_ns warm cool cold')
 State = namedtuple('State', 'free by ports port_by table heat gaps kept counts issued queued')
 Rows = namedtuple('Rows', 'start end seen lane after cause')
 BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)
@@ -398,7 +398,7 @@ def rates(chip, queues=1):
     late = [getattr(chip, f'{e.lower()}_latency_ns') for e in ENGINES]
     wait = [chip.semaphore_ns] * len(ENGINES) + [chip.dma_done_ns] * 2
     return Rates(np.array(start), np.array(late, float), np.array(wait, float), int(chip.ports_exclusive), float(chip.table_load_ns), float(chip.dma_issue_ns) / queues,
-                 float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold), float(chip.pe_few_rows))
+                 float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold))
 
 def state():
     "The `State` before the first instruction."
@@ -429,9 +429,8 @@ def _on_engine(t, i, c, share, ready, after, cause, r, s):
     if s.free[e] >= start: start, after, cause = s.free[e], s.by[e], BUSY
     if port >= 0 and s.ports[port] > start: start, after, cause = s.ports[port], s.port_by[port], PORT
     work = t.work[i, c] * (share if e != TENSOR else 1.0)
-    if e == TENSOR and t.rows[i] < r.few: work *= r.cold
     if e == SCALAR and t.table[i] > 1 and t.table[i] != s.table[0]: start = max(start, s.free[e] + r.table_ns)
-    if e == TENSOR and t.rows[i] >= r.few and r.cold > 1 and not _is_warm(start, r, s): work *= r.cold
+    if e == TENSOR and t.rows[i] > 0 and r.cold > 1 and not _is_warm(start, r, s): work *= r.cold
     return start, start + work + r.start[e], start + work + max(r.late[e], r.start[e]), after, cause
 
 @inlined

@@ -6,7 +6,7 @@
 __all__ = ['ALU', 'REDUCE', 'BITWISE', 'ASSOCIATIVE', 'ACT', 'DOMAINS', 'TABLE_SETS', 'ROWS', 'LEFT_OUT', 'in_domain',
            'table_set', 'tensor_scalar', 'scalar_tensor_tensor', 'tensor_reduce', 'activation', 'activate2',
            'dma_compute', 'rand2', 'row_reduction', 'affine_values', 'affine_select', 'tensor_tensor_scan',
-           'accumulate', 'select', 'Work', 'Row', 'row_of', 'reference_table']
+           'accumulate', 'select', 'Work', 'always_cold', 'Row', 'row_of', 'reference_table']
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #6da6573f
 from dataclasses import dataclass
@@ -212,9 +212,13 @@ def _pool(w): return w.chip.pool_start + w.n
 # %% ../../nbs/1_nki/04_instructions.ipynb #7cdc3158
 def _is_fp32(w): return any(t.dtype == 'float32' for k, t in w.tensors.items() if k != 'dst')
 
+def always_cold(w):
+    "Does it run at the array's slow clock whatever came before? fp32 products of few rows (broadcasts by a row of ones) do."
+    return _is_fp32(w) and w.tiles['stationary'].partitions < w.chip.pe_few_rows * w.chip.partitions
+
 def _matmul(w):
     "One cycle a row of the moving tile; four where the operands are fp32."
-    return max(w.chip.moving_min, w.tiles['moving'].free) * (w.chip.fp32_passes if _is_fp32(w) else 1)
+    return max(w.chip.moving_min, w.tiles['moving'].free) * (w.chip.fp32_passes if _is_fp32(w) else 1) * (w.chip.pe_cold if always_cold(w) else 1)
 
 def _transpose(w):
     "On Tensor a matmul with the identity, on Vector one element a cycle."

@@ -145,7 +145,7 @@ def _trn2():
         'pe_cold': Figure(2, 'times slower', 'measured', 'trn2 traces: matmuls before the first clock change'),
         'pe_heat_ns': Figure(9000, 'ns', 'fitted', 'glossary of the profiler: about 3 us to full clock, falls back below half use'),
         'pe_warm': Figure(0.6, 'share of rows', 'fitted', 'as pe_heat_ns'), 'pe_cool': Figure(0.5, 'share of rows', 'fitted', 'as pe_heat_ns'),
-        'pe_few_rows': Figure(0.1, 'share of rows', 'fitted', 'broadcasts by a matmul of one row never run at full clock'),
+        'pe_few_rows': Figure(0.1, 'share of rows', 'fitted', 'fp32 broadcasts by a matmul of one row take twice their time in published sweeps, bf16 ones do not'),
         'benchmark_ns': Figure(10300, 'ns', 'fitted', f'{t}: 6.3 to 11.3 us beyond first trigger and last byte; the profiler adds start_ns and end_ns'),
         'dma_start_ns': Figure(1240, 'ns', 'measured', f'{t}: trigger to first packet'), 'dma_done_ns': Figure(400, 'ns', 'measured', f'{t}: last packet to semaphore'),
         'table_load_ns': Figure(1300, 'ns', 'measured', d),

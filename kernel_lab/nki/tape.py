@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import KernelError
 from .dtypes import itemsize
 from .exchange import COLLECTIVES
-from .instructions import Work, row_of, table_set
+from .instructions import Work, always_cold, row_of, table_set
 from .machine import ENGINES
 from .mask import guide
 from .program import Access, Loop
@@ -143,10 +143,11 @@ def _memories(program, chip):
     units = {'sbuf': lambda t: t.tile_bytes, 'psum': lambda t: -(-t.tile_bytes // chip.psum_bank_bytes), 'hbm': lambda t: 0}
     return np.array([POOLS.index(t.buffer) for t in program.tensors], np.int64), np.array([units[t.buffer](t) for t in program.tensors], float)
 
-def _array_share(o, chip):
-    "The share of the Tensor engine's rows that an instruction uses: a matmul with few of them hardly warms it."
+def _array_share(program, o, chip):
+    "The share of the Tensor engine's rows that an instruction keeps warm; 0 for one that is always cold, and says so in its cost."
     a = o.ins.get('stationary', o.ins.get('data')) if row_of(o).engines[0] == 'Tensor' else None
-    return a.partitions / chip.partitions if a is not None else 0.0
+    cold = o.op == 'nc_matmul' and always_cold(Work(program, o, chip))
+    return a.partitions / chip.partitions if a is not None and not cold else 0.0
 
 def _loads(program, terms, number):
     "For each instruction (key, const, first term, last term) where it only fetches an input's tile that nobody changes, else -1: equal keys and offsets fetch the same."
@@ -181,5 +182,5 @@ def tape(program, chip, free=False):
     own = sorted((number[t.scope[-1]], k) for k, t in enumerate(program.tensors) if t.scope and t.scope[-1] in number)
     return Tape(_rows(code, 4), _rows(own, 2), np.array(site_of), _rows(sites, len(SITE)), _rows(terms, 2), np.array(mask_of), _rows(masks, 7),
                 _rows([c.engines for c in choices], 3), _rows([c.work for c in choices], 3, float), np.array([tables[c.table] for c in choices], np.int64),
-                np.array([_array_share(o, chip) for o in program.instructions], float), _rows([c.dma for c in choices], 5, float), _rows(loads, 4),
+                np.array([_array_share(program, o, chip) for o in program.instructions], float), _rows([c.dma for c in choices], 5, float), _rows(loads, 4),
                 np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64), *_memories(program, chip), np.array([_on_psum(program, o) for o in program.instructions], np.int64))
