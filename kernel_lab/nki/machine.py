@@ -79,7 +79,7 @@ def _shared(gen):
         pool_start=Figure(150, 'cycles', 'published', api),
         accumulate_read=Figure(64, 'cycles', 'published', api),
         tensor_ghz=Figure(2.4, 'GHz', 'measured', 'one 512-row bf16 matmul takes 213 ns in published traces of both generations'),
-        compiler_buffers=Figure(2, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory permitting'),
+        compiler_buffers=Figure(3, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory permitting'),
         compiler_queues=Figure(4, 'queues', 'fitted', 'DMA queues a direction that the earlier compiler spreads copies over'),
         compiler_window=Figure(400, 'instructions', 'fitted', 'how far the earlier compiler moves instructions'),
         dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'),
