@@ -114,7 +114,7 @@ MOST = 256
 
 def _notes(slots, uses):
     "Empty notes for so many tiles; place for as many entries as can be alive."
-    n = int(min(2 * slots * MOST, uses) + 2)
+    n = int(min(2 * slots * (MOST + len(LANES)), uses * (1 + len(LANES))) + 2)
     nxt = np.arange(1, n + 1)
     nxt[-1] = -1
     return Notes(np.zeros((n, 4), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), nxt, np.full(2 * slots + 2, -1, np.int64), np.zeros(1, np.int64))
@@ -134,6 +134,14 @@ def _clear(n, h):
         n.next[e] = n.spare[0]
         n.spare[0], e = e, after
     n.head[h] = -1
+
+@inlined
+def _linger(n, h, lane, row):
+    "Add `row` to list `h` as a user of all there is."
+    e = n.spare[0]
+    n.spare[0], n.next[e] = n.next[e], n.head[h]
+    n.head[h], n.row[e], n.lane[e] = e, row, lane
+    for k in range(4): n.box[e, k] = (k & 1) << 40
 
 @inlined
 def _note(n, h, boxes, j, lane, row, any_lane):
@@ -188,15 +196,13 @@ def _meet(n, h, boxes, j, row, kind, lane, to, kinds, count):
     return count
 
 @inlined
-def _users(lives, old, to, kinds, count):
-    "Wires to the last users of value `old`; return the number of wires so far."
-    for m in range(len(LANES)):
-        if lives.users[old, m] >= 0: to[count], kinds[count], count = lives.users[old, m], ROOM, count + 1
-    return count
+def _latest(lives, old, gone):
+    "Note in `gone` the last users of value `old`, one a lane."
+    for m in range(len(LANES)): gone[m] = max(gone[m], lives.users[old, m])
 
 @inlined
-def _take(lives, v, free, line, ends, to, kinds, count, settled):
-    "Memory for value `v` from the values that died first; return (wires so far, whether there was enough). Not `settled`: without wires."
+def _take(lives, v, free, line, ends, gone):
+    "Memory for value `v` from the values that died first, whose last users go to `gone`; return whether there was enough."
     pool = lives.pool[v] - 1
     while free[pool] < lives.size[v] and ends[pool, 0] < ends[pool, 1]:
         place = ends[pool, 0]
@@ -205,10 +211,10 @@ def _take(lives, v, free, line, ends, to, kinds, count, settled):
         if lives.died[old] != place: continue           # it came back to life
         free[pool] += lives.size[old]
         lives.loader[old] = -1
-        if settled: count = _users(lives, old, to, kinds, count)
+        _latest(lives, old, gone)
     fits = free[pool] >= lives.size[v]
     free[pool] -= lives.size[v]
-    return count, fits
+    return fits
 
 @inlined
 def _release(v, step, lives, line, ends):
@@ -223,9 +229,18 @@ def _release(v, step, lives, line, ends):
             ends[pool, 1] += 1
 
 @inlined
+def _after_gone(gone, n, h, whole, row, to, kinds, count):
+    "What begins in memory that others had waits for them: at once where it is written whole, else each region when it is written."
+    for m in range(len(LANES)):
+        if gone[m] < 0 or gone[m] == row: continue
+        if whole: to[count], kinds[count], count = gone[m], ROOM, count + 1
+        else: _linger(n, h, m, gone[m])
+    return count
+
+@inlined
 def _start_values(t, i, row, slots, names, now, count, n, lives, free, line, ends, to, kinds, wires, keep, begun, ring, start, cached):
     "Memory and empty notes for the values that instruction `i` begins: (wires so far, value that does not fit or -1)."
-    missing, a = -1, t.site_of[i]
+    missing, a, gone = -1, t.site_of[i], np.empty(len(LANES), np.int64)
     for j in range(a, t.site_of[i + 1]):
         v = names[j - a]
         if v < count or lives.first[v] >= 0: continue
@@ -234,13 +249,17 @@ def _start_values(t, i, row, slots, names, now, count, n, lives, free, line, end
         _clear(n, 2 * slots[j - a])
         _clear(n, 2 * slots[j - a] + 1)
         if lives.size[v] == 0: continue
-        wires, fits = _take(lives, v, free, line, ends, to, kinds, wires, keep[tensor] == 0)
-        if not fits and keep[tensor] == 0: missing = v
-        if keep[tensor] == 0 or cached: continue
-        place = start[tensor] + begun[tensor] % keep[tensor]
-        if ring[place] >= 0: wires = _users(lives, ring[place], to, kinds, wires)
-        ring[place] = v
-        begun[tensor] += 1
+        gone[:] = -1
+        fits = _take(lives, v, free, line, ends, gone)
+        if keep[tensor] == 0 and not fits: missing = v
+        if keep[tensor] > 0:
+            gone[:] = -1
+            place = start[tensor] + begun[tensor] % keep[tensor]
+            if not cached:
+                if ring[place] >= 0: _latest(lives, ring[place], gone)
+                ring[place] = v
+                begun[tensor] += 1
+        wires = _after_gone(gone, n, 2 * slots[j - a] + 1, t.sites[j, 10] and t.mask_of[i] == t.mask_of[i + 1], row, to, kinds, wires)
     return wires, missing
 
 @inlined
