@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloat16', 'float16', 'tfloat32', 'float8_e4m3',
            'float8_e5m2', 'float8_e4m3fn', 'int32', 'uint32', 'int16', 'uint16', 'int8', 'uint8', 'bool_',
-           'float8_e8m0fnu', 'float8_e3m4', 'float8_e4m3fn_x4', 'float8_e5m2_x4', 'float4_e2m1fn_x4', 'bool',
-           'tile_size', 'range', 'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like',
-           'affine_range', 'sequential_range', 'static_range', 'program_id', 'num_programs', 'program_ndim', 'result',
-           'load', 'copy', 'store', 'binary', 'unary', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose',
-           'matmul', 'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip', 'var', 'softmax',
-           'rms_norm', 'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d',
-           'random_seed', 'device_print']
+           'float8_e8m0fnu', 'float8_e3m4', 'float8_e4m3fn_x4', 'float8_e5m2_x4', 'float4_e2m1fn_x4', 'bool', 'DType',
+           'average', 'prelu', 'tile_size', 'range', 'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones',
+           'empty_like', 'zeros_like', 'affine_range', 'sequential_range', 'static_range', 'program_id', 'num_programs',
+           'program_ndim', 'result', 'load', 'copy', 'store', 'binary', 'unary', 'sum', 'max', 'min', 'prod', 'mean',
+           'where', 'transpose', 'matmul', 'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip',
+           'var', 'softmax', 'rms_norm', 'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix',
+           'load_transpose2d', 'random_seed', 'device_print']
 
 # %% ../../nbs/1_nki/07_language.ipynb #51f5a78c
 from dataclasses import replace
@@ -33,7 +33,8 @@ from .views import _broadcast_to
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'
 (float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, float8_e4m3fn, int32, uint32, int16, uint16, int8, uint8, bool_,
  float8_e8m0fnu, float8_e3m4, float8_e4m3fn_x4, float8_e5m2_x4, float4_e2m1fn_x4) = (NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
-bool = bool_
+bool, DType = bool_, str
+average, prelu = 'average', 'prelu'     # an operation of tensor_partition_reduce, and a function of activate2: words, not functions
 
 class _TileSize:
     "Limits of the chip that the kernel is traced for; of the newest outside a kernel."
@@ -82,11 +83,16 @@ def empty_like(x, dtype=None, buffer=None, name='', **kw): return ndarray(x.shap
 def zeros_like(x, dtype=None, buffer=None, name='', **kw): return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
 # %% ../../nbs/1_nki/07_language.ipynb #361e2683
-def affine_range(*args, **kw): return language_loop(recorder(), 'affine', *args)
-def sequential_range(*args, **kw): return language_loop(recorder(), 'sequential', *args)
-range = builtins.range
-def static_range(*args, **kw): return iter(range(*(int(a) for a in args)))
+def _ends(start, stop, step):
+    "Start, stop and step as `range` takes them, where a single number is the stop."
+    return (0, start, step) if stop is None else (start, stop, step)
 
+def affine_range(start=0, stop=None, step=1, **kw): return language_loop(recorder(), 'affine', *_ends(start, stop, step))
+def sequential_range(start=0, stop=None, step=1, **kw): return language_loop(recorder(), 'sequential', *_ends(start, stop, step))
+range = builtins.range
+def static_range(start=0, stop=None, step=1, **kw): return iter(range(*(int(a) for a in _ends(start, stop, step))))
+
+# %% ../../nbs/1_nki/07_language.ipynb #d4666609
 def program_id(axis=0):
     "This program's index along a launch-grid axis; 0 where the kernel was launched without a grid."
     grid = recorder().grid

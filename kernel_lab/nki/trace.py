@@ -20,7 +20,7 @@ from .dtypes import NUMPY, dtype_name, itemsize
 from .isa import recording
 from .cores import merge
 from .objects import Annotation
-from .tensor import OpenLoop, Recorder, Tile, emit, finish, kernel_line
+from .tensor import Draft, OpenLoop, Recorder, Tile, emit, finish, kernel_line
 
 # %% ../../nbs/1_nki/10_trace.ipynb #9cfee732
 def _bind(rec, func, args, kwargs):
@@ -123,10 +123,10 @@ class MeasuredKernel(JitKernel):
         self.benchmark_result = types.SimpleNamespace(nc_latency=MeasuredKernel.measure(self, *args, **kwargs), simulated=True)
         return out
 
-def benchmark(kernel=None, **kw):
-    "neuronxcc.nki.benchmark and profile, bare or with options of the real tools: the kernel, timed by the simulator when it is called."
-    if kernel is None: return benchmark
-    made = jit(kernel, dialect='neuronxcc.nki')
+def benchmark(kernel=None, *, dialect='neuronxcc.nki', **kw):
+    "nki.benchmark and profile, bare or with options of the real tools: the kernel, timed by the simulator when it is called."
+    if kernel is None: return functools.partial(benchmark, dialect=dialect)
+    made = jit(kernel, dialect=dialect)
     return MeasuredKernel(made.func, made.dialect, made.grid, made.chip, made.mode)
 
 def _untouched(kernel):
@@ -153,11 +153,13 @@ def _current_modules():
     "The modules of the current dialect by name."
     tokens = {k: v for k, v in vars(isa).items() if isinstance(v, type) and issubclass(v, Enum) and v.__module__ == isa.__name__}
     dynamic = {k: vars(registers)[k] for k in ('dynamic_range', 'fori_loop', 'while_loop')}
-    nisa = _module('nki.isa', **_public(isa) | _own(registers, cores, new_isa), __getattr__=isa.__getattr__)
-    nl = _module('nki.language', **_public(language) | _own(objects) | dynamic, NkiTensor=Tile, __getattr__=language.__getattr__)
+    nisa = _module('nki.isa', **_public(isa) | _own(registers, cores, new_isa), NkiInstruction=Draft, NkiValidationError=KernelError, __getattr__=isa.__getattr__)
+    grids = {k: vars(legacy_language)[k] for k in ('nc', 'spmd_dim')}
+    nl = _module('nki.language', **_public(language) | _own(objects) | dynamic | grids, NkiTensor=Tile, __getattr__=language.__getattr__)
     kinds = _module('nki.dtype', **{k: v for k, v in vars(language).items() if k in NUMPY})
-    nki = _module('nki', jit=_decorator('nki'), isa=nisa, language=nl, dtype=kinds, cpu_simulate=jit, Kernel=JitKernel,
-                  simulate=_in_simulator, typing=_module('nki.typing', tensor=Annotation(), mutable_tensor=Annotation()), collectives=collectives,
+    nki = _module('nki', jit=_decorator('nki'), isa=nisa, language=nl, dtype=kinds, cpu_simulate=jit, Kernel=JitKernel, simulate=_in_simulator,
+                  benchmark=functools.partial(benchmark, dialect='nki'), profile=functools.partial(benchmark, dialect='nki'),
+                  typing=_module('nki.typing', tensor=Annotation(), mutable_tensor=Annotation()), collectives=collectives,
                   compiler=_module('nki.compiler', no_reorder=objects.no_reorder),
                   __version__='0')
     nisa.constants = _module('nki.isa.constants', **tokens)
