@@ -81,8 +81,7 @@ def _apply(memory, o, row, outs, ins, attrs, fresh):
     if o.op in MATMULS: return _matmul(o.op, dst, ins, attrs, fresh, memory.exact)
     if o.op == 'nc_transpose': return _write(dst, turned(ins['data'].reshape(len(ins['data']), -1), memory.exact or o.engine == 'Vector'))
     if o.op == 'iota': return _write(dst, _iota(dst.shape, attrs))
-    if o.op == 'rng': return _write(dst, memory.rng.random(dst.shape, np.float32) if is_float(attrs['kind']) else memory.rng.integers(0, 2**31, dst.shape))
-    y = row.meaning(ins | ({'before': dst} | {f'before_{k}': a for k, a in outs.items()} if row.keeps else {}) | ({'rng': memory.rng} if row.random else {}), attrs)
+    y = row.meaning(ins | ({'before': dst} | {f'before_{k}': a for k, a in outs.items()} if row.keeps else {}) | ({'rng': memory.rng, 'shape': dst.shape} if row.random else {}), attrs)
     if attrs.get('reduce_cmd', 'idle') not in ('idle', 'reset') and 'reduce_op' in attrs:
         r = _accumulate(memory, row, y, ins, attrs)
         if 'reduce_res' in outs: _write(outs['reduce_res'], r)

@@ -351,7 +351,7 @@ def _quick(code, nodes, arrays, threads):
     memory = Quick(closed, _zeros(code), gaps)
     written = {a.tensor for o in code.ops if o for a in o.outs.values()}
     for k, x in zip(program.input_ids, arrays): memory.put(k, x.copy() if k in written else x)
-    for k, x in program.constants.items(): memory.put(k, x)
+    for k, x in program.constants.items(): memory.put(k, x.copy())
     for k in program.output_ids: memory.allocate(k)
     with _pools().limit(limits=1): Runner(code, memory, threads).run(nodes)
     return tuple(memory.flat[k].reshape(code.tensors[k].shape) for k in program.output_ids)

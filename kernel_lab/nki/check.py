@@ -275,7 +275,7 @@ def overlaps(program):
 # %% ../../nbs/1_nki/11_check.ipynb #f309a675
 _NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale', 'initial', 'on_true', 'on_false', 'on_false_value', 'data0',
             'relu_param', 'max_value', 'min', 'max'}
-_OPTIONAL = {'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx', *(f'src{k}' for k in range(1, 16)), *(f'dst{k}' for k in range(1, 8))}
+_OPTIONAL = {'state', 'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx', *(f'src{k}' for k in range(1, 16)), *(f'dst{k}' for k in range(1, 8))}
 
 _TILES = {('scalar_tensor_tensor', 'operand1'), ('select_reduce', 'on_true')}
 

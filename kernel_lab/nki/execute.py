@@ -292,7 +292,7 @@ def _load(program, arrays):
     for k, t in enumerate(program.tensors):
         if not t.scope: memory.allocate(k)
     for k, x in zip(program.input_ids, arrays): memory.put(k, x)
-    for k, x in program.constants.items(): memory.put(k, x)
+    for k, x in program.constants.items(): memory.put(k, x.copy())
     return memory
 
 @cache

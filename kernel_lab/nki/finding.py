@@ -121,10 +121,10 @@ def tensor_partition_reduce(ins, at, reduce):
     y = reduce['add' if at['op'] == 'average' else at['op']].reduce(ins['data'], axis=0, keepdims=True)
     return y / len(ins['data']) if at['op'] == 'average' else y
 
-def dropout(ins, at, rng):
+def dropout(ins, at, source):
     "data with each element replaced by zero with its partition's probability."
     x = ins['data']
-    return np.where(rng.random(x.shape, dtype=np.float32) < _col(ins['prob'], x), np.zeros((), x.dtype), x)
+    return np.where(source.random(x.shape) < _col(np.asarray(ins['prob'], np.float32), x), np.zeros((), x.dtype), x)
 
 # %% ../../nbs/1_nki/04_finding.ipynb #10d4ab21
 def nonzero_with_count(ins, at):

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ALU', 'REDUCE', 'BITWISE', 'ASSOCIATIVE', 'ACT', 'DOMAINS', 'TABLE_SETS', 'ROWS', 'LEFT_OUT', 'in_domain',
            'table_set', 'tensor_scalar', 'scalar_tensor_tensor', 'tensor_reduce', 'activation', 'activate2',
-           'dma_compute', 'rand2', 'row_reduction', 'affine_values', 'affine_select', 'tensor_tensor_scan',
-           'accumulate', 'select', 'Work', 'always_cold', 'Row', 'row_of', 'reference_table']
+           'dma_compute', 'rand2', 'set_rng_seed', 'row_reduction', 'affine_values', 'affine_select',
+           'tensor_tensor_scan', 'accumulate', 'select', 'Work', 'always_cold', 'Row', 'row_of', 'reference_table']
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #6da6573f
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ import math
 import numpy as np
 from ..errors import KernelError
 from . import finding as find, formats
-from .dtypes import itemsize
+from .chance import by_chance, filled, seeded
+from .dtypes import itemsize, numpy_of
 from .exchange import COLLECTIVES, DOCS
 from .program import Access
 
@@ -134,10 +135,15 @@ def dma_compute(ins, at):
     for x in rest: first = first + x.reshape(first.shape)
     return first
 
-def rand2(ins, at):
+def rand2(ins, at, source):
     "Uniform numbers between min and max."
-    low, high = (_column(np.float32(ins[k]), ins['before']) for k in ('min', 'max'))
-    return low + (high - low) * ins['rng'].random(ins['before'].shape, dtype=np.float32)
+    u = source.random(ins['shape'])
+    low, high = (_column(np.asarray(ins[k], np.float32), u) for k in ('min', 'max'))
+    return low + (high - low) * u
+
+def set_rng_seed(ins, at):
+    "The state that one 32-bit number stands for."
+    return seeded(np.ascontiguousarray(ins['src_seeds']).reshape(-1)[:1].view(np.uint32)[0], *ins['shape'])
 
 def row_reduction(y, op):
     "What an accumulating instruction adds to its register: y reduced over the free axes, (P, 1)."
@@ -237,7 +243,7 @@ class Row:
     cost: object
     doc: str
     keeps: bool = False         # needs what dst held, as operand 'before'
-    random: bool = False        # needs the executor's generator, as operand 'rng'
+    random: bool = False        # needs the executor's generator, as operand 'rng', and dst's shape, as 'shape'
     raw: bool = False           # reads bits as they are stored, not as fp32
 
 _VSG, _V = ('Vector', 'Scalar', 'GpSimd'), ('Vector',)
@@ -278,9 +284,13 @@ _RARE = (
     Row('nc_stream_shuffle', _V, ('dst',), ('src',), find.nc_stream_shuffle, _one_pass, 'move partitions within quadrants of 32', keeps=True, raw=True),
     Row('bn_stats', _V, ('dst',), ('data',), find.bn_stats, _one_pass, 'count, mean, variance·count of even and odd elements'),
     Row('bn_aggr', _V, ('dst',), ('data',), find.bn_aggr, lambda w: w.at_least(13 * w.tiles['data'].free / 3), 'mean and variance from bn_stats'),
-    Row('dropout', _V, ('dst',), ('data', 'prob'), lambda i, a: find.dropout(i, a, i['rng']), _one_pass, 'zero with a probability', random=True),
-    Row('rng', _V, ('dst',), (), None, _one_pass, 'random bits or numbers', random=True),
-    Row('rand2', _V, ('dst',), ('min', 'max'), rand2, _one_pass, 'random numbers between min and max', random=True, keeps=True),
+    Row('dropout', _V, ('dst', 'state'), ('data', 'prob', 'state'), by_chance(find.dropout), _one_pass, 'zero with a probability', random=True, raw=True),
+    Row('rng', ('Vector', 'GpSimd'), ('dst', 'state'), ('state',), by_chance(lambda i, a, source: filled(i['shape'], numpy_of(a['kind']), source)), _one_pass,
+        'random bits or numbers', random=True, raw=True),
+    Row('rand2', _V, ('dst', 'state'), ('min', 'max', 'state'), by_chance(rand2), _one_pass, 'random numbers between min and max', random=True, raw=True),
+    Row('set_rng_seed', _V, ('state',), ('src_seeds',), set_rng_seed, _one_pass, "the generator's state from one number", random=True, raw=True),
+    Row('rand_set_state', ('GpSimd', 'Vector'), ('state',), ('src_seeds',), lambda i, a: i['src_seeds'], _one_pass, "the generator's state from memory", raw=True),
+    Row('rand_get_state', ('GpSimd', 'Vector'), ('dst',), ('state',), lambda i, a: i['state'], _one_pass, "the generator's state to memory", raw=True),
     Row('nonzero_with_count', _G, ('dst',), ('src',), find.nonzero_with_count, _pool, 'places of what is not zero, and their number', keeps=True),
     Row('topk', _G, ('val_dst', 'idx_dst'), ('src',), lambda i, a: find.topk(i, a, a['k']), lambda w: 4 * w.o.attrs['n'] + w.o.attrs['k'],
         'the k largest of 16 partitions, with their places', raw=True),
@@ -310,9 +320,7 @@ def row_of(o):
     return ROWS[o.op]
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #260bca61
-LEFT_OUT = {**dict.fromkeys(('set_rng_seed', 'rand_set_state', 'rand_get_state'), "the engines' own generators; the simulator's sequence is another"),
-            **dict.fromkeys(('tensor_copy_dynamic_src', 'tensor_copy_dynamic_dst'), 'written as tensor_copy with .ap(scalar_offset=…)'),
-            'builtin_custom_op': "compiled code of the vendor's", 'NkiTensor.indirect': 'gather inside an instruction (trn3)'}
+LEFT_OUT = {'builtin_custom_op': "compiled code of the vendor's", 'NkiTensor.indirect': 'gather inside an instruction (trn3)'}
 
 def _operands(names):
     "Operands as text, numbered ones once."

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['tensor_engine', 'vector_engine', 'scalar_engine', 'gpsimd_engine', 'unknown_engine', 'max8', 'nc_find_index8',
-           'bn_stats', 'bn_aggr', 'nc_n_gather', 'sequence_bounds', 'dropout', 'ACCEPTED', 'NOT_YET', 'recording',
-           'recorder', 'op_name', 'operand', 'axes_of', 'tile', 'engine', 'reduce_cmd', 'dge_mode', 'oob_mode',
-           'matmul_perf_mode', 'dma_engine', 'nc_version', 'get_nc_version', 'get_nc_sub_version', 'dma_copy',
-           'tensor_copy', 'memset', 'iota', 'affine_select', 'nc_matmul', 'array_tile', 'nc_transpose', 'tensor_tensor',
-           'tensor_scalar', 'scalar_tensor_tensor', 'reciprocal', 'activation', 'activation_reduce', 'tensor_reduce',
+           'bn_stats', 'bn_aggr', 'nc_n_gather', 'sequence_bounds', 'ACCEPTED', 'NOT_YET', 'recording', 'recorder',
+           'op_name', 'operand', 'axes_of', 'tile', 'engine', 'reduce_cmd', 'dge_mode', 'oob_mode', 'matmul_perf_mode',
+           'dma_engine', 'nc_version', 'get_nc_version', 'get_nc_sub_version', 'dma_copy', 'tensor_copy', 'memset',
+           'iota', 'affine_select', 'nc_matmul', 'array_tile', 'nc_transpose', 'tensor_tensor', 'tensor_scalar',
+           'scalar_tensor_tensor', 'reciprocal', 'activation', 'activation_reduce', 'tensor_reduce',
            'tensor_tensor_scan', 'tensor_scalar_reduce', 'select_reduce', 'range_select', 'tensor_copy_predicated',
            'tensor_scalar_cumulative', 'nc_match_replace8', 'nc_stream_shuffle', 'local_gather',
-           'tensor_partition_reduce', 'dma_transpose', 'rng', 'strict', 'make_strict', 'missing']
+           'tensor_partition_reduce', 'dma_transpose', 'chance', 'rng', 'dropout', 'strict', 'make_strict', 'missing']
 
 # %% ../../nbs/1_nki/06_isa.ipynb #3c12d777
 from contextlib import contextmanager
@@ -284,7 +284,6 @@ bn_stats = _simple('bn_stats', ['dst'], ['data'], 'dst (P, 6) = count, mean, var
 bn_aggr = _simple('bn_aggr', ['dst'], ['data'], 'dst (P, 2) = mean and variance from bn_stats triples.')
 nc_n_gather = _simple('nc_n_gather', ['dst'], ['data', 'indices'], 'dst[p, k] = data[p, indices[p, k]].')
 sequence_bounds = _simple('sequence_bounds', ['dst'], ['segment_ids'], 'dst (1, 2, N) = first and one-past-last index of each element\'s segment.')
-dropout = _simple('dropout', ['dst'], ['data', 'prob'], 'dst = data with elements replaced by zero with probability prob.')
 
 def nc_match_replace8(dst, data, vals, imm, dst_idx=None, *, mask=None, **kw):
     "dst = data with the first occurrence of each of the 8 vals replaced by imm; where they stood into dst_idx."
@@ -312,9 +311,25 @@ def dma_transpose(dst, src, axes=None, priority=None, dge_mode='unknown', *, mas
     asked = {} if str(dge_mode) == 'unknown' else {'dge': str(dge_mode)}
     return emit('dma_transpose', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, {'axes': axes, **asked}, 'DMA', mask)
 
+
+
+# %% ../../nbs/1_nki/06_isa.ipynb #f2e3c242
+def chance(op, dst, ins, attrs, engine, mask):
+    "Record an instruction that draws random numbers."
+    outs, state = {'dst': tile(dst, 'dst')}, dst.rec.states.get(engine)
+    if state is None: return emit(op, outs, ins, attrs, engine, mask)
+    if mask is not None: raise KernelError(f'a mask of {op} is not modelled where the kernel holds the state of the generator', kind='unsupported', line=kernel_line(), instruction=op)
+    return emit(op, {**outs, 'state': state[:dst.shape[0]]}, {**ins, 'state': state[:dst.shape[0]]}, attrs, engine)
+
 def rng(dst, engine='Vector', *, mask=None, **kw):
-    "Fill dst with random numbers: raw integers, or floats in [0, 1); the simulator's sequence, not the chip's."
-    return emit('rng', {'dst': tile(dst, 'dst')}, {}, {'kind': dst.info.dtype}, 'Vector', mask)
+    "Fill dst with random numbers: the low bits of random words, or floats in [0, 1); on Vector, from trn2 on also on GpSimd. The simulator's sequence, not the chip's."
+    if engine == 'GpSimd' and tile(dst, 'dst').rec.chip.generation < 3:
+        raise KernelError('GpSimd has no generator on this chip', kind='unsupported', line=kernel_line(), instruction='rng', operand='engine', limit='Vector', value='GpSimd', hint='Use Vector.')
+    return chance('rng', dst, {}, {'kind': dst.info.dtype} if isinstance(dst, Tile) else {}, engine or 'Vector', mask)
+
+def dropout(dst, data, prob, *, mask=None, **kw):
+    "dst = data with elements replaced by zero with probability prob, a number or (P, 1)."
+    return chance('dropout', dst, {'data': tile(data, 'data'), 'prob': operand(prob, 'prob')}, {}, 'Vector', mask)
 
 # %% ../../nbs/1_nki/06_isa.ipynb #1d2105d7
 ACCEPTED = ('name', 'priority', 'dge_mode', 'tile_position', 'tile_size', 'perf_mode', 'unique_indices', 'dtype', 'directives', 'engine', 'mask', 'oob_mode',

@@ -9,7 +9,7 @@ __all__ = ['quantize_mx', 'nc_matmul_mx', 'dma_compute', 'activate2', 'exponenti
 from ..errors import KernelError
 from .instructions import ACT, ALU
 from .formats import SMALL
-from .isa import _register, array_tile, dma_copy, op_name, operand, recorder, strict, tile
+from .isa import _register, array_tile, chance, dma_copy, op_name, operand, recorder, strict, tile
 from .tensor import emit, kernel_line
 
 # %% ../../nbs/1_nki/06d_new_isa.ipynb #c607d7db
@@ -85,7 +85,7 @@ def exponential(dst, src, max_value=0.0, reduce_res=None, reduce_cmd='idle', red
 def rand2(dst, min, max, **kw):
     "Uniform random numbers between min and max; the simulator's sequence, not the chip's."
     _from(4, 'rand2')
-    return emit('rand2', {'dst': tile(dst, 'dst')}, {'min': operand(min, 'min'), 'max': operand(max, 'max')}, {}, 'Vector')
+    return chance('rand2', dst, {'min': operand(min, 'min'), 'max': operand(max, 'max')}, {}, 'Vector', None)
 
 # %% ../../nbs/1_nki/06d_new_isa.ipynb #286d95f2
 @strict

@@ -21,7 +21,7 @@ _KINDS = ('affine', 'sequential', 'parallel')
 
 MOST = 5000             # instructions that are worth planning
 
-_STEPWISE = ('nc_matmul_mx', 'quantize_mx', 'nonzero_with_count', 'rand2')     # they add to, or leave standing, what the plan knows nothing of
+_STEPWISE = ('nc_matmul_mx', 'quantize_mx', 'nonzero_with_count', 'set_rng_seed', 'rand_set_state', 'rand_get_state')     # they add to, or leave standing, what the plan knows nothing of
 
 def _odd(o):
     "Whether an instruction scatters, masks other axes than its own, multiplies two rows at a time, or goes on from an engine's register."

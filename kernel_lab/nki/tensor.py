@@ -72,7 +72,7 @@ class Recorder:
         self.chip, self.dialect, self.unroll = get_chip(chip), dialect, frozenset(unroll)
         self.tensors, self.constants, self.body, self.open, self.keys, self.broken = [], {}, [], [], {}, None
         self.grid, self.shared, self.aliases = (), {}, {}     # the launch grid, HBM tensors that its programs share, other readings of a memory
-        self.rolls = {}                     # place of a loop -> whether it may stay one
+        self.rolls, self.states = {}, {}    # place of a loop -> whether it may stay one; engine -> its generator's state, where the kernel touches it
         self.moved = {}                     # tensor -> how its value was computed in place elsewhere
         self.names = {}                     # names taken -> how many tensors wanted them
 
