@@ -198,7 +198,7 @@ class Work:
     def narrow(self): return all(itemsize(t.dtype) == 2 for t in self.tensors.values())
     @property
     def rate(self): return 1 if self.psum else self.chip.vector_16bit if self.narrow else self.chip.vector_32bit
-    def at_least(self, cycles): return max(self.chip.min_interval, cycles)
+    def at_least(self, cycles): return max(self.chip.dynamic_interval if any(a.index for a in self.tiles.values()) else self.chip.min_interval, cycles)
 
 def _one_input(w):
     "N; a multiple faster on Vector where everything is in SBUF and the chip reads several elements a cycle."

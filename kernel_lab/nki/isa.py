@@ -212,6 +212,7 @@ def _register(at, outs, reduce_op, reduce_res, reduce_cmd, table=REDUCE):
 def activation(dst, op, data, bias=None, scale=1.0, reduce_op=None, reduce_res=None, reduce_cmd='idle', *, mask=None, **kw):
     "dst = op(data·scale + bias); scale a number or (P, 1), bias (P, 1). reduce_res receives the row reduction where reduce_cmd asks for it."
     at, outs = {'func': op_name(op, ACT, 'an activation function')}, {'dst': tile(dst, 'dst')}
+    if at['func'] == 'prelu': raise KernelError('activation gives prelu no slope', kind='unsupported', line=kernel_line(), instruction='activation', hint='Use nisa.activate2, which takes relu_param.')
     _register(at, outs, reduce_op, reduce_res, reduce_cmd)
     return emit('activation', outs, {'data': tile(data, 'data'), 'bias': operand(bias, 'bias'), 'scale': operand(scale, 'scale')}, at, 'Scalar', mask)
 

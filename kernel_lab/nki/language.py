@@ -24,6 +24,7 @@ from .dtypes import NUMPY, dtype_name, is_float, promote
 from .instructions import BITWISE
 from .isa import _ACTIVE, axes_of, missing, op_name, operand, recorder
 from .machine import get_chip
+from .moving import Place
 from .loops import each_block, language_loop
 from .places import place_of
 from .tensor import Tile, ds, emit, kernel_line
@@ -210,6 +211,7 @@ identity, bypass = _make_unary('identity'), _make_binary('bypass')
 # %% ../../nbs/1_nki/07_language.ipynb #de530887
 def _dunder(name, swapped=False):
     def method(self, other):
+        if name == 'add' and isinstance(other, Index): return Place(self, other)
         if not isinstance(other, (Tile, int, float, np.number)): return NotImplemented
         return binary(name, other, self) if swapped else binary(name, self, other)
     return method

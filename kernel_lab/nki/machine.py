@@ -115,6 +115,7 @@ def _trn1():
         'benchmark_ns': Figure(13000, 'ns', 'fitted', 'what nki.benchmark adds to the time from first trigger to last byte; the profiler adds start_ns and end_ns'),
         'dma_done_ns': Figure(300, 'ns', 'measured', 'DMA guides, screenshots'),
         'min_interval': Figure(64, 'cycles', 'published', 'NKI 2.26 API'),
+        'dynamic_interval': Figure(600, 'cycles', 'published', 'NKI 2.26 API: the least an instruction takes whose place is read from memory'),
         'activation_cycles': Figure(0, 'cycles more than a copy', 'estimate', 'performance guide'), 'scalar_op_cycles': Figure(0, 'cycles more than a copy', 'estimate', 'nothing published'),
         'vector_32bit': Figure(1, 'speed-up', 'published', a),
         'ports_exclusive': Figure(1, 'flag', 'published', f'{a}: Vector and GpSimd share an SBUF port, Vector and Scalar a PSUM port'),
