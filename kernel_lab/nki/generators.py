@@ -37,7 +37,8 @@ SINCE = {'GpSimd': 3, 'Vector': 4}
 def _checked(what, t, engine):
     "The tile, if an instruction on the state of this engine's generator takes it."
     chip = recorder().chip
-    if engine not in WORDS: raise KernelError(f'{engine or "no engine"} has no generator', kind='limit', line=kernel_line(), instruction=what, operand='engine', limit=', '.join(WORDS), value=str(engine))
+    if engine not in WORDS:
+        raise KernelError(f'{engine or "no engine"} has no generator', kind='limit', line=kernel_line(), instruction=what, operand='engine', limit=', '.join(WORDS), value=str(engine))
     if chip.generation < SINCE[engine]:
         raise KernelError(f'{what} does not run on {engine} of {chip.name}', kind='unsupported', line=kernel_line(), instruction=what, operand='engine', value=chip.name,
                           limit={3: 'trn2', 4: 'trn3'}[SINCE[engine]] + ' and later', hint='Trace the kernel for such a chip.')

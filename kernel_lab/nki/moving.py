@@ -34,7 +34,8 @@ def placed(tile, keys):
     place = key if isinstance(key, Place) else Place(key, Index())
     low, high = place.expr.bounds()
     stride, n = tile.steps[dim]
-    if low < 0 or high >= n: raise KernelError(f'what is added to a place in {tile.info.name} leaves it', kind='limit', line=kernel_line(), operand=tile.info.name, limit=f'0..{n - 1}', value=f'{low}..{high}')
+    if low < 0 or high >= n:
+        raise KernelError(f'what is added to a place in {tile.info.name} leaves it', kind='limit', line=kernel_line(), operand=tile.info.name, limit=f'0..{n - 1}', value=f'{low}..{high}')
     keys = [place.expr if d == dim else k for d, k in enumerate(keys)]
     arrays = any(isinstance(k, Index) and k.ndim for k in keys)
     view = (_advanced if arrays else _basic)(tile, keys)
