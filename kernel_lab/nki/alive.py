@@ -33,9 +33,11 @@ def _range(touches, scope, spans):
     return first, last
 
 def lifetimes(program):
-    "Tensor number → (first, last) position in program order, of on-chip tensors."
-    found, spans = _touches(program)
-    return {k: _range(t, program.tensors[k].scope, spans) for k, t in found.items() if program.tensors[k].buffer != 'hbm'}
+    "Tensor number → (first, last) position in program order, of on-chip tensors; worked out once for a program."
+    if '_lifetimes' not in program.__dict__:
+        found, spans = _touches(program)
+        program.__dict__['_lifetimes'] = {k: _range(t, program.tensors[k].scope, spans) for k, t in found.items() if program.tensors[k].buffer != 'hbm'}
+    return program.__dict__['_lifetimes']
 
 # %% ../../nbs/1_nki/10d_alive.ipynb #5907f526
 @dataclass(frozen=True)

@@ -361,16 +361,35 @@ def together(program):
         yield Diagnostic(says, w.line, w.op, program.tensors[k].name, 'nisa.core_barrier or sendrecv between them', f'element {element}',
                          'Give each core a part of its own by nl.program_id(0), or let them meet.', 'invalid')
 
+def _form(program, o):
+    "All of an instruction that the rules look at, but for its line and the places that only `bounds` looks at."
+    names = {}
+    def form(a):
+        if not isinstance(a, Access): return type(a), a
+        t = program.tensors[a.tensor]
+        start = 0 if t.buffer == 'hbm' else a.offset.const % t.tile_size
+        mine = names.setdefault(a.tensor, len(names)), names.setdefault((a.tensor, a.offset), len(names))
+        return t.shape, t.dtype, t.buffer, t.role, t.par, mine, start, a.offset.terms, a.ap, a.par, a.by, a.most, a.index and form(a.index)
+    return o.op, o.engine, repr(o.attrs), o.mask, *((k, form(a)) for side in (o.outs, o.ins) for k, a in side.items())
+
+def _broken(site):
+    "The limits that an instruction breaks: of the first kind of rule that finds any."
+    kinds = ([d for rule in rules for d in rule(site)] for rules in ([operands], FIRST[1:], RULES))
+    return next((found for found in kinds if found), [])
+
+def _instructions(program, chip):
+    "The broken limits of all instructions. One that is like an earlier one, which broke none, needs only to stay in bounds."
+    fine = set()
+    for o in program.instructions:
+        form, site = _form(program, o), Site(program, o, chip)
+        broken = [*bounds(site)] if form in fine else _broken(site)
+        if not broken: fine.add(form)
+        yield from broken
+
 def check(program, chip=None, capacity=True):
     "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order; capacity=False leaves out the sizes of memories."
     chip, found = get_chip(chip or program.chip), []
-    found += [*allocations(program, chip), *(too_large(program, chip) if capacity else ())]
-    for o in program.instructions:
-        site = Site(program, o, chip)
-        for rules in ([operands], FIRST[1:], RULES):
-            broken = [d for rule in rules for d in rule(site)]
-            found += broken
-            if broken: break
+    found += [*allocations(program, chip), *(too_large(program, chip) if capacity else ()), *_instructions(program, chip)]
     return found or [*places(program, chip), *dependencies(program)] or [*overlaps(program), *together(program)]
 
 def assert_ok(program, chip=None):

@@ -6,7 +6,7 @@
 __all__ = ['language_loop', 'each_block']
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #d0df8ab4
-import ast, builtins, dis, linecache, random, sys
+import ast, builtins, dis, linecache, random, sys, weakref
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 import numpy as np
@@ -39,10 +39,21 @@ def _reads_first(stmts, written=()):
         else: load(s)
     return reads, written
 
+_FORS = weakref.WeakKeyDictionary()       # tree -> {line: the first `for` statement, in the tree's order, whose head covers it}
+
+def _fors(tree):
+    "Line → `for` statement of a file; its tree is walked once."
+    if tree not in _FORS:
+        found = {}
+        for o in ast.walk(tree):
+            if isinstance(o, ast.For): found |= {k: o for k in range(o.lineno, o.iter.end_lineno + 1) if k not in found}
+        _FORS[tree] = found
+    return _FORS[tree]
+
 def _for_at(key):
     "The `for` statement at a place (file, line), or None where the source is not to be had."
     tree = tree_of(key[0])
-    return tree and next((o for o in ast.walk(tree) if isinstance(o, ast.For) and o.lineno <= key[1] <= o.iter.end_lineno), None)
+    return tree and _fors(tree).get(key[1])
 
 # %% ../../nbs/1_nki/05b_loops.ipynb #1c06ef58
 _OURS = ('kernel_lab.nki.tensor', 'kernel_lab.nki.affine', 'kernel_lab.nki.trace', 'kernel_lab.nki.program', 'numpy', 'torch')

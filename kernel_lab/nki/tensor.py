@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import copy, dis, math, os, sys
 import numpy as np
 from ..errors import KernelError
-from .affine import Affine, Choice, Index, Mask, Unroll, _add, as_index, as_mask
+from .affine import Affine, Choice, Index, Mask, Unroll, _add, _moved, as_index, as_mask
 from .dtypes import dtype_name, itemsize, numpy_of
 from .machine import get_chip
 from .names import assigned_name
@@ -194,17 +194,33 @@ def _slice(tile, dim, key, n):
     if width.loops: raise Unroll(width.loops, 'the size of a slice changes with the loop')
     return start, step, -(-int(width.const) // step)
 
+_PLAIN = {int, type(None)}
+
+def _numbers(key, n):
+    "(start, step, count) of a key that is made of plain numbers, as most are; None for everything else."
+    if type(key) is int: return key + n if key < 0 else key, 1, 1
+    if type(key) is not slice or not {type(key.start), type(key.stop), type(key.step)} <= _PLAIN or (key.step is not None and key.step < 1): return None
+    start, step = key.start or 0, key.step or 1
+    stop = n if key.stop is None else key.stop
+    start, stop = start + n if start < 0 else start, stop + n if stop < 0 else stop
+    return start, step, -(-(stop - start) // step)
+
+def _symbols(tile, dim, key, n):
+    "(start as an `Index`, step, count) of any other key."
+    if isinstance(key, (slice, ds)): return _slice(tile, dim, key, n)
+    start = as_index(key)
+    return start + n if not start.loops and start.const < 0 else start, 1, 1
+
 def _basic(tile, keys):
     "Offset, access pattern and partition axis after integers and slices."
     offset, ap, par = tile.offset, [], None
     for dim, (key, (stride, n)) in enumerate(zip(keys, tile.steps)):
+        start, step, count = _numbers(key, n) or _symbols(tile, dim, key, n)
+        lo, hi = start.bounds() if isinstance(start, Index) else (start, start)
         whole = isinstance(key, (slice, ds))
-        start, step, count = _slice(tile, dim, key, n) if whole else (as_index(key), 1, 1)
-        if not whole and not start.loops and start.const < 0: start = start + n
-        lo, hi = start.bounds()
         if count < 1: raise KernelError(f'slice of dimension {dim} of {tile.info.name} is empty', kind='shape', line=kernel_line())
         if lo < 0 or hi + step * (count - 1) >= n: _out_of_bounds(tile, dim, lo, hi + step * (count - 1), n)
-        offset = _add(offset, start * stride)
+        offset = _add(offset, start * stride) if isinstance(start, Index) else _moved(offset, start * stride)
         if dim == tile.par: par = len(ap)
         if whole or dim == tile.par: ap.append((stride * step, count))
     if not ap or len(ap) == 1 and par == 0: ap.append((1, 1))
