@@ -1869,6 +1869,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'kernel_lab.nki.loops._same': ('1_nki/loops.html#_same', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops._snapshot': ('1_nki/loops.html#_snapshot', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops._str': ('1_nki/loops.html#_str', 'kernel_lab/nki/loops.py'),
+                                      'kernel_lab.nki.loops._straight': ('1_nki/loops.html#_straight', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops._sums': ('1_nki/loops.html#_sums', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops.each_block': ('1_nki/loops.html#each_block', 'kernel_lab/nki/loops.py'),
                                       'kernel_lab.nki.loops.language_loop': ('1_nki/loops.html#language_loop', 'kernel_lab/nki/loops.py')},

@@ -96,14 +96,20 @@ def _count(x):
 
 _BUILTINS = vars(builtins)
 
+_ROLLS = weakref.WeakKeyDictionary()      # `for` statement -> whether its loop may stay one
+
 def _rolls(key):
     "Whether a loop variable goes straight into a `for` statement; a comprehension, a generator, zip and enumerate hand it on elsewhere."
     node = _for_at(key)
     if node is None: return not linecache.getlines(key[0])
-    name = getattr(node.iter, 'func', None)
-    straight = isinstance(node.iter, ast.Call) and getattr(name, 'id', None) not in _BUILTINS
+    if node not in _ROLLS: _ROLLS[node] = _straight(node)
+    return _ROLLS[node]
+
+def _straight(node):
+    "The same for a `for` statement: what it loops over is a call, and its body neither yields nor asks for the variable's type."
+    called = isinstance(node.iter, ast.Call) and getattr(node.iter.func, 'id', None) not in _BUILTINS
     mine = {o.id for o in ast.walk(node.target) if isinstance(o, ast.Name)}
-    return straight and not any(isinstance(o, ast.Yield | ast.YieldFrom) or _asks_type(o, mine) for o in ast.walk(node))
+    return called and not any(isinstance(o, ast.Yield | ast.YieldFrom) or _asks_type(o, mine) for o in ast.walk(node))
 
 def _asks_type(o, names):
     "type(i) or isinstance(i, …), which a symbol cannot answer as a number would."
