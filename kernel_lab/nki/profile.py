@@ -79,6 +79,7 @@ class Profile:
     lines: dict
     kind: str = 'simulated'
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
+    uncosted: int = 0                   # instructions without a time of their own
 
     def to_dict(self):
         "Plain data without the timeline; line numbers become strings, as JSON has them."
@@ -96,13 +97,13 @@ def profile_of(timeline):
     flops, moved, ns = matmul_work(program, chip)
     peak = float(max(ns, least_bytes(program) / chip.hbm_gbps)) / 1000
     return Profile(chip.name, float(timeline.latency_us), engines, max(engines, key=engines.get), timeline.bytes_in, timeline.bytes_out, flops, moved, peak,
-                   float(100 * peak / timeline.latency_us), len(timeline), timeline.sbuf_peak, timeline.psum_peak, timeline.spilled, by_line(timeline), timeline.kind, timeline)
+                   float(100 * peak / timeline.latency_us), len(timeline), timeline.sbuf_peak, timeline.psum_peak, timeline.spilled, by_line(timeline), timeline.kind, timeline, timeline.uncosted)
 
 # %% ../../nbs/1_nki/14_profile.ipynb #0722a766
 def _text(self):
     head = f'{self.latency_us:,.1f} µs {self.kind} on {self.chip}: {self.bound} is busiest; {self.peak_pct:.1f} % of peak ({self.peak_us:,.1f} µs)'
     bars = [f'  {e:7} {"█" * round(30 * share):30} {100 * share:5.1f} %' for e, share in self.engines.items()]
-    moved = f'  HBM read {self.hbm_read_bytes / 1e6:,.1f} MB, written {self.hbm_write_bytes / 1e6:,.1f} MB; {self.instructions:,} instructions'
+    moved = f'  HBM read {self.hbm_read_bytes / 1e6:,.1f} MB, written {self.hbm_write_bytes / 1e6:,.1f} MB; {self.instructions:,} instructions, {self.uncosted:,} without a cost'
     return '\n'.join([head, *bars, moved])
 Profile.__str__ = _text
 

@@ -34,6 +34,7 @@ class Timeline:
     kind: str = 'simulated'     # or 'measured'
     after: np.ndarray | None = None     # the row each one waited for, -1 for none
     cause: np.ndarray | None = None     # why: index into tape.CAUSES
+    uncosted: int = 0           # instructions whose cost rule gives no time at all
     lanes = LANES
 
     def __len__(self): return len(self.start_us)
@@ -47,6 +48,10 @@ def _peak(lives, rows, pool):
     done = np.where(users >= 0, rows.end[users], 0).max(axis=1, initial=0)
     when, size = np.concatenate([rows.start[lives.first[mine]], done]), np.concatenate([lives.size[mine], -lives.size[mine]])
     return float(np.cumsum(size[np.lexsort((size, when))]).max(initial=0))
+
+def _uncosted(run):
+    "How many instructions take no time of their engine or queue: their rule says nothing."
+    return int(((run.tape.work.max(axis=1) <= 0) & (run.tape.dma[:, 1] <= 0))[run.instr].sum())
 
 def _full(program, chip, lives, value, instr):
     "The error of a kernel whose live tiles do not fit."
@@ -69,7 +74,7 @@ def schedule(program, chip=None, without=()):
     moved = lambda column: int((dma[:, 2] * dma[:, column] * run.share).sum())
     return Timeline(program, chip, latency / 1000, (rows.start + chip.start_ns) / 1000, (rows.end + chip.start_ns) / 1000, rows.lane, run.instr, run.turn,
                     int(min(_peak(run.lives, rows, 1), chip.sbuf_bytes - chip.sbuf_reserved)), int(min(_peak(run.lives, rows, 2), chip.psum_banks)),
-                    int(max(0, run.spilled) * chip.partitions), moved(3), moved(4), after=rows.after, cause=rows.cause)
+                    int(max(0, run.spilled) * chip.partitions), moved(3), moved(4), after=rows.after, cause=rows.cause, uncosted=_uncosted(run))
 
 # %% ../../nbs/1_nki/13c_schedule.ipynb #e5171832
 def _iterations(program):

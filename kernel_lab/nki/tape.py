@@ -158,10 +158,21 @@ def _costs(program, o, chip, free, known):
     "(`Choice`, share of the array's rows, is PSUM read or written) of one instruction, found once for those that are alike."
     key = _like(o, known.kind)
     try: return known.choices[key]
-    except (KeyError, TypeError): res = _choice(program, o, chip, free), _array_share(program, o, chip), _on_psum(program, o)
+    except (KeyError, TypeError): res = _found(program, o, chip, free)
     try: known.choices[key] = res
     except TypeError: pass                              # an attribute without a hash
     return res
+
+def _found(program, o, chip, free):
+    "The costs of one instruction; a `KernelError` that names it where there are none."
+    where, row = dict(line=o.line or None, instruction=o.op), row_of(o)
+    if row.engines != ('DMA',) and o.engine and o.engine not in ENGINES:
+        raise KernelError(f'{chip.name} has no engine {o.engine[:40]!r}', kind='invalid', **where, hint=f'Its engines are {", ".join(ENGINES)}.')
+    if row.engines != ('DMA',) and not callable(row.cost):
+        raise KernelError('its row has no cost rule, so its time is unknown', kind='unsupported', **where, hint='Give the row a cost: a function of its Work, in cycles.')
+    try: return _choice(program, o, chip, free), _array_share(program, o, chip), _on_psum(program, o)
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as e:
+        raise KernelError(f'its time cannot be found from its operands: {type(e).__name__} {e}', kind='invalid', **where, hint='Are they those that the instruction has?') from e
 
 def _rows(rows, width, dtype=np.int64): return np.array(rows, dtype).reshape(-1, width)
 
