@@ -320,7 +320,11 @@ def row_of(o):
     return ROWS[o.op]
 
 # %% ../../nbs/1_nki/04_instructions.ipynb #260bca61
-LEFT_OUT = {'builtin_custom_op': "compiled code of the vendor's", 'NkiTensor.indirect': 'gather inside an instruction (trn3)'}
+LEFT_OUT = {'builtin_custom_op': "compiled code of the vendor's", 'NkiTensor.indirect': 'gather inside an instruction (trn3)',
+            'all_to_all_v(has_rdispls=True)': 'places of its own for what is received; pieces arrive in equal slots',
+            'all_gather_v(has_rdispls=True)': 'places of its own for what is received; pieces arrive in equal slots',
+            'nl.all_reduce': 'over several programs of a launch grid; they run one after another',
+            'activation(op=nl.prelu)': 'has no slope there; activate2 has'}
 
 def _operands(names):
     "Operands as text, numbered ones once."

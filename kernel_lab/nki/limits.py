@@ -67,6 +67,10 @@ _FP8 = ('float8_e4m3', 'float8_e5m2', 'float8_e4m3fn')
 def matmul_dtypes(s):
     "C33 and the dtype rules of a matmul."
     if s.o.op != 'nc_matmul': return
+    kind = s.tensor('dst').dtype
+    results = ('float32',) if s.chip.generation < 4 else ('float32', 'bfloat16')
+    if s.program.dialect == 'nki' and not s.o.attrs.get('transpose') and kind not in results:
+        yield s.broken('a matmul writes fp32 into PSUM' if len(results) == 1 else 'a matmul writes fp32 or bf16 into PSUM', 'dst', ' or '.join(results), kind, 'Allocate dst in fp32, and cast it in the copy to SBUF.')
     kinds = {k: s.tensor(k).dtype for k in ('stationary', 'moving')}
     if {'float8_e4m3', 'float8_e4m3fn'} <= set(kinds.values()): yield s.broken('two fp8 formats are mixed', 'moving', kinds['stationary'], kinds['moving'], 'Use one of them for both.')
     if not s.o.attrs.get('rows'): return
@@ -136,7 +140,7 @@ LIMITS = tuple(Limit(*row) for row in (
     ('C33', 'Double rows are fp8, [K, 2, free].', 'Trainium2 architecture guide', _G3, 'matmul_dtypes matmul'),
     ('C34', 'An address that a kernel gives is aligned: in the current dialect to its dtype, in the earlier one to 4 bytes (assumed; the figure is not printed).', 'allocation guide', _ALL, 'places'),
     ('C35', 'An instruction takes at most 64 Ki elements a partition of SBUF, 4 Ki of PSUM.', 'architecture guide', _ALL, 'access_patterns'),
-    ('C36', 'A register has 32 bits. (64 a sequencer: not modelled, the compiler allocates them.)', 'NKI API', _ALL, 'register_values'),
+    ('C36', 'A register has 32 bits; a sequencer has 64 of them.', 'NKI API', _ALL, 'register_values registers_at_once'),
     ('C37', 'Arguments and results of a kernel are in HBM.', 'known issues', _ALL, 'trace')))
 
 MORE = [access_patterns, selections, gathers, matmul_dtypes, integer_matmul, *NEWER]

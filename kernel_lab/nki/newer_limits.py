@@ -143,7 +143,7 @@ def dma_sums(s):
 
 # %% ../../nbs/1_nki/10d_newer_limits.ipynb #92c49a76
 def register_values(s):
-    "C36: a register has 32 bits. There are 64 in each engine's sequencer; which virtual register lies in which is the compiler's business, and is not modelled."
+    "C36: a register has 32 bits."
     v = s.o.ins.get('value') if s.o.op == 'register_move' else None
     if v is not None and not isinstance(v, Access) and not -2**31 <= v < 2**31: yield s.broken('a register has 32 bits', 'src', '-2147483648..2147483647', int(v), 'Keep the number in memory.')
 

@@ -57,13 +57,24 @@ def _setitem(self, key, value):
 Tile.__setitem__ = _setitem
 
 # %% ../../nbs/1_nki/05d_writing.ipynb #6a47e251
+def _column(value, target):
+    "Whether a tile is one number for each partition of a wider one."
+    return value.par is not None and value.size == value.shape[0] == target.shape[0] != target.size
+
+def _wide(value, target):
+    "A narrower tile in the shape of the target: a column has as many axes, and axes of size 1 are repeated."
+    if value.size == target.size: return value
+    if _column(value, target): value = value.like(value.offset, [value.steps[0], *[(0, 1)] * (target.ndim - 1)], 0)
+    return _broadcast_to(value, target.shape)
+
 def _iadd(self, value):
-    "Accumulate: on Tensor where `value` is a fresh matmul and this is PSUM, on Vector otherwise."
+    "Accumulate: on Tensor where `value` is a fresh matmul and this is PSUM, on Vector otherwise; a column is added to every element of its partition."
     d = getattr(value, 'draft', None)
     if self.buffer == 'psum' and d is not None and d.op == 'nc_matmul' and _redirect(self, value):
         d.attrs['accumulate'] = True
         self.rec.moved.pop(value.tensor, None)
-    elif isinstance(value, Tile): emit('tensor_tensor', {'dst': self}, {'data1': self, 'data2': value}, {'op': 'add'})
+    elif isinstance(value, Tile) and _column(value, self) and value.info.dtype == 'float32': emit('tensor_scalar', {'dst': self}, {'data': self, 'operand0': value}, {'op0': 'add'})
+    elif isinstance(value, Tile): emit('tensor_tensor', {'dst': self}, {'data1': self, 'data2': _wide(value, self)}, {'op': 'add'})
     else: emit('tensor_scalar', {'dst': self}, {'data': self, 'operand0': float(value)}, {'op0': 'add'})
     return self
 Tile.__iadd__ = _iadd
