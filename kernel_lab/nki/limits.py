@@ -70,7 +70,8 @@ def matmul_dtypes(s):
     kind = s.tensor('dst').dtype
     results = ('float32',) if s.chip.generation < 4 else ('float32', 'bfloat16')
     if s.program.dialect == 'nki' and not s.o.attrs.get('transpose') and kind not in results:
-        yield s.broken('a matmul writes fp32 into PSUM' if len(results) == 1 else 'a matmul writes fp32 or bf16 into PSUM', 'dst', ' or '.join(results), kind, 'Allocate dst in fp32, and cast it in the copy to SBUF.')
+        names = ' or '.join(results)
+        yield s.broken(f'a matmul writes {names} into PSUM', 'dst', names, kind, 'Allocate dst in fp32, and cast it in the copy to SBUF.')
     kinds = {k: s.tensor(k).dtype for k in ('stationary', 'moving')}
     if {'float8_e4m3', 'float8_e4m3fn'} <= set(kinds.values()): yield s.broken('two fp8 formats are mixed', 'moving', kinds['stationary'], kinds['moving'], 'Use one of them for both.')
     if not s.o.attrs.get('rows'): return

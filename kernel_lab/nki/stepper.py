@@ -94,7 +94,9 @@ def counted(program, inputs):
     if not any(l.bound for l in program.loops.values()): return program
     turns = _ran(program, inputs).turns
     uneven = next((k for k, v in turns.items() if len(set(v)) > 1), None)
-    if uneven: raise UsageError(f'{program.name} turns the loop in line {program.loops[uneven].line} {min(turns[uneven])} to {max(turns[uneven])} times.', hint='Step through a version with fixed counts.')
+    if uneven:
+        raise UsageError(f'{program.name} turns the loop in line {program.loops[uneven].line} {min(turns[uneven])} to {max(turns[uneven])} times.',
+                         hint='Step through a version with fixed counts.')
     return with_turns(program, {k: v[0] for k, v in turns.items()})
 
 # %% ../../nbs/1_nki/12j_stepper.ipynb #32e6026d

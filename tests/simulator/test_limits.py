@@ -165,7 +165,8 @@ def test_a_limit(limit, legal, broken, says, chip, other):
     assert said[0].operand or 'exist' in says or 'tile' in says or 'array' in says or 'hold' in says or 'gather' in says, str(said[0])
 
 def test_every_limit_that_names_a_rule_has_one():
-    rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, crowded, too_large, places)} | {'attributes', 'trace', 'sendrecv', 'dma_compute', 'array_tile'}
+    rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, crowded, too_large, places)} | \
+        {'attributes', 'trace', 'sendrecv', 'dma_compute', 'array_tile', 'registers_at_once'}
     assert {w for l in LIMITS for w in l.where.split()} <= rules
     assert {l.id for l in LIMITS if l.where} - {c[0] for c in CASES} == {'C2', 'C18', 'C34', 'C37'}         # which have tests of their own below
     assert [l.id for l in LIMITS] == [f'C{n}' for n in range(1, 38)]
