@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['RULES', 'MEMORY_LIMIT', 'FIRST', 'Diagnostic', 'Site', 'partitions', 'start_partition', 'memories', 'engine_may',
            'matmul', 'transpose', 'sizes', 'columns', 'reductions', 'integers', 'both_psum', 'searching', 'counting',
-           'masks', 'crowded', 'too_large', 'allocations', 'dependencies', 'places', 'sums', 'registers_at_once',
-           'overlaps', 'operands', 'attributes', 'groups', 'bounds', 'indices', 'together', 'check', 'assert_ok']
+           'masks', 'crowded', 'too_large', 'allocations', 'dependencies', 'places', 'overlaps', 'operands',
+           'attributes', 'groups', 'bounds', 'indices', 'together', 'check', 'assert_ok']
 
 # %% ../../nbs/1_nki/11_check.ipynb #20bf22cd
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from .mask import not_modelled
 from .places import misfit
 from .program import Access, Program
 from .races import races
-from .register_room import most_registers
+from .register_room import registers_at_once
 
 # %% ../../nbs/1_nki/11_check.ipynb #1dfb5d30
 @dataclass(frozen=True)
@@ -268,18 +268,6 @@ def places(program, chip):
                 yield Diagnostic(f'{t.name}: {broken[0]}', t.line, 'nl.ndarray', *broken[1:], 'Choose another address, or leave the place to the compiler.')
                 break
 
-def sums(program, chip):
-    "Matmuls that add to what another engine left in PSUM."
-    for o, filler in islice(undefined_sums(program, chip), 1):
-        yield Diagnostic(f'{o.op} adds to what {filler.op} put into PSUM in line {filler.line}, which is undefined on {chip.name}', o.line, o.op, 'dst', 'what a matmul has written', filler.op,
-                         'Begin with accumulate=False, and add the rest with nisa.tensor_tensor.')
-
-def registers_at_once(program, chip):
-    "C36: an engine keeps at most 64 registers alive."
-    engine, n, line = most_registers(program)
-    if n > chip.registers:
-        yield Diagnostic(f'{n} registers of {engine} are alive at once', line, 'register_alloc', '', int(chip.registers), n, 'Set a register just before it is used, or keep the numbers in SBUF.')
-
 def overlaps(program):
     "Tiles that the kernel put into one place while both are needed."
     for c in conflicts(program):
@@ -404,7 +392,7 @@ def check(program, chip=None, capacity=True):
     "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order; capacity=False leaves out the sizes of memories."
     chip, found = get_chip(chip or program.chip), []
     found += [*allocations(program, chip), *(too_large(program, chip) if capacity else ()), *_instructions(program, chip)]
-    return found or [*places(program, chip), *dependencies(program), *sums(program, chip), *registers_at_once(program, chip)] or [*overlaps(program), *together(program)]
+    return found or [*places(program, chip), *dependencies(program), *(Diagnostic(*d) for rule in (undefined_sums, registers_at_once) for d in rule(program, chip))] or [*overlaps(program), *together(program)]
 
 def assert_ok(program, chip=None):
     "The program, or the first broken limit as a `KernelError`."
