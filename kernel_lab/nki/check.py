@@ -392,7 +392,8 @@ def check(program, chip=None, capacity=True):
     "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order; capacity=False leaves out the sizes of memories."
     chip, found = get_chip(chip or program.chip), []
     found += [*allocations(program, chip), *(too_large(program, chip) if capacity else ()), *_instructions(program, chip)]
-    return found or [*places(program, chip), *dependencies(program), *(Diagnostic(*d) for rule in (undefined_sums, registers_at_once) for d in rule(program, chip))] or [*overlaps(program), *together(program)]
+    said = (d for rule in (undefined_sums, registers_at_once) for d in rule(program, chip))
+    return found or [*places(program, chip), *dependencies(program), *(Diagnostic(*d) for d in said)] or [*overlaps(program), *together(program)]
 
 def assert_ok(program, chip=None):
     "The program, or the first broken limit as a `KernelError`."
