@@ -28,7 +28,8 @@ def around_us(row):
 
 def predict(row, sources, cache=None):
     "The simulated latency of a row in µs with what was busy: {latency_us, active: engine -> %, instructions}. `LabError` where it cannot be built."
-    profiles = [(profile_of(schedule(p, row.chip)), n) for p, n in programs_of(row, sources, cache)]
+    without = ('dge',) if '--disable-dge' in row.note else ()
+    profiles = [(profile_of(schedule(p, row.chip, without)), n) for p, n in programs_of(row, sources, cache)]
     latency = sum(n * (p.latency_us + around_us(row)) for p, n in profiles)
     share = {e: 100 * sum(n * p.latency_us * p.engines.get(e, 0) for p, n in profiles) / latency for e in ENGINE_COLUMNS}
     return {'latency_us': latency, 'active': share, 'instructions': sum(n * p.instructions for p, n in profiles)}

@@ -39,18 +39,18 @@ def _serve(gaps, kept, count, start, work, past):
     return (start if first < 0 else first), end, m
 
 # %% ../../nbs/1_nki/13ac_lanes.ipynb #75c754f9
-Rates = namedtuple('Rates', 'start late wait exclusive table_ns issue_ns begin_ns heat_ns warm cool cold')
+Rates = namedtuple('Rates', 'start late wait exclusive table_ns queues shared begin_ns heat_ns rise_ns hold_ns warm cool cold')
 State = namedtuple('State', 'free by ports port_by table heat gaps kept counts issued queued')
 Rows = namedtuple('Rows', 'start end seen lane after cause')
 BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)
 
 def rates(chip, queues=1):
-    "The chip's `Rates`, in ns; with several `queues` a direction, copies are issued as much faster."
+    "The chip's `Rates`, in ns; with several `queues` a direction, copies are issued as much faster; with half a one, both directions share it."
     start = [getattr(chip, f'{e.lower()}_start') / chip.clock(e) for e in ENGINES]
     late = [getattr(chip, f'{e.lower()}_latency_ns') for e in ENGINES]
     wait = [chip.semaphore_ns] * len(ENGINES) + [chip.dma_done_ns] * 2
-    return Rates(np.array(start), np.array(late, float), np.array(wait, float), int(chip.ports_exclusive), float(chip.table_load_ns), float(chip.dma_issue_ns) / queues,
-                 float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold))
+    return Rates(np.array(start), np.array(late, float), np.array(wait, float), int(chip.ports_exclusive), float(chip.table_load_ns), float(max(queues, 1)), int(queues < 1),
+                 float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_rise_ns), float(chip.pe_hold_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold))
 
 def state():
     "The `State` before the first instruction."
@@ -69,9 +69,17 @@ def _port(r, psum, e):
 
 @part
 def _feel(start, r, s):
-    "Note the heat at `start` and whether the array runs at full clock then: it warms up above one share of its rows busy on average, and cools down below another."
-    heat = s.heat[0] * np.exp((s.heat[1] - start) / r.heat_ns)
-    s.heat[3], s.heat[4] = heat, 1.0 if heat > (r.cool if s.heat[2] > 0 else r.warm) else 0.0
+    "Note what share of the array's rows was busy of late at `start`, and how warm it is then, from 0 to 1."
+    idle = start - s.heat[1]
+    s.heat[3], s.heat[4] = s.heat[0] * np.exp(-idle / r.heat_ns), s.heat[2]
+    if s.heat[3] < r.cool: s.heat[4] *= np.exp((r.heat_ns * np.log(max(s.heat[0], r.cool) / r.cool) - idle) / r.heat_ns)
+
+@part
+def _warm_up(rows, time, r, s):
+    "How warm the array is after an instruction that takes so long and uses this share of its rows."
+    s.heat[0] = rows + (s.heat[3] - rows) * np.exp(-time / r.heat_ns)
+    if s.heat[0] > r.warm: s.heat[2] = 1 - (1 - s.heat[4]) * np.exp(-time / r.rise_ns)
+    else: s.heat[2] = s.heat[4] * np.exp(-time / (r.hold_ns if s.heat[0] > r.cool else r.heat_ns))
 
 @part
 def on_engine(t, i, c, share, ready, after, cause, r, s):
@@ -84,7 +92,7 @@ def on_engine(t, i, c, share, ready, after, cause, r, s):
     if e == SCALAR and t.table[i] > 1 and t.table[i] != s.table[0]: start = max(start, s.free[e] + r.table_ns)
     if e == TENSOR and r.cold > 1:
         _feel(start, r, s)
-        if t.rows[i] > 0 and s.heat[4] == 0: work *= r.cold
+        if t.rows[i] > 0: work *= r.cold - (r.cold - 1) * s.heat[4]
     return start, start + work + r.start[e], start + work + max(r.late[e], r.start[e]), after, cause
 
 @part
@@ -95,8 +103,8 @@ def occupy(t, i, row, e, start, end, r, s):
     port = _port(r, t.psum[i], e)
     if port >= 0: s.ports[port], s.port_by[port] = end, row
     if e == TENSOR and r.cold > 1:
-        s.heat[2], s.heat[1] = s.heat[4], end
-        s.heat[0] = t.rows[i] + (s.heat[3] - t.rows[i]) * np.exp((start - end) / r.heat_ns)
+        s.heat[1] = end
+        _warm_up(t.rows[i], end - start, r, s)
 
 # %% ../../nbs/1_nki/13ac_lanes.ipynb #e745e986
 @part
@@ -104,10 +112,12 @@ def on_queue(t, i, q, row, share, ready, after, cause, r, s):
     "(start, end, row waited for, cause) of a copy on queue `q`."
     issue, other = ready, IN + OUT - q
     if s.issued[q - IN] >= issue: issue, after, cause = s.issued[q - IN], s.queued[q - IN], BUSY
-    s.issued[q - IN] = issue + r.issue_ns
+    s.issued[q - IN] = issue + t.dma[i, 5] / r.queues
+    if r.shared: s.issued[other - IN] = s.issued[q - IN]
     begin = issue + r.begin_ns
     if s.free[q] > begin: begin, after, cause = s.free[q], s.by[q], BUSY
     start, end, s.counts[0] = _serve(s.gaps, s.kept, s.counts[0], begin, t.dma[i, 1] * share, min(s.free[IN], s.free[OUT]))
     if start > begin + 1.0: after, cause = s.by[other], BANDWIDTH
     s.free[q], s.by[q], s.queued[q - IN] = end, row, row
+    if r.shared: s.queued[other - IN] = row
     return start, end, after, cause

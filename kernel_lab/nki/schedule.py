@@ -67,7 +67,7 @@ def schedule(program, chip=None, without=()):
     program = compiled_program(program, without)
     from kernel_lab.nki import clock            # numba; only who schedules waits for it
     run = clock.run(program, chip, int(chip.compiler_window) if does('reorder') else 0, does('reuse') and not program.untouched, does('balance'),
-                    1 if program.untouched else int(chip.compiler_queues))
+                    0.5 if program.untouched and does('dge') else int(chip.compiler_queues))
     if run.missing >= 0 and program.dialect == 'nki': raise _full(program, chip, run.lives, run.missing, run.instr)
     rows, dma = run.rows, run.tape.dma[run.instr]
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns

@@ -136,18 +136,19 @@ def _code(body, number, code, count):
 Choice = namedtuple('Choice', 'engines work table dma')
 
 def _choice(program, o, chip, free):
-    "The `Choice` of one instruction: up to three engines with times, or its DMA work: (lane, ns, bytes, reads HBM, writes HBM)."
+    "The `Choice` of one instruction: up to three engines with times, or its DMA work: (lane, ns, bytes, reads HBM, writes HBM, ns to issue)."
     if o.op in COLLECTIVES:
         raise KernelError(f'the time of {o.op} is not modelled: the clock knows one rank', kind='unsupported', line=o.line or None, instruction=o.op, hint='Profile the parts between collectives.')
     if row_of(o).engines == ('DMA',):
         work, size = dma_ns(program, o, chip)
         outs, ins = (next(iter(side.values())) for side in (o.outs, o.ins))
+        issue = chip.dma_issue_ns + chip.dma_row_ns * max(a.partitions for a in (outs, ins) if isinstance(a, Access))
         far = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
-        return Choice((-1,) * 3, (0,) * 3, '', (OUT if far(outs) else IN, work, size, far(ins), far(outs)))
+        return Choice((-1,) * 3, (0,) * 3, '', (OUT if far(outs) else IN, work, size, far(ins), far(outs), issue))
     found = work_ns(program, o, chip, free)
     pad = lambda xs, fill: (*xs, *[fill] * (3 - len(found)))
     table = table_set(o.attrs['func']) if o.op in ('activation', 'activate2') else ''
-    return Choice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), table, (-1, 0, 0, 0, 0))
+    return Choice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), table, (-1, 0, 0, 0, 0, 0))
 
 def _like(o, kind):
     "What the cost of an instruction depends on: two that are alike take the same time, wherever their operands begin."
@@ -187,18 +188,27 @@ def _array_share(program, o, chip):
     cold = o.op == 'nc_matmul' and always_cold(Work(program, o, chip))
     return a.partitions / chip.partitions if a is not None and not cold else 0.0
 
+def _plain_load(program, o, writers):
+    "Does it only fetch an input's tile, which nobody changes?"
+    src, dst = o.ins.get('src'), o.outs.get('dst')
+    if o.op != 'dma_copy' or o.mask or not isinstance(src, Access) or src.index or dst.index or program.tensors[src.tensor].role != 'input': return False
+    mine = src.tensor not in program.read_back and program.tensors[dst.tensor].buffer == 'sbuf' and writers[dst.tensor] == 1
+    return mine and dst.partitions * dst.free == program.tensors[dst.tensor].tile_size
+
 def _loads(program, terms, number):
-    "For each instruction (key, const, first term, last term) where it only fetches an input's tile that nobody changes, else -1: equal keys and offsets fetch the same."
-    writers, keys, rows = Counter(a.tensor for o in program.instructions for a in o.outs.values()), {}, []
-    for o in program.instructions:
+    "For each instruction (key, const, first term, last term) where it is a plain load that others, or other iterations, repeat; else -1. Equal keys and offsets fetch the same."
+    writers, keys, rows, found = Counter(a.tensor for o in program.instructions for a in o.outs.values()), {}, [], []
+    for loops, o in program.walk():
         src, dst = o.ins.get('src'), o.outs.get('dst')
-        plain = o.op == 'dma_copy' and not o.mask and isinstance(src, Access) and not src.index and not dst.index and program.tensors[src.tensor].role == 'input'
-        plain = plain and src.tensor not in program.read_back and program.tensors[dst.tensor].buffer == 'sbuf' and writers[dst.tensor] == 1
-        if not plain or dst.partitions * dst.free != program.tensors[dst.tensor].tile_size: rows.append((-1, 0, 0, 0)); continue
+        plain = _plain_load(program, o, writers)
+        found.append((src.tensor, src.ap, program.tensors[dst.tensor].dtype, dst.ap) if plain else None)
+        keys.setdefault(found[-1], []).append(any(l.name not in dict(src.offset.terms) for l in loops if l.trips > 1) if plain else False)
+    again = {key: k for k, (key, turns) in enumerate(keys.items()) if key and (any(turns) or len(turns) > 1)}
+    for key, o in zip(found, program.instructions):
+        if key not in again: rows.append((-1, 0, 0, 0)); continue
         first = len(terms)
-        terms += [(number[v], c) for v, c in src.offset.terms]
-        key = keys.setdefault((src.tensor, src.ap, program.tensors[dst.tensor].dtype, dst.ap), len(keys))
-        rows.append((key, src.offset.const, first, len(terms)))
+        terms += [(number[v], c) for v, c in o.ins['src'].offset.terms]
+        rows.append((again[key], o.ins['src'].offset.const, first, len(terms)))
     return rows
 
 def _on_psum(program, o): return any(program.tensors[a.tensor].buffer == 'psum' for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access))
@@ -220,5 +230,5 @@ def tape(program, chip, free=False):
     own = sorted((number[t.scope[-1]], k) for k, t in enumerate(program.tensors) if t.scope and t.scope[-1] in number)
     return Tape(_rows(code, 4), _rows(own, 2), np.array(site_of), _rows(sites, len(SITE)), _rows(terms, 2), np.array(mask_of), _rows(masks, 7),
                 _rows([c.engines for c in choices], 3), _rows([c.work for c in choices], 3, float), np.array([tables[c.table] for c in choices], np.int64),
-                np.array(share, float), _rows([c.dma for c in choices], 5, float), _rows(loads, 4),
+                np.array(share, float), _rows([c.dma for c in choices], 6, float), _rows(loads, 4),
                 np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64), *_memories(program, chip), np.array(psum, np.int64))

@@ -290,10 +290,17 @@ def wire(t, w, n, lives, m, fetched, turns, out, to, kinds, reuse, at):
 
 # %% ../../nbs/1_nki/13ab_wires.ipynb #91e6c958
 def _rotation(t, rows, found, units, copies):
-    "For each tensor, how many values it has places for: `copies` sets of those alive at once, fewer where memory is short, 0 where even one does not fit."
+    "For each tensor, how many values it has places for: `copies` sets of those alive at once, fewer where memory is short (small tiles go first), 0 where even one set does not fit."
     if not copies: return np.zeros(len(t.pool), np.int64)
     most, need = most_alive(t, rows, found)
-    for pool in (1, 2): most[t.pool == pool] *= min(copies, int(units[pool - 1] // need[pool])) if need[pool] else 0
+    one = most * t.size                                 # what one set of a tensor takes
+    for pool in (1, 2):
+        mine, sets = np.flatnonzero((t.pool == pool) & (one > 0)), min(copies, int(units[pool - 1] // need[pool])) if need[pool] else 0
+        left = units[pool - 1] - sets * need[pool]
+        for k in mine[np.argsort(one[mine], kind='stable')]:
+            more = min(copies - sets, int(left // one[k])) if sets else 0
+            left -= more * one[k]
+            most[k] *= sets + more
     most[t.pool == 0] = 0
     return most
 
