@@ -94,7 +94,7 @@ def _trn1():
         'vector_ghz': Figure(1.12, 'GHz', 'published', a), 'scalar_ghz': Figure(1.4, 'GHz', 'published', a),
         'gpsimd_ghz': Figure(1.4, 'GHz', 'published', a),
         'tensor_start': Figure(7, 'cycles', 'derived', 'AccelOpt matmul latencies'),
-        'vector_start': Figure(85, 'cycles', 'fitted', 'AccelOpt profiles say 60 to 108'), 'scalar_start': Figure(52, 'cycles', 'derived', 'AccelOpt profiles'),
+        'vector_start': Figure(85, 'cycles', 'fitted', 'AccelOpt profiles say 60 to 108'), 'scalar_start': Figure(40, 'cycles', 'fitted', 'AccelOpt profiles say 52'),
         'gpsimd_start': Figure(0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'),
         'tensor_latency_ns': Figure(135, 'ns', 'derived', 'performance guide, 128-row matmul event'),
         'vector_latency_ns': Figure(80, 'ns', 'estimate', 'dependent instructions, by analogy with Scalar'),
