@@ -171,7 +171,7 @@ def transpose(program):
     return replace(program, body=changed(program.body, new), tensors=tuple(tensors)) if new else program
 
 # %% ../../nbs/1_nki/13a_compiler.ipynb #5d384783
-PASSES = {'transpose': transpose, 'fold': fold, 'read_psum': read_psum, 'hoist': hoist, 'balance': None, 'reuse': None, 'reorder': None, 'dge': None}
+PASSES = {'transpose': transpose, 'fold': fold, 'read_psum': read_psum, 'hoist': hoist, 'balance': None, 'reuse': None, 'reorder': None, 'dge': None, 'spill': None}
 
 def compiled_program(program, without=()):
     "The program as the earlier compiler leaves it, without some passes; one of the current dialect, or one with skip_middle_end_transformations, is returned as it is."

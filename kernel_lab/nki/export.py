@@ -148,7 +148,7 @@ def _byte_fields(timeline):
     "Bytes over HBM, in SBUF and PSUM, of inputs and outputs."
     t, program = chip_bytes(timeline, one_partition=True).sum(), timeline.program
     size = lambda ids: sum(program.tensors[k].size * itemsize(program.tensors[k].dtype) for k in ids)
-    return dict(hbm_read_bytes=timeline.bytes_in, hbm_write_bytes=timeline.bytes_out, spill_save_bytes=timeline.spilled, sbuf_read_bytes=int(t['SBUF read']),
+    return dict(hbm_read_bytes=timeline.bytes_in, hbm_write_bytes=timeline.bytes_out, spill_save_bytes=timeline.spilled, spill_reload_bytes=timeline.reloaded, sbuf_read_bytes=int(t['SBUF read']),
                 sbuf_write_bytes=int(t['SBUF written']), psum_read_bytes=int(t['PSUM read']), psum_write_bytes=int(t['PSUM written']),
                 inputs_and_weights_size_bytes=size(program.input_ids), inputs_outputs_weights_size_bytes=size({*program.input_ids, *program.output_ids}))
 

@@ -80,6 +80,7 @@ def _shared(gen):
         accumulate_read=Figure(64, 'cycles', 'published', api),
         tensor_ghz=Figure(2.4, 'GHz', 'measured', 'one 512-row bf16 matmul takes 213 ns in published traces of both generations'),
         compiler_buffers=Figure(4, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory permitting'),
+        compiler_sbuf_bytes=Figure(166 * 1024, 'bytes a partition', 'fitted', 'largest published kernel without spills 162 KiB, smallest with some 169'),
         compiler_queues=Figure(4, 'queues', 'fitted', 'DMA queues a direction that the earlier compiler spreads copies over'),
         compiler_window=Figure(400, 'instructions', 'fitted', 'how far the earlier compiler moves instructions'),
         dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'),

@@ -19,7 +19,7 @@ from .machine import CHIPS
 # %% ../../nbs/1_nki/03_program.ipynb #002ab235
 DIALECTS = ('nki', 'neuronxcc.nki')
 BUFFERS = ('hbm', 'sbuf', 'psum')
-ROLES = ('input', 'output', 'constant', 'scratch')
+ROLES = ('input', 'output', 'constant', 'scratch', 'spilled')
 
 @dataclass(frozen=True)
 class ArraySpec:

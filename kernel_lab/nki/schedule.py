@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import KernelError
 from .compiler import compiled_program
 from .machine import Chip, get_chip
-from .program import Program, assert_counted, instruction_text
+from .program import Access, Program, assert_counted, instruction_text
 from .tape import LANES
 
 # %% ../../nbs/1_nki/13c_schedule.ipynb #75c7e176
@@ -28,7 +28,8 @@ class Timeline:
     turn: np.ndarray            # which repetition of that instruction
     sbuf_peak: int = 0          # bytes a partition alive at once
     psum_peak: int = 0          # banks
-    spilled: int = 0            # bytes that would not fit
+    spilled: int = 0            # bytes saved to HBM because they would not fit
+    reloaded: int = 0           # bytes of them fetched again
     bytes_in: int = 0           # read from HBM
     bytes_out: int = 0          # written to HBM
     kind: str = 'simulated'     # or 'measured'
@@ -60,21 +61,29 @@ def _full(program, chip, lives, value, instr):
     return KernelError(f'{name} is full: everything allocated is still needed', kind='limit', instruction='nl.ndarray', line=line, limit=f'{size:.0f} {unit}',
                        value=f'{lives.size[value]:.0f} more', hint='Use smaller tiles, or allocate inside the loop what lives only there.')
 
+def _spilled_bytes(program, run, side):
+    "Bytes of the copies whose operands on one side are spilled tensors."
+    far = lambda o: any(isinstance(a, Access) and program.tensors[a.tensor].role == 'spilled' for a in getattr(o, side).values())
+    mine = np.array([far(o) for o in program.instructions], bool)
+    return int((run.tape.dma[run.instr, 2] * run.share * mine[run.instr]).sum()) if mine.any() else 0
+
 def schedule(program, chip=None, without=()):
     "The `Timeline` of a program on a chip, without some of `PASSES`. A kernel of the current dialect that does not fit its memories is a `KernelError`."
     chip, program = get_chip(chip or program.chip), assert_counted(program, 'the schedule')
     does = lambda what: program.dialect == 'neuronxcc.nki' and what not in without
     program = compiled_program(program, without)
-    from kernel_lab.nki import clock            # numba; only who schedules waits for it
+    from kernel_lab.nki import clock, spilling  # numba; only who schedules waits for it
+    if does('spill') and not program.untouched: program = spilling.spill(program, chip)
     run = clock.run(program, chip, int(chip.compiler_window) if does('reorder') else 0, does('reuse') and not program.untouched, does('balance'),
                     0.5 if program.untouched and does('dge') else int(chip.compiler_queues))
     if run.missing >= 0 and program.dialect == 'nki': raise _full(program, chip, run.lives, run.missing, run.instr)
     rows, dma = run.rows, run.tape.dma[run.instr]
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns
     moved = lambda column: int((dma[:, 2] * dma[:, column] * run.share).sum())
+    saved, reloaded = (_spilled_bytes(program, run, side) for side in ('outs', 'ins'))
     return Timeline(program, chip, latency / 1000, (rows.start + chip.start_ns) / 1000, (rows.end + chip.start_ns) / 1000, rows.lane, run.instr, run.turn,
                     int(min(_peak(run.lives, rows, 1), chip.sbuf_bytes - chip.sbuf_reserved)), int(min(_peak(run.lives, rows, 2), chip.psum_banks)),
-                    int(max(0, run.spilled) * chip.partitions), moved(3), moved(4), after=rows.after, cause=rows.cause, uncosted=_uncosted(run))
+                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, moved(3), moved(4), after=rows.after, cause=rows.cause, uncosted=_uncosted(run))
 
 # %% ../../nbs/1_nki/13c_schedule.ipynb #e5171832
 def _iterations(program):
