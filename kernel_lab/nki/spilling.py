@@ -70,7 +70,7 @@ def _part(a, share):
     return replace(a, ap=tuple((s, max(1, math.ceil(n * share))) if i == j else (s, n) for i, (s, n) in enumerate(a.ap)))
 
 def _fetch(program, far, loops, o, k, tensors, share, here):
-    "Instructions in the place of `o`, with a share of what it reads of `k` fetched from tensor number `far` first, unless `here` (place -> tile) has it from an instruction before in the same loop."
+    "Instructions in the place of `o`, with a share of what it reads of `k` fetched from tensor number `far` first, unless `here` (place -> tile) has it already."
     before, ins = [], dict(o.ins)
     for name, a in o.ins.items():
         if not isinstance(a, Access) or a.tensor != k: continue
@@ -87,8 +87,9 @@ def spilled(program, k, share=1.0):
     users, new, t, here = Users(program), {}, program.tensors[k], {}
     tensors, far = [*program.tensors, Tensor(f'{t.name}_spilled', t.shape, t.dtype, 'hbm', 'spilled', scope=t.scope, line=t.line)], len(program.tensors)
     for loops, o in _each(users.readers[k]): new[id(o)] = _fetch(program, far, loops, o, k, tensors, share, here)
-    if not _only_loaded(program, users, k):
-        for _, o in _each(users.writers[k]): new[id(o)] = (o, *(Instruction('dma_copy', {'dst': _part(replace(a, tensor=far), share)}, {'src': _part(a, share)}, line=o.line) for a in o.outs.values() if a.tensor == k))
+    save = lambda a, line: Instruction('dma_copy', {'dst': _part(replace(a, tensor=far), share)}, {'src': _part(a, share)}, line=line)
+    for _, o in _each(users.writers[k]) if not _only_loaded(program, users, k) else ():
+        new[id(o)] = (o, *(save(a, o.line) for a in o.outs.values() if a.tensor == k))
     return replace(program, body=changed(program.body, new), tensors=tuple(tensors))
 
 MOST = 8        # tensors that go
