@@ -48,19 +48,22 @@ class Index:
     def __init__(self, const=0, loops=None, axes=None, shape=(), trips=None):
         self.const, self.loops, self.axes, self.shape = const, loops or {}, axes or {}, shape
         self.trips = trips or {}    # loop name -> number of iterations
+        self.ends = None            # what `bounds` found: an expression never changes
 
     @property
     def ndim(self): return len(self.shape)
 
     def affine(self):
         "The part without axes."
-        return Affine(int(self.const), tuple(sorted(self.loops.items())))
+        return Affine(int(self.const), tuple(sorted(self.loops.items())) if self.loops else ())
 
     def bounds(self):
         "Least and greatest value over loops and axes."
-        lo, hi = self.affine().bounds(self.trips)
-        ends = [c * (self.shape[k] - 1) for k, c in self.axes.items()]
-        return lo + sum(e for e in ends if e < 0), hi + sum(e for e in ends if e > 0)
+        if self.ends is None:
+            lo, hi = self.affine().bounds(self.trips) if self.loops else (int(self.const),) * 2
+            ends = [c * (self.shape[k] - 1) for k, c in self.axes.items()]
+            self.ends = lo + sum([e for e in ends if e < 0]), hi + sum([e for e in ends if e > 0])
+        return self.ends
 
     def __repr__(self):
         axes = [f'{c}*axis{k}' if c != 1 else f'axis{k}' for k, c in sorted(self.axes.items())]
@@ -81,9 +84,9 @@ def _padded(a, n):
 def _broadcast(s, t):
     "The shape two index arrays broadcast to."
     for x, y in zip(s, t):
-        if x != y and 1 not in (x, y):
+        if x != y and x != 1 and y != 1:
             raise KernelError(f'index arrays of shapes {s} and {t} do not broadcast', hint='Give each its own axis: nl.arange(n)[:, None], nl.arange(m)[None, :].')
-    return tuple(max(x, y) for x, y in zip(s, t))
+    return tuple(map(max, s, t))
 
 def _moved(a, n):
     "a + n for a plain number n."

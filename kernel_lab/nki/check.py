@@ -22,7 +22,7 @@ from .limits import MORE, capacity
 from .machine import get_chip
 from .mask import not_modelled
 from .places import misfit
-from .program import Access, Program
+from .program import Access, Program, uncollected
 from .races import races
 from .register_room import registers_at_once
 from .wellformed import FIRST, bounds, operands
@@ -306,6 +306,7 @@ def _instructions(program, chip):
         if not broken: fine.add(form)
         yield from broken
 
+@uncollected()
 def check(program, chip=None, capacity=True):
     "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order; capacity=False leaves out the sizes of memories."
     chip, found = get_chip(chip or program.chip), []

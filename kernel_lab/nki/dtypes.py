@@ -27,8 +27,11 @@ def itemsize(name):
     return numpy_of(name).itemsize
 
 # %% ../../nbs/1_nki/01_dtypes.ipynb #26411f34
+_LAB = {v: k for k, v in reversed(NUMPY.items())}         # the first name of each numpy dtype
+
 def dtype_name(x):
     "The lab's name of a dtype given as a string, a numpy, torch or ml_dtypes type."
+    if isinstance(x, np.dtype) and x in _LAB: return _LAB[x]
     name = x if isinstance(x, str) else (getattr(x, 'names', None) or (None,))[0] or getattr(x, 'name', None) or getattr(x, '__name__', None) or str(x)
     name = {'bool_': 'bool', 'float8_e4m3b11fnuz': 'float8_e4m3'}.get(name.removeprefix('torch.'), name.removeprefix('torch.'))
     if name in ('float64', 'int64'): raise UsageError(f'NeuronCores have no {name}.', hint=f'Convert to {name[:-2]}32 first.')

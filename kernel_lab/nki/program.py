@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['DIALECTS', 'BUFFERS', 'ROLES', 'KINDS', 'ArraySpec', 'Tensor', 'Access', 'Instruction', 'accesses', 'Loop', 'Program',
-           'with_turns', 'assert_counted', 'access_text', 'instruction_text']
+           'uncollected', 'with_turns', 'assert_counted', 'access_text', 'instruction_text']
 
 # %% ../../nbs/1_nki/03_program.ipynb #054dd50d
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-import base64, hashlib, json, math, zlib
+import base64, gc, hashlib, json, math, zlib
 import numpy as np
 from ..errors import KernelError
 from .affine import Affine
@@ -97,9 +98,8 @@ KINDS = ('affine', 'sequential', 'parallel', 'core', 'dynamic', 'while')
 
 def accesses(o, reads=False):
     "Every access of an instruction, indices included; only what it reads where asked."
-    for a in (*o.ins.values(), *(() if reads else o.outs.values())):
-        if isinstance(a, Access): yield a
-    yield from (a.index for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access) and a.index)
+    ins, outs = [[a for a in side.values() if isinstance(a, Access)] for side in (o.ins, o.outs)]
+    return [*ins, *(() if reads else outs), *[a.index for a in (*ins, *outs) if a.index]]
 
 @dataclass(frozen=True)
 class Loop:
@@ -159,6 +159,16 @@ class Program:
     def count(self): return sum(math.prod(l.trips for l in loops) for loops, _ in self.walk())
     @cached_property
     def hash(self): return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+# %% ../../nbs/1_nki/03_program.ipynb #15e445ff
+@contextmanager
+def uncollected():
+    "A block, or a decorated function, in which Python does not search for garbage."
+    was = gc.isenabled()
+    gc.disable()
+    try: yield
+    finally:
+        if was: gc.enable()
 
 # %% ../../nbs/1_nki/03_program.ipynb #a20e3cb8
 def _fixed(body, turns):

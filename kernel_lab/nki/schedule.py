@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import KernelError
 from .compiler import compiled_program
 from .machine import Chip, get_chip
-from .program import Access, Program, assert_counted, instruction_text
+from .program import Access, Program, assert_counted, instruction_text, uncollected
 from .tape import LANES
 
 # %% ../../nbs/1_nki/13c_schedule.ipynb #75c7e176
@@ -67,6 +67,7 @@ def _spilled_bytes(program, run, side):
     mine = np.array([far(o) for o in program.instructions], bool)
     return int((run.tape.dma[run.instr, 2] * run.share * mine[run.instr]).sum()) if mine.any() else 0
 
+@uncollected()
 def schedule(program, chip=None, without=()):
     "The `Timeline` of a program on a chip, without some of `PASSES`. A kernel of the current dialect that does not fit its memories is a `KernelError`."
     chip, program = get_chip(chip or program.chip), assert_counted(program, 'the schedule')

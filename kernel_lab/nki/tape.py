@@ -73,10 +73,10 @@ Known = namedtuple('Known', 'number kind tracked near shapes choices')
 
 def _known(program):
     "What many instructions share: numbers of loops, a number for each kind of tensor, the tensors that are tracked, those on the chip, and what was found about operands and instructions."
-    kinds, tensors = {}, program.tensors
+    kinds, tensors, shared = {}, program.tensors, program.read_back
     kind = [kinds.setdefault((t.shape, t.dtype, t.buffer, t.par), len(kinds)) for t in tensors]
     near = {k for k, t in enumerate(tensors) if t.buffer != 'hbm'}
-    return Known({name: k for k, name in enumerate(program.loops)}, kind, near | {k for k, b in enumerate(program.base) if b in program.read_back}, near, {}, {})
+    return Known({name: k for k, name in enumerate(program.loops)}, kind, near | {k for k, b in enumerate(program.base) if b in shared}, near, {}, {})
 
 def _shape(t, a):
     "(tile_size, row, par, free, itemsize, whole) of an access to tensor `t`, wherever it begins."

@@ -8,10 +8,10 @@ __all__ = ['HERE', 'MOST', 'ELSEWHERE', 'kernel_frame', 'kernel_line', 'Draft', 
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #89d2d754
 from dataclasses import dataclass, field, replace
-import copy, dis, math, os, sys
+import copy, dis, functools, math, os, sys
 import numpy as np
 from ..errors import KernelError
-from .affine import Affine, Choice, Index, Mask, Unroll, _add, _moved, as_index, as_mask
+from .affine import Affine, Choice, Index, Mask, Unroll, _add, _broadcast, _moved, as_index, as_mask
 from .dtypes import dtype_name, itemsize, numpy_of
 from .machine import get_chip
 from .names import assigned_name
@@ -83,10 +83,10 @@ class Recorder:
 
     def tensor(self, shape, dtype, buffer='sbuf', **kw):
         "Declare a tensor here, and return a `Tile` of all of it."
-        if any(not hasattr(n, '__index__') for n in shape): raise KernelError(f'a shape has whole numbers, not {shape}', line=kernel_line(), kind='shape', hint='Divide with //.')
-        shape = tuple(int(n.__index__()) for n in shape)
+        if any([not hasattr(n, '__index__') for n in shape]): raise KernelError(f'a shape has whole numbers, not {shape}', line=kernel_line(), kind='shape', hint='Divide with //.')
+        shape = tuple([int(n.__index__()) for n in shape])
         if math.prod(shape) > MOST: raise KernelError(f'a tensor of shape {shape} is too large', line=kernel_line(), kind='limit', limit=f'{MOST:,} elements', value=f'{math.prod(shape):,}')
-        if not shape or any(n < 1 for n in shape): raise KernelError(f'a tensor cannot have the shape {shape}', line=kernel_line(), kind='shape')
+        if not shape or min(shape) < 1: raise KernelError(f'a tensor cannot have the shape {shape}', line=kernel_line(), kind='shape')
         frame = kernel_frame()
         kw = {'line': frame.f_lineno, 'scope': self.scope, **{k: v for k, v in kw.items() if v is not None and v != ''}}
         if 'name' not in kw: kw['name'] = self.fresh(assigned_name(frame))
@@ -121,6 +121,13 @@ def _stretched(t, dtype):
     return (t.size * old // new,) if t.buffer == 'hbm' else (*t.shape[:t.par + 1], t.tile_bytes // new)
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #24d6b8ba
+@functools.cache
+def _row_major(shape):
+    "(step, count) of each dimension of a tensor whose last one is contiguous."
+    ap, step = (), 1
+    for n in reversed(shape): ap, step = ((step, n), *ap), step * n
+    return ap
+
 class Tile:
     "A view of a tensor while a kernel is traced: it has a shape and a dtype, and no values."
     __array_ufunc__ = None
@@ -135,9 +142,7 @@ class Tile:
     def of(cls, rec, k):
         "The whole of tensor number `k`."
         t = rec.tensors[k]
-        ap, step = [], 1
-        for n in reversed(t.shape): ap, step = [(step, n), *ap], step * n
-        return cls(rec, k, Index(), ap, None if t.buffer == 'hbm' else t.par)
+        return cls(rec, k, Index(), _row_major(t.shape), None if t.buffer == 'hbm' else t.par)
 
     info = property(lambda self: self.rec.tensors[self.tensor])
     ndim = property(lambda self: len(self.steps))
@@ -227,23 +232,33 @@ def _basic(tile, keys):
     return offset, ap, par
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #23385f00
+def _common(exprs):
+    "The shape that index arrays broadcast to."
+    shape = ()
+    for s in [e.shape for e in exprs if e.shape]:
+        most = max(len(s), len(shape))
+        s, shape = (1,) * (most - len(s)) + s, (1,) * (most - len(shape)) + shape
+        if s != shape: shape = _broadcast(shape, s)
+    return shape
+
 def _advanced(tile, keys):
     "The same for index arrays (`nl.arange`, `nl.mgrid`): their axes become the tile's."
     exprs = [as_index(k) for k in keys]
-    if any(e is None for e in exprs):
+    if any([e is None for e in exprs]):
         raise KernelError('slices and index arrays do not mix', line=kernel_line(), hint='Write every dimension with nl.arange, or every one with slices.')
-    shape = sum(exprs, Index()).shape
-    offset, steps, par, loose = tile.offset, [0] * len(shape), None, []
+    shape = _common(exprs)
+    offset, start, steps, par, loose = tile.offset, 0, [0] * len(shape), None, []
     for dim, (e, (stride, n)) in enumerate(zip(exprs, tile.steps)):
-        shift = len(shape) - e.ndim
+        shift = len(shape) - len(e.shape)
         lo, hi = e.bounds()
         if lo < 0 or hi >= n: loose.append((dim, e, n))
-        offset = _add(offset, Index(e.const, e.loops, trips=e.trips) * stride)
+        start += e.const * stride
+        if e.loops: offset = _add(offset, Index(0, e.loops, trips=e.trips) * stride)
         for k, c in e.axes.items():
             steps[k + shift] += c * stride
             if dim == tile.par: par = k + shift
     if tile.par is not None and par is None and shape[:1] == (1,): par = 0
-    return offset, [*zip(steps, shape)], par, tuple(loose)
+    return _moved(offset, start), [*zip(steps, shape)], par, tuple(loose)
 
 def _expand(self, axis):
     "A new axis of size 1."
@@ -307,9 +322,9 @@ def _getitem(self, key):
     "A smaller view; nothing is recorded."
     if isinstance(key, Mask): return _guarded_by(self, key)
     keys = _keys(self, key)
-    if any(isinstance(k, ds) and isinstance(k.start, Tile) or isinstance(k, Tile) and self.rec.dialect == 'nki' and k.size == 1 for k in keys): return _moving(self, keys)
-    if any(isinstance(k, Tile) for k in keys): return _indirect(self, keys)
-    arrays = any(isinstance(k, Index) and k.ndim for k in keys)
+    if any([isinstance(k, ds) and isinstance(k.start, Tile) or isinstance(k, Tile) and self.rec.dialect == 'nki' and k.size == 1 for k in keys]): return _moving(self, keys)
+    if any([isinstance(k, Tile) for k in keys]): return _indirect(self, keys)
+    arrays = any([isinstance(k, Index) and k.shape for k in keys])
     if not arrays: return self.like(*_basic(self, keys))
     return Tile(self.rec, self.tensor, *_advanced(self, [0 if isinstance(k, slice) and n == 1 else k for k, n in zip(keys, self.shape)]))
 Tile.__getitem__ = _getitem
@@ -347,7 +362,8 @@ def _settle(rec, tile, conditions):
     for dim, expr, n in tile.loose:
         if not _guarded(expr, n, conditions): _out_of_bounds(tile, dim, *expr.bounds(), n)
     if tile.index: _settle(rec, tile.index[0], conditions)
-    gone = [v for v in (*tile.info.scope, *tile.offset.loops) if v not in rec.scope]
+    needs = (*rec.tensors[tile.tensor].scope, *tile.offset.loops)
+    gone = [v for v in needs if v not in rec.scope] if needs else ()
     if gone: raise Unroll(gone, f'{tile.info.name} is used after its loop')
     return tile.access()
 
@@ -377,19 +393,25 @@ def emit(op, outs, ins, attrs=None, engine='', mask=None):
     rec = next(o.rec for o in (*outs.values(), *ins.values()) if isinstance(o, Tile))
     if rec.broken: raise Unroll([rec.broken], 'a loop was left early')
     conditions = _conditions(mask)
-    settle = lambda o: _settle(rec, o, (*conditions, *(o.guard.conditions if o.guard is not None else ()))) if isinstance(o, Tile) else o
+    settle = lambda o: _settle(rec, o, conditions if o.guard is None else (*conditions, *o.guard.conditions)) if isinstance(o, Tile) else o
     for o in ins.values():
-        if isinstance(o, Tile) and o.draft: o.draft.used = True
-        if isinstance(o, Tile) and o.tensor in rec.moved: _kept(rec, o.tensor)
+        if not isinstance(o, Tile): continue
+        if o.draft: o.draft.used = True
+        if o.tensor in rec.moved: _kept(rec, o.tensor)
     masks = tuple((c.affine(), tuple(sorted((k - c.ndim, v) for k, v in c.axes.items()))) for c in conditions)
     d = Draft(op, {k: settle(o) for k, o in outs.items()}, {k: settle(o) for k, o in ins.items() if o is not None}, attrs or {}, engine, masks, kernel_line())
     rec.current.append(d)
     return d
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #e25ba8b8
+def _numbered(a, new):
+    "An access by the tensor's new number."
+    if not a.index: return a if new[a.tensor] == a.tensor else Access(new[a.tensor], a.offset, a.ap, a.par)
+    return Access(new[a.tensor], a.offset, a.ap, a.par, _numbered(a.index, new), a.by, a.most)
+
 def _freeze(o, new):
     "A draft or an open loop as the frozen record, tensors renumbered."
-    shift = lambda a: Access(new[a.tensor], a.offset, a.ap, a.par, a.index and shift(a.index), a.by, a.most) if isinstance(a, Access) else a
+    shift = lambda a: _numbered(a, new) if isinstance(a, Access) else a
     if isinstance(o, OpenLoop): return Loop(o.name, o.trips, _frozen(o.body, new), o.kind, o.line, tuple(map(shift, o.bound)))
     move = lambda side: {k: shift(a) for k, a in side.items()}
     return Instruction(o.op, move(o.outs), move(o.ins), o.attrs, o.engine, o.mask, o.line)
@@ -406,6 +428,8 @@ def _touched(body):
             yield from _touched(o.body)
         else: yield from (a.tensor for a in accesses(o))
 
+def _known_as(t, alias, role): return t if (t.alias, t.role) == (alias, role) else replace(t, alias=alias, role=role)
+
 def finish(rec, name, outputs, source=''):
     "The `Program` of a recorder whose kernel has returned these tiles."
     if rec.broken: raise Unroll([rec.broken], 'a loop was left early')
@@ -413,6 +437,6 @@ def finish(rec, name, outputs, source=''):
     keep = {*_touched(rec.body), *ids, *(k for k, t in enumerate(rec.tensors) if t.role == 'input')}
     keep |= {rec.tensors[k].alias for k in keep} - {None}
     new = {k: n for n, k in enumerate(sorted(keep))}
-    role = lambda k, t: replace(t, alias=new.get(t.alias), role='output' if k in ids and t.role == 'scratch' else t.role)
+    role = lambda k, t: _known_as(t, new.get(t.alias), 'output' if k in ids and t.role == 'scratch' else t.role)
     return Program(name, tuple(role(k, t) for k, t in enumerate(rec.tensors) if k in keep), _frozen(rec.body, new),
                    tuple(new[k] for k in ids), rec.dialect, rec.chip.name.split(' but ')[0], source, {new[k]: v for k, v in rec.constants.items() if k in keep})

@@ -20,6 +20,7 @@ from .dtypes import NUMPY, dtype_name, itemsize
 from .isa import recording
 from .cores import merge
 from .objects import Annotation
+from .program import uncollected
 from .tensor import Draft, OpenLoop, Recorder, Tile, emit, finish, kernel_line
 
 # %% ../../nbs/1_nki/10_trace.ipynb #9cfee732
@@ -286,7 +287,7 @@ def trace(kernel, *inputs, chip='trn1', grid=None, **kwargs):
     grid = grid or getattr(kernel, 'grid', ())
     unroll = set()
     for _ in range(1000):
-        with installed(): program, more = _once(kernel, inputs, kwargs, chip, tuple(grid), unroll)
+        with installed(), uncollected(): program, more = _once(kernel, inputs, kwargs, chip, tuple(grid), unroll)
         if program: return replace(program, untouched=True) if getattr(getattr(kernel, 'func', kernel), 'untouched', False) else program
         if not set(more) - unroll: raise SimulatorError('tracing asks to unroll a loop that is unrolled already')
         unroll |= set(more)
