@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['around_us', 'predict', 'judged', 'selected', 'lines_of', 'frame_of', 'calibrate', 'weighted_median', 'tau_b', 'score',
-           'score_lines']
+           'score_lines', 'score_markdown']
 
 # %% ../../nbs/1_nki/18_calibration.ipynb #2bfa30b7
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -114,8 +114,8 @@ def _taus(frame):
 def _scored(frame):
     "One line of the score."
     known = frame[frame.predicted_us.notna()]
-    off = (known.predicted_us / known.measured_us - 1).abs()
-    share = lambda limit: float((off <= limit).mean()) if len(known) else np.nan
+    off = known.log_ratio.abs()
+    share = lambda limit: float((off <= np.log1p(limit)).mean()) if len(known) else np.nan
     points = {f'{e}_points': float(known[c].abs().median()) for e in ENGINE_COLUMNS if (c := f'{e}_points') in known and known[c].notna().any()}
     return {'rows': len(frame), 'missing': len(frame) - len(known), 'median_abs_log': weighted_median(known.log_ratio.abs(), known.weight),
             'median_log': weighted_median(known.log_ratio, known.weight), 'within_10': share(0.10), 'within_25': share(0.25), 'tau': _taus(known)} | points
@@ -140,3 +140,11 @@ def score_lines(table):
     for _, r in table.iterrows():
         yield f'{r.by:8}{r["name"]:{width}}{r.rows:>5}{r.missing or "":>9}' + ''.join(f'{_cell(r[c], form):>8}' for c, (_, form) in columns.items())
     yield '|log|: weighted median of |log(predicted / measured)|; log: with its sign; tau: order of the versions in a group; engines: median difference in points'
+
+# %% ../../nbs/1_nki/18_calibration.ipynb #c361a593
+def score_markdown(table):
+    "The score as lines of a Markdown table, without the engines."
+    yield '| | | rows | median \\|log\\| | median log | within 10 % | within 25 % | order (tau) |'
+    yield '|' + '---|' * 8
+    forms = {'median_abs_log': '{:.3f}', 'median_log': '{:+.3f}', 'within_10': '{:.0%}', 'within_25': '{:.0%}', 'tau': '{:.2f}'}
+    for _, r in table.iterrows(): yield f'| {r.by} | {r["name"]} | {r.rows} | ' + ' | '.join(_cell(r[c], form) for c, form in forms.items()) + ' |'
