@@ -1596,6 +1596,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                              'kernel_lab.nki.instructions.tensor_tensor_scan': ( '1_nki/instructions.html#tensor_tensor_scan',
                                                                                                  'kernel_lab/nki/instructions.py')},
             'kernel_lab.nki.isa': { 'kernel_lab.nki.isa.__getattr__': ('1_nki/isa.html#__getattr__', 'kernel_lab/nki/isa.py'),
+                                    'kernel_lab.nki.isa._dge_name': ('1_nki/isa.html#_dge_name', 'kernel_lab/nki/isa.py'),
                                     'kernel_lab.nki.isa._register': ('1_nki/isa.html#_register', 'kernel_lab/nki/isa.py'),
                                     'kernel_lab.nki.isa._rows': ('1_nki/isa.html#_rows', 'kernel_lab/nki/isa.py'),
                                     'kernel_lab.nki.isa._simple': ('1_nki/isa.html#_simple', 'kernel_lab/nki/isa.py'),

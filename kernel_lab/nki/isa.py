@@ -306,13 +306,19 @@ def tensor_partition_reduce(dst, op, data, *, mask=None, **kw):
     name = op if op == 'average' else op_name(op, REDUCE, 'a reduction')
     return emit('tensor_partition_reduce', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, {'op': name}, 'GpSimd', mask)
 
+def _dge_name(mode):
+    "The name of a mode of descriptors, which may be given by its number in `dge_mode`."
+    names, mode = [str(m) for m in dge_mode], getattr(mode, 'name', mode)
+    if isinstance(mode, int) and 0 <= mode < len(names): return names[mode]
+    if str(mode) in names: return str(mode)
+    raise KernelError(f'dge_mode {str(mode)[:40]!r} is not known', kind='unsupported', instruction='dma_transpose', line=kernel_line(), operand='dge_mode', hint=f'There are {", ".join(names)}.')
+
 def dma_transpose(dst, src, axes=None, priority=None, dge_mode='unknown', *, mask=None, **kw):
     "dst = src with its axes permuted ([1, 0], [2, 1, 0] or [3, 1, 2, 0]) by the DMA engines."
     axes = list(axes) if axes is not None else {2: [1, 0], 3: [2, 1, 0], 4: [3, 1, 2, 0]}.get(src.ndim)
-    asked = {} if str(dge_mode) == 'unknown' else {'dge': str(dge_mode)}
+    mode = _dge_name(dge_mode)
+    asked = {} if mode == 'unknown' else {'dge': mode}
     return emit('dma_transpose', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, {'axes': axes, **asked}, 'DMA', mask)
-
-
 
 # %% ../../nbs/1_nki/06_isa.ipynb #f2e3c242
 def chance(op, dst, ins, attrs, engine, mask):
