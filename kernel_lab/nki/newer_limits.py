@@ -106,6 +106,7 @@ def dma_transposes(s):
     if s.o.attrs.get('axes') not in _TURNS: yield s.broken('DMA does not permute axes like this', 'axes', '[1, 0], [2, 1, 0] or [3, 1, 2, 0]', s.o.attrs.get('axes'), 'Transpose in steps.')
     if s.tensor('dst').dtype != kind: yield s.broken('a transpose does not cast', 'dst', kind, s.tensor('dst').dtype, 'Allocate dst in the dtype of src.')
     possible = ('swdge',) if src.index is not None else ('hwdge',)
+    possible += ('none',)                               # which the documentation forbids and the vendor's kernels ask for
     if asked and asked not in possible: yield s.broken('these descriptors do not transpose', 'dge_mode', f'unknown or {possible[0]}', asked, 'Leave dge_mode out.')
     if asked == 'hwdge' and src.index is None: yield from _by_hardware(s, src, kind)
 
