@@ -7,7 +7,7 @@ __all__ = ['foreign_starts', 'undefined_sums']
 
 # %% ../../nbs/1_nki/10i_accumulation.ipynb #c9e033c8
 from itertools import islice
-from .apply import MATMULS
+from .instructions import MATMULS
 from .machine import get_chip
 
 # %% ../../nbs/1_nki/10i_accumulation.ipynb #8a058aa9

@@ -10,10 +10,10 @@ import numpy as np
 from functools import cache
 from threadpoolctl import ThreadpoolController
 from ..errors import KernelError, UsageError
-from .apply import MATMULS, _apply, _engine_value, _raw, _write, moved_through
+from .apply import _apply, _engine_value, _raw, _write, moved_through
 from .dtypes import numpy_of, round_tf32, stored
 from .exchange import COLLECTIVES
-from .instructions import row_of
+from .instructions import MATMULS, row_of
 from .memory import Memory, View, _filled
 from .mask import box_of, boxes, guide, moved
 from .program import Access, Loop
