@@ -181,13 +181,13 @@ def _place_ahead(x, r, out, window):
     need, placed = (w.first[1:] - w.first[:-1]).astype(np.int32), np.zeros(rows + 1, np.bool_)
     place_ahead(x.tape, x.instr, x.share, w, r, state(), out, window, first, to, need, placed, _heaps(2 * min(window, rows) + 2))
 
-def run(program, chip, ahead=0, reuse=False, free=False, queues=1):
-    "A `Run` of a program on a chip: in program order, or `ahead` rows out of it; with `reuse`, loads of what is still there cost nothing; `free` to choose engines; copies spread over `queues`."
-    x = wired(program, chip, reuse, free, copies=int(chip.compiler_buffers) if ahead else 0)
+def run(program, chip, ahead=0, reuse=False, free=False, queues=1, copies=0):
+    "A `Run` of a program on a chip: in program order, or `ahead` rows out of it; with `reuse`, loads of what is still there cost nothing; `free` to choose engines; DMA copies spread over `queues`; tiles rotate through `copies` sets of places."
+    x = wired(program, chip, reuse, free, copies)
     n = len(x.instr)
     out = Rows(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int8), np.empty(n, np.int32), np.empty(n, np.int8))
     if ahead: _place_ahead(x, rates(chip, queues), out, int(ahead))
-    else: place_in_order(x.tape, x.instr, x.share, x.wires, rates(chip), state(), out)
+    else: place_in_order(x.tape, x.instr, x.share, x.wires, rates(chip, queues), state(), out)
     return Run(x.tape, x.instr, x.turn, x.share, out, x.wires, x.lives, x.spilled, x.missing)
 
 # %% ../../nbs/1_nki/13b_clock.ipynb #79b75e79

@@ -75,8 +75,9 @@ def schedule(program, chip=None, without=()):
     program = compiled_program(program, without)
     from kernel_lab.nki import clock, spilling  # numba; only who schedules waits for it
     if does('spill') and not program.untouched: program = spilling.spill(program, chip)
+    earlier, dge = program.dialect == 'neuronxcc.nki', program.untouched and does('dge')
     run = clock.run(program, chip, int(chip.compiler_window) if does('reorder') else 0, does('reuse') and not program.untouched, does('balance'),
-                    0.5 if program.untouched and does('dge') else int(chip.compiler_queues))
+                    queues=(0.5 if dge else int(chip.compiler_queues)) if earlier else 1, copies=int(chip.compiler_buffers) if earlier else 0)
     if run.missing >= 0 and program.dialect == 'nki': raise _full(program, chip, run.lives, run.missing, run.instr)
     rows, dma = run.rows, run.tape.dma[run.instr]
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns
