@@ -182,7 +182,8 @@ def _place_ahead(x, r, out, window):
     place_ahead(x.tape, x.instr, x.share, w, r, state(), out, window, first, to, need, placed, _heaps(2 * min(window, rows) + 2))
 
 def run(program, chip, ahead=0, reuse=False, free=False, queues=1, copies=0):
-    "A `Run` of a program on a chip: in program order, or `ahead` rows out of it; with `reuse`, loads of what is still there cost nothing; `free` to choose engines; DMA copies spread over `queues`; tiles rotate through `copies` sets of places."
+    """A `Run` of a program on a chip: in program order, or `ahead` rows out of it; with `reuse`, loads of what is still there cost nothing; `free` to choose engines;
+    DMA copies spread over `queues`; tiles rotate through `copies` sets of places."""
     x = wired(program, chip, reuse, free, copies)
     n = len(x.instr)
     out = Rows(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int8), np.empty(n, np.int32), np.empty(n, np.int8))
