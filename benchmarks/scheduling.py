@@ -36,7 +36,7 @@ def sizes(most):
     for m, n, k in ((512, 2048, 2048), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 12800), (16384, 16384, 32768), (32768, 32768, 26624)):
         program = trace(product, ArraySpec((k, m)), ArraySpec((k, n)))
         if program.count > most: break
-        plain, ahead = (timed(lambda: clock.run(program, chip, w)) for w in (0, int(chip.compiler_window)))
+        plain, ahead = (timed(lambda: clock.run(program, chip, w, copies=c)) for w, c in ((0, 0), (int(chip.compiler_window), int(chip.compiler_buffers))))
         print(f"{program.count:14,}{plain:11.2f}s{program.count / plain / 1e6:8.2f}{ahead:15.2f}s{program.count / ahead / 1e6:8.2f}", flush=True)
     print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
 

@@ -1195,8 +1195,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                          'kernel_lab.nki.compiler._hoisted': ('1_nki/compiler.html#_hoisted', 'kernel_lab/nki/compiler.py'),
                                          'kernel_lab.nki.compiler._into': ('1_nki/compiler.html#_into', 'kernel_lab/nki/compiler.py'),
                                          'kernel_lab.nki.compiler._number': ('1_nki/compiler.html#_number', 'kernel_lab/nki/compiler.py'),
-                                         'kernel_lab.nki.compiler._plain_tile': ( '1_nki/compiler.html#_plain_tile',
-                                                                                  'kernel_lab/nki/compiler.py'),
                                          'kernel_lab.nki.compiler._private': ('1_nki/compiler.html#_private', 'kernel_lab/nki/compiler.py'),
                                          'kernel_lab.nki.compiler._same_every_turn': ( '1_nki/compiler.html#_same_every_turn',
                                                                                        'kernel_lab/nki/compiler.py'),

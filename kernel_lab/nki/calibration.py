@@ -129,12 +129,13 @@ def score(frame):
     return pd.DataFrame([{'by': by, 'name': name} | _scored(g) for (by, name), g in lines.items()])
 
 # %% ../../nbs/1_nki/18_calibration.ipynb #571025cf
+_COLUMNS = {'median_abs_log': ('|log|', '{:.3f}'), 'median_log': ('log', '{:+.3f}'), 'within_10': ('≤10 %', '{:.0%}'), 'within_25': ('≤25 %', '{:.0%}'), 'tau': ('tau', '{:.2f}')}
+
 def _cell(value, form): return '' if value is None or np.isnan(value) else form.format(value)
 
 def score_lines(table):
     "The score as lines of text, and what the columns mean."
-    columns = {'median_abs_log': ('|log|', '{:.3f}'), 'median_log': ('log', '{:+.3f}'), 'within_10': ('≤10 %', '{:.0%}'), 'within_25': ('≤25 %', '{:.0%}'), 'tau': ('tau', '{:.2f}')}
-    columns |= {c: (c.removesuffix('_points'), '{:.1f}') for c in table if c.endswith('_points')}
+    columns = _COLUMNS | {c: (c.removesuffix('_points'), '{:.1f}') for c in table if c.endswith('_points')}
     width = max(len(n) for n in table['name']) + 2
     yield f'{"":8}{"":{width}}{"rows":>5}{"missing":>9}' + ''.join(f'{title:>8}' for title, _ in columns.values())
     for _, r in table.iterrows():
@@ -146,5 +147,4 @@ def score_markdown(table):
     "The score as lines of a Markdown table, without the engines."
     yield '| | | rows | median \\|log\\| | median log | within 10 % | within 25 % | order (tau) |'
     yield '|' + '---|' * 8
-    forms = {'median_abs_log': '{:.3f}', 'median_log': '{:+.3f}', 'within_10': '{:.0%}', 'within_25': '{:.0%}', 'tau': '{:.2f}'}
-    for _, r in table.iterrows(): yield f'| {r.by} | {r["name"]} | {r.rows} | ' + ' | '.join(_cell(r[c], form) for c, form in forms.items()) + ' |'
+    for _, r in table.iterrows(): yield f'| {r.by} | {r["name"]} | {r.rows} | ' + ' | '.join(_cell(r[c], form) for c, (_, form) in _COLUMNS.items()) + ' |'

@@ -146,8 +146,6 @@ def fold(program):
 # %% ../../nbs/1_nki/13a_compiler.ipynb #d0c98b6d
 _WIDE = 4       # bytes of an element
 
-def _plain_tile(name, shape, dtype, buffer, scope): return Tensor(name, shape, dtype, buffer, scope=scope)
-
 def _steps(program, o, loops, tensors):
     "A transposing load as a load, a transpose and a copy, or None where it is not one of a tile of wide elements; `tensors` grows."
     src, dst = o.ins['src'], o.outs['dst']
@@ -156,7 +154,7 @@ def _steps(program, o, loops, tensors):
     if not plain or program.tensors[dst.tensor].buffer != 'sbuf': return None
     (rows, columns), scope = src.shape, tuple(l.name for l in loops)
     tile, turned = len(tensors), len(tensors) + 1
-    tensors += [_plain_tile(f'{t.name}_rows', (rows, columns), t.dtype, 'sbuf', scope), _plain_tile(f'{t.name}_columns', (columns, rows), t.dtype, 'psum', scope)]
+    tensors += [Tensor(f'{t.name}_rows', (rows, columns), t.dtype, 'sbuf', scope=scope), Tensor(f'{t.name}_columns', (columns, rows), t.dtype, 'psum', scope=scope)]
     at = lambda k, p, f: Access(k, Affine(), ((f, p), (1, f)))
     return (Instruction('dma_copy', {'dst': at(tile, rows, columns)}, {'src': src}, line=o.line),
             Instruction('nc_transpose', {'dst': at(turned, columns, rows)}, {'data': at(tile, rows, columns)}, engine='Tensor', line=o.line),

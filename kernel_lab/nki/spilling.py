@@ -106,6 +106,7 @@ def _cheapest(program, chip, need, held):
 
 def spill(program, chip):
     "A program of the earlier dialect with as many tensors in HBM as it takes to fit what its compiler fills of SBUF."
+    if sum(t.size // t.tile_size * t.tile_bytes for t in program.tensors if t.buffer == 'sbuf') <= chip.compiler_sbuf_bytes: return program    # all at once would fit
     for _ in range(MOST):
         need, held = fullest(program, chip)
         if need <= chip.compiler_sbuf_bytes: break

@@ -221,10 +221,11 @@ def _find(fetched, code):
 @part
 def _fetched(t, w, n, lives, fetched, i, row):
     "Does instruction `i`, a load, stand for a value that is still there? Else note what it fetches."
-    k = _find(fetched, t.loads[i, 0] * _FAR + offset(t.loads[i, 1], t.loads[i, 2], t.loads[i, 3], t.terms, w.env))
+    code = t.loads[i, 0] * _FAR + offset(t.loads[i, 1], t.loads[i, 2], t.loads[i, 3], t.terms, w.env)
+    k = _find(fetched, code)
     v, old = w.names[0], fetched[k, 1]
     if old < 0 or lives[old, _LOADER] < 0:
-        fetched[k, 0], fetched[k, 1] = t.loads[i, 0] * _FAR + offset(t.loads[i, 1], t.loads[i, 2], t.loads[i, 3], t.terms, w.env), v
+        fetched[k, 0], fetched[k, 1] = code, v
         lives[v, _LOADER] = row
         return False
     lives[v, _FIRST], lives[v, _ROOT] = lives[old, _FIRST], old
