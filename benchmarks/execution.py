@@ -64,7 +64,8 @@ def main(names):
         if done.returncode: print(f"{path.stem[:-2]:44} failed: {done.stderr.strip().splitlines()[-1]}", flush=True); continue
         name, count, tracing, size, executing, plain, error, held = done.stdout.split()[-8:]
         ratios.append(float(executing) / float(plain))
-        print(f"{name:44} {int(count):12,} {float(tracing):8.3f} {int(size) / 1e3:8.0f} {float(executing):9.2f} {float(plain):8.2f} {ratios[-1]:6.2f} {float(error):9.1e} {float(held):9.0f}", flush=True)
+        row = f"{name:44} {int(count):12,} {float(tracing):8.3f} {int(size) / 1e3:8.0f} {float(executing):9.2f} {float(plain):8.2f}"
+        print(f"{row} {ratios[-1]:6.2f} {float(error):9.1e} {float(held):9.0f}", flush=True)
     if ratios: print(f"{'geometric mean':44} {'':12} {'':8} {'':8} {'':9} {'':8} {np.exp(np.mean(np.log(ratios))):6.2f}   worst {max(ratios):.2f}")
 
 

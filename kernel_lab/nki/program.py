@@ -161,6 +161,15 @@ class Program:
     def hash(self): return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 # %% ../../nbs/1_nki/03_program.ipynb #15e445ff
+_UNSEEN = 2**21         # objects that may pass unseen before all are looked at
+_passed = [0]
+
+def _pass_unseen():
+    "Count young objects among the old; look for garbage once they are many."
+    _passed[0] += gc.get_count()[0]
+    if _passed[0] > _UNSEEN: gc.collect(); _passed[0] = 0
+    elif not gc.get_freeze_count(): gc.freeze(); gc.unfreeze()
+
 @contextmanager
 def uncollected():
     "A block, or a decorated function, in which Python does not search for garbage."
@@ -168,7 +177,7 @@ def uncollected():
     gc.disable()
     try: yield
     finally:
-        if was: gc.enable()
+        if was: _pass_unseen(); gc.enable()
 
 # %% ../../nbs/1_nki/03_program.ipynb #a20e3cb8
 def _fixed(body, turns):
