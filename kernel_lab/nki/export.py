@@ -66,12 +66,13 @@ def _head(timeline):
     for k, lane in enumerate(LANES): yield from (meta('thread_name', k + 1, name=lane), meta('thread_sort_index', k + 1, sort_index=k))
 
 def _slices(timeline):
-    "A complete event (ph X) for each row."
+    "A complete event (ph X) for each row, by time of start."
     program, causes = timeline.program, [json.dumps(c) for c in CAUSES]
     ops = [(json.dumps(o.op), json.dumps(instruction_text(program, o)), o.line) for o in program.instructions]
-    start, end = (np.rint(x * 1000).astype(np.int64).tolist() for x in (timeline.start_us, timeline.end_us))
+    order = np.argsort(timeline.start_us, kind='stable')
+    start, end = (np.rint(x[order] * 1000).astype(np.int64).tolist() for x in (timeline.start_us, timeline.end_us))
     waits = timeline.cause if timeline.cause is not None else np.zeros(len(timeline), int)
-    for a, b, lane, k, turn, why in zip(start, end, timeline.lane.tolist(), timeline.instr.tolist(), timeline.turn.tolist(), waits.tolist()):
+    for a, b, lane, k, turn, why in zip(start, end, *(x[order].tolist() for x in (timeline.lane, timeline.instr, timeline.turn, waits))):
         op, text, line = ops[k]
         yield (f'{{"ph":"X","pid":{_PID},"tid":{lane + 1},"ts":{_us(a)},"dur":{_us(b - a)},"name":{op},"cat":"{timeline.kind}",'
                f'"args":{{"instruction":{text},"line":{line},"repetition":{turn},"waited for":{causes[why]}}}}}')
@@ -99,8 +100,8 @@ def _samples(when, size, edges):
 def _counters(timeline, points):
     "DMA rates and memory in use as counter events (ph C)."
     edges = np.linspace(0, timeline.latency_us, points + 1)
-    tracks = [(f'{lane} GB/s', 'GB/s', dma_rate(timeline, lane, edges)) for lane in LANES[len(ENGINES):]]
-    tracks += [(f'{pool} {unit}', unit, _samples(*held(timeline, pool), edges)) for pool, unit in (('SBUF', 'bytes a partition'), ('PSUM', 'banks'))]
+    tracks = [(lane, 'GB/s', dma_rate(timeline, lane, edges)) for lane in LANES[len(ENGINES):]]
+    tracks += [(pool, unit, _samples(*held(timeline, pool), edges)) for pool, unit in (('SBUF', 'bytes a partition'), ('PSUM', 'banks'))]
     for name, unit, values in tracks:
         for at, x in zip(edges.tolist(), [*values, 0]):
             yield json.dumps(dict(ph='C', pid=_PID, name=name, ts=round(at, 3), args={unit: round(float(x), 3)}))
@@ -112,7 +113,7 @@ def perfetto(timeline, path, arrows=False, points=2000):
     about = json.dumps(dict(program=timeline.program.name, chip=timeline.chip.name, kind=timeline.kind, latency_us=float(timeline.latency_us)))
     opened = gzip.open if str(path).endswith('.gz') else open
     with opened(path, 'wt', encoding='utf-8') as f:
-        f.write(f'{{"displayTimeUnit":"ns","otherData":{about},"traceEvents":[\n')
+        f.write(f'{{"otherData":{about},"traceEvents":[\n')
         for k, event in enumerate(e for part in parts for e in part): f.write((',\n' if k else '') + event)
         f.write('\n]}\n')
     return path
