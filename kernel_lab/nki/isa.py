@@ -25,6 +25,7 @@ import numpy as np
 from ..errors import KernelError
 from .affine import Index, Mask, as_index
 from .guard import cut_free, guarded_matmul
+from .dtypes import is_float
 from .machine import get_chip
 from .instructions import ACT, ALU, BITWISE, LEFT_OUT, REDUCE, ROWS
 from . import writing      # noqa: F401  tiles learn to be written to
@@ -329,10 +330,13 @@ def chance(op, dst, ins, attrs, engine, mask):
     return emit(op, {**outs, 'state': state[:dst.shape[0]]}, {**ins, 'state': state[:dst.shape[0]]}, attrs, engine)
 
 def rng(dst, engine='Vector', *, mask=None, **kw):
-    "Fill dst with random numbers: the low bits of random words, or floats in [0, 1); on Vector, from trn2 on also on GpSimd. The simulator's sequence, not the chip's."
-    if engine == 'GpSimd' and tile(dst, 'dst').rec.chip.generation < 3:
+    "Fill dst, a tile of integers, with the low bits of random words; on Vector, from trn2 on also on GpSimd. The simulator's sequence, not the chip's."
+    if tile(dst, 'dst').rec.chip.generation < 3 and engine == 'GpSimd':
         raise KernelError('GpSimd has no generator on this chip', kind='unsupported', line=kernel_line(), instruction='rng', operand='engine', limit='Vector', value='GpSimd', hint='Use Vector.')
-    return chance('rng', dst, {}, {'kind': dst.info.dtype} if isinstance(dst, Tile) else {}, engine or 'Vector', mask)
+    if is_float(dst.info.dtype):
+        raise KernelError('rng writes random bits', kind='limit', line=kernel_line(), instruction='rng', operand='dst', limit='an integer dtype', value=dst.info.dtype,
+                          hint='Use nl.rand for numbers in [0, 1), or divide random integers.')
+    return chance('rng', dst, {}, {'kind': dst.info.dtype}, engine or 'Vector', mask)
 
 def dropout(dst, data, prob, *, mask=None, **kw):
     "dst = data with elements replaced by zero with probability prob, a number or (P, 1)."
@@ -343,7 +347,7 @@ ACCEPTED = ('name', 'priority', 'dge_mode', 'tile_position', 'tile_size', 'perf_
             'is_stationary_onezero', 'is_moving_onezero', 'lazy_initialization', 'address', 'keepdims', 'compute_dtype', 'axes', 'asynchronous')
 
 def strict(f):
-    "`f` with unknown keyword arguments refused, the nearest known one named."
+    "`f` with unknown keyword arguments refused, the nearest known one named; an error of its arguments names it."
     known = [p.name for p in signature(f).parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     allowed = {*known, *ACCEPTED}
     @wraps(f)
@@ -353,7 +357,10 @@ def strict(f):
                 near = get_close_matches(k, known, 1)
                 hint = (f'Did you mean {near[0]}? ' if near else '') + f'It takes: {", ".join(known)}.'
                 raise KernelError(f'{f.__name__} has no argument {k!r}', line=kernel_line(), instruction=f.__name__, hint=hint)
-        return f(*args, **kw)
+        try: return f(*args, **kw)
+        except KernelError as e:
+            e.instruction = e.instruction or f.__name__
+            raise
     return g
 
 def make_strict(names):

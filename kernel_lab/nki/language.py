@@ -299,17 +299,19 @@ def all(x, axis, dtype=None, *, mask=None, **kw):
     "Whether all elements over trailing free axes are true: the least of (x != 0)."
     return _reduction('minimum', not_equal(x, 0.0), axis, dtype, mask)
 
+def _as(dtype, t): return t if dtype is None or t.info.dtype == dtype_name(dtype) else copy(t, dtype)
+
 def dropout(x, rate, dtype=None, *, mask=None, **kw):
     "x with elements replaced by zero with probability `rate`."
-    return result(x.shape, dtype or x.dtype, lambda t: isa.dropout(t, x, rate, mask=mask))
+    return _as(dtype, result(x.shape, x.dtype, lambda t: isa.dropout(t, x, rate, mask=mask)))
 
 def rand(shape, dtype=float32, buffer=sbuf, name='', **kw):
     "Random numbers in [0, 1); the simulator's sequence, not the chip's."
-    return result(shape, dtype, isa.rng, buffer)
+    return result(shape, dtype, lambda t: isa.chance('rng', t, {}, {'kind': t.info.dtype}, 'Vector', None), buffer)
 
 def gather_flattened(data, indices, axis=0, dtype=None, *, mask=None, **kw):
     "data[p, indices[p, k]] with the free axes of data flattened."
-    return result(indices.shape, dtype or data.dtype, lambda t: isa.nc_n_gather(t, data, indices, mask=mask))
+    return _as(dtype, result(indices.shape, data.dtype, lambda t: isa.nc_n_gather(t, data, indices, mask=mask)))
 
 def shared_identity_matrix(n, dtype=uint8, dst=None, **kw):
     "The n×n identity in SBUF."

@@ -14,7 +14,7 @@ from . import isa, language as nl
 from .affine import Index, arange
 from .dtypes import dtype_name, numpy_of
 from .instructions import ALU
-from .isa import missing, op_name, recorder
+from .isa import missing, op_name, recorder, strict
 from .language import (affine_range, sequential_range, static_range, program_id, num_programs, program_ndim, load, store, copy, result, tile_size,
     transpose, matmul, where, broadcast_to, expand_dims, var, softmax, rms_norm, all, dropout, rand, gather_flattened, shared_identity_matrix, load_transpose2d,
     random_seed, device_print, sum, max, min, prod, mean, full, ones, zeros, zeros_like, empty_like, ndarray,
@@ -43,6 +43,7 @@ class _MGrid:
 mgrid = _MGrid()
 
 # %% ../../nbs/1_nki/08_legacy_language.ipynb #97e95999
+@strict
 def loop_reduce(x, op, loop_indices, dtype=None, *, mask=None, **kw):
     "The reduction of x over the given loop variables; assign it to a tile that those loops do not index."
     names = [v for i in loop_indices if isinstance(i, Index) for v in i.loops]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .alive import fullest
 from .dtypes import is_float, itemsize
 from .newer_limits import NEWER
+from .taken import TAKEN
 
 # %% ../../nbs/1_nki/10e_limits.ipynb #ffcac1d0
 def free_dimensions(a):
@@ -144,7 +145,7 @@ LIMITS = tuple(Limit(*row) for row in (
     ('C36', 'A register has 32 bits; a sequencer has 64 of them.', 'NKI API', _ALL, 'register_values registers_at_once'),
     ('C37', 'Arguments and results of a kernel are in HBM.', 'known issues', _ALL, 'trace')))
 
-MORE = [access_patterns, selections, gathers, matmul_dtypes, integer_matmul, *NEWER]
+MORE = [access_patterns, selections, gathers, matmul_dtypes, integer_matmul, *NEWER, *TAKEN]
 
 def limits_table():
     "The limits as Markdown."
