@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from ..errors import KernelError
 
 # %% ../../nbs/1_nki/02_affine.ipynb #4d58b6f0
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Affine:
     "const + Σ coefficient · loop, over loop names."
     const: int = 0
     terms: tuple = ()
+
+    def __init__(self, const=0, terms=()):          # a frozen dataclass takes three times as long
+        d = self.__dict__
+        d['const'], d['terms'] = const, terms
 
     def __call__(self, env):
         "The value where `env` maps loop names to iteration numbers."

@@ -22,15 +22,18 @@ def numpy_of(name):
     "The numpy dtype that stores the lab dtype `name`."
     return choose(NUMPY, name, 'dtype')
 
+_BYTES = {k: v.itemsize for k, v in NUMPY.items()}
+
 def itemsize(name):
     "Bytes of one element of the lab dtype `name`."
-    return numpy_of(name).itemsize
+    return _BYTES[name] if name in _BYTES else numpy_of(name).itemsize
 
 # %% ../../nbs/1_nki/01_dtypes.ipynb #26411f34
 _LAB = {v: k for k, v in reversed(NUMPY.items())}         # the first name of each numpy dtype
 
 def dtype_name(x):
     "The lab's name of a dtype given as a string, a numpy, torch or ml_dtypes type."
+    if isinstance(x, str) and x in NUMPY: return x
     if isinstance(x, np.dtype) and x in _LAB: return _LAB[x]
     name = x if isinstance(x, str) else (getattr(x, 'names', None) or (None,))[0] or getattr(x, 'name', None) or getattr(x, '__name__', None) or str(x)
     name = {'bool_': 'bool', 'float8_e4m3b11fnuz': 'float8_e4m3'}.get(name.removeprefix('torch.'), name.removeprefix('torch.'))

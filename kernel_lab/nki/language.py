@@ -14,7 +14,6 @@ __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloa
            'load_transpose2d', 'random_seed', 'device_print']
 
 # %% ../../nbs/1_nki/07_language.ipynb #51f5a78c
-from dataclasses import replace
 import builtins, math
 import numpy as np
 from ..errors import KernelError
@@ -61,10 +60,8 @@ def ndarray(shape, dtype, buffer=sbuf, name='', address=None, **kw):
     par = next((k for k, n in enumerate(shape) if getattr(n, 'par', False)), 0)
     if where in (hbm, shared_hbm) and rec.grid: return rec.shared_tensor(shape, dtype, name)
     scope = {'scope': ()} if where in (hbm, shared_hbm) else {}
-    tile = rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par, **scope)
-    if address is not None or where is not buffer:
-        rec.tensors[tile.tensor] = replace(tile.info, places=place_of(buffer, address, tile.shape, par, dtype, rec))
-    return tile
+    put = {} if address is None and where is buffer else {'places': lambda shape: place_of(buffer, address, shape, par, dtype, rec)}
+    return rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par, **scope, **put)
 
 def full(shape, fill_value, dtype, buffer=sbuf, name='', **kw):
     "A tensor filled with a number (one memset)."

@@ -33,10 +33,10 @@ class Chip:
     generation: int
     figures: dict
 
+    def __post_init__(self): self.__dict__.update({k: f.value for k, f in self.figures.items()})
+
     def __getattr__(self, key):
-        "The value of the figure `key`."
-        figures = self.__dict__.get('figures', {})
-        if key in figures: return figures[key].value
+        "There is no figure `key`."
         raise AttributeError(f'chip {self.__dict__.get("name")} has no figure {key!r}')
 
     def clock(self, engine):

@@ -9,7 +9,7 @@ __all__ = ['DIALECTS', 'BUFFERS', 'ROLES', 'KINDS', 'ArraySpec', 'Tensor', 'Acce
 # %% ../../nbs/1_nki/03_program.ipynb #054dd50d
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 import base64, gc, hashlib, json, math, zlib
 import numpy as np
 from ..errors import KernelError
@@ -57,7 +57,18 @@ class Tensor:
         return math.prod(self.shape[self.par:])
 
 # %% ../../nbs/1_nki/03_program.ipynb #135facb5
-@dataclass(frozen=True)
+@lru_cache(2**14)
+def _shape(ap): return tuple([n for _, n in ap])
+
+@lru_cache(2**14)
+def _free(ap, par): return math.prod([n for k, (_, n) in enumerate(ap) if k != par])
+
+@lru_cache(2**14)
+def _span(ap):
+    ends = [s * (n - 1) for s, n in ap]
+    return sum([e for e in ends if e < 0]), sum([e for e in ends if e > 0])
+
+@dataclass(frozen=True, init=False)
 class Access:
     "Elements offset + Σ step·k of tensor number `tensor`, k < count; the offset may move with the loops."
     tensor: int
@@ -68,22 +79,25 @@ class Access:
     by: int = 0                 # what one unit of the index moves, in elements
     most: int = 0               # indices must be below this
 
+    def __init__(self, tensor, offset, ap, par=0, index=None, by=0, most=0):
+        d = self.__dict__
+        d['tensor'], d['offset'], d['ap'], d['par'], d['index'], d['by'], d['most'] = tensor, offset, ap, par, index, by, most
+
     @property
-    def shape(self): return tuple(n for _, n in self.ap)
+    def shape(self): return _shape(self.ap)
     @property
     def partitions(self): return self.ap[self.par][1] if self.par is not None else 1
-    @cached_property
+    @property
     def free(self):
         "Elements a partition."
-        return math.prod(n for k, (_, n) in enumerate(self.ap) if k != self.par)
+        return _free(self.ap, self.par)
 
     def span(self):
         "Least and greatest element relative to the offset."
-        ends = [s * (n - 1) for s, n in self.ap]
-        return sum(e for e in ends if e < 0), sum(e for e in ends if e > 0)
+        return _span(self.ap)
 
 # %% ../../nbs/1_nki/03_program.ipynb #5d2031a9
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Instruction:
     "One instruction: outputs and inputs are `Access`es or numbers by operand name; engine '' leaves the choice to the compiler."
     op: str
@@ -93,6 +107,10 @@ class Instruction:
     engine: str = ''
     mask: tuple = ()            # ((Affine, ((axis, coefficient), …)), …): each must be >= 0; axes count from the last, -1
     line: int = 0
+
+    def __init__(self, op, outs, ins, attrs=None, engine='', mask=(), line=0):
+        d = self.__dict__
+        d['op'], d['outs'], d['ins'], d['attrs'], d['engine'], d['mask'], d['line'] = op, outs, ins, {} if attrs is None else attrs, engine, mask, line
 
 KINDS = ('affine', 'sequential', 'parallel', 'core', 'dynamic', 'while')
 

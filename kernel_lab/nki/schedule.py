@@ -63,6 +63,7 @@ def _full(program, chip, lives, value, instr):
 
 def _spilled_bytes(program, run, side):
     "Bytes of the copies whose operands on one side are spilled tensors."
+    if all(t.role != 'spilled' for t in program.tensors): return 0
     far = lambda o: any(isinstance(a, Access) and program.tensors[a.tensor].role == 'spilled' for a in getattr(o, side).values())
     mine = np.array([far(o) for o in program.instructions], bool)
     return int((run.tape.dma[run.instr, 2] * run.share * mine[run.instr]).sum()) if mine.any() else 0

@@ -19,7 +19,7 @@ from .values import FIRST, LAST, WHOSE, surveyed
 # %% ../../nbs/1_nki/13ad_spilling.ipynb #ce88fb3a
 def fullest(program, chip):
     "(bytes a partition that are alive at once in program order, tensor -> its share of them)."
-    t = tape(program, chip, True)
+    t = tape(program, chip, True, keep=True)
     _, _, found = surveyed(t, len(program.loops))
     mine = found[t.pool[found[:, WHOSE]] == POOLS.index('sbuf')]
     size = t.size[mine[:, WHOSE]]

@@ -214,8 +214,7 @@ def _loads(program, terms, number):
 def _on_psum(program, o): return any(program.tensors[a.tensor].buffer == 'psum' for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access))
 
 # %% ../../nbs/1_nki/13_tape.ipynb #2bfbdaff
-def tape(program, chip, free=False):
-    "The `Tape` of a program on a chip; `free`: its compiler may choose between engines."
+def _tape(program, chip, free):
     known, instructions = _known(program), program.instructions
     code, terms, sites, site_of, masks, mask_of, number = [], [], [], [0], [], [0], known.number
     _code(program.body, number, code, 0)
@@ -232,3 +231,10 @@ def tape(program, chip, free=False):
                 _rows([c.engines for c in choices], 3), _rows([c.work for c in choices], 3, float), np.array([tables[c.table] for c in choices], np.int64),
                 np.array(share, float), _rows([c.dma for c in choices], 6, float), _rows(loads, 4),
                 np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64), *_memories(program, chip), np.array(psum, np.int64))
+
+def tape(program, chip, free=False, keep=False):
+    "The `Tape` of a program on a chip; `free`: its compiler may choose between engines; `keep` it with the program for the next one who asks for the same."
+    before = program.__dict__.pop('tape', None)
+    made = before[2] if before and before[0] is chip and before[1] == free else _tape(program, chip, free)
+    if keep: program.__dict__['tape'] = chip, free, made
+    return made

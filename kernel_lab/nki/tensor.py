@@ -90,6 +90,7 @@ class Recorder:
         frame = kernel_frame()
         kw = {'line': frame.f_lineno, 'scope': self.scope, **{k: v for k, v in kw.items() if v is not None and v != ''}}
         if 'name' not in kw: kw['name'] = self.fresh(assigned_name(frame))
+        if 'places' in kw: kw['places'] = kw['places'](shape)
         self.names.setdefault(kw['name'], 1)
         self.tensors.append(Tensor(shape=shape, dtype=dtype_name(dtype), buffer=buffer, **kw))
         return Tile.of(self, len(self.tensors) - 1)
