@@ -214,7 +214,8 @@ class Block:
         "Write (batch, one, other) values, or add them."
         x = self.lanes.array(env).transpose(self.order)
         value = value.reshape(self.full)
-        _write(x, x + value if add else value)
+        if add and x.dtype == value.dtype == np.float32: np.add(x, value, out=x)
+        else: _write(x, x + value if add else value)
 
 # %% ../../nbs/1_nki/12i_batch.ipynb #dddb4d0e
 def product(memory, o, loops):

@@ -8,6 +8,8 @@ __all__ = ['POINTWISE', 'LANEWISE', 'MOST_TURNS', 'shuffled', 'Step', 'matched',
 # %% ../../nbs/1_nki/12_execute.ipynb #afd4134f
 import numpy as np
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from threadpoolctl import ThreadpoolController
 from ..errors import KernelError, UsageError
 from .apply import _apply, _engine_value, _raw, _write, moved_through
@@ -16,7 +18,7 @@ from .exchange import COLLECTIVES
 from .instructions import MATMULS, row_of
 from .memory import Memory, View, _filled
 from .mask import box_of, boxes, guide, moved
-from .program import Access, Loop
+from .program import Access, Loop, accesses
 
 # %% ../../nbs/1_nki/12_execute.ipynb #8899d2e1
 def _unwritten(o, name, view):
@@ -260,8 +262,7 @@ def _prepare(memory, body):
     ready = []
     for o in body:
         if not isinstance(o, Loop): ready.append(Step(memory, o)); continue
-        own = [k for k, t in enumerate(memory.program.tensors) if t.scope and t.scope[-1] == o.name]
-        ready.append((o.name, _turns(memory, o), own, _prepare(memory, o.body)))
+        ready.append((o.name, _turns(memory, o), memory.owned.get(o.name, ()), _prepare(memory, o.body)))
     return ready
 
 def _issue(step, env):
@@ -286,14 +287,36 @@ def matched(program, arrays):
         if tuple(x.shape) != t.shape: raise UsageError(f'Input {t.name} has shape {tuple(x.shape)}; the program was traced for {t.shape}.')
     return arrays
 
-def _load(program, arrays):
-    "A memory with inputs and constants in place."
+def _load(program, arrays, later=()):
+    "A memory with inputs and constants in place, and all tensors outside of loops but those that come `later`."
     memory = Memory(program)
     for k, t in enumerate(program.tensors):
-        if not t.scope: memory.allocate(k)
+        if not t.scope and k not in later: memory.allocate(k)
     for k, x in zip(program.input_ids, arrays): memory.put(k, x)
     for k, x in program.constants.items(): memory.put(k, x.copy())
     return memory
+
+def _used(o, base):
+    "Numbers of the tensors that own what an item of a body touches."
+    if isinstance(o, Loop): return {base[a.tensor] for a in o.bound if isinstance(a, Access)}.union(*[_used(i, base) for i in o.body])
+    return {base[a.tensor] for a in accesses(o)}
+
+def _spans(program):
+    "(scratch tensor → the first item of the body that touches it, and → the last), for those that live outside of loops."
+    kept, first, last = {program.base[k] for k in program.output_ids}, {}, {}
+    for j, o in enumerate(program.body):
+        for k in _used(o, program.base):
+            t = program.tensors[k]
+            if t.role == 'scratch' and not t.scope and k not in kept: first.setdefault(k, j); last[k] = j
+    return first, last
+
+def _play(memory, body, first, last):
+    "Run a body; its tensors come with their first use and go with their last, so that a long one lives in little memory."
+    comes, goes = ({j: [k for k, _ in ks] for j, ks in groupby(sorted(x.items(), key=itemgetter(1)), key=itemgetter(1))} for x in (first, last))
+    for j, o in enumerate(body):
+        for k in comes.get(j, ()): memory.allocate(k)
+        _run(memory, _prepare(memory, (o,)), {})
+        for k in goes.get(j, ()): memory.release(k)
 
 @cache
 def _pools(): return ThreadpoolController()       # finding the libraries takes milliseconds
@@ -301,9 +324,10 @@ def _pools(): return ThreadpoolController()       # finding the libraries takes 
 def _ran(program, arrays, exchange=None, watch=None):
     "The memory of a program that has run; `watch(instruction, operands)` sees everything that was computed."
     written = {program.base[a.tensor] for o in program.instructions for a in o.outs.values()}
-    memory = _load(program, [x.copy() if k in written else x for k, x in zip(program.input_ids, matched(program, arrays))])
+    first, last = ({}, {}) if watch else _spans(program)           # who watches may keep what it saw
+    memory = _load(program, [x.copy() if k in written else x for k, x in zip(program.input_ids, matched(program, arrays))], first)
     memory.exchange, memory.watch = exchange, watch
-    with np.errstate(all='ignore'), _pools().limit(limits=1): _run(memory, _prepare(memory, program.body), {})
+    with np.errstate(all='ignore'), _pools().limit(limits=1): _play(memory, program.body, first, last)
     return memory
 
 def interpret(program, *arrays, exchange=None):

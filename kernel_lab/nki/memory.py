@@ -6,9 +6,10 @@
 __all__ = ['nothing', 'Memory', 'View']
 
 # %% ../../nbs/1_nki/11e_memory.ipynb #b90ccf4c
+from functools import lru_cache
 import numpy as np
 from ..errors import KernelError
-from .dtypes import is_float, itemsize, numpy_of
+from .dtypes import NUMPY, is_float, itemsize, numpy_of
 from .machine import get_chip
 from .program import Access
 
@@ -36,6 +37,10 @@ class Memory:
         self.exchange = None            # how a collective reaches the other ranks: (instruction, sources, sizes) -> results
         self.watch = None               # a function that sees every instruction and its operands
         self.registers, self.rng = {}, np.random.default_rng(0)      # accumulators by engine; the source of random numbers
+        self.spare = {}                 # (elements, dtype) -> arrays that nobody needs any more
+        self.owned = {}                 # loop -> tensors that each of its iterations has afresh
+        for k, t in enumerate(program.tensors):
+            if t.scope: self.owned.setdefault(t.scope[-1], []).append(k)
 
     def allocate(self, k):
         if self.program.base[k] == k: self._allocate(k)
@@ -43,12 +48,20 @@ class Memory:
     def _allocate(self, k):
         "A fresh tensor: PSUM accumulators are zeros, everything else is nobody's."
         t = self.program.tensors[k]
+        free = self.spare.get((t.size, t.dtype)) if self.flat[k] is None else None
+        if free: self.flat[k] = free.pop()
         if self.flat[k] is None: self.flat[k] = (np.zeros if t.buffer == 'psum' else np.empty)(t.size, numpy_of(t.dtype))
         elif t.buffer == 'psum': self.flat[k][:] = 0
         if k in self.masked: self.flat[k][:] = nothing(t.dtype)
+        for noted in (self.parts, self.open) if self.whole[k] is not None else ():
+            for key in [p for p in noted if p[0] == k]: del noted[key]
         self.whole[k] = bytearray([1 if t.zero else 0]) * (t.size // t.tile_size)
-        for key in [p for p in self.parts if p[0] == k]: del self.parts[key]
-        for key in [p for p in self.open if p[0] == k]: del self.open[key]
+
+    def release(self, k):
+        "The array of a tensor that nobody needs any more may become another's."
+        t, x = self.program.tensors[k], self.flat[k]
+        self.spare.setdefault((t.size, t.dtype), []).append(x)
+        self.flat[k] = None
 
     def bits(self, k, tile, n):
         "The written-bits of a tile, one a unit."
@@ -65,17 +78,20 @@ def _outside(view, off):
     t = view.tensor
     raise KernelError(f'an access leaves {t.name}', kind='limit', operand=t.name, limit=f'0..{t.size - 1}', value=off + view.high, hint='Mind the last turn of the loop, and offsets read from memory.')
 
+@lru_cache(2**14)
+def _strides(ap, size): return tuple([s * size for s, _ in ap])
+
 class View:
     "An access, ready to become a numpy array for given loop values."
     def __init__(self, memory, a):
         t = memory.program.tensors[a.tensor]
         self.memory, self.access, self.k, self.tensor = memory, a, memory.program.base[a.tensor], t
-        self.unit = itemsize(t.dtype) // memory.unit.get(self.k, itemsize(t.dtype))
-        self.dtype, self.low, self.high = numpy_of(t.dtype), *a.span()
-        self.strides = tuple(s * self.dtype.itemsize for s, _ in a.ap)
+        self.unit = itemsize(t.dtype) // memory.unit[self.k] if self.k in memory.unit else 1
+        self.dtype, (self.low, self.high) = NUMPY[t.dtype], a.span()
+        self.strides = _strides(a.ap, self.dtype.itemsize)
         self.shape, self.const, self.terms = a.shape, a.offset.const, a.offset.terms
         self.index = View(memory, a.index) if a.index else None
-        self.dense = a.free * a.partitions == t.tile_size and self.high - self.low + 1 == t.tile_size    # the whole tile
+        self.dense = self.high - self.low + 1 == t.tile_size and a.free * a.partitions == t.tile_size    # the whole tile
 
     def at(self, env):
         "The element offset for these loop values."
