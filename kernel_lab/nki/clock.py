@@ -14,7 +14,7 @@ from .lanes import on_engine, on_queue, occupy, rates, state
 from .program import Access, Instruction, Program, Tensor
 from .tape import CAUSES, IN, LANES
 from .values import compiled, part
-from .wires import DATA, ORDER, ROOM, SCALAR, wired
+from .wires import DATA, ORDER, ROOM, SCALAR, VECTOR, wired
 
 # %% ../../nbs/1_nki/13b_clock.ipynb #94ca06ea
 Rows = namedtuple('Rows', 'start end seen lane after cause')
@@ -132,7 +132,7 @@ def _offer(t, i, row, w, r, out, h, placed):
 
 @part
 def _pick(h, placed, s):
-    "(lane, row): the lane that can start first, and the earliest of its rows that are ready then (Scalar before Vector where both are free); -1 where another lane took it."
+    "(lane, row): the lane that can start first, and the earliest of its rows that are ready then (of Vector and Scalar the one that had less to do, where both are free); -1 where another lane took it."
     lane, when = -1, np.inf
     for m in range(len(LANES)):
         a, b = 2 * m, 2 * m + 1
@@ -141,7 +141,7 @@ def _pick(h, placed, s):
         if h.size[a] + h.size[b] == 0: continue
         free = s.issued[m - IN] if m >= IN else s.free[m]
         at = free if h.size[b] else max(free, h.time[a, 0])
-        if at < when or (at == when and m == SCALAR and lane >= 0): lane, when = m, at
+        if at < when or (at == when and m == SCALAR and lane == VECTOR and s.busy[m] < s.busy[lane]): lane, when = m, at
     if lane < 0: return -1, -1
     a, b = 2 * lane, 2 * lane + 1
     while h.size[a] and h.time[a, 0] <= when:

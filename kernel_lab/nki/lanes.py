@@ -40,7 +40,7 @@ def _serve(gaps, kept, count, start, work, past):
 
 # %% ../../nbs/1_nki/13ac_lanes.ipynb #75c754f9
 Rates = namedtuple('Rates', 'start late wait exclusive table_ns queues shared begin_ns heat_ns rise_ns hold_ns warm cool cold')
-State = namedtuple('State', 'free by ports port_by table heat gaps kept counts issued queued')
+State = namedtuple('State', 'free by ports port_by table heat gaps kept counts issued queued busy')
 Rows = namedtuple('Rows', 'start end seen lane after cause')
 BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)
 
@@ -58,7 +58,7 @@ def state():
     gaps[0] = 0, np.inf
     lanes = len(LANES)
     return State(np.zeros(lanes), np.full(lanes, -1), np.zeros(2), np.full(2, -1), np.ones(1, np.int64), np.zeros(5), gaps, kept, np.ones(1, np.int64),
-                 np.zeros(2), np.full(2, -1))
+                 np.zeros(2), np.full(2, -1), np.zeros(lanes))
 
 @part
 def _port(r, psum, e):
@@ -99,6 +99,7 @@ def on_engine(t, i, c, share, ready, after, cause, r, s):
 def occupy(t, i, row, e, start, end, r, s):
     "Note that engine `e` is busy until `end`."
     s.free[e], s.by[e] = end, row
+    s.busy[e] += end - start
     if e == SCALAR and t.table[i] > 1: s.table[0] = t.table[i]
     port = _port(r, t.psum[i], e)
     if port >= 0: s.ports[port], s.port_by[port] = end, row

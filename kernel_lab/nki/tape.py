@@ -32,7 +32,7 @@ def _fits_scalar(o):
 def engines_of(o, chip, free):
     "Engines that may run it: the one it names, or its row's default; Scalar too where it could and somebody is `free` to choose."
     if o.op == 'tensor_copy' and not o.engine and chip.scalar_copies: return ('Vector', 'Scalar')
-    if free and _fits_scalar(o) and o.engine in ('', 'Vector'): return ('Vector', 'Scalar')
+    if free and _fits_scalar(o) and (not o.engine or o.op == 'reciprocal'): return ('Vector', 'Scalar')
     return (o.engine,) if o.engine else row_of(o).engines[:1]
 
 def work_ns(program, o, chip, free=False):
