@@ -132,7 +132,7 @@ def _offer(t, i, row, w, r, out, h, placed):
 
 @part
 def _pick(h, placed, s):
-    "(lane, row): the lane that can start first, and the earliest of its rows that are ready then (of Vector and Scalar the one that had less to do, where both are free); -1 where another lane took it."
+    "(lane, row): the lane that can start first, and the earliest of its rows that are ready then (where Vector and Scalar are both free, the one that did less so far); -1 where another lane took it."
     lane, when = -1, np.inf
     for m in range(len(LANES)):
         a, b = 2 * m, 2 * m + 1
