@@ -8,6 +8,7 @@ __all__ = ['Rows', 'ENGINE', 'DMA', 'MEMORY', 'Heaps', 'Run', 'place_row', 'plac
 # %% ../../nbs/1_nki/13b_clock.ipynb #a293980b
 from collections import namedtuple
 import numpy as np
+from ..errors import SimulatorError
 from .machine import CHIPS
 from .affine import Affine
 from .lanes import on_engine, on_queue, occupy, rates, state
@@ -179,7 +180,8 @@ def _place_ahead(x, r, out, window):
     rows, w = len(x.instr), x.wires
     first, to = _followers(w, rows)
     need, placed = (w.first[1:] - w.first[:-1]).astype(np.int32), np.zeros(rows + 1, np.bool_)
-    place_ahead(x.tape, x.instr, x.share, w, r, state(), out, window, first, to, need, placed, _heaps(2 * min(window, rows) + 2))
+    done = place_ahead(x.tape, x.instr, x.share, w, r, state(), out, window, first, to, need, placed, _heaps(2 * min(window, rows) + 2))
+    if done < rows: raise SimulatorError(f'The clock is stuck: instruction {x.instr[placed.argmin()]} waits for what never ends.', hint='Please report the program.')
 
 def run(program, chip, ahead=0, reuse=False, free=False, queues=1, copies=0):
     """A `Run` of a program on a chip: in program order, or `ahead` rows out of it; with `reuse`, loads of what is still there cost nothing; `free` to choose engines;

@@ -46,8 +46,9 @@ BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)
 
 def rates(chip, queues=1):
     "The chip's `Rates`, in ns; with several `queues` a direction, copies are issued as much faster; with half a one, both directions share it."
-    start = [getattr(chip, f'{e.lower()}_start') / chip.clock(e) for e in ENGINES]
-    late = [getattr(chip, f'{e.lower()}_latency_ns') for e in ENGINES]
+    has = {e: f'{e.lower()}_ghz' in chip.figures for e in ENGINES}
+    start = [getattr(chip, f'{e.lower()}_start') / chip.clock(e) if has[e] else 0.0 for e in ENGINES]
+    late = [getattr(chip, f'{e.lower()}_latency_ns') if has[e] else 0.0 for e in ENGINES]
     wait = [chip.semaphore_ns] * len(ENGINES) + [chip.dma_done_ns] * 2
     return Rates(np.array(start), np.array(late, float), np.array(wait, float), int(chip.ports_exclusive), float(chip.table_load_ns), float(max(queues, 1)), int(queues < 1),
                  float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_rise_ns), float(chip.pe_hold_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold))

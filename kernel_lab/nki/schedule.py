@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import KernelError
 from .compiler import compiled_program
 from .machine import Chip, get_chip
+from .playable import assert_playable
 from .program import Access, Program, assert_counted, instruction_text, uncollected
 from .tape import LANES
 
@@ -54,11 +55,14 @@ def _uncosted(run):
     "How many instructions take no time of their engine or queue: their rule says nothing."
     return int(((run.tape.work.max(axis=1) <= 0) & (run.tape.dma[:, 1] <= 0))[run.instr].sum())
 
+def _room(chip): return chip.sbuf_bytes - chip.sbuf_reserved, chip.psum_banks
+
 def _full(program, chip, lives, value, instr):
     "The error of a kernel whose live tiles do not fit."
-    name, unit, size = (('SBUF', 'bytes a partition', chip.sbuf_bytes - chip.sbuf_reserved), ('PSUM', 'banks', chip.psum_banks))[lives.pool[value] - 1]
-    line = program.instructions[instr[lives.first[value]]].line
-    return KernelError(f'{name} is full: everything allocated is still needed', kind='limit', instruction='nl.ndarray', line=line, limit=f'{size:.0f} {unit}',
+    k, size = instr[lives.first[value]], _room(chip)[lives.pool[value] - 1]
+    name, unit = (('SBUF', 'bytes a partition'), ('PSUM', 'banks'))[lives.pool[value] - 1]
+    return KernelError(f'{name} is full: everything allocated is still needed at instruction {k}, {program.instructions[k].op}', kind='limit', instruction='nl.ndarray',
+                       line=program.instructions[k].line or None, limit=f'{size:.0f} {unit}',
                        value=f'{lives.size[value]:.0f} more', hint='Use smaller tiles, or allocate inside the loop what lives only there.')
 
 def _spilled_bytes(program, run, side):
@@ -71,7 +75,7 @@ def _spilled_bytes(program, run, side):
 @uncollected()
 def schedule(program, chip=None, without=()):
     "The `Timeline` of a program on a chip, without some of `PASSES`. A kernel of the current dialect that does not fit its memories is a `KernelError`."
-    chip, program = get_chip(chip or program.chip), assert_counted(program, 'the schedule')
+    chip, program = get_chip(chip or program.chip), assert_playable(assert_counted(program, 'the schedule'))
     does = lambda what: program.dialect == 'neuronxcc.nki' and what not in without
     program = compiled_program(program, without)
     from kernel_lab.nki import clock, spilling  # numba; only who schedules waits for it
@@ -79,7 +83,8 @@ def schedule(program, chip=None, without=()):
     earlier, dge = program.dialect == 'neuronxcc.nki', program.untouched and does('dge')
     run = clock.run(program, chip, int(chip.compiler_window) if does('reorder') else 0, does('reuse') and not program.untouched, does('balance'),
                     queues=(0.5 if dge else int(chip.compiler_queues)) if earlier else 1, copies=int(chip.compiler_buffers) if earlier else 0)
-    if run.missing >= 0 and program.dialect == 'nki': raise _full(program, chip, run.lives, run.missing, run.instr)
+    if run.missing >= 0 and (program.dialect == 'nki' or run.lives.size[run.missing] > _room(chip)[run.lives.pool[run.missing] - 1]):
+        raise _full(program, chip, run.lives, run.missing, run.instr)
     rows, dma = run.rows, run.tape.dma[run.instr]
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns
     moved = lambda column: int((dma[:, 2] * dma[:, column] * run.share).sum())

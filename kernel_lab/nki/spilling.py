@@ -14,22 +14,17 @@ from .compiler import Users, changed
 from .dtypes import itemsize
 from .program import Access, Instruction, Tensor, accesses
 from .tape import POOLS, tape
-from .values import FIRST, LAST, WHOSE, surveyed
+from .values import FIRST, LAST, WHOSE, most_alive, surveyed
 
 # %% ../../nbs/1_nki/13ad_spilling.ipynb #ce88fb3a
 def fullest(program, chip):
     "(bytes a partition that are alive at once in program order, tensor -> its share of them)."
     t = tape(program, chip, True, keep=True)
-    _, _, found = surveyed(t, len(program.loops))
-    mine = found[t.pool[found[:, WHOSE]] == POOLS.index('sbuf')]
-    size = t.size[mine[:, WHOSE]]
-    when, change = np.concatenate([mine[:, FIRST], mine[:, LAST] + 0.5]), np.concatenate([size, -size])
-    order = np.argsort(when, kind='stable')
-    level = np.cumsum(change[order])
-    if not len(level): return 0.0, {}
-    moment = when[order[level.argmax()]]
-    held = np.bincount(mine[:, WHOSE], weights=size * ((mine[:, FIRST] <= moment) & (mine[:, LAST] + 0.5 > moment)), minlength=len(t.pool))
-    return float(level.max()), {int(k): float(held[k]) for k in np.flatnonzero(held)}
+    rows, _, found = surveyed(t, len(program.loops))
+    pool, (_, most, moment) = POOLS.index('sbuf'), most_alive(t, rows, found)
+    alive = found[(found[:, FIRST] <= moment[pool]) & (found[:, LAST] >= moment[pool]), WHOSE]
+    held = np.bincount(alive, minlength=len(t.pool)) * t.size * (t.pool == pool)
+    return float(most[pool]), {int(k): float(held[k]) for k in np.flatnonzero(held)}
 
 # %% ../../nbs/1_nki/13ad_spilling.ipynb #8f1ad539
 def _turns(loops): return math.prod(l.trips for l in loops)

@@ -106,7 +106,8 @@ def name(t, w, i, count):
     a, b = t.site_of[i], t.site_of[i + 1]
     for j in range(a, b):
         at, tile = offset(t.sites[j, 2], t.sites[j, 3], t.sites[j, 4], t.terms, w.env), t.sites[j, 5]
-        slot = t.slot_of[t.sites[j, 0]] + (at // tile if at >= tile else 0)      # a division takes longer than the rest of this
+        first, last = t.slot_of[t.sites[j, 0]], t.slot_of[t.sites[j, 0] + 1] - 1
+        slot = min(first + at // tile, last) if at >= tile else first            # a division takes longer than the rest of this
         w.slots[j - a] = slot
         if w.live[slot] < 0 or _renews(t, w, j, a):
             w.live[slot] = count
@@ -150,7 +151,7 @@ def surveyed(t, loops):
 # %% ../../nbs/1_nki/13aa_values.ipynb #814e740f
 @compiled
 def _most_alive(found, pool, size, ending, after, level, most, amount):
-    "Of each tensor, how many of its values are alive at once (`most`); of each pool, the most units (`amount[pool, 1]`). All in program order."
+    "Of each tensor, how many of its values are alive at once (`most`); of each pool (units now, the most, the row where it is reached). All in program order."
     for v in range(len(found)): after[v], ending[found[v, LAST]] = ending[found[v, LAST]], v
     v = 0
     for row in range(len(ending)):
@@ -159,7 +160,7 @@ def _most_alive(found, pool, size, ending, after, level, most, amount):
             level[k] += 1
             most[k] = max(most[k], level[k])
             amount[pool[k], 0] += size[k]
-            amount[pool[k], 1] = max(amount[pool[k], 0], amount[pool[k], 1])
+            if amount[pool[k], 0] > amount[pool[k], 1]: amount[pool[k], 1], amount[pool[k], 2] = amount[pool[k], 0], row
             v += 1
         e = ending[row]
         while e >= 0:
@@ -168,8 +169,8 @@ def _most_alive(found, pool, size, ending, after, level, most, amount):
             e = after[e]
 
 def most_alive(t, rows, found):
-    "(of each tensor how many of its values are alive at once, of each pool the most units), in program order."
-    tensors, amount = len(t.pool), np.zeros((3, 2))
+    "(of each tensor how many of its values are alive at once, of each pool the most units, and the first row that needs them), in program order."
+    tensors, amount = len(t.pool), np.zeros((3, 3))
     most = np.zeros(tensors, np.int64)
     _most_alive(found, t.pool, t.size, np.full(rows, -1, np.int32), np.empty(len(found), np.int32), np.zeros(tensors, np.int64), most, amount)
-    return most, amount[:, 1]
+    return most, amount[:, 1], amount[:, 2].astype(np.int64)

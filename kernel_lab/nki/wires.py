@@ -293,7 +293,7 @@ def wire(t, w, n, lives, m, fetched, turns, out, to, kinds, reuse, at):
 def _rotation(t, rows, found, units, copies):
     "For each tensor, how many values it has places for: `copies` sets of those alive at once, fewer where memory is short (small tiles go first), 0 where even one set does not fit."
     if not copies: return np.zeros(len(t.pool), np.int64)
-    most, need = most_alive(t, rows, found)
+    most, need, _ = most_alive(t, rows, found)
     one = most * t.size                                 # what one set of a tensor takes
     for pool in (1, 2):
         mine, sets = np.flatnonzero((t.pool == pool) & (one > 0)), min(copies, int(units[pool - 1] // need[pool])) if need[pool] else 0
