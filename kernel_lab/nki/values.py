@@ -26,7 +26,7 @@ def _sources(folder):
 
 def part(f):
     "`f` compiled as a part of what calls it; it may not allocate."
-    return njit(f, _nrt=False, error_model='numpy')
+    return njit(f, _nrt=False, error_model='numpy', forceinline=True)
 
 def compiled(f):
     "`f`, which Python calls, compiled by numba on its first call, and kept on disk where that is possible; it may not allocate."
