@@ -153,17 +153,24 @@ Step._through, Step._gather = _through, _gather
 def _elsewhere(self, env):
     "An instruction on tiles whose place is read from memory: fetch them, compute, put the results back."
     everywhere = {v: np.ones(v.shape, bool) for v in (*self.outs.values(), *self.views.values())}
-    found = {v: self._through(v, env, inside)[0] for v, inside in everywhere.items()}
+    reached = {v: self._through(v, env, inside) for v, inside in everywhere.items()}
+    found = {v: where if ok.all() else np.where(ok, where, 0) for v, (where, ok) in reached.items()}
     for k, v in self.views.items():
-        if not v.holds(found[v].reshape(-1)): _unwritten(self.o, k, v)
+        if not v.holds(found[v][reached[v][1]].reshape(-1)): _unwritten(self.o, k, v)
     fetch = lambda v: v.memory.flat[v.k].view(v.dtype)[found[v]]
     results = {k: fetch(v) for k, v in self.outs.items()}
     ins = self.numbers | {k: fetch(v) if self.raw else _engine_value(fetch(v)) for k, v in self.views.items()}
     _apply(self.memory, self.o, self.row, results, ins, self.attrs, False)
     for k, v in self.outs.items():
-        v.memory.flat[v.k].view(v.dtype)[found[v]] = results[k]
-        _mark_at(v, found[v].reshape(-1))
-Step._elsewhere = _elsewhere
+        kept = self._not_skipped(reached, v.shape)
+        v.memory.flat[v.k].view(v.dtype)[found[v][kept]] = results[k].reshape(v.shape)[kept]
+        _mark_at(v, found[v][kept])
+
+def _not_skipped(self, reached, shape):
+    "The elements of a transpose whose source exists."
+    ok = next(reached[v][1] for v in self.views.values())
+    return np.ones(shape, bool) if ok.all() else ok.transpose(self.attrs['axes']).reshape(shape)
+Step._elsewhere, Step._not_skipped = _elsewhere, _not_skipped
 
 def _mark_at(view, to):
     "Remember flat positions of any tensor as written."

@@ -11,7 +11,7 @@ __all__ = ['tensor_engine', 'vector_engine', 'scalar_engine', 'gpsimd_engine', '
            'scalar_tensor_tensor', 'reciprocal', 'activation', 'activation_reduce', 'tensor_reduce',
            'tensor_tensor_scan', 'tensor_scalar_reduce', 'select_reduce', 'range_select', 'tensor_copy_predicated',
            'tensor_scalar_cumulative', 'nc_match_replace8', 'nc_stream_shuffle', 'local_gather',
-           'tensor_partition_reduce', 'dma_transpose', 'chance', 'rng', 'dropout', 'strict', 'make_strict', 'missing']
+           'tensor_partition_reduce', 'chance', 'rng', 'dropout', 'strict', 'make_strict', 'missing']
 
 # %% ../../nbs/1_nki/06_isa.ipynb #3c12d777
 from contextlib import contextmanager
@@ -149,14 +149,14 @@ def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_on
     "dst[M, N] (+)= stationary[K, M].T @ moving[K, N]; stationary and moving in SBUF, dst in PSUM, K and M at most 128, N at most 512; double_row: [K, 2, M] and [K, 2, N] in fp8."
     at = {'accumulate': None if accumulate is None else bool(accumulate), 'transpose': bool(is_transpose)}
     if perf_mode not in (None, 'none'): at['rows'] = _rows(perf_mode)
-    if place := array_tile(tile_position, tile_size): at['tile'] = place
+    at |= array_tile(tile_position, tile_size)
     cut = guarded_matmul(tile(dst, 'dst'), tile(stationary, 'stationary'), tile(moving, 'moving'))
     if cut is None: cut, mask = (dst, stationary, moving), Mask(Index(-1))
     return emit('nc_matmul', {'dst': cut[0]}, {'stationary': cut[1], 'moving': cut[2]}, at, 'Tensor', mask)
 
 def array_tile(position, size):
-    "[row, column, rows, columns] of the part of the array that a matmul names; None where it takes all of it, or where a loop decides."
-    if not position and not size: return None
+    "{'tile': [row, column, rows, columns]} of the part of the array that a matmul names, {'tiles': […]} where loops move it; {} where it takes all of it."
+    if not position and not size: return {}
     if not position or not size:
         raise KernelError('tile_position and tile_size are given together', kind='limit', line=kernel_line(), instruction='nc_matmul',
                           operand='tile_size' if position else 'tile_position', limit='both or neither', value=f'{position or size}', hint='Add the other one, or leave both out.')
@@ -164,7 +164,12 @@ def array_tile(position, size):
     if len(numbers) != 4 or None in numbers:
         raise KernelError('a tile of the array is two pairs of whole numbers', kind='shape', line=kernel_line(), instruction='nc_matmul',
                           limit='(row, column) and (rows, columns)', value=f'{position}, {size}')
-    return None if any(n.loops for n in numbers) else [int(n) for n in numbers]
+    if not any(n.loops for n in numbers): return {'tile': [int(n) for n in numbers]}
+    return {'tiles': [list(t) for t in dict.fromkeys(zip(*map(_samples, numbers, [sorted({v for n in numbers for v in n.loops})] * 4)))]}
+
+def _samples(n, loops):
+    "Values of an index that show its multiples and its ends: at the start, one turn of each loop on, the least, the greatest."
+    return [n.const, *(n.const + n.loops.get(v, 0) for v in loops), *n.bounds()]
 
 def _rows(perf_mode):
     "Rows of weights a processing element holds in this mode."
@@ -306,20 +311,6 @@ def tensor_partition_reduce(dst, op, data, *, mask=None, **kw):
     "dst (1, F) = data reduced over its partitions, on GpSimd."
     name = op if op == 'average' else op_name(op, REDUCE, 'a reduction')
     return emit('tensor_partition_reduce', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, {'op': name}, 'GpSimd', mask)
-
-def _dge_name(mode):
-    "The name of a mode of descriptors, which may be given by its number in `dge_mode`."
-    names, mode = [str(m) for m in dge_mode], getattr(mode, 'name', mode)
-    if isinstance(mode, int) and 0 <= mode < len(names): return names[mode]
-    if str(mode) in names: return str(mode)
-    raise KernelError(f'dge_mode {str(mode)[:40]!r} is not known', kind='unsupported', instruction='dma_transpose', line=kernel_line(), operand='dge_mode', hint=f'There are {", ".join(names)}.')
-
-def dma_transpose(dst, src, axes=None, priority=None, dge_mode='unknown', *, mask=None, **kw):
-    "dst = src with its axes permuted ([1, 0], [2, 1, 0] or [3, 1, 2, 0]) by the DMA engines."
-    axes = list(axes) if axes is not None else {2: [1, 0], 3: [2, 1, 0], 4: [3, 1, 2, 0]}.get(src.ndim)
-    mode = _dge_name(dge_mode)
-    asked = {} if mode == 'unknown' else {'dge': mode}
-    return emit('dma_transpose', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, {'axes': axes, **asked}, 'DMA', mask)
 
 # %% ../../nbs/1_nki/06_isa.ipynb #f2e3c242
 def chance(op, dst, ins, attrs, engine, mask):

@@ -27,6 +27,7 @@ from .moving import Place
 from .loops import each_block, language_loop
 from .places import place_of
 from .tensor import Tile, ds, emit, kernel_line
+from .transposes import dma_transpose
 from .views import _broadcast_to
 
 # %% ../../nbs/1_nki/07_language.ipynb #bf15bb68
@@ -319,7 +320,7 @@ def shared_identity_matrix(n, dtype=uint8, dst=None, **kw):
 
 def load_transpose2d(src, dtype=None, *, mask=None, **kw):
     "An SBUF tile with the transpose of a 2-D HBM view; DMA moves it element by element."
-    return result(src.shape[::-1], dtype or src.dtype, lambda t: isa.dma_transpose(t, src, [1, 0], mask=mask))
+    return result(src.shape[::-1], dtype or src.dtype, lambda t: dma_transpose(t, src, [1, 0], mask=mask))
 
 def random_seed(seed, **kw): "Accepted; the simulator's generator starts the same way every time."
 def device_print(print_prefix, tensor=None, **kw): "Accepted; printing from a simulated run is the stepper's business."

@@ -14,7 +14,7 @@ __all__ = ['tensor_engine', 'vector_engine', 'scalar_engine', 'gpsimd_engine', '
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #b3a3ae27
 import numpy as np
 from ..errors import KernelError
-from . import isa
+from . import isa, transposes
 from .affine import Index, Unroll, as_mask
 from .isa import dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder, reduce_cmd
 from .language import _columns, _reduction, _shape, copy, result
@@ -175,7 +175,7 @@ def tensor_partition_reduce(op, data, *, mask=None, dtype=None, **kw):
 def dma_transpose(src, *, axes=None, mask=None, dtype=None, **kw):
     "src with its axes permuted by DMA, as a new tile."
     order = axes or {2: [1, 0], 3: [2, 1, 0], 4: [3, 1, 2, 0]}[src.ndim]
-    return result(tuple(src.shape[a] for a in order), dtype or src.dtype, lambda t: isa.dma_transpose(t, src, order, mask=mask))
+    return result(tuple(src.shape[a] for a in order), dtype or src.dtype, lambda t: transposes.dma_transpose(t, src, order, mask=mask))
 
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #758b059a
 def _moves(view, what):

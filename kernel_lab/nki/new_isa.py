@@ -38,8 +38,7 @@ def nc_matmul_mx(dst, stationary, moving, stationary_scale, moving_scale, tile_p
         if ins[k].info.dtype not in SMALL:
             raise KernelError('nc_matmul_mx multiplies packed formats', line=kernel_line(), operand=k, limit=', '.join(SMALL), value=ins[k].info.dtype,
                               hint='Quantize it with nisa.quantize_mx, or view its bytes.')
-    place = array_tile(tile_position, tile_size)
-    return emit('nc_matmul_mx', {'dst': tile(dst, 'dst')}, ins, {'accumulate': accumulate, **({'tile': place} if place else {})}, 'Tensor')
+    return emit('nc_matmul_mx', {'dst': tile(dst, 'dst')}, ins, {'accumulate': accumulate, **array_tile(tile_position, tile_size)}, 'Tensor')
 
 # %% ../../nbs/1_nki/06d_new_isa.ipynb #6bc935fc
 @strict

@@ -84,8 +84,10 @@ def scaled_matmul(s):
 # %% ../../nbs/1_nki/10d_newer_limits.ipynb #856276d7
 def array_tiles(s):
     "C32: position and size of the part of the array: sizes 64 or 128 (32 from trn2), positions multiples of them, stationary no larger."
-    if not s.o.attrs.get('tile') or s.o.op not in ('nc_matmul', 'nc_matmul_mx'): return
-    row, col, rows, cols = s.o.attrs['tile']
+    tiles = s.o.attrs.get('tiles') or [s.o.attrs.get('tile')]
+    if tiles[0] and s.o.op in ('nc_matmul', 'nc_matmul_mx'): yield from next((found for t in tiles if (found := [*_array_tile(s, *t)])), [])
+
+def _array_tile(s, row, col, rows, cols):
     full, st = int(s.chip.partitions), s.access('stationary')
     sizes = [n for n in (full // 4, full // 2, full) if n >= full // 2 or s.chip.generation >= 3]
     for k, start, size, used in (('row', row, rows, st.partitions), ('column', col, cols, st.shape[-1])):
@@ -99,15 +101,17 @@ def array_tiles(s):
 # %% ../../nbs/1_nki/10d_newer_limits.ipynb #32bfbe6e
 _TURNS = ([1, 0], [2, 1, 0], [3, 1, 2, 0])
 
+def _gathers(a): return a.index is not None and any(step for step, _ in a.index.ap)      # not just from a place that one number says
+
 def dma_transposes(s):
     "C28: the permutations there are; with hardware descriptors 2-byte elements, at most 128 of them in a row, rows that fill groups of 16."
     if s.o.op != 'dma_transpose' or s.program.dialect != 'nki': return
     src, kind, asked = s.access('src'), s.tensor('src').dtype, s.o.attrs.get('dge')
     if s.o.attrs.get('axes') not in _TURNS: yield s.broken('DMA does not permute axes like this', 'axes', '[1, 0], [2, 1, 0] or [3, 1, 2, 0]', s.o.attrs.get('axes'), 'Transpose in steps.')
     if s.tensor('dst').dtype != kind: yield s.broken('a transpose does not cast', 'dst', kind, s.tensor('dst').dtype, 'Allocate dst in the dtype of src.')
-    possible = ('swdge',) if src.index is not None else ('hwdge',)
+    possible = ('swdge',) if _gathers(src) else ('hwdge',)
     possible += ('none',)                               # which the documentation forbids and the vendor's kernels ask for
-    if asked and asked not in possible: yield s.broken('these descriptors do not transpose', 'dge_mode', f'unknown or {possible[0]}', asked, 'Leave dge_mode out.')
+    if asked and asked not in possible and (src.index is None or _gathers(src)): yield s.broken('these descriptors do not transpose', 'dge_mode', f'unknown or {possible[0]}', asked, 'Leave dge_mode out.')
     if asked == 'hwdge' and src.index is None: yield from _by_hardware(s, src, kind)
 
 def _by_hardware(s, src, kind):
@@ -121,13 +125,14 @@ def _by_hardware(s, src, kind):
 
 def gathered_transposes(s):
     "C29: rows found by index and transposed: from HBM, 2-byte, at most 128 in a row, groups of 16; unsigned indices in SBUF, 16 to 128 down the partitions."
-    if s.o.op != 'dma_transpose' or s.access('src').index is None or s.program.dialect != 'nki': return
+    if s.o.op != 'dma_transpose' or not _gathers(s.access('src')) or s.program.dialect != 'nki': return
     src, t, i = s.access('src'), s.tensor('src'), s.program.tensors[s.access('src').index.tensor]
     if s.chip.generation < 3: yield s.broken(f'DMA does not gather and transpose on {s.chip.name}', '', _CHIPS[3], s.chip.name, 'Gather first, then transpose.')
     if t.buffer != 'hbm': yield s.broken('rows are gathered from HBM', 'src', 'hbm', t.buffer, 'Gather from the HBM tensor.')
     if itemsize(t.dtype) != 2: yield s.broken('a gathering transpose moves 2-byte elements', 'src', '2 bytes an element', f'{t.dtype}, {itemsize(t.dtype)}', 'Gather first, then transpose.')
     if src.shape[-1] > s.chip.partitions: yield s.broken('the last dimension of src becomes partitions', 'src', int(s.chip.partitions), src.shape[-1], 'Gather in pieces.')
     if src.shape[0] % 16: yield s.broken('rows are gathered in groups of 16', 'src', 'a multiple of 16', src.shape[0], 'Pad the indices.')
+    if len(src.shape) == 4 and 1 not in src.shape[1:3]: yield s.broken('one of the middle dimensions is 1', 'src', '[rows, 1, …] or [rows, …, 1, …]', list(src.shape), 'Transpose in pieces.')
     down, across = i.shape[0], i.size // i.shape[0]
     if i.buffer != 'sbuf' or i.dtype != 'uint32' or len(i.shape) != 2:
         yield s.broken('indices are a 2-D uint32 tile in SBUF', 'index', 'uint32[P, N] in sbuf', f'{i.dtype}{list(i.shape)} in {i.buffer}', 'Copy them there.')

@@ -12,8 +12,8 @@ from .program import Access, accesses
 
 # %% ../../nbs/1_nki/10j_register_room.ipynb #022c56e3
 def registers_of(program):
-    "Numbers of the tensors that are registers: what register_move and register_load write."
-    return {program.base[a.tensor] for o in program.instructions if o.op in ('register_move', 'register_load') for a in o.outs.values()}
+    "Numbers of the tensors that are registers: what register_move and register_load write, from HBM by DMA."
+    return {program.base[a.tensor] for o in program.instructions if o.op in ('register_move', 'register_load') or o.attrs.get('register') for a in o.outs.values()}
 
 def asked(program):
     "Engine → the registers that its instructions, and the loops around them, ask for."
@@ -40,4 +40,4 @@ def registers_at_once(program, chip):
     "C36: an engine keeps at most 64 registers alive; message, line, instruction, operand, limit, value, hint where it does not."
     engine, n, line = most_registers(program)
     if n > chip.registers:
-        yield f'{n} registers of {engine} are alive at once', line, 'register_alloc', '', int(chip.registers), n, 'Set a register just before it is used, or keep the numbers in SBUF.'
+        yield f'{n} registers of {engine} are alive at once', line, 'register_alloc', 'dst', int(chip.registers), n, 'Set a register just before it is used, or keep the numbers in SBUF.'

@@ -41,7 +41,7 @@ def _single(t, what):
 
 def register_load(dst, src, **kw):
     "dst = the one number in a tensor (SBUF or HBM)."
-    if _single(src, 'register_load').buffer == 'hbm': return dma_copy(dst, src.reshape((1, 1)))
+    if _single(src, 'register_load').buffer == 'hbm': return emit('dma_copy', {'dst': dst}, {'src': src.reshape((1, 1))}, {'register': True})
     return emit('register_load', {'dst': dst}, {'src': src})
 
 def register_store(dst, src, **kw):

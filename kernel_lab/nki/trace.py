@@ -13,7 +13,7 @@ from enum import Enum
 import copy, functools, inspect, itertools, linecache, sys, traceback, types
 import numpy as np
 from ..errors import KernelError, SimulatorError, choose
-from . import collectives, cores, generators, isa, language, legacy_isa, legacy_language, new_isa, objects, places, registers
+from . import collectives, cores, generators, isa, language, legacy_isa, legacy_language, new_isa, objects, places, registers, transposes
 from .affine import Index, Unroll
 from .arguments import bound, is_torch, mapped, spec_of, to_numpy   # noqa: F401  (is_torch and to_numpy are for those who import them from here)
 from .dtypes import NUMPY, dtype_name, itemsize
@@ -154,7 +154,7 @@ def _current_modules():
     "The modules of the current dialect by name."
     tokens = {k: v for k, v in vars(isa).items() if isinstance(v, type) and issubclass(v, Enum) and v.__module__ == isa.__name__}
     dynamic = {k: vars(registers)[k] for k in ('dynamic_range', 'fori_loop', 'while_loop')}
-    nisa = _module('nki.isa', **_public(isa) | _own(registers, cores, new_isa, generators), NkiInstruction=Draft, NkiValidationError=KernelError, __getattr__=isa.__getattr__)
+    nisa = _module('nki.isa', **_public(isa) | _own(registers, cores, new_isa, generators, transposes), NkiInstruction=Draft, NkiValidationError=KernelError, __getattr__=isa.__getattr__)
     grids = {k: vars(legacy_language)[k] for k in ('nc', 'spmd_dim')}
     nl = _module('nki.language', **_public(language) | _own(objects) | dynamic | grids, NkiTensor=Tile, __getattr__=language.__getattr__)
     kinds = _module('nki.dtype', **{k: v for k, v in vars(language).items() if k in NUMPY})

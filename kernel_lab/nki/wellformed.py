@@ -58,7 +58,8 @@ def attributes(s):
     if 'shuffle_mask' in at and not _quadrant(at['shuffle_mask']):
         yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '0..31, or 255', str(at['shuffle_mask'])[:60])
     if 'axes' in at and (not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != list(range(len(s.access('src').shape)))): yield s.broken('axes is not an order of the axes of src', 'axes')
-    if 'tile' in at and not (isinstance(at['tile'], list) and [type(n) for n in at['tile']] == [int] * 4): yield s.broken('tile is not four whole numbers', 'tile')
+    for t in [*([at['tile']] if 'tile' in at else []), *(at['tiles'] if isinstance(at.get('tiles'), list) else [at['tiles']] if 'tiles' in at else [])]:
+        if not (isinstance(t, list) and [type(n) for n in t] == [int] * 4): yield s.broken('tile is not four whole numbers', 'tile')
     for k in ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset', 'padding_val'):
         if k in at and type(at[k]) is not int: yield s.broken(f'{k} is not a whole number', k)
     if 'axis' in at and not (isinstance(at['axis'], list) and at['axis'] and all(type(x) is int and 0 <= x < len(s.access('data').shape) for x in at['axis'])):

@@ -27,9 +27,9 @@ def diagnosed(body, chip='trn2'):
 
 def found(body, chip='trn2'): return [str(d) for d in diagnosed(body, chip)]
 
-def mm(k=128, m=128, n=512, a=BF16, b=None, dst=None, rows=False):
+def mm(k=128, m=128, n=512, a=BF16, b=None, dst=None, rows=False, **kw):
     pair = (2,) if rows else ()
-    extra = {'perf_mode': 'double_row'} if rows else {}
+    extra = kw | ({'perf_mode': 'double_row'} if rows else {})
     nisa.nc_matmul(nl.ndarray((m, n), F32, buffer=nl.psum) if dst is None else dst(), sb(k, *pair, m, dtype=a), sb(k, *pair, n, dtype=b or a), **extra)
 
 def shuffle(kind=F32, to=None): nisa.nc_stream_shuffle(sb(128, 8, dtype=to or kind), sb(128, 8, dtype=kind), list(range(32)))
@@ -47,14 +47,17 @@ def banks(n):
 def tiled(position, size, k=32, m=32, **kw):
     nisa.nc_matmul(nl.ndarray((m, 64), F32, buffer=nl.psum), sb(k, m, dtype=BF16), sb(k, 64, dtype=BF16), tile_position=position, tile_size=size, **kw)
 
+def moving_tile(step, rows, turns=2):
+    for i in nl.affine_range(turns): tiled((i * step, 0), (rows, 128))
+
 def packed(p, f, kind='float8_e4m3fn_x4'): return filled(nl.ndarray((p, f), getattr(nl, kind)))
 def scales(p, f): return filled(nl.ndarray((p, f), np.uint8))
 
 def quantize(p=128, f=64, kind=BF16, dst=None):
     nisa.quantize_mx(packed(p, dst or f // 4), sb(p, f, dtype=kind), scales(p, f // 4))
 
-def mx(k=128, m=128, n=512, dst=F32, moving=None):
-    nisa.nc_matmul_mx(nl.ndarray((m, n), dst, buffer=nl.psum), packed(k, m), packed(moving or k, n), scales(k, m), scales(k, n))
+def mx(k=128, m=128, n=512, dst=F32, moving=None, **kw):
+    nisa.nc_matmul_mx(nl.ndarray((m, n), dst, buffer=nl.psum), packed(k, m), packed(moving or k, n), scales(k, m), scales(k, n), **kw)
 
 def rank(p=16, wide=3, n=42, k=8, kind=BF16, index=np.uint32): nisa.topk(sb(p, k, dtype=BF16), sb(p, k, dtype=index), sb(p, wide, dtype=kind), n)
 def nonzero(src=F32, dst=np.int32, wide=9): nisa.nonzero_with_count(sb(128, wide, dtype=dst), sb(128, 8, dtype=src))
@@ -63,9 +66,15 @@ def hbm(*shape, dtype=BF16):
     nisa.dma_copy(t, sb(*shape, dtype=dtype))
     return t
 def turn(*shape, dtype=BF16, mode=nisa.dge_mode.hwdge, to=None): nisa.dma_transpose(sb(*shape[::-1], dtype=to or dtype), hbm(*shape, dtype=dtype), dge_mode=mode)
-def gathered(rows=128, wide=64, dtype=BF16, index=np.uint32, down=None):
-    far = hbm(128, wide, dtype=dtype)
-    nisa.dma_transpose(sb(wide, rows, dtype=dtype), far.ap([[wide, rows], [1, wide]], vector_offset=sb(down or rows, 1, dtype=index)), axes=(1, 0))
+def gathered(rows=128, wide=64, dtype=BF16, index=np.uint32, down=None, across=1, middle=(), **kw):
+    size = int(np.prod(middle))
+    far, steps = hbm(128, wide * size, dtype=dtype), [[wide * int(np.prod(middle[k + 1:])), n] for k, n in enumerate(middle)]
+    src = far.ap([[wide * size, rows], *steps, [1, wide]], vector_offset=sb(down or min(rows, 128), across, dtype=index))
+    nisa.dma_transpose(sb(wide, *middle, rows, dtype=dtype), src, axes=(3, 1, 2, 0) if middle else (1, 0), **kw)
+def many_registers(n):
+    t, far = sb(128, n), hbm(1, 1, dtype=np.int32)
+    regs = [nisa.register_alloc(far) for _ in range(n)]
+    for k, r in enumerate(regs): nisa.tensor_copy(t[:, k:k + 1], t[:, nl.ds(r, 1)], engine=nisa.engine.vector)
 def summed(n=2, shape=(128, 8), **kw): nisa.dma_compute(sb(128, 8), [sb(128, 8), *(sb(*shape) for _ in range(n - 1))], nl.add, **kw)
 def swap(size, dtype=F32, by=nisa.dma_engine.gpsimd_dma): nisa.sendrecv(sb(128, size, dtype=dtype), sb(128, size, dtype=dtype), 0, 0, 0, dma_engine=by)
 
@@ -102,6 +111,10 @@ CASES = [     # limit, a body that keeps it, a body that breaks it, what is said
     ('C29', lambda: gathered(rows=64), lambda: gathered(rows=40), 'groups of 16'),
     ('C29', gathered, lambda: gathered(index=np.int32), 'uint32'),
     ('C29', gathered, gathered, 'does not gather and transpose', 'trn2', 'trn1'),
+    ('C29', lambda: gathered(rows=64, down=128), lambda: gathered(rows=128, down=64), 'fewer indices than rows'),
+    ('C29', lambda: gathered(rows=256, across=2), lambda: gathered(rows=128, down=64, across=2), 'have all partitions'),
+    ('C29', lambda: gathered(middle=(1, 4)), lambda: gathered(middle=(2, 4)), 'one of the middle dimensions'),
+    ('C29', lambda: gathered(oob_mode='skip'), lambda: nisa.dma_transpose(sb(64, 16, dtype=BF16), hbm(16, 64), oob_mode='skip'), 'only a gathered source'),
     ('C30', lambda: summed(16), lambda: summed(17), 'at most 16'),
     ('C30', lambda: summed(2, (64, 16)), lambda: summed(2, (64, 8)), 'as many elements'),
     ('C30', lambda: summed(scales=[1.0, 1.0]), lambda: summed(scales=[1.0, 2.0]), 'scales by 1 only'),
@@ -114,6 +127,11 @@ CASES = [     # limit, a body that keeps it, a body that breaks it, what is said
     ('C32', lambda: tiled((0, 0), (64, 64), k=64, m=64), lambda: tiled((0, 0), (32, 64), k=64), 'more rows than'),
     ('C32', lambda: tiled((0, 64), (128, 64)), lambda: tiled((0, 64), (128, 128)), 'starts at a multiple'),
     ('C32', lambda: tiled((0, 0), (128, 128)), lambda: tiled((0, 0), ()), 'given together'),
+    ('C32', lambda: moving_tile(64, 64), lambda: moving_tile(32, 64), 'starts at a multiple'),
+    ('C32', lambda: moving_tile(32, 32, 4), lambda: moving_tile(32, 32, 5), 'starts at a multiple'),
+    ('C32', lambda: tiled((0, 64), (128, 64)), lambda: mm(k=64, m=64, a=FP8, rows=True, tile_position=(0, 0), tile_size=(64, 64)), 'take all columns'),
+    ('C32', lambda: mx(k=64, tile_position=(64, 0), tile_size=(64, 128)), lambda: mx(k=64, m=64, tile_position=(0, 64), tile_size=(64, 64)), 'take all columns', 'trn3'),
+    ('C36', lambda: many_registers(64), lambda: many_registers(65), '65 registers of Vector'),
     ('C36', lambda: nisa.register_alloc(2**31 - 1), lambda: nisa.register_alloc(2**31), '32 bits'),
     ('C1', lambda: sb(128, 4), lambda: sb(129, 4), 'too many partitions'),
     ('C3', lambda: mm(m=128), lambda: mm(m=129, dst=lambda: nl.ndarray((128, 512), F32, buffer=nl.psum)), 'stationary is too wide'),
@@ -166,7 +184,7 @@ def test_a_limit(limit, legal, broken, says, chip, other):
 
 def test_every_limit_that_names_a_rule_has_one():
     rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, crowded, too_large, places)} | \
-        {'attributes', 'trace', 'sendrecv', 'dma_compute', 'array_tile', 'registers_at_once'}
+        {'attributes', 'trace', 'sendrecv', 'dma_compute', 'dma_transpose', 'array_tile', 'registers_at_once'}
     assert {w for l in LIMITS for w in l.where.split()} <= rules
     assert {l.id for l in LIMITS if l.where} - {c[0] for c in CASES} == {'C2', 'C18', 'C34', 'C37'}         # which have tests of their own below
     assert [l.id for l in LIMITS] == [f'C{n}' for n in range(1, 38)]
