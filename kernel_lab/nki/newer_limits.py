@@ -111,7 +111,8 @@ def dma_transposes(s):
     if s.tensor('dst').dtype != kind: yield s.broken('a transpose does not cast', 'dst', kind, s.tensor('dst').dtype, 'Allocate dst in the dtype of src.')
     possible = ('swdge',) if _gathers(src) else ('hwdge',)
     possible += ('none',)                               # which the documentation forbids and the vendor's kernels ask for
-    if asked and asked not in possible and (src.index is None or _gathers(src)): yield s.broken('these descriptors do not transpose', 'dge_mode', f'unknown or {possible[0]}', asked, 'Leave dge_mode out.')
+    if asked and asked not in possible and (src.index is None or _gathers(src)):
+        yield s.broken('these descriptors do not transpose', 'dge_mode', f'unknown or {possible[0]}', asked, 'Leave dge_mode out.')
     if asked == 'hwdge' and src.index is None: yield from _by_hardware(s, src, kind)
 
 def _by_hardware(s, src, kind):
