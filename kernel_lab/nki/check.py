@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 from ..errors import KernelError
 from .accumulation import undefined_sums
-from .carried import carried
+from .carried import carried, overwritten
 from .conflicts import conflict_text, conflicts
 from .dtypes import is_float, itemsize
 from .instructions import BITWISE, row_of
@@ -250,7 +250,11 @@ def allocations(program, chip):
 
 # %% ../../nbs/1_nki/11_check.ipynb #824aeed5
 def dependencies(program):
-    "Affine loops of the earlier dialect whose iterations depend on each other."
+    "Affine loops of the earlier dialect whose iterations depend on each other, or leave different values in one place."
+    for loop, k, o in overwritten(program) if program.dialect == 'neuronxcc.nki' else ():
+        name = program.tensors[k].name
+        yield Diagnostic(f'iterations of nl.affine_range (line {loop.line}) write different values to one place of {name}', o.line, o.op, name, 'a place for each iteration', 'one place',
+                         'Its iterations may run in any order. Index the destination with the loop variable, or use nl.sequential_range.', 'trace')
     for loop, k, w, r in carried(program) if program.dialect == 'neuronxcc.nki' else ():
         name = program.tensors[k].name
         yield Diagnostic(f'an iteration of nl.affine_range (line {loop.line}) reads what an earlier one wrote to {name}: {w.op} writes it in line {w.line}, {r.op} reads it in line {r.line}',

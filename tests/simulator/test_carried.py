@@ -136,3 +136,52 @@ def test_against_trying_all_iterations():
         assert refused == expected(*case), case
         seen.append(refused)
     assert 20 < sum(seen) < 130
+
+def last_tile(a, loop):
+    out = hbm(128, 64)
+    for i in loop(4): nl.store(out, nl.exp(nl.load(a[i])))
+    return out
+
+def test_the_last_value_of_an_output_is_refused_as_affine():
+    with pytest.raises(KernelError, match='write different values to one place of') as e: assert_ok(trace(nki.jit(last_tile), X, loop=nl.affine_range))
+    assert e.value.line and 'sequential_range' in e.value.hint
+    np.testing.assert_allclose(run(nki.jit(last_tile), X, loop=nl.sequential_range)[0], np.exp(X[3]), rtol=1e-6)
+
+def then_whole(a):
+    out, total = hbm(128, 64), tile(128, 64)
+    for i in nl.affine_range(4):
+        nl.store(out, nl.load(a[0]))                         # the same each time
+        total += nl.load(a[i])
+    for i in nl.affine_range(4): nl.store(out, nl.load(a[i]))
+    nl.store(out, total)                                     # the last word
+    return out
+
+def test_what_is_written_again_afterwards_is_not_refused():
+    np.testing.assert_allclose(run(nki.jit(then_whole), X)[0], X.sum(0), rtol=1e-5, atol=1e-5)
+
+@nki.jit
+def strided(a, move, width, outer):
+    "Writes out[:, move·i + 64·j …], i affine inside or outside of j."
+    out = nl.ndarray((128, 320), dtype=nl.float32, buffer=nl.shared_hbm)
+    nl.store(out, nl.zeros((128, 320), nl.float32))
+    def one(i, j): nl.store(out[:, nl.ds(move * i + 64 * j, width)], nl.load(a[i, :, 0:width]))
+    if outer:
+        for i in nl.affine_range(3):
+            for j in nl.sequential_range(2): one(i, j)
+    else:
+        for j in nl.sequential_range(2):
+            for i in nl.affine_range(3): one(i, j)
+    return out
+
+def test_writes_against_trying_all_iterations():
+    seen = []
+    for move in (0, 4, 16, 64, 68):
+        for width in (4, 16, 60):
+            for outer in (True, False):
+                cells = lambda i, j: set(range(move * i + 64 * j, move * i + 64 * j + width))
+                mine = (lambda i: cells(i, 0) | cells(i, 1)) if outer else (lambda i: cells(i, 0))
+                clash = any(mine(i) & mine(k) for i in range(3) for k in range(i))
+                try: assert_ok(trace(strided, X, move, width, outer))
+                except KernelError as e: assert clash and 'different values' in str(e), (move, width, outer, str(e)); seen.append(True)
+                else: assert not clash, (move, width, outer); seen.append(False)
+    assert 5 < sum(seen) < 25

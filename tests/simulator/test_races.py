@@ -4,6 +4,8 @@ import pytest
 from kernel_lab.errors import KernelError
 from kernel_lab.nki import assert_ok, simulate, trace
 from kernel_lab.nki.program import Program
+from kernel_lab.nki.affine import arange
+from kernel_lab.nki.races import races, untold
 from helpers import nisa, nl, nki, normal
 
 def shared(shape, name): return nl.ndarray(shape, np.float32, buffer=nl.shared_hbm, name=name)
@@ -65,3 +67,31 @@ def test_the_same_work_done_twice_is_no_race(rolled):
         nisa.dma_copy(t, out)
         return out
     assert_ok(trace(nki.jit(kernel)[2], X, chip='trn2'))
+
+def test_masks_against_trying_all_elements():
+    "Core 0 writes where a·p + b·f < c, core 1 where it is at least d: a race where an element is in both."
+    rng, seen, (p, f) = np.random.default_rng(0), [], (arange(64)[:, None], arange(32)[None, :])
+    rows, cols = np.indices((64, 32))
+    for _ in range(40):
+        a, b, c, d = (int(rng.integers(low, high)) for low, high in ((0, 3), (0, 3), (1, 60), (1, 60)))
+        def kernel(x):
+            core, out, t = nl.program_id(0), shared((64, 32), 'out'), nl.ndarray((64, 32), np.float32)
+            nisa.dma_copy(t, x[core])
+            nisa.dma_copy(out, t, mask=(a * p + b * f < c) & (core < 1))
+            nisa.dma_copy(out, t, mask=(a * p + b * f >= d) & (core >= 1))
+            return out
+        value = a * rows + b * cols
+        seen.append(bool(((value < c) & (value >= d)).any()))
+        assert bool(list(races(trace(nki.jit(kernel)[2], X, chip='trn2')))) == seen[-1], (a, b, c, d)
+    assert 8 < sum(seen) < 32
+
+@pytest.mark.parametrize('told', [True, False])
+def test_rows_by_index_are_apart_or_named(told):
+    def kernel(x, idx):
+        core, out = nl.program_id(0), shared((2, 64, 32), 'out')
+        t, i = nl.load(x[core]), nl.load(idx[core])
+        nisa.dma_copy((out[core] if told else out[0]).ap([[32, 64], [1, 32]], vector_offset=i), t)
+        return out
+    p = trace(nki.jit(kernel)[2], X, np.zeros((2, 64, 1), np.int32), chip='trn2')
+    assert_ok(p)
+    assert bool(untold(p)) is not told
