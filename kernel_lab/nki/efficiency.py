@@ -86,21 +86,21 @@ class Efficiency:
     kind: str = 'simulated'
 
 # %% ../../nbs/1_nki/14ba_efficiency.ipynb #cd113169
-def _roofline(chip, unit, n, bytes_, us):
+def _roofline(chip, cores, unit, n, bytes_, us):
     "(intensity, ridge, achieved, roof, share, bound): flops a byte and GFLOP/s."
-    peak = tensor_peak(chip) if unit == 'Tensor' else vector_peak(chip)
-    intensity, ridge, achieved = n / max(bytes_, 1), peak / chip.hbm_gbps, n / us / 1e3
-    roof = min(peak, intensity * chip.hbm_gbps)
+    peak, hbm = cores * (tensor_peak(chip) if unit == 'Tensor' else vector_peak(chip)), cores * chip.hbm_gbps
+    intensity, ridge, achieved = n / max(bytes_, 1), peak / hbm, n / us / 1e3
+    roof = min(peak, intensity * hbm)
     return intensity, ridge, achieved, roof, achieved / roof if roof else 0.0, 'memory' if intensity < ridge else 'compute'
 
 def efficiency(timeline):
     "The `Efficiency` of a timeline."
     chip, us, (products, moved, others) = timeline.chip, float(timeline.latency_us), flops(timeline)
     size, least = timeline.bytes_in + timeline.bytes_out, least_bytes(timeline.program)
-    array, hbm, unit = tensor_peak(chip) * us * 1e3, chip.hbm_gbps * us * 1e3, 'Tensor' if products else 'Vector and Scalar'
+    array, hbm, unit = timeline.cores * tensor_peak(chip) * us * 1e3, timeline.cores * chip.hbm_gbps * us * 1e3, 'Tensor' if products else 'Vector and Scalar'
     best = accelopt_peak_us(chip, products, others, least)
     return Efficiency(us, products, moved, others, size, least, products / array, (products + moved) / array, size / hbm, least / hbm,
-                      unit, *_roofline(chip, unit, products or others, size, us), profile_of(timeline).peak_pct, best and 100 * best / us, timeline.kind)
+                      unit, *_roofline(chip, timeline.cores, unit, products or others, size, us), profile_of(timeline).peak_pct, best and 100 * best / us, timeline.kind)
 
 # %% ../../nbs/1_nki/14ba_efficiency.ipynb #74f4d54f
 def _html(self):

@@ -6,9 +6,11 @@
 __all__ = ['IDLE', 'NAMES', 'idle', 'merged', 'together', 'multi_engine_rate', 'critical_rows', 'critical_path', 'critical_lines']
 
 # %% ../../nbs/1_nki/14b_explain.ipynb #133ccd7f
+from itertools import product
 import numpy as np
 from .tape import CAUSES
 from .machine import ENGINES
+from .profile import of_core
 from .schedule import LANES
 from .traffic import assert_simulated
 
@@ -22,25 +24,25 @@ def _ends(timeline):
     begin = timeline.chip.start_ns / 1000
     return begin, float(max(timeline.end_us.max(initial=begin), begin))
 
-def _gaps(timeline, lane, begin):
-    "(idle µs by cause, end of the last row) of a lane."
-    mine = np.flatnonzero(timeline.lane == lane)
+def _gaps(timeline, mine, begin):
+    "(idle µs by cause, end of the last row) of the rows of a lane."
     rows = mine[np.argsort(timeline.start_us[mine], kind='stable')]
     ends = np.concatenate([[begin], np.maximum.accumulate(timeline.end_us[rows])])
     gap = np.maximum(timeline.start_us[rows] - ends[:-1], 0)
     return np.bincount(timeline.cause[rows], gap, len(CAUSES)), float(ends[-1])
 
 def idle(timeline):
-    "A frame in µs, one row a lane: active, what it waited for when idle, nothing left to do, fixed start and end. Each row adds up to the latency."
+    "A frame in µs, one row a lane (of each core): active, what it waited for when idle, nothing left to do, fixed start and end. Each row adds up to the latency."
     import pandas as pd
     assert_simulated(timeline, 'what an engine waited for')
     (begin, finish), rows = _ends(timeline), []
-    for lane in range(len(LANES)):
-        gaps, last = _gaps(timeline, lane, begin)
+    for own, lane in product(of_core(timeline), range(len(LANES))):
+        gaps, last = _gaps(timeline, np.flatnonzero(own & (timeline.lane == lane)), begin)
         waits = [sum(gaps[CAUSES.index(c)] for c in some) for some in IDLE.values()]
         rest = [*waits, finish - last, timeline.latency_us - (finish - begin)]
         rows.append([timeline.latency_us - sum(rest), *rest])
-    return pd.DataFrame(rows, index=list(LANES), columns=NAMES)
+    names = list(LANES) if timeline.cores == 1 else [f'core {c} {lane}' for c in range(timeline.cores) for lane in LANES]
+    return pd.DataFrame(rows, index=names, columns=NAMES)
 
 # %% ../../nbs/1_nki/14b_explain.ipynb #4438e55a
 def merged(start, end):

@@ -61,9 +61,14 @@ def _us(ns): return f'{ns // 1000}.{ns % 1000:03d}'
 def _head(timeline):
     "Names of the process and its threads, in the order of the lanes."
     said = f'{timeline.program.name} on {timeline.chip.name}: {timeline.latency_us:,.1f} us {timeline.kind}'
-    meta = lambda what, tid, **args: json.dumps(dict(ph='M', pid=_PID, tid=tid, name=what, args=args))
-    yield meta('process_name', 0, name=said)
-    for k, lane in enumerate(LANES): yield from (meta('thread_name', k + 1, name=lane), meta('thread_sort_index', k + 1, sort_index=k))
+    for c in range(timeline.cores):
+        meta = lambda what, tid, **args: json.dumps(dict(ph='M', pid=_PID + c, tid=tid, name=what, args=args))
+        yield meta('process_name', 0, name=said + (f', core {c}' if timeline.cores > 1 else ''))
+        for k, lane in enumerate(LANES): yield from (meta('thread_name', _tid(c, k), name=lane), meta('thread_sort_index', _tid(c, k), sort_index=k))
+
+def _tid(core, lane): return lane + 1 + len(LANES) * core
+
+def _cores_of(timeline): return np.zeros(len(timeline), int) if timeline.core is None else np.maximum(timeline.core, 0)
 
 def _slices(timeline):
     "A complete event (ph X) for each row, by time of start."
@@ -72,9 +77,9 @@ def _slices(timeline):
     order = np.argsort(timeline.start_us, kind='stable')
     start, end = (np.rint(x[order] * 1000).astype(np.int64).tolist() for x in (timeline.start_us, timeline.end_us))
     waits = timeline.cause if timeline.cause is not None else np.zeros(len(timeline), int)
-    for a, b, lane, k, turn, why in zip(start, end, *(x[order].tolist() for x in (timeline.lane, timeline.instr, timeline.turn, waits))):
+    for a, b, lane, k, turn, why, c in zip(start, end, *(x[order].tolist() for x in (timeline.lane, timeline.instr, timeline.turn, waits, _cores_of(timeline)))):
         op, text, line = ops[k]
-        yield (f'{{"ph":"X","pid":{_PID},"tid":{lane + 1},"ts":{_us(a)},"dur":{_us(b - a)},"name":{op},"cat":"{timeline.kind}",'
+        yield (f'{{"ph":"X","pid":{_PID + c},"tid":{_tid(c, lane)},"ts":{_us(a)},"dur":{_us(b - a)},"name":{op},"cat":"{timeline.kind}",'
                f'"args":{{"instruction":{text},"line":{line},"repetition":{turn},"waited for":{causes[why]}}}}}')
 
 def _arrows(timeline):
@@ -85,10 +90,11 @@ def _arrows(timeline):
     ns = lambda x: np.rint(x * 1000).astype(np.int64)
     last = np.maximum(ns(timeline.end_us[other]) - 1, ns(timeline.start_us[other]))
     begin = ns(timeline.start_us[rows])
-    columns = (x.tolist() for x in (rows, np.minimum(last, begin), begin, timeline.lane[other] + 1, timeline.lane[rows] + 1))
-    for row, a, b, source, target in zip(*columns):
-        yield f'{{"ph":"s","id":{row},"pid":{_PID},"tid":{source},"ts":{_us(a)},"name":"waits","cat":"waits"}}'
-        yield f'{{"ph":"f","bp":"e","id":{row},"pid":{_PID},"tid":{target},"ts":{_us(b)},"name":"waits","cat":"waits"}}'
+    core, lane = _cores_of(timeline), timeline.lane.astype(int)
+    columns = (x.tolist() for x in (rows, np.minimum(last, begin), begin, core[other], lane[other], core[rows], lane[rows]))
+    for row, a, b, c, source, d, target in zip(*columns):
+        yield f'{{"ph":"s","id":{row},"pid":{_PID + c},"tid":{_tid(c, source)},"ts":{_us(a)},"name":"waits","cat":"waits"}}'
+        yield f'{{"ph":"f","bp":"e","id":{row},"pid":{_PID + d},"tid":{_tid(d, target)},"ts":{_us(b)},"name":"waits","cat":"waits"}}'
 
 # %% ../../nbs/1_nki/14c_export.ipynb #b35af4b1
 def _samples(when, size, edges):

@@ -39,27 +39,29 @@ def _serve(gaps, kept, count, start, work, past):
     return (start if first < 0 else first), end, m
 
 # %% ../../nbs/1_nki/13ac_lanes.ipynb #75c754f9
-Rates = namedtuple('Rates', 'start late wait exclusive table_ns queues shared begin_ns heat_ns rise_ns hold_ns warm cool cold')
-State = namedtuple('State', 'free by ports port_by table heat gaps kept counts issued queued busy')
+Rates = namedtuple('Rates', 'start late wait exclusive table_ns queues shared begin_ns heat_ns rise_ns hold_ns warm cool cold hbm cross')
+State = namedtuple('State', 'free by ports port_by port_of table heat gaps kept counts issued queued busy twin twin_by hbm asked me')
 Rows = namedtuple('Rows', 'start end seen lane after cause')
 BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)
 
-def rates(chip, queues=1):
-    "The chip's `Rates`, in ns; with several `queues` a direction, copies are issued as much faster; with half a one, both directions share it."
+def rates(chip, queues=1, cores=1):
+    "The chip's `Rates`, in ns; with several `queues` a direction, copies are issued as much faster; with half a one, both directions share it; two `cores` share HBM, and see each other's results two semaphores later."
     has = {e: f'{e.lower()}_ghz' in chip.figures for e in ENGINES}
     start = [getattr(chip, f'{e.lower()}_start') / chip.clock(e) if has[e] else 0.0 for e in ENGINES]
     late = [getattr(chip, f'{e.lower()}_latency_ns') if has[e] else 0.0 for e in ENGINES]
     wait = [chip.semaphore_ns] * len(ENGINES) + [chip.dma_done_ns] * 2
     return Rates(np.array(start), np.array(late, float), np.array(wait, float), int(chip.ports_exclusive), float(chip.table_load_ns), float(max(queues, 1)), int(queues < 1),
-                 float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_rise_ns), float(chip.pe_hold_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold))
+                 float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_rise_ns), float(chip.pe_hold_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold),
+                 cores * chip.hbm_gbps if cores > 1 else 0.0, 2.0 * chip.semaphore_ns)
 
-def state():
-    "The `State` before the first instruction."
+def state(vectors=1, beside=None):
+    "The `State` of a core before the first instruction; a second one stands `beside` the first, and shares HBM with it. With two `vectors` it has a second Vector queue."
     gaps, kept = np.empty((2, 256, 2))
     gaps[0] = 0, np.inf
     lanes = len(LANES)
-    return State(np.zeros(lanes), np.full(lanes, -1), np.zeros(2), np.full(2, -1), np.ones(1, np.int64), np.zeros(5), gaps, kept, np.ones(1, np.int64),
-                 np.zeros(2), np.full(2, -1), np.zeros(lanes))
+    hbm, asked = (beside.hbm, beside.asked) if beside else (np.array([[0.0, np.inf]] * 256 + [[1.0, 0.0]]), np.zeros(4))
+    return State(np.zeros(lanes), np.full(lanes, -1), np.zeros(2), np.full(2, -1), np.full(2, -1), np.ones(1, np.int64), np.zeros(5), gaps, kept, np.ones(1, np.int64),
+                 np.zeros(2), np.full(2, -1), np.zeros(lanes), np.full(1, 0.0 if vectors > 1 else np.inf), np.full(1, -1), hbm, asked, np.full(1, int(beside is not None)))
 
 @part
 def _port(r, psum, e):
@@ -87,8 +89,10 @@ def on_engine(t, i, c, share, ready, after, cause, r, s):
     "(start, end, visible, row waited for, cause) of instruction `i` on its choice `c` of engines."
     e = t.engines[i, c]
     start, port = ready, _port(r, t.psum[i], e)
-    if s.free[e] >= start: start, after, cause = s.free[e], s.by[e], BUSY
-    if port >= 0 and s.ports[port] > start: start, after, cause = s.ports[port], s.port_by[port], PORT
+    free, by = s.free[e], s.by[e]
+    if e == VECTOR and s.twin[0] < free: free, by = s.twin[0], s.twin_by[0]
+    if free >= start: start, after, cause = free, by, BUSY
+    if port >= 0 and s.port_of[port] != e and s.ports[port] > start: start, after, cause = s.ports[port], s.port_by[port], PORT
     work = t.work[i, c] * (share if e != TENSOR else 1.0)
     if e == SCALAR and t.table[i] > 1 and t.table[i] != s.table[0]: start = max(start, s.free[e] + r.table_ns)
     if e == TENSOR and r.cold > 1:
@@ -99,16 +103,26 @@ def on_engine(t, i, c, share, ready, after, cause, r, s):
 @part
 def occupy(t, i, row, e, start, end, r, s):
     "Note that engine `e` is busy until `end`."
-    s.free[e], s.by[e] = end, row
+    if e == VECTOR and s.twin[0] < s.free[e]: s.twin[0], s.twin_by[0] = end, row
+    else: s.free[e], s.by[e] = end, row
     s.busy[e] += end - start
     if e == SCALAR and t.table[i] > 1: s.table[0] = t.table[i]
     port = _port(r, t.psum[i], e)
-    if port >= 0: s.ports[port], s.port_by[port] = end, row
+    if port >= 0 and (end > s.ports[port] or s.port_of[port] != e): s.ports[port], s.port_by[port], s.port_of[port] = end, row, e
     if e == TENSOR and r.cold > 1:
         s.heat[1] = end
         _warm_up(t.rows[i], end - start, r, s)
 
 # %% ../../nbs/1_nki/13ac_lanes.ipynb #e745e986
+@part
+def _from_hbm(t, i, q, begin, start, end, share, r, s):
+    "When HBM, which two cores share, has given or taken the bytes of a copy that its own engines serve from `start` to `end`; the last row of `hbm` counts the gaps."
+    s.asked[2 * s.me[0] + q - IN] = begin
+    bytes_, last = t.dma[i, 2] * share * (t.dma[i, 3] + t.dma[i, 4]), len(s.hbm) - 1
+    _, done, count = _serve(s.hbm, s.kept, int(s.hbm[last, 0]), start, bytes_ / r.hbm, min(s.asked[0], s.asked[1], s.asked[2], s.asked[3]))
+    s.hbm[last, 0] = count
+    return max(end, done)
+
 @part
 def on_queue(t, i, q, row, share, ready, after, cause, r, s):
     "(start, end, row waited for, cause) of a copy on queue `q`."
@@ -120,6 +134,8 @@ def on_queue(t, i, q, row, share, ready, after, cause, r, s):
     if s.free[q] > begin: begin, after, cause = s.free[q], s.by[q], BUSY
     start, end, s.counts[0] = _serve(s.gaps, s.kept, s.counts[0], begin, t.dma[i, 1] * share, min(s.free[IN], s.free[OUT]))
     if start > begin + 1.0: after, cause = s.by[other], BANDWIDTH
+    if r.hbm > 0: end = _from_hbm(t, i, q, begin, start, end, share, r, s)
+    end = max(end, start + t.dma[i, 6])
     s.free[q], s.by[q], s.queued[q - IN] = end, row, row
     if r.shared: s.queued[other - IN] = row
     return start, end, after, cause

@@ -83,6 +83,7 @@ def _shared(gen):
         compiler_sbuf_bytes=Figure(166 * 1024, 'bytes a partition', 'fitted', 'largest published kernel without spills 162 KiB, smallest with some 169'),
         compiler_queues=Figure(4, 'queues', 'fitted', 'DMA queues a direction that the earlier compiler spreads copies over'),
         compiler_window=Figure(400, 'instructions', 'fitted', 'how far the earlier compiler moves instructions'),
+        vector_queues=Figure(1, 'queues', 'published', f'{a}: one Vector engine a core'),
         dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'),
         dma_packet_ns=Figure(8.8, 'ns a packet', 'measured', 'trn2 traces: packets of 4 to 512 bytes'),
         dma_packet_max=Figure(65536, 'bytes', 'estimate', 'longer runs are split'),
@@ -103,6 +104,7 @@ def _trn1():
         'gpsimd_latency_ns': Figure(110, 'ns', 'estimate', 'not published'),
         'sbuf_bytes': Figure(192 * 1024, 'bytes a partition', 'published', a),
         'sbuf_reserved': Figure(16 * 1024, 'bytes a partition', 'published', 'allocation guide: kept by the compiler'),
+        'link_gbps': Figure(384, 'GB/s', 'estimate', 'NeuronLink-v2 768 GB/s a device of two cores; not in the guides'),
         'hbm_gbps': Figure(410, 'GB/s', 'derived', f'{a}: 820 GB/s over two cores'),
         'dma_gbps': Figure(255, 'GB/s', 'fitted', f'{d} plan with 272; the best published kernel reaches 263'),
         'dma_row_ns': Figure(0, 'ns a partition', 'estimate', 'descriptors are made before the kernel runs'),
@@ -148,6 +150,7 @@ def _trn2():
         'vector_32bit': Figure(2, 'speed-up', 'measured', f'{t}: 512 fp32 elements in 256 cycles where both sides are SBUF'),
         'sbuf_bytes': Figure(224 * 1024, 'bytes a partition', 'published', a),
         'sbuf_reserved': Figure(16 * 1024, 'bytes a partition', 'estimate', 'as on trn1; the current limit is not printed'),
+        'link_gbps': Figure(160, 'GB/s', 'derived', 'NeuronLink-v3, 1.28 TB/s a device, over eight cores'),
         'hbm_gbps': Figure(370, 'GB/s', 'derived', f'{a}: a stack shared by two cores'),
         'dma_gbps': Figure(430, 'GB/s', 'fitted', f'{d} plan with 368, the engines could do 435'),
         'dma_issue_ns': Figure(486, 'ns a copy', 'fitted', 'published vector addition by single elements; trn2 traces: DMA_DIRECT2D on a queue takes 520 to 600'),
@@ -172,10 +175,11 @@ def _trn3():
         'psum_tile_bytes': Figure(16384, 'bytes a partition', 'published', 'NKI API: a matmul may fill all eight banks'),
         'vector_ghz': Figure(1.2, 'GHz', 'published', a), 'scalar_ghz': Figure(1.2, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.2, 'GHz', 'published', a),
         'sbuf_bytes': Figure(256 * 1024, 'bytes a partition', 'published', a),
+        'link_gbps': Figure(320, 'GB/s', 'derived', 'Trainium3 architecture: NeuronLink-v4, 2.56 TB/s a device, over eight cores'),
         'hbm_gbps': Figure(590, 'GB/s', 'derived', f'{a}: 4.7 TB/s over eight cores'),
         'dma_gbps': Figure(528, 'GB/s', 'published', d),
         **{k: replace(f, tag='estimate', source='as on trn2; nothing is measured') for k, f in _trn2().figures.items() if f.tag in ('measured', 'derived', 'estimate')
-           and k not in ('hbm_gbps', 'dma_gbps')}}
+           and k not in ('hbm_gbps', 'dma_gbps', 'link_gbps')}}
     same = {k: replace(f, source=f.source.replace(_ARCH[2], a)) for k, f in _trn2().figures.items()}
     return Chip('trn3', 4, {**same, **new})
 

@@ -12,6 +12,7 @@ from ..errors import KernelError
 from .compiler import compiled_program
 from .machine import Chip, get_chip
 from .playable import assert_playable
+from .sides import MOST_CORES
 from .program import Access, Program, assert_counted, instruction_text, uncollected
 from .tape import LANES
 
@@ -37,14 +38,21 @@ class Timeline:
     after: np.ndarray | None = None     # the row each one waited for, -1 for none
     cause: np.ndarray | None = None     # why: index into tape.CAUSES
     uncosted: int = 0           # instructions whose cost rule gives no time at all
+    core: np.ndarray | None = None      # of a kernel on two cores: which of them, -1 for both
     lanes = LANES
+    @property
+    def cores(self): return 1 if self.core is None else 2
 
     def __len__(self): return len(self.start_us)
     def __repr__(self): return f'<Timeline of {self.program.name} on {self.chip.name}: {len(self):,} instructions, {self.latency_us:,.1f} µs {self.kind}>'
 
 # %% ../../nbs/1_nki/13c_schedule.ipynb #087c1970
 def _peak(lives, rows, pool):
-    "The most units of a pool that were alive at one moment: from a value's first write to its last use."
+    "The most units of a pool that were alive at one moment on any core."
+    return max(_level(lives, rows, p) for p in range(pool, 2 * MOST_CORES + 1, 2))
+
+def _level(lives, rows, pool):
+    "The most of them on one core: from a value's first write to its last use."
     mine = np.flatnonzero((lives.pool == pool) & (lives.first >= 0) & (lives.size > 0))
     users = lives.users[mine]
     done = np.where(users >= 0, rows.end[users], 0).max(axis=1, initial=0)
@@ -59,8 +67,8 @@ def _room(chip): return chip.sbuf_bytes - chip.sbuf_reserved, chip.psum_banks
 
 def _full(program, chip, lives, value, instr):
     "The error of a kernel whose live tiles do not fit."
-    k, size = instr[lives.first[value]], _room(chip)[lives.pool[value] - 1]
-    name, unit = (('SBUF', 'bytes a partition'), ('PSUM', 'banks'))[lives.pool[value] - 1]
+    k, size = instr[lives.first[value]], _room(chip)[(lives.pool[value] - 1) % 2]
+    name, unit = (('SBUF', 'bytes a partition'), ('PSUM', 'banks'))[(lives.pool[value] - 1) % 2]
     return KernelError(f'{name} is full: everything allocated is still needed at instruction {k}, {program.instructions[k].op}', kind='limit', instruction='nl.ndarray',
                        line=program.instructions[k].line or None, limit=f'{size:.0f} {unit}',
                        value=f'{lives.size[value]:.0f} more', hint='Use smaller tiles, or allocate inside the loop what lives only there.')
@@ -83,7 +91,7 @@ def schedule(program, chip=None, without=()):
     earlier, dge = program.dialect == 'neuronxcc.nki', program.untouched and does('dge')
     run = clock.run(program, chip, int(chip.compiler_window) if does('reorder') else 0, does('reuse') and not program.untouched, does('balance'),
                     queues=(0.5 if dge else int(chip.compiler_queues)) if earlier else 1, copies=int(chip.compiler_buffers) if earlier else 0)
-    if run.missing >= 0 and (program.dialect == 'nki' or run.lives.size[run.missing] > _room(chip)[run.lives.pool[run.missing] - 1]):
+    if run.missing >= 0 and (program.dialect == 'nki' or run.lives.size[run.missing] > _room(chip)[(run.lives.pool[run.missing] - 1) % 2]):
         raise _full(program, chip, run.lives, run.missing, run.instr)
     rows, dma = run.rows, run.tape.dma[run.instr]
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns
@@ -91,7 +99,7 @@ def schedule(program, chip=None, without=()):
     saved, reloaded = (_spilled_bytes(program, run, side) for side in ('outs', 'ins'))
     return Timeline(program, chip, latency / 1000, (rows.start + chip.start_ns) / 1000, (rows.end + chip.start_ns) / 1000, rows.lane, run.instr, run.turn,
                     int(min(_peak(run.lives, rows, 1), chip.sbuf_bytes - chip.sbuf_reserved)), int(min(_peak(run.lives, rows, 2), chip.psum_banks)),
-                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, moved(3), moved(4), after=rows.after, cause=rows.cause, uncosted=_uncosted(run))
+                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, moved(3), moved(4), after=rows.after, cause=rows.cause, uncosted=_uncosted(run), core=rows.core if (rows.core > 0).any() else None)
 
 # %% ../../nbs/1_nki/13c_schedule.ipynb #e5171832
 def _iterations(program):
@@ -104,12 +112,12 @@ def _where(loops, turn):
     return ' '.join(f'{n}={v}' for (n, _), v in zip(loops, np.unravel_index(turn, [t for _, t in loops])))
 
 def frame(self, limit=None):
-    "A pandas frame: lane, op, label, start_us, end_us, dur_us, line, instr, iteration."
+    "A pandas frame: lane, op, label, start_us, end_us, dur_us, line, instr, iteration; for a kernel on two cores also core, -1 for both."
     import pandas as pd
     n, loops, ops = slice(limit), _iterations(self.program), self.program.instructions
     labels = [instruction_text(self.program, o) for o in ops]
     instr = self.instr[n]
     return pd.DataFrame(dict(lane=[LANES[k] for k in self.lane[n]], op=[ops[k].op for k in instr], label=[labels[k] for k in instr],
                              start_us=self.start_us[n], end_us=self.end_us[n], dur_us=self.end_us[n] - self.start_us[n], line=[ops[k].line for k in instr],
-                             instr=instr, iteration=[_where(loops[k], i) for k, i in zip(instr, self.turn[n])]))
+                             instr=instr, iteration=[_where(loops[k], i) for k, i in zip(instr, self.turn[n])], **({} if self.core is None else {'core': self.core[n]})))
 Timeline.frame = frame

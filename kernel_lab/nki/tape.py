@@ -16,6 +16,8 @@ from .instructions import Work, always_cold, row_of, table_set
 from .machine import ENGINES
 from .mask import guide
 from .program import Access, Loop
+from .ring import ring_ns
+from .sides import sides
 
 # %% ../../nbs/1_nki/13_tape.ipynb #2baa0d0f
 LANES = (*ENGINES, 'DMA in', 'DMA out')
@@ -52,6 +54,7 @@ def _run(counts, ap):
 
 def dma_ns(program, o, chip):
     "(ns of all DMA engines together, bytes): packets and bytes over the engines that have some."
+    if o.op in COLLECTIVES: return ring_ns(program, o, chip)[1:]
     a, b = o.ins.get('src') or next(iter(o.ins.values())), next(iter(o.outs.values()))
     far = [x for x in (a, b) if program.tensors[x.tensor].buffer == 'hbm'] or [b]
     total = int(np.prod(far[0].shape, dtype=np.int64))
@@ -64,7 +67,7 @@ def dma_ns(program, o, chip):
     return packets / engines * (chip.dma_packet_ns + total * size / packets / rate), total * size
 
 # %% ../../nbs/1_nki/13_tape.ipynb #39dfb40e
-Tape = namedtuple('Tape', 'code own site_of sites terms mask_of masks engines work table rows dma loads slot_of pool size psum')
+Tape = namedtuple('Tape', 'code own site_of sites terms mask_of masks engines work table rows dma loads slot_of pool size psum core home')
 INSTRUCTION, BEGIN, END = 0, 1, 2
 SITE = ('tensor', 'write', 'const', 'first_term', 'last_term', 'tile_size', 'row', 'par', 'free', 'itemsize', 'whole', 'renews')
 POOLS = ('hbm', 'sbuf', 'psum')
@@ -137,19 +140,17 @@ Choice = namedtuple('Choice', 'engines work table dma')
 QUEUES = (*ENGINES, 'DMA', 'Sync')          # who may ask the DMA engines for a copy
 
 def _choice(program, o, chip, free):
-    "The `Choice` of one instruction: up to three engines with times, or its DMA work: (lane, ns, bytes, reads HBM, writes HBM, ns to issue)."
-    if o.op in COLLECTIVES:
-        raise KernelError(f'the time of {o.op} is not modelled: the clock knows one rank', kind='unsupported', line=o.line or None, instruction=o.op, hint='Profile the parts between collectives.')
+    "The `Choice` of one instruction: up to three engines with times, or its DMA work: (lane, ns, bytes, reads HBM, writes HBM, ns to issue, ns at least)."
     if row_of(o).engines == ('DMA',):
-        work, size = dma_ns(program, o, chip)
+        least, work, size = ring_ns(program, o, chip) if o.op in COLLECTIVES else (0, *dma_ns(program, o, chip))
         outs, ins = (next(iter(side.values())) for side in (o.outs, o.ins))
         issue = chip.dma_issue_ns + chip.dma_row_ns * max(a.partitions for a in (outs, ins) if isinstance(a, Access))
         far = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
-        return Choice((-1,) * 3, (0,) * 3, '', (OUT if far(outs) else IN, work, size, far(ins), far(outs), issue))
+        return Choice((-1,) * 3, (0,) * 3, '', (OUT if far(outs) else IN, work, size, far(ins), far(outs), issue, least))
     found = work_ns(program, o, chip, free)
     pad = lambda xs, fill: (*xs, *[fill] * (3 - len(found)))
     table = table_set(o.attrs['func']) if o.op in ('activation', 'activate2') else ''
-    return Choice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), table, (-1, 0, 0, 0, 0, 0))
+    return Choice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), table, (-1, 0, 0, 0, 0, 0, 0))
 
 def _like(o, kind):
     "What the cost of an instruction depends on: two that are alike take the same time, wherever their operands begin."
@@ -234,7 +235,7 @@ def _on_psum(program, o): return any(program.tensors[a.tensor].buffer == 'psum' 
 
 # %% ../../nbs/1_nki/13_tape.ipynb #2bfbdaff
 def _tape(program, chip, free):
-    known, instructions = _known(program), program.instructions
+    known, instructions, side = _known(program), program.instructions, sides(program)
     code, terms, sites, site_of, masks, mask_of, number = [], [], [], [0], [], [0], known.number
     _code(program.body, number, code, 0)
     for o in instructions:
@@ -248,8 +249,9 @@ def _tape(program, chip, free):
     own = sorted((number[t.scope[-1]], k) for k, t in enumerate(program.tensors) if t.scope and t.scope[-1] in number)
     return Tape(_rows(code, 4), _rows(own, 2), np.array(site_of), _rows(sites, len(SITE)), _rows(terms, 2), np.array(mask_of), _rows(masks, 7),
                 _rows([c.engines for c in choices], 3), _rows([c.work for c in choices], 3, float), np.array([tables[c.table] for c in choices], np.int64),
-                np.array(share, float), _rows([c.dma for c in choices], 6, float), _rows(loads, 4),
-                np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64), *_memories(program, chip), np.array(psum, np.int64))
+                np.array(share, float), _rows([c.dma for c in choices], 7, float), _rows(loads, 4),
+                np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64), *_memories(program, chip), np.array(psum, np.int64),
+                _rows([*zip(side.core, side.loop)], 2), np.array(side.home, np.int64))
 
 def tape(program, chip, free=False, keep=False):
     "The `Tape` of a program on a chip; `free`: its compiler may choose between engines; `keep` it with the program for the next one who asks for the same."

@@ -47,7 +47,7 @@ def _stages(timeline):
     works = [work_ns(timeline.program, o, timeline.chip) if row_of(o).engines != ('DMA',) else {} for o in timeline.program.instructions]
     own = [{'elementwise work': sum(w.get(e, 0) * n for w, n in zip(works, count[:, k])) / 1e3} for k, e in enumerate(ENGINES) if k]
     columns = [_dma_stages(timeline, count), _tensor_stages(timeline, count), *own]
-    table = np.array([[c.get(loss, 0.0) for c in columns] for loss in LOSSES])
+    table = np.array([[c.get(loss, 0.0) for c in columns] for loss in LOSSES]) / timeline.cores
     table[-1] = [table[:, 0].max(), *(busy[e] * timeline.latency_us for e in ENGINES)]
     return np.minimum.accumulate(np.maximum.accumulate(table)[::-1])[::-1] if len(timeline) else table * 0
 
@@ -74,6 +74,7 @@ QUESTIONS = {
     'SBUF had no end': lambda c: dict(sbuf_bytes=2**40),
     'PSUM had no end': lambda c: dict(psum_banks=2**20),
     **{f'{e} were twice as fast': _twice(e) for e in ENGINES},
+    'there were a second Vector engine': lambda c: dict(vector_queues=2),
     'fp32 took one pass': lambda c: dict(fp32_passes=1),
     'the array were always warm': lambda c: dict(pe_cold=1),
     'waiting for another engine took no time': lambda c: dict(semaphore_ns=0, **{f'{e.lower()}_latency_ns': 0 for e in ENGINES}),
@@ -90,7 +91,7 @@ def _latency(program, chip):
     except KernelError as e: return float('nan'), str(e)
 
 def what_if(program, chip=None, ask=None):
-    """A frame: what_if, latency_us, speedup (over the chip as it is), why_not. The first row is the chip as it is; the others are `ask` (name → `Chip`), or `chips_if(chip)`.
+    """A frame: what_if, latency_us, speedup (over the chip as it is), why_not. The first row is the chip as it is; the others are `ask` (name → `Chip`), or `chips_if(chip)`. A second Vector engine is a second queue: each instruction goes to the one that is free first, in program order.
     A speedup below 1 is possible: where a faster engine stores earlier, its stores compete with loads for the DMA engines."""
     import pandas as pd
     chip = get_chip(chip or program.chip)

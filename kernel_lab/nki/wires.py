@@ -9,6 +9,7 @@ __all__ = ['Notes', 'MOST', 'DATA', 'ROOM', 'ORDER', 'Wires', 'TENSOR', 'VECTOR'
 # %% ../../nbs/1_nki/13ab_wires.ipynb #d9a64e69
 from collections import namedtuple
 import numpy as np
+from .sides import MOST_CORES
 from .tape import IN, LANES, tape
 from .values import LAST as USED, WHOSE, compiled, left, longer, most_alive, name, offset, part, step, surveyed, walk
 
@@ -84,8 +85,8 @@ def _note(n, h, boxes, j, lane, row, any_lane):
 DATA, ROOM, ORDER = range(3)
 Wires = namedtuple('Wires', 'first row kind')           # of row r: those from first[r] to first[r+1]
 TENSOR, VECTOR, SCALAR, GPSIMD = range(4)
-LIVES = ('last', 'first', 'root', 'alive', 'died', 'loader', 'tensor')
-_LAST, _FIRST, _ROOT, _ALIVE, _DIED, _LOADER, _TENSOR = range(len(LANES), len(LANES) + len(LIVES))
+LIVES = ('last', 'first', 'root', 'alive', 'died', 'loader', 'tensor', 'pool')
+_LAST, _FIRST, _ROOT, _ALIVE, _DIED, _LOADER, _TENSOR, _POOL = range(len(LANES), len(LANES) + len(LIVES))
 
 @part
 def _box(t, w, j, k):
@@ -127,7 +128,7 @@ Memory = namedtuple('Memory', 'free line ends keep start begun ring gone')      
 
 def _memory(units, keep, values):
     "The `Memory` before the first instruction."
-    return Memory(units.copy(), np.empty((2, values + 1), np.int32), np.zeros((2, 2), np.int64), keep, np.cumsum(keep) - keep, np.zeros(len(keep), np.int64),
+    return Memory(units.copy(), np.empty((len(units), values + 1), np.int32), np.zeros((len(units), 2), np.int64), keep, np.cumsum(keep) - keep, np.zeros(len(keep), np.int64),
                   np.full(keep.sum() + 1, -1, np.int64), np.empty(len(LANES), np.int64))
 
 @part
@@ -163,7 +164,7 @@ def _release(t, w, lives, m, i, turn):
         root = lives[v, _ROOT]
         lives[root, _ALIVE] -= 1
         if lives[root, _ALIVE] > 0 or _size(t, lives, root) == 0: continue
-        pool = t.pool[lives[root, _TENSOR]] - 1
+        pool = lives[root, _POOL]
         m.line[pool, m.ends[pool, 1]], lives[root, _DIED] = root, m.ends[pool, 1]
         m.ends[pool, 1] += 1
 
@@ -178,15 +179,22 @@ def _after_gone(gone, n, h, whole, row, to, kinds, count):
     return count
 
 @part
+def _side(t, w, i):
+    "The core that instruction `i` runs on, or -1."
+    core, loop = t.core[i, 0], t.core[i, 1]
+    return w.env[loop] if loop >= 0 else core
+
+@part
 def _begin(t, w, n, lives, m, i, j, row, to, kinds, wires, cached):
     "Memory and empty notes for the value that operand `j` begins: (wires so far, whether it fits)."
     v, tensor, slot = w.names[j - t.site_of[i]], t.sites[j, 0], w.slots[j - t.site_of[i]]
     lives[v, _TENSOR], lives[v, _FIRST], lives[v, _ROOT], lives[v, _ALIVE] = tensor, row, v, 1
+    lives[v, _POOL] = t.pool[tensor] - 1 + 2 * max(t.home[tensor] if t.home[tensor] >= 0 else _side(t, w, i), 0)
     _clear(n, 2 * slot)
     _clear(n, 2 * slot + 1)
     if t.size[tensor] == 0: return wires, True
     keep, m.gone[:] = m.keep[tensor], -1
-    fits = _take(t, lives, m, t.pool[tensor] - 1, t.size[tensor])
+    fits = _take(t, lives, m, lives[v, _POOL], t.size[tensor])
     if keep > 0:
         m.gone[:] = -1
         place = m.start[tensor] + m.begun[tensor] % keep
@@ -244,7 +252,7 @@ def _table(t, found, reuse):
     return np.full((1 << (2 * n + 1).bit_length(), 2), -1, np.int64)
 
 # %% ../../nbs/1_nki/13ab_wires.ipynb #9a4ff809
-Wired = namedtuple('Wired', 'tape instr turn share wires lives spilled missing')
+Wired = namedtuple('Wired', 'tape instr turn share core wires lives spilled missing')
 Lives = namedtuple('Lives', 'size pool first users')    # of each value: units, which memory, first row, last row on each lane
 _PLACE, _ROWS, _TURN, _COUNT, _WIRES, _MISSING, _LOST = range(7)
 
@@ -265,9 +273,9 @@ def _wire_one(t, w, n, lives, m, i, row, count, now, to, kinds, wires, cached, a
 
 @compiled
 def wire(t, w, n, lives, m, fetched, turns, out, to, kinds, reuse, at):
-    "Fill `out` (instr, turn, share, first), `to` and `kinds` row by row. False where these are full."
+    "Fill `out` (instr, turn, share, core, first), `to` and `kinds` row by row. False where these are full."
     k, row, turn, count, wires = at[_PLACE], at[_ROWS], at[_TURN], at[_COUNT], at[_WIRES]
-    instr, nth, share, first = out
+    instr, nth, share, core, first = out
     while k < len(t.code):
         after, i = step(t, w, k)
         if i >= 0:
@@ -276,7 +284,7 @@ def wire(t, w, n, lives, m, fetched, turns, out, to, kinds, reuse, at):
             share_left = left(t, w, i)
         k = after
         if i < 0 or share_left == 0: continue
-        instr[row], nth[row], share[row], first[row], turn = i, turns[i] - 1, share_left, wires, turn + 1
+        instr[row], nth[row], share[row], core[row], first[row], turn = i, turns[i] - 1, share_left, _side(t, w, i), wires, turn + 1
         now, a = name(t, w, i, count), t.site_of[i]
         for j in range(a, t.site_of[i + 1]): _box(t, w, j, j - a)
         cached = reuse and t.loads[i, 0] >= 0
@@ -309,19 +317,19 @@ def _lives(t, table):
     "The columns that others read; a value that stands for an earlier one takes no room."
     whose = table[:, _TENSOR]
     own = whose >= 0
-    return Lives(np.where(own, t.size[whose], 0.0), np.where(own, t.pool[whose], 0).astype(np.int8), table[:, _FIRST], table[:, :len(LANES)])
+    return Lives(np.where(own, t.size[whose], 0.0), np.where(own, table[:, _POOL] + 1, 0).astype(np.int8), table[:, _FIRST], table[:, :len(LANES)])
 
 def wired(program, chip, reuse=False, free=False, copies=0):
     "A program's `Wired`: rows with what they wait for. With `copies`, every tensor has that many sets of places; else memory is one pool, given out in program order."
     t, loops = tape(program, chip, free), len(program.loops)
     rows, uses, found = surveyed(t, loops)
-    units = np.array([chip.sbuf_bytes - chip.sbuf_reserved, chip.psum_banks], float)
+    units = np.array([chip.sbuf_bytes - chip.sbuf_reserved, chip.psum_banks] * MOST_CORES, float)
     w, n, m = walk(t, loops), _notes(int(t.slot_of[-1]), uses), _memory(units, _rotation(t, rows, found, units, copies), len(found))
     lives, fetched, turns = np.full((len(found), len(LANES) + len(LIVES)), -1, np.int32), _table(t, found, reuse), np.zeros(len(t.dma) + 1, np.int64)
     lives[:, _LAST], lives[:, _ALIVE] = found[:, USED], 0
-    out = np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows), np.zeros(rows + 1, np.int64)
+    out = np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows), np.empty(rows, np.int8), np.zeros(rows + 1, np.int64)
     at, to, kinds = np.array([0, 0, -1, 0, 0, -1, 0]), np.empty(4 * rows + 4096, np.int32), np.empty(4 * rows + 4096, np.int8)
     while not wire(t, w, n, lives, m, fetched, turns, out, to, kinds, reuse, at): to, kinds = longer(to, 4 * MOST * len(w.names)), longer(kinds, 4 * MOST * len(w.names))
     rows, wires = int(at[_ROWS]), int(at[_WIRES])
-    first = out[3][:rows + 1]
-    return Wired(t, out[0][:rows], out[1][:rows], out[2][:rows], Wires(first, to[:wires], kinds[:wires]), _lives(t, lives), float(at[_LOST]), int(at[_MISSING]))
+    first = out[4][:rows + 1]
+    return Wired(t, out[0][:rows], out[1][:rows], out[2][:rows], out[3][:rows], Wires(first, to[:wires], kinds[:wires]), _lives(t, lives), float(at[_LOST]), int(at[_MISSING]))
