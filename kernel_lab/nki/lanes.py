@@ -45,7 +45,7 @@ Rows = namedtuple('Rows', 'start end seen lane after cause')
 BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)
 
 def rates(chip, queues=1, cores=1):
-    "The chip's `Rates`, in ns; with several `queues` a direction, copies are issued as much faster; with half a one, both directions share it; two `cores` share HBM, and see each other's results two semaphores later."
+    "The chip's `Rates`, in ns; with several `queues` a direction, copies are issued as much faster; with half a one, both directions share it. Two `cores` share HBM."
     has = {e: f'{e.lower()}_ghz' in chip.figures for e in ENGINES}
     start = [getattr(chip, f'{e.lower()}_start') / chip.clock(e) if has[e] else 0.0 for e in ENGINES]
     late = [getattr(chip, f'{e.lower()}_latency_ns') if has[e] else 0.0 for e in ENGINES]

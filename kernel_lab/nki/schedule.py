@@ -99,7 +99,8 @@ def schedule(program, chip=None, without=()):
     saved, reloaded = (_spilled_bytes(program, run, side) for side in ('outs', 'ins'))
     return Timeline(program, chip, latency / 1000, (rows.start + chip.start_ns) / 1000, (rows.end + chip.start_ns) / 1000, rows.lane, run.instr, run.turn,
                     int(min(_peak(run.lives, rows, 1), chip.sbuf_bytes - chip.sbuf_reserved)), int(min(_peak(run.lives, rows, 2), chip.psum_banks)),
-                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, moved(3), moved(4), after=rows.after, cause=rows.cause, uncosted=_uncosted(run), core=rows.core if (rows.core > 0).any() else None)
+                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, moved(3), moved(4), after=rows.after, cause=rows.cause, uncosted=_uncosted(run),
+                    core=rows.core if (rows.core > 0).any() else None)
 
 # %% ../../nbs/1_nki/13c_schedule.ipynb #e5171832
 def _iterations(program):

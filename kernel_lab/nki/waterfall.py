@@ -91,7 +91,8 @@ def _latency(program, chip):
     except KernelError as e: return float('nan'), str(e)
 
 def what_if(program, chip=None, ask=None):
-    """A frame: what_if, latency_us, speedup (over the chip as it is), why_not. The first row is the chip as it is; the others are `ask` (name → `Chip`), or `chips_if(chip)`. A second Vector engine is a second queue: each instruction goes to the one that is free first, in program order.
+    """A frame: what_if, latency_us, speedup (over the chip as it is), why_not. The first row is the chip as it is; the others are `ask` (name → `Chip`), or `chips_if(chip)`.
+    A second Vector engine is a second queue: each instruction goes to the one that is free first, in program order.
     A speedup below 1 is possible: where a faster engine stores earlier, its stores compete with loads for the DMA engines."""
     import pandas as pd
     chip = get_chip(chip or program.chip)
