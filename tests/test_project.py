@@ -92,6 +92,12 @@ def exports():
     return found
 
 
+def test_every_module_has_one_page():
+    pages = [m[1] for nb in (ROOT / "nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in nb.parts
+             for m in [re.search(r'#\|\s*default_exp\s+([\w.]+)', nb.read_text())] if m]
+    assert not {p for p in pages if pages.count(p) > 1}
+
+
 def imports(path, name):
     "Modules of the package that the file at `path` imports, wherever in the file."
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
