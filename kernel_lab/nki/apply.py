@@ -7,6 +7,7 @@ __all__ = ['turned', 'moved_through']
 
 # %% ../../nbs/1_nki/11f_apply.ipynb #4af81d01
 import numpy as np
+from ..errors import KernelError
 from .dtypes import PACKED, is_float, stored
 from .formats import matmul_mx
 from .instructions import MATMULS, BITWISE, REDUCE, affine_values, row_of, row_reduction
@@ -64,13 +65,27 @@ def _matmul(op, dst, ins, attrs, fresh, exact=False):
 # %% ../../nbs/1_nki/11f_apply.ipynb #f9706066
 def _iota(shape, at): return affine_values(shape, at['pattern'], at['offset'], at['channel_multiplier'])
 
+def _kept(memory, engine, n):
+    "What an engine's register holds, a number for each of n partitions; None where nothing has set it."
+    r = memory.registers.get(engine)
+    if r is None or len(r) >= n: return r if r is None else r[:n]
+    raise KernelError(f"{engine}'s register was set for {len(r)} partitions", kind='uninitialised', operand='reduce_cmd', limit=len(r), value=n, hint='Start with reduce_cmd.reset_reduce.')
+
 def _accumulate(memory, row, y, ins, attrs):
     "The engine's register after this instruction, (P, 1)."
     op, engine, r = attrs['reduce_op'], row.engines[0], row_reduction(y, attrs['reduce_op'])
-    if attrs['reduce_cmd'] == 'reduce' and engine in memory.registers: r = REDUCE[op](memory.registers[engine], r)
+    before = _kept(memory, engine, len(r)) if attrs['reduce_cmd'] == 'reduce' else None
+    if before is not None: r = REDUCE[op](before, r)
     if attrs['reduce_cmd'] == 'load_reduce': r = REDUCE[op](ins['reduce_init'], r)
     memory.registers[engine] = r
     return -r if attrs.get('reduce_negate') else r
+
+def _run(memory, row, ins, attrs):
+    "What a running reduction writes; it goes on from the engine's register, and leaves there the last number of each partition."
+    if attrs['reduce_cmd'] == 'reduce': ins = ins | {'imm1': _kept(memory, row.engines[0], len(ins['src']))}
+    y = row.meaning(ins, attrs)
+    memory.registers[row.engines[0]] = y.reshape(len(y), -1)[:, -1:]
+    return y
 
 def _apply(memory, o, row, outs, ins, attrs, fresh):
     "Compute one instruction on arrays."
@@ -78,6 +93,7 @@ def _apply(memory, o, row, outs, ins, attrs, fresh):
     dst = next(iter(outs.values()))
     if o.op in MATMULS: return _matmul(o.op, dst, ins, attrs, fresh, memory.exact)
     if o.op == 'nc_transpose': return _write(dst, turned(ins['data'].reshape(len(ins['data']), -1), memory.exact or o.engine == 'Vector'))
+    if o.op == 'tensor_scalar_cumulative': return _write(dst, _run(memory, row, ins, attrs))
     if o.op == 'iota': return _write(dst, _iota(dst.shape, attrs))
     y = row.meaning(ins | ({'before': dst} | {f'before_{k}': a for k, a in outs.items()} if row.keeps else {}) | ({'rng': memory.rng, 'shape': dst.shape} if row.random else {}), attrs)
     if attrs.get('reduce_cmd', 'idle') not in ('idle', 'reset') and 'reduce_op' in attrs:

@@ -110,7 +110,8 @@ def tensor_scalar_cumulative(ins, at, alu):
     "r = op1(op0(x, imm0), r) along the free axes, from the start value."
     x = flat(ins['src'])
     y = alu[at['op0']](x, ins['imm0'] if np.ndim(ins['imm0']) == 0 else ins['imm0'].reshape(-1, 1))
-    start = {'multiply': 1.0, 'maximum': -np.inf, 'minimum': np.inf}.get(at['op1'], 0.0) if at['reduce_cmd'] == 'reset_reduce' else ins['imm1']
+    start = ins.get('imm1') if at['reduce_cmd'] != 'reset_reduce' else None
+    if start is None: start = {'multiply': 1.0, 'maximum': -np.inf, 'minimum': np.inf}.get(at['op1'], 0.0)
     run = np.broadcast_to(np.asarray(start, np.float32).reshape(-1), (len(x),)) if np.ndim(start) == 0 else np.asarray(start).reshape(-1)
     out = np.empty_like(y, dtype=np.float32)
     for k in range(y.shape[1]): run = out[:, k] = alu[at['op1']](y[:, k], run)

@@ -120,7 +120,8 @@ def copy(x, dtype=None, *, mask=None, **kw):
     return result(x.shape, dtype or x.dtype, lambda t: isa.tensor_copy(t, x, mask=mask))
 
 def store(dst, value, *, mask=None, **kw):
-    "Write a tile to an HBM view; from PSUM it passes through SBUF first."
+    "Write a tile to an HBM view; from PSUM it passes through SBUF first. The earlier dialect takes a number too."
+    if recorder().dialect != 'nki' and isinstance(value, (int, float, np.number)): value = full(dst.shape, value, dst.dtype)
     if not isinstance(value, Tile): raise KernelError('nl.store takes a tile', line=kernel_line(), hint='Fill a tile with nisa.memset first.')
     if value.buffer == psum: value = copy(value, mask=mask)
     isa.dma_copy(dst, value, mask=mask)

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['tensor_engine', 'vector_engine', 'scalar_engine', 'gpsimd_engine', 'unknown_engine', 'dma_engine', 'bn_stats',
            'bn_aggr', 'max8', 'nc_find_index8', 'nc_match_replace8', 'dropout', 'tensor_scalar_reduce', 'range_select',
-           'sequence_bounds', 'tensor_copy_predicated', 'select_reduce', 'nc_matmul', 'nc_transpose', 'activation',
-           'activation_reduce', 'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'tensor_reduce',
-           'tensor_copy', 'memset', 'reciprocal', 'tensor_tensor_scan', 'dma_copy', 'iota', 'affine_select',
-           'nc_stream_shuffle', 'local_gather', 'tensor_partition_reduce', 'dma_transpose', 'tensor_copy_dynamic_src',
-           'tensor_copy_dynamic_dst']
+           'sequence_bounds', 'tensor_copy_predicated', 'select_reduce', 'tensor_scalar_cumulative', 'nc_matmul',
+           'nc_transpose', 'activation', 'activation_reduce', 'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor',
+           'tensor_reduce', 'tensor_copy', 'memset', 'reciprocal', 'tensor_tensor_scan', 'dma_copy', 'iota',
+           'affine_select', 'nc_stream_shuffle', 'local_gather', 'tensor_partition_reduce', 'dma_transpose',
+           'tensor_copy_dynamic_src', 'tensor_copy_dynamic_dst']
 
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #b3a3ae27
 import numpy as np
@@ -137,13 +137,12 @@ def affine_select(pred, on_true_tile, on_false_value, *, mask=None, dtype=None, 
     return _select(last, on_true_tile, on_false_value, dtype, mask)
 
 # %% ../../nbs/1_nki/09_legacy_isa.ipynb #ca9909a7
-def _returns(name, shape, dtype=None, first=None):
-    "An instruction whose result is a new tile: its shape from the operands, its dtype from the first of them unless given."
+def _returns(name, shape, dtype=None, first=()):
+    "An instruction whose result is a new tile: its shape from the operands, its dtype from the first one named unless given."
     row = getattr(isa, name)
     def f(*args, dtype_=dtype, **kw):
-        kind, at = kw.pop('dtype', None), dict(zip(first or (), args)) | kw
-        source = next(o for o in at.values() if isinstance(o, Tile))
-        return result(shape(at), kind or dtype_ or source.dtype, lambda t: row(t, **at))
+        kind, at = kw.pop('dtype', None), dict(zip(first, args)) | kw
+        return result(shape(at), kind or dtype_ or at[first[0]].dtype, lambda t: row(t, **at))
     f.__name__, f.__doc__ = name, f'{row.__doc__} The result is a new tile.'
     return f
 
@@ -156,7 +155,7 @@ dropout = _returns('dropout', lambda at: at['data'].shape, first=('data', 'prob'
 tensor_scalar_reduce = _returns('tensor_scalar_reduce', lambda at: at['data'].shape, first=('data', 'op0', 'operand0', 'reduce_op', 'reduce_res'))
 range_select = _returns('range_select', lambda at: at['on_true_tile'].shape, first=('on_true_tile',))
 sequence_bounds = _returns('sequence_bounds', lambda at: (1, 2, at['segment_ids'].size), first=('segment_ids',))
-tensor_copy_predicated, select_reduce = isa.tensor_copy_predicated, isa.select_reduce
+tensor_copy_predicated, select_reduce, tensor_scalar_cumulative = isa.tensor_copy_predicated, isa.select_reduce, isa.tensor_scalar_cumulative
 
 def nc_stream_shuffle(src, dst, shuffle_mask, *, dtype=None, mask=None, **kw):
     "In each quadrant of 32 partitions, dst[i] = src[shuffle_mask[i]]."

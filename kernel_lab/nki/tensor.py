@@ -120,7 +120,7 @@ class Tile:
     def __len__(self): return self.shape[0]
     def __iter__(self): raise KernelError('a tile cannot be iterated', line=kernel_line(), hint='Loop over an index and slice the tile.')
     def __bool__(self):
-        if self.rec.dialect == 'nki' and (self.buffer == 'hbm' or _asks_a_field(kernel_frame())): return True     # `if self.bias:` asks whether there is one
+        if self.buffer == 'hbm' or self.rec.dialect == 'nki' and _asks_a_field(kernel_frame()): return True     # `if bias:`, `if self.bias:` ask whether there is one
         raise KernelError('a tile has no truth value while the kernel is traced', line=kernel_line(), hint='Use nl.where or affine_select to choose by value.')
 
 # %% ../../nbs/1_nki/05_tensor.ipynb #0d6fe3c6

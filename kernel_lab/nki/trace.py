@@ -174,6 +174,8 @@ def _modules():
     old = _decorator('neuronxcc.nki')
     typing = _module('neuronxcc.nki.typing', tensor=Annotation(), mutable_tensor=Annotation())
     constants = _module('neuronxcc.nki.language.constants', sizeinbytes=itemsize_of)
+    typing.immutable, typing.mutable, typing.scalar = typing.tensor, typing.mutable_tensor, Annotation('scalar')
+    legacy_isa.constants = _module('neuronxcc.nki.isa.constants', **_public(current['nki.isa.constants']))
     compiler = _module('neuronxcc.nki.compiler', sbuf=places.sbuf, psum=places.psum, multi_buffer=lambda factor=2: None, no_reorder=nullcontext,
                        allocation_scope=nullcontext, enable_stack_allocator=old, skip_middle_end_transformations=_untouched,
                        force_auto_alloc=places.force_auto_alloc)
@@ -182,7 +184,7 @@ def _modules():
                      isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler, tensor=Tile, FrameworkKernel=object)
     root = _module('neuronxcc', nki=legacy, __version__='0')
     return current | {'neuronxcc': root, 'neuronxcc.nki': legacy, 'neuronxcc.nki.isa': legacy_isa,
-            'neuronxcc.nki.language': legacy_language, 'neuronxcc.nki.language.constants': constants, 'neuronxcc.nki.typing': typing,
+            'neuronxcc.nki.language': legacy_language, 'neuronxcc.nki.language.constants': constants, 'neuronxcc.nki.isa.constants': legacy_isa.constants, 'neuronxcc.nki.typing': typing,
             'neuronxcc.nki.compiler': compiler}
 
 @contextmanager
