@@ -269,7 +269,8 @@ def tensor_scalar_cumulative(dst, src, op0, op1, imm0, imm1=None, reduce_cmd='re
     "dst[i] = op1(op0(src[i], imm0), dst[i-1]) along the free axes."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'op1': op_name(op1, ALU, 'an ALU operation'), 'reduce_cmd': reduce_cmd}
     if reduce_cmd == 'load_reduce' and imm1 is None:
-        raise KernelError('reduce_cmd=load_reduce starts from imm1, which is missing', line=kernel_line(), instruction='tensor_scalar_cumulative', operand='imm1', hint='Pass a number or a (P, 1) tile.')
+        raise KernelError('reduce_cmd=load_reduce starts from imm1, which is missing', line=kernel_line(), instruction='tensor_scalar_cumulative',
+                          operand='imm1', hint='Pass a number or a (P, 1) tile.')
     return emit('tensor_scalar_cumulative', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src'), 'imm0': operand(imm0, 'imm0'), 'imm1': operand(imm1, 'imm1')}, at, 'Vector', mask)
 
 # %% ../../nbs/1_nki/06_isa.ipynb #3b23c46f
