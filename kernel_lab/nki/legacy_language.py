@@ -30,10 +30,8 @@ class par_dim(int):
 
 # %% ../../nbs/1_nki/08_legacy_language.ipynb #0dd88148
 class _Grid(tuple):
-    "Index arrays of a grid, by position and by name: p is the first axis, x the last, y the one before."
-    p = property(lambda self: self[0])
-    x = property(lambda self: self[-1])
-    y = property(lambda self: self[-2])
+    "Index arrays of a grid, by position and by name: p, x, y, z are its axes in order."
+    p, x, y, z = (property(lambda self, k=k: self[k]) for k in range(4))
 
 class _MGrid:
     def __getitem__(self, keys):

@@ -183,7 +183,7 @@ def _modules():
     legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=benchmark, profile=benchmark, simulate_kernel=simulate_kernel,
                      isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler, tensor=Tile, FrameworkKernel=object)
     root = _module('neuronxcc', nki=legacy, __version__='0')
-    return current | {'neuronxcc': root, 'neuronxcc.nki': legacy, 'neuronxcc.nki.isa': legacy_isa,
+    return current | {'nki.language.constants': constants, 'neuronxcc': root, 'neuronxcc.nki': legacy, 'neuronxcc.nki.isa': legacy_isa,
             'neuronxcc.nki.language': legacy_language, 'neuronxcc.nki.language.constants': constants, 'neuronxcc.nki.isa.constants': legacy_isa.constants, 'neuronxcc.nki.typing': typing,
             'neuronxcc.nki.compiler': compiler}
 
