@@ -134,10 +134,11 @@ def _column(x, other):
 _COMPARE = ('equal', 'not_equal', 'less', 'less_equal', 'greater', 'greater_equal', 'logical_and', 'logical_or', 'logical_xor')
 
 def _columns(a, b):
-    "Two tiles of which a narrower one, of the earlier dialect, is a column: given as many axes as the other. Others as they are."
+    "Two tiles of which one, of the earlier dialect, is a column: given as many axes as the other. Others as they are."
     if recorder().dialect == 'nki' or a.ndim == b.ndim: return a, b
-    more = lambda o, n: o.like(o.offset, [*o.steps, *[(0, 1)] * (n - o.ndim)], o.par) if o.size == o.shape[0] else o
-    return more(a, b.ndim), more(b, a.ndim)
+    for o, n in sorted(((a, b.ndim), (b, a.ndim)), key=lambda pair: pair[0].ndim):
+        if o.size == o.shape[0]: return tuple(t.like(t.offset, [t.steps[0], *[(0, 1)] * (n - 1)], t.par) if t is o else t for t in (a, b))
+    return a, b
 
 def _shape(a, b):
     "The common shape of two tiles of one rank."

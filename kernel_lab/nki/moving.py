@@ -7,9 +7,9 @@ __all__ = ['Place', 'placed']
 
 # %% ../../nbs/1_nki/05e_moving.ipynb #e4bbe39b
 from ..errors import KernelError
-from .affine import Index
+from .affine import Index, as_index
 from .dtypes import is_float
-from .tensor import Tile, _advanced, _basic, _keys, kernel_line
+from .tensor import Tile, _advanced, _basic, _keys, _numbers, _symbols, ds, kernel_line
 
 # %% ../../nbs/1_nki/05e_moving.ipynb #c832b77b
 class Place:
@@ -41,12 +41,37 @@ def placed(tile, keys):
     view = (_advanced if arrays else _basic)(tile, keys)
     return Tile(tile.rec, tile.tensor, *view, index=(place.start, stride, n - high)) if len(view) == 3 else Tile(tile.rec, tile.tensor, *view, (place.start, stride, n - high))
 
+# %% ../../nbs/1_nki/05e_moving.ipynb #1988b520
+def _passes(tile, keys):
+    "Whether a `nl.ds` among slices and numbers leaves its dimension."
+    if not all(isinstance(k, (ds, slice, int)) or isinstance(k, Index) and not k.ndim for k in keys): return False
+    reach = lambda k: as_index(k.start).bounds()
+    return any(isinstance(k, ds) and as_index(k.start) is not None and (reach(k)[0] < 0 or reach(k)[1] + int(k.size) > n) for k, n in zip(keys, tile.shape))
+
+def _spread(tile, keys):
+    "Slices as index arrays, an axis each."
+    kept = [d for d, k in enumerate(keys) if isinstance(k, (slice, ds))]
+    def array(d):
+        start, step, count = _numbers(keys[d], tile.shape[d]) or _symbols(tile, d, keys[d], tile.shape[d])
+        at = kept.index(d)
+        return Index(axes={at: step} if count > 1 else {}, shape=tuple(count if k == at else 1 for k in range(len(kept)))) + start
+    return [array(d) if d in kept else k for d, k in enumerate(keys)]
+
+def _with_axes(tile, keys):
+    "The view of the keys that are not None, with an axis of size 1 where one is."
+    view = tile[tuple(k for k in keys if k is not None)]
+    for at in [sum(not isinstance(o, int) for o in keys[:d]) for d, k in enumerate(keys) if k is None]: view = view.expand_dims(at)
+    return view
+
 # %% ../../nbs/1_nki/05e_moving.ipynb #ca46400f
 _plain = Tile.__getitem__
 
 def _getitem(self, key):
     "A smaller view; a place read from memory may stand where an index does."
     keys = key if isinstance(key, tuple) else (key,)
-    if self.par is not None and self.rec.dialect != 'nki' and any(map(_from_memory, keys)): return placed(self, _keys(self, key))
+    if self.rec.dialect == 'nki': return _plain(self, key)
+    if self.par is not None and any(map(_from_memory, keys)): return placed(self, _keys(self, key))
+    if any(k is None for k in keys) and not any(k is Ellipsis or isinstance(k, Index) for k in keys): return _with_axes(self, keys)
+    if any(isinstance(k, ds) for k in keys) and _passes(self, _keys(self, key)): return Tile(self.rec, self.tensor, *_advanced(self, _spread(self, _keys(self, key))))
     return _plain(self, key)
 Tile.__getitem__ = _getitem

@@ -155,7 +155,7 @@ def _current_modules():
     tokens = {k: v for k, v in vars(isa).items() if isinstance(v, type) and issubclass(v, Enum) and v.__module__ == isa.__name__}
     dynamic = {k: vars(registers)[k] for k in ('dynamic_range', 'fori_loop', 'while_loop')}
     nisa = _module('nki.isa', **_public(isa) | _own(registers, cores, new_isa, generators, transposes), NkiInstruction=Draft, NkiValidationError=KernelError, __getattr__=isa.__getattr__)
-    grids = {k: vars(legacy_language)[k] for k in ('nc', 'spmd_dim')}
+    grids = {k: vars(legacy_language)[k] for k in ('nc', 'spmd_dim', 'par_dim')}
     nl = _module('nki.language', **_public(language) | _own(objects) | dynamic | grids, NkiTensor=Tile, __getattr__=language.__getattr__)
     kinds = _module('nki.dtype', **{k: v for k, v in vars(language).items() if k in NUMPY})
     nki = _module('nki', jit=_decorator('nki'), isa=nisa, language=nl, dtype=kinds, cpu_simulate=jit, Kernel=JitKernel, simulate=_in_simulator,
