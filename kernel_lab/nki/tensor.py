@@ -169,7 +169,7 @@ def _symbols(tile, dim, key, n):
     "(start as an `Index`, step, count) of any other key."
     if isinstance(key, (slice, ds)): return _slice(tile, dim, key, n)
     start = as_index(key)
-    if start is None: raise KernelError(f'{str(key)[:40]} is no index', kind='shape', line=kernel_line(), operand=tile.info.name, hint='Use numbers, slices and nl.ds; t.expand_dim(axis) adds an axis.')
+    if start is None: raise KernelError(f'{str(key)[:40]} is no index', kind='shape', line=kernel_line(), operand=tile.info.name, hint='Use numbers, slices, nl.ds; t.expand_dim(axis) adds an axis.')
     return start + n if not start.loops and start.const < 0 else start, 1, 1
 
 def _basic(tile, keys):
