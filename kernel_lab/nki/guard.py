@@ -44,8 +44,9 @@ def cut_free(data, mask):
 def _narrow_operand(x, bounds):
     "Take the guard of a matmul operand into `bounds`, [[first, end], …] for contraction and free axis; False where nothing is left."
     for c in (x.guard.conditions if x.guard is not None else ()):
-        at = _along(c, 2)
-        if len(at) > 1 or x.ndim != 2: raise KernelError('an operand mask of a matmul bounds one axis of a 2-D tile at a time', kind='unsupported', line=kernel_line())
+        at = _along(c, x.ndim)
+        if c.bounds()[0] >= 0: continue
+        if len(at) > 1: raise KernelError('an operand mask of a matmul bounds one axis at a time', kind='unsupported', line=kernel_line())
         if at: axis_range(c, *at, bounds)
         elif c.loops: raise Unroll(c.loops, 'a matmul depends on it')
         elif c.const < 0: return False
@@ -54,7 +55,10 @@ def _narrow_operand(x, bounds):
 def guarded_matmul(dst, stationary, moving):
     "(dst, stationary, moving) cut to what the masks on the operands leave, or None where that is nothing."
     if stationary.guard is None and moving.guard is None: return dst, stationary, moving
-    k, m, n = [0, stationary.shape[0]], [0, stationary.shape[-1]], [0, moving.shape[-1]]
-    if not (_narrow_operand(stationary, [k, m]) and _narrow_operand(moving, [k, n])): return None
-    dst.part = (slice(*m), slice(*n))
-    return dst[dst.part], narrowed(stationary, [k, m]), narrowed(moving, [k, n])
+    k, (m, n) = [0, stationary.shape[0]], ([[0, size] for size in o.shape[1:]] for o in (stationary, moving))
+    if not (_narrow_operand(stationary, [k, *m]) and _narrow_operand(moving, [k, *n])): return None
+    if [b for _, b in m + n] + [a for a, _ in m + n] == [*stationary.shape[1:], *moving.shape[1:]] + [0] * len(m + n): part = ()
+    elif len(m) == 1 and dst.ndim == 1 + len(n): part = (slice(*m[0]), *(slice(*b) for b in n))
+    else: raise KernelError('masks on operands of these shapes are not modelled', kind='unsupported', line=kernel_line(), instruction='nc_matmul', hint='Slice the operands instead.')
+    dst.part = part or None
+    return dst[part] if part else dst, narrowed(stationary, [k, *m]), narrowed(moving, [k, *n])

@@ -269,14 +269,14 @@ def _keys(tile, key):
     return keys + [slice(None)] * (tile.ndim - len(keys))
 
 def _guarded_by(tile, mask):
-    "The same view with a mask of its own: `x[i_f < n]`."
+    "The same view with a mask of its own: `x[i_f < n]`; a second one, `x[i_f < n][i_p < m]`, holds beside the first."
     res = copy.copy(tile)
-    res.guard = mask
+    res.guard = mask if tile.guard is None else tile.guard & mask
     return res
 
 def _getitem(self, key):
     "A smaller view; nothing is recorded."
-    if isinstance(key, Mask): return _guarded_by(self, key)
+    if isinstance(key, Mask) or isinstance(key, (bool, np.bool_)) and self.rec.dialect != 'nki': return _guarded_by(self, as_mask(key))
     keys = _keys(self, key)
     if any([isinstance(k, ds) and isinstance(k.start, Tile) or isinstance(k, Tile) and self.rec.dialect == 'nki' and k.size == 1 for k in keys]): return _moving(self, keys)
     if any([isinstance(k, Tile) for k in keys]): return _indirect(self, keys)
