@@ -172,6 +172,5 @@ def overwritten(program):
             if l.kind == 'affine' and any(t.how == 'write' and _plain(t) and _again(t, l) for t in touched) and k in varying(program, l): yield l, k, o
 
 def _again(t, loop):
-    "Whether an iteration writes a cell that an earlier one wrote."
-    line, _ = _line(t, loop.name)
-    return meets(line, line, (), loop.trips)
+    "Whether every iteration writes where the others do."
+    return loop.trips > 1 and not _line(t, loop.name)[0].move

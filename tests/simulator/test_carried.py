@@ -173,14 +173,12 @@ def strided(a, move, width, outer):
             for i in nl.affine_range(3): one(i, j)
     return out
 
-def test_writes_against_trying_all_iterations():
+def test_only_a_place_that_does_not_move_is_refused():
     seen = []
     for move in (0, 4, 16, 64, 68):
         for width in (4, 16, 60):
             for outer in (True, False):
-                cells = lambda i, j: set(range(move * i + 64 * j, move * i + 64 * j + width))
-                mine = (lambda i: cells(i, 0) | cells(i, 1)) if outer else (lambda i: cells(i, 0))
-                clash = any(mine(i) & mine(k) for i in range(3) for k in range(i))
+                clash = move == 0                        # windows that move may share an edge that both compute alike
                 try: assert_ok(trace(strided, X, move, width, outer))
                 except KernelError as e: assert clash and 'different values' in str(e), (move, width, outer, str(e)); seen.append(True)
                 else: assert not clash, (move, width, outer); seen.append(False)
