@@ -10,7 +10,7 @@ import numpy as np
 from .theme import IDLE, LANES, PAPERS, blank, percent_text, plain, time_text, words
 
 # %% ../../nbs/4_figures/07_residuals.ipynb #b260cd96
-_COLOURS = {'PE': LANES['Tensor'], 'DVE': LANES['Vector'], 'ACT': LANES['Scalar'], 'DMA': LANES['DMA in'], 'mixed': IDLE}
+_COLOURS = {'PE': LANES['Tensor'], 'DVE': LANES['Vector'], 'ACT': LANES['Scalar'], 'DMA': LANES['DMA in'], 'mixed': LANES['GpSimd']}
 _SYMBOLS = {'trn1': 'circle', 'trn2': 'diamond-open', 'trn3': 'square-open'}
 
 def _words(known, missing):
@@ -30,7 +30,7 @@ def residual_figure(frame, theme='auto'):
     fig, p = blank(*_words(known, len(frame) - len(known)), height=520, theme=theme), PAPERS[theme]
     low, high = (known[['measured_us', 'predicted_us']].min().min() / 1.5, known[['measured_us', 'predicted_us']].max().max() * 1.5) if len(known) else (1, 10)
     ends = np.array([low, high])
-    fig.add_scatter(x=[*ends, *ends[::-1]], y=[*(ends * 1.25), *(ends[::-1] / 1.25)], fill='toself', mode='none', fillcolor=p['track'], hoverinfo='skip', name='±25 %', showlegend=False)
+    fig.add_scatter(x=[*ends, *ends[::-1]], y=[*(ends * 1.25), *(ends[::-1] / 1.25)], fill='toself', mode='none', fillcolor=p['grid'], hoverinfo='skip', name='±25 %', showlegend=False)
     fig.add_scatter(x=ends, y=ends, mode='lines', line=dict(color=p['soft'], width=1), hoverinfo='skip', showlegend=False)
     for (bound, chip), g in known.groupby(['bound', 'chip']):
         fig.add_scatter(x=g.measured_us, y=g.predicted_us, mode='markers', name=f'{bound} · {chip}', hoverinfo='text', hovertext=[_point(r) for r in g.itertuples()],
