@@ -242,3 +242,14 @@ def test_files_are_written_and_odd_kinds_refused(tmp_path):
     assert save_figure(blank('x'), tmp_path / 'x.html', theme='dark').stat().st_size > 1e6
     assert json.loads(save_figure(blank('x'), tmp_path / 'x.json').read_text())['layout']['title']['text'].startswith('x')
     with pytest.raises(UsageError, match='kind of figure file'): save_figure(blank('x'), tmp_path / 'x.bmp')
+
+def test_two_cores_have_lanes_of_their_own():
+    "Rows of a kernel on two cores never share a lane with those of the other; colours are those of the engines."
+    import pandas as pd
+    from kernel_lab.figures.theme import LANES
+    from kernel_lab.figures.timeline import lane_shares, timeline_figure
+    row = dict(op='tensor_copy', label='x', start_us=0.0, end_us=2.0, dur_us=2.0, line=1, instr=0, iteration='')
+    table = pd.DataFrame([row | dict(lane='Vector', core=c) for c in (0, 1)] + [row | dict(lane='DMA in', core=-1)])
+    assert list(lane_shares(table)) == [f'{lane} {c}' for c in (0, 1) for lane in LANES]
+    bars = [d for d in timeline_figure(table).data if d.y is not None and len(d.y)]
+    assert {(d.name, int(d.y[0]), d.marker.color) for d in bars} == {('Vector 0', 1, LANES['Vector']), ('Vector 1', 7, LANES['Vector']), ('DMA in 0', 4, LANES['DMA in'])}
