@@ -285,16 +285,28 @@ def together(program):
         yield Diagnostic(says, w.line, w.op, program.tensors[k].name, 'nisa.core_barrier or sendrecv between them', f'element {element}',
                          'Give each core a part of its own by nl.program_id(0), or let them meet.', 'invalid')
 
-def _form(program, o):
-    "All of an instruction that the rules look at, but for its line and the places that only `bounds` looks at."
+def _form(o, kinds):
+    "All of an instruction that the rules look at, but for its line and the places that only `bounds` looks at; `kinds`: a number for tensors that are alike, and elements a tile on chip."
     names = {}
     def form(a):
         if not isinstance(a, Access): return type(a), a
-        t = program.tensors[a.tensor]
-        start = 0 if t.buffer == 'hbm' else a.offset.const % t.tile_size
-        mine = names.setdefault(a.tensor, len(names)), names.setdefault((a.tensor, a.offset), len(names))
-        return t.shape, t.dtype, t.buffer, t.role, t.par, mine, start, a.offset.terms, a.ap, a.par, a.by, a.most, a.index and form(a.index)
-    return o.op, o.engine, repr(o.attrs), o.mask, *((k, form(a)) for side in (o.outs, o.ins) for k, a in side.items())
+        (kind, tile), at = kinds[a.tensor], a.offset
+        mine = names.setdefault(a.tensor, len(names)), names.setdefault((a.tensor, at.const, at.terms), len(names))
+        return kind, mine, at.const % tile if tile else 0, at.terms, a.ap, a.par, a.by, a.most, a.index and form(a.index)
+    return o.op, o.engine, repr(o.attrs), o.mask, *[(k, form(a)) for side in (o.outs, o.ins) for k, a in side.items()]
+
+def _kinds(program):
+    found = {}
+    return [(found.setdefault((t.shape, t.dtype, t.buffer, t.role, t.par), len(found)), 0 if t.buffer == 'hbm' else t.tile_size) for t in program.tensors]
+
+def _surely_inside(program, o):
+    "Whether no access of an instruction moves or is found through an index, and all lie in their tensors."
+    for side in (o.outs, o.ins):
+        for a in side.values():
+            if not isinstance(a, Access): continue
+            (low, high), at = a.span(), a.offset
+            if at.terms or a.index or at.const + low < 0 or at.const + high >= program.tensors[a.tensor].size: return False
+    return True
 
 def _broken(site):
     "The limits that an instruction breaks: of the first kind of rule that finds any."
@@ -303,9 +315,11 @@ def _broken(site):
 
 def _instructions(program, chip):
     "The broken limits of all instructions. One that is like an earlier one, which broke none, needs only to stay in bounds."
-    fine = set()
+    fine, kinds = set(), _kinds(program)
     for o in program.instructions:
-        form, site = _form(program, o), Site(program, o, chip)
+        form = _form(o, kinds)
+        if form in fine and _surely_inside(program, o): continue
+        site = Site(program, o, chip)
         broken = [*bounds(site)] if form in fine else _broken(site)
         if not broken: fine.add(form)
         yield from broken

@@ -18,7 +18,7 @@ from .exchange import COLLECTIVES
 from .instructions import MATMULS, row_of
 from .memory import Memory, View, _filled
 from .mask import box_of, boxes, guide, moved
-from .program import Access, Loop, accesses
+from .program import Access, Loop, accesses, uncollected
 
 # %% ../../nbs/1_nki/12_execute.ipynb #8899d2e1
 def _unwritten(o, name, view):
@@ -328,6 +328,7 @@ def _play(memory, body, first, last):
 @cache
 def _pools(): return ThreadpoolController()       # finding the libraries takes milliseconds
 
+@uncollected()
 def _ran(program, arrays, exchange=None, watch=None):
     "The memory of a program that has run; `watch(instruction, operands)` sees everything that was computed."
     written = {program.base[a.tensor] for o in program.instructions for a in o.outs.values()}

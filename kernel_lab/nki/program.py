@@ -28,7 +28,7 @@ class ArraySpec:
     shape: tuple
     dtype: str = 'float32'
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Tensor:
     "One allocation: shape (blocks…, partition, free…), dtype, buffer, role; `par` is the index of the partition dimension on chip."
     name: str
@@ -42,6 +42,11 @@ class Tensor:
     line: int = 0
     alias: int | None = None    # number of the tensor whose memory this one reads as another dtype or shape
     places: tuple = ()          # where the kernel put it: (partition, byte) of each block; () leaves it to the compiler
+
+    def __init__(self, name, shape, dtype, buffer, role='scratch', par=0, zero=False, scope=(), line=0, alias=None, places=()):
+        d = self.__dict__                           # a frozen dataclass takes three times as long
+        d['name'], d['shape'], d['dtype'], d['buffer'], d['role'], d['par'], d['zero'] = name, shape, dtype, buffer, role, par, zero
+        d['scope'], d['line'], d['alias'], d['places'] = scope, line, alias, places
 
     @cached_property
     def size(self): return math.prod(self.shape)
@@ -116,8 +121,11 @@ KINDS = ('affine', 'sequential', 'parallel', 'core', 'dynamic', 'while')
 
 def accesses(o, reads=False):
     "Every access of an instruction, indices included; only what it reads where asked."
-    ins, outs = [[a for a in side.values() if isinstance(a, Access)] for side in (o.ins, o.outs)]
-    return [*ins, *(() if reads else outs), *[a.index for a in (*ins, *outs) if a.index]]
+    res = [a for a in o.ins.values() if isinstance(a, Access)]
+    outs = [a for a in o.outs.values() if isinstance(a, Access)]
+    through = [a.index for side in (res, outs) for a in side if a.index]
+    if not reads: res += outs
+    return res + through if through else res
 
 @dataclass(frozen=True)
 class Loop:

@@ -217,8 +217,9 @@ def _plain_load(program, o, writers):
 
 def _loads(program, terms, number):
     "For each instruction (key, const, first term, last term) where it is a plain load that others, or other iterations, repeat; else -1. Equal keys and offsets fetch the same."
-    writers, keys, rows, found = Counter(a.tensor for o in program.instructions for a in o.outs.values()), {}, [], []
+    writers, keys, rows, found = Counter([a.tensor for o in program.instructions for a in o.outs.values()]), {}, [], []
     for loops, o in program.walk():
+        if o.op != 'dma_copy': found.append(None); continue
         src, dst = o.ins.get('src'), o.outs.get('dst')
         plain = _plain_load(program, o, writers)
         found.append((src.tensor, src.ap, program.tensors[dst.tensor].dtype, dst.ap) if plain else None)

@@ -190,8 +190,12 @@ def _basic(tile, keys):
 # %% ../../nbs/1_nki/05_tensor.ipynb #23385f00
 def _common(exprs):
     "The shape that index arrays broadcast to."
+    return _broadcasts(tuple([e.shape for e in exprs if e.shape]))
+
+@functools.lru_cache(2**12)
+def _broadcasts(shapes):
     shape = ()
-    for s in [e.shape for e in exprs if e.shape]:
+    for s in shapes:
         most = max(len(s), len(shape))
         s, shape = (1,) * (most - len(s)) + s, (1,) * (most - len(shape)) + shape
         if s != shape: shape = _broadcast(shape, s)
