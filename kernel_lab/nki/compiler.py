@@ -58,6 +58,7 @@ def _forwarded(program, users, o):
 
 def read_psum(program):
     "Copies from PSUM are left out where their readers can read PSUM."
+    if all(t.buffer != 'psum' for t in program.tensors): return program
     users, new, drop = Users(program), {}, set()
     for _, o in program.walk():
         readers = _forwarded(program, users, o)
@@ -131,7 +132,7 @@ def _into(o, r):
 
 def fold(program):
     "Operations with a number are folded into their only user, until nothing changes."
-    while True:
+    while any(o.op == 'tensor_scalar' for o in program.instructions):
         users, new, drop, busy = Users(program), {}, set(), set()
         for _, o in program.walk():
             r = _foldable(program, users, o)
@@ -140,8 +141,9 @@ def fold(program):
             if folded is None: continue
             new[id(r)], busy = folded, busy | {id(o), id(r)}
             drop.add(id(o))
-        if not drop: return program
+        if not drop: break
         program = replace(program, body=changed(program.body, new, drop))
+    return program
 
 # %% ../../nbs/1_nki/13a_compiler.ipynb #d0c98b6d
 _WIDE = 4       # bytes of an element

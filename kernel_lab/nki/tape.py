@@ -15,7 +15,7 @@ from .exchange import COLLECTIVES
 from .instructions import Work, always_cold, row_of, table_set
 from .machine import ENGINES
 from .mask import guide
-from .program import Access, Loop
+from .program import Access, Loop, accesses
 from .ring import ring_ns
 from .sides import sides
 
@@ -94,20 +94,17 @@ def _shape(t, a):
 
 def _site(program, a, write, terms, known, renews):
     "One operand as a row of integers; its affine offset goes to `terms`."
-    key = (known.kind[a.tensor], a.ap, a.par, a.index is None)
-    if key not in known.shapes: known.shapes[key] = _shape(program.tensors[a.tensor], a)
-    tile, row, par, free, size, whole = known.shapes[key]
-    first = len(terms)
-    if not a.index: terms += [(known.number[v], c) for v, c in a.offset.terms]
-    return program.base[a.tensor], write, 0 if a.index else a.offset.const, first, len(terms), tile, row, par, free, size, whole, renews
+    key, at, first = (known.kind[a.tensor], a.ap, a.par, a.index is None), a.offset, len(terms)
+    shape = known.shapes.get(key)
+    if shape is None: shape = known.shapes[key] = _shape(program.tensors[a.tensor], a)
+    if at.terms and not a.index: terms += [(known.number[v], c) for v, c in at.terms]
+    return program.base[a.tensor], write, 0 if a.index else at.const, first, len(terms), *shape, renews
 
 def _sites(program, o, terms, known):
     "The operands that others may have to wait for, reads first."
     update = o.op in ('nc_matmul', 'nc_matmul_mx') and o.attrs.get('accumulate') is not False
     renews = program.dialect == 'neuronxcc.nki' and not update and not o.mask
-    found = [a.index for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access) and a.index]
-    reads = [a for a in o.ins.values() if isinstance(a, Access)] + found
-    return [_site(program, a, 0, terms, known, 0) for a in reads if a.tensor in known.tracked] + [
+    return [_site(program, a, 0, terms, known, 0) for a in accesses(o, reads=True) if a.tensor in known.tracked] + [
         _site(program, a, 1, terms, known, renews and a.tensor in known.near) for a in o.outs.values() if a.tensor in known.tracked]
 
 # %% ../../nbs/1_nki/13_tape.ipynb #6ec0552d
@@ -241,7 +238,7 @@ def _tape(program, chip, free):
     _code(program.body, number, code, 0)
     for o in instructions:
         sites += _sites(program, o, terms, known)
-        masks += _masks(o, terms, number)
+        if o.mask: masks += _masks(o, terms, number)
         site_of.append(len(sites)); mask_of.append(len(masks))
     choices, share, psum = _all_costs(program, chip, free, known)
     tables = {t: k for k, t in enumerate(dict.fromkeys(['', 'any', *(c.table for c in choices)]))}
