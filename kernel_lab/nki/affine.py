@@ -16,7 +16,7 @@ class Affine:
     const: int = 0
     terms: tuple = ()
 
-    def __init__(self, const=0, terms=()):          # a frozen dataclass takes three times as long
+    def __init__(self, const=0, terms=()):          # what a dataclass makes takes three times as long, and there are many of these
         d = self.__dict__
         d['const'], d['terms'] = const, terms
 
