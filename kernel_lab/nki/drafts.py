@@ -68,10 +68,10 @@ def _numbered(a, new):
 
 def _freeze(o, new):
     "A draft or an open loop as the frozen record, tensors renumbered."
-    shift = lambda a: _numbered(a, new) if isinstance(a, Access) else a
-    if isinstance(o, OpenLoop): return Loop(o.name, o.trips, _frozen(o.body, new), o.kind, o.line, tuple(map(shift, o.bound)))
-    move = lambda side: {k: shift(a) for k, a in side.items()}
-    return Instruction(o.op, move(o.outs), move(o.ins), o.attrs, o.engine, o.mask, o.line)
+    if isinstance(o, OpenLoop): return Loop(o.name, o.trips, _frozen(o.body, new), o.kind, o.line, tuple([_numbered(a, new) if isinstance(a, Access) else a for a in o.bound]))
+    outs = {k: _numbered(a, new) if isinstance(a, Access) else a for k, a in o.outs.items()}
+    ins = {k: _numbered(a, new) if isinstance(a, Access) else a for k, a in o.ins.items()}
+    return Instruction(o.op, outs, ins, o.attrs, o.engine, o.mask, o.line)
 
 def _frozen(body, new):
     "A body as records; loops in which nothing happens are left out."
