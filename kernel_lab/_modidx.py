@@ -1037,6 +1037,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                  'kernel_lab/nki/carried.py'),
                                         'kernel_lab.nki.carried._less': ('1_nki/carried.html#_less', 'kernel_lab/nki/carried.py'),
                                         'kernel_lab.nki.carried._line': ('1_nki/carried.html#_line', 'kernel_lab/nki/carried.py'),
+                                        'kernel_lab.nki.carried._never': ('1_nki/carried.html#_never', 'kernel_lab/nki/carried.py'),
                                         'kernel_lab.nki.carried._of': ('1_nki/carried.html#_of', 'kernel_lab/nki/carried.py'),
                                         'kernel_lab.nki.carried._pairs': ('1_nki/carried.html#_pairs', 'kernel_lab/nki/carried.py'),
                                         'kernel_lab.nki.carried._places': ('1_nki/carried.html#_places', 'kernel_lab/nki/carried.py'),

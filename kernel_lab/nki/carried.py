@@ -12,6 +12,7 @@ from functools import lru_cache
 import math
 import numpy as np
 from .instructions import ASSOCIATIVE
+from .mask import box_of, guide
 from .program import Access, accesses
 
 # %% ../../nbs/1_nki/10f_carried.ipynb #6d7671b0
@@ -48,11 +49,15 @@ def _of(program, o, names):
         for a in side:
             if program.base[a.tensor] in names and not (reads and op and a == dst): yield program.base[a.tensor], a, reads, op
 
+def _never(o):
+    "Whether the instruction's mask, the same in every turn, leaves nothing of it."
+    return bool(o.mask) and not any(x.terms for x, _ in o.mask) and box_of(o.mask, guide(o).shape, {})[0] is None
+
 def touches(program):
     "(loop, memory) → its `Touch`es in program order, for affine loops and memories made outside of them that the kernel writes and reads."
     found, back = {}, program.read_back
     for loops, o in program.walk():
-        if not any(l.kind == 'affine' for l in loops): continue
+        if not any(l.kind == 'affine' for l in loops) or _never(o): continue
         for k, a, reads, op in _of(program, o, back):
             for d, l in enumerate(loops):
                 if l.kind == 'affine' and l.name not in program.tensors[k].scope:
