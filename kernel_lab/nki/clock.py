@@ -16,7 +16,7 @@ from .lanes import on_engine, on_queue, occupy, rates, state
 from .program import Access, Instruction, Program, Tensor
 from .tape import CAUSES, IN, LANES
 from .values import compiled, part
-from .wires import DATA, ORDER, ROOM, SCALAR, VECTOR, wired
+from .wires import AFTER, DATA, ORDER, ROOM, SCALAR, VECTOR, wired
 
 # %% ../../nbs/1_nki/13b_clock.ipynb #94ca06ea
 Rows = namedtuple('Rows', 'start end seen lane after cause core')
@@ -28,6 +28,7 @@ def _visible(w, row, out, r):
     ready, after, cause = 0.0, -1, 0
     for k in range(w.first[row], w.first[row + 1]):
         other, kind = w.row[k], w.kind[k]
+        if kind == AFTER and out.core[other] == out.core[row]: continue         # its lane is in order: it need only be placed after it
         lane = out.lane[other]
         when = out.end[other] if kind == ORDER else (out.seen[other] if kind == DATA or lane >= IN else out.end[other]) + r.wait[lane]
         if out.core[other] + out.core[row] == 1: when += r.cross            # one of them is on core 0, one on core 1

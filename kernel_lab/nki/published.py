@@ -12,7 +12,7 @@ __all__ = ['ENGINE_COLUMNS', 'BYTE_COLUMNS', 'COLUMNS', 'BENCH', 'DTYPES', 'FAMI
 # %% ../../nbs/1_nki/17_published.ipynb #730dfe51
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-import ast, contextlib, csv, functools, hashlib, logging, re, subprocess, textwrap
+import ast, contextlib, csv, functools, hashlib, logging, os, re, subprocess, textwrap
 from unittest import mock
 import numpy as np
 from ..errors import KernelError, LabError, UsageError
@@ -328,8 +328,8 @@ def _stored(cache, key, make):
     program = make()
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix('.part').write_text(program.to_json())
-        path.with_suffix('.part').replace(path)
+        path.with_suffix(f'.{os.getpid()}').write_text(program.to_json())
+        path.with_suffix(f'.{os.getpid()}').replace(path)
     return program
 
 @contextlib.contextmanager

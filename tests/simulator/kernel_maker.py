@@ -16,7 +16,10 @@ ULP = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
 class Undefined(Exception):
-    "The program reads what nobody wrote, or reaches outside a tensor: a kernel like this must be refused."
+    "The program reads what nobody wrote, or reaches outside a tensor: a kernel like this must be refused, or may be where it says so (`either`)."
+    def __init__(self, why, either=False):
+        super().__init__(why)
+        self.either = either
 
 
 # --- statements ---
@@ -155,6 +158,9 @@ def _whole(v, dtype):
     return np.where(near > most.max, most.max, np.where(near < most.min, most.min, near)).astype(np.int64).astype(dtype)
 
 
+POINTWISE = {"copy", "unary", "binary", "scalar", "scalar_tensor", "affine_select"}     # what an operand does not hold, the result does not hold
+
+
 class Oracle:
     "Runs a statement list eagerly: `values`, `errors`, `written` by tensor name."
     def __init__(self, dialect, inputs):
@@ -164,6 +170,7 @@ class Oracle:
         self.written = {k: np.ones(v.shape, bool) for k, v in inputs.items()}
         self.turns, self.turn, self.carried = [()], (), False       # the turns of loops in which something was written; the present one
         self.stamps = {k: np.zeros(v.shape, int) for k, v in inputs.items()}
+        self.holes = []             # of the operands of the present statement, which elements of the result they leave without a value
 
     def run(self, body, env):
         for s in body:
@@ -194,9 +201,17 @@ class Oracle:
         if not isinstance(x, Ref): return np.float32(x), 0.0
         key = x.numpy_key(env, self.values[x.name].shape) if mask is None else self._masked_key(x, env, mask)
         seen = self.written[x.name][key]
-        if not (seen if mask is None or mask.shape != x.shape else seen | ~mask).all(): raise Undefined(f"{x.name} is read before it is written")
+        if not (seen if mask is None or mask.shape != x.shape else seen | ~mask).all(): self.handed_on(x, seen, mask)
         self.note_carried(self.stamps[x.name][key])
         return self.values[x.name][key].astype(np.float32), self.errors[x.name][key]
+
+    def handed_on(self, x, seen, mask):
+        "An operand with holes: pointwise the result has them too, lane by lane or turned; otherwise, and from HBM, it is a mistake. Under a mask it may be either."
+        lanes = seen.reshape(len(seen), -1)
+        whole = (lanes.all(1) | ~lanes.any(1)).all()
+        fine = seen.any() and (self.what in POINTWISE or self.what == "reduce" and whole or self.what == "transpose")
+        if mask is not None or self.info[x.name].where in ("hbm", "scratch") or not fine: raise Undefined(f"{x.name} is read before it is written", mask is not None)
+        self.holes.append(lanes.any(1) if self.what == "reduce" else lanes.T if self.what == "transpose" else seen)
 
     def _masked_key(self, x, env, mask):
         "An index of arrays that only the mask keeps inside."
@@ -226,12 +241,23 @@ class Oracle:
     def op(self, s, env):
         mask = None if s.mask is None else s.mask.bits(env)
         if (mask is not None and not mask.any()) or ("left" in s.at and not s.at["left"].bits(env).any()):
+            for x in s.ins.values():
+                if isinstance(x, Ref): self.note_carried(self.stamps[x.name])       # nothing is done, but a compiler may not see that
             if isinstance(s.dst, New): self.new(s.dst)
             if self.info[s.dst.name].where not in ("hbm", "scratch"): self.written[s.dst.name][...] = True      # undefined, as what a mask leaves out of a tile
             return
+        self.what, self.holes = s.op, []
         ins = {k: self.read(x, env, mask) for k, x in s.ins.items() if x is not None}
         with np.errstate(all="ignore"): v, e = getattr(self, "do_" + s.op)(ins, s.at, s, env)
         self.write(s.dst, env, v, e, mask)
+        for bits in self.holes: self.leave_out(s.dst, env, bits)
+
+    def leave_out(self, dst, env, bits):
+        "What was written without a value, according to one operand: all of it, or a bit a partition."
+        shape = dst.shape
+        bits = np.broadcast_to(bits.reshape(shape if bits.size == np.prod(shape) else (len(bits), *[1] * (len(shape) - 1))), shape)
+        key = ... if isinstance(dst, New) else dst.numpy_key(env, self.values[dst.name].shape)
+        self.written[dst.name][key] &= bits
 
     # one method an instruction; each gives fp32 values and errors
 
