@@ -121,6 +121,14 @@ def _globals(frame):
 
 def _rebound(before, frame): return [n for n, v in _globals(frame).items() if before.get(n, before) is not v]
 
+def _only_places(node, name, value):
+    "Whether a loop's body counts a number on only to say where tiles lie: then every iteration has the places of the first."
+    if node is None or not isinstance(value, int): return False
+    said = [c.value for c in ast.walk(node) if isinstance(c, ast.keyword) and c.arg in ('buffer', 'address')]
+    counted = [s for s in ast.walk(node) if isinstance(s, ast.AugAssign) and getattr(s.target, 'id', '') == name]
+    fine = {id(x) for part in (*said, *counted) for x in ast.walk(part)}
+    return all(id(o) in fine for o in ast.walk(node) if isinstance(o, ast.Name) and o.id == name)
+
 def _sums(new, old):
     "Whether a tile is the sum (product, maximum, …) of another one and something else."
     d = new.draft
@@ -158,7 +166,9 @@ def language_loop(rec, kind, *args):
     try: yield Index(r.start, {name: r.step}, trips={name: len(r)})
     except GeneratorExit: rec.broken = name; raise
     handed = _carried(before, frame, key)
-    if kind == 'affine' and rec.dialect != 'nki': _refuse_handed(handed, before, frame, key)
+    if kind == 'affine' and rec.dialect != 'nki':
+        handed = [n for n in handed if not _only_places(_for_at(key), n, before[n][0])]
+        _refuse_handed(handed, before, frame, key)
     if chance != _chance(frame): raise Unroll([name], 'every iteration draws its own random numbers')
     if handed or _rebound(outside, frame): raise Unroll([name], 'its iterations depend on each other through Python')
     done = rec.open.pop()

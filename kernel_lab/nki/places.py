@@ -7,7 +7,7 @@ __all__ = ['sbuf', 'psum', 'Allocation', 'Allocator', 'misfit', 'placed', 'place
 
 # %% ../../nbs/1_nki/05d_places.ipynb #242955e2
 from dataclasses import dataclass
-import itertools, math
+import inspect, itertools, math
 from ..errors import KernelError
 from .dtypes import dtype_name, itemsize
 from .tensor import kernel_line
@@ -63,12 +63,19 @@ def _place(answer, buffer, chip):
     *bank, start, byte = (n.__index__() for n in answer)
     return start, byte + (bank[0] * int(chip.psum_bank_bytes) if bank else 0)
 
+def _asked(rule, idx, partitions, size):
+    "What an allocation function answers; one that does not take its three in order is given them by their names."
+    try: inspect.signature(rule).bind(idx, partitions, size)
+    except TypeError: return rule(idx=idx, pdim_size=partitions, fdim_size=size)
+    except ValueError: pass                             # it has no signature
+    return rule(idx, partitions, size)
+
 def placed(rule, buffer, shape, par, dtype, chip, align=None):
     "((partition, byte), …), one a block, of a tensor; an error where one of them is impossible."
     partitions, size = shape[par], math.prod(shape[par + 1:]) * itemsize(dtype_name(dtype))
     found = []
     for idx in itertools.product(*map(range, shape[:par])):
-        found.append(_place(rule(idx, partitions, size), buffer, chip))
+        found.append(_place(_asked(rule, idx, partitions, size), buffer, chip))
         if broken := misfit(found[-1], buffer, partitions, size, chip, align):
             message, operand, limit, value = broken
             raise KernelError(message + (f' (block {", ".join(map(str, idx))})' if idx else ''), kind='limit', line=kernel_line(), operand=operand, limit=limit, value=value,

@@ -119,3 +119,22 @@ def test_addresses_of_the_current_dialect():
         return out
     np.testing.assert_allclose(run(current.jit(kernel), X, 256)[0], X[0] + X[1], rtol=1e-6)
     with pytest.raises(KernelError, match='alive at once'): assert_ok(trace(current.jit(kernel), X, 128))
+
+@nki.jit
+def counted_on(x):
+    "Two work tiles side by side, at an address that the body counts on as it allocates."
+    out, at = hbm(128, 512), 0
+    for i in nl.affine_range(8):
+        t = nl.ndarray((nl.par_dim(128), 64), nl.float32, buffer=ncc.sbuf.mod_alloc(base_addr=at))
+        at += 256
+        u = nl.ndarray((nl.par_dim(128), 64), nl.float32, buffer=ncc.sbuf.mod_alloc(base_addr=at))
+        at += 256
+        t[...] = nl.load(x[i])
+        u[...] = nl.exp(t)
+        nl.store(out[:, nl.ds(i * 64, 64)], u)
+    return out
+
+def test_an_address_counted_on_in_a_body_is_that_of_the_first_iteration():
+    program = assert_ok(trace(counted_on, X))
+    assert len(program.loops) == 1 and [t.places for t in program.tensors if t.buffer == 'sbuf'] == [((0, 0),), ((0, 256),)]
+    np.testing.assert_allclose(run(counted_on, X)[0], np.exp(X.transpose(1, 0, 2).reshape(128, 512)), rtol=1e-6)
