@@ -792,7 +792,7 @@ w = nl.ndarray(({p}, 100000), dtype=nl.float32, buffer=nl.sbuf); w[...] = 0.0
 {t}[0:{p}, 0:{f}, 0:1]
 {t}[0.5]
 {t}['a']
-{t}[None, None, None, None]
+{t}[0, 0, 0, 0, 0, 0]
 w = nl.ndarray((4, 4), dtype='float99')
 w = nl.ndarray((4, 4), dtype=np.float64)
 w = nl.ndarray((4, 4), dtype=None)
