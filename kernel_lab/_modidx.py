@@ -2839,6 +2839,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'kernel_lab.nki.wires._depend': ('1_nki/wires.html#_depend', 'kernel_lab/nki/wires.py'),
                                       'kernel_lab.nki.wires._fetched': ('1_nki/wires.html#_fetched', 'kernel_lab/nki/wires.py'),
                                       'kernel_lab.nki.wires._find': ('1_nki/wires.html#_find', 'kernel_lab/nki/wires.py'),
+                                      'kernel_lab.nki.wires._follows': ('1_nki/wires.html#_follows', 'kernel_lab/nki/wires.py'),
                                       'kernel_lab.nki.wires._latest': ('1_nki/wires.html#_latest', 'kernel_lab/nki/wires.py'),
                                       'kernel_lab.nki.wires._linger': ('1_nki/wires.html#_linger', 'kernel_lab/nki/wires.py'),
                                       'kernel_lab.nki.wires._lives': ('1_nki/wires.html#_lives', 'kernel_lab/nki/wires.py'),

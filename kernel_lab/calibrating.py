@@ -37,8 +37,8 @@ def driven(rows, folders, cache, jobs):
 
 # %% ../nbs/5_cli/00b_calibrating.ipynb #353fae59
 def save(text, path):
-    "Write a text, unless no path was asked for."
-    try: path and Path(path).write_text(text)
+    "Write a text."
+    try: Path(path).write_text(text)
     except OSError as e: raise UsageError(f'Cannot write {path}: {e.strerror or e}') from None
 
 def calibrate(rows: Annotated[str, typer.Option(metavar='FILE.csv', help='Published latencies, a kernel version a row.')],
@@ -58,9 +58,10 @@ def calibrate(rows: Annotated[str, typer.Option(metavar='FILE.csv', help='Publis
     lines, cut = driven(chosen, checkouts, cache, jobs)
     if lines:
         frame = frame_of(chosen, lines)
-        save(frame.to_csv(index=False), out)
-        save('\n'.join(score_markdown(score(frame))) + '\n', table)
+        scored = score(frame)
+        if out: save(frame.to_csv(index=False), out)
+        if table: save('\n'.join(score_markdown(scored)) + '\n', table)
         if figure: save_figure(residual_figure(frame), figure)
-        say('', *score_lines(score(frame)))
+        say('', *score_lines(scored))
     if cut: say(f'Interrupted after {len(lines)} of {len(chosen)} rows.' + (' The same command goes on from the cache.' if cache else ' With --cache DIR it could go on.'), err=True)
     raise typer.Exit(INTERRUPTED if cut else GOOD)

@@ -157,7 +157,7 @@ def carried(program):
 def varying(program, loop):
     "Numbers of the tensors whose contents depend on the iteration of a loop."
     mine = [o for loops, o in program.walk() if loop in loops]
-    moves = lambda o: any(v == loop.name for a in (*accesses(o, reads=True),) for v, _ in a.offset.terms) or any(v == loop.name for a, _ in o.mask for v, _ in a.terms)
+    moves = lambda o: any(v == loop.name for a in accesses(o, reads=True) for v, _ in a.offset.terms) or any(v == loop.name for a, _ in o.mask for v, _ in a.terms)
     found, before = set(), None
     while before != found:
         before = set(found)
@@ -165,13 +165,13 @@ def varying(program, loop):
     return found
 
 def _last_writer(program, k):
-    "(its loops, the instruction) that writes a tensor last in program order."
-    return [(loops, o) for loops, o in program.walk() if any(program.base[a.tensor] == k for a in o.outs.values())][-1]
+    "(its loops, the instruction) that writes a tensor last in program order; no loops where nobody does."
+    return [((), None), *((loops, o) for loops, o in program.walk() if any(program.base[a.tensor] == k for a in o.outs.values()))][-1]
 
 def overwritten(program):
     "(loop, output, writer) where iterations of an affine loop leave different values in one place of an output, and nothing is written there afterwards."
     for k in dict.fromkeys(program.base[k] for k in program.output_ids):
-        loops, o = _last_writer(program, k) if any(program.base[a.tensor] == k for x in program.instructions for a in x.outs.values()) else ((), None)
+        loops, o = _last_writer(program, k)
         for d, l in enumerate(loops):
             touched = [Touch(a, o, loops[d + 1:], _how(o, gathered(o), l)) for a in o.outs.values() if program.base[a.tensor] == k]
             if l.kind == 'affine' and any(t.how == 'write' and _plain(t) and _again(t, l) for t in touched) and k in varying(program, l): yield l, k, o

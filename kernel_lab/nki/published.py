@@ -328,8 +328,9 @@ def _stored(cache, key, make):
     program = make()
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(f'.{os.getpid()}').write_text(program.to_json())
-        path.with_suffix(f'.{os.getpid()}').replace(path)
+        part = path.with_suffix(f'.{os.getpid()}')
+        part.write_text(program.to_json())
+        part.replace(path)
     return program
 
 @contextlib.contextmanager

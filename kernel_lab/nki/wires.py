@@ -101,13 +101,18 @@ def _box(t, w, j, k):
     w.boxes[k, 0], w.boxes[k, 1], w.boxes[k, 2], w.boxes[k, 3] = p, p + t.sites[j, 7], f * size, (f + t.sites[j, 8] + 1) * size - 1
 
 @part
+def _follows(lane):
+    "Is what stands on this lane sure to come after what stood there before? Vector and Scalar may take each other's work."
+    return lane != VECTOR and lane != SCALAR
+
+@part
 def _meet(n, h, boxes, j, row, kind, lane, to, kinds, count):
     "Wires to all entries of list `h` that overlap region `j`; return the number of wires so far."
     e = n.head[h]
     while e >= 0:
         if n.box[e, _ROW] != row and _overlaps(boxes, j, n.box, e):
             same = n.box[e, _LANE] == lane
-            to[count], kinds[count] = n.box[e, _ROW], AFTER if same and n.box[e, _MERGED] and lane != VECTOR and lane != SCALAR else ORDER if same and lane == TENSOR else kind
+            to[count], kinds[count] = n.box[e, _ROW], AFTER if same and n.box[e, _MERGED] and _follows(lane) else ORDER if same and lane == TENSOR else kind
             count += 1
         e = n.box[e, _NEXT]
     return count
@@ -123,7 +128,7 @@ def _depend(t, w, n, lives, i, row, lane, to, kinds, wires):
     for j in range(a, b):
         k, write = j - a, t.sites[j, 1]
         swallowed = _note(n, 2 * w.slots[k] + (0 if write else 1), w.boxes, k, lane, row, write == 1)
-        if swallowed >= 0 and swallowed != row: to[wires], kinds[wires], wires = swallowed, ROOM if lane == VECTOR or lane == SCALAR else AFTER, wires + 1
+        if swallowed >= 0 and swallowed != row: to[wires], kinds[wires], wires = swallowed, AFTER if _follows(lane) else ROOM, wires + 1
         lives[lives[w.names[k], _ROOT], lane] = row
     return wires
 
@@ -327,7 +332,7 @@ def _most_beside(t, rows, found, pool):
 def _rotation(t, rows, found, units, copies):
     "For each tensor, how many values it has places for: `copies` sets of those alive at once, fewer where memory is short while it is there (small tiles go first), 0 where even one set does not fit."
     if not copies: return np.zeros(len(t.pool), np.int64)
-    most, need, _ = most_alive(t, rows, found)
+    most, *_ = most_alive(t, rows, found)
     one = most * t.size                                 # what one set of a tensor takes
     for pool in (1, 2):
         mine, beside = np.flatnonzero((t.pool == pool) & (one > 0)), _most_beside(t, rows, found, pool)
