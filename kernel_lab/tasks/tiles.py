@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # %% ../../nbs/1_tasks/06_tiles.ipynb #f8f6a292
 class Text:
     "Lines of a kernel being written, `depth` levels in, and names that nobody has taken."
-    def __init__(self, depth=2): self.lines, self.depth, self.used = [], depth, Counter()
+    def __init__(self, depth=2, taken=()): self.lines, self.depth, self.used = [], depth, Counter(taken)
 
     def say(self, line): self.lines.append('    ' * self.depth + line)
 
@@ -110,7 +110,7 @@ def _store(text, tile, o):
 
 def rows_stage(block, formula, operands, outs):
     "The lines of one pass over rows: a function called `block`, and its calls. `formula(*tiles)` gives a tile, or a tuple of as many as there are `outs`."
-    rows, text = max(o.view[0] for o in outs), Text(2)
+    rows, text = max(o.view[0] for o in outs), Text(2, {o.name for o in (*operands, *outs)} | {'n', 'at'})
     got = formula(*(_load(text, o) for o in operands))
     for tile, o in zip(got if isinstance(got, tuple) else (got,), outs): _store(text, tile, o)
     calls = [f'    for i in nl.affine_range({rows // ROWS}):', f'        {block}(i * ROWS, ROWS)'] if rows >= ROWS else []
