@@ -14,6 +14,7 @@ from .formulas import ELEMENTS, ROWS
 from .frames import along, broadcast, cuts, seen
 from .graph import Graph, Node, Ref
 from .matrix import Matrix, product_stage
+from .moves import MOVES, joined, stacked
 from .tiles import Operand, Tile, kernel_text, rows_stage
 
 # %% ../../nbs/1_tasks/09_lowering.ipynb #f29fd455
@@ -37,7 +38,7 @@ class Place:
 class Plan:
     "A kernel in the making: where results lie, its passes, and the tensors between them."
     def __init__(self, inputs=(), outputs=()):
-        self.outputs, self.stages, self.between, self.steps = outputs, [], [], 0
+        self.outputs, self.stages, self.between, self.steps, self.pieces = outputs, [], [], 0, {}
         self.at = {n.name: Place(n.name, n.shape, n.shape, n.dtype) for n in inputs}
 
     def __getitem__(self, name): return self.at[name]
@@ -109,25 +110,35 @@ def as_product(node, plan):
 # %% ../../nbs/1_tasks/09_lowering.ipynb #c0ca1ff4
 _SEEN = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'squeeze_')
 
-def _moved(node, src):
-    "The text of `src` as a node that turns axes sees it, or None."
-    rank, args = len(src.shape), node.args[1:]
-    if node.op in ('transpose', 't', 'numpy_T', 'mT'):
-        a, b = (i % rank for i in (args or (-2, -1)))
-        order = [b if i == a else a if i == b else i for i in range(rank)]
-    elif node.op == 'permute': order = [i % rank for i in (args[0] if isinstance(args[0], tuple) else args)]
-    else: return None
-    return f'{src.text()}.permute({tuple(order)})'
+def _copies(node, plan):
+    "The copies of a node that moves data, or None."
+    places = [plan.at[r] for r in node.refs()]
+    if node.op == 'cat': return joined([plan[r.name].text() for r in node.args[0]], [plan[r.name].shape for r in node.args[0]], *node.args[1:])
+    if node.op == 'stack': return stacked([plan[r.name].text() for r in node.args[0]], places[0].shape, *node.args[1:])
+    if node.op == 'expand_as': return MOVES['expand'](places[0].text(), places[0].shape, node.shape)
+    if node.op not in MOVES or not places[0].shape: return None
+    return MOVES[node.op](places[0].text(), places[0].shape, *node.args[1:], **node.kwargs)
 
 def as_move(node, plan):
     "The pass of a node that moves data; an empty one where nothing moves; None where it is no such node."
-    if not node.args or not isinstance(node.args[0], Ref): return None
-    src = plan.at[node.args[0].name]
+    if not node.args or not node.refs(): return None
     if node.op in _SEEN:
-        plan.at[node.name] = replace(src, shape=tuple(node.shape))
+        plan.at[node.name] = replace(plan.at[node.args[0].name], shape=tuple(node.shape))
         return []
-    moved = _moved(node, src)
-    return None if moved is None else [f'    nisa.dma_copy(dst={plan.place(node).name}, src={moved})']
+    if node.op == 'getitem': return as_move(_piece(plan.pieces[node.args[0].name], node), plan)
+    if node.op in ('chunk', 'split'):
+        plan.pieces[node.name] = node
+        return []
+    copies = _copies(node, plan)
+    if copies is None: return None
+    out = plan.place(node)
+    return [f'    nisa.dma_copy(dst={out.text()}{to}, src={src})' for to, src in copies]
+
+def _piece(whole, node):
+    "A chunk or a split's part as the slice that it is."
+    dim = whole.args[2] if len(whole.args) > 2 else whole.kwargs.get('dim', 0)
+    each, k = whole.shape[dim], node.args[1]        # the shape of several results is that of the first
+    return replace(node, op='slice', args=(whole.args[0], dim, k * each, (k + 1) * each), kwargs={})
 
 # %% ../../nbs/1_tasks/09_lowering.ipynb #2b5e704e
 def _meta(x, plan):
@@ -162,6 +173,7 @@ def _reduced(op):
     return f
 
 def _attention(plan, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+    if is_causal or dropout_p: return None
     scores = do(plan, 'mul', do(plan, 'matmul', q, do(plan, 'transpose', k, -2, -1)), scale or plan[q.name].shape[-1] ** -0.5)
     if attn_mask is not None: scores = do(plan, 'add', scores, attn_mask)
     return do(plan, 'matmul', do(plan, 'softmax', scores, -1), v)
@@ -178,6 +190,7 @@ def as_composite(node, plan):
     "Plan a node as several; None where none is made of others."
     if node.op not in COMPOSITES: return None
     made = COMPOSITES[node.op](plan, *node.args, **node.kwargs)
+    if made is None: return None
     plan.at[node.name] = replace(plan[made.name], shape=tuple(node.shape))
     return []
 
