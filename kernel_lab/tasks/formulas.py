@@ -40,21 +40,30 @@ def _compare(op): return lambda x, other: x.with_(other, op, op)
 
 ELEMENTS = {
     **{k: _act(k) for k in ('relu', 'exp', 'log', 'sqrt', 'rsqrt', 'abs', 'sign', 'tanh', 'sigmoid', 'silu', 'erf', 'mish', 'ceil', 'floor', 'trunc', 'square')},
-    'sin': lambda x: _turned(x).act('sin'), 'cos': lambda x: _turned(x + math.pi / 2).act('sin'), 'atan': _act('arctan'), 'gelu': _gelu, 'neg': lambda x: -x, 'reciprocal': lambda x: x.inverse(),
-    'log1p': lambda x: (x + 1.0).act('log'), 'expm1': lambda x: x.act('exp') - 1.0, 'exp2': lambda x: x.act('exp', scale=math.log(2)), 'log2': lambda x: x.act('log') * (1 / math.log(2)),
-    'log10': lambda x: x.act('log') * (1 / math.log(10)), 'relu6': lambda x: _clamp(x, 0.0, 6.0), 'hardtanh': lambda x, min_val=-1.0, max_val=1.0: _clamp(x, min_val, max_val),
-    'clamp': _clamp, 'clamp_min': _clamp, 'clamp_max': lambda x, max: _clamp(x, None, max), 'leaky_relu': lambda x, negative_slope=0.01: x.act('relu') + _negative_part(x) * negative_slope,
+    'sin': lambda x: _turned(x).act('sin'), 'cos': lambda x: _turned(x + math.pi / 2).act('sin'), 'atan': _act('arctan'), 'gelu': _gelu,
+    'neg': lambda x: -x, 'reciprocal': lambda x: x.inverse(),
+    'log1p': lambda x: (x + 1.0).act('log'), 'expm1': lambda x: x.act('exp') - 1.0, 'exp2': lambda x: x.act('exp', scale=math.log(2)),
+    'log2': lambda x: x.act('log') * (1 / math.log(2)),
+    'log10': lambda x: x.act('log') * (1 / math.log(10)), 'relu6': lambda x: _clamp(x, 0.0, 6.0),
+    'hardtanh': lambda x, min_val=-1.0, max_val=1.0: _clamp(x, min_val, max_val),
+    'clamp': _clamp, 'clamp_min': _clamp, 'clamp_max': lambda x, max: _clamp(x, None, max),
+    'leaky_relu': lambda x, negative_slope=0.01: x.act('relu') + _negative_part(x) * negative_slope,
     'elu': _elu, 'celu': lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1 / alpha), 'selu': lambda x: _elu(x, 1.6732632423543772, 1.0507009873554805),
-    'hardsigmoid': lambda x: _clamp(x * (1 / 6) + 0.5, 0.0, 1.0), 'hardswish': lambda x: x * _clamp(x * (1 / 6) + 0.5, 0.0, 1.0), 'softsign': lambda x: x / (x.act('abs') + 1.0),
-    'softplus': lambda x, beta=1, threshold=20: x.act('softplus', scale=float(beta)) * (1 / beta), 'log_sigmoid': lambda x: -x.act('softplus', scale=-1.0), 'tanhshrink': lambda x: x - x.act('tanh'),
+    'hardsigmoid': lambda x: _clamp(x * (1 / 6) + 0.5, 0.0, 1.0), 'hardswish': lambda x: x * _clamp(x * (1 / 6) + 0.5, 0.0, 1.0),
+    'softsign': lambda x: x / (x.act('abs') + 1.0),
+    'softplus': lambda x, beta=1, threshold=20: x.act('softplus', scale=float(beta)) * (1 / beta),
+    'log_sigmoid': lambda x: -x.act('softplus', scale=-1.0), 'tanhshrink': lambda x: x - x.act('tanh'),
     'softshrink': lambda x, lambd=0.5: x - _clamp(x, -lambd, lambd), 'hardshrink': lambda x, lambd=0.5: x * x.act('abs').with_(lambd, 'greater', 'kept'),
     'threshold': lambda x, threshold, value: _where(x.with_(threshold, 'greater', 'kept'), x, value), 'frac': lambda x: x - x.act('trunc'), 'pow': _power,
-    'add': lambda a, b, alpha=1: a + (b if alpha == 1 else b * alpha), 'sub': lambda a, b, alpha=1: a - (b if alpha == 1 else b * alpha), 'rsub': lambda a, b, alpha=1: b - (a if alpha == 1 else a * alpha),
+    'add': lambda a, b, alpha=1: a + (b if alpha == 1 else b * alpha), 'sub': lambda a, b, alpha=1: a - (b if alpha == 1 else b * alpha),
+    'rsub': lambda a, b, alpha=1: b - (a if alpha == 1 else a * alpha),
     'mul': lambda a, b: a * b, 'div': lambda a, b: a / b, 'maximum': lambda a, b: a.most(b), 'minimum': lambda a, b: a.least(b),
     **{k: _compare(op) for k, op in {'gt': 'greater', 'lt': 'less', 'ge': 'greater_equal', 'le': 'less_equal', 'eq': 'equal', 'ne': 'not_equal'}.items()},
     'where': _where, 'masked_fill': lambda x, mask, value: _where(mask, value if not math.isinf(value) else math.copysign(3e38, value), x),
-    'lerp': lambda a, b, weight: a + (b - a) * weight, 'addcmul': lambda x, a, b, value=1: x + a * b * value, 'addcdiv': lambda x, a, b, value=1: x + a / b * value,
-    'hypot': lambda a, b: (a.act('square') + b.act('square')).act('sqrt'), 'logaddexp': lambda a, b: a.most(b) + ((a - b).act('abs')).act('softplus', scale=-1.0),
+    'lerp': lambda a, b, weight: a + (b - a) * weight, 'addcmul': lambda x, a, b, value=1: x + a * b * value,
+    'addcdiv': lambda x, a, b, value=1: x + a / b * value,
+    'hypot': lambda a, b: (a.act('square') + b.act('square')).act('sqrt'),
+    'logaddexp': lambda a, b: a.most(b) + ((a - b).act('abs')).act('softplus', scale=-1.0),
     'xlogy': lambda a, b: a * b.act('log'), 'logit': lambda x: (x / (1 - x)).act('log'),
 }
 
@@ -96,7 +105,9 @@ def _glu(x):
 def _cosine(a, b, eps=1e-8): return (a * b).sum() / (_norm(a) * _norm(b)).most(eps)
 
 ROWS = {
-    'sum': lambda x: x.sum(), 'mean': _mean, 'amax': lambda x: x.max(), 'amin': lambda x: x.min(), 'var': _variance, 'std': lambda x, correction=1: _variance(x, correction).act('sqrt'),
-    'softmax': _softmax, 'log_softmax': lambda x: x - _log_sum(x), 'logsumexp': _log_sum, 'layer_norm': _layer_norm, 'rms_norm': _rms_norm, 'linalg_vector_norm': _norm, 'norm': _norm,
+    'sum': lambda x: x.sum(), 'mean': _mean, 'amax': lambda x: x.max(), 'amin': lambda x: x.min(), 'var': _variance,
+    'std': lambda x, correction=1: _variance(x, correction).act('sqrt'),
+    'softmax': _softmax, 'log_softmax': lambda x: x - _log_sum(x), 'logsumexp': _log_sum, 'layer_norm': _layer_norm, 'rms_norm': _rms_norm,
+    'linalg_vector_norm': _norm, 'norm': _norm,
     'cumsum': lambda x: x.running('add', 0.0), 'glu': _glu, 'cosine_similarity': _cosine,
 }

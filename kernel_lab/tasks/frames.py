@@ -6,10 +6,8 @@
 __all__ = ['seen', 'along', 'broadcast', 'cuts']
 
 # %% ../../nbs/1_tasks/07_frames.ipynb #590a0d3e
-from dataclasses import dataclass
 import math
 from .formulas import ELEMENTS, ROWS
-from .graph import Graph, Node, Ref
 
 # %% ../../nbs/1_tasks/07_frames.ipynb #f3c3aca4
 def seen(shape, full, last):
@@ -23,7 +21,8 @@ def seen(shape, full, last):
     return tuple(view)
 
 # %% ../../nbs/1_tasks/07_frames.ipynb #d6116349
-_AXES = {'softmax': 1, 'log_softmax': 1, 'sum': 1, 'mean': 1, 'amax': 1, 'amin': 1, 'var': 1, 'std': 1, 'logsumexp': 1, 'cumsum': 1, 'glu': 1, 'linalg_vector_norm': 2, 'norm': 2, 'cosine_similarity': 2}
+_AXES = {'softmax': 1, 'log_softmax': 1, 'sum': 1, 'mean': 1, 'amax': 1, 'amin': 1, 'var': 1, 'std': 1, 'logsumexp': 1, 'cumsum': 1, 'glu': 1,
+         'linalg_vector_norm': 2, 'norm': 2, 'cosine_similarity': 2}
 _NORMS = {'layer_norm': 5, 'rms_norm': 3}
 
 def _given(node, place, name, default=None): return node.kwargs.get(name, node.args[place] if len(node.args) > place else default)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import math
 from ..errors import UsageError
 from .formulas import ELEMENTS, ROWS
-from .frames import along, broadcast, cuts, seen
-from .graph import Graph, Node, Ref
+from .frames import along, cuts, seen
+from .graph import Node, Ref
 from .matrix import Matrix, product_stage
 from .moves import MOVES, joined, stacked
-from .tiles import Operand, Tile, kernel_text, rows_stage
+from .tiles import Operand, kernel_text, rows_stage
 
 # %% ../../nbs/1_tasks/09_lowering.ipynb #f29fd455
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def _flip(src, shape, dims):
     steps = [math.prod(shape[k + 1:]) for k in range(len(shape))]
     return _copy(f'{src}.ap({[[-s if k == dim else s, n] for k, (s, n) in enumerate(zip(steps, shape))]}, offset={(shape[dim] - 1) * steps[dim]})')
 
-MOVES = {'permute': _permute, 'transpose': _transpose, 't': _transpose, 'numpy_T': _transpose, 'mT': _transpose, 'slice': _slice, 'select': _select, 'expand': _expand, 'roll': _roll, 'repeat': _repeat,
+MOVES = {'permute': _permute, 'transpose': _transpose, 't': _transpose, 'numpy_T': _transpose, 'mT': _transpose, 'slice': _slice, 'select': _select,
+         'expand': _expand, 'roll': _roll, 'repeat': _repeat,
          'repeat_interleave': _interleave, 'flip': _flip, 'narrow': lambda src, shape, dim, start, length: _slice(src, shape, dim, start, start + length)}
 
 def joined(srcs, shapes, dim=0):
