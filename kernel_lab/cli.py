@@ -117,7 +117,7 @@ def sources(task):
     "The reference and the first kernel of a task, as text."
     from kernel_lab.tasks.task import source_of
     yield source_of(task.reference)
-    if task.first_kernel: yield task.first_kernel.source
+    if first := task.first(): yield first.source
 
 @app.command(rich_help_panel='Look at things')
 def tasks(name: Annotated[str | None, typer.Argument(metavar='TASK', help='Show only this task.')] = None,
@@ -125,7 +125,7 @@ def tasks(name: Annotated[str | None, typer.Argument(metavar='TASK', help='Show 
     "List the tasks, or show one with its workloads, its reference and its first kernel."
     from kernel_lab.tasks.suite import TASKS, get_task
     if kernel and not name: raise UsageError('--kernel needs the name of a task.', hint=f'There are: {", ".join(TASKS)}.')
-    if kernel: sys.stdout.write(get_task(name).first_kernel.source)
+    if kernel: sys.stdout.write(get_task(name).first().source)
     elif name: say(*task_lines(get_task(name)), '', *sources(get_task(name)))
     else: say(*(line for t in TASKS.values() for line in (*task_lines(t), '')))
 

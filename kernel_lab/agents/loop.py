@@ -155,8 +155,9 @@ def _circling(loop):
 
 def _first(loop, since):
     "Step 0."
-    if loop.task.first_kernel is None: raise UsageError(f'Task {loop.task.name} has no first kernel.', hint='Give one: step(source).')
-    return _record(loop, Proposal(loop.task.first_kernel, FIRST, '', ''), since)
+    first = loop.task.first(loop.workload)
+    if first is None: raise UsageError(f'Task {loop.task.name} has no first kernel.', hint='Give one: step(source).')
+    return _record(loop, Proposal(first, FIRST, '', ''), since)
 
 def _turn(loop, since):
     "The agent's turn → its step, or None when it has nothing left to try."
@@ -181,7 +182,7 @@ def step(self, source=None):
 def edit(self, source):
     "Evaluate a person's kernel as a step of its own → `Step`; the agent's next proposal starts from it."
     since, kernel = perf_counter(), source if isinstance(source, Kernel) else Kernel(source)
-    if self.run.steps or self.task.first_kernel is None:
+    if self.run.steps or self.task.first(self.workload) is None:
         return _record(self, Proposal(kernel, BY_HAND if self.run.steps else FIRST, '', ''), since)
     _first(self, since)
     return self.edit(kernel)

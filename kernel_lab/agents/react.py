@@ -111,7 +111,7 @@ def history_text(run):
 def ask_text(run, task, workload):
     "The first message of a conversation."
     w, start = task.workload(workload), base_step(run)
-    source = start.evaluation.kernel.source if start else task.first_kernel.source
+    source = start.evaluation.kernel.source if start else task.first(w).source
     shapes = ', '.join(f'{name} {list(shape)}' for name, shape in w.shapes.items())
     return (f'Task {task.name}: {task.doc}\nInputs in this order, {w.dtype}: {shapes}\n\n'
             f'Reference:\n```python\n{clip(source_of(task.reference).strip())}\n```\n\nTried so far:\n{history_text(run)}\n\n'
@@ -265,6 +265,6 @@ def propose(self, run, task, workload):
     talk = Talk(chat, bench, [{'role': 'user', 'content': asked}])
     converse(self, talk, run)
     shown = asked if any(s.prompt for s in run.steps) else f'{system}\n\n{asked}'
-    return replace(proposal(talk, start.evaluation.kernel.source if start else task.first_kernel.source), prompt=shown)
+    return replace(proposal(talk, start.evaluation.kernel.source if start else task.first(workload).source), prompt=shown)
 
 ReactAgent.propose = propose

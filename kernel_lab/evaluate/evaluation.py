@@ -118,10 +118,11 @@ _BASELINES = {}
 
 def baseline(task, workload, chip, limits=Limits(), say=None):
     "Latency in µs of the task's first kernel, or None where it has none that is correct."
-    if task.first_kernel is None: return None
-    key = (task.name, workload, chip, task.first_kernel.hash)
+    kernel = task.first(workload)
+    if kernel is None: return None
+    key = (task.name, workload, chip, kernel.hash)
     if key not in _BASELINES:
-        first = evaluate(task.first_kernel, task, workload, chip, seeds=1, limits=limits)
+        first = evaluate(kernel, task, workload, chip, seeds=1, limits=limits)
         if first.profile is None:
             if say: say(f'no baseline, because the first kernel is not correct: {first}')
             return None
@@ -131,7 +132,7 @@ def baseline(task, workload, chip, limits=Limits(), say=None):
 def _baseline_stage(draft, given, kernel, task, workload, chip, limits, profile):
     "The baseline: as given, or the kernel's own latency if it is the first one, or looked up."
     if given is not None: return given
-    if task.first_kernel is not None and kernel.hash == task.first_kernel.hash: return profile.latency_us
+    if kernel == task.first(workload): return profile.latency_us
     with draft.stage('baseline'): return baseline(task, workload, chip, limits, draft.say)
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #0fcd1917

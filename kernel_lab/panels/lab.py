@@ -86,7 +86,7 @@ def restart(self, run=None):
     self.control.say(f'Run {kept.id}, {"finished" if self.loop.done else "unfinished: step to go on"}.')
 
 def _empty(self):
-    first = self.task.first_kernel
+    first = self.task.first(self.picker.choice['workload'])
     self.shown, self.editor.marks, self.editor.costs = None, {}, {}
     self._source(first.source if first else '', 'the first kernel, not evaluated yet' if first else 'write a first kernel here')
     for panel in (self.timeline, self.speedup, self.diff, self.utilisation, self.cost): panel.show(None)

@@ -4,17 +4,19 @@
 
 # %% auto #0
 __all__ = ['WIDE', 'COMPOSITES', 'RULES', 'Place', 'Plan', 'view_of', 'as_rows', 'as_product', 'as_move', 'do', 'as_composite',
-           'plan_node', 'planned', 'first_kernel']
+           'plan_node', 'planned', 'first_kernel', 'written']
 
 # %% ../../nbs/1_tasks/09_lowering.ipynb #d98c3901
 from dataclasses import dataclass, replace
+from functools import lru_cache
 import math
 from ..errors import UsageError
 from .formulas import ELEMENTS, ROWS
 from .frames import along, cuts, seen
-from .graph import Node, Ref
+from .graph import Node, Ref, captured
 from .matrix import Matrix, product_stage
 from .moves import MOVES, joined, stacked
+from .task import Kernel
 from .tiles import Operand, kernel_text, rows_stage
 
 # %% ../../nbs/1_tasks/09_lowering.ipynb #f29fd455
@@ -227,3 +229,9 @@ def first_kernel(graph, name='kernel', doc=''):
     between = [p for p in plan.between if p.name not in {o.name for o in outs}]
     declared = lambda p: Operand(p.name, p.declared, p.declared, p.dtype)
     return kernel_text(name, [n.name for n in graph.inputs], list(map(declared, outs)), plan.stages, list(map(declared, between)), doc)
+
+# %% ../../nbs/1_tasks/09_lowering.ipynb #2ce99260
+@lru_cache(maxsize=1024)
+def written(task, workload):
+    "The `Kernel` written from a task's reference for the shapes of a workload."
+    return Kernel(first_kernel(captured(task, workload), task.name, task.doc.splitlines()[0]), name=f'{task.name}, first kernel')

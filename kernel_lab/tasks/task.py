@@ -38,7 +38,8 @@ class Kernel:
         return f'<details><summary>{head}</summary><pre>{escape(self.source)}</pre></details>'
 
 # %% ../../nbs/1_tasks/00_task.ipynb #697ea4c1
-DTYPES = {'float32': np.dtype(np.float32), 'bfloat16': np.dtype(ml_dtypes.bfloat16), 'float16': np.dtype(np.float16)}
+DTYPES = {'float32': np.dtype(np.float32), 'bfloat16': np.dtype(ml_dtypes.bfloat16), 'float16': np.dtype(np.float16),
+          'float8_e4m3': np.dtype(ml_dtypes.float8_e4m3)}
 
 @dataclass(frozen=True)
 class Workload:
@@ -49,6 +50,11 @@ class Workload:
 
     def __hash__(self): return hash((self.name, tuple(self.shapes.items()), self.dtype))
     def __str__(self): return f'{self.name}: ' + ', '.join(f'{k} {list(v)}' for k, v in self.shapes.items()) + f' {self.dtype}'
+
+    @property
+    def stored(self):
+        "The dtype of floating-point outputs: that of the inputs, bfloat16 where those have eight bits."
+        return 'bfloat16' if DTYPES[self.dtype].itemsize == 1 else self.dtype
 
 # %% ../../nbs/1_tasks/00_task.ipynb #eaa4d40d
 SLACK = 16
@@ -106,11 +112,16 @@ class Task:
     tags: tuple[str, ...] = ()
     reduces: Callable | None = None      # {input: shape} -> terms of the longest sum behind one output
     exponent: float = 0.0                # rounding of the largest computed exponent, in ε
+    writes: Callable | None = None       # (task, workload) -> the first kernel, where it depends on the shapes
 
     def workload(self, name=None):
         "The workload called `name`, the first one for `None`; a `Workload` is returned as it is."
         if isinstance(name, Workload): return name
         return self.workloads[0] if name is None else choose({w.name: w for w in self.workloads}, name, f'workload of {self.name}')
+
+    def first(self, workload=None):
+        "The `Kernel` that a person writes first for this workload, or None."
+        return self.first_kernel or (self.writes and self.writes(self, self.workload(workload)))
 
     def draw(self, workload=None, seed=0):
         "Inputs {name: array} of a workload; the same seed gives the same arrays on every machine."
@@ -118,7 +129,7 @@ class Task:
         rng = np.random.default_rng([crc32(self.name.encode()), seed])
         got = {k: _numpy(v) for k, v in _call(self.name, 'input', self.inputs, {}, w, rng).items()}
         _same_shapes(self.name, got, w)
-        return {k: v.astype(DTYPES[w.dtype]) if v.dtype.kind == 'f' else v for k, v in got.items()}
+        return {k: v.astype(DTYPES[w.dtype]) if v.dtype.kind == 'f' else v.astype(np.int32) if v.dtype == np.int64 else v for k, v in got.items()}
 
     def expected(self, arrays):
         "The reference's outputs as a tuple of numpy arrays, computed by torch in float32 or better."
@@ -134,7 +145,7 @@ class Task:
         "How close a kernel's outputs must come on this workload, with the reason."
         w = self.workload(workload)
         length = self.reduces(w.shapes) if self.reduces else max(n for s in w.shapes.values() for n in s)
-        return tolerance_for(w.dtype, length, _counts(self, w)['scale'], self.exponent)
+        return tolerance_for(w.stored, length, _counts(self, w)['scale'], self.exponent)
 
     def flops(self, workload=None):
         "Floating-point operations of the reference's matrix products (two a multiply-add); elementwise work is not counted."
@@ -163,7 +174,7 @@ def _counts(task, workload):
     from torch.utils.flop_counter import FlopCounterMode
     arrays = task.draw(workload, 0)
     with FlopCounterMode(display=False) as counter: outs = task.expected(arrays)
-    item = DTYPES[workload.dtype].itemsize
+    item = DTYPES[workload.stored].itemsize
     sizes = [float(np.sqrt(np.mean(np.square(o, dtype=np.float64)))) for o in outs]
     return {'flops': int(counter.get_total_flops()), 'scale': min(sizes),
             'bytes': sum(v.nbytes for v in arrays.values()) + sum(o.size * item for o in outs)}
