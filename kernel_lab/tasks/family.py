@@ -88,17 +88,19 @@ class Family:
 
     def _add(self, reference, workloads, inputs, reduces, exponent, tags, kernel):
         name, doc = reference.__name__, inspect.getdoc(reference)
-        if name in self.tasks: raise UsageError(f'The family {self.name!r} has a task {name!r} already.')
-        if not doc: raise UsageError(f'The task {name!r} says nothing about itself.', hint='Give its function a docstring.')
         _agree(name, reference, workloads[0])
+        if not doc: raise UsageError(f'The task {name!r} says nothing about itself.', hint='Give its function a docstring.')
+        if name in self.tasks: raise UsageError(f'The family {self.name!r} has a task {name!r} already.')
         first = Kernel(kernel, name=f'{name}, first kernel') if kernel else None
-        self.tasks[name] = task = Task(name, self.level, self.name, doc, reference, inputs, workloads, first, (*self.tags, *tags), reduces, exponent, None if first else written)
+        self.tasks[name] = task = Task(name, self.level, self.name, doc, reference, inputs, workloads, first,
+                                       (*self.tags, *tags), reduces, exponent, None if first else written)
         return task
 
 def _agree(name, reference, workload):
     "Refuse axes whose names are not the function's parameters, in their order."
     takes = [p.name for p in inspect.signature(reference).parameters.values() if p.default is p.empty]
-    if takes != list(workload.shapes): raise UsageError(f'The task {name!r} takes {", ".join(takes)}; its line names {", ".join(workload.shapes)}.', hint='Make the two agree.')
+    if takes != list(workload.shapes):
+        raise UsageError(f'The task {name!r} takes {", ".join(takes)}; its line names {", ".join(workload.shapes)}.', hint='Make the two agree.')
 
 def _workloads(axes, sizes, fp8, bf16):
     "full, in every dtype that makes sense, and small."
