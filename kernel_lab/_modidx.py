@@ -3205,6 +3205,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                          'kernel_lab.tasks.family._workloads': ( '1_tasks/family.html#_workloads',
                                                                                  'kernel_lab/tasks/family.py'),
                                          'kernel_lab.tasks.family.draw': ('1_tasks/family.html#draw', 'kernel_lab/tasks/family.py'),
+                                         'kernel_lab.tasks.family.off': ('1_tasks/family.html#off', 'kernel_lab/tasks/family.py'),
                                          'kernel_lab.tasks.family.shape_of': ( '1_tasks/family.html#shape_of',
                                                                                'kernel_lab/tasks/family.py')},
             'kernel_lab.tasks.formulas': { 'kernel_lab.tasks.formulas._act': ('1_tasks/formulas.html#_act', 'kernel_lab/tasks/formulas.py'),
