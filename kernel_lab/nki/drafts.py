@@ -7,7 +7,7 @@ __all__ = ['HERE', 'kernel_frame', 'kernel_line', 'Draft', 'OpenLoop', 'finish']
 
 # %% ../../nbs/1_nki/04_drafts.ipynb #5a714874
 from dataclasses import dataclass, field, replace
-import dis, os, sys
+import dis, functools, os, sys
 from ..errors import KernelError     # noqa: F401  its file says where the lab is
 from .affine import Unroll
 from .program import Access, Instruction, Loop, Program, accesses
@@ -15,10 +15,13 @@ from .program import Access, Instruction, Loop, Program, accesses
 # %% ../../nbs/1_nki/04_drafts.ipynb #82ac47a6
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules['kernel_lab.errors'].__file__))) + os.sep + 'kernel_lab'
 
+@functools.cache
+def _ours(file): return file.startswith(HERE)
+
 def kernel_frame(depth=2):
     "The nearest frame that belongs to the person's kernel."
     f = sys._getframe(depth)
-    while f.f_back is not None and f.f_code.co_filename.startswith(HERE): f = f.f_back
+    while _ours(f.f_code.co_filename) and f.f_back is not None: f = f.f_back
     return f
 
 def kernel_line(): return kernel_frame(3).f_lineno

@@ -23,10 +23,20 @@ def _keep(kept, m, a, b, past):
     return m + 1
 
 @part
+def _passed(gaps, count, start, past):
+    "(gaps that end before `start`, those of them that nobody will ask for): the others move to the front."
+    before, gone = count - 1, 0
+    while before > 0 and gaps[before - 1, 1] > start: before -= 1      # from the end: most copies begin there
+    while gone < before and gaps[gone, 1] <= past: gone += 1
+    for k in range(gone, before if gone else gone): gaps[k - gone, 0], gaps[k - gone, 1] = gaps[k, 0], gaps[k, 1]
+    return before, gone
+
+@part
 def _serve(gaps, kept, count, start, work, past):
     "(first, last moment of service, number of gaps left): `work` ns of the engines' free time from `start` on; nobody will ask for time before `past`."
-    first, end, left, m = -1.0, start, work, 0
-    for k in range(count):
+    before, gone = _passed(gaps, count, start, past)
+    first, end, left, m = -1.0, start, work, before - gone
+    for k in range(before, count):
         a, b = gaps[k, 0], gaps[k, 1]
         low = max(a, start)
         if left < 1e-6 or b <= start: m = _keep(kept, m, a, b, past); continue
@@ -35,7 +45,7 @@ def _serve(gaps, kept, count, start, work, past):
         left -= end - low
         m = _keep(kept, m, a, low, past)
         m = _keep(kept, m, end, b, past)
-    for k in range(m): gaps[k, 0], gaps[k, 1] = kept[k, 0], kept[k, 1]
+    for k in range(before - gone, m): gaps[k, 0], gaps[k, 1] = kept[k, 0], kept[k, 1]
     return (start if first < 0 else first), end, m
 
 # %% ../../nbs/1_nki/13ac_lanes.ipynb #75c754f9

@@ -70,6 +70,7 @@ def _getitem(self, key):
     "A smaller view; a place read from memory may stand where an index does."
     keys = key if isinstance(key, tuple) else (key,)
     if self.rec.dialect == 'nki': return _plain(self, key)
+    if {*map(type, keys)} == {Index}: return _plain(self, keys)              # as nearly all are
     if self.par is not None and any(map(_from_memory, keys)): return placed(self, _keys(self, key))
     if any(k is None for k in keys) and not any(k is Ellipsis or isinstance(k, Index) for k in keys): return _with_axes(self, keys)
     if any(isinstance(k, ds) for k in keys) and _passes(self, _keys(self, key)): return Tile(self.rec, self.tensor, *_advanced(self, _spread(self, _keys(self, key))))

@@ -18,13 +18,13 @@ def refused(k, o, message, **kw):
 # %% ../../nbs/1_nki/12m_playable.ipynb #34465669
 FAR = 2**40                     # more elements than any memory has
 
-def _sane(affine): return abs(affine.const) < FAR and all(abs(c) < FAR for _, c in affine.terms)
+def _sane(affine): return abs(affine.const) < FAR and (not affine.terms or all(abs(c) < FAR for _, c in affine.terms))
 
 def _operand(program, k, o, a, around):
     "Refuse an access to what is not there."
     if not 0 <= a.tensor < len(program.tensors): raise refused(k, o, f'there is no tensor number {a.tensor}', limit=f'0..{len(program.tensors) - 1}', value=a.tensor)
-    t, moves = program.tensors[a.tensor], [v for v, _ in a.offset.terms]
-    strange = [v for v in moves if v not in around]
+    t, moves = program.tensors[a.tensor], a.offset.terms
+    strange = [v for v, _ in moves if v not in around] if moves else ()
     if strange: raise refused(k, o, f'{t.name} moves with loop {strange[0]!r}, which is not around it', limit=', '.join(around) or 'no loop', value=strange[0])
     (lo, hi), (low, high) = a.offset.bounds(program.trips) if moves else (a.offset.const,) * 2, a.span()
     if not (o.mask or a.index) and not 0 <= lo + low <= hi + high < t.size:
@@ -85,9 +85,9 @@ def assert_playable(program):
     _assert_full(program.body)
     for k, (loops, o) in enumerate(program.walk()):
         if any(not isinstance(a, Access) for a in o.outs.values()): raise refused(k, o, 'it writes to what is no tensor')
-        around, runs = [l.name for l in loops], all(l.trips for l in loops)
+        around, runs = [l.name for l in loops], all([l.trips for l in loops])
         for a in accesses(o) if runs else (): _operand(program, k, o, a, around)
-        _mask(k, o, around)
+        if o.mask: _mask(k, o, around)
     first = _first_writers(program)
     for k, o in enumerate(program.instructions): _assert_written(program, k, o, first)
     _assert_short(program)

@@ -33,12 +33,12 @@ class Recorder:
     @property
     def current(self): return self.open[-1].body if self.open else self.body
     @property
-    def scope(self): return tuple(l.name for l in self.open)
+    def scope(self): return tuple([l.name for l in self.open]) if self.open else ()
 
     def tensor(self, shape, dtype, buffer='sbuf', **kw):
         "Declare a tensor here, and return a `Tile` of all of it."
-        if any([not hasattr(n, '__index__') for n in shape]): raise KernelError(f'a shape has whole numbers, not {shape}', line=kernel_line(), kind='shape', hint='Divide with //.')
-        shape = tuple([int(n.__index__()) for n in shape])
+        if not all([hasattr(n, '__index__') for n in shape]): raise KernelError(f'a shape has whole numbers, not {shape}', line=kernel_line(), kind='shape', hint='Divide with //.')
+        shape = tuple([n if type(n) is int else int(n.__index__()) for n in shape])
         if math.prod(shape) > MOST: raise KernelError(f'a tensor of shape {shape} is too large', line=kernel_line(), kind='limit', limit=f'{MOST:,} elements', value=f'{math.prod(shape):,}')
         if not shape or min(shape) < 1: raise KernelError(f'a tensor cannot have the shape {shape}', line=kernel_line(), kind='shape')
         frame = kernel_frame()
@@ -282,8 +282,9 @@ def _getitem(self, key):
     "A smaller view; nothing is recorded."
     if isinstance(key, Mask) or isinstance(key, (bool, np.bool_)) and self.rec.dialect != 'nki': return _guarded_by(self, as_mask(key))
     keys = _keys(self, key)
-    if any([isinstance(k, ds) and isinstance(k.start, Tile) or isinstance(k, Tile) and self.rec.dialect == 'nki' and k.size == 1 for k in keys]): return _moving(self, keys)
-    if any([isinstance(k, Tile) for k in keys]): return _indirect(self, keys)
+    if {*map(type, keys)} != {Index}:
+        if any([isinstance(k, ds) and isinstance(k.start, Tile) or isinstance(k, Tile) and self.rec.dialect == 'nki' and k.size == 1 for k in keys]): return _moving(self, keys)
+        if any([isinstance(k, Tile) for k in keys]): return _indirect(self, keys)
     arrays = any([isinstance(k, Index) and k.shape for k in keys])
     if not arrays: return self.like(*_basic(self, keys))
     return Tile(self.rec, self.tensor, *_advanced(self, [0 if isinstance(k, slice) and n == 1 else k for k, n in zip(keys, self.shape)]))

@@ -309,24 +309,35 @@ def wire(t, w, n, lives, m, fetched, turns, out, to, kinds, reuse, at):
 # %% ../../nbs/1_nki/13ab_wires.ipynb #91e6c958
 BLOCK = 1024
 
-def _crowd(t, rows, found, pool):
-    "Units of a pool that are alive at each row, in program order."
-    mine = found[t.pool[found[:, WHOSE]] == pool]
-    amount = t.size[mine[:, WHOSE]]
-    return np.cumsum(np.bincount(mine[:, FIRST], amount, rows + 1) - np.bincount(mine[:, USED] + 1, amount, rows + 1))[:rows]
+@compiled
+def _crowd(found, pool, size, wanted, crowd, blocks, span):
+    "Units of the `wanted` pool that are alive at each row in program order, the most in each block of rows, and of each tensor its first row and the row after its last."
+    for v in range(len(found)):
+        k = found[v, WHOSE]
+        if pool[k] != wanted: continue
+        crowd[found[v, FIRST]] += size[k]
+        crowd[found[v, USED] + 1] -= size[k]
+        span[k, 0], span[k, 1] = min(span[k, 0], found[v, FIRST]), max(span[k, 1], found[v, USED] + 1)
+    level = 0.0
+    for row in range(len(crowd)):
+        level += crowd[row]
+        crowd[row], blocks[row // BLOCK] = level, max(level, blocks[row // BLOCK])
+
+@compiled
+def _most_in(crowd, blocks, span, res):
+    "The greatest of `crowd` in the span of each tensor, block by block."
+    for k in range(len(span)):
+        row, end = span[k, 0], span[k, 1]
+        while row < end:
+            whole = row % BLOCK == 0 and row + BLOCK <= end
+            res[k] = max(res[k], blocks[row // BLOCK] if whole else crowd[row])
+            row += BLOCK if whole else 1
 
 def _most_beside(t, rows, found, pool):
     "Of each tensor of a pool, the most units that are alive at once from its first row to its last."
-    crowd, res = _crowd(t, rows, found, pool), np.zeros(len(t.pool))
-    blocks = np.maximum.reduceat(crowd, np.arange(0, rows, BLOCK))
-    first, last = np.full(len(t.pool), rows), np.zeros(len(t.pool), np.int64)
-    np.minimum.at(first, found[:, WHOSE], found[:, FIRST])
-    np.maximum.at(last, found[:, WHOSE], found[:, USED])
-    for k in np.flatnonzero((t.pool == pool) & (first < rows)):
-        a, b = first[k], last[k] + 1
-        inner = blocks[a // BLOCK + 1:b // BLOCK]
-        ends = crowd[a:min(b, (a // BLOCK + 1) * BLOCK)], crowd[max(a, b // BLOCK * BLOCK):b]
-        res[k] = max(x.max(initial=0) for x in (inner, *ends))
+    crowd, blocks, span, res = np.zeros(rows + 1), np.zeros(rows // BLOCK + 1), np.full((len(t.pool), 2), [rows, 0]), np.zeros(len(t.pool))
+    _crowd(found, t.pool, t.size, pool, crowd, blocks, span)
+    _most_in(crowd, blocks, span, res)
     return res
 
 def _rotation(t, rows, found, units, copies):
@@ -335,9 +346,9 @@ def _rotation(t, rows, found, units, copies):
     most, *_ = most_alive(t, rows, found)
     one = most * t.size                                 # what one set of a tensor takes
     for pool in (1, 2):
-        mine, beside = np.flatnonzero((t.pool == pool) & (one > 0)), _most_beside(t, rows, found, pool)
+        mine, beside = np.flatnonzero((t.pool == pool) & (one > 0)), _most_beside(t, rows, found, pool).tolist()
         spare = {}                                      # of those beside which as much is alive
-        for k in mine[np.argsort(one[mine], kind='stable')]:
+        for k in mine[np.argsort(one[mine], kind='stable')].tolist():
             sets = min(copies, int(units[pool - 1] // beside[k]))
             room = spare.setdefault(beside[k], units[pool - 1] - sets * beside[k])
             more = min(copies - sets, int(room // one[k])) if sets else 0
