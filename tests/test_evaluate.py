@@ -19,11 +19,11 @@ from kernel_lab.evaluate.evaluation import evaluate
 from kernel_lab.evaluate.records import Evaluation, Run, Status, Step
 from kernel_lab.evaluate.sandbox import Limits, Reply, run_job, trace_in_child, traced
 from kernel_lab.evaluate.sandbox import _error, _verdict, admit
-from kernel_lab.evaluate.verify import compare, error_ratio, tile_map, verify
+from kernel_lab.evaluate.verify import compare, tile_map, verify
 from kernel_lab.nki.program import ArraySpec
 from kernel_lab.nki.trace import trace_source
 from kernel_lab.tasks.suite import TASKS, get_task
-from kernel_lab.tasks.task import Kernel, Tolerance, task_from
+from kernel_lab.tasks.task import Kernel, Tolerance, error_ratio, task_from
 from test_bad_kernels import GOOD, TASK, attack, children, numbers
 
 X = ArraySpec((128, 64), 'float32')
