@@ -48,7 +48,7 @@ def outer(x, y):
     "x[i] · y[j]."
     return torch.outer(x, y)
 
-@MATMULS(x='m k', w='k n', y='m n', draws=dict(w='weight'), sums='k n', tags=('row',), sizes=dict(full=dict(k=512, n=768)))
+@MATMULS(x='m k', w='k n', y='m n', draws=dict(w='weight'), sums='n', tags=('row',), sizes=dict(full=dict(k=512, n=768)))
 def bilinear_form(x, w, y):
     "xᵀ w y for each row of x and y: how well two things fit, as a number."
     return ((x @ w) * y).sum(-1, keepdim=True)

@@ -10,7 +10,7 @@ __all__ = ['MOVEMENT', 'transpose', 'heads_first', 'pixel_shuffle', 'cat_columns
 from .family import F, Family, torch
 
 # %% ../../nbs/1_tasks/16_movement.ipynb #95625128
-MOVEMENT = Family('movement', 1, ('dma',), full=dict(n=4096, d=1536, e=512, b=4, h=16, t=1024, k=128, v=32000, c=64, y=64),
+MOVEMENT = Family('movement', 1, ('dma',), full=dict(n=4096, d=1536, e=512, b=4, h=16, t=1024, k=128, v=32000, c=64, y=48),
                   small=dict(n=128, d=200, e=56, b=2, h=4, t=24, k=32, v=96, c=4, y=12))
 
 @MOVEMENT(x='n d', sums='', tags=('transpose',))
@@ -54,13 +54,13 @@ def repeat_heads(x):
     "Each head four times in a row: keys and values of grouped-query attention."
     return x.repeat_interleave(4, 1)
 
-@MOVEMENT(x='h t t', sums='', tags=('mask',), sizes=dict(small=dict(t=96)))
+@MOVEMENT(x='h t t', sums='', tags=('mask',), sizes=dict(full=dict(h=8), small=dict(t=96)))
 def tril(x):
     "Each square matrix with zeros above its diagonal."
     return x.tril()
 
 # %% ../../nbs/1_tasks/16_movement.ipynb #4af17b45
-@MOVEMENT(index='n', table='v d', draws=dict(index='index<v', table='embedding'), sums='', tags=('gather',), sizes=dict(full=dict(d=512)))
+@MOVEMENT(index='n', table='v d', draws=dict(index='index<v', table='embedding'), sums='', tags=('gather',), sizes=dict(full=dict(d=256)))
 def embedding(index, table):
     "The row of the table for each index: what every language model begins with."
     return F.embedding(index, table)
