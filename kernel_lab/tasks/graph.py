@@ -101,7 +101,7 @@ def captured(task, workload=None):
     named = {n.name: Ref(k) for n, k in zip(inputs, arrays)}
     def under(x): return named.get(x.name, x) if isinstance(x, Ref) else tuple(map(under, x)) if isinstance(x, tuple) else x
     nodes = []
-    for n in (n for n in found.nodes if n.op == 'call_function'):
+    for n in (n for n in found.nodes if n.op == 'call_function' and n.meta.get('val') is not None):     # not mere assertions
         node = _node(n)
         args, kwargs = under(node.args), {k: under(v) for k, v in node.kwargs.items()}
         if node.op in _SAME: named[n.name] = args[0]        # nothing is computed

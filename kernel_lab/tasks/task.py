@@ -198,9 +198,24 @@ def _counts(task, workload):
             'bytes': sum(v.nbytes for v in arrays.values()) + sum(o.size * item for o in outs)}
 
 def source_of(fn):
-    "The source text of a function, dedented; a plain name where Python cannot find it."
-    try: return textwrap.dedent(inspect.getsource(fn))
-    except (OSError, TypeError): return getattr(fn, '__name__', repr(fn))
+    "The source text of a function, dedented, after the constants and functions of ours that it calls; a plain name where Python cannot find it."
+    try: return '\n\n'.join([*_called(fn, {}).values(), textwrap.dedent(inspect.getsource(fn))])
+    except (OSError, TypeError, AttributeError): return getattr(fn, '__name__', repr(fn))
+
+def _called(fn, found):
+    "{name: source} of the numbers and functions of ours behind a function, each before what needs it."
+    for name in _names(fn.__code__):
+        value = fn.__globals__.get(name)
+        if name in found or value is fn: continue
+        if isinstance(value, (int, float)): found[name] = f'{name} = {value!r}'
+        elif inspect.isfunction(value) and value.__module__.startswith((fn.__module__, 'kernel_lab.tasks')):
+            _called(value, found)
+            found[name] = textwrap.dedent(inspect.getsource(value))
+    return found
+
+def _names(code):
+    "The names that code asks for, also inside of functions in it."
+    return [*code.co_names, *(n for c in code.co_consts if inspect.iscode(c) for n in _names(c))]
 
 # %% ../../nbs/1_tasks/00_task.ipynb #a433de74
 def task_from(reference, inputs, first_kernel=None, name=None, *, workloads=None, level=2, family='mine', doc=None, tags=(), reduces=None):
