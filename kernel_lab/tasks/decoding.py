@@ -9,7 +9,7 @@ __all__ = ['decoding', 'PAGE', 'TURN', 'multi_query_decode', 'table', 'filled', 
 # %% ../../nbs/1_tasks/32_decoding.ipynb #5e9f31a7
 import math
 import numpy as np
-from .components import HEAD, WEIGHTS, attend, causal, heads, merged, rms_norm, rotated, scores, sharp
+from .components import HEAD, WEIGHTS, attend, causal, heads, merged, rms_norm, rotated, scores
 from .family import Family, torch
 
 # %% ../../nbs/1_tasks/32_decoding.ipynb #75e81fca

@@ -9,7 +9,7 @@ __all__ = ['layers', 'PATCH', 'llama_layer', 'gpt2_layer', 'gemma2_layer', 'ladd
 # %% ../../nbs/1_tasks/34_layers.ipynb #22a1bebf
 import math
 import numpy as np
-from .components import WEIGHTS, attend, heads, layer_norm, merged, rms_norm, rotated, scores, shared, causal
+from .components import WEIGHTS, attend, causal, heads, layer_norm, merged, rms_norm, rotated, scores, shared
 from .family import DRAWS, F, Family, torch
 from .forward import chosen, mixed, router
 
