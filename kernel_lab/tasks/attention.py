@@ -83,7 +83,8 @@ def softcap_attention(q, k, v):
     s = torch.tanh(scores(q, shared(k, q)) / CAP) * CAP
     return causal(s).softmax(-1) @ shared(v, q)
 
-@attention_layers(q='q n 64', k='g n 64', v='g n 64', sink='q', draws=dict(q='wide', k='normal', sink='wide'), sizes=dict(full=dict(q=8), small=dict(q=2, g=1)), sums='n', exponent=90, tags=('mask',))
+@attention_layers(q='q n 64', k='g n 64', v='g n 64', sink='q', draws=dict(q='wide', k='normal', sink='wide'),
+                  sizes=dict(full=dict(q=8), small=dict(q=2, g=1)), sums='n', exponent=90, tags=('mask',))
 def sink_attention(q, k, v, sink):
     "Causal attention with a learned logit for each head that takes weight and gives nothing (gpt-oss)."
     s = causal(scores(q, shared(k, q)))
