@@ -11,7 +11,7 @@ __all__ = ['recurrences', 'CHUNK', 'STEPS', 'scanned', 'slow', 'mamba_block', 'r
 import math
 import numpy as np
 from .components import WEIGHTS, heads, merged, rms_norm
-from .family import DRAWS, F, Family, torch
+from .family import F, Family, torch
 
 # %% ../../nbs/1_tasks/35_recurrences.ipynb #941817d5
 def scanned(a, b):
