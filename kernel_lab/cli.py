@@ -24,6 +24,7 @@ from . import __version__
 from .errors import KernelError, LabError, UsageError, choose
 from .figures.theme import save_figure, speedup_text
 from .calibrating import calibrate
+from .checking import check_tasks
 from .terminal import (FAILED, GOOD, INTERRUPTED, NOT_CORRECT, USAGE, evaluation_lines, header, hot_lines, microseconds, profile_lines, progress_on,
                                  reason_text, say, step_text, why_lines)
 
@@ -120,10 +121,17 @@ def sources(task):
     if first := task.first(): yield first.source
 
 @app.command(rich_help_panel='Look at things')
-def tasks(name: Annotated[str | None, typer.Argument(metavar='TASK', help='Show only this task.')] = None,
-          kernel: Annotated[bool, typer.Option('--kernel', help="Print the task's first kernel and nothing else.")] = False):
-    "List the tasks, or show one with its workloads, its reference and its first kernel."
+def tasks(names: Annotated[list[str] | None, typer.Argument(metavar='[TASK]...', help='Show only this task.')] = None,
+          kernel: Annotated[bool, typer.Option('--kernel', help="Print the task's first kernel and nothing else.")] = False,
+          check: Annotated[bool, typer.Option('--check', help='Put tasks to the test, all if none is named: first kernels, impostors, work that can be left out.')] = False,
+          jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=64, help='With --check: processes at once.')] = None,
+          out: Annotated[str | None, typer.Option(metavar='FILE.csv', help='With --check: write what was found here.')] = None,
+          fresh: Annotated[bool, typer.Option('--fresh', help='With --check: look again at what was looked at before.')] = False):
+    "List the tasks, show one with its workloads, its reference and its first kernel, or put them to the test."
     from kernel_lab.tasks.suite import TASKS, get_task
+    if check: raise typer.Exit(check_tasks(names, jobs, out, fresh))
+    if len(names or ()) > 1: raise UsageError('One task can be shown at a time.', hint='With --check there may be several.')
+    name = names[0] if names else None
     if kernel and not name: raise UsageError('--kernel needs the name of a task.', hint=f'There are: {", ".join(TASKS)}.')
     if kernel: sys.stdout.write(get_task(name).first().source)
     elif name: say(*task_lines(get_task(name)), '', *sources(get_task(name)))
