@@ -78,7 +78,7 @@ def mish(x):
     "x · tanh(softplus(x))."
     return F.mish(x)
 
-@_curve(tags=('exp', 'log'))
+@_curve(draws=dict(x='logits'), tags=('exp', 'log'))
 def softplus(x):
     "log(1 + exp(x)), a positive number from any: step sizes, variances, rates."
     return F.softplus(x)

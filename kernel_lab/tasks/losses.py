@@ -30,7 +30,7 @@ def kl_divergence(log_q, p):
     return F.kl_div(log_q, p, reduction='none').sum(-1, keepdim=True)
 
 # %% ../../nbs/1_tasks/19_losses.ipynb #7370c3b3
-def _sized(rng, shape): return np.exp(rng.uniform(-1, 1)) * rng.standard_normal(shape)
+def _sized(rng, shape): return rng.uniform(4, 12) * rng.standard_normal(shape)
 
 @LOSSES(x='n d', target='n d', draws=dict(x=_sized, target=_sized), sums='n d', tags=('column',))
 def mse(x, target):

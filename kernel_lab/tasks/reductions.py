@@ -86,7 +86,7 @@ def sum_all(x):
 @REDUCTIONS(x='n v', draws=dict(x='wide'), sums='', bf16=False, tags=('row', 'index'), sizes=dict(full=dict(n=256, v=32000), small=dict(v=400)))
 def argmax_rows(x):
     "Where the largest number of each row stands: the next token of a greedy decoder."
-    return x.argmax(-1, keepdim=True).int()
+    return x.argmax(-1, keepdim=True)
 
 @REDUCTIONS(x='n d', sums='', tags=('row', 'sort'))
 def topk_values(x):
@@ -96,4 +96,4 @@ def topk_values(x):
 @REDUCTIONS(x='n d', threshold='n 1', draws=dict(x='normal', threshold=_around_the_largest), sums='', tags=('row', 'compare'))
 def any_above(x, threshold):
     "1 for each row in which something exceeds the row's threshold, else 0."
-    return (x > threshold).any(-1, keepdim=True).float()
+    return (x > threshold).float().amax(-1, keepdim=True)

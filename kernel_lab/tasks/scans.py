@@ -6,7 +6,8 @@
 __all__ = ['SCANS', 'cumsum', 'reverse_cumsum', 'exclusive_cumsum', 'cumsum_columns', 'cumprod', 'cummax', 'linear_recurrence']
 
 # %% ../../nbs/1_tasks/15_scans.ipynb #96f9bbf0
-from .family import DRAWS, F, Family, torch
+import numpy as np
+from .family import F, Family, torch
 from .reductions import near_one
 
 # %% ../../nbs/1_tasks/15_scans.ipynb #523c0b77
@@ -46,14 +47,16 @@ def cummax(x):
     return x.cummax(-1).values
 
 # %% ../../nbs/1_tasks/15_scans.ipynb #277340a2
-def _lasting(rng, shape): return 1 - DRAWS['step'](rng, shape)
+def _lasting(rng, shape): return 1 - np.exp(rng.uniform(-6, -3, shape))
 
-@SCANS(decay='n t', x='n t', draws=dict(decay=_lasting), sums='t', tags=('row', 'recurrence'), sizes=dict(full=dict(n=1024, t=1024)))
+def _earlier(x, steps): return F.pad(x, (steps, 0))[..., :-steps]
+
+@SCANS(decay='n t', x='n t', draws=dict(decay=_lasting), sums='t', tags=('row', 'recurrence'), sizes=dict(full=dict(n=1024, t=1024), small=dict(t=32)))
 def linear_recurrence(decay, x):
     "y[t] = decay[t] · y[t-1] + x[t] along each row."
     step = 1
     while step < x.shape[-1]:
-        x = x + decay * F.pad(x, (step, 0))[..., :-step]
-        decay = decay * F.pad(decay, (step, 0))[..., :-step]
+        x = x + decay * _earlier(x, step)
+        if 2 * step < x.shape[-1]: decay = decay * _earlier(decay, step)
         step *= 2
     return x
