@@ -7,6 +7,7 @@ __all__ = ['tree_of', 'assignments', 'assigned_name']
 
 # %% ../../nbs/1_nki/04_names.ipynb #5eabfa87
 import ast, linecache, weakref
+from functools import lru_cache
 
 # %% ../../nbs/1_nki/04_names.ipynb #462f2a1e
 _TREES = {}        # file -> (lines, tree)
@@ -34,6 +35,7 @@ def _pairs(target, value):
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for t, v in zip(target.elts, value.elts): yield from _pairs(t, v)
 
+@lru_cache(maxsize=8)
 def assignments(tree):
     "(line, last line, column, last column) of an expression → the name its value gets."
     found = {}
