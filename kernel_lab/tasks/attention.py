@@ -53,7 +53,7 @@ def window(n, size):
     ones = torch.ones(n, n, dtype=torch.bool)
     return ones.triu(1) | ones.tril(-size)
 
-@attention_layers(q='q n 64', k='g n 64', v='g n 64', draws=dict(q=offset_queries, k=offset_keys), sizes=dict(full=dict(n=2048, q=8, g=2), small=dict(n=384, q=1, g=1)),
+@attention_layers(q='q n 64', k='g n 64', v='g n 64', draws=dict(q=offset_queries, k=offset_keys), sizes=dict(full=dict(n=2048, q=8, g=2), small=dict(n=384, q=2, g=1)),
                   sums='n', exponent=OFFSET, tags=('mask', 'window'))
 def sliding_window_attention(q, k, v):
     "Causal attention over the last 256 tokens (Mistral)."
@@ -91,8 +91,8 @@ def sink_attention(q, k, v, sink):
     nowhere = sink[:, None, None].expand(*s.shape[:-1], 1)
     return torch.cat([s, nowhere], -1).softmax(-1)[..., :-1] @ shared(v, q)
 
-@attention_layers(q='2*q n 64', k='2*q n 64', v='q n 128', share='q 1 1', gain='128', draws=dict(q='wide', k='normal', share='unit', gain='gain'),
-                  sizes=dict(full=dict(q=4), small=dict(q=1)), sums='n', exponent=120, tags=('mask', 'norm'))
+@attention_layers(q='2*q n 64', k='2*q n 64', v='q n 128', share='q 1 1', gain='128', draws=dict(q=offset_queries, k=offset_keys, share='unit', gain='gain'),
+                  sizes=dict(full=dict(q=4), small=dict(q=1)), sums='n', exponent=2 * OFFSET, tags=('mask', 'norm'))
 def differential_attention(q, k, v, share, gain):
     "The difference of two causal attentions over the same values, each head normalised (Differential Transformer)."
     first, second = causal(scores(q, k)).softmax(-1).chunk(2, 0)

@@ -24,7 +24,7 @@ def merged(x):
 
 def shared(x, q):
     "Key or value heads [g, m, e], each repeated for its group of the query heads q [h, n, e]."
-    return x.repeat_interleave(q.shape[0] // x.shape[0], 0)
+    return x if len(x) == len(q) else x.repeat_interleave(len(q) // len(x), 0)
 
 # %% ../../nbs/1_tasks/30_components.ipynb #588bf0fd
 def rms_norm(x, gain, eps=1e-6):
@@ -61,15 +61,15 @@ def sharp(rng, shape):
     return 3 * DRAWS['weight'](rng, shape)
 
 def offset_queries(rng, shape):
-    "Queries with an amount of up to ±80 / √e of the direction (1, 1, …)."
-    return 2 * rng.standard_normal(shape) + rng.uniform(-80, 80, (*shape[:-1], 1)) / math.sqrt(shape[-1])
+    "Queries with an amount of up to ±110 / √e of the direction (1, 1, …)."
+    return 2 * rng.standard_normal(shape) + rng.uniform(-110, 110, (*shape[:-1], 1)) / math.sqrt(shape[-1])
 
 def offset_keys(rng, shape):
     "Keys whose mean over features is 1."
     k = rng.standard_normal(shape)
     return k - k.mean(-1, keepdims=True) + 1
 
-OFFSET = 80 * math.sqrt(HEAD / 12)      # the rounding of such an exponent, in ε
+OFFSET = 110 * math.sqrt(HEAD / 12)      # the rounding of such an exponent, in ε
 WEIGHTS = {**{f'w_{k}': 'weight' for k in 'k v o up down in out kv qk 1 2 3'.split()}, 'w_q': sharp, 'w_gate': sharp, 'w_qkv': sharp,
            'angle': 'angle', 'gain': 'gain', 'gain_1': 'gain', 'gain_2': 'gain', 'gain_3': 'gain', 'gain_4': 'gain', 'q_gain': 'gain', 'k_gain': 'gain',
            **{f'b_{k}': 'bias' for k in 'q k v o up down in out qkv gate 1 2 3'.split()}, 'bias_1': 'bias', 'bias_2': 'bias'}

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['feed_forward', 'EXPERTS', 'ROUTED', 'experts', 'gelu_mlp', 'swiglu_mlp', 'geglu_mlp', 'squared_relu_mlp', 'routed',
-           'router', 'chosen', 'mixed', 'switch_experts', 'top_two_experts', 'shared_expert', 'gathered_experts']
+           'router', 'level_router', 'chosen', 'mixed', 'switch_experts', 'top_two_experts', 'shared_expert',
+           'gathered_experts']
 
 # %% ../../nbs/1_tasks/33_forward.ipynb #73b20f7a
 import numpy as np
@@ -49,15 +50,21 @@ def routed(rng, shape):
     return x
 
 def router(rng, shape):
-    "A router [d, experts] that reads the first eight features, and a little of the others."
+    "A router [d, experts] that reads the first eight features, and a little of the others; the ninth is an offset of all logits."
     w = 0.05 * DRAWS['weight'](rng, shape)
-    w[:EXPERTS] = np.eye(EXPERTS)
+    w[:EXPERTS], w[EXPERTS] = np.eye(EXPERTS), 70
+    return w
+
+def level_router(rng, shape):
+    "A router without that offset, for scores that do not sum to one."
+    w = router(rng, shape)
+    w[EXPERTS] = 0
     return w
 
 def chosen(p, k):
     "Probabilities of the k likeliest experts of a token, zero for the others."
-    least = p.topk(k, -1).values[..., -1:]
-    return p.masked_fill(p < least, 0.0)
+    best = p.topk(k, -1)
+    return torch.zeros_like(p).scatter(-1, best.indices, best.values)
 
 def mixed(gates, outs):
     "The sum of experts' outputs [experts, n, d], weighed by gates [n, experts]."
@@ -66,19 +73,19 @@ def mixed(gates, outs):
 ROUTED = WEIGHTS | dict(x=routed, w_router=router)
 experts = Family('experts', 3, ('pe', 'weights', 'moe'), full=dict(n=512, d=512, f=1024), small=dict(n=96, d=64, f=80))
 
-@experts(x='n d', w_router='d 8', w_up='8 d f', b_up='8 1 f', w_down='8 f d', draws=ROUTED, sums='f', tags=('relu', 'topk'))
+@experts(x='n d', w_router='d 8', w_up='8 d f', b_up='8 1 f', w_down='8 f d', draws=ROUTED, sums='f', exponent=100, tags=('relu', 'topk'))
 def switch_experts(x, w_router, w_up, b_up, w_down):
     "Each token through the likeliest of eight experts, times its probability (Switch Transformer)."
     gates = chosen((x @ w_router).softmax(-1), 1)
     return mixed(gates, F.relu(x @ w_up + b_up) @ w_down)
 
-@experts(x='n d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d', draws=ROUTED, sums='f', exponent=20, tags=('silu', 'topk'))
+@experts(x='n d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d', draws=ROUTED, sums='f', exponent=100, tags=('silu', 'topk'))
 def top_two_experts(x, w_router, w_gate, w_up, w_down):
     "Each token through the two likeliest of eight gated experts, their probabilities made to sum to one (Mixtral)."
     gates = chosen((x @ w_router).softmax(-1), 2)
     return mixed(gates / gates.sum(-1, keepdim=True), (F.silu(x @ w_gate) * (x @ w_up)) @ w_down)
 
-@experts(x='n d', w_router='d 8', w_1='d 2*f', w_2='f d', w_up='8 d 2*f', w_down='8 f d', draws=ROUTED, sums='f', exponent=20, tags=('silu', 'topk'))
+@experts(x='n d', w_router='d 8', w_1='d 2*f', w_2='f d', w_up='8 d 2*f', w_down='8 f d', draws=ROUTED | dict(w_router=level_router), sums='f', exponent=20, tags=('silu', 'topk'))
 def shared_expert(x, w_router, w_1, w_2, w_up, w_down):
     "One expert for all tokens and the best three of eight by sigmoid scores, gate and up projection in one (DeepSeek V3)."
     def gated(h):

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from .components import WEIGHTS, attend, causal, heads, layer_norm, merged, rms_norm, rotated, scores, shared
 from .family import DRAWS, F, Family, torch
-from .forward import chosen, mixed, router
+from .forward import chosen, level_router, mixed
 
 # %% ../../nbs/1_tasks/34_layers.ipynb #aec19c90
 layers = Family('layers', 3, ('pe', 'exp', 'weights'), full=dict(n=512, d=1024, q=16, g=4, f=2816), small=dict(n=128, d=128, q=2, g=1, f=320))
@@ -57,7 +57,7 @@ def mild(rng, shape):
     return 1 + 0.03 * rng.uniform(-1, 1, shape)
 
 @layers(x='n d', gain_1='d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', gain_2='d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d',
-        draws=WEIGHTS | dict(x=ladder, gain_2=mild, w_router=router), sizes=dict(full=dict(n=384, d=512, q=8, g=2, f=1024), small=dict(n=96, f=64)),
+        draws=WEIGHTS | dict(x=ladder, gain_2=mild, w_router=level_router), sizes=dict(full=dict(n=384, d=512, q=8, g=2, f=1024), small=dict(n=96, f=64)),
         sums='f', exponent=60, tags=('norm', 'rope', 'mask', 'silu', 'moe'))
 def mixtral_layer(x, gain_1, w_q, w_k, w_v, w_o, angle, gain_2, w_router, w_gate, w_up, w_down):
     "A decoder layer whose feed-forward is the best two of eight gated experts (Mixtral)."
