@@ -32,22 +32,31 @@ def _turns(loops): return math.prod(l.trips for l in loops)
 def _moved(program, a): return a.partitions * a.free * itemsize(program.tensors[a.tensor].dtype)
 
 def _may_go(program, users, k):
-    "Can a tensor live in HBM between its uses? Not one that an instruction updates in place, finds through an index, or touches in part by a mask."
+    "Can a tensor live in HBM between its uses? Not one that an instruction finds through an index or touches in part by a mask."
     t, used = program.tensors[k], users.writers[k] + users.readers[k]
     plain = t.buffer == 'sbuf' and t.role == 'scratch' and k not in program.base[:k] + program.base[k + 1:]
     ours = lambda o: [a for a in accesses(o) if program.base[a.tensor] == k]
-    reads = lambda o: any(program.base[a.tensor] == k for a in accesses(o, reads=True))
     fine = all(not o.mask and all(a.index is None and a.tensor == k and all(s for s, _ in a.ap[:1]) for a in ours(o)) for _, o in used)
-    return plain and fine and bool(users.readers[k]) and not any(o.op == 'nc_matmul' or reads(o) for _, o in users.writers[k])
+    return plain and fine and bool(users.readers[k])
 
 def _only_loaded(program, users, k): return all(o.op == 'dma_copy' for _, o in users.writers[k])
 
-def _each(found): return {id(o): (loops, o) for loops, o in found}.values()
+def _place(loops, a): return tuple(l.name for l in loops), a.offset, a.ap
+
+def _travels(program, users, k):
+    """In program order (loops, instruction, what it must fetch of tensor `k`, what it must save) of those that use it. What the same iteration wrote or fetched is still
+    there; what a load wrote needs no saving."""
+    here, saves = {}, not _only_loaded(program, users, k)
+    mine = {id(o) for _, o in users.writers[k] + users.readers[k]}
+    for loops, o in program.walk():
+        if id(o) not in mine: continue
+        read, wrote = ({_place(loops, a): a for a in side.values() if isinstance(a, Access) and a.tensor == k} for side in (o.ins, o.outs))
+        yield loops, o, [a for place, a in read.items() if place not in here], [*wrote.values()] if saves else []
+        here = wrote or {**here, **read}
 
 def cost_of_absence(program, users, k):
-    "Bytes over HBM when a tensor is fetched for each use, and saved after each write unless a load wrote it."
-    saves = 0 if _only_loaded(program, users, k) else sum(_turns(loops) * _moved(program, a) for loops, o in _each(users.writers[k]) for a in o.outs.values() if a.tensor == k)
-    return saves + sum(_turns(loops) * _moved(program, a) for loops, o in _each(users.readers[k]) for a in accesses(o, reads=True) if a.tensor == k)
+    "Bytes over HBM when a tensor is fetched for the uses of each iteration, and saved after each write unless a load wrote it."
+    return sum(_turns(loops) * _moved(program, a) for loops, _, fetched, saved in _travels(program, users, k) for a in (*fetched, *saved))
 
 # %% ../../nbs/1_nki/13ad_spilling.ipynb #e240b9ac
 def _whole(k, a):
@@ -64,27 +73,25 @@ def _part(a, share):
     if j is None: return a
     return replace(a, ap=tuple((s, max(1, math.ceil(n * share))) if i == j else (s, n) for i, (s, n) in enumerate(a.ap)))
 
-def _fetch(program, far, loops, o, k, tensors, share, here):
-    "Instructions in the place of `o`, with a share of what it reads of `k` fetched from tensor number `far` first, unless `here` (place -> tile) has it already."
-    before, ins = [], dict(o.ins)
-    for name, a in o.ins.items():
-        if not isinstance(a, Access) or a.tensor != k: continue
-        place = tuple(l.name for l in loops), a.offset, a.ap
-        if place not in here:
-            tensors.append(Tensor(f'{program.tensors[k].name}_again', (a.partitions, a.free), program.tensors[k].dtype, 'sbuf', scope=place[0], line=o.line))
-            here[place] = _whole(len(tensors) - 1, a)
-            before.append(Instruction('dma_copy', {'dst': _part(here[place], share)}, {'src': _part(replace(a, tensor=far), share)}, line=o.line))
-        ins[name] = here[place]
-    return (*before, replace(o, ins=ins))
+def _copy(dst, src, share, line): return Instruction('dma_copy', {'dst': _part(dst, share)}, {'src': _part(src, share)}, line=line)
+
+def _again(program, k, loops, a, line):
+    "A tile for what access `a` to tensor `k` covers, which lives in these loops only."
+    return Tensor(f'{program.tensors[k].name}_again', (a.partitions, a.free), program.tensors[k].dtype, 'sbuf', scope=tuple(l.name for l in loops), line=line)
 
 def spilled(program, k, share=1.0):
     "The program with a share of tensor number `k` in HBM between its uses."
-    users, new, t, here = Users(program), {}, program.tensors[k], {}
+    new, t, here = {}, program.tensors[k], {}
     tensors, far = [*program.tensors, Tensor(f'{t.name}_spilled', t.shape, t.dtype, 'hbm', 'spilled', scope=t.scope, line=t.line)], len(program.tensors)
-    for loops, o in _each(users.readers[k]): new[id(o)] = _fetch(program, far, loops, o, k, tensors, share, here)
-    save = lambda a, line: Instruction('dma_copy', {'dst': _part(replace(a, tensor=far), share)}, {'src': _part(a, share)}, line=line)
-    for _, o in _each(users.writers[k]) if not _only_loaded(program, users, k) else ():
-        new[id(o)] = (o, *(save(a, o.line) for a in o.outs.values() if a.tensor == k))
+    for loops, o, fetched, saved in _travels(program, Users(program), k):
+        before = []
+        for a in fetched:
+            tensors.append(_again(program, k, loops, a, o.line))
+            here[_place(loops, a)] = _whole(len(tensors) - 1, a)
+            before.append(_copy(here[_place(loops, a)], replace(a, tensor=far), share, o.line))
+        now = lambda a: here[_place(loops, a)] if isinstance(a, Access) and a.tensor == k else a
+        new[id(o)] = (*before, replace(o, ins={n: now(a) for n, a in o.ins.items()}), *(_copy(replace(a, tensor=far), a, share, o.line) for a in saved))
+        here |= {_place(loops, a): a for a in o.outs.values() if a.tensor == k}
     return replace(program, body=changed(program.body, new), tensors=tuple(tensors))
 
 MOST = 8        # tensors that go
@@ -94,7 +101,7 @@ def _cheapest(program, chip, need, held):
     users, much = Users(program), need - chip.compiler_sbuf_bytes
     able = [k for k in held if _may_go(program, users, k)]
     cost = {k: cost_of_absence(program, users, k) for k in able}
-    for k in sorted(able, key=lambda k: (not _only_loaded(program, users, k), held[k] < much, cost[k] / (held[k] if held[k] < much else 1))):
+    for k in sorted(able, key=lambda k: (held[k] < much, not _only_loaded(program, users, k), cost[k] / (held[k] if held[k] < much else 1))):
         trial = spilled(program, k, 1.0 if _only_loaded(program, users, k) else min(1.0, much / held[k]))
         if fullest(trial, chip)[0] < need: return trial
     return None
