@@ -1,7 +1,8 @@
-"""Predicted against published durations of trn2 instructions: `python benchmarks/instructions.py trn2_instr_durations.csv`.
+"""Predicted against published times of trn2: `python benchmarks/instructions.py trn2_instr_durations.csv trn2_dma_packets.csv trn2_sync_latencies.csv`, any of them.
 
-The file lists durations by engine, opcode, operand shape and clock state of the Tensor engine, from published traces. A duration is the
+The first file lists durations by engine, opcode, operand shape and clock state of the Tensor engine, from published traces. A duration is the
 instruction's work and the latency of its engine's pipeline. Rows without a cost in the instruction table (control flow, semaphores, weight loads) are listed as such.
+The second lists DMA packets by size and kind of queue, the third how long one waits for another: an engine for an engine, data for its trigger, a consumer for the last packet.
 """
 import re, sys
 import numpy as np
@@ -58,8 +59,8 @@ def predicted(row, chip):
     return work + getattr(chip, f"{engine.lower()}_latency_ns")
 
 
-def main(path):
-    rows = pd.read_csv(path).fillna({"signature": "", "pe_clock_state": ""})
+def durations(rows):
+    rows = rows.fillna({"signature": "", "pe_clock_state": ""})
     rows["predicted"] = [predicted(r, CHIPS["trn2"]) for r in rows.itertuples()]
     known = rows.dropna(subset=["predicted"])
     key = ["engine", "opcode", "signature", "pe_clock_state"]
@@ -71,4 +72,32 @@ def main(path):
     print(f"all: median |error| {100 * by.error.abs().median():.1f} %")
 
 
-if __name__ == "__main__": main(sys.argv[1])
+def told(name, found):
+    "Print how far predictions are from what was measured: a frame with both."
+    error = found.predicted / found.measured - 1
+    print(f"{name:58}{len(found):4} kinds   median |error| {100 * error.abs().median():5.1f} %   median error {100 * error.median():+6.1f} %")
+
+
+def packets(rows, chip=CHIPS["trn2"]):
+    rows = rows[rows.queue_type != "instruction"]                     # fetching the program is no copy
+    by = rows.groupby(["queue_type", "packet_bytes"]).dur_ns_median.median().rename("measured").reset_index()
+    told("DMA packets", by.assign(predicted=chip.dma_packet_ns + by.packet_bytes / (chip.dma_gbps / chip.dma_engines)))
+
+
+def waits(rows, chip=CHIPS["trn2"]):
+    rows = rows[rows.kind != "kind"].assign(measured=lambda r: pd.to_numeric(r.ns_median))
+    copies = rows["from"].str.contains("DMA") | rows.to.astype(str).str.contains("DMA|EVENT")
+    told("an engine for an engine", rows[(rows.kind == "producer_end_to_consumer_start") & ~copies].assign(predicted=chip.semaphore_ns))
+    for queue in ("Scalar|Sync", "GpSimd"):
+        mine = rows[rows["from"].str.contains(f"^(?:{queue}) queue")]
+        told(f"first packet for its trigger, {queue} queue", mine[mine.kind.str.startswith("dma_trigger_to_first_packet")].assign(predicted=chip.dma_start_ns))
+        told(f"a consumer for the last packet, {queue} queue", mine[mine.kind.str.startswith("dma_last_packet_end")].assign(predicted=chip.dma_done_ns))
+
+
+def main(*paths):
+    for path in paths:
+        rows = pd.read_csv(path)
+        (packets if "packet_bytes" in rows else waits if "kind" in rows else durations)(rows)
+
+
+if __name__ == "__main__": main(*sys.argv[1:])
