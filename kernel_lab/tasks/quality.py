@@ -7,8 +7,8 @@ __all__ = ['CHECKS', 'KINDS', 'BASIC', 'WIDEST', 'LEAST', 'TELLING', 'SMALL', 'S
            'FULL_SIZE', 'QUARANTINE', 'distance', 'Case', 'Check', 'Finding', 'check', 'runs', 'deterministic',
            'finite', 'inputs_kept', 'listed', 'precise', 'tolerance', 'counted', 'inputs_vary', 'seeds_differ',
            'outputs_vary', 'zeros_would_do', 'every_input_matters', 'zeros', 'constant', 'an_input', 'another_draw',
-           'wrong_places', 'low_precision', 'half_the_work', 'removable_work', 'naive_ways', 'guards', 'narrower',
-           'other_dtypes', 'full_size', 'Quality', 'least', 'quality']
+           'wrong_places', 'low_precision', 'half_the_work', 'removable_work', 'naive_ways', 'naive_ways_inside',
+           'guards', 'narrower', 'other_dtypes', 'full_size', 'Quality', 'least', 'quality']
 
 # %% ../../nbs/1_tasks/52_quality.ipynb #5764edb7
 from collections.abc import Callable
@@ -284,10 +284,16 @@ def removable_work(case):
 
 @check('Where there is a naive way that fails for large numbers, the inputs are such numbers.')
 def naive_ways(case):
-    ways = list(naive(case.replay))
+    ways = [w for w in naive(case.replay) if not w.guard]
     if not ways: return None, 'there is none'
     found = _unnoticed(case, ways)
     return not found, 'not noticed: ' + '; '.join(found) if found else f'{len(ways)} noticed'
+
+@check('So it is deep inside.', gates=False)
+def naive_ways_inside(case):
+    ways = [w for w in naive(case.replay) if w.guard]
+    found = _unnoticed(case, ways)
+    return None if not ways else not found, 'not noticed: ' + '; '.join(found) if found else f'{len(ways)} noticed' if ways else 'there is none'
 
 @check('Very small numbers that guard a division are needed.', gates=False)
 def guards(case):
