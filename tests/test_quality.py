@@ -62,7 +62,7 @@ BAD = [
     ('constant', task(lambda x: 5 + 1e-9 * x)),
     ('constant', task(lambda x: x.softmax(-1).sum(-1, keepdim=True) + 1)),
     ('an input', task(lambda x, w: x + 1e-9 * w.exp().sum(), shapes=XW)),
-    ('an input', task(lambda x: x.T.contiguous(), shapes={'x': (16, 32)})),
+    ('an input', task(lambda x: x.clone()[:8])),
     ('an input', task(lambda x: x.abs().sqrt().square() * x.sign())),
     ('another draw', task(lambda x: x.exp() * 1e-9 + torch.arange(32.))),
     ('wrong places', task(lambda x: x.exp().sum() + 1e-3 * x)),

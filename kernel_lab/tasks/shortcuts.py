@@ -44,7 +44,7 @@ class Replay:
         self.outs, self.inputs = list(found.graph_signature.user_outputs), dict(zip(found.graph_signature.user_inputs, arrays))
         self.values = _given(found, arrays)
         with torch.no_grad(): self._run(self.nodes, self.values)
-        self.moved = self.after(*self.inputs)        # what depends on an input; the rest are constants
+        self.moved = self.after(*self.inputs) & self.before(*self.outs)        # what depends on an input and is needed; the rest are constants
 
     def _run(self, nodes, values):
         from torch.fx import map_arg
@@ -58,6 +58,13 @@ class Replay:
         for n in self.nodes:
             if any(m.name in found for m in n.all_input_nodes): found.add(n.name)
         return found - set(names)
+
+    def before(self, *names):
+        "The names of operations that one of these depends on, and the names themselves."
+        found = set(names)
+        for n in reversed(self.nodes):
+            if n.name in found: found |= {m.name for m in n.all_input_nodes}
+        return found
 
     def with_(self, name, value):
         "The outputs as numpy arrays, if the result called `name` were `value`."
@@ -78,6 +85,7 @@ def _given(found, arrays):
 # %% ../../nbs/1_tasks/51_shortcuts.ipynb #5bee874e
 _SEEN = {'view', 'reshape', '_unsafe_view', 'unsqueeze', 'squeeze', 'expand', 'expand_as', 'flatten', 'unflatten', 'contiguous', 'clone', 'detach', 'detach_', 'alias',
          'to', '_to_copy', 'type_as', 'lift_fresh_copy', 'dropout', 'broadcast_tensors', 'view_as', 'broadcast_to', '_assert_tensor_metadata'}
+_MOVES = {'slice', 'repeat_interleave', 'repeat', 'tile', 'pad', 'cat', 'index', 'permute', 'transpose'}      # which may move nothing
 _GUARDS, TINY = {'add', 'clamp_min', 'clamp', 'maximum', 'sub'}, 1e-3
 
 @dataclass(frozen=True)
@@ -102,6 +110,11 @@ def _stand_ins(node, run):
     yield 'zeros instead', torch.zeros_like(value)
     yield 'ones instead', torch.ones_like(value)
 
+def _moves_nothing(node, run):
+    "Whether an operation that moves data leaves it as it is, on these shapes."
+    value, before = run.values[node.name], [run.values[m.name] for m in node.all_input_nodes]
+    return op_of(node) in _MOVES and any(b.shape == value.shape and b.equal(value) for b in before)
+
 def _is_guard(node):
     numbers = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, float)]
     return op_of(node) in _GUARDS and any(0 < abs(a) <= TINY for a in numbers)
@@ -111,7 +124,7 @@ def left_out(run):
     import torch
     for node in run.nodes:
         value = run.values[node.name]
-        if node.name not in run.moved or op_of(node) in _SEEN or not isinstance(value, torch.Tensor): continue
+        if node.name not in run.moved or op_of(node) in _SEEN or not isinstance(value, torch.Tensor) or _moves_nothing(node, run): continue
         for how, other in _stand_ins(node, run):
             try: outs = run.with_(node.name, other)
             except (RuntimeError, IndexError, ValueError, TypeError): continue          # it cannot even run: an index out of range
@@ -163,10 +176,17 @@ def naive(run):
         yield LeftOut(op_of(node), node.name, 'without care for large numbers', not _near(node, run), run.with_(node.name, value))
 
 # %% ../../nbs/1_tasks/51_shortcuts.ipynb #0ca83cbc
+def _ends(run):
+    "The outputs, and what is only seen otherwise on the way to them."
+    found = set(run.outs)
+    for n in reversed(run.nodes):
+        if n.name in found and op_of(n) in _SEEN: found |= {m.name for m in n.all_input_nodes}
+    return found
+
 def cut_short(run):
     "Results on the way, inputs left aside, that have the shapes of the outputs: `LeftOut`s."
-    final = [run.values[o] for o in run.outs]
+    final, ends = [run.values[o] for o in run.outs], _ends(run)
     for node in run.nodes:
         value = run.values[node.name]
-        if node.name in run.outs or node.name not in run.moved or getattr(value, 'shape', None) is None: continue
+        if node.name in ends or node.name not in run.moved or getattr(value, 'shape', None) is None: continue
         if all(value.shape == f.shape for f in final): yield LeftOut(op_of(node), node.name, 'taken for the result', False, (value.numpy(),) * len(final))
