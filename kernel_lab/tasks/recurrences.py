@@ -16,10 +16,10 @@ from .family import F, Family, torch
 # %% ../../nbs/1_tasks/35_recurrences.ipynb #941817d5
 def scanned(a, b):
     "h of hₜ = aₜ hₜ₋₁ + bₜ along the first axis, from nothing."
-    by = 1
+    by, a = 1, a[1:]
     while by < len(b):
-        b = torch.cat([b[:by], b[by:] + a[by:] * b[:-by]])
-        a = torch.cat([a[:by], a[by:] * a[:-by]])
+        b = torch.cat([b[:by], b[by:] + a * b[:-by]])
+        if 2 * by < len(b): a = a[by:] * a[:-by]        # decays of twice as many steps
         by *= 2
     return b
 
@@ -41,13 +41,13 @@ def mamba_block(x, w_in, taps, b_1, w_down, w_up, b_step, w_k, w_q, rate, skip, 
     y = (state * (u @ w_q)[:, None]).sum(-1) + skip * u
     return (y * F.silu(gate)) @ w_o
 
-@recurrences(x='n d', w_in='d d', w_gate='d d', w_1='h 64 64', b_1='d', w_2='h 64 64', b_2='d', rate='d', w_o='d d', draws=WEIGHTS | dict(rate=slow),
+@recurrences(x='n d', w_in='d d', w_gate='d d', w_1='h 64 64', b_1='d', w_2='h 64 64', b_2='d', rate='d', w_o='d d', draws=WEIGHTS | dict(rate='step'),
              sums='d', exponent=20, tags=('pe', 'gelu'))
 def rg_lru_block(x, w_in, w_gate, w_1, b_1, w_2, b_2, rate, w_o):
     "A gated linear recurrence of real numbers beside a gelu gate (RecurrentGemma)."
     u = x @ w_in
     forget, enter = (torch.sigmoid(merged(heads(u) @ w) + b) for w, b in ((w_1, b_1), (w_2, b_2)))
-    log_a = -8 * F.softplus(rate) * forget
+    log_a = -8 * rate * forget
     h = scanned(log_a.exp(), (1 - (2 * log_a).exp()).sqrt() * enter * u)
     return (h * F.gelu(x @ w_gate, approximate='tanh')) @ w_o
 
@@ -57,7 +57,7 @@ def rwkv_time_mix(x, mix, w_k, w_v, w_gate, rate, bonus, w_o):
     "Tokens mixed with their predecessors, then a decaying mean of values weighed by exponentials of keys (RWKV 4)."
     before = F.pad(x, (0, 0, 1, 0))[:-1]
     k, v, gate = ((torch.lerp(before, x, m) @ w) for m, w in zip((mix[0], mix[1], mix[2]), (w_k, w_v, w_gate)))
-    e = (k - k.amax(0)).exp()
+    e = k.exp()
     both = scanned((-rate.exp()).exp().repeat(2).expand(len(x), -1), torch.cat([e * v, e], -1))
     past = F.pad(both, (0, 0, 1, 0))[:-1]
     top, bottom = past.chunk(2, -1)
