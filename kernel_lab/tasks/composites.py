@@ -74,7 +74,8 @@ def _letters(plan, equation, operands):
 def _pair(plan, a, la, b, lb, later):
     "The product of two operands, summed over the letters that nobody needs later."
     size = dict(zip(la, plan.shape(a))) | dict(zip(lb, plan.shape(b)))
-    lone = lambda x, l, other: (do(plan, 'sum', x, drop), ''.join(c for k, c in enumerate(l) if k not in drop)) if (drop := tuple(k for k, c in enumerate(l) if c not in other and c not in later)) else (x, l)
+    lone = lambda x, l, other: (do(plan, 'sum', x, drop), ''.join(c for k, c in enumerate(l) if k not in drop)) if (drop := tuple(k for k,
+            c in enumerate(l) if c not in other and c not in later)) else (x, l)
     (a, la), (b, lb) = lone(a, la, lb), lone(b, lb, la)
     both = [c for c in la if c in lb]
     batch, over = [c for c in both if c in later], [c for c in both if c not in later]
@@ -84,7 +85,8 @@ def _pair(plan, a, la, b, lb, later):
     many = tuple(size[c] for c in batch)
     turned = list(lb) == [*batch, *cols, *over]                # as it lies: the product reads it turned
     x = do(plan, 'reshape', ordered(a, la, [*batch, *rows, *over]), (*many, count(rows), count(over)))
-    w = do(plan, 'reshape', ordered(b, lb, [*batch, *cols, *over] if turned else [*batch, *over, *cols]), (*many, count(cols), count(over)) if turned else (*many, count(over), count(cols)))
+    w = do(plan, 'reshape', ordered(b, lb, [*batch, *cols, *over] if turned else [*batch, *over, *cols]),
+           (*many, count(cols), count(over)) if turned else (*many, count(over), count(cols)))
     if turned: w = do(plan, 'transpose', w, -2, -1)
     return do(plan, 'reshape', do(plan, 'matmul', x, w), (*many, *(size[c] for c in rows), *(size[c] for c in cols))), ''.join([*batch, *rows, *cols])
 
@@ -166,9 +168,9 @@ def _hot(plan, target, classes, like):
 def _cross_entropy(plan, x, target, weight=None, reduction=1, ignore=-100, smoothing=0.0):
     "Of logits and classes, or of logits and probabilities."
     shape = plan.shape(x)
-    axis = 1 if len(shape) > 1 else 0
     if isinstance(weight, Ref) or smoothing and plan.shape(target) == shape: return None
-    if len(shape) > 2: x, shape = do(plan, 'reshape', do(plan, 'permute', x, (0, *range(2, len(shape)), 1)), (math.prod(shape) // shape[1], shape[1])), (math.prod(shape) // shape[1], shape[1])
+    if len(shape) > 2: x, shape = do(plan, 'reshape', do(plan, 'permute', x, (0, *range(2, len(shape)), 1)), (math.prod(shape) // shape[1],
+            shape[1])), (math.prod(shape) // shape[1], shape[1])
     if plan.shape(target) != shape and len(plan.shape(target)) > 1: target = do(plan, 'reshape', target, (math.prod(plan.shape(target)),))
     logs = do(plan, 'log_softmax', x, -1)
     hot = target if plan.shape(target) == shape else _hot(plan, target, shape[-1], x)
@@ -214,7 +216,8 @@ def _regrouped(op):
 
 def _pad(plan, x, pads, mode='constant', value=None):
     "Around, with a number, or with what is near: axis after axis."
-    if mode == 'constant': return do_as(plan, 'padded', (x, tuple(pads), value or 0.0), tuple(n + a + b for n, (a, b) in zip(plan.shape(x), padded(pads, len(plan.shape(x))))), plan.dtype(x))
+    if mode == 'constant': return do_as(plan, 'padded', (x, tuple(pads), value or 0.0), tuple(n + a + b for n, (a, b) in zip(plan.shape(x),
+            padded(pads, len(plan.shape(x))))), plan.dtype(x))
     for dim, (a, b) in enumerate(padded(pads, len(plan.shape(x)))):
         if a or b: x = _bordered(plan, x, dim, a, b, mode)
     return x
@@ -232,7 +235,8 @@ def _patches(plan, x, size, step, pad, stride):
     if any(pad): x = _pad(plan, x, (pad[1], pad[1], pad[0], pad[0]))
     N, C, H, W = plan.shape(x)
     h, w = ((n - (s - 1) * d - 1) // t + 1 for n, s, d, t in zip((H, W), size, step, stride))
-    views = [do(plan, 'slice', do(plan, 'slice', x, 2, i * step[0], i * step[0] + (h - 1) * stride[0] + 1, stride[0]), 3, j * step[1], j * step[1] + (w - 1) * stride[1] + 1, stride[1])
+    views = [do(plan, 'slice', do(plan, 'slice', x, 2, i * step[0], i * step[0] + (h - 1) * stride[0] + 1, stride[0]), 3, j * step[1],
+                j * step[1] + (w - 1) * stride[1] + 1, stride[1])
              for i in range(size[0]) for j in range(size[1])]
     return do(plan, 'reshape', do(plan, 'stack', tuple(views), 2), (N, C * size[0] * size[1], h * w))
 
@@ -240,10 +244,14 @@ def _copy(plan, x, y, *_): return cast(plan, y if plan.shape(y) == plan.shape(x)
 
 COMPOSITES = {'pad': _pad, 'copy': _copy, 'constant_pad_nd': lambda p, x, pads, value=0: _pad(p, x, pads, 'constant', value), 'im2col': _patches,
               **{k: _regrouped(k) for k in ('pixel_shuffle', 'pixel_unshuffle', 'channel_shuffle')},
-              **{f'{k}_pad{d}d': (lambda mode: lambda p, x, pads: _pad(p, x, pads, mode))({'reflection': 'reflect', 'replication': 'replicate'}[k]) for k in ('reflection', 'replication') for d in (1, 2, 3)},
-              'group_norm': _group_norm, 'instance_norm': _instance_norm, 'batch_norm': _batch_norm, 'scaled_dot_product_attention': _attention, 'einsum': _letters, 'outer': _outer, 'ger': _outer,
-              'kron': _kron, 'bilinear': _bilinear, 'addmv': _added(lambda p, a, b: do(p, 'mv', a, b)), 'addr': _added(_outer), 'cdist': _cdist, 'diff': _diff, 'roll': _one_by_one('roll'), 'flip': _flip, 'repeat': _repeat,
-              'addbmm': _added(lambda p, a, b: do(p, 'sum', do(p, 'bmm', a, b), (0,))), 'tile': _repeat, 'trace': _trace, 'cross': _cross, 'linalg_cross': _cross, 'cross_entropy_loss': _cross_entropy,
+              **{f'{k}_pad{d}d': (lambda mode: lambda p, x, pads: _pad(p, x, pads, mode))({'reflection': 'reflect',
+                      'replication': 'replicate'}[k]) for k in ('reflection', 'replication') for d in (1, 2, 3)},
+              'group_norm': _group_norm, 'instance_norm': _instance_norm, 'batch_norm': _batch_norm, 'scaled_dot_product_attention': _attention,
+              'einsum': _letters, 'outer': _outer, 'ger': _outer,
+              'kron': _kron, 'bilinear': _bilinear, 'addmv': _added(lambda p, a, b: do(p, 'mv', a, b)), 'addr': _added(_outer), 'cdist': _cdist,
+              'diff': _diff, 'roll': _one_by_one('roll'), 'flip': _flip, 'repeat': _repeat,
+              'addbmm': _added(lambda p, a, b: do(p, 'sum', do(p, 'bmm', a, b), (0,))), 'tile': _repeat, 'trace': _trace, 'cross': _cross,
+              'linalg_cross': _cross, 'cross_entropy_loss': _cross_entropy,
               'nll_loss': _nll, 'nll_loss_nd': _nll, 'nll_loss2d': _nll, 'triplet_margin_loss': _triplet, 'cosine_embedding_loss': _cosine_loss, 'prelu': _channels,
               'softmin': lambda p, x, dim, *_: do(p, 'softmax', do(p, 'neg', x), dim), 'dist': lambda p, a, b, power=2: do(p, 'linalg_vector_norm', do(p, 'sub', a, b), power),
               'isclose': lambda p, a, b, rtol=1e-5, atol=1e-8, *_: do(p, 'le', do(p, 'abs', do(p, 'sub', a, b)), do(p, 'add', do(p, 'mul', do(p, 'abs', b), rtol), atol))}
@@ -265,9 +273,11 @@ def as_decomposed(node, plan):
     kinds = {r: (plan.shape(r), plan.dtype(r)) for r in node.refs()}
     def call(*tensors):
         value = lambda x: dict(zip(kinds, tensors))[x.name] if isinstance(x, Ref) else [value(y) for y in x] if isinstance(x, tuple) else x
-        return getattr(torch.ops.aten, node.op)(*map(value, node.args), **{k: value(v) for k, v in node.kwargs.items() if not isinstance(v, str) or k in ('mode', 'approximate', 'rounding_mode')})
-    try: found = torch.export.export(type('One', (torch.nn.Module,), {'forward': lambda self, *xs: call(*xs)})(), tuple(_tensor(s, d, False) for s, d in kinds.values())).run_decompositions()
-    except Exception: return None          # whatever torch does not like about it: the node is named by the caller
+        return getattr(torch.ops.aten, node.op)(*map(value, node.args), **{k: value(v) for k, v in node.kwargs.items() if not isinstance(v,
+                str) or k in ('mode', 'approximate', 'rounding_mode')})
+    try: found = torch.export.export(type('One', (torch.nn.Module,), {'forward': lambda self, *xs: call(*xs)})(), tuple(_tensor(s, d, False) for s,
+            d in kinds.values())).run_decompositions()
+    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, AssertionError): return None     # what torch refuses, the caller names
     inner = _graph(found, kinds)
     known = {n.name for n in (*inner.inputs, *inner.nodes)}
     if len(inner.nodes) == 1 and inner.nodes[0].op == node.op or any(r not in known for n in inner.nodes for r in n.refs()): return None

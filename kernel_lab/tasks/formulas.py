@@ -125,16 +125,20 @@ ELEMENTS |= {
     'atanh': lambda x: _log_of((x + 1.0) / (1 - x)) * 0.5, 'erfc': lambda x: 1 - x.act('erf'), 'sinc': _sinc, 'special_expit': _act('sigmoid'),
     'copysign': lambda a, b: a.act('abs') * (_side(b) if isinstance(b, Arithmetic) else math.copysign(1, b)),
     'heaviside': lambda x, value: x.with_(0.0, 'greater', 'above') + x.with_(0.0, 'equal', 'zero') * value,
-    'logical_and': _compare('logical_and'), 'logical_or': _compare('logical_or'), 'logical_xor': _compare('logical_xor'), 'logical_not': lambda x: x.with_(0.0, 'equal', 'negated'),
+    'logical_and': _compare('logical_and'), 'logical_or': _compare('logical_or'), 'logical_xor': _compare('logical_xor'),
+    'logical_not': lambda x: x.with_(0.0, 'equal', 'negated'),
     'sgn': _act('sign'), 'positive': lambda x: x + 0.0, 'signbit': lambda x: x.with_(0.0, 'less', 'below'), 'absolute': _act('abs'), 'negative': lambda x: -x,
-    'isnan': lambda x: x.with_(x, 'not_equal', 'nan'), 'isinf': lambda x: x.act('abs').with_(3.4e38, 'greater', 'infinite'), 'isfinite': lambda x: x.act('abs').with_(3.4e38, 'less_equal', 'finite'),
+    'isnan': lambda x: x.with_(x, 'not_equal', 'nan'), 'isinf': lambda x: x.act('abs').with_(3.4e38, 'greater', 'infinite'),
+    'isfinite': lambda x: x.act('abs').with_(3.4e38, 'less_equal', 'finite'),
     'fmax': lambda a, b: a.most(b), 'fmin': lambda a, b: a.least(b), 'multiply': lambda a, b: a * b, 'subtract': _difference, 'square': lambda x: x.square(),
     'logaddexp2': lambda a, b: (a.most(b) * math.log(2) + ((a - b).act('abs') * math.log(2)).act('softplus', scale=-1.0)) * (1 / math.log(2)),
     'dropout': _kept, 'feature_dropout': _kept, 'alpha_dropout': _kept, 'cast': lambda x: x + 0.0, 'cast_whole': lambda x: x.act('trunc'), 'clone': lambda x: x + 0.0,
     'rrelu': lambda x, lower=1 / 8, upper=1 / 3, training=False: None if training else x.act('relu') + _negative_part(x) * ((lower + upper) / 2),
     'prelu': lambda x, weight: x.act('relu') + _negative_part(x) * weight, '_prelu_kernel': lambda x, weight: x.act('relu') + _negative_part(x) * weight,
-    'fake_quantize_per_tensor_affine': _fake_quantized, 'clip': _clamp, 'special_log1p': lambda x: (x + 1.0).act('log'), 'swish': _act('silu'), 'fill': lambda x, value: x * 0.0 + value,
-    **{k: (lambda op: lambda a, b: a.with_(b, op, op))(op) for k, op in {'greater': 'greater', 'less': 'less', 'greater_equal': 'greater_equal', 'less_equal': 'less_equal', 'not_equal': 'not_equal'}.items()},
+    'fake_quantize_per_tensor_affine': _fake_quantized, 'clip': _clamp, 'special_log1p': lambda x: (x + 1.0).act('log'), 'swish': _act('silu'),
+    'fill': lambda x, value: x * 0.0 + value,
+    **{k: (lambda op: lambda a, b: a.with_(b, op, op))(op) for k, op in {'greater': 'greater', 'less': 'less', 'greater_equal': 'greater_equal',
+                                                                         'less_equal': 'less_equal', 'not_equal': 'not_equal'}.items()},
 }
 
 # %% ../../nbs/1_tasks/06b_formulas.ipynb #8386b653
@@ -186,7 +190,8 @@ ROWS = {
     'any': lambda x: x.act('abs').max().with_(0.0, 'greater', 'some'), 'all': lambda x: x.act('abs').min().with_(0.0, 'greater', 'every'),
     'count_nonzero': lambda x: x.with_(0.0, 'not_equal', 'there').sum(),
     'softmax': _softmax, 'log_softmax': lambda x: x - _log_sum(x), 'logsumexp': _log_sum, 'layer_norm': _layer_norm, 'rms_norm': _rms_norm,
-    'linalg_vector_norm': _norm, 'norm': _norm, 'linalg_norm': _norm, 'frobenius_norm': _norm, 'dot': lambda a, b: (a * b).sum(), 'vdot': lambda a, b: (a * b).sum(), 'linalg_vecdot': lambda a, b: (a * b).sum(),
+    'linalg_vector_norm': _norm, 'norm': _norm, 'linalg_norm': _norm, 'frobenius_norm': _norm, 'dot': lambda a, b: (a * b).sum(), 'vdot': lambda a,
+    b: (a * b).sum(), 'linalg_vecdot': lambda a, b: (a * b).sum(),
     'cumsum': lambda x: x.running('add', 0.0), 'cumprod': lambda x: x.running('multiply', 1.0), 'cummax': lambda x: x.running('maximum', START['maximum']),
     'cummin': lambda x: x.running('minimum', START['minimum']), 'logcumsumexp': _running_log_sum, 'glu': _glu, 'cosine_similarity': _cosine, 'pairwise_distance': _distance,
 }
@@ -212,5 +217,6 @@ def _poisson(x, y, log_input=True, full=False, eps=1e-8):
     return x.act('exp') - y * x if log_input else x - y * (x + eps).act('log')
 
 LOSSES = {'mse_loss': (lambda a, b: (a - b).square(), 2), 'l1_loss': (lambda a, b: (a - b).act('abs'), 2), 'smooth_l1_loss': (_smooth, 2), 'huber_loss': (_huber, 2),
-          'kl_div': (_divergence, 2), 'binary_cross_entropy': (_entropy, 3), 'binary_cross_entropy_with_logits': (_logit_entropy, 4), 'soft_margin_loss': (lambda x, y: (x * y).act('softplus', scale=-1.0), 2),
+          'kl_div': (_divergence, 2), 'binary_cross_entropy': (_entropy, 3), 'binary_cross_entropy_with_logits': (_logit_entropy, 4),
+          'soft_margin_loss': (lambda x, y: (x * y).act('softplus', scale=-1.0), 2),
           'hinge_embedding_loss': (_hinge, 3), 'margin_ranking_loss': (_ranking, 4), 'poisson_nll_loss': (_poisson, 5)}

@@ -12,8 +12,10 @@ from .formulas import ELEMENTS, LOSSES, ROWS
 
 # %% ../../nbs/1_tasks/07_frames.ipynb #f3c3aca4
 SIGNATURES = {**{k: 'self dim keepdim' for k in ('sum', 'mean', 'amax', 'amin', 'any', 'all', 'max', 'min', 'prod', 'logsumexp')},
-              **{k: 'self dim' for k in ('softmax', 'log_softmax', '_softmax', '_log_softmax', 'cumsum', 'cumprod', 'cummax', 'cummin', 'logcumsumexp', 'glu', 'count_nonzero', 'argmax', 'argmin', 'sort', 'argsort')},
-              **{k: 'self dim unbiased keepdim' for k in ('var', 'std', 'var_mean', 'std_mean')}, 'aminmax': 'self', 'linalg_vector_norm': 'self p dim keepdim', 'norm': 'self p dim keepdim', 'linalg_norm': 'self p dim keepdim',
+              **{k: 'self dim' for k in ('softmax', 'log_softmax', '_softmax', '_log_softmax', 'cumsum', 'cumprod', 'cummax', 'cummin',
+                                         'logcumsumexp', 'glu', 'count_nonzero', 'argmax', 'argmin', 'sort', 'argsort')},
+              **{k: 'self dim unbiased keepdim' for k in ('var', 'std', 'var_mean', 'std_mean')}, 'aminmax': 'self',
+              'linalg_vector_norm': 'self p dim keepdim', 'norm': 'self p dim keepdim', 'linalg_norm': 'self p dim keepdim',
               'layer_norm': 'input normalized_shape weight bias eps', 'rms_norm': 'input normalized_shape weight eps', 'cosine_similarity': 'x1 x2 dim eps',
               'pairwise_distance': 'x1 x2 p eps keepdim', 'linalg_vecdot': 'x1 x2 dim', 'topk': 'self k dim largest sorted'}
 _LAST = ('glu', 'linalg_vecdot', 'pairwise_distance', 'topk', 'sort', 'argsort')

@@ -180,8 +180,10 @@ def _needed(nodes, outs):
     return tuple(reversed(kept))
 
 # %% ../../nbs/1_tasks/05_graph.ipynb #279f27fc
-VIEWS = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'permute', 'transpose', 't', 'numpy_T', 'mT', 'slice', 'select', 'expand', 'expand_as',
-         'narrow', 'chunk', 'split', 'split_with_sizes', 'unbind', 'getitem', 'diagonal', 'unfold', 'movedim', 'swapaxes', 'swapdims', 'view_as', 'reshape_as', 'ravel', 'broadcast_to')
+VIEWS = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'permute', 'transpose', 't', 'numpy_T', 'mT', 'slice',
+         'select', 'expand', 'expand_as',
+         'narrow', 'chunk', 'split', 'split_with_sizes', 'unbind', 'getitem', 'diagonal', 'unfold', 'movedim', 'swapaxes', 'swapdims', 'view_as',
+         'reshape_as', 'ravel', 'broadcast_to')
 
 def launches(graph):
     "The nodes for which a framework launches a kernel: those that are not views of what there is."

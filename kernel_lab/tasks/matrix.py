@@ -7,7 +7,6 @@ __all__ = ['COLS', 'KEPT', 'STRIP', 'Matrix', 'common', 'product_stage']
 
 # %% ../../nbs/1_tasks/08_matrix.ipynb #dbeedfa2
 from dataclasses import dataclass
-import math
 from .passes import lines_turned
 from .tiles import ROWS, Operand, Text, Tile
 
@@ -49,7 +48,8 @@ def _right(w, name, first, depth, kind):
     "Lines that bring m columns of w, from c on, and `depth` of the contraction, to a new tile."
     make, rows = f'{name} = nl.ndarray(({depth}, m), dtype=nl.{kind}, buffer=nl.sbuf)', f'{first}:{first} + {depth}'
     if not w.turned: return [make, f'nisa.dma_copy(dst={name}, src={w.part(rows, "c:c + m")})']
-    return [make, 'for h in range(0, m, ROWS):', '    q = min(ROWS, m - h)', *_pad(1, lines_turned(f'{name}[:, h:h + q]', w.part('c + h:c + h + q', rows), 'q', depth, kind, 'w_rows'))]
+    return [make, 'for h in range(0, m, ROWS):', '    q = min(ROWS, m - h)',
+            *_pad(1, lines_turned(f'{name}[:, h:h + q]', w.part('c + h:c + h + q', rows), 'q', depth, kind, 'w_rows'))]
 
 def _parts(K): return [*([(f'for k in nl.affine_range({K // ROWS}):', 'k * ROWS', 'ROWS', '_t[:, k, ')] if K >= ROWS else []),
                        *([('', str(K - K % ROWS), str(K % ROWS), '_rest[:, ')] if K % ROWS else [])]
@@ -100,7 +100,8 @@ def _calls(block, out, M, n, more=((),)):
     for k, size in enumerate(out.batch):
         if size > 1: lines.append('    ' * depth + f'for b{k} in nl.affine_range({size}):'); depth += 1; names += f'b{k}, '
     for heads, *args in (((), *m) if not m or not isinstance(m[0], tuple) else m for m in more):
-        inner = [*([f'for i in nl.affine_range({M // n}):', f'    {block}({", ".join([names + f"i * {n}", str(n), *args])})'] if M >= 2 * n else [f'{block}({", ".join([names + "0", str(n), *args])})'] if M >= n else []),
+        inner = [*([f'for i in nl.affine_range({M // n}):',
+                    f'    {block}({", ".join([names + f"i * {n}", str(n), *args])})'] if M >= 2 * n else [f'{block}({", ".join([names + "0", str(n), *args])})'] if M >= n else []),
                  *([f'{block}({", ".join([names + str(M - M % n), str(M % n), *args])})'] if M % n else [])]
         for h in heads: lines.append('    ' * depth + h)
         lines += _pad(depth + len(heads), inner)
@@ -114,7 +115,7 @@ def product_stage(block, x, w, out, group=None, after=None, operands=()):
     names = ''.join(f'b{k}, ' for k, size in enumerate(out.batch) if size > 1)
     if row_bytes * ROWS > 2 * KEPT: return _streamed(block, x, w, out, names, kind, after, operands)
     n = min(group * ROWS, M)
-    columns = [f'def columns(c, m):', '    sums = [nl.ndarray((min(ROWS, n - g), m), dtype=nl.float32, buffer=nl.psum) for g in range(0, n, ROWS)]', *_pad(1, _summed(w, K, kind)),
+    columns = ['def columns(c, m):', '    sums = [nl.ndarray((min(ROWS, n - g), m), dtype=nl.float32, buffer=nl.psum) for g in range(0, n, ROWS)]', *_pad(1, _summed(w, K, kind)),
                '    for g, acc in zip(range(0, n, ROWS), sums):', '        r = min(ROWS, n - g)', *_result(out, after, operands, 2), '']
     loop = ([f'for j in nl.affine_range({N // COLS}):', f'    columns(j * {COLS}, {COLS})'] if N >= COLS else []) + ([f'columns({N - N % COLS}, {N % COLS})'] if N % COLS else [])
     return [f'    def {block}({names}at, n):', *_pad(2, [*_kept_rows(x, K, kind), *columns, *loop]), '', *_calls(block, out, M, n)]
@@ -126,7 +127,8 @@ def _streamed(block, x, w, out, names, kind, after, operands):
     (M, N), K = out.matrix, x.matrix[0] if x.turned else x.matrix[1]
     n = min(ROWS, M)
     body = [f'sums = [nl.ndarray((n, min({COLS}, m - s)), dtype=nl.float32, buffer=nl.psum) for s in range(0, m, {COLS})]', *_summed(w, K, kind, x),
-            'g, r, strip, width = 0, n, c, m', f'for c, acc in zip(range(strip, strip + width, {COLS}), sums):', f'    m = min({COLS}, strip + width - c)', *_result(out, after, operands, 1)]
+            'g, r, strip, width = 0, n, c, m', f'for c, acc in zip(range(strip, strip + width, {COLS}), sums):',
+            f'    m = min({COLS}, strip + width - c)', *_result(out, after, operands, 1)]
     more = [((f'for j in nl.affine_range({N // STRIP}):',), f'j * {STRIP}', str(STRIP))] if N >= STRIP else []
     if N % STRIP: more.append(((), str(N - N % STRIP), str(N % STRIP)))
     return [f'    def {block}({names}at, n, c, m):', *_pad(2, body), '', *_calls(block, out, M, n, more)]

@@ -79,7 +79,8 @@ def _windows(src, shape, dim, size, step):
     n, rank = (shape[dim] - size) // step + 1, len(shape)
     return [(at(rank + 1, rank, str(j)), src + at(rank, dim, f'{j}:{j + (n - 1) * step + 1}:{step}')) for j in range(size)]
 
-MOVES = {'permute': _permute, 'transpose': _transpose, 't': _transpose, 'mT': _transpose, 'numpy_T': lambda src, shape: _permute(src, shape, tuple(reversed(range(len(shape))))), 'swapaxes': _transpose, 'swapdims': _transpose, 'movedim': _moved_axes, 'slice': _slice, 'select': _select,
+MOVES = {'permute': _permute, 'transpose': _transpose, 't': _transpose, 'mT': _transpose, 'numpy_T': lambda src, shape: _permute(src, shape,
+        tuple(reversed(range(len(shape))))), 'swapaxes': _transpose, 'swapdims': _transpose, 'movedim': _moved_axes, 'slice': _slice, 'select': _select,
          'expand': _expand, 'roll': _roll, 'repeat': _repeat, 'diagonal': _diagonal, 'unfold': _windows,
          'repeat_interleave': _interleave, 'flip': _flip, 'narrow': lambda src, shape, dim, start, length: _slice(src, shape, dim, start, start + length)}
 

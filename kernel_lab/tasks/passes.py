@@ -9,7 +9,7 @@ __all__ = ['BUDGET', 'Frame', 'frame_of', 'columns', 'region', 'shaped', 'turned
 # %% ../../nbs/1_tasks/06a_passes.ipynb #ddb1da3f
 from dataclasses import dataclass, replace
 import math
-from .tiles import ROWS, Arithmetic, Chunks, Operand, Text, Tile, Wide
+from .tiles import ROWS, Chunks, Operand, Text, Tile, Wide
 
 # %% ../../nbs/1_tasks/06a_passes.ipynb #4a571aa8
 @dataclass(frozen=True)
@@ -64,15 +64,16 @@ def lines_turned(dst, src, rows, cols, dtype, name='square', out=None):
     "Lines that bring `src` [rows, cols] to `dst` [cols, rows]; the texts of sizes."
     kind = _narrow(dtype)
     return [f'{name} = nl.ndarray(({rows}, {cols}), dtype=nl.{kind}, buffer=nl.sbuf)', f'nisa.dma_copy(dst={name}, src={src})',
-            f'{name}_t = nl.ndarray(({cols}, {rows}), dtype=nl.{kind}, buffer=nl.psum)', f'nisa.nc_transpose(dst={name}_t, data={name})', f'nisa.tensor_copy(dst={dst}, src={name}_t)']
+            f'{name}_t = nl.ndarray(({cols}, {rows}), dtype=nl.{kind}, buffer=nl.psum)', f'nisa.nc_transpose(dst={name}_t, data={name})',
+            f'nisa.tensor_copy(dst={dst}, src={name}_t)']
 
 def _turn_in(text, tile, o, f, first, count, width):
     "Write the load of columns from `first` on, `count` of them, of an operand whose rows lie innermost."
-    axis = next(k for k in f.of('c') if o.view[k] > 1)
     with text.under(f'for t in range(0, {width}, ROWS):'):
         text.say(f'm = min(ROWS, {width} - t)')
         start = f'{first} + t' if first else 't'
-        src = region(replace(o, view=o.view), Frame(f.sizes, f.roles.replace('r', 'R').replace('c', 'r').replace('R', 'c')), f'{start}:{start} + m', {f.of('r')[0]: ('at:at + n', 'n')})
+        src = region(replace(o, view=o.view), Frame(f.sizes, f.roles.replace('r', 'R').replace('c', 'r').replace('R', 'c')), f'{start}:{start} + m',
+                     {f.of('r')[0]: ('at:at + n', 'n')})
         for line in lines_turned(f'{tile.name}[:, t:t + m]', src, 'm', 'n', o.dtype): text.say(line)
     return tile
 

@@ -12,7 +12,7 @@ import keyword
 import math
 import re
 from ..errors import UsageError
-from .graph import Graph, Node, Ref, stored
+from .graph import Node, Ref, stored
 from .matrix import Matrix
 from .tiles import Operand, kernel_text
 

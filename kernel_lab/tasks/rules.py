@@ -10,18 +10,18 @@ from dataclasses import replace
 import math
 from .formulas import ELEMENTS, LOSSES, ROWS
 from .frames import along, broadcast, framed, given, merged
-from .graph import Node, Ref
+from .graph import Ref
 from .matrix import product_stage
 from .moves import MOVES, joined, padded, stacked, written_over
 from .passes import rows_stage, whole_stage
 from .plan import do, do_as
-from .tiles import Arithmetic
 
 # %% ../../nbs/1_tasks/08g_rules.ipynb #96b7d9ee
 _ELSEWHERE = {'dim', 'keepdim', 'dtype', 'normalized_shape', 'half_to_float', 'layout', 'device', 'pin_memory', 'memory_format', 'generator', 'reduction', 'out_dtype'}
 _NAMED = {'p': ('linalg_vector_norm', 'norm', 'linalg_norm', 'pairwise_distance'), 'eps': ('layer_norm', 'rms_norm', 'cosine_similarity', 'pairwise_distance')}
 _SPREAD = ('var', 'std', 'var_mean', 'std_mean')
-_TRUTH = {'bitwise_and': 'logical_and', 'bitwise_or': 'logical_or', 'bitwise_xor': 'logical_xor', 'bitwise_not': 'logical_not', '__and__': 'logical_and', '__or__': 'logical_or', '__xor__': 'logical_xor'}
+_TRUTH = {'bitwise_and': 'logical_and', 'bitwise_or': 'logical_or', 'bitwise_xor': 'logical_xor', 'bitwise_not': 'logical_not',
+          '__and__': 'logical_and', '__or__': 'logical_or', '__xor__': 'logical_xor'}
 
 def _correction(node):
     "The correction of a variance, which torch takes in two ways."
@@ -112,7 +112,9 @@ def as_rows(node, plan):
 
 def _numbers(node, plan):
     "A node in which tensors of one value stand as that value."
-    known = lambda a: isinstance(a, Ref) and a.name in plan.lazy and plan.lazy[a.name][0].op == 'filled' and broadcast([plan.shape(r) for r in node.refs() if r != a.name] or [()]) == broadcast([plan.shape(r) for r in node.refs()])
+    def known(a):
+        if not isinstance(a, Ref) or a.name not in plan.lazy or plan.lazy[a.name][0].op != 'filled': return False
+        return broadcast([plan.shape(r) for r in node.refs() if r != a.name] or [()]) == broadcast([plan.shape(r) for r in node.refs()])
     if node.op not in ELEMENTS or len(node.refs()) < 2: return node
     for k, a in enumerate(node.args):
         if known(a): return _numbers(replace(node, args=(*node.args[:k], plan.lazy[a.name][0].args[0], *node.args[k + 1:])), plan)
@@ -249,7 +251,8 @@ def _filled(node, plan):
     if rest: rows, cols = out.size, 1
     name = plan.block
     return [f'    {name} = nl.ndarray((ROWS, {cols}), dtype=nl.{out.dtype}, buffer=nl.sbuf)', f'    nisa.memset(dst={name}, value={float(node.args[0])})',
-            *([f'    for i in nl.affine_range({rows // 128}):', f'        nisa.dma_copy(dst={out.text((rows, cols))}[i * ROWS:(i + 1) * ROWS, :], src={name})'] if rows >= 128 else []),
+            *([f'    for i in nl.affine_range({rows // 128}):',
+               f'        nisa.dma_copy(dst={out.text((rows, cols))}[i * ROWS:(i + 1) * ROWS, :], src={name})'] if rows >= 128 else []),
             *([f'    nisa.dma_copy(dst={out.text((rows, cols))}[{rows - rows % 128}:{rows}, :], src={name}[0:{rows % 128}, :])'] if rows % 128 else [])]
 
 def _finite(value): return {math.inf: 3.4e38, -math.inf: -3.4e38}.get(value, float(value))

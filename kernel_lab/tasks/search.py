@@ -8,7 +8,7 @@ __all__ = ['LOW', 'SEARCHED', 'SEARCHES', 'seen_along', 'best', 'as_search']
 # %% ../../nbs/1_tasks/08j_search.ipynb #0478dc6b
 from dataclasses import replace
 import math
-from .graph import Node, Ref
+from .graph import Ref
 from .passes import rows_stage
 from .plan import do, do_as
 from .tiles import ROWS
@@ -114,9 +114,11 @@ def _rows_taken(plan, table, index, out):
     "The lines that take rows of a table [V, D] by an index [M]."
     (V, D), M = table.shape, index.size
     width = min(D, 8192)
-    body = [f'index = nl.ndarray((n, 1), dtype=nl.int32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=index, src={index.text((M, 1))}[at:at + n, :])', f'for c in range(0, {D}, {width}):',
+    body = ['index = nl.ndarray((n, 1), dtype=nl.int32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=index, src={index.text((M, 1))}[at:at + n, :])',
+            f'for c in range(0, {D}, {width}):',
             f'    w = min({width}, {D} - c)', f'    rows = nl.ndarray((n, w), dtype=nl.{table.dtype}, buffer=nl.sbuf)',
-            f'    nisa.dma_copy(dst=rows, src={table.text((V, D))}.ap([[{D}, n], [1, w]], offset=c, vector_offset=index))', f'    nisa.dma_copy(dst={out.text((M, D))}[at:at + n, c:c + w], src=rows)']
+            f'    nisa.dma_copy(dst=rows, src={table.text((V, D))}.ap([[{D}, n], [1, w]], offset=c, vector_offset=index))',
+            f'    nisa.dma_copy(dst={out.text((M, D))}[at:at + n, c:c + w], src=rows)']
     calls = [f'    for i in nl.affine_range({M // ROWS}):', f'        {plan.block}(i * ROWS, ROWS)'] if M >= ROWS else []
     return [f'    def {plan.block}(at, n):', *('        ' + l for l in body), '', *calls, *([f'    {plan.block}({M - M % ROWS}, {M % ROWS})'] if M % ROWS else [])]
 
@@ -204,13 +206,17 @@ def _rows_added(node, plan):
     V, N = x.shape[0], index.size
     D = x.size // V
     out = plan.place(node)
-    body = ['for c in range(0, DD, 512):'.replace('DD', str(D)), f'    m = min(512, {D} - c)', '    acc = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.psum)', f'    for first in range(0, {N}, ROWS):',
-            f'        r = min(ROWS, {N} - first)', '        index = nl.ndarray((r, 1), dtype=nl.float32, buffer=nl.sbuf)', f'        nisa.dma_copy(dst=index, src={index.text((N, 1))}[first:first + r, :])',
+    body = ['for c in range(0, DD, 512):'.replace('DD', str(D)), f'    m = min(512, {D} - c)',
+            '    acc = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.psum)', f'    for first in range(0, {N}, ROWS):',
+            f'        r = min(ROWS, {N} - first)', '        index = nl.ndarray((r, 1), dtype=nl.float32, buffer=nl.sbuf)',
+            f'        nisa.dma_copy(dst=index, src={index.text((N, 1))}[first:first + r, :])',
             '        count = nl.ndarray((r, n), dtype=nl.int32, buffer=nl.sbuf)', '        nisa.iota(dst=count, pattern=[[1, n]], offset=at, channel_multiplier=0)',
-            '        hot = nl.ndarray((r, n), dtype=nl.float32, buffer=nl.sbuf)', f'        nisa.tensor_scalar(dst=hot, data=count, op0=nl.equal, operand0=index, op1=nl.multiply, operand1={float(alpha)})',
+            '        hot = nl.ndarray((r, n), dtype=nl.float32, buffer=nl.sbuf)',
+            f'        nisa.tensor_scalar(dst=hot, data=count, op0=nl.equal, operand0=index, op1=nl.multiply, operand1={float(alpha)})',
             '        rows = nl.ndarray((r, m), dtype=nl.float32, buffer=nl.sbuf)', f'        nisa.dma_copy(dst=rows, src={source.text((N, D))}[first:first + r, c:c + m])',
             '        nisa.nc_matmul(dst=acc, stationary=hot, moving=rows)', '    old = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.sbuf)',
-            f'    nisa.dma_copy(dst=old, src={x.text((V, D))}[at:at + n, c:c + m])', f'    result = nl.ndarray((n, m), dtype=nl.{out.dtype}, buffer=nl.sbuf)', '    nisa.tensor_tensor(dst=result, data1=old, data2=acc, op=nl.add)',
+            f'    nisa.dma_copy(dst=old, src={x.text((V, D))}[at:at + n, c:c + m])',
+            f'    result = nl.ndarray((n, m), dtype=nl.{out.dtype}, buffer=nl.sbuf)', '    nisa.tensor_tensor(dst=result, data1=old, data2=acc, op=nl.add)',
             f'    nisa.dma_copy(dst={out.text((V, D))}[at:at + n, c:c + m], src=result)']
     return [f'    def {plan.block}(at, n):', *('        ' + l for l in body), '', f'    for at in range(0, {V}, ROWS): {plan.block}(at, min(ROWS, {V} - at))']
 

@@ -200,6 +200,7 @@ class Operand:
 def kernel_text(name, inputs, outs, stages, between=(), doc=''):
     "The text of a kernel: names of inputs, `Operand`s it gives, lists of lines, `Operand`s that lie between stages in HBM."
     declare = lambda o, where: f'    {o.name} = nl.ndarray({tuple(o.shape)}, dtype=nl.{o.dtype}, buffer=nl.{where})'
-    lines = ['@nki.jit', f'def {name}({", ".join(inputs)}):', f'    """{doc or name}"""', *(declare(o, 'shared_hbm') for o in outs), *(declare(o, 'private_hbm') for o in between)]
+    lines = ['@nki.jit', f'def {name}({", ".join(inputs)}):', f'    """{doc or name}"""', *(declare(o, 'shared_hbm') for o in outs),
+             *(declare(o, 'private_hbm') for o in between)]
     for stage in stages: lines += ['', *stage]
     return HEAD + '\n'.join(lines) + f'\n    return {", ".join(o.name for o in outs)}\n'

@@ -50,15 +50,18 @@ def _band(win, name, src, channels, kind, fill):
     "Lines that bring a band for output rows at..at + n of slice d: `name` [channels, depth of the window, rows, columns]; `src(slice, rows)` is the text of its source."
     (D, H, W), (_, ph, pw), (sd, sh, sw) = win.image, win.pad, win.spread
     padded = any(win.pad) or any(s > 1 for s in win.spread) or any(win.reach(k, win.out[k]) > win.image[k] for k in range(3))
-    lines = [f'rows = (n - 1) * {win.stride[1]} + {(win.size[1] - 1) * win.step[1] + 1}', f'{name} = nl.ndarray(({channels}, {win.size[0]}, rows, {win.width}), dtype=nl.{kind}, buffer=nl.sbuf)']
+    lines = [f'rows = (n - 1) * {win.stride[1]} + {(win.size[1] - 1) * win.step[1] + 1}',
+             f'{name} = nl.ndarray(({channels}, {win.size[0]}, rows, {win.width}), dtype=nl.{kind}, buffer=nl.sbuf)']
     if padded: lines.append(f'nisa.memset(dst={name}, value={fill})')
     lines += [f'first = at * {win.stride[1]} - {ph}', f'low, high = -(-max(first, 0) // {sh}), min((first + rows - 1) // {sh} + 1, {H})',
-              f'for z in range({win.size[0]}):', f'    s = d * {win.stride[0]} - {win.pad[0]} + z * {win.step[0]}', f'    if 0 <= s < {(D - 1) * sd + 1} and s % {sd} == 0 and low < high:']
+              f'for z in range({win.size[0]}):', f'    s = d * {win.stride[0]} - {win.pad[0]} + z * {win.step[0]}',
+              f'    if 0 <= s < {(D - 1) * sd + 1} and s % {sd} == 0 and low < high:']
     wide = min(W, -(-(win.width - pw) // sw)) if sw > 1 else min(W, win.width - pw)
     cols = f'{pw}:{pw + (wide - 1) * sw + 1}' + (f':{sw}' if sw > 1 else '')
     depth = 's' if sd == 1 else f's // {sd}'
     if sh == sw == 1: return [*lines, f'        nisa.dma_copy(dst={name}[:, z, low - first:high - first, {cols}], src={src(depth, f"low:high, 0:{wide}")})']
-    return [*lines, f'        dense = nl.ndarray(({channels}, high - low, {wide}), dtype=nl.{kind}, buffer=nl.sbuf)', f'        nisa.dma_copy(dst=dense, src={src(depth, f"low:high, 0:{wide}")})',
+    return [*lines, f'        dense = nl.ndarray(({channels}, high - low, {wide}), dtype=nl.{kind}, buffer=nl.sbuf)',
+            f'        nisa.dma_copy(dst=dense, src={src(depth, f"low:high, 0:{wide}")})',
             f'        nisa.tensor_copy(dst={name}[:, z, low * {sh} - first:(high - 1) * {sh} - first + 1:{sh}, {cols}], src=dense)']
 
 def _shifted(win, name, place, rows, n, cols=None):
@@ -80,9 +83,11 @@ def _weights(win, w, turned, each, out_each, kind):
     if turned: return [f'w_rows = nl.ndarray((cn, on * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
                        f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], w.shape[1] * T))}[ci:ci + cn, (o % {out_each}) * {T}:(o % {out_each} + on) * {T}])',
                        f'w_t = [w_rows.reshape((cn, on, {T}))[:, :, {T - 1} - t] for t in range({T})]']
-    lines = [f'w_rows = nl.ndarray((on, cn * {T}), dtype=nl.{kind}, buffer=nl.sbuf)', f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], each * T))}[o:o + on, (ci - first_in) * {T}:(ci - first_in + cn) * {T}])',
+    lines = [f'w_rows = nl.ndarray((on, cn * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
+             f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], each * T))}[o:o + on, (ci - first_in) * {T}:(ci - first_in + cn) * {T}])',
              f'w_all = nl.ndarray((cn, {T}, on), dtype=nl.{kind}, buffer=nl.sbuf)', f'for t in range({T}):',
-             f'    w_turned = nl.ndarray((cn, on), dtype=nl.{kind}, buffer=nl.psum)', f'    nisa.nc_transpose(dst=w_turned, data=w_rows[:, t:t + (cn - 1) * {T} + 1:{T}])', '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)']
+             f'    w_turned = nl.ndarray((cn, on), dtype=nl.{kind}, buffer=nl.psum)',
+             f'    nisa.nc_transpose(dst=w_turned, data=w_rows[:, t:t + (cn - 1) * {T} + 1:{T}])', '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)']
     return [*lines, f'w_t = [w_all[:, t, :] for t in range({T})]']
 
 def conv_stage(block, win, x, w, out, bias=None, groups=1, turned=False):
@@ -94,17 +99,21 @@ def conv_stage(block, win, x, w, out, bias=None, groups=1, turned=False):
     tall = min(max(512 // win.out[2], 1), band)
     source = lambda depth, rest: f'{x.text((N, C, *win.image))}[b, ci:ci + cn, {depth}, {rest}]'
     taps = [f'({_shifted(win, "band", p, "y", "tall", ("v", "wide"))})' for p in win.places]
-    body = ['def some(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):', f'        wide = min({wide}, {win.out[2]} - v)', '        acc = nl.ndarray((on, tall, wide), dtype=nl.float32, buffer=nl.psum)',
+    body = ['def some(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):', f'        wide = min({wide}, {win.out[2]} - v)',
+            '        acc = nl.ndarray((on, tall, wide), dtype=nl.float32, buffer=nl.psum)',
             '        for w_t, band in zip(weights, bands):', *_pad(3, [f'nisa.nc_matmul(dst=acc, stationary=w_t[{t}], moving={tap[1:-1]})' for t, tap in enumerate(taps)]),
             f'        result = nl.ndarray((on, tall, wide), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
             '        nisa.tensor_scalar(dst=result, data=acc, op0=nl.add, operand0=bias_tile)' if bias else '        nisa.tensor_copy(dst=result, src=acc)',
             f'        nisa.dma_copy(dst={out.text((N, O, *win.out))}[b, o:o + on, d, at + y:at + y + tall, v:v + wide], src=result)', '',
-            f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): some(y * {tall}, {tall})', f'elif n >= {tall}: some(0, {tall})', f'if n % {tall}: some(n - n % {tall}, n % {tall})']
+            f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): some(y * {tall}, {tall})', f'elif n >= {tall}: some(0, {tall})',
+            f'if n % {tall}: some(n - n % {tall}, n % {tall})']
     bands = ['bands = []', 'for ci, cn in channels:', *_pad(1, _band(win, 'band', source, 'cn', kind, 0.0)), '    bands.append(band)']
-    lines = ['channels = [(k, min(ROWS, first_in + EACH - k)) for k in range(first_in, first_in + EACH, ROWS)]'.replace('EACH', str(each)), 'weights = []', 'for ci, cn in channels:',
+    lines = ['channels = [(k, min(ROWS, first_in + EACH - k)) for k in range(first_in, first_in + EACH, ROWS)]'.replace('EACH', str(each)),
+             'weights = []', 'for ci, cn in channels:',
              *_pad(1, _weights(win, w, turned, each, out_each, kind)), '    weights.append(w_t)']
     if bias: lines += ['bias_tile = nl.ndarray((on, 1), dtype=nl.float32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=bias_tile, src={bias.text((O, 1))}[o:o + on, :])']
-    lines += ['def images(b):', f'    for d in range({win.out[0]}):', f'        for at in range(0, {win.out[1]}, {band}):', f'            n = min({band}, {win.out[1]} - at)', *_pad(3, [*bands, *body]), '',
+    lines += ['def images(b):', f'    for d in range({win.out[0]}):', f'        for at in range(0, {win.out[1]}, {band}):',
+              f'            n = min({band}, {win.out[1]} - at)', *_pad(3, [*bands, *body]), '',
               f'for b in nl.affine_range({N}): images(b)' if N > 1 else 'images(0)']
     return [f'    def {block}(first_in, o, on):', *_pad(2, lines), '', f'    for g in range({groups}):', f'        for o in range(g * {out_each}, (g + 1) * {out_each}, ROWS):',
             f'            {block}(g * {each}, o, min(ROWS, (g + 1) * {out_each} - o))']
@@ -115,7 +124,9 @@ def depthwise_stage(block, win, x, w, out, bias=None):
     (N, C, _), (_, O, _), T = image(x.shape), image(out.shape), len(win.places)
     times = O // C
     source = lambda depth, rest: f'{x.text((N, C, *win.image))}[b, ci:ci + cn, {depth}, {rest}]'
-    add = lambda t, p: [f'nisa.scalar_tensor_tensor(dst=acc, data={_shifted(win, "band", p, "0", "n")}, op0=nl.multiply, operand0=w_tile[:, q * {T} + {t}:q * {T} + {t + 1}], op1=nl.add, operand1=acc)']
+    def add(t, p):
+        seen, weight = _shifted(win, 'band', p, '0', 'n'), f'w_tile[:, q * {T} + {t}:q * {T} + {t + 1}]'
+        return [f'nisa.scalar_tensor_tensor(dst=acc, data={seen}, op0=nl.multiply, operand0={weight}, op1=nl.add, operand1=acc)']
     first = f'nisa.tensor_scalar(dst=acc, data={_shifted(win, "band", win.places[0], "0", "n")}, op0=nl.multiply, operand0=w_tile[:, q * {T}:q * {T} + 1])'
     if bias: first = first[:-1] + ', op1=nl.add, operand1=bias_tile[:, q:q + 1])'
     each = ['acc = nl.ndarray((cn, n, W), dtype=nl.float32, buffer=nl.sbuf)'.replace('W', str(win.out[2])), first, *(l for t, p in enumerate(win.places) if t for l in add(t, p))]
@@ -124,9 +135,11 @@ def depthwise_stage(block, win, x, w, out, bias=None):
     band = win.band(8 * 1024)
     lines = [f'w_tile = nl.ndarray((cn, {times * T}), dtype=nl.float32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=w_tile, src={w.text((C, times * T))}[ci:ci + cn, :])']
     if bias: lines += [f'bias_tile = nl.ndarray((cn, {times}), dtype=nl.float32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=bias_tile, src={bias.text((C, times))}[ci:ci + cn, :])']
-    lines += [f'for d in range({win.out[0]}):', f'    for at in range(0, {win.out[1]}, {band}):', f'        n = min({band}, {win.out[1]} - at)', *_pad(2, _band(win, 'band', source, 'cn', x.dtype, 0.0)),
+    lines += [f'for d in range({win.out[0]}):', f'    for at in range(0, {win.out[1]}, {band}):', f'        n = min({band}, {win.out[1]} - at)',
+              *_pad(2, _band(win, 'band', source, 'cn', x.dtype, 0.0)),
               f'        for q in range({times}):', *_pad(3, [*each, *kept, stored])]
-    return [f'    def {block}(b, ci, cn):', *_pad(2, lines), '', f'    for b in nl.affine_range({N}):' if N > 1 else '    for b in range(1):', f'        for ci in range(0, {C}, ROWS):', f'            {block}(b, ci, min(ROWS, {C} - ci))']
+    return [f'    def {block}(b, ci, cn):', *_pad(2, lines), '', f'    for b in nl.affine_range({N}):' if N > 1 else '    for b in range(1):',
+            f'        for ci in range(0, {C}, ROWS):', f'            {block}(b, ci, min(ROWS, {C} - ci))']
 
 # %% ../../nbs/1_tasks/08i_windows.ipynb #e3d71fd3
 def _gathered(win, name, op, res):
@@ -163,9 +176,10 @@ def pool_stage(block, win, x, out, op, scale=None):
 
 def _ones(win):
     "Lines that make a band of ones with zeros where the image is not."
-    (D, H, W), pw = win.image, win.pad[2]
+    (D, _, W), pw = win.image, win.pad[2]
     return [f'ones = nl.ndarray((p, {win.size[0]}, rows, {win.width}), dtype=nl.float32, buffer=nl.sbuf)', 'nisa.memset(dst=ones, value=0.0)', f'for z in range({win.size[0]}):',
-            f'    s = d * {win.stride[0]} - {win.pad[0]} + z', f'    if 0 <= s < {D} and low < high: nisa.memset(dst=ones[:, z, low - first:high - first, {pw}:{min(pw + W, win.width)}], value=1.0)']
+            f'    s = d * {win.stride[0]} - {win.pad[0]} + z',
+            f'    if 0 <= s < {D} and low < high: nisa.memset(dst=ones[:, z, low - first:high - first, {pw}:{min(pw + W, win.width)}], value=1.0)']
 
 # %% ../../nbs/1_tasks/08i_windows.ipynb #1b737e27
 def _convolution(node, plan):
@@ -185,7 +199,7 @@ def _convolution(node, plan):
     pad, groups = three(many(pad), (0, 0, 0)), at.get('groups', 1)
     out = plan.place(node)
     o = out if len(out.shape) == rank + 2 else out.seen(1, *out.shape)
-    (_, C, pixels), (_, O, made) = image(x.shape), image(o.shape)
+    (_, C, pixels), (_, _, made) = image(x.shape), image(o.shape)
     if turned: win = Window(pixels, made, size, (1, 1, 1), tuple(d * (s - 1) - p for d, s, p in zip(step, size, pad)), step, stride)
     else: win = Window(pixels, made, size, stride, pad, step)
     if turned and min(win.pad) < 0: return None
@@ -197,7 +211,8 @@ def _pool(node, plan):
     "The pass of a pool with a window of given size."
     x, rank = plan[node.args[0]], int(node.op.replace('_with_indices', '')[-2])
     ceil = 'size stride padding dilation ceil' if 'max' in node.op else 'size stride padding ceil include divisor'
-    at = dict(zip(ceil.split(), node.args[1:])) | {{'kernel_size': 'size', 'ceil_mode': 'ceil', 'count_include_pad': 'include', 'divisor_override': 'divisor'}.get(k, k): v for k, v in node.kwargs.items()}
+    at = dict(zip(ceil.split(), node.args[1:])) | {{'kernel_size': 'size', 'ceil_mode': 'ceil', 'count_include_pad': 'include',
+                                                    'divisor_override': 'divisor'}.get(k, k): v for k, v in node.kwargs.items()}
     many = lambda v: (v if len(v) == rank else v * rank) if isinstance(v, tuple) else (v,) * rank
     size = many(at['size'])
     sizes = [three(many(at.get(k) or d), (1, 1, 1)) for k, d in (('size', 1), ('stride', size), ('dilation', 1))]
@@ -230,13 +245,16 @@ def _uneven(node, plan, target, have, want):
     x, (H, W), (h, w) = plan[node.args[0]], (1, *have)[-2:], (1, *want)[-2:]
     R, out = x.size // (H * W), plan.place(target)
     cut = lambda k, n, m: (k * n // m, -(-(k + 1) * n // m))
-    body = [f'x_tile = nl.ndarray((n, {H}, {W}), dtype=nl.{x.dtype}, buffer=nl.sbuf)', f'nisa.dma_copy(dst=x_tile, src={x.text((R, H, W))}[at:at + n, :, :])', f'acc = nl.ndarray((n, {h * w}), dtype=nl.float32, buffer=nl.sbuf)']
+    body = [f'x_tile = nl.ndarray((n, {H}, {W}), dtype=nl.{x.dtype}, buffer=nl.sbuf)',
+            f'nisa.dma_copy(dst=x_tile, src={x.text((R, H, W))}[at:at + n, :, :])', f'acc = nl.ndarray((n, {h * w}), dtype=nl.float32, buffer=nl.sbuf)']
     for i in range(h):
         for j in range(w):
             (a, b), (c, d) = cut(i, H, h), cut(j, W, w)
-            body.append(f'nisa.tensor_reduce(dst=acc[:, {i * w + j}:{i * w + j + 1}], op=nl.{"maximum" if "max" in node.op else "add"}, data=x_tile[:, {a}:{b}, {c}:{d}], axis=(1, 2))')
-            if 'max' not in node.op: body.append(f'nisa.tensor_scalar(dst=acc[:, {i * w + j}:{i * w + j + 1}], data=acc[:, {i * w + j}:{i * w + j + 1}], op0=nl.multiply, operand0={1 / ((b - a) * (d - c))})')
-    body += [f'result = nl.ndarray((n, {h * w}), dtype=nl.{out.dtype}, buffer=nl.sbuf)', 'nisa.tensor_copy(dst=result, src=acc)', f'nisa.dma_copy(dst={out.text((R, h * w))}[at:at + n, :], src=result)']
+            one, op = f'acc[:, {i * w + j}:{i * w + j + 1}]', 'maximum' if 'max' in node.op else 'add'
+            body.append(f'nisa.tensor_reduce(dst={one}, op=nl.{op}, data=x_tile[:, {a}:{b}, {c}:{d}], axis=(1, 2))')
+            if op == 'add': body.append(f'nisa.tensor_scalar(dst={one}, data={one}, op0=nl.multiply, operand0={1 / ((b - a) * (d - c))})')
+    body += [f'result = nl.ndarray((n, {h * w}), dtype=nl.{out.dtype}, buffer=nl.sbuf)', 'nisa.tensor_copy(dst=result, src=acc)',
+             f'nisa.dma_copy(dst={out.text((R, h * w))}[at:at + n, :], src=result)']
     return [f'    def {plan.block}(at, n):', *_pad(2, body), '', f'    for at in range(0, {R}, ROWS): {plan.block}(at, min(ROWS, {R} - at))']
 
 def _nearest(node, plan):
@@ -247,8 +265,10 @@ def _nearest(node, plan):
     if any(w % h for h, w in zip(have, want)) or rank > 2: return None
     (H, W), (h, w) = (1, *have)[-2:], (1, *want)[-2:]
     R, out, up, across = x.size // W, plan.place(node), h // H, w // W
-    body = [f'x_tile = nl.ndarray((n, {W}, 1), dtype=nl.{x.dtype}, buffer=nl.sbuf)', f'nisa.dma_copy(dst=x_tile, src={x.text((R, W, 1))}[at:at + n, :, :])', f'wide = nl.ndarray((n, {W}, {across}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
-            f'nisa.tensor_copy(dst=wide, src=x_tile.broadcast(dim=2, size={across}))', f'for u in range({up}):', f'    nisa.dma_copy(dst={out.text((R, up, W, across))}[at:at + n, u, :, :], src=wide)']
+    body = [f'x_tile = nl.ndarray((n, {W}, 1), dtype=nl.{x.dtype}, buffer=nl.sbuf)',
+            f'nisa.dma_copy(dst=x_tile, src={x.text((R, W, 1))}[at:at + n, :, :])', f'wide = nl.ndarray((n, {W}, {across}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
+            f'nisa.tensor_copy(dst=wide, src=x_tile.broadcast(dim=2, size={across}))', f'for u in range({up}):',
+            f'    nisa.dma_copy(dst={out.text((R, up, W, across))}[at:at + n, u, :, :], src=wide)']
     calls = [f'    for i in nl.affine_range({R // ROWS}): {plan.block}(i * ROWS, ROWS)'] if R >= ROWS else []
     return [f'    def {plan.block}(at, n):', *_pad(2, body), '', *calls, *([f'    {plan.block}({R - R % ROWS}, {R % ROWS})'] if R % ROWS else [])]
 
