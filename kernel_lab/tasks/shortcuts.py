@@ -30,6 +30,8 @@ def _in_place(node):
     name = getattr(getattr(node.target, '_schema', None), 'name', '')
     return name.endswith('_') and not name.endswith('__') and name != 'aten::detach_'
 
+_SHAPED = {'zeros_like', 'ones_like', 'full_like', 'empty_like', 'new_zeros', 'new_ones', 'new_full', 'new_empty'}      # of their operand they take the shape only
+
 def op_of(node):
     "torch's short name of what a node of its graph does."
     return 'getitem' if node.target is operator.getitem else str(node.target).removeprefix('aten.').split('.')[0]
@@ -56,14 +58,14 @@ class Replay:
         "The names of operations that depend on one of these."
         found = set(names)
         for n in self.nodes:
-            if any(m.name in found for m in n.all_input_nodes): found.add(n.name)
+            if op_of(n) not in _SHAPED and any(m.name in found for m in n.all_input_nodes): found.add(n.name)
         return found - set(names)
 
     def before(self, *names):
         "The names of operations that one of these depends on, and the names themselves."
         found = set(names)
         for n in reversed(self.nodes):
-            if n.name in found: found |= {m.name for m in n.all_input_nodes}
+            if n.name in found and op_of(n) not in _SHAPED: found |= {m.name for m in n.all_input_nodes}
         return found
 
     def with_(self, name, value):
