@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KINDS', 'WAYS', 'SMALL', 'MODEST', 'FREE', 'WIDE', 'opened', 'varied', 'sizes_of', 'way_of', 'warm', 'elements',
            'Declined', 'trial', 'steady', 'small_variant', 'longest', 'rounding', 'variants_of', 'look', 'Reference',
-           'Inputs', 'task_of']
+           'Inputs', 'written', 'task_of']
 
 # %% ../../nbs/1_tasks/60d_looking.ipynb #71c9b1a7
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ from ..errors import UsageError
 from .definitions import declared_sizes, open_definition
 from .opening import OPENERS, Found, quiet, seeded
 from .shrinking import RULES
-from .task import EPSILON, SLACK, Task, Workload
+from .task import EPSILON, SLACK, Kernel, Task, Workload
 
 # %% ../../nbs/1_tasks/60d_looking.ipynb #83d23be3
 KINDS = {**OPENERS, 'definition': open_definition}
@@ -251,11 +251,19 @@ def _room_for(name, row):
     if need > have: raise UsageError(f"The workload {row['name']} of {name} needs about {need / 2**30:.0f} GiB; this machine has {have / 2**30:.0f}.", hint='Its workload small does not.')
 
 # %% ../../nbs/1_tasks/60d_looking.ipynb #d2c8f4af
+@lru_cache(maxsize=512)
+def written(task, workload):
+    "The first kernel of a task that brings none: its operations, each a pass over HBM; None where one of them has no kernel yet."
+    from kernel_lab.tasks.graph import captured
+    from kernel_lab.tasks.lowering import first_kernel
+    try: return Kernel(first_kernel(captured(task, workload)), name=f'{task.name}, first kernel')
+    except UsageError: return None
+
 def task_of(found, seen):
     "The `Task` of a file and what a look found in it."
     if seen['mode']: found = replace(found, extra={**found.extra, 'mode': seen['mode']})
     rows = tuple(seen['workloads'])
     workloads = tuple(Workload(r['name'], {k: tuple(s) for k, s in r['shapes'].items()}, r['dtype']) for r in rows)
     doc = ' '.join([seen['doc'] or found.name.rpartition('/')[2].replace('_', ' '), *(f'({n})' for n in seen['notes'])])
-    return Task(found.name, found.level, found.suite, doc, Reference(found, rows, seen['whole']), Inputs(found, rows), workloads, found.extra.get('kernel'),
-                ('imported', *found.extra.get('tags', ())), longest, float(seen['exponent']))
+    return Task(found.name, found.level, found.suite, doc, Reference(found, rows, seen['whole']), Inputs(found, rows), workloads, None,
+                ('imported', *found.extra.get('tags', ())), longest, float(seen['exponent']), written)
