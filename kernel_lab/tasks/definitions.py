@@ -11,7 +11,6 @@ import json
 import math
 import os
 from pathlib import Path
-import numpy as np
 from ..errors import UsageError
 from .opening import Opened, only_tensors, run_text
 from .shrinking import Rule

@@ -57,9 +57,10 @@ def read_path(path):
     "([Found], [Left]) of every suite at a path; names are unique. A `UsageError` where nothing is recognised."
     if not os.path.lexists(path): raise UsageError(f'There is no file or folder {path}.')
     found, left = _all(READERS, path)
-    if not found and not left: found, left = _all(GENERAL, path)
+    for reader in GENERAL:
+        if not found and not left: found, left = reader(path)
     if not found and not left: raise UsageError(f'Nothing at {path} is a suite that the lab knows.', hint=f'It looked for: {SOUGHT}.')
-    kept = {}
+    kept, left = {}, list(left)
     for f in found:
         if f.name in kept: left.append(Left(f.name, f.level, f.suite, 'there is another task of this name'))
         else: kept[f.name] = f
@@ -148,7 +149,7 @@ def with_kernel(task, found, seen):
     try: kernel, why = adapted(text, found.name, seen)
     except (SyntaxError, ValueError) as e: kernel, why = None, f'its kernel is not Python ({e})'
     if kernel is None: return replace(task, doc=f'{task.doc} (without the suite\'s kernel: {why})')
-    return replace(task, writes=lambda t, w, write=task.writes: kernel if w.name == 'full' else write(t, w))
+    return replace(task, tags=(*task.tags, 'with kernel'), writes=lambda t, w, write=task.writes: kernel if w.name == 'full' else write(t, w))
 
 # %% ../../nbs/1_tasks/64_importers.ipynb #27ffbea0
 def save_import(imported, path):

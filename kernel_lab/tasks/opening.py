@@ -164,7 +164,7 @@ def _outline(get_inputs):
     import torch
     try:
         with torch.device('meta'): return get_inputs()
-    except Exception: return get_inputs()       # values are looked at: then for real
+    except Exception: return get_inputs()       # noqa: BLE001 (it looked at values; then for real)
 
 def _forward_names(model, tree):
     "Names for the tensors of the arguments: those of `forward` where a tensor is an argument itself."

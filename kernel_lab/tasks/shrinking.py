@@ -12,10 +12,10 @@ from dataclasses import dataclass
 # %% ../../nbs/1_tasks/60_shrinking.ipynb #aa249271
 @dataclass(frozen=True)
 class Rule:
-    "How whole numbers shrink: at most `cap`, or divided by `divide` where at least twice that is there; `deep` also inside classes."
+    "How whole numbers shrink: at most `cap`, or divided by `divide` where at least twice that is there; `deep` also inside classes, `'only'` there alone."
     cap: int = 0
     divide: int = 0
-    deep: bool = False
+    deep: bool | str = False
 
     def __call__(self, value):
         if self.cap: return min(value, self.cap)
@@ -27,10 +27,15 @@ class Rule:
 
 # %% ../../nbs/1_tasks/60_shrinking.ipynb #ba574995
 class _Sizes(ast.NodeTransformer):
-    def __init__(self, rule): self.rule = rule
-    def visit_ClassDef(self, node): return self.generic_visit(node) if self.rule.deep else node
+    def __init__(self, rule): self.rule, self.inside = rule, 0
+    def visit_ClassDef(self, node):
+        if not self.rule.deep: return node
+        self.inside += 1
+        self.generic_visit(node)
+        self.inside -= 1
+        return node
     def visit_Constant(self, node):
-        if type(node.value) is not int: return node
+        if type(node.value) is not int or self.rule.deep == 'only' and not self.inside: return node
         return ast.copy_location(ast.Constant(self.rule(node.value)), node)
 
 def shrunk(text, rule):
@@ -40,4 +45,4 @@ def shrunk(text, rule):
 
 # %% ../../nbs/1_tasks/60_shrinking.ipynb #60e17239
 MILD = [dict(cap=128), dict(divide=8), dict(cap=64), dict(divide=32), dict(cap=32), dict(divide=128), dict(cap=16), dict(cap=8), dict(divide=1024), dict(cap=4)]
-RULES = [*MILD, *(dict(r, deep=True) for r in MILD if r.get('cap', 8) >= 8)]
+RULES = [*MILD, *(dict(r, deep=True) for r in MILD if r.get('cap', 8) >= 8), *(dict(cap=cap, deep='only') for cap in (32, 16, 8))]
