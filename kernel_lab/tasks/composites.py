@@ -45,15 +45,15 @@ def _attention(plan, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     if enable_gqa:
         times = plan.shape(q)[-3] // plan.shape(k)[-3]
         k, v = (do(plan, 'repeat_interleave', x, times, len(plan.shape(x)) - 3) if times > 1 else x for x in (k, v))
-    scores = do(plan, 'matmul', q, do(plan, 'transpose', k, -2, -1))
+    scores = do_as(plan, 'matmul', (q, do(plan, 'transpose', k, -2, -1)), (*plan.shape(q)[:-1], plan.shape(k)[-2]), 'float32')
     scores = do(plan, 'mul', scores, scale or plan.shape(q)[-1] ** -0.5)
     if is_causal: scores = _masked(plan, scores, do(plan, 'tril', do_as(plan, 'ones', (), plan.shape(scores)[-2:], 'float32')))
     if isinstance(attn_mask, Ref): scores = _masked(plan, scores, attn_mask) if plan.dtype(attn_mask) == 'bool' else do(plan, 'add', scores, attn_mask)
-    return do(plan, 'matmul', do(plan, 'softmax', scores, -1), v)
+    return do(plan, 'matmul', do_as(plan, 'softmax', (scores, -1), plan.shape(scores), plan.dtype(v)), v)
 
 def _masked(plan, scores, keep):
     "Scores where a mask is 1, very low ones elsewhere."
-    low = do(plan, 'mul', do(plan, 'sub', keep, 1.0) if plan.dtype(keep) != 'bool' else do_as(plan, 'sub', (keep, 1.0), plan.shape(keep), 'float32'), 1e30)
+    low = do(plan, 'mul', do_as(plan, 'sub', (keep, 1.0), plan.shape(keep), 'float32'), 1e30)
     return do(plan, 'add', scores, low)
 
 # %% ../../nbs/1_tasks/08h_composites.ipynb #3d80e3a6

@@ -114,7 +114,8 @@ def _torch_dtype(plan, x):
 def do(plan, op, *args, **kwargs):
     "Plan an operation of torch on results of the plan; the `Ref` of its result."
     import torch
-    out = getattr(torch.ops.aten, op)(*(_meta(a, plan) for a in args), **{k: _meta(v, plan) for k, v in kwargs.items()})
+    try: out = getattr(torch.ops.aten, op)(*(_meta(a, plan) for a in args), **{k: _meta(v, plan) for k, v in kwargs.items()})
+    except (RuntimeError, TypeError) as e: raise UsageError(f'There is no kernel for the operation {op!r} on these operands: {str(e).splitlines()[0][:120]}') from e
     out = out[0] if isinstance(out, (tuple, list)) else out
     return do_as(plan, op, args, tuple(out.shape), str(out.dtype).removeprefix('torch.'), **kwargs)
 
