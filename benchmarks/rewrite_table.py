@@ -10,7 +10,7 @@ import time
 
 from kernel_lab.agents.loop import Loop
 from kernel_lab.agents.rewrite import RewriteAgent
-from kernel_lab.tasks.suite import TASKS
+from kernel_lab.tasks.suite import BY_HAND
 
 
 def accepted(run):
@@ -40,7 +40,7 @@ def optimise(task, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('tasks', nargs='*', default=list(TASKS))
+    parser.add_argument('tasks', nargs='*', default=[t.name for t in BY_HAND])
     parser.add_argument('--workload', default='full')
     parser.add_argument('--chip', default='trn1')
     parser.add_argument('--steps', type=int, default=10)

@@ -43,10 +43,11 @@ def squared_relu_mlp(x, gain, bias, w_up, w_down):
 EXPERTS = 8
 
 def routed(rng, shape):
-    "Tokens whose first eight features are far apart, in an order of their own."
+    "Tokens whose first eight features are far apart, in an order of their own, and whose ninth is not small."
     x = DRAWS['signed'](rng, shape)
     order = np.argsort(rng.random((*shape[:-1], EXPERTS)), -1)
     x[..., :EXPERTS] = 0.6 * (order - 3.5) + rng.uniform(-0.1, 0.1, order.shape)
+    x[..., EXPERTS] = rng.uniform(-1.6, 1.6, order.shape[:-1])
     return x
 
 def router(rng, shape):
@@ -64,7 +65,7 @@ def level_router(rng, shape):
 def chosen(p, k):
     "Probabilities of the k likeliest experts of a token, zero for the others."
     best = p.topk(k, -1)
-    return torch.zeros_like(p).scatter(-1, best.indices, best.values)
+    return torch.zeros(p.shape, dtype=p.dtype).scatter(-1, best.indices, best.values)
 
 def mixed(gates, outs):
     "The sum of experts' outputs [experts, n, d], weighed by gates [n, experts]."
@@ -73,13 +74,13 @@ def mixed(gates, outs):
 ROUTED = WEIGHTS | dict(x=routed, w_router=router)
 experts = Family('experts', 3, ('pe', 'weights', 'moe'), full=dict(n=512, d=512, f=1024), small=dict(n=96, d=64, f=80))
 
-@experts(x='n d', w_router='d 8', w_up='8 d f', b_up='8 1 f', w_down='8 f d', draws=ROUTED, sums='f', exponent=100, tags=('relu', 'topk'))
+@experts(x='n d', w_router='d 8', w_up='8 d f', b_up='8 1 f', w_down='8 f d', draws=ROUTED, sums='f', exponent=300, tags=('relu', 'topk'))
 def switch_experts(x, w_router, w_up, b_up, w_down):
     "Each token through the likeliest of eight experts, times its probability (Switch Transformer)."
     gates = chosen((x @ w_router).softmax(-1), 1)
     return mixed(gates, F.relu(x @ w_up + b_up) @ w_down)
 
-@experts(x='n d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d', draws=ROUTED, sums='f', exponent=100, tags=('silu', 'topk'))
+@experts(x='n d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d', draws=ROUTED, sums='f', exponent=300, tags=('silu', 'topk'))
 def top_two_experts(x, w_router, w_gate, w_up, w_down):
     "Each token through the two likeliest of eight gated experts, their probabilities made to sum to one (Mixtral)."
     gates = chosen((x @ w_router).softmax(-1), 2)

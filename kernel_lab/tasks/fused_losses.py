@@ -45,7 +45,7 @@ def triplet_margin(anchor, near, far):
     return F.relu((anchor - near).norm(dim=-1, keepdim=True) - (anchor - far).norm(dim=-1, keepdim=True) + 1)
 
 # %% ../../nbs/1_tasks/25_fused_losses.ipynb #2e7ee10b
-@FUSED_LOSSES(x='n d', target='n d', mask='n d', draws=dict(mask='keep'), sizes=dict(full=dict(n=4096, d=2048)), sums='d', tags=('mask',))
+@FUSED_LOSSES(x='n d', target='n d', mask='n d', draws=dict(mask='keep'), sizes=dict(full=dict(n=4096, d=768)), sums='d', tags=('mask',))
 def masked_huber(x, target, mask):
     "The mean of Huber's loss over the unmasked numbers of each row: squares near nothing, sizes beyond 1."
     return (F.huber_loss(x, target, reduction='none') * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)

@@ -11,7 +11,7 @@ import numpy as np
 from .family import DRAWS, F, Family, torch
 
 # %% ../../nbs/1_tasks/28_states.ipynb #2c279466
-STATES = Family('states and scans', 2, ('scan',), full=dict(n=2048, t=2048), small=dict(n=128, t=32))
+STATES = Family('states and scans', 2, ('scan',), full=dict(n=1024, t=2048), small=dict(n=128, t=32))
 
 # %% ../../nbs/1_tasks/28_states.ipynb #636b007f
 def recurrence(a, b):
