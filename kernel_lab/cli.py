@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['app', 'TaskName', 'KernelFile', 'Entry', 'Chip', 'WorkloadName', 'AsJson', 'Steps', 'Page', 'PACKAGES', 'ORDER',
-           'exit_code', 'run', 'main', 'read_kernel', 'find_task', 'parse_shape', 'writing', 'task_lines', 'all_lines',
-           'sources', 'tasks', 'why', 'evaluate_', 'timeline_for', 'profile_for', 'profile', 'write_timeline',
-           'write_trace', 'agent_named', 'show_step', 'drive', 'conclude', 'open_store', 'find_run', 'new_loop',
-           'resumed_loop', 'write_best', 'given_kernel', 'optimize', 'run_line', 'runs', 'write_report', 'report',
-           'demo', 'versions', 'examine', 'hear_canary', 'doctor', 'command_table']
+           'exit_code', 'run', 'main', 'read_kernel', 'known_task', 'know_imported', 'find_task', 'parse_shape',
+           'writing', 'task_lines', 'all_lines', 'sources', 'start_of', 'import_named', 'tasks', 'why', 'evaluate_',
+           'timeline_for', 'profile_for', 'profile', 'write_timeline', 'write_trace', 'agent_named', 'show_step',
+           'drive', 'conclude', 'open_store', 'find_run', 'new_loop', 'resumed_loop', 'write_best', 'given_kernel',
+           'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine', 'hear_canary',
+           'doctor', 'command_table']
 
 # %% ../nbs/5_cli/01_cli.ipynb #40d4b118
 import json
@@ -25,6 +26,7 @@ from .errors import KernelError, LabError, UsageError, choose
 from .figures.theme import save_figure, speedup_text
 from .calibrating import calibrate
 from .checking import check_tasks
+from .importing import import_tasks, imported_task
 from .synthesizing import synthesize
 from .terminal import (FAILED, GOOD, INTERRUPTED, NOT_CORRECT, USAGE, evaluation_lines, header, hot_lines, microseconds, profile_lines, progress_on,
                                  reason_text, say, step_text, why_lines)
@@ -81,11 +83,21 @@ def read_kernel(path, entry=None):
     return Kernel(source, entry, name=Path(path).stem)
 
 # %% ../nbs/5_cli/01_cli.ipynb #1d59f6ff
+def known_task(name):
+    "The task called `name`: of the lab, or imported earlier."
+    from kernel_lab.tasks.suite import get_task
+    know_imported()
+    return get_task(name)
+
+def know_imported():
+    "From now on names of imported tasks are names."
+    from kernel_lab.tasks.suite import ELSEWHERE
+    if imported_task not in ELSEWHERE: ELSEWHERE.append(imported_task)
+
 def find_task(name, workload=None, chip='trn1'):
     "The task called `name`, after a look whether workload and chip exist too."
     from kernel_lab.nki.machine import CHIPS
-    from kernel_lab.tasks.suite import get_task
-    task = get_task(name)
+    task = known_task(name)
     choose(CHIPS, chip, 'chip')
     task.workload(workload)
     return task
@@ -133,23 +145,37 @@ def sources(task):
     "The reference and the first kernel of a task, as text."
     from kernel_lab.tasks.task import source_of
     yield source_of(task.reference)
-    if first := task.first(): yield first.source
+    if first := start_of(task): yield first.source
+
+def start_of(task):
+    "The kernel to start from; of an imported task, whose own size may be anything, the one that is written for its small workload."
+    small = {'imported', 'with kernel'} & set(task.tags) == {'imported'} and any(w.name == 'small' for w in task.workloads)
+    return task.first('small' if small else None)
+
+def import_named(paths, out, seconds):
+    "Carry out `tasks import PATH` → exit code."
+    if len(paths) != 1: raise UsageError('tasks import needs one path, of a checkout or a file.', hint='For example: kernel-lab tasks import ~/KernelBench')
+    return import_tasks(paths[0], out, seconds)
 
 @app.command(rich_help_panel='Look at things')
-def tasks(names: Annotated[list[str] | None, typer.Argument(metavar='[TASK]...', help='Show only this task.')] = None,
+def tasks(names: Annotated[list[str] | None, typer.Argument(metavar='[TASK | import PATH]', help='Show only this task; with import, read a suite that you have.')] = None,
           kernel: Annotated[bool, typer.Option('--kernel', help="Print the task's first kernel and nothing else.")] = False,
           check: Annotated[bool, typer.Option('--check', help='Put tasks to the test, all if none is named: first kernels, impostors, work that can be left out.')] = False,
           jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=64, help='With --check: processes at once.')] = None,
-          out: Annotated[str | None, typer.Option(metavar='FILE.csv', help='With --check: write what was found here.')] = None,
-          fresh: Annotated[bool, typer.Option('--fresh', help='With --check: look again at what was looked at before.')] = False):
-    "List the tasks, show one with its workloads, its reference and its first kernel, or put them to the test."
-    from kernel_lab.tasks.suite import TASKS, get_task
+          out: Annotated[str | None, typer.Option(metavar='FILE', help='With --check: write what was found here, as CSV. With import: keep it here.')] = None,
+          fresh: Annotated[bool, typer.Option('--fresh', help='With --check: look again at what was looked at before.')] = False,
+          seconds: Annotated[float, typer.Option(metavar='S', min=1, help='With import: the most time for one file.')] = 60):
+    "List the tasks, show one with its workloads, its reference and its first kernel, put them to the test, or import those of a suite that you have."
+    from kernel_lab.tasks.suite import TASKS
+    if names and names[0] == 'import': raise typer.Exit(import_named(names[1:], out, seconds))
+    know_imported()
     if check: raise typer.Exit(check_tasks(names, jobs, out, fresh))
     if len(names or ()) > 1: raise UsageError('One task can be shown at a time.', hint='With --check there may be several.')
     name = names[0] if names else None
     if kernel and not name: raise UsageError('--kernel needs the name of a task.', hint='kernel-lab tasks lists them.')
-    if kernel: sys.stdout.write(get_task(name).first().source)
-    elif name: say(*task_lines(get_task(name)), '', *sources(get_task(name)))
+    if kernel and not start_of(known_task(name)): raise UsageError(f'Nobody has written a first kernel for {name} yet.', hint=f'`kernel-lab tasks {name}` shows its reference.')
+    if kernel: sys.stdout.write(start_of(known_task(name)).source)
+    elif name: say(*task_lines(known_task(name)), '', *sources(known_task(name)))
     else: say(*all_lines(TASKS.values()))
 
 # %% ../nbs/5_cli/01_cli.ipynb #5b92bcba

@@ -16,7 +16,7 @@ from .terminal import GOOD, INTERRUPTED, progress_on, say
 # %% ../nbs/5_cli/00e_synthesizing.ipynb #3f42cd2f
 def funnel_lines(rows, kept):
     "The funnel as lines of text: came, turned down, by question."
-    from kernel_lab.tasks.synthesis import STAGES
+    from kernel_lab.evaluate.synthesis import STAGES
     yield f'{"question":<10} {"came":>8} {"turned down":>12}'
     for name, came, out in rows[:-1]: yield f'{name:<10} {came:>8,} {out:>12,}  {STAGES[name]}'
     yield f'{"chosen":<10} {kept:>8,} of {rows[-1][1]:,} that passed'
@@ -43,7 +43,7 @@ def synthesize(folder: Annotated[str, typer.Argument(metavar='DIR', help='Where 
                figure: Annotated[str | None, typer.Option(metavar='FILE', help='Draw the funnel here (html, png, svg).')] = None):
     "Make tasks to train on: draw candidates, turn down all that teach nothing, choose among the rest."
     from kernel_lab.nki.machine import get_chip
-    from kernel_lab.tasks import synthesis
+    from kernel_lab.evaluate import synthesis
     get_chip(chip)
     start = perf_counter()
     known = synthesis.suite_likenesses()
@@ -65,5 +65,5 @@ def reason_lines(reasons):
 def _draw(rows, path):
     from kernel_lab.figures.funnel import funnel_figure
     from kernel_lab.figures.theme import save_figure
-    from kernel_lab.tasks.synthesis import STAGES
+    from kernel_lab.evaluate.synthesis import STAGES
     save_figure(funnel_figure(rows, STAGES), path)

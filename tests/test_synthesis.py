@@ -6,10 +6,10 @@ import signal
 import pytest
 
 from kernel_lab.errors import UsageError
-from kernel_lab.tasks import filters, synthesis
+from kernel_lab.evaluate import filters, synthesis
 from kernel_lab.tasks.compose import Candidate, candidate
-from kernel_lab.tasks.filters import judged
-from kernel_lab.tasks.synthesis import curate, funnel, synthesize
+from kernel_lab.evaluate.filters import judged
+from kernel_lab.evaluate.synthesis import curate, funnel, synthesize
 
 COUNT = 40
 
