@@ -836,6 +836,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                         'kernel_lab/evaluate/table.py'),
                                            'kernel_lab.evaluate.table._first': ( '3_evaluate/table.html#_first',
                                                                                  'kernel_lab/evaluate/table.py'),
+                                           'kernel_lab.evaluate.table._fused': ( '3_evaluate/table.html#_fused',
+                                                                                 'kernel_lab/evaluate/table.py'),
                                            'kernel_lab.evaluate.table._mean': ( '3_evaluate/table.html#_mean',
                                                                                 'kernel_lab/evaluate/table.py'),
                                            'kernel_lab.evaluate.table._row': ('3_evaluate/table.html#_row', 'kernel_lab/evaluate/table.py'),

@@ -11,7 +11,7 @@ from kernel_lab.tasks.compose import Candidate, candidate
 from kernel_lab.evaluate.filters import judged
 from kernel_lab.evaluate.synthesis import curate, funnel, synthesize
 
-COUNT = 40
+COUNT = 16
 
 
 @pytest.fixture(scope='module')
@@ -36,13 +36,13 @@ def test_a_run_goes_on_after_a_line_cut_in_the_middle(run, tmp_path):
     folder, fates = run
     (tmp_path / 'run.json').write_text((folder / 'run.json').read_text())
     lines = (folder / 'fates.jsonl').read_text().splitlines()
-    (tmp_path / 'fates.jsonl').write_text('\n'.join([*lines[:30], lines[30][:25]]))
+    (tmp_path / 'fates.jsonl').write_text('\n'.join([*lines[:12], lines[12][:25]]))
     assert list(synthesize(tmp_path, COUNT, seed=9, jobs=0)) == fates
 
 
 def test_a_longer_run_goes_on_from_a_shorter_one(run, tmp_path):
-    short = list(synthesize(tmp_path, 10, seed=9, jobs=0))
-    assert list(synthesize(tmp_path, 20, seed=9, jobs=0))[:10] == short == run[1][:10]
+    short = list(synthesize(tmp_path, 5, seed=9, jobs=0))
+    assert list(synthesize(tmp_path, 8, seed=9, jobs=0))[:5] == short == run[1][:5]
 
 
 def test_a_candidate_that_kills_its_worker_costs_itself_only(monkeypatch, run):

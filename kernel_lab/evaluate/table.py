@@ -14,7 +14,7 @@ from ..errors import LabError
 from ..nki.program import ArraySpec
 from .eager import bound, eager, timed
 from ..tasks.graph import captured
-from ..tasks.lowering import first_kernel
+from ..tasks.lowering import first_kernel, fused_kernel
 from ..tasks.task import Kernel
 
 # %% ../../nbs/3_evaluate/08_table.ipynb #7e271aae
@@ -24,7 +24,9 @@ def _first(task, workload):
 
 def _by_operation(task, workload): return first_kernel(captured(task, workload), task.name)
 
-MAKERS = {'first kernel': _first, 'written by the lab': _by_operation}
+def _fused(task, workload): return fused_kernel(captured(task, workload), task.name)
+
+MAKERS = {'first kernel': _first, 'written by the lab': _by_operation, 'fused by the lab': _fused}
 
 def made(task, workload, chip):
     "[(µs, maker, source)] of the kernels that are known for a task, simulated, fastest first."
