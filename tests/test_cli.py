@@ -68,7 +68,7 @@ def test_help_is_quick(lab):
 # --- wrong commands: exit code 2, one paragraph, the valid names ---
 
 @pytest.mark.parametrize("words, said", [
-    (("evaluate", "sofmax", "k.py"), ["no task 'sofmax'", "softmax", "causal_attention"]),
+    (("evaluate", "sofmax", "k.py"), ["no task 'sofmax'", "softmax", "250 in all"]),
     (("evaluate", "softmax", "none.py"), ["Cannot read", "No such file"]),
     (("evaluate", "softmax", "k.py", "--chip", "h100"), ["no chip 'h100'", "trn1", "trn2"]),
     (("evaluate", "softmax", "k.py", "-w", "huge"), ["workload", "full", "small"]),
