@@ -9,7 +9,7 @@ import torch
 from kernel_lab.errors import UsageError
 from kernel_lab.evaluate.census import Worker, _row, census, census_lines
 from kernel_lab.tasks.quality import CHECKS, IMPOSTORS, QUARANTINE, Case, Quality, distance, least, quality
-from kernel_lab.tasks.suite import TASKS
+from kernel_lab.tasks.suite import BY_HAND, FAMILIES, TASKS
 from kernel_lab.tasks.task import Task, Tolerance, Workload
 
 SMALL = Workload('small', {'x': (16, 32)})
@@ -93,7 +93,10 @@ def test_a_good_task_passes_every_check():
     assert quality(good).passed, str(quality(good))
 
 
-@pytest.mark.parametrize('name', TASKS)
+ONE_OF_EACH = {*(t.name for t in BY_HAND), *(next(iter(f.tasks)) for f in FAMILIES)}      # the others are slow together
+
+
+@pytest.mark.parametrize('name', [n if n in ONE_OF_EACH else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
 def test_no_impostor_is_accepted_for_a_task_of_the_suite(name):
     found = quality(TASKS[name], checks=[c for c in CHECKS if c.name in ('runs', 'deterministic', 'finite', *IMPOSTORS)])
     assert found.passed or name in QUARANTINE, str(found)
