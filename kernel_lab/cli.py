@@ -173,9 +173,11 @@ def tasks(names: Annotated[list[str] | None, typer.Argument(metavar='[TASK | imp
     if len(names or ()) > 1: raise UsageError('One task can be shown at a time.', hint='With --check there may be several.')
     name = names[0] if names else None
     if kernel and not name: raise UsageError('--kernel needs the name of a task.', hint='kernel-lab tasks lists them.')
-    if kernel and not start_of(known_task(name)): raise UsageError(f'Nobody has written a first kernel for {name} yet.', hint=f'`kernel-lab tasks {name}` shows its reference.')
-    if kernel: sys.stdout.write(start_of(known_task(name)).source)
-    elif name: say(*task_lines(known_task(name)), '', *sources(known_task(name)))
+    task = name and known_task(name)
+    start = start_of(task) if kernel else None
+    if kernel and not start: raise UsageError(f'Nobody has written a first kernel for {name} yet.', hint=f'`kernel-lab tasks {name}` shows its reference.')
+    if kernel: sys.stdout.write(start.source)
+    elif name: say(*task_lines(task), '', *sources(task))
     else: say(*all_lines(TASKS.values()))
 
 # %% ../nbs/5_cli/01_cli.ipynb #5b92bcba

@@ -20,8 +20,8 @@ from ..nki.trace import trace_source
 from ..tasks.compose import Candidate, candidate
 from ..tasks.graph import captured
 from ..tasks.lowering import first_kernel
-from ..tasks.quality import quality
-from ..tasks.task import error_ratio
+from ..tasks.quality import distance, quality
+
 
 # %% ../../nbs/3_evaluate/09_filters.ipynb #5406bff1
 def likeness(graph):
@@ -66,9 +66,6 @@ class Case:
 
     def __post_init__(self): self.task = self.candidate.task()
 
-    @property
-    def workload(self): return self.task.workloads[0]
-
 def runs(case):
     "The reference runs, and what it gives is finite."
     case.arrays = [case.task.draw(seed=k) for k in (0, 1)]
@@ -90,11 +87,10 @@ def compiles(case):
 
 def correct(case):
     "The kernel gives what the reference gives, on two draws."
-    tolerance = case.task.tolerance()
     for arrays, wants in zip(case.arrays, case.wants):
-        for got, want in zip(execute(case.program, *(a.copy() for a in arrays.values())), wants):
-            off = float(np.max(error_ratio(got.astype(np.float64).reshape(want.shape), want.astype(np.float64), tolerance), initial=0))
-            if not off <= 1: return f'{off:.3g} tolerances off'
+        got = execute(case.program, *(a.copy() for a in arrays.values()))
+        off = distance([g.reshape(w.shape) for g, w in zip(got, wants)], wants, case.task.tolerance())
+        if off > 1: return f'{off:.3g} tolerances off'
 
 def timed(case):
     "Its time is more than a launch, and moves no more than the chip does."

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 import math
 import multiprocessing
 from ..errors import LabError
-from ..nki.program import ArraySpec
-from .eager import bound, eager, timed
+from .eager import bound, eager, specs_of, timed
 from ..tasks.graph import captured
 from ..tasks.lowering import first_kernel, fused_kernel
 from ..tasks.task import Kernel
@@ -30,8 +29,7 @@ MAKERS = {'first kernel': _first, 'written by the lab': _by_operation, 'fused by
 
 def made(task, workload, chip):
     "[(µs, maker, source)] of the kernels that are known for a task, simulated, fastest first."
-    specs = tuple(ArraySpec(tuple(n.shape) or (1,), n.dtype) for n in captured(task, workload).inputs)
-    found = []
+    specs, found = specs_of(captured(task, workload)), []
     for maker, make in MAKERS.items():
         try:
             if source := make(task, workload): found.append((timed(source, specs, chip), maker, source))

@@ -157,7 +157,7 @@ class Candidate:
         arrays = {n: draw(kind, rng, s, {}) for n, s, kind in self.inputs}
         return {k: v.astype(np.float32) if v.dtype.kind == 'f' else v for k, v in arrays.items()}
 
-def _written(name, d, out):
+def _written(name, d):
     "The function's text: lines of the draft, the last one returned."
     last = d.lines[-1].partition(' = ')[2]
     return '\n'.join([f'def {name}({", ".join(d.inputs)}):', *(f'    {l}' for l in d.lines[:-1]), f'    return {last}', ''])
@@ -172,5 +172,5 @@ def candidate(number, seed=0):
         out = make(d, _ALL[(number + attempt) % len(_ALL)], _pick(rng, lengths))
         if not out or not d.shapes[out]: continue
         name = f'made_{seed}_{number:05d}'
-        return Candidate(name, pattern, tuple(d.steps), _share(rng, TYPES), tuple((n, s, k) for n, (s, k) in d.inputs.items()), _written(name, d, out))
+        return Candidate(name, pattern, tuple(d.steps), _share(rng, TYPES), tuple((n, s, k) for n, (s, k) in d.inputs.items()), _written(name, d))
     raise AssertionError(f'candidate {number} could not be drawn')      # a hundred attempts at random fail only where the catalogue is broken
