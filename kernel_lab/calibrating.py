@@ -9,8 +9,7 @@ __all__ = ['line_text', 'driven', 'save', 'calibrate']
 from pathlib import Path
 from typing import Annotated
 import typer
-from .errors import UsageError
-from .terminal import GOOD, INTERRUPTED, microseconds, progress_on, say
+from .terminal import GOOD, INTERRUPTED, microseconds, progress_on, say, writing
 
 # %% ../nbs/5_cli/00b_calibrating.ipynb #70951d0d
 def line_text(line):
@@ -38,8 +37,7 @@ def driven(rows, folders, cache, jobs):
 # %% ../nbs/5_cli/00b_calibrating.ipynb #353fae59
 def save(text, path):
     "Write a text."
-    try: Path(path).write_text(text)
-    except OSError as e: raise UsageError(f'Cannot write {path}: {e.strerror or e}') from None
+    with writing(path): Path(path).write_text(text)
 
 def calibrate(rows: Annotated[str, typer.Option(metavar='FILE.csv', help='Published latencies, a kernel version a row.')],
               checkouts: Annotated[list[str], typer.Option(metavar='DIR', help='A folder of checkouts, as owner/name or owner+name; may be given several times. Their code is run.')],

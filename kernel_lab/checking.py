@@ -6,8 +6,7 @@
 __all__ = ['row_lines', 'check_tasks']
 
 # %% ../nbs/5_cli/00d_checking.ipynb #8cbb9b6d
-from .errors import UsageError
-from .terminal import GOOD, INTERRUPTED, NOT_CORRECT, progress_on, say
+from .terminal import GOOD, INTERRUPTED, NOT_CORRECT, progress_on, say, writing
 
 # %% ../nbs/5_cli/00d_checking.ipynb #654d5284
 _MARK = {'good': '✓', 'bad': '✗', 'quarantined': '○'}
@@ -49,5 +48,4 @@ def _save(rows, names, path):
     "Write the rows as a table, in the order of the names."
     import pandas as pd
     order = {n: k for k, n in enumerate(names)}
-    try: pd.DataFrame([r.to_dict() for r in sorted(rows, key=lambda r: order[r.task])]).to_csv(path, index=False)
-    except OSError as e: raise UsageError(f'Cannot write {path}: {e.strerror or e}') from None
+    with writing(path): pd.DataFrame([r.to_dict() for r in sorted(rows, key=lambda r: order[r.task])]).to_csv(path, index=False)

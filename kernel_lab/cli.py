@@ -4,18 +4,15 @@
 
 # %% auto #0
 __all__ = ['app', 'TaskName', 'KernelFile', 'Entry', 'Chip', 'WorkloadName', 'AsJson', 'Steps', 'Page', 'PACKAGES', 'ORDER',
-           'exit_code', 'run', 'main', 'read_kernel', 'known_task', 'know_imported', 'find_task', 'parse_shape',
-           'writing', 'task_lines', 'all_lines', 'sources', 'start_of', 'import_named', 'tasks', 'why', 'evaluate_',
-           'timeline_for', 'profile_for', 'profile', 'write_timeline', 'write_trace', 'agent_named', 'show_step',
-           'drive', 'conclude', 'open_store', 'find_run', 'new_loop', 'resumed_loop', 'write_best', 'given_kernel',
-           'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine', 'hear_canary',
-           'doctor', 'command_table']
+           'run', 'main', 'read_kernel', 'parse_shape', 'task_lines', 'all_lines', 'sources', 'start_of',
+           'import_named', 'tasks', 'why', 'evaluate_', 'timeline_for', 'profile_for', 'profile', 'write_timeline',
+           'write_trace', 'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine',
+           'hear_canary', 'doctor', 'command_table']
 
 # %% ../nbs/5_cli/01_cli.ipynb #40d4b118
 import json
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -26,16 +23,10 @@ from .errors import KernelError, LabError, UsageError, choose
 from .figures.theme import save_figure, speedup_text
 from .calibrating import calibrate
 from .checking import check_tasks
-from .importing import import_tasks, imported_task
+from .driving import conclude, drive, find_run, given_kernel, new_loop, open_store, resumed_loop, write_best
+from .importing import find_task, import_tasks, know_imported, known_task
 from .synthesizing import synthesize
-from .terminal import (FAILED, GOOD, INTERRUPTED, NOT_CORRECT, USAGE, evaluation_lines, header, hot_lines, microseconds, profile_lines, progress_on,
-                                 reason_text, say, step_text, why_lines)
-
-# %% ../nbs/5_cli/01_cli.ipynb #5fc9a25f
-def exit_code(error):
-    "The exit code that an error stands for."
-    kinds = {KernelError: NOT_CORRECT, UsageError: USAGE, KeyboardInterrupt: INTERRUPTED}
-    return next((code for kind, code in kinds.items() if isinstance(error, kind)), FAILED)
+from .terminal import GOOD, NOT_CORRECT, USAGE, evaluation_lines, exit_code, hot_lines, profile_lines, say, why_lines, writing
 
 # %% ../nbs/5_cli/01_cli.ipynb #c573915b
 app = typer.Typer(name='kernel-lab', no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -82,26 +73,6 @@ def read_kernel(path, entry=None):
                          hint='`kernel-lab tasks TASK --kernel` prints a kernel to start from.') from e
     return Kernel(source, entry, name=Path(path).stem)
 
-# %% ../nbs/5_cli/01_cli.ipynb #1d59f6ff
-def known_task(name):
-    "The task called `name`: of the lab, or imported earlier."
-    from kernel_lab.tasks.suite import get_task
-    know_imported()
-    return get_task(name)
-
-def know_imported():
-    "From now on names of imported tasks are names."
-    from kernel_lab.tasks.suite import ELSEWHERE
-    if imported_task not in ELSEWHERE: ELSEWHERE.append(imported_task)
-
-def find_task(name, workload=None, chip='trn1'):
-    "The task called `name`, after a look whether workload and chip exist too."
-    from kernel_lab.nki.machine import CHIPS
-    task = known_task(name)
-    choose(CHIPS, chip, 'chip')
-    task.workload(workload)
-    return task
-
 # %% ../nbs/5_cli/01_cli.ipynb #300b2ddc
 def parse_shape(text):
     "`128x512:float32` → `ArraySpec((128, 512), 'float32')`; the dtype may be left out."
@@ -112,13 +83,6 @@ def parse_shape(text):
     if not all(p.isdecimal() and int(p) > 0 for p in parts):
         raise UsageError(f'--shape {text}: sizes are whole numbers above 0 joined by x.', hint='For example --shape 128x512:float32.')
     return ArraySpec(tuple(map(int, parts)), choose({name: name for name in NUMPY}, dtype or 'float32', 'dtype'))
-
-# %% ../nbs/5_cli/01_cli.ipynb #3319ee39
-@contextmanager
-def writing(path):
-    "Turns a file that cannot be written into a `UsageError`."
-    try: yield
-    except OSError as e: raise UsageError(f'Cannot write {path}: {e.strerror}.') from e
 
 # %% ../nbs/5_cli/01_cli.ipynb #7f1a3ff2
 def task_lines(task):
@@ -256,94 +220,6 @@ def write_trace(profile, path):
     say(f'trace       {path}', err=True)
 
 # %% ../nbs/5_cli/01_cli.ipynb #b0f4cf6c
-def agent_named(name):
-    "A fresh agent: `rewrite` (built in, needs no model) or `react` (asks a model; its key comes from the environment)."
-    def rewrite():
-        from kernel_lab.agents.rewrite import RewriteAgent
-        return RewriteAgent()
-    def react():
-        from kernel_lab.agents.chat import why_not
-        from kernel_lab.agents.react import ReactAgent
-        if reason := why_not(): raise UsageError(reason)
-        return ReactAgent()
-    return choose({'rewrite': rewrite, 'react': react}, name, 'agent')()
-
-# %% ../nbs/5_cli/01_cli.ipynb #c4243ca5
-def show_step(step, run, console):
-    "Print one step of a run as a row, with its reason under it."
-    best = run.best is not None and run.best.index == step.index
-    say(*filter(None, (step_text(step, run.first_us, best), reason_text(step))), console=console)
-
-
-
-# %% ../nbs/5_cli/01_cli.ipynb #9537fab4
-def drive(loop, source=None):
-    "Step `loop` until it is done, a row a step; `source` is tried first. → what cut it short (Ctrl-C or a `LabError`), or None."
-    from rich.console import Console
-    console = Console(highlight=False, emoji=False)
-    with progress_on(console) as progress:
-        bar = progress.add_task(f'{loop.run.agent} works on {loop.task.name}', total=loop.max_steps + 1, completed=len(loop.steps))
-        say(header(), console=console)
-        try:
-            if source: loop.edit(source)
-            for step in loop.steps: show_step(step, loop.run, console)
-            for step in loop: show_step(step, loop.run, console); progress.advance(bar)
-        except (KeyboardInterrupt, LabError) as cut: return cut
-
-# %% ../nbs/5_cli/01_cli.ipynb #69f7516b
-def conclude(loop, cut=None):
-    "Say what came of a loop, and how to go on if it was cut short → exit code."
-    run, best = loop.run, loop.best
-    if not run.steps:
-        say('Stopped before the first step was done; nothing is stored.', err=True)
-        return exit_code(cut) if cut else NOT_CORRECT
-    if best: say(f'\nbest: step {best.index}, {microseconds(best.evaluation.profile.latency_us)} µs simulated on {run.chip}, '
-                 f'{speedup_text(run.best_speedup)} as fast as the first kernel')
-    else: say('\nno step was correct')
-    if cut is None: return GOOD if best else NOT_CORRECT
-    said = str(cut) if isinstance(cut, LabError) else 'Interrupted.'
-    say(f'{said} The run is kept. Go on with: kernel-lab optimize --resume {run.id}', err=True)
-    return exit_code(cut)
-
-# %% ../nbs/5_cli/01_cli.ipynb #b6d4dad4
-def open_store():
-    "The store in the user's data folder."
-    from kernel_lab.evaluate.store import Store
-    return Store()
-
-def find_run(store, name):
-    "The run called `name`: an id, the beginning of one, or `latest`; `UsageError` otherwise."
-    if name == 'latest' and (run := store.latest()): return run
-    near = [r.id for r in store.runs(1000) if r.id.startswith(name)] if name else []
-    if not near and not store.runs(1): raise UsageError(f'There are no runs yet, so there is no run {name!r}.', hint='`kernel-lab demo` makes one.')
-    if len(near) > 1 and name not in near: raise UsageError(f'{name!r} begins {len(near)} runs.', hint=f'There are: {", ".join(near[:5])}.')
-    return store.load_run(near[0] if len(near) == 1 else name)
-
-# %% ../nbs/5_cli/01_cli.ipynb #e724586c
-def new_loop(store, task, agent, steps, workload, chip):
-    "A loop on a task, from its first kernel."
-    from kernel_lab.agents.loop import Loop
-    return Loop(find_task(task, workload, chip), agent_named(agent), workload, chip, store=store, max_steps=steps)
-
-def resumed_loop(store, name, steps):
-    "The loop of a stored run, as it was left."
-    from kernel_lab.agents.loop import Loop
-    run = find_run(store, name)
-    return Loop(find_task(run.task, run.workload, run.chip), agent_named(run.agent), store=store, max_steps=steps, run=run)
-
-# %% ../nbs/5_cli/01_cli.ipynb #e004d85f
-def write_best(loop, path):
-    "Save the source of the fastest correct kernel → the path as lines to print; none if no step was correct."
-    if loop.best is None: return []
-    with writing(path): Path(path).write_text(loop.best.evaluation.kernel.source, encoding='utf-8')
-    return [f'kernel      {path}']
-
-def given_kernel(loop, source):
-    "Why the person's own kernel was not improved, if it was not correct."
-    mine = [s.evaluation for s in loop.steps if s.evaluation.kernel.source == source]
-    if not mine or mine[0].profile is not None: return []
-    return [f'your kernel is not correct ({mine[0].status}): {(mine[0].error or {}).get("message", "")}', 'the agent went on from the task\'s first kernel']
-
 @app.command(rich_help_panel='Work on a kernel')
 def optimize(task: Annotated[str | None, typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')] = None,
              kernel: Annotated[str | None, typer.Argument(metavar='KERNEL.py', help='Start from this kernel.')] = None,

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['NONE', 'COLUMNS', 'RIGHT', 'GOOD', 'NOT_CORRECT', 'USAGE', 'FAILED', 'INTERRUPTED', 'microseconds', 'line', 'header',
            'step_cells', 'step_text', 'reason_text', 'profile_lines', 'hot_lines', 'waterfall_lines', 'idle_lines',
-           'critical_text', 'why_lines', 'evaluation_lines', 'say', 'progress_on']
+           'critical_text', 'why_lines', 'evaluation_lines', 'exit_code', 'say', 'progress_on', 'writing']
 
 # %% ../nbs/5_cli/00_terminal.ipynb #ed1e221c
+from contextlib import contextmanager
 from rich.padding import Padding
 from rich.text import Text
+from .errors import KernelError, UsageError
 from .figures.theme import bytes_text, speedup_text
 
 # %% ../nbs/5_cli/00_terminal.ipynb #f953263a
@@ -114,6 +116,12 @@ def evaluation_lines(evaluation, why=None):
 # %% ../nbs/5_cli/00_terminal.ipynb #0626cac6
 GOOD, NOT_CORRECT, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
+def exit_code(error):
+    "The exit code that an error stands for."
+    kinds = {KernelError: NOT_CORRECT, UsageError: USAGE, KeyboardInterrupt: INTERRUPTED}
+    return next((code for kind, code in kinds.items() if isinstance(error, kind)), FAILED)
+
+# %% ../nbs/5_cli/00_terminal.ipynb #b7f9364f
 def say(*lines, err=False, console=None):
     "Print lines or rich texts; to standard error with `err`. A line is never broken, a paragraph with a margin is."
     from rich.console import Console
@@ -126,3 +134,10 @@ def progress_on(console):
     count = TextColumn('{task.completed}/{task.total}')
     columns = SpinnerColumn(), TextColumn('{task.description}'), BarColumn(), count, TimeElapsedColumn()
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+# %% ../nbs/5_cli/00_terminal.ipynb #c5dabfaa
+@contextmanager
+def writing(path):
+    "Turns a file that cannot be written into a `UsageError`."
+    try: yield
+    except OSError as e: raise UsageError(f'Cannot write {path}: {e.strerror or e}.') from e
