@@ -22,7 +22,6 @@ from ..tasks.graph import captured
 from ..tasks.lowering import first_kernel
 from ..tasks.quality import distance, quality
 
-
 # %% ../../nbs/3_evaluate/09_filters.ipynb #5406bff1
 def likeness(graph):
     "What a graph computes, without sizes, names and numbers: ((operation, where its operands come from), …) as text."
