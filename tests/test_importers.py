@@ -44,6 +44,12 @@ def checkout(root, files):
     return root
 
 
+def at(name):
+    path = os.environ.get(name)
+    if not path: pytest.skip(f"{name} names no checkout")
+    return path
+
+
 def reasons(imported): return {x.name.rpartition("/")[2]: x.reason for x in imported.left}
 
 
@@ -220,13 +226,51 @@ def test_wrong_commands(lab, words, said):
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stdout + done.stderr
 
 
+# --- written for FlashInfer-Bench ---
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, linear):
+    "A dataset of the lab's softmax and an imported task, with a correct and a broken kernel."
+    from dataclasses import replace
+    from kernel_lab.tasks.flashinfer_out import dataset_of, write_dataset
+    from kernel_lab.tasks.suite import TASKS
+    softmax = replace(TASKS["softmax"], workloads=(TASKS["softmax"].workload("small"),))
+    results = [evaluate(softmax.first("small"), softmax, "small", seeds=1), evaluate("def (", softmax, "small")]
+    data, left = dataset_of([softmax, linear], results)
+    assert not left
+    root = tmp_path_factory.mktemp("dataset")
+    write_dataset(data, root)
+    return data, root
+
+
+def test_what_is_written_reads_back_and_imports(written):
+    from kernel_lab.tasks.flashinfer import read_dataset
+    data, root = written
+    again = read_dataset(root)
+    assert (again.definitions, again.workloads, again.solutions, list(again.traces), again.left) == (data.definitions, data.workloads, data.solutions, list(data.traces), ())
+    assert [t["evaluation"]["status"] for t in again.traces] == ["PASSED", "COMPILE_ERROR"]
+    imported = import_suite(root)
+    assert len(imported.tasks) == 2 and not imported.left
+
+
+LOADER = """
+import sys, types
+package = types.ModuleType('flashinfer_bench')      # its own __init__ wants a GPU's libraries; the records need none
+package.__path__ = [sys.argv[1] + '/flashinfer_bench']
+sys.modules['flashinfer_bench'] = package
+from flashinfer_bench.data.trace_set import TraceSet
+found = TraceSet.from_path(sys.argv[2])
+print(len(found.definitions), sum(map(len, found.solutions.values())), sum(map(len, found.workloads.values())), sum(map(len, found.traces.values())))
+"""
+
+
+def test_their_own_loader_accepts_it(written):
+    theirs = at("FLASHINFER_BENCH")
+    done = subprocess.run([sys.executable, "-c", LOADER, theirs, str(written[1])], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": theirs})
+    assert done.returncode == 0 and done.stdout.split() == ["2", "2", "2", "2"], done.stdout + done.stderr[-2000:]
+
+
 # --- real checkouts, where somebody has them ---
-
-def at(name):
-    path = os.environ.get(name)
-    if not path: pytest.skip(f"{name} names no checkout")
-    return path
-
 
 def test_kernelbench(tmp_path):
     from kernel_lab.tasks.kernelbench import read_kernelbench

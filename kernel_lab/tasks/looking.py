@@ -94,7 +94,7 @@ def trial(found, variant=None):
     runs = []
     for seed in (1, 2):
         o = opened(found, variant, seed)
-        values = varied(o, np.random.default_rng(seed))
+        values = {k: t.float() if t.dtype.is_floating_point and t.dtype.itemsize < 4 else t for k, t in varied(o, np.random.default_rng(seed)).items()}
         with quiet(found.name), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter('ignore')
             runs.append((values, o.call(*(t.clone() for t in values.values()))))
@@ -196,7 +196,8 @@ def look(found):
         notes.append('in evaluation mode, as it is random in training mode')
         full = [(name, v, sizes_of(kept, v)) for name, v, _ in full]        # running statistics are inputs there
     if not small: notes.append('no small workload')
-    rows = [*(_row(name, v, tensors) for name, v, tensors in full), *([_row('small', at, values)] if small else [])]
+    rows = [_row(name, v, tensors) for name, v, tensors in full]
+    if small: rows.append({**_row('small', at, values), 'dtype': rows[0]['dtype']})
     views, outputs = _for_kernel(found, full[0][1]) if found.extra.get('kernel') else (None, [])
     whole = {k: name for k, t in values.items() if (name := str(t.dtype).removeprefix('torch.')) in WIDE}
     return {'mode': kept.extra.get('mode'), 'doc': opened(kept, at, dry=True).doc, 'workloads': rows, 'whole': whole,

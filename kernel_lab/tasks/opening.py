@@ -198,11 +198,18 @@ def open_numpy(found, variant=None, dry=False):
     said = list(inspect.signature(ns['forward']).parameters)
     tree, given = taken_out(list(ns['get_inputs']()))
     names = plain_names([said[k] if k < len(said) else f'x{k}' for k, x in enumerate(tree) if isinstance(x, Slot)])
-    under = run_text(found, variant, swap={'numpy': tnp})
+    under = run_text(found, variant, swap={'numpy': _numpy_on_torch(tnp)})
     def call(*tensors):
         out = under['forward'](*put_back(tree, [tnp.asarray(t) for t in tensors]))
         return only_tensors([o.tensor if isinstance(o, tnp.ndarray) else torch.as_tensor(o) for o in (out if isinstance(out, (tuple, list)) else [out])])
     return Opened({} if dry else dict(zip(names, given)), call, frozenset(), _doc(ns['forward']), None if dry else _views(ns, tree, given, names))
+
+def _numpy_on_torch(tnp):
+    "torch's numpy, whose `ndarray` can also be called as numpy's can, for an array to be filled."
+    def ndarray(shape, dtype=float): return tnp.empty(shape, dtype=dtype)
+    shim = types.ModuleType('numpy_on_torch')
+    vars(shim).update({k: getattr(tnp, k) for k in dir(tnp) if k[0] != '_'}, ndarray=ndarray)
+    return shim
 
 def _views(ns, tree, given, names):
     "What the suite's kernel takes, argument by argument: (name, shape) of an input seen in that shape, or a number; None where it is something else."
