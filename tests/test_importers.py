@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from kernel_lab.errors import UsageError
 from kernel_lab.evaluate.evaluation import evaluate
+from kernel_lab.evaluate.sandbox import Limits
 from kernel_lab.tasks.graph import captured
 from kernel_lab.tasks.importers import import_suite, load_import, recalled, save_import
 
@@ -286,7 +287,7 @@ def test_nkibench_of_accelopt():
     imported = import_suite(at("NKIBENCH"), seconds=300)
     assert len(imported.tasks) == 14 and {t.family for t in imported.tasks.values()} == {"NKIBench (AccelOpt)"}
     task = imported.tasks["nkibench/silu_M4096_N7168"]
-    assert evaluate(task.first("full"), task, "full", seeds=1).status == "correct"
+    assert evaluate(task.first("full"), task, "full", seeds=1, limits=Limits(instructions=50_000_000, memory_mb=8192)).status == "correct"
 
 
 def test_nkigen_bench_of_aws_samples():

@@ -59,19 +59,21 @@ def read_nkibench(path):
 ENTRY = 'on_the_tasks_shapes'
 
 def _entry_of(text):
-    "The name of a kernel's entry: the function called kernel, or the last one that is decorated with `jit`."
+    "(name, decorators) of a kernel's entry: the function called kernel, or the last one that is decorated with `jit`; (None, []) without one."
     import ast
     functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
-    jitted = [n.name for n in functions if any('jit' in ast.unparse(d) for d in n.decorator_list)]
-    return 'kernel' if any(n.name == 'kernel' for n in functions) else (jitted or [None])[-1]
+    marks = {n.name: [f'@{ast.unparse(d)}' for d in n.decorator_list] for n in functions}
+    jitted = [name for name, m in marks.items() if 'jit' in ''.join(m)]
+    name = 'kernel' if 'kernel' in marks else (jitted or [None])[-1]
+    return name, marks.get(name, [])
 
 def adapted(text, name, seen):
     "The suite's kernel as a `Kernel` on the task's shapes; None, and why, where it cannot be one."
-    entry, full = _entry_of(text), seen['workloads'][0]['shapes']
+    (entry, marks), full = _entry_of(text), seen['workloads'][0]['shapes']
     if entry is None: return None, 'its kernel has no entry'
     if not seen.get('views'): return None, 'its kernel takes inputs that are more than reshaped'
     arg = lambda v: repr(v) if isinstance(v, (int, float)) else v[0] if list(full[v[0]]) == list(v[1]) else f'{v[0]}.reshape({tuple(v[1])})'
     outs = ', '.join(f'outs[{k}].reshape({tuple(s)})' for k, s in enumerate(seen['outputs']))
-    lines = ['', '', f'def {ENTRY}({", ".join(full)}):', f'    outs = {entry}({", ".join(map(arg, seen["views"]))})',
+    lines = ['', '', *marks, f'def {ENTRY}({", ".join(full)}):', f'    outs = {entry}({", ".join(map(arg, seen["views"]))})',
              '    outs = outs if isinstance(outs, (tuple, list)) else (outs,)', f'    return {outs}', '']
     return Kernel(text.rstrip('\n') + '\n'.join(lines), ENTRY, name=f"{name}, the suite's kernel"), None
