@@ -8,9 +8,9 @@ import torch
 
 from kernel_lab.errors import UsageError
 from kernel_lab.evaluate.census import Worker, _row, census, census_lines
-from kernel_lab.tasks.quality import CHECKS, IMPOSTORS, QUARANTINE, Case, Quality, distance, least, quality
+from kernel_lab.tasks.quality import CHECKS, IMPOSTORS, QUARANTINE, Case, Quality, least, quality
 from kernel_lab.tasks.suite import BY_HAND, FAMILIES, TASKS
-from kernel_lab.tasks.task import Task, Tolerance, Workload
+from kernel_lab.tasks.task import Task, Tolerance, Workload, distance
 
 SMALL = Workload('small', {'x': (16, 32)})
 

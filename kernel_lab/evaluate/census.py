@@ -25,8 +25,8 @@ import time
 import kernel_lab
 from ..errors import UsageError
 from .verify import check_outputs
-from ..tasks.quality import CHECKS, FULL_SIZE, QUARANTINE, Check, Quality, distance, least, narrower, quality
-from ..tasks.task import source_of
+from ..tasks.quality import CHECKS, FULL_SIZE, QUARANTINE, Check, Quality, least, narrower, quality
+from ..tasks.task import distance, source_of
 
 # %% ../../nbs/3_evaluate/06_census.ipynb #5fc7356b
 def first_kernel(case):

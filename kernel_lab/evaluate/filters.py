@@ -20,7 +20,8 @@ from ..nki.trace import trace_source
 from ..tasks.compose import Candidate, candidate
 from ..tasks.graph import captured
 from ..tasks.lowering import first_kernel
-from ..tasks.quality import distance, quality
+from ..tasks.quality import quality
+from ..tasks.task import distance
 
 # %% ../../nbs/3_evaluate/09_filters.ipynb #5406bff1
 def likeness(graph):

@@ -154,8 +154,7 @@ class Candidate:
         return space[self.name]
 
     def _draw(self, workload, rng):
-        arrays = {n: draw(kind, rng, s, {}) for n, s, kind in self.inputs}
-        return {k: v.astype(np.float32) if v.dtype.kind == 'f' else v for k, v in arrays.items()}
+        return {n: draw(kind, rng, s, {}) for n, s, kind in self.inputs}
 
 def _written(name, d):
     "The function's text: lines of the draft, the last one returned."

@@ -26,7 +26,7 @@ def linear_squared_relu(x, w):
     "relu(x w)²: an MLP whose activation is cheap and sparse."
     return F.relu(x @ w).square()
 
-@EPILOGUES(x='n k', w='k m', b='m', draws=dict(w='weight', b='bias'), sizes=dict(full=dict(k=160, m=5120), small=dict(k=40)), sums='k')
+@EPILOGUES(x='n k', w='k m', b='m', draws=dict(w='weight', b='outliers'), sizes=dict(full=dict(k=160, m=5120), small=dict(k=40)), sums='k')
 def linear_bias_softplus(x, w, b):
     "softplus(x w + b): the step sizes of a state space model, from their low-rank projection."
     return F.softplus(x @ w + b)

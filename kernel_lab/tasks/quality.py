@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['CHECKS', 'KINDS', 'BASIC', 'WIDEST', 'LEAST', 'TELLING', 'SMALL', 'SHARE', 'IMPOSTORS', 'WIDEST_FULL', 'AT_FULL',
-           'FULL_SIZE', 'QUARANTINE', 'distance', 'Case', 'Check', 'Finding', 'check', 'runs', 'deterministic',
-           'finite', 'inputs_kept', 'listed', 'precise', 'tolerance', 'counted', 'inputs_vary', 'seeds_differ',
-           'outputs_vary', 'zeros_would_do', 'every_input_matters', 'zeros', 'constant', 'an_input', 'another_draw',
-           'wrong_places', 'low_precision', 'half_the_work', 'removable_work', 'naive_ways', 'naive_ways_inside',
-           'guards', 'narrower', 'other_dtypes', 'full_size', 'Quality', 'least', 'quality']
+           'FULL_SIZE', 'QUARANTINE', 'Case', 'Check', 'Finding', 'check', 'runs', 'deterministic', 'finite',
+           'inputs_kept', 'listed', 'precise', 'tolerance', 'counted', 'inputs_vary', 'seeds_differ', 'outputs_vary',
+           'zeros_would_do', 'every_input_matters', 'zeros', 'constant', 'an_input', 'another_draw', 'wrong_places',
+           'low_precision', 'half_the_work', 'removable_work', 'naive_ways', 'naive_ways_inside', 'guards', 'narrower',
+           'other_dtypes', 'full_size', 'Quality', 'least', 'quality']
 
 # %% ../../nbs/1_tasks/52_quality.ipynb #5764edb7
 from collections.abc import Callable
@@ -20,15 +20,9 @@ import ml_dtypes
 import numpy as np
 from ..errors import LabError
 from .shortcuts import Replay, cut_short, left_out, naive
-from .task import Task, Tolerance, Workload, _torch, error_ratio, held_to
+from .task import Task, Tolerance, Workload, _torch, distance, error_ratio, held_to
 
 # %% ../../nbs/1_tasks/52_quality.ipynb #e5cb0fb5
-def distance(got, want, tolerance):
-    "The largest `error_ratio` of all outputs; infinite where shapes differ or something is not finite."
-    if [np.shape(g) for g in got] != [w.shape for w in want]: return math.inf
-    ratios = [float(error_ratio(g, w, held_to(w, tolerance)).max(initial=0)) for g, w in zip(got, want)]
-    return math.inf if any(map(math.isnan, ratios)) else max(ratios)
-
 @dataclass(eq=False)
 class Case:
     "A task on a workload: draws and answers by seed, each computed once."

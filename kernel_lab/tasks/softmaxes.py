@@ -61,16 +61,16 @@ def dual_softmax(x):
     return x.softmax(-1) * x.softmax(-2)
 
 # %% ../../nbs/1_tasks/24_softmaxes.ipynb #713fb2fe
-def peaked(rng, shape):
-    "Logits whose rows differ in their offset, and in their spread between nothing and ten."
-    return rng.uniform(0.3, 10, (*shape[:-1], 1)) * rng.standard_normal(shape) + 60 * rng.standard_normal((*shape[:-1], 1))
+def peaked(rng, shape, most=10):
+    "Logits whose rows differ in their offset, and in their spread between nothing and `most`."
+    return rng.uniform(0.03, 1, (*shape[:-1], 1)) * most * rng.standard_normal(shape) + 60 * rng.standard_normal((*shape[:-1], 1))
 
 @SOFTMAXES(x='n v', draws=dict(x=peaked), sizes=dict(full=dict(n=512, v=32000), small=dict(v=512)), sums='v')
 def softmax_entropy(x):
     "The entropy of each row's softmax."
     return -(x.softmax(-1) * x.log_softmax(-1)).sum(-1, keepdim=True)
 
-@SOFTMAXES(x='n d', grad='n d', draws=dict(x=lambda rng, shape: peaked(rng, shape) / 5), sums='d')
+@SOFTMAXES(x='n d', grad='n d', draws=dict(x=lambda rng, shape: peaked(rng, shape, 2)), sums='d')
 def softmax_backward(x, grad):
     "The gradient of the logits x from that of their softmax p: p · (grad − Σ p · grad)."
     p = x.softmax(-1)

@@ -16,10 +16,10 @@ STATES = Family('states and scans', 2, ('scan',), full=dict(n=1024, t=2048), sma
 # %% ../../nbs/1_tasks/28_states.ipynb #636b007f
 def recurrence(a, b):
     "h with h[t] = a[t] · h[t−1] + b[t] along the last axis, from h = 0, in log₂ t steps."
-    reach = 1
+    reach, a = 1, a[..., 1:]
     while reach < b.shape[-1]:
-        b = torch.cat([b[..., :reach], b[..., reach:] + a[..., reach:] * b[..., :-reach]], -1)
-        a = torch.cat([a[..., :reach], a[..., reach:] * a[..., :-reach]], -1)
+        b = torch.cat([b[..., :reach], b[..., reach:] + a * b[..., :-reach]], -1)
+        if 2 * reach < b.shape[-1]: a = a[..., reach:] * a[..., :-reach]         # decays of twice as many steps
         reach *= 2
     return b
 
@@ -35,10 +35,10 @@ def min_gru(gate, candidate):
     z = torch.sigmoid(gate)
     return recurrence(1 - z, z * candidate)
 
-@STATES(x='n t', reset='n t', gate='n t', rate='n 1', draws=dict(rate=lambda rng, shape: rng.uniform(-4, -1, shape)), sizes=dict(full=dict(n=1024)), sums='t', tags=('exp',))
+@STATES(x='n t', reset='n t', gate='n t', rate='n 1', draws=dict(rate='step'), sums='t', tags=('exp',))
 def rg_lru(x, reset, gate, rate):
-    "h ← a · h + √(1 − a²) · σ(gate) · x with a = exp(−8 · softplus(rate) · σ(reset)): the recurrence of Griffin."
-    log_a = -8 * F.softplus(rate) * torch.sigmoid(reset)
+    "h ← a · h + √(1 − a²) · σ(gate) · x with a = exp(−8 · rate · σ(reset)): the recurrence of Griffin."
+    log_a = -8 * rate * torch.sigmoid(reset)
     return recurrence(log_a.exp(), (1 - (2 * log_a).exp()).sqrt() * torch.sigmoid(gate) * x)
 
 @STATES(reward='n t', value='n t', last='n 1', alive='n t', draws=dict(alive=lambda rng, shape: (rng.random(shape) < 0.95).astype(np.float32)), sums='t', tags=('reverse',))
@@ -51,7 +51,7 @@ def generalized_advantages(reward, value, last, alive):
 
 # %% ../../nbs/1_tasks/28_states.ipynb #f1f7df68
 @STATES(state='b c s', x='b c', step='b c', rate='c s', into='b s', out='b s', skip='c',
-        draws=dict(step='normal', rate='decay', skip='gain'), sizes=dict(full=dict(b=32, c=2048, s=16), small=dict(b=4, c=64, s=16)), sums='s', tags=('decode', 'exp'))
+        draws=dict(step='outliers', rate='decay', skip='gain'), sizes=dict(full=dict(b=32, c=2048, s=16), small=dict(b=4, c=64, s=16)), sums='s', tags=('decode', 'exp'))
 def ssm_step(state, x, step, rate, into, out, skip):
     "One token through a state space: the output, and the state exp(dt · rate) · state + dt · x · into, dt = softplus(step)."
     dt = F.softplus(step)[:, :, None]

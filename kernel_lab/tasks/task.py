@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DTYPES', 'SLACK', 'EPSILON', 'EXACT', 'Kernel', 'Workload', 'Tolerance', 'tolerance_for', 'error_ratio', 'held_to',
-           'Task', 'source_of', 'task_from']
+           'distance', 'Task', 'source_of', 'task_from']
 
 # %% ../../nbs/1_tasks/00_task.ipynb #6bd2de84
 from collections.abc import Callable
@@ -93,6 +93,12 @@ EXACT = Tolerance(0.0, 0.5, 'whole numbers are right or wrong')
 def held_to(want, tolerance):
     "The tolerance for one output: `tolerance` itself, or for whole numbers `EXACT`."
     return EXACT if want.dtype.kind in 'iub' else tolerance
+
+def distance(got, want, tolerance):
+    "The largest `error_ratio` of all outputs; infinite where shapes differ or something is not finite."
+    if [np.shape(g) for g in got] != [w.shape for w in want]: return math.inf
+    ratios = [float(error_ratio(g, w, held_to(w, tolerance)).max(initial=0)) for g, w in zip(got, want)]
+    return math.inf if any(map(math.isnan, ratios)) else max(ratios)
 
 # %% ../../nbs/1_tasks/00_task.ipynb #5b96b4ed
 def _shapes(arrays): return ', '.join(f'{k} {list(np.shape(v))}' for k, v in arrays.items())
