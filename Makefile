@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.made
 PORT   ?= 8888
+JOBS   ?= 2
 # tests keep away from the person's own store
 TESTENV = KERNEL_LAB_HOME=$$(mktemp -d)
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
@@ -39,8 +40,8 @@ lab: env         ## open JupyterLab on nbs/lab.ipynb (PORT=8888; add ARGS=--no-b
 demo: env        ## optimise one kernel without a browser, and write report.html
 	$(BIN)/kernel-lab demo $(ARGS)
 
-test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style
-	$(TESTENV) $(BIN)/python -m pytest $(ARGS)
+test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=2 workers)
+	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 slow: env        ## the long tests
 	$(TESTENV) $(BIN)/python -m pytest -m slow $(ARGS)
