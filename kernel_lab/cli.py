@@ -23,6 +23,7 @@ from .errors import KernelError, LabError, UsageError, choose
 from .figures.theme import save_figure, speedup_text
 from .calibrating import calibrate
 from .checking import check_tasks
+from .tabling import known_lines, table_of_tasks
 from .driving import conclude, drive, find_run, given_kernel, new_loop, open_store, resumed_loop, write_best
 from .importing import find_task, import_tasks, know_imported, known_task
 from .synthesizing import synthesize
@@ -125,23 +126,27 @@ def import_named(paths, out, seconds):
 def tasks(names: Annotated[list[str] | None, typer.Argument(metavar='[TASK | import PATH]', help='Show only this task; with import, read a suite that you have.')] = None,
           kernel: Annotated[bool, typer.Option('--kernel', help="Print the task's first kernel and nothing else.")] = False,
           check: Annotated[bool, typer.Option('--check', help='Put tasks to the test, all if none is named: first kernels, impostors, work that can be left out.')] = False,
-          jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=64, help='With --check: processes at once.')] = None,
-          out: Annotated[str | None, typer.Option(metavar='FILE', help='With --check: write what was found here, as CSV. With import: keep it here.')] = None,
-          fresh: Annotated[bool, typer.Option('--fresh', help='With --check: look again at what was looked at before.')] = False,
+          jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=64, help='With --check and --table: processes at once.')] = None,
+          out: Annotated[str | None, typer.Option(metavar='FILE', help='With --check and --table: write what was found here, as CSV (a table as .md too). With import: keep it here.')] = None,
+          fresh: Annotated[bool, typer.Option('--fresh', help='With --check and --table: again what was done before.')] = False,
+          table: Annotated[bool, typer.Option('--table', help='Times of tasks, all if none is named: bound, eager, first and best kernel, speedups.')] = False,
+          workload: WorkloadName = None,
+          chip: Annotated[str, typer.Option(metavar='CHIP', help='With --table: the chip to simulate.')] = 'trn2',
           seconds: Annotated[float, typer.Option(metavar='S', min=1, help='With import: the most time for one file.')] = 60):
     "List the tasks, show one with its workloads, its reference and its first kernel, put them to the test, or import those of a suite that you have."
     from kernel_lab.tasks.suite import TASKS
     if names and names[0] == 'import': raise typer.Exit(import_named(names[1:], out, seconds))
     know_imported()
     if check: raise typer.Exit(check_tasks(names, jobs, out, fresh))
-    if len(names or ()) > 1: raise UsageError('One task can be shown at a time.', hint='With --check there may be several.')
+    if table: raise typer.Exit(table_of_tasks(names, workload, chip, jobs, out, fresh))
+    if len(names or ()) > 1: raise UsageError('One task can be shown at a time.', hint='With --check and --table there may be several.')
     name = names[0] if names else None
     if kernel and not name: raise UsageError('--kernel needs the name of a task.', hint='kernel-lab tasks lists them.')
     task = name and known_task(name)
     start = start_of(task) if kernel else None
     if kernel and not start: raise UsageError(f'Nobody has written a first kernel for {name} yet.', hint=f'`kernel-lab tasks {name}` shows its reference.')
     if kernel: sys.stdout.write(start.source)
-    elif name: say(*task_lines(task), '', *sources(task))
+    elif name: say(*task_lines(task), *known_lines(task), '', *sources(task))
     else: say(*all_lines(TASKS.values()))
 
 # %% ../nbs/5_cli/01_cli.ipynb #5b92bcba
