@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernel_lab.errors import UsageError
-from kernel_lab.evaluate.census import Worker, _row, census, census_lines
+from kernel_lab.evaluate.census import FIRST_KERNEL, Worker, _row, census, census_lines
 from kernel_lab.tasks.quality import CHECKS, IMPOSTORS, QUARANTINE, Case, Quality, least, quality
 from kernel_lab.tasks.suite import BY_HAND, FAMILIES, TASKS
 from kernel_lab.tasks.task import Task, Tolerance, Workload, distance
@@ -100,6 +100,12 @@ ONE_OF_EACH = {*(t.name for t in BY_HAND), *(next(iter(f.tasks)) for f in FAMILI
 def test_no_impostor_is_accepted_for_a_task_of_the_suite(name):
     found = quality(TASKS[name], checks=[c for c in CHECKS if c.name in ('runs', 'deterministic', 'finite', *IMPOSTORS)])
     assert found.passed or name in QUARANTINE, str(found)
+
+
+@pytest.mark.parametrize('name', [n if n in ONE_OF_EACH else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
+def test_the_first_kernel_verifies_in_every_dtype_of_its_task(name):
+    found = quality(TASKS[name], checks=[FIRST_KERNEL])
+    assert found.passed, str(found)
 
 
 def test_quarantine_is_short_and_says_why():

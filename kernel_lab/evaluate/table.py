@@ -20,6 +20,7 @@ from .census import _kept, task_key
 from .eager import bound, eager, specs_of, timed
 from ..tasks.graph import captured
 from ..tasks.lowering import first_kernel, fused_kernel
+from ..tasks.rounding import widened
 from ..tasks.task import Kernel
 
 # %% ../../nbs/3_evaluate/08_table.ipynb #7e271aae
@@ -27,9 +28,9 @@ def _first(task, workload):
     kernel = task.first(workload)
     return kernel and kernel.source
 
-def _by_operation(task, workload): return first_kernel(captured(task, workload), task.name)
+def _by_operation(task, workload): return first_kernel(widened(task, workload), task.name)
 
-def _fused(task, workload): return fused_kernel(captured(task, workload), task.name)
+def _fused(task, workload): return fused_kernel(widened(task, workload), task.name)
 
 MAKERS = {'first kernel': _first, 'written by the lab': _by_operation, 'fused by the lab': _fused}
 

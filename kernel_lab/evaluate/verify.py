@@ -66,7 +66,7 @@ def tile_map(ratio, most=256):
             'error': [[None if v != v else float(f'{v:.3g}') for v in row] for row in grid.tolist()]}
 
 # %% ../../nbs/3_evaluate/03_verify.ipynb #6e1a52a3
-def _wanted(want, workload): return (tuple(want.shape), workload.dtype if want.dtype.kind == 'f' else dtype_name(str(want.dtype).replace('int64', 'int32')))
+def _wanted(want, workload): return (tuple(want.shape), workload.stored if want.dtype.kind == 'f' else dtype_name(str(want.dtype).replace('int64', 'int32')))
 
 def _named(shape, dtype): return f'{dtype}{list(shape)}'
 

@@ -8,9 +8,10 @@ __all__ = ['COMPOSITES', 'as_composite', 'as_decomposed']
 # %% ../../nbs/1_tasks/08h_composites.ipynb #5fd0b773
 import math
 from ..errors import UsageError
-from .graph import Node, Ref, _graph, _tensor
-from .plan import cast, do, do_as
+from .graph import Node, Ref
+from .plan import cast, do, do_as, given_back
 from .moves import padded, regrouped
+from .rounding import wide_graph, wide_tensors
 
 # %% ../../nbs/1_tasks/08h_composites.ipynb #7ef4d2a9
 def _scaled(plan, y, shape, gain, bias):
@@ -261,8 +262,7 @@ def as_composite(node, plan):
     if node.op not in COMPOSITES: return None
     made = COMPOSITES[node.op](plan, *node.args, **{k: v for k, v in node.kwargs.items() if k not in ('layout', 'device', 'pin_memory')})
     if made is None: return None
-    if plan.dtype(made) != node.dtype: made = cast(plan, made, node.dtype)
-    plan.same(node, made)
+    plan.same(node, given_back(plan, made, node.dtype))
     return []
 
 # %% ../../nbs/1_tasks/08h_composites.ipynb #38f30c03
@@ -275,10 +275,10 @@ def as_decomposed(node, plan):
         value = lambda x: dict(zip(kinds, tensors))[x.name] if isinstance(x, Ref) else [value(y) for y in x] if isinstance(x, tuple) else x
         return getattr(torch.ops.aten, node.op)(*map(value, node.args), **{k: value(v) for k, v in node.kwargs.items() if not isinstance(v,
                 str) or k in ('mode', 'approximate', 'rounding_mode')})
-    try: found = torch.export.export(type('One', (torch.nn.Module,), {'forward': lambda self, *xs: call(*xs)})(), tuple(_tensor(s, d, False) for s,
-            d in kinds.values())).run_decompositions()
+    one = type('One', (torch.nn.Module,), {'forward': lambda self, *xs: call(*xs)})()
+    try: found = torch.export.export(one, tuple(wide_tensors(kinds))).run_decompositions()
     except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, AssertionError): return None     # what torch refuses, the caller names
-    inner = _graph(found, kinds)
+    inner = wide_graph(found, kinds, node.dtype if 'float' in node.dtype else 'float32')
     known = {n.name for n in (*inner.inputs, *inner.nodes)}
     if len(inner.nodes) == 1 and inner.nodes[0].op == node.op or any(r not in known for n in inner.nodes for r in n.refs()): return None
     plan.steps += 1

@@ -92,7 +92,7 @@ def speculative_acceptance(target, draft, token):
     return (p.gather(1, at) / q.gather(1, at)).clamp(max=1.0), left / left.sum(-1, keepdim=True)
 
 @DECODING(logits='b 4 v', score='b 4', draws=dict(logits=far_logits, score=lambda rng, s: -rng.exponential(8, s)), sizes=dict(full=dict(b=16, v=32000), small=dict(b=8, v=500)),
-          sums='v', exponent=60, tags=('softmax', 'topk'))
+          sums='v', exponent=60, tags=('softmax', 'topk'), bf16=False)
 def beam_step(logits, score):
     "The four best continuations of four beams of each sequence: their scores, and which beam and token they are."
     total = logits.log_softmax(-1) + score[..., None]

@@ -8,7 +8,7 @@ __all__ = ['STORED', 'VIEWS', 'Ref', 'Node', 'Graph', 'exported', 'stored', 'op_
 # %% ../../nbs/1_tasks/05_graph.ipynb #2e9678a4
 from dataclasses import dataclass, field
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
 import operator
 import warnings
 from ..errors import UsageError
@@ -126,17 +126,18 @@ def _empty(task, workload):
     return {k: (tuple(s), w.dtype if kinds[k] == least.dtype else kinds[k]) for k, s in w.shapes.items()}
 
 def _tensor(shape, dtype, wide):
-    "A torch tensor to export with; fp8, in which torch does not compute, is float32 there."
+    "A torch tensor to export with: `wide` floats are float32; fp8, in which torch does not compute, is bfloat16."
     import torch
-    kind = getattr(torch, dtype, None)
-    return torch.empty(shape, dtype=torch.float32 if kind is None or 'float8' in dtype or wide and kind.is_floating_point else kind)
+    kind = torch.bfloat16 if 'float8' in dtype else getattr(torch, dtype)
+    return torch.empty(shape, dtype=torch.float32 if wide and kind.is_floating_point else kind)
 
+@lru_cache(maxsize=16)
 def captured(task, workload=None):
     "The `Graph` of a task's reference on a workload: framework operations as they are written, none fused, none taken apart."
     kinds = _empty(task, workload)
     try: found = exported(task.reference, [_tensor(s, d, False) for s, d in kinds.values()], task.name)
     except UsageError:
-        if not any('16' in d for _, d in kinds.values()): raise
+        if not any('16' in d or 'float8' in d for _, d in kinds.values()): raise
         found = exported(task.reference, [_tensor(s, d, True) for s, d in kinds.values()], task.name)      # a reference that mixes dtypes
     return _graph(found, kinds)
 

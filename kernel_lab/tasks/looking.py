@@ -282,9 +282,9 @@ def _room_for(name, row):
 @lru_cache(maxsize=512)
 def written(task, workload):
     "The first kernel of a task that brings none: its operations, each a pass over HBM; None where one of them has no kernel yet."
-    from kernel_lab.tasks.graph import captured
     from kernel_lab.tasks.lowering import first_kernel
-    try: return Kernel(first_kernel(captured(task, workload)), name=f'{task.name}, first kernel')
+    from kernel_lab.tasks.rounding import widened
+    try: return Kernel(first_kernel(widened(task, workload)), name=f'{task.name}, first kernel')
     except UsageError: return None
 
 def task_of(found, seen):

@@ -9,8 +9,9 @@ __all__ = ['RULES', 'planned', 'first_kernel', 'fused_kernel', 'written']
 from functools import lru_cache
 from .composites import as_composite, as_decomposed
 from .fusing import plan_groups
-from .graph import captured, launches, node_graph
+from .graph import launches, node_graph
 from .plan import Plan, plan_text
+from .rounding import widened
 from .rules import RULES as SIMPLE
 from .search import as_search
 from .task import Kernel
@@ -36,4 +37,4 @@ def fused_kernel(graph, name='kernel', doc=''):
 @lru_cache(maxsize=1024)
 def written(task, workload=None):
     "The `Kernel` that does what a task's reference does, operation by operation, on one workload."
-    return Kernel(first_kernel(captured(task, workload), task.name, task.doc.splitlines()[0]), name=f'{task.name}, first kernel')
+    return Kernel(first_kernel(widened(task, workload), task.name, task.doc.splitlines()[0]), name=f'{task.name}, first kernel')
