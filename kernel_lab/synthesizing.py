@@ -26,11 +26,12 @@ def _watched(fates, count):
     from rich.console import Console
     console, found = Console(highlight=False, emoji=False), []
     with progress_on(console) as progress:
-        bar = progress.add_task('judging', total=count)
+        bar, passed = progress.add_task('starting', total=count), 0
         try:
             for fate in fates:
                 found.append(fate)
-                progress.update(bar, advance=1, description=f'{sum(f.fate == "passed" for f in found):,} passed' if len(found) % 50 == 0 else None)
+                passed += fate.fate == 'passed'
+                progress.update(bar, advance=1, description=f'{passed:,} passed')
         except KeyboardInterrupt: return found, True
     return found, False
 
@@ -46,8 +47,7 @@ def synthesize(folder: Annotated[str, typer.Argument(metavar='DIR', help='Where 
     from kernel_lab.evaluate import synthesis
     get_chip(chip)
     start = perf_counter()
-    known = synthesis.suite_likenesses()
-    fates, cut = _watched(synthesis.synthesize(folder, count, seed, chip, jobs or os.cpu_count(), known), count)
+    fates, cut = _watched(synthesis.synthesize(folder, count, seed, chip, jobs or os.cpu_count()), count)
     if cut:
         say(f'Interrupted after {len(fates):,} of {count:,} candidates. The same command goes on from there.', err=True)
         raise typer.Exit(INTERRUPTED)

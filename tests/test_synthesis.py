@@ -2,12 +2,16 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
 from kernel_lab.errors import UsageError
 from kernel_lab.evaluate import filters, synthesis
 from kernel_lab.tasks.compose import Candidate, candidate
+from kernel_lab.tasks.quality import quality
 from kernel_lab.evaluate.filters import judged
 from kernel_lab.evaluate.synthesis import curate, funnel, synthesize
 
@@ -17,7 +21,7 @@ COUNT = 16
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp('made')
-    return folder, list(synthesize(folder, COUNT, seed=9, jobs=2))
+    return folder, list(synthesize(folder, COUNT, seed=9, jobs=2, known=frozenset()))
 
 
 def test_as_many_fates_as_candidates_in_order(run):
@@ -29,7 +33,7 @@ def test_as_many_fates_as_candidates_in_order(run):
 
 
 def test_the_number_of_workers_does_not_matter(run, tmp_path):
-    assert [f.fate for f in synthesize(tmp_path, COUNT, seed=9, jobs=0)] == [f.fate for f in run[1]]
+    assert [f.fate for f in synthesize(tmp_path, COUNT, seed=9, jobs=0, known=frozenset())] == [f.fate for f in run[1]]
 
 
 def test_a_run_goes_on_after_a_line_cut_in_the_middle(run, tmp_path):
@@ -37,12 +41,12 @@ def test_a_run_goes_on_after_a_line_cut_in_the_middle(run, tmp_path):
     (tmp_path / 'run.json').write_text((folder / 'run.json').read_text())
     lines = (folder / 'fates.jsonl').read_text().splitlines()
     (tmp_path / 'fates.jsonl').write_text('\n'.join([*lines[:12], lines[12][:25]]))
-    assert list(synthesize(tmp_path, COUNT, seed=9, jobs=0)) == fates
+    assert list(synthesize(tmp_path, COUNT, seed=9, jobs=0, known=frozenset())) == fates
 
 
 def test_a_longer_run_goes_on_from_a_shorter_one(run, tmp_path):
-    short = list(synthesize(tmp_path, 5, seed=9, jobs=0))
-    assert list(synthesize(tmp_path, 8, seed=9, jobs=0))[:5] == short == run[1][:5]
+    short = list(synthesize(tmp_path, 5, seed=9, jobs=0, known=frozenset()))
+    assert list(synthesize(tmp_path, 8, seed=9, jobs=0, known=frozenset()))[:5] == short == run[1][:5]
 
 
 def test_a_candidate_that_kills_its_worker_costs_itself_only(monkeypatch, run):
@@ -51,7 +55,7 @@ def test_a_candidate_that_kills_its_worker_costs_itself_only(monkeypatch, run):
     monkeypatch.setattr(synthesis, '_judge', _dies_at_three)
     found, left = [], chunks
     while left:
-        steps = synthesis._some(left, about, 1)
+        steps = synthesis._some(iter(left), about, 1)
         try:
             while True: found.append(next(steps))
         except StopIteration as e: left = e.value
@@ -79,15 +83,115 @@ def test_chosen_and_counted(run):
     assert all(a[1] - a[2] == b[1] for a, b in zip(rows, rows[1:]))
 
 
-@pytest.mark.parametrize('bad', ['', '{"fate": 1', 'null', '[]', '{"name": "made_9_00000"}', '\x00\xff', '{"name": "x", "fate": "passed", "extra": 3}'])
-def test_a_spoiled_file_of_fates_is_told_or_mended(run, tmp_path, bad):
-    (tmp_path / 'run.json').write_text((run[0] / 'run.json').read_text())
-    (tmp_path / 'fates.jsonl').write_text(bad)
-    assert [f.fate for f in synthesize(tmp_path, 4, seed=9, jobs=0)] == [f.fate for f in run[1][:4]]
+def started(run, folder, text):
+    "A folder of the same run with a file of fates of its own."
+    (folder / 'run.json').write_text((run[0] / 'run.json').read_text())
+    (folder / 'fates.jsonl').write_text(text)
+    return folder / 'fates.jsonl'
+
+
+@pytest.mark.parametrize('bad', ['', '{"fate": 1', 'null', '[]', '{"name": "made_9_00000"}', '\x00\xff', '{"name": "x", "fate": "passed", "extra": 3}', '{"name": ["x"], "fate": "passed"}'])
+def test_a_spoiled_file_of_fates_is_mended(run, tmp_path, bad):
+    started(run, tmp_path, bad)
+    assert [f.fate for f in synthesize(tmp_path, 4, seed=9, jobs=0, known=frozenset())] == [f.fate for f in run[1][:4]]
+
+
+def test_a_run_of_fewer_takes_no_line_away(run, tmp_path):
+    text = (run[0] / 'fates.jsonl').read_text()
+    path = started(run, tmp_path, text)
+    assert list(synthesize(tmp_path, 3, seed=9, jobs=0, known=frozenset())) == run[1][:3]
+    assert path.read_text() == text
+
+
+def test_a_run_cut_short_has_every_line_that_it_yielded(run, tmp_path):
+    steps = synthesize(tmp_path, COUNT, seed=9, jobs=0, known=frozenset())
+    seen = [next(steps) for _ in range(3)]
+    steps.close()
+    assert [json.loads(line)['name'] for line in (tmp_path / 'fates.jsonl').read_text().splitlines()] == [f.name for f in seen]
+
+
+def test_broken_lines_are_passed_over_and_only_what_is_missing_is_added(run, tmp_path):
+    lines = (run[0] / 'fates.jsonl').read_text().splitlines(True)
+    path = started(run, tmp_path, ''.join([*lines[:2], 'no json\n', *lines[3:6], lines[6][:30]]))
+    assert list(synthesize(tmp_path, 8, seed=9, jobs=0, known=frozenset())) == run[1][:8]
+    assert path.read_text() == ''.join([*lines[:2], 'no json\n', *lines[3:6], lines[2], *lines[6:8]])
+
+
+def test_a_last_line_without_its_end_is_kept(run, tmp_path):
+    text = (run[0] / 'fates.jsonl').read_text()
+    path = started(run, tmp_path, text[:-1])
+    assert list(synthesize(tmp_path, COUNT, seed=9, jobs=0, known=frozenset())) == run[1]
+    assert path.read_text() == text
+
+
+FULL = """
+import resource, signal, sys
+from kernel_lab.evaluate.synthesis import synthesize
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try: print(len(list(synthesize(sys.argv[1], 8, seed=9, jobs=0, known=frozenset()))))
+except Exception as e: print(type(e).__name__, e)
+"""
+
+
+def test_where_nothing_more_can_be_written_the_run_says_so_and_goes_on_later(run, tmp_path):
+    lines = (run[0] / 'fates.jsonl').read_text().splitlines(True)
+    room = len(''.join(lines[:4])) + 40
+    said = subprocess.run([sys.executable, '-c', FULL, str(tmp_path), str(room)], capture_output=True, text=True, timeout=120).stdout
+    assert said.startswith('UsageError Cannot write') and (tmp_path / 'fates.jsonl').read_text().startswith(''.join(lines[:4]))
+    assert list(synthesize(tmp_path, 8, seed=9, jobs=0, known=frozenset())) == run[1][:8]
+    assert (tmp_path / 'fates.jsonl').read_text() == ''.join(lines[:8])
+
+
+def test_two_runs_do_not_write_into_one_folder(run, tmp_path):
+    first = synthesize(tmp_path, 4, seed=9, jobs=0, known=frozenset())
+    next(first)
+    with pytest.raises(UsageError, match='Another run writes'): next(synthesize(tmp_path, 4, seed=9, jobs=0, known=frozenset()))
+    first.close()
+
+
+def test_a_task_that_came_into_the_suite_later_is_turned_down(run, tmp_path):
+    fate = next(f for f in run[1] if f.fate == 'passed')
+    started(run, tmp_path, (run[0] / 'fates.jsonl').read_text())
+    again = {f.name: f for f in synthesize(tmp_path, COUNT, seed=9, jobs=0, known=frozenset([fate.likeness]))}
+    assert again[fate.name].fate == 'listed'
+
+
+def test_the_suite_is_listed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(synthesis, 'suite_likenesses', lambda tasks=None: frozenset(['softmax(in0)']))
+    assert synthesis.known_likenesses(tmp_path) == {'softmax(in0)'}
+    monkeypatch.setattr(synthesis, 'suite_likenesses', None)
+    assert synthesis.known_likenesses(tmp_path) == {'softmax(in0)'}
+
+
+MADE = [('float32', 'x.exp() * w', True), ('bfloat16', 'x.exp() * w', True), ('float8_e4m3', 'x.exp() * w', True),
+        ('bfloat16', 'x.exp() * w + 1e-3 * w.sin()', False), ('bfloat16', '(x.exp() + 4e-3) * w', False), ('float8_e4m3', '(x.exp() + 9).abs() * w', False),
+        ('bfloat16', '100 + x.exp() * w', False), ('bfloat16', 'x.exp() + 0 * w', False)]
+
+
+@pytest.mark.parametrize('dtype, text, good', MADE)
+def test_the_gate_judges_in_the_dtype_of_the_task(dtype, text, good):
+    c = Candidate('made', 'chain', ('exp',), dtype, (('x', (64, 96), 'normal'), ('w', (96,), 'gain')), f'def made(x, w):\n    return {text}\n')
+    found = quality(c.task())
+    assert found.passed == good, str(found)
+    assert found['tolerance'].passed and (found['low precision'].passed is None) == (dtype != 'float32')
+
+
+def test_a_tolerance_that_is_wide_for_its_dtype_is_seen():
+    for dtype in ('float32', 'bfloat16'):
+        task = Candidate('made', 'chain', ('exp',), dtype, (('x', (64, 96), 'normal'),), 'def made(x):\n    return x.exp()\n').task()
+        assert not quality(replace(task, exponent=4e3))['tolerance'].passed
+
+
+@pytest.mark.parametrize('number', range(40))
+def test_candidates_are_drawn_as_they_run(number):
+    c = candidate(number, 9)
+    task = c.task()
+    assert all(w.size for w in task.expected(task.draw()))
 
 
 def test_a_folder_that_cannot_be_used(tmp_path):
     (tmp_path / 'file').write_text('x')
-    with pytest.raises(UsageError, match='Cannot use the folder'): list(synthesize(tmp_path / 'file', 4, jobs=0))
+    with pytest.raises(UsageError, match='Cannot use the folder'): list(synthesize(tmp_path / 'file', 4, jobs=0, known=frozenset()))
     (tmp_path / 'run.json').write_text('no json')
-    with pytest.raises(UsageError, match='Cannot use the folder'): list(synthesize(tmp_path, 4, jobs=0))
+    with pytest.raises(UsageError, match='Cannot use the folder'): list(synthesize(tmp_path, 4, jobs=0, known=frozenset()))

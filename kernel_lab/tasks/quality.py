@@ -8,7 +8,7 @@ __all__ = ['CHECKS', 'KINDS', 'BASIC', 'WIDEST', 'LEAST', 'TELLING', 'SMALL', 'S
            'inputs_kept', 'listed', 'precise', 'tolerance', 'counted', 'inputs_vary', 'seeds_differ', 'outputs_vary',
            'zeros_would_do', 'every_input_matters', 'zeros', 'constant', 'an_input', 'another_draw', 'wrong_places',
            'low_precision', 'half_the_work', 'removable_work', 'naive_ways', 'naive_ways_inside', 'guards', 'narrower',
-           'other_dtypes', 'full_size', 'Quality', 'least', 'quality']
+           'other_dtypes', 'full_size', 'Quality', 'least', 'findings', 'quality']
 
 # %% ../../nbs/1_tasks/52_quality.ipynb #5764edb7
 from collections.abc import Callable
@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 from ..errors import LabError
 from .shortcuts import Replay, cut_short, left_out, naive
-from .task import Task, Tolerance, Workload, _torch, distance, error_ratio, held_to
+from .task import EPSILON, Task, Tolerance, Workload, _torch, distance, error_ratio, held_to
 
 # %% ../../nbs/1_tasks/52_quality.ipynb #e5cb0fb5
 @dataclass(eq=False)
@@ -114,7 +114,9 @@ def inputs_kept(case):
 BASIC = 4      # checks without which the others cannot be asked
 
 # %% ../../nbs/1_tasks/52_quality.ipynb #a074c61b
-WIDEST = 2e-3      # relative tolerance of a small workload in float32
+WIDEST = 2e-3      # relative tolerance of a small workload, beyond what it costs to store an answer in few bits
+
+def _widest(w): return WIDEST + 2 * (EPSILON[w.stored] if w.stored != 'float32' else 0)
 
 @check('torch can list the operations of the reference.')
 def listed(case):
@@ -131,7 +133,7 @@ def precise(case):
 @check('The tolerance has a reason, and is not wide.')
 def tolerance(case):
     t = case.tolerance
-    return bool(t.why) and 0 < t.rtol <= WIDEST and t.atol > 0, f'rtol {t.rtol:.2g}, atol {t.atol:.2g}'
+    return bool(t.why) and 0 < t.rtol <= _widest(case.workload) and t.atol > 0, f'rtol {t.rtol:.2g}, atol {t.atol:.2g}'
 
 @check('What there is to do at the least can be counted.')
 def counted(case):
@@ -245,7 +247,8 @@ def _rounded(x): return x.astype(ml_dtypes.bfloat16).astype(x.dtype) if x.dtype.
 @check('The answer for inputs rounded to bfloat16 is not accepted.')
 def low_precision(case):
     arrays = {k: _rounded(v) for k, v in case.arrays().items()}
-    if case.workload.dtype != 'float32' or all(np.array_equal(v, case.arrays()[k]) for k, v in arrays.items()): return None, 'rounding changes no input'
+    if case.workload.dtype != 'float32': return None, f'the inputs are {case.workload.dtype}'
+    if all(np.array_equal(v, case.arrays()[k]) for k, v in arrays.items()): return None, 'rounding changes no input'
     if not any(w.dtype.kind == 'f' and len(np.unique(w)) > 16 for w in case.want()): return None, 'the answer is a choice among few numbers'
     off = case.off(case.answer(arrays))
     return off > 1, _times(off)
@@ -368,13 +371,16 @@ def least(task):
     "The workload in float32 with the smallest inputs, or just the smallest."
     return min(task.workloads, key=lambda w: (w.dtype != 'float32', sum(math.prod(s) for s in w.shapes.values())))
 
+def findings(case, checks=CHECKS):
+    "The `Finding` of one check after the other; none after one of the first that fails."
+    for k, c in enumerate(checks):
+        yield (found := _find(c, case))
+        if k < BASIC and found.failed: return
+
 def quality(task, workload=None, checks=CHECKS):
     "Put a task to the test on a workload (the smallest one in float32): a `Quality`."
-    case, found = Case(task, task.workload(workload) if workload else least(task)), []
-    for k, c in enumerate(checks):
-        found.append(_find(c, case))
-        if k < BASIC and found[-1].failed: break
-    return Quality(task.name, case.workload.name, tuple(found))
+    case = Case(task, task.workload(workload) if workload else least(task))
+    return Quality(task.name, case.workload.name, tuple(findings(case, checks)))
 
 # %% ../../nbs/1_tasks/52_quality.ipynb #0a75a6e8
 QUARANTINE = {}
