@@ -10,7 +10,7 @@ __all__ = ['STAGES', 'CHUNK', 'RENEWED', 'AHEAD', 'PATIENCE', 'sketch', 'Sieve',
 from collections import Counter, defaultdict, deque
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path

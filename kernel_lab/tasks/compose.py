@@ -47,7 +47,7 @@ _PLAIN = ('add', 'number_minus', 'subtract', 'scale', 'divide', 'multiply', 'neg
 
 def roomy(seed, shape):
     "Whether a shape fits a seed, with something to do along every axis that it names."
-    if not shape or (bound := bind(seed.before, shape)) is None: return False
+    if not shape or bind(seed.before, shape) is None: return False
     words = [w for w in seed.before.split() if w not in ('*', '..')]
     return all(n >= LEAST.get(w[0], 8) for w, n in zip(words, shape[len(shape) - len(words):]))
 
