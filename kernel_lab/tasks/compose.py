@@ -43,6 +43,7 @@ def start_shape(seed, rng):
 LARGEST = 1 << 20       # elements of a tensor
 _UNDO = ('softm', 'log_softmax', 'layer_norm', 'rms_norm', 'norm_linear', 'normalise', 'standardise', 'instance', 'group_norm', 'centre', 'below_the', 'variance', 'deviation', 'range', 'cosine',
          'scale_by', 'scaled_norm', 'argm', 'entropy', 'cross_', 'divergence', 'chosen', 'share_of')           # a shift or a scale before these is not seen after them
+_ORDER = ('roll', 'flip', 'swap', 'even_odd', 'permute', 'stack_sides')
 _PLAIN = ('add', 'number_minus', 'subtract', 'scale', 'divide', 'multiply', 'neg', 'average', 'residual_scale', 'centre', 'below_the', 'log_softmax')
 
 def roomy(seed, shape):
@@ -52,8 +53,9 @@ def roomy(seed, shape):
     return all(n >= LEAST.get(w[0], 8) for w, n in zip(words, shape[len(shape) - len(words):]))
 
 def idle_pair(first, then):
-    "Whether one of two seeds in a row would be idle: the same again, a shift or scale before a norm, what keeps the order before an argmax."
-    return first == then or then.name.startswith(_UNDO) and first.name.startswith(_PLAIN) or then.name.startswith('argm') and first.group == 'elements'
+    "Whether one of two seeds in a row would be idle: the same again, a shift or scale before a norm, another order before a sum, what keeps the order before an argmax."
+    return (first == then or then.name.startswith(_UNDO) and first.name.startswith(_PLAIN) or then.group == 'reductions' and first.name.startswith(_ORDER)
+            or then.name.startswith('argm') and first.group == 'elements')
 
 class Draft:
     "A candidate in the making: its lines, its inputs {name: (shape, kind)}, and of its values the shapes, the kinds of numbers, the seeds they come from."
@@ -136,7 +138,7 @@ def met(d, seed, length):
 
 _ALL = tuple(SEEDS.values())
 _FIRST = tuple(s for s in _ALL if s.needs != 'far')
-PATTERNS = {'single': (chain, (1,), 0.06), 'chain': (chain, (2, 2, 3, 3, 4, 5), 0.62), 'residual': (residual, (3, 4), 0.10), 'gate': (gated, (3,), 0.08), 'join': (met, (3,), 0.14)}
+PATTERNS = {'single': (chain, (1,), 0.06), 'chain': (chain, (2, 3, 3, 4, 5), 0.62), 'residual': (residual, (3, 4), 0.10), 'gate': (gated, (3,), 0.08), 'join': (met, (3,), 0.14)}
 
 # %% ../../nbs/1_tasks/71_compose.ipynb #775b9cf0
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ __all__ = ['MOVES', 'FULL', 'PRODUCTS', 'ROOM', 'DRAWS', 'moved', 'narrowed', 'w
 
 # %% ../../nbs/1_tasks/05b_rounding.ipynb #3b72d0a8
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 import math
 import numpy as np
-from .graph import VIEWS, Graph, Node, Ref, _empty, _graph, _refs, _tensor, captured, exported, stored
+from .graph import VIEWS, Graph, Node, Ref, _empty, _graph, _refs, _tensor, captured, program, stored
 from .task import Workload, _torch, error_ratio, held_to
 
 # %% ../../nbs/1_tasks/05b_rounding.ipynb #d6059c38
@@ -91,10 +91,17 @@ def _least(task, dtype):
 class _Trial:
     "A reference on a few draws, to be run with results rounded."
     def __init__(self, task, w):
-        self.tolerance, self.dtype, arrays = task.tolerance(w), w.stored, [task.draw(w, seed) for seed in range(DRAWS)]
-        self.cases = [([_torch(v) for v in a.values()], task.expected(a)) for a in arrays]
-        self.kinds = {k: (v.shape, 'float32' if v.dtype.kind not in 'iub' else str(v.dtype)) for k, v in arrays[0].items()}
-        self.found = exported(task.reference, self.cases[0][0], task.name)
+        self.task, self.workload, self.dtype, arrays = task, w, w.stored, task.draw(w)
+        self.kinds = {k: (v.shape, 'float32' if v.dtype.kind not in 'iub' else str(v.dtype)) for k, v in arrays.items()}
+        self.found = program(task, [_torch(v) for v in arrays.values()])
+
+    @cached_property
+    def tolerance(self): return self.task.tolerance(self.workload)
+
+    @cached_property
+    def cases(self):
+        drawn = [self.task.draw(self.workload, seed) for seed in range(DRAWS)]
+        return [([_torch(v) for v in a.values()], self.task.expected(a)) for a in drawn]
 
     def off(self, names, draws=DRAWS):
         "The largest error with these results rounded, in tolerances."
@@ -117,4 +124,4 @@ def widened(task, workload=None):
     "The `Graph` of a task's reference as a kernel computes it: in float32 whatever the dtype of the workload, outputs as they are stored, operands of products rounded where that is harmless."
     kinds, w = _empty(task, workload), task.workload(workload)
     if not _few(w.stored): return captured(task, w)
-    return wide_graph(exported(task.reference, wide_tensors(kinds), task.name), kinds, w.stored, harmless(task, w.dtype))
+    return wide_graph(program(task, wide_tensors(kinds)), kinds, w.stored, harmless(task, w.dtype))

@@ -7,14 +7,9 @@ __all__ = ['TINY', 'NAIVE', 'Replay', 'LeftOut', 'left_out', 'naive', 'cut_short
 
 # %% ../../nbs/1_tasks/51_shortcuts.ipynb #37f790e0
 from dataclasses import dataclass
-from .graph import exported, op_of
+from .graph import op_of, program
 
 # %% ../../nbs/1_tasks/51_shortcuts.ipynb #a854a9dd
-def _program(task, arrays):
-    "torch's program of a task's reference on some inputs."
-    from kernel_lab.tasks.task import _torch
-    return exported(task.reference, map(_torch, arrays.values()), task.name)
-
 _SHAPED = {'zeros_like', 'ones_like', 'full_like', 'empty_like', 'new_zeros', 'new_ones', 'new_full', 'new_empty'}      # of their operand they take the shape only
 
 # %% ../../nbs/1_tasks/51_shortcuts.ipynb #2c0bacb9
@@ -22,7 +17,8 @@ class Replay:
     "A reference on some inputs, operation by operation: `values` by name, `nodes` in order; `with_(name, value)` is what comes out if one of them were otherwise."
     def __init__(self, task, arrays):
         import torch
-        found = _program(task, arrays)
+        from kernel_lab.tasks.task import _torch
+        found = program(task, map(_torch, arrays.values()))
         self.nodes = [n for n in found.graph.nodes if n.op == 'call_function']
         self.outs, self.inputs = list(found.graph_signature.user_outputs), dict(zip(found.graph_signature.user_inputs, arrays))
         self.values = _given(found, arrays)
