@@ -9,7 +9,7 @@ __all__ = ['line_text', 'driven', 'save', 'calibrate']
 from pathlib import Path
 from typing import Annotated
 import typer
-from .terminal import GOOD, INTERRUPTED, microseconds, progress_on, say, writing
+from .terminal import GOOD, INTERRUPTED, microseconds, say, watched, writing
 
 # %% ../nbs/5_cli/00b_calibrating.ipynb #70951d0d
 def line_text(line):
@@ -20,19 +20,9 @@ def line_text(line):
 
 def driven(rows, folders, cache, jobs):
     "The lines of the rows, each said when it is ready → (lines, whether Ctrl-C cut it short)."
-    from rich.console import Console
     from kernel_lab.nki.calibration import lines_of
-    console, lines = Console(highlight=False, emoji=False), []
-    with progress_on(console) as progress:
-        bar = progress.add_task('calibrating', total=len(rows))
-        say(f'{"row":<52} {"measured":>10} {"simulated":>10}  µs', console=console)
-        try:
-            for line in lines_of(rows, folders, cache, jobs):
-                lines.append(line)
-                say(line_text(line), console=console)
-                progress.advance(bar)
-        except KeyboardInterrupt: return lines, True
-    return lines, False
+    say(f'{"row":<52} {"measured":>10} {"simulated":>10}  µs')
+    return watched(lines_of(rows, folders, cache, jobs), len(rows), 'calibrating', lambda line: [line_text(line)])
 
 # %% ../nbs/5_cli/00b_calibrating.ipynb #353fae59
 def save(text, path):

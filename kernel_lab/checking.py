@@ -6,7 +6,7 @@
 __all__ = ['row_lines', 'check_tasks']
 
 # %% ../nbs/5_cli/00d_checking.ipynb #8cbb9b6d
-from .terminal import GOOD, INTERRUPTED, NOT_CORRECT, progress_on, say, writing
+from .terminal import GOOD, INTERRUPTED, NOT_CORRECT, say, watched, writing
 
 # %% ../nbs/5_cli/00d_checking.ipynb #654d5284
 _MARK = {'good': '✓', 'bad': '✗', 'quarantined': '○'}
@@ -20,18 +20,10 @@ def row_lines(row, notes=False):
 # %% ../nbs/5_cli/00d_checking.ipynb #da51680c
 def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=None, known=None):
     "Put tasks (all, if none is named) to the test and say what was found → exit code. Found before, with the same task and lab: not again unless `fresh`."
-    from rich.console import Console
     from kernel_lab.evaluate.census import census, census_lines
     from kernel_lab.evaluate.store import home
-    names, console, rows, cut = _named(names, known), Console(highlight=False, emoji=False), [], False
-    with progress_on(console) as progress:
-        bar = progress.add_task('checking', total=len(names))
-        try:
-            for row in census(names, **({'load': load} if load else {}), jobs=jobs, cache=None if fresh else home() / 'census'):
-                rows.append(row)
-                say(*row_lines(row, notes), console=console)
-                progress.advance(bar)
-        except KeyboardInterrupt: cut = True
+    names, where = _named(names, known), {'load': load} if load else {}
+    rows, cut = watched(census(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
     if out: _save(rows, names, out)
     say('', *census_lines(rows))
     if cut: say(f'Interrupted after {len(rows)} of {len(names)} tasks; what was found is kept, and the same command goes on.', err=True)

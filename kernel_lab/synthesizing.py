@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Annotated
 import os
 import typer
-from .terminal import GOOD, INTERRUPTED, progress_on, say
+from .terminal import GOOD, INTERRUPTED, say, watched
 
 # %% ../nbs/5_cli/00e_synthesizing.ipynb #3f42cd2f
 def funnel_lines(rows, kept):
@@ -21,19 +21,9 @@ def funnel_lines(rows, kept):
     for name, came, out in rows[:-1]: yield f'{name:<10} {came:>8,} {out:>12,}  {STAGES[name]}'
     yield f'{"chosen":<10} {kept:>8,} of {rows[-1][1]:,} that passed'
 
-def _watched(fates, count):
-    "(the fates as they come, whether Ctrl-C cut them short), with a progress bar."
-    from rich.console import Console
-    console, found = Console(highlight=False, emoji=False), []
-    with progress_on(console) as progress:
-        bar, passed = progress.add_task('starting', total=count), 0
-        try:
-            for fate in fates:
-                found.append(fate)
-                passed += fate.fate == 'passed'
-                progress.update(bar, advance=1, description=f'{passed:,} passed')
-        except KeyboardInterrupt: return found, True
-    return found, False
+def _passed(fates):
+    "How many passed, now and then: counting them each time would be slow."
+    return f'{sum(f.fate == "passed" for f in fates):,} passed' if len(fates) % 50 == 0 else None
 
 def synthesize(folder: Annotated[str, typer.Argument(metavar='DIR', help='Where fates.jsonl and tasks.jsonl are kept; a run cut short goes on from it.')],
                count: Annotated[int, typer.Option(metavar='N', min=1, help='Candidates to draw.')] = 15_000,
@@ -47,7 +37,7 @@ def synthesize(folder: Annotated[str, typer.Argument(metavar='DIR', help='Where 
     from kernel_lab.evaluate import synthesis
     get_chip(chip)
     start = perf_counter()
-    fates, cut = _watched(synthesis.synthesize(folder, count, seed, chip, jobs or os.cpu_count()), count)
+    fates, cut = watched(synthesis.synthesize(folder, count, seed, chip, jobs or os.cpu_count()), count, 'starting', so_far=_passed)
     if cut:
         say(f'Interrupted after {len(fates):,} of {count:,} candidates. The same command goes on from there.', err=True)
         raise typer.Exit(INTERRUPTED)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NONE', 'COLUMNS', 'RIGHT', 'GOOD', 'NOT_CORRECT', 'USAGE', 'FAILED', 'INTERRUPTED', 'microseconds', 'line', 'header',
            'step_cells', 'step_text', 'reason_text', 'profile_lines', 'hot_lines', 'waterfall_lines', 'idle_lines',
-           'critical_text', 'why_lines', 'evaluation_lines', 'exit_code', 'say', 'progress_on', 'writing']
+           'critical_text', 'why_lines', 'evaluation_lines', 'exit_code', 'say', 'progress_on', 'watched', 'writing']
 
 # %% ../nbs/5_cli/00_terminal.ipynb #ed1e221c
 from contextlib import contextmanager
@@ -134,6 +134,20 @@ def progress_on(console):
     count = TextColumn('{task.completed}/{task.total}')
     columns = SpinnerColumn(), TextColumn('{task.description}'), BarColumn(), count, TimeElapsedColumn()
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+def watched(rows, count, doing, said=None, so_far=None):
+    "(the rows as they come, whether Ctrl-C cut them short), with a bar. `said(row)`: lines to print of each; `so_far(rows)`: what stands before the bar, None to leave it."
+    from rich.console import Console
+    console, found = Console(highlight=False, emoji=False), []
+    with progress_on(console) as progress:
+        bar = progress.add_task(doing, total=count)
+        try:
+            for row in rows:
+                found.append(row)
+                if said: say(*said(row), console=console)
+                progress.update(bar, advance=1, description=so_far and so_far(found))
+        except KeyboardInterrupt: return found, True
+    return found, False
 
 # %% ../nbs/5_cli/00_terminal.ipynb #c5dabfaa
 @contextmanager

@@ -43,7 +43,7 @@ def interleave_loop(code, loop):
 def interleave(view):
     "A loop whose iterations leave engines waiting → two iterations at a time, interleaved."
     busiest = max(view.facts.busy.values(), default=0.0)
-    idle = view.facts.latency_us - busiest - (view.chip.start_ns + view.chip.end_ns) / 1000
+    idle = view.facts.latency_us - busiest - view.chip.launch_us
     if any(s.name.endswith('_b') for s, *_ in view.code.walk()) or idle <= 0: return
     for loop in [s for s, *_ in view.code.walk() if s.kind == 'loop']:
         count, tiles = trips(loop, view.env), {n for leaf in loop.leaves() if leaf.kind == 'alloc' for n in leaf.defines}

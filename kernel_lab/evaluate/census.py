@@ -25,6 +25,7 @@ import time
 import kernel_lab
 from ..errors import UsageError
 from .verify import check_outputs
+from ..files import write_whole
 from ..tasks.quality import CHECKS, FULL_SIZE, QUARANTINE, Check, Quality, least, narrower, quality
 from ..tasks.task import distance, source_of
 
@@ -77,11 +78,7 @@ def _kept(path, make):
     "What a file holds, or what `make` returns, which is then kept there."
     if path and path.exists(): return json.loads(path.read_text()), True
     made = make()
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f'.{os.getpid()}')
-        part.write_text(json.dumps(made))
-        part.replace(path)
+    if path: write_whole(path, json.dumps(made))
     return made, False
 
 def examined(load, name, cache=None):

@@ -78,7 +78,7 @@ def eager(task, workload=None, chip='trn2'):
     w, record = task.workload(workload), CHIPS[chip]
     graph = captured(task, w)
     found = tuple(_launched(graph, n, chip) for n in launches(graph))
-    return Eager(task.name, w.name, chip, found, (record.start_ns + record.end_ns) / 1000)
+    return Eager(task.name, w.name, chip, found, record.launch_us)
 
 # %% ../../nbs/3_evaluate/07_eager.ipynb #5f44d3a1
 _PRODUCTS = ('matmul', 'mm', 'bmm', 'linear', 'addmm', 'baddbmm', 'einsum', 'conv1d', 'conv2d', 'conv3d', 'mv', 'dot', 'outer', 'scaled_dot_product_attention')

@@ -47,7 +47,7 @@ def latencies(program, chip):
 
 def timing_flaw(us, memory, engines, chip):
     "Why a time is no good, or None."
-    launch = (CHIPS[chip].start_ns + CHIPS[chip].end_ns) / 1000
+    launch = CHIPS[chip].launch_us
     if us - launch < LEAST_US: return f'{us - launch:.1f} µs beyond the launch'
     if us > MOST_US: return f'{us:,.0f} µs'
     moved = max(abs(memory / us - 1), abs(engines / us - 1))

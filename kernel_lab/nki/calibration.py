@@ -24,7 +24,7 @@ _PROFILERS = ('neuron-profile', 'neuron-explorer', 'profiler', 'AccelOpt', 'NKIB
 def around_us(row):
     "What to add to a latency by the profiler's clock to get one by the clock of this row, in µs."
     chip = get_chip(row.chip)
-    return 0.0 if any(p in row.note for p in _PROFILERS) else (chip.benchmark_ns - chip.start_ns - chip.end_ns) / 1000
+    return 0.0 if any(p in row.note for p in _PROFILERS) else chip.benchmark_ns / 1000 - chip.launch_us
 
 def predict(row, sources, cache=None):
     "The simulated latency of a row in µs with what was busy: {latency_us, active: engine -> %, instructions}. `LabError` where it cannot be built."

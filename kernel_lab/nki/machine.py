@@ -43,6 +43,11 @@ class Chip:
         "Clock of `engine` in GHz (cycles a nanosecond)."
         return getattr(self, f'{engine.lower()}_ghz')
 
+    @property
+    def launch_us(self):
+        "The fixed time of every kernel, in µs: before its first instruction and after its last."
+        return (self.start_ns + self.end_ns) / 1000
+
     def but(self, **values):
         "The same chip with other values, for what-if questions; a changed figure is tagged as an estimate."
         new = {k: replace(choose(self.figures, k, 'figure'), value=v, tag='estimate', source='what if') for k, v in values.items()}

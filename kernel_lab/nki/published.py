@@ -12,10 +12,11 @@ __all__ = ['ENGINE_COLUMNS', 'BYTE_COLUMNS', 'COLUMNS', 'BENCH', 'DTYPES', 'FAMI
 # %% ../../nbs/1_nki/17_published.ipynb #730dfe51
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-import ast, contextlib, csv, functools, hashlib, logging, os, re, subprocess, textwrap
+import ast, contextlib, csv, functools, hashlib, logging, re, subprocess, textwrap
 from unittest import mock
 import numpy as np
 from ..errors import KernelError, LabError, UsageError
+from ..files import write_whole
 from . import tensor
 from .program import ArraySpec, Program
 from .trace import installed, load_source, trace
@@ -326,11 +327,7 @@ def _stored(cache, key, make):
     if path and path.exists():
         with contextlib.suppress(LabError, ValueError): return Program.from_json(path.read_text())
     program = make()
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f'.{os.getpid()}')
-        part.write_text(program.to_json())
-        part.replace(path)
+    if path: write_whole(path, program.to_json())
     return program
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def waterfall(timeline):
     import pandas as pd
     assert_simulated(timeline, 'why it is not at its peak')
     stages, names, latency = _stages(timeline), ('DMA', *ENGINES), float(timeline.latency_us)
-    fixed = (timeline.chip.start_ns + timeline.chip.end_ns) / 1000
+    fixed = timeline.chip.launch_us
     bounds = np.minimum(stages.max(axis=1), latency - fixed)
     who = [names[k] for k in stages.argmax(axis=1)]
     first = 'ideal memory' if who[0] == 'DMA' else 'ideal compute'

@@ -15,6 +15,7 @@ import json
 import os
 import time
 from ..errors import UsageError
+from ..files import write_whole
 from .examining import _whole, examine
 from .flashinfer import find_flashinfer, kernels_of, read_dataset, read_flashinfer
 from .kernelbench import LIKE, read_kernelbench
@@ -155,12 +156,7 @@ def with_kernel(task, found, seen):
 def save_import(imported, path):
     "Write an `Imported` to a JSON file → the path."
     data = {'kernel_lab_import': 1, 'path': imported.path, 'looks': imported.looks, 'left': [asdict(x) for x in imported.left]}
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'{path.name}.part')
-    part.write_text(json.dumps(data), encoding='utf-8')
-    part.replace(path)
-    return path
+    return write_whole(path, json.dumps(data))
 
 def load_import(path):
     "The `Imported` that `save_import` wrote; a `UsageError` where the file is not one."
