@@ -107,8 +107,8 @@ def why_lines(timeline, source):
 def evaluation_lines(evaluation, why=None):
     "An `Evaluation` as lines of text. `why`: the error as a sentence, where there is one."
     e = evaluation
-    faster = f', {speedup_text(e.speedup)} as fast as the first kernel' if e.speedup else ''
-    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}{faster}'
+    against = [f'{speedup_text(x)} {what}' for x, what in ((e.speedup, 'the first kernel'), (e.over_eager, 'eager')) if x]
+    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', as fast as {" and ".join(against)}' if against else '')
     if why: yield f'why         {why}'
     if e.verification: yield from str(e.verification).splitlines()
     if e.profile: yield from profile_lines(e.profile)

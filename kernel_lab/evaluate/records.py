@@ -148,6 +148,7 @@ class Evaluation:
     verification: Verification | None = None
     profile: 'Profile | None' = None                                     # noqa: F821 (kernel_lab.nki.profile.Profile)
     baseline_us: float | None = None
+    eager_us: float | None = None                                        # simulated: every operation of the reference a kernel of its own
     seconds: dict[str, float] = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     created: str = ''
@@ -165,6 +166,11 @@ class Evaluation:
     def speedup(self):
         "How many times faster than the task's first kernel; None where either latency is unknown."
         return self.baseline_us / self.profile.latency_us if self.profile and self.baseline_us else None
+
+    @property
+    def over_eager(self):
+        "How many times faster than the framework's eager execution, None where either latency is unknown: what papers call speedup."
+        return self.eager_us / self.profile.latency_us if self.profile and self.eager_us else None
 
     def to_dict(self):
         "The evaluation as JSON data."
@@ -184,7 +190,7 @@ def headline(e):
     name = e.status.value.replace('_', ' ')
     if e.error: return f'{name}: {KernelError.from_dict(e.error)}'
     if e.profile is None: return f'{name}: {e.verification.worst}' if e.verification else name
-    speed = f', {e.speedup:.2f}× the first kernel' if e.speedup else ''
+    speed = (f', {e.speedup:.2f}× the first kernel' if e.speedup else '') + (f', {e.over_eager:.2f}× eager' if e.over_eager else '')
     return f'{name}: {e.latency_us:.1f} µs simulated{speed}, {e.profile.bound} is busiest, {e.profile.peak_pct:.0f}% of peak'
 
 # %% ../../nbs/3_evaluate/00_records.ipynb #60d9c1c8
@@ -250,6 +256,11 @@ class Run:
     def first_us(self):
         "Latency in µs that speed-ups count against: the first kernel's, or the baseline that a step was given."
         return next((s.evaluation.baseline_us or s.evaluation.latency_us for s in self.steps if s.evaluation.profile), None)
+
+    @property
+    def eager_us(self):
+        "Latency in µs of the framework's eager execution, None where nobody worked it out."
+        return next((s.evaluation.eager_us for s in self.steps if s.evaluation.eager_us), None)
 
     @property
     def best(self):

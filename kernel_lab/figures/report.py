@@ -25,7 +25,8 @@ def key_numbers(run):
     if best is None: return [('–', 'no correct kernel'), (f'{right} of {len(steps)}', 'steps correct'), *spent]
     p = best.evaluation.profile
     than = 'the first kernel itself' if best.index == 0 else 'faster than the first kernel'
-    return [(speedup_text(run.first_us / p.latency_us), than), (time_text(p.latency_us),
+    eager = [(speedup_text(best.evaluation.over_eager), 'faster than eager execution')] if getattr(best.evaluation, 'over_eager', None) else []
+    return [(speedup_text(run.first_us / p.latency_us), than), *eager, (time_text(p.latency_us),
                                                                 f'simulated, from {time_text(run.first_us)} simulated'),
             (f'{p.peak_pct:.0f} %', 'of peak'), (p.bound, f'is busiest, {percent_text(p.engines[p.bound])}'),
             (f'{right} of {len(steps)}', 'steps correct'), *spent]

@@ -41,13 +41,14 @@ def step_text(row):
 # %% ../../nbs/4_figures/03_speedup.ipynb #8b6a878c
 def speedup_figure(run, theme='auto', selected=None):
     "Simulated latency per step as one row each, best so far as a line, failed steps as marks with their status."
-    frame, p = speedup_frame(run), PAPERS[theme]
+    frame, p, eager_us = speedup_frame(run), PAPERS[theme], getattr(run, 'eager_us', None)
     dense = len(frame) > 24
-    fig = blank(*speedup_words(frame), height=64 + max(4, len(frame)) * (14 if dense else 30) + 48, theme=theme)
+    fig = blank(*speedup_words(frame, eager_us), height=64 + max(4, len(frame)) * (14 if dense else 30) + 48, theme=theme)
     right, wrong = frame[frame.latency_us.notna()], frame[frame.latency_us.isna()]
     fig.add_bar(**_step_bars(right, p))
     fig.add_scatter(**_best_line(right if not len(right) else frame[frame.best_us.notna()], p))
     top = float(right.latency_us.max()) * 1.55 if len(right) else 1.0
+    if eager_us and eager_us < top: _eager_mark(fig, eager_us, p)
     fig.add_scatter(**_failures(wrong, top / 80))
     names = [f'{r.step}' if dense else f'{plain(r.move, 28)}  <b>{r.step}</b>' for r in frame.itertuples()]
     fig.update_layout(bargap=0.38, xaxis=dict(range=[0, top], title_text='simulated latency (µs)', nticks=6), clickmode='event',
@@ -55,12 +56,16 @@ def speedup_figure(run, theme='auto', selected=None):
                    tickfont=dict(size=11.5, color=p['ink'])))
     return fig
 
-def speedup_words(frame):
+def _eager_mark(fig, us, p):
+    fig.add_vline(x=us, line=dict(color=p['soft'], width=1, dash='dash'))
+    fig.add_annotation(x=us, y=1, yref='paper', yanchor='bottom', xanchor='left', xshift=3, text=f'eager {time_text(us)}', showarrow=False, font=dict(size=11, color=p['soft']))
+
+def speedup_words(frame, eager_us=None):
     "(title, subtitle): the best speedup and where it comes from."
     right = frame[frame.latency_us.notna()]
     if not len(right): return 'No correct kernel yet', f'{len(frame)} steps, none of them timed' if len(frame) else 'a run has not started'
     best, failed = right.loc[right.latency_us.idxmin()], len(frame) - len(right)
-    tail = f' · {failed} of {len(frame)} steps failed' if failed else ''
+    tail = (f' · {speedup_text(eager_us / best.latency_us)} over eager' if eager_us else '') + (f' · {failed} of {len(frame)} steps failed' if failed else '')
     if best.step == 0: return f'{time_text(best.latency_us)} simulated, the first kernel', f'bars: simulated latency of each step{tail}'
     fell = f'{time_text(right.latency_us.iloc[0])} → {time_text(best.latency_us)} simulated'
     return f'{speedup_text(best.speedup)} faster at step {best.step}', f'{fell} · dotted: best so far{tail}'
