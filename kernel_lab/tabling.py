@@ -62,7 +62,8 @@ def _told(rows, count):
 
 def writer(path):
     "The function that writes rows to a file by its ending, tried before the work begins; None for no file."
-    from kernel_lab.evaluate.table import markdown, write_rows
+    from kernel_lab.evaluate.table import markdown
+    from kernel_lab.evaluate.times import write_rows
     if path is None: return None
     ways = {'.csv': write_rows, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown(rows)) + '\n')}
     way = ways.get(Path(path).suffix)
@@ -75,7 +76,7 @@ def writer(path):
 # %% ../nbs/5_cli/00g_tabling.ipynb #ab8c47b6
 def known_lines(task):
     "What is known of a task's times, a line each for workload and chip; none for a task that is not of the suite."
-    from kernel_lab.evaluate.table import known
+    from kernel_lab.evaluate.times import known
     from kernel_lab.nki.machine import CHIPS
     rows = [r for w in task.workloads for chip in CHIPS if (r := known(task, w, chip)) and r.best_us]
     for r in rows:

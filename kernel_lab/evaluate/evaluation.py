@@ -16,6 +16,7 @@ import kernel_lab
 from ..errors import KernelError, LabError, UsageError, choose
 from .records import Evaluation, Status, new_id, now, status_of
 from .sandbox import Limits, traced
+from .times import eager_us
 from .verify import verify
 from ..nki.dtypes import itemsize
 from ..nki.machine import CHIPS
@@ -129,6 +130,13 @@ def baseline(task, workload, chip, limits=Limits(), say=None):
         _BASELINES[key] = first.latency_us
     return _BASELINES[key]
 
+def _eager_stage(draft, task, workload, chip):
+    "The framework's time, known or worked out once; None where it has operations without a kernel, or cannot be captured."
+    with draft.stage('eager'):
+        try: return eager_us(task, workload, chip)
+        except Exception as e:                                         # noqa: BLE001 (torch cannot export everything, and says so in many ways)
+            draft.say(f'the time of eager execution is not known: {type(e).__name__}')
+
 def _baseline_stage(draft, given, kernel, task, workload, chip, limits, profile):
     "The baseline: as given, or the kernel's own latency if it is the first one, or looked up."
     if given is not None: return given
@@ -143,7 +151,8 @@ def _stages(draft, target, kernel, task, workload, chip, seeds, baseline_us, lim
     if not verification.passed: return verdict(verification), dict(verification=verification)
     profile = profile_stage(draft, target, compiled)
     return Status.CORRECT, dict(verification=verification, profile=profile,
-                                baseline_us=_baseline_stage(draft, baseline_us, kernel, task, workload, chip, limits, profile))
+                                baseline_us=_baseline_stage(draft, baseline_us, kernel, task, workload, chip, limits, profile),
+                                eager_us=_eager_stage(draft, task, workload, chip))
 
 def evaluate(kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None, limits=Limits(), log=None):
     "Evaluate `kernel` (a Kernel or its source) against `task`: an Evaluation, also of a bad kernel. UsageError for unknown names. `log` hears each line."
