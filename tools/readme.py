@@ -20,15 +20,15 @@ def commands():
 
 
 def tasks():
-    "A table of the tasks."
-    from kernel_lab.tasks.suite import TASKS
-    rows = [f"| `{t.name}` | {t.level} | {shapes(t)} | {t.doc.strip().splitlines()[0]} |" for t in TASKS.values()]
-    return "\n".join(["| task | level | full-size inputs | what |", "|---|---|---|---|", *rows])
-
-
-def shapes(task):
-    "The inputs of a task's first workload, as text."
-    return ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in task.workload().shapes.items())
+    "A table of the families of tasks: how many, and some of them."
+    from itertools import groupby
+    from kernel_lab.tasks.suite import LEVELS, TASKS
+    kind = lambda t: (t.level, t.family)
+    rows = []
+    for (level, family), found in groupby(sorted(TASKS.values(), key=kind), key=kind):
+        names = [t.name for t in found]
+        rows.append(f"| {level}, {LEVELS[level]} | {family} | {len(names)} | {', '.join(f'`{n}`' for n in names[:4])}{' …' if len(names) > 4 else ''} |")
+    return "\n".join(["| level | family | tasks | such as |", "|---|---|--:|---|", *rows])
 
 
 SECTIONS = {"commands": commands, "tasks": tasks}

@@ -71,7 +71,7 @@ def swiglu(x, w_gate, w_up):
     return out
 '''
 
-swiglu = Task('swiglu', 2, 'mlp', 'Gate and up projection of a gated MLP, with silu.', swiglu_reference, swiglu_inputs,
+swiglu = Task('swiglu', 2, 'products and what follows', 'Gate and up projection of a gated MLP, with silu.', swiglu_reference, swiglu_inputs,
               (Workload('full', {'x': (1024, 1024), 'w_gate': (1024, 3072), 'w_up': (1024, 3072)}),
                Workload('small', {'x': (128, 256), 'w_gate': (256, 512), 'w_up': (256, 512)})),
               Kernel(SWIGLU, name='swiglu, first kernel'), ('pe', 'silu', 'weights'), reduces=lambda s: s['x'][-1])

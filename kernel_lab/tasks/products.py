@@ -55,7 +55,7 @@ def matmul(x_t, w):
     return out
 '''
 
-matmul = Task('matmul', 1, 'matmul', 'Matrix product, the left operand transposed.', matmul_reference, matmul_inputs,
+matmul = Task('matmul', 1, 'matrix products', 'Matrix product, the left operand transposed.', matmul_reference, matmul_inputs,
               (Workload('full', {'x_t': (2048, 2048), 'w': (2048, 2048)}), Workload('small', {'x_t': (256, 256), 'w': (256, 512)})),
               Kernel(MATMUL, name='matmul, first kernel'), ('pe',), reduces=lambda s: s['x_t'][0])
 
@@ -125,7 +125,7 @@ def rmsnorm_matmul(x, gain, w):
     return out
 '''
 
-rmsnorm_matmul = Task('rmsnorm_matmul', 2, 'fused matmul', 'RMSNorm of the rows, then a matrix product.',
+rmsnorm_matmul = Task('rmsnorm_matmul', 2, 'products of prepared operands', 'RMSNorm of the rows, then a matrix product.',
                       rmsnorm_matmul_reference, rmsnorm_matmul_inputs,
                       (Workload('full', {'x': (4096, 1024), 'gain': (1, 1024), 'w': (1024, 2048)}),
                        Workload('small', {'x': (256, 256), 'gain': (1, 256), 'w': (256, 512)})),

@@ -55,7 +55,7 @@ def softmax(x):
     return out
 '''
 
-softmax = Task('softmax', 1, 'normalisation', 'Softmax over the last axis, as over attention scores or a vocabulary.',
+softmax = Task('softmax', 1, 'normalisations', 'Softmax over the last axis, as over attention scores or a vocabulary.',
                softmax_reference, softmax_inputs,
                (Workload('full', {'x': (4096, 4096)}), Workload('small', {'x': (256, 512)})), Kernel(SOFTMAX, name='softmax, first kernel'),
                ('exp', 'row'), reduces=lambda s: s['x'][-1])
@@ -114,6 +114,6 @@ def rmsnorm(x, gain):
     return out
 '''
 
-rmsnorm = Task('rmsnorm', 1, 'normalisation', 'Root-mean-square normalisation of every row, with a gain.', rms_norm, rms_inputs,
+rmsnorm = Task('rmsnorm', 1, 'normalisations', 'Root-mean-square normalisation of every row, with a gain.', rms_norm, rms_inputs,
                (Workload('full', {'x': (4096, 4096), 'gain': (1, 4096)}), Workload('small', {'x': (256, 512), 'gain': (1, 512)})),
                Kernel(RMSNORM, name='rmsnorm, first kernel'), ('rsqrt', 'row', 'weights'), reduces=lambda s: s['x'][-1])
