@@ -818,6 +818,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                          'kernel_lab/evaluate/synthesis.py'),
                                                'kernel_lab.evaluate.synthesis._each': ( '3_evaluate/synthesis.html#_each',
                                                                                         'kernel_lab/evaluate/synthesis.py'),
+                                               'kernel_lab.evaluate.synthesis._end_with': ( '3_evaluate/synthesis.html#_end_with',
+                                                                                            'kernel_lab/evaluate/synthesis.py'),
                                                'kernel_lab.evaluate.synthesis._fate': ( '3_evaluate/synthesis.html#_fate',
                                                                                         'kernel_lab/evaluate/synthesis.py'),
                                                'kernel_lab.evaluate.synthesis._judge': ( '3_evaluate/synthesis.html#_judge',

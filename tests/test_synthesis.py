@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
@@ -141,6 +143,34 @@ def test_where_nothing_more_can_be_written_the_run_says_so_and_goes_on_later(run
     assert said.startswith('UsageError Cannot write') and (tmp_path / 'fates.jsonl').read_text().startswith(''.join(lines[:4]))
     assert list(synthesize(tmp_path, 8, seed=9, jobs=0, known=frozenset())) == run[1][:8]
     assert (tmp_path / 'fates.jsonl').read_text() == ''.join(lines[:8])
+
+
+KILLED = """
+import sys
+from kernel_lab.evaluate.synthesis import synthesize
+for fate in synthesize(sys.argv[1], 400, seed=9, jobs=1, known=frozenset()): print(fate.name, flush=True)
+"""
+
+
+def children(pid): return [int(p) for p in Path(f'/proc/{pid}/task/{pid}/children').read_text().split()]
+
+
+def runs(pid): return Path(f'/proc/{pid}/stat').exists() and Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+
+
+@pytest.mark.skipif(not Path('/proc/self/task').exists(), reason='looks for processes in /proc')
+def test_a_run_that_is_killed_leaves_every_line_and_no_worker(run, tmp_path):
+    killed = subprocess.Popen([sys.executable, '-c', KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    seen, workers = [killed.stdout.readline().strip() for _ in range(2)], children(killed.pid)
+    killed.kill()
+    killed.wait()
+    killed.stdout.close()
+    names = [json.loads(line)['name'] for line in (tmp_path / 'fates.jsonl').read_text().splitlines()]
+    assert names[:2] == seen == [f.name for f in run[1][:2]] and workers
+    end = monotonic() + 20
+    while any(map(runs, workers)) and monotonic() < end: sleep(0.2)
+    assert not any(map(runs, workers))
+    assert list(synthesize(tmp_path, len(names), seed=9, jobs=0, known=frozenset()))[:COUNT] == run[1][:len(names)]
 
 
 def test_two_runs_do_not_write_into_one_folder(run, tmp_path):

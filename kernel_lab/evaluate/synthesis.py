@@ -14,6 +14,7 @@ from contextlib import closing
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
+from threading import Thread
 import errno
 import fcntl
 import inspect
@@ -75,8 +76,13 @@ def _late(*_): raise TimeoutError(f'it took longer than {PATIENCE} s')
 def _quiet():
     "A worker leaves Ctrl-C to the process that started it, and ends with it."
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     import torch
     torch.set_num_threads(1)
+
+def _end_with(parent):
+    parent.join()
+    os._exit(1)
 
 def _judge(numbers, seed, chip, known):
     "Fates of some numbers, in a worker; one that takes too long is given up."
