@@ -9,7 +9,7 @@ __all__ = ['times_head', 'times_line', 'level_lines', 'table_of_tasks', 'writer'
 import os
 from pathlib import Path
 from .errors import UsageError
-from .terminal import FAILED, GOOD, INTERRUPTED, microseconds, progress_on, say, writing
+from .terminal import FAILED, GOOD, INTERRUPTED, microseconds, say, watched, writing
 from .figures.theme import speedup_text
 
 # %% ../nbs/5_cli/00g_tabling.ipynb #d5204fd3
@@ -47,18 +47,8 @@ def table_of_tasks(names=None, workload=None, chip='trn2', jobs=None, out=None, 
 
 def _told(rows, count):
     "(the rows, each said as it comes, whether Ctrl-C cut them short)."
-    from rich.console import Console
-    console, found = Console(highlight=False, emoji=False), []
-    say(times_head(), console=console)
-    with progress_on(console) as progress:
-        bar = progress.add_task('timing', total=count)
-        try:
-            for r in rows:
-                found.append(r)
-                say(times_line(r), console=console)
-                progress.advance(bar)
-        except KeyboardInterrupt: return found, True
-    return found, False
+    say(times_head())
+    return watched(rows, count, 'timing', lambda r: [times_line(r)])
 
 def writer(path):
     "The function that writes rows to a file by its ending, tried before the work begins; None for no file."

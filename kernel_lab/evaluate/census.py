@@ -75,10 +75,10 @@ def modules_behind(*names):
         waiting += _imports(name, path)
     return dict(sorted(found.items()))
 
-@lru_cache(maxsize=1)
-def _lab():
-    "A digest of the parts of the lab that a finding depends on, and of torch."
-    files = modules_behind('kernel_lab.evaluate.census', 'kernel_lab.tasks.family').values()
+@lru_cache(maxsize=8)
+def _lab(module):
+    "A digest of the parts of the lab that a module's answers about tasks depend on, and of torch."
+    files = modules_behind(module, 'kernel_lab.tasks.family').values()
     return sha256(b'\0'.join([version('torch').encode(), *(p.read_bytes() for p in files)])).hexdigest()
 
 def _told(fn):
@@ -87,11 +87,11 @@ def _told(fn):
     held = inspect.getclosurevars(fn).nonlocals
     return source_of(fn) + re.sub(r' at 0x\w+', '', repr(held))
 
-def task_key(task):
-    "The hash of a task, its draws and the lab: what was found is good while it is the same."
+def task_key(task, module='kernel_lab.evaluate.census'):
+    "The hash of a task, its draws and the lab behind a module: what that module found of the task is good while it is the same."
     w = least(task)
     drawn = [(k, v.dtype.str, sha256(v.tobytes()).hexdigest()) for k, v in task.draw(w).items()]
-    parts = [_lab(), task.name, task.level, task.exponent, tuple(map(str, task.workloads)), drawn, *map(_told, (task.reference, task.inputs, task.reduces))]
+    parts = [_lab(module), task.name, task.level, task.exponent, tuple(map(str, task.workloads)), drawn, *map(_told, (task.reference, task.inputs, task.reduces))]
     return sha256(repr([*parts, task.first_kernel and task.first_kernel.hash]).encode()).hexdigest()[:32]
 
 # %% ../../nbs/3_evaluate/06_census.ipynb #f3ceaa3e

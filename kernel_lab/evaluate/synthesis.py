@@ -24,6 +24,7 @@ import os
 import re
 import signal
 from ..errors import UsageError
+from ..files import write_whole
 from .filters import Fate, judged, likeness
 from ..tasks import compose, seeds
 from ..tasks.compose import Candidate, candidate
@@ -168,10 +169,7 @@ def known_likenesses(folder, jobs=0):
 # %% ../../nbs/3_evaluate/10_synthesis.ipynb #176b04ca
 def _write(path, text):
     "Put a text in the place of a file, whole or not at all."
-    part = path.with_name(path.name + '.part')
-    try:
-        part.write_text(text)
-        part.replace(path)
+    try: write_whole(path, text)
     except OSError as e: raise _trouble(path, e) from e
 
 def _trouble(path, e): return UsageError(f'Cannot write {path}: {e.strerror}.', hint='What was written before is safe: with room for more, the same command goes on from there.')

@@ -62,7 +62,7 @@ def _row(name, workload, chip, cache):
     torch.set_num_threads(1)
     task = get_task(name)
     w = task.workload(workload)
-    path = cache and Path(cache) / f'{task_key(task)}_{w.name}_{chip}.json'
+    path = cache and Path(cache) / f'{task_key(task, "kernel_lab.evaluate.table")}_{w.name}_{chip}.json'
     try: return _kept(path, lambda: asdict(row(task, w, chip)))[0]
     except LabError as e: return asdict(failed(task, w, chip, str(e)))
     except Exception as e: return asdict(failed(task, w, chip, f'a fault of the lab: {e!r}'))     # noqa: BLE001  one row must not end a long run
