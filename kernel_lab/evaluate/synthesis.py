@@ -24,8 +24,8 @@ import os
 import re
 import signal
 from ..errors import UsageError
-from ..files import write_whole
 from .filters import Fate, judged, likeness
+from ..files import write_whole
 from ..tasks import compose, seeds
 from ..tasks.compose import Candidate, candidate
 from ..tasks.graph import captured
