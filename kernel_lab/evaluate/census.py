@@ -205,7 +205,7 @@ class Row:
 
 def _row(said): return Row(**said | ({'quality': Quality.from_dict(said['quality'])} if said.get('quality') else {}))
 
-def census(names, load='kernel_lab.tasks.suite:get_task', jobs=None, cache=None, seconds=120):
+def census(names, load='kernel_lab.tasks.suite:get_task', jobs=None, cache=None, seconds=300):
     "A `Row` for every task named, as they get ready. `load`: 'module:function' from a name to a task; `cache`: a folder of what was found before."
     loader(load)
     cores = os.cpu_count() or 1
