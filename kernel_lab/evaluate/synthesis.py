@@ -246,7 +246,7 @@ def _settled(book, sieve, count, about, jobs):
             yield fate
 
 # %% ../../nbs/3_evaluate/10_synthesis.ipynb #9e9e038b
-def kind_of(c): return (c.group, len(c.steps), c.dtype)
+def kind_of(c): return (c.group, c.pattern, len(c.steps), c.dtype)
 
 def chosen(candidates, count=6_000):
     "`count` candidates in turns from every kind, earlier numbers first; all of them where there are fewer."
