@@ -111,7 +111,7 @@ def store(text, tile, o, f, cut=None):
     "Write the store of a block of a result."
     if tile.rows != 'n': tile = replace(tile, name=tile.seen('n'), rows='n')
     if columns(o, f.roles) > 1 and turned(f, o): return _turn_out(text, tile, o, f)
-    if o.dtype != tile.dtype: tile = tile.copied(o.dtype)
+    tile = tile.stored(o.dtype)
     text.say(f'nisa.dma_copy(dst={region(o, f, cut=cut)}, src={shaped(tile, o, f, cut)})')
 
 # %% ../../nbs/1_tasks/06a_passes.ipynb #3cc1f128
@@ -245,5 +245,5 @@ def _put(text, chunks, result, o, where):
         return
     with chunks.loop():
         tile = result.now()
-        if o.dtype != tile.dtype: tile = tile.copied(o.dtype)
+        tile = tile.stored(o.dtype)
         text.say(f'nisa.dma_copy(dst={where(o, "at:at + n * w")}.reshape((n, w)), src={tile.name})')

@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 import math
+import re
 
 # %% ../../nbs/1_tasks/06_tiles.ipynb #f8f6a292
 class Text:
@@ -55,6 +56,7 @@ class Arithmetic:
 
 # %% ../../nbs/1_tasks/06_tiles.ipynb #5e3ca9b4
 _TURNS = ('subtract', 'divide', 'power', 'less', 'less_equal', 'greater', 'greater_equal', 'mod', 'fmod')     # a op b is not b op a
+_FREE = 'activation|tensor_tensor|tensor_scalar|tensor_copy'      # instructions that write another dtype than they read
 NUMBERS = {math.inf: 3.4e38, -math.inf: -3.4e38}    # what stands for the infinities in arithmetic
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +99,15 @@ class Tile(Arithmetic):
         return self.say('tensor_scalar', like.new(hint), data=self, op0=f'nl.{op}', operand0=operand, **turn)
 
     def copied(self, dtype): return self.say('tensor_copy', self.new('copy', dtype=dtype), src=self)
+
+    def stored(self, dtype):
+        "It in another dtype: its last instruction writes that, if nobody has read what it wrote; else a copy."
+        made, last = f'{self.name} = nl.ndarray(', self.text.lines[-1].strip()
+        said = [k for k, l in enumerate(self.text.lines) if re.search(rf'\b{re.escape(self.name)}\b', l)]
+        if dtype == self.dtype: return self
+        if 'float' not in dtype or not re.match(rf'nisa\.({_FREE})\(dst={re.escape(self.name)},', last) or len(said) != 2 or made not in self.text.lines[said[0]]: return self.copied(dtype)
+        self.text.lines[said[0]] = self.text.lines[said[0]].replace(f'dtype=nl.{self.dtype}', f'dtype=nl.{dtype}')
+        return replace(self, dtype=dtype)
 
     def act(self, op, scale=1.0, bias=None):
         "op(scale · self + bias), by the Scalar engine's tables; bias is a column."
