@@ -33,12 +33,13 @@ def _power(x, exponent):
     return x.with_(exponent, 'power', 'power')
 
 def _where(keep, a, b):
-    "keep is 1 or 0; a number may be infinite, and is then the largest there is."
+    "keep is 1 or 0; a number may be infinite, and is then the largest there is: beside it nothing counts, so it is added."
     a, b = (x if isinstance(x, Arithmetic) else NUMBERS.get(x, x) for x in (a, b))
     if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic): return keep * (a - b) + b if max(abs(a), abs(b)) < 1e30 else keep * a + (1 - keep) * b
-    left = (1 - keep) * b if isinstance(b, Arithmetic) or b else None
-    right = keep * a if isinstance(a, Arithmetic) or a else None
-    return left if right is None else right if left is None else right + left
+    if not isinstance(b, Arithmetic): return keep * a if not b else (1 - keep).both('multiply', b, 'add', keep * a if abs(b) < 1e30 else a, 'chosen')
+    if not isinstance(a, Arithmetic) and (not a or abs(a) >= 1e30): return keep.both('multiply', a, 'add', b, 'chosen') if a else (1 - keep) * b
+    other = keep.both('subtract', 1.0, 'multiply', b, 'other')      # -(1 - keep) · b
+    return keep.both('multiply', a, 'subtract', other, 'chosen') if not isinstance(a, Arithmetic) else keep * a - other
 
 def _turned(x):
     "The same angle between -π and π, where the table for sines is good."

@@ -87,10 +87,21 @@ def framed(shapes, full, axes, result):
     kept = [k for k, w in enumerate(worked) if not w]
     if not kept: return _of_everything(sizes, views, result)
     if len(sizes) == 1: sizes, worked, views, kept = [*sizes, 1], [False, True], [(*v, 1) for v in views], [0]
-    options = [roles for row in kept if _possible(sizes, roles := _roles(kept, worked, row))]
-    if not options: return None
-    roles = min(options, key=lambda roles: _cost(sizes, roles))
-    return Framed(roles, tuple(views), _result(sizes, worked, result))
+    found = min((_chosen(s, worked, v) for s, v in ((sizes, views), *(_cut(sizes, views) if not any(worked) else ()))), key=lambda c: c[0])
+    return Framed(found[1], tuple(found[3]), _result(found[2], worked, result)) if found[1] else None
+
+def _chosen(sizes, worked, views):
+    "(cost, the best roles or None, sizes, views)."
+    worked = worked if len(worked) == len(sizes) else [False] * len(sizes)
+    options = [roles for k, w in enumerate(worked) if not w and _possible(sizes, roles := _roles(None, worked, k))]
+    roles = min(options, key=lambda roles: _cost(sizes, roles), default=None)
+    return (_cost(sizes, roles) if roles else math.inf), roles, sizes, views
+
+def _cut(sizes, views):
+    "The same with a long last axis as two, of which the second makes good columns."
+    n = sizes[-1]
+    cols = next((c for c in range(min(n // 2, WHOLE), 63, -1) if n % c == 0), None)
+    if n > WHOLE and cols: yield [*sizes[:-1], n // cols, cols], [(*v[:-1], *((1, 1) if v[-1] == 1 else (n // cols, cols))) for v in views]
 
 def _result(sizes, worked, count):
     "The view of a result: as the operands where it has as many elements, one or another number of columns otherwise."

@@ -56,7 +56,7 @@ class Arithmetic:
 
 # %% ../../nbs/1_tasks/06_tiles.ipynb #5e3ca9b4
 _TURNS = ('subtract', 'divide', 'power', 'less', 'less_equal', 'greater', 'greater_equal', 'mod', 'fmod')     # a op b is not b op a
-_FREE = 'activation|tensor_tensor|tensor_scalar|tensor_copy'      # instructions that write another dtype than they read
+_FREE = 'activation|tensor_tensor|scalar_tensor_tensor|tensor_scalar|tensor_copy'      # instructions that write another dtype than they read
 NUMBERS = {math.inf: 3.4e38, -math.inf: -3.4e38}    # what stands for the infinities in arithmetic
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +99,13 @@ class Tile(Arithmetic):
         return self.say('tensor_scalar', like.new(hint), data=self, op0=f'nl.{op}', operand0=operand, **turn)
 
     def copied(self, dtype): return self.say('tensor_copy', self.new('copy', dtype=dtype), src=self)
+
+    def both(self, op0, number, op1, other, hint):
+        "(self `op0` number) `op1` other, where other is a tile: one instruction if it is as wide."
+        if not isinstance(other, Tile) or other.cols != self.cols: return self.with_(number, op0, hint).with_(other, op1, hint)
+        like = self if self.rows == 'n' else replace(self, rows=other.rows)
+        operands = dict(data=self, op0=f'nl.{op0}', operand0=repr(float(NUMBERS.get(number, number))), op1=f'nl.{op1}', operand1=other)
+        return self.say('scalar_tensor_tensor', like.new(hint), **operands)
 
     def stored(self, dtype):
         "It in another dtype: its last instruction writes that, if nobody has read what it wrote; else a copy."
@@ -145,6 +152,8 @@ class Wide(Arithmetic):
         return Wide(self.chunks, lambda: self.now().with_(other.now() if isinstance(other, Wide) else other, op, hint, turned))
 
     def act(self, op, scale=1.0, bias=None): return Wide(self.chunks, lambda: self.now().act(op, scale, bias))
+    def both(self, op0, number, op1, other, hint):
+        return Wide(self.chunks, lambda: self.now().both(op0, number, op1, other.now() if isinstance(other, Wide) else other, hint))
 
     def along(self, op, hint):
         "A column, gathered piece by piece."
