@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -56,13 +55,19 @@ def test_command_table_covers_every_command():
     assert [usage.split()[1] for usage, _ in command_table()] == list(ORDER)
 
 
+def work():
+    "Seconds that processors spent on the processes this one has waited for: unlike the clock, hardly more on a busy machine."
+    t = os.times()
+    return t.children_user + t.children_system
+
+
 def test_help_is_quick(lab):
     times = []
     for _ in range(3):
-        started = time.perf_counter()
+        before = work()
         assert lab("--help").returncode == 0
-        times.append(time.perf_counter() - started)
-    assert min(times) < 2
+        times.append(work() - before)
+    assert 0.05 < min(times) < 2
 
 
 # --- wrong commands: exit code 2, one paragraph, the valid names ---
@@ -146,11 +151,11 @@ def test_profile_by_shape_says_that_nobody_checked(lab, tmp_path):
 
 
 def test_demo_at_full_size(lab, tmp_path):
-    started = time.perf_counter()
+    before = work()
     done = lab("demo")
-    seconds = time.perf_counter() - started
+    seconds = work() - before
     assert done.returncode == 0, done.stdout + done.stderr
-    assert seconds < 60, f"the demo took {seconds:.0f} s"
+    assert 5 < seconds < 60, f"the demo took {seconds:.0f} s of processor time"
     rows = [line for line in done.stdout.splitlines() if re.match(r" *\d+  ", line)]
     assert 2 <= len(rows) <= 11 and "first kernel" in rows[0] and "simulated" in done.stdout
     page = (tmp_path / "report.html").read_text()

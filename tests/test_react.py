@@ -446,6 +446,6 @@ def test_the_key_is_nowhere_after_a_run(wire, quick, tmp_path, caplog, capfd):
 
 
 def test_finding_a_kernel_in_prose_is_quick():
-    since = time.perf_counter()
+    since = time.process_time()
     assert kernel_in('`'*200_000) is None and kernel_in('```\n'*50_000) is None and kernel_in('```python\n@nki.jit\n' + 'x\n'*100_000)
-    assert time.perf_counter() - since < 2
+    assert time.process_time() - since < 2
