@@ -17,7 +17,7 @@ from ..nki.machine import CHIPS
 from ..nki.program import ArraySpec
 from ..nki.schedule import schedule
 from ..nki.trace import trace_source
-from ..tasks.graph import Ref, captured, launches, node_graph, stored
+from ..tasks.graph import VIEWS, Ref, captured, launches, node_graph, stored
 from ..tasks.lowering import first_kernel
 
 # %% ../../nbs/3_evaluate/04b_eager.ipynb #28fe39a8
@@ -73,18 +73,23 @@ def _launched(graph, node, chip):
     try: return Launch(node.name, node.op, node.shape, timed(first_kernel(alone, 'alone'), specs_of(alone), chip))
     except (UsageError, KernelError) as e: return Launch(node.name, node.op, node.shape, None, str(e))
 
+def _written_out(graph, chip):
+    "The `Launch` of a graph that only looks at its input in another way: its result, written out."
+    last = graph[graph.outputs[0]]
+    return Launch(last.name, 'contiguous', last.shape, timed(first_kernel(graph, 'alone'), specs_of(graph), chip))
+
 def eager(task, workload=None, chip='trn2'):
     "The `Eager` baseline of a task on a workload: every operation of its reference as a kernel of its own, simulated."
     w, record = task.workload(workload), CHIPS[chip]
     graph = captured(task, w)
-    found = tuple(_launched(graph, n, chip) for n in launches(graph))
+    found = tuple(_launched(graph, n, chip) for n in launches(graph)) or (_written_out(graph, chip),)
     return Eager(task.name, w.name, chip, found, record.launch_us)
 
 # %% ../../nbs/3_evaluate/04b_eager.ipynb #5f44d3a1
 _PRODUCTS = ('matmul', 'mm', 'bmm', 'linear', 'addmm', 'baddbmm', 'einsum', 'conv1d', 'conv2d', 'conv3d', 'mv', 'dot', 'outer', 'scaled_dot_product_attention')
-_MOVES = ('cat', 'stack', 'roll', 'flip', 'repeat', 'index_select', 'embedding', 'gather', 'pad', 'cast', 'clone')
+_MOVES = ('cat', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile', 'index_select', 'embedding', 'gather', 'pad', 'cast', 'clone')
 
-_TABLES = ('embedding', 'index_select', 'gather', 'index')
+_TABLES = ('embedding', 'index_select', 'gather', 'index', 'slice', 'select', 'narrow')
 
 def moved_bytes(graph):
     "Bytes that DMA moves at the least: what is read of the inputs, and the outputs; where the last operation only moves, what is read arrives by being written."
@@ -94,7 +99,13 @@ def moved_bytes(graph):
         found = sum(size(n) for n in users) if users and all(n.op in _TABLES and n.args[0] == Ref(i.name) for n in users) else math.inf
         return min(size(i), found)
     read, written = sum(map(taken, graph.inputs)), sum(size(graph[name]) for name in graph.outputs)
-    return max(read, written) if any(graph[name].op in _MOVES + _TABLES for name in graph.outputs) else read + written
+    only_moved = any(_origin(graph, name).op in ('input', *_MOVES, *_TABLES) for name in graph.outputs)
+    return max(read, written) if only_moved else read + written
+
+def _origin(graph, name):
+    "The node whose numbers a node shows: itself, or what its views are views of."
+    node = graph[name]
+    return _origin(graph, node.refs()[0]) if node.op in VIEWS and node.refs() else node
 
 def elements(graph):
     "Elements that Vector or Scalar touch at the least: of each operation that is no product and no move, its largest operand or its result."

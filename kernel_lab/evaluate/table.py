@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 import math
 import multiprocessing
+import warnings
 from ..errors import LabError
 from .census import _kept, task_key
 from .eager import bound, eager, specs_of, timed
@@ -71,6 +72,7 @@ def _row(name, workload, chip, cache):
     import torch
     from kernel_lab.tasks.suite import get_task
     torch.set_num_threads(1)
+    warnings.simplefilter('ignore')         # of torch, about its own parts
     task = get_task(name)
     w = task.workload(workload)
     path = cache and Path(cache) / f'{task_key(task, "kernel_lab.evaluate.table")}_{w.name}_{chip}.json'

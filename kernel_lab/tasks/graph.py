@@ -7,7 +7,7 @@ __all__ = ['STORED', 'VIEWS', 'Ref', 'Node', 'Graph', 'exported', 'program', 'st
            'node_graph']
 
 # %% ../../nbs/1_tasks/05_graph.ipynb #2e9678a4
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import math
 from functools import cached_property, lru_cache
 import operator
@@ -166,6 +166,9 @@ def _graph(found, kinds):
     def under(x): return named.get(x.name, x) if isinstance(x, Ref) else tuple(map(under, x)) if isinstance(x, tuple) else x
     for n in (n for n in found.graph.nodes if n.op == 'call_function'):
         node = _node(n)
+        if node.name in kinds:                                  # torch calls operations `mean` or `square`, as a task may its inputs
+            node = replace(node, name=f'{node.name}_op')
+            named[n.name] = Ref(node.name)
         args, kwargs = under(node.args), {k: under(v) for k, v in node.kwargs.items()}
         node = Node(node.name, node.op, args, kwargs, node.shape, node.dtype)
         dtypes[node.name] = node.dtype
