@@ -1,7 +1,13 @@
 "What every test shares."
 import gc
+import signal
 
 import pytest
+
+
+def pytest_sessionstart():
+    "A worker is born deaf to Ctrl-C, and so would be every process it starts; some tests press it."
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure():
