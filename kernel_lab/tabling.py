@@ -36,19 +36,16 @@ def table_of_tasks(names=None, workload=None, chip='trn2', jobs=None, out=None, 
     from kernel_lab.nki.machine import get_chip
     from kernel_lab.tasks.suite import LEVELS, TASKS, get_task
     get_chip(chip)
-    for n in names or (): get_task(n).workload(workload)
     names = list(names or TASKS)
+    for n in names: get_task(n).workload(workload)
     ready = writer(out)
-    rows, cut = _told(rows_of(names, workload, chip, jobs or os.cpu_count(), None if fresh else home() / 'table'), len(names))
+    found = rows_of(names, workload, chip, jobs or os.cpu_count(), None if fresh else home() / 'table')
+    say(times_head())
+    rows, cut = watched(found, len(names), 'timing', lambda r: [times_line(r)])
     say('', *level_lines(rows, LEVELS), f'all times in µs, simulated on {chip}')
     if cut: say(f'Interrupted after {len(rows)} of {len(names)} tasks; what was found is kept, and the same command goes on.', err=True)
     elif ready: ready(rows)
     return INTERRUPTED if cut else FAILED if any(r.best_us is None for r in rows) else GOOD
-
-def _told(rows, count):
-    "(the rows, each said as it comes, whether Ctrl-C cut them short)."
-    say(times_head())
-    return watched(rows, count, 'timing', lambda r: [times_line(r)])
 
 def writer(path):
     "The function that writes rows to a file by its ending, tried before the work begins; None for no file."

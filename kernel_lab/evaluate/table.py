@@ -13,7 +13,7 @@ import math
 import multiprocessing
 import warnings
 from ..errors import LabError
-from .census import _kept, task_key
+from .census import kept, task_key
 from .eager import bound, eager, specs_of, timed
 from .times import Row, failed, kept_kernels
 from .verify import verify
@@ -76,7 +76,7 @@ def _row(name, workload, chip, cache):
     task = get_task(name)
     w = task.workload(workload)
     path = cache and Path(cache) / f'{task_key(task, "kernel_lab.evaluate.table")}_{w.name}_{chip}.json'
-    try: return _kept(path, lambda: asdict(row(task, w, chip)))[0]
+    try: return kept(path, lambda: asdict(row(task, w, chip)))[0]
     except LabError as e: return asdict(failed(task, w, chip, str(e)))
     except Exception as e: return asdict(failed(task, w, chip, f'a fault of the lab: {e!r}'))     # noqa: BLE001  one row must not end a long run
 
@@ -96,14 +96,14 @@ def _mean(values):
 def frame_of(rows):
     "Rows as a pandas frame, with the speedups of the first and the best kernel over eager."
     import pandas as pd
-    return pd.DataFrame([{**asdict(r), 'first_speedup': r.eager_us / r.first_us if r.eager_us and r.first_us else None, 'best_speedup': r.speedup} for r in rows])
+    return pd.DataFrame([{**asdict(r), 'first_speedup': r.first_speedup, 'best_speedup': r.speedup} for r in rows])
 
 def summary(rows):
     "One dict a level: tasks, how many have all times, geometric means of the speedups over eager."
     levels = sorted({r.level for r in rows})
     of = lambda k: [r for r in rows if r.level == k]
     return [dict(level=k, tasks=len(of(k)), complete=sum(None not in (r.eager_us, r.first_us, r.best_us) for r in of(k)),
-                 first=_mean([r.eager_us / r.first_us for r in of(k) if r.eager_us and r.first_us]), best=_mean([r.speedup for r in of(k)])) for k in levels]
+                 first=_mean([r.first_speedup for r in of(k)]), best=_mean([r.speedup for r in of(k)])) for k in levels]
 
 def markdown(rows):
     "The table as lines of Markdown, µs simulated."

@@ -8,7 +8,6 @@ __all__ = ['STORED', 'VIEWS', 'Ref', 'Node', 'Graph', 'exported', 'program', 'st
 
 # %% ../../nbs/1_tasks/05_graph.ipynb #2e9678a4
 from dataclasses import dataclass, field, replace
-import math
 from functools import cached_property, lru_cache
 import operator
 import warnings
@@ -131,7 +130,7 @@ def _empty(task, workload):
     "{input: (shape, dtype)} of a workload, of which only the smallest is drawn."
     w = task.workload(workload)
     if not hasattr(task, 'workloads'): return {k: (v.shape, str(v.dtype)) for k, v in task.draw(w).items()}
-    least = min((*task.workloads, w), key=lambda o: sum(math.prod(s) for s in o.shapes.values()))
+    least = min((*task.workloads, w), key=lambda o: o.elements)
     kinds = {k: str(v.dtype) for k, v in task.draw(least).items()}
     return {k: (tuple(s), w.dtype if kinds[k] == least.dtype else kinds[k]) for k, s in w.shapes.items()}
 

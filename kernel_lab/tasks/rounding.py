@@ -9,10 +9,9 @@ __all__ = ['MOVES', 'FULL', 'PRODUCTS', 'ROOM', 'DRAWS', 'moved', 'narrowed', 'w
 # %% ../../nbs/1_tasks/05b_rounding.ipynb #3b72d0a8
 from dataclasses import replace
 from functools import cached_property, lru_cache
-import math
 import numpy as np
 from .graph import VIEWS, Graph, Node, Ref, _empty, _graph, _refs, _tensor, captured, program, stored
-from .task import Workload, _torch, error_ratio, held_to
+from .task import Workload, _torch, distance
 
 # %% ../../nbs/1_tasks/05b_rounding.ipynb #d6059c38
 MOVES = (*VIEWS, 'cat', 'concat', 'concatenate', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile', 'pad', 'index', 'index_select', 'embedding', 'gather',
@@ -85,7 +84,7 @@ def _with_rounded(found, tensors, names, dtype):
 
 def _least(task, dtype):
     "The smallest workload of a task, in a dtype."
-    least = min(task.workloads, key=lambda w: sum(math.prod(s) for s in w.shapes.values()))
+    least = min(task.workloads, key=lambda w: w.elements)
     return Workload(least.name, least.shapes, dtype)
 
 class _Trial:
@@ -105,9 +104,7 @@ class _Trial:
 
     def off(self, names, draws=DRAWS):
         "The largest error with these results rounded, in tolerances."
-        errors = (error_ratio(got, want, held_to(want, self.tolerance)) for tensors, wants in self.cases[:draws]
-                  for got, want in zip(_with_rounded(self.found, tensors, names, self.dtype), wants))
-        return max(float(np.nan_to_num(e, nan=np.inf).max(initial=0)) for e in errors)
+        return max(distance(_with_rounded(self.found, tensors, names, self.dtype), wants, self.tolerance) for tensors, wants in self.cases[:draws])
 
 @lru_cache(maxsize=512)
 def harmless(task, dtype):

@@ -57,6 +57,11 @@ class Workload:
         "The dtype of floating-point outputs: that of the inputs, bfloat16 where those have eight bits."
         return 'bfloat16' if DTYPES[self.dtype].itemsize == 1 else self.dtype
 
+    @property
+    def elements(self):
+        "Elements of all inputs together, by which workloads are smaller or larger."
+        return sum(math.prod(s) for s in self.shapes.values())
+
 # %% ../../nbs/1_tasks/00_task.ipynb #eaa4d40d
 SLACK = 16
 EPSILON = {'float32': 2.0 ** -23, 'bfloat16': 2.0 ** -7, 'float16': 2.0 ** -10}
