@@ -280,7 +280,7 @@ def as_decomposed(node, plan):
     except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, AssertionError): return None     # what torch refuses, the caller names
     inner = wide_graph(found, kinds, node.dtype if 'float' in node.dtype else 'float32')
     known = {n.name for n in (*inner.inputs, *inner.nodes)}
-    if len(inner.nodes) == 1 and inner.nodes[0].op == node.op or any(r not in known for n in inner.nodes for r in n.refs()): return None
+    if any(n.op == node.op for n in inner.nodes) or any(r not in known for n in inner.nodes for r in n.refs()): return None
     plan.steps += 1
     try: return _inlined(node, plan, inner)
     except UsageError: return None

@@ -120,6 +120,21 @@ def _recast(node, was):
     whole = 'float' in was and 'int' in node.dtype
     return Node(node.name, 'cast_whole' if whole else 'cast', node.args[:1], {}, node.shape, node.dtype)
 
+def _widens(n):
+    "Whether what torch does broadcasts its operands: then an `expand` before it moves nothing."
+    import torch
+    return torch.Tag.pointwise in getattr(n.target, 'tags', ())
+
+def _narrowed(node, sources, shapes):
+    "A node with the sources of its expanded operands, wherever its shape stays without the expansion."
+    import torch
+    for r in [r for r in node.refs() if r in sources]:
+        others = [shapes.get(o, ()) for o in node.refs() if o != r]
+        if tuple(torch.broadcast_shapes(shapes[sources[r].name], *others)) != tuple(node.shape): continue
+        under = lambda x: sources[r] if x == Ref(r) else tuple(map(under, x)) if isinstance(x, tuple) else x
+        node = replace(node, args=under(node.args), kwargs={k: under(v) for k, v in node.kwargs.items()})
+    return node
+
 def _constant(value):
     "What a tensor in the reference's own text stands for: its number, or its elements."
     flat = value.flatten().tolist()
@@ -156,12 +171,13 @@ def _graph(found, kinds):
     named = {n.name: Ref(k) for n, k in zip((n for n in places if n.name in found.graph_signature.user_inputs), kinds)}
     names = {v: k for k, v in (found.graph_signature.inputs_to_lifted_tensor_constants | found.graph_signature.inputs_to_buffers).items()}
     nodes, dtypes = [], {k: d for k, (_, d) in kinds.items()}
+    shapes, sources = {k: tuple(s) for k, (s, _) in kinds.items()}, {}
     for key, inner in names.items():
         value = _constant(found.constants[key] if key in found.constants else found.state_dict[key])
         n = _node(next(p for p in places if p.name == inner))
         if isinstance(value, tuple): nodes.append(Node(n.name, 'constant', (value,), {}, n.shape, n.dtype))
         else: named[inner] = value
-        dtypes[inner] = n.dtype
+        dtypes[inner], shapes[inner] = n.dtype, tuple(n.shape)
     def under(x): return named.get(x.name, x) if isinstance(x, Ref) else tuple(map(under, x)) if isinstance(x, tuple) else x
     for n in (n for n in found.graph.nodes if n.op == 'call_function'):
         node = _node(n)
@@ -170,7 +186,9 @@ def _graph(found, kinds):
             named[n.name] = Ref(node.name)
         args, kwargs = under(node.args), {k: under(v) for k, v in node.kwargs.items()}
         node = Node(node.name, node.op, args, kwargs, node.shape, node.dtype)
-        dtypes[node.name] = node.dtype
+        if _widens(n): node = _narrowed(node, sources, shapes)
+        if node.op in ('expand', 'expand_as') and isinstance(args[0], Ref): sources[node.name] = args[0]
+        dtypes[node.name], shapes[node.name] = node.dtype, tuple(node.shape)
         if node.op in ('to', '_to_copy', 'type_as') and isinstance(args[0], Ref):
             cast = _recast(node, dtypes.get(args[0].name, 'float32'))
             if cast: nodes.append(cast)

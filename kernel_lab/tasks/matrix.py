@@ -208,7 +208,8 @@ def product_stage(block, x, w, out, group=None, after=None, operands=()):
     group = group or max(1, min(4 if kind != 'float32' else 2, KEPT // (row_bytes * ROWS)))
     n, past = min(group * ROWS, M), row_bytes * ROWS > 2 * KEPT
     if past: n = min(ROWS, M)
-    hold, before = M > n and not past and row_bytes * (N + n) <= HELD, []
+    pays = w.turned or kind != 'float32'        # columns brought again hide behind a float32 product
+    hold, before = pays and M > n and not past and row_bytes * (N + n) <= HELD, []
     if w.turned and M > n and not hold: before, w = _turned_over(block, w, K, N, kind)
     finish, args = lambda depth: _result(out, after, operands, depth), f'{_batches(out)}at, n{", strips" if hold else ""}'
     body = _past(x, w, K, N, kind, finish) if past else _holding(x, w, K, kind, finish) if hold else _streaming(x, w, K, N, kind, finish)

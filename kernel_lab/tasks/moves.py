@@ -57,17 +57,19 @@ def _interleave(src, shape, times, dim=None):
     if dim is None: return None
     return [(at(len(shape), dim, f'{j}:{times * shape[dim]}:{times}'), src) for j in range(times)]
 
+def _under(src): return src.split('.')[0]      # what `ap` counts the elements of, however it is seen
+
 def _flip(src, shape, dims):
     dim = dims[0] % len(shape) if len(dims) == 1 else None
-    if dim is None or '.' in src: return None
+    if dim is None: return None
     steps = [math.prod(shape[k + 1:]) for k in range(len(shape))]
-    return _copy(f'{src}.ap({[[-s if k == dim else s, n] for k, (s, n) in enumerate(zip(steps, shape))]}, offset={(shape[dim] - 1) * steps[dim]})')
+    return _copy(f'{_under(src)}.ap({[[-s if k == dim else s, n] for k, (s, n) in enumerate(zip(steps, shape))]}, offset={(shape[dim] - 1) * steps[dim]})')
 
 def _diagonal(src, shape, offset=0, dim1=0, dim2=1):
     a, b = dim1 % len(shape), dim2 % len(shape)
-    if len(shape) != 2 or (a, b) != (0, 1) or '.' in src: return None
+    if len(shape) != 2 or (a, b) != (0, 1): return None
     n = min(shape[0] + min(offset, 0), shape[1] - max(offset, 0))
-    return _copy(f'{src}.ap([[{shape[1] + 1}, {n}]], offset={offset if offset >= 0 else -offset * shape[1]})')
+    return _copy(f'{_under(src)}.ap([[{shape[1] + 1}, {n}]], offset={offset if offset >= 0 else -offset * shape[1]})')
 
 def _moved_axes(src, shape, source, to):
     order = [k for k in range(len(shape)) if k != source % len(shape)]

@@ -9,7 +9,7 @@ __all__ = ['LOW', 'SEARCHED', 'WIDE', 'SEARCHES', 'seen_along', 'best', 'as_sear
 from dataclasses import replace
 import math
 from ..errors import UsageError
-from .graph import Ref
+from .graph import Node, Ref
 from .passes import rows_stage
 from .plan import do, do_as
 from .tiles import ROWS, Tile, Wide
@@ -67,10 +67,32 @@ def _ordered(node, plan):
     at = dict(zip(names, node.args)) | node.kwargs
     x, shape = at['self'], plan.shape(at['self'])
     dim = at.get('dim', 0 if node.op == 'msort' else -1) % len(shape)
-    if shape[dim] > SEARCHED: return None
+    if shape[dim] > SEARCHED: return _in_stretches(node, plan, x, at.get('k', shape[dim]), at.get('largest', True)) if node.op == 'topk' and dim == len(shape) - 1 else None
     k, largest = at.get('k', shape[dim]), at.get('largest', True) if node.op == 'topk' else bool(at.get('descending', False))
     order = (lambda tile: best(tile, k, largest)) if node.op != 'argsort' else lambda tile: best(tile, k, largest)[::-1]
     return _along(node, plan, order, dim, x.name)
+
+def _both(plan, x, k, largest):
+    "topk along the last axis: the `Ref`s of its values and of their places."
+    shape, name = (*plan.shape(x)[:-1], k), f'topk_x{plan.steps + 1}'       # as `do_as` will call it
+    both = [Node(f'{name}_{j}', 'getitem', (Ref(name), j), {}, shape, d) for j, d in enumerate((plan.dtype(x), 'int64'))]
+    plan.nodes |= {n.name: n for n in both}
+    do_as(plan, 'topk', (x, k, -1, largest), shape, plan.dtype(x))
+    return [Ref(n.name) for n in both]
+
+def _in_stretches(node, plan, x, k, largest):
+    "topk of a row longer than a search sees: the best of each stretch of it, and the best of those."
+    *front, n = plan.shape(x)
+    width = next((d for d in range(SEARCHED, max(k, 128) - 1, -1) if n % d == 0 and n // d * k <= SEARCHED), None)
+    if width is None: return None
+    values, places = _both(plan, do(plan, 'reshape', x, (*front, n // width, width)), k, largest)
+    first = do(plan, 'mul', do_as(plan, 'arange', (n // width,), (n // width,), 'int64'), width)
+    places = do(plan, 'add', places, do(plan, 'reshape', first, (n // width, 1)))
+    row = lambda r: do(plan, 'reshape', r, (*front, n // width * k))
+    values, where = _both(plan, row(values), k, largest)
+    found, parts = {0: values, 1: do(plan, 'gather', row(places), len(front), where)}, plan.parts(node)
+    for j, n in (parts or {0: node}).items(): plan.same(n, found[j])
+    return []
 
 def _best_half(x, largest):
     "(value, place) of the best of each row, the largest of as many as two searches see."
