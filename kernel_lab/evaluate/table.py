@@ -8,15 +8,17 @@ __all__ = ['MAKERS', 'right', 'made', 'best', 'row', 'rows_of', 'frame_of', 'sum
 # %% ../../nbs/3_evaluate/08_table.ipynb #af104c8e
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 import math
 import multiprocessing
 import warnings
 from ..errors import LabError
-from .census import kept, task_key
+from .census import kept
 from .eager import bound, eager, specs_of, timed
 from .times import Row, failed, kept_kernels
 from .verify import verify
+from .versions import lab_key, task_key, told
 from ..nki.trace import trace_source
 from ..tasks.graph import captured
 from ..tasks.lowering import first_kernel, fused_kernel
@@ -67,6 +69,11 @@ def row(task, workload=None, chip='trn2'):
     return Row(task.name, task.level, task.family, w.name, chip, least, by, run.us, len(run.launches), ', '.join(run.unmapped), first, us, maker)
 
 # %% ../../nbs/3_evaluate/08_table.ipynb #f88901dd
+def _key(task, workload):
+    "What a row depends on, as a word: the task, the workload, the lab behind this page, and the kernels that were kept for the task."
+    kernels = sha256(told(kept_kernels(task, workload)).encode()).hexdigest()[:16]
+    return '_'.join([task_key(task, workload), lab_key('kernel_lab.evaluate.table', 'kernel_lab.tasks.family'), kernels])
+
 def _row(name, workload, chip, cache):
     "The row of a task of the suite as plain data, in a worker; what fails says why."
     import torch
@@ -75,7 +82,7 @@ def _row(name, workload, chip, cache):
     warnings.simplefilter('ignore')         # of torch, about its own parts
     task = get_task(name)
     w = task.workload(workload)
-    path = cache and Path(cache) / f'{task_key(task, "kernel_lab.evaluate.table")}_{w.name}_{chip}.json'
+    path = cache and Path(cache) / f'{_key(task, w)}_{chip}.json'
     try: return kept(path, lambda: asdict(row(task, w, chip)))[0]
     except LabError as e: return asdict(failed(task, w, chip, str(e)))
     except Exception as e: return asdict(failed(task, w, chip, f'a fault of the lab: {e!r}'))     # noqa: BLE001  one row must not end a long run
