@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import queue
-import re
 import subprocess
 import sys
 import threading
