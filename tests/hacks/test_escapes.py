@@ -1,0 +1,105 @@
+"""What a kernel's Python can do to the machine it runs on: each probe succeeds in an ordinary process (or it proves nothing), and is stopped in the lab's child, by which layer it says.
+
+A probe that the child does not stop yet is listed in `OPEN` with the reason, as a strict expected failure: whoever closes the door is told to take it off the list.
+"""
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from probes import PROBES, heard, kernel
+from scene import Scene
+from test_bad_kernels import TASK, children
+
+from kernel_lab.evaluate.evaluation import evaluate
+from kernel_lab.evaluate.sandbox import Limits
+from kernel_lab.tasks.task import Kernel
+
+pytestmark = pytest.mark.skipif(sys.platform != 'linux' or platform.machine() not in ('x86_64', 'aarch64'), reason='the layers are those of Linux')
+OPEN = {name: 'the child may read what the user may read' for name in (
+    'reads a secret', 'lists a folder', 'asks for a size', 'goes to a folder', 'reads shared memory', 'lists processes', 'watches files')}
+OPEN |= {name: 'the filter does not know this call' for name in ('idles a process', "ranks a process' disk", 'filters its calls')}
+ODD = {'asks for keys', 'makes namespaces', 'opens a ring', 'watches faults', 'shares a segment', 'idles a process'}      # which many containers and systems refuse anybody
+LAYERS = {'1': 'system call filter', '13': 'file rules', '2': 'own view of files', '24': 'limit of open files', '27': 'limit of file size', '38': 'system call filter', '3': 'own view of processes',
+          '10': 'own view of processes', 'None': 'nothing is there'}
+LAST = {'finds open files', 'much in memory', 'many files', 'filters its calls', 'goes to a folder'}      # these change what comes after them
+
+
+def grouped(n=9):
+    "Probes in groups, one kernel for each; those that change the process are last."
+    order = sorted(PROBES, key=lambda p: (p.name in LAST, PROBES.index(p)))
+    return [order[k:k + n] for k in range(0, len(order), n)]
+
+
+def run_plainly(probes, scene):
+    "The kernel in an ordinary process, which has the environment and the rights of this one."
+    code = 'import json, sys\nnames = {}\nexec(sys.stdin.read(), names)\ntry: names["kernel"](None)\nexcept ValueError as e: print(e)\n'
+    born_with = [os.open(os.devnull, os.O_RDONLY) for _ in range(6)]        # as a harness that forks has its own files open
+    try: done = subprocess.run([sys.executable, '-c', code], input=scene.told(kernel(probes)), text=True, capture_output=True, timeout=60, pass_fds=born_with)
+    finally:
+        for fd in born_with: os.close(fd)
+    return heard(done.stdout)
+
+
+def run_in_lab(probes, scene):
+    e = evaluate(Kernel(scene.told(kernel(probes))), TASK, seeds=1, baseline_us=1.0, limits=Limits(seconds=30))
+    return heard((e.error or {}).get('message', ''))
+
+
+def outcomes(run):
+    "{name: (open or blocked, what was said, what was hurt)} of all probes; the hurt is healed after each group."
+    found = {}
+    with Scene() as scene:
+        born = children()
+        for group in grouped():
+            said = run(group, scene)
+            hurt = scene.hurt()
+            for p in group: found[p.name] = (*said.get(p.name, ('nothing', '')), p.hurts in hurt, scene.secret in said.get(p.name, ('', ''))[1])
+            scene.heal()
+        assert children() == born, 'a process was left behind'
+    return found
+
+
+@pytest.fixture(scope='module')
+def plainly(): return outcomes(run_plainly)
+
+
+@pytest.fixture(scope='module')
+def in_lab(): return outcomes(run_in_lab)
+
+
+def succeeded(p, outcome):
+    "Whether a probe did what it is for: seen from outside, where that can be."
+    how, said, hurt, leaked = outcome
+    return how == 'open' and (hurt if p.hurts not in ('done', 'secret') else leaked if p.hurts == 'secret' else True)
+
+
+@pytest.mark.parametrize('p', PROBES, ids=lambda p: p.name)
+def test_it_is_a_danger(p, plainly):
+    "In an ordinary process the probe does what it says."
+    if p.name in ODD and not succeeded(p, plainly[p.name]): pytest.skip('this machine refuses it anybody')
+    assert succeeded(p, plainly[p.name]), plainly[p.name]
+
+
+@pytest.mark.parametrize('p', [pytest.param(p, id=p.name, marks=[pytest.mark.xfail(strict=True, reason=OPEN[p.name])] if p.name in OPEN else []) for p in PROBES])
+def test_the_child_stops_it(p, in_lab):
+    how, said, hurt, leaked = in_lab[p.name]
+    assert how == 'blocked' and not hurt and not leaked, in_lab[p.name]
+
+
+def table(found):
+    "Lines: what was tried, what came of it, and what stopped it."
+    for p in PROBES:
+        how, said, hurt, leaked = found[p.name]
+        by = LAYERS.get(said.rpartition(' ')[2], 'an error of its own') if how == 'blocked' else ''
+        yield f'| {p.row} | {p.name} | {p.says} | {"open" if how != "blocked" or hurt or leaked else "blocked"} | {said if how == "blocked" else ""} | {by} |'
+
+
+if __name__ == '__main__':
+    os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+    print('| row | probe | what it tries | in the child | error | layer |\n|---|---|---|---|---|---|')
+    print(*table(outcomes(run_in_lab)), sep='\n')
