@@ -50,7 +50,9 @@ def main():
     sys.exit(run(sys.argv[1:]))
 
 @app.callback(invoke_without_command=True)
-def _top(version: Annotated[bool, typer.Option('--version', help='Print the version and stop.')] = False):
+def _top(version: Annotated[bool, typer.Option('--version', help='Print the version and stop.')] = False,
+         unsandboxed: Annotated[bool, typer.Option('--allow-unsandboxed', help='Run kernels even where this machine has no wall around them.')] = False):
+    if unsandboxed: os.environ['KERNEL_LAB_ALLOW_UNSANDBOXED'] = '1'
     if version: say(f'kernel-lab {__version__}'); raise typer.Exit(GOOD)
 
 # %% ../nbs/5_cli/01_cli.ipynb #655d3390
@@ -297,12 +299,18 @@ def versions():
 
 # %% ../nbs/5_cli/01_cli.ipynb #56987ecc
 def examine():
-    "What `doctor` says, as data: targets and the model agent with the reason why they do not work, or None."
+    "What `doctor` says, as data: the sandbox, targets and the model agent with the reason why they do not work, or None."
     from kernel_lab.agents.chat import KEY, why_not
     from kernel_lab.targets.base import TARGETS
     return {'kernel_lab': __version__, 'python': sys.version.split()[0], 'store': str(open_store().path),
-            'targets': {name: target.available() for name, target in TARGETS.items()},
+            'sandbox': _walls(), 'targets': {name: target.available() for name, target in TARGETS.items()},
             'agents': {'rewrite': None, 'react': why_not()}, 'key_present': bool(os.environ.get(KEY)), 'packages': versions()}
+
+def _walls():
+    "The house that kernels run in: what stands, what is refused, what is open."
+    from kernel_lab.evaluate.sandbox import house
+    found = house()
+    return {'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.dead, 'survived': found.alive, 'text': str(found)}
 
 def hear_canary(chip, as_json=False):
     "Run the canary and print its table → exit code; not good where any number was wrong."
@@ -324,6 +332,7 @@ def doctor(json_: AsJson = False, canary: Annotated[bool, typer.Option('--canary
     if json_: print(json.dumps(found, indent=2)); return
     say(f'kernel-lab  {found["kernel_lab"]} on Python {found["python"]}', f'store       {found["store"]}',
         f'model key   {"present" if found["key_present"] else "none"}')
+    say('', *found['sandbox']['text'].splitlines(), f'canaries: {len(found["sandbox"]["died"])} died, {len(found["sandbox"]["survived"])} survived')
     for part in 'targets', 'agents': say('', part, *(f'  {name:<10}{reason or "ready"}' for name, reason in found[part].items()))
     say('', 'packages', *(f'  {name:<11}{version or "not installed"}' for name, version in found['packages'].items()))
 

@@ -17,8 +17,8 @@ from kernel_lab.errors import KINDS, KernelError, SimulatorError, UsageError
 from kernel_lab.evaluate import evaluation as module
 from kernel_lab.evaluate.evaluation import evaluate
 from kernel_lab.evaluate.records import Evaluation, Run, Status, Step
-from kernel_lab.evaluate.sandbox import Limits, Reply, run_job, trace_in_child, traced
-from kernel_lab.evaluate.sandbox import _error, _verdict, admit
+from kernel_lab.evaluate.replies import Reply, _error, verdict
+from kernel_lab.evaluate.sandbox import Limits, admit, run_job, trace_in_child, traced
 from kernel_lab.evaluate.verify import compare, tile_map, verify
 from kernel_lab.nki.program import ArraySpec
 from kernel_lab.nki.trace import trace_source
@@ -144,7 +144,7 @@ def test_any_error_from_the_child_is_an_error(data):
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(['end', 'timeout', 'flood']), st.sampled_from([0, 1, 7, -9, -11, -24, None]))
 def test_any_bytes_have_a_verdict(data, how, code):
-    text, error = _verdict(data, how, code, Limits())
+    text, error = verdict(data, how, code, Limits())
     assert (text is None) != (error is None)
 
 
@@ -159,24 +159,29 @@ def test_record_of_the_tier():
 def test_a_container_that_refuses_namespaces():
     "Where `unshare` is forbidden the other layers stay, and the record does not claim the one that is missing."
     if sys.platform != 'linux': pytest.skip('needs Linux')
-    code = ('import os\nfrom kernel_lab.evaluate.child import *\nbind_to_parent(os.getppid()); no_new_processes()\n'
-            'print(*confine(dict(seconds=5, memory_mb=1024), os.getppid()))')
-    layers = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60).stdout.split()
-    assert layers == ['process', 'rlimits', 'no_new_privs', 'seccomp']
+    code = ('import os\nfrom kernel_lab.evaluate.walls import bind_to_parent\nimport kernel_lab.evaluate.walls as walls, ctypes\n'
+            'deny = b"".join(walls._deny(nr) for nr in (272, 97))\n'
+            'bind_to_parent(); code = walls._op(0x20, 0) + deny + walls._op(6, walls.ALLOW); buffer = ctypes.create_string_buffer(code, len(code))\n'
+            'import struct; p = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))\n'
+            'walls._prctl(walls.PR_SET_SECCOMP, 2, ctypes.create_string_buffer(p, len(p)))\n'
+            'from kernel_lab.evaluate.sandbox import house; h = house(); print(h.tier, *h.layers); print(*h.refused)')
+    first, refused = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60).stdout.splitlines()
+    assert first.split()[0] == 'S2' and 'namespaces' not in first and 'seccomp' in first and refused == 'namespaces'
 
 
 def test_files_the_child_holds():
-    "Standard streams are the null device; besides them there is one pipe."
-    _, reply = traced(Kernel(attack('held = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in map(int, os.listdir("/proc/self/fd")) if os.path.lexists(f"/proc/self/fd/{fd}")}',
-                                    'raise ValueError(sorted(held.items()))')), [X])
-    said = str(reply.error)
-    assert said.count('/dev/null') == 3 and said.count('pipe:') == 1 and 'socket:' not in said, said
+    "Standard streams are the null device; besides them there is the place for the answer, and nothing that listens."
+    code = 'held = {}\nfor fd in range(64):\n    try: held[fd] = oct(os.fstat(fd).st_mode & 0o170000)\n    except OSError: pass\nraise ValueError(held)'
+    _, reply = traced(Kernel(attack(*code.splitlines())), [X])
+    assert "{0: '0o20000', 1: '0o20000', 2: '0o20000', 3: '0o100000'}" in str(reply.error), str(reply.error)
 
 
-def test_the_childs_folder_is_its_own_and_goes_away():
-    _, reply = traced(Kernel(attack('raise ValueError(os.getcwd())')), [X])
-    folder = str(reply.error).split('ValueError: ')[1].strip('. ')
-    assert 'kernel-lab-' in folder and not os.path.exists(folder)
+def test_the_child_has_no_folder_of_ours():
+    "Its root has the libraries in it and no more; where it has no root of its own, folders can be seen and not read."
+    _, reply = traced(Kernel(attack('raise ValueError([os.getcwd(), [n for n in ("home", "tmp", "proc", "etc", "dev") if os.path.exists("/" + n)]])')), [X])
+    if 'root' in reply.layers: assert "['/', []]" in str(reply.error), str(reply.error)
+    _, reply = traced(Kernel(attack('os.listdir("/")')), [X])
+    if 'landlock' in str(reply.layers): assert 'Permission denied' in str(reply.error), str(reply.error)
 
 
 def test_nothing_of_the_reference_is_in_the_child():
@@ -198,7 +203,7 @@ def test_the_parent_dies(tmp_path):
     parent = subprocess.Popen([sys.executable, '-c', code], env={**os.environ, 'TMPDIR': str(tmp_path)})      # a killed parent cannot clean up
     try:
         for _ in range(600):
-            if mine := [pid for pid in os.listdir('/proc') if pid.isdigit() and _parent_of(pid) == parent.pid and '-I' in _command_of(pid)]: break
+            if mine := [pid for pid in os.listdir('/proc') if pid.isdigit() and _parent_of(pid) == parent.pid and 'serve(' in _command_of(pid)]: break
             time.sleep(0.05)
         time.sleep(1)
     finally: parent.kill(); parent.wait()
@@ -220,6 +225,7 @@ def _command_of(pid):
 
 def test_ctrl_c_while_tracing():
     "The exception goes through, and the child is gone."
+    assert trace_in_child(Kernel(GOOD), [X])                           # the zygote, which stays
     before, since = children(), time.monotonic()
     threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt): evaluate('def kernel(x):\n    while True: pass', TASK)
@@ -238,8 +244,9 @@ def test_two_threads():
 
 def test_a_child_that_cannot_start(monkeypatch):
     "A fault of ours is one sentence, and never the kernel's fault."
-    from kernel_lab.evaluate import sandbox
-    monkeypatch.setattr(sandbox, '_paths', lambda: ['/nowhere'])
+    from kernel_lab.evaluate import sandbox, server
+    monkeypatch.setattr(server, 'import_paths', lambda: ['/nowhere'])
+    monkeypatch.setattr(sandbox, '_SERVERS', {})
     with pytest.raises(SimulatorError, match='did not start'): run_job('json:dumps', {'source': ''})
     e = evaluate(GOOD, TASK, seeds=1)
     assert e.status == Status.LAB_ERROR and 'No module named' in e.log

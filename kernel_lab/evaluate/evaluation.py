@@ -37,7 +37,7 @@ def resolve(kernel, task, workload=None, chip='trn1'):
 class Draft:
     "An evaluation in the making: what it is about, log lines, wall seconds by stage."
     def __init__(self, about, log=None):
-        self.about, self.lines, self.seconds, self.layers, self.listen = about, [], {}, (), log
+        self.about, self.lines, self.seconds, self.layers, self.tier, self.listen = about, [], {}, (), '', log
         self.began = time.perf_counter()
 
     def say(self, text):
@@ -57,7 +57,7 @@ class Draft:
         "The Evaluation."
         seconds = {k: round(v, 4) for k, v in {**self.seconds, 'total': time.perf_counter() - self.began}.items()}
         versions = dict(kernel_lab=kernel_lab.__version__, python=platform.python_version(), numpy=np.__version__,
-                        machine=f'{platform.system()} {platform.machine()}', sandbox='+'.join(self.layers))
+                        machine=f'{platform.system()} {platform.machine()}', sandbox='+'.join(self.layers), tier=self.tier)
         return Evaluation(id=new_id(), status=status, log='\n'.join(self.lines), seconds=seconds, versions=versions, created=now(), **self.about, **parts)
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #e4bcb80d
@@ -84,8 +84,8 @@ def compile_stage(draft, target, kernel, task, workload, chip, limits):
     "The Compiled kernel; KernelError where it is refused."
     def tracer(kernel, specs, chip):
         result, reply = traced(kernel, specs, chip, limits)
-        draft.layers = reply.layers
-        if reply.seconds: draft.say(f'traced in a child process ({", ".join(reply.layers)}): {reply.seconds["start"]:.2f} s to start, {reply.seconds["trace"]:.2f} s to trace')
+        draft.layers, draft.tier = reply.layers, reply.tier
+        if reply.seconds: draft.say(f'traced in a child process, sandbox {reply.tier} ({", ".join(reply.layers)}): {reply.seconds["start"]:.2f} s to start, {reply.seconds["trace"]:.2f} s to trace')
         if isinstance(result, KernelError): raise result
         return affordable(result, limits)
     with draft.stage('compile'): return target.compile(kernel, task, workload, chip, tracer=tracer, say=draft.say)

@@ -172,6 +172,11 @@ class Evaluation:
         "How many times faster than the framework's eager execution, None where either latency is unknown: what papers call speedup."
         return self.eager_us / self.profile.latency_us if self.profile and self.eager_us else None
 
+    @property
+    def tier(self):
+        "The tier of the sandbox that the kernel's Python ran in, S3 (strong) to S0 (none); empty where none ran."
+        return self.versions.get('tier', '')
+
     def to_dict(self):
         "The evaluation as JSON data."
         return {**plain(replace(self, profile=None)), 'profile': self.profile and plain(self.profile.to_dict())}
