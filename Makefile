@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.made
 PORT   ?= 8888
 JOBS   ?= 2
 # tests keep away from the person's own store
-TESTENV = KERNEL_LAB_HOME=$$(mktemp -d)
+TESTENV = KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help

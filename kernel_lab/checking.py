@@ -21,7 +21,7 @@ def row_lines(row, notes=False):
 def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=None, known=None):
     "Put tasks (all, if none is named) to the test and say what was found → exit code. Found before, with the same task and lab: not again unless `fresh`."
     from kernel_lab.evaluate.census import census, census_lines
-    from kernel_lab.evaluate.store import home
+    from kernel_lab.evaluate.database import home
     names, where = _named(names, known), {'load': load} if load else {}
     rows, cut = watched(census(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
     if out: _save(rows, names, out)

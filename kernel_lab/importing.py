@@ -28,7 +28,7 @@ def import_lines(imported):
 # %% ../nbs/5_cli/00c_importing.ipynb #0e729745
 def import_folder():
     "Where imports are kept."
-    from kernel_lab.evaluate.store import home
+    from kernel_lab.evaluate.database import home
     return home() / 'imports'
 
 def _earlier(place):

@@ -31,7 +31,7 @@ def level_lines(rows, levels):
 # %% ../nbs/5_cli/00g_tabling.ipynb #0e7ee34f
 def table_of_tasks(names=None, workload=None, chip='trn2', jobs=None, out=None, fresh=False):
     "Work out the table of tasks (all of the suite, if none is named), say it, write it to `out` (.csv or .md) → exit code."
-    from kernel_lab.evaluate.store import home
+    from kernel_lab.evaluate.database import home
     from kernel_lab.evaluate.table import rows_of
     from kernel_lab.nki.machine import get_chip
     from kernel_lab.tasks.suite import LEVELS, TASKS, get_task

@@ -222,7 +222,7 @@ def test_a_killed_process_leaves_a_run_to_resume(quick, tmp_path):
     assert done.returncode == -signal.SIGKILL, done.stderr
     store = Store(path)
     kept = store.load_run(done.stdout.split()[0])
-    assert (kept.state, len(kept.steps)) == ('running', 2)
+    assert (kept.state, len(kept.steps)) == ('interrupted', 2)
     resumed = Loop(run=kept.id, agent=Scripted(propose(3)), store=store)
     assert [s.index for s in resumed] == [2] and store.load_run(kept.id).state == 'finished'
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ..errors import LabError, UsageError, choose
 from ..evaluate.evaluation import evaluate
-from ..evaluate.records import Run, Status, Step, new_id, now
+from ..evaluate.records import FLEETING, Run, Status, Step, new_id, now
 from ..evaluate.store import Store
 from ..nki.machine import CHIPS
 from ..tasks.suite import get_task
@@ -104,21 +104,20 @@ class Loop:
     def _repr_html_(self): return self.run._repr_html_()
 
 # %% ../../nbs/4_agents/00_loop.ipynb #220ebe80
-_FLEETING = (Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.CRASHED, Status.LAB_ERROR)
-
 def _evaluated(loop, kernel):
     "The evaluation of a kernel in this run, and the step that had it before (or None)."
     seen = tried(loop.run).get(kernel.hash)
-    if seen and seen.evaluation.status not in _FLEETING: return seen.evaluation, seen
-    return evaluate(kernel, loop.task, loop.workload, loop.chip, baseline_us=loop.run.first_us, **loop.options), None
+    if seen and seen.evaluation.status not in FLEETING: return seen.evaluation, seen
+    return evaluate(kernel, loop.task, loop.workload, loop.chip, baseline_us=loop.run.first_us, store=loop.store or None, **loop.options), None
 
 def _record(loop, proposal, since):
     "Evaluate a proposal, append the step and save it."
     evaluation, seen = _evaluated(loop, proposal.kernel)
     why = f'{proposal.why} Already tried in step {seen.index}: the same kernel.'.strip() if seen else proposal.why
     same = {f.name: getattr(proposal, f.name) for f in fields(proposal) if f.name not in ('kernel', 'why')}
+    base = base_step(loop.run)
     step = Step(run=loop.run.id, index=len(loop.run.steps), why=why, evaluation=evaluation, seconds=round(perf_counter() - since, 3),
-                created=now(), **same)
+                created=now(), parent=base.evaluation.kernel.hash if base else '', **same)
     loop.run = replace(loop.run, steps=(*loop.run.steps, step))
     _flush(loop)
     return step

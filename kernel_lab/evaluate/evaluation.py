@@ -7,17 +7,17 @@ __all__ = ['BIG', 'resolve', 'Draft', 'work', 'affordable', 'compile_stage', 've
            'baseline', 'evaluate']
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #6df64579
-import platform, time
+import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from math import prod
-import numpy as np
-import kernel_lab
 from ..errors import KernelError, LabError, UsageError, choose
 from .records import Evaluation, Status, new_id, now, status_of
 from .sandbox import Limits, traced
 from .times import eager_us
 from .verify import verify
+from .versions import task_key, versions
 from ..nki.dtypes import itemsize
 from ..nki.machine import CHIPS
 from ..targets.base import target_for
@@ -35,9 +35,9 @@ def resolve(kernel, task, workload=None, chip='trn1'):
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #67715b9d
 class Draft:
-    "An evaluation in the making: what it is about, log lines, wall seconds by stage."
-    def __init__(self, about, log=None):
-        self.about, self.lines, self.seconds, self.layers, self.tier, self.listen = about, [], {}, (), '', log
+    "An evaluation in the making: what it is about, log lines, wall seconds by stage, the store where it will be kept, or None."
+    def __init__(self, about, log=None, asked=None, store=None):
+        self.about, self.lines, self.seconds, self.layers, self.tier, self.listen, self.asked, self.store = about, [], {}, (), '', log, asked or {}, store
         self.began = time.perf_counter()
 
     def say(self, text):
@@ -56,9 +56,8 @@ class Draft:
     def finish(self, status, **parts):
         "The Evaluation."
         seconds = {k: round(v, 4) for k, v in {**self.seconds, 'total': time.perf_counter() - self.began}.items()}
-        versions = dict(kernel_lab=kernel_lab.__version__, python=platform.python_version(), numpy=np.__version__,
-                        machine=f'{platform.system()} {platform.machine()}', sandbox='+'.join(self.layers), tier=self.tier)
-        return Evaluation(id=new_id(), status=status, log='\n'.join(self.lines), seconds=seconds, versions=versions, created=now(), **self.about, **parts)
+        made = versions(self.about['chip']) | dict(sandbox='+'.join(self.layers), tier=self.tier, **self.asked)
+        return Evaluation(id=new_id(), status=status, log='\n'.join(self.lines), seconds=seconds, versions=made, created=now(), **self.about, **parts)
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #e4bcb80d
 BIG = 65536                                                             # elements: the largest tile of one engine instruction
@@ -117,13 +116,13 @@ def profile_stage(draft, target, compiled):
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #63e24806
 _BASELINES = {}
 
-def baseline(task, workload, chip, limits=Limits(), say=None):
+def baseline(task, workload, chip, limits=Limits(), say=None, store=None):
     "Latency in µs of the task's first kernel, or None where it has none that is correct."
     kernel = task.first(workload)
     if kernel is None: return None
     key = (task.name, workload, chip, kernel.hash)
     if key not in _BASELINES:
-        first = evaluate(kernel, task, workload, chip, seeds=1, limits=limits)
+        first = evaluate(kernel, task, workload, chip, seeds=1, limits=limits, store=store)
         if first.profile is None:
             if say: say(f'no baseline, because the first kernel is not correct: {first}')
             return None
@@ -141,7 +140,7 @@ def _baseline_stage(draft, given, kernel, task, workload, chip, limits, profile)
     "The baseline: as given, or the kernel's own latency if it is the first one, or looked up."
     if given is not None: return given
     if kernel == task.first(workload): return profile.latency_us
-    with draft.stage('baseline'): return baseline(task, workload, chip, limits, draft.say)
+    with draft.stage('baseline'): return baseline(task, workload, chip, limits, draft.say, draft.store)
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #0fcd1917
 def _stages(draft, target, kernel, task, workload, chip, seeds, baseline_us, limits):
@@ -154,10 +153,26 @@ def _stages(draft, target, kernel, task, workload, chip, seeds, baseline_us, lim
                                 baseline_us=_baseline_stage(draft, baseline_us, kernel, task, workload, chip, limits, profile),
                                 eager_us=_eager_stage(draft, task, workload, chip))
 
-def evaluate(kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None, limits=Limits(), log=None):
-    "Evaluate `kernel` (a Kernel or its source) against `task`: an Evaluation, also of a bad kernel. UsageError for unknown names. `log` hears each line."
+def _known(draft, kernel, task, workload, chip, target, seeds, baseline_us, limits):
+    "What the store knows of this kernel, beside the baseline that is asked for; None where it does not."
+    found = draft.store and draft.store.known(kernel, task, workload, chip, seeds=seeds if isinstance(seeds, int) else len(seeds), limits=limits, target=target.name)
+    if not found: return None
+    draft.say(found.log)
+    return replace(found, baseline_us=found.profile and _baseline_stage(draft, baseline_us, kernel, task, workload, chip, limits, found.profile))
+
+def evaluate(kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None, limits=Limits(), log=None, store=None):
+    """Evaluate `kernel` (a Kernel or its source) against `task`: an Evaluation, also of a bad kernel. UsageError for unknown names. `log` hears each line.
+    In a `store` it is looked up first and kept afterwards."""
     kernel, task, workload, target = resolve(kernel, task, workload, chip)
-    draft = Draft(dict(task=task.name, workload=workload.name, chip=chip, target=target.name, kernel=kernel), log)
+    asked = dict(task=task_key(task), asked=task_key(task, workload), limits=asdict(limits))
+    draft = Draft(dict(task=task.name, workload=workload.name, chip=chip, target=target.name, kernel=kernel), log, asked, store)
+    if found := _known(draft, kernel, task, workload, chip, target, seeds, baseline_us, limits): return found
+    made = _made(draft, target, kernel, task, workload, chip, seeds, baseline_us, limits)
+    if store: store.save_evaluation(made, task)
+    return made
+
+def _made(draft, target, kernel, task, workload, chip, seeds, baseline_us, limits):
+    "The Evaluation, whatever happens."
     try: status, parts = _stages(draft, target, kernel, task, workload, chip, seeds, baseline_us, limits)
     except UsageError: raise
     except KernelError as e: status, parts, said = status_of(e), {'error': e.to_dict()}, str(e)
