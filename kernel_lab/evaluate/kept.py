@@ -72,7 +72,7 @@ def put_evaluation(connection, e, task=None, parent=None, maker=''):
     key = task and put_task(connection, task)
     row = dict(id=e.id, kernel=e.kernel.hash, status=str(e.status), latency_us=e.latency_us, body=as_json(body), tile_map=as_json(tile_map) if tile_map else None, created=e.created,
                key=result_key(e.kernel.hash, e.chip, e.target, v), task_key=key, program=put_program(connection, e, key), kind=e.profile and e.profile.kind,
-               baseline_us=e.baseline_us, eager_us=e.eager_us, seeds=len(seeds), **{k: v.get(k) for k in ('sandbox', 'lab', 'chip_record', 'machine')})
+               baseline_us=e.baseline_us, eager_us=e.eager_us, seeds=len(seeds), sandbox=v.get('tier') or v.get('sandbox'), **{k: v.get(k) for k in ('lab', 'chip_record', 'machine')})
     put(connection, EVALUATIONS, row | {k: clean(getattr(e, k)) for k in ('task', 'workload', 'chip', 'target')})
 
 def evaluations(*more, maps=True):
