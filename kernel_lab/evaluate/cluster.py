@@ -94,4 +94,5 @@ class _talks:
     def __enter__(self): return self
     def __exit__(self, kind, error, trace):
         if isinstance(error, Exception):                                # Ray raises bare ones too
-            raise UsageError(f'There is no Ray cluster at {self.address or "this machine"}: {str(error).splitlines()[0][:200]}', hint='ray start --head starts one; pool="local" needs none.') from error
+            said = (str(error).splitlines() or [kind.__name__])[0][:200]
+            raise UsageError(f'There is no Ray cluster at {self.address or "this machine"}: {said}', hint='ray start --head starts one; pool="local" needs none.') from error
