@@ -177,7 +177,7 @@ def test_constraints_pin_what_the_project_asks_for():
 
 def test_every_import_is_declared():
     p = project()
-    declared = {canonicalize_name(Requirement(r).name) for r in [*p["dependencies"], *(r for extra in ("agents", "parquet") for r in p["optional-dependencies"][extra])]}
+    declared = {canonicalize_name(Requirement(r).name) for r in [*p["dependencies"], *(r for extra in ("agents", "cluster", "parquet") for r in p["optional-dependencies"][extra])]}
     declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2"}     # the lab itself; the dialects it provides; what anthropic brings
     used = set()
     for module in MODULES:
