@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BIG', 'resolve', 'Draft', 'work', 'affordable', 'compile_stage', 'verify_stage', 'verdict', 'profile_stage',
-           'baseline', 'evaluate']
+           'guard_stage', 'baseline', 'evaluate']
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #6df64579
 import time
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from math import prod
 from ..errors import KernelError, LabError, UsageError, choose
+from .guards import Facts, guarded
 from .records import Evaluation, Status, new_id, now, status_of
 from .sandbox import Limits, traced
 from .times import eager_us
@@ -38,6 +39,7 @@ class Draft:
     "An evaluation in the making: what it is about, log lines, wall seconds by stage, the store where it will be kept, or None."
     def __init__(self, about, log=None, asked=None, store=None):
         self.about, self.lines, self.seconds, self.layers, self.tier, self.listen, self.asked, self.store = about, [], {}, (), '', log, asked or {}, store
+        self.program, self.traced = None, None                         # what came of the trace, and the seconds it took
         self.began = time.perf_counter()
 
     def say(self, text):
@@ -85,8 +87,10 @@ def compile_stage(draft, target, kernel, task, workload, chip, limits):
         result, reply = traced(kernel, specs, chip, limits)
         draft.layers, draft.tier = reply.layers, reply.tier
         if reply.seconds: draft.say(f'traced in a child process, sandbox {reply.tier} ({", ".join(reply.layers)}): {reply.seconds["start"]:.2f} s to start, {reply.seconds["trace"]:.2f} s to trace')
+        draft.traced = reply.seconds.get('trace')
         if isinstance(result, KernelError): raise result
-        return affordable(result, limits)
+        draft.program = affordable(result, limits)
+        return draft.program
     with draft.stage('compile'): return target.compile(kernel, task, workload, chip, tracer=tracer, say=draft.say)
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #83f7b587
@@ -112,6 +116,22 @@ def profile_stage(draft, target, compiled):
     draft.say(f'memory at most: SBUF {p.sbuf_peak_bytes:,} of {chip.sbuf_bytes:,.0f} bytes a partition, PSUM {p.psum_peak_banks} of {chip.psum_banks:.0f} banks'
               + (f'; warning: {p.spill_bytes:,} bytes spilled to HBM' if p.spill_bytes else ''))
     return p
+
+# %% ../../nbs/3_evaluate/05_evaluation.ipynb #4884dda7
+_PARSED = ('entry', 'trace', 'limit', 'uninitialised', 'unsupported', 'shape')         # errors of a text that a child has parsed
+
+def guard_stage(draft, task, workload, status, parts, limits):
+    "How an evaluation ends, and its parts, after the guards have looked."
+    profile, error = parts.get('profile'), parts.get('error')
+    facts = Facts(draft.about['kernel'].source, task, workload, draft.about['chip'], draft.program if profile else None, profile and profile.latency_us, error, tuple(draft.layers),
+                  draft.traced, limits.seconds, parsed=draft.program is not None or bool(error) and error.get('kind') in _PARSED)
+    with draft.stage('guards'): reports = guarded(facts)
+    for g in reports:
+        if g.found: draft.say(f'guard: {g}')
+    refused = next((g for g in reports if g.severity == 'refused'), None)
+    if refused is None: return status, {**parts, 'guards': reports}
+    error = KernelError(refused.says, kind='limit', hint='No kernel can: the model of time is wrong here, or was changed.').to_dict()
+    return Status.BELOW_BOUND, {'verification': parts['verification'], 'error': error, 'guards': reports}
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #63e24806
 _BASELINES = {}
@@ -175,10 +195,10 @@ def _made(draft, target, kernel, task, workload, chip, seeds, baseline_us, limit
     "The Evaluation, whatever happens."
     try: status, parts = _stages(draft, target, kernel, task, workload, chip, seeds, baseline_us, limits)
     except UsageError: raise
-    except KernelError as e: status, parts, said = status_of(e), {'error': e.to_dict()}, str(e)
+    except KernelError as e: status, parts = status_of(e), {'error': e.to_dict()}; draft.say(e)
     except Exception as e:                                             # noqa: BLE001 (a fault of ours is recorded, and must not end a long run)
         said = f'this is a fault of the lab, not of the kernel: {e if isinstance(e, LabError) else repr(e)}'
         status, parts = Status.LAB_ERROR, {'error': {'message': said, 'kind': 'crash'}}
-    else: return draft.finish(status, **parts)
-    draft.say(said)
+        draft.say(said)
+    status, parts = guard_stage(draft, task, workload, status, parts, limits)
     return draft.finish(status, **parts)

@@ -113,12 +113,11 @@ PROBES = [
     P('writes a knob', 'F15', "Opens a setting of the system's kernel for writing.", "os.close(os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY))"),
     P('takes its memory back', 'B17', 'Writes its own code through /proc.', "f = open('/proc/self/mem', 'r+b', 0)\nreturn 'writable'"),
     # resources
-    P('many files', 'F12', 'Opens five hundred files.', "kept = []\ntry:\n    while len(kept) < 500: kept.append(os.open('/dev/null', os.O_RDONLY))\nfinally:\n"
+    P('many files', 'F12', 'Opens five hundred files.', "kept = []\ntry:\n    while len(kept) < 500: kept.append(os.dup(0))\nfinally:\n"
         "    for fd in kept: os.close(fd)\nreturn len(kept)"),
     P('much in memory', 'F8', 'Fills 48 MB of a file in memory, which is not address space.',
       "fd = os.memfd_create('x')\ntry:\n    for _ in range(48): os.write(fd, bytes(1 << 20))\nfinally: os.close(fd)\nreturn 'filled'"),
     P('much on disk', 'F10', 'Writes 24 MB.', "with open('@FOLDER/l4', 'wb') as f:\n    for _ in range(24): f.write(bytes(1 << 20))", 'l4'),
-    P('finds open files', 'C1', 'Counts the files and pipes that it was born with, beyond those of its own answer.',
-      "mine = [int(n) for n in os.listdir('/proc/self/fd') if int(n) > 2]\n"
-      "if len([n for n in mine if os.path.exists(f'/proc/self/fd/{n}')]) <= 4: raise PermissionError(0, 'nothing to find')\nreturn mine"),
+    P('finds open files', 'C1', 'Looks for files and pipes that it was born with, beyond the one of its answer.',
+      "found = []\nfor fd in range(3, 256):\n    try: found.append(os.fstat(fd).st_mode and fd)\n    except OSError: pass\nif len(found) <= 1: raise LookupError('one')\nreturn found"),
 ]
