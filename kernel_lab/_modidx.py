@@ -5476,6 +5476,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                           'kernel_lab/tasks/softmaxes.py'),
                                             'kernel_lab.tasks.softmaxes.dual_softmax': ( '1_tasks/softmaxes.html#dual_softmax',
                                                                                          'kernel_lab/tasks/softmaxes.py'),
+                                            'kernel_lab.tasks.softmaxes.far': ( '1_tasks/softmaxes.html#far',
+                                                                                'kernel_lab/tasks/softmaxes.py'),
                                             'kernel_lab.tasks.softmaxes.gumbel_softmax': ( '1_tasks/softmaxes.html#gumbel_softmax',
                                                                                            'kernel_lab/tasks/softmaxes.py'),
                                             'kernel_lab.tasks.softmaxes.high': ( '1_tasks/softmaxes.html#high',
