@@ -6,6 +6,7 @@ import json
 
 from kernel_lab.agents.loop import Loop
 from kernel_lab.agents.rewrite import RewriteAgent
+from kernel_lab.evaluate.records import headline
 from kernel_lab.evaluate.table import made
 from kernel_lab.evaluate.times import BEST
 from kernel_lab.tasks.suite import get_task
@@ -20,7 +21,7 @@ def improved(name, chip, steps):
     us, maker, source = made(task, workload, chip)[0]
     loop = Loop(task, RewriteAgent(), workload, chip, store=False, max_steps=steps, seeds=1)
     loop.edit(source)
-    for step in loop: print("  ", step, flush=True)
+    for step in loop: print(f"  {step.index} {step.move}: {headline(step.evaluation)}", flush=True)
     best = loop.best and loop.best.evaluation
     if best is None or best.latency_us > WORTH * us: return None
     whence = "" if maker == "first kernel" else f", from the one {maker}"
