@@ -22,7 +22,7 @@ class LabError(Exception):
 def _paragraph(text, hint): return text if not hint else f'{text} {hint}' if text.endswith(('.', '?', '!')) else f'{text}. {hint}'
 
 # %% ../nbs/0_core/00_errors.ipynb #79931a58
-KINDS = ('parse', 'entry', 'trace', 'limit', 'uninitialised', 'unsupported', 'timeout', 'memory', 'crash', 'shape', 'invalid')
+KINDS = ('parse', 'entry', 'trace', 'limit', 'uninitialised', 'unsupported', 'timeout', 'memory', 'crash', 'shape', 'input', 'invalid')
 _PARTS = ('kind', 'line', 'instruction', 'operand', 'limit', 'value', 'hint')
 
 class KernelError(LabError):

@@ -35,7 +35,7 @@ def verify_text(evaluation):
     v = evaluation.verification
     if v is None: return 'not verified: there are no outputs to compare'
     rule = f'tolerance: |got - want| <= {v.tolerance.atol:.3g} + {v.tolerance.rtol:.3g}·|want|'
-    return f'{rule}\npassed: {"yes" if v.passed else "no"}\n{v.worst or "no outputs"}'
+    return '\n'.join([rule, f'passed: {"yes" if v.passed else "no"}', str(v.worst or 'no outputs'), *map(str, v.guesses[:1]), *v.notes])
 
 # %% ../../nbs/4_agents/03_tools.ipynb #64166d03
 def profile_text(evaluation, lines=6):

@@ -39,7 +39,8 @@ def diff_words(verification):
     if worst is None: return 'The numbers differ', how
     nan = f', {worst.nan_count:,} not finite' if worst.nan_count else ''
     where = f'worst at {tuple(worst.worst_index)}: got {worst.worst_got:.5g}, want {worst.worst_want:.5g}'
-    return f'{100 * worst.mismatch_share:.3g} % of the numbers differ{nan}', where
+    guess = getattr(verification, 'guess', None)
+    return f'{100 * worst.mismatch_share:.3g} % of the numbers differ{nan}', f'{guess}' if guess else where
 
 # %% ../../nbs/4_figures/04_diff.ipynb #9c08a8bd
 NAN = '#B0309A'

@@ -338,10 +338,11 @@ def _ran(program, arrays, exchange=None, watch=None):
     with np.errstate(all='ignore'), _pools().limit(limits=1): _play(memory, program.body, first, last)
     return memory
 
-def interpret(program, *arrays, exchange=None):
-    "The outputs of a program for these numpy inputs, one instruction after another, as a tuple. Inputs are not changed. `exchange` reaches other ranks."
+def interpret(program, *arrays, exchange=None, strict=False):
+    """The outputs of a program for these numpy inputs, one instruction after another, as a tuple. Inputs are not changed. `exchange` reaches other ranks;
+    `strict`: no output may have an element that nobody wrote."""
     memory = _ran(program, arrays, exchange)
-    return tuple(_output(memory, k) for k in program.output_ids)
+    return tuple(_output(memory, k, strict) for k in program.output_ids)
 
 def turns_of(program, *arrays):
     "How often each loop that depends on data turns for these inputs; on average, rounded up, where it is reached more than once."
@@ -363,7 +364,7 @@ def _scattered(memory, b):
     memory.flat[b][~held.reshape(t.size, -1).all(1)] = 0
     return True
 
-def _output(memory, k):
+def _output(memory, k, strict=False):
     t, b = memory.program.tensors[k], memory.program.base[k]
-    if not all(memory.whole[b]) and not _scattered(memory, b): raise _holes(memory, t, b)
+    if not all(memory.whole[b]) and (strict or not _scattered(memory, b)): raise _holes(memory, t, b)
     return memory.flat[b].view(numpy_of(t.dtype)).reshape(t.shape)

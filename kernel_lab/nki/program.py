@@ -361,6 +361,7 @@ def _read_tensor(row):
     name, shape, dtype, buffer, role, par, zero, scope, line, alias, places = row
     shape = tuple(_int(n, 1, _MAX_ELEMENTS) for n in _list(shape, 16))
     if not shape or np.prod(shape, dtype=float) > _MAX_ELEMENTS: _refuse(f'tensor {str(name)[:40]!r} has an impossible shape')
+    if zero and buffer != 'psum': _refuse(f'tensor {str(name)[:40]!r} is not in PSUM, and zero before anybody wrote it')
     return Tensor(_str(name), shape, _of(dtype, NUMPY), _of(buffer, BUFFERS), _of(role, ROLES), _int(par, 0, len(shape) - 1), bool(zero),
                   tuple(map(_str, _list(scope, 32))), _int(line, 0), None if alias is None else _int(alias, 0), _read_places(places, shape, par, buffer))
 
@@ -403,6 +404,7 @@ def _from_json(text):
         outputs = tuple(_int(k, 0, len(tensors) - 1) for k in _list(d.get('outputs'), 256))
         for loops, o in Program('', tensors, body, ()).walk(): _check_scopes(tensors, o, {l.name for l in loops})
         constants = {int(k): _read_constant(v, tensors[int(k)]) for k, v in _dict(d.get('constants')).items()}
+        if set(constants) != {k for k, t in enumerate(tensors) if t.role == 'constant'}: _refuse('not the constant tensors, and only they, come with an array')
         names = _str(d.get('name')), _of(d.get('dialect'), DIALECTS), _of(d.get('chip'), CHIPS), _str(d.get('source'), 2**20)
         return Program(names[0], tensors, body, outputs, *names[1:], constants, d.get('untouched') is True)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, zlib.error) as e:
