@@ -6,7 +6,7 @@
 __all__ = ['app', 'TaskName', 'KernelFile', 'Entry', 'Chip', 'WorkloadName', 'AsJson', 'Steps', 'Page', 'PACKAGES', 'ORDER',
            'run', 'main', 'read_kernel', 'parse_shape', 'task_lines', 'all_lines', 'sources', 'start_of',
            'import_named', 'tasks', 'why', 'evaluate_', 'timeline_for', 'profile_for', 'profile', 'write_timeline',
-           'write_trace', 'optimize', 'run_line', 'runs', 'write_report', 'report', 'demo', 'versions', 'examine',
+           'write_trace', 'optimize', 'runs', 'export', 'write_report', 'report', 'demo', 'versions', 'examine',
            'hear_canary', 'doctor', 'command_table']
 
 # %% ../nbs/5_cli/01_cli.ipynb #40d4b118
@@ -20,11 +20,12 @@ import typer
 
 from . import __version__
 from .errors import KernelError, LabError, UsageError, choose
-from .figures.theme import save_figure, speedup_text
+from .figures.theme import save_figure
 from .calibrating import calibrate
 from .checking import check_tasks
 from .tabling import known_lines, table_of_tasks
 from .driving import conclude, drive, find_run, given_kernel, new_loop, open_store, resumed_loop, write_best
+from .storing import export_store, list_runs
 from .importing import find_task, import_tasks, know_imported, known_task
 from .synthesizing import synthesize
 from .terminal import GOOD, NOT_CORRECT, USAGE, evaluation_lines, exit_code, hot_lines, profile_lines, say, why_lines, writing
@@ -161,14 +162,17 @@ def why(evaluation):
 def evaluate_(task: TaskName, kernel: KernelFile, workload: WorkloadName = None, chip: Chip = 'trn1', entry: Entry = None,
               json_: AsJson = False,
               seeds: Annotated[int, typer.Option(metavar='N', min=1, max=20, help='How many fresh inputs to verify on.')] = 3,
-              seconds: Annotated[float, typer.Option(metavar='S', min=1, help="The most time that the kernel's Python may take.")] = 60):
+              seconds: Annotated[float, typer.Option(metavar='S', min=1, help="The most time that the kernel's Python may take.")] = 60,
+              fresh: Annotated[bool, typer.Option('--fresh', help='Again, also what the store knows.')] = False):
     "Compile, verify and profile one kernel against a task. The exit code is 1 if it is not correct."
     from kernel_lab.evaluate.evaluation import evaluate
     from kernel_lab.evaluate.sandbox import Limits
     what, candidate = find_task(task, workload, chip), read_kernel(kernel, entry)
-    result = evaluate(candidate, what, workload, chip, seeds=seeds, limits=Limits(seconds=seconds))
+    store = open_store()
+    result = evaluate(candidate, what, workload, chip, seeds=seeds, limits=Limits(seconds=seconds), store=None if fresh else store)
+    if fresh: store.save_evaluation(result, what)
     if json_: print(json.dumps(result.to_dict(), indent=2))
-    else: say(*evaluation_lines(result, why(result)))
+    else: say(*evaluation_lines(result, why(result)), *(['known since ' + result.created] if result.cached else []))
     raise typer.Exit(GOOD if result.profile else NOT_CORRECT)
 
 # %% ../nbs/5_cli/01_cli.ipynb #2a4173c1
@@ -246,16 +250,19 @@ def optimize(task: Annotated[str | None, typer.Argument(metavar='TASK', help='A 
     raise typer.Exit(code)
 
 # %% ../nbs/5_cli/01_cli.ipynb #2253d66c
-def run_line(run):
-    "A run as one line."
-    speed = f'{speedup_text(run.best_speedup)} simulated'
-    return f'{run.id}  {run.created[:16]}  {run.state:<11}  {run.task:<18} {run.agent:<8} {len(run.steps):>2} steps  {speed}'
+@app.command(rich_help_panel='Look at things')
+def runs(limit: Annotated[int, typer.Option(metavar='N', min=1, help='How many, newest first.')] = 20,
+         task: Annotated[str | None, typer.Option(metavar='TASK', help='Only runs of this task.')] = None, json_: AsJson = False):
+    "List the stored runs, newest first, with their best speedups (simulated)."
+    raise typer.Exit(list_runs(limit, task, json_))
 
 @app.command(rich_help_panel='Look at things')
-def runs(limit: Annotated[int, typer.Option(metavar='N', min=1, help='How many, newest first.')] = 20):
-    "List the stored runs, newest first."
-    found = open_store().runs(limit)
-    say(*map(run_line, found) if found else ['No runs yet. `kernel-lab demo` makes one.'])
+def export(path: Annotated[str, typer.Argument(metavar='PATH', help='A file (.parquet, .csv, .jsonl), or a folder with --format flashinfer.')],
+           run: Annotated[list[str] | None, typer.Option('--run', metavar='RUN', help='Only this run; repeat. An id, its beginning, or latest.')] = None,
+           task: Annotated[str | None, typer.Option(metavar='TASK', help='Only evaluations on this task.')] = None,
+           format: Annotated[str | None, typer.Option('--format', metavar='FORMAT', help='parquet, csv, jsonl or flashinfer; by the ending of PATH if left out.')] = None):
+    "Write the stored evaluations and steps to a file, or as FlashInfer-Bench traces to a folder."
+    raise typer.Exit(export_store(path, run, task, format))
 
 # %% ../nbs/5_cli/01_cli.ipynb #6c6f6d9c
 def write_report(run, path):
@@ -287,7 +294,7 @@ def demo(task: Annotated[str, typer.Option(metavar='TASK', help='Another task.')
 
 # %% ../nbs/5_cli/01_cli.ipynb #974a4614
 PACKAGES = ('numpy', 'ml_dtypes', 'torch', 'pandas', 'plotly', 'libcst', 'sqlalchemy', 'ipywidgets', 'anywidget', 'anthropic',
-            'jupyterlab', 'kaleido')
+            'jupyterlab', 'kaleido', 'pyarrow', 'psycopg')
 
 def versions():
     "Package → installed version, or None."
@@ -341,7 +348,7 @@ app.command(rich_help_panel='Look at things')(calibrate)
 app.command(rich_help_panel='Work on a kernel')(synthesize)
 
 # %% ../nbs/5_cli/01_cli.ipynb #c0710248
-ORDER = ('demo', 'tasks', 'evaluate', 'profile', 'optimize', 'runs', 'report', 'synthesize', 'calibrate', 'doctor')
+ORDER = ('demo', 'tasks', 'evaluate', 'profile', 'optimize', 'runs', 'export', 'report', 'synthesize', 'calibrate', 'doctor')
 app.registered_commands.sort(key=lambda c: ORDER.index(c.name or c.callback.__name__))
 
 def command_table():

@@ -72,8 +72,8 @@ def open_store():
 def find_run(store, name):
     "The run called `name`: an id, the beginning of one, or `latest`; `UsageError` otherwise."
     if name == 'latest' and (run := store.latest()): return run
-    near = [r.id for r in store.runs(1000) if r.id.startswith(name)] if name else []
-    if not near and not store.runs(1): raise UsageError(f'There are no runs yet, so there is no run {name!r}.', hint='`kernel-lab demo` makes one.')
+    near = store.run_ids(name) if name else []
+    if not near and not store.run_ids(): raise UsageError(f'There are no runs yet, so there is no run {name!r}.', hint='`kernel-lab demo` makes one.')
     if len(near) > 1 and name not in near: raise UsageError(f'{name!r} begins {len(near)} runs.', hint=f'There are: {", ".join(near[:5])}.')
     return store.load_run(near[0] if len(near) == 1 else name)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 from kernel_lab.cli import ORDER, command_table, run
 
@@ -87,6 +88,8 @@ def test_help_is_quick(lab):
     (("optimize", "softmax", "--steps", "0"), ["--steps"]),
     (("optimize", "--resume", "nothing"), ["no run 'nothing'"]),
     (("report", "nothing"), ["no run 'nothing'"]),
+    (("export", "rows.xlsx"), [r"\.parquet, \.csv or \.jsonl"]),
+    (("export", "rows.csv", "--run", "nothing"), ["no run 'nothing'"]),
     (("tasks", "--kernel"), ["kernel-lab tasks lists them"]),
     (("demo", "-w", "small", "--out", "no/such/folder/report.html"), ["Cannot write"]),
     (("frobnicate",), ["No such command"]),
@@ -190,6 +193,12 @@ def test_optimize_starts_from_a_file(lab, tmp_path):
     rows = [line.split()[0] for line in done.stdout.splitlines() if re.match(r" *\d+  ", line)]
     assert rows[:2] == ["0", "1"]
     assert lab("report", "latest", "--out", "r.html").returncode == 0 and (tmp_path / "r.html").stat().st_size > 100_000
+    run = json.loads(lab("runs", "--json").stdout)[0]
+    assert (run["task"], run["state"]) == ("softmax", "finished") and run["steps"] == len(rows) and run["over_eager"] > 0
+    assert lab("export", "rows.parquet", "--run", "latest").returncode == 0
+    frame = pandas.read_parquet(tmp_path / "rows.parquet")
+    assert list(frame.step) == list(range(len(rows))) and frame.latency_us.min() == run["best_us"] and set(frame.kind.dropna()) == {"simulated"}
+    assert lab("export", "traces", "--format", "flashinfer").returncode == 0 and list((tmp_path / "traces" / "traces").rglob("*.jsonl"))
 
 
 def test_react_without_a_key_says_so_and_makes_no_run(lab, env):
