@@ -42,16 +42,16 @@ def _unpacked(job):
     return pickle.loads(bytes.fromhex(job.packed))
 
 def jobs_of(kernels, tasks, workload=None, chip='trn2', seeds=3, limits=Limits()):
-    "A `Job` for each kernel: all on one task, or each on its own of as many tasks."
-    kernels = [k if isinstance(k, Kernel) else Kernel(k) for k in kernels]
+    "A `Job` for each kernel, made when it is asked for: all on one task, or each on its own of as many tasks."
     several = isinstance(tasks, (list, tuple))
-    if several and len(tasks) != len(kernels): raise UsageError(f'There are {len(kernels)} kernels and {len(tasks)} tasks.', hint='Give one task, or one for each kernel.')
+    if several and hasattr(kernels, '__len__') and len(tasks) != len(kernels):
+        raise UsageError(f'There are {len(kernels)} kernels and {len(tasks)} tasks.', hint='Give one task, or one for each kernel.')
     for number, kernel in enumerate(kernels):
-        task = get_task(tasks[number] if several else tasks)
+        if several and number == len(tasks): raise UsageError(f'There are more kernels than the {number} tasks.', hint='Give one task, or one for each kernel.')
+        task, kernel = get_task(tasks[number] if several else tasks), kernel if isinstance(kernel, Kernel) else Kernel(kernel)
         known = TASKS.get(task.name) is task
         drawn = tuple(secrets.randbits(31) for _ in range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-        name = task.workload(workload).name
-        yield Job(number, dict(vars(kernel)), task.name, '' if known else _packed(task), name, chip, drawn, dict(vars(limits)))
+        yield Job(number, dict(vars(kernel)), task.name, '' if known else _packed(task), task.workload(workload).name, chip, drawn, dict(vars(limits)))
 
 # %% ../../nbs/3_evaluate/06b_jobs.ipynb #c48ca836
 def done(job):

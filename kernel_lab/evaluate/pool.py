@@ -16,7 +16,7 @@ from .cluster import RayPool
 from .jobs import SECONDS, TRIES, as_text, done, jobs_of, lost
 from .records import Evaluation
 from .replies import Limits
-from .store import _SECRET as SECRET
+from .database import plain_environment
 
 # %% ../../nbs/3_evaluate/07_pool.ipynb #a6061c51
 _BOOT = 'import json, sys; sys.path[:] = json.loads(sys.argv[2]); from kernel_lab.evaluate.pool import work_at; work_at(int(sys.argv[1]))'
@@ -30,15 +30,14 @@ def work_at(fd):
         pipe.send_bytes(b'ready')
         while True: pipe.send_bytes(done(pipe.recv_bytes().decode()).encode())
 
-def _environment(): return {k: v for k, v in os.environ.items() if not SECRET.search(k.upper())} | {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
-
 class Hand:
     "A worker process and the job it has, with the time until which it may have it."
     def __init__(self):
         ours, theirs = socket.socketpair()
         self.pipe = Connection(ours.detach())
         command = [sys.executable, '-c', _BOOT, str(theirs.fileno()), json.dumps([p for p in sys.path if p] or sys.path)]
-        with theirs: self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=_environment(), pass_fds=[theirs.fileno()])
+        env, null = plain_environment() | {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}, subprocess.DEVNULL
+        with theirs: self.process = subprocess.Popen(command, stdin=null, stdout=null, env=env, pass_fds=[theirs.fileno()])
         self.job, self.until, self.ready = None, None, False
 
     def take(self, job, seconds):
