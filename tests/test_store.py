@@ -113,6 +113,18 @@ def test_the_same_evaluation_in_two_steps(store):
     assert a.evaluation.to_dict() == b.evaluation.to_dict() and b.why == 'Already tried.'
 
 
+def test_two_go_on_with_the_same_run(store):
+    "The second hears of it, nothing of the first is lost, and after a look the second goes on."
+    start = Loop(SOFTMAX, None, 'small', store=store, seeds=1)
+    start.step()
+    one, two = (Loop(SOFTMAX, run=start.run.id, store=store, seeds=1) for _ in range(2))
+    one.edit('def one(x: return')
+    with pytest.raises(UsageError, match='somebody else went on'): two.edit('def two(x: return')
+    assert [s.evaluation.kernel.source for s in store.load_run(start.run.id).steps][1:] == ['def one(x: return']
+    Loop(SOFTMAX, run=start.run.id, store=store, seeds=1).edit('def two(x: return')
+    assert len(store.load_run(start.run.id).steps) == 3
+
+
 def test_interrupted_in_the_middle(store, monkeypatch):
     "Ctrl-C between two tables: nothing of the step is there, and everything before it is."
     store.save_run(a_run(steps=(a_step(),)))

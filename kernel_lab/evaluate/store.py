@@ -45,8 +45,12 @@ def _save_step(connection, step, agent):
     "Keep a step, its evaluation and what is learnt from it."
     body = {k: v for k, v in plain(replace(step, evaluation=None)).items() if k not in ('run', 'index', 'evaluation')}
     put_evaluation(connection, step.evaluation, parent=step.parent, maker=f'{agent}: {step.move}')
-    put(connection, STEPS, dict(run=step.run, number=step.index, evaluation=step.evaluation.id, body=as_json(body), created=step.created,
-                                **writer(step.evaluation.chip)), replace=True)
+    row = dict(run=step.run, number=step.index, evaluation=step.evaluation.id, body=as_json(body), created=step.created, **writer(step.evaluation.chip))
+    if not put(connection, STEPS, row):
+        there = sa.select(STEPS.c.evaluation).where(STEPS.c.run == step.run, STEPS.c.number == step.index)
+        if connection.execute(there).scalar() != step.evaluation.id: raise UsageError(f'Run {step.run} has another step {step.index} already: somebody else went on with it.',
+                                                                                      hint='Load the run again, and go on from there.')
+        put(connection, STEPS, row, replace=True)
     learn(connection, step, agent)
 
 def save_step(self, step):
