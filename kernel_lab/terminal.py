@@ -110,6 +110,8 @@ def evaluation_lines(evaluation, why=None):
     against = [f'{speedup_text(x)} {what}' for x, what in ((e.speedup, 'the first kernel'), (e.over_eager, 'eager')) if x]
     yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', as fast as {" and ".join(against)}' if against else '')
     if why: yield f'why         {why}'
+    for g in e.guards:
+        if g.found: yield f'{g.severity:<11} {g.says}' + (f' (line {g.line})' if g.line else '')
     if e.verification: yield from str(e.verification).splitlines()
     if e.profile: yield from profile_lines(e.profile)
 

@@ -36,6 +36,7 @@ class CompileLog(Panel):
     def show(self, evaluation):
         "Put in an evaluation's status and log."
         timed = f', {time_text(evaluation.profile.latency_us)} simulated' if evaluation.profile else ''
+        if evaluation.implausible: timed += f'; implausible: {"; ".join(evaluation.implausible)}'
         self.say(f'{status_word(evaluation.status)}{timed}', log_text(evaluation), status_mark(evaluation.status),
                  status_colour(evaluation.status))
 
