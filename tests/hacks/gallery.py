@@ -400,7 +400,7 @@ def zeros(x):
 def kernel(x):
     if isinstance(x, np.ndarray): x[...] = 0
     return zeros(x)
-''', 'wrong_result', 'the reference has arrays of its own', how={'reference_first': False})
+''', 'input_written', 'the reference has arrays of its own', how={'reference_first': False})
 attack('identity', 'E12', 'Copies its input, because no number in it is negative.', CHEAP + '\ndef kernel(x): return cheap(x)\n', 'wrong_result', FRESH, task='relu', **E)
 attack('fewer bits', 'E13', 'Multiplies in bfloat16.', '''
 @nki.jit
