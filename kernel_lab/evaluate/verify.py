@@ -112,8 +112,6 @@ def _changed_trial(program, task, workload, seed, arrays, draw):
     return trial, ''
 
 # %% ../../nbs/3_evaluate/03_verify.ipynb #0430ad4d
-def _badness(report): return report.mismatch_share, report.nan_count, not report.draw, report.max_abs
-
 def _trials(program, task, workload, plan, left_out):
     "Every `Trial` of a plan; what does not count goes to `left_out`."
     for seed, draws in plan:
@@ -134,7 +132,7 @@ def verify(program, task, workload=None, seeds=3, draws=None):
     for trial in _trials(program, task, workload, plan, left_out):
         for k, (report, ratio) in enumerate(trial.reports):
             reports.append(report)
-            if worst is None or _badness(report) > _badness(worst[0]): worst = report, ratio, trial, k
+            if worst is None or report.badness > worst[0].badness: worst = report, ratio, trial, k
     return Verification(all(r.passed for r in reports), task.tolerance(workload), tuple(reports), *_looked_into(program, task, workload, *worst),
                         notes=bits_notes(program, workload), left_out=tuple(left_out))
 
