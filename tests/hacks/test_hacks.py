@@ -15,6 +15,16 @@ from gallery import ATTACKS, FAMILIES
 from probes import PROBES
 from test_bad_kernels import children
 
+@pytest.fixture(scope='module', autouse=True)
+def one_thread():
+    "Small references are faster on one thread, and a hundred of them do not make a busy machine busier."
+    import torch
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope='module')
 def reports(request):
     "What the naive harness made of the attacks that are asked for."
