@@ -7,7 +7,7 @@ __all__ = ['TRIES', 'SECONDS', 'Job', 'jobs_of', 'done', 'as_text', 'lost']
 
 # %% ../../nbs/3_evaluate/06b_jobs.ipynb #ff4e8312
 import json, secrets
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from ..errors import UsageError
 from .evaluation import Draft, evaluate
 from .records import Status
@@ -51,7 +51,7 @@ def jobs_of(kernels, tasks, workload=None, chip='trn2', seeds=3, limits=Limits()
         task, kernel = get_task(tasks[number] if several else tasks), kernel if isinstance(kernel, Kernel) else Kernel(kernel)
         known = TASKS.get(task.name) is task
         drawn = tuple(secrets.randbits(31) for _ in range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-        yield Job(number, dict(vars(kernel)), task.name, '' if known else _packed(task), task.workload(workload).name, chip, drawn, dict(vars(limits)))
+        yield Job(number, asdict(kernel), task.name, '' if known else _packed(task), task.workload(workload).name, chip, drawn, asdict(limits))
 
 # %% ../../nbs/3_evaluate/06b_jobs.ipynb #c48ca836
 def done(job):
@@ -60,7 +60,7 @@ def done(job):
     found = evaluate(Kernel(**j.kernel), _unpacked(j), j.workload, j.chip, seeds=list(j.seeds), limits=Limits(**j.limits))
     return json.dumps(found.to_dict())
 
-def as_text(job): return json.dumps(vars(job))
+def as_text(job): return json.dumps(asdict(job))
 
 def lost(job, why):
     "The `Evaluation` of a job that nobody could finish: a fault of the lab, not of the kernel."
