@@ -142,7 +142,7 @@ def test_evaluate_round_trip(lab):
     record = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert (record["status"], record["profile"]["kind"]) == ("correct", "simulated")
-    assert len(record["verification"]["seeds"]) == 3
+    assert len({r["seed"] for r in record["verification"]["seeds"]}) >= 3
 
 
 def test_profile_by_shape_says_that_nobody_checked(lab, tmp_path):

@@ -6,7 +6,7 @@
 __all__ = ['TRIES', 'SECONDS', 'Job', 'jobs_of', 'done', 'as_text', 'lost']
 
 # %% ../../nbs/3_evaluate/06b_jobs.ipynb #ff4e8312
-import json, secrets
+import json
 from dataclasses import asdict, dataclass, field
 from ..errors import UsageError
 from .evaluation import Draft, evaluate
@@ -20,14 +20,14 @@ TRIES, SECONDS = 2, 300                                                 # a job'
 
 @dataclass(frozen=True)
 class Job:
-    "One evaluation to be done: its number in the order of asking, the kernel, the task (a name, or packed as hexadecimal text), seeds and limits."
+    "One evaluation to be done: its number in the order of asking, the kernel, the task (a name, or packed as hexadecimal text), how many fresh seeds or which, and limits."
     number: int
     kernel: dict
     task: str
     packed: str = ''
     workload: str | None = None
     chip: str = 'trn2'
-    seeds: tuple[int, ...] = ()
+    seeds: int | tuple[int, ...] = 3
     limits: dict = field(default_factory=dict)
     tries: int = 0
 
@@ -50,14 +50,13 @@ def jobs_of(kernels, tasks, workload=None, chip='trn2', seeds=3, limits=Limits()
         if several and number == len(tasks): raise UsageError(f'There are more kernels than the {number} tasks.', hint='Give one task, or one for each kernel.')
         task, kernel = get_task(tasks[number] if several else tasks), kernel if isinstance(kernel, Kernel) else Kernel(kernel)
         known = TASKS.get(task.name) is task
-        drawn = tuple(secrets.randbits(31) for _ in range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-        yield Job(number, asdict(kernel), task.name, '' if known else _packed(task), task.workload(workload).name, chip, drawn, asdict(limits))
+        yield Job(number, asdict(kernel), task.name, '' if known else _packed(task), task.workload(workload).name, chip, seeds if isinstance(seeds, int) else tuple(seeds), asdict(limits))
 
 # %% ../../nbs/3_evaluate/06b_jobs.ipynb #c48ca836
 def done(job):
     "Carry out a job here: the `Evaluation` as JSON."
     j = Job(**json.loads(job))
-    found = evaluate(Kernel(**j.kernel), _unpacked(j), j.workload, j.chip, seeds=list(j.seeds), limits=Limits(**j.limits))
+    found = evaluate(Kernel(**j.kernel), _unpacked(j), j.workload, j.chip, seeds=j.seeds, limits=Limits(**j.limits))
     return json.dumps(found.to_dict())
 
 def as_text(job): return json.dumps(asdict(job))
