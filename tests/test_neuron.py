@@ -6,7 +6,9 @@ import time
 import numpy as np
 import pytest
 from kernel_lab.cli import run
+from kernel_lab.durations import compare_times, latency_of
 from kernel_lab.errors import KernelError, UsageError
+from kernel_lab.targets.base import TARGETS
 from kernel_lab.targets.canary import KERNELS, TASK, canary, sing
 from kernel_lab.targets.neuron import Neuron
 from kernel_lab.targets.neuron_profile import ToolError
@@ -61,6 +63,7 @@ if words[0] == "capture":
 elif value("--output-format") == "summary-json":
     summary = dict(total_time=52e-6, tensor_engine_active_time=13e-6, vector_engine_active_time=26e-6, dma_active_time=39e-6, hbm_read_bytes=1000,
                    hardware_flops=100, transpose_flops=40, total_active_time=40e-6)
+    if mode == "jitter": summary["total_time"] += 1e-6 * (len(list(pathlib.Path.cwd().parent.glob("profile-*"))) * 3 % 7)
     if mode == "no time": del summary["total_time"]
     if mode == "zero time": summary["total_time"] = 0
     if mode == "junk number": summary["dma_active_time"] = "39 us"
@@ -138,8 +141,21 @@ def test_benchmark_names_its_clock(machine):
     target, inputs = machine(), TASK.draw()
     old = target.benchmark(compiled(target, "neuronxcc.nki"), inputs)
     new = target.benchmark(compiled(target), inputs, iters=2)
-    assert (old.us[50], old.kind) == (50.5, "measured") and "host" in old.clock
-    assert (new.us[99], new.kind) == (pytest.approx(52.0), "measured") and "total_time of 2" in new.clock
+    assert (old.us, old.kind, old.interval, old.count) == (50.5, "measured", (50.25, 50.9), 100) and "host" in old.clock
+    assert (new.us, new.kind, new.interval, new.count) == (pytest.approx(52.0), "measured", None, 2) and "total_time" in new.clock
+    with pytest.raises(UsageError, match="mixes measured kernel time .*total_time.* and measured kernel time .*host"): compare_times(new, old)
+
+
+def test_a_latency_that_differs_from_run_to_run_has_an_interval(machine):
+    "Seven captures of 52 to 58 µs: the profile is that of the median one; a simulated time is not held against it."
+    target = machine("jitter")
+    profile = target.profile(compiled(target))
+    assert (profile.latency_us, profile.low_us, profile.high_us, profile.count) == tuple(map(pytest.approx, (55, 52, 58, 7)))
+    assert profile.timeline.latency_us == pytest.approx(55) and profile.latency.interval == (profile.low_us, profile.high_us)
+    again = target.profile(compiled(target))
+    assert not (c := compare_times(profile.latency, again.latency)).distinguishable and str(c).startswith("not distinguishable")
+    simulated = sing(TARGETS["nki_sim"], "nki", "trn1")
+    with pytest.raises(UsageError, match="mixes simulated device time and measured kernel time"): compare_times(latency_of(simulated), profile.latency)
 
 
 # --- what can be missing ---

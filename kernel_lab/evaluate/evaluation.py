@@ -114,7 +114,7 @@ def profile_stage(draft, target, compiled):
     "The Profile of a compiled and verified kernel."
     with draft.stage('profile'): p = target.profile(compiled)
     chip = CHIPS[compiled.chip]
-    draft.say(f'{p.latency_us:,.1f} µs simulated, {p.bound} is busiest, {p.peak_pct:.1f}% of peak')
+    draft.say(f'{p.latency}, {p.bound} is busiest, {p.peak_pct:.1f}% of peak')
     draft.say(f'memory at most: SBUF {p.sbuf_peak_bytes:,} of {chip.sbuf_bytes:,.0f} bytes a partition, PSUM {p.psum_peak_banks} of {chip.psum_banks:.0f} banks'
               + (f'; warning: {p.spill_bytes:,} bytes spilled to HBM' if p.spill_bytes else ''))
     return p

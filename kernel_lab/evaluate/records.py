@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from html import escape
 import numpy as np
-from ..errors import KernelError, SimulatorError
+from ..durations import Duration, compare_times, latency_of, one_clock
+from ..errors import KernelError, SimulatorError, UsageError
 from ..tasks.task import Kernel, Tolerance
 
 # %% ../../nbs/3_evaluate/00_records.ipynb #33948f19
@@ -212,6 +213,10 @@ def _coherent(e):
     if e.status == Status.CORRECT and not verified: raise SimulatorError('an evaluation cannot be correct without a verification that passed')
     if verified and e.status in (Status.WRONG_RESULT, Status.NOT_FINITE): raise SimulatorError('an evaluation cannot be wrong after it passed')
 
+def _ratio(simulated_us, latency):
+    "A simulated time over a latency; None where one is unknown, or the latency is of another kind."
+    return simulated_us / latency.us if simulated_us and latency and latency.kind == 'simulated' else None
+
 @dataclass(frozen=True)
 class Evaluation:
     "One kernel against one task: status, log, error, verification, profile, speed-up, wall seconds by stage, versions."
@@ -226,7 +231,7 @@ class Evaluation:
     error: dict | None = None
     verification: Verification | None = None
     profile: 'Profile | None' = None                                     # noqa: F821 (kernel_lab.nki.profile.Profile)
-    baseline_us: float | None = None
+    baseline_us: float | None = None                                     # simulated: the task's first kernel
     eager_us: float | None = None                                        # simulated: every operation of the reference a kernel of its own
     seconds: dict[str, float] = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
@@ -250,14 +255,30 @@ class Evaluation:
         return self.profile.latency_us if self.profile else None
 
     @property
+    def latency(self):
+        "The kernel's time as a `Duration`, simulated or measured; None unless correct."
+        return latency_of(self.profile) if self.profile else None
+
+    @property
+    def wall(self):
+        "What a person waited for this evaluation, as a `Duration`; None where nobody looked at a clock."
+        return Duration(1e6 * self.seconds['total'], 'wall') if 'total' in self.seconds else None
+
+    @property
     def speedup(self):
-        "How many times faster than the task's first kernel; None where either latency is unknown."
-        return self.baseline_us / self.profile.latency_us if self.profile and self.baseline_us else None
+        "How many times faster than the task's first kernel; None where either latency is unknown, or this one was measured."
+        return _ratio(self.baseline_us, self.latency)
 
     @property
     def over_eager(self):
-        "How many times faster than the framework's eager execution, None where either latency is unknown: what papers call speedup."
-        return self.eager_us / self.profile.latency_us if self.profile and self.eager_us else None
+        "How many times faster than the framework's eager execution, None where either is unknown or this one was measured: what papers call speedup."
+        return _ratio(self.eager_us, self.latency)
+
+    def against(self, other):
+        "How this kernel's latency compares with another evaluation's, as a `Comparison`; UsageError where one has none, or their clocks differ."
+        for e in (self, other):
+            if e.profile is None: raise UsageError(f'Evaluation {e.id} has no latency: {e.status.value.replace("_", " ")}.', hint='Only correct kernels can be compared.')
+        return compare_times(self.latency, other.latency)
 
     @property
     def tier(self):
@@ -286,7 +307,7 @@ def headline(e):
     if e.profile is None: return f'{name}: {_seen(e.verification)}' if e.verification else name
     speed = (f', {e.speedup:.2f}× the first kernel' if e.speedup else '') + (f', {e.over_eager:.2f}× eager' if e.over_eager else '')
     marks = ''.join(f'; implausible: {m}' for m in e.implausible)
-    return f'{name}: {e.latency_us:.1f} µs simulated{speed}, {e.profile.bound} is busiest, {e.profile.peak_pct:.0f}% of peak{marks}'
+    return f'{name}: {e.latency}{speed}, {e.profile.bound} is busiest, {e.profile.peak_pct:.0f}% of peak{marks}'
 
 # %% ../../nbs/3_evaluate/00_records.ipynb #60d9c1c8
 def _evaluation_html(e):
@@ -334,7 +355,7 @@ STATES = ('running', 'finished', 'interrupted', 'failed')
 
 @dataclass(frozen=True)
 class Run:
-    "All steps of one agent on one task and workload; `best` is the fastest correct one."
+    "All steps of one agent on one task and workload, timed by one clock; `best` is the fastest correct one."
     id: str
     task: str
     workload: str
@@ -347,11 +368,12 @@ class Run:
 
     def __post_init__(self):
         if self.state not in STATES: raise SimulatorError(f'{self.state!r} is no state of a run; there are {", ".join(STATES)}')
+        one_clock([s.evaluation.latency for s in self.steps if s.evaluation.profile], f'The run {self.id}')
 
     @property
     def first_us(self):
         "Latency in µs that speed-ups count against: the first kernel's, or the baseline that a step was given."
-        return next((s.evaluation.baseline_us or s.evaluation.latency_us for s in self.steps if s.evaluation.profile), None)
+        return next((e.baseline_us if e.speedup else e.latency_us for e in (s.evaluation for s in self.steps) if e.profile), None)
 
     @property
     def eager_us(self):
@@ -384,7 +406,8 @@ def _run_rows(self):
 def _run_html(self):
     def cell(v): return '' if v is None else f'{v:.4g}' if isinstance(v, float) else escape(str(v))
     rows = ''.join('<tr>' + ''.join(f'<td>{cell(v)}' for v in row.values()) for row in self.rows())
+    kind = one_clock([s.evaluation.latency for s in self.steps if s.evaluation.profile])[0] or 'simulated'
     head = escape(f'{self.task}, {self.workload}, {self.chip}, {self.agent}: {self.state}')
-    return f'<b>{head}</b><table><tr><th>step<th>move<th>status<th>µs<th>speed-up<th>busiest<th>% of peak<th>$</tr>{rows}</table>'
+    return f'<b>{head}</b><table><tr><th>step<th>move<th>status<th>µs {kind}<th>speed-up<th>busiest<th>% of peak<th>$</tr>{rows}</table>'
 
 Run.to_dict, Run.from_dict, Run.rows, Run._repr_html_ = _run_to_dict, classmethod(_run_from_dict), _run_rows, _run_html

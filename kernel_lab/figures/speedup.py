@@ -6,15 +6,17 @@
 __all__ = ['speedup_frame', 'step_text', 'speedup_figure', 'speedup_words']
 
 # %% ../../nbs/4_figures/03_speedup.ipynb #b10caed0
+from ..durations import latency_of, one_clock
 from .theme import GOOD, IDLE, PAPERS, blank, percent_text, plain, speedup_text, status_colour, status_word, time_text, words
 
 # %% ../../nbs/4_figures/03_speedup.ipynb #807c6e72
 def speedup_frame(run):
-    "One row a step: step, move, why, status, latency_us, speedup (× the first kernel), best_us (so far), best, busiest, active, peak_pct, error."
+    "One row a step: step, move, why, status, latency_us, speedup (× the first kernel), best_us (so far), best, busiest, active, peak_pct, error, kind, low_us, high_us."
     import pandas as pd
+    one_clock([latency_of(s.evaluation.profile) for s in run.steps if s.evaluation.profile], 'This run')
     rows = [_row(step) for step in run.steps]
-    frame = pd.DataFrame(rows, columns=['step', 'move', 'why', 'status', 'latency_us', 'busiest', 'active', 'peak_pct', 'error'])
-    frame = frame.astype({c: float for c in ('latency_us', 'active', 'peak_pct')})
+    frame = pd.DataFrame(rows, columns=['step', 'move', 'why', 'status', 'latency_us', 'busiest', 'active', 'peak_pct', 'error', 'kind', 'low_us', 'high_us'])
+    frame = frame.astype({c: float for c in ('latency_us', 'active', 'peak_pct', 'low_us', 'high_us')})
     first = getattr(run, 'first_us', None) or (frame.latency_us.iloc[0] if len(frame) else float('nan'))
     frame.insert(5, 'speedup', first / frame.latency_us)
     frame.insert(6, 'best_us', frame.latency_us.cummin().ffill())
@@ -24,24 +26,30 @@ def speedup_frame(run):
 def _row(step):
     e, p = step.evaluation, step.evaluation.profile
     error = (e.error or {}).get('message', '') if isinstance(e.error, dict) or e.error is None else str(e.error)
-    return dict(step=step.index, move=step.move, why=step.why, status=status_word(e.status), latency_us=p.latency_us if p else None,
-                busiest=p.bound if p else '',
-                active=p.engines.get(p.bound) if p else None, peak_pct=p.peak_pct if p else None, error=error)
+    said = dict(step=step.index, move=step.move, why=step.why, status=status_word(e.status), error=error)
+    if not p: return said | dict(latency_us=None, busiest='', kind='')
+    t = latency_of(p)
+    return said | dict(latency_us=t.us, busiest=p.bound, active=p.engines.get(p.bound), peak_pct=p.peak_pct, kind=t.kind, low_us=t.low_us, high_us=t.high_us)
 
 # %% ../../nbs/4_figures/03_speedup.ipynb #719af04a
+def _between(row):
+    "The interval of a measured row, in words."
+    return f' ({time_text(row.low_us)} to {time_text(row.high_us)})' if row.low_us < row.high_us else ''
+
 def step_text(row):
     "The tooltip of one step: move, outcome, why; everything foreign escaped."
     head = f'<b>step {row.step} · {plain(row.move, 70)}</b>'
     if row.latency_us == row.latency_us:
-        body = (f'{time_text(row.latency_us)} simulated · {speedup_text(row.speedup)}<br>'
+        body = (f'{time_text(row.latency_us)} {row.kind}{_between(row)} · {speedup_text(row.speedup)}<br>'
                 f'{row.busiest} {percent_text(row.active)} active · {row.peak_pct:.0f} % of peak')
     else: body = row.status + (f'<br>{plain(row.error, 110)}' if row.error else '')
     return f'{head}<br>{body}' + (f'<br>{plain(row.why, 110)}' if row.why else '')
 
 # %% ../../nbs/4_figures/03_speedup.ipynb #8b6a878c
 def speedup_figure(run, theme='auto', selected=None):
-    "Simulated latency per step as one row each, best so far as a line, failed steps as marks with their status."
-    frame, p, eager_us = speedup_frame(run), PAPERS[theme], getattr(run, 'eager_us', None)
+    "Latency per step as one row each (simulated, or measured with its interval), best so far as a line, failed steps as marks with their status. UsageError for a mix."
+    frame, p = speedup_frame(run), PAPERS[theme]
+    eager_us = getattr(run, 'eager_us', None) if _kind(frame) == 'simulated' else None        # eager times are
     dense = len(frame) > 24
     fig = blank(*speedup_words(frame, eager_us), height=64 + max(4, len(frame)) * (14 if dense else 30) + 48, theme=theme)
     right, wrong = frame[frame.latency_us.notna()], frame[frame.latency_us.isna()]
@@ -51,7 +59,7 @@ def speedup_figure(run, theme='auto', selected=None):
     if eager_us and eager_us < top: _eager_mark(fig, eager_us, p)
     fig.add_scatter(**_failures(wrong, top / 80))
     names = [f'{r.step}' if dense else f'{plain(r.move, 28)}  <b>{r.step}</b>' for r in frame.itertuples()]
-    fig.update_layout(bargap=0.38, xaxis=dict(range=[0, top], title_text='simulated latency (µs)', nticks=6), clickmode='event',
+    fig.update_layout(bargap=0.38, xaxis=dict(range=[0, top], title_text=f'{_kind(frame)} latency (µs)', nticks=6), clickmode='event',
         yaxis=dict(tickvals=frame.step.tolist(), ticktext=names, range=[max(4, len(frame)) - 0.4, -0.6], showgrid=False, fixedrange=True,
                    tickfont=dict(size=11.5, color=p['ink'])))
     return fig
@@ -66,14 +74,22 @@ def speedup_words(frame, eager_us=None):
     if not len(right): return 'No correct kernel yet', f'{len(frame)} steps, none of them timed' if len(frame) else 'a run has not started'
     best, failed = right.loc[right.latency_us.idxmin()], len(frame) - len(right)
     tail = (f' · {speedup_text(eager_us / best.latency_us)} over eager' if eager_us else '') + (f' · {failed} of {len(frame)} steps failed' if failed else '')
-    if best.step == 0: return f'{time_text(best.latency_us)} simulated, the first kernel', f'bars: simulated latency of each step{tail}'
-    fell = f'{time_text(right.latency_us.iloc[0])} → {time_text(best.latency_us)} simulated'
+    kind, first = _kind(frame), right.iloc[0]
+    if best.step == first.step: return f'{time_text(best.latency_us)} {kind}, the first kernel', f'bars: {kind} latency of each step{tail}'
+    fell = f'{time_text(first.latency_us)} → {time_text(best.latency_us)} {kind}'
+    if not best.high_us < first.low_us: return f'Step {best.step} is not distinguishable from the first kernel', f'{fell}, intervals overlap or are unknown{tail}'
     return f'{speedup_text(best.speedup)} faster at step {best.step}', f'{fell} · dotted: best so far{tail}'
+
+def _kind(frame):
+    "The kind of the times in a frame of steps."
+    return next(iter(frame.kind[frame.kind != '']), 'simulated')
 
 def _step_bars(rows, p):
     times = [f'<b>{speedup_text(r.speedup)}</b>' if r.best else speedup_text(r.speedup) if r.step else '' for r in rows.itertuples()]
     labels = [f'{time_text(us)}  {ratio}' for us, ratio in zip(rows.latency_us, times)]
-    return dict(name='latency', orientation='h', y=rows.step, x=rows.latency_us, marker=dict(color=[GOOD if b else IDLE for b in rows.best],
+    spread = dict(type='data', array=rows.high_us - rows.latency_us, arrayminus=rows.latency_us - rows.low_us, color=p['soft'], thickness=1.2, width=4)
+    return dict(name='latency', orientation='h', y=rows.step, error_x=spread if (rows.low_us < rows.high_us).any() else None,
+                x=rows.latency_us, marker=dict(color=[GOOD if b else IDLE for b in rows.best],
             opacity=[1.0 if b else 0.55 for b in rows.best]),
                 text=labels, textposition='outside', constraintext='none', cliponaxis=False, textfont=dict(size=11.5, color=p['ink']),
                 hoverinfo='text', hovertext=[step_text(r) for r in rows.itertuples()])

@@ -8,6 +8,7 @@ __all__ = ['of_core', 'active', 'by_line', 'matmul_work', 'least_bytes', 'Profil
 # %% ../../nbs/1_nki/14_profile.ipynb #1cd0a461
 from dataclasses import dataclass, field
 import numpy as np
+from ..durations import latency_of, microseconds
 from .dtypes import itemsize
 from .machine import ENGINES
 from .schedule import LANES, Timeline, schedule
@@ -65,7 +66,7 @@ def least_bytes(program):
 # %% ../../nbs/1_nki/14_profile.ipynb #6bd442ad
 @dataclass(frozen=True)
 class Profile:
-    "What a timeline says. Times in µs, bytes over HBM, engines as active shares of the latency; kind is 'simulated' or 'measured'."
+    "What a timeline says. Times in µs, bytes over HBM, engines as active shares of the latency; kind is 'simulated' or 'measured'. `latency`: a `Duration`."
     chip: str
     latency_us: float
     engines: dict
@@ -84,6 +85,11 @@ class Profile:
     kind: str = 'simulated'
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
     uncosted: int = 0                   # instructions without a time of their own
+    low_us: float | None = None         # of a measured latency: between these it lies, and how often it was taken, from which clock
+    high_us: float | None = None
+    count: int = 1
+    clock: str = ''
+    latency = property(latency_of)
 
     def to_dict(self):
         "Plain data without the timeline; line numbers become strings, as JSON has them."
@@ -105,7 +111,7 @@ def profile_of(timeline):
 
 # %% ../../nbs/1_nki/14_profile.ipynb #0722a766
 def _text(self):
-    head = f'{self.latency_us:,.1f} µs {self.kind} on {self.chip}: {self.bound} is busiest; {self.peak_pct:.1f} % of peak ({self.peak_us:,.1f} µs)'
+    head = f'{self.latency} on {self.chip}: {self.bound} is busiest; {self.peak_pct:.1f} % of peak ({self.peak_us:,.1f} µs)'
     bars = [f'  {e:7} {"█" * round(30 * share):30} {100 * share:5.1f} %' for e, share in self.engines.items()]
     moved = f'  HBM read {self.hbm_read_bytes / 1e6:,.1f} MB, written {self.hbm_write_bytes / 1e6:,.1f} MB; {self.instructions:,} instructions, {self.uncosted:,} without a cost'
     return '\n'.join([head, *bars, moved])
@@ -114,5 +120,5 @@ Profile.__str__ = _text
 def _html(self):
     bar = lambda share: f'<div style="background:#4c78a8;height:10px;width:{160 * share:.0f}px"></div>'
     rows = ''.join(f'<tr><td>{e}</td><td style="width:170px">{bar(s)}</td><td>{100 * s:.1f} %</td></tr>' for e, s in self.engines.items())
-    return f'<b>{self.latency_us:,.1f} µs</b> {self.kind} on {self.chip}, {self.peak_pct:.1f} % of peak<table>{rows}</table>'
+    return f'<b>{microseconds(self.latency_us)} µs</b> {str(self.latency).partition(" µs ")[2]} on {self.chip}, {self.peak_pct:.1f} % of peak<table>{rows}</table>'
 Profile._repr_html_ = _html
