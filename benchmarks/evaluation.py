@@ -2,13 +2,14 @@
 
     python benchmarks/evaluation.py [--seconds 30] [--workers 2] [task …]
 
-Small workloads, medians of nine, milliseconds of wall time. `bare` traces, executes and schedules the task's first kernel in this process, on one draw; `child` is what a
+Small workloads, milliseconds of wall time: medians of fifteen, and the interval of 95 % they are known to (of the 4th and the 12th). `bare` traces, executes and schedules the task's first kernel in this process, on one draw; `child` is what a
 fresh child with all its walls adds to tracing; `evaluation` is everything: child, three draws with their references, profile. The last lines say how many evaluations a
 second the local pool keeps up, and what was warm when it began."""
 import argparse
-import statistics
 import time
+from statistics import median
 
+from kernel_lab.durations import Duration
 from kernel_lab.evaluate.evaluation import baseline, evaluate
 from kernel_lab.evaluate.pool import LocalPool, evaluate_many
 from kernel_lab.evaluate.sandbox import house, traced
@@ -21,18 +22,21 @@ from kernel_lab.tasks.suite import TASKS
 NAMES = ["softmax", "relu", "rmsnorm", "matmul", "layer_norm", "swiglu", "llama_layer"]
 
 
-def median_ms(f, times=9):
-    f()
-    taken = []
-    for _ in range(times):
+def timed(f, times=15):
+    "The wall time of a call, as a `Duration`."
+    def once():
         since = time.perf_counter()
         f()
-        taken.append((time.perf_counter() - since) * 1e3)
-    return statistics.median(taken)
+        return (time.perf_counter() - since) * 1e6
+    f()
+    return Duration.of([once() for _ in range(times)], "wall")
+
+
+def ms(d): return f"{d.us / 1e3:.1f} ({d.low_us / 1e3:.1f} to {d.high_us / 1e3:.1f})"
 
 
 def row(name, chip="trn2"):
-    "Milliseconds of one task: bare work, what a child adds to tracing, a whole evaluation."
+    "Wall times of one task: bare work, what a child adds to tracing, a whole evaluation."
     task = TASKS[name]
     workload = task.workload("small")
     kernel, specs, inputs = task.first(workload), specs_of(task, workload), task.draw(workload)
@@ -43,8 +47,9 @@ def row(name, chip="trn2"):
         execute(program, *inputs.values())
         return profile_of(schedule(program, chip))
 
-    here, there = median_ms(lambda: trace_here(kernel, specs, chip)), median_ms(lambda: traced(kernel, specs, chip))
-    return median_ms(bare), there - here, median_ms(lambda: evaluate(kernel, task, workload, chip))
+    here, there = timed(lambda: trace_here(kernel, specs, chip)), timed(lambda: traced(kernel, specs, chip))
+    child = Duration(there.us - here.us, "wall", max(0, there.low_us - here.high_us), there.high_us - here.low_us, here.count)
+    return timed(bare), child, timed(lambda: evaluate(kernel, task, workload, chip))
 
 
 def sustained(workers, seconds):
@@ -68,10 +73,10 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     since = time.perf_counter()
     print(house())
-    print(f"ready in {time.perf_counter() - since:.2f} s\n\n{'task':<16}{'bare':>9}{'child':>9}{'evaluation':>12}   ms")
+    print(f"ready in {time.perf_counter() - since:.2f} s\n\n{'task':<16}{'bare':>26}{'child':>26}{'evaluation':>26}   ms, wall")
     rows = []
     for name in asked.tasks:
         rows.append(row(name))
-        print(f"{name:<16}" + "".join(f"{v:>{w}.1f}" for v, w in zip(rows[-1], (9, 9, 12))), flush=True)
-    print(f"{'median':<16}" + "".join(f"{statistics.median(c):>{w}.1f}" for c, w in zip(zip(*rows), (9, 9, 12))))
+        print(f"{name:<16}" + "".join(f"{ms(d):>26}" for d in rows[-1]), flush=True)
+    print(f"{'median':<16}" + "".join(f"{median(d.us for d in c) / 1e3:>26.1f}" for c in zip(*rows)))
     print(f"\n{sustained(asked.workers, asked.seconds):.1f} evaluations a second on {asked.workers} workers")

@@ -11,7 +11,7 @@ from pathlib import Path
 from .errors import LabError, UsageError, choose
 from .figures.theme import speedup_text
 from .importing import find_task
-from .terminal import GOOD, NOT_CORRECT, exit_code, header, microseconds, progress_on, reason_text, say, step_text, writing
+from .terminal import GOOD, NOT_CORRECT, exit_code, header, progress_on, reason_text, say, step_text, writing
 
 # %% ../nbs/5_cli/00f_driving.ipynb #ffdc16df
 def agent_named(name):
@@ -55,7 +55,7 @@ def conclude(loop, cut=None):
     if not run.steps:
         say('Stopped before the first step was done; nothing is stored.', err=True)
         return exit_code(cut) if cut else NOT_CORRECT
-    if best: say(f'\nbest: step {best.index}, {microseconds(best.evaluation.profile.latency_us)} µs simulated on {run.chip}, '
+    if best: say(f'\nbest: step {best.index}, {best.evaluation.latency} on {run.chip}, '
                  f'{speedup_text(run.best_speedup)} as fast as the first kernel')
     else: say('\nno step was correct')
     if cut is None: return GOOD if best else NOT_CORRECT

@@ -19,25 +19,27 @@ _OF_EVALUATION = dict(id=str, created=str, task=str, workload=str, chip=str, tar
                       sandbox=str, lab=str, chip_record=str, machine=str, task_key=str, program=str, kernel=str)
 _OF_PROFILE = dict(bound=str, peak_us=float, peak_pct=float, hbm_read_bytes=int, hbm_write_bytes=int, flops=int, transpose_flops=int, instructions=int, sbuf_peak_bytes=int,
                    psum_peak_banks=int, spill_bytes=int)
+_OF_LATENCY = dict(low_us=float, high_us=float, count=int, clock=str)
 _OF_ERROR = dict(kind=str, message=str, line=int)
-COLUMNS = {'step' if k == 'number' else f'step_{k}' if k in ('seconds',) else k: t for k, t in _OF_STEP.items()} | {'evaluation' if k == 'id' else k: t for k, t in _OF_EVALUATION.items()} | {
-    'level': int, 'family': str, 'speedup': float, 'over_eager': float, **_OF_PROFILE, **{f'error_{k}': t for k, t in _OF_ERROR.items()}, 'max_abs': float, 'max_rel': float,
-    'mismatch_share': float, 'seconds': float, 'kernel_lab': str, 'python': str, 'numpy': str, 'kernel_name': str, 'entry': str, 'parent': str, 'maker': str, 'source': str, 'log': str}
+_CALLED = {'number': 'step', 'seconds': 'step_wall_seconds', 'id': 'evaluation'}                    # where a column needs another name than the record's
+COLUMNS = {_CALLED.get(k, k): t for k, t in (_OF_STEP | _OF_EVALUATION).items()} | {
+    'level': int, 'family': str, 'speedup': float, 'over_eager': float, **_OF_PROFILE, **_OF_LATENCY, **{f'error_{k}': t for k, t in _OF_ERROR.items()}, 'max_abs': float, 'max_rel': float,
+    'mismatch_share': float, 'wall_seconds': float, 'kernel_lab': str, 'python': str, 'numpy': str, 'kernel_name': str, 'entry': str, 'parent': str, 'maker': str, 'source': str, 'log': str}
 
 # %% ../../nbs/3_evaluate/04d_export.ipynb #a8ed2679
 def _scalars(e):
     "What one evaluation says in single values, beside its columns."
     worst, p = e.verification and e.verification.worst, e.profile
-    return dict(speedup=e.speedup, over_eager=e.over_eager, seconds=e.seconds.get('total'), kernel_name=e.kernel.name, log=e.log,
-                **{k: getattr(p, k) for k in _OF_PROFILE if p}, **{f'error_{k}': e.error.get(k) for k in _OF_ERROR if e.error},
+    return dict(speedup=e.speedup, over_eager=e.over_eager, wall_seconds=e.seconds.get('total'), kernel_name=e.kernel.name, log=e.log,
+                **{k: getattr(p, k) for k in _OF_PROFILE if p}, **{k: getattr(e.latency, k) for k in _OF_LATENCY if p}, **{f'error_{k}': e.error.get(k) for k in _OF_ERROR if e.error},
                 **{k: getattr(worst, k) for k in ('max_abs', 'max_rel', 'mismatch_share') if worst}, **{k: e.versions.get(k) for k in ('kernel_lab', 'python', 'numpy')})
 
 def _row(r):
     "One row of the query as a dict with all `COLUMNS`."
     step = json.loads(r.step_body) if r.step_body else {}
-    found = {k: getattr(r, k) for k in ('run', 'agent', 'level', 'family', 'entry', 'parent', 'maker', 'source')} | {'step': r.number, 'step_seconds': step.get('seconds')}
-    found |= {k: step.get(k) for k in _OF_STEP if k in step and k != 'seconds'}
-    found |= {'evaluation' if k == 'id' else k: getattr(r, f'e_{k}') for k in _OF_EVALUATION} | _scalars(evaluation_of(r))
+    found = {k: getattr(r, k) for k in ('run', 'agent', 'level', 'family', 'entry', 'parent', 'maker', 'source')}
+    found |= {_CALLED.get(k, k): step[k] for k in _OF_STEP if k in step} | {'step': r.number}
+    found |= {_CALLED.get(k, k): getattr(r, f'e_{k}') for k in _OF_EVALUATION} | _scalars(evaluation_of(r))
     return {k: None if found.get(k) is None else t(found[k]) for k, t in COLUMNS.items()}
 
 def _query(runs=(), task=None):

@@ -9,9 +9,10 @@ __all__ = ['REPORT_CSS', 'key_numbers', 'ledger_html', 'report_figures', 'figure
 import html
 import json
 from pathlib import Path
+from ..durations import CONFIDENCE, latency_of
 from .diff import diff_figure, diff_frame
 from .source import SOURCE_CSS, source_html
-from .speedup import speedup_figure, speedup_frame
+from .speedup import kind_of, speedup_figure, speedup_frame
 from .theme import CONFIG, FONT, MONO, figure_css, percent_text, speedup_text, status_colour, status_mark, time_text
 from .timeline import read, timeline_figure, timeline_of, timeline_summary
 from .utilisation import utilisation_figure, utilisation_frame
@@ -26,17 +27,18 @@ def key_numbers(run):
     p = best.evaluation.profile
     than = 'the first kernel itself' if best.index == 0 else 'faster than the first kernel'
     eager = [(speedup_text(best.evaluation.over_eager), 'faster than eager execution')] if getattr(best.evaluation, 'over_eager', None) else []
-    return [(speedup_text(run.first_us / p.latency_us), than), *eager, (time_text(p.latency_us),
-                                                                f'simulated, from {time_text(run.first_us)} simulated'),
+    kind = latency_of(p).kind
+    return [(speedup_text(run.first_us / p.latency_us), than), *eager, (time_text(p.latency_us), f'{kind}, from {time_text(run.first_us)} {kind}'),
             (f'{p.peak_pct:.0f} %', 'of peak'), (p.bound, f'is busiest, {percent_text(p.engines[p.bound])}'),
             (f'{right} of {len(steps)}', 'steps correct'), *spent]
 
 # %% ../../nbs/4_figures/06_report.ipynb #5028a5ce
 def ledger_html(run):
-    "The table of steps: status, simulated latency, speedup, busiest engine, % of peak, the move and why."
-    head = ''.join(f'<th{c}>{t}</th>' for c, t in (('', 'step'), ('', 'status'), (' class="r"', 'simulated latency'),
+    "The table of steps: status, latency and its kind, speedup, busiest engine, % of peak, the move and why."
+    frame = speedup_frame(run)
+    head = ''.join(f'<th{c}>{t}</th>' for c, t in (('', 'step'), ('', 'status'), (' class="r"', f'{kind_of(frame)} latency'),
                                                    (' class="r"', 'speedup'), ('', 'busiest'), (' class="r"', 'of peak'), ('', 'move')))
-    rows = ''.join(_ledger_row(r) for r in speedup_frame(run).itertuples())
+    rows = ''.join(_ledger_row(r) for r in frame.itertuples())
     return f'<table class="ledger"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 def _ledger_row(r):
@@ -67,7 +69,7 @@ def _timelines(run, task):
     longest = max((shown[i].evaluation.profile.latency_us for i in found), default=0)
     def drawn(i, timeline):
         timeline = read(timeline)
-        fig = timeline_figure(timeline, title=f'Step {i}, {shown[i].move}: {time_text(shown[i].evaluation.profile.latency_us)} simulated')
+        fig = timeline_figure(timeline, title=f'Step {i}, {shown[i].move}: {time_text(timeline.latency_us)} {timeline.kind}')
         return fig.update_layout(xaxis_range=[0, longest]), timeline_summary(timeline)
     return {f'timeline {i}': drawn(i, t) for i, t in found.items()}
 
@@ -151,16 +153,21 @@ def report_body(run, figures):
     about = ' · '.join(map(str, (run.workload, run.chip, f'agent {run.agent}', run.state, run.created)))
     part = lambda title, names: f'<h2>{title}</h2>' + ''.join(_section(n, figures[n][1]) for n in figures if n.startswith(names))
     return (f'<h1>{e(run.task)}</h1><p class="about">{e(about)}</p><div class="keys">{keys}</div>'
-            f'<p class="note">Latencies are simulated by Kernel Lab from its model of {e(run.chip)}; none was measured on a device. '
-            f'Only kernels whose numbers were verified are timed.</p>{part("Steps", "speedup")}{ledger_html(run)}'
+            f'<p class="note">{e(_whence(run))} Only kernels whose numbers were verified are timed.</p>{part("Steps", "speedup")}{ledger_html(run)}'
             f'{part("What the engines did", ("timeline", "utilisation"))}{part("Are the numbers right", "correctness")}{_best_source(run)}{_foot(run)}')
+
+def _whence(run):
+    "Where the latencies come from, in a sentence."
+    timed = [latency_of(s.evaluation.profile) for s in run.steps if s.evaluation.profile]
+    if timed and timed[0].kind == 'measured': return f'Latencies are medians of runs measured on a device ({timed[0].clock or "its clock is not named"}), with {100 * CONFIDENCE:.0f} % intervals.'
+    return f'Latencies are simulated by Kernel Lab from its model of {run.chip}; none was measured on a device.'
 
 def _best_source(run):
     shown = run.best or (run.steps[-1] if run.steps else None)
     if shown is None: return ''
     first, e = run.steps[0].evaluation.kernel.source, shown.evaluation
     head = f'Source of step {shown.index}, against the first kernel' if shown.index else 'Source of the first kernel'
-    note = '<p class="note">Bars: time that engines spent on a line, simulated; hover for the engines.</p>'
+    note = '<p class="note">Bars: time that engines spent on a line; hover for the engines.</p>'
     return f'<h2>{head}</h2>{note}<div class="code">{source_html(first, e.kernel.source, e.profile)}</div>'
 
 def _foot(run):

@@ -58,12 +58,12 @@ def source_html(before, after, profile=None):
     "The table of `source_frame` as HTML: marks, line numbers, cost bars, text."
     costs = line_costs(profile)
     most = max((sum(c.values()) for c in costs.values()), default=1.0) or 1.0
-    rows = ''.join(_source_row(*row, costs.get(row[1], {}), most) for row in changed_lines(before, after))
+    rows = ''.join(_source_row(*row, costs.get(row[1], {}), most, getattr(profile, 'kind', 'simulated')) for row in changed_lines(before, after))
     return f'<table class="kl-source">{rows}</table>'
 
-def _source_row(mark, number, text, cost, most):
-    kind = {'+': 'new', '-': 'gone'}.get(mark, '')
+def _source_row(mark, number, text, cost, most, kind):
+    change = {'+': 'new', '-': 'gone'}.get(mark, '')
     bars = ''.join(f'<i style="width:{100 * us / most:.1f}%;background:{ENGINES.get(e, IDLE)}"></i>' for e, us in cost.items())
-    said = html.escape(' · '.join(f'{e} {time_text(us)} simulated' for e, us in cost.items()), quote=True)
-    return (f'<tr class="{kind}"><td class="n">{number or ""}</td><td class="n" style="width:1em">{mark.strip().replace("-", "−")}</td>'
+    said = html.escape(' · '.join(f'{e} {time_text(us)} {kind}' for e, us in cost.items()), quote=True)
+    return (f'<tr class="{change}"><td class="n">{number or ""}</td><td class="n" style="width:1em">{mark.strip().replace("-", "−")}</td>'
             f'<td class="c" title="{said}"><div>{bars}</div></td><td class="t">{html.escape(text)}</td></tr>')

@@ -144,7 +144,7 @@ def cost_bars(profile):
     costs = line_costs(profile)
     most = max((sum(c.values()) for c in costs.values()), default=0.0)
     if not most: return {}
-    say = lambda cost: ', '.join(f'{engine} {time_text(us)}' for engine, us in cost.items()) + ' simulated'
+    say = lambda cost: ', '.join(f'{engine} {time_text(us)}' for engine, us in cost.items()) + f' {profile.kind}'
     return {str(line): dict(shares=[[e, us / most] for e, us in cost.items()], text=say(cost)) for line, cost in costs.items()}
 
 SourceEditor.show = show

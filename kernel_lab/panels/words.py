@@ -8,6 +8,7 @@ __all__ = ['log_text', 'CompileLog', 'cost_numbers', 'CostPanel']
 # %% ../../nbs/5_panels/02_words.ipynb #da251b98
 import html
 import ipywidgets as widgets
+from ..durations import latency_of
 from ..errors import KernelError
 from ..figures.report import key_numbers
 from ..figures.theme import status_colour, status_mark, status_word, time_text
@@ -35,7 +36,7 @@ class CompileLog(Panel):
 
     def show(self, evaluation):
         "Put in an evaluation's status and log."
-        timed = f', {time_text(evaluation.profile.latency_us)} simulated' if evaluation.profile else ''
+        timed = f', {time_text(evaluation.profile.latency_us)} {latency_of(evaluation.profile).kind}' if evaluation.profile else ''
         if evaluation.implausible: timed += f'; implausible: {"; ".join(evaluation.implausible)}'
         self.say(f'{status_word(evaluation.status)}{timed}', log_text(evaluation), status_mark(evaluation.status),
                  status_colour(evaluation.status))
@@ -50,7 +51,7 @@ class CompileLog(Panel):
 def cost_numbers(run):
     "[(number, what it is)] of a run: what was reached (as in the report), then steps and wall seconds; tokens and dollars where a model was asked."
     seconds, tokens = sum(s.seconds for s in run.steps), sum(s.tokens_in + s.tokens_out for s in run.steps)
-    spent = [(f'{seconds:.1f} s', f'{len(run.steps)} steps on this machine')]
+    spent = [(f'{seconds:.1f} s', f'wall time of {len(run.steps)} steps')]
     if not tokens: return [*key_numbers(run), *spent]
     prices = [s.cost_usd for s in run.steps if s.tokens_in + s.tokens_out]
     paid = 'price unknown' if None in prices else f'${sum(prices):.2f} spent'
