@@ -2,9 +2,10 @@
 
     python benchmarks/evaluation.py [--seconds 30] [--workers 2] [task …]
 
-Small workloads, milliseconds of wall time: medians of fifteen, and the interval of 95 % they are known to (of the 4th and the 12th). `bare` traces, executes and schedules the task's first kernel in this process, on one draw; `child` is what a
-fresh child with all its walls adds to tracing; `evaluation` is everything: child, three draws with their references, profile. The last lines say how many evaluations a
-second the local pool keeps up, and what was warm when it began."""
+Small workloads, milliseconds of wall time: medians of fifteen, with the interval of 95 % (from the 4th to the 12th). `bare` traces, executes and
+schedules the task's first kernel in this process, on one draw; `child` is what a fresh child with all its walls adds to tracing; `evaluation` is
+everything: child, three draws with their references, changed draws, profile. The last lines say how many evaluations a second the local pool keeps
+up, and what was warm when it began."""
 import argparse
 import time
 from statistics import median
