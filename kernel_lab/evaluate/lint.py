@@ -8,6 +8,7 @@ __all__ = ['RULES', 'MOST', 'FLAT', 'Rule', 'flat', 'advice']
 # %% ../../nbs/3_evaluate/04d_lint.ipynb #c83869d0
 import ast, re
 from dataclasses import dataclass
+from functools import lru_cache
 
 # %% ../../nbs/3_evaluate/04d_lint.ipynb #5d67f444
 @dataclass(frozen=True)
@@ -68,11 +69,12 @@ def _words(source):
     for k, text in enumerate(source.split('\n'), 1):
         yield from (('attributes', w, k) for w in _WORD.findall(text))
 
+@lru_cache(maxsize=64)                                                  # every rule is a guard of its own, and asks
 def advice(source, parse=True):
-    "[(rule, word, line)] of what a kernel's text asks for and no kernel needs, the first of each; `parse`: the text has been parsed elsewhere without harm."
+    "((rule, word, line), …) of what a kernel's text asks for and no kernel needs, the first of each; `parse`: the text has been parsed elsewhere without harm."
     asked = _parsed(source) if parse and flat(source) else None
     found = {}
     for kind, word, line in asked if asked is not None else _words(source):
         for rule in RULES:
             if word in getattr(rule, kind): found.setdefault(rule.name, (rule, word, line))
-    return sorted(found.values(), key=lambda f: f[2])
+    return tuple(sorted(found.values(), key=lambda f: f[2]))
