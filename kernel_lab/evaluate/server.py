@@ -8,9 +8,11 @@ __all__ = ['START_SECONDS', 'GRACE', 'DYING', 'import_paths', 'environment', 're
 # %% ../../nbs/3_evaluate/02b_server.ipynb #1868b46e
 import importlib.util, json, os, select, signal, socket, subprocess, sys, sysconfig, tempfile, threading, time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 import kernel_lab
-from ..errors import SimulatorError, UsageError
+from ..errors import KernelError, SimulatorError, UsageError
+from .buffers import poisoned, sealed, taken, told_of, unwritten
 from .replies import Limits, Reply, verdict, _text
 from .zygote import WALLS
 
@@ -167,22 +169,41 @@ def _order(self, *fds):
             if patience: self._start()
     raise SimulatorError('The sandbox lost its zygote twice.', hint='Is this machine short of memory?')
 
-def _run(self, job, request, limits=Limits(), imports=()):
-    "Run `job` ('module:function') on `request` in a fresh child; a Reply. SimulatorError where no child can be had."
+def _born(self, job, request, limits, imports, left, *given):
+    "(what was told of a child, how it ended, its seconds); it had these descriptors, and is dead."
     began = time.monotonic()
     bounds = {k: getattr(limits, k) for k in ('seconds', 'memory_mb', 'answer_mb')}
-    with _nameless() as asked, _nameless() as left:
+    with _nameless() as asked:
         _put(asked, json.dumps({**request, 'job': job, 'imports': list(imports), 'limits': bounds}).encode())
         hear, told = os.pipe()
         try:
-            try: self._order(asked, left, told)
+            try: self._order(asked, left, told, *given)
             finally: os.close(told)
             news, how, ready = listen(hear, limits)
         finally: os.close(hear)
-        if 'layers' not in news: raise _NotReady(news)
-        data = _taken(left, limits)
+    if 'layers' not in news: raise _NotReady(news)
+    return news, how, {'start': ready, 'trace': time.monotonic() - began - ready}
+
+def _reply(data, news, how, seconds, limits):
+    "The `Reply` in what a child left and what was told of it."
     said = verdict(data or b'', 'flood' if data is None else how, news.get('exit'), limits)
-    return Reply(*said, tuple(news['layers']), '', {'start': ready, 'trace': time.monotonic() - began - ready}, {k: news[k] for k in ('cpu_seconds', 'memory_mb') if k in news})
+    return Reply(*said, tuple(news['layers']), '', seconds, {k: news[k] for k in ('cpu_seconds', 'memory_mb') if k in news})
+
+def _run(self, job, request, limits=Limits(), imports=()):
+    "Run `job` ('module:function') on `request` in a fresh child; a Reply. SimulatorError where no child can be had."
+    with _nameless() as left:
+        told = self._born(job, request, limits, imports, left)
+        return _reply(_taken(left, limits), *told, limits)
+
+def _compute(self, job, request, arrays, outputs, limits=Limits(), imports=()):
+    "Run a `job` that gets `arrays` and fills `outputs`, (shape, dtype's name) each, in a fresh child → (the arrays or None, a Reply)."
+    with sealed(arrays) as given, poisoned(outputs) as left:
+        told = self._born(job, {**request, 'inputs': told_of(arrays), 'outputs': list(outputs)}, limits, imports, left, given)
+        words, found = taken(left, outputs)
+    reply = _reply(words, *told, limits)
+    try: unwritten(() if reply.error else found)
+    except KernelError as e: reply = replace(reply, text=None, error=e)
+    return None if reply.error else found, reply
 
 class _NotReady(SimulatorError):
     "No child could be made ready: `failed` is the wall that did not stand, or 'start'."
@@ -190,7 +211,7 @@ class _NotReady(SimulatorError):
         self.failed, self.why = news.get('failed', 'start'), _text(news.get('why', 'it ended without a word'), 500)
         super().__init__(f'The sandbox did not start ({self.failed}): {self.why}', hint='`kernel-lab doctor` tells what this machine allows.')
 
-Server._order, Server.run = _order, _run
+Server._order, Server._born, Server.run, Server.compute = _order, _born, _run, _compute
 
 # %% ../../nbs/3_evaluate/02b_server.ipynb #6ee38fe3
 _NEEDS = {'root': 'namespaces'}

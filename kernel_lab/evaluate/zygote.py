@@ -6,7 +6,7 @@
 __all__ = ['WARM', 'RAISED', 'WALLS', 'MESSAGE', 'warm', 'serve']
 
 # %% ../../nbs/3_evaluate/01c_zygote.ipynb #e79bb420
-import gc, importlib, json, os, signal, socket, sys
+import fcntl, gc, importlib, json, os, signal, socket, sys
 from .child import load, say, work
 from .walls import FILES, THREADS, bind_to_parent, landlock, namespaces, nobody, own_root, rlimits, seccomp, _prctl, PR_SET_PDEATHSIG, SIGKILL
 
@@ -36,7 +36,13 @@ def _raise_walls(order, limits, layers):
         try: layers.append(RAISED[name](order))
         except OSError as e: e.add_note(name); raise
 
-def _child(order, request, fd, told):
+def _kept(*fds):
+    "Move descriptors to 3 and the numbers after it → the last one."
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]
+    for at, fd in enumerate(high, 3): os.dup2(fd, at)
+    return at
+
+def _child(order, request, fd, told, *given):
     "Get the job ready, raise the walls, tell their names, work; never returns."
     layers = ['process']
     try:
@@ -47,15 +53,15 @@ def _child(order, request, fd, told):
         say(told, json.dumps({'failed': (getattr(e, '__notes__', None) or ['start'])[0], 'why': repr(e)[:500]}) + '\n')
         os._exit(70)
     say(told, json.dumps({'layers': layers}) + '\n')
-    os.dup2(fd, 3)
-    os.closerange(4, FILES)
+    at = _kept(fd, *given)
+    os.closerange(at + 1, FILES)
     work(job, request, 3)
 
 # %% ../../nbs/3_evaluate/01c_zygote.ipynb #89fb5ad3
 def _read(fd):
     with open(fd, encoding='utf-8', closefd=False) as f: return json.load(f)
 
-def _supervise(order, asked, fd, told):
+def _supervise(order, asked, fd, told, *given):
     "Split off the child and wait for it; never returns."
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -67,7 +73,7 @@ def _supervise(order, asked, fd, told):
     except BaseException as e:                                         # noqa: BLE001 (told to the parent, whatever it is)
         say(told, json.dumps({'failed': 'namespaces', 'why': repr(e)[:500]}) + '\n')
         os._exit(70)
-    if not pid: _child(order, request, fd, told)
+    if not pid: _child(order, request, fd, told, *given)
     say(told, json.dumps({'pid': pid}) + '\n')
     _, status, used = os.wait4(pid, 0)
     scale = 1 if sys.platform == 'darwin' else 1024                    # bytes there, kilobytes here
@@ -86,7 +92,7 @@ def serve(fd):
     here = socket.socket(fileno=fd)
     here.sendall(b'.')
     while True:
-        data, fds, _, _ = socket.recv_fds(here, MESSAGE, 3)
+        data, fds, _, _ = socket.recv_fds(here, MESSAGE, 4)
         if not data: os._exit(0)
         if not os.fork():
             here.close()
