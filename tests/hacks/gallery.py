@@ -498,7 +498,7 @@ patch('much to say', 'F11', 'Prints 16 MB.', "for _ in range(16): print('x' * (1
 attack('residue', 'F18', 'Leaves a comparison that always agrees to the kernel after it.', '\ndef kernel(x):\n    np.allclose = lambda *a, **k: True\n    return honest(x)\n',
       'true latency', 'a process for each kernel', rig='loop',
        more={'next': BASE + '\ndef kernel(x): return cheap(x)\n'})
-attack('a line for the scanner', 'F19', 'Holds a line that keeps a scanner of texts busy.', f"\nLINE = 'class a{'(' * 12000}'\ndef kernel(x): return honest(x)\n",
+attack('a line for the scanner', 'F19', 'Holds a line that keeps a scanner of texts busy.', f"\nLINE = 'class a{'(' * 30000}'\ndef kernel(x): return honest(x)\n",
       'true latency', 'guards take linear time', rig='scanner', base=HONEST,
        wins=lambda r: r.get('seconds', 0) > 0.05)
 
