@@ -6,6 +6,7 @@
 __all__ = ['TIERS', 'baits', 'House', 'house_of']
 
 # %% ../../nbs/3_evaluate/02c_tiers.ipynb #5303a1bd
+from html import escape
 import ctypes, json, os, secrets, socket, tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -70,8 +71,11 @@ class House:
         return '\n'.join(lines)
 
     def _repr_html_(self):
-        rows = ''.join(f'<tr><td>{k}<td>{CANARIES[k][1]}<td>{v}' for k, v in (self.alive | self.dead).items())
-        return f'<b>{self}</b>'.replace('\n', '<br>') + f'<table><tr><th>canary<th>of<th>{"what came of it"}</tr>{rows}</table>'
+        cells = lambda tag, *texts, style='': ''.join(f'<{tag} style="text-align:left;{style}">{escape(t)}</{tag}>' for t in texts)
+        fates = [(k, v, 'lives', '#c33') for k, v in self.alive.items()] + [(k, v, 'died', '#2a7') for k, v in self.dead.items()]
+        rows = ''.join(f'<tr>{cells("td", k, CANARIES[k][1])}{cells("td", fate, style=f"color:{colour}")}{cells("td", v)}</tr>' for k, v, fate, colour in fates)
+        first, *rest = str(self).split('\n')
+        return f'<b>{escape(first)}</b><br>{"<br>".join(map(escape, rest))}<table><tr>{cells("th", "canary", "of", "fate", "what it got")}</tr>{rows}</table>'
 
 # %% ../../nbs/3_evaluate/02c_tiers.ipynb #a5468556
 def _tier(walls, alive):
