@@ -152,7 +152,7 @@ class Verification:
     passed: bool
     tolerance: Tolerance
     seeds: tuple[SeedReport, ...]
-    tile_map: dict = field(default_factory=dict)
+    tile_map: dict = field(default_factory=dict, repr=False)
     elements: tuple[Element, ...] = ()
     guesses: tuple[Guess, ...] = ()
     notes: tuple[str, ...] = ()
