@@ -15,7 +15,7 @@ import math
 from zlib import crc32
 import numpy as np
 from ..errors import LabError, choose
-from ..tasks.task import DTYPES, EPSILON, Workload, _torch, distance, error_ratio, held_to
+from ..tasks.task import DTYPES, EPSILON, _torch, distance, error_ratio, held_to
 
 # %% ../../nbs/3_evaluate/02c_draws.ipynb #f95039a1
 @dataclass(frozen=True)
@@ -186,11 +186,6 @@ def within_noise(task, workload, arrays, wants, ratios, tolerance):
     return all(bool((r[b] <= FAR_OUT * m).all()) for r, b, m in zip(ratios, wrong, most))
 
 # %% ../../nbs/3_evaluate/02c_draws.ipynb #328dc91d
-def _least(task, workload):
-    "The task's smallest workload, in the dtype of this one."
-    least = min((*task.workloads, workload), key=lambda w: w.elements)
-    return Workload(least.name, least.shapes, workload.dtype)
-
 @lru_cache(maxsize=1024)
 def _ordinary(task, workload): return soundness(task, workload, task.draw(workload, 1))
 
@@ -204,12 +199,12 @@ def _admission(task, workload, draw):
 
 def admission(task, workload, draw):
     "Why a `Draw` is not admitted for a task and a workload, empty where it is."
-    return _admission(task, _least(task, task.workload(workload)), draw)
+    return _admission(task, task.smallest(task.workload(workload).dtype), draw)
 
 def admissions(task, workload=None):
     "{name of a draw: why it is not admitted} of a task, empty texts for those that are."
     w = task.workload(workload)
-    return {d.name: admission(task, w, d) for d in draws_of(task.draw(_least(task, w), 1))}
+    return {d.name: admission(task, w, d) for d in draws_of(task.draw(task.smallest(w.dtype), 1))}
 
 # %% ../../nbs/3_evaluate/02c_draws.ipynb #cb72ff84
 def chosen(task, workload, count, chance=None):
@@ -217,7 +212,7 @@ def chosen(task, workload, count, chance=None):
     import random
     chance, w = chance or random.SystemRandom(), task.workload(workload)
     waiting = {}
-    for d in chance.sample(every := draws_of(task.draw(_least(task, w), 1)), len(every)): waiting.setdefault(d.change.family, []).append(d)
+    for d in chance.sample(every := draws_of(task.draw(task.smallest(w.dtype), 1)), len(every)): waiting.setdefault(d.change.family, []).append(d)
     found, out = [], []
     for family in cycle(chance.sample(list(waiting), len(waiting))):
         if len(found) == count or not any(waiting.values()): break
@@ -234,5 +229,5 @@ def _next(task, w, waiting, out):
 
 def named(task, workload, names):
     "The `Draw`s of these names; UsageError for one that does not exist."
-    there = {d.name: d for d in draws_of(task.draw(_least(task, task.workload(workload)), 1))}
+    there = {d.name: d for d in draws_of(task.draw(task.smallest(task.workload(workload).dtype), 1))}
     return [choose(there, n, f'draw of {task.name}') for n in names]

@@ -82,11 +82,6 @@ def _with_rounded(found, tensors, names, dtype):
     with torch.no_grad(): outs = Rounding(found.module()).run(*tensors)
     return [o.numpy() for o in (outs if isinstance(outs, (tuple, list)) else [outs])]
 
-def _least(task, dtype):
-    "The smallest workload of a task, in a dtype."
-    least = min(task.workloads, key=lambda w: w.elements)
-    return Workload(least.name, least.shapes, dtype)
-
 class _Trial:
     "A reference on a few draws, to be run with results rounded."
     def __init__(self, task, w):
@@ -109,7 +104,7 @@ class _Trial:
 @lru_cache(maxsize=512)
 def harmless(task, dtype):
     "The names of results that may be rounded before they are multiplied, in a workload of `dtype`."
-    trial = _Trial(task, _least(task, dtype))
+    trial = _Trial(task, task.smallest(dtype))
     names = multiplied(_graph(trial.found, trial.kinds))
     if names and trial.off(names) > ROOM: names = sorted(names, key=lambda n: trial.off([n], 1))
     while names and trial.off(names) > ROOM: names = names[:-1]

@@ -148,6 +148,11 @@ class Task:
         if isinstance(name, Workload): return name
         return self.workloads[0] if name is None else choose({w.name: w for w in self.workloads}, name, f'workload of {self.name}')
 
+    def smallest(self, dtype):
+        "The workload with the smallest inputs, in this dtype."
+        least = min(self.workloads, key=lambda w: w.elements)
+        return Workload(least.name, least.shapes, dtype)
+
     def first(self, workload=None):
         "The `Kernel` that a person writes first for this workload, or None."
         return self.first_kernel or (self.writes and self.writes(self, self.workload(workload)))
