@@ -272,11 +272,18 @@ def test_a_whole_conversation_for_real(wire, tmp_path):
     result = second['messages'][2]['content'][0]
     assert result['tool_use_id'] == second['messages'][1]['content'][1]['id'] and 'latency' in result['content'] and not result['is_error']
     kept = store.load_run(loop.run.id).steps[1]
-    assert kept == steps[1] or kept.to_dict() == steps[1].to_dict()
+    assert replace(kept, evaluation=None) == replace(steps[1], evaluation=None) and kept.evaluation.id == steps[1].evaluation.id
     assert (kept.tokens_in, kept.tokens_out) == (4_200, 40) and [c['name'] for c in kept.tool_calls] == ['profile', 'submit']
     assert kept.cost_usd == pytest.approx((200*4 + 40*20 + 4_000*0.2)/1e6)
     assert 'Where does' in kept.thought and 'You make kernels' in kept.prompt
     assert ''.join(heard).startswith('Where does') and loop.run.config['model'] == 'claude-opus-5-5'
+
+
+def test_what_a_tool_evaluated_is_known_when_it_is_submitted(wire, tmp_path):
+    wire(profiles(version(1)), submits(version(1)))
+    loop = Loop('softmax', ReactAgent('claude-opus-5-5'), 'small', store=Store(tmp_path/'runs.db'), max_steps=1, **OPTIONS)
+    first, second = loop
+    assert not first.evaluation.cached and second.evaluation.cached and second.evaluation.speedup > 0
 
 
 def test_hostile_kernels_run_only_in_the_sandbox(wire):

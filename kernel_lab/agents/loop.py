@@ -71,6 +71,7 @@ class Loop:
         choose(CHIPS, run.chip if run else chip, 'chip')
         self.workload = self.task.workload(run.workload if run else workload)
         self.agent, self.chip, self.max_steps, self.options = agent, run.chip if run else chip, max_steps, options
+        if isinstance(getattr(agent, 'options', None), dict): agent.options = {'store': self.store or None, **options, **agent.options}       # what it tries itself
         self.run = run or self._new_run()
         self._saved, self._over = len(self.run.steps), False
 
