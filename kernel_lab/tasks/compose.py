@@ -14,7 +14,8 @@ import re
 import numpy as np
 from .family import F, draw, torch
 from .lowering import written
-from .seeds import SEEDS, TAME, bind, fill
+from .catalogue import SEEDS
+from .seeds import TAME, bind, fill
 from .task import Task, Workload
 
 # %% ../../nbs/1_tasks/71_compose.ipynb #b47f33f6
