@@ -95,7 +95,8 @@ def _whole(program, o, a):
 
 def unread(program):
     "{input name: mask of the elements that no instruction reads}, for inputs that have some."
-    mine, found = {k: [] for k in program.input_ids}, {}
+    back = {program.base[k] for k in program.output_ids}                # what is returned is all of it needed, and there
+    mine, found = {k: [] for k in program.input_ids if k not in back}, {}
     for o in program.instructions:
         for a in accesses(o, reads=True):
             if program.base[a.tensor] in mine: mine[program.base[a.tensor]].append((o, a))
@@ -193,7 +194,7 @@ def floor_us(program, chip):
     "µs below which no kernel with these outputs can be: a launch, or the DMA engines of its cores writing the outputs."
     record = CHIPS[chip]
     cores = max([l.trips for l in program.loops.values() if l.kind == 'core'] + [1, len({l.name for l in program.loops.values() if l.kind == 'core'})])
-    size = sum(program.tensors[k].size * itemsize(program.tensors[k].dtype) for k in program.output_ids)
+    size = sum(program.tensors[k].size * itemsize(program.tensors[k].dtype) for k in program.output_ids if program.base[k] not in program.input_ids)
     return max(record.launch_us, size / (record.dma_gbps * cores) / 1e3)
 
 @guard('structural', 'No time is below what the chip can do.')

@@ -36,9 +36,9 @@ def check_outputs(program, wants, workload):
                               hint=f'Declare it as nl.ndarray({shape}, dtype=nl.{dtype}, buffer=nl.shared_hbm).')
 
 # %% ../../nbs/3_evaluate/03_verify.ipynb #32de4b8f
-def inputs_kept(program):
-    "KernelError of kind 'input' where a program writes into one of its inputs, or into memory that it shares with one."
-    theirs = set(program.input_ids)
+def inputs_kept(program, in_place=()):
+    "KernelError of kind 'input' where a program writes into one of its inputs (but for those at the positions `in_place`), or into memory that it shares with one."
+    theirs = {n for k, n in enumerate(program.input_ids) if k not in in_place}
     for o in program.instructions:
         for name, a in o.outs.items():
             if program.base[a.tensor] not in theirs: continue
@@ -125,8 +125,8 @@ def _trials(program, task, workload, plan, left_out):
 def verify(program, task, workload=None, seeds=3, draws=None):
     """Execute `program` on fresh inputs of `task` for each seed, and on changed ones, and compare with the reference; a Verification. KernelError where it cannot
     run. `draws`: names of changes to make for each seed; None: one each by chance where the seeds are fresh."""
-    inputs_kept(program)
     workload = task.workload(workload)
+    inputs_kept(program, [k for k, name in enumerate(workload.shapes) if name in task.in_place])
     plan, left_out = _planned(task, workload, seeds, draws)
     reports, worst = [], None
     for trial in _trials(program, task, workload, plan, left_out):

@@ -106,7 +106,7 @@ def told(x, seen=()):
 @lru_cache(maxsize=1024)
 def _task_told(task):
     drawn = [(k, _array_told(v)) for k, v in task.draw(least(task)).items()]
-    parts = [told(f) for f in (task.reference, task.inputs, task.reduces, task.writes)]
+    parts = [told(f) for f in (task.reference, task.inputs, task.reduces, task.writes, task.in_place)]
     return _digest(task.name, task.level, task.exponent, tuple(map(str, task.workloads)), drawn, parts, task.first_kernel and task.first_kernel.hash)
 
 def task_key(task, workload=None):

@@ -39,7 +39,7 @@ def summary(program):
     where = Counter(t.buffer for t in program.tensors)
     lines = [f'{sum(executed(program).values()):,} instructions: {ops}', 'tensors: ' + ', '.join(f'{n} in {buffer}' for buffer, n in where.items())]
     used = {a.tensor for o in program.instructions for a in o.ins.values() if hasattr(a, 'tensor')}
-    idle = [program.tensors[k].name for k in program.input_ids if k not in used]
+    idle = [program.tensors[k].name for k in program.input_ids if k not in used and k not in program.output_ids]
     return lines + ([f'warning: nothing reads {", ".join(idle)}'] if idle else [])
 
 # %% ../../nbs/2_targets/01_nki_sim.ipynb #e064196a

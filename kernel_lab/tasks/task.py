@@ -142,6 +142,7 @@ class Task:
     reduces: Callable | None = None      # {input: shape} -> terms of the longest sum behind one output
     exponent: float = 0.0                # rounding of the largest computed exponent, in ε
     writes: Callable | None = None       # (task, workload) -> the first kernel, where it depends on the shapes
+    in_place: tuple[str, ...] = ()       # inputs that a kernel may write into, and return: a cache that gets a few rows
 
     def workload(self, name=None):
         "The workload called `name`, the first one for `None`; a `Workload` is returned as it is."
@@ -234,14 +235,15 @@ def _names(code):
     return [*code.co_names, *(n for c in code.co_consts if inspect.iscode(c) for n in _names(c))]
 
 # %% ../../nbs/1_tasks/00_task.ipynb #a433de74
-def task_from(reference, inputs, first_kernel=None, name=None, *, workloads=None, level=2, family='mine', doc=None, tags=(), reduces=None):
-    "A `Task` from two functions of a notebook cell: `reference(*tensors)` and `inputs(rng)` or `inputs(workload, rng)`."
+def task_from(reference, inputs, first_kernel=None, name=None, *, workloads=None, level=2, family='mine', doc=None, tags=(), reduces=None, in_place=()):
+    "A `Task` from two functions of a notebook cell: `reference(*tensors)` and `inputs(rng)` or `inputs(workload, rng)`; `in_place`: names of inputs that a kernel may write into."
     name = name or getattr(reference, '__name__', 'task')
     draw = inputs if len(inspect.signature(inputs).parameters) > 1 else lambda workload, rng: inputs(rng)
     if workloads is None: workloads = (_measured(name, inputs, draw),)
     kernel = Kernel(first_kernel, name=f'{name}, first kernel') if isinstance(first_kernel, str) else first_kernel
     doc = doc or inspect.getdoc(reference) or f'{name}, from a notebook.'
-    task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces)
+    task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces, in_place=tuple(in_place))
+    for k in task.in_place: choose(task.workloads[0].shapes, k, f'input of {name}')
     _deterministic(task)
     return task
 
