@@ -245,6 +245,8 @@ def allocations(program, chip):
         where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
         if t.buffer != 'hbm' and t.partitions > chip.partitions:
             yield Diagnostic(f'{t.name} has too many partitions', **where, limit=chip.partitions, value=t.partitions, hint='Split the partition dimension into tiles of 128.')
+    for t in (t for k, t in enumerate(program.tensors) if t.buffer != 'hbm' and (t.role != 'scratch' or k in program.output_ids)):
+        yield Diagnostic(f'{t.name} is not in HBM', t.line, 'nl.ndarray', t.name, 'hbm', t.buffer, 'What a kernel is given and what it returns is in HBM: load it, store it.')
     total = sum(t.size * itemsize(t.dtype) for t in program.tensors if t.alias is None)
     if total > MEMORY_LIMIT: yield Diagnostic('the tensors together are too large to simulate here', limit=f'{MEMORY_LIMIT:,} bytes', value=f'{total:,}', hint='Use a smaller workload.')
 

@@ -144,7 +144,7 @@ LIMITS = tuple(Limit(*row) for row in (
     ('C34', 'An address that a kernel gives is aligned: in the current dialect to its dtype, in the earlier one to 4 bytes (assumed; the figure is not printed).', 'allocation guide', _ALL, 'places'),
     ('C35', 'An instruction takes at most 64 Ki elements a partition of SBUF, 4 Ki of PSUM.', 'architecture guide', _ALL, 'access_patterns'),
     ('C36', 'A register has 32 bits; a sequencer has 64 of them.', 'NKI API', _ALL, 'register_values registers_at_once'),
-    ('C37', 'Arguments and results of a kernel are in HBM.', 'known issues', _ALL, 'trace')))
+    ('C37', 'Arguments and results of a kernel are in HBM.', 'known issues', _ALL, 'trace allocations')))
 
 MORE = [access_patterns, selections, gathers, matmul_dtypes, integer_matmul, *NEWER, *TAKEN]
 

@@ -117,7 +117,13 @@ class View:
         "The flat positions of an indirect access, and which of them exist."
         idx = self.index.array(self.index.at(env)).astype(np.int64)
         where = self.flat(off) + idx * self.access.by
-        return where, np.broadcast_to((idx >= 0) & (idx < self.access.most), where.shape) & (where >= 0) & (where < self.tensor.size)
+        return where, np.broadcast_to((idx >= 0) & (idx < self.access.most), where.shape) & (where >= 0) & (where < self.tensor.size) & self.straight(where)
+
+    def straight(self, where):
+        "Which flat positions lie, on the chip, in the partition in which their row begins."
+        if self.tensor.buffer == 'hbm': return True
+        row, start = self.tensor.tile_size // self.tensor.partitions, tuple(slice(None if j == self.access.par else 1) for j in range(where.ndim))
+        return where // row == where[start] // row
 
     def _bits(self, off, tile):
         "The written-bits of a tile, seen through this access."

@@ -328,7 +328,9 @@ def _read_attr(x):
     if type(x) in (int, float): return x if np.isfinite(x) else _refuse('an attribute is not finite')
     return [_read_attr(o) for o in _list(x, 256)]
 
-def _read_mask(m, loops): return tuple((_read_affine(a, loops), tuple((_int(k, -8, -1), _int(c)) for k, c in _list(axes, 8))) for a, axes in _list(m, 16))
+def _read_mask(m, loops):
+    axes = lambda x: tuple((_int(k, -8, -1), _int(c) or _refuse('a mask multiplies an axis by zero')) for k, c in _list(x, 8))
+    return tuple((_read_affine(a, loops), axes(x)) for a, x in _list(m, 16))
 
 def _read_bound(d, loops, tensors):
     "Start, stop and step of a loop that depends on data; nothing for the others."

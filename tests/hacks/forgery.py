@@ -1,0 +1,139 @@
+"""What a hostile child may send: the honest Program of a kernel with one thing in it changed. Mutants are made in a fixed order; `tried` says what came of one."""
+import copy
+import json
+from functools import cache
+
+import numpy as np
+
+from kernel_lab.errors import KernelError, SimulatorError
+from kernel_lab.evaluate.evaluation import affordable
+from kernel_lab.evaluate.sandbox import Limits, admit
+from kernel_lab.evaluate.verify import check_outputs, inputs_kept
+from kernel_lab.evaluate.compare import compare
+from kernel_lab.nki.batch import execute
+from kernel_lab.nki.check import check
+from kernel_lab.nki.program import BUFFERS, DIALECTS, KINDS, ROLES
+from kernel_lab.nki.schedule import schedule
+from kernel_lab.nki.trace import spec_of, trace_source
+from kernel_lab.tasks.suite import get_task
+from kernel_lab.tasks.task import Kernel
+
+HEAD = 'import nki, nki.isa as nisa, nki.language as nl\n'
+ROWS = HEAD + '''
+def rows(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in nl.affine_range(x.shape[0] // 128):
+        t, e, s = (nl.ndarray((128, n), dtype=nl.float32, buffer=nl.sbuf) for n in (x.shape[1], x.shape[1], 1))
+        nisa.dma_copy(dst=t, src=x[i * 128:(i + 1) * 128, :])
+        nisa.tensor_reduce(dst=s, op=nl.maximum, data=t, axis=1, negate=True)
+        nisa.activation_reduce(dst=e, op=nl.exp, data=t, bias=s, reduce_op=nl.add, reduce_res=s)
+        nisa.reciprocal(dst=s, data=s)
+        nisa.tensor_scalar(dst=e, data=e, op0=nl.multiply, operand0=s)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=e)
+    return out
+'''
+EARLIER = '''
+import neuronxcc.nki as nki
+import neuronxcc.nki.language as nl
+import neuronxcc.nki.isa as nisa
+
+@nki.jit
+def earlier(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in nl.affine_range(x.shape[0] // 128):
+        p, f = nl.mgrid[0:128, 0:x.shape[1]]
+        t = nl.load(x[i * 128 + p, f])
+        e = nl.exp(t - nl.max(t, axis=1, keepdims=True))
+        nl.store(out[i * 128 + p, f], e / nl.sum(e, axis=1, keepdims=True))
+    return out
+'''
+BASES = dict(rows=('softmax', ROWS), earlier=('softmax', EARLIER), matmul=('matmul', None), rmsnorm=('rmsnorm', None), rmsnorm_matmul=('rmsnorm_matmul', None), swiglu=('swiglu', None),
+             causal_attention=('causal_attention', None))
+
+
+class Base:
+    "An honest program of a task, its inputs, the right answers, its time."
+    def __init__(self, task, source=None, workload='small', chip='trn1'):
+        self.task = get_task(task)
+        self.workload, self.chip = self.task.workload(workload), chip
+        self.arrays = self.task.draw(self.workload, 7)
+        self.specs = [spec_of(a) for a in self.arrays.values()]
+        self.kernel = Kernel(source) if source else self.task.first(self.workload)
+        self.text = trace_source(self.kernel.source, self.kernel.entry, self.specs, chip).to_json()
+        self.data = {**json.loads(self.text), 'source': ''}
+        self.wants = self.task.expected(self.arrays)
+        self.us = self.tried(self.text)
+
+    def tried(self, text):
+        "µs of a program that passes, or the KernelError that refuses it, or 'wrong'."
+        try:
+            p = affordable(admit(text, self.kernel, self.specs, self.chip), Limits(instructions=20_000))
+            for d in check(p): raise d.error()
+            inputs_kept(p)
+            check_outputs(p, self.wants, self.workload)
+            got = execute(p, *[np.array(a, order='C') for a in self.arrays.values()], strict=True)
+            if not all(compare(g, w, self.task.tolerance(self.workload), 7, k)[0].passed for k, (g, w) in enumerate(zip(got, self.wants))): return 'wrong'
+            return schedule(p).latency_us
+        except KernelError as e: return e
+
+
+@cache
+def base(name): return Base(*BASES[name])
+
+
+WORDS = [*BUFFERS, *DIALECTS, *KINDS, *ROLES, 'Tensor', 'Vector', 'Scalar', 'GpSimd', 'Sync', 'DMA', '', 'add', 'bypass', 'copy', 'float32', 'bfloat16', 'float8_e4m3', 'int32', 'uint8', 'trn2',
+         'tfloat32', 'int8', 'float16', 'none', 'hwdge', 'swdge', 'dma_copy', 'tensor_copy', 'memset', 'nc_transpose', 'nc_matmul', 'activation', 'register_move', 'iota', 'dma_transpose', 'core0', 'core1']
+ADDED = {'accumulate': (True, False, None), 'transpose': (True,), 'rows': (1, 2), 'tile': ([0, 0, 32, 32], [0, 0, 128, 128], [64, 64, 64, 64]), 'add': (True,), 'dge': ('none', 'hwdge', 'swdge'),
+         'reduce_cmd': ('idle', 'reset_reduce'), 'perf_mode': ('double_row',), 'oob': ('skip',), 'late': (True,), 'first': (True, False), 'reduce_op': ('', 'add'), 'is_transpose': (True,),
+         'loops': ([], ), 'ranks': ([0],), 'engine': ('Scalar',), 'func': ('copy',), 'keepdims': (True,), 'op1': ('', 'bypass'), 'reverse0': (True,), 'exact': (True,), 'precise': (False,)}
+
+
+def places(node, path=()):
+    "Every path inside a JSON value."
+    yield path
+    for k, v in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        if k not in ('line', 'source'): yield from places(v, (*path, k))
+
+
+def at(data, path):
+    for k in path: data = data[k]
+    return data
+
+
+def others(v, key):
+    "Values to put in the place of one."
+    if isinstance(v, bool) or v is None: return [x for x in (True, False, None, 0, 1) if x is not v]
+    if isinstance(v, int): return list(dict.fromkeys(x for x in (0, 1, 2, -1, v + 1, v - 1, 2 * v, v // 2, v // 4, -v, 128, 512, v + 64, v * 128, 2**31) if x != v))
+    if isinstance(v, float): return [x for x in (0.0, 1.0, -v, 1e30, 1e-30, 5e-324, v / 2) if x != v]
+    if isinstance(v, str): return [x for x in WORDS if x != v]
+    return []
+
+
+def edits(data):
+    "(path, what was done, the changed data) in a fixed order."
+    for path in places(data):
+        if not path: continue
+        v, holder, key = at(data, path), path[:-1], path[-1]
+        for x in others(v, key): yield path, x, lambda d, x=x: at(d, holder).__setitem__(key, x)
+        if isinstance(at(data, holder), list): yield path, 'gone', lambda d: at(d, holder).__delitem__(key)
+        else: yield path, 'gone', lambda d: at(d, holder).__delitem__(key)
+        if isinstance(key, int) and key: yield path, 'swapped', lambda d: at(d, holder).__setitem__(slice(key - 1, key + 1), [at(d, path), at(d, (*holder, key - 1))])
+        if key == 'attrs':
+            for k, values in ADDED.items():
+                for x in values: yield (*path, k), x, lambda d, k=k, x=x: at(d, path).__setitem__(k, x)
+        if key == 'body':
+            for j, o in enumerate(v):
+                if 'loop' not in o: continue
+                yield (*path, j), 'opened', lambda d, j=j: at(d, path).__setitem__(slice(j, j + 1), at(d, path)[j]['body'])
+                for n in range(len(o['body'])):
+                    yield (*path, j, 'body', n), 'before the loop', lambda d, j=j, n=n: at(d, path).insert(j, at(d, path)[j]['body'].pop(n))
+                    yield (*path, j, 'body', n), 'after the loop', lambda d, j=j, n=n: at(d, path).insert(j + 1, at(d, path)[j]['body'].pop(n))
+    yield (), 'untouched', lambda d: d.__setitem__('untouched', True)
+
+
+def mutants(data):
+    for path, what, do in edits(data):
+        d = copy.deepcopy(data)
+        try: do(d)
+        except (KeyError, IndexError, TypeError): continue
+        yield path, what, json.dumps(d)
