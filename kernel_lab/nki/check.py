@@ -23,7 +23,7 @@ from .machine import get_chip
 from .mask import not_modelled
 from .places import misfit
 from .program import Access, Program, uncollected
-from .races import races
+from .races import borrowed, races
 from .register_room import registers_at_once
 from .wellformed import FIRST, bounds, operands
 
@@ -281,7 +281,11 @@ def overlaps(program):
 
 # %% ../../nbs/1_nki/11_check.ipynb #59d04fcc
 def together(program):
-    "Bytes of HBM that one core writes and the other touches before they have met."
+    "Tiles of another core; bytes of HBM that one core writes and the other touches before they have met."
+    for o, k in islice(borrowed(program), 1):
+        name = '' if k is None else program.tensors[k].name
+        yield Diagnostic(f'{name} is a tile of another core, or of none' if name else 'it stands between the cores, and belongs to none', o.line, o.op, name,
+                         hint='Each core has memories of its own: exchange tiles by nisa.sendrecv, or through HBM.', kind='invalid')
     for k, element, (c, w), (d, t), both in islice(races(program), 1):
         says = f'core {c} writes {program.tensors[k].name} on line {w.line} ({w.op}) while core {d} {"writes" if both else "reads"} it on line {t.line} ({t.op})'
         yield Diagnostic(says, w.line, w.op, program.tensors[k].name, 'nisa.core_barrier or sendrecv between them', f'element {element}',

@@ -85,9 +85,13 @@ class Step:
             for v, off in places: v.settle(off)
         self._compute([v.array(off) for v, off in places], {k: v.array(off) for k, (v, off) in reads.items()}, attrs, places)
 
+    def _seen(self, k, x):
+        "What the engine computes with; what is read as tf32 has its bits, whatever wrote it."
+        return round_tf32(_engine_value(x)) if self.views[k].tensor.dtype == 'tfloat32' else _engine_value(x)
+
     def _compute(self, arrays, ins, attrs, places):
         "Read, apply, write, remember."
-        ins = self.numbers | {k: x if self.raw else _engine_value(x) for k, x in ins.items()}
+        ins = self.numbers | {k: x if self.raw else self._seen(k, x) for k, x in ins.items()}
         before = self.accumulates and (places[0][0].tensor.zero or places[0][0].written(places[0][1]))
         if self.adds and not before: raise _nothing_to_add_to(self.o, places[0][0])
         fresh = self.accumulates and not before and not self._partly(places[0])

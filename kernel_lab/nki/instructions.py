@@ -218,7 +218,9 @@ def _pool(w): return w.chip.pool_start + w.n
 # %% ../../nbs/1_nki/04_instructions.ipynb #7cdc3158
 MATMULS = ('nc_matmul', 'nc_matmul_mx')
 
-def _is_fp32(w): return any(t.dtype == 'float32' for k, t in w.tensors.items() if k != 'dst')
+_ONE_PASS = ('bfloat16', 'float16', 'tfloat32', 'int8', 'uint8', 'bool')
+
+def _is_fp32(w): return any(t.dtype not in _ONE_PASS and not t.dtype.startswith('float8') for k, t in w.tensors.items() if k != 'dst')
 
 def always_cold(w):
     "Does it run at the array's slow clock whatever came before? fp32 products of few rows (broadcasts by a row of ones) do."

@@ -52,19 +52,24 @@ def _run(counts, ap):
         run *= n
     return run
 
-def dma_ns(program, o, chip):
-    "(ns of all DMA engines together, bytes): packets and bytes over the engines that have some."
-    if o.op in COLLECTIVES: return ring_ns(program, o, chip)[1:]
-    a, b = o.ins.get('src') or next(iter(o.ins.values())), next(iter(o.outs.values()))
+def _copy_ns(program, a, b, chip):
+    "(ns, bytes) of one source and its destination; the wider of the two counts where both are in HBM."
     far = [x for x in (a, b) if program.tensors[x.tensor].buffer == 'hbm'] or [b]
     total = int(np.prod(far[0].shape, dtype=np.int64))
     run = min(_run(x.shape, x.ap) if program.tensors[x.tensor].buffer == 'hbm' else x.free for x in (a, b))
-    size = itemsize(program.tensors[far[0].tensor].dtype)
+    size = max(itemsize(program.tensors[x.tensor].dtype) for x in far)
     packets = total / max(run, 1)
     packets = max(packets, total * size / chip.dma_packet_max)
     engines = min(packets, chip.dma_engines)
     rate = chip.dma_gbps / chip.dma_engines
     return packets / engines * (chip.dma_packet_ns + total * size / packets / rate), total * size
+
+def dma_ns(program, o, chip):
+    "(ns of all DMA engines together, bytes): packets and bytes over the engines that have some. Every source of a sum is read; two cores that swap do so at once."
+    if o.op in COLLECTIVES: return ring_ns(program, o, chip)[1:]
+    outs = [*o.outs.values()]
+    each = [_copy_ns(program, a, outs[k % len(outs)], chip) for k, a in enumerate(o.ins.values())]
+    return max(each) if o.op == 'sendrecv' else tuple(map(sum, zip(*each)))
 
 # %% ../../nbs/1_nki/13_tape.ipynb #39dfb40e
 Tape = namedtuple('Tape', 'code own site_of sites terms mask_of masks engines work table rows dma loads slot_of pool size psum core home')
@@ -209,12 +214,12 @@ def _plain_load(program, o, writers):
     "Does it only fetch an input's tile, which nobody changes?"
     src, dst = o.ins.get('src'), o.outs.get('dst')
     if o.op != 'dma_copy' or o.mask or not isinstance(src, Access) or src.index or dst.index or program.tensors[src.tensor].role != 'input': return False
-    mine = src.tensor not in program.read_back and program.tensors[dst.tensor].buffer == 'sbuf' and writers[dst.tensor] == 1
+    mine = src.tensor not in program.read_back and program.tensors[dst.tensor].buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
     return mine and dst.partitions * dst.free == program.tensors[dst.tensor].tile_size
 
 def _loads(program, terms, number):
     "For each instruction (key, const, first term, last term) where it is a plain load that others, or other iterations, repeat; else -1. Equal keys and offsets fetch the same."
-    writers, keys, rows, found = Counter([a.tensor for o in program.instructions for a in o.outs.values()]), {}, [], []
+    writers, keys, rows, found = Counter([program.base[a.tensor] for o in program.instructions for a in o.outs.values()]), {}, [], []
     for loops, o in program.walk():
         if o.op != 'dma_copy': found.append(None); continue
         src, dst = o.ins.get('src'), o.outs.get('dst')
