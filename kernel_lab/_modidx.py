@@ -2053,6 +2053,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'kernel_lab.nki.check.Site.tiles': ('1_nki/check.html#site.tiles', 'kernel_lab/nki/check.py'),
                                       'kernel_lab.nki.check._broken': ('1_nki/check.html#_broken', 'kernel_lab/nki/check.py'),
                                       'kernel_lab.nki.check._form': ('1_nki/check.html#_form', 'kernel_lab/nki/check.py'),
+                                      'kernel_lab.nki.check._given_on_chip': ('1_nki/check.html#_given_on_chip', 'kernel_lab/nki/check.py'),
                                       'kernel_lab.nki.check._instructions': ('1_nki/check.html#_instructions', 'kernel_lab/nki/check.py'),
                                       'kernel_lab.nki.check._kinds': ('1_nki/check.html#_kinds', 'kernel_lab/nki/check.py'),
                                       'kernel_lab.nki.check._one_row': ('1_nki/check.html#_one_row', 'kernel_lab/nki/check.py'),

@@ -238,6 +238,12 @@ def too_large(program, chip):
             yield Diagnostic('an SBUF tile is larger than a partition', **where, limit=f'{room:.0f} bytes a partition', value=t.tile_bytes, hint='Tile the free dimension.')
     yield from crowded(program, chip)
 
+def _given_on_chip(program):
+    "Numbers of arguments, results and constants that are not in HBM, but for what only generators of random numbers touch."
+    found = {k for k, t in enumerate(program.tensors) if t.buffer != 'hbm' and (t.role != 'scratch' or k in program.output_ids)}
+    named = [(k == 'state', a.tensor) for o in program.instructions for side in (o.ins, o.outs) for k, a in side.items() if isinstance(a, Access)] if found else []
+    return found - ({k for state, k in named if state} - {k for state, k in named if not state})
+
 def allocations(program, chip):
     "Limits of single allocations, and of what this machine can hold."
     for t in program.tensors:
@@ -245,7 +251,7 @@ def allocations(program, chip):
         where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
         if t.buffer != 'hbm' and t.partitions > chip.partitions:
             yield Diagnostic(f'{t.name} has too many partitions', **where, limit=chip.partitions, value=t.partitions, hint='Split the partition dimension into tiles of 128.')
-    for t in (t for k, t in enumerate(program.tensors) if t.buffer != 'hbm' and (t.role != 'scratch' or k in program.output_ids)):
+    for t in (program.tensors[k] for k in _given_on_chip(program)):
         yield Diagnostic(f'{t.name} is not in HBM', t.line, 'nl.ndarray', t.name, 'hbm', t.buffer, 'What a kernel is given and what it returns is in HBM: load it, store it.')
     total = sum(t.size * itemsize(t.dtype) for t in program.tensors if t.alias is None)
     if total > MEMORY_LIMIT: yield Diagnostic('the tensors together are too large to simulate here', limit=f'{MEMORY_LIMIT:,} bytes', value=f'{total:,}', hint='Use a smaller workload.')

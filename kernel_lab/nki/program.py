@@ -300,7 +300,7 @@ _MAX_ELEMENTS, _MAX_DEPTH = 2**34, 24
 def _refuse(what): raise KernelError(f'the traced program is not valid: {what}', kind='invalid')
 def _int(x, lo=-2**50, hi=2**50):
     return x if type(x) is int and lo <= x <= hi else _refuse(f'{str(x)[:40]!r} is not a whole number in range')
-def _str(x, most=200): return x if isinstance(x, str) and len(x) <= most else _refuse('a name is missing or too long')
+def _str(x, most=200, lines=False): return x if isinstance(x, str) and len(x) <= most and (lines or x.isprintable()) else _refuse('a name is missing, too long, or cannot be printed')
 def _of(x, options): return x if isinstance(x, str) and x in options else _refuse(f'{str(x)[:40]!r} is none of {", ".join(options)}')
 def _list(x, most=2_000_000): return x if isinstance(x, list) and len(x) <= most else _refuse('a list is missing or too long')
 def _dict(x): return x if isinstance(x, dict) and len(x) < 64 else _refuse('a table is missing or too long')
@@ -324,7 +324,8 @@ def _read_operand(x, loops, tensors):
 # %% ../../nbs/1_nki/03_program.ipynb #c009dcd0
 def _read_attr(x):
     "A short string, a finite number, None, or a short list of those."
-    if x is None or type(x) is bool or (isinstance(x, str) and len(x) <= 64): return x
+    if x is None or type(x) is bool: return x
+    if isinstance(x, str): return _str(x, 64)
     if type(x) in (int, float): return x if np.isfinite(x) else _refuse('an attribute is not finite')
     return [_read_attr(o) for o in _list(x, 256)]
 
@@ -407,7 +408,7 @@ def _from_json(text):
         for loops, o in Program('', tensors, body, ()).walk(): _check_scopes(tensors, o, {l.name for l in loops})
         constants = {int(k): _read_constant(v, tensors[int(k)]) for k, v in _dict(d.get('constants')).items()}
         if set(constants) != {k for k, t in enumerate(tensors) if t.role == 'constant'}: _refuse('not the constant tensors, and only they, come with an array')
-        names = _str(d.get('name')), _of(d.get('dialect'), DIALECTS), _of(d.get('chip'), CHIPS), _str(d.get('source'), 2**20)
+        names = _str(d.get('name')), _of(d.get('dialect'), DIALECTS), _of(d.get('chip'), CHIPS), _str(d.get('source'), 2**20, lines=True)
         return Program(names[0], tensors, body, outputs, *names[1:], constants, d.get('untouched') is True)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, zlib.error) as e:
         raise KernelError(f'the traced program is not valid: {type(e).__name__}', kind='invalid') from e
