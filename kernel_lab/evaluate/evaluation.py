@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from math import prod
-from ..errors import KernelError, LabError, UsageError, choose
+from math import inf, prod
+from ..errors import KernelError, LabError, UsageError, choose, within
 from .guards import Facts, guarded
 from .records import Evaluation, Status, new_id, now, status_of
 from .sandbox import Limits, traced
@@ -21,6 +21,7 @@ from .verify import verify
 from .versions import task_key, versions
 from ..nki.dtypes import itemsize
 from ..nki.machine import CHIPS
+from ..nki.program import accesses
 from ..targets.base import target_for
 from ..tasks.suite import get_task
 from ..tasks.task import Kernel
@@ -50,9 +51,10 @@ class Draft:
 
     @contextmanager
     def stage(self, name):
-        "Count the wall seconds of a block under `name`."
+        "Count the wall seconds of a block under `name`; there are so many for what it does with the kernel's program."
         since = time.perf_counter()
-        try: yield
+        try:
+            with within(self.asked.get('limits', {}).get('work_seconds', inf), f'the stage {name}'): yield
         finally: self.seconds[name] = self.seconds.get(name, 0) + time.perf_counter() - since
 
     def finish(self, status, **parts):
@@ -68,12 +70,13 @@ def work(program):
     "Line -> instructions that will run because of it, larger ones counted by their size."
     found = Counter()
     for loops, o in program.walk():
-        found[o.line] += prod(l.trips for l in loops) * max(1, *(-(-prod(a.shape) // BIG) for a in o.outs.values()), 1)
+        found[o.line] += prod(l.trips for l in loops) * max([1, *(-(-prod(a.shape) // BIG) for a in accesses(o))])
     return found
 
 def affordable(program, limits):
     "The program, or a KernelError: of kind 'memory' where its tensors are too large, of kind 'limit', with the costliest line, where it would take too long."
     found, size = work(program), sum(t.size * itemsize(t.dtype) for t in program.tensors)
+    size = max([size, *(32 * prod(a.shape) for o in program.instructions for a in accesses(o) if a.index)])        # bytes to tell where each element is
     if size > limits.memory_mb << 20: raise KernelError('the tensors together are too large to simulate here', kind='memory', limit=f'{limits.memory_mb} MB',
                                                         value=f'{size >> 20} MB', hint='Use fewer or smaller tensors, or a smaller workload.')
     if found.total() <= limits.instructions: return program

@@ -12,7 +12,7 @@ import math, zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 import numpy as np
-from ..errors import LabError
+from ..errors import LabError, in_time
 from .lint import RULES, advice
 from .records import GuardReport
 from .times import known
@@ -60,7 +60,8 @@ def guarded(facts, guards=None):
     found = []
     for g in GUARDS if guards is None else guards:
         try: severity, says, line = g.find(facts) or ('note', '', None)
-        except Exception as e: severity, says, line = 'note', f'a fault of the lab: {e!r}', None          # noqa: BLE001  a guard is no reason to lose an evaluation
+        except Exception as e:                                          # noqa: BLE001  a guard is no reason to lose an evaluation, but what blinds it is suspect
+            severity, says, line = 'implausible' if g.kind == 'structural' else 'note', f'a fault of the lab: {e!r}', None
         found.append(GuardReport(g.name, g.kind, bool(says), says[:400], severity, line))
     return tuple(found)
 
@@ -105,7 +106,7 @@ def unread(program):
         if any(_whole(program, o, a) for o, a in reads): continue
         free = np.ones(t.size, bool)
         for a in {(a.offset.const, a.offset.terms, a.ap): a for _, a in reads}.values():
-            for at in _places(a, program.trips): free[at] = False
+            for at in _places(a, program.trips): in_time(); free[at] = False
             if not free.any(): break
         if free.any(): found[t.name] = free.reshape(t.shape)
     return found

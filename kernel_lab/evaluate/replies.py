@@ -13,11 +13,12 @@ from ..errors import KernelError, UsageError
 # %% ../../nbs/3_evaluate/02_replies.ipynb #0ae30662
 @dataclass(frozen=True)
 class Limits:
-    "What one kernel may use: wall `seconds` to trace, `memory_mb` of address space, `answer_mb` of program, `instructions` when it runs."
+    "What one kernel may use: wall `seconds` to trace, `memory_mb` of address space, `answer_mb` of program, `instructions` when it runs, `work_seconds` of each stage of ours."
     seconds: float = 60
     memory_mb: int = 4096
     answer_mb: int = 64
     instructions: int = 2_000_000
+    work_seconds: float = 900
 
     def __post_init__(self):
         for name, value in vars(self).items():

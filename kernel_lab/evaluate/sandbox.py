@@ -59,7 +59,7 @@ def admit(text, kernel, specs, chip):
     try: program = replace(Program.from_json(text), source=kernel.source, chip=chip)
     except (MemoryError, ArithmeticError) as e: raise KernelError(f'the traced program is not valid: {type(e).__name__}.', kind='invalid') from e
     got, want = ([(tuple(s.shape), s.dtype) for s in side] for side in (program.inputs, specs))
-    if got != want: raise KernelError('the traced program has other inputs than it was given.', kind='invalid', limit=want, value=got)
+    if got != want: raise KernelError('the traced program has other inputs than it was given.', kind='invalid', limit=want, value=got[:len(want) + 1])
     return program
 
 # %% ../../nbs/3_evaluate/02d_sandbox.ipynb #9fe5487f

@@ -8,8 +8,10 @@ __all__ = ['LANEWISE', 'KINDS', 'POISON', 'Lanes', 'elementwise', 'reduction', '
 
 # %% ../../nbs/1_nki/12i_batch.ipynb #95c3520b
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 import copy, itertools, math, os
 import numpy as np
+from ..errors import in_time
 from .distribute import Nest, numbers
 from .dtypes import is_float, numpy_of
 from .apply import _engine_value, _write, turned
@@ -253,6 +255,7 @@ def _over(run, loops):
     names, counts = [v for v, _ in loops], [range(n) for _, n in loops]
     def all_of(env):
         for values in itertools.product(*counts):
+            in_time()
             env.update(zip(names, values))
             run(env)
     return all_of
@@ -307,7 +310,7 @@ class Runner:
         if not many: return self._in_order(node.name, range(node.trips), self.owned.get(node.name, ()), memory, self.prepare(node.nodes, memory, free))
         def both(env):
             runs = [self._share(node, j) for j in range(min(self.threads, node.trips))]
-            for done in [self.pool.submit(run, dict(env)) for run in runs]: done.result()
+            for done in [self.pool.submit(copy_context().run, run, dict(env)) for run in runs]: done.result()
         return both
 
     def _share(self, node, j):
@@ -324,6 +327,7 @@ class Runner:
         def run(env):
             with np.errstate(all='ignore'):     # a thread has its own
                 for i in values:
+                    in_time()
                     env[name] = i
                     for k in own: memory.allocate(k)
                     for step in steps: step(env)

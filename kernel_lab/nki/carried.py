@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 import math
 import numpy as np
+from ..errors import in_time
 from .instructions import ASSOCIATIVE
 from .mask import box_of, guide
 from .program import Access, accesses
@@ -141,6 +142,7 @@ def _pairs(found):
 
 def _depends(w, r, own, loop):
     "Whether iterations of the loop depend on each other through these touches."
+    in_time()
     lines = [_line(t, loop.name) for t in (w, r, *own)]
     if any(rest != lines[0][1] for _, rest in lines) or any(t.access.index for t in own): return False
     (a, _), (b, _), *before = lines

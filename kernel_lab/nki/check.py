@@ -12,7 +12,7 @@ __all__ = ['RULES', 'MEMORY_LIMIT', 'Diagnostic', 'Site', 'partitions', 'start_p
 from dataclasses import dataclass, replace
 from itertools import islice
 import numpy as np
-from ..errors import KernelError
+from ..errors import KernelError, in_time
 from .accumulation import undefined_sums
 from .carried import carried, overwritten
 from .conflicts import conflict_text, conflicts
@@ -329,6 +329,7 @@ def _instructions(program, chip):
     "The broken limits of all instructions. One that is like an earlier one, which broke none, needs only to stay in bounds."
     fine, kinds = set(), _kinds(program)
     for o in program.instructions:
+        in_time()
         form = _form(o, kinds)
         if form in fine and _surely_inside(program, o): continue
         site = Site(program, o, chip)

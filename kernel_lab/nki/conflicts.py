@@ -9,6 +9,7 @@ __all__ = ['STEPS', 'Site', 'Conflict', 'conflicts', 'conflict_text']
 from dataclasses import dataclass
 import math
 import numpy as np
+from ..errors import in_time
 from .dtypes import itemsize
 from .machine import get_chip
 from .program import Access, Loop, accesses
@@ -118,6 +119,7 @@ def conflicts(program):
     owners, env, seen = _Owners(program), {}, set()
     for step, (o, reads, writes, core) in enumerate(_steps([*_tree(program, program.body)], env)):
         if step >= STEPS: return
+        in_time()
         for s in reads:
             c = _lost(owners, o, s, env, core)
             if c and (pair := (c.lost[0], c.taker[0])) not in seen: seen.add(pair); yield c

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from threadpoolctl import ThreadpoolController
-from ..errors import KernelError, UsageError
+from ..errors import KernelError, UsageError, in_time
 from .apply import _apply, _engine_value, _raw, _write, moved_through
 from .dtypes import numpy_of, round_tf32, stored
 from .exchange import COLLECTIVES
@@ -284,6 +284,7 @@ def _issue(step, env):
 
 def _run(memory, ready, env):
     for s in ready:
+        in_time()
         if type(s) is Step: _issue(s, env); continue
         name, trips, own, body = s
         for i in trips(env):

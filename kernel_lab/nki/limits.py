@@ -24,8 +24,12 @@ def free_dimensions(a):
     return dims
 
 def access_patterns(s):
-    "C15, C16, C35: at most four free dimensions, 16-bit strides, 64 Ki elements of SBUF or 4 Ki of PSUM; the earlier dialect's compiler splits what is larger."
-    if s.dma or s.program.dialect != 'nki': return
+    "C15, C16, C35: at most four free dimensions, 16-bit strides, 64 Ki elements of SBUF or 4 Ki of PSUM; the earlier dialect's compiler splits what is larger, up to what a partition holds."
+    if s.dma: return
+    if s.program.dialect != 'nki':
+        for k, a, t in s.tiles():
+            if a.free > s.chip.sbuf_bytes: yield s.broken(f'an access to {t.name} is larger than a partition', k, int(s.chip.sbuf_bytes), a.free, 'Split the free dimension.')
+        return
     for k, a, t in s.tiles():
         if t.buffer == 'hbm': continue
         dims, most = free_dimensions(a), s.chip.psum_elements_max if t.buffer == 'psum' else s.chip.sbuf_elements_max

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
 import math
 import numpy as np
+from ..errors import in_time
 from .affine import Affine
 from .dtypes import itemsize
 from .exchange import COLLECTIVES
@@ -188,6 +189,7 @@ def races(program):
 def _pairs(program, sides):
     for (c, one), (d, other) in ((x, y) for pair in combinations(sides, 2) for x, y in (pair, pair[::-1])):
         for k in sorted({program.base[t.tensor] for t in one if t.writes} & {program.base[t.tensor] for t in other}):
+            in_time()
             found = _clash(*([t for t in x if program.base[t.tensor] == k] for x in (one, other)))
             if found: yield k, found[2], (c, found[0].o), (d, found[1].o), found[3]
 
