@@ -7,8 +7,8 @@ __all__ = ['FILES', 'THREADS', 'PR_SET_PDEATHSIG', 'PR_SET_DUMPABLE', 'PR_SET_SE
            'SIGKILL', 'CLONE_NEWNS', 'CLONE_NEWUTS', 'CLONE_NEWIPC', 'CLONE_NEWUSER', 'CLONE_NEWPID', 'CLONE_NEWNET',
            'PIVOT_ROOT', 'NOBODY', 'CAPSET', 'CREATE_RULESET', 'ADD_RULE', 'RESTRICT_SELF', 'ARCH', 'DENIED',
            'RULES_THE_MACHINE', 'CHANGES', 'OPENS', 'FOR_WRITING', 'ONLY_SELF', 'CLONE', 'CLONE3', 'CLONE_THREAD',
-           'PRCTL', 'X32', 'ALLOW', 'KILL', 'EPERM', 'ENOSYS', 'rlimits', 'bind_to_parent', 'namespaces', 'own_root',
-           'nobody', 'landlock_version', 'landlock', 'filter_program', 'seccomp']
+           'PRCTL', 'X32', 'FCNTL', 'SIGNALLING', 'ALLOW', 'KILL', 'EPERM', 'ENOSYS', 'rlimits', 'bind_to_parent',
+           'namespaces', 'own_root', 'nobody', 'landlock_version', 'landlock', 'filter_program', 'seccomp']
 
 # %% ../../nbs/3_evaluate/00b_walls.ipynb #8fb52417
 import ctypes, os, platform, struct, sys
@@ -150,7 +150,8 @@ DENIED = dict(fork=(57, None), vfork=(58, None), execve=(59, 221), execveat=(322
     pidfd_send_signal=(424, 424), pidfd_getfd=(438, 438), ptrace=(101, 117), process_vm_readv=(310, 270), process_vm_writev=(311, 271), process_madvise=(440, 440),
     kcmp=(312, 272), setsid=(112, 157), setpgid=(109, 154), setpriority=(141, 140), ioprio_set=(251, 30), sched_setscheduler=(144, 119), sched_setparam=(142, 118),
     sched_setattr=(314, 274), personality=(135, 92), syslog=(103, 116), seccomp=(317, 277), memfd_create=(319, 279), mq_open=(240, 180), semget=(64, 190),
-    shmget=(29, 194), shmat=(30, 196), msgget=(68, 186), inotify_init=(253, None), inotify_init1=(294, 26), fanotify_init=(300, 262), bpf=(321, 280),
+    semop=(65, 193), semctl=(66, 191), semtimedop=(220, 192), shmget=(29, 194), shmat=(30, 196), shmctl=(31, 195), msgget=(68, 186), msgsnd=(69, 189), msgrcv=(70, 188),
+    msgctl=(71, 187), inotify_init=(253, None), inotify_init1=(294, 26), fanotify_init=(300, 262), bpf=(321, 280),
     perf_event_open=(298, 241), io_uring_setup=(425, 425), userfaultfd=(323, 282), add_key=(248, 217), request_key=(249, 218), keyctl=(250, 219))
 RULES_THE_MACHINE = dict(unshare=(272, 97), setns=(308, 268), mount=(165, 40), umount2=(166, 39), pivot_root=(155, 41), chroot=(161, 51), fsopen=(430, 430),
     fsconfig=(431, 431), fsmount=(432, 432), move_mount=(429, 429), open_tree=(428, 428), mount_setattr=(442, 442), init_module=(175, 105), finit_module=(313, 273),
@@ -165,6 +166,7 @@ OPENS = dict(open=(2, None, 1), openat=(257, 56, 2))                    # and wh
 FOR_WRITING = 0x1 | 0x2 | 0x40 | 0x200 | 0x400                          # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND
 ONLY_SELF = dict(tgkill=(234, 131), prlimit64=(302, 261), sched_setaffinity=(203, 122))     # allowed on the process itself
 CLONE, CLONE3, CLONE_THREAD, PRCTL, X32 = (56, 220), 435, 0x10000, (157, 167), 0x40000000
+FCNTL, SIGNALLING = (72, 25), (8, 10, 15, 1024, 1026)                   # F_SETOWN, F_SETSIG, F_SETOWN_EX: a pipe may signal anybody; leases and notices tell of others' files
 
 # %% ../../nbs/3_evaluate/00b_walls.ipynb #9ea8c225
 _LOAD, _EQUAL, _LEAST, _ANYBIT, _ANSWER = 0x20, 0x15, 0x35, 0x45, 0x06     # opcodes of the filter's machine
@@ -179,10 +181,10 @@ def _unless(nr, test, values):
     checks = b''.join(_op(test, v, 0, 1) + _op(_ANSWER, ALLOW) for v in values)
     return _op(_EQUAL, nr, 0, 2 + 2 * len(values)) + _op(_LOAD, 16) + checks + _op(_ANSWER, EPERM)
 
-def _where(nr, values):
-    "Deny call `nr` where its first argument is one of `values`; a call passed or refused ends the filter."
+def _where(nr, values, arg=0):
+    "Deny call `nr` where its argument `arg` is one of `values`; a call passed or refused ends the filter."
     checks = b''.join(_op(_EQUAL, v, 0, 1) + _op(_ANSWER, EPERM) for v in values)
-    return _op(_EQUAL, nr, 0, 2 + 2 * len(values)) + _op(_LOAD, 16) + checks + _op(_ANSWER, ALLOW)
+    return _op(_EQUAL, nr, 0, 2 + 2 * len(values)) + _op(_LOAD, 16 + 8 * arg) + checks + _op(_ANSWER, ALLOW)
 
 def _read_only(nr, arg):
     "Deny call `nr` where its flags, argument `arg`, ask for writing; a call passed or refused ends the filter."
@@ -197,7 +199,7 @@ def filter_program(machine, pid):
     out += b''.join(_deny(row[col]) for row in (*DENIED.values(), *RULES_THE_MACHINE.values(), *CHANGES.values()) if row[col] is not None)
     out += b''.join(_read_only(row[col], row[2]) for row in OPENS.values() if row[col] is not None)
     out += _op(_EQUAL, CLONE3, 0, 1) + _op(_ANSWER, ENOSYS) + _unless(CLONE[col], _ANYBIT, [CLONE_THREAD])
-    out += _where(PRCTL[col], [PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP])
+    out += _where(PRCTL[col], [PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP]) + _where(FCNTL[col], SIGNALLING, 1)
     return out + b''.join(_unless(row[col], _EQUAL, [0, pid]) for row in ONLY_SELF.values()) + _op(_ANSWER, ALLOW)
 
 # %% ../../nbs/3_evaluate/00b_walls.ipynb #aadf8c1e

@@ -105,7 +105,7 @@ def _remainders(a, trips, size):
     found = np.array([a.offset.const % size])
     for v, c in a.offset.terms:
         turn = math.gcd(c, size)
-        n = min(trips[v], size // turn)
+        n = max(1, min(trips[v], size // turn))
         if n * len(found) <= 2**20: found = np.unique((found[:, None] + c % size * np.arange(n)) % size)
         elif n > 1: found = np.unique(found % turn)[:, None].repeat(2, 1) + [0, size - turn]                # somewhere between these
     return found.min(), found.max()

@@ -11,7 +11,7 @@ def call(number, *args):
     found = libc.syscall(number, *args)
     if found < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return found
-NUMBERS = dict(unshare=(272, 97), ptrace=(101, 117), prlimit=(302, 261), io_uring_setup=(425, 425), keyctl=(250, 219), shmget=(29, 194), bpf=(321, 280), process_vm_readv=(310, 270),
+NUMBERS = dict(unshare=(272, 97), ptrace=(101, 117), prlimit=(302, 261), io_uring_setup=(425, 425), keyctl=(250, 219), shmget=(29, 194), msgctl=(71, 187), bpf=(321, 280), process_vm_readv=(310, 270),
                pidfd_open=(434, 434), memfd=(319, 279), inotify=(294, 26), utimensat=(280, 88), ioprio=(251, 30), userfaultfd=(323, 282), perf=(298, 241), seccomp=(317, 277))
 def number(name): return NUMBERS[name][platform.machine() == 'aarch64']
 '''
@@ -87,6 +87,9 @@ PROBES = [
     P('attaches', 'A5', 'Attaches to a process as a debugger.', "return call(number('ptrace'), 0x4206, @VICTIM, 0, 0)"),
     P('opens a handle', 'A5', 'Opens a handle on a process.', "return call(number('pidfd_open'), @VICTIM, 0)"),
     P('stops a process', 'F4', 'Sends a signal to another process.', 'return os.kill(@VICTIM, signal.SIGSTOP)', 'signalled'),
+    P('signals through a pipe', 'F4', 'Makes another process the owner of a pipe, which then signals it.',
+      "libc = ctypes.CDLL(None, use_errno=True)\nr, w = os.pipe()\nfor command, value in ((8, @VICTIM), (10, signal.SIGSTOP), (4, os.O_ASYNC)):\n"
+      "    if libc.fcntl(r, command, value): raise OSError(ctypes.get_errno(), 'refused')\nos.write(w, b'x')\ntime.sleep(0.1)", 'signalled'),
     P('asks about a process', 'F4', 'Asks whether it might signal the evaluator.', 'return os.kill(@PARENT, 0)'),
     P('slows a process', 'D14', 'Makes another process wait, such as the one that times the baseline.', 'return os.setpriority(os.PRIO_PROCESS, @VICTIM, 19)', 'slowed'),
     P('pins a process', 'D14', 'Pins another process to one core.', 'return os.sched_setaffinity(@VICTIM, os.sched_getaffinity(@VICTIM))'),
@@ -106,6 +109,7 @@ PROBES = [
     P('asks for keys', 'F16', "Looks at the session's keyring.", "return call(number('keyctl'), 0, -3, 0)"),
     P('shares a segment', 'F16', 'Makes a segment of old shared memory.',
       "n = call(number('shmget'), 0, 4096, 0o1600)\ncall({29: 31, 194: 195}[number('shmget')], n, 0, None)\nreturn n"),
+    P('looks for messages', 'F16', 'Asks what queues of messages there are, whose it need not be told.', "return call(number('msgctl'), 0, 12, ctypes.create_string_buffer(256))"),
     P('watches faults', 'F16', 'Handles its own page faults.', "return call(number('userfaultfd'), 1)"),
     P('filters its calls', 'B18', "Puts itself between the harness and the system.",
       "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)\none = struct.pack('HBBI', 6, 0, 0, 0x7FFF0000)\nb = ctypes.create_string_buffer(one, 8)\n"

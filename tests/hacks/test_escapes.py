@@ -17,6 +17,8 @@ from test_bad_kernels import TASK, children
 
 from kernel_lab.evaluate.evaluation import evaluate
 from kernel_lab.evaluate.sandbox import Limits, house
+from kernel_lab.evaluate.server import Server
+from kernel_lab.evaluate.tiers import house_of
 from kernel_lab.tasks.task import Kernel
 
 pytestmark = pytest.mark.skipif(sys.platform != 'linux' or platform.machine() not in ('x86_64', 'aarch64'), reason='the layers are those of Linux')
@@ -89,6 +91,27 @@ def test_the_child_stops_it(p, in_lab):
     if tier < 'S2' or tier == 'S2' and p.name in SEEN: pytest.xfail(f'the sandbox is {tier} here')
     how, said, hurt, leaked = in_lab[p.name]
     assert how == 'blocked' and not hurt and not leaked, in_lab[p.name]
+
+
+@pytest.fixture(scope='module')
+def in_second_tier():
+    "The same on a machine that allows no namespaces: as its own user, behind file rules and the filter alone."
+    from kernel_lab.evaluate import sandbox
+    before, server = sandbox.sandbox(), Server(('landlock', 'seccomp'))
+    sandbox._SERVERS[os.getpid()] = server, house_of(server)
+    try: yield house().tier, evaluate(Kernel('def kernel(x): return x'), TASK, seeds=1, baseline_us=1.0).versions['tier'], outcomes(run_in_lab)
+    finally:
+        sandbox._SERVERS[os.getpid()] = before
+        server.close()
+
+
+@pytest.mark.parametrize('p', PROBES, ids=lambda p: p.name)
+def test_the_second_tier_stops_it(p, in_second_tier):
+    tier, told, found = in_second_tier
+    if tier != 'S2': pytest.skip(f'file rules and the filter are {tier} here')
+    assert told == 'S2'
+    how, said, hurt, leaked = found[p.name]
+    assert (how == 'blocked') is (p.name not in SEEN) and not hurt and not leaked, found[p.name]
 
 
 def table(found):
