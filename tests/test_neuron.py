@@ -1,7 +1,9 @@
 """The target `neuron` against imitations of the vendor's packages and profiler, made in a temporary folder: the whole way, and each way to fail."""
 import json
+import socket
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -252,3 +254,23 @@ def test_doctor_canary_exit_codes(machine, monkeypatch, capsys):
     monkeypatch.setitem(base.TARGETS, "neuron", machine())
     assert run(["doctor", "--canary", "--json"]) == 0
     assert [s["kind"] for s in json.loads(capsys.readouterr().out)["songs"]] == ["simulated"] * 2 + ["measured"] * 2
+
+
+# --- what the kernel's process may do ---
+
+NOSY = """
+import os, resource, socket, tempfile
+try: socket.create_connection(("127.0.0.1", {port}), 2).close(); way = "open"
+except OSError: way = "shut"
+print("\\x1b[31mfound", os.environ.get("A_SECRET_KEY"), way, resource.getrlimit(resource.RLIMIT_CORE)[0], tempfile.gettempdir())
+"""
+
+@pytest.mark.parametrize("network", [False, True])
+def test_the_kernels_process_is_held_back(machine, monkeypatch, network):
+    "It runs the kernel's Python: no keys, no network, temporary files of its own."
+    monkeypatch.setenv("A_SECRET_KEY", "abracadabra")
+    target = machine(network=network)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        done = target.compile(replace(KERNELS["nki"], source=KERNELS["nki"].source + NOSY.format(port=door.getsockname()[1])), TASK, TASK.workload(), "trn1")
+    shut = not network and "without network: not here" not in done.log
+    assert f"found None {'shut' if shut else 'open'} 0 {done.artifact.folder / 'tmp'}" in done.log and "abracadabra" not in done.log and "\x1b" not in done.log

@@ -16,6 +16,7 @@ import platformdirs
 from ..durations import Duration
 from ..errors import KernelError, UsageError
 from ..nki.dtypes import dtype_name, numpy_of
+from .held import environment
 from .neuron_profile import ToolError, measured_profile, measured_timeline, parsed, refuse_simulation, summary_of
 from .protocol import Compiled, Target, device, either, package
 
@@ -144,6 +145,7 @@ class Neuron:
     home: Path | None = None                # where folders are made; the lab's own data folder if None
     devices: str = '/dev/neuron[0-9]*'
     captures: int = 7                       # how often a latency is measured
+    network: bool = False                   # whether a kernel's process may reach it
 
     def missing(self, source=None):
         "What this machine lacks, for a kernel's package where a source is given."
@@ -176,8 +178,10 @@ def _run_job(self, folder, kernel, chip, arrays, **job):
     (folder / 'kernel.py').write_text(kernel.source, encoding='utf-8')
     (folder / 'job.json').write_text(json.dumps(about))
     save_arrays(folder / 'inputs.npz', arrays)
-    env = os.environ | DEBUG | {'NEURON_PLATFORM_TARGET_OVERRIDE': chip}
-    code = carry_out([sys.executable, '-m', 'kernel_lab.targets.neuron', folder], folder, 'compiler.log', self.seconds, env=env)
+    (folder / 'tmp').mkdir(exist_ok=True)
+    env = environment(folder / 'tmp', **DEBUG, NEURON_PLATFORM_TARGET_OVERRIDE=chip)
+    held = [sys.executable, '-m', 'kernel_lab.targets.held', self.seconds, 'network' if self.network else '']
+    code = carry_out([*held, '-m', 'kernel_lab.targets.neuron', folder], folder, 'compiler.log', self.seconds, env=env)
     log = folder / 'compiler.log'
     if code is None: raise KernelError('compiling and running the kernel took too long', kind='timeout', limit=f'{self.seconds:g} s', value='more', hint=f'See {log}.')
     if not (folder / 'answer.json').exists():
@@ -196,7 +200,8 @@ def _compile(self, kernel, task, workload, chip, tracer=None, say=None):
     if not found: raise ToolError('The compiler left no NEFF.', hint=f'See {folder}/compiler.log.')
     size = sum(a.nbytes for a in (*arrays, *load_arrays(folder / 'outputs.npz')))
     build = Build(folder, found[-1], package_of(kernel.source), entry_of(kernel.source, kernel.entry), size)
-    log = f'compiled and run once in {answer["seconds"]:.1f} s through {build.package}\nkept in {folder}\n' + (folder / 'compiler.log').read_text(errors='replace')[-4000:]
+    said = re.sub(r'[^\n -~\xa0-\U0010ffff]', ' ', (folder / 'compiler.log').read_text(errors='replace')[-4000:])
+    log = f'compiled and run once in {answer["seconds"]:.1f} s through {build.package}\nkept in {folder}\n{said}'
     for line in log.splitlines() if say else (): say(line)
     return Compiled(self.name, kernel, chip, build, log)
 Neuron.compile = _compile
@@ -216,7 +221,7 @@ Neuron._again, Neuron.run = _again, _run
 # %% ../../nbs/2_targets/01c_neuron.ipynb #8cf39b3a
 def _tool(self, folder, *words, out=None):
     "Call the profiler in `folder`; ToolError where it fails."
-    code, said = carry_out([profiler() or TOOLS[0], *words], folder, 'profiler.log', self.seconds, out=out), folder / 'profiler.log'
+    code, said = carry_out([profiler() or TOOLS[0], *words], folder, 'profiler.log', self.seconds, out=out, env=environment(folder)), folder / 'profiler.log'
     if code is None: raise ToolError(f'The profiler took more than {self.seconds:g} s to {words[0]}.', hint=f'See {said}.')
     if code: raise ToolError(f'The profiler could not {words[0]} (exit code {code}): {last_line(said)}', hint=f'See {said}.')
 
