@@ -58,6 +58,8 @@ def admit(text, kernel, specs, chip):
     "The Program in `text`, for this kernel, chip and inputs; KernelError of kind 'invalid' otherwise."
     try: program = replace(Program.from_json(text), source=kernel.source, chip=chip)
     except (MemoryError, ArithmeticError) as e: raise KernelError(f'the traced program is not valid: {type(e).__name__}.', kind='invalid') from e
+    if program.dialect != 'nki' and 'neuronxcc' not in kernel.source:
+        raise KernelError('the traced program is one of the earlier dialect, which the kernel does not import.', kind='invalid')
     got, want = ([(tuple(s.shape), s.dtype) for s in side] for side in (program.inputs, specs))
     if got != want: raise KernelError('the traced program has other inputs than it was given.', kind='invalid', limit=want, value=got[:len(want) + 1])
     return program

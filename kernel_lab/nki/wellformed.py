@@ -56,6 +56,7 @@ def attributes(s):
         table = REDUCE if (op, k) == ('tensor_reduce', 'op') else {**REDUCE, 'average': None} if (op, k) == ('tensor_partition_reduce', 'op') else table
         if at.get(k) is not None and not (isinstance(at[k], str) and at[k] in table): yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k)
     if op in ('tensor_scalar', 'scalar_tensor_tensor') and at.get('op1') and 'operand1' not in s.o.ins: yield s.broken('op1 has no operand', 'operand1')
+    if 'reduce_op' in at and (at['reduce_op'] is None or at.get('reduce_cmd') is None): yield s.broken('reduce_op and reduce_cmd go together', 'reduce_op')
     if 'pattern' in at and not (_pairs(at['pattern']) and _fills(at['pattern'], s.access('dst'))):
         yield s.broken('the pattern does not have the shape of dst', 'pattern', list(s.access('dst').shape), str(at['pattern'])[:60])
     if 'shuffle_mask' in at and not _quadrant(at['shuffle_mask']):

@@ -8,10 +8,14 @@ import numpy as np
 from kernel_lab.errors import KernelError, SimulatorError
 from kernel_lab.evaluate.evaluation import affordable
 from kernel_lab.evaluate.sandbox import Limits, admit
-from kernel_lab.evaluate.verify import check_outputs, inputs_kept
 from kernel_lab.evaluate.compare import compare
+from kernel_lab.evaluate.draws import admissions
+from kernel_lab.evaluate.verify import check_outputs, inputs_kept, verify
 from kernel_lab.nki.batch import execute
 from kernel_lab.nki.check import check
+from kernel_lab.nki.dtypes import NUMPY
+from kernel_lab.nki.instructions import ROWS as ROWS_OF
+from kernel_lab.nki.machine import CHIPS                                # noqa: F401 (found here by the tests)
 from kernel_lab.nki.program import BUFFERS, DIALECTS, KINDS, ROLES
 from kernel_lab.nki.schedule import schedule
 from kernel_lab.nki.trace import spec_of, trace_source
@@ -47,45 +51,71 @@ def earlier(x):
         nl.store(out[i * 128 + p, f], e / nl.sum(e, axis=1, keepdims=True))
     return out
 '''
-BASES = dict(rows=('softmax', ROWS), earlier=('softmax', EARLIER), matmul=('matmul', None), rmsnorm=('rmsnorm', None), rmsnorm_matmul=('rmsnorm_matmul', None), swiglu=('swiglu', None),
+TWO = HEAD + '''
+@nki.jit
+def two(x):
+    out, rows = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm), nl.ds(nl.program_id(0) * 128, 128)
+    t, s = nl.ndarray((128, x.shape[1]), dtype=nl.float32, buffer=nl.sbuf), nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=t, src=x[rows])
+    nisa.tensor_reduce(dst=s, op=nl.maximum, data=t, axis=1, negate=True)
+    nisa.activation_reduce(dst=t, op=nl.exp, data=t, bias=s, reduce_op=nl.add, reduce_res=s)
+    nisa.reciprocal(dst=s, data=s)
+    nisa.tensor_scalar(dst=t, data=t, op0=nl.multiply, operand0=s)
+    nisa.dma_copy(dst=out[rows], src=t)
+    return out
+kernel = two[2]
+'''
+BASES = dict(rows=('softmax', ROWS), two=('softmax', TWO, 'kernel'), earlier=('softmax', EARLIER), matmul=('matmul', None), rmsnorm=('rmsnorm', None), rmsnorm_matmul=('rmsnorm_matmul', None), swiglu=('swiglu', None),
              causal_attention=('causal_attention', None))
 
 
 class Base:
     "An honest program of a task, its inputs, the right answers, its time."
-    def __init__(self, task, source=None, workload='small', chip='trn1'):
+    def __init__(self, task, source=None, entry=None, workload='small', chip='trn1'):
         self.task = get_task(task)
         self.workload, self.chip = self.task.workload(workload), chip
         self.arrays = self.task.draw(self.workload, 7)
         self.specs = [spec_of(a) for a in self.arrays.values()]
-        self.kernel = Kernel(source) if source else self.task.first(self.workload)
+        self.kernel = Kernel(source, entry=entry) if source else self.task.first(self.workload)
         self.text = trace_source(self.kernel.source, self.kernel.entry, self.specs, chip).to_json()
         self.data = {**json.loads(self.text), 'source': ''}
         self.wants = self.task.expected(self.arrays)
         self.us = self.tried(self.text)
 
+    def program(self, text):
+        "The program that a text is admitted as; a KernelError where it is not."
+        p = affordable(admit(text, self.kernel, self.specs, self.chip), Limits(instructions=20_000))
+        for d in check(p): raise d.error()
+        inputs_kept(p)
+        check_outputs(p, self.wants, self.workload)
+        return p
+
     def tried(self, text):
-        "µs of a program that passes, or the KernelError that refuses it, or 'wrong'."
+        "µs of a program that passes on ordinary inputs, 'wrong', or the KernelError that refuses it."
         try:
-            p = affordable(admit(text, self.kernel, self.specs, self.chip), Limits(instructions=20_000))
-            for d in check(p): raise d.error()
-            inputs_kept(p)
-            check_outputs(p, self.wants, self.workload)
+            p = self.program(text)
             got = execute(p, *[np.array(a, order='C') for a in self.arrays.values()], strict=True)
             if not all(compare(g, w, self.task.tolerance(self.workload), 7, k)[0].passed for k, (g, w) in enumerate(zip(got, self.wants))): return 'wrong'
             return schedule(p).latency_us
         except KernelError as e: return e
+
+    def verified(self, text):
+        "Whether a program is right on all the draws there are, too."
+        draws = [name for name, why in admissions(self.task, self.workload).items() if not why]
+        try: return verify(self.program(text), self.task, self.workload, seeds=[7], draws=draws).passed
+        except KernelError: return False
 
 
 @cache
 def base(name): return Base(*BASES[name])
 
 
-WORDS = [*BUFFERS, *DIALECTS, *KINDS, *ROLES, 'Tensor', 'Vector', 'Scalar', 'GpSimd', 'Sync', 'DMA', '', 'add', 'bypass', 'copy', 'float32', 'bfloat16', 'float8_e4m3', 'int32', 'uint8', 'trn2',
-         'tfloat32', 'int8', 'float16', 'none', 'hwdge', 'swdge', 'dma_copy', 'tensor_copy', 'memset', 'nc_transpose', 'nc_matmul', 'activation', 'register_move', 'iota', 'dma_transpose', 'core0', 'core1']
-ADDED = {'accumulate': (True, False, None), 'transpose': (True,), 'rows': (1, 2), 'tile': ([0, 0, 32, 32], [0, 0, 128, 128], [64, 64, 64, 64]), 'add': (True,), 'dge': ('none', 'hwdge', 'swdge'),
-         'reduce_cmd': ('idle', 'reset_reduce'), 'perf_mode': ('double_row',), 'oob': ('skip',), 'late': (True,), 'first': (True, False), 'reduce_op': ('', 'add'), 'is_transpose': (True,),
-         'loops': ([], ), 'ranks': ([0],), 'engine': ('Scalar',), 'func': ('copy',), 'keepdims': (True,), 'op1': ('', 'bypass'), 'reverse0': (True,), 'exact': (True,), 'precise': (False,)}
+ENGINES = ('', 'Tensor', 'Vector', 'Scalar', 'GpSimd', 'Sync', 'DMA')
+WORDS = {'op': tuple(ROWS_OF), 'e': ENGINES, 'kind': KINDS, 'dialect': DIALECTS, 'func': ('copy', 'identity', 'relu', 'exp', 'sqrt')}
+OTHERS = ('', 'add', 'multiply', 'bypass', 'copy', 'core0', 'core1', 'i0')
+ADDED = {'accumulate': (True, False), 'transpose': (True,), 'rows': (1, 2), 'tile': ([0, 0, 32, 32], [0, 0, 128, 128]), 'add': (True,), 'dge': ('none', 'hwdge', 'swdge'),
+         'reduce_cmd': ('idle', 'reset_reduce'), 'reduce_op': (None, 'add'), 'oob': ('skip',), 'late': (True,), 'first': (True,), 'loops': ([],), 'ranks': ([0],), 'op1': ('', 'bypass'),
+         'reverse0': (True,)}
 
 
 def places(node, path=()):
@@ -105,7 +135,7 @@ def others(v, key):
     if isinstance(v, bool) or v is None: return [x for x in (True, False, None, 0, 1) if x is not v]
     if isinstance(v, int): return list(dict.fromkeys(x for x in (0, 1, 2, -1, v + 1, v - 1, 2 * v, v // 2, v // 4, -v, 128, 512, v + 64, v * 128, 2**31) if x != v))
     if isinstance(v, float): return [x for x in (0.0, 1.0, -v, 1e30, 1e-30, 5e-324, v / 2) if x != v]
-    if isinstance(v, str): return [x for x in WORDS if x != v]
+    if isinstance(v, str): return [x for x in WORDS.get(key, (*NUMPY, *BUFFERS, *ROLES) if key in (2, 3, 4) else OTHERS) if x != v]
     return []
 
 
@@ -115,8 +145,7 @@ def edits(data):
         if not path: continue
         v, holder, key = at(data, path), path[:-1], path[-1]
         for x in others(v, key): yield path, x, lambda d, x=x: at(d, holder).__setitem__(key, x)
-        if isinstance(at(data, holder), list): yield path, 'gone', lambda d: at(d, holder).__delitem__(key)
-        else: yield path, 'gone', lambda d: at(d, holder).__delitem__(key)
+        yield path, 'gone', lambda d: at(d, holder).__delitem__(key)
         if isinstance(key, int) and key: yield path, 'swapped', lambda d: at(d, holder).__setitem__(slice(key - 1, key + 1), [at(d, path), at(d, (*holder, key - 1))])
         if key == 'attrs':
             for k, values in ADDED.items():
@@ -131,9 +160,32 @@ def edits(data):
     yield (), 'untouched', lambda d: d.__setitem__('untouched', True)
 
 
-def mutants(data):
-    for path, what, do in edits(data):
+def mutants(data, some=1):
+    "(path, what was done, text) of every mutant, or of one in `some`."
+    for n, (path, what, do) in enumerate(edits(data)):
+        if n * 2654435761 % 2**32 % some: continue
         d = copy.deepcopy(data)
         try: do(d)
         except (KeyError, IndexError, TypeError): continue
         yield path, what, json.dumps(d)
+
+
+FASTER = 0.998                                                           # of the honest time: what is slower than that is no gain
+LEGITIMATE = {'two cores, each with tiles of its own': lambda b, path, what: path[-1] == 'kind' and what == 'parallel',
+              'another engine of those that may do it': lambda b, path, what: path[-1] == 'e',
+              'the same work by a longer row of the table': lambda b, path, what: path[-1] == 'op' and what == 'tensor_scalar_reduce',
+              'a maximum of some of a row, which keeps exp from overflowing as well': lambda b, path, what: b.task.name == 'softmax' and path[-5:-1] == ('ins', 'data', 'a', 1),
+              'a tile in PSUM, which is there for it': lambda b, path, what: path[0] == 'tensors' and what == 'psum',
+              'instructions that do not depend on each other, in another order': lambda b, path, what: what == 'swapped' and isinstance(at(b.data, path), dict)}
+
+
+def gains(b, some=1):
+    """(how many were tried, [(path, what was done, µs, the reason why it may be)]) of mutants that are right and faster than the honest program: every one, or one in `some`.
+    The reason is None where it may not be."""
+    count, found = 0, []
+    for path, what, text in mutants(b.data, some):
+        count += 1
+        us = b.tried(text)
+        if not isinstance(us, float) or us >= FASTER * b.us or not b.verified(text): continue
+        found.append((path, what, us, next((reason for reason, fits in LEGITIMATE.items() if fits(b, path, what)), None)))
+    return count, found
