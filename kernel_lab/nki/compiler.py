@@ -8,7 +8,7 @@ __all__ = ['PASSES', 'Users', 'changed', 'read_psum', 'hoist', 'fold', 'transpos
 # %% ../../nbs/1_nki/13a_compiler.ipynb #c62ea1a7
 from collections import defaultdict
 from dataclasses import replace
-from ..errors import choose
+from ..errors import choose, in_time
 from .affine import Affine
 from .dtypes import itemsize
 from .program import Access, Instruction, Loop, Tensor, accesses
@@ -85,6 +85,7 @@ def _hoisted(program, users, body, tensors):
     res = []
     for o in body:
         if not isinstance(o, Loop): res.append(o); continue
+        in_time()
         inner = _hoisted(program, users, o.body, tensors)
         inside = {program.base[a.tensor] for _, i in replace(program, body=tuple(inner)).walk() for a in i.outs.values()}
         for i in list(inner):

@@ -9,6 +9,7 @@ __all__ = ['MOST', 'fullest', 'cost_of_absence', 'spilled', 'spill']
 from dataclasses import replace
 import math
 import numpy as np
+from ..errors import in_time
 from .affine import Affine
 from .compiler import Users, changed
 from .dtypes import itemsize
@@ -56,6 +57,7 @@ def _travels(program, users, k):
 
 def cost_of_absence(program, users, k):
     "Bytes over HBM when a tensor is fetched for the uses of each iteration, and saved after each write unless a load wrote it."
+    in_time()
     return sum(_turns(loops) * _moved(program, a) for loops, _, fetched, saved in _travels(program, users, k) for a in (*fetched, *saved))
 
 # %% ../../nbs/1_nki/13ad_spilling.ipynb #e240b9ac
@@ -102,6 +104,7 @@ def _cheapest(program, chip, need, held):
     able = [k for k in held if _may_go(program, users, k)]
     cost = {k: cost_of_absence(program, users, k) for k in able}
     for k in sorted(able, key=lambda k: (held[k] < much, not _only_loaded(program, users, k), cost[k] / (held[k] if held[k] < much else 1))):
+        in_time()
         trial = spilled(program, k, 1.0 if _only_loaded(program, users, k) else min(1.0, much / held[k]))
         if fullest(trial, chip)[0] < need: return trial
     return None
