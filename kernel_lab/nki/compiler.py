@@ -42,7 +42,8 @@ def _whole(program, a): return a.partitions * a.free == program.tensors[a.tensor
 def _private(program, users, o):
     "Is the tile that `o` writes nobody else's, and written whole?"
     a = o.outs.get('dst')
-    return a is not None and len(o.outs) == 1 and program.base[a.tensor] not in users.aliased and users.only_writer(program.base[a.tensor], o) and _whole(program, a) and not o.mask and program.tensors[a.tensor].role == 'scratch'
+    alone = a is not None and len(o.outs) == 1 and program.base[a.tensor] not in users.aliased and users.only_writer(program.base[a.tensor], o)
+    return alone and _whole(program, a) and not o.mask and program.tensors[a.tensor].role == 'scratch'
 
 # %% ../../nbs/1_nki/13a_compiler.ipynb #41b45463
 _READS_PSUM = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'tensor_reduce', 'tensor_tensor_scan', 'tensor_copy'}

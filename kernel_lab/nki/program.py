@@ -295,7 +295,7 @@ def _to_json(self):
 Program.to_json = _to_json
 
 # %% ../../nbs/1_nki/03_program.ipynb #d5c3e202
-_MAX_ELEMENTS, _MAX_DEPTH = 2**34, 24
+_MAX_ELEMENTS, _MAX_DEPTH, _MOST_PARTS = 2**34, 24, 5_000_000                 # a text of 64 MiB that is nothing but brackets takes gigabytes to read
 
 def _refuse(what): raise KernelError(f'the traced program is not valid: {what}', kind='invalid')
 def _int(x, lo=-2**50, hi=2**50):
@@ -395,9 +395,11 @@ def _check_scopes(tensors, o, around):
         if not around.issuperset(tensors[a.tensor].scope): _refuse(f'{tensors[a.tensor].name[:40]} is used outside its loop')
 
 # %% ../../nbs/1_nki/03_program.ipynb #6fa51bee
+@uncollected()
 def _from_json(text):
     "The program that `to_json` wrote; anything else is a `KernelError` of kind 'invalid'."
     try:
+        if text.count('[') + text.count('{') > _MOST_PARTS: _refuse('it has too many parts')
         d = _dict(json.loads(text))
         if d.get('format') != 1: _refuse('unknown format')
         tensors = tuple(map(_read_tensor, _list(d.get('tensors'))))

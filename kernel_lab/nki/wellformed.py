@@ -131,9 +131,12 @@ def own_partitions(s):
         for across, size in ((free, row), (axes, t.tile_size)):
             low, high = (sum(f(step * i, step * j) for step, i, j in across) for f in (min, max))
             first, last = _remainders(a, s.program.trips, size)
-            if first + low < 0 or last + high >= size: yield s.broken(f'the access to {t.name} crosses from one partition to another', k, f'{row} elements a row', str(a.ap)[:60], _STRAIGHT); break
+            if first + low >= 0 and last + high < size: continue
+            yield s.broken(f'the access to {t.name} crosses from one partition to another', k, f'{row} elements a row', str(a.ap)[:60], _STRAIGHT)
+            break
         else:
-            if a.par is not None and a.shape[a.par] > 1 and a.ap[a.par][0] % row: yield s.broken(f'the partition axis of {t.name} steps inside a row', k, f'a multiple of {row}', a.ap[a.par][0], _STRAIGHT)
+            step = a.ap[a.par][0] if a.par is not None and a.shape[a.par] > 1 else 0
+            if step % row: yield s.broken(f'the partition axis of {t.name} steps inside a row', k, f'a multiple of {row}', step, _STRAIGHT)
 
 _STRAIGHT = 'Slice the tile along its axes; to move data over partitions use nisa.nc_transpose, nc_stream_shuffle or DMA.'
 
