@@ -102,7 +102,8 @@ def indices(s):
 
 # %% ../../nbs/1_nki/10k_wellformed.ipynb #82aeafa1
 def _remainders(a, trips, size):
-    "All remainders by `size` that the offset of an access has."
+    "The least and the greatest remainder by `size` that the offset of an access has."
+    if not a.offset.terms: return (a.offset.const % size,) * 2
     found = np.array([a.offset.const % size])
     for v, c in a.offset.terms:
         turn = math.gcd(c, size)
@@ -116,7 +117,7 @@ def _kept(s, a):
     ends = [[0, n - 1] for n in a.shape]
     if s.o.mask and a.shape == guide(s.o).shape:
         for at, axes in s.o.mask:
-            if len(axes) != 1: continue
+            if len(axes) != 1 or -axes[0][0] > len(ends): continue
             (k, c), most = axes[0], at.bounds(s.program.trips)[1]
             if c > 0: ends[k][0] = max(ends[k][0], -(most // c))
             else: ends[k][1] = min(ends[k][1], most // -c)
