@@ -6,6 +6,7 @@
 __all__ = ['FIRST', 'operands', 'attributes', 'groups', 'bounds', 'indices', 'own_partitions']
 
 # %% ../../nbs/1_nki/10k_wellformed.ipynb #3c4b4730
+from functools import lru_cache
 import math
 import numpy as np
 from .dtypes import NUMPY
@@ -112,25 +113,32 @@ def _remainders(a, trips, size):
         elif n > 1: found = np.unique(found % turn)[:, None].repeat(2, 1) + [0, size - turn]                # somewhere between these
     return found.min(), found.max()
 
+@lru_cache(2**14)
+def _reach(axes, par):
+    "(least, greatest) element of axes (step, first, last) along the free ones, and along all."
+    return [tuple(sum(f(step * i, step * j) for step, i, j in some) for f in (min, max)) for some in ([x for j, x in enumerate(axes) if j != par], axes)]
+
+@lru_cache(2**14)
+def _all_of(ap): return tuple((step, 0, n - 1) for step, n in ap)
+
 def _kept(s, a):
     "(step, first, last) of each axis of an access: of all elements, or of those that conditions on one axis keep in some turn."
+    if not s.o.mask: return _all_of(a.ap)
     ends = [[0, n - 1] for n in a.shape]
-    if s.o.mask and a.shape == guide(s.o).shape:
+    if a.shape == guide(s.o).shape:
         for at, axes in s.o.mask:
             if len(axes) != 1 or -axes[0][0] > len(ends): continue
             (k, c), most = axes[0], at.bounds(s.program.trips)[1]
             if c > 0: ends[k][0] = max(ends[k][0], -(most // c))
             else: ends[k][1] = min(ends[k][1], most // -c)
-    return [(step, low, high) for (step, _), (low, high) in zip(a.ap, ends)]
+    return tuple((step, low, high) for (step, _), (low, high) in zip(a.ap, ends))
 
 def own_partitions(s):
     "An access on the chip steps over partitions along its partition axis, and only there; it stays in its row and in its block."
     for k, a, t in s.tiles():
         if t.buffer == 'hbm': continue
-        axes, row = _kept(s, a), t.tile_size // t.partitions
-        free = [x for j, x in enumerate(axes) if j != a.par]
-        for across, size in ((free, row), (axes, t.tile_size)):
-            low, high = (sum(f(step * i, step * j) for step, i, j in across) for f in (min, max))
+        row = t.tile_size // t.partitions
+        for (low, high), size in zip(_reach(_kept(s, a), a.par), (row, t.tile_size)):
             first, last = _remainders(a, s.program.trips, size)
             if first + low >= 0 and last + high < size: continue
             yield s.broken(f'the access to {t.name} crosses from one partition to another', k, f'{row} elements a row', str(a.ap)[:60], _STRAIGHT)
