@@ -231,7 +231,7 @@ def test_without_the_table_there_is_no_timeline(machine, mode):
     done = compiled(machine())
     profile = machine(mode).profile(done)
     assert (profile.latency_us, profile.timeline, profile.lines) == (pytest.approx(52.0), None, {})
-    assert "no timeline" in next(done.artifact.folder.rglob("profiler.log")).read_text()
+    assert any("no timeline" in p.read_text() for p in done.artifact.folder.rglob("profiler.log"))        # of the median capture
 
 
 # --- the canary ---
