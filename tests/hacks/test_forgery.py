@@ -258,6 +258,20 @@ def test_the_labs_own_work_ends(narrow):
     assert time.monotonic() - since < 20
 
 
+def test_the_checks_end():
+    "Three thousand instructions that hand nothing on, each looked at with each."
+    b = base('earlier')
+    def change(d):
+        tile = len(d['tensors'])
+        d['tensors'].append(['w', [128, 512], 'float32', 'sbuf', 'scratch', 0, False, [], 0, None, []])
+        part = lambda at, n: {'t': tile, 'o': [at], 'a': [[512, 128], [1, n]], 'p': 0}
+        one = lambda at: {'op': 'tensor_scalar', 'outs': {'dst': part(at, 1)}, 'ins': {'data': part(256 + at, 1), 'operand0': 1.0}, 'attrs': {'op0': 'multiply'}, 'e': '', 'm': [], 'line': 1}
+        d['body'] += [{'op': 'memset', 'outs': {'dst': part(0, 512)}, 'ins': {'value': 0.0}, 'attrs': {}, 'e': '', 'm': [], 'line': 1},
+                      {'loop': 'z', 'n': 2, 'kind': 'affine', 'line': 1, 'body': [one(k % 256) for k in range(3000)]}]
+    p = admit(forged(b, change), b.kernel, b.specs, b.chip)
+    with within(0.5, 'the check'), pytest.raises(KernelError, match='the check took too long'): check(p)
+
+
 def test_a_guard_that_is_kept_from_looking_says_so(narrow):
     "Each element is looked at, one by one: a guard without time is no guard that found nothing."
     p = admit(narrow.text, narrow.kernel, narrow.specs, 'trn1')
@@ -281,5 +295,5 @@ def test_some_mutants_gain_nothing(name):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', forgery.BASES)
 def test_no_mutant_gains(name):
-    count, found = gains(base(name))
+    count, found = gains(base(name), some=4 if name == 'causal_attention' else 1)
     assert count > 2000 and not told(base(name), found), told(base(name), found)
