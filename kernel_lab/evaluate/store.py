@@ -26,9 +26,9 @@ class Store(Database):
         bring_up(self)
 
 # %% ../../nbs/3_evaluate/04_store.ipynb #d9b9af0f
-def save_evaluation(self, evaluation, task=None):
-    "Keep one evaluation, with its `Task` where that is given; when this returns, it is on disk."
-    with self._write() as c: put_evaluation(c, evaluation, task)
+def save_evaluation(self, evaluation, task=None, program=None):
+    "Keep one evaluation, with its `Task`, and its `Program` if it came without its timeline; when this returns, it is on disk."
+    with self._write() as c: put_evaluation(c, evaluation, task, program=program)
 
 def known(self, kernel, task, workload=None, chip='trn1', *, seeds=1, limits=None, target='nki_sim'):
     "The kept Evaluation of a Kernel on a Task by this very lab, `cached`; None where there is none with so many seeds, or it could end otherwise today."
