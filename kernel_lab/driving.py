@@ -64,10 +64,10 @@ def conclude(loop, cut=None):
     return exit_code(cut)
 
 # %% ../nbs/5_cli/00f_driving.ipynb #1708c218
-def open_store():
-    "The store in the user's data folder."
+def open_store(place=None):
+    "The store in the user's data folder, or at a path or URL."
     from kernel_lab.evaluate.store import Store
-    return Store()
+    return Store(place)
 
 def find_run(store, name):
     "The run called `name`: an id, the beginning of one, or `latest`; `UsageError` otherwise."

@@ -9,6 +9,7 @@ __all__ = ['NONE', 'COLUMNS', 'RIGHT', 'GOOD', 'NOT_CORRECT', 'USAGE', 'FAILED',
 
 # %% ../nbs/5_cli/00_terminal.ipynb #ed1e221c
 from contextlib import contextmanager
+import sys
 from rich.padding import Padding
 from rich.text import Text
 from .durations import microseconds
@@ -131,13 +132,13 @@ def progress_on(console):
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     count = TextColumn('{task.completed}/{task.total}')
     columns = SpinnerColumn(), TextColumn('{task.description}'), BarColumn(), count, TimeElapsedColumn()
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal, redirect_stdout=sys.stdout.isatty())
 
 def watched(rows, count, doing, said=None, so_far=None):
-    "(the rows as they come, whether Ctrl-C cut them short), with a bar. `said(row)`: lines to print of each; `so_far(rows)`: what stands before the bar, None to leave it."
+    "(the rows as they come, whether Ctrl-C cut them short), with a bar on standard error. `said(row)`: lines to print of each; `so_far(rows)`: what stands before the bar, None to leave it."
     from rich.console import Console
     console, found = Console(highlight=False, emoji=False), []
-    with progress_on(console) as progress:
+    with progress_on(Console(stderr=True)) as progress:
         bar = progress.add_task(doing, total=count)
         try:
             for row in rows:

@@ -186,6 +186,22 @@ def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
     assert "finished" in lab("runs").stdout
 
 
+def test_interrupt_keeps_what_came_of_many(lab, tmp_path, env):
+    "A folder with a kernel that never ends: Ctrl-C after the first row. The row is there, nothing is left running, and the same command knows it."
+    (tmp_path / "some").mkdir()
+    for name, text in {"a": lab("tasks", "softmax", "--kernel").stdout, "b": "def kernel(x):\n    while True: pass\n"}.items(): (tmp_path / "some" / f"{name}.py").write_text(text)
+    command = [KERNEL_LAB, "evaluate", "softmax", "some", "-w", "small", "--workers", "1", "--seconds", "30"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**env, "PYTHONUNBUFFERED": "1"})
+    rows = [process.stdout.readline() for _ in range(2)]
+    assert rows[0].startswith("status") and re.match(r"correct +[\d.,]+ +1.00× +some/a.py$", rows[1])
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and "1 kernel: 1 correct" in out and "Interrupted after 1 of 2 kernels; what came is kept" in err and "Traceback" not in err
+    done = lab("evaluate", "softmax", "some", "-w", "small", "--workers", "1", "--seconds", "1", "--json")
+    found = {r["file"]: r for r in map(json.loads, done.stdout.splitlines())}
+    assert done.returncode == 1 and [(r["status"], r["cached"]) for _, r in sorted(found.items())] == [("correct", True), ("timeout", False)] and done.stderr == ""
+
+
 def test_optimize_starts_from_a_file(lab, tmp_path):
     (tmp_path / "mine.py").write_text(lab("tasks", "softmax", "--kernel").stdout + "\n# mine\n")
     done = lab("optimize", "softmax", "mine.py", "-w", "small", "--steps", "1")

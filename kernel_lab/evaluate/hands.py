@@ -14,24 +14,26 @@ from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from ..errors import UsageError
+from ..errors import LabError, UsageError
 from .database import clean, plain_environment
 from .jobs import SECONDS, TRIES, as_text, done
+from .sandbox import house
 
 # %% ../../nbs/3_evaluate/06c_hands.ipynb #a16f4f33
 _BOOT = 'import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kernel_lab.evaluate.hands import begin; begin(*sys.argv[2:])'
 WATCH = 0.5                                                             # seconds between two looks whether the parent is there
 
-def begin(what, fd, parent):
-    "Be the process that the function 'module:name' describes, with a pipe on `fd`, for as long as the process `parent` is there."
+def begin(what, fd, parent, grace):
+    "Be the process that the function 'module:name' describes, with a pipe on `fd`, for as long as the process `parent` is there, and `grace` seconds more to end in order."
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_ends_with, args=(int(parent),), daemon=True).start()
+    threading.Thread(target=_ends_with, args=(int(parent), float(grace)), daemon=True).start()
     with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('500')
     module, _, name = what.partition(':')
     with Connection(int(fd)) as pipe: getattr(import_module(module), name)(pipe)
 
-def _ends_with(parent):
+def _ends_with(parent, grace):
     while os.getppid() == parent: time.sleep(WATCH)
+    time.sleep(grace)
     os._exit(1)
 
 def incoming(pipe):
@@ -40,9 +42,10 @@ def incoming(pipe):
         while True: yield pipe.recv_bytes().decode()
 
 def work(pipe):
-    "Do the jobs that come, one after the other."
+    "Do the jobs that come, one after the other; ready once the walls for kernels stand."
     import torch
     torch.set_num_threads(1)
+    with suppress(LabError): house()                                   # what is wrong with it every job will tell
     pipe.send_bytes(b'ready')
     for text in incoming(pipe): pipe.send_bytes(done(text).encode())
 
@@ -51,11 +54,11 @@ def _search_path(): return list(dict.fromkeys(p or os.getcwd() for p in sys.path
 
 class Hand:
     "A process that works for this one. `job` and `until` are for who gives it jobs: what it has, and the time until which it may have it."
-    def __init__(self, what='kernel_lab.evaluate.hands:work', environment=None):
+    def __init__(self, what='kernel_lab.evaluate.hands:work', environment=None, grace=0.0):
         ours, theirs = socket.socketpair()
         self.pipe, self.noise, null = Connection(ours.detach()), tempfile.TemporaryFile(), subprocess.DEVNULL
         fcntl.fcntl(self.noise, fcntl.F_SETFL, fcntl.fcntl(self.noise, fcntl.F_GETFL) | os.O_APPEND)
-        command = [sys.executable, '-c', _BOOT, json.dumps(_search_path()), what, str(theirs.fileno()), str(os.getpid())]
+        command = [sys.executable, '-c', _BOOT, json.dumps(_search_path()), what, *map(str, (theirs.fileno(), os.getpid(), grace))]
         env = plain_environment() | {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'} | (environment or {})
         with theirs: self.process = subprocess.Popen(command, stdin=null, stdout=null, stderr=self.noise, env=env, pass_fds=[theirs.fileno()])
         self.job, self.seconds, self.until, self.ready = None, SECONDS, None, False
@@ -114,12 +117,12 @@ Hand.take, Hand.news = take, news
 # %% ../../nbs/3_evaluate/06c_hands.ipynb #2ae9e1ce
 NEEDS = {'nki': {'CPU': 1}, 'neuron': {'CPU': 1, 'neuron_cores': 1}, 'triton': {'CPU': 1, 'GPU': 1}, 'cuda': {'CPU': 1, 'GPU': 1}}
 
-def needs(job): return NEEDS[job.kernel.target]
+def needs(job=None): return NEEDS[job.kernel.target if job else 'nki']
 
 def fits(job, at_work, there):
     "Whether what is `there` is enough for a job beside those at work; UsageError where it would never be."
     if lacking := [k for k, n in needs(job).items() if there.get(k, 0) < n]:
-        raise UsageError(f'There is no {" and no ".join(lacking)} among the workers, which kernel {job.number} needs.', hint='Choose a machine or a cluster that has it.')
+        raise UsageError(f'The workers have no {" and no ".join(lacking)}, which {f"kernel {job.number}" if job else "every kernel"} needs.', hint='Choose a machine or a cluster that has it.')
     used = sum((Counter(needs(j)) for j in at_work), Counter(needs(job)))
     return all(n <= there[k] for k, n in used.items())
 
@@ -142,8 +145,8 @@ class LocalPool:
         "The jobs in work."
         return [h.job for h in self.hands if h.job]
 
-    def room(self, job):
-        "Whether the job could begin now; UsageError where it never could."
+    def room(self, job=None):
+        "Whether the job (or an ordinary one) could begin now; UsageError where it never could."
         return fits(job, self.at_work, devices(self.workers))
 
     def give(self, job):

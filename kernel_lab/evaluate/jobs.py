@@ -12,10 +12,11 @@ from functools import lru_cache
 import json
 import pickle
 from ..errors import UsageError
-from .evaluation import Draft, evaluate, named
+from .evaluation import Draft, evaluate, named, resolve
 from .kept import pack, program_behind, unpack
 from .records import Evaluation, Status
 from .replies import Limits
+from .sandbox import admitted, house
 from .versions import task_key, versions
 from ..targets.base import TARGET_OF
 from ..tasks.suite import TASKS, get_task
@@ -85,21 +86,26 @@ def differences(theirs, ours):
 def done(text):
     "Carry out a job that came as text → its answer as text."
     asked = json.loads(text)
-    try:
-        if said := differences(versions(asked['chip']), asked['versions']): raise UsageError(said, hint='Install the same lab, Python and libraries wherever there are workers.')
-        made = _evaluated(asked)
+    try: question = _question(asked)
     except UsageError as e: return json.dumps({'refused': e.message, 'hint': e.hint})
+    try: made = evaluate(*question, seeds=asked['seeds'], limits=Limits(**asked['limits']))
+    except UsageError as e: return json.dumps({'failed': str(e)})
     program = program_behind(made) if asked['keep'] else None
     return json.dumps({'evaluation': made.to_dict(), 'program': program and pack(program)})
 
-def _evaluated(asked):
-    task = _unpacked(asked['packed']) if asked['packed'] else get_task(asked['task'])
-    return evaluate(Kernel(**asked['kernel']), task, asked['workload'], asked['chip'], seeds=asked['seeds'], limits=Limits(**asked['limits']))
+def _question(asked):
+    "Kernel, task, workload and chip; UsageError where this is another lab, has no walls, cannot read the task, or has no such target."
+    if said := differences(versions(asked['chip']), asked['versions']): raise UsageError(said, hint='Install the same lab, Python and libraries wherever there are workers.')
+    admitted(house())
+    kernel, task = Kernel(**asked['kernel']), _unpacked(asked['packed']) if asked['packed'] else get_task(asked['task'])
+    resolve(kernel, task, asked['workload'], asked['chip'])
+    return kernel, task, asked['workload'], asked['chip']
 
 def answer_of(job, text):
     "(the `Evaluation`, its `Program` or None) of an answer; UsageError where the worker refused. The question's keys are the asker's: a packed function has lost its source."
     said = json.loads(text)
     if 'refused' in said: raise UsageError(said['refused'], hint=said['hint'])
+    if 'failed' in said: return lost(job, said['failed']), None
     made = Evaluation.from_dict(said['evaluation'])
     return replace(made, kernel=job.kernel, versions=made.versions | job.asked), said['program'] and unpack(said['program'])
 
