@@ -714,6 +714,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                      'kernel_lab/evaluate/cluster.py'),
                                              'kernel_lab.evaluate.cluster.place_of': ( '3_evaluate/cluster.html#place_of',
                                                                                        'kernel_lab/evaluate/cluster.py'),
+                                             'kernel_lab.evaluate.cluster.shortly': ( '3_evaluate/cluster.html#shortly',
+                                                                                      'kernel_lab/evaluate/cluster.py'),
                                              'kernel_lab.evaluate.cluster.talk': ( '3_evaluate/cluster.html#talk',
                                                                                    'kernel_lab/evaluate/cluster.py')},
             'kernel_lab.evaluate.compare': { 'kernel_lab.evaluate.compare._at': ( '3_evaluate/compare.html#_at',

@@ -367,10 +367,10 @@ class Head:
         env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env, start_new_session=True)
 
-    def pool(self, **kw):
+    def pool(self, address=None, **kw):
         "A pool of this cluster, once it is there."
         for tries in range(12):
-            try: return RayPool(self.address, **kw)
+            try: return RayPool(address or self.address, **kw)
             except UsageError:
                 if self.process.poll() is not None or tries == 11: raise
 
@@ -477,5 +477,5 @@ def test_a_cluster_of_a_parent_that_is_killed(store, key, monkeypatch):
 def test_a_client_of_a_cluster(head):
     if not importlib.util.find_spec('grpc'): pytest.skip("Ray's client is not installed")
     head.pool().close()
-    found = list(evaluate_many(remarks(2), 'relu', 'small', pool=f'ray://127.0.0.1:{head.client}', seeds=1))
+    found = list(evaluate_many(remarks(2), 'relu', 'small', pool=head.pool(f'ray://127.0.0.1:{head.client}'), seeds=1))
     assert [str(e.status) for _, e in found] == ['correct'] * 2
