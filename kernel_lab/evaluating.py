@@ -11,9 +11,10 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from .durations import microseconds
 from .errors import KernelError, UsageError
 from .figures.theme import speedup_text
-from .terminal import GOOD, INTERRUPTED, NONE, NOT_CORRECT, microseconds, say, watched
+from .terminal import GOOD, INTERRUPTED, NONE, NOT_CORRECT, say, watched
 
 # %% ../nbs/5_cli/00i_evaluating.ipynb #8d85daaa
 def kernel_files(paths):
@@ -41,7 +42,7 @@ def summary_lines(rows):
     counts = Counter(e.status.value for _, e in rows)
     yield f'{len(rows)} kernel{"s" * (len(rows) != 1)}: ' + ', '.join(f'{n} {status}' for status, n in counts.most_common()) + f'; {sum(e.cached for _, e in rows)} known before'
     name, best = min(((n, e) for n, e in rows if e.latency_us), key=lambda row: row[1].latency_us, default=(None, None))
-    if best: yield f'fastest: {name}, {microseconds(best.latency_us)} µs simulated on {best.chip}'
+    if best: yield f'fastest: {name}, {best.latency} on {best.chip}'
 
 # %% ../nbs/5_cli/00i_evaluating.ipynb #037d5417
 def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
