@@ -24,6 +24,7 @@ import pytest
 import sqlalchemy as sa
 
 from kernel_lab.errors import UsageError
+from kernel_lab.evaluate import cluster
 from kernel_lab.evaluate import jobs as travel
 from kernel_lab.evaluate.cluster import RayPool
 from kernel_lab.evaluate.jobs import as_text, done, jobs_of
@@ -341,7 +342,8 @@ def plain(e):
 
 
 @needs_ray
-def test_no_cluster_there():
+def test_no_cluster_there(monkeypatch):
+    monkeypatch.setattr(cluster, 'AWAY', 0.5)
     for kind in ('127.0.0.1:1', *(['ray://127.0.0.1:1'] if importlib.util.find_spec('grpc') else [])):
         with pytest.raises(UsageError, match='There is no Ray cluster at .*: nobody answers'): RayPool(kind)
     with pytest.raises(UsageError, match='no address of a Ray cluster'): RayPool('somewhere')
