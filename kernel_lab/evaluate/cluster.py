@@ -149,7 +149,9 @@ class RayPool:
         "(job, text of its answer or None, why there is none) of what has come, once there is news; UsageError where the cluster went away."
         word = self._word()
         if 'came' in word: yield from settled(self, self.given.pop(word['number']), *word['came'])
-        else: self.there = word['there']; [self.room(job) for job in self.at_work]
+        else:
+            self.there = word['there']
+            for job in self.at_work: self.room(job)                    # a device that they need may have gone
 
     def _word(self):
         said = self.talker.heard()
