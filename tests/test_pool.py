@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -273,6 +274,7 @@ def test_two_workers_of_a_parent_that_is_ended(store, ending):
 
 
 ME = os.getpid()
+cloudpickle.register_pickle_by_value(sys.modules[__name__])            # as if it were a notebook: workers need not import this file
 
 
 def own(name, there):
