@@ -136,7 +136,7 @@ def children():
 
 def left_behind(before):
     "What is there that was not, after a moment for the system to clear up."
-    for _ in range(50):
+    for _ in range(250):
         if not (new := children() - before): break
         time.sleep(0.02)
     return new

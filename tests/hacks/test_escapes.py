@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from probes import PROBES, heard, kernel
 from scene import Scene
-from test_bad_kernels import TASK, children
+from test_bad_kernels import TASK, children, left_behind
 
 from kernel_lab.evaluate.evaluation import evaluate
 from kernel_lab.evaluate.sandbox import Limits, house
@@ -60,7 +60,7 @@ def outcomes(run):
             hurt = scene.hurt()
             for p in group: found[p.name] = (*said.get(p.name, ('nothing', '')), p.hurts in hurt, scene.secret in said.get(p.name, ('', ''))[1])
             scene.heal()
-        assert children() == born, 'a process was left behind'
+        assert not left_behind(born), 'a process was left behind'
     return found
 
 
