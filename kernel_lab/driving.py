@@ -8,6 +8,7 @@ __all__ = ['agent_named', 'show_step', 'drive', 'conclude', 'open_store', 'find_
 
 # %% ../nbs/5_cli/00f_driving.ipynb #c00d31a6
 from pathlib import Path
+from .durations import one_clock
 from .errors import LabError, UsageError, choose
 from .figures.theme import speedup_text
 from .importing import find_task
@@ -41,7 +42,7 @@ def drive(loop, source=None):
     console = Console(highlight=False, emoji=False)
     with progress_on(console) as progress:
         bar = progress.add_task(f'{loop.run.agent} works on {loop.task.name}', total=loop.max_steps + 1, completed=len(loop.steps))
-        say(header(), console=console)
+        say(header(one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'), console=console)
         try:
             if source: loop.edit(source)
             for step in loop.steps: show_step(step, loop.run, console)
@@ -56,7 +57,7 @@ def conclude(loop, cut=None):
         say('Stopped before the first step was done; nothing is stored.', err=True)
         return exit_code(cut) if cut else NOT_CORRECT
     if best: say(f'\nbest: step {best.index}, {best.evaluation.latency} on {run.chip}, '
-                 f'{speedup_text(run.best_speedup)} as fast as the first kernel')
+                 f'{speedup_text(run.best_speedup) + " as fast as" if run.best_speedup else "not distinguishable from"} the first kernel')
     else: say('\nno step was correct')
     if cut is None: return GOOD if best else NOT_CORRECT
     said = str(cut) if isinstance(cut, LabError) else 'Interrupted.'

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'CONFIDENCE', 'median_ranks', 'microseconds', 'Duration', 'latency_of', 'one_clock', 'Comparison',
-           'compare_times']
+           'compare_times', 'told_apart']
 
 # %% ../nbs/0_core/02_durations.ipynb #98c82f22
 import math
@@ -74,16 +74,18 @@ class Duration:
         return cls(us[50], kind, *ends, count, clock)
 
     def __str__(self):
-        between = f'{microseconds(self.low_us)} to {microseconds(self.high_us)}, ' if self.interval else ''
-        return f'{microseconds(self.us)} µs {self.kind}' + ('' if self.kind == 'simulated' else f' ({between}{_times(self.count)})')
+        say, unit = (lambda us: f'{us / 1e6:.3g}', 's') if self.kind == 'wall' else (microseconds, 'µs')
+        between = f'{say(self.low_us)} to {say(self.high_us)}, ' if self.interval else ''
+        return f'{say(self.us)} {unit} {self.kind}' + ('' if self.kind == 'simulated' else f' ({between}{_times(self.count)})')
 
 def _times(count): return 'one run' if count == 1 else f'{count} runs'
 
 
 def latency_of(record):
-    "The `Duration` of a record's `latency_us`: of its `kind` (simulated where it says none), with the interval, count and clock that it has."
-    said = {k: getattr(record, k) for k in ('low_us', 'high_us', 'count', 'clock') if hasattr(record, k)}
-    return Duration(record.latency_us, getattr(record, 'kind', 'simulated'), **said)
+    "The `Duration` of a record's `latency_us`: of its `kind` (simulated where it says none), with the interval and count that it has; its clock and chip are the clock."
+    said = {k: getattr(record, k) for k in ('low_us', 'high_us', 'count') if hasattr(record, k)}
+    clock = ', '.join(filter(None, (getattr(record, 'clock', ''), getattr(record, 'chip', ''))))
+    return Duration(record.latency_us, getattr(record, 'kind', 'simulated'), **said, clock=clock)
 
 # %% ../nbs/0_core/02_durations.ipynb #b49533c0
 def one_clock(durations, what='This'):
@@ -106,13 +108,15 @@ class Comparison:
     @property
     def distinguishable(self):
         "Whether the intervals of the two times lie apart."
-        return self.low is not None and (self.low > 1 or self.high < 1)
+        a, b = self.first.interval, self.second.interval
+        return bool(a and b) and (a[1] < b[0] or b[1] < a[0])
 
     def __str__(self):
         if not self.distinguishable: return f'not distinguishable: {_why_not(self)}'
         ratio, ends = (self.ratio, (self.low, self.high)) if self.ratio > 1 else (1 / self.ratio, (1 / self.high, 1 / self.low))
         near = '' if ends[0] == ends[1] else f' ({ends[0]:.2f} to {ends[1]:.2f})'
-        return f'{ratio:.2f}×{near} {"faster" if self.ratio > 1 else "slower"}, {self.first.kind}'
+        much = f'{ratio:.2f}×{near}' if ratio >= 1.005 else 'less than 1 %'
+        return f'{much} {"faster" if self.ratio > 1 else "slower"}, {self.first.kind}'
 
 def _why_not(c):
     few = [d for d in (c.first, c.second) if d.interval is None]
@@ -124,5 +128,10 @@ def compare_times(first, second):
     "How `first` compares with `second`, two `Duration`s of one clock, as a `Comparison`; UsageError for times of different clocks."
     one_clock((first, second), 'This comparison')
     if not first.us or not second.us: raise UsageError('A time of 0 has no ratio to another.', hint='Was anything run?')
-    ends = (second.low_us / first.high_us, second.high_us / first.low_us) if first.interval and second.interval and first.low_us else (None, None)
+    ends = (second.low_us / first.high_us, second.high_us / first.low_us if first.low_us else math.inf) if first.interval and second.interval else (None, None)
     return Comparison(second.us / first.us, *ends, first, second)
+
+
+def told_apart(first, second):
+    "Whether two times of one clock are one and the same record, or their intervals lie apart."
+    return first is second or compare_times(first, second).distinguishable

@@ -14,20 +14,20 @@ from .figures.theme import speedup_text
 from .terminal import GOOD, NONE, microseconds, say, writing
 
 # %% ../nbs/5_cli/00h_storing.ipynb #677292f1
-def runs_head(): return f'{"run":<12}  {"created":<16}  {"state":<11}  {"task":<24} {"workload":<8} {"chip":<5} {"agent":<9} {"steps":>5}  {"best µs":>9}  {"× eager":>8}  {"× first":>8}'
+def runs_head(): return f'{"run":<12}  {"created":<16}  {"state":<11}  {"task":<24} {"workload":<8} {"chip":<5} {"agent":<9} {"steps":>5}  {"best µs":>9} {"kind":<9}  {"× eager":>8}  {"× first":>8}'
 
 def runs_line(r):
-    "A row of `Store.overview` as a line; times are simulated."
+    "A row of `Store.overview` as a line."
     over = [speedup_text(r[k]) if r[k] else NONE for k in ('over_eager', 'over_first')]
     return (f'{r["id"]:<12}  {r["created"][:16]}  {r["state"]:<11}  {r["task"]:<24} {r["workload"]:<8} {r["chip"]:<5} {r["agent"]:<9} {r["steps"]:>5}  '
-            f'{microseconds(r["best_us"]):>9}  {over[0]:>8}  {over[1]:>8}')
+            f'{microseconds(r["best_us"]):>9} {r["kind"] or "":<9}  {over[0]:>8}  {over[1]:>8}')
 
 def list_runs(limit=20, task=None, as_json=False):
     "Say which runs are in the store, newest first; as JSON if asked → exit code."
     found = open_store().overview(limit, task)
     if as_json: print(json.dumps(found, indent=2)); return GOOD
     if not found: say(f'No runs of {task}.' if task else 'No runs yet. `kernel-lab demo` makes one.'); return GOOD
-    say(runs_head(), *map(runs_line, found), '', 'µs simulated')
+    say(runs_head(), *map(runs_line, found))
     return GOOD
 
 # %% ../nbs/5_cli/00h_storing.ipynb #becf7cf3

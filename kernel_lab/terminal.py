@@ -29,9 +29,9 @@ def line(cells):
     padded = (str(c).rjust(w) if name in RIGHT else str(c).ljust(w) for c, (name, w) in zip(cells, COLUMNS))
     return '  '.join(padded).rstrip()
 
-def header():
-    "The head of the table."
-    return line(name for name, _ in COLUMNS)
+def header(kind='simulated'):
+    "The head of the table, with the kind of its latencies."
+    return line(name.replace('simulated', kind) for name, _ in COLUMNS)
 
 # %% ../nbs/5_cli/00_terminal.ipynb #d5bcf4d5
 def step_cells(step, first_us=None):
@@ -104,8 +104,8 @@ def why_lines(timeline, source):
 def evaluation_lines(evaluation, why=None):
     "An `Evaluation` as lines of text. `why`: the error as a sentence, where there is one."
     e = evaluation
-    against = [f'{speedup_text(x)} {what}' for x, what in ((e.speedup, 'the first kernel'), (e.over_eager, 'eager')) if x]
-    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', as fast as {" and ".join(against)}' if against else '')
+    against = [f'{speedup_text(x)} as fast as {what}' for x, what in ((e.speedup, 'the first kernel'), (e.over_eager, 'eager')) if x]
+    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', {" and ".join(against)}' if against else '')
     if why: yield f'why         {why}'
     for g in e.guards:
         if g.found: yield f'{g.severity:<11} {g.says}' + (f' (line {g.line})' if g.line else '')

@@ -213,7 +213,7 @@ def test_optimize_starts_from_a_file(lab, tmp_path):
     assert (run["task"], run["state"]) == ("softmax", "finished") and run["steps"] == len(rows) and run["over_eager"] > 0
     assert lab("export", "rows.parquet", "--run", "latest").returncode == 0
     frame = pandas.read_parquet(tmp_path / "rows.parquet")
-    assert list(frame.step) == list(range(len(rows))) and frame.latency_us.min() == run["best_us"] and set(frame.kind.dropna()) == {"simulated"}
+    assert list(frame.step) == list(range(len(rows))) and frame.latency_us.min() == run["best_us"] and set(frame.latency_kind.dropna()) == {"simulated"}
     assert lab("export", "traces", "--format", "flashinfer").returncode == 0 and list((tmp_path / "traces" / "traces").rglob("*.jsonl"))
 
 

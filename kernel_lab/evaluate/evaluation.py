@@ -135,7 +135,7 @@ def guard_stage(draft, task, workload, status, parts, limits):
     "How an evaluation ends, and its parts, after the guards have looked."
     profile, error = parts.get('profile'), parts.get('error')
     facts = Facts(draft.about['kernel'].source, task, workload, draft.about['chip'], draft.program if profile else None, profile and profile.latency_us, error, tuple(draft.layers),
-                  draft.traced, limits.seconds, parsed=draft.program is not None or bool(error) and error.get('kind') in _PARSED)
+                  draft.traced, limits.seconds, kind=profile.kind if profile else 'simulated', parsed=draft.program is not None or bool(error) and error.get('kind') in _PARSED)
     with draft.stage('guards'): reports = guarded(facts)
     for g in reports:
         if g.found: draft.say(f'guard: {g}')

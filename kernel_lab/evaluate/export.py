@@ -21,7 +21,8 @@ _OF_PROFILE = dict(bound=str, peak_us=float, peak_pct=float, hbm_read_bytes=int,
                    psum_peak_banks=int, spill_bytes=int)
 _OF_LATENCY = dict(low_us=float, high_us=float, count=int, clock=str)
 _OF_ERROR = dict(kind=str, message=str, line=int)
-_CALLED = {'number': 'step', 'seconds': 'step_wall_seconds', 'id': 'evaluation'}                    # where a column needs another name than the record's
+_CALLED = {'number': 'step', 'seconds': 'step_wall_seconds', 'id': 'evaluation', 'kind': 'latency_kind', 'baseline_us': 'simulated_baseline_us',
+           'eager_us': 'simulated_eager_us'}                           # where a column needs another name than the record's
 COLUMNS = {_CALLED.get(k, k): t for k, t in (_OF_STEP | _OF_EVALUATION).items()} | {
     'level': int, 'family': str, 'speedup': float, 'over_eager': float, **_OF_PROFILE, **_OF_LATENCY, **{f'error_{k}': t for k, t in _OF_ERROR.items()}, 'max_abs': float, 'max_rel': float,
     'mismatch_share': float, 'wall_seconds': float, 'kernel_lab': str, 'python': str, 'numpy': str, 'kernel_name': str, 'entry': str, 'parent': str, 'maker': str, 'source': str, 'log': str}

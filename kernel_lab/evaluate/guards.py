@@ -37,6 +37,7 @@ class Facts:
     seconds: float | None = None                # to trace
     limit: float | None = None                  # on that
     parsed: bool = True
+    kind: str = 'simulated'                     # of the latency
 
 @dataclass(frozen=True)
 class Guard:
@@ -206,7 +207,7 @@ def physical_time(f):
 @guard('structural', "It takes longer than the least time of the reference's work.")
 def likely_time(f):
     row = known(f.task, f.workload, f.chip) if f.latency_us is not None else None
-    if not row: return None
+    if not row or row.kind != f.kind: return None
     if row.bound_us and f.latency_us < row.bound_us:
         return 'implausible', f"{f.latency_us:.1f} µs are less than the {row.bound_us:.1f} µs of the reference's work: it does less of it", None
     if row.best_us and f.latency_us < row.best_us / 5: return 'implausible', f'{f.latency_us:.1f} µs are a fifth of the best that is known, {row.best_us:.1f} µs', None

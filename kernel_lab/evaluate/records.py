@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from html import escape
 import numpy as np
-from ..durations import Duration, compare_times, latency_of, one_clock
+from ..durations import Duration, compare_times, latency_of, one_clock, told_apart
 from ..errors import KernelError, SimulatorError, UsageError
 from ..tasks.task import Kernel, Tolerance
 
@@ -278,6 +278,8 @@ class Evaluation:
         "How this kernel's latency compares with another evaluation's, as a `Comparison`; UsageError where one has none, or their clocks differ."
         for e in (self, other):
             if e.profile is None: raise UsageError(f'Evaluation {e.id} has no latency: {e.status.value.replace("_", " ")}.', hint='Only correct kernels can be compared.')
+        asked = [(e.task, e.workload, e.versions.get('asked')) for e in (self, other)]
+        if asked[0] != asked[1]: raise UsageError(f'{" ".join(asked[0][:2])} and {" ".join(asked[1][:2])} are not the same question.', hint='Compare kernels of one task on one workload.')
         return compare_times(self.latency, other.latency)
 
     @property
@@ -387,8 +389,11 @@ class Run:
 
     @property
     def best_speedup(self):
-        "How many times faster the best step is than the first kernel, or None."
-        return self.first_us / self.best.evaluation.latency_us if self.best else None
+        "How many times faster the best step is than the first kernel; None where there is none, or their intervals do not tell them apart."
+        if not self.best: return None
+        first, best = next(s for s in self.steps if s.evaluation.profile), self.best
+        if best is not first and not told_apart(best.evaluation.latency, first.evaluation.latency): return None
+        return self.first_us / self.best.evaluation.latency_us
 
 # %% ../../nbs/3_evaluate/00_records.ipynb #72c0b362
 def _run_to_dict(self):

@@ -116,17 +116,18 @@ Store.runs, Store.latest, Store.run_ids = runs, latest, run_ids
 
 # %% ../../nbs/3_evaluate/04_store.ipynb #42a59480
 def _numbers(rows):
-    "Steps, best µs, and how many times faster that is than the first kernel and than eager execution, of a run's rows in order."
+    "Steps, best µs and its kind, and how many times faster that is than the first kernel and than eager execution, both simulated, of a run's rows in order."
     right = [r for r in rows if r.latency_us]
-    best, first = min((r.latency_us for r in right), default=None), next((r.baseline_us or r.latency_us for r in right), None)
-    eager = next((r.eager_us for r in rows if r.eager_us), None)
-    return dict(steps=len(rows), best_us=best, over_first=best and first / best, over_eager=eager / best if best and eager else None)
+    best, kind = min((r.latency_us for r in right), default=None), next((r.kind or 'simulated' for r in right), None)
+    over = lambda us: us / best if best and us and kind == 'simulated' else None
+    return dict(steps=len(rows), best_us=best, kind=kind, over_first=over(next((r.baseline_us or r.latency_us for r in right), None)),
+                over_eager=over(next((r.eager_us for r in rows if r.eager_us), None)))
 
 def overview(self, limit=20, task=None, agent=None):
-    "One dict a run, newest first: id, created, state, task, workload, chip, agent, steps, best_us (simulated), over_first, over_eager."
+    "One dict a run, newest first: id, created, state, task, workload, chip, agent, steps, best_us and its kind, over_first, over_eager."
     with self._read() as c:
         found = c.execute(_newest(limit, task=task, agent=agent)).all()
-        query = sa.select(STEPS.c.run, *(EVALUATIONS.c[k] for k in ('latency_us', 'baseline_us', 'eager_us'))).join(EVALUATIONS, STEPS.c.evaluation == EVALUATIONS.c.id)
+        query = sa.select(STEPS.c.run, *(EVALUATIONS.c[k] for k in ('latency_us', 'kind', 'baseline_us', 'eager_us'))).join(EVALUATIONS, STEPS.c.evaluation == EVALUATIONS.c.id)
         steps = c.execute(query.where(STEPS.c.run.in_([r.id for r in found])).order_by(STEPS.c.run, STEPS.c.number)).all()
     return [{**{k: getattr(r, k) for k in ('id', 'created')}, 'state': _state(r), **{k: getattr(r, k) for k in ('task', 'workload', 'chip', 'agent')},
              **_numbers([s for s in steps if s.run == r.id])} for r in found]

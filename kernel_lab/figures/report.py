@@ -9,10 +9,10 @@ __all__ = ['REPORT_CSS', 'key_numbers', 'ledger_html', 'report_figures', 'figure
 import html
 import json
 from pathlib import Path
-from ..durations import CONFIDENCE, latency_of
+from ..durations import CONFIDENCE, latency_of, told_apart
 from .diff import diff_figure, diff_frame
 from .source import SOURCE_CSS, source_html
-from .speedup import kind_of, speedup_figure, speedup_frame
+from .speedup import between_text, kind_of, speedup_figure, speedup_frame
 from .theme import CONFIG, FONT, MONO, figure_css, percent_text, speedup_text, status_colour, status_mark, time_text
 from .timeline import read, timeline_figure, timeline_of, timeline_summary
 from .utilisation import utilisation_figure, utilisation_frame
@@ -26,9 +26,11 @@ def key_numbers(run):
     if best is None: return [('–', 'no correct kernel'), (f'{right} of {len(steps)}', 'steps correct'), *spent]
     p = best.evaluation.profile
     than = 'the first kernel itself' if best.index == 0 else 'faster than the first kernel'
+    first = next(s.evaluation.profile for s in steps if s.evaluation.profile)
+    gain = (speedup_text(run.first_us / p.latency_us), than) if p is first or told_apart(latency_of(p), latency_of(first)) else ('≈', 'not distinguishable from the first kernel')
     eager = [(speedup_text(best.evaluation.over_eager), 'faster than eager execution')] if getattr(best.evaluation, 'over_eager', None) else []
     kind = latency_of(p).kind
-    return [(speedup_text(run.first_us / p.latency_us), than), *eager, (time_text(p.latency_us), f'{kind}, from {time_text(run.first_us)} {kind}'),
+    return [gain, *eager, (time_text(p.latency_us), f'{kind}, from {time_text(run.first_us)} {kind}'),
             (f'{p.peak_pct:.0f} %', 'of peak'), (p.bound, f'is busiest, {percent_text(p.engines[p.bound])}'),
             (f'{right} of {len(steps)}', 'steps correct'), *spent]
 
@@ -43,7 +45,7 @@ def ledger_html(run):
 
 def _ledger_row(r):
     e, timed = html.escape, r.latency_us == r.latency_us
-    numbers = [time_text(r.latency_us), speedup_text(r.speedup), f'{r.busiest} {percent_text(r.active)}',
+    numbers = [time_text(r.latency_us) + between_text(r), speedup_text(r.speedup), f'{r.busiest} {percent_text(r.active)}',
                f'{r.peak_pct:.0f} %'] if timed else ['–'] * 4
     said = ''.join(f'<div class="{c}">{e(t)}</div>' for c, t in (('why', r.why), ('error', r.error)) if t)
     cells = ''.join(f'<td{" class=r" if i in (0, 1, 3) else ""}>{e(n)}</td>' for i, n in enumerate(numbers))
