@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import KernelError, SimulatorError, UsageError
 from .bits import bits_notes
 from .compare import compare, tile_map, worst_elements
-from .draws import chosen, named, refusal, soundness, tolerance_on, within_noise
+from .draws import FAMILIES, chosen, named, refusal, soundness, tolerance_on, within_noise
 from .recomputed import Again, guesses
 from .records import Verification
 from ..nki.dtypes import dtype_name
@@ -37,14 +37,17 @@ def check_outputs(program, wants, workload):
 
 # %% ../../nbs/3_evaluate/03_verify.ipynb #32de4b8f
 def inputs_kept(program, in_place=()):
-    "KernelError of kind 'input' where a program writes into one of its inputs (but for those at the positions `in_place`), or into memory that it shares with one."
-    theirs = {n for k, n in enumerate(program.input_ids) if k not in in_place}
+    """KernelError of kind 'input' where a program writes into one of its inputs, or into memory that it shares with one; into those at the positions `in_place` it may, where it
+    returns them."""
+    theirs, returned = {n: k for k, n in enumerate(program.input_ids)}, {program.base[n] for n in program.output_ids}
     for o in program.instructions:
         for name, a in o.outs.items():
-            if program.base[a.tensor] not in theirs: continue
-            x = program.tensors[program.base[a.tensor]].name
-            raise KernelError(f'it writes into the input {x}', kind='input', line=o.line or None, instruction=o.op, operand=name,
-                              hint='Write to a tensor of the kernel\'s own, made with buffer=nl.shared_hbm, and return that.')
+            n = program.base[a.tensor]
+            if n not in theirs or theirs[n] in in_place and n in returned: continue
+            x = program.tensors[n].name
+            said, hint = (f'it writes into the input {x}, and does not return it', f'Return {x} itself, or write to a tensor of the kernel\'s own, made with buffer=nl.shared_hbm.') \
+                if theirs[n] in in_place else (f'it writes into the input {x}', 'Write to a tensor of the kernel\'s own, made with buffer=nl.shared_hbm, and return that.')
+            raise KernelError(said, kind='input', line=o.line or None, instruction=o.op, operand=name, hint=hint)
 
 # %% ../../nbs/3_evaluate/03_verify.ipynb #7bf8997d
 def fresh_seeds(seeds):
@@ -61,7 +64,8 @@ def _planned(task, workload, seeds, draws):
     known = not isinstance(seeds, (int, np.integer))
     seeds = fresh_seeds(seeds)
     if draws is not None or known: return [(s, named(task, workload, draws or ())) for s in seeds], []
-    found, out = chosen(task, workload, max(len(seeds), ROOM // workload.elements))
+    n = workload.elements
+    found, out = chosen(task, workload, max(len(seeds), ROOM // n, len(FAMILIES) if n <= ROOM else 1))
     return [(s, found[k::len(seeds)]) for k, s in enumerate(seeds)], out
 
 # %% ../../nbs/3_evaluate/03_verify.ipynb #77301dca

@@ -236,13 +236,14 @@ def _names(code):
 
 # %% ../../nbs/1_tasks/00_task.ipynb #a433de74
 def task_from(reference, inputs, first_kernel=None, name=None, *, workloads=None, level=2, family='mine', doc=None, tags=(), reduces=None, in_place=()):
-    "A `Task` from two functions of a notebook cell: `reference(*tensors)` and `inputs(rng)` or `inputs(workload, rng)`; `in_place`: names of inputs that a kernel may write into."
+    "A `Task` from two functions of a notebook cell: `reference(*tensors)` and `inputs(rng)` or `inputs(workload, rng)`; `in_place`: names of inputs (or one) that a kernel may write into."
+    in_place = (in_place,) if isinstance(in_place, str) else tuple(in_place)
     name = name or getattr(reference, '__name__', 'task')
     draw = inputs if len(inspect.signature(inputs).parameters) > 1 else lambda workload, rng: inputs(rng)
     if workloads is None: workloads = (_measured(name, inputs, draw),)
     kernel = Kernel(first_kernel, name=f'{name}, first kernel') if isinstance(first_kernel, str) else first_kernel
     doc = doc or inspect.getdoc(reference) or f'{name}, from a notebook.'
-    task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces, in_place=tuple(in_place))
+    task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces, in_place=in_place)
     for k in task.in_place: choose(task.workloads[0].shapes, k, f'input of {name}')
     _deterministic(task)
     return task

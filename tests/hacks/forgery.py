@@ -101,7 +101,7 @@ class Base:
     def verified(self, text):
         "Whether a program is right on all the draws there are, too."
         draws = [name for name, why in admissions(self.task, self.workload).items() if not why]
-        try: return verify(self.program(text), self.task, self.workload, seeds=[7], draws=draws).passed
+        try: return verify(self.program(text), self.task, self.workload, seeds=[7, 8, 9], draws=draws).passed
         except KernelError: return False
 
 
@@ -169,13 +169,13 @@ def mutants(data, some=1):
         yield path, what, json.dumps(d)
 
 
-# Any maximum keeps exp from overflowing, and a sum may leave out zeros: what is reduced less, or skipped, is right on every draw.
+# Behind a causal mask there are zeros, which a maximum and a sum may leave out: what is reduced less there, or skipped, is right on every draw.
 FASTER = 0.998                                                           # of the honest time: what is slower than that is no gain
 LEGITIMATE = {'two cores, each with tiles of its own': lambda b, path, what: path[-1] == 'kind' and what == 'parallel',
               'another engine of those that may do it': lambda b, path, what: path[-1] == 'e',
               'the same work by a longer row of the table': lambda b, path, what: path[-1] == 'op' and what == 'tensor_scalar_reduce',
-              'a reduction of the part of a row that counts': lambda b, path, what: b.task.name in ('softmax', 'causal_attention') and path[-5:-2] == ('ins', 'data', 'a'),
-              'a narrower tile, whose roundings the tolerance allows': lambda b, path, what: path[0] == 'tensors' and path[2] == 2 and what in ('float16', 'bfloat16', 'tfloat32'),
+              'a reduction of the part of a row that the mask leaves': lambda b, path, what: b.task.name == 'causal_attention' and path[-5:-2] == ('ins', 'data', 'a'),
+              'a narrower tile, whose roundings the tolerance allows': lambda b, path, what: path[0] == 'tensors' and path[2:3] == (2,) and what in ('float16', 'bfloat16', 'tfloat32'),
               'no step for a block that the mask leaves nothing of': lambda b, path, what: b.task.name == 'causal_attention' and path[-1] == 'n',
               'the same numbers from a tile that has them already': lambda b, path, what: b.task.name == 'causal_attention' and path[-1] == 't',
               'a tile in PSUM, which is there for it': lambda b, path, what: path[0] == 'tensors' and what == 'psum',
