@@ -17,11 +17,13 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import cloudpickle
 import numpy as np
 import pytest
+import rich.console
 import sqlalchemy as sa
 
 from kernel_lab.errors import UsageError
@@ -89,6 +91,7 @@ def test_a_small_soak():
     told, killed = soaked(24, 0.2, 4, 2)
     assert told['came'] == told['asked'] and not told['twice'] and not told['never'], told
     assert all(status == 'lab_error' for _, status, _ in told['other']) and len(told['other']) <= killed // 2, (told, killed)
+    assert killed == 2
 
 
 @pytest.mark.slow
@@ -185,8 +188,14 @@ def test_a_store_that_fails_ends_the_work(store, monkeypatch):
     assert pool.closed
 
 
-def test_a_line_of_progress(capfd):
-    assert len(ask(['def'] * 3, progress=True)) == 3 and capfd.readouterr().out == ''
+def test_a_line_of_progress(capfd, monkeypatch):
+    "On standard error, and only where that is a terminal."
+    for terminal in (True, False):
+        monkeypatch.setattr(rich.console, 'Console', partial(rich.console.Console, force_terminal=terminal, width=120))
+        assert len(ask(['def'] * 3, progress=True)) == 3
+        said = capfd.readouterr()
+        assert said.out == '' and ('3/3' in said.err) == terminal, said
+        monkeypatch.undo()
 
 
 # --- workers of this machine ---
@@ -204,6 +213,12 @@ def started_by(pid):
         for child, (parent, began, state) in parents.items():
             if parent == at and state != 'Z': found[child] = began; waiting.append(child)
     return found
+
+
+def said_by(pid):
+    "A process's command line; nothing where it is gone."
+    try: return Path(f'/proc/{pid}/cmdline').read_bytes()
+    except OSError: return b''
 
 
 def left_of(processes, seconds=10):
@@ -436,7 +451,7 @@ def test_workers_in_trouble_on_a_cluster(head, store):
     before = started_by(head.process.pid)
     found.close()
     late = time.monotonic() + 20
-    while (busy := [p for p in started_by(head.process.pid) if b'hands' in Path(f'/proc/{p}/cmdline').read_bytes()]) and time.monotonic() < late: time.sleep(0.2)
+    while (busy := [p for p in started_by(head.process.pid) if b'hands' in said_by(p)]) and time.monotonic() < late: time.sleep(0.2)
     assert len(before) > 2 and not busy
 
 
@@ -452,7 +467,7 @@ def test_a_cluster_that_goes_away(store, key):
             for number, found in evaluate_many(kernels, 'relu', 'small', pool=head.pool(), seeds=1, store=store):
                 came.append(number)
                 if len(came) == 4:
-                    if books: os.kill(next(p for p in started_by(head.process.pid) if b'gcs_server' in Path(f'/proc/{p}/cmdline').read_bytes()), signal.SIGKILL)
+                    if books: os.kill(next(p for p in started_by(head.process.pid) if b'gcs_server' in said_by(p)), signal.SIGKILL)
                     else: head.end()
         if books: head.end()
         print(e.value, len(came))

@@ -128,7 +128,7 @@ def fits(job, at_work, there):
 
 def devices(workers):
     "What this machine has for so many workers."
-    return {'CPU': workers, 'GPU': bool(glob.glob('/dev/nvidia[0-9]*')), 'neuron_cores': bool(glob.glob('/dev/neuron*'))}
+    return {'CPU': workers, 'GPU': len(glob.glob('/dev/nvidia[0-9]*')), 'neuron_cores': len(glob.glob('/dev/neuron[0-9]*'))}
 
 # %% ../../nbs/3_evaluate/06c_hands.ipynb #9a898ebb
 def settled(pool, job, text, why, again):

@@ -9,6 +9,7 @@ __all__ = ['TRIES', 'SECONDS', 'SAME', 'Job', 'jobs_of', 'as_text', 'differences
 from base64 import b64decode, b64encode
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from numbers import Integral
 import json
 import pickle
 from ..errors import UsageError
@@ -32,7 +33,7 @@ class Job:
     kernel: Kernel
     task: Task
     workload: str
-    chip: str = 'trn2'
+    chip: str = 'trn1'
     seeds: int | tuple[int, ...] = 3
     limits: Limits = Limits()
     keep: bool = False
@@ -43,15 +44,17 @@ class Job:
         "The keys of the question, as its asker knows them."
         return dict(task=task_key(self.task), asked=task_key(self.task, self.task.workload(self.workload)))
 
-def jobs_of(kernels, tasks, workload=None, chip='trn2', seeds=3, limits=Limits(), keep=False):
-    "A `Job` for each kernel, made when it is asked for: all on one task, or each on its own of as many tasks."
-    several, seeds = isinstance(tasks, (list, tuple)), seeds if isinstance(seeds, int) else tuple(seeds)
+def jobs_of(kernels, tasks, workload=None, chip='trn1', seeds=3, limits=Limits(), keep=False):
+    "A `Job` for each kernel, made when it is asked for: all on one task, or each on its own of as many tasks. UsageError, at once, for names that do not exist."
+    several, seeds = isinstance(tasks, (list, tuple)), int(seeds) if isinstance(seeds, Integral) else tuple(seeds)
     if several and hasattr(kernels, '__len__') and len(tasks) != len(kernels):
         raise UsageError(f'There are {len(kernels)} kernels and {len(tasks)} tasks.', hint='Give one task, or one for each kernel.')
-    for number, kernel in enumerate(kernels):
+    for task in tasks if several else [tasks]: named('', task, workload, chip)
+    def job(number, kernel):
         if several and number == len(tasks): raise UsageError(f'There are more kernels than the {number} tasks.', hint='Give one task, or one for each kernel.')
         kernel, task, w = named(kernel, tasks[number] if several else tasks, workload, chip)
-        yield Job(number, kernel, task, w.name, chip, seeds, limits, keep)
+        return Job(number, kernel, task, w.name, chip, seeds, limits, keep)
+    return (job(*pair) for pair in enumerate(kernels))
 
 # %% ../../nbs/3_evaluate/06b_jobs.ipynb #c48ca836
 @lru_cache(maxsize=16)

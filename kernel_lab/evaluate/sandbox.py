@@ -9,10 +9,12 @@ __all__ = ['ALLOW', 'SOURCE_LIMIT', 'sandbox', 'house', 'admitted', 'run_job', '
 import atexit, os, threading, warnings
 from dataclasses import replace
 from ..errors import KernelError, UsageError
+from .buffers import placed, told_of
 from .replies import Limits, Reply                           # noqa: F401 (found here by whoever evaluates)
 from .server import Server
 from .tiers import house_of
 from ..nki.program import Program
+from ..tasks.task import Kernel
 
 # %% ../../nbs/3_evaluate/02d_sandbox.ipynb #3ee1cf96
 _SERVERS, _LOCK = {}, threading.Lock()
@@ -86,10 +88,17 @@ def trace_in_child(kernel, specs, chip='trn1', limits=Limits()):
     return traced(kernel, specs, chip, limits)[0]
 
 # %% ../../nbs/3_evaluate/02d_sandbox.ipynb #4e0af3df
+def _affordable(arrays, outputs, limits):
+    "A KernelError where inputs and outputs, (shape, dtype's name) each, are more than `limits.memory_mb`, or None."
+    size = placed(told_of(arrays))[1] + placed(outputs)[1]
+    return KernelError('inputs and outputs together are too large for a child', kind='memory', limit=f'{limits.memory_mb} MB', value=f'{size >> 20:,} MB',
+                       hint='Use a smaller workload, or Limits with more memory_mb.') if size > limits.memory_mb << 20 else None
+
 def computed(kernel, arrays, outputs, limits=Limits(), job='kernel_lab.evaluate.buffers:compute_job', imports=()):
-    """Call `kernel` (a Kernel, by default one in Python over numpy arrays) on `arrays` in a child: (a tuple of arrays as `outputs`, (shape, dtype's name) each, asks, or a KernelError;
+    """Call `kernel` (a Kernel or its source, by default in Python over numpy arrays) on `arrays` in a child: (a tuple of arrays as `outputs`, (shape, dtype's name) each, asks, or a KernelError;
     the Reply it came in)."""
-    if error := _long(kernel): return error, Reply(None, None)
+    kernel = Kernel(kernel) if isinstance(kernel, str) else kernel
+    if error := _long(kernel) or _affordable(arrays, outputs, limits): return error, Reply(None, None)
     server, where = sandbox()
     admitted(where)
     found, reply = server.compute(job, {'source': kernel.source, 'entry': kernel.entry}, list(arrays), outputs, limits, imports)
