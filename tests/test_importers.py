@@ -254,6 +254,22 @@ def test_what_is_written_reads_back_and_imports(written):
     assert len(imported.tasks) == 2 and not imported.left
 
 
+@pytest.mark.parametrize("name", ["softmax", "gelu", "add", "power", "matmul", "max_rows", "layer_norm", "cross_entropy", "int8_weight_linear", "vit_layer", "lora_attention"])
+def test_a_reference_of_every_kind_stands_alone(name):
+    from kernel_lab.tasks.flashinfer_out import definition_of
+    from kernel_lab.tasks.suite import TASKS
+    from kernel_lab.tasks.task import _torch
+    task = TASKS[name]
+    definition, workloads = definition_of(task, ["small"])
+    space = {}
+    exec(definition["reference"], space)
+    arrays = task.draw("small")
+    got = space["run"](*map(_torch, arrays.values()))
+    for one, want in zip(got if isinstance(got, (tuple, list)) else (got,), task.expected(arrays)):
+        np.testing.assert_allclose(one.numpy(), want, 1e-3, 1e-3)
+    assert len(workloads) == 1 and list(definition["inputs"]) == list(arrays)
+
+
 LOADER = """
 import sys, types
 package = types.ModuleType('flashinfer_bench')      # its own __init__ wants a GPU's libraries; the records need none
