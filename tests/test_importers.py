@@ -270,6 +270,21 @@ def test_a_reference_of_every_kind_stands_alone(name):
     assert len(workloads) == 1 and list(definition["inputs"]) == list(arrays)
 
 
+def test_no_trace_without_a_time_to_compare_with(tmp_path):
+    from dataclasses import replace
+    from kernel_lab.tasks.flashinfer_out import dataset_of, write_dataset
+    from kernel_lab.tasks.suite import TASKS
+    softmax = replace(TASKS["softmax"], workloads=(TASKS["softmax"].workload("small"),))
+    good = evaluate(softmax.first("small"), softmax, "small", seeds=1)
+    assert good.profile.kind == "simulated" and good.speedup
+    measured = replace(good, id="measured", profile=replace(good.profile, kind="measured"))
+    data, left = dataset_of([softmax], [good, measured, replace(good, id="alone", baseline_us=None)])
+    assert [name for name, _ in left] == ["measured", "alone"] and "was measured" in left[0][1] and "not compared" in left[1][1]
+    assert [t["evaluation"]["performance"]["speedup_factor"] for t in data.traces] == [good.speedup]
+    write_dataset(data, tmp_path)
+    assert "reference_latency_ms\": 0" not in "".join(p.read_text() for p in tmp_path.rglob("*.json*"))
+
+
 LOADER = """
 import sys, types
 package = types.ModuleType('flashinfer_bench')      # its own __init__ wants a GPU's libraries; the records need none

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LANGUAGES', 'STATUS', 'axes_of', 'undecorated', 'reference_text', 'slug', 'definition_of', 'workload_id',
-           'solution_of', 'trace_of', 'dataset_of', 'write_dataset']
+           'solution_of', 'no_trace', 'trace_of', 'dataset_of', 'write_dataset']
 
 # %% ../../nbs/1_tasks/63b_flashinfer_out.ipynb #a9a95be8
 import ast
@@ -145,14 +145,19 @@ def solution_of(kernel, definition, author='kernel-lab', hardware='AWS Trainium'
 
 def _plain(x): return x if math.isfinite(x) else {True: 'NaN', False: 'Infinity' if x > 0 else '-Infinity'}[x != x]
 
+def no_trace(evaluation):
+    "Why an evaluation cannot be written as a trace, or None."
+    if evaluation.profile is None: return None
+    if evaluation.profile.kind == 'measured': return 'its time was measured, and no measured time of a reference stands beside it'
+    return None if evaluation.speedup else "its time was not compared with the task's first kernel, and a trace must have such a time"
+
 def trace_of(evaluation, workload, solution):
     "An evaluation (of `kernel_lab.evaluate`) as a trace of a solution on a workload."
     status, worst = STATUS.get(str(evaluation.status), 'RUNTIME_ERROR'), evaluation.verification and evaluation.verification.worst
     correctness = performance = None
     if status in ('PASSED', 'INCORRECT_NUMERICAL'): correctness = {'max_relative_error': _plain(worst.max_rel), 'max_absolute_error': _plain(worst.max_abs)}
     if status == 'PASSED':
-        latency, first = evaluation.latency_us / 1e3, (evaluation.baseline_us or 0.0) / 1e3
-        performance = {'latency_ms': latency, 'reference_latency_ms': first, 'speedup_factor': evaluation.speedup or 0.0}
+        performance = {'latency_ms': evaluation.latency_us / 1e3, 'reference_latency_ms': evaluation.baseline_us / 1e3, 'speedup_factor': evaluation.speedup}
     log = f'Latencies are simulated, not measured; the reference latency is that of the first kernel of {evaluation.task}, simulated too.\n{evaluation.log}'
     how = {'hardware': f'{evaluation.chip} (simulated by kernel-lab {kernel_lab.__version__})', 'libs': {k: str(v) for k, v in evaluation.versions.items()}}
     return {'definition': solution['definition'], 'workload': workload, 'solution': solution['name'],
@@ -172,6 +177,7 @@ def dataset_of(tasks, evaluations=(), author='kernel-lab'):
         task, d, known = by_task[e.task]
         w = known.get(_uuid(task, e.workload))
         if w is None: left.append((e.id, f'its workload {e.workload} is not in the dataset')); continue
+        if why := no_trace(e): left.append((e.id, why)); continue
         s = solution_of(e.kernel, d['name'], author)
         solutions[s['name']] = s
         traces.append(trace_of(e, w, s))
