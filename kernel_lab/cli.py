@@ -171,17 +171,20 @@ def evaluate_(task: TaskName, kernels: KernelFiles, workload: WorkloadName = Non
     from kernel_lab.evaluate.evaluation import evaluate
     from kernel_lab.evaluate.sandbox import Limits
     what, files = find_task(task, workload, chip), kernel_files(kernels)
-    candidates = [read_kernel(path, entry) for path in files]
     store = open_store(store)
-    if pool or workers or len(files) > 1:
+    if pool or workers or len(kernels) > 1 or files != kernels:          # several, or a folder, of however many
         asked = dict(workload=workload, chip=chip, seeds=seeds, limits=Limits(seconds=seconds), pool=pool or 'local', workers=workers)
-        raise typer.Exit(evaluate_files(dict(zip(files, candidates)), what, store, fresh, json_, **asked))
-    candidate, = candidates
-    result = evaluate(candidate, what, workload, chip, seeds=seeds, limits=Limits(seconds=seconds), store=None if fresh else store)
+        raise typer.Exit(evaluate_files({path: _or_error(path, entry) for path in files}, what, store, fresh, json_, **asked))
+    result = evaluate(read_kernel(files[0], entry), what, workload, chip, seeds=seeds, limits=Limits(seconds=seconds), store=None if fresh else store)
     if fresh: store.save_evaluation(result, what)
     if json_: print(json.dumps(result.to_dict(), indent=2))
     else: say(*evaluation_lines(result, why(result)), *(['known since ' + result.created] if result.cached else []))
     raise typer.Exit(GOOD if result.profile else NOT_CORRECT)
+
+
+def _or_error(path, entry):
+    try: return read_kernel(path, entry)
+    except UsageError as e: return e
 
 # %% ../nbs/5_cli/01_cli.ipynb #2a4173c1
 def timeline_for(kernel, specs, chip):

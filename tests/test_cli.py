@@ -202,6 +202,32 @@ def test_interrupt_keeps_what_came_of_many(lab, tmp_path, env):
     assert done.returncode == 1 and [(r["status"], r["cached"]) for _, r in sorted(found.items())] == [("correct", True), ("timeout", False)] and done.stderr == ""
 
 
+def test_a_folder_goes_on_after_a_file_that_is_no_text(lab, tmp_path):
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "good.py").write_text(lab("tasks", "softmax", "--kernel").stdout)
+    words = "evaluate", "softmax", "-w", "small", "--workers", "1"
+    one = lab("evaluate", "softmax", "-w", "small", "some", "--json")
+    assert one.returncode == 0 and [json.loads(line)["file"] for line in one.stdout.splitlines()] == ["some/good.py"]
+    (tmp_path / "some" / "binary.py").write_bytes(b"\xff\xfe\x00")
+    done = lab(*words, "some", "some/../some", "./some/good.py")
+    assert done.returncode == 1 and "2 kernels: " in done.stdout and "1 correct" in done.stdout and "1 unreadable" in done.stdout, done.stdout + done.stderr
+    assert re.search(r"unreadable .*some/binary.py  \(Cannot read.*not UTF-8 text", done.stdout)
+    found = [json.loads(line) for line in lab(*words, "some", "--json").stdout.splitlines()]
+    assert {r["file"]: r["status"] for r in found} == {"some/good.py": "correct", "some/binary.py": "unreadable"}
+    refused(lab("evaluate", "softmax", "some/binary.py"), 2, "not UTF-8 text")
+
+
+def test_a_failing_export_leaves_what_was_there(lab, tmp_path):
+    (tmp_path / "good.py").write_text(lab("tasks", "softmax", "--kernel").stdout)
+    refused(lab("export", "x.csv", "--task", "softmax"), 2, "is empty")
+    assert lab("evaluate", "softmax", "-w", "small", "good.py").returncode == 0
+    assert re.search("No runs yet.*\n1 evaluation without a run", lab("runs").stdout)
+    assert lab("export", "x.csv", "--task", "softmax").stdout.startswith("rows        1 in")
+    before = (tmp_path / "x.csv").read_text()
+    refused(lab("export", "x.csv", "--task", "softmx"), 2, "no task in the store 'softmx'", "Did you mean 'softmax'")
+    assert (tmp_path / "x.csv").read_text() == before and not list(tmp_path.glob("*.part"))
+
+
 def test_optimize_starts_from_a_file(lab, tmp_path):
     (tmp_path / "mine.py").write_text(lab("tasks", "softmax", "--kernel").stdout + "\n# mine\n")
     done = lab("optimize", "softmax", "mine.py", "-w", "small", "--steps", "1")

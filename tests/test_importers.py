@@ -282,7 +282,8 @@ def test_no_trace_without_a_time_to_compare_with(tmp_path):
     assert [name for name, _ in left] == ["measured", "alone"] and "was measured" in left[0][1] and "not compared" in left[1][1]
     assert [t["evaluation"]["performance"]["speedup_factor"] for t in data.traces] == [good.speedup]
     write_dataset(data, tmp_path)
-    assert "reference_latency_ms\": 0" not in "".join(p.read_text() for p in tmp_path.rglob("*.json*"))
+    written = [json.loads(line)["evaluation"] for p in tmp_path.glob("traces/*/*.jsonl") for line in p.read_text().splitlines()]
+    assert [e["performance"]["reference_latency_ms"] * 1e3 for e in written] == pytest.approx([good.baseline_us])
 
 
 LOADER = """

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Store', 'save_evaluation', 'known', 'program', 'save_step', 'save_run', 'load_run', 'runs', 'latest', 'run_ids',
-           'overview', 'save_experience', 'experiences']
+           'alone', 'overview', 'save_experience', 'experiences']
 
 # %% ../../nbs/3_evaluate/04_store.ipynb #445f9778
 import json, time
@@ -112,6 +112,12 @@ def run_ids(self, beginning='', limit=10):
     "The ids of the runs worked on last whose id begins like this."
     with self._read() as c: return list(c.execute(_newest(limit, RUNS.c.id).where(RUNS.c.id.startswith(beginning, autoescape=True))).scalars())
 
+def alone(self, task=None):
+    "How many evaluations, of this task where one is given, no run has as a step."
+    query = sa.select(sa.func.count()).select_from(EVALUATIONS).where(~sa.exists().where(STEPS.c.evaluation == EVALUATIONS.c.id))
+    with self._read() as c: return c.execute(query if task is None else query.where(EVALUATIONS.c.task == task)).scalar()
+
+Store.alone = alone
 Store.runs, Store.latest, Store.run_ids = runs, latest, run_ids
 
 # %% ../../nbs/3_evaluate/04_store.ipynb #42a59480
