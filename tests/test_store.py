@@ -185,14 +185,15 @@ def test_rows_and_traces_of_all(store, tmp_path):
     from kernel_lab.evaluate.export import COLUMNS, kept_evaluations, rows, write_parquet, write_traces
     store.save_run(a_run(steps=tuple(a_step(index=k, source=f'# {k}', us=us) for k, us in enumerate((9.0, None, 5.0)))))
     store.save_run(a_run('r2', steps=(a_step('r2', us=3.0),)))
-    store.save_evaluation(an_evaluation('alone', us=2.0), SOFTMAX)
+    store.save_evaluation(replace(an_evaluation('alone', us=2.0), baseline_us=9.0), SOFTMAX)
     assert write_parquet(rows(store), tmp_path / 'x.parquet', batch=2) == 5
     frame = pandas.read_parquet(tmp_path / 'x.parquet').sort_values(['run', 'step'])
     assert frame.evaluation.tolist() == ['r1-0', 'r1-1', 'r1-2', 'r2-0', 'alone'] and list(frame) == list(COLUMNS)
     assert frame.latency_us.dropna().tolist() == [9.0, 5.0, 3.0, 2.0] and frame.lab.nunique() == 1 and frame.max_rel.isna().sum() == 0
     assert [r['step'] for r in rows(store, ['r1'])] == [0, 1, 2]
     files, left = write_traces(kept_evaluations(store), tmp_path / 'traces', get_task)
-    assert left == [] and sum(len(p.read_text().splitlines()) for p in (tmp_path / 'traces' / 'traces').rglob('*.jsonl')) == 5
+    assert {name for name, why in left if 'not compared' in why} == {'r1-0', 'r1-2', 'r2-0'} == {name for name, _ in left}
+    assert sum(len(p.read_text().splitlines()) for p in (tmp_path / 'traces' / 'traces').rglob('*.jsonl')) == 2
 
 
 # --- known again ---
