@@ -69,12 +69,12 @@ def ledger(found, wanted):
     return {'asked': len(wanted), 'came': len(came), 'twice': [n for n, k in came.items() if k > 1], 'never': sorted(set(range(len(wanted))) - set(came)), 'other': other}
 
 
-def soaked(count, share, every, most=1000):
-    "The ledger of so many evaluations while a worker is killed every so many seconds, `most` of them, and how many were."
+def soaked(count, share, every):
+    "The ledger of so many evaluations while a worker is killed every so many seconds, and how many were."
     kernels, tasks, wanted = workload(count, share)
     pool, over, killed, dice = LocalPool(2), threading.Event(), [], random.Random(1)
     def kill():
-        while len(killed) < most and not over.wait(every * dice.uniform(0.5, 1.5)):
+        while not over.wait(every * dice.uniform(0.5, 1.5)):
             alive = [h for h in list(pool.hands) if h.ready]
             if not alive: continue
             os.kill(dice.choice(alive).process.pid, signal.SIGKILL)
@@ -88,10 +88,17 @@ def soaked(count, share, every, most=1000):
 
 def test_a_small_soak():
     "Two dozen evaluations, a fifth of them hostile, and two workers that are killed: all accounted for, none twice; only a job that lost two workers is the lab's fault."
-    told, killed = soaked(24, 0.2, 4, 2)
+    kernels, tasks, wanted = workload(24, 0.2)
+    pool, found, killed = LocalPool(2), [], []
+    for row in evaluate_many(kernels, tasks, 'small', pool=pool, seeds=1, limits=PATIENT):
+        found.append(row)
+        if len(found) in (5, 12):
+            killed.append(next((h for h in pool.hands if h.job), pool.hands[0]).process)
+            killed[-1].kill()
+    told = ledger(found, wanted)
     assert told['came'] == told['asked'] and not told['twice'] and not told['never'], told
-    assert all(status == 'lab_error' for _, status, _ in told['other']) and len(told['other']) <= killed // 2, (told, killed)
-    assert killed == 2
+    assert all(status == 'lab_error' for _, status, _ in told['other']) and len(told['other']) <= 1, told
+    assert len({p.pid for p in killed}) == 2
 
 
 @pytest.mark.slow
