@@ -748,6 +748,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                'kernel_lab/evaluate/database.py'),
                                               'kernel_lab.evaluate.database._engine': ( '3_evaluate/database.html#_engine',
                                                                                         'kernel_lab/evaluate/database.py'),
+                                              'kernel_lab.evaluate.database._switch': ( '3_evaluate/database.html#_switch',
+                                                                                        'kernel_lab/evaluate/database.py'),
                                               'kernel_lab.evaluate.database.as_json': ( '3_evaluate/database.html#as_json',
                                                                                         'kernel_lab/evaluate/database.py'),
                                               'kernel_lab.evaluate.database.clean': ( '3_evaluate/database.html#clean',

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sqlite3
+import time
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from ..errors import UsageError
@@ -97,6 +98,15 @@ def speaking(path, secrets=()):
         raise UsageError(f'The store {path} {what}.', hint=hint) from (None if secrets else e)
 
 # %% ../../nbs/3_evaluate/03a_database.ipynb #4e9d135b
+def _switch(connection, wait):
+    "Let readers and a writer go side by side; while another process switches, SQLite refuses at once instead of waiting."
+    late = time.monotonic() + wait
+    while True:
+        try: return connection.execute('PRAGMA journal_mode=WAL')
+        except sqlite3.OperationalError as e:
+            if 'locked' not in str(e) or time.monotonic() > late: raise
+            time.sleep(0.02)
+
 def _engine(url, wait):
     "A SQLAlchemy engine; SQLite connections wait `wait` seconds for a lock, a server gets as long to answer."
     if url.drivername != 'sqlite':
@@ -106,7 +116,8 @@ def _engine(url, wait):
     engine = sa.create_engine(url, connect_args={'timeout': wait})
     @sa.event.listens_for(engine, 'connect')
     def settings(connection, record):
-        for pragma in ('journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON'): connection.execute(f'PRAGMA {pragma}')
+        _switch(connection, wait)
+        for pragma in ('synchronous=FULL', 'foreign_keys=ON'): connection.execute(f'PRAGMA {pragma}')
     return engine
 
 class Database:
