@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'CONFIDENCE', 'median_ranks', 'microseconds', 'Duration', 'latency_of', 'one_clock', 'Comparison',
-           'compare_times', 'told_apart']
+           'compare_times', 'stands_out']
 
 # %% ../nbs/0_core/02_durations.ipynb #98c82f22
 import math
@@ -132,6 +132,7 @@ def compare_times(first, second):
     return Comparison(second.us / first.us, *ends, first, second)
 
 
-def told_apart(first, second):
-    "Whether two times of one clock are one and the same record, or their intervals lie apart."
-    return first is second or compare_times(first, second).distinguishable
+def stands_out(profile, profiles):
+    "Whether a profile is the first of `profiles` (what is None there is passed over), or its time can be told apart from the first's."
+    first = next(p for p in profiles if p)
+    return profile is first or compare_times(latency_of(profile), latency_of(first)).distinguishable

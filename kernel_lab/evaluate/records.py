@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from html import escape
 import numpy as np
-from ..durations import Duration, compare_times, latency_of, one_clock, told_apart
+from ..durations import Duration, compare_times, latency_of, one_clock, stands_out
 from ..errors import KernelError, SimulatorError, UsageError
 from ..tasks.task import Kernel, Tolerance
 
@@ -390,10 +390,8 @@ class Run:
     @property
     def best_speedup(self):
         "How many times faster the best step is than the first kernel; None where there is none, or their intervals do not tell them apart."
-        if not self.best: return None
-        first, best = next(s for s in self.steps if s.evaluation.profile), self.best
-        if best is not first and not told_apart(best.evaluation.latency, first.evaluation.latency): return None
-        return self.first_us / self.best.evaluation.latency_us
+        told = self.best and stands_out(self.best.evaluation.profile, [s.evaluation.profile for s in self.steps])
+        return self.first_us / self.best.evaluation.latency_us if told else None
 
 # %% ../../nbs/3_evaluate/00_records.ipynb #72c0b362
 def _run_to_dict(self):

@@ -6,13 +6,13 @@
 __all__ = ['START_SECONDS', 'GRACE', 'DYING', 'import_paths', 'environment', 'readable_paths', 'listen', 'Server']
 
 # %% ../../nbs/3_evaluate/02b_server.ipynb #1868b46e
-import importlib.util, json, os, select, signal, socket, subprocess, sys, sysconfig, tempfile, threading, time
-from contextlib import contextmanager, suppress
+import importlib.util, json, os, select, signal, socket, subprocess, sys, sysconfig, threading, time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 import kernel_lab
 from ..errors import KernelError, SimulatorError, UsageError
-from .buffers import poisoned, sealed, taken, told_of, unwritten
+from .buffers import nameless, poisoned, put, sealed, taken, told_of, unwritten
 from .replies import Limits, Reply, verdict, _text
 from .zygote import WALLS
 
@@ -96,21 +96,6 @@ def _drained(fd):
 # %% ../../nbs/3_evaluate/02b_server.ipynb #4273c0cc
 _BOOT = 'import json, sys; sys.path[:0] = json.loads(sys.argv[2]); from kernel_lab.evaluate.zygote import serve; serve(int(sys.argv[1]))'
 
-@contextmanager
-def _nameless():
-    "A file that only its descriptor leads to."
-    if not hasattr(os, 'memfd_create'):
-        with tempfile.TemporaryFile() as f: yield f.fileno()
-        return
-    fd = os.memfd_create('kernel-lab')
-    try: yield fd
-    finally: os.close(fd)
-
-def _put(fd, data):
-    data = memoryview(data)
-    while data: data = data[os.write(fd, data):]
-    os.lseek(fd, 0, os.SEEK_SET)
-
 _ROOM = 4096                                                            # for an error beside an answer
 
 def _taken(fd, limits):
@@ -173,8 +158,8 @@ def _born(self, job, request, limits, imports, left, *given):
     "(what was told of a child, how it ended, its seconds); it had these descriptors, and is dead."
     began = time.monotonic()
     bounds = {k: getattr(limits, k) for k in ('seconds', 'memory_mb', 'answer_mb')}
-    with _nameless() as asked:
-        _put(asked, json.dumps({**request, 'job': job, 'imports': list(imports), 'limits': bounds}).encode())
+    with nameless() as asked:
+        put(asked, json.dumps({**request, 'job': job, 'imports': list(imports), 'limits': bounds}).encode())
         hear, told = os.pipe()
         try:
             try: self._order(asked, left, told, *given)
@@ -191,7 +176,7 @@ def _reply(data, news, how, seconds, limits):
 
 def _run(self, job, request, limits=Limits(), imports=()):
     "Run `job` ('module:function') on `request` in a fresh child; a Reply. SimulatorError where no child can be had."
-    with _nameless() as left:
+    with nameless() as left:
         told = self._born(job, request, limits, imports, left)
         return _reply(_taken(left, limits), *told, limits)
 

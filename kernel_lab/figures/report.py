@@ -9,7 +9,7 @@ __all__ = ['REPORT_CSS', 'key_numbers', 'ledger_html', 'report_figures', 'figure
 import html
 import json
 from pathlib import Path
-from ..durations import CONFIDENCE, latency_of, told_apart
+from ..durations import CONFIDENCE, latency_of, stands_out
 from .diff import diff_figure, diff_frame
 from .source import SOURCE_CSS, source_html
 from .speedup import between_text, kind_of, speedup_figure, speedup_frame
@@ -26,8 +26,8 @@ def key_numbers(run):
     if best is None: return [('–', 'no correct kernel'), (f'{right} of {len(steps)}', 'steps correct'), *spent]
     p = best.evaluation.profile
     than = 'the first kernel itself' if best.index == 0 else 'faster than the first kernel'
-    first = next(s.evaluation.profile for s in steps if s.evaluation.profile)
-    gain = (speedup_text(run.first_us / p.latency_us), than) if p is first or told_apart(latency_of(p), latency_of(first)) else ('≈', 'not distinguishable from the first kernel')
+    told = stands_out(p, [s.evaluation.profile for s in steps])
+    gain = (speedup_text(run.first_us / p.latency_us), than) if told else ('≈', 'not distinguishable from the first kernel')
     eager = [(speedup_text(best.evaluation.over_eager), 'faster than eager execution')] if getattr(best.evaluation, 'over_eager', None) else []
     kind = latency_of(p).kind
     return [gain, *eager, (time_text(p.latency_us), f'{kind}, from {time_text(run.first_us)} {kind}'),

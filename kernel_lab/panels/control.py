@@ -9,7 +9,7 @@ __all__ = ['step_line', 'chip_text', 'StepControl', 'on', 'look', 'step', 'evalu
 import html
 from contextlib import contextmanager
 import ipywidgets as widgets
-from ..durations import latency_of, told_apart
+from ..durations import latency_of, stands_out
 from ..errors import LabError, choose
 from ..figures.theme import BAD, speedup_text, status_mark, status_word, time_text
 from .style import Panel
@@ -19,9 +19,8 @@ def step_line(step, run):
     "'step 3 · hoist the load: correct, 351 µs simulated, 2.31×'."
     p, head = step.evaluation.profile, f'step {step.index} · {step.move}: {status_word(step.evaluation.status)}'
     if not p: return head
-    first = next(s.evaluation.profile for s in run.steps if s.evaluation.profile)
-    apart = p is first or told_apart(latency_of(p), latency_of(first))
-    return f'{head}, {time_text(p.latency_us)} {latency_of(p).kind}, {speedup_text(run.first_us / p.latency_us) if apart else "not distinguishable from the first kernel"}'
+    told = stands_out(p, [s.evaluation.profile for s in run.steps])
+    return f'{head}, {time_text(p.latency_us)} {latency_of(p).kind}, {speedup_text(run.first_us / p.latency_us) if told else "not distinguishable from the first kernel"}'
 
 def chip_text(step, best=None):
     "The label of a step's chip: its number, a mark for its outcome, and which is best."
