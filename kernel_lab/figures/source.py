@@ -51,7 +51,7 @@ SOURCE_CSS = f'''
 .kl-source .c i {{ display: block; height: 100%; border-radius: 1px; min-width: 1px; }}
 .kl-source tr.new {{ background: color-mix(in srgb, {GOOD} 13%, transparent); }}
 .kl-source tr.gone {{ background: color-mix(in srgb, {BAD} 9%, transparent); }}
-.kl-source tr.gone .t {{ opacity: .62; text-decoration: line-through; text-decoration-thickness: 1px; }}
+.kl-source tr.gone .t {{ opacity: .62; }}
 '''
 
 def source_html(before, after, profile=None):
