@@ -25,10 +25,10 @@ def key_numbers(run):
     spent = [(f'${sum(s.cost_usd or 0 for s in steps):.2f}', f'{sum(s.tokens_in + s.tokens_out for s in steps):,} tokens')] if any(s.tokens_out for s in steps) else []
     if best is None: return [('–', 'no correct kernel'), (f'{right} of {len(steps)}', 'steps correct'), *spent]
     p = best.evaluation.profile
-    than = 'the first kernel itself' if best.index == 0 else 'faster than the first kernel'
+    than = 'the first kernel itself' if best.index == 0 else 'as fast as the first kernel'
     told = stands_out(p, [s.evaluation.profile for s in steps])
     gain = (speedup_text(run.first_us / p.latency_us), than) if told else ('≈', 'not distinguishable from the first kernel')
-    eager = [(speedup_text(best.evaluation.over_eager), 'faster than eager execution')] if getattr(best.evaluation, 'over_eager', None) else []
+    eager = [(speedup_text(best.evaluation.over_eager), 'as fast as eager execution')] if getattr(best.evaluation, 'over_eager', None) else []
     kind = latency_of(p).kind
     return [gain, *eager, (time_text(p.latency_us), f'{kind}, from {time_text(run.first_us)} {kind}'),
             (f'{p.peak_pct:.0f} %', 'of peak'), (p.bound, f'is busiest, {percent_text(p.engines[p.bound])}'),

@@ -50,7 +50,7 @@ PANEL_CSS = f'''
 .kl-log .kl-said {{ max-height: 190px; overflow: auto; }}
 .kl-rest {{ padding: 8px 2px; }}
 .kl-numbers {{ display: flex; flex-wrap: wrap; border: 1px solid var(--kl-rule); border-radius: 10px; overflow: hidden; }}
-.kl-numbers div {{ flex: 1 1 110px; padding: 9px 14px 10px; border-right: 1px solid var(--kl-rule); margin-right: -1px; }}
+.kl-numbers div {{ flex: 1 1 92px; padding: 9px 14px 10px; border-right: 1px solid var(--kl-rule); margin-right: -1px; }}
 .kl-numbers b {{ display: block; font-size: 18px; line-height: 1.35; font-weight: 650; white-space: nowrap; }}
 .kl-numbers span {{ display: block; font-size: 11.5px; line-height: 1.35; color: var(--kl-soft); }}
 .kl-numbers.good div:first-child b {{ color: color-mix(in srgb, {GOOD} 82%, var(--kl-ink)); }}
