@@ -15,7 +15,8 @@ NOTE = "<!-- Made from nbs/index.ipynb by `make export`; edit the notebook. -->\
 def commands():
     "A table of the commands with the first line of their help."
     from kernel_lab.cli import command_table
-    rows = [f"| `{usage}` | {what} |" for usage, what in command_table()]
+    cell = lambda text: text.replace("|", "\\|")                         # a bar ends a cell, even in code
+    rows = [f"| `{cell(usage)}` | {cell(what)} |" for usage, what in command_table()]
     return "\n".join(["| command | what it does |", "|---|---|", *rows])
 
 
