@@ -87,7 +87,7 @@ def kind_of(frame):
     return next(iter(frame.kind[frame.kind != '']), 'simulated')
 
 def _labels(rows):
-    times = [f'<b>{speedup_text(r.speedup)}</b>' if r.best else speedup_text(r.speedup) if r.step else '' for r in rows.itertuples()]
+    times = [f'<b>{speedup_text(r.speedup)}</b>' if r.best and r.stands_out else speedup_text(r.speedup) if r.step else '' for r in rows.itertuples()]
     return [f'{time_text(us)}  {ratio}' for us, ratio in zip(rows.latency_us, times)]
 
 def _step_bars(rows, p):
