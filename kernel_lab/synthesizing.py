@@ -12,6 +12,7 @@ from typing import Annotated
 import os
 import typer
 from .terminal import GOOD, INTERRUPTED, say, watched
+from .tasks.table_chip import TABLE_CHIP
 
 # %% ../nbs/5_cli/00e_synthesizing.ipynb #3f42cd2f
 def funnel_lines(rows, kept):
@@ -29,7 +30,7 @@ def synthesize(folder: Annotated[str, typer.Argument(metavar='DIR', help='Where 
                count: Annotated[int, typer.Option(metavar='N', min=1, help='Candidates to draw.')] = 15_000,
                keep: Annotated[int, typer.Option(metavar='N', min=0, help='Tasks to choose of those that pass.')] = 6_000,
                seed: Annotated[int, typer.Option(metavar='N', min=0, help='The same seed gives the same tasks.')] = 0,
-               chip: Annotated[str, typer.Option(metavar='CHIP', help='The chip whose times count.')] = 'trn2',
+               chip: Annotated[str, typer.Option(metavar='CHIP', help='The chip whose times count: {chips}.')] = TABLE_CHIP,
                jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=256, help='Processes at once; as many as there are cores.')] = None,
                figure: Annotated[str | None, typer.Option(metavar='FILE', help='Draw the funnel here (html, png, svg).')] = None):
     "Make tasks to train on: draw candidates, turn down all that teach nothing, choose among the rest."

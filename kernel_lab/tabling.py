@@ -11,6 +11,7 @@ from pathlib import Path
 from .errors import UsageError
 from .terminal import FAILED, GOOD, INTERRUPTED, microseconds, say, watched, writing
 from .figures.theme import speedup_text
+from .tasks.table_chip import TABLE_CHIP
 
 # %% ../nbs/5_cli/00g_tabling.ipynb #d5204fd3
 def times_head(): return f'{"task":<30} {"bound":>8} {"":<7} {"eager":>8} {"first":>8} {"best":>8} {"speedup":>8}  best by'
@@ -29,7 +30,7 @@ def level_lines(rows, levels):
         yield f'level {s["level"]}, {levels[s["level"]]}: {s["complete"]} of {s["tasks"]} with all times; over eager, first kernels {mean(s["first"])}, best {mean(s["best"])} (geometric means)'
 
 # %% ../nbs/5_cli/00g_tabling.ipynb #0e7ee34f
-def table_of_tasks(names=None, workload=None, chip='trn2', jobs=None, out=None, fresh=False):
+def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=None, fresh=False):
     "Work out the table of tasks (all of the suite, if none is named), say it, write it to `out` (.csv or .md) → exit code."
     from kernel_lab.evaluate.database import home
     from kernel_lab.evaluate.table import rows_of

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Protocol
 
 from ..errors import LabError, UsageError, choose
+from ..interrupts import interrupted
 from ..evaluate.evaluation import evaluate
 from ..evaluate.records import FLEETING, Run, Status, Step, new_id, now
 from ..evaluate.store import Store
@@ -143,7 +144,7 @@ def _guard(loop):
     try: yield
     except BaseException as e:
         _flush(loop)
-        _mark(loop, 'interrupted' if isinstance(e, LabError | KeyboardInterrupt | SystemExit | GeneratorExit) else 'failed')
+        _mark(loop, 'interrupted' if interrupted() or isinstance(e, LabError | KeyboardInterrupt | SystemExit | GeneratorExit) else 'failed')
         raise
 
 # %% ../../nbs/4_agents/00_loop.ipynb #7b969a22

@@ -7,7 +7,7 @@ __all__ = ['SEES', 'AWAY', 'START', 'QUIET', 'LOST', 'BEAT', 'GONE', 'SHUTDOWN',
            'shortly', 'talk', 'RayPool']
 
 # %% ../../nbs/3_evaluate/06d_cluster.ipynb #0bce02c0
-import importlib.util, json, os, queue, socket, sys, threading, time
+import importlib.util, json, os, queue, re, socket, sys, threading, time
 from contextlib import suppress
 from ..errors import UsageError
 from .hands import Hand, fits, incoming, needs, settled, soon
@@ -30,11 +30,13 @@ def apart(text, seconds):
 # %% ../../nbs/3_evaluate/06d_cluster.ipynb #5356d51e
 AWAY = 5.0                                                              # seconds without an answer after which a cluster is gone
 
+_ADDRESS = re.compile(r'(?:ray://)?(\[[\da-fA-F:.]+\]|[^\s:/@\[\]]+):(\d{1,5})', re.ASCII)
+
 def place_of(address):
     "(host, port) of an address."
-    host, _, port = address.removeprefix('ray://').rpartition(':')
-    if not (host and port.isdecimal()): raise UsageError(f'{address!r} is no address of a Ray cluster.', hint='For example ray://127.0.0.1:10001, or 127.0.0.1:6379.')
-    return host.strip('[]'), int(port)
+    found = _ADDRESS.fullmatch(address)
+    if not found or not 0 < int(found[2]) < 1 << 16: raise UsageError(f'{address!r} is no address of a Ray cluster.', hint='For example 127.0.0.1:6379, or ray://127.0.0.1:10001 for a client.')
+    return found[1].strip('[]'), int(found[2])
 
 def answers(place):
     "Whether somebody answers at (host, port), within some seconds."
@@ -172,9 +174,10 @@ class RayPool:
 def _possible(address):
     "UsageError where a package is missing that such an address needs, or nobody answers there: Ray itself would wait for ever."
     if not importlib.util.find_spec('ray'): raise UsageError('The pool ray needs Ray.', hint="pip install 'kernel-lab[cluster]'")
-    if '://' in (address or '') and not importlib.util.find_spec('grpc'):
-        raise UsageError(f"The address {address} needs Ray's client.", hint="pip install 'ray[client]'; a machine of the cluster itself needs no client: there the pool is called ray.")
     if address and not answers(place_of(address)): raise UsageError(f'There is no Ray cluster at {address}: nobody answers.', hint=START)
+    if '://' in (address or '') and not importlib.util.find_spec('grpc'):
+        raise UsageError(f"The address {address} needs Ray's client.",
+                         hint="pip install 'kernel-lab[cluster]' brings it. A machine of the cluster needs no client: there the pool is called ray, or by the head's address, host:6379.")
 
 def _mine():
     "The address of the cluster that this process has joined already, or None."

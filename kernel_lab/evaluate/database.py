@@ -126,6 +126,8 @@ class Database:
         target = str(path_or_url or os.environ.get('KERNEL_LAB_STORE') or home() / 'lab.sqlite3')
         url = url_of(target)
         self.path, self._secrets = shown(url), passwords(target, url)
+        if isinstance(self.path, Path) and self.path.is_dir():
+            raise UsageError(f'The store {self.path} is a folder; a store is a file.', hint=f'For example {self.path / "lab.sqlite3"}.')
         with self._speaking():
             if isinstance(self.path, Path): self.path.parent.mkdir(parents=True, exist_ok=True)
             self.engine = _engine(url, wait)

@@ -19,6 +19,7 @@ from ..nki.schedule import schedule
 from ..nki.trace import trace_source
 from ..tasks.graph import VIEWS, Ref, captured, launches, node_graph, stored
 from ..tasks.lowering import first_kernel
+from ..tasks.table_chip import TABLE_CHIP
 
 # %% ../../nbs/3_evaluate/04b_eager.ipynb #28fe39a8
 @lru_cache(maxsize=4096)
@@ -78,7 +79,7 @@ def _written_out(graph, chip):
     last = graph[graph.outputs[0]]
     return Launch(last.name, 'contiguous', last.shape, timed(first_kernel(graph, 'alone'), specs_of(graph), chip))
 
-def eager(task, workload=None, chip='trn2'):
+def eager(task, workload=None, chip=TABLE_CHIP):
     "The `Eager` baseline of a task on a workload: every operation of its reference as a kernel of its own, simulated."
     w, record = task.workload(workload), CHIPS[chip]
     graph = captured(task, w)
@@ -112,7 +113,7 @@ def elements(graph):
     size = lambda n: math.prod(n.shape)
     return sum(max([size(n), *(size(graph[r]) for r in n.refs())]) for n in launches(graph) if n.op not in _PRODUCTS + _MOVES)
 
-def bounds(task, workload=None, chip='trn2'):
+def bounds(task, workload=None, chip=TABLE_CHIP):
     """The least µs by resource: {'DMA': …, 'Tensor': …, 'Vector and Scalar': …}.
     Operations may be fused, and an instruction does up to two of them: elements count half a cycle each."""
     w, record = task.workload(workload), CHIPS[chip]
@@ -120,6 +121,6 @@ def bounds(task, workload=None, chip='trn2'):
     return {'DMA': moved_bytes(graph) / record.dma_gbps / 1e3, 'Tensor': passes * task.flops(w) / tensor_peak(record) / 1e3,
             'Vector and Scalar': elements(graph) / vector_peak(record) / 2e3}
 
-def bound(task, workload=None, chip='trn2'):
+def bound(task, workload=None, chip=TABLE_CHIP):
     "(the resource that bounds a task, its least latency in µs): the largest of `bounds`."
     return max(bounds(task, workload, chip).items(), key=lambda kv: kv[1])

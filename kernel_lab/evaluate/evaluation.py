@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from math import inf, prod
 from ..errors import KernelError, LabError, UsageError, choose, within
+from ..interrupts import interrupted
 from .guards import Facts, guarded
 from .records import Evaluation, Status, new_id, now, status_of
 from .sandbox import Limits, traced
@@ -214,6 +215,7 @@ def _made(draft, target, kernel, task, workload, chip, seeds, baseline_us, limit
     except UsageError: raise
     except KernelError as e: status, parts = status_of(e), {'error': e.to_dict()}; draft.say(e)
     except Exception as e:                                             # noqa: BLE001 (a fault of ours is recorded, and must not end a long run)
+        if interrupted(): raise KeyboardInterrupt from e
         said = f'this is a fault of the lab, not of the kernel: {e if isinstance(e, LabError) else repr(e)}'
         status, parts = Status.LAB_ERROR, {'error': {'message': said, 'kind': 'crash'}}
         draft.say(said)

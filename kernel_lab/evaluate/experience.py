@@ -11,7 +11,7 @@ from html import escape
 import sqlalchemy as sa
 from ..errors import SimulatorError
 from .database import clean, put
-from .kept import evaluation_of, evaluations, put_kernel, writer
+from .kept import evaluation_of, evaluations, put_kernel, readable, those_readable, writer
 from .records import Evaluation, now
 from .tables import EVALUATIONS, EXPERIENCES, KERNELS, RUNS, STEPS
 from ..tasks.task import Kernel
@@ -57,26 +57,25 @@ def put_experience(connection, x):
                                       created=x.created or now(), **texts, **writer(x.chip)))
 
 def find_experiences(connection, task=None, chip=None, limit=20):
-    "Experiences of a task and a chip where they are given, those that gained most first."
+    "Experiences of a task and a chip where they are given, those that gained most first; without rows that cannot be read."
     slow, fast = KERNELS.alias('slow_kernels'), KERNELS.alias('fast_kernels')
     columns = [k.c[n].label(f'{k.name}_{n}') for k in (slow, fast) for n in ('source', 'entry', 'target')]
     query = sa.select(EXPERIENCES, *columns).join(slow, EXPERIENCES.c.slow == slow.c.hash).join(fast, EXPERIENCES.c.fast == fast.c.hash)
     for column, value in ((EXPERIENCES.c.task, task), (EXPERIENCES.c.chip, chip)):
         if value is not None: query = query.where(column == value)
-    return [_of_row(r) for r in connection.execute(query.order_by((EXPERIENCES.c.slow_us / EXPERIENCES.c.fast_us).desc(), EXPERIENCES.c.id).limit(limit))]
+    return list(those_readable(connection.execute(query.order_by((EXPERIENCES.c.slow_us / EXPERIENCES.c.fast_us).desc(), EXPERIENCES.c.id).limit(limit)), _of_row))
 
 def _of_row(r):
     rest = {k: getattr(r, k) for k in ('task', 'workload', 'chip', 'slow_us', 'fast_us', 'move', 'lesson', 'maker', 'run', 'step', 'kind', 'created')}
-    return Experience(slow=Kernel(r.slow_kernels_source, r.slow_kernels_entry, r.slow_kernels_target),
-                      fast=Kernel(r.fast_kernels_source, r.fast_kernels_entry, r.fast_kernels_target), **rest)
+    slow, fast = (Kernel(*(getattr(r, f'{k}_kernels_{n}') for n in ('source', 'entry', 'target'))) for k in ('slow', 'fast'))
+    with readable(f'experience {r.id}'): return Experience(slow=slow, fast=fast, **rest)
 
 # %% ../../nbs/3_evaluate/03d_experience.ipynb #15c2ffc0
 def _best_before(connection, step):
-    "The evaluation of the fastest correct step of the run before this one, or None."
-    query = (evaluations(maps=False).join(STEPS, STEPS.c.evaluation == EVALUATIONS.c.id).order_by(EVALUATIONS.c.latency_us).limit(1)
+    "The evaluation of the fastest correct step of the run before this one, of those that can be read; or None."
+    query = (evaluations(maps=False).join(STEPS, STEPS.c.evaluation == EVALUATIONS.c.id).order_by(EVALUATIONS.c.latency_us)
              .where(STEPS.c.run == step.run, STEPS.c.number < step.index, EVALUATIONS.c.latency_us.is_not(None)))
-    row = connection.execute(query).first()
-    return row and evaluation_of(row)
+    return next(those_readable(connection.execute(query), evaluation_of), None)
 
 def lesson_of(slow, fast, why='', expected=''):
     "Two correct evaluations and an agent's words as a lesson."

@@ -6,11 +6,11 @@
 __all__ = ['COLUMNS', 'kept_tasks', 'rows', 'write_parquet', 'kept_evaluations', 'write_traces']
 
 # %% ../../nbs/3_evaluate/04d_export.ipynb #cc1c444e
-from pathlib import Path
 import json
 import sqlalchemy as sa
 from ..errors import UsageError
-from .kept import evaluation_of, evaluations
+from ..files import replacing
+from .kept import evaluation_of, evaluations, readable, those_readable
 from .tables import EVALUATIONS, KERNELS, RUNS, STEPS, TASKS
 
 # %% ../../nbs/3_evaluate/04d_export.ipynb #32f2b74b
@@ -36,12 +36,14 @@ def _scalars(e):
                 **{k: getattr(worst, k) for k in ('max_abs', 'max_rel', 'mismatch_share') if worst}, **{k: e.versions.get(k) for k in ('kernel_lab', 'python', 'numpy')})
 
 def _row(r):
-    "One row of the query as a dict with all `COLUMNS`."
-    step = json.loads(r.step_body) if r.step_body else {}
-    found = {k: getattr(r, k) for k in ('run', 'agent', 'level', 'family', 'entry', 'parent', 'maker', 'source')}
-    found |= {_CALLED.get(k, k): step[k] for k in _OF_STEP if k in step} | {'step': r.number}
-    found |= {_CALLED.get(k, k): getattr(r, f'e_{k}') for k in _OF_EVALUATION} | _scalars(evaluation_of(r))
-    return {k: None if found.get(k) is None else t(found[k]) for k, t in COLUMNS.items()}
+    "One row of the query as a dict with all `COLUMNS`; `BrokenRow` where it cannot be read."
+    e = evaluation_of(r)
+    with readable(f'evaluation {r.e_id}' + (f' as step {r.number} of run {r.run}' if r.run else '')):
+        step = json.loads(r.step_body) if r.step_body else {}
+        found = {k: getattr(r, k) for k in ('run', 'agent', 'level', 'family', 'entry', 'parent', 'maker', 'source')}
+        found |= {_CALLED.get(k, k): step[k] for k in _OF_STEP if k in step} | {'step': r.number}
+        found |= {_CALLED.get(k, k): getattr(r, f'e_{k}') for k in _OF_EVALUATION} | _scalars(e)
+        return {k: None if found.get(k) is None else t(found[k]) for k, t in COLUMNS.items()}
 
 def _query(runs=(), task=None):
     of_e = [EVALUATIONS.c[k].label(f'e_{k}') for k in _OF_EVALUATION]
@@ -55,9 +57,10 @@ def kept_tasks(store):
     "The names of the tasks that a store has evaluations of."
     with store._read() as c: return list(c.execute(sa.select(EVALUATIONS.c.task).distinct().order_by(EVALUATIONS.c.task)).scalars())
 
-def rows(store, runs=(), task=None):
-    "A dict with `COLUMNS` for every evaluation and step in a store: of some runs (ids), of one task, or all; read as they are asked for."
-    with store._read() as c: yield from map(_row, c.execution_options(yield_per=200).execute(_query(runs, task)))
+def rows(store, runs=(), task=None, left=None):
+    """A dict with `COLUMNS` for every evaluation and step in a store: of some runs (ids), of one task, or all; read as they are asked for.
+    A `BrokenRow` for each that cannot be read goes on the list `left`."""
+    with store._read() as c: yield from those_readable(c.execution_options(yield_per=200).execute(_query(runs, task)), _row, left)
 
 # %% ../../nbs/3_evaluate/04d_export.ipynb #3eb958b4
 def _arrow():
@@ -67,28 +70,24 @@ def _arrow():
 
 def write_parquet(rows, path, batch=500):
     "Write dicts with `COLUMNS` as a Parquet file → how many. Raises `OSError`."
-    pa, path, waiting, count = _arrow(), Path(path), [], 0
+    pa, waiting, count = _arrow(), [], 0
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     schema = pa.schema([(k, types[t]) for k, t in COLUMNS.items()])
-    part = path.with_name(f'{path.name}.part')
-    try:
-        with pa.parquet.ParquetWriter(part, schema) as out:
-            for row in rows:
-                waiting.append(row)
-                count += 1
-                if len(waiting) == batch: out.write_table(pa.Table.from_pylist(waiting, schema)); waiting = []
-            out.write_table(pa.Table.from_pylist(waiting, schema))
-        part.replace(path)
-    finally: part.unlink(missing_ok=True)
+    with replacing(path, binary=True) as file, pa.parquet.ParquetWriter(file, schema) as out:
+        for row in rows:
+            waiting.append(row)
+            count += 1
+            if len(waiting) == batch: out.write_table(pa.Table.from_pylist(waiting, schema)); waiting = []
+        out.write_table(pa.Table.from_pylist(waiting, schema))
     return count
 
 # %% ../../nbs/3_evaluate/04d_export.ipynb #4ce3eedf
-def kept_evaluations(store, runs=(), task=None):
-    "The Evaluations of some runs, of one task, or all, each once, oldest first."
+def kept_evaluations(store, runs=(), task=None, left=None):
+    "The Evaluations of some runs, of one task, or all, each once, oldest first; a `BrokenRow` for each that cannot be read goes on the list `left`."
     query = evaluations(EVALUATIONS.c.id, maps=False).order_by(EVALUATIONS.c.created, EVALUATIONS.c.id)
     if runs: query = query.where(EVALUATIONS.c.id.in_(sa.select(STEPS.c.evaluation).where(STEPS.c.run.in_(list(runs)))))
     if task is not None: query = query.where(EVALUATIONS.c.task == task)
-    with store._read() as c: return list(map(evaluation_of, c.execute(query)))
+    with store._read() as c: return list(those_readable(c.execute(query), evaluation_of, left))
 
 def write_traces(evaluations, folder, task_of):
     "Write evaluations as a FlashInfer-Bench dataset into a folder → (files, [(name, reason)]). `task_of`: a name → the Task, or UsageError. Raises `OSError`."

@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 import os
 import platform
+import re
 import time
 
 # %% ../../nbs/3_evaluate/00c_holders.ipynb #2a4d2485
@@ -40,9 +41,11 @@ def _here(pid):
     except PermissionError: return True
     return True
 
+_CARD = re.compile(r'(\S+ ){3}\d+ \S+')
+
 def gone(card, heard=None):
-    "Whether the process of a card has ended; `heard`: when it last saved something, in seconds since 1970."
-    if not card: return True
+    "Whether the process of a card has ended, or the card is nobody's; `heard`: when it last saved something, in seconds since 1970."
+    if not _CARD.fullmatch(card or ''): return True
     node, boot, room, pid, start = card.split()
     mine = holder().split()
     if node == mine[0] and boot != mine[1]: return True

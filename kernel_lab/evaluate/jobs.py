@@ -48,7 +48,7 @@ def jobs_of(kernels, tasks, workload=None, chip='trn1', seeds=3, limits=Limits()
     "A `Job` for each kernel, made when it is asked for: all on one task, or each on its own of as many tasks. UsageError, at once, for names that do not exist."
     several, seeds = isinstance(tasks, (list, tuple)), int(seeds) if isinstance(seeds, Integral) else tuple(seeds)
     if several and hasattr(kernels, '__len__') and len(tasks) != len(kernels):
-        raise UsageError(f'There are {len(kernels)} kernels and {len(tasks)} tasks.', hint='Give one task, or one for each kernel.')
+        raise UsageError(f'{len(tasks)} tasks were given for {len(kernels)} kernel{"s" * (len(kernels) != 1)}.', hint='Give one task, or one for each kernel.')
     for task in tasks if several else [tasks]: named('', task, workload, chip)
     def job(number, kernel):
         if several and number == len(tasks): raise UsageError(f'There are more kernels than the {number} tasks.', hint='Give one task, or one for each kernel.')

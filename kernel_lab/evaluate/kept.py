@@ -4,15 +4,18 @@
 
 # %% auto #0
 __all__ = ['MANY', 'LARGE', 'writer', 'put_kernel', 'put_task', 'pack', 'unpack', 'program_behind', 'put_program', 'program_of',
-           'result_key', 'put_evaluation', 'evaluations', 'evaluation_of', 'holds', 'find_known']
+           'BrokenRow', 'readable', 'those_readable', 'result_key', 'put_evaluation', 'evaluations', 'evaluation_of',
+           'holds', 'find_known']
 
 # %% ../../nbs/3_evaluate/03c_kept.ipynb #37c774de
 from base64 import b64decode, b64encode
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from hashlib import sha256
 import json
 import zlib
 import sqlalchemy as sa
+from ..errors import LabError, UsageError
 from .database import as_json, clean, put
 from .records import FLEETING, Evaluation, Status, now, plain
 from .tables import EVALUATIONS, KERNELS, PROGRAMS, TASKS
@@ -66,9 +69,33 @@ def put_program(connection, e, task=None, program=None):
     return program.hash
 
 def program_of(connection, hash):
-    "The `Program` kept under a hash, or None."
+    "The `Program` kept under a hash, or None; `BrokenRow` where it cannot be unpacked."
     body = connection.execute(sa.select(PROGRAMS.c.body).where(PROGRAMS.c.hash == hash)).scalar()
-    return body and unpack(body)
+    with readable(f'program {hash}'): return body and unpack(body)
+
+# %% ../../nbs/3_evaluate/03c_kept.ipynb #b40585fe
+class BrokenRow(UsageError):
+    "A row of the store that cannot be read; `row` is which, `why` what is wrong."
+    def __init__(self, row, why):
+        super().__init__(f'The store holds {row}, but cannot read it: {why}.', hint='Evaluate the kernel again; `kernel-lab export PATH` writes all that can be read.')
+        self.row, self.why = row, why
+
+_DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error, LabError)
+
+@contextmanager
+def readable(row):
+    "A block that reads a row: what is wrong with its data is a `BrokenRow` about `row`, in words."
+    try: yield
+    except BrokenRow: raise
+    except _DAMAGED as e:
+        said = e.message if isinstance(e, LabError) else str(e)
+        raise BrokenRow(row, f'{"" if isinstance(e, LabError) else type(e).__name__ + ": "}{said[:200].rstrip(".")}') from e
+
+def those_readable(rows, of, left=None):
+    "What `of` makes of each row; a `BrokenRow` is left out, and put on the list `left`."
+    for row in rows:
+        try: yield of(row)
+        except BrokenRow as e: (left if left is not None else []).append(e)
 
 # %% ../../nbs/3_evaluate/03c_kept.ipynb #d996ab2c
 def result_key(kernel, chip, target, versions):
@@ -91,14 +118,21 @@ def put_evaluation(connection, e, task=None, parent=None, maker='', program=None
 def evaluations(*more, maps=True):
     "The query for evaluations with their kernels, and `more` columns."
     tile_map = EVALUATIONS.c.tile_map if maps else sa.null().label('tile_map')
-    kernel = KERNELS.c.source, KERNELS.c.entry, KERNELS.c.target.label('kernel_target')
-    return sa.select(EVALUATIONS.c.body.label('evaluation_body'), tile_map, *kernel, *more).join(KERNELS, EVALUATIONS.c.kernel == KERNELS.c.hash)
+    own = EVALUATIONS.c.id.label('evaluation_id'), EVALUATIONS.c.body.label('evaluation_body'), tile_map
+    return sa.select(*own, KERNELS.c.source, KERNELS.c.entry, KERNELS.c.target.label('kernel_target'), *more).join(KERNELS, EVALUATIONS.c.kernel == KERNELS.c.hash)
 
 def evaluation_of(row):
-    "The Evaluation of a row of that query."
-    body = json.loads(row.evaluation_body)
-    if row.tile_map: body['verification']['tile_map'] = json.loads(row.tile_map)
-    return Evaluation.from_dict({**body, 'kernel': {'source': row.source, 'entry': row.entry, 'target': row.kernel_target, 'name': body['kernel'].get('name', '')}})
+    "The Evaluation of a row of that query; `BrokenRow` where it cannot be read, or cannot be told of."
+    with readable(f'evaluation {row.evaluation_id}'):
+        body = json.loads(row.evaluation_body)
+        if row.tile_map: body['verification']['tile_map'] = json.loads(row.tile_map)
+        return _told_of(Evaluation.from_dict({**body, 'kernel': {'source': row.source, 'entry': row.entry, 'target': row.kernel_target, 'name': body['kernel'].get('name', '')}}))
+
+def _told_of(e):
+    "The Evaluation itself, once everything that is read off it has been: JSON of another shape shows late."
+    for name in ('latency', 'wall', 'speedup', 'over_eager', 'tier', 'implausible'): getattr(e, name)
+    if not all(isinstance(x, str) for x in (e.id, e.task, e.workload, e.chip, e.target, e.log, e.created, e.kernel.hash, str(e))): raise TypeError('a text of it is none')
+    return e
 
 # %% ../../nbs/3_evaluate/03c_kept.ipynb #94381d15
 def holds(e, seeds=1, limits=None):
@@ -113,5 +147,5 @@ def find_known(connection, kernel, task, workload, chip, target='nki_sim', seeds
     key = result_key(kernel.hash, chip, target, versions)
     if key is None: return None
     query = evaluations().where(EVALUATIONS.c.key == key, EVALUATIONS.c.status.not_in([str(s) for s in FLEETING])).order_by(EVALUATIONS.c.created.desc())
-    found = next((e for e in map(evaluation_of, connection.execute(query)) if holds(e, seeds, limits)), None)
+    found = next((e for e in those_readable(connection.execute(query), evaluation_of) if holds(e, seeds, limits)), None)
     return found and replace(found, kernel=kernel, cached=True, log=f'known since {found.created}, as evaluation {found.id}\n{found.log}')

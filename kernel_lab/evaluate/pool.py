@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from numbers import Integral
 from os import PathLike
 from ..errors import UsageError
-from .cluster import RayPool
+from .cluster import RayPool, place_of
 from .evaluation import recalled
 from .hands import LocalPool
 from .jobs import SECONDS, answer_of, jobs_of, lost
@@ -87,15 +87,15 @@ NEEDED = 'room', 'give', 'heard', 'at_work', 'close'
 def pool_named(pool):
     "`pool` itself; UsageError where it names none, or is an object that lacks what a pool has."
     if isinstance(pool, str):
-        if pool in ('local', 'ray') or pool.startswith('ray://'): return pool
-        raise UsageError(f'There is no pool {pool!r}.', hint='There are local, ray and ray://host:port.')
+        if pool in ('local', 'ray') or ':' in pool and place_of(pool): return pool
+        raise UsageError(f'There is no pool {pool!r}.', hint='There are local, ray, and the addresses of Ray clusters: host:port, or ray://host:port from outside.')
     if lacking := [k for k in NEEDED if not hasattr(pool, k)]:
-        raise UsageError(f'A {type(pool).__name__} is no pool: it has no {" and no ".join(lacking)}.', hint="Give 'local', 'ray', 'ray://host:port', or an object like LocalPool().")
+        raise UsageError(f'A {type(pool).__name__} is no pool: it has no {" and no ".join(lacking)}.', hint="Give 'local', 'ray', 'host:port', 'ray://host:port', or an object like LocalPool().")
     return pool
 
 def pool_of(pool, workers=None, seconds=SECONDS):
-    """The pool meant: 'local', 'ray' (the cluster of this machine, or one started here), 'ray://host:port' (needs `ray[client]`), or an object with `room`, `give`, `heard`, `at_work` and `close`,
-    as `LocalPool` has them."""
+    """The pool meant: 'local', 'ray' (the cluster of this machine, or one started here), 'host:port' (the head of a cluster that this machine belongs to), 'ray://host:port' (a cluster's door
+    for clients), or an object with `room`, `give`, `heard`, `at_work` and `close`, as `LocalPool` has them."""
     if not isinstance(pool_named(pool), str): return pool
     return LocalPool(workers, seconds) if pool == 'local' else RayPool(None if pool == 'ray' else pool, workers, seconds)
 

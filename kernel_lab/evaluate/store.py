@@ -14,7 +14,7 @@ from ..errors import UsageError, choose
 from .database import Database, as_json, clean, put
 from .experience import find_experiences, learn, put_experience
 from .holders import gone, holder
-from .kept import evaluation_of, evaluations, find_known, program_of, put_evaluation, writer
+from .kept import evaluation_of, evaluations, find_known, program_of, put_evaluation, readable, those_readable, writer
 from .records import Run, Step, only, plain
 from .tables import EVALUATIONS, RUNS, STEPS, bring_up
 
@@ -74,18 +74,20 @@ Store.save_step, Store.save_run = save_step, save_run
 def _state(row): return 'interrupted' if row.state == 'running' and gone(row.holder, row.saved) else row.state
 
 def _step_of(row):
-    "The Step of one row of steps joined with evaluations and kernels."
-    body = json.loads(row.body)
-    return Step(**only(Step, {**body, 'run': row.run, 'index': row.number, 'evaluation': evaluation_of(row), 'tool_calls': tuple(body['tool_calls'])}))
+    "The Step of one row of steps joined with evaluations and kernels; `BrokenRow` where a part cannot be read."
+    with readable(f'step {row.number} of run {row.run}'):
+        body = json.loads(row.body)
+        return Step(**only(Step, {**body, 'run': row.run, 'index': row.number, 'evaluation': evaluation_of(row), 'tool_calls': tuple(body['tool_calls'])}))
 
 def _run_of(connection, row, maps=True):
-    "The Run of one row of runs, its steps in order; without the maps of errors where they are not wanted."
+    "The Run of one row of runs, its steps in order; without the maps of errors where they are not wanted. `BrokenRow` where a part cannot be read."
     query = evaluations(*STEPS.c, maps=maps).join(STEPS, STEPS.c.evaluation == EVALUATIONS.c.id).where(STEPS.c.run == row.id).order_by(STEPS.c.number)
-    steps = tuple(map(_step_of, connection.execute(query)))
-    return Run(**only(Run, {**row._mapping, 'state': _state(row), 'config': json.loads(row.config), 'steps': steps}))
+    with readable(f'run {row.id}'):
+        steps = tuple(map(_step_of, connection.execute(query)))
+        return Run(**only(Run, {**row._mapping, 'state': _state(row), 'config': dict(json.loads(row.config)), 'steps': steps}))
 
 def load_run(self, id):
-    "The run called `id`, whole; UsageError lists some that exist."
+    "The run called `id`, whole; UsageError lists some that exist, or names the row of it that cannot be read."
     with self._read() as c:
         row = c.execute(sa.select(RUNS).where(RUNS.c.id == id)).first()
         if row is None: choose(dict.fromkeys(c.execute(sa.select(RUNS.c.id).order_by(RUNS.c.saved.desc()).limit(10)).scalars()), id, 'run')
@@ -100,8 +102,8 @@ def _newest(limit, *columns, **where):
     return query.where(*[RUNS.c[k] == v for k, v in where.items() if v is not None])
 
 def runs(self, limit=20):
-    "The runs worked on last, newest first, without their maps of errors."
-    with self._read() as c: return [_run_of(c, row, maps=False) for row in c.execute(_newest(limit)).all()]
+    "The runs worked on last, newest first, without their maps of errors, and without those that cannot be read; `overview` has them all."
+    with self._read() as c: return list(those_readable(c.execute(_newest(limit)).all(), lambda row: _run_of(c, row, maps=False)))
 
 def latest(self, task=None, agent=None):
     "The run worked on last, of this task and agent where they are given; None where there is none."
@@ -123,7 +125,7 @@ Store.runs, Store.latest, Store.run_ids = runs, latest, run_ids
 # %% ../../nbs/3_evaluate/04_store.ipynb #42a59480
 def _numbers(rows):
     "Steps, best µs and its kind, and how many times faster that is than the first kernel and than eager execution, both simulated, of a run's rows in order."
-    right = [r for r in rows if r.latency_us]
+    right = [r for r in rows if isinstance(r.latency_us, float | int) and r.latency_us]
     best, kind = min((r.latency_us for r in right), default=None), next((r.kind or 'simulated' for r in right), None)
     over = lambda us: us / best if best and us and kind == 'simulated' else None
     return dict(steps=len(rows), best_us=best, kind=kind, over_first=over(next((r.baseline_us or r.latency_us for r in right), None)),

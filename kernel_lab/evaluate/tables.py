@@ -44,9 +44,11 @@ sa.Index('steps_by_evaluation', STEPS.c.evaluation)
 def _scalars_of_bodies(connection):
     "Version 2 has columns for what version 1 kept in the records only."
     for id, body in connection.exec_driver_sql('select id, body from evaluations').all():
-        e = json.loads(body)
-        seeds = {r['seed'] for r in (e.get('verification') or {}).get('seeds', ())}
-        row = dict(id=id, baseline=e.get('baseline_us'), eager=e.get('eager_us'), seeds=len(seeds), kind=(e.get('profile') or {}).get('kind'), machine=e.get('versions', {}).get('machine'))
+        try:
+            e = json.loads(body)
+            seeds = {r['seed'] for r in (e.get('verification') or {}).get('seeds', ())}
+            row = dict(id=id, baseline=e.get('baseline_us'), eager=e.get('eager_us'), seeds=len(seeds), kind=(e.get('profile') or {}).get('kind'), machine=e.get('versions', {}).get('machine'))
+        except (ValueError, TypeError, LookupError, AttributeError): continue              # damaged before: who reads the row is told
         connection.execute(sa.text('update evaluations set baseline_us = :baseline, eager_us = :eager, seeds = :seeds, kind = :kind, machine = :machine where id = :id'), row)
 
 _VERSIONS = ('lab', 'chip_record', 'machine')

@@ -10,6 +10,7 @@ import html
 import json
 from pathlib import Path
 from ..durations import CONFIDENCE, latency_of, stands_out
+from ..files import replacing
 from .diff import diff_figure, diff_frame
 from .source import SOURCE_CSS, source_html
 from .speedup import between_text, kind_of, speedup_figure, speedup_frame
@@ -145,7 +146,7 @@ def report_html(run, path, task=None):
     page = _PAGE.format(policy=_POLICY, title=html.escape(f'{run.task} · Kernel Lab'),
                         css=REPORT_CSS + SOURCE_CSS + figure_css('var(--ink)', 'var(--soft)'),
                         body=report_body(run, figures), plotly=get_plotlyjs(), figures=figures_json(figures), config=json.dumps(CONFIG))
-    Path(path).write_text(page, encoding='utf-8')
+    with replacing(path) as file: file.write(page)
     return Path(path)
 
 def report_body(run, figures):
