@@ -175,7 +175,7 @@ def evaluate_(task: TaskName, kernels: KernelFiles, workload: WorkloadName = Non
               seeds: Annotated[int, typer.Option(metavar='N', min=1, max=20, help='How many fresh inputs to verify on.')] = 3,
               seconds: Annotated[float, typer.Option(metavar='S', min=1, help="The most time that the kernel's Python may take.")] = 60,
               fresh: Annotated[bool, typer.Option('--fresh', help='Again, also what the store knows.')] = False,
-              pool: Annotated[str | None, typer.Option(metavar='POOL', help='Who works on several kernels: local (this machine), ray (its cluster), or a cluster: HOST:PORT, from outside ray://HOST:PORT.')] = None,
+              pool: Annotated[str | None, typer.Option(metavar='POOL', help='Who works on several: local, ray (a cluster that this machine is of), HOST:PORT, from outside ray://HOST:PORT.')] = None,
               workers: Annotated[int | None, typer.Option(metavar='N', min=1, help='How many at once; as many as there are processors if left out.')] = None,
               store: Place = None):
     "Compile, verify and profile kernels against a task. The exit code is 1 if one is not correct."

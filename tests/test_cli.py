@@ -1,11 +1,14 @@
 """The commands as a person meets them: in a process of their own, with what they print, write and answer."""
+import contextlib
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -186,6 +189,19 @@ def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
     assert "finished" in lab("runs").stdout
 
 
+START = [sys.executable, "-c", "from kernel_lab.entry import start; start()"]
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.3, 0.6, 1.2, 2.4, 4.8])
+def test_interrupt_at_any_moment(tmp_path, env, seconds):
+    "While it imports, starts the sandbox, captures, traces: 130 and nothing of ours."
+    started = subprocess.Popen([*START, "optimize", "rmsnorm_matmul"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with contextlib.suppress(subprocess.TimeoutExpired): started.wait(seconds)
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate(timeout=120)
+    assert started.returncode == 130 and "Traceback" not in err, out + err
+
+
 def test_interrupt_keeps_what_came_of_many(lab, tmp_path, env):
     "A folder with a kernel that never ends: Ctrl-C after the first row. The row is there, nothing is left running, and the same command knows it."
     (tmp_path / "some").mkdir()
@@ -215,6 +231,36 @@ def test_a_folder_goes_on_after_a_file_that_is_no_text(lab, tmp_path):
     found = [json.loads(line) for line in lab(*words, "some", "--json").stdout.splitlines()]
     assert {r["file"]: r["status"] for r in found} == {"some/good.py": "correct", "some/binary.py": "unreadable"}
     refused(lab("evaluate", "softmax", "some/binary.py"), 2, "not UTF-8 text")
+
+
+def test_a_broken_row_costs_itself_only(lab, tmp_path):
+    for n in range(2): (tmp_path / f"k{n}.py").write_text(lab("tasks", "softmax", "--kernel").stdout + f"# {n}\n")
+    words = "evaluate", "softmax", "-w", "small"
+    ids = [json.loads(lab(*words, f"k{n}.py", "--json").stdout)["id"] for n in range(2)]
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "lab.sqlite3")) as c, c: c.execute("update evaluations set body = substr(body, 1, 99) where id = ?", ids[:1])
+    done = lab("export", "rows.jsonl")
+    found = {json.loads(line)["evaluation"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()}
+    assert done.returncode == 0 and ids[1] in found and ids[0] not in found
+    assert re.search(f"left out    evaluation {ids[0]}: it cannot be read: JSONDecodeError", done.stdout) and "Traceback" not in done.stderr
+    again = [json.loads(lab(*words, f"k{n}.py", "--json").stdout) for n in range(2)]
+    assert [r["status"] for r in again] == ["correct"] * 2 and [r["cached"] for r in again] == [False, True] and again[0]["id"] not in ids
+
+
+def test_a_run_with_a_broken_row(lab, tmp_path):
+    store = tmp_path / "other.sqlite3"
+    assert lab("optimize", "softmax", "-w", "small", "--steps", "1", "--store", store).returncode == 0
+    with contextlib.closing(sqlite3.connect(store)) as c, c: id, = c.execute("update evaluations set body = '[]' where id = (select evaluation from steps where number = 0) returning id").fetchone()
+    for words in (("report",), ("optimize", "--resume", "latest")): refused(lab(*words, "--store", store), 2, f"holds evaluation {id}, but cannot read it", "export PATH")
+    assert json.loads(lab("runs", "--json", "--store", store).stdout)[0]["state"] == "finished"
+    assert "No runs yet" in lab("runs").stdout
+
+
+def test_a_failing_report_leaves_what_was_there(tmp_path, monkeypatch):
+    from kernel_lab.figures import report
+    (tmp_path / "r.html").write_text("yesterday")
+    for name, made in {"report_figures": lambda *a: {}, "report_body": lambda *a: "half \ud800"}.items(): monkeypatch.setattr(report, name, made)
+    with pytest.raises(UnicodeEncodeError): report.report_html(SimpleNamespace(task="softmax"), tmp_path / "r.html")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("r.html", "yesterday")]
 
 
 def test_a_failing_export_leaves_what_was_there(lab, tmp_path):
