@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from .durations import microseconds, one_clock, told_apart
+from .durations import compare_times, microseconds, one_clock
 from .errors import KernelError, UsageError
 from .figures.theme import speedup_text
 from .terminal import GOOD, INTERRUPTED, NONE, NOT_CORRECT, say, watched
@@ -54,7 +54,7 @@ def fastest_line(timed):
     "The fastest of (name, `Evaluation`)s of one clock, and which are not told apart from it."
     one_clock([e.latency for _, e in timed], 'This list')
     name, best = min(timed, key=lambda row: row[1].latency_us)
-    near = [n for n, e in timed if n != name and not told_apart(e.latency, best.latency)]
+    near = [n for n, e in timed if n != name and not compare_times(e.latency, best.latency).distinguishable]
     more = f' and {near[1]}' if len(near) == 2 else f' and {len(near) - 1} more' if near[1:] else ''
     return f'fastest: {name}, {best.latency} on {best.chip}' + (f'; not distinguishable from {near[0]}{more}' if near else '')
 
