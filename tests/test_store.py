@@ -448,7 +448,7 @@ def test_a_readonly_file(file):
 def test_a_folder_that_cannot_be(tmp_path):
     (tmp_path / 'file').write_text('')
     assert 'cannot be made' in refused(tmp_path / 'file' / 'lab.sqlite3')
-    assert 'cannot be opened' in refused(tmp_path)
+    assert 'is a folder; a store is a file' in refused(tmp_path)
 
 
 def test_a_full_disk_and_a_run_that_goes_on(file):
