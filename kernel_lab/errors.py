@@ -87,7 +87,7 @@ MOST_NAMES = 24     # that an error lists
 
 def choose(options, name, what):
     "`options[name]`, or a `UsageError` that lists the valid names of this `what`, the nearest first; of many only some."
-    if name in options: return options[name]
+    if name.__hash__ and name in options: return options[name]
     names = list(map(str, options))
     near = difflib.get_close_matches(str(name), names, 6)
     listed = [*near, *(n for n in names if n not in near)][:MOST_NAMES // 2] if len(names) > MOST_NAMES else names

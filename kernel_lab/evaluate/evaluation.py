@@ -12,20 +12,21 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from math import inf, prod
+from numbers import Real
 from ..errors import KernelError, LabError, UsageError, choose, within
 from ..interrupts import interrupted
 from .guards import Facts, guarded
 from .records import Evaluation, Status, new_id, now, status_of
 from .sandbox import Limits, traced
 from .times import eager_us
-from .verify import verify
+from .verify import fresh_seeds, verify
 from .versions import task_key, versions
 from ..nki.dtypes import itemsize
 from ..nki.machine import CHIPS
 from ..nki.program import accesses
 from ..targets.base import TARGET_OF, target_for
 from ..tasks.suite import get_task
-from ..tasks.task import Kernel
+from ..tasks.task import DTYPES, Kernel
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #aa322b84
 def named(kernel, task, workload=None, chip='trn1'):
@@ -33,9 +34,12 @@ def named(kernel, task, workload=None, chip='trn1'):
     choose(CHIPS, chip, 'chip')
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
     if not isinstance(kernel.source, str): raise UsageError(f'A kernel is a text, not a {type(kernel.source).__name__}.', hint='Give Kernel(source), or the source.')
+    if not isinstance(kernel.entry, str | None): raise UsageError(f'The entry of a kernel is {kernel.entry!r}.', hint='Give the name of a function, or None.')
     choose(TARGET_OF, kernel.target, 'kernel target')
     task = get_task(task)
-    return kernel, task, task.workload(workload)
+    workload = task.workload(workload)
+    choose(DTYPES, workload.dtype, 'dtype of a workload')
+    return kernel, task, workload
 
 def resolve(kernel, task, workload=None, chip='trn1'):
     "The same and the Target, which must be available here."
@@ -193,6 +197,15 @@ def _known(draft, kernel, task, workload, chip, seeds, baseline_us, limits):
     if baseline_us is None and not found.versions.get('baseline'): baseline_us = found.baseline_us          # the first kernel's, by the same lab
     return replace(found, baseline_us=found.profile and _baseline_stage(draft, baseline_us, kernel, task, workload, chip, limits, found.profile))
 
+def _sensible(seeds, baseline_us, limits, log, store):
+    "UsageError for numbers and helpers that no evaluation can begin with."
+    fresh_seeds(seeds)
+    if not (baseline_us is None or isinstance(baseline_us, Real) and not isinstance(baseline_us, bool) and 0 < baseline_us < inf):
+        raise UsageError(f'The baseline is {baseline_us!r} µs.', hint='Give a number above 0, or None for the time of the first kernel.')
+    if not isinstance(limits, Limits): raise UsageError(f'The limits are a {type(limits).__name__}.', hint='Give Limits(seconds=2), for example.')
+    if not (log is None or callable(log)): raise UsageError(f'The log is {log!r}.', hint='Give a function of a line, like print.')
+    if not (store is None or hasattr(store, 'save_evaluation')): raise UsageError(f'The store is a {type(store).__name__}.', hint='Give a Store, or None.')
+
 def recalled(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None, limits=Limits()):
     "The Evaluation that `evaluate` would take from a store, `cached`; None where it would have to make one."
     kernel, task, workload = named(kernel, task, workload, chip)
@@ -201,6 +214,7 @@ def recalled(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseli
 def evaluate(kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None, limits=Limits(), log=None, store=None):
     """Evaluate `kernel` (a Kernel or its source) against `task`: an Evaluation, also of a bad kernel. UsageError for unknown names. `log` hears each line.
     In a `store` it is looked up first and kept afterwards."""
+    _sensible(seeds, baseline_us, limits, log, store)
     kernel, task, workload, target = resolve(kernel, task, workload, chip)
     asked = dict(task=task_key(task), asked=task_key(task, workload), limits=asdict(limits), **({} if baseline_us is None else {'baseline': 'given'}))
     draft = Draft(dict(task=task.name, workload=workload.name, chip=chip, target=target.name, kernel=kernel), log, asked, store)

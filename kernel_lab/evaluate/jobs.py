@@ -50,6 +50,7 @@ def jobs_of(kernels, tasks, workload=None, chip='trn1', seeds=3, limits=Limits()
     if several and hasattr(kernels, '__len__') and len(tasks) != len(kernels):
         raise UsageError(f'{len(tasks)} tasks were given for {len(kernels)} kernel{"s" * (len(kernels) != 1)}.', hint='Give one task, or one for each kernel.')
     for task in tasks if several else [tasks]: named('', task, workload, chip)
+    for kernel in kernels if isinstance(kernels, (list, tuple)) else (): named(kernel, tasks[0] if several else tasks, None, chip)
     def job(number, kernel):
         if several and number == len(tasks): raise UsageError(f'There are more kernels than the {number} tasks.', hint='Give one task, or one for each kernel.')
         kernel, task, w = named(kernel, tasks[number] if several else tasks, workload, chip)

@@ -8,9 +8,12 @@ __all__ = ['Limits', 'verdict', 'Reply']
 # %% ../../nbs/3_evaluate/02_replies.ipynb #692a7f80
 import json, re, signal
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from ..errors import KernelError, UsageError
 
 # %% ../../nbs/3_evaluate/02_replies.ipynb #0ae30662
+_MOST = 10 ** 9                                                         # of anything: three decades of seconds, a petabyte
+
 @dataclass(frozen=True)
 class Limits:
     "What one kernel may use: wall `seconds` to trace, `memory_mb` of address space, `answer_mb` of program, `instructions` when it runs, `work_seconds` of each stage of ours."
@@ -22,7 +25,10 @@ class Limits:
 
     def __post_init__(self):
         for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, Real): raise UsageError(f'The limit {name} is {value!r}.', hint='It must be a number.')
             if not value > 0: raise UsageError(f'The limit {name} is {value}.', hint='It must be greater than zero.')
+            if value > _MOST: raise UsageError(f'The limit {name} is {value:.3g}.', hint=f'It must be {_MOST:,} at most.')
+            if '_mb' in name and not isinstance(value, Integral): raise UsageError(f'The limit {name} is {value}.', hint='It must be a whole number.')
         if self.memory_mb < 512: raise UsageError(f'The limit memory_mb is {self.memory_mb}.', hint='Python and numpy alone need 512.')
 
 # %% ../../nbs/3_evaluate/02_replies.ipynb #a9b849ee

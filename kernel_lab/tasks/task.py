@@ -88,7 +88,7 @@ def error_ratio(got, want, tolerance):
     got, want = np.asarray(got).astype(np.float64), np.asarray(want).astype(np.float64)
     with np.errstate(all='ignore'):
         ratio = np.abs(got - want) / (tolerance.atol + tolerance.rtol * np.abs(want))
-        if not np.isfinite(ratio.max()):                               # rare: something is not finite, or 0 / 0
+        if not np.isfinite(ratio.max(initial=0)):                      # rare: something is not finite, or 0 / 0
             ratio[~(np.isfinite(got) & np.isfinite(want))] = np.nan
             ratio[got == want] = 0
     return ratio
@@ -112,13 +112,18 @@ def _call(task, role, fn, arrays, *args):
     "`fn(*args)`; whatever it raises becomes a `UsageError` that names the task's function and the shapes."
     try: return fn(*args)
     except UsageError: raise
-    except Exception as e:       # a person's function may raise anything; the cause stays attached
+    except (Exception, SystemExit) as e:       # a person's function may raise anything; the cause stays attached
         raise UsageError(f"The {role} function of task {task!r} raised {type(e).__name__}: {e}. It was called with {_shapes(arrays)}.",
                          hint='It takes the inputs in the order of the workload.' if role == 'reference' else 'It takes (workload, rng).') from e
 
 def _numpy(x):
     "A numpy array from what an input function returned (numpy or torch, on the host)."
     return x.detach().cpu().numpy() if hasattr(x, 'detach') else np.asarray(x)
+
+def _real(task, name, x):
+    "The array `x`; UsageError where it holds anything but numbers that a kernel can compute with."
+    if x.dtype.kind in 'fiub' or x.dtype.type.__module__ == 'ml_dtypes': return x
+    raise UsageError(f'The input {name} of task {task!r} holds {x.dtype}.', hint='It must hold floats, whole numbers or truth values.')
 
 def _torch(x):
     "A torch tensor of at least float32 from a numpy array."
@@ -162,7 +167,7 @@ class Task:
         "Inputs {name: array} of a workload; the same seed gives the same arrays on every machine."
         w = self.workload(workload)
         rng = np.random.default_rng([crc32(self.name.encode()), seed])
-        got = {k: _numpy(v) for k, v in _call(self.name, 'input', self.inputs, {}, w, rng).items()}
+        got = {k: _real(self.name, k, _numpy(v)) for k, v in _call(self.name, 'input', self.inputs, {}, w, rng).items()}
         _same_shapes(self.name, got, w)
         return {k: v.astype(DTYPES[w.dtype]) if v.dtype.kind == 'f' else v.astype(np.int32) if v.dtype == np.int64 else v for k, v in got.items()}
 
@@ -171,9 +176,9 @@ class Task:
         import torch
         with torch.no_grad(): out = _call(self.name, 'reference', self.reference, arrays, *map(_torch, arrays.values()))
         out = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-        if not out or any(not isinstance(o, torch.Tensor) for o in out):
-            raise UsageError(f'The reference function of task {self.name!r} returned {", ".join(type(o).__name__ for o in out) or "nothing"}.',
-                             hint='It must return a torch tensor or a tuple of them.')
+        odd = [type(o).__name__ if not isinstance(o, torch.Tensor) else f'{o.dtype}, {o.layout}' for o in out if not isinstance(o, torch.Tensor) or o.is_complex() or o.layout != torch.strided]
+        if not out or odd:
+            raise UsageError(f'The reference function of task {self.name!r} returned {"; ".join(odd) or "nothing"}.', hint='It must return a dense torch tensor of real numbers, or a tuple of them.')
         return tuple(o.numpy() for o in out)
 
     def tolerance(self, workload=None):
@@ -241,6 +246,8 @@ def task_from(reference, inputs, first_kernel=None, name=None, *, workloads=None
     name = name or getattr(reference, '__name__', 'task')
     draw = inputs if len(inspect.signature(inputs).parameters) > 1 else lambda workload, rng: inputs(rng)
     if workloads is None: workloads = (_measured(name, inputs, draw),)
+    if len({w.name for w in workloads}) < max(1, len(workloads)):
+        raise UsageError(f'The workloads of task {name!r} are {", ".join(w.name for w in workloads) or "none"}.', hint='Give at least one, and each a name of its own.')
     kernel = Kernel(first_kernel, name=f'{name}, first kernel') if isinstance(first_kernel, str) else first_kernel
     doc = doc or inspect.getdoc(reference) or f'{name}, from a notebook.'
     task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces, in_place=in_place)
