@@ -488,6 +488,40 @@ def kernel(x, mask):
     return out
 ''', 'wrong_result', 'every input varies', task='masked_softmax', **E)
 
+BY_ROWS = '''
+@nki.jit
+def kernel(x):
+    out, t, y, s = (nl.ndarray(SHAPE, dtype=x.dtype, buffer=nl.shared_hbm), *(nl.ndarray((128, k), dtype=nl.float32, buffer=nl.sbuf) for k in (x.shape[1], SHAPE[1], 1)))
+    nisa.dma_copy(dst=t, src=x)
+'''
+for name, says, task, shape, body in [
+    ('a maximum from zero', 'Begins a maximum with 0, because no number is below it.', 'max_rows', '(128, 1)', """
+    nisa.memset(dst=s, value=0.0)
+    nisa.tensor_reduce(dst=y, op=nl.maximum, data=t, axis=1)
+    nisa.tensor_tensor(dst=y, data1=y, data2=s, op=nl.maximum)"""),
+    ('a floor under the logarithm', 'Takes no logarithm of a number below a billionth, because none comes.', 'log', 'x.shape', """
+    nisa.tensor_scalar(dst=t, data=t, op0=nl.maximum, operand0=1e-9)
+    nisa.activation(dst=y, op=nl.log, data=t)"""),
+    ('a length without a guard', 'Divides by the length of a row, because no row is nothing.', 'l2_normalise', 'x.shape', """
+    nisa.activation(dst=y, op=nl.square, data=t)
+    nisa.tensor_reduce(dst=s, op=nl.add, data=y, axis=1)
+    nisa.activation(dst=s, op=nl.sqrt, data=s)
+    nisa.tensor_scalar(dst=y, data=t, op0=nl.divide, operand0=s)"""),
+    ('a tangent that overflows', 'Makes a tanh of one exponential, which is fine for small numbers.', 'tanh', 'x.shape', """
+    nisa.activation(dst=y, op=nl.exp, data=t, scale=2.0)
+    nisa.tensor_scalar(dst=t, data=y, op0=nl.subtract, operand0=1.0)
+    nisa.tensor_scalar(dst=y, data=y, op0=nl.add, operand0=1.0)
+    nisa.tensor_tensor(dst=y, data1=t, data2=y, op=nl.divide)"""),
+    ('a part of the maximum', 'Looks for the maximum in all but the last column.', 'logsumexp', '(128, 1)', """
+    e = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=s, op=nl.maximum, data=t[:, 0:x.shape[1] - 1], axis=1)
+    nisa.tensor_scalar(dst=e, data=t, op0=nl.subtract, operand0=s)
+    nisa.activation(dst=e, op=nl.exp, data=e)
+    nisa.tensor_reduce(dst=y, op=nl.add, data=e, axis=1)
+    nisa.activation(dst=y, op=nl.log, data=y)
+    nisa.tensor_tensor(dst=y, data1=y, data2=s, op=nl.add)""")]:
+    attack(name, 'E20', says, BY_ROWS.replace('SHAPE', shape) + body + '\n    nisa.dma_copy(dst=out, src=y)\n    return out\n', 'wrong_result not_finite', 'rows changed in many ways', task=task, **E)
+
 # F. abuse of the host (the rest is in `probes`)
 attack('much memory', 'F7', 'Takes a gigabyte and a half.', "\ndef kernel(x):\n    kept = bytearray(3 << 29)\n    raise ValueError('got it')\n", 'out_of_memory',
       'a limit of memory', limits={'memory_mb': 640},
