@@ -7,6 +7,7 @@ __all__ = ['kernel_files', 'head_line', 'status_text', 'result_line', 'summary_l
 
 # %% ../nbs/5_cli/00i_evaluating.ipynb #11efdd55
 import json
+import os
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +24,7 @@ def kernel_files(paths):
     for path in paths:
         inside = sorted(map(str, Path(path).glob('*.py'))) if path != '-' and Path(path).is_dir() else [path]
         if not inside: raise UsageError(f'There is no kernel in the folder {path}.', hint='Its files end in .py.')
-        for name in inside: found.setdefault(name if name == '-' else Path(name).resolve(), name)
+        for name in inside: found.setdefault(name if name == '-' else os.path.realpath(name), name)
     found = list(found.values())
     if '-' in found and len(found) > 1: raise UsageError('Standard input is one kernel; it cannot be one of several.', hint='Save it to a file.')
     return found

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from ..errors import KernelError, UsageError
 
 # %% ../../nbs/3_evaluate/02_replies.ipynb #0ae30662
-_MOST = 10 ** 9                                                         # of anything: three decades of seconds, a petabyte
+_MOST, _MANY = 10 ** 6, 10 ** 12                                        # seconds or MB: eleven days, a terabyte; instructions
 
 @dataclass(frozen=True)
 class Limits:
@@ -27,7 +27,8 @@ class Limits:
         for name, value in vars(self).items():
             if isinstance(value, bool) or not isinstance(value, Real): raise UsageError(f'The limit {name} is {value!r}.', hint='It must be a number.')
             if not value > 0: raise UsageError(f'The limit {name} is {value}.', hint='It must be greater than zero.')
-            if value > _MOST: raise UsageError(f'The limit {name} is {value:.3g}.', hint=f'It must be {_MOST:,} at most.')
+            most = _MANY if name == 'instructions' else _MOST
+            if value > most: raise UsageError(f'The limit {name} is {value:.3g}.', hint=f'It must be {most:,} at most.')
             if '_mb' in name and not isinstance(value, Integral): raise UsageError(f'The limit {name} is {value}.', hint='It must be a whole number.')
         if self.memory_mb < 512: raise UsageError(f'The limit memory_mb is {self.memory_mb}.', hint='Python and numpy alone need 512.')
 
