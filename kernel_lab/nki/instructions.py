@@ -197,17 +197,25 @@ class Work:
     @property
     def narrow(self): return all(itemsize(t.dtype) == 2 for t in self.tensors.values())
     @property
-    def rate(self): return 1 if self.psum else self.chip.vector_16bit if self.narrow else self.chip.vector_32bit
+    def slow(self): return self.o.engine == 'GpSimd'                # one element a cycle and lane, whatever its width
+    @property
+    def rate(self): return 1 if self.psum or self.slow else self.chip.vector_16bit if self.narrow else self.chip.vector_32bit
+    @property
+    def steps(self):
+        "Cycles an element that the arithmetic takes, 1 where it is done in one."
+        slow = dict(reciprocal=self.chip.reciprocal_cycles, rsqrt=self.chip.alu_rsqrt_cycles, power=self.chip.alu_rsqrt_cycles)
+        return max(slow.get(self.o.attrs.get(k), 1) for k in ('op', 'op0', 'op1'))
     def at_least(self, cycles): return max(self.chip.dynamic_interval if any(a.index for a in self.tiles.values()) else self.chip.min_interval, cycles)
 
 def _one_input(w):
-    "N; a multiple faster on Vector where everything is in SBUF and the chip reads several elements a cycle."
-    return w.at_least(w.n / w.rate)
+    "N; a multiple faster on Vector where everything is in SBUF and the chip reads several elements a cycle; slower where the arithmetic is."
+    return w.at_least(w.n * w.steps if w.steps > 1 else w.n / w.rate)
 
 def _scalar_op(w): return _one_input(w) + w.chip.scalar_op_cycles
 
 def _two_inputs(w):
     "2N, or N where one tile comes from PSUM or everything is 16-bit in SBUF; less where the chip reads several elements a cycle."
+    if w.slow or w.steps > 1: return w.at_least(w.n * max(w.steps, 2))
     one_port = len({'data1', 'data2', 'data', 'operand1'} & set(w.psum)) == 1
     return w.at_least(w.n if one_port else w.n * 2 / (2 if w.narrow and not w.psum else w.chip.vector_32bit if not w.psum else 1))
 

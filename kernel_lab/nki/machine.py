@@ -82,6 +82,7 @@ def _shared(gen):
         fp32_passes=Figure(4, 'cycles a row', 'published', api),
         reciprocal_cycles=Figure(8, 'cycles an element', 'published', api),
         pool_start=Figure(150, 'cycles', 'published', api),
+        alu_rsqrt_cycles=Figure(4, 'cycles an element', 'published', f'{api}: 4 times less throughput than on Scalar; powers are taken to be like it'),
         accumulate_read=Figure(64, 'cycles', 'published', api),
         tensor_ghz=Figure(2.4, 'GHz', 'measured', 'one 512-row bf16 matmul takes 213 ns in published traces of both generations'),
         compiler_buffers=Figure(4, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory permitting'),
@@ -92,6 +93,9 @@ def _shared(gen):
         dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'),
         dma_packet_ns=Figure(8.8, 'ns a packet', 'measured', 'trn2 traces: packets of 4 to 512 bytes'),
         dma_packet_max=Figure(65536, 'bytes', 'estimate', 'longer runs are split'),
+        dma_add=Figure(2, 'times slower', 'published', f'{_ARCH[3]}: half the throughput of a copy before that chip'),
+        dma_transpose_far=Figure(1 / 0.9, 'times slower', 'published', f'{_ARCH[2]}: up to 90 % of the throughput of a copy from HBM'),
+        dma_transpose_near=Figure(2, 'times slower', 'published', f'{_ARCH[2]}: up to 50 % within SBUF'),
         semaphore_ns=Figure(35, 'ns', 'measured', 'trn2 traces: end of a producer to start of its consumer, any two engines'))
 
 # %% ../../nbs/1_nki/00_machine.ipynb #623e8542

@@ -40,7 +40,8 @@ def engines_of(o, chip, free):
 def work_ns(program, o, chip, free=False):
     "Engine -> ns of work."
     work, row = Work(program, o, chip), row_of(o)
-    cycles = lambda e: row.cost(work) if e in row.engines[:1] or e != 'Scalar' else work.at_least(work.n) + chip.activation_cycles * (o.op != 'tensor_copy')
+    start = chip.pool_start * (row.engines[0] != 'GpSimd')                  # else its formula has it
+    cycles = lambda e: row.cost(work) + start * (e == 'GpSimd') if e in row.engines[:1] or e != 'Scalar' else work.at_least(work.n) + chip.activation_cycles * (o.op != 'tensor_copy')
     return {e: cycles(e) / chip.clock(e) for e in engines_of(o, chip, free)}
 
 # %% ../../nbs/1_nki/13_tape.ipynb #fa653260
@@ -52,23 +53,32 @@ def _run(counts, ap):
         run *= n
     return run
 
-def _copy_ns(program, a, b, chip):
+def _along(x, far):
+    "The (counts, steps) of an access; on the chip those of its free axes."
+    keep = [k for k in range(len(x.ap)) if far or k != x.par]
+    return [x.shape[k] for k in keep], [x.ap[k] for k in keep]
+
+def _extra(o, chip, far):
+    "How many times longer than a copy it takes, `far` of whose sides are in HBM."
+    if o.op == 'dma_transpose' and chip.generation > 2: return chip.dma_transpose_far if far else chip.dma_transpose_near
+    return chip.dma_add if chip.generation < 4 and o.attrs.get('add') else 1
+
+def _copy_ns(program, o, a, b, chip):
     "(ns, bytes) of one source and its destination; the wider of the two counts where both are in HBM."
-    far = [x for x in (a, b) if program.tensors[x.tensor].buffer == 'hbm'] or [b]
-    total = int(np.prod(far[0].shape, dtype=np.int64))
-    run = min(_run(x.shape, x.ap) if program.tensors[x.tensor].buffer == 'hbm' else x.free for x in (a, b))
-    size = max(itemsize(program.tensors[x.tensor].dtype) for x in far)
-    packets = total / max(run, 1)
-    packets = max(packets, total * size / chip.dma_packet_max)
-    engines = min(packets, chip.dma_engines)
-    rate = chip.dma_gbps / chip.dma_engines
-    return packets / engines * (chip.dma_packet_ns + total * size / packets / rate), total * size
+    buffers = [program.tensors[x.tensor].buffer for x in (a, b)]
+    far = [x for x, buffer in zip((a, b), buffers) if buffer == 'hbm']
+    total = int(np.prod((far or [b])[0].shape, dtype=np.int64))
+    run = 1 if o.op == 'dma_transpose' and chip.generation < 3 else min(_run(*_along(x, buffer == 'hbm')) for x, buffer in zip((a, b), buffers))
+    size = max(itemsize(program.tensors[x.tensor].dtype) for x in far or [b])
+    packets = max(total / max(run, 1), total * size / chip.dma_packet_max)
+    rate = (min(chip.dma_gbps, chip.hbm_gbps) if len(far) > 1 else chip.dma_gbps) / chip.dma_engines
+    return _extra(o, chip, len(far)) * packets / min(packets, chip.dma_engines) * (chip.dma_packet_ns + total * size / packets / rate), total * size
 
 def dma_ns(program, o, chip):
     "(ns of all DMA engines together, bytes): packets and bytes over the engines that have some. Every source of a sum is read; two cores that swap do so at once."
     if o.op in COLLECTIVES: return ring_ns(program, o, chip)[1:]
     outs = [*o.outs.values()]
-    each = [_copy_ns(program, a, outs[k % len(outs)], chip) for k, a in enumerate(o.ins.values())]
+    each = [_copy_ns(program, o, a, outs[k % len(outs)], chip) for k, a in enumerate(o.ins.values())]
     return max(each) if o.op == 'sendrecv' else tuple(map(sum, zip(*each)))
 
 # %% ../../nbs/1_nki/13_tape.ipynb #39dfb40e
