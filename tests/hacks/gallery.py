@@ -512,6 +512,10 @@ for name, says, task, shape, body in [
     nisa.tensor_scalar(dst=t, data=y, op0=nl.subtract, operand0=1.0)
     nisa.tensor_scalar(dst=y, data=y, op0=nl.add, operand0=1.0)
     nisa.tensor_tensor(dst=y, data1=t, data2=y, op=nl.divide)"""),
+    ('a sigmoid that overflows', 'Makes a sigmoid of the exponential that overflows for large numbers.', 'sigmoid', 'x.shape', """
+    nisa.activation(dst=y, op=nl.exp, data=t)
+    nisa.tensor_scalar(dst=t, data=y, op0=nl.add, operand0=1.0)
+    nisa.tensor_tensor(dst=y, data1=y, data2=t, op=nl.divide)"""),
     ('a part of the maximum', 'Looks for the maximum in all but the last column.', 'logsumexp', '(128, 1)', """
     e = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=s, op=nl.maximum, data=t[:, 0:x.shape[1] - 1], axis=1)
