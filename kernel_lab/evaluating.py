@@ -22,7 +22,7 @@ def kernel_files(paths):
     "The files meant by paths, each once: a folder's `*.py` in order."
     found = {}
     for path in paths:
-        inside = sorted(map(str, Path(path).glob('*.py'))) if path != '-' and Path(path).is_dir() else [path]
+        inside = sorted(str(p) for p in Path(path).glob('*.py') if not p.is_fifo()) if path != '-' and Path(path).is_dir() else [path]
         if not inside: raise UsageError(f'There is no kernel in the folder {path}.', hint='Its files end in .py.')
         for name in inside: found.setdefault(name if name == '-' else os.path.realpath(name), name)
     found = list(found.values())
