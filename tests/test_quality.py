@@ -185,9 +185,10 @@ def somebody(tmp_path, monkeypatch):
 
 def test_a_task_that_hangs_or_ends_the_process_costs_its_own_row(somebody):
     worker = Worker(somebody)
-    rows = {k: _row(worker.ask(k, s)) for k, s in (('good', 100), ('hangs', 2), ('ends', 100), ('prints', 100), ('exits', 100))}
+    rows = {k: _row(worker.ask(k, s)) for k, s in (('exits', 100), ('good', 100), ('hangs', 2), ('ends', 100), ('prints', 100))}
     worker.close()
-    assert {k: bool(r.reason) for k, r in rows.items()} == {'good': False, 'hangs': True, 'ends': True, 'prints': False, 'exits': True}
+    assert {k: bool(r.reason) for k, r in rows.items()} == {'exits': False, 'good': False, 'hangs': True, 'ends': True, 'prints': False}
+    assert 'SystemExit' in rows['exits'].quality.failures[0].seen
     assert rows['good'].task == 'good' and rows['prints'].task == 'prints'
     assert list(census_lines(list(rows.values())))[0].startswith('5 tasks: 0 good, 5 bad')       # none of them has a first kernel
 

@@ -73,11 +73,11 @@ def examined(load, name, cache=None):
 
 def main():
     "Answer the names on standard input with a line of JSON each."
-    out, null = os.fdopen(os.dup(1), 'w', buffering=1), os.open(os.devnull, os.O_RDWR)
-    for fd in (1, 2): os.dup2(null, fd)
-    asked = json.loads(sys.stdin.readline())
+    heard, out, null = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), 'w', buffering=1), os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2): os.dup2(null, fd)                              # exit() closes sys.stdin
+    asked = json.loads(heard.readline())
     sys.path[:0] = asked['path']
-    for line in sys.stdin: out.write(json.dumps(examined(loader(asked['load']), json.loads(line), asked['cache'])) + '\n')
+    for line in heard: out.write(json.dumps(examined(loader(asked['load']), json.loads(line), asked['cache'])) + '\n')
 
 # %% ../../nbs/3_evaluate/06_census.ipynb #d9284426
 _BOOT = 'from kernel_lab.evaluate.census import main; main()'
