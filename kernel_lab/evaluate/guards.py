@@ -229,7 +229,7 @@ def out_of_turn(f):
 
 @guard('dynamic', 'Tracing it takes little of the time that it may take.')
 def slow_trace(f):
-    return ('note', f'tracing took {f.seconds:.1f} s of {f.limit:g} s', None) if f.seconds and f.limit and f.seconds > f.limit / 2 else None
+    return ('note', f'tracing took more than half of the {f.limit:g} s that it may take', None) if f.seconds and f.limit and f.seconds > f.limit / 2 else None
 
 @guard('dynamic', 'The sandbox holds a kernel in with at least a filter of system calls.')
 def confinement(f):
