@@ -137,10 +137,11 @@ def own_partitions(s):
     "An access on the chip steps over partitions along its partition axis, and only there; it stays in its row and in its block."
     for k, a, t in s.tiles():
         if t.buffer == 'hbm': continue
-        row = t.tile_size // t.partitions
-        for (low, high), size in zip(_reach(_kept(s, a), a.par), (row, t.tile_size)):
+        row, kept = t.tile_size // t.partitions, _kept(s, a)
+        nothing = any(i > j for _, i, j in kept)                            # the conditions never hold
+        for (low, high), size in zip(_reach(kept, a.par), (row, t.tile_size)):
             first, last = _remainders(a, s.program.trips, size)
-            if first + low >= 0 and last + high < size: continue
+            if nothing or first + low >= 0 and last + high < size: continue
             yield s.broken(f'the access to {t.name} crosses from one partition to another', k, f'{row} elements a row', str(a.ap)[:60], _STRAIGHT)
             break
         else:
