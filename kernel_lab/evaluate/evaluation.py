@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BIG', 'named', 'resolve', 'Draft', 'work', 'affordable', 'compile_stage', 'verify_stage', 'verdict', 'profile_stage',
-           'guard_stage', 'baseline', 'recalled', 'evaluate']
+           'guard_stage', 'baseline', 'sensible', 'recalled', 'evaluate']
 
 # %% ../../nbs/3_evaluate/05_evaluation.ipynb #6df64579
 import time
@@ -197,14 +197,17 @@ def _known(draft, kernel, task, workload, chip, seeds, baseline_us, limits):
     if baseline_us is None and not found.versions.get('baseline'): baseline_us = found.baseline_us          # the first kernel's, by the same lab
     return replace(found, baseline_us=found.profile and _baseline_stage(draft, baseline_us, kernel, task, workload, chip, limits, found.profile))
 
-def _sensible(seeds, baseline_us, limits, log, store):
-    "UsageError for numbers and helpers that no evaluation can begin with."
+def sensible(seeds, limits, store):
+    "UsageError for seeds, limits and a store that no evaluation can begin with."
     fresh_seeds(seeds)
+    if not isinstance(limits, Limits): raise UsageError(f'The limits are a {type(limits).__name__}.', hint='Give Limits(seconds=2), for example.')
+    if not (store is None or hasattr(store, 'save_evaluation')): raise UsageError(f'The store is a {type(store).__name__}.', hint='Give a Store, or None; evaluate_many also takes its place.')
+
+def _asked_well(baseline_us, log):
+    "UsageError for a baseline that is no time, and a log that hears nothing."
     if not (baseline_us is None or isinstance(baseline_us, Real) and not isinstance(baseline_us, bool) and 0 < baseline_us < inf):
         raise UsageError(f'The baseline is {baseline_us!r} µs.', hint='Give a number above 0, or None for the time of the first kernel.')
-    if not isinstance(limits, Limits): raise UsageError(f'The limits are a {type(limits).__name__}.', hint='Give Limits(seconds=2), for example.')
     if not (log is None or callable(log)): raise UsageError(f'The log is {log!r}.', hint='Give a function of a line, like print.')
-    if not (store is None or hasattr(store, 'save_evaluation')): raise UsageError(f'The store is a {type(store).__name__}.', hint='Give a Store, or None.')
 
 def recalled(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None, limits=Limits()):
     "The Evaluation that `evaluate` would take from a store, `cached`; None where it would have to make one."
@@ -214,7 +217,8 @@ def recalled(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseli
 def evaluate(kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None, limits=Limits(), log=None, store=None):
     """Evaluate `kernel` (a Kernel or its source) against `task`: an Evaluation, also of a bad kernel. UsageError for unknown names. `log` hears each line.
     In a `store` it is looked up first and kept afterwards."""
-    _sensible(seeds, baseline_us, limits, log, store)
+    sensible(seeds, limits, store)
+    _asked_well(baseline_us, log)
     kernel, task, workload, target = resolve(kernel, task, workload, chip)
     asked = dict(task=task_key(task), asked=task_key(task, workload), limits=asdict(limits), **({} if baseline_us is None else {'baseline': 'given'}))
     draft = Draft(dict(task=task.name, workload=workload.name, chip=chip, target=target.name, kernel=kernel), log, asked, store)

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from ..errors import LabError, UsageError
 from .database import as_json, clean, put
 from .records import FLEETING, Evaluation, Status, now, plain
-from .tables import EVALUATIONS, KERNELS, PROGRAMS, TASKS
+from .tables import DAMAGED, EVALUATIONS, KERNELS, PROGRAMS, TASKS
 from .versions import chip_key, lab_key, machine, task_key, told
 from ..nki.machine import CHIPS
 from ..nki.program import Program
@@ -80,7 +80,7 @@ class BrokenRow(UsageError):
         super().__init__(f'The store holds {row}, but cannot read it: {why}.', hint='Evaluate the kernel again; `kernel-lab export PATH` writes all that can be read.')
         self.row, self.why = row, why
 
-_DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error, LabError)
+_DAMAGED = (*DAMAGED, zlib.error, LabError)
 
 @contextmanager
 def readable(row):
@@ -95,7 +95,8 @@ def those_readable(rows, of, left=None):
     "What `of` makes of each row; a `BrokenRow` is left out, and put on the list `left`."
     for row in rows:
         try: yield of(row)
-        except BrokenRow as e: (left if left is not None else []).append(e)
+        except BrokenRow as e:
+            if left is not None: left.append(e)
 
 # %% ../../nbs/3_evaluate/03c_kept.ipynb #d996ab2c
 def result_key(kernel, chip, target, versions):

@@ -8,16 +8,14 @@ __all__ = ['AHEAD', 'NEEDED', 'Desk', 'work_off', 'progress_line', 'pool_named',
 # %% ../../nbs/3_evaluate/07_pool.ipynb #65316a51
 from collections import deque
 from contextlib import closing, contextmanager
-from numbers import Integral
 from os import PathLike
 from ..errors import UsageError
 from .cluster import RayPool, place_of
-from .evaluation import recalled
+from .evaluation import recalled, sensible
 from .hands import LocalPool
 from .jobs import SECONDS, answer_of, jobs_of, lost
 from .replies import Limits
 from .store import Store
-from .verify import fresh_seeds
 from ..tasks.task import Kernel
 
 # %% ../../nbs/3_evaluate/07_pool.ipynb #a6061c51
@@ -106,12 +104,11 @@ def _listed(kernels):
         raise UsageError(f'The kernels are a {type(kernels).__name__}.', hint='Give a list of Kernels or sources; of a dict, list(kernels.values()).')
     return kernels
 
-def _counted(workers, seconds, limits, progress):
-    "UsageError for numbers of workers and seconds below what makes sense, and for what is neither Limits nor a function."
+def _counted(workers, seconds, progress):
+    "UsageError for numbers of workers and seconds below what makes sense, and for a progress that is no function."
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
         raise UsageError(f'The number of workers is {workers!r}.', hint='Give at least 1, or None for one a processor.')
     if not isinstance(seconds, (int, float)) or not seconds > 0: raise UsageError(f'An evaluation may take seconds={seconds!r}.', hint=f'Give more than 0; {SECONDS} is usual.')
-    if not isinstance(limits, Limits): raise UsageError(f'The limits are a {type(limits).__name__}.', hint='Give Limits(seconds=2), for example.')
     if not (progress is None or isinstance(progress, bool) or callable(progress)): raise UsageError(f'progress is {progress!r}.', hint='Give True, or a function of (done, total).')
 
 def evaluate_many(kernels, tasks, workload=None, chip='trn1', *, pool='local', workers=None, seconds=SECONDS, seeds=3, limits=Limits(), store=None, progress=None):
@@ -119,13 +116,11 @@ def evaluate_many(kernels, tasks, workload=None, chip='trn1', *, pool='local', w
     `pool` is what `pool_of` takes; `seconds` is the most one evaluation may take. What a `store` (a Store, or its place) knows comes from there, `cached`; what is new is kept there, at once.
     `progress(done, total)` is called after each, total is None where `kernels` has no length; True shows a line. UsageError, at once, for what cannot be asked."""
     kernels, ours = _listed(kernels), isinstance(store, (str, PathLike))
-    _counted(workers, seconds, limits, progress)
-    if isinstance(seeds, bool) or not isinstance(seeds, (Integral, list, tuple, range)): raise UsageError(f'The seeds are {seeds!r}.', hint='Give seeds=3, or a list of them.')
-    fresh_seeds(seeds)
+    _counted(workers, seconds, progress)
+    sensible(seeds, limits, None if ours else store)
     jobs = jobs_of(kernels, tasks, workload, chip, seeds, limits, keep=store is not None)
     pool_named(pool)
     if ours: store = Store(store)
-    elif not (store is None or hasattr(store, 'save_evaluation')): raise UsageError(f'The store is a {type(store).__name__}.', hint='Give a Store, its place, or None.')
     total = len(kernels) if hasattr(kernels, '__len__') else None
     return _evaluations(jobs, total, pool, workers, seconds, store, ours, progress)
 

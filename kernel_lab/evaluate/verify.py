@@ -74,7 +74,9 @@ def _planned(task, workload, seeds, draws):
     "([(seed, draws of it)], [(name, why)] of what was drawn and not admitted)."
     known = not isinstance(seeds, (int, np.integer))
     seeds = fresh_seeds(seeds)
-    if draws is not None or known: return [(s, named(task, workload, draws or ())) for s in seeds], []
+    if draws is not None or known:
+        asked = named(task, workload, draws or ())
+        return [(s, asked) for s in seeds], []
     n = workload.elements
     found, out = chosen(task, workload, max(len(seeds), ROOM // n, len(FAMILIES) if n <= ROOM else 1))
     return [(s, found[k::len(seeds)]) for k, s in enumerate(seeds)], out
