@@ -29,7 +29,7 @@ $(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@echo "make env: compiling the clock that times kernels (once)"
-	@$(BIN)/python -c "from kernel_lab.nki.clock import warm; warm()"
+	@$(BIN)/python -c "from kernel_lab.nki.timing.scheduler import warm; warm()"
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 

@@ -73,7 +73,7 @@ def test_import_is_light():
 
 
 def test_help_does_not_pay_for_the_lab():
-    loaded = set(python("import sys, kernel_lab.cli; print(*sys.modules)").split())
+    loaded = set(python("import sys, kernel_lab.cli.app; print(*sys.modules)").split())
     assert not loaded & {"torch", "pandas", "plotly", "ipywidgets", "anthropic", "libcst", "sqlalchemy"}
 
 
@@ -201,7 +201,7 @@ def test_the_wheel_is_whole(tmp_path):
 # --- the README ---
 
 def test_readme_has_every_command_and_its_link_targets():
-    from kernel_lab.cli import command_table
+    from kernel_lab.cli.app import command_table
     text = (ROOT / "README.md").read_text()
     missing = [usage for usage, _ in command_table() if f"`{usage}`" not in text.replace("\\|", "|")]
     assert not missing, missing
