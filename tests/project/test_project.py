@@ -1,7 +1,6 @@
 """The project's own promises: one source, light imports, floors, clean files, a whole wheel, a README that is up to date."""
 import ast
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "pandas", "plotly", "ipywidgets", "anthropic", "libcst", "sqlalchemy", "numpy", "IPython", "jupyterlab", "typer", "rich"}
 MODULES = sorted(p for p in (ROOT / "kernel_lab").rglob("*.py") if p.name != "_modidx.py")
 
@@ -75,50 +74,6 @@ def test_import_is_light():
 def test_help_does_not_pay_for_the_lab():
     loaded = set(python("import sys, kernel_lab.cli.app; print(*sys.modules)").split())
     assert not loaded & {"torch", "pandas", "plotly", "ipywidgets", "anthropic", "libcst", "sqlalchemy"}
-
-
-# --- floors ---
-
-def exports():
-    "Module name → (floor, folder, notebook file name), from the notebooks."
-    found = {}
-    for nb in sorted((ROOT / "nbs").rglob("*.ipynb")):
-        if ".ipynb_checkpoints" in nb.parts: continue
-        source = "\n".join("".join(c["source"]) for c in json.loads(nb.read_text())["cells"] if c["cell_type"] == "code")
-        if m := re.search(r"^#\|\s*default_exp\s+(\S+)", source, re.M):
-            folder = nb.parent.name
-            name = "kernel_lab." + m[1].removesuffix(".__init__")
-            found[name] = (int(folder[0]), folder, nb.name)
-    return found
-
-
-def test_every_module_has_one_page():
-    pages = [m[1] for nb in (ROOT / "nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in nb.parts
-             for m in [re.search(r'#\|\s*default_exp\s+([\w.]+)', nb.read_text())] if m]
-    assert not {p for p in pages if pages.count(p) > 1}
-
-
-def imports(path, name):
-    "Modules of the package that the file at `path` imports, wherever in the file."
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import): yield from (a.name for a in node.names if a.name.startswith("kernel_lab"))
-        elif isinstance(node, ast.ImportFrom):
-            base = package[:len(package) - node.level + 1] if node.level else []
-            full = ".".join([*base, *([node.module] if node.module else [])])
-            if full.split(".")[0] == "kernel_lab": yield from (f"{full}.{a.name}" for a in node.names)
-
-
-def test_a_module_imports_only_from_below():
-    homes, wrong = exports(), []
-    for name, (floor, folder, nb) in homes.items():
-        path = ROOT / (name.replace(".", "/") + ".py")
-        path = path if path.exists() else ROOT / name.replace(".", "/") / "__init__.py"
-        for target in imports(path, name):
-            home = homes.get(target) or homes.get(target.rpartition(".")[0])
-            if home is None or home[1:] == (folder, nb): continue
-            if not (home[0] < floor or (home[1] == folder and home[2] < nb)): wrong.append(f"{name} imports {target}")
-    assert not wrong, wrong
 
 
 # --- clean files ---
