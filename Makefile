@@ -10,7 +10,7 @@ TESTENV = KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab demo test slow views export pins picture clean distclean
+.PHONY: help env lab demo test slow views export number pins picture clean distclean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ $(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@echo "make env: compiling the clock that times kernels (once)"
-	@$(BIN)/python -c "from kernel_lab.nki.clock import warm; warm()"
+	@$(BIN)/python -c "from kernel_lab.nki.timing.scheduler import warm; warm()"
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
@@ -51,9 +51,11 @@ views: env       ## make or refresh src_nbs/, the notebooks as text (the newer o
 
 export: env      ## nbs/ → kernel_lab/ and README.md
 	@if [ -d src_nbs ]; then $(BIN)/python tools/sync.py; fi
-	$(BIN)/nbdev_export
-	$(BIN)/nbdev_clean
-	$(BIN)/python tools/readme.py
+	$(BIN)/python tools/export.py
+
+number: env      ## number the notebooks of every room again, and link each to its neighbours; then export
+	$(BIN)/python tools/number.py
+	$(BIN)/python tools/export.py
 
 picture: env     ## draw the README's picture again (needs a chromium)
 	$(BIN)/python tools/picture.py

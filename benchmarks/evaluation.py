@@ -10,15 +10,15 @@ import argparse
 import time
 from statistics import median
 
-from kernel_lab.durations import Duration
-from kernel_lab.evaluate.evaluation import baseline, evaluate
-from kernel_lab.evaluate.pool import LocalPool, evaluate_many
-from kernel_lab.evaluate.sandbox import house, traced
-from kernel_lab.nki.batch import execute
-from kernel_lab.nki.profile import profile_of
-from kernel_lab.nki.schedule import schedule
+from kernel_lab.core.durations import Duration
+from kernel_lab.evaluate.pipeline import baseline, evaluate
+from kernel_lab.evaluate.pool.dispatch import LocalPool, evaluate_many
+from kernel_lab.evaluate.sandbox.run import house, traced
+from kernel_lab.nki.executor.vectorized import execute
+from kernel_lab.nki.explain.profile import profile_of
+from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.targets.nki_sim import specs_of, trace_here
-from kernel_lab.tasks.suite import TASKS
+from kernel_lab.tasks.suite.registry import TASKS
 
 NAMES = ["softmax", "relu", "rmsnorm", "matmul", "layer_norm", "swiglu", "llama_layer"]
 

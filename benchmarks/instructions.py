@@ -7,10 +7,10 @@ The second lists DMA packets by size and kind of queue, the third how long one w
 import re, sys
 import numpy as np
 import pandas as pd
-from kernel_lab.nki.affine import Affine
-from kernel_lab.nki.machine import CHIPS
-from kernel_lab.nki.program import Access, Instruction, Program, Tensor
-from kernel_lab.nki.tape import work_ns
+from kernel_lab.nki.ir.affine import Affine
+from kernel_lab.nki.chip.chips import CHIPS
+from kernel_lab.nki.ir.program import Access, Instruction, Program, Tensor
+from kernel_lab.nki.timing.flat_program import work_ns
 
 DTYPES = {"fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
 OPERAND = re.compile(r"(src|dst)=(?:(\w+)@)?(\w*)\[[^\]]*\]\[([\d,]+)\]")

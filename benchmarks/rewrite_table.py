@@ -9,8 +9,8 @@ import math
 import time
 
 from kernel_lab.agents.loop import Loop
-from kernel_lab.agents.rewrite import RewriteAgent
-from kernel_lab.tasks.suite import BY_HAND
+from kernel_lab.agents.rewrite.agent import RewriteAgent
+from kernel_lab.tasks.suite.registry import BY_HAND
 
 
 def accepted(run):

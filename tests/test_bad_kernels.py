@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_lab.errors import KernelError, UsageError
-from kernel_lab.evaluate.evaluation import evaluate
-from kernel_lab.evaluate.sandbox import Limits, sandbox
-from kernel_lab.tasks.task import Kernel, task_from
+from kernel_lab.core.errors import KernelError, UsageError
+from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.sandbox.run import Limits, sandbox
+from kernel_lab.tasks.model.task import Kernel, task_from
 
 HEAD = 'import nki.isa as nisa\nimport nki.language as nl\n'
 GOOD = HEAD + '''

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pandas
 import pytest
-from kernel_lab.cli import ORDER, command_table, run
+from kernel_lab.cli.app import ORDER, command_table, run
 
 KERNEL_LAB = str(Path(sys.executable).with_name("kernel-lab"))
 FAKE_KEY = "sk-" + "ant-0000-not-a-key"
@@ -189,7 +189,7 @@ def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
     assert "finished" in lab("runs").stdout
 
 
-START = [sys.executable, "-c", "from kernel_lab.entry import start; start()"]
+START = [sys.executable, "-c", "from kernel_lab.cli.entry import start; start()"]
 
 
 @pytest.mark.parametrize("seconds", [0.15, 0.3, 0.6, 1.2, 2.4, 4.8])

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_lab.errors import KINDS, KernelError, SimulatorError, UsageError
-from kernel_lab.evaluate import evaluation as module
-from kernel_lab.evaluate.evaluation import evaluate
-from kernel_lab.evaluate.records import Evaluation, Run, Status, Step
-from kernel_lab.evaluate.replies import Reply, _error, verdict
-from kernel_lab.evaluate.server import readable_paths
-from kernel_lab.evaluate.sandbox import Limits, admit, run_job, trace_in_child, traced
-from kernel_lab.evaluate.verify import compare, tile_map, verify
-from kernel_lab.nki.program import ArraySpec
-from kernel_lab.nki.trace import trace_source
-from kernel_lab.tasks.suite import BY_HAND, get_task
-from kernel_lab.tasks.task import Kernel, Tolerance, error_ratio, task_from
+from kernel_lab.core.errors import KINDS, KernelError, SimulatorError, UsageError
+from kernel_lab.evaluate import pipeline as module
+from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.records.evaluation import Evaluation, Run, Status, Step
+from kernel_lab.evaluate.sandbox.protocol import Reply, _error, verdict
+from kernel_lab.evaluate.sandbox.server import readable_paths
+from kernel_lab.evaluate.sandbox.run import Limits, admit, run_job, trace_in_child, traced
+from kernel_lab.evaluate.verification.verify import compare, tile_map, verify
+from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.tasks.suite.registry import BY_HAND, get_task
+from kernel_lab.tasks.model.task import Kernel, Tolerance, error_ratio, task_from
 from test_bad_kernels import GOOD, TASK, attack, children, left_behind, numbers
 
 X = ArraySpec((128, 64), 'float32')
@@ -160,12 +160,12 @@ def test_record_of_the_tier():
 def test_a_container_that_refuses_namespaces():
     "Where `unshare` is forbidden the other layers stay, and the record does not claim the one that is missing."
     if sys.platform != 'linux': pytest.skip('needs Linux')
-    code = ('import os\nfrom kernel_lab.evaluate.walls import bind_to_parent\nimport kernel_lab.evaluate.walls as walls, ctypes\n'
+    code = ('import os\nfrom kernel_lab.evaluate.sandbox.confine import bind_to_parent\nimport kernel_lab.evaluate.sandbox.confine as walls, ctypes\n'
             'deny = b"".join(walls._deny(nr) for nr in (272, 97))\n'
             'bind_to_parent(); code = walls._op(0x20, 0) + deny + walls._op(6, walls.ALLOW); buffer = ctypes.create_string_buffer(code, len(code))\n'
             'import struct; p = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))\n'
             'walls._prctl(walls.PR_SET_SECCOMP, 2, ctypes.create_string_buffer(p, len(p)))\n'
-            'from kernel_lab.evaluate.sandbox import house; h = house(); print(h.tier, *h.layers); print(*h.refused)')
+            'from kernel_lab.evaluate.sandbox.run import house; h = house(); print(h.tier, *h.layers); print(*h.refused)')
     first, refused = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60).stdout.splitlines()
     assert first.split()[0] == 'S2' and 'namespaces' not in first and 'seccomp' in first and refused == 'namespaces'
 
@@ -200,7 +200,7 @@ def test_start_is_quick():
 def test_the_parent_dies(tmp_path):
     "A child never outlives the process that started it."
     if sys.platform != 'linux': pytest.skip('needs PDEATHSIG')
-    code = ('import sys; from kernel_lab.evaluate.sandbox import *; from kernel_lab.tasks.task import Kernel; from kernel_lab.nki.program import ArraySpec\n'
+    code = ('import sys; from kernel_lab.evaluate.sandbox.run import *; from kernel_lab.tasks.model.task import Kernel; from kernel_lab.nki.ir.program import ArraySpec\n'
             'trace_in_child(Kernel("def kernel(x):\\n    import os\\n    while True: pass"), [ArraySpec((128, 64))])')
     parent = subprocess.Popen([sys.executable, '-c', code], env={**os.environ, 'TMPDIR': str(tmp_path)})      # a killed parent cannot clean up
     try:
@@ -246,7 +246,7 @@ def test_two_threads():
 
 def test_a_child_that_cannot_start(monkeypatch):
     "A fault of ours is one sentence, and never the kernel's fault."
-    from kernel_lab.evaluate import sandbox, server
+    from kernel_lab.evaluate.sandbox import run as sandbox, server
     monkeypatch.setattr(server, 'import_paths', lambda: ['/nowhere'])
     monkeypatch.setattr(sandbox, '_SERVERS', {})
     with pytest.raises(SimulatorError, match='did not start'): run_job('json:dumps', {'source': ''})

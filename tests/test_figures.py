@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kernel_lab.errors import UsageError
-from kernel_lab.figures.diff import diff_figure, diff_frame
+from kernel_lab.core.errors import UsageError
+from kernel_lab.figures.error_map import diff_figure, diff_frame
 from kernel_lab.figures.report import figures_json, ledger_html, report_figures, report_html
 from kernel_lab.figures.source import changed_lines, source_frame, source_html
 from kernel_lab.figures.speedup import speedup_figure, speedup_frame

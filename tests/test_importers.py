@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernel_lab.errors import UsageError
-from kernel_lab.evaluate.evaluation import evaluate
-from kernel_lab.evaluate.sandbox import Limits
-from kernel_lab.tasks.graph import captured
-from kernel_lab.tasks.importers import import_suite, load_import, recalled, save_import
+from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.sandbox.run import Limits
+from kernel_lab.tasks.codegen.graph import captured
+from kernel_lab.tasks.importers.import_suite import import_suite, load_import, recalled, save_import
 
 MODEL = """import os, sys, time
 import torch
@@ -233,8 +233,8 @@ def test_wrong_commands(lab, words, said):
 def written(tmp_path_factory, linear):
     "A dataset of the lab's softmax and an imported task, with a correct and a broken kernel."
     from dataclasses import replace
-    from kernel_lab.tasks.flashinfer_out import dataset_of, write_dataset
-    from kernel_lab.tasks.suite import TASKS
+    from kernel_lab.tasks.importers.flashinfer_export import dataset_of, write_dataset
+    from kernel_lab.tasks.suite.registry import TASKS
     softmax = replace(TASKS["softmax"], workloads=(TASKS["softmax"].workload("small"),))
     results = [evaluate(softmax.first("small"), softmax, "small", seeds=1), evaluate("def (", softmax, "small")]
     data, left = dataset_of([softmax, linear], results)
@@ -245,7 +245,7 @@ def written(tmp_path_factory, linear):
 
 
 def test_what_is_written_reads_back_and_imports(written):
-    from kernel_lab.tasks.flashinfer import read_dataset
+    from kernel_lab.tasks.importers.flashinfer_bench import read_dataset
     data, root = written
     again = read_dataset(root)
     assert (again.definitions, again.workloads, again.solutions, list(again.traces), again.left) == (data.definitions, data.workloads, data.solutions, list(data.traces), ())
@@ -256,9 +256,9 @@ def test_what_is_written_reads_back_and_imports(written):
 
 @pytest.mark.parametrize("name", ["softmax", "gelu", "add", "power", "matmul", "max_rows", "layer_norm", "cross_entropy", "int8_weight_linear", "vit_layer", "lora_attention"])
 def test_a_reference_of_every_kind_stands_alone(name):
-    from kernel_lab.tasks.flashinfer_out import definition_of
-    from kernel_lab.tasks.suite import TASKS
-    from kernel_lab.tasks.task import _torch
+    from kernel_lab.tasks.importers.flashinfer_export import definition_of
+    from kernel_lab.tasks.suite.registry import TASKS
+    from kernel_lab.tasks.model.task import _torch
     task = TASKS[name]
     definition, workloads = definition_of(task, ["small"])
     space = {}
@@ -272,8 +272,8 @@ def test_a_reference_of_every_kind_stands_alone(name):
 
 def test_no_trace_without_a_time_to_compare_with(tmp_path):
     from dataclasses import replace
-    from kernel_lab.tasks.flashinfer_out import dataset_of, write_dataset
-    from kernel_lab.tasks.suite import TASKS
+    from kernel_lab.tasks.importers.flashinfer_export import dataset_of, write_dataset
+    from kernel_lab.tasks.suite.registry import TASKS
     softmax = replace(TASKS["softmax"], workloads=(TASKS["softmax"].workload("small"),))
     good = evaluate(softmax.first("small"), softmax, "small", seeds=1)
     assert good.profile.kind == "simulated" and good.speedup
@@ -306,7 +306,7 @@ def test_their_own_loader_accepts_it(written):
 # --- real checkouts, where somebody has them ---
 
 def test_kernelbench(tmp_path):
-    from kernel_lab.tasks.kernelbench import read_kernelbench
+    from kernel_lab.tasks.importers.kernelbench import read_kernelbench
     found, left = read_kernelbench(at("KERNELBENCH"))
     assert len(found) + len(left) >= 270 and {x.level for x in left} == {4} and len(left) >= 20
     some = {f"level1/{f.name.rpartition('/')[2]}.py": f.text for f in found if f.level == 1}
@@ -323,6 +323,6 @@ def test_nkibench_of_accelopt():
 
 
 def test_nkigen_bench_of_aws_samples():
-    from kernel_lab.tasks.nkigen import read_nkigen
+    from kernel_lab.tasks.importers.nkigen_bench import read_nkigen
     found, left = read_nkigen(at("NKIGEN_BENCH"))
     assert len(found) == 250 and not left

@@ -10,12 +10,12 @@ import pytest
 
 from kernel_lab.agents import loop as loops
 from kernel_lab.agents.loop import BY_HAND, FIRST, Loop, Proposal, base_step
-from kernel_lab.errors import LabError, SimulatorError, UsageError
-from kernel_lab.evaluate.evaluation import evaluate
-from kernel_lab.evaluate.records import Evaluation, Status, new_id
-from kernel_lab.evaluate.store import Store
-from kernel_lab.tasks.suite import get_task
-from kernel_lab.tasks.task import Kernel
+from kernel_lab.core.errors import LabError, SimulatorError, UsageError
+from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.records.evaluation import Evaluation, Status, new_id
+from kernel_lab.evaluate.store.store import Store
+from kernel_lab.tasks.suite.registry import get_task
+from kernel_lab.tasks.model.task import Kernel
 
 SOFTMAX = get_task('softmax')
 BASE = SOFTMAX.first_kernel.source
@@ -201,8 +201,8 @@ KILLED = textwrap.dedent('''
     import os, signal, sys
     from dataclasses import replace
     from kernel_lab.agents.loop import Loop, Proposal
-    from kernel_lab.evaluate.store import Store
-    from kernel_lab.tasks.suite import get_task
+    from kernel_lab.evaluate.store.store import Store
+    from kernel_lab.tasks.suite.registry import get_task
 
     class Mortal:
         name = 'mortal'

@@ -2,17 +2,17 @@
 import numpy as np
 import pytest
 
-from kernel_lab.agents.moves import MOVES, candidates
-from kernel_lab.agents.moves_code import Code
-from kernel_lab.agents.moves_facts import Facts, View
-from kernel_lab.errors import KernelError
+from kernel_lab.agents.rewrite.moves import MOVES, candidates
+from kernel_lab.agents.rewrite.source_tree import Code
+from kernel_lab.agents.rewrite.evidence import Facts, View
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import execute
-from kernel_lab.nki.machine import CHIPS
-from kernel_lab.nki.profile import profile_of
-from kernel_lab.nki.program import ArraySpec
-from kernel_lab.nki.schedule import schedule
-from kernel_lab.nki.trace import trace_source
-from kernel_lab.tasks.suite import BY_HAND
+from kernel_lab.nki.chip.chips import CHIPS
+from kernel_lab.nki.explain.profile import profile_of
+from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.tasks.suite.registry import BY_HAND
 
 ALL = pytest.mark.parametrize('task', BY_HAND, ids=[t.name for t in BY_HAND])
 LIMITS = ('limit',)      # a candidate may ask for too much memory; that is a status, not a wrong result

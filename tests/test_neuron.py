@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_lab.cli import run
-from kernel_lab.durations import compare_times, latency_of
-from kernel_lab.errors import KernelError, UsageError
-from kernel_lab.targets.base import TARGETS
+from kernel_lab.cli.app import run
+from kernel_lab.core.durations import compare_times, latency_of
+from kernel_lab.core.errors import KernelError, UsageError
+from kernel_lab.targets.registry import TARGETS
 from kernel_lab.targets.canary import KERNELS, TASK, canary, sing
 from kernel_lab.targets.neuron import Neuron
 from kernel_lab.targets.neuron_profile import ToolError
-from kernel_lab.tasks.task import Kernel
+from kernel_lab.tasks.model.task import Kernel
 
 SHARED = """
 import os, pathlib, sys
@@ -134,7 +134,7 @@ def test_everything_is_kept(machine):
 
 def test_measured_profile_is_drawn_like_a_simulated_one(machine):
     from kernel_lab.figures.timeline import timeline_figure
-    from kernel_lab.terminal import profile_lines
+    from kernel_lab.cli.render import profile_lines
     profile = (target := machine()).profile(compiled(target))
     assert "measured" in timeline_figure(profile.timeline).layout.title.text and "memory not measured" in "\n".join(profile_lines(profile))
 
@@ -248,7 +248,7 @@ def test_canary_hears_a_wrong_number(machine):
 
 
 def test_doctor_canary_exit_codes(machine, monkeypatch, capsys):
-    from kernel_lab.targets import base
+    from kernel_lab.targets import registry as base
     monkeypatch.setitem(base.TARGETS, "neuron", machine("wrong"))
     assert run(["doctor", "--canary"]) == 1 and "WRONG" in capsys.readouterr().out
     monkeypatch.setitem(base.TARGETS, "neuron", machine())

@@ -2,14 +2,14 @@
 import pytest
 
 from kernel_lab.agents.loop import Loop
-from kernel_lab.errors import UsageError
-from kernel_lab.evaluate.store import Store
-from kernel_lab.panels.control import StepControl
+from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.store.store import Store
+from kernel_lab.panels.step_control import StepControl
 from kernel_lab.panels.lab import Lab
-from kernel_lab.panels.pictures import CorrectnessDiff, SpeedupPanel, TimelinePanel, UtilisationPanel
-from kernel_lab.panels.source import SourceEditor
-from kernel_lab.panels.words import CompileLog, CostPanel
-from kernel_lab.tasks.task import task_from
+from kernel_lab.panels.figure_panels import CorrectnessDiff, SpeedupPanel, TimelinePanel, UtilisationPanel
+from kernel_lab.panels.source_editor import SourceEditor
+from kernel_lab.panels.log_and_cost import CompileLog, CostPanel
+from kernel_lab.tasks.model.task import task_from
 
 EVIL = '<img src=x onerror=alert(1)>'
 

@@ -26,17 +26,17 @@ import pytest
 import rich.console
 import sqlalchemy as sa
 
-from kernel_lab.errors import UsageError
-from kernel_lab.evaluate import cluster
-from kernel_lab.evaluate import jobs as travel
-from kernel_lab.evaluate.cluster import RayPool
-from kernel_lab.evaluate.jobs import as_text, done, jobs_of
-from kernel_lab.evaluate.pool import LocalPool, evaluate_many
-from kernel_lab.evaluate.replies import Limits
-from kernel_lab.evaluate.store import Store
-from kernel_lab.evaluate.tables import EVALUATIONS
-from kernel_lab.tasks.suite import TASKS
-from kernel_lab.tasks.task import Kernel, task_from
+from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.pool import ray_backend as cluster
+from kernel_lab.evaluate.pool import jobs as travel
+from kernel_lab.evaluate.pool.ray_backend import RayPool
+from kernel_lab.evaluate.pool.jobs import as_text, done, jobs_of
+from kernel_lab.evaluate.pool.dispatch import LocalPool, evaluate_many
+from kernel_lab.evaluate.sandbox.protocol import Limits
+from kernel_lab.evaluate.store.store import Store
+from kernel_lab.evaluate.store.schema import EVALUATIONS
+from kernel_lab.tasks.suite.registry import TASKS
+from kernel_lab.tasks.model.task import Kernel, task_from
 
 QUICK = Limits(seconds=1, memory_mb=640)
 PATIENT = replace(QUICK, seconds=3)                                     # where workers start all the while, an honest kernel may need more than one
@@ -254,8 +254,8 @@ def test_leaving_the_loop_ends_the_work():
 
 PARENT = """
 import json, sys
-from kernel_lab.evaluate.pool import evaluate_many
-from kernel_lab.evaluate.store import Store
+from kernel_lab.evaluate.pool.dispatch import evaluate_many
+from kernel_lab.evaluate.store.store import Store
 place, kernels, more = json.loads(sys.argv[1])
 for number, e in evaluate_many(kernels, 'relu', 'small', seeds=1, store=Store(place), **more): print(number, flush=True)
 """

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_lab.errors import UsageError
-from kernel_lab.evaluate.census import FIRST_KERNEL, Worker, _row, census, census_lines
-from kernel_lab.tasks.quality import CHECKS, IMPOSTORS, QUARANTINE, Case, Quality, least, quality
-from kernel_lab.tasks.suite import BY_HAND, FAMILIES, TASKS
-from kernel_lab.tasks.task import Task, Tolerance, Workload, distance
+from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.survey.quality_survey import FIRST_KERNEL, Worker, _row, census, census_lines
+from kernel_lab.tasks.quality.checks import CHECKS, IMPOSTORS, QUARANTINE, Case, Quality, least, quality
+from kernel_lab.tasks.suite.registry import BY_HAND, FAMILIES, TASKS
+from kernel_lab.tasks.model.task import Task, Tolerance, Workload, distance
 
 SMALL = Workload('small', {'x': (16, 32)})
 
@@ -152,8 +152,8 @@ def test_other_dtypes_are_asked_too():
 
 
 def test_a_case_is_as_strict_as_a_verification():
-    from kernel_lab.evaluate.verify import compare
-    from kernel_lab.tasks.rowwise import softmax
+    from kernel_lab.evaluate.verification.verify import compare
+    from kernel_lab.tasks.suite.handwritten_rowwise import softmax
     case = Case(softmax, softmax.workload('small'))
     want, = case.want()
     for share in (0.99, 1.01):
@@ -163,7 +163,7 @@ def test_a_case_is_as_strict_as_a_verification():
 
 SOMEBODY = """
 import os, time
-from kernel_lab.tasks.task import Task, Workload
+from kernel_lab.tasks.model.task import Task, Workload
 def made(name, f): return Task(name, 1, 'mine', name, f, lambda w, rng: {'x': rng.standard_normal(w.shapes['x'])}, (Workload('small', {'x': (128, 64)}),))
 def hangs(x):
     while True: time.sleep(1)

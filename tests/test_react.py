@@ -16,11 +16,11 @@ from kernel_lab.agents.chat import Chat, ChatError, Reply
 from kernel_lab.agents.cost import Usage, dollars
 from kernel_lab.agents.loop import Loop
 from kernel_lab.agents.react import CALLS_MOST, ReactAgent, kernel_in
-from kernel_lab.errors import UsageError
-from kernel_lab.evaluate.evaluation import evaluate
-from kernel_lab.evaluate.records import Evaluation, Status, new_id
-from kernel_lab.evaluate.store import Store
-from kernel_lab.tasks.suite import get_task
+from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.records.evaluation import Evaluation, Status, new_id
+from kernel_lab.evaluate.store.store import Store
+from kernel_lab.tasks.suite.registry import get_task
 
 SECRET = 'sk-test-0123456789-do-not-tell'
 HELLO = [{'role': 'user', 'content': 'Hello'}]

@@ -16,17 +16,17 @@ import pytest
 import servers
 
 from kernel_lab.agents.loop import Loop, Proposal
-from kernel_lab.errors import UsageError
-from kernel_lab.evaluate import store as module
-from kernel_lab.evaluate import tables
-from kernel_lab.evaluate.database import Database, put
-from kernel_lab.evaluate.evaluation import evaluate
-from kernel_lab.evaluate.records import Evaluation, Run, SeedReport, Step, Verification, now
-from kernel_lab.evaluate.store import Store
-from kernel_lab.evaluate.versions import task_key, versions
-from kernel_lab.nki.profile import Profile
-from kernel_lab.tasks.suite import get_task
-from kernel_lab.tasks.task import Kernel, Tolerance
+from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.store import store as module
+from kernel_lab.evaluate.store import schema as tables
+from kernel_lab.evaluate.store.database import Database, put
+from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.records.evaluation import Evaluation, Run, SeedReport, Step, Verification, now
+from kernel_lab.evaluate.store.store import Store
+from kernel_lab.evaluate.records.provenance import task_key, versions
+from kernel_lab.nki.explain.profile import Profile
+from kernel_lab.tasks.suite.registry import get_task
+from kernel_lab.tasks.model.task import Kernel, Tolerance
 
 SOFTMAX = get_task('softmax')
 ABOUT = dict(task='softmax', workload='small', chip='trn1', target='nki_sim')
@@ -182,7 +182,7 @@ def test_odd_letters(store):
 def test_rows_and_traces_of_all(store, tmp_path):
     "What is exported from a server is what is exported from a file."
     import pandas
-    from kernel_lab.evaluate.export import COLUMNS, kept_evaluations, rows, write_parquet, write_traces
+    from kernel_lab.evaluate.store.export import COLUMNS, kept_evaluations, rows, write_parquet, write_traces
     store.save_run(a_run(steps=tuple(a_step(index=k, source=f'# {k}', us=us) for k, us in enumerate((9.0, None, 5.0)))))
     store.save_run(a_run('r2', steps=(a_step('r2', us=3.0),)))
     store.save_evaluation(replace(an_evaluation('alone', us=2.0), baseline_us=9.0), SOFTMAX)
@@ -206,7 +206,7 @@ def test_a_known_evaluation_is_not_made_again(store):
 
 
 def test_the_moments_fault_is_not_kept_for_an_answer(store, monkeypatch):
-    from kernel_lab.evaluate import evaluation as pipeline
+    from kernel_lab.evaluate import pipeline
     monkeypatch.setattr(pipeline, 'verify_stage', lambda *a: 1 / 0)
     bad = evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1, store=store)
     monkeypatch.undo()
@@ -215,7 +215,7 @@ def test_the_moments_fault_is_not_kept_for_an_answer(store, monkeypatch):
 
 
 def test_another_lab_does_not_know(store, monkeypatch):
-    from kernel_lab.evaluate import kept
+    from kernel_lab.evaluate.store import rows as kept
     store.save_evaluation(an_evaluation(us=5.0))
     ask = lambda: store.known(Kernel('def kernel(x): return x'), SOFTMAX, 'small')
     assert ask().cached
@@ -227,7 +227,7 @@ def test_another_lab_does_not_know(store, monkeypatch):
 
 
 def test_limits_of_the_person(store):
-    from kernel_lab.evaluate.sandbox import Limits
+    from kernel_lab.evaluate.sandbox.run import Limits
     tight, loose = Limits(instructions=1), Limits()
     status = lambda limits: [(e.status, e.cached) for e in [evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1, limits=limits, store=store)]][0]
     assert [status(x) for x in (tight, tight, loose, loose)] == [('limit_exceeded', False), ('limit_exceeded', True), ('correct', False), ('correct', True)]

@@ -10,12 +10,12 @@ from time import monotonic, sleep
 
 import pytest
 
-from kernel_lab.errors import UsageError
-from kernel_lab.evaluate import filters, synthesis
-from kernel_lab.tasks.compose import Candidate, candidate
-from kernel_lab.tasks.quality import quality
-from kernel_lab.evaluate.filters import judged
-from kernel_lab.evaluate.synthesis import curate, funnel, synthesize
+from kernel_lab.core.errors import UsageError
+from kernel_lab.tasks.synthesis import filters, synthesize as synthesis
+from kernel_lab.tasks.synthesis.compose import Candidate, candidate
+from kernel_lab.tasks.quality.checks import quality
+from kernel_lab.tasks.synthesis.filters import judged
+from kernel_lab.tasks.synthesis.synthesize import curate, funnel, synthesize
 
 COUNT = 16
 
@@ -128,7 +128,7 @@ def test_a_last_line_without_its_end_is_kept(run, tmp_path):
 
 FULL = """
 import resource, signal, sys
-from kernel_lab.evaluate.synthesis import synthesize
+from kernel_lab.tasks.synthesis.synthesize import synthesize
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try: print(len(list(synthesize(sys.argv[1], 8, seed=9, jobs=0, known=frozenset()))))
@@ -147,7 +147,7 @@ def test_where_nothing_more_can_be_written_the_run_says_so_and_goes_on_later(run
 
 KILLED = """
 import sys
-from kernel_lab.evaluate.synthesis import synthesize
+from kernel_lab.tasks.synthesis.synthesize import synthesize
 for fate in synthesize(sys.argv[1], 400, seed=9, jobs=1, known=frozenset()): print(fate.name, flush=True)
 """
 

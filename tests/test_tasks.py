@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_lab.errors import UsageError
+from kernel_lab.core.errors import UsageError
 from kernel_lab.nki import execute
-from kernel_lab.nki.program import ArraySpec
-from kernel_lab.nki.trace import trace_source
-from kernel_lab.tasks.suite import BY_HAND, get_task
-from kernel_lab.tasks.task import DTYPES, Workload, task_from, tolerance_for
+from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.tasks.suite.registry import BY_HAND, get_task
+from kernel_lab.tasks.model.task import DTYPES, Workload, task_from, tolerance_for
 
 ALL = pytest.mark.parametrize('task', BY_HAND, ids=[t.name for t in BY_HAND])
 

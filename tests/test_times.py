@@ -3,12 +3,12 @@ from dataclasses import asdict
 
 import pytest
 
-from kernel_lab.evaluate.table import row
-from kernel_lab.evaluate.times import TIMES, kept_kernels, known, read_rows
-from kernel_lab.evaluate.verify import verify
-from kernel_lab.nki.program import ArraySpec
-from kernel_lab.nki.trace import trace_source
-from kernel_lab.tasks.suite import TASKS
+from kernel_lab.evaluate.survey.time_table import row
+from kernel_lab.tasks.baselines.known_times import TIMES, kept_kernels, known, read_rows
+from kernel_lab.evaluate.verification.verify import verify
+from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.tasks.suite.registry import TASKS
 
 SOME = ('relu', 'softmax', 'channels_first', 'embedding', 'add_rmsnorm', 'linear_bias_gelu', 'adamw_step')
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_lab.errors import KernelError
-from kernel_lab.evaluate.bits import bits_notes
-from kernel_lab.evaluate.compare import compare, worst_elements
-from kernel_lab.evaluate.draws import CHANGES, admissions, draws_of
-from kernel_lab.evaluate.records import SeedReport, Verification, plain
-from kernel_lab.evaluate.verify import verify
-from kernel_lab.nki.program import Program
-from kernel_lab.nki.trace import spec_of, trace_source
-from kernel_lab.tasks.quality import least, narrower
-from kernel_lab.tasks.suite import BY_HAND, TASKS, get_task
-from kernel_lab.tasks.task import Tolerance
+from kernel_lab.core.errors import KernelError
+from kernel_lab.evaluate.verification.precision_audit import bits_notes
+from kernel_lab.evaluate.verification.compare import compare, worst_elements
+from kernel_lab.evaluate.verification.adversarial_inputs import CHANGES, admissions, draws_of
+from kernel_lab.evaluate.records.evaluation import SeedReport, Verification, plain
+from kernel_lab.evaluate.verification.verify import verify
+from kernel_lab.nki.ir.program import Program
+from kernel_lab.nki.lang.trace import spec_of, trace_source
+from kernel_lab.tasks.quality.checks import least, narrower
+from kernel_lab.tasks.suite.registry import BY_HAND, TASKS, get_task
+from kernel_lab.tasks.model.task import Tolerance
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
 

@@ -5,11 +5,11 @@ import argparse
 import json
 
 from kernel_lab.agents.loop import Loop
-from kernel_lab.agents.rewrite import RewriteAgent
-from kernel_lab.evaluate.records import headline
-from kernel_lab.evaluate.table import made
-from kernel_lab.evaluate.times import BEST
-from kernel_lab.tasks.suite import get_task
+from kernel_lab.agents.rewrite.agent import RewriteAgent
+from kernel_lab.evaluate.records.evaluation import headline
+from kernel_lab.evaluate.survey.time_table import made
+from kernel_lab.tasks.baselines.known_times import BEST
+from kernel_lab.tasks.suite.registry import get_task
 
 WORTH = 0.98        # what is kept takes at most this share of the time that was known
 

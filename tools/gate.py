@@ -35,10 +35,8 @@ def differences():
         tmp = Path(tmp)
         copy_to(tmp)
         env = {k: v for k, v in os.environ.items() if k != "IN_TEST"} | {"PYTHONPATH": str(tmp)}       # nbdev exports nothing IN_TEST
-        bin = Path(sys.executable).parent
-        for command in ([bin / "nbdev_export"], [bin / "nbdev_clean"], [sys.executable, "tools/readme.py"]):
-            done = subprocess.run(command, cwd=tmp, capture_output=True, text=True, env=env)
-            if done.returncode: raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+        done = subprocess.run([sys.executable, "tools/export.py"], cwd=tmp, capture_output=True, text=True, env=env)
+        if done.returncode: raise RuntimeError(f"tools/export.py failed:\n{done.stdout}{done.stderr}")
         here, made = hashes(ROOT), hashes(tmp)
     return sorted(p for p in here.keys() | made.keys() if here.get(p) != made.get(p))
 

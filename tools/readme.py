@@ -14,7 +14,7 @@ NOTE = "<!-- Made from nbs/index.ipynb by `make export`; edit the notebook. -->\
 
 def commands():
     "A table of the commands with the first line of their help."
-    from kernel_lab.cli import command_table
+    from kernel_lab.cli.app import command_table
     cell = lambda text: text.replace("|", "\\|")                         # a bar ends a cell, even in code
     rows = [f"| `{cell(usage)}` | {cell(what)} |" for usage, what in command_table()]
     return "\n".join(["| command | what it does |", "|---|---|", *rows])
@@ -23,7 +23,7 @@ def commands():
 def tasks():
     "A table of the families of tasks: how many, and some of them."
     from itertools import groupby
-    from kernel_lab.tasks.suite import LEVELS, TASKS
+    from kernel_lab.tasks.suite.registry import LEVELS, TASKS
     kind = lambda t: (t.level, t.family)
     rows = []
     for (level, family), found in groupby(sorted(TASKS.values(), key=kind), key=kind):

@@ -9,11 +9,12 @@ from functools import cache
 import numpy as np
 from gallery import HONEST, task_of, workload_of
 
-from kernel_lab.evaluate import evaluation, verify
-from kernel_lab.evaluate.sandbox import Limits
-from kernel_lab.nki import machine
-from kernel_lab.tasks import task
-from kernel_lab.tasks.task import Kernel
+from kernel_lab.evaluate import pipeline as evaluation
+from kernel_lab.evaluate.verification import verify
+from kernel_lab.evaluate.sandbox.run import Limits
+from kernel_lab.nki.chip import chips as machine
+from kernel_lab.tasks.model import task
+from kernel_lab.tasks.model.task import Kernel
 
 
 @cache

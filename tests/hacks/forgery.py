@@ -5,22 +5,22 @@ from functools import cache
 
 import numpy as np
 
-from kernel_lab.errors import KernelError
-from kernel_lab.evaluate.evaluation import affordable
-from kernel_lab.evaluate.sandbox import Limits, admit
-from kernel_lab.evaluate.compare import compare
-from kernel_lab.evaluate.draws import admissions
-from kernel_lab.evaluate.verify import check_outputs, inputs_kept, verify
-from kernel_lab.nki.batch import execute
-from kernel_lab.nki.check import check
-from kernel_lab.nki.dtypes import NUMPY
-from kernel_lab.nki.instructions import ROWS as ROWS_OF
-from kernel_lab.nki.machine import CHIPS                                # noqa: F401 (found here by the tests)
-from kernel_lab.nki.program import BUFFERS, DIALECTS, KINDS, ROLES
-from kernel_lab.nki.schedule import schedule
-from kernel_lab.nki.trace import spec_of, trace_source
-from kernel_lab.tasks.suite import get_task
-from kernel_lab.tasks.task import Kernel
+from kernel_lab.core.errors import KernelError
+from kernel_lab.evaluate.pipeline import affordable
+from kernel_lab.evaluate.sandbox.run import Limits, admit
+from kernel_lab.evaluate.verification.compare import compare
+from kernel_lab.evaluate.verification.adversarial_inputs import admissions
+from kernel_lab.evaluate.verification.verify import check_outputs, inputs_kept, verify
+from kernel_lab.nki.executor.vectorized import execute
+from kernel_lab.nki.checks.checker import check
+from kernel_lab.nki.chip.dtypes import NUMPY
+from kernel_lab.nki.ir.instructions import ROWS as ROWS_OF
+from kernel_lab.nki.chip.chips import CHIPS                                # noqa: F401 (found here by the tests)
+from kernel_lab.nki.ir.program import BUFFERS, DIALECTS, KINDS, ROLES
+from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.nki.lang.trace import spec_of, trace_source
+from kernel_lab.tasks.suite.registry import get_task
+from kernel_lab.tasks.model.task import Kernel
 
 HEAD = 'import nki, nki.isa as nisa, nki.language as nl\n'
 ROWS = HEAD + '''

@@ -83,14 +83,14 @@ KERNEL = '\n@nki.jit\ndef kernel(x):\n'
 
 @cache
 def _suite(name):
-    from kernel_lab.tasks.suite import get_task
+    from kernel_lab.tasks.suite.registry import get_task
     return get_task(name)
 
 
 @cache
 def made(name):
     "A task of the gallery."
-    from kernel_lab.tasks.task import Workload, task_from
+    from kernel_lab.tasks.model.task import Workload, task_from
     shapes = dict(rounds={'x': (512, 512)}, few={'x': (4, 16)}, degenerate={'x': (256, 64)}, small_term={'x': (128, 256)})[name]
     functions = dict(rounds=rounds, few=rounds, degenerate=degenerate, small_term=lambda x: x + 1e-3 * x.tanh())
     works = [Workload('full', shapes)] + ([Workload('small', {'x': (128, 512)})] if name == 'rounds' else [])
@@ -110,7 +110,7 @@ def task_of(name): return made(name) if name in ('rounds', 'few', 'degenerate', 
 
 def workload_of(name):
     "The shapes of a task in the gallery: its own, the suite's small ones, or wider ones ('rmsnorm:wide')."
-    from kernel_lab.tasks.task import Workload
+    from kernel_lab.tasks.model.task import Workload
     if name == 'rmsnorm:wide': return Workload('wide', {'x': (128, 16384), 'gain': (1, 16384)})
     return task_of(name).workload(None if name in ('rounds', 'few', 'degenerate', 'small_term') else 'small')
 
@@ -171,7 +171,7 @@ for name, row, says, code in [
     attack(name, row, says, f'\ndef steal(x): return {code}\n' + STEAL, 'true latency', NO_VALUES)
 attack('import the suite', 'A3', "Imports the lab's own suite and asks the reference there.", '''
 def kernel(x):
-    from kernel_lab.tasks.suite import get_task
+    from kernel_lab.tasks.suite.registry import get_task
     return get_task('softmax').expected({'x': x})[0]
 ''', 'trace_error', NO_VALUES, task='softmax')
 attack('golden file', 'A4', "Loads the answer that was saved beside it.", "\ndef steal(x): return np.load('golden.npy')\n" + STEAL, 'true latency', NO_VALUES, rig='array')
@@ -198,7 +198,7 @@ ANSWER = numbers(X)
 # B. tampering with the check
 patch('patched comparison', 'B1', 'Replaces the function that compares.', 'np.allclose = lambda *a, **k: True')
 patch("the lab's comparison", 'B1', "Replaces the lab's own comparison, where that runs beside it.",
-      "import kernel_lab.tasks.task as t\nt.distance = t.error_ratio = lambda *a: 0.0", how={'how': 'lab'})
+      "import kernel_lab.tasks.model.task as t\nt.distance = t.error_ratio = lambda *a: 0.0", how={'how': 'lab'})
 patch('patched harness', 'B2', 'Replaces a function of the harness.', "harness().CHECKS['close'] = lambda *a: True")
 patch('tolerance of a caller', 'B3', "Widens the tolerance among the caller's globals before it is used.",
       "next(f for f in frames() if 'RTOL' in f.f_globals).f_globals['ATOL'] = 1e9\nlisted()[2] = 1e9")
@@ -266,7 +266,7 @@ patch('header bomb', 'C9', "Says that its output has a million million elements.
       'sizes are bounded before memory is taken', loses='crashed',
       rig='array', wins=lambda r: 'MemoryError' in r.get('died', ''))
 patch('another artefact', 'C11', 'Prints the path of a smaller program, which is then timed in its place.',
-      "from kernel_lab.nki.program import ArraySpec\nwith open('tiny.json', 'w') as f: f.write(harness().tracing.trace(cheap, ArraySpec((4, 16))).to_json())\n"
+      "from kernel_lab.nki.ir.program import ArraySpec\nwith open('tiny.json', 'w') as f: f.write(harness().tracing.trace(cheap, ArraySpec((4, 16))).to_json())\n"
       "print('NEFF_PATH=tiny.json', flush=True)",
       REPLAY, rig='stdout', **TRUE)
 patch('written profile', 'C12', "Writes the profiler's report before the profiler does.", "with open('profile.json', 'w') as f: f.write('{\"latency_us\": 0.01}')", REPLAY,
@@ -290,16 +290,16 @@ class Lazy:
 def kernel(x): return Lazy(x)
 ''', 'wrong_shape', 'a kernel returns tensors', how={'timer': 'wall'})
 for name, says, code in [
-    ('faster chip', 'Raises the clock rates in the table of the chip.', "from kernel_lab.nki.machine import CHIPS\nd = CHIPS['trn1'].__dict__\n"
+    ('faster chip', 'Raises the clock rates in the table of the chip.', "from kernel_lab.nki.chip.chips import CHIPS\nd = CHIPS['trn1'].__dict__\n"
      "for k, f in CHIPS['trn1'].figures.items(): d[k] = f.value * 1000 if f.unit in ('GHz', 'GB/s') else 0 if f.unit == 'ns' else f.value"),
     ('free instructions', "Replaces the instructions' cost rules.",
-    "from kernel_lab.nki.instructions import ROWS\nfrom dataclasses import replace\nfor k, r in list(ROWS.items()): ROWS[k] = replace(r, cost=lambda w: 0.0)"),
-    ('own scheduler', 'Replaces the scheduler.', "import types\nsys.modules['kernel_lab.nki.schedule'].schedule = lambda *a, **k: types.SimpleNamespace(latency_us=0.01)"),
+    "from kernel_lab.nki.ir.instructions import ROWS\nfrom dataclasses import replace\nfor k, r in list(ROWS.items()): ROWS[k] = replace(r, cost=lambda w: 0.0)"),
+    ('own scheduler', 'Replaces the scheduler.', "import types\nsys.modules['kernel_lab.nki.timing.timeline'].schedule = lambda *a, **k: types.SimpleNamespace(latency_us=0.01)"),
     ('short timeline', "Makes every timeline say that it is short.",
-    "sys.modules['kernel_lab.nki.schedule'].Timeline.latency_us = property(lambda self: 0.01, lambda self, v: None)")]:
+    "sys.modules['kernel_lab.nki.timing.timeline'].Timeline.latency_us = property(lambda self: 0.01, lambda self, v: None)")]:
     patch(name, 'D5', says, code, REPLAY, **(TRUE | (dict(wins=lambda r: r['passed'] and r['speedup'] > 1.2) if name in ('faster chip', 'free instructions') else {})))
 patch('own executor', 'D5', 'Replaces the executor by one that knows the answer.',
-      "sys.modules['kernel_lab.nki.batch'].execute = lambda program, *arrays: [numbers(a) for a in arrays]", REPLAY)
+      "sys.modules['kernel_lab.nki.executor.vectorized'].execute = lambda program, *arrays: [numbers(a) for a in arrays]", REPLAY)
 attack('second call', 'D7', 'Is honest the first time, when it is checked, and not the second, when it is timed.',
       '\nCALLS = []\ndef kernel(x):\n    CALLS.append(1)\n    return honest(x) if len(CALLS) == 1 else cheap(x)\n',
        'true latency', REPLAY)

@@ -26,7 +26,7 @@ import numpy as np
 
 SEED, RTOL, ATOL = 42, 1e-2, 1e-2
 SPANS, STATS = [], {}
-scheduling, tracing = (importlib.import_module(f'kernel_lab.nki.{m}') for m in ('schedule', 'trace'))
+scheduling, tracing = (importlib.import_module(f'kernel_lab.nki.{m}') for m in ('timing.timeline', 'lang.trace'))
 
 
 def draw(workload):
@@ -45,7 +45,7 @@ def simulate(kernel, *arrays):
     "Run an NKI kernel on arrays, and note the time that the simulator gives it."
     program = tracing.trace(kernel, *arrays, chip=os.environ.get('PLATFORM_TARGET', 'trn1'))
     SPANS.append(scheduling.schedule(program).latency_us)
-    outs = importlib.import_module('kernel_lab.nki.batch').execute(program, *arrays)
+    outs = importlib.import_module('kernel_lab.nki.executor.vectorized').execute(program, *arrays)
     return outs[0] if len(outs) == 1 else outs
 
 
@@ -68,7 +68,7 @@ def check_share(case, got): return bool(np.isclose(case[0], got, RTOL, ATOL).mea
 
 def check_lab(case, got):
     "The lab's own comparison, but here."
-    task = importlib.import_module('kernel_lab.tasks.task')
+    task = importlib.import_module('kernel_lab.tasks.model.task')
     return task.distance([got], [case[0]], task.Tolerance(1e-4, 1e-4, 'a test')) <= 1
 
 

@@ -54,7 +54,7 @@ def by_stdout(job, task):
     text = Path('stdout').read_text(errors='replace')
     us, path = re.findall(r'Latency: ([\d.]+) us', text), re.findall(r'NEFF_PATH=(\S+)', text)
     latency = float(us[-1]) if us else math.inf
-    if path: latency = naive.scheduling.schedule(importlib.import_module('kernel_lab.nki.program').Program.from_json(Path(path[-1]).read_text())).latency_us
+    if path: latency = naive.scheduling.schedule(importlib.import_module('kernel_lab.nki.ir.program').Program.from_json(Path(path[-1]).read_text())).latency_us
     return dict(passed='Test passed' in text, speedup=task['device'] / max(latency, 1e-3), bytes=len(text))
 
 

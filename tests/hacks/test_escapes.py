@@ -15,11 +15,11 @@ from probes import PROBES, heard, kernel
 from scene import Scene
 from test_bad_kernels import TASK, children, left_behind
 
-from kernel_lab.evaluate.evaluation import evaluate
-from kernel_lab.evaluate.sandbox import Limits, house
-from kernel_lab.evaluate.server import Server
-from kernel_lab.evaluate.tiers import house_of
-from kernel_lab.tasks.task import Kernel
+from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.sandbox.run import Limits, house
+from kernel_lab.evaluate.sandbox.server import Server
+from kernel_lab.evaluate.sandbox.tiers import house_of
+from kernel_lab.tasks.model.task import Kernel
 
 pytestmark = pytest.mark.skipif(sys.platform != 'linux' or platform.machine() not in ('x86_64', 'aarch64'), reason='the layers are those of Linux')
 SEEN = {'asks for a size', 'goes to a folder'}        # names can be seen where the child has no root of its own
@@ -96,7 +96,7 @@ def test_the_child_stops_it(p, in_lab):
 @pytest.fixture(scope='module')
 def in_second_tier():
     "The same on a machine that allows no namespaces: as its own user, behind file rules and the filter alone."
-    from kernel_lab.evaluate import sandbox
+    from kernel_lab.evaluate.sandbox import run as sandbox
     before, server = sandbox.sandbox(), Server(('landlock', 'seccomp'))
     sandbox._SERVERS[os.getpid()] = server, house_of(server)
     try: yield house().tier, evaluate(Kernel('def kernel(x): return x'), TASK, seeds=1, baseline_us=1.0).versions['tier'], outcomes(run_in_lab)

@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import forgery
 from forgery import HEAD, Base, base, gains
 
-from kernel_lab.errors import KernelError, within
-from kernel_lab.evaluate.guards import Facts, guarded, unread
-from kernel_lab.evaluate.sandbox import admit
-from kernel_lab.nki.check import check
-from kernel_lab.tasks.task import Workload, task_from
+from kernel_lab.core.errors import KernelError, within
+from kernel_lab.evaluate.verification.plausibility import Facts, guarded, unread
+from kernel_lab.evaluate.sandbox.run import admit
+from kernel_lab.nki.checks.checker import check
+from kernel_lab.tasks.model.task import Workload, task_from
 
 EARLIER = '''
 import neuronxcc.nki as nki

@@ -1,10 +1,10 @@
 "Batched execution against the interpreter: the same numbers for loops of every shape, masks, tails, accumulation, carried values and shared tiles."
 import numpy as np, pytest
 from kernel_lab.nki import ArraySpec, Stepper, execute, installed, interpret, trace
-from kernel_lab.nki import batch, fuse, plan
-from kernel_lab.nki.plan import planned
-from kernel_lab.nki.distribute import numbers
-from kernel_lab.nki.trace import load_source
+from kernel_lab.nki.executor import vectorized as batch, fuse_loops as fuse, plan
+from kernel_lab.nki.executor.plan import planned
+from kernel_lab.nki.executor.distribute_loops import numbers
+from kernel_lab.nki.lang.trace import load_source
 
 @pytest.fixture(autouse=True)
 def always_planned(monkeypatch): monkeypatch.setattr(plan, "LIGHT", 0)      # light programs too

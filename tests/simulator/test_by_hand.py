@@ -1,12 +1,12 @@
 "One small kernel, every figure of its timeline worked out by hand."
 import numpy as np, pytest
 from kernel_lab.nki import ArraySpec, profile_of, schedule, trace
-from kernel_lab.nki.efficiency import accelopt_peak_us, efficiency
-from kernel_lab.nki.explain import critical_lines, critical_path, idle, multi_engine_rate, together
-from kernel_lab.nki.export import summary
-from kernel_lab.nki.machine import CHIPS
-from kernel_lab.nki.traffic import traffic
-from kernel_lab.nki.waterfall import waterfall, what_if
+from kernel_lab.nki.explain.efficiency import accelopt_peak_us, efficiency
+from kernel_lab.nki.explain.critical_path import critical_lines, critical_path, idle, multi_engine_rate, together
+from kernel_lab.nki.explain.perfetto import summary
+from kernel_lab.nki.chip.chips import CHIPS
+from kernel_lab.nki.explain.traffic import traffic
+from kernel_lab.nki.explain.waterfall import waterfall, what_if
 from tests.simulator.helpers import nisa, nl
 
 def kernel(a, b):

@@ -3,9 +3,9 @@ import subprocess
 import numpy as np
 import pandas as pd
 import pytest
-from kernel_lab.errors import UsageError
-from kernel_lab.nki.calibration import calibrate, predict, score, score_lines, selected, tau_b, weighted_median
-from kernel_lab.nki.published import Sources, arguments_of, digest, kernel_text, programs_of, read_rows
+from kernel_lab.core.errors import UsageError
+from kernel_lab.nki.validate.score import calibrate, predict, score, score_lines, selected, tau_b, weighted_median
+from kernel_lab.nki.validate.published import Sources, arguments_of, digest, kernel_text, programs_of, read_rows
 
 KERNEL = '''
 import neuronxcc.nki as nki
@@ -154,5 +154,5 @@ def test_a_column_meets_tiles_of_more_axes_in_the_earlier_dialect():
     c = bias[:, :, None]
     np.testing.assert_allclose(simulate(kernel, x, bias), (x + c) * c, rtol=1e-6)
     np.testing.assert_allclose(simulate(kernel, x, bias[:, 0]), (x + c) * c, rtol=1e-6)
-    from kernel_lab.errors import KernelError
+    from kernel_lab.core.errors import KernelError
     with pytest.raises(KernelError, match='do not meet'): simulate(unlike, x, rng.random((128, 6), np.float32))

@@ -1,8 +1,8 @@
 "A dependency between iterations of affine_range, in the earlier dialect: refused where it is one, and only there."
 import numpy as np, pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import trace
-from kernel_lab.nki.check import assert_ok
+from kernel_lab.nki.checks.checker import assert_ok
 from tests.simulator.helpers import normal, oisa as nisa, old as nki, onl as nl, run
 
 X = normal(4, 128, 64)

@@ -3,17 +3,17 @@ import json
 from dataclasses import replace
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as st
-from kernel_lab.errors import UsageError
+from kernel_lab.core.errors import UsageError
 from kernel_lab.nki import ArraySpec, profile_of, schedule, trace
-from kernel_lab.nki.efficiency import efficiency, flops
-from kernel_lab.nki.dtypes import itemsize
-from kernel_lab.nki.explain import critical_lines, critical_path, critical_rows, idle, multi_engine_rate, together
-from kernel_lab.nki.export import dma_rate, held, perfetto, profiler_json, summary
-from kernel_lab.nki.machine import CHIPS, ENGINES
-from kernel_lab.nki.profile import matmul_work
-from kernel_lab.nki.schedule import LANES
-from kernel_lab.nki.traffic import chip_bytes, copies, regions, touched, traffic
-from kernel_lab.nki.waterfall import waterfall, what_if
+from kernel_lab.nki.explain.efficiency import efficiency, flops
+from kernel_lab.nki.chip.dtypes import itemsize
+from kernel_lab.nki.explain.critical_path import critical_lines, critical_path, critical_rows, idle, multi_engine_rate, together
+from kernel_lab.nki.explain.perfetto import dma_rate, held, perfetto, profiler_json, summary
+from kernel_lab.nki.chip.chips import CHIPS, ENGINES
+from kernel_lab.nki.explain.profile import matmul_work
+from kernel_lab.nki.timing.timeline import LANES
+from kernel_lab.nki.explain.traffic import chip_bytes, copies, regions, touched, traffic
+from kernel_lab.nki.explain.waterfall import waterfall, what_if
 from kernel_lab.targets.neuron_profile import ToolError, measured_profile, measured_timeline, refuse_simulation, summary_of
 from tests.simulator.helpers import nisa, nl, old, onl
 from tests.simulator.test_schedule import pipeline

@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, Program, assert_ok, execute, schedule
-from kernel_lab.nki.execute import interpret
-from kernel_lab.nki import plan
-from kernel_lab.nki.trace import trace_source
+from kernel_lab.nki.executor.interpreter import interpret
+from kernel_lab.nki.executor import plan
+from kernel_lab.nki.lang.trace import trace_source
 from kernel_maker import Undefined, mistakes, recipes, render
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,13 @@
 import signal
 from dataclasses import replace
 import numpy as np, pytest
-from kernel_lab.errors import KernelError, SimulatorError
-from kernel_lab.nki import clock, schedule
-from kernel_lab.nki.affine import Affine
-from kernel_lab.nki.instructions import ROWS
-from kernel_lab.nki.machine import CHIPS
-from kernel_lab.nki.program import DIALECTS, Access, Instruction, Loop, Program, Tensor
+from kernel_lab.core.errors import KernelError, SimulatorError
+from kernel_lab.nki.timing import scheduler as clock
+from kernel_lab.nki import schedule
+from kernel_lab.nki.ir.affine import Affine
+from kernel_lab.nki.ir.instructions import ROWS
+from kernel_lab.nki.chip.chips import CHIPS
+from kernel_lab.nki.ir.program import DIALECTS, Access, Instruction, Loop, Program, Tensor
 
 @pytest.fixture(autouse=True)
 def soon():

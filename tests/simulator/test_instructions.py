@@ -1,6 +1,6 @@
 "Each instruction against plain numpy, through trace, check, file format and execution."
 import ml_dtypes, numpy as np, pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from tests.simulator.helpers import nisa, nl, normal, on_tile, run
 
 X = normal(128, 96)

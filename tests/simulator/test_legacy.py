@@ -1,6 +1,6 @@
 "The earlier dialect: index arrays, masks, block dimensions, accumulation, grids."
 import numpy as np, pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import trace
 from tests.simulator.helpers import normal, oisa as nisa, old as nki, onl as nl, run
 

@@ -1,10 +1,10 @@
 "Each limit of the hardware: a kernel that just keeps it passes, one that just breaks it is refused by name."
 import ml_dtypes, numpy as np, pytest
-from kernel_lab.nki.check import RULES, allocations, check, crowded, too_large, places
-from kernel_lab.nki.limits import LIMITS, capacity
-from kernel_lab.errors import KernelError
+from kernel_lab.nki.checks.checker import RULES, allocations, check, crowded, too_large, places
+from kernel_lab.nki.checks.limits import LIMITS, capacity
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, trace
-from kernel_lab.nki.trace import trace_source
+from kernel_lab.nki.lang.trace import trace_source
 from tests.simulator.helpers import nisa, nl
 
 F32, BF16, FP8 = np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3

@@ -1,6 +1,6 @@
 "Masks of the earlier dialect where they are not simply a smaller tile: operands, reductions, transposes, gathers."
 import ml_dtypes, numpy as np, pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import trace
 from tests.simulator.helpers import normal, oisa as nisa, old as nki, onl as nl, run
 

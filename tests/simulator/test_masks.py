@@ -1,10 +1,10 @@
 """Masks of the earlier dialect where the destination has other axes than what is masked: against plain numpy, one instruction after another and batched."""
 import numpy as np
 import pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, assert_ok, execute, schedule
-from kernel_lab.nki.execute import interpret
-from kernel_lab.nki.trace import trace_source
+from kernel_lab.nki.executor.interpreter import interpret
+from kernel_lab.nki.lang.trace import trace_source
 
 HEAD = """import numpy as np
 import neuronxcc.nki.isa as nisa

@@ -1,10 +1,11 @@
 "Numbers at their edges: conversions, sums that begin, functions outside their tables; interpreted and planned alike."
 import ml_dtypes, numpy as np, pytest
-from kernel_lab.errors import KernelError
-from kernel_lab.nki import execute, plan, trace
-from kernel_lab.nki.dtypes import NUMPY, stored
-from kernel_lab.nki.execute import interpret
-from kernel_lab.nki.trace import trace_source
+from kernel_lab.core.errors import KernelError
+from kernel_lab.nki import execute, trace
+from kernel_lab.nki.executor import plan
+from kernel_lab.nki.chip.dtypes import NUMPY, stored
+from kernel_lab.nki.executor.interpreter import interpret
+from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki import ArraySpec
 from tests.simulator.helpers import nisa, nl
 
@@ -160,7 +161,7 @@ def test_the_language_reduces_first(func):
     np.testing.assert_allclose(both(applied(func, True), x), getattr(np, func)(x), atol=2e-5)
 
 def test_functions_outside_their_tables_are_reported():
-    from kernel_lab.nki.domains import outside
+    from kernel_lab.nki.executor.numerics import outside
     x = np.float32([[0.0, 1.0, 2.0**-50, 3.0]])
     names = lambda f, x: [(o.func, o.count) for o in outside(trace(applied(f), x, chip='trn2'), x)]
     assert names('sqrt', x) == [('sqrt', 1)] and names('reciprocal', x) == [('reciprocal', 2)] and names('exp', x) == []

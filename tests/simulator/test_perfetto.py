@@ -6,9 +6,9 @@ import collections, json, os, shutil, subprocess
 from pathlib import Path
 import numpy as np, pytest
 from kernel_lab.nki import schedule
-from kernel_lab.nki.export import held, perfetto
-from kernel_lab.nki.machine import CHIPS
-from kernel_lab.nki.schedule import LANES
+from kernel_lab.nki.explain.perfetto import held, perfetto
+from kernel_lab.nki.chip.chips import CHIPS
+from kernel_lab.nki.timing.timeline import LANES
 from tests.simulator.test_explain import product
 from tests.simulator.test_schedule import pipeline
 

@@ -1,10 +1,10 @@
 "Places that a kernel chooses itself: kept in the program, possible, and not shared by tiles that are needed at once."
 import numpy as np, pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import trace
-from kernel_lab.nki.check import assert_ok, check
-from kernel_lab.nki.program import Program
-from kernel_lab.nki.trace import installed
+from kernel_lab.nki.checks.checker import assert_ok, check
+from kernel_lab.nki.ir.program import Program
+from kernel_lab.nki.lang.trace import installed
 from tests.simulator.helpers import nisa as cisa, nl as cnl, normal, old as nki, onl as nl, run
 with installed():
     import neuronxcc.nki.compiler as ncc, neuronxcc.nki.isa as nisa

@@ -2,10 +2,10 @@
 import copy, json, random
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as st
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, execute, schedule, trace
-from kernel_lab.nki.check import check
-from kernel_lab.nki.program import Program
+from kernel_lab.nki.checks.checker import check
+from kernel_lab.nki.ir.program import Program
 from tests.simulator.helpers import nisa, nl
 
 def kernel(x):

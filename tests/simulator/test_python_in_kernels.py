@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 from kernel_lab.nki import ArraySpec, assert_ok, execute
-from kernel_lab.nki.execute import interpret
-from kernel_lab.nki.trace import trace_source
+from kernel_lab.nki.executor.interpreter import interpret
+from kernel_lab.nki.lang.trace import trace_source
 
 X = np.arange(32, dtype=np.float32).reshape(4, 8) + 1
 LOAD, STORE = "t = nl.load(x[i:i+1, :])", "nl.store(out[i:i+1, :], t)"

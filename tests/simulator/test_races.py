@@ -1,11 +1,11 @@
 "Two cores and one HBM: what is refused, and what is not."
 import numpy as np
 import pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import assert_ok, simulate, trace
-from kernel_lab.nki.program import Program
-from kernel_lab.nki.affine import arange
-from kernel_lab.nki.races import races, untold
+from kernel_lab.nki.ir.program import Program
+from kernel_lab.nki.ir.affine import arange
+from kernel_lab.nki.checks.races import races, untold
 from helpers import nisa, nl, nki, normal
 
 def shared(shape, name): return nl.ndarray(shape, np.float32, buffer=nl.shared_hbm, name=name)

@@ -2,10 +2,10 @@
 import json
 import numpy as np
 import pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import assert_ok, execute, profile, schedule, simulate_ranks
-from kernel_lab.nki.collectives import ReplicaGroup
-from kernel_lab.nki.program import Program
+from kernel_lab.nki.lang.collectives import ReplicaGroup
+from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.ranks import trace_ranks
 from helpers import installed, nisa, nl, nki, normal
 

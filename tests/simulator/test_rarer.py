@@ -1,6 +1,6 @@
 "Rarer names and rules: grids in parts, ranges by keyword, columns added in place, places read from memory, generators, PSUM."
 import ml_dtypes, numpy as np, pytest
-from kernel_lab.errors import KernelError
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import Stepper, assert_ok, installed, jit, simulate, trace
 
 with installed():

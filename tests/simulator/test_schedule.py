@@ -2,11 +2,11 @@
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as st
 from kernel_lab.nki import ArraySpec, profile_of, schedule, trace
-from kernel_lab.nki.machine import CHIPS
-from kernel_lab.nki.schedule import LANES
-from kernel_lab.nki.instructions import ROWS
-from kernel_lab.nki.program import Access
-from kernel_lab.nki.waterfall import what_if
+from kernel_lab.nki.chip.chips import CHIPS
+from kernel_lab.nki.timing.timeline import LANES
+from kernel_lab.nki.ir.instructions import ROWS
+from kernel_lab.nki.ir.program import Access
+from kernel_lab.nki.explain.waterfall import what_if
 from tests.simulator.helpers import nisa, nl, old, onl
 
 def pipeline(steps, n, width, inside):

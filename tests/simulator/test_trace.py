@@ -1,8 +1,8 @@
 "The front doors: what a kernel may look like, and what it is told when it may not."
 import numpy as np, pytest, sys
-from kernel_lab.errors import KernelError, UsageError
+from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.nki import ArraySpec, installed, profile, simulate, trace
-from kernel_lab.nki.trace import trace_source
+from kernel_lab.nki.lang.trace import trace_source
 from tests.simulator.helpers import nki, nl, normal
 
 HEAD = 'import nki, nki.isa as nisa, nki.language as nl\n\n@nki.jit\ndef kernel(x):\n'

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernel_lab.errors import KernelError
-from kernel_lab.nki import trials
-from kernel_lab.nki.exchange import COLLECTIVES
-from kernel_lab.nki.instructions import ROWS
-from kernel_lab.nki.trials import largest_error, refusal, untried
+from kernel_lab.core.errors import KernelError
+from kernel_lab.nki.validate import conformance as trials
+from kernel_lab.nki.ir.semantics_collective import COLLECTIVES
+from kernel_lab.nki.ir.instructions import ROWS
+from kernel_lab.nki.validate.conformance import largest_error, refusal, untried
 
-runner = importlib.import_module('kernel_lab.nki.execute')
-PAGES = sorted(p for p in (Path(__file__).parents[2] / 'nbs' / '1_nki').glob('*.ipynb') if 'kernel_lab.nki.trials' in p.read_text())
+runner = importlib.import_module('kernel_lab.nki.executor.interpreter')
+PAGES = sorted(p for p in (Path(__file__).parents[2] / 'nbs' / '2_nki').rglob('*.ipynb') if 'kernel_lab.nki.validate.conformance' in p.read_text())
 
 def run_page(page):
     "Run a page's code cells from top to bottom."
@@ -35,7 +35,7 @@ def every():
         return trials.Tried()
     now, trials.tried = [''], keeping
     try:
-        for now[0] in (p for p in PAGES if p.stem != '16_trials'): run_page(now[0])
+        for now[0] in (p for p in PAGES if not p.stem.endswith('_conformance')): run_page(now[0])
     finally: trials.tried = tried
     return {p.stem: ts for p, ts in kept.items()}
 

@@ -3,16 +3,16 @@ import json
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as st
 from kernel_lab.nki import ArraySpec, profile_of, schedule, trace
-from kernel_lab.nki import collectives as ncc
-from kernel_lab.nki.cores import core_barrier, sendrecv
-from kernel_lab.nki.efficiency import efficiency
-from kernel_lab.nki.explain import critical_path, idle
-from kernel_lab.nki.export import perfetto
-from kernel_lab.nki.machine import CHIPS
+from kernel_lab.nki.lang import collectives as ncc
+from kernel_lab.nki.lang.multicore import core_barrier, sendrecv
+from kernel_lab.nki.explain.efficiency import efficiency
+from kernel_lab.nki.explain.critical_path import critical_path, idle
+from kernel_lab.nki.explain.perfetto import perfetto
+from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.ranks import trace_ranks
-from kernel_lab.nki.ring import RING, ring_ns
-from kernel_lab.nki.schedule import LANES
-from kernel_lab.nki.waterfall import waterfall, what_if
+from kernel_lab.nki.ir.cost import RING, ring_ns
+from kernel_lab.nki.timing.timeline import LANES
+from kernel_lab.nki.explain.waterfall import waterfall, what_if
 from tests.simulator.helpers import nisa, nl
 from tests.simulator.test_perfetto import ns
 from tests.simulator.test_schedule import assert_after_its_inputs, pipeline

@@ -1,0 +1,110 @@
+"""The house: rooms and their order, numbers, sizes, names. Every rule is read from the checkout, none from a list of files."""
+import ast
+import json
+import re
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NBS, LIB = ROOT / "nbs", ROOT / "kernel_lab"
+PAGES = sorted(p for p in NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+MOST_PAGES, MOST_LINES = 15, 400
+
+
+def exported(page):
+    "The module that a notebook exports (`kernel_lab.…`), or None."
+    for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+        if m := re.search(r"^#\|\s*default_exp\s+(\S+)", "".join(cell["source"]), re.M): return "kernel_lab." + m[1].removesuffix(".__init__")
+    return None
+
+
+HOME = {module: page for page in PAGES if (module := exported(page))}
+
+
+def path_of(module):
+    "The file of a module."
+    path = ROOT / (module.replace(".", "/") + ".py")
+    return path if path.exists() else ROOT / module.replace(".", "/") / "__init__.py"
+
+
+def imports(module):
+    "(module, name or None) of everything that a module imports from the package, wherever in the file."
+    path = path_of(module)
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import): yield from ((a.name, None) for a in node.names if a.name.startswith("kernel_lab"))
+        elif isinstance(node, ast.ImportFrom):
+            base = package[:len(package) - node.level + 1] if node.level else []
+            full = ".".join([*base, *([node.module] if node.module else [])])
+            if full.split(".")[0] != "kernel_lab": continue
+            for a in node.names: yield (f"{full}.{a.name}", None) if f"{full}.{a.name}" in HOME else (full, a.name)
+
+
+def place(module):
+    "Where a module stands: its room, or the module itself where it stands in the hall of a package that has rooms."
+    folder = HOME[module].parent
+    if any(d.is_dir() for d in folder.iterdir() if d.name[0].isdigit()): return module
+    return folder.relative_to(NBS).as_posix()
+
+
+def arrows():
+    "Place → the places that its modules import."
+    found = defaultdict(set)
+    for module in HOME:
+        for target, _ in imports(module):
+            if target in HOME and place(target) != place(module): found[place(module)].add(place(target))
+    return found
+
+
+def digits(module):
+    "The digits of the folders above a module's page: floor first."
+    return [int(part[0]) for part in HOME[module].parent.relative_to(NBS).parts]
+
+
+def test_no_circle_between_places_and_none_between_modules():
+    modules = {m: {t for t, _ in imports(m) if t in HOME and t != m} for m in HOME}
+    for graph in (arrows(), {m: t - {'kernel_lab.nki'} for m, t in modules.items()}):
+        try: tuple(TopologicalSorter(graph).static_order())
+        except CycleError as e: pytest.fail(" → ".join(e.args[1]))
+
+
+def test_a_room_imports_only_from_rooms_with_a_lower_digit():
+    wrong = []
+    for module in HOME:
+        for target, _ in imports(module):
+            if target not in HOME or place(target) == place(module): continue
+            ours, theirs = digits(module), digits(target)
+            low = next(((a, b) for a, b in zip(ours, theirs) if a != b), None)
+            if HOME[module].parts[:-1] == HOME[target].parts[:-1]: continue
+            same_floor = low is None and HOME[module].parent.relative_to(NBS).parts[:1] != HOME[target].parent.relative_to(NBS).parts[:1]
+            if same_floor or (low and low[0] < low[1]): wrong.append(f"{module} imports {target}")
+    assert not wrong, wrong
+
+
+def test_pages_are_numbered_and_named_after_their_modules():
+    for folder in {p.parent for p in PAGES if p.parent != NBS}:
+        found = sorted(p.name for p in folder.glob("*.ipynb"))
+        assert [n[:3] for n in found] == [f"{i:02d}_" for i in range(len(found))], f"{folder.name}: `make number` numbers them"
+    wrong = [p.name for m, p in HOME.items() if p.parent != NBS and p.stem[3:] != ('init' if path_of(m).name == '__init__.py' else m.split('.')[-1])]
+    assert not wrong, wrong
+
+
+def test_folders_mirror_the_package():
+    bare = lambda folder: tuple(re.sub(r"^\d_", "", part) for part in folder.relative_to(NBS).parts)
+    wrong = [m for m, p in HOME.items() if ("kernel_lab", *bare(p.parent)) != tuple(m.split(".")[:-1] if path_of(m).name != "__init__.py" else m.split("."))]
+    assert not wrong, wrong
+
+
+def test_rooms_and_pages_are_not_too_large():
+    large = {d.name: n for d in NBS.rglob("*") if d.is_dir() and (n := len(list(d.glob("[0-9]*.ipynb")))) > MOST_PAGES}
+    assert not large, large
+    long = {m: n for m in HOME if (n := len([line for line in path_of(m).read_text(encoding="utf-8").splitlines() if line.strip()])) > MOST_LINES}
+    assert not long, long
+
+
+def test_every_module_has_one_page():
+    modules = [m for page in PAGES if (m := exported(page))]
+    assert len(modules) == len(set(modules))
