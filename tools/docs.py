@@ -76,8 +76,8 @@ def reading_order(path: PurePosixPath) -> list[tuple]:
 
 def find_pages(nbs: Path) -> list[Page]:
     "The notebooks below `nbs`, in reading order. Two that would share an address keep their numbers."
-    found = [p.relative_to(nbs) for p in nbs.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(nbs).parts)]
-    sources = sorted(map(PurePosixPath, found), key=reading_order)
+    found = (PurePosixPath(p.relative_to(nbs)) for p in nbs.rglob("*.ipynb"))
+    sources = sorted((p for p in found if not any(part[0] in "._" for part in p.parts)), key=reading_order)
     short = {s: PurePosixPath(*map(bare, s.with_suffix(".md").parts)) for s in sources}
     times = Counter(short.values())
     return [Page(s, short[s] if times[short[s]] == 1 else s.with_suffix(".md"), json.loads((nbs / s).read_text()))
@@ -88,13 +88,16 @@ def navigation(pages: list[Page]) -> list:
     "mkdocs' nav: a section per folder, an entry per notebook."
     root: list = []
     sections = {(): root}
+    times = Counter((page.source.parent, page.title) for page in pages)
     for page in pages:
         folders = page.source.parts[:-1]
         for depth, folder in enumerate(folders, 1):
             if folders[:depth] in sections: continue
             sections[folders[:depth]] = section = []
             sections[folders[:depth - 1]].append({bare(folder).replace("_", " "): section})
-        sections[folders].append({page.title: str(page.target)})
+        twin = times[page.source.parent, page.title] > 1 and page.source.stem != "index"
+        title = f"{page.title} ({bare(page.source.stem)})" if twin else page.title
+        sections[folders].append({title: str(page.target)})
     alone = [entry for entry in root if isinstance(next(iter(entry.values())), str)]
     return [{"start": alone}, *(entry for entry in root if entry not in alone)] if len(alone) > 1 else root
 
@@ -145,7 +148,8 @@ class Writer:
             source = text(cell).rstrip()
             if cell["cell_type"] == "markdown":
                 source = LIST_AFTER_TEXT.sub(r"\g<0>\n", self.relinked(page, generated(source)))
-                if not opened and source.lstrip().startswith("# "): source, opened = self.opening(page, source, executed), True
+                if not opened and source.lstrip().startswith("# "):
+                    source, opened = self.opening(page, source, executed), True
                 out.append(source)
             elif cell["cell_type"] == "code": out += code_cell(source, number, i)
         head = "" if opened else self.opening(page, f"# {page.title}", executed)
@@ -198,7 +202,8 @@ def shown(mime: str, data) -> str:
         height = data.get("layout", {}).get("height", 450)
         figure = json.dumps({k: data.get(k) for k in ("data", "layout")}, separators=(",", ":")).replace("</", "<\\/")
         return f'<div class="plotly" style="height:{height}px"><script type="application/json">{figure}</script></div>'
-    if mime == docs_run.WIDGET: return f'<p class="unexecuted">A widget, {html.escape(data)}: it lives in the notebook.</p>'
+    if mime == docs_run.WIDGET:
+        return f'<p class="unexecuted">A widget, {html.escape(data)}: it lives in the notebook.</p>'
     if mime == "text/html": return f'<div class="rich">{data}</div>'
     if mime == "image/svg+xml": return data
     if mime.startswith("image/"): return f'<img alt="" src="data:{mime};base64,{data.strip()}">'
@@ -222,7 +227,8 @@ def build(folder: Path, site: Path, nav: list, name: str) -> None:
     os.environ["NO_MKDOCS_2_WARNING"] = "1"
     from mkdocs.commands.build import build as run
     from mkdocs.config import load_config
-    config = load_config(str(HERE / "docs" / "mkdocs.yml"), docs_dir=str(folder), site_dir=str(site), nav=nav, site_name=name)
+    template = str(HERE / "docs" / "mkdocs.yml")
+    config = load_config(template, docs_dir=str(folder), site_dir=str(site), nav=nav, site_name=name)
     config.plugins.on_startup(command="build", dirty=False)
     run(config)
 
@@ -231,14 +237,16 @@ def copy_assets(folder: Path) -> None:
     "The site's own style sheet and scripts, and plotly's from its Python package."
     import plotly
     shutil.copytree(HERE / "docs" / "assets", folder / "assets", dirs_exist_ok=True)
-    shutil.copyfile(Path(plotly.__file__).parent / "package_data" / "plotly.min.js", folder / "assets" / "plotly.min.js")
+    script = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    shutil.copyfile(script, folder / "assets" / script.name)
 
 
 def changed_since(base: str, nbs: Path) -> set[PurePosixPath]:
     "Notebooks, relative to `nbs`, that differ from the git revision `base` or are not tracked."
     def git(*args): return subprocess.run(["git", *args], cwd=nbs, capture_output=True, text=True, check=True).stdout
     start = git("merge-base", base, "HEAD").strip()
-    names = git("diff", "--name-only", "--relative", "-z", start) + git("ls-files", "--others", "--exclude-standard", "-z")
+    names = git("diff", "--name-only", "--relative", "-z", start)
+    names += git("ls-files", "--others", "--exclude-standard", "-z")
     return {PurePosixPath(n) for n in names.split("\0") if n.endswith(".ipynb")}
 
 
@@ -248,14 +256,16 @@ def outputs_of(pages: list[Page], args: argparse.Namespace) -> tuple[list[dict |
     wanted = None if args.changed is None else changed_since(args.changed, args.nbs)
     run = [p for p in pages if p.source.name not in docs_run.NOT_EXECUTED and cache.get(p.notebook) is None
            and (wanted is None or p.source in wanted)]
-    failures = docs_run.execute_all(args.nbs, [(str(p.source), p.notebook) for p in run], cache, args.root, args.jobs)
+    work = [(str(p.source), p.notebook) for p in run]
+    failures = docs_run.execute_all(args.nbs, work, cache, args.root, args.jobs)
     if args.changed is None: cache.prune([p.notebook for p in pages])
     return [cache.get(p.notebook) for p in pages], failures
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Build the documentation site.")
-    parser.add_argument("--changed", nargs="?", const="main", metavar="BASE", help="execute only what differs from BASE (main)")
+    parser.add_argument("--changed", nargs="?", const="main", metavar="BASE",
+                        help="execute only what differs from BASE (main)")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (2)")
     parser.add_argument("--root", type=Path, default=HERE.parent, help="the repository")
     parser.add_argument("--nbs", type=Path, help="the folder of notebooks (ROOT/nbs)")
@@ -271,7 +281,8 @@ def main() -> int:
     args, start = arguments(), time.monotonic()
     pages = find_pages(args.nbs)
     outputs, failures = outputs_of(pages, args)
-    print(f"docs: outputs of {sum(o is not None for o in outputs)} of {len(pages)} notebooks after {time.monotonic() - start:.0f} s")
+    have = sum(o is not None for o in outputs)
+    print(f"docs: outputs of {have} of {len(pages)} notebooks after {time.monotonic() - start:.0f} s")
     if failures: print("\n".join(failures), file=sys.stderr); return 1
     folder, site = args.out / "pages", args.out / "site"
     shutil.rmtree(folder, ignore_errors=True)

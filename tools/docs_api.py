@@ -76,10 +76,10 @@ def methods(cls: type) -> str:
     lines = []
     for name, value in vars(cls).items():
         if name.startswith("_"): continue
-        inner = getattr(value, "__func__", getattr(value, "func", getattr(value, "fget", None))) or value
+        wrapped = next((a for a in ("__func__", "func", "fget") if hasattr(value, a)), None)
+        inner = getattr(value, wrapped) if wrapped else value
         if not callable(inner): continue
-        line = name if inner is not value and not isinstance(value, classmethod | staticmethod) else signature(name, inner)
-        line = re.sub(r"\((?:self|cls)(?:, )?", "(", re.sub(r"\s*\n\s*", " ", line).replace(",)", ")").replace("( ", "("))
+        line = name if wrapped in ("func", "fget") else one_line(signature(name, inner))
         doc = first_line(inner)
         lines.append(f"- `{line}`" + (f"  \n  {doc}" if doc else ""))
     return "\n".join(lines)
@@ -94,9 +94,16 @@ def entry(face: str, name: str, value: object, here: PurePosixPath, homes: dict[
         if kind: parts.append(methods(value))
     elif inspect.ismodule(value): parts.append(first_line(value))
     else: parts.append(constant(value))
-    home = homes.get(str(getattr(value, "__module__", "") or getattr(value, "__name__", "")).removeprefix(f"{PACKAGE}."))
+    module = str(getattr(value, "__module__", "") or getattr(value, "__name__", ""))
+    home = homes.get(module.removeprefix(f"{PACKAGE}."))
     if home: parts.append(f"[explained in its notebook]({os.path.relpath(home, here.parent)}){{ .explained }}")
     return "\n\n".join(p for p in parts if p)
+
+
+def one_line(call: str) -> str:
+    "A method's signature on one line, without `self`."
+    flat = re.sub(r"\s*\n\s*", " ", call).replace(", )", ")").replace("( ", "(")
+    return re.sub(r"\((?:self|cls)(?:, )?", "(", flat, count=1)
 
 
 def constant(value: object) -> str:

@@ -26,7 +26,8 @@ class Document(HTMLParser):
     @cached_property
     def loads(self) -> list[str]:
         "Addresses that a browser fetches from elsewhere to show the page."
-        tags = [url for tag, name, url in self.refs if (tag, name) in LOADS and url.startswith(("http:", "https:", "//"))]
+        away = ("http:", "https:", "//")
+        tags = [url for tag, name, url in self.refs if (tag, name) in LOADS and url.startswith(away)]
         return tags + CSS_LOAD.findall(self.text)
 
 

@@ -1,6 +1,6 @@
-"""Execute notebooks for the documentation, without a Jupyter kernel, and keep their outputs.
+"""Execute notebooks for the documentation and keep their outputs.
 
-Notebooks run as the tests run them: in this process or in workers, in their own folder, with an empty KERNEL_LAB_HOME."""
+Notebooks run as the tests run them: without a kernel, in their own folder, with an empty KERNEL_LAB_HOME."""
 import gc
 import hashlib
 import json
@@ -22,6 +22,7 @@ DIRECTIVE = re.compile(r"#\|\s*(\w+)(.*)")
 SKIPPED = {"slow", "gpu", "notest"}
 NOT_EXECUTED = {"lab.ipynb"}          # a page of widgets: it lives in JupyterLab
 SETTINGS = {"IN_TEST": "1", "PLOTLY_RENDERER": "plotly_mimetype", "COLUMNS": "110", "KERNEL_LAB_STORE": ""}
+NOISE = [(r"\x1b\[[0-9;]*[A-Za-z]", ""), (r" at 0x[0-9a-f]{6,}", ""), (r"/tmp/(?:tmp|docs-)\w{8}", "/tmp/…")]
 SECRETS = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 
 
@@ -44,7 +45,8 @@ def package_digest(root: Path) -> str:
     "A digest of all the package's files that can change an output, and of this one."
     files = sorted(p for p in (root / PACKAGE).rglob("*")
                    if p.is_file() and "__pycache__" not in p.parts and p.name != "_modidx.py")
-    return digest(Path(__file__).read_bytes(), *(b for p in files for b in (p.relative_to(root).as_posix().encode(), p.read_bytes())))
+    parts = (part for p in files for part in (p.relative_to(root).as_posix().encode(), p.read_bytes()))
+    return digest(Path(__file__).read_bytes(), *parts)
 
 
 class Cache:
@@ -82,8 +84,8 @@ def best(data: dict) -> tuple[str, object] | None:
 def clean(mime: str, data: object, root: str) -> tuple[str, object]:
     "Without the colours of a terminal, addresses of objects and the build machine's folders."
     if not isinstance(data, str) or mime.startswith("image/"): return mime, data
-    data = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", data)
-    return mime, re.sub(r" at 0x[0-9a-f]{6,}", "", data).replace(f"{root}/", "").rstrip() + "\n"
+    for pattern, plain in NOISE: data = re.sub(pattern, plain, data)
+    return mime, data.replace(f"{root}/", "").rstrip() + "\n"
 
 
 def run_cell(shell, source: str) -> list[tuple[str, object]]:
