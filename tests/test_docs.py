@@ -12,22 +12,25 @@ import pytest
 pytest.importorskip("material", reason="mkdocs-material is not installed")
 ROOT = Path(__file__).parent.parent
 CHROMIUM = os.environ.get("KERNEL_LAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
-
-FIGURE = "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['Tensor', 'Vector'], y=[3, 2]), layout=dict(height=240))"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+CDN = "from IPython.display import HTML\nHTML('<script src=\"https://cdn.example/x.js\"></script>')"
+FIGURE = "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['Tensor'], y=[3]), layout=dict(height=240))"
 TREE = {
-    "index.ipynb": ["# The lab\n> A few words.\n\nRead [about chips](1_chip/00_memory.ipynb) and [the licence](../LICENSE).\n- one\n- two"],
-    "1_chip/00_memory.ipynb": ["# On-chip memory", "#| default_exp chip.memory", "#| export\ndef size(): return 24\nsize()",
-                               "#| hide\nsecret = 'not on the page'", "Back to [the start](../index.ipynb)."],
+    "index.ipynb": ["# The lab\n> A few words.\n\n"
+                    "Read [about chips](1_chip/00_memory.ipynb) and [the licence](../LICENSE).\n- one\n- two"],
+    "1_chip/00_memory.ipynb": ["# On-chip memory", "#| default_exp chip.memory",
+                               "#| export\ndef size(): return 24\nsize()", "#| hide\nsecret = 'not on the page'",
+                               "Back to [the start](../index.ipynb)."],
     "1_chip/2_engines/03b_bars.ipynb": ["# Bars of `engines`", FIGURE, "See [memory](../00_memory.ipynb)."],
 }
 
 
 def notebook(cells):
     "A notebook of these cells; those that begin with a capital letter or `# ` are markdown."
-    kind = lambda s: "markdown" if re.match(r"# |[A-Z]", s) else "code"
-    made = [dict(cell_type=kind(s), metadata={}, source=s, **({} if kind(s) == "markdown" else dict(outputs=[], execution_count=None))) for s in cells]
-    return json.dumps(dict(cells=made, metadata={}, nbformat=4, nbformat_minor=5))
+    def cell(source):
+        if re.match(r"# |[A-Z]", source): return dict(cell_type="markdown", metadata={}, source=source)
+        return dict(cell_type="code", metadata={}, source=source, outputs=[], execution_count=None)
+    return json.dumps(dict(cells=list(map(cell, cells)), metadata={}, nbformat=4, nbformat_minor=5))
 
 
 def write(root, tree):
@@ -76,8 +79,8 @@ def test_links_arrive_or_are_text(site):
 
 def test_a_figure_is_on_its_page_and_plotly_beside_it(site):
     page = (site / "chip" / "engines" / "bars.html").read_text()
-    data = re.search(r'<div class="plotly" style="height:240px"><script type="application/json">(.*?)</script>', page, re.S)[1]
-    assert json.loads(data)["data"][0]["type"] == "bar"
+    box = r'<div class="plotly" style="height:240px"><script type="application/json">(.*?)</script>'
+    assert json.loads(re.search(box, page, re.S)[1])["data"][0]["type"] == "bar"
     assert (site / "assets" / "plotly.min.js").stat().st_size > 1_000_000
 
 
@@ -92,7 +95,8 @@ def test_a_browser_draws_and_searches_without_the_network(site, scheme):
         page.on("request", lambda r: asked.append(r.url))
         page.goto((site / "chip" / "engines" / "bars.html").as_uri())
         page.wait_for_selector(".plotly.drawn .main-svg")
-        assert page.locator("body").get_attribute("data-md-color-scheme") == {"light": "default", "dark": "slate"}[scheme]
+        shown = page.locator("body").get_attribute("data-md-color-scheme")
+        assert shown == {"light": "default", "dark": "slate"}[scheme]
         page.locator(".md-search__input").click()
         page.keyboard.type("words")
         page.wait_for_selector(".md-search-result__item")
@@ -109,7 +113,7 @@ def test_outputs_are_kept_until_a_cell_changes(tmp_path):
 @pytest.mark.parametrize("cell, message", [
     ("See [nothing](2_absent.ipynb).", "index.html links to 2_absent.ipynb"),
     ("1 / 0", "ZeroDivisionError"),
-    ("from IPython.display import HTML\nHTML('<script src=\"https://cdn.example/x.js\"></script>')", "index.html loads https://cdn.example/x.js"),
+    (CDN, "index.html loads https://cdn.example/x.js"),
 ])
 def test_a_build_fails_and_says_why(tmp_path, cell, message):
     write(tmp_path, {"index.ipynb": ["# The lab", cell]})
@@ -119,12 +123,14 @@ def test_a_build_fails_and_says_why(tmp_path, cell, message):
 
 def test_only_changed_notebooks_run(tmp_path):
     write(tmp_path, TREE)
-    git = lambda *args: subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *args], cwd=tmp_path, check=True, capture_output=True)
-    git("init", "-b", "main"), git("add", "nbs"), git("commit", "-m", "begin")
+    for command in (["init", "-b", "main"], ["add", "nbs"], ["commit", "-m", "begin"]):
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *command]
+        subprocess.run(git, cwd=tmp_path, check=True, capture_output=True)
     write(tmp_path, {"1_chip/00_memory.ipynb": ["# Memory", "6 * 7"]})
     done = build(tmp_path, "--no-api", "--changed")
     assert re.findall(r"(\S+ipynb) ", done.stdout) == ["1_chip/00_memory.ipynb"], done.stderr
-    assert "outputs of this page are made when" in (tmp_path / "_docs" / "site" / "chip" / "engines" / "bars.html").read_text()
+    other = tmp_path / "_docs" / "site" / "chip" / "engines" / "bars.html"
+    assert "outputs of this page are made when" in other.read_text()
 
 
 @pytest.mark.slow
