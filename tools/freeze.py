@@ -710,7 +710,7 @@ def error_words(e, lines: bool = True) -> list:
         operand or '',
         things_in(limit),
         things_in(value),
-        things_in(message),
+        things_in(message if lines else re.sub(r'\bline \d+', 'line', str(message))),
     ]
 
 
