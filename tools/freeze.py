@@ -9,10 +9,10 @@ where there is one.
 
 Sources. suite: the first kernel of every task on its smallest workload; large: some of them on their largest one;
 trial and misuse: the instruction table's trials on the pages; move: what the agents' moves make of some kernels, two
-moves deep; random and mistake: kernels that `tests/simulator/kernel_maker.py` drew (their text is part of the record,
+moves deep; random and mistake: kernels that `tests/support/kernel_maker.py` drew (their text is part of the record,
 so that nobody need draw the same again); cores and ranks: kernels on two cores and on several devices; limit: both
-sides of each limit in `tests/simulator/test_limits.py`; bad: `tests/test_bad_kernels.py`; cheat:
-`tests/hacks/gallery.py`; face: what is seen from outside (names for kernels, tasks, commands, options, tables, eager
+sides of each limit in `tests/nki/checks/test_limits.py`; bad: `tests/evaluate/sandbox/test_bad_kernels.py`; cheat:
+`tests/attacks/gallery.py`; face: what is seen from outside (names for kernels, tasks, commands, options, tables, eager
 times, bounds).
 
 Aspects of a kernel, on every chip: the program without names, broken limits, latency, timeline, profile, memory at
@@ -68,7 +68,7 @@ from unittest import mock
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-for _place in ('tests/hacks', 'tests/simulator', 'tests', '.'):
+for _place in ('tests/attacks', 'tests/support', 'tests/nki/checks', 'tests/evaluate/sandbox'):
     if str(ROOT / _place) not in sys.path:
         sys.path.insert(0, str(ROOT / _place))
 
