@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("material", reason="mkdocs-material is not installed")
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("KERNEL_LAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 CDN = "from IPython.display import HTML\nHTML('<script src=\"https://cdn.example/x.js\"></script>')"
