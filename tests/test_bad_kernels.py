@@ -14,7 +14,8 @@ import pytest
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits, sandbox
-from kernel_lab.tasks.model.task import Kernel, task_from
+from kernel_lab.tasks.model.workload import Kernel
+from kernel_lab.tasks.model.task import task_from
 
 HEAD = 'import nki.isa as nisa\nimport nki.language as nl\n'
 GOOD = HEAD + '''

@@ -15,7 +15,7 @@ from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation, Status, new_id
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.tasks.suite.registry import get_task
-from kernel_lab.tasks.model.task import Kernel
+from kernel_lab.tasks.model.workload import Kernel
 
 SOFTMAX = get_task('softmax')
 BASE = SOFTMAX.first_kernel.source

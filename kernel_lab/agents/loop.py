@@ -18,7 +18,8 @@ from ..evaluate.records.evaluation import FLEETING, Run, Status, Step, new_id, n
 from ..evaluate.store.store import Store
 from ..nki.chip.chips import CHIPS
 from ..tasks.suite.registry import get_task
-from ..tasks.model.task import Kernel, Task
+from ..tasks.model.workload import Kernel
+from ..tasks.model.task import Task
 
 # %% ../../nbs/6_agents/02_loop.ipynb #6985e31d
 @dataclass(frozen=True)

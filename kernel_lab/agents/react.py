@@ -21,7 +21,8 @@ from ..nki import isa
 from ..nki import language as nl
 from ..nki.ir.instructions import ACT, ALU, REDUCE, ROWS
 from ..nki.chip.chips import CHIPS
-from ..tasks.model.task import Kernel, source_of
+from ..tasks.model.workload import Kernel
+from ..tasks.model.task import source_of
 
 # %% ../../nbs/6_agents/04_react.ipynb #5bdd3c4a
 def signature_text(name):

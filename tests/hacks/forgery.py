@@ -20,7 +20,7 @@ from kernel_lab.nki.ir.program import BUFFERS, DIALECTS, KINDS, ROLES
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.lang.trace import spec_of, trace_source
 from kernel_lab.tasks.suite.registry import get_task
-from kernel_lab.tasks.model.task import Kernel
+from kernel_lab.tasks.model.workload import Kernel
 
 HEAD = 'import nki, nki.isa as nisa, nki.language as nl\n'
 ROWS = HEAD + '''

@@ -15,7 +15,7 @@ from html import escape
 import numpy as np
 from ...core.durations import Duration, compare_times, latency_of, one_clock, stands_out
 from ...core.errors import KernelError, SimulatorError, UsageError
-from ...tasks.model.task import Kernel, Tolerance
+from ...tasks.model.workload import Kernel, Tolerance
 
 # %% ../../../nbs/5_evaluate/1_records/00_evaluation.ipynb #33948f19
 class Status(StrEnum):

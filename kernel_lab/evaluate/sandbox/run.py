@@ -14,7 +14,7 @@ from .protocol import Limits, Reply                           # noqa: F401 (foun
 from .server import Server
 from .tiers import house_of
 from ...nki.ir.program import Program
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/2_sandbox/08_run.ipynb #3ee1cf96
 _SERVERS, _LOCK = {}, threading.Lock()

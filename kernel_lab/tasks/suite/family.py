@@ -13,7 +13,8 @@ import math
 import numpy as np
 from ...core.errors import UsageError, choose
 from ..codegen.lower import written
-from ..model.task import Kernel, Task, Workload, distance
+from ..model.workload import Kernel, Workload, max_error_ratio
+from ..model.task import Task
 
 # %% ../../../nbs/3_tasks/3_suite/00_family.ipynb #f899524f
 class Later:
@@ -137,4 +138,4 @@ def _sizes(shapes, axes):
 def off(task, other, workload='small', seed=0):
     "The largest error of another function of the same tensors beside a task's reference, in tolerances of the task."
     arrays = task.draw(workload, seed)
-    return distance(replace(task, reference=other).expected(arrays), task.expected(arrays), task.tolerance(workload))
+    return max_error_ratio(replace(task, reference=other).expected(arrays), task.expected(arrays), task.tolerance(workload))

@@ -9,7 +9,8 @@ __all__ = ['SWIGLU', 'swiglu', 'ATTENTION', 'causal_attention', 'swiglu_referenc
 # %% ../../../nbs/3_tasks/3_suite/03_handwritten_blocks.ipynb #50b81689
 import math
 import numpy as np
-from ..model.task import Kernel, Task, Workload
+from ..model.workload import Kernel, Workload
+from ..model.task import Task
 
 # %% ../../../nbs/3_tasks/3_suite/03_handwritten_blocks.ipynb #fead9105
 def swiglu_reference(x, w_gate, w_up):

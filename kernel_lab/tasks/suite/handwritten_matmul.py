@@ -10,7 +10,8 @@ __all__ = ['MATMUL', 'matmul', 'RMSNORM_MATMUL', 'rmsnorm_matmul', 'matmul_refer
 import math
 import numpy as np
 from .handwritten_rowwise import rms_inputs, rms_norm
-from ..model.task import Kernel, Task, Workload
+from ..model.workload import Kernel, Workload
+from ..model.task import Task
 
 # %% ../../../nbs/3_tasks/3_suite/02_handwritten_matmul.ipynb #7d5e6c60
 def matmul_reference(x_t, w):

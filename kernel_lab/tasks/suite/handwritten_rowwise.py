@@ -7,7 +7,8 @@ __all__ = ['SOFTMAX', 'softmax', 'EPS', 'RMSNORM', 'rmsnorm', 'softmax_reference
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten_rowwise.ipynb #ea2acb26
 import numpy as np
-from ..model.task import Kernel, Task, Workload
+from ..model.workload import Kernel, Workload
+from ..model.task import Task
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten_rowwise.ipynb #01694f84
 def softmax_reference(x):
