@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from kernel_lab.core.errors import KINDS, KernelError, SimulatorError, UsageError
 from kernel_lab.evaluate import pipeline as module
 from kernel_lab.evaluate.pipeline import evaluate
-from kernel_lab.evaluate.records.evaluation import Evaluation, Run, Status, Step
-from kernel_lab.evaluate.sandbox.protocol import Reply, _error, verdict
+from kernel_lab.evaluate.records.evaluation import Evaluation
+from kernel_lab.evaluate.records.run import Run, Step
+from kernel_lab.evaluate.records.verification import Status
+from kernel_lab.evaluate.sandbox.protocol import ChildReply, error_from_message, verdict
 from kernel_lab.evaluate.sandbox.server import readable_paths
 from kernel_lab.evaluate.sandbox.run import Limits, admit, run_job, trace_in_child, traced
 from kernel_lab.evaluate.verification.verify import compare, tile_map, verify
@@ -123,7 +125,7 @@ def test_a_program_with_one_thing_wrong(path, junk):
     where = data
     for k in path[:-1]: where = where[k]
     where[path[-1]] = junk
-    reply = Reply(json.dumps(data), None, ('process',))
+    reply = ChildReply(json.dumps(data), None, ('process',))
     def child(kernel, specs, chip, limits):
         try: return admit(reply.text, kernel, specs, chip), reply
         except KernelError as e: return e, reply
@@ -137,7 +139,7 @@ def test_a_program_with_one_thing_wrong(path, junk):
 @given(st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30), st.sampled_from(KINDS)),
                     lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(['kind', 'message', 'line', 'limit', 'hint', 'x']), x, max_size=6), max_leaves=8))
 def test_any_error_from_the_child_is_an_error(data):
-    e = _error(json.dumps(data))
+    e = error_from_message(json.dumps(data))
     assert e.kind in KINDS and (e.line is None or type(e.line) is int) and str(e).isprintable() | ('\n' in str(e))
     json.dumps(e.to_dict())
 

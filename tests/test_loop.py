@@ -12,7 +12,8 @@ from kernel_lab.agents import loop as loops
 from kernel_lab.agents.loop import BY_HAND, FIRST, Loop, Proposal, base_step
 from kernel_lab.core.errors import LabError, SimulatorError, UsageError
 from kernel_lab.evaluate.pipeline import evaluate
-from kernel_lab.evaluate.records.evaluation import Evaluation, Status, new_id
+from kernel_lab.evaluate.records.evaluation import Evaluation
+from kernel_lab.evaluate.records.verification import Status, new_id
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.tasks.suite.registry import get_task
 from kernel_lab.tasks.model.task import Kernel

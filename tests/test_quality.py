@@ -153,7 +153,7 @@ def test_other_dtypes_are_asked_too():
 
 def test_a_case_is_as_strict_as_a_verification():
     from kernel_lab.evaluate.verification.verify import compare
-    from kernel_lab.tasks.suite.handwritten_rowwise import softmax
+    from kernel_lab.tasks.suite.handwritten import softmax
     case = Case(softmax, softmax.workload('small'))
     want, = case.want()
     for share in (0.99, 1.01):

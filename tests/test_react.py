@@ -18,7 +18,8 @@ from kernel_lab.agents.loop import Loop
 from kernel_lab.agents.react import CALLS_MOST, ReactAgent, kernel_in
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
-from kernel_lab.evaluate.records.evaluation import Evaluation, Status, new_id
+from kernel_lab.evaluate.records.evaluation import Evaluation
+from kernel_lab.evaluate.records.verification import Status, new_id
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.tasks.suite.registry import get_task
 

@@ -21,7 +21,9 @@ from kernel_lab.evaluate.store import store as module
 from kernel_lab.evaluate.store import schema as tables
 from kernel_lab.evaluate.store.database import Database, put
 from kernel_lab.evaluate.pipeline import evaluate
-from kernel_lab.evaluate.records.evaluation import Evaluation, Run, SeedReport, Step, Verification, now
+from kernel_lab.evaluate.records.evaluation import Evaluation
+from kernel_lab.evaluate.records.run import Run, Step
+from kernel_lab.evaluate.records.verification import SeedReport, Verification, now
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.evaluate.records.provenance import task_key, versions
 from kernel_lab.nki.explain.profile import Profile

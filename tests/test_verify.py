@@ -10,7 +10,7 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.verification.precision_audit import bits_notes
 from kernel_lab.evaluate.verification.compare import compare, worst_elements
 from kernel_lab.evaluate.verification.adversarial_inputs import CHANGES, admissions, draws_of
-from kernel_lab.evaluate.records.evaluation import SeedReport, Verification, plain
+from kernel_lab.evaluate.records.verification import SeedReport, Verification, to_json_data
 from kernel_lab.evaluate.verification.verify import verify
 from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.lang.trace import spec_of, trace_source
@@ -51,7 +51,7 @@ def test_the_worst_elements_are_the_worst(shape, seed, most):
 
 def test_a_verification_of_an_earlier_lab_is_read():
     told = verify(program_of(get_task('softmax'), get_task('softmax').workload('small')), get_task('softmax'), 'small', seeds=[1])
-    d = json.loads(json.dumps(plain(told)))
+    d = json.loads(json.dumps(to_json_data(told)))
     for k in ('elements', 'guesses', 'notes', 'left_out'): del d[k]
     for r in d['seeds']: del r['draw']
     old = Verification.from_dict(d)

@@ -14,7 +14,8 @@ from typing import Protocol
 from ..core.errors import LabError, UsageError, choose
 from ..core.interrupts import interrupted
 from ..evaluate.pipeline import evaluate
-from ..evaluate.records.evaluation import FLEETING, Run, Status, Step, new_id, now
+from ..evaluate.records.verification import FLEETING, Status, new_id, now
+from ..evaluate.records.run import Run, Step
 from ..evaluate.store.store import Store
 from ..nki.chip.chips import CHIPS
 from ..tasks.suite.registry import get_task

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..core.errors import KernelError
 from ..evaluate.pipeline import evaluate
-from ..evaluate.records.evaluation import Status
+from ..evaluate.records.verification import Status
 from ..evaluate.sandbox.run import Limits, trace_in_child
 from ..targets.registry import target_for
 from ..tasks.model.task import Kernel

@@ -339,8 +339,8 @@ def examine():
 
 def _walls():
     "The house that kernels run in: what stands, what is refused, what is open."
-    from kernel_lab.evaluate.sandbox.run import house
-    found = house()
+    from kernel_lab.evaluate.sandbox.run import sandbox_status
+    found = sandbox_status()
     return {'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.dead, 'survived': found.alive, 'text': str(found)}
 
 def hear_canary(chip, as_json=False):

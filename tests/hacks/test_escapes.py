@@ -16,9 +16,9 @@ from scene import Scene
 from test_bad_kernels import TASK, children, left_behind
 
 from kernel_lab.evaluate.pipeline import evaluate
-from kernel_lab.evaluate.sandbox.run import Limits, house
+from kernel_lab.evaluate.sandbox.run import Limits, sandbox_status
 from kernel_lab.evaluate.sandbox.server import Server
-from kernel_lab.evaluate.sandbox.tiers import house_of
+from kernel_lab.evaluate.sandbox.tiers import status_of_server
 from kernel_lab.tasks.model.task import Kernel
 
 pytestmark = pytest.mark.skipif(sys.platform != 'linux' or platform.machine() not in ('x86_64', 'aarch64'), reason='the layers are those of Linux')
@@ -87,7 +87,7 @@ def test_it_is_a_danger(p, plainly):
 
 @pytest.mark.parametrize('p', PROBES, ids=lambda p: p.name)
 def test_the_child_stops_it(p, in_lab):
-    tier = house().tier
+    tier = sandbox_status().tier
     if tier < 'S2' or tier == 'S2' and p.name in SEEN: pytest.xfail(f'the sandbox is {tier} here')
     how, said, hurt, leaked = in_lab[p.name]
     assert how == 'blocked' and not hurt and not leaked, in_lab[p.name]
@@ -98,8 +98,8 @@ def in_second_tier():
     "The same on a machine that allows no namespaces: as its own user, behind file rules and the filter alone."
     from kernel_lab.evaluate.sandbox import run as sandbox
     before, server = sandbox.sandbox(), Server(('landlock', 'seccomp'))
-    sandbox._SERVERS[os.getpid()] = server, house_of(server)
-    try: yield house().tier, evaluate(Kernel('def kernel(x): return x'), TASK, seeds=1, baseline_us=1.0).versions['tier'], outcomes(run_in_lab)
+    sandbox._SERVERS[os.getpid()] = server, status_of_server(server)
+    try: yield sandbox_status().tier, evaluate(Kernel('def kernel(x): return x'), TASK, seeds=1, baseline_us=1.0).versions['tier'], outcomes(run_in_lab)
     finally:
         sandbox._SERVERS[os.getpid()] = before
         server.close()

@@ -15,7 +15,7 @@ import forgery
 from forgery import HEAD, Base, base, gains
 
 from kernel_lab.core.errors import KernelError, within
-from kernel_lab.evaluate.verification.plausibility import Facts, guarded, unread
+from kernel_lab.evaluate.verification.plausibility import Evidence, guarded, unread
 from kernel_lab.evaluate.sandbox.run import admit
 from kernel_lab.nki.checks.checker import check
 from kernel_lab.tasks.model.task import Workload, task_from
@@ -277,7 +277,7 @@ def test_a_guard_that_is_kept_from_looking_says_so(narrow):
     p = admit(narrow.text, narrow.kernel, narrow.specs, 'trn1')
     with within(-1, 'looking'):
         with pytest.raises(KernelError, match='looking took too long'): unread(p)
-        reports = {g.name: g for g in guarded(Facts(narrow.kernel.source, narrow.task, narrow.workload, 'trn1', p, narrow.us))}
+        reports = {g.name: g for g in guarded(Evidence(narrow.kernel.source, narrow.task, narrow.workload, 'trn1', p, narrow.us))}
     assert reports['inputs read'].severity == 'implausible'
 
 

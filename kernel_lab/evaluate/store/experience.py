@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from ...core.errors import SimulatorError
 from .database import clean, put
 from .rows import evaluation_of, evaluations, put_kernel, readable, those_readable, writer
-from ..records.evaluation import Evaluation, now
+from ..records.evaluation import Evaluation
+from ..records.verification import now
 from .schema import EVALUATIONS, EXPERIENCES, KERNELS, RUNS, STEPS
 from ...tasks.model.task import Kernel
 

@@ -8,7 +8,7 @@ __all__ = ['CHUNK', 'CAP', 'TILE', 'WORST', 'compare', 'tile_map', 'worst_elemen
 # %% ../../../nbs/5_evaluate/2_verification/00_compare.ipynb #05aca65f
 import math
 import numpy as np
-from ..records.evaluation import Element, SeedReport
+from ..records.verification import Element, SeedReport
 from ...tasks.model.task import error_ratio, held_to
 
 # %% ../../../nbs/5_evaluate/2_verification/00_compare.ipynb #5b8afa7c

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 import math
 import numpy as np
-from ..records.evaluation import Guess
+from ..records.verification import Guess
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task, Tolerance, Workload, error_ratio, held_to
 

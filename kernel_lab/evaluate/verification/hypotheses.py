@@ -13,7 +13,7 @@ import numpy as np
 from ...core.errors import LabError
 from .precision_audit import narrow_places
 from .diagnose import Wrong, _flat, looked_at, tiles_of
-from ..records.evaluation import Guess
+from ..records.verification import Guess
 from ...nki.chip.dtypes import round_tf32
 from ...tasks.codegen.graph import op_of
 from ...tasks.quality.mutations import Replay, cut_short, left_out, naive
