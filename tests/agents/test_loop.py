@@ -16,7 +16,7 @@ from kernel_lab.evaluate.records.evaluation import Evaluation
 from kernel_lab.evaluate.records.verification import Status, new_id
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.tasks.suite.registry import get_task
-from kernel_lab.tasks.model.task import Kernel
+from kernel_lab.tasks.model.workload import Kernel
 
 SOFTMAX = get_task('softmax')
 BASE = SOFTMAX.first_kernel.source

@@ -13,8 +13,8 @@ from kernel_lab.evaluate import pipeline as evaluation
 from kernel_lab.evaluate.verification import verify
 from kernel_lab.evaluate.sandbox.run import Limits
 from kernel_lab.nki.chip import chips as machine
-from kernel_lab.tasks.model import task
-from kernel_lab.tasks.model.task import Kernel
+from kernel_lab.tasks.model import workload
+from kernel_lab.tasks.model.workload import Kernel
 
 
 @cache
@@ -46,7 +46,7 @@ def lost(a, e):
 
 def parent():
     "What an attack must not change here: functions of the check and the clock, their code, the chips, the environment, what is imported how, signals, threads, the folder."
-    functions = [np.allclose, task.error_ratio, task.distance, verify.compare, verify.verify, evaluation.evaluate]
+    functions = [np.allclose, workload.error_ratio, workload.max_error_ratio, verify.compare, verify.verify, evaluation.evaluate]
     return ([id(f) for f in functions], [inspect.unwrap(f).__code__ for f in functions if hasattr(inspect.unwrap(f), '__code__')],
             {k: f.value for k, f in machine.CHIPS['trn1'].figures.items()}, dict(os.environ), list(sys.meta_path), sys.getprofile(), sys.stdout, os.getcwd(), sorted(os.listdir()),
             [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)], threading.active_count())

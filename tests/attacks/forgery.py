@@ -14,13 +14,13 @@ from kernel_lab.evaluate.verification.verify import check_outputs, inputs_kept, 
 from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.checks.checker import check
 from kernel_lab.nki.chip.dtypes import NUMPY
-from kernel_lab.nki.ir.instructions import ROWS as ROWS_OF
+from kernel_lab.nki.ir.instructions import INSTRUCTIONS as ROWS_OF
 from kernel_lab.nki.chip.chips import CHIPS                                # noqa: F401 (found here by the tests)
-from kernel_lab.nki.ir.program import BUFFERS, DIALECTS, KINDS, ROLES
+from kernel_lab.nki.ir.program import BUFFERS, DIALECTS, LOOP_KINDS, ROLES
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.lang.trace import spec_of, trace_source
 from kernel_lab.tasks.suite.registry import get_task
-from kernel_lab.tasks.model.task import Kernel
+from kernel_lab.tasks.model.workload import Kernel
 
 HEAD = 'import nki, nki.isa as nisa, nki.language as nl\n'
 ROWS = HEAD + '''
@@ -110,7 +110,7 @@ def base(name): return Base(*BASES[name])
 
 
 ENGINES = ('', 'Tensor', 'Vector', 'Scalar', 'GpSimd', 'Sync', 'DMA')
-WORDS = {'op': tuple(ROWS_OF), 'e': ENGINES, 'kind': KINDS, 'dialect': DIALECTS, 'func': ('copy', 'identity', 'relu', 'exp', 'sqrt')}
+WORDS = {'op': tuple(ROWS_OF), 'e': ENGINES, 'kind': LOOP_KINDS, 'dialect': DIALECTS, 'func': ('copy', 'identity', 'relu', 'exp', 'sqrt')}
 OTHERS = ('', 'add', 'multiply', 'bypass', 'copy', 'core0', 'core1', 'i0')
 ADDED = {'accumulate': (True, False), 'transpose': (True,), 'rows': (1, 2), 'tile': ([0, 0, 32, 32], [0, 0, 128, 128]), 'add': (True,), 'dge': ('none', 'hwdge', 'swdge'),
          'reduce_cmd': ('idle', 'reset_reduce'), 'reduce_op': (None, 'add'), 'oob': ('skip',), 'late': (True,), 'first': (True,), 'loops': ([],), 'ranks': ([0],), 'op1': ('', 'bypass'),

@@ -90,7 +90,8 @@ def _suite(name):
 @cache
 def made(name):
     "A task of the gallery."
-    from kernel_lab.tasks.model.task import Workload, task_from
+    from kernel_lab.tasks.model.workload import Workload
+    from kernel_lab.tasks.model.task import task_from
     shapes = dict(rounds={'x': (512, 512)}, few={'x': (4, 16)}, degenerate={'x': (256, 64)}, small_term={'x': (128, 256)})[name]
     functions = dict(rounds=rounds, few=rounds, degenerate=degenerate, small_term=lambda x: x + 1e-3 * x.tanh())
     works = [Workload('full', shapes)] + ([Workload('small', {'x': (128, 512)})] if name == 'rounds' else [])
@@ -110,7 +111,7 @@ def task_of(name): return made(name) if name in ('rounds', 'few', 'degenerate', 
 
 def workload_of(name):
     "The shapes of a task in the gallery: its own, the suite's small ones, or wider ones ('rmsnorm:wide')."
-    from kernel_lab.tasks.model.task import Workload
+    from kernel_lab.tasks.model.workload import Workload
     if name == 'rmsnorm:wide': return Workload('wide', {'x': (128, 16384), 'gain': (1, 16384)})
     return task_of(name).workload(None if name in ('rounds', 'few', 'degenerate', 'small_term') else 'small')
 
@@ -198,7 +199,7 @@ ANSWER = numbers(X)
 # B. tampering with the check
 patch('patched comparison', 'B1', 'Replaces the function that compares.', 'np.allclose = lambda *a, **k: True')
 patch("the lab's comparison", 'B1', "Replaces the lab's own comparison, where that runs beside it.",
-      "import kernel_lab.tasks.model.task as t\nt.distance = t.error_ratio = lambda *a: 0.0", how={'how': 'lab'})
+      "import kernel_lab.tasks.model.workload as t\nt.max_error_ratio = t.error_ratio = lambda *a: 0.0", how={'how': 'lab'})
 patch('patched harness', 'B2', 'Replaces a function of the harness.', "harness().CHECKS['close'] = lambda *a: True")
 patch('tolerance of a caller', 'B3', "Widens the tolerance among the caller's globals before it is used.",
       "next(f for f in frames() if 'RTOL' in f.f_globals).f_globals['ATOL'] = 1e9\nlisted()[2] = 1e9")

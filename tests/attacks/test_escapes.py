@@ -17,7 +17,7 @@ from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits, sandbox_status
 from kernel_lab.evaluate.sandbox.server import Server
 from kernel_lab.evaluate.sandbox.tiers import status_of_server
-from kernel_lab.tasks.model.task import Kernel
+from kernel_lab.tasks.model.workload import Kernel
 
 pytestmark = pytest.mark.skipif(sys.platform != 'linux' or platform.machine() not in ('x86_64', 'aarch64'), reason='the layers are those of Linux')
 SEEN = {'asks for a size', 'goes to a folder'}        # names can be seen where the child has no root of its own

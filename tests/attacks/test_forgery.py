@@ -15,7 +15,8 @@ from kernel_lab.core.errors import KernelError, within
 from kernel_lab.evaluate.verification.plausibility import Evidence, guarded, unread
 from kernel_lab.evaluate.sandbox.run import admit
 from kernel_lab.nki.checks.checker import check
-from kernel_lab.tasks.model.task import Workload, task_from
+from kernel_lab.tasks.model.workload import Workload
+from kernel_lab.tasks.model.task import task_from
 
 EARLIER = '''
 import neuronxcc.nki as nki

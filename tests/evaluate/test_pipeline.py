@@ -26,7 +26,8 @@ from kernel_lab.evaluate.verification.verify import compare, tile_map, verify
 from kernel_lab.nki.ir.program import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.suite.registry import BY_HAND, get_task
-from kernel_lab.tasks.model.task import Kernel, Tolerance, error_ratio, task_from
+from kernel_lab.tasks.model.workload import Kernel, Tolerance, error_ratio
+from kernel_lab.tasks.model.task import task_from
 from bad_kernels import GOOD, TASK, attack, children, left_behind, numbers
 
 X = ArraySpec((128, 64), 'float32')

@@ -14,7 +14,7 @@ from kernel_lab.targets.registry import TARGETS
 from kernel_lab.targets.canary import KERNELS, TASK, canary, sing
 from kernel_lab.targets.neuron import Neuron
 from kernel_lab.targets.neuron_profile import ToolError
-from kernel_lab.tasks.model.task import Kernel
+from kernel_lab.tasks.model.workload import Kernel
 
 SHARED = """
 import os, pathlib, sys

@@ -258,13 +258,13 @@ def test_what_is_written_reads_back_and_imports(written):
 def test_a_reference_of_every_kind_stands_alone(name):
     from kernel_lab.tasks.importers.flashinfer_export import definition_of
     from kernel_lab.tasks.suite.registry import TASKS
-    from kernel_lab.tasks.model.task import _torch
+    from kernel_lab.tasks.model.task import to_torch
     task = TASKS[name]
     definition, workloads = definition_of(task, ["small"])
     space = {}
     exec(definition["reference"], space)
     arrays = task.draw("small")
-    got = space["run"](*map(_torch, arrays.values()))
+    got = space["run"](*map(to_torch, arrays.values()))
     for one, want in zip(got if isinstance(got, (tuple, list)) else (got,), task.expected(arrays)):
         np.testing.assert_allclose(one.numpy(), want, 1e-3, 1e-3)
     assert len(workloads) == 1 and list(definition["inputs"]) == list(arrays)

@@ -8,7 +8,8 @@ from kernel_lab.nki import execute
 from kernel_lab.nki.ir.program import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.suite.registry import BY_HAND, get_task
-from kernel_lab.tasks.model.task import DTYPES, Workload, task_from, tolerance_for
+from kernel_lab.tasks.model.workload import DTYPES, Workload, tolerance_for
+from kernel_lab.tasks.model.task import task_from
 
 ALL = pytest.mark.parametrize('task', BY_HAND, ids=[t.name for t in BY_HAND])
 
@@ -114,9 +115,9 @@ def test_a_workload_in_another_dtype(dtype):
     task = task_from(lambda x: x.softmax(-1), lambda workload, rng: {'x': rng.standard_normal((64, 64))}, name='s', workloads=(work,))
     assert task.draw()['x'].dtype == DTYPES[dtype]
     assert task.expected(task.draw())[0].dtype == np.float32
-    assert work.stored == ("bfloat16" if dtype == "float8_e4m3" else dtype)
-    assert task.tolerance().rtol == tolerance_for(work.stored, 64).rtol
-    assert task.min_bytes() == 64 * 64 * (DTYPES[dtype].itemsize + DTYPES[work.stored].itemsize)
+    assert work.output_dtype == ("bfloat16" if dtype == "float8_e4m3" else dtype)
+    assert task.tolerance().rtol == tolerance_for(work.output_dtype, 64).rtol
+    assert task.min_bytes() == 64 * 64 * (DTYPES[dtype].itemsize + DTYPES[work.output_dtype].itemsize)
 
 
 def test_outputs_may_be_several_and_whole_numbers():

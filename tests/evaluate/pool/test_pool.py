@@ -36,7 +36,8 @@ from kernel_lab.evaluate.sandbox.protocol import Limits
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.evaluate.store.schema import EVALUATIONS
 from kernel_lab.tasks.suite.registry import TASKS
-from kernel_lab.tasks.model.task import Kernel, task_from
+from kernel_lab.tasks.model.workload import Kernel
+from kernel_lab.tasks.model.task import task_from
 
 QUICK = Limits(seconds=1, memory_mb=640)
 PATIENT = replace(QUICK, seconds=3)                                     # where workers start all the while, an honest kernel may need more than one

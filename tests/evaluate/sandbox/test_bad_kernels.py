@@ -11,7 +11,7 @@ import pytest
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits
-from kernel_lab.tasks.model.task import Kernel
+from kernel_lab.tasks.model.workload import Kernel
 from bad_kernels import GOOD, HEAD, QUICK, ROOMY, TASK, attack, body, children, left_behind
 
 # name: (source, status, words of the error)

@@ -28,7 +28,7 @@ from kernel_lab.evaluate.store.store import Store
 from kernel_lab.evaluate.records.provenance import task_key, versions
 from kernel_lab.nki.explain.profile import Profile
 from kernel_lab.tasks.suite.registry import get_task
-from kernel_lab.tasks.model.task import Kernel, Tolerance
+from kernel_lab.tasks.model.workload import Kernel, Tolerance
 
 SOFTMAX = get_task('softmax')
 ABOUT = dict(task='softmax', workload='small', chip='trn1', target='nki_sim')

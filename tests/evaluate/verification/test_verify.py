@@ -16,7 +16,7 @@ from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.lang.trace import spec_of, trace_source
 from kernel_lab.tasks.quality.checks import least, narrower
 from kernel_lab.tasks.suite.registry import BY_HAND, TASKS, get_task
-from kernel_lab.tasks.model.task import Tolerance
+from kernel_lab.tasks.model.workload import Tolerance
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
 

@@ -6,7 +6,7 @@ from kernel_lab.core.errors import KernelError, SimulatorError
 from kernel_lab.nki.timing import scheduler as clock
 from kernel_lab.nki import schedule
 from kernel_lab.nki.ir.affine import Affine
-from kernel_lab.nki.ir.instructions import ROWS
+from kernel_lab.nki.ir.instructions import INSTRUCTIONS
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.ir.program import DIALECTS, Access, Instruction, Loop, Program, Tensor
 
@@ -90,7 +90,7 @@ def test_the_earlier_dialect_goes_on_where_it_can_spill():
 @pytest.mark.parametrize('cost,said', [(None, 'its row has no cost rule'), (lambda w: float('nan'), 'its cost rule gives no time'), (lambda w: -5, 'its cost rule gives no time'),
                                        (lambda w: 1 / 0, 'its time cannot be found'), (lambda w: 10**400, 'its time cannot be found')])
 def test_a_cost_rule_that_says_nothing(cost, said, monkeypatch):
-    monkeypatch.setitem(ROWS, 'tensor_scalar', replace(ROWS['tensor_scalar'], cost=cost))
+    monkeypatch.setitem(INSTRUCTIONS, 'tensor_scalar', replace(INSTRUCTIONS['tensor_scalar'], cost=cost))
     with pytest.raises(KernelError, match=f'line 2: tensor_scalar: instruction 1: {said}'): schedule(program(dma(A, X, 1), add(B, A, 2), dma(Y, B, 3)))
 
 def test_a_chip_without_an_engine():

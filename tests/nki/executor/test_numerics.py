@@ -3,7 +3,7 @@ import ml_dtypes, numpy as np, pytest
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import execute, trace
 from kernel_lab.nki.executor import plan
-from kernel_lab.nki.chip.dtypes import NUMPY, stored
+from kernel_lab.nki.chip.dtypes import NUMPY, cast_result
 from kernel_lab.nki.executor.interpreter import interpret
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki import ArraySpec
@@ -63,7 +63,7 @@ def test_stored_is_the_identity_on_what_fits():
     for kind in ('int8', 'uint16', 'int32'):
         low, high = np.iinfo(kind).min, min(np.iinfo(kind).max, 2**24)
         x = RNG.integers(max(low, -2**24), high, 200).astype(F32)
-        np.testing.assert_array_equal(stored(x, np.dtype(kind)), x.astype(np.int64))
+        np.testing.assert_array_equal(cast_result(x, np.dtype(kind)), x.astype(np.int64))
 
 # --- sums in PSUM ---
 

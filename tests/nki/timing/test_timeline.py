@@ -4,7 +4,7 @@ from hypothesis import given, settings, strategies as st
 from kernel_lab.nki import ArraySpec, profile_of, schedule, trace
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.timing.timeline import LANES
-from kernel_lab.nki.ir.instructions import ROWS
+from kernel_lab.nki.ir.instructions import INSTRUCTIONS
 from kernel_lab.nki.ir.program import Access
 from kernel_lab.nki.explain.waterfall import what_if
 from dialects import nisa, nl, old, onl
@@ -120,9 +120,9 @@ def test_double_writes_to_one_place_stay_in_order():
 @pytest.mark.parametrize('chip', list(CHIPS))
 def test_every_row_of_the_instruction_table_has_a_cost(chip):
     "A rule for each that an engine runs; DMA has one for all."
-    missing = [name for name, row in ROWS.items() if row.engines != ('DMA',) and not callable(row.cost)]
-    assert not missing and all(e in (*LANES, 'DMA') for row in ROWS.values() for e in row.engines)
-    assert all(CHIPS[chip].clock(e) > 0 for row in ROWS.values() for e in row.engines if e != 'DMA')
+    missing = [name for name, row in INSTRUCTIONS.items() if row.engines != ('DMA',) and not callable(row.cost)]
+    assert not missing and all(e in (*LANES, 'DMA') for row in INSTRUCTIONS.values() for e in row.engines)
+    assert all(CHIPS[chip].clock(e) > 0 for row in INSTRUCTIONS.values() for e in row.engines if e != 'DMA')
 
 @settings(max_examples=30, deadline=None)
 @given(kernels, st.sampled_from(list(CHIPS)))
@@ -132,7 +132,7 @@ def test_no_instruction_is_free(program, chip):
 
 def test_a_rule_that_says_nothing_is_counted(monkeypatch):
     from dataclasses import replace
-    monkeypatch.setitem(ROWS, 'activation', replace(ROWS['activation'], cost=lambda w: 0))
+    monkeypatch.setitem(INSTRUCTIONS, 'activation', replace(INSTRUCTIONS['activation'], cost=lambda w: 0))
     assert profile_of(schedule(pipeline('SVS', 3, 128, True))).uncosted == 6
 
 def test_what_if():

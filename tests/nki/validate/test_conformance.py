@@ -11,7 +11,7 @@ import pytest
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki.validate import conformance as trials
 from kernel_lab.nki.ir.semantics_collective import COLLECTIVES
-from kernel_lab.nki.ir.instructions import ROWS
+from kernel_lab.nki.ir.instructions import INSTRUCTIONS
 from kernel_lab.nki.validate.conformance import largest_error, refusal, untried
 
 runner = importlib.import_module('kernel_lab.nki.executor.interpreter')
@@ -43,16 +43,16 @@ def flat(every): return [t for ts in every.values() for t in ts]
 
 def test_every_row_has_a_numpy_answer_and_a_refusal(every):
     assert untried(flat(every)) == {}
-    assert len(every) >= 8 and len(flat(every)) > len(ROWS)
+    assert len(every) >= 8 and len(flat(every)) > len(INSTRUCTIONS)
 
-@pytest.mark.parametrize('row', ROWS)
+@pytest.mark.parametrize('row', INSTRUCTIONS)
 def test_a_row_that_loses_its_trials_is_missed(every, row):
     left = [t for t in flat(every) if t.row != row]
     assert untried(left) == {row: ['numpy', 'a refusal']}
     unrefused = [replace(t, misuse=None) if t.row == row else t for t in flat(every)]
     assert untried(unrefused) == {row: ['a refusal']}
 
-@pytest.mark.parametrize('row', ROWS)
+@pytest.mark.parametrize('row', INSTRUCTIONS)
 def test_trials_hold(every, row):
     "On every chip of theirs, on one after the other here."
     for t in (t for t in flat(every) if t.row == row):
@@ -66,7 +66,7 @@ def spoil(y, count):
     if y.dtype.names: first.view(f'u{y.itemsize}')[...] ^= 1
     else: first[...] = next(n for n in (next(count) % 100, next(count) % 100) if n != first.reshape(-1)[0])
 
-@pytest.mark.parametrize('row', ROWS)
+@pytest.mark.parametrize('row', INSTRUCTIONS)
 def test_a_wrong_number_fails_every_trial(every, row, monkeypatch):
     "Where one element of what the row computes is wrong, each of its trials notices."
     count, apply, exchange = itertools.count(1), runner._apply, COLLECTIVES.get(row)
