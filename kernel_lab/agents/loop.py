@@ -19,7 +19,8 @@ from ..evaluate.records.run import Run, Step
 from ..evaluate.store.store import Store
 from ..nki.chip.chips import CHIPS
 from ..tasks.suite.registry import get_task
-from ..tasks.model.task import Kernel, Task
+from ..tasks.model.workload import Kernel
+from ..tasks.model.task import Task
 
 # %% ../../nbs/6_agents/02_loop.ipynb #6985e31d
 @dataclass(frozen=True)

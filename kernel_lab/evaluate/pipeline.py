@@ -27,7 +27,7 @@ from ..nki.chip.chips import CHIPS
 from ..nki.ir.program import accesses
 from ..targets.registry import TARGET_OF, target_for
 from ..tasks.suite.registry import get_task
-from ..tasks.model.task import DTYPES, Kernel
+from ..tasks.model.workload import DTYPES, Kernel
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #aa322b84
 def named(kernel, task, workload=None, chip='trn1'):

@@ -16,7 +16,7 @@ from .workers import LocalPool
 from .jobs import SECONDS, answer_of, jobs_of, lost
 from ..sandbox.protocol import Limits
 from ..store.store import Store
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/4_pool/03_dispatch.ipynb #a6061c51
 AHEAD = 16                                                              # jobs that may wait for their equals at work

@@ -22,7 +22,8 @@ from ..sandbox.run import admitted, sandbox_status
 from ..records.provenance import task_key, versions
 from ...targets.registry import TARGET_OF
 from ...tasks.suite.registry import TASKS, get_task
-from ...tasks.model.task import Kernel, Task
+from ...tasks.model.workload import Kernel
+from ...tasks.model.task import Task
 
 # %% ../../../nbs/5_evaluate/4_pool/00_jobs.ipynb #cce2f1c5
 TRIES, SECONDS = 2, 300                                                 # a job's chances; wall seconds of an evaluation, whatever it waits for

@@ -11,7 +11,7 @@ from html import escape
 from ...core.durations import Duration, compare_times, latency_of
 from ...core.errors import KernelError, SimulatorError, UsageError
 from .verification import Status, Verification, known_fields, to_json_data
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/1_records/00_evaluation.ipynb #7e399ba6
 SEVERITIES = ('note', 'implausible', 'refused')

@@ -15,7 +15,7 @@ from enum import StrEnum
 from html import escape
 import numpy as np
 from ...core.errors import KernelError, SimulatorError
-from ...tasks.model.task import Tolerance
+from ...tasks.model.workload import Tolerance
 
 # %% ../../../nbs/5_evaluate/1_records/000_verification.ipynb #33948f19
 class Status(StrEnum):

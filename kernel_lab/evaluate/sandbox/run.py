@@ -15,7 +15,7 @@ from .protocol import Limits, ChildReply                           # noqa: F401 
 from .server import Server
 from .tiers import status_of_server
 from ...nki.ir.program import Program
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/2_sandbox/08_run.ipynb #3ee1cf96
 _SERVERS, _LOCK = {}, threading.Lock()

@@ -15,7 +15,7 @@ from .rows import evaluation_of, evaluations, put_kernel, readable, those_readab
 from ..records.evaluation import Evaluation
 from ..records.verification import now
 from .schema import EVALUATIONS, EXPERIENCES, KERNELS, RUNS, STEPS
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/2_store/03_experience.ipynb #0d055a56
 @dataclass(frozen=True)

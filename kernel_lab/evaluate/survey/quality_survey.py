@@ -24,7 +24,7 @@ from ..verification.verify import check_outputs
 from ..records.provenance import lab_key, task_key
 from ...core.files import write_whole
 from ...tasks.quality.checks import CHECKS, FULL_SIZE, QUARANTINE, Check, Quality, narrower, quality
-from ...tasks.model.task import distance
+from ...tasks.model.workload import max_error_ratio
 
 # %% ../../../nbs/5_evaluate/3_survey/00_quality_survey.ipynb #5fc7356b
 def first_kernel(case):
@@ -38,7 +38,7 @@ def first_kernel(case):
         if kernel is None: return False, 'there is none'
         program, wants = assert_ok(trace_source(kernel.source, kernel.entry, tuple(arrays.values()))), case.task.expected(arrays)
         check_outputs(program, wants, w)
-        worst[w.dtype] = distance(execute(program, *arrays.values()), wants, case.task.tolerance(w))
+        worst[w.dtype] = max_error_ratio(execute(program, *arrays.values()), wants, case.task.tolerance(w))
     return max(worst.values()) <= 1, ', '.join(f'{v:.2g} tolerances off in {k}' for k, v in worst.items())
 
 FIRST_KERNEL = Check('first kernel', 'The first kernel verifies.', first_kernel)

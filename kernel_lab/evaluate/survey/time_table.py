@@ -24,7 +24,7 @@ from ...tasks.codegen.graph import captured
 from ...tasks.codegen.lower import first_kernel, fused_kernel
 from ...tasks.codegen.precision import widened
 from ...tasks.quality.checks import least
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #7e271aae
 def _first(task, workload):

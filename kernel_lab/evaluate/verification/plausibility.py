@@ -20,7 +20,8 @@ from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_flops
 from ...nki.chip.chips import CHIPS
 from ...nki.ir.program import accesses
-from ...tasks.model.task import Task, Workload, distance
+from ...tasks.model.task import Task
+from ...tasks.model.workload import Workload, max_error_ratio
 
 # %% ../../../nbs/5_evaluate/2_verification/07_plausibility.ipynb #24de5c66
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _needs(f, free):
     try:
         a, b = f.task.draw(f.workload, 1), f.task.draw(f.workload, 2)
         other = {k: np.where(free[k], b[k], v) if k in free else v for k, v in a.items()}
-        return distance(f.task.expected(other), f.task.expected(a), f.task.tolerance(f.workload))
+        return max_error_ratio(f.task.expected(other), f.task.expected(a), f.task.tolerance(f.workload))
     except (LabError, ValueError, IndexError, KeyError, RuntimeError): return None
 
 @guard('structural', 'What nothing reads, the reference does not need.')

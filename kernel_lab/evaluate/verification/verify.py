@@ -19,7 +19,7 @@ from ..records.verification import Verification
 from ...nki.chip.dtypes import dtype_name
 
 # %% ../../../nbs/5_evaluate/2_verification/05_verify.ipynb #6e1a52a3
-def _wanted(want, workload): return (tuple(want.shape), workload.stored if want.dtype.kind == 'f' else dtype_name(str(want.dtype).replace('int64', 'int32')))
+def _wanted(want, workload): return (tuple(want.shape), workload.output_dtype if want.dtype.kind == 'f' else dtype_name(str(want.dtype).replace('int64', 'int32')))
 
 def _named(shape, dtype): return f'{dtype}{list(shape)}'
 

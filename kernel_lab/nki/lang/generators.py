@@ -7,9 +7,10 @@ __all__ = ['SINCE', 'state_of', 'set_rng_seed', 'rand_set_state', 'rand_get_stat
 
 # %% ../../../nbs/2_nki/4_lang/02_generators.ipynb #5ec159c3
 from ...core.errors import KernelError
-from ..ir.random import WORDS, seeded
+from ..ir.random import STATE_WORDS, state_from_seed
 from .isa import recorder, strict, tile
-from ..record.tile import emit, kernel_line
+from ..record.tile import emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/02_generators.ipynb #910df7f5
 def state_of(engine):
@@ -17,8 +18,8 @@ def state_of(engine):
     rec = recorder()
     if engine not in rec.states:
         lanes = int(rec.chip.partitions)
-        t = rec.states[engine] = rec.tensor((lanes, WORDS[engine]), 'uint32', name=f'{engine}_generator', role='constant', scope=())
-        rec.constants[t.tensor] = seeded(0, lanes, WORDS[engine])
+        t = rec.states[engine] = rec.tensor((lanes, STATE_WORDS[engine]), 'uint32', name=f'{engine}_generator', role='constant', scope=())
+        rec.constants[t.tensor] = state_from_seed(0, lanes, STATE_WORDS[engine])
     return rec.states[engine]
 
 # %% ../../../nbs/2_nki/4_lang/02_generators.ipynb #3464dc30
@@ -37,13 +38,13 @@ SINCE = {'GpSimd': 3, 'Vector': 4}
 def _checked(what, t, engine):
     "The tile, if an instruction on the state of this engine's generator takes it."
     chip = recorder().chip
-    if engine not in WORDS:
-        raise KernelError(f'{engine or "no engine"} has no generator', kind='limit', line=kernel_line(), instruction=what, operand='engine', limit=', '.join(WORDS), value=str(engine))
+    if engine not in STATE_WORDS:
+        raise KernelError(f'{engine or "no engine"} has no generator', kind='limit', line=kernel_line(), instruction=what, operand='engine', limit=', '.join(STATE_WORDS), value=str(engine))
     if chip.generation < SINCE[engine]:
         raise KernelError(f'{what} does not run on {engine} of {chip.name}', kind='unsupported', line=kernel_line(), instruction=what, operand='engine', value=chip.name,
                           limit={3: 'trn2', 4: 'trn3'}[SINCE[engine]] + ' and later', hint='Trace the kernel for such a chip.')
-    if t.info.dtype == 'uint32' and t.ndim == 2 and t.shape[1] == WORDS[engine]: return t
-    raise KernelError(f'the state of {engine} is {WORDS[engine]} words a lane', kind='shape', line=kernel_line(), instruction=what, limit=f'uint32 [P, {WORDS[engine]}]',
+    if t.info.dtype == 'uint32' and t.ndim == 2 and t.shape[1] == STATE_WORDS[engine]: return t
+    raise KernelError(f'the state of {engine} is {STATE_WORDS[engine]} words a lane', kind='shape', line=kernel_line(), instruction=what, limit=f'uint32 [P, {STATE_WORDS[engine]}]',
                       value=f'{t.info.dtype}{list(t.shape)}', hint='Allocate it with that many columns.')
 
 @strict

@@ -24,12 +24,13 @@ import sys
 import numpy as np
 from ...core.errors import KernelError
 from ..ir.affine import Index, Mask, as_index
-from ..record.operand_masks import cut_free, guarded_matmul
+from ..record.operand_masks import cut_free_axes, masked_matmul_operands
 from ..chip.dtypes import is_float
 from ..chip.chips import get_chip
-from ..ir.instructions import ACT, ALU, BITWISE, LEFT_OUT, REDUCE, ROWS
+from ..ir.instructions import ACT, ALU, BITWISE, NOT_MODELLED, REDUCE, INSTRUCTIONS
 from ..record import assignment as writing      # noqa: F401  tiles learn to be written to
-from ..record.tile import Recorder, Tile, emit, kernel_line
+from ..record.tile import Recorder, Tile, emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/00_isa.ipynb #ec53752c
 _ACTIVE = []
@@ -150,7 +151,7 @@ def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_on
     at = {'accumulate': None if accumulate is None else bool(accumulate), 'transpose': bool(is_transpose)}
     if perf_mode not in (None, 'none'): at['rows'] = _rows(perf_mode)
     at |= array_tile(tile_position, tile_size)
-    cut = guarded_matmul(tile(dst, 'dst'), tile(stationary, 'stationary'), tile(moving, 'moving'))
+    cut = masked_matmul_operands(tile(dst, 'dst'), tile(stationary, 'stationary'), tile(moving, 'moving'))
     if cut is None: cut, mask = (dst, stationary, moving), Mask(Index(-1))
     return emit('nc_matmul', {'dst': cut[0]}, {'stationary': cut[1], 'moving': cut[2]}, at, 'Tensor', mask)
 
@@ -282,9 +283,9 @@ def _simple(name, outs, ins, doc, **fixed):
         given = dict(zip((*outs, *ins), args)) | {k: v for k, v in kw.items() if k in (*outs, *ins)}
         missing = [k for k in (*outs, *ins) if k not in given and k not in ('dst_idx',)]
         if missing: raise KernelError(f'nisa.{name} needs {", ".join(missing)}', line=kernel_line(), instruction=name)
-        if name in _ROWS: given[ins[0]], mask = cut_free(tile(given[ins[0]], ins[0]), mask)
+        if name in _ROWS: given[ins[0]], mask = cut_free_axes(tile(given[ins[0]], ins[0]), mask)
         dsts = {k: tile(given[k], k) for k in outs if given.get(k) is not None}
-        return emit(name, dsts, {k: operand(given[k], k) for k in ins}, dict(fixed), ROWS[name].engines[0], mask)
+        return emit(name, dsts, {k: operand(given[k], k) for k in ins}, dict(fixed), INSTRUCTIONS[name].engines[0], mask)
     f.__name__, f.__doc__, f.__signature__ = name, doc, Signature([Parameter(k, Parameter.POSITIONAL_OR_KEYWORD) for k in (*outs, *ins)])
     return f
 
@@ -362,10 +363,10 @@ def make_strict(names):
     swallows = lambda f: bool(getattr(f, '__code__', None)) and f.__code__.co_flags & CO_VARKEYWORDS
     return {k: strict(f) for k, f in names.items() if not k.startswith('_') and swallows(f)}
 
-globals().update(make_strict({k: globals()[k] for k in (*ROWS, 'activation_reduce') if k in globals()}))
+globals().update(make_strict({k: globals()[k] for k in (*INSTRUCTIONS, 'activation_reduce') if k in globals()}))
 
 # %% ../../../nbs/2_nki/4_lang/00_isa.ipynb #44285dcd
-NOT_YET = tuple(LEFT_OUT)
+NOT_YET = tuple(NOT_MODELLED)
 
 _HOMES = {'nki.isa': 'kernel_lab.nki.lang.isa', 'nki.language': 'kernel_lab.nki.lang.language', 'neuronxcc.nki.isa': 'kernel_lab.nki.lang.legacy_isa',
           'neuronxcc.nki.language': 'kernel_lab.nki.lang.legacy_language', 'nki.collectives': 'kernel_lab.nki.lang.collectives'}

@@ -19,7 +19,8 @@ from ..ir.affine import Index, Unroll, as_mask
 from .isa import dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder, reduce_cmd
 from .language import _columns, _reduction, _shape, copy, result
 from .legacy_language import fp32    # noqa: F401  nisa.fp32.min
-from ..record.tile import Tile, kernel_line
+from ..record.tile import Tile
+from ..record.builder import kernel_line
 
 tensor_engine, vector_engine, scalar_engine, gpsimd_engine, unknown_engine, dma_engine = 'Tensor', 'Vector', 'Scalar', 'GpSimd', '', 'DMA'
 

@@ -8,9 +8,10 @@ __all__ = ['quantize_mx', 'nc_matmul_mx', 'dma_compute', 'activate2', 'exponenti
 # %% ../../../nbs/2_nki/4_lang/01_new_isa.ipynb #a715f4f3
 from ...core.errors import KernelError
 from ..ir.instructions import ACT, ALU
-from ..chip.microscaling import SMALL
+from ..chip.microscaling import ELEMENT_DTYPES
 from .isa import _register, array_tile, chance, dma_copy, op_name, operand, recorder, strict, tile
-from ..record.tile import emit, kernel_line
+from ..record.tile import emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/01_new_isa.ipynb #c607d7db
 def _from(generation, what):
@@ -25,7 +26,7 @@ def quantize_mx(dst, src, dst_scale, **kw):
     "dst (P, F/4) packed and dst_scale = src (P, F), microscaled: a scale for 8 partitions by 4 values, in the first four partitions of each 32."
     _from(4, 'quantize_mx')
     name = tile(dst, 'dst').info.dtype
-    if name not in SMALL or name == 'float4_e2m1fn_x4':
+    if name not in ELEMENT_DTYPES or name == 'float4_e2m1fn_x4':
         raise KernelError('quantize_mx writes a packed fp8 format', line=kernel_line(), operand='dst', limit='float8_e4m3fn_x4 or float8_e5m2_x4', value=name)
     return emit('quantize_mx', {'dst': dst, 'dst_scale': tile(dst_scale, 'dst_scale')}, {'src': tile(src, 'src')}, {'format': name}, 'Vector')
 
@@ -35,8 +36,8 @@ def nc_matmul_mx(dst, stationary, moving, stationary_scale, moving_scale, tile_p
     _from(4, 'nc_matmul_mx')
     ins = {k: tile(v, k) for k, v in dict(stationary=stationary, moving=moving, stationary_scale=stationary_scale, moving_scale=moving_scale).items()}
     for k in ('stationary', 'moving'):
-        if ins[k].info.dtype not in SMALL:
-            raise KernelError('nc_matmul_mx multiplies packed formats', line=kernel_line(), operand=k, limit=', '.join(SMALL), value=ins[k].info.dtype,
+        if ins[k].info.dtype not in ELEMENT_DTYPES:
+            raise KernelError('nc_matmul_mx multiplies packed formats', line=kernel_line(), operand=k, limit=', '.join(ELEMENT_DTYPES), value=ins[k].info.dtype,
                               hint='Quantize it with nisa.quantize_mx, or view its bytes.')
     return emit('nc_matmul_mx', {'dst': tile(dst, 'dst')}, ins, {'accumulate': accumulate, **array_tile(tile_position, tile_size)}, 'Tensor')
 

@@ -12,7 +12,8 @@ from ...core.errors import KernelError
 from ..ir.affine import Index, as_index
 from .isa import dma_copy, recorder
 from ..record.loops import language_loop
-from ..record.tile import OpenLoop, Tile, emit, kernel_frame, kernel_line
+from ..record.builder import OpenLoop, kernel_frame, kernel_line
+from ..record.tile import Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/04_registers.ipynb #8f75fb52
 class VirtualRegister(Tile):

@@ -8,7 +8,8 @@ __all__ = ['by_column', 'dma_transpose']
 # %% ../../../nbs/2_nki/4_lang/03_transposes.ipynb #52b2621f
 from ...core.errors import KernelError
 from .isa import dge_mode, strict, tile
-from ..record.tile import Tile, emit, kernel_line
+from ..record.tile import Tile, emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/03_transposes.ipynb #c8b932da
 def _dge_name(mode):
