@@ -7,7 +7,7 @@ __all__ = ['TINY', 'NAIVE', 'Replay', 'LeftOut', 'left_out', 'naive', 'cut_short
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #37f790e0
 from dataclasses import dataclass
-from ..codegen.graph import op_of, program
+from ..codegen.graph import op_of, exported_program
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #a854a9dd
 _SHAPED = {'zeros_like', 'ones_like', 'full_like', 'empty_like', 'new_zeros', 'new_ones', 'new_full', 'new_empty'}      # of their operand they take the shape only
@@ -18,7 +18,7 @@ class Replay:
     def __init__(self, task, arrays):
         import torch
         from kernel_lab.tasks.model.task import to_torch
-        found = program(task, map(to_torch, arrays.values()))
+        found = exported_program(task, map(to_torch, arrays.values()))
         self.nodes = [n for n in found.graph.nodes if n.op == 'call_function']
         self.outs, self.inputs = list(found.graph_signature.user_outputs), dict(zip(found.graph_signature.user_inputs, arrays))
         self.values = _given(found, arrays)
