@@ -10,7 +10,7 @@ TESTENV = KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab demo test slow views export number pins picture clean distclean
+.PHONY: help env lab demo test slow views export number docs pins picture clean distclean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ number: env      ## number the notebooks of every room again, and link each to i
 	$(BIN)/python tools/number.py
 	$(BIN)/python tools/export.py
 
+docs: env        ## the documentation in _docs/site, from executed notebooks (ARGS=--changed executes only what differs from main)
+	$(BIN)/python tools/docs.py $(ARGS)
+
 picture: env     ## draw the README's picture again (needs a chromium)
 	$(BIN)/python tools/picture.py
 
@@ -64,8 +67,8 @@ pins: env        ## write constraints.txt from what .venv holds now
 	$(BIN)/python tools/pins.py
 
 clean:           ## remove what builds and tests leave
-	rm -rf build dist *.egg-info _proc _docs .pytest_cache .ruff_cache .hypothesis report.html
+	rm -rf build dist *.egg-info _proc _docs/site _docs/pages .pytest_cache .ruff_cache .hypothesis report.html
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean ## remove .venv and src_nbs/ too
-	rm -rf $(VENV) src_nbs
+distclean: clean ## remove .venv, src_nbs/ and the outputs kept for the documentation too
+	rm -rf $(VENV) src_nbs _docs

@@ -13,7 +13,7 @@ from statistics import median
 from kernel_lab.core.durations import Duration
 from kernel_lab.evaluate.pipeline import baseline, evaluate
 from kernel_lab.evaluate.pool.dispatch import LocalPool, evaluate_many
-from kernel_lab.evaluate.sandbox.run import house, traced
+from kernel_lab.evaluate.sandbox.run import sandbox_status, traced
 from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.explain.profile import profile_of
 from kernel_lab.nki.timing.timeline import schedule
@@ -73,7 +73,7 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args()
     since = time.perf_counter()
-    print(house())
+    print(sandbox_status())
     print(f"ready in {time.perf_counter() - since:.2f} s\n\n{'task':<16}{'bare':>26}{'child':>26}{'evaluation':>26}   ms, wall")
     rows = []
     for name in asked.tasks:

@@ -14,11 +14,13 @@ from typing import Protocol
 from ..core.errors import LabError, UsageError, choose
 from ..core.interrupts import interrupted
 from ..evaluate.pipeline import evaluate
-from ..evaluate.records.evaluation import FLEETING, Run, Status, Step, new_id, now
+from ..evaluate.records.verification import FLEETING, Status, new_id, now
+from ..evaluate.records.run import Run, Step
 from ..evaluate.store.store import Store
 from ..nki.chip.chips import CHIPS
 from ..tasks.suite.registry import get_task
-from ..tasks.model.task import Kernel, Task
+from ..tasks.model.workload import Kernel
+from ..tasks.model.task import Task
 
 # %% ../../nbs/6_agents/02_loop.ipynb #6985e31d
 @dataclass(frozen=True)

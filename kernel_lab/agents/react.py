@@ -19,9 +19,10 @@ from .tools import Bench, clip, outcome_text, profile_text, schemas, use_tool, v
 from ..core.errors import UsageError, choose
 from ..nki import isa
 from ..nki import language as nl
-from ..nki.ir.instructions import ACT, ALU, REDUCE, ROWS
+from ..nki.ir.instructions import ACT, ALU, REDUCE, INSTRUCTIONS
 from ..nki.chip.chips import CHIPS
-from ..tasks.model.task import Kernel, source_of
+from ..tasks.model.workload import Kernel
+from ..tasks.model.task import source_of
 
 # %% ../../nbs/6_agents/04_react.ipynb #5bdd3c4a
 def signature_text(name):
@@ -32,7 +33,7 @@ def signature_text(name):
 def instruction_text():
     "One line an instruction of the current dialect; the engines are those of the instruction table."
     def line(name):
-        engines = f' [{", ".join(ROWS[name].engines)}]' if name in ROWS else ''
+        engines = f' [{", ".join(INSTRUCTIONS[name].engines)}]' if name in INSTRUCTIONS else ''
         return f'- {signature_text(name)}{engines}: {inspect.getdoc(getattr(isa, name)).splitlines()[0]}'
     return '\n'.join(line(name) for name in isa.__all__ if _issues(name))
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from ..core.errors import KernelError
 from ..evaluate.pipeline import evaluate
-from ..evaluate.records.evaluation import Status
+from ..evaluate.records.verification import Status
 from ..evaluate.sandbox.run import Limits, trace_in_child
 from ..targets.registry import target_for
-from ..tasks.model.task import Kernel
+from ..tasks.model.workload import Kernel
 
 # %% ../../nbs/6_agents/03_tools.ipynb #3573e286
 MOST = 4_000

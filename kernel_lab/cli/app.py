@@ -82,7 +82,7 @@ Place = Annotated[str | None, typer.Option('--store', metavar='FILE_OR_URL', hel
 # %% ../../nbs/7_cli/09_app.ipynb #7a71bace
 def read_kernel(path, entry=None):
     "The file at `path` (`-`: standard input) as a `Kernel`; `UsageError` if it cannot be read."
-    from kernel_lab.tasks.model.task import Kernel
+    from kernel_lab.tasks.model.workload import Kernel
     try: source = sys.stdin.read() if path == '-' else Path(path).read_text(encoding='utf-8')
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f'Cannot read the kernel {path}: {getattr(e, "strerror", None) or "it is not UTF-8 text"}.',
@@ -339,8 +339,8 @@ def examine():
 
 def _walls():
     "The house that kernels run in: what stands, what is refused, what is open."
-    from kernel_lab.evaluate.sandbox.run import house
-    found = house()
+    from kernel_lab.evaluate.sandbox.run import sandbox_status
+    found = sandbox_status()
     return {'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.dead, 'survived': found.alive, 'text': str(found)}
 
 def hear_canary(chip, as_json=False):

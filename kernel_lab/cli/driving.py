@@ -12,7 +12,7 @@ from pathlib import Path
 from ..core.durations import one_clock
 from ..core.errors import LabError, UsageError, choose
 from ..core.interrupts import interrupted
-from ..figures.theme import speedup_text
+from ..core.format import speedup_text
 from .importing import find_task
 from .render import GOOD, NOT_CORRECT, exit_code, header, progress_on, reason_text, say, step_text, writing
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from ..core.durations import compare_times, microseconds, one_clock
 from ..core.errors import KernelError, UsageError
-from ..figures.theme import speedup_text
+from ..core.format import speedup_text
 from .render import GOOD, INTERRUPTED, NONE, NOT_CORRECT, say, watched
 
 # %% ../../nbs/7_cli/08_evaluating.ipynb #8d85daaa

@@ -68,8 +68,8 @@ def known_task(name):
 
 def know_imported():
     "From now on names of imported tasks are names."
-    from kernel_lab.tasks.suite.registry import ELSEWHERE
-    if imported_task not in ELSEWHERE: ELSEWHERE.append(imported_task)
+    from kernel_lab.tasks.suite.registry import TASK_FINDERS
+    if imported_task not in TASK_FINDERS: TASK_FINDERS.append(imported_task)
 
 def find_task(name, workload=None, chip='trn1'):
     "The task called `name`, after a look whether workload and chip exist too."

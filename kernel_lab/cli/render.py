@@ -15,7 +15,7 @@ from rich.text import Text
 from ..core.durations import microseconds
 from ..core.errors import KernelError, UsageError
 from ..core.interrupts import INTERRUPTED, interrupted
-from ..figures.theme import bytes_text, speedup_text
+from ..core.format import bytes_text, speedup_text
 
 # %% ../../nbs/7_cli/00_render.ipynb #f953263a
 NONE = microseconds(None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from .driving import find_run, open_store, store_words
 from ..core.errors import UsageError, choose
 from ..core.files import replacing
-from ..figures.theme import speedup_text
+from ..core.format import speedup_text
 from .render import GOOD, NONE, microseconds, say, writing
 
 # %% ../../nbs/7_cli/07_storing.ipynb #677292f1

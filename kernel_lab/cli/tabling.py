@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from ..core.errors import UsageError
 from .render import FAILED, GOOD, INTERRUPTED, microseconds, say, watched, writing
-from ..figures.theme import speedup_text
+from ..core.format import speedup_text
 from ..tasks.baselines.table_chip import TABLE_CHIP
 
 # %% ../../nbs/7_cli/06_tabling.ipynb #d5204fd3

@@ -6,7 +6,8 @@
 __all__ = ['HEIGHT', 'BAND', 'ROW', 'funnel_figure']
 
 # %% ../../nbs/6_figures/07_funnel.ipynb #02e2556f
-from .theme import BAD, GOOD, IDLE, PAPERS, blank, percent_text
+from .theme import BAD, GOOD, IDLE, PAPERS, blank
+from ..core.format import percent_text
 
 # %% ../../nbs/6_figures/07_funnel.ipynb #1f197951
 def _see_through(colour, share=0.35):

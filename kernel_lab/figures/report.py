@@ -14,7 +14,8 @@ from ..core.files import replacing
 from .error_map import diff_figure, diff_frame
 from .source import SOURCE_CSS, source_html
 from .speedup import between_text, kind_of, speedup_figure, speedup_frame
-from .theme import CONFIG, FONT, MONO, figure_css, percent_text, speedup_text, status_colour, status_mark, time_text
+from .theme import CONFIG, FONT, MONO, figure_css, status_colour
+from ..core.format import percent_text, speedup_text, status_mark, time_text
 from .timeline import read, timeline_figure, timeline_of, timeline_summary
 from .utilisation import utilisation_figure, utilisation_frame
 

@@ -7,7 +7,8 @@ __all__ = ['residual_figure']
 
 # %% ../../nbs/6_figures/06_residuals.ipynb #98e10fd7
 import numpy as np
-from .theme import IDLE, LANES, PAPERS, blank, percent_text, plain, time_text, words
+from .theme import IDLE, LANES, PAPERS, blank, plain, words
+from ..core.format import percent_text, time_text
 
 # %% ../../nbs/6_figures/06_residuals.ipynb #b260cd96
 _COLOURS = {'PE': LANES['Tensor'], 'DVE': LANES['Vector'], 'ACT': LANES['Scalar'], 'DMA': LANES['DMA in'], 'mixed': LANES['GpSimd']}

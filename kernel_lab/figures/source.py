@@ -8,7 +8,8 @@ __all__ = ['SOURCE_CSS', 'changed_lines', 'line_costs', 'source_frame', 'source_
 # %% ../../nbs/6_figures/05_source.ipynb #58fccd3e
 import difflib
 import html
-from .theme import BAD, ENGINES, GOOD, IDLE, time_text
+from .theme import BAD, ENGINES, GOOD, IDLE
+from ..core.format import time_text
 
 # %% ../../nbs/6_figures/05_source.ipynb #0de344ae
 def changed_lines(before, after):

@@ -7,7 +7,8 @@ __all__ = ['speedup_frame', 'between_text', 'step_text', 'speedup_figure', 'spee
 
 # %% ../../nbs/6_figures/03_speedup.ipynb #b10caed0
 from ..core.durations import latency_of, one_clock, stands_out
-from .theme import GOOD, IDLE, PAPERS, blank, percent_text, plain, speedup_text, status_colour, status_word, time_text, words
+from .theme import GOOD, IDLE, PAPERS, blank, plain, status_colour, words
+from ..core.format import percent_text, speedup_text, status_word, time_text
 
 # %% ../../nbs/6_figures/03_speedup.ipynb #807c6e72
 def speedup_frame(run):

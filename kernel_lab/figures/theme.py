@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['LANES', 'ENGINES', 'GOOD', 'BAD', 'WARN', 'IDLE', 'FONT', 'MONO', 'CLEAR', 'PAPERS', 'CONFIG', 'template', 'blank',
-           'titled', 'words', 'plain', 'figure_css', 'time_text', 'bytes_text', 'percent_text', 'speedup_text',
-           'status_word', 'status_colour', 'status_mark', 'save_figure']
+           'titled', 'words', 'plain', 'figure_css', 'status_colour', 'save_figure']
 
 # %% ../../nbs/6_figures/00_theme.ipynb #3d5a2547
 import html
-import math
 import re
 from ..core.errors import UsageError, choose
+from ..core.format import status_mark
 
 # %% ../../nbs/6_figures/00_theme.ipynb #0eb8eba5
 LANES = {'Tensor': '#4268CD', 'Vector': '#6BB28D', 'Scalar': '#D8911E', 'GpSimd': '#9A4773', 'DMA in': '#8286AD', 'DMA out': '#9C744A'}
@@ -74,40 +73,10 @@ def figure_css(ink, soft, within=''):
     weight = lambda name, n: f'{within} .js-plotly-plot {name} {{ font-weight: {n} !important; }}'
     return '\n'.join([rule(strong, ink), rule(quiet, soft), weight('.gtitle', 600), weight('.gtitle tspan tspan', 400)])
 
-# %% ../../nbs/6_figures/00_theme.ipynb #ebd68c07
-def time_text(us):
-    "Microseconds as a person says them: '812 µs', '1.24 ms'."
-    if us is None or not math.isfinite(us): return '–'
-    value, unit = (us / 1000, 'ms') if us >= 1000 else (us * 1000, 'ns') if 0 < us < 0.1 else (us, 'µs')
-    return f'{_three(value)} {unit}'
-
-def bytes_text(n):
-    "Bytes as a person says them, in binary units: '16.0 MiB'."
-    for unit in ('B', 'KiB', 'MiB'):
-        if abs(n) < 1024: return f'{_three(n)} {unit}'
-        n /= 1024
-    return f'{_three(n)} GiB'
-
-def percent_text(share):
-    "A share of 0..1 as '62 %', with one decimal below ten."
-    return '–' if share is None or not math.isfinite(share) else f'{100 * share:.0f} %' if share >= 0.0995 or share == 0 else f'{100 * share:.1f} %'
-
-def speedup_text(ratio):
-    "A ratio as '2.31×'; a dash when there is none."
-    return '–' if ratio is None or not math.isfinite(ratio) else f'{ratio:.2f}×'
-
-def _three(x): return f'{x:.0f}' if abs(x) >= 99.95 or x == 0 else f'{x:.1f}' if abs(x) >= 9.995 else f'{x:.2f}'
-
 # %% ../../nbs/6_figures/00_theme.ipynb #63412622
-_MARKS = {'correct': (GOOD, '✓'), 'timeout': (WARN, '!'), 'out_of_memory': (WARN, '!'), 'lab_error': (WARN, '!'),
-          'unsupported': (WARN, '!')}
+_COLOURS = {'✓': GOOD, '!': WARN, '✕': BAD}
 
-def status_word(status):
-    "A status as words: 'wrong_result' → 'wrong result'."
-    return str(getattr(status, 'value', status)).lower().replace('_', ' ')
-
-def status_colour(status): return _MARKS.get(status_word(status).replace(' ', '_'), (BAD, '✕'))[0]
-def status_mark(status): return _MARKS.get(status_word(status).replace(' ', '_'), (BAD, '✕'))[1]
+def status_colour(status): return _COLOURS[status_mark(status)]
 
 # %% ../../nbs/6_figures/00_theme.ipynb #fea5efce
 def save_figure(fig, path, theme='light', width=1000, height=None):

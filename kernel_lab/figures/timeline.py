@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 import numpy as np
 from ..core.errors import KernelError, UsageError
-from .theme import LANES, PAPERS, blank, percent_text, plain, time_text, words
+from .theme import LANES, PAPERS, blank, plain, words
+from ..core.format import percent_text, time_text
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #063b2b67
 COLUMNS = ['lane', 'op', 'label', 'start_us', 'end_us', 'dur_us', 'line', 'instr', 'iteration']

@@ -7,7 +7,8 @@ __all__ = ['profiles_of', 'utilisation_frame', 'utilisation_words', 'utilisation
 
 # %% ../../nbs/6_figures/02_utilisation.ipynb #234c2119
 from ..core.errors import UsageError
-from .theme import ENGINES, PAPERS, blank, percent_text, time_text, words
+from .theme import ENGINES, PAPERS, blank, words
+from ..core.format import percent_text, time_text
 
 # %% ../../nbs/6_figures/02_utilisation.ipynb #db995b83
 def profiles_of(record):

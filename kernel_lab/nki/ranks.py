@@ -12,7 +12,7 @@ from ..core.errors import KernelError, UsageError
 from .lang.arguments import arrays_of, to_numpy
 from .checks.checker import assert_ok
 from .lang.collectives import as_rank
-from .ir.semantics_collective import COLLECTIVES, brought
+from .ir.semantics_collective import COLLECTIVES, contributions
 from .executor.interpreter import interpret
 from .lang.trace import trace
 
@@ -28,7 +28,7 @@ class Table:
         def exchange(o, arrays, sizes):
             group = tuple(o.attrs['ranks'])
             turns[group] = turns.get(group, 0) + 1
-            return self._meet(rank, o, group, turns[group], brought(o.op, arrays, o.attrs), sizes)
+            return self._meet(rank, o, group, turns[group], contributions(o.op, arrays, o.attrs), sizes)
         return exchange
 
     def _meet(self, rank, o, group, turn, mine, sizes):

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 from ..agents.loop import Loop
 from ..core.errors import LabError
 from ..evaluate.store.store import Store
-from ..figures.theme import status_word
+from ..core.format import status_word
 from ..figures.timeline import timeline_of
 from .step_control import StepControl
 from .task_picker import TaskPicker, agents_offered

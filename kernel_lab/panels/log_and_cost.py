@@ -11,7 +11,8 @@ import ipywidgets as widgets
 from ..core.durations import latency_of
 from ..core.errors import KernelError
 from ..figures.report import key_numbers
-from ..figures.theme import status_colour, status_mark, status_word, time_text
+from ..figures.theme import status_colour
+from ..core.format import status_mark, status_word, time_text
 from .style import Panel
 
 # %% ../../nbs/7_panels/02_log_and_cost.ipynb #15241994

@@ -9,7 +9,8 @@ __all__ = ['EDITOR_JS', 'EDITOR_CSS', 'SourceEditor', 'show', 'cost_bars']
 import anywidget
 import traitlets
 from ..figures.source import line_costs
-from ..figures.theme import ENGINES, time_text
+from ..figures.theme import ENGINES
+from ..core.format import time_text
 
 # %% ../../nbs/7_panels/01_source_editor.ipynb #19a14b9b
 EDITOR_JS = r'''

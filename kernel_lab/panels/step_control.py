@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import ipywidgets as widgets
 from ..core.durations import latency_of, stands_out
 from ..core.errors import LabError, choose
-from ..figures.theme import BAD, speedup_text, status_mark, status_word, time_text
+from ..figures.theme import BAD
+from ..core.format import speedup_text, status_mark, status_word, time_text
 from .style import Panel
 
 # %% ../../nbs/7_panels/05_step_control.ipynb #282d5419

@@ -10,7 +10,7 @@ import html
 import ipywidgets as widgets
 from ..agents.chat import why_not
 from ..core.errors import choose
-from ..figures.theme import speedup_text
+from ..core.format import speedup_text
 from ..nki.chip.chips import CHIPS
 from .style import Panel
 from ..tasks.suite.registry import TASKS

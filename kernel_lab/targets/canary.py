@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from ..core.errors import LabError
 from .registry import TARGETS
-from ..tasks.model.task import Kernel, Task, Workload
+from ..tasks.model.workload import Kernel, Workload
+from ..tasks.model.task import Task
 
 # %% ../../nbs/4_targets/06_canary.ipynb #0dec6766
 CURRENT = '''import nki

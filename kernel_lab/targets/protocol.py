@@ -10,7 +10,7 @@ import importlib.util, shutil
 from dataclasses import dataclass
 from glob import glob
 from typing import Any, Protocol, runtime_checkable
-from ..tasks.model.task import Kernel
+from ..tasks.model.workload import Kernel
 
 # %% ../../nbs/4_targets/00_protocol.ipynb #be076d9e
 @dataclass(frozen=True)

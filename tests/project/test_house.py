@@ -4,6 +4,7 @@ import json
 import re
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,12 @@ def test_rooms_and_pages_are_not_too_large():
 def test_every_module_has_one_page():
     modules = [m for page in PAGES if (m := exported(page))]
     assert len(modules) == len(set(modules))
+
+
+def test_no_face_has_a_name_that_is_a_module_beside_it():
+    "`from kernel_lab.a import b` would give the module as soon as something has imported it."
+    hidden = []
+    for folder in {f.parent for f in LIB.rglob("__init__.py")}:
+        face = import_module(".".join(("kernel_lab", *folder.relative_to(LIB).parts)))
+        hidden += [f"{face.__name__}.{name}" for name in getattr(face, "__all__", ()) if (folder / f"{name}.py").exists() or (folder / name).is_dir()]
+    assert not hidden, hidden

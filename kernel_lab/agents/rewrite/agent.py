@@ -9,7 +9,7 @@ __all__ = ['disappointed', 'RewriteAgent']
 from ..loop import BY_HAND, Proposal, base_step
 from .moves import MOVES, candidates
 from .evidence import Facts
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/6_agents/1_rewrite/07_agent.ipynb #7fd445c3
 def disappointed(run):

@@ -13,15 +13,17 @@ from numbers import Integral
 import json
 import pickle
 from ...core.errors import UsageError
-from ..pipeline import Draft, evaluate, named, resolve
+from ..pipeline import EvaluationInProgress, evaluate, named, resolve
 from ..store.rows import pack, program_behind, unpack
-from ..records.evaluation import Evaluation, Status
+from ..records.evaluation import Evaluation
+from ..records.verification import Status
 from ..sandbox.protocol import Limits
-from ..sandbox.run import admitted, house
+from ..sandbox.run import admitted, sandbox_status
 from ..records.provenance import task_key, versions
 from ...targets.registry import TARGET_OF
 from ...tasks.suite.registry import TASKS, get_task
-from ...tasks.model.task import Kernel, Task
+from ...tasks.model.workload import Kernel
+from ...tasks.model.task import Task
 
 # %% ../../../nbs/5_evaluate/4_pool/00_jobs.ipynb #cce2f1c5
 TRIES, SECONDS = 2, 300                                                 # a job's chances; wall seconds of an evaluation, whatever it waits for
@@ -100,7 +102,7 @@ def done(text):
 def _question(asked):
     "Kernel, task, workload and chip; UsageError where this is another lab, has no walls, cannot read the task, or has no such target."
     if said := differences(versions(asked['chip']), asked['versions']): raise UsageError(said, hint='Install the same lab, Python and libraries wherever there are workers.')
-    admitted(house())
+    admitted(sandbox_status())
     kernel, task = Kernel(**asked['kernel']), _unpacked(asked['packed']) if asked['packed'] else get_task(asked['task'])
     resolve(kernel, task, asked['workload'], asked['chip'])
     return kernel, task, asked['workload'], asked['chip']
@@ -115,6 +117,6 @@ def answer_of(job, text):
 
 def lost(job, why):
     "The `Evaluation` of a job that nobody could finish: a fault of the lab, not of the kernel."
-    draft = Draft(dict(task=job.task.name, workload=job.workload, chip=job.chip, target=TARGET_OF[job.kernel.target], kernel=job.kernel), asked=job.asked)
+    draft = EvaluationInProgress(dict(task=job.task.name, workload=job.workload, chip=job.chip, target=TARGET_OF[job.kernel.target], kernel=job.kernel), asked=job.asked)
     draft.say(why)
     return draft.finish(Status.LAB_ERROR, error={'message': why, 'kind': 'crash'})

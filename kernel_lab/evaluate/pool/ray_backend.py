@@ -10,7 +10,7 @@ __all__ = ['SEES', 'AWAY', 'START', 'QUIET', 'LOST', 'BEAT', 'GONE', 'SHUTDOWN',
 import importlib.util, json, os, queue, re, socket, sys, threading, time
 from contextlib import suppress
 from ...core.errors import UsageError
-from .workers import Hand, fits, incoming, needs, settled, soon
+from .workers import WorkerProcess, fits, incoming, needs, settled, soon
 from .jobs import SECONDS, as_text
 
 # %% ../../../nbs/5_evaluate/4_pool/02_ray_backend.ipynb #24586b91
@@ -20,7 +20,7 @@ SEES = ('CUDA_VISIBLE_DEVICES', 'NEURON_RT_VISIBLE_CORES')
 def apart(text, seconds):
     "Have a job done beside this process: (text of the answer or None, why there is none, whether another attempt may help)."
     place = tuple(os.environ.get(k) for k in SEES)
-    if place not in _HANDS: _HANDS[place] = Hand()
+    if place not in _HANDS: _HANDS[place] = WorkerProcess()
     hand = _HANDS[place]
     hand.take(text, seconds)
     while not (came := hand.news()): soon(hand)
@@ -129,7 +129,7 @@ class RayPool:
         self.seconds, self.workers, self.given, self.talker = seconds, workers, {}, None
         _possible(address)
         env = {k: v for k, v in os.environ.items() if k.startswith('RAY_')}
-        self.talker = Hand('kernel_lab.evaluate.pool.ray_backend:talk', _RAY | env, grace=SHUTDOWN)
+        self.talker = WorkerProcess('kernel_lab.evaluate.pool.ray_backend:talk', _RAY | env, grace=SHUTDOWN)
         self.talker.say(json.dumps({'address': address or _mine(), 'workers': workers}))
         self.there = self._word()['there']
 

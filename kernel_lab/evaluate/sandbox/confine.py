@@ -7,8 +7,9 @@ __all__ = ['FILES', 'THREADS', 'PR_SET_PDEATHSIG', 'PR_SET_DUMPABLE', 'PR_SET_SE
            'SIGKILL', 'CLONE_NEWNS', 'CLONE_NEWUTS', 'CLONE_NEWIPC', 'CLONE_NEWUSER', 'CLONE_NEWPID', 'CLONE_NEWNET',
            'PIVOT_ROOT', 'NOBODY', 'CAPSET', 'CREATE_RULESET', 'ADD_RULE', 'RESTRICT_SELF', 'ARCH', 'DENIED',
            'RULES_THE_MACHINE', 'CHANGES', 'OPENS', 'FOR_WRITING', 'ONLY_SELF', 'CLONE', 'CLONE3', 'CLONE_THREAD',
-           'PRCTL', 'X32', 'FCNTL', 'SIGNALLING', 'ALLOW', 'KILL', 'EPERM', 'ENOSYS', 'rlimits', 'bind_to_parent',
-           'namespaces', 'own_root', 'nobody', 'landlock_version', 'landlock', 'filter_program', 'seccomp']
+           'PRCTL', 'X32', 'FCNTL', 'SIGNALLING', 'ALLOW', 'KILL', 'EPERM', 'ENOSYS', 'rlimits', 'call_libc', 'prctl',
+           'bind_to_parent', 'namespaces', 'own_root', 'nobody', 'landlock_version', 'landlock', 'filter_program',
+           'seccomp']
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #8fb52417
 import ctypes, os, platform, struct, sys
@@ -35,20 +36,20 @@ def _limited(r, which, value):
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #c1afdd36
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, SIGKILL = 1, 4, 22, 38, 47, 9
 
-def _called(name, *args):
+def call_libc(name, *args):
     "One call of the C library; an OSError where the system says no."
     libc = ctypes.CDLL(None, use_errno=True)
     found = getattr(libc, name)(*args)
     if found < 0: raise OSError(ctypes.get_errno(), f'{name} was refused: {os.strerror(ctypes.get_errno())}')
     return found
 
-def _prctl(*args): return _called('prctl', *args, *[0] * (5 - len(args)))
+def prctl(*args): return call_libc('prctl', *args, *[0] * (5 - len(args)))
 
 def bind_to_parent(parent=None):
     "Die when the parent dies (leave at once if that is not the process `parent`, where one is given); no new privileges; nobody looks in."
-    _prctl(PR_SET_PDEATHSIG, SIGKILL)
-    _prctl(PR_SET_NO_NEW_PRIVS, 1)
-    _prctl(PR_SET_DUMPABLE, 0)
+    prctl(PR_SET_PDEATHSIG, SIGKILL)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 0)
     if parent is not None and os.getppid() != parent: os._exit(1)
     return 'no_new_privs'
 
@@ -59,7 +60,7 @@ _OWN = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
 def namespaces():
     "Move this process into namespaces of its own, and its next child into a space of processes; an OSError where that is not allowed."
     uid, gid = os.getuid(), os.getgid()
-    _called('unshare', _OWN | (CLONE_NEWUSER if uid else 0))
+    call_libc('unshare', _OWN | (CLONE_NEWUSER if uid else 0))
     if uid:
         for name, text in ('setgroups', 'deny'), ('uid_map', f'{uid} {uid} 1'), ('gid_map', f'{gid} {gid} 1'):
             with open(f'/proc/self/{name}', 'w') as f: f.write(text)
@@ -73,7 +74,7 @@ def _flags(*names): return sum(_MS[n] for n in names)
 
 def _mount(source, target, kind, flags, data=None):
     as_bytes = lambda x: None if x is None else os.fsencode(x)
-    return _called('mount', as_bytes(source), as_bytes(target), as_bytes(kind), ctypes.c_ulong(flags), as_bytes(data))
+    return call_libc('mount', as_bytes(source), as_bytes(target), as_bytes(kind), ctypes.c_ulong(flags), as_bytes(data))
 
 def _bound(path, root):
     "Bind a folder below `root`, read-only."
@@ -90,8 +91,8 @@ def own_root(folder, paths):
     _mount('tmpfs', folder, 'tmpfs', _flags('NOSUID', 'NODEV', 'NOEXEC'), 'size=1m,nr_inodes=1024,mode=755')
     for path in paths: _bound(path, folder)
     os.chdir(folder)
-    _called('syscall', PIVOT_ROOT[platform.machine()], b'.', b'.')
-    _called('umount2', b'.', 2)                                         # the old root, which lies on top; 2: MNT_DETACH
+    call_libc('syscall', PIVOT_ROOT[platform.machine()], b'.', b'.')
+    call_libc('umount2', b'.', 2)                                         # the old root, which lies on top; 2: MNT_DETACH
     _mount(None, '/', None, _flags('REMOUNT', 'BIND', 'RDONLY', 'NOSUID', 'NODEV', 'NOEXEC'))
     os.chdir('/')
     return 'root'
@@ -110,7 +111,7 @@ def nobody():
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     head, none = struct.pack('Ii', 0x20080522, 0), bytes(24)
-    _called('syscall', CAPSET[platform.machine()], head, none)
+    call_libc('syscall', CAPSET[platform.machine()], head, none)
     return 'uid' if switched else 'no capabilities'
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #1cde24d0
@@ -121,7 +122,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446                   # the 
 def landlock_version():
     "The version of Landlock that this system has, 0 for none."
     if sys.platform != 'linux': return 0
-    try: return _called('syscall', CREATE_RULESET, None, 0, 1)
+    try: return call_libc('syscall', CREATE_RULESET, None, 0, 1)
     except OSError: return 0
 
 def landlock(paths):
@@ -130,9 +131,9 @@ def landlock(paths):
     if not version: raise OSError(38, 'this system has no Landlock')
     files = sum(bits for since, bits in _FS.items() if since <= version)
     attributes = struct.pack('QQQ', files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)[:24 if version >= 6 else 16 if version >= 4 else 8]
-    rules = _called('syscall', CREATE_RULESET, attributes, len(attributes), 0)
+    rules = call_libc('syscall', CREATE_RULESET, attributes, len(attributes), 0)
     for path in paths: _allowed(rules, path)
-    _called('syscall', RESTRICT_SELF, rules, 0)
+    call_libc('syscall', RESTRICT_SELF, rules, 0)
     os.close(rules)
     return f'landlock {version}'
 
@@ -140,7 +141,7 @@ def _allowed(rules, path):
     "Add the rule that a folder may be read, or a file; what does not exist, or is not to be reached anyway, needs none."
     try: fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError): return
-    try: _called('syscall', ADD_RULE, rules, 1, struct.pack('=Qi', _READ if os.path.isdir(path) else _READ & ~(1 << 3), fd), 0)
+    try: call_libc('syscall', ADD_RULE, rules, 1, struct.pack('=Qi', _READ if os.path.isdir(path) else _READ & ~(1 << 3), fd), 0)
     finally: os.close(fd)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #36300dec
@@ -209,5 +210,5 @@ def seccomp():
     code = filter_program(platform.machine(), os.getpid())
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack('HxxxxxxP', len(code) // 8, ctypes.addressof(buffer))
-    _prctl(PR_SET_SECCOMP, 2, ctypes.create_string_buffer(program, len(program)))
+    prctl(PR_SET_SECCOMP, 2, ctypes.create_string_buffer(program, len(program)))
     return 'seccomp'

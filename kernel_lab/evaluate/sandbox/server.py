@@ -13,7 +13,7 @@ from pathlib import Path
 import kernel_lab
 from ...core.errors import KernelError, SimulatorError, UsageError
 from .shared_arrays import nameless, poisoned, put, sealed, taken, told_of, unwritten
-from .protocol import Limits, Reply, verdict, _text
+from .protocol import Limits, ChildReply, verdict, printable
 from .zygote import WALLS
 
 # %% ../../../nbs/5_evaluate/2_sandbox/06_server.ipynb #e0c11160
@@ -131,7 +131,7 @@ class Server:
             if self.here.recv(1) == b'.': return
         self.process.kill()
         said = self.process.communicate()[1].decode(errors='replace').strip().splitlines()
-        raise SimulatorError(f'The sandbox did not start: {_text(said[-1] if said else "no answer", 500)}', hint='`kernel-lab doctor` tells what this machine allows.')
+        raise SimulatorError(f'The sandbox did not start: {printable(said[-1] if said else "no answer", 500)}', hint='`kernel-lab doctor` tells what this machine allows.')
 
     def close(self):
         "End the zygote; children in work end with it."
@@ -170,9 +170,9 @@ def _born(self, job, request, limits, imports, left, *given):
     return news, how, {'start': ready, 'trace': time.monotonic() - began - ready}
 
 def _reply(data, news, how, seconds, limits):
-    "The `Reply` in what a child left and what was told of it."
+    "The `ChildReply` in what a child left and what was told of it."
     said = verdict(data or b'', 'flood' if data is None else how, news.get('exit'), limits)
-    return Reply(*said, tuple(news['layers']), '', seconds, {k: news[k] for k in ('cpu_seconds', 'memory_mb') if k in news})
+    return ChildReply(*said, tuple(news['layers']), '', seconds, {k: news[k] for k in ('cpu_seconds', 'memory_mb') if k in news})
 
 def _run(self, job, request, limits=Limits(), imports=()):
     "Run `job` ('module:function') on `request` in a fresh child; a Reply. SimulatorError where no child can be had."
@@ -193,7 +193,7 @@ def _compute(self, job, request, arrays, outputs, limits=Limits(), imports=()):
 class _NotReady(SimulatorError):
     "No child could be made ready: `failed` is the wall that did not stand, or 'start'."
     def __init__(self, news):
-        self.failed, self.why = news.get('failed', 'start'), _text(news.get('why', 'it ended without a word'), 500)
+        self.failed, self.why = news.get('failed', 'start'), printable(news.get('why', 'it ended without a word'), 500)
         super().__init__(f'The sandbox did not start ({self.failed}): {self.why}', hint='`kernel-lab doctor` tells what this machine allows.')
 
 Server._order, Server._born, Server.run, Server.compute = _order, _born, _run, _compute

@@ -8,7 +8,8 @@ __all__ = ['WARM', 'RAISED', 'WALLS', 'MESSAGE', 'warm', 'serve']
 # %% ../../../nbs/5_evaluate/2_sandbox/03_zygote.ipynb #e79bb420
 import fcntl, gc, importlib, json, os, signal, socket, sys
 from .child import load, say, work
-from .confine import FILES, THREADS, bind_to_parent, landlock, namespaces, nobody, own_root, rlimits, seccomp, _prctl, PR_SET_PDEATHSIG, SIGKILL
+from .confine import (FILES, THREADS, bind_to_parent, landlock, namespaces, nobody,
+    own_root, rlimits, seccomp, prctl, PR_SET_PDEATHSIG, SIGKILL)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/03_zygote.ipynb #7e7f6497
 WARM = ('kernel_lab.nki.lang.trace', 'kernel_lab.evaluate.sandbox.probes', 'abc', 'bisect', 'collections.abc', 'copy', 'dataclasses', 'enum', 'fractions', 'functools', 'heapq', 'inspect', 'itertools',
@@ -67,7 +68,7 @@ def _supervise(order, asked, fd, told, *given):
     os.setsid()
     try:
         request = _read(asked)
-        if sys.platform == 'linux': _prctl(PR_SET_PDEATHSIG, SIGKILL)
+        if sys.platform == 'linux': prctl(PR_SET_PDEATHSIG, SIGKILL)
         if 'namespaces' in order['walls']: namespaces()
         pid = os.fork()
     except BaseException as e:                                         # noqa: BLE001 (told to the parent, whatever it is)

@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from ...core.errors import SimulatorError
 from .database import clean, put
 from .rows import evaluation_of, evaluations, put_kernel, readable, those_readable, writer
-from ..records.evaluation import Evaluation, now
+from ..records.evaluation import Evaluation
+from ..records.verification import now
 from .schema import EVALUATIONS, EXPERIENCES, KERNELS, RUNS, STEPS
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/2_store/03_experience.ipynb #0d055a56
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ import zlib
 import sqlalchemy as sa
 from ...core.errors import LabError, UsageError
 from .database import as_json, clean, put
-from ..records.evaluation import FLEETING, Evaluation, Status, now, plain
+from ..records.verification import FLEETING, Status, now, to_json_data
+from ..records.evaluation import Evaluation
 from .schema import DAMAGED, EVALUATIONS, KERNELS, PROGRAMS, TASKS
-from ..records.provenance import chip_key, lab_key, machine, task_key, told
+from ..records.provenance import chip_key, lab_key, machine_description, task_key, canonical_text
 from ...nki.chip.chips import CHIPS
 from ...nki.ir.program import Program
 from ...tasks.model.task import source_of
@@ -27,7 +28,7 @@ from ...tasks.model.task import source_of
 # %% ../../../nbs/5_evaluate/2_store/02_rows.ipynb #46fa2f01
 def writer(chip=None):
     "The columns that say which lab writes a row, where, and after which record of a chip."
-    return dict(lab=lab_key(), machine=machine(), **(dict(chip_record=chip_key(chip) if chip in CHIPS else None) if chip else {}))
+    return dict(lab=lab_key(), machine=machine_description(), **(dict(chip_record=chip_key(chip) if chip in CHIPS else None) if chip else {}))
 
 # %% ../../../nbs/5_evaluate/2_store/02_rows.ipynb #d01fdb9f
 def put_kernel(connection, kernel, parent=None, maker=''):
@@ -38,9 +39,9 @@ def put_kernel(connection, kernel, parent=None, maker=''):
 
 def put_task(connection, task):
     "Keep a task under its key → the key."
-    key, texts = task_key(task), {k: source_of(f) if hasattr(f, '__code__') else told(f) for k in ('reference', 'inputs') if (f := getattr(task, k))}
-    body = dict(doc=task.doc, tags=task.tags, workloads=[plain(w) for w in task.workloads], first_kernel=task.first_kernel and task.first_kernel.hash, **texts)
-    put(connection, TASKS, dict(key=key, name=clean(task.name), level=task.level, family=clean(task.family), body=as_json(plain(body)), created=now(), **writer()))
+    key, texts = task_key(task), {k: source_of(f) if hasattr(f, '__code__') else canonical_text(f) for k in ('reference', 'inputs') if (f := getattr(task, k))}
+    body = dict(doc=task.doc, tags=task.tags, workloads=[to_json_data(w) for w in task.workloads], first_kernel=task.first_kernel and task.first_kernel.hash, **texts)
+    put(connection, TASKS, dict(key=key, name=clean(task.name), level=task.level, family=clean(task.family), body=as_json(to_json_data(body)), created=now(), **writer()))
     return key
 
 # %% ../../../nbs/5_evaluate/2_store/02_rows.ipynb #00ecca14
@@ -139,7 +140,7 @@ def _told_of(e):
 def holds(e, seeds=1, limits=None):
     "Whether a kept evaluation answers a question that asks for so many seeds, under these limits."
     if e.status in FLEETING or (e.profile and e.profile.kind != 'simulated'): return False
-    if e.status == Status.LIMIT_EXCEEDED: return e.versions.get('limits') == (plain(asdict(limits)) if limits else None)
+    if e.status == Status.LIMIT_EXCEEDED: return e.versions.get('limits') == (to_json_data(asdict(limits)) if limits else None)
     return e.status != Status.CORRECT or len({r.seed for r in e.verification.seeds}) >= seeds
 
 def find_known(connection, kernel, task, workload, chip, target='nki_sim', seeds=1, limits=None):

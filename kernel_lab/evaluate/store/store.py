@@ -15,7 +15,8 @@ from .database import Database, as_json, clean, put
 from .experience import find_experiences, learn, put_experience
 from .run_lease import gone, holder
 from .rows import evaluation_of, evaluations, find_known, program_of, put_evaluation, readable, those_readable, writer
-from ..records.evaluation import Run, Step, only, plain
+from ..records.run import Run, Step
+from ..records.verification import known_fields, to_json_data
 from .schema import EVALUATIONS, RUNS, STEPS, bring_up
 
 # %% ../../../nbs/5_evaluate/2_store/05_store.ipynb #c5e8940e
@@ -43,7 +44,7 @@ Store.save_evaluation, Store.known, Store.program = save_evaluation, known, prog
 # %% ../../../nbs/5_evaluate/2_store/05_store.ipynb #1e18bee8
 def _save_step(connection, step, agent):
     "Keep a step, its evaluation and what is learnt from it."
-    body = {k: v for k, v in plain(replace(step, evaluation=None)).items() if k not in ('run', 'index', 'evaluation')}
+    body = {k: v for k, v in to_json_data(replace(step, evaluation=None)).items() if k not in ('run', 'index', 'evaluation')}
     put_evaluation(connection, step.evaluation, parent=step.parent, maker=f'{agent}: {step.move}')
     row = dict(run=step.run, number=step.index, evaluation=step.evaluation.id, body=as_json(body), created=step.created, **writer(step.evaluation.chip))
     if not put(connection, STEPS, row):
@@ -65,7 +66,7 @@ def save_run(self, run):
     "Keep a run as it is now: its state, its settings and all its steps."
     row = {k: clean(getattr(run, k)) for k in ('id', 'task', 'workload', 'chip', 'agent', 'state', 'created')}
     with self._write() as c:
-        put(c, RUNS, {**row, 'config': as_json(plain(run.config)), 'saved': time.time(), 'holder': holder(), **writer(run.chip)}, replace=True)
+        put(c, RUNS, {**row, 'config': as_json(to_json_data(run.config)), 'saved': time.time(), 'holder': holder(), **writer(run.chip)}, replace=True)
         for step in run.steps: _save_step(c, step, run.agent)
 
 Store.save_step, Store.save_run = save_step, save_run
@@ -77,14 +78,14 @@ def _step_of(row):
     "The Step of one row of steps joined with evaluations and kernels; `BrokenRow` where a part cannot be read."
     with readable(f'step {row.number} of run {row.run}'):
         body = json.loads(row.body)
-        return Step(**only(Step, {**body, 'run': row.run, 'index': row.number, 'evaluation': evaluation_of(row), 'tool_calls': tuple(body['tool_calls'])}))
+        return Step(**known_fields(Step, {**body, 'run': row.run, 'index': row.number, 'evaluation': evaluation_of(row), 'tool_calls': tuple(body['tool_calls'])}))
 
 def _run_of(connection, row, maps=True):
     "The Run of one row of runs, its steps in order; without the maps of errors where they are not wanted. `BrokenRow` where a part cannot be read."
     query = evaluations(*STEPS.c, maps=maps).join(STEPS, STEPS.c.evaluation == EVALUATIONS.c.id).where(STEPS.c.run == row.id).order_by(STEPS.c.number)
     with readable(f'run {row.id}'):
         steps = tuple(map(_step_of, connection.execute(query)))
-        return Run(**only(Run, {**row._mapping, 'state': _state(row), 'config': dict(json.loads(row.config)), 'steps': steps}))
+        return Run(**known_fields(Run, {**row._mapping, 'state': _state(row), 'config': dict(json.loads(row.config)), 'steps': steps}))
 
 def load_run(self, id):
     "The run called `id`, whole; UsageError lists some that exist, or names the row of it that cannot be read."

@@ -18,13 +18,13 @@ from .quality_survey import kept
 from ...tasks.baselines.eager import bound, eager, specs_of, timed
 from ...tasks.baselines.known_times import Row, failed, kept_kernels
 from ..verification.verify import verify
-from ..records.provenance import lab_key, task_key, told
+from ..records.provenance import lab_key, task_key, canonical_text
 from ...nki.lang.trace import trace_source
 from ...tasks.codegen.graph import captured
 from ...tasks.codegen.lower import first_kernel, fused_kernel
 from ...tasks.codegen.precision import widened
 from ...tasks.quality.checks import least
-from ...tasks.model.task import Kernel
+from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #7e271aae
 def _first(task, workload):
@@ -71,7 +71,7 @@ def row(task, workload=None, chip='trn2'):
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #f88901dd
 def _key(task, workload):
     "What a row depends on, as a word: the task, the workload, the lab behind this page, and the kernels that were kept for the task."
-    kernels = sha256(told(kept_kernels(task, workload)).encode()).hexdigest()[:16]
+    kernels = sha256(canonical_text(kept_kernels(task, workload)).encode()).hexdigest()[:16]
     return '_'.join([task_key(task, workload), lab_key('kernel_lab.evaluate.survey.time_table', 'kernel_lab.tasks.suite.family'), kernels])
 
 def _row(name, workload, chip, cache):

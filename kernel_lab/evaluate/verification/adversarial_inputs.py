@@ -16,7 +16,8 @@ import math
 from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose
-from ...tasks.model.task import DTYPES, EPSILON, _torch, distance, error_ratio, held_to
+from ...tasks.model.workload import DTYPES, EPSILON, max_error_ratio, error_ratio, output_tolerance
+from ...tasks.model.task import to_torch
 
 # %% ../../../nbs/5_evaluate/2_verification/01_adversarial_inputs.ipynb #f95039a1
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def _in_float64(task, arrays, nudge=0.0, seed=0):
     import torch
     mode = _nudging()(nudge, seed)
     def wide(x):
-        t = _torch(x)
+        t = to_torch(x)
         if not t.is_floating_point(): return t
         t = t.double()
         return torch.where(t == 0, mode.sides(t) * nudge * _size(x.astype(np.float64)), mode.moved(t)) if nudge else t
@@ -196,10 +197,10 @@ def soundness(task, workload, arrays, tight=True):
         wants, wide = task.expected(arrays), _in_float64(task, arrays)
         if not _finite(wide) or not _finite(wants): return Soundness(reason='the reference is not finite')
         if not all(np.any(o) for o in wide): return Soundness(reason='the answer is all zeros')
-        tol, eps = tolerance_on(task, w, wide, tight), EPSILON[w.stored]
-        single, moved = distance(wants, wide, tol), distance(_in_float64(task, arrays, eps / 2), wide, tol)
-        kept = [o.astype(DTYPES[w.stored]).astype(np.float64) if o.dtype.kind == 'f' else o for o in wide]
-        return Soundness(single, moved, distance(kept, wide, tol))
+        tol, eps = tolerance_on(task, w, wide, tight), EPSILON[w.output_dtype]
+        single, moved = max_error_ratio(wants, wide, tol), max_error_ratio(_in_float64(task, arrays, eps / 2), wide, tol)
+        kept = [o.astype(DTYPES[w.output_dtype]).astype(np.float64) if o.dtype.kind == 'f' else o for o in wide]
+        return Soundness(single, moved, max_error_ratio(kept, wide, tol))
 
 # %% ../../../nbs/5_evaluate/2_verification/01_adversarial_inputs.ipynb #63dcc694
 _ASKED = (('single', 'the reference in float32 is {} tolerances from the one in float64'), ('moved', 'roundings move the answer by {} tolerances'),
@@ -218,12 +219,12 @@ NOISES, FAR_OUT = 4, 4                                                  # tries;
 
 def within_noise(task, workload, arrays, wants, ratios, tolerance):
     "Whether every wrong element is off by no more than roundings move it (`FAR_OUT` times): `ratios` are errors in tolerances, by output."
-    nudge = EPSILON[task.workload(workload).stored] / 2
+    nudge = EPSILON[task.workload(workload).output_dtype] / 2
     wrong = [~(r <= 1) for r in ratios]
     most = [np.zeros(int(b.sum())) for b in wrong]
     for seed in range(NOISES):
         for k, (o, w) in enumerate(zip(_in_float64(task, arrays, nudge, seed), wants)):
-            most[k] = np.maximum(most[k], error_ratio(o[wrong[k]], w[wrong[k]], held_to(w, tolerance)))
+            most[k] = np.maximum(most[k], error_ratio(o[wrong[k]], w[wrong[k]], output_tolerance(w, tolerance)))
     return all(bool((r[b] <= FAR_OUT * m).all()) for r, b, m in zip(ratios, wrong, most))
 
 # %% ../../../nbs/5_evaluate/2_verification/01_adversarial_inputs.ipynb #328dc91d

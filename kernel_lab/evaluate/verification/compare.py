@@ -8,8 +8,8 @@ __all__ = ['CHUNK', 'CAP', 'TILE', 'WORST', 'compare', 'tile_map', 'worst_elemen
 # %% ../../../nbs/5_evaluate/2_verification/00_compare.ipynb #05aca65f
 import math
 import numpy as np
-from ..records.evaluation import Element, SeedReport
-from ...tasks.model.task import error_ratio, held_to
+from ..records.verification import Element, SeedReport
+from ...tasks.model.workload import error_ratio, output_tolerance
 
 # %% ../../../nbs/5_evaluate/2_verification/00_compare.ipynb #5b8afa7c
 CHUNK, CAP = 1 << 17, 1e9                                               # elements a part; ratios beyond this are all the same
@@ -31,7 +31,7 @@ def _at(flat, shape): return tuple(int(i) for i in np.unravel_index(int(flat), s
 # %% ../../../nbs/5_evaluate/2_verification/00_compare.ipynb #1d67501a
 def compare(got, want, tolerance, seed=0, output=0, draw=''):
     "One output against the reference: its SeedReport, and the `error_ratio` of every element (float32)."
-    shape, ratio, parts, tolerance = want.shape, np.empty(want.size, np.float32), [], held_to(want, tolerance)
+    shape, ratio, parts, tolerance = want.shape, np.empty(want.size, np.float32), [], output_tolerance(want, tolerance)
     got, want = np.ascontiguousarray(got).reshape(-1), np.ascontiguousarray(want).reshape(-1)
     for start in range(0, want.size, CHUNK):
         here = slice(start, start + CHUNK)

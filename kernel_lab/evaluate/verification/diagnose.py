@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 import math
 import numpy as np
-from ..records.evaluation import Guess
+from ..records.verification import Guess
 from ...nki.ir.program import Program
-from ...tasks.model.task import Task, Tolerance, Workload, error_ratio, held_to
+from ...tasks.model.task import Task
+from ...tasks.model.workload import Tolerance, Workload, error_ratio, output_tolerance
 
 # %% ../../../nbs/5_evaluate/2_verification/03_diagnose.ipynb #64d6d7ce
 SURE = 0.99                                                             # of the wrong elements a candidate must explain
@@ -50,7 +51,7 @@ class Wrong:
         asked = self.bad if where is None else self.bad & where
         n = int(asked.sum())
         if not n or other.shape != self.w.shape: return 0.0
-        return float((error_ratio(self.g[asked], other[asked], held_to(self.want, self.tolerance)) <= 1).sum() / n)
+        return float((error_ratio(self.g[asked], other[asked], output_tolerance(self.want, self.tolerance)) <= 1).sum() / n)
 
     def guess(self, cause, evidence, other, where=None, weight=0.95):
         "A `Guess` where a candidate explains the errors, and those outside of `where` are few; else None."

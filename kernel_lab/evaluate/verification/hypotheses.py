@@ -13,11 +13,12 @@ import numpy as np
 from ...core.errors import LabError
 from .precision_audit import narrow_places
 from .diagnose import Wrong, _flat, looked_at, tiles_of
-from ..records.evaluation import Guess
+from ..records.verification import Guess
 from ...nki.chip.dtypes import round_tf32
 from ...tasks.codegen.graph import op_of
 from ...tasks.quality.mutations import Replay, cut_short, left_out, naive
-from ...tasks.model.task import DTYPES, _torch
+from ...tasks.model.workload import DTYPES
+from ...tasks.model.task import to_torch
 
 # %% ../../../nbs/5_evaluate/2_verification/04_hypotheses.ipynb #348f308d
 class Again(Wrong):
@@ -136,7 +137,7 @@ def _rounded(x, dtype):
 def _roundings(case, dtype):
     "(words, output) of the reference with inputs rounded, with operands of products rounded, with the output rounded."
     import torch
-    tensors = {k: _torch(x) for k, x in case.arrays.items()}
+    tensors = {k: to_torch(x) for k, x in case.arrays.items()}
     few = [_rounded(t, dtype) if t.is_floating_point() else t for t in tensors.values()]
     with torch.no_grad(): outs = case.task.reference(*few)
     yield f'whose inputs are rounded to {dtype}', (outs if isinstance(outs, (tuple, list)) else [outs])[case.output].numpy()

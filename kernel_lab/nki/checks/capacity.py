@@ -7,7 +7,7 @@ __all__ = ['registers_of', 'asked', 'most_registers', 'registers_at_once']
 
 # %% ../../../nbs/2_nki/5_checks/03_capacity.ipynb #a9e490a5
 from ..ir.liveness import lifetimes
-from ..ir.instructions import row_of
+from ..ir.instructions import spec_of
 from ..ir.program import Access, accesses
 
 # %% ../../../nbs/2_nki/5_checks/03_capacity.ipynb #022c56e3
@@ -19,7 +19,7 @@ def asked(program):
     "Engine → the registers that its instructions, and the loops around them, ask for."
     regs, found = registers_of(program), {}
     for loops, o in program.walk():
-        mine = found.setdefault(o.engine or row_of(o).engines[0], set())
+        mine = found.setdefault(o.engine or spec_of(o).engines[0], set())
         held = [a.index for a in accesses(o) if a.index] + [a for l in loops for a in l.bound if isinstance(a, Access)]
         mine |= {program.base[a.tensor] for a in held} & regs
     return found

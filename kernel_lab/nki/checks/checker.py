@@ -17,15 +17,15 @@ from .rules_matmul import undefined_sums
 from .loop_carried import carried, overwritten
 from .aliasing import conflict_text, conflicts
 from ..chip.dtypes import is_float, itemsize
-from ..ir.instructions import BITWISE, row_of
+from ..ir.instructions import BITWISE, spec_of
 from .limits import MORE, capacity
 from ..chip.chips import get_chip
-from ..ir.mask import not_modelled
-from ..record.placement import misfit
-from ..ir.program import Access, Program, uncollected
+from ..ir.mask import unsupported_mask
+from ..record.placement import placement_error
+from ..ir.program import Access, Program, without_gc
 from .races import borrowed, races
 from .capacity import registers_at_once
-from ..ir.verify import FIRST, bounds, operands
+from ..ir.verify import VERIFIERS, bounds, operands
 
 # %% ../../../nbs/2_nki/5_checks/08_checker.ipynb #1dfb5d30
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Site:
         a = self.o.outs.get(name, self.o.ins.get(name))
         return self.program.tensors[a.tensor] if isinstance(a, Access) else None
     @property
-    def dma(self): return row_of(self.o).engines == ('DMA',)
+    def dma(self): return spec_of(self.o).engines == ('DMA',)
     def access(self, name): return self.o.outs.get(name, self.o.ins.get(name))
     def broken(self, message, operand='', limit=None, value=None, hint=''):
         return Diagnostic(message, self.o.line, self.o.op, operand, limit, value, hint)
@@ -93,12 +93,12 @@ def memories(s):
         if s.dma:
             if t.buffer == 'psum': yield s.broken('DMA does not reach PSUM', k, 'hbm or sbuf', 'psum', 'Copy the tile to SBUF with nisa.tensor_copy first.')
         elif t.buffer == 'hbm': yield s.broken(f'{t.name} is in HBM, which engines do not reach', k, 'sbuf or psum', 'hbm', 'Bring it into SBUF with nisa.dma_copy (nl.load) first.')
-        elif t.buffer == 'psum' and (s.o.engine == 'GpSimd' or row_of(s.o).engines == ('GpSimd',)):
+        elif t.buffer == 'psum' and (s.o.engine == 'GpSimd' or spec_of(s.o).engines == ('GpSimd',)):
             yield s.broken(f'{t.name} is in PSUM, which GpSimd does not reach', k, 'sbuf', 'psum', 'Copy the tile to SBUF first.')
 
 def engine_may(s):
     "An instruction runs only where its row allows; Scalar copies begin with the next generation."
-    row = row_of(s.o)
+    row = spec_of(s.o)
     if s.o.engine and s.o.engine not in row.engines:
         yield s.broken(f'{s.o.op} does not run on {s.o.engine}', '', ', '.join(row.engines), s.o.engine, 'Choose one of those engines, or leave it out.')
     if s.o.engine == 'Scalar' and s.o.op in ('tensor_copy', 'tensor_scalar') and not s.chip.scalar_copies:
@@ -210,7 +210,7 @@ def counting(s):
 
 def masks(s):
     "A mask where half of the work would be a wrong number."
-    if s.o.mask and (why := not_modelled(s.o)):
+    if s.o.mask and (why := unsupported_mask(s.o)):
         yield replace(s.broken(f'this mask of {s.o.op} is not modelled: {why}', hint='Slice the operands instead of masking.'), kind='unsupported')
 
 RULES = [masks, searching, counting, partitions, start_partition, memories, engine_may, matmul, transpose, sizes, columns, reductions, integers, both_psum, *MORE]
@@ -275,7 +275,7 @@ def places(program, chip):
     for t in program.tensors:
         if t.alias is not None or not t.places: continue
         for where in dict.fromkeys(t.places):
-            if broken := misfit(where, t.buffer, t.partitions, t.tile_bytes, chip, itemsize(t.dtype) if program.dialect == 'nki' else None):
+            if broken := placement_error(where, t.buffer, t.partitions, t.tile_bytes, chip, itemsize(t.dtype) if program.dialect == 'nki' else None):
                 yield Diagnostic(f'{t.name}: {broken[0]}', t.line, 'nl.ndarray', *broken[1:], 'Choose another address, or leave the place to the compiler.')
                 break
 
@@ -322,7 +322,7 @@ def _surely_inside(program, o):
 
 def _broken(site):
     "The limits that an instruction breaks: of the first kind of rule that finds any."
-    kinds = ([d for rule in rules for d in rule(site)] for rules in ([operands], FIRST[1:], RULES))
+    kinds = ([d for rule in rules for d in rule(site)] for rules in ([operands], VERIFIERS[1:], RULES))
     return next((found for found in kinds if found), [])
 
 def _instructions(program, chip):
@@ -337,7 +337,7 @@ def _instructions(program, chip):
         if not broken: fine.add(form)
         yield from broken
 
-@uncollected()
+@without_gc()
 def check(program, chip=None, capacity=True):
     "Every broken limit of a program on a chip, as a list of `Diagnostic`s in program order; capacity=False leaves out the sizes of memories."
     chip, found = get_chip(chip or program.chip), []

@@ -8,7 +8,7 @@ __all__ = ['LIMITS', 'MORE', 'free_dimensions', 'access_patterns', 'selections',
 
 # %% ../../../nbs/2_nki/5_checks/07_limits.ipynb #788da5af
 from dataclasses import dataclass
-from ..ir.liveness import fullest
+from ..ir.liveness import peak_usage
 from ..chip.dtypes import is_float, itemsize
 from .rules_dma import NEWER
 from .rules_elementwise import TAKEN
@@ -96,7 +96,7 @@ def capacity(program, chip):
     "C7, C8: (buffer, limit, `Peak`) of each memory that is too small for what is alive at once."
     room = {'sbuf': chip.sbuf_bytes - chip.sbuf_reserved, 'psum': chip.psum_banks * chip.psum_bank_bytes}
     for buffer, limit in room.items():
-        peak = fullest(program, buffer, chip)
+        peak = peak_usage(program, buffer, chip)
         if peak.bytes > limit: yield buffer, int(limit), peak
 
 # %% ../../../nbs/2_nki/5_checks/07_limits.ipynb #fb54a736

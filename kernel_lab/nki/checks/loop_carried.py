@@ -13,7 +13,7 @@ import math
 import numpy as np
 from ...core.errors import in_time
 from ..ir.instructions import ASSOCIATIVE
-from ..ir.mask import box_of, guide
+from ..ir.mask import masked_box, mask_access
 from ..ir.program import Access, accesses
 
 # %% ../../../nbs/2_nki/5_checks/05_loop_carried.ipynb #6d7671b0
@@ -52,7 +52,7 @@ def _of(program, o, names):
 
 def _never(o):
     "Whether the instruction's mask, the same in every turn, leaves nothing of it."
-    return bool(o.mask) and not any(x.terms for x, _ in o.mask) and box_of(o.mask, guide(o).shape, {})[0] is None
+    return bool(o.mask) and not any(x.terms for x, _ in o.mask) and masked_box(o.mask, mask_access(o).shape, {})[0] is None
 
 def touches(program):
     "(loop, memory) → its `Touch`es in program order, for affine loops and memories made outside of them that the kernel writes and reads."

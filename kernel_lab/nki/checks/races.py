@@ -15,7 +15,7 @@ from ...core.errors import in_time
 from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
 from ..ir.semantics_collective import COLLECTIVES
-from ..ir.mask import box_of, boxes, guide
+from ..ir.mask import masked_box, operand_boxes, mask_access
 from ..ir.program import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/5_checks/06_races.ipynb #bd39a2a7
@@ -71,13 +71,13 @@ def _masked(o, k, a, env, loops, writes, mine):
     if math.prod(loops.values()) > MASKED: return
     for turn in product(*map(range, loops.values())):
         here = env | dict(zip(loops, turn))
-        box, bits = box_of(o.mask, guide(o).shape, here)
+        box, bits = masked_box(o.mask, mask_access(o).shape, here)
         if box is None: continue
-        mine_box = boxes(o, box)[k]
+        mine_box = operand_boxes(o, box)[k]
         start = a.offset(here) + sum(s * b.start for (s, _), b in zip(a.ap, mine_box))
         part = replace(a, offset=Affine(start), ap=tuple((s, b.stop - b.start) for (s, _), b in zip(a.ap, mine_box)))
         if bits is None: yield _touch(o, part, {}, {}, writes, mine); continue
-        if a.shape != guide(o).shape: return
+        if a.shape != mask_access(o).shape: return
         cells = np.unique(sum(np.arange(n).reshape(-1, *[1] * (len(a.ap) - 1 - d)) * s for d, (s, n) in enumerate(part.ap))[np.broadcast_to(bits, a.shape)[box]])
         if cells.size: yield Touch(o, a.tensor, start + int(cells[0]), (), writes, mine, tuple((cells - cells[0]).tolist()))
 

@@ -8,9 +8,9 @@ __all__ = ['turned', 'moved_through']
 # %% ../../../nbs/2_nki/6_executor/01_apply.ipynb #4af81d01
 import numpy as np
 from ...core.errors import KernelError
-from ..chip.dtypes import PACKED, is_float, stored
+from ..chip.dtypes import PACKED, is_float, cast_result
 from ..chip.microscaling import matmul_mx
-from ..ir.instructions import MATMULS, BITWISE, REDUCE, affine_values, row_of, row_reduction
+from ..ir.instructions import MATMULS, BITWISE, REDUCE, affine_values, spec_of, row_reduction
 from ..ir.program import Access
 
 # %% ../../../nbs/2_nki/6_executor/01_apply.ipynb #5e9c5251
@@ -25,7 +25,7 @@ def _raw(program, o):
     "Whether an instruction sees its operands as they are stored: bits, copies, choices, and 32-bit integers on GpSimd."
     if o.attrs.get('func') == 'invert' or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1')): return True
     tiles = [program.tensors[a.tensor] for a in (*o.outs.values(), *o.ins.values()) if isinstance(a, Access)]
-    if row_of(o).raw: return o.op not in _CASTING or len({t.dtype for t in tiles}) == 1 or any(t.dtype in PACKED for t in tiles)
+    if spec_of(o).raw: return o.op not in _CASTING or len({t.dtype for t in tiles}) == 1 or any(t.dtype in PACKED for t in tiles)
     if o.op == 'tensor_tensor': return o.engine in ('', 'GpSimd') and all(t.dtype in ('int32', 'uint32') and t.buffer == 'sbuf' for t in tiles)
     return o.op in _CHOOSING and all(t.dtype == 'float32' or not is_float(t.dtype) for t in tiles)
 
@@ -34,7 +34,7 @@ def _write(dst, value):
     "Cast and store; a result of another shape but the same size is laid out in order."
     value = np.asarray(value)
     if value.shape != dst.shape and value.size == dst.size and value.ndim: value = value.reshape(dst.shape)
-    dst[...] = value if value.dtype == dst.dtype or value.ndim == 0 and dst.dtype.kind not in 'iu' else stored(value, dst.dtype)
+    dst[...] = value if value.dtype == dst.dtype or value.ndim == 0 and dst.dtype.kind not in 'iu' else cast_result(value, dst.dtype)
 
 # %% ../../../nbs/2_nki/6_executor/01_apply.ipynb #c1cf4c42
 def _product(op, ins, attrs):

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import math
 from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
-from ..ir.instructions import row_of
-from ..ir.regions import apart
+from ..ir.instructions import spec_of
+from ..ir.regions import iterations_disjoint
 from ..ir.program import Access, accesses
 
 # %% ../../../nbs/2_nki/6_executor/07_distribute_loops.ipynb #6a33d768
@@ -36,7 +36,7 @@ def numbers(nodes):
         else: yield from numbers(node.nodes)
 
 # %% ../../../nbs/2_nki/6_executor/07_distribute_loops.ipynb #effa47bf
-def _ordered(o): return row_of(o).random or o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce')
+def _ordered(o): return spec_of(o).random or o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce')
 
 def _shared(code, v, nodes, chain):
     "[(positions of nodes, whether iterations are apart)] of every tensor that outlives an iteration of `v` and is written in it."
@@ -53,7 +53,7 @@ def _shared(code, v, nodes, chain):
 
 def _apart(code, v, k, mine, chain):
     found = [a for n in mine for a in accesses(code.ops[n]) if a.tensor == k]
-    return apart([code.place(a) for a in found], v, code.trips, chain)
+    return iterations_disjoint([code.region_of(a) for a in found], v, code.trips, chain)
 
 def groups(code, v, nodes, chain):
     "(the body's nodes in groups that must stay together, whether iterations of `v` are independent)."

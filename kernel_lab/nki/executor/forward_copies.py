@@ -8,8 +8,8 @@ __all__ = ['reset_loops', 'moved', 'coalesce', 'proven', 'all_written']
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #f9e5ea4f
 from dataclasses import replace
 from ..ir.affine import Affine
-from ..ir.instructions import row_of
-from ..ir.regions import agreed, box_of, digits, left_of, place
+from ..ir.instructions import spec_of
+from ..ir.regions import common_step, filled_box, common_digits, uncovered_parts, region_of
 from ..ir.program import Access
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #94468fc0
@@ -49,7 +49,7 @@ def _pairs(a, b, scope, trips):
 def _number_system(tile, memory, scope, trips):
     "(digits, memory offset) of a copy that covers its tile, or None."
     if tile.offset.const or any(v in scope for v, _ in tile.offset.terms): return None
-    found = digits(*_pairs(tile, memory, scope, trips))
+    found = common_digits(*_pairs(tile, memory, scope, trips))
     return found and (*found, Affine(memory.offset.const, tuple((v, c) for v, c in memory.offset.terms if v in scope)))
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #6460827c
@@ -57,7 +57,7 @@ def moved(a, system, k, trips):
     "Access `a` to a tile as an access to tensor `k` behind it, or None where its steps cross digits."
     rows, size, base = system
     if not rows: return replace(a, tensor=k, offset=_sum(base, a.offset), ap=a.ap) if not a.offset.terms else None
-    p = place(tuple(n for _, n, _ in rows), a, trips)
+    p = region_of(tuple(n for _, n, _ in rows), a, trips)
     if p is None: return None
     far = lambda vec: sum(q * t for q, (_, _, t) in zip(vec, rows))
     terms = [(v, far(vec)) for v, vec in p.loops.items() if far(vec)]
@@ -72,7 +72,7 @@ def _sum(a, b):
 def _keeps(code, n):
     "Whether an instruction needs more of its operands than their elements."
     o = code.ops[n]
-    return row_of(o).keeps or any(a.index for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access))
+    return spec_of(o).keeps or any(a.index for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access))
 
 def _load(code, n, untouched):
     "Let the readers of copy `n`'s tile read its source; True where that was possible."
@@ -146,19 +146,19 @@ def _cuts(code, k, upto, chain):
         o = code.ops[n]
         if o is None or n >= upto or (o.mask and code.tensors[k].buffer == 'hbm'): continue
         wrote = [a for a in (*o.outs.values(), *code.covers.get(n, ())) if a.tensor == k]
-        for a in wrote: yield n, a, code.place(a)
+        for a in wrote: yield n, a, code.region_of(a)
 
 def proven(code, n, a, chain):
     "Whether all that instruction `n` reads through `a` has surely been written."
-    reading, boxes = code.place(a), []
+    reading, boxes = code.region_of(a), []
     if reading is None: return False
     for m, _, p in _cuts(code, a.tensor, n, chain):
         shared = [v for v, w in zip(chain, code.chains[m]) if v == w]
-        still = {v for v in shared if p is not None and agreed([p, reading], v) is not None}
-        box = p and box_of(p, code.trips, still)
+        still = {v for v in shared if p is not None and common_step([p, reading], v) is not None}
+        box = p and filled_box(p, code.trips, still)
         if box and still == set(shared): boxes.append((box, still))
     groups = {frozenset(s) for _, s in boxes}
-    return any(not left_of(reading.ranges(code.trips, still), [b for b, s in boxes if s == still]) for still in groups)
+    return any(not uncovered_parts(reading.ranges(code.trips, still), [b for b, s in boxes if s == still]) for still in groups)
 
 def _reads(code):
     "(number, access) of everything read that only the program itself can have written."
@@ -167,7 +167,7 @@ def _reads(code):
         for name, a in o.ins.items():
             for x in (a, a.index if isinstance(a, Access) else None):
                 if isinstance(x, Access) and name != 'previous' and not _given(code.tensors[x.tensor]): yield n, x
-        if row_of(o).keeps or o.attrs.get('add') or _adds(code, o): yield from ((n, a) for a in o.outs.values() if not _given(code.tensors[a.tensor]))
+        if spec_of(o).keeps or o.attrs.get('add') or _adds(code, o): yield from ((n, a) for a in o.outs.values() if not _given(code.tensors[a.tensor]))
 
 def _given(t): return t.role in ('input', 'constant') or t.zero
 
@@ -177,5 +177,5 @@ def all_written(code):
     end = len(code.ops)
     outputs = [k for k in code.program.output_ids if code.tensors[k].role != 'input']
     whole = lambda k: [(0, n - 1) for n in code.tensors[k].shape]
-    done = lambda k: not left_of(whole(k), [b for _, _, p in _cuts(code, k, end, ()) if p for b in [box_of(p, code.trips)] if b], 4096)
+    done = lambda k: not uncovered_parts(whole(k), [b for _, _, p in _cuts(code, k, end, ()) if p for b in [filled_box(p, code.trips)] if b], 4096)
     return all(map(done, outputs)) and all(proven(code, n, a, code.chains[n]) for n, a in _reads(code))

@@ -9,7 +9,7 @@ __all__ = ['LARGE', 'separate', 'isolate', 'fuse']
 from dataclasses import replace
 from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
-from ..ir.regions import agreed, apart
+from ..ir.regions import common_step, iterations_disjoint
 from ..ir.program import Access, Loop, accesses
 from .simplify import Code
 
@@ -38,8 +38,8 @@ def separate(code, items, v):
     for item in items:
         for o in _instructions(item):
             for a in accesses(o):
-                if a.tensor in written and v not in code.tensors[a.tensor].scope: found.setdefault(a.tensor, []).append(code.place(a))
-    return all(apart(places, v, code.trips) for places in found.values())
+                if a.tensor in written and v not in code.tensors[a.tensor].scope: found.setdefault(a.tensor, []).append(code.region_of(a))
+    return all(iterations_disjoint(places, v, code.trips) for places in found.values())
 
 # %% ../../../nbs/2_nki/6_executor/05_fuse_loops.ipynb #01e96e9f
 def _path(item, v):
@@ -70,8 +70,8 @@ def isolate(code, item, v):
 def _uncoupled(code, v, one, other):
     "Whether two items of a loop's body share nothing that is written, or only within an iteration."
     shared = (_written(one) & _tensors(other)) | (_written(other) & _tensors(one))
-    places = lambda k: [code.place(a) for item in (one, other) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
-    return not any(code.tensors[k].scope for k in _tensors(one) | _tensors(other) if code.tensors[k].role == 'scratch') and all(apart(places(k), v, code.trips) for k in shared)
+    places = lambda k: [code.region_of(a) for item in (one, other) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
+    return not any(code.tensors[k].scope for k in _tensors(one) | _tensors(other) if code.tensors[k].role == 'scratch') and all(iterations_disjoint(places(k), v, code.trips) for k in shared)
 
 # %% ../../../nbs/2_nki/6_executor/05_fuse_loops.ipynb #dc08384e
 LARGE = 2**28
@@ -84,9 +84,9 @@ def _without(item, v):
 def _matches(code, k, one, other):
     "Pairs of loops of two nests that move tensor `k` alike, the longest first."
     def moves(item):
-        places = [code.place(a) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
+        places = [code.region_of(a) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
         if None in places: return {}
-        return {v: agreed(places, v) for p in places for v in p.loops if agreed(places, v) and _path(item, v)}
+        return {v: common_step(places, v) for p in places for v in p.loops if common_step(places, v) and _path(item, v)}
     a, b = moves(one), moves(other)
     return sorted(((u, w) for u in a for w in b if a[u] == b[w] and code.trips[u] == code.trips[w] > 1), key=lambda p: -code.trips[p[0]])
 
@@ -113,8 +113,8 @@ def _fused(code, body, i, j, u, w):
 def _together(code, first, other, u):
     "Whether iterations are apart in what two nests share, too."
     shared = (_written(first) & _tensors(other)) | (_written(other) & _tensors(first))
-    places = lambda k: [code.place(a) for item in (first, other) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
-    return all(apart(places(k), u, code.trips) for k in shared)
+    places = lambda k: [code.region_of(a) for item in (first, other) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
+    return all(iterations_disjoint(places(k), u, code.trips) for k in shared)
 
 def _relabel(item, old, new):
     "A nest with its loop `old` called `new`."

@@ -13,12 +13,12 @@ from operator import itemgetter
 from threadpoolctl import ThreadpoolController
 from ...core.errors import KernelError, UsageError, in_time
 from .apply import _apply, _engine_value, _raw, _write, moved_through
-from ..chip.dtypes import numpy_of, round_tf32, stored
+from ..chip.dtypes import numpy_of, round_tf32, cast_result
 from ..ir.semantics_collective import COLLECTIVES
-from ..ir.instructions import MATMULS, row_of
+from ..ir.instructions import MATMULS, spec_of
 from .memory import Memory, View, _filled
-from ..ir.mask import box_of, boxes, guide, moved
-from ..ir.program import Access, Loop, accesses, uncollected
+from ..ir.mask import masked_box, operand_boxes, mask_access, attrs_in_box
+from ..ir.program import Access, Loop, accesses, without_gc
 
 # %% ../../../nbs/2_nki/6_executor/02_interpreter.ipynb #8899d2e1
 def _unwritten(o, name, view):
@@ -61,7 +61,7 @@ def _turned_bits(reads):
 class Step:
     "One instruction, ready to run for given loop values."
     def __init__(self, memory, o):
-        self.memory, self.o, self.row = memory, o, row_of(o)
+        self.memory, self.o, self.row = memory, o, spec_of(o)
         view = lambda side: {k: View(memory, a) for k, a in side.items() if isinstance(a, Access)}
         self.outs, self.views = view(o.outs), view(o.ins)
         self.numbers = {k: a for k, a in o.ins.items() if not isinstance(a, Access)}
@@ -139,7 +139,7 @@ def _gather(self, env):
     dst, src = next(iter(self.outs.values())), self.views['src']
     inside = np.ones(dst.shape, bool)
     if self.o.mask:
-        box, bits = box_of(self.o.mask, dst.shape, env)
+        box, bits = masked_box(self.o.mask, dst.shape, env)
         inside = np.zeros(dst.shape, bool)
         if box is not None: inside[box] = True if bits is None else np.broadcast_to(bits, dst.shape)[box]
     (to, ok1), (fro, ok2) = (self._through(v, env, inside if v.shape == inside.shape else inside.reshape(v.shape)) for v in (dst, src))
@@ -148,7 +148,7 @@ def _gather(self, env):
     if not src.holds(fro): _unwritten(self.o, 'src', src)
     values, home = src.memory.flat[src.k].view(src.dtype)[fro], dst.memory.flat[dst.k].view(dst.dtype)
     if self.attrs.get('add'): _add_at(self, dst, home, to, values)
-    else: home[to] = stored(values, home.dtype)
+    else: home[to] = cast_result(values, home.dtype)
     if dst.tensor.buffer == 'hbm': _mark_places(dst, to)
     elif fine.all() and not dst.index: dst.mark(dst.at(env))
     else: _mark_at(dst, to)
@@ -188,7 +188,7 @@ def _mark_at(view, to):
 def _add_at(step, dst, home, to, values):
     "Add values to what stands at these places, in order, where several are the same."
     if not dst.holds(to): _unwritten(step.o, 'dst', dst)
-    np.add.at(home, to, stored(values, home.dtype))
+    np.add.at(home, to, cast_result(values, home.dtype))
 
 def _mark_places(view, to):
     "Remember flat positions of an HBM tensor as written."
@@ -222,10 +222,10 @@ Step._exchange, Step._received = _exchange, _received
 # %% ../../../nbs/2_nki/6_executor/02_interpreter.ipynb #2b7f8adc
 def _masked(self, env, places, reads, attrs):
     "Run on the box where the mask can hold; where a bit says no, keep what was there."
-    shape = guide(self.o).shape
-    box, bits = box_of(self.o.mask, shape, env)
+    shape = mask_access(self.o).shape
+    box, bits = masked_box(self.o.mask, shape, env)
     if box is None: return [v.mark(off) for v, off in places if v.tensor.buffer != 'hbm']
-    narrowed, attrs = boxes(self.o, box), moved(self.o, box) if 'pattern' in attrs else attrs
+    narrowed, attrs = operand_boxes(self.o, box), attrs_in_box(self.o, box) if 'pattern' in attrs else attrs
     inside = [v.within(off, narrowed[k]) for k, (v, off) in zip(self.outs, places)]
     arrays = [v.array(off) for v, off in inside]
     results = arrays if bits is None else [a.copy() for a in arrays]
@@ -333,7 +333,7 @@ def _play(memory, body, first, last):
 @cache
 def _pools(): return ThreadpoolController()       # finding the libraries takes milliseconds
 
-@uncollected()
+@without_gc()
 def _ran(program, arrays, exchange=None, watch=None):
     "The memory of a program that has run; `watch(instruction, operands)` sees everything that was computed."
     written = {program.base[a.tensor] for o in program.instructions for a in o.outs.values()}

@@ -9,15 +9,15 @@ __all__ = ['argument', 'Outside', 'outside']
 from dataclasses import dataclass
 import numpy as np
 from .interpreter import _ran
-from ..ir.instructions import DOMAINS, _column, in_domain
+from ..ir.instructions import DOMAINS, per_partition, in_domain
 
 # %% ../../../nbs/2_nki/6_executor/12_numerics.ipynb #88a78826
 def argument(o, ins):
     "data·scale + bias of an activation; None of another instruction."
     if o.op != 'activation' or o.attrs['func'] not in DOMAINS: return None
     x, scale, bias = ins['data'], ins.get('scale', 1.0), ins.get('bias')
-    x = x * _column(scale, x)
-    return x if bias is None else x + _column(bias, x)
+    x = x * per_partition(scale, x)
+    return x if bias is None else x + per_partition(bias, x)
 
 @dataclass(frozen=True)
 class Outside:

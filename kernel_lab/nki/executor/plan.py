@@ -12,7 +12,7 @@ from .forward_copies import all_written, coalesce, reset_loops
 from .distribute_loops import distribute
 from ..ir.semantics_collective import COLLECTIVES
 from .fuse_loops import fuse
-from ..ir.program import Loop, accesses, uncollected
+from ..ir.program import Loop, accesses, without_gc
 from .reroll_loops import reroll
 from .simplify import Code, _guide, contract, peel, settle
 
@@ -56,13 +56,13 @@ def _light(program):
     runs = [(math.prod(l.trips for l in loops), max((a.free * a.partitions for a in accesses(o)), default=1)) for loops, o in program.walk()]
     return sum(n * (size + 2**14) for n, size in runs) < LIGHT * len(runs)
 
-@uncollected()
+@without_gc()
 def light(program):
     "Whether planning a program would take longer than interpreting it. A long one of elementwise instructions is folded before it is weighed."
     long = len(program.instructions) >= LONG and all(o.op in PLAIN and 'reduce_res' not in o.outs for o in program.instructions)
     return _light(program) and not (long and not _light(folded(program)))
 
-@uncollected()
+@without_gc()
 def planned(program):
     "The plan of a program, made at most once."
     if 'plan' not in program.__dict__: program.__dict__['plan'] = plan(program)

@@ -8,8 +8,8 @@ __all__ = ['Code', 'contract', 'peel', 'settle']
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #621f444c
 from dataclasses import replace
 from ..ir.affine import Affine
-from ..ir.mask import boxes, guide, moved
-from ..ir.regions import Place, access_of, apart, place, steps_of
+from ..ir.mask import operand_boxes, mask_access, attrs_in_box
+from ..ir.regions import Region, access_of, iterations_disjoint, region_of, row_major_steps
 from ..ir.program import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #5831c8ca
@@ -38,7 +38,7 @@ class Code:
             o = self.ops[n]
             if o is None: continue
             for side in ('outs', 'ins'):
-                found += [(n, side, name, a, self.place(a)) for name, a in getattr(o, side).items() if isinstance(a, Access) and a.tensor == k]
+                found += [(n, side, name, a, self.region_of(a)) for name, a in getattr(o, side).items() if isinstance(a, Access) and a.tensor == k]
                 found += [(n, 'index', name, a.index, None) for name, a in getattr(o, side).items() if isinstance(a, Access) and a.index and a.index.tensor == k]
         return found
 
@@ -46,7 +46,7 @@ class Code:
         "Numbers of the instructions that write tensor `k`."
         return (n for n in self.uses[k] if self.ops[n] is not None and any(a.tensor == k for a in self.ops[n].outs.values()))
 
-    def place(self, a): return place(self.tensors[a.tensor].shape, a, self.trips)
+    def region_of(self, a): return region_of(self.tensors[a.tensor].shape, a, self.trips)
 
     def put(self, n, side, name, a):
         "Replace one operand."
@@ -82,20 +82,20 @@ def _contract(code, k, t):
     if None in places: return
     inside, outer = [], list(t.scope)
     for v in code.common([f[0] for f in found])[len(t.scope):]:
-        if not apart(places, v, code.trips, outer): break
+        if not iterations_disjoint(places, v, code.trips, outer): break
         inside.append(v); outer.append(v)
     if inside: _shrink(code, k, t, found, inside)
 
 def _shrink(code, k, t, found, inside):
     "Give tensor `k` the shape that one iteration of the loops `inside` needs."
-    moved = [any(f[-1].loops.get(v, t.shape)[d] for v in inside for f in found if v in f[-1].loops) for d in range(len(t.shape))]
+    moving = [any(f[-1].loops.get(v, t.shape)[d] for v in inside for f in found if v in f[-1].loops) for d in range(len(t.shape))]
     ranges = [f[-1].ranges(code.trips, inside) for f in found]
-    low = [min(r[d][0] for r in ranges) if m else 0 for d, m in enumerate(moved)]
-    shape = tuple(max(r[d][1] for r in ranges) - low[d] + 1 if m else n for d, (m, n) in enumerate(zip(moved, t.shape)))
+    low = [min(r[d][0] for r in ranges) if m else 0 for d, m in enumerate(moving)]
+    shape = tuple(max(r[d][1] for r in ranges) - low[d] + 1 if m else n for d, (m, n) in enumerate(zip(moving, t.shape)))
     code.tensors[k] = replace(t, shape=shape, scope=(*t.scope, *inside))
     for n, side, name, a, p in found:
-        left = Place(tuple(c - l for c, l in zip(p.const, low)), {v: vec for v, vec in p.loops.items() if v not in inside}, p.axes)
-        offset, ap, par = access_of(left, steps_of(shape), a.par)
+        left = Region(tuple(c - l for c, l in zip(p.const, low)), {v: vec for v, vec in p.loops.items() if v not in inside}, p.axes)
+        offset, ap, par = access_of(left, row_major_steps(shape), a.par)
         code.put(n, side, name, Access(k, offset, ap, par))
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #ad7f9f2d
@@ -105,7 +105,7 @@ def _lowest(condition, shape, trips, skip=None):
     kept = Affine(offset.const, tuple((v, c) for v, c in offset.terms if v != skip))
     return kept.bounds(trips)[0] + sum(min(0, c * (shape[k] - 1)) for k, c in axes)
 
-def _guide(o): return guide(o).shape
+def _guide(o): return mask_access(o).shape
 
 def _whole_until(o, v, trips):
     "The first iteration of `v` in which this instruction's mask may cut something off; the number of trips where there is none."
@@ -223,9 +223,9 @@ def _settled(o, trips):
 
 def _narrowed(o, box):
     "The instruction on the part that its mask leaves."
-    each = boxes(o, box)
+    each = operand_boxes(o, box)
     cut = lambda side: {k: _cut(a, each[k]) if isinstance(a, Access) else a for k, a in side.items()}
-    return replace(o, ins=cut(o.ins), outs=cut(o.outs), attrs=moved(o, box), mask=())
+    return replace(o, ins=cut(o.ins), outs=cut(o.outs), attrs=attrs_in_box(o, box), mask=())
 
 def settle(code):
     "Resolve masks; note what a narrowed instruction counts as having written, on chip."

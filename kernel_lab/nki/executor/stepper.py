@@ -13,7 +13,7 @@ import html
 import numpy as np
 from ...core.errors import KernelError, UsageError
 from .interpreter import Step, _issue, _load, _ran, matched
-from ..ir.mask import box_of, boxes, guide
+from ..ir.mask import masked_box, operand_boxes, mask_access
 from ..ir.program import Loop, accesses, instruction_text, with_turns
 
 # %% ../../../nbs/2_nki/6_executor/10_stepper.ipynb #25c79357
@@ -253,9 +253,9 @@ def _touches(self, position, k, element, outs):
 def _unmasked(o, view, element, env):
     "Whether a mask lets an instruction touch an element of its destination."
     if not o.mask or view.access is not next(iter(o.outs.values())): return True
-    box, bits = box_of(o.mask, guide(o).shape, env)
+    box, bits = masked_box(o.mask, mask_access(o).shape, env)
     if box is None: return False
-    bits, box = None if bits is None else np.broadcast_to(bits, guide(o).shape)[box], boxes(o, box)[next(iter(o.outs))]
+    bits, box = None if bits is None else np.broadcast_to(bits, mask_access(o).shape)[box], operand_boxes(o, box)[next(iter(o.outs))]
     offsets = view.at(env) + sum((np.arange(n) * s).reshape(-1, *[1] * (len(view.shape) - 1 - j)) for j, (s, n) in enumerate(view.access.ap))
     return bool(((offsets[box] == element) if bits is None else (offsets[box] == element) & bits).any())
 

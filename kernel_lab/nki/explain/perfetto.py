@@ -12,7 +12,7 @@ from ...core.errors import UsageError
 from ..chip.dtypes import itemsize
 from .efficiency import tensor_flops, efficiency, tensor_peak
 from .critical_path import merged
-from ..ir.instructions import row_of
+from ..ir.instructions import spec_of
 from ..chip.chips import ENGINES
 from .profile import active
 from ..ir.program import instruction_text
@@ -45,7 +45,7 @@ def held(timeline, pool='SBUF'):
 def dma_rate(timeline, lane, edges):
     "GB/s on a DMA lane ('DMA in', 'DMA out') between each two of the times `edges` (µs)."
     program, mine = timeline.program, np.flatnonzero(timeline.lane == LANES.index(lane))
-    sizes = np.array([dma_ns(program, o, timeline.chip)[1] if row_of(o).engines == ('DMA',) else 0 for o in program.instructions], float)
+    sizes = np.array([dma_ns(program, o, timeline.chip)[1] if spec_of(o).engines == ('DMA',) else 0 for o in program.instructions], float)
     start, end = timeline.start_us[mine], np.maximum(timeline.end_us[mine], timeline.start_us[mine] + 1e-6)
     rate = sizes[timeline.instr[mine]] * left(timeline)[mine] / (end - start)
     when, step = np.concatenate([[0.0], start, end]), np.concatenate([[0.0], rate, -rate])

@@ -12,8 +12,8 @@ import math
 import numpy as np
 from ...core.errors import UsageError
 from ..chip.dtypes import itemsize
-from ..ir.instructions import row_of
-from ..ir.mask import box_of, guide
+from ..ir.instructions import spec_of
+from ..ir.mask import masked_box, mask_access
 from ..ir.program import Access
 from ..timing.timeline import LANES, schedule
 
@@ -44,7 +44,7 @@ Piece = namedtuple('Piece', 'rows box share')       # rows of the timeline, rang
 
 def _bases(o, env, n):
     "(repetitions, conditions): each condition's constant, cut off where it holds for the whole tile."
-    shape, columns = guide(o).shape, []
+    shape, columns = mask_access(o).shape, []
     for offset, axes in o.mask:
         least = sum(min(0, c * (shape[k] - 1)) for k, c in axes)
         columns.append(np.minimum(offsets(offset, env, n), -least))
@@ -57,10 +57,10 @@ def _share(box, bits, shape):
 def pieces(o, loops, turn, rows):
     "The `Piece`s of an instruction's rows. A condition that joins several axes counts in the share; its box is the smallest that the others leave."
     if not o.mask or not len(rows): return [Piece(rows, None, 1.0)] if len(rows) else []
-    env, shape, found = variables(loops, turn), guide(o).shape, []
+    env, shape, found = variables(loops, turn), mask_access(o).shape, []
     _, first, which = np.unique(_bases(o, env, len(rows)), axis=0, return_index=True, return_inverse=True)
     for k, one in enumerate(first):
-        box, bits = box_of(o.mask, shape, {v: int(x[one]) for v, x in env.items()})
+        box, bits = masked_box(o.mask, shape, {v: int(x[one]) for v, x in env.items()})
         if box is not None: found.append(Piece(rows[which.reshape(-1) == k], box, _share(box, bits, shape)))
     return found
 
@@ -86,12 +86,12 @@ def copies(timeline):
     "Every `Copies` of a timeline."
     program, res = assert_simulated(timeline, 'traffic').program, []
     for k, ((loops, o), mine) in enumerate(zip(program.walk(), _rows_of(timeline))):
-        if not len(mine) or row_of(o).engines != ('DMA',): continue
+        if not len(mine) or spec_of(o).engines != ('DMA',): continue
         for rows, box, share in pieces(o, loops, timeline.turn[mine], mine):
             env = variables(loops, timeline.turn[rows])
             for a, way in _far(program, o):
                 size = itemsize(program.tensors[a.tensor].dtype)
-                pattern, shift = _pattern(a, size, box if a.shape == guide(o).shape else None)
+                pattern, shift = _pattern(a, size, box if a.shape == mask_access(o).shape else None)
                 begin = offsets(a.offset, env, len(rows)) * size + shift
                 res.append(Copies(k, program.base[a.tensor], way, () if a.index else pattern, begin, math.prod(a.shape) * size * share))
     return res
@@ -170,7 +170,7 @@ def left(timeline):
     ops, share = timeline.program.instructions, np.ones(len(timeline))
     if not any(o.mask for o in ops): return share
     for (loops, o), rows in zip(timeline.program.walk(), _rows_of(timeline)):
-        if o.mask and row_of(o).engines[0] != 'Tensor':
+        if o.mask and spec_of(o).engines[0] != 'Tensor':
             for p in pieces(o, loops, timeline.turn[rows], rows): share[p.rows] = p.share
     return share
 
@@ -182,7 +182,7 @@ def done(timeline):
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #ccddc29d
 def _places(program, o, one):
     "Bytes that one repetition reads and writes, in the order of `PLACES`; of `one` partition if asked, except for DMA."
-    res, one = dict.fromkeys(PLACES, 0), one and row_of(o).engines != ('DMA',)
+    res, one = dict.fromkeys(PLACES, 0), one and spec_of(o).engines != ('DMA',)
     for side, word in ((o.ins, 'read'), (o.outs, 'written')):
         for a in side.values():
             t = program.tensors[a.tensor] if isinstance(a, Access) else None

@@ -9,7 +9,7 @@ __all__ = ['LOSSES', 'QUESTIONS', 'waterfall', 'chips_if', 'what_if']
 import numpy as np
 from ...core.errors import KernelError
 from .efficiency import flops, tensor_peak
-from ..ir.instructions import row_of
+from ..ir.instructions import spec_of
 from ..chip.chips import CHIPS, ENGINES, get_chip
 from .profile import active
 from ..timing.timeline import schedule
@@ -44,7 +44,7 @@ def _tensor_stages(timeline, count):
 def _stages(timeline):
     "(losses, resources): µs that each resource needs when it has the losses up to here; never less further down."
     count, busy = done(timeline), active(timeline)
-    works = [work_ns(timeline.program, o, timeline.chip) if row_of(o).engines != ('DMA',) else {} for o in timeline.program.instructions]
+    works = [work_ns(timeline.program, o, timeline.chip) if spec_of(o).engines != ('DMA',) else {} for o in timeline.program.instructions]
     own = [{'elementwise work': sum(w.get(e, 0) * n for w, n in zip(works, count[:, k])) / 1e3} for k, e in enumerate(ENGINES) if k]
     columns = [_dma_stages(timeline, count), _tensor_stages(timeline, count), *own]
     table = np.array([[c.get(loss, 0.0) for c in columns] for loss in LOSSES]) / timeline.cores

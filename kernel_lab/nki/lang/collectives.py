@@ -11,11 +11,11 @@ __all__ = ['as_rank', 'ReplicaGroup', 'rank_id', 'members', 'all_reduce', 'all_g
 from contextlib import contextmanager
 from ...core.errors import KernelError
 from .multicore import meet
-from ..ir.semantics_collective import COLLECTIVES, REDUCTIONS
+from ..ir.semantics_collective import COLLECTIVES, COLLECTIVE_REDUCTIONS
 from .isa_core import missing, op_name, recorder, strict, tile
 from .isa_dma import dma_copy
 from .namespaces import NKIObject
-from ..record.tile import kernel_line
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/12_collectives.ipynb #b49c4c36
 _RANKS = [(0, 1)]
@@ -91,7 +91,7 @@ def _issue(what, ranks, srcs, dsts, extra=(), **at):
 def _all(what, srcs, dsts, group, dim=None, op=None):
     "A collective in which a group of ranks takes part."
     ranks, at = members(group, what), {} if dim is None else {'dim': int(dim)}
-    if op is not None: at['op'] = op_name(op, REDUCTIONS, 'what a collective reduces with')
+    if op is not None: at['op'] = op_name(op, COLLECTIVE_REDUCTIONS, 'what a collective reduces with')
     _fits(what, [tile(s, 'srcs') for s in srcs], [tile(d, 'dsts') for d in dsts], len(ranks), dim)
     if len(ranks) > 1: return _issue(what, ranks, srcs, dsts, **at)
     for s, d in zip(srcs, dsts): dma_copy(d, s)
@@ -149,7 +149,7 @@ def collective_permute_implicit(srcs_by_channel, dsts_by_channel, replica_group,
 def collective_permute_implicit_reduce(srcs0_by_channel, srcs1_by_channel, dsts_by_channel, replica_group, op, channel_ids=(0,), priority=None, name=None, **kw):
     "dsts = op(srcs0, srcs1) of the rank before this one in the ring."
     _ring('collective_permute_implicit_reduce', (srcs0_by_channel, srcs1_by_channel, dsts_by_channel), replica_group, channel_ids,
-          op=op_name(op, REDUCTIONS, 'what a collective reduces with'))
+          op=op_name(op, COLLECTIVE_REDUCTIONS, 'what a collective reduces with'))
 
 def collective_permute_implicit_current_processing_rank_id(iteration_id, replica_group, channel_id=0, name=None):
     "The rank whose data this one holds after so many turns of the ring: its own in turn 0."

@@ -21,10 +21,11 @@ import numpy as np
 from ...core.errors import KernelError
 from ..ir.affine import Index
 from ..chip.chips import get_chip
-from ..ir.instructions import ALU, LEFT_OUT, REDUCE, ROWS
+from ..ir.instructions import ALU, NOT_MODELLED, REDUCE, INSTRUCTIONS
 from ..record import assignment as writing      # noqa: F401  tiles learn to be written to
-from ..record.operand_masks import cut_free
-from ..record.tile import Recorder, Tile, emit, kernel_line
+from ..record.operand_masks import cut_free_axes
+from ..record.tile import Recorder, Tile, emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #ec53752c
 _ACTIVE = []
@@ -182,16 +183,16 @@ def tile_instruction(name: str, outs: list, ins: list, doc: str) -> Callable:
         given = dict(zip((*outs, *ins), args)) | {k: v for k, v in kw.items() if k in (*outs, *ins)}
         absent = [k for k in (*outs, *ins) if k not in given]
         if absent: raise KernelError(f'nisa.{name} needs {", ".join(absent)}', line=kernel_line(), instruction=name)
-        if name in _MASKED_BY_COLUMNS: given[ins[0]], mask = cut_free(tile(given[ins[0]], ins[0]), mask)
+        if name in _MASKED_BY_COLUMNS: given[ins[0]], mask = cut_free_axes(tile(given[ins[0]], ins[0]), mask)
         dsts = {k: tile(given[k], k) for k in outs if given.get(k) is not None}
-        return emit(name, dsts, {k: operand(given[k], k) for k in ins}, {}, ROWS[name].engines[0], mask)
+        return emit(name, dsts, {k: operand(given[k], k) for k in ins}, {}, INSTRUCTIONS[name].engines[0], mask)
     f.__name__, f.__doc__, f.__signature__ = name, doc, Signature([Parameter(k,
                                                                              Parameter.POSITIONAL_OR_KEYWORD)
                                                                    for k in (*outs, *ins)])
     return strict(f)
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #44285dcd
-NOT_YET = tuple(LEFT_OUT)
+NOT_YET = tuple(NOT_MODELLED)
 
 _HOMES = {'nki.isa': 'kernel_lab.nki.lang.isa', 'nki.language': 'kernel_lab.nki.lang.language',
           'neuronxcc.nki.isa': 'kernel_lab.nki.lang.legacy_isa',

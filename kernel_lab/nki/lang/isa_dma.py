@@ -9,7 +9,8 @@ __all__ = ['dma_copy', 'dma_compute', 'by_column', 'dma_transpose']
 from collections.abc import Iterator
 from ...core.errors import KernelError
 from .isa_core import dge_mode, op_name, strict, tile
-from ..record.tile import Tile, emit, kernel_line
+from ..record.tile import Tile, emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/05_isa_dma.ipynb #fa532fdf
 @strict

@@ -9,7 +9,8 @@ __all__ = ['activation', 'activation_reduce', 'activate2']
 from ...core.errors import KernelError
 from ..ir.instructions import ACT, ALU
 from .isa_core import op_name, operand, require_generation, strict, tile, use_accumulator
-from ..record.tile import emit, kernel_line
+from ..record.tile import emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/03_isa_scalar.ipynb #258b0851
 @strict

@@ -7,11 +7,12 @@ __all__ = ['nc_matmul', 'array_tile', 'nc_transpose', 'nc_matmul_mx']
 
 # %% ../../../nbs/2_nki/4_lang/01_isa_tensor.ipynb #a6b0bce9
 from ...core.errors import KernelError
-from ..chip.microscaling import SMALL
+from ..chip.microscaling import ELEMENT_DTYPES
 from ..ir.affine import Index, Mask, as_index
 from .isa_core import require_generation, strict, tile
-from ..record.operand_masks import guarded_matmul
-from ..record.tile import emit, kernel_line
+from ..record.operand_masks import masked_matmul_operands
+from ..record.tile import emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/01_isa_tensor.ipynb #b61ceff5
 @strict
@@ -23,7 +24,7 @@ def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_on
     at = {'accumulate': None if accumulate is None else bool(accumulate), 'transpose': bool(is_transpose)}
     if perf_mode not in (None, 'none'): at['rows'] = _rows_per_element(perf_mode)
     at |= array_tile(tile_position, tile_size)
-    cut = guarded_matmul(tile(dst, 'dst'), tile(stationary, 'stationary'), tile(moving, 'moving'))
+    cut = masked_matmul_operands(tile(dst, 'dst'), tile(stationary, 'stationary'), tile(moving, 'moving'))
     if cut is None: cut, mask = (dst, stationary, moving), Mask(Index(-1))
     return emit('nc_matmul', {'dst': cut[0]}, {'stationary': cut[1], 'moving': cut[2]}, at, 'Tensor', mask)
 
@@ -73,9 +74,9 @@ def nc_matmul_mx(dst, stationary, moving, stationary_scale, moving_scale, tile_p
     ins = {k: tile(v, k) for k, v in dict(stationary=stationary, moving=moving, stationary_scale=stationary_scale,
                                           moving_scale=moving_scale).items()}
     for k in ('stationary', 'moving'):
-        if ins[k].info.dtype not in SMALL:
+        if ins[k].info.dtype not in ELEMENT_DTYPES:
             raise KernelError('nc_matmul_mx multiplies packed formats', line=kernel_line(), operand=k,
-                              limit=', '.join(SMALL), value=ins[k].info.dtype,
+                              limit=', '.join(ELEMENT_DTYPES), value=ins[k].info.dtype,
                               hint='Quantize it with nisa.quantize_mx, or view its bytes.')
     return emit('nc_matmul_mx', {'dst': tile(dst, 'dst')}, ins,
                 {'accumulate': accumulate, **array_tile(tile_position, tile_size)}, 'Tensor')

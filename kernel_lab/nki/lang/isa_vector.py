@@ -12,13 +12,14 @@ __all__ = ['max8', 'nc_find_index8', 'bn_stats', 'bn_aggr', 'tensor_copy', 'mems
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #69d8ba6b
 from ...core.errors import KernelError
 from ..chip.dtypes import is_float
-from ..chip.microscaling import SMALL
+from ..chip.microscaling import ELEMENT_DTYPES
 from ..ir.instructions import ALU, REDUCE
-from ..ir.random import WORDS, seeded
+from ..ir.random import STATE_WORDS, state_from_seed
 from kernel_lab.nki.lang.isa_core import (axes_of, op_name, operand, recorder, require_generation, strict, tile,
                                           tile_instruction,
     use_accumulator)
-from ..record.tile import Tile, emit, kernel_line
+from ..record.tile import Tile, emit
+from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #e5a716d9
 @strict
@@ -183,7 +184,7 @@ def quantize_mx(dst, src, dst_scale, **kw):
     first four partitions of each 32."""
     require_generation(4, 'quantize_mx')
     name = tile(dst, 'dst').info.dtype
-    if name not in SMALL or name == 'float4_e2m1fn_x4':
+    if name not in ELEMENT_DTYPES or name == 'float4_e2m1fn_x4':
         raise KernelError('quantize_mx writes a packed fp8 format', line=kernel_line(), operand='dst',
                           limit='float8_e4m3fn_x4 or float8_e5m2_x4', value=name)
     return emit('quantize_mx', {'dst': dst, 'dst_scale': tile(dst_scale, 'dst_scale')}, {'src': tile(src, 'src')},
@@ -230,9 +231,9 @@ def state_of(engine: str) -> Tile:
     rec = recorder()
     if engine not in rec.states:
         lanes = int(rec.chip.partitions)
-        t = rec.states[engine] = rec.tensor((lanes, WORDS[engine]), 'uint32', name=f'{engine}_generator',
+        t = rec.states[engine] = rec.tensor((lanes, STATE_WORDS[engine]), 'uint32', name=f'{engine}_generator',
                                             role='constant', scope=())
-        rec.constants[t.tensor] = seeded(0, lanes, WORDS[engine])
+        rec.constants[t.tensor] = state_from_seed(0, lanes, STATE_WORDS[engine])
     return rec.states[engine]
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #3464dc30
@@ -252,17 +253,17 @@ _STATE_SINCE = {'GpSimd': 3, 'Vector': 4}        # the first generation whose en
 def _state_tile(what, t, engine):
     "`t`, if it has the shape and dtype of the state of this engine's generator and the chip shows that state."
     chip = recorder().chip
-    if engine not in WORDS:
+    if engine not in STATE_WORDS:
         raise KernelError(f'{engine or "no engine"} has no generator', kind='limit', line=kernel_line(),
-                          instruction=what, operand='engine', limit=', '.join(WORDS), value=str(engine))
+                          instruction=what, operand='engine', limit=', '.join(STATE_WORDS), value=str(engine))
     if chip.generation < _STATE_SINCE[engine]:
         raise KernelError(f'{what} does not run on {engine} of {chip.name}', kind='unsupported', line=kernel_line(),
                           instruction=what, operand='engine', value=chip.name,
                           limit={3: 'trn2', 4: 'trn3'}[_STATE_SINCE[engine]] + ' and later',
                           hint='Trace the kernel for such a chip.')
-    if t.info.dtype == 'uint32' and t.ndim == 2 and t.shape[1] == WORDS[engine]: return t
-    raise KernelError(f'the state of {engine} is {WORDS[engine]} words a lane', kind='shape', line=kernel_line(),
-                      instruction=what, limit=f'uint32 [P, {WORDS[engine]}]',
+    if t.info.dtype == 'uint32' and t.ndim == 2 and t.shape[1] == STATE_WORDS[engine]: return t
+    raise KernelError(f'the state of {engine} is {STATE_WORDS[engine]} words a lane', kind='shape', line=kernel_line(),
+                      instruction=what, limit=f'uint32 [P, {STATE_WORDS[engine]}]',
                       value=f'{t.info.dtype}{list(t.shape)}', hint='Allocate it with that many columns.')
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #33dbacbd

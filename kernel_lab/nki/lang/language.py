@@ -23,12 +23,13 @@ from ..chip.dtypes import NUMPY, dtype_name, is_float, promote
 from ..ir.instructions import BITWISE
 from .isa_core import axes_of, missing, op_name, operand, recorder
 from ..chip.chips import get_chip
-from ..record.dynamic_index import Place
+from ..record.dynamic_index import DynamicOffset
 from ..record.loops import each_block, language_loop
-from ..record.placement import place_of
-from ..record.tile import Tile, ds, emit, kernel_line
+from ..record.placement import places_of
+from ..record.tile import Tile, ds, emit
+from ..record.builder import kernel_line
 from .isa_dma import dma_transpose
-from ..record.views import _broadcast_to
+from ..record.tile import broadcast_tile
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #bf15bb68
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'
@@ -61,7 +62,7 @@ def ndarray(shape, dtype, buffer=sbuf, name='', address=None, **kw):
     par = next((k for k, n in enumerate(shape) if getattr(n, 'par', False)), 0)
     if where in (hbm, shared_hbm) and rec.grid: return rec.shared_tensor(shape, dtype, name)
     scope = {'scope': ()} if where in (hbm, shared_hbm) else {}
-    put = {} if address is None and where is buffer else {'places': lambda shape: place_of(buffer, address, shape, par, dtype, rec)}
+    put = {} if address is None and where is buffer else {'places': lambda shape: places_of(buffer, address, shape, par, dtype, rec)}
     return rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par, **scope, **put)
 
 def full(shape, fill_value, dtype, buffer=sbuf, name='', **kw):
@@ -211,7 +212,7 @@ identity, bypass = _make_unary('identity'), _make_binary('bypass')
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #de530887
 def _dunder(name, swapped=False):
     def method(self, other):
-        if name == 'add' and isinstance(other, Index): return Place(self, other)
+        if name == 'add' and isinstance(other, Index): return DynamicOffset(self, other)
         if not isinstance(other, (Tile, int, float, np.number)): return NotImplemented
         return binary(name, other, self) if swapped else binary(name, self, other)
     return method
@@ -265,8 +266,8 @@ def matmul(x, y, transpose_x=False, *, mask=None, **kw):
 
 def broadcast_to(x, shape, dtype=None, **kw):
     "The tile repeated along axes of size 1; over partitions by a matmul with ones."
-    if x.par is None or x.shape[0] == shape[0]: return _broadcast_to(x, shape)
-    lane, row, out = full((1, shape[0]), 1.0, x.dtype), _broadcast_to(x, (1, *shape[1:])), ndarray(shape, dtype or x.dtype)
+    if x.par is None or x.shape[0] == shape[0]: return broadcast_tile(x, shape)
+    lane, row, out = full((1, shape[0]), 1.0, x.dtype), broadcast_tile(x, (1, *shape[1:])), ndarray(shape, dtype or x.dtype)
     for at in range(0, shape[-1], recorder().chip.moving_max):
         part = slice(at, builtins.min(at + recorder().chip.moving_max, shape[-1]))
         isa.tensor_copy(out[..., part], matmul(lane, row[..., part], transpose_x=True))

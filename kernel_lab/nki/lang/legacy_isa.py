@@ -14,12 +14,14 @@ __all__ = ['tensor_engine', 'vector_engine', 'scalar_engine', 'gpsimd_engine', '
 # %% ../../../nbs/2_nki/4_lang/14_legacy_isa.ipynb #b3a3ae27
 import numpy as np
 from ...core.errors import KernelError
-from . import isa, isa_dma as transposes
+from . import isa
 from ..ir.affine import Index, Unroll, as_mask
+from ..ir.instructions import ALU, BITWISE
 from .isa_core import dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder, reduce_cmd
 from .language import _columns, _reduction, _shape, copy, result
 from .legacy_language import fp32    # noqa: F401  nisa.fp32.min
-from ..record.tile import Tile, kernel_line
+from ..record.tile import Tile
+from ..record.builder import kernel_line
 
 tensor_engine, vector_engine, scalar_engine, gpsimd_engine, unknown_engine, dma_engine = 'Tensor', 'Vector', 'Scalar', 'GpSimd', '', 'DMA'
 
@@ -61,7 +63,7 @@ def tensor_tensor(data1, data2, op, *, dtype=None, mask=None, engine='', **kw):
 
 def _fp32(column, op):
     "A per-partition operand in fp32, as the compiler hands it to the engine; integers of bitwise operations stay."
-    if not isinstance(column, Tile) or column.info.dtype == 'float32' or isa.op_name(op, isa.ALU, 'an ALU operation') in isa.BITWISE: return column
+    if not isinstance(column, Tile) or column.info.dtype == 'float32' or isa.op_name(op, ALU, 'an ALU operation') in BITWISE: return column
     return copy(column, 'float32')
 
 def tensor_scalar(data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False, *, dtype=None, mask=None, engine='', **kw):
@@ -174,7 +176,7 @@ def tensor_partition_reduce(op, data, *, mask=None, dtype=None, **kw):
 def dma_transpose(src, *, axes=None, mask=None, dtype=None, **kw):
     "src with its axes permuted by DMA, as a new tile."
     order = axes or {2: [1, 0], 3: [2, 1, 0], 4: [3, 1, 2, 0]}[src.ndim]
-    return result(tuple(src.shape[a] for a in order), dtype or src.dtype, lambda t: transposes.dma_transpose(t, src, order, mask=mask))
+    return result(tuple(src.shape[a] for a in order), dtype or src.dtype, lambda t: isa.dma_transpose(t, src, order, mask=mask))
 
 # %% ../../../nbs/2_nki/4_lang/14_legacy_isa.ipynb #758b059a
 def _moves(view, what):

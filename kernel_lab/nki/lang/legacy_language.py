@@ -19,7 +19,8 @@ from .language import (affine_range, sequential_range, static_range, program_id,
     transpose, matmul, where, broadcast_to, expand_dims, var, softmax, rms_norm, all, dropout, rand, gather_flattened, shared_identity_matrix, load_transpose2d,
     random_seed, device_print, sum, max, min, prod, mean, full, ones, zeros, zeros_like, empty_like, ndarray,
     sbuf, psum, hbm, shared_hbm, private_hbm, float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, int32, uint32, int16, uint16, int8, uint8, bool_)
-from ..record.tile import Tile, ds, emit, kernel_line
+from ..record.tile import Tile, ds, emit
+from ..record.builder import kernel_line
 
 globals().update({n: getattr(nl, n) for n in (*nl._BINARY, *nl._UNARY)})
 

@@ -12,7 +12,8 @@ from ..ir.affine import Affine, Index, Unroll
 from .isa_core import recorder, tile
 from .isa_dma import dma_copy
 from ..ir.program import Access
-from ..record.tile import Draft, OpenLoop, emit, kernel_line
+from ..record.builder import InstructionDraft, OpenLoop, kernel_line
+from ..record.tile import emit
 
 # %% ../../../nbs/2_nki/4_lang/09_multicore.ipynb #64ca4332
 @dataclass
@@ -98,7 +99,7 @@ def _pairs(meetings):
         if other.send != m.core: raise KernelError(f'core {m.core} receives from core {m.receive}, which sends to core {other.send}', kind='invalid', line=m.line, instruction='sendrecv')
         n = len(outs) or ''
         outs[f'dst{n}'], ins[f'src{n}'] = m.dst, other.src
-    return Draft('sendrecv', outs, ins, {}, 'DMA', (), meetings[0].line)
+    return InstructionDraft('sendrecv', outs, ins, {}, 'DMA', (), meetings[0].line)
 
 def _together(meetings):
     "What two cores issue together: once for what they share, else with the operands of both."
@@ -107,7 +108,7 @@ def _together(meetings):
     named = lambda k, accesses: {f'{k}{n or ""}': a for n, a in enumerate(accesses)}
     outs, ins = ([a for d in (first, *more) for a in side(d).values()] for side in (lambda d: d.outs, lambda d: d.ins))
     if first.op == 'collective_permute_implicit_reduce': ins = _halves(first, *more)
-    return Draft(first.op, named('dst', outs), named('src', ins), first.attrs, 'DMA', (), first.line)
+    return InstructionDraft(first.op, named('dst', outs), named('src', ins), first.attrs, 'DMA', (), first.line)
 
 def _halves(*drafts):
     "The left operands of all cores, then the right ones."

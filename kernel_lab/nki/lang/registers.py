@@ -13,7 +13,8 @@ from ..ir.affine import Index, as_index
 from .isa_core import recorder
 from .isa_dma import dma_copy
 from ..record.loops import language_loop
-from ..record.tile import OpenLoop, Tile, emit, kernel_frame, kernel_line
+from ..record.builder import OpenLoop, kernel_frame, kernel_line
+from ..record.tile import Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/08_registers.ipynb #8f75fb52
 class VirtualRegister(Tile):

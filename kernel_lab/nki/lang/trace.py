@@ -22,8 +22,9 @@ from ..chip.dtypes import NUMPY, dtype_name, itemsize
 from .isa_core import recorder, recording
 from .multicore import merge
 from .namespaces import Annotation
-from ..ir.program import uncollected
-from ..record.tile import Draft, OpenLoop, Recorder, Tile, emit, finish, kernel_line
+from ..ir.program import without_gc
+from ..record.builder import InstructionDraft, OpenLoop, finish_program, kernel_line
+from ..record.tile import Recorder, Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/16_trace.ipynb #9cfee732
 def _bind(rec, func, args, kwargs):
@@ -156,7 +157,7 @@ def _current_modules():
     "The modules of the current dialect by name."
     tokens = {k: v for k, v in vars(isa).items() if isinstance(v, type) and issubclass(v, Enum) and v.__module__ == isa_core.__name__}
     dynamic = {k: vars(registers)[k] for k in ('dynamic_range', 'fori_loop', 'while_loop')}
-    nisa = _module('nki.isa', **_public(isa) | _own(registers, multicore), NkiInstruction=Draft, NkiValidationError=KernelError, __getattr__=isa.__getattr__)
+    nisa = _module('nki.isa', **_public(isa) | _own(registers, multicore), NkiInstruction=InstructionDraft, NkiValidationError=KernelError, __getattr__=isa.__getattr__)
     grids = {k: vars(legacy_language)[k] for k in ('nc', 'spmd_dim', 'par_dim')}
     nl = _module('nki.language', **_public(language) | _own(namespaces) | dynamic | grids, NkiTensor=Tile, __getattr__=language.__getattr__)
     kinds = _module('nki.dtype', **{k: v for k, v in vars(language).items() if k in NUMPY})
@@ -271,7 +272,7 @@ def _once(kernel, args, kwargs, chip, grid, unroll):
             out = _over_grid(rec, grid, lambda: func(*args, **kwargs)) if grid else func(*args, **kwargs)
             outs = _returned(rec, out)
         if rec.open: raise KernelError('a loop over a register is still open: while reg: … needs its second look', line=rec.open[-1].line)
-        return finish(rec, func.__name__, outs, source_of(func)), ()
+        return finish_program(rec, func.__name__, outs, source_of(func)), ()
     except Unroll as u: return None, [rec.keys[v] for v in u.loops if v in rec.keys]
     except KernelError as e:
         e.line = e.line or _last_line(e, file) or _ends(func, e.kind == 'entry')
@@ -291,7 +292,7 @@ def trace(kernel, *inputs, chip='trn1', grid=None, **kwargs):
     grid = grid or getattr(kernel, 'grid', ())
     unroll = set()
     for _ in range(1000):
-        with installed(), uncollected(): program, more = _once(kernel, inputs, kwargs, chip, tuple(grid), unroll)
+        with installed(), without_gc(): program, more = _once(kernel, inputs, kwargs, chip, tuple(grid), unroll)
         if program: return replace(program, untouched=True) if getattr(getattr(kernel, 'func', kernel), 'untouched', False) else program
         if not set(more) - unroll: raise SimulatorError('tracing asks to unroll a loop that is unrolled already')
         unroll |= set(more)

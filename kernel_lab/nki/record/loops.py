@@ -14,7 +14,8 @@ from ...core.errors import KernelError
 from ..ir.affine import Index, Unroll
 from ..ir.instructions import ASSOCIATIVE
 from .naming import tree_of
-from .tile import HERE, OpenLoop, Tile, kernel_frame, kernel_line
+from .builder import PACKAGE_DIR, OpenLoop, kernel_frame, kernel_line
+from .tile import Tile
 
 # %% ../../../nbs/2_nki/3_record/04_loops.ipynb #63e61a70
 def _reads_first(stmts, written=()):
@@ -215,11 +216,11 @@ def _format(self, spec):
     "The value where it is one; a symbol's name in a text that is only a name."
     if not (self.loops or self.axes): return format(int(self), spec)
     asking = sys._getframe(1)
-    if not asking.f_code.co_filename.startswith(HERE) and self.loops and _decides(asking): raise Unroll(self.loops, 'a text with its value decides something')
+    if not asking.f_code.co_filename.startswith(PACKAGE_DIR) and self.loops and _decides(asking): raise Unroll(self.loops, 'a text with its value decides something')
     return str(self.affine()) if self.loops and not self.axes else repr(self)
 
 def _str(self):
     "The value as text; only the lab's own messages may see the symbol."
-    if sys._getframe(1).f_code.co_filename.startswith(HERE) or self.axes: return repr(self)
+    if sys._getframe(1).f_code.co_filename.startswith(PACKAGE_DIR) or self.axes: return repr(self)
     return str(int(self))
 Index.__format__, Index.__str__ = _format, _str

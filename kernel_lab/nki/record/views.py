@@ -10,7 +10,9 @@ import math
 from ...core.errors import KernelError
 from ..ir.affine import Index, as_index
 from ..chip.dtypes import dtype_name, itemsize
-from .tile import Tile, _add, _broadcast_to, kernel_line
+from .tile import Tile, broadcast_tile
+from ..ir.affine import add_index
+from .builder import kernel_line
 
 # %% ../../../nbs/2_nki/3_record/03_views.ipynb #ee469549
 def _joined(ap):
@@ -83,7 +85,7 @@ Tile.reshape_dim, Tile.flatten_dims, Tile.squeeze_dim, Tile.squeeze = _reshape_d
 def _repeat(self, dim, size):
     "Axis `dim`, of size 1, repeated `size` times (a step of 0); in HBM any axis, on chip a free one."
     dim = _dim(self, dim)
-    return _broadcast_to(self, [size if k == dim else n for k, n in enumerate(self.shape)])
+    return broadcast_tile(self, [size if k == dim else n for k, n in enumerate(self.shape)])
 
 def _permute(self, dims):
     "The axes in another order; on chip the partition axis stays first."
@@ -174,11 +176,11 @@ def _ap(self, pattern, offset=None, scalar_offset=None, vector_offset=None, indi
     "A pattern [[step, count], …] on the memory of this tensor, from `offset` elements after the view's start; indices from memory scale with axis `indirect_dim`."
     k, ratio = (self.tensor, 1) if dtype is None else _recast(self, dtype)
     ap, start = [(int(s), int(n)) for s, n in pattern], self.offset if ratio == 1 else _times(self.offset, ratio)
-    start = start if offset is None else _add(start, as_index(offset))
+    start = start if offset is None else add_index(start, as_index(offset))
     if scalar_offset is not None and vector_offset is not None: raise KernelError('an access has one index: scalar_offset or vector_offset', line=kernel_line())
     if scalar_offset is None and vector_offset is None: return Tile(self.rec, k, start, _partitioned(self, k, ap), None if self.par is None else 0)
     by = math.prod(self.shape[indirect_dim + 1:]) * ratio
-    if as_index(scalar_offset) is not None: return Tile(self.rec, k, _add(start, as_index(scalar_offset) * int(by)), _partitioned(self, k, ap), None if self.par is None else 0)
+    if as_index(scalar_offset) is not None: return Tile(self.rec, k, add_index(start, as_index(scalar_offset) * int(by)), _partitioned(self, k, ap), None if self.par is None else 0)
     if vector_offset is not None: ap[0] = (0, ap[0][1])
     else: ap = _partitioned(self, k, ap)
     if (self.par is not None or indirect_dim) and vector_offset is not None: raise KernelError('vector_offset picks rows (axis 0) of an HBM tensor', kind='limit', line=kernel_line())

@@ -12,11 +12,11 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.dtypes import itemsize
 from ..ir.semantics_collective import COLLECTIVES
-from ..ir.instructions import Work, always_cold, row_of, table_set
+from ..ir.instructions import CostContext, is_always_cold, spec_of, table_set
 from ..chip.chips import ENGINES
-from ..ir.mask import guide
+from ..ir.mask import mask_access
 from ..ir.program import Access, Loop, accesses
-from ..ir.cost import ring_ns
+from ..ir.cost import ring_collective_ns
 from .cores import sides
 
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #2baa0d0f
@@ -35,11 +35,11 @@ def engines_of(o, chip, free):
     "Engines that may run it: the one it names, or its row's default; Scalar too where it could and somebody is `free` to choose."
     if o.op == 'tensor_copy' and not o.engine and chip.scalar_copies: return ('Vector', 'Scalar')
     if free and _fits_scalar(o) and (not o.engine or o.op == 'reciprocal'): return ('Vector', 'Scalar')
-    return (o.engine,) if o.engine else row_of(o).engines[:1]
+    return (o.engine,) if o.engine else spec_of(o).engines[:1]
 
 def work_ns(program, o, chip, free=False):
     "Engine -> ns of work."
-    work, row = Work(program, o, chip), row_of(o)
+    work, row = CostContext(program, o, chip), spec_of(o)
     start = chip.pool_start * (row.engines[0] != 'GpSimd')                  # else its formula has it
     cycles = lambda e: row.cost(work) + start * (e == 'GpSimd') if e in row.engines[:1] or e != 'Scalar' else work.at_least(work.n) + chip.activation_cycles * (o.op != 'tensor_copy')
     return {e: cycles(e) / chip.clock(e) for e in engines_of(o, chip, free)}
@@ -76,7 +76,7 @@ def _copy_ns(program, o, a, b, chip):
 
 def dma_ns(program, o, chip):
     "(ns of all DMA engines together, bytes): packets and bytes over the engines that have some. Every source of a sum is read; two cores that swap do so at once."
-    if o.op in COLLECTIVES: return ring_ns(program, o, chip)[1:]
+    if o.op in COLLECTIVES: return ring_collective_ns(program, o, chip)[1:]
     outs = [*o.outs.values()]
     each = [_copy_ns(program, o, a, outs[k % len(outs)], chip) for k, a in enumerate(o.ins.values())]
     return max(each) if o.op == 'sendrecv' else tuple(map(sum, zip(*each)))
@@ -125,7 +125,7 @@ def _sites(program, o, terms, known):
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #6ec0552d
 def _masks(o, terms, number):
     "(const, first term, last term, axis or -1, coefficient, most that several axes add, count of the axis) a condition."
-    shape = guide(o).shape if o.mask else ()
+    shape = mask_access(o).shape if o.mask else ()
     for offset, axes in o.mask:
         first = len(terms)
         terms += [(number[v], c) for v, c in offset.terms]
@@ -153,8 +153,8 @@ QUEUES = (*ENGINES, 'DMA', 'Sync')          # who may ask the DMA engines for a 
 
 def _choice(program, o, chip, free):
     "The `Choice` of one instruction: up to three engines with times, or its DMA work: (lane, ns, bytes, reads HBM, writes HBM, ns to issue, ns at least)."
-    if row_of(o).engines == ('DMA',):
-        least, work, size = ring_ns(program, o, chip) if o.op in COLLECTIVES else (0, *dma_ns(program, o, chip))
+    if spec_of(o).engines == ('DMA',):
+        least, work, size = ring_collective_ns(program, o, chip) if o.op in COLLECTIVES else (0, *dma_ns(program, o, chip))
         outs, ins = (next(iter(side.values())) for side in (o.outs, o.ins))
         issue = chip.dma_issue_ns + chip.dma_row_ns * max(a.partitions for a in (outs, ins) if isinstance(a, Access))
         far = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
@@ -180,13 +180,13 @@ def _costs(program, o, chip, free, known):
 
 def _found(program, o, chip, free):
     "The costs of one instruction; a `KernelError` that names it where there are none."
-    where, row, dma = dict(line=o.line or None, instruction=o.op), row_of(o), row_of(o).engines == ('DMA',)
+    where, row, dma = dict(line=o.line or None, instruction=o.op), spec_of(o), spec_of(o).engines == ('DMA',)
     if o.engine and o.engine not in (QUEUES if dma else ENGINES):
         raise KernelError(f'{chip.name} has no engine {o.engine[:40]!r}', kind='invalid', **where, hint=f'Its engines are {", ".join(ENGINES)}.')
     if not dma and o.engine and o.engine not in row.engines:
         raise KernelError(f'it does not run on {o.engine}', kind='invalid', **where, hint=f'It runs on {", ".join(row.engines)}.')
     if not dma and not callable(row.cost):
-        raise KernelError('its row has no cost rule, so its time is unknown', kind='unsupported', **where, hint='Give the row a cost: a function of its Work, in cycles.')
+        raise KernelError('its row has no cost rule, so its time is unknown', kind='unsupported', **where, hint='Give the row a cost: a function of its CostContext, in cycles.')
     try: return _timed(_choice(program, o, chip, free), where), _array_share(program, o, chip), _on_psum(program, o)
     except (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError, ValueError, ZeroDivisionError) as e:
         raise KernelError(f'its time cannot be found from its operands: {type(e).__name__} {e}', kind='invalid', **where, hint='Are they those that the instruction has?') from e
@@ -216,8 +216,8 @@ def _memories(program, chip):
 
 def _array_share(program, o, chip):
     "The share of the Tensor engine's rows that an instruction keeps warm; 0 for one that is always cold, and says so in its cost."
-    a = o.ins.get('stationary', o.ins.get('data')) if row_of(o).engines[0] == 'Tensor' else None
-    cold = o.op == 'nc_matmul' and always_cold(Work(program, o, chip))
+    a = o.ins.get('stationary', o.ins.get('data')) if spec_of(o).engines[0] == 'Tensor' else None
+    cold = o.op == 'nc_matmul' and is_always_cold(CostContext(program, o, chip))
     return a.partitions / chip.partitions if a is not None and not cold else 0.0
 
 def _plain_load(program, o, writers):

@@ -13,7 +13,7 @@ from .legacy_compiler import compiled_program
 from ..chip.chips import Chip, get_chip
 from .verify import assert_playable
 from .cores import MOST_CORES
-from ..ir.program import Access, Program, assert_counted, instruction_text, uncollected
+from ..ir.program import Access, Program, require_fixed_trips, instruction_text, without_gc
 from .flat_program import LANES
 
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #75c7e176
@@ -80,10 +80,10 @@ def _spilled_bytes(program, run, side):
     mine = np.array([far(o) for o in program.instructions], bool)
     return int((run.tape.dma[run.instr, 2] * run.share * mine[run.instr]).sum()) if mine.any() else 0
 
-@uncollected()
+@without_gc()
 def schedule(program, chip=None, without=()):
     "The `Timeline` of a program on a chip, without some of `PASSES`. A kernel of the current dialect that does not fit its memories is a `KernelError`."
-    chip, program = get_chip(chip or program.chip), assert_playable(assert_counted(program, 'the schedule'))
+    chip, program = get_chip(chip or program.chip), assert_playable(require_fixed_trips(program, 'the schedule'))
     does = lambda what: program.dialect == 'neuronxcc.nki' and what not in without
     program = compiled_program(program, without)
     from kernel_lab.nki.timing import scheduler as clock, spill as spilling  # numba; only who schedules waits for it

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.errors import KernelError
 from .. import assert_ok, execute, interpret, jit, simulate_ranks, trace
 from ..lang import isa as nisa, language as nl, legacy_language as ol
-from ..ir.instructions import ROWS
+from ..ir.instructions import INSTRUCTIONS
 from ..ranks import trace_ranks
 
 # %% ../../../nbs/2_nki/9_validate/00_conformance.ipynb #72e5cc63
@@ -208,7 +208,7 @@ def judged(trial):
     refused = [refusal(trial, chip) for chip in trial.chips] if trial.misuse else [None]
     engine = next(o.engine for o in ran(trial,
                                         trial.chips[-1])[1].instructions
-                  if o.op == trial.row) or ROWS[trial.row].engines[0]
+                  if o.op == trial.row) or INSTRUCTIONS[trial.row].engines[0]
     return trial, engine, error, refused[0]
 
 def tried(*trials):
@@ -216,7 +216,7 @@ def tried(*trials):
     return Tried(map(judged, trials))
 
 # %% ../../../nbs/2_nki/9_validate/00_conformance.ipynb #8d196dd9
-def untried(trials, rows=ROWS):
+def untried(trials, rows=INSTRUCTIONS):
     "Row → what its trials lack: 'numpy' and 'a refusal', or one of them."
     lacking = {k: [what for what, has in (('numpy', lambda t: True),
                                           ('a refusal', lambda t: t.misuse))

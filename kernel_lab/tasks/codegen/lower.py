@@ -14,7 +14,7 @@ from .plan import Plan, plan_text
 from .precision import widened
 from .lowering_rules import RULES as SIMPLE
 from .topk_and_gather import as_search
-from ..model.task import Kernel
+from ..model.workload import Kernel
 from .convolutions import as_window
 
 # %% ../../../nbs/3_tasks/2_codegen/14_lower.ipynb #7d3d44e5

@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 import numpy as np
 from .graph import VIEWS, Graph, Node, Ref, _empty, _graph, _refs, _tensor, captured, program, stored
-from ..model.task import Workload, _torch, distance
+from ..model.workload import Workload, max_error_ratio
+from ..model.task import to_torch
 
 # %% ../../../nbs/3_tasks/2_codegen/01_precision.ipynb #d6059c38
 MOVES = (*VIEWS, 'cat', 'concat', 'concatenate', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile', 'pad', 'index', 'index_select', 'embedding', 'gather',
@@ -85,9 +86,9 @@ def _with_rounded(found, tensors, names, dtype):
 class _Trial:
     "A reference on a few draws, to be run with results rounded."
     def __init__(self, task, w):
-        self.task, self.workload, self.dtype, arrays = task, w, w.stored, task.draw(w)
+        self.task, self.workload, self.dtype, arrays = task, w, w.output_dtype, task.draw(w)
         self.kinds = {k: (v.shape, 'float32' if v.dtype.kind not in 'iub' else str(v.dtype)) for k, v in arrays.items()}
-        self.found = program(task, [_torch(v) for v in arrays.values()])
+        self.found = program(task, [to_torch(v) for v in arrays.values()])
 
     @cached_property
     def tolerance(self): return self.task.tolerance(self.workload)
@@ -95,11 +96,11 @@ class _Trial:
     @cached_property
     def cases(self):
         drawn = [self.task.draw(self.workload, seed) for seed in range(DRAWS)]
-        return [([_torch(v) for v in a.values()], self.task.expected(a)) for a in drawn]
+        return [([to_torch(v) for v in a.values()], self.task.expected(a)) for a in drawn]
 
     def off(self, names, draws=DRAWS):
         "The largest error with these results rounded, in tolerances."
-        return max(distance(_with_rounded(self.found, tensors, names, self.dtype), wants, self.tolerance) for tensors, wants in self.cases[:draws])
+        return max(max_error_ratio(_with_rounded(self.found, tensors, names, self.dtype), wants, self.tolerance) for tensors, wants in self.cases[:draws])
 
 @lru_cache(maxsize=512)
 def harmless(task, dtype):
@@ -115,5 +116,5 @@ def harmless(task, dtype):
 def widened(task, workload=None):
     "The `Graph` of a task's reference as a kernel computes it: in float32 whatever the dtype of the workload, outputs as they are stored, operands of products rounded where that is harmless."
     kinds, w = _empty(task, workload), task.workload(workload)
-    if not _few(w.stored): return captured(task, w)
-    return wide_graph(program(task, wide_tensors(kinds)), kinds, w.stored, harmless(task, w.dtype))
+    if not _few(w.output_dtype): return captured(task, w)
+    return wide_graph(program(task, wide_tensors(kinds)), kinds, w.output_dtype, harmless(task, w.dtype))

@@ -14,7 +14,7 @@ from ...core.errors import UsageError
 from .fib_definition import problem_of
 from .load_module import Found
 from .files import Left, files, folders, text_of
-from ..model.task import Kernel
+from ..model.workload import Kernel
 
 # %% ../../../nbs/3_tasks/5_importers/09_flashinfer_bench.ipynb #aa208d18
 SUITE, LINES, LINE = 'FlashInfer-Bench', 100_000, 4 << 20

@@ -20,7 +20,7 @@ from ...core.errors import UsageError
 from .fib_definition import problem_of
 from .flashinfer_bench import Dataset, _bad_solution, _bad_workload
 from .probe import Reference
-from ..model.task import _torch, source_of
+from ..model.task import to_torch, source_of
 
 # %% ../../../nbs/3_tasks/5_importers/10_flashinfer_export.ipynb #6658d8ef
 def axes_of(columns):
@@ -98,7 +98,7 @@ def _tried(task, text, workload):
     arrays, space = task.draw(workload), {'__name__': 'definition'}
     try:
         exec(compile(text, f'<{task.name}>', 'exec'), space)
-        with torch.no_grad(): out = space['run'](*map(_torch, arrays.values()))
+        with torch.no_grad(): out = space['run'](*map(to_torch, arrays.values()))
     except Exception as e: raise UsageError(f'The reference of {task.name} does not stand alone: {type(e).__name__}: {str(e)[:200]}') from e
     outs, wants = out if isinstance(out, (tuple, list)) else (out,), task.expected(arrays)
     if len(outs) != len(wants) or any(tuple(o.shape) != w.shape or not np.allclose(o.numpy(), w, 1e-3, 1e-3, equal_nan=True) for o, w in zip(outs, wants)):

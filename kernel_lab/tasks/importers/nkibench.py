@@ -12,7 +12,7 @@ from pathlib import Path
 from ...core.errors import UsageError
 from .load_module import Found
 from .files import Left, defined, files, folders, text_of
-from ..model.task import Kernel
+from ..model.workload import Kernel
 
 # %% ../../../nbs/3_tasks/5_importers/07_nkibench.ipynb #ed00ab4c
 SUITE = 'NKIBench (AccelOpt)'

@@ -19,7 +19,8 @@ from ...core.errors import UsageError
 from .fib_definition import declared_sizes, open_definition
 from .load_module import OPENERS, Found, quiet, seeded
 from .shrink import RULES
-from ..model.task import EPSILON, SLACK, Kernel, Task, Workload
+from ..model.workload import EPSILON, TOLERANCE_FACTOR, Kernel, Workload
+from ..model.task import Task
 
 # %% ../../../nbs/3_tasks/5_importers/04_probe.ipynb #83d23be3
 KINDS = {**OPENERS, 'definition': open_definition}
@@ -122,7 +123,7 @@ def longest(shapes):
     return max([1, *(n for s in shapes.values() for n in s)])
 
 def rounding(found, variant, values, outs):
-    "What the tolerance must grow by, in ε of float32 under `SLACK`, so that four times the reference's own rounding passes."
+    "What the tolerance must grow by, in ε of float32 under `TOLERANCE_FACTOR`, so that four times the reference's own rounding passes."
     import torch
     try:
         with quiet(found.name), torch.no_grad(), warnings.catch_warnings():
@@ -134,7 +135,7 @@ def rounding(found, variant, values, outs):
         if a.dtype.is_floating_point and a.shape == b.shape and a.numel():
             scale = b.double().square().mean().sqrt().item()
             if scale and math.isfinite(scale): worst = max(worst, ((a.double() - b).abs() / (b.abs() + scale)).max().item())
-    spare = 4 * worst / EPSILON['float32'] / SLACK - math.sqrt(longest({k: tuple(t.shape) for k, t in values.items()}))
+    spare = 4 * worst / EPSILON['float32'] / TOLERANCE_FACTOR - math.sqrt(longest({k: tuple(t.shape) for k, t in values.items()}))
     return round(max(0.0, spare), 1)
 
 # %% ../../../nbs/3_tasks/5_importers/04_probe.ipynb #22bed65f

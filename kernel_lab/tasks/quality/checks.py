@@ -20,7 +20,9 @@ import ml_dtypes
 import numpy as np
 from ...core.errors import LabError
 from .mutations import Replay, cut_short, left_out, naive
-from ..model.task import EPSILON, Task, Tolerance, Workload, _torch, distance, error_ratio, held_to
+from kernel_lab.tasks.model.workload import (EPSILON, Tolerance, Workload, max_error_ratio, error_ratio,
+    output_tolerance)
+from ..model.task import Task, to_torch
 
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #e5cb0fb5
 @dataclass(eq=False)
@@ -46,7 +48,7 @@ class Case:
 
     def off(self, got, seed=1):
         "How far outputs are from the answer, in tolerances; at most 1 is accepted."
-        return distance(got, self.want(seed), self.tolerance)
+        return max_error_ratio(got, self.want(seed), self.tolerance)
 
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #a64e6961
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def finite(case):
 
 @check('The reference leaves its inputs as they are.')
 def inputs_kept(case):
-    tensors = {k: _torch(v) for k, v in case.arrays().items()}
+    tensors = {k: to_torch(v) for k, v in case.arrays().items()}
     before = {k: t.clone() for k, t in tensors.items()}
     case.task.reference(*tensors.values())
     changed = [k for k in tensors if not tensors[k].equal(before[k])]
@@ -116,7 +118,7 @@ BASIC = 4      # checks without which the others cannot be asked
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #a074c61b
 WIDEST = 2e-3      # relative tolerance of a small workload, beyond what it costs to store an answer in few bits
 
-def _widest(w): return WIDEST + 2 * (EPSILON[w.stored] if w.stored != 'float32' else 0)
+def _widest(w): return WIDEST + 2 * (EPSILON[w.output_dtype] if w.output_dtype != 'float32' else 0)
 
 @check('torch can list the operations of the reference.')
 def listed(case):
@@ -125,7 +127,7 @@ def listed(case):
 @check('In float64 the reference says the same, within half the tolerance.')
 def precise(case):
     import torch
-    wide = [t.double() if t.is_floating_point() else t for t in map(_torch, case.arrays().values())]
+    wide = [t.double() if t.is_floating_point() else t for t in map(to_torch, case.arrays().values())]
     with torch.no_grad(): outs = case.task.reference(*wide)
     off = case.off([o.numpy() for o in (outs if isinstance(outs, (tuple, list)) else [outs])])
     return off <= 0.5, f'in float64: {_times(off)}'
@@ -168,19 +170,19 @@ def outputs_vary(case):
     spreads = []
     for k, w in enumerate(case.want()):
         both = np.stack([w, case.want(2)[k]]).astype(np.float64)      # an output of one number varies from seed to seed
-        spreads.append(float(both.std() / max(np.mean(_allowed(both, held_to(w, case.tolerance))), 1e-300)))
+        spreads.append(float(both.std() / max(np.mean(_allowed(both, output_tolerance(w, case.tolerance))), 1e-300)))
     return min(spreads) >= TELLING, f'spread of {_number(min(spreads))} tolerances'
 
 @check('Few elements of an output are so small that zero would do.', gates=False)
 def zeros_would_do(case):
-    shares = [float(np.mean((w != 0) & (np.abs(w) <= _allowed(w, held_to(w, case.tolerance))))) for w in case.want()]
+    shares = [float(np.mean((w != 0) & (np.abs(w) <= _allowed(w, output_tolerance(w, case.tolerance))))) for w in case.want()]
     return max(shares) <= SMALL, f'zero would do for {max(shares):.0%} of the elements'
 
 def _changed(case, names):
     "The share of the answer's elements that another draw of some inputs changes."
     outs = case.answer(case.arrays() | {k: case.arrays(2)[k] for k in names})
     if [o.shape for o in outs] != [w.shape for w in case.want()]: return 1.0
-    return max(float(np.mean(~(error_ratio(o, w, held_to(w, case.tolerance)) <= 1))) for o, w in zip(outs, case.want()))
+    return max(float(np.mean(~(error_ratio(o, w, output_tolerance(w, case.tolerance)) <= 1))) for o, w in zip(outs, case.want()))
 
 @check('The answer depends on every input.')
 def every_input_matters(case):
@@ -202,7 +204,7 @@ def _best_constant(want, tolerance):
 @check('No constant is accepted: not the mean, and not the one that suits best.')
 def constant(case):
     if all(w.size == 1 for w in case.want()): return None, 'one number; see another draw'
-    makers = (lambda w: w.mean(dtype=np.float64), lambda w: _best_constant(w, held_to(w, case.tolerance)))
+    makers = (lambda w: w.mean(dtype=np.float64), lambda w: _best_constant(w, output_tolerance(w, case.tolerance)))
     off = min(case.off([np.full(w.shape, f(w)) for w in case.want()]) for f in makers)
     return off > 1, f'the best one is {_times(off)}'
 
@@ -216,7 +218,7 @@ def _seen_as(x, shape):
 
 @check('A copy of an input is not accepted.')
 def an_input(case):
-    def all_ways(seed): return [(distance([y], [w], case.tolerance), k) for k, x in case.arrays(seed).items() for w in case.want(seed) for y in _seen_as(x.astype(np.float64), w.shape)]
+    def all_ways(seed): return [(max_error_ratio([y], [w], case.tolerance), k) for k, x in case.arrays(seed).items() for w in case.want(seed) for y in _seen_as(x.astype(np.float64), w.shape)]
     found = list(map(max, zip(all_ways(1), all_ways(2))))
     if not found: return None, 'no input has such a shape'
     off, name = min(found)
@@ -236,7 +238,7 @@ def _misplaced(w):
 
 @check('The right numbers in the wrong places are not accepted.')
 def wrong_places(case):
-    found = [(distance([y], [w], case.tolerance), how) for w in case.want() for how, y in _misplaced(w) if not np.array_equal(w, y)]
+    found = [(max_error_ratio([y], [w], case.tolerance), how) for w in case.want() for how, y in _misplaced(w) if not np.array_equal(w, y)]
     if not found: return None, 'there are no other places'
     off, how = min(found)
     return off > 1, f'{how}: {_times(off)}'

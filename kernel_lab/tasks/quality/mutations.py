@@ -17,8 +17,8 @@ class Replay:
     "A reference on some inputs, operation by operation: `values` by name, `nodes` in order; `with_(name, value)` is what comes out if one of them were otherwise."
     def __init__(self, task, arrays):
         import torch
-        from kernel_lab.tasks.model.task import _torch
-        found = program(task, map(_torch, arrays.values()))
+        from kernel_lab.tasks.model.task import to_torch
+        found = program(task, map(to_torch, arrays.values()))
         self.nodes = [n for n in found.graph.nodes if n.op == 'call_function']
         self.outs, self.inputs = list(found.graph_signature.user_outputs), dict(zip(found.graph_signature.user_inputs, arrays))
         self.values = _given(found, arrays)
@@ -56,10 +56,10 @@ class Replay:
 
 def _given(found, arrays):
     "Placeholder → tensor: the inputs, and what the reference's text holds."
-    from kernel_lab.tasks.model.task import _torch
+    from kernel_lab.tasks.model.task import to_torch
     signature, held = found.graph_signature, {**found.state_dict, **found.constants}
     lifted = signature.inputs_to_lifted_tensor_constants | signature.inputs_to_buffers | signature.inputs_to_parameters
-    return {k: held[v] for k, v in lifted.items()} | dict(zip(signature.user_inputs, map(_torch, arrays.values())))
+    return {k: held[v] for k, v in lifted.items()} | dict(zip(signature.user_inputs, map(to_torch, arrays.values())))
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #5bee874e
 _SEEN = {'view', 'reshape', '_unsafe_view', 'unsqueeze', 'squeeze', 'expand', 'expand_as', 'flatten', 'unflatten', 'contiguous', 'clone', 'detach', 'detach_', 'alias',

@@ -16,7 +16,8 @@ from ..suite.family import F, draw, torch
 from ..codegen.lower import written
 from .catalogue import SEEDS
 from .operators import TAME, bind, fill
-from ..model.task import Task, Workload
+from ..model.task import Task
+from ..model.workload import Workload
 
 # %% ../../../nbs/3_tasks/7_synthesis/02_compose.ipynb #b47f33f6
 SIZES = {'n': (128, 192, 200, 256, 384, 512), 'd': (64, 96, 128, 160, 256, 384, 512, 768), 'm': (64, 96, 128, 192, 256, 384), 'g': (2, 3, 4), 'c': (8, 16, 32, 64),

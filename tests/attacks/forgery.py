@@ -1,0 +1,194 @@
+"""What a hostile child may send: the honest Program of a kernel with one thing in it changed. Mutants are made in a fixed order; `tried` says what came of one."""
+import copy
+import json
+from functools import cache
+
+import numpy as np
+
+from kernel_lab.core.errors import KernelError
+from kernel_lab.evaluate.pipeline import affordable
+from kernel_lab.evaluate.sandbox.run import Limits, admit
+from kernel_lab.evaluate.verification.compare import compare
+from kernel_lab.evaluate.verification.adversarial_inputs import admissions
+from kernel_lab.evaluate.verification.verify import check_outputs, inputs_kept, verify
+from kernel_lab.nki.executor.vectorized import execute
+from kernel_lab.nki.checks.checker import check
+from kernel_lab.nki.chip.dtypes import NUMPY
+from kernel_lab.nki.ir.instructions import INSTRUCTIONS as ROWS_OF
+from kernel_lab.nki.chip.chips import CHIPS                                # noqa: F401 (found here by the tests)
+from kernel_lab.nki.ir.program import BUFFERS, DIALECTS, LOOP_KINDS, ROLES
+from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.nki.lang.trace import spec_of, trace_source
+from kernel_lab.tasks.suite.registry import get_task
+from kernel_lab.tasks.model.workload import Kernel
+
+HEAD = 'import nki, nki.isa as nisa, nki.language as nl\n'
+ROWS = HEAD + '''
+def rows(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in nl.affine_range(x.shape[0] // 128):
+        t, e, s = (nl.ndarray((128, n), dtype=nl.float32, buffer=nl.sbuf) for n in (x.shape[1], x.shape[1], 1))
+        nisa.dma_copy(dst=t, src=x[i * 128:(i + 1) * 128, :])
+        nisa.tensor_reduce(dst=s, op=nl.maximum, data=t, axis=1, negate=True)
+        nisa.activation_reduce(dst=e, op=nl.exp, data=t, bias=s, reduce_op=nl.add, reduce_res=s)
+        nisa.reciprocal(dst=s, data=s)
+        nisa.tensor_scalar(dst=e, data=e, op0=nl.multiply, operand0=s)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=e)
+    return out
+'''
+EARLIER = '''
+import neuronxcc.nki as nki
+import neuronxcc.nki.language as nl
+import neuronxcc.nki.isa as nisa
+
+@nki.jit
+def earlier(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in nl.affine_range(x.shape[0] // 128):
+        p, f = nl.mgrid[0:128, 0:x.shape[1]]
+        t = nl.load(x[i * 128 + p, f])
+        e = nl.exp(t - nl.max(t, axis=1, keepdims=True))
+        nl.store(out[i * 128 + p, f], e / nl.sum(e, axis=1, keepdims=True))
+    return out
+'''
+TWO = HEAD + '''
+@nki.jit
+def two(x):
+    out, rows = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm), nl.ds(nl.program_id(0) * 128, 128)
+    t, s = nl.ndarray((128, x.shape[1]), dtype=nl.float32, buffer=nl.sbuf), nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=t, src=x[rows])
+    nisa.tensor_reduce(dst=s, op=nl.maximum, data=t, axis=1, negate=True)
+    nisa.activation_reduce(dst=t, op=nl.exp, data=t, bias=s, reduce_op=nl.add, reduce_res=s)
+    nisa.reciprocal(dst=s, data=s)
+    nisa.tensor_scalar(dst=t, data=t, op0=nl.multiply, operand0=s)
+    nisa.dma_copy(dst=out[rows], src=t)
+    return out
+kernel = two[2]
+'''
+BASES = dict(rows=('softmax', ROWS), two=('softmax', TWO, 'kernel'), earlier=('softmax', EARLIER)) | {n: (n,) for n in ('matmul', 'rmsnorm', 'rmsnorm_matmul', 'swiglu', 'causal_attention')}
+
+
+class Base:
+    "An honest program of a task, its inputs, the right answers, its time."
+    def __init__(self, task, source=None, entry=None, workload='small', chip='trn1'):
+        self.task = get_task(task)
+        self.workload, self.chip = self.task.workload(workload), chip
+        self.arrays = self.task.draw(self.workload, 7)
+        self.specs = [spec_of(a) for a in self.arrays.values()]
+        self.kernel = Kernel(source, entry=entry) if source else self.task.first(self.workload)
+        self.text = trace_source(self.kernel.source, self.kernel.entry, self.specs, chip).to_json()
+        self.data = {**json.loads(self.text), 'source': ''}
+        self.wants = self.task.expected(self.arrays)
+        self.us = self.tried(self.text)
+
+    def program(self, text):
+        "The program that a text is admitted as; a KernelError where it is not."
+        p = affordable(admit(text, self.kernel, self.specs, self.chip), Limits(instructions=20_000))
+        for d in check(p): raise d.error()
+        inputs_kept(p)
+        check_outputs(p, self.wants, self.workload)
+        return p
+
+    def tried(self, text):
+        "µs of a program that passes on ordinary inputs, 'wrong', or the KernelError that refuses it."
+        try:
+            p = self.program(text)
+            got = execute(p, *[np.array(a, order='C') for a in self.arrays.values()], strict=True)
+            right = (compare(g, w, self.task.tolerance(self.workload), 7, k)[0].passed for k, (g, w) in enumerate(zip(got, self.wants)))
+            return schedule(p).latency_us if all(right) else 'wrong'
+        except KernelError as e: return e
+
+    def verified(self, text):
+        "Whether a program is right on all the draws there are, too."
+        draws = [name for name, why in admissions(self.task, self.workload).items() if not why]
+        try: return verify(self.program(text), self.task, self.workload, seeds=[7, 8, 9], draws=draws).passed
+        except KernelError: return False
+
+
+@cache
+def base(name): return Base(*BASES[name])
+
+
+ENGINES = ('', 'Tensor', 'Vector', 'Scalar', 'GpSimd', 'Sync', 'DMA')
+WORDS = {'op': tuple(ROWS_OF), 'e': ENGINES, 'kind': LOOP_KINDS, 'dialect': DIALECTS, 'func': ('copy', 'identity', 'relu', 'exp', 'sqrt')}
+OTHERS = ('', 'add', 'multiply', 'bypass', 'copy', 'core0', 'core1', 'i0')
+ADDED = {'accumulate': (True, False), 'transpose': (True,), 'rows': (1, 2), 'tile': ([0, 0, 32, 32], [0, 0, 128, 128]), 'add': (True,), 'dge': ('none', 'hwdge', 'swdge'),
+         'reduce_cmd': ('idle', 'reset_reduce'), 'reduce_op': (None, 'add'), 'oob': ('skip',), 'late': (True,), 'first': (True,), 'loops': ([],), 'ranks': ([0],), 'op1': ('', 'bypass'),
+         'reverse0': (True,)}
+
+
+def places(node, path=()):
+    "Every path inside a JSON value."
+    yield path
+    for k, v in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        if k not in ('line', 'source'): yield from places(v, (*path, k))
+
+
+def at(data, path):
+    for k in path: data = data[k]
+    return data
+
+
+def others(v, key):
+    "Values to put in the place of one."
+    if isinstance(v, bool) or v is None: return [x for x in (True, False, None, 0, 1) if x is not v]
+    if isinstance(v, int): return list(dict.fromkeys(x for x in (0, 1, 2, -1, v + 1, v - 1, 2 * v, v // 2, v // 4, -v, 128, 512, v + 64, v * 128, 2**31) if x != v))
+    if isinstance(v, float): return [x for x in (0.0, 1.0, -v, 1e30, 1e-30, 5e-324, v / 2) if x != v]
+    if isinstance(v, str): return [x for x in WORDS.get(key, (*NUMPY, *BUFFERS, *ROLES) if key in (2, 3, 4) else OTHERS) if x != v]
+    return []
+
+
+def edits(data):
+    "(path, what was done, the changed data) in a fixed order."
+    for path in places(data):
+        if not path: continue
+        v, holder, key = at(data, path), path[:-1], path[-1]
+        for x in others(v, key): yield path, x, lambda d, x=x: at(d, holder).__setitem__(key, x)
+        yield path, 'gone', lambda d: at(d, holder).__delitem__(key)
+        if isinstance(key, int) and key: yield path, 'swapped', lambda d: at(d, holder).__setitem__(slice(key - 1, key + 1), [at(d, path), at(d, (*holder, key - 1))])
+        if key == 'attrs':
+            for k, values in ADDED.items():
+                for x in values: yield (*path, k), x, lambda d, k=k, x=x: at(d, path).__setitem__(k, x)
+        if key == 'body':
+            for j, o in enumerate(v):
+                if 'loop' not in o: continue
+                yield (*path, j), 'opened', lambda d, j=j: at(d, path).__setitem__(slice(j, j + 1), at(d, path)[j]['body'])
+                for n in range(len(o['body'])):
+                    yield (*path, j, 'body', n), 'before the loop', lambda d, j=j, n=n: at(d, path).insert(j, at(d, path)[j]['body'].pop(n))
+                    yield (*path, j, 'body', n), 'after the loop', lambda d, j=j, n=n: at(d, path).insert(j + 1, at(d, path)[j]['body'].pop(n))
+    yield (), 'untouched', lambda d: d.__setitem__('untouched', True)
+
+
+def mutants(data, some=1):
+    "(path, what was done, text) of every mutant, or of one in `some`."
+    for n, (path, what, do) in enumerate(edits(data)):
+        if n * 2654435761 % 2**32 % some: continue
+        d = copy.deepcopy(data)
+        try: do(d)
+        except (KeyError, IndexError, TypeError): continue
+        yield path, what, json.dumps(d)
+
+
+# Behind a causal mask there are zeros, which a maximum and a sum may leave out: what is reduced less there, or skipped, is right on every draw.
+FASTER = 0.998                                                           # of the honest time: what is slower than that is no gain
+LEGITIMATE = {'two cores, each with tiles of its own': lambda b, path, what: path[-1] == 'kind' and what == 'parallel',
+              'another engine of those that may do it': lambda b, path, what: path[-1] == 'e',
+              'the same work by a longer row of the table': lambda b, path, what: path[-1] == 'op' and what == 'tensor_scalar_reduce',
+              'a reduction of the part of a row that the mask leaves': lambda b, path, what: b.task.name == 'causal_attention' and path[-5:-2] == ('ins', 'data', 'a'),
+              'a narrower tile, whose roundings the tolerance allows': lambda b, path, what: path[0] == 'tensors' and path[2:3] == (2,) and what in ('float16', 'bfloat16', 'tfloat32'),
+              'no step for a block that the mask leaves nothing of': lambda b, path, what: b.task.name == 'causal_attention' and path[-1] == 'n',
+              'the same numbers from a tile that has them already': lambda b, path, what: b.task.name == 'causal_attention' and path[-1] == 't',
+              'a tile in PSUM, which is there for it': lambda b, path, what: path[0] == 'tensors' and what == 'psum',
+              'instructions that do not depend on each other, in another order': lambda b, path, what: what == 'swapped' and isinstance(at(b.data, path), dict)}
+
+
+def gains(b, some=1):
+    """(how many were tried, [(path, what was done, µs, the reason why it may be)]) of mutants that are right and faster than the honest program: every one, or one in `some`.
+    The reason is None where it may not be."""
+    count, found = 0, []
+    for path, what, text in mutants(b.data, some):
+        count += 1
+        us = b.tried(text)
+        if not isinstance(us, float) or us >= FASTER * b.us or not b.verified(text): continue
+        found.append((path, what, us, next((reason for reason, fits in LEGITIMATE.items() if fits(b, path, what)), None)))
+    return count, found

@@ -1,0 +1,97 @@
+"Two cores and one HBM: what is refused, and what is not."
+import numpy as np
+import pytest
+from kernel_lab.core.errors import KernelError
+from kernel_lab.nki import assert_ok, simulate, trace
+from kernel_lab.nki.ir.program import Program
+from kernel_lab.nki.ir.affine import arange
+from kernel_lab.nki.checks.races import races, untold
+from dialects import nisa, nl, nki, normal
+
+def shared(shape, name): return nl.ndarray(shape, np.float32, buffer=nl.shared_hbm, name=name)
+
+def exchange(x, meet='barrier', turns=1):
+    "Each core stores its half and loads the other's."
+    core = nl.program_id(0)
+    part, out = shared((2, 64, 32), 'part'), shared((2, 64, 32), 'out')
+    for _ in nl.sequential_range(turns):
+        t, u = nl.ndarray((64, 32), np.float32), nl.ndarray((64, 32), np.float32)
+        nisa.dma_copy(t, x[core])
+        nisa.dma_copy(part[core], t)
+        if meet == 'barrier': nisa.core_barrier(part, (0, 1))
+        if meet == 'sendrecv': nisa.sendrecv(t, u, 1 - core, 1 - core)
+        nisa.dma_copy(u, part[1 - core])
+        nisa.dma_copy(out[core], u)
+        if meet == 'barrier': nisa.core_barrier(part, (0, 1))
+    return out
+
+X = normal(2, 64, 32)
+
+@pytest.mark.parametrize('meet', ['barrier', 'sendrecv'])
+@pytest.mark.parametrize('turns', [1, 3])
+def test_cores_that_meet(meet, turns): np.testing.assert_array_equal(simulate(nki.jit(exchange)[2], X, meet, turns, chip='trn2'), X[::-1])
+
+def test_cores_that_do_not_meet():
+    with pytest.raises(KernelError, match=r'core 0 writes part on line \d+ \(dma_copy\) while core 1 reads it on line \d+') as e: simulate(nki.jit(exchange)[2], X, 'never', chip='trn2')
+    assert e.value.line and 'core_barrier' in str(e.value)
+
+def test_the_file_format_keeps_the_stretches():
+    p = trace(nki.jit(exchange)[2], X, 'barrier', chip='trn2')
+    assert_ok(Program.from_json(p.to_json()))
+
+@pytest.mark.parametrize('write, race', [
+    (lambda out, t, core: nisa.dma_copy(out[0:64], t), True),                                   # both write one place, with values of their own
+    (lambda out, t, core: nisa.dma_copy(out[nl.ds(64 * core, 64)], t), False),
+    (lambda out, t, core: nisa.dma_copy(out[nl.ds(32 * core, 64)], t), True),                   # halves that overlap
+    (lambda out, t, core: nisa.dma_copy(out.ap([[64, 64], [1, 32]], offset=32 * core), t), False),     # rows that interleave
+    (lambda out, t, core: nisa.dma_copy(out.ap([[64, 64], [1, 32]], offset=31 * core), t), True)])
+@pytest.mark.parametrize('rolled', [True, False])
+def test_writes(write, race, rolled):
+    def kernel(x):
+        core = nl.program_id(0) if rolled else int(nl.program_id(0))
+        out, t = nl.ndarray((128, 32), np.float32, buffer=nl.shared_hbm, name='out'), nl.ndarray((64, 32), np.float32)
+        nisa.dma_copy(t, x[core])
+        write(out, t, core)
+        return out
+    p = trace(nki.jit(kernel)[2], X, chip='trn2')
+    if not race: assert_ok(p); return
+    with pytest.raises(KernelError, match='core . writes out .* while core . writes it'): assert_ok(p)
+
+@pytest.mark.parametrize('rolled', [True, False])
+def test_the_same_work_done_twice_is_no_race(rolled):
+    def kernel(x):
+        if not rolled: int(nl.program_id(0))
+        out, t = nl.ndarray((64, 32), np.float32, buffer=nl.shared_hbm), nl.ndarray((64, 32), np.float32)
+        nisa.dma_copy(t, x[0])
+        nisa.dma_copy(out, t)
+        nisa.dma_copy(t, out)
+        return out
+    assert_ok(trace(nki.jit(kernel)[2], X, chip='trn2'))
+
+def test_masks_against_trying_all_elements():
+    "Core 0 writes where a·p + b·f < c, core 1 where it is at least d: a race where an element is in both."
+    rng, seen, (p, f) = np.random.default_rng(0), [], (arange(64)[:, None], arange(32)[None, :])
+    rows, cols = np.indices((64, 32))
+    for _ in range(40):
+        a, b, c, d = (int(rng.integers(low, high)) for low, high in ((0, 3), (0, 3), (1, 60), (1, 60)))
+        def kernel(x):
+            core, out, t = nl.program_id(0), shared((64, 32), 'out'), nl.ndarray((64, 32), np.float32)
+            nisa.dma_copy(t, x[core])
+            nisa.dma_copy(out, t, mask=(a * p + b * f < c) & (core < 1))
+            nisa.dma_copy(out, t, mask=(a * p + b * f >= d) & (core >= 1))
+            return out
+        value = a * rows + b * cols
+        seen.append(bool(((value < c) & (value >= d)).any()))
+        assert bool(list(races(trace(nki.jit(kernel)[2], X, chip='trn2')))) == seen[-1], (a, b, c, d)
+    assert 8 < sum(seen) < 32
+
+@pytest.mark.parametrize('told', [True, False])
+def test_rows_by_index_are_apart_or_named(told):
+    def kernel(x, idx):
+        core, out = nl.program_id(0), shared((2, 64, 32), 'out')
+        t, i = nl.load(x[core]), nl.load(idx[core])
+        nisa.dma_copy((out[core] if told else out[0]).ap([[32, 64], [1, 32]], vector_offset=i), t)
+        return out
+    p = trace(nki.jit(kernel)[2], X, np.zeros((2, 64, 1), np.int32), chip='trn2')
+    assert_ok(p)
+    assert bool(untold(p)) is not told

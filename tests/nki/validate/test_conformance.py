@@ -1,0 +1,86 @@
+"Every row of the instruction table is tried against numpy and refused once, on the page that introduces it; and each trial could have failed."
+import ast
+import importlib
+import itertools
+import json
+import linecache
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kernel_lab.core.errors import KernelError
+from kernel_lab.nki.validate import conformance as trials
+from kernel_lab.nki.ir.semantics_collective import COLLECTIVES
+from kernel_lab.nki.ir.instructions import INSTRUCTIONS
+from kernel_lab.nki.validate.conformance import largest_error, refusal, untried
+
+runner = importlib.import_module('kernel_lab.nki.executor.interpreter')
+PAGES = sorted(p for p in (Path(__file__).parents[3] / 'nbs' / '2_nki').rglob('*.ipynb') if 'kernel_lab.nki.validate.conformance' in p.read_text())
+
+def run_page(page):
+    "Run a page's code cells from top to bottom."
+    names = {'__name__': page.stem}
+    for k, cell in enumerate(json.loads(page.read_text())['cells']):
+        source, name = ''.join(cell['source']), f'<{page.stem} {k}>'
+        if cell['cell_type'] != 'code' or source.startswith('#| default_exp'): continue
+        linecache.cache[name] = len(source), None, source.splitlines(True), name
+        exec(compile(ast.parse(source), name, 'exec'), names)
+
+@pytest.fixture(scope='module')
+def every():
+    "All trials of all pages, each page judged while it runs."
+    kept, tried = {}, trials.tried
+    def keeping(*given):
+        kept.setdefault(now[0], []).extend(given)
+        return trials.Tried()
+    now, trials.tried = [''], keeping
+    try:
+        for now[0] in (p for p in PAGES if not p.stem.endswith('_conformance')): run_page(now[0])
+    finally: trials.tried = tried
+    return {p.stem: ts for p, ts in kept.items()}
+
+def flat(every): return [t for ts in every.values() for t in ts]
+
+def test_every_row_has_a_numpy_answer_and_a_refusal(every):
+    assert untried(flat(every)) == {}
+    assert len(every) >= 8 and len(flat(every)) > len(INSTRUCTIONS)
+
+@pytest.mark.parametrize('row', INSTRUCTIONS)
+def test_a_row_that_loses_its_trials_is_missed(every, row):
+    left = [t for t in flat(every) if t.row != row]
+    assert untried(left) == {row: ['numpy', 'a refusal']}
+    unrefused = [replace(t, misuse=None) if t.row == row else t for t in flat(every)]
+    assert untried(unrefused) == {row: ['a refusal']}
+
+@pytest.mark.parametrize('row', INSTRUCTIONS)
+def test_trials_hold(every, row):
+    "On every chip of theirs, on one after the other here."
+    for t in (t for t in flat(every) if t.row == row):
+        for chip in t.chips:
+            largest_error(t, chip)
+            if t.misuse: refusal(t, chip)
+
+def spoil(y, count):
+    "Change the first element of an array in place, to another number each time."
+    first = y[(slice(0, 1),) * y.ndim]
+    if y.dtype.names: first.view(f'u{y.itemsize}')[...] ^= 1
+    else: first[...] = next(n for n in (next(count) % 100, next(count) % 100) if n != first.reshape(-1)[0])
+
+@pytest.mark.parametrize('row', INSTRUCTIONS)
+def test_a_wrong_number_fails_every_trial(every, row, monkeypatch):
+    "Where one element of what the row computes is wrong, each of its trials notices."
+    count, apply, exchange = itertools.count(1), runner._apply, COLLECTIVES.get(row)
+    def wrong(memory, o, r, outs, *rest):
+        apply(memory, o, r, outs, *rest)
+        if o.op == row:
+            for y in outs.values(): spoil(y, count)
+    def misled(*given):
+        y = exchange(*given)
+        for a in (y,) if not isinstance(y, tuple) else y[1:2]: spoil(a, count)
+        return y
+    monkeypatch.setattr(runner, '_apply', wrong)
+    if exchange: monkeypatch.setitem(COLLECTIVES, row, lambda *given: misled(*(copied(g) for g in given)))
+    for t in (t for t in flat(every) if t.row == row):
+        with pytest.raises((AssertionError, KernelError)): largest_error(t, t.chips[-1])
+
+def copied(x): return [c.copy() if hasattr(c, 'copy') else c for c in x] if isinstance(x, list) else x
