@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ...core.errors import KernelError
 from ..ir.affine import Affine, Index, Unroll
 from .isa import dma_copy, recorder, tile
-from ..ir.program import Access
+from ..ir.nodes import Access
 from ..record.builder import InstructionDraft, OpenLoop, kernel_line
 from ..record.tile import emit
 
