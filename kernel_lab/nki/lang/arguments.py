@@ -12,7 +12,7 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.dtypes import dtype_name
 from .namespaces import NKIObject
-from ..ir.program import ArraySpec
+from ..ir.nodes import ArraySpec
 
 # %% ../../../nbs/2_nki/4_lang/15_arguments.ipynb #9bc39367
 def is_torch(x): return type(x).__module__.split('.')[0] == 'torch' and hasattr(x, 'detach')

@@ -11,7 +11,7 @@ from ...core.errors import KernelError
 from ..ir.affine import Affine, Index, Unroll
 from .isa_core import recorder, tile
 from .isa_dma import dma_copy
-from ..ir.program import Access
+from ..ir.nodes import Access
 from ..record.builder import InstructionDraft, OpenLoop, kernel_line
 from ..record.tile import emit
 

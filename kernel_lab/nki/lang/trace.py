@@ -22,7 +22,7 @@ from ..chip.dtypes import NUMPY, dtype_name, itemsize
 from .isa_core import recorder, recording
 from .multicore import merge
 from .namespaces import Annotation
-from ..ir.program import without_gc
+from ..ir.nodes import without_gc
 from ..record.builder import InstructionDraft, OpenLoop, finish_program, kernel_line
 from ..record.tile import Recorder, Tile, emit
 
