@@ -19,7 +19,7 @@ from .interpreter import Step, _issue, _pools, interpret, matched
 from .memory import Memory, nothing
 from ..ir.instructions import ACT, ALU, REDUCE
 from .plan import light, planned
-from ..ir.program import Access, accesses
+from ..ir.nodes import Access, accesses
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #fc8702ec
 class Lanes:
