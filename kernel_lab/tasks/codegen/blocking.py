@@ -26,10 +26,12 @@ class IterationSpace:
 
 def iteration_space(operands, outs, roles):
     "The frame in which operands (and, but for columns, results) have these roles."
-    sizes = [max(o.view[k] for o in (operands if r == 'c' and operands else (*operands, *outs))) for k, r in enumerate(roles)]
+    sizes = [max(o.view[k] for o in (operands if r == 'c' and operands else (*operands, *outs)))
+             for k, r in enumerate(roles)]
     return IterationSpace(tuple(sizes), roles)
 
-def _broadcasts_columns(o, f): return column_count(o, f.roles) > 1 and any(o.view[k] == 1 and f.sizes[k] > 1 for k in f.axes('c'))
+def _broadcasts_columns(o, f):
+    return column_count(o, f.roles) > 1 and any(o.view[k] == 1 and f.sizes[k] > 1 for k in f.axes('c'))
 
 def column_count(o, roles): return math.prod(n for n, r in zip(o.view, roles) if r == 'c')
 
@@ -43,29 +45,36 @@ def block_source(o, f, at='at:at + n', cut=None, n='n'):
     text = f'{o.text}[{", ".join(map(index, range(len(f.roles)), f.roles))}]'
     left = [k for k, r in enumerate(f.roles) if r != 'o']
     row = left.index(f.axes('r')[0])
-    if row: text, left = f'{text}.permute({(row, *(j for j in range(len(left)) if j != row))})', [left[row], *left[:row], *left[row + 1:]]
+    if row:
+        text, left = f'{text}.permute({(row, *(j for j in range(len(left)) if j != row))})', [left[row], *left[:row],
+                *left[row + 1:]]
     if o.view[left[0]] == 1 and f.sizes[left[0]] > 1: text += f'.broadcast(dim=0, size={n})'
     for j, k in enumerate(left[1:], 1):
-        if many and o.view[k] == 1 and f.sizes[k] > 1: text += f'.broadcast(dim={j}, size={cut.get(k, (0, f.sizes[k]))[1]})'
+        if many and o.view[k] == 1 and f.sizes[k] > 1:
+            text += f'.broadcast(dim={j}, size={cut.get(k, (0, f.sizes[k]))[1]})'
     return text
 
 def tile_with_axes(tile, o, f, cut=None):
     "The text of a tile with the column axes of an operand, where those are several."
     axes = [k for k, r in enumerate(f.roles) if r == 'c']
     if column_count(o, f.roles) == 1 or sum(max(o.view[k], f.sizes[k]) > 1 for k in axes) < 2: return tile.name
-    full = lambda k: (cut or {}).get(k, (0, max(o.view[k], f.sizes[k]) if o.view[k] == f.sizes[k] or o.view[k] == 1 else o.view[k]))[1]
+    full = lambda k: (cut or {}).get(k, (0, max(o.view[k], f.sizes[k])
+                                         if o.view[k] == f.sizes[k] or o.view[k] == 1 else o.view[k]))[1]
     return f'{tile.name}.reshape(({", ".join(map(str, [tile.rows, *map(full, axes)]))}))'
 
 # %% ../../../nbs/3_tasks/2_codegen/03_blocking.ipynb #68b884ec
-def _transposable_dtype(dtype): return 'bfloat16' if 'float8' in dtype else 'float32' if 'int' in dtype else dtype      # what Tensor turns
+def _transposable_dtype(dtype):
+    return 'bfloat16' if 'float8' in dtype else 'float32' if 'int' in dtype else dtype      # what Tensor turns
 
 def needs_transpose(f, o): return f.roles[-1] == 'r' and column_count(o, f.roles) > 1
 
 def transpose_lines(dst, src, rows, cols, dtype, name='square', out=None):
     "Lines that bring `src` [rows, cols] to `dst` [cols, rows]; the texts of sizes."
     kind = _transposable_dtype(dtype)
-    return [f'{name} = nl.ndarray(({rows}, {cols}), dtype=nl.{kind}, buffer=nl.sbuf)', f'nisa.dma_copy(dst={name}, src={src})',
-            f'{name}_t = nl.ndarray(({cols}, {rows}), dtype=nl.{kind}, buffer=nl.psum)', f'nisa.nc_transpose(dst={name}_t, data={name})',
+    return [f'{name} = nl.ndarray(({rows}, {cols}), dtype=nl.{kind}, buffer=nl.sbuf)',
+            f'nisa.dma_copy(dst={name}, src={src})',
+            f'{name}_t = nl.ndarray(({cols}, {rows}), dtype=nl.{kind}, buffer=nl.psum)',
+            f'nisa.nc_transpose(dst={name}_t, data={name})',
             f'nisa.tensor_copy(dst={dst}, src={name}_t)']
 
 def _load_transposed(writer, tile, o, f, first, count, width):
@@ -73,7 +82,8 @@ def _load_transposed(writer, tile, o, f, first, count, width):
     with writer.indented(f'for t in range(0, {width}, ROWS):'):
         writer.emit(f'm = min(ROWS, {width} - t)')
         start = f'{first} + t' if first else 't'
-        src = block_source(replace(o, view=o.view), IterationSpace(f.sizes, f.roles.replace('r', 'R').replace('c', 'r').replace('R', 'c')), f'{start}:{start} + m',
+        src = block_source(replace(o, view=o.view), IterationSpace(f.sizes,
+                f.roles.replace('r', 'R').replace('c', 'r').replace('R', 'c')), f'{start}:{start} + m',
                      {f.axes('r')[0]: ('at:at + n', 'n')})
         for line in transpose_lines(f'{tile.name}[:, t:t + m]', src, 'm', 'n', o.dtype): writer.emit(line)
     return tile
@@ -82,14 +92,16 @@ def load_block(writer, o, f, head=None, cut=None, piece=None):
     "Write the load of a block of an operand, or of a piece of its columns; the `TileExpr`."
     many, row = f.count('c') if _broadcasts_columns(o, f) else column_count(o, f.roles), f.axes('r')[0]
     kind = o.dtype if many > 1 else 'float32'
-    once = head is not None and piece is None and o.view[row] == 1 < f.sizes[row] and all(o.view[k] == 1 for k in f.outer)
+    once = head is not None and piece is None and o.view[row] == 1 < f.sizes[row] and all(o.view[k] == 1
+            for k in f.outer)
     into, n = (head, 'ROWS') if once else (writer, 'n')
     wide = piece is not None and many > 1
     like = TileExpr(into, o.name, piece.cols if wide else many, piece.width if wide else '', n)
     if many > 1 and needs_transpose(f, o): kind = _transposable_dtype(kind)
     tile = like.new(f'{o.name}_tile', dtype=kind)
     if once: writer.bytes_per_partition += head.bytes_per_partition
-    if many > 1 and needs_transpose(f, o): return _load_transposed(writer, tile, o, f, 'c' if wide else '', many, tile.width or many)
+    if many > 1 and needs_transpose(f, o):
+        return _load_transposed(writer, tile, o, f, 'c' if wide else '', many, tile.width or many)
     into.emit(f'nisa.dma_copy(dst={tile_with_axes(tile, o, f, cut if wide else None)}, src={block_source(o, f, cut=cut if wide else None, n=n)})')
     return replace(tile, writer=writer)
 
@@ -105,7 +117,8 @@ def _store_transposed(writer, tile, o, f):
         writer.emit(f'back = nl.ndarray((m, n), dtype=nl.{o.dtype}, buffer=nl.sbuf)')
         writer.emit('nisa.tensor_copy(dst=back, src=turned)')
         start = 'c + t' if tile.width else 't'
-        index = ', '.join(f'b{k}' if k in f.outer else '0' if r == 'o' else 'at:at + n' if r == 'r' else f'{start}:{start} + m' if k == axis else '0' for k, r in enumerate(f.roles))
+        index = ', '.join(f'b{k}' if k in f.outer else '0' if r == 'o' else 'at:at + n'
+                          if r == 'r' else f'{start}:{start} + m' if k == axis else '0' for k, r in enumerate(f.roles))
         writer.emit(f'nisa.dma_copy(dst={o.text}[{index}], src=back)')
 
 def store_block(writer, tile, o, f, cut=None):
@@ -129,7 +142,8 @@ def _chunk_loops(f, most):
             continue
         each = min(most // rest, f.sizes[k])
         if each > BLOCK_ROWS and f.roles[-1] == 'r': each -= each % BLOCK_ROWS
-        heads += [f'for c in range(0, {f.sizes[k]}, {each}):', f'w = min({each}, {f.sizes[k]} - c)' if f.sizes[k] % each else f'w = {each}']
+        heads += [f'for c in range(0, {f.sizes[k]}, {each}):',
+                  f'w = min({each}, {f.sizes[k]} - c)' if f.sizes[k] % each else f'w = {each}']
         cut[k] = ('c:c + w', 'w')
         return heads, cut, each * rest, 'w' if rest == 1 else f'w * {rest}'
 
@@ -156,9 +170,12 @@ def block_calls(block, f, loop='nl.affine_range'):
     lines, depth, rows = [], 1, f.count('r')
     for k in f.outer: lines.append('    ' * depth + f'for b{k} in nl.affine_range({f.sizes[k]}):'); depth += 1
     names = ''.join(f'b{k}, ' for k in f.outer)
-    if rows >= 2 * BLOCK_ROWS: lines += ['    ' * depth + f'for i in {loop}({rows // BLOCK_ROWS}):', '    ' * (depth + 1) + f'{block}({names}i * ROWS, ROWS)']
+    if rows >= 2 * BLOCK_ROWS:
+        lines += ['    ' * depth + f'for i in {loop}({rows // BLOCK_ROWS}):',
+                  '    ' * (depth + 1) + f'{block}({names}i * ROWS, ROWS)']
     elif rows >= BLOCK_ROWS: lines.append('    ' * depth + f'{block}({names}0, ROWS)')
-    if rows % BLOCK_ROWS: lines.append('    ' * depth + f'{block}({names}{rows - rows % BLOCK_ROWS}, {rows % BLOCK_ROWS})')
+    if rows % BLOCK_ROWS:
+        lines.append('    ' * depth + f'{block}({names}{rows - rows % BLOCK_ROWS}, {rows % BLOCK_ROWS})')
     return lines
 
 def _chunked_writers(taken, formula, operands, outs, f, most):
@@ -242,7 +259,8 @@ def whole_tensor_pass(block, formula, operands, outs):
         writer.emit(f'nisa.dma_copy(dst={tile.name}, src={where(o, "0:1")}.reshape((1, 1)).broadcast(dim=0, size=ROWS))')
         return tile
     got = formula(*map(given, operands))
-    for result, o in zip(got if isinstance(got, tuple) else (got,), outs): _store_whole(writer, chunks, result, o, where)
+    for result, o in zip(got if isinstance(got, tuple) else (got,), outs):
+        _store_whole(writer, chunks, result, o, where)
     calls = [f'    for b in nl.affine_range({B}):', f'        {block}(b)'] if B > 1 else [f'    {block}(0)']
     return [f'    def {block}(b):', *writer.lines, '', *calls]
 

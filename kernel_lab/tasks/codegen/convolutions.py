@@ -25,7 +25,8 @@ class Window:
     input_dilation: tuple = (1, 1, 1)
 
     @property
-    def taps(self): return [(i, j, k) for i in range(self.size[0]) for j in range(self.size[1]) for k in range(self.size[2])]
+    def taps(self):
+        return [(i, j, k) for i in range(self.size[0]) for j in range(self.size[1]) for k in range(self.size[2])]
     def extent(self, axis, n): return (n - 1) * self.stride[axis] + (self.size[axis] - 1) * self.dilation[axis] + 1
     @property
     def width(self): return self.extent(2, self.out[2])
@@ -49,17 +50,20 @@ def image_sizes(shape):
 def _load_band(win, name, src, channels, kind, fill):
     "Lines that bring a band for output rows at..at + n of slice d: `name` [channels, depth of the window, rows, columns]; `src(slice, rows)` is the text of its source."
     (D, H, W), (_, ph, pw), (sd, sh, sw) = win.image, win.pad, win.input_dilation
-    padded = any(win.pad) or any(s > 1 for s in win.input_dilation) or any(win.extent(k, win.out[k]) > win.image[k] for k in range(3))
+    padded = any(win.pad) or any(s > 1 for s in win.input_dilation) or any(win.extent(k, win.out[k]) > win.image[k]
+            for k in range(3))
     lines = [f'rows = (n - 1) * {win.stride[1]} + {(win.size[1] - 1) * win.dilation[1] + 1}',
              f'{name} = nl.ndarray(({channels}, {win.size[0]}, rows, {win.width}), dtype=nl.{kind}, buffer=nl.sbuf)']
     if padded: lines.append(f'nisa.memset(dst={name}, value={fill})')
-    lines += [f'first = at * {win.stride[1]} - {ph}', f'low, high = -(-max(first, 0) // {sh}), min((first + rows - 1) // {sh} + 1, {H})',
+    lines += [f'first = at * {win.stride[1]} - {ph}',
+              f'low, high = -(-max(first, 0) // {sh}), min((first + rows - 1) // {sh} + 1, {H})',
               f'for z in range({win.size[0]}):', f'    s = d * {win.stride[0]} - {win.pad[0]} + z * {win.dilation[0]}',
               f'    if 0 <= s < {(D - 1) * sd + 1} and s % {sd} == 0 and low < high:']
     wide = min(W, -(-(win.width - pw) // sw)) if sw > 1 else min(W, win.width - pw)
     cols = f'{pw}:{pw + (wide - 1) * sw + 1}' + (f':{sw}' if sw > 1 else '')
     depth = 's' if sd == 1 else f's // {sd}'
-    if sh == sw == 1: return [*lines, f'        nisa.dma_copy(dst={name}[:, z, low - first:high - first, {cols}], src={src(depth, f"low:high, 0:{wide}")})']
+    if sh == sw == 1:
+        return [*lines, f'        nisa.dma_copy(dst={name}[:, z, low - first:high - first, {cols}], src={src(depth, f"low:high, 0:{wide}")})']
     return [*lines, f'        dense = nl.ndarray(({channels}, high - low, {wide}), dtype=nl.{kind}, buffer=nl.sbuf)',
             f'        nisa.dma_copy(dst=dense, src={src(depth, f"low:high, 0:{wide}")})',
             f'        nisa.tensor_copy(dst={name}[:, z, low * {sh} - first:(high - 1) * {sh} - first + 1:{sh}, {cols}], src=dense)']
@@ -87,7 +91,8 @@ def _load_weights(win, w, turned, each, out_each, kind):
              f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], each * T))}[o:o + on, (ci - first_in) * {T}:(ci - first_in + cn) * {T}])',
              f'w_all = nl.ndarray((cn, {T}, on), dtype=nl.{kind}, buffer=nl.sbuf)', f'for t in range({T}):',
              f'    w_turned = nl.ndarray((cn, on), dtype=nl.{kind}, buffer=nl.psum)',
-             f'    nisa.nc_transpose(dst=w_turned, data=w_rows[:, t:t + (cn - 1) * {T} + 1:{T}])', '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)']
+             f'    nisa.nc_transpose(dst=w_turned, data=w_rows[:, t:t + (cn - 1) * {T} + 1:{T}])',
+             '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)']
     return [*lines, f'w_t = [w_all[:, t, :] for t in range({T})]']
 
 def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
@@ -99,23 +104,33 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
     tall = min(max(512 // win.out[2], 1), band)
     source = lambda depth, rest: f'{x.text((N, C, *win.image))}[b, ci:ci + cn, {depth}, {rest}]'
     taps = [f'({_tap_view(win, "band", p, "y", "tall", ("v", "wide"))})' for p in win.taps]
-    body = ['def some(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):', f'        wide = min({wide}, {win.out[2]} - v)',
+    body = ['def some(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
+            f'        wide = min({wide}, {win.out[2]} - v)',
             '        acc = nl.ndarray((on, tall, wide), dtype=nl.float32, buffer=nl.psum)',
-            '        for w_t, band in zip(weights, bands):', *_indent(3, [f'nisa.nc_matmul(dst=acc, stationary=w_t[{t}], moving={tap[1:-1]})' for t, tap in enumerate(taps)]),
+            '        for w_t, band in zip(weights, bands):',
+            *_indent(3, [f'nisa.nc_matmul(dst=acc, stationary=w_t[{t}], moving={tap[1:-1]})'
+                         for t, tap in enumerate(taps)]),
             f'        result = nl.ndarray((on, tall, wide), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
-            '        nisa.tensor_scalar(dst=result, data=acc, op0=nl.add, operand0=bias_tile)' if bias else '        nisa.tensor_copy(dst=result, src=acc)',
+            '        nisa.tensor_scalar(dst=result, data=acc, op0=nl.add, operand0=bias_tile)'
+            if bias else '        nisa.tensor_copy(dst=result, src=acc)',
             f'        nisa.dma_copy(dst={out.text((N, O, *win.out))}[b, o:o + on, d, at + y:at + y + tall, v:v + wide], src=result)', '',
-            f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): some(y * {tall}, {tall})', f'elif n >= {tall}: some(0, {tall})',
+            f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): some(y * {tall}, {tall})',
+            f'elif n >= {tall}: some(0, {tall})',
             f'if n % {tall}: some(n - n % {tall}, n % {tall})']
-    bands = ['bands = []', 'for ci, cn in channels:', *_indent(1, _load_band(win, 'band', source, 'cn', kind, 0.0)), '    bands.append(band)']
+    bands = ['bands = []', 'for ci, cn in channels:', *_indent(1, _load_band(win, 'band', source, 'cn', kind, 0.0)),
+             '    bands.append(band)']
     lines = ['channels = [(k, min(ROWS, first_in + EACH - k)) for k in range(first_in, first_in + EACH, ROWS)]'.replace('EACH', str(each)),
              'weights = []', 'for ci, cn in channels:',
              *_indent(1, _load_weights(win, w, turned, each, out_each, kind)), '    weights.append(w_t)']
-    if bias: lines += ['bias_tile = nl.ndarray((on, 1), dtype=nl.float32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=bias_tile, src={bias.text((O, 1))}[o:o + on, :])']
-    lines += ['def images(b):', f'    for d in range({win.out[0]}):', f'        for at in range(0, {win.out[1]}, {band}):',
+    if bias:
+        lines += ['bias_tile = nl.ndarray((on, 1), dtype=nl.float32, buffer=nl.sbuf)',
+                  f'nisa.dma_copy(dst=bias_tile, src={bias.text((O, 1))}[o:o + on, :])']
+    lines += ['def images(b):', f'    for d in range({win.out[0]}):',
+              f'        for at in range(0, {win.out[1]}, {band}):',
               f'            n = min({band}, {win.out[1]} - at)', *_indent(3, [*bands, *body]), '',
               f'for b in nl.affine_range({N}): images(b)' if N > 1 else 'images(0)']
-    return [f'    def {block}(first_in, o, on):', *_indent(2, lines), '', f'    for g in range({groups}):', f'        for o in range(g * {out_each}, (g + 1) * {out_each}, ROWS):',
+    return [f'    def {block}(first_in, o, on):', *_indent(2, lines), '', f'    for g in range({groups}):',
+            f'        for o in range(g * {out_each}, (g + 1) * {out_each}, ROWS):',
             f'            {block}(g * {each}, o, min(ROWS, (g + 1) * {out_each} - o))']
 
 # %% ../../../nbs/3_tasks/2_codegen/11_convolutions.ipynb #11fd8d63
@@ -129,16 +144,22 @@ def depthwise_pass(block, win, x, w, out, bias=None):
         return [f'nisa.scalar_tensor_tensor(dst=acc, data={seen}, op0=nl.multiply, operand0={weight}, op1=nl.add, operand1=acc)']
     first = f'nisa.tensor_scalar(dst=acc, data={_tap_view(win, "band", win.taps[0], "0", "n")}, op0=nl.multiply, operand0=w_tile[:, q * {T}:q * {T} + 1])'
     if bias: first = first[:-1] + ', op1=nl.add, operand1=bias_tile[:, q:q + 1])'
-    each = ['acc = nl.ndarray((cn, n, W), dtype=nl.float32, buffer=nl.sbuf)'.replace('W', str(win.out[2])), first, *(l for t, p in enumerate(win.taps) if t for l in add(t, p))]
+    each = ['acc = nl.ndarray((cn, n, W), dtype=nl.float32, buffer=nl.sbuf)'.replace('W', str(win.out[2])), first,
+            *(l for t, p in enumerate(win.taps) if t for l in add(t, p))]
     kept = [] if out.dtype == 'float32' else [f'result = nl.ndarray((cn, n, {win.out[2]}), dtype=nl.{out.dtype}, buffer=nl.sbuf)', 'nisa.tensor_copy(dst=result, src=acc)']
     stored = f'nisa.dma_copy(dst={out.text((N, C, times, *win.out))}[b, ci:ci + cn, q, d, at:at + n, :], src={"result" if kept else "acc"})'
     band = win.band_rows(8 * 1024)
-    lines = [f'w_tile = nl.ndarray((cn, {times * T}), dtype=nl.float32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=w_tile, src={w.text((C, times * T))}[ci:ci + cn, :])']
-    if bias: lines += [f'bias_tile = nl.ndarray((cn, {times}), dtype=nl.float32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=bias_tile, src={bias.text((C, times))}[ci:ci + cn, :])']
-    lines += [f'for d in range({win.out[0]}):', f'    for at in range(0, {win.out[1]}, {band}):', f'        n = min({band}, {win.out[1]} - at)',
+    lines = [f'w_tile = nl.ndarray((cn, {times * T}), dtype=nl.float32, buffer=nl.sbuf)',
+             f'nisa.dma_copy(dst=w_tile, src={w.text((C, times * T))}[ci:ci + cn, :])']
+    if bias:
+        lines += [f'bias_tile = nl.ndarray((cn, {times}), dtype=nl.float32, buffer=nl.sbuf)',
+                  f'nisa.dma_copy(dst=bias_tile, src={bias.text((C, times))}[ci:ci + cn, :])']
+    lines += [f'for d in range({win.out[0]}):', f'    for at in range(0, {win.out[1]}, {band}):',
+              f'        n = min({band}, {win.out[1]} - at)',
               *_indent(2, _load_band(win, 'band', source, 'cn', x.dtype, 0.0)),
               f'        for q in range({times}):', *_indent(3, [*each, *kept, stored])]
-    return [f'    def {block}(b, ci, cn):', *_indent(2, lines), '', f'    for b in nl.affine_range({N}):' if N > 1 else '    for b in range(1):',
+    return [f'    def {block}(b, ci, cn):', *_indent(2, lines), '',
+            f'    for b in nl.affine_range({N}):' if N > 1 else '    for b in range(1):',
             f'        for ci in range(0, {C}, ROWS):', f'            {block}(b, ci, min(ROWS, {C} - ci))']
 
 # %% ../../../nbs/3_tasks/2_codegen/11_convolutions.ipynb #e3d71fd3
@@ -151,12 +172,14 @@ def _reduce_window(win, name, op, res):
     for i in range(KD):
         for j in range(KH):
             src = f'{name}[:, {i}, {j * win.dilation[1]}:{j * win.dilation[1]} + (n - 1) * {win.stride[1]} + 1{f":{win.stride[1]}" if win.stride[1] > 1 else ""}, :]'
-            lines.append(f'nisa.tensor_copy(dst={res}_h, src={src})' if first else f'nisa.tensor_tensor(dst={res}_h, data1={res}_h, data2={src}, op=nl.{op})')
+            lines.append(f'nisa.tensor_copy(dst={res}_h, src={src})'
+                         if first else f'nisa.tensor_tensor(dst={res}_h, data1={res}_h, data2={src}, op=nl.{op})')
             first = False
     lines.append(f'{res} = nl.ndarray((p, n, {win.out[2]}), dtype=nl.float32, buffer=nl.sbuf)')
     for k in range(KW):
         src = f'{res}_h[:, :, {k * win.dilation[2]}:{k * win.dilation[2] + (win.out[2] - 1) * win.stride[2] + 1}{f":{win.stride[2]}" if win.stride[2] > 1 else ""}]'
-        lines.append(f'nisa.tensor_copy(dst={res}, src={src})' if not k else f'nisa.tensor_tensor(dst={res}, data1={res}, data2={src}, op=nl.{op})')
+        lines.append(f'nisa.tensor_copy(dst={res}, src={src})'
+                     if not k else f'nisa.tensor_tensor(dst={res}, data1={res}, data2={src}, op=nl.{op})')
     return lines
 
 def pool_pass(block, win, x, out, op, scale=None):
@@ -164,20 +187,29 @@ def pool_pass(block, win, x, out, op, scale=None):
     R = math.prod(out.shape) // math.prod(win.out)
     source = lambda depth, rest: f'{x.text((R, *win.image))}[r:r + p, {depth}, {rest}]'
     kind = x.dtype if 'float' in x.dtype else 'float32'
-    body = [*_load_band(win, 'band', source, 'p', kind, -3.0e38 if op == 'maximum' else 0.0), *_reduce_window(win, 'band', op, 'acc')]
+    body = [*_load_band(win, 'band', source, 'p', kind, -3.0e38 if op == 'maximum' else 0.0),
+            *_reduce_window(win, 'band', op, 'acc')]
     if op == 'add' and scale: body.append(f'nisa.tensor_scalar(dst=acc, data=acc, op0=nl.multiply, operand0={scale})')
-    elif op == 'add': body += [*_ones_band(win), *_reduce_window(win, 'ones', 'add', 'count'), 'nisa.tensor_tensor(dst=acc, data1=acc, data2=count, op=nl.divide)']
-    if out.dtype != 'float32': body += [f'result = nl.ndarray((p, n, {win.out[2]}), dtype=nl.{out.dtype}, buffer=nl.sbuf)', 'nisa.tensor_copy(dst=result, src=acc)']
+    elif op == 'add':
+        body += [*_ones_band(win), *_reduce_window(win, 'ones', 'add', 'count'),
+                 'nisa.tensor_tensor(dst=acc, data1=acc, data2=count, op=nl.divide)']
+    if out.dtype != 'float32':
+        body += [f'result = nl.ndarray((p, n, {win.out[2]}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
+                 'nisa.tensor_copy(dst=result, src=acc)']
     body.append(f'nisa.dma_copy(dst={out.text((R, *win.out))}[r:r + p, d, at:at + n, :], src={"acc" if out.dtype == "float32" else "result"})')
     band = win.band_rows(8 * 1024)
-    lines = [f'for d in range({win.out[0]}):', f'    for at in range(0, {win.out[1]}, {band}):', f'        n = min({band}, {win.out[1]} - at)', *_indent(2, body)]
-    calls = [f'    for i in nl.affine_range({R // BLOCK_ROWS}):', f'        {block}(i * ROWS, ROWS)'] if R >= BLOCK_ROWS else []
-    return [f'    def {block}(r, p):', *_indent(2, lines), '', *calls, *([f'    {block}({R - R % BLOCK_ROWS}, {R % BLOCK_ROWS})'] if R % BLOCK_ROWS else [])]
+    lines = [f'for d in range({win.out[0]}):', f'    for at in range(0, {win.out[1]}, {band}):',
+             f'        n = min({band}, {win.out[1]} - at)', *_indent(2, body)]
+    calls = [f'    for i in nl.affine_range({R // BLOCK_ROWS}):',
+             f'        {block}(i * ROWS, ROWS)'] if R >= BLOCK_ROWS else []
+    return [f'    def {block}(r, p):', *_indent(2, lines), '', *calls,
+            *([f'    {block}({R - R % BLOCK_ROWS}, {R % BLOCK_ROWS})'] if R % BLOCK_ROWS else [])]
 
 def _ones_band(win):
     "Lines that make a band of ones with zeros where the image is not."
     (D, _, W), pw = win.image, win.pad[2]
-    return [f'ones = nl.ndarray((p, {win.size[0]}, rows, {win.width}), dtype=nl.float32, buffer=nl.sbuf)', 'nisa.memset(dst=ones, value=0.0)', f'for z in range({win.size[0]}):',
+    return [f'ones = nl.ndarray((p, {win.size[0]}, rows, {win.width}), dtype=nl.float32, buffer=nl.sbuf)',
+            'nisa.memset(dst=ones, value=0.0)', f'for z in range({win.size[0]}):',
             f'    s = d * {win.stride[0]} - {win.pad[0]} + z',
             f'    if 0 <= s < {D} and low < high: nisa.memset(dst=ones[:, z, low - first:high - first, {pw}:{min(pw + W, win.width)}], value=1.0)']
 
@@ -195,12 +227,15 @@ def _convolution(node, plan):
     stride, step, size = (to_3d(many(at.get(k, 1)), (1, 1, 1)) for k in ('stride', 'dilation', 'dilation'))
     size = to_3d(tuple(w.shape[2:]), (1, 1, 1))
     pad = at.get('padding', 0)
-    if isinstance(pad, str): pad = tuple((s - 1) * d // 2 if pad == 'same' else 0 for s, d in zip(w.shape[2:], many(at.get('dilation', 1))))
+    if isinstance(pad, str):
+        pad = tuple((s - 1) * d // 2 if pad == 'same' else 0 for s, d in zip(w.shape[2:], many(at.get('dilation', 1))))
     pad, groups = to_3d(many(pad), (0, 0, 0)), at.get('groups', 1)
     out = plan.allocate(node)
     o = out if len(out.shape) == rank + 2 else out.reshaped(1, *out.shape)
     (_, C, pixels), (_, _, made) = image_sizes(x.shape), image_sizes(o.shape)
-    if turned: win = Window(pixels, made, size, (1, 1, 1), tuple(d * (s - 1) - p for d, s, p in zip(step, size, pad)), step, stride)
+    if turned:
+        win = Window(pixels, made, size, (1, 1, 1), tuple(d * (s - 1) - p for d, s, p in zip(step, size, pad)), step,
+                     stride)
     else: win = Window(pixels, made, size, stride, pad, step)
     if turned and min(win.pad) < 0: return None
     bias = plan[at['bias']] if at.get('bias') is not None else None
@@ -211,19 +246,24 @@ def _pool(node, plan):
     "The pass of a pool with a window of given size."
     x, rank = plan[node.args[0]], int(node.op.replace('_with_indices', '')[-2])
     ceil = 'size stride padding dilation ceil' if 'max' in node.op else 'size stride padding ceil include divisor'
-    at = dict(zip(ceil.split(), node.args[1:])) | {{'kernel_size': 'size', 'ceil_mode': 'ceil', 'count_include_pad': 'include',
-                                                    'divisor_override': 'divisor'}.get(k, k): v for k, v in node.kwargs.items()}
+    at = dict(zip(ceil.split(), node.args[1:])) | {{'kernel_size': 'size', 'ceil_mode': 'ceil',
+                                                    'count_include_pad': 'include',
+                                                    'divisor_override': 'divisor'}.get(k, k): v
+                                                    for k, v in node.kwargs.items()}
     many = lambda v: (v if len(v) == rank else v * rank) if isinstance(v, tuple) else (v,) * rank
     size = many(at['size'])
     sizes = [to_3d(many(at.get(k) or d), (1, 1, 1)) for k, d in (('size', 1), ('stride', size), ('dilation', 1))]
     pad = to_3d(many(at.get('padding', 0)), (0, 0, 0))
     target = plan.result_parts(node).get(0, node)
     if 1 in plan.result_parts(node): return None
-    win = Window(to_3d(x.shape[-rank:], (1, 1, 1)), to_3d(node.shape[-rank:], (1, 1, 1)), sizes[0], sizes[1], pad, sizes[2])
+    win = Window(to_3d(x.shape[-rank:], (1, 1, 1)), to_3d(node.shape[-rank:], (1, 1, 1)), sizes[0], sizes[1], pad,
+                 sizes[2])
     out = plan.allocate(target)
     if 'max' in node.op: return pool_pass(plan.pass_name, win, x, out, 'maximum')
-    outside = any(pad) and not at.get('include', True) or any(win.extent(k, win.out[k]) > win.image[k] + 2 * pad[k] for k in range(3))
-    return pool_pass(plan.pass_name, win, x, out, 'add', 1 / (at.get('divisor') or math.prod(win.size)) if not outside else None)
+    outside = any(pad) and not at.get('include', True) or any(win.extent(k, win.out[k]) > win.image[k] + 2 * pad[k]
+                                                              for k in range(3))
+    return pool_pass(plan.pass_name, win, x, out, 'add',
+                     1 / (at.get('divisor') or math.prod(win.size)) if not outside else None)
 
 def _adaptive_pool(node, plan):
     "The pass of an adaptive pool, whose window follows from the sizes."
@@ -232,12 +272,14 @@ def _adaptive_pool(node, plan):
     target = plan.result_parts(node).get(0, node)
     if 1 in plan.result_parts(node): return None
     if math.prod(want) == 1:
-        plan.alias(target, lower_op(plan, 'amax' if 'max' in node.op else 'mean', node.args[0], tuple(range(-rank, 0)), True))
+        plan.alias(target, lower_op(plan, 'amax' if 'max' in node.op else 'mean', node.args[0], tuple(range(-rank, 0)),
+                                    True))
         return []
     if any(h % w for h, w in zip(have, want)): return _uneven_pool(node, plan, target, have, want)
     size = to_3d(tuple(h // w for h, w in zip(have, want)), (1, 1, 1))
     win = Window(to_3d(have, (1, 1, 1)), to_3d(want, (1, 1, 1)), size, size, (0, 0, 0))
-    return pool_pass(plan.pass_name, win, plan[node.args[0]], plan.allocate(target), *(('maximum',) if 'max' in node.op else ('add', 1 / math.prod(size))))
+    return pool_pass(plan.pass_name, win, plan[node.args[0]], plan.allocate(target),
+                     *(('maximum',) if 'max' in node.op else ('add', 1 / math.prod(size))))
 
 def _uneven_pool(node, plan, target, have, want):
     "The pass of an adaptive pool with windows of several sizes: each is reduced by itself."
@@ -246,16 +288,20 @@ def _uneven_pool(node, plan, target, have, want):
     R, out = x.size // (H * W), plan.allocate(target)
     cut = lambda k, n, m: (k * n // m, -(-(k + 1) * n // m))
     body = [f'x_tile = nl.ndarray((n, {H}, {W}), dtype=nl.{x.dtype}, buffer=nl.sbuf)',
-            f'nisa.dma_copy(dst=x_tile, src={x.text((R, H, W))}[at:at + n, :, :])', f'acc = nl.ndarray((n, {h * w}), dtype=nl.float32, buffer=nl.sbuf)']
+            f'nisa.dma_copy(dst=x_tile, src={x.text((R, H, W))}[at:at + n, :, :])',
+            f'acc = nl.ndarray((n, {h * w}), dtype=nl.float32, buffer=nl.sbuf)']
     for i in range(h):
         for j in range(w):
             (a, b), (c, d) = cut(i, H, h), cut(j, W, w)
             one, op = f'acc[:, {i * w + j}:{i * w + j + 1}]', 'maximum' if 'max' in node.op else 'add'
             body.append(f'nisa.tensor_reduce(dst={one}, op=nl.{op}, data=x_tile[:, {a}:{b}, {c}:{d}], axis=(1, 2))')
-            if op == 'add': body.append(f'nisa.tensor_scalar(dst={one}, data={one}, op0=nl.multiply, operand0={1 / ((b - a) * (d - c))})')
-    body += [f'result = nl.ndarray((n, {h * w}), dtype=nl.{out.dtype}, buffer=nl.sbuf)', 'nisa.tensor_copy(dst=result, src=acc)',
+            if op == 'add':
+                body.append(f'nisa.tensor_scalar(dst={one}, data={one}, op0=nl.multiply, operand0={1 / ((b - a) * (d - c))})')
+    body += [f'result = nl.ndarray((n, {h * w}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
+             'nisa.tensor_copy(dst=result, src=acc)',
              f'nisa.dma_copy(dst={out.text((R, h * w))}[at:at + n, :], src=result)']
-    return [f'    def {plan.pass_name}(at, n):', *_indent(2, body), '', f'    for at in range(0, {R}, ROWS): {plan.pass_name}(at, min(ROWS, {R} - at))']
+    return [f'    def {plan.pass_name}(at, n):', *_indent(2, body), '',
+            f'    for at in range(0, {R}, ROWS): {plan.pass_name}(at, min(ROWS, {R} - at))']
 
 def _upsample_nearest(node, plan):
     "The pass that repeats pixels: rows of pixels on partitions, each stored as often as it is repeated."
@@ -266,15 +312,20 @@ def _upsample_nearest(node, plan):
     (H, W), (h, w) = (1, *have)[-2:], (1, *want)[-2:]
     R, out, up, across = x.size // W, plan.allocate(node), h // H, w // W
     body = [f'x_tile = nl.ndarray((n, {W}, 1), dtype=nl.{x.dtype}, buffer=nl.sbuf)',
-            f'nisa.dma_copy(dst=x_tile, src={x.text((R, W, 1))}[at:at + n, :, :])', f'wide = nl.ndarray((n, {W}, {across}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
+            f'nisa.dma_copy(dst=x_tile, src={x.text((R, W, 1))}[at:at + n, :, :])',
+            f'wide = nl.ndarray((n, {W}, {across}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
             f'nisa.tensor_copy(dst=wide, src=x_tile.broadcast(dim=2, size={across}))', f'for u in range({up}):',
             f'    nisa.dma_copy(dst={out.text((R, up, W, across))}[at:at + n, u, :, :], src=wide)']
     calls = [f'    for i in nl.affine_range({R // BLOCK_ROWS}): {plan.pass_name}(i * ROWS, ROWS)'] if R >= BLOCK_ROWS else []
-    return [f'    def {plan.pass_name}(at, n):', *_indent(2, body), '', *calls, *([f'    {plan.pass_name}({R - R % BLOCK_ROWS}, {R % BLOCK_ROWS})'] if R % BLOCK_ROWS else [])]
+    return [f'    def {plan.pass_name}(at, n):', *_indent(2, body), '', *calls,
+            *([f'    {plan.pass_name}({R - R % BLOCK_ROWS}, {R % BLOCK_ROWS})'] if R % BLOCK_ROWS else [])]
 
-WINDOW_RULES = {**{k: _convolution for k in ('conv1d', 'conv2d', 'conv3d', 'conv_transpose1d', 'conv_transpose2d', 'conv_transpose3d', 'convolution')},
-           **{f'{k}_pool{d}d': _pool for k in ('max', 'avg') for d in (1, 2, 3)}, **{f'max_pool{d}d_with_indices': _pool for d in (1, 2, 3)},
-           **{f'adaptive_{k}_pool{d}d': _adaptive_pool for k in ('max', 'avg') for d in (1, 2, 3)}, 'upsample_nearest1d': _upsample_nearest, 'upsample_nearest2d': _upsample_nearest}
+WINDOW_RULES = {**{k: _convolution for k in ('conv1d', 'conv2d', 'conv3d', 'conv_transpose1d', 'conv_transpose2d',
+                                             'conv_transpose3d', 'convolution')},
+           **{f'{k}_pool{d}d': _pool for k in ('max', 'avg') for d in (1, 2, 3)},
+           **{f'max_pool{d}d_with_indices': _pool for d in (1, 2, 3)},
+           **{f'adaptive_{k}_pool{d}d': _adaptive_pool for k in ('max', 'avg') for d in (1, 2, 3)},
+           'upsample_nearest1d': _upsample_nearest, 'upsample_nearest2d': _upsample_nearest}
 
 def lower_window(node, plan):
     "The pass of a convolution, a pool or an upsampling; None for anything else."

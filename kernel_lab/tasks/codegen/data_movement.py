@@ -79,12 +79,16 @@ def _moved_axes(src, shape, source, to):
 def _unfold(src, shape, dim, size, step):
     "torch's unfold: a new last axis of neighbours."
     n, rank = (shape[dim] - size) // step + 1, len(shape)
-    return [(axis_index(rank + 1, rank, str(j)), src + axis_index(rank, dim, f'{j}:{j + (n - 1) * step + 1}:{step}')) for j in range(size)]
+    return [(axis_index(rank + 1, rank, str(j)), src + axis_index(rank, dim, f'{j}:{j + (n - 1) * step + 1}:{step}'))
+            for j in range(size)]
 
-COPY_RULES = {'permute': _permute, 'transpose': _transpose, 't': _transpose, 'mT': _transpose, 'numpy_T': lambda src, shape: _permute(src, shape,
-        tuple(reversed(range(len(shape))))), 'swapaxes': _transpose, 'swapdims': _transpose, 'movedim': _moved_axes, 'slice': _slice, 'select': _select,
+COPY_RULES = {'permute': _permute, 'transpose': _transpose, 't': _transpose, 'mT': _transpose,
+              'numpy_T': lambda src, shape: _permute(src, shape,
+        tuple(reversed(range(len(shape))))), 'swapaxes': _transpose, 'swapdims': _transpose, 'movedim': _moved_axes,
+        'slice': _slice, 'select': _select,
          'expand': _expand, 'roll': _roll, 'repeat': _repeat, 'diagonal': _diagonal, 'unfold': _unfold,
-         'repeat_interleave': _interleave, 'flip': _flip, 'narrow': lambda src, shape, dim, start, length: _slice(src, shape, dim, start, start + length)}
+         'repeat_interleave': _interleave, 'flip': _flip,
+         'narrow': lambda src, shape, dim, start, length: _slice(src, shape, dim, start, start + length)}
 
 def concat_copies(srcs, shapes, dim=0):
     "The copies that join tensors along an axis."

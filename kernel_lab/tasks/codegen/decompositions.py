@@ -27,7 +27,8 @@ def _group_norm(plan, x, groups, gain=None, bias=None, eps=1e-5, *_):
     return _scale_channels(plan, lower_op(plan, 'reshape', y, shape), shape, gain, bias)
 
 def _instance_norm(plan, x, gain=None, bias=None, mean=None, var=None, use=True, momentum=0.1, eps=1e-5, *_):
-    return _group_norm(plan, x, plan.shape(x)[1], gain, bias, eps) if use else _batch_norm(plan, x, gain, bias, mean, var, False, momentum, eps)
+    return _group_norm(plan, x, plan.shape(x)[1], gain, bias, eps) if use else _batch_norm(plan, x, gain, bias, mean,
+            var, False, momentum, eps)
 
 def _batch_norm(plan, x, gain=None, bias=None, mean=None, var=None, training=False, momentum=0.1, eps=1e-5, *_):
     shape = plan.shape(x)
@@ -45,11 +46,17 @@ def _attention(plan, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     if dropout_p: return None
     if enable_gqa:
         times = plan.shape(q)[-3] // plan.shape(k)[-3]
-        k, v = (lower_op(plan, 'repeat_interleave', x, times, len(plan.shape(x)) - 3) if times > 1 else x for x in (k, v))
-    scores = lower_op_as(plan, 'matmul', (q, lower_op(plan, 'transpose', k, -2, -1)), (*plan.shape(q)[:-1], plan.shape(k)[-2]), 'float32')
+        k, v = (lower_op(plan, 'repeat_interleave', x, times, len(plan.shape(x)) - 3) if times > 1 else x
+                for x in (k, v))
+    scores = lower_op_as(plan, 'matmul', (q, lower_op(plan, 'transpose', k, -2, -1)),
+                         (*plan.shape(q)[:-1], plan.shape(k)[-2]), 'float32')
     scores = lower_op(plan, 'mul', scores, scale or plan.shape(q)[-1] ** -0.5)
-    if is_causal: scores = _masked(plan, scores, lower_op(plan, 'tril', lower_op_as(plan, 'ones', (), plan.shape(scores)[-2:], 'float32')))
-    if isinstance(attn_mask, Ref): scores = _masked(plan, scores, attn_mask) if plan.dtype(attn_mask) == 'bool' else lower_op(plan, 'add', scores, attn_mask)
+    if is_causal:
+        scores = _masked(plan, scores, lower_op(plan, 'tril',
+                                                lower_op_as(plan, 'ones', (), plan.shape(scores)[-2:], 'float32')))
+    if isinstance(attn_mask, Ref):
+        scores = _masked(plan, scores, attn_mask) if plan.dtype(attn_mask) == 'bool' else lower_op(plan, 'add', scores,
+                attn_mask)
     return lower_op(plan, 'matmul', lower_op_as(plan, 'softmax', (scores, -1), plan.shape(scores), plan.dtype(v)), v)
 
 def _masked(plan, scores, keep):
@@ -75,21 +82,24 @@ def _einsum(plan, equation, operands):
 def _pair(plan, a, la, b, lb, later):
     "The product of two operands, summed over the letters that nobody needs later."
     size = dict(zip(la, plan.shape(a))) | dict(zip(lb, plan.shape(b)))
-    lone = lambda x, l, other: (lower_op(plan, 'sum', x, drop), ''.join(c for k, c in enumerate(l) if k not in drop)) if (drop := tuple(k for k,
+    lone = lambda x, l, other: (lower_op(plan, 'sum', x, drop),
+                                ''.join(c for k, c in enumerate(l) if k not in drop)) if (drop := tuple(k for k,
             c in enumerate(l) if c not in other and c not in later)) else (x, l)
     (a, la), (b, lb) = lone(a, la, lb), lone(b, lb, la)
     both = [c for c in la if c in lb]
     batch, over = [c for c in both if c in later], [c for c in both if c not in later]
     rows, cols = [c for c in la if c not in lb], [c for c in lb if c not in la]
     count = lambda letters: math.prod(size[c] for c in letters)
-    def ordered(x, l, order): return lower_op(plan, 'permute', x, tuple(l.index(c) for c in order)) if list(l) != order else x
+    def ordered(x, l, order):
+        return lower_op(plan, 'permute', x, tuple(l.index(c) for c in order)) if list(l) != order else x
     many = tuple(size[c] for c in batch)
     turned = list(lb) == [*batch, *cols, *over]                # as it lies: the product reads it turned
     x = lower_op(plan, 'reshape', ordered(a, la, [*batch, *rows, *over]), (*many, count(rows), count(over)))
     w = lower_op(plan, 'reshape', ordered(b, lb, [*batch, *cols, *over] if turned else [*batch, *over, *cols]),
            (*many, count(cols), count(over)) if turned else (*many, count(over), count(cols)))
     if turned: w = lower_op(plan, 'transpose', w, -2, -1)
-    return lower_op(plan, 'reshape', lower_op(plan, 'matmul', x, w), (*many, *(size[c] for c in rows), *(size[c] for c in cols))), ''.join([*batch, *rows, *cols])
+    return lower_op(plan, 'reshape', lower_op(plan, 'matmul', x, w),
+                    (*many, *(size[c] for c in rows), *(size[c] for c in cols))), ''.join([*batch, *rows, *cols])
 
 def _outer(plan, a, b): return lower_op(plan, 'mul', lower_op(plan, 'reshape', a, (plan.shape(a)[0], 1)), b)
 
@@ -102,8 +112,10 @@ def _bilinear(plan, x, y, w, b=None):
     "Σ xᵢ wₖᵢⱼ yⱼ."
     (K, I, J), rows = plan.shape(w), plan.shape(x)[:-1]
     n = math.prod(rows)
-    u = lower_op(plan, 'matmul', lower_op(plan, 'reshape', x, (n, I)), lower_op(plan, 'reshape', lower_op(plan, 'permute', w, (1, 0, 2)), (I, K * J)))
-    out = lower_op(plan, 'sum', lower_op(plan, 'mul', lower_op(plan, 'reshape', u, (n, K, J)), lower_op(plan, 'reshape', y, (n, 1, J))), (-1,))
+    u = lower_op(plan, 'matmul', lower_op(plan, 'reshape', x, (n, I)),
+                 lower_op(plan, 'reshape', lower_op(plan, 'permute', w, (1, 0, 2)), (I, K * J)))
+    out = lower_op(plan, 'sum', lower_op(plan, 'mul', lower_op(plan, 'reshape', u, (n, K, J)),
+                                         lower_op(plan, 'reshape', y, (n, 1, J))), (-1,))
     if isinstance(b, Ref): out = lower_op(plan, 'add', out, b)
     return lower_op(plan, 'reshape', out, (*rows, K))
 
@@ -122,14 +134,16 @@ def _cdist(plan, a, b, p=2.0, *_):
         return lower_op(plan, 'linalg_vector_norm', far, p, (-1,))
     squares = lambda x: lower_op(plan, 'sum', lower_op(plan, 'square', x), (-1,), True)
     cross = lower_op(plan, 'matmul', a, lower_op(plan, 'transpose', b, -2, -1))
-    square = lower_op(plan, 'add', lower_op(plan, 'add', lower_op(plan, 'mul', cross, -2.0), squares(a)), lower_op(plan, 'transpose', squares(b), -2, -1))
+    square = lower_op(plan, 'add', lower_op(plan, 'add', lower_op(plan, 'mul', cross, -2.0), squares(a)),
+                      lower_op(plan, 'transpose', squares(b), -2, -1))
     return lower_op(plan, 'sqrt', lower_op(plan, 'clamp_min', square, 0.0))
 
 # %% ../../../nbs/3_tasks/2_codegen/10_decompositions.ipynb #6282539e
 def _diff(plan, x, n=1, dim=-1, *_):
     for _ in range(n):
         size = plan.shape(x)[dim]
-        x = lower_op(plan, 'sub', lower_op(plan, 'slice', x, dim, 1, size), lower_op(plan, 'slice', x, dim, 0, size - 1))
+        x = lower_op(plan, 'sub', lower_op(plan, 'slice', x, dim, 1, size),
+                     lower_op(plan, 'slice', x, dim, 0, size - 1))
     return x
 
 def _axis_by_axis(op):
@@ -137,9 +151,11 @@ def _axis_by_axis(op):
     def f(plan, x, values, dims=()):
         dims = dims if isinstance(dims, tuple) else (dims,)
         if op == 'roll' and not dims:
-            flat = lower_op(plan, 'roll', lower_op(plan, 'reshape', x, (math.prod(plan.shape(x)),)), values if isinstance(values, tuple) else (values,), (0,))
+            flat = lower_op(plan, 'roll', lower_op(plan, 'reshape', x, (math.prod(plan.shape(x)),)),
+                            values if isinstance(values, tuple) else (values,), (0,))
             return lower_op(plan, 'reshape', flat, plan.shape(x))
-        for n, d in zip(values if isinstance(values, tuple) else (values,), dims): x = lower_op(plan, 'roll', x, (n,), (d,))
+        for n, d in zip(values if isinstance(values, tuple) else (values,), dims):
+            x = lower_op(plan, 'roll', x, (n,), (d,))
         return x
     return f
 
@@ -158,7 +174,8 @@ def _trace(plan, x): return lower_op(plan, 'sum', lower_op(plan, 'diagonal', x))
 
 def _cross(plan, a, b, dim=-1):
     part = lambda x, k: lower_op(plan, 'slice', x, dim, k, k + 1)
-    term = lambda i, j: lower_op(plan, 'sub', lower_op(plan, 'mul', part(a, i), part(b, j)), lower_op(plan, 'mul', part(a, j), part(b, i)))
+    term = lambda i, j: lower_op(plan, 'sub', lower_op(plan, 'mul', part(a, i), part(b, j)),
+                                 lower_op(plan, 'mul', part(a, j), part(b, i)))
     parts = [term(1, 2), term(2, 0), term(0, 1)]
     return lower_op_as(plan, 'cat', (tuple(parts), dim), plan.shape(a), plan.dtype(a))
 
@@ -170,9 +187,12 @@ def _cross_entropy(plan, x, target, weight=None, reduction=1, ignore=-100, smoot
     "Of logits and classes, or of logits and probabilities."
     shape = plan.shape(x)
     if isinstance(weight, Ref) or smoothing and plan.shape(target) == shape: return None
-    if len(shape) > 2: x, shape = lower_op(plan, 'reshape', lower_op(plan, 'permute', x, (0, *range(2, len(shape)), 1)), (math.prod(shape) // shape[1],
+    if len(shape) > 2:
+        x, shape = lower_op(plan, 'reshape', lower_op(plan, 'permute', x, (0, *range(2, len(shape)), 1)),
+                            (math.prod(shape) // shape[1],
             shape[1])), (math.prod(shape) // shape[1], shape[1])
-    if plan.shape(target) != shape and len(plan.shape(target)) > 1: target = lower_op(plan, 'reshape', target, (math.prod(plan.shape(target)),))
+    if plan.shape(target) != shape and len(plan.shape(target)) > 1:
+        target = lower_op(plan, 'reshape', target, (math.prod(plan.shape(target)),))
     logs = lower_op(plan, 'log_softmax', x, -1)
     hot = target if plan.shape(target) == shape else _one_hot(plan, target, shape[-1], x)
     if smoothing: hot = lower_op(plan, 'add', lower_op(plan, 'mul', hot, 1 - smoothing), smoothing / shape[-1])
@@ -183,7 +203,10 @@ def _nll(plan, logs, target, weight=None, reduction=1, *_):
     if isinstance(weight, Ref): return None
     shape = plan.shape(logs)
     if len(shape) > 2: logs = lower_op(plan, 'permute', logs, (0, *range(2, len(shape)), 1))
-    each = lower_op(plan, 'neg', lower_op(plan, 'sum', lower_op(plan, 'mul', logs, _one_hot(plan, target, shape[1 if len(shape) > 1 else 0], logs)), (-1,)))
+    each = lower_op(plan, 'neg', lower_op(plan, 'sum',
+                                          lower_op(plan, 'mul', logs,
+                                                   _one_hot(plan, target, shape[1 if len(shape) > 1 else 0], logs)),
+                                                   (-1,)))
     return each if reduction == 0 else lower_op(plan, ('mean', 'sum')[reduction - 1], each)
 
 def _triplet(plan, a, p, n, margin=1.0, power=2.0, eps=1e-6, swap=False, reduction=1):
@@ -194,15 +217,18 @@ def _triplet(plan, a, p, n, margin=1.0, power=2.0, eps=1e-6, swap=False, reducti
 
 def _cosine_loss(plan, a, b, y, margin=0.0, reduction=1):
     near = lower_op(plan, 'cosine_similarity', a, b, len(plan.shape(a)) - 1)
-    same = lower_op(plan, 'mul', lower_op_as(plan, 'eq', (y, 1.0), plan.shape(y), 'float32'), lower_op(plan, 'rsub', near, 1.0))
-    other = lower_op(plan, 'mul', lower_op_as(plan, 'eq', (y, -1.0), plan.shape(y), 'float32'), lower_op(plan, 'relu', lower_op(plan, 'sub', near, margin)))
+    same = lower_op(plan, 'mul', lower_op_as(plan, 'eq', (y, 1.0), plan.shape(y), 'float32'),
+                    lower_op(plan, 'rsub', near, 1.0))
+    other = lower_op(plan, 'mul', lower_op_as(plan, 'eq', (y, -1.0), plan.shape(y), 'float32'),
+                     lower_op(plan, 'relu', lower_op(plan, 'sub', near, margin)))
     each = lower_op(plan, 'add', same, other)
     return each if reduction == 0 else lower_op(plan, ('mean', 'sum')[reduction - 1], each)
 
 def _prelu(plan, x, weight):
     "prelu with a slope a channel."
     shape = plan.shape(x)
-    if math.prod(plan.shape(weight)) > 1: weight = lower_op(plan, 'reshape', weight, (shape[1], *(1,) * (len(shape) - 2)))
+    if math.prod(plan.shape(weight)) > 1:
+        weight = lower_op(plan, 'reshape', weight, (shape[1], *(1,) * (len(shape) - 2)))
     return lower_op_as(plan, '_prelu_kernel', (x, weight), shape, plan.dtype(x))
 
 def _regroup(op):
@@ -211,13 +237,16 @@ def _regroup(op):
         wide, order = regroup_axes(op, shape, n)
         out = lower_op(plan, 'permute', lower_op(plan, 'reshape', x, wide), order)
         *batch, C, H, W = shape
-        new = {'pixel_shuffle': (C // n ** 2, H * n, W * n), 'pixel_unshuffle': (C * n ** 2, H // n, W // n)}.get(op, (C, H, W))
+        new = {'pixel_shuffle': (C // n ** 2, H * n, W * n), 'pixel_unshuffle': (C * n ** 2, H // n, W // n)}.get(op,
+                (C, H, W))
         return lower_op(plan, 'reshape', out, (*batch, *new))
     return f
 
 def _pad(plan, x, pads, mode='constant', value=None):
     "Around, with a number, or with what is near: axis after axis."
-    if mode == 'constant': return lower_op_as(plan, 'padded', (x, tuple(pads), value or 0.0), tuple(n + a + b for n, (a, b) in zip(plan.shape(x),
+    if mode == 'constant':
+        return lower_op_as(plan, 'padded', (x, tuple(pads), value or 0.0),
+                           tuple(n + a + b for n, (a, b) in zip(plan.shape(x),
             padding_by_axis(pads, len(plan.shape(x))))), plan.dtype(x))
     for dim, (a, b) in enumerate(padding_by_axis(pads, len(plan.shape(x)))):
         if a or b: x = _pad_axis(plan, x, dim, a, b, mode)
@@ -227,8 +256,12 @@ def _pad_axis(plan, x, dim, a, b, mode):
     n, shape = plan.shape(x)[dim], plan.shape(x)
     part = lambda i, j: lower_op(plan, 'slice', x, dim, i, j)
     if mode == 'circular': ends = [part(n - a, n) if a else None, part(0, b) if b else None]
-    elif mode == 'reflect': ends = [lower_op(plan, 'flip', part(1, a + 1), (dim,)) if a else None, lower_op(plan, 'flip', part(n - b - 1, n - 1), (dim,)) if b else None]
-    else: ends = [lower_op(plan, 'expand', part(i, i + 1), tuple(m if k == dim else s for k, s in enumerate(shape))) if m else None for i, m in ((0, a), (n - 1, b))]
+    elif mode == 'reflect':
+        ends = [lower_op(plan, 'flip', part(1, a + 1), (dim,)) if a else None,
+                lower_op(plan, 'flip', part(n - b - 1, n - 1), (dim,)) if b else None]
+    else:
+        ends = [lower_op(plan, 'expand', part(i, i + 1), tuple(m if k == dim else s for k, s in enumerate(shape)))
+                if m else None for i, m in ((0, a), (n - 1, b))]
     return lower_op(plan, 'cat', tuple(e for e in (ends[0], x, ends[1]) if e is not None), dim)
 
 def _im2col(plan, x, size, step, pad, stride):
@@ -236,31 +269,44 @@ def _im2col(plan, x, size, step, pad, stride):
     if any(pad): x = _pad(plan, x, (pad[1], pad[1], pad[0], pad[0]))
     N, C, H, W = plan.shape(x)
     h, w = ((n - (s - 1) * d - 1) // t + 1 for n, s, d, t in zip((H, W), size, step, stride))
-    views = [lower_op(plan, 'slice', lower_op(plan, 'slice', x, 2, i * step[0], i * step[0] + (h - 1) * stride[0] + 1, stride[0]), 3, j * step[1],
+    views = [lower_op(plan, 'slice', lower_op(plan, 'slice', x, 2, i * step[0], i * step[0] + (h - 1) * stride[0] + 1,
+                                              stride[0]), 3, j * step[1],
                 j * step[1] + (w - 1) * stride[1] + 1, stride[1])
              for i in range(size[0]) for j in range(size[1])]
     return lower_op(plan, 'reshape', lower_op(plan, 'stack', tuple(views), 2), (N, C * size[0] * size[1], h * w))
 
-def _copy(plan, x, y, *_): return lower_cast(plan, y if plan.shape(y) == plan.shape(x) else lower_op(plan, 'expand', y, plan.shape(x)), plan.dtype(x))
+def _copy(plan, x, y, *_):
+    return lower_cast(plan, y if plan.shape(y) == plan.shape(x) else lower_op(plan, 'expand', y, plan.shape(x)),
+                      plan.dtype(x))
 
-DECOMPOSITIONS = {'pad': _pad, 'copy': _copy, 'constant_pad_nd': lambda p, x, pads, value=0: _pad(p, x, pads, 'constant', value), 'im2col': _im2col,
+DECOMPOSITIONS = {'pad': _pad, 'copy': _copy, 'constant_pad_nd': lambda p, x, pads, value=0: _pad(p, x, pads,
+        'constant', value), 'im2col': _im2col,
               **{k: _regroup(k) for k in ('pixel_shuffle', 'pixel_unshuffle', 'channel_shuffle')},
               **{f'{k}_pad{d}d': (lambda mode: lambda p, x, pads: _pad(p, x, pads, mode))({'reflection': 'reflect',
                       'replication': 'replicate'}[k]) for k in ('reflection', 'replication') for d in (1, 2, 3)},
-              'group_norm': _group_norm, 'instance_norm': _instance_norm, 'batch_norm': _batch_norm, 'scaled_dot_product_attention': _attention,
+              'group_norm': _group_norm, 'instance_norm': _instance_norm, 'batch_norm': _batch_norm,
+              'scaled_dot_product_attention': _attention,
               'einsum': _einsum, 'outer': _outer, 'ger': _outer,
-              'kron': _kron, 'bilinear': _bilinear, 'addmv': _add_product(lambda p, a, b: lower_op(p, 'mv', a, b)), 'addr': _add_product(_outer), 'cdist': _cdist,
+              'kron': _kron, 'bilinear': _bilinear, 'addmv': _add_product(lambda p, a, b: lower_op(p, 'mv', a, b)),
+              'addr': _add_product(_outer), 'cdist': _cdist,
               'diff': _diff, 'roll': _axis_by_axis('roll'), 'flip': _flip, 'repeat': _repeat,
-              'addbmm': _add_product(lambda p, a, b: lower_op(p, 'sum', lower_op(p, 'bmm', a, b), (0,))), 'tile': _repeat, 'trace': _trace, 'cross': _cross,
+              'addbmm': _add_product(lambda p, a, b: lower_op(p, 'sum', lower_op(p, 'bmm', a, b), (0,))),
+              'tile': _repeat, 'trace': _trace, 'cross': _cross,
               'linalg_cross': _cross, 'cross_entropy_loss': _cross_entropy,
-              'nll_loss': _nll, 'nll_loss_nd': _nll, 'nll_loss2d': _nll, 'triplet_margin_loss': _triplet, 'cosine_embedding_loss': _cosine_loss, 'prelu': _prelu,
-              'softmin': lambda p, x, dim, *_: lower_op(p, 'softmax', lower_op(p, 'neg', x), dim), 'dist': lambda p, a, b, power=2: lower_op(p, 'linalg_vector_norm', lower_op(p, 'sub', a, b), power),
-              'isclose': lambda p, a, b, rtol=1e-5, atol=1e-8, *_: lower_op(p, 'le', lower_op(p, 'abs', lower_op(p, 'sub', a, b)), lower_op(p, 'add', lower_op(p, 'mul', lower_op(p, 'abs', b), rtol), atol))}
+              'nll_loss': _nll, 'nll_loss_nd': _nll, 'nll_loss2d': _nll, 'triplet_margin_loss': _triplet,
+              'cosine_embedding_loss': _cosine_loss, 'prelu': _prelu,
+              'softmin': lambda p, x, dim, *_: lower_op(p, 'softmax', lower_op(p, 'neg', x), dim),
+              'dist': lambda p, a, b, power=2: lower_op(p, 'linalg_vector_norm', lower_op(p, 'sub', a, b), power),
+              'isclose': lambda p, a, b, rtol=1e-5, atol=1e-8, *_: lower_op(p, 'le',
+                  lower_op(p, 'abs', lower_op(p, 'sub', a, b)),
+                  lower_op(p, 'add', lower_op(p, 'mul', lower_op(p, 'abs', b), rtol), atol))}
 
 def lower_composite(node, plan):
     "Plan a node as several; None where none is made of others."
     if node.op not in DECOMPOSITIONS: return None
-    made = DECOMPOSITIONS[node.op](plan, *node.args, **{k: v for k, v in node.kwargs.items() if k not in ('layout', 'device', 'pin_memory')})
+    made = DECOMPOSITIONS[node.op](plan, *node.args,
+                                   **{k: v for k, v in node.kwargs.items()
+                                      if k not in ('layout', 'device', 'pin_memory')})
     if made is None: return None
     plan.alias(node, with_dtype(plan, made, node.dtype))
     return []
@@ -269,18 +315,23 @@ def lower_composite(node, plan):
 def lower_by_torch(node, plan):
     "Plan a node as torch's own decomposition; None where torch has none, or one of its operations has no rule either."
     import torch
-    if plan.steps > 10000 or node.op in ('getitem', 'filled') or not node.refs() or node.name.count('_d') > 3: return None
+    if plan.steps > 10000 or node.op in ('getitem', 'filled') or not node.refs() or node.name.count('_d') > 3:
+        return None
     kinds = {r: (plan.shape(r), plan.dtype(r)) for r in node.refs()}
     def call(*tensors):
-        value = lambda x: dict(zip(kinds, tensors))[x.name] if isinstance(x, Ref) else [value(y) for y in x] if isinstance(x, tuple) else x
-        return getattr(torch.ops.aten, node.op)(*map(value, node.args), **{k: value(v) for k, v in node.kwargs.items() if not isinstance(v,
+        value = lambda x: dict(zip(kinds, tensors))[x.name] if isinstance(x,
+                Ref) else [value(y) for y in x] if isinstance(x, tuple) else x
+        return getattr(torch.ops.aten, node.op)(*map(value, node.args),
+                                                **{k: value(v) for k, v in node.kwargs.items() if not isinstance(v,
                 str) or k in ('mode', 'approximate', 'rounding_mode')})
     one = type('One', (torch.nn.Module,), {'forward': lambda self, *xs: call(*xs)})()
     try: found = torch.export.export(one, tuple(float32_tensors(kinds))).run_decompositions()
-    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, AssertionError): return None     # what torch refuses, the caller names
+    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, AssertionError):
+        return None     # what torch refuses, the caller names
     inner = float32_graph(found, kinds, node.dtype if 'float' in node.dtype else 'float32')
     known = {n.name for n in (*inner.inputs, *inner.nodes)}
-    if any(n.op == node.op for n in inner.nodes) or any(r not in known for n in inner.nodes for r in n.refs()): return None
+    if any(n.op == node.op for n in inner.nodes) or any(r not in known for n in inner.nodes for r in n.refs()):
+        return None
     plan.steps += 1
     try: return _lower_inlined(node, plan, inner)
     except UsageError: return None
@@ -288,9 +339,12 @@ def lower_by_torch(node, plan):
 def _lower_inlined(node, plan, inner):
     "Plan the nodes of a graph under new names."
     step = plan.steps
-    names = {n.name: n.name if n.name in {i.name for i in inner.inputs} else f'{n.name}_d{step}' for n in (*inner.inputs, *inner.nodes)}
-    def under(x): return Ref(names[x.name]) if isinstance(x, Ref) else tuple(map(under, x)) if isinstance(x, tuple) else x
-    added = [Node(names[n.name], n.op, under(n.args), {k: under(v) for k, v in n.kwargs.items()}, n.shape, n.dtype) for n in inner.nodes]
+    names = {n.name: n.name if n.name in {i.name for i in inner.inputs} else f'{n.name}_d{step}'
+             for n in (*inner.inputs, *inner.nodes)}
+    def under(x):
+        return Ref(names[x.name]) if isinstance(x, Ref) else tuple(map(under, x)) if isinstance(x, tuple) else x
+    added = [Node(names[n.name], n.op, under(n.args), {k: under(v) for k, v in n.kwargs.items()}, n.shape, n.dtype)
+             for n in inner.nodes]
     plan.nodes |= {n.name: n for n in added}
     for n in added: plan.lower(n)
     parts = plan.result_parts(node)

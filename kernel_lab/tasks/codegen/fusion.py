@@ -13,11 +13,13 @@ from .blocking import row_pass, whole_tensor_pass
 from .lowering_rules import BASIC_RULES, formula_of
 
 # %% ../../../nbs/3_tasks/2_codegen/13_fusion.ipynb #41393a23
-_UNFUSABLE_OPS = ('glu', 'cummax', 'cummin', 'max', 'min', 'var_mean', 'std_mean', 'aminmax', 'dot', 'vdot', 'bitwise_and', 'bitwise_or', 'bitwise_xor', 'bitwise_not')
+_UNFUSABLE_OPS = ('glu', 'cummax', 'cummin', 'max', 'min', 'var_mean', 'std_mean', 'aminmax', 'dot', 'vdot',
+                  'bitwise_and', 'bitwise_or', 'bitwise_xor', 'bitwise_not')
 
 def fusion_space(node, graph):
     "(shape, axes) of a node along rows, or None: of one result that has the rank of its operands."
-    if node.op not in ELEMENTWISE_OPS and node.op not in ROW_OPS or node.op in _UNFUSABLE_OPS or not node.refs(): return None
+    if node.op not in ELEMENTWISE_OPS and node.op not in ROW_OPS or node.op in _UNFUSABLE_OPS or not node.refs():
+        return None
     full = broadcast_shape([graph[r].shape for r in node.refs()])
     axes = worked_axes(node, len(full))
     kept = tuple(1 if k in axes else n for k, n in enumerate(full))
@@ -41,7 +43,9 @@ def fusion_groups(graph):
 def _can_fuse(nodes, graph, waits):
     "Whether nodes can be one pass: of one shape, along one set of axes, none waiting for what waits for another."
     works = [fusion_space(n, graph) for n in nodes]
-    if None in works or len(nodes) > 16 or len({full for full, _ in works}) > 1 or len({axes for _, axes in works if axes}) > 1: return False
+    if None in works or len(nodes) > 16 or len({full for full, _ in works}) > 1 or len({axes for _, axes in works
+            if axes}) > 1:
+        return False
     members = {n.name for n in nodes}
     return not any(waits.get(r, set()) & members for n in nodes for r in n.refs() if r not in members)
 
@@ -49,7 +53,8 @@ def _topological(groups, where):
     "Groups so that each comes after what it takes."
     done, order, left = set(), [], list(groups)
     while left:
-        ready = next((g for g in left if all(where[r] is g or id(where[r]) in done for m in g for r in m.refs() if r in where)), None)
+        ready = next((g for g in left if all(where[r] is g or id(where[r]) in done for m in g for r in m.refs()
+                                             if r in where)), None)
         if ready is None: return [[m] for g in groups for m in g]
         left = [g for g in left if g is not ready]
         order.append(ready)
@@ -61,13 +66,15 @@ def _group_boundary(group, graph):
     "(names that a group takes, nodes of it that others take)."
     members = {n.name for n in group}
     takes = tuple(dict.fromkeys(r for n in group for r in n.refs() if r not in members))
-    gives = [n for n in group if n.name in graph.outputs or any(n.name in m.refs() for m in graph.nodes if m.name not in members)]
+    gives = [n for n in group if n.name in graph.outputs
+             or any(n.name in m.refs() for m in graph.nodes if m.name not in members)]
     return takes, gives
 
 def lower_group(group, plan, graph):
     "The pass of a group; None where its operands fit no frame."
     takes, gives = _group_boundary(group, graph)
-    full, axes = fusion_space(group[0], graph)[0], next((a for _, a in (fusion_space(n, graph) for n in group) if a), ())
+    full, axes = fusion_space(group[0], graph)[0], next((a for _, a in (fusion_space(n, graph) for n in group) if a),
+                                                        ())
     shapes = [plan.shape(r) for r in takes]
     found = [choose_layout(shapes, full, axes, math.prod(n.shape)) for n in gives]
     if None in found or len({f.roles for f in found}) > 1: return None

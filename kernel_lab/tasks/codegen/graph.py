@@ -58,7 +58,8 @@ class Graph:
 
     def __str__(self):
         line = lambda n: f'{n.name} {list(n.shape)} = {n.op}({", ".join([*map(repr, n.args), *(f"{k}={v!r}" for k, v in n.kwargs.items())])})'
-        return '\n'.join([*(f'{n.name} {list(n.shape)}' for n in self.inputs), *map(line, self.nodes), f'return {", ".join(self.outputs)}'])
+        return '\n'.join([*(f'{n.name} {list(n.shape)}' for n in self.inputs), *map(line, self.nodes),
+                          f'return {", ".join(self.outputs)}'])
 
     def _repr_html_(self): return f'<pre>{self}</pre>'
 
@@ -91,9 +92,12 @@ def _is_in_place(n):
     return name.endswith('_') and not name.endswith('__') and name != 'aten::detach_'
 
 # %% ../../../nbs/3_tasks/2_codegen/00_graph.ipynb #a3148f1d
-_NO_OPS = ('contiguous', 'clone', 'detach', 'detach_', 'alias', 'lift_fresh_copy', 'lift_fresh', '_assert_tensor_metadata', 'positive', 'conj', 'resolve_conj', 'resolve_neg')
-_INFERENCE_NO_OPS = {'dropout': 2, 'feature_dropout': 2, 'alpha_dropout': 2, 'feature_alpha_dropout': 2}       # where the flag is that they train
-HBM_DTYPES = {'bool': 'float32', 'int64': 'int32', 'float64': 'float32'}                               # what HBM holds of them
+_NO_OPS = ('contiguous', 'clone', 'detach', 'detach_', 'alias', 'lift_fresh_copy', 'lift_fresh',
+           '_assert_tensor_metadata', 'positive', 'conj', 'resolve_conj', 'resolve_neg')
+_INFERENCE_NO_OPS = {'dropout': 2, 'feature_dropout': 2, 'alpha_dropout': 2,
+                     'feature_alpha_dropout': 2}       # where the flag is that they train
+HBM_DTYPES = {'bool': 'float32', 'int64': 'int32',
+              'float64': 'float32'}                               # what HBM holds of them
 
 def hbm_dtype(dtype): return HBM_DTYPES.get(dtype, dtype)
 
@@ -111,8 +115,10 @@ def _plain_argument(x):
 def _node_of(n):
     "A `Node` from one of torch's; several results are given the shape of the first."
     value = n.meta['val'][0] if isinstance(n.meta.get('val'), (list, tuple)) else n.meta.get('val')
-    shape, dtype = (tuple(value.shape), str(value.dtype).removeprefix('torch.')) if hasattr(value, 'shape') else ((), '')
-    return Node(n.name, op_of(n) if n.op == 'call_function' else 'input', _plain_argument(n.args), {k: _plain_argument(v) for k, v in n.kwargs.items()}, shape, dtype)
+    shape, dtype = (tuple(value.shape), str(value.dtype).removeprefix('torch.')) if hasattr(value, 'shape') else ((),
+            '')
+    return Node(n.name, op_of(n) if n.op == 'call_function' else 'input', _plain_argument(n.args),
+                {k: _plain_argument(v) for k, v in n.kwargs.items()}, shape, dtype)
 
 def _cast_node(node, was):
     "A cast of what `was` a dtype: a node, or None where the same is stored."
@@ -162,14 +168,16 @@ def capture(task, workload=None):
     try: found = exported_program(task, [export_tensor(s, d, False) for s, d in kinds.values()])
     except UsageError:
         if not any('16' in d or 'float8' in d for _, d in kinds.values()): raise
-        found = exported_program(task, [export_tensor(s, d, True) for s, d in kinds.values()])      # a reference that mixes dtypes
+        found = exported_program(task, [export_tensor(s, d, True)
+                                        for s, d in kinds.values()])      # a reference that mixes dtypes
     return graph_of_program(found, kinds)
 
 def graph_of_program(found, kinds):
     "The `Graph` of an exported program with inputs {name: (shape, dtype)}."
     places = [n for n in found.graph.nodes if n.op == 'placeholder']
     named = {n.name: Ref(k) for n, k in zip((n for n in places if n.name in found.graph_signature.user_inputs), kinds)}
-    names = {v: k for k, v in (found.graph_signature.inputs_to_lifted_tensor_constants | found.graph_signature.inputs_to_buffers).items()}
+    names = {v: k for k, v in (found.graph_signature.inputs_to_lifted_tensor_constants
+                               | found.graph_signature.inputs_to_buffers).items()}
     nodes, dtypes = [], {k: d for k, (_, d) in kinds.items()}
     shapes, sources = {k: tuple(s) for k, (s, _) in kinds.items()}, {}
     for key, inner in names.items():
@@ -178,7 +186,8 @@ def graph_of_program(found, kinds):
         if isinstance(value, tuple): nodes.append(Node(n.name, 'constant', (value,), {}, n.shape, n.dtype))
         else: named[inner] = value
         dtypes[inner], shapes[inner] = n.dtype, tuple(n.shape)
-    def under(x): return named.get(x.name, x) if isinstance(x, Ref) else tuple(map(under, x)) if isinstance(x, tuple) else x
+    def under(x):
+        return named.get(x.name, x) if isinstance(x, Ref) else tuple(map(under, x)) if isinstance(x, tuple) else x
     for n in (n for n in found.graph.nodes if n.op == 'call_function'):
         node = _node_of(n)
         if node.name in kinds:                                  # torch calls operations `mean` or `square`, as a task may its inputs
@@ -193,8 +202,10 @@ def graph_of_program(found, kinds):
             cast = _cast_node(node, dtypes.get(args[0].name, 'float32'))
             if cast: nodes.append(cast)
             else: named[n.name] = args[0]
-        elif node.op in (*_NO_OPS, 'to', '_to_copy'): named[n.name] = args[0] if args else None        # nothing is computed
-        elif node.op in _INFERENCE_NO_OPS and not (args + (True,) * 3)[_INFERENCE_NO_OPS[node.op]]: named[n.name] = args[0]
+        elif node.op in (*_NO_OPS, 'to', '_to_copy'):
+            named[n.name] = args[0] if args else None        # nothing is computed
+        elif node.op in _INFERENCE_NO_OPS and not (args + (True,) * 3)[_INFERENCE_NO_OPS[node.op]]:
+            named[n.name] = args[0]
         elif node.op == 'getitem' and isinstance(args[0], tuple): named[n.name] = args[0][args[1]]
         elif node.op == 'broadcast_tensors': named[n.name] = args[0]
         else: nodes.append(node)
@@ -211,9 +222,11 @@ def _live_nodes(nodes, outs):
     return tuple(reversed(kept))
 
 # %% ../../../nbs/3_tasks/2_codegen/00_graph.ipynb #279f27fc
-VIEWS = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'permute', 'transpose', 't', 'numpy_T', 'mT', 'slice',
+VIEWS = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'permute', 'transpose', 't',
+         'numpy_T', 'mT', 'slice',
          'select', 'expand', 'expand_as',
-         'narrow', 'chunk', 'split', 'split_with_sizes', 'unbind', 'getitem', 'diagonal', 'unfold', 'movedim', 'swapaxes', 'swapdims', 'view_as',
+         'narrow', 'chunk', 'split', 'split_with_sizes', 'unbind', 'getitem', 'diagonal', 'unfold', 'movedim',
+         'swapaxes', 'swapdims', 'view_as',
          'reshape_as', 'ravel', 'broadcast_to')
 
 def launched_nodes(graph):
@@ -224,5 +237,6 @@ def node_graph(graph, node):
     "The `Graph` of one node, its operands as inputs; of several results those that somebody takes."
     known = {n.name: n for n in (*graph.inputs, *graph.nodes)}
     ins = tuple(Node(r, 'input', (), {}, known[r].shape, hbm_dtype(known[r].dtype)) for r in node.refs())
-    parts = tuple(n for n in graph.nodes if n.op == 'getitem' and n.args[0] == Ref(node.name)) if node.op != 'getitem' else ()
+    parts = tuple(n for n in graph.nodes if n.op == 'getitem'
+                  and n.args[0] == Ref(node.name)) if node.op != 'getitem' else ()
     return Graph(ins, (node, *parts), tuple(n.name for n in parts) or (node.name,))

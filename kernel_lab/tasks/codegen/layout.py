@@ -12,13 +12,19 @@ import math
 from .rowwise_ops import ELEMENTWISE_OPS, LOSS_OPS, ROW_OPS
 
 # %% ../../../nbs/3_tasks/2_codegen/05_layout.ipynb #f3c3aca4
-ARGUMENT_NAMES = {**{k: 'self dim keepdim' for k in ('sum', 'mean', 'amax', 'amin', 'any', 'all', 'max', 'min', 'prod', 'logsumexp')},
-              **{k: 'self dim' for k in ('softmax', 'log_softmax', '_softmax', '_log_softmax', 'cumsum', 'cumprod', 'cummax', 'cummin',
-                                         'logcumsumexp', 'glu', 'count_nonzero', 'argmax', 'argmin', 'sort', 'argsort')},
+ARGUMENT_NAMES = {**{k: 'self dim keepdim' for k in ('sum', 'mean', 'amax', 'amin', 'any', 'all', 'max', 'min', 'prod',
+                                                     'logsumexp')},
+              **{k: 'self dim' for k in ('softmax', 'log_softmax', '_softmax', '_log_softmax', 'cumsum', 'cumprod',
+                                         'cummax', 'cummin',
+                                         'logcumsumexp', 'glu', 'count_nonzero', 'argmax', 'argmin', 'sort',
+                                         'argsort')},
               **{k: 'self dim unbiased keepdim' for k in ('var', 'std', 'var_mean', 'std_mean')}, 'aminmax': 'self',
-              'linalg_vector_norm': 'self p dim keepdim', 'norm': 'self p dim keepdim', 'linalg_norm': 'self p dim keepdim',
-              'layer_norm': 'input normalized_shape weight bias eps', 'rms_norm': 'input normalized_shape weight eps', 'cosine_similarity': 'x1 x2 dim eps',
-              'pairwise_distance': 'x1 x2 p eps keepdim', 'linalg_vecdot': 'x1 x2 dim', 'topk': 'self k dim largest sorted'}
+              'linalg_vector_norm': 'self p dim keepdim', 'norm': 'self p dim keepdim',
+              'linalg_norm': 'self p dim keepdim',
+              'layer_norm': 'input normalized_shape weight bias eps', 'rms_norm': 'input normalized_shape weight eps',
+              'cosine_similarity': 'x1 x2 dim eps',
+              'pairwise_distance': 'x1 x2 p eps keepdim', 'linalg_vecdot': 'x1 x2 dim',
+              'topk': 'self k dim largest sorted'}
 _LAST_AXIS_OPS = ('glu', 'linalg_vecdot', 'pairwise_distance', 'topk', 'sort', 'argsort')
 
 def argument_of(node, name, default=None):
@@ -31,14 +37,16 @@ def argument_of(node, name, default=None):
 def broadcast_shape(shapes):
     "The shape that shapes broadcast to."
     rank = max(map(len, shapes))
-    return tuple(max(column) if min(column) else 0 for column in zip(*((1,) * (rank - len(s)) + tuple(s) for s in shapes)))
+    return tuple(max(column) if min(column) else 0 for column in zip(*((1,) * (rank - len(s)) + tuple(s)
+            for s in shapes)))
 
 def worked_axes(node, rank):
     "The axes that an operation works along: () for one element by element, None for an operation that does neither."
     if node.op in LOSS_OPS: return tuple(range(rank))
     if node.op in ELEMENTWISE_OPS: return ()
     if node.op not in ROW_OPS: return None
-    if node.op in ('layer_norm', 'rms_norm'): return tuple(range(rank - len(argument_of(node, 'normalized_shape')), rank))
+    if node.op in ('layer_norm', 'rms_norm'):
+        return tuple(range(rank - len(argument_of(node, 'normalized_shape')), rank))
     axes = argument_of(node, 'dim', -1 if node.op in _LAST_AXIS_OPS else 1 if node.op == 'cosine_similarity' else ())
     if isinstance(axes, bool) or axes == (): return tuple(range(rank))
     return tuple(sorted({a % rank for a in (axes if isinstance(axes, tuple) else (axes,))})) if rank else ()
@@ -77,7 +85,8 @@ def _cost(sizes, roles):
     slow = 16 if roles[-1] == 'o' else 4 if roles[-1] == 'r' and 'c' in roles and n('c') > 1 else 1
     return n('o') * -(-n('r') // 128) * (n('c') + BLOCK_OVERHEAD_COLUMNS) * slow
 
-def _is_supported(sizes, roles): return roles[-1] != 'r' or sum(r == 'c' for r, s in zip(roles, sizes) if s > 1) < 2 or roles.count('c') == 0
+def _is_supported(sizes, roles):
+    return roles[-1] != 'r' or sum(r == 'c' for r, s in zip(roles, sizes) if s > 1) < 2 or roles.count('c') == 0
 
 WHOLE_TENSOR_MIN_ELEMENTS = 2048    # elements from which on everything together is worth all partitions
 
@@ -88,7 +97,9 @@ def choose_layout(shapes, full, axes, result):
     kept = [k for k, w in enumerate(worked) if not w]
     if not kept: return _full_reduction(sizes, views, result)
     if len(sizes) == 1: sizes, worked, views, kept = [*sizes, 1], [False, True], [(*v, 1) for v in views], [0]
-    found = min((_cheapest_roles(s, worked, v) for s, v in ((sizes, views), *(_split_last_axis(sizes, views) if not any(worked) else ()))), key=lambda c: c[0])
+    found = min((_cheapest_roles(s, worked, v) for s, v in ((sizes, views),
+                                                            *(_split_last_axis(sizes, views)
+                                                              if not any(worked) else ()))), key=lambda c: c[0])
     return RowLayout(found[1], tuple(found[3]), _result_view(found[2], worked, result)) if found[1] else None
 
 def _cheapest_roles(sizes, worked, views):
@@ -102,7 +113,8 @@ def _split_last_axis(sizes, views):
     "The same with a long last axis as two, of which the second makes good columns."
     n = sizes[-1]
     cols = next((c for c in range(min(n // 2, WHOLE_TENSOR_MIN_ELEMENTS), 63, -1) if n % c == 0), None)
-    if n > WHOLE_TENSOR_MIN_ELEMENTS and cols: yield [*sizes[:-1], n // cols, cols], [(*v[:-1], *((1, 1) if v[-1] == 1 else (n // cols, cols))) for v in views]
+    if n > WHOLE_TENSOR_MIN_ELEMENTS and cols:
+        yield [*sizes[:-1], n // cols, cols], [(*v[:-1], *((1, 1) if v[-1] == 1 else (n // cols, cols))) for v in views]
 
 def _result_view(sizes, worked, count):
     "The view of a result: as the operands where it has as many elements, one or another number of columns otherwise."

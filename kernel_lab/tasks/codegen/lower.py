@@ -37,4 +37,5 @@ def lower_fused(graph, name='kernel', doc=''):
 @lru_cache(maxsize=1024)
 def first_kernel_for(task, workload=None):
     "The `Kernel` that does what a task's reference does, operation by operation, on one workload."
-    return Kernel(lower_unfused(kernel_graph(task, workload), task.name, task.doc.splitlines()[0]), name=f'{task.name}, first kernel')
+    return Kernel(lower_unfused(kernel_graph(task, workload), task.name, task.doc.splitlines()[0]),
+                  name=f'{task.name}, first kernel')

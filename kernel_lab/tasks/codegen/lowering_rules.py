@@ -18,10 +18,13 @@ from .blocking import row_pass, whole_tensor_pass
 from .plan import lower_op, lower_op_as
 
 # %% ../../../nbs/3_tasks/2_codegen/09_lowering_rules.ipynb #96b7d9ee
-_LAYOUT_ARGUMENTS = {'dim', 'keepdim', 'dtype', 'normalized_shape', 'half_to_float', 'layout', 'device', 'pin_memory', 'memory_format', 'generator', 'reduction', 'out_dtype'}
-_KEYWORD_ARGUMENTS = {'p': ('linalg_vector_norm', 'norm', 'linalg_norm', 'pairwise_distance'), 'eps': ('layer_norm', 'rms_norm', 'cosine_similarity', 'pairwise_distance')}
+_LAYOUT_ARGUMENTS = {'dim', 'keepdim', 'dtype', 'normalized_shape', 'half_to_float', 'layout', 'device', 'pin_memory',
+                     'memory_format', 'generator', 'reduction', 'out_dtype'}
+_KEYWORD_ARGUMENTS = {'p': ('linalg_vector_norm', 'norm', 'linalg_norm', 'pairwise_distance'),
+                      'eps': ('layer_norm', 'rms_norm', 'cosine_similarity', 'pairwise_distance')}
 _VARIANCE_OPS = ('var', 'std', 'var_mean', 'std_mean')
-_LOGICAL_OPS = {'bitwise_and': 'logical_and', 'bitwise_or': 'logical_or', 'bitwise_xor': 'logical_xor', 'bitwise_not': 'logical_not',
+_LOGICAL_OPS = {'bitwise_and': 'logical_and', 'bitwise_or': 'logical_or', 'bitwise_xor': 'logical_xor',
+                'bitwise_not': 'logical_not',
           '__and__': 'logical_and', '__or__': 'logical_or', '__xor__': 'logical_xor'}
 
 def _correction(node):
@@ -36,8 +39,10 @@ def _arguments(node):
     if node.op in LOSS_OPS: return [a for k, a in enumerate(node.args) if k != LOSS_OPS[node.op][1]], named
     if node.op in ELEMENTWISE_OPS: return list(node.args), named
     if node.op in ('layer_norm', 'rms_norm'):
-        named = {new: argument_of(node, k) for k, new in (('weight', 'gain'), ('bias', 'bias')) if isinstance(argument_of(node, k), Ref)}
-    named |= {k: argument_of(node, k) for k, ops in _KEYWORD_ARGUMENTS.items() if node.op in ops and argument_of(node, k) is not None}
+        named = {new: argument_of(node, k) for k, new in (('weight', 'gain'), ('bias', 'bias'))
+                 if isinstance(argument_of(node, k), Ref)}
+    named |= {k: argument_of(node, k) for k, ops in _KEYWORD_ARGUMENTS.items()
+              if node.op in ops and argument_of(node, k) is not None}
     if node.op in _VARIANCE_OPS: named['correction'] = _correction(node)
     return [a for a in node.args if isinstance(a, Ref) and a not in named.values()], named
 
@@ -73,11 +78,13 @@ def _flat_passes(plan, formula, places, out, count):
     "The lines of a pass over operands that are all of one size, or one number."
     rows, cols, rest = flat_layout(count)
     lines = []
-    for name, first, view in ((plan.pass_name, 0, (rows, cols)), (f'{plan.pass_name}_rest', count - rest, (1, rest)))[:1 + (rest > 0)]:
+    for name, first, view in ((plan.pass_name, 0, (rows, cols)),
+                              (f'{plan.pass_name}_rest', count - rest, (1, rest)))[:1 + (rest > 0)]:
         def part(p):
             if p.size == 1 and count > 1: return p.operand((1, 1))
             o = p.operand(view)
-            return o if not rest else replace(o, shape=(), base=f'{p.text((count,))}[{first}:{first + math.prod(view)}]')
+            return o if not rest else replace(o, shape=(),
+                                              base=f'{p.text((count,))}[{first}:{first + math.prod(view)}]')
         lines += row_pass(name, formula, [part(p) for p in places], [part(p) for p in out])
     return lines
 
@@ -86,14 +93,16 @@ def _allocate_results(node, plan):
     parts = plan.result_parts(node)
     if not parts: return [plan.allocate(node)], lambda got: got if not isinstance(got, tuple) else got[0]
     order = sorted(parts)
-    return [plan.allocate(parts[k]) for k in order], lambda got: tuple(got[k] for k in order) if isinstance(got, tuple) else got
+    return [plan.allocate(parts[k]) for k in order], lambda got: tuple(got[k] for k in order) if isinstance(got,
+            tuple) else got
 
 _INDEXED_EXTREMA = ('max', 'min', 'cummax', 'cummin')       # with an axis, they tell places, too
 
 def lower_rowwise(node, plan):
     "The pass of a node along rows, or None where it is none."
     node = replace(node, op=_LOGICAL_OPS[node.op]) if node.op in _LOGICAL_OPS and node.dtype == 'bool' else node
-    if node.op not in ELEMENTWISE_OPS and node.op not in ROW_OPS and node.op not in LOSS_OPS or not node.refs(): return None
+    if node.op not in ELEMENTWISE_OPS and node.op not in ROW_OPS and node.op not in LOSS_OPS or not node.refs():
+        return None
     if node.op in _INDEXED_EXTREMA and 1 in plan.result_parts(node): return None
     node = _inline_constants(node, plan)
     shapes = [plan.shape(r) for r in node.refs()]
@@ -106,7 +115,8 @@ def lower_rowwise(node, plan):
     outs, pick = _allocate_results(node, plan)
     formula = formula_of(node)
     picked = lambda *tiles: pick(formula(*tiles))
-    if not axes and all(p.size in (1, math.prod(full)) for p in places): return _flat_passes(plan, picked, places, outs, math.prod(full))
+    if not axes and all(p.size in (1, math.prod(full)) for p in places):
+        return _flat_passes(plan, picked, places, outs, math.prod(full))
     operands, results = [p.operand(v) for p, v in zip(places, found.views)], [o.operand(found.out) for o in outs]
     if found.roles == 'w': return whole_tensor_pass(plan.pass_name, picked, operands, results)
     return row_pass(plan.pass_name, picked, operands, results, found.roles)
@@ -114,21 +124,28 @@ def lower_rowwise(node, plan):
 def _inline_constants(node, plan):
     "A node in which tensors of one value stand as that value."
     def known(a):
-        if not isinstance(a, Ref) or a.name not in plan.deferred or plan.deferred[a.name][0].op != 'filled': return False
-        return broadcast_shape([plan.shape(r) for r in node.refs() if r != a.name] or [()]) == broadcast_shape([plan.shape(r) for r in node.refs()])
+        if not isinstance(a, Ref) or a.name not in plan.deferred or plan.deferred[a.name][0].op != 'filled':
+            return False
+        return broadcast_shape([plan.shape(r) for r in node.refs() if r != a.name]
+                               or [()]) == broadcast_shape([plan.shape(r) for r in node.refs()])
     if node.op not in ELEMENTWISE_OPS or len(node.refs()) < 2: return node
     for k, a in enumerate(node.args):
-        if known(a): return _inline_constants(replace(node, args=(*node.args[:k], plan.deferred[a.name][0].args[0], *node.args[k + 1:])), plan)
+        if known(a):
+            return _inline_constants(replace(node, args=(*node.args[:k], plan.deferred[a.name][0].args[0],
+                                                         *node.args[k + 1:])), plan)
     return node
 
 def _lower_expanded(node, plan, full):
     "The same with operands that are broadcast in a way that no frame has written out in full."
-    wide = {r: lower_op(plan, 'expand', Ref(r), full) for r in node.refs() if math.prod(plan.shape(r)) not in (1, math.prod(full))}
+    wide = {r: lower_op(plan, 'expand', Ref(r), full) for r in node.refs()
+            if math.prod(plan.shape(r)) not in (1, math.prod(full))}
     under = lambda x: wide.get(x.name, x) if isinstance(x, Ref) else x
-    return lower_rowwise(replace(node, args=tuple(map(under, node.args)), kwargs={k: under(v) for k, v in node.kwargs.items()}), plan) if wide else None
+    return lower_rowwise(replace(node, args=tuple(map(under, node.args)),
+                                 kwargs={k: under(v) for k, v in node.kwargs.items()}), plan) if wide else None
 
 # %% ../../../nbs/3_tasks/2_codegen/09_lowering_rules.ipynb #98c7fa3a
-_PRODUCT_OPERANDS = {'matmul': (0, 1), 'mm': (0, 1), 'bmm': (0, 1), 'linear': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2)}
+_PRODUCT_OPERANDS = {'matmul': (0, 1), 'mm': (0, 1), 'bmm': (0, 1), 'linear': (0, 1), 'addmm': (1, 2),
+                     'baddbmm': (1, 2)}
 
 def _matmul_operand(ref, plan):
     "(place, whether turned) of an operand of a product: one whose last axes were only swapped is read as it lies."
@@ -139,12 +156,14 @@ def _matmul_operand(ref, plan):
 def _swaps_last(node, plan):
     rank = len(node.shape)
     if node.op in ('t', 'mT', 'numpy_T'): return rank == 2 or node.op == 'mT'
-    if node.op in ('transpose', 'swapaxes', 'swapdims'): return {a % rank for a in node.args[1:3]} == {rank - 1, rank - 2}
+    if node.op in ('transpose', 'swapaxes', 'swapdims'):
+        return {a % rank for a in node.args[1:3]} == {rank - 1, rank - 2}
     return node.op == 'permute' and tuple(a % rank for a in node.args[1]) == (*range(rank - 2), rank - 1, rank - 2)
 
 def _epilogue(node, plan, batch, M, N):
     "(what is done to a product on its way out, the operands of that)."
-    if node.op == 'linear' and len(node.args) > 2 and isinstance(node.args[2], Ref): return lambda acc, bias: acc + bias, [plan[node.args[2]].operand((*(1,) * len(batch), 1, N))]
+    if node.op == 'linear' and len(node.args) > 2 and isinstance(node.args[2], Ref):
+        return lambda acc, bias: acc + bias, [plan[node.args[2]].operand((*(1,) * len(batch), 1, N))]
     if node.op not in ('addmm', 'baddbmm'): return None, []
     beta, alpha = node.kwargs.get('beta', 1), node.kwargs.get('alpha', 1)
     c = plan[node.args[0]]
@@ -160,7 +179,8 @@ def lower_matmul(node, plan):
     b_turned ^= node.op == 'linear'
     if len(a.shape) == 1: a = a.reshaped(1, *a.shape)
     if len(b.shape) == 1: b = b.reshaped(1, *b.shape)                 # a linear layer of one output
-    if math.prod(b.shape[:-2]) == 1 and not a_turned: a, b = a.reshaped(math.prod(a.shape[:-1]), a.shape[-1]), b.reshaped(*b.shape[-2:])      # rows of all batches
+    if math.prod(b.shape[:-2]) == 1 and not a_turned:
+        a, b = a.reshaped(math.prod(a.shape[:-1]), a.shape[-1]), b.reshaped(*b.shape[-2:])      # rows of all batches
     whole = broadcast_shape([a.shape[:-2], b.shape[:-2]])
     batch, _, views = merge_axes([a.shape[:-2], b.shape[:-2]], whole, ())
     x, w = a.matrix(views[0], a_turned), b.matrix(views[1], b_turned)
@@ -176,7 +196,8 @@ def _lower_matvec(node, plan):
     return []
 
 # %% ../../../nbs/3_tasks/2_codegen/09_lowering_rules.ipynb #4efeeede
-_RESHAPES = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'view_as', 'reshape_as', 'ravel', 'atleast_1d', 'atleast_2d', 'atleast_3d')
+_RESHAPES = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'view_as', 'reshape_as',
+             'ravel', 'atleast_1d', 'atleast_2d', 'atleast_3d')
 _JOIN_RULES = {'cat': concat_copies, 'concat': concat_copies, 'concatenate': concat_copies, 'stack': stack_copies}
 
 def _copy_pass(node, plan):
@@ -185,7 +206,8 @@ def _copy_pass(node, plan):
         places = [plan[r] for r in node.args[0] if math.prod(plan.shape(r))]
         shapes = [p.shape for p in places] if node.op != 'stack' else places[0].shape
         copies = _JOIN_RULES[node.op]([p.text() for p in places], shapes, *node.args[1:], **node.kwargs)
-    else: copies = COPY_RULES[node.op](plan[node.args[0]].text(), plan.shape(node.args[0]), *node.args[1:], **node.kwargs)
+    else:
+        copies = COPY_RULES[node.op](plan[node.args[0]].text(), plan.shape(node.args[0]), *node.args[1:], **node.kwargs)
     out = plan.allocate(node)
     return [f'    nisa.dma_copy(dst={out.text()}{to}, src={src})' for to, src in copies]
 
@@ -195,10 +217,12 @@ def lower_movement(node, plan):
     if node.op in _RESHAPES:
         plan.defer(node, lambda node, plan: plan.alias(node, node.args[0]))
         return []
-    if node.op in ('expand_as', 'broadcast_to'): node = replace(node, op='expand', args=(node.args[0], tuple(node.shape)))
+    if node.op in ('expand_as', 'broadcast_to'):
+        node = replace(node, op='expand', args=(node.args[0], tuple(node.shape)))
     if node.op in _JOIN_RULES: return plan.defer(node, _copy_pass)
     if node.op not in COPY_RULES or not plan.shape(node.args[0]): return None
-    if node.op == 'expand' and plan.shape(node.args[0]) == tuple(node.shape): return plan.defer(node, lambda node, plan: plan.alias(node, node.args[0]))
+    if node.op == 'expand' and plan.shape(node.args[0]) == tuple(node.shape):
+        return plan.defer(node, lambda node, plan: plan.alias(node, node.args[0]))
     if COPY_RULES[node.op]('x', plan.shape(node.args[0]), *node.args[1:], **node.kwargs) is None: return None
     return plan.defer(node, _copy_pass)
 
@@ -222,7 +246,8 @@ def _overwrite_pass(node, plan, first, x, part):
     lines = first()
     return [*lines, f'    nisa.dma_copy(dst={plan[node.name].text()}{part}, src={x.text()})']
 
-_SPLITS = ('chunk', 'split', 'split_with_sizes', 'unbind', 'tensor_split', 'unsafe_chunk', 'unsafe_split', 'hsplit', 'vsplit')
+_SPLITS = ('chunk', 'split', 'split_with_sizes', 'unbind', 'tensor_split', 'unsafe_chunk', 'unsafe_split', 'hsplit',
+           'vsplit')
 
 def lower_result_part(node, plan):
     "One of several results: a slice of what was cut, or what its operation has already given."
@@ -234,15 +259,18 @@ def lower_result_part(node, plan):
     x, dim = whole.args[0], whole.kwargs.get('dim', (*whole.args[1:], 0, 0)[whole.op != 'unbind'])
     if whole.op == 'unbind': return lower_movement(replace(node, op='select', args=(x, dim, k)), plan)
     sizes = [n.shape[dim] for _, n in sorted(_split_parts(whole, plan).items())]
-    if whole.op == 'split_with_sizes' or isinstance(whole.args[1], tuple) and whole.op == 'split': sizes = list(whole.args[1])
+    if whole.op == 'split_with_sizes' or isinstance(whole.args[1], tuple) and whole.op == 'split':
+        sizes = list(whole.args[1])
     else: sizes = [whole.shape[dim]] * k                    # equal ones, as the first
     start = sum(sizes[:k])
     return lower_movement(replace(node, op='slice', args=(x, dim, start, start + node.shape[dim]), kwargs={}), plan)
 
-def _split_parts(whole, plan): return {n.args[1]: n for n in plan.nodes.values() if n.op == 'getitem' and n.args[0] == Ref(whole.name)}
+def _split_parts(whole, plan):
+    return {n.args[1]: n for n in plan.nodes.values() if n.op == 'getitem' and n.args[0] == Ref(whole.name)}
 
 # %% ../../../nbs/3_tasks/2_codegen/09_lowering_rules.ipynb #37be6ad5
-_FILL_VALUES = {'ones': 1.0, 'zeros': 0.0, 'ones_like': 1.0, 'zeros_like': 0.0, 'new_ones': 1.0, 'new_zeros': 0.0, 'empty': 0.0, 'empty_like': 0.0, 'new_empty': 0.0}
+_FILL_VALUES = {'ones': 1.0, 'zeros': 0.0, 'ones_like': 1.0, 'zeros_like': 0.0, 'new_ones': 1.0, 'new_zeros': 0.0,
+                'empty': 0.0, 'empty_like': 0.0, 'new_empty': 0.0}
 _FILL_OPS = ('full', 'full_like', 'new_full', 'scalar_tensor')
 
 def _fill_pass(node, plan):
@@ -251,9 +279,11 @@ def _fill_pass(node, plan):
     rows, cols, rest = flat_layout(out.size)
     if rest: rows, cols = out.size, 1
     name = plan.pass_name
-    return [f'    {name} = nl.ndarray((ROWS, {cols}), dtype=nl.{out.dtype}, buffer=nl.sbuf)', f'    nisa.memset(dst={name}, value={float(node.args[0])})',
+    return [f'    {name} = nl.ndarray((ROWS, {cols}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
+            f'    nisa.memset(dst={name}, value={float(node.args[0])})',
             *([f'    for i in nl.affine_range({rows // 128}):',
-               f'        nisa.dma_copy(dst={out.text((rows, cols))}[i * ROWS:(i + 1) * ROWS, :], src={name})'] if rows >= 128 else []),
+               f'        nisa.dma_copy(dst={out.text((rows, cols))}[i * ROWS:(i + 1) * ROWS, :], src={name})']
+               if rows >= 128 else []),
             *([f'    nisa.dma_copy(dst={out.text((rows, cols))}[{rows - rows % 128}:{rows}, :], src={name}[0:{rows % 128}, :])'] if rows % 128 else [])]
 
 def _finite_value(value): return {math.inf: 3.4e38, -math.inf: -3.4e38}.get(value, float(value))
@@ -283,7 +313,9 @@ def _triangle_pass(node, plan):
     lower = node.op == 'tril'
     def kept(tile):
         sign = 1 if lower else -1
-        where = dict(pattern=[[-sign, C]], channel_multiplier=sign, offset=f'{"" if lower else "-"}at {"+" if sign * k >= 0 else "-"} {abs(k)}', cmp_op='nl.greater_equal')
+        where = dict(pattern=[[-sign, C]], channel_multiplier=sign,
+                     offset=f'{"" if lower else "-"}at {"+" if sign * k >= 0 else "-"} {abs(k)}',
+                     cmp_op='nl.greater_equal')
         return tile.emit('affine_select', tile.new('kept'), on_true_tile=tile, on_false_value=0.0, **where)
     out, view = plan.allocate(node), (x.size // (R * C), R, C)
     return row_pass(plan.pass_name, kept, [x.operand(view)], [out.operand(view)], 'orc', 'range')
@@ -298,8 +330,12 @@ def lower_constant(node, plan):
     if node.op == 'arange':
         start, end, step = (0, node.args[0], 1) if len(node.args) == 1 else (*node.args, 1)[:3]
         return _arange_pass(replace(node, args=(start, step)), plan)
-    if node.op == 'linspace': return _arange_pass(replace(node, args=(node.args[0], (node.args[1] - node.args[0]) / max(node.args[2] - 1, 1))), plan)
-    if node.op == 'eye': plan.alias(node, lower_op(plan, 'tril', lower_op(plan, 'triu', lower_op_as(plan, 'ones', (), node.shape, node.dtype))))
+    if node.op == 'linspace':
+        return _arange_pass(replace(node, args=(node.args[0],
+                                                (node.args[1] - node.args[0]) / max(node.args[2] - 1, 1))), plan)
+    if node.op == 'eye':
+        plan.alias(node, lower_op(plan, 'tril', lower_op(plan, 'triu',
+                                                         lower_op_as(plan, 'ones', (), node.shape, node.dtype))))
     elif node.op == 'constant': return _literal_pass(node, plan)
     else: return None
     return []
@@ -309,7 +345,8 @@ def _literal_pass(node, plan):
     out, values = plan.allocate(node), node.args[0]
     if len(values) > 1024: return None
     lines = [f'    {plan.pass_name} = nl.ndarray((1, {len(values)}), dtype=nl.{out.dtype}, buffer=nl.sbuf)']
-    lines += [f'    nisa.memset(dst={plan.pass_name}[:, {k}:{k + 1}], value={_finite_value(v)})' for k, v in enumerate(values)]
+    lines += [f'    nisa.memset(dst={plan.pass_name}[:, {k}:{k + 1}], value={_finite_value(v)})'
+              for k, v in enumerate(values)]
     return [*lines, f'    nisa.dma_copy(dst={out.text((1, len(values)))}, src={plan.pass_name})']
 
 BASIC_RULES = [lower_result_part, lower_movement, lower_padding, lower_rowwise, lower_matmul, lower_constant]

@@ -53,7 +53,8 @@ def _contraction_chunks(K, most=BLOCKS_PER_COPY):
     "[(head of a loop or '', first block, blocks)] of a contraction: equal ones, if that costs few more copies."
     T = K // BLOCK_ROWS
     each = next((d for d in range(min(T, most), most // 2 - 1, -1) if d and T % d == 0), most)
-    whole = [(f'for p in nl.affine_range({T // each}):', f'p * {each}', each)] if T >= 2 * each else [('', '0', each)] if T >= each else []
+    whole = [(f'for p in nl.affine_range({T // each}):', f'p * {each}', each)] if T >= 2 * each else [('', '0',
+            each)] if T >= each else []
     return [*whole, *([('', str(T - T % each), T % each)] if T % each else [])]
 
 def _span(first, count, by=''):
@@ -65,13 +66,15 @@ def _plus(first, rest): return rest if first == '0' else f'{first} + {rest}'
 
 def _load_blocks(x, straight, dst, base, at, n, first, count, kind):
     "Lines that bring `count` blocks of x's contraction from `first` on, and n rows from `at` on, to dst[:, base:base + count, :]."
-    if straight and x.matrix[0] % BLOCK_ROWS == 0: return [f'nisa.dma_copy(dst={dst}[:, {_span(base, count)}, :], src={x.block_text(_span(first, count), f"{at}:{at} + {n}")})']
+    if straight and x.matrix[0] % BLOCK_ROWS == 0:
+        return [f'nisa.dma_copy(dst={dst}[:, {_span(base, count)}, :], src={x.block_text(_span(first, count), f"{at}:{at} + {n}")})']
     if straight: return [f'for s in range({count}):', f'    k = ({_plus(first, "s")}) * ROWS',
                          f'    nisa.dma_copy(dst={dst}[:, {_plus(base, "s")}, :], src={x.slice_text("k:k + ROWS", f"{at}:{at} + {n}")})']
     return [f'for g in range(0, {n}, ROWS):', f'    r = min(ROWS, {n} - g)', *_indent(1, [
         f'rows = nl.ndarray((r, {count * BLOCK_ROWS}), dtype=nl.{kind}, buffer=nl.sbuf)',
         f'nisa.dma_copy(dst=rows, src={x.slice_text(f"{at} + g:{at} + g + r", _span(first, count, " * ROWS"))})',
-        f'for s in range(0, {count}, {SQUARES_PER_BANK}):', f'    q = min({SQUARES_PER_BANK}, {count} - s)', f'    squares = nl.ndarray((ROWS, q, r), dtype=nl.{kind}, buffer=nl.psum)',
+        f'for s in range(0, {count}, {SQUARES_PER_BANK}):', f'    q = min({SQUARES_PER_BANK}, {count} - s)',
+        f'    squares = nl.ndarray((ROWS, q, r), dtype=nl.{kind}, buffer=nl.psum)',
         '    for j in range(q): nisa.nc_transpose(dst=squares[:, j, :], data=rows[:, (s + j) * ROWS:(s + j + 1) * ROWS])',
         f'    nisa.tensor_copy(dst={dst}[:, {_plus(base, "s")}:{_plus(base, "s + q")}, g:g + r], src=squares)'])]
 
@@ -81,7 +84,8 @@ def _load_remainder(x, straight, dst, at, n, K, kind):
     make, span = f'{dst} = nl.ndarray(({depth}, {n}), dtype=nl.{kind}, buffer=nl.sbuf)', f'{K - depth}:{K}'
     if straight: return [make, f'nisa.dma_copy(dst={dst}, src={x.slice_text(span, f"{at}:{at} + {n}")})']
     return [make, f'for g in range(0, {n}, ROWS):', f'    r = min(ROWS, {n} - g)',
-            *_indent(1, transpose_lines(f'{dst}[:, g:g + r]', x.slice_text(f'{at} + g:{at} + g + r', span), 'r', depth, kind, 'rows'))]
+            *_indent(1, transpose_lines(f'{dst}[:, g:g + r]', x.slice_text(f'{at} + g:{at} + g + r', span), 'r', depth,
+                                        kind, 'rows'))]
 
 def _load_contraction(x, straight, name, at, n, K, kind):
     "Lines that bring n rows with the whole contraction: tiles `name`_t [128, blocks, n] and `name`_rest, None where there is none."
@@ -89,15 +93,18 @@ def _load_contraction(x, straight, name, at, n, K, kind):
     for head, first, count in _contraction_chunks(K):
         body = _load_blocks(x, straight, f'{name}_t', first, at, n, first, count, kind)
         lines += [head, *_indent(1, body)] if head else body
-    return [*lines, *(_load_remainder(x, straight, f'{name}_rest', at, n, K, kind) if K % BLOCK_ROWS else [f'{name}_rest = None'])]
+    return [*lines, *(_load_remainder(x, straight, f'{name}_rest', at, n, K, kind)
+                      if K % BLOCK_ROWS else [f'{name}_rest = None'])]
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #c25fb1a8
 def _store_result(out, after, operands, depth):
     "Lines that bring a sum `acc` of r rows and m columns out, by way of `after(tile, *operands)`."
-    writer = KernelWriter(0, {'acc', 'r', 'm', 'c', 'g', 'n', 'at', 'sums', 'w_t', 'x_t', 'j', 'p', out.name, *(o.name for o in operands)})
+    writer = KernelWriter(0, {'acc', 'r', 'm', 'c', 'g', 'n', 'at', 'sums', 'w_t', 'x_t', 'j', 'p', out.name,
+                              *(o.name for o in operands)})
     acc = TileExpr(writer, 'acc', PSUM_BANK_COLUMNS, 'm', 'r')
     res = after(acc, *(_load_operand(writer, o) for o in operands)) if after else acc
-    res = res.as_dtype(out.dtype) if res is not acc else res.emit('tensor_copy', res.new('result', dtype=out.dtype), src=res)
+    res = res.as_dtype(out.dtype) if res is not acc else res.emit('tensor_copy', res.new('result', dtype=out.dtype),
+            src=res)
     writer.emit(f'nisa.dma_copy(dst={out.slice_text("at + g:at + g + r", "c:c + m")}, src={res.name})')
     return _indent(depth, writer.lines)
 
@@ -107,7 +114,8 @@ def _is_shared_row(o): return math.prod(o.view[:-1]) == 1 < o.view[-1] and o.vie
 
 def _load_shared_rows(operands):
     "Lines that bring what is the same for all rows."
-    return [l for o in operands if _is_shared_row(o) for l in (f'{o.name}_row = nl.ndarray((ROWS, {o.view[-1]}), dtype=nl.{o.dtype}, buffer=nl.sbuf)',
+    return [l for o in operands if _is_shared_row(o)
+            for l in (f'{o.name}_row = nl.ndarray((ROWS, {o.view[-1]}), dtype=nl.{o.dtype}, buffer=nl.sbuf)',
             f'nisa.dma_copy(dst={o.name}_row, src={replace(o, view=(1, o.view[-1])).text}.broadcast(dim=0, size=ROWS))')]
 
 def _load_operand(writer, o):
@@ -115,7 +123,8 @@ def _load_operand(writer, o):
     *batch, M, N = o.view
     if _is_shared_row(o): return TileExpr(writer, f'{o.name}_row[0:r, c:c + m]', PSUM_BANK_COLUMNS, 'm', 'r', o.dtype)
     rows, cols = 'at + g:at + g + r' if M > 1 else '0:1', 'c:c + m' if N > 1 else '0:1'
-    tile = TileExpr(writer, o.name, PSUM_BANK_COLUMNS if N > 1 else 1, 'm' if N > 1 else '', 'r').new(f'{o.name}_tile', dtype=o.dtype if N > 1 else 'float32')
+    tile = TileExpr(writer, o.name, PSUM_BANK_COLUMNS if N > 1 else 1, 'm' if N > 1 else '', 'r').new(f'{o.name}_tile',
+            dtype=o.dtype if N > 1 else 'float32')
     src = f'{o.text}[{"".join(f"b{k}, " if n > 1 else "0, " for k, n in enumerate(batch))}{rows}, {cols}]'
     writer.emit(f'nisa.dma_copy(dst={tile.name}, src={src}{".broadcast(dim=0, size=r)" if M == 1 else ""})')
     return tile
@@ -128,7 +137,8 @@ def _multiply_chunk(left, head, first, count, body, past):
     "Lines of a piece of the contraction: what brings it, and its products; the left operand is kept, or streamed past, too."
     one = f'nisa.nc_matmul(dst=acc, stationary=x_t[:, {_plus(first, "j")}, g:g + min(ROWS, n - g)], moving=w_t[:, j, :])'
     both = f'nisa.nc_matmul(dst=acc, stationary=x_t[:, j, :], moving=w_t[:, j, s * {PSUM_BANK_COLUMNS}:min(m, (s + 1) * {PSUM_BANK_COLUMNS})])'
-    lines = [*body, f'for j in range({count}):', f'    for s, acc in enumerate(sums): {both}' if past else f'    for g, acc in zip(range(0, n, ROWS), sums): {one}']
+    lines = [*body, f'for j in range({count}):', f'    for s, acc in enumerate(sums): {both}'
+             if past else f'    for g, acc in zip(range(0, n, ROWS), sums): {one}']
     return [head, *_indent(1, lines)] if head else lines
 
 def _contract(x, w, K, kind, past=False):
@@ -136,37 +146,47 @@ def _contract(x, w, K, kind, past=False):
     lines, tile = [], lambda name, count, n: f'{name} = nl.ndarray((ROWS, {count}, {n}), dtype=nl.{kind}, buffer=nl.sbuf)'
     for head, first, count in _contraction_chunks(K, 2 if past else BLOCKS_PER_COPY):
         body = [tile('w_t', count, 'm'), *_load_blocks(w, not w.transposed, 'w_t', '0', 'c', 'm', first, count, kind)]
-        if past: body += [tile('x_t', count, 'n'), *_load_blocks(x, x.transposed, 'x_t', '0', 'at', 'n', first, count, kind)]
+        if past:
+            body += [tile('x_t', count, 'n'), *_load_blocks(x, x.transposed, 'x_t', '0', 'at', 'n', first, count, kind)]
         lines += _multiply_chunk(x, head, first, count, body, past)
     if not K % BLOCK_ROWS: return lines
-    lines += [*(_load_remainder(x, x.transposed, 'x_rest', 'at', 'n', K, kind) if past else []), *_load_remainder(w, not w.transposed, 'w_rest', 'c', 'm', K, kind)]
-    if past: return [*lines, f'for s, acc in enumerate(sums): nisa.nc_matmul(dst=acc, stationary=x_rest, moving=w_rest[:, s * {PSUM_BANK_COLUMNS}:min(m, (s + 1) * {PSUM_BANK_COLUMNS})])']
+    lines += [*(_load_remainder(x, x.transposed, 'x_rest', 'at', 'n', K, kind) if past else []),
+              *_load_remainder(w, not w.transposed, 'w_rest', 'c', 'm', K, kind)]
+    if past:
+        return [*lines, f'for s, acc in enumerate(sums): nisa.nc_matmul(dst=acc, stationary=x_rest, moving=w_rest[:, s * {PSUM_BANK_COLUMNS}:min(m, (s + 1) * {PSUM_BANK_COLUMNS})])']
     return [*lines, 'for g, acc in zip(range(0, n, ROWS), sums): nisa.nc_matmul(dst=acc, stationary=x_rest[:, g:g + min(ROWS, n - g)], moving=w_rest)']
 
 _ACCUMULATORS = 'sums = [nl.ndarray((min(ROWS, n - g), m), dtype=nl.float32, buffer=nl.psum) for g in range(0, n, ROWS)]'
 
 def _column_calls(N, width):
     "Lines that call `columns` for all columns."
-    return [*([f'for i in nl.affine_range({N // width}): columns(i * {width}, {width})'] if N >= 2 * width else [f'columns(0, {width})'] if N >= width else []),
+    return [*([f'for i in nl.affine_range({N // width}): columns(i * {width}, {width})']
+              if N >= 2 * width else [f'columns(0, {width})'] if N >= width else []),
             *([f'columns({N - N % width}, {N % width})'] if N % width else [])]
 
 def _stream_columns(x, w, K, N, kind, finish):
     "Lines of a block whose rows are kept, while columns stream past."
-    return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), 'def columns(c, m):', *_indent(1, [_ACCUMULATORS, *_contract(x, w, K, kind),
-            'for g, acc in zip(range(0, n, ROWS), sums):', '    r = min(ROWS, n - g)', *finish(1)]), '', *_column_calls(N, PSUM_BANK_COLUMNS)]
+    return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), 'def columns(c, m):',
+            *_indent(1, [_ACCUMULATORS, *_contract(x, w, K, kind),
+            'for g, acc in zip(range(0, n, ROWS), sums):', '    r = min(ROWS, n - g)', *finish(1)]), '',
+            *_column_calls(N, PSUM_BANK_COLUMNS)]
 
 def _stream_both(x, w, K, N, kind, finish):
     "Lines of a block where the contraction is too long to keep rows: both operands stream past four banks."
-    return ['def columns(c, m):', *_indent(1, [f'sums = [nl.ndarray((n, min({PSUM_BANK_COLUMNS}, m - s)), dtype=nl.float32, buffer=nl.psum) for s in range(0, m, {PSUM_BANK_COLUMNS})]',
-            *_contract(x, w, K, kind, True), 'g, r, strip, width = 0, n, c, m', f'for c, acc in zip(range(strip, strip + width, {PSUM_BANK_COLUMNS}), sums):',
-            f'    m = min({PSUM_BANK_COLUMNS}, strip + width - c)', *finish(1)]), '', *_column_calls(N, SQUARES_PER_BANK * PSUM_BANK_COLUMNS)]
+    return ['def columns(c, m):', *_indent(1,
+                                           [f'sums = [nl.ndarray((n, min({PSUM_BANK_COLUMNS}, m - s)), dtype=nl.float32, buffer=nl.psum) for s in range(0, m, {PSUM_BANK_COLUMNS})]',
+            *_contract(x, w, K, kind, True), 'g, r, strip, width = 0, n, c, m',
+            f'for c, acc in zip(range(strip, strip + width, {PSUM_BANK_COLUMNS}), sums):',
+            f'    m = min({PSUM_BANK_COLUMNS}, strip + width - c)', *finish(1)]), '',
+            *_column_calls(N, SQUARES_PER_BANK * PSUM_BANK_COLUMNS)]
 
 def _resident_columns(x, w, K, kind, finish):
     "Lines of a block where all columns are kept, in `strips`."
     whole = [f'for k in nl.affine_range({K // BLOCK_ROWS}):',
              '    for g, acc in zip(range(0, n, ROWS), sums): nisa.nc_matmul(dst=acc, stationary=x_t[:, k, g:g + min(ROWS, n - g)], moving=w_t[:, k, :])']
     rest = ['for g, acc in zip(range(0, n, ROWS), sums): nisa.nc_matmul(dst=acc, stationary=x_rest[:, g:g + min(ROWS, n - g)], moving=w_rest)']
-    return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), 'for c, m, w_t, w_rest in strips:', *_indent(1, [_ACCUMULATORS, *(whole if K >= BLOCK_ROWS else []), *(rest if K % BLOCK_ROWS else []),
+    return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), 'for c, m, w_t, w_rest in strips:',
+            *_indent(1, [_ACCUMULATORS, *(whole if K >= BLOCK_ROWS else []), *(rest if K % BLOCK_ROWS else []),
             'for g, acc in zip(range(0, n, ROWS), sums):', '    r = min(ROWS, n - g)', *finish(1)])]
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #b05dc11d
@@ -174,30 +194,41 @@ def _batch_arguments(m): return ''.join(f'b{k}, ' for k, n in enumerate(m.batch)
 
 def _batch_loops(m, inner):
     "`inner` in loops over the batches of a matrix."
-    for k in reversed([k for k, n in enumerate(m.batch) if n > 1]): inner = [f'for b{k} in nl.affine_range({m.batch[k]}):', *_indent(1, inner)]
+    for k in reversed([k for k, n in enumerate(m.batch) if n > 1]):
+        inner = [f'for b{k} in nl.affine_range({m.batch[k]}):', *_indent(1, inner)]
     return inner
 
 def _row_calls(block, out, M, n, more=''):
     "Lines that call `pass_name` for all rows of a batch."
     names = _batch_arguments(out)
-    return [*([f'for i in nl.affine_range({M // n}):', f'    {block}({names}i * {n}, {n}{more})'] if M >= 2 * n else [f'{block}({names}0, {n}{more})'] if M >= n else []),
+    return [*([f'for i in nl.affine_range({M // n}):', f'    {block}({names}i * {n}, {n}{more})']
+              if M >= 2 * n else [f'{block}({names}0, {n}{more})'] if M >= n else []),
             *([f'{block}({names}{M - M % n}, {M % n}{more})'] if M % n else [])]
 
 def _load_columns_function(block, w, K, N, kind):
     "Lines of a function that brings all columns of one of w, as strips of them."
-    return [f'def {block}_columns({_batch_arguments(w)[:-2]}):', *_indent(1, ['strips = []', f'for c in range(0, {N}, {PSUM_BANK_COLUMNS}):', f'    m = min({PSUM_BANK_COLUMNS}, {N} - c)',
-            *_indent(1, _load_contraction(w, not w.transposed, 'w', 'c', 'm', K, kind)), '    strips.append((c, m, w_t, w_rest))', 'return strips']), '']
+    return [f'def {block}_columns({_batch_arguments(w)[:-2]}):',
+            *_indent(1, ['strips = []', f'for c in range(0, {N}, {PSUM_BANK_COLUMNS}):',
+                         f'    m = min({PSUM_BANK_COLUMNS}, {N} - c)',
+            *_indent(1, _load_contraction(w, not w.transposed, 'w', 'c', 'm', K, kind)),
+            '    strips.append((c, m, w_t, w_rest))', 'return strips']), '']
 
 def _transpose_to_hbm(block, w, K, N, kind):
     "(lines that write w to HBM with its contraction first, the `Matrix` that is there)."
     new = Matrix(f'{block}_w', (*w.batch, K, N), w.batch, (K, N), kind)
     body = []
     for head, first, count in _contraction_chunks(K):
-        some = [f'w_t = nl.ndarray((ROWS, {count}, m), dtype=nl.{kind}, buffer=nl.sbuf)', *_load_blocks(w, False, 'w_t', '0', 'c', 'm', first, count, kind)]
-        if K % BLOCK_ROWS == 0: some.append(f'nisa.dma_copy(dst={new.block_text(_span(first, count), "c:c + m")}, src=w_t)')
-        else: some += [f'for s in range({count}):', f'    k = ({_plus(first, "s")}) * ROWS', f'    nisa.dma_copy(dst={new.slice_text("k:k + ROWS", "c:c + m")}, src=w_t[:, s, :])']
+        some = [f'w_t = nl.ndarray((ROWS, {count}, m), dtype=nl.{kind}, buffer=nl.sbuf)',
+                *_load_blocks(w, False, 'w_t', '0', 'c', 'm', first, count, kind)]
+        if K % BLOCK_ROWS == 0:
+            some.append(f'nisa.dma_copy(dst={new.block_text(_span(first, count), "c:c + m")}, src=w_t)')
+        else:
+            some += [f'for s in range({count}):', f'    k = ({_plus(first, "s")}) * ROWS',
+                     f'    nisa.dma_copy(dst={new.slice_text("k:k + ROWS", "c:c + m")}, src=w_t[:, s, :])']
         body += [head, *_indent(1, some)] if head else some
-    if K % BLOCK_ROWS: body += [*_load_remainder(w, False, 'w_rest', 'c', 'm', K, kind), f'nisa.dma_copy(dst={new.slice_text(f"{K - K % BLOCK_ROWS}:{K}", "c:c + m")}, src=w_rest)']
+    if K % BLOCK_ROWS:
+        body += [*_load_remainder(w, False, 'w_rest', 'c', 'm', K, kind),
+                 f'nisa.dma_copy(dst={new.slice_text(f"{K - K % BLOCK_ROWS}:{K}", "c:c + m")}, src=w_rest)']
     calls = [l.replace('columns(', f'{block}_turn({_batch_arguments(w)}') for l in _column_calls(N, PSUM_BANK_COLUMNS)]
     return [f'{new.name} = nl.ndarray({new.shape}, dtype=nl.{kind}, buffer=nl.private_hbm)  # turned once',
             f'def {block}_turn({_batch_arguments(w)}c, m):', *_indent(1, body), '', *_batch_loops(w, calls), ''], new
@@ -212,10 +243,14 @@ def matmul_pass(block, x, w, out, group=None, after=None, operands=()):
     pays = w.transposed or kind != 'float32'        # columns brought again hide behind a float32 product
     hold, before = pays and M > n and not past and row_bytes * (N + n) <= RESIDENT_BYTES, []
     if w.transposed and M > n and not hold: before, w = _transpose_to_hbm(block, w, K, N, kind)
-    finish, args = lambda depth: _store_result(out, after, operands, depth), f'{_batch_arguments(out)}at, n{", strips" if hold else ""}'
-    body = _stream_both(x, w, K, N, kind, finish) if past else _resident_columns(x, w, K, kind, finish) if hold else _stream_columns(x, w, K, N, kind, finish)
-    lines = [*before, *_load_shared_rows(operands), *(_load_columns_function(block, w, K, N, kind) if hold else []), f'def {block}({args}):', *_indent(1, body), '']
+    finish, args = lambda depth: _store_result(out, after, operands,
+                                               depth), f'{_batch_arguments(out)}at, n{", strips" if hold else ""}'
+    body = _stream_both(x, w, K, N, kind, finish) if past else _resident_columns(x, w, K, kind,
+            finish) if hold else _stream_columns(x, w, K, N, kind, finish)
+    lines = [*before, *_load_shared_rows(operands), *(_load_columns_function(block, w, K, N, kind) if hold else []),
+             f'def {block}({args}):', *_indent(1, body), '']
     strips = f'strips = {block}_columns({_batch_arguments(w)[:-2]})' if hold else None
     shared = hold and not _batch_arguments(w)
     calls = _row_calls(block, out, M, n, ', strips' if hold else '')
-    return _indent(1, [*lines, *([strips] if shared else []), *_batch_loops(out, [*([strips] if hold and not shared else []), *calls])])
+    return _indent(1, [*lines, *([strips] if shared else []),
+                       *_batch_loops(out, [*([strips] if hold and not shared else []), *calls])])

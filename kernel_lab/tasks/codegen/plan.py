@@ -34,7 +34,8 @@ class HbmTensor:
     def matrix(self, batch=None, turned=False):
         "As a batch of matrices, its last two axes; the sizes of its batch where there are more axes than its own."
         shape = self.shape if len(self.shape) > 1 else (1, *self.shape)
-        return Matrix(self.name, self.declared, tuple(shape[:-2] if batch is None else batch), shape[-2:], self.dtype, turned)
+        return Matrix(self.name, self.declared, tuple(shape[:-2] if batch is None else batch), shape[-2:], self.dtype,
+                      turned)
 
     def text(self, shape=None):
         "Its text, seen in a shape."
@@ -48,8 +49,11 @@ class KernelPlan:
     "A kernel in the making: where results lie, its passes, the tensors between them, and the rules that add to it."
     def __init__(self, graph, rules=()):
         self.graph, self.rules, self.outputs, self.passes, self.intermediates, self.steps = graph, rules, graph.outputs, [], [], 0
-        self.nodes, self.deferred, self.last_lowered = {n.name: n for n in (*graph.inputs, *graph.nodes)}, {}, None       # last: whose pass is the last one
-        self.tensors = {n.name: HbmTensor(f'{n.name}{INPUT_SUFFIX}', n.shape or (1,), n.shape, n.dtype) for n in graph.inputs}
+        self.nodes, self.deferred, self.last_lowered = {n.name: n
+                                                        for n in (*graph.inputs,
+                                                            *graph.nodes)}, {}, None       # last: whose pass is the last one
+        self.tensors = {n.name: HbmTensor(f'{n.name}{INPUT_SUFFIX}', n.shape or (1,), n.shape, n.dtype)
+                        for n in graph.inputs}
 
     def __getitem__(self, ref):
         "Where a result lies; what was put off is written down now."
@@ -80,7 +84,8 @@ class KernelPlan:
     def allocate(self, node):
         "A tensor of its own for what a node gives."
         shape = tuple(node.shape) or (1,)                   # a number is a tensor of one
-        self.tensors[node.name] = p = HbmTensor(f'{node.name}_out' if node.name in self.outputs else f'{node.name}_hbm', shape, tuple(node.shape), hbm_dtype(node.dtype))
+        self.tensors[node.name] = p = HbmTensor(f'{node.name}_out' if node.name in self.outputs else f'{node.name}_hbm',
+                                                shape, tuple(node.shape), hbm_dtype(node.dtype))
         self.intermediates.append(p)
         return p
 
@@ -97,7 +102,8 @@ class KernelPlan:
         for rule in self.rules:
             stage = rule(node, self)
             if stage is not None: break
-        else: raise UsageError(f'There is no kernel for the operation {node.op!r} on {", ".join(str(list(self.nodes[r].shape)) for r in node.refs() if r in self.nodes)}.')
+        else:
+            raise UsageError(f'There is no kernel for the operation {node.op!r} on {", ".join(str(list(self.nodes[r].shape)) for r in node.refs() if r in self.nodes)}.')
         if stage: self._add(node, stage)
 
     def _add(self, node, stage):
@@ -126,15 +132,20 @@ def _torch_dtype(plan, x):
 
 def _dtypes(x, plan):
     "The dtypes of the results among arguments."
-    return [plan.dtype(x)] if isinstance(x, Ref) else [d for y in x for d in _dtypes(y, plan)] if isinstance(x, tuple) else []
+    return [plan.dtype(x)] if isinstance(x, Ref) else [d for y in x for d in _dtypes(y, plan)] if isinstance(x,
+            tuple) else []
 
 def lower_op(plan, op, *args, **kwargs):
     "Plan an operation of torch on results of the plan; the `Ref` of its result."
     import torch
-    try: out = getattr(torch.ops.aten, op)(*(_meta(a, plan) for a in args), **{k: _meta(v, plan) for k, v in kwargs.items()})
-    except (RuntimeError, TypeError) as e: raise UsageError(f'There is no kernel for the operation {op!r} on these operands: {str(e).splitlines()[0][:120]}') from e
+    try:
+        out = getattr(torch.ops.aten, op)(*(_meta(a, plan) for a in args),
+                                          **{k: _meta(v, plan) for k, v in kwargs.items()})
+    except (RuntimeError, TypeError) as e:
+        raise UsageError(f'There is no kernel for the operation {op!r} on these operands: {str(e).splitlines()[0][:120]}') from e
     out = out[0] if isinstance(out, (tuple, list)) else out
-    return lower_op_as(plan, op, args, tuple(out.shape), result_dtype(op, _dtypes(args, plan), str(out.dtype).removeprefix('torch.')), **kwargs)
+    return lower_op_as(plan, op, args, tuple(out.shape),
+                       result_dtype(op, _dtypes(args, plan), str(out.dtype).removeprefix('torch.')), **kwargs)
 
 def lower_op_as(plan, op, args, shape, dtype, **kwargs):
     "The same for an operation of ours, whose result is said."
@@ -155,10 +166,12 @@ def with_dtype(plan, x, dtype):
     if 'float' not in dtype or 'float' not in plan.dtype(x): return lower_cast(plan, x, dtype)
     if x.name in plan.deferred:
         node, write = plan.deferred[x.name]
-        if node.args and isinstance(node.args[0], Ref): node = replace(node, args=(with_dtype(plan, node.args[0], dtype), *node.args[1:]))
+        if node.args and isinstance(node.args[0], Ref):
+            node = replace(node, args=(with_dtype(plan, node.args[0], dtype), *node.args[1:]))
         plan.nodes[x.name], plan.deferred[x.name] = replace(node, dtype=dtype), (replace(node, dtype=dtype), write)
         return x
-    return plan.relower_last(replace(plan.nodes[x.name], dtype=dtype)) if plan.last_lowered == x.name else lower_cast(plan, x, dtype)
+    return plan.relower_last(replace(plan.nodes[x.name],
+                                     dtype=dtype)) if plan.last_lowered == x.name else lower_cast(plan, x, dtype)
 
 # %% ../../../nbs/3_tasks/2_codegen/08_plan.ipynb #3b3da684
 def _output_tensors(plan, graph):
@@ -178,7 +191,8 @@ def render_kernel(plan, graph, name='kernel', doc=''):
     between = [p for p in plan.intermediates if p.name not in {o.name for o in outs}]
     declared = lambda p: Operand(p.name, p.declared, p.declared, p.dtype)
     ins = [n.name for n in graph.inputs]
-    text = assemble_kernel(name, [n + INPUT_SUFFIX for n in ins], [declared(p) for p in dict.fromkeys(outs)], plan.passes, list(map(declared, between)), doc)
+    text = assemble_kernel(name, [n + INPUT_SUFFIX for n in ins], [declared(p) for p in dict.fromkeys(outs)],
+                           plan.passes, list(map(declared, between)), doc)
     taken = _bound_names(text) | set(keyword.kwlist) | {'nl', 'nki', 'nisa', 'ROWS'}
     for n in ins: text = re.sub(rf'\b{n}{INPUT_SUFFIX}', f'{n}_in' if n in taken else n, text)
     return text

@@ -16,7 +16,8 @@ from ..model.workload import Workload, max_error_ratio
 from ..model.task import to_torch
 
 # %% ../../../nbs/3_tasks/2_codegen/01_precision.ipynb #d6059c38
-MOVEMENT_OPS = (*VIEWS, 'cat', 'concat', 'concatenate', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile', 'pad', 'index', 'index_select', 'embedding', 'gather',
+MOVEMENT_OPS = (*VIEWS, 'cat', 'concat', 'concatenate', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile',
+                'pad', 'index', 'index_select', 'embedding', 'gather',
          'take_along_dim', 'tril', 'triu', 'padded', 'pixel_shuffle', 'pixel_unshuffle', 'channel_shuffle', 'im2col')
 
 def result_dtype(op, dtypes, dtype):
@@ -34,31 +35,40 @@ def _final_results(graph):
     found = set()
     for n in reversed(graph.nodes):
         users = graph.users(n.name)
-        if n.name in graph.outputs and not users or users and n.name not in graph.outputs and all(u.op in MOVEMENT_OPS and u.name in found for u in users): found.add(n.name)
+        if n.name in graph.outputs and not users or users and n.name not in graph.outputs and all(u.op in MOVEMENT_OPS
+                and u.name in found for u in users):
+            found.add(n.name)
     return found
 
 def assign_dtypes(graph, kinds, dtype, rounded=()):
     "A graph of float32 arithmetic with inputs {name: (shape, dtype)}: outputs and the results called `rounded` are of `dtype`, what is moved is as it was, everything else has 32 bits."
-    ins, few = tuple(replace(n, dtype=kinds[n.name][1]) for n in graph.inputs), {*rounded, *_final_results(graph)} if _is_narrow(dtype) else ()
+    ins, few = tuple(replace(n, dtype=kinds[n.name][1]) for n in graph.inputs), {*rounded,
+            *_final_results(graph)} if _is_narrow(dtype) else ()
     held, nodes = {n.name: n.dtype for n in ins}, []
     for n in graph.nodes:
-        kind = dtype if n.name in few and n.dtype in WIDE_FLOATS and n.op not in MOVEMENT_OPS else result_dtype(n.op, [held[r] for r in n.refs() if r in held], n.dtype)
+        kind = dtype if n.name in few and n.dtype in WIDE_FLOATS and n.op not in MOVEMENT_OPS else result_dtype(n.op,
+                [held[r] for r in n.refs() if r in held], n.dtype)
         held[n.name] = kind
         nodes.append(replace(n, dtype=kind))
-    late = {o: Node(f'{o}_rounded', 'cast', (Ref(o),), {}, graph[o].shape, dtype) for o in graph.outputs if 'float' in held[o] and hbm_dtype(held[o]) != dtype}
+    late = {o: Node(f'{o}_rounded', 'cast', (Ref(o),), {}, graph[o].shape, dtype) for o in graph.outputs
+            if 'float' in held[o] and hbm_dtype(held[o]) != dtype}
     return Graph(ins, (*nodes, *late.values()), tuple(late[o].name if o in late else o for o in graph.outputs))
 
 def float32_tensors(kinds): return [export_tensor(s, d, True) for s, d in kinds.values()]
 
 def float32_graph(found, kinds, dtype, rounded=()):
     "The `assign_dtypes` graph of a program that was exported with `float32_tensors`, for inputs {name: (shape, dtype)} and outputs of `dtype`."
-    return assign_dtypes(graph_of_program(found, {k: (s, 'float32' if 'float' in d else d) for k, (s, d) in kinds.items()}), kinds, dtype, rounded)
+    return assign_dtypes(graph_of_program(found, {k: (s, 'float32' if 'float' in d else d)
+                                                  for k, (s, d) in kinds.items()}), kinds, dtype, rounded)
 
 # %% ../../../nbs/3_tasks/2_codegen/01_precision.ipynb #d1857ae5
-PRODUCT_OPERANDS = {'matmul': (0, 1), 'mm': (0, 1), 'bmm': (0, 1), 'linear': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2), 'einsum': (1,), 'scaled_dot_product_attention': (0, 1, 2),
-            **{f'conv{t}{k}d': (0, 1) for t in ('', '_transpose') for k in (1, 2, 3)}}        # where the operands of products are among the arguments
+PRODUCT_OPERANDS = {'matmul': (0, 1), 'mm': (0, 1), 'bmm': (0, 1), 'linear': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2),
+                    'einsum': (1,), 'scaled_dot_product_attention': (0, 1, 2),
+            **{f'conv{t}{k}d': (0, 1) for t in ('', '_transpose')
+               for k in (1, 2, 3)}}        # where the operands of products are among the arguments
 
-def _is_multiplied_by(node, name): return Ref(name) in iter_refs(tuple(node.args[k] for k in PRODUCT_OPERANDS.get(node.op, ()) if k < len(node.args)))
+def _is_multiplied_by(node, name):
+    return Ref(name) in iter_refs(tuple(node.args[k] for k in PRODUCT_OPERANDS.get(node.op, ()) if k < len(node.args)))
 
 def product_operands(graph):
     "The names of computed results that a product multiplies, as they are or moved."
@@ -67,7 +77,9 @@ def product_operands(graph):
         users = graph.users(n.name)
         if not any(_is_multiplied_by(u, n.name) or u.op in MOVEMENT_OPS and u.name in found for u in users): continue
         found.add(n.name)
-        if n.op not in (*MOVEMENT_OPS, 'constant') and n.dtype in WIDE_FLOATS and not any(u.op == 'getitem' for u in users): named.append(n.name)
+        if n.op not in (*MOVEMENT_OPS, 'constant') and n.dtype in WIDE_FLOATS and not any(u.op == 'getitem'
+                for u in users):
+            named.append(n.name)
     return named[::-1]
 
 # %% ../../../nbs/3_tasks/2_codegen/01_precision.ipynb #506cbc8f
@@ -101,7 +113,8 @@ class _RoundingTrial:
 
     def off(self, names, draws=ROUNDING_TRIAL_SEEDS):
         "The largest error with these results rounded, in tolerances."
-        return max(max_error_ratio(_run_with_rounding(self.found, tensors, names, self.dtype), wants, self.tolerance) for tensors, wants in self.cases[:draws])
+        return max(max_error_ratio(_run_with_rounding(self.found, tensors, names, self.dtype), wants, self.tolerance)
+                   for tensors, wants in self.cases[:draws])
 
 @lru_cache(maxsize=512)
 def roundable_operands(task, dtype):
@@ -118,4 +131,5 @@ def kernel_graph(task, workload=None):
     "The `Graph` of a task's reference as a kernel computes it: in float32 whatever the dtype of the workload, outputs as they are stored, operands of products rounded where that is harmless."
     kinds, w = input_specs(task, workload), task.workload(workload)
     if not _is_narrow(w.output_dtype): return capture(task, w)
-    return float32_graph(exported_program(task, float32_tensors(kinds)), kinds, w.output_dtype, roundable_operands(task, w.dtype))
+    return float32_graph(exported_program(task, float32_tensors(kinds)), kinds, w.output_dtype,
+                         roundable_operands(task, w.dtype))

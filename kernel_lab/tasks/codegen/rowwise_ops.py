@@ -20,11 +20,13 @@ def _clamp(x, min=None, max=None):
 
 def _negative_part(x): return x.minimum(0.0)
 
-def _elu(x, alpha=1.0, scale=1.0, input_scale=1.0): return (x.activation('relu') + (_negative_part(x).activation('exp', scale=input_scale) - 1.0) * alpha) * scale
+def _elu(x, alpha=1.0, scale=1.0, input_scale=1.0):
+    return (x.activation('relu') + (_negative_part(x).activation('exp', scale=input_scale) - 1.0) * alpha) * scale
 
 _ROUNDING_OFFSET = 1.5 * 2.0 ** 23     # nothing behind its point
 
-_POWERS = {2: lambda x: x.square(), 3: lambda x: x.square() * x, 0.5: lambda x: x.activation('sqrt'), -0.5: lambda x: x.activation('rsqrt'), -1: lambda x: x.inverse(), 1: lambda x: x + 0.0}
+_POWERS = {2: lambda x: x.square(), 3: lambda x: x.square() * x, 0.5: lambda x: x.activation('sqrt'),
+           -0.5: lambda x: x.activation('rsqrt'), -1: lambda x: x.inverse(), 1: lambda x: x + 0.0}
 
 def _power(x, exponent):
     "A number to a power may be on either side."
@@ -35,40 +37,58 @@ def _power(x, exponent):
 def _where(keep, a, b):
     "keep is 1 or 0; a number may be infinite, and is then the largest there is: beside it nothing counts, so it is added."
     a, b = (x if isinstance(x, RowExpr) else FINITE_LIMITS.get(x, x) for x in (a, b))
-    if not isinstance(a, RowExpr) and not isinstance(b, RowExpr): return keep * (a - b) + b if max(abs(a), abs(b)) < 1e30 else keep * a + (1 - keep) * b
-    if not isinstance(b, RowExpr): return keep * a if not b else (1 - keep).fused_binary('multiply', b, 'add', keep * a if abs(b) < 1e30 else a, 'chosen')
-    if not isinstance(a, RowExpr) and (not a or abs(a) >= 1e30): return keep.fused_binary('multiply', a, 'add', b, 'chosen') if a else (1 - keep) * b
+    if not isinstance(a, RowExpr) and not isinstance(b, RowExpr):
+        return keep * (a - b) + b if max(abs(a), abs(b)) < 1e30 else keep * a + (1 - keep) * b
+    if not isinstance(b, RowExpr):
+        return keep * a if not b else (1 - keep).fused_binary('multiply', b, 'add', keep * a if abs(b) < 1e30 else a,
+                                                              'chosen')
+    if not isinstance(a, RowExpr) and (not a or abs(a) >= 1e30):
+        return keep.fused_binary('multiply', a, 'add', b, 'chosen') if a else (1 - keep) * b
     other = keep.fused_binary('subtract', 1.0, 'multiply', b, 'other')      # -(1 - keep) · b
-    return keep.fused_binary('multiply', a, 'subtract', other, 'chosen') if not isinstance(a, RowExpr) else keep * a - other
+    return keep.fused_binary('multiply', a, 'subtract', other, 'chosen') if not isinstance(a,
+            RowExpr) else keep * a - other
 
 def _wrapped_angle(x):
     "The same angle between -π and π, where the table for sines is good."
     return x - ((x * (1 / (2 * math.pi))) + _ROUNDING_OFFSET - _ROUNDING_OFFSET) * (2 * math.pi)
 
-def _compare(op): return lambda x, other: other.binary(x, op, op, reverse=True) if not isinstance(x, RowExpr) else x.binary(other, op, op)
+def _compare(op):
+    return lambda x, other: other.binary(x, op, op, reverse=True) if not isinstance(x, RowExpr) else x.binary(other, op,
+            op)
 
 ELEMENTWISE_OPS = {
-    **{k: _activation(k) for k in ('relu', 'exp', 'log', 'sqrt', 'rsqrt', 'abs', 'sign', 'tanh', 'sigmoid', 'silu', 'erf', 'mish', 'ceil', 'floor', 'trunc', 'square')},
-    'sin': lambda x: _wrapped_angle(x).activation('sin'), 'cos': lambda x: _wrapped_angle(x + math.pi / 2).activation('sin'), 'atan': _activation('arctan'), 'gelu': _gelu,
+    **{k: _activation(k) for k in ('relu', 'exp', 'log', 'sqrt', 'rsqrt', 'abs', 'sign', 'tanh', 'sigmoid', 'silu',
+                                   'erf', 'mish', 'ceil', 'floor', 'trunc', 'square')},
+    'sin': lambda x: _wrapped_angle(x).activation('sin'),
+    'cos': lambda x: _wrapped_angle(x + math.pi / 2).activation('sin'), 'atan': _activation('arctan'), 'gelu': _gelu,
     'neg': lambda x: -x, 'reciprocal': lambda x: x.inverse(),
-    'log1p': lambda x: (x + 1.0).activation('log'), 'expm1': lambda x: x.activation('exp') - 1.0, 'exp2': lambda x: x.activation('exp', scale=math.log(2)),
+    'log1p': lambda x: (x + 1.0).activation('log'), 'expm1': lambda x: x.activation('exp') - 1.0,
+    'exp2': lambda x: x.activation('exp', scale=math.log(2)),
     'log2': lambda x: x.activation('log') * (1 / math.log(2)),
     'log10': lambda x: x.activation('log') * (1 / math.log(10)), 'relu6': lambda x: _clamp(x, 0.0, 6.0),
     'hardtanh': lambda x, min_val=-1.0, max_val=1.0: _clamp(x, min_val, max_val),
     'clamp': _clamp, 'clamp_min': _clamp, 'clamp_max': lambda x, max: _clamp(x, None, max),
     'leaky_relu': lambda x, negative_slope=0.01: x.activation('relu') + _negative_part(x) * negative_slope,
-    'elu': _elu, 'celu': lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1 / alpha), 'selu': lambda x: _elu(x, 1.6732632423543772, 1.0507009873554805),
-    'hardsigmoid': lambda x: _clamp(x * (1 / 6) + 0.5, 0.0, 1.0), 'hardswish': lambda x: x * _clamp(x * (1 / 6) + 0.5, 0.0, 1.0),
+    'elu': _elu, 'celu': lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1 / alpha),
+    'selu': lambda x: _elu(x, 1.6732632423543772, 1.0507009873554805),
+    'hardsigmoid': lambda x: _clamp(x * (1 / 6) + 0.5, 0.0, 1.0),
+    'hardswish': lambda x: x * _clamp(x * (1 / 6) + 0.5, 0.0, 1.0),
     'softsign': lambda x: x / (x.activation('abs') + 1.0),
     'softplus': lambda x, beta=1, threshold=20: x.activation('softplus', scale=float(beta)) * (1 / beta),
     'log_sigmoid': lambda x: -x.activation('softplus', scale=-1.0), 'tanhshrink': lambda x: x - x.activation('tanh'),
-    'softshrink': lambda x, lambd=0.5: x - _clamp(x, -lambd, lambd), 'hardshrink': lambda x, lambd=0.5: x * x.activation('abs').binary(lambd, 'greater', 'kept'),
-    'threshold': lambda x, threshold, value: _where(x.binary(threshold, 'greater', 'kept'), x, value), 'frac': lambda x: x - x.activation('trunc'), 'pow': _power,
-    'add': lambda a, b, alpha=1: a + (b if alpha == 1 else b * alpha), 'sub': lambda a, b, alpha=1: a - (b if alpha == 1 else b * alpha),
+    'softshrink': lambda x, lambd=0.5: x - _clamp(x, -lambd, lambd),
+    'hardshrink': lambda x, lambd=0.5: x * x.activation('abs').binary(lambd, 'greater', 'kept'),
+    'threshold': lambda x, threshold, value: _where(x.binary(threshold, 'greater', 'kept'), x, value),
+    'frac': lambda x: x - x.activation('trunc'), 'pow': _power,
+    'add': lambda a, b, alpha=1: a + (b if alpha == 1 else b * alpha),
+    'sub': lambda a, b, alpha=1: a - (b if alpha == 1 else b * alpha),
     'rsub': lambda a, b, alpha=1: b - (a if alpha == 1 else a * alpha),
-    'mul': lambda a, b: a * b, 'div': lambda a, b: a / b, 'maximum': lambda a, b: a.maximum(b), 'minimum': lambda a, b: a.minimum(b),
-    **{k: _compare(op) for k, op in {'gt': 'greater', 'lt': 'less', 'ge': 'greater_equal', 'le': 'less_equal', 'eq': 'equal', 'ne': 'not_equal'}.items()},
-    'where': _where, 'masked_fill': lambda x, mask, value: _where(mask, value if not math.isinf(value) else math.copysign(3e38, value), x),
+    'mul': lambda a, b: a * b, 'div': lambda a, b: a / b, 'maximum': lambda a, b: a.maximum(b),
+    'minimum': lambda a, b: a.minimum(b),
+    **{k: _compare(op) for k, op in {'gt': 'greater', 'lt': 'less', 'ge': 'greater_equal', 'le': 'less_equal',
+                                     'eq': 'equal', 'ne': 'not_equal'}.items()},
+    'where': _where, 'masked_fill': lambda x, mask, value: _where(mask,
+        value if not math.isinf(value) else math.copysign(3e38, value), x),
     'lerp': lambda a, b, weight: a + (b - a) * weight, 'addcmul': lambda x, a, b, value=1: x + a * b * value,
     'addcdiv': lambda x, a, b, value=1: x + a / b * value,
     'hypot': lambda a, b: (a.activation('square') + b.activation('square')).activation('sqrt'),
@@ -110,36 +130,55 @@ def _sinc(x):
     zero = x.binary(0.0, 'equal', 'zero')
     return (_sine(x * math.pi) + zero) / (x * math.pi + zero)
 
-def _fake_quantized(x, scale, zero_point, quant_min, quant_max): return (_clamp(_rounded(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale
+def _fake_quantized(x, scale, zero_point, quant_min, quant_max):
+    return (_clamp(_rounded(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale
 
 def _inference_dropout(x, p=0.5, train=False):
     "Dropout where nothing is dropped."
     return None if train and p else x + 0.0
 
 ELEMENTWISE_OPS |= {
-    'round': _rounded, 'fmod': lambda a, b: a.binary(b, 'fmod', 'rest'), 'remainder': lambda a, b: a.binary(b, 'mod', 'rest'), 'floor_divide': lambda a, b: (a / b).activation('floor'),
-    'div': _quotient, 'divide': _quotient, 'true_divide': _quotient, 'sin': _sine, 'cos': _cosine_of, 'tan': lambda x: _sine(x) / _cosine_of(x),
-    'atan': _arctangent, 'arctan': _arctangent, 'atan2': _angle, 'arctan2': _angle, 'asin': _arcsine, 'arcsin': _arcsine,
+    'round': _rounded, 'fmod': lambda a, b: a.binary(b, 'fmod', 'rest'),
+    'remainder': lambda a, b: a.binary(b, 'mod', 'rest'), 'floor_divide': lambda a, b: (a / b).activation('floor'),
+    'div': _quotient, 'divide': _quotient, 'true_divide': _quotient, 'sin': _sine, 'cos': _cosine_of,
+    'tan': lambda x: _sine(x) / _cosine_of(x),
+    'atan': _arctangent, 'arctan': _arctangent, 'atan2': _angle, 'arctan2': _angle, 'asin': _arcsine,
+    'arcsin': _arcsine,
     'acos': lambda x: math.pi / 2 - _arcsine(x), 'arccos': lambda x: math.pi / 2 - _arcsine(x),
-    'sinh': lambda x: (x.activation('exp') - x.activation('exp', scale=-1.0)) * 0.5, 'cosh': lambda x: (x.activation('exp') + x.activation('exp', scale=-1.0)) * 0.5,
-    'asinh': lambda x: _log_of(x.activation('abs') + (x.square() + 1.0).activation('sqrt')) * x.activation('sign'), 'acosh': lambda x: _log_of(x + (x.square() - 1.0).activation('sqrt')),
-    'atanh': lambda x: _log_of((x + 1.0) / (1 - x)) * 0.5, 'erfc': lambda x: 1 - x.activation('erf'), 'sinc': _sinc, 'special_expit': _activation('sigmoid'),
+    'sinh': lambda x: (x.activation('exp') - x.activation('exp', scale=-1.0)) * 0.5,
+    'cosh': lambda x: (x.activation('exp') + x.activation('exp', scale=-1.0)) * 0.5,
+    'asinh': lambda x: _log_of(x.activation('abs') + (x.square() + 1.0).activation('sqrt')) * x.activation('sign'),
+    'acosh': lambda x: _log_of(x + (x.square() - 1.0).activation('sqrt')),
+    'atanh': lambda x: _log_of((x + 1.0) / (1 - x)) * 0.5, 'erfc': lambda x: 1 - x.activation('erf'), 'sinc': _sinc,
+    'special_expit': _activation('sigmoid'),
     'copysign': lambda a, b: a.activation('abs') * (_sign_or_one(b) if isinstance(b, RowExpr) else math.copysign(1, b)),
     'heaviside': lambda x, value: x.binary(0.0, 'greater', 'above') + x.binary(0.0, 'equal', 'zero') * value,
-    'logical_and': _compare('logical_and'), 'logical_or': _compare('logical_or'), 'logical_xor': _compare('logical_xor'),
+    'logical_and': _compare('logical_and'), 'logical_or': _compare('logical_or'),
+    'logical_xor': _compare('logical_xor'),
     'logical_not': lambda x: x.binary(0.0, 'equal', 'negated'),
-    'sgn': _activation('sign'), 'positive': lambda x: x + 0.0, 'signbit': lambda x: x.binary(0.0, 'less', 'below'), 'absolute': _activation('abs'), 'negative': lambda x: -x,
-    'isnan': lambda x: x.binary(x, 'not_equal', 'nan'), 'isinf': lambda x: x.activation('abs').binary(3.4e38, 'greater', 'infinite'),
+    'sgn': _activation('sign'), 'positive': lambda x: x + 0.0, 'signbit': lambda x: x.binary(0.0, 'less', 'below'),
+    'absolute': _activation('abs'), 'negative': lambda x: -x,
+    'isnan': lambda x: x.binary(x, 'not_equal', 'nan'),
+    'isinf': lambda x: x.activation('abs').binary(3.4e38, 'greater', 'infinite'),
     'isfinite': lambda x: x.activation('abs').binary(3.4e38, 'less_equal', 'finite'),
-    'fmax': lambda a, b: a.maximum(b), 'fmin': lambda a, b: a.minimum(b), 'multiply': lambda a, b: a * b, 'subtract': _difference, 'square': lambda x: x.square(),
-    'logaddexp2': lambda a, b: (a.maximum(b) * math.log(2) + ((a - b).activation('abs') * math.log(2)).activation('softplus', scale=-1.0)) * (1 / math.log(2)),
-    'dropout': _inference_dropout, 'feature_dropout': _inference_dropout, 'alpha_dropout': _inference_dropout, 'cast': lambda x: x + 0.0, 'cast_whole': lambda x: x.activation('trunc'), 'clone': lambda x: x + 0.0,
-    'rrelu': lambda x, lower=1 / 8, upper=1 / 3, training=False: None if training else x.activation('relu') + _negative_part(x) * ((lower + upper) / 2),
-    'prelu': lambda x, weight: x.activation('relu') + _negative_part(x) * weight, '_prelu_kernel': lambda x, weight: x.activation('relu') + _negative_part(x) * weight,
-    'fake_quantize_per_tensor_affine': _fake_quantized, 'clip': _clamp, 'special_log1p': lambda x: (x + 1.0).activation('log'), 'swish': _activation('silu'),
+    'fmax': lambda a, b: a.maximum(b), 'fmin': lambda a, b: a.minimum(b), 'multiply': lambda a, b: a * b,
+    'subtract': _difference, 'square': lambda x: x.square(),
+    'logaddexp2': lambda a, b: (a.maximum(b) * math.log(2)
+                                + ((a - b).activation('abs') * math.log(2)).activation('softplus',
+                                    scale=-1.0)) * (1 / math.log(2)),
+    'dropout': _inference_dropout, 'feature_dropout': _inference_dropout, 'alpha_dropout': _inference_dropout,
+    'cast': lambda x: x + 0.0, 'cast_whole': lambda x: x.activation('trunc'), 'clone': lambda x: x + 0.0,
+    'rrelu': lambda x, lower=1 / 8, upper=1 / 3, training=False: None
+    if training else x.activation('relu') + _negative_part(x) * ((lower + upper) / 2),
+    'prelu': lambda x, weight: x.activation('relu') + _negative_part(x) * weight,
+    '_prelu_kernel': lambda x, weight: x.activation('relu') + _negative_part(x) * weight,
+    'fake_quantize_per_tensor_affine': _fake_quantized, 'clip': _clamp,
+    'special_log1p': lambda x: (x + 1.0).activation('log'), 'swish': _activation('silu'),
     'fill': lambda x, value: x * 0.0 + value,
-    **{k: (lambda op: lambda a, b: a.binary(b, op, op))(op) for k, op in {'greater': 'greater', 'less': 'less', 'greater_equal': 'greater_equal',
-                                                                         'less_equal': 'less_equal', 'not_equal': 'not_equal'}.items()},
+    **{k: (lambda op: lambda a, b: a.binary(b, op, op))(op)
+       for k, op in {'greater': 'greater', 'less': 'less', 'greater_equal': 'greater_equal',
+                                                                         'less_equal': 'less_equal',
+                                                                         'not_equal': 'not_equal'}.items()},
 }
 
 # %% ../../../nbs/3_tasks/2_codegen/04_rowwise_ops.ipynb #8386b653
@@ -185,16 +224,23 @@ def _running_log_sum(x):
 def _of_moments(f): return lambda x, correction=1: (f(_variance(x, correction)), _mean(x))
 
 ROW_OPS = {
-    'sum': lambda x: x.sum(), 'mean': _mean, 'amax': lambda x: x.max(), 'amin': lambda x: x.min(), 'max': lambda x: x.max(), 'min': lambda x: x.min(), 'var': _variance,
-    'std': lambda x, correction=1: _variance(x, correction).activation('sqrt'), 'prod': lambda x: x.product(), 'aminmax': lambda x: (x.min(), x.max()),
+    'sum': lambda x: x.sum(), 'mean': _mean, 'amax': lambda x: x.max(), 'amin': lambda x: x.min(),
+    'max': lambda x: x.max(), 'min': lambda x: x.min(), 'var': _variance,
+    'std': lambda x, correction=1: _variance(x, correction).activation('sqrt'), 'prod': lambda x: x.product(),
+    'aminmax': lambda x: (x.min(), x.max()),
     'var_mean': _of_moments(lambda v: v), 'std_mean': _of_moments(lambda v: v.activation('sqrt')),
-    'any': lambda x: x.activation('abs').max().binary(0.0, 'greater', 'some'), 'all': lambda x: x.activation('abs').min().binary(0.0, 'greater', 'every'),
+    'any': lambda x: x.activation('abs').max().binary(0.0, 'greater', 'some'),
+    'all': lambda x: x.activation('abs').min().binary(0.0, 'greater', 'every'),
     'count_nonzero': lambda x: x.binary(0.0, 'not_equal', 'there').sum(),
-    'softmax': _softmax, 'log_softmax': lambda x: x - _log_sum(x), 'logsumexp': _log_sum, 'layer_norm': _layer_norm, 'rms_norm': _rms_norm,
-    'linalg_vector_norm': _norm, 'norm': _norm, 'linalg_norm': _norm, 'frobenius_norm': _norm, 'dot': lambda a, b: (a * b).sum(), 'vdot': lambda a,
+    'softmax': _softmax, 'log_softmax': lambda x: x - _log_sum(x), 'logsumexp': _log_sum, 'layer_norm': _layer_norm,
+    'rms_norm': _rms_norm,
+    'linalg_vector_norm': _norm, 'norm': _norm, 'linalg_norm': _norm, 'frobenius_norm': _norm,
+    'dot': lambda a, b: (a * b).sum(), 'vdot': lambda a,
     b: (a * b).sum(), 'linalg_vecdot': lambda a, b: (a * b).sum(),
-    'cumsum': lambda x: x.scan('add', 0.0), 'cumprod': lambda x: x.scan('multiply', 1.0), 'cummax': lambda x: x.scan('maximum', REDUCTION_START['maximum']),
-    'cummin': lambda x: x.scan('minimum', REDUCTION_START['minimum']), 'logcumsumexp': _running_log_sum, 'glu': _glu, 'cosine_similarity': _cosine, 'pairwise_distance': _distance,
+    'cumsum': lambda x: x.scan('add', 0.0), 'cumprod': lambda x: x.scan('multiply', 1.0),
+    'cummax': lambda x: x.scan('maximum', REDUCTION_START['maximum']),
+    'cummin': lambda x: x.scan('minimum', REDUCTION_START['minimum']), 'logcumsumexp': _running_log_sum, 'glu': _glu,
+    'cosine_similarity': _cosine, 'pairwise_distance': _distance,
 }
 
 # %% ../../../nbs/3_tasks/2_codegen/04_rowwise_ops.ipynb #c446a928
@@ -204,20 +250,26 @@ def _huber(a, b, delta=1.0):
     return near * (distance - near * 0.5)
 
 def _smooth_l1(a, b, beta=1.0): return _huber(a, b, beta) * (1 / beta) if beta else (a - b).activation('abs')
-def _cross_entropy(p, q): return -(q * p.activation('log').maximum(-100.0) + (1 - q) * (1 - p).activation('log').maximum(-100.0))
-def _kl_divergence(a, b, log_target=False): return b.activation('exp') * (b - a) if log_target else b * (b.maximum(1e-37).activation('log') - a)
+def _cross_entropy(p, q):
+    return -(q * p.activation('log').maximum(-100.0) + (1 - q) * (1 - p).activation('log').maximum(-100.0))
+def _kl_divergence(a, b, log_target=False):
+    return b.activation('exp') * (b - a) if log_target else b * (b.maximum(1e-37).activation('log') - a)
 
 def _logit_entropy(x, y, weight=None, pos_weight=None):
     if weight is not None or pos_weight is not None: return None
     return x.activation('relu') - x * y + x.activation('abs').activation('softplus', scale=-1.0)
 
-def _hinge(x, y, margin=1.0): return y.binary(1.0, 'equal', 'same') * x + y.binary(-1.0, 'equal', 'other') * (margin - x).activation('relu')
+def _hinge(x, y, margin=1.0):
+    return y.binary(1.0, 'equal', 'same') * x + y.binary(-1.0, 'equal', 'other') * (margin - x).activation('relu')
 def _margin_ranking(a, b, y, margin=0.0): return ((b - a) * y + margin).activation('relu')
 def _poisson(x, y, log_input=True, full=False, eps=1e-8):
     if full: return None
     return x.activation('exp') - y * x if log_input else x - y * (x + eps).activation('log')
 
-LOSS_OPS = {'mse_loss': (lambda a, b: (a - b).square(), 2), 'l1_loss': (lambda a, b: (a - b).activation('abs'), 2), 'smooth_l1_loss': (_smooth_l1, 2), 'huber_loss': (_huber, 2),
-          'kl_div': (_kl_divergence, 2), 'binary_cross_entropy': (_cross_entropy, 3), 'binary_cross_entropy_with_logits': (_logit_entropy, 4),
+LOSS_OPS = {'mse_loss': (lambda a, b: (a - b).square(), 2), 'l1_loss': (lambda a, b: (a - b).activation('abs'), 2),
+            'smooth_l1_loss': (_smooth_l1, 2), 'huber_loss': (_huber, 2),
+          'kl_div': (_kl_divergence, 2), 'binary_cross_entropy': (_cross_entropy, 3),
+          'binary_cross_entropy_with_logits': (_logit_entropy, 4),
           'soft_margin_loss': (lambda x, y: (x * y).activation('softplus', scale=-1.0), 2),
-          'hinge_embedding_loss': (_hinge, 3), 'margin_ranking_loss': (_margin_ranking, 4), 'poisson_nll_loss': (_poisson, 5)}
+          'hinge_embedding_loss': (_hinge, 3), 'margin_ranking_loss': (_margin_ranking, 4),
+          'poisson_nll_loss': (_poisson, 5)}

@@ -16,7 +16,8 @@ import re
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #f8f6a292
 class KernelWriter:
     "Lines of a kernel being written, `depth` levels in, and names that nobody has taken; `bytes_per_partition` of all its tiles, a partition."
-    def __init__(self, depth=2, taken=()): self.lines, self.depth, self.used, self.bytes_per_partition = [], depth, Counter(taken), 0
+    def __init__(self, depth=2, taken=()):
+        self.lines, self.depth, self.used, self.bytes_per_partition = [], depth, Counter(taken), 0
 
     def emit(self, line): self.lines.append('    ' * self.depth + line)
 
@@ -56,7 +57,8 @@ class RowExpr:
     def square(self): return self.activation('square')
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #5e3ca9b4
-_NON_COMMUTATIVE_OPS = ('subtract', 'divide', 'power', 'less', 'less_equal', 'greater', 'greater_equal', 'mod', 'fmod')     # a op b is not b op a
+_NON_COMMUTATIVE_OPS = ('subtract', 'divide', 'power', 'less', 'less_equal', 'greater', 'greater_equal', 'mod',
+                        'fmod')     # a op b is not b op a
 _CASTING_INSTRUCTIONS = 'activation|tensor_tensor|scalar_tensor_tensor|tensor_scalar|tensor_copy'      # instructions that write another dtype than they read
 FINITE_LIMITS = {math.inf: 3.4e38, -math.inf: -3.4e38}    # what stands for the infinities in arithmetic
 
@@ -78,7 +80,8 @@ class TileExpr(RowExpr):
         "A new tile of as many rows."
         name, width = self.writer.fresh_name(hint), str(cols) if cols else self.width or str(self.cols)
         self.writer.emit(f'{name} = nl.ndarray(({self.rows}, {width}), dtype=nl.{dtype}, buffer=nl.{buffer})')
-        if buffer == 'sbuf': self.writer.bytes_per_partition += (cols or self.cols) * (2 if '16' in dtype else 1 if '8' in dtype else 4)
+        if buffer == 'sbuf':
+            self.writer.bytes_per_partition += (cols or self.cols) * (2 if '16' in dtype else 1 if '8' in dtype else 4)
         return TileExpr(self.writer, name, cols or self.cols, '' if cols else self.width, self.rows, dtype)
 
     def emit(self, instruction, out, **operands):
@@ -90,22 +93,26 @@ class TileExpr(RowExpr):
     def binary(self, other, op, hint, reverse=False):
         "self `op` other, or other `op` self where reverse; `other` is a tile of as many columns or of one, or a number."
         tile = isinstance(other, RowExpr)
-        if tile and (other.cols > self.cols or not isinstance(other, TileExpr)): return other.binary(self, op, hint, not reverse)
+        if tile and (other.cols > self.cols or not isinstance(other, TileExpr)):
+            return other.binary(self, op, hint, not reverse)
         like = self if self.rows == 'n' or not tile else replace(self, rows=other.rows)
         if tile and other.cols == self.cols:
             a, b = (other, self) if reverse else (self, other)
             return self.emit('tensor_tensor', like.new(hint), data1=a, data2=b, op=f'nl.{op}')
         turn = {'reverse0': True} if reverse and op in _NON_COMMUTATIVE_OPS else {}
-        operand = (other if other.dtype == 'float32' else other.copy_as('float32')) if tile else repr(float(FINITE_LIMITS.get(other, other)))
+        operand = (other if other.dtype == 'float32'
+                   else other.copy_as('float32')) if tile else repr(float(FINITE_LIMITS.get(other, other)))
         return self.emit('tensor_scalar', like.new(hint), data=self, op0=f'nl.{op}', operand0=operand, **turn)
 
     def copy_as(self, dtype): return self.emit('tensor_copy', self.new('copy', dtype=dtype), src=self)
 
     def fused_binary(self, op0, number, op1, other, hint):
         "(self `op0` number) `op1` other, where other is a tile: one instruction if it is as wide."
-        if not isinstance(other, TileExpr) or other.cols != self.cols: return self.binary(number, op0, hint).binary(other, op1, hint)
+        if not isinstance(other, TileExpr) or other.cols != self.cols:
+            return self.binary(number, op0, hint).binary(other, op1, hint)
         like = self if self.rows == 'n' else replace(self, rows=other.rows)
-        operands = dict(data=self, op0=f'nl.{op0}', operand0=repr(float(FINITE_LIMITS.get(number, number))), op1=f'nl.{op1}', operand1=other)
+        operands = dict(data=self, op0=f'nl.{op0}', operand0=repr(float(FINITE_LIMITS.get(number, number))),
+                        op1=f'nl.{op1}', operand1=other)
         return self.emit('scalar_tensor_tensor', like.new(hint), **operands)
 
     def as_dtype(self, dtype):
@@ -113,13 +120,16 @@ class TileExpr(RowExpr):
         made, last = f'{self.name} = nl.ndarray(', self.writer.lines[-1].strip()
         said = [k for k, l in enumerate(self.writer.lines) if re.search(rf'\b{re.escape(self.name)}\b', l)]
         if dtype == self.dtype: return self
-        if 'float' not in dtype or not re.match(rf'nisa\.({_CASTING_INSTRUCTIONS})\(dst={re.escape(self.name)},', last) or len(said) != 2 or made not in self.writer.lines[said[0]]: return self.copy_as(dtype)
+        if 'float' not in dtype or not re.match(rf'nisa\.({_CASTING_INSTRUCTIONS})\(dst={re.escape(self.name)},',
+                                                last) or len(said) != 2 or made not in self.writer.lines[said[0]]:
+            return self.copy_as(dtype)
         self.writer.lines[said[0]] = self.writer.lines[said[0]].replace(f'dtype=nl.{self.dtype}', f'dtype=nl.{dtype}')
         return replace(self, dtype=dtype)
 
     def activation(self, op, scale=1.0, bias=None):
         "op(scale · self + bias), by the Scalar engine's tables; bias is a column."
-        more = {k: v for k, v in {'scale': scale, 'bias': bias}.items() if v is not None and v is not scale or k == 'scale' and scale != 1.0}
+        more = {k: v for k, v in {'scale': scale, 'bias': bias}.items()
+                if v is not None and v is not scale or k == 'scale' and scale != 1.0}
         return self.emit('activation', self.new(op), op=f'nl.{op}', data=self, **more)
 
     def reduce(self, op, hint):
@@ -128,11 +138,13 @@ class TileExpr(RowExpr):
 
     def scan(self, op, start):
         "The running `op` of every row from `start` on, a number or a column."
-        return self.emit('tensor_scalar_cumulative', self.new('running'), src=self, op0='nl.add', op1=f'nl.{op}', imm0=0.0, imm1=start, reduce_cmd='nisa.reduce_cmd.load_reduce')
+        return self.emit('tensor_scalar_cumulative', self.new('running'), src=self, op0='nl.add', op1=f'nl.{op}',
+                         imm0=0.0, imm1=start, reduce_cmd='nisa.reduce_cmd.load_reduce')
 
     def columns(self, start, stop, step=1):
         "Some of its columns."
-        return replace(self, name=f'{self.name}[:, {start}:{stop}{f":{step}" if step != 1 else ""}]', cols=-(-(stop - start) // step), width='')
+        return replace(self, name=f'{self.name}[:, {start}:{stop}{f":{step}" if step != 1 else ""}]',
+                       cols=-(-(stop - start) // step), width='')
 
     def assign(self, other):
         "Copy other's values here."
@@ -141,7 +153,8 @@ class TileExpr(RowExpr):
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #f8475d0a
 class ChunkedExpr(RowExpr):
     "Rows of which only a piece is in SBUF at a time; `make()` writes what brings the present piece, `chunks` writes the loops."
-    def __init__(self, chunks, make): self.chunks, self.make, self.cols, self.turn, self.dtype = chunks, make, chunks.cols, -1, 'float32'
+    def __init__(self, chunks, make):
+        self.chunks, self.make, self.cols, self.turn, self.dtype = chunks, make, chunks.cols, -1, 'float32'
 
     def current(self):
         "The `TileExpr` of the present piece."
@@ -150,11 +163,14 @@ class ChunkedExpr(RowExpr):
 
     def binary(self, other, op, hint, reverse=False):
         "Arithmetic waits for a loop."
-        return ChunkedExpr(self.chunks, lambda: self.current().binary(other.current() if isinstance(other, ChunkedExpr) else other, op, hint, reverse))
+        return ChunkedExpr(self.chunks, lambda: self.current().binary(other.current()
+                if isinstance(other, ChunkedExpr) else other, op, hint, reverse))
 
-    def activation(self, op, scale=1.0, bias=None): return ChunkedExpr(self.chunks, lambda: self.current().activation(op, scale, bias))
+    def activation(self, op, scale=1.0, bias=None):
+        return ChunkedExpr(self.chunks, lambda: self.current().activation(op, scale, bias))
     def fused_binary(self, op0, number, op1, other, hint):
-        return ChunkedExpr(self.chunks, lambda: self.current().fused_binary(op0, number, op1, other.current() if isinstance(other, ChunkedExpr) else other, hint))
+        return ChunkedExpr(self.chunks, lambda: self.current().fused_binary(op0, number, op1,
+                other.current() if isinstance(other, ChunkedExpr) else other, hint))
 
     def reduce(self, op, hint):
         "A column, gathered piece by piece."
@@ -217,12 +233,15 @@ class Operand:
     base: str = ''          # the text of a part of it, where only that is meant
 
     @property
-    def text(self): return (self.base or self.name) + ('' if tuple(self.shape) == tuple(self.view) else f'.reshape({tuple(self.view)})')
+    def text(self):
+        return (self.base or self.name) + ('' if tuple(self.shape) == tuple(self.view)
+                                           else f'.reshape({tuple(self.view)})')
 
 def assemble_kernel(name, inputs, outs, stages, between=(), doc=''):
     "The text of a kernel: names of inputs, `Operand`s it gives, lists of lines, `Operand`s that lie between stages in HBM."
     declare = lambda o, where: f'    {o.name} = nl.ndarray({tuple(o.shape)}, dtype=nl.{o.dtype}, buffer=nl.{where})'
-    lines = ['@nki.jit', f'def {name}({", ".join(inputs)}):', f'    """{doc or name}"""', *(declare(o, 'shared_hbm') for o in outs),
+    lines = ['@nki.jit', f'def {name}({", ".join(inputs)}):', f'    """{doc or name}"""',
+             *(declare(o, 'shared_hbm') for o in outs),
              *(declare(o, 'private_hbm') for o in between)]
     for stage in stages: lines += ['', *stage]
     return KERNEL_HEADER + '\n'.join(lines) + f'\n    return {", ".join(o.name for o in outs)}\n'

@@ -30,8 +30,10 @@ def _axis_pass(node, plan, formula, dim, *refs, results=None):
     roles = axis_layout(plan.shape(refs[0]), dim)[0]
     view = lambda shape: axis_layout(shape, dim)[1]
     ins = [plan[r].operand(view(plan.shape(r))) for r in refs]
-    full = lambda o: view(o.shape if len(o.shape) == len(plan.shape(refs[0])) else (*plan.shape(refs[0])[:dim], 1, *plan.shape(refs[0])[dim + 1:]))
-    return row_pass(plan.pass_name, lambda *tiles: tuple(formula(*tiles)[k] for k in picks), ins, [o.operand(full(o)) for o in outs], roles)
+    full = lambda o: view(o.shape if len(o.shape) == len(plan.shape(refs[0]))
+                          else (*plan.shape(refs[0])[:dim], 1, *plan.shape(refs[0])[dim + 1:]))
+    return row_pass(plan.pass_name, lambda *tiles: tuple(formula(*tiles)[k] for k in picks), ins,
+                    [o.operand(full(o)) for o in outs], roles)
 
 # %% ../../../nbs/3_tasks/2_codegen/12_topk_and_gather.ipynb #c3b3a2da
 LOWEST, MAX_SEARCH_COLUMNS, ONE_HOT_COLUMNS = -3.4e38, 16384, 2048
@@ -42,7 +44,8 @@ def _searchable_copy(x, largest=True):
     if x.cols >= 8: return x * (1.0 if largest else -1.0)
     work = x.new('work', 8)
     work.writer.emit(f'nisa.memset(dst={work.name}, value={LOWEST})')
-    work.columns(0, x.cols).emit('tensor_scalar', work.columns(0, x.cols), data=x, op0='nl.multiply', operand0=1.0 if largest else -1.0)
+    work.columns(0, x.cols).emit('tensor_scalar', work.columns(0, x.cols), data=x, op0='nl.multiply',
+                                 operand0=1.0 if largest else -1.0)
     return work
 
 def top_k(x, k, largest=True):
@@ -54,7 +57,8 @@ def top_k(x, k, largest=True):
         at = f'[:, {at}]'
         x.writer.emit(f'nisa.max8(dst={values.name}{at}, src={work.name})')
         x.writer.emit(f'nisa.nc_find_index8(dst={places.name}{at}, data={work.name}, vals={values.name}{at})')
-        if rounds > 1: x.writer.emit(f'nisa.nc_match_replace8(dst={work.name}, data={work.name}, vals={values.name}{at}, imm={LOWEST})')
+        if rounds > 1:
+            x.writer.emit(f'nisa.nc_match_replace8(dst={work.name}, data={work.name}, vals={values.name}{at}, imm={LOWEST})')
     if rounds == 1: once('0:8')
     else:
         with x.writer.indented(f'for j in nl.sequential_range({rounds}):'): once('j * 8:(j + 1) * 8')
@@ -63,19 +67,25 @@ def top_k(x, k, largest=True):
 
 def _sorted(node, plan):
     "topk, sort, argsort: the whole order or its beginning."
-    names = {'topk': 'self k dim largest', 'sort': 'self dim descending', 'argsort': 'self dim descending', 'msort': 'self'}[node.op].split()
+    names = {'topk': 'self k dim largest', 'sort': 'self dim descending', 'argsort': 'self dim descending',
+             'msort': 'self'}[node.op].split()
     at = dict(zip(names, node.args)) | node.kwargs
     x, shape = at['self'], plan.shape(at['self'])
     dim = at.get('dim', 0 if node.op == 'msort' else -1) % len(shape)
-    if shape[dim] > MAX_SEARCH_COLUMNS: return _long_topk(node, plan, x, at.get('k', shape[dim]), at.get('largest', True)) if node.op == 'topk' and dim == len(shape) - 1 else None
-    k, largest = at.get('k', shape[dim]), at.get('largest', True) if node.op == 'topk' else bool(at.get('descending', False))
-    order = (lambda tile: top_k(tile, k, largest)) if node.op != 'argsort' else lambda tile: top_k(tile, k, largest)[::-1]
+    if shape[dim] > MAX_SEARCH_COLUMNS:
+        return _long_topk(node, plan, x, at.get('k', shape[dim]),
+                          at.get('largest', True)) if node.op == 'topk' and dim == len(shape) - 1 else None
+    k, largest = at.get('k', shape[dim]), at.get('largest',
+                                                 True) if node.op == 'topk' else bool(at.get('descending', False))
+    order = (lambda tile: top_k(tile, k, largest)) if node.op != 'argsort' else lambda tile: top_k(tile, k,
+            largest)[::-1]
     return _axis_pass(node, plan, order, dim, x.name)
 
 def _topk_refs(plan, x, k, largest):
     "topk along the last axis: the `Ref`s of its values and of their places."
     shape, name = (*plan.shape(x)[:-1], k), f'topk_x{plan.steps + 1}'       # as `do_as` will call it
-    both = [Node(f'{name}_{j}', 'getitem', (Ref(name), j), {}, shape, d) for j, d in enumerate((plan.dtype(x), 'int64'))]
+    both = [Node(f'{name}_{j}', 'getitem', (Ref(name), j), {}, shape, d)
+            for j, d in enumerate((plan.dtype(x), 'int64'))]
     plan.nodes |= {n.name: n for n in both}
     lower_op_as(plan, 'topk', (x, k, -1, largest), shape, plan.dtype(x))
     return [Ref(n.name) for n in both]
@@ -83,7 +93,8 @@ def _topk_refs(plan, x, k, largest):
 def _long_topk(node, plan, x, k, largest):
     "topk of a row longer than a search sees: the best of each stretch of it, and the best of those."
     *front, n = plan.shape(x)
-    width = next((d for d in range(MAX_SEARCH_COLUMNS, max(k, 128) - 1, -1) if n % d == 0 and n // d * k <= MAX_SEARCH_COLUMNS), None)
+    width = next((d for d in range(MAX_SEARCH_COLUMNS, max(k, 128) - 1, -1)
+                  if n % d == 0 and n // d * k <= MAX_SEARCH_COLUMNS), None)
     if width is None: return None
     values, places = _topk_refs(plan, lower_op(plan, 'reshape', x, (*front, n // width, width)), k, largest)
     first = lower_op(plan, 'mul', lower_op_as(plan, 'arange', (n // width,), (n // width,), 'int64'), width)
@@ -97,7 +108,8 @@ def _long_topk(node, plan, x, k, largest):
 def _best_of_two(x, largest):
     "(value, place) of the best of each row, the largest of as many as two searches see."
     if x.cols <= MAX_SEARCH_COLUMNS: return top_k(x, 1, largest)
-    (one, at), (two, behind) = top_k(x.columns(0, MAX_SEARCH_COLUMNS), 1, largest), top_k(x.columns(MAX_SEARCH_COLUMNS, x.cols), 1, largest)
+    (one, at), (two, behind) = top_k(x.columns(0, MAX_SEARCH_COLUMNS), 1,
+                                     largest), top_k(x.columns(MAX_SEARCH_COLUMNS, x.cols), 1, largest)
     later = two.binary(one, 'greater', 'later')
     return one.maximum(two), at + later * (behind + float(MAX_SEARCH_COLUMNS) - at)
 
@@ -108,7 +120,9 @@ def _extreme(node, plan):
     if dim is None: return _flat_extreme(node, plan)
     dim %= len(shape)
     largest = 'max' in node.op
-    if shape[dim] > (2 * MAX_SEARCH_COLUMNS - 512 if largest else MAX_SEARCH_COLUMNS) or node.op in ('max', 'min') and not plan.result_parts(node): return None
+    if shape[dim] > (2 * MAX_SEARCH_COLUMNS - 512 if largest else MAX_SEARCH_COLUMNS) or node.op in ('max',
+            'min') and not plan.result_parts(node):
+        return None
     def f(tile):
         values, places = _best_of_two(tile, largest)
         return (values, places) if plan.result_parts(node) else (places, values)
@@ -132,7 +146,8 @@ def _order_statistic(node, plan):
     "median and kthvalue: one place in the order."
     x, rest = node.args[0], node.args[1:]
     shape = plan.shape(x)
-    if node.op == 'median' and not rest and 'dim' not in node.kwargs: x, shape, dim = lower_op(plan, 'reshape', x, (1, math.prod(shape))), (1, math.prod(shape)), 1
+    if node.op == 'median' and not rest and 'dim' not in node.kwargs:
+        x, shape, dim = lower_op(plan, 'reshape', x, (1, math.prod(shape))), (1, math.prod(shape)), 1
     else: dim = (node.kwargs.get('dim', rest[0] if node.op == 'median' else (*rest, -1, -1)[1])) % len(shape)
     if shape[dim] > MAX_SEARCH_COLUMNS: return None
     k = (shape[dim] + 1) // 2 if node.op == 'median' else rest[0]
@@ -145,7 +160,8 @@ def _gather_rows_pass(plan, table, index, out):
     "The lines that take rows of a table [V, D] by an index [M]."
     (V, D), M = table.shape, index.size
     width = min(D, 8192)
-    body = ['index = nl.ndarray((n, 1), dtype=nl.int32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=index, src={index.text((M, 1))}[at:at + n, :])',
+    body = ['index = nl.ndarray((n, 1), dtype=nl.int32, buffer=nl.sbuf)',
+            f'nisa.dma_copy(dst=index, src={index.text((M, 1))}[at:at + n, :])',
             f'for c in range(0, {D}, {width}):',
             f'    w = min({width}, {D} - c)', f'    rows = nl.ndarray((n, w), dtype=nl.{table.dtype}, buffer=nl.sbuf)',
             f'    nisa.dma_copy(dst=rows, src={table.text((V, D))}.ap([[{D}, n], [1, w]], offset=c, vector_offset=index))',
@@ -154,8 +170,10 @@ def _gather_rows_pass(plan, table, index, out):
 
 def _row_blocks(block, body, M):
     "The lines of a function of (at, n) and its calls for M rows."
-    calls = [f'    for i in nl.affine_range({M // BLOCK_ROWS}):', f'        {block}(i * ROWS, ROWS)'] if M >= BLOCK_ROWS else []
-    return [f'    def {block}(at, n):', *('        ' + l for l in body), '', *calls, *([f'    {block}({M - M % BLOCK_ROWS}, {M % BLOCK_ROWS})'] if M % BLOCK_ROWS else [])]
+    calls = [f'    for i in nl.affine_range({M // BLOCK_ROWS}):',
+             f'        {block}(i * ROWS, ROWS)'] if M >= BLOCK_ROWS else []
+    return [f'    def {block}(at, n):', *('        ' + l for l in body), '', *calls,
+            *([f'    {block}({M - M % BLOCK_ROWS}, {M % BLOCK_ROWS})'] if M % BLOCK_ROWS else [])]
 
 def _embedding(node, plan):
     table, index = plan[node.args[0]], plan[node.args[1]]
@@ -167,7 +185,8 @@ def _index_select(node, plan):
     x, dim, index = node.args[0], node.args[1], node.args[2]
     shape = plan.shape(x)
     dim %= len(shape)
-    if dim == 0 or math.prod(shape[:dim]) == 1: return _embedding(replace(node, args=(lower_op(plan, 'reshape', x, shape[dim:]) if dim else x, index)), plan)
+    if dim == 0 or math.prod(shape[:dim]) == 1:
+        return _embedding(replace(node, args=(lower_op(plan, 'reshape', x, shape[dim:]) if dim else x, index)), plan)
     order = (dim, *(k for k in range(len(shape)) if k != dim))
     front = lower_op(plan, 'permute', x, order)
     count = math.prod(plan.shape(index))
@@ -188,7 +207,8 @@ def _as_uint32(index): return index.copy_as('uint32')
 
 def _masked_sum(data, index):
     "What rows too wide for a tile have where their columns' number meets the index: a sum with zeros elsewhere."
-    if not isinstance(index, TileExpr): raise UsageError(f'There is no kernel that gathers {index.cols} elements from each row of {data.cols}.')
+    if not isinstance(index, TileExpr):
+        raise UsageError(f'There is no kernel that gathers {index.cols} elements from each row of {data.cols}.')
     def count():
         tile = data.chunks.piece('count').new('count', dtype='int32')
         tile.writer.emit(f'nisa.iota(dst={tile.name}, pattern=[[1, {tile.width or tile.cols}]], offset=c, channel_multiplier=0)')
@@ -219,10 +239,14 @@ def _column_numbers(like, cols):
 def _one_hot(node, plan):
     index, classes = plan[node.args[0]], node.shape[-1]
     M, out = index.size, plan.allocate(node)
-    body = ['index = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)', f'nisa.dma_copy(dst=index, src={index.text((M, 1))}[at:at + n, :])',
-            f'for c in range(0, {classes}, {ONE_HOT_COLUMNS}):', f'    m = min({ONE_HOT_COLUMNS}, {classes} - c)', '    count = nl.ndarray((n, m), dtype=nl.int32, buffer=nl.sbuf)',
-            '    nisa.iota(dst=count, pattern=[[1, m]], offset=c, channel_multiplier=0)', f'    hot = nl.ndarray((n, m), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
-            '    nisa.tensor_scalar(dst=hot, data=count, op0=nl.equal, operand0=index)', f'    nisa.dma_copy(dst={out.text((M, classes))}[at:at + n, c:c + m], src=hot)']
+    body = ['index = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)',
+            f'nisa.dma_copy(dst=index, src={index.text((M, 1))}[at:at + n, :])',
+            f'for c in range(0, {classes}, {ONE_HOT_COLUMNS}):', f'    m = min({ONE_HOT_COLUMNS}, {classes} - c)',
+            '    count = nl.ndarray((n, m), dtype=nl.int32, buffer=nl.sbuf)',
+            '    nisa.iota(dst=count, pattern=[[1, m]], offset=c, channel_multiplier=0)',
+            f'    hot = nl.ndarray((n, m), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
+            '    nisa.tensor_scalar(dst=hot, data=count, op0=nl.equal, operand0=index)',
+            f'    nisa.dma_copy(dst={out.text((M, classes))}[at:at + n, c:c + m], src=hot)']
     return _row_blocks(plan.pass_name, body, M)
 
 def _scatter(node, plan):
@@ -231,7 +255,9 @@ def _scatter(node, plan):
     if len(node.args) > 4 or 'reduce' in node.kwargs and node.kwargs['reduce'] not in ('add', 'sum'): return None
     a, b, dim = plan.shape(x), plan.shape(index), dim % len(plan.shape(x))
     adds = 'add' in node.op or node.kwargs.get('reduce') is not None
-    if any(m != n for k, (m, n) in enumerate(zip(a, b)) if k != dim) or isinstance(source, Ref) and plan.shape(source) != b: return None
+    if any(m != n for k, (m, n) in enumerate(zip(a, b)) if k != dim) or isinstance(source,
+            Ref) and plan.shape(source) != b:
+        return None
     def put(x, index, *more):
         out, count, writer = x * 1.0, _column_numbers(x, x.cols), x.writer
         index, hit = index if index.dtype == 'float32' else index.copy_as('float32'), x.new('hit')
@@ -256,20 +282,29 @@ def _index_add(node, plan):
     out = plan.allocate(node)
     body = ['for c in range(0, DD, 512):'.replace('DD', str(D)), f'    m = min(512, {D} - c)',
             '    acc = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.psum)', f'    for first in range(0, {N}, ROWS):',
-            f'        r = min(ROWS, {N} - first)', '        index = nl.ndarray((r, 1), dtype=nl.float32, buffer=nl.sbuf)',
+            f'        r = min(ROWS, {N} - first)',
+            '        index = nl.ndarray((r, 1), dtype=nl.float32, buffer=nl.sbuf)',
             f'        nisa.dma_copy(dst=index, src={index.text((N, 1))}[first:first + r, :])',
-            '        count = nl.ndarray((r, n), dtype=nl.int32, buffer=nl.sbuf)', '        nisa.iota(dst=count, pattern=[[1, n]], offset=at, channel_multiplier=0)',
+            '        count = nl.ndarray((r, n), dtype=nl.int32, buffer=nl.sbuf)',
+            '        nisa.iota(dst=count, pattern=[[1, n]], offset=at, channel_multiplier=0)',
             '        hot = nl.ndarray((r, n), dtype=nl.float32, buffer=nl.sbuf)',
             f'        nisa.tensor_scalar(dst=hot, data=count, op0=nl.equal, operand0=index, op1=nl.multiply, operand1={float(alpha)})',
-            '        rows = nl.ndarray((r, m), dtype=nl.float32, buffer=nl.sbuf)', f'        nisa.dma_copy(dst=rows, src={source.text((N, D))}[first:first + r, c:c + m])',
-            '        nisa.nc_matmul(dst=acc, stationary=hot, moving=rows)', '    old = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.sbuf)',
+            '        rows = nl.ndarray((r, m), dtype=nl.float32, buffer=nl.sbuf)',
+            f'        nisa.dma_copy(dst=rows, src={source.text((N, D))}[first:first + r, c:c + m])',
+            '        nisa.nc_matmul(dst=acc, stationary=hot, moving=rows)',
+            '    old = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.sbuf)',
             f'    nisa.dma_copy(dst=old, src={x.text((V, D))}[at:at + n, c:c + m])',
-            f'    result = nl.ndarray((n, m), dtype=nl.{out.dtype}, buffer=nl.sbuf)', '    nisa.tensor_tensor(dst=result, data1=old, data2=acc, op=nl.add)',
+            f'    result = nl.ndarray((n, m), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
+            '    nisa.tensor_tensor(dst=result, data1=old, data2=acc, op=nl.add)',
             f'    nisa.dma_copy(dst={out.text((V, D))}[at:at + n, c:c + m], src=result)']
-    return [f'    def {plan.pass_name}(at, n):', *('        ' + l for l in body), '', f'    for at in range(0, {V}, ROWS): {plan.pass_name}(at, min(ROWS, {V} - at))']
+    return [f'    def {plan.pass_name}(at, n):', *('        ' + l for l in body), '',
+            f'    for at in range(0, {V}, ROWS): {plan.pass_name}(at, min(ROWS, {V} - at))']
 
-INDEX_RULES = {**{k: _sorted for k in ('topk', 'sort', 'argsort', 'msort')}, **{k: _extreme for k in ('argmax', 'argmin', 'max', 'min')}, 'median': _order_statistic, 'kthvalue': _order_statistic,
-            'embedding': _embedding, 'index_select': _index_select, 'index': _index, 'gather': _gather, 'take_along_dim': _gather, 'one_hot': _one_hot,
+INDEX_RULES = {**{k: _sorted for k in ('topk', 'sort', 'argsort', 'msort')},
+               **{k: _extreme for k in ('argmax', 'argmin', 'max', 'min')}, 'median': _order_statistic,
+               'kthvalue': _order_statistic,
+            'embedding': _embedding, 'index_select': _index_select, 'index': _index, 'gather': _gather,
+            'take_along_dim': _gather, 'one_hot': _one_hot,
             'scatter': _scatter, 'scatter_add': _scatter, 'index_add': _index_add}
 
 def lower_index(node, plan):

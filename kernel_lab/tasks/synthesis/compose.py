@@ -166,7 +166,8 @@ class Candidate:
         "The candidate as a `Task`, its first kernel written from its reference."
         shapes = {n: s for n, s, _ in self.inputs}
         doc = f'{self.pattern}: {", ".join(self.steps).replace("_", " ")}.'
-        return Task(self.name, 1 if len(self.steps) == 1 else 2, f'made from {self.group}', doc, self.reference(), self._draw, (Workload('only', shapes, self.dtype),), tags=('made',), writes=first_kernel_for)
+        return Task(self.name, 1 if len(self.steps) == 1 else 2, f'made from {self.group}', doc, self.reference(), self._draw,
+                    (Workload('only', shapes, self.dtype),), tags=('made',), writes=first_kernel_for)
 
     def reference(self):
         "The function, its source known to Python."
