@@ -93,7 +93,7 @@ def read_kernel(path, entry=None):
 def parse_shape(text):
     "`128x512:float32` → `ArraySpec((128, 512), 'float32')`; the dtype may be left out."
     from kernel_lab.nki.chip.dtypes import NUMPY
-    from kernel_lab.nki.ir.program import ArraySpec
+    from kernel_lab.nki.ir.nodes import ArraySpec
     dims, _, dtype = text.partition(':')
     parts = dims.lower().replace('×', 'x').split('x')
     if not all(p.isdecimal() and int(p) > 0 for p in parts):

@@ -6,7 +6,7 @@ import pytest
 from kernel_lab.evaluate.survey.time_table import row
 from kernel_lab.tasks.baselines.known_times import TIMES_FILE, known_kernels, known_task_times, read_times
 from kernel_lab.evaluate.verification.verify import verify
-from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.suite.registry import TASKS
 

@@ -19,7 +19,7 @@ from ...tasks.baselines.known_times import known_task_times
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_flops
 from ...nki.chip.chips import CHIPS
-from ...nki.ir.program import accesses
+from ...nki.ir.nodes import accesses
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Workload, max_error_ratio
 

@@ -22,7 +22,8 @@ from .limits import MORE, capacity
 from ..chip.chips import get_chip
 from ..ir.mask import unsupported_mask
 from ..record.placement import placement_error
-from ..ir.program import Access, Program, without_gc
+from ..ir.nodes import Access, without_gc
+from ..ir.program import Program
 from .races import borrowed, races
 from .capacity import registers_at_once
 from ..ir.verify import VERIFIERS, bounds, operands

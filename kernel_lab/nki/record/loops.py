@@ -57,7 +57,8 @@ def _for_at(key):
     return tree and _fors(tree).get(key[1])
 
 # %% ../../../nbs/2_nki/3_record/04_loops.ipynb #1c06ef58
-_OURS = ('kernel_lab.nki.record.tile', 'kernel_lab.nki.ir.affine', 'kernel_lab.nki.lang.trace', 'kernel_lab.nki.ir.program', 'numpy', 'torch')
+_OURS = ('kernel_lab.nki.record.tile', 'kernel_lab.nki.ir.affine', 'kernel_lab.nki.lang.trace', 'kernel_lab.nki.ir.nodes',
+         'kernel_lab.nki.ir.program', 'numpy', 'torch')
 
 def _parts(v):
     "What a container or a plain object holds; nothing for everything else."

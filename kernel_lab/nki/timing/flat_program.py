@@ -15,7 +15,7 @@ from ..ir.semantics_collective import COLLECTIVES
 from ..ir.instructions import CostContext, is_always_cold, spec_of, table_set
 from ..chip.chips import ENGINES
 from ..ir.mask import mask_access
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 from ..ir.cost import ring_collective_ns
 from .cores import sides
 

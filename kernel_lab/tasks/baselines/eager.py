@@ -14,7 +14,7 @@ from ...core.errors import KernelError, UsageError
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_peak, vector_peak
 from ...nki.chip.chips import CHIPS
-from ...nki.ir.program import ArraySpec
+from ...nki.ir.nodes import ArraySpec
 from ...nki.timing.timeline import schedule
 from ...nki.lang.trace import trace_source
 from ..codegen.graph import VIEWS, Ref, captured, launches, node_graph, stored

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.errors import LabError
 from ...nki.executor.vectorized import execute
 from ...nki.chip.chips import CHIPS
-from ...nki.ir.program import ArraySpec
+from ...nki.ir.nodes import ArraySpec
 from ...nki.timing.timeline import schedule
 from ...nki.lang.trace import trace_source
 from .compose import Candidate, candidate
