@@ -45,8 +45,8 @@ def _copy(job, fd, seconds):
     try:
         from kernel_lab.tasks.importers.probe import describe_error, probe_source
         try: answer = {'seen': probe_source(TaskSource(**job))}
-        # noqa: BLE001 (a file may raise anything)
-        except BaseException as e: answer = {'reason': describe_error(e), 'kind': type(e).__name__}
+        # a file may raise anything
+        except BaseException as e: answer = {'reason': describe_error(e), 'kind': type(e).__name__}     # noqa: BLE001
         data = json.dumps(answer).encode()
         while data: data = data[os.write(fd, data):]
     finally: os._exit(0)

@@ -113,8 +113,8 @@ def _nkigen_level(package, level):
     try:
         made = getattr(importlib.import_module(f'{package}.level{level}'), f'get_level{level}_tasks')()
         return [{k: kind(getattr(t, k)) for k, kind in NKIGEN_FIELDS.items()} for t in made]
-    # noqa: BLE001 (a package may raise anything)
-    except BaseException as e: return f'{type(e).__name__}: {str(e)[:200]}'
+    # a package may raise anything
+    except BaseException as e: return f'{type(e).__name__}: {str(e)[:200]}'     # noqa: BLE001
 
 def nkigen_main():
     "Print {level: tasks or reason} of the package whose folder is the first argument."

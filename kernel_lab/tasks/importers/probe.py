@@ -64,8 +64,8 @@ def tensor_sizes(found, variant=None):
     try:
         with meta_tensors(): return load_reference(found, variant).tensors
     except (UsageError, MemoryError): raise
-    # noqa: BLE001 (it looked at values; then with values)
-    except Exception: return load_reference(found, variant).tensors
+    # it looked at values; then with values
+    except Exception: return load_reference(found, variant).tensors     # noqa: BLE001
 
 def source_flops(found, variant=None):
     "Floating-point operations of a file's matrix products, computed without numbers; 0 where that cannot be done."
@@ -170,8 +170,8 @@ def small_variant(found, base):
             if tried[0] <= MAX_ROUNDING and tried[1] <= SMALL_ELEMENTS: return tried[2:]
             rough.append(tried)
         except (MemoryError, RandomReference): raise
-        # noqa: BLE001 (a size that does not fit this file may end in anything)
-        except Exception as e: whys.append(e)
+        # a size that does not fit this file may end in anything
+        except Exception as e: whys.append(e)     # noqa: BLE001
     return _best_variant(found, rough, modest, whys)
 
 def _best_variant(found, rough, modest, whys):

@@ -350,9 +350,8 @@ FULL_SIZE = Check('full size',
 def _find(c, case):
     "The `Finding` of one check."
     try: passed, seen = c.find(case)
-    # noqa: BLE001
-    except Exception as e: passed, seen = False, str(e) if isinstance(e,
-                                                                      LabError) else f'{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}'
+    except LabError as e: passed, seen = False, str(e)
+    except Exception as e: passed, seen = False, f'{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}'     # noqa: BLE001
     return Finding(c.name, passed if passed is None else bool(passed), seen, c.says, c.gates)
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def judge_candidate(candidate, chip='trn2', known=frozenset()):
             if why := question(case): break
         else: name = 'passed'
     except LabError as e: why = str(e)
-    # noqa: BLE001 (a fault of ours is recorded, and must not end a long run)
-    except Exception as e: why = f'{type(e).__name__}: {e}'
+    # a fault of ours is recorded, and must not end a long run
+    except Exception as e: why = f'{type(e).__name__}: {e}'     # noqa: BLE001
     return FilterResult(candidate.name, name, re.sub(r'\s+', ' ', why or '')[:200], case.likeness if case else '',
                         case.us if case else None)
