@@ -31,9 +31,8 @@ from .driving import (report_outcome, step_until_done, find_run, given_kernel, n
 from .storing import export_store, list_runs
 from .importing import find_task, import_tasks, add_imported_tasks, known_task
 from .synthesizing import synthesize
-from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, EXIT_USAGE, evaluation_lines, exit_code, hot_lines,
-    profile_lines, say, why_lines, writing)
-from ..tasks.baselines.table_chip import TABLE_CHIP
+from .render import EXIT_GOOD, EXIT_NOT_CORRECT, EXIT_USAGE, evaluation_lines, exit_code, hot_lines, profile_lines, say, why_lines, writing
+from ..tasks.baselines.known_times import TABLE_CHIP
 
 # %% ../../nbs/7_cli/09_app.ipynb #c573915b
 app = typer.Typer(name='kernel-lab', no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -95,7 +94,7 @@ def read_kernel(path, entry=None):
 def parse_shape(text):
     "`128x512:float32` → `ArraySpec((128, 512), 'float32')`; the dtype may be left out."
     from kernel_lab.nki.chip.dtypes import NUMPY
-    from kernel_lab.nki.ir.program import ArraySpec
+    from kernel_lab.nki.ir.nodes import ArraySpec
     dims, _, dtype = text.partition(':')
     parts = dims.lower().replace('×', 'x').split('x')
     if not all(p.isdecimal() and int(p) > 0 for p in parts):

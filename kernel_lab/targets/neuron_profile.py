@@ -15,7 +15,8 @@ import numpy as np
 from ..core.errors import LabError
 from ..nki.chip.chips import ENGINES, get_chip
 from ..nki.explain.profile import Profile, by_line
-from ..nki.ir.program import Instruction, Program
+from ..nki.ir.nodes import Instruction
+from ..nki.ir.program import Program
 from ..nki.timing.timeline import LANES, Timeline
 
 # %% ../../nbs/4_targets/02_neuron_profile.ipynb #4ea08cf8

@@ -9,7 +9,7 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import execute
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.explain.profile import profile_of
-from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.suite.registry import BY_HAND

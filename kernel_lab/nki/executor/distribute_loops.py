@@ -12,7 +12,7 @@ from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
 from ..ir.instructions import spec_of
 from ..ir.regions import iterations_disjoint
-from ..ir.program import Access, accesses
+from ..ir.nodes import Access, accesses
 
 # %% ../../../nbs/2_nki/6_executor/07_distribute_loops.ipynb #6a33d768
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _shared(code, v, nodes, chain):
 
 def _apart(code, v, k, mine, chain):
     found = [a for n in mine for a in accesses(code.ops[n]) if a.tensor == k]
-    return iterations_disjoint([code.place(a) for a in found], v, code.trips, chain)
+    return iterations_disjoint([code.region_of(a) for a in found], v, code.trips, chain)
 
 def groups(code, v, nodes, chain):
     "(the body's nodes in groups that must stay together, whether iterations of `v` are independent)."

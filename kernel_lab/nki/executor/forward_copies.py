@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.regions import common_step, filled_box, common_digits, uncovered_parts, region_of
-from ..ir.program import Access
+from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #94468fc0
 def _adds(code, o):
@@ -146,11 +146,11 @@ def _cuts(code, k, upto, chain):
         o = code.ops[n]
         if o is None or n >= upto or (o.mask and code.tensors[k].buffer == 'hbm'): continue
         wrote = [a for a in (*o.outs.values(), *code.covers.get(n, ())) if a.tensor == k]
-        for a in wrote: yield n, a, code.place(a)
+        for a in wrote: yield n, a, code.region_of(a)
 
 def proven(code, n, a, chain):
     "Whether all that instruction `n` reads through `a` has surely been written."
-    reading, boxes = code.place(a), []
+    reading, boxes = code.region_of(a), []
     if reading is None: return False
     for m, _, p in _cuts(code, a.tensor, n, chain):
         shared = [v for v, w in zip(chain, code.chains[m]) if v == w]

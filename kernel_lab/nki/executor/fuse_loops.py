@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
 from ..ir.regions import common_step, iterations_disjoint
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 from .simplify import Code
 
 # %% ../../../nbs/2_nki/6_executor/05_fuse_loops.ipynb #8f1af4fa
@@ -38,7 +38,7 @@ def separate(code, items, v):
     for item in items:
         for o in _instructions(item):
             for a in accesses(o):
-                if a.tensor in written and v not in code.tensors[a.tensor].scope: found.setdefault(a.tensor, []).append(code.place(a))
+                if a.tensor in written and v not in code.tensors[a.tensor].scope: found.setdefault(a.tensor, []).append(code.region_of(a))
     return all(iterations_disjoint(places, v, code.trips) for places in found.values())
 
 # %% ../../../nbs/2_nki/6_executor/05_fuse_loops.ipynb #01e96e9f
@@ -70,7 +70,7 @@ def isolate(code, item, v):
 def _uncoupled(code, v, one, other):
     "Whether two items of a loop's body share nothing that is written, or only within an iteration."
     shared = (_written(one) & _tensors(other)) | (_written(other) & _tensors(one))
-    places = lambda k: [code.place(a) for item in (one, other) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
+    places = lambda k: [code.region_of(a) for item in (one, other) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
     return not any(code.tensors[k].scope for k in _tensors(one) | _tensors(other) if code.tensors[k].role == 'scratch') and all(iterations_disjoint(places(k), v, code.trips) for k in shared)
 
 # %% ../../../nbs/2_nki/6_executor/05_fuse_loops.ipynb #dc08384e
@@ -84,7 +84,7 @@ def _without(item, v):
 def _matches(code, k, one, other):
     "Pairs of loops of two nests that move tensor `k` alike, the longest first."
     def moves(item):
-        places = [code.place(a) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
+        places = [code.region_of(a) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
         if None in places: return {}
         return {v: common_step(places, v) for p in places for v in p.loops if common_step(places, v) and _path(item, v)}
     a, b = moves(one), moves(other)
@@ -113,7 +113,7 @@ def _fused(code, body, i, j, u, w):
 def _together(code, first, other, u):
     "Whether iterations are apart in what two nests share, too."
     shared = (_written(first) & _tensors(other)) | (_written(other) & _tensors(first))
-    places = lambda k: [code.place(a) for item in (first, other) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
+    places = lambda k: [code.region_of(a) for item in (first, other) for o in _instructions(item) for a in accesses(o) if a.tensor == k]
     return all(iterations_disjoint(places(k), u, code.trips) for k in shared)
 
 def _relabel(item, old, new):

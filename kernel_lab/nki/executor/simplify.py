@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..ir.affine import Affine
 from ..ir.mask import operand_boxes, mask_access, attrs_in_box
 from ..ir.regions import Region, access_of, iterations_disjoint, region_of, row_major_steps
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #5831c8ca
 class Code:
@@ -38,7 +38,7 @@ class Code:
             o = self.ops[n]
             if o is None: continue
             for side in ('outs', 'ins'):
-                found += [(n, side, name, a, self.place(a)) for name, a in getattr(o, side).items() if isinstance(a, Access) and a.tensor == k]
+                found += [(n, side, name, a, self.region_of(a)) for name, a in getattr(o, side).items() if isinstance(a, Access) and a.tensor == k]
                 found += [(n, 'index', name, a.index, None) for name, a in getattr(o, side).items() if isinstance(a, Access) and a.index and a.index.tensor == k]
         return found
 
@@ -88,10 +88,10 @@ def _contract(code, k, t):
 
 def _shrink(code, k, t, found, inside):
     "Give tensor `k` the shape that one iteration of the loops `inside` needs."
-    attrs_in_box = [any(f[-1].loops.get(v, t.shape)[d] for v in inside for f in found if v in f[-1].loops) for d in range(len(t.shape))]
+    moving = [any(f[-1].loops.get(v, t.shape)[d] for v in inside for f in found if v in f[-1].loops) for d in range(len(t.shape))]
     ranges = [f[-1].ranges(code.trips, inside) for f in found]
-    low = [min(r[d][0] for r in ranges) if m else 0 for d, m in enumerate(attrs_in_box)]
-    shape = tuple(max(r[d][1] for r in ranges) - low[d] + 1 if m else n for d, (m, n) in enumerate(zip(attrs_in_box, t.shape)))
+    low = [min(r[d][0] for r in ranges) if m else 0 for d, m in enumerate(moving)]
+    shape = tuple(max(r[d][1] for r in ranges) - low[d] + 1 if m else n for d, (m, n) in enumerate(zip(moving, t.shape)))
     code.tensors[k] = replace(t, shape=shape, scope=(*t.scope, *inside))
     for n, side, name, a, p in found:
         left = Region(tuple(c - l for c, l in zip(p.const, low)), {v: vec for v, vec in p.loops.items() if v not in inside}, p.axes)

@@ -17,9 +17,9 @@ from ..chip.dtypes import is_float, numpy_of
 from .apply import _engine_value, _write, turned
 from .interpreter import Step, _issue, _pools, interpret, matched
 from .memory import Memory, nothing
-from ..ir.instructions import ACT, ALU, REDUCE
+from ..ir.semantics import ACT, ALU, REDUCE
 from .plan import light, planned
-from ..ir.program import Access, accesses
+from ..ir.nodes import Access, accesses
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #fc8702ec
 class Lanes:
@@ -52,7 +52,7 @@ def _once(a, loops):
 def _separate(code, dst, a):
     "Whether an operand is another tensor than dst, the very same elements, or surely other elements of it."
     if a.tensor != dst.tensor or (a.offset == dst.offset and a.ap == dst.ap): return True
-    p, q = code.place(dst), code.place(a)
+    p, q = code.region_of(dst), code.region_of(a)
     return bool(p and q) and any(hi < lo2 or hi2 < lo for (lo, hi), (lo2, hi2) in zip(p.ranges(code.trips), q.ranges(code.trips)))
 
 def _meets(a, dst):

@@ -8,7 +8,7 @@ __all__ = ['Sides', 'MOST_CORES', 'sides']
 # %% ../../../nbs/2_nki/7_timing/00_cores.ipynb #9ba9bc50
 from collections import namedtuple
 from ...core.errors import KernelError
-from ..ir.program import accesses
+from ..ir.nodes import accesses
 
 # %% ../../../nbs/2_nki/7_timing/00_cores.ipynb #d2b1e38b
 Sides = namedtuple('Sides', 'count core loop home')     # of each instruction: its core, or the loop whose value is its core, or -1; of each tensor its core or -1

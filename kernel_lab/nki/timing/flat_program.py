@@ -12,10 +12,12 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.dtypes import itemsize
 from ..ir.semantics_collective import COLLECTIVES
-from ..ir.instructions import CostContext, is_always_cold, spec_of, table_set
+from ..ir.cost import CostContext, is_always_cold
+from ..ir.instructions import spec_of
+from ..ir.semantics import table_set
 from ..chip.chips import ENGINES
 from ..ir.mask import mask_access
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 from ..ir.cost import ring_collective_ns
 from .cores import sides
 

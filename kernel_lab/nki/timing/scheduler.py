@@ -12,7 +12,8 @@ from ...core.errors import SimulatorError
 from ..chip.chips import CHIPS
 from ..ir.affine import Affine
 from .resources import BUSY, DMA, ENGINE, MEMORY, on_engine, on_queue, occupy, rates, state
-from ..ir.program import Access, Instruction, Program, Tensor
+from ..ir.nodes import Access, Instruction, Tensor
+from ..ir.program import Program
 from .flat_program import CAUSES, IN, LANES
 from .lifetimes import compiled, part
 from .dependencies import AFTER, DATA, ORDER, ROOM, SCALAR, VECTOR, wired

@@ -13,7 +13,7 @@ from ...core.errors import in_time
 from ..ir.affine import Affine
 from .legacy_compiler import Users, changed
 from ..chip.dtypes import itemsize
-from ..ir.program import Access, Instruction, Tensor, accesses
+from ..ir.nodes import Access, Instruction, Tensor, accesses
 from .flat_program import POOLS, tape
 from .lifetimes import FIRST, LAST, WHOSE, most_alive, surveyed
 

@@ -13,7 +13,8 @@ from .legacy_compiler import compiled_program
 from ..chip.chips import Chip, get_chip
 from .verify import assert_playable
 from .cores import MOST_CORES
-from ..ir.program import Access, Program, require_fixed_trips, instruction_text, without_gc
+from ..ir.nodes import Access, without_gc
+from ..ir.program import Program, require_fixed_trips, instruction_text
 from .flat_program import LANES
 
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #75c7e176

@@ -8,7 +8,9 @@ from kernel_lab.nki import schedule
 from kernel_lab.nki.ir.affine import Affine
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS
 from kernel_lab.nki.chip.chips import CHIPS
-from kernel_lab.nki.ir.program import DIALECTS, Access, Instruction, Loop, Program, Tensor
+from kernel_lab.nki.ir.serialize import DIALECTS
+from kernel_lab.nki.ir.nodes import Access, Instruction, Loop, Tensor
+from kernel_lab.nki.ir.program import Program
 
 @pytest.fixture(autouse=True)
 def soon():
