@@ -13,10 +13,11 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
-from ..ir.cost import ring_collective_ns
-from ..ir.instructions import CostContext, is_always_cold, spec_of, table_set
+from ..ir.cost import CostContext, is_always_cold, ring_collective_ns
+from ..ir.instructions import spec_of
 from ..ir.mask import mask_access
 from ..ir.nodes import Access, Loop, accesses
+from ..ir.semantics import table_set
 from ..ir.semantics_collective import COLLECTIVES
 
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #2baa0d0f
