@@ -16,7 +16,6 @@ from functools import lru_cache
 from numbers import Integral
 import glob
 import json
-import os
 import pickle
 from ...core.errors import LabError, UsageError
 from ...core.secrets import environment_without_secrets
