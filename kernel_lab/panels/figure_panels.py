@@ -9,10 +9,10 @@ __all__ = ['FIT_JS', 'Fit', 'Picture', 'TimelinePanel', 'SpeedupPanel', 'Correct
 import html
 import anywidget
 import ipywidgets as widgets
-from ..figures.error_map import diff_figure, diff_words
+from ..figures.error_map import error_map_figure, error_map_title
 from ..figures.speedup import speedup_figure
-from ..figures.theme import CONFIG, blank, titled, words
-from ..figures.timeline import read, timeline_figure
+from ..figures.theme import PLOTLY_CONFIG, empty_figure, title_markup, figure_texts
+from ..figures.timeline import timeline_table, timeline_figure
 from ..figures.utilisation import profiles_of, utilisation_figure
 from .style import Panel
 
@@ -46,10 +46,10 @@ class Picture(Panel):
     def put(self, figure):
         "Draw a plotly figure; returns the live figure widget."
         import plotly.graph_objects as go
-        self.title, self.note.layout.display, self.box.layout.display = words(figure)[0], 'none', None
+        self.title, self.note.layout.display, self.box.layout.display = figure_texts(figure)[0], 'none', None
         if self.figure is not None: return _redraw(self.figure, figure)
         self.figure = go.FigureWidget(figure)
-        self.figure._config = {**(self.figure._config or {}), **CONFIG}
+        self.figure._config = {**(self.figure._config or {}), **PLOTLY_CONFIG}
         self.box.children = [self.figure]
         return self.figure
 
@@ -75,7 +75,7 @@ class TimelinePanel(Picture):
 
     def show(self, timeline, note='Only a correct kernel has a timeline'):
         "Put in a timeline (or its table), or None for an empty picture."
-        self.timeline, self.window, new = None if timeline is None else read(timeline), None, self.figure is None
+        self.timeline, self.window, new = None if timeline is None else timeline_table(timeline), None, self.figure is None
         if timeline is None: return self.rest('No timeline', note)
         fig = timeline_figure(self.timeline)
         self._drawing = True
@@ -95,8 +95,8 @@ class TimelinePanel(Picture):
             self.figure.layout.title.text, self.figure.layout.yaxis.ticktext = _hinted(fresh), fresh.layout.yaxis.ticktext
 
 def _hinted(fig):
-    title, note = words(fig)
-    return titled(title, f'{note}; drag to zoom in on single ones' if 'merged' in note else note)
+    title, note = figure_texts(fig)
+    return title_markup(title, f'{note}; drag to zoom in on single ones' if 'merged' in note else note)
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #f2604eae
 class SpeedupPanel(Picture):
@@ -130,7 +130,7 @@ class CorrectnessDiff(Picture):
 
     def show(self, verification):
         "Put in a verification, or None where the kernel gave no output."
-        self.put(diff_figure(verification)) if verification and verification.tile_map else self.rest(*diff_words(None))
+        self.put(error_map_figure(verification)) if verification and verification.tile_map else self.rest(*error_map_title(None))
 
 class UtilisationPanel(Picture):
     "Active share per engine: `show(profile)`, an evaluation or a run."

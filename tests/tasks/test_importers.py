@@ -14,7 +14,7 @@ import pytest
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits
-from kernel_lab.tasks.codegen.graph import captured
+from kernel_lab.tasks.codegen.graph import capture
 from kernel_lab.tasks.importers.import_suite import import_suite, load_import, find_imported_task, save_import
 
 MODEL = """import os, sys, time
@@ -185,7 +185,7 @@ def test_states_and_numbers_among_the_arguments(tmp_path):
     assert [o.shape for o in lstm.expected(lstm.draw("small"))] == [(2, 5, 16), (1, 2, 16), (1, 2, 16)]
     arrays = scaled.draw()
     np.testing.assert_allclose(scaled.expected(arrays)[0], arrays["x"] * 3 + 5, rtol=1e-6)
-    assert [n.op for n in captured(scaled).nodes] == ["mul", "add"]
+    assert [n.op for n in capture(scaled).nodes] == ["mul", "add"]
 
 
 def test_a_kept_import_needs_no_checkout(tmp_path, linear):
@@ -312,7 +312,7 @@ def test_kernelbench(tmp_path):
     some = {f"level1/{f.name.rpartition('/')[2]}.py": f.text for f in found if f.level == 1}
     imported = import_suite(checkout(tmp_path, dict(list(some.items())[:12])))
     assert len(imported.tasks) == 12
-    assert all(captured(t, "small").nodes for t in imported.tasks.values())
+    assert all(capture(t, "small").nodes for t in imported.tasks.values())
 
 
 def test_nkibench_of_accelopt():

@@ -20,9 +20,9 @@ from ...tasks.baselines.known_times import TaskTimes, task_without_times, known_
 from ..verification.verify import verify
 from ..records.provenance import lab_key, task_key, canonical_text
 from ...nki.lang.trace import trace_source
-from ...tasks.codegen.graph import captured
-from ...tasks.codegen.lower import first_kernel, fused_kernel
-from ...tasks.codegen.precision import widened
+from ...tasks.codegen.graph import capture
+from ...tasks.codegen.lower import lower_unfused, lower_fused
+from ...tasks.codegen.precision import kernel_graph
 from ...tasks.quality.checks import smallest_workload
 from ...tasks.model.workload import Kernel
 
@@ -31,9 +31,9 @@ def _first(task, workload):
     kernel = task.first(workload)
     return kernel and kernel.source
 
-def _by_operation(task, workload): return first_kernel(widened(task, workload), task.name)
+def _by_operation(task, workload): return lower_unfused(kernel_graph(task, workload), task.name)
 
-def _fused(task, workload): return fused_kernel(widened(task, workload), task.name)
+def _fused(task, workload): return lower_fused(kernel_graph(task, workload), task.name)
 
 MAKERS = {'first kernel': _first, 'written by the lab': _by_operation, 'fused by the lab': _fused}
 
@@ -41,12 +41,12 @@ def right(task, make):
     "Whether the kernel that a maker writes for the task's smallest workload verifies there."
     w = smallest_workload(task)
     source = make(task, w)
-    return bool(source) and verify(trace_source(source, None, graph_specs(captured(task, w))), task, w, [0]).passed
+    return bool(source) and verify(trace_source(source, None, graph_specs(capture(task, w))), task, w, [0]).passed
 
 def made(task, workload, chip):
     """[(µs, maker, source)] of the kernels that are known for a task, simulated, fastest first.
     A maker whose kernel is refused, or wrong on the smallest workload, is left out; kernels that were kept were verified when they were found."""
-    specs, found = graph_specs(captured(task, workload)), []
+    specs, found = graph_specs(capture(task, workload)), []
     for maker, make in MAKERS.items():
         try:
             if (source := make(task, workload)) and source not in [s for *_, s in found] and right(task, make): found.append((simulated_us(source, specs, chip), maker, source))

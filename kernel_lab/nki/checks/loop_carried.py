@@ -12,7 +12,7 @@ from functools import lru_cache
 import math
 import numpy as np
 from ...core.errors import in_time
-from ..ir.instructions import ASSOCIATIVE
+from ..ir.semantics import ASSOCIATIVE
 from ..ir.mask import masked_box, mask_access
 from ..ir.nodes import Access, accesses
 

@@ -18,8 +18,8 @@ from ...nki.chip.chips import CHIPS
 from ...nki.ir.nodes import ArraySpec
 from ...nki.timing.timeline import schedule
 from ...nki.lang.trace import trace_source
-from ..codegen.graph import VIEWS, Ref, captured, launches, node_graph, stored
-from ..codegen.lower import first_kernel
+from ..codegen.graph import VIEWS, Ref, capture, launched_nodes, node_graph, hbm_dtype
+from ..codegen.lower import lower_unfused
 from .known_times import TABLE_CHIP, known_task_times
 from ..model.task import Task
 from ..model.workload import Workload
@@ -75,20 +75,20 @@ def _launched(graph, node, chip):
     "The `Launch` of a node."
     alone = node_graph(graph, node)
     try: return Launch(node.name, node.op, node.shape,
-                       simulated_us(first_kernel(alone, 'alone'), graph_specs(alone), chip))
+                       simulated_us(lower_unfused(alone, 'alone'), graph_specs(alone), chip))
     except (UsageError, KernelError) as e: return Launch(node.name, node.op, node.shape, None, str(e))
 
 def _written_out(graph, chip):
     "The `Launch` of a graph that only looks at its input in another way: its result, written out."
     last = graph[graph.outputs[0]]
     return Launch(last.name, 'contiguous', last.shape,
-                  simulated_us(first_kernel(graph, 'alone'), graph_specs(graph), chip))
+                  simulated_us(lower_unfused(graph, 'alone'), graph_specs(graph), chip))
 
 def eager(task, workload=None, chip=TABLE_CHIP):
     "The `Eager` baseline of a task on a workload: every operation of its reference as a kernel of its own, simulated."
     w, record = task.workload(workload), CHIPS[chip]
-    graph = captured(task, w)
-    found = tuple(_launched(graph, n, chip) for n in launches(graph)) or (_written_out(graph, chip),)
+    graph = capture(task, w)
+    found = tuple(_launched(graph, n, chip) for n in launched_nodes(graph)) or (_written_out(graph, chip),)
     return Eager(task.name, w.name, chip, found, record.launch_us)
 
 # %% ../../../nbs/3_tasks/6_baselines/01_eager.ipynb #5f44d3a1
@@ -101,7 +101,7 @@ _TABLES = ('embedding', 'index_select', 'gather', 'index', 'slice', 'select', 'n
 
 def moved_bytes(graph):
     "Bytes that DMA moves at the least: what is read of the inputs, and the outputs; where the last operation only moves, what is read arrives by being written."
-    size = lambda n: math.prod(n.shape) * itemsize(stored(n.dtype))
+    size = lambda n: math.prod(n.shape) * itemsize(hbm_dtype(n.dtype))
     def taken(i):
         users = graph.users(i.name)
         found = sum(size(n) for n in users) if users and all(n.op in _TABLES and n.args[0] == Ref(i.name)
@@ -119,14 +119,14 @@ def _origin(graph, name):
 def touched_elements(graph):
     "Elements that Vector or Scalar touch at the least: of each operation that is no product and no move, its largest operand or its result."
     size = lambda n: math.prod(n.shape)
-    return sum(max([size(n), *(size(graph[r]) for r in n.refs())]) for n in launches(graph)
+    return sum(max([size(n), *(size(graph[r]) for r in n.refs())]) for n in launched_nodes(graph)
                if n.op not in _PRODUCTS + _MOVES)
 
 def bounds(task, workload=None, chip=TABLE_CHIP):
     """The least µs by resource: {'DMA': …, 'Tensor': …, 'Vector and Scalar': …}.
     Operations may be fused, and an instruction does up to two of them: elements count half a cycle each."""
     w, record = task.workload(workload), CHIPS[chip]
-    passes, graph = record.fp32_passes if w.dtype == 'float32' else 1, captured(task, w)
+    passes, graph = record.fp32_passes if w.dtype == 'float32' else 1, capture(task, w)
     return {'DMA': moved_bytes(graph) / record.dma_gbps / 1e3,
             'Tensor': passes * task.flops(w) / tensor_peak(record) / 1e3,
             'Vector and Scalar': touched_elements(graph) / vector_peak(record) / 2e3}

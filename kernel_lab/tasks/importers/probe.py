@@ -298,9 +298,9 @@ def _room_for(name, row):
 @lru_cache(maxsize=512)
 def source_kernel(task, workload):
     "The first kernel of a task that brings none: its operations, each a pass over HBM; None where one of them has no kernel yet."
-    from kernel_lab.tasks.codegen.lower import first_kernel
-    from kernel_lab.tasks.codegen.precision import widened
-    try: return Kernel(first_kernel(widened(task, workload)), name=f'{task.name}, first kernel')
+    from kernel_lab.tasks.codegen.lower import lower_unfused
+    from kernel_lab.tasks.codegen.precision import kernel_graph
+    try: return Kernel(lower_unfused(kernel_graph(task, workload)), name=f'{task.name}, first kernel')
     except UsageError: return None
 
 def task_from_source(found, seen):

@@ -7,7 +7,7 @@ __all__ = ['MAX_GUARD_VALUE', 'NAIVE_FORMS', 'ReferenceReplay', 'Mutation', 'omi
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #37f790e0
 from dataclasses import dataclass
-from ..codegen.graph import op_of, program
+from ..codegen.graph import op_of, exported_program
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #a854a9dd
 # of their operand they take the shape only
@@ -19,7 +19,7 @@ class ReferenceReplay:
     def __init__(self, task, arrays):
         import torch
         from kernel_lab.tasks.model.task import to_torch
-        found = program(task, map(to_torch, arrays.values()))
+        found = exported_program(task, map(to_torch, arrays.values()))
         self.nodes = [n for n in found.graph.nodes if n.op == 'call_function']
         self.outs, self.inputs = list(found.graph_signature.user_outputs), dict(zip(found.graph_signature.user_inputs,
                                                                                     arrays))

@@ -12,7 +12,7 @@ import inspect
 import math
 import numpy as np
 from ...core.errors import UsageError, choose
-from ..codegen.lower import written
+from ..codegen.lower import first_kernel_for
 from ..model.workload import Kernel, Workload, max_error_ratio
 from ..model.task import Task
 
@@ -112,7 +112,7 @@ class Family:
         if name in self.tasks: raise UsageError(f'The family {self.name!r} has a task {name!r} already.')
         first = Kernel(kernel, name=f'{name}, first kernel') if kernel else None
         self.tasks[name] = task = Task(name, self.level, self.name, doc, reference, inputs, workloads, first,
-                                       (*self.tags, *tags), reduces, exponent, None if first else written)
+                                       (*self.tags, *tags), reduces, exponent, None if first else first_kernel_for)
         return task
 
 def _agree(name, reference, workload):

@@ -14,7 +14,7 @@ import math
 import re
 import numpy as np
 from ..suite.family import F, draw, torch
-from ..codegen.lower import written
+from ..codegen.lower import first_kernel_for
 from .catalogue import OPERATORS
 from .operators import TAME_KINDS, bind_axes, fill_shape
 from ..model.task import Task
@@ -186,7 +186,7 @@ class Candidate:
         shapes = {n: s for n, s, _ in self.inputs}
         doc = f'{self.pattern}: {", ".join(self.steps).replace("_", " ")}.'
         return Task(self.name, 1 if len(self.steps) == 1 else 2, f'made from {self.group}', doc, self.reference(),
-                    self._draw, (Workload('only', shapes, self.dtype),), tags=('made',), writes=written)
+                    self._draw, (Workload('only', shapes, self.dtype),), tags=('made',), writes=first_kernel_for)
 
     def reference(self):
         "The function, its source known to Python."

@@ -19,8 +19,8 @@ from ...nki.ir.nodes import ArraySpec
 from ...nki.timing.timeline import schedule
 from ...nki.lang.trace import trace_source
 from .compose import Candidate, candidate
-from ..codegen.lower import first_kernel
-from ..codegen.precision import widened
+from ..codegen.lower import lower_unfused
+from ..codegen.precision import kernel_graph
 from ..quality import checks as quality
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_filters.ipynb #5406bff1
@@ -79,13 +79,13 @@ def runs(case):
 
 def listed(case):
     "Its operations can be listed, and no task of the suite has the same."
-    case.graph = widened(case.task)
+    case.graph = kernel_graph(case.task)
     case.likeness = likeness(case.graph)
     return 'a task of the suite computes the same' if case.likeness in case.known else None
 
 def compiles(case):
     "There is a kernel for every operation, and the simulator accepts the kernel."
-    source = first_kernel(case.graph, case.candidate.name)
+    source = lower_unfused(case.graph, case.candidate.name)
     specs = [ArraySpec(v.shape, v.dtype.name) for v in case.draws.arrays().values()]
     case.program = trace_source(source, None, specs, case.chip)
 

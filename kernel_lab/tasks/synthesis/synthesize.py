@@ -29,7 +29,7 @@ from .filters import FilterResult, judge_candidate, likeness
 from ...core.files import write_whole
 from . import compose, operators as seeds
 from .compose import Candidate, candidate
-from ..codegen.graph import captured
+from ..codegen.graph import capture
 from ..model.task import source_of
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #80ca5ed7
@@ -65,7 +65,7 @@ def suite_likenesses(tasks=None):
     if tasks is None: from kernel_lab.tasks.suite.registry import TASKS as tasks
     found = set()
     for task in tasks.values():
-        try: found.add(likeness(captured(task, task.workloads[-1])))
+        try: found.add(likeness(capture(task, task.workloads[-1])))
         except UsageError: continue
     return frozenset(found)
 
