@@ -19,7 +19,8 @@ from .tools import Bench, clip, outcome_text, profile_text, schemas, use_tool, v
 from ..core.errors import UsageError, choose
 from ..nki import isa
 from ..nki import language as nl
-from ..nki.ir.instructions import ACT, ALU, REDUCE, INSTRUCTIONS
+from ..nki.ir.semantics import ACT, ALU, REDUCE
+from ..nki.ir.instructions import INSTRUCTIONS
 from ..nki.chip.chips import CHIPS
 from ..tasks.model.workload import Kernel
 from ..tasks.model.task import source_of

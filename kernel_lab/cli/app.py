@@ -31,7 +31,7 @@ from .storing import export_store, list_runs
 from .importing import find_task, import_tasks, know_imported, known_task
 from .synthesizing import synthesize
 from .render import GOOD, NOT_CORRECT, USAGE, evaluation_lines, exit_code, hot_lines, profile_lines, say, why_lines, writing
-from ..tasks.baselines.table_chip import TABLE_CHIP
+from ..tasks.baselines.known_times import TABLE_CHIP
 
 # %% ../../nbs/7_cli/09_app.ipynb #c573915b
 app = typer.Typer(name='kernel-lab', no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

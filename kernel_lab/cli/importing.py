@@ -42,8 +42,8 @@ TRUST = 'The Python in {} runs with your rights, now and whenever one of its tas
 def import_tasks(path, out=None, seconds=60, workers=None):
     "Import what is at `path`, say what came of it, keep it in `out` or beside the store → exit code."
     from rich.console import Console
-    from kernel_lab.tasks.importers.import_suite import import_suite, place_of, save_import
-    place = Path(out) if out else place_of(import_folder(), path)
+    from kernel_lab.tasks.importers.import_suite import import_suite, import_file, save_import
+    place = Path(out) if out else import_file(import_folder(), path)
     Console(stderr=True).print(TRUST.format(path), style='yellow', markup=False, highlight=False)
     with progress_on(Console(stderr=True)) as progress:
         bar = progress.add_task('looking', total=None)
@@ -56,8 +56,8 @@ def import_tasks(path, out=None, seconds=60, workers=None):
 
 def imported_task(name):
     "The task of this name that was imported earlier, or None."
-    from kernel_lab.tasks.importers.import_suite import recalled
-    return recalled(import_folder(), name)
+    from kernel_lab.tasks.importers.import_suite import find_imported_task
+    return find_imported_task(import_folder(), name)
 
 # %% ../../nbs/7_cli/02_importing.ipynb #6ac1e64c
 def known_task(name):

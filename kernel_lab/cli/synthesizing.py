@@ -12,7 +12,7 @@ from typing import Annotated
 import os
 import typer
 from .render import GOOD, INTERRUPTED, say, watched
-from ..tasks.baselines.table_chip import TABLE_CHIP
+from ..tasks.baselines.known_times import TABLE_CHIP
 
 # %% ../../nbs/7_cli/04_synthesizing.ipynb #3f42cd2f
 def funnel_lines(rows, kept):

@@ -11,13 +11,13 @@ from pathlib import Path
 from ..core.errors import UsageError
 from .render import FAILED, GOOD, INTERRUPTED, microseconds, say, watched, writing
 from ..core.format import speedup_text
-from ..tasks.baselines.table_chip import TABLE_CHIP
+from ..tasks.baselines.known_times import TABLE_CHIP
 
 # %% ../../nbs/7_cli/06_tabling.ipynb #d5204fd3
 def times_head(): return f'{"task":<30} {"bound":>8} {"":<7} {"eager":>8} {"first":>8} {"best":>8} {"speedup":>8}  best by'
 
 def times_line(r):
-    "A `Row` as a line: times in µs, the speedup of the best over eager."
+    "A `TaskTimes` as a line: times in µs, the speedup of the best over eager."
     times = ' '.join(f'{microseconds(us):>8}' for us in (r.eager_us, r.first_us, r.best_us))
     by = r.bound_by.replace('Vector and Scalar', 'V and S')
     return f'{r.task:<30} {microseconds(r.bound_us):>8} {by:<7} {times} {speedup_text(r.speedup) if r.speedup else "–":>8}  {"no kernel for " + r.unmapped if r.unmapped else r.best_by}'
@@ -51,9 +51,9 @@ def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=No
 def writer(path):
     "The function that writes rows to a file by its ending, tried before the work begins; None for no file."
     from kernel_lab.evaluate.survey.time_table import markdown
-    from kernel_lab.tasks.baselines.known_times import write_rows
+    from kernel_lab.tasks.baselines.known_times import write_times
     if path is None: return None
-    ways = {'.csv': write_rows, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown(rows)) + '\n')}
+    ways = {'.csv': write_times, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown(rows)) + '\n')}
     way = ways.get(Path(path).suffix)
     if not way: raise UsageError(f'A table is written as {" or ".join(ways)}, not as {Path(path).name}.')
     with writing(path): Path(path).touch()
@@ -64,9 +64,9 @@ def writer(path):
 # %% ../../nbs/7_cli/06_tabling.ipynb #ab8c47b6
 def known_lines(task):
     "What is known of a task's times, a line each for workload and chip; none for a task that is not of the suite."
-    from kernel_lab.tasks.baselines.known_times import known
+    from kernel_lab.tasks.baselines.known_times import known_task_times
     from kernel_lab.nki.chip.chips import CHIPS
-    rows = [r for w in task.workloads for chip in CHIPS if (r := known(task, w, chip)) and r.best_us]
+    rows = [r for w in task.workloads for chip in CHIPS if (r := known_task_times(task, w, chip)) and r.best_us]
     for r in rows:
         over = f', {speedup_text(r.speedup)} over eager' if r.speedup else ''
         yield (f'  {r.workload} on {r.chip}, µs simulated: bound {microseconds(r.bound_us)} ({r.bound_by}), eager {microseconds(r.eager_us)} in {r.launches}, '

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from ...core.errors import in_time
 from .diagnostic import Diagnostic
-from ..ir.instructions import ASSOCIATIVE
+from ..ir.semantics import ASSOCIATIVE
 from ..ir.mask import masked_box, mask_access
 from ..ir.nodes import Access, accesses
 from ..ir.program import Program

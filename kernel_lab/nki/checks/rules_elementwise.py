@@ -15,7 +15,8 @@ from dataclasses import replace
 import numpy as np
 from .diagnostic import Diagnostic, RuleContext
 from ..chip.dtypes import is_float, itemsize
-from ..ir.instructions import ALU, BITWISE, spec_of
+from ..ir.instructions import spec_of
+from ..ir.semantics import ALU, BITWISE
 from ..ir.mask import unsupported_mask
 from ..ir.nodes import Access
 

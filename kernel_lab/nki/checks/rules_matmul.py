@@ -13,7 +13,7 @@ from itertools import islice
 from .diagnostic import Diagnostic, RuleContext
 from ..chip.chips import Chip, get_chip
 from ..chip.dtypes import is_float, itemsize
-from ..ir.instructions import MATMULS
+from ..ir.cost import MATMULS
 from ..ir.nodes import Access, Instruction
 from ..ir.program import Program
 

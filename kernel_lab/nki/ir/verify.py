@@ -12,7 +12,8 @@ import numpy as np
 from ..chip.dtypes import NUMPY
 from .semantics_collective import COLLECTIVES, COLLECTIVE_REDUCTIONS
 from ..chip.microscaling import ELEMENT_DTYPES
-from .instructions import ACT, ALU, REDUCE, spec_of
+from .semantics import ACT, ALU, REDUCE
+from .instructions import spec_of
 from .mask import mask_access
 from .nodes import Access
 

@@ -21,7 +21,8 @@ import numpy as np
 from ...core.errors import KernelError
 from ..ir.affine import Index
 from ..chip.chips import get_chip
-from ..ir.instructions import ALU, NOT_MODELLED, REDUCE, INSTRUCTIONS
+from ..ir.semantics import ALU, REDUCE
+from ..ir.instructions import NOT_MODELLED, INSTRUCTIONS
 from ..record import assignment as writing      # noqa: F401  tiles learn to be written to
 from ..record.operand_masks import cut_free_axes
 from ..record.tile import Recorder, Tile, emit

@@ -8,7 +8,7 @@ __all__ = ['nc_n_gather', 'sequence_bounds', 'iota', 'affine_select', 'local_gat
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_gpsimd.ipynb #8f9b2890
 from ...core.errors import KernelError
-from ..ir.instructions import ALU, REDUCE
+from ..ir.semantics import ALU, REDUCE
 from .isa_core import op_name, operand, require_generation, strict, tile, tile_instruction
 from ..record.tile import emit
 from ..record.builder import kernel_line

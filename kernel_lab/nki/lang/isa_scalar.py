@@ -7,7 +7,7 @@ __all__ = ['activation', 'activation_reduce', 'activate2']
 
 # %% ../../../nbs/2_nki/4_lang/03_isa_scalar.ipynb #2a65e056
 from ...core.errors import KernelError
-from ..ir.instructions import ACT, ALU
+from ..ir.semantics import ACT, ALU
 from .isa_core import op_name, operand, require_generation, strict, tile, use_accumulator
 from ..record.tile import emit
 from ..record.builder import kernel_line

@@ -13,7 +13,7 @@ __all__ = ['max8', 'nc_find_index8', 'bn_stats', 'bn_aggr', 'tensor_copy', 'mems
 from ...core.errors import KernelError
 from ..chip.dtypes import is_float
 from ..chip.microscaling import ELEMENT_DTYPES
-from ..ir.instructions import ALU, REDUCE
+from ..ir.semantics import ALU, REDUCE
 from ..ir.random import STATE_WORDS, state_from_seed
 from kernel_lab.nki.lang.isa_core import (axes_of, op_name, operand, recorder, require_generation, strict, tile,
                                           tile_instruction,

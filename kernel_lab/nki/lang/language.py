@@ -20,7 +20,7 @@ from ...core.errors import KernelError
 from . import isa
 from ..ir.affine import Index, Mask
 from ..chip.dtypes import NUMPY, dtype_name, is_float, promote
-from ..ir.instructions import BITWISE
+from ..ir.semantics import BITWISE
 from .isa_core import axes_of, missing, op_name, operand, recorder
 from ..chip.chips import get_chip
 from ..record.dynamic_index import DynamicOffset

@@ -16,7 +16,7 @@ import numpy as np
 from ...core.errors import KernelError
 from . import isa
 from ..ir.affine import Index, Unroll, as_mask
-from ..ir.instructions import ALU, BITWISE
+from ..ir.semantics import ALU, BITWISE
 from .isa_core import dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder, reduce_cmd
 from .language import _columns, _reduction, _shape, copy, result
 from .legacy_language import fp32    # noqa: F401  nisa.fp32.min

@@ -13,7 +13,7 @@ from ...core.errors import KernelError
 from . import isa, language as nl
 from ..ir.affine import Index, arange
 from ..chip.dtypes import dtype_name, numpy_of
-from ..ir.instructions import ALU
+from ..ir.semantics import ALU
 from .isa_core import missing, op_name, recorder, strict
 from .language import (affine_range, sequential_range, static_range, program_id, num_programs, program_ndim, load, store, copy, result, tile_size,
     transpose, matmul, where, broadcast_to, expand_dims, var, softmax, rms_norm, all, dropout, rand, gather_flattened, shared_identity_matrix, load_transpose2d,

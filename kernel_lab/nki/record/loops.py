@@ -12,7 +12,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 from ...core.errors import KernelError
 from ..ir.affine import Index, Unroll
-from ..ir.instructions import ASSOCIATIVE
+from ..ir.semantics import ASSOCIATIVE
 from .naming import tree_of
 from .builder import PACKAGE_DIR, OpenLoop, kernel_frame, kernel_line
 from .tile import Tile
