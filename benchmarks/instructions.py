@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from kernel_lab.nki.ir.affine import Affine
 from kernel_lab.nki.chip.chips import CHIPS
-from kernel_lab.nki.ir.program import Access, Instruction, Program, Tensor
+from kernel_lab.nki.ir.nodes import Access, Instruction, Tensor
+from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.timing.flat_program import work_ns
 
 DTYPES = {"fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}

@@ -4,11 +4,11 @@ python tools/best.py TASK… [--chip trn2] [--steps 12]"""
 import argparse
 import json
 
-from kernel_lab.agents.loop import Loop
+from kernel_lab.agents.loop import AgentLoop
 from kernel_lab.agents.rewrite.agent import RewriteAgent
 from kernel_lab.evaluate.records.evaluation import headline
 from kernel_lab.evaluate.survey.time_table import made
-from kernel_lab.tasks.baselines.known_times import BEST
+from kernel_lab.tasks.baselines.known_times import BEST_KERNELS_FILE
 from kernel_lab.tasks.suite.registry import get_task
 
 WORTH = 0.98        # what is kept takes at most this share of the time that was known
@@ -19,7 +19,7 @@ def improved(name, chip, steps):
     task = get_task(name)
     workload = task.workload()
     us, maker, source = made(task, workload, chip)[0]
-    loop = Loop(task, RewriteAgent(), workload, chip, store=False, max_steps=steps, seeds=1)
+    loop = AgentLoop(task, RewriteAgent(), workload, chip, store=False, max_steps=steps, seeds=1)
     loop.edit(source)
     for step in loop: print(f"  {step.index} {step.move}: {headline(step.evaluation)}", flush=True)
     best = loop.best and loop.best.evaluation
@@ -38,5 +38,5 @@ if __name__ == "__main__":
         line = improved(name, asked.chip, asked.steps)
         print(name, f"{line['was_us']} -> {line['us']} us" if line else "nothing faster", flush=True)
         if not line: continue
-        rest = [old for old in (BEST.read_text().splitlines() if BEST.exists() else []) if json.loads(old)["task"] != name]
-        BEST.write_text("\n".join(sorted([*rest, json.dumps(line)])) + "\n")
+        rest = [old for old in (BEST_KERNELS_FILE.read_text().splitlines() if BEST_KERNELS_FILE.exists() else []) if json.loads(old)["task"] != name]
+        BEST_KERNELS_FILE.write_text("\n".join(sorted([*rest, json.dumps(line)])) + "\n")

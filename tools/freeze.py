@@ -91,6 +91,7 @@ MODULES = dict(
     clock='kernel_lab.nki.timing.scheduler',
     ranks='kernel_lab.nki.ranks',
     program='kernel_lab.nki.ir.program',
+    nodes='kernel_lab.nki.ir.nodes',
     table='kernel_lab.nki.ir.instructions',
     traffic='kernel_lab.nki.explain.traffic',
     efficiency='kernel_lab.nki.explain.efficiency',
@@ -101,7 +102,7 @@ MODULES = dict(
     published='kernel_lab.nki.validate.published',
     suite='kernel_lab.tasks.suite.registry',
     task='kernel_lab.tasks.model.task',
-    table_chip='kernel_lab.tasks.baselines.table_chip',
+    table_chip='kernel_lab.tasks.baselines.known_times',
     moves='kernel_lab.agents.rewrite.moves',
     facts='kernel_lab.agents.rewrite.evidence',
     evaluate='kernel_lab.evaluate.pipeline',
@@ -184,7 +185,7 @@ def chips() -> list[str]:
 
 
 def spec(shape: tuple, dtype: str):
-    return lab('program').ArraySpec(tuple(shape), dtype)
+    return lab('nodes').ArraySpec(tuple(shape), dtype)
 
 
 def kernel_error():
@@ -253,13 +254,13 @@ def warm() -> None:
 
 def words_of_things() -> set[str]:
     "Names that a message may hold for what it is about: dtypes, memories, engines, chips, instructions, dialects."
-    engines = {e for r in lab('table').ROWS.values() for e in r.engines}
+    engines = {e for r in lab('table').INSTRUCTIONS.values() for e in r.engines}
     return {
         *lab('dtypes').NUMPY,
-        *lab('program').BUFFERS,
+        *lab('nodes').BUFFERS,
         *engines,
         *chips(),
-        *lab('table').ROWS,
+        *lab('table').INSTRUCTIONS,
         'PSUM',
         'SBUF',
         'HBM',
@@ -302,7 +303,7 @@ class View:
         return self.program.count
 
     def is_loop(self, o) -> bool:
-        return isinstance(o, lab('program').Loop)
+        return isinstance(o, lab('nodes').Loop)
 
     def loop(self, o):
         return o.name, o.trips, o.kind, o.line, o.bound, o.body
@@ -311,7 +312,7 @@ class View:
         return o.op, o.outs, o.ins, o.attrs, o.engine, o.mask, o.line
 
     def is_access(self, a) -> bool:
-        return isinstance(a, lab('program').Access)
+        return isinstance(a, lab('nodes').Access)
 
     def access(self, a):
         return a.tensor, a.offset, a.ap, a.par, a.index, a.by, a.most

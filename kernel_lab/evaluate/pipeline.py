@@ -24,7 +24,7 @@ from .verification.verify import fresh_seeds, verify
 from .records.provenance import task_key, versions
 from ..nki.chip.dtypes import itemsize
 from ..nki.chip.chips import CHIPS
-from ..nki.ir.program import accesses
+from ..nki.ir.nodes import accesses
 from ..targets.registry import TARGET_OF, target_for
 from ..tasks.suite.registry import get_task
 from ..tasks.model.workload import DTYPES, Kernel

@@ -9,7 +9,8 @@ __all__ = ['PLATFORMS', 'simulate', 'call', 'measure', 'profile']
 from dataclasses import replace
 import os, warnings
 from ..core.errors import KernelError
-from .ir.program import ArraySpec, Program, with_turns
+from .ir.nodes import ArraySpec
+from .ir.program import Program, with_turns
 from .lang.arguments import arrays_of
 from .lang import isa, language
 from .lang.trace import JitKernel, Latencies, MeasuredKernel, installed, is_torch, jit, to_numpy, trace

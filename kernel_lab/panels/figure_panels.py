@@ -11,10 +11,10 @@ import html
 import anywidget
 import ipywidgets as widgets
 import traitlets
-from ..figures.error_map import diff_figure, diff_words
+from ..figures.error_map import error_map_figure, error_map_title
 from ..figures.speedup import speedup_figure
-from ..figures.theme import CONFIG, PAPERS, blank, plain, titled, words
-from ..figures.timeline import read, timeline_figure
+from ..figures.theme import PLOTLY_CONFIG, THEMES, empty_figure, escaped, title_markup, figure_texts
+from ..figures.timeline import timeline_table, timeline_figure
 from ..figures.utilisation import profiles_of, utilisation_figure
 from .style import Panel
 
@@ -85,7 +85,7 @@ class Plot(anywidget.AnyWidget):
     "One plotly figure on the page: `drawn` is the figure as JSON, '' for none. It needs a `Library` beside it."
     _esm, _css = PLOT_JS, ''
     drawn = traitlets.Unicode().tag(sync=True)
-    config = traitlets.Dict({**CONFIG, 'modeBarButtonsToRemove': [*CONFIG['modeBarButtonsToRemove'],
+    config = traitlets.Dict({**PLOTLY_CONFIG, 'modeBarButtonsToRemove': [*PLOTLY_CONFIG['modeBarButtonsToRemove'],
                                                                   'resetScale2d']}).tag(sync=True)
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #b1e5ec5f
@@ -120,7 +120,7 @@ def stamped(figure, of):
     height = (figure.layout.height or 320) + 18
     figure.update_layout(height=height, title_y=1 - 24 / height, margin_b=58)
     corner = dict(xref='paper', yref='paper', x=1, y=0, xanchor='right', yanchor='top', yshift=-38)
-    return figure.add_annotation(text=plain(of), name='of', showarrow=False, font=dict(size=10.5, color=PAPERS['auto']['soft']),
+    return figure.add_annotation(text=escaped(of), name='of', showarrow=False, font=dict(size=10.5, color=THEMES['auto']['soft']),
                                  **corner)
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #bc5c1d9f
@@ -132,7 +132,7 @@ class Picture(Panel):
 
     def put(self, figure, of=''):
         "Draw a plotly figure; `of` names the run and step it belongs to. Returns the figure as drawn."
-        self.figure, self.title = stamped(figure, of), words(figure)[0]
+        self.figure, self.title = stamped(figure, of), figure_texts(figure)[0]
         if self.plot is None:
             self.plot = Plot()
             self.plot.on_msg(lambda _, said, __: self.figure is not None and self.heard(said))
@@ -160,7 +160,7 @@ class TimelinePanel(Picture):
 
     def show(self, timeline, note='Only a correct kernel has a timeline', of=''):
         "Put in a timeline (or its table), or None for an empty picture; `of` names its run and step."
-        self.timeline, self.of = None if timeline is None else read(timeline), of
+        self.timeline, self.of = None if timeline is None else timeline_table(timeline), of
         self.window = None
         if timeline is None: return self.rest('No timeline', note, of)
         self.zoom()
@@ -178,8 +178,8 @@ class TimelinePanel(Picture):
         if said.get('type') == 'window': self.zoom(said['window'])
 
 def _hinted(fig):
-    title, note = words(fig)
-    return titled(title, f'{note}; drag to zoom in on single ones' if 'merged' in note else note)
+    title, note = figure_texts(fig)
+    return title_markup(title, f'{note}; drag to zoom in on single ones' if 'merged' in note else note)
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #f2604eae
 class SpeedupPanel(Picture):
@@ -216,8 +216,8 @@ class CorrectnessDiff(Picture):
 
     def show(self, verification, of=''):
         "Put in a verification, or None where the kernel gave no output; `of` names its run and step."
-        if verification and verification.tile_map: self.put(diff_figure(verification), of)
-        else: self.rest(*diff_words(None), of)
+        if verification and verification.tile_map: self.put(error_map_figure(verification), of)
+        else: self.rest(*error_map_title(None), of)
 
 class UtilisationPanel(Picture):
     "Active share per engine: `show(profile)`, an evaluation or a run."

@@ -8,7 +8,7 @@ __all__ = ['Lab', 'restart', 'show', 'ends_of']
 # %% ../../nbs/7_panels/06_lab.ipynb #9df968cb
 import html
 import ipywidgets as widgets
-from ..agents.loop import Loop
+from ..agents.loop import AgentLoop
 from ..core.errors import LabError
 from ..evaluate.store.store import Store
 from ..core.format import status_word
@@ -22,7 +22,7 @@ from .log_and_cost import CompileLog, CostPanel
 
 # %% ../../nbs/7_panels/06_lab.ipynb #0fd76391
 class Lab(Panel):
-    "The page: `Lab()`, `Lab('softmax', 'small')`, `Lab(task)` for one of your own. `options` (seeds, limits, max_steps) go to `Loop`."
+    "The page: `Lab()`, `Lab('softmax', 'small')`, `Lab(task)` for one of your own. `options` (seeds, limits, max_steps) go to `AgentLoop`."
     def __init__(self, task='rmsnorm_matmul', workload=None, chip='trn1', agent='rewrite', store=None, **options):
         self.store, self.options = Store() if store is None else store, options
         self.picker = TaskPicker(task, workload, chip, agent, self.store)
@@ -51,7 +51,7 @@ class Lab(Panel):
 
     @property
     def loop(self):
-        "The `Loop` behind the page; None before the first step."
+        "The `AgentLoop` behind the page; None before the first step."
         return self.control.loop
 
     @property
@@ -61,13 +61,13 @@ class Lab(Panel):
 
 # %% ../../nbs/7_panels/06_lab.ipynb #86f9060e
 def _new_loop(self, run=None):
-    "A `Loop` of what is picked, or of an earlier run by its id."
+    "A `AgentLoop` of what is picked, or of an earlier run by its id."
     picked = self.picker.choice
     kept = self.store.load_run(run) if run else None
     name = kept.agent if kept and kept.agent in agents_offered() else picked['agent']
     agent = agents_offered()[name](on_text=self._heard)
     task = self.picker.tasks.get(kept.task, kept.task) if kept else self.task
-    return Loop(task, agent, picked['workload'], picked['chip'], self.store, run=kept, **{'log': self._heard, **self.options})
+    return AgentLoop(task, agent, picked['workload'], picked['chip'], self.store, run=kept, **{'log': self._heard, **self.options})
 
 def _heard(self, text):
     "What an evaluation or a model says while it works, into the status line."

@@ -16,7 +16,8 @@ from kernel_lab.nki.checks.checker import check
 from kernel_lab.nki.chip.dtypes import NUMPY
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS as ROWS_OF
 from kernel_lab.nki.chip.chips import CHIPS                                # noqa: F401 (found here by the tests)
-from kernel_lab.nki.ir.program import BUFFERS, DIALECTS, LOOP_KINDS, ROLES
+from kernel_lab.nki.ir.nodes import BUFFERS, LOOP_KINDS, ROLES
+from kernel_lab.nki.ir.serialize import DIALECTS
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.lang.trace import spec_of, trace_source
 from kernel_lab.tasks.suite.registry import get_task

@@ -267,7 +267,7 @@ patch('header bomb', 'C9', "Says that its output has a million million elements.
       'sizes are bounded before memory is taken', loses='crashed',
       rig='array', wins=lambda r: 'MemoryError' in r.get('died', ''))
 patch('another artefact', 'C11', 'Prints the path of a smaller program, which is then timed in its place.',
-      "from kernel_lab.nki.ir.program import ArraySpec\nwith open('tiny.json', 'w') as f: f.write(harness().tracing.trace(cheap, ArraySpec((4, 16))).to_json())\n"
+      "from kernel_lab.nki.ir.nodes import ArraySpec\nwith open('tiny.json', 'w') as f: f.write(harness().tracing.trace(cheap, ArraySpec((4, 16))).to_json())\n"
       "print('NEFF_PATH=tiny.json', flush=True)",
       REPLAY, rig='stdout', **TRUE)
 patch('written profile', 'C12', "Writes the profiler's report before the profiler does.", "with open('profile.json', 'w') as f: f.write('{\"latency_us\": 0.01}')", REPLAY,

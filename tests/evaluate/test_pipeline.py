@@ -23,7 +23,7 @@ from kernel_lab.evaluate.sandbox.protocol import ChildReply, error_from_message,
 from kernel_lab.evaluate.sandbox.server import readable_paths
 from kernel_lab.evaluate.sandbox.run import Limits, admit, run_job, trace_in_child, traced
 from kernel_lab.evaluate.verification.verify import compare, tile_map, verify
-from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.suite.registry import BY_HAND, get_task
 from kernel_lab.tasks.model.workload import Kernel, Tolerance, error_ratio
@@ -203,7 +203,7 @@ def test_start_is_quick():
 def test_the_parent_dies(tmp_path):
     "A child never outlives the process that started it."
     if sys.platform != 'linux': pytest.skip('needs PDEATHSIG')
-    code = ('import sys; from kernel_lab.evaluate.sandbox.run import *; from kernel_lab.tasks.model.task import Kernel; from kernel_lab.nki.ir.program import ArraySpec\n'
+    code = ('import sys; from kernel_lab.evaluate.sandbox.run import *; from kernel_lab.tasks.model.task import Kernel; from kernel_lab.nki.ir.nodes import ArraySpec\n'
             'trace_in_child(Kernel("def kernel(x):\\n    import os\\n    while True: pass"), [ArraySpec((128, 64))])')
     parent = subprocess.Popen([sys.executable, '-c', code], env={**os.environ, 'TMPDIR': str(tmp_path)})      # a killed parent cannot clean up
     try:

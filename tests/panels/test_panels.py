@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from kernel_lab.agents.loop import Loop
+from kernel_lab.agents.loop import AgentLoop
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.panels.step_control import StepControl
@@ -118,7 +118,7 @@ def test_a_task_of_ones_own(store):
 
 
 def test_every_panel_works_alone():
-    loop = Loop('softmax', workload='small', store=False, seeds=1)
+    loop = AgentLoop('softmax', workload='small', store=False, seeds=1)
     evaluation = loop.step().evaluation
     panels = [TimelinePanel(evaluation.profile.timeline), UtilisationPanel(evaluation), SpeedupPanel(loop.run), CostPanel(loop.run),
               CorrectnessDiff(evaluation.verification), CompileLog(evaluation), StepControl(loop)]

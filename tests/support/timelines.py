@@ -1,7 +1,7 @@
 "Kernels whose timelines are known, and what must hold of every timeline."
 import numpy as np
 from kernel_lab.nki import ArraySpec, trace
-from kernel_lab.nki.ir.program import Access
+from kernel_lab.nki.ir.nodes import Access
 from dialects import nisa, nl
 
 

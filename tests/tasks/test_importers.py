@@ -14,8 +14,8 @@ import pytest
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits
-from kernel_lab.tasks.codegen.graph import captured
-from kernel_lab.tasks.importers.import_suite import import_suite, load_import, recalled, save_import
+from kernel_lab.tasks.codegen.graph import capture
+from kernel_lab.tasks.importers.import_suite import import_suite, load_import, find_imported_task, save_import
 
 MODEL = """import os, sys, time
 import torch
@@ -185,14 +185,14 @@ def test_states_and_numbers_among_the_arguments(tmp_path):
     assert [o.shape for o in lstm.expected(lstm.draw("small"))] == [(2, 5, 16), (1, 2, 16), (1, 2, 16)]
     arrays = scaled.draw()
     np.testing.assert_allclose(scaled.expected(arrays)[0], arrays["x"] * 3 + 5, rtol=1e-6)
-    assert [n.op for n in captured(scaled).nodes] == ["mul", "add"]
+    assert [n.op for n in capture(scaled).nodes] == ["mul", "add"]
 
 
 def test_a_kept_import_needs_no_checkout(tmp_path, linear):
     root = checkout(tmp_path / "co", {"level2/7_linear.py": LINEAR})
     kept = save_import(import_suite(root), tmp_path / "kept" / "a.json")
     (root / "level2" / "7_linear.py").unlink()
-    again = recalled(tmp_path / "kept", "kernelbench/2/7_linear")
+    again = find_imported_task(tmp_path / "kept", "kernelbench/2/7_linear")
     for k, v in linear.draw("small", 3).items(): np.testing.assert_array_equal(again.draw("small", 3)[k], v)
     kept.write_text(kept.read_text()[:-20])
     with pytest.raises(UsageError, match="not an import"): load_import(kept)
@@ -312,7 +312,7 @@ def test_kernelbench(tmp_path):
     some = {f"level1/{f.name.rpartition('/')[2]}.py": f.text for f in found if f.level == 1}
     imported = import_suite(checkout(tmp_path, dict(list(some.items())[:12])))
     assert len(imported.tasks) == 12
-    assert all(captured(t, "small").nodes for t in imported.tasks.values())
+    assert all(capture(t, "small").nodes for t in imported.tasks.values())
 
 
 def test_nkibench_of_accelopt():
@@ -323,6 +323,6 @@ def test_nkibench_of_accelopt():
 
 
 def test_nkigen_bench_of_aws_samples():
-    from kernel_lab.tasks.importers.nkigen_bench import read_nkigen
+    from kernel_lab.tasks.importers.nki_benches import read_nkigen
     found, left = read_nkigen(at("NKIGEN_BENCH"))
     assert len(found) == 250 and not left

@@ -4,9 +4,9 @@ from dataclasses import asdict
 import pytest
 
 from kernel_lab.evaluate.survey.time_table import row
-from kernel_lab.tasks.baselines.known_times import TIMES, kept_kernels, known, read_rows
+from kernel_lab.tasks.baselines.known_times import TIMES_FILE, known_kernels, known_task_times, read_times
 from kernel_lab.evaluate.verification.verify import verify
-from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.suite.registry import TASKS
 
@@ -14,12 +14,12 @@ SOME = ('relu', 'softmax', 'channels_first', 'embedding', 'add_rmsnorm', 'linear
 
 
 def test_every_task_of_the_suite_has_a_row():
-    rows = {r.task for r in read_rows(TIMES) if r.chip == 'trn2'}
+    rows = {r.task for r in read_times(TIMES_FILE) if r.chip == 'trn2'}
     assert rows == set(TASKS)
 
 
 def same(task):
-    old, new = asdict(known(task)), asdict(row(task))
+    old, new = asdict(known_task_times(task)), asdict(row(task))
     for name, value in new.items(): assert old[name] == (pytest.approx(value, rel=1e-3, abs=0.01) if isinstance(value, float) else value), (task.name, name)
 
 
@@ -33,14 +33,14 @@ def test_every_kept_row_is_what_comes_out_today(name): same(TASKS[name])
 
 
 def test_no_kernel_beats_its_bound_and_the_best_is_the_least():
-    for r in read_rows(TIMES):
+    for r in read_times(TIMES_FILE):
         assert r.best_us is None or (r.bound_us * 0.999 <= r.best_us <= r.first_us), r
 
 
 @pytest.mark.slow
 def test_kept_kernels_are_right():
     for task in TASKS.values():
-        for k in kept_kernels(task):
+        for k in known_kernels(task):
             w = task.workload(k['workload'])
             specs = [ArraySpec(v.shape, v.dtype.name) for v in task.draw(w).values()]
             assert verify(trace_source(k['source'], None, specs, k['chip']), task, w, [0]).passed, task.name

@@ -8,7 +8,8 @@ import torch
 
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.survey.quality_survey import FIRST_KERNEL, Worker, _row, census, census_lines
-from kernel_lab.tasks.quality.checks import CHECKS, IMPOSTORS, QUARANTINE, Case, Quality, least, quality
+from kernel_lab.tasks.quality.checks import (CHECKS, IMPOSTORS, QUARANTINE, TaskCase, Quality, smallest_workload,
+    check_task)
 from kernel_lab.tasks.suite.registry import BY_HAND, FAMILIES, TASKS
 from kernel_lab.tasks.model.task import Task
 from kernel_lab.tasks.model.workload import Tolerance, Workload, max_error_ratio
@@ -83,7 +84,7 @@ BAD = [
 
 @pytest.mark.parametrize('name, bad', BAD, ids=[f'{name} {k}' for k, (name, _) in enumerate(BAD)])
 def test_a_bad_task_is_caught_by_its_check(name, bad):
-    found = quality(bad)
+    found = check_task(bad)
     assert name in [f.check for f in found.failures], str(found)
     assert not found.passed
     assert found[name].seen and found[name].says
@@ -91,7 +92,7 @@ def test_a_bad_task_is_caught_by_its_check(name, bad):
 
 def test_a_good_task_passes_every_check():
     good = task(lambda x, w: (x * w).exp().cumsum(-1), shapes=XW)
-    assert quality(good).passed, str(quality(good))
+    assert check_task(good).passed, str(check_task(good))
 
 
 ONE_OF_EACH = {*(t.name for t in BY_HAND), *(next(iter(f.tasks)) for f in FAMILIES)}      # the others are slow together
@@ -99,13 +100,13 @@ ONE_OF_EACH = {*(t.name for t in BY_HAND), *(next(iter(f.tasks)) for f in FAMILI
 
 @pytest.mark.parametrize('name', [n if n in ONE_OF_EACH else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
 def test_no_impostor_is_accepted_for_a_task_of_the_suite(name):
-    found = quality(TASKS[name], checks=[c for c in CHECKS if c.name in ('runs', 'deterministic', 'finite', *IMPOSTORS)])
+    found = check_task(TASKS[name], checks=[c for c in CHECKS if c.name in ('runs', 'deterministic', 'finite', *IMPOSTORS)])
     assert found.passed or name in QUARANTINE, str(found)
 
 
 @pytest.mark.parametrize('name', [n if n in ONE_OF_EACH else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
 def test_the_first_kernel_verifies_in_every_dtype_of_its_task(name):
-    found = quality(TASKS[name], checks=[FIRST_KERNEL])
+    found = check_task(TASKS[name], checks=[FIRST_KERNEL])
     assert found.passed, str(found)
 
 
@@ -116,7 +117,7 @@ def test_quarantine_is_short_and_says_why():
 
 def test_guards_are_notes():
     guarded = task(lambda x: x.exp() / (x.exp().sum(-1, keepdim=True) + 1e-6))
-    found = quality(guarded)
+    found = check_task(guarded)
     assert [f.check for f in found.notes] == ['guards'] and found['guards'] not in found.failures
 
 
@@ -130,36 +131,36 @@ def test_distance():
 
 
 def test_whole_numbers_pass():
-    found = quality(task(lambda x: x.exp().cumsum(-1).argsort(-1, descending=True)))
+    found = check_task(task(lambda x: x.exp().cumsum(-1).argsort(-1, descending=True)))
     assert found['outputs vary'].passed and found['precise'].passed
 
 
 def test_a_quality_survives_json():
-    found = quality(task(lambda x: x.log()))
+    found = check_task(task(lambda x: x.log()))
     assert Quality.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
 def test_the_smallest_workload_in_float32_is_asked():
     works = Workload('full', {'x': (64, 64)}), Workload('bf16', {'x': (8, 8)}, 'bfloat16'), Workload('small', {'x': (16, 16)})
-    assert least(Task('t', 1, 'f', 'd', None, None, works)).name == 'small'
+    assert smallest_workload(Task('t', 1, 'f', 'd', None, None, works)).name == 'small'
 
 
 def test_other_dtypes_are_asked_too():
     works = Workload('small', {'x': (16, 32)}), Workload('bf16', {'x': (16, 32)}, 'bfloat16')
     def draw(workload, rng): return {'x': rng.standard_normal(workload.shapes['x'])}
     fine = Task('t', 1, 'f', 'd', lambda x: (3 + 1e-3 * x).exp(), draw, works)
-    found = quality(fine)
+    found = check_task(fine)
     assert 'bfloat16' in found['other dtypes'].seen and found['other dtypes'].failed and found['constant'].passed
 
 
 def test_a_case_is_as_strict_as_a_verification():
     from kernel_lab.evaluate.verification.verify import compare
     from kernel_lab.tasks.suite.handwritten import softmax
-    case = Case(softmax, softmax.workload('small'))
+    case = TaskCase(softmax, softmax.workload('small'))
     want, = case.want()
     for share in (0.99, 1.01):
         got = want + share * (case.tolerance.atol + case.tolerance.rtol * abs(want))
-        assert compare(got, want, case.tolerance)[0].passed == (case.off([got]) <= 1) == (share < 1)
+        assert compare(got, want, case.tolerance)[0].passed == (case.distance([got]) <= 1) == (share < 1)
 
 
 SOMEBODY = """

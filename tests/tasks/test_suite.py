@@ -5,7 +5,7 @@ import torch
 
 from kernel_lab.core.errors import UsageError
 from kernel_lab.nki import execute
-from kernel_lab.nki.ir.program import ArraySpec
+from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.suite.registry import BY_HAND, get_task
 from kernel_lab.tasks.model.workload import DTYPES, Workload, tolerance_for

@@ -13,8 +13,8 @@ import pytest
 from kernel_lab.core.errors import UsageError
 from kernel_lab.tasks.synthesis import filters, synthesize as synthesis
 from kernel_lab.tasks.synthesis.compose import Candidate, candidate
-from kernel_lab.tasks.quality.checks import quality
-from kernel_lab.tasks.synthesis.filters import judged
+from kernel_lab.tasks.quality.checks import check_task
+from kernel_lab.tasks.synthesis.filters import judge_candidate
 from kernel_lab.tasks.synthesis.synthesize import curate, funnel, synthesize
 
 COUNT = 16
@@ -67,12 +67,13 @@ def test_a_candidate_that_kills_its_worker_costs_itself_only(monkeypatch, run):
 
 def _dies_at_three(numbers, seed, chip, known):
     if 3 in numbers: os.kill(os.getpid(), signal.SIGKILL)
-    return [filters.Fate(candidate(n, seed).name, 'passed') for n in numbers]
+    return [filters.FilterResult(candidate(n, seed).name, 'passed') for n in numbers]
 
 
 def test_a_reference_that_never_ends_is_given_up(monkeypatch):
-    monkeypatch.setattr(synthesis, 'PATIENCE', 1)
-    monkeypatch.setattr(synthesis, 'judged', lambda *_: judged(Candidate('slow', 'chain', ('relu',), 'float32', (('x', (4, 4), 'normal'),), 'def slow(x):\n    while True: x = x + 1\n')))
+    monkeypatch.setattr(synthesis, 'CANDIDATE_TIMEOUT_S', 1)
+    slow = Candidate('slow', 'chain', ('relu',), 'float32', (('x', (4, 4), 'normal'),), 'def slow(x):\n    while True: x = x + 1\n')
+    monkeypatch.setattr(synthesis, 'judge_candidate', lambda *_: judge_candidate(slow))
     found, = synthesis._judge([0], 9, 'trn2', frozenset())
     assert found.fate == 'runs' and 'longer than 1 s' in found.why
 
@@ -202,7 +203,7 @@ MADE = [('float32', 'x.exp() * w', True), ('bfloat16', 'x.exp() * w', True), ('f
 @pytest.mark.parametrize('dtype, text, good', MADE)
 def test_the_gate_judges_in_the_dtype_of_the_task(dtype, text, good):
     c = Candidate('made', 'chain', ('exp',), dtype, (('x', (64, 96), 'normal'), ('w', (96,), 'gain')), f'def made(x, w):\n    return {text}\n')
-    found = quality(c.task())
+    found = check_task(c.task())
     assert found.passed == good, str(found)
     assert found['tolerance'].passed and (found['low precision'].passed is None) == (dtype != 'float32')
 
@@ -210,7 +211,7 @@ def test_the_gate_judges_in_the_dtype_of_the_task(dtype, text, good):
 def test_a_tolerance_that_is_wide_for_its_dtype_is_seen():
     for dtype in ('float32', 'bfloat16'):
         task = Candidate('made', 'chain', ('exp',), dtype, (('x', (64, 96), 'normal'),), 'def made(x):\n    return x.exp()\n').task()
-        assert not quality(replace(task, exponent=4e3))['tolerance'].passed
+        assert not check_task(replace(task, exponent=4e3))['tolerance'].passed
 
 
 @pytest.mark.parametrize('number', range(40))

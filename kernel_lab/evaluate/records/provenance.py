@@ -19,7 +19,7 @@ import re
 import numpy as np
 import kernel_lab
 from ...nki.chip.chips import get_chip
-from ...tasks.quality.checks import least
+from ...tasks.quality.checks import smallest_workload
 from ...tasks.model.task import source_of
 
 # %% ../../../nbs/5_evaluate/1_records/01_provenance.ipynb #ad1621de
@@ -106,7 +106,7 @@ def canonical_text(x, seen=()):
 # %% ../../../nbs/5_evaluate/1_records/01_provenance.ipynb #a1d6321b
 @lru_cache(maxsize=1024)
 def _task_told(task):
-    drawn = [(k, _array_told(v)) for k, v in task.draw(least(task)).items()]
+    drawn = [(k, _array_told(v)) for k, v in task.draw(smallest_workload(task)).items()]
     parts = [canonical_text(f) for f in (task.reference, task.inputs, task.reduces, task.writes, task.in_place)]
     return _digest(task.name, task.level, task.exponent, tuple(map(str, task.workloads)), drawn, parts, task.first_kernel and task.first_kernel.hash)
 

@@ -23,7 +23,8 @@ from ...core.errors import UsageError
 from ..verification.verify import check_outputs
 from ..records.provenance import lab_key, task_key
 from ...core.files import write_whole
-from ...tasks.quality.checks import CHECKS, FULL_SIZE, QUARANTINE, Check, Quality, narrower, quality
+from ...tasks.quality.checks import CHECKS, FULL_SIZE, QUARANTINE, Check, Quality, narrow_workloads
+from ...tasks.quality.checks import check_task
 from ...tasks.model.workload import max_error_ratio
 
 # %% ../../../nbs/5_evaluate/3_survey/00_quality_survey.ipynb #5fc7356b
@@ -33,7 +34,7 @@ def first_kernel(case):
     from kernel_lab.nki.checks.checker import assert_ok
     from kernel_lab.nki.lang.trace import trace_source
     worst = {}
-    for w in (case.workload, *narrower(case.task, case.workload)):
+    for w in (case.workload, *narrow_workloads(case.task, case.workload)):
         kernel, arrays = case.task.first(w), case.task.draw(w, 1)
         if kernel is None: return False, 'there is none'
         program, wants = assert_ok(trace_source(kernel.source, kernel.entry, tuple(arrays.values()))), case.task.expected(arrays)
@@ -66,7 +67,7 @@ def examined(load, name, cache=None):
     try:
         task = load(name)
         path = cache and Path(cache) / f'{task_key(task)}_{lab_key(*DECIDE)}.json'
-        found, before = kept(path, lambda: quality(task, checks=ALL).to_dict())
+        found, before = kept(path, lambda: check_task(task, checks=ALL).to_dict())
         said = {'level': task.level, 'family': task.family, 'quality': found, 'kept': before}
     except Exception as e: said = {'reason': f'{type(e).__name__}: {e}'}       # noqa: BLE001  whatever a task does is its own row
     return {'task': name, 'seconds': time.perf_counter() - begun} | said

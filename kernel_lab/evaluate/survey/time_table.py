@@ -15,15 +15,15 @@ import multiprocessing
 import warnings
 from ...core.errors import LabError
 from .quality_survey import kept
-from ...tasks.baselines.eager import bound, eager, specs_of, timed
-from ...tasks.baselines.known_times import Row, failed, kept_kernels
+from ...tasks.baselines.eager import bound, eager, graph_specs, simulated_us
+from ...tasks.baselines.known_times import TaskTimes, task_without_times, known_kernels
 from ..verification.verify import verify
 from ..records.provenance import lab_key, task_key, canonical_text
 from ...nki.lang.trace import trace_source
-from ...tasks.codegen.graph import captured
-from ...tasks.codegen.lower import first_kernel, fused_kernel
-from ...tasks.codegen.precision import widened
-from ...tasks.quality.checks import least
+from ...tasks.codegen.graph import capture
+from ...tasks.codegen.lower import lower_unfused, lower_fused
+from ...tasks.codegen.precision import kernel_graph
+from ...tasks.quality.checks import smallest_workload
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #7e271aae
@@ -31,27 +31,27 @@ def _first(task, workload):
     kernel = task.first(workload)
     return kernel and kernel.source
 
-def _by_operation(task, workload): return first_kernel(widened(task, workload), task.name)
+def _by_operation(task, workload): return lower_unfused(kernel_graph(task, workload), task.name)
 
-def _fused(task, workload): return fused_kernel(widened(task, workload), task.name)
+def _fused(task, workload): return lower_fused(kernel_graph(task, workload), task.name)
 
 MAKERS = {'first kernel': _first, 'written by the lab': _by_operation, 'fused by the lab': _fused}
 
 def right(task, make):
     "Whether the kernel that a maker writes for the task's smallest workload verifies there."
-    w = least(task)
+    w = smallest_workload(task)
     source = make(task, w)
-    return bool(source) and verify(trace_source(source, None, specs_of(captured(task, w))), task, w, [0]).passed
+    return bool(source) and verify(trace_source(source, None, graph_specs(capture(task, w))), task, w, [0]).passed
 
 def made(task, workload, chip):
     """[(µs, maker, source)] of the kernels that are known for a task, simulated, fastest first.
     A maker whose kernel is refused, or wrong on the smallest workload, is left out; kernels that were kept were verified when they were found."""
-    specs, found = specs_of(captured(task, workload)), []
+    specs, found = graph_specs(capture(task, workload)), []
     for maker, make in MAKERS.items():
         try:
-            if (source := make(task, workload)) and source not in [s for *_, s in found] and right(task, make): found.append((timed(source, specs, chip), maker, source))
+            if (source := make(task, workload)) and source not in [s for *_, s in found] and right(task, make): found.append((simulated_us(source, specs, chip), maker, source))
         except LabError: continue
-    found += [(timed(k['source'], specs, chip), k['maker'], k['source']) for k in kept_kernels(task, workload)]
+    found += [(simulated_us(k['source'], specs, chip), k['maker'], k['source']) for k in known_kernels(task, workload)]
     return sorted(found, key=lambda f: f[0])
 
 def best(task, workload=None, chip='trn2'):
@@ -61,17 +61,17 @@ def best(task, workload=None, chip='trn2'):
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #78b22a90
 def row(task, workload=None, chip='trn2'):
-    "The `Row` of a task on a workload, the first one for None."
+    "The `TaskTimes` of a task on a workload, the first one for None."
     w = task.workload(workload)
-    (by, least), run, kernels = bound(task, w, chip), eager(task, w, chip), made(task, w, chip)
+    (by, least_us), run, kernels = bound(task, w, chip), eager(task, w, chip), made(task, w, chip)
     first = next((us for us, maker, _ in kernels if maker == 'first kernel'), None)
     us, maker, _ = kernels[0] if kernels else (None, '', '')
-    return Row(task.name, task.level, task.family, w.name, chip, least, by, run.us, len(run.launches), ', '.join(run.unmapped), first, us, maker)
+    return TaskTimes(task.name, task.level, task.family, w.name, chip, least_us, by, run.us, len(run.launches), ', '.join(run.unmapped), first, us, maker)
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #f88901dd
 def _key(task, workload):
     "What a row depends on, as a word: the task, the workload, the lab behind this page, and the kernels that were kept for the task."
-    kernels = sha256(canonical_text(kept_kernels(task, workload)).encode()).hexdigest()[:16]
+    kernels = sha256(canonical_text(known_kernels(task, workload)).encode()).hexdigest()[:16]
     return '_'.join([task_key(task, workload), lab_key('kernel_lab.evaluate.survey.time_table', 'kernel_lab.tasks.suite.family'), kernels])
 
 def _row(name, workload, chip, cache):
@@ -84,14 +84,14 @@ def _row(name, workload, chip, cache):
     w = task.workload(workload)
     path = cache and Path(cache) / f'{_key(task, w)}_{chip}.json'
     try: return kept(path, lambda: asdict(row(task, w, chip)))[0]
-    except LabError as e: return asdict(failed(task, w, chip, str(e)))
-    except Exception as e: return asdict(failed(task, w, chip, f'a fault of the lab: {e!r}'))     # noqa: BLE001  one row must not end a long run
+    except LabError as e: return asdict(task_without_times(task, w, chip, str(e)))
+    except Exception as e: return asdict(task_without_times(task, w, chip, f'a fault of the lab: {e!r}'))     # noqa: BLE001  one row must not end a long run
 
 def rows_of(names, workload=None, chip='trn2', jobs=2, cache=None):
     "Rows of tasks of the suite, in their order, as they get ready, from `jobs` processes. `cache`: a folder of rows worked out before, taken where task and lab are the same."
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context('spawn')) as pool:
         waiting = [pool.submit(_row, n, workload, chip, cache) for n in names]
-        try: yield from (Row(**w.result()) for w in waiting)
+        try: yield from (TaskTimes(**w.result()) for w in waiting)
         finally: pool.shutdown(wait=False, cancel_futures=True)
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #fba4452f

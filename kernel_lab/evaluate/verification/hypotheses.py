@@ -16,7 +16,7 @@ from .diagnose import Wrong, _flat, looked_at, tiles_of
 from ..records.verification import Guess
 from ...nki.chip.dtypes import round_tf32
 from ...tasks.codegen.graph import op_of
-from ...tasks.quality.mutations import Replay, cut_short, left_out, naive
+from ...tasks.quality.mutations import ReferenceReplay, truncations, omissions, naive_forms
 from ...tasks.model.workload import DTYPES
 from ...tasks.model.task import to_torch
 
@@ -24,11 +24,11 @@ from ...tasks.model.task import to_torch
 class Again(Wrong):
     "A `Wrong` output with its reference, ready to be run again."
     @cached_property
-    def replay(self): return Replay(self.task, self.arrays)
+    def replay(self): return ReferenceReplay(self.task, self.arrays)
 
     def answer(self, name, value):
         "The output (rows × columns) if the result called `name` were `value`; None where it cannot be."
-        try: other = self.replay.with_(name, value)[self.output]
+        try: other = self.replay.outputs_with(name, value)[self.output]
         except (RuntimeError, IndexError, ValueError, TypeError): return None
         return _flat(other) if other.shape == self.want.shape else None
 
@@ -115,13 +115,13 @@ def _whose(case, ways, cause, said, weight):
 
 def missing_operation(case):
     "An operation was left out, or an operand of it, or everything after some result."
-    ways = (w for w in left_out(case.replay) if 'instead' not in w.how)
+    ways = (w for w in omissions(case.replay) if 'instead' not in w.how)
     return (_whose(case, ways, 'an operation left out', lambda w: f'this is what comes out with {"" if w.how == "left out" else "of "}{w.op} {w.how}', 0.93)
-            or _whose(case, cut_short(case.replay), 'an unfinished result', lambda w: f'this is what {w.op} gives, on the way', 0.93))
+            or _whose(case, truncations(case.replay), 'an unfinished result', lambda w: f'this is what {w.op} gives, on the way', 0.93))
 
 def careless(case):
     "Large numbers without care: a softmax without its maximum."
-    return _whose(case, naive(case.replay), 'an overflow', lambda w: f'this is what comes out if {w.op} is computed without care for large numbers', 0.92)
+    return _whose(case, naive_forms(case.replay), 'an overflow', lambda w: f'this is what comes out if {w.op} is computed without care for large numbers', 0.92)
 
 # %% ../../../nbs/5_evaluate/2_verification/04_hypotheses.ipynb #b5f6c63c
 _NARROW = {'bfloat16': 8, 'float16': 11, 'tfloat32': 11, 'float8_e4m3': 4}      # bits of the significand

@@ -15,11 +15,11 @@ import numpy as np
 from ...core.errors import LabError, in_time
 from .source_lint import RULES, advice
 from ..records.evaluation import GuardReport
-from ...tasks.baselines.known_times import known
+from ...tasks.baselines.known_times import known_task_times
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_flops
 from ...nki.chip.chips import CHIPS
-from ...nki.ir.program import accesses
+from ...nki.ir.nodes import accesses
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Workload, max_error_ratio
 
@@ -207,7 +207,7 @@ def physical_time(f):
 
 @guard('structural', "It takes longer than the least time of the reference's work.")
 def likely_time(f):
-    row = known(f.task, f.workload, f.chip) if f.latency_us is not None else None
+    row = known_task_times(f.task, f.workload, f.chip) if f.latency_us is not None else None
     if not row or row.kind != f.kind: return None
     if row.bound_us and f.latency_us < row.bound_us:
         return 'implausible', f"{f.latency_us:.1f} µs are less than the {row.bound_us:.1f} µs of the reference's work: it does less of it", None

@@ -7,8 +7,8 @@ __all__ = ['is_narrow', 'rounded_tiles', 'narrow_places', 'bits_notes']
 
 # %% ../../../nbs/5_evaluate/2_verification/02_precision_audit.ipynb #497edf9f
 from ...nki.chip.dtypes import is_float, itemsize
-from ...nki.ir.instructions import MATMULS
-from ...nki.ir.program import Access
+from ...nki.ir.cost import MATMULS
+from ...nki.ir.nodes import Access
 
 # %% ../../../nbs/5_evaluate/2_verification/02_precision_audit.ipynb #94b4f6b0
 _MAKES, _KEEPS = {'memset', 'iota'}, {'tensor_copy', 'nc_transpose', 'dma_copy', 'dma_transpose', 'affine_select', 'select', 'nc_stream_shuffle'}

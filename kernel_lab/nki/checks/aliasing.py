@@ -12,7 +12,7 @@ import numpy as np
 from ...core.errors import in_time
 from ..chip.dtypes import itemsize
 from ..chip.chips import get_chip
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/5_checks/04_aliasing.ipynb #3c915ecc
 @dataclass(frozen=True)

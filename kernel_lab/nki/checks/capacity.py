@@ -8,7 +8,7 @@ __all__ = ['registers_of', 'asked', 'most_registers', 'registers_at_once']
 # %% ../../../nbs/2_nki/5_checks/03_capacity.ipynb #a9e490a5
 from ..ir.liveness import lifetimes
 from ..ir.instructions import spec_of
-from ..ir.program import Access, accesses
+from ..ir.nodes import Access, accesses
 
 # %% ../../../nbs/2_nki/5_checks/03_capacity.ipynb #022c56e3
 def registers_of(program):

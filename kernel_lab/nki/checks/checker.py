@@ -17,12 +17,14 @@ from .rules_matmul import undefined_sums
 from .loop_carried import carried, overwritten
 from .aliasing import conflict_text, conflicts
 from ..chip.dtypes import is_float, itemsize
-from ..ir.instructions import BITWISE, spec_of
+from ..ir.semantics import BITWISE
+from ..ir.instructions import spec_of
 from .limits import MORE, capacity
 from ..chip.chips import get_chip
 from ..ir.mask import unsupported_mask
 from ..record.placement import placement_error
-from ..ir.program import Access, Program, without_gc
+from ..ir.nodes import Access, without_gc
+from ..ir.program import Program
 from .races import borrowed, races
 from .capacity import registers_at_once
 from ..ir.verify import VERIFIERS, bounds, operands

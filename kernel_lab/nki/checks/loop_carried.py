@@ -12,9 +12,9 @@ from functools import lru_cache
 import math
 import numpy as np
 from ...core.errors import in_time
-from ..ir.instructions import ASSOCIATIVE
+from ..ir.semantics import ASSOCIATIVE
 from ..ir.mask import masked_box, mask_access
-from ..ir.program import Access, accesses
+from ..ir.nodes import Access, accesses
 
 # %% ../../../nbs/2_nki/5_checks/05_loop_carried.ipynb #6d7671b0
 _MINE = {'tensor_tensor': (('data1', 'data2'), 'op'), 'tensor_scalar': (('data',), 'op0'), 'scalar_tensor_tensor': (('operand1',), 'op1')}

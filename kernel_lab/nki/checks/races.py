@@ -16,7 +16,7 @@ from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
 from ..ir.semantics_collective import COLLECTIVES
 from ..ir.mask import masked_box, operand_boxes, mask_access
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/5_checks/06_races.ipynb #bd39a2a7
 def stretches(body, outer=()):

@@ -8,7 +8,7 @@ __all__ = ['SINCE', 'FORMATS', 'NEWER', 'generations', 'formats_taken', 'ranking
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_dma.ipynb #10675648
 from ..chip.dtypes import itemsize
-from ..ir.program import Access
+from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_dma.ipynb #ddf0143b
 SINCE = {'range_select': 3, 'sendrecv': 3, 'nonzero_with_count': 3, 'nc_matmul_mx': 4, 'quantize_mx': 4, 'activate2': 4, 'exponential': 4, 'rand2': 4}

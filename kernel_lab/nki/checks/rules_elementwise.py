@@ -8,7 +8,8 @@ __all__ = ['COMPARISONS', 'ARITHMETIC', 'OPERATIONS', 'DTYPES', 'NOT_TAKEN', 'AL
 
 # %% ../../../nbs/2_nki/5_checks/00_rules_elementwise.ipynb #7c405aa4
 from ..chip.dtypes import is_float
-from ..ir.instructions import ALU, BITWISE
+from ..ir.semantics import ALU, BITWISE
+from ..ir.instructions import INSTRUCTIONS
 
 # %% ../../../nbs/2_nki/5_checks/00_rules_elementwise.ipynb #108e0942
 COMPARISONS = ('equal', 'less', 'less_equal', 'greater', 'greater_equal')

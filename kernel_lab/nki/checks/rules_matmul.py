@@ -7,7 +7,7 @@ __all__ = ['foreign_starts', 'undefined_sums']
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_matmul.ipynb #c9e033c8
 from itertools import islice
-from ..ir.instructions import MATMULS
+from ..ir.cost import MATMULS
 from ..chip.chips import get_chip
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_matmul.ipynb #8a058aa9

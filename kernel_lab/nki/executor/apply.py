@@ -10,8 +10,10 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.dtypes import PACKED, is_float, cast_result
 from ..chip.microscaling import matmul_mx
-from ..ir.instructions import MATMULS, BITWISE, REDUCE, affine_values, spec_of, row_reduction
-from ..ir.program import Access
+from ..ir.cost import MATMULS
+from ..ir.semantics import BITWISE, REDUCE, affine_values, row_reduction
+from ..ir.instructions import spec_of
+from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/6_executor/01_apply.ipynb #5e9c5251
 def _engine_value(x):

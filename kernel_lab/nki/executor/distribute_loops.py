@@ -12,7 +12,7 @@ from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
 from ..ir.instructions import spec_of
 from ..ir.regions import iterations_disjoint
-from ..ir.program import Access, accesses
+from ..ir.nodes import Access, accesses
 
 # %% ../../../nbs/2_nki/6_executor/07_distribute_loops.ipynb #6a33d768
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.regions import common_step, filled_box, common_digits, uncovered_parts, region_of
-from ..ir.program import Access
+from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #94468fc0
 def _adds(code, o):

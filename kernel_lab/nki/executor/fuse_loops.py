@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
 from ..ir.regions import common_step, iterations_disjoint
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 from .simplify import Code
 
 # %% ../../../nbs/2_nki/6_executor/05_fuse_loops.ipynb #8f1af4fa

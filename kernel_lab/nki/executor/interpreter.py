@@ -15,10 +15,11 @@ from ...core.errors import KernelError, UsageError, in_time
 from .apply import _apply, _engine_value, _raw, _write, moved_through
 from ..chip.dtypes import numpy_of, round_tf32, cast_result
 from ..ir.semantics_collective import COLLECTIVES
-from ..ir.instructions import MATMULS, spec_of
+from ..ir.cost import MATMULS
+from ..ir.instructions import spec_of
 from .memory import Memory, View, _filled
 from ..ir.mask import masked_box, operand_boxes, mask_access, attrs_in_box
-from ..ir.program import Access, Loop, accesses, without_gc
+from ..ir.nodes import Access, Loop, accesses, without_gc
 
 # %% ../../../nbs/2_nki/6_executor/02_interpreter.ipynb #8899d2e1
 def _unwritten(o, name, view):

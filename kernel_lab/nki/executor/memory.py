@@ -11,7 +11,7 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.dtypes import NUMPY, is_float, itemsize, numpy_of
 from ..chip.chips import get_chip
-from ..ir.program import Access
+from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #defee22d
 def _units(program):

@@ -9,7 +9,7 @@ __all__ = ['argument', 'Outside', 'outside']
 from dataclasses import dataclass
 import numpy as np
 from .interpreter import _ran
-from ..ir.instructions import DOMAINS, per_partition, in_domain
+from ..ir.semantics import DOMAINS, per_partition, in_domain
 
 # %% ../../../nbs/2_nki/6_executor/12_numerics.ipynb #88a78826
 def argument(o, ins):

@@ -12,7 +12,7 @@ from .forward_copies import all_written, coalesce, reset_loops
 from .distribute_loops import distribute
 from ..ir.semantics_collective import COLLECTIVES
 from .fuse_loops import fuse
-from ..ir.program import Loop, accesses, without_gc
+from ..ir.nodes import Loop, accesses, without_gc
 from .reroll_loops import reroll
 from .simplify import Code, _guide, contract, peel, settle
 

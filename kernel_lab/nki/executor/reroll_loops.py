@@ -8,7 +8,7 @@ __all__ = ['LEAST', 'LONGEST', 'PASSES', 'reroll']
 # %% ../../../nbs/2_nki/6_executor/03_reroll_loops.ipynb #390383c2
 from dataclasses import replace
 from ..ir.affine import Affine
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/6_executor/03_reroll_loops.ipynb #bdfdc126
 def _form(o, tensors, names=()):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..ir.affine import Affine
 from ..ir.mask import operand_boxes, mask_access, attrs_in_box
 from ..ir.regions import Region, access_of, iterations_disjoint, region_of, row_major_steps
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #5831c8ca
 class Code:

@@ -14,7 +14,8 @@ import numpy as np
 from ...core.errors import KernelError, UsageError
 from .interpreter import Step, _issue, _load, _ran, matched
 from ..ir.mask import masked_box, operand_boxes, mask_access
-from ..ir.program import Loop, accesses, instruction_text, with_turns
+from ..ir.nodes import Loop, accesses
+from ..ir.program import instruction_text, with_turns
 
 # %% ../../../nbs/2_nki/6_executor/10_stepper.ipynb #25c79357
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from ..chip.dtypes import is_float, numpy_of
 from .apply import _engine_value, _write, turned
 from .interpreter import Step, _issue, _pools, interpret, matched
 from .memory import Memory, nothing
-from ..ir.instructions import ACT, ALU, REDUCE
+from ..ir.semantics import ACT, ALU, REDUCE
 from .plan import light, planned
-from ..ir.program import Access, accesses
+from ..ir.nodes import Access, accesses
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #fc8702ec
 class Lanes:

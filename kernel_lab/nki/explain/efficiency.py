@@ -11,7 +11,7 @@ import math
 import numpy as np
 from ..chip.chips import Figure
 from .profile import least_bytes, profile_of
-from ..ir.program import Access
+from ..ir.nodes import Access
 from .traffic import assert_simulated, done
 
 # %% ../../../nbs/2_nki/8_explain/03_efficiency.ipynb #c8d288a6

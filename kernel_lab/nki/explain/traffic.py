@@ -14,7 +14,7 @@ from ...core.errors import UsageError
 from ..chip.dtypes import itemsize
 from ..ir.instructions import spec_of
 from ..ir.mask import masked_box, mask_access
-from ..ir.program import Access
+from ..ir.nodes import Access
 from ..timing.timeline import LANES, schedule
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #3b26fc3b

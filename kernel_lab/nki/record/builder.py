@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 import dis, functools, os, sys
 from ...core.errors import KernelError     # noqa: F401  its file says where the lab is
 from ..ir.affine import Unroll
-from ..ir.program import Access, Instruction, Loop, Program, accesses
+from ..ir.nodes import Access, Instruction, Loop, accesses
+from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/3_record/01_builder.ipynb #82ac47a6
 PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules['kernel_lab.core.errors'].__file__)))

@@ -12,7 +12,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 from ...core.errors import KernelError
 from ..ir.affine import Index, Unroll
-from ..ir.instructions import ASSOCIATIVE
+from ..ir.semantics import ASSOCIATIVE
 from .naming import tree_of
 from .builder import PACKAGE_DIR, OpenLoop, kernel_frame, kernel_line
 from .tile import Tile
@@ -57,7 +57,8 @@ def _for_at(key):
     return tree and _fors(tree).get(key[1])
 
 # %% ../../../nbs/2_nki/3_record/04_loops.ipynb #1c06ef58
-_OURS = ('kernel_lab.nki.record.tile', 'kernel_lab.nki.ir.affine', 'kernel_lab.nki.lang.trace', 'kernel_lab.nki.ir.program', 'numpy', 'torch')
+_OURS = ('kernel_lab.nki.record.tile', 'kernel_lab.nki.ir.affine', 'kernel_lab.nki.lang.trace', 'kernel_lab.nki.ir.nodes',
+         'kernel_lab.nki.ir.program', 'numpy', 'torch')
 
 def _parts(v):
     "What a container or a plain object holds; nothing for everything else."

@@ -17,7 +17,7 @@ from .builder import InstructionDraft, is_field_test, kernel_frame, kernel_line
 from ..chip.dtypes import dtype_name, itemsize, numpy_of
 from ..chip.chips import get_chip
 from .naming import assigned_name
-from ..ir.program import Access, Tensor
+from ..ir.nodes import Access, Tensor
 
 # %% ../../../nbs/2_nki/3_record/02_tile.ipynb #62392e60
 MAX_TENSOR_ELEMENTS = 2**34        # elements of one tensor; HBM holds no more

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...core.errors import choose, in_time
 from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
-from ..ir.program import Access, Instruction, Loop, Tensor, accesses
+from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #dbbb5d96
 class Users:

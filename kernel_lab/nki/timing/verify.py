@@ -8,7 +8,7 @@ __all__ = ['FAR', 'MOST_ROWS', 'refused', 'assert_playable']
 # %% ../../../nbs/2_nki/7_timing/06_verify.ipynb #df5fcdc6
 from dataclasses import replace
 from ...core.errors import KernelError
-from ..ir.program import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/7_timing/06_verify.ipynb #003b01b2
 def refused(k, o, message, **kw):

@@ -18,7 +18,8 @@ import numpy as np
 from ...core.errors import KernelError, LabError, UsageError
 from ...core.files import write_whole
 from ..record import tile as tensor
-from ..ir.program import ArraySpec, Program
+from ..ir.nodes import ArraySpec
+from ..ir.program import Program
 from ..lang.trace import installed, load_source, trace
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #20ab95e4

@@ -36,7 +36,8 @@ def _to_numpy(x):
 def _require_numeric(task, name, x):
     "The array `x`; `UsageError` where it holds anything but floats, whole numbers or truth values."
     if x.dtype.kind in 'fiub' or x.dtype.type.__module__ == 'ml_dtypes': return x
-    raise UsageError(f'The input {name} of task {task!r} holds {x.dtype}.', hint='It must hold floats, whole numbers or truth values.')
+    raise UsageError(f'The input {name} of task {task!r} holds {x.dtype}.',
+                     hint='It must hold floats, whole numbers or truth values.')
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #dfab0373
 def to_torch(x: np.ndarray):
@@ -173,7 +174,8 @@ def _code_names(code):
     return [*code.co_names, *(n for c in code.co_consts if inspect.iscode(c) for n in _code_names(c))]
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #a433de74
-def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str | None = None, name: str | None = None, *,
+def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str | None = None, name: str | None = None,
+              *,
               workloads: Sequence[Workload] | None = None, level: int = 2, family: str = 'mine', doc: str | None = None,
               tags: Sequence[str] = (), reduces: Callable | None = None, in_place: str | Sequence[str] = ()) -> Task:
     """A `Task` from two functions of a notebook cell: `reference(*tensors)` and `inputs(rng)` or `inputs(workload, rng)`.
@@ -189,7 +191,8 @@ def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str 
                          hint='Give at least one, and each a name of its own.')
     kernel = Kernel(first_kernel, name=f'{name}, first kernel') if isinstance(first_kernel, str) else first_kernel
     doc = doc or inspect.getdoc(reference) or f'{name}, from a notebook.'
-    task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces, in_place=in_place)
+    task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces,
+                in_place=in_place)
     for k in task.in_place: choose(task.workloads[0].shapes, k, f'input of {name}')
     _require_deterministic(task)
     return task
@@ -198,10 +201,12 @@ def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str 
 def _workload_of(name, inputs, draw):
     "The workload whose shapes are those that the input function returns."
     if draw is inputs:
-        raise UsageError(f'The input function of task {name!r} takes a workload, so there must be one.', hint='Give workloads=(Workload(…),).')
+        raise UsageError(f'The input function of task {name!r} takes a workload, so there must be one.',
+                         hint='Give workloads=(Workload(…),).')
     first = _call_checked(name, 'input', draw, {}, None, np.random.default_rng(0))
     if not isinstance(first, dict):
-        raise UsageError(f'The input function of task {name!r} returned {type(first).__name__}.', hint='It must return {name: array}.')
+        raise UsageError(f'The input function of task {name!r} returned {type(first).__name__}.',
+                         hint='It must return {name: array}.')
     return Workload('full', {k: tuple(np.shape(_to_numpy(v))) for k, v in first.items()})
 
 def _require_deterministic(task):
@@ -209,4 +214,5 @@ def _require_deterministic(task):
     arrays = task.draw(task.workloads[-1], 0)
     for a, b in zip(task.expected(arrays), task.expected(arrays)):
         if not np.array_equal(a, b, equal_nan=True):
-            raise UsageError(f'The reference function of task {task.name!r} is random.', hint='Pass random values as inputs.')
+            raise UsageError(f'The reference function of task {task.name!r} is random.',
+                             hint='Pass random values as inputs.')

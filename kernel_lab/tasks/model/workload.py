@@ -80,7 +80,8 @@ def tolerance_for(dtype: str, length: int, scale: float = 1.0, exponent: float =
     terms = f'√{length}, from the longest sum'
     if exponent: terms = f'(√{length} + {exponent:.0f}), from the longest sum and the rounding of the largest exponent'
     why = f'{TOLERANCE_FACTOR} × ε(float32) × {terms}' + (f', + 2 roundings to {dtype}' if store > eps else '')
-    return Tolerance(rtol, rtol * scale, f'rtol = {why} = {rtol:.2g}; atol = rtol × {scale:.2g}, the typical size (RMS) of an output')
+    return Tolerance(rtol, rtol * scale,
+                     f'rtol = {why} = {rtol:.2g}; atol = rtol × {scale:.2g}, the typical size (RMS) of an output')
 
 # %% ../../../nbs/3_tasks/1_model/00_workload.ipynb #fa50dd42
 def error_ratio(got, want, tolerance: Tolerance) -> np.ndarray:

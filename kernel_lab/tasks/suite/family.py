@@ -12,7 +12,7 @@ import inspect
 import math
 import numpy as np
 from ...core.errors import UsageError, choose
-from ..codegen.lower import written
+from ..codegen.lower import first_kernel_for
 from ..model.workload import Kernel, Workload, max_error_ratio
 from ..model.task import Task
 
@@ -48,11 +48,15 @@ def _outliers(rng, shape):
 def _where_from(rng, shape, share): return (rng.random(shape) < share).astype(np.float32)
 
 DRAWS = {
-    'signed': lambda rng, shape: rng.standard_normal(shape) * _spread(rng, shape) + _rows(rng, shape, 0.5),     # rows differ in mean and spread
+    # rows differ in mean and spread
+    'signed': lambda rng, shape: rng.standard_normal(shape) * _spread(rng, shape) + _rows(rng, shape, 0.5),
     'normal': lambda rng, shape: rng.standard_normal(shape),
-    'wide': lambda rng, shape: 6 * rng.standard_normal(shape) + _rows(rng, shape, 3),           # beyond where activations are nearly linear
-    'logits': lambda rng, shape: 4 * rng.standard_normal(shape) + _rows(rng, shape, 60),        # exp overflows unless the maximum is subtracted
-    'outliers': _outliers,                                                                      # one in 128 lies where exp overflows, above or below
+    # beyond where activations are nearly linear
+    'wide': lambda rng, shape: 6 * rng.standard_normal(shape) + _rows(rng, shape, 3),
+    # exp overflows unless the maximum is subtracted
+    'logits': lambda rng, shape: 4 * rng.standard_normal(shape) + _rows(rng, shape, 60),
+    # one in 128 lies where exp overflows, above or below
+    'outliers': _outliers,
     'positive': lambda rng, shape: np.exp(0.7 * rng.standard_normal(shape)) * _spread(rng, shape),
     'unit': lambda rng, shape: rng.uniform(0.02, 0.98, shape),                                  # inside (0, 1)
     'within': lambda rng, shape: rng.uniform(-0.97, 0.97, shape),                               # inside (-1, 1)
@@ -60,12 +64,15 @@ DRAWS = {
     'probability': lambda rng, shape: _softmax(2 * rng.standard_normal(shape)),                 # a row sums to 1
     'gain': lambda rng, shape: 1 + 0.3 * rng.standard_normal(shape),
     'bias': lambda rng, shape: 0.5 * rng.standard_normal(shape),
-    'weight': lambda rng, shape: rng.standard_normal(shape) / _fan(shape, (-2,) if len(shape) > 1 else (0,)),           # [.., in, out]
-    'layer': lambda rng, shape: rng.standard_normal(shape) / _fan(shape, range(1, len(shape))),                         # [out, in, …]
+    # [.., in, out]
+    'weight': lambda rng, shape: rng.standard_normal(shape) / _fan(shape, (-2,) if len(shape) > 1 else (0,)),
+    # [out, in, …]
+    'layer': lambda rng, shape: rng.standard_normal(shape) / _fan(shape, range(1, len(shape))),
     'embedding': lambda rng, shape: 0.7 * rng.standard_normal(shape) + _rows(rng, shape, 0.2),
     'keep': lambda rng, shape: _where_from(rng, shape, 0.7),                                    # 1 where kept, else 0
     'sign': lambda rng, shape: 2 * _where_from(rng, shape, 0.5) - 1,
-    'decay': lambda rng, shape: -np.exp(rng.uniform(-1, 1.5, shape)),                           # negative rates of a state space
+    # negative rates of a state space
+    'decay': lambda rng, shape: -np.exp(rng.uniform(-1, 1.5, shape)),
     'step': lambda rng, shape: np.exp(rng.uniform(-4, -1, shape)),                              # small positive steps
     'permutation': lambda rng, shape: np.argsort(rng.random(shape), -1).astype(np.int32),
 }
@@ -88,28 +95,32 @@ class Family:
     def __init__(self, name, level, tags=(), **sizes):
         self.name, self.level, self.tags, self.sizes, self.tasks = name, level, tuple(tags), sizes, {}
 
-    def __call__(self, draws=None, *, sizes=None, sums=None, exponent=0.0, tags=(), fp8=False, bf16=True, kernel=None, **axes):
+    def __call__(self, draws=None, *, sizes=None, sums=None, exponent=0.0, tags=(), fp8=False, bf16=True, kernel=None,
+                 **axes):
         "A decorator: `axes` of each input by name; `draws` of those that are not 'signed'; `sizes` instead of the family's; `sums`: the axes of the longest sum."
         sizes, draws = {k: {**v, **(sizes or {}).get(k, {})} for k, v in self.sizes.items()}, draws or {}
         def make(reference):
-            return self._add(reference, _workloads(axes, sizes, fp8, bf16), _inputs(axes, sizes, draws), _terms(sums, axes, sizes), exponent, tags, kernel)
+            return self._add(reference, _workloads(axes, sizes, fp8, bf16), _inputs(axes, sizes, draws),
+                             _terms(sums, axes, sizes), exponent, tags, kernel)
         return make
 
     def _add(self, reference, workloads, inputs, reduces, exponent, tags, kernel):
         name, doc = reference.__name__, inspect.getdoc(reference)
         _agree(name, reference, workloads[0])
-        if not doc: raise UsageError(f'The task {name!r} says nothing about itself.', hint='Give its function a docstring.')
+        if not doc: raise UsageError(f'The task {name!r} says nothing about itself.',
+                                     hint='Give its function a docstring.')
         if name in self.tasks: raise UsageError(f'The family {self.name!r} has a task {name!r} already.')
         first = Kernel(kernel, name=f'{name}, first kernel') if kernel else None
         self.tasks[name] = task = Task(name, self.level, self.name, doc, reference, inputs, workloads, first,
-                                       (*self.tags, *tags), reduces, exponent, None if first else written)
+                                       (*self.tags, *tags), reduces, exponent, None if first else first_kernel_for)
         return task
 
 def _agree(name, reference, workload):
     "Refuse axes whose names are not the function's parameters, in their order."
     takes = [p.name for p in inspect.signature(reference).parameters.values() if p.default is p.empty]
     if takes != list(workload.shapes):
-        raise UsageError(f'The task {name!r} takes {", ".join(takes)}; its line names {", ".join(workload.shapes)}.', hint='Make the two agree.')
+        raise UsageError(f'The task {name!r} takes {", ".join(takes)}; its line names {", ".join(workload.shapes)}.',
+                         hint='Make the two agree.')
 
 def _workloads(axes, sizes, fp8, bf16):
     "full, in every dtype that makes sense, and small."
@@ -138,4 +149,5 @@ def _sizes(shapes, axes):
 def deviation(task, other, workload='small', seed=0):
     "The largest error of another function of the same tensors beside a task's reference, in tolerances of the task."
     arrays = task.draw(workload, seed)
-    return max_error_ratio(replace(task, reference=other).expected(arrays), task.expected(arrays), task.tolerance(workload))
+    return max_error_ratio(replace(task, reference=other).expected(arrays), task.expected(arrays),
+                           task.tolerance(workload))

@@ -22,7 +22,8 @@ def softmax_reference(x):
 def softmax_inputs(workload, rng):
     "Rows of width-3 noise, each with an offset of up to ±200."
     rows, cols = workload.shapes['x']
-    return {'x': 3 * rng.standard_normal((rows, cols), np.float32) + rng.uniform(-200, 200, (rows, 1)).astype(np.float32)}
+    return {'x': 3 * rng.standard_normal((rows, cols), np.float32)
+            + rng.uniform(-200, 200, (rows, 1)).astype(np.float32)}
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #bc767dc0
 SOFTMAX = '''import nki
@@ -63,7 +64,8 @@ def softmax(x):
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #01dc0d3e
 softmax = Task('softmax', 1, 'normalisations', 'Softmax over the last axis, as over attention scores or a vocabulary.',
                softmax_reference, softmax_inputs,
-               (Workload('full', {'x': (4096, 4096)}), Workload('small', {'x': (256, 512)})), Kernel(SOFTMAX, name='softmax, first kernel'),
+               (Workload('full', {'x': (4096, 4096)}), Workload('small', {'x': (256, 512)})),
+               Kernel(SOFTMAX, name='softmax, first kernel'),
                ('exp', 'row'), reduces=lambda s: s['x'][-1])
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #fbe5ad1b
@@ -121,8 +123,10 @@ def rmsnorm(x, gain):
 '''
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #6c732629
-rmsnorm = Task('rmsnorm', 1, 'normalisations', 'Root-mean-square normalisation of every row, with a gain.', rms_norm, rms_inputs,
-               (Workload('full', {'x': (4096, 4096), 'gain': (1, 4096)}), Workload('small', {'x': (256, 512), 'gain': (1, 512)})),
+rmsnorm = Task('rmsnorm', 1, 'normalisations', 'Root-mean-square normalisation of every row, with a gain.', rms_norm,
+               rms_inputs,
+               (Workload('full', {'x': (4096, 4096), 'gain': (1, 4096)}),
+                Workload('small', {'x': (256, 512), 'gain': (1, 512)})),
                Kernel(RMSNORM, name='rmsnorm, first kernel'), ('rsqrt', 'row', 'weights'), reduces=lambda s: s['x'][-1])
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #7d5e6c60
@@ -169,8 +173,10 @@ def matmul(x_t, w):
 '''
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #5a0c3f5a
-matmul = Task('matmul', 1, 'matrix products', 'Matrix product, the left operand transposed.', matmul_reference, matmul_inputs,
-              (Workload('full', {'x_t': (2048, 2048), 'w': (2048, 2048)}), Workload('small', {'x_t': (256, 256), 'w': (256, 512)})),
+matmul = Task('matmul', 1, 'matrix products', 'Matrix product, the left operand transposed.', matmul_reference,
+              matmul_inputs,
+              (Workload('full', {'x_t': (2048, 2048), 'w': (2048, 2048)}),
+               Workload('small', {'x_t': (256, 256), 'w': (256, 512)})),
               Kernel(MATMUL, name='matmul, first kernel'), ('pe',), reduces=lambda s: s['x_t'][0])
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #4455134b
@@ -240,11 +246,13 @@ def rmsnorm_matmul(x, gain, w):
 '''
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #3c11baeb
-rmsnorm_matmul = Task('rmsnorm_matmul', 2, 'products of prepared operands', 'RMSNorm of the rows, then a matrix product.',
+rmsnorm_matmul = Task('rmsnorm_matmul', 2, 'products of prepared operands',
+                      'RMSNorm of the rows, then a matrix product.',
                       rmsnorm_matmul_reference, rmsnorm_matmul_inputs,
                       (Workload('full', {'x': (4096, 1024), 'gain': (1, 1024), 'w': (1024, 2048)}),
                        Workload('small', {'x': (256, 256), 'gain': (1, 256), 'w': (256, 512)})),
-                      Kernel(RMSNORM_MATMUL, name='rmsnorm_matmul, first kernel'), ('pe', 'row', 'weights'), reduces=lambda s: s['x'][-1])
+                      Kernel(RMSNORM_MATMUL, name='rmsnorm_matmul, first kernel'), ('pe', 'row', 'weights'),
+                      reduces=lambda s: s['x'][-1])
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #fead9105
 def swiglu_reference(x, w_gate, w_up):
@@ -307,7 +315,8 @@ def swiglu(x, w_gate, w_up):
 '''
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #0a4aba33
-swiglu = Task('swiglu', 2, 'products and what follows', 'Gate and up projection of a gated MLP, with silu.', swiglu_reference, swiglu_inputs,
+swiglu = Task('swiglu', 2, 'products and what follows', 'Gate and up projection of a gated MLP, with silu.',
+              swiglu_reference, swiglu_inputs,
               (Workload('full', {'x': (1024, 1024), 'w_gate': (1024, 3072), 'w_up': (1024, 3072)}),
                Workload('small', {'x': (128, 256), 'w_gate': (256, 512), 'w_up': (256, 512)})),
               Kernel(SWIGLU, name='swiglu, first kernel'), ('pe', 'silu', 'weights'), reduces=lambda s: s['x'][-1])
@@ -408,9 +417,11 @@ def causal_attention(q, k, v):
 '''
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #4f1da542
-causal_attention = Task('causal_attention', 3, 'attention', 'Causal attention of one head group: four query heads, one key and value head.',
+causal_attention = Task('causal_attention', 3, 'attention',
+                        'Causal attention of one head group: four query heads, one key and value head.',
                         attention_reference, attention_inputs,
                         (Workload('full', {'q': (4, 2048, 128), 'k': (2048, 128), 'v': (2048, 128)}),
                          Workload('small', {'q': (1, 256, 128), 'k': (256, 128), 'v': (256, 128)})),
-                        Kernel(ATTENTION, name='causal_attention, first kernel'), ('pe', 'exp', 'mask'), reduces=lambda s: s['k'][0],
+                        Kernel(ATTENTION, name='causal_attention, first kernel'), ('pe', 'exp', 'mask'),
+                        reduces=lambda s: s['k'][0],
                         exponent=100 * math.sqrt(128 / 12))

@@ -45,5 +45,6 @@ LEVELS = {1: 'single operations', 2: 'fused operations', 3: 'model components'}
 
 def task_rows(tasks=None):
     "One dict a task: name, level, family, doc, tags, workloads; nothing is computed."
-    return [dict(name=t.name, level=t.level, family=t.family, doc=t.doc, tags=' '.join(t.tags), workloads='; '.join(map(str, t.workloads)))
+    return [dict(name=t.name, level=t.level, family=t.family, doc=t.doc, tags=' '.join(t.tags),
+                 workloads='; '.join(map(str, t.workloads)))
             for t in (TASKS if tasks is None else tasks).values()]

@@ -14,7 +14,7 @@ from kernel_lab.evaluate.records.verification import SeedReport, Verification, t
 from kernel_lab.evaluate.verification.verify import verify
 from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.lang.trace import spec_of, trace_source
-from kernel_lab.tasks.quality.checks import least, narrower
+from kernel_lab.tasks.quality.checks import smallest_workload, narrow_workloads
 from kernel_lab.tasks.suite.registry import BY_HAND, TASKS, get_task
 from kernel_lab.tasks.model.workload import Tolerance
 
@@ -75,7 +75,7 @@ ALWAYS = [t.name for t in BY_HAND]
 def test_first_kernels_on_every_admitted_draw(name):
     "In every dtype, on the smallest shapes: right, and in float32 no fewer bits than the task asks for."
     task = get_task(name)
-    for w in (least(task), *narrower(task, least(task))):
+    for w in (smallest_workload(task), *narrow_workloads(task, smallest_workload(task))):
         program, fair = program_of(task, w), [d for d, why in admissions(task, w).items() if not why]
         found = verify(program, task, w, seeds=[11], draws=fair)
         assert found.passed, str(found.worst)

@@ -10,7 +10,8 @@ __all__ = ['MOVEMENT', 'channels_first', 'heads_first', 'pixel_shuffle', 'cat_co
 from ..family import F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/05_data_movement.ipynb #95625128
-MOVEMENT = Family('movement', 1, ('dma',), full=dict(n=4096, d=1536, e=512, b=4, h=16, t=1024, k=128, v=32000, c=64, y=48),
+MOVEMENT = Family('movement', 1, ('dma',),
+                  full=dict(n=4096, d=1536, e=512, b=4, h=16, t=1024, k=128, v=32000, c=64, y=48),
                   small=dict(n=128, d=200, e=56, b=2, h=4, t=24, k=32, v=96, c=4, y=12))
 
 @MOVEMENT(x='b y y c', sums='', tags=('transpose',), sizes=dict(full=dict(c=256), small=dict(c=36)))
@@ -60,17 +61,20 @@ def tril(x):
     return x.tril()
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/05_data_movement.ipynb #4af17b45
-@MOVEMENT(index='n', table='v d', draws=dict(index='index<v', table='embedding'), sums='', tags=('gather',), sizes=dict(full=dict(d=256)))
+@MOVEMENT(index='n', table='v d', draws=dict(index='index<v', table='embedding'), sums='', tags=('gather',),
+          sizes=dict(full=dict(d=256)))
 def embedding(index, table):
     "The row of the table for each index: what every language model begins with."
     return F.embedding(index, table)
 
-@MOVEMENT(base='v d', index='n', x='n d', draws=dict(index='index<v'), sums='n', tags=('scatter', 'pe'), sizes=dict(full=dict(v=1024, d=512), small=dict(v=48)))
+@MOVEMENT(base='v d', index='n', x='n d', draws=dict(index='index<v'), sums='n', tags=('scatter', 'pe'),
+          sizes=dict(full=dict(v=1024, d=512), small=dict(v=48)))
 def index_add(base, index, x):
     "base with each row of x added to the row that its index names; several may name the same."
     return base.index_add(0, index, x)
 
-@MOVEMENT(index='n', weight='n 1', draws=dict(index='index<v', weight='unit'), sums='', tags=('compare',), sizes=dict(full=dict(v=64), small=dict(v=64)))
+@MOVEMENT(index='n', weight='n 1', draws=dict(index='index<v', weight='unit'), sums='', tags=('compare',),
+          sizes=dict(full=dict(v=64), small=dict(v=64)))
 def weighted_one_hot(index, weight):
     "For each index a row of 64 numbers, its weight at the index and 0 elsewhere: a router's choice among experts."
     return F.one_hot(index.long(), 64).float() * weight

@@ -126,7 +126,8 @@ def atan(x):
     return x.atan()
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/00_elementwise.ipynb #a45fed8d
-ARITHMETIC = Family('arithmetic', 1, ('elementwise',), full=dict(n=4096, d=1536, b=4, t=1000), small=dict(n=128, d=128, b=2, t=72))
+ARITHMETIC = Family('arithmetic', 1, ('elementwise',), full=dict(n=4096, d=1536, b=4, t=1000),
+                    small=dict(n=128, d=128, b=2, t=72))
 
 _pair = partial(ARITHMETIC, a='n d', b='n d', sums='')
 
@@ -181,7 +182,9 @@ def outer_sum(rows, columns):
     "rows[i] + columns[j]: a table from two lists, written but hardly read."
     return rows + columns
 
-@ARITHMETIC(x='n d', low='d', high='d', draws=dict(low=lambda rng, shape: rng.uniform(-1.5, -0.2, shape), high=lambda rng, shape: rng.uniform(0.2, 1.5, shape)),
+@ARITHMETIC(x='n d', low='d', high='d',
+            draws=dict(low=lambda rng, shape: rng.uniform(-1.5, -0.2, shape), high=lambda rng,
+                       shape: rng.uniform(0.2, 1.5, shape)),
             sums='', tags=('broadcast', 'clamp'))
 def clamp_columns(x, low, high):
     "x held between bounds of its column."

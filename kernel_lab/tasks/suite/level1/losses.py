@@ -14,7 +14,8 @@ LOSSES = Family('losses', 1, ('reduce', 'row'), full=dict(n=2048, d=1536, v=3200
 
 def _log_probability(rng, shape): return np.log(DRAWS['probability'](rng, shape))
 
-@LOSSES(logits='n v', target='n', draws=dict(logits='logits', target='index<v'), sums='v', tags=('exp', 'log', 'gather'), sizes=dict(full=dict(n=512)))
+@LOSSES(logits='n v', target='n', draws=dict(logits='logits', target='index<v'), sums='v',
+        tags=('exp', 'log', 'gather'), sizes=dict(full=dict(n=512)))
 def cross_entropy(logits, target):
     "log Σ e^logits less the logit of the target, for each row."
     return F.cross_entropy(logits, target.long(), reduction='none')
@@ -24,7 +25,8 @@ def bce_with_logits(logits, target):
     "The mean cross entropy of independent yes-or-no answers in each row, targets between 0 and 1."
     return F.binary_cross_entropy_with_logits(logits, target, reduction='none').mean(-1, keepdim=True)
 
-@LOSSES(log_q='n v', p='n v', draws=dict(log_q=_log_probability, p='probability'), sums='v', tags=('log',), sizes=dict(full=dict(n=256)))
+@LOSSES(log_q='n v', p='n v', draws=dict(log_q=_log_probability, p='probability'), sums='v', tags=('log',),
+        sizes=dict(full=dict(n=256)))
 def kl_divergence(log_q, p):
     "Σ p · (log p - log q) for each row: what a student's distribution lacks of its teacher's."
     return F.kl_div(log_q, p, reduction='none').sum(-1, keepdim=True)

@@ -11,7 +11,8 @@ __all__ = ['MATMULS', 'CONVOLUTIONS', 'matmul_rows', 'linear', 'tall_skinny', 'l
 from ..family import F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/06_matmuls_and_convolutions.ipynb #7038207e
-MATMULS = Family('matrix products', 1, ('pe',), full=dict(m=2048, k=1536, n=2048, b=8, h=16, t=512, d=128), small=dict(m=128, k=160, n=192, b=2, h=3, t=64, d=48))
+MATMULS = Family('matrix products', 1, ('pe',), full=dict(m=2048, k=1536, n=2048, b=8, h=16, t=512, d=128),
+                 small=dict(m=128, k=160, n=192, b=2, h=3, t=64, d=48))
 
 @MATMULS(x='m k', w='k n', draws=dict(w='weight'), sums='k', fp8=True)
 def matmul_rows(x, w):
@@ -23,12 +24,14 @@ def linear(x, w, bias):
     "x @ wᵀ + bias: a layer as a framework stores it."
     return F.linear(x, w, bias)
 
-@MATMULS(x='m k', w='k n', draws=dict(w='weight'), sums='k', fp8=True, tags=('thin',), sizes=dict(full=dict(m=16384, k=256, n=24), small=dict(m=384, k=80, n=24)))
+@MATMULS(x='m k', w='k n', draws=dict(w='weight'), sums='k', fp8=True, tags=('thin',),
+         sizes=dict(full=dict(m=16384, k=256, n=24), small=dict(m=384, k=80, n=24)))
 def tall_skinny(x, w):
     "Many rows by a matrix of 24 columns: a router, a projection to a few heads."
     return x @ w
 
-@MATMULS(x='m k', w='k n', draws=dict(w='weight'), sums='k', fp8=True, tags=('long',), sizes=dict(full=dict(m=96, k=16384, n=192), small=dict(m=24, k=1024, n=40)))
+@MATMULS(x='m k', w='k n', draws=dict(w='weight'), sums='k', fp8=True, tags=('long',),
+         sizes=dict(full=dict(m=96, k=16384, n=192), small=dict(m=24, k=1024, n=40)))
 def long_contraction(x, w):
     "A small result from sums of thousands of terms."
     return x @ w
@@ -49,18 +52,21 @@ def outer(x, y):
     "x[i] · y[j]."
     return torch.outer(x, y)
 
-@MATMULS(x='m k', w='k n', y='m n', draws=dict(w='weight'), sums='n', tags=('row',), sizes=dict(full=dict(k=512, n=768)))
+@MATMULS(x='m k', w='k n', y='m n', draws=dict(w='weight'), sums='n', tags=('row',),
+         sizes=dict(full=dict(k=512, n=768)))
 def bilinear_form(x, w, y):
     "xᵀ w y for each row of x and y: how well two things fit, as a number."
     return ((x @ w) * y).sum(-1, keepdim=True)
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/06_matmuls_and_convolutions.ipynb #643f1e55
-@MATMULS(x='b t d', y='b d n', draws=dict(y='weight'), sums='d', fp8=True, tags=('batch',), sizes=dict(full=dict(n=512)))
+@MATMULS(x='b t d', y='b d n', draws=dict(y='weight'), sums='d', fp8=True, tags=('batch',),
+         sizes=dict(full=dict(n=512)))
 def bmm(x, y):
     "A product for each of a batch."
     return torch.bmm(x, y)
 
-@MATMULS(x='b 1 t d', w='h d d', draws=dict(w='weight'), sums='d', tags=('batch', 'broadcast'), sizes=dict(full=dict(b=2)))
+@MATMULS(x='b 1 t d', w='h d d', draws=dict(w='weight'), sums='d', tags=('batch', 'broadcast'),
+         sizes=dict(full=dict(b=2)))
 def project_heads(x, w):
     "Each text times each head's matrix, by broadcasting: [b, 1, t, d] @ [h, d, d]."
     return x @ w
@@ -71,7 +77,8 @@ def head_scores(q, k):
     return torch.einsum('bihd,bjhd->bhij', q, k)
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/06_matmuls_and_convolutions.ipynb #6c5edc53
-CONVOLUTIONS = Family('convolutions', 1, ('window',), full=dict(b=2, c=256, o=256, t=3000, h=56, w=56), small=dict(b=2, c=16, o=24, t=72, h=12, w=10))
+CONVOLUTIONS = Family('convolutions', 1, ('window',), full=dict(b=2, c=256, o=256, t=3000, h=56, w=56),
+                      small=dict(b=2, c=16, o=24, t=72, h=12, w=10))
 
 _learned = dict(w='layer', weight='layer', bias='bias')
 
@@ -80,23 +87,27 @@ def conv1d(x, w, bias):
     "Three taps over time, channels mixed, zeros beyond either end."
     return F.conv1d(x, w, bias, padding=1)
 
-@CONVOLUTIONS(x='b c t', w='c 1 4', bias='c', draws=_learned, sums='4', tags=('channel', 'weights'), sizes=dict(full=dict(c=1024, t=2048), small=dict(c=80)))
+@CONVOLUTIONS(x='b c t', w='c 1 4', bias='c', draws=_learned, sums='4', tags=('channel', 'weights'),
+              sizes=dict(full=dict(c=1024, t=2048), small=dict(c=80)))
 def causal_depthwise_conv1d(x, w, bias):
     "Four taps for each channel alone, the last of them at the token itself."
     return F.conv1d(F.pad(x, (3, 0)), w, bias, groups=x.shape[1])
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/06_matmuls_and_convolutions.ipynb #f1265105
-@CONVOLUTIONS(x='b c h w', weight='o c 3 3', bias='o', draws=_learned, sums='c 9', tags=('pe', 'weights'), sizes=dict(full=dict(c=64, o=128)))
+@CONVOLUTIONS(x='b c h w', weight='o c 3 3', bias='o', draws=_learned, sums='c 9', tags=('pe', 'weights'),
+              sizes=dict(full=dict(c=64, o=128)))
 def conv2d_3x3(x, weight, bias):
     "3×3 taps over an image, channels mixed, zeros around it."
     return F.conv2d(x, weight, bias, padding=1)
 
-@CONVOLUTIONS(x='b c h w', weight='o c 1 1', draws=_learned, sums='c', tags=('pe', 'weights'), sizes=dict(full=dict(c=256, o=64)))
+@CONVOLUTIONS(x='b c h w', weight='o c 1 1', draws=_learned, sums='c', tags=('pe', 'weights'),
+              sizes=dict(full=dict(c=256, o=64)))
 def conv2d_1x1(x, weight):
     "Channels mixed at each pixel: fewer come out than went in."
     return F.conv2d(x, weight)
 
-@CONVOLUTIONS(x='b c h w', weight='c 1 7 7', bias='c', draws=_learned, sums='49', tags=('channel', 'weights'), sizes=dict(full=dict(c=96), small=dict(c=48)))
+@CONVOLUTIONS(x='b c h w', weight='c 1 7 7', bias='c', draws=_learned, sums='49', tags=('channel', 'weights'),
+              sizes=dict(full=dict(c=96), small=dict(c=48)))
 def depthwise_conv2d(x, weight, bias):
     "7×7 taps for each channel alone, zeros around."
     return F.conv2d(x, weight, bias, padding=3, groups=x.shape[1])

@@ -11,10 +11,12 @@ import numpy as np
 from ..family import F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/04_normalisations.ipynb #77b3e149
-NORMALISATIONS = Family('normalisations', 1, ('reduce',), full=dict(n=4096, d=1536, v=32000, b=4, c=64, t=512, h=56, w=56),
+NORMALISATIONS = Family('normalisations', 1, ('reduce',),
+                        full=dict(n=4096, d=1536, v=32000, b=4, c=64, t=512, h=56, w=56),
                         small=dict(n=128, d=160, v=250, b=2, c=16, t=40, h=8, w=8))
 
-@NORMALISATIONS(x='n d', gain='d', bias='d', draws=dict(gain='gain', bias='bias'), sums='d', tags=('row', 'rsqrt', 'weights'))
+@NORMALISATIONS(x='n d', gain='d', bias='d', draws=dict(gain='gain', bias='bias'), sums='d',
+                tags=('row', 'rsqrt', 'weights'))
 def layer_norm(x, gain, bias):
     "Each row without its mean and of spread one, times a gain, plus a bias."
     return F.layer_norm(x, x.shape[-1:], gain, bias)
@@ -45,22 +47,27 @@ def _channels(rng, shape):
     here = (*shape[:2], *[1] * (len(shape) - 2))
     return np.exp(0.4 * rng.standard_normal(here)) * rng.standard_normal(shape) + rng.standard_normal(here)
 
-def _features(rng, shape): return np.exp(0.4 * rng.standard_normal(shape[1:])) * rng.standard_normal(shape) + 2 * rng.standard_normal(shape[1:])
+def _features(rng,
+              shape): return np.exp(0.4
+                                    * rng.standard_normal(shape[1:])) * rng.standard_normal(shape) + 2 * rng.standard_normal(shape[1:])
 
 _learned = dict(gain='gain', bias='bias')
 
-@NORMALISATIONS(x='b c h w', mean='c', var='c', gain='c', bias='c', draws=dict(x=_channels, var='positive', **_learned), sums='',
+@NORMALISATIONS(x='b c h w', mean='c', var='c', gain='c', bias='c', draws=dict(x=_channels, var='positive', **_learned),
+                sums='',
                 tags=('channel', 'rsqrt', 'weights'))
 def batch_norm_inference(x, mean, var, gain, bias):
     "Each channel less its known mean, over the root of its known variance, times a gain, plus a bias."
     return F.batch_norm(x, mean, var, gain, bias)
 
-@NORMALISATIONS(x='n d', gain='d', bias='d', draws=dict(x=_features, **_learned), sums='n', tags=('column', 'rsqrt', 'weights'))
+@NORMALISATIONS(x='n d', gain='d', bias='d', draws=dict(x=_features, **_learned), sums='n',
+                tags=('column', 'rsqrt', 'weights'))
 def batch_norm(x, gain, bias):
     "Each feature without its mean over the batch and of spread one, times a gain, plus a bias, as in training."
     return F.batch_norm(x, None, None, gain, bias, training=True)
 
-@NORMALISATIONS(x='b c h w', gain='c', bias='c', draws=dict(x=_channels, **_learned), sums='c h w', tags=('channel', 'rsqrt', 'weights'))
+@NORMALISATIONS(x='b c h w', gain='c', bias='c', draws=dict(x=_channels, **_learned), sums='c h w',
+                tags=('channel', 'rsqrt', 'weights'))
 def group_norm(x, gain, bias):
     "Eight groups of channels, each without its mean and of spread one, times a gain and plus a bias for each channel."
     return F.group_norm(x, 8, gain, bias)

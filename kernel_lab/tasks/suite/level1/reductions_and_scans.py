@@ -16,7 +16,8 @@ def _columns(rng, shape): return rng.standard_normal(shape) + 2 * rng.standard_n
 
 def _shifted(rng, shape): return rng.standard_normal(shape) + rng.uniform(1, 3) * rng.choice([-1, 1])
 
-def _far(rng, shape): return rng.uniform(1, 3, (shape[0], 1)) * rng.standard_normal(shape) + rng.uniform(60, 120, (shape[0], 1))
+def _far(rng, shape): return rng.uniform(1, 3, (shape[0], 1)) * rng.standard_normal(shape) + rng.uniform(60, 120,
+                                                                                                         (shape[0], 1))
 
 def near_one(rng, shape):
     "Numbers of either sign whose product over a row stays of size one."
@@ -24,7 +25,8 @@ def near_one(rng, shape):
 
 def _around_the_largest(rng, shape): return rng.uniform(2, 4, shape)
 
-REDUCTIONS = Family('reductions', 1, ('reduce',), full=dict(n=4096, d=2048, b=16, t=500), small=dict(n=128, d=150, b=4, t=48))
+REDUCTIONS = Family('reductions', 1, ('reduce',), full=dict(n=4096, d=2048, b=16, t=500),
+                    small=dict(n=128, d=150, b=4, t=48))
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/02_reductions_and_scans.ipynb #ed4b573c
 @REDUCTIONS(x='n d', sums='d', tags=('row',))
@@ -84,7 +86,8 @@ def sum_all(x):
     return x.sum().reshape(1, 1)
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/02_reductions_and_scans.ipynb #be67ef21
-@REDUCTIONS(x='n v', draws=dict(x='wide'), sums='', bf16=False, tags=('row', 'index'), sizes=dict(full=dict(n=256, v=32000), small=dict(v=400)))
+@REDUCTIONS(x='n v', draws=dict(x='wide'), sums='', bf16=False, tags=('row', 'index'),
+            sizes=dict(full=dict(n=256, v=32000), small=dict(v=400)))
 def argmax_rows(x):
     "Where the largest number of each row stands: the next token of a greedy decoder."
     return x.argmax(-1, keepdim=True)
@@ -94,7 +97,8 @@ def topk_values(x):
     "The eight largest numbers of each row, largest first."
     return x.topk(8, -1).values
 
-@REDUCTIONS(x='n d', threshold='n 1', draws=dict(x='normal', threshold=_around_the_largest), sums='', tags=('row', 'compare'))
+@REDUCTIONS(x='n d', threshold='n 1', draws=dict(x='normal', threshold=_around_the_largest), sums='',
+            tags=('row', 'compare'))
 def any_above(x, threshold):
     "1 for each row in which something exceeds the row's threshold, else 0."
     return (x > threshold).float().amax(-1, keepdim=True)
@@ -140,7 +144,8 @@ def _lasting(rng, shape): return 1 - np.exp(rng.uniform(-6, -3, shape))
 
 def _earlier(x, steps): return F.pad(x, (steps, 0))[..., :-steps]
 
-@SCANS(decay='n t', x='n t', draws=dict(decay=_lasting), sums='t', tags=('row', 'recurrence'), sizes=dict(full=dict(n=1024, t=1024), small=dict(t=32)))
+@SCANS(decay='n t', x='n t', draws=dict(decay=_lasting), sums='t', tags=('row', 'recurrence'),
+       sizes=dict(full=dict(n=1024, t=1024), small=dict(t=32)))
 def linear_recurrence(decay, x):
     "y[t] = decay[t] · y[t-1] + x[t] along each row."
     step = 1

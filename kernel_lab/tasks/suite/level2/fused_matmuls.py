@@ -16,17 +16,20 @@ import numpy as np
 from ..family import DRAWS, F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #8c230fd6
-OPERANDS = Family('products of prepared operands', 2, ('pe', 'prologue'), full=dict(n=2048, k=1024, m=2048), small=dict(n=128, k=128, m=128))
+OPERANDS = Family('products of prepared operands', 2, ('pe', 'prologue'), full=dict(n=2048, k=1024, m=2048),
+                  small=dict(n=128, k=128, m=128))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #bedd4179
 EPS = 1e-6
 
-@OPERANDS(x='n k', gain='k', bias='k', w='k m', draws=dict(gain='gain', bias='bias', w='weight'), sizes=dict(full=dict(k=1280)), sums='k', tags=('row',))
+@OPERANDS(x='n k', gain='k', bias='k', w='k m', draws=dict(gain='gain', bias='bias', w='weight'),
+          sizes=dict(full=dict(k=1280)), sums='k', tags=('row',))
 def layer_norm_linear(x, gain, bias, w):
     "layer_norm(x) w, with gain and bias."
     return F.layer_norm(x, x.shape[-1:], gain, bias) @ w
 
-@OPERANDS(x='n k', gain='k', w_q='k m', w_k='k h', w_v='k h', draws=dict(gain='gain', w_q='weight', w_k='weight', w_v='weight'),
+@OPERANDS(x='n k', gain='k', w_q='k m', w_k='k h', w_v='k h',
+          draws=dict(gain='gain', w_q='weight', w_k='weight', w_v='weight'),
           sizes=dict(full=dict(h=512), small=dict(h=64)), sums='k', tags=('row',))
 def rmsnorm_qkv(x, gain, w_q, w_k, w_v):
     "Queries, keys and values of RMS-normed rows: three products that share an operand, keys and values a quarter as wide."
@@ -34,12 +37,14 @@ def rmsnorm_qkv(x, gain, w_q, w_k, w_v):
     return y @ w_q, y @ w_k, y @ w_v
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #367921a3
-@OPERANDS(x='n k', w='k m', b='m', draws=dict(x='wide', w='weight', b='bias'), sizes=dict(full=dict(k=3072, m=768)), sums='k')
+@OPERANDS(x='n k', w='k m', b='m', draws=dict(x='wide', w='weight', b='bias'), sizes=dict(full=dict(k=3072, m=768)),
+          sums='k')
 def gelu_linear(x, w, b):
     "gelu(x) w + b: the second half of an MLP."
     return F.gelu(x) @ w + b
 
-@OPERANDS(gate='n k', up='n k', w='k m', draws=dict(gate='wide', w='weight'), sizes=dict(full=dict(k=2816, m=1024)), sums='k')
+@OPERANDS(gate='n k', up='n k', w='k m', draws=dict(gate='wide', w='weight'), sizes=dict(full=dict(k=2816, m=1024)),
+          sums='k')
 def silu_mul_linear(gate, up, w):
     "(silu(gate) · up) w: the way down of a gated MLP."
     return (F.silu(gate) * up) @ w
@@ -80,7 +85,8 @@ def packed_glu(x, w, b):
     return F.glu(x @ w + b)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #dfcf3328
-@OPERANDS(x='n k', w='k m', a='k r', b='r m', draws=dict(w='weight', a='weight', b='weight'), sizes=dict(full=dict(r=16), small=dict(r=16)), sums='k', fp8=True)
+@OPERANDS(x='n k', w='k m', a='k r', b='r m', draws=dict(w='weight', a='weight', b='weight'),
+          sizes=dict(full=dict(r=16), small=dict(r=16)), sums='k', fp8=True)
 def lora_linear(x, w, a, b):
     "x w + 2 (x a) b: a frozen weight and an adapter of rank 16."
     return x @ w + 2 * (x @ a) @ b
@@ -93,7 +99,8 @@ def low_rank_norm_linear(x, down, gain, up):
     return F.rms_norm(latent, latent.shape[-1:], gain, EPS) @ up
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #0c2915bf
-EPILOGUES = Family('products and what follows', 2, ('pe', 'epilogue'), full=dict(n=2048, k=1024, m=3072), small=dict(n=128, k=128, m=256))
+EPILOGUES = Family('products and what follows', 2, ('pe', 'epilogue'), full=dict(n=2048, k=1024, m=3072),
+                   small=dict(n=128, k=128, m=256))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #4f7241f3
 @EPILOGUES(x='n k', w='k m', b='m', draws=dict(w='weight', b='bias'), sums='k', fp8=True)
@@ -106,12 +113,14 @@ def linear_squared_relu(x, w):
     "relu(x w)²: an MLP whose activation is cheap and sparse."
     return F.relu(x @ w).square()
 
-@EPILOGUES(x='n k', w='k m', b='m', draws=dict(w='weight', b='outliers'), sizes=dict(full=dict(k=160, m=5120), small=dict(k=40)), sums='k')
+@EPILOGUES(x='n k', w='k m', b='m', draws=dict(w='weight', b='outliers'),
+           sizes=dict(full=dict(k=160, m=5120), small=dict(k=40)), sums='k')
 def linear_bias_softplus(x, w, b):
     "softplus(x w + b): the step sizes of a state space model, from their low-rank projection."
     return F.softplus(x @ w + b)
 
-@EPILOGUES(x='n k', w='k m', scale='m', shift='m', draws=dict(x='wide', w='weight', scale='gain', shift='bias'), sums='k')
+@EPILOGUES(x='n k', w='k m', scale='m', shift='m', draws=dict(x='wide', w='weight', scale='gain', shift='bias'),
+           sums='k')
 def linear_affine_relu6(x, w, scale, shift):
     "relu6(x w · scale + shift): a layer with its batch norm folded into a scale and a shift for each feature."
     return F.relu6(x @ w * scale + shift)
@@ -128,13 +137,15 @@ def linear_dropout_residual(x, w, b, keep, residual):
     return residual + (x @ w + b) * keep / 0.7
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #f51f7482
-@EPILOGUES(x='n k', w='k m', residual='n m', gain='m', draws=dict(w='weight', gain='gain'), sizes=dict(full=dict(m=2048)), sums='k')
+@EPILOGUES(x='n k', w='k m', residual='n m', gain='m', draws=dict(w='weight', gain='gain'),
+           sizes=dict(full=dict(m=2048)), sums='k')
 def linear_residual_rmsnorm(x, w, residual, gain):
     "The residual stream after a projection, x w + residual, and its RMS norm for the next block."
     stream = x @ w + residual
     return stream, F.rms_norm(stream, stream.shape[-1:], gain, EPS)
 
-@EPILOGUES(x='n k', w='k m', b='m', residual='n m', gain='m', bias='m', draws=dict(w='weight', b='bias', gain='gain', bias='bias'),
+@EPILOGUES(x='n k', w='k m', b='m', residual='n m', gain='m', bias='m',
+           draws=dict(w='weight', b='bias', gain='gain', bias='bias'),
            sizes=dict(full=dict(k=768, m=768), small=dict(m=128)), sums='k', tags=('row',))
 def linear_residual_layer_norm(x, w, b, residual, gain, bias):
     "layer_norm(x w + b + residual): the end of BERT's attention, norm after the sum."
@@ -152,7 +163,8 @@ def leaning(rng, shape):
 
 VOCABULARY = dict(full=dict(n=256, v=32000), small=dict(v=512))
 
-@EPILOGUES(x='n k', w='k m', draws=dict(w=leaning), sizes=dict(full=dict(n=1024, m=8192)), sums='k', exponent=200, tags=('exp', 'row'))
+@EPILOGUES(x='n k', w='k m', draws=dict(w=leaning), sizes=dict(full=dict(n=1024, m=8192)), sums='k', exponent=200,
+           tags=('exp', 'row'))
 def linear_softmax(x, w):
     "softmax(x w): a classifier's probabilities."
     return (x @ w).softmax(-1)
@@ -164,7 +176,8 @@ def linear_cross_entropy(x, w, target):
     logits = x @ w
     return logits.logsumexp(-1, keepdim=True) - logits.gather(-1, target.long()[:, None])
 
-@EPILOGUES(x='n k', w='k v', draws=dict(w=lambda rng, shape: 25 * DRAWS['weight'](rng, shape)), sizes=VOCABULARY, sums='k',
+@EPILOGUES(x='n k', w='k v', draws=dict(w=lambda rng, shape: 25 * DRAWS['weight'](rng, shape)), sizes=VOCABULARY,
+           sums='k',
            tags=('tanh',))
 def linear_softcap(x, w):
     "30 · tanh(x w / 30): logits that cannot run away."
@@ -177,33 +190,40 @@ def router_top_k(x, w, b):
     return (x @ w + b).topk(4).values.softmax(-1)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #7cc6f873
-FUSED_CONVOLUTIONS = Family('convolutions and what follows', 2, ('conv',), full=dict(b=8, c=128, o=128, y=56, x=56, t=2048), small=dict(b=1, c=16, o=24, y=8, x=8, t=64))
+FUSED_CONVOLUTIONS = Family('convolutions and what follows', 2, ('conv',),
+                            full=dict(b=8, c=128, o=128, y=56, x=56, t=2048),
+                            small=dict(b=1, c=16, o=24, y=8, x=8, t=64))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #3c1d83c3
-@FUSED_CONVOLUTIONS(x='b c t', w='c 4', bias='c', draws=dict(w='normal', bias='bias'), sizes=dict(full=dict(b=2, c=2048), small=dict(b=2)), sums='', tags=('depthwise', 'causal'))
+@FUSED_CONVOLUTIONS(x='b c t', w='c 4', bias='c', draws=dict(w='normal', bias='bias'),
+                    sizes=dict(full=dict(b=2, c=2048), small=dict(b=2)), sums='', tags=('depthwise', 'causal'))
 def causal_conv_silu(x, w, bias):
     "silu of a filter of four taps along time, one for each channel, that sees nothing ahead."
     return F.silu(F.conv1d(F.pad(x, (3, 0)), w[:, None], bias, groups=w.shape[0]))
 
-@FUSED_CONVOLUTIONS(x='b c t', w_filter='c c 2', w_gate='c c 2', draws=dict(w_filter='layer', w_gate='layer'), sizes=dict(full=dict(b=4), small=dict(c=32)), sums='c*2', tags=('pe', 'causal'))
+@FUSED_CONVOLUTIONS(x='b c t', w_filter='c c 2', w_gate='c c 2', draws=dict(w_filter='layer', w_gate='layer'),
+                    sizes=dict(full=dict(b=4), small=dict(c=32)), sums='c*2', tags=('pe', 'causal'))
 def gated_dilated_conv(x, w_filter, w_gate):
     "tanh of one convolution times σ of another, both over each step and the one eight before it: a layer of WaveNet."
     x = F.pad(x, (8, 0))
     return torch.tanh(F.conv1d(x, w_filter, dilation=8)) * torch.sigmoid(F.conv1d(x, w_gate, dilation=8))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #af3cdf7f
-@FUSED_CONVOLUTIONS(x='b c y x', w='o c 3 3', bias='o', draws=dict(w='layer', bias='bias'), sizes=dict(full=dict(c=64)), sums='c*9', tags=('pe', 'pool'))
+@FUSED_CONVOLUTIONS(x='b c y x', w='o c 3 3', bias='o', draws=dict(w='layer', bias='bias'), sizes=dict(full=dict(c=64)),
+                    sums='c*9', tags=('pe', 'pool'))
 def conv_relu_max_pool(x, w, bias):
     "The largest of each 2×2 pixels of relu of a 3×3 convolution."
     return F.max_pool2d(F.relu(F.conv2d(x, w, bias, padding=1)), 2)
 
-@FUSED_CONVOLUTIONS(x='b c y x', w='o c 1 1', mean='o', var='o', gain='o', bias='o', draws=dict(w='layer', mean='bias', var='positive', gain='gain', bias='bias'),
+@FUSED_CONVOLUTIONS(x='b c y x', w='o c 1 1', mean='o', var='o', gain='o', bias='o',
+                    draws=dict(w='layer', mean='bias', var='positive', gain='gain', bias='bias'),
               sizes=dict(full=dict(c=256, o=512, y=28, x=28)), sums='c', tags=('pe',))
 def conv1x1_batch_norm_relu(x, w, mean, var, gain, bias):
     "relu of the batch norm, with statistics from training, of a 1×1 convolution."
     return F.relu(F.batch_norm(F.conv2d(x, w), mean, var, gain, bias))
 
-@FUSED_CONVOLUTIONS(x='b c y x', gain='c', bias='c', w='o c 1 1', draws=dict(gain='gain', bias='bias', w='layer'), sizes=dict(full=dict(b=4, c=512, y=32, x=32), small=dict(c=32)),
+@FUSED_CONVOLUTIONS(x='b c y x', gain='c', bias='c', w='o c 1 1', draws=dict(gain='gain', bias='bias', w='layer'),
+                    sizes=dict(full=dict(b=4, c=512, y=32, x=32), small=dict(c=32)),
               sums='c', tags=('pe', 'norm'))
 def group_norm_silu_conv1x1(x, gain, bias, w):
     "A 1×1 convolution of silu of a group norm over eight groups of channels."

@@ -25,7 +25,8 @@ def add_rmsnorm(x, residual, gain):
     stream = x + residual
     return stream, F.rms_norm(stream, stream.shape[-1:], gain, EPS)
 
-@RESIDUAL_NORMS(x='n d', residual='n d', gain='d', bias='d', draws=dict(gain='gain', bias='bias'), sizes=dict(full=dict(d=1600), small=dict(d=200)), sums='d')
+@RESIDUAL_NORMS(x='n d', residual='n d', gain='d', bias='d', draws=dict(gain='gain', bias='bias'),
+                sizes=dict(full=dict(d=1600), small=dict(d=200)), sums='d')
 def add_layer_norm(x, residual, gain, bias):
     "The stream x + residual, and its layer norm for the next block."
     stream = x + residual
@@ -36,13 +37,15 @@ def post_norm_residual(x, residual, gain):
     "residual + rms_norm(x) · (1 + gain): what a block gives is normed before it joins the stream."
     return residual + F.rms_norm(x, x.shape[-1:], None, EPS) * (1 + gain)
 
-@RESIDUAL_NORMS(x='n d', residual='n d', after='d', before='d', draws=dict(after='gain', before='gain'), sizes=dict(full=dict(d=3584)), sums='d')
+@RESIDUAL_NORMS(x='n d', residual='n d', after='d', before='d', draws=dict(after='gain', before='gain'),
+                sizes=dict(full=dict(d=3584)), sums='d')
 def sandwich_norm(x, residual, after, before):
     "Norm on both sides: the stream residual + rms_norm(x) · after, and its own RMS norm · before."
     stream = residual + F.rms_norm(x, x.shape[-1:], after, EPS)
     return stream, F.rms_norm(stream, stream.shape[-1:], before, EPS)
 
-@RESIDUAL_NORMS(x='n d', b='d', keep='n d', residual='n d', gain='d', bias='d', draws=dict(b='bias', keep='keep', gain='gain', bias='bias'),
+@RESIDUAL_NORMS(x='n d', b='d', keep='n d', residual='n d', gain='d', bias='d',
+                draws=dict(b='bias', keep='keep', gain='gain', bias='bias'),
                 sizes=dict(full=dict(d=1024)), sums='d')
 def dropout_add_layer_norm(x, b, keep, residual, gain, bias):
     "layer_norm(residual + dropout(x + b)), 3 in 10 dropped by the mask: what follows a projection in training."
@@ -56,7 +59,8 @@ def layer_norm_modulate(x, scale, shift):
     "layer_norm(x) · (1 + scale) + shift, a scale and a shift for each image."
     return F.layer_norm(x, x.shape[-1:]) * (1 + scale[:, None]) + shift[:, None]
 
-@RESIDUAL_NORMS(x='b t d', block='b t d', gate='b d', scale='b d', shift='b d', draws=dict(gate='normal', scale='bias', shift='bias'), sizes=IMAGES, sums='d')
+@RESIDUAL_NORMS(x='b t d', block='b t d', gate='b d', scale='b d', shift='b d',
+                draws=dict(gate='normal', scale='bias', shift='bias'), sizes=IMAGES, sums='d')
 def gated_residual_modulate(x, block, gate, scale, shift):
     "The stream x + gate · block, and its modulated layer norm for the next block."
     stream = x + gate[:, None] * block
@@ -68,13 +72,15 @@ def gated_rmsnorm(x, z, gain):
     "rms_norm(x · silu(z)): the gate inside the norm."
     return F.rms_norm(x * F.silu(z), x.shape[-1:], gain, EPS)
 
-@RESIDUAL_NORMS(x='b c s', gain='c', bias='c', draws=dict(gain='gain', bias='bias'), sizes=dict(full=dict(b=4, c=640, s=1024), small=dict(b=2, c=64, s=36)), sums='s')
+@RESIDUAL_NORMS(x='b c s', gain='c', bias='c', draws=dict(gain='gain', bias='bias'),
+                sizes=dict(full=dict(b=4, c=640, s=1024), small=dict(b=2, c=64, s=36)), sums='s')
 def group_norm_silu(x, gain, bias):
     "silu of a group norm over 32 groups of channels: what every block of an image model starts with."
     return F.silu(F.group_norm(x, 32, gain, bias))
 
 @RESIDUAL_NORMS(x='b c s', mean='c', var='c', gain='c', bias='c', residual='b c s',
-                draws=dict(mean='bias', var='positive', gain='gain', bias='bias'), sizes=dict(full=dict(b=32, c=256, s=784), small=dict(b=2, c=96, s=49)))
+                draws=dict(mean='bias', var='positive', gain='gain', bias='bias'),
+                sizes=dict(full=dict(b=32, c=256, s=784), small=dict(b=2, c=96, s=49)))
 def batch_norm_add_relu(x, mean, var, gain, bias, residual):
     "relu(batch_norm(x) + residual), with statistics from training: the end of a block of a residual network."
     return F.relu(F.batch_norm(x, mean, var, gain, bias) + residual)
@@ -88,7 +94,8 @@ def rmsnorm_backward(x, gain, grad):
     return inverse * (inner - unit * (unit * inner).mean(-1, keepdim=True))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_norms_and_softmaxes.ipynb #7eb8774d
-SOFTMAXES = Family('softmax and around it', 2, ('exp', 'row'), full=dict(n=4096, d=4096, h=4, t=2048), small=dict(n=128, d=256, h=2, t=128))
+SOFTMAXES = Family('softmax and around it', 2, ('exp', 'row'), full=dict(n=4096, d=4096, h=4, t=2048),
+                   small=dict(n=128, d=256, h=2, t=128))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_norms_and_softmaxes.ipynb #34295c9c
 @SOFTMAXES(x='n d', mask='n d', draws=dict(x='logits', mask='keep'), sums='d', tags=('mask',))
@@ -133,7 +140,8 @@ def ridges(rng, shape):
     across = rng.standard_normal((*shape[:-2], 1, shape[-1]))
     return 2 * rng.standard_normal(shape) + DRAWS['signed'](rng, (*shape[:-1], 1)) * 40 + 40 * across
 
-@SOFTMAXES(x='b n m', draws=dict(x=ridges), sizes=dict(full=dict(b=2, n=2400, m=2400), small=dict(b=1, n=128, m=128)), sums='m')
+@SOFTMAXES(x='b n m', draws=dict(x=ridges), sizes=dict(full=dict(b=2, n=2400, m=2400), small=dict(b=1, n=128, m=128)),
+           sums='m')
 def dual_softmax(x):
     "The softmax along rows times the softmax along columns."
     return x.softmax(-1) * x.softmax(-2)
@@ -141,7 +149,9 @@ def dual_softmax(x):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_norms_and_softmaxes.ipynb #713fb2fe
 def peaked(rng, shape, most=10):
     "Logits whose rows differ in their offset, and in their spread between nothing and `most`."
-    return rng.uniform(0.03, 1, (*shape[:-1], 1)) * most * rng.standard_normal(shape) + 60 * rng.standard_normal((*shape[:-1], 1))
+    return rng.uniform(0.03, 1,
+                       (*shape[:-1], 1)) * most * rng.standard_normal(shape) + 60 * rng.standard_normal((*shape[:-1],
+                                                                                                         1))
 
 @SOFTMAXES(x='n v', draws=dict(x=peaked), sizes=dict(full=dict(n=512, v=32000), small=dict(v=512)), sums='v')
 def softmax_entropy(x):

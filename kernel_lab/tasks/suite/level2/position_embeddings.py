@@ -13,7 +13,8 @@ import numpy as np
 from ..family import DRAWS, F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/08_position_embeddings.ipynb #25ee62f7
-POSITIONS = Family('positions and scores', 2, ('attention',), full=dict(h=16, g=4, t=2048, s=2048, e=64, c=128), small=dict(h=2, g=1, t=64, s=96, e=32, c=64))
+POSITIONS = Family('positions and scores', 2, ('attention',), full=dict(h=16, g=4, t=2048, s=2048, e=64, c=128),
+                   small=dict(h=2, g=1, t=64, s=96, e=32, c=64))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/08_position_embeddings.ipynb #f9985127
 TURN = dict(cos='within', sin='within')
@@ -42,7 +43,8 @@ def rope_2d(x, row, column):
     row, column = row[:, None], column[None]
     return torch.cat([turned(by_row, row.cos(), row.sin()), turned(by_column, column.cos(), column.sin())], -1)
 
-@POSITIONS(q='h t 2*e', k='g t 2*e', q_gain='2*e', k_gain='2*e', cos='t e', sin='t e', draws=dict(TURN, q_gain='gain', k_gain='gain'), sums='e', tags=('row', 'norm'))
+@POSITIONS(q='h t 2*e', k='g t 2*e', q_gain='2*e', k_gain='2*e', cos='t e', sin='t e',
+           draws=dict(TURN, q_gain='gain', k_gain='gain'), sums='e', tags=('row', 'norm'))
 def qk_norm_rope(q, k, q_gain, k_gain, cos, sin):
     "Queries and keys, RMS-normed over each head and then turned."
     q, k = (F.rms_norm(x, x.shape[-1:], gain, 1e-6) for x, gain in ((q, q_gain), (k, k_gain)))
@@ -61,13 +63,16 @@ def sinusoidal_positions_add(x, position, frequency):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/08_position_embeddings.ipynb #ab009a2c
 def sharing(rng, shape): return 3 * rng.standard_normal(shape) + 80 / math.sqrt(shape[-1])
 
-@POSITIONS(q='h t c', k='h s c', mask='t s', draws=dict(k=sharing, mask='keep'), sizes=dict(full=dict(h=4)), sums='c', exponent=200, tags=('pe', 'exp', 'mask'))
+@POSITIONS(q='h t c', k='h s c', mask='t s', draws=dict(k=sharing, mask='keep'), sizes=dict(full=dict(h=4)), sums='c',
+           exponent=200, tags=('pe', 'exp', 'mask'))
 def masked_attention_weights(q, k, mask):
     "softmax(q kᵀ / √d) over keys whose mask is 1."
     scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
     return scores.masked_fill(mask < 0.5, -math.inf).softmax(-1)
 
-@POSITIONS(q='h t c', k='h s c', log_scale='h 1 1', bias='h t s', draws=dict(log_scale=lambda rng, shape: np.resize([3.1, 5.2, 4.2, 2.3], shape) + rng.uniform(-0.4, 0.4, shape)),
+@POSITIONS(q='h t c', k='h s c', log_scale='h 1 1', bias='h t s',
+           draws=dict(log_scale=lambda rng,
+                      shape: np.resize([3.1, 5.2, 4.2, 2.3], shape) + rng.uniform(-0.4, 0.4, shape)),
            sizes=dict(full=dict(h=8, t=1024, s=1024, c=32), small=dict(c=32)), sums='c', tags=('pe', 'row'))
 def cosine_attention_scores(q, k, log_scale, bias):
     "The cosine of each query and key times exp(log_scale), at most 100, plus a bias for each pair of positions."
@@ -77,7 +82,8 @@ def cosine_attention_scores(q, k, log_scale, bias):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/08_position_embeddings.ipynb #8ad65a5f
 def log_sums(rng, shape): return 1.5 * rng.standard_normal(shape) + 60 * rng.standard_normal(shape[-1:])
 
-@POSITIONS(part='p n c', log_sum='p n', draws=dict(log_sum=log_sums), sizes=dict(full=dict(p=8, n=4096), small=dict(p=4, n=128)), sums='p', exponent=8, tags=('exp',))
+@POSITIONS(part='p n c', log_sum='p n', draws=dict(log_sum=log_sums),
+           sizes=dict(full=dict(p=8, n=4096), small=dict(p=4, n=128)), sums='p', exponent=8, tags=('exp',))
 def merge_attention_parts(part, log_sum):
     "The attention of the whole from that of its parts, and the logarithm of its sum."
     return (log_sum.softmax(0)[..., None] * part).sum(0), log_sum.logsumexp(0)

@@ -12,7 +12,8 @@ import numpy as np
 from ..family import F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/02_quantised.ipynb #d28a95d4
-QUANTISED = Family('few bits', 2, ('quantised',), full=dict(n=2048, k=1024, m=2048, d=4096), small=dict(n=128, k=128, m=128, d=192))
+QUANTISED = Family('few bits', 2, ('quantised',), full=dict(n=2048, k=1024, m=2048, d=4096),
+                   small=dict(n=128, k=128, m=128, d=192))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/02_quantised.ipynb #f2d6e67f
 def codes(low, high, dtype=np.int8):
@@ -33,7 +34,8 @@ def int4_group_linear(x, w, scale, zero):
     grouped = w.to(x.dtype).unflatten(0, (-1, 64)) - zero[:, None]
     return x @ (grouped * scale[:, None]).flatten(0, 1)
 
-@QUANTISED(x='n k', w='k m', x_scale='n 1', w_scale='m', draws=dict(x=codes(-127, 127), w=codes(-127, 127), x_scale=scales, w_scale=scales), sums='k', tags=('pe',))
+@QUANTISED(x='n k', w='k m', x_scale='n 1', w_scale='m',
+           draws=dict(x=codes(-127, 127), w=codes(-127, 127), x_scale=scales, w_scale=scales), sums='k', tags=('pe',))
 def w8a8_linear(x, w, x_scale, w_scale):
     "x w · x_scale · w_scale: both operands in eight bits, a scale for each row and each column."
     return x.to(x_scale.dtype) @ w.to(x_scale.dtype) * x_scale * w_scale
@@ -43,12 +45,14 @@ def reduced(rng, shape):
     "Scales of tensors that were stretched to fill the range of their codes: each well below one."
     return rng.uniform(0.05, 0.4, shape)
 
-@QUANTISED(x='n k', w='k m', x_scale='', w_scale='', draws=dict(w='weight', x_scale=reduced, w_scale=reduced), sums='k', tags=('pe',), fp8=True)
+@QUANTISED(x='n k', w='k m', x_scale='', w_scale='', draws=dict(w='weight', x_scale=reduced, w_scale=reduced), sums='k',
+           tags=('pe',), fp8=True)
 def fp8_scaled_matmul(x, w, x_scale, w_scale):
     "x w · x_scale · w_scale, one scale for each tensor."
     return x @ w * (x_scale * w_scale)
 
-@QUANTISED(x='n p*128', w='p*128 q*128', x_scale='n p', w_scale='p q', draws=dict(w='weight', x_scale='positive', w_scale='positive'),
+@QUANTISED(x='n p*128', w='p*128 q*128', x_scale='n p', w_scale='p q',
+           draws=dict(w='weight', x_scale='positive', w_scale='positive'),
            sizes=dict(full=dict(n=1024, p=8, q=16), small=dict(p=2, q=2)), sums='p*128', tags=('pe',), fp8=True)
 def block_scaled_linear(x, w, x_scale, w_scale):
     "x w with a scale for every 128 numbers of a row of x, and for every block of 128 by 128 of w."
@@ -57,7 +61,8 @@ def block_scaled_linear(x, w, x_scale, w_scale):
     return x.flatten(1) @ w.flatten(2).flatten(0, 1)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/02_quantised.ipynb #ef89b67e
-@QUANTISED(acc='n m', x_scale='n 1', w_scale='m', b='m', draws=dict(acc=codes(-200000, 200000, np.int32), x_scale=scales, w_scale=scales, b='bias'),
+@QUANTISED(acc='n m', x_scale='n 1', w_scale='m', b='m',
+           draws=dict(acc=codes(-200000, 200000, np.int32), x_scale=scales, w_scale=scales, b='bias'),
            sizes=dict(full=dict(n=4096, m=3072)))
 def dequantize_bias_gelu(acc, x_scale, w_scale, b):
     "gelu(acc · x_scale · w_scale / 8 + b) of 32-bit sums of an integer product."
@@ -87,7 +92,8 @@ def quantize_rows(x):
     step = x.abs().amax(-1, keepdim=True) / 127
     return torch.round(x / step), step
 
-@QUANTISED(x='n d', step='d', draws=dict(x=dyadic, step=lambda rng, shape: 2.0 ** rng.integers(-5, -1, shape)), tags=('round',), bf16=False)
+@QUANTISED(x='n d', step='d', draws=dict(x=dyadic, step=lambda rng, shape: 2.0 ** rng.integers(-5, -1, shape)),
+           tags=('round',), bf16=False)
 def fake_quantize(x, step):
     "What four bits would keep: round(x / step) within −8 … 7, times the step of the column."
     return torch.round(x / step).clamp(-8, 7) * step

@@ -41,7 +41,8 @@ def rg_lru(x, reset, gate, rate):
     log_a = -8 * rate * torch.sigmoid(reset)
     return recurrence(log_a.exp(), (1 - (2 * log_a).exp()).sqrt() * torch.sigmoid(gate) * x)
 
-@STATES(reward='n t', value='n t', last='n 1', alive='n t', draws=dict(alive=lambda rng, shape: (rng.random(shape) < 0.95).astype(np.float32)), sums='t', tags=('reverse',))
+@STATES(reward='n t', value='n t', last='n 1', alive='n t',
+        draws=dict(alive=lambda rng, shape: (rng.random(shape) < 0.95).astype(np.float32)), sums='t', tags=('reverse',))
 def generalized_advantages(reward, value, last, alive):
     "Advantages from the last step to the first, γ 0.99 and λ 0.95, cut where an episode ends; and the returns, advantages plus values."
     ahead = torch.cat([value[:, 1:], last], -1)
@@ -51,7 +52,8 @@ def generalized_advantages(reward, value, last, alive):
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/09_recurrent_steps.ipynb #f1f7df68
 @STATES(state='b c s', x='b c', step='b c', rate='c s', into='b s', out='b s', skip='c',
-        draws=dict(step='outliers', rate='decay', skip='gain'), sizes=dict(full=dict(b=32, c=2048, s=16), small=dict(b=4, c=64, s=16)), sums='s', tags=('decode', 'exp'))
+        draws=dict(step='outliers', rate='decay', skip='gain'),
+        sizes=dict(full=dict(b=32, c=2048, s=16), small=dict(b=4, c=64, s=16)), sums='s', tags=('decode', 'exp'))
 def ssm_step(state, x, step, rate, into, out, skip):
     "One token through a state space: the output, and the state exp(dt · rate) · state + dt · x · into, dt = softplus(step)."
     dt = F.softplus(step)[:, :, None]
@@ -67,7 +69,8 @@ def delta_rule_step(state, q, key, value, strength):
     state = state + key * correction[:, None]
     return (state * q[:, :, None]).sum(1), state
 
-@STATES(gates='n 4*d', bias='4*d', cell='n d', draws=dict(bias='bias'), sizes=dict(full=dict(n=4096, d=1024), small=dict(d=48)), tags=('elementwise',))
+@STATES(gates='n 4*d', bias='4*d', cell='n d', draws=dict(bias='bias'),
+        sizes=dict(full=dict(n=4096, d=1024), small=dict(d=48)), tags=('elementwise',))
 def lstm_pointwise(gates, bias, cell):
     "The part of an LSTM after its products: input, forget, cell and output gates from their sums; the output and the cell."
     i, f, g, o = (gates + bias).chunk(4, -1)

@@ -15,7 +15,8 @@ import numpy as np
 from ..family import DRAWS, F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #41eff9f4
-FUSED_LOSSES = Family('fused losses', 2, ('loss', 'row'), full=dict(n=512, v=32000, d=1024, b=256, t=2048), small=dict(n=128, v=384, d=128, b=32, t=128))
+FUSED_LOSSES = Family('fused losses', 2, ('loss', 'row'), full=dict(n=512, v=32000, d=1024, b=256, t=2048),
+                      small=dict(n=128, v=384, d=128, b=32, t=128))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #19f225d3
 @FUSED_LOSSES(x='n v', target='n', draws=dict(x='logits', target='index<v'), sums='v', tags=('exp', 'gather'))
@@ -34,32 +35,37 @@ def distant(rng, shape):
     "Logits so far from zero that `exp` overflows even at temperature 2."
     return 4 * rng.standard_normal(shape) + 120 * rng.standard_normal((*shape[:-1], 1))
 
-@FUSED_LOSSES(student='n v', teacher='n v', draws=dict(student=distant, teacher=distant), sizes=dict(full=dict(n=256)), sums='v', tags=('exp',))
+@FUSED_LOSSES(student='n v', teacher='n v', draws=dict(student=distant, teacher=distant), sizes=dict(full=dict(n=256)),
+              sums='v', tags=('exp',))
 def distillation_kl(student, teacher):
     "4 · KL(teacher ‖ student) of each row, both at temperature 2."
     want = (teacher / 2).log_softmax(-1)
     return 4 * (want.exp() * (want - (student / 2).log_softmax(-1))).sum(-1, keepdim=True)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #6c9b35c5
-@FUSED_LOSSES(image='n d', text='n d', draws=dict(image='embedding', text='embedding'), sizes=dict(full=dict(n=2048, d=512)), sums='d', exponent=20, tags=('pe', 'exp'))
+@FUSED_LOSSES(image='n d', text='n d', draws=dict(image='embedding', text='embedding'),
+              sizes=dict(full=dict(n=2048, d=512)), sums='d', exponent=20, tags=('pe', 'exp'))
 def info_nce_loss(image, text):
     "Each pair against all others, in both directions, from cosines over a temperature of 0.07."
     image, text = F.normalize(image, dim=-1), F.normalize(text, dim=-1)
     scores = image @ text.T / 0.07
     return (scores.logsumexp(1) + scores.logsumexp(0)) / 2 - (image * text).sum(-1) / 0.07
 
-@FUSED_LOSSES(anchor='n d', near='n d', far='n d', draws=dict(anchor='embedding', near='embedding', far='embedding'), sizes=dict(full=dict(n=8192)), sums='d')
+@FUSED_LOSSES(anchor='n d', near='n d', far='n d', draws=dict(anchor='embedding', near='embedding', far='embedding'),
+              sizes=dict(full=dict(n=8192)), sums='d')
 def triplet_margin(anchor, near, far):
     "relu(|anchor − near| − |anchor − far| + 1) of each row."
     return F.relu((anchor - near).norm(dim=-1, keepdim=True) - (anchor - far).norm(dim=-1, keepdim=True) + 1)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #2e7ee10b
-@FUSED_LOSSES(x='n d', target='n d', mask='n d', draws=dict(mask='keep'), sizes=dict(full=dict(n=4096, d=768)), sums='d', tags=('mask',))
+@FUSED_LOSSES(x='n d', target='n d', mask='n d', draws=dict(mask='keep'), sizes=dict(full=dict(n=4096, d=768)),
+              sums='d', tags=('mask',))
 def masked_huber(x, target, mask):
     "The mean of Huber's loss over the unmasked numbers of each row: squares near nothing, sizes beyond 1."
     return (F.huber_loss(x, target, reduction='none') * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
 
-@FUSED_LOSSES(x='n d', label='n d', draws=dict(x='outliers', label='keep'), sizes=dict(full=dict(n=8192, d=1000)), sums='d', tags=('exp',))
+@FUSED_LOSSES(x='n d', label='n d', draws=dict(x='outliers', label='keep'), sizes=dict(full=dict(n=8192, d=1000)),
+              sums='d', tags=('exp',))
 def focal_loss(x, label):
     "The sum over a row of −α (1 − p)² log p, p the probability given to the label, α a quarter for ones and three quarters for zeros."
     towards = x * (2 * label - 1)
@@ -68,15 +74,18 @@ def focal_loss(x, label):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #0b23fe95
 def log_prob(rng, shape): return -0.4 * DRAWS['positive'](rng, shape)
 
-PREFERRED = dict(chosen=log_prob, chosen_before=log_prob, rejected=log_prob, rejected_before=log_prob, chosen_mask='keep', rejected_mask='keep')
+PREFERRED = dict(chosen=log_prob, chosen_before=log_prob, rejected=log_prob, rejected_before=log_prob,
+                 chosen_mask='keep', rejected_mask='keep')
 
-@FUSED_LOSSES(chosen='b t', chosen_before='b t', rejected='b t', rejected_before='b t', chosen_mask='b t', rejected_mask='b t', draws=PREFERRED, sums='t', tags=('mask',))
+@FUSED_LOSSES(chosen='b t', chosen_before='b t', rejected='b t', rejected_before='b t', chosen_mask='b t',
+              rejected_mask='b t', draws=PREFERRED, sums='t', tags=('mask',))
 def dpo_loss(chosen, chosen_before, rejected, rejected_before, chosen_mask, rejected_mask):
     "−log σ(0.1 · (what the chosen answer gained − what the rejected one gained)), gains summed over unmasked tokens."
     gain = ((chosen - chosen_before) * chosen_mask).sum(-1, keepdim=True)
     return -F.logsigmoid(0.1 * (gain - ((rejected - rejected_before) * rejected_mask).sum(-1, keepdim=True)))
 
-@FUSED_LOSSES(now='b t', old='b t', first='b t', advantage='b 1', mask='b t', draws=dict(now=log_prob, old=log_prob, first=log_prob, advantage='normal', mask='keep'),
+@FUSED_LOSSES(now='b t', old='b t', first='b t', advantage='b 1', mask='b t',
+              draws=dict(now=log_prob, old=log_prob, first=log_prob, advantage='normal', mask='keep'),
         sums='t', exponent=4, tags=('exp', 'mask'))
 def grpo_loss(now, old, first, advantage, mask):
     "The mean over a row's unmasked tokens of −min(r A, clip(r, 0.8, 1.2) A) + 0.04 KL, r = exp(now − old), KL estimated against the first model."
@@ -88,36 +97,43 @@ def grpo_loss(now, old, first, advantage, mask):
 DISTANCES = Family('distances and means', 2, ('row',), full=dict(n=2048, m=2048, d=256), small=dict(n=128, m=96, d=64))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #e1ce27fb
-@DISTANCES(x='n d', y='m d', width='', draws=dict(x='normal', y='normal', width=lambda rng, shape: rng.uniform(0.5, 1, shape)), sums='d', exponent=8, tags=('pe', 'exp'))
+@DISTANCES(x='n d', y='m d', width='',
+           draws=dict(x='normal', y='normal', width=lambda rng, shape: rng.uniform(0.5, 1, shape)), sums='d',
+           exponent=8, tags=('pe', 'exp'))
 def rbf_kernel(x, y, width):
     "exp(−width · |x − y|² / d) of every pair of rows."
     square = x.square().sum(-1, keepdim=True) - 2 * x @ y.T + y.square().sum(-1)
     return (-width * square / x.shape[-1]).exp()
 
-@DISTANCES(x='n d', centre='k d', draws=dict(x='normal', centre='normal'), sizes=dict(full=dict(n=8192, k=1000), small=dict(k=40)), sums='d', tags=('pe',))
+@DISTANCES(x='n d', centre='k d', draws=dict(x='normal', centre='normal'),
+           sizes=dict(full=dict(n=8192, k=1000), small=dict(k=40)), sums='d', tags=('pe',))
 def nearest_centre(x, centre):
     "The distance of each row to the nearest of the centres: the measure that k-means makes small."
     square = x.square().sum(-1, keepdim=True) - 2 * x @ centre.T + centre.square().sum(-1)
     return square.amin(-1, keepdim=True).sqrt()
 
-@DISTANCES(x='n d', mean='d', whitening='d d', draws=dict(mean='bias', whitening='weight'), sizes=dict(full=dict(n=8192)), sums='d', tags=('pe',))
+@DISTANCES(x='n d', mean='d', whitening='d d', draws=dict(mean='bias', whitening='weight'),
+           sizes=dict(full=dict(n=8192)), sums='d', tags=('pe',))
 def mahalanobis(x, mean, whitening):
     "The length of each row of (x − mean) · whitening: how far from a cloud of points, in its own widths."
     return ((x - mean) @ whitening).norm(dim=-1, keepdim=True)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #dc77800f
-@DISTANCES(x='b t d', mask='b t', draws=dict(x='embedding', mask='keep'), sizes=dict(full=dict(b=32, t=256, d=768), small=dict(b=4, t=32)), sums='t')
+@DISTANCES(x='b t d', mask='b t', draws=dict(x='embedding', mask='keep'),
+           sizes=dict(full=dict(b=32, t=256, d=768), small=dict(b=4, t=32)), sums='t')
 def masked_mean_pool(x, mask):
     "The mean of each sentence's unmasked tokens, scaled to length 1: a sentence's embedding."
     return F.normalize((x * mask[:, :, None]).sum(1), dim=-1)
 
-@DISTANCES(x='n d', segment='n', draws=dict(segment='index<s'), sizes=dict(full=dict(n=8192, s=64), small=dict(s=8)), sums='n', tags=('pe', 'index'))
+@DISTANCES(x='n d', segment='n', draws=dict(segment='index<s'), sizes=dict(full=dict(n=8192, s=64), small=dict(s=8)),
+           sums='n', tags=('pe', 'index'))
 def segment_mean(x, segment):
     "The mean of the rows of each segment, rows in any order."
     member = F.one_hot(segment.long(), 64 if x.shape[0] > 128 else 8).to(x.dtype)
     return member.T @ x / member.sum(0)[:, None]
 
-@DISTANCES(x='n v', draws=dict(x='logits'), sizes=dict(full=dict(n=4096, v=1000), small=dict(v=200)), sums='v', tags=('exp', 'topk'))
+@DISTANCES(x='n v', draws=dict(x='logits'), sizes=dict(full=dict(n=4096, v=1000), small=dict(v=200)), sums='v',
+           tags=('exp', 'topk'))
 def margin_of_confidence(x):
     "How much likelier the first of each row's softmax is than the second."
     top = x.softmax(-1).topk(2).values
@@ -134,7 +150,8 @@ def complex_multiply(x, y):
 OPTIMISERS = Family('optimisers', 2, ('elementwise', 'memory'), full=dict(n=1024, d=4096), small=dict(n=128, d=128))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #7dd8b51d
-@OPTIMISERS(weight='n d', grad='n d', mean='n d', square='n d', rate='', draws=dict(square='positive', rate='step'), bf16=False)
+@OPTIMISERS(weight='n d', grad='n d', mean='n d', square='n d', rate='', draws=dict(square='positive', rate='step'),
+            bf16=False)
 def adamw_step(weight, grad, mean, square, rate):
     "The tenth step of AdamW: β 0.9 and 0.99, weight decay 0.1; the weight and both moments."
     mean = 0.9 * mean + 0.1 * grad
@@ -149,7 +166,8 @@ def nesterov_step(weight, grad, momentum, rate):
     momentum = 0.9 * momentum + grad
     return weight - rate * (grad + 0.9 * momentum), momentum
 
-@OPTIMISERS(weight='n d', grad='n d', total='n d', rate='', draws=dict(total='positive', rate='step'), sizes=dict(full=dict(n=1500, d=3000)), bf16=False)
+@OPTIMISERS(weight='n d', grad='n d', total='n d', rate='', draws=dict(total='positive', rate='step'),
+            sizes=dict(full=dict(n=1500, d=3000)), bf16=False)
 def adagrad_step(weight, grad, total, rate):
     "Adagrad: the sum of squared gradients, and a step by its root; the weight and the sum."
     total = total + grad.square()
@@ -159,7 +177,8 @@ def adagrad_step(weight, grad, total, rate):
 def quarters(rng, shape): return np.round(4 * rng.standard_normal(shape)) / 4
 def odd_sixteenths(rng, shape): return (2 * np.round(8 * rng.standard_normal(shape)) + 1) / 16
 
-@OPTIMISERS(weight='n d', grad='n d', momentum='n d', rate='', draws=dict(grad=odd_sixteenths, momentum=quarters, rate='step'), bf16=False)
+@OPTIMISERS(weight='n d', grad='n d', momentum='n d', rate='',
+            draws=dict(grad=odd_sixteenths, momentum=quarters, rate='step'), bf16=False)
 def lion_step(weight, grad, momentum, rate):
     "Lion: a step by the sign of 0.9 m + 0.1 g with weight decay 0.1; the weight, and the momentum with β 0.99."
     direction = torch.sign(0.9 * momentum + 0.1 * grad)
@@ -172,7 +191,8 @@ def clipped_row_step(weight, grad, rate):
     limit = 0.9 * weight.norm(dim=-1, keepdim=True).clamp(min=1e-3)
     return weight - rate * grad * (limit / grad.norm(dim=-1, keepdim=True)).clamp(max=1)
 
-@OPTIMISERS(weight='n d', grad='n d', row='n 1', column='1 d', rate='', draws=dict(row='positive', column='positive', rate='step'), sums='d', tags=('row', 'column'), bf16=False)
+@OPTIMISERS(weight='n d', grad='n d', row='n 1', column='1 d', rate='',
+            draws=dict(row='positive', column='positive', rate='step'), sums='d', tags=('row', 'column'), bf16=False)
 def adafactor_step(weight, grad, row, column, rate):
     "Adafactor: second moments as a column times a row, β 0.9; the weight and both."
     square = grad.square()
@@ -180,7 +200,8 @@ def adafactor_step(weight, grad, row, column, rate):
     column = 0.9 * column + 0.1 * square.mean(0, keepdim=True)
     return weight - rate * grad * (row.mean() / (row * column)).sqrt(), row, column
 
-@OPTIMISERS(weight='n d', grad='n d', mean='n d', square='n d', rate='', draws=dict(square='positive', rate='step'), sums='d', tags=('norm',), bf16=False)
+@OPTIMISERS(weight='n d', grad='n d', mean='n d', square='n d', rate='', draws=dict(square='positive', rate='step'),
+            sums='d', tags=('norm',), bf16=False)
 def lamb_step(weight, grad, mean, square, rate):
     "LAMB: Adam's direction with weight decay 0.1, made as long as the weight; the weight and both moments."
     mean = 0.9 * mean + 0.1 * grad
@@ -191,7 +212,8 @@ def lamb_step(weight, grad, mean, square, rate):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/05_training.ipynb #bc0517c3
 def contracting(rng, shape): return rng.standard_normal(shape) / (shape[0] ** 0.5 + shape[1] ** 0.5)
 
-@OPTIMISERS(x='n m', draws=dict(x=contracting), sizes=dict(full=dict(n=1024, m=2048), small=dict(n=64, m=128)), sums='m', tags=('pe',))
+@OPTIMISERS(x='n m', draws=dict(x=contracting), sizes=dict(full=dict(n=1024, m=2048), small=dict(n=64, m=128)),
+            sums='m', tags=('pe',))
 def newton_schulz_step(x):
     "3.4445 x − 4.775 (x xᵀ) x + 2.0315 (x xᵀ)² x: singular values on their way to 1."
     a = x @ x.T

@@ -17,32 +17,37 @@ from .components import HEAD, OFFSET, WEIGHTS, attend, causal, heads, merged, of
 from .components import offset_queries, rms_norm, rotated, scores, shared
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/01_attention.ipynb #1bd9d474
-ATTENTION_LAYERS = Family('attention', 3, ('pe', 'exp'), full=dict(n=1024, d=1024, q=16, g=4, m=512), small=dict(n=128, d=128, q=4, g=2, m=96))
+ATTENTION_LAYERS = Family('attention', 3, ('pe', 'exp'), full=dict(n=1024, d=1024, q=16, g=4, m=512),
+                          small=dict(n=128, d=128, q=4, g=2, m=96))
 
 def strong(rng, shape):
     "Gains between 2 and 3."
     return 2 + rng.random(shape)
 
-@ATTENTION_LAYERS(x='n d', w_qkv='d 3*d', b_q='d', w_o='d d', b_o='d', draws=WEIGHTS, sums='d d', exponent=40, tags=('mask', 'weights'))
+@ATTENTION_LAYERS(x='n d', w_qkv='d 3*d', b_q='d', w_o='d d', b_o='d', draws=WEIGHTS, sums='d d', exponent=40,
+                  tags=('mask', 'weights'))
 def multi_head_attention(x, w_qkv, b_q, w_o, b_o):
     "Causal multi-head attention with one projection for queries, keys and values (GPT-2)."
     q, k, v = (x @ w_qkv).chunk(3, -1)
     return merged(attend(heads(q + b_q), heads(k), heads(v))) @ w_o + b_o
 
-@ATTENTION_LAYERS(x='n d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', draws=WEIGHTS, sums='d d', exponent=40, tags=('rope', 'mask', 'weights'))
+@ATTENTION_LAYERS(x='n d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', draws=WEIGHTS,
+                  sums='d d', exponent=40, tags=('rope', 'mask', 'weights'))
 def grouped_query_attention(x, w_q, w_k, w_v, w_o, angle):
     "Causal attention of many query heads over few key heads, turned by their positions (Llama 3)."
     q, k, v = heads(x @ w_q), heads(x @ w_k), heads(x @ w_v)
     return merged(attend(rotated(q, angle), rotated(k, angle), v)) @ w_o
 
-@ATTENTION_LAYERS(x='n d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', q_gain='64', k_gain='64', angle='n 32', draws=WEIGHTS | {'q_gain': strong},
+@ATTENTION_LAYERS(x='n d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', q_gain='64', k_gain='64',
+                  angle='n 32', draws=WEIGHTS | {'q_gain': strong},
                   sums='d d', exponent=60, tags=('rope', 'mask', 'weights'))
 def qk_norm_attention(x, w_q, w_k, w_v, w_o, q_gain, k_gain, angle):
     "Grouped-query attention whose query and key heads are normalised before they are turned (Qwen 3)."
     q, k = rms_norm(heads(x @ w_q), q_gain), rms_norm(heads(x @ w_k), k_gain)
     return merged(attend(rotated(q, angle), rotated(k, angle), heads(x @ w_v))) @ w_o
 
-@ATTENTION_LAYERS(x='n d', memory='m d', keep='m', w_q='d d', w_k='d d', w_v='d d', w_o='d d', draws=WEIGHTS | {'keep': 'keep'}, sums='d d', exponent=40, tags=('mask', 'weights'))
+@ATTENTION_LAYERS(x='n d', memory='m d', keep='m', w_q='d d', w_k='d d', w_v='d d', w_o='d d',
+                  draws=WEIGHTS | {'keep': 'keep'}, sums='d d', exponent=40, tags=('mask', 'weights'))
 def cross_attention(x, memory, keep, w_q, w_k, w_v, w_o):
     "Attention of a decoder over an encoder's states, padding masked (T5, Whisper)."
     q, k, v = heads(x @ w_q), heads(memory @ w_k), heads(memory @ w_v)
@@ -56,7 +61,8 @@ def window(n, size):
     ones = torch.ones(n, n, dtype=torch.bool)
     return ones.triu(1) | ones.tril(-size)
 
-@ATTENTION_LAYERS(q='q n 64', k='g n 64', v='g n 64', draws=dict(q=offset_queries, k=offset_keys), sizes=dict(full=dict(n=2048, q=8, g=2), small=dict(n=384, q=2, g=1)),
+@ATTENTION_LAYERS(q='q n 64', k='g n 64', v='g n 64', draws=dict(q=offset_queries, k=offset_keys),
+                  sizes=dict(full=dict(n=2048, q=8, g=2), small=dict(n=384, q=2, g=1)),
                   sums='n', exponent=OFFSET, tags=('mask', 'window'))
 def sliding_window_attention(q, k, v):
     "Causal attention over the last 256 tokens (Mistral)."
@@ -71,7 +77,8 @@ def positions(rng, shape):
     "Ascending whole numbers, some left out."
     return np.cumsum(rng.integers(1, 4, shape)).astype(np.float32)
 
-@ATTENTION_LAYERS(q='q n 64', k='q n 64', v='q n 64', slope='q 1 1', position='n', draws=dict(q=offset_queries, k=offset_keys, slope=slopes, position=positions),
+@ATTENTION_LAYERS(q='q n 64', k='q n 64', v='q n 64', slope='q 1 1', position='n',
+                  draws=dict(q=offset_queries, k=offset_keys, slope=slopes, position=positions),
                   sizes=dict(full=dict(q=8), small=dict(n=160, q=2)), sums='n', exponent=OFFSET, tags=('mask', 'bias'))
 def alibi_attention(q, k, v, slope, position):
     "Causal attention whose scores fall with distance, each head with a slope of its own (MPT, BLOOM)."
@@ -80,7 +87,8 @@ def alibi_attention(q, k, v, slope, position):
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/01_attention.ipynb #603c27c1
 CAP = 20.0
 
-@ATTENTION_LAYERS(q='q n 64', k='g n 64', v='g n 64', draws=dict(q='wide', k='normal'), sizes=dict(full=dict(q=8), small=dict(q=2, g=1)), sums='n', exponent=90, tags=('mask', 'tanh'))
+@ATTENTION_LAYERS(q='q n 64', k='g n 64', v='g n 64', draws=dict(q='wide', k='normal'),
+                  sizes=dict(full=dict(q=8), small=dict(q=2, g=1)), sums='n', exponent=90, tags=('mask', 'tanh'))
 def softcap_attention(q, k, v):
     "Causal attention whose scores are bounded by a tanh (Gemma 2)."
     s = torch.tanh(scores(q, shared(k, q)) / CAP) * CAP
@@ -94,7 +102,8 @@ def sink_attention(q, k, v, sink):
     nowhere = sink[:, None, None].expand(*s.shape[:-1], 1)
     return torch.cat([s, nowhere], -1).softmax(-1)[..., :-1] @ shared(v, q)
 
-@ATTENTION_LAYERS(q='2*q n 64', k='2*q n 64', v='q n 128', share='q 1 1', gain='128', draws=dict(q=offset_queries, k=offset_keys, share='unit', gain='gain'),
+@ATTENTION_LAYERS(q='2*q n 64', k='2*q n 64', v='q n 128', share='q 1 1', gain='128',
+                  draws=dict(q=offset_queries, k=offset_keys, share='unit', gain='gain'),
                   sizes=dict(full=dict(q=4), small=dict(q=1)), sums='n', exponent=2 * OFFSET, tags=('mask', 'norm'))
 def differential_attention(q, k, v, share, gain):
     "The difference of two causal attentions over the same values, each head normalised (Differential Transformer)."
@@ -102,10 +111,12 @@ def differential_attention(q, k, v, share, gain):
     return rms_norm((first - share * second) @ v, gain)
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/01_attention.ipynb #75e81fca
-DECODING = Family('decoding', 3, ('decode', 'exp'), full=dict(b=32, d=1024, q=16, m=1023, p=1024, t=32, r=256), small=dict(b=4, d=128, q=4, m=127, p=24, t=6, r=64))
+DECODING = Family('decoding', 3, ('decode', 'exp'), full=dict(b=32, d=1024, q=16, m=1023, p=1024, t=32, r=256),
+                  small=dict(b=4, d=128, q=4, m=127, p=24, t=6, r=64))
 PAGE = 16       # tokens of a page
 
-@DECODING(x='b d', keys='b m 64', values='b m 64', w_q='d q*64', w_k='d 64', w_v='d 64', w_o='q*64 d', angle='b 1 32', draws=WEIGHTS | dict(keys='normal', values='normal'),
+@DECODING(x='b d', keys='b m 64', values='b m 64', w_q='d q*64', w_k='d 64', w_v='d 64', w_o='q*64 d', angle='b 1 32',
+          draws=WEIGHTS | dict(keys='normal', values='normal'),
           sums='d d', exponent=40, tags=('pe', 'rope', 'cache'))
 def multi_query_decode(x, keys, values, w_q, w_k, w_v, w_o, angle):
     "The next token's multi-query attention over a cache, and its key and value for the cache (PaLM, Falcon)."
@@ -126,7 +137,8 @@ def filled(rng, shape):
     last = shape[-1] - rng.integers(1, 2 * PAGE, (*shape[:-1], 1))
     return (np.arange(shape[-1]) < last).astype(np.float32)
 
-@DECODING(q='b q 64', keys='p 16*64', values='p 16*64', pages='b t', keep='b 1 t*16', draws=dict(q=offset_queries, keys=offset_pages, values='normal', pages=table, keep=filled),
+@DECODING(q='b q 64', keys='p 16*64', values='p 16*64', pages='b t', keep='b 1 t*16',
+          draws=dict(q=offset_queries, keys=offset_pages, values='normal', pages=table, keep=filled),
           sums='t*16', exponent=OFFSET, tags=('gather', 'cache', 'mask'))
 def paged_decode(q, keys, values, pages, keep):
     "Attention of one token of each sequence over the pages of its cache that a table names (vLLM)."
@@ -140,8 +152,10 @@ def latent_scores(q, k, q_turned, k_turned):
     "Scores of contents and of positions, together."
     return (q @ k.transpose(-2, -1) + q_turned @ k_turned.transpose(-2, -1)) / math.sqrt(HEAD + TURN)
 
-@DECODING(x='n d', w_q='d q*96', w_down='d r', gain='r', w_turn='d 32', w_k='r q*64', w_v='r q*64', w_o='q*64 d', angle='n 16', draws=WEIGHTS | dict(w_turn='weight'),
-          sizes=dict(full=dict(n=1024, q=8), small=dict(n=128, q=2)), sums='d d', exponent=60, tags=('pe', 'rope', 'mask', 'latent'))
+@DECODING(x='n d', w_q='d q*96', w_down='d r', gain='r', w_turn='d 32', w_k='r q*64', w_v='r q*64', w_o='q*64 d',
+          angle='n 16', draws=WEIGHTS | dict(w_turn='weight'),
+          sizes=dict(full=dict(n=1024, q=8), small=dict(n=128, q=2)), sums='d d', exponent=60,
+          tags=('pe', 'rope', 'mask', 'latent'))
 def latent_attention(x, w_q, w_down, gain, w_turn, w_k, w_v, w_o, angle):
     "Causal multi-head latent attention over a prompt: keys and values are made from a narrow latent (DeepSeek V2)."
     q, q_turned = heads(x @ w_q, HEAD + TURN).split([HEAD, TURN], -1)
@@ -149,8 +163,11 @@ def latent_attention(x, w_q, w_down, gain, w_turn, w_k, w_v, w_o, angle):
     s = latent_scores(q, heads(latent @ w_k), rotated(q_turned, angle), rotated(x @ w_turn, angle))
     return merged(causal(s).softmax(-1) @ heads(latent @ w_v)) @ w_o
 
-@DECODING(x='b d', latents='b m r', turned='b m 32', w_q='d q*96', w_down='d r', gain='r', w_turn='d 32', w_k='q 64 r', w_v='q r 64', w_o='q*64 d', angle='b 1 16',
-          draws=WEIGHTS | dict(w_turn='weight', latents='normal', turned='normal', w_k=lambda rng, s: rng.standard_normal(s) / math.sqrt(s[-1])),
+@DECODING(x='b d', latents='b m r', turned='b m 32', w_q='d q*96', w_down='d r', gain='r', w_turn='d 32', w_k='q 64 r',
+          w_v='q r 64', w_o='q*64 d', angle='b 1 16',
+          draws=WEIGHTS
+          | dict(w_turn='weight', latents='normal', turned='normal', w_k=lambda rng,
+                 s: rng.standard_normal(s) / math.sqrt(s[-1])),
           sums='d d', exponent=60, tags=('pe', 'rope', 'latent', 'cache'))
 def latent_decode(x, latents, turned, w_q, w_down, gain, w_turn, w_k, w_v, w_o, angle):
     "The next token's latent attention with the key and value matrices absorbed, and its latent and turned key (DeepSeek V2)."
@@ -171,7 +188,8 @@ def far_logits(rng, shape):
     "Logits whose largest lie far apart, so that their order is no matter of rounding."
     return rng.laplace(0, 4, shape) + 20 * rng.standard_normal((*shape[:-1], 1))
 
-@DECODING(target='b v', draft='b v', token='b', draws=dict(target=even_logits, draft=even_logits, token='index<v'), sizes=dict(full=dict(b=64, v=32000), small=dict(b=48, v=1000)),
+@DECODING(target='b v', draft='b v', token='b', draws=dict(target=even_logits, draft=even_logits, token='index<v'),
+          sizes=dict(full=dict(b=64, v=32000), small=dict(b=48, v=1000)),
           sums='v', exponent=60, tags=('gather', 'softmax'))
 def speculative_acceptance(target, draft, token):
     "The probability to accept each drafted token, and the distribution to draw from where it is refused (speculative decoding)."
@@ -180,7 +198,8 @@ def speculative_acceptance(target, draft, token):
     left = (p - q).clamp(min=0)
     return (p.gather(1, at) / q.gather(1, at)).clamp(max=1.0), left / left.sum(-1, keepdim=True)
 
-@DECODING(logits='b 4 v', score='b 4', draws=dict(logits=far_logits, score=lambda rng, s: -rng.exponential(8, s)), sizes=dict(full=dict(b=16, v=32000), small=dict(b=8, v=500)),
+@DECODING(logits='b 4 v', score='b 4', draws=dict(logits=far_logits, score=lambda rng, s: -rng.exponential(8, s)),
+          sizes=dict(full=dict(b=16, v=32000), small=dict(b=8, v=500)),
           sums='v', exponent=60, tags=('softmax', 'topk'), bf16=False)
 def beam_step(logits, score):
     "The four best continuations of four beams of each sequence: their scores, and which beam and token they are."

@@ -13,9 +13,11 @@ from .components import WEIGHTS, layer_norm, rms_norm
 from ..family import DRAWS, F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/03_feed_forward.ipynb #8862886f
-FEED_FORWARD = Family('feed-forward', 3, ('pe', 'weights'), full=dict(n=1024, d=1024, f=2816), small=dict(n=128, d=128, f=320))
+FEED_FORWARD = Family('feed-forward', 3, ('pe', 'weights'), full=dict(n=1024, d=1024, f=2816),
+                      small=dict(n=128, d=128, f=320))
 
-@FEED_FORWARD(x='n d', gain='d', bias='d', w_up='d f', b_up='f', w_down='f d', b_down='d', draws=WEIGHTS | dict(bias='bias'), sizes=dict(full=dict(d=768, f=3072)),
+@FEED_FORWARD(x='n d', gain='d', bias='d', w_up='d f', b_up='f', w_down='f d', b_down='d',
+              draws=WEIGHTS | dict(bias='bias'), sizes=dict(full=dict(d=768, f=3072)),
               sums='f', tags=('norm', 'gelu'))
 def gelu_mlp(x, gain, bias, w_up, b_up, w_down, b_down):
     "Layer norm, a layer with gelu, a layer back, the residual (GPT-2)."
@@ -27,14 +29,16 @@ def swiglu_mlp(x, gain, w_gate, w_up, w_down):
     h = rms_norm(x, gain)
     return x + (F.silu(h @ w_gate) * (h @ w_up)) @ w_down
 
-@FEED_FORWARD(x='n d', gain='d', w_gate='d f', w_up='d f', w_down='f d', gain_2='d', draws=WEIGHTS, sums='f', tags=('norm', 'gelu'))
+@FEED_FORWARD(x='n d', gain='d', w_gate='d f', w_up='d f', w_down='f d', gain_2='d', draws=WEIGHTS, sums='f',
+              tags=('norm', 'gelu'))
 def geglu_mlp(x, gain, w_gate, w_up, w_down, gain_2):
     "A layer gated by the tanh form of gelu between two RMSNorms whose gains count from one, and the residual (Gemma 2)."
     h = rms_norm(x, 1 + gain)
     h = (F.gelu(h @ w_gate, approximate='tanh') * (h @ w_up)) @ w_down
     return x + rms_norm(h, 1 + gain_2)
 
-@FEED_FORWARD(x='n d', gain='d', bias='d', w_up='d f', w_down='f d', draws=WEIGHTS | dict(bias='bias'), sizes=dict(full=dict(f=4096)), sums='f', tags=('norm', 'relu'))
+@FEED_FORWARD(x='n d', gain='d', bias='d', w_up='d f', w_down='f d', draws=WEIGHTS | dict(bias='bias'),
+              sizes=dict(full=dict(f=4096)), sums='f', tags=('norm', 'relu'))
 def squared_relu_mlp(x, gain, bias, w_up, w_down):
     "Layer norm with gains that count from one, a layer with the square of relu, a layer back, the residual (Nemotron 4)."
     return x + F.relu(layer_norm(x, 1 + gain, bias) @ w_up).square() @ w_down
@@ -74,19 +78,22 @@ def mixed(gates, outs):
 ROUTED = WEIGHTS | dict(x=routed, w_router=router)
 MIXTURES = Family('experts', 3, ('pe', 'weights', 'moe'), full=dict(n=512, d=512, f=1024), small=dict(n=96, d=64, f=80))
 
-@MIXTURES(x='n d', w_router='d 8', w_up='8 d f', b_up='8 1 f', w_down='8 f d', draws=ROUTED, sums='f', exponent=300, tags=('relu', 'topk'))
+@MIXTURES(x='n d', w_router='d 8', w_up='8 d f', b_up='8 1 f', w_down='8 f d', draws=ROUTED, sums='f', exponent=300,
+          tags=('relu', 'topk'))
 def switch_experts(x, w_router, w_up, b_up, w_down):
     "Each token through the likeliest of eight experts, times its probability (Switch Transformer)."
     gates = chosen((x @ w_router).softmax(-1), 1)
     return mixed(gates, F.relu(x @ w_up + b_up) @ w_down)
 
-@MIXTURES(x='n d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d', draws=ROUTED, sums='f', exponent=300, tags=('silu', 'topk'))
+@MIXTURES(x='n d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d', draws=ROUTED, sums='f', exponent=300,
+          tags=('silu', 'topk'))
 def top_two_experts(x, w_router, w_gate, w_up, w_down):
     "Each token through the two likeliest of eight gated experts, their probabilities made to sum to one (Mixtral)."
     gates = chosen((x @ w_router).softmax(-1), 2)
     return mixed(gates / gates.sum(-1, keepdim=True), (F.silu(x @ w_gate) * (x @ w_up)) @ w_down)
 
-@MIXTURES(x='n d', w_router='d 8', w_1='d 2*f', w_2='f d', w_up='8 d 2*f', w_down='8 f d', draws=ROUTED | dict(w_router=level_router), sums='f', exponent=20, tags=('silu', 'topk'))
+@MIXTURES(x='n d', w_router='d 8', w_1='d 2*f', w_2='f d', w_up='8 d 2*f', w_down='8 f d',
+          draws=ROUTED | dict(w_router=level_router), sums='f', exponent=20, tags=('silu', 'topk'))
 def shared_expert(x, w_router, w_1, w_2, w_up, w_down):
     "One expert for all tokens and the best three of eight by sigmoid scores, gate and up projection in one (DeepSeek V3)."
     def gated(h):
@@ -96,8 +103,10 @@ def shared_expert(x, w_router, w_1, w_2, w_up, w_down):
     return gated(x @ w_1) @ w_2 + mixed(gates / gates.sum(-1, keepdim=True), gated(x @ w_up) @ w_down)
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/03_feed_forward.ipynb #827cf89f
-@MIXTURES(x='n d', token='8 c', place='n 2', gate='n 2', w_gate='8 d f', w_up='8 d f', w_down='8 f d', sizes=dict(full=dict(c=160), small=dict(c=32)),
-         draws=WEIGHTS | dict(x='signed', token='index<n', place='index<8*c', gate='unit'), sums='f', tags=('silu', 'gather'))
+@MIXTURES(x='n d', token='8 c', place='n 2', gate='n 2', w_gate='8 d f', w_up='8 d f', w_down='8 f d',
+          sizes=dict(full=dict(c=160), small=dict(c=32)),
+         draws=WEIGHTS | dict(x='signed', token='index<n', place='index<8*c', gate='unit'), sums='f',
+          tags=('silu', 'gather'))
 def gathered_experts(x, token, place, gate, w_gate, w_up, w_down):
     "Eight gated experts over the tokens that tables send them, and for each token its two results, weighed (Megablocks)."
     h = x[token]                                                                                # [8, c, d]

@@ -16,9 +16,11 @@ from .components import offset_keys, offset_queries, rms_norm, rotated, scores, 
 from .feed_forward import chosen, level_router, mixed
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/04_layers.ipynb #aec19c90
-LAYERS = Family('layers', 3, ('pe', 'exp', 'weights'), full=dict(n=512, d=1024, q=16, g=4, f=2816), small=dict(n=128, d=128, q=2, g=1, f=320))
+LAYERS = Family('layers', 3, ('pe', 'exp', 'weights'), full=dict(n=512, d=1024, q=16, g=4, f=2816),
+                small=dict(n=128, d=128, q=2, g=1, f=320))
 
-@LAYERS(x='n d', gain_1='d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', gain_2='d', w_gate='d f', w_up='d f', w_down='f d', draws=WEIGHTS,
+@LAYERS(x='n d', gain_1='d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', gain_2='d',
+        w_gate='d f', w_up='d f', w_down='f d', draws=WEIGHTS,
         sums='f', exponent=60, tags=('norm', 'rope', 'mask', 'silu'))
 def llama_layer(x, gain_1, w_q, w_k, w_v, w_o, angle, gain_2, w_gate, w_up, w_down):
     "A decoder layer with RMSNorm, turned grouped-query attention and a feed-forward gated by silu (Llama 3)."
@@ -28,7 +30,8 @@ def llama_layer(x, gain_1, w_q, w_k, w_v, w_o, angle, gain_2, w_gate, w_up, w_do
     h = rms_norm(x, gain_2)
     return x + (F.silu(h @ w_gate) * (h @ w_up)) @ w_down
 
-@LAYERS(x='n d', gain_1='d', bias_1='d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', gain_2='d', bias_2='d', w_up='d f', b_up='f', w_down='f d', b_down='d', draws=WEIGHTS,
+@LAYERS(x='n d', gain_1='d', bias_1='d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', gain_2='d', bias_2='d',
+        w_up='d f', b_up='f', w_down='f d', b_down='d', draws=WEIGHTS,
         sizes=dict(full=dict(d=768, f=3072)), sums='f', exponent=60, tags=('norm', 'mask', 'gelu'))
 def gpt2_layer(x, gain_1, bias_1, w_qkv, b_qkv, w_o, b_o, gain_2, bias_2, w_up, b_up, w_down, b_down):
     "A decoder layer with layer norm, multi-head attention and gelu, biases throughout (GPT-2)."
@@ -37,7 +40,8 @@ def gpt2_layer(x, gain_1, bias_1, w_qkv, b_qkv, w_o, b_o, gain_2, bias_2, w_up, 
     return x + F.gelu(layer_norm(x, gain_2, bias_2) @ w_up + b_up, approximate='tanh') @ w_down + b_down
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/04_layers.ipynb #c84341f8
-@LAYERS(x='n d', gain_1='d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', gain_2='d', gain_3='d', w_gate='d f', w_up='d f', w_down='f d', gain_4='d',
+@LAYERS(x='n d', gain_1='d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', gain_2='d',
+        gain_3='d', w_gate='d f', w_up='d f', w_down='f d', gain_4='d',
         draws=WEIGHTS, sums='f', exponent=60, tags=('norm', 'rope', 'mask', 'tanh', 'gelu'))
 def gemma2_layer(x, gain_1, w_q, w_k, w_v, w_o, angle, gain_2, gain_3, w_gate, w_up, w_down, gain_4):
     "A decoder layer with norms around both halves, scores bounded by a tanh, and a gelu gate (Gemma 2)."
@@ -58,8 +62,10 @@ def mild(rng, shape):
     "Gains near 1."
     return 1 + 0.03 * rng.uniform(-1, 1, shape)
 
-@LAYERS(x='n d', gain_1='d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', gain_2='d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d',
-        draws=WEIGHTS | dict(x=ladder, gain_2=mild, w_router=level_router), sizes=dict(full=dict(n=384, d=512, q=8, g=2, f=1024), small=dict(n=96, f=64)),
+@LAYERS(x='n d', gain_1='d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', gain_2='d',
+        w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d',
+        draws=WEIGHTS | dict(x=ladder, gain_2=mild, w_router=level_router),
+        sizes=dict(full=dict(n=384, d=512, q=8, g=2, f=1024), small=dict(n=96, f=64)),
         sums='f', exponent=60, tags=('norm', 'rope', 'mask', 'silu', 'moe'))
 def mixtral_layer(x, gain_1, w_q, w_k, w_v, w_o, angle, gain_2, w_router, w_gate, w_up, w_down):
     "A decoder layer whose feed-forward is the best two of eight gated experts (Mixtral)."
@@ -70,7 +76,8 @@ def mixtral_layer(x, gain_1, w_q, w_k, w_v, w_o, angle, gain_2, w_router, w_gate
     gates = chosen((h @ w_router).softmax(-1), 2)
     return x + mixed(gates / gates.sum(-1, keepdim=True), (F.silu(h @ w_gate) * (h @ w_up)) @ w_down)
 
-@LAYERS(x='n d', gain='d', bias='d', w_q='d d', w_k='d d', w_v='d d', w_o='d d', angle='n 32', w_up='d f', b_up='f', w_down='f d', b_down='d', draws=WEIGHTS | dict(bias='bias'),
+@LAYERS(x='n d', gain='d', bias='d', w_q='d d', w_k='d d', w_v='d d', w_o='d d', angle='n 32', w_up='d f', b_up='f',
+        w_down='f d', b_down='d', draws=WEIGHTS | dict(bias='bias'),
         sizes=dict(full=dict(f=4096)), sums='f', exponent=60, tags=('norm', 'rope', 'mask', 'gelu'))
 def parallel_layer(x, gain, bias, w_q, w_k, w_v, w_o, angle, w_up, b_up, w_down, b_down):
     "A decoder layer whose attention and feed-forward read the same norm and are added together (GPT-J)."
@@ -79,8 +86,10 @@ def parallel_layer(x, gain, bias, w_q, w_k, w_v, w_o, angle, w_up, b_up, w_down,
     return x + merged(attend(q, k, v)) @ w_o + F.gelu(h @ w_up + b_up, approximate='tanh') @ w_down + b_down
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/04_layers.ipynb #93a819fd
-@LAYERS(x='n d', keep='n', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', gain_1='d', bias_1='d', w_up='d f', b_up='f', w_down='f d', b_down='d', gain_2='d', bias_2='d',
-        draws=WEIGHTS | dict(keep='keep'), sizes=dict(full=dict(d=768, f=3072)), sums='f', exponent=60, tags=('norm', 'mask', 'gelu'))
+@LAYERS(x='n d', keep='n', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', gain_1='d', bias_1='d', w_up='d f', b_up='f',
+        w_down='f d', b_down='d', gain_2='d', bias_2='d',
+        draws=WEIGHTS | dict(keep='keep'), sizes=dict(full=dict(d=768, f=3072)), sums='f', exponent=60,
+        tags=('norm', 'mask', 'gelu'))
 def bert_layer(x, keep, w_qkv, b_qkv, w_o, b_o, gain_1, bias_1, w_up, b_up, w_down, b_down, gain_2, bias_2):
     "An encoder layer: attention over what is no padding, gelu, layer norm after each residual (BERT)."
     q, k, v = map(heads, (x @ w_qkv + b_qkv).chunk(3, -1))
@@ -96,10 +105,14 @@ def patches(image, size=PATCH):
     cut = image.reshape(c, h // size, size, w // size, size)
     return cut.permute(1, 3, 0, 2, 4).reshape(-1, c * size * size)
 
-@LAYERS(image='3 s s', w_in='768 d', b_in='d', whole='1 d', place='t d', gain_1='d', bias_1='d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d',
-        gain_2='d', bias_2='d', w_up='d f', b_up='f', w_down='f d', b_down='d', draws=WEIGHTS | dict(image='signed', whole='normal', place='embedding'),
-        sizes=dict(full=dict(s=224, t=197, d=768, f=3072), small=dict(s=96, t=37)), sums='f', exponent=60, tags=('norm', 'gelu', 'patch'))
-def vit_layer(image, w_in, b_in, whole, place, gain_1, bias_1, w_qkv, b_qkv, w_o, b_o, gain_2, bias_2, w_up, b_up, w_down, b_down):
+@LAYERS(image='3 s s', w_in='768 d', b_in='d', whole='1 d', place='t d', gain_1='d', bias_1='d', w_qkv='d 3*d',
+        b_qkv='3*d', w_o='d d', b_o='d',
+        gain_2='d', bias_2='d', w_up='d f', b_up='f', w_down='f d', b_down='d',
+        draws=WEIGHTS | dict(image='signed', whole='normal', place='embedding'),
+        sizes=dict(full=dict(s=224, t=197, d=768, f=3072), small=dict(s=96, t=37)), sums='f', exponent=60,
+        tags=('norm', 'gelu', 'patch'))
+def vit_layer(image, w_in, b_in, whole, place, gain_1, bias_1, w_qkv, b_qkv, w_o, b_o, gain_2, bias_2, w_up, b_up,
+              w_down, b_down):
     "Patches of a picture as tokens with a place, a token for all of it, and the first encoder layer (ViT)."
     x = torch.cat([whole, patches(image) @ w_in + b_in]) + place
     q, k, v = map(heads, (layer_norm(x, gain_1, bias_1) @ w_qkv + b_qkv).chunk(3, -1))
@@ -107,16 +120,21 @@ def vit_layer(image, w_in, b_in, whole, place, gain_1, bias_1, w_qkv, b_qkv, w_o
     return x + F.gelu(layer_norm(x, gain_2, bias_2) @ w_up + b_up) @ w_down + b_down
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/04_layers.ipynb #ffaea2b0
-ENDS = Family('ends', 3, (), full=dict(n=512, d=1024, q=16, r=16, f=4096, v=16000), small=dict(n=128, d=128, q=2, r=4, f=320, v=1200))
+ENDS = Family('ends', 3, (), full=dict(n=512, d=1024, q=16, r=16, f=4096, v=16000),
+              small=dict(n=128, d=128, q=2, r=4, f=320, v=1200))
 
 @ENDS(words='v d', token='n', kinds='2 d', kind='n', places='n d', gain='d', bias='d',
-      draws=WEIGHTS | dict(words='embedding', token='index<v', kinds='embedding', kind=lambda rng, s: rng.integers(0, 2, s, dtype=np.int32), places='embedding', bias='bias'),
+      draws=WEIGHTS
+      | dict(words='embedding', token='index<v', kinds='embedding', kind=lambda rng,
+             s: rng.integers(0, 2, s, dtype=np.int32), places='embedding', bias='bias'),
       sums='d', tags=('gather', 'norm'))
 def input_embeddings(words, token, kinds, kind, places, gain, bias):
     "Words, kinds of sentence and places looked up, added, and normalised (BERT)."
     return layer_norm(F.embedding(token, words) + F.embedding(kind, kinds) + places, gain, bias)
 
-@ENDS(x='n d', gain='d', words='v d', target='n', draws=WEIGHTS | dict(words=lambda rng, s: 3 * rng.standard_normal(s) / math.sqrt(s[-1]), target='index<v'), sums='d',
+@ENDS(x='n d', gain='d', words='v d', target='n',
+      draws=WEIGHTS | dict(words=lambda rng, s: 3 * rng.standard_normal(s) / math.sqrt(s[-1]), target='index<v'),
+      sums='d',
       exponent=60, tags=('pe', 'norm', 'softmax', 'gather'))
 def token_log_probabilities(x, gain, words, target):
     "The logarithm of the probability that a model gives each next word, by the table that it reads words from."
@@ -124,8 +142,10 @@ def token_log_probabilities(x, gain, words, target):
     return logits.log_softmax(-1).gather(1, target.long()[:, None])
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/04_layers.ipynb #6bbaee4c
-@ENDS(x='n d', c='1 d', w_c='d 6*d', b_c='6*d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', w_up='d f', b_up='f', w_down='f d', b_down='d',
-      draws=WEIGHTS | dict(c='signed', w_c='weight', b_c='bias', w_qkv='weight'), sizes=dict(full=dict(n=256)), sums='f', exponent=60, tags=('pe', 'exp', 'norm', 'gelu'))
+@ENDS(x='n d', c='1 d', w_c='d 6*d', b_c='6*d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', w_up='d f', b_up='f',
+      w_down='f d', b_down='d',
+      draws=WEIGHTS | dict(c='signed', w_c='weight', b_c='bias', w_qkv='weight'), sizes=dict(full=dict(n=256)),
+      sums='f', exponent=60, tags=('pe', 'exp', 'norm', 'gelu'))
 def dit_block(x, c, w_c, b_c, w_qkv, b_qkv, w_o, b_o, w_up, b_up, w_down, b_down):
     "A transformer block whose norms are shifted, scaled and gated by a condition (DiT, adaLN-Zero)."
     shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (F.silu(c) @ w_c + b_c).chunk(6, -1)
@@ -138,7 +158,8 @@ def dit_block(x, c, w_c, b_c, w_qkv, b_qkv, w_o, b_o, w_up, b_up, w_down, b_down
 ADAPTED = 2.0       # LoRA's alpha over its rank
 
 @ENDS(x='n d', w_q='d d', w_k='d d', w_v='d d', w_o='d d', q_down='d r', q_up='r d', v_down='d r', v_up='r d',
-      draws=WEIGHTS | {k: 'weight' for k in ('q_down', 'q_up', 'v_down', 'v_up')}, sums='d d', exponent=60, tags=('pe', 'exp', 'mask'))
+      draws=WEIGHTS | {k: 'weight' for k in ('q_down', 'q_up', 'v_down', 'v_up')}, sums='d d', exponent=60,
+      tags=('pe', 'exp', 'mask'))
 def lora_attention(x, w_q, w_k, w_v, w_o, q_down, q_up, v_down, v_up):
     "Causal multi-head attention with narrow additions to its queries and values (LoRA)."
     q = x @ w_q + ADAPTED * (x @ q_down @ q_up)
@@ -146,7 +167,8 @@ def lora_attention(x, w_q, w_k, w_v, w_o, q_down, q_up, v_down, v_up):
     return merged(attend(heads(q), heads(x @ w_k), heads(v))) @ w_o
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/04_layers.ipynb #ff178179
-@ENDS(q='q n 64', k='q n 64', v='q n 64', grad='q n 64', draws=dict(q=offset_queries, k=offset_keys, v='normal', grad='normal'), sizes=dict(full=dict(q=8, n=1024)),
+@ENDS(q='q n 64', k='q n 64', v='q n 64', grad='q n 64',
+      draws=dict(q=offset_queries, k=offset_keys, v='normal', grad='normal'), sizes=dict(full=dict(q=8, n=1024)),
       sums='n', exponent=3 * OFFSET, tags=('pe', 'exp', 'mask', 'backward'))
 def attention_backward(q, k, v, grad):
     "The gradients of causal attention for queries, keys and values."

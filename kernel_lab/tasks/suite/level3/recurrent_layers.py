@@ -28,10 +28,13 @@ def slow(rng, shape):
     "Biases that a softplus makes small."
     return rng.uniform(-4, -2, shape)
 
-RECURRENCES = Family('recurrences', 3, ('scan',), full=dict(n=512, d=512, i=512, s=16, r=32, h=8), small=dict(n=32, d=64, i=64, s=4, r=8, h=1))
+RECURRENCES = Family('recurrences', 3, ('scan',), full=dict(n=512, d=512, i=512, s=16, r=32, h=8),
+                     small=dict(n=32, d=64, i=64, s=4, r=8, h=1))
 
-@RECURRENCES(x='n d', w_in='d 2*i', taps='i 1 4', b_1='i', w_down='i r', w_up='r i', b_step='i', w_k='i s', w_q='i s', rate='i s', skip='i', w_o='i d',
-             draws=WEIGHTS | dict(taps='layer', b_step=slow, rate='decay', skip='gain'), sizes=dict(full=dict(d=256)), sums='i', exponent=20, tags=('pe', 'conv', 'silu'))
+@RECURRENCES(x='n d', w_in='d 2*i', taps='i 1 4', b_1='i', w_down='i r', w_up='r i', b_step='i', w_k='i s', w_q='i s',
+             rate='i s', skip='i', w_o='i d',
+             draws=WEIGHTS | dict(taps='layer', b_step=slow, rate='decay', skip='gain'), sizes=dict(full=dict(d=256)),
+             sums='i', exponent=20, tags=('pe', 'conv', 'silu'))
 def mamba_block(x, w_in, taps, b_1, w_down, w_up, b_step, w_k, w_q, rate, skip, w_o):
     "A selective state space between a short convolution and a gate (Mamba)."
     u, gate = (x @ w_in).chunk(2, -1)
@@ -41,7 +44,8 @@ def mamba_block(x, w_in, taps, b_1, w_down, w_up, b_step, w_k, w_q, rate, skip, 
     y = (state * (u @ w_q)[:, None]).sum(-1) + skip * u
     return (y * F.silu(gate)) @ w_o
 
-@RECURRENCES(x='n d', w_in='d d', w_gate='d d', w_1='h 64 64', b_1='d', w_2='h 64 64', b_2='d', rate='d', w_o='d d', draws=WEIGHTS | dict(rate='step'),
+@RECURRENCES(x='n d', w_in='d d', w_gate='d d', w_1='h 64 64', b_1='d', w_2='h 64 64', b_2='d', rate='d', w_o='d d',
+             draws=WEIGHTS | dict(rate='step'),
              sums='d', exponent=20, tags=('pe', 'gelu'))
 def rg_lru_block(x, w_in, w_gate, w_1, b_1, w_2, b_2, rate, w_o):
     "A gated linear recurrence of real numbers beside a gelu gate (RecurrentGemma)."
@@ -51,7 +55,8 @@ def rg_lru_block(x, w_in, w_gate, w_1, b_1, w_2, b_2, rate, w_o):
     h = scanned(log_a.exp(), (1 - (2 * log_a).exp()).sqrt() * enter * u)
     return (h * F.gelu(x @ w_gate, approximate='tanh')) @ w_o
 
-@RECURRENCES(x='n d', mix='3 d', w_k='d d', w_v='d d', w_gate='d d', rate='d', bonus='d', w_o='d d', draws=WEIGHTS | dict(mix='unit', rate='bias', bonus='bias'),
+@RECURRENCES(x='n d', mix='3 d', w_k='d d', w_v='d d', w_gate='d d', rate='d', bonus='d', w_o='d d',
+             draws=WEIGHTS | dict(mix='unit', rate='bias', bonus='bias'),
              sums='d', exponent=40, tags=('pe', 'exp'))
 def rwkv_time_mix(x, mix, w_k, w_v, w_gate, rate, bonus, w_o):
     "Tokens mixed with their predecessors, then a decaying mean of values weighed by exponentials of keys (RWKV 4)."
@@ -78,7 +83,8 @@ def fading(rng, shape):
     "Logarithms of 1 − 2⁻ᵏ, k from 3 to 7."
     return np.log1p(-np.exp2(-rng.uniform(3, 7, shape)))
 
-@RECURRENCES(x='n d', w_q='d d', w_k='d d', w_v='d d', w_gate='d d', log_decay='h', gain='64', w_o='d d', draws=WEIGHTS | dict(w_q='weight', log_decay=fading),
+@RECURRENCES(x='n d', w_q='d d', w_k='d d', w_v='d d', w_gate='d d', log_decay='h', gain='64', w_o='d d',
+             draws=WEIGHTS | dict(w_q='weight', log_decay=fading),
              sizes=dict(small=dict(n=128, d=128, h=2)), sums='d n', exponent=40, tags=('pe', 'exp', 'norm', 'silu'))
 def retention_layer(x, w_q, w_k, w_v, w_gate, log_decay, gain, w_o):
     "Attention without softmax whose keys fade, each head at a rate of its own and normalised, and a silu gate (RetNet)."
@@ -86,22 +92,27 @@ def retention_layer(x, w_q, w_k, w_v, w_gate, log_decay, gain, w_o):
     left = remains(log_decay[:, None].expand(-1, len(x)))
     return (merged(rms_norm((q @ k.transpose(-2, -1) * left) @ v, gain)) * F.silu(x @ w_gate)) @ w_o
 
-@RECURRENCES(q='h n 64', k='h n 64', v='h n 64', draws=dict(q='normal', k='normal'), sizes=dict(full=dict(n=1024), small=dict(n=160)), sums='n 64', tags=('pe', 'elu'))
+@RECURRENCES(q='h n 64', k='h n 64', v='h n 64', draws=dict(q='normal', k='normal'),
+             sizes=dict(full=dict(n=1024), small=dict(n=160)), sums='n 64', tags=('pe', 'elu'))
 def linear_attention(q, k, v):
     "Causal attention whose weights are products of positive features, elu plus one (linear transformer)."
     weights = ((F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-2, -1)).tril()
     return weights @ v / weights.sum(-1, keepdim=True)
 
-@RECURRENCES(x='h n 64', step='h n', rate='h', k='n s', q='n s', skip='h 1 1', draws=dict(x='signed', step='step', rate='decay', k='normal', q='normal', skip='gain'),
-             sizes=dict(full=dict(n=1024, s=64), small=dict(n=128, s=32, h=2)), sums='n s', exponent=40, tags=('pe', 'exp', 'chunk'))
+@RECURRENCES(x='h n 64', step='h n', rate='h', k='n s', q='n s', skip='h 1 1',
+             draws=dict(x='signed', step='step', rate='decay', k='normal', q='normal', skip='gain'),
+             sizes=dict(full=dict(n=1024, s=64), small=dict(n=128, s=32, h=2)), sums='n s', exponent=40,
+             tags=('pe', 'exp', 'chunk'))
 def ssd_chunks(x, step, rate, k, q, skip):
     "A state space with one decay a head, by products inside of chunks of 32 tokens and between them (Mamba 2)."
     cut = lambda t: t.unflatten(-2, (-1, CHUNK))
     log_decay = (step * rate[:, None]).unflatten(-1, (-1, CHUNK))                               # [h, chunks, 32]
     total, u, k, q = log_decay.cumsum(-1), cut(x * step[..., None]), cut(k), cut(q)
     inside = (q @ k.transpose(-2, -1) * remains(log_decay)) @ u
-    ends = (k * (total[..., -1:] - total).exp()[..., None]).transpose(-2, -1) @ u               # what each chunk adds to the state
-    between = remains(F.pad(total[..., -1], (1, 0)))[:, :-1, 1:]                                # left at a chunk's begin of an earlier end
+    # what each chunk adds to the state
+    ends = (k * (total[..., -1:] - total).exp()[..., None]).transpose(-2, -1) @ u
+    # left at a chunk's begin of an earlier end
+    between = remains(F.pad(total[..., -1], (1, 0)))[:, :-1, 1:]
     carried = (between @ ends.flatten(2)).unflatten(-1, (k.shape[-1], -1))
     return (inside + (q @ carried) * total.exp()[..., None]).flatten(1, 2) + skip * x
 
@@ -109,7 +120,8 @@ def ssd_chunks(x, step, rate, k, q, skip):
 STEPS = 4
 
 @RECURRENCES(x='4 b d', h='b u', c='b u', w_in='d 4*u', w_out='u 4*u', b_in='4*u', draws=WEIGHTS | dict(h='within'),
-             sizes=dict(full=dict(b=64, d=512, u=512), small=dict(b=48, d=64, u=64)), sums='d u', tags=('pe', 'sigmoid', 'tanh'))
+             sizes=dict(full=dict(b=64, d=512, u=512), small=dict(b=48, d=64, u=64)), sums='d u',
+             tags=('pe', 'sigmoid', 'tanh'))
 def lstm_steps(x, h, c, w_in, w_out, b_in):
     "Four steps of a long short-term memory: all states, and the last memory."
     states = []
@@ -129,13 +141,15 @@ def nearly(rng, shape):
     "Between 0.7 and 1."
     return rng.uniform(0.7, 1, shape)
 
-@RECURRENCES(q='h 4 64', k='h 4 64', v='h 4 64', keep='h 4 1', rate='h 4 1', memory='h 64 64', draws=dict(q=unit_rows, k=unit_rows, v='normal', keep=nearly, rate='unit'),
+@RECURRENCES(q='h 4 64', k='h 4 64', v='h 4 64', keep='h 4 1', rate='h 4 1', memory='h 64 64',
+             draws=dict(q=unit_rows, k=unit_rows, v='normal', keep=nearly, rate='unit'),
              sizes=dict(full=dict(h=32), small=dict(h=2)), sums='64', tags=('pe', 'decode'))
 def gated_delta_steps(q, k, v, keep, rate, memory):
     "Four steps of a memory that fades and then corrects its answer to each key, read by queries; and the memory (Gated DeltaNet)."
     outs = []
     for t in range(STEPS):
-        memory, key = keep[:, t, None] * memory, k[:, t, None]                                  # [h, 64, 64], [h, 1, 64]
+        # [h, 64, 64], [h, 1, 64]
+        memory, key = keep[:, t, None] * memory, k[:, t, None]
         memory = memory + key.transpose(1, 2) @ (rate[:, t, None] * (v[:, t, None] - key @ memory))
         outs.append(q[:, t, None] @ memory)
     return torch.cat(outs, 1), memory

@@ -25,17 +25,21 @@ def batch_norm(x, norm):
     "x with the statistics norm [4, channels]: mean, variance, gain, bias."
     return F.batch_norm(x, norm[0], norm[1], norm[2], norm[3])
 
-BLOCKS = {**{f'norm_{k}': statistics for k in (1, 2, 3)}, **{f'w_{k}': 'layer' for k in (1, 2, 3, 'skip', 'depth')}, 'b_1': 'bias', 'b_2': 'bias', 'b_depth': 'bias'}
-CONVOLUTIONS = Family('convolutions', 3, ('conv', 'norm'), full=dict(b=4, c=256, m=64, s=56), small=dict(b=1, c=64, m=16, s=10))
+BLOCKS = {**{f'norm_{k}': statistics for k in (1, 2, 3)}, **{f'w_{k}': 'layer' for k in (1, 2, 3, 'skip', 'depth')},
+          'b_1': 'bias', 'b_2': 'bias', 'b_depth': 'bias'}
+CONVOLUTIONS = Family('convolutions', 3, ('conv', 'norm'), full=dict(b=4, c=256, m=64, s=56),
+                      small=dict(b=1, c=64, m=16, s=10))
 
-@CONVOLUTIONS(x='b c s s', w_1='m c 1 1', norm_1='4 m', w_2='m m 3 3', norm_2='4 m', w_3='c m 1 1', norm_3='4 c', draws=BLOCKS, sums='m 9', tags=('pe', 'relu'))
+@CONVOLUTIONS(x='b c s s', w_1='m c 1 1', norm_1='4 m', w_2='m m 3 3', norm_2='4 m', w_3='c m 1 1', norm_3='4 c',
+              draws=BLOCKS, sums='m 9', tags=('pe', 'relu'))
 def resnet_bottleneck(x, w_1, norm_1, w_2, norm_2, w_3, norm_3):
     "One by one, three by three, one by one convolutions with batch norms and relu, and the residual (ResNet-50)."
     h = F.relu(batch_norm(F.conv2d(x, w_1), norm_1))
     h = F.relu(batch_norm(F.conv2d(h, w_2, padding=1), norm_2))
     return F.relu(x + batch_norm(F.conv2d(h, w_3), norm_3))
 
-@CONVOLUTIONS(x='b c s s', w_1='4*c c 1 1', norm_1='4 4*c', w_depth='4*c 1 3 3', norm_2='4 4*c', w_2='c 4*c 1 1', norm_3='4 c', draws=BLOCKS | dict(w_1=loud),
+@CONVOLUTIONS(x='b c s s', w_1='4*c c 1 1', norm_1='4 4*c', w_depth='4*c 1 3 3', norm_2='4 4*c', w_2='c 4*c 1 1',
+              norm_3='4 c', draws=BLOCKS | dict(w_1=loud),
               sizes=dict(full=dict(c=64, s=28), small=dict(c=24)), sums='4*c', tags=('pe', 'depthwise', 'relu'))
 def inverted_residual(x, w_1, norm_1, w_depth, norm_2, w_2, norm_3):
     "Four times as many channels, a convolution of each, back to as many as before, and the residual (MobileNet V2)."
@@ -44,15 +48,18 @@ def inverted_residual(x, w_1, norm_1, w_depth, norm_2, w_2, norm_3):
     return x + batch_norm(F.conv2d(h, w_2), norm_3)
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/06_vision_and_audio.ipynb #0a5ad15a
-@CONVOLUTIONS(x='b c s s', w_depth='c 1 7 7', b_depth='c', gain='c', bias='c', w_up='c 4*c', b_up='4*c', w_down='4*c c', b_down='c', scale='c',
-              draws=BLOCKS | WEIGHTS | dict(bias='bias', scale='gain'), sizes=dict(full=dict(c=96), small=dict(c=32)), sums='4*c', tags=('pe', 'depthwise', 'gelu'))
+@CONVOLUTIONS(x='b c s s', w_depth='c 1 7 7', b_depth='c', gain='c', bias='c', w_up='c 4*c', b_up='4*c', w_down='4*c c',
+              b_down='c', scale='c',
+              draws=BLOCKS | WEIGHTS | dict(bias='bias', scale='gain'), sizes=dict(full=dict(c=96), small=dict(c=32)),
+              sums='4*c', tags=('pe', 'depthwise', 'gelu'))
 def convnext_block(x, w_depth, b_depth, gain, bias, w_up, b_up, w_down, b_down, scale):
     "A seven by seven depthwise convolution, layer norm over channels, a gelu layer, a scale, and the residual (ConvNeXt)."
     h = F.conv2d(x, w_depth, b_depth, padding=3, groups=len(w_depth)).permute(0, 2, 3, 1)
     h = F.gelu(layer_norm(h, gain, bias) @ w_up + b_up) @ w_down + b_down
     return x + (h * scale).permute(0, 3, 1, 2)
 
-@CONVOLUTIONS(x='b c s s', skip='b c s s', norm_1='4 c', w_1='m c', b_1='m', w_2='c m', b_2='c', draws=BLOCKS, sizes=dict(full=dict(m=16)), sums='s s', tags=('sigmoid', 'relu'))
+@CONVOLUTIONS(x='b c s s', skip='b c s s', norm_1='4 c', w_1='m c', b_1='m', w_2='c m', b_2='c', draws=BLOCKS,
+              sizes=dict(full=dict(m=16)), sums='s s', tags=('sigmoid', 'relu'))
 def squeeze_excite(x, skip, norm_1, w_1, b_1, w_2, b_2):
     "The end of a block whose channels are gated by what all of the picture holds (SE-ResNet)."
     h = batch_norm(x, norm_1)
@@ -62,8 +69,10 @@ def squeeze_excite(x, skip, norm_1, w_1, b_1, w_2, b_2):
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/06_vision_and_audio.ipynb #ee7fa96d
 GROUPS = 8
 
-@CONVOLUTIONS(x='b c s s', time='b t', gain_1='c', bias_1='c', w_1='m c 3 3', b_1='m', w_time='t m', gain_2='m', bias_2='m', w_2='m m 3 3', b_2='m', w_skip='m c 1 1',
-              draws=WEIGHTS | BLOCKS | dict(time='normal', w_time='weight'), sizes=dict(full=dict(b=2, c=128, m=192, s=32, t=512), small=dict(c=24, m=32, s=8, t=48)),
+@CONVOLUTIONS(x='b c s s', time='b t', gain_1='c', bias_1='c', w_1='m c 3 3', b_1='m', w_time='t m', gain_2='m',
+              bias_2='m', w_2='m m 3 3', b_2='m', w_skip='m c 1 1',
+              draws=WEIGHTS | BLOCKS | dict(time='normal', w_time='weight'),
+              sizes=dict(full=dict(b=2, c=128, m=192, s=32, t=512), small=dict(c=24, m=32, s=8, t=48)),
               sums='m 9', tags=('pe', 'silu'))
 def unet_block(x, time, gain_1, bias_1, w_1, b_1, w_time, gain_2, bias_2, w_2, b_2, w_skip):
     "Two three by three convolutions after group norm and silu, a time step between them, a convolution for the residual (Stable Diffusion)."
@@ -72,7 +81,8 @@ def unet_block(x, time, gain_1, bias_1, w_1, b_1, w_time, gain_2, bias_2, w_2, b
     h = F.conv2d(F.silu(F.group_norm(h, GROUPS, gain_2, bias_2)), w_2, b_2, padding=1)
     return h + F.conv2d(x, w_skip)
 
-@CONVOLUTIONS(x='n d', gain='d', bias='d', w_in='d 2*d', b_in='2*d', w_depth='d 1 31', norm_1='4 d', w_out='d d', b_out='d', draws=BLOCKS | WEIGHTS | dict(bias='bias'),
+@CONVOLUTIONS(x='n d', gain='d', bias='d', w_in='d 2*d', b_in='2*d', w_depth='d 1 31', norm_1='4 d', w_out='d d',
+              b_out='d', draws=BLOCKS | WEIGHTS | dict(bias='bias'),
               sizes=dict(full=dict(n=1000, d=512), small=dict(n=100, d=64)), sums='d', tags=('pe', 'depthwise', 'silu'))
 def conformer_convolution(x, gain, bias, w_in, b_in, w_depth, norm_1, w_out, b_out):
     "A gated layer, a convolution of each feature over 31 frames, batch norm, silu, a layer, the residual (Conformer)."
