@@ -19,7 +19,7 @@ from .chip.chips import get_chip
 from .executor.vectorized import execute
 from .executor.interpreter import interpret, turns_of
 from .executor.stepper import Stepper
-from .executor.precise import execute_widened
+from .executor.numerics import execute_widened
 from .timing.timeline import schedule
 from .explain.profile import Profile, profile_of
 from .ranks import simulate_ranks
