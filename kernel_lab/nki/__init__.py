@@ -14,7 +14,8 @@ from .ir.program import Program, with_turns
 from .lang.arguments import arrays_of
 from .lang import isa, language
 from .lang.trace import JitKernel, Latencies, MeasuredKernel, installed, is_torch, jit, to_numpy, trace
-from .checks.checker import assert_ok, check, too_large
+from .checks.checker import assert_ok, check
+from .checks.capacity import too_large
 from .chip.chips import get_chip
 from .executor.vectorized import execute
 from .executor.interpreter import interpret, turns_of

@@ -25,19 +25,19 @@ POOLS = {'SBUF': 1, 'PSUM': 2}      # in bytes a partition, in banks
 
 def _lives(timeline):
     "The scheduler's values, with the rows that begin and use them."
-    from kernel_lab.nki.timing import scheduler as clock            # numba; only who asks waits for it
+    from kernel_lab.nki.timing import scheduler            # numba; only who asks waits for it
     for reuse in (True, False)[timeline.program.dialect == 'nki':]:
-        found = clock.wired(timeline.program, timeline.chip, reuse)
-        if len(found.instr) == len(timeline): return found.lives
+        found = scheduler.dependency_graph(timeline.program, timeline.chip, reuse)
+        if len(found.instr) == len(timeline): return found.lifetimes
     raise UsageError('The times of this timeline belong to another program.', hint='Schedule the program again.')
 
 def held(timeline, pool='SBUF'):
     "(µs, amount alive from then on): bytes a partition of SBUF, or banks of PSUM."
     lives = _lives(assert_simulated(timeline, 'memory over time'))
-    mine = np.flatnonzero((lives.pool == POOLS[pool]) & (lives.first >= 0) & (lives.size > 0))
+    mine = np.flatnonzero((lives.pool == POOLS[pool]) & (lives.first >= 0) & (lives.units > 0))
     users = lives.users[mine]
     done = np.where(users >= 0, timeline.end_us[users], 0).max(axis=1, initial=0)
-    when, size = np.concatenate([timeline.start_us[lives.first[mine]], done]), np.concatenate([lives.size[mine], -lives.size[mine]])
+    when, size = np.concatenate([timeline.start_us[lives.first[mine]], done]), np.concatenate([lives.units[mine], -lives.units[mine]])
     order = np.lexsort((size, when))
     return when[order], np.cumsum(size[order])
 

@@ -14,17 +14,17 @@ from ..ir.affine import Affine
 from .legacy_compiler import Users, changed
 from ..chip.dtypes import itemsize
 from ..ir.nodes import Access, Instruction, Tensor, accesses
-from .flat_program import POOLS, tape
-from .lifetimes import FIRST, LAST, WHOSE, most_alive, surveyed
+from .flat_program import POOLS, flatten
+from .lifetimes import lifetimes_of, peak_liveness
 
 # %% ../../../nbs/2_nki/7_timing/08_spill.ipynb #ce88fb3a
 def fullest(program, chip):
     "(bytes a partition that are alive at once in program order, tensor -> its share of them)."
-    t = tape(program, chip, True, keep=True)
-    rows, _, found = surveyed(t, len(program.loops))
-    pool, (_, most, moment) = POOLS.index('sbuf'), most_alive(t, rows, found)
-    alive = found[(found[:, FIRST] <= moment[pool]) & (found[:, LAST] >= moment[pool]), WHOSE]
-    held = np.bincount(alive, minlength=len(t.pool)) * t.size * (t.pool == pool)
+    flat = flatten(program, chip, True, keep=True)
+    rows, _, lifetimes = lifetimes_of(flat, len(program.loops))
+    pool, (_, most, moment) = POOLS.index('sbuf'), peak_liveness(flat, rows, lifetimes)
+    is_alive = (lifetimes['first'] <= moment[pool]) & (lifetimes['last'] >= moment[pool])
+    held = np.bincount(lifetimes['tensor'][is_alive], minlength=len(flat.pool)) * flat.units * (flat.pool == pool)
     return float(most[pool]), {int(k): float(held[k]) for k in np.flatnonzero(held)}
 
 # %% ../../../nbs/2_nki/7_timing/08_spill.ipynb #8f1ad539

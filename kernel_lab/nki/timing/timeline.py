@@ -12,10 +12,9 @@ from ...core.errors import KernelError
 from .legacy_compiler import compiled_program
 from ..chip.chips import Chip, get_chip
 from .verify import assert_playable
-from .cores import MOST_CORES
 from ..ir.nodes import Access, without_gc
 from ..ir.program import Program, require_fixed_trips, instruction_text
-from .flat_program import LANES
+from .flat_program import LANES, MAX_CORES
 
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #75c7e176
 @dataclass(frozen=True)
@@ -50,19 +49,19 @@ class Timeline:
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #087c1970
 def _peak(lives, rows, pool):
     "The most units of a pool that were alive at one moment on any core."
-    return max(_level(lives, rows, p) for p in range(pool, 2 * MOST_CORES + 1, 2))
+    return max(_level(lives, rows, p) for p in range(pool, 2 * MAX_CORES + 1, 2))
 
 def _level(lives, rows, pool):
     "The most of them on one core: from a value's first write to its last use."
-    mine = np.flatnonzero((lives.pool == pool) & (lives.first >= 0) & (lives.size > 0))
+    mine = np.flatnonzero((lives.pool == pool) & (lives.first >= 0) & (lives.units > 0))
     users = lives.users[mine]
     done = np.where(users >= 0, rows.end[users], 0).max(axis=1, initial=0)
-    when, size = np.concatenate([rows.start[lives.first[mine]], done]), np.concatenate([lives.size[mine], -lives.size[mine]])
+    when, size = np.concatenate([rows.start[lives.first[mine]], done]), np.concatenate([lives.units[mine], -lives.units[mine]])
     return float(np.cumsum(size[np.lexsort((size, when))]).max(initial=0))
 
 def _uncosted(run):
     "How many instructions take no time of their engine or queue: their rule says nothing."
-    return int(((run.tape.work.max(axis=1) <= 0) & (run.tape.dma[:, 1] <= 0))[run.instr].sum())
+    return int(((run.flat.work_ns.max(axis=1) <= 0) & (run.flat.copies['work_ns'] <= 0))[run.instr].sum())
 
 def _room(chip): return chip.sbuf_bytes - chip.sbuf_reserved, chip.psum_banks
 
@@ -72,14 +71,14 @@ def _full(program, chip, lives, value, instr):
     name, unit = (('SBUF', 'bytes a partition'), ('PSUM', 'banks'))[(lives.pool[value] - 1) % 2]
     return KernelError(f'{name} is full: everything allocated is still needed at instruction {k}, {program.instructions[k].op}', kind='limit', instruction='nl.ndarray',
                        line=program.instructions[k].line or None, limit=f'{size:.0f} {unit}',
-                       value=f'{lives.size[value]:.0f} more', hint='Use smaller tiles, or allocate inside the loop what lives only there.')
+                       value=f'{lives.units[value]:.0f} more', hint='Use smaller tiles, or allocate inside the loop what lives only there.')
 
 def _spilled_bytes(program, run, side):
     "Bytes of the copies whose operands on one side are spilled tensors."
     if all(t.role != 'spilled' for t in program.tensors): return 0
     far = lambda o: any(isinstance(a, Access) and program.tensors[a.tensor].role == 'spilled' for a in getattr(o, side).values())
     mine = np.array([far(o) for o in program.instructions], bool)
-    return int((run.tape.dma[run.instr, 2] * run.share * mine[run.instr]).sum()) if mine.any() else 0
+    return int((run.flat.copies['bytes'][run.instr] * run.share * mine[run.instr]).sum()) if mine.any() else 0
 
 @without_gc()
 def schedule(program, chip=None, without=()):
@@ -92,15 +91,15 @@ def schedule(program, chip=None, without=()):
     earlier, dge = program.dialect == 'neuronxcc.nki', program.untouched and does('dge')
     run = clock.run(program, chip, int(chip.compiler_window) if does('reorder') else 0, does('reuse') and not program.untouched, does('balance'),
                     queues=(0.5 if dge else int(chip.compiler_queues)) if earlier else 1, copies=int(chip.compiler_buffers) if earlier else 0)
-    if run.missing >= 0 and (program.dialect == 'nki' or run.lives.size[run.missing] > _room(chip)[(run.lives.pool[run.missing] - 1) % 2]):
-        raise _full(program, chip, run.lives, run.missing, run.instr)
-    rows, dma = run.rows, run.tape.dma[run.instr]
+    if run.missing >= 0 and (program.dialect == 'nki' or run.lifetimes.units[run.missing] > _room(chip)[(run.lifetimes.pool[run.missing] - 1) % 2]):
+        raise _full(program, chip, run.lifetimes, run.missing, run.instr)
+    rows, dma = run.rows, run.flat.copies[run.instr]
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns
-    moved = lambda column: int((dma[:, 2] * dma[:, column] * run.share).sum())
+    moved = lambda column: int((dma['bytes'] * dma[column] * run.share).sum())
     saved, reloaded = (_spilled_bytes(program, run, side) for side in ('outs', 'ins'))
     return Timeline(program, chip, latency / 1000, (rows.start + chip.start_ns) / 1000, (rows.end + chip.start_ns) / 1000, rows.lane, run.instr, run.turn,
-                    int(min(_peak(run.lives, rows, 1), chip.sbuf_bytes - chip.sbuf_reserved)), int(min(_peak(run.lives, rows, 2), chip.psum_banks)),
-                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, moved(3), moved(4), after=rows.after, cause=rows.cause, uncosted=_uncosted(run),
+                    int(min(_peak(run.lifetimes, rows, 1), chip.sbuf_bytes - chip.sbuf_reserved)), int(min(_peak(run.lifetimes, rows, 2), chip.psum_banks)),
+                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, moved('reads_hbm'), moved('writes_hbm'), after=rows.after, cause=rows.cause, uncosted=_uncosted(run),
                     core=rows.core if (rows.core > 0).any() else None)
 
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #e5171832

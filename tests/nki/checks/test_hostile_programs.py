@@ -102,11 +102,11 @@ def test_a_chip_without_an_engine():
     assert len(schedule(program(dma(A, X, 1), dma(Y, A, 2)), chip)) == 2
 
 def test_a_clock_that_is_stuck_says_so(monkeypatch):
-    "It cannot be with a program, because all wires go back; so the wires are forged."
-    wired = clock.wired
+    "It cannot be with a program, because all edges go back; so the edges are forged."
+    graph_of = clock.dependency_graph
     def forged(*a):
-        x = wired(*a)
-        x.wires.row[:] = len(x.instr) - 1
+        x = graph_of(*a)
+        x.edges.row[:] = len(x.instr) - 1
         return x
-    monkeypatch.setattr(clock, 'wired', forged)
+    monkeypatch.setattr(clock, 'dependency_graph', forged)
     with pytest.raises(SimulatorError, match='stuck: instruction'): schedule(program(dma(A, X, 1), add(B, A, 2), dma(Y, B, 3), dialect='neuronxcc.nki'))

@@ -2,7 +2,6 @@
 import ast
 import importlib
 import itertools
-import json
 import linecache
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,17 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki.validate import conformance as trials
 from kernel_lab.nki.ir.semantics_collective import COLLECTIVES
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS
+from notebooks import as_test
 from kernel_lab.nki.validate.conformance import largest_error, refusal, untried
 
 runner = importlib.import_module('kernel_lab.nki.executor.interpreter')
 PAGES = sorted(p for p in (Path(__file__).parents[3] / 'nbs' / '2_nki').rglob('*.ipynb') if 'kernel_lab.nki.validate.conformance' in p.read_text())
 
 def run_page(page):
-    "Run a page's code cells from top to bottom."
+    "Run a page's code cells from top to bottom; what it exports comes from its module."
     names = {'__name__': page.stem}
-    for k, cell in enumerate(json.loads(page.read_text())['cells']):
-        source, name = ''.join(cell['source']), f'<{page.stem} {k}>'
+    for k, cell in enumerate(as_test(page)['cells']):
+        source, name = cell['source'], f'<{page.stem} {k}>'
         if cell['cell_type'] != 'code' or source.startswith('#| default_exp'): continue
         linecache.cache[name] = len(source), None, source.splitlines(True), name
         exec(compile(ast.parse(source), name, 'exec'), names)
