@@ -19,7 +19,7 @@ from .checks.capacity import too_large
 from .chip.chips import get_chip
 from .executor.vectorized import execute
 from .executor.interpreter import turns_of
-from .executor.precise import execute_widened
+from .executor.numerics import execute_widened
 from .timing.timeline import schedule
 from .explain.profile import Profile, profile_of
 
