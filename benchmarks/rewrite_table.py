@@ -8,7 +8,7 @@ import argparse
 import math
 import time
 
-from kernel_lab.agents.loop import Loop
+from kernel_lab.agents.loop import AgentLoop
 from kernel_lab.agents.rewrite.agent import RewriteAgent
 from kernel_lab.tasks.suite.registry import BY_HAND
 
@@ -27,7 +27,7 @@ def accepted(run):
 def optimise(task, args):
     "One run → a row of the table."
     since = time.perf_counter()
-    loop = Loop(task, RewriteAgent(), workload=args.workload, chip=args.chip, store=False, max_steps=args.steps, seeds=args.seeds)
+    loop = AgentLoop(task, RewriteAgent(), workload=args.workload, chip=args.chip, store=False, max_steps=args.steps, seeds=args.seeds)
     for step in loop:
         evaluation = step.evaluation
         us = f'{evaluation.profile.latency_us:10.1f} µs' if evaluation.profile else ' ' * 13

@@ -4,7 +4,7 @@ python tools/best.py TASK… [--chip trn2] [--steps 12]"""
 import argparse
 import json
 
-from kernel_lab.agents.loop import Loop
+from kernel_lab.agents.loop import AgentLoop
 from kernel_lab.agents.rewrite.agent import RewriteAgent
 from kernel_lab.evaluate.records.evaluation import headline
 from kernel_lab.evaluate.survey.time_table import made
@@ -19,7 +19,7 @@ def improved(name, chip, steps):
     task = get_task(name)
     workload = task.workload()
     us, maker, source = made(task, workload, chip)[0]
-    loop = Loop(task, RewriteAgent(), workload, chip, store=False, max_steps=steps, seeds=1)
+    loop = AgentLoop(task, RewriteAgent(), workload, chip, store=False, max_steps=steps, seeds=1)
     loop.edit(source)
     for step in loop: print(f"  {step.index} {step.move}: {headline(step.evaluation)}", flush=True)
     best = loop.best and loop.best.evaluation

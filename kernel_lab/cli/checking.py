@@ -6,7 +6,7 @@
 __all__ = ['row_lines', 'check_tasks']
 
 # %% ../../nbs/7_cli/03_checking.ipynb #8cbb9b6d
-from .render import GOOD, INTERRUPTED, NOT_CORRECT, say, watched, writing
+from .render import EXIT_GOOD, INTERRUPTED, EXIT_NOT_CORRECT, say, with_progress, writing
 
 # %% ../../nbs/7_cli/03_checking.ipynb #654d5284
 _MARK = {'good': '✓', 'bad': '✗', 'quarantined': '○'}
@@ -23,11 +23,11 @@ def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=
     from kernel_lab.evaluate.survey.quality_survey import census, census_lines
     from kernel_lab.evaluate.store.database import home
     names, where = _named(names, known), {'load': load} if load else {}
-    rows, cut = watched(census(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
+    rows, cut = with_progress(census(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
     if out: _save(rows, names, out)
     say('', *census_lines(rows))
     if cut: say(f'Interrupted after {len(rows)} of {len(names)} tasks; what was found is kept, and the same command goes on.', err=True)
-    return INTERRUPTED if cut else NOT_CORRECT if any(r.verdict == 'bad' for r in rows) else GOOD
+    return INTERRUPTED if cut else EXIT_NOT_CORRECT if any(r.verdict == 'bad' for r in rows) else EXIT_GOOD
 
 def _named(names, known=None):
     "The names asked for, all of them if none; `UsageError` for one that does not exist."

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from ..core.durations import compare_times, microseconds, one_clock
 from ..core.errors import KernelError, UsageError
 from ..core.format import speedup_text
-from .render import GOOD, INTERRUPTED, NONE, NOT_CORRECT, say, watched
+from .render import EXIT_GOOD, INTERRUPTED, NO_VALUE, EXIT_NOT_CORRECT, say, with_progress
 
 # %% ../../nbs/7_cli/08_evaluating.ipynb #8d85daaa
 def kernel_files(paths):
@@ -36,8 +36,8 @@ def status_text(e): return 'unreadable' if isinstance(e, UsageError) else e.stat
 
 def result_line(name, e):
     "An `Evaluation` as a line: times in µs, of which kind where it is not simulated, the speedup over the task's first kernel; of an unreadable file the `UsageError`."
-    if isinstance(e, UsageError): return f'{status_text(e):<14} {NONE:>12} {NONE:>8}  {name}  ({e.message})'
-    speedup = speedup_text(e.speedup) if e.speedup else NONE
+    if isinstance(e, UsageError): return f'{status_text(e):<14} {NO_VALUE:>12} {NO_VALUE:>8}  {name}  ({e.message})'
+    speedup = speedup_text(e.speedup) if e.speedup else NO_VALUE
     why = f'  ({KernelError.from_dict({**e.error, "hint": None})})' if e.error else ''
     kind = f', {e.latency.kind}' if e.latency and e.latency.kind != 'simulated' else ''
     return f'{status_text(e):<14} {microseconds(e.latency_us):>12} {speedup:>8}  {name}{kind}{", known" if e.cached else ""}{why}'
@@ -62,19 +62,19 @@ def fastest_line(timed):
 # %% ../../nbs/7_cli/08_evaluating.ipynb #037d5417
 def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
     "Evaluate {name: `Kernel`, or the `UsageError` of reading it} on a task, say what came of each → exit code. `asked`: what `evaluate_many` takes."
-    from kernel_lab.evaluate.pool.jobs import SECONDS
+    from kernel_lab.evaluate.pool.jobs import JOB_TIMEOUT_S
     from kernel_lab.evaluate.pool.dispatch import evaluate_many
     rows = [(name, e) for name, e in kernels.items() if isinstance(e, UsageError)]
     names = [name for name, k in kernels.items() if not isinstance(k, UsageError)]
     kept = SimpleNamespace(known=lambda *a, **kw: None, save_evaluation=store.save_evaluation) if fresh else store
     if not as_json: say(head_line())
     for row in rows: say(*_told(*row, as_json))
-    with closing(evaluate_many([kernels[n] for n in names], task, store=kept, seconds=SECONDS + asked['limits'].seconds, **asked)) as found:
-        done, cut = watched(((names[number], e) for number, e in found), len(names), 'evaluating', lambda row: _told(*row, as_json))
+    with closing(evaluate_many([kernels[n] for n in names], task, store=kept, seconds=JOB_TIMEOUT_S + asked['limits'].seconds, **asked)) as found:
+        done, cut = with_progress(((names[number], e) for number, e in found), len(names), 'evaluating', lambda row: _told(*row, as_json))
     rows += done
     if not as_json: say('', *summary_lines(rows))
     if cut: say(f'Interrupted after {len(rows)} of {len(kernels)} kernels; what came is kept, and the same command goes on.', err=True)
-    return INTERRUPTED if cut else GOOD if all(getattr(e, 'profile', None) for _, e in rows) else NOT_CORRECT
+    return INTERRUPTED if cut else EXIT_GOOD if all(getattr(e, 'profile', None) for _, e in rows) else EXIT_NOT_CORRECT
 
 def _told(name, e, as_json):
     if not as_json: return [result_line(name, e)]

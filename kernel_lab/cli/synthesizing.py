@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Annotated
 import os
 import typer
-from .render import GOOD, INTERRUPTED, say, watched
+from .render import EXIT_GOOD, INTERRUPTED, say, with_progress
 from ..tasks.baselines.known_times import TABLE_CHIP
 
 # %% ../../nbs/7_cli/04_synthesizing.ipynb #3f42cd2f
@@ -38,7 +38,7 @@ def synthesize(folder: Annotated[str, typer.Argument(metavar='DIR', help='Where 
     from kernel_lab.tasks.synthesis import synthesize as synthesis
     get_chip(chip)
     start = perf_counter()
-    fates, cut = watched(synthesis.synthesize(folder, count, seed, chip, jobs or os.cpu_count()), count, 'starting', so_far=_passed)
+    fates, cut = with_progress(synthesis.synthesize(folder, count, seed, chip, jobs or os.cpu_count()), count, 'starting', so_far=_passed)
     if cut:
         say(f'Interrupted after {len(fates):,} of {count:,} candidates. The same command goes on from there.', err=True)
         raise typer.Exit(INTERRUPTED)
@@ -46,7 +46,7 @@ def synthesize(folder: Annotated[str, typer.Argument(metavar='DIR', help='Where 
     rows = synthesis.funnel(fates, len(kept))
     say('', *funnel_lines(rows, len(kept)), '', *reason_lines(synthesis.reasons(fates)), '', f'{perf_counter() - start:,.0f} s; the tasks are in {Path(folder) / "tasks.jsonl"}')
     if figure: _draw(rows, figure)
-    raise typer.Exit(GOOD)
+    raise typer.Exit(EXIT_GOOD)
 
 def reason_lines(reasons):
     "The commonest reasons by question, as lines of text."

@@ -11,12 +11,12 @@ import json
 from pathlib import Path
 from ..core.durations import CONFIDENCE, latency_of, stands_out
 from ..core.files import replacing
-from .error_map import diff_figure, diff_frame
+from .error_map import error_map_figure, error_map_frame
 from .source import SOURCE_CSS, source_html
-from .speedup import between_text, kind_of, speedup_figure, speedup_frame
-from .theme import CONFIG, FONT, MONO, figure_css, status_colour
+from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
+from .theme import PLOTLY_CONFIG, TEXT_FONTS, CODE_FONTS, figure_css, status_colour
 from ..core.format import percent_text, speedup_text, status_mark, time_text
-from .timeline import read, timeline_figure, timeline_of, timeline_summary
+from .timeline import timeline_table, timeline_figure, timeline_of, timeline_summary
 from .utilisation import utilisation_figure, utilisation_frame
 
 # %% ../../nbs/6_figures/08_report.ipynb #09c639e1
@@ -40,14 +40,14 @@ def key_numbers(run):
 def ledger_html(run):
     "The table of steps: status, latency and its kind, speedup, busiest engine, % of peak, the move and why."
     frame = speedup_frame(run)
-    head = ''.join(f'<th{c}>{t}</th>' for c, t in (('', 'step'), ('', 'status'), (' class="r"', f'{kind_of(frame)} latency'),
+    head = ''.join(f'<th{c}>{t}</th>' for c, t in (('', 'step'), ('', 'status'), (' class="r"', f'{kind_of_times(frame)} latency'),
                                                    (' class="r"', 'speedup'), ('', 'busiest'), (' class="r"', 'of peak'), ('', 'move')))
     rows = ''.join(_ledger_row(r) for r in frame.itertuples())
     return f'<table class="ledger"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 def _ledger_row(r):
     e, timed = html.escape, r.latency_us == r.latency_us
-    numbers = [time_text(r.latency_us) + between_text(r), speedup_text(r.speedup), f'{r.busiest} {percent_text(r.active)}',
+    numbers = [time_text(r.latency_us) + interval_text(r), speedup_text(r.speedup), f'{r.busiest} {percent_text(r.active)}',
                f'{r.peak_pct:.0f} %'] if timed else ['–'] * 4
     said = ''.join(f'<div class="{c}">{e(t)}</div>' for c, t in (('why', r.why), ('error', r.error)) if t)
     cells = ''.join(f'<td{" class=r" if i in (0, 1, 3) else ""}>{e(n)}</td>' for i, n in enumerate(numbers))
@@ -63,7 +63,7 @@ def report_figures(run, task=None):
     figures['utilisation'] = utilisation_figure(run), utilisation_frame(run)
     last = run.best or next((s for s in reversed(run.steps) if s.evaluation.verification), None)
     checked = last.evaluation.verification if last else None
-    figures['correctness'] = diff_figure(checked), diff_frame(checked)
+    figures['correctness'] = error_map_figure(checked), error_map_frame(checked)
     return figures
 
 def _timelines(run, task):
@@ -72,7 +72,7 @@ def _timelines(run, task):
     found = {i: t for i, s in shown.items() if (t := timeline_of(s.evaluation, task)) is not None}
     longest = max((shown[i].evaluation.profile.latency_us for i in found), default=0)
     def drawn(i, timeline):
-        timeline = read(timeline)
+        timeline = timeline_table(timeline)
         fig = timeline_figure(timeline, title=f'Step {i}, {shown[i].move}: {time_text(timeline.latency_us)} {timeline.kind}')
         return fig.update_layout(xaxis_range=[0, longest]), timeline_summary(timeline)
     return {f'timeline {i}': drawn(i, t) for i, t in found.items()}
@@ -92,11 +92,11 @@ def _section(name, data):
 # %% ../../nbs/6_figures/08_report.ipynb #0bf92957
 REPORT_CSS = f'''
 :root {{ --paper: #ffffff; --ink: #22262d; --soft: #69707b; --rule: #e6e8ec; --panel: #f6f7f9; --good: #24785a; --bad: #b5382f;
-  --kl-mono: {MONO}; color-scheme: light dark; }}
+  --kl-mono: {CODE_FONTS}; color-scheme: light dark; }}
 @media (prefers-color-scheme: dark) {{ :root {{ --paper: #14171c; --ink: #e4e7ec; --soft: #9aa2ae; --rule: #272c34; --panel: #1a1e24;
   --good: #5cc29c; --bad: #ef8078; }} }}
 * {{ box-sizing: border-box; }}
-body {{ margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.55 {FONT}; }}
+body {{ margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.55 {TEXT_FONTS}; }}
 main {{ max-width: 1080px; margin: 0 auto; padding: 48px 28px 72px; }}
 h1 {{ font-size: 28px; font-weight: 650; letter-spacing: -.01em; margin: 0; }}
 h2 {{ font-size: 17px; font-weight: 650; margin: 52px 0 10px; }}
@@ -146,7 +146,7 @@ def report_html(run, path, task=None):
     figures = report_figures(run, task)
     page = _PAGE.format(policy=_POLICY, title=html.escape(f'{run.task} · Kernel Lab'),
                         css=REPORT_CSS + SOURCE_CSS + figure_css('var(--ink)', 'var(--soft)'),
-                        body=report_body(run, figures), plotly=get_plotlyjs(), figures=figures_json(figures), config=json.dumps(CONFIG))
+                        body=report_body(run, figures), plotly=get_plotlyjs(), figures=figures_json(figures), config=json.dumps(PLOTLY_CONFIG))
     with replacing(path) as file: file.write(page)
     return Path(path)
 

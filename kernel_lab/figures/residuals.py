@@ -7,11 +7,11 @@ __all__ = ['residual_figure']
 
 # %% ../../nbs/6_figures/06_residuals.ipynb #98e10fd7
 import numpy as np
-from .theme import IDLE, LANES, PAPERS, blank, plain, words
+from .theme import IDLE_COLOUR, LANE_COLOURS, THEMES, empty_figure, escaped, figure_texts
 from ..core.format import percent_text, time_text
 
 # %% ../../nbs/6_figures/06_residuals.ipynb #b260cd96
-_COLOURS = {'PE': LANES['Tensor'], 'DVE': LANES['Vector'], 'ACT': LANES['Scalar'], 'DMA': LANES['DMA in'], 'mixed': LANES['GpSimd']}
+_COLOURS = {'PE': LANE_COLOURS['Tensor'], 'DVE': LANE_COLOURS['Vector'], 'ACT': LANE_COLOURS['Scalar'], 'DMA': LANE_COLOURS['DMA in'], 'mixed': LANE_COLOURS['GpSimd']}
 _SYMBOLS = {'trn1': 'circle', 'trn2': 'diamond-open', 'trn3': 'square-open'}
 
 def _words(known, missing):
@@ -23,19 +23,19 @@ def _words(known, missing):
 
 def _point(r):
     times = f'{time_text(r.measured_us)} measured, {time_text(r.predicted_us)} simulated (×{r.predicted_us / r.measured_us:.2f})'
-    return f'<b>{plain(r.id, 60)}</b><br>{times}<br>{plain(r.group, 40)} on {r.chip}'
+    return f'<b>{escaped(r.id, 60)}</b><br>{times}<br>{escaped(r.group, 40)} on {r.chip}'
 
 def residual_figure(frame, theme='auto'):
     "Simulated against measured latency of published kernels, log-log, coloured by bound, with a band of 25 %."
     known = frame[frame.predicted_us.notna()]
-    fig, p = blank(*_words(known, len(frame) - len(known)), height=520, theme=theme), PAPERS[theme]
+    fig, p = empty_figure(*_words(known, len(frame) - len(known)), height=520, theme=theme), THEMES[theme]
     low, high = (known[['measured_us', 'predicted_us']].min().min() / 1.5, known[['measured_us', 'predicted_us']].max().max() * 1.5) if len(known) else (1, 10)
     ends = np.array([low, high])
     fig.add_scatter(x=[*ends, *ends[::-1]], y=[*(ends * 1.25), *(ends[::-1] / 1.25)], fill='toself', mode='none', fillcolor=p['grid'], hoverinfo='skip', name='±25 %', showlegend=False)
     fig.add_scatter(x=ends, y=ends, mode='lines', line=dict(color=p['soft'], width=1), hoverinfo='skip', showlegend=False)
     for (bound, chip), g in known.groupby(['bound', 'chip']):
         fig.add_scatter(x=g.measured_us, y=g.predicted_us, mode='markers', name=f'{bound} · {chip}', hoverinfo='text', hovertext=[_point(r) for r in g.itertuples()],
-                        marker=dict(color=_COLOURS.get(bound, IDLE), symbol=_SYMBOLS.get(chip, 'circle'), size=7, opacity=0.8))
+                        marker=dict(color=_COLOURS.get(bound, IDLE_COLOUR), symbol=_SYMBOLS.get(chip, 'circle'), size=7, opacity=0.8))
     axis = lambda text: dict(type='log', title_text=text, range=np.log10(ends).tolist(), dtick=1)
     fig.update_layout(xaxis=axis('measured (µs)'), yaxis=axis('simulated (µs)'), showlegend=True, legend=dict(orientation='h', y=-0.16, x=0))
     return fig

@@ -8,7 +8,7 @@ __all__ = ['SOURCE_CSS', 'changed_lines', 'line_costs', 'source_frame', 'source_
 # %% ../../nbs/6_figures/05_source.ipynb #58fccd3e
 import difflib
 import html
-from .theme import BAD, ENGINES, GOOD, IDLE
+from .theme import BAD_COLOUR, ENGINE_COLOURS, GOOD_COLOUR, IDLE_COLOUR
 from ..core.format import time_text
 
 # %% ../../nbs/6_figures/05_source.ipynb #0de344ae
@@ -46,12 +46,12 @@ def source_frame(before, after, profile=None):
 SOURCE_CSS = f'''
 .kl-source {{ font-family: var(--kl-mono, monospace); font-size: 12px; line-height: 1.55; border-collapse: collapse; width: 100%; }}
 .kl-source td {{ padding: 0 10px 0 0; text-align: left; vertical-align: top; border: 0; background: none; white-space: pre-wrap; }}
-.kl-source .n {{ color: {IDLE}; text-align: right; width: 3em; user-select: none; white-space: nowrap; }}
+.kl-source .n {{ color: {IDLE_COLOUR}; text-align: right; width: 3em; user-select: none; white-space: nowrap; }}
 .kl-source .c {{ width: 110px; white-space: nowrap; }}
 .kl-source .c div {{ display: flex; height: 9px; margin-top: 5px; gap: 1px; }}
 .kl-source .c i {{ display: block; height: 100%; border-radius: 1px; min-width: 1px; }}
-.kl-source tr.new {{ background: color-mix(in srgb, {GOOD} 13%, transparent); }}
-.kl-source tr.gone {{ background: color-mix(in srgb, {BAD} 9%, transparent); }}
+.kl-source tr.new {{ background: color-mix(in srgb, {GOOD_COLOUR} 13%, transparent); }}
+.kl-source tr.gone {{ background: color-mix(in srgb, {BAD_COLOUR} 9%, transparent); }}
 .kl-source tr.gone .t {{ opacity: .62; }}
 '''
 
@@ -64,7 +64,7 @@ def source_html(before, after, profile=None):
 
 def _source_row(mark, number, text, cost, most, kind):
     change = {'+': 'new', '-': 'gone'}.get(mark, '')
-    bars = ''.join(f'<i style="width:{100 * us / most:.1f}%;background:{ENGINES.get(e, IDLE)}"></i>' for e, us in cost.items())
+    bars = ''.join(f'<i style="width:{100 * us / most:.1f}%;background:{ENGINE_COLOURS.get(e, IDLE_COLOUR)}"></i>' for e, us in cost.items())
     said = html.escape(' · '.join(f'{e} {time_text(us)} {kind}' for e, us in cost.items()), quote=True)
     return (f'<tr class="{change}"><td class="n">{number or ""}</td><td class="n" style="width:1em">{mark.strip().replace("-", "−")}</td>'
             f'<td class="c" title="{said}"><div>{bars}</div></td><td class="t">{html.escape(text)}</td></tr>')

@@ -14,12 +14,13 @@ from .ir.program import Program, with_turns
 from .lang.arguments import arrays_of
 from .lang import isa, language
 from .lang.trace import JitKernel, Latencies, MeasuredKernel, installed, is_torch, jit, to_numpy, trace
-from .checks.checker import assert_ok, check, too_large
+from .checks.checker import assert_ok, check
+from .checks.capacity import too_large
 from .chip.chips import get_chip
 from .executor.vectorized import execute
 from .executor.interpreter import interpret, turns_of
 from .executor.stepper import Stepper
-from .executor.precise import execute_widened
+from .executor.numerics import execute_widened
 from .timing.timeline import schedule
 from .explain.profile import Profile, profile_of
 from .ranks import simulate_ranks

@@ -9,7 +9,7 @@ __all__ = ['EDITOR_JS', 'EDITOR_CSS', 'SourceEditor', 'show', 'cost_bars']
 import anywidget
 import traitlets
 from ..figures.source import line_costs
-from ..figures.theme import ENGINES
+from ..figures.theme import ENGINE_COLOURS
 from ..core.format import time_text
 
 # %% ../../nbs/7_panels/01_source_editor.ipynb #19a14b9b
@@ -118,7 +118,7 @@ class SourceEditor(anywidget.AnyWidget):
     value = traitlets.Unicode('').tag(sync=True)
     marks = traitlets.Dict().tag(sync=True)
     costs = traitlets.Dict().tag(sync=True)
-    colours = traitlets.Dict(ENGINES).tag(sync=True)
+    colours = traitlets.Dict(ENGINE_COLOURS).tag(sync=True)
     editable = traitlets.Bool(True).tag(sync=True)
     height = traitlets.Int(430).tag(sync=True)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import ipywidgets as widgets
 from ..core.durations import latency_of, stands_out
 from ..core.errors import LabError, choose
-from ..figures.theme import BAD
+from ..figures.theme import BAD_COLOUR
 from ..core.format import speedup_text, status_mark, status_word, time_text
 from .style import Panel
 
@@ -29,7 +29,7 @@ def chip_text(step, best=None):
 
 # %% ../../nbs/7_panels/05_step_control.ipynb #93b968ea
 class StepControl(Panel):
-    "Buttons over a `Loop` (or a function that makes one): `step()`, `finish()`, `evaluate(source)`, `look(index)`; `on(event, f)` listens."
+    "Buttons over a `AgentLoop` (or a function that makes one): `step()`, `finish()`, `evaluate(source)`, `look(index)`; `on(event, f)` listens."
     def __init__(self, loop, source=None):
         self._make, self.loop = (loop, None) if callable(loop) else (None, loop)
         self.source, self._heard = source, {'step': [], 'show': [], 'error': []}
@@ -93,7 +93,7 @@ def _turn(self, text):
         self._refresh()
 
 def _fail(self, text):
-    self.say(text, BAD)
+    self.say(text, BAD_COLOUR)
     self._tell('error', text)
 
 def _refresh(self):

@@ -7,17 +7,17 @@ __all__ = ['PANEL_CSS', 'Panel', 'card', 'row']
 
 # %% ../../nbs/7_panels/00_style.ipynb #065bbe9a
 import ipywidgets as widgets
-from ..figures.theme import BAD, FONT, GOOD, MONO, WARN, figure_css
+from ..figures.theme import BAD_COLOUR, TEXT_FONTS, GOOD_COLOUR, CODE_FONTS, WARN_COLOUR, figure_css
 
 # %% ../../nbs/7_panels/00_style.ipynb #f6ed40ee
 PANEL_CSS = f'''
 .kl {{ --kl-ink: var(--jp-ui-font-color1, #22262d); --kl-soft: var(--jp-ui-font-color2, #69707b);
   --kl-rule: color-mix(in srgb, var(--jp-ui-font-color1, #22262d) 12%, transparent);
-  --kl-well: color-mix(in srgb, var(--jp-ui-font-color1, #22262d) 4%, transparent); --kl-mono: var(--jp-code-font-family, {MONO});
-  --kl-good: {GOOD}; --kl-bad: {BAD}; --kl-warn: {WARN};
-  font-family: {FONT}; color: var(--kl-ink); overflow: visible; }}
+  --kl-well: color-mix(in srgb, var(--jp-ui-font-color1, #22262d) 4%, transparent); --kl-mono: var(--jp-code-font-family, {CODE_FONTS});
+  --kl-good: {GOOD_COLOUR}; --kl-bad: {BAD_COLOUR}; --kl-warn: {WARN_COLOUR};
+  font-family: {TEXT_FONTS}; color: var(--kl-ink); overflow: visible; }}
 .kl .widget-html-content, .kl .widget-html, .kl .widget-label {{ line-height: 1.45; font-size: 13px; color: var(--kl-ink);
-  font-family: {FONT}; height: auto; }}
+  font-family: {TEXT_FONTS}; height: auto; }}
 .kl .kl-quiet {{ color: var(--kl-soft); font-size: 12.5px; }}
 .kl .kl-title {{ font-weight: 600; font-size: 13px; color: var(--kl-ink); }}
 .kl-card {{ border: 1px solid var(--kl-rule); border-radius: 10px; padding: 12px 14px; margin: 0; overflow: hidden; }}
@@ -30,7 +30,7 @@ PANEL_CSS = f'''
 .kl .jupyter-button.kl-main {{ background: #2F6F57; border-color: #2F6F57; color: #fff; font-weight: 600; }}
 .kl .jupyter-button.kl-main:hover:enabled {{ background: #285F4B; }}
 .kl .jupyter-button:disabled {{ opacity: .45; }}
-.kl .jupyter-button:focus-visible, .kl select:focus-visible {{ outline: 2px solid {GOOD}; outline-offset: 1px; }}
+.kl .jupyter-button:focus-visible, .kl select:focus-visible {{ outline: 2px solid {GOOD_COLOUR}; outline-offset: 1px; }}
 .kl .widget-dropdown {{ margin: 0; height: auto; }}
 .kl .widget-dropdown > label {{ width: auto; color: var(--kl-soft); font-size: 12px; margin-right: 6px; height: 32px; line-height: 32px;
   }}
@@ -53,7 +53,7 @@ PANEL_CSS = f'''
 .kl-numbers div {{ flex: 1 1 92px; padding: 9px 14px 10px; border-right: 1px solid var(--kl-rule); margin-right: -1px; }}
 .kl-numbers b {{ display: block; font-size: 18px; line-height: 1.35; font-weight: 650; white-space: nowrap; }}
 .kl-numbers span {{ display: block; font-size: 11.5px; line-height: 1.35; color: var(--kl-soft); }}
-.kl-numbers.good div:first-child b {{ color: color-mix(in srgb, {GOOD} 82%, var(--kl-ink)); }}
+.kl-numbers.good div:first-child b {{ color: color-mix(in srgb, {GOOD_COLOUR} 82%, var(--kl-ink)); }}
 .kl details > summary {{ cursor: pointer; color: var(--kl-soft); font-size: 12.5px; }}
 .kl .kl-status {{ font-size: 13px; margin-left: 6px; }}
 .kl .kl-doc {{ margin-top: 4px; }}

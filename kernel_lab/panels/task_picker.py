@@ -8,7 +8,7 @@ __all__ = ['agents_offered', 'agent_note', 'run_line', 'earlier_runs', 'TaskPick
 # %% ../../nbs/7_panels/04_task_picker.ipynb #32d9353d
 import html
 import ipywidgets as widgets
-from ..agents.chat import why_not
+from ..agents.chat import why_no_model
 from ..core.errors import choose
 from ..core.format import speedup_text
 from ..nki.chip.chips import CHIPS
@@ -27,11 +27,11 @@ def _react(on_text=None):
 
 def agents_offered():
     "{name: a function that makes the agent}: `rewrite`, and `react` where a model can be asked."
-    return {'rewrite': _rewrite} if why_not() else {'rewrite': _rewrite, 'react': _react}
+    return {'rewrite': _rewrite} if why_no_model() else {'rewrite': _rewrite, 'react': _react}
 
 def agent_note():
     "What the page says about the agents."
-    return f'Model agent not offered. {why_not()}' if why_not() else 'react asks a model and costs money; rewrite is built in and free.'
+    return f'Model agent not offered. {why_no_model()}' if why_no_model() else 'react asks a model and costs money; rewrite is built in and free.'
 
 # %% ../../nbs/7_panels/04_task_picker.ipynb #f85cf329
 def run_line(run):

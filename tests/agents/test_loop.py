@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kernel_lab.agents import loop as loops
-from kernel_lab.agents.loop import BY_HAND, FIRST, Loop, Proposal, base_step
+from kernel_lab.agents.loop import EDITED_BY_HAND, FIRST_KERNEL, AgentLoop, Proposal, base_step
 from kernel_lab.core.errors import LabError, SimulatorError, UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
@@ -70,7 +70,7 @@ def store(tmp_path): return Store(tmp_path/'runs.db')
 
 
 def test_a_whole_run_for_real(store):
-    loop = Loop('softmax', Scripted(propose(1), propose(Kernel('def ('))), 'small', store=store, seeds=1)
+    loop = AgentLoop('softmax', Scripted(propose(1), propose(Kernel('def ('))), 'small', store=store, seeds=1)
     steps = list(loop)
     assert [s.evaluation.status for s in steps] == [Status.CORRECT, Status.CORRECT, Status.PARSE_ERROR] and loop.run.state == 'finished'
     assert steps[1].evaluation.speedup == pytest.approx(1) and loop.best.index in (0, 1)
@@ -80,7 +80,7 @@ def test_a_whole_run_for_real(store):
 
 def test_the_best_is_kept_and_turns_are_bounded(quick, store):
     agent = Scripted(propose(1), propose(5), propose(2), propose(9))
-    loop = Loop('softmax', agent, 'small', store=store, max_steps=3)
+    loop = AgentLoop('softmax', agent, 'small', store=store, max_steps=3)
     assert [s.index for s in loop] == [0, 1, 2, 3]
     assert loop.best.index == 2 and loop.run.best_speedup == pytest.approx(6) and len(agent.acts) == 1
     assert loop.done and loop.step() is None and store.load_run(loop.run.id).state == 'finished'
@@ -91,19 +91,19 @@ def test_a_step_is_stored_before_anybody_sees_it(quick, store):
         stored.append(len(store.load_run(loop.run.id).steps))
         return propose(len(stored))
     stored, loop = [], None
-    loop = Loop('softmax', Scripted(look, look), 'small', store=store)
+    loop = AgentLoop('softmax', Scripted(look, look), 'small', store=store)
     for step in loop: assert len(store.load_run(loop.run.id).steps) == step.index + 1
     assert stored == [1, 2]
 
 
 def test_no_turns_means_only_the_first_kernel(quick, store):
-    loop = Loop('softmax', Scripted(propose(1)), 'small', store=store, max_steps=0)
-    assert [s.move for s in loop] == [FIRST] and store.load_run(loop.run.id).state == 'finished'
+    loop = AgentLoop('softmax', Scripted(propose(1)), 'small', store=store, max_steps=0)
+    assert [s.move for s in loop] == [FIRST_KERNEL] and store.load_run(loop.run.id).state == 'finished'
 
 
 def test_a_repeat_is_told_and_two_end_the_run(quick, store):
     agent = Scripted(propose(1), propose(1), propose(2), propose(1), propose(SOFTMAX.first_kernel), propose(3))
-    loop = Loop('softmax', agent, 'small', store=store)
+    loop = AgentLoop('softmax', agent, 'small', store=store)
     steps = list(loop)
     assert len(quick) == 3 and len(steps) == 6 and len(agent.acts) == 1
     assert 'Already tried in step 1' in steps[2].why and steps[2].evaluation.id == steps[1].evaluation.id
@@ -111,7 +111,7 @@ def test_a_repeat_is_told_and_two_end_the_run(quick, store):
 
 
 def test_chance_results_are_not_reused(quick, measured, monkeypatch):
-    loop = Loop('softmax', Scripted(propose(1), propose(1)), 'small', store=False)
+    loop = AgentLoop('softmax', Scripted(propose(1), propose(1)), 'small', store=False)
     fake, tries = loops.evaluate, []
 
     def slow(kernel, *args, **kw):
@@ -125,9 +125,9 @@ def test_chance_results_are_not_reused(quick, measured, monkeypatch):
 
 def test_editing(quick, store):
     agent = Scripted(propose(4), propose(5))
-    loop = Loop('softmax', agent, 'small', store=store, max_steps=2)
+    loop = AgentLoop('softmax', agent, 'small', store=store, max_steps=2)
     edited = loop.step(version(1).source)
-    assert [s.move for s in loop.steps] == [FIRST, BY_HAND] and edited.index == 1 and loop.turns == 0
+    assert [s.move for s in loop.steps] == [FIRST_KERNEL, EDITED_BY_HAND] and edited.index == 1 and loop.turns == 0
     loop.step()
     assert base_step(agent.seen[0]).index == 1 and base_step(loop.run).index == 2
     loop.edit('def (')
@@ -140,7 +140,7 @@ def test_editing(quick, store):
 @pytest.mark.parametrize('error, state', [(KeyboardInterrupt(), 'interrupted'), (LabError('the server sleeps'), 'interrupted'),
                                           (ZeroDivisionError('a bug'), 'failed')])
 def test_an_agent_that_fails_loses_nothing(quick, store, error, state):
-    loop = Loop('softmax', Scripted(propose(1), error, propose(2)), 'small', store=store)
+    loop = AgentLoop('softmax', Scripted(propose(1), error, propose(2)), 'small', store=store)
     with pytest.raises(type(error)): list(loop)
     kept = store.load_run(loop.run.id)
     assert (kept.state, len(kept.steps)) == (state, 2)
@@ -149,7 +149,7 @@ def test_an_agent_that_fails_loses_nothing(quick, store, error, state):
 
 @pytest.mark.parametrize('error', [KeyboardInterrupt(), SimulatorError('ours')])
 def test_an_evaluation_that_is_cut_off(quick, store, monkeypatch, error):
-    loop, fake = Loop('softmax', Scripted(propose(1), propose(2)), 'small', store=store), loops.evaluate
+    loop, fake = AgentLoop('softmax', Scripted(propose(1), propose(2)), 'small', store=store), loops.evaluate
     loop.step()
 
     def cut(*args, **kw): raise error
@@ -160,7 +160,7 @@ def test_an_evaluation_that_is_cut_off(quick, store, monkeypatch, error):
 
 
 def test_ctrl_c_while_saving_saves_again(quick, store, monkeypatch):
-    loop, real, calls = Loop('softmax', Scripted(propose(1)), 'small', store=store), store.save_step, []
+    loop, real, calls = AgentLoop('softmax', Scripted(propose(1)), 'small', store=store), store.save_step, []
 
     def save(step):
         calls.append(step)
@@ -172,7 +172,7 @@ def test_ctrl_c_while_saving_saves_again(quick, store, monkeypatch):
 
 
 def test_leaving_a_for_loop(quick, store):
-    loop = Loop('softmax', Scripted(propose(1), propose(2)), 'small', store=store)
+    loop = AgentLoop('softmax', Scripted(propose(1), propose(2)), 'small', store=store)
     for step in loop:
         if step.index == 1: break
     assert store.load_run(loop.run.id).state == 'interrupted'
@@ -180,28 +180,28 @@ def test_leaving_a_for_loop(quick, store):
 
 
 def test_walking_away_from_a_finished_run(quick, store):
-    loop = Loop('softmax', Scripted(propose(1)), 'small', store=store, max_steps=1)
+    loop = AgentLoop('softmax', Scripted(propose(1)), 'small', store=store, max_steps=1)
     for step in loop:
         if loop.done: break
     assert step.index == 1 and store.load_run(loop.run.id).state == 'finished'
 
 
 def test_resuming(quick, store):
-    first = Loop('softmax', Scripted(propose(1), KeyboardInterrupt()), 'small', store=store)
+    first = AgentLoop('softmax', Scripted(propose(1), KeyboardInterrupt()), 'small', store=store)
     with pytest.raises(KeyboardInterrupt): list(first)
     evaluated = len(quick)
-    again = Loop(run=first.run.id, agent=Scripted(propose(1), propose(2), propose(3)), store=store, max_steps=3)
+    again = AgentLoop(run=first.run.id, agent=Scripted(propose(1), propose(2), propose(3)), store=store, max_steps=3)
     assert [s.index for s in again] == [2, 3] and len(quick) == evaluated + 1 and again.run.state == 'finished'
-    more = Loop(run=store.load_run(first.run.id), agent=Scripted(propose(7)), store=store, max_steps=4)
+    more = AgentLoop(run=store.load_run(first.run.id), agent=Scripted(propose(7)), store=store, max_steps=4)
     assert [s.index for s in more] == [4] and more.best.index == 4
-    with pytest.raises(UsageError, match='not about'): Loop('rmsnorm', run=first.run.id, store=store)
-    with pytest.raises(LabError): Loop(run='no such run', store=store)
+    with pytest.raises(UsageError, match='not about'): AgentLoop('rmsnorm', run=first.run.id, store=store)
+    with pytest.raises(LabError): AgentLoop(run='no such run', store=store)
 
 
 KILLED = textwrap.dedent('''
     import os, signal, sys
     from dataclasses import replace
-    from kernel_lab.agents.loop import Loop, Proposal
+    from kernel_lab.agents.loop import AgentLoop, Proposal
     from kernel_lab.evaluate.store.store import Store
     from kernel_lab.tasks.suite.registry import get_task
 
@@ -212,7 +212,7 @@ KILLED = textwrap.dedent('''
             if len(run.steps) == 2: os.kill(os.getpid(), signal.SIGKILL)
             return Proposal(replace(task.first_kernel, source=task.first_kernel.source + '# one'), 'one', '', '')
 
-    list(Loop('softmax', Mortal(), 'small', store=Store(sys.argv[1]), seeds=1))
+    list(AgentLoop('softmax', Mortal(), 'small', store=Store(sys.argv[1]), seeds=1))
 ''')
 
 
@@ -224,23 +224,23 @@ def test_a_killed_process_leaves_a_run_to_resume(quick, tmp_path):
     store = Store(path)
     kept = store.load_run(done.stdout.split()[0])
     assert (kept.state, len(kept.steps)) == ('interrupted', 2)
-    resumed = Loop(run=kept.id, agent=Scripted(propose(3)), store=store)
+    resumed = AgentLoop(run=kept.id, agent=Scripted(propose(3)), store=store)
     assert [s.index for s in resumed] == [2] and store.load_run(kept.id).state == 'finished'
 
 
 def test_a_task_without_a_first_kernel(quick):
     bare = replace(SOFTMAX, first_kernel=None)
-    loop = Loop(bare, Scripted(propose(1)), 'small', store=False)
+    loop = AgentLoop(bare, Scripted(propose(1)), 'small', store=False)
     with pytest.raises(UsageError, match='no first kernel'): loop.step()
-    assert loop.step(BASE).move == FIRST and [s.index for s in loop] == [1]
+    assert loop.step(BASE).move == FIRST_KERNEL and [s.index for s in loop] == [1]
 
 
 def test_refusals(quick):
-    with pytest.raises(UsageError, match='needs a task'): Loop()
-    with pytest.raises(UsageError, match='softmax'): Loop('sofmax', store=False)
-    with pytest.raises(UsageError): Loop('softmax', workload='huge', store=False)
-    with pytest.raises(UsageError, match='trn1'): Loop('softmax', chip='trn9', store=False)
-    alone = Loop('softmax', workload='small', store=False)
+    with pytest.raises(UsageError, match='needs a task'): AgentLoop()
+    with pytest.raises(UsageError, match='softmax'): AgentLoop('sofmax', store=False)
+    with pytest.raises(UsageError): AgentLoop('softmax', workload='huge', store=False)
+    with pytest.raises(UsageError, match='trn1'): AgentLoop('softmax', chip='trn9', store=False)
+    alone = AgentLoop('softmax', workload='small', store=False)
     alone.step()
     with pytest.raises(UsageError, match='no agent'): alone.step()
     assert 'softmax' in repr(alone) and alone._repr_html_()

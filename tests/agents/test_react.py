@@ -14,8 +14,8 @@ from kernel_lab.agents import loop as loops
 from kernel_lab.agents import tools
 from kernel_lab.agents.chat import Chat, ChatError, Reply
 from kernel_lab.agents.cost import Usage, dollars
-from kernel_lab.agents.loop import Loop
-from kernel_lab.agents.react import CALLS_MOST, ReactAgent, kernel_in
+from kernel_lab.agents.loop import AgentLoop
+from kernel_lab.agents.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
@@ -177,7 +177,7 @@ def test_tool_arguments_that_are_no_json_are_asked_for_again(wire):
 
 
 def test_a_stream_that_never_ends_is_left(wire, monkeypatch):
-    monkeypatch.setattr(chats, 'EVENTS_MOST', 50)
+    monkeypatch.setattr(chats, 'MAX_STREAM_EVENTS', 50)
     wire(Say('word ' * 20_000))
     assert failure(Chat()).kind == 'dropped'
 
@@ -191,7 +191,7 @@ def test_nobody_listens(wire, monkeypatch):
 def test_no_key_no_request(wire, monkeypatch):
     server = wire(Say('x'))
     monkeypatch.delenv('ANTHROPIC_API_KEY')
-    assert failure(Chat()).kind == 'no key' and not server.asked and 'ANTHROPIC_API_KEY' in chats.why_not()
+    assert failure(Chat()).kind == 'no key' and not server.asked and 'ANTHROPIC_API_KEY' in chats.why_no_model()
 
 
 def test_a_listener_that_fails_is_our_fault_and_is_not_hidden(wire):
@@ -252,7 +252,7 @@ def quick(monkeypatch, measured):
 
 def loop_of(agent, store=False, **kw):
     "A loop on the small softmax that stands after step 0."
-    loop = Loop('softmax', agent, 'small', store=store, **kw)
+    loop = AgentLoop('softmax', agent, 'small', store=store, **kw)
     loop.step()
     return loop
 
@@ -262,7 +262,7 @@ def test_a_whole_conversation_for_real(wire, tmp_path):
                   submits(version(1), text='A remark.', usage={'cache_read_input_tokens': 4_000}))
     store, heard = Store(tmp_path/'runs.db'), []
     agent = ReactAgent('claude-opus-5-5', on_text=heard.append, options=OPTIONS)
-    loop = Loop('softmax', agent, 'small', store=store, max_steps=1, **OPTIONS)
+    loop = AgentLoop('softmax', agent, 'small', store=store, max_steps=1, **OPTIONS)
     steps = list(loop)
     assert [s.evaluation.status for s in steps] == [Status.CORRECT, Status.CORRECT] and steps[1].move == 'a move'
     first, second = server.asked
@@ -282,7 +282,7 @@ def test_a_whole_conversation_for_real(wire, tmp_path):
 
 def test_what_a_tool_evaluated_is_known_when_it_is_submitted(wire, tmp_path):
     wire(profiles(version(1)), submits(version(1)))
-    loop = Loop('softmax', ReactAgent('claude-opus-5-5'), 'small', store=Store(tmp_path/'runs.db'), max_steps=1, **OPTIONS)
+    loop = AgentLoop('softmax', ReactAgent('claude-opus-5-5'), 'small', store=Store(tmp_path/'runs.db'), max_steps=1, **OPTIONS)
     first, second = loop
     assert not first.evaluation.cached and second.evaluation.cached and second.evaluation.speedup > 0
 
@@ -332,7 +332,7 @@ def test_nasty_sources_are_refused_or_evaluated(wire, quick):
 def test_only_some_calls_of_one_reply_are_run(wire, quick):
     server = wire(profiles(*map(version, range(1, 21))), submits(version(30)))
     loop_of(ReactAgent()).step()
-    assert len(quick) == 1 + CALLS_MOST + 2 and len(server.asked[1]['messages'][-1]['content']) == 20
+    assert len(quick) == 1 + MAX_CALLS_PER_REPLY + 2 and len(server.asked[1]['messages'][-1]['content']) == 20
 
 
 def test_a_reply_that_was_cut_off_is_not_run(wire, quick):
@@ -352,7 +352,7 @@ def test_a_kernel_in_prose_is_taken(wire, quick):
                                         ('and on and', 'max_tokens')])
 def test_a_reply_without_a_kernel(wire, quick, text, stop):
     server = wire(Say(text, stop=stop))
-    loop = Loop('softmax', ReactAgent(), 'small', store=False)
+    loop = AgentLoop('softmax', ReactAgent(), 'small', store=False)
     steps = list(loop)
     assert len(server.asked) <= 2 and [s.move for s in steps] == ['first kernel', 'gave up']
     assert loop.run.state == 'finished' and loop.best.index == 0 and steps[1].cost_usd > 0 and 'stopped' in steps[1].why
@@ -380,7 +380,7 @@ def test_the_token_budget_counts_the_whole_run(wire, quick, tmp_path):
     late = loop.step()                                  # 120 more: over the cap after one request
     assert len(server.asked) == 3 and 'budget of 330 tokens' in late.why and late.evaluation.kernel.source == version(3)
     assert [b['max_tokens'] for b in server.asked] == [330, 210, 90]
-    again = Loop(run=loop.run.id, agent=ReactAgent(max_tokens=330), store=store)
+    again = AgentLoop(run=loop.run.id, agent=ReactAgent(max_tokens=330), store=store)
     assert again.step() is None and len(server.asked) == 3 and again.run.state == 'finished'
 
 
@@ -425,7 +425,7 @@ def test_ctrl_c_while_the_model_speaks(wire, quick, tmp_path):
     kept = store.load_run(loop.run.id)
     assert kept.state == 'interrupted' and len(kept.steps) == 1
     wire(submits(version(1)))
-    resumed = Loop(run=kept.id, agent=ReactAgent(), store=store, max_steps=1)
+    resumed = AgentLoop(run=kept.id, agent=ReactAgent(), store=store, max_steps=1)
     assert [s.index for s in resumed] == [1]
 
 

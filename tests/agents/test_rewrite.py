@@ -2,9 +2,9 @@
 import numpy as np
 import pytest
 
-from kernel_lab.agents.rewrite.moves import MOVES, candidates
-from kernel_lab.agents.rewrite.source_tree import Code
-from kernel_lab.agents.rewrite.evidence import Facts, View
+from kernel_lab.agents.rewrite.moves import MOVES, rewrites_of
+from kernel_lab.agents.rewrite.source_tree import KernelTree
+from kernel_lab.agents.rewrite.evidence import ProfileFacts, MoveContext
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import execute
 from kernel_lab.nki.chip.chips import CHIPS
@@ -22,7 +22,7 @@ def traced(source, arrays, chip='trn1'): return trace_source(source, None, [Arra
 
 
 def facts_of(program, arrays, chip='trn1'):
-    return Facts.of(profile_of(schedule(program, chip)), [v.shape for v in arrays.values()])
+    return ProfileFacts.of(profile_of(schedule(program, chip)), [v.shape for v in arrays.values()])
 
 
 def worst(task, got, want):
@@ -40,10 +40,10 @@ def test_every_candidate_computes_the_same_two_moves_deep(task, chip):
         following = []
         for source in frontier:
             facts = facts_of(traced(source, arrays, chip), arrays, chip)
-            for c in candidates(source, facts):
+            for c in rewrites_of(source, facts):
                 if c.source in seen: continue
                 seen.add(c.source)
-                assert Code.parse(c.source).source == c.source and c.why.endswith('.') and c.expected.endswith('.')
+                assert KernelTree.parse(c.source).source == c.source and c.why.endswith('.') and c.expected.endswith('.')
                 try: program = traced(c.source, arrays, chip); schedule(program, chip)
                 except KernelError as e:
                     assert e.kind in LIMITS, f'{c.name}: {e}'
@@ -58,7 +58,7 @@ def test_every_candidate_computes_the_same_two_moves_deep(task, chip):
 def test_candidates_are_deterministic(task):
     arrays = task.draw('small', 5)
     facts = facts_of(traced(task.first_kernel.source, arrays), arrays)
-    one, two = (candidates(task.first_kernel.source, facts) for _ in range(2))
+    one, two = (rewrites_of(task.first_kernel.source, facts) for _ in range(2))
     assert one == two
 
 
@@ -66,7 +66,7 @@ def test_candidates_are_deterministic(task):
 def test_no_move_lowers_a_precision(task):
     arrays = task.draw('small', 5)
     facts = facts_of(traced(task.first_kernel.source, arrays), arrays)
-    for c in candidates(task.first_kernel.source, facts):
+    for c in rewrites_of(task.first_kernel.source, facts):
         assert not any(word in c.source for word in ('bfloat16', 'float16', 'float8', 'tfloat32'))
 
 
@@ -75,7 +75,7 @@ def test_comments_survive(task):
     arrays = task.draw('small', 5)
     source = task.first_kernel.source
     comments = {line.strip() for line in source.split('\n') if line.strip().startswith('#')}
-    for c in candidates(source, facts_of(traced(source, arrays), arrays)):
+    for c in rewrites_of(source, facts_of(traced(source, arrays), arrays)):
         assert comments <= {line.strip() for line in c.source.split('\n')}, c.name
 
 
@@ -113,7 +113,7 @@ FLAT = {'latency_us': 100, 'busy': {'Vector': 90, 'DMA': 80, 'Scalar': 10}, 'lin
 
 @pytest.mark.parametrize('source', ODD.values(), ids=ODD)
 def test_odd_kernels_are_left_alone_or_still_parse(source):
-    for c in candidates(source, Facts(**FLAT, shapes=((512, 512),))): compile(c.source, 'candidate', 'exec')
+    for c in rewrites_of(source, ProfileFacts(**FLAT, shapes=((512, 512),))): compile(c.source, 'candidate', 'exec')
 
 
 @ALL
@@ -121,16 +121,16 @@ def test_lines_may_be_dropped_from_a_kernel_without_upsetting_a_move(task):
     "Half-written kernels reach the agent when a person edits: every kernel with one line less either parses or is refused."
     lines = task.first_kernel.source.split('\n')
     shapes = tuple(task.workload('small').shapes.values())
-    facts = Facts(**FLAT, shapes=shapes)
+    facts = ProfileFacts(**FLAT, shapes=shapes)
     for gone in range(0, len(lines), 4):
-        for c in candidates('\n'.join(lines[:gone] + lines[gone + 1:]), facts)[:20]: compile(c.source, 'candidate', 'exec')
+        for c in rewrites_of('\n'.join(lines[:gone] + lines[gone + 1:]), facts)[:20]: compile(c.source, 'candidate', 'exec')
 
 
 def test_every_move_fires_somewhere():
     fired = set()
     for task in BY_HAND:
         shapes = tuple(task.workload().shapes.values())
-        facts = Facts(**{**FLAT, 'latency_us': 200}, shapes=shapes)
-        view = View.of(Code.parse(task.first_kernel.source), facts)
+        facts = ProfileFacts(**{**FLAT, 'latency_us': 200}, shapes=shapes)
+        view = MoveContext.of(KernelTree.parse(task.first_kernel.source), facts)
         fired |= {move.__name__ for move in MOVES if next(iter(move(view)), None)}
     assert fired == {move.__name__ for move in MOVES}

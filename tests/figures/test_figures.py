@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from kernel_lab.core.errors import UsageError
-from kernel_lab.figures.error_map import diff_figure, diff_frame
+from kernel_lab.figures.error_map import error_map_figure, error_map_frame
 from kernel_lab.figures.report import figures_json, ledger_html, report_figures, report_html
 from kernel_lab.figures.source import changed_lines, source_frame, source_html
 from kernel_lab.figures.speedup import speedup_figure, speedup_frame
-from kernel_lab.figures.theme import LANES, PAPERS, blank, save_figure, words
+from kernel_lab.figures.theme import LANE_COLOURS, THEMES, empty_figure, save_figure, figure_texts
 from kernel_lab.figures.timeline import busy_us, lane_shares, timeline_bars, timeline_figure, timeline_frame, timeline_summary
 from kernel_lab.figures.utilisation import utilisation_figure, utilisation_frame
 
@@ -23,7 +23,7 @@ def table(n, seed=0, label='op'):
     "A timeline of `n` instructions on random lanes, in no particular order."
     rng = np.random.default_rng(seed)
     start, dur = rng.uniform(0, n / 4, n), rng.uniform(0.01, 1.5, n)
-    return pd.DataFrame(dict(lane=rng.choice(list(LANES), n), op='op', label=label, start_us=start, end_us=start + dur, dur_us=dur,
+    return pd.DataFrame(dict(lane=rng.choice(list(LANE_COLOURS), n), op='op', label=label, start_us=start, end_us=start + dur, dur_us=dur,
                              line=rng.integers(1, 40, n), instr=np.arange(n), iteration='i0=1'))
 
 
@@ -85,9 +85,9 @@ def test_merging_keeps_every_instruction_and_all_busy_time(n):
 def test_fifty_thousand_instructions_stay_a_small_figure():
     t = table(50_000)
     fig = timeline_figure(t)
-    assert sum(len(trace.base) for trace in fig.data) <= 2 * 800 * len(LANES)
+    assert sum(len(trace.base) for trace in fig.data) <= 2 * 800 * len(LANE_COLOURS)
     assert len(fig.to_json()) < 4_000_000
-    assert 'merged' in words(fig)[1]
+    assert 'merged' in figure_texts(fig)[1]
 
 
 def test_a_window_is_exact_and_says_so():
@@ -95,14 +95,14 @@ def test_a_window_is_exact_and_says_so():
     fig = timeline_figure(t, window=(1000, 1100))
     inside = t[(t.end_us > 1000) & (t.start_us < 1100)]
     assert sum(len(trace.base) for trace in fig.data) == len(inside)
-    assert 'one bar each' in words(fig)[1] and tuple(fig.layout.xaxis.range) == (1000, 1100)
+    assert 'one bar each' in figure_texts(fig)[1] and tuple(fig.layout.xaxis.range) == (1000, 1100)
 
 
 def test_the_words_of_a_timeline_agree_with_its_bars():
     t = table(500)
-    words = timeline_summary(t).set_index('lane')
-    assert words.instructions.to_dict() == t.lane.value_counts().reindex(list(LANES), fill_value=0).to_dict()
-    assert words.loc['Tensor', 'busiest_line'] == t[t.lane == 'Tensor'].groupby('line').dur_us.sum().idxmax()
+    rows = timeline_summary(t).set_index('lane')
+    assert rows.instructions.to_dict() == t.lane.value_counts().reindex(list(LANE_COLOURS), fill_value=0).to_dict()
+    assert rows.loc['Tensor', 'busiest_line'] == t[t.lane == 'Tensor'].groupby('line').dur_us.sum().idxmax()
 
 
 def test_a_timeline_is_not_altered_by_drawing_it():
@@ -151,13 +151,13 @@ def test_utilisation_compares_first_and_best():
     frame = utilisation_frame(GOOD_RUN)
     assert set(frame.kernel) == {'first', 'best'} and len(frame) == 10
     assert len(utilisation_figure(GOOD_RUN.best.evaluation).data) == 1
-    assert words(utilisation_figure(run(step(0, None, 'timeout'))))[0] == 'No utilisation yet'
+    assert figure_texts(utilisation_figure(run(step(0, None, 'timeout'))))[0] == 'No utilisation yet'
 
 
 # correctness
 
 def test_the_map_has_tile_borders_nan_and_the_first_bad_element():
-    fig = diff_figure(verification(False))
+    fig = error_map_figure(verification(False))
     assert [t.name for t in fig.data] == ['error', 'not a number', 'first bad']
     assert {s.x0 for s in fig.layout.shapes if s.x0 == s.x1} == {0, 512, 1024}
     assert {s.y0 for s in fig.layout.shapes if s.y0 == s.y1} == set(range(0, 1025, 128))
@@ -165,15 +165,15 @@ def test_the_map_has_tile_borders_nan_and_the_first_bad_element():
 
 
 def test_the_words_of_a_map_name_the_tile():
-    worst = diff_frame(verification(False)).iloc[0]
+    worst = error_map_frame(verification(False)).iloc[0]
     assert (worst.row, worst.column, worst.worst) == (256, 0, 40.0)
-    assert diff_frame(None).empty and diff_frame(verification(True)).bad_share.sum() == 0
+    assert error_map_frame(None).empty and error_map_frame(verification(True)).bad_share.sum() == 0
 
 
 def test_infinite_errors_and_odd_shapes_draw():
     v = verification(False)
     v.tile_map.update(error=[['inf', None, 2.0]], shape=(1, 700), cell=(1, 256), first_bad=(0, 0))
-    assert len(diff_figure(v).data) == 3
+    assert len(error_map_figure(v).data) == 3
 
 
 # foreign text
@@ -210,7 +210,7 @@ def test_every_latency_of_a_report_is_called_simulated(tmp_path):
     for part in re.findall(r'<div><b>[^<]*µs</b><span>[^<]*', body) + re.findall(r'title="[^"]*µs[^"]*"', body): assert 'simulated' in part
     assert 'simulated latency' in ledger_html(GOOD_RUN) and 'none was measured' in body
     for fig, _ in report_figures(GOOD_RUN).values():
-        said = ' '.join(words(fig))
+        said = ' '.join(figure_texts(fig))
         assert 'µs' not in said or 'simulated' in said
 
 
@@ -218,7 +218,7 @@ def test_figures_show_foreign_text_as_text():
     r = run(step(0, 40.0, move='<b>x</b>'))
     assert '&lt;b&gt;' in speedup_figure(r).layout.yaxis.ticktext[0]
     assert '<img' not in timeline_figure(table(3, label=EVIL)).data[0].hovertext.__repr__()
-    assert '<' not in figures_json({'a': (blank(EVIL), None)})
+    assert '<' not in figures_json({'a': (empty_figure(EVIL), None)})
     assert '<img' not in source_html('a', EVIL)
 
 
@@ -231,25 +231,25 @@ def test_changed_lines_rebuild_both_texts():
     assert source_frame(a, b, profile(8.0)).busy_us.max() == 6.0
 
 
-@pytest.mark.parametrize('theme', PAPERS)
+@pytest.mark.parametrize('theme', THEMES)
 def test_every_figure_exists_on_every_paper(theme):
     figures = [timeline_figure(table(9), theme=theme), utilisation_figure(GOOD_RUN, theme=theme), speedup_figure(GOOD_RUN, theme=theme),
-               diff_figure(verification(False), theme=theme)]
-    for fig in figures: assert json.loads(fig.to_json())['layout']['template']['layout']['font']['color'] == PAPERS[theme]['ink']
+               error_map_figure(verification(False), theme=theme)]
+    for fig in figures: assert json.loads(fig.to_json())['layout']['template']['layout']['font']['color'] == THEMES[theme]['ink']
 
 
 def test_files_are_written_and_odd_kinds_refused(tmp_path):
-    assert save_figure(blank('x'), tmp_path / 'x.html', theme='dark').stat().st_size > 1e6
-    assert json.loads(save_figure(blank('x'), tmp_path / 'x.json').read_text())['layout']['title']['text'].startswith('x')
-    with pytest.raises(UsageError, match='kind of figure file'): save_figure(blank('x'), tmp_path / 'x.bmp')
+    assert save_figure(empty_figure('x'), tmp_path / 'x.html', theme='dark').stat().st_size > 1e6
+    assert json.loads(save_figure(empty_figure('x'), tmp_path / 'x.json').read_text())['layout']['title']['text'].startswith('x')
+    with pytest.raises(UsageError, match='kind of figure file'): save_figure(empty_figure('x'), tmp_path / 'x.bmp')
 
 def test_two_cores_have_lanes_of_their_own():
     "Rows of a kernel on two cores never share a lane with those of the other; colours are those of the engines."
     import pandas as pd
-    from kernel_lab.figures.theme import LANES
+    from kernel_lab.figures.theme import LANE_COLOURS
     from kernel_lab.figures.timeline import lane_shares, timeline_figure
     row = dict(op='tensor_copy', label='x', start_us=0.0, end_us=2.0, dur_us=2.0, line=1, instr=0, iteration='')
     table = pd.DataFrame([row | dict(lane='Vector', core=c) for c in (0, 1)] + [row | dict(lane='DMA in', core=-1)])
-    assert list(lane_shares(table)) == [f'{lane} {c}' for c in (0, 1) for lane in LANES]
+    assert list(lane_shares(table)) == [f'{lane} {c}' for c in (0, 1) for lane in LANE_COLOURS]
     bars = [d for d in timeline_figure(table).data if d.y is not None and len(d.y)]
-    assert {(d.name, int(d.y[0]), d.marker.color) for d in bars} == {('Vector 0', 1, LANES['Vector']), ('Vector 1', 7, LANES['Vector']), ('DMA in 0', 4, LANES['DMA in'])}
+    assert {(d.name, int(d.y[0]), d.marker.color) for d in bars} == {('Vector 0', 1, LANE_COLOURS['Vector']), ('Vector 1', 7, LANE_COLOURS['Vector']), ('DMA in 0', 4, LANE_COLOURS['DMA in'])}

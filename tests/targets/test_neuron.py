@@ -11,7 +11,7 @@ from kernel_lab.cli.app import run
 from kernel_lab.core.durations import compare_times, latency_of
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.targets.registry import TARGETS
-from kernel_lab.targets.canary import KERNELS, TASK, canary, sing
+from kernel_lab.targets.canary import CANARY_KERNELS, CANARY_TASK, run_canary, run_canary_on
 from kernel_lab.targets.neuron import Neuron
 from kernel_lab.targets.neuron_profile import ToolError
 from kernel_lab.tasks.model.workload import Kernel
@@ -104,14 +104,14 @@ def machine(tmp_path, monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] in ("nki", "neuronxcc")]: del sys.modules[name]
 
 
-def compiled(target, dialect="nki"): return target.compile(KERNELS[dialect], TASK, TASK.workload(), "trn1")
+def compiled(target, dialect="nki"): return target.compile(CANARY_KERNELS[dialect], CANARY_TASK, CANARY_TASK.workload(), "trn1")
 
 
 # --- the whole way ---
 
-@pytest.mark.parametrize("dialect", KERNELS)
+@pytest.mark.parametrize("dialect", CANARY_KERNELS)
 def test_compile_run_profile(machine, dialect):
-    target, inputs = machine(), TASK.draw(seed=5)
+    target, inputs = machine(), CANARY_TASK.draw(seed=5)
     assert target.available() is None
     done = compiled(target, dialect)
     np.testing.assert_array_equal(target.run(done, inputs)[0], inputs["x"].T @ inputs["y"] + 1)
@@ -140,7 +140,7 @@ def test_measured_profile_is_drawn_like_a_simulated_one(machine):
 
 
 def test_benchmark_names_its_clock(machine):
-    target, inputs = machine(), TASK.draw()
+    target, inputs = machine(), CANARY_TASK.draw()
     old = target.benchmark(compiled(target, "neuronxcc.nki"), inputs)
     new = target.benchmark(compiled(target), inputs, iters=2)
     assert (old.us, old.kind, old.interval, old.count) == (50.5, "measured", (50.25, 50.9), 100) and "host" in old.clock
@@ -156,7 +156,7 @@ def test_a_latency_that_differs_from_run_to_run_has_an_interval(machine):
     assert profile.timeline.latency_us == pytest.approx(55) and profile.latency.interval == (profile.low_us, profile.high_us)
     again = target.profile(compiled(target))
     assert not (c := compare_times(profile.latency, again.latency)).distinguishable and str(c).startswith("not distinguishable")
-    simulated = sing(TARGETS["nki_sim"], "nki", "trn1")
+    simulated = run_canary_on(TARGETS["nki_sim"], "nki", "trn1")
     with pytest.raises(UsageError, match="mixes simulated device time .trn1. and measured kernel time"): compare_times(latency_of(simulated), profile.latency)
 
 
@@ -188,7 +188,7 @@ def test_the_other_package_does_not_help(machine, tmp_path):
     ("exit", "trace", "SystemExit: 70"),
     ("die", "crash", r"exit code 9.*compiler: hello|exit code 9"),
 ])
-@pytest.mark.parametrize("dialect", KERNELS)
+@pytest.mark.parametrize("dialect", CANARY_KERNELS)
 def test_a_refused_kernel(machine, mode, kind, said, dialect):
     with pytest.raises(KernelError, match=said) as caught: compiled(machine(mode), dialect)
     assert caught.value.kind == kind and "Traceback" not in str(caught.value)
@@ -196,9 +196,9 @@ def test_a_refused_kernel(machine, mode, kind, said, dialect):
 
 def test_a_mistake_in_the_kernel_has_its_line(machine):
     kernel = Kernel("import nki\nprint('loading')\n\ndef kernel(x, y):\n    return undefined\n\nundefined()\n")
-    with pytest.raises(KernelError, match="NameError") as caught: machine().compile(kernel, TASK, TASK.workload(), "trn1")
+    with pytest.raises(KernelError, match="NameError") as caught: machine().compile(kernel, CANARY_TASK, CANARY_TASK.workload(), "trn1")
     assert caught.value.line == 7
-    with pytest.raises(KernelError, match="line 1"): machine().compile(Kernel("import nki; def"), TASK, TASK.workload(), "trn1")
+    with pytest.raises(KernelError, match="line 1"): machine().compile(Kernel("import nki; def"), CANARY_TASK, CANARY_TASK.workload(), "trn1")
 
 
 def test_a_compiler_that_hangs_is_ended(machine):
@@ -237,14 +237,14 @@ def test_without_the_table_there_is_no_timeline(machine, mode):
 # --- the canary ---
 
 def test_canary_on_a_device(machine):
-    songs = canary("trn1", machine())
+    songs = run_canary("trn1", machine())
     assert [(s.target, s.right, s.kind) for s in songs] == [("nki_sim", True, "simulated")] * 2 + [("neuron", True, "measured")] * 2
 
 
 def test_canary_hears_a_wrong_number(machine):
-    song = sing(machine("wrong"), "nki", "trn1")
+    song = run_canary_on(machine("wrong"), "nki", "trn1")
     assert not song.right and "16,384 of 16,384 numbers are wrong" in song.note
-    assert not sing(machine("refuse"), "neuronxcc.nki", "trn1").right
+    assert not run_canary_on(machine("refuse"), "neuronxcc.nki", "trn1").right
 
 
 def test_doctor_canary_exit_codes(machine, monkeypatch, capsys):
@@ -271,6 +271,6 @@ def test_the_kernels_process_is_held_back(machine, monkeypatch, network):
     monkeypatch.setenv("A_SECRET_KEY", "abracadabra")
     target = machine(network=network)
     with socket.create_server(("127.0.0.1", 0)) as door:
-        done = target.compile(replace(KERNELS["nki"], source=KERNELS["nki"].source + NOSY.format(port=door.getsockname()[1])), TASK, TASK.workload(), "trn1")
+        done = target.compile(replace(CANARY_KERNELS["nki"], source=CANARY_KERNELS["nki"].source + NOSY.format(port=door.getsockname()[1])), CANARY_TASK, CANARY_TASK.workload(), "trn1")
     shut = not network and "without network: not here" not in done.log
     assert f"found None {'shut' if shut else 'open'} 0 {done.artifact.folder / 'tmp'}" in done.log and "abracadabra" not in done.log and "\x1b" not in done.log

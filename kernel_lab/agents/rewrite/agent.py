@@ -6,9 +6,9 @@
 __all__ = ['disappointed', 'RewriteAgent']
 
 # %% ../../../nbs/6_agents/1_rewrite/07_agent.ipynb #a4957e2d
-from ..loop import BY_HAND, Proposal, base_step
-from .moves import MOVES, candidates
-from .evidence import Facts
+from ..loop import EDITED_BY_HAND, Proposal, base_step
+from .moves import MOVES, rewrites_of
+from .evidence import ProfileFacts
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/6_agents/1_rewrite/07_agent.ipynb #7fd445c3
@@ -20,7 +20,7 @@ def disappointed(run):
         better = p is not None and (best is None or p.latency_us < best)
         if better: best = p.latency_us
         out[step.move] = better
-    return {move for move, better in out.items() if not better and move != BY_HAND}
+    return {move for move, better in out.items() if not better and move != EDITED_BY_HAND}
 
 # %% ../../../nbs/6_agents/1_rewrite/07_agent.ipynb #8ff68485
 class RewriteAgent:
@@ -39,7 +39,7 @@ class RewriteAgent:
         start = next((s for s in (base_step(run), run.best) if s and s.evaluation.profile), None)
         if start is None: return None, []
         kernel, profile = start.evaluation.kernel, start.evaluation.profile
-        found = candidates(kernel.source, Facts.of(profile, workload.shapes.values()), kernel.entry, self.moves)
+        found = rewrites_of(kernel.source, ProfileFacts.of(profile, workload.shapes.values()), kernel.entry, self.moves)
         seen, late = {s.evaluation.kernel.hash for s in run.steps}, disappointed(run)
         fresh = [c for c in found if c.gain_us >= self.worth * profile.latency_us and self._kernel(kernel, c).hash not in seen]
         return kernel, sorted(fresh, key=lambda c: c.name in late)

@@ -7,20 +7,20 @@ __all__ = ['whole', 'pairs', 'only_in', 'drop', 'drop_unused', 'is_tile', 'edit'
            'fuse_scalar_tensor', 'drop_copy']
 
 # %% ../../../nbs/6_agents/1_rewrite/02_fuse_instructions.ipynb #79744c14
-from .source_tree import Code, allocs, base, buffer_of, rename, set_call, text
-from .evidence import Facts, View, because, candidate
+from .source_tree import KernelTree, allocs, base_name, buffer_of, rename, set_call, text_of
+from .evidence import ProfileFacts, MoveContext, reason_text, rewrite_with_gain
 
 # %% ../../../nbs/6_agents/1_rewrite/02_fuse_instructions.ipynb #840773d4
 def whole(stmt, operand):
     "The tile's name where an operand is a bare tile, else ''."
-    return text(stmt.args[operand]) if operand in stmt.args and text(stmt.args[operand]).isidentifier() else ''
+    return text_of(stmt.args[operand]) if operand in stmt.args and text_of(stmt.args[operand]).isidentifier() else ''
 
 def pairs(code, first, second, reads):
     "(block, first, second) where `second` reads by one of the operands `reads` exactly what `first` wrote."
     for a, block, _ in code.walk():
         if a.kind != 'call' or a.name not in first or 'dst' not in a.args: continue
         for b in block[block.index(a) + 1:]:
-            if b.kind == 'call' and b.name in second and any(k in b.args and text(b.args[k]) == text(a.args['dst']) for k in reads):
+            if b.kind == 'call' and b.name in second and any(k in b.args and text_of(b.args[k]) == text_of(a.args['dst']) for k in reads):
                 yield block, a, b
                 break
             if b.writes & a.uses: break
@@ -47,7 +47,7 @@ def drop_unused(code, *tiles):
 
 def is_tile(code, node):
     "Whether an operand is a tile (and not a number)."
-    return base(node) in allocs(code)
+    return base_name(node) in allocs(code)
 
 def edit(view, *stmts):
     "A clone of the kernel and the clones of these statements."
@@ -58,7 +58,7 @@ def edit(view, *stmts):
 def fuse_reduce(view):
     "activation, then the row sum of its result → activation_reduce."
     for _, act, red in pairs(view.code, ('activation',), ('tensor_reduce',), ('data',)):
-        if not text(red.args['op']).endswith('.add') or 'negate' in red.args or set(act.args) & {'reduce_op', 'reduce_res'}: continue
+        if not text_of(red.args['op']).endswith('.add') or 'negate' in red.args or set(act.args) & {'reduce_op', 'reduce_res'}: continue
         if not whole(red, 'dst') or not whole(act, 'dst'): continue
         code, a, r = edit(view, act, red)
         _raise_alloc(code, r.args['dst'], a)
@@ -66,13 +66,13 @@ def fuse_reduce(view):
         total = {'reduce_op': r.args['op'], 'reduce_res': r.args['dst']}
         set_call(code, a, 'activation_reduce', dst=a.args['dst'], op=a.args['op'], data=a.args['data'], **keep, **total)
         drop(code, r)
-        why = because(view.facts, 'Vector', [red], 'it sums what the Scalar engine has just computed, which could sum on the way')
-        yield candidate(view, code, 'fuse activation and sum', why, view.facts.on(red))
+        why = reason_text(view.facts, 'Vector', [red], 'it sums what the Scalar engine has just computed, which could sum on the way')
+        yield rewrite_with_gain(view, code, 'fuse activation and sum', why, view.facts.on(red))
 
 def _raise_alloc(code, tile, before):
     "Move the allocation of `tile` in front of the statement `before`, where it comes later in the same block."
     _, block, _ = next(w for w in code.walk() if w[0] is before)
-    late = [s for s in block[block.index(before):] if s.kind == 'alloc' and s.name == base(tile)]
+    late = [s for s in block[block.index(before):] if s.kind == 'alloc' and s.name == base_name(tile)]
     for s in late:
         block.remove(s)
         block.insert(block.index(before), s)
@@ -84,14 +84,14 @@ def fuse_scale(view):
         if 'op1' in ts.args or set(act.args) & {'scale', 'bias'} or 'reverse0' in ts.args or not whole(ts, 'dst'): continue
         if not only_in(view.code, whole(ts, 'dst'), ts, act) and whole(act, 'dst') != whole(ts, 'dst'): continue
         code, t, a = edit(view, ts, act)
-        extra = _scale_or_bias(code, t, text(ts.args['op0']).rpartition('.')[2])
+        extra = _scale_or_bias(code, t, text_of(ts.args['op0']).rpartition('.')[2])
         if extra is None: continue
         set_call(code, a, a.name, **{k: v for k, v in a.args.items() if k != 'data'}, data=t.args['data'], **extra)
         drop(code, t)
         drop_unused(code, whole(ts, 'dst'))
         what = 'scale' if 'scale' in extra else 'bias'
-        why = because(view.facts, 'Vector', [ts], f'it prepares an activation, whose own {what} is free')
-        yield candidate(view, code, f'fuse {what} into activation', why, view.facts.on(ts))
+        why = reason_text(view.facts, 'Vector', [ts], f'it prepares an activation, whose own {what} is free')
+        yield rewrite_with_gain(view, code, f'fuse {what} into activation', why, view.facts.on(ts))
 
 def _scale_or_bias(code, t, op):
     "The operand that says the same to an activation, or None."
@@ -102,7 +102,7 @@ def _scale_or_bias(code, t, op):
 
 def _negated(code, t, operand):
     "Make `operand` negative where it is made, if only `t` reads it; else by an instruction of its own in front of `t`."
-    name = text(operand)
+    name = text_of(operand)
     makers = [s for s, *_ in code.walk() if s.kind == 'call' and name in s.writes]
     if len(makers) == 1 and makers[0].name == 'tensor_reduce' and 'negate' not in makers[0].args and only_in(code, name, makers[0], t):
         set_call(code, makers[0], 'tensor_reduce', **makers[0].args, negate='True')
@@ -121,19 +121,19 @@ def _rename_all(s, old, new):
 def fuse_scalar_tensor(view):
     "tensor_scalar, then tensor_tensor with its result → scalar_tensor_tensor."
     for _, ts, tt in pairs(view.code, ('tensor_scalar',), ('tensor_tensor',), ('data1', 'data2')):
-        side = 'data1' if text(tt.args['data1']) == text(ts.args['dst']) else 'data2'
+        side = 'data1' if text_of(tt.args['data1']) == text_of(ts.args['dst']) else 'data2'
         other = tt.args['data2' if side == 'data1' else 'data1']
-        if 'op1' in ts.args or text(other) == text(ts.args['dst']) or not whole(ts, 'dst'): continue
+        if 'op1' in ts.args or text_of(other) == text_of(ts.args['dst']) or not whole(ts, 'dst'): continue
         if not only_in(view.code, whole(ts, 'dst'), ts, tt): continue
         code, t, u = edit(view, ts, tt)
-        symmetric = text(tt.args['op']).rpartition('.')[2] in ('add', 'multiply', 'maximum', 'minimum')
+        symmetric = text_of(tt.args['op']).rpartition('.')[2] in ('add', 'multiply', 'maximum', 'minimum')
         flip = {} if side == 'data1' or symmetric else {'reverse1': 'True'}
         set_call(code, u, 'scalar_tensor_tensor', dst=u.args['dst'], data=t.args['data'], op0=t.args['op0'], operand0=t.args['operand0'],
                  reverse0=t.args.get('reverse0'), op1=u.args['op'], operand1=other, **flip)
         drop(code, t)
         drop_unused(code, whole(ts, 'dst'))
-        why = because(view.facts, 'Vector', [ts], 'the instruction after it could apply the scalar in the same pass')
-        yield candidate(view, code, 'fuse scalar and tile', why, view.facts.on(ts))
+        why = reason_text(view.facts, 'Vector', [ts], 'the instruction after it could apply the scalar in the same pass')
+        yield rewrite_with_gain(view, code, 'fuse scalar and tile', why, view.facts.on(ts))
 
 # %% ../../../nbs/6_agents/1_rewrite/02_fuse_instructions.ipynb #0a4efaa6
 _READ_PSUM = ('tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'activation_reduce', 'tensor_reduce', 'tensor_copy')
@@ -150,12 +150,12 @@ def drop_copy(view):
         for s in rest: rename(s, dst, src)
         drop(code, c)
         drop_unused(code, dst)
-        why = because(view.facts, max(view.facts.on(copy), key=view.facts.on(copy).get, default='Vector'), [copy],
+        why = reason_text(view.facts, max(view.facts.on(copy), key=view.facts.on(copy).get, default='Vector'), [copy],
                       f'it copies {src} out of PSUM for readers that can read PSUM themselves')
-        yield candidate(view, code, f'read {src} in PSUM directly', why, view.facts.on(copy))
+        yield rewrite_with_gain(view, code, f'read {src} in PSUM directly', why, view.facts.on(copy))
 
 def _may_read(s, src, dst, tiles):
     "Whether statement `s` may read `src` in PSUM in place of `dst`: the right engine, no write, and no second tile in PSUM."
-    inputs = [base(v) for k, v in s.args.items() if k in ('data', 'data1', 'data2', 'operand1', 'src')]
+    inputs = [base_name(v) for k, v in s.args.items() if k in ('data', 'data1', 'data2', 'operand1', 'src')]
     in_psum = [n for n in inputs if n in tiles and buffer_of(tiles[n]) == 'psum']
     return s.kind == 'call' and s.name in _READ_PSUM and dst not in s.writes and src not in s.writes and not in_psum

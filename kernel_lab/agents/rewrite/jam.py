@@ -7,15 +7,16 @@ __all__ = ['jam', 'interleave_loop', 'interleave']
 
 # %% ../../../nbs/6_agents/1_rewrite/05_jam.ipynb #edff3daf
 from dataclasses import replace
-from .source_tree import Stmt, expr, names, rename, sbuf_bytes, statement, text, trips
-from .evidence import Candidate, Facts, View
+from kernel_lab.agents.rewrite.source_tree import (Stmt, parse_expression, names_in, rename, sbuf_bytes,
+    parse_statement, text_of, trips)
+from .evidence import Rewrite, ProfileFacts, MoveContext
 
 # %% ../../../nbs/6_agents/1_rewrite/05_jam.ipynb #45db07b1
 def _copy(s, var, index, tiles, bare):
     "A copy of a statement for iteration `index`, with tiles renamed by `tiles`; `bare` drops its comments."
     new = replace(s, args=dict(s.args), body=[_copy(b, var, index, tiles, bare) for b in s.body])
     if bare and s.kind != 'loop': new.node = new.node.with_changes(leading_lines=[])
-    if s.kind == 'loop' and var in names(s.node.iter): new.node = s.node.with_changes(iter=expr(text(s.node.iter).replace(var, index)))
+    if s.kind == 'loop' and var in names_in(s.node.iter): new.node = s.node.with_changes(iter=parse_expression(text_of(s.node.iter).replace(var, index)))
     for old, name in ((var, index), *tiles.items()): rename(new, old, name)
     if s.kind == 'alloc': new.name = tiles.get(s.name, s.name)
     return new
@@ -24,7 +25,7 @@ def jam(block, var, tiles):
     "The statements of two iterations of the loop over `var`, interleaved."
     out = []
     for s in block:
-        if s.kind == 'loop' and var not in names(s.node.iter): out.append(replace(s, body=jam(s.body, var, tiles)))
+        if s.kind == 'loop' and var not in names_in(s.node.iter): out.append(replace(s, body=jam(s.body, var, tiles)))
         else: out += [_copy(s, var, f'{var}_a', {}, False), _copy(s, var, f'{var}_b', tiles, True)]
     return out
 
@@ -32,10 +33,10 @@ def interleave_loop(code, loop):
     "Rewrite `loop` of a clone so that each turn does two iterations."
     own = {n for leaf in loop.leaves() for n in leaf.defines}
     tiles = {n: f'{n}_b' for n in sorted(own)}
-    var, count = loop.name, text(loop.node.iter.args[0].value)
+    var, count = loop.name, text_of(loop.node.iter.args[0].value)
     half = f'{count} // 2' if '+' not in count and '-' not in count else f'({count}) // 2'
-    first = [Stmt(statement(f'{var}_{k} = 2 * {var}{tail}'), loop.line, 'other', uid=-2) for k, tail in (('a', ''), ('b', ' + 1'))]
-    arg = loop.node.iter.args[0].with_changes(value=expr(half))
+    first = [Stmt(parse_statement(f'{var}_{k} = 2 * {var}{tail}'), loop.line, 'other', uid=-2) for k, tail in (('a', ''), ('b', ' + 1'))]
+    arg = loop.node.iter.args[0].with_changes(value=parse_expression(half))
     loop.body = first + jam(loop.body, var, tiles)
     loop.node = loop.node.with_changes(iter=loop.node.iter.with_changes(args=[arg]))
 
@@ -53,7 +54,7 @@ def interleave(view):
         if sbuf_bytes(code, view.env) > view.chip.sbuf_bytes - view.chip.sbuf_reserved: continue
         why = (f'The busiest engine, {view.facts.bound}, works {100 * busiest / view.facts.latency_us:.0f} % of the time: '
                f'engines wait for each other within an iteration of {loop.name}, with the next one behind them in the queue.')
-        yield Candidate(code.source, f'two iterations of {loop.name} at a time', why,
+        yield Rewrite(code.source, f'two iterations of {loop.name} at a time', why,
                         f'Two iterations fill each other\'s gaps: up to half of {idle:.0f} µs of waiting could go.',
                         _order(view, loop, idle))
 

@@ -7,12 +7,12 @@ __all__ = ['TO_SCALAR', 'TO_VECTOR', 'copy_on_scalar', 'copy_on_vector', 'scale_
            'square_on_scalar', 'rebalance']
 
 # %% ../../../nbs/6_agents/1_rewrite/04_rebalance.ipynb #0c096bf4
-from .source_tree import base, set_call, text
-from .evidence import Facts, View, because, candidate
+from .source_tree import base_name, set_call, text_of
+from .evidence import ProfileFacts, MoveContext, reason_text, rewrite_with_gain
 from .fuse_instructions import edit, is_tile
 
 # %% ../../../nbs/6_agents/1_rewrite/04_rebalance.ipynb #80d834b1
-def _op(stmt, key): return text(stmt.args[key]).rpartition('.')[2]
+def _op(stmt, key): return text_of(stmt.args[key]).rpartition('.')[2]
 def _plain(stmt, *allowed): return set(stmt.args) <= {'dst', 'data', 'src', *allowed}
 
 def copy_on_scalar(code, s):
@@ -43,7 +43,7 @@ def square_on_vector(code, s):
 
 def square_on_scalar(code, s):
     "tensor_tensor product of a tile with itself → activation(square)."
-    if s.name != 'tensor_tensor' or _op(s, 'op') != 'multiply' or text(s.args['data1']) != text(s.args['data2']): return None
+    if s.name != 'tensor_tensor' or _op(s, 'op') != 'multiply' or text_of(s.args['data1']) != text_of(s.args['data2']): return None
     return 'activation', dict(dst=s.args['dst'], op=f'{code.nl}.square', data=s.args['data1'])
 
 TO_SCALAR = (copy_on_scalar, scale_on_scalar, square_on_scalar)
@@ -62,5 +62,5 @@ def rebalance(view):
         if said is None or busy.get(taker, 0) + us * ratio > busy[giver]: continue
         code, mine = edit(view, s)
         set_call(code, mine, said[0], **said[1])
-        why = because(view.facts, giver, [s], f'{taker}, busy {100 * busy.get(taker, 0) / view.facts.latency_us:.0f} %, can do the same')
-        yield candidate(view, code, f'make {base(s.args["dst"])} on {taker}', why, {giver: us, taker: -us * ratio})
+        why = reason_text(view.facts, giver, [s], f'{taker}, busy {100 * busy.get(taker, 0) / view.facts.latency_us:.0f} %, can do the same')
+        yield rewrite_with_gain(view, code, f'make {base_name(s.args["dst"])} on {taker}', why, {giver: us, taker: -us * ratio})

@@ -7,8 +7,9 @@ __all__ = ['makers', 'exported', 'hoist', 'split', 'pull_out', 'interchange', 'l
 
 # %% ../../../nbs/6_agents/1_rewrite/03_transform_loops.ipynb #686b50f7
 import libcst as cst
-from .source_tree import Stmt, buffer_of, environment, even, expr, fits, names, rename, statement, text, tile_bytes, trips
-from .evidence import Candidate, Facts, View, because, candidate
+from .source_tree import (Stmt, buffer_of, environment, divides_evenly, parse_expression,
+    fits_on_chip, names_in, rename, parse_statement, text_of, tile_bytes, trips)
+from .evidence import Rewrite, ProfileFacts, MoveContext, reason_text, rewrite_with_gain
 
 # %% ../../../nbs/6_agents/1_rewrite/03_transform_loops.ipynb #e6123b5e
 def makers(block, tile):
@@ -40,10 +41,10 @@ def split(code, block, group, loop, outer, tile):
     "Move `group` into a loop of its own in front of `loop`; `tile` grows a dimension for its iterations. The new allocation is returned."
     alloc = next(s for s in group if s.kind == 'alloc' and s.name == tile)
     new, rank = _plural(code, tile), len(alloc.args['shape'].elements)
-    parts = [text(e.value) for e in alloc.args['shape'].elements]
-    shape = f'({", ".join([parts[0], text(loop.node.iter.args[0].value), *parts[1:]])})'
-    line = f'{new} = {code.nl}.ndarray({shape}, dtype={text(alloc.args["dtype"])}, buffer={code.nl}.sbuf)'
-    grown = Stmt(statement(line, alloc), alloc.line, 'alloc', new, {**alloc.args, 'shape': expr(shape)}, uid=alloc.uid)
+    parts = [text_of(e.value) for e in alloc.args['shape'].elements]
+    shape = f'({", ".join([parts[0], text_of(loop.node.iter.args[0].value), *parts[1:]])})'
+    line = f'{new} = {code.nl}.ndarray({shape}, dtype={text_of(alloc.args["dtype"])}, buffer={code.nl}.sbuf)'
+    grown = Stmt(parse_statement(line, alloc), alloc.line, 'alloc', new, {**alloc.args, 'shape': parse_expression(shape)}, uid=alloc.uid)
     for s in block: rename(s, tile, new, loop.name, rank)
     for s in group: block.remove(s)
     header = loop.node.with_changes(leading_lines=())
@@ -81,7 +82,7 @@ def interchange(code, outer):
     "Swap a loop with the loop that is all of its body → whether that was possible."
     if len(outer.body) != 1 or outer.body[0].kind != 'loop': return False
     inner = outer.body[0]
-    if outer.name in names(inner.node.iter): return False
+    if outer.name in names_in(inner.node.iter): return False
     a, b = outer.node, inner.node
     outer.node, inner.node = a.with_changes(target=b.target, iter=b.iter), b.with_changes(target=a.target, iter=a.iter)
     outer.name, inner.name = inner.name, outer.name
@@ -109,7 +110,7 @@ def _pulled(view, fresh, swapped):
             if got is None: continue
             for engine, us in view.facts.on(*got[1]).items(): saves[engine] = saves.get(engine, 0) + us * (1 - 1 / got[0])
             touched, over = touched + got[1], over + [n for n in got[2] if n not in over]
-        if touched and fits(code, view.env, view.chip): yield _say(view, code, fresh, choice, saves, touched, over, swapped)
+        if touched and fits_on_chip(code, view.env, view.chip): yield _say(view, code, fresh, choice, saves, touched, over, swapped)
 
 def _say(view, code, fresh, choice, saves, touched, over, swapped):
     "The candidate with its sentences."
@@ -118,7 +119,7 @@ def _say(view, code, fresh, choice, saves, touched, over, swapped):
     does, are = ('does', 'is') if len(choice) == 1 else ('do', 'are')
     reason = f'{what} {does} not depend on {" or ".join(over)}, yet {are} made again in every iteration'
     move = f'make {what} once' + (f', with loop {swapped.name} inside' if swapped else '')
-    return candidate(view, code, move, because(view.facts, engine, touched, reason), saves)
+    return rewrite_with_gain(view, code, move, reason_text(view.facts, engine, touched, reason), saves)
 
 # %% ../../../nbs/6_agents/1_rewrite/03_transform_loops.ipynb #667393b6
 def allocate_inside(view):
@@ -137,7 +138,7 @@ def allocate_inside(view):
     _tidy(code)
     why = (f'No engine is busy more than {100 * max(view.facts.busy.values(), default=0) / view.facts.latency_us:.0f} % of the time: '
            f'every iteration waits for {", ".join(dict.fromkeys(sunk))}, which it shares with the one before.')
-    yield Candidate(code.source, 'a tile for each iteration', why,
+    yield Rewrite(code.source, 'a tile for each iteration', why,
                     f'Iterations overlap; up to {idle:.0f} µs of waiting out of {view.facts.latency_us:.0f} µs can go.', idle)
 
 def _only_loop(alloc, block):
@@ -147,8 +148,8 @@ def _only_loop(alloc, block):
     if len(users) != 1 or users[0].kind != 'loop': return None
     first = next(s for s in users[0].body if alloc.name in s.uses)
     if first.kind == 'loop': return users[0] if _only_loop_inside(first, users[0], alloc) else None
-    full = first.kind == 'call' and first.name != 'nc_matmul' and text(first.args.get('dst', cst.Name('_'))) == alloc.name
-    return users[0] if full and alloc.name not in {n for k, e in first.args.items() if k != 'dst' for n in names(e)} else None
+    full = first.kind == 'call' and first.name != 'nc_matmul' and text_of(first.args.get('dst', cst.Name('_'))) == alloc.name
+    return users[0] if full and alloc.name not in {n for k, e in first.args.items() if k != 'dst' for n in names_in(e)} else None
 
 def _only_loop_inside(inner, outer, alloc):
     "Whether only `inner`, in the body of `outer`, uses the tile, and may own it."
@@ -166,12 +167,12 @@ def widen(view):
     "A constant of tiles → four times or twice as large."
     for node in [s for s in (*view.code.module.body, *(s.node for s in view.code.body)) if isinstance(s, cst.SimpleStatementLine)]:
         name, size = _constant(node)
-        wide = [] if name is None else [s for s, *_ in view.code.walk() if s.kind == 'alloc' and name in names(s.args['shape'])]
+        wide = [] if name is None else [s for s, *_ in view.code.walk() if s.kind == 'alloc' and name in names_in(s.args['shape'])]
         if not wide: continue
         for factor in (8, 4, 2):
             code = _with_constant(view.code, node, size * factor)
             env = environment(code, view.facts.shapes)
-            if fits(code, env, view.chip) and even(code, env):
+            if fits_on_chip(code, env, view.chip) and divides_evenly(code, env):
                 yield _bigger(view, code, name, size, factor, wide)
 
 def _constant(node):
@@ -200,5 +201,5 @@ def _bigger(view, code, name, size, factor, wide):
     saves = {engine: us * (share if engine == 'DMA' else 0.3 * (1 - 1 / factor)) for engine, us in busy.items()}
     engine = max(saves, key=saves.get, default='DMA')
     reason = f'tiles of {name} = {size} are small ({small} bytes a partition), and every transfer and instruction has a fixed cost'
-    why = because(view.facts, engine, lines, reason)
-    return candidate(view, code, f'widen {name} to {size * factor}', why, saves)
+    why = reason_text(view.facts, engine, lines, reason)
+    return rewrite_with_gain(view, code, f'widen {name} to {size * factor}', why, saves)

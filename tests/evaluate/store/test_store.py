@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 import servers
 
-from kernel_lab.agents.loop import Loop, Proposal
+from kernel_lab.agents.loop import AgentLoop, Proposal
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store import store as module
 from kernel_lab.evaluate.store import schema as tables
@@ -117,13 +117,13 @@ def test_the_same_evaluation_in_two_steps(store):
 
 def test_two_go_on_with_the_same_run(store):
     "The second hears of it, nothing of the first is lost, and after a look the second goes on."
-    start = Loop(SOFTMAX, None, 'small', store=store, seeds=1)
+    start = AgentLoop(SOFTMAX, None, 'small', store=store, seeds=1)
     start.step()
-    one, two = (Loop(SOFTMAX, run=start.run.id, store=store, seeds=1) for _ in range(2))
+    one, two = (AgentLoop(SOFTMAX, run=start.run.id, store=store, seeds=1) for _ in range(2))
     one.edit('def one(x: return')
     with pytest.raises(UsageError, match='somebody else went on'): two.edit('def two(x: return')
     assert [s.evaluation.kernel.source for s in store.load_run(start.run.id).steps][1:] == ['def one(x: return']
-    Loop(SOFTMAX, run=start.run.id, store=store, seeds=1).edit('def two(x: return')
+    AgentLoop(SOFTMAX, run=start.run.id, store=store, seeds=1).edit('def two(x: return')
     assert len(store.load_run(start.run.id).steps) == 3
 
 
@@ -240,7 +240,7 @@ def test_a_loop_asks_the_store(store):
         name = 'remark'
         def propose(self, run, task, workload):
             return Proposal(replace(task.first_kernel, source=task.first_kernel.source + '\n# one\n'), 'one', '', '') if len(run.steps) == 1 else None
-    first, second = (list(Loop(SOFTMAX, Remark(), 'small', store=store, seeds=1)) for _ in range(2))
+    first, second = (list(AgentLoop(SOFTMAX, Remark(), 'small', store=store, seeds=1)) for _ in range(2))
     assert [s.evaluation.cached for s in first + second] == [False, False, True, True]
     assert [s.evaluation.id for s in second] == [s.evaluation.id for s in first]
     assert first[1].parent == first[0].evaluation.kernel.hash and count(store, 'runs') == 2
@@ -460,7 +460,7 @@ def test_a_full_disk_and_a_run_that_goes_on(file):
         def propose(self, run, task, workload):
             source = f'{task.first_kernel.source}\n# {len(run.steps)} {os.urandom(20_000).hex()}\n'
             return Proposal(replace(task.first_kernel, source=source), 'a long remark', '', '')
-    loop = Loop(SOFTMAX, Remarks(), 'small', store=file, max_steps=3, seeds=1)
+    loop = AgentLoop(SOFTMAX, Remarks(), 'small', store=file, max_steps=3, seeds=1)
     loop.step()
     safe = file.load_run(loop.run.id).to_dict()
     with file._read() as c: pages = c.exec_driver_sql('pragma page_count').scalar()
