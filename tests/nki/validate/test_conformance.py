@@ -69,7 +69,7 @@ def spoil(y, count):
 @pytest.mark.parametrize('row', INSTRUCTIONS)
 def test_a_wrong_number_fails_every_trial(every, row, monkeypatch):
     "Where one element of what the row computes is wrong, each of its trials notices."
-    count, apply, exchange = itertools.count(1), runner._apply, COLLECTIVES.get(row)
+    count, apply, exchange = itertools.count(1), runner.apply_instruction, COLLECTIVES.get(row)
     def wrong(memory, o, r, outs, *rest):
         apply(memory, o, r, outs, *rest)
         if o.op == row:
@@ -78,7 +78,7 @@ def test_a_wrong_number_fails_every_trial(every, row, monkeypatch):
         y = exchange(*given)
         for a in (y,) if not isinstance(y, tuple) else y[1:2]: spoil(a, count)
         return y
-    monkeypatch.setattr(runner, '_apply', wrong)
+    monkeypatch.setattr(runner, 'apply_instruction', wrong)
     if exchange: monkeypatch.setitem(COLLECTIVES, row, lambda *given: misled(*(copied(g) for g in given)))
     for t in (t for t in flat(every) if t.row == row):
         with pytest.raises((AssertionError, KernelError)): largest_error(t, t.chips[-1])
