@@ -33,9 +33,16 @@ $(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
-lab: env         ## open JupyterLab on nbs/lab.ipynb (PORT=8888; add ARGS=--no-browser on a machine without one)
+# git does not track my/: what is saved there stays the person's own, whatever a later checkout brings. Without a prerequisite: it is
+# made once.
+my/lab.ipynb:
+	@mkdir -p my && cp nbs/lab.ipynb $@
+
+lab: env my/lab.ipynb  ## open JupyterLab on my/lab.ipynb, your copy of nbs/lab.ipynb (PORT=8888; ARGS=--no-browser without one)
+	@if [ nbs/lab.ipynb -nt my/lab.ipynb ]; then \
+	  echo "make lab: nbs/lab.ipynb is newer than my/lab.ipynb, which is yours and stays as it is; move it away to get the newer one."; fi
 	@echo "make lab: the browser opens by itself; otherwise open the link with ?token=… that appears below. Ctrl-C ends it."
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/nbs/lab.ipynb --port $(PORT) $(ROOT) $(ARGS)
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my/lab.ipynb --port $(PORT) $(ROOT) $(ARGS)
 
 demo: env        ## optimise one kernel without a browser, and write report.html
 	$(BIN)/kernel-lab demo $(ARGS)

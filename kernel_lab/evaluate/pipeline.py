@@ -20,7 +20,7 @@ from .verification.plausibility import Evidence, guarded
 from .records.evaluation import Evaluation
 from .records.verification import Status, new_id, now, status_of
 from .sandbox.run import Limits, traced
-from ..tasks.baselines.known_times import eager_us
+from ..tasks.baselines.eager import eager_us
 from .verification.verify import fresh_seeds, verify
 from .records.provenance import task_key, versions
 from ..nki.chip.dtypes import itemsize

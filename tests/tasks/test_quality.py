@@ -11,7 +11,7 @@ from kernel_lab.evaluate.survey.quality_survey import (FIRST_KERNEL, TaskExamine
     survey_lines)
 from kernel_lab.tasks.quality.checks import (CHECKS, IMPOSTORS, QUARANTINE, TaskCase, Quality, smallest_workload,
     check_task)
-from kernel_lab.tasks.suite.registry import BY_HAND, FAMILIES, TASKS
+from kernel_lab.tasks.suite.registry import BY_HAND, TASK_FAMILIES, TASKS
 from kernel_lab.tasks.model.task import Task
 from kernel_lab.tasks.model.workload import Tolerance, Workload, max_error_ratio
 
@@ -96,7 +96,7 @@ def test_a_good_task_passes_every_check():
     assert check_task(good).passed, str(check_task(good))
 
 
-ONE_OF_EACH = {*(t.name for t in BY_HAND), *(next(iter(f.tasks)) for f in FAMILIES)}      # the others are slow together
+ONE_OF_EACH = {*(t.name for t in BY_HAND), *(next(iter(f.tasks)) for f in TASK_FAMILIES)}      # the others are slow together
 
 
 @pytest.mark.parametrize('name', [n if n in ONE_OF_EACH else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
