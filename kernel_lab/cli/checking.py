@@ -20,12 +20,12 @@ def row_lines(row, notes=False):
 # %% ../../nbs/7_cli/03_checking.ipynb #da51680c
 def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=None, known=None):
     "Put tasks (all, if none is named) to the test and say what was found → exit code. Found before, with the same task and lab: not again unless `fresh`."
-    from kernel_lab.evaluate.survey.quality_survey import census, census_lines
+    from kernel_lab.evaluate.survey.quality_survey import survey_quality, survey_lines
     from kernel_lab.evaluate.store.database import home
     names, where = _named(names, known), {'load': load} if load else {}
-    rows, cut = with_progress(census(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
+    rows, cut = with_progress(survey_quality(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
     if out: _save(rows, names, out)
-    say('', *census_lines(rows))
+    say('', *survey_lines(rows))
     if cut: say(f'Interrupted after {len(rows)} of {len(names)} tasks; what was found is kept, and the same command goes on.', err=True)
     return INTERRUPTED if cut else EXIT_NOT_CORRECT if any(r.verdict == 'bad' for r in rows) else EXIT_GOOD
 

@@ -24,23 +24,23 @@ def times_line(r):
 
 def level_lines(rows, levels):
     "A line for each level: how many tasks have all times, geometric means of the speedups over eager."
-    from kernel_lab.evaluate.survey.time_table import summary
+    from kernel_lab.evaluate.survey.time_table import level_summary
     mean = lambda v: speedup_text(v) if v else '–'
-    for s in summary(rows):
+    for s in level_summary(rows):
         yield f'level {s["level"]}, {levels[s["level"]]}: {s["complete"]} of {s["tasks"]} with all times; over eager, first kernels {mean(s["first"])}, best {mean(s["best"])} (geometric means)'
 
 # %% ../../nbs/7_cli/06_tabling.ipynb #0e7ee34f
 def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=None, fresh=False):
     "Work out the table of tasks (all of the suite, if none is named), say it, write it to `out` (.csv or .md) → exit code."
     from kernel_lab.evaluate.store.database import home
-    from kernel_lab.evaluate.survey.time_table import rows_of
+    from kernel_lab.evaluate.survey.time_table import times_of_tasks
     from kernel_lab.nki.chip.chips import get_chip
     from kernel_lab.tasks.suite.registry import LEVELS, TASKS, get_task
     get_chip(chip)
     names = list(names or TASKS)
     for n in names: get_task(n).workload(workload)
     ready = table_writer(out)
-    found = rows_of(names, workload, chip, jobs or os.cpu_count(), None if fresh else home() / 'table')
+    found = times_of_tasks(names, workload, chip, jobs or os.cpu_count(), None if fresh else home() / 'table')
     say(times_head())
     rows, cut = with_progress(found, len(names), 'timing', lambda r: [times_line(r)])
     say('', *level_lines(rows, LEVELS), f'all times in µs, simulated on {chip}')
@@ -50,10 +50,10 @@ def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=No
 
 def table_writer(path):
     "The function that writes rows to a file by its ending, tried before the work begins; None for no file."
-    from kernel_lab.evaluate.survey.time_table import markdown
+    from kernel_lab.evaluate.survey.time_table import markdown_lines
     from kernel_lab.tasks.baselines.known_times import write_times
     if path is None: return None
-    ways = {'.csv': write_times, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown(rows)) + '\n')}
+    ways = {'.csv': write_times, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown_lines(rows)) + '\n')}
     way = ways.get(Path(path).suffix)
     if not way: raise UsageError(f'A table is written as {" or ".join(ways)}, not as {Path(path).name}.')
     with writing(path): Path(path).touch()
