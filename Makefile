@@ -10,7 +10,7 @@ TESTENV = KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab demo test slow views export number docs pins picture clean distclean
+.PHONY: help env lab demo check test slow views export number docs pins picture clean distclean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,12 +33,22 @@ $(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
-lab: env         ## open JupyterLab on nbs/lab.ipynb (PORT=8888; add ARGS=--no-browser on a machine without one)
+# git does not track my/: what is saved there stays the person's own, whatever a later checkout brings. Without a prerequisite: it is
+# made once.
+my/lab.ipynb:
+	@mkdir -p my && cp nbs/lab.ipynb $@
+
+lab: env my/lab.ipynb  ## open JupyterLab on my/lab.ipynb, your copy of nbs/lab.ipynb (PORT=8888; ARGS=--no-browser without one)
+	@if [ nbs/lab.ipynb -nt my/lab.ipynb ]; then \
+	  echo "make lab: nbs/lab.ipynb is newer than my/lab.ipynb, which is yours and stays as it is; move it away to get the newer one."; fi
 	@echo "make lab: the browser opens by itself; otherwise open the link with ?token=… that appears below. Ctrl-C ends it."
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/nbs/lab.ipynb --port $(PORT) $(ROOT) $(ARGS)
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my/lab.ipynb --port $(PORT) $(ROOT) $(ARGS)
 
 demo: env        ## optimise one kernel without a browser, and write report.html
 	$(BIN)/kernel-lab demo $(ARGS)
+
+check: env       ## lint, the house, unit tests and changed notebooks, in two minutes (ARGS=BASE compares with another base than main)
+	$(TESTENV) $(BIN)/python tools/check.py $(ARGS)
 
 test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=2 workers)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)

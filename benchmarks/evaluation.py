@@ -11,7 +11,7 @@ import time
 from statistics import median
 
 from kernel_lab.core.durations import Duration
-from kernel_lab.evaluate.pipeline import baseline, evaluate
+from kernel_lab.evaluate.pipeline import first_kernel_us, evaluate
 from kernel_lab.evaluate.pool.dispatch import LocalPool, evaluate_many
 from kernel_lab.evaluate.sandbox.run import sandbox_status, traced
 from kernel_lab.nki.executor.vectorized import execute
@@ -41,7 +41,7 @@ def row(name, chip="trn2"):
     task = TASKS[name]
     workload = task.workload("small")
     kernel, specs, inputs = task.first(workload), specs_of(task, workload), task.draw(workload)
-    baseline(task, workload, chip)
+    first_kernel_us(task, workload, chip)
 
     def bare():
         program = trace_here(kernel, specs, chip)

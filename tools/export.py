@@ -1,4 +1,4 @@
-"""Export nbs/ to kernel_lab/, clean the notebooks, write README.md. `python tools/export.py`; `make export` calls it.
+"""Export nbs/ to kernel_lab/, fill in the guide, clean the notebooks, write README.md. `python tools/export.py`; `make export` calls it.
 
 nbdev's own `nbdev_export` also writes `_modidx.py`, an index for its documentation builder that nothing here reads; this step leaves it out."""
 import subprocess
@@ -40,5 +40,6 @@ def export() -> None:
 
 if __name__ == "__main__":
     export()
+    subprocess.run([sys.executable, str(ROOT / "tools" / "guide.py")], cwd=ROOT, check=True)
     subprocess.run([str(Path(sys.executable).parent / "nbdev_clean")], cwd=ROOT, check=True)
     subprocess.run([sys.executable, str(ROOT / "tools" / "readme.py")], cwd=ROOT, check=True)

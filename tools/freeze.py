@@ -237,7 +237,7 @@ def executed(program, arrays: list):
 
 
 def always_planned():
-    return mock.patch.object(lab('plan'), 'LIGHT', 0)  # small programs run batched too
+    return mock.patch.object(lab('plan'), 'MIN_ELEMENTS_PER_INSTRUCTION', 0)  # small programs run batched too
 
 
 def trace_ranks(kernel, inputs: list, chip: str):

@@ -1,4 +1,7 @@
-"""Make or refresh the percent views: nbs/X.ipynb ↔ src_nbs/X.py. The newer of a pair wins, so run this before editing, and after."""
+"""Make or refresh the percent views: nbs/X.ipynb ↔ src_nbs/X.py. The newer of a pair wins, so run this before editing, and after.
+
+Only this script pairs: it tells jupytext to look for its configuration here (tools/jupytext.toml), where JupyterLab does not look."""
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +22,7 @@ if __name__ == "__main__":
     run = [sys.executable, "-m", "jupytext", "-q"]
     old = [str(nb) for nb, _ in pairs() if nb.exists()]
     new = [str(view) for nb, view in pairs() if not nb.exists()]
-    if old: subprocess.run([*run, "--sync", *old], cwd=ROOT, check=True)
-    if new: subprocess.run([*run, "--set-kernel", "python3", "--sync", *new], cwd=ROOT, check=True)
+    how = dict(cwd=ROOT, check=True, env={**os.environ, "XDG_CONFIG_HOME": str(ROOT / "tools")})
+    if old: subprocess.run([*run, "--sync", *old], **how)
+    if new: subprocess.run([*run, "--set-kernel", "python3", "--sync", *new], **how)
     print(f"{len(old) + len(new)} notebooks in step with src_nbs/")

@@ -86,14 +86,14 @@ def fastest_line(timed):
 # %% ../../nbs/7_cli/04_evaluate.ipynb #037d5417
 def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
     "Evaluate {name: `Kernel`, or the `UsageError` of reading it} on a task, say what came of each → exit code. `asked`: what `evaluate_many` takes."
-    from kernel_lab.evaluate.pool.jobs import SECONDS
+    from kernel_lab.evaluate.pool.jobs import JOB_TIMEOUT_S
     from kernel_lab.evaluate.pool.dispatch import evaluate_many
     rows = [(name, e) for name, e in kernels.items() if isinstance(e, UsageError)]
     names = [name for name, k in kernels.items() if not isinstance(k, UsageError)]
     kept = SimpleNamespace(known=lambda *a, **kw: None, save_evaluation=store.save_evaluation) if fresh else store
     if not as_json: say(head_line())
     for row in rows: say(*_told(*row, as_json))
-    with closing(evaluate_many([kernels[n] for n in names], task, store=kept, seconds=SECONDS + asked['limits'].seconds, **asked)) as found:
+    with closing(evaluate_many([kernels[n] for n in names], task, store=kept, seconds=JOB_TIMEOUT_S + asked['limits'].seconds, **asked)) as found:
         done, cut = with_progress(((names[number], e) for number, e in found), len(names), 'evaluating', lambda row: _told(*row, as_json))
     rows += done
     if not as_json: say('', *summary_lines(rows))

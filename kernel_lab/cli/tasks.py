@@ -97,7 +97,7 @@ def find_task(name, workload=None, chip='trn1'):
 _MARK = {'good': '✓', 'bad': '✗', 'quarantined': '○'}
 
 def row_lines(row, notes=False):
-    "A row of the census as lines of text."
+    "A row of the quality survey as lines of text."
     yield f'{_MARK[row.verdict]} {row.task:<32} {row.level or "":<2} {row.first or "–":<34} {"kept" if row.kept else f"{row.seconds:.1f} s":>7}'
     if row.reason: yield f'    {row.reason}'
     for f in row.quality.failures + (row.quality.notes if notes else ()) if row.quality else (): yield f'    {f}'
@@ -105,12 +105,12 @@ def row_lines(row, notes=False):
 # %% ../../nbs/7_cli/02_tasks.ipynb #da51680c
 def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=None, known=None):
     "Put tasks (all, if none is named) to the test and say what was found → exit code. Found before, with the same task and lab: not again unless `fresh`."
-    from kernel_lab.evaluate.survey.quality_survey import census, census_lines
+    from kernel_lab.evaluate.survey.quality_survey import survey_lines, survey_quality
     from kernel_lab.evaluate.store.database import home
     names, where = _named(names, known), {'load': load} if load else {}
-    rows, cut = with_progress(census(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
+    rows, cut = with_progress(survey_quality(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
     if out: _save(rows, names, out)
-    say('', *census_lines(rows))
+    say('', *survey_lines(rows))
     if cut: say(f'Interrupted after {len(rows)} of {len(names)} tasks; what was found is kept, and the same command goes on.', err=True)
     return INTERRUPTED if cut else EXIT_NOT_CORRECT if any(r.verdict == 'bad' for r in rows) else EXIT_GOOD
 
@@ -138,23 +138,23 @@ def times_line(r):
 
 def level_lines(rows, levels):
     "A line for each level: how many tasks have all times, geometric means of the speedups over eager."
-    from kernel_lab.evaluate.survey.time_table import summary
+    from kernel_lab.evaluate.survey.time_table import level_summary
     mean = lambda v: speedup_text(v) if v else '–'
-    for s in summary(rows):
+    for s in level_summary(rows):
         yield f'level {s["level"]}, {levels[s["level"]]}: {s["complete"]} of {s["tasks"]} with all times; over eager, first kernels {mean(s["first"])}, best {mean(s["best"])} (geometric means)'
 
 # %% ../../nbs/7_cli/02_tasks.ipynb #0e7ee34f
 def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=None, fresh=False):
     "Work out the table of tasks (all of the suite, if none is named), say it, write it to `out` (.csv or .md) → exit code."
     from kernel_lab.evaluate.store.database import home
-    from kernel_lab.evaluate.survey.time_table import rows_of
+    from kernel_lab.evaluate.survey.time_table import times_of_tasks
     from kernel_lab.nki.chip.chips import get_chip
     from kernel_lab.tasks.suite.registry import LEVELS, TASKS, get_task
     get_chip(chip)
     names = list(names or TASKS)
     for n in names: get_task(n).workload(workload)
     ready = table_writer(out)
-    found = rows_of(names, workload, chip, jobs or os.cpu_count(), None if fresh else home() / 'table')
+    found = times_of_tasks(names, workload, chip, jobs or os.cpu_count(), None if fresh else home() / 'table')
     say(times_head())
     rows, cut = with_progress(found, len(names), 'timing', lambda r: [times_line(r)])
     say('', *level_lines(rows, LEVELS), f'all times in µs, simulated on {chip}')
@@ -164,10 +164,10 @@ def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=No
 
 def table_writer(path):
     "The function that writes rows to a file by its ending, tried before the work begins; None for no file."
-    from kernel_lab.evaluate.survey.time_table import markdown
+    from kernel_lab.evaluate.survey.time_table import markdown_lines
     from kernel_lab.tasks.baselines.known_times import write_times
     if path is None: return None
-    ways = {'.csv': write_times, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown(rows)) + '\n')}
+    ways = {'.csv': write_times, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown_lines(rows)) + '\n')}
     way = ways.get(Path(path).suffix)
     if not way: raise UsageError(f'A table is written as {" or ".join(ways)}, not as {Path(path).name}.')
     with writing(path): Path(path).touch()

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from kernel_lab.core.errors import KernelError
-from kernel_lab.evaluate.pipeline import affordable
+from kernel_lab.evaluate.pipeline import check_affordable
 from kernel_lab.evaluate.sandbox.run import Limits, admit
 from kernel_lab.evaluate.verification.compare import compare
 from kernel_lab.evaluate.verification.adversarial_inputs import admissions
@@ -84,7 +84,7 @@ class Base:
 
     def program(self, text):
         "The program that a text is admitted as; a KernelError where it is not."
-        p = affordable(admit(text, self.kernel, self.specs, self.chip), Limits(instructions=20_000))
+        p = check_affordable(admit(text, self.kernel, self.specs, self.chip), Limits(instructions=20_000))
         for d in check(p): raise d.error()
         inputs_kept(p)
         check_outputs(p, self.wants, self.workload)

@@ -15,7 +15,7 @@ from kernel_lab.nki.lang.trace import trace_source
 from kernel_maker import Undefined, mistakes, recipes, render
 
 @pytest.fixture(autouse=True)
-def always_planned(monkeypatch): monkeypatch.setattr(plan, "LIGHT", 0)      # light programs too
+def always_planned(monkeypatch): monkeypatch.setattr(plan, "MIN_ELEMENTS_PER_INSTRUCTION", 0)      # light programs too
 
 
 CHIPS = ("trn1", "trn2")

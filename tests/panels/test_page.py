@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -40,15 +41,19 @@ def environment(folder):
             'PYTHONPATH': str(ROOT)}
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+
 @pytest.fixture(scope='module')
 def lab_server(tmp_path_factory):
     "(address, folder) of a JupyterLab over an empty folder of notebooks."
     folder = tmp_path_factory.mktemp('lab')
     (folder / 'notebooks').mkdir()
     settings(folder, 'JupyterLab Light')
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        port = s.getsockname()[1]
+    port = free_port()
     command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--ip', '127.0.0.1', '--port', str(port), '--allow-root',
                '--ServerApp.port_retries=0', '--IdentityProvider.token=', '--ServerApp.password=',
                f'--ServerApp.root_dir={folder / "notebooks"}']
@@ -82,11 +87,11 @@ def browser():
 
 @pytest.fixture
 def visit(lab_server, browser):
-    "visit(name) opens a copy of the page under that name, with a kernel of its own; gives (page, watch)."
+    "visit(name) opens a copy of the page (its first `cells`), with a kernel of its own; gives (page, watch)."
     address, folder = lab_server
     contexts = []
-    def open_page(name):
-        shutil.copy(ROOT / 'nbs' / 'lab.ipynb', folder / 'notebooks' / f'{name}.ipynb')
+    def open_page(name, cells=None):
+        first_cells(name, folder / 'notebooks', cells)
         contexts.append(browser.new_context(viewport={'width': 1400, 'height': 1000}))
         page = contexts[-1].new_page()
         watch = Watch(page, address)
@@ -94,6 +99,14 @@ def visit(lab_server, browser):
         return page, watch
     yield open_page
     for context in contexts: context.close()
+
+
+def first_cells(name, folder, cells=None, said=None):
+    "Write a copy of nbs/lab.ipynb, cut to its first cells, which may say something else."
+    page = json.loads((ROOT / 'nbs' / 'lab.ipynb').read_text())
+    page['cells'] = page['cells'][:cells]
+    if said: page['cells'][0]['source'] = [said]
+    (folder / f'{name}.ipynb').write_text(json.dumps(page))
 
 
 class Watch:
@@ -146,6 +159,12 @@ def press(page, label, steps):
     page.wait_for_timeout(800)
 
 
+def zoomed(page, yes=True):
+    "Wait until the timeline names a window, or none."
+    page.wait_for_function("""yes => yes === [...document.querySelectorAll('.kl-lab .gtitle')]
+        .some(t => t.textContent.includes(' between '))""", arg=yes, timeout=SLOW)
+
+
 def zoom(page):
     "Drag over a part of the timeline: fewer bars, and a subtitle that names the window."
     plot = page.locator('.kl-lab .js-plotly-plot').filter(has_text='simulated on')
@@ -156,8 +175,7 @@ def zoom(page):
     page.mouse.down()
     page.mouse.move(area['x'] + area['width'] * 0.75, y, steps=5)
     page.mouse.up()
-    page.wait_for_function('() => [...document.querySelectorAll(".kl-lab .gtitle")].some(t => t.textContent.includes(" between "))',
-                           timeout=SLOW)
+    zoomed(page)
 
 
 @pytest.mark.parametrize('theme', ['Light', 'Dark'])
@@ -200,3 +218,212 @@ def test_a_person_edits_and_breaks_the_kernel(lab_server, visit):
     assert page.locator('.kl-lab .kl-lineno').nth(4).evaluate('e => e.parentNode.className') == 'kl-line kl-marked'
     page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or folder) / 'lab-broken.png')
     assert watch.outside == [] and watch.errors == []
+
+
+# --- every view shows what is so now, and says of which run and step ---
+
+SEEN = """() => [...document.querySelectorAll('.kl-lab .js-plotly-plot')].map(p => ({
+    words: [...p.querySelectorAll('.gtitle, .xtick text, .ytick text, .bartext, .annotation-text')].map(t => t.textContent),
+    marks: p.querySelectorAll('.point, .hm image').length }))"""
+STAMPED = """() => [...document.querySelectorAll('.kl-lab .annotation-text')]
+    .map(t => t.textContent).filter(t => t.startsWith('run '))"""
+
+
+def pictures(page):
+    "What the four pictures show: their words and how many marks."
+    page.wait_for_function('() => document.querySelectorAll(".kl-lab .js-plotly-plot .gtitle").length === 4', timeout=SLOW)
+    page.wait_for_timeout(1000)
+    return page.evaluate(SEEN)
+
+
+def one_run(page, step):
+    "The run that is named above the pictures and in each of them; the timeline and the map are of `step`."
+    page.locator(f'.kl-lab .kl-shown:has-text("step {step}")').wait_for(timeout=SLOW)
+    page.wait_for_timeout(1000)                                           # the pictures come after the words
+    run = re.search(r'run (\w+) · step (\d+)', page.locator('.kl-lab .kl-shown').inner_text())
+    found = page.evaluate(STAMPED)
+    assert len(found) == 4 and {text.split(' · ')[0] for text in found} == {f'run {run[1]}'}
+    assert int(run[2]) == step and found.count(f'run {run[1]} · step {step}') >= 2
+    return run[1]
+
+
+def evaluate_first(page, task):
+    page.locator('.kl-lab select').first.select_option(task)
+    press(page, 'Evaluate the first kernel', 1)
+
+
+def save(page):
+    "File > Save, then wait until the server has it."
+    with page.expect_response(lambda r: '/api/contents/' in r.url and r.request.method == 'PUT', timeout=SLOW):
+        page.locator('.lm-MenuBar-itemLabel:text-is("File")').click()
+        page.locator('.lm-Menu-itemLabel:text-matches("^Save Notebook$")').click()
+
+
+def shown(page, url=None):
+    "Reload the page, or open it at `url`; the kernel lives on."
+    page.goto(url, timeout=SLOW) if url else page.reload(timeout=SLOW)
+    page.locator('.jp-Notebook .jp-CodeCell').first.wait_for(timeout=SLOW)
+    page.locator('.kl-lab .kl-main, .jp-OutputArea-output:has-text("model not found")').first.wait_for(timeout=SLOW)
+    return page
+
+
+def test_a_reload_shows_the_same_pictures(visit):
+    page, watch = visit('reload', cells=2)
+    press(page, 'Evaluate the first kernel', 1)
+    press(page, 'Step', 2)
+    save(page)
+    seen, run = pictures(page), one_run(page, 1)
+    assert pictures(shown(page)) == seen and one_run(page, 1) == run
+    evaluate_first(page, 'rmsnorm')
+    other = pictures(page)
+    assert pictures(shown(page)) == other != seen and one_run(page, 0) != run
+    zoom(page)
+    page.wait_for_timeout(500)
+    assert titles(shown(page)) != [] and pictures(page) != other and sum(' between ' in t for t in titles(page)) == 1
+    page.locator('.kl-lab .js-plotly-plot').filter(has_text='simulated on').locator('.nsewdrag').first.dblclick()
+    zoomed(page, False)
+    assert pictures(page) == other                # the whole of this timeline, not of the first that was drawn
+    assert watch.errors == []
+
+
+def test_a_second_tab_shows_what_the_first_does(lab_server, visit):
+    page, watch = visit('tabs', cells=2)
+    press(page, 'Evaluate the first kernel', 1)
+    press(page, 'Step', 2)
+    save(page)
+    second = shown(page.context.new_page(), f'{lab_server[0]}/lab/workspaces/tabs2/tree/tabs.ipynb')
+    assert pictures(second) == pictures(page)
+    page.bring_to_front()
+    page.locator('.kl-lab .widget-toggle-button').first.click()
+    assert one_run(page, 0) and pictures(second) == pictures(page)
+    zoom(second)
+    zoomed(page)
+    assert pictures(second) == pictures(page) and one_run(second, 0) and watch.errors == []
+
+
+def test_two_pages_on_one_store_keep_to_their_runs(visit):
+    (one, _), (two, _) = visit('one', cells=2), visit('two', cells=2)
+    evaluate_first(one, 'softmax')
+    evaluate_first(two, 'rmsnorm')
+    press(one, 'Step', 2)
+    for page in (one, two): save(page)
+    seen, runs = [pictures(one), pictures(two)], [one_run(one, 1), one_run(two, 0)]
+    assert runs[0] != runs[1]
+    assert [pictures(shown(one)), pictures(shown(two))] == seen and [one_run(one, 1), one_run(two, 0)] == runs
+
+
+def test_a_restarted_kernel_leaves_pictures_that_name_their_run(lab_server, visit):
+    page, _ = visit('restart', cells=2)
+    press(page, 'Evaluate the first kernel', 1)
+    save(page)
+    seen, run = pictures(page), one_run(page, 0)
+    sessions = json.loads(urllib.request.urlopen(f'{lab_server[0]}/api/sessions').read())
+    kernel = next(s['kernel']['id'] for s in sessions if s['path'] == 'restart.ipynb')
+    page.request.post(f'{lab_server[0]}/api/kernels/{kernel}/restart', headers={'X-XSRFToken': xsrf(page)})
+    page.wait_for_timeout(4000)
+    assert pictures(page) == seen and one_run(page, 0) == run             # they stay, and say what they are of
+    shown(page)
+    assert page.locator('.kl-lab').count() == 0                           # nothing is shown that no kernel knows
+    run_all(page, page.url)
+    assert page.locator('.kl-lab .js-plotly-plot').count() == 0 and run not in page.locator('.kl-lab').inner_text()
+
+
+def xsrf(page): return next((c['value'] for c in page.context.cookies() if c['name'] == '_xsrf'), '')
+
+
+def test_a_notebook_that_changes_under_the_page(lab_server, visit):
+    page, _ = visit('pulled', cells=2)
+    press(page, 'Evaluate the first kernel', 1)
+    save(page)
+    first_cells('pulled', lab_server[1] / 'notebooks', 2, 'pulled anew')
+    press(page, 'Step', 2)
+    run = one_run(page, 1)
+    page.reload(timeout=SLOW)
+    page.locator('.jp-Notebook p:text("pulled anew")').wait_for(timeout=SLOW)
+    page.wait_for_timeout(3000)
+    assert page.locator('.kl-lab').count() == 0                           # its outputs are the file's: none
+    run_all(page, page.url)
+    press(page, 'Evaluate the first kernel', 1)
+    assert one_run(page, 0) != run
+
+
+# --- saving, as `make lab` serves ---
+
+def make(top, *words, **how):
+    "`make` in a checkout, with the environment that this Python is of."
+    command = ['make', '-s', '-o', f'{sys.prefix}/.made', f'VENV={sys.prefix}', *words]
+    return subprocess.Popen(command, cwd=top, env=environment(top.parent), start_new_session=True, **how)
+
+
+@pytest.fixture(scope='module')
+def checkout(tmp_path_factory):
+    "(checkout, address): what is here as a repository of its own, and the server that `make lab` starts in it."
+    if not (shutil.which('git') and shutil.which('make')): pytest.skip('git and make are needed')
+    top, port = tmp_path_factory.mktemp('made') / 'checkout', free_port()
+    top.mkdir()
+    for part in ('nbs', 'tools', 'Makefile', 'jupytext.toml', '.gitignore'):
+        if (ROOT / part).exists(): subprocess.run(['cp', '-rp', ROOT / part, top], check=True)
+    for words in (['init', '-q'], ['add', '-A'], ['-c', 'user.email=a@b', '-c', 'user.name=a', 'commit', '-qm', 'all']):
+        subprocess.run(['git', *words], cwd=top, check=True)
+    log = top.parent / 'server.log'
+    with open(log, 'w') as out:
+        flags = 'ARGS=--no-browser --ServerApp.port_retries=0 --IdentityProvider.token=t'
+        server = make(top, 'lab', f'PORT={port}', flags, stdout=out, stderr=out)
+    try:
+        wait_for(f'http://127.0.0.1:{port}/api', server, log)
+        yield top, f'http://127.0.0.1:{port}/api/contents/'
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(20)
+
+
+def contents(url, model=None):
+    "Open a notebook as JupyterLab does, or save it."
+    body = None if model is None else json.dumps({k: model[k] for k in ('type', 'format', 'content')}).encode()
+    headers = {'Authorization': 'token t', 'Content-Type': 'application/json'}
+    ask = urllib.request.Request(url, body, headers, method='PUT' if body else 'GET')
+    return json.loads(urllib.request.urlopen(ask, timeout=30).read())
+
+
+def git(top, *words): return subprocess.run(['git', *words], cwd=top, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize('path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/5_panels/06_lab.ipynb'])
+def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
+    top, address = checkout
+    model = contents(address + path)
+    model['content']['cells'][0]['source'] += '\nmine'
+    contents(address + path, model)
+    assert git(top, 'status', '--porcelain').split() == ['M', path]       # the notebook, and nothing beside it
+    assert not (top / 'src_nbs').exists()
+    git(top, 'checkout', path)
+    later = time.time() + 60
+    os.utime(top / path, (later, later))
+    assert not contents(address + path)['content']['cells'][0]['source'].endswith('mine')
+
+
+def test_the_page_that_make_lab_opens_is_the_persons_own(checkout):
+    top, address = checkout
+    model = contents(address + 'my/lab.ipynb')
+    assert model['content']['cells'][1]['source'] == contents(address + 'nbs/lab.ipynb')['content']['cells'][1]['source']
+    model['content']['cells'][0]['source'] += '\nmine'
+    contents(address + 'my/lab.ipynb', model)
+    assert git(top, 'status', '--porcelain') == ''
+    assert make(top, 'my/lab.ipynb').wait(60) == 0                        # a later `make lab` leaves it alone
+    assert contents(address + 'my/lab.ipynb')['content']['cells'][0]['source'].endswith('mine')
+
+
+def test_views_are_made_where_they_are_asked_for(tmp_path):
+    top = tmp_path / 'top'
+    (top / 'nbs').mkdir(parents=True)
+    shutil.copytree(ROOT / 'tools', top / 'tools')
+    shutil.copy(ROOT / 'nbs' / 'lab.ipynb', top / 'nbs')
+    sync = [sys.executable, top / 'tools' / 'sync.py']
+    subprocess.run(sync, check=True)
+    view = top / 'src_nbs' / 'lab.py'
+    assert view.read_text().count('# %%') == len(json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'])
+    view.write_text(view.read_text() + '\n# %%\n1 + 1\n')
+    later = time.time() + 5
+    os.utime(view, (later, later))
+    subprocess.run(sync, check=True)
+    assert json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'][-1]['source'] == ['1 + 1']

@@ -1,4 +1,6 @@
 """The panels in this process: buttons are pressed with click(), and the state is looked at. No browser."""
+import json
+
 import pytest
 
 from kernel_lab.agents.loop import AgentLoop
@@ -6,7 +8,7 @@ from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.panels.step_control import StepControl
 from kernel_lab.panels.lab import Lab
-from kernel_lab.panels.figure_panels import CorrectnessDiff, SpeedupPanel, TimelinePanel, UtilisationPanel
+from kernel_lab.panels.figure_panels import CorrectnessDiff, SpeedupPanel, TimelinePanel, UtilisationPanel, library
 from kernel_lab.panels.source_editor import SourceEditor
 from kernel_lab.panels.log_and_cost import CompileLog, CostPanel
 from kernel_lab.tasks.model.task import task_from
@@ -126,8 +128,34 @@ def test_every_panel_works_alone():
     assert editor.costs and editor.value == evaluation.kernel.source
 
 
-def test_a_picture_keeps_one_figure_widget(lab):
+def drawn(panel):
+    "What a view that is opened now is drawn from: the state that the kernel answers a page with."
+    return json.loads(panel.plot.get_state()['drawn'])
+
+
+def test_the_state_of_a_picture_is_the_picture(lab):
     lab.control.button.click()
-    first = lab.timeline.figure
+    first = lab.timeline.plot
     lab.control.button.click()
-    assert lab.timeline.figure is first and len(first.data) == 6
+    assert lab.timeline.plot is first                                    # one plot for a panel: nothing is left open
+    for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff): assert drawn(panel) == json.loads(panel.figure.to_json())
+    lab.timeline.zoom((0, 5))
+    assert drawn(lab.timeline)['layout']['xaxis']['range'] == [0, 5]
+    lab.picker.pick(task='matmul')
+    assert {panel.plot.get_state()['drawn'] for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff)} == {''}
+
+
+def test_every_picture_names_its_run_and_step(lab):
+    for _ in range(2): lab.control.button.click()
+    lab.control.chips.value = 0
+    run = f'run {lab.loop.run.id}'
+    of = lambda panel: next(a['text'] for a in drawn(panel)['layout']['annotations'] if a.get('name') == 'of')
+    assert [of(p) for p in (lab.timeline, lab.diff, lab.speedup)] == [f'{run} · step 0', f'{run} · step 0', f'{run} · 2 steps']
+    assert of(lab.utilisation).startswith(f'{run} · step') and f'{run} · step 0' in lab.about.value
+
+
+def test_a_reload_does_not_wait_for_the_library(lab):
+    lab.control.button.click()
+    assert len({panel.box.children[0] for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff)}) == 1
+    esm = [w.get_state()['_esm'] for w in (library(), lab.timeline.plot)]
+    assert sum(map(len, esm)) < 10_000                                   # JupyterLab waits four seconds for all states

@@ -1,14 +1,18 @@
 """Every library notebook runs from top to bottom, in this process (no Jupyter kernel); cells marked slow, gpu or notest are left out."""
-import os
+import re
 
 import pytest
+from execnb.nbio import dict2nb
+from execnb.shell import CaptureShell
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
-from nbdev.test import test_nb as run_notebook
+
+from notebooks import as_test
 
 CONFIG = get_config()
 ELSEWHERE = {"lab.ipynb"}          # the page: run in a kernel and in a browser by its own test
 NOTEBOOKS = [nb for nb in nbglob(CONFIG.nbs_path, as_path=True) if nb.name not in ELSEWHERE]
+LEFT_OUT = re.compile(rf"^#\|\s*({'|'.join(CONFIG.tst_flags.split())}|eval:\s*false)\s*$", re.M)
 
 
 def name(nb): return nb.relative_to(CONFIG.nbs_path).as_posix()
@@ -17,12 +21,15 @@ def name(nb): return nb.relative_to(CONFIG.nbs_path).as_posix()
 @pytest.mark.parametrize("nb", sorted(NOTEBOOKS, key=name), ids=name)
 def test_notebook(nb, monkeypatch, tmp_path):
     monkeypatch.setenv("KERNEL_LAB_HOME", str(tmp_path))
-    monkeypatch.setenv("IN_TEST", "1")         # nbdev sets it too, and leaves it behind when a notebook fails
+    monkeypatch.setenv("IN_TEST", "1")         # as nbdev sets it: a cell may ask whether it is tested
     for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"): monkeypatch.delenv(key, raising=False)
-    folder = os.getcwd()
-    try: ok, _ = run_notebook(nb, skip_flags=CONFIG.tst_flags.split(), basepath=CONFIG.config_path)
-    finally: os.chdir(folder)
-    assert ok, f"{name(nb)} failed; its traceback is above"
+    monkeypatch.chdir(nb.parent)
+    monkeypatch.syspath_prepend(CONFIG.config_path)
+    shell = CaptureShell(nb)
+    for cell in dict2nb(as_test(nb)).cells:
+        if cell.cell_type != "code" or LEFT_OUT.search(cell.source): continue
+        shell.cell(cell)
+        if shell.exc: pytest.fail(f"{name(nb)}\n{shell.prettytb(fname=nb)}", pytrace=False)
 
 
 def test_there_are_notebooks():

@@ -1,6 +1,7 @@
 """The project's own promises: one source, light imports, floors, clean files, a whole wheel, a README that is up to date."""
 import ast
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -155,13 +156,19 @@ def test_the_wheel_is_whole(tmp_path):
 
 # --- the README ---
 
-def test_readme_has_every_command_and_its_link_targets():
+def test_guide_has_every_command_and_readme_its_link_targets():
     from kernel_lab.cli.app import command_table
-    text = (ROOT / "README.md").read_text()
-    missing = [usage for usage, _ in command_table() if f"`{usage}`" not in text.replace("\\|", "|")]
+    guide = json.loads((ROOT / "nbs" / "guide.ipynb").read_text())
+    lines = "".join(line for cell in guide["cells"] for line in cell["source"])
+    missing = [usage for usage, _ in command_table() if f"`{usage}`" not in lines.replace("\\|", "|")]
     assert not missing, missing
+    text = (ROOT / "README.md").read_text()
     links = [m for m in re.findall(r"\]\(([^)#]+)\)", text) if not m.startswith("http")]
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_readme_is_short():
+    assert len(re.sub(r"<!--.*?-->", "", (ROOT / "README.md").read_text(), flags=re.S).split()) <= 600
 
 
 def test_readme_shows_a_kernel_early():

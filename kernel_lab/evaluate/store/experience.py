@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from html import escape
 import sqlalchemy as sa
 from ...core.errors import SimulatorError
-from .database import clean, put
+from ...core.secrets import storable_text
+from .database import put
 from .rows import evaluation_of, evaluations, put_kernel, readable, those_readable, writer
 from ..records.evaluation import Evaluation
 from ..records.verification import now
@@ -52,7 +53,7 @@ def put_experience(connection, x):
     "Keep an experience and its two kernels; one of a step is kept once."
     put_kernel(connection, x.slow)
     put_kernel(connection, x.fast, x.slow.hash, f'{x.maker}: {x.move}')
-    texts = {k: clean(getattr(x, k)) for k in ('task', 'workload', 'chip', 'move', 'lesson', 'maker')}
+    texts = {k: storable_text(getattr(x, k)) for k in ('task', 'workload', 'chip', 'move', 'lesson', 'maker')}
     id = f'{x.run}-{x.step}' if x.run else f'{x.slow.hash[:16]}-{x.fast.hash[:16]}-{x.chip}-{x.workload}'
     put(connection, EXPERIENCES, dict(id=id, slow=x.slow.hash, fast=x.fast.hash, slow_us=x.slow_us, fast_us=x.fast_us, kind=x.kind, run=x.run, step=x.step,
                                       created=x.created or now(), **texts, **writer(x.chip)))

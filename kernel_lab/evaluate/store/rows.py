@@ -16,7 +16,8 @@ import json
 import zlib
 import sqlalchemy as sa
 from ...core.errors import LabError, UsageError
-from .database import as_json, clean, put
+from .database import as_json, put
+from ...core.secrets import storable_text
 from ..records.verification import FLEETING, Status, now, to_json_data
 from ..records.evaluation import Evaluation
 from .schema import DAMAGED, EVALUATIONS, KERNELS, PROGRAMS, TASKS
@@ -34,14 +35,14 @@ def writer(chip=None):
 def put_kernel(connection, kernel, parent=None, maker=''):
     "Keep a kernel; `parent`: the hash of the one it was made from, kept where that is in the store."
     if parent and (parent == kernel.hash or not connection.execute(sa.select(KERNELS.c.hash).where(KERNELS.c.hash == parent)).first()): parent = None
-    put(connection, KERNELS, dict(hash=kernel.hash, source=clean(kernel.source), entry=kernel.entry and clean(kernel.entry), target=kernel.target, created=now(),
-                                  parent=parent or None, maker=clean(maker), **writer()))
+    put(connection, KERNELS, dict(hash=kernel.hash, source=storable_text(kernel.source), entry=kernel.entry and storable_text(kernel.entry), target=kernel.target, created=now(),
+                                  parent=parent or None, maker=storable_text(maker), **writer()))
 
 def put_task(connection, task):
     "Keep a task under its key → the key."
     key, texts = task_key(task), {k: source_of(f) if hasattr(f, '__code__') else canonical_text(f) for k in ('reference', 'inputs') if (f := getattr(task, k))}
     body = dict(doc=task.doc, tags=task.tags, workloads=[to_json_data(w) for w in task.workloads], first_kernel=task.first_kernel and task.first_kernel.hash, **texts)
-    put(connection, TASKS, dict(key=key, name=clean(task.name), level=task.level, family=clean(task.family), body=as_json(to_json_data(body)), created=now(), **writer()))
+    put(connection, TASKS, dict(key=key, name=storable_text(task.name), level=task.level, family=storable_text(task.family), body=as_json(to_json_data(body)), created=now(), **writer()))
     return key
 
 # %% ../../../nbs/5_evaluate/2_store/02_rows.ipynb #00ecca14
@@ -115,7 +116,7 @@ def put_evaluation(connection, e, task=None, parent=None, maker='', program=None
     row = dict(id=e.id, kernel=e.kernel.hash, status=str(e.status), latency_us=e.latency_us, body=as_json(body), tile_map=as_json(tile_map) if tile_map else None, created=e.created,
                key=result_key(e.kernel.hash, e.chip, e.target, v), task_key=key, program=put_program(connection, e, key, program), kind=e.profile and e.profile.kind,
                baseline_us=e.baseline_us, eager_us=e.eager_us, seeds=len(seeds), sandbox=v.get('tier') or v.get('sandbox'), **{k: v.get(k) for k in ('lab', 'chip_record', 'machine')})
-    put(connection, EVALUATIONS, row | {k: clean(getattr(e, k)) for k in ('task', 'workload', 'chip', 'target')})
+    put(connection, EVALUATIONS, row | {k: storable_text(getattr(e, k)) for k in ('task', 'workload', 'chip', 'target')})
 
 def evaluations(*more, maps=True):
     "The query for evaluations with their kernels, and `more` columns."

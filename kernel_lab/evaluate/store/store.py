@@ -11,7 +11,8 @@ import json, time
 from dataclasses import replace
 import sqlalchemy as sa
 from ...core.errors import UsageError, choose
-from .database import Database, as_json, clean, put
+from .database import Database, as_json, put
+from ...core.secrets import storable_text
 from .experience import find_experiences, learn, put_experience
 from .run_lease import gone, holder
 from .rows import evaluation_of, evaluations, find_known, program_of, put_evaluation, readable, those_readable, writer
@@ -64,7 +65,7 @@ def save_step(self, step):
 
 def save_run(self, run):
     "Keep a run as it is now: its state, its settings and all its steps."
-    row = {k: clean(getattr(run, k)) for k in ('id', 'task', 'workload', 'chip', 'agent', 'state', 'created')}
+    row = {k: storable_text(getattr(run, k)) for k in ('id', 'task', 'workload', 'chip', 'agent', 'state', 'created')}
     with self._write() as c:
         put(c, RUNS, {**row, 'config': as_json(to_json_data(run.config)), 'saved': time.time(), 'holder': holder(), **writer(run.chip)}, replace=True)
         for step in run.steps: _save_step(c, step, run.agent)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TABLE_CHIP', 'TIMES_FILE', 'BEST_KERNELS_FILE', 'TaskTimes', 'task_without_times', 'write_times', 'read_times',
-           'known_task_times', 'known_kernels', 'eager_us']
+           'known_task_times', 'known_kernels']
 
 # %% ../../../nbs/3_tasks/6_baselines/00_known_times.ipynb #03c4f12b
 from dataclasses import asdict, dataclass, fields
@@ -94,12 +94,3 @@ def known_kernels(task, workload=None):
     "The kernels that are kept for a task of the suite on a workload, as dicts: task, workload, chip and us of the find, maker, source."
     return tuple(_best().get((task.name, task.workload(workload).name), ())) if _ours(task,
                                                                                       task.workload(workload)) else ()
-
-# %% ../../../nbs/3_tasks/6_baselines/00_known_times.ipynb #3e6ab6a3
-@lru_cache(maxsize=256)
-def eager_us(task, workload, chip):
-    "Simulated µs of the framework's eager execution of a task on a `Workload`; None where it cannot be told."
-    if r := known_task_times(task, workload, chip): return r.eager_us
-    from kernel_lab.tasks.baselines.eager import eager
-    try: return eager(task, workload, chip).us
-    except Exception: return None       # noqa: BLE001  torch cannot export everything, and says so in many ways

@@ -30,7 +30,7 @@ from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pool import ray_backend as cluster
 from kernel_lab.evaluate.pool import jobs as travel
 from kernel_lab.evaluate.pool.ray_backend import RayPool
-from kernel_lab.evaluate.pool.jobs import as_text, done, jobs_of
+from kernel_lab.evaluate.pool.jobs import job_to_text, answer_job, jobs_of
 from kernel_lab.evaluate.pool.dispatch import LocalPool, evaluate_many
 from kernel_lab.evaluate.sandbox.protocol import Limits
 from kernel_lab.evaluate.store.store import Store
@@ -76,7 +76,7 @@ def soaked(count, share, every):
     pool, over, killed, dice = LocalPool(2), threading.Event(), [], random.Random(1)
     def kill():
         while not over.wait(every * dice.uniform(0.5, 1.5)):
-            alive = [h for h in list(pool.hands) if h.ready]
+            alive = [h for h in list(pool.processes) if h.is_ready]
             if not alive: continue
             os.kill(dice.choice(alive).process.pid, signal.SIGKILL)
             killed.append(time.monotonic())
@@ -94,7 +94,7 @@ def test_a_small_soak():
     for row in evaluate_many(kernels, tasks, 'small', pool=pool, seeds=1, limits=PATIENT):
         found.append(row)
         if len(found) in (5, 12):
-            killed.append(next((h for h in pool.hands if h.job), pool.hands[0]).process)
+            killed.append(next((h for h in pool.processes if h.job), pool.processes[0]).process)
             killed[-1].kill()
     told = ledger(found, wanted)
     assert told['came'] == told['asked'] and not told['twice'] and not told['never'], told
@@ -120,7 +120,7 @@ class Here:
     def close(self): self.closed = True
     def heard(self):
         job = self.at_work.pop()
-        yield job, done(as_text(job)), None
+        yield job, answer_job(job_to_text(job)), None
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_leaving_the_loop_ends_the_work():
     next(found)
     mine = started_by(os.getpid()).items() - before.items()
     found.close()
-    assert len(mine) >= 2 and not pool.hands and not left_of(dict(mine))
+    assert len(mine) >= 2 and not pool.processes and not left_of(dict(mine))
 
 
 PARENT = """
@@ -347,7 +347,7 @@ def test_a_worker_of_another_lab_is_refused(monkeypatch):
     monkeypatch.setattr(travel, 'versions', lambda chip, real=travel.versions: real(chip) | {'lab': 'c0ffee', 'numpy': '1.0'})
     pool = LocalPool(1)
     with pytest.raises(UsageError, match='another lab .*numpy .*lab c0ffee.*Install the same lab'): ask(['def'], pool=pool)
-    assert not pool.hands
+    assert not pool.processes
 
 
 def test_a_device_that_is_not_there():
@@ -368,7 +368,7 @@ def plain(e):
 
 @needs_ray
 def test_no_cluster_there(monkeypatch):
-    monkeypatch.setattr(cluster, 'AWAY', 0.5)
+    monkeypatch.setattr(cluster, 'CLUSTER_ANSWER_TIMEOUT_S', 0.5)
     for kind in ('127.0.0.1:1', 'ray://127.0.0.1:1'):
         with pytest.raises(UsageError, match='There is no Ray cluster at .*: nobody answers'): list(evaluate_many(['def'], 'relu', 'small', pool=kind))
     with pytest.raises(UsageError, match='no address of a Ray cluster'): RayPool('somewhere')
@@ -462,7 +462,7 @@ def test_workers_in_trouble_on_a_cluster(head, store):
     before = started_by(head.process.pid)
     found.close()
     late = time.monotonic() + 20
-    while (busy := [p for p in started_by(head.process.pid) if b'hands' in said_by(p)]) and time.monotonic() < late: time.sleep(0.2)
+    while (busy := [p for p in started_by(head.process.pid) if b'kernel_lab.core.workers' in said_by(p)]) and time.monotonic() < late: time.sleep(0.2)
     assert len(before) > 2 and not busy
 
 

@@ -1,7 +1,10 @@
 "Each limit of the hardware: a kernel that just keeps it passes, one that just breaks it is refused by name."
 import ml_dtypes, numpy as np, pytest
-from kernel_lab.nki.checks.checker import RULES, allocations, check, crowded, too_large, places
-from kernel_lab.nki.checks.limits import LIMITS, capacity
+from kernel_lab.nki.checks.limits import RULES
+from kernel_lab.nki.checks.capacity import allocations, memory_overflow, too_large, places
+from kernel_lab.nki.checks.checker import check
+from kernel_lab.nki.checks.limits import LIMITS
+from kernel_lab.nki.checks.capacity import capacity
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, trace
 from kernel_lab.nki.lang.trace import trace_source
@@ -183,10 +186,10 @@ def test_a_limit(limit, legal, broken, says, chip, other):
     assert said[0].operand or 'exist' in says or 'tile' in says or 'array' in says or 'hold' in says or 'gather' in says, str(said[0])
 
 def test_every_limit_that_names_a_rule_has_one():
-    rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, crowded, too_large, places)} | \
+    rules = {r.__name__ for r in RULES} | {f.__name__ for f in (allocations, capacity, memory_overflow, too_large, places)} | \
         {'attributes', 'trace', 'sendrecv', 'dma_compute', 'dma_transpose', 'array_tile', 'registers_at_once'}
-    assert {w for l in LIMITS for w in l.where.split()} <= rules
-    assert {l.id for l in LIMITS if l.where} - {c[0] for c in CASES} == {'C2', 'C18', 'C34', 'C37'}         # which have tests of their own below
+    assert {w for l in LIMITS for w in l.held_by} <= rules
+    assert {l.id for l in LIMITS if l.held_by} - {c[0] for c in CASES} == {'C2', 'C18', 'C34', 'C37'}         # which have tests of their own below
     assert [l.id for l in LIMITS] == [f'C{n}' for n in range(1, 38)]
 
 EARLIER = """

@@ -5,7 +5,7 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import assert_ok, simulate, trace
 from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.ir.affine import arange
-from kernel_lab.nki.checks.races import races, untold
+from kernel_lab.nki.checks.races import races, uncertain_accesses
 from dialects import nisa, nl, nki, normal
 
 def shared(shape, name): return nl.ndarray(shape, np.float32, buffer=nl.shared_hbm, name=name)
@@ -94,4 +94,4 @@ def test_rows_by_index_are_apart_or_named(told):
         return out
     p = trace(nki.jit(kernel)[2], X, np.zeros((2, 64, 1), np.int32), chip='trn2')
     assert_ok(p)
-    assert bool(untold(p)) is not told
+    assert bool(uncertain_accesses(p)) is not told

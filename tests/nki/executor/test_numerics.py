@@ -12,7 +12,7 @@ from dialects import nisa, nl
 F32, RNG = np.float32, np.random.default_rng(7)
 
 @pytest.fixture(autouse=True)
-def always_planned(monkeypatch): monkeypatch.setattr(plan, "LIGHT", 0)
+def always_planned(monkeypatch): monkeypatch.setattr(plan, "MIN_ELEMENTS_PER_INSTRUCTION", 0)
 
 def both(kernel, *arrays, chip='trn2'):
     "The first output, which the interpreter and the planned execution agree on."
@@ -98,7 +98,7 @@ def test_a_loop_that_adds_from_its_second_turn_is_planned():
         nl.store(out, nl.copy(acc))
         return out
     np.testing.assert_array_equal(both(kernel, A, B), A[:, :32].T @ B)
-    assert plan.plan(trace(kernel, A, B, chip='trn2')) is not None
+    assert plan.build_plan(trace(kernel, A, B, chip='trn2')) is not None
 
 EARLIER = '''
 from neuronxcc import nki
@@ -161,8 +161,8 @@ def test_the_language_reduces_first(func):
     np.testing.assert_allclose(both(applied(func, True), x), getattr(np, func)(x), atol=2e-5)
 
 def test_functions_outside_their_tables_are_reported():
-    from kernel_lab.nki.executor.numerics import outside
+    from kernel_lab.nki.executor.numerics import find_out_of_domain
     x = np.float32([[0.0, 1.0, 2.0**-50, 3.0]])
-    names = lambda f, x: [(o.func, o.count) for o in outside(trace(applied(f), x, chip='trn2'), x)]
+    names = lambda f, x: [(o.func, o.count) for o in find_out_of_domain(trace(applied(f), x, chip='trn2'), x)]
     assert names('sqrt', x) == [('sqrt', 1)] and names('reciprocal', x) == [('reciprocal', 2)] and names('exp', x) == []
     assert names('log', x) == [('log', 1)] and names('arctan', x) == [('arctan', 1)] and names('rsqrt', x + 1) == []

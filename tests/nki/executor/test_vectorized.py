@@ -2,12 +2,12 @@
 import numpy as np, pytest
 from kernel_lab.nki import ArraySpec, Stepper, execute, installed, interpret, trace
 from kernel_lab.nki.executor import vectorized as batch, fuse_loops as fuse, plan
-from kernel_lab.nki.executor.plan import planned
-from kernel_lab.nki.executor.distribute_loops import numbers
+from kernel_lab.nki.executor.plan import plan_of
+from kernel_lab.nki.executor.distribute_loops import instruction_numbers
 from kernel_lab.nki.lang.trace import load_source
 
 @pytest.fixture(autouse=True)
-def always_planned(monkeypatch): monkeypatch.setattr(plan, "LIGHT", 0)      # light programs too
+def always_planned(monkeypatch): monkeypatch.setattr(plan, "MIN_ELEMENTS_PER_INSTRUCTION", 0)      # light programs too
 
 
 HEAD = "import neuronxcc.nki as nki\nimport neuronxcc.nki.language as nl\nimport neuronxcc.nki.isa as nisa\n@nki.jit\ndef kernel("
@@ -73,10 +73,10 @@ def arrays(shapes, dtype='float32', seed=0):
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('name', KERNELS)
 def test_same_numbers(name, dtype, large, monkeypatch):
-    monkeypatch.setattr(fuse, 'LARGE', large)
+    monkeypatch.setattr(fuse, 'MIN_SHARED_TENSOR_BYTES', large)
     program, shapes = program_of(name, dtype)
     inputs = arrays(shapes, dtype)
-    assert planned(program), 'there should be a plan for each of these'
+    assert plan_of(program), 'there should be a plan for each of these'
     want, kept = interpret(program, *inputs), [x.copy() for x in inputs]
     for threads in (1, 2, 3):
         for got, w in zip(execute(program, *inputs, threads=threads), want):
@@ -87,23 +87,23 @@ def test_same_numbers(name, dtype, large, monkeypatch):
 
 def test_matmuls_become_products():
     program, _ = program_of('hoisted')
-    code, nodes = planned(program)
-    left = [code.ops[n].op for n in numbers(nodes)]
+    code, nodes = plan_of(program)
+    left = [code.ops[n].op for n in instruction_numbers(nodes)]
     assert left == ['nc_matmul'], 'all copies are gone'
 
 
 def test_nests_are_fused(monkeypatch):
     program, _ = program_of('two_nests')
     assert fuse.fuse(program) is program, 'it is small'
-    monkeypatch.setattr(fuse, 'LARGE', 2**10)
+    monkeypatch.setattr(fuse, 'MIN_SHARED_TENSOR_BYTES', 2**10)
     assert len(fuse.fuse(program).body) == 1
 
 
 def test_seeds_share_a_plan():
     program, shapes = program_of('gemm')
-    first = planned(program)
+    first = plan_of(program)
     for seed in range(3): assert np.isfinite(execute(program, *arrays(shapes, seed=seed))[0]).all()
-    assert planned(program) is first
+    assert plan_of(program) is first
 
 
 @pytest.mark.parametrize('text, reason', [
@@ -114,7 +114,7 @@ def test_seeds_share_a_plan():
 def test_what_nobody_wrote_is_still_refused(text, reason):
     with installed(): kernel = load_source(HEAD + text, 'kernel')
     program = trace(kernel, ArraySpec((128, 64)))
-    assert planned(program) is None
+    assert plan_of(program) is None
     with pytest.raises(Exception, match=reason): execute(program, *arrays([(128, 64)]))
 
 

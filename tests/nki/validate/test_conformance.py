@@ -2,7 +2,6 @@
 import ast
 import importlib
 import itertools
-import json
 import linecache
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,17 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki.validate import conformance as trials
 from kernel_lab.nki.ir.semantics_collective import COLLECTIVES
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS
+from notebooks import as_test
 from kernel_lab.nki.validate.conformance import largest_error, refusal, untried
 
 runner = importlib.import_module('kernel_lab.nki.executor.interpreter')
 PAGES = sorted(p for p in (Path(__file__).parents[3] / 'nbs' / '2_nki').rglob('*.ipynb') if 'kernel_lab.nki.validate.conformance' in p.read_text())
 
 def run_page(page):
-    "Run a page's code cells from top to bottom."
+    "Run a page's code cells from top to bottom; what it exports comes from its module."
     names = {'__name__': page.stem}
-    for k, cell in enumerate(json.loads(page.read_text())['cells']):
-        source, name = ''.join(cell['source']), f'<{page.stem} {k}>'
+    for k, cell in enumerate(as_test(page)['cells']):
+        source, name = cell['source'], f'<{page.stem} {k}>'
         if cell['cell_type'] != 'code' or source.startswith('#| default_exp'): continue
         linecache.cache[name] = len(source), None, source.splitlines(True), name
         exec(compile(ast.parse(source), name, 'exec'), names)
@@ -69,7 +69,7 @@ def spoil(y, count):
 @pytest.mark.parametrize('row', INSTRUCTIONS)
 def test_a_wrong_number_fails_every_trial(every, row, monkeypatch):
     "Where one element of what the row computes is wrong, each of its trials notices."
-    count, apply, exchange = itertools.count(1), runner._apply, COLLECTIVES.get(row)
+    count, apply, exchange = itertools.count(1), runner.apply_instruction, COLLECTIVES.get(row)
     def wrong(memory, o, r, outs, *rest):
         apply(memory, o, r, outs, *rest)
         if o.op == row:
@@ -78,7 +78,7 @@ def test_a_wrong_number_fails_every_trial(every, row, monkeypatch):
         y = exchange(*given)
         for a in (y,) if not isinstance(y, tuple) else y[1:2]: spoil(a, count)
         return y
-    monkeypatch.setattr(runner, '_apply', wrong)
+    monkeypatch.setattr(runner, 'apply_instruction', wrong)
     if exchange: monkeypatch.setitem(COLLECTIVES, row, lambda *given: misled(*(copied(g) for g in given)))
     for t in (t for t in flat(every) if t.row == row):
         with pytest.raises((AssertionError, KernelError)): largest_error(t, t.chips[-1])
