@@ -47,7 +47,8 @@ class Table:
     def _stuck(self):
         "Note a deadlock: everybody who still runs waits at a table that is not full."
         here = [self.open[group, turn] for _, group, turn in self.waiting.values()]
-        if len(self.waiting) + len(self.gone) == self.ranks and all(len(s) < len(g) for s, (_, g, _) in zip(here, self.waiting.values())):
+        if len(self.waiting) + len(self.gone) == self.ranks and all(len(s) < len(g) for s,
+                                                                    (_, g, _) in zip(here, self.waiting.values())):
             self.stuck = True
             self.ready.notify_all()
 
@@ -61,7 +62,8 @@ class Table:
     def _abandoned(self, o, group, seats):
         lacking = [r for r in group if r not in seats]
         self.abandoned.append(KernelError(f'{o.op} waits for rank {", ".join(map(str, lacking))}, which does not come', kind='invalid', line=o.line or None, instruction=o.op,
-                                          hint='Every rank of a group must reach the same collectives, in the same order.'))
+                                          hint='Every rank of a group must reach the same collectives, in the same '
+                                               'order.'))
         return self.abandoned[-1]
 
 # %% ../../nbs/2_nki/00_ranks.ipynb #a8acc80a
@@ -69,9 +71,12 @@ def _result(self, rank, o, group, seats, sizes):
     "What a rank receives, an entry a destination."
     calls = [seats[r] for r in group]
     what = lambda c: (c.op, c.attrs.get('op'), c.attrs.get('dim'), c.attrs.get('pairs'))
-    other = next((r for r in group if what(seats[r][0]) != what(o) or [x.shape for x in _plain(seats[r][1])] != [x.shape for x in _plain(seats[rank][1])]), None)
+    other = next((r for r in group if what(seats[r][0]) != what(o)
+                  or [x.shape for x in _plain(seats[r][1])] != [x.shape for x in _plain(seats[rank][1])]), None)
     if other is not None:
-        raise KernelError(f'rank {rank} calls {o.op}, rank {other} {seats[other][0].op} (line {seats[other][0].line}), or with other shapes', kind='invalid', line=o.line or None, instruction=o.op,
+        raise KernelError(f'rank {rank} calls {o.op}, rank {other} {seats[other][0].op} (line '
+                          f'{seats[other][0].line}), or with other shapes', kind='invalid', line=o.line or None,
+                          instruction=o.op,
                           hint='All ranks of a group call the same collective with the same shapes.')
     at, me = o.attrs, group.index(rank)
     each = ([mine[j] for _, mine in calls] for j in range(len(calls[0][1])))
@@ -81,11 +86,15 @@ Table._result = _result
 def _plain(mine): return [x for x in mine if not isinstance(x, tuple)]
 
 # %% ../../nbs/2_nki/00_ranks.ipynb #c922d7c6
-def _inputs(given): return ((), given) if isinstance(given, dict) else (tuple(given) if isinstance(given, (tuple, list)) else (given,), {})
+def _inputs(given):
+    return ((), given) if isinstance(given, dict) else (tuple(given) if isinstance(given, (tuple, list)) else (given,
+                                                                                ), {})
 
 def trace_ranks(kernel, ranks, chip='trn2', **kwargs):
     "The `Program` of each rank; `ranks` has an entry a rank: its inputs, as a tuple or by name."
-    if not isinstance(ranks, (list, tuple)) or not ranks: raise UsageError('simulate_ranks takes a list with the inputs of each rank.', hint='simulate_ranks(kernel, [(x0,), (x1,)])')
+    if not isinstance(ranks, (list, tuple)) or not ranks:
+        raise UsageError('simulate_ranks takes a list with the inputs of each rank.',
+                         hint='simulate_ranks(kernel, [(x0,), (x1,)])')
     programs = []
     for r, given in enumerate(ranks):
         args, named = _inputs(given)
@@ -93,11 +102,15 @@ def trace_ranks(kernel, ranks, chip='trn2', **kwargs):
     return programs
 
 def simulate_ranks(kernel, ranks, chip='trn2', **kwargs):
-    "Run a kernel on several simulated devices: [inputs of rank 0, inputs of rank 1, …] in (a tuple, or a dict by name), a list of outputs back."
+    """Run a kernel on several simulated devices: [inputs of rank 0, inputs of rank 1, …] in (a tuple, or a dict by
+    name), a list of outputs back."""
     programs, table = trace_ranks(kernel, ranks, chip, **kwargs), Table(len(ranks))
     def run(r):
         args, named = _inputs(ranks[r])
-        try: return interpret(programs[r], *map(to_numpy, arrays_of(getattr(kernel, 'func', kernel), args, named | kwargs)), exchange=table.serve(r))
+        try:
+            return interpret(programs[r], *map(to_numpy,
+                                               arrays_of(getattr(kernel, 'func', kernel), args, named | kwargs)),
+                             exchange=table.serve(r))
         finally: table.leave(r)
     with ThreadPoolExecutor(len(ranks)) as pool: runs = [pool.submit(run, r) for r in range(len(ranks))]
     wrong = sorted((e for e in (f.exception() for f in runs) if e is not None), key=lambda e: e in table.abandoned)

@@ -32,7 +32,7 @@ def bound_names(tree: ast.Module) -> list[str]:
 
 def imported(source: str, module: str) -> str:
     "An exported cell as an import of its names from the module; names that the module no longer has (loop variables) are left out."
-    names = [n for n in bound_names(ast.parse(source)) if hasattr(import_module(module), n)]
+    names = [n for n in bound_names(ast.parse(source)) if n in vars(import_module(module))]
     return f"from {module} import {', '.join(names)}" if names else ""
 
 

@@ -25,7 +25,8 @@ from ..ir.semantics import ALU, REDUCE
 from ..ir.instructions import NOT_MODELLED, INSTRUCTIONS
 from ..record import assignment as writing      # noqa: F401  tiles learn to be written to
 from ..record.operand_masks import cut_free_axes
-from ..record.tile import Recorder, Tile, emit
+from ..record.recorder import Recorder
+from ..record.tile import Tile, emit
 from ..record.builder import kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #ec53752c

@@ -23,13 +23,13 @@ from ..chip.dtypes import NUMPY, dtype_name, is_float, promote
 from ..ir.semantics import BITWISE
 from .isa_core import axes_of, missing, op_name, operand, recorder
 from ..chip.chips import get_chip
-from ..record.dynamic_index import DynamicOffset
+from ..record.tile import DynamicOffset
 from ..record.loops import each_block, language_loop
 from ..record.placement import places_of
 from ..record.tile import Tile, ds, emit
 from ..record.builder import kernel_line
 from .isa_dma import dma_transpose
-from ..record.tile import broadcast_tile
+from ..record.indexing import broadcast_tile
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #bf15bb68
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'

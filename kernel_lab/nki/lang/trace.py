@@ -24,7 +24,8 @@ from .multicore import merge
 from .namespaces import Annotation
 from ..ir.nodes import without_gc
 from ..record.builder import InstructionDraft, OpenLoop, finish_program, kernel_line
-from ..record.tile import Recorder, Tile, emit
+from ..record.recorder import Recorder
+from ..record.tile import Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/16_trace.ipynb #9cfee732
 def _bind(rec, func, args, kwargs):

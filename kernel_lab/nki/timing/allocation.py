@@ -24,8 +24,7 @@ their first place in the ring of values, and how many values it has begun; the l
 
 def value_table(lifetimes):
     "The VALUE of each value before the first instruction."
-    values = np.empty(len(lifetimes), VALUE)
-    for name in VALUE.names: values[name] = -1
+    values = np.full((len(lifetimes), VALUE.itemsize // 4), -1, np.int32).view(VALUE)[:, 0]
     values['last'], values['alive'] = lifetimes['last'], 0
     return values
 
