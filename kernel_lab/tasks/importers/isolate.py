@@ -43,7 +43,7 @@ def _copy(job, fd, seconds):
     os.setsid()
     limit_process(seconds)
     try:
-        from kernel_lab.tasks.importers.probe import describe_error, probe_source
+        from .probe import describe_error, probe_source
         try: answer = {'seen': probe_source(TaskSource(**job))}
         # a file may raise anything
         except BaseException as e: answer = {'reason': describe_error(e), 'kind': type(e).__name__}     # noqa: BLE001
@@ -90,7 +90,7 @@ def _ending(ended, code, seconds):
 def probe_main():
     "Read {'seconds', 'jobs'} from standard input, print a line of JSON for every job."
     import torch
-    from kernel_lab.tasks.importers.probe import warm_torch
+    from .probe import warm_torch
     torch.set_num_threads(1)
     warm_torch()
     out, null = os.fdopen(os.dup(1), 'w', buffering=1), os.open(os.devnull, os.O_RDWR)
