@@ -18,7 +18,7 @@ from ..core.errors import KernelError, UsageError
 from ..core.workers import last_line, run_command
 from ..nki.chip.dtypes import dtype_name, numpy_of
 from .vendor_confinement import vendor_environment
-from kernel_lab.targets.neuron_profile import (ToolError, measured_profile, measured_timeline, parse_output,
+from .neuron_profile import (ToolError, measured_profile, measured_timeline, parse_output,
     refuse_simulation, summary_of)
 from .protocol import Compiled, Target, has_device, has_any, has_package
 

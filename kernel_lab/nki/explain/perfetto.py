@@ -25,7 +25,7 @@ POOLS = {'SBUF': 1, 'PSUM': 2}      # in bytes a partition, in banks
 
 def _lives(timeline):
     "The scheduler's values, with the rows that begin and use them."
-    from kernel_lab.nki.timing import scheduler            # numba; only who asks waits for it
+    from ..timing import scheduler            # numba; only who asks waits for it
     for reuse in (True, False)[timeline.program.dialect == 'nki':]:
         found = scheduler.dependency_graph(timeline.program, timeline.chip, reuse)
         if len(found.instr) == len(timeline): return found.lifetimes

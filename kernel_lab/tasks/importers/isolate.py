@@ -45,7 +45,7 @@ def _copy(job, fd, seconds):
     os.setsid()
     limit_process(seconds)
     try:
-        from kernel_lab.tasks.importers.probe import describe_error, probe_source
+        from .probe import describe_error, probe_source
         try: answer = {'seen': probe_source(TaskSource(**job))}
         # a file may raise anything
         except BaseException as e: answer = {'reason': describe_error(e), 'kind': type(e).__name__}     # noqa: BLE001
@@ -92,7 +92,7 @@ def _ending(ended, code, seconds):
 def serve_probes(channel: Channel) -> None:
     "A worker's target: for {'job', 'seconds'}, a `TaskSource` as a dict, probe it in a copy of this process; {'answer'} as JSON."
     import torch
-    from kernel_lab.tasks.importers.probe import warm_torch
+    from .probe import warm_torch
     torch.set_num_threads(1)
     warm_torch()
     with open(os.devnull, 'w') as null: os.dup2(null.fileno(), 2)      # what files say is not kept
