@@ -22,7 +22,7 @@ MEMORY_POOLS = {'SBUF': 1, 'PSUM': 2}       # in bytes a partition, in banks
 
 def _lifetimes(timeline):
     "The scheduler's `ValueLifetimes` of a simulated timeline."
-    from kernel_lab.nki.timing import scheduler             # numba: loaded by the first call
+    from ..timing import scheduler             # numba: loaded by the first call
     for reuse in (True, False)[timeline.program.dialect == 'nki':]:
         found = scheduler.dependency_graph(timeline.program, timeline.chip, reuse)
         if len(found.instr) == len(timeline): return found.lifetimes
