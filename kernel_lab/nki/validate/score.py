@@ -7,12 +7,12 @@ __all__ = ['around_us', 'predict', 'judged', 'selected', 'lines_of', 'frame_of',
            'score_lines', 'score_markdown']
 
 # %% ../../../nbs/2_nki/9_validate/02_score.ipynb #2bfa30b7
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from fnmatch import fnmatch
 from pathlib import Path
 import json
 import numpy as np
 from ...core.errors import LabError, UsageError
+from ...core.workers import call_in_workers
 from ..chip.chips import get_chip
 from ..explain.profile import profile_of
 from .published import ENGINE_COLUMNS, Sources, digest, programs_of
@@ -76,12 +76,7 @@ def lines_of(rows, folders, cache=None, jobs=1):
     if jobs < 2:
         yield from (judged(r, folders, cache) for r in rows)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(judged, r, folders, cache) for r in rows]
-        try: yield from (w.result() for w in as_completed(waiting))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    yield from (line for _, line in call_in_workers(judged, [(r, folders, cache) for r in rows], jobs))
 
 def frame_of(rows, lines):
     """The frame of some lines, in the order of the rows: measured_us, predicted_us, log_ratio, reason, points of

@@ -296,8 +296,8 @@ def _room_for(name, row):
 @lru_cache(maxsize=512)
 def source_kernel(task, workload):
     "The first kernel of a task that brings none: its operations, each a pass over HBM; None where one of them has no kernel yet."
-    from kernel_lab.tasks.codegen.lower import lower_unfused
-    from kernel_lab.tasks.codegen.precision import kernel_graph
+    from ..codegen.lower import lower_unfused
+    from ..codegen.precision import kernel_graph
     try: return Kernel(lower_unfused(kernel_graph(task, workload)), name=f'{task.name}, first kernel')
     except UsageError: return None
 
