@@ -17,7 +17,7 @@ from ...core.errors import KernelError
 from . import isa
 from ..ir.affine import Index, Unroll, as_mask
 from ..ir.semantics import ALU, BITWISE
-from kernel_lab.nki.lang.isa_core import (dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder,
+from .isa_core import (dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder,
     reduce_cmd)
 from .language import (broadcast_columns as _columns, common_shape as _shape, copy,
     reduce_free_axes as _reduction, result)
