@@ -78,9 +78,8 @@ def _one(job, seconds):
         try: ended or kill()
         except (ProcessLookupError, PermissionError): continue
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return data.decode('utf-8',
-                       'replace') if data and ended else json.dumps({'reason': _ending(ended, code, seconds),
-                                                                     'kind': 'Ending'})
+    if data and ended: return data.decode('utf-8', 'replace')
+    return json.dumps({'reason': _ending(ended, code, seconds), 'kind': 'Ending'})
 
 def _ending(ended, code, seconds):
     "Why there is no answer."

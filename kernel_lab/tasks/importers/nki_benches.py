@@ -70,7 +70,7 @@ def read_nkibench(path):
 ADAPTED_ENTRY = 'on_the_tasks_shapes'
 
 def _entry_of(text):
-    "(name, decorators) of a kernel's entry: the function called kernel, or the last one that is decorated with `jit`; (None, []) without one."
+    "(name, decorators) of the entry: the function `kernel`, else the last one decorated with `jit`; (None, []) without one."
     import ast
     functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
     marks = {n.name: [f'@{ast.unparse(d)}' for d in n.decorator_list] for n in functions}
@@ -137,9 +137,9 @@ def _nkigen_tasks(folder):
         except subprocess.TimeoutExpired: return f'the package took longer than {NKIGEN_TIMEOUT_S} seconds'
     try: said = json.loads(done.stdout)
     except ValueError: said = None
-    return {int(k): v for k, v in said.items()} if isinstance(said,
-                                                              dict) and all(k.isdigit()
-                                                                            for k in said) else f'the package gave no list (exit code {done.returncode})'
+    if not isinstance(said, dict) or not all(k.isdigit() for k in said):
+        return f'the package gave no list (exit code {done.returncode})'
+    return {int(k): v for k, v in said.items()}
 
 # %% ../../../nbs/3_tasks/5_importers/07_nki_benches.ipynb #64599398
 def read_nkigen(path):
@@ -153,10 +153,9 @@ def read_nkigen(path):
                           list): left.append(SkippedTask(f'nkigen/{level}', level, NKIGEN_BENCH,
                                                          f'level{level}.py: {tasks or "it is not there"}')); continue
         for t in tasks:
-            if not isinstance(t,
-                              dict) or set(t) != set(NKIGEN_FIELDS): left.append(SkippedTask(f'nkigen/{level}/?', level,
-                                                                                             NKIGEN_BENCH,
-                                                                                             'it is not a task')); continue
+            if not isinstance(t, dict) or set(t) != set(NKIGEN_FIELDS):
+                left.append(SkippedTask(f'nkigen/{level}/?', level, NKIGEN_BENCH, 'it is not a task'))
+                continue
             name, taken = f'nkigen/{level}/{t["name"]}', {f.name for f in found}
             if name in taken: name = f'{name}_{t["task_id"].rpartition("_")[2]}'
             found.append(TaskSource(name, level, NKIGEN_BENCH, 'module',
