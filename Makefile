@@ -10,7 +10,7 @@ TESTENV = KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab demo test slow views export number docs pins picture clean distclean
+.PHONY: help env lab demo check test slow views export number docs pins picture clean distclean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ lab: env my/lab.ipynb  ## open JupyterLab on my/lab.ipynb, your copy of nbs/lab.
 
 demo: env        ## optimise one kernel without a browser, and write report.html
 	$(BIN)/kernel-lab demo $(ARGS)
+
+check: env       ## lint, the house, unit tests and changed notebooks, in two minutes (ARGS=BASE compares with another base than main)
+	$(TESTENV) $(BIN)/python tools/check.py $(ARGS)
 
 test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=2 workers)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)

@@ -5,7 +5,7 @@ and is not counted; the rest is the best of three, once for ten million. With NK
 """
 import gc, os, resource, sys, time
 from kernel_lab.nki import ArraySpec, isa as nisa, language as nl, profile_of, schedule, trace
-from kernel_lab.nki.timing import scheduler as clock
+from kernel_lab.nki.timing import scheduler
 from kernel_lab.nki.chip.chips import CHIPS
 
 
@@ -34,12 +34,13 @@ def timed(f, times=3):
 def sizes(most):
     "A table: instructions, seconds and instructions a second for each way."
     chip = CHIPS["trn2"]
-    clock.warm()
+    scheduler.warm()
     print(f"{'instructions':>14}{'in order':>12}{'M/s':>8}{'looking ahead':>16}{'M/s':>8}")
     for m, n, k in ((512, 2048, 2048), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 12800), (16384, 16384, 32768), (32768, 32768, 26624)):
         program = trace(product, ArraySpec((k, m)), ArraySpec((k, n)))
         if program.count > most: break
-        plain, ahead = (timed(lambda: clock.run(program, chip, w, copies=c), 3 if program.count < 5e6 else 1) for w, c in ((0, 0), (int(chip.compiler_window), int(chip.compiler_buffers))))
+        times, window, buffers = 3 if program.count < 5e6 else 1, int(chip.compiler_window), int(chip.compiler_buffers)
+        plain, ahead = (timed(lambda: scheduler.run(program, chip, w, copies=c), times) for w, c in ((0, 0), (window, buffers)))
         print(f"{program.count:14,}{plain:11.2f}s{program.count / plain / 1e6:8.2f}{ahead:15.2f}s{program.count / ahead / 1e6:8.2f}", flush=True)
     print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
 

@@ -7,7 +7,7 @@ import json
 from kernel_lab.agents.loop import AgentLoop
 from kernel_lab.agents.rewrite.agent import RewriteAgent
 from kernel_lab.evaluate.records.evaluation import headline
-from kernel_lab.evaluate.survey.time_table import made
+from kernel_lab.evaluate.survey.time_table import ranked_kernels
 from kernel_lab.tasks.baselines.known_times import BEST_KERNELS_FILE
 from kernel_lab.tasks.suite.registry import get_task
 
@@ -18,7 +18,7 @@ def improved(name, chip, steps):
     "The line of a faster kernel of a task on its first workload, or None."
     task = get_task(name)
     workload = task.workload()
-    us, maker, source = made(task, workload, chip)[0]
+    us, maker, source = ranked_kernels(task, workload, chip)[0]
     loop = AgentLoop(task, RewriteAgent(), workload, chip, store=False, max_steps=steps, seeds=1)
     loop.edit(source)
     for step in loop: print(f"  {step.index} {step.move}: {headline(step.evaluation)}", flush=True)

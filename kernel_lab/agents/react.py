@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from .chat import Chat, ChatError, printable
-from .cost import Meter, Usage, dollars
+from .chat import Meter, Usage, dollars
 from .loop import Proposal, base_step, steps_by_kernel
 from .tools import ToolBench, clip, outcome_text, profile_text, tool_schemas, use_tool, verify_text
 from ..core.errors import UsageError, choose

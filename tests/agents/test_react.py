@@ -13,7 +13,7 @@ from kernel_lab.agents import chat as chats
 from kernel_lab.agents import loop as loops
 from kernel_lab.agents import tools
 from kernel_lab.agents.chat import Chat, ChatError, Reply
-from kernel_lab.agents.cost import Usage, dollars
+from kernel_lab.agents.chat import Usage, dollars
 from kernel_lab.agents.loop import AgentLoop
 from kernel_lab.agents.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
 from kernel_lab.core.errors import UsageError

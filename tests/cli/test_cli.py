@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pandas
 import pytest
-from kernel_lab.cli.app import COMMAND_ORDER, command_table, run
+from kernel_lab.cli.app import COMMANDS, command_table, run
 
 KERNEL_LAB = str(Path(sys.executable).with_name("kernel-lab"))
 FAKE_KEY = "sk-" + "ant-0000-not-a-key"
@@ -45,10 +45,10 @@ def refused(done, code, *said):
 def test_help_names_every_command_and_says_simulated(lab):
     done = lab("--help")
     assert done.returncode == 0 and "simulated" in done.stdout
-    for name in COMMAND_ORDER: assert re.search(rf"\b{name}\b", done.stdout)
+    for name in COMMANDS: assert re.search(rf"\b{name}\b", done.stdout)
 
 
-@pytest.mark.parametrize("name", COMMAND_ORDER)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command(name, capsys):
     assert run([name, "--help"]) == 0
     text = capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_help_of_a_command(name, capsys):
 
 
 def test_command_table_covers_every_command():
-    assert [usage.split()[1] for usage, _ in command_table()] == list(COMMAND_ORDER)
+    assert [usage.split()[1] for usage, _ in command_table()] == list(COMMANDS)
 
 
 def work():

@@ -11,7 +11,7 @@ from kernel_lab.cli.app import run
 from kernel_lab.core.durations import compare_times, latency_of
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.targets.registry import TARGETS
-from kernel_lab.targets.canary import CANARY_KERNELS, CANARY_TASK, run_canary, run_canary_on
+from kernel_lab.targets.registry import CANARY_KERNELS, CANARY_TASK, run_canary, run_canary_on
 from kernel_lab.targets.neuron import Neuron
 from kernel_lab.targets.neuron_profile import ToolError
 from kernel_lab.tasks.model.workload import Kernel

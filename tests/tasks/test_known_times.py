@@ -3,7 +3,7 @@ from dataclasses import asdict
 
 import pytest
 
-from kernel_lab.evaluate.survey.time_table import row
+from kernel_lab.evaluate.survey.time_table import task_times
 from kernel_lab.tasks.baselines.known_times import TIMES_FILE, known_kernels, known_task_times, read_times
 from kernel_lab.evaluate.verification.verify import verify
 from kernel_lab.nki.ir.nodes import ArraySpec
@@ -19,7 +19,7 @@ def test_every_task_of_the_suite_has_a_row():
 
 
 def same(task):
-    old, new = asdict(known_task_times(task)), asdict(row(task))
+    old, new = asdict(known_task_times(task)), asdict(task_times(task))
     for name, value in new.items(): assert old[name] == (pytest.approx(value, rel=1e-3, abs=0.01) if isinstance(value, float) else value), (task.name, name)
 
 

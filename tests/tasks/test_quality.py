@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from kernel_lab.core.errors import UsageError
-from kernel_lab.evaluate.survey.quality_survey import FIRST_KERNEL, Worker, _row, census, census_lines
+from kernel_lab.evaluate.survey.quality_survey import (FIRST_KERNEL, TaskExaminer, quality_from_row, survey_quality,
+    survey_lines)
 from kernel_lab.tasks.quality.checks import (CHECKS, IMPOSTORS, QUARANTINE, TaskCase, Quality, smallest_workload,
     check_task)
 from kernel_lab.tasks.suite.registry import BY_HAND, TASK_FAMILIES, TASKS
@@ -187,21 +188,21 @@ def somebody(tmp_path, monkeypatch):
 
 
 def test_a_task_that_hangs_or_ends_the_process_costs_its_own_row(somebody):
-    worker = Worker(somebody)
-    rows = {k: _row(worker.ask(k, s)) for k, s in (('exits', 100), ('good', 100), ('hangs', 2), ('ends', 100), ('prints', 100))}
+    worker = TaskExaminer(somebody)
+    rows = {k: quality_from_row(worker.ask(k, s)) for k, s in (('exits', 100), ('good', 100), ('hangs', 2), ('ends', 100), ('prints', 100))}
     worker.close()
     assert {k: bool(r.reason) for k, r in rows.items()} == {'exits': False, 'good': False, 'hangs': True, 'ends': True, 'prints': False}
     assert 'SystemExit' in rows['exits'].quality.failures[0].seen
     assert rows['good'].task == 'good' and rows['prints'].task == 'prints'
-    assert list(census_lines(list(rows.values())))[0].startswith('5 tasks: 0 good, 5 bad')       # none of them has a first kernel
+    assert list(survey_lines(list(rows.values())))[0].startswith('5 tasks: 0 good, 5 bad')       # none of them has a first kernel
 
 
 def test_what_was_found_is_kept_until_the_task_changes(somebody, tmp_path):
-    first, again = ([*census(['good'], somebody, jobs=1, cache=tmp_path / 'kept')] for _ in range(2))
+    first, again = ([*survey_quality(['good'], somebody, jobs=1, cache=tmp_path / 'kept')] for _ in range(2))
     assert (first[0].kept, again[0].kept) == (False, True) and first[0].quality == again[0].quality
     (tmp_path / 'somebody.py').write_text(SOMEBODY.replace('cumsum(-1)', 'cumsum(0)'))
-    assert not next(census(['good'], somebody, jobs=1, cache=tmp_path / 'kept')).kept
+    assert not next(survey_quality(['good'], somebody, jobs=1, cache=tmp_path / 'kept')).kept
 
 
 def test_a_loader_that_does_not_exist_is_refused():
-    with pytest.raises(UsageError, match='load tasks with'): next(census(['softmax'], 'kernel_lab.nowhere:get'))
+    with pytest.raises(UsageError, match='load tasks with'): next(survey_quality(['softmax'], 'kernel_lab.nowhere:get'))

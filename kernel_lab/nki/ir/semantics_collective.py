@@ -23,7 +23,7 @@ def all_reduce(xs, me, at):
 def _chunk(x, me, n, dim): return np.split(x, n, axis=dim)[me]
 
 def reduce_scatter(xs, me, at):
-    "My chunk of the reduction of all."
+    "This rank's chunk of the reduction of all."
     return _chunk(all_reduce(xs, me, at), me, len(xs), at['dim'])
 
 # %% ../../../nbs/2_nki/2_ir/08_semantics_collective.ipynb #b90c9c2e
@@ -32,15 +32,15 @@ def all_gather(xs, me, at):
     return np.concatenate(xs, axis=at['dim'])
 
 def all_to_all(xs, me, at):
-    "The chunk that each of them has for me."
+    "The chunk that each of them has for this rank."
     return np.concatenate([_chunk(x, me, len(xs), at['dim']) for x in xs], axis=at['dim'])
 
 def collective_permute(xs, me, at):
-    "What the rank that sends to me brought; None where nobody does."
+    "What the rank that sends to this one contributed; None where none does."
     return next((xs[s] for s, t in at['pairs'] if t == me), None)
 
 def collective_permute_implicit(xs, me, at):
-    "What the one before me in the ring brought."
+    "What the rank before this one in the ring contributed."
     return xs[me - 1]
 
 # %% ../../../nbs/2_nki/2_ir/08_semantics_collective.ipynb #61f62eae
@@ -50,31 +50,33 @@ def _received(xs, column, size):
         count, start = map(int, meta.reshape(-1, len(xs))[:2, column])
         got = src.reshape(-1)[start:start + count]
         if len(got) != count or count > slot:
-            raise ValueError(f'rank {r} of the group sends {count} elements from {start}: its source has {src.size}, a slot of the destination {slot}')
+            raise ValueError(f'rank {r} of the group sends {count} elements from {start}: '
+                             f'its source has {src.size}, a slot of the destination {slot}')
         found.append((np.arange(count) + r * slot, got, count))
     places, values, counts = zip(*found)
     return np.concatenate(places), np.concatenate(values), np.array(counts)
 
 def all_to_all_v(xs, me, size):
-    "(places, values, counts) of what the others send to me, for (src, metadata) of all and a destination of `size` elements."
+    "(places, values, counts) that reach this rank, for (src, metadata) of all ranks and a destination of `size` elements."
     return _received(xs, me, size)
 
 def all_gather_v(xs, me, size):
-    "The same where everybody sends one piece to all."
+    "The same where each rank sends one piece to all."
     return _received(xs, 0, size)
 
 # %% ../../../nbs/2_nki/2_ir/08_semantics_collective.ipynb #d593e05d
 def collective_permute_implicit_reduce(xs, me, at):
-    "op(src0, src1) of the one before me in the ring."
+    "op(src0, src1) of the rank before this one in the ring."
     return xs[me - 1]
 
 def contributions(op, arrays, at):
-    "What a rank brings to a collective, an entry a destination."
+    "What a rank contributes to a collective, an entry a destination."
     if op.endswith('_v'): return [tuple(arrays)]
     if op != 'collective_permute_implicit_reduce': return arrays
     half = len(arrays) // 2
     return [COLLECTIVE_REDUCTIONS[at['op']](_wide(a), _wide(b)) for a, b in zip(arrays[:half], arrays[half:])]
 
-COLLECTIVES = {f.__name__: f for f in (all_reduce, reduce_scatter, all_gather, all_to_all, collective_permute, collective_permute_implicit, collective_permute_implicit_reduce,
-                                       all_to_all_v, all_gather_v)}
+COLLECTIVES = {f.__name__: f for f in (
+    all_reduce, reduce_scatter, all_gather, all_to_all, collective_permute, collective_permute_implicit,
+    collective_permute_implicit_reduce, all_to_all_v, all_gather_v)}
 COLLECTIVE_DOCS = {k: f.__doc__.splitlines()[0].rstrip('.') for k, f in COLLECTIVES.items()}

@@ -71,7 +71,7 @@ def _known(): return {(r.task, r.workload, r.chip): r for r in (read_times(TIMES
 
 def _ours(task, workload):
     "Whether this is the suite's task of that name, and a workload of it."
-    from kernel_lab.tasks.suite.registry import TASKS
+    from ..suite.registry import TASKS
     return TASKS.get(task.name) is task and workload in task.workloads
 
 def known_task_times(task, workload=None, chip='trn2'):

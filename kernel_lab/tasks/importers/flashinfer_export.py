@@ -89,7 +89,7 @@ def _of_file(task, ref, names):
                                       train=found.extra.get('mode') != 'eval')
 
 def _model_of(found):
-    from kernel_lab.tasks.importers.load_module import run_source
+    from .load_module import run_source
     return run_source(found)['Model']
 
 # %% ../../../nbs/3_tasks/5_importers/10_flashinfer_export.ipynb #aba6d0d7

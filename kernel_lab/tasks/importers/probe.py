@@ -302,8 +302,8 @@ def _room_for(name, row):
 @lru_cache(maxsize=512)
 def source_kernel(task, workload):
     "First kernel of an imported task on a workload, lowered from its operations; None where one of them cannot be lowered."
-    from kernel_lab.tasks.codegen.lower import lower_unfused
-    from kernel_lab.tasks.codegen.precision import kernel_graph
+    from ..codegen.lower import lower_unfused
+    from ..codegen.precision import kernel_graph
     try: return Kernel(lower_unfused(kernel_graph(task, workload)), name=f'{task.name}, first kernel')
     except UsageError: return None
 

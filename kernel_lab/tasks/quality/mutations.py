@@ -20,7 +20,7 @@ class ReferenceReplay:
     `outputs_with(name, value)` runs again what depends on one result, with `value` in its place."""
     def __init__(self, task, arrays):
         import torch
-        from kernel_lab.tasks.model.task import to_torch
+        from ..model.task import to_torch
         found = exported_program(task, map(to_torch, arrays.values()))
         self.nodes = [n for n in found.graph.nodes if n.op == 'call_function']
         self.outs = list(found.graph_signature.user_outputs)
@@ -61,7 +61,7 @@ class ReferenceReplay:
 
 def _given(found, arrays):
     "Placeholder → tensor: the inputs, and what the reference's text holds."
-    from kernel_lab.tasks.model.task import to_torch
+    from ..model.task import to_torch
     signature, held = found.graph_signature, {**found.state_dict, **found.constants}
     lifted = signature.inputs_to_lifted_tensor_constants | signature.inputs_to_buffers | signature.inputs_to_parameters
     return {k: held[v] for k, v in lifted.items()} | dict(zip(signature.user_inputs, map(to_torch, arrays.values())))

@@ -63,7 +63,7 @@ class DuplicateFilter:
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #68cbeb8a
 def suite_likenesses(tasks=None):
     "Likenesses of tasks (of the suite for None), whatever their dtype; a task whose reference cannot be exported has none."
-    if tasks is None: from kernel_lab.tasks.suite.registry import TASKS as tasks
+    if tasks is None: from ..suite.registry import TASKS as tasks
     found = set()
     for task in tasks.values():
         try: found.add(likeness(capture(task, task.workloads[-1])))
@@ -159,12 +159,12 @@ def _suite_key(tasks):
                             t in tasks.items()).encode()).hexdigest()[:16]
 
 def _listed(names):
-    from kernel_lab.tasks.suite.registry import TASKS
+    from ..suite.registry import TASKS
     return suite_likenesses({k: TASKS[k] for k in names})
 
 def known_likenesses(folder, jobs=0):
     "The likenesses of the suite's tasks, listed by `jobs` workers where `folder` does not have them."
-    from kernel_lab.tasks.suite.registry import TASKS
+    from ..suite.registry import TASKS
     path, key, names = Path(folder) / 'suite.json', _suite_key(TASKS), list(TASKS)
     try: there = json.loads(path.read_text())
     except (OSError, ValueError): there = None

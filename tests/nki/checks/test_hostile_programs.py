@@ -1,9 +1,9 @@
-"Programs put together by hand that no clock can play: each ends in a `KernelError` that names its instruction, soon; from a file as from memory."
+"Programs put together by hand that no scheduler can place: each ends in a `KernelError` that names its instruction, soon; from a file as from memory."
 import signal
 from dataclasses import replace
 import numpy as np, pytest
 from kernel_lab.core.errors import KernelError, SimulatorError
-from kernel_lab.nki.timing import scheduler as clock
+from kernel_lab.nki.timing import scheduler
 from kernel_lab.nki import schedule
 from kernel_lab.nki.ir.affine import Affine
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS
@@ -14,8 +14,8 @@ from kernel_lab.nki.ir.program import Program
 
 @pytest.fixture(autouse=True)
 def soon():
-    "Nothing here may take more than a minute (the first schedule of all compiles the clock)."
-    def late(*_): raise TimeoutError('the clock hangs')
+    "Nothing here may take more than a minute (the first schedule of all compiles the scheduler)."
+    def late(*_): raise TimeoutError('the scheduler hangs')
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(120)
     yield
@@ -36,7 +36,7 @@ BAD = {
     'cycle': (program(add(A, B, 1), add(B, A, 2), dma(Y, A, 3)), 'line 1: tensor_scalar: operand b: instruction 0: b is read before it is written: the first that writes it is instruction 1, line 2'),
     'reads what a later one writes': (program(dma(Y, A, 1), dma(A, X, 2)), 'line 1: dma_copy: operand a: instruction 0: .* instruction 1, line 2'),
     'reads what it alone writes': (program(dma(B, X, 1), add(A, A, 2)), 'line 2: tensor_scalar: operand a: instruction 1'),
-    'reads what nobody writes': (program(dma(B, X, 1), add(B, A, 2)), 'line 2: .* instruction 1: a is read before it is written: nobody writes it'),
+    'reads what nobody writes': (program(dma(B, X, 1), add(B, A, 2)), 'line 2: .* instruction 1: a is read before it is written: no instruction writes it'),
     'in a loop': (program(turning(4, add(B, A, 1), dma(A, X, 2))), 'instruction 0: a is read before it is written'),
     'through HBM': (program(dma(A, H, 1), dma(H, A, 2)), 'instruction 0: h is read before it is written'),
     'an engine no chip has': (program(dma(A, X, 1), add(B, A, 2, engine='Warp')), "line 2: tensor_scalar: instruction 1: trn1 has no engine 'Warp'"),
@@ -54,7 +54,7 @@ BAD = {
 BY_HAND = {
     'no such tensor': (program(dma(A, 9, 7)), 'line 7: dma_copy: instruction 0: there is no tensor number 9'),
     'a loop that is not there': (program(dma(A, X, 1), to(at(B, 0, (('z', 1),)), 7)), "line 7: tensor_copy: instruction 1: b moves with loop 'z'"),
-    'a mask on such a loop': (program(dma(A, X, 1, mask=((Affine(0, (('z', 1),)), ()),))), 'instruction 0: its mask cannot be told'),
+    'a mask on such a loop': (program(dma(A, X, 1, mask=((Affine(0, (('z', 1),)), ()),))), 'instruction 0: its mask cannot be evaluated'),
     'an empty loop': (program(turning(2**31)), "loop 'i' is empty"),
 }
 
@@ -101,12 +101,12 @@ def test_a_chip_without_an_engine():
     with pytest.raises(KernelError, match='line 2: tensor_scalar: instruction 1: its time cannot be found .*vector_ghz'): schedule(program(dma(A, X, 1), add(B, A, 2)), chip)
     assert len(schedule(program(dma(A, X, 1), dma(Y, A, 2)), chip)) == 2
 
-def test_a_clock_that_is_stuck_says_so(monkeypatch):
+def test_a_scheduler_that_is_stuck_says_so(monkeypatch):
     "It cannot be with a program, because all edges go back; so the edges are forged."
-    graph_of = clock.dependency_graph
+    graph_of = scheduler.dependency_graph
     def forged(*a):
         x = graph_of(*a)
         x.edges.row[:] = len(x.instr) - 1
         return x
-    monkeypatch.setattr(clock, 'dependency_graph', forged)
+    monkeypatch.setattr(scheduler, 'dependency_graph', forged)
     with pytest.raises(SimulatorError, match='stuck: instruction'): schedule(program(dma(A, X, 1), add(B, A, 2), dma(Y, B, 3), dialect='neuronxcc.nki'))
