@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from threadpoolctl import ThreadpoolController
 from ...core.errors import KernelError, UsageError, in_time
-from kernel_lab.nki.executor.memory import (apply_instruction, engine_value, uses_stored_bits, write_result,
+from .memory import (apply_instruction, engine_value, uses_stored_bits, write_result,
     permuted_columns)
 from ..chip.dtypes import numpy_of, round_tf32, cast_result
 from ..ir.semantics_collective import COLLECTIVES

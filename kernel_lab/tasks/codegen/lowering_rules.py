@@ -301,8 +301,8 @@ def _arange_pass(node, plan):
         tile = blank.new('count', cols, 'int32')
         blank.writer.emit(f'nisa.iota(dst={tile.name}, pattern=[[1, {cols}]], offset=at * {cols}, channel_multiplier={cols})')
         return tile * float(step) + float(start)
-    from kernel_lab.tasks.codegen.blocking import IterationSpace, store_block, block_calls
-    from kernel_lab.tasks.codegen.tile_text import KernelWriter, TileExpr
+    from .blocking import IterationSpace, store_block, block_calls
+    from .tile_text import KernelWriter, TileExpr
     writer = KernelWriter(2, {'n', 'at', 'i', out.name})
     blank = TileExpr(writer, '', cols)
     o = out.operand((count // cols, cols))
