@@ -1,6 +1,8 @@
 """Export nbs/ to kernel_lab/, fill in the guide, clean the notebooks, write README.md. `python tools/export.py`; `make export` calls it.
 
-nbdev's own `nbdev_export` also writes `_modidx.py`, an index for its documentation builder that nothing here reads; this step leaves it out."""
+nbdev's own `nbdev_export` also writes `_modidx.py`, an index for its documentation builder that nothing here reads, and makes only some imports of
+the package relative; this step leaves the one out and does the other to the end."""
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +28,19 @@ def orphans() -> list[Path]:
     return sorted(p for p in modules() if not source(p).exists())
 
 
+def make_imports_relative(module: Path) -> None:
+    "Write `from kernel_lab.x import y` as `from ..x import y`, wherever an import statement stands in the module."
+    text, package = module.read_text(encoding="utf-8"), module.relative_to(ROOT).parent.parts
+    lines = text.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.ImportFrom) and node.level == 0 and node.module.split(".")[0] == "kernel_lab"): continue
+        target = node.module.split(".")
+        shared = next((i for i, (a, b) in enumerate(zip(package, target)) if a != b), min(len(package), len(target)))
+        relative = "." * (len(package) - shared + 1) + ".".join(target[shared:])
+        lines[node.lineno - 1] = lines[node.lineno - 1].replace(f"from {node.module} import", f"from {relative} import", 1)
+    if (new := "".join(lines)) != text: module.write_text(new, encoding="utf-8")
+
+
 def export() -> None:
     "Write every module that a notebook exports; remove the modules whose notebook is gone, and folders left empty."
     for module in orphans(): module.unlink()
@@ -36,6 +51,7 @@ def export() -> None:
             subprocess.run(["rm", "-r", str(folder)], check=True)
     add_init(lib)
     (lib / "_modidx.py").unlink(missing_ok=True)
+    for module in modules(): make_imports_relative(module)
 
 
 if __name__ == "__main__":

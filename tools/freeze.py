@@ -342,7 +342,7 @@ def analyses(timeline) -> dict:
         'chip bytes': lab('traffic').chip_bytes(timeline),
         'waterfall': lab('waterfall').waterfall(timeline),
         'idle': x.idle(timeline),
-        'together': np.asarray(x.together(timeline)),
+        'together': np.asarray(x.engine_concurrency(timeline)),
         'multi engine': x.multi_engine_rate(timeline),
         'critical path': x.critical_path(timeline),
         'critical lines': x.critical_lines(timeline),

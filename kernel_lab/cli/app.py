@@ -62,7 +62,7 @@ COMMANDS = {'demo': (demo, 'Start here'), 'tasks': (tasks, LOOK), 'evaluate': (e
 class LabCommand(typer.core.TyperCommand):
     "A command whose help names the chips there are; they are looked up only when the help is printed."
     def format_help(self, ctx, formatter):
-        from kernel_lab.nki.chip.chips import CHIPS
+        from ..nki.chip.chips import CHIPS
         for p in self.params: p.help = p.help and p.help.replace('{chips}', ', '.join(CHIPS))
         super().format_help(ctx, formatter)
 

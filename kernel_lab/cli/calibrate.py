@@ -20,7 +20,7 @@ def line_text(line):
 
 def calibration_lines(rows, folders, cache, jobs):
     "The lines of the rows, each said when it is ready → (lines, whether Ctrl-C cut it short)."
-    from kernel_lab.nki.validate.score import lines_of
+    from ..nki.validate.score import lines_of
     say(f'{"row":<52} {"measured":>10} {"simulated":>10}  µs')
     return with_progress(lines_of(rows, folders, cache, jobs), len(rows), 'calibrating', lambda line: [line_text(line)])
 
@@ -38,10 +38,10 @@ def calibrate(rows: Annotated[str, typer.Option(metavar='FILE.csv', help='Publis
               select: Annotated[str, typer.Option(metavar='GLOB', help='Only rows whose id or group matches.')] = '*',
               jobs: Annotated[int, typer.Option(metavar='N', min=1, max=64, help='Processes at once.')] = 1):
     "Hold simulated latencies against published ones; the kernels come from your own checkouts, and their code is run."
-    from kernel_lab.figures.survey import residual_figure
-    from kernel_lab.figures.theme import save_figure
-    from kernel_lab.nki.validate.score import frame_of, score, score_lines, score_markdown, selected
-    from kernel_lab.nki.validate.published import read_rows
+    from ..figures.survey import residual_figure
+    from ..figures.theme import save_figure
+    from ..nki.validate.score import frame_of, score, score_lines, score_markdown, selected
+    from ..nki.validate.published import read_rows
     chosen = selected(read_rows(rows), select)
     lines, cut = calibration_lines(chosen, checkouts, cache, jobs)
     if lines:

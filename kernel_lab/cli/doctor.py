@@ -33,24 +33,24 @@ def versions():
 # %% ../../nbs/7_cli/08_doctor.ipynb #56987ecc
 def examine():
     "What `doctor` says, as data: the sandbox, targets and the model agent with the reason why they do not work, or None."
-    from kernel_lab.agents.chat import KEY_VARIABLE, why_no_model
-    from kernel_lab.targets.registry import TARGETS
+    from ..agents.chat import KEY_VARIABLE, why_no_model
+    from ..targets.registry import TARGETS
     return {'kernel_lab': __version__, 'python': sys.version.split()[0], 'store': str(open_store().path),
             'sandbox': _walls(), 'targets': {name: target.available() for name, target in TARGETS.items()},
             'agents': {'rewrite': None, 'react': why_no_model()}, 'key_present': bool(os.environ.get(KEY_VARIABLE)), 'packages': versions()}
 
 def _walls():
     "The house that kernels run in: what stands, what is refused, what is open."
-    from kernel_lab.evaluate.sandbox.run import sandbox_status
+    from ..evaluate.sandbox.run import sandbox_status
     found = sandbox_status()
     return {'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.dead, 'survived': found.alive, 'text': str(found)}
 
 # %% ../../nbs/7_cli/08_doctor.ipynb #e8002c46
 def report_canary(chip, as_json=False):
     "Run the canary and print its table → exit code; not good where any number was wrong."
-    from kernel_lab.nki.chip.chips import CHIPS
-    from kernel_lab.targets.registry import TARGETS
-    from kernel_lab.targets.registry import run_canary, canary_lines
+    from ..nki.chip.chips import CHIPS
+    from ..targets.registry import TARGETS
+    from ..targets.registry import run_canary, canary_lines
     choose(CHIPS, chip, 'chip')
     songs, absent = run_canary(chip), TARGETS['neuron'].available()
     if as_json: print(json.dumps({'songs': [vars(s) for s in songs], 'neuron': absent}, indent=2))

@@ -15,7 +15,7 @@ def start():
     "The console script `kernel-lab`."
     with hearing():
         try:
-            from kernel_lab.cli.app import run
+            from .app import run
             code = run(sys.argv[1:])
         except BaseException:
             if not interrupted(): raise

@@ -41,7 +41,7 @@ def kernel_files(paths):
 # %% ../../nbs/7_cli/04_evaluate.ipynb #7a71bace
 def read_kernel(path, entry=None):
     "The file at `path` (`-`: standard input) as a `Kernel`; `UsageError` if it cannot be read."
-    from kernel_lab.tasks.model.workload import Kernel
+    from ..tasks.model.workload import Kernel
     try: source = sys.stdin.read() if path == '-' else Path(path).read_text(encoding='utf-8')
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f'Cannot read the kernel {path}: {getattr(e, "strerror", None) or "it is not UTF-8 text"}.',
@@ -86,8 +86,8 @@ def fastest_line(timed):
 # %% ../../nbs/7_cli/04_evaluate.ipynb #037d5417
 def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
     "Evaluate {name: `Kernel`, or the `UsageError` of reading it} on a task, say what came of each → exit code. `asked`: what `evaluate_many` takes."
-    from kernel_lab.evaluate.pool.jobs import JOB_TIMEOUT_S
-    from kernel_lab.evaluate.pool.dispatch import evaluate_many
+    from ..evaluate.pool.jobs import JOB_TIMEOUT_S
+    from ..evaluate.pool.dispatch import evaluate_many
     rows = [(name, e) for name, e in kernels.items() if isinstance(e, UsageError)]
     names = [name for name, k in kernels.items() if not isinstance(k, UsageError)]
     kept = SimpleNamespace(known=lambda *a, **kw: None, save_evaluation=store.save_evaluation) if fresh else store
@@ -113,8 +113,8 @@ def evaluate_(task: TaskName, kernels: KernelFiles, workload: WorkloadName = Non
               workers: Annotated[int | None, typer.Option(metavar='N', min=1, help='How many at once; as many as there are processors if left out.')] = None,
               store: StorePlace = None):
     "Compile, verify and profile kernels against a task. The exit code is 1 if one is not correct."
-    from kernel_lab.evaluate.pipeline import evaluate
-    from kernel_lab.evaluate.sandbox.run import Limits
+    from ..evaluate.pipeline import evaluate
+    from ..evaluate.sandbox.run import Limits
     what, files = find_task(task, workload, chip), kernel_files(kernels)
     store = open_store(store)
     if pool or workers or len(kernels) > 1 or files != kernels:          # several, or a folder, of however many

@@ -26,11 +26,11 @@ from ..core.interrupts import interrupted
 def agent_named(name):
     "A fresh agent: `rewrite` (built in, needs no model) or `react` (asks a model; its key comes from the environment)."
     def rewrite():
-        from kernel_lab.agents.rewrite.agent import RewriteAgent
+        from ..agents.rewrite.agent import RewriteAgent
         return RewriteAgent()
     def react():
-        from kernel_lab.agents.chat import why_no_model
-        from kernel_lab.agents.react import ReactAgent
+        from ..agents.chat import why_no_model
+        from ..agents.react import ReactAgent
         if reason := why_no_model(): raise UsageError(reason)
         return ReactAgent()
     return choose({'rewrite': rewrite, 'react': react}, name, 'agent')()
@@ -83,12 +83,12 @@ def against_first(run):
 # %% ../../nbs/7_cli/06_optimize.ipynb #d93f7fe9
 def new_loop(store, task, agent, steps, workload, chip):
     "A loop on a task, from its first kernel."
-    from kernel_lab.agents.loop import AgentLoop
+    from ..agents.loop import AgentLoop
     return AgentLoop(find_task(task, workload, chip), agent_named(agent), workload, chip, store=store, max_steps=steps)
 
 def resumed_loop(store, name, steps):
     "The loop of a stored run, as it was left."
-    from kernel_lab.agents.loop import AgentLoop
+    from ..agents.loop import AgentLoop
     run = find_run(store, name)
     return AgentLoop(find_task(run.task, run.workload, run.chip), agent_named(run.agent), store=store, max_steps=steps, run=run)
 

@@ -19,8 +19,8 @@ from ..core.errors import KernelError, UsageError, choose
 # %% ../../nbs/7_cli/05_profile.ipynb #300b2ddc
 def parse_shape(text):
     "`128x512:float32` → `ArraySpec((128, 512), 'float32')`; the dtype may be left out."
-    from kernel_lab.nki.chip.dtypes import NUMPY
-    from kernel_lab.nki.ir.nodes import ArraySpec
+    from ..nki.chip.dtypes import NUMPY
+    from ..nki.ir.nodes import ArraySpec
     dims, _, dtype = text.partition(':')
     parts = dims.lower().replace('×', 'x').split('x')
     if not all(p.isdecimal() and int(p) > 0 for p in parts):
@@ -30,10 +30,10 @@ def parse_shape(text):
 # %% ../../nbs/7_cli/05_profile.ipynb #2a4173c1
 def timeline_for(kernel, specs, chip):
     "The `Timeline` of a kernel on inputs of these specs, traced in a child process. Raises `KernelError` if it is refused."
-    from kernel_lab.evaluate.sandbox.run import trace_in_child
-    from kernel_lab.nki.checks.checker import assert_ok
-    from kernel_lab.nki.chip.chips import CHIPS
-    from kernel_lab.nki.timing.timeline import schedule
+    from ..evaluate.sandbox.run import trace_in_child
+    from ..nki.checks.checker import assert_ok
+    from ..nki.chip.chips import CHIPS
+    from ..nki.timing.timeline import schedule
     choose(CHIPS, chip, 'chip')
     program = trace_in_child(kernel, specs, chip)
     if isinstance(program, KernelError): raise program
@@ -43,7 +43,7 @@ def timeline_for(kernel, specs, chip):
 # %% ../../nbs/7_cli/05_profile.ipynb #3550f10e
 def profile_for(kernel, task, workload, chip):
     "Profile of a kernel that is correct for the task. Raises `KernelError` if it is not."
-    from kernel_lab.evaluate.pipeline import evaluate
+    from ..evaluate.pipeline import evaluate
     result = evaluate(kernel, find_task(task, workload, chip), workload, chip, seeds=1)
     if result.profile is None: raise KernelError(f'{result.status.value}: {error_sentence(result) or result.verification}', kind='invalid')
     return result.profile
@@ -51,14 +51,14 @@ def profile_for(kernel, task, workload, chip):
 # %% ../../nbs/7_cli/05_profile.ipynb #1bcd9b96
 def write_timeline(profile, path):
     "Save the timeline of a profile as html."
-    from kernel_lab.figures.theme import save_figure
-    from kernel_lab.figures.timeline import timeline_figure
+    from ..figures.theme import save_figure
+    from ..figures.timeline import timeline_figure
     with writing(path): save_figure(timeline_figure(profile.timeline), path)
     say(f'timeline    {path}', err=True)
 
 def write_trace(profile, path):
     "Save the timeline of a profile for Perfetto, with arrows from what each row waited for."
-    from kernel_lab.nki.explain.perfetto import perfetto
+    from ..nki.explain.perfetto import perfetto
     with writing(path): perfetto(profile.timeline, path, arrows=len(profile.timeline) <= 50_000)
     say(f'trace       {path}', err=True)
 
@@ -70,7 +70,7 @@ def profile(what: Annotated[list[str], typer.Argument(metavar='[TASK] KERNEL.py'
             timeline: Annotated[str | None, typer.Option(metavar='FILE.html', help='Also write the timeline as a page.')] = None,
             perfetto: Annotated[str | None, typer.Option(metavar='FILE.json', help='Also write a trace that ui.perfetto.dev opens (.json or .json.gz).')] = None):
     "Show what every engine does while a kernel runs: by task, or by the shapes of its inputs."
-    from kernel_lab.nki.explain.profile import profile_of
+    from ..nki.explain.profile import profile_of
     if len(what) > 2 or (len(what) == 1) != bool(shape):
         raise UsageError('profile takes TASK KERNEL.py, or KERNEL.py with --shape for every input.')
     kernel = read_kernel(what[-1], entry)

@@ -80,14 +80,14 @@ def hot_lines(profile, source, count=5):
 # %% ../../nbs/7_cli/00_render.ipynb #967921fd
 def waterfall_lines(timeline):
     "The bars of *why not peak*, those that are not 0, as lines of text."
-    from kernel_lab.nki.explain.waterfall import waterfall
+    from ..nki.explain.waterfall import waterfall
     yield f'why not peak: {microseconds(timeline.latency_us)} µs {timeline.kind}, as a sum'
     for r in waterfall(timeline).itertuples():
         if r.us > 0: yield f'  {r.bar:<24} {microseconds(r.us):>8} µs {100 * r.share:5.1f} %  {"█" * round(30 * r.share)}'
 
 def idle_lines(timeline):
     "What each lane did with its time, in percent of the latency, as lines of text."
-    from kernel_lab.nki.explain.critical_path import idle
+    from ..nki.explain.critical_path import idle
     table = 100 * idle(timeline) / timeline.latency_us
     yield 'active, and waiting for (% of the latency)'
     yield f'  {"":<8}' + ''.join(f'{name:>{len(name) + 2}}' for name in table.columns)
@@ -95,7 +95,7 @@ def idle_lines(timeline):
 
 def critical_text(timeline, source, count=8):
     "The `count` lines of `source` on the critical path that cost most, as lines of text."
-    from kernel_lab.nki.explain.critical_path import critical_lines
+    from ..nki.explain.critical_path import critical_lines
     code, at = source.splitlines(), lambda n: 'fixed start and end' if n == 0 else code[n - 1].strip() if n <= len(code) else ''
     yield 'critical path by line (own time + waiting before it)'
     for r in critical_lines(timeline).head(count).itertuples():

@@ -23,7 +23,7 @@ from ..core.format import speedup_text
 # %% ../../nbs/7_cli/03_runs.ipynb #1708c218
 def open_store(place=None):
     "The store in the user's data folder, or at a path or URL."
-    from kernel_lab.evaluate.store.store import Store
+    from ..evaluate.store.store import Store
     return Store(place)
 
 def store_option(store, place=None):
@@ -60,7 +60,7 @@ def list_runs(limit=20, task=None, as_json=False, place=None):
 # %% ../../nbs/7_cli/03_runs.ipynb #becf7cf3
 def _csv(rows, path):
     import csv
-    from kernel_lab.evaluate.store.export import COLUMNS
+    from ..evaluate.store.export import COLUMNS
     with replacing(path) as file:
         out = csv.DictWriter(file, list(COLUMNS), lineterminator='\n')
         out.writeheader()
@@ -70,7 +70,7 @@ def _jsonl(rows, path):
     with replacing(path) as file: return sum(file.write(json.dumps(r, allow_nan=True) + '\n') > 0 for r in rows)
 
 def _parquet(rows, path):
-    from kernel_lab.evaluate.store.export import write_parquet
+    from ..evaluate.store.export import write_parquet
     return write_parquet(rows, path)
 
 WRITERS = {'parquet': _parquet, 'csv': _csv, 'jsonl': _jsonl}
@@ -84,7 +84,7 @@ def _format(path, given):
     return name
 
 def _known(store, task):
-    from kernel_lab.evaluate.store.export import kept_tasks
+    from ..evaluate.store.export import kept_tasks
     if task is None: return
     names = kept_tasks(store)
     if not names: raise UsageError(f'There is no task {task!r} in the store, which is empty.', hint='`kernel-lab evaluate` and `kernel-lab demo` fill it.')
@@ -97,7 +97,7 @@ def export_store(path, runs=(), task=None, format=None, place=None):
     _known(store, task)
     runs = [find_run(store, r).id for r in runs or ()]
     if how == 'flashinfer': return _traces(store, path, runs, task)
-    from kernel_lab.evaluate.store.export import rows
+    from ..evaluate.store.export import rows
     left = []
     with writing(path): count = WRITERS[how](rows(store, runs, task, left), path)
     say(f'rows        {count} in {path}', *_left_lines(left))
@@ -106,7 +106,7 @@ def export_store(path, runs=(), task=None, format=None, place=None):
 def _left_lines(broken): return dict.fromkeys(f'left out    {e.row}: it cannot be read: {e.why}' for e in broken)
 
 def _traces(store, path, runs, task):
-    from kernel_lab.evaluate.store.export import kept_evaluations, write_traces
+    from ..evaluate.store.export import kept_evaluations, write_traces
     add_imported_tasks()
     broken = []
     with writing(path): files, left = write_traces(kept_evaluations(store, runs, task, broken), path, known_task)
@@ -131,7 +131,7 @@ def export(path: Annotated[str, typer.Argument(metavar='PATH', help='A file (.pa
 # %% ../../nbs/7_cli/03_runs.ipynb #6c6f6d9c
 def write_report(run, path):
     "Write the page of a run → its absolute path."
-    from kernel_lab.figures.report import report_html
+    from ..figures.report import report_html
     with writing(path): report_html(run, str(path))
     return Path(path).resolve()
 

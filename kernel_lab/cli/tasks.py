@@ -41,12 +41,12 @@ def import_lines(imported):
 # %% ../../nbs/7_cli/02_tasks.ipynb #0e729745
 def import_folder():
     "Where imports are kept."
-    from kernel_lab.evaluate.store.database import home
+    from ..evaluate.store.database import home
     return home() / 'imports'
 
 def _earlier(place):
     "The looks of an earlier import of the same path."
-    from kernel_lab.tasks.importers.import_suite import load_import
+    from ..tasks.importers.import_suite import load_import
     try: return load_import(place).looks if place.exists() else ()
     except UsageError: return ()            # a file of another form: looked at anew
 
@@ -56,7 +56,7 @@ TRUST_WARNING = 'The Python in {} runs with your rights, now and whenever one of
 def import_tasks(path, out=None, seconds=60, workers=None):
     "Import what is at `path`, say what came of it, keep it in `out` or beside the store → exit code."
     from rich.console import Console
-    from kernel_lab.tasks.importers.import_suite import import_suite, import_file, save_import
+    from ..tasks.importers.import_suite import import_suite, import_file, save_import
     place = Path(out) if out else import_file(import_folder(), path)
     Console(stderr=True).print(TRUST_WARNING.format(path), style='yellow', markup=False, highlight=False)
     with progress_on(Console(stderr=True)) as progress:
@@ -71,23 +71,23 @@ def import_tasks(path, out=None, seconds=60, workers=None):
 # %% ../../nbs/7_cli/02_tasks.ipynb #6ac1e64c
 def imported_task(name):
     "The task of this name that was imported earlier, or None."
-    from kernel_lab.tasks.importers.import_suite import find_imported_task
+    from ..tasks.importers.import_suite import find_imported_task
     return find_imported_task(import_folder(), name)
 
 def known_task(name):
     "The task called `name`: of the lab, or imported earlier."
-    from kernel_lab.tasks.suite.registry import get_task
+    from ..tasks.suite.registry import get_task
     add_imported_tasks()
     return get_task(name)
 
 def add_imported_tasks():
     "From now on names of imported tasks are names."
-    from kernel_lab.tasks.suite.registry import TASK_FINDERS
+    from ..tasks.suite.registry import TASK_FINDERS
     if imported_task not in TASK_FINDERS: TASK_FINDERS.append(imported_task)
 
 def find_task(name, workload=None, chip='trn1'):
     "The task called `name`, after a look whether workload and chip exist too."
-    from kernel_lab.nki.chip.chips import CHIPS
+    from ..nki.chip.chips import CHIPS
     task = known_task(name)
     choose(CHIPS, chip, 'chip')
     task.workload(workload)
@@ -105,8 +105,8 @@ def row_lines(row, notes=False):
 # %% ../../nbs/7_cli/02_tasks.ipynb #da51680c
 def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=None, known=None):
     "Put tasks (all, if none is named) to the test and say what was found → exit code. Found before, with the same task and lab: not again unless `fresh`."
-    from kernel_lab.evaluate.survey.quality_survey import survey_lines, survey_quality
-    from kernel_lab.evaluate.store.database import home
+    from ..evaluate.survey.quality_survey import survey_lines, survey_quality
+    from ..evaluate.store.database import home
     names, where = _named(names, known), {'load': load} if load else {}
     rows, cut = with_progress(survey_quality(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
     if out: _save(rows, names, out)
@@ -116,7 +116,7 @@ def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=
 
 def _named(names, known=None):
     "The names asked for, all of them if none; `UsageError` for one that does not exist."
-    from kernel_lab.tasks.suite.registry import TASKS, get_task
+    from ..tasks.suite.registry import TASKS, get_task
     if known is None:
         for n in names or (): get_task(n)
     return list(names or known or TASKS)
@@ -138,7 +138,7 @@ def times_line(r):
 
 def level_lines(rows, levels):
     "A line for each level: how many tasks have all times, geometric means of the speedups over eager."
-    from kernel_lab.evaluate.survey.time_table import level_summary
+    from ..evaluate.survey.time_table import level_summary
     mean = lambda v: speedup_text(v) if v else '–'
     for s in level_summary(rows):
         yield f'level {s["level"]}, {levels[s["level"]]}: {s["complete"]} of {s["tasks"]} with all times; over eager, first kernels {mean(s["first"])}, best {mean(s["best"])} (geometric means)'
@@ -146,10 +146,10 @@ def level_lines(rows, levels):
 # %% ../../nbs/7_cli/02_tasks.ipynb #0e7ee34f
 def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=None, fresh=False):
     "Work out the table of tasks (all of the suite, if none is named), say it, write it to `out` (.csv or .md) → exit code."
-    from kernel_lab.evaluate.store.database import home
-    from kernel_lab.evaluate.survey.time_table import times_of_tasks
-    from kernel_lab.nki.chip.chips import get_chip
-    from kernel_lab.tasks.suite.registry import LEVELS, TASKS, get_task
+    from ..evaluate.store.database import home
+    from ..evaluate.survey.time_table import times_of_tasks
+    from ..nki.chip.chips import get_chip
+    from ..tasks.suite.registry import LEVELS, TASKS, get_task
     get_chip(chip)
     names = list(names or TASKS)
     for n in names: get_task(n).workload(workload)
@@ -164,8 +164,8 @@ def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=No
 
 def table_writer(path):
     "The function that writes rows to a file by its ending, tried before the work begins; None for no file."
-    from kernel_lab.evaluate.survey.time_table import markdown_lines
-    from kernel_lab.tasks.baselines.known_times import write_times
+    from ..evaluate.survey.time_table import markdown_lines
+    from ..tasks.baselines.known_times import write_times
     if path is None: return None
     ways = {'.csv': write_times, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown_lines(rows)) + '\n')}
     way = ways.get(Path(path).suffix)
@@ -178,8 +178,8 @@ def table_writer(path):
 # %% ../../nbs/7_cli/02_tasks.ipynb #ab8c47b6
 def known_lines(task):
     "What is known of a task's times, a line each for workload and chip; none for a task that is not of the suite."
-    from kernel_lab.tasks.baselines.known_times import known_task_times
-    from kernel_lab.nki.chip.chips import CHIPS
+    from ..tasks.baselines.known_times import known_task_times
+    from ..nki.chip.chips import CHIPS
     rows = [r for w in task.workloads for chip in CHIPS if (r := known_task_times(task, w, chip)) and r.best_us]
     for r in rows:
         over = f', {speedup_text(r.speedup)} over eager' if r.speedup else ''
@@ -195,7 +195,7 @@ def task_lines(task):
 
 def all_lines(tasks):
     "Tasks as lines of text: a head for each level and family, then name and purpose."
-    from kernel_lab.tasks.suite.registry import LEVELS
+    from ..tasks.suite.registry import LEVELS
     tasks = sorted(tasks, key=lambda t: (t.level, t.family))
     for level, found in groupby(tasks, key=lambda t: t.level):
         found = list(found)
@@ -209,7 +209,7 @@ def all_lines(tasks):
 # %% ../../nbs/7_cli/02_tasks.ipynb #ae37e38e
 def source_texts(task):
     "The reference and the first kernel of a task, as text."
-    from kernel_lab.tasks.model.task import source_of
+    from ..tasks.model.task import source_of
     yield source_of(task.reference)
     if first := first_kernel_of(task): yield first.source
 
@@ -235,7 +235,7 @@ def tasks(names: Annotated[list[str] | None, typer.Argument(metavar='[TASK | imp
           chip: Annotated[str, typer.Option(metavar='CHIP', help='With --table: the chip to simulate: {chips}.')] = TABLE_CHIP,
           seconds: Annotated[float, typer.Option(metavar='S', min=1, help='With import: the most time for one file.')] = 60):
     "List the tasks, show one with its workloads, its reference and its first kernel, put them to the test, or import those of a suite that you have."
-    from kernel_lab.tasks.suite.registry import TASKS
+    from ..tasks.suite.registry import TASKS
     if names and names[0] == 'import': raise typer.Exit(import_named(names[1:], out, seconds))
     add_imported_tasks()
     if check: raise typer.Exit(check_tasks(names, jobs, out, fresh))
@@ -253,7 +253,7 @@ def tasks(names: Annotated[list[str] | None, typer.Argument(metavar='[TASK | imp
 # %% ../../nbs/7_cli/02_tasks.ipynb #3f42cd2f
 def funnel_lines(rows, kept):
     "The funnel as lines of text: came, turned down, by question."
-    from kernel_lab.tasks.synthesis.synthesize import STAGES
+    from ..tasks.synthesis.synthesize import STAGES
     yield f'{"question":<10} {"came":>8} {"turned down":>12}'
     for name, came, out in rows[:-1]: yield f'{name:<10} {came:>8,} {out:>12,}  {STAGES[name]}'
     yield f'{"chosen":<10} {kept:>8,} of {rows[-1][1]:,} that passed'
@@ -268,9 +268,9 @@ def reason_lines(reasons):
         yield f'{stage}: ' + '; '.join(f'{n:,} × {why[:90]}' for why, n in said)
 
 def _draw(rows, path):
-    from kernel_lab.figures.survey import funnel_figure
-    from kernel_lab.figures.theme import save_figure
-    from kernel_lab.tasks.synthesis.synthesize import STAGES
+    from ..figures.survey import funnel_figure
+    from ..figures.theme import save_figure
+    from ..tasks.synthesis.synthesize import STAGES
     save_figure(funnel_figure(rows, STAGES), path)
 
 # %% ../../nbs/7_cli/02_tasks.ipynb #335b18e4
@@ -282,8 +282,8 @@ def synthesize(folder: Annotated[str, typer.Argument(metavar='DIR', help='Where 
                jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=256, help='Processes at once; as many as there are cores.')] = None,
                figure: Annotated[str | None, typer.Option(metavar='FILE', help='Draw the funnel here (html, png, svg).')] = None):
     "Make tasks to train on: draw candidates, turn down all that teach nothing, choose among the rest."
-    from kernel_lab.nki.chip.chips import get_chip
-    from kernel_lab.tasks.synthesis import synthesize as synthesis
+    from ..nki.chip.chips import get_chip
+    from ..tasks.synthesis import synthesize as synthesis
     get_chip(chip)
     start = perf_counter()
     fates, cut = with_progress(synthesis.synthesize(folder, count, seed, chip, jobs or os.cpu_count()), count, 'starting', so_far=_passed)

@@ -19,7 +19,7 @@ TABLE = Path(__file__).with_name('moved.csv') if '__file__' in globals() else Pa
 
 @cache
 def moved_modules() -> dict[str, tuple[str, ...]]:
-    "Old module → the modules that hold its names now, each with its renamed names: `kernel_lab.a.b Old=New Older=Newer`."
+    "Old module → the modules that hold its names now, each with its renamed names: `MODULE Old=New Older=Newer`."
     rows = (line.split(',') for line in TABLE.read_text(encoding='utf-8').splitlines() if line and line[0] != '#')
     return {f'kernel_lab.{old}': tuple(f'kernel_lab.{n}' for n in new) for old, *new in rows}
 

@@ -7,7 +7,7 @@ __all__ = ['speedup_frame', 'interval_text', 'step_tooltip', 'speedup_figure', '
 
 # %% ../../nbs/6_figures/03_speedup.ipynb #b10caed0
 from ..core.durations import latency_of, one_clock, stands_out
-from kernel_lab.figures.theme import (GOOD_COLOUR, IDLE_COLOUR, THEMES, empty_figure, escaped, status_colour,
+from .theme import (GOOD_COLOUR, IDLE_COLOUR, THEMES, empty_figure, escaped, status_colour,
     figure_texts)
 from ..core.format import percent_text, speedup_text, status_word, time_text
 

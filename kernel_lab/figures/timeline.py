@@ -170,10 +170,10 @@ def timeline_summary(timeline, window=None):
 # %% ../../nbs/6_figures/01_timeline.ipynb #39a4b85a
 def timeline_of(evaluation, task=None):
     "The `Timeline` of a correct evaluation; None for one without a profile, for a task that is not known here, or where tracing fails now."
-    from kernel_lab.evaluate.sandbox.run import trace_in_child
-    from kernel_lab.nki.timing.timeline import schedule
-    from kernel_lab.targets.nki_sim import specs_of
-    from kernel_lab.tasks.suite.registry import TASKS
+    from ..evaluate.sandbox.run import trace_in_child
+    from ..nki.timing.timeline import schedule
+    from ..targets.nki_sim import specs_of
+    from ..tasks.suite.registry import TASKS
     if evaluation.profile is None: return None
     if evaluation.profile.timeline is not None: return evaluation.profile.timeline
     task = task or TASKS.get(evaluation.task)

@@ -19,11 +19,11 @@ from ..tasks.model.task import Task
 
 # %% ../../nbs/7_panels/04_task_picker.ipynb #a48beadd
 def _rewrite(**kw):
-    from kernel_lab.agents.rewrite.agent import RewriteAgent
+    from ..agents.rewrite.agent import RewriteAgent
     return RewriteAgent()
 
 def _react(on_text=None):
-    from kernel_lab.agents.react import ReactAgent
+    from ..agents.react import ReactAgent
     return ReactAgent(on_text=on_text)
 
 def agents_offered():
@@ -105,7 +105,7 @@ def refresh(self: TaskPicker, without=None):
 
 def task_html(task, workload):
     "What a task asks for, and who can write kernels, as HTML."
-    from kernel_lab.tasks.model.task import source_of
+    from ..tasks.model.task import source_of
     return (f'<div class="kl-doc"><span>{html.escape(task.doc)}</span> <span class="kl-quiet">{html.escape(str(task.workload(workload)))}</span>'
             f'<details><summary>the reference that its numbers are checked against</summary><pre>{html.escape(source_of(task.reference))}</pre></details>'
             f'<span class="kl-quiet">{html.escape(agent_note())}</span></div>')

@@ -4,22 +4,22 @@
 
 # %% auto #0
 __all__ = ['NKI_PACKAGES', 'LATENCY_PERCENTILES', 'PROFILER_COMMANDS', 'PROFILER_CLOCK', 'BENCHMARK_CLOCK', 'DEBUG_VARIABLES',
-           'neuron', 'package_of', 'entry_of', 'save_arrays', 'load_arrays', 'run_vendor_job', 'run_command',
-           'last_line', 'profiler_path', 'Build', 'Neuron']
+           'neuron', 'package_of', 'entry_of', 'save_arrays', 'load_arrays', 'run_vendor_job', 'run_tool',
+           'profiler_path', 'Build', 'Neuron']
 
 # %% ../../nbs/4_targets/04_neuron.ipynb #e5c3f9db
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-import ast, importlib, inspect, json, os, re, shutil, signal, subprocess, sys, tempfile, time, traceback
+import ast, importlib, inspect, json, os, re, shutil, sys, tempfile, time, traceback
 import numpy as np
 import platformdirs
 from fastcore.basics import patch
 from ..core.durations import Duration
 from ..core.errors import KernelError, UsageError
+from ..core.workers import last_line, run_command
 from ..nki.chip.dtypes import dtype_name, numpy_of
 from .vendor_confinement import vendor_environment
-from kernel_lab.targets.neuron_profile import (ToolError, measured_profile, measured_timeline, parse_output,
+from .neuron_profile import (ToolError, measured_profile, measured_timeline, parse_output,
     refuse_simulation, summary_of)
 from .protocol import Compiled, Target, has_device, has_any, has_package
 
@@ -99,24 +99,10 @@ def run_vendor_job(folder):
 if __name__ == '__main__' and __package__: run_vendor_job(sys.argv[1])        # python -m kernel_lab.targets.neuron FOLDER
 
 # %% ../../nbs/4_targets/04_neuron.ipynb #1adbff52
-def run_command(argv, folder, log, seconds, out=None, env=None):
-    "Run a command in `folder`, what it says appended to the file `log` (standard output to `out`) → exit code, or None where it was ended after `seconds`."
-    with open(folder / log, 'ab') as said, (open(folder / out, 'wb') if out else nullcontext(said)) as to:
-        try: process = subprocess.Popen([str(a) for a in argv], cwd=folder, stdin=subprocess.DEVNULL, stdout=to, stderr=said, env=env, start_new_session=True)
-        except OSError as e: raise ToolError(f'{Path(argv[0]).name} cannot be started: {e.strerror}.') from e
-        try: return process.wait(seconds)
-        except subprocess.TimeoutExpired: return None
-        finally: _end_group(process)
-
-def _end_group(process):
-    try: os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError): pass
-    process.wait()
-
-def last_line(path):
-    "The last line of a log that says anything, or ''."
-    lines = path.read_text(errors='replace').strip().splitlines() if path.exists() else []
-    return lines[-1][:300] if lines else ''
+def run_tool(argv, folder, log, seconds, out=None, env=None):
+    "`run_command`; ToolError if the command cannot be started."
+    try: return run_command(argv, folder, log, seconds, out, env)
+    except OSError as e: raise ToolError(f'{Path(argv[0]).name} cannot be started: {e.strerror}.') from e
 
 # %% ../../nbs/4_targets/04_neuron.ipynb #06e17f7c
 PROFILER_COMMANDS = ('neuron-explorer', 'neuron-profile')
@@ -185,7 +171,7 @@ def _run_job(self: Neuron, folder, kernel, chip, arrays, **job):
     (folder / 'tmp').mkdir(exist_ok=True)
     env = vendor_environment(folder / 'tmp', **DEBUG_VARIABLES, NEURON_PLATFORM_TARGET_OVERRIDE=chip)
     held = [sys.executable, '-m', 'kernel_lab.targets.vendor_confinement', self.seconds, 'network' if self.network else '']
-    code = run_command([*held, '-m', 'kernel_lab.targets.neuron', folder], folder, 'compiler.log', self.seconds, env=env)
+    code = run_tool([*held, '-m', 'kernel_lab.targets.neuron', folder], folder, 'compiler.log', self.seconds, env=env)
     log = folder / 'compiler.log'
     if code is None: raise KernelError('compiling and running the kernel took too long', kind='timeout', limit=f'{self.seconds:g} s', value='more', hint=f'See {log}.')
     if not (folder / 'answer.json').exists():
@@ -226,7 +212,7 @@ def run(self: Neuron, compiled, inputs):
 @patch
 def _tool(self: Neuron, folder, *words, out=None):
     "Call the profiler in `folder`; ToolError where it fails."
-    code, said = run_command([profiler_path() or PROFILER_COMMANDS[0], *words], folder, 'profiler.log', self.seconds, out=out, env=vendor_environment(folder)), folder / 'profiler.log'
+    code, said = run_tool([profiler_path() or PROFILER_COMMANDS[0], *words], folder, 'profiler.log', self.seconds, out=out, env=vendor_environment(folder)), folder / 'profiler.log'
     if code is None: raise ToolError(f'The profiler took more than {self.seconds:g} s to {words[0]}.', hint=f'See {said}.')
     if code: raise ToolError(f'The profiler could not {words[0]} (exit code {code}): {last_line(said)}', hint=f'See {said}.')
 

@@ -73,13 +73,13 @@ class NkiSim:
 
     def run(self, compiled, inputs):
         "The outputs for `inputs` (a dict of arrays by name, or a sequence), as a tuple of arrays."
-        from kernel_lab.nki.executor.vectorized import execute
+        from ..nki.executor.vectorized import execute
         return execute(compiled.artifact, *(inputs.values() if isinstance(inputs, dict) else inputs))
 
     def profile(self, compiled, inputs=None):
         "The Profile of the program's schedule; the time does not depend on the values."
-        from kernel_lab.nki.explain.profile import profile_of
-        from kernel_lab.nki.timing.timeline import schedule
+        from ..nki.explain.profile import profile_of
+        from ..nki.timing.timeline import schedule
         return profile_of(schedule(compiled.artifact, compiled.chip))
 
 nki_sim = NkiSim()

@@ -1,5 +1,6 @@
 """The house: rooms and their order, numbers, sizes, names. Every rule is read from the checkout, none from a list of files."""
 import ast
+import importlib
 import json
 import re
 from collections import defaultdict
@@ -118,3 +119,60 @@ def test_no_face_has_a_name_that_is_a_module_beside_it():
         face = import_module(".".join(("kernel_lab", *folder.relative_to(LIB).parts)))
         hidden += [f"{face.__name__}.{name}" for name in getattr(face, "__all__", ()) if (folder / f"{name}.py").exists() or (folder / name).is_dir()]
     assert not hidden, hidden
+
+
+# --- names ---
+
+def trees():
+    "(module, syntax tree) of every exported module."
+    for module in HOME: yield module, ast.parse(path_of(module).read_text(encoding="utf-8"))
+
+
+def test_one_class_name_is_one_class():
+    homes = defaultdict(list)
+    for module, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef): homes[node.name].append(module)
+    doubled = {name: found for name, found in homes.items() if len(found) > 1}
+    assert not doubled, doubled
+
+
+def test_no_private_name_is_imported_from_another_module():
+    wrong = [f"{module} imports {name} from {target}" for module in HOME for target, name in imports(module)
+             if name and name.startswith("_") and not name.startswith("__") and target != module]
+    assert not wrong, wrong
+
+
+def test_methods_stand_in_their_class():
+    wrong = []
+    for module, tree in trees():
+        classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+        names = {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names if (a.asname or a.name)[:1].isupper()}
+        for node in tree.body:
+            targets = [t for a in ([node] if isinstance(node, ast.Assign) else []) for part in a.targets
+                       for t in (part.elts if isinstance(part, ast.Tuple) else [part])]
+            wrong += [f"{module}: {ast.unparse(t)} = …" for t in targets if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name)
+                      and t.value.id in classes | names and not t.value.id.isupper()]
+    assert not wrong, wrong
+
+
+def test_no_module_is_hidden_by_a_name_of_its_package():
+    wrong = []
+    for init in LIB.rglob("__init__.py"):
+        package = ".".join(init.parent.relative_to(ROOT).parts)
+        inside = {p.stem for p in init.parent.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+        public = getattr(importlib.import_module(package), "__all__", ())
+        wrong += [f"{package}.{name}" for name in public if name in inside]
+    assert not wrong, wrong
+
+
+def test_names_of_modules_in_strings_exist():
+    known = {*HOME, *(".".join(p.parent.relative_to(ROOT).parts) for p in LIB.rglob("__init__.py"))}
+    wrong = []
+    for module, tree in trees():
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)): continue
+            for dotted in re.findall(r"(?<![\w.])kernel_lab(?:\.[a-z_0-9]+)+", node.value):
+                parts = dotted.split(".")
+                if not any(".".join(parts[:i]) in known and i > 1 for i in (len(parts), len(parts) - 1)): wrong.append(f"{module}: {dotted}")
+    assert not wrong, wrong

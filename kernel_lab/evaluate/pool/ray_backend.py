@@ -21,7 +21,7 @@ from contextlib import suppress
 from ...core.errors import UsageError
 from ...core.secrets import environment_without_secrets
 from ...core.workers import Channel, WorkerProcess
-from kernel_lab.evaluate.pool.jobs import (JOB_TIMEOUT_S, finished_or_retried, has_room, job_outcome, job_to_text, job_worker,
+from .jobs import (JOB_TIMEOUT_S, finished_or_retried, has_room, job_outcome, job_to_text, job_worker,
     resources_of)
 
 # %% ../../../nbs/5_evaluate/4_pool/02_ray_backend.ipynb #24586b91

@@ -135,7 +135,7 @@ class Evaluation:
     @classmethod
     def from_dict(cls, d):
         "The evaluation that `to_dict` wrote."
-        from kernel_lab.nki.explain.profile import Profile
+        from ...nki.explain.profile import Profile
         parts = {'kernel': Kernel(**known_fields(Kernel, d['kernel'])),
                  'verification': d.get('verification') and Verification.from_dict(d['verification']),
                  'profile': d.get('profile') and Profile.from_dict(d['profile']),

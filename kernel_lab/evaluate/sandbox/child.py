@@ -51,8 +51,8 @@ def parse(source):
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #302f816e
 def trace_job(request):
     "Trace an NKI kernel: a request with source, entry, specs and chip to the Program's JSON."
-    from kernel_lab.nki.ir.nodes import ArraySpec
-    from kernel_lab.nki.lang.trace import trace_source
+    from ...nki.ir.nodes import ArraySpec
+    from ...nki.lang.trace import trace_source
     specs = [ArraySpec(tuple(shape), dtype) for shape, dtype in request['specs']]
     return trace_source(request['source'], request['entry'], specs, request['chip']).to_json()
 

@@ -91,7 +91,7 @@ def kept_evaluations(store, runs=(), task=None, left=None):
 
 def write_traces(evaluations, folder, task_of):
     "Write evaluations as a FlashInfer-Bench dataset into a folder → (files, [(name, reason)]). `task_of`: a name → the Task, or UsageError. Raises `OSError`."
-    from kernel_lab.tasks.importers.flashinfer_export import dataset_of, write_dataset
+    from ...tasks.importers.flashinfer_export import dataset_of, write_dataset
     tasks, unknown = [], {}
     for name in dict.fromkeys(e.task for e in evaluations):
         try: tasks.append(task_of(name))

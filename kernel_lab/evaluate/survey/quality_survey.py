@@ -29,9 +29,9 @@ from ...tasks.model.workload import max_error_ratio
 # %% ../../../nbs/5_evaluate/3_survey/00_quality_survey.ipynb #5fc7356b
 def first_kernel_verifies(case):
     "(whether the first kernel is within tolerance on the case's shapes in every dtype of the workloads, the largest errors as text)."
-    from kernel_lab.nki.executor.vectorized import execute
-    from kernel_lab.nki.checks.checker import assert_ok
-    from kernel_lab.nki.lang.trace import trace_source
+    from ...nki.executor.vectorized import execute
+    from ...nki.checks.checker import assert_ok
+    from ...nki.lang.trace import trace_source
     worst = {}
     for w in (case.workload, *narrow_workloads(case.task, case.workload)):
         kernel, arrays = case.task.first(w), case.task.draw(w, 1)

@@ -83,7 +83,7 @@ def _key(task, workload):
 def _row(name, workload, chip, cache):
     "The row of a task of the suite as a dict, computed in a worker; a row that fails has the reason."
     import torch
-    from kernel_lab.tasks.suite.registry import get_task
+    from ...tasks.suite.registry import get_task
     torch.set_num_threads(1)
     warnings.simplefilter('ignore')                                     # torch warns about its own internals
     task = get_task(name)

@@ -97,7 +97,7 @@ def _same(a, b): return np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-
 
 def _trial(program, task, workload, seed, arrays, draw=None):
     "The `DrawResult` of a program on inputs, which came of a `Draw` or are as drawn."
-    from kernel_lab.nki.executor.vectorized import execute
+    from ...nki.executor.vectorized import execute
     wants = task.expected(arrays)
     check_outputs(program, wants, workload)
     name, tolerance = (draw.name, tolerance_on(task, workload, wants, draw.change.tight)) if draw else ('', task.tolerance(workload))

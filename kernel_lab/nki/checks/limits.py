@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .capacity import (allocations, capacity, places, register_values, registers_at_once,
                                             too_large)
 from .rules_dma import dma_sums, dma_transposes, gathered_transposes
-from kernel_lab.nki.checks.rules_elementwise import (access_patterns, both_psum, columns, current_dialect_only,
+from .rules_elementwise import (access_patterns, both_psum, columns, current_dialect_only,
                                                      dtypes_taken, engine_may,
     formats_taken, generations, integers, masks, memories, numbers_taken, operations_taken, partitions, reductions,
     selections, sizes, start_partition)

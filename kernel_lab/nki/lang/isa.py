@@ -11,7 +11,7 @@ from .isa_core import (ACCEPTED, NOT_YET, axes_of, dge_mode, dma_engine, engine,
     gpsimd_engine, make_strict, matmul_perf_mode, missing, nc_version, oob_mode, op_name, operand, recorder, recording,
     reduce_cmd, scalar_engine, strict, tensor_engine, tile, unknown_engine, vector_engine)
 from .isa_dma import by_column, dma_compute, dma_copy, dma_transpose
-from kernel_lab.nki.lang.isa_gpsimd import (affine_select, iota, local_gather, nc_n_gather, nonzero_with_count,
+from .isa_gpsimd import (affine_select, iota, local_gather, nc_n_gather, nonzero_with_count,
                                             sequence_bounds,
     tensor_partition_reduce, topk)
 from .isa_scalar import activate2, activation, activation_reduce

@@ -15,7 +15,7 @@ from ..chip.dtypes import is_float
 from ..chip.microscaling import ELEMENT_DTYPES
 from ..ir.semantics import ALU, REDUCE
 from ..ir.random import STATE_WORDS, state_from_seed
-from kernel_lab.nki.lang.isa_core import (axes_of, op_name, operand, recorder, require_generation, strict, tile,
+from .isa_core import (axes_of, op_name, operand, recorder, require_generation, strict, tile,
                                           tile_instruction,
     use_accumulator)
 from ..record.tile import Tile, emit

@@ -11,7 +11,7 @@ import numpy as np
 from .allocation import (allocator_state, begin_value, core_of, fetched_table, pool_units, release,
     reuse_load, rotation_depths, units_of, value_table)
 from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, flatten
-from kernel_lab.nki.timing.lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_of, part, share_left, step,
+from .lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_of, part, share_left, step,
     walk_of)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317cd

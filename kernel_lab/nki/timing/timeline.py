@@ -121,7 +121,7 @@ def schedule(program: Program, chip: Chip | str | None = None, without=()) -> Ti
     chip, program = get_chip(chip or program.chip), assert_schedulable(require_fixed_trips(program, 'the schedule'))
     does = lambda name: program.dialect == 'neuronxcc.nki' and name not in without
     program = compiled_program(program, without)
-    from kernel_lab.nki.timing import scheduler, spill      # numba: loaded by the first schedule
+    from . import scheduler, spill      # numba: loaded by the first schedule
     if does('spill') and not program.untouched: program = spill.spill(program, chip)
     run = scheduler.run(program, chip, **_run_options(program, chip, does))
     _assert_fits(program, chip, run)

@@ -23,13 +23,16 @@ from ..ir.program import Program
 from ..lang.trace import installed, load_source, trace
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #20ab95e4
-ENGINE_COLUMNS = {'Tensor': 'tensor_active_or_hfu_pct', 'Vector': 'vector_active_pct', 'Scalar': 'scalar_active_pct', 'GpSimd': 'gpsimd_active_pct'}
+ENGINE_COLUMNS = {'Tensor': 'tensor_active_or_hfu_pct', 'Vector': 'vector_active_pct', 'Scalar': 'scalar_active_pct',
+                  'GpSimd': 'gpsimd_active_pct'}
 BYTE_COLUMNS = ('hbm_read_bytes', 'hbm_write_bytes', 'spill_save_bytes', 'spill_reload_bytes')
-COLUMNS = ('id', 'group', 'chip', 'bound', 'tier', 'weight', 'latency_us_for_calibration', 'source_repo', 'kernel_path', 'entry_function', 'dialect', 'shapes', 'dtype')
+COLUMNS = ('id', 'group', 'chip', 'bound', 'tier', 'weight', 'latency_us_for_calibration', 'source_repo',
+           'kernel_path', 'entry_function', 'dialect', 'shapes', 'dtype')
 
 @dataclass(frozen=True)
 class Row:
-    "One published latency: which kernel (repository, path, commit, variant, entry), on what (shapes, dtype, chip), and what was measured."
+    """One published latency: which kernel (repository, path, commit, variant, entry), on what (shapes, dtype,
+    chip), and what was measured."""
     id: str
     group: str
     chip: str
@@ -58,7 +61,8 @@ def pointer(text, repo, legacy=False):
     _, mark, original = text.partition('legacy original:')
     where = original if mark and legacy else text
     found = _POINTER.search(where)
-    if not found: raise UsageError(f'{text!r} does not point to a kernel.', hint='Write it as path/in/repository.py@commit.')
+    if not found:
+        raise UsageError(f'{text!r} does not point to a kernel.', hint='Write it as path/in/repository.py@commit.')
     inner = re.search(r'kernel in ([\w.-]+/[\w.-]+)', repo)
     home = BENCH[0] if found['path'].startswith('NKIBench/') else inner[1] if inner else repo.split(' ')[0]
     return found['repo'] or home, found['path'], found['commit'], where[found.end():].strip()
@@ -75,16 +79,21 @@ def _active(r):
 def _row(r):
     repo, path, commit, variant = pointer(r['kernel_path'], r['source_repo'], legacy=r['dialect'].startswith('legacy'))
     moved = {c: int(float(r[c])) for c in BYTE_COLUMNS if r.get(c)}
-    return Row(r['id'], r['group'], r['chip'], r['bound'], r['tier'], float(r['weight']), float(r['latency_us_for_calibration']), repo, path, commit, variant,
+    return Row(r['id'], r['group'], r['chip'], r['bound'], r['tier'], float(r['weight']),
+               float(r['latency_us_for_calibration']), repo, path, commit, variant,
                r['entry_function'], r['dialect'], r['shapes'], r['dtype'], _active(r), moved, r.get('note', ''))
 
 def read_rows(path):
     "The rows of a table of published latencies; `UsageError` for a file or a column that is not there."
     try: text = Path(path).read_text(encoding='utf-8')
-    except (OSError, UnicodeError) as e: raise UsageError(f'Cannot read {path}: {e}', hint='Name a CSV of published latencies, one kernel version a row.') from None
+    except (OSError, UnicodeError) as e:
+        raise UsageError(f'Cannot read {path}: {e}',
+                         hint='Name a CSV of published latencies, one kernel version a row.') from None
     rows = list(csv.DictReader(text.splitlines()))
     missing = [c for c in COLUMNS if not rows or c not in rows[0]]
-    if missing: raise UsageError(f'{path} has no column {", ".join(missing)}.' if rows else f'{path} has no rows.', hint=f'It needs: {", ".join(COLUMNS)}.')
+    if missing:
+        raise UsageError(f'{path} has no column {", ".join(missing)}.' if rows else f'{path} has no rows.',
+                         hint=f'It needs: {", ".join(COLUMNS)}.')
     return [_row(r) for r in rows]
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #ca0c28ba
@@ -96,7 +105,9 @@ def _git(folder):
 def _ask(git, *words):
     "What git says, or None where it knows no such thing."
     try: done = subprocess.run(['git', f'--git-dir={git}', *words], capture_output=True, timeout=120)
-    except FileNotFoundError: raise UsageError('git is not installed.', hint='Install git, or unpack the checkouts as plain folders.') from None
+    except FileNotFoundError:
+        raise UsageError('git is not installed.',
+                         hint='Install git, or unpack the checkouts as plain folders.') from None
     return done.stdout.decode('utf-8', 'replace') if done.returncode == 0 else None
 
 class Sources:
@@ -104,14 +115,19 @@ class Sources:
     def __init__(self, *folders):
         self.folders = [Path(f) for f in folders]
         for f in self.folders:
-            if not f.is_dir(): raise UsageError(f'There is no folder {f}.', hint='Name a folder that holds checkouts, as owner/name or owner+name.')
+            if not f.is_dir():
+                raise UsageError(f'There is no folder {f}.',
+                                 hint='Name a folder that holds checkouts, as owner/name or owner+name.')
 
     def places(self, repo, commit):
         "Folders that may hold a repository: mirrors and clones first."
         owner, _, name = repo.partition('/')
-        spelled = [s for n in (f'{name}@{commit}', f'{name}@{commit[:7]}', name) for s in (f'{owner}+{n}', f'{owner}/{n}', f'{owner}-{n}', n)]
+        spelled = [s for n in (f'{name}@{commit}', f'{name}@{commit[:7]}', name) for s in (f'{owner}+{n}',
+            f'{owner}/{n}', f'{owner}-{n}', n)]
         found = [p for f in self.folders for s in spelled if (p := f / s).is_dir()]
-        if not found: raise UsageError(f'No checkout of {repo} in {", ".join(map(str, self.folders))}.', hint=f'Get it with: git clone https://github.com/{repo} {self.folders[0] / repo}')
+        if not found:
+            raise UsageError(f'No checkout of {repo} in {", ".join(map(str, self.folders))}.',
+                             hint=f'Get it with: git clone https://github.com/{repo} {self.folders[0] / repo}')
         return sorted(found, key=lambda p: _git(p) is None)
 
     def text(self, repo, path, commit):
@@ -120,7 +136,8 @@ class Sources:
             git = _git(place)
             if git and (text := _ask(git, 'show', f'{commit}:{path}')) is not None: return text
             if not git and (place / path).is_file(): return (place / path).read_text(encoding='utf-8', errors='replace')
-        raise UsageError(f'{repo} has no {path} at commit {commit[:12]} in this checkout.', hint='Fetch the whole history: git fetch --unshallow.')
+        raise UsageError(f'{repo} has no {path} at commit {commit[:12]} in this checkout.',
+                         hint='Fetch the whole history: git fetch --unshallow.')
 
     def names(self, repo, folder, commit):
         "The names of the files in a folder at a commit."
@@ -135,11 +152,13 @@ class Sources:
 def code_blocks(text, entry):
     "The Python code blocks of a reStructuredText page that define `entry`."
     found = re.findall(r'^( *)\.\. code-block:: python\n((?:\1[ ]+.*\n|[ ]*\n)+)', text, re.M)
-    blocks = [textwrap.dedent(re.sub(r'^\s*:[\w-]+:.*\n', '', body, flags=re.M)).strip('\n') + '\n' for _, body in found]
+    blocks = [textwrap.dedent(re.sub(r'^\s*:[\w-]+:.*\n', '', body,
+                                     flags=re.M)).strip('\n') + '\n' for _, body in found]
     return [b for b in blocks if re.search(rf'^def {entry}\b', b, re.M)]
 
 def candidates(text):
-    "The sources in a chain of candidates, the first one first; the file holds one expression, the last candidate around its parents."
+    """The sources in a chain of candidates, the first one first; the file holds one expression, the last candidate
+    around its parents."""
     node, found = ast.parse(text).body[0].value, []
     while isinstance(node, ast.Call):
         given = {k.arg: k.value for k in node.keywords}
@@ -151,14 +170,19 @@ def _pick(options, k, what):
     if not 0 <= k < len(options): raise UsageError(f'There is no {what} {k}: there are {len(options)}.')
     return options[k]
 
-_PRELUDE = {True: 'import numpy as np\nimport neuronxcc.nki as nki\nimport neuronxcc.nki.language as nl\nimport neuronxcc.nki.isa as nisa\n'
+_PRELUDE = {True: 'import numpy as np\nimport neuronxcc.nki as nki\nimport neuronxcc.nki.language as nl\nimport '
+                  'neuronxcc.nki.isa as nisa\n'
                   'import neuronxcc.nki.typing as nt\nfrom neuronxcc.nki.language import par_dim\n',
             False: 'import numpy as np\nimport nki\nimport nki.language as nl\nimport nki.isa as nisa\n'}
 
-_LOST = {('3_mamba', 1): ('i_chann  ', 'i_channel_tile * channel_psize  '), ('3_mamba', 4): ('range(nchunks)', 'range(n_full_chunks)'),
-         ('3_mamba', 5): ('\n                  deltaA = ', '\n                    deltaA = '), ('3_mamba', 7): ('psum   if tail', 'psum)\n            if tail'),
-         ('1_gemm', 2): ('(mLE_M,', '(m1,n1)\n            psum00 = nl.zeros((TILE_M,'), ('1_gemm', 3): ('ca k_blk in', '\n            for k_blk in'),
-         ('1_gemm', 4): ('            o, dtype', '            out00 = nl.copy(psum00, dtype'), ('1_gemm', 5): ('    TI nl.', '    TILE_M = nl.')}
+_LOST = {('3_mamba', 1): ('i_chann  ', 'i_channel_tile * channel_psize  '),
+         ('3_mamba', 4): ('range(nchunks)', 'range(n_full_chunks)'),
+         ('3_mamba', 5): ('\n                  deltaA = ', '\n                    deltaA = '),
+         ('3_mamba', 7): ('psum   if tail', 'psum)\n            if tail'),
+         ('1_gemm', 2): ('(mLE_M,', '(m1,n1)\n            psum00 = nl.zeros((TILE_M,'),
+         ('1_gemm', 3): ('ca k_blk in', '\n            for k_blk in'),
+         ('1_gemm', 4): ('            o, dtype', '            out00 = nl.copy(psum00, dtype'),
+         ('1_gemm', 5): ('    TI nl.', '    TILE_M = nl.')}
 
 def restored(text, path, k):
     "A published candidate with the characters that its file lost put back, where that is known."
@@ -173,7 +197,8 @@ def kernel_text(row, sources):
     if row.path.endswith('.rst'):
         version = re.search(r'-v(\d+)', row.id)
         text = _pick(code_blocks(text, row.entry), int(version[1]) - 1 if version else 0, 'code block')
-    if asked := re.search(r'Candidate #(\d+)', row.variant): text = restored(_pick(candidates(text), int(asked[1]), 'candidate'), row.path, int(asked[1]))
+    if asked := re.search(r'Candidate #(\d+)', row.variant):
+        text = restored(_pick(candidates(text), int(asked[1]), 'candidate'), row.path, int(asked[1]))
     if not re.search(r'^\s*(import|from) .*nki', text, re.M) or asked: text = _PRELUDE[is_legacy(row)] + text
     for name, value in constants(row).items(): text = with_constant(text, name, value)
     return text
@@ -185,12 +210,14 @@ def constants(row):
     "Constant -> value that a row's variant and shapes set."
     found = dict(re.findall(r'\b([A-Z][A-Z0-9_]+)=(\d+)', f'{row.variant} {row.shapes}'))
     caps = re.search(r'caps ((?:[mnk]\d+ ?)+)', row.shapes)
-    return {k: int(v) for k, v in found.items()} | {_CAPS[k]: int(v) for k, v in re.findall(r'([mnk])(\d+)', caps[1] if caps else '')}
+    return {k: int(v) for k, v in found.items()} | {_CAPS[k]: int(v) for k, v in re.findall(r'([mnk])(\d+)',
+        caps[1] if caps else '')}
 
 def with_constant(text, name, value):
     "A source with a number assigned to a name replaced; an error where it assigns none."
     new, count = re.subn(rf'^(\s*{name}\s*=\s*)\d+', rf'\g<1>{value}', text, flags=re.M)
-    if not count: raise UsageError(f'The source does not set {name} to a number.', hint=f'The row asks for {name}={value}.')
+    if not count:
+        raise UsageError(f'The source does not set {name} to a number.', hint=f'The row asks for {name}={value}.')
     return new
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #5936a566
@@ -200,13 +227,15 @@ _ARRAYS = re.compile(r'(?P<names>\w+(?:,\s*\w+)*)\s*\[(?P<dims>\d+(?:\s*[,x]\s*\
 def dtype_of(row):
     "The dtype of a row's inputs, as numpy spells it."
     word = row.dtype.split()[0] if row.dtype else ''
-    if word not in DTYPES: raise UsageError(f'Unknown dtype {row.dtype!r}.', hint=f'It begins with one of {", ".join(DTYPES)}.')
+    if word not in DTYPES:
+        raise UsageError(f'Unknown dtype {row.dtype!r}.', hint=f'It begins with one of {", ".join(DTYPES)}.')
     return DTYPES[word]
 
 def arrays_in(text, dtype):
     "The arrays that a text of shapes names: [(name, ArraySpec)]."
     size = lambda dims: tuple(map(int, re.split(r'\s*[,x]\s*', dims)))
-    return [(n.strip(), ArraySpec(size(m['dims']), dtype)) for m in _ARRAYS.finditer(text) for n in m['names'].split(',')]
+    return [(n.strip(), ArraySpec(size(m['dims']),
+                                  dtype)) for m in _ARRAYS.finditer(text) for n in m['names'].split(',')]
 
 def numbers_in(text):
     "Dimensions and options in a text of shapes: name -> integer."
@@ -214,7 +243,8 @@ def numbers_in(text):
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #e250acfc
 class Hollow(np.ndarray):
-    "An array that has a shape and a dtype and one element of memory: reshaped, transposed and computed with, it stays hollow."
+    """An array that has a shape and a dtype and one element of memory: reshaped, transposed and computed with, it
+    stays hollow."""
     def astype(self, dtype, *a, **k): return hollow(self.shape, dtype)
     def copy(self, *a, **k): return self
     def __array_ufunc__(self, ufunc, method, *inputs, **k):
@@ -238,14 +268,16 @@ def no_numbers():
 def reference_name(names, op):
     "The reference file of an operator: op_SHAPES_numpy_n.py, the shortest where several begin like it."
     mine = [n for n in names if re.match(rf'{re.escape(op)}(_[a-z_]+)?_[A-Z]+\d', n)]
-    if not mine: raise UsageError(f'NKIBench has no reference for {op}.', hint=f'There are: {", ".join(sorted(names))}.')
+    if not mine:
+        raise UsageError(f'NKIBench has no reference for {op}.', hint=f'There are: {", ".join(sorted(names))}.')
     return min(mine, key=len)
 
 def _reference(row, sources):
     "The names that the reference file of a row defines."
     repo, commit, folder = BENCH
     commit = row.commit if row.repo == repo else commit
-    name, space = reference_name(sources.names(repo, folder, commit), row.group.split('/')[1]), {'__name__': 'reference'}
+    name, space = reference_name(sources.names(repo, folder, commit),
+                                 row.group.split('/')[1]), {'__name__': 'reference'}
     exec(compile(sources.text(repo, f'{folder}/{name}', commit), name, 'exec'), space)
     asked = {k: v for k, v in numbers_in(row.shapes).items() if k in space and space[k] != v}
     if asked: raise UsageError(f'The row is about {asked}, its reference {name} is not.')
@@ -259,14 +291,16 @@ def of_bench(row, sources, parameters):
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #f4e77164
 def of_arrays(row, sources, parameters):
-    "Arrays named in the text; by parameter where the names are the kernel's, else in order. Options of the kernel are taken by name."
+    """Arrays named in the text; by parameter where the names are the kernel's, else in order. Options of the
+    kernel are taken by name."""
     found, options = arrays_in(row.shapes, dtype_of(row)), numbers_in(f'{row.shapes} {row.variant}')
     named = {p: v for k, v in options.items() for p in parameters if p == k or p.startswith(f'{k}_')}
     if all(n in parameters for n, _ in found): return [], dict(found) | named
     return [spec for _, spec in found], named
 
 def of_scan(row, sources, parameters):
-    "The selective scan of Mamba: delta and u (batch, channels, length), A (channels, state), B and C (batch, state, length)."
+    """The selective scan of Mamba: delta and u (batch, channels, length), A (channels, state), B and C (batch,
+    state, length)."""
     n = numbers_in(row.shapes)
     b, c, s, length = (n[k] for k in ('batch', 'channels', 'state_size', 'seq_len'))
     shapes = ((b, c, length), (b, c, length), (c, s), (b, s, length), (b, s, length))
@@ -275,22 +309,28 @@ def of_scan(row, sources, parameters):
 _CONV = {'batch': 'batch_size', 'image': 'image_height', 'pool': 'pool_size'}
 
 def of_conv1d(row, sources, parameters):
-    "A depthwise convolution over the last dimension: image (batch, channels, 1, w), filter (channels, 1, 1, kw), padded to the same width."
+    """A depthwise convolution over the last dimension: image (batch, channels, 1, w), filter (channels, 1, 1, kw),
+    padded to the same width."""
     n = dict(N=8, C=512, H=1, W=2048, H_f=1, W_f=3) | numbers_in(row.shapes)
     given = [s for _, s in arrays_in(row.shapes, dtype_of(row))]
-    given = given if len(given) == 2 else [ArraySpec((n['N'], n['C'], n['H'], n['W']), dtype_of(row)), ArraySpec((n['C'], 1, n['H_f'], n['W_f']), dtype_of(row))]
+    given = given if len(given) == 2 else [ArraySpec((n['N'], n['C'], n['H'], n['W']), dtype_of(row)),
+                                           ArraySpec((n['C'], 1, n['H_f'], n['W_f']), dtype_of(row))]
     high, wide = given[1].shape[-2:]
     return given, {'padding': ((high // 2, high // 2), (wide // 2, wide // 2))}
 
 def of_conv(row, sources, parameters):
-    "A convolution of the assignment, X (batch, in, h, w), W (out, in, kh, kw), bias (out,): the sizes that its harness takes where the row names none."
+    """A convolution of the assignment, X (batch, in, h, w), W (out, in, kh, kw), bias (out,): the sizes that its
+    harness takes where the row names none."""
     tree = ast.parse(sources.text(row.repo, str(Path(row.path).with_name('test_harness.py')), row.commit))
     test = next(f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name.startswith('test_performance'))
     names = [a.arg for a in test.args.args]
-    n = {k: v.value for k, v in zip(names[-len(test.args.defaults):], test.args.defaults) if isinstance(v, ast.Constant)}
+    n = {k: v.value for k, v in zip(names[-len(test.args.defaults):], test.args.defaults) if isinstance(v,
+        ast.Constant)}
     n |= {_CONV.get(k, k): v for k, v in numbers_in(f'{row.shapes} {row.variant}').items()}
     at = lambda *keys: ArraySpec(tuple(n[k] for k in keys), dtype_of(row))
-    return [at('batch_size', 'in_channels', 'image_height', 'image_width'), at('out_channels', 'in_channels', 'kernel_height', 'kernel_width'), at('out_channels')], {'pool_size': n['pool_size']}
+    return [at('batch_size', 'in_channels', 'image_height', 'image_width'),
+            at('out_channels', 'in_channels', 'kernel_height', 'kernel_width'),
+            at('out_channels')], {'pool_size': n['pool_size']}
 
 FAMILIES = ((lambda r: r.group.startswith('nkibench/'), of_bench), (lambda r: 'state_size' in r.shapes, of_scan),
             (lambda r: 'conv1d' in r.path, of_conv1d), (lambda r: arrays_in(r.shapes, ''), of_arrays),
@@ -299,7 +339,9 @@ FAMILIES = ((lambda r: r.group.startswith('nkibench/'), of_bench), (lambda r: 's
 def arguments_of(row, sources, parameters=()):
     "(arguments, keyword arguments) of a row's kernel: `ArraySpec`s and numbers."
     make = next((make for about, make in FAMILIES if about(row)), None)
-    if make is None: raise UsageError(f'Cannot tell the inputs from {row.shapes!r}.', hint='Write them as name[4,128] or as in the tables that the page describes.')
+    if make is None:
+        raise UsageError(f'Cannot tell the inputs from {row.shapes!r}.',
+                         hint='Write them as name[4,128] or as in the tables that the page describes.')
     return make(row, sources, parameters)
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #704f02c3
@@ -332,7 +374,8 @@ def _stored(cache, key, make):
 
 @contextlib.contextmanager
 def _quiet():
-    "A context in which a kernel's file may switch logging off: `logging.OFF` exists where the real compiler was imported."
+    """A context in which a kernel's file may switch logging off: `logging.OFF` exists where the real compiler was
+    imported."""
     before = logging.root.manager.disable
     try:
         with mock.patch.object(logging, 'OFF', logging.CRITICAL + 10, create=True): yield
@@ -346,7 +389,8 @@ def _traced(text, entry, args, kwargs, row, cache):
 def _parameters(text, entry):
     "The parameters of a function in a source, without running it."
     try: tree = ast.parse(text)
-    except SyntaxError as e: raise KernelError(f'the kernel does not parse: {e.msg}', kind='parse', line=e.lineno) from None
+    except SyntaxError as e:
+        raise KernelError(f'the kernel does not parse: {e.msg}', kind='parse', line=e.lineno) from None
     found = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == entry]
     return [a.arg for a in found[-1].args.args + found[-1].args.kwonlyargs] if found else []
 

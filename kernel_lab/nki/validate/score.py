@@ -7,12 +7,12 @@ __all__ = ['around_us', 'predict', 'judged', 'selected', 'lines_of', 'frame_of',
            'score_lines', 'score_markdown']
 
 # %% ../../../nbs/2_nki/9_validate/02_score.ipynb #2bfa30b7
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from fnmatch import fnmatch
 from pathlib import Path
 import json
 import numpy as np
 from ...core.errors import LabError, UsageError
+from ...core.workers import call_in_workers
 from ..chip.chips import get_chip
 from ..explain.profile import profile_of
 from .published import ENGINE_COLUMNS, Sources, digest, programs_of
@@ -27,18 +27,21 @@ def around_us(row):
     return 0.0 if any(p in row.note for p in _PROFILERS) else chip.benchmark_ns / 1000 - chip.launch_us
 
 def predict(row, sources, cache=None):
-    "The simulated latency of a row in µs with what was busy: {latency_us, active: engine -> %, instructions}. `LabError` where it cannot be built."
+    """The simulated latency of a row in µs with what was busy: {latency_us, active: engine -> %, instructions}.
+    `LabError` where it cannot be built."""
     without = ('dge',) if '--disable-dge' in row.note else ()
     profiles = [(profile_of(schedule(p, row.chip, without)), n) for p, n in programs_of(row, sources, cache)]
     latency = sum(n * (p.latency_us + around_us(row)) for p, n in profiles)
-    share = {e: 100 * sum(n * p.latency_us * p.engines.get(e, 0) for p, n in profiles) / latency for e in ENGINE_COLUMNS}
+    share = {e: 100 * sum(n * p.latency_us * p.engines.get(e,
+                                                           0) for p, n in profiles) / latency for e in ENGINE_COLUMNS}
     return {'latency_us': latency, 'active': share, 'instructions': sum(n * p.instructions for p, n in profiles)}
 
 def _kept(row, sources, cache):
     "What `predict` says, from the cache folder where the same code said it about the same row before."
     known = digest(('*',))
     path = cache and Path(cache) / 'predicted' / f'{row.id}.json'
-    if path and path.exists() and (found := json.loads(path.read_text()))['by'] == [known, repr(row)]: return found['said']
+    if path and path.exists() and (found := json.loads(path.read_text()))['by'] == [known, repr(row)]:
+        return found['said']
     said = predict(row, sources, cache)
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,11 +49,14 @@ def _kept(row, sources, cache):
     return said
 
 def judged(row, folders, cache=None):
-    "A row as a line of the frame: measured, predicted, engines; or why there is no prediction. Nothing a kernel does ends it but Ctrl-C."
-    line = {'id': row.id, 'group': row.group, 'chip': row.chip, 'bound': row.bound, 'tier': row.tier, 'weight': row.weight, 'measured_us': row.latency_us}
+    """A row as a line of the frame: measured, predicted, engines; or why there is no prediction. Nothing a kernel
+    does ends it but Ctrl-C."""
+    line = {'id': row.id, 'group': row.group, 'chip': row.chip, 'bound': row.bound, 'tier': row.tier,
+            'weight': row.weight, 'measured_us': row.latency_us}
     try: said = _kept(row, Sources(*folders), cache)
     except LabError as e: return line | {'predicted_us': np.nan, 'reason': str(e)}
-    except (Exception, SystemExit) as e:                # noqa: BLE001 (a published kernel may raise anything, and must not end a long run)
+    # a published kernel may raise anything, and must not end a long run
+    except (Exception, SystemExit) as e:     # noqa: BLE001
         return line | {'predicted_us': np.nan, 'reason': f'{type(e).__name__}: {e}'}
     points = {f'{e}_points': said['active'][e] - row.active[e] for e in ENGINE_COLUMNS if e in row.active}
     return line | {'predicted_us': said['latency_us'], 'reason': '', 'instructions': said['instructions']} | points
@@ -59,7 +65,9 @@ def judged(row, folders, cache=None):
 def selected(rows, pattern='*'):
     "Rows whose id or group matches a pattern of the shell; `UsageError` where none does."
     found = [r for r in rows if fnmatch(r.id, pattern) or fnmatch(r.group, pattern)]
-    if not found: raise UsageError(f'No row matches {pattern!r}.', hint=f'Rows are selected by id or group: {", ".join(sorted({r.group for r in rows}))}.')
+    if not found:
+        raise UsageError(f'No row matches {pattern!r}.',
+                         hint=f'Rows are selected by id or group: {", ".join(sorted({r.group for r in rows}))}.')
     return found
 
 def lines_of(rows, folders, cache=None, jobs=1):
@@ -68,15 +76,11 @@ def lines_of(rows, folders, cache=None, jobs=1):
     if jobs < 2:
         yield from (judged(r, folders, cache) for r in rows)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(judged, r, folders, cache) for r in rows]
-        try: yield from (w.result() for w in as_completed(waiting))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    yield from (line for _, line in call_in_workers(judged, [(r, folders, cache) for r in rows], jobs))
 
 def frame_of(rows, lines):
-    "The frame of some lines, in the order of the rows: measured_us, predicted_us, log_ratio, reason, points of engines."
+    """The frame of some lines, in the order of the rows: measured_us, predicted_us, log_ratio, reason, points of
+    engines."""
     import pandas as pd
     order = {r.id: k for k, r in enumerate(rows)}
     frame = pd.DataFrame(sorted(lines, key=lambda l: order[l['id']]))
@@ -116,20 +120,26 @@ def _scored(frame):
     known = frame[frame.predicted_us.notna()]
     off = known.log_ratio.abs()
     share = lambda limit: float((off <= np.log1p(limit)).mean()) if len(known) else np.nan
-    points = {f'{e}_points': float(known[c].abs().median()) for e in ENGINE_COLUMNS if (c := f'{e}_points') in known and known[c].notna().any()}
-    return {'rows': len(frame), 'missing': len(frame) - len(known), 'median_abs_log': weighted_median(known.log_ratio.abs(), known.weight),
-            'median_log': weighted_median(known.log_ratio, known.weight), 'within_10': share(0.10), 'within_25': share(0.25), 'tau': _taus(known)} | points
+    points = {f'{e}_points': float(known[c].abs().median()) for e in ENGINE_COLUMNS if (c := f'{e}_points') in known
+              and known[c].notna().any()}
+    return {'rows': len(frame), 'missing': len(frame) - len(known),
+            'median_abs_log': weighted_median(known.log_ratio.abs(), known.weight),
+            'median_log': weighted_median(known.log_ratio, known.weight), 'within_10': share(0.10),
+            'within_25': share(0.25), 'tau': _taus(known)} | points
 
 def score(frame):
-    "The score of a frame of rows, one line for all, then by chip and bound, by tier and by group: errors, shares within 10 and 25 %, tau, engines in points."
+    """The score of a frame of rows, one line for all, then by chip and bound, by tier and by group: errors, shares
+    within 10 and 25 %, tau, engines in points."""
     import pandas as pd
     lines = {('all', ''): frame}
-    for what, keys in (('chip', ['chip']), ('bound', ['chip', 'bound']), ('tier', ['chip', 'tier']), ('group', ['group', 'chip'])):
+    for what, keys in (('chip', ['chip']), ('bound', ['chip', 'bound']), ('tier', ['chip', 'tier']),
+                       ('group', ['group', 'chip'])):
         lines |= {(what, ' '.join(name)): g for name, g in frame.groupby(keys)}
     return pd.DataFrame([{'by': by, 'name': name} | _scored(g) for (by, name), g in lines.items()])
 
 # %% ../../../nbs/2_nki/9_validate/02_score.ipynb #571025cf
-_COLUMNS = {'median_abs_log': ('|log|', '{:.3f}'), 'median_log': ('log', '{:+.3f}'), 'within_10': ('≤10 %', '{:.0%}'), 'within_25': ('≤25 %', '{:.0%}'), 'tau': ('tau', '{:.2f}')}
+_COLUMNS = {'median_abs_log': ('|log|', '{:.3f}'), 'median_log': ('log', '{:+.3f}'), 'within_10': ('≤10 %', '{:.0%}'),
+            'within_25': ('≤25 %', '{:.0%}'), 'tau': ('tau', '{:.2f}')}
 
 def _cell(value, form): return '' if value is None or np.isnan(value) else form.format(value)
 
@@ -139,7 +149,8 @@ def score_lines(table):
     width = max(len(n) for n in table['name']) + 2
     yield f'{"":8}{"":{width}}{"rows":>5}{"missing":>9}' + ''.join(f'{title:>8}' for title, _ in columns.values())
     for _, r in table.iterrows():
-        yield f'{r.by:8}{r["name"]:{width}}{r.rows:>5}{r.missing or "":>9}' + ''.join(f'{_cell(r[c], form):>8}' for c, (_, form) in columns.items())
+        yield f'{r.by:8}{r["name"]:{width}}{r.rows:>5}{r.missing or "":>9}' + ''.join(f'{_cell(r[c], form):>8}'
+            for c, (_, form) in columns.items())
     yield '|log|: weighted median of |log(predicted / measured)|; log: with its sign; tau: order of the versions in a group; engines: median difference in points'
 
 # %% ../../../nbs/2_nki/9_validate/02_score.ipynb #c361a593
@@ -147,4 +158,6 @@ def score_markdown(table):
     "The score as lines of a Markdown table, without the engines."
     yield '| | | rows | median \\|log\\| | median log | within 10 % | within 25 % | order (tau) |'
     yield '|' + '---|' * 8
-    for _, r in table.iterrows(): yield f'| {r.by} | {r["name"]} | {r.rows} | ' + ' | '.join(_cell(r[c], form) for c, (_, form) in _COLUMNS.items()) + ' |'
+    for _, r in table.iterrows():
+        yield f'| {r.by} | {r["name"]} | {r.rows} | ' + ' | '.join(_cell(r[c], form) for c, (_,
+            form) in _COLUMNS.items()) + ' |'

@@ -54,7 +54,7 @@ BAD = {
 BY_HAND = {
     'no such tensor': (program(dma(A, 9, 7)), 'line 7: dma_copy: instruction 0: there is no tensor number 9'),
     'a loop that is not there': (program(dma(A, X, 1), to(at(B, 0, (('z', 1),)), 7)), "line 7: tensor_copy: instruction 1: b moves with loop 'z'"),
-    'a mask on such a loop': (program(dma(A, X, 1, mask=((Affine(0, (('z', 1),)), ()),))), 'instruction 0: its mask cannot be told'),
+    'a mask on such a loop': (program(dma(A, X, 1, mask=((Affine(0, (('z', 1),)), ()),))), 'instruction 0: its mask cannot be evaluated'),
     'an empty loop': (program(turning(2**31)), "loop 'i' is empty"),
 }
 
@@ -101,7 +101,7 @@ def test_a_chip_without_an_engine():
     with pytest.raises(KernelError, match='line 2: tensor_scalar: instruction 1: its time cannot be found .*vector_ghz'): schedule(program(dma(A, X, 1), add(B, A, 2)), chip)
     assert len(schedule(program(dma(A, X, 1), dma(Y, A, 2)), chip)) == 2
 
-def test_a_clock_that_is_stuck_says_so(monkeypatch):
+def test_a_scheduler_that_is_stuck_says_so(monkeypatch):
     "It cannot be with a program, because all edges go back; so the edges are forged."
     graph_of = scheduler.dependency_graph
     def forged(*a):
