@@ -7,12 +7,14 @@ from kernel_lab.core.errors import UsageError
 from kernel_lab.nki import ArraySpec, profile_of, schedule, trace
 from kernel_lab.nki.explain.efficiency import efficiency, flops
 from kernel_lab.nki.chip.dtypes import itemsize
-from kernel_lab.nki.explain.critical_path import critical_lines, critical_path, critical_rows, idle, multi_engine_rate, together
-from kernel_lab.nki.explain.perfetto import dma_rate, held, perfetto, profiler_json, summary
+from kernel_lab.nki.explain.critical_path import (critical_lines, critical_path, critical_rows, idle,
+    multi_engine_rate, engine_concurrency)
+from kernel_lab.nki.explain.neuron_profile import profiler_json, profiler_summary
+from kernel_lab.nki.explain.perfetto import dma_rate, memory_over_time, perfetto
 from kernel_lab.nki.chip.chips import CHIPS, ENGINES
 from kernel_lab.nki.explain.profile import matmul_work
 from kernel_lab.nki.timing.timeline import LANES
-from kernel_lab.nki.explain.traffic import chip_bytes, copies, regions, touched, traffic
+from kernel_lab.nki.explain.traffic import chip_bytes, copies, regions, touched_bytes, traffic
 from kernel_lab.nki.explain.waterfall import waterfall, what_if
 from kernel_lab.targets.neuron_profile import ToolError, measured_profile, measured_timeline, refuse_simulation, summary_of
 from dialects import nisa, nl, old, onl
@@ -44,8 +46,8 @@ def test_every_microsecond_has_one_name(program, chip):
     table, busy = idle(t), profile_of(t).engines
     assert np.allclose(table.sum(axis=1), t.latency_us, rtol=1e-12) and (table.to_numpy() >= -1e-9 * t.latency_us).all()
     for e in ENGINES: assert table.active[e] == pytest.approx(busy[e] * t.latency_us, abs=1e-6)
-    assert together(t).sum() == pytest.approx(t.latency_us) and 0 <= multi_engine_rate(t) <= 1
-    assert (together(t) * np.arange(5)).sum() == pytest.approx(sum(table.active[e] for e in ENGINES), abs=1e-6)
+    assert engine_concurrency(t).sum() == pytest.approx(t.latency_us) and 0 <= multi_engine_rate(t) <= 1
+    assert (engine_concurrency(t) * np.arange(5)).sum() == pytest.approx(sum(table.active[e] for e in ENGINES), abs=1e-6)
 
 @settings(max_examples=60, deadline=None)
 @given(kernels, chips)
@@ -113,7 +115,7 @@ def test_a_trace_is_well_formed(tmp_path_factory, program, chip):
 @given(kernels, chips)
 def test_memory_and_rates_over_time(program, chip):
     t = schedule(program, chip)
-    when, size = held(t)
+    when, size = memory_over_time(t)
     assert size.max(initial=0) == pytest.approx(t.sbuf_peak) and (len(size) == 0 or size[-1] == 0)
     edges = np.linspace(0, t.latency_us, 30)
     moved = [(dma_rate(t, lane, edges) * np.diff(edges)).sum() * 1e3 for lane in LANES[-2:]]
@@ -133,7 +135,7 @@ def test_keeping_a_tile_moves_its_bar():
     bar = lambda t: dict(zip(waterfall(t).bar, waterfall(t).us))['reloads']
     assert bar(kept) < bar(again)
 
-@pytest.mark.parametrize('ask', [idle, critical_path, critical_lines, traffic, regions, chip_bytes, efficiency, waterfall, held, summary])
+@pytest.mark.parametrize('ask', [idle, critical_path, critical_lines, traffic, regions, chip_bytes, efficiency, waterfall, memory_over_time, profiler_summary])
 def test_a_measured_timeline_is_refused(ask):
     t = replace(schedule(pipeline('SV', 2, 128, True)), after=None, cause=None, kind='measured')
     with pytest.raises(UsageError, match='cannot be told from it'): ask(t)
@@ -147,7 +149,7 @@ def test_a_gather_counts_as_all_different():
     t = schedule(trace(kernel, ArraySpec((512, 64)), ArraySpec((128, 1), 'uint32')))
     row = traffic(t).set_index('tensor').loc['x']
     assert (row['bytes'], row['unique']) == (128 * 64 * 4, 128 * 64 * 4) and any(c.pattern == () for c in copies(t))
-    assert touched([c for c in copies(t) if c.pattern == ()] * 9, 512 * 64 * 4) == 512 * 64 * 4
+    assert touched_bytes([c for c in copies(t) if c.pattern == ()] * 9, 512 * 64 * 4) == 512 * 64 * 4
 
 def test_what_if_says_why_not():
     p = pipeline('SV', 4, 512, True)

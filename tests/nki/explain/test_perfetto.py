@@ -6,7 +6,7 @@ import collections, json, os, shutil, subprocess
 from pathlib import Path
 import numpy as np, pytest
 from kernel_lab.nki import schedule
-from kernel_lab.nki.explain.perfetto import held, perfetto
+from kernel_lab.nki.explain.perfetto import memory_over_time, perfetto
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.timing.timeline import LANES
 from timelines import ns, pipeline, product
@@ -86,4 +86,4 @@ def test_the_trace_processor_reads_what_the_timeline_says(kernel, tmp_path):
     assert t.program.name in found['process'][0]['name']
     counters = {r['name']: r['most'] for r in found['counters']}
     assert set(counters) == {'DMA in GB/s', 'DMA out GB/s', 'SBUF bytes a partition', 'PSUM banks'}
-    assert counters['SBUF bytes a partition'] == t.sbuf_peak == held(t)[1].max() and counters['PSUM banks'] == t.psum_peak
+    assert counters['SBUF bytes a partition'] == t.sbuf_peak == memory_over_time(t)[1].max() and counters['PSUM banks'] == t.psum_peak

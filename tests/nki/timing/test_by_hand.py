@@ -2,8 +2,9 @@
 import numpy as np, pytest
 from kernel_lab.nki import ArraySpec, profile_of, schedule, trace
 from kernel_lab.nki.explain.efficiency import accelopt_peak_us, efficiency
-from kernel_lab.nki.explain.critical_path import critical_lines, critical_path, idle, multi_engine_rate, together
-from kernel_lab.nki.explain.perfetto import summary
+from kernel_lab.nki.explain.critical_path import (critical_lines, critical_path, idle, multi_engine_rate,
+    engine_concurrency)
+from kernel_lab.nki.explain.neuron_profile import profiler_summary
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.explain.traffic import traffic
 from kernel_lab.nki.explain.waterfall import waterfall, what_if
@@ -43,7 +44,7 @@ def test_active_and_idle(t):
     assert p.engines['DMA'] == pytest.approx(((t.end_us - t.start_us)[6] + sum(b - a for a, b in joined(t, [0, 1, 2, 3]))) / us)
     assert table['DMA']['Tensor'] == pytest.approx(t.start_us[4] - t.chip.start_ns / 1e3) and table['another engine']['Vector'] == pytest.approx(t.start_us[5] - t.chip.start_ns / 1e3)
     assert table['nothing left to do']['Tensor'] == pytest.approx(t.end_us[6] - t.end_us[4]) and np.allclose(table.sum(axis=1), us)
-    assert multi_engine_rate(t) == 0 and together(t)[1] == pytest.approx((t.end_us - t.start_us)[4:6].sum())
+    assert multi_engine_rate(t) == 0 and engine_concurrency(t)[1] == pytest.approx((t.end_us - t.start_us)[4:6].sum())
 
 def joined(t, rows):
     "Intervals of rows, those that touch made one."
@@ -57,7 +58,7 @@ def test_bytes(t):
     table = traffic(t).set_index(['tensor', 'way'])
     assert (t.bytes_in, t.bytes_out, t.spilled) == (2 * (A + B), OUT, 0)
     assert table.again.to_dict() == {('a', 'in'): A, ('b', 'in'): B, (PROGRAM.outputs[0].name, 'out'): 0}
-    s = summary(t)
+    s = profiler_summary(t)
     assert (s['psum_write_bytes'], s['psum_read_bytes']) == (512 * 4, 512 * 4)
 
 def test_efficiency(t):
