@@ -12,7 +12,7 @@ import os, warnings
 from ..core.errors import KernelError
 from .ir.nodes import ArraySpec
 from .ir.program import with_turns
-from .lang.arguments import arrays_of
+from .lang.trace import arrays_of
 from .lang.trace import JitKernel, Latencies, MeasuredKernel, is_torch, to_numpy, trace
 from .checks.checker import assert_ok, check
 from .checks.capacity import too_large

@@ -28,9 +28,9 @@ def execute_widened(program, *arrays):
                  for y, t in zip(outputs, program.outputs))
 
 # %% ../../../nbs/2_nki/6_executor/12_numerics.ipynb #88a78826
-def activation_argument(o, ins):
+def activation_argument(instruction, ins):
     "data·scale + bias of an activation; None of another instruction."
-    if o.op != 'activation' or o.attrs['func'] not in DOMAINS: return None
+    if instruction.op != 'activation' or instruction.attrs['func'] not in DOMAINS: return None
     x, scale, bias = ins['data'], ins.get('scale', 1.0), ins.get('bias')
     x = x * per_partition(scale, x)
     return x if bias is None else x + per_partition(bias, x)
@@ -54,11 +54,11 @@ class OutOfDomain:
 def find_out_of_domain(program, *arrays):
     "The activations of a run whose arguments left the documented range, as a list of `OutOfDomain`, one a line and function."
     seen = {}
-    def watch(o, ins):
-        x = activation_argument(o, ins)
+    def watch(instruction, ins):
+        x = activation_argument(instruction, ins)
         if x is None: return
-        bad = ~in_domain(o.attrs['func'], x) & ~np.isnan(x)
-        count, of, example = seen.get((o.line, o.attrs['func']), (0, 0, 0.0))
-        seen[o.line, o.attrs['func']] = count + int(bad.sum()), of + x.size, float(x[bad][0]) if bad.any() and not count else example
+        bad = ~in_domain(instruction.attrs['func'], x) & ~np.isnan(x)
+        count, of, example = seen.get((instruction.line, instruction.attrs['func']), (0, 0, 0.0))
+        seen[instruction.line, instruction.attrs['func']] = count + int(bad.sum()), of + x.size, float(x[bad][0]) if bad.any() and not count else example
     run_program(program, arrays, watch=watch)
     return [OutOfDomain(line, func, DOMAINS[func], *found) for (line, func), found in sorted(seen.items()) if found[0]]

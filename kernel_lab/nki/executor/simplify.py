@@ -115,14 +115,14 @@ def _min_condition(condition, shape, trips, skip=None):
     kept = Affine(offset.const, tuple((v, c) for v, c in offset.terms if v != skip))
     return kept.bounds(trips)[0] + sum(min(0, c * (shape[k] - 1)) for k, c in axes)
 
-def mask_shape(o): return mask_access(o).shape
+def mask_shape(instruction): return mask_access(instruction).shape
 
-def _first_masked_iteration(o, v, trips):
+def _first_masked_iteration(instruction, v, trips):
     "The first iteration of `v` in which this instruction's mask may cut something off; the number of trips where there is none."
     at = trips[v]
-    for offset, axes in o.mask:
+    for offset, axes in instruction.mask:
         c = dict(offset.terms).get(v, 0)
-        if c < 0: at = min(at, _min_condition((offset, axes), mask_shape(o), trips, v) // -c + 1)
+        if c < 0: at = min(at, _min_condition((offset, axes), mask_shape(instruction), trips, v) // -c + 1)
     return at
 
 def _shifted(x, v, base, name):
@@ -161,13 +161,14 @@ class _Copier:
             else: copied.append(self._instruction(o))
         return tuple(copied)
 
-    def _instruction(self, o):
+    def _instruction(self, instruction):
         renamed = lambda at: {k: [self.loops.get(u, self.name if u == self.v else u) for u in x
                                   if u != self.v or self.name] if k == 'loops' else x for k, x in at.items()}
-        late = {'late': True} if self.v in o.attrs.get('loops', ()) and self.base else {}
-        return replace(o, outs={n: self.access(a) for n, a in o.outs.items()},
-                       ins={n: self.access(a) for n, a in o.ins.items()}, attrs=renamed(o.attrs) | late,
-                       mask=tuple((self.affine(x), axes) for x, axes in o.mask))
+        late = {'late': True} if self.v in instruction.attrs.get('loops', ()) and self.base else {}
+        return replace(instruction, outs={n: self.access(a) for n, a in instruction.outs.items()},
+                       ins={n: self.access(a) for n, a in instruction.ins.items()},
+                       attrs=renamed(instruction.attrs) | late,
+                       mask=tuple((self.affine(x), axes) for x, axes in instruction.mask))
 
     def finish(self):
         for k, n in self.fresh.items():
@@ -206,10 +207,10 @@ def peel_masked_iterations(program):
     return replace(program, tensors=tuple(tensors), body=body)
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #77a5dd2f
-def _constant_box(o):
+def _constant_box(instruction):
     "The mask of an instruction as a slice an axis, where no loop moves it; None where nothing is left; False where it cannot be said."
-    ranges = [[0, n] for n in mask_shape(o)]
-    for offset, axes in o.mask:
+    ranges = [[0, n] for n in mask_shape(instruction)]
+    for offset, axes in instruction.mask:
         if offset.terms or len(axes) > 1: return False
         if not axes: continue
         (k, c), = axes
@@ -223,24 +224,26 @@ def _narrow_access(a, box):
     return replace(a, offset=Affine(a.offset.const + start, a.offset.terms),
                    ap=tuple((s, b.stop - b.start) for (s, _), b in zip(a.ap, box)))
 
-def _resolve_mask(o, trips):
+def _resolve_mask(instruction, trips):
     "(the instruction with its mask resolved as far as it can be, the accesses it counts as having written)."
-    shape, left = mask_shape(o), []
-    for offset, axes in o.mask:
+    shape, left = mask_shape(instruction), []
+    for offset, axes in instruction.mask:
         if _min_condition((offset, axes), shape, trips) >= 0: continue
         if offset.bounds(trips)[1] + sum(max(0, c * (shape[k] - 1)) for k, c in axes) < 0: return None, ()
         left.append((offset, axes))
-    o = replace(o, mask=tuple(left))
-    if not left or any(a.index for a in accesses(o)): return o, ()
-    box = _constant_box(o)
+    instruction = replace(instruction, mask=tuple(left))
+    if not left or any(a.index for a in accesses(instruction)): return instruction, ()
+    box = _constant_box(instruction)
     if box is None: return None, ()
-    return (o, ()) if box is False else (_narrow_instruction(o, box), tuple(o.outs.values()))
+    return (instruction, ()) if box is False else (_narrow_instruction(instruction, box),
+                                                   tuple(instruction.outs.values()))
 
-def _narrow_instruction(o, box):
+def _narrow_instruction(instruction, box):
     "The instruction on the part that its mask leaves."
-    each = operand_boxes(o, box)
+    each = operand_boxes(instruction, box)
     cut = lambda side: {k: _narrow_access(a, each[k]) if isinstance(a, Access) else a for k, a in side.items()}
-    return replace(o, ins=cut(o.ins), outs=cut(o.outs), attrs=attrs_in_box(o, box), mask=())
+    return replace(instruction, ins=cut(instruction.ins), outs=cut(instruction.outs),
+                   attrs=attrs_in_box(instruction, box), mask=())
 
 def resolve_masks(code):
     "Resolve masks; note what a narrowed instruction counts as having written, on chip."

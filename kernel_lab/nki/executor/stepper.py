@@ -65,7 +65,8 @@ def _positions(view, off, env):
         return where[there]
     where = (off + sum((np.arange(n) * s).reshape(-1, *[1] * (len(view.shape) - 1 - j))
                        for j, (s, n) in enumerate(view.access.ap))).reshape(-1)
-    return where if 0 <= off + view.low and off + view.high < view.tensor.size else where[(where >= 0) & (where < view.tensor.size)]     # a mask keeps it inside
+    # a mask keeps it inside
+    return where if 0 <= off + view.low and off + view.high < view.tensor.size else where[(where >= 0) & (where < view.tensor.size)]
 
 def _written_flags(memory, k, where):
     "Whether each of these elements of tensor `k` holds a value."
@@ -257,13 +258,14 @@ class _Inspection(_Search):
         return pd.DataFrame(rows, columns=['name', 'buffer', 'dtype', 'shape', 'role', 'bytes', 'written', 'line'])
 
 # %% ../../../nbs/2_nki/6_executor/10_stepper.ipynb #a7160a3f
-def _unmasked(o, view, element, env):
+def _unmasked(instruction, view, element, env):
     "Whether a mask lets an instruction touch an element of its destination."
-    if not o.mask or view.access is not next(iter(o.outs.values())): return True
-    box, bits = masked_box(o.mask, mask_access(o).shape, env)
+    if not instruction.mask or view.access is not next(iter(instruction.outs.values())): return True
+    box, bits = masked_box(instruction.mask, mask_access(instruction).shape, env)
     if box is None: return False
-    bits, box = None if bits is None else np.broadcast_to(bits, mask_access(o).shape)[box], operand_boxes(o,
-            box)[next(iter(o.outs))]
+    bits, box = None if bits is None else np.broadcast_to(bits,
+                                                          mask_access(instruction).shape)[box], operand_boxes(instruction,
+            box)[next(iter(instruction.outs))]
     offsets = view.at(env) + sum((np.arange(n) * s).reshape(-1, *[1] * (len(view.shape) - 1 - j))
                                  for j, (s, n) in enumerate(view.access.ap))
     return bool(((offsets[box] == element) if bits is None else (offsets[box] == element) & bits).any())
@@ -302,10 +304,10 @@ class _Provenance(_Inspection):
             if self._touches(p, k, element, True): return None
 
 # %% ../../../nbs/2_nki/6_executor/10_stepper.ipynb #91f4e53f
-def _line_text(program, o):
+def _line_text(program, instruction):
     "The kernel's source line of an instruction."
     lines = program.source.splitlines()
-    return lines[o.line - 1].strip() if 0 < o.line <= len(lines) else ''
+    return lines[instruction.line - 1].strip() if 0 < instruction.line <= len(lines) else ''
 
 class Stepper(_Provenance):
     "A program between two of its instructions: `at` of `count` have been run on these inputs."

@@ -43,48 +43,66 @@ def members(group, what):
     "The ranks of my group, in order; an error where I am in none, or run alone."
     groups, (me, ranks) = getattr(group, 'groups', group) or [[_RANKS[-1][0]]], _RANKS[-1]
     groups = [list(map(int, g)) for g in (groups if isinstance(groups[0], (list, tuple)) else [groups])]
-    if len({r for g in groups for r in g}) < sum(map(len, groups)): _refuse(what, 'a rank is in two groups, or twice in one', kind='invalid', value=groups)
+    if len({r for g in groups for r in g}) < sum(map(len, groups)):
+        _refuse(what, 'a rank is in two groups, or twice in one', kind='invalid', value=groups)
     widest = max(map(len, groups))
     if ranks == 1 and widest > 1:
-        _refuse(what, f'{what} over {widest} ranks: one simulated run is one rank', kind='unsupported', limit=1, value=widest,
+        _refuse(what, f'{what} over {widest} ranks: one simulated run is one rank', kind='unsupported', limit=1,
+                value=widest,
                 hint='Call simulate_ranks(kernel, [inputs of rank 0, inputs of rank 1, …]).')
     mine = next((g for g in groups if me in g), None)
     if mine is None: _refuse(what, f'rank {me} is in no group', kind='invalid', value=groups)
-    if max(mine) >= ranks: _refuse(what, f'the group has rank {max(mine)}', kind='invalid', limit=f'0..{ranks - 1}', value=mine, hint='Give simulate_ranks the inputs of every rank.')
+    if max(mine) >= ranks:
+        _refuse(what, f'the group has rank {max(mine)}', kind='invalid', limit=f'0..{ranks - 1}', value=mine,
+                hint='Give simulate_ranks the inputs of every rank.')
     return mine
 
 # %% ../../../nbs/2_nki/4_lang/12_collectives.ipynb #b7ef45f1
-_IN_SBUF = ('all_reduce', 'all_gather', 'reduce_scatter', 'collective_permute_implicit', 'collective_permute_implicit_reduce')
+_IN_SBUF = ('all_reduce', 'all_gather', 'reduce_scatter', 'collective_permute_implicit',
+            'collective_permute_implicit_reduce')
 
 def _memories(what, tiles):
     places = {t.buffer for t in tiles}
-    if len(places) > 1 or 'psum' in places: _refuse(what, f'{what} works on HBM, or on SBUF', kind='limit', limit='one of them for all tensors', value=', '.join(sorted(places)))
-    if places == {'sbuf'} and what not in _IN_SBUF: _refuse(what, f'{what} works on HBM only', kind='limit', limit='hbm', value='sbuf', hint='Copy the tile to an HBM tensor first.')
+    if len(places) > 1 or 'psum' in places:
+        _refuse(what, f'{what} works on HBM, or on SBUF', kind='limit', limit='one of them for all tensors',
+                value=', '.join(sorted(places)))
+    if places == {'sbuf'} and what not in _IN_SBUF:
+        _refuse(what, f'{what} works on HBM only', kind='limit', limit='hbm', value='sbuf',
+                hint='Copy the tile to an HBM tensor first.')
 
 def _shape(what, src, n, dim):
     "The shape of dst."
     factor = {'all_gather': n, 'reduce_scatter': 1 / n}.get(what, 1)
     if what in ('all_gather', 'reduce_scatter', 'all_to_all'):
         if dim not in ((0, 1) if what == 'all_gather' and src.buffer == 'sbuf' else (0,)):
-            _refuse(what, f'collective_dim {dim} is not supported', kind='limit', limit='0; 1 for all_gather in SBUF', value=dim)
+            _refuse(what, f'collective_dim {dim} is not supported', kind='limit', limit='0; 1 for all_gather in SBUF',
+                    value=dim)
         if what != 'all_gather' and src.shape[dim] % n:
-            _refuse(what, f'{src.shape[dim]} rows do not split over {n} ranks', kind='shape', operand='srcs', limit=f'a multiple of {n}', value=src.shape[dim])
+            _refuse(what, f'{src.shape[dim]} rows do not split over {n} ranks', kind='shape', operand='srcs',
+                    limit=f'a multiple of {n}', value=src.shape[dim])
     return tuple(int(m * factor) if k == dim else m for k, m in enumerate(src.shape))
 
 def _fits(what, srcs, dsts, n, dim):
     "Refuse sources and destinations that do not belong together."
-    if len(srcs) != len(dsts) or not srcs: _refuse(what, 'every source needs a destination', kind='shape', limit=len(srcs), value=len(dsts))
+    if len(srcs) != len(dsts) or not srcs:
+        _refuse(what, 'every source needs a destination', kind='shape', limit=len(srcs), value=len(dsts))
     for s, d in zip(srcs, dsts):
-        if tuple(d.shape) != _shape(what, s, n, dim): _refuse(what, 'dst has the wrong shape', kind='shape', operand='dsts', limit=list(_shape(what, s, n, dim)), value=list(d.shape))
-        if d.dtype != s.dtype: _refuse(what, 'a collective does not cast', kind='limit', operand='dsts', limit=s.info.dtype, value=d.info.dtype)
+        if tuple(d.shape) != _shape(what, s, n, dim):
+            _refuse(what, 'dst has the wrong shape', kind='shape', operand='dsts',
+                    limit=list(_shape(what, s, n, dim)), value=list(d.shape))
+        if d.dtype != s.dtype:
+            _refuse(what, 'a collective does not cast', kind='limit', operand='dsts', limit=s.info.dtype,
+                    value=d.info.dtype)
 
 # %% ../../../nbs/2_nki/4_lang/12_collectives.ipynb #53e11c85
 def _issue(what, ranks, srcs, dsts, extra=(), **at):
     "Record the exchange; a group of one copies."
     srcs, dsts = ([tile(t, k) for t in ts] for ts, k in ((srcs, 'srcs'), (dsts, 'dsts')))
-    if len(srcs) > 16 or len(dsts) > 8: _refuse(what, 'a collective takes fewer tensors', kind='limit', limit=8, value=len(dsts))
+    if len(srcs) > 16 or len(dsts) > 8:
+        _refuse(what, 'a collective takes fewer tensors', kind='limit', limit=8, value=len(dsts))
     _memories(what, (*srcs, *dsts))
-    if len(dsts) > 1 and dsts[0].buffer == 'sbuf' and 'implicit' not in what: _refuse(what, 'several tensors at once only in HBM', kind='limit', limit=1, value=len(dsts))
+    if len(dsts) > 1 and dsts[0].buffer == 'sbuf' and 'implicit' not in what:
+        _refuse(what, 'several tensors at once only in HBM', kind='limit', limit=1, value=len(dsts))
     named = lambda k, ts: {f'{k}{n or ""}': t for n, t in enumerate(ts)}
     meet(what, named('dst', dsts), named('src', (*srcs, *extra)), {'ranks': ranks, 'rank': _RANKS[-1][0], **at})
 
@@ -121,34 +139,43 @@ def all_to_all(srcs, dsts, replica_group, collective_dim, priority=None, name=No
 def collective_permute(srcs, dsts, source_target_pairs, priority=None, name=None, **kw):
     "dsts = the srcs of the rank that sends to this one; of nobody, and they keep what they hold."
     pairs, me = [[int(s), int(t)] for s, t in source_target_pairs], _RANKS[-1][0]
-    if len(srcs) != 1: _refuse('collective_permute', 'collective_permute takes one tensor', kind='limit', limit=1, value=len(srcs))
-    if len({t for _, t in pairs}) < len(pairs) or len({s for s, _ in pairs}) < len(pairs): _refuse('collective_permute', 'a rank sends or receives twice', kind='invalid', value=pairs)
+    if len(srcs) != 1:
+        _refuse('collective_permute', 'collective_permute takes one tensor', kind='limit', limit=1, value=len(srcs))
+    if len({t for _, t in pairs}) < len(pairs) or len({s for s, _ in pairs}) < len(pairs):
+        _refuse('collective_permute', 'a rank sends or receives twice', kind='invalid', value=pairs)
     ranks = sorted({r for p in pairs for r in p})
     members([sorted({*ranks, me})], 'collective_permute')
     _fits('collective_permute', srcs, dsts, 1, None)
     if me not in ranks: return
-    if len(ranks) > 1: _issue('collective_permute', ranks, srcs, dsts, pairs=[[ranks.index(r) for r in p] for p in pairs])
+    if len(ranks) > 1:
+        _issue('collective_permute', ranks, srcs, dsts, pairs=[[ranks.index(r) for r in p] for p in pairs])
     else: dma_copy(dsts[0], srcs[0])
 
 def _ring(what, lists, group, channels, **at):
     "A ring exchange: a tensor a channel."
     for ts in lists:
-        if len(ts) != len(channels) or any(len(t) != 1 for t in ts): _refuse(what, 'a ring takes one tensor for each channel', kind='shape', limit=len(channels), value=[len(t) for t in ts])
-    if list(channels) != list(range(len(channels))): _refuse(what, 'channels count from 0', kind='limit', value=list(channels))
+        if len(ts) != len(channels) or any(len(t) != 1 for t in ts):
+            _refuse(what, 'a ring takes one tensor for each channel', kind='shape', limit=len(channels),
+                    value=[len(t) for t in ts])
+    if list(channels) != list(range(len(channels))):
+        _refuse(what, 'channels count from 0', kind='limit', value=list(channels))
     *srcs, dsts = ([t[0] for t in ts] for ts in lists)
     ranks = members(group, what)
     for s in srcs: _fits(what, s, dsts, 1, None)
     _issue(what, ranks, [t for s in srcs for t in s], dsts, **at)
 
 @strict
-def collective_permute_implicit(srcs_by_channel, dsts_by_channel, replica_group, channel_ids=(0,), priority=None, name=None, **kw):
+def collective_permute_implicit(srcs_by_channel, dsts_by_channel, replica_group, channel_ids=(0,), priority=None,
+                                name=None, **kw):
     "dsts = the srcs of the rank before this one in the ring."
     _ring('collective_permute_implicit', (srcs_by_channel, dsts_by_channel), replica_group, channel_ids)
 
 @strict
-def collective_permute_implicit_reduce(srcs0_by_channel, srcs1_by_channel, dsts_by_channel, replica_group, op, channel_ids=(0,), priority=None, name=None, **kw):
+def collective_permute_implicit_reduce(srcs0_by_channel, srcs1_by_channel, dsts_by_channel, replica_group, op,
+                                       channel_ids=(0,), priority=None, name=None, **kw):
     "dsts = op(srcs0, srcs1) of the rank before this one in the ring."
-    _ring('collective_permute_implicit_reduce', (srcs0_by_channel, srcs1_by_channel, dsts_by_channel), replica_group, channel_ids,
+    _ring('collective_permute_implicit_reduce', (srcs0_by_channel, srcs1_by_channel, dsts_by_channel), replica_group,
+          channel_ids,
           op=op_name(op, COLLECTIVE_REDUCTIONS, 'what a collective reduces with'))
 
 def collective_permute_implicit_current_processing_rank_id(iteration_id, replica_group, channel_id=0, name=None):
@@ -160,22 +187,31 @@ def collective_permute_implicit_current_processing_rank_id(iteration_id, replica
 def _variable(what, srcs, dsts, group, metadata, known, has_rdispls):
     ranks = members(group, what)
     if has_rdispls:
-        _refuse(what, f'{what} with places of its own for what is received is not modelled', kind='unsupported', operand='has_rdispls', hint='Leave it out: pieces arrive in equal slots.')
-    if len(srcs) != 1 or len(dsts) != 1: _refuse(what, f'{what} takes one tensor', kind='limit', limit=1, value=len(srcs))
+        _refuse(what, f'{what} with places of its own for what is received is not modelled', kind='unsupported',
+                operand='has_rdispls', hint='Leave it out: pieces arrive in equal slots.')
+    if len(srcs) != 1 or len(dsts) != 1:
+        _refuse(what, f'{what} takes one tensor', kind='limit', limit=1, value=len(srcs))
     kind, size = tile(metadata, 'metadata_tensor').info.dtype, metadata.size
     if kind not in ('uint32', 'int32') or size != 3 * len(ranks):
-        _refuse(what, 'metadata are three rows of 32-bit integers', kind='shape', operand='metadata_tensor', limit=f'uint32[3, {len(ranks)}]', value=f'{kind}{list(metadata.shape)}')
-    if srcs[0].dtype != dsts[0].dtype: _refuse(what, 'a collective does not cast', kind='limit', operand='dsts', limit=srcs[0].info.dtype, value=dsts[0].info.dtype)
-    if dsts[0].size % len(ranks): _refuse(what, 'dst has a slot for each rank', kind='shape', operand='dsts', limit=f'a multiple of {len(ranks)}', value=dsts[0].size)
+        _refuse(what, 'metadata are three rows of 32-bit integers', kind='shape', operand='metadata_tensor',
+                limit=f'uint32[3, {len(ranks)}]', value=f'{kind}{list(metadata.shape)}')
+    if srcs[0].dtype != dsts[0].dtype:
+        _refuse(what, 'a collective does not cast', kind='limit', operand='dsts', limit=srcs[0].info.dtype,
+                value=dsts[0].info.dtype)
+    if dsts[0].size % len(ranks):
+        _refuse(what, 'dst has a slot for each rank', kind='shape', operand='dsts',
+                limit=f'a multiple of {len(ranks)}', value=dsts[0].size)
     _issue(what, ranks, srcs, dsts, (metadata,), counts=not known)
 
 @strict
-def all_to_all_v(srcs, dsts, replica_group, metadata_tensor, recv_counts_known=False, has_rdispls=False, priority=None, name=None, **kw):
+def all_to_all_v(srcs, dsts, replica_group, metadata_tensor, recv_counts_known=False, has_rdispls=False,
+                 priority=None, name=None, **kw):
     "A piece of any length from every rank to every rank; metadata (3, ranks): how many, from where, and how many came."
     _variable('all_to_all_v', srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls)
 
 @strict
-def all_gather_v(srcs, dsts, replica_group, metadata_tensor, recv_counts_known=False, has_rdispls=False, priority=None, name=None, **kw):
+def all_gather_v(srcs, dsts, replica_group, metadata_tensor, recv_counts_known=False, has_rdispls=False,
+                 priority=None, name=None, **kw):
     "A piece of any length of every rank to all; only the first column of rows 0 and 1 of metadata counts."
     _variable('all_gather_v', srcs, dsts, replica_group, metadata_tensor, recv_counts_known, has_rdispls)
 

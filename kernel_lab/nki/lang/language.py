@@ -8,10 +8,10 @@ __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloa
            'float8_e8m0fnu', 'float8_e3m4', 'float8_e4m3fn_x4', 'float8_e5m2_x4', 'float4_e2m1fn_x4', 'bool', 'DType',
            'average', 'prelu', 'tile_size', 'range', 'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones',
            'empty_like', 'zeros_like', 'affine_range', 'sequential_range', 'static_range', 'program_id', 'num_programs',
-           'program_ndim', 'result', 'load', 'copy', 'store', 'binary', 'unary', 'sum', 'max', 'min', 'prod', 'mean',
-           'where', 'transpose', 'matmul', 'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip',
-           'var', 'softmax', 'rms_norm', 'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix',
-           'load_transpose2d', 'random_seed', 'device_print']
+           'program_ndim', 'result', 'load', 'copy', 'store', 'broadcast_columns', 'common_shape', 'binary', 'unary',
+           'reduce_free_axes', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul', 'broadcast_to',
+           'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip', 'var', 'softmax', 'rms_norm', 'all', 'dropout',
+           'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d', 'random_seed', 'device_print']
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #51f5a78c
 import builtins, math
@@ -33,10 +33,16 @@ from ..record.indexing import broadcast_tile
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #bf15bb68
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'
-(float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, float8_e4m3fn, int32, uint32, int16, uint16, int8, uint8, bool_,
- float8_e8m0fnu, float8_e3m4, float8_e4m3fn_x4, float8_e5m2_x4, float4_e2m1fn_x4) = (NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
+(float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, float8_e4m3fn, int32, uint32, int16, uint16, int8,
+ uint8, bool_,
+ float8_e8m0fnu, float8_e3m4, float8_e4m3fn_x4, float8_e5m2_x4,
+ float4_e2m1fn_x4) = (NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
 bool, DType = bool_, str
-average, prelu = 'average', 'prelu'     # an operation of tensor_partition_reduce, and a function of activate2: words, not functions
+# an operation of tensor_partition_reduce, and a function of activate2: words, not functions
+average, prelu = 'average', 'prelu'
+
+# helpers shared with the earlier dialect, not for kernels
+_HIDDEN = ('broadcast_columns', 'common_shape', 'reduce_free_axes')
 
 class _TileSize:
     "Limits of the chip that the kernel is traced for; of the newest outside a kernel."
@@ -54,15 +60,27 @@ class _TileSize:
 tile_size = _TileSize()
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #1540babc
+def _shared_tensor(rec, shape, dtype, name):
+    """The HBM tensor of this line of the kernel (the n-th of that line and shape): made by the first program of a
+    launch grid, shared by the rest."""
+    key = (kernel_line(), name, shape, dtype_name(dtype))
+    n = rec.taken[key] = rec.taken.get(key, 0) + 1
+    if (key, n) not in rec.shared: rec.shared[key, n] = rec.tensor(shape, dtype, 'hbm', name=name, scope=())
+    return rec.shared[key, n]
+
 def ndarray(shape, dtype, buffer=sbuf, name='', address=None, **kw):
-    "A tensor without values: shape (partition, free…) on chip; buffer is nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm or nl.private_hbm; address=(partition, byte) puts it there."
+    """A tensor without values: shape (partition, free…) on chip; buffer is nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm
+    or nl.private_hbm; address=(partition, byte) puts it there."""
     rec, where = recorder(), getattr(buffer, 'buffer', buffer) or sbuf
-    if where not in (sbuf, psum, hbm, shared_hbm, private_hbm): raise KernelError(f'{where!r} is not a memory', line=kernel_line(), hint='Use nl.sbuf, nl.psum or nl.shared_hbm.')
+    if where not in (sbuf, psum, hbm, shared_hbm, private_hbm):
+        raise KernelError(f'{where!r} is not a memory', line=kernel_line(),
+                          hint='Use nl.sbuf, nl.psum or nl.shared_hbm.')
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     par = next((k for k, n in enumerate(shape) if getattr(n, 'par', False)), 0)
-    if where in (hbm, shared_hbm) and rec.grid: return rec.shared_tensor(shape, dtype, name)
+    if where in (hbm, shared_hbm) and rec.grid: return _shared_tensor(rec, shape, dtype, name)
     scope = {'scope': ()} if where in (hbm, shared_hbm) else {}
-    put = {} if address is None and where is buffer else {'places': lambda shape: places_of(buffer, address, shape, par, dtype, rec)}
+    chosen = lambda shape: places_of(buffer, address, shape, par, dtype, rec)
+    put = {} if address is None and where is buffer else {'places': chosen}
     return rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par, **scope, **put)
 
 def full(shape, fill_value, dtype, buffer=sbuf, name='', **kw):
@@ -79,16 +97,20 @@ def zeros(shape, dtype, buffer=sbuf, name='', **kw):
     return t
 
 def ones(shape, dtype, buffer=sbuf, name='', **kw): return full(shape, 1.0, dtype, buffer, name)
-def empty_like(x, dtype=None, buffer=None, name='', **kw): return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
-def zeros_like(x, dtype=None, buffer=None, name='', **kw): return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)
+def empty_like(x, dtype=None, buffer=None, name='', **kw):
+    return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
+def zeros_like(x, dtype=None, buffer=None, name='', **kw):
+    return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #361e2683
 def _ends(start, stop, step):
     "Start, stop and step as `range` takes them, where a single number is the stop."
     return (0, start, step) if stop is None else (start, stop, step)
 
-def affine_range(start=0, stop=None, step=1, **kw): return language_loop(recorder(), 'affine', *_ends(start, stop, step))
-def sequential_range(start=0, stop=None, step=1, **kw): return language_loop(recorder(), 'sequential', *_ends(start, stop, step))
+def affine_range(start=0, stop=None, step=1, **kw):
+    return language_loop(recorder(), 'affine', *_ends(start, stop, step))
+def sequential_range(start=0, stop=None, step=1, **kw):
+    return language_loop(recorder(), 'sequential', *_ends(start, stop, step))
 range = builtins.range
 def static_range(start=0, stop=None, step=1, **kw): return iter(range(*(int(a) for a in _ends(start, stop, step))))
 
@@ -122,46 +144,56 @@ def copy(x, dtype=None, *, mask=None, **kw):
 
 def store(dst, value, *, mask=None, **kw):
     "Write a tile to an HBM view; from PSUM it passes through SBUF first. The earlier dialect takes a number too."
-    if recorder().dialect != 'nki' and isinstance(value, (int, float, np.number)): value = full(dst.shape, value, dst.dtype)
-    if not isinstance(value, Tile): raise KernelError('nl.store takes a tile', line=kernel_line(), hint='Fill a tile with nisa.memset first.')
+    if recorder().dialect != 'nki' and isinstance(value, (int, float, np.number)):
+        value = full(dst.shape, value, dst.dtype)
+    if not isinstance(value, Tile):
+        raise KernelError('nl.store takes a tile', line=kernel_line(), hint='Fill a tile with nisa.memset first.')
     if value.buffer == psum: value = copy(value, mask=mask)
     isa.dma_copy(dst, value, mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #bf9c829a
 def _column(x, other):
-    "Whether x is a column that an instruction takes as it is: one fp32 number a partition, where the other tile is wider."
+    """Whether x is a column that an instruction takes as it is: one fp32 number a partition, where the other tile
+    is wider."""
     return x.shape[1:] == (1,) * (x.ndim - 1) and other.shape[1:] != x.shape[1:] and x.info.dtype == 'float32'
 
-_COMPARE = ('equal', 'not_equal', 'less', 'less_equal', 'greater', 'greater_equal', 'logical_and', 'logical_or', 'logical_xor')
+_COMPARE = ('equal', 'not_equal', 'less', 'less_equal', 'greater', 'greater_equal', 'logical_and', 'logical_or',
+            'logical_xor')
 
-def _columns(a, b):
+def broadcast_columns(a, b):
     "Two tiles of which one, of the earlier dialect, is a column: given as many axes as the other. Others as they are."
     if recorder().dialect == 'nki' or a.ndim == b.ndim: return a, b
     for o, n in sorted(((a, b.ndim), (b, a.ndim)), key=lambda pair: pair[0].ndim):
-        if o.size == o.shape[0]: return tuple(t.like(t.offset, [t.steps[0], *[(0, 1)] * (n - 1)], t.par) if t is o else t for t in (a, b))
+        if o.size == o.shape[0]:
+            return tuple(t.like(t.offset, [t.steps[0], *[(0, 1)] * (n - 1)], t.par) if t is o else t for t in (a, b))
     return a, b
 
-def _shape(a, b):
+def common_shape(a, b):
     "The common shape of two tiles of one rank."
     if a.ndim != b.ndim or any(m != n and 1 not in (m, n) for m, n in zip(a.shape, b.shape)):
-        raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet', kind='shape', line=kernel_line(), hint='Ranks must agree; axes of size 1 are repeated.')
+        raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet', kind='shape', line=kernel_line(),
+                          hint='Ranks must agree; axes of size 1 are repeated.')
     return tuple(n if m == 1 else m for m, n in zip(a.shape, b.shape))
 
 def _weak(name, x, number):
-    "The dtype of `x op number`: the tile's; in the earlier dialect a plain int counts as int32, a float as fp32. Integers divide into fp32."
+    """The dtype of `x op number`: the tile's; in the earlier dialect a plain int counts as int32, a float as fp32.
+    Integers divide into fp32."""
     kind = x.info.dtype
     if name == 'divide' and not is_float(kind): return float32
     if recorder().dialect == 'nki' or name in _COMPARE or name in BITWISE: return x.dtype
-    return promote(kind, dtype_name(number.dtype) if isinstance(number, np.generic) and number.dtype.name in NUMPY else 'float32' if isinstance(number, float) else kind if is_float(kind) else 'int32')
+    if isinstance(number, np.generic) and number.dtype.name in NUMPY: other = dtype_name(number.dtype)
+    else: other = 'float32' if isinstance(number, float) else kind if is_float(kind) else 'int32'
+    return promote(kind, other)
 
 def binary(name, x, y, dtype=None, mask=None):
     "x op y as a new tile."
-    if not isinstance(x, Tile) and not isinstance(y, Tile): raise KernelError(f'nl.{name} needs at least one tile', line=kernel_line())
+    if not isinstance(x, Tile) and not isinstance(y, Tile):
+        raise KernelError(f'nl.{name} needs at least one tile', line=kernel_line())
     if not isinstance(x, Tile): return _scalar(name, y, x, True, dtype, mask)
     if not isinstance(y, Tile): return _scalar(name, x, y, False, dtype, mask)
     both = promote(x.info.dtype, y.info.dtype)
-    x, y = _columns(x, y)
-    shape, dtype = _shape(x, y), dtype or (float32 if name == 'divide' and not is_float(both) else both)
+    x, y = broadcast_columns(x, y)
+    shape, dtype = common_shape(x, y), dtype or (float32 if name == 'divide' and not is_float(both) else both)
     if x.buffer == y.buffer == psum: y = copy(y)           # no engine reads two tiles of PSUM at once
     x, y = (o if o.shape[0] == shape[0] else broadcast_to(o, (shape[0], *o.shape[1:])) for o in (x, y))
     if _column(y, x): return result(shape, dtype, lambda t: isa.tensor_scalar(t, x, name, y, mask=mask))
@@ -170,7 +202,8 @@ def binary(name, x, y, dtype=None, mask=None):
     return result(shape, dtype, lambda t: isa.tensor_tensor(t, wide(x), wide(y), name, mask=mask))
 
 def _scalar(name, x, number, reverse, dtype, mask):
-    return result(x.shape, dtype or _weak(name, x, number), lambda t: isa.tensor_scalar(t, x, name, operand(number, 'scalar'), reverse, mask=mask))
+    return result(x.shape, dtype or _weak(name, x, number),
+                  lambda t: isa.tensor_scalar(t, x, name, operand(number, 'scalar'), reverse, mask=mask))
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #f8e9a40d
 def unary(name, x, dtype=None, mask=None):
@@ -179,7 +212,8 @@ def unary(name, x, dtype=None, mask=None):
     if name == 'negative': return _scalar('multiply', x, -1.0, False, dtype, mask)
     if name == 'reciprocal' and x.size // x.shape[0] < recorder().chip.min_interval:
         return result(x.shape, dtype or x.dtype, lambda t: isa.reciprocal(t, x, mask=mask))
-    if name in _TURNS and recorder().dialect == 'nki': name, x, dtype = 'sin', _reduced(x, _TURNS[name], mask), dtype or x.dtype
+    if name in _TURNS and recorder().dialect == 'nki':
+        name, x, dtype = 'sin', _reduced(x, _TURNS[name], mask), dtype or x.dtype
     return result(x.shape, dtype or x.dtype, lambda t: isa.activation(t, name, x, mask=mask))
 
 _TURNS = {'sin': 0.0, 'cos': math.pi / 2}       # what to add for the same curve
@@ -191,19 +225,23 @@ def _reduced(x, shift, mask):
     isa.tensor_scalar(t, t, 'subtract', math.pi, mask=mask)
     return t
 
-_BINARY = ('add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'power', 'mod', 'fmod', 'equal', 'not_equal', 'less', 'less_equal', 'greater',
-           'greater_equal', 'logical_and', 'logical_or', 'logical_xor', 'bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shift', 'abs_max', 'abs_min')
-_UNARY = ('exp', 'log', 'square', 'sqrt', 'rsqrt', 'reciprocal', 'abs', 'sign', 'negative', 'relu', 'sigmoid', 'tanh', 'silu', 'silu_dx', 'erf', 'erf_dx', 'gelu', 'gelu_dx',
-          'gelu_apprx_tanh', 'gelu_apprx_sigmoid', 'gelu_apprx_sigmoid_dx', 'softplus', 'mish', 'sin', 'cos', 'tan', 'arctan', 'ceil', 'floor', 'trunc', 'logical_not', 'invert')
+_BINARY = ('add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'power', 'mod', 'fmod', 'equal',
+           'not_equal', 'less', 'less_equal', 'greater',
+           'greater_equal', 'logical_and', 'logical_or', 'logical_xor', 'bitwise_and', 'bitwise_or', 'bitwise_xor',
+           'left_shift', 'right_shift', 'abs_max', 'abs_min')
+_UNARY = ('exp', 'log', 'square', 'sqrt', 'rsqrt', 'reciprocal', 'abs', 'sign', 'negative', 'relu', 'sigmoid', 'tanh',
+          'silu', 'silu_dx', 'erf', 'erf_dx', 'gelu', 'gelu_dx',
+          'gelu_apprx_tanh', 'gelu_apprx_sigmoid', 'gelu_apprx_sigmoid_dx', 'softplus', 'mish', 'sin', 'cos', 'tan',
+          'arctan', 'ceil', 'floor', 'trunc', 'logical_not', 'invert')
 
 def _make_binary(name):
     def f(x, y, dtype=None, *, mask=None, **kw): return binary(name, x, y, dtype, mask)
-    f.__name__, f.__doc__ = name, f'`x {name} y`, elementwise, as a new SBUF tile; also the operation `nl.{name}` of instructions.'
+    f.__name__, f.__doc__ = name, f'`x {name} y`, elementwise, as a new SBUF tile; also an operation of instructions.'
     return f
 
 def _make_unary(name):
     def f(x, dtype=None, *, mask=None, **kw): return unary(name, x, dtype, mask)
-    f.__name__, f.__doc__ = name, f'`{name}(x)`, elementwise, as a new SBUF tile; also the function `nl.{name}` of nisa.activation.'
+    f.__name__, f.__doc__ = name, f'`{name}(x)`, elementwise, as a new SBUF tile; also a function of nisa.activation.'
     return f
 
 globals().update({n: _make_binary(n) for n in _BINARY} | {n: _make_unary(n) for n in _UNARY})
@@ -219,26 +257,33 @@ def _dunder(name, swapped=False):
 
 for _sym, _name in dict(add='add', sub='subtract', mul='multiply', truediv='divide', pow='power').items():
     setattr(Tile, f'__{_sym}__', _dunder(_name)); setattr(Tile, f'__r{_sym}__', _dunder(_name, True))
-for _sym, _name in dict(lt='less', le='less_equal', gt='greater', ge='greater_equal').items(): setattr(Tile, f'__{_sym}__', _dunder(_name))
+for _sym, _name in dict(lt='less', le='less_equal', gt='greater', ge='greater_equal').items():
+    setattr(Tile, f'__{_sym}__', _dunder(_name))
 Tile.__neg__ = lambda self: unary('negative', self)
 Tile.astype = lambda self, dtype: copy(self, dtype=dtype)
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #b2026a81
-def _reduction(op, x, axis, dtype=None, mask=None, keepdims=False):
+def reduce_free_axes(op, x, axis, dtype=None, mask=None, keepdims=False):
     axes = axes_of(axis, x.ndim)
-    if 0 in axes: raise KernelError('a reduction cannot run over partitions', kind='limit', line=kernel_line(), hint='Transpose first, or multiply by a vector of ones on Tensor.')
-    rest = tuple(1 if k in axes else n for k, n in enumerate(x.shape)) if keepdims else tuple(n for k, n in enumerate(x.shape) if k not in axes)
+    if 0 in axes:
+        raise KernelError('a reduction cannot run over partitions', kind='limit', line=kernel_line(),
+                          hint='Transpose first, or multiply by a vector of ones on Tensor.')
+    rest = tuple(1 if k in axes else n for k, n in enumerate(x.shape) if keepdims or k not in axes)
     shape = rest if len(rest) > 1 else (*rest, 1)
     return result(shape, dtype or x.dtype, lambda t: isa.tensor_reduce(t, op, x, axes, keepdims=keepdims, mask=mask))
 
-def sum(x, axis, dtype=None, *, mask=None, keepdims=False, **kw): return _reduction('add', x, axis, dtype, mask, keepdims)
-def max(x, axis, dtype=None, *, mask=None, keepdims=False, **kw): return _reduction('maximum', x, axis, dtype, mask, keepdims)
-def min(x, axis, dtype=None, *, mask=None, keepdims=False, **kw): return _reduction('minimum', x, axis, dtype, mask, keepdims)
-def prod(x, axis, dtype=None, *, mask=None, keepdims=False, **kw): return _reduction('multiply', x, axis, dtype, mask, keepdims)
+def sum(x, axis, dtype=None, *, mask=None, keepdims=False, **kw):
+    return reduce_free_axes('add', x, axis, dtype, mask, keepdims)
+def max(x, axis, dtype=None, *, mask=None, keepdims=False, **kw):
+    return reduce_free_axes('maximum', x, axis, dtype, mask, keepdims)
+def min(x, axis, dtype=None, *, mask=None, keepdims=False, **kw):
+    return reduce_free_axes('minimum', x, axis, dtype, mask, keepdims)
+def prod(x, axis, dtype=None, *, mask=None, keepdims=False, **kw):
+    return reduce_free_axes('multiply', x, axis, dtype, mask, keepdims)
 def mean(x, axis, dtype=None, *, mask=None, keepdims=False, **kw):
     "The mean over trailing free axes: a sum and a multiplication."
     n = np.prod([x.shape[a] for a in axes_of(axis, x.ndim)])
-    return _scalar('multiply', _reduction('add', x, axis, dtype, mask, keepdims), 1.0 / n, False, dtype, mask)
+    return _scalar('multiply', reduce_free_axes('add', x, axis, dtype, mask, keepdims), 1.0 / n, False, dtype, mask)
 
 def where(condition, x, y, dtype=None, *, mask=None, **kw):
     "x where the condition tile is not zero, else y."
@@ -255,24 +300,28 @@ def _guard(t, mask): return t if mask is None else t[mask]
 
 def _turned(x):
     "The transpose of a matmul operand, its mask's axes turned too."
-    swap = lambda c: Index(c.const, c.loops, {1 - (k - c.ndim + 2): v for k, v in c.axes.items()}, c.shape and (1, 1), c.trips)
+    swap = lambda c: Index(c.const, c.loops, {1 - (k - c.ndim + 2): v for k, v in c.axes.items()}, c.shape and (1, 1),
+                           c.trips)
     return _guard(transpose(x), None if x.guard is None else Mask(*map(swap, x.guard.conditions)))
 
 def matmul(x, y, transpose_x=False, *, mask=None, **kw):
     "x @ y in PSUM: x is (M, K), or (K, M) with transpose_x=True, which saves a transpose on Tensor."
     x, y = x if transpose_x else _turned(x), y
     x, y = (_guard(copy(o), o.guard) if o.buffer == psum else o for o in (x, y))
-    return result((x.shape[1], *y.shape[1:]), float32, lambda t: isa.nc_matmul(t, x, y, accumulate=False, mask=mask), psum)
+    return result((x.shape[1], *y.shape[1:]), float32, lambda t: isa.nc_matmul(t, x, y, accumulate=False, mask=mask),
+                  psum)
 
 def broadcast_to(x, shape, dtype=None, **kw):
     "The tile repeated along axes of size 1; over partitions by a matmul with ones."
     if x.par is None or x.shape[0] == shape[0]: return broadcast_tile(x, shape)
-    lane, row, out = full((1, shape[0]), 1.0, x.dtype), broadcast_tile(x, (1, *shape[1:])), ndarray(shape, dtype or x.dtype)
+    lane, row = full((1, shape[0]), 1.0, x.dtype), broadcast_tile(x, (1, *shape[1:]))
+    out = ndarray(shape, dtype or x.dtype)
     for at in range(0, shape[-1], recorder().chip.moving_max):
         part = slice(at, builtins.min(at + recorder().chip.moving_max, shape[-1]))
         isa.tensor_copy(out[..., part], matmul(lane, row[..., part], transpose_x=True))
     return out
-Tile.broadcast_to = lambda self, *shape: broadcast_to(self, tuple(shape[0] if isinstance(shape[0], (tuple, list)) else shape))
+Tile.broadcast_to = lambda self, *shape: broadcast_to(self,
+                                                      tuple(shape[0] if isinstance(shape[0], (tuple, list)) else shape))
 def expand_dims(x, axis): return x.expand_dims(axis)
 
 def is_psum(buffer): return buffer == psum
@@ -298,7 +347,7 @@ def rms_norm(x, w, axis, n, epsilon=1e-06, dtype=None, compute_dtype=None, *, ma
 
 def all(x, axis, dtype=None, *, mask=None, **kw):
     "Whether all elements over trailing free axes are true: the least of (x != 0)."
-    return _reduction('minimum', not_equal(x, 0.0), axis, dtype, mask)
+    return reduce_free_axes('minimum', not_equal(x, 0.0), axis, dtype, mask)
 
 def _as(dtype, t): return t if dtype is None or t.info.dtype == dtype_name(dtype) else copy(t, dtype)
 
@@ -329,8 +378,10 @@ def random_seed(seed, **kw): "Accepted; the simulator's generator starts the sam
 def device_print(print_prefix, tensor=None, **kw): "Accepted; printing from a simulated run is the stepper's business."
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #12291a85
-_OWN = ('load', 'store', 'copy', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul',
-        'broadcast_to', 'var', 'softmax', 'rms_norm', 'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d')
+_OWN = ('load', 'store', 'copy', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'sum', 'max', 'min',
+        'prod', 'mean', 'where', 'transpose', 'matmul',
+        'broadcast_to', 'var', 'softmax', 'rms_norm', 'all', 'dropout', 'rand', 'gather_flattened',
+        'shared_identity_matrix', 'load_transpose2d')
 globals().update(isa.make_strict({k: globals()[k] for k in (*_OWN, *_BINARY, *_UNARY)}))
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #f3369857

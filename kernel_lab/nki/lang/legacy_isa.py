@@ -17,13 +17,16 @@ from ...core.errors import KernelError
 from . import isa
 from ..ir.affine import Index, Unroll, as_mask
 from ..ir.semantics import ALU, BITWISE
-from .isa_core import dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder, reduce_cmd
-from .language import _columns, _reduction, _shape, copy, result
+from .isa_core import (dge_mode, engine, get_nc_version, missing, nc_version, oob_mode, recorder,
+    reduce_cmd)
+from .language import (broadcast_columns as _columns, common_shape as _shape, copy,
+    reduce_free_axes as _reduction, result)
 from .legacy_language import fp32    # noqa: F401  nisa.fp32.min
 from ..record.tile import Tile
 from ..record.builder import kernel_line
 
-tensor_engine, vector_engine, scalar_engine, gpsimd_engine, unknown_engine, dma_engine = 'Tensor', 'Vector', 'Scalar', 'GpSimd', '', 'DMA'
+tensor_engine, vector_engine, scalar_engine = 'Tensor', 'Vector', 'Scalar'
+gpsimd_engine, unknown_engine, dma_engine = 'GpSimd', '', 'DMA'
 
 # %% ../../../nbs/2_nki/4_lang/14_legacy_isa.ipynb #054c15ea
 def _in_sbuf(o):
@@ -32,49 +35,64 @@ def _in_sbuf(o):
     c = copy(o)
     return c if o.guard is None else c[o.guard]
 
-def nc_matmul(stationary, moving, *, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False, tile_position=(), tile_size=(), perf_mode='none',
+def nc_matmul(stationary, moving, *, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False,
+              tile_position=(), tile_size=(), perf_mode='none',
               mask=None, **kw):
-    "stationary[K, M].T @ moving[K, N] as a new PSUM tile [M, N]; an operand in PSUM is copied to SBUF first, as the compiler does."
+    """stationary[K, M].T @ moving[K, N] as a new PSUM tile [M, N]; an operand in PSUM is copied to SBUF first, as
+    the compiler does."""
     stationary, moving = (_in_sbuf(o) for o in (stationary, moving))
     paired = perf_mode not in (None, 'none')
-    shape = (stationary.shape[-1], moving.shape[-1]) if paired else (stationary.size // stationary.shape[0], *moving.shape[1:])
-    given = dict(is_transpose=is_transpose, accumulate=False, tile_position=tile_position, tile_size=tile_size, perf_mode=perf_mode, mask=mask)
+    shape = (stationary.shape[-1], moving.shape[-1]) if paired else (stationary.size // stationary.shape[0],
+                                                                     *moving.shape[1:])
+    given = dict(is_transpose=is_transpose, accumulate=False, tile_position=tile_position, tile_size=tile_size,
+                 perf_mode=perf_mode, mask=mask)
     return result(shape, 'float32', lambda t: isa.nc_matmul(t, stationary, moving, **given), 'psum')
 
 def nc_transpose(data, *, mask=None, dtype=None, engine='', **kw):
     "data.T as a new tile: in PSUM by Tensor, in SBUF by Vector."
-    return result(data.shape[::-1], dtype or data.dtype, lambda t: isa.nc_transpose(t, data, engine, mask=mask), 'sbuf' if engine == 'Vector' else 'psum')
+    return result(data.shape[::-1], dtype or data.dtype, lambda t: isa.nc_transpose(t, data, engine, mask=mask),
+                  'sbuf' if engine == 'Vector' else 'psum')
 
 # %% ../../../nbs/2_nki/4_lang/14_legacy_isa.ipynb #a4cb799c
-def activation(op, data, *, bias=None, scale=1.0, reduce_op=None, reduce_res=None, reduce_cmd='idle', mask=None, dtype=None, **kw):
+def activation(op, data, *, bias=None, scale=1.0, reduce_op=None, reduce_res=None, reduce_cmd='idle', mask=None,
+               dtype=None, **kw):
     "op(data·scale + bias) as a new tile."
-    return result(data.shape, dtype or data.dtype, lambda t: isa.activation(t, op, data, bias, scale, reduce_op, reduce_res, reduce_cmd, mask=mask))
+    return result(data.shape, dtype or data.dtype, lambda t: isa.activation(t, op, data, bias, scale, reduce_op,
+        reduce_res, reduce_cmd, mask=mask))
 
 def activation_reduce(op, data, *, reduce_op, reduce_res, bias=None, scale=1.0, mask=None, dtype=None, **kw):
     "activation as a new tile, its sum over the free axes into reduce_res."
-    return result(data.shape, dtype or data.dtype, lambda t: isa.activation_reduce(t, op, data, reduce_op, reduce_res, bias, scale, mask=mask))
+    return result(data.shape, dtype or data.dtype, lambda t: isa.activation_reduce(t, op, data, reduce_op, reduce_res,
+        bias, scale, mask=mask))
 
 def tensor_tensor(data1, data2, op, *, dtype=None, mask=None, engine='', **kw):
     "data1 op data2 as a new tile."
     data1, data2 = _columns(data1, data2)
     shape = _shape(data1, data2)
     wide = lambda o: o if o.shape == shape else o.broadcast_to(shape)
-    return result(shape, dtype or data1.dtype, lambda t: isa.tensor_tensor(t, wide(data1), wide(data2), op, engine, mask=mask))
+    return result(shape, dtype or data1.dtype, lambda t: isa.tensor_tensor(t, wide(data1), wide(data2), op, engine,
+        mask=mask))
 
 def _fp32(column, op):
     "A per-partition operand in fp32, as the compiler hands it to the engine; integers of bitwise operations stay."
-    if not isinstance(column, Tile) or column.info.dtype == 'float32' or isa.op_name(op, ALU, 'an ALU operation') in BITWISE: return column
+    if not isinstance(column, Tile) or column.info.dtype == 'float32' or isa.op_name(op, ALU,
+        'an ALU operation') in BITWISE:
+        return column
     return copy(column, 'float32')
 
-def tensor_scalar(data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False, *, dtype=None, mask=None, engine='', **kw):
+def tensor_scalar(data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False, *, dtype=None,
+                  mask=None, engine='', **kw):
     "(data op0 operand0) op1 operand1 as a new tile."
     operand0, operand1 = _fp32(operand0, op0), _fp32(operand1, op1)
-    return result(data.shape, dtype or data.dtype, lambda t: isa.tensor_scalar(t, data, op0, operand0, reverse0, op1, operand1, reverse1, engine, mask=mask))
+    return result(data.shape, dtype or data.dtype, lambda t: isa.tensor_scalar(t, data, op0, operand0, reverse0, op1,
+        operand1, reverse1, engine, mask=mask))
 
-def scalar_tensor_tensor(*, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, dtype=None, mask=None, **kw):
+def scalar_tensor_tensor(*, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, dtype=None, mask=None,
+                         **kw):
     "(data op0 operand0) op1 operand1 as a new tile, operand1 a tile."
     operand0 = _fp32(operand0, op0)
-    return result(data.shape, dtype or data.dtype, lambda t: isa.scalar_tensor_tensor(t, data, op0, operand0, op1, operand1, reverse0, reverse1, mask=mask))
+    return result(data.shape, dtype or data.dtype, lambda t: isa.scalar_tensor_tensor(t, data, op0, operand0, op1,
+        operand1, reverse0, reverse1, mask=mask))
 
 def tensor_reduce(op, data, axis, *, mask=None, dtype=None, negate=False, keepdims=False, **kw):
     "data reduced over trailing free axes as a new tile; (P, 1) where nothing else is left."
@@ -97,7 +115,8 @@ def reciprocal(data, *, dtype=None, mask=None, **kw):
 
 def tensor_tensor_scan(data0, data1, initial, op0, op1, reverse0=False, reverse1=False, *, dtype=None, mask=None, **kw):
     "The running recurrence of isa.tensor_tensor_scan as a new tile."
-    return result(data1.shape, dtype or data1.dtype, lambda t: isa.tensor_tensor_scan(t, data0, data1, initial, op0, op1, reverse0, reverse1, mask=mask))
+    return result(data1.shape, dtype or data1.dtype,
+                  lambda t: isa.tensor_tensor_scan(t, data0, data1, initial, op0, op1, reverse0, reverse1, mask=mask))
 
 def dma_copy(*, dst, src, mask=None, **kw):
     "dst = src through a DMA queue."
@@ -130,7 +149,8 @@ def _select(comparison, on_true, on_false, dtype, mask):
     e, cmp = comparison
     on_true = _in_sbuf(on_true)
     _, pattern, offset, channel = _pattern(e + Index(shape=on_true.shape))
-    return result(on_true.shape, dtype or on_true.dtype, lambda t: isa.affine_select(t, pattern, channel, on_true, on_false, cmp, offset, mask=mask))
+    return result(on_true.shape, dtype or on_true.dtype,
+                  lambda t: isa.affine_select(t, pattern, channel, on_true, on_false, cmp, offset, mask=mask))
 
 def affine_select(pred, on_true_tile, on_false_value, *, mask=None, dtype=None, **kw):
     "on_true_tile where the comparison of index expressions holds, else a number, as a new tile."
@@ -140,7 +160,8 @@ def affine_select(pred, on_true_tile, on_false_value, *, mask=None, dtype=None, 
 
 # %% ../../../nbs/2_nki/4_lang/14_legacy_isa.ipynb #ca9909a7
 def _returns(name, shape, dtype=None, first=()):
-    "An instruction whose result is a new tile: its shape from the operands, its dtype from the first one named unless given."
+    """An instruction whose result is a new tile: its shape from the operands, its dtype from the first one named
+    unless given."""
     row = getattr(isa, name)
     def f(*args, dtype_=dtype, **kw):
         kind, at = kw.pop('dtype', None), dict(zip(first, args)) | kw
@@ -149,15 +170,18 @@ def _returns(name, shape, dtype=None, first=()):
     return f
 
 _P = lambda k, n: lambda at: (at[k].shape[0], n)
-bn_stats, bn_aggr = _returns('bn_stats', _P('data', 6), first=('data',)), _returns('bn_aggr', _P('data', 2), first=('data',))
+bn_stats, bn_aggr = _returns('bn_stats', _P('data', 6), first=('data',)), _returns('bn_aggr', _P('data', 2),
+    first=('data',))
 max8 = _returns('max8', _P('src', 8), first=('src',))
 nc_find_index8 = _returns('nc_find_index8', _P('data', 8), 'uint32', first=('data', 'vals'))
 nc_match_replace8 = _returns('nc_match_replace8', lambda at: at['data'].shape, first=('data', 'vals', 'imm'))
 dropout = _returns('dropout', lambda at: at['data'].shape, first=('data', 'prob'))
-tensor_scalar_reduce = _returns('tensor_scalar_reduce', lambda at: at['data'].shape, first=('data', 'op0', 'operand0', 'reduce_op', 'reduce_res'))
+tensor_scalar_reduce = _returns('tensor_scalar_reduce', lambda at: at['data'].shape,
+                                first=('data', 'op0', 'operand0', 'reduce_op', 'reduce_res'))
 range_select = _returns('range_select', lambda at: at['on_true_tile'].shape, first=('on_true_tile',))
 sequence_bounds = _returns('sequence_bounds', lambda at: (1, 2, at['segment_ids'].size), first=('segment_ids',))
-tensor_copy_predicated, select_reduce, tensor_scalar_cumulative = isa.tensor_copy_predicated, isa.select_reduce, isa.tensor_scalar_cumulative
+tensor_copy_predicated, select_reduce = isa.tensor_copy_predicated, isa.select_reduce
+tensor_scalar_cumulative = isa.tensor_scalar_cumulative
 
 def nc_stream_shuffle(src, dst, shuffle_mask, *, dtype=None, mask=None, **kw):
     "In each quadrant of 32 partitions, dst[i] = src[shuffle_mask[i]]."
@@ -167,22 +191,26 @@ def local_gather(src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, 
     "Each group of 16 partitions gathers by its own indices, as a new tile."
     n = num_valid_indices or index.size // (index.shape[0] // 16)
     shape = (src_buffer.shape[0], n) if num_elem_per_idx == 1 else (src_buffer.shape[0], n, num_elem_per_idx)
-    return result(shape, src_buffer.dtype, lambda t: isa.local_gather(t, src_buffer, index, num_elem_per_idx, num_valid_indices, mask=mask))
+    return result(shape, src_buffer.dtype, lambda t: isa.local_gather(t, src_buffer, index, num_elem_per_idx,
+                                                                      num_valid_indices, mask=mask))
 
 def tensor_partition_reduce(op, data, *, mask=None, dtype=None, **kw):
     "data reduced over its partitions, as a new tile of one."
-    return result((1, *data.shape[1:]), dtype or data.dtype, lambda t: isa.tensor_partition_reduce(t, op, data, mask=mask))
+    return result((1, *data.shape[1:]), dtype or data.dtype,
+                  lambda t: isa.tensor_partition_reduce(t, op, data, mask=mask))
 
 def dma_transpose(src, *, axes=None, mask=None, dtype=None, **kw):
     "src with its axes permuted by DMA, as a new tile."
     order = axes or {2: [1, 0], 3: [2, 1, 0], 4: [3, 1, 2, 0]}[src.ndim]
-    return result(tuple(src.shape[a] for a in order), dtype or src.dtype, lambda t: isa.dma_transpose(t, src, order, mask=mask))
+    return result(tuple(src.shape[a] for a in order), dtype or src.dtype,
+                  lambda t: isa.dma_transpose(t, src, order, mask=mask))
 
 # %% ../../../nbs/2_nki/4_lang/14_legacy_isa.ipynb #758b059a
 def _moves(view, what):
     "The view, if its place is read from memory."
     if getattr(view, 'index', None) is not None: return view
-    raise KernelError(f'{what} works on a tile whose place is read from memory', kind='shape', line=kernel_line(), instruction=what, hint='Index it with a number in SBUF, or use nisa.tensor_copy.')
+    raise KernelError(f'{what} works on a tile whose place is read from memory', kind='shape', line=kernel_line(),
+                      instruction=what, hint='Index it with a number in SBUF, or use nisa.tensor_copy.')
 
 def tensor_copy_dynamic_src(src, *, mask=None, dtype=None, engine='', **kw):
     "A copy in SBUF of a view whose place in each partition is read from memory: t[i_p, offset[0, k] + i_f]."
@@ -193,8 +221,10 @@ def tensor_copy_dynamic_dst(*, dst, src, mask=None, dtype=None, engine='', **kw)
     isa.tensor_copy(_moves(dst, 'tensor_copy_dynamic_dst'), src, engine, mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/14_legacy_isa.ipynb #200fb814
-_OWN = ('nc_matmul', 'nc_transpose', 'activation', 'activation_reduce', 'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'tensor_reduce', 'tensor_copy', 'memset',
-        'reciprocal', 'tensor_tensor_scan', 'iota', 'affine_select', 'nc_stream_shuffle', 'tensor_partition_reduce', 'dma_transpose')
+_OWN = ('nc_matmul', 'nc_transpose', 'activation', 'activation_reduce', 'tensor_tensor', 'tensor_scalar',
+        'scalar_tensor_tensor', 'tensor_reduce', 'tensor_copy', 'memset',
+        'reciprocal', 'tensor_tensor_scan', 'iota', 'affine_select', 'nc_stream_shuffle', 'tensor_partition_reduce',
+        'dma_transpose')
 globals().update(isa.make_strict({k: globals()[k] for k in _OWN}))
 
 # %% ../../../nbs/2_nki/4_lang/14_legacy_isa.ipynb #aa323a4b

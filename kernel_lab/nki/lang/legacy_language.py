@@ -15,10 +15,13 @@ from ..ir.affine import Index, arange
 from ..chip.dtypes import dtype_name, numpy_of
 from ..ir.semantics import ALU
 from .isa_core import missing, op_name, recorder, strict
-from .language import (affine_range, sequential_range, static_range, program_id, num_programs, program_ndim, load, store, copy, result, tile_size,
-    transpose, matmul, where, broadcast_to, expand_dims, var, softmax, rms_norm, all, dropout, rand, gather_flattened, shared_identity_matrix, load_transpose2d,
+from .language import (affine_range, sequential_range, static_range, program_id, num_programs,
+                                          program_ndim, load, store, copy, result, tile_size,
+    transpose, matmul, where, broadcast_to, expand_dims, var, softmax, rms_norm, all, dropout, rand, gather_flattened,
+                                          shared_identity_matrix, load_transpose2d,
     random_seed, device_print, sum, max, min, prod, mean, full, ones, zeros, zeros_like, empty_like, ndarray,
-    sbuf, psum, hbm, shared_hbm, private_hbm, float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, int32, uint32, int16, uint16, int8, uint8, bool_)
+    sbuf, psum, hbm, shared_hbm, private_hbm, float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, int32,
+                                          uint32, int16, uint16, int8, uint8, bool_)
 from ..record.tile import Tile, ds, emit
 from ..record.builder import kernel_line
 
@@ -48,7 +51,8 @@ def loop_reduce(x, op, loop_indices, dtype=None, *, mask=None, **kw):
     names = [v for i in loop_indices if isinstance(i, Index) for v in i.loops]
     unrolled = any(not isinstance(i, Index) and int(i) for i in loop_indices)
     t = recorder().tensor(x.shape, dtype or x.dtype)
-    t.draft = emit('accumulate', {'dst': t}, {'previous': t, 'data': x}, {'op': op_name(op, ALU, 'an operation'), 'loops': names, 'late': unrolled}, 'Vector', mask)
+    t.draft = emit('accumulate', {'dst': t}, {'previous': t, 'data': x},
+                   {'op': op_name(op, ALU, 'an operation'), 'loops': names, 'late': unrolled}, 'Vector', mask)
     t.draft.used = False
     return t
 
@@ -75,13 +79,15 @@ def all_reduce(x, op, program_axes, *, dtype=None, mask=None, **kw):
     axes = program_axes if isinstance(program_axes, (tuple, list)) else (program_axes,)
     sizes = [num_programs(a) for a in axes]
     if set(sizes) <= {1}: return copy(x, dtype, mask=mask)
-    raise KernelError('nl.all_reduce over several programs is not modelled: they run one after another', kind='unsupported', line=kernel_line(), limit='1 program',
+    raise KernelError('nl.all_reduce over several programs is not modelled: they run one after another',
+                      kind='unsupported', line=kernel_line(), limit='1 program',
                       value=sizes, hint='Store the parts to HBM, and reduce them in a kernel of their own.')
 
 # %% ../../../nbs/2_nki/4_lang/13_legacy_language.ipynb #06cd5d32
 def atomic_rmw(dst, value, op, *, mask=None, **kw):
     "Add a tile to an HBM view, element by element, by DMA; the view may be indirect."
-    if op_name(op, ALU, 'an operation') != 'add': raise KernelError('atomic_rmw adds, and does nothing else', kind='unsupported', line=kernel_line())
+    if op_name(op, ALU, 'an operation') != 'add':
+        raise KernelError('atomic_rmw adds, and does nothing else', kind='unsupported', line=kernel_line())
     isa.dma_copy(dst, value, dst_rmw_op='add', mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/13_legacy_language.ipynb #c28339df

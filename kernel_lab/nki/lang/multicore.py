@@ -49,7 +49,8 @@ def _small_enough(src):
     "C31: what GpSimd's own DMA may swap."
     size, most = src.size // src.shape[0] * src.itemsize, _GPSIMD_DMA[src.itemsize]
     if size > most:
-        raise KernelError('GpSimd\'s DMA swaps small tiles', kind='limit', line=kernel_line(), instruction='sendrecv', operand='src', limit=f'{most} bytes a partition of {src.info.dtype}',
+        raise KernelError('GpSimd\'s DMA swaps small tiles', kind='limit', line=kernel_line(), instruction='sendrecv',
+                          operand='src', limit=f'{most} bytes a partition of {src.info.dtype}',
                           value=f'{size} bytes', hint='Swap in pieces, or use nisa.dma_engine.dma.')
 
 def sendrecv(src, dst, send_to_rank, recv_from_rank, pipe_id=0, dma_engine='dma', **kw):
@@ -58,14 +59,17 @@ def sendrecv(src, dst, send_to_rank, recv_from_rank, pipe_id=0, dma_engine='dma'
     core, count = _core(rec)
     send, receive = int(send_to_rank), int(recv_from_rank)
     if not (0 <= send < count and 0 <= receive < count):
-        raise KernelError(f'there is no core {max(send, receive)}', kind='limit', line=kernel_line(), instruction='sendrecv', limit=f'0..{count - 1}', value=(send, receive),
+        raise KernelError(f'there is no core {max(send, receive)}', kind='limit', line=kernel_line(),
+                          instruction='sendrecv', limit=f'0..{count - 1}', value=(send, receive),
                           hint='Launch on two cores: kernel[2].')
     if src.shape != dst.shape or src.dtype != dst.dtype:
-        raise KernelError('sendrecv needs equal tiles', kind='shape', line=kernel_line(), instruction='sendrecv', limit=f'{dst.info.dtype}{list(dst.shape)}',
+        raise KernelError('sendrecv needs equal tiles', kind='shape', line=kernel_line(), instruction='sendrecv',
+                          limit=f'{dst.info.dtype}{list(dst.shape)}',
                           value=f'{src.info.dtype}{list(src.shape)}')
     if str(dma_engine) == 'gpsimd_dma': _small_enough(src)
     if send == receive == core: return dma_copy(dst, src)
-    rec.current.append(Meeting('sendrecv', kernel_line(), core, src.access(), dst.access(), send, receive, int(pipe_id)))
+    rec.current.append(Meeting('sendrecv', kernel_line(), core, src.access(), dst.access(), send, receive,
+                               int(pipe_id)))
 
 def meet(op, outs, ins, attrs):
     "An instruction that needs both cores: issued here where there is one, a meeting where there are two."
@@ -89,14 +93,17 @@ def _lines(meetings): return ', '.join(str(m.line) for m in meetings[:4]) or 'no
 
 def _refuse(each):
     lines = '; '.join(f'core {c}: {len(m)} times (lines {_lines(m)})' for c, m in enumerate(each))
-    raise KernelError(f'the cores do not wait for each other the same way: {lines}', kind='invalid', hint='Every core must reach the same barriers and sendrecvs, in the same order.')
+    raise KernelError(f'the cores do not wait for each other the same way: {lines}', kind='invalid',
+                      hint='Every core must reach the same barriers and sendrecvs, in the same order.')
 
 def _pairs(meetings):
     "The transfers of a sendrecv on all cores, as one instruction a pair."
     outs, ins = {}, {}
     for m in meetings:
         other = meetings[m.receive]
-        if other.send != m.core: raise KernelError(f'core {m.core} receives from core {m.receive}, which sends to core {other.send}', kind='invalid', line=m.line, instruction='sendrecv')
+        if other.send != m.core:
+            raise KernelError(f'core {m.core} receives from core {m.receive}, which sends to core {other.send}',
+                              kind='invalid', line=m.line, instruction='sendrecv')
         n = len(outs) or ''
         outs[f'dst{n}'], ins[f'src{n}'] = m.dst, other.src
     return InstructionDraft('sendrecv', outs, ins, {}, 'DMA', (), meetings[0].line)
@@ -122,25 +129,32 @@ def merge(rec, bodies):
     res = []
     for k in range(len(cuts[0][0])):
         rec.pieces = getattr(rec, 'pieces', 0) + 1             # pieces of one number run at the same time
-        res += [OpenLoop(f'core{c}.{rec.pieces}', 1, 'core', (), 0, pieces[k]) for c, (pieces, _) in enumerate(cuts) if pieces[k]]
+        res += [OpenLoop(f'core{c}.{rec.pieces}', 1, 'core', (), 0, pieces[k]) for c, (pieces,
+            _) in enumerate(cuts) if pieces[k]]
         if k < len(cuts[0][1]): res += _meeting(rec, [m[k] for _, m in cuts], cuts)
     return res
 
 def _meeting(rec, items, cuts):
-    "What the cores do together: nothing at a barrier, one transfer for a sendrecv, one loop for loops in which they meet."
+    """What the cores do together: nothing at a barrier, one transfer for a sendrecv, one loop for loops in which
+    they meet."""
     kinds = {getattr(o, 'kind', '') for o in items}
     if len(kinds) > 1: _refuse([m for _, m in cuts])
-    if isinstance(items[0], Meeting): return [_together(items)] if items[0].draft else [_pairs(items)] if items[0].kind == 'sendrecv' else []
+    if isinstance(items[0], Meeting):
+        return [_together(items)] if items[0].draft else [_pairs(items)] if items[0].kind == 'sendrecv' else []
     first = items[0]
     if len({o.trips for o in items}) > 1: _refuse([m for _, m in cuts])
     for o in items[1:]: _rename(rec, o.body, o.name, first.name)
-    return [OpenLoop(first.name, first.trips, first.kind, first.key, first.line, merge(rec, [o.body for o in items]), first.bound)]
+    return [OpenLoop(first.name, first.trips, first.kind, first.key, first.line, merge(rec, [o.body for o in items]),
+                     first.bound)]
 
 # %% ../../../nbs/2_nki/4_lang/09_multicore.ipynb #e4f656d8
 def _rename(rec, body, old, new):
     "Loop `old` called `new`, in accesses, masks and the scopes of tensors."
-    affine = lambda a: Affine(a.const, tuple(sorted((new if v == old else v, c) for v, c in a.terms))) if any(v == old for v, _ in a.terms) else a
-    access = lambda a: replace(a, offset=affine(a.offset), index=a.index and access(a.index)) if isinstance(a, Access) else a
+    affine = lambda a: Affine(a.const, tuple(sorted((new if v == old else v,
+                                                     c) for v, c in a.terms))) if any(v == old
+                                                         for v, _ in a.terms) else a
+    access = lambda a: replace(a, offset=affine(a.offset), index=a.index and access(a.index)) if isinstance(a,
+        Access) else a
     for k, t in enumerate(rec.tensors):
         if old in t.scope: rec.tensors[k] = replace(t, scope=tuple(new if v == old else v for v in t.scope))
     _rename_in(body, access, affine, lambda v: new if v == old else v)

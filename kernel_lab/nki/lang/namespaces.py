@@ -22,7 +22,8 @@ class NKIObject:
         "As in NKI, plain values in a class body are fields, annotated or not, and a field that is not given is None."
         super().__init_subclass__(**kw)
         named = cls.__dict__.get('__annotations__', {})
-        plain = [k for k, v in vars(cls).items() if not k.startswith('__') and not callable(v) and not hasattr(v, '__get__')]
+        plain = [k for k, v in vars(cls).items() if not k.startswith('__') and not callable(v) and not hasattr(v,
+            '__get__')]
         cls.__annotations__ = {**named, **{k: object for k in plain if k not in named}}
         for k in named:
             if k not in vars(cls): setattr(cls, k, None)

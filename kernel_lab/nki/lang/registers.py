@@ -34,16 +34,20 @@ def register_move(dst, src, **kw):
     "dst = a whole number, or another register's value."
     if isinstance(src, Tile): return emit('register_load', {'dst': dst}, {'src': src})
     number = as_index(src)
-    if number is None or number.loops: raise KernelError('a register takes a whole number or a register', kind='unsupported', line=kernel_line(), instruction='register_move', value=src)
+    if number is None or number.loops:
+        raise KernelError('a register takes a whole number or a register', kind='unsupported', line=kernel_line(),
+                          instruction='register_move', value=src)
     return emit('register_move', {'dst': dst}, {'value': float(int(number))})
 
 def _single(t, what):
     if isinstance(t, Tile) and t.size == 1: return t
-    raise KernelError(f'{what} takes a tensor of one element', kind='shape', line=kernel_line(), instruction=what, limit='one element', value=getattr(t, 'shape', t))
+    raise KernelError(f'{what} takes a tensor of one element', kind='shape', line=kernel_line(), instruction=what,
+                      limit='one element', value=getattr(t, 'shape', t))
 
 def register_load(dst, src, **kw):
     "dst = the one number in a tensor (SBUF or HBM)."
-    if _single(src, 'register_load').buffer == 'hbm': return emit('dma_copy', {'dst': dst}, {'src': src.reshape((1, 1))}, {'register': True})
+    if _single(src, 'register_load').buffer == 'hbm':
+        return emit('dma_copy', {'dst': dst}, {'src': src.reshape((1, 1))}, {'register': True})
     return emit('register_load', {'dst': dst}, {'src': src})
 
 def register_store(dst, src, **kw):
@@ -66,15 +70,19 @@ def _close(rec):
     rec.current.append(done)
 
 def dynamic_range(start, stop=None, step=1):
-    "Iterations whose bounds are registers; yields the counter, as an index where the start is a number, else as a register."
+    """Iterations whose bounds are registers; yields the counter, as an index where the start is a number, else as
+    a register."""
     rec, frame = recorder(), kernel_frame()
     start, stop = (0, start) if stop is None else (start, stop)
-    if not isinstance(step, int) or step < 1: raise KernelError('the step of a dynamic loop is a positive number', line=kernel_line(), value=step)
-    if not isinstance(start, Tile) and not isinstance(stop, Tile): yield from language_loop(rec, 'sequential', start, stop, step); return
+    if not isinstance(step, int) or step < 1:
+        raise KernelError('the step of a dynamic loop is a positive number', line=kernel_line(), value=step)
+    if not isinstance(start, Tile) and not isinstance(stop, Tile):
+        yield from language_loop(rec, 'sequential', start, stop, step); return
     counter = register_alloc(start) if isinstance(start, Tile) else None
     name = _opened(rec, 'dynamic', (_bound(start), _bound(stop), step), frame)
     yield Index(int(start), {name: step}, trips={name: 1}) if counter is None else counter
-    if counter is not None: emit('tensor_scalar', {'dst': counter}, {'data': counter, 'operand0': float(step)}, {'op0': 'add'}, 'GpSimd')
+    if counter is not None:
+        emit('tensor_scalar', {'dst': counter}, {'data': counter, 'operand0': float(step)}, {'op0': 'add'}, 'GpSimd')
     _close(rec)
 
 def fori_loop(lower, upper, body_fun, step=1):
@@ -96,6 +104,7 @@ def _while_again(reg):
     key = (frame.f_code.co_filename, frame.f_lineno)
     if rec.open and rec.open[-1].kind == 'while' and rec.open[-1].key == key: _close(rec); return False
     if not linecache.getline(*key).lstrip().startswith('while '):
-        raise KernelError('a register has no truth value while the kernel is traced', line=kernel_line(), hint='Loop with nl.dynamic_range or nl.while_loop, or select by value.')
+        raise KernelError('a register has no truth value while the kernel is traced', line=kernel_line(),
+                          hint='Loop with nl.dynamic_range or nl.while_loop, or select by value.')
     _opened(rec, 'while', (0, reg.access(), 1), frame)
     return True

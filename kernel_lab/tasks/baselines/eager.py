@@ -36,7 +36,7 @@ def graph_specs(graph):
 # %% ../../../nbs/3_tasks/6_baselines/01_eager.ipynb #3aaa5013
 @dataclass(frozen=True)
 class Launch:
-    "One operation on its own: its name in the graph, torch's name for it, the shape of its result, µs; `why` where there is no kernel."
+    "One operation launched alone: node, torch's name, shape of the result, µs; `why` says why there is no kernel."
     node: str
     op: str
     shape: tuple[int, ...]
@@ -62,8 +62,10 @@ class Eager:
         return None if self.unmapped else sum(l.us for l in self.launches)
 
     def __str__(self):
-        if self.unmapped: return f'{self.task} ({self.workload}) on {self.chip}: no kernel for {", ".join(self.unmapped)}'
-        return f'{self.task} ({self.workload}) on {self.chip}: {self.us:,.1f} µs {self.kind}, {len(self.launches)} launches of at least {self.launch_us:.1f} µs'
+        if self.unmapped:
+            return f'{self.task} ({self.workload}) on {self.chip}: no kernel for {", ".join(self.unmapped)}'
+        return (f'{self.task} ({self.workload}) on {self.chip}: {self.us:,.1f} µs {self.kind}, '
+                f'{len(self.launches)} launches of at least {self.launch_us:.1f} µs')
 
     def _repr_html_(self):
         cell = lambda l: f'{l.us:,.1f}' if l.us is not None else f'<i>{escape(l.why)}</i>'
@@ -84,8 +86,10 @@ def _written_out(graph, chip):
                   simulated_us(lower_unfused(graph, 'alone'), graph_specs(graph), chip))
 
 # %% ../../../nbs/3_tasks/6_baselines/01_eager.ipynb #dd29e1d6
-def eager(task, workload=None, chip=TABLE_CHIP):
-    "The `Eager` baseline of a task on a workload: every operation of its reference as a kernel of its own, simulated."
+def eager(task: Task, workload: str | Workload | None = None, chip: str = TABLE_CHIP) -> Eager:
+    """Eager baseline of a task on a workload: every operation of its reference launched as a kernel of its own, simulated.
+
+    Raises `UsageError` where torch cannot export the reference; an operation without a kernel is a launch with `us` None."""
     w, record = task.workload(workload), CHIPS[chip]
     graph = capture(task, w)
     found = tuple(_launched(graph, n, chip) for n in launched_nodes(graph)) or (_written_out(graph, chip),)
@@ -100,7 +104,9 @@ _MOVES = ('cat', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile',
 _TABLES = ('embedding', 'index_select', 'gather', 'index', 'slice', 'select', 'narrow')
 
 def moved_bytes(graph):
-    "Bytes that DMA moves at the least: what is read of the inputs, and the outputs; where the last operation only moves, what is read arrives by being written."
+    """Least bytes that DMA moves: what is read of the inputs, and the outputs.
+
+    Where the last operation only moves data, the larger of the two: what is read arrives by being written."""
     size = lambda n: math.prod(n.shape) * itemsize(hbm_dtype(n.dtype))
     def taken(i):
         users = graph.users(i.name)
@@ -117,13 +123,13 @@ def _origin(graph, name):
     return _origin(graph, node.refs()[0]) if node.op in VIEWS and node.refs() else node
 
 def touched_elements(graph):
-    "Elements that Vector or Scalar touch at the least: of each operation that is no product and no move, its largest operand or its result."
+    "Least elements that Vector or Scalar touch: of each operation but products and moves, its largest operand or result."
     size = lambda n: math.prod(n.shape)
     return sum(max([size(n), *(size(graph[r]) for r in n.refs())]) for n in launched_nodes(graph)
                if n.op not in _PRODUCTS + _MOVES)
 
 def bounds(task, workload=None, chip=TABLE_CHIP):
-    """The least µs by resource: {'DMA': …, 'Tensor': …, 'Vector and Scalar': …}.
+    """Least time by resource in µs: {'DMA': …, 'Tensor': …, 'Vector and Scalar': …}.
     Operations may be fused, and an instruction does up to two of them: elements count half a cycle each."""
     w, record = task.workload(workload), CHIPS[chip]
     passes, graph = record.fp32_passes if w.dtype == 'float32' else 1, capture(task, w)
@@ -132,8 +138,8 @@ def bounds(task, workload=None, chip=TABLE_CHIP):
             'Vector and Scalar': touched_elements(graph) / vector_peak(record) / 2e3}
 
 # %% ../../../nbs/3_tasks/6_baselines/01_eager.ipynb #33dd503f
-def bound(task, workload=None, chip=TABLE_CHIP):
-    "(the resource that bounds a task, its least latency in µs): the largest of `bounds`."
+def bound(task: Task, workload: str | Workload | None = None, chip: str = TABLE_CHIP) -> tuple[str, float]:
+    "Lower bound on the latency of any kernel: (resource, µs), the largest of `bounds`."
     return max(bounds(task, workload, chip).items(), key=lambda kv: kv[1])
 
 # %% ../../../nbs/3_tasks/6_baselines/01_eager.ipynb #3e6ab6a3

@@ -20,7 +20,7 @@ TABLE_CHIP = 'trn2'                                                     # all ke
 # %% ../../../nbs/3_tasks/6_baselines/00_known_times.ipynb #aa2c32e5
 @dataclass(frozen=True)
 class TaskTimes:
-    "Times of a task in µs, simulated: the least possible and its resource, the framework's, the first kernel's, the best known and its maker."
+    "Simulated times of a task in µs: lower bound and its resource, eager execution, first kernel, best known kernel and its maker."
     task: str
     level: int
     family: str
@@ -91,6 +91,6 @@ def _best():
     return found
 
 def known_kernels(task, workload=None):
-    "The kernels that are kept for a task of the suite on a workload, as dicts: task, workload, chip and us of the find, maker, source."
-    return tuple(_best().get((task.name, task.workload(workload).name), ())) if _ours(task,
-                                                                                      task.workload(workload)) else ()
+    "Stored kernels of a task of the suite on a workload, as dicts: task, workload, chip, us, maker, source; () without any."
+    w = task.workload(workload)
+    return tuple(_best().get((task.name, w.name), ())) if _ours(task, w) else ()

@@ -32,7 +32,8 @@ def definition_problem(d):
                                                            and a['value'] >= 0): return f'axis {axis} is neither constant nor variable'
     for name, t in (*d['inputs'].items(), *d['outputs'].items()):
         if not isinstance(t, dict) or not isinstance(t.get('dtype'), str) or not isinstance(t.get('shape'),
-                                                                                            (list, type(None))): return f'{name} has no shape and dtype'
+                                                                                            (list, type(None))):
+            return f'{name} has no shape and dtype'
         for axis in t['shape'] or ():
             if axis not in d['axes']: return f'{name} has the axis {axis}, which is not defined'
     if both := set(d['inputs']) & set(d['outputs']): return f'{min(both)} is input and output'
@@ -83,7 +84,8 @@ def stored_tensor(root, path, key):
     "The tensor `key` of a safetensors file below `root`; a `UsageError` where there is none."
     import torch
     full = Path(os.path.realpath(Path(root) / path))
-    if not full.is_relative_to(os.path.realpath(root)): raise UsageError(f'The tensor file {path} lies outside the dataset.')
+    if not full.is_relative_to(os.path.realpath(root)):
+        raise UsageError(f'The tensor file {path} lies outside the dataset.')
     try:
         with open(full, 'rb') as f:
             length = int.from_bytes(f.read(8), 'little')
@@ -94,8 +96,8 @@ def stored_tensor(root, path, key):
             if not 0 <= start <= end or end - start != count * dtype.itemsize: raise ValueError('its sizes do not fit')
             f.seek(8 + length + start)
             data = bytearray(f.read(end - start))
-        return torch.frombuffer(data, dtype=dtype).reshape(entry['shape']) if count else torch.zeros(entry['shape'],
-                                                                                                     dtype=dtype)
+        if not count: return torch.zeros(entry['shape'], dtype=dtype)
+        return torch.frombuffer(data, dtype=dtype).reshape(entry['shape'])
     except OSError as e: raise UsageError(f'The tensor file {path} cannot be read: {e.strerror}.',
                                           hint='Are the large files of the dataset there?') from e
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as e:
@@ -162,7 +164,9 @@ def jsonl_records(path):
     try:
         with open(path, 'rb') as f:
             for number, line in enumerate(iter(lambda: f.readline(MAX_LINE_BYTES), b''), 1):
-                if number > MAX_LINE_COUNT: yield number, UsageError(f'only the first {MAX_LINE_COUNT} lines were read'); return
+                if number > MAX_LINE_COUNT:
+                    yield number, UsageError(f'only the first {MAX_LINE_COUNT} lines were read')
+                    return
                 if line.strip(): yield number, _line(line)
     except OSError as e: yield 0, UsageError(f'it cannot be read ({e.strerror})')
 
@@ -174,8 +178,8 @@ def _line(line):
 # %% ../../../nbs/3_tasks/5_importers/03_flashinfer_bench.ipynb #b7c58f1e
 def workload_problem(w):
     "What is wrong with a workload, or None."
-    if not isinstance(w, dict) or not isinstance(w.get('axes'), dict) or not isinstance(w.get('inputs'),
-                                                                                        dict): return 'it has no axes and inputs'
+    if not isinstance(w, dict) or not isinstance(w.get('axes'), dict) or not isinstance(w.get('inputs'), dict):
+        return 'it has no axes and inputs'
     if not isinstance(w.get('uuid'), str) or not w['uuid']: return 'it has no uuid'
     if not all(type(v) is int and v >= 0 for v in w['axes'].values()): return 'an axis is not a whole number'
     needs = {'random': (), 'scalar': ('value',), 'safetensors': ('path', 'tensor_key')}
@@ -205,6 +209,12 @@ def find_flashinfer(path):
     return next((p for p in folders_below(path, 3) if (p / 'definitions').is_dir()
                  and files_below(p / 'definitions', '.json', 3)), None)
 
+def _line_problem(x):
+    "What is wrong with a line of workloads or traces, or None."
+    if isinstance(x, UsageError): return str(x)
+    if why := workload_problem(x.get('workload')): return why
+    return None if isinstance(x.get('definition'), str) else 'it names no definition'
+
 def read_dataset(path):
     "The `FlashInferDataset` whose root is `path`."
     root, left = Path(path), []
@@ -219,9 +229,7 @@ def read_dataset(path):
         for p in files_below(root / folder, '.jsonl', 4):
             for n, x in jsonl_records(p):
                 where = f'{p.relative_to(root)}, line {n}'
-                why = str(x) if isinstance(x,
-                                           UsageError) else workload_problem(x.get('workload')) or (None
-                                                                                                    if isinstance(x.get('definition'), str) else 'it names no definition')
+                why = _line_problem(x)
                 if why: left.append(SkippedTask(where, None, FLASHINFER_BENCH, why))
                 else: yield x
     def unique(found, what):
@@ -231,15 +239,14 @@ def read_dataset(path):
                                                           f'there is another {what} of this name'))
             else: kept[x['name']] = x
         return kept
-    definitions, solutions, workloads = unique(records('definitions', definition_problem),
-                                               'definition'), unique(records('solutions', solution_problem),
-                                                                     'solution'), {}
+    definitions = unique(records('definitions', definition_problem), 'definition')
+    solutions, workloads = unique(records('solutions', solution_problem), 'solution'), {}
     for x in lines('workloads'): workloads.setdefault(x['definition'], []).append(x['workload'])
     return FlashInferDataset(definitions, workloads, solutions, tuple(lines('traces')), tuple(left))
 
 # %% ../../../nbs/3_tasks/5_importers/03_flashinfer_bench.ipynb #3e0a4196
 def read_flashinfer(path):
-    "([TaskSource], [SkippedTask]) of a FlashInfer-Bench dataset at or below a path, or of one definition in a JSON file."
+    "([TaskSource], [SkippedTask]) of a FlashInfer-Bench dataset at or below a path, or of one definition file (.json)."
     path = Path(path)
     if path.is_file(): return _single(path)
     root = find_flashinfer(path)

@@ -58,7 +58,7 @@ def undecorated(text):
     return '\n'.join(lines)
 
 def _defaults(text, fn):
-    "Lines that define the numbers behind default arguments, such as `size=HEAD`, of a function's text and of what it calls."
+    "Lines that define the constants behind default arguments (`size=HEAD`) of a function and of those it calls."
     space, names = dict(fn.__globals__), set()
     # a caller stands after what it calls
     for f in reversed([node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]):
@@ -81,7 +81,8 @@ def reference_text(task):
 
 def _of_file(task, ref, names):
     found = ref.found
-    if found.kind != 'module': raise UsageError(f'{task.name} is a {found.kind} file, which is not written as a definition.')
+    if found.kind != 'module':
+        raise UsageError(f'{task.name} is a {found.kind} file, which is not written as a definition.')
     count = len(inspect.signature(_model_of(found).forward).parameters) - 1
     inputs, weights = names[:count], names[count:]
     return found.text + _MODEL.format(args=', '.join(names), inputs=', '.join(inputs), weights=', '.join(weights),
@@ -101,7 +102,9 @@ def _tried(task, text, workload):
     try:
         exec(compile(text, f'<{task.name}>', 'exec'), space)
         with torch.no_grad(): out = space['run'](*map(to_torch, arrays.values()))
-    except Exception as e: raise UsageError(f'The reference of {task.name} does not stand alone: {type(e).__name__}: {str(e)[:200]}') from e
+    except Exception as e:
+        why = f'{type(e).__name__}: {str(e)[:200]}'
+        raise UsageError(f'The reference of {task.name} does not stand alone: {why}') from e
     outs, wants = out if isinstance(out, (tuple, list)) else (out,), task.expected(arrays)
     if len(outs) != len(wants) or any(tuple(o.shape) != w.shape
                                       or not np.allclose(o.numpy(), w, 1e-3, 1e-3, equal_nan=True) for o,
@@ -110,7 +113,7 @@ def _tried(task, text, workload):
     return wants
 
 def definition_of(task, workloads=None):
-    "(definition, [workload]) of a task: the record it came from, or one that is made from it, for these of its workloads."
+    "(definition, [workload]) of a task, as records: the one it was imported from, or one made for these workloads."
     ref = task.reference
     if isinstance(ref, SourceReference) and ref.found.kind == 'definition':
         return ref.found.extra['definition'], [{k: w[k] for k in ('uuid', 'axes', 'inputs')}
@@ -159,8 +162,10 @@ def _plain(x): return x if math.isfinite(x) else {True: 'NaN', False: 'Infinity'
 def trace_problem(evaluation):
     "Why an evaluation cannot be written as a trace, or None."
     if evaluation.profile is None: return None
-    if evaluation.profile.kind == 'measured': return 'its time was measured, and no measured time of a reference stands beside it'
-    return None if evaluation.speedup else "its time was not compared with the task's first kernel, and a trace must have such a time"
+    if evaluation.profile.kind == 'measured':
+        return 'its time was measured, and no measured time of a reference stands beside it'
+    if evaluation.speedup: return None
+    return "its time was not compared with the task's first kernel, and a trace must have such a time"
 
 def trace_of(evaluation, workload, solution):
     "An evaluation (of `kernel_lab.evaluate`) as a trace of a solution on a workload."
@@ -221,7 +226,6 @@ def write_dataset(data, folder):
             lines({'definition': n, 'workload': w, 'solution': None, 'evaluation': None} for w in ws))
     for n, s in data.solutions.items(): put(root / 'solutions' / slug(s['author']) / kind(s['definition'])
                                             / f'{slug(n)}.json', json.dumps(s, indent=2))
-    for n in dict.fromkeys(t['definition'] for t in data.traces): put(root / 'traces' / kind(n) / f'{slug(n)}.jsonl',
-                                                                      lines(t for t in data.traces
-                                                                            if t['definition'] == n))
+    for n in dict.fromkeys(t['definition'] for t in data.traces):
+        put(root / 'traces' / kind(n) / f'{slug(n)}.jsonl', lines(t for t in data.traces if t['definition'] == n))
     return out

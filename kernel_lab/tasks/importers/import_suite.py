@@ -6,6 +6,7 @@
 __all__ = ['import_suite', 'imported_from', 'with_kernel', 'save_import', 'load_import', 'import_file', 'find_imported_task']
 
 # %% ../../../nbs/3_tasks/5_importers/11_import_suite.ipynb #fea3ad74
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -55,7 +56,7 @@ KNOWN_FORMS = ('KernelBench (folders level1, level2, … of files with Model and
           'get_inputs, a .py or .ipynb file with inputs and one other function')
 
 def read_path(path):
-    "([TaskSource], [SkippedTask]) of every suite at a path; names are unique. A `UsageError` where nothing is recognised."
+    "([TaskSource], [SkippedTask]) of every suite at a path, names unique; `UsageError` where nothing is recognised."
     if not os.path.lexists(path): raise UsageError(f'There is no file or folder {path}.')
     found, left = _all(SUITE_READERS, path)
     for reader in GENERAL_READERS:
@@ -76,7 +77,7 @@ def _all(readers, path):
 # %% ../../../nbs/3_tasks/5_importers/11_import_suite.ipynb #48d0400f
 @dataclass(frozen=True)
 class ImportedSuite:
-    "Tasks by name, what was `left` and why, kernels that came along for other targets, and the looks it was made from."
+    "An import: tasks by name, skipped ones (`left`), kernels for other targets, and the probe results (`looks`) behind the tasks."
     path: str
     tasks: dict[str, Task]
     left: tuple[SkippedTask, ...]
@@ -117,8 +118,13 @@ class ImportedSuite:
         return f'<table><tr><th>suite</th><th>level</th><th>taken</th><th>left</th><th>why</th></tr>{rows}</table>'
 
 # %% ../../../nbs/3_tasks/5_importers/11_import_suite.ipynb #5dc8afa3
-def import_suite(path, seconds=60, workers=None, progress=None, earlier=()):
-    "`ImportedSuite` from a checkout or file: each task is tried for at most `seconds` in its own process. `UsageError` where nothing is recognised."
+def import_suite(path: str | Path, seconds: float = 60, workers: int | None = None, progress: Callable | None = None,
+                 earlier: Sequence[tuple[dict, dict]] = ()) -> ImportedSuite:
+    """Import the tasks of a checkout, folder or file, each probed in a process of its own for at most `seconds`.
+
+    `workers`: processes at once, by default half the cores; `progress(done, total)` is called on the way; `earlier`: pairs
+    (source, probe result) of an earlier import, used again where the text is the same. Raises `UsageError` where nothing
+    is recognised."""
     began = time.monotonic()
     found, left = read_path(path)
     known = {_name_of(f): seen for f, seen in earlier}

@@ -63,8 +63,8 @@ def read_kernelbench(path):
     "([TaskSource], [SkippedTask]) of a checkout of KernelBench, of a folder with such files, or of one such file."
     found, left = [], []
     for level, p in find_kernelbench(path):
-        suite, name = (KERNELBENCH, f'kernelbench/{level}/{p.stem}') if level else (KERNELBENCH_FORM,
-                                                                                    f'{p.parent.name}/{p.stem}')
+        suite = KERNELBENCH if level else KERNELBENCH_FORM
+        name = f'kernelbench/{level}/{p.stem}' if level else f'{p.parent.name}/{p.stem}'
         try:
             text = file_text(p)
             if not is_model_file(text): raise UsageError('it does not define Model and get_inputs')

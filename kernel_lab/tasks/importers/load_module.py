@@ -29,7 +29,7 @@ from ...core.errors import UsageError
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #2a1ac41c
 @dataclass(frozen=True)
 class SkippedTask:
-    "A task that was not taken: its name, level, suite, and why."
+    "A task that was not imported: its name, level, suite, and the reason."
     name: str
     level: int | None
     suite: str
@@ -76,21 +76,23 @@ def files_below(path, ending, depth=MAX_FOLDER_DEPTH):
 
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #e0d94dfc
 def python_names(text):
-    "Names of the functions and classes at the top of a Python text, and the modules and attributes it uses; a `UsageError` where it does not parse."
+    "(names defined at the top level, imported modules, attributes used) of a Python text; `UsageError` where it does not parse."
     try: tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError,
             MemoryError) as e: raise UsageError(f'it is not Python ({type(e).__name__}: {str(e)[:80]})') from e
     tops = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     tops |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     nodes = list(ast.walk(tree))
-    imports = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names} | {n.module or '' for n in nodes
-                                                                                       if isinstance(n, ast.ImportFrom)}
+    imports = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    imports |= {n.module or '' for n in nodes if isinstance(n, ast.ImportFrom)}
     return tops, imports, {n.attr for n in nodes if isinstance(n, ast.Attribute)}
 
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #aa249271
 @dataclass(frozen=True)
 class ShrinkRule:
-    "How whole numbers shrink: at most `cap`, or divided by `divide` where at least twice that is there; `deep` also inside classes, `'only'` there alone."
+    """How whole numbers shrink: to at most `cap`, or divided by `divide` where they are at least twice that.
+
+    `deep`: also inside classes; `'only'`: only there."""
     cap: int = 0
     divide: int = 0
     deep: bool | str = False
@@ -132,7 +134,7 @@ SHRINK_RULES = [*SHALLOW_RULES, *(dict(r, deep=True) for r in SHALLOW_RULES if r
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #56f572cf
 @dataclass(frozen=True)
 class TaskSource:
-    "One task as a suite writes it: its name here, level, the suite's full name, the kind of text, the text, and more that the kind needs."
+    "One task as its suite writes it: name in the lab, level, suite, kind of text, the text, and what else the kind needs."
     name: str
     level: int
     suite: str
@@ -146,7 +148,9 @@ class TaskSource:
 
 @dataclass(frozen=True)
 class LoadedReference:
-    "A file that was run: its tensors by name, which of them are weights, the function of all of them, a line about it, and the views its kernel takes."
+    """A file that was run: tensors by name, the function of all of them, which of them are weights, a line about it.
+
+    `views`: shapes of the inputs that the suite's own kernel takes, where they are only reshaped."""
     tensors: dict
     call: Callable
     weights: frozenset = frozenset()
@@ -166,13 +170,15 @@ def seeded(seed):
 
 @contextmanager
 def silenced(name):
-    "Drops what is printed; a file that ends the process is a `UsageError`."
+    "Drop printed output inside; `SystemExit` becomes a `UsageError`."
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()): yield
     except SystemExit as e: raise UsageError(f'{name} ends the process (exit code {e.code}) when it is run.') from None
 
 def run_source(found, variant=None, swap=None):
-    "The namespace of a file after it ran, its sizes under the variant's rule; `swap` puts other modules in the place of some that it imports."
+    """Run a file's text, its sizes shrunk by the variant's rule; returns its namespace.
+
+    `swap`: name of an imported module → the module that replaces it."""
     module = types.ModuleType(f'imported_{found.key}')
     sys.modules[module.__name__] = module               # dataclasses and the like look themselves up
     linecache.cache[f'<{found.name}>'] = (len(found.text), None, found.text.splitlines(True), f'<{found.name}>')
@@ -186,11 +192,11 @@ def run_source(found, variant=None, swap=None):
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #1d7eabcf
 @dataclass(frozen=True)
 class TensorSlot:
-    "The place of a tensor among the arguments."
+    "Position of a tensor among the arguments."
     index: int
 
 def split_tensors(args):
-    "(args with `TensorSlot`s for tensors, the tensors in order)."
+    "(arguments with a `TensorSlot` for each tensor, the tensors in order)."
     import torch
     tensors = []
     def out(x):
@@ -247,13 +253,13 @@ def _made(ns, name):
     Model, init = ns.get('Model'), ns.get('get_init_inputs')
     if Model is None: raise UsageError(f'{name} defines no class Model.')
     args = init() if init else []
-    if len(args) == 2 and isinstance(args[0], (list, tuple)) and isinstance(args[1], dict): return Model(*args[0],
-                                                                                                         **args[1])
+    if len(args) == 2 and isinstance(args[0], (list, tuple)) and isinstance(args[1], dict):
+        return Model(*args[0], **args[1])
     return Model(**args) if isinstance(args, dict) else Model(*args)
 
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #f46b222f
 def open_module(found, variant=None, dry=False):
-    "A file with `Model`, `get_inputs` and perhaps `get_init_inputs`; `dry` draws no inputs, for the sake of the function alone."
+    "Load a file with `Model`, `get_inputs` and perhaps `get_init_inputs`; `dry`: only the function, no inputs are drawn."
     import torch
     ns = run_source(found, variant)
     if 'get_inputs' not in ns: raise UsageError(f'{found.name} has no function get_inputs.')
@@ -304,7 +310,8 @@ def open_numpy(found, variant=None, dry=False):
     import torch
     import torch._numpy as tnp
     ns = run_source(found, variant)
-    if 'forward' not in ns or 'get_inputs' not in ns: raise UsageError(f'{found.name} has no functions forward and get_inputs.')
+    if 'forward' not in ns or 'get_inputs' not in ns:
+        raise UsageError(f'{found.name} has no functions forward and get_inputs.')
     import inspect
     said = list(inspect.signature(ns['forward']).parameters)
     tree, given = split_tensors(list(ns['get_inputs']()))
@@ -326,7 +333,9 @@ def _numpy_on_torch(tnp):
     return shim
 
 def _views(ns, tree, given, names):
-    "What the suite's kernel takes, argument by argument: (name, shape) of an input seen in that shape, or a number; None where it is something else."
+    """Arguments of the suite's kernel: [name, shape] of an input seen in that shape, or a number.
+
+    None where one of them is something else."""
     if 'transform_to_nki_inputs' not in ns: return None
     own = [g.numpy() for g in given]
     args = ns['transform_to_nki_inputs']([join_tensors(x, own) for x in tree])
@@ -344,7 +353,7 @@ def _same_memory(a, b):
 
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #cb8490a1
 def open_functions(found, variant=None, dry=False):
-    "A file with `inputs()` or `inputs(rng)` giving {name: array}, and one function of these (called `reference`, or the only other one)."
+    "Load a file with `inputs()` or `inputs(rng)` → {name: array} and one function of these: `reference`, or the only other one."
     import inspect
     ns = run_source(found, variant)
     mine = {k: v for k,

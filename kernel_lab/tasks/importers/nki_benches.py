@@ -70,7 +70,7 @@ def read_nkibench(path):
 ADAPTED_ENTRY = 'on_the_tasks_shapes'
 
 def _entry_of(text):
-    "(name, decorators) of a kernel's entry: the function called kernel, or the last one that is decorated with `jit`; (None, []) without one."
+    "(name, decorators) of the entry: the function `kernel`, else the last one decorated with `jit`; (None, []) without one."
     import ast
     functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
     marks = {n.name: [f'@{ast.unparse(d)}' for d in n.decorator_list] for n in functions}
@@ -128,7 +128,8 @@ def serve_nkigen(channel: Channel) -> None:
 def _nkigen_tasks(folder):
     "What the package says: {level: [task] or reason}; or one reason for all."
     with tempfile.TemporaryDirectory(prefix='kernel-lab-') as home:
-        worker = WorkerProcess('kernel_lab.tasks.importers.nki_benches:serve_nkigen', bare_environment(home), home, paths=[])
+        target = 'kernel_lab.tasks.importers.nki_benches:serve_nkigen'
+        worker = WorkerProcess(target, bare_environment(home), home, paths=[])
         worker.ask(str(Path(folder).resolve()), NKIGEN_TIMEOUT_S + 30)
         outcome = worker.result()
         if outcome.is_late: return f'the package took longer than {NKIGEN_TIMEOUT_S} seconds'
@@ -150,10 +151,9 @@ def read_nkigen(path):
                           list): left.append(SkippedTask(f'nkigen/{level}', level, NKIGEN_BENCH,
                                                          f'level{level}.py: {tasks or "it is not there"}')); continue
         for t in tasks:
-            if not isinstance(t,
-                              dict) or set(t) != set(NKIGEN_FIELDS): left.append(SkippedTask(f'nkigen/{level}/?', level,
-                                                                                             NKIGEN_BENCH,
-                                                                                             'it is not a task')); continue
+            if not isinstance(t, dict) or set(t) != set(NKIGEN_FIELDS):
+                left.append(SkippedTask(f'nkigen/{level}/?', level, NKIGEN_BENCH, 'it is not a task'))
+                continue
             name, taken = f'nkigen/{level}/{t["name"]}', {f.name for f in found}
             if name in taken: name = f'{name}_{t["task_id"].rpartition("_")[2]}'
             found.append(TaskSource(name, level, NKIGEN_BENCH, 'module',

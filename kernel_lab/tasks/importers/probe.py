@@ -33,10 +33,12 @@ def load_reference(found, variant=None, seed=0, dry=False):
         return LOADERS[found.kind](found, variant, dry)
 
 def vary_weights(o, rng):
-    "The tensors of an opened file; a weight of one value only is multiplied by e^(0.2·n), or, where it is 0, becomes 0.1·n, with n normal."
+    """The tensors of a loaded file, with constant weights spread out: n normal, a weight that is 0 everywhere becomes
+    0.1·n, another constant one is multiplied by exp(0.2·n)."""
     import torch
     def vary(name, t):
-        if name not in o.weights or not t.dtype.is_floating_point or not t.numel() or not bool(torch.isfinite(t).all()) or bool((t != t.flatten()[0]).any()): return t
+        if name not in o.weights or not t.dtype.is_floating_point or not t.numel(): return t
+        if not bool(torch.isfinite(t).all()) or bool((t != t.flatten()[0]).any()): return t
         n = torch.from_numpy(np.array(rng.standard_normal(tuple(t.shape)))).to(t.dtype)
         return 0.1 * n if not t.flatten()[0] else t * torch.exp(0.2 * n)
     return {k: vary(k, t) for k, t in o.tensors.items()}
@@ -77,7 +79,7 @@ def source_flops(found, variant=None):
     except Exception: return 0              # noqa: BLE001 (a file may not run without numbers; then nobody counts)
 
 def warm_torch():
-    "Load what torch loads when it is first asked for such things, which takes seconds."
+    "Load the parts of torch that probing needs; takes seconds the first time."
     text = 'import torch\nclass Model(torch.nn.Linear): pass\nget_init_inputs = lambda: [2, 2]\nget_inputs = lambda: [torch.rand(2, 2)]'
     tensor_sizes(TaskSource('warm', 1, '', 'module', text)), source_flops(TaskSource('warm', 1, '', 'module', text))
 
@@ -86,10 +88,10 @@ def element_count(tensors): return sum(math.prod(t.shape)
 
 # %% ../../../nbs/3_tasks/5_importers/04_probe.ipynb #3536239d
 class Declined(UsageError):
-    "A file that cannot be a task, and why."
+    "A file that cannot become a task; the message says why."
 
 class RandomReference(Declined):
-    "A reference that answers differently each time, on whatever shapes."
+    "A reference whose outputs differ from run to run."
 
 def try_reference(found, variant=None):
     "Run the reference on two draws; its tensors and outputs of the first. `Declined` says why it is no task."
@@ -127,7 +129,9 @@ def longest_sum(shapes):
     return max([1, *(n for s in shapes.values() for n in s)])
 
 def extra_rounding(found, variant, values, outs):
-    "What the tolerance must grow by, in ε of float32 under `TOLERANCE_FACTOR`, so that four times the reference's own rounding passes."
+    """By how much the tolerance must grow so that four times the reference's own rounding passes.
+
+    In ε of float32 times `TOLERANCE_FACTOR`; 0 where the file does not run in double precision."""
     import torch
     try:
         with silenced(found.name), torch.no_grad(), warnings.catch_warnings():
@@ -141,8 +145,8 @@ def extra_rounding(found, variant, values, outs):
             scale = b.double().square().mean().sqrt().item()
             if scale and math.isfinite(scale): worst = max(worst,
                                                            ((a.double() - b).abs() / (b.abs() + scale)).max().item())
-    spare = 4 * worst / EPSILON['float32'] / TOLERANCE_FACTOR - math.sqrt(longest_sum({k: tuple(t.shape) for k,
-                                                                                       t in values.items()}))
+    shapes = {k: tuple(t.shape) for k, t in values.items()}
+    spare = 4 * worst / EPSILON['float32'] / TOLERANCE_FACTOR - math.sqrt(longest_sum(shapes))
     return round(max(0.0, spare), 1)
 
 # %% ../../../nbs/3_tasks/5_importers/04_probe.ipynb #22bed65f
@@ -157,7 +161,9 @@ def _try_variant(found, variant):
                           outs), element_count(values) + element_count(outs), kept, variant, values, outs
 
 def small_variant(found, base):
-    "(found, variant, tensors, outputs) of the first rule under which the file is small, passes, and is not badly conditioned; else raises what spoke against it."
+    """(found, variant, tensors, outputs) of the first shrink rule under which the file is small, runs, and is well conditioned.
+
+    Where there is none, the best of those that run; raises the reason where none does."""
     whys, modest, rough = [], [], []
     for rule in ({}, *SHRINK_RULES):
         variant = {**base, **rule}
@@ -173,7 +179,7 @@ def small_variant(found, base):
     return _best_variant(found, rough, modest, whys)
 
 def _best_variant(found, rough, modest, whys):
-    "Of what is left: the tried one that is best conditioned, then the least of the larger ones that is not too much work."
+    "The best of what remains: the tried variant with the least rounding, else the smallest larger one within `MAX_SMALL_FLOPS`."
     if rough: return min(rough, key=lambda t: t[:2])[2:]
     for _, variant in sorted(modest, key=lambda m: m[0])[:8]:
         try:
@@ -199,7 +205,7 @@ def _row(name, variant, tensors):
     return {'name': name, 'variant': variant, 'shapes': {k: list(t.shape) for k, t in tensors.items()}, 'dtype': dtype}
 
 def probe_source(found):
-    "What is needed to make a `Task` of a file, as plain data. Raises what the file raises, or `Declined`."
+    "Probe a file once: what a `Task` of it needs, as plain data. Raises what the file raises, or `Declined`."
     full = [(name, v, tensor_sizes(found, v)) for name, v in variants_of(found)]
     least = min(full, key=lambda row: element_count(row[2]))
     notes = [] if found.kind != 'definition' or found.extra.get('workloads') else [f'the dataset has no workload for it: free axes are {DEFAULT_AXIS_SIZE}']
@@ -224,17 +230,17 @@ def _for_kernel(found, variant):
         return o.views, [list(t.shape) for t in o.call(*map(fake.from_tensor, o.tensors.values()))]
 
 def _small_or_whole(found, least):
-    "(found, variant, tensors, outputs, True) of a small workload; without one, of the least as it is and False, if that can be tried."
+    "(found, variant, tensors, outputs, is_small): a small workload, else the smallest of the file's own, if that can be run."
     try: return *small_variant(found, least[1]), True
     except RandomReference: raise
     except Exception as e:
-        if element_count(least[2]) > 4 * MAX_SMALL_ELEMENTS or source_flops(found,
-                                                                            least[1]) > MAX_SMALL_FLOPS: raise Declined(f'it cannot be made small enough to try: {describe_error(e)}') from e
+        if element_count(least[2]) > 4 * MAX_SMALL_ELEMENTS or source_flops(found, least[1]) > MAX_SMALL_FLOPS:
+            raise Declined(f'it cannot be made small enough to try: {describe_error(e)}') from e
     kept, values, outs = try_in_steady_mode(found, least[1])
     return kept, least[1], values, outs, False
 
 def describe_error(e):
-    "An exception as one line."
+    "An exception in one line, for the list of skipped tasks."
     if isinstance(e, MemoryError): return 'it needs more memory than a look may take'
     if isinstance(e, ModuleNotFoundError) and e.name: return f'it needs the package {e.name}, which is not installed'
     text = ' '.join(str(e).split())[:160]
@@ -295,7 +301,7 @@ def _room_for(name, row):
 # %% ../../../nbs/3_tasks/5_importers/04_probe.ipynb #d2c8f4af
 @lru_cache(maxsize=512)
 def source_kernel(task, workload):
-    "The first kernel of a task that brings none: its operations, each a pass over HBM; None where one of them has no kernel yet."
+    "First kernel of an imported task on a workload, lowered from its operations; None where one of them cannot be lowered."
     from ..codegen.lower import lower_unfused
     from ..codegen.precision import kernel_graph
     try: return Kernel(lower_unfused(kernel_graph(task, workload)), name=f'{task.name}, first kernel')
@@ -303,7 +309,7 @@ def source_kernel(task, workload):
 
 # %% ../../../nbs/3_tasks/5_importers/04_probe.ipynb #270f79a5
 def task_from_source(found, seen):
-    "The `Task` of a file and what a look found in it."
+    "The `Task` of a file, from what `probe_source` found."
     if seen['mode']: found = replace(found, extra={**found.extra, 'mode': seen['mode']})
     rows = tuple(seen['workloads'])
     workloads = tuple(Workload(r['name'], {k: tuple(s) for k, s in r['shapes'].items()}, r['dtype']) for r in rows)

@@ -7,7 +7,7 @@ __all__ = ['CHECKS', 'IMPOSTORS', 'FULL_SIZE', 'QUARANTINE', 'TaskCase', 'Check'
            'Quality', 'smallest_workload', 'findings', 'check_task']
 
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #5764edb7
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -23,7 +23,7 @@ from ..model.task import Task, to_torch
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #e5cb0fb5
 @dataclass(eq=False)
 class TaskCase:
-    "A task on a workload: draws and answers by seed, each computed once."
+    "A task on a workload: inputs and expected outputs by seed, each computed once."
     task: Task
     workload: Workload
     _kept: dict = field(default_factory=dict)
@@ -43,13 +43,15 @@ class TaskCase:
     def replay(self): return ReferenceReplay(self.task, self.arrays())
 
     def distance(self, got, seed=1):
-        "How far outputs are from the answer, in tolerances; at most 1 is accepted."
+        "Largest error of outputs against the reference's, in tolerances; at most 1 is accepted."
         return max_error_ratio(got, self.want(seed), self.tolerance)
 
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #a64e6961
 @dataclass(frozen=True)
 class Check:
-    "A name, the sentence that must be true of a task, and a function of a `TaskCase` → (passed or None, what was seen). `gates`: a task that fails it is not good."
+    """A name, the sentence that must hold for a task, and a function of a `TaskCase` → (passed or None, what was seen).
+
+    `gates`: a task that fails it is not good."""
     name: str
     says: str
     find: Callable
@@ -89,8 +91,8 @@ def runs(case):
     outs = case.want()
     kinds = [f'{o.dtype}{list(o.shape)}' for o in outs]
     same = [o.shape for o in outs] == [o.shape for o in case.want(2)]
-    return same and all(o.size and str(o.dtype) in OUTPUT_DTYPES for o in outs), 'returns ' + ', '.join(kinds) + (''
-                                                                                                                  if same else ', other shapes for another draw')
+    seen = 'returns ' + ', '.join(kinds) + ('' if same else ', other shapes for another draw')
+    return same and all(o.size and str(o.dtype) in OUTPUT_DTYPES for o in outs), seen
 
 @quality_check('The reference answers the same twice.')
 def deterministic(case):
@@ -269,8 +271,8 @@ def _nearest(case, ways):
 @quality_check('No result on the way is accepted as the answer.')
 def half_the_work(case):
     off, way = _nearest(case, truncations(case.replay))
-    return (None, 'no result on the way has the shape of the answer') if way is None else (off > 1,
-                                                                                           f'{way}: {_times(off)}')
+    if way is None: return None, 'no result on the way has the shape of the answer'
+    return off > 1, f'{way}: {_times(off)}'
 
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #e614e4ce
 IMPOSTORS = ('zeros', 'constant', 'an input', 'another draw', 'wrong places', 'low precision', 'half the work')
@@ -300,14 +302,14 @@ def naive_ways(case):
 def naive_ways_inside(case):
     ways = [w for w in naive_forms(case.replay) if w.guard]
     found = _unnoticed(case, ways)
-    return None if not ways else not found, 'not noticed: ' + '; '.join(found) if found else f'{len(ways)} noticed' if ways else 'there is none'
+    if not ways: return None, 'there is none'
+    return not found, 'not noticed: ' + '; '.join(found) if found else f'{len(ways)} noticed'
 
 @quality_check('Very small numbers that guard a division are needed.', gates=False)
 def guards(case):
     found = [how for guard, how, off in _removed(case) if guard and off <= 1]
-    return (None, 'there are none') if not any(g for g, *_ in _removed(case)) else (not found,
-                                                                                    'not noticed: ' + '; '.join(found)
-                                                                                    if found else 'they are')
+    if not any(guard for guard, *_ in _removed(case)): return None, 'there are none'
+    return not found, 'not noticed: ' + '; '.join(found) if found else 'they are'
 
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #1eaf080b
 def narrow_workloads(task, workload):
@@ -354,7 +356,7 @@ def _find(c, case):
 
 @dataclass(frozen=True)
 class Quality:
-    "What the checks found of a task on a workload."
+    "Findings of the checks about a task on a workload; `passed` where none that gates failed."
     task: str
     workload: str
     findings: tuple[Finding, ...]
@@ -369,9 +371,8 @@ class Quality:
     def __getitem__(self, name): return next(f for f in self.findings if f.check == name)
 
     def __str__(self):
-        asked, impostors = [f for f in self.findings if f.passed is not None], [f for f in self.findings
-                                                                                if f.check in IMPOSTORS
-                                                                                and f.passed is not None]
+        asked = [f for f in self.findings if f.passed is not None]
+        impostors = [f for f in asked if f.check in IMPOSTORS]
         head = f'{self.task} ({self.workload}): {sum(f.passed for f in asked)} of {len(asked)} checks passed'
         return '\n'.join([f'{head}; {len(impostors)} impostors run against its check, {sum(not f.passed for f in impostors)} accepted',
                           *(f'  {f}' for f in (*self.failures, *self.notes))])
@@ -393,13 +394,15 @@ def smallest_workload(task):
     return min(task.workloads, key=lambda w: (w.dtype != 'float32', w.elements))
 
 def findings(case, checks=CHECKS):
-    "The `Finding` of one check after the other; none after one of the first that fails."
+    "The `Finding` of each check in order; stops after a basic check that fails."
     for k, c in enumerate(checks):
         yield (found := _find(c, case))
         if k < BASIC_CHECK_COUNT and found.failed: return
 
-def check_task(task, workload=None, checks=CHECKS):
-    "Put a task to the test on a workload (the smallest one in float32): a `Quality`."
+def check_task(task: Task, workload: str | Workload | None = None, checks: Sequence[Check] = CHECKS) -> Quality:
+    """Run quality checks of a task on a workload, by default the smallest one in float32.
+
+    A check that raises has failed; after one of the first `BASIC_CHECK_COUNT` fails, the others are not run."""
     case = TaskCase(task, task.workload(workload) if workload else smallest_workload(task))
     return Quality(task.name, case.workload.name, tuple(findings(case, checks)))
 

@@ -15,14 +15,16 @@ _SHAPED = {'zeros_like', 'ones_like', 'full_like', 'empty_like', 'new_zeros', 'n
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #2c0bacb9
 class ReferenceReplay:
-    "A reference on some inputs, operation by operation: `values` by name, `nodes` in order; `outputs_with(name, value)` is what comes out if one of them were otherwise."
+    """A reference run on some inputs, operation by operation: `values` by name, `nodes` in order.
+
+    `outputs_with(name, value)` runs again what depends on one result, with `value` in its place."""
     def __init__(self, task, arrays):
         import torch
         from ..model.task import to_torch
         found = exported_program(task, map(to_torch, arrays.values()))
         self.nodes = [n for n in found.graph.nodes if n.op == 'call_function']
-        self.outs, self.inputs = list(found.graph_signature.user_outputs), dict(zip(found.graph_signature.user_inputs,
-                                                                                    arrays))
+        self.outs = list(found.graph_signature.user_outputs)
+        self.inputs = dict(zip(found.graph_signature.user_inputs, arrays))
         self.values = _given(found, arrays)
         with torch.no_grad(): self._run(self.nodes, self.values)
         # what depends on an input and is needed; the rest are constants
@@ -75,7 +77,7 @@ _GUARDS, MAX_GUARD_VALUE = {'add', 'clamp_min', 'clamp', 'maximum', 'sub'}, 1e-3
 
 @dataclass(frozen=True)
 class Mutation:
-    "An operation of a reference, what stood in for it, and the outputs."
+    "A changed run of a reference: which operation, what replaced its result, and the outputs. `guard`: not held against a task."
     op: str
     name: str
     how: str
@@ -107,13 +109,12 @@ def _is_guard(node):
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #5922a3bf
 def omissions(run):
-    "Every operation of a `ReferenceReplay` that computes something, replaced by each of its stand-ins: `Mutation`s."
+    "`Mutation`s of a `ReferenceReplay`: the result of each operation that computes something, replaced by each stand-in."
     import torch
     for node in run.nodes:
         value = run.values[node.name]
-        if node.name not in run.moved or op_of(node) in _SEEN or not isinstance(value,
-                                                                                torch.Tensor) or _moves_nothing(node,
-                                                                                                                run): continue
+        if node.name not in run.moved or op_of(node) in _SEEN: continue
+        if not isinstance(value, torch.Tensor) or _moves_nothing(node, run): continue
         for how, other in _stand_ins(node, run):
             try: outs = run.outputs_with(node.name, other)
             # it cannot even run: an index out of range
@@ -163,7 +164,9 @@ def _near(node, run):
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #263a5891
 def naive_forms(run):
-    "The operations of a `ReferenceReplay` for which there is a naive way, done that way: `Mutation`s. A `guard` is one far from the inputs, whose numbers nobody chose."
+    """`Mutation`s of a `ReferenceReplay`: each operation that has a naive form (no maximum subtracted, …), done that way.
+
+    One far from the inputs is a `guard`: its numbers cannot be chosen large by the task."""
     import torch
     from torch.fx import map_arg
     for node in (n for n in run.nodes if op_of(n) in NAIVE_FORMS):
@@ -181,10 +184,10 @@ def _ends(run):
     return found
 
 def truncations(run):
-    "Results on the way, inputs left aside, that have the shapes of the outputs: `Mutation`s."
+    "`Mutation`s of a `ReferenceReplay`: each intermediate result with the shapes of the outputs, taken for them."
     final, ends = [run.values[o] for o in run.outs], _ends(run)
     for node in run.nodes:
         value = run.values[node.name]
         if node.name in ends or node.name not in run.moved or getattr(value, 'shape', None) is None: continue
-        if all(value.shape == f.shape for f in final): yield Mutation(op_of(node), node.name, 'taken for the result',
-                                                                      False, (value.numpy(),) * len(final))
+        if all(value.shape == f.shape for f in final):
+            yield Mutation(op_of(node), node.name, 'taken for the result', False, (value.numpy(),) * len(final))

@@ -18,7 +18,7 @@ from ..model.task import Task
 
 # %% ../../../nbs/3_tasks/3_suite/00_family.ipynb #f899524f
 class LazyModule:
-    "A module by its name, imported when something of it is asked for."
+    "A module that is imported when one of its attributes is first used."
     def __init__(self, module): self.module = module
     def __getattr__(self, name): return getattr(importlib.import_module(self.module), name)
 
@@ -91,13 +91,18 @@ def draw(kind, rng, shape, sizes):
 
 # %% ../../../nbs/3_tasks/3_suite/00_family.ipynb #d7e9495a
 class Family:
-    "Tasks of one kind. `family(x='n d', …)` makes a `Task` of the function below; sizes of axes by workload: `Family('rows', 1, full=dict(n=4096), small=dict(n=128))`."
+    """Tasks of one kind, with the sizes of their axes by workload: `Family('rows', 1, full=dict(n=4096), small=dict(n=128))`.
+
+    `@family(x='n d', …)` makes a `Task` of the function below it."""
     def __init__(self, name, level, tags=(), **sizes):
         self.name, self.level, self.tags, self.sizes, self.tasks = name, level, tuple(tags), sizes, {}
 
     def __call__(self, draws=None, *, sizes=None, sums=None, exponent=0.0, tags=(), fp8=False, bf16=True, kernel=None,
                  **axes):
-        "A decorator: `axes` of each input by name; `draws` of those that are not 'signed'; `sizes` instead of the family's; `sums`: the axes of the longest sum."
+        """Decorator that makes a `Task` of a reference.
+
+        `axes`: those of each input by name; `draws`: kinds of inputs that are not 'signed'; `sizes`: instead of the family's;
+        `sums`: axes of the longest sum behind one output; `exponent`: rounding of the largest exponent, in ε."""
         sizes, draws = {k: {**v, **(sizes or {}).get(k, {})} for k, v in self.sizes.items()}, draws or {}
         def make(reference):
             return self._add(reference, _workloads(axes, sizes, fp8, bf16), _inputs(axes, sizes, draws),
@@ -147,7 +152,7 @@ def _sizes(shapes, axes):
 
 # %% ../../../nbs/3_tasks/3_suite/00_family.ipynb #88d824eb
 def deviation(task, other, workload='small', seed=0):
-    "The largest error of another function of the same tensors beside a task's reference, in tolerances of the task."
+    "Largest error of another function of the same tensors against a task's reference, in tolerances of the task."
     arrays = task.draw(workload, seed)
     return max_error_ratio(replace(task, reference=other).expected(arrays), task.expected(arrays),
                            task.tolerance(workload))

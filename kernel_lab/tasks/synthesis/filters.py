@@ -56,7 +56,7 @@ def timing_flaw(us, memory, engines, chip):
 # %% ../../../nbs/3_tasks/7_synthesis/03_filters.ipynb #a025673a
 @dataclass
 class CandidateCase:
-    "A candidate under examination, and what is known about it so far."
+    "A candidate under judgement, and what the filters so far found out."
     candidate: Candidate
     chip: str = 'trn2'
     known: frozenset = frozenset()      # likenesses of the suite
@@ -101,7 +101,7 @@ def timed(case):
     return timing_flaw(us, *around, case.chip)
 
 def gate(case):
-    "It passes the gate that tasks of the suite pass: no impostor is taken for it, every input and every operation matters."
+    "The quality checks of the suite pass: no impostor is accepted, every input and every operation matters."
     found = next((f for f in quality.findings(case.draws) if f.failed), None)
     return f'{found.check}: {found.seen}' if found else None
 
@@ -110,7 +110,7 @@ FILTERS = (('runs', runs), ('listed', listed), ('compiles', compiles), ('correct
 
 @dataclass(frozen=True)
 class FilterResult:
-    "What became of a candidate: the question it failed, or 'passed', and why."
+    "Result of judging a candidate: the filter it failed or 'passed' (`fate`), and why."
     name: str
     fate: str
     why: str = ''

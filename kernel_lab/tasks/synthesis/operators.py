@@ -26,7 +26,7 @@ NEGATED_KINDS = {'positive': 'negative', 'unit': 'negative', 'large': 'negative'
 
 @dataclass(frozen=True)
 class Operator:
-    "One operation: an expression of x and operands {name: (axes, kind)}, shapes before and after, numbers it needs and gives."
+    "One operation: expression of x, operands (name, axes, kind), shapes before and after, kinds of numbers needed and given."
     name: str
     group: str
     text: str
@@ -37,13 +37,16 @@ class Operator:
     gives: str
 
     def accepts(self, kind, far=False, exact=False):
-        "Whether numbers of a kind will do. `far` from the inputs nobody chose them, so that care for large ones is no pretence; what jumps needs `exact` ones, not a result rounded this way or that."
+        """Whether the operator makes sense for numbers of a kind.
+
+        `far`: the numbers are computed, not inputs, so a safe softmax may be asked of moderate ones. `exact`: the numbers are
+        inputs, only moved; an operator that jumps (sign, threshold) needs those."""
         if self.needs == 'exact' and not exact: return False
-        return kind in ACCEPTED_KINDS[self.needs] or far and self.needs in ('logits', 'far') and kind in (*TAME_KINDS,
-                                                                                                          'wide')
+        if far and self.needs in ('logits', 'far') and kind in (*TAME_KINDS, 'wide'): return True
+        return kind in ACCEPTED_KINDS[self.needs]
 
     def given(self, kind):
-        "The kind of its result for numbers of a kind: as the line says, 'same', 'turned', or what a 'sum', a 'mean' or a running sum ('pile') makes of them."
+        "Kind of the result for numbers of a kind: as the line says, 'same', 'turned' (negated), or that of a sum, mean or running sum."
         if self.gives == 'same': return kind
         if self.gives == 'turned': return NEGATED_KINDS.get(kind, kind)
         if self.gives in ('sum', 'mean', 'pile'): return dict(sum='wide', mean='faint',
@@ -66,7 +69,7 @@ def _operand(text):
     return name.strip(), ' '.join(axes), kind
 
 def operator_from_line(line, group):
-    "A `Operator` from a line of the catalogue."
+    "An `Operator` from a line of the catalogue."
     name, text, takes, shape, numbers = (part.strip() for part in line.split('|'))
     (before, after), (needs, gives) = (tuple(p.strip() for p in side.split('->')) for side in (shape, numbers))
     return Operator(name, group, text, tuple(_operand(t) for t in takes.split(',') if t.strip()), before, after, needs,
@@ -84,14 +87,13 @@ def bind_axes(pattern, shape):
     bound = {'..': tuple(shape[:cut])}
     for w, n in zip(words, shape[cut:]):
         word, _, by = w.partition('*')
-        if word.isdigit() and int(word) != n or by and n % int(by) or bound.get(word,
-                                                                                n // int(by or 1)) != n // int(by
-                                                                                                               or 1): return None
-        bound[word] = n // int(by or 1)
+        size = n // int(by or 1)
+        if word.isdigit() and int(word) != n or by and n % int(by) or bound.get(word, size) != size: return None
+        bound[word] = size
     return bound
 
 def fill_shape(pattern, bound):
-    "The shape of a pattern with its axes filled in: 'n', '2*d', 'n+8', 'd-1'; `KeyError` for an axis that is not bound."
+    "The shape of a pattern ('n', '2*d', 'n+8', 'd-1') under bound axes; `KeyError` for an axis that is not bound."
     size = lambda word: math.prod(int(p) if p.isdigit() else bound[p] for p in word.split('*'))
     found = []
     for w in pattern.split():

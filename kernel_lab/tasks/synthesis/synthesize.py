@@ -8,6 +8,7 @@ __all__ = ['STAGES', 'source_key', 'DuplicateFilter', 'known_likenesses', 'synth
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #d5ce1265
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -41,7 +42,8 @@ STAGES = {'new': 'drawn before, or like another', 'runs': 'reference raises or i
           'correct': 'kernel not correct', 'timed': 'time trivial or unstable', 'gate': 'a shortcut would do'}
 
 class DuplicateFilter:
-    "Fates in the order of numbers: what was drawn before, or computes the same as an earlier one that passed or a task that is `known`, is turned down here."
+    """Rejects duplicates, in the order of numbers: what was drawn before, computes the same as an earlier candidate that
+    passed, or computes the same as a `known` task."""
     def __init__(self, known=frozenset()): self.sketches, self.alike, self.known = {}, {}, known
 
     def drawn(self, c):
@@ -60,7 +62,7 @@ class DuplicateFilter:
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #68cbeb8a
 def suite_likenesses(tasks=None):
-    "The likenesses of tasks, those of the suite for None, whatever their dtype; tasks whose operations cannot be listed have none."
+    "Likenesses of tasks (of the suite for None), whatever their dtype; a task whose reference cannot be exported has none."
     if tasks is None: from ..suite.registry import TASKS as tasks
     found = set()
     for task in tasks.values():
@@ -102,14 +104,15 @@ def _judge(numbers, seed, chip, known):
 def _pool(jobs): return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context('spawn'), initializer=_quiet)
 
 def _each(numbers, about, jobs):
-    "Fates of numbers in their order, from `jobs` workers; from this process for 0. `about`: seed, chip and known likenesses."
+    "Results of candidates in order, from `jobs` workers or, for 0, this process. `about`: (seed, chip, known likenesses)."
     numbers = iter(numbers)
     if not jobs: yield from (judge_candidate(candidate(n, about[0]), *about[1:]) for n in numbers)
     chunks, left = iter(lambda: list(islice(numbers, CHUNK_CANDIDATES)), []), []
     while left or (left := list(islice(chunks, 1))): left = yield from _some(chain(left, chunks), about, jobs)
 
 def _some(chunks, about, jobs):
-    "Fates of chunks from one set of workers, until they have had their share; returns the chunks that are left when one of them dies."
+    """Results of chunks from one set of workers, up to `MAX_CHUNKS_PER_WORKER` each; returns the chunks that are left when
+    a worker dies."""
     waiting, others = deque(), multiprocessing.active_children()
     pool, share = _pool(jobs), islice(chunks, MAX_CHUNKS_PER_WORKER * jobs)
     def more():
@@ -168,8 +171,8 @@ def known_likenesses(folder, jobs=0):
     if isinstance(there, dict) and there.get('key') == key: return frozenset(there['likenesses'])
     if not jobs: found = suite_likenesses()
     else:
-        with _pool(jobs) as pool: found = frozenset().union(*pool.map(_listed,
-                                                                      [names[k::4 * jobs] for k in range(4 * jobs)]))
+        with _pool(jobs) as pool:
+            found = frozenset().union(*pool.map(_listed, [names[k::4 * jobs] for k in range(4 * jobs)]))
     _write(path, json.dumps({'key': key, 'likenesses': sorted(found)}))
     return found
 
@@ -186,11 +189,11 @@ def _fate(line):
     "The `FilterResult` of a line, or None where it is broken."
     try: fate = FilterResult(**json.loads(line))
     except (ValueError, TypeError): return None
-    return fate if fate.fate in (*STAGES, 'passed') and isinstance(fate.name, str) and isinstance(fate.likeness,
-                                                                                                  str) else None
+    sound = fate.fate in (*STAGES, 'passed') and isinstance(fate.name, str) and isinstance(fate.likeness, str)
+    return fate if sound else None
 
 class ResultLog:
-    "The file of fates, open for this process alone: `kept` {name: Fate}, and `add`."
+    "The file of results, locked by this process: `kept` {name: FilterResult}, and `add`."
     def __init__(self, path):
         self.path = path
         try:
@@ -220,7 +223,7 @@ class ResultLog:
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #10d3a202
 def catalogue_key():
-    "What tells one catalogue from another: the text of the two modules that draw."
+    "Digest of the catalogue: the text of the two modules that draw candidates."
     return sha256((inspect.getsource(seeds) + inspect.getsource(compose)).encode()).hexdigest()[:16]
 
 def _about(folder, about):
@@ -249,8 +252,12 @@ def _settled(book, sieve, count, about, jobs):
             yield fate
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #a5f48d37
-def synthesize(folder, count=15_000, seed=0, chip='trn2', jobs=None, known=None):
-    "Judge candidates 0 … count - 1 of a seed, on with what `folder` has; yields each `FilterResult` when it is settled. `known`: likenesses of tasks to stay away from, those of the suite for None."
+def synthesize(folder: str | Path, count: int = 15_000, seed: int = 0, chip: str = 'trn2', jobs: int | None = None,
+               known: frozenset[str] | None = None) -> Iterator[FilterResult]:
+    """Judge candidates 0 … count - 1 of a seed, resuming from what `folder` holds; yields each `FilterResult` in order.
+
+    `jobs`: worker processes, by default one a core; 0 judges in this process. `known`: likenesses of tasks to avoid, by
+    default those of the suite. Raises `UsageError` where the folder holds another run or cannot be written."""
     folder, jobs = Path(folder), os.cpu_count() if jobs is None else jobs
     _about(folder, dict(seed=seed, chip=chip, catalogue=catalogue_key()))
     with closing(ResultLog(folder / 'fates.jsonl')) as book:
@@ -282,8 +289,8 @@ def synthesized_tasks(folder):
     path = Path(folder) / 'tasks.jsonl'
     if not path.exists(): raise UsageError(f'There are no tasks in {folder}.', hint='Finish the run first.')
     try: found = [Candidate.from_dict(json.loads(line)) for line in path.read_text().splitlines()]
-    except (OSError, ValueError, TypeError, KeyError) as e: raise UsageError(f'Cannot read {path}: {e}',
-                                                                             hint='The command that made it makes it again.') from None
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise UsageError(f'Cannot read {path}: {e}', hint='The command that made it makes it again.') from None
     return {c.name: c.task() for c in found}
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #04dec4c4

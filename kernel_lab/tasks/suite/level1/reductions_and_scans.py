@@ -18,8 +18,8 @@ def _columns(rng, shape): return rng.standard_normal(shape) + 2 * rng.standard_n
 
 def _shifted(rng, shape): return rng.standard_normal(shape) + rng.uniform(1, 3) * rng.choice([-1, 1])
 
-def _far(rng, shape): return rng.uniform(1, 3, (shape[0], 1)) * rng.standard_normal(shape) + rng.uniform(60, 120,
-                                                                                                         (shape[0], 1))
+def _far(rng, shape):
+    return rng.uniform(1, 3, (shape[0], 1)) * rng.standard_normal(shape) + rng.uniform(60, 120, (shape[0], 1))
 
 def near_one(rng, shape):
     "Numbers of either sign whose product over a row stays of size one."

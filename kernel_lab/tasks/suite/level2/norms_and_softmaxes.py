@@ -147,9 +147,8 @@ def dual_softmax(x):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_norms_and_softmaxes.ipynb #713fb2fe
 def peaked(rng, shape, most=10):
     "Logits whose rows differ in their offset, and in their spread between nothing and `most`."
-    return rng.uniform(0.03, 1,
-                       (*shape[:-1], 1)) * most * rng.standard_normal(shape) + 60 * rng.standard_normal((*shape[:-1],
-                                                                                                         1))
+    return (rng.uniform(0.03, 1, (*shape[:-1], 1)) * most * rng.standard_normal(shape)
+            + 60 * rng.standard_normal((*shape[:-1], 1)))
 
 @SOFTMAXES(x='n v', draws=dict(x=peaked), sizes=dict(full=dict(n=512, v=32000), small=dict(v=512)), sums='v')
 def softmax_entropy(x):
