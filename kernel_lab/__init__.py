@@ -11,5 +11,4 @@ __getattr__, __dir__, __all__ = lazy_face("kernel_lab", {
     "tasks": "get_task task_from",
     "evaluate": "Store evaluate_many",
     "panels": "Lab"})
-__all__ = ["__version__", *__all__]
 del install, lazy_face
