@@ -450,7 +450,8 @@ def trials() -> list:
     "Every trial of every page, in the pages' order."
     kept: list = []
     t = lab('trials')
-    with mock.patch.object(t, 'tried', lambda *given: (kept.extend(given), t.Tried())[1]), redirect_stdout(StringIO()):
+    keep = lambda *given: (kept.extend(given), t.ConformanceTable())[1]
+    with mock.patch.object(t, 'conformance_table', keep), redirect_stdout(StringIO()):
         for page in sorted(ROOT.glob(PAGES)):
             if not page.stem.endswith(TRIALS_OWN_PAGE) and MODULES['trials'] in page.read_text():
                 run_page(page)

@@ -6,13 +6,14 @@
 __all__ = ['PRICES_DATE', 'PRICES_SOURCE', 'PRICES', 'KEY_VARIABLE', 'MODEL_VARIABLE', 'DEFAULT_MODEL', 'CHAT_ERRORS',
            'MAX_STREAM_EVENTS', 'MAX_RETRY_WAIT_S', 'MAX_NEW_ATTEMPTS', 'Price', 'price', 'price_of', 'Usage',
            'dollars', 'dollars_text', 'Meter', 'redact', 'printable', 'why_no_model', 'ChatError', 'chat_error_kind',
-           'Call', 'Reply', 'read_stream', 'Chat', 'request', 'send', 'Replay']
+           'Call', 'Reply', 'read_stream', 'Chat', 'request', 'Replay']
 
 # %% ../../nbs/6_agents/01_chat.ipynb #1acdaf1d
 from dataclasses import dataclass, field
 import json
 import os
 import re
+from fastcore.basics import patch
 from ..core.errors import LabError, SimulatorError, UsageError
 
 # %% ../../nbs/6_agents/01_chat.ipynb #63563ab5
@@ -284,17 +285,16 @@ def _listen(pieces, on_text):
         if on_text: on_text(piece)
 
 # %% ../../nbs/6_agents/01_chat.ipynb #39d65d38
-def send(chat, messages, reply_tokens=None):
+@patch
+def send(self: Chat, messages, reply_tokens=None):
     "Send a conversation → `Reply`. A `ChatError` when no whole reply was to be had; `messages` are left as they are."
-    before, body = chat.meter.usage, request(chat, messages, reply_tokens)
+    before, body = self.meter.usage, request(self, messages, reply_tokens)
     for _ in range(1 + MAX_NEW_ATTEMPTS):
-        reply, kind, said = _listen(_attempt(chat, body), chat.on_text)
+        reply, kind, said = _listen(_attempt(self, body), self.on_text)
         if reply or kind != 'dropped': break
     if reply: return reply
-    now = chat.meter.usage
+    now = self.meter.usage
     raise ChatError(kind, said, Usage(*(getattr(now, f) - getattr(before, f) for f in now.__dataclass_fields__)))
-
-Chat.send = send
 
 # %% ../../nbs/6_agents/01_chat.ipynb #b0044eb6
 @dataclass

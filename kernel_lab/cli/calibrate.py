@@ -20,9 +20,9 @@ def line_text(line):
 
 def calibration_lines(rows, folders, cache, jobs):
     "The lines of the rows, each said when it is ready → (lines, whether Ctrl-C cut it short)."
-    from ..nki.validate.score import lines_of
+    from ..nki.validate.score import prediction_lines
     say(f'{"row":<52} {"measured":>10} {"simulated":>10}  µs')
-    return with_progress(lines_of(rows, folders, cache, jobs), len(rows), 'calibrating', lambda line: [line_text(line)])
+    return with_progress(prediction_lines(rows, folders, cache, jobs), len(rows), 'calibrating', lambda line: [line_text(line)])
 
 # %% ../../nbs/7_cli/07_calibrate.ipynb #353fae59
 def write_text(text, path):
@@ -40,9 +40,9 @@ def calibrate(rows: Annotated[str, typer.Option(metavar='FILE.csv', help='Publis
     "Hold simulated latencies against published ones; the kernels come from your own checkouts, and their code is run."
     from ..figures.survey import residual_figure
     from ..figures.theme import save_figure
-    from ..nki.validate.score import frame_of, score, score_lines, score_markdown, selected
+    from ..nki.validate.score import frame_of, score, score_lines, score_markdown, matching_rows
     from ..nki.validate.published import read_rows
-    chosen = selected(read_rows(rows), select)
+    chosen = matching_rows(read_rows(rows), select)
     lines, cut = calibration_lines(chosen, checkouts, cache, jobs)
     if lines:
         frame = frame_of(chosen, lines)

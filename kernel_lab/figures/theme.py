@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['LANE_COLOURS', 'ENGINE_COLOURS', 'GOOD_COLOUR', 'BAD_COLOUR', 'WARN_COLOUR', 'IDLE_COLOUR', 'TEXT_FONTS',
            'CODE_FONTS', 'TRANSPARENT', 'THEMES', 'PLOTLY_CONFIG', 'template', 'empty_figure', 'title_markup',
-           'figure_texts', 'escaped', 'figure_css', 'status_colour', 'save_figure']
+           'figure_texts', 'escaped', 'figure_css', 'status_colour', 'static_text', 'render_template', 'save_figure']
 
 # %% ../../nbs/6_figures/00_theme.ipynb #3d5a2547
 import html
 import re
+from importlib.resources import files
 from ..core.errors import UsageError, choose
 from ..core.format import status_mark
 
@@ -78,6 +79,17 @@ def figure_css(ink, soft, within=''):
 _COLOURS = {'✓': GOOD_COLOUR, '!': WARN_COLOUR, '✕': BAD_COLOUR}
 
 def status_colour(status): return _COLOURS[status_mark(status)]
+
+# %% ../../nbs/6_figures/00_theme.ipynb #4fc97c69
+def static_text(name: str) -> str:
+    "The text of a file in the folder `static` of this package."
+    return (files('kernel_lab.figures') / 'static' / name).read_text(encoding='utf-8')
+
+def render_template(name: str, /, **values) -> str:
+    "A Jinja2 template of `static` filled with `values`, every one escaped; a value that is missing is an error."
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    pages = Environment(loader=FunctionLoader(static_text), autoescape=True, undefined=StrictUndefined)
+    return pages.get_template(name).render(values)
 
 # %% ../../nbs/6_figures/00_theme.ipynb #fea5efce
 def save_figure(fig, path, theme='light', width=1000, height=None):

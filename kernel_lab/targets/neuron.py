@@ -13,6 +13,7 @@ from pathlib import Path
 import ast, importlib, inspect, json, os, re, shutil, sys, tempfile, time, traceback
 import numpy as np
 import platformdirs
+from fastcore.basics import patch
 from ..core.durations import Duration
 from ..core.errors import KernelError, UsageError
 from ..core.workers import last_line, run_command
@@ -160,7 +161,8 @@ class Neuron:
 neuron = Neuron()
 
 # %% ../../nbs/4_targets/04_neuron.ipynb #d8493d88
-def _run_job(self, folder, kernel, chip, arrays, **job):
+@patch
+def _run_job(self: Neuron, folder, kernel, chip, arrays, **job):
     "Have the vendor's process carry out a job in `folder` → its answer, a dict."
     about = {'package': package_of(kernel.source), 'entry': entry_of(kernel.source, kernel.entry), 'mode': 'run', 'options': self.options} | job
     (folder / 'kernel.py').write_text(kernel.source, encoding='utf-8')
@@ -177,9 +179,9 @@ def _run_job(self, folder, kernel, chip, arrays, **job):
     answer = parse_output((folder / 'answer.json').read_text(errors='replace'), 'answer')
     if e := answer.get('error'): raise KernelError(f'{e["type"]}: {e["message"]}', kind='trace', line=e['line'], hint=f'The whole log is {log}.')
     return answer
-Neuron._run_job = _run_job
 
-def _compile(self, kernel, task, workload, chip, tracer=None, say=None):
+@patch
+def compile(self: Neuron, kernel, task, workload, chip, tracer=None, say=None):
     "Compile for the workload's shapes, and run once on its first inputs; `artifact` is a Build. KernelError where the vendor's compiler refuses."
     self._ready(kernel.source)
     folder, arrays = self._folder(kernel, chip), list(task.draw(workload, 0).values())
@@ -192,28 +194,30 @@ def _compile(self, kernel, task, workload, chip, tracer=None, say=None):
     log = f'compiled and run once in {answer["seconds"]:.1f} s through {build.package}\nkept in {folder}\n{said}'
     for line in log.splitlines() if say else (): say(line)
     return Compiled(self.name, kernel, chip, build, log)
-Neuron.compile = _compile
 
 # %% ../../nbs/4_targets/04_neuron.ipynb #e9733b8b
-def _again(self, compiled, inputs, **job):
+@patch
+def _again(self: Neuron, compiled, inputs, **job):
     "Another job for a compiled kernel → (its folder, its answer)."
     folder = Path(tempfile.mkdtemp(prefix=f'{job.get("mode", "run")}-', dir=compiled.artifact.folder))
     arrays = list(inputs.values() if isinstance(inputs, dict) else inputs)
     return folder, self._run_job(folder, compiled.kernel, compiled.chip, arrays, **job)
 
-def _run(self, compiled, inputs):
+@patch
+def run(self: Neuron, compiled, inputs):
     "The device's outputs for `inputs` (a dict of arrays by name, or a sequence), as a tuple of arrays."
     return load_arrays(self._again(compiled, inputs)[0] / 'outputs.npz')
-Neuron._again, Neuron.run = _again, _run
 
 # %% ../../nbs/4_targets/04_neuron.ipynb #8cf39b3a
-def _tool(self, folder, *words, out=None):
+@patch
+def _tool(self: Neuron, folder, *words, out=None):
     "Call the profiler in `folder`; ToolError where it fails."
     code, said = run_tool([profiler_path() or PROFILER_COMMANDS[0], *words], folder, 'profiler.log', self.seconds, out=out, env=vendor_environment(folder)), folder / 'profiler.log'
     if code is None: raise ToolError(f'The profiler took more than {self.seconds:g} s to {words[0]}.', hint=f'See {said}.')
     if code: raise ToolError(f'The profiler could not {words[0]} (exit code {code}): {last_line(said)}', hint=f'See {said}.')
 
-def _capture(self, build):
+@patch
+def _capture(self: Neuron, build):
     "Profile the second execution of a build's NEFF → (its folder, the NTFF)."
     folder = Path(tempfile.mkdtemp(prefix='profile-', dir=build.folder))
     self._tool(folder, 'capture', '-n', build.neff, '-s', 'profile.ntff', '--profile-nth-exec=2', '--ignore-exec-errors')
@@ -221,14 +225,16 @@ def _capture(self, build):
     if not found: raise ToolError('The profiler left no NTFF.', hint=f'See {folder}/profiler.log.')
     return folder, found[-1]
 
-def _summary(self, build, folder, ntff):
+@patch
+def _summary(self: Neuron, build, folder, ntff):
     "The summary of a capture, as a dict."
     self._tool(folder, 'view', '-n', build.neff, '-s', ntff, '--output-format', 'summary-json', out='summary.json')
     text = (folder / 'summary.json').read_text(errors='replace')
     refuse_simulation(parse_output(text, 'summary'))
     return summary_of(text)
 
-def _table(self, compiled, folder, ntff, latency_us):
+@patch
+def _table(self: Neuron, compiled, folder, ntff, latency_us):
     "The Timeline of a capture; None, with the reason in profiler.log, where the tool gives no table."
     try:
         self._tool(folder, 'view', '-n', compiled.artifact.neff, '-s', ntff, '--output-format', 'json', '--output-file', 'instructions.json')
@@ -238,7 +244,8 @@ def _table(self, compiled, folder, ntff, latency_us):
     except (ToolError, OSError) as e:
         with open(folder / 'profiler.log', 'a') as log: log.write(f'\nkernel-lab: no timeline: {e}\n')
 
-def _profile(self, compiled, inputs=None):
+@patch
+def profile(self: Neuron, compiled, inputs=None):
     "The measured Profile of second executions, on zeros: that of the median capture, its timeline where the profiler gives the instruction table."
     found = sorted(self._captured(compiled, self.captures), key=lambda c: c[0])
     us, folder, ntff, summary = found[(len(found) - 1) // 2]
@@ -246,7 +253,8 @@ def _profile(self, compiled, inputs=None):
     latency = Duration.of([c[0] for c in found], clock=PROFILER_CLOCK)
     return replace(profile, low_us=latency.low_us, high_us=latency.high_us, count=latency.count, clock=latency.clock)
 
-def _captured(self, compiled, count):
+@patch
+def _captured(self: Neuron, compiled, count):
     "(µs, folder, NTFF, summary) of several captures of a compiled kernel."
     self._ready(compiled.kernel.source)
     for _ in range(count):
@@ -254,13 +262,11 @@ def _captured(self, compiled, count):
         summary = self._summary(compiled.artifact, folder, ntff)
         yield 1e6 * summary['total_time'], folder, ntff, summary
 
-Neuron._tool, Neuron._capture, Neuron._summary, Neuron._table, Neuron._captured, Neuron.profile = _tool, _capture, _summary, _table, _captured, _profile
-
 # %% ../../nbs/4_targets/04_neuron.ipynb #16676b99
-def _benchmark(self, compiled, inputs, warmup=10, iters=100):
+@patch
+def benchmark(self: Neuron, compiled, inputs, warmup=10, iters=100):
     "The measured latency of a compiled kernel, as a `Duration`: the median of `iters` runs with its interval, and the clock it was read from."
     self._ready(compiled.kernel.source)
     if compiled.artifact.package == 'nki': return Duration.of([us for us, *_ in self._captured(compiled, iters)], clock=PROFILER_CLOCK)
     _, answer = self._again(compiled, inputs, mode='benchmark', warmup=warmup, iters=iters)
     return Duration.of_percentiles({int(q): us for q, us in answer['percentiles_us'].items()}, iters, clock=BENCHMARK_CLOCK)
-Neuron.benchmark = _benchmark

@@ -187,7 +187,7 @@ def evil_report(tmp_path_factory):
         if s.evaluation.profile: s.evaluation.profile.timeline = table(30, label=EVIL)
         s.evaluation.versions = {EVIL: EVIL}
     r = run(*steps)
-    r.agent = r.workload = r.id = EVIL
+    r.task = r.workload = r.agent = r.id = r.chip = r.state = r.created = EVIL
     return report_html(r, tmp_path_factory.mktemp('report') / 'report.html').read_text()
 
 

@@ -150,7 +150,7 @@ def test_the_wheel_is_whole(tmp_path):
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", tmp_path, source]
     subprocess.run(command, check=True, capture_output=True)
     names = set(ZipFile(next(tmp_path.glob("*.whl"))).namelist())
-    wanted = {p.relative_to(source).as_posix() for p in (source / "kernel_lab").rglob("*") if p.suffix in {".py", ".js", ".css", ".svg"}}
+    wanted = {p.relative_to(source).as_posix() for p in (source / "kernel_lab").rglob("*") if p.suffix in {".py", ".js", ".css", ".j2", ".svg"}}
     assert not wanted - names
 
 

@@ -37,10 +37,12 @@ def instruction_numbers(nodes):
         else: yield from instruction_numbers(node.nodes)
 
 # %% ../../../nbs/2_nki/6_executor/07_distribute_loops.ipynb #effa47bf
-def _has_order(o): return spec_of(o).random or o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce')
+def _has_order(instruction):
+    return spec_of(instruction).random or instruction.attrs.get('reduce_cmd', 'idle') not in (None, 'idle',
+            'reset_reduce')
 
 def _shared_tensors(code, v, nodes, chain):
-    "[(positions of nodes, whether iterations are apart)] of every tensor that outlives an iteration of `v` and is written in it."
+    "[(positions of nodes, whether iterations are disjoint)] of every tensor written in `v` that outlives an iteration."
     where, wrote = {}, set()
     for j, node in enumerate(nodes):
         for n in instruction_numbers([node]):

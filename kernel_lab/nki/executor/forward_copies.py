@@ -13,12 +13,12 @@ from ..ir.regions import common_step, filled_box, common_digits, uncovered_parts
 from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #94468fc0
-def _accumulates_explicitly(code, o):
+def _accumulates_explicitly(code, instruction):
     "Whether a matmul adds to what must be there, because the kernel says accumulate=True."
-    return o.attrs.get('accumulate') is True and code.program.dialect == 'nki'
+    return instruction.attrs.get('accumulate') is True and code.program.dialect == 'nki'
 
 def mark_resets(code):
-    "Give every matmul that alone writes its tile the attribute `resets`: loops whose first iterations overwrite."
+    "Give every matmul that is the only writer of its tile the attribute `resets`: the loops whose first iterations overwrite."
     for n, o in enumerate(code.ops):
         if o is None or o.op != 'nc_matmul' or o.mask or o.attrs.get('accumulate') is False or _accumulates_explicitly(code, o):
             continue
@@ -31,10 +31,12 @@ def mark_resets(code):
     return code
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #72398e3d
-def _is_plain_copy(code, o):
-    "Whether an instruction copies and does nothing else."
-    if o is None or o.op not in ('dma_copy', 'tensor_copy') or o.mask or o.attrs.get('add'): return False
-    a, b = o.outs['dst'], o.ins['src']
+def _is_plain_copy(code, instruction):
+    "Whether an instruction is a plain copy."
+    if instruction is None or instruction.op not in ('dma_copy',
+                                                     'tensor_copy') or instruction.mask or instruction.attrs.get('add'):
+        return False
+    a, b = instruction.outs['dst'], instruction.ins['src']
     same = code.tensors[a.tensor].dtype == code.tensors[b.tensor].dtype
     squeezed = lambda x: [n for _, n in x.ap if n > 1]
     return same and not a.index and not b.index and squeezed(a) == squeezed(b) and a.tensor != b.tensor
@@ -99,9 +101,9 @@ def _replace_accesses(code, n, new):
     return True
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #c9affc4b
-def _injective(o, chain, trips):
+def _injective(instruction, chain, trips):
     "Whether a copy writes every element of its destination at most once, over these loops and its axes."
-    a = o.outs['dst']
+    a = instruction.outs['dst']
     rows = sorted((abs(s), n) for s, n in ([*((dict(a.offset.terms).get(v, 0), trips[v]) for v in chain), *a.ap])
                   if n > 1)
     reach = 1
@@ -134,10 +136,11 @@ def _forward_store(code, n):
                                               for f in writers]
     return _replace_accesses(code, n, new)
 
-def _has_known_resets(o):
+def _has_known_resets(instruction):
     "Whether it is known which of its iterations overwrite."
-    return not o.mask and o.op != 'accumulate' and (o.op != 'nc_matmul' or o.attrs.get('accumulate') is False
-                                                    or 'resets' in o.attrs)
+    return not instruction.mask and instruction.op != 'accumulate' and (instruction.op != 'nc_matmul'
+            or instruction.attrs.get('accumulate') is False
+                                                    or 'resets' in instruction.attrs)
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #262a4b1d
 def eliminate_copies(code):

@@ -22,20 +22,22 @@ from ..ir.instructions import spec_of
 from .memory import Memory, View, note_if_complete
 from ..ir.mask import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
+from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/6_executor/02_interpreter.ipynb #8899d2e1
-def raise_unwritten(o, name, view):
+def raise_unwritten(instruction, name, view):
     "Raise the error for an operand with undefined elements; it names the instruction that read them first."
-    o, name, view = view.memory.origin.get(view.k, (o, name, view))
+    instruction, name, view = view.memory.origin.get(view.k, (instruction, name, view))
     t = view.tensor
     raise KernelError(f'{t.name} is read before it is written (it was allocated on line {t.line})',
-                      kind='uninitialised', line=o.line, instruction=o.op,
+                      kind='uninitialised', line=instruction.line, instruction=instruction.op,
                       operand=name, hint=f'Load or memset all of {t.name}{list(t.shape)} first, or read only the part that was written.')
 
-def _accumulate_error(o, view):
+def _accumulate_error(instruction, view):
     "The error for accumulate=True where the tile is not written."
-    return KernelError(f'accumulate=True adds to {view.tensor.name}, which is not written there (it was allocated on line {view.tensor.line})', kind='uninitialised', line=o.line,
-                       instruction=o.op, operand='dst', limit='a tile that a matmul has written', value='nothing',
+    return KernelError(f'accumulate=True adds to {view.tensor.name}, which is not written there (it was allocated on line {view.tensor.line})', kind='uninitialised', line=instruction.line,
+                       instruction=instruction.op, operand='dst', limit='a tile that a matmul has written',
+                       value='nothing',
                        hint='Use accumulate=(k > 0) in a loop over k, or leave accumulate out.')
 
 # %% ../../../nbs/2_nki/6_executor/02_interpreter.ipynb #f6d3a757
@@ -71,16 +73,18 @@ def _transposed_mask(reads):
 
 class _DirectInstruction:
     "An instruction with direct operands: views, numbers and the table row are looked up once."
-    def __init__(self, memory, o):
-        self.memory, self.instruction, self.row = memory, o, spec_of(o)
+    def __init__(self, memory, instruction):
+        self.memory, self.instruction, self.row = memory, instruction, spec_of(instruction)
         view = lambda side: {k: View(memory, a) for k, a in side.items() if isinstance(a, Access)}
-        self.outs, self.views = view(o.outs), view(o.ins)
-        self.numbers = {k: a for k, a in o.ins.items() if not isinstance(a, Access)}
-        self.raw = uses_stored_bits(memory.program, o)
-        self.indirect = any(v.index for v in (*self.outs.values(), *self.views.values())) or bool(o.attrs.get('add'))
-        self.accumulates = o.op in MATMULS and o.attrs.get('accumulate') is not False
-        self.adds = o.attrs.get('accumulate') is True and memory.program.dialect == 'nki'        # as the kernel says, not as the order implies
-        self.attrs = o.attrs
+        self.outs, self.views = view(instruction.outs), view(instruction.ins)
+        self.numbers = {k: a for k, a in instruction.ins.items() if not isinstance(a, Access)}
+        self.raw = uses_stored_bits(memory.program, instruction)
+        self.indirect = any(v.index for v in (*self.outs.values(),
+                                              *self.views.values())) or bool(instruction.attrs.get('add'))
+        self.accumulates = instruction.op in MATMULS and instruction.attrs.get('accumulate') is not False
+        # as the kernel says, not as the order implies
+        self.adds = instruction.attrs.get('accumulate') is True and memory.program.dialect == 'nki'
+        self.attrs = instruction.attrs
 
     def __call__(self, env):
         if self.instruction.op in COLLECTIVES: return self._exchange(env)
@@ -114,7 +118,7 @@ class _DirectInstruction:
             v.mark_written(off)
 
     def _beside(self, places, reads, attrs, missing):
-        "Compute where some operands hold nothing: what depends on that holds nothing afterwards; where lanes or elements mix it is a mistake."
+        "Run with partly undefined operands: results that depend on them are undefined; an error where elements or partitions mix."
         each = self.instruction.op in ELEMENTWISE_OPS and 'reduce_res' not in self.outs
         turns = self.instruction.op == 'nc_transpose' and (self.memory.exact
                                                            or self.instruction.engine == 'Vector') or attrs.get('transpose') and self.memory.exact
@@ -170,7 +174,7 @@ class _IndirectInstruction(_DirectInstruction):
     "An instruction some of whose operands are addressed by an index in memory."
 
     def _through(self, v, env, inside):
-        "(flat positions, which exist) of an operand; of a direct one too. What a mask leaves out (not `inside`) may point anywhere."
+        "(flat positions, which of them exist) of an operand, direct or indirect; outside of `inside` an index may point anywhere."
         off = v.at(env)
         if v.index: where, ok = v.indirect_positions(off, env)
         else: where, ok = v.flat(off), np.ones(v.shape, bool)
@@ -204,7 +208,7 @@ class _IndirectInstruction(_DirectInstruction):
         else: _mark_tiles(dst, to)
 
     def _elsewhere(self, env):
-        "An instruction on tiles whose place is read from memory: fetch them, compute, put the results back."
+        "An instruction on indirectly addressed tiles: gather operands, compute, scatter results."
         everywhere = {v: np.ones(v.shape, bool) for v in (*self.outs.values(), *self.views.values())}
         reached = {v: self._through(v, env, inside) for v, inside in everywhere.items()}
         found = {v: where if ok.all() else np.where(ok, where, 0) for v, (where, ok) in reached.items()}
@@ -255,7 +259,7 @@ class PreparedInstruction(_CollectiveInstruction):
     "One instruction, ready to run for given loop values."
 
     def _masked(self, env, places, reads, attrs):
-        "Run on the box where the mask can hold; where a bit says no, keep what was there."
+        "Run on the bounding box of the mask; masked elements keep their value."
         shape = mask_access(self.instruction).shape
         box, bits = masked_box(self.instruction.mask, shape, env)
         if box is None: return [v.mark_written(off) for v, off in places if v.tensor.buffer != 'hbm']
@@ -280,34 +284,36 @@ class PreparedInstruction(_CollectiveInstruction):
 # %% ../../../nbs/2_nki/6_executor/02_interpreter.ipynb #c957d13d
 MAX_LOOP_TRIPS = 2**20      # of a loop that depends on data; more are taken for an endless one
 
-def _trip_counter(memory, o):
-    "A function of the loop values that gives the turns of a loop: a fixed number, or what memory says when it starts, or while it says so."
-    if not o.bound: return lambda env: range(o.trips)
-    start, stop = (View(memory, a) if isinstance(a, Access) else a for a in o.bound[:2])
-    value = lambda x, env: x if not isinstance(x, View) else int(_loop_bound(o, x, x.at(env)))
-    if o.kind == 'dynamic':
-        return lambda env: _checked_trips(o, memory, range(value(start, env), value(stop, env), o.bound[2]))
+def _trip_counter(memory, instruction):
+    "A function of the loop values that yields a loop's iterations: a fixed number, one read at its start, or until a flag is zero."
+    if not instruction.bound: return lambda env: range(instruction.trips)
+    start, stop = (View(memory, a) if isinstance(a, Access) else a for a in instruction.bound[:2])
+    value = lambda x, env: x if not isinstance(x, View) else int(_loop_bound(instruction, x, x.at(env)))
+    if instruction.kind == 'dynamic':
+        return lambda env: _checked_trips(instruction, memory,
+                                          range(value(start, env), value(stop, env), instruction.bound[2]))
     def until_zero(env):
-        memory.trip_counts.setdefault(o.name, []).append(0)
+        memory.trip_counts.setdefault(instruction.name, []).append(0)
         for k in range(MAX_LOOP_TRIPS):
             if not value(stop, env): return
-            memory.trip_counts[o.name][-1] += 1
+            memory.trip_counts[instruction.name][-1] += 1
             yield k
-        raise KernelError(f'the loop has turned {MAX_LOOP_TRIPS:,} times', kind='timeout', line=o.line,
+        raise KernelError(f'the loop has turned {MAX_LOOP_TRIPS:,} times', kind='timeout', line=instruction.line,
                           hint='Its condition never becomes zero.')
     return until_zero
 
-def _loop_bound(o, view, off):
+def _loop_bound(instruction, view, off):
     if not view.is_written(off):
         raise KernelError(f'the bound {view.tensor.name} of a loop is read before it is written', kind='uninitialised',
-                          line=o.line, operand=view.tensor.name)
+                          line=instruction.line, operand=view.tensor.name)
     return view.array(off).reshape(-1)[0]
 
-def _checked_trips(o, memory, turns):
+def _checked_trips(instruction, memory, turns):
     if len(turns) > MAX_LOOP_TRIPS:
-        raise KernelError(f'a loop of {len(turns):,} turns', kind='timeout', line=o.line, limit=MAX_LOOP_TRIPS,
+        raise KernelError(f'a loop of {len(turns):,} turns', kind='timeout', line=instruction.line,
+                          limit=MAX_LOOP_TRIPS,
                           value=len(turns))
-    memory.trip_counts.setdefault(o.name, []).append(len(turns))
+    memory.trip_counts.setdefault(instruction.name, []).append(len(turns))
     return range(len(turns))
 
 def _prepare(memory, body):
@@ -353,15 +359,16 @@ def load_memory(program, arrays, later=()):
     for k, x in program.constants.items(): memory.put(k, x.copy())
     return memory
 
-def _tensors_used(o, base):
+def _tensors_used(instruction, base):
     "Numbers of the tensors that own what an item of a body touches."
-    if isinstance(o, Loop):
-        return {base[a.tensor] for a in o.bound if isinstance(a,
-                                                              Access)}.union(*[_tensors_used(i, base) for i in o.body])
-    return {base[a.tensor] for a in accesses(o)}
+    if isinstance(instruction, Loop):
+        return {base[a.tensor] for a in instruction.bound if isinstance(a,
+                                                              Access)}.union(*[_tensors_used(i, base)
+                                                                  for i in instruction.body])
+    return {base[a.tensor] for a in accesses(instruction)}
 
 def _live_ranges(program):
-    "(scratch tensor → the first item of the body that touches it, and → the last), for those that live outside of loops."
+    "({scratch tensor: first item of the body that uses it}, {…: last item}), for tensors outside of loops."
     kept, first, last = {program.base[k] for k in program.output_ids}, {}, {}
     for j, o in enumerate(program.body):
         for k in _tensors_used(o, program.base):
@@ -370,7 +377,7 @@ def _live_ranges(program):
     return first, last
 
 def _run_with_live_ranges(memory, body, first, last):
-    "Run a body; its tensors come with their first use and go with their last, so that a long one lives in little memory."
+    "Run a body; tensors are allocated at their first use and released after their last, which bounds memory."
     comes, goes = ({j: [k for k, _ in ks] for j, ks in groupby(sorted(x.items(), key=itemgetter(1)),
                                                                key=itemgetter(1))} for x in (first, last))
     for j, o in enumerate(body):
@@ -393,14 +400,15 @@ def run_program(program, arrays, exchange=None, watch=None):
         _run_with_live_ranges(memory, program.body, first, last)
     return memory
 
-def interpret(program, *arrays, exchange=None, strict=False):
-    """The outputs of a program for these numpy inputs, one instruction after another, as a tuple. Inputs are not changed. `exchange` reaches other ranks;
-    `strict`: no output may have an element that nobody wrote."""
+def interpret(program: Program, *arrays: np.ndarray, exchange=None, strict: bool = False) -> tuple[np.ndarray, ...]:
+    """The outputs of a program for these numpy inputs, one instruction after another. Inputs are not changed.
+
+    `exchange` reaches the other ranks; `strict`: an output element that was never written is an error."""
     memory = run_program(program, arrays, exchange)
     return tuple(_output(memory, k, strict) for k in program.output_ids)
 
 def turns_of(program, *arrays):
-    "How often each loop that depends on data turns for these inputs; on average, rounded up, where it is reached more than once."
+    "{dynamic loop: trip count} for these inputs; the average, rounded up, where a loop is reached several times."
     return {k: -(-sum(v) // len(v)) for k, v in run_program(program, arrays).trip_counts.items()}
 
 def _unwritten_output_error(memory, t, b):
@@ -412,7 +420,7 @@ def _unwritten_output_error(memory, t, b):
                        hint='Mind the last tile of each dimension, the loop bounds, and rows that no index names.')
 
 def _zero_legacy_output(memory, b):
-    "Zeros where an output of the earlier dialect that was written by index holds nothing, as its simulator has; False for any other output."
+    "Zero the unwritten elements of an indexed output of the earlier dialect, as its simulator does; False for other outputs."
     program, t = memory.program, memory.program.tensors[b]
     if program.dialect == 'nki' or not any(a.index and program.base[a.tensor] == b for o in program.instructions
                                            for a in o.outs.values()):

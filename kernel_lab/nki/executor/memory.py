@@ -34,18 +34,24 @@ def unwritten_value(dtype: str) -> float:
 class Memory:
     "The arrays behind a program's tensors, and which elements hold a value."
     def __init__(self, program):
-        self.program, self.exact = program, get_chip(program.chip).generation >= 3     # exact: the matrix engine transposes bit by bit
+        # exact: the matrix engine transposes bit by bit
+        self.program, self.exact = program, get_chip(program.chip).generation >= 3
         self.flat = [None] * len(program.tensors)
         self.tile_written = [None] * len(program.tensors)      # per tensor, a flag a tile: everything written
-        self.written_flags, self.first_missing = {}, {}                  # (tensor, tile) -> a bit an element, and the first that may be missing
+        # (tensor, tile) -> a bit an element, and the first that may be missing
+        self.written_flags, self.first_missing = {}, {}
         self.unit = _bytes_per_flag(program)
         self.masked = {a.tensor for o in program.instructions if o.mask for a in o.outs.values()
                        if program.tensors[a.tensor].buffer == 'sbuf'}
-        self.origin = {}                # tensors that hold less than was written to them: (instruction, operand, view) that brought it in
-        self.trip_counts = {}                 # loops that depend on data: how often each of them turned, every time it was reached
-        self.exchange = None            # how a collective reaches the other ranks: (instruction, sources, sizes) -> results
+        # tensors that hold less than was written to them: (instruction, operand, view) that brought it in
+        self.origin = {}
+        # loops that depend on data: how often each of them turned, every time it was reached
+        self.trip_counts = {}
+        # how a collective reaches the other ranks: (instruction, sources, sizes) -> results
+        self.exchange = None
         self.watch = None               # a function that sees every instruction and its operands
-        self.registers, self.rng = {}, np.random.default_rng(0)      # accumulators by engine; the source of random numbers
+        # accumulators by engine; the source of random numbers
+        self.registers, self.rng = {}, np.random.default_rng(0)
         self.free_arrays = {}                 # (elements, dtype) -> arrays of dead tensors
         self.owned = {}                 # loop -> tensors that each of its iterations has afresh
         for k, t in enumerate(program.tensors):
@@ -102,7 +108,8 @@ class _Address:
         self.strides = _strides(a.ap, self.dtype.itemsize)
         self.shape, self.const, self.terms = a.shape, a.offset.const, a.offset.terms
         self.index = View(memory, a.index) if a.index else None
-        self.dense = self.high - self.low + 1 == t.tile_size and a.free * a.partitions == t.tile_size    # the whole tile
+        # the whole tile
+        self.dense = self.high - self.low + 1 == t.tile_size and a.free * a.partitions == t.tile_size
 
     def at(self, env):
         "The element offset for these loop values."
@@ -246,15 +253,20 @@ def engine_value(x):
 _COPY_OPS = ('dma_copy', 'tensor_copy', 'dma_transpose')       # bits where both dtypes are one, else through fp32
 _SELECT_OPS = ('select', 'affine_select', 'tensor_copy_predicated', 'nc_transpose')
 
-def uses_stored_bits(program, o):
+def uses_stored_bits(program, instruction):
     "Whether an instruction sees its operands as they are stored: bits, copies, choices, and 32-bit integers on GpSimd."
-    if o.attrs.get('func') == 'invert' or any(o.attrs.get(k) in BITWISE for k in ('op', 'op0', 'op1')): return True
-    tiles = [program.tensors[a.tensor] for a in (*o.outs.values(), *o.ins.values()) if isinstance(a, Access)]
-    if spec_of(o).raw:
-        return o.op not in _COPY_OPS or len({t.dtype for t in tiles}) == 1 or any(t.dtype in PACKED for t in tiles)
-    if o.op == 'tensor_tensor':
-        return o.engine in ('', 'GpSimd') and all(t.dtype in ('int32', 'uint32') and t.buffer == 'sbuf' for t in tiles)
-    return o.op in _SELECT_OPS and all(t.dtype == 'float32' or not is_float(t.dtype) for t in tiles)
+    if instruction.attrs.get('func') == 'invert' or any(instruction.attrs.get(k) in BITWISE
+                                                        for k in ('op', 'op0', 'op1')):
+        return True
+    tiles = [program.tensors[a.tensor] for a in (*instruction.outs.values(), *instruction.ins.values())
+             if isinstance(a, Access)]
+    if spec_of(instruction).raw:
+        return instruction.op not in _COPY_OPS or len({t.dtype for t in tiles}) == 1 or any(t.dtype in PACKED
+                for t in tiles)
+    if instruction.op == 'tensor_tensor':
+        return instruction.engine in ('', 'GpSimd') and all(t.dtype in ('int32', 'uint32') and t.buffer == 'sbuf'
+                                                            for t in tiles)
+    return instruction.op in _SELECT_OPS and all(t.dtype == 'float32' or not is_float(t.dtype) for t in tiles)
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #e5efe935
 def write_result(dst, value):
@@ -273,13 +285,13 @@ def _matmul_result(op, ins, attrs):
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #4c4c9468
 def transposed(x, exact):
-    "x transposed (its last two axes): the same bits where the engine moves them; where it multiplies by ones and zeros, what is not finite spreads over its row."
+    "x with its last two axes swapped; unless `exact`, the engine multiplies, and a value that is not finite spreads over its row."
     y = np.swapaxes(x, -1, -2)
     return y if exact or x.dtype.kind in 'iub' or np.isfinite(y).all() else y.astype(np.float32) @ np.eye(y.shape[-1],
             dtype=np.float32)
 
 def permuted_columns(stationary, moving):
-    "stationary.T with its columns where the ones of `moving` put them, bit by bit; None where moving has more than a one a column."
+    "stationary.T with columns permuted by the 0/1 matrix `moving`, bit by bit; None where `moving` has several ones in a column."
     if not (np.isin(moving, (0, 1)).all() and (moving.sum(0) <= 1).all()): return None
     return np.where(moving.any(0), stationary.T[:, moving.argmax(0)], 0)
 
@@ -295,7 +307,7 @@ def _matmul(op, dst, ins, attrs, fresh, exact=False):
 def _iota(shape, at): return affine_values(shape, at['pattern'], at['offset'], at['channel_multiplier'])
 
 def _register_value(memory, engine, n):
-    "What an engine's register holds, a number for each of n partitions; None where nothing has set it."
+    "An engine's register, one number for each of n partitions; None where it was not set."
     r = memory.registers.get(engine)
     if r is None or len(r) >= n: return r if r is None else r[:n]
     raise KernelError(f"{engine}'s register was set for {len(r)} partitions", kind='uninitialised',
@@ -311,22 +323,23 @@ def _accumulate(memory, row, y, ins, attrs):
     return -r if attrs.get('reduce_negate') else r
 
 def _running_reduction(memory, row, ins, attrs):
-    "What a running reduction writes; it goes on from the engine's register, and leaves there the last number of each partition."
+    "The result of a running reduction; it continues from the engine's register and stores the last number of each partition there."
     if attrs['reduce_cmd'] == 'reduce': ins = ins | {'imm1': _register_value(memory, row.engines[0], len(ins['src']))}
     y = row.meaning(ins, attrs)
     memory.registers[row.engines[0]] = y.reshape(len(y), -1)[:, -1:]
     return y
 
-def apply_instruction(memory, o, row, outs, ins, attrs, fresh):
+def apply_instruction(memory, instruction, row, outs, ins, attrs, fresh):
     "Compute one instruction on arrays."
-    if memory.watch is not None: memory.watch(o, ins)
+    if memory.watch is not None: memory.watch(instruction, ins)
     dst = next(iter(outs.values()))
-    if o.op in MATMULS: return _matmul(o.op, dst, ins, attrs, fresh, memory.exact)
-    if o.op == 'nc_transpose':
+    if instruction.op in MATMULS: return _matmul(instruction.op, dst, ins, attrs, fresh, memory.exact)
+    if instruction.op == 'nc_transpose':
         return write_result(dst, transposed(ins['data'].reshape(len(ins['data']), -1),
-                                            memory.exact or o.engine == 'Vector'))
-    if o.op == 'tensor_scalar_cumulative': return write_result(dst, _running_reduction(memory, row, ins, attrs))
-    if o.op == 'iota': return write_result(dst, _iota(dst.shape, attrs))
+                                            memory.exact or instruction.engine == 'Vector'))
+    if instruction.op == 'tensor_scalar_cumulative':
+        return write_result(dst, _running_reduction(memory, row, ins, attrs))
+    if instruction.op == 'iota': return write_result(dst, _iota(dst.shape, attrs))
     y = row.meaning(ins | ({'before': dst} | {f'before_{k}': a for k, a in outs.items()} if row.keeps else {})
                     | ({'rng': memory.rng, 'shape': dst.shape} if row.random else {}), attrs)
     if attrs.get('reduce_cmd', 'idle') not in ('idle', 'reset') and 'reduce_op' in attrs:

@@ -25,12 +25,13 @@ MAX_PLANNED_INSTRUCTIONS = 5000             # instructions that are worth planni
 _INTERPRETED_OPS = ('nc_matmul_mx', 'quantize_mx', 'nonzero_with_count', 'set_rng_seed', 'rand_set_state',
                     'rand_get_state')     # they add to, or leave standing, what the plan knows nothing of
 
-def _needs_interpreter(o):
-    "Whether an instruction scatters, masks other axes than its own, multiplies two rows at a time, or goes on from an engine's register."
-    if o.op in _INTERPRETED_OPS or o.op in COLLECTIVES or o.attrs.get('rows') or o.attrs.get('reduce_cmd') in ('reduce',
+def _needs_interpreter(instruction):
+    "Whether an instruction needs the interpreter: scatters, masks foreign axes, double rows, or engine registers."
+    if instruction.op in _INTERPRETED_OPS or instruction.op in COLLECTIVES or instruction.attrs.get('rows') or instruction.attrs.get('reduce_cmd') in ('reduce',
             'load_reduce', 'reset'):
         return True
-    return any(a.index for a in o.outs.values()) or any(-k > len(mask_shape(o)) for _, axes in o.mask for k, _ in axes)
+    return any(a.index for a in instruction.outs.values()) or any(-k > len(mask_shape(instruction))
+            for _, axes in instruction.mask for k, _ in axes)
 
 def _without_empty_loops(body):
     "The body without the loops that hold no instruction."
@@ -55,7 +56,8 @@ def build_plan(program):
     code = eliminate_copies(mark_resets(resolve_masks(OpenProgram(peel_masked_iterations(contract_tensors(OpenProgram(program)).closed())))))
     return (code, distribute(code)) if all_reads_defined(code) else None
 
-MIN_ELEMENTS_PER_INSTRUCTION = 2**20           # elements an instruction of a program that is interpreted sooner than planned
+# elements an instruction of a program that is interpreted sooner than planned
+MIN_ELEMENTS_PER_INSTRUCTION = 2**20
 
 MIN_UNROLLED_INSTRUCTIONS = 256              # unrolled instructions that are worth folding before this is asked
 ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'reciprocal', 'select',
@@ -68,7 +70,7 @@ def _is_light(program):
 
 @without_gc()
 def is_light(program):
-    "Whether planning a program would take longer than interpreting it. A long one of elementwise instructions is folded before it is weighed."
+    "Whether planning a program would take longer than interpreting it; long elementwise programs are rerolled first."
     long = len(program.instructions) >= MIN_UNROLLED_INSTRUCTIONS and all(o.op in ELEMENTWISE_OPS
             and 'reduce_res' not in o.outs for o in program.instructions)
     return _is_light(program) and not (long and not _is_light(rerolled(program)))

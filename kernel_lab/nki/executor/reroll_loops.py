@@ -11,13 +11,15 @@ from ..ir.affine import Affine
 from ..ir.nodes import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/6_executor/03_reroll_loops.ipynb #bdfdc126
-def _signature(o, tensors, names=()):
+def _signature(instruction, tensors, names=()):
     "A hashable description of an instruction or loop without offsets, tensor numbers and loop names."
-    if isinstance(o, Loop):
-        return ('loop', o.trips, o.kind, o.line, tuple(_signature(b, tensors, (*names, o.name)) for b in o.body))
+    if isinstance(instruction, Loop):
+        return ('loop', instruction.trips, instruction.kind, instruction.line,
+                tuple(_signature(b, tensors, (*names, instruction.name)) for b in instruction.body))
     side = lambda ops: tuple((k, _access_signature(a, tensors, names)) for k, a in ops.items())
-    masks = tuple((_loop_terms(x, names), axes) for x, axes in o.mask)
-    return (o.op, o.engine, o.line, repr(o.attrs), side(o.outs), side(o.ins), masks)
+    masks = tuple((_loop_terms(x, names), axes) for x, axes in instruction.mask)
+    return (instruction.op, instruction.engine, instruction.line, repr(instruction.attrs), side(instruction.outs),
+            side(instruction.ins), masks)
 
 def _loop_terms(x, names): return tuple((names.index(v) if v in names else v, c) for v, c in x.terms)
 
@@ -28,14 +30,15 @@ def _access_signature(a, tensors, names):
     return (t.shape, t.dtype, t.buffer, t.role, t.zero, scope, a.ap, a.par, a.by, a.most, _loop_terms(a.offset, names),
             a.index and _access_signature(a.index, tensors, names))
 
-def _offsets(o):
+def _offsets(instruction):
     "[(tensor or None, constant)] of everything in an instruction or loop that may move, in a fixed order."
-    if isinstance(o, Loop): return [x for b in o.body for x in _offsets(b)]
-    return [*((a.tensor, a.offset.const) for a in accesses(o)), *((None, x.const) for x, _ in o.mask)]
+    if isinstance(instruction, Loop): return [x for b in instruction.body for x in _offsets(b)]
+    return [*((a.tensor, a.offset.const) for a in accesses(instruction)),
+            *((None, x.const) for x, _ in instruction.mask)]
 
 # %% ../../../nbs/2_nki/6_executor/03_reroll_loops.ipynb #e9b7e357
 class _Repetition:
-    "Blocks of `size` items from `start` on; `count` of them repeat the first, `deltas` says what moves, `own` the tiles of each block."
+    "`count` blocks of `size` items from `start` on that repeat the first; `deltas`: offsets added, `own`: tiles of each block."
     def __init__(self, items, users, start, size):
         self.items, self.users, self.start, self.size = items, users, start, size
         self.first, self.own, self.deltas, self.count = self._block(0), {}, None, 1
@@ -122,22 +125,24 @@ def _loop_of(run, tensors, name, depth):
     block = tuple(_with_offsets(o, moves, name) for o in run.items.body[run.start:run.start + run.size])
     return Loop(name, run.count, block, 'sequential', getattr(block[0], 'line', 0))
 
-def _with_offsets(o, moves, name):
+def _with_offsets(instruction, moves, name):
     "An item with the loop's variable added to its offsets, in the order of `_offsets`."
-    if isinstance(o, Loop): return replace(o, body=tuple(_with_offsets(b, moves, name) for b in o.body))
+    if isinstance(instruction, Loop):
+        return replace(instruction, body=tuple(_with_offsets(b, moves, name) for b in instruction.body))
     add = lambda x, d: Affine(x.const, tuple(sorted((*x.terms, (name, d))))) if d else x
     access = lambda a: replace(a, offset=add(a.offset, next(moves))) if isinstance(a, Access) else a
-    ins = {k: access(a) for k, a in o.ins.items()}
-    outs = {k: access(a) for k, a in o.outs.items()}
+    ins = {k: access(a) for k, a in instruction.ins.items()}
+    outs = {k: access(a) for k, a in instruction.outs.items()}
     index = lambda side: {k: replace(a, index=access(a.index)) if isinstance(a, Access) and a.index else a
                           for k, a in side.items()}
     ins, outs = index(ins), index(outs)
-    return replace(o, ins=ins, outs=outs, mask=tuple((add(x, next(moves)), axes) for x, axes in o.mask))
+    return replace(instruction, ins=ins, outs=outs, mask=tuple((add(x, next(moves)), axes)
+                                                               for x, axes in instruction.mask))
 
 MAX_NESTING_DEPTH = 6      # how deep the loops may have been nested
 
 def _fold_body(body, tensors, kept, fresh, depth=0):
-    "A body folded until nothing repeats, the loops in it first."
+    "A body rerolled until nothing repeats, inner loops first."
     body, changed = tuple(replace(o, body=_fold_body(o.body, tensors, kept, fresh, depth + 1))
                           if isinstance(o, Loop) else o for o in body), True
     for _ in range(MAX_NESTING_DEPTH):

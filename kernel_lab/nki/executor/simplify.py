@@ -78,7 +78,7 @@ class OpenProgram:
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #fb51b1de
 def contract_tensors(code):
-    "Move every scratch tensor into the loops whose iterations do not share it."
+    "Move every scratch tensor into the loops whose iterations use disjoint elements of it."
     for k, t in enumerate(code.tensors):
         if t.role == 'scratch' and k not in code.program.output_ids and code.uses[k]: _contract_tensor(code, k, t)
     return code
@@ -110,19 +110,19 @@ def _shrink(code, k, t, found, inside):
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #ad7f9f2d
 def _min_condition(condition, shape, trips, skip=None):
-    "The least value of a mask's condition over loops (but `skip`) and axes."
+    "The minimum of a mask's condition over loops (except `skip`) and axes."
     offset, axes = condition
     kept = Affine(offset.const, tuple((v, c) for v, c in offset.terms if v != skip))
     return kept.bounds(trips)[0] + sum(min(0, c * (shape[k] - 1)) for k, c in axes)
 
-def mask_shape(o): return mask_access(o).shape
+def mask_shape(instruction): return mask_access(instruction).shape
 
-def _first_masked_iteration(o, v, trips):
-    "The first iteration of `v` in which this instruction's mask may cut something off; the number of trips where there is none."
+def _first_masked_iteration(instruction, v, trips):
+    "The first iteration of `v` in which the instruction's mask may exclude elements; the trip count where there is none."
     at = trips[v]
-    for offset, axes in o.mask:
+    for offset, axes in instruction.mask:
         c = dict(offset.terms).get(v, 0)
-        if c < 0: at = min(at, _min_condition((offset, axes), mask_shape(o), trips, v) // -c + 1)
+        if c < 0: at = min(at, _min_condition((offset, axes), mask_shape(instruction), trips, v) // -c + 1)
     return at
 
 def _shifted(x, v, base, name):
@@ -161,13 +161,14 @@ class _Copier:
             else: copied.append(self._instruction(o))
         return tuple(copied)
 
-    def _instruction(self, o):
+    def _instruction(self, instruction):
         renamed = lambda at: {k: [self.loops.get(u, self.name if u == self.v else u) for u in x
                                   if u != self.v or self.name] if k == 'loops' else x for k, x in at.items()}
-        late = {'late': True} if self.v in o.attrs.get('loops', ()) and self.base else {}
-        return replace(o, outs={n: self.access(a) for n, a in o.outs.items()},
-                       ins={n: self.access(a) for n, a in o.ins.items()}, attrs=renamed(o.attrs) | late,
-                       mask=tuple((self.affine(x), axes) for x, axes in o.mask))
+        late = {'late': True} if self.v in instruction.attrs.get('loops', ()) and self.base else {}
+        return replace(instruction, outs={n: self.access(a) for n, a in instruction.outs.items()},
+                       ins={n: self.access(a) for n, a in instruction.ins.items()},
+                       attrs=renamed(instruction.attrs) | late,
+                       mask=tuple((self.affine(x), axes) for x, axes in instruction.mask))
 
     def finish(self):
         for k, n in self.fresh.items():
@@ -181,7 +182,7 @@ def _instructions(body):
         else: yield o
 
 def _peel_loop(loop, tensors, trips):
-    "The loop as one or two things: the iterations whose masks cut nothing off, and the last one."
+    "The loop, or the loop without its last, masked iteration and that iteration's body."
     cut = min([_first_masked_iteration(o, loop.name, trips) for o in _instructions(loop.body) if o.mask],
               default=loop.trips)
     cut = cut if cut == loop.trips - 1 and cut > 0 else loop.trips
@@ -206,10 +207,10 @@ def peel_masked_iterations(program):
     return replace(program, tensors=tuple(tensors), body=body)
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #77a5dd2f
-def _constant_box(o):
-    "The mask of an instruction as a slice an axis, where no loop moves it; None where nothing is left; False where it cannot be said."
-    ranges = [[0, n] for n in mask_shape(o)]
-    for offset, axes in o.mask:
+def _constant_box(instruction):
+    "A loop-invariant mask as a slice for each axis; None where it is empty, False where it is no box."
+    ranges = [[0, n] for n in mask_shape(instruction)]
+    for offset, axes in instruction.mask:
         if offset.terms or len(axes) > 1: return False
         if not axes: continue
         (k, c), = axes
@@ -223,27 +224,29 @@ def _narrow_access(a, box):
     return replace(a, offset=Affine(a.offset.const + start, a.offset.terms),
                    ap=tuple((s, b.stop - b.start) for (s, _), b in zip(a.ap, box)))
 
-def _resolve_mask(o, trips):
-    "(the instruction with its mask resolved as far as it can be, the accesses it counts as having written)."
-    shape, left = mask_shape(o), []
-    for offset, axes in o.mask:
+def _resolve_mask(instruction, trips):
+    "(the instruction with its mask resolved as far as possible, accesses that count as written)."
+    shape, left = mask_shape(instruction), []
+    for offset, axes in instruction.mask:
         if _min_condition((offset, axes), shape, trips) >= 0: continue
         if offset.bounds(trips)[1] + sum(max(0, c * (shape[k] - 1)) for k, c in axes) < 0: return None, ()
         left.append((offset, axes))
-    o = replace(o, mask=tuple(left))
-    if not left or any(a.index for a in accesses(o)): return o, ()
-    box = _constant_box(o)
+    instruction = replace(instruction, mask=tuple(left))
+    if not left or any(a.index for a in accesses(instruction)): return instruction, ()
+    box = _constant_box(instruction)
     if box is None: return None, ()
-    return (o, ()) if box is False else (_narrow_instruction(o, box), tuple(o.outs.values()))
+    return (instruction, ()) if box is False else (_narrow_instruction(instruction, box),
+                                                   tuple(instruction.outs.values()))
 
-def _narrow_instruction(o, box):
-    "The instruction on the part that its mask leaves."
-    each = operand_boxes(o, box)
+def _narrow_instruction(instruction, box):
+    "The instruction narrowed to the box of its mask."
+    each = operand_boxes(instruction, box)
     cut = lambda side: {k: _narrow_access(a, each[k]) if isinstance(a, Access) else a for k, a in side.items()}
-    return replace(o, ins=cut(o.ins), outs=cut(o.outs), attrs=attrs_in_box(o, box), mask=())
+    return replace(instruction, ins=cut(instruction.ins), outs=cut(instruction.outs),
+                   attrs=attrs_in_box(instruction, box), mask=())
 
 def resolve_masks(code):
-    "Resolve masks; note what a narrowed instruction counts as having written, on chip."
+    "Resolve masks; record on-chip accesses that count as written by narrowed instructions."
     for n, o in enumerate(code.ops):
         if o is None or not o.mask: continue
         code.ops[n], wrote = _resolve_mask(o, code.trips)

@@ -19,7 +19,7 @@ from ..ir.program import instruction_text, with_turns
 # %% ../../../nbs/2_nki/6_executor/10_stepper.ipynb #25c79357
 @dataclass(frozen=True)
 class Moment:
-    "An instruction in one iteration of its loops: `number` in the program, `env` loop values, `opens` loops that begin an iteration with it."
+    "An instruction in one iteration: `number` in the program, `env`: loop values, `opens`: loops whose iteration starts with it."
     number: int
     instruction: object
     env: dict
@@ -65,7 +65,8 @@ def _positions(view, off, env):
         return where[there]
     where = (off + sum((np.arange(n) * s).reshape(-1, *[1] * (len(view.shape) - 1 - j))
                        for j, (s, n) in enumerate(view.access.ap))).reshape(-1)
-    return where if 0 <= off + view.low and off + view.high < view.tensor.size else where[(where >= 0) & (where < view.tensor.size)]     # a mask keeps it inside
+    # a mask keeps it inside
+    return where if 0 <= off + view.low and off + view.high < view.tensor.size else where[(where >= 0) & (where < view.tensor.size)]
 
 def _written_flags(memory, k, where):
     "Whether each of these elements of tensor `k` holds a value."
@@ -248,7 +249,7 @@ class _Inspection(_Search):
         return np.ma.masked_array(self.memory.flat[k].copy().reshape(t.shape), ~known.reshape(t.shape))
 
     def state(self, buffer=None):
-        "A pandas frame of the tensors: name, buffer, dtype, shape, role, bytes, the share that is written, the kernel's line."
+        "A pandas frame of the tensors: name, buffer, dtype, shape, role, bytes, share written, line of the kernel."
         import pandas as pd
         rows = [(t.name, t.buffer, t.dtype, t.shape, t.role,
                  t.size * np.dtype(self.memory.flat[k].dtype).itemsize if self.memory.flat[k] is not None else 0,
@@ -257,13 +258,14 @@ class _Inspection(_Search):
         return pd.DataFrame(rows, columns=['name', 'buffer', 'dtype', 'shape', 'role', 'bytes', 'written', 'line'])
 
 # %% ../../../nbs/2_nki/6_executor/10_stepper.ipynb #a7160a3f
-def _unmasked(o, view, element, env):
+def _unmasked(instruction, view, element, env):
     "Whether a mask lets an instruction touch an element of its destination."
-    if not o.mask or view.access is not next(iter(o.outs.values())): return True
-    box, bits = masked_box(o.mask, mask_access(o).shape, env)
+    if not instruction.mask or view.access is not next(iter(instruction.outs.values())): return True
+    box, bits = masked_box(instruction.mask, mask_access(instruction).shape, env)
     if box is None: return False
-    bits, box = None if bits is None else np.broadcast_to(bits, mask_access(o).shape)[box], operand_boxes(o,
-            box)[next(iter(o.outs))]
+    bits, box = None if bits is None else np.broadcast_to(bits,
+                                                          mask_access(instruction).shape)[box], operand_boxes(instruction,
+            box)[next(iter(instruction.outs))]
     offsets = view.at(env) + sum((np.arange(n) * s).reshape(-1, *[1] * (len(view.shape) - 1 - j))
                                  for j, (s, n) in enumerate(view.access.ap))
     return bool(((offsets[box] == element) if bits is None else (offsets[box] == element) & bits).any())
@@ -289,7 +291,7 @@ class _Provenance(_Inspection):
             raise UsageError(f'{self.program.tensors[k].name} has the shape {self.program.tensors[k].shape}; {index} is not in it.') from None
 
     def writer(self, name, *index):
-        "The `Moment` that wrote this element last, or None: an input, or nobody yet."
+        "The `Moment` that wrote this element last; None for an input or an unwritten element."
         k, element = self._element(name, index)
         if not _written_flags(self.memory, k, np.array([element]))[0]: return None
         return next((self.course.at(p) for p in reversed(range(self.at)) if self._touches(p, k, element, True)), None)
@@ -302,10 +304,10 @@ class _Provenance(_Inspection):
             if self._touches(p, k, element, True): return None
 
 # %% ../../../nbs/2_nki/6_executor/10_stepper.ipynb #91f4e53f
-def _line_text(program, o):
+def _line_text(program, instruction):
     "The kernel's source line of an instruction."
     lines = program.source.splitlines()
-    return lines[o.line - 1].strip() if 0 < o.line <= len(lines) else ''
+    return lines[instruction.line - 1].strip() if 0 < instruction.line <= len(lines) else ''
 
 class Stepper(_Provenance):
     "A program between two of its instructions: `at` of `count` have been run on these inputs."

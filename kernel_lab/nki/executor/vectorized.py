@@ -20,6 +20,7 @@ from .memory import Memory, unwritten_value
 from ..ir.semantics import ACT, ALU, REDUCE
 from .plan import is_light, plan_of
 from ..ir.nodes import Access, accesses
+from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #fc8702ec
 class LoopOperand:
@@ -64,37 +65,40 @@ def _operand_rank(a, dst):
 VECTORIZED_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'reciprocal', 'select',
                   'tensor_copy', 'dma_copy', 'memset'}
 
-def _can_vectorize_elementwise(code, o, loops):
+def _can_vectorize_elementwise(code, instruction, loops):
     "Whether an elementwise instruction can run over all iterations at once."
-    dst = o.outs['dst']
-    tiles = [a for a in o.ins.values() if isinstance(a, Access)]
-    if o.op not in VECTORIZED_OPS or o.mask or any(a.index for a in accesses(o)) or o.attrs.get('add'): return False
-    if o.attrs.get('reduce_cmd') == 'reset_reduce' and (o.op != 'activation'
-                                                        or not _is_injective(o.outs['reduce_res'], loops)):
+    dst = instruction.outs['dst']
+    tiles = [a for a in instruction.ins.values() if isinstance(a, Access)]
+    if instruction.op not in VECTORIZED_OPS or instruction.mask or any(a.index
+            for a in accesses(instruction)) or instruction.attrs.get('add'):
+        return False
+    if instruction.attrs.get('reduce_cmd') == 'reset_reduce' and (instruction.op != 'activation'
+                                                        or not _is_injective(instruction.outs['reduce_res'], loops)):
         return False
     return _is_injective(dst, loops) and all(_operand_rank(a, dst) is not False and _is_separate(code, dst, a)
                                              for a in tiles)
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #194f24e0
-def _in_place_ufunc(o, ufuncs):
+def _in_place_ufunc(instruction, ufuncs):
     "A function (dst, ins) for fp32 tiles that makes no copies, or None."
-    ops = [ALU.get(o.attrs.get(k)) for k in ('op', 'op0', 'op1')]
-    if o.op == 'tensor_tensor' and isinstance(ops[0], np.ufunc):
+    ops = [ALU.get(instruction.attrs.get(k)) for k in ('op', 'op0', 'op1')]
+    if instruction.op == 'tensor_tensor' and isinstance(ops[0], np.ufunc):
         return lambda d, i: ops[0](i['data1'], i['data2'], out=d)
-    if o.op == 'reciprocal': return lambda d, i: np.reciprocal(i['data'], out=d)
-    if o.op in ('tensor_scalar', 'scalar_tensor_tensor') and isinstance(ops[1],
+    if instruction.op == 'reciprocal': return lambda d, i: np.reciprocal(i['data'], out=d)
+    if instruction.op in ('tensor_scalar', 'scalar_tensor_tensor') and isinstance(ops[1],
             np.ufunc) and (ops[2] is None or isinstance(ops[2], np.ufunc)):
-        return _two_ufuncs(o, ops[1], ops[2])
-    return _activation_ufunc(o, ACT[o.attrs['func']]) if o.op == 'activation' and not o.attrs.get('reduce_op') else None
+        return _two_ufuncs(instruction, ops[1], ops[2])
+    return _activation_ufunc(instruction,
+                             ACT[instruction.attrs['func']]) if instruction.op == 'activation' and not instruction.attrs.get('reduce_op') else None
 
-def _two_ufuncs(o, first, second):
-    swap0, swap1 = o.attrs.get('reverse0'), o.attrs.get('reverse1')
+def _two_ufuncs(instruction, first, second):
+    swap0, swap1 = instruction.attrs.get('reverse0'), instruction.attrs.get('reverse1')
     def run(d, i):
         first(*((i['operand0'], i['data']) if swap0 else (i['data'], i['operand0'])), out=d)
         if second: second(*((i['operand1'], d) if swap1 else (d, i['operand1'])), out=d)
     return run
 
-def _activation_ufunc(o, f):
+def _activation_ufunc(instruction, f):
     def run(d, i):
         x, scale, bias = i['data'], i.get('scale', 1.0), i.get('bias')
         if np.ndim(scale) or scale != 1.0: x = np.multiply(x, scale, out=d)
@@ -103,21 +107,24 @@ def _activation_ufunc(o, f):
         else: d[...] = f(x)
     return run
 
-def _has_aliased_operand(o):
+def _has_aliased_operand(instruction):
     "Whether dst is the same tensor as an operand other than the first."
-    return sum(isinstance(a, Access) and a.tensor == o.outs['dst'].tensor for a in o.ins.values()) > 1 or any(
-        isinstance(a, Access) and a.tensor == o.outs['dst'].tensor for k, a in o.ins.items()
+    return sum(isinstance(a, Access) and a.tensor == instruction.outs['dst'].tensor
+               for a in instruction.ins.values()) > 1 or any(
+        isinstance(a, Access) and a.tensor == instruction.outs['dst'].tensor for k, a in instruction.ins.items()
         if k in ('operand0', 'operand1', 'bias', 'scale'))
 
-def vectorize_elementwise(memory, o, loops):
+def vectorize_elementwise(memory, instruction, loops):
     "A closure that runs an elementwise instruction over all iterations."
-    step, dst = PreparedInstruction(memory, o), o.outs['dst']
-    outs = {k: LoopOperand(memory, a, loops) for k, a in o.outs.items()}
-    ins = {k: LoopOperand(memory, a, loops, _operand_rank(a, dst) if o.op not in ('tensor_copy', 'dma_copy') else None)
-           for k, a in o.ins.items() if isinstance(a, Access)}
+    step, dst = PreparedInstruction(memory, instruction), instruction.outs['dst']
+    outs = {k: LoopOperand(memory, a, loops) for k, a in instruction.outs.items()}
+    ins = {k: LoopOperand(memory, a, loops, _operand_rank(a, dst)
+                          if instruction.op not in ('tensor_copy', 'dma_copy') else None)
+           for k, a in instruction.ins.items() if isinstance(a, Access)}
     plain = all(x.dtype == np.float32 for x in (*outs.values(), *ins.values()))
-    direct = _in_place_ufunc(o, ALU) if plain and not _has_aliased_operand(o) and not step.raw else None
-    numbers_, meaning, at = step.numbers, step.row.meaning, o.attrs
+    direct = _in_place_ufunc(instruction,
+                             ALU) if plain and not _has_aliased_operand(instruction) and not step.raw else None
+    numbers_, meaning, at = step.numbers, step.row.meaning, instruction.attrs
     def run(env):
         given = numbers_ | {k: x.array(env) for k, x in ins.items()}
         d = outs['dst'].array(env)
@@ -134,52 +141,55 @@ def _row_sums(value, op, lead):
     return REDUCE[op].reduce(flat, axis=-1, dtype=np.float32)
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #4fd9e682
-def _can_vectorize_reduction(code, o, loops):
-    if o.op not in ('tensor_reduce', 'nc_transpose') or o.mask: return False
-    if o.op == 'nc_transpose' and (len(o.ins['data'].ap) != 2 or o.outs['dst'].shape != o.ins['data'].shape[::-1]):
+def _can_vectorize_reduction(code, instruction, loops):
+    if instruction.op not in ('tensor_reduce', 'nc_transpose') or instruction.mask: return False
+    if instruction.op == 'nc_transpose' and (len(instruction.ins['data'].ap) != 2
+                                             or instruction.outs['dst'].shape != instruction.ins['data'].shape[::-1]):
         return False
-    return _is_injective(o.outs['dst'], loops) and o.ins['data'].tensor != o.outs['dst'].tensor
+    return _is_injective(instruction.outs['dst'],
+                         loops) and instruction.ins['data'].tensor != instruction.outs['dst'].tensor
 
-def vectorize_reduction(memory, o, loops):
+def vectorize_reduction(memory, instruction, loops):
     "A closure for tensor_reduce or nc_transpose over all iterations."
-    dst, data, n = LoopOperand(memory, o.outs['dst'], loops), LoopOperand(memory, o.ins['data'], loops), len(loops)
-    if o.op == 'nc_transpose':
+    dst, data, n = LoopOperand(memory, instruction.outs['dst'], loops), LoopOperand(memory, instruction.ins['data'],
+            loops), len(loops)
+    if instruction.op == 'nc_transpose':
         return lambda env: write_result(dst.array(env),
-                                        transposed(data.array(env), memory.exact or o.engine == 'Vector'))
+                                        transposed(data.array(env), memory.exact or instruction.engine == 'Vector'))
     axes, op, sign, keep = tuple(a + n
-                                 for a in o.attrs['axis']), REDUCE[o.attrs['op']], -1 if o.attrs.get('negate') else 1, bool(o.attrs.get('keepdims'))
+                                 for a in instruction.attrs['axis']), REDUCE[instruction.attrs['op']], -1 if instruction.attrs.get('negate') else 1, bool(instruction.attrs.get('keepdims'))
     def run(env):
         y = op.reduce(engine_value(data.array(env)), axis=axes, keepdims=keep)
         write_result(dst.array(env), -y if sign < 0 else y)
     return run
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #227bc841
-def _can_vectorize_fold(code, o, loops):
-    if o.op != 'accumulate' or o.mask or o.attrs['op'] not in REDUCE or o.outs['dst'] != o.ins['previous'] or o.attrs.get('late'):
+def _can_vectorize_fold(code, instruction, loops):
+    if instruction.op != 'accumulate' or instruction.mask or instruction.attrs['op'] not in REDUCE or instruction.outs['dst'] != instruction.ins['previous'] or instruction.attrs.get('late'):
         return False
-    moves, folded = dict(o.outs['dst'].offset.terms), [v for v, _ in loops if v in o.attrs['loops']]
-    exact = code.tensors[o.outs['dst'].tensor].dtype == 'float32' and code.tensors[o.ins['data'].tensor].dtype == 'float32'
+    moves, folded = dict(instruction.outs['dst'].offset.terms), [v for v, _ in loops if v in instruction.attrs['loops']]
+    exact = code.tensors[instruction.outs['dst'].tensor].dtype == 'float32' and code.tensors[instruction.ins['data'].tensor].dtype == 'float32'
     rest = [(v, n) for v, n in loops if v not in folded]
-    return exact and not any(moves.get(v) for v in folded) and _is_injective(o.outs['dst'],
-            rest) and o.ins['data'].tensor != o.outs['dst'].tensor and \
-        o.ins['data'].shape == o.outs['dst'].shape
+    return exact and not any(moves.get(v) for v in folded) and _is_injective(instruction.outs['dst'],
+            rest) and instruction.ins['data'].tensor != instruction.outs['dst'].tensor and \
+        instruction.ins['data'].shape == instruction.outs['dst'].shape
 
-def vectorize_fold(memory, o, loops):
+def vectorize_fold(memory, instruction, loops):
     "A closure for loop_reduce over all iterations."
-    folded = [v for v, _ in loops if v in o.attrs['loops']]
+    folded = [v for v, _ in loops if v in instruction.attrs['loops']]
     rest = [(v, n) for v, n in loops if v not in folded]
-    dst, data = LoopOperand(memory, o.outs['dst'], rest), LoopOperand(memory, o.ins['data'], loops)
-    axes, op, outer = tuple(j for j, (v, _) in enumerate(loops) if v in folded), REDUCE[o.attrs['op']], [v
-            for v in o.attrs['loops'] if v not in folded]
+    dst, data = LoopOperand(memory, instruction.outs['dst'], rest), LoopOperand(memory, instruction.ins['data'], loops)
+    axes, op, outer = tuple(j for j, (v, _) in enumerate(loops) if v in folded), REDUCE[instruction.attrs['op']], [v
+            for v in instruction.attrs['loops'] if v not in folded]
     def run(env):
         d, y = dst.array(env), op.reduce(data.array(env), axis=axes) if axes else data.array(env)
         d[...] = op(d, y) if any(env[v] for v in outer) else y
     return run
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #9d7e8754
-def _loop_roles(o, loops):
+def _loop_roles(instruction, loops):
     "Loops of a matmul by role: batch, rows, columns, depth; None where a loop has no role."
-    moves = {k: dict(a.offset.terms) for k, a in (*o.ins.items(), *o.outs.items())}
+    moves = {k: dict(a.offset.terms) for k, a in (*instruction.ins.items(), *instruction.outs.items())}
     roles = {'batch': [], 'rows': [], 'columns': [], 'depth': []}
     for v, n in loops:
         d, s, m = (bool(moves[k].get(v)) for k in ('dst', 'stationary', 'moving'))
@@ -189,17 +199,19 @@ def _loop_roles(o, loops):
         roles[role].append((v, n))
     return roles
 
-def _can_vectorize_matmul(code, o, loops):
-    if o.op != 'nc_matmul' or o.mask or o.outs['dst'].par != 0: return False
-    roles = _loop_roles(o, loops)
-    if roles is None or not _is_injective(o.outs['dst'], [x for k in ('batch', 'rows', 'columns') for x in roles[k]]):
+def _can_vectorize_matmul(code, instruction, loops):
+    if instruction.op != 'nc_matmul' or instruction.mask or instruction.outs['dst'].par != 0: return False
+    roles = _loop_roles(instruction, loops)
+    if roles is None or not _is_injective(instruction.outs['dst'],
+                                          [x for k in ('batch', 'rows', 'columns') for x in roles[k]]):
         return False
-    if {o.ins['stationary'].tensor, o.ins['moving'].tensor} & {o.outs['dst'].tensor}: return False
-    exact = code.tensors[o.outs['dst'].tensor].dtype == 'float32'
+    if {instruction.ins['stationary'].tensor, instruction.ins['moving'].tensor} & {instruction.outs['dst'].tensor}:
+        return False
+    exact = code.tensors[instruction.outs['dst'].tensor].dtype == 'float32'
     depth = {v for v, _ in roles['depth']}
     if not depth: return True
-    return exact and o.attrs.get('accumulate') is not False and ('resets' not in o.attrs
-            or depth <= set(o.attrs['resets']))
+    return exact and instruction.attrs.get('accumulate') is not False and ('resets' not in instruction.attrs
+            or depth <= set(instruction.attrs['resets']))
 
 def _join_axes(shape, strides, parts):
     "Shape and strides with runs of axes joined (`written_flags` counts them), or None where memory does not allow it."
@@ -245,21 +257,23 @@ class MatmulOperand:
         else: write_result(x, x + value if add else value)
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #dddb4d0e
-def vectorize_matmul(memory, o, loops):
+def vectorize_matmul(memory, instruction, loops):
     "A closure that runs a matmul over all iterations as one product, or one a batch entry."
-    r = _loop_roles(o, loops)
-    block = lambda k, one, other: MatmulOperand(memory, (o.ins | o.outs)[k], [*r['batch'], *one, *other],
+    r = _loop_roles(instruction, loops)
+    block = lambda k, one, other: MatmulOperand(memory, (instruction.ins | instruction.outs)[k],
+                                                [*r['batch'], *one, *other],
                                                 [r['batch'], one, other])
     s = block('stationary', [*r['depth'], 'partition'], [*r['rows'], 'free'])
     m = block('moving', [*r['depth'], 'partition'], [*r['columns'], 'free'])
     d = block('dst', [*r['rows'], 'partition'], [*r['columns'], 'free'])
-    mode, resets = o.attrs.get('accumulate'), [v for v in o.attrs.get('resets', ()) if v not in {u for u, _ in loops}]
+    mode, resets = instruction.attrs.get('accumulate'), [v for v in instruction.attrs.get('resets', ())
+                                                         if v not in {u for u, _ in loops}]
     into = d.joined and d.lanes.dtype == np.float32
     def run(env):
         a, b = engine_value(s.array(env)).transpose(0, 2, 1), engine_value(m.array(env))
-        if o.attrs.get('transpose') and memory.exact and not np.isfinite(a).all():
+        if instruction.attrs.get('transpose') and memory.exact and not np.isfinite(a).all():
             raise ValueError('moved, not multiplied: left to the interpreter')
-        add = any(env[v] for v in resets) if 'resets' in o.attrs else mode is not False
+        add = any(env[v] for v in resets) if 'resets' in instruction.attrs else mode is not False
         if into and not add: np.matmul(a, b, out=d.array(env))
         else: d.put(env, np.matmul(a, b), add)
     return run
@@ -268,12 +282,12 @@ def vectorize_matmul(memory, o, loops):
 VECTORIZERS = [(_can_vectorize_elementwise, vectorize_elementwise), (_can_vectorize_reduction, vectorize_reduction),
                (_can_vectorize_fold, vectorize_fold), (_can_vectorize_matmul, vectorize_matmul)]
 
-def _vectorize(code, memory, o, loops):
+def _vectorize(code, memory, instruction, loops):
     "(closure, loops left outside) of a nest."
     for start in range(len(loops) + 1):
         for fits, make in VECTORIZERS:
-            if fits(code, o, loops[start:]): return make(memory, o, loops[start:]), loops[:start]
-    step = PreparedInstruction(memory, o)
+            if fits(code, instruction, loops[start:]): return make(memory, instruction, loops[start:]), loops[:start]
+    step = PreparedInstruction(memory, instruction)
     return (lambda env: run_instruction(step, env)), loops
 
 def _iterate(run, loops):
@@ -406,9 +420,12 @@ def _run_plan(code, nodes, arrays, threads, strict=False):
     with blas_pools().limit(limits=1): PlanRunner(code, memory, threads).run(nodes)
     return tuple(memory.flat[k].reshape(code.tensors[k].shape) for k in program.output_ids)
 
-def execute(program, *arrays, threads=None, strict=False):
-    """The outputs of a program for these numpy inputs, as a tuple; inputs are not changed. Independent iterations use `threads` (all processors).
-    `strict`: outputs are full of poison before, and no element of theirs may stay unwritten."""
+def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
+            strict: bool = False) -> tuple[np.ndarray, ...]:
+    """The outputs of a program for these numpy inputs; inputs are not changed.
+
+    Independent iterations use `threads` (default: all processors). `strict`: outputs are filled with poison first, and an
+    output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
     try: return _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Affine', 'Unroll', 'Index', 'as_index', 'broadcast_shape', 'shift_index', 'add_index', 'insert_axes', 'arange',
-           'index_hash', 'Mask', 'as_mask', 'MaskChoice', 'both_hold', 'fails_to_hold', 'one_holds', 'is_different']
+           'Mask', 'as_mask', 'MaskChoice', 'both_hold', 'fails_to_hold', 'one_holds', 'is_different']
 
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #9590aaa2
 from collections.abc import Callable

@@ -50,8 +50,8 @@ def _has_arrays(x, depth=4):
     "Whether a value is an array, or has one inside."
     if spec_of(x) is not None: return True
     if not depth: return False
-    inside = x.values() if isinstance(x, dict) else x if isinstance(x,
-                                                                    (list, tuple)) else vars(x).values() if _is_object(x) else ()
+    if isinstance(x, dict): inside = x.values()
+    else: inside = x if isinstance(x, (list, tuple)) else vars(x).values() if _is_object(x) else ()
     return any(_has_arrays(o, depth - 1) for o in inside)
 
 def _is_object(x):

@@ -30,43 +30,46 @@ def iteration_space(operands, outs, roles):
              for k, r in enumerate(roles)]
     return IterationSpace(tuple(sizes), roles)
 
-def _broadcasts_columns(o, f):
-    return column_count(o, f.roles) > 1 and any(o.view[k] == 1 and f.sizes[k] > 1 for k in f.axes('c'))
+def _broadcasts_columns(operand, space):
+    return column_count(operand, space.roles) > 1 and any(operand.view[k] == 1 and space.sizes[k] > 1
+                                                          for k in space.axes('c'))
 
-def column_count(o, roles): return math.prod(n for n, r in zip(o.view, roles) if r == 'c')
+def column_count(operand, roles): return math.prod(n for n, r in zip(operand.view, roles) if r == 'c')
 
-def block_source(o, f, at='at:at + n', cut=None, n='n'):
+def block_source(operand, space, at='at:at + n', cut=None, n='n'):
     "The text of a block of an operand, rows first; `cut` is {axis: (slice, size)} of a chunk of the columns."
-    cut, many = cut or {}, column_count(o, f.roles) > 1
+    cut, many = cut or {}, column_count(operand, space.roles) > 1
     def index(k, role):
-        if role == 'o': return f'b{k}' if o.view[k] > 1 else '0'
-        if role == 'r': return at if o.view[k] > 1 or f.sizes[k] == 1 else ':'
-        return cut.get(k, (':',))[0] if o.view[k] > 1 else ':'
-    text = f'{o.text}[{", ".join(map(index, range(len(f.roles)), f.roles))}]'
-    left = [k for k, r in enumerate(f.roles) if r != 'o']
-    row = left.index(f.axes('r')[0])
+        if role == 'o': return f'b{k}' if operand.view[k] > 1 else '0'
+        if role == 'r': return at if operand.view[k] > 1 or space.sizes[k] == 1 else ':'
+        return cut.get(k, (':',))[0] if operand.view[k] > 1 else ':'
+    text = f'{operand.text}[{", ".join(map(index, range(len(space.roles)), space.roles))}]'
+    left = [k for k, r in enumerate(space.roles) if r != 'o']
+    row = left.index(space.axes('r')[0])
     if row:
         text, left = f'{text}.permute({(row, *(j for j in range(len(left)) if j != row))})', [left[row], *left[:row],
                 *left[row + 1:]]
-    if o.view[left[0]] == 1 and f.sizes[left[0]] > 1: text += f'.broadcast(dim=0, size={n})'
+    if operand.view[left[0]] == 1 and space.sizes[left[0]] > 1: text += f'.broadcast(dim=0, size={n})'
     for j, k in enumerate(left[1:], 1):
-        if many and o.view[k] == 1 and f.sizes[k] > 1:
-            text += f'.broadcast(dim={j}, size={cut.get(k, (0, f.sizes[k]))[1]})'
+        if many and operand.view[k] == 1 and space.sizes[k] > 1:
+            text += f'.broadcast(dim={j}, size={cut.get(k, (0, space.sizes[k]))[1]})'
     return text
 
-def tile_with_axes(tile, o, f, cut=None):
+def tile_with_axes(tile, operand, space, cut=None):
     "The text of a tile, reshaped to the column axes of an operand where it has several."
-    axes = [k for k, r in enumerate(f.roles) if r == 'c']
-    if column_count(o, f.roles) == 1 or sum(max(o.view[k], f.sizes[k]) > 1 for k in axes) < 2: return tile.name
-    full = lambda k: (cut or {}).get(k, (0, max(o.view[k], f.sizes[k])
-                                         if o.view[k] == f.sizes[k] or o.view[k] == 1 else o.view[k]))[1]
+    axes = [k for k, r in enumerate(space.roles) if r == 'c']
+    if column_count(operand, space.roles) == 1 or sum(max(operand.view[k], space.sizes[k]) > 1 for k in axes) < 2:
+        return tile.name
+    full = lambda k: (cut or {}).get(k, (0, max(operand.view[k], space.sizes[k])
+                                         if operand.view[k] == space.sizes[k] or operand.view[k] == 1
+                                         else operand.view[k]))[1]
     return f'{tile.name}.reshape(({", ".join(map(str, [tile.rows, *map(full, axes)]))}))'
 
 # %% ../../../nbs/3_tasks/2_codegen/03_blocking.ipynb #68b884ec
 def _transposable_dtype(dtype):
     return 'bfloat16' if 'float8' in dtype else 'float32' if 'int' in dtype else dtype      # what Tensor turns
 
-def needs_transpose(f, o): return f.roles[-1] == 'r' and column_count(o, f.roles) > 1
+def needs_transpose(space, operand): return space.roles[-1] == 'r' and column_count(operand, space.roles) > 1
 
 def transpose_lines(dst, src, rows, cols, dtype, name='square', out=None):
     "Lines that load `src` [rows, cols] transposed into `dst` [cols, rows]; sizes are texts."
@@ -77,99 +80,104 @@ def transpose_lines(dst, src, rows, cols, dtype, name='square', out=None):
             f'nisa.nc_transpose(dst={name}_t, data={name})',
             f'nisa.tensor_copy(dst={dst}, src={name}_t)']
 
-def _load_transposed(writer, tile, o, f, first, count, width):
+def _load_transposed(writer, tile, operand, space, first, count, width):
     "Emit the load of `count` columns from `first` on, for an operand whose rows are innermost in memory."
     with writer.indented(f'for t in range(0, {width}, ROWS):'):
         writer.emit(f'm = min(ROWS, {width} - t)')
         start = f'{first} + t' if first else 't'
-        src = block_source(replace(o, view=o.view), IterationSpace(f.sizes,
-                f.roles.replace('r', 'R').replace('c', 'r').replace('R', 'c')), f'{start}:{start} + m',
-                     {f.axes('r')[0]: ('at:at + n', 'n')})
-        for line in transpose_lines(f'{tile.name}[:, t:t + m]', src, 'm', 'n', o.dtype): writer.emit(line)
+        src = block_source(replace(operand, view=operand.view), IterationSpace(space.sizes,
+                space.roles.replace('r', 'R').replace('c', 'r').replace('R', 'c')), f'{start}:{start} + m',
+                     {space.axes('r')[0]: ('at:at + n', 'n')})
+        for line in transpose_lines(f'{tile.name}[:, t:t + m]', src, 'm', 'n', operand.dtype): writer.emit(line)
     return tile
 
-def load_block(writer, o, f, head=None, cut=None, piece=None):
+def load_block(writer, operand, space, head=None, cut=None, piece=None):
     "Emit the load of a block of an operand, or of a chunk of its columns; returns the `TileExpr`."
-    many, row = f.count('c') if _broadcasts_columns(o, f) else column_count(o, f.roles), f.axes('r')[0]
-    kind = o.dtype if many > 1 else 'float32'
-    once = head is not None and piece is None and o.view[row] == 1 < f.sizes[row] and all(o.view[k] == 1
-            for k in f.outer)
+    many, row = space.count('c') if _broadcasts_columns(operand, space) else column_count(operand,
+            space.roles), space.axes('r')[0]
+    kind = operand.dtype if many > 1 else 'float32'
+    once = head is not None and piece is None and operand.view[row] == 1 < space.sizes[row] and all(operand.view[k] == 1
+            for k in space.outer)
     into, n = (head, 'ROWS') if once else (writer, 'n')
     wide = piece is not None and many > 1
-    like = TileExpr(into, o.name, piece.cols if wide else many, piece.width if wide else '', n)
-    if many > 1 and needs_transpose(f, o): kind = _transposable_dtype(kind)
-    tile = like.new(f'{o.name}_tile', dtype=kind)
+    like = TileExpr(into, operand.name, piece.cols if wide else many, piece.width if wide else '', n)
+    if many > 1 and needs_transpose(space, operand): kind = _transposable_dtype(kind)
+    tile = like.new(f'{operand.name}_tile', dtype=kind)
     if once: writer.bytes_per_partition += head.bytes_per_partition
-    if many > 1 and needs_transpose(f, o):
-        return _load_transposed(writer, tile, o, f, 'c' if wide else '', many, tile.width or many)
-    into.emit(f'nisa.dma_copy(dst={tile_with_axes(tile, o, f, cut if wide else None)}, src={block_source(o, f, cut=cut if wide else None, n=n)})')
+    if many > 1 and needs_transpose(space, operand):
+        return _load_transposed(writer, tile, operand, space, 'c' if wide else '', many, tile.width or many)
+    into.emit(f'nisa.dma_copy(dst={tile_with_axes(tile, operand, space, cut if wide else None)}, src={block_source(operand, space, cut=cut if wide else None, n=n)})')
     return replace(tile, writer=writer)
 
 # %% ../../../nbs/3_tasks/2_codegen/03_blocking.ipynb #63fbbce7
-def _store_transposed(writer, tile, o, f):
+def _store_transposed(writer, tile, operand, space):
     "Emit the store of a block into a tensor whose rows are innermost in memory."
-    axis = next(k for k in f.axes('c') if o.view[k] > 1)
-    if tile.dtype != o.dtype: tile = tile.copy_as(_transposable_dtype(o.dtype))
+    axis = next(k for k in space.axes('c') if operand.view[k] > 1)
+    if tile.dtype != operand.dtype: tile = tile.copy_as(_transposable_dtype(operand.dtype))
     with writer.indented(f'for t in range(0, {tile.width or tile.cols}, ROWS):'):
         writer.emit(f'm = min(ROWS, {tile.width or tile.cols} - t)')
         writer.emit(f'turned = nl.ndarray((m, n), dtype=nl.{tile.dtype}, buffer=nl.psum)')
         writer.emit(f'nisa.nc_transpose(dst=turned, data={tile.name}[:, t:t + m])')
-        writer.emit(f'back = nl.ndarray((m, n), dtype=nl.{o.dtype}, buffer=nl.sbuf)')
+        writer.emit(f'back = nl.ndarray((m, n), dtype=nl.{operand.dtype}, buffer=nl.sbuf)')
         writer.emit('nisa.tensor_copy(dst=back, src=turned)')
         start = 'c + t' if tile.width else 't'
-        index = ', '.join(f'b{k}' if k in f.outer else '0' if r == 'o' else 'at:at + n'
-                          if r == 'r' else f'{start}:{start} + m' if k == axis else '0' for k, r in enumerate(f.roles))
-        writer.emit(f'nisa.dma_copy(dst={o.text}[{index}], src=back)')
+        index = ', '.join(f'b{k}' if k in space.outer else '0' if r == 'o' else 'at:at + n'
+                          if r == 'r' else f'{start}:{start} + m' if k == axis else '0'
+                          for k, r in enumerate(space.roles))
+        writer.emit(f'nisa.dma_copy(dst={operand.text}[{index}], src=back)')
 
-def store_block(writer, tile, o, f, cut=None):
+def store_block(writer, tile, operand, space, cut=None):
     "Emit the store of a block of a result."
     if tile.rows != 'n': tile = replace(tile, name=tile.rows_text('n'), rows='n')
-    if column_count(o, f.roles) > 1 and needs_transpose(f, o): return _store_transposed(writer, tile, o, f)
-    tile = tile.as_dtype(o.dtype)
-    writer.emit(f'nisa.dma_copy(dst={block_source(o, f, cut=cut)}, src={tile_with_axes(tile, o, f, cut)})')
+    if column_count(operand, space.roles) > 1 and needs_transpose(space, operand):
+        return _store_transposed(writer, tile, operand, space)
+    tile = tile.as_dtype(operand.dtype)
+    writer.emit(f'nisa.dma_copy(dst={block_source(operand, space, cut=cut)}, src={tile_with_axes(tile, operand, space, cut)})')
 
 # %% ../../../nbs/3_tasks/2_codegen/03_blocking.ipynb #3cc1f128
-TILE_BYTES_PER_PARTITION, CHUNKED_BYTES_PER_PARTITION = 128 * 1024, 192 * 1024     # bytes a partition that the tiles of a pass may take: as they come, and those of all its loops together
+# bytes a partition that the tiles of a pass may take: as they come, and those of all its loops together
+TILE_BYTES_PER_PARTITION, CHUNKED_BYTES_PER_PARTITION = 128 * 1024, 192 * 1024
 
-def _chunk_loops(f, most):
+def _chunk_loops(space, most):
     "(heads of loops, {axis: (slice, size)}, columns of a chunk, their text) for chunks of at most `most` columns."
-    heads, cut, axes = [], {}, [k for k in f.axes('c') if f.sizes[k] > 1]
+    heads, cut, axes = [], {}, [k for k in space.axes('c') if space.sizes[k] > 1]
     for j, k in enumerate(axes):
-        rest = math.prod(f.sizes[i] for i in axes[j + 1:])
+        rest = math.prod(space.sizes[i] for i in axes[j + 1:])
         if rest > most:
-            heads.append(f'for c{k} in range({f.sizes[k]}):')
+            heads.append(f'for c{k} in range({space.sizes[k]}):')
             cut[k] = (f'c{k}:c{k} + 1', '1')
             continue
-        each = min(most // rest, f.sizes[k])
-        if each > BLOCK_ROWS and f.roles[-1] == 'r': each -= each % BLOCK_ROWS
-        heads += [f'for c in range(0, {f.sizes[k]}, {each}):',
-                  f'w = min({each}, {f.sizes[k]} - c)' if f.sizes[k] % each else f'w = {each}']
+        each = min(most // rest, space.sizes[k])
+        if each > BLOCK_ROWS and space.roles[-1] == 'r': each -= each % BLOCK_ROWS
+        heads += [f'for c in range(0, {space.sizes[k]}, {each}):',
+                  f'w = min({each}, {space.sizes[k]} - c)' if space.sizes[k] % each else f'w = {each}']
         cut[k] = ('c:c + w', 'w')
         return heads, cut, each * rest, 'w' if rest == 1 else f'w * {rest}'
 
-def _write_unchunked(writer, head, formula, operands, outs, f):
+def _write_unchunked(writer, head, formula, operands, outs, space):
     "Emit a block whose columns all fit into SBUF."
-    got = formula(*(load_block(writer, o, f, head) for o in operands))
-    for tile, o in zip(got if isinstance(got, tuple) else (got,), outs): store_block(writer, tile, o, f)
+    got = formula(*(load_block(writer, o, space, head) for o in operands))
+    for tile, o in zip(got if isinstance(got, tuple) else (got,), outs): store_block(writer, tile, o, space)
 
-def _write_chunked(writer, formula, operands, outs, f, most):
+def _write_chunked(writer, formula, operands, outs, space, most):
     "Emit a block whose columns come in chunks of at most `most`."
-    heads, cut, width, shape = _chunk_loops(f, most)
-    chunks = ChunkLoops(writer, f.count('c'), width, heads, shape)
-    def given(o):
-        if column_count(o, f.roles) == 1: return load_block(writer, o, f)
-        return ChunkedExpr(chunks, lambda: load_block(writer, o, f, cut=cut, piece=chunks.piece(o.name)))
+    heads, cut, width, shape = _chunk_loops(space, most)
+    chunks = ChunkLoops(writer, space.count('c'), width, heads, shape)
+    def given(operand):
+        if column_count(operand, space.roles) == 1: return load_block(writer, operand, space)
+        return ChunkedExpr(chunks, lambda: load_block(writer, operand, space, cut=cut,
+                                                      piece=chunks.piece(operand.name)))
     got = formula(*map(given, operands))
     for result, o in zip(got if isinstance(got, tuple) else (got,), outs):
-        if isinstance(result, TileExpr): store_block(writer, result, o, f)
+        if isinstance(result, TileExpr): store_block(writer, result, o, space)
         else:
-            with chunks.loop(): store_block(writer, result.current(), o, f, cut)
+            with chunks.loop(): store_block(writer, result.current(), o, space, cut)
 
-def block_calls(block, f, loop='nl.affine_range'):
+def block_calls(block, space, loop='nl.affine_range'):
     "Lines that call `block` for all rows, inside loops over the outer axes."
-    lines, depth, rows = [], 1, f.count('r')
-    for k in f.outer: lines.append('    ' * depth + f'for b{k} in nl.affine_range({f.sizes[k]}):'); depth += 1
-    names = ''.join(f'b{k}, ' for k in f.outer)
+    lines, depth, rows = [], 1, space.count('r')
+    for k in space.outer: lines.append('    ' * depth + f'for b{k} in nl.affine_range({space.sizes[k]}):'); depth += 1
+    names = ''.join(f'b{k}, ' for k in space.outer)
     if rows >= 2 * BLOCK_ROWS:
         lines += ['    ' * depth + f'for i in {loop}({rows // BLOCK_ROWS}):',
                   '    ' * (depth + 1) + f'{block}({names}i * ROWS, ROWS)']
@@ -178,9 +186,9 @@ def block_calls(block, f, loop='nl.affine_range'):
         lines.append('    ' * depth + f'{block}({names}{rows - rows % BLOCK_ROWS}, {rows % BLOCK_ROWS})')
     return lines
 
-def _chunked_writers(taken, formula, operands, outs, f, most):
+def _chunked_writers(taken, formula, operands, outs, space, most):
     head, writer = KernelWriter(1), KernelWriter(2, taken)
-    _write_chunked(writer, formula, operands, outs, f, most)
+    _write_chunked(writer, formula, operands, outs, space, most)
     return head, writer
 
 def row_pass(block, formula, operands, outs, roles='rc', loop='nl.affine_range'):
@@ -196,7 +204,8 @@ def row_pass(block, formula, operands, outs, roles='rc', loop='nl.affine_range')
         per_column = writer.bytes_per_partition / f.count('c')
         most = max(int(TILE_BYTES_PER_PARTITION / per_column) // BLOCK_ROWS * BLOCK_ROWS, BLOCK_ROWS)
         head, writer = _chunked_writers(taken, formula, operands, outs, f, most)
-        while writer.bytes_per_partition > CHUNKED_BYTES_PER_PARTITION and most > BLOCK_ROWS:           # a formula may need more tiles in pieces than in one
+        # a formula may need more tiles in pieces than in one
+        while writer.bytes_per_partition > CHUNKED_BYTES_PER_PARTITION and most > BLOCK_ROWS:
             most = max(most // 2 // BLOCK_ROWS * BLOCK_ROWS, BLOCK_ROWS)
             head, writer = _chunked_writers(taken, formula, operands, outs, f, most)
     args = ''.join(f'b{k}, ' for k in f.outer)
@@ -255,14 +264,14 @@ def whole_tensor_pass(block, formula, operands, outs):
     writer = KernelWriter(2, {o.name for o in (*operands, *outs)} | {'n', 'at', 'w', 'b'})
     chunks = WholeTensorLoops(writer, N, 2048)
     where = lambda o, what: f'{o.text}[{"b" if o.view[0] > 1 else 0}, {what}]'
-    def piece(o):
-        tile = chunks.piece(o.name).new(f'{o.name}_tile', dtype=o.dtype)
-        writer.emit(f'nisa.dma_copy(dst={tile.name}, src={where(o, "at:at + n * w")}.reshape((n, w)))')
+    def piece(operand):
+        tile = chunks.piece(operand.name).new(f'{operand.name}_tile', dtype=operand.dtype)
+        writer.emit(f'nisa.dma_copy(dst={tile.name}, src={where(operand, "at:at + n * w")}.reshape((n, w)))')
         return tile
-    def given(o):
-        if o.view[1] > 1 or N == 1: return ChunkedExpr(chunks, lambda: piece(o))
-        tile = TileExpr(writer, o.name, 1, rows='ROWS').new(f'{o.name}_tile')
-        writer.emit(f'nisa.dma_copy(dst={tile.name}, src={where(o, "0:1")}.reshape((1, 1)).broadcast(dim=0, size=ROWS))')
+    def given(operand):
+        if operand.view[1] > 1 or N == 1: return ChunkedExpr(chunks, lambda: piece(operand))
+        tile = TileExpr(writer, operand.name, 1, rows='ROWS').new(f'{operand.name}_tile')
+        writer.emit(f'nisa.dma_copy(dst={tile.name}, src={where(operand, "0:1")}.reshape((1, 1)).broadcast(dim=0, size=ROWS))')
         return tile
     got = formula(*map(given, operands))
     for result, o in zip(got if isinstance(got, tuple) else (got,), outs):
@@ -270,13 +279,13 @@ def whole_tensor_pass(block, formula, operands, outs):
     calls = [f'    for b in nl.affine_range({B}):', f'        {block}(b)'] if B > 1 else [f'    {block}(0)']
     return [f'    def {block}(b):', *writer.lines, '', *calls]
 
-def _store_whole(writer, chunks, result, o, where):
+def _store_whole(writer, chunks, result, operand, where):
     "Emit the store of one result of a whole-tensor pass."
     if isinstance(result, TileExpr):
-        if o.dtype != result.dtype: result = result.copy_as(o.dtype)
-        writer.emit(f'nisa.dma_copy(dst={where(o, "0:1")}.reshape((1, 1)), src={result.name}[0:1, :])')
+        if operand.dtype != result.dtype: result = result.copy_as(operand.dtype)
+        writer.emit(f'nisa.dma_copy(dst={where(operand, "0:1")}.reshape((1, 1)), src={result.name}[0:1, :])')
         return
     with chunks.loop():
         tile = result.current()
-        tile = tile.as_dtype(o.dtype)
-        writer.emit(f'nisa.dma_copy(dst={where(o, "at:at + n * w")}.reshape((n, w)), src={tile.name})')
+        tile = tile.as_dtype(operand.dtype)
+        writer.emit(f'nisa.dma_copy(dst={where(operand, "at:at + n * w")}.reshape((n, w)), src={tile.name})')

@@ -182,7 +182,8 @@ def capture(task, workload=None):
 class _GraphReader:
     "Reads the calls of an exported program as nodes; `values` maps torch's names to `Ref`s and numbers."
     def __init__(self, found, kinds):
-        self.kinds, self.nodes, self.expanded = kinds, [], {}           # expanded: the result of an expand -> its source
+        # expanded: the result of an expand -> its source
+        self.kinds, self.nodes, self.expanded = kinds, [], {}
         self.dtypes, self.shapes = {k: d for k, (_, d) in kinds.items()}, {k: tuple(s) for k, (s, _) in kinds.items()}
         placeholders = [n for n in found.graph.nodes if n.op == 'placeholder']
         user_inputs = (n for n in placeholders if n.name in found.graph_signature.user_inputs)
@@ -207,7 +208,8 @@ class _GraphReader:
     def read_call(self, n):
         "Read a call of torch: a node, or a value that is there already."
         node = _node_of(n)
-        if node.name in self.kinds:                 # torch names operations `mean` or `square`; so may a task its inputs
+        # torch names operations `mean` or `square`; so may a task its inputs
+        if node.name in self.kinds:
             node = replace(node, name=f'{node.name}_op')
             self.values[n.name] = Ref(node.name)
         args, kwargs = self.resolve(node.args), {k: self.resolve(v) for k, v in node.kwargs.items()}

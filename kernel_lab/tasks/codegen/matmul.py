@@ -112,7 +112,8 @@ def _store_result(out, after, operands, depth):
 
 SHARED_ROW_BYTES = 32 * 1024   # of each partition, that a row for all rows may take
 
-def _is_shared_row(o): return math.prod(o.view[:-1]) == 1 < o.view[-1] and o.view[-1] * 4 <= SHARED_ROW_BYTES
+def _is_shared_row(operand):
+    return math.prod(operand.view[:-1]) == 1 < operand.view[-1] and operand.view[-1] * 4 <= SHARED_ROW_BYTES
 
 def _load_shared_rows(operands):
     "Lines that load the operands that are the same for all rows."
@@ -120,14 +121,16 @@ def _load_shared_rows(operands):
             for l in (f'{o.name}_row = nl.ndarray((ROWS, {o.view[-1]}), dtype=nl.{o.dtype}, buffer=nl.sbuf)',
             f'nisa.dma_copy(dst={o.name}_row, src={replace(o, view=(1, o.view[-1])).text}.broadcast(dim=0, size=ROWS))')]
 
-def _load_operand(writer, o):
+def _load_operand(writer, operand):
     "The tile of an epilogue operand, whose view is that of the result, or 1."
-    *batch, M, N = o.view
-    if _is_shared_row(o): return TileExpr(writer, f'{o.name}_row[0:r, c:c + m]', PSUM_BANK_COLUMNS, 'm', 'r', o.dtype)
+    *batch, M, N = operand.view
+    if _is_shared_row(operand):
+        return TileExpr(writer, f'{operand.name}_row[0:r, c:c + m]', PSUM_BANK_COLUMNS, 'm', 'r', operand.dtype)
     rows, cols = 'at + g:at + g + r' if M > 1 else '0:1', 'c:c + m' if N > 1 else '0:1'
-    tile = TileExpr(writer, o.name, PSUM_BANK_COLUMNS if N > 1 else 1, 'm' if N > 1 else '', 'r').new(f'{o.name}_tile',
-            dtype=o.dtype if N > 1 else 'float32')
-    src = f'{o.text}[{"".join(f"b{k}, " if n > 1 else "0, " for k, n in enumerate(batch))}{rows}, {cols}]'
+    tile = TileExpr(writer, operand.name, PSUM_BANK_COLUMNS if N > 1 else 1, 'm' if N > 1 else '',
+                    'r').new(f'{operand.name}_tile',
+            dtype=operand.dtype if N > 1 else 'float32')
+    src = f'{operand.text}[{"".join(f"b{k}, " if n > 1 else "0, " for k, n in enumerate(batch))}{rows}, {cols}]'
     writer.emit(f'nisa.dma_copy(dst={tile.name}, src={src}{".broadcast(dim=0, size=r)" if M == 1 else ""})')
     return tile
 

@@ -53,7 +53,8 @@ class KernelPlan:
         self.graph, self.rules, self.outputs, self.passes, self.intermediates, self.steps = graph, rules, graph.outputs, [], [], 0
         self.nodes, self.deferred, self.last_lowered = {n.name: n
                                                         for n in (*graph.inputs,
-                                                            *graph.nodes)}, {}, None       # last: whose pass is the last one
+                                                            # last: whose pass is the last one
+                                                            *graph.nodes)}, {}, None
         self.tensors = {n.name: HbmTensor(f'{n.name}{INPUT_SUFFIX}', n.shape or (1,), n.shape, n.dtype)
                         for n in graph.inputs}
 

@@ -87,7 +87,8 @@ def product_operands(graph):
     return named[::-1]
 
 # %% ../../../nbs/3_tasks/2_codegen/01_precision.ipynb #506cbc8f
-ROUNDING_TOLERANCE_SHARE, ROUNDING_TRIAL_SEEDS = 0.6, 3      # of the tolerance, for all that is rounded on the way; seeds that are tried
+# of the tolerance, for all that is rounded on the way; seeds that are tried
+ROUNDING_TOLERANCE_SHARE, ROUNDING_TRIAL_SEEDS = 0.6, 3
 
 def _run_with_rounding(found, tensors, names, dtype):
     "Outputs (numpy arrays) of an exported program with the results in `names` rounded to `dtype`."

@@ -37,18 +37,19 @@ class KernelWriter:
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #e39b3a24
 class RowExpr:
     "Operators of a row expression, in terms of `binary`, `activation`, `reduce` and `scan`."
-    def __add__(self, o): return self.binary(o, 'add', 'total')
-    def __sub__(self, o): return self.binary(o, 'subtract', 'difference')
-    def __mul__(self, o): return self.binary(o, 'multiply', 'product')
-    def __truediv__(self, o): return self.binary(o, 'divide', 'ratio') if isinstance(o, RowExpr) else self * (1 / o)
-    def __rsub__(self, o): return self.binary(o, 'subtract', 'difference', reverse=True)
-    def __rtruediv__(self, o): return self.inverse() * o if o != 1 else self.inverse()
+    def __add__(self, other): return self.binary(other, 'add', 'total')
+    def __sub__(self, other): return self.binary(other, 'subtract', 'difference')
+    def __mul__(self, other): return self.binary(other, 'multiply', 'product')
+    def __truediv__(self, other):
+        return self.binary(other, 'divide', 'ratio') if isinstance(other, RowExpr) else self * (1 / other)
+    def __rsub__(self, other): return self.binary(other, 'subtract', 'difference', reverse=True)
+    def __rtruediv__(self, other): return self.inverse() * other if other != 1 else self.inverse()
     def __neg__(self): return self * -1.0
     __radd__, __rmul__ = __add__, __mul__
 
     def inverse(self): return self.binary(1.0, 'divide', 'inverse', reverse=True)
-    def minimum(self, o): return self.binary(o, 'minimum', 'least')
-    def maximum(self, o): return self.binary(o, 'maximum', 'most')
+    def minimum(self, other): return self.binary(other, 'minimum', 'least')
+    def maximum(self, other): return self.binary(other, 'maximum', 'most')
     def sum(self): return self.reduce('add', 'row_sum')
     def max(self): return self.reduce('maximum', 'row_max')
     def min(self): return self.reduce('minimum', 'row_min')
@@ -59,7 +60,8 @@ class RowExpr:
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #5e3ca9b4
 _NON_COMMUTATIVE_OPS = ('subtract', 'divide', 'power', 'less', 'less_equal', 'greater', 'greater_equal', 'mod',
                         'fmod')     # a op b is not b op a
-_CASTING_INSTRUCTIONS = 'activation|tensor_tensor|scalar_tensor_tensor|tensor_scalar|tensor_copy'      # instructions that write another dtype than they read
+# instructions that write another dtype than they read
+_CASTING_INSTRUCTIONS = 'activation|tensor_tensor|scalar_tensor_tensor|tensor_scalar|tensor_copy'
 FINITE_LIMITS = {math.inf: 3.4e38, -math.inf: -3.4e38}    # what stands for the infinities in arithmetic
 
 @dataclass(frozen=True, eq=False)

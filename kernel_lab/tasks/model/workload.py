@@ -61,7 +61,8 @@ class Workload:
         return sum(math.prod(s) for s in self.shapes.values())
 
 # %% ../../../nbs/3_tasks/1_model/00_workload.ipynb #eaa4d40d
-TOLERANCE_FACTOR = 16                                                              # allowed error, in expected roundings of a sum
+# allowed error, in expected roundings of a sum
+TOLERANCE_FACTOR = 16
 EPSILON = {'float32': 2.0 ** -23, 'bfloat16': 2.0 ** -7, 'float16': 2.0 ** -10}    # distance of 1 to the next number
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from kernel_lab.nki.validate import conformance as trials
 from kernel_lab.nki.ir.semantics_collective import COLLECTIVES
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS
 from notebooks import as_test
-from kernel_lab.nki.validate.conformance import largest_error, refusal, untried
+from kernel_lab.nki.validate.conformance import largest_error, refusal, missing_cases
 
 runner = importlib.import_module('kernel_lab.nki.executor.interpreter')
 PAGES = sorted(p for p in (Path(__file__).parents[3] / 'nbs' / '2_nki').rglob('*.ipynb') if 'kernel_lab.nki.validate.conformance' in p.read_text())
@@ -29,28 +29,28 @@ def run_page(page):
 @pytest.fixture(scope='module')
 def every():
     "All trials of all pages, each page judged while it runs."
-    kept, tried = {}, trials.tried
+    kept, tried = {}, trials.conformance_table
     def keeping(*given):
         kept.setdefault(now[0], []).extend(given)
-        return trials.Tried()
-    now, trials.tried = [''], keeping
+        return trials.ConformanceTable()
+    now, trials.conformance_table = [''], keeping
     try:
         for now[0] in (p for p in PAGES if not p.stem.endswith('_conformance')): run_page(now[0])
-    finally: trials.tried = tried
+    finally: trials.conformance_table = tried
     return {p.stem: ts for p, ts in kept.items()}
 
 def flat(every): return [t for ts in every.values() for t in ts]
 
 def test_every_row_has_a_numpy_answer_and_a_refusal(every):
-    assert untried(flat(every)) == {}
+    assert missing_cases(flat(every)) == {}
     assert len(every) >= 8 and len(flat(every)) > len(INSTRUCTIONS)
 
 @pytest.mark.parametrize('row', INSTRUCTIONS)
 def test_a_row_that_loses_its_trials_is_missed(every, row):
     left = [t for t in flat(every) if t.row != row]
-    assert untried(left) == {row: ['numpy', 'a refusal']}
+    assert missing_cases(left) == {row: ['numpy', 'a refusal']}
     unrefused = [replace(t, misuse=None) if t.row == row else t for t in flat(every)]
-    assert untried(unrefused) == {row: ['a refusal']}
+    assert missing_cases(unrefused) == {row: ['a refusal']}
 
 @pytest.mark.parametrize('row', INSTRUCTIONS)
 def test_trials_hold(every, row):

@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from kernel_lab.core.errors import UsageError
-from kernel_lab.nki.validate.score import calibrate, predict, score, score_lines, selected, tau_b, weighted_median
-from kernel_lab.nki.validate.published import Sources, arguments_of, digest, kernel_text, programs_of, read_rows
+from kernel_lab.nki.validate.score import (calibrate, predict, score, score_lines, matching_rows, tau_b,
+    weighted_median)
+from kernel_lab.nki.validate.published import (Sources, arguments_of, tracing_digest, kernel_text, programs_of,
+    read_rows)
 
 KERNEL = '''
 import neuronxcc.nki as nki
@@ -84,9 +86,9 @@ def test_the_cache_answers_for_the_same_code_only(checkout, tmp_path):
     [row] = table(tmp_path, line('good', f'scale.py@{commit}'))
     first = calibrate([row], [root], tmp_path / 'cache')
     [kept] = (tmp_path / 'cache' / 'predicted').iterdir()
-    kept.write_text(kept.read_text().replace(digest(('*',)), 'another version'))
+    kept.write_text(kept.read_text().replace(tracing_digest(('.', '*')), 'another version'))
     assert calibrate([row], [root], tmp_path / 'cache').equals(first)
-    assert digest(('*',)) in kept.read_text()
+    assert tracing_digest(('.', '*')) in kept.read_text()
 
 def test_processes_give_the_same_frame(checkout, tmp_path):
     root, commit = checkout
@@ -112,7 +114,7 @@ def test_mistakes_of_the_command_teach(checkout, tmp_path):
         read_rows(tmp_path / 'empty.csv')
     with pytest.raises(UsageError, match='nowhere'): Sources(root / 'nowhere')
     [row] = table(tmp_path, line('good', f'scale.py@{commit}'))
-    with pytest.raises(UsageError, match='made/scale'): selected([row], 'other/*')
+    with pytest.raises(UsageError, match='made/scale'): matching_rows([row], 'other/*')
     with pytest.raises(UsageError, match='git clone'): kernel_text(row, Sources(tmp_path))
 
 def test_score_by_hand():
