@@ -167,8 +167,8 @@ def test_a_container_that_refuses_namespaces():
             'deny = b"".join(walls._deny(nr) for nr in (272, 97))\n'
             'bind_to_parent(); code = walls._op(0x20, 0) + deny + walls._op(6, walls.ALLOW); buffer = ctypes.create_string_buffer(code, len(code))\n'
             'import struct; p = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))\n'
-            'walls._prctl(walls.PR_SET_SECCOMP, 2, ctypes.create_string_buffer(p, len(p)))\n'
-            'from kernel_lab.evaluate.sandbox.run import house; h = house(); print(h.tier, *h.layers); print(*h.refused)')
+            'walls.prctl(walls.PR_SET_SECCOMP, 2, ctypes.create_string_buffer(p, len(p)))\n'
+            'from kernel_lab.evaluate.sandbox.run import sandbox_status; h = sandbox_status(); print(h.tier, *h.layers); print(*h.refused)')
     first, refused = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60).stdout.splitlines()
     assert first.split()[0] == 'S2' and 'namespaces' not in first and 'seccomp' in first and refused == 'namespaces'
 
