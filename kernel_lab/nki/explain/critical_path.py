@@ -33,8 +33,8 @@ def _gaps(timeline, mine, begin):
     return np.bincount(timeline.cause[rows], gap, len(CAUSES)), float(ends[-1])
 
 def idle(timeline):
-    """A frame in µs, one row a lane (of each core): active, what it waited for when idle, nothing left to do, fixed start and end. Each row adds up to
-    the latency."""
+    """A frame in µs, one row a lane (of each core): active, what it waited for when idle, nothing left to do, fixed
+    start and end. Each row adds up to the latency."""
     import pandas as pd
     assert_simulated(timeline, 'what an engine waited for')
     (begin, finish), rows = _ends(timeline), []
@@ -43,7 +43,8 @@ def idle(timeline):
         waits = [sum(gaps[CAUSES.index(c)] for c in some) for some in IDLE_CAUSES.values()]
         rest = [*waits, finish - last, timeline.latency_us - (finish - begin)]
         rows.append([timeline.latency_us - sum(rest), *rest])
-    names = list(LANES) if timeline.cores == 1 else [f'core {c} {lane}' for c in range(timeline.cores) for lane in LANES]
+    names = list(LANES) if timeline.cores == 1 else [f'core {c} {lane}' for c in range(timeline.cores)
+                                                     for lane in LANES]
     return pd.DataFrame(rows, index=names, columns=IDLE_COLUMNS)
 
 # %% ../../../nbs/2_nki/8_explain/02_critical_path.ipynb #4438e55a
@@ -58,7 +59,8 @@ def merge_intervals(start, end):
 def engine_concurrency(timeline):
     "µs in which exactly 0, 1, … all compute engines are busy; the sum is the latency."
     lanes = [timeline.lane == k for k in range(len(ENGINES))]
-    start, end = (np.concatenate(x) for x in zip(*(merge_intervals(timeline.start_us[m], timeline.end_us[m]) for m in lanes)))
+    start, end = (np.concatenate(x)
+                  for x in zip(*(merge_intervals(timeline.start_us[m], timeline.end_us[m]) for m in lanes)))
     when, step = np.concatenate([start, end]), np.repeat([1, -1], [len(start), len(end)])
     order = np.lexsort((step, when))
     busy = np.zeros(len(ENGINES) + 1)
@@ -81,7 +83,8 @@ def critical_rows(timeline):
     return np.array(rows[::-1], np.int64)
 
 def _segments(timeline, rows):
-    "(start, µs of the row itself, µs waited before it) of each row of the path: nothing is counted twice where rows overlap."
+    """(start, µs of the row itself, µs waited before it) of each row of the path: nothing is counted twice where rows
+    overlap."""
     begin, finish = _ends(timeline)
     start = np.maximum(np.minimum.accumulate(timeline.start_us[rows][::-1])[::-1], begin)
     until = np.minimum(timeline.end_us[rows], np.concatenate([start[1:], [finish]]))
@@ -89,8 +92,8 @@ def _segments(timeline, rows):
 
 # %% ../../../nbs/2_nki/8_explain/02_critical_path.ipynb #56f69c09
 def critical_path(timeline):
-    """A frame from the start of the kernel to its end: row, line, op, lane, start_us, dur_us, wait_us (before it), cause (of that wait). dur_us and wait_us
-    add up to the latency."""
+    """A frame from the start of the kernel to its end: row, line, op, lane, start_us, dur_us, wait_us (before it),
+    cause (of that wait). dur_us and wait_us add up to the latency."""
     import pandas as pd
     rows, (begin, finish) = critical_rows(timeline), _ends(timeline)
     start, dur, wait = _segments(timeline, rows) if len(rows) else (np.zeros(0),) * 3
@@ -99,15 +102,17 @@ def critical_path(timeline):
     cause = np.array(CAUSES, object)[timeline.cause[rows]]
     around = lambda x, first, last: np.concatenate([[first], x, [last]])
     text = lambda x, first, last: np.array([first, *x, last], object)
-    return pd.DataFrame(dict(row=around(rows, -1, -1), line=around(lines[instr], 0, 0), op=text(names[instr], 'start', 'end'),
-                             lane=text(np.array(LANES, object)[timeline.lane[rows]], '', ''), start_us=around(start, 0.0, finish),
+    return pd.DataFrame(dict(row=around(rows, -1, -1), line=around(lines[instr], 0, 0),
+                             op=text(names[instr], 'start', 'end'),
+                             lane=text(np.array(LANES, object)[timeline.lane[rows]], '', ''),
+                             start_us=around(start, 0.0, finish),
                              dur_us=around(dur, begin, timeline.latency_us - finish), wait_us=around(wait, 0.0, 0.0),
                              cause=text(cause, '', '')))
 
 # %% ../../../nbs/2_nki/8_explain/02_critical_path.ipynb #91c89029
 def critical_lines(timeline):
-    """A frame, one row a source line, the most critical first: line (0: fixed start and end), rows, dur_us, wait_us, share of the latency. The shares add
-    up to 1."""
+    """A frame, one row a source line, the most critical first: line (0: fixed start and end), rows, dur_us, wait_us,
+    share of the latency. The shares add up to 1."""
     import pandas as pd
     path = critical_path(timeline)
     lines, which = np.unique(path.line.to_numpy(np.int64), return_inverse=True)

@@ -17,7 +17,8 @@ from .traffic import assert_simulated, run_counts
 
 # %% ../../../nbs/2_nki/8_explain/03_efficiency.ipynb #c8d288a6
 _NAMED, _NONE = ('op', 'op0', 'op1', 'func', 'reduce_op', 'cmp_op'), (None, '', 'bypass', 'copy', 'identity')
-_ONE = ('reciprocal', 'exponential', 'bn_stats', 'bn_aggr', 'max8', 'range_select', 'tensor_copy_predicated', 'select', 'select_reduce')
+_ONE = ('reciprocal', 'exponential', 'bn_stats', 'bn_aggr', 'max8', 'range_select', 'tensor_copy_predicated', 'select',
+        'select_reduce')
 _PACKED = 4                 # a microscaled element is four numbers of the contraction
 
 def tensor_flops(o):
@@ -29,14 +30,15 @@ def tensor_flops(o):
 
 def _other_flops(o):
     "Flops of one repetition on another engine."
-    elements = max((math.prod(a.shape) for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access)), default=0)
+    elements = max((math.prod(a.shape) for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access)),
+                   default=0)
     named = sum(o.attrs.get(k) not in _NONE for k in _NAMED) or o.op in _ONE
     around = o.op == 'activation' and (o.ins.get('scale', 1.0) != 1.0) + (o.ins.get('bias') is not None)
     return elements * (named + around)
 
 def flops(timeline):
-    """(flops of products, flops of transposes on Tensor, flops of the other engines) of a timeline; what masks leave out is not counted on the
-    others."""
+    """(flops of products, flops of transposes on Tensor, flops of the other engines) of a timeline; what masks leave
+    out is not counted on the others."""
     count, ops = run_counts(assert_simulated(timeline, 'flops')), timeline.program.instructions
     tensor = [(n * np.array(tensor_flops(o))) for o, n in zip(ops, count[:, 0]) if n]
     products, moved = np.sum(tensor, axis=0) if tensor else (0, 0)
@@ -57,20 +59,23 @@ def vector_peak(chip) -> float:
     return chip.partitions * (chip.vector_ghz + chip.scalar_ghz)
 
 def accelopt_peak_us(chip, products, others, bytes_):
-    """AccelOpt's peak latency in µs: max(products / 23.75 TFLOP/s, elementwise flops / (2·128·Vector clock), bytes / 410 GiB/s); None on chips for which
-    it gives no constants."""
+    """AccelOpt's peak latency in µs: max(products / 23.75 TFLOP/s, elementwise flops / (2·128·Vector clock), bytes /
+    410 GiB/s); None on chips for which it gives no constants."""
     if chip.name.split()[0] != _ACCELOPT_CHIP: return None
     vector = 2 * chip.partitions * chip.vector_ghz
-    return max(products / ACCELOPT['tensor_tflops'].value / 1e6, others / vector / 1e3, bytes_ / ACCELOPT['hbm_gbps'].value / 1e3)
+    return max(products / ACCELOPT['tensor_tflops'].value / 1e6, others / vector / 1e3,
+               bytes_ / ACCELOPT['hbm_gbps'].value / 1e3)
 
 # %% ../../../nbs/2_nki/8_explain/03_efficiency.ipynb #7d5ae1d5
 @dataclass(frozen=True)
 class Efficiency:
-    """How close a timeline comes to a chip's limits; simulated where `kind` says so.
-    mfu = flops / (peak · latency), hfu = (flops + transpose_flops) / (peak · latency) with the peak of bf16 on the full array;
-    mbu = HBM bytes moved / (hbm_gbps · latency), mbu_least the same with every input and output once (definitions of the vendor's profiler summary).
-    intensity = flops / HBM byte moved, of the Tensor engine or, without products, of the others (`unit`); ridge = peak / hbm_gbps; roof_share = achieved / min(peak, intensity · hbm_gbps).
-    peak_pct: `Profile`'s, against the chip's own limits; accelopt_pct: against AccelOpt's model, with this program's flops and each input and output once."""
+    """How close a timeline comes to a chip's limits; simulated where `kind` says so. mfu = flops / (peak · latency),
+    hfu = (flops + transpose_flops) / (peak · latency) with the peak of bf16 on the full array; mbu = HBM bytes moved /
+    (hbm_gbps · latency), mbu_least the same with every input and output once (definitions of the vendor's profiler
+    summary). intensity = flops / HBM byte moved, of the Tensor engine or, without products, of the others (`unit`);
+    ridge = peak / hbm_gbps; roof_share = achieved / min(peak, intensity · hbm_gbps). peak_pct: `Profile`'s, against
+    the chip's own limits; accelopt_pct: against AccelOpt's model, with this program's flops and each input and output
+    once."""
     latency_us: float
     flops: int
     transpose_flops: int
@@ -101,7 +106,8 @@ def _roofline(chip, cores, unit, n, bytes_, us):
     peak, hbm = cores * one_core, cores * chip.hbm_gbps
     intensity, ridge, achieved = n / max(bytes_, 1), peak / hbm, n / us / 1e3
     roof = min(peak, intensity * hbm)
-    return intensity, ridge, achieved, roof, achieved / roof if roof else 0.0, 'memory' if intensity < ridge else 'compute'
+    bound = 'memory' if intensity < ridge else 'compute'
+    return intensity, ridge, achieved, roof, achieved / roof if roof else 0.0, bound
 
 def efficiency(timeline) -> Efficiency:
     "The `Efficiency` of a timeline."
@@ -110,7 +116,8 @@ def efficiency(timeline) -> Efficiency:
     array, hbm = timeline.cores * tensor_peak(chip) * us * 1e3, timeline.cores * chip.hbm_gbps * us * 1e3
     unit, best = 'Tensor' if products else 'Vector and Scalar', accelopt_peak_us(chip, products, others, least)
     roofline = _roofline(chip, timeline.cores, unit, products or others, size, us)
-    return Efficiency(us, products, moved, others, size, least, products / array, (products + moved) / array, size / hbm, least / hbm,
+    return Efficiency(us, products, moved, others, size, least, products / array, (products + moved) / array,
+                      size / hbm, least / hbm,
                       unit, *roofline, profile_of(timeline).peak_pct, best and 100 * best / us, timeline.kind)
 
 # %% ../../../nbs/2_nki/8_explain/03_efficiency.ipynb #74f4d54f

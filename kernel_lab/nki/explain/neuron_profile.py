@@ -48,35 +48,40 @@ def _flop_fields(timeline):
                 mfu_estimated_percent=e.mfu, hfu_estimated_percent=e.hfu, mbu_estimated_percent=e.mbu,
                 matmul_instruction_count=int((timeline.lane == 0).sum()))
 
+# %% ../../../nbs/2_nki/8_explain/06_neuron_profile.ipynb #5e652b6b
 def _byte_fields(timeline):
     "Bytes over HBM, in SBUF and PSUM, of inputs and outputs."
     t, program = chip_bytes(timeline, one_partition=True).sum(), timeline.program
     size = lambda ids: sum(program.tensors[k].size * itemsize(program.tensors[k].dtype) for k in ids)
     return dict(hbm_read_bytes=timeline.bytes_in, hbm_write_bytes=timeline.bytes_out, spill_save_bytes=timeline.spilled,
-                spill_reload_bytes=timeline.reloaded, sbuf_read_bytes=int(t['SBUF read']), sbuf_write_bytes=int(t['SBUF written']),
+                spill_reload_bytes=timeline.reloaded, sbuf_read_bytes=int(t['SBUF read']),
+                sbuf_write_bytes=int(t['SBUF written']),
                 psum_read_bytes=int(t['PSUM read']), psum_write_bytes=int(t['PSUM written']),
                 inputs_and_weights_size_bytes=size(program.input_ids),
                 inputs_outputs_weights_size_bytes=size({*program.input_ids, *program.output_ids}))
 
 def profiler_summary(timeline) -> dict:
-    "A simulated timeline as the object that the vendor's profiler prints with --output-format summary-json; `is_simulation` is True."
+    """A simulated timeline as the object that the vendor's profiler prints with --output-format summary-json;
+    `is_simulation` is True."""
     start, end = merge_intervals(timeline.start_us, timeline.end_us)
     busy, first = float((end - start).sum()), start.min(initial=0 if not len(start) else np.inf)
     ran, us = float(end.max(initial=0) - first), float(timeline.latency_us)
     return dict(is_simulation=True, total_time=us / 1e6, total_exec_time=ran / 1e6, total_active_time=busy / 1e6,
-                total_active_time_percent=busy / us, **_engine_fields(timeline), **_byte_fields(timeline), **_flop_fields(timeline),
+                total_active_time_percent=busy / us, **_engine_fields(timeline), **_byte_fields(timeline),
+                **_flop_fields(timeline),
                 event_count=len(timeline))
 
 # %% ../../../nbs/2_nki/8_explain/06_neuron_profile.ipynb #aaa4db71
 def instruction_table(timeline):
-    """{'instruction': rows, 'DmaPacketAggregated': rows}: opcode, operands, start_ts, end_ts, nki_source_location (kernel.py:LINE), engine or
-    destination."""
+    """{'instruction': rows, 'DmaPacketAggregated': rows}: opcode, operands, start_ts, end_ts, nki_source_location
+    (kernel.py:LINE), engine or destination."""
     program, res = timeline.program, {'instruction': [], 'DmaPacketAggregated': []}
     ops = [(o.op, instruction_text(program, o)[:200], f'kernel.py:{o.line}') for o in program.instructions]
     columns = timeline.lane, timeline.instr, timeline.start_us * 1e3, timeline.end_us * 1e3
     for lane, k, start, end in zip(*(x.tolist() for x in columns)):
         op, text, where = ops[k]
-        row = dict(opcode=op, operands=text, start_ts=start, end_ts=end, duration_ns=end - start, nki_source_location=where)
+        row = dict(opcode=op, operands=text, start_ts=start, end_ts=end, duration_ns=end - start,
+                   nki_source_location=where)
         if lane < len(ENGINES): res['instruction'].append({'engine': ENGINES[lane], **row})
         else: res['DmaPacketAggregated'].append({'dest': ('SB', 'DRAM')[lane - len(ENGINES)], **row})
     return res

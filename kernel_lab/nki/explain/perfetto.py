@@ -84,8 +84,8 @@ def _slices(timeline):
                f'"args":{{"instruction":{text},"line":{line},"repetition":{turn},"waited for":{causes[why]}}}}}')
 
 def _arrows(timeline):
-    """Two flow events for each row that waited for another: in the other's last nanosecond, and where this one begins. Copies that only share bandwidth may
-    begin before the other."""
+    """Two flow events for each row that waited for another: in the other's last nanosecond, and where this one begins.
+    Copies that only share bandwidth may begin before the other."""
     rows = np.flatnonzero(timeline.after >= 0)
     rows = rows[timeline.start_us[timeline.after[rows]] <= timeline.start_us[rows]]
     other = timeline.after[rows]
@@ -93,7 +93,8 @@ def _arrows(timeline):
     last = np.maximum(ns(timeline.end_us[other]) - 1, ns(timeline.start_us[other]))
     begin = ns(timeline.start_us[rows])
     core, lane = _cores_of(timeline), timeline.lane.astype(int)
-    columns = (x.tolist() for x in (rows, np.minimum(last, begin), begin, core[other], lane[other], core[rows], lane[rows]))
+    columns = (x.tolist()
+               for x in (rows, np.minimum(last, begin), begin, core[other], lane[other], core[rows], lane[rows]))
     for row, a, b, c, source, d, target in zip(*columns):
         yield f'{{"ph":"s","id":{row},"pid":{_PID + c},"tid":{_tid(c, source)},"ts":{_us(a)},"name":"waits","cat":"waits"}}'
         yield f'{{"ph":"f","bp":"e","id":{row},"pid":{_PID + d},"tid":{_tid(d, target)},"ts":{_us(b)},"name":"waits","cat":"waits"}}'
@@ -116,8 +117,8 @@ def _counters(timeline, points):
             yield json.dumps(dict(ph='C', pid=_PID, name=name, ts=round(at, 3), args={unit: round(float(x), 3)}))
 
 def perfetto(timeline, path, arrows=False, points=2000):
-    """Write a trace that ui.perfetto.dev opens (`….json`, or `….json.gz`); `arrows` from what a row waited for, `points` in each counter. Returns the
-    path."""
+    """Write a trace that ui.perfetto.dev opens (`….json`, or `….json.gz`); `arrows` from what a row waited for,
+    `points` in each counter. Returns the path."""
     parts = [_head(timeline), _slices(timeline)]
     if timeline.after is not None: parts += [_counters(timeline, points), *([_arrows(timeline)] if arrows else [])]
     about = json.dumps(dict(program=timeline.program.name, chip=timeline.chip.name, kind=timeline.kind,

@@ -72,8 +72,8 @@ def least_bytes(program) -> int:
 # %% ../../../nbs/2_nki/8_explain/00_profile.ipynb #6bd442ad
 @dataclass(frozen=True)
 class Profile:
-    """A timeline in a few numbers. Times in µs, bytes over HBM, engines as active shares of the latency; kind is 'simulated' or 'measured'.
-    `latency`: a `Duration`."""
+    """A timeline in a few numbers. Times in µs, bytes over HBM, engines as active shares of the latency; kind is
+    'simulated' or 'measured'. `latency`: a `Duration`."""
     chip: str
     latency_us: float
     engines: dict
@@ -92,7 +92,8 @@ class Profile:
     kind: str = 'simulated'
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
     uncosted: int = 0                   # instructions without a time of their own
-    low_us: float | None = None         # of a measured latency: its interval, how often it was measured, and by which clock
+    # of a measured latency: its interval, how often it was measured, and by which clock
+    low_us: float | None = None
     high_us: float | None = None
     count: int = 1
     clock: str = ''
@@ -117,8 +118,10 @@ def profile_of(timeline: Timeline) -> Profile:
     program, chip, engines = timeline.program, timeline.chip, active_shares(timeline)
     flops, transpose_flops, ns = matmul_work(program, chip)
     peak = float(max(ns, least_bytes(program) / chip.hbm_gbps)) / 1000 / timeline.cores
-    return Profile(chip.name, float(timeline.latency_us), engines, max(engines, key=engines.get), timeline.bytes_in, timeline.bytes_out,
-                   flops, transpose_flops, peak, float(100 * peak / timeline.latency_us), len(timeline), timeline.sbuf_peak,
+    return Profile(chip.name, float(timeline.latency_us), engines, max(engines, key=engines.get), timeline.bytes_in,
+                   timeline.bytes_out,
+                   flops, transpose_flops, peak, float(100 * peak / timeline.latency_us), len(timeline),
+                   timeline.sbuf_peak,
                    timeline.psum_peak, timeline.spilled, by_line(timeline), timeline.kind, timeline, timeline.uncosted)
 
 def profile_text(profile: Profile) -> str:
@@ -127,7 +130,8 @@ def profile_text(profile: Profile) -> str:
     head = f'{profile.latency} on {profile.chip}: {profile.bound} is busiest; {peak}'
     bars = [f'  {e:7} {"█" * round(30 * share):30} {100 * share:5.1f} %' for e, share in profile.engines.items()]
     moved = f'HBM read {profile.hbm_read_bytes / 1e6:,.1f} MB, written {profile.hbm_write_bytes / 1e6:,.1f} MB'
-    return '\n'.join([head, *bars, f'  {moved}; {profile.instructions:,} instructions, {profile.uncosted:,} without a cost'])
+    count = f'{profile.instructions:,} instructions, {profile.uncosted:,} without a cost'
+    return '\n'.join([head, *bars, f'  {moved}; {count}'])
 
 def profile_html(profile: Profile) -> str:
     "A profile as an HTML table of bars."

@@ -40,7 +40,8 @@ def _rows_of(timeline):
     return np.split(order, np.cumsum(count)[:-1]) if len(count) else []
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #a42f6aae
-Piece = namedtuple('Piece', 'rows box share')       # rows of the timeline, ranges of the mask's axes (None: all), share of the elements
+# rows of the timeline, ranges of the mask's axes (None: all), share of the elements
+Piece = namedtuple('Piece', 'rows box share')
 
 def _bases(o, env, n):
     "(repetitions, conditions): each condition's constant, cut off where it holds for the whole tile."
@@ -55,7 +56,8 @@ def _share(box, bits, shape):
     return part if bits is None else part * float(np.broadcast_to(bits, shape)[box].mean())
 
 def pieces(o, loops, turn, rows):
-    "The `Piece`s of an instruction's rows. A condition on several axes counts in the share; the box is the smallest that the others leave."
+    """The `Piece`s of an instruction's rows. A condition on several axes counts in the share; the box is the smallest
+    that the others leave."""
     if not len(rows): return []
     if not o.mask: return [Piece(rows, None, 1.0)]
     env, shape, found = variables(loops, turn), mask_access(o).shape, []
@@ -66,7 +68,8 @@ def pieces(o, loops, turn, rows):
     return found
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #844cf114
-Copies = namedtuple('Copies', 'instr tensor way pattern start size')    # start: bytes from the tensor's first byte, for each copy; size: bytes a copy
+# start: bytes from the tensor's first byte, for each copy; size: bytes a copy
+Copies = namedtuple('Copies', 'instr tensor way pattern start size')
 
 def _pattern(access, size, box):
     "((step, count), …) in bytes, the contiguous part last, and the shift of the box's first element."
@@ -94,7 +97,8 @@ def copies(timeline):
                 size = itemsize(program.tensors[a.tensor].dtype)
                 pattern, shift = _pattern(a, size, box if a.shape == mask_access(o).shape else None)
                 begin = offsets(a.offset, env, len(rows)) * size + shift
-                res.append(Copies(k, program.base[a.tensor], way, () if a.index else pattern, begin, math.prod(a.shape) * size * share))
+                total = math.prod(a.shape) * size * share
+                res.append(Copies(k, program.base[a.tensor], way, () if a.index else pattern, begin, total))
     return res
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #a8a23092
@@ -108,7 +112,8 @@ def _cells(some, bytes_):
     return [(c.start // grain, smaller(c.pattern)) for c in some], bytes_ // grain, grain
 
 def _boxes(some, bytes_):
-    "The same, seen as a matrix, for copies that are boxes of its rows: several rows make one cell. None where they are not."
+    """The same, seen as a matrix, for copies that are boxes of its rows: several rows make one cell. None where they
+    are not."""
     step = {s for c in some for s, _ in c.pattern[:-1]}
     if len(step) != 1 or any(len(c.pattern) > 2 for c in some): return None
     (step,) = step
@@ -129,7 +134,8 @@ def _grouped(pairs):
     return res
 
 def touched_bytes(some, bytes_, at_once=1 << 22) -> int:
-    "Bytes of a tensor of `bytes_` bytes that these `Copies` touch at least once; exact, but copies through an index count as all different."
+    """Bytes of a tensor of `bytes_` bytes that these `Copies` touch at least once; exact, but copies through an index
+    count as all different."""
     known, indexed = [c for c in some if c.pattern], sum(len(c.start) * c.size for c in some if not c.pattern)
     found, cells, size = (_boxes(known, bytes_) or _cells(known, bytes_)) if known else ([], 0, 1)
     seen = np.zeros(cells, bool)
@@ -143,14 +149,16 @@ def touched_bytes(some, bytes_, at_once=1 << 22) -> int:
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #a8ca7f67
 def traffic(timeline):
-    "A frame, one row for each HBM tensor and way: tensor, role, way, copies, bytes moved, unique bytes, again (moved more than once), times."
+    """A frame, one row for each HBM tensor and way: tensor, role, way, copies, bytes moved, unique bytes, again (moved
+    more than once), times."""
     import pandas as pd
     program, rows = timeline.program, []
     for (k, way), some in _grouped(((c.tensor, c.way), c) for c in copies(timeline)).items():
         t = program.tensors[k]
         moved, unique = round(sum(len(c.start) * c.size for c in some)), touched_bytes(some, t.size * itemsize(t.dtype))
         unique = min(unique, moved)
-        rows.append((t.name, t.role, way, sum(len(c.start) for c in some), moved, unique, moved - unique, moved / max(unique, 1)))
+        count, times = sum(len(c.start) for c in some), moved / max(unique, 1)
+        rows.append((t.name, t.role, way, count, moved, unique, moved - unique, times))
     return pd.DataFrame(rows, columns=['tensor', 'role', 'way', 'copies', 'bytes', 'unique', 'again', 'times'])
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #b1a7cc27
@@ -160,12 +168,13 @@ def _region_rows(program, k, way, pattern, some, least):
     begin, first, count = np.unique(np.concatenate([c.start for c in some]), return_index=True, return_counts=True)
     line = np.repeat([program.instructions[c.instr].line for c in some], [len(c.start) for c in some])[first]
     text, size, many = ' '.join(f'{s}x{n}' for s, n in pattern), math.prod(n for _, n in pattern), count >= least
-    return pd.DataFrame(dict(tensor=program.tensors[k].name, way=way, line=line[many], first_byte=begin[many], pattern=text,
+    return pd.DataFrame(dict(tensor=program.tensors[k].name, way=way, line=line[many], first_byte=begin[many],
+                             pattern=text,
                              bytes=size, copies=count[many]))
 
 def regions(timeline, least=2):
-    """A frame of the regions copied at least `least` times, the most bytes first: tensor, way, line, first_byte, pattern (steps and counts in bytes), bytes
-    a copy, copies."""
+    """A frame of the regions copied at least `least` times, the most bytes first: tensor, way, line, first_byte,
+    pattern (steps and counts in bytes), bytes a copy, copies."""
     import pandas as pd
     groups = _grouped(((c.tensor, c.way, c.pattern), c) for c in copies(timeline) if c.pattern)
     frames = [_region_rows(timeline.program, *key, some, least) for key, some in groups.items()]
@@ -186,13 +195,15 @@ def mask_shares(timeline):
     return share
 
 def run_counts(timeline):
-    "(instructions, lanes): how many times each instruction ran on each lane, masked ones counting the share of their elements."
+    """(instructions, lanes): how many times each instruction ran on each lane, masked ones counting the share of their
+    elements."""
     count, place = len(timeline.program.instructions), timeline.instr.astype(np.int64) * len(LANES) + timeline.lane
     return np.bincount(place, mask_shares(timeline), count * len(LANES)).reshape(count, len(LANES))
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #ccddc29d
 def _on_chip_bytes(program, o, one):
-    "Bytes that one repetition reads and writes, in the order of `ON_CHIP_COLUMNS`; of `one` partition if asked, except for DMA."
+    """Bytes that one repetition reads and writes, in the order of `ON_CHIP_COLUMNS`; of `one` partition if asked,
+    except for DMA."""
     res, one = dict.fromkeys(ON_CHIP_COLUMNS, 0), one and spec_of(o).engines != ('DMA',)
     for side, word in ((o.ins, 'read'), (o.outs, 'written')):
         for a in side.values():
@@ -202,9 +213,10 @@ def _on_chip_bytes(program, o, one):
     return list(res.values())
 
 def chip_bytes(timeline, one_partition=False):
-    """A frame, one row a lane: bytes read and written in SBUF and PSUM, all partitions; `one_partition`: of one for the engines, as the vendor's
-    profiler counts."""
+    """A frame, one row a lane: bytes read and written in SBUF and PSUM, all partitions; `one_partition`: of one for
+    the engines, as the vendor's profiler counts."""
     import pandas as pd
     program = assert_simulated(timeline, 'what an instruction reads').program
-    each = np.array([_on_chip_bytes(program, o, one_partition) for o in program.instructions], float).reshape(-1, len(ON_CHIP_COLUMNS))
+    each = np.array([_on_chip_bytes(program, o, one_partition) for o in program.instructions],
+                    float).reshape(-1, len(ON_CHIP_COLUMNS))
     return pd.DataFrame((run_counts(timeline).T @ each).round().astype(np.int64), index=LANES, columns=ON_CHIP_COLUMNS)

@@ -17,7 +17,8 @@ from ..timing.flat_program import dma_ns, work_ns
 from .traffic import assert_simulated, run_counts, traffic
 
 # %% ../../../nbs/2_nki/8_explain/04_waterfall.ipynb #7198de9e
-LOSSES = ('useful work', 'elementwise work', 'reloads', 'round trips through HBM', 'short DMA rows', 'array not full', 'fp32 passes',
+LOSSES = ('useful work', 'elementwise work', 'reloads', 'round trips through HBM', 'short DMA rows', 'array not full',
+          'fp32 passes',
           'transposes', 'cold clock', 'instruction overheads')
 
 def _dma_stages(timeline, count):
@@ -25,8 +26,10 @@ def _dma_stages(timeline, count):
     program, chip, table = timeline.program, timeline.chip, traffic(timeline)
     rate, own = min(chip.dma_gbps, chip.hbm_gbps) * 1e3, table.role != 'scratch'
     once, again, scratch = table.unique[own].sum() / rate, table.again[own].sum() / rate, table.bytes[~own].sum() / rate
-    work = sum(dma_ns(program, o, chip)[0] * n for o, n in zip(program.instructions, count[:, 4:].sum(axis=1)) if n) / 1e3
-    return {'useful work': once, 'reloads': once + again, 'round trips through HBM': once + again + scratch, 'short DMA rows': max(work, 0)}
+    work = sum(dma_ns(program, o, chip)[0] * n for o, n in zip(program.instructions, count[:, 4:].sum(axis=1))
+               if n) / 1e3
+    return {'useful work': once, 'reloads': once + again, 'round trips through HBM': once + again + scratch,
+            'short DMA rows': max(work, 0)}
 
 def _tensor_stages(timeline, count):
     "µs of the Tensor engine: all flops on a full array, one pass, all passes, transposes, as they ran."
@@ -38,9 +41,11 @@ def _tensor_stages(timeline, count):
         quick, real = (work_ns(program, o, c)['Tensor'] * times / 1e3 for c in (one_pass, chip))
         sums += (quick * useful, real * useful, real)
     mine = timeline.lane == 0
-    ran = (timeline.end_us[mine] - timeline.start_us[mine]).sum() - mine.sum() * chip.tensor_start / chip.clock('Tensor') / 1e3
+    starts_us = mine.sum() * chip.tensor_start / chip.clock('Tensor') / 1e3
+    ran = (timeline.end_us[mine] - timeline.start_us[mine]).sum() - starts_us
     full = flops(timeline)[0] / tensor_peak(chip) / 1e3
-    return {'useful work': full, 'array not full': sums[0], 'fp32 passes': sums[1], 'transposes': sums[2], 'cold clock': float(ran)}
+    return {'useful work': full, 'array not full': sums[0], 'fp32 passes': sums[1], 'transposes': sums[2],
+            'cold clock': float(ran)}
 
 def _stages(timeline):
     "(losses, resources): µs that each resource needs when it has the losses up to here; never less further down."
@@ -56,8 +61,8 @@ def _stages(timeline):
 
 # %% ../../../nbs/2_nki/8_explain/04_waterfall.ipynb #30031aa4
 def waterfall(timeline):
-    """A frame, one row a bar: bar, us (never negative; they add up to the latency), share, bound (the resource that sets the bound so far), after_us (the
-    sum so far)."""
+    """A frame, one row a bar: bar, us (never negative; they add up to the latency), share, bound (the resource that
+    sets the bound so far), after_us (the sum so far)."""
     import pandas as pd
     assert_simulated(timeline, 'why it is not at its peak')
     stages, names, latency = _stages(timeline), ('DMA', *ENGINES), float(timeline.latency_us)
@@ -74,7 +79,8 @@ def waterfall(timeline):
 def _twice(engine): return lambda c: {f'{engine.lower()}_ghz': 2 * c.clock(engine)}
 
 QUESTIONS = {
-    'DMA were free': lambda c: dict(dma_gbps=1e9, hbm_gbps=1e9, dma_packet_ns=0, dma_issue_ns=0, dma_start_ns=0, dma_done_ns=0),
+    'DMA were free': lambda c: dict(dma_gbps=1e9, hbm_gbps=1e9, dma_packet_ns=0, dma_issue_ns=0, dma_start_ns=0,
+                                    dma_done_ns=0),
     'DMA had twice the bandwidth': lambda c: dict(dma_gbps=2 * c.dma_gbps, hbm_gbps=2 * c.hbm_gbps),
     'SBUF had no end': lambda c: dict(sbuf_bytes=2**40),
     'PSUM had no end': lambda c: dict(psum_banks=2**20),
@@ -82,7 +88,8 @@ QUESTIONS = {
     'there were a second Vector engine': lambda c: dict(vector_queues=2),
     'fp32 took one pass': lambda c: dict(fp32_passes=1),
     'the array were always warm': lambda c: dict(pe_cold=1),
-    'waiting for another engine took no time': lambda c: dict(semaphore_ns=0, **{f'{e.lower()}_latency_ns': 0 for e in ENGINES}),
+    'waiting for another engine took no time': lambda c: dict(
+        semaphore_ns=0, **{f'{e.lower()}_latency_ns': 0 for e in ENGINES}),
     'activation tables loaded at once': lambda c: dict(table_load_ns=0)}
 
 def chips_if(chip):
@@ -97,9 +104,10 @@ def _latency(program, chip):
     except KernelError as e: return float('nan'), str(e)
 
 def what_if(program, chip=None, ask=None):
-    """A frame: what_if, latency_us, speedup (over the chip as it is), why_not. The first row is the chip as it is; the others are `ask` (name → `Chip`), or `chips_if(chip)`.
-    A second Vector engine is a second queue: each instruction goes to the one that is free first, in program order.
-    A speedup below 1 is possible: where a faster engine stores earlier, its stores compete with loads for the DMA engines."""
+    """A frame: what_if, latency_us, speedup (over the chip as it is), why_not. The first row is the chip as it is; the
+    others are `ask` (name → `Chip`), or `chips_if(chip)`. A second Vector engine is a second queue: each instruction
+    goes to the one that is free first, in program order. A speedup below 1 is possible: where a faster engine stores
+    earlier, its stores compete with loads for the DMA engines."""
     import pandas as pd
     chip = get_chip(chip or program.chip)
     names, chips = zip(*{'nothing changed': chip, **(chips_if(chip) if ask is None else ask)}.items())

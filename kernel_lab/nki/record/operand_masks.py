@@ -15,16 +15,17 @@ from .builder import kernel_line
 def _along(c, ndim): return {k - c.ndim + ndim: v for k, v in c.axes.items()}
 
 def axis_range(c, k, bounds):
-    "Narrow `bounds` ([first, end] an axis) by the condition `c >= 0`, which speaks of its axis `k` alone."
+    "Narrow `bounds` ([first, end] per axis) by the condition `c >= 0`, which bounds its axis `k` alone."
     (axis, step), = c.axes.items()
     if c.loops: raise Unroll(c.loops, 'a mask bounds an axis that is not in the result')
     if step > 0: bounds[k][0] = max(bounds[k][0], -(c.const // step))
     else: bounds[k][1] = min(bounds[k][1], c.const // -step + 1)
 
 def narrow_tile(x, bounds):
-    "The tile `x` within [first, end] an axis; what only its mask keeps in bounds stays known."
+    "The tile `x` within [first, end] per axis; indices that only its mask keeps in bounds stay known."
     offset = sum((s * a for (s, _), (a, _) in zip(x.steps, bounds)), 0)
-    y = Tile(x.rec, x.tensor, x.offset + offset, [(s, b - a) for (s, _), (a, b) in zip(x.steps, bounds)], x.par, x.loose, x.index)
+    steps = [(s, b - a) for (s, _), (a, b) in zip(x.steps, bounds)]
+    y = Tile(x.rec, x.tensor, x.offset + offset, steps, x.par, x.loose, x.index)
     y.guard = x.guard
     return y
 
@@ -45,7 +46,7 @@ def cut_free_axes(data, mask):
 
 # %% ../../../nbs/2_nki/3_record/07_operand_masks.ipynb #66b8f62e
 def _narrow_operand(x, bounds):
-    "Take the guard of a matmul operand into `bounds`, [[first, end], …] for contraction and free axis; False where nothing is left."
+    "Narrow `bounds`, [first, end] of contraction and free axes, by a matmul operand's mask; False where nothing is left."
     for c in (x.guard.conditions if x.guard is not None else ()):
         at = _along(c, x.ndim)
         if c.bounds()[0] >= 0: continue
@@ -60,9 +61,10 @@ def _narrow_operand(x, bounds):
 def masked_matmul_operands(dst, stationary, moving):
     "(dst, stationary, moving) cut to what the masks on the operands leave, or None where that is nothing."
     if stationary.guard is None and moving.guard is None: return dst, stationary, moving
-    k, (m, n) = [0, stationary.shape[0]], ([[0, size] for size in o.shape[1:]] for o in (stationary, moving))
+    k, (m, n) = [0, stationary.shape[0]], ([[0, size] for size in t.shape[1:]] for t in (stationary, moving))
     if not (_narrow_operand(stationary, [k, *m]) and _narrow_operand(moving, [k, *n])): return None
-    if [b for _, b in m + n] + [a for a, _ in m + n] == [*stationary.shape[1:], *moving.shape[1:]] + [0] * len(m + n): part = ()
+    is_whole = m + n == [[0, size] for size in (*stationary.shape[1:], *moving.shape[1:])]
+    if is_whole: part = ()
     elif len(m) == 1 and dst.ndim == 1 + len(n): part = (slice(*m[0]), *(slice(*b) for b in n))
     else:
         raise KernelError('masks on operands of these shapes are not modelled', kind='unsupported', line=kernel_line(),

@@ -13,14 +13,15 @@ from .lifetimes import compiled, offset_of, part, peak_liveness
 
 # %% ../../../nbs/2_nki/7_timing/02z_allocation.ipynb #bfafb1af
 PSUM = POOLS.index('psum')
-VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('last', 'i4'), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'), ('died', 'i4'),
-                  ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4')])
-# users: last row on each lane; last: turn of the last use; first: row; root: the value whose memory it shares; alive: values that
-# share it; died: place in the pool's queue; loader: row of the load that fetched it
+# users: last row on each lane; last: turn of the last use; first: row; root: the value whose memory it shares;
+# alive: values that share it; died: place in the pool's queue; loader: row of the load that fetched it
+VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('last', 'i4'), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
+                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
 AllocatorState = namedtuple('AllocatorState', 'free dead ends buffers first_buffer begun ring last_users')
-AllocatorState.__doc__ = """Of each pool the free units and the queue of dead values between its ends; of each tensor the number of its buffers,
-their first place in the ring of values, and how many values it has begun; the last users of the memory taken last, by lane."""
+AllocatorState.__doc__ = """Of each pool the free units and the queue of dead values between its ends; of each tensor
+the number of its buffers, their first place in the ring of values, and how many values it has begun; the last users of
+the memory taken last, by lane."""
 
 def value_table(lifetimes):
     "The VALUE of each value before the first instruction."
@@ -34,10 +35,13 @@ def pool_units(chip):
 
 def allocator_state(units, buffers, values):
     "The `AllocatorState` before the first instruction."
-    return AllocatorState(units.copy(), np.empty((len(units), values + 1), np.int32), np.zeros(len(units), ENDS), buffers,
-                          np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64), np.full(buffers.sum() + 1, -1, np.int64),
+    return AllocatorState(units.copy(), np.empty((len(units), values + 1), np.int32), np.zeros(len(units), ENDS),
+                          buffers,
+                          np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64),
+                          np.full(buffers.sum() + 1, -1, np.int64),
                           np.empty(len(LANES), np.int64))
 
+# %% ../../../nbs/2_nki/7_timing/02z_allocation.ipynb #76981654
 @part
 def _add_last_users(value, last_users):
     "Note the last users of a value, one a lane."
@@ -150,7 +154,8 @@ SPAN = np.dtype([('first', 'i8'), ('end', 'i8')])
 
 @compiled
 def _fill_levels(flat, lifetimes, pool, levels, blocks, spans):
-    "Units of a pool alive at each row, the most in each block of rows, and of each tensor its first row and the row after its last."
+    """Units of a pool alive at each row, the most in each block of rows, and of each tensor its first row and the row
+    after its last."""
     for v in range(len(lifetimes)):
         lifetime = lifetimes[v]
         tensor = lifetime.tensor
@@ -174,6 +179,7 @@ def _fill_most(levels, blocks, spans, most):
             most[k] = max(most[k], blocks[row // BLOCK_ROWS] if is_block else levels[row])
             row += BLOCK_ROWS if is_block else 1
 
+# %% ../../../nbs/2_nki/7_timing/02z_allocation.ipynb #20d3d309
 def _most_beside(flat, rows, lifetimes, pool):
     "Of each tensor of a pool, the most units alive at once from its first row to its last."
     levels, blocks, most = np.zeros(rows + 1), np.zeros(rows // BLOCK_ROWS + 1), np.zeros(len(flat.pool))
@@ -183,13 +189,14 @@ def _most_beside(flat, rows, lifetimes, pool):
     return most
 
 def rotation_depths(flat, rows, lifetimes, units, copies):
-    """For each tensor the number of its buffers: `copies` sets of those alive at once, fewer where memory is short while it is there (small tiles go first),
-    0 where even one set does not fit."""
+    """For each tensor the number of its buffers: `copies` sets of those alive at once, fewer where memory is short
+    while it is there (small tiles go first), 0 where even one set does not fit."""
     if not copies: return np.zeros(len(flat.pool), np.int64)
     depths, *_ = peak_liveness(flat, rows, lifetimes)
     one_set = depths * flat.units
     for pool in (1, 2):
-        mine, beside = np.flatnonzero((flat.pool == pool) & (one_set > 0)), _most_beside(flat, rows, lifetimes, pool).tolist()
+        mine = np.flatnonzero((flat.pool == pool) & (one_set > 0))
+        beside = _most_beside(flat, rows, lifetimes, pool).tolist()
         spare = {}                                      # by how much is alive beside a tensor
         for k in mine[np.argsort(one_set[mine], kind='stable')].tolist():
             sets = min(copies, int(units[pool - 1] // beside[k]))

@@ -11,14 +11,16 @@ import numpy as np
 from .allocation import (allocator_state, begin_value, core_of, fetched_table, pool_units, release,
     reuse_load, rotation_depths, units_of, value_table)
 from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, flatten
-from .lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_of, part, share_left, step,
+from .lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_of, part,
+                                             share_left, step,
     walk_of)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317cd
 MAX_REGIONS = 256                                       # entries of a list
 REGION = np.dtype([*BOX.descr, ('lane', 'i8'), ('row', 'i8'), ('next', 'i8'), ('is_merged', 'i8')])
 RegionLists = namedtuple('RegionLists', 'entries head spare')
-RegionLists.__doc__ = "Linked lists in `entries`: of slot s the writes begin at head[2 * s], the reads at head[2 * s + 1], free entries at spare[0]."
+RegionLists.__doc__ = """Linked lists in `entries`: of slot s the writes begin at head[2 * s], the reads at
+head[2 * s + 1]; free entries at spare[0]."""
 User = namedtuple('User', 'row lane')                   # who reads or writes: a row of the schedule, and its lane
 
 def region_lists(slots, uses):
@@ -38,6 +40,7 @@ def _covers(a, b):
     return (a.first_partition <= b.first_partition and b.last_partition <= a.last_partition
             and a.first_byte <= b.first_byte and b.last_byte <= a.last_byte)
 
+# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #622a7cd3
 @part
 def clear_list(regions, which):
     "Drop all entries of list number `which`."
@@ -115,7 +118,8 @@ GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions values memory fetch
 def _fill_box(flat, walk, instr, k):
     "Fill `walk.boxes[k]` with where operand `k` lies in its tile."
     operand, box = flat.operands[flat.first_operand[instr] + k], walk.boxes[k]
-    inside, row, size, partition = offset_of(operand, flat.terms, walk.loop_value), operand.row_size, operand.itemsize, 0
+    inside, row, size, partition = offset_of(operand, flat.terms,
+                                             walk.loop_value), operand.row_size, operand.itemsize, 0
     if inside >= operand.tile_size: inside %= operand.tile_size
     if inside >= row: partition = inside // row
     element = inside - partition * row
@@ -124,7 +128,8 @@ def _fill_box(flat, walk, instr, k):
 
 @part
 def _is_in_order(lane):
-    "Whether what runs on a lane later surely comes after what ran there before: Vector and Scalar may take each other's work."
+    """Whether what runs on a lane later surely comes after what ran there before: Vector and Scalar may take each
+    other's work."""
     return lane != VECTOR and lane != SCALAR
 
 @part
@@ -142,6 +147,7 @@ def _add_overlapping(regions, which, box, user, kind, edges, count):
         e = entry.next
     return count
 
+# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #c0d2079e
 @part
 def _add_operand_edges(build, instr, user, edges, count):
     "Edges of an instruction by what it reads and writes; return the number of edges so far."
@@ -154,7 +160,8 @@ def _add_operand_edges(build, instr, user, edges, count):
 
 @part
 def _record_operands(build, instr, user, edges, count):
-    "Add an instruction's operands to the region lists, and its row to the users of their values; return the number of edges so far."
+    """Add an instruction's operands to the region lists, and its row to the users of their values; return the number
+    of edges so far."""
     first, walk, values = build.flat.first_operand[instr], build.walk, build.values
     for k in range(build.flat.first_operand[instr + 1] - first):
         writes = build.flat.operands[first + k].writes == 1
@@ -180,7 +187,8 @@ def _add_memory_edges(build, which, row, is_whole, edges, count):
 
 @part
 def _begin_values(build, instr, row, known, edges, count, is_cached):
-    "Begin the values, beyond the `known` ones, that an instruction is the first to name: (edges so far, one that does not fit or -1)."
+    """Begin the values, beyond the `known` ones, that an instruction is the first to name: (edges so far, one that
+    does not fit or -1)."""
     flat, walk, missing = build.flat, build.walk, -1
     first, is_masked = flat.first_operand[instr], flat.first_condition[instr] != flat.first_condition[instr + 1]
     for k in range(flat.first_operand[instr + 1] - first):
@@ -206,7 +214,8 @@ def _reuses_load(build, instr, row):
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9a4ff809
 GraphRows = namedtuple('GraphRows', 'instr turn share core first')
-_PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('turn', 'i8'), ('values', 'i8'), ('edges', 'i8'), ('missing', 'i8'), ('lost', 'i8')])
+_PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('turn', 'i8'), ('values', 'i8'), ('edges', 'i8'),
+                      ('missing', 'i8'), ('lost', 'i8')])
 
 @part
 def _max_edges(flat, instr):
@@ -225,6 +234,7 @@ def _add_edges(build, instr, row, known, edges, count, is_cached, at):
     count = _add_operand_edges(build, instr, user, edges, count)
     return _record_operands(build, instr, user, edges, count)
 
+# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #ba1a2349
 @compiled
 def build_edges(build, turns, rows, edges, reuse, progress):
     "Fill `rows` and `edges` row by row. False where these are full."
@@ -238,7 +248,8 @@ def build_edges(build, turns, rows, edges, reuse, progress):
             share = share_left(flat, walk, i)
         k = after
         if i < 0 or share == 0: continue
-        rows.instr[row], rows.turn[row], rows.share[row], rows.core[row], rows.first[row] = i, turns[i] - 1, share, core_of(flat, walk, i), count
+        rows.instr[row], rows.turn[row], rows.share[row], rows.first[row] = i, turns[i] - 1, share, count
+        rows.core[row] = core_of(flat, walk, i)
         turn, now = turn + 1, name_values(flat, walk, i, known)
         for operand in range(flat.first_operand[i + 1] - flat.first_operand[i]): _fill_box(flat, walk, i, operand)
         is_cached = reuse and flat.loads[i].key >= 0
@@ -258,7 +269,8 @@ ValueLifetimes = namedtuple('ValueLifetimes', 'units pool first users')
 def _value_lifetimes(flat, values):
     "The `ValueLifetimes` of a table; a value that shares the memory of an earlier one takes none."
     owns = values['tensor'] >= 0
-    units, pool = np.where(owns, flat.units[values['tensor']], 0.0), np.where(owns, values['pool'] + 1, 0).astype(np.int8)
+    units, pool = np.where(owns, flat.units[values['tensor']],
+                           0.0), np.where(owns, values['pool'] + 1, 0).astype(np.int8)
     return ValueLifetimes(units, pool, values['first'], values['users'])
 
 def _builder(flat, loops, chip, reuse, copies):
@@ -266,19 +278,23 @@ def _builder(flat, loops, chip, reuse, copies):
     rows, uses, lifetimes = lifetimes_of(flat, loops)
     units = pool_units(chip)
     memory = allocator_state(units, rotation_depths(flat, rows, lifetimes, units, copies), len(lifetimes))
-    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), value_table(lifetimes),
+    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses),
+                              value_table(lifetimes),
                               memory, fetched_table(flat, lifetimes, reuse))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0) -> DependencyGraph:
-    """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`, every tensor has that many sets of buffers too;
-    with `reuse`, loads of what is still there are left out; `balance`: see `flatten`. `missing` is a value that did not fit, or -1; `spilled` counts their units."""
+    """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,
+    every tensor has that many sets of buffers too; with `reuse`, loads of what is still there are left out; `balance`:
+    see `flatten`. `missing` is a value that did not fit, or -1; `spilled` counts their units."""
     flat, edges = flatten(program, chip, balance), None
     n, build = _builder(flat, len(program.loops), chip, reuse, copies)
-    rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n), np.empty(n, np.int8), np.zeros(n + 1, np.int64))
+    rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n), np.empty(n, np.int8),
+                     np.zeros(n + 1, np.int64))
     progress, turns = np.array([(0, 0, -1, 0, 0, -1, 0)], _PROGRESS), np.zeros(len(flat.copies) + 1, np.int64)
     edges = EdgeBuffer(np.empty(4 * n + 4096, np.int32), np.empty(4 * n + 4096, np.int8))
     while not build_edges(build, turns, rows, edges, reuse, progress):
         edges = EdgeBuffer(*(grown(x, 5 * MAX_REGIONS * len(build.walk.values)) for x in edges))
     n, count, lost, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'lost', 'missing'))
     return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], rows.core[:n],
-                           Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count]), _value_lifetimes(flat, build.values), float(lost), missing)
+                           Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count]),
+                           _value_lifetimes(flat, build.values), float(lost), missing)

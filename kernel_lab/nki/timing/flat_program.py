@@ -30,8 +30,8 @@ CAUSES = ('nothing', 'its engine was busy', 'another engine', 'DMA', 'a buffer',
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #d2b1e38b
 MAX_CORES = 2
 CoreAssignment = namedtuple('CoreAssignment', 'count core loop home')
-CoreAssignment.__doc__ = """Number of cores; of each instruction its core or -1, and the number of the loop whose value is its core or -1;
-of each tensor the core whose memory it is in, or -1."""
+CoreAssignment.__doc__ = """Number of cores; of each instruction its core or -1, and the number of the loop whose
+value is its core or -1; of each tensor the core whose memory it is in, or -1."""
 
 def _core_of(loops, core_loops):
     "(core or -1, name of the loop whose value is the core or None) of an instruction inside `loops`."
@@ -68,12 +68,12 @@ _SCALAR_OPERATIONS = ('add', 'subtract', 'multiply')
 def _runs_on_scalar(instruction):
     "Whether the Scalar engine can do it, as a copy with a scale and a bias, or by a table."
     if instruction.op in ('tensor_copy', 'reciprocal'): return True
-    attrs = instruction.attrs
-    return instruction.op == 'tensor_scalar' and attrs['op0'] in _SCALAR_OPERATIONS and attrs.get('op1') in (None, '', 'add')
+    if instruction.op != 'tensor_scalar': return False
+    return instruction.attrs['op0'] in _SCALAR_OPERATIONS and instruction.attrs.get('op1') in (None, '', 'add')
 
 def engines_of(instruction, chip, balance) -> tuple:
-    """Engines that may run it: the one it names, or its row's default; Vector and Scalar for a copy that names none where the chip copies on Scalar,
-    and for what Scalar can do where the compiler may `balance` engines."""
+    """Engines that may run it: the one it names, or its row's default; Vector and Scalar for a copy that names none
+    where the chip copies on Scalar, and for what Scalar can do where the compiler may `balance` engines."""
     if instruction.op == 'tensor_copy' and not instruction.engine and chip.scalar_copies: return ('Vector', 'Scalar')
     if balance and _runs_on_scalar(instruction) and (not instruction.engine or instruction.op == 'reciprocal'):
         return ('Vector', 'Scalar')
@@ -82,7 +82,8 @@ def engines_of(instruction, chip, balance) -> tuple:
 def work_ns(program, instruction, chip, balance=False) -> dict:
     "Engine → ns of work of one instruction, without the engine's own start and latency."
     work, row = CostContext(program, instruction, chip), spec_of(instruction)
-    start = chip.pool_start * (row.engines[0] != 'GpSimd')          # the formulas of GpSimd's own instructions include it
+    # the formulas of GpSimd's own instructions include it
+    start = chip.pool_start * (row.engines[0] != 'GpSimd')
     def cycles(engine):
         if engine in row.engines[:1] or engine != 'Scalar': return row.cost(work) + start * (engine == 'GpSimd')
         return work.at_least(work.n) + chip.activation_cycles * (instruction.op != 'tensor_copy')
@@ -119,18 +120,22 @@ def _copy_ns(program, instruction, source, target, chip):
     packets = max(total / max(run, 1), total * size / chip.dma_packet_max)
     rate = (min(chip.dma_gbps, chip.hbm_gbps) if len(far) > 1 else chip.dma_gbps) / chip.dma_engines
     waves = packets / min(packets, chip.dma_engines)
-    return _slowdown(instruction, chip, len(far)) * waves * (chip.dma_packet_ns + total * size / packets / rate), total * size
+    return _slowdown(instruction, chip,
+                     len(far)) * waves * (chip.dma_packet_ns + total * size / packets / rate), total * size
 
 def dma_ns(program, instruction, chip) -> tuple:
-    """(ns of all DMA engines together, bytes) of a DMA instruction. Every source of a sum is read; the two directions of a `sendrecv` run at once."""
+    """(ns of all DMA engines together, bytes) of a DMA instruction. Every source of a sum is read; the two directions
+    of a `sendrecv` run at once."""
     if instruction.op in COLLECTIVES: return ring_collective_ns(program, instruction, chip)[1:]
     outs = [*instruction.outs.values()]
-    each = [_copy_ns(program, instruction, a, outs[k % len(outs)], chip) for k, a in enumerate(instruction.ins.values())]
+    each = [_copy_ns(program, instruction, a, outs[k % len(outs)], chip)
+            for k, a in enumerate(instruction.ins.values())]
     return max(each) if instruction.op == 'sendrecv' else tuple(map(sum, zip(*each)))
 
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #39dfb40e
-FlatProgram = namedtuple('FlatProgram', '''nodes loop_tensors first_loop_tensor first_operand operands terms first_condition conditions
-    engines work_ns activation_table array_share copies loads touches_psum instr_core core_loop first_slot pool units home''')
+FlatProgram = namedtuple('FlatProgram', '''nodes loop_tensors first_loop_tensor first_operand operands terms first_condition
+    conditions engines work_ns activation_table array_share copies loads touches_psum instr_core core_loop first_slot
+    pool units home''')
 INSTRUCTION, LOOP_BEGIN, LOOP_END = 0, 1, 2
 POOLS = ('hbm', 'sbuf', 'psum')
 
@@ -138,9 +143,11 @@ def _record(*names, **floats):
     "A structured dtype of int64 fields and, by keyword, of others."
     return np.dtype([(name, floats.get(name, 'i8')) for name in names])
 
-NODE = _record('kind', 'number', 'trips', 'partner')    # number of the instruction or loop; partner: node after a loop, or its first
+# number of the instruction or loop; partner: node after a loop, or its first
+NODE = _record('kind', 'number', 'trips', 'partner')
 TERM = _record('loop', 'coefficient')
-OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_size', 'row_size', 'partition_span', 'free_span',
+OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_size', 'row_size', 'partition_span',
+                  'free_span',
                   'itemsize', 'covers_tile', 'renews')  # sizes and spans in elements
 CONDITION = _record('const', 'first_term', 'last_term', 'axis', 'coefficient', 'others_max', 'count')
 COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns',
@@ -149,7 +156,7 @@ LOAD = _record('key', 'const', 'first_term', 'last_term')
 
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #39dfb40f
 TensorFacts = namedtuple('TensorFacts', 'loop_number kind tracked on_chip shapes costs')
-TensorFacts.__doc__ = "What many instructions share: numbers of loops, a number for each kind of tensor, tracked tensors, caches."
+TensorFacts.__doc__ = "What instructions share: numbers of loops and of kinds of tensors, tracked tensors, caches."
 
 def _facts(program):
     kinds, tensors, shared = {}, program.tensors, program.read_back
@@ -184,7 +191,8 @@ def _operands(program, instruction, terms, facts):
     renews = program.dialect == 'neuronxcc.nki' and not accumulates and not instruction.mask
     reads, writes = accesses(instruction, reads=True), instruction.outs.values()
     return [_operand(program, a, 0, terms, facts, 0) for a in reads if a.tensor in facts.tracked] + [
-        _operand(program, a, 1, terms, facts, renews and a.tensor in facts.on_chip) for a in writes if a.tensor in facts.tracked]
+        _operand(program, a, 1, terms, facts, renews and a.tensor in facts.on_chip) for a in writes
+        if a.tensor in facts.tracked]
 
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #6ec0552d
 def _conditions(instruction, terms, loop_number):
@@ -260,7 +268,8 @@ def _assert_times(choice, where):
     "The choice; `KernelError` unless its times are finite and not negative."
     times = (*choice.work_ns, choice.copy[1], choice.copy[5])
     if all(0 <= ns < np.inf for ns in times): return choice
-    raise KernelError('its cost rule gives no time', kind='unsupported', limit='0 or more ns', value=min(times), **where)
+    raise KernelError('its cost rule gives no time', kind='unsupported', limit='0 or more ns', value=min(times),
+                      **where)
 
 def _array_share(program, instruction, chip):
     "The share of the Tensor engine's rows that it keeps warm; 0 for one whose cost is that of a cold array anyway."
@@ -274,7 +283,8 @@ def _touches_psum(program, instruction):
     return any(program.tensors[a.tensor].buffer == 'psum' for a in operands if isinstance(a, Access))
 
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #3f8dd0a2
-_COST_ERRORS = (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError, ValueError, ZeroDivisionError)
+_COST_ERRORS = (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError, ValueError,
+                ZeroDivisionError)
 
 def _costs(program, instruction, chip, balance):
     "(`EngineChoice`, share of the array's rows, is PSUM read or written); `KernelError` where there are none."
@@ -284,7 +294,8 @@ def _costs(program, instruction, chip, balance):
         choice = _assert_times(_choice(program, instruction, chip, balance), where)
         return choice, _array_share(program, instruction, chip), _touches_psum(program, instruction)
     except _COST_ERRORS as e:
-        raise KernelError(f'its time cannot be found from its operands: {type(e).__name__} {e}', kind='invalid', **where,
+        raise KernelError(f'its time cannot be found from its operands: {type(e).__name__} {e}', kind='invalid',
+                          **where,
                           hint='Are they those that the instruction has?') from e
 
 def _cached_costs(program, instruction, chip, balance, facts):
@@ -310,7 +321,8 @@ def _all_costs(program, chip, balance, facts):
 def _is_plain_load(program, instruction, writers):
     "Whether it only fetches an input's tile, which no other instruction writes."
     src, dst = instruction.ins.get('src'), instruction.outs.get('dst')
-    if instruction.op != 'dma_copy' or instruction.mask or not isinstance(src, Access) or src.index or dst.index: return False
+    if instruction.op != 'dma_copy' or instruction.mask or not isinstance(src, Access) or src.index or dst.index:
+        return False
     if program.tensors[src.tensor].role != 'input' or src.tensor in program.read_back: return False
     is_only_writer = program.tensors[dst.tensor].buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
     return is_only_writer and dst.partitions * dst.free == program.tensors[dst.tensor].tile_size
@@ -324,10 +336,12 @@ def _load_key(program, instruction, writers):
 def _loads(program, terms, loop_number):
     "A tuple of LOAD for each instruction; key -1 where nothing repeats it."
     writers = Counter(program.base[a.tensor] for o in program.instructions for a in o.outs.values())
-    keys, found, repeats = [], {}, lambda loops, offset: any(l.name not in dict(offset.terms) for l in loops if l.trips > 1)
+    keys, found = [], {}
+    repeats = lambda loops, offset: any(l.name not in dict(offset.terms) for l in loops if l.trips > 1)
     for loops, o in program.walk():
         keys.append(_load_key(program, o, writers))
-        if o.op == 'dma_copy': found.setdefault(keys[-1], []).append(bool(keys[-1]) and repeats(loops, o.ins['src'].offset))
+        if o.op == 'dma_copy':
+            found.setdefault(keys[-1], []).append(bool(keys[-1]) and repeats(loops, o.ins['src'].offset))
     repeated = {key: k for k, (key, again) in enumerate(found.items()) if key and (any(again) or len(again) > 1)}
     for key, o in zip(keys, program.instructions):
         first = len(terms)
@@ -340,14 +354,17 @@ def _loads(program, terms, loop_number):
 # %% ../../../nbs/2_nki/7_timing/01_flat_program.ipynb #2bfbdaff
 def _tensor_units(program, chip):
     "For each tensor the number of its pool, and what a tile takes of it."
-    units = {'sbuf': lambda t: t.tile_bytes, 'psum': lambda t: -(-t.tile_bytes // chip.psum_bank_bytes), 'hbm': lambda t: 0}
+    units = {'sbuf': lambda t: t.tile_bytes, 'psum': lambda t: -(-t.tile_bytes // chip.psum_bank_bytes),
+             'hbm': lambda t: 0}
     pool = np.array([POOLS.index(t.buffer) for t in program.tensors], np.int64)
     return pool, np.array([units[t.buffer](t) for t in program.tensors], float)
 
 def _loop_tensors(program, loop_number):
     "(tensors by the loop that they belong to, of each loop its first place there)."
-    own = sorted((loop_number[t.scope[-1]], k) for k, t in enumerate(program.tensors) if t.scope and t.scope[-1] in loop_number)
-    count = np.bincount([loop for loop, _ in own], minlength=len(loop_number)) if own else np.zeros(len(loop_number), np.int64)
+    own = sorted((loop_number[t.scope[-1]], k) for k, t in enumerate(program.tensors) if t.scope
+                 and t.scope[-1] in loop_number)
+    count = np.bincount([loop for loop, _ in own],
+                        minlength=len(loop_number)) if own else np.zeros(len(loop_number), np.int64)
     return np.array([k for _, k in own], np.int64), _firsts(count)
 
 def _firsts(counts): return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -356,7 +373,8 @@ def _cost_columns(program, chip, balance, facts):
     "The columns of a `FlatProgram` from `engines` to `copies`, and `touches_psum`."
     choices, share, psum = _all_costs(program, chip, balance, facts)
     tables = {t: k for k, t in enumerate(dict.fromkeys(['', 'any', *(c.activation_table for c in choices)]))}
-    return (np.array([c.engines for c in choices], np.int64).reshape(-1, 3), np.array([c.work_ns for c in choices], float).reshape(-1, 3),
+    return (np.array([c.engines for c in choices], np.int64).reshape(-1, 3),
+            np.array([c.work_ns for c in choices], float).reshape(-1, 3),
             np.array([tables[c.activation_table] for c in choices], np.int64), np.array(share, float),
             np.array([c.copy for c in choices], COPY)), np.array(psum, np.int64)
 
@@ -371,14 +389,17 @@ def _flatten(program, chip, balance):
     loads = [*_loads(program, terms, number)]
     tiles = [t.size // t.tile_size if t.buffer != 'hbm' else 1 for t in program.tensors]
     joined = lambda parts, dtype: np.array([x for part in parts for x in part], dtype)
-    return FlatProgram(np.array(nodes, NODE), *_loop_tensors(program, number), _firsts([*map(len, operands)]), joined(operands, OPERAND),
-                       np.array(terms, TERM), _firsts([*map(len, conditions)]), joined(conditions, CONDITION), *costs, np.array(loads, LOAD), psum,
-                       np.array(cores.core, np.int64), np.array(cores.loop, np.int64), _firsts(tiles), *_tensor_units(program, chip),
+    return FlatProgram(np.array(nodes, NODE), *_loop_tensors(program, number), _firsts([*map(len, operands)]),
+                       joined(operands, OPERAND),
+                       np.array(terms, TERM), _firsts([*map(len, conditions)]), joined(conditions, CONDITION), *costs,
+                       np.array(loads, LOAD), psum,
+                       np.array(cores.core, np.int64), np.array(cores.loop, np.int64), _firsts(tiles),
+                       *_tensor_units(program, chip),
                        np.array(cores.home, np.int64))
 
 def flatten(program, chip, balance=False, keep=False) -> FlatProgram:
-    """The `FlatProgram` of a program on a chip; `balance`: its compiler may choose between engines; `keep` it with the program for the next call
-    that asks for the same. `KernelError` for an instruction without a known time."""
+    """The `FlatProgram` of a program on a chip; `balance`: its compiler may choose between engines; `keep` it with the
+    program for the next call that asks for the same. `KernelError` for an instruction without a known time."""
     before = program.__dict__.pop('_flat', None)
     flat = before[2] if before and before[0] is chip and before[1] == balance else _flatten(program, chip, balance)
     if keep: program.__dict__['_flat'] = chip, balance, flat

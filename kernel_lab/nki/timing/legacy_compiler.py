@@ -29,7 +29,8 @@ class Users:
         return len(self.writers[k]) == 1 and self.writers[k][0][1] is instruction
 
 def rewrite_body(body, new, drop=()):
-    "A body with the instructions of `new` (by id) replaced, by one or by a tuple of several, and those of `drop` left out."
+    """A body with the instructions of `new` (by id) replaced, by one or by a tuple of several, and those of `drop`
+    left out."""
     res = []
     for o in body:
         if isinstance(o, Loop):
@@ -51,7 +52,8 @@ def _is_private(program, users, instruction):
     return is_alone and _covers_tile(program, a) and program.tensors[a.tensor].role == 'scratch'
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #41b45463
-_READS_PSUM = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'tensor_reduce', 'tensor_tensor_scan',
+_READS_PSUM = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'tensor_reduce',
+               'tensor_tensor_scan',
                'tensor_copy'}
 
 def _reads_of(instruction, tensor): return [a for a in accesses(instruction, reads=True) if a.tensor == tensor]
@@ -64,7 +66,8 @@ def _forwarded_readers(program, users, copy):
     is_same_shape = src.ap == dst.ap and _covers_tile(program, src) and s.shape[s.par:] == d.shape[d.par:]
     readers, mine = users.readers[dst.tensor], users.writers[dst.tensor][0][0]
     if not (s.buffer == 'psum' and d.buffer == 'sbuf' and is_same_shape and 1 <= len(readers) <= 2): return None
-    can_forward = lambda loops, r: r.op in _READS_PSUM and loops == mine and all(a.index is None for a in _reads_of(r, dst.tensor))
+    is_direct = lambda r: all(a.index is None for a in _reads_of(r, dst.tensor))
+    can_forward = lambda loops, r: r.op in _READS_PSUM and loops == mine and is_direct(r)
     if not all(can_forward(*r) for r in readers): return None
     moves = any(a.offset != dst.offset for _, r in readers for a in _reads_of(r, dst.tensor))
     return None if moves and src.offset != dst.offset else readers
@@ -89,8 +92,10 @@ def read_psum(program):
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #95a5ff08
 def _is_invariant(program, users, loop, instruction, written):
-    "Whether an instruction in the body of `loop`, which writes the tensors `written` elsewhere, does the same in every iteration."
-    if instruction.op in ('dma_copy', 'dma_transpose', 'nc_matmul') or not _is_private(program, users, instruction): return False
+    """Whether an instruction in the body of `loop`, which writes the tensors `written` elsewhere, does the same in
+    every iteration."""
+    if instruction.op in ('dma_copy', 'dma_transpose', 'nc_matmul') or not _is_private(program, users, instruction):
+        return False
     if any(v == loop.name for a in accesses(instruction) for v, _ in a.offset.terms): return False
     return not any(program.base[a.tensor] in written for a in accesses(instruction, reads=True))
 
@@ -146,16 +151,20 @@ def _folded(scalar, reader):
     "`reader` with the tensor_scalar `scalar` folded into it, or None."
     dst, ins, attrs = scalar.outs['dst'], scalar.ins, reader.attrs
     mine = [k for k, a in reader.ins.items() if isinstance(a, Access) and a.tensor == dst.tensor]
-    if len(mine) != 1 or reader.mask or reader.ins[mine[0]].ap != dst.ap or reader.ins[mine[0]].offset != dst.offset: return None
+    if len(mine) != 1 or reader.mask or reader.ins[mine[0]].ap != dst.ap or reader.ins[mine[0]].offset != dst.offset:
+        return None
     k, first = mine[0], {'op0': scalar.attrs['op0'], 'reverse0': scalar.attrs.get('reverse0')}
     if reader.op == 'tensor_tensor':
         other = reader.ins['data2' if k == 'data1' else 'data1']
-        return replace(reader, op='scalar_tensor_tensor', ins={'data': ins['data'], 'operand0': ins['operand0'], 'operand1': other},
+        return replace(reader, op='scalar_tensor_tensor',
+                       ins={'data': ins['data'], 'operand0': ins['operand0'], 'operand1': other},
                        attrs={**first, 'op1': attrs['op'], 'reverse1': k == 'data2'}, engine='')
-    if reader.op == 'activation' and k == 'data' and first['op0'] == 'multiply' and _is_number(reader.ins.get('scale', 1.0)):
-        return replace(reader, ins={**reader.ins, 'data': ins['data'], 'scale': reader.ins.get('scale', 1.0) * ins['operand0']})
+    scale, is_product = reader.ins.get('scale', 1.0), first['op0'] == 'multiply'
+    if reader.op == 'activation' and k == 'data' and is_product and _is_number(scale):
+        return replace(reader, ins={**reader.ins, 'data': ins['data'], 'scale': scale * ins['operand0']})
     if reader.op == 'tensor_scalar' and k == 'data' and not attrs.get('op1') and _is_number(reader.ins['operand0']):
-        return replace(reader, ins={'data': ins['data'], 'operand0': ins['operand0'], 'operand1': reader.ins['operand0']},
+        return replace(reader,
+                       ins={'data': ins['data'], 'operand0': ins['operand0'], 'operand1': reader.ins['operand0']},
                        attrs={**first, 'op1': attrs['op0'], 'reverse1': attrs.get('reverse0')})
     return None
 
@@ -194,14 +203,17 @@ def _three_steps(program, instruction, loops, tensors):
                 Tensor(f'{t.name}_columns', (columns, rows), t.dtype, 'psum', scope=scope)]
     at = lambda k, partitions, free: Access(k, Affine(), ((free, partitions), (1, free)))
     return (Instruction('dma_copy', {'dst': at(tile, rows, columns)}, {'src': src}, line=line),
-            Instruction('nc_transpose', {'dst': at(transposed, columns, rows)}, {'data': at(tile, rows, columns)}, engine='Tensor', line=line),
-            Instruction('tensor_copy', {'dst': instruction.outs['dst']}, {'src': at(transposed, columns, rows)}, line=line))
+            Instruction('nc_transpose', {'dst': at(transposed, columns, rows)}, {'data': at(tile, rows, columns)},
+                        engine='Tensor', line=line),
+            Instruction('tensor_copy', {'dst': instruction.outs['dst']}, {'src': at(transposed, columns, rows)},
+                        line=line))
 
 def transpose(program):
     "The program with transposing loads of wide elements as a load, a transpose on Tensor and a copy."
     new, tensors = {}, list(program.tensors)
     for loops, o in program.walk():
-        if o.op == 'dma_transpose' and _is_wide_transpose(program, o): new[id(o)] = _three_steps(program, o, loops, tensors)
+        if o.op == 'dma_transpose' and _is_wide_transpose(program, o):
+            new[id(o)] = _three_steps(program, o, loops, tensors)
     return replace(program, body=rewrite_body(program.body, new), tensors=tuple(tensors)) if new else program
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #5d384783
@@ -209,8 +221,8 @@ PASSES = {'transpose': transpose, 'fold': fold, 'read_psum': read_psum, 'hoist':
           'reorder': None, 'dge': None, 'spill': None}
 
 def compiled_program(program: Program, without=()) -> Program:
-    """The program as the earlier compiler leaves it, without some passes; one of the current dialect, or one with skip_middle_end_transformations, is returned as
-    it is. `UsageError` for a name that is no pass."""
+    """The program as the earlier compiler leaves it, without some passes; one of the current dialect, or one with
+    skip_middle_end_transformations, is returned as it is. `UsageError` for a name that is no pass."""
     for name in without: choose(PASSES, name, 'pass')
     if program.dialect != 'neuronxcc.nki' or program.untouched: return program
     for name, f in PASSES.items():

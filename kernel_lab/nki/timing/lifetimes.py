@@ -19,7 +19,8 @@ from platformdirs import user_cache_dir
 from .flat_program import LOOP_BEGIN, LOOP_END
 
 # %% ../../../nbs/2_nki/7_timing/02_lifetimes.ipynb #0981191a
-COMPILED_SOURCES = ('../chip/chips', 'flat_program', 'lifetimes', 'dependencies', 'allocation', 'resources', 'scheduler',
+COMPILED_SOURCES = ('../chip/chips', 'flat_program', 'lifetimes', 'dependencies', 'allocation', 'resources',
+                    'scheduler',
                     'list_scheduler')                   # the pages that compiled code depends on
 
 @cache
@@ -144,7 +145,8 @@ def name_values(flat, walk, instr, count):
     return count
 
 # %% ../../../nbs/2_nki/7_timing/02_lifetimes.ipynb #890bdad1
-LIFETIME = np.dtype([('last', 'i4'), ('tensor', 'i4'), ('first', 'i4')])        # of a value: its last and first row, and its tensor
+# of a value: its last and first row, and its tensor
+LIFETIME = np.dtype([('last', 'i4'), ('tensor', 'i4'), ('first', 'i4')])
 _PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('values', 'i8'), ('uses', 'i8')])
 
 @compiled
@@ -180,7 +182,8 @@ def lifetimes_of(flat, loops):
     return int(at['rows']), int(at['uses']), lifetimes[:at['values']]
 
 # %% ../../../nbs/2_nki/7_timing/02_lifetimes.ipynb #814e740f
-AMOUNT = np.dtype([('now', 'f8'), ('most', 'f8'), ('row', 'f8')])       # of a pool: units alive, the most of them, the row of the most
+# of a pool: units alive, the most of them, the row of the most
+AMOUNT = np.dtype([('now', 'f8'), ('most', 'f8'), ('row', 'f8')])
 
 @part
 def _begin_value(flat, lifetime, levels, amounts, row):
@@ -208,7 +211,8 @@ def _sweep(flat, lifetimes, ending, after, levels, amounts):
             e = after[e]
 
 def peak_liveness(flat, rows, lifetimes):
-    """(of each tensor how many of its values are alive at once, of each pool the most units, and the first row that needs them), in program order."""
+    """(of each tensor how many of its values are alive at once, of each pool the most units, and the first row that
+    needs them), in program order."""
     levels, amounts = np.zeros(len(flat.pool), [('now', 'i8'), ('most', 'i8')]), np.zeros(3, AMOUNT)
     _sweep(flat, lifetimes, np.full(rows, -1, np.int32), np.empty(len(lifetimes), np.int32), levels, amounts)
     return levels['most'].copy(), amounts['most'], amounts['row'].astype(np.int64)

@@ -15,7 +15,8 @@ from .resources import Issue, Ready, place_row, ready_time
 
 # %% ../../../nbs/2_nki/7_timing/04z_list_scheduler.ipynb #c60c22a8
 ITEM = np.dtype([('time', 'f8'), ('row', 'i8')])
-Heaps = namedtuple('Heaps', 'items size')               # heap 2 * lane: rows that are coming; 2 * lane + 1: rows that wait
+# heap 2 * lane: rows that are coming; 2 * lane + 1: rows that wait
+Heaps = namedtuple('Heaps', 'items size')
 
 def empty_heaps(capacity):
     "Empty heaps for `capacity` rows each."
@@ -47,6 +48,7 @@ def push(heaps, which, time, row, is_placed):
     _sift_up(items, heaps.size[which], time, row)
     heaps.size[which] += 1
 
+# %% ../../../nbs/2_nki/7_timing/04z_list_scheduler.ipynb #ff0dbb05
 @part
 def pop(heaps, which):
     "Remove the first of a heap."
@@ -91,11 +93,13 @@ def _offer(flat, issue, edges, core, placement, ahead):
     row = issue.row
     ready = ready_time(edges, row, placement, core.rates)
     placement.start[row], placement.after[row], placement.cause[row] = ready.time, ready.row, ready.cause
-    if flat.engines[issue.instr, 0] < 0: push(ahead.heaps, 2 * flat.copies[issue.instr].queue, ready.time, row, ahead.is_placed)
+    if flat.engines[issue.instr, 0] < 0:
+        push(ahead.heaps, 2 * flat.copies[issue.instr].queue, ready.time, row, ahead.is_placed)
     for choice in range(3):
         engine = flat.engines[issue.instr, choice]
         if engine >= 0: push(ahead.heaps, 2 * engine, ready.time, row, ahead.is_placed)
 
+# %% ../../../nbs/2_nki/7_timing/04z_list_scheduler.ipynb #93183268
 @part
 def _drop_placed(heaps, which, is_placed):
     "Remove placed rows from the front of a heap; return how many rows it has."
@@ -124,7 +128,8 @@ def _first_lane(core, heaps, is_placed):
 
 @part
 def _pick(core, heaps, is_placed):
-    "(lane, row): the lane that can start first, and the earliest of its rows that are ready then; row -1 where another lane took it."
+    """(lane, row): the lane that can start first, and the earliest of its rows that are ready then; row -1 where
+    another lane took it."""
     lane, when = _first_lane(core, heaps, is_placed)
     if lane < 0: return -1, -1
     coming, waiting = 2 * lane, 2 * lane + 1
@@ -148,11 +153,13 @@ def _release_followers(flat, instr, edges, core, placement, ahead, row, end):
 
 @compiled
 def place_ahead(flat, instr, share, edges, core, placement, ahead):
-    "Every lane takes what is ready, within the window from the oldest row that is not placed. The number of rows placed."
+    """Every lane takes what is ready, within the window from the oldest row that is not placed. The number of rows
+    placed."""
     rows, low, high, done, is_placed = len(instr), 0, 0, 0, ahead.is_placed
     while done < rows:
         while high < rows and high < low + ahead.window:
-            if ahead.waits_for[high] == 0: _offer(flat, Issue(np.int64(instr[high]), high, 1.0), edges, core, placement, ahead)
+            if ahead.waits_for[high] == 0:
+                _offer(flat, Issue(np.int64(instr[high]), high, 1.0), edges, core, placement, ahead)
             high += 1
         lane, row = _pick(core, ahead.heaps, is_placed)
         if lane < 0: break
@@ -170,5 +177,6 @@ def place_out_of_order(graph, core, placement, window):
     ahead = lookahead(graph.edges, len(graph.instr), window)
     done = place_ahead(graph.flat, graph.instr, graph.share, graph.edges, core, placement, ahead)
     if done < len(graph.instr):
-        raise SimulatorError(f'The clock is stuck: instruction {graph.instr[ahead.is_placed.argmin()]} waits for what never ends.',
+        first = graph.instr[ahead.is_placed.argmin()]
+        raise SimulatorError(f'The clock is stuck: instruction {first} waits for what never ends.',
                              hint='Please report the program.')

@@ -16,7 +16,8 @@ from .lifetimes import part
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #1830948c
 GAP = np.dtype([('start', 'f8'), ('end', 'f8')])
 MAX_GAPS = 256
-ServiceTime = namedtuple('ServiceTime', 'gaps kept count')      # kept: room for a second list; count: of the gaps, in an array of one
+# kept: room for a second list; count: of the gaps, in an array of one
+ServiceTime = namedtuple('ServiceTime', 'gaps kept count')
 
 def service_time():
     "The `ServiceTime` of engines that are free for ever."
@@ -37,12 +38,15 @@ def _drop_past(service, start, past):
     gaps, before, gone = service.gaps, service.count[0] - 1, 0
     while before > 0 and gaps[before - 1].end > start: before -= 1      # from the end: most copies begin there
     while gone < before and gaps[gone].end <= past: gone += 1
-    for k in range(gone, before if gone else gone): gaps[k - gone].start, gaps[k - gone].end = gaps[k].start, gaps[k].end
+    for k in range(gone, before if gone else gone):
+        gaps[k - gone].start, gaps[k - gone].end = gaps[k].start, gaps[k].end
     return before, gone
 
+# %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #fb2df4a7
 @part
 def serve(service, start, work, past):
-    "(first, last moment of service): `work` ns of the free time from `start` on; no later call asks for time before `past`."
+    """(first, last moment of service): `work` ns of the free time from `start` on; no later call asks for time before
+    `past`."""
     gaps, kept = service.gaps, service.kept
     before, gone = _drop_past(service, start, past)
     first, end, rest, count = -1.0, start, work, before - gone
@@ -62,8 +66,8 @@ def serve(service, start, work, past):
     return (start if first < 0 else first), end
 
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #75c754f9
-Rates = namedtuple('Rates', '''start_ns latency_ns visible_ns exclusive_ports table_ns queues is_shared begin_ns heat_ns rise_ns hold_ns
-    warm cool cold hbm_gbps cross_core_ns''')           # the first three by lane
+Rates = namedtuple('Rates', '''start_ns latency_ns visible_ns exclusive_ports table_ns queues is_shared begin_ns heat_ns
+    rise_ns hold_ns warm cool cold hbm_gbps cross_core_ns''')           # the first three by lane
 LANE = np.dtype([('free', 'f8'), ('by', 'i8'), ('busy', 'f8')])         # free from, after which row; ns of work so far
 PORT_STATE = np.dtype([('free', 'f8'), ('by', 'i8'), ('engine', 'i8')])
 QUEUE = np.dtype([('issued', 'f8'), ('by', 'i8')])      # when its last copy was issued, and which row that was
@@ -73,23 +77,29 @@ CoreState = namedtuple('CoreState', 'rates lanes second_vector ports queues tabl
 BUSY, ENGINE, DMA, MEMORY, PORT, BANDWIDTH = range(1, 7)                # places in CAUSES
 
 def rates(chip, queues=1, cores=1) -> Rates:
-    """The chip's `Rates`; with several `queues` a direction, copies are issued as much faster; with half a one, both directions share it. Two `cores` share HBM."""
+    """The chip's `Rates`; with several `queues` a direction, copies are issued as much faster; with half a one, both
+    directions share it. Two `cores` share HBM."""
     has = {e: f'{e.lower()}_ghz' in chip.figures for e in ENGINES}
     start = [getattr(chip, f'{e.lower()}_start') / chip.clock(e) if has[e] else 0.0 for e in ENGINES]
     latency = [getattr(chip, f'{e.lower()}_latency_ns') if has[e] else 0.0 for e in ENGINES]
     visible = [chip.semaphore_ns] * len(ENGINES) + [chip.dma_done_ns] * 2
-    return Rates(np.array(start), np.array(latency, float), np.array(visible, float), int(chip.ports_exclusive), float(chip.table_load_ns),
-                 float(max(queues, 1)), int(queues < 1), float(chip.dma_start_ns), float(chip.pe_heat_ns), float(chip.pe_rise_ns),
+    return Rates(np.array(start), np.array(latency, float), np.array(visible, float), int(chip.ports_exclusive),
+                 float(chip.table_load_ns),
+                 float(max(queues, 1)), int(queues < 1), float(chip.dma_start_ns), float(chip.pe_heat_ns),
+                 float(chip.pe_rise_ns),
                  float(chip.pe_hold_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold),
                  cores * chip.hbm_gbps if cores > 1 else 0.0, 2.0 * chip.semaphore_ns)
 
 def core_state(rates, vectors=1, beside=None) -> CoreState:
-    """The `CoreState` before the first instruction; a second core shares HBM with the one `beside` it. With two `vectors` it has a second Vector queue."""
-    lanes, ports, queues, second = np.zeros(len(LANES), LANE), np.zeros(2, PORT_STATE), np.zeros(2, QUEUE), np.zeros(1, LANE)
+    """The `CoreState` before the first instruction; a second core shares HBM with the one `beside` it. With two
+    `vectors` it has a second Vector queue."""
+    lanes, ports, queues, second = np.zeros(len(LANES),
+                                            LANE), np.zeros(2, PORT_STATE), np.zeros(2, QUEUE), np.zeros(1, LANE)
     for x in (lanes, ports, queues, second): x['by'] = -1
     ports['engine'], second['free'] = -1, 0.0 if vectors > 1 else np.inf
     hbm = beside.hbm if beside else SharedHbm(service_time(), np.zeros(4))
-    return CoreState(rates, lanes, second, ports, queues, np.ones(1, np.int64), np.zeros(1, HEAT), service_time(), hbm, int(beside is not None))
+    return CoreState(rates, lanes, second, ports, queues, np.ones(1, np.int64), np.zeros(1, HEAT), service_time(), hbm,
+                     int(beside is not None))
 
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #75c754fb
 @part
@@ -97,7 +107,8 @@ def _port_of(rates, touches_psum, engine):
     "The port that an engine must have alone: 0 SBUF, 1 PSUM, -1 none."
     port = -1
     if rates.exclusive_ports:
-        port = 1 if touches_psum and (engine == VECTOR or engine == SCALAR) else 0 if engine == VECTOR or engine == GPSIMD else -1
+        port = 1 if touches_psum and (engine == VECTOR
+                                      or engine == SCALAR) else 0 if engine == VECTOR or engine == GPSIMD else -1
     return port
 
 @part
@@ -135,8 +146,10 @@ def _engine_ns(flat, instr, choice, share, start, core):
     return work
 
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #75c754fc
-Ready = namedtuple('Ready', 'time row cause')           # from when an instruction may start, which row it waited for, and why
-Issue = namedtuple('Issue', 'instr row share')          # an instruction as a row of the schedule, of which the mask leaves a share
+# from when an instruction may start, which row it waited for, and why
+Ready = namedtuple('Ready', 'time row cause')
+# an instruction as a row of the schedule, of which the mask leaves a share
+Issue = namedtuple('Issue', 'instr row share')
 
 @part
 def on_engine(flat, issue, choice, ready, core):
@@ -150,7 +163,8 @@ def on_engine(flat, issue, choice, ready, core):
         start, by, cause = core.ports[port].free, core.ports[port].by, PORT
     if _loads_table(flat, instr, engine, core): start = max(start, core.lanes[engine].free + rates.table_ns)
     work = _engine_ns(flat, instr, choice, issue.share, start, core)
-    return start, start + work + rates.start_ns[engine], start + work + max(rates.latency_ns[engine], rates.start_ns[engine]), by, cause
+    own = rates.start_ns[engine]
+    return start, start + work + own, start + work + max(rates.latency_ns[engine], own), by, cause
 
 @part
 def occupy(flat, issue, engine, start, end, core):
@@ -170,7 +184,8 @@ def occupy(flat, issue, engine, start, end, core):
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #e745e986
 @part
 def _hbm_end(copy, share, begin, start, end, core):
-    "When HBM, which two cores share, has transferred the bytes of a copy that the core's own engines serve from `start` to `end`."
+    """When HBM, which two cores share, has transferred the bytes of a copy that the core's own engines serve from
+    `start` to `end`."""
     asked = core.hbm.asked
     asked[2 * core.number + copy.queue - DMA_IN] = begin
     size = copy.bytes * share * (copy.reads_hbm + copy.writes_hbm)
@@ -216,7 +231,8 @@ def ready_time(edges, row, placement, rates):
         if kind != ACCUMULATE:
             if kind == DATA or lane >= DMA_IN: when = placement.visible[other]
             when += rates.visible_ns[lane]
-        if placement.core[other] + placement.core[row] == 1: when += rates.cross_core_ns    # one is on core 0, one on core 1
+        # one is on core 0, one on core 1
+        if placement.core[other] + placement.core[row] == 1: when += rates.cross_core_ns
         if when > ready:
             ready, after, cause = when, other, MEMORY if kind == REUSE else DMA if lane >= DMA_IN else ENGINE
     return Ready(ready, after, cause)

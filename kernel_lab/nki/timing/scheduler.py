@@ -27,7 +27,8 @@ def _place_next(flat, issue, edges, core, placement):
 @compiled
 def place_in_order(flat, instr, share, edges, core, placement):
     "Every lane in program order."
-    for row in range(len(instr)): _place_next(flat, Issue(np.int64(instr[row]), row, share[row]), edges, core, placement)
+    for row in range(len(instr)):
+        _place_next(flat, Issue(np.int64(instr[row]), row, share[row]), edges, core, placement)
 
 # %% ../../../nbs/2_nki/7_timing/05_scheduler.ipynb #975e1198
 @part
@@ -58,6 +59,7 @@ def _depends_on(edges, row, first, end):
         if first <= edges.row[k] < end: return True
     return False
 
+# %% ../../../nbs/2_nki/7_timing/05_scheduler.ipynb #d414ee18
 @part
 def _place_on_its_core(flat, issue, edges, first, second, placement):
     "Put a row in time on the core that it belongs to."
@@ -85,17 +87,20 @@ def place_side_by_side(flat, instr, share, edges, first, second, placement):
 
 # %% ../../../nbs/2_nki/7_timing/05_scheduler.ipynb #44c39dd7
 ScheduleResult = namedtuple('ScheduleResult', 'flat instr turn share rows edges lifetimes spilled missing')
-ScheduleResult.__doc__ = """Of each row its instruction, the repetition and the share that its mask leaves; `rows`: a `Placement`; `edges` between them;
-`lifetimes` of values; units that did not fit, and the first value that did not, or -1."""
+ScheduleResult.__doc__ = """Of each row its instruction, the repetition and the share that its mask leaves; `rows`: a
+`Placement`; `edges` between them; `lifetimes` of values; units that did not fit, and the first value that did not, or
+-1."""
 
 def _empty_placement(core):
     n = len(core)
-    return Placement(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int8), np.empty(n, np.int32), np.empty(n, np.int8), core)
+    return Placement(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int8), np.empty(n, np.int32),
+                     np.empty(n, np.int8), core)
 
 def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balance: bool = False, queues: float = 1,
         copies: int = 0) -> ScheduleResult:
-    """The `ScheduleResult` of a program on a chip: in program order, or up to `ahead` rows out of it. With `reuse`, loads of what is still there cost nothing;
-    `balance`: the compiler chooses between engines; DMA copies are spread over `queues`; tiles rotate through `copies` sets of buffers."""
+    """The `ScheduleResult` of a program on a chip: in program order, or up to `ahead` rows out of it. With `reuse`,
+    loads of what is still there cost nothing; `balance`: the compiler chooses between engines; DMA copies are spread
+    over `queues`; tiles rotate through `copies` sets of buffers."""
     graph = dependency_graph(program, chip, reuse, balance, copies)
     placement, cores, vectors = _empty_placement(graph.core), 1 + int((graph.core > 0).any()), int(chip.vector_queues)
     core = core_state(rates(chip, queues, cores if not ahead else 1), vectors)
@@ -103,7 +108,8 @@ def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balan
     if ahead: place_out_of_order(graph, core, placement, int(ahead))
     elif cores == 1: place_in_order(*rows, core, placement)
     else: place_side_by_side(*rows, core, core_state(core.rates, vectors, core), placement)
-    return ScheduleResult(graph.flat, graph.instr, graph.turn, graph.share, placement, graph.edges, graph.lifetimes, graph.spilled, graph.missing)
+    return ScheduleResult(graph.flat, graph.instr, graph.turn, graph.share, placement, graph.edges, graph.lifetimes,
+                          graph.spilled, graph.missing)
 
 # %% ../../../nbs/2_nki/7_timing/05_scheduler.ipynb #79b75e79
 def warm():

@@ -35,23 +35,27 @@ def _repetitions(loops): return math.prod(l.trips for l in loops)
 def _bytes(program, a): return a.partitions * a.free * itemsize(program.tensors[a.tensor].dtype)
 
 def _can_spill(program, users, k):
-    "Whether tensor `k` can be in HBM between its uses: not one that an instruction finds through an index or touches in part by a mask."
+    """Whether tensor `k` can be in HBM between its uses: not one that an instruction finds through an index or touches
+    in part by a mask."""
     t, used = program.tensors[k], users.writers[k] + users.readers[k]
     is_plain = t.buffer == 'sbuf' and t.role == 'scratch' and k not in program.base[:k] + program.base[k + 1:]
     is_direct = lambda a: a.index is None and a.tensor == k and all(step for step, _ in a.ap[:1])
     accesses_of = lambda o: [a for a in accesses(o) if program.base[a.tensor] == k]
-    return is_plain and all(not o.mask and all(map(is_direct, accesses_of(o))) for _, o in used) and bool(users.readers[k])
+    return is_plain and all(not o.mask and all(map(is_direct, accesses_of(o)))
+                            for _, o in used) and bool(users.readers[k])
 
 def _is_only_loaded(program, users, k): return all(o.op == 'dma_copy' for _, o in users.writers[k])
 
 def _region_key(loops, a): return tuple(l.name for l in loops), a.offset, a.ap
 
 def _spill_points(program, users, k):
-    """In program order (loops, instruction, accesses to tensor `k` that it must fetch, those that it must save) of the instructions that use it. What the same
-    iteration wrote or fetched is still there; what a load wrote needs no saving."""
+    """In program order (loops, instruction, accesses to tensor `k` that it must fetch, those that it must save) of the
+    instructions that use it. What the same iteration wrote or fetched is still there; what a load wrote needs no
+    saving."""
     here, is_saved = {}, not _is_only_loaded(program, users, k)
     mine = {id(o) for _, o in users.writers[k] + users.readers[k]}
-    regions = lambda loops, side: {_region_key(loops, a): a for a in side.values() if isinstance(a, Access) and a.tensor == k}
+    regions = lambda loops, side: {_region_key(loops, a): a for a in side.values() if isinstance(a, Access)
+                                   and a.tensor == k}
     for loops, o in program.walk():
         if id(o) not in mine: continue
         read, wrote = regions(loops, o.ins), regions(loops, o.outs)
@@ -59,7 +63,8 @@ def _spill_points(program, users, k):
         here = wrote or {**here, **read}
 
 def spill_bytes(program, users, k) -> int:
-    "Bytes over HBM when tensor `k` is fetched for the uses of each iteration, and saved after each write unless a load wrote it."
+    """Bytes over HBM when tensor `k` is fetched for the uses of each iteration, and saved after each write unless a
+    load wrote it."""
     in_time()
     return sum(_repetitions(loops) * _bytes(program, a)
                for loops, _, fetched, saved in _spill_points(program, users, k) for a in (*fetched, *saved))
@@ -86,12 +91,14 @@ def _copy(dst, src, share, line):
 def _fetched_tile(program, k, loops, a, line):
     "A tile for what access `a` to tensor `k` covers, in the scope of these loops."
     t = program.tensors[k]
-    return Tensor(f'{t.name}_again', (a.partitions, a.free), t.dtype, 'sbuf', scope=tuple(l.name for l in loops), line=line)
+    return Tensor(f'{t.name}_again', (a.partitions, a.free), t.dtype, 'sbuf', scope=tuple(l.name for l in loops),
+                  line=line)
 
 def spill_tensor(program, k, share=1.0):
     "The program with a share of tensor number `k` in HBM between its uses."
     new, t, here, far = {}, program.tensors[k], {}, len(program.tensors)
-    tensors = [*program.tensors, Tensor(f'{t.name}_spilled', t.shape, t.dtype, 'hbm', 'spilled', scope=t.scope, line=t.line)]
+    tensors = [*program.tensors,
+               Tensor(f'{t.name}_spilled', t.shape, t.dtype, 'hbm', 'spilled', scope=t.scope, line=t.line)]
     for loops, o, fetched, saved in _spill_points(program, Users(program), k):
         before = []
         for a in fetched:

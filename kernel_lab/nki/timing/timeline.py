@@ -19,7 +19,8 @@ from .verify import assert_schedulable
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #75c7e176
 @dataclass(frozen=True)
 class Timeline:
-    "A program placed in time: numpy columns `start_us`, `end_us`, `lane`, `instr`, `turn`; `kind` says where the times come from."
+    """A program placed in time: numpy columns `start_us`, `end_us`, `lane`, `instr`, `turn`; `kind` says where the
+    times come from."""
     program: Program
     chip: Chip
     latency_us: float
@@ -89,7 +90,8 @@ def _assert_fits(program, chip, run):
     if program.dialect != 'nki' and lifetimes.units[value] <= limit: return
     k = run.instr[lifetimes.first[value]]
     instruction = program.instructions[k]
-    raise KernelError(f'{name} is full: everything allocated is still needed at instruction {k}, {instruction.op}', kind='limit',
+    raise KernelError(f'{name} is full: everything allocated is still needed at instruction {k}, {instruction.op}',
+                      kind='limit',
                       instruction='nl.ndarray', line=instruction.line or None, limit=f'{limit:.0f} {unit}',
                       value=f'{lifetimes.units[value]:.0f} more',
                       hint='Use smaller tiles, or allocate inside the loop what lives only there.')
@@ -99,7 +101,8 @@ def _run_options(program, chip, does):
     "The scheduler's arguments for a program: those of the earlier dialect's compiler, or none."
     if program.dialect != 'neuronxcc.nki': return {}
     queues = 0.5 if program.untouched and does('dge') else int(chip.compiler_queues)
-    return dict(ahead=int(chip.compiler_window) if does('reorder') else 0, reuse=does('reuse') and not program.untouched,
+    return dict(ahead=int(chip.compiler_window) if does('reorder') else 0, reuse=does('reuse')
+                and not program.untouched,
                 balance=does('balance'), queues=queues, copies=int(chip.compiler_buffers))
 
 def _timeline(program, chip, run):
@@ -111,13 +114,14 @@ def _timeline(program, chip, run):
     saved, reloaded = (_spilled_bytes(program, run, side) for side in ('outs', 'ins'))
     moved = [int((copies['bytes'] * copies[column] * run.share).sum()) for column in ('reads_hbm', 'writes_hbm')]
     return Timeline(program, chip, latency / 1000, start, end, rows.lane, run.instr, run.turn, *peaks,
-                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, *moved, after=rows.after, cause=rows.cause,
+                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, *moved, after=rows.after,
+                    cause=rows.cause,
                     uncosted=_uncosted(run), core=rows.core if (rows.core > 0).any() else None)
 
 @without_gc()
 def schedule(program: Program, chip: Chip | str | None = None, without=()) -> Timeline:
-    """The `Timeline` of a program on a chip, without some of `PASSES`. `KernelError` for a kernel of the current dialect that does not fit its
-    memories, and for a program that cannot be scheduled."""
+    """The `Timeline` of a program on a chip, without some of `PASSES`. `KernelError` for a kernel of the current
+    dialect that does not fit its memories, and for a program that cannot be scheduled."""
     chip, program = get_chip(chip or program.chip), assert_schedulable(require_fixed_trips(program, 'the schedule'))
     does = lambda name: program.dialect == 'neuronxcc.nki' and name not in without
     program = compiled_program(program, without)
@@ -138,14 +142,16 @@ def _iteration_text(loops, turn):
     return ' '.join(f'{n}={v}' for (n, _), v in zip(loops, np.unravel_index(turn, [t for _, t in loops])))
 
 def timeline_frame(timeline, limit=None):
-    """A pandas frame, one row an instruction issued: lane, op, label, start_us, end_us, dur_us, line, instr, iteration; for a kernel on two cores also core,
-    -1 for both."""
+    """A pandas frame, one row an instruction issued: lane, op, label, start_us, end_us, dur_us, line, instr,
+    iteration; for a kernel on two cores also core, -1 for both."""
     import pandas as pd
     n, loops, ops = slice(limit), _iterations(timeline.program), timeline.program.instructions
     labels = [instruction_text(timeline.program, o) for o in ops]
     instr, start, end = timeline.instr[n], timeline.start_us[n], timeline.end_us[n]
     iterations = [_iteration_text(loops[k], turn) for k, turn in zip(instr, timeline.turn[n])]
     core = {} if timeline.core is None else {'core': timeline.core[n]}
-    return pd.DataFrame(dict(lane=[LANES[k] for k in timeline.lane[n]], op=[ops[k].op for k in instr], label=[labels[k] for k in instr],
-                             start_us=start, end_us=end, dur_us=end - start, line=[ops[k].line for k in instr], instr=instr,
+    return pd.DataFrame(dict(lane=[LANES[k] for k in timeline.lane[n]], op=[ops[k].op for k in instr],
+                             label=[labels[k] for k in instr],
+                             start_us=start, end_us=end, dur_us=end - start, line=[ops[k].line for k in instr],
+                             instr=instr,
                              iteration=iterations, **core))

@@ -21,7 +21,8 @@ def instruction_error(number, instruction, message, **fields):
 MAX_ELEMENTS = 2**40            # more than any memory has
 
 def _is_in_range(affine):
-    return abs(affine.const) < MAX_ELEMENTS and (not affine.terms or all(abs(c) < MAX_ELEMENTS for _, c in affine.terms))
+    return abs(affine.const) < MAX_ELEMENTS and (not affine.terms
+                                                 or all(abs(c) < MAX_ELEMENTS for _, c in affine.terms))
 
 def _assert_operand(program, k, instruction, a, around):
     "Refuse an access outside its tensor, or one that moves with a loop that is not `around` it."
@@ -35,7 +36,8 @@ def _assert_operand(program, k, instruction, a, around):
                      limit=', '.join(around) or 'no loop', value=unknown[0])
     (lo, hi), (low, high) = a.offset.bounds(program.trips) if terms else (a.offset.const,) * 2, a.span()
     if not (instruction.mask or a.index) and not 0 <= lo + low <= hi + high < t.size:
-        raise refuse(f'it reaches outside {t.name}', kind='limit', limit=f'0..{t.size - 1}', value=f'{lo + low}..{hi + high}')
+        raise refuse(f'it reaches outside {t.name}', kind='limit', limit=f'0..{t.size - 1}',
+                     value=f'{lo + low}..{hi + high}')
     if not _is_in_range(a.offset) or high - low > MAX_ELEMENTS:
         raise refuse(f'{t.name} is addressed far outside', kind='limit', limit=MAX_ELEMENTS, value=a.offset)
 
@@ -69,7 +71,8 @@ def _assert_written(program, k, instruction, first):
         if first.get(base, k) < k or _has_initial_value(t) or _has_initial_value(program.tensors[base]): continue
         later = 'no instruction writes it'
         if base in first:
-            later = f'the first that writes it is instruction {first[base]}, line {program.instructions[first[base]].line}'
+            line = program.instructions[first[base]].line
+            later = f'the first that writes it is instruction {first[base]}, line {line}'
         raise instruction_error(k, instruction, f'{t.name} is read before it is written: {later}', kind='uninitialised',
                                 operand=t.name, hint='Write it first.')
 
@@ -85,7 +88,8 @@ def _assert_row_count(program):
         rows += times
         if rows > MAX_ROWS:
             raise instruction_error(k, instruction, f'it runs {times:,} times', kind='unsupported',
-                                    limit=f'{MAX_ROWS:,} instructions in all', value=f'{rows:,}', hint='Time a smaller shape.')
+                                    limit=f'{MAX_ROWS:,} instructions in all', value=f'{rows:,}',
+                                    hint='Time a smaller shape.')
 
 def _assert_bodies(body):
     "Refuse a loop without a body."
