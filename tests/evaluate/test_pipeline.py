@@ -130,9 +130,9 @@ def test_a_program_with_one_thing_wrong(path, junk):
     def child(kernel, specs, chip, limits):
         try: return admit_program(reply.text, kernel, specs, chip), reply
         except KernelError as e: return e, reply
-    before, module.traced = module.traced, child
+    before, module.trace_kernel = module.trace_kernel, child
     try: e = evaluate(GOOD, TASK, seeds=[1], baseline_us=1.0)
-    finally: module.traced = before
+    finally: module.trace_kernel = before
     assert e.status != Status.LAB_ERROR, (path, junk, str(e))
 
 
