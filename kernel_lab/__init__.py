@@ -2,6 +2,13 @@
 
 __version__ = "0.1.0"
 
-from .core.moved import install as _install
-_install()
-del _install
+from .core.lazy import lazy_face
+from .core.moved import install
+
+install()
+__getattr__, __dir__, __all__ = lazy_face("kernel_lab", {
+    "nki": "profile simulate trace",
+    "tasks": "get_task task_from",
+    "evaluate": "Store evaluate_many",
+    "panels": "Lab"})
+del install, lazy_face

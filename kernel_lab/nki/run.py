@@ -13,7 +13,7 @@ from ..core.errors import KernelError
 from .ir.nodes import ArraySpec
 from .ir.program import with_turns
 from .lang.trace import arrays_of
-from .lang.trace import JitKernel, Latencies, MeasuredKernel, is_torch, to_numpy, trace
+from .lang.trace import Latencies, is_torch, to_numpy, trace, use_simulator
 from .checks.checker import assert_ok, check
 from .checks.capacity import too_large
 from .chip.chips import get_chip
@@ -83,7 +83,6 @@ def call(kernel: Callable, *inputs, **kwargs):
         warnings.warn(f'{e.instruction} does not exist on {chip}: simulated on {later} instead. Set '
                       f'NEURON_PLATFORM_TARGET_OVERRIDE={later} to say so.', stacklevel=2)
     return simulate(kernel, *inputs, chip=later, precise=precise, **kwargs)
-JitKernel.simulate = staticmethod(call)
 
 # %% ../../nbs/2_nki/01_run.ipynb #75b4f04e
 def profile(kernel: Callable, *inputs, chip: str = 'trn1', **kwargs) -> Profile:
@@ -100,4 +99,5 @@ def measure(kernel: Callable, *inputs, **kwargs) -> Latencies:
     "The `Latencies` of a kernel for these inputs, on the chip that `call` uses."
     chip = os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2')
     return Latencies(profile(kernel, *inputs, chip=chip, **kwargs).latency_us, chip)
-MeasuredKernel.measure = staticmethod(measure)
+
+use_simulator(call, measure)

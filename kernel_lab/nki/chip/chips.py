@@ -178,6 +178,7 @@ def _trn2():
         'vector_16bit': Figure(4, 'speed-up', 'published', a),
         'scalar_copies': Figure(1, 'flag', 'published', 'NKI API')})
 
+# %% ../../../nbs/2_nki/1_chip/00_chips.ipynb #a548139a
 def _trn3():
     a, d = _ARCH[3], 'DMA guides'
     new = {
@@ -187,13 +188,13 @@ def _trn3():
         'link_gbps': Figure(320, 'GB/s', 'derived', 'Trainium3 architecture: NeuronLink-v4, 2.56 TB/s a device, over eight cores'),
         'hbm_gbps': Figure(590, 'GB/s', 'derived', f'{a}: 4.7 TB/s over eight cores'),
         'dma_gbps': Figure(528, 'GB/s', 'published', d),
-        **{k: replace(f, tag='estimate', source='as on trn2; nothing is measured') for k, f in _trn2().figures.items() if f.tag in ('measured', 'derived', 'estimate')
-           and k not in ('hbm_gbps', 'dma_gbps', 'link_gbps')}}
+        **{k: replace(f, tag='estimate', source='as on trn2; nothing is measured') for k, f in _trn2().figures.items()
+           if f.tag in ('measured', 'derived', 'estimate') and k not in ('hbm_gbps', 'dma_gbps', 'link_gbps')}}
     same = {k: replace(f, source=f.source.replace(_ARCH[2], a)) for k, f in _trn2().figures.items()}
     return Chip('trn3', 4, {**same, **new})
 
 CHIPS = {c.name: c for c in (_trn1(), _trn2(), _trn3())}
 
-def get_chip(chip):
+def get_chip(chip) -> Chip:
     "A `Chip` from its name; a `Chip` is returned as it is."
     return chip if isinstance(chip, Chip) else choose(CHIPS, chip, 'chip')

@@ -42,7 +42,7 @@ def _has_order(instruction):
             'reset_reduce')
 
 def _shared_tensors(code, v, nodes, chain):
-    "[(positions of nodes, whether iterations are apart)] of every tensor that outlives an iteration of `v` and is written in it."
+    "[(positions of nodes, whether iterations are disjoint)] of every tensor written in `v` that outlives an iteration."
     where, wrote = {}, set()
     for j, node in enumerate(nodes):
         for n in instruction_numbers([node]):

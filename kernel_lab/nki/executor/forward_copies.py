@@ -18,7 +18,7 @@ def _accumulates_explicitly(code, instruction):
     return instruction.attrs.get('accumulate') is True and code.program.dialect == 'nki'
 
 def mark_resets(code):
-    "Give every matmul that alone writes its tile the attribute `resets`: loops whose first iterations overwrite."
+    "Give every matmul that is the only writer of its tile the attribute `resets`: the loops whose first iterations overwrite."
     for n, o in enumerate(code.ops):
         if o is None or o.op != 'nc_matmul' or o.mask or o.attrs.get('accumulate') is False or _accumulates_explicitly(code, o):
             continue
@@ -32,7 +32,7 @@ def mark_resets(code):
 
 # %% ../../../nbs/2_nki/6_executor/06_forward_copies.ipynb #72398e3d
 def _is_plain_copy(code, instruction):
-    "Whether an instruction copies and does nothing else."
+    "Whether an instruction is a plain copy."
     if instruction is None or instruction.op not in ('dma_copy',
                                                      'tensor_copy') or instruction.mask or instruction.attrs.get('add'):
         return False

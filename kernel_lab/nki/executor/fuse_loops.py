@@ -54,7 +54,7 @@ def _loops_down_to(item, v):
         if down: return [item, *down]
 
 def isolate_loop(code, item, v):
-    "(what stood before, the item with nothing but the way to `v`, what stood after), as lists of items; None where it cannot be split."
+    "(items before, the item with only the loops down to `v`, items after); None where the item cannot be split."
     path = _loops_down_to(item, v)
     before, after = [], []
     if path[0].name != v:
@@ -72,7 +72,7 @@ def isolate_loop(code, item, v):
     return before, item, after
 
 def _is_independent(code, v, one, other):
-    "Whether two items of a loop's body share nothing that is written, or only within an iteration."
+    "Whether two items of a loop's body have no dependence, or only within one iteration."
     shared = (_written(one) & _tensors(other)) | (_written(other) & _tensors(one))
     places = lambda k: [code.region_of(a) for item in (one, other) for o in _instructions(item) for a in accesses(o)
                         if a.tensor == k]
@@ -84,7 +84,7 @@ def _is_independent(code, v, one, other):
 MIN_SHARED_TENSOR_BYTES = 2**28
 
 def _without_loop(item, v):
-    "A nest without its loop `v`, whose iterations now come from outside."
+    "A nest without its loop `v`, which has moved outside."
     if item.name == v: return list(item.body)
     return [replace(item, body=tuple(x for o in item.body
                                      for x in (_without_loop(o, v)
@@ -106,7 +106,7 @@ def _can_move_before(one, middle):
     return all(not _written(one) & _tensors(o) and not _written(o) & _tensors(one) for o in middle)
 
 def _rescope_tensors(tensors, item, v, u):
-    "Tensors that live inside a nest whose loop `v` becomes the outermost one, `u`."
+    "Rescope the tensors of a nest whose loop `v` becomes the outermost loop `u`."
     for k in _tensors(item):
         if tensors[k].scope: tensors[k] = replace(tensors[k], scope=(u, *(x for x in tensors[k].scope if x != v)))
 

@@ -22,6 +22,7 @@ from ..ir.instructions import spec_of
 from .memory import Memory, View, note_if_complete
 from ..ir.mask import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
+from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/6_executor/02_interpreter.ipynb #8899d2e1
 def raise_unwritten(instruction, name, view):
@@ -117,7 +118,7 @@ class _DirectInstruction:
             v.mark_written(off)
 
     def _beside(self, places, reads, attrs, missing):
-        "Compute where some operands hold nothing: what depends on that holds nothing afterwards; where lanes or elements mix it is a mistake."
+        "Run with partly undefined operands: results that depend on them are undefined; an error where elements or partitions mix."
         each = self.instruction.op in ELEMENTWISE_OPS and 'reduce_res' not in self.outs
         turns = self.instruction.op == 'nc_transpose' and (self.memory.exact
                                                            or self.instruction.engine == 'Vector') or attrs.get('transpose') and self.memory.exact
@@ -173,7 +174,7 @@ class _IndirectInstruction(_DirectInstruction):
     "An instruction some of whose operands are addressed by an index in memory."
 
     def _through(self, v, env, inside):
-        "(flat positions, which exist) of an operand; of a direct one too. What a mask leaves out (not `inside`) may point anywhere."
+        "(flat positions, which of them exist) of an operand, direct or indirect; outside of `inside` an index may point anywhere."
         off = v.at(env)
         if v.index: where, ok = v.indirect_positions(off, env)
         else: where, ok = v.flat(off), np.ones(v.shape, bool)
@@ -207,7 +208,7 @@ class _IndirectInstruction(_DirectInstruction):
         else: _mark_tiles(dst, to)
 
     def _elsewhere(self, env):
-        "An instruction on tiles whose place is read from memory: fetch them, compute, put the results back."
+        "An instruction on indirectly addressed tiles: gather operands, compute, scatter results."
         everywhere = {v: np.ones(v.shape, bool) for v in (*self.outs.values(), *self.views.values())}
         reached = {v: self._through(v, env, inside) for v, inside in everywhere.items()}
         found = {v: where if ok.all() else np.where(ok, where, 0) for v, (where, ok) in reached.items()}
@@ -258,7 +259,7 @@ class PreparedInstruction(_CollectiveInstruction):
     "One instruction, ready to run for given loop values."
 
     def _masked(self, env, places, reads, attrs):
-        "Run on the box where the mask can hold; where a bit says no, keep what was there."
+        "Run on the bounding box of the mask; masked elements keep their value."
         shape = mask_access(self.instruction).shape
         box, bits = masked_box(self.instruction.mask, shape, env)
         if box is None: return [v.mark_written(off) for v, off in places if v.tensor.buffer != 'hbm']
@@ -284,7 +285,7 @@ class PreparedInstruction(_CollectiveInstruction):
 MAX_LOOP_TRIPS = 2**20      # of a loop that depends on data; more are taken for an endless one
 
 def _trip_counter(memory, instruction):
-    "A function of the loop values that gives the turns of a loop: a fixed number, or what memory says when it starts, or while it says so."
+    "A function of the loop values that yields a loop's iterations: a fixed number, one read at its start, or until a flag is zero."
     if not instruction.bound: return lambda env: range(instruction.trips)
     start, stop = (View(memory, a) if isinstance(a, Access) else a for a in instruction.bound[:2])
     value = lambda x, env: x if not isinstance(x, View) else int(_loop_bound(instruction, x, x.at(env)))
@@ -367,7 +368,7 @@ def _tensors_used(instruction, base):
     return {base[a.tensor] for a in accesses(instruction)}
 
 def _live_ranges(program):
-    "(scratch tensor → the first item of the body that touches it, and → the last), for those that live outside of loops."
+    "({scratch tensor: first item of the body that uses it}, {…: last item}), for tensors outside of loops."
     kept, first, last = {program.base[k] for k in program.output_ids}, {}, {}
     for j, o in enumerate(program.body):
         for k in _tensors_used(o, program.base):
@@ -376,7 +377,7 @@ def _live_ranges(program):
     return first, last
 
 def _run_with_live_ranges(memory, body, first, last):
-    "Run a body; its tensors come with their first use and go with their last, so that a long one lives in little memory."
+    "Run a body; tensors are allocated at their first use and released after their last, which bounds memory."
     comes, goes = ({j: [k for k, _ in ks] for j, ks in groupby(sorted(x.items(), key=itemgetter(1)),
                                                                key=itemgetter(1))} for x in (first, last))
     for j, o in enumerate(body):
@@ -399,14 +400,15 @@ def run_program(program, arrays, exchange=None, watch=None):
         _run_with_live_ranges(memory, program.body, first, last)
     return memory
 
-def interpret(program, *arrays, exchange=None, strict=False):
-    """The outputs of a program for these numpy inputs, one instruction after another, as a tuple. Inputs are not changed. `exchange` reaches other ranks;
-    `strict`: no output may have an element that nobody wrote."""
+def interpret(program: Program, *arrays: np.ndarray, exchange=None, strict: bool = False) -> tuple[np.ndarray, ...]:
+    """The outputs of a program for these numpy inputs, one instruction after another. Inputs are not changed.
+
+    `exchange` reaches the other ranks; `strict`: an output element that was never written is an error."""
     memory = run_program(program, arrays, exchange)
     return tuple(_output(memory, k, strict) for k in program.output_ids)
 
 def turns_of(program, *arrays):
-    "How often each loop that depends on data turns for these inputs; on average, rounded up, where it is reached more than once."
+    "{dynamic loop: trip count} for these inputs; the average, rounded up, where a loop is reached several times."
     return {k: -(-sum(v) // len(v)) for k, v in run_program(program, arrays).trip_counts.items()}
 
 def _unwritten_output_error(memory, t, b):
@@ -418,7 +420,7 @@ def _unwritten_output_error(memory, t, b):
                        hint='Mind the last tile of each dimension, the loop bounds, and rows that no index names.')
 
 def _zero_legacy_output(memory, b):
-    "Zeros where an output of the earlier dialect that was written by index holds nothing, as its simulator has; False for any other output."
+    "Zero the unwritten elements of an indexed output of the earlier dialect, as its simulator does; False for other outputs."
     program, t = memory.program, memory.program.tensors[b]
     if program.dialect == 'nki' or not any(a.index and program.base[a.tensor] == b for o in program.instructions
                                            for a in o.outs.values()):

@@ -285,13 +285,13 @@ def _matmul_result(op, ins, attrs):
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #4c4c9468
 def transposed(x, exact):
-    "x transposed (its last two axes): the same bits where the engine moves them; where it multiplies by ones and zeros, what is not finite spreads over its row."
+    "x with its last two axes swapped; unless `exact`, the engine multiplies, and a value that is not finite spreads over its row."
     y = np.swapaxes(x, -1, -2)
     return y if exact or x.dtype.kind in 'iub' or np.isfinite(y).all() else y.astype(np.float32) @ np.eye(y.shape[-1],
             dtype=np.float32)
 
 def permuted_columns(stationary, moving):
-    "stationary.T with its columns where the ones of `moving` put them, bit by bit; None where moving has more than a one a column."
+    "stationary.T with columns permuted by the 0/1 matrix `moving`, bit by bit; None where `moving` has several ones in a column."
     if not (np.isin(moving, (0, 1)).all() and (moving.sum(0) <= 1).all()): return None
     return np.where(moving.any(0), stationary.T[:, moving.argmax(0)], 0)
 
@@ -307,7 +307,7 @@ def _matmul(op, dst, ins, attrs, fresh, exact=False):
 def _iota(shape, at): return affine_values(shape, at['pattern'], at['offset'], at['channel_multiplier'])
 
 def _register_value(memory, engine, n):
-    "What an engine's register holds, a number for each of n partitions; None where nothing has set it."
+    "An engine's register, one number for each of n partitions; None where it was not set."
     r = memory.registers.get(engine)
     if r is None or len(r) >= n: return r if r is None else r[:n]
     raise KernelError(f"{engine}'s register was set for {len(r)} partitions", kind='uninitialised',
@@ -323,7 +323,7 @@ def _accumulate(memory, row, y, ins, attrs):
     return -r if attrs.get('reduce_negate') else r
 
 def _running_reduction(memory, row, ins, attrs):
-    "What a running reduction writes; it goes on from the engine's register, and leaves there the last number of each partition."
+    "The result of a running reduction; it continues from the engine's register and stores the last number of each partition there."
     if attrs['reduce_cmd'] == 'reduce': ins = ins | {'imm1': _register_value(memory, row.engines[0], len(ins['src']))}
     y = row.meaning(ins, attrs)
     memory.registers[row.engines[0]] = y.reshape(len(y), -1)[:, -1:]

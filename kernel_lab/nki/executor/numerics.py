@@ -11,16 +11,17 @@ import numpy as np
 from ..chip.dtypes import is_float, numpy_of
 from .interpreter import run_program
 from .vectorized import execute
+from ..ir.program import Program
 from ..ir.semantics import DOMAINS, per_partition, in_domain
 
 # %% ../../../nbs/2_nki/6_executor/12_numerics.ipynb #bf56823f
 def widen_program(program):
-    "The program with its narrow floating-point tensors stored as fp32, but for those whose bits are read as another dtype."
+    "The program with narrow floating-point tensors stored as fp32, except those whose bits are read as another dtype."
     shared = {k for n, t in enumerate(program.tensors) if t.alias is not None for k in (n, t.alias)}
     wide = lambda k, t: replace(t, dtype='float32') if is_float(t.dtype) and k not in shared else t
     return replace(program, tensors=tuple(wide(k, t) for k, t in enumerate(program.tensors)))
 
-def execute_widened(program, *arrays):
+def execute_widened(program: Program, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     "The outputs of a program computed with fp32 storage, then rounded once to the dtypes it declares."
     if '_widened' not in program.__dict__: program.__dict__['_widened'] = widen_program(program)
     outputs = execute(program.__dict__['_widened'], *arrays)
@@ -51,8 +52,8 @@ class OutOfDomain:
                 f'such as {self.example:.4g}; the chip computes something else there')
 
 # %% ../../../nbs/2_nki/6_executor/12_numerics.ipynb #fb3bd241
-def find_out_of_domain(program, *arrays):
-    "The activations of a run whose arguments left the documented range, as a list of `OutOfDomain`, one a line and function."
+def find_out_of_domain(program: Program, *arrays: np.ndarray) -> list[OutOfDomain]:
+    "Activations whose arguments left the documented range in a run: a list of `OutOfDomain`, one a line and function."
     seen = {}
     def watch(instruction, ins):
         x = activation_argument(instruction, ins)

@@ -26,7 +26,7 @@ _INTERPRETED_OPS = ('nc_matmul_mx', 'quantize_mx', 'nonzero_with_count', 'set_rn
                     'rand_get_state')     # they add to, or leave standing, what the plan knows nothing of
 
 def _needs_interpreter(instruction):
-    "Whether an instruction scatters, masks other axes than its own, multiplies two rows at a time, or goes on from an engine's register."
+    "Whether an instruction needs the interpreter: scatters, masks foreign axes, double rows, or engine registers."
     if instruction.op in _INTERPRETED_OPS or instruction.op in COLLECTIVES or instruction.attrs.get('rows') or instruction.attrs.get('reduce_cmd') in ('reduce',
             'load_reduce', 'reset'):
         return True
@@ -70,7 +70,7 @@ def _is_light(program):
 
 @without_gc()
 def is_light(program):
-    "Whether planning a program would take longer than interpreting it. A long one of elementwise instructions is folded before it is weighed."
+    "Whether planning a program would take longer than interpreting it; long elementwise programs are rerolled first."
     long = len(program.instructions) >= MIN_UNROLLED_INSTRUCTIONS and all(o.op in ELEMENTWISE_OPS
             and 'reduce_res' not in o.outs for o in program.instructions)
     return _is_light(program) and not (long and not _is_light(rerolled(program)))

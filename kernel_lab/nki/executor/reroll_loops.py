@@ -38,7 +38,7 @@ def _offsets(instruction):
 
 # %% ../../../nbs/2_nki/6_executor/03_reroll_loops.ipynb #e9b7e357
 class _Repetition:
-    "Blocks of `size` items from `start` on; `count` of them repeat the first, `deltas` says what moves, `own` the tiles of each block."
+    "`count` blocks of `size` items from `start` on that repeat the first; `deltas`: offsets added, `own`: tiles of each block."
     def __init__(self, items, users, start, size):
         self.items, self.users, self.start, self.size = items, users, start, size
         self.first, self.own, self.deltas, self.count = self._block(0), {}, None, 1
@@ -142,7 +142,7 @@ def _with_offsets(instruction, moves, name):
 MAX_NESTING_DEPTH = 6      # how deep the loops may have been nested
 
 def _fold_body(body, tensors, kept, fresh, depth=0):
-    "A body folded until nothing repeats, the loops in it first."
+    "A body rerolled until nothing repeats, inner loops first."
     body, changed = tuple(replace(o, body=_fold_body(o.body, tensors, kept, fresh, depth + 1))
                           if isinstance(o, Loop) else o for o in body), True
     for _ in range(MAX_NESTING_DEPTH):

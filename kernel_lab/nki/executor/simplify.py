@@ -78,7 +78,7 @@ class OpenProgram:
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #fb51b1de
 def contract_tensors(code):
-    "Move every scratch tensor into the loops whose iterations do not share it."
+    "Move every scratch tensor into the loops whose iterations use disjoint elements of it."
     for k, t in enumerate(code.tensors):
         if t.role == 'scratch' and k not in code.program.output_ids and code.uses[k]: _contract_tensor(code, k, t)
     return code
@@ -110,7 +110,7 @@ def _shrink(code, k, t, found, inside):
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #ad7f9f2d
 def _min_condition(condition, shape, trips, skip=None):
-    "The least value of a mask's condition over loops (but `skip`) and axes."
+    "The minimum of a mask's condition over loops (except `skip`) and axes."
     offset, axes = condition
     kept = Affine(offset.const, tuple((v, c) for v, c in offset.terms if v != skip))
     return kept.bounds(trips)[0] + sum(min(0, c * (shape[k] - 1)) for k, c in axes)
@@ -118,7 +118,7 @@ def _min_condition(condition, shape, trips, skip=None):
 def mask_shape(instruction): return mask_access(instruction).shape
 
 def _first_masked_iteration(instruction, v, trips):
-    "The first iteration of `v` in which this instruction's mask may cut something off; the number of trips where there is none."
+    "The first iteration of `v` in which the instruction's mask may exclude elements; the trip count where there is none."
     at = trips[v]
     for offset, axes in instruction.mask:
         c = dict(offset.terms).get(v, 0)
@@ -182,7 +182,7 @@ def _instructions(body):
         else: yield o
 
 def _peel_loop(loop, tensors, trips):
-    "The loop as one or two things: the iterations whose masks cut nothing off, and the last one."
+    "The loop, or the loop without its last, masked iteration and that iteration's body."
     cut = min([_first_masked_iteration(o, loop.name, trips) for o in _instructions(loop.body) if o.mask],
               default=loop.trips)
     cut = cut if cut == loop.trips - 1 and cut > 0 else loop.trips
@@ -208,7 +208,7 @@ def peel_masked_iterations(program):
 
 # %% ../../../nbs/2_nki/6_executor/04_simplify.ipynb #77a5dd2f
 def _constant_box(instruction):
-    "The mask of an instruction as a slice an axis, where no loop moves it; None where nothing is left; False where it cannot be said."
+    "A loop-invariant mask as a slice for each axis; None where it is empty, False where it is no box."
     ranges = [[0, n] for n in mask_shape(instruction)]
     for offset, axes in instruction.mask:
         if offset.terms or len(axes) > 1: return False
@@ -225,7 +225,7 @@ def _narrow_access(a, box):
                    ap=tuple((s, b.stop - b.start) for (s, _), b in zip(a.ap, box)))
 
 def _resolve_mask(instruction, trips):
-    "(the instruction with its mask resolved as far as it can be, the accesses it counts as having written)."
+    "(the instruction with its mask resolved as far as possible, accesses that count as written)."
     shape, left = mask_shape(instruction), []
     for offset, axes in instruction.mask:
         if _min_condition((offset, axes), shape, trips) >= 0: continue
@@ -239,14 +239,14 @@ def _resolve_mask(instruction, trips):
                                                    tuple(instruction.outs.values()))
 
 def _narrow_instruction(instruction, box):
-    "The instruction on the part that its mask leaves."
+    "The instruction narrowed to the box of its mask."
     each = operand_boxes(instruction, box)
     cut = lambda side: {k: _narrow_access(a, each[k]) if isinstance(a, Access) else a for k, a in side.items()}
     return replace(instruction, ins=cut(instruction.ins), outs=cut(instruction.outs),
                    attrs=attrs_in_box(instruction, box), mask=())
 
 def resolve_masks(code):
-    "Resolve masks; note what a narrowed instruction counts as having written, on chip."
+    "Resolve masks; record on-chip accesses that count as written by narrowed instructions."
     for n, o in enumerate(code.ops):
         if o is None or not o.mask: continue
         code.ops[n], wrote = _resolve_mask(o, code.trips)

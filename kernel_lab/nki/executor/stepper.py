@@ -19,7 +19,7 @@ from ..ir.program import instruction_text, with_turns
 # %% ../../../nbs/2_nki/6_executor/10_stepper.ipynb #25c79357
 @dataclass(frozen=True)
 class Moment:
-    "An instruction in one iteration of its loops: `number` in the program, `env` loop values, `opens` loops that begin an iteration with it."
+    "An instruction in one iteration: `number` in the program, `env`: loop values, `opens`: loops whose iteration starts with it."
     number: int
     instruction: object
     env: dict
@@ -249,7 +249,7 @@ class _Inspection(_Search):
         return np.ma.masked_array(self.memory.flat[k].copy().reshape(t.shape), ~known.reshape(t.shape))
 
     def state(self, buffer=None):
-        "A pandas frame of the tensors: name, buffer, dtype, shape, role, bytes, the share that is written, the kernel's line."
+        "A pandas frame of the tensors: name, buffer, dtype, shape, role, bytes, share written, line of the kernel."
         import pandas as pd
         rows = [(t.name, t.buffer, t.dtype, t.shape, t.role,
                  t.size * np.dtype(self.memory.flat[k].dtype).itemsize if self.memory.flat[k] is not None else 0,
@@ -291,7 +291,7 @@ class _Provenance(_Inspection):
             raise UsageError(f'{self.program.tensors[k].name} has the shape {self.program.tensors[k].shape}; {index} is not in it.') from None
 
     def writer(self, name, *index):
-        "The `Moment` that wrote this element last, or None: an input, or nobody yet."
+        "The `Moment` that wrote this element last; None for an input or an unwritten element."
         k, element = self._element(name, index)
         if not _written_flags(self.memory, k, np.array([element]))[0]: return None
         return next((self.course.at(p) for p in reversed(range(self.at)) if self._touches(p, k, element, True)), None)

@@ -20,6 +20,7 @@ from .memory import Memory, unwritten_value
 from ..ir.semantics import ACT, ALU, REDUCE
 from .plan import is_light, plan_of
 from ..ir.nodes import Access, accesses
+from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/6_executor/09_vectorized.ipynb #fc8702ec
 class LoopOperand:
@@ -419,9 +420,12 @@ def _run_plan(code, nodes, arrays, threads, strict=False):
     with blas_pools().limit(limits=1): PlanRunner(code, memory, threads).run(nodes)
     return tuple(memory.flat[k].reshape(code.tensors[k].shape) for k in program.output_ids)
 
-def execute(program, *arrays, threads=None, strict=False):
-    """The outputs of a program for these numpy inputs, as a tuple; inputs are not changed. Independent iterations use `threads` (all processors).
-    `strict`: outputs are full of poison before, and no element of theirs may stay unwritten."""
+def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
+            strict: bool = False) -> tuple[np.ndarray, ...]:
+    """The outputs of a program for these numpy inputs; inputs are not changed.
+
+    Independent iterations use `threads` (default: all processors). `strict`: outputs are filled with poison first, and an
+    output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
     try: return _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict)

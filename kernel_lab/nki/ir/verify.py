@@ -18,8 +18,8 @@ from .mask import mask_access
 from .nodes import Access
 
 # %% ../../../nbs/2_nki/2_ir/12_verify.ipynb #8b657d70
-_MAY_BE_NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale', 'initial',
-                   'on_true', 'on_false', 'on_false_value', 'data0', 'relu_param', 'max_value', 'min', 'max'}
+_MAY_BE_NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale',
+                   'initial', 'on_true', 'on_false', 'on_false_value', 'data0', 'relu_param', 'max_value', 'min', 'max'}
 _OPTIONAL = {'state', 'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx',
              *(f'src{k}' for k in range(1, 16)), *(f'dst{k}' for k in range(1, 8))}
 _ALWAYS_TILES = {('scalar_tensor_tensor', 'operand1'), ('select_reduce', 'on_true')}
@@ -56,8 +56,8 @@ _REQUIRED_ATTRS = {
     'nonzero_with_count': ('index_offset', 'padding_val'), 'tensor_tensor': ('op',), 'tensor_scalar': ('op0',),
     'scalar_tensor_tensor': ('op0', 'op1'), 'tensor_reduce': ('op', 'axis'),
     'affine_select': ('cmp_op', 'pattern', 'offset', 'channel_multiplier'),
-    'iota': ('pattern', 'offset', 'channel_multiplier'), 'tensor_tensor_scan': ('op0', 'op1'), 'accumulate': ('op', 'loops'),
-    'tensor_scalar_reduce': ('op0',), 'rng': ('kind',), 'tensor_partition_reduce': ('op',),
+    'iota': ('pattern', 'offset', 'channel_multiplier'), 'tensor_tensor_scan': ('op0', 'op1'),
+    'accumulate': ('op', 'loops'), 'tensor_scalar_reduce': ('op0',), 'rng': ('kind',), 'tensor_partition_reduce': ('op',),
     'range_select': ('comp_op0', 'comp_op1', 'range_start'), 'tensor_scalar_cumulative': ('op0', 'op1', 'reduce_cmd'),
     'nc_stream_shuffle': ('shuffle_mask',), 'dma_transpose': ('axes',), 'local_gather': ('each',)}
 _WHOLE_NUMBERS = ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset', 'padding_val')
@@ -81,9 +81,11 @@ def _patterns(s):
     "Patterns, partition shuffles and orders of axes fit their operands."
     at = s.o.attrs
     if 'pattern' in at and not (_is_pairs(at['pattern']) and _fills(at['pattern'], s.access('dst'))):
-        yield s.broken('the pattern does not have the shape of dst', 'pattern', list(s.access('dst').shape), str(at['pattern'])[:60])
+        yield s.broken('the pattern does not have the shape of dst', 'pattern', list(s.access('dst').shape),
+                       str(at['pattern'])[:60])
     if 'shuffle_mask' in at and not _is_quadrant(at['shuffle_mask']):
-        yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '0..31, or 255', str(at['shuffle_mask'])[:60])
+        yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '0..31, or 255',
+                       str(at['shuffle_mask'])[:60])
     if 'axes' in at:
         order = list(range(len(s.access('src').shape)))
         if not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != order:
@@ -115,8 +117,8 @@ def groups(s):
     if op not in COLLECTIVES: return
     is_below = lambda x, n: type(x) is int and 0 <= x < n
     ranks = at.get('ranks')
-    is_group = isinstance(ranks, list) and ranks and all(is_below(r, 2**16) for r in ranks) and len(set(ranks)) == len(ranks)
-    if not (is_group and at.get('rank') in ranks):
+    is_list = isinstance(ranks, list) and ranks and all(is_below(r, 2**16) for r in ranks)
+    if not (is_list and len(set(ranks)) == len(ranks) and at.get('rank') in ranks):
         yield s.broken('no group of ranks with this one in it', 'ranks')
     elif 'reduce' in op and at.get('op') not in COLLECTIVE_REDUCTIONS:
         yield s.broken('there is nothing to reduce with', 'op', ', '.join(COLLECTIVE_REDUCTIONS), str(at.get('op'))[:40])

@@ -17,6 +17,7 @@ __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloa
 import builtins, math
 import numpy as np
 from ...core.errors import KernelError
+from ...core.methods import method_of
 from . import isa
 from ..ir.affine import Index, Mask
 from ..chip.dtypes import NUMPY, dtype_name, is_float, promote
@@ -42,7 +43,7 @@ bool, DType = bool_, str
 average, prelu = 'average', 'prelu'
 
 # helpers shared with the earlier dialect, not for kernels
-_HIDDEN = ('broadcast_columns', 'common_shape', 'reduce_free_axes')
+_HIDDEN = ('method_of', 'broadcast_columns', 'common_shape', 'reduce_free_axes')
 
 class _TileSize:
     "Limits of the chip that the kernel is traced for; of the newest outside a kernel."
@@ -259,8 +260,11 @@ for _sym, _name in dict(add='add', sub='subtract', mul='multiply', truediv='divi
     setattr(Tile, f'__{_sym}__', _dunder(_name)); setattr(Tile, f'__r{_sym}__', _dunder(_name, True))
 for _sym, _name in dict(lt='less', le='less_equal', gt='greater', ge='greater_equal').items():
     setattr(Tile, f'__{_sym}__', _dunder(_name))
-Tile.__neg__ = lambda self: unary('negative', self)
-Tile.astype = lambda self, dtype: copy(self, dtype=dtype)
+@method_of(Tile, '__neg__')
+def _negative_method(self): return unary('negative', self)
+
+@method_of(Tile, 'astype')
+def _astype_method(self, dtype): return copy(self, dtype=dtype)
 
 # %% ../../../nbs/2_nki/4_lang/10_language.ipynb #b2026a81
 def reduce_free_axes(op, x, axis, dtype=None, mask=None, keepdims=False):
@@ -320,8 +324,9 @@ def broadcast_to(x, shape, dtype=None, **kw):
         part = slice(at, builtins.min(at + recorder().chip.moving_max, shape[-1]))
         isa.tensor_copy(out[..., part], matmul(lane, row[..., part], transpose_x=True))
     return out
-Tile.broadcast_to = lambda self, *shape: broadcast_to(self,
-                                                      tuple(shape[0] if isinstance(shape[0], (tuple, list)) else shape))
+@method_of(Tile, 'broadcast_to')
+def _broadcast_method(self, *shape):
+    return broadcast_to(self, tuple(shape[0] if isinstance(shape[0], (tuple, list)) else shape))
 def expand_dims(x, axis): return x.expand_dims(axis)
 
 def is_psum(buffer): return buffer == psum

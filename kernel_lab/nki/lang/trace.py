@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['KERNEL_FILE', 'is_torch', 'to_numpy', 'spec_of', 'map_arrays', 'bind_arguments', 'arrays_of', 'JitKernel', 'jit',
-           'itemsize_of', 'simulate_kernel', 'Latencies', 'MeasuredKernel', 'benchmark', 'installed', 'source_of',
-           'trace', 'load_source', 'trace_source']
+           'itemsize_of', 'simulate_kernel', 'Latencies', 'MeasuredKernel', 'benchmark', 'use_simulator', 'installed',
+           'source_of', 'trace', 'load_source', 'trace_source']
 
 # %% ../../../nbs/2_nki/4_lang/16_trace.ipynb #3ab4dfc2
 from contextlib import contextmanager, nullcontext
@@ -119,7 +119,7 @@ def _over_grid(rec, grid, call):
 class JitKernel:
     """A kernel as `@nki.jit` leaves it: call it with arrays to simulate it, subscript it with a launch grid, or
     hand it to `trace`."""
-    simulate = None              # set by kernel_lab.nki, which knows how to execute
+    simulate = None              # set by `use_simulator`
     def __init__(self, func, dialect='nki', grid=(), chip=None, mode='auto'):
         functools.update_wrapper(self, func)
         self.func, self.dialect, self.grid, self.chip, self.mode = func, dialect, grid, chip, mode
@@ -185,6 +185,10 @@ def benchmark(kernel=None, *, dialect='neuronxcc.nki', **kw):
     if kernel is None: return functools.partial(benchmark, dialect=dialect)
     made = jit(kernel, dialect=dialect)
     return MeasuredKernel(made.func, made.dialect, made.grid, made.chip, made.mode)
+
+def use_simulator(call, measure):
+    "What runs a kernel that is called, and what times one under `benchmark`: both take the kernel and its inputs."
+    JitKernel.simulate, MeasuredKernel.measure = staticmethod(call), staticmethod(measure)
 
 def _skip_middle_end(kernel):
     "neuronxcc.nki.compiler.skip_middle_end_transformations: the kernel, whose time is that of its own instructions."

@@ -227,8 +227,8 @@ def _common_view(tile, key):
     if isinstance(key, Mask) or isinstance(key, (bool, np.bool_)) and not is_nki: return _guarded_by(tile, as_mask(key))
     keys = full_keys(tile, key)
     if {*map(type, keys)} != {Index}:
-        is_dynamic = lambda k: isinstance(k, ds) and isinstance(k.start, Tile) or isinstance(k, Tile) and is_nki and k.size == 1
-        if any([is_dynamic(k) for k in keys]): return _dynamic_slice(tile, keys)
+        is_number = lambda k: isinstance(k, Tile) and is_nki and k.size == 1
+        if any([isinstance(k, ds) and isinstance(k.start, Tile) or is_number(k) for k in keys]): return _dynamic_slice(tile, keys)
         if any([isinstance(k, Tile) for k in keys]): return _indirect(tile, keys)
     if not any([isinstance(k, Index) and k.shape for k in keys]): return tile.like(*index_by_slices(tile, keys))
     keys = [0 if isinstance(k, slice) and n == 1 else k for k, n in zip(keys, tile.shape)]
@@ -241,7 +241,8 @@ def view_at(self, key):
     keys = key if isinstance(key, tuple) else (key,)
     if {*map(type, keys)} == {Index}: return _common_view(self, keys)              # as nearly all are
     if self.par is not None and any(map(_is_from_memory, keys)): return dynamic_view(self, full_keys(self, key))
-    if any(k is None for k in keys) and not any(k is Ellipsis or isinstance(k, Index) for k in keys): return _with_axes(self, keys)
+    if any(k is None for k in keys) and not any(k is Ellipsis or isinstance(k, Index) for k in keys):
+        return _with_axes(self, keys)
     if any(isinstance(k, ds) for k in keys) and _leaves_dimension(self, full_keys(self, key)):
         return Tile(self.rec, self.tensor, *index_by_arrays(self, _arrays_from_slices(self, full_keys(self, key))))
     return _common_view(self, key)

@@ -87,9 +87,9 @@ def _written_out(graph, chip):
 
 # %% ../../../nbs/3_tasks/6_baselines/01_eager.ipynb #dd29e1d6
 def eager(task: Task, workload: str | Workload | None = None, chip: str = TABLE_CHIP) -> Eager:
-    """Eager baseline of a task on a workload: every operation of its reference launched as a kernel of its own, simulated.
+    """Eager baseline of a task on a workload: every operation of its reference simulated as a kernel of its own.
 
-    Raises `UsageError` where torch cannot export the reference; an operation without a kernel is a launch with `us` None."""
+    An operation without a kernel is a launch with `us` None. Raises `UsageError` where torch cannot export the reference."""
     w, record = task.workload(workload), CHIPS[chip]
     graph = capture(task, w)
     found = tuple(_launched(graph, n, chip) for n in launched_nodes(graph)) or (_written_out(graph, chip),)
@@ -123,7 +123,7 @@ def _origin(graph, name):
     return _origin(graph, node.refs()[0]) if node.op in VIEWS and node.refs() else node
 
 def touched_elements(graph):
-    "Least elements that Vector or Scalar touch: of each operation but products and moves, its largest operand or result."
+    "Least elements that Vector or Scalar touch: the largest operand or result of each operation but products and moves."
     size = lambda n: math.prod(n.shape)
     return sum(max([size(n), *(size(graph[r]) for r in n.refs())]) for n in launched_nodes(graph)
                if n.op not in _PRODUCTS + _MOVES)

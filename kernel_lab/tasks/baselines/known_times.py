@@ -20,7 +20,7 @@ TABLE_CHIP = 'trn2'                                                     # all ke
 # %% ../../../nbs/3_tasks/6_baselines/00_known_times.ipynb #aa2c32e5
 @dataclass(frozen=True)
 class TaskTimes:
-    "Simulated times of a task in µs: lower bound and its resource, eager execution, first kernel, best known kernel and its maker."
+    "Simulated times of a task in µs: lower bound and its resource, eager, first kernel, best known kernel and maker."
     task: str
     level: int
     family: str
@@ -91,6 +91,6 @@ def _best():
     return found
 
 def known_kernels(task, workload=None):
-    "Stored kernels of a task of the suite on a workload, as dicts: task, workload, chip, us, maker, source; () without any."
+    "Stored kernels of a task of the suite, as dicts: task, workload, chip, us, maker, source; () without any."
     w = task.workload(workload)
     return tuple(_best().get((task.name, w.name), ())) if _ours(task, w) else ()

@@ -77,7 +77,7 @@ def _all(readers, path):
 # %% ../../../nbs/3_tasks/5_importers/11_import_suite.ipynb #48d0400f
 @dataclass(frozen=True)
 class ImportedSuite:
-    "An import: tasks by name, skipped ones (`left`), kernels for other targets, and the probe results (`looks`) behind the tasks."
+    "An import: tasks by name, skipped ones (`left`), kernels for other targets, probe results (`looks`) of the tasks."
     path: str
     tasks: dict[str, Task]
     left: tuple[SkippedTask, ...]
@@ -122,9 +122,9 @@ def import_suite(path: str | Path, seconds: float = 60, workers: int | None = No
                  earlier: Sequence[tuple[dict, dict]] = ()) -> ImportedSuite:
     """Import the tasks of a checkout, folder or file, each probed in a process of its own for at most `seconds`.
 
-    `workers`: processes at once, by default half the cores; `progress(done, total)` is called on the way; `earlier`: pairs
-    (source, probe result) of an earlier import, used again where the text is the same. Raises `UsageError` where nothing
-    is recognised."""
+    `workers`: processes at once, by default half the cores; `progress(done, total)` is called on the way; `earlier`:
+    pairs (source, probe result) of an earlier import, used again where the text is the same. Raises `UsageError` where
+    nothing is recognised."""
     began = time.monotonic()
     found, left = read_path(path)
     known = {_name_of(f): seen for f, seen in earlier}

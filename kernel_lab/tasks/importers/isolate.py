@@ -27,9 +27,10 @@ from .load_module import TaskSource
 EXTRA_MEMORY_BYTES, MAX_ANSWER_BYTES = 8 << 30, 4 << 20
 
 def limit_process(seconds):
-    "Limit this process for good."
+    "Limit processor time, memory, file size and network of this process, for good."
     import resource as r
-    used = int(Path('/proc/self/statm').read_text().split()[0]) * r.getpagesize() if Path('/proc/self/statm').exists() else 8 << 30
+    statm = Path('/proc/self/statm')
+    used = int(statm.read_text().split()[0]) * r.getpagesize() if statm.exists() else 8 << 30
     for which, value in ((r.RLIMIT_CPU, int(seconds) + 5), (r.RLIMIT_AS, used + EXTRA_MEMORY_BYTES),
                          (r.RLIMIT_FSIZE, 1 << 20), (r.RLIMIT_CORE, 0)):
         try: r.setrlimit(which, (value, value))
@@ -87,7 +88,8 @@ def _one(job, seconds, channel):
 def _ending(ended, code, seconds):
     "Why there is no answer."
     if not ended or code == -signal.SIGXCPU: return f'it took longer than {seconds:g} seconds'
-    return f'it was ended by signal {-code}, most likely for lack of memory' if code < 0 else f'it ended the process (exit code {code})'
+    if code < 0: return f'it was ended by signal {-code}, most likely for lack of memory'
+    return f'it ended the process (exit code {code})'
 
 def serve_probes(channel: Channel) -> None:
     "A worker's target: for {'job', 'seconds'}, a `TaskSource` as a dict, probe it in a copy of this process; {'answer'} as JSON."

@@ -76,7 +76,7 @@ def files_below(path, ending, depth=MAX_FOLDER_DEPTH):
 
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #e0d94dfc
 def python_names(text):
-    "(names defined at the top level, imported modules, attributes used) of a Python text; `UsageError` where it does not parse."
+    "(top-level names, imported modules, attributes used) of a Python text; `UsageError` where it does not parse."
     try: tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError,
             MemoryError) as e: raise UsageError(f'it is not Python ({type(e).__name__}: {str(e)[:80]})') from e
@@ -134,7 +134,7 @@ SHRINK_RULES = [*SHALLOW_RULES, *(dict(r, deep=True) for r in SHALLOW_RULES if r
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #56f572cf
 @dataclass(frozen=True)
 class TaskSource:
-    "One task as its suite writes it: name in the lab, level, suite, kind of text, the text, and what else the kind needs."
+    "One task as its suite writes it: name in the lab, level, suite, kind of text, text, and what else the kind needs."
     name: str
     level: int
     suite: str
@@ -259,7 +259,7 @@ def _made(ns, name):
 
 # %% ../../../nbs/3_tasks/5_importers/00_load_module.ipynb #f46b222f
 def open_module(found, variant=None, dry=False):
-    "Load a file with `Model`, `get_inputs` and perhaps `get_init_inputs`; `dry`: only the function, no inputs are drawn."
+    "Load a file with `Model`, `get_inputs` and perhaps `get_init_inputs`; `dry`: the function only, no inputs."
     import torch
     ns = run_source(found, variant)
     if 'get_inputs' not in ns: raise UsageError(f'{found.name} has no function get_inputs.')

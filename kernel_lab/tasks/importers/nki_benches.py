@@ -70,7 +70,7 @@ def read_nkibench(path):
 ADAPTED_ENTRY = 'on_the_tasks_shapes'
 
 def _entry_of(text):
-    "(name, decorators) of the entry: the function `kernel`, else the last one decorated with `jit`; (None, []) without one."
+    "(name, decorators) of the entry: `kernel`, else the last function decorated with `jit`; (None, []) without one."
     import ast
     functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
     marks = {n.name: [f'@{ast.unparse(d)}' for d in n.decorator_list] for n in functions}

@@ -161,7 +161,7 @@ def _try_variant(found, variant):
                           outs), element_count(values) + element_count(outs), kept, variant, values, outs
 
 def small_variant(found, base):
-    """(found, variant, tensors, outputs) of the first shrink rule under which the file is small, runs, and is well conditioned.
+    """(found, variant, tensors, outputs) of the first rule under which the file is small, runs, and is well conditioned.
 
     Where there is none, the best of those that run; raises the reason where none does."""
     whys, modest, rough = [], [], []
@@ -179,7 +179,7 @@ def small_variant(found, base):
     return _best_variant(found, rough, modest, whys)
 
 def _best_variant(found, rough, modest, whys):
-    "The best of what remains: the tried variant with the least rounding, else the smallest larger one within `MAX_SMALL_FLOPS`."
+    "The tried variant with the least rounding; else the smallest larger one within `MAX_SMALL_FLOPS`."
     if rough: return min(rough, key=lambda t: t[:2])[2:]
     for _, variant in sorted(modest, key=lambda m: m[0])[:8]:
         try:
@@ -230,7 +230,7 @@ def _for_kernel(found, variant):
         return o.views, [list(t.shape) for t in o.call(*map(fake.from_tensor, o.tensors.values()))]
 
 def _small_or_whole(found, least):
-    "(found, variant, tensors, outputs, is_small): a small workload, else the smallest of the file's own, if that can be run."
+    "(found, variant, tensors, outputs, is_small) of a small workload; else of the file's smallest, if it can be run."
     try: return *small_variant(found, least[1]), True
     except RandomReference: raise
     except Exception as e:
@@ -301,7 +301,7 @@ def _room_for(name, row):
 # %% ../../../nbs/3_tasks/5_importers/04_probe.ipynb #d2c8f4af
 @lru_cache(maxsize=512)
 def source_kernel(task, workload):
-    "First kernel of an imported task on a workload, lowered from its operations; None where one of them cannot be lowered."
+    "First kernel of an imported task, lowered from its operations; None where one of them cannot be lowered."
     from ..codegen.lower import lower_unfused
     from ..codegen.precision import kernel_graph
     try: return Kernel(lower_unfused(kernel_graph(task, workload)), name=f'{task.name}, first kernel')

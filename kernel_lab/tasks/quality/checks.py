@@ -351,7 +351,8 @@ def _find(c, case):
     "The `Finding` of one check."
     try: passed, seen = c.find(case)
     except LabError as e: passed, seen = False, str(e)
-    except Exception as e: passed, seen = False, f'{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}'     # noqa: BLE001
+    except Exception as e:      # noqa: BLE001 (a person's function may raise anything)
+        passed, seen = False, f'{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}'
     return Finding(c.name, passed if passed is None else bool(passed), seen, c.says, c.gates)
 
 @dataclass(frozen=True)
@@ -374,7 +375,8 @@ class Quality:
         asked = [f for f in self.findings if f.passed is not None]
         impostors = [f for f in asked if f.check in IMPOSTORS]
         head = f'{self.task} ({self.workload}): {sum(f.passed for f in asked)} of {len(asked)} checks passed'
-        return '\n'.join([f'{head}; {len(impostors)} impostors run against its check, {sum(not f.passed for f in impostors)} accepted',
+        accepted = sum(not f.passed for f in impostors)
+        return '\n'.join([f'{head}; {len(impostors)} impostors run against its check, {accepted} accepted',
                           *(f'  {f}' for f in (*self.failures, *self.notes))])
 
     def to_dict(self):
@@ -386,7 +388,8 @@ class Quality:
 
     def _repr_html_(self):
         mark = {True: '✓', None: '·', False: '✗'}
-        rows = ''.join(f'<tr><td>{mark[f.passed]}</td><td>{escape(f.check)}</td><td style="text-align:left">{escape(f.seen)}</td></tr>' for f in self.findings)
+        rows = ''.join(f'<tr><td>{mark[f.passed]}</td><td>{escape(f.check)}</td>'
+                       f'<td style="text-align:left">{escape(f.seen)}</td></tr>' for f in self.findings)
         return f'<b>{escape(str(self).splitlines()[0])}</b><table>{rows}</table>'
 
 def smallest_workload(task):

@@ -77,7 +77,7 @@ _GUARDS, MAX_GUARD_VALUE = {'add', 'clamp_min', 'clamp', 'maximum', 'sub'}, 1e-3
 
 @dataclass(frozen=True)
 class Mutation:
-    "A changed run of a reference: which operation, what replaced its result, and the outputs. `guard`: not held against a task."
+    "A changed run: operation, what replaced its result (`how`), outputs. A `guard` is not held against a task."
     op: str
     name: str
     how: str
@@ -94,7 +94,8 @@ def _stand_ins(node, run):
         v = values[m.name]
         if isinstance(v,
                       torch.Tensor) and v.shape == value.shape and v.is_floating_point() == value.is_floating_point():
-            yield f'only its operand {run.inputs.get(m.name, m.name)}' if len(node.all_input_nodes) > 1 else 'left out', v.to(value.dtype)
+            how = f'only its operand {run.inputs.get(m.name, m.name)}' if len(node.all_input_nodes) > 1 else 'left out'
+            yield how, v.to(value.dtype)
     yield 'zeros instead', torch.zeros_like(value)
     yield 'ones instead', torch.ones_like(value)
 
@@ -109,7 +110,7 @@ def _is_guard(node):
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #5922a3bf
 def omissions(run):
-    "`Mutation`s of a `ReferenceReplay`: the result of each operation that computes something, replaced by each stand-in."
+    "`Mutation`s of a `ReferenceReplay`: each result that is computed, replaced by each of its stand-ins."
     import torch
     for node in run.nodes:
         value = run.values[node.name]
@@ -164,7 +165,7 @@ def _near(node, run):
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #263a5891
 def naive_forms(run):
-    """`Mutation`s of a `ReferenceReplay`: each operation that has a naive form (no maximum subtracted, …), done that way.
+    """`Mutation`s of a `ReferenceReplay`: each operation with a naive form (no maximum subtracted, …), done that way.
 
     One far from the inputs is a `guard`: its numbers cannot be chosen large by the task."""
     import torch

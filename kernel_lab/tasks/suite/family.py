@@ -91,9 +91,9 @@ def draw(kind, rng, shape, sizes):
 
 # %% ../../../nbs/3_tasks/3_suite/00_family.ipynb #d7e9495a
 class Family:
-    """Tasks of one kind, with the sizes of their axes by workload: `Family('rows', 1, full=dict(n=4096), small=dict(n=128))`.
+    """Tasks of one kind: `@family(x='n d', …)` makes a `Task` of the function below it.
 
-    `@family(x='n d', …)` makes a `Task` of the function below it."""
+    Sizes of axes by workload: `Family('rows', 1, full=dict(n=4096), small=dict(n=128))`."""
     def __init__(self, name, level, tags=(), **sizes):
         self.name, self.level, self.tags, self.sizes, self.tasks = name, level, tuple(tags), sizes, {}
 
@@ -101,8 +101,8 @@ class Family:
                  **axes):
         """Decorator that makes a `Task` of a reference.
 
-        `axes`: those of each input by name; `draws`: kinds of inputs that are not 'signed'; `sizes`: instead of the family's;
-        `sums`: axes of the longest sum behind one output; `exponent`: rounding of the largest exponent, in ε."""
+        `axes`: those of each input by name; `draws`: kinds of inputs that are not 'signed'; `sizes`: instead of the
+        family's; `sums`: axes of the longest sum behind an output; `exponent`: rounding of the largest exponent, in ε."""
         sizes, draws = {k: {**v, **(sizes or {}).get(k, {})} for k, v in self.sizes.items()}, draws or {}
         def make(reference):
             return self._add(reference, _workloads(axes, sizes, fp8, bf16), _inputs(axes, sizes, draws),

@@ -34,7 +34,7 @@ TASKS = {t.name: t
 TASK_FINDERS: list[Callable[[str], Task | None]] = []
 
 def get_task(name: str | Task) -> Task:
-    """The task called `name`: of the suite, or for a name with a slash from `TASK_FINDERS`; a `Task` is returned as it is.
+    """The task called `name`: of the suite or, with a slash in its name, from `TASK_FINDERS`. A `Task` is returned as it is.
 
     Raises `UsageError` with the nearest names where there is none."""
     if isinstance(name, Task): return name

@@ -63,15 +63,17 @@ def has_room(seed, shape):
     return all(n >= MIN_AXIS_SIZES.get(w[0], 8) for w, n in zip(words, shape[len(shape) - len(words):]))
 
 def idle_pair(first, then):
-    """Whether one of two operators in a row would be idle: the same again, a shift or scale before a norm, another order
-    before a sum, or what keeps the order before an argmax."""
+    """Whether one of two operators in a row would be idle.
+
+    The same again, a shift or scale before a norm, another order before a sum, what keeps the order before an argmax."""
     return (first == then or then.name.startswith(_UNDO) and first.name.startswith(_PLAIN)
             or then.group == 'reductions' and first.name.startswith(_ORDER)
             or then.name.startswith('argm') and first.group == 'elements')
 
 class GraphDraft:
-    """A candidate under construction: its lines and inputs {name: (shape, kind)}; by value the shape, the kind of numbers,
-    and the operators behind it (`past`)."""
+    """A candidate under construction: its lines and its inputs {name: (shape, kind)}.
+
+    By value: the shape, the kind of numbers, and the operators behind it (`past`)."""
     def __init__(self, rng):
         self.rng, self.lines, self.inputs, self.shapes, self.kinds, self.past, self.steps = rng, [], {}, {}, {}, {}, []
 
@@ -88,7 +90,7 @@ class GraphDraft:
         return self.input('x', start_shape(seed, self.rng), _pick(self.rng, INPUT_DRAWS.get(seed.needs, (seed.needs,))))
 
     def fits(self, seed, value):
-        "Whether an operator can be applied to a value: its shape, its kind of numbers, and that it does not undo the last one."
+        "Whether an operator can be applied to a value: it takes its shape and numbers, and does not undo the last one."
         past = self.past[value]
         far, exact = not all(s.near for s in past), all(s.group == 'moves' for s in past)
         return has_room(seed, self.shapes[value]) and seed.accepts(self.kinds[value], far,

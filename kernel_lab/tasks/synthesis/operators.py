@@ -26,7 +26,7 @@ NEGATED_KINDS = {'positive': 'negative', 'unit': 'negative', 'large': 'negative'
 
 @dataclass(frozen=True)
 class Operator:
-    "One operation: expression of x, operands (name, axes, kind), shapes before and after, kinds of numbers needed and given."
+    "One operation: expression of x, operands (name, axes, kind), shapes before and after, numbers needed and given."
     name: str
     group: str
     text: str
@@ -39,14 +39,14 @@ class Operator:
     def accepts(self, kind, far=False, exact=False):
         """Whether the operator makes sense for numbers of a kind.
 
-        `far`: the numbers are computed, not inputs, so a safe softmax may be asked of moderate ones. `exact`: the numbers are
-        inputs, only moved; an operator that jumps (sign, threshold) needs those."""
+        `far`: the numbers are computed, not inputs, so a safe softmax may be asked of moderate ones. `exact`: the numbers
+        are inputs, only moved; an operator that jumps (sign, threshold) needs those."""
         if self.needs == 'exact' and not exact: return False
         if far and self.needs in ('logits', 'far') and kind in (*TAME_KINDS, 'wide'): return True
         return kind in ACCEPTED_KINDS[self.needs]
 
     def given(self, kind):
-        "Kind of the result for numbers of a kind: as the line says, 'same', 'turned' (negated), or that of a sum, mean or running sum."
+        "Kind of the result for numbers of a kind: as the line says, 'same', 'turned' (negated), or that of a sum or mean."
         if self.gives == 'same': return kind
         if self.gives == 'turned': return NEGATED_KINDS.get(kind, kind)
         if self.gives in ('sum', 'mean', 'pile'): return dict(sum='wide', mean='faint',

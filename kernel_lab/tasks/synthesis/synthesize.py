@@ -42,8 +42,9 @@ STAGES = {'new': 'drawn before, or like another', 'runs': 'reference raises or i
           'correct': 'kernel not correct', 'timed': 'time trivial or unstable', 'gate': 'a shortcut would do'}
 
 class DuplicateFilter:
-    """Rejects duplicates, in the order of numbers: what was drawn before, computes the same as an earlier candidate that
-    passed, or computes the same as a `known` task."""
+    """Rejects duplicates, in the order of numbers.
+
+    What was drawn before, and what computes the same as an earlier candidate that passed or as a `known` task."""
     def __init__(self, known=frozenset()): self.sketches, self.alike, self.known = {}, {}, known
 
     def drawn(self, c):
@@ -62,7 +63,7 @@ class DuplicateFilter:
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #68cbeb8a
 def suite_likenesses(tasks=None):
-    "Likenesses of tasks (of the suite for None), whatever their dtype; a task whose reference cannot be exported has none."
+    "Likenesses of tasks (of the suite for None) in any dtype; a reference that cannot be exported has none."
     if tasks is None: from ..suite.registry import TASKS as tasks
     found = set()
     for task in tasks.values():
@@ -104,15 +105,16 @@ def _judge(numbers, seed, chip, known):
 def _pool(jobs): return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context('spawn'), initializer=_quiet)
 
 def _each(numbers, about, jobs):
-    "Results of candidates in order, from `jobs` workers or, for 0, this process. `about`: (seed, chip, known likenesses)."
+    "Results of candidates in order, from `jobs` workers, or this process for 0. `about`: seed, chip, known likenesses."
     numbers = iter(numbers)
     if not jobs: yield from (judge_candidate(candidate(n, about[0]), *about[1:]) for n in numbers)
     chunks, left = iter(lambda: list(islice(numbers, CHUNK_CANDIDATES)), []), []
     while left or (left := list(islice(chunks, 1))): left = yield from _some(chain(left, chunks), about, jobs)
 
 def _some(chunks, about, jobs):
-    """Results of chunks from one set of workers, up to `MAX_CHUNKS_PER_WORKER` each; returns the chunks that are left when
-    a worker dies."""
+    """Results of chunks from one set of workers, up to `MAX_CHUNKS_PER_WORKER` each.
+
+    Returns the chunks that are left when a worker dies."""
     waiting, others = deque(), multiprocessing.active_children()
     pool, share = _pool(jobs), islice(chunks, MAX_CHUNKS_PER_WORKER * jobs)
     def more():
