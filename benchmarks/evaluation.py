@@ -13,7 +13,7 @@ from statistics import median
 from kernel_lab.core.durations import Duration
 from kernel_lab.evaluate.pipeline import first_kernel_us, evaluate
 from kernel_lab.evaluate.pool.dispatch import LocalPool, evaluate_many
-from kernel_lab.evaluate.sandbox.run import sandbox_status, traced
+from kernel_lab.evaluate.sandbox.run import sandbox_status, trace_kernel
 from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.explain.profile import profile_of
 from kernel_lab.nki.timing.timeline import schedule
@@ -48,7 +48,7 @@ def row(name, chip="trn2"):
         execute(program, *inputs.values())
         return profile_of(schedule(program, chip))
 
-    here, there = timed(lambda: trace_here(kernel, specs, chip)), timed(lambda: traced(kernel, specs, chip))
+    here, there = timed(lambda: trace_here(kernel, specs, chip)), timed(lambda: trace_kernel(kernel, specs, chip))
     child = Duration(there.us - here.us, "wall", max(0, there.low_us - here.high_us), there.high_us - here.low_us, here.count)
     return timed(bare), child, timed(lambda: evaluate(kernel, task, workload, chip))
 

@@ -519,7 +519,7 @@ def tables() -> dict:
     found = {
         n: [[column(c) for c in x.columns], sorted(str(i.name) for i in x.indexes)] for n, x in t._meta.tables.items()
     }
-    return found | {'version': t.SCHEMA}
+    return found | {'version': t.SCHEMA_VERSION}
 
 
 def public_rows(table: str) -> list:

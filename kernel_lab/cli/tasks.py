@@ -41,8 +41,8 @@ def import_lines(imported):
 # %% ../../nbs/7_cli/02_tasks.ipynb #0e729745
 def import_folder():
     "Where imports are kept."
-    from ..evaluate.store.database import home
-    return home() / 'imports'
+    from ..evaluate.store.database import data_folder
+    return data_folder() / 'imports'
 
 def _earlier(place):
     "The looks of an earlier import of the same path."
@@ -106,9 +106,9 @@ def row_lines(row, notes=False):
 def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=None, known=None):
     "Put tasks (all, if none is named) to the test and say what was found → exit code. Found before, with the same task and lab: not again unless `fresh`."
     from ..evaluate.survey.quality_survey import survey_lines, survey_quality
-    from ..evaluate.store.database import home
+    from ..evaluate.store.database import data_folder
     names, where = _named(names, known), {'load': load} if load else {}
-    rows, cut = with_progress(survey_quality(names, **where, jobs=jobs, cache=None if fresh else home() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
+    rows, cut = with_progress(survey_quality(names, **where, jobs=jobs, cache=None if fresh else data_folder() / 'census'), len(names), 'checking', lambda row: row_lines(row, notes))
     if out: _save(rows, names, out)
     say('', *survey_lines(rows))
     if cut: say(f'Interrupted after {len(rows)} of {len(names)} tasks; what was found is kept, and the same command goes on.', err=True)
@@ -147,7 +147,7 @@ def level_lines(rows, levels):
 # %% ../../nbs/7_cli/02_tasks.ipynb #0e7ee34f
 def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=None, fresh=False):
     "Work out the table of tasks (all of the suite, if none is named), say it, write it to `out` (.csv or .md) → exit code."
-    from ..evaluate.store.database import home
+    from ..evaluate.store.database import data_folder
     from ..evaluate.survey.time_table import times_of_tasks
     from ..nki.chip.chips import get_chip
     from ..tasks.suite.registry import LEVELS, TASKS, get_task
@@ -155,7 +155,7 @@ def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=No
     names = list(names or TASKS)
     for n in names: get_task(n).workload(workload)
     ready = table_writer(out)
-    found = times_of_tasks(names, workload, chip, jobs or os.cpu_count(), None if fresh else home() / 'table')
+    found = times_of_tasks(names, workload, chip, jobs or os.cpu_count(), None if fresh else data_folder() / 'table')
     say(TIMES_TABLE.head())
     rows, cut = with_progress(found, len(names), 'timing', lambda r: [times_line(r)])
     say('', *level_lines(rows, LEVELS), f'all times in µs, simulated on {chip}')

@@ -17,10 +17,10 @@ from math import inf, prod
 from numbers import Real
 from ..core.errors import KernelError, LabError, UsageError, choose, within
 from ..core.interrupts import interrupted
-from .verification.plausibility import Evidence, guarded
+from .verification.plausibility import Evidence, run_guards
 from .records.evaluation import Evaluation
 from .records.verification import Verification, Status, new_id, now, status_of
-from .sandbox.run import Limits, traced
+from .sandbox.run import Limits, trace_kernel
 from ..tasks.baselines.eager import eager_us
 from .verification.verify import fresh_seeds, verify
 from .records.provenance import task_key, versions
@@ -140,7 +140,7 @@ def check_affordable(program: Program, limits: Limits) -> Program:
 def compile_stage(progress: EvaluationInProgress, question: Question):
     "The Compiled kernel; KernelError if it is refused."
     def tracer(kernel, specs, chip):
-        result, reply = traced(kernel, specs, chip, question.limits)
+        result, reply = trace_kernel(kernel, specs, chip, question.limits)
         progress.layers, progress.tier, progress.trace_seconds = reply.layers, reply.tier, reply.seconds.get('trace')
         if reply.seconds:
             took = f'{reply.seconds["start"]:.2f} s to start, {reply.seconds["trace"]:.2f} s to trace'
@@ -194,7 +194,7 @@ def _evidence(progress, question, parts):
 
 def guard_stage(progress: EvaluationInProgress, question: Question, status: Status, parts: dict) -> tuple[Status, dict]:
     "The status of an evaluation and its parts, after the guards have run."
-    with progress.stage('guards'): reports = guarded(_evidence(progress, question, parts))
+    with progress.stage('guards'): reports = run_guards(_evidence(progress, question, parts))
     for report in reports:
         if report.found: progress.say(f'guard: {report}')
     refused = next((r for r in reports if r.severity == 'refused'), None)

@@ -7,10 +7,10 @@ import numpy as np
 
 from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.pipeline import check_affordable
-from kernel_lab.evaluate.sandbox.run import Limits, admit
+from kernel_lab.evaluate.sandbox.run import Limits, admit_program
 from kernel_lab.evaluate.verification.compare import compare
 from kernel_lab.evaluate.verification.adversarial_inputs import admissions
-from kernel_lab.evaluate.verification.verify import check_outputs, inputs_kept, verify
+from kernel_lab.evaluate.verification.verify import check_outputs, check_inputs_unwritten, verify
 from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.checks.checker import check
 from kernel_lab.nki.chip.dtypes import NUMPY
@@ -84,9 +84,9 @@ class Base:
 
     def program(self, text):
         "The program that a text is admitted as; a KernelError where it is not."
-        p = check_affordable(admit(text, self.kernel, self.specs, self.chip), Limits(instructions=20_000))
+        p = check_affordable(admit_program(text, self.kernel, self.specs, self.chip), Limits(instructions=20_000))
         for d in check(p): raise d.error()
-        inputs_kept(p)
+        check_inputs_unwritten(p)
         check_outputs(p, self.wants, self.workload)
         return p
 

@@ -12,8 +12,8 @@ import forgery
 from forgery import HEAD, Base, base, gains
 
 from kernel_lab.core.errors import KernelError, within
-from kernel_lab.evaluate.verification.plausibility import Evidence, guarded, unread
-from kernel_lab.evaluate.sandbox.run import admit
+from kernel_lab.evaluate.verification.plausibility import Evidence, run_guards, unread
+from kernel_lab.evaluate.sandbox.run import admit_program
 from kernel_lab.nki.checks.checker import check
 from kernel_lab.tasks.model.workload import Workload
 from kernel_lab.tasks.model.task import task_from
@@ -250,7 +250,7 @@ def test_the_labs_own_work_ends(narrow):
     "A program that would run for minutes is ended by the time of the stage."
     body = copy.deepcopy(narrow.data['body'])
     text = forged(narrow, lambda d: d.update(body=[*body, {'loop': 'z', 'n': 400_000, 'kind': 'sequential', 'line': 1, 'body': [{**o, 'm': [[[1], []]]} for o in body[1:3]]}]))
-    p, since = admit(text, narrow.kernel, narrow.specs, 'trn1'), time.monotonic()
+    p, since = admit_program(text, narrow.kernel, narrow.specs, 'trn1'), time.monotonic()
     assert not check(p)
     with within(0.5, 'the run'), pytest.raises(KernelError, match='the run took too long'): forgery.execute(p, *narrow.arrays.values())
     assert time.monotonic() - since < 20
@@ -266,16 +266,16 @@ def test_the_checks_end():
         one = lambda at: {'op': 'tensor_scalar', 'outs': {'dst': part(at, 1)}, 'ins': {'data': part(256 + at, 1), 'operand0': 1.0}, 'attrs': {'op0': 'multiply'}, 'e': '', 'm': [], 'line': 1}
         d['body'] += [{'op': 'memset', 'outs': {'dst': part(0, 512)}, 'ins': {'value': 0.0}, 'attrs': {}, 'e': '', 'm': [], 'line': 1},
                       {'loop': 'z', 'n': 2, 'kind': 'affine', 'line': 1, 'body': [one(k % 256) for k in range(3000)]}]
-    p = admit(forged(b, change), b.kernel, b.specs, b.chip)
+    p = admit_program(forged(b, change), b.kernel, b.specs, b.chip)
     with within(0.5, 'the check'), pytest.raises(KernelError, match='the check took too long'): check(p)
 
 
 def test_a_guard_that_is_kept_from_looking_says_so(narrow):
     "Each element is looked at, one by one: a guard without time is no guard that found nothing."
-    p = admit(narrow.text, narrow.kernel, narrow.specs, 'trn1')
+    p = admit_program(narrow.text, narrow.kernel, narrow.specs, 'trn1')
     with within(-1, 'looking'):
         with pytest.raises(KernelError, match='looking took too long'): unread(p)
-        reports = {g.name: g for g in guarded(Evidence(narrow.kernel.source, narrow.task, narrow.workload, 'trn1', p, narrow.us))}
+        reports = {g.name: g for g in run_guards(Evidence(narrow.kernel.source, narrow.task, narrow.workload, 'trn1', p, narrow.us))}
     assert reports['inputs read'].severity == 'implausible'
 
 

@@ -21,7 +21,7 @@ from kernel_lab.evaluate.records.run import Run, Step
 from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.evaluate.sandbox.protocol import ChildReply, error_from_message, verdict
 from kernel_lab.evaluate.sandbox.server import readable_paths
-from kernel_lab.evaluate.sandbox.run import Limits, admit, run_job, trace_in_child, traced
+from kernel_lab.evaluate.sandbox.run import Limits, admit_program, run_job, trace_in_child, trace_kernel
 from kernel_lab.evaluate.verification.verify import compare, tile_map, verify
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
@@ -104,7 +104,7 @@ def test_a_forged_program_gains_nothing():
 
 @pytest.mark.parametrize('text', ['', '[]', '{}', 'null', '7', '[' * 10_000, '{"format": 1}', '9' * 5000, '{"format": 1, "tensors": [[]]}', 'NaN', '\ud800'])
 def test_junk_programs(text):
-    with pytest.raises(KernelError) as e: admit(text, Kernel(GOOD), [X], 'trn1')
+    with pytest.raises(KernelError) as e: admit_program(text, Kernel(GOOD), [X], 'trn1')
     assert e.value.kind == 'invalid'
 
 
@@ -128,11 +128,11 @@ def test_a_program_with_one_thing_wrong(path, junk):
     where[path[-1]] = junk
     reply = ChildReply(json.dumps(data), None, ('process',))
     def child(kernel, specs, chip, limits):
-        try: return admit(reply.text, kernel, specs, chip), reply
+        try: return admit_program(reply.text, kernel, specs, chip), reply
         except KernelError as e: return e, reply
-    before, module.traced = module.traced, child
+    before, module.trace_kernel = module.trace_kernel, child
     try: e = evaluate(GOOD, TASK, seeds=[1], baseline_us=1.0)
-    finally: module.traced = before
+    finally: module.trace_kernel = before
     assert e.status != Status.LAB_ERROR, (path, junk, str(e))
 
 
@@ -167,8 +167,8 @@ def test_a_container_that_refuses_namespaces():
             'deny = b"".join(walls._deny(nr) for nr in (272, 97))\n'
             'bind_to_parent(); code = walls._op(0x20, 0) + deny + walls._op(6, walls.ALLOW); buffer = ctypes.create_string_buffer(code, len(code))\n'
             'import struct; p = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))\n'
-            'walls._prctl(walls.PR_SET_SECCOMP, 2, ctypes.create_string_buffer(p, len(p)))\n'
-            'from kernel_lab.evaluate.sandbox.run import house; h = house(); print(h.tier, *h.layers); print(*h.refused)')
+            'walls.prctl(walls.PR_SET_SECCOMP, 2, ctypes.create_string_buffer(p, len(p)))\n'
+            'from kernel_lab.evaluate.sandbox.run import sandbox_status; h = sandbox_status(); print(h.tier, *h.layers); print(*h.refused)')
     first, refused = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60).stdout.splitlines()
     assert first.split()[0] == 'S2' and 'namespaces' not in first and 'seccomp' in first and refused == 'namespaces'
 
@@ -176,28 +176,28 @@ def test_a_container_that_refuses_namespaces():
 def test_files_the_child_holds():
     "Standard streams are the null device; besides them there is the place for the answer, and nothing that listens."
     code = 'held = {}\nfor fd in range(64):\n    try: held[fd] = oct(os.fstat(fd).st_mode & 0o170000)\n    except OSError: pass\nraise ValueError(held)'
-    _, reply = traced(Kernel(attack(*code.splitlines())), [X])
+    _, reply = trace_kernel(Kernel(attack(*code.splitlines())), [X])
     assert "{0: '0o20000', 1: '0o20000', 2: '0o20000', 3: '0o100000'}" in str(reply.error), str(reply.error)
 
 
 def test_the_child_has_no_folder_of_ours():
     "Its root has the libraries in it and no more; where it has no root of its own, folders can be seen and not read."
     names = [n for n in ('home', 'tmp', 'proc', 'etc', 'dev') if not any(p.startswith(f'/{n}/') for p in readable_paths())]
-    _, reply = traced(Kernel(attack(f'raise ValueError([os.getcwd(), [n for n in {names!r} if os.path.exists("/" + n)]])')), [X])
+    _, reply = trace_kernel(Kernel(attack(f'raise ValueError([os.getcwd(), [n for n in {names!r} if os.path.exists("/" + n)]])')), [X])
     if 'root' in reply.layers: assert "['/', []]" in str(reply.error), str(reply.error)
-    _, reply = traced(Kernel(attack('os.listdir("/")')), [X])
+    _, reply = trace_kernel(Kernel(attack('os.listdir("/")')), [X])
     if 'landlock' in str(reply.layers): assert 'Permission denied' in str(reply.error), str(reply.error)
 
 
 def test_nothing_of_the_reference_is_in_the_child():
     "No torch, no tasks, no tests: there is nothing to look up."
-    _, reply = traced(Kernel(attack('raise ValueError([m for m in sys.modules if m.split(".")[0] in ("torch", "pytest") or m.startswith("kernel_lab.tasks")])')), [X])
+    _, reply = trace_kernel(Kernel(attack('raise ValueError([m for m in sys.modules if m.split(".")[0] in ("torch", "pytest") or m.startswith("kernel_lab.tasks")])')), [X])
     assert 'ValueError: []' in str(reply.error)
 
 
 def test_start_is_quick():
     "Python, numpy and the tracer, but not torch; the best of five, because the machine may be busy."
-    assert min(traced(Kernel(GOOD), [X])[1].seconds['start'] for _ in range(5)) < 1.5
+    assert min(trace_kernel(Kernel(GOOD), [X])[1].seconds['start'] for _ in range(5)) < 1.5
 
 
 def test_the_parent_dies(tmp_path):

@@ -25,7 +25,7 @@ from ..store.rows import pack, program_behind, unpack
 from ..records.evaluation import Evaluation
 from ..records.verification import Status
 from ..sandbox.protocol import Limits
-from ..sandbox.run import admitted, sandbox_status
+from ..sandbox.run import check_admitted, sandbox_status
 from ..records.provenance import task_key, versions
 from ...targets.registry import TARGET_OF
 from ...tasks.suite.registry import TASKS, get_task
@@ -120,7 +120,7 @@ def _question(asked):
     "Kernel, task, workload and chip; UsageError if this is another lab, has no sandbox, cannot read the task or has no such target."
     if different := differences(versions(asked['chip']), asked['versions']):
         raise UsageError(different, hint='Install the same lab, Python and libraries wherever there are workers.')
-    admitted(sandbox_status())
+    check_admitted(sandbox_status())
     kernel, task = Kernel(**asked['kernel']), _unpacked(asked['packed']) if asked['packed'] else get_task(asked['task'])
     resolve(kernel, task, asked['workload'], asked['chip'])
     return kernel, task, asked['workload'], asked['chip']

@@ -380,8 +380,8 @@ def refused(*args, **kw):
 
 
 def test_a_newer_store(store, place):
-    with store._write() as c: put(c, tables.META, {'key': 'schema', 'value': str(tables.SCHEMA + 1)}, replace=True)
-    assert f'newer lab (schema {tables.SCHEMA + 1}' in refused(place)
+    with store._write() as c: put(c, tables.META, {'key': 'schema', 'value': str(tables.SCHEMA_VERSION + 1)}, replace=True)
+    assert f'newer lab (schema {tables.SCHEMA_VERSION + 1}' in refused(place)
     assert count(store, 'runs') == 0
 
 

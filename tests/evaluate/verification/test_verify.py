@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_lab.core.errors import KernelError
-from kernel_lab.evaluate.verification.precision_audit import bits_notes
+from kernel_lab.evaluate.verification.hypotheses import precision_notes
 from kernel_lab.evaluate.verification.compare import compare, worst_elements
 from kernel_lab.evaluate.verification.adversarial_inputs import CHANGES, admissions, draws_of
 from kernel_lab.evaluate.records.verification import SeedReport, Verification, to_json_data
@@ -80,4 +80,4 @@ def test_first_kernels_on_every_admitted_draw(name):
         found = verify(program, task, w, seeds=[11], draws=fair)
         assert found.passed, str(found.worst)
         assert len(found.left_out) <= max(3, len(fair) // 2), found.left_out
-        assert not bits_notes(program, w) or 'quant' in task.family or w.dtype != 'float32', bits_notes(program, w)
+        assert not precision_notes(program, w) or 'quant' in task.family or w.dtype != 'float32', precision_notes(program, w)
