@@ -14,7 +14,7 @@ import typer
 
 from .evaluate import read_kernel
 from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, PagePath, Steps, StorePlace, WorkloadName,
-    exit_code, header, progress_on, reason_text, say, step_text, writing)
+    exit_code, progress_on, reason_text, say, step_table, step_text, writing)
 from .runs import find_run, open_store, store_option, write_report
 from .tasks import find_task
 from ..core.durations import one_clock
@@ -48,7 +48,8 @@ def step_until_done(loop, source=None):
     console = Console(highlight=False, emoji=False)
     with progress_on(console) as progress:
         bar = progress.add_task(f'{loop.run.agent} works on {loop.task.name}', total=loop.max_steps + 1, completed=len(loop.steps))
-        say(header(one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'), console=console)
+        kind = one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'
+        say(step_table(kind).head(), console=console)
         try:
             if source: loop.edit(source)
             for step in loop.steps: show_step(step, loop.run, console)

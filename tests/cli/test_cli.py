@@ -258,7 +258,7 @@ def test_a_run_with_a_broken_row(lab, tmp_path):
 def test_a_failing_report_leaves_what_was_there(tmp_path, monkeypatch):
     from kernel_lab.figures import report
     (tmp_path / "r.html").write_text("yesterday")
-    for name, made in {"report_figures": lambda *a: {}, "report_body": lambda *a: "half \ud800"}.items(): monkeypatch.setattr(report, name, made)
+    for name, made in {"report_figures": lambda *a: {}, "report_page": lambda *a: "half \ud800"}.items(): monkeypatch.setattr(report, name, made)
     with pytest.raises(UnicodeEncodeError): report.report_html(SimpleNamespace(task="softmax"), tmp_path / "r.html")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("r.html", "yesterday")]
 
