@@ -147,7 +147,7 @@ class Writer:
         for i, cell in enumerate(page.notebook["cells"]):
             source = text(cell).rstrip()
             if cell["cell_type"] == "markdown":
-                source = LIST_AFTER_TEXT.sub(r"\g<0>\n", self.relinked(page, generated(source)))
+                source = LIST_AFTER_TEXT.sub(r"\g<0>\n", self.relinked(page, source))
                 if not opened and source.lstrip().startswith("# "):
                     source, opened = self.opening(page, source, executed), True
                 out.append(source)
@@ -173,13 +173,6 @@ class Writer:
 def up(start: PurePosixPath, end: PurePosixPath) -> str:
     "The relative link from one page to another."
     return PurePosixPath(os.path.relpath(end, start.parent)).as_posix()
-
-
-def generated(source: str) -> str:
-    "Markdown with the generated sections of the README's page."
-    if "<!-- made from: " not in source: return source
-    import readme
-    return readme.filled(source)
 
 
 def code_cell(source: str, number: int, i: int) -> Iterator[str]:

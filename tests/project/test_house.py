@@ -176,3 +176,13 @@ def test_names_of_modules_in_strings_exist():
                 parts = dotted.split(".")
                 if not any(".".join(parts[:i]) in known and i > 1 for i in (len(parts), len(parts) - 1)): wrong.append(f"{module}: {dotted}")
     assert not wrong, wrong
+
+
+def test_links_between_pages_exist():
+    broken = []
+    for page in PAGES:
+        for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] != "markdown": continue
+            links = re.findall(r"\]\((?!\w+:)([^)\s#]+\.\w+)", "".join(cell["source"]))
+            broken += [f"{page.relative_to(NBS)}: {link}" for link in links if not (page.parent / link).exists()]
+    assert not broken, broken
