@@ -379,7 +379,7 @@ def move_names() -> list[str]:
 
 def moved(text: str, entry, profile, shapes: list) -> list:
     "[(move, new text)] that the agents' moves make of a kernel."
-    return [(c.name, c.source) for c in lab('moves').candidates(text, lab('facts').Facts.of(profile, shapes), entry)]
+    return [(c.name, c.source) for c in lab('moves').rewrites_of(text, lab('facts').ProfileFacts.of(profile, shapes), entry)]
 
 
 def evaluation(text: str, entry, task, workload, seeds: list, limits: dict):

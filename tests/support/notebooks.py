@@ -31,8 +31,10 @@ def bound_names(tree: ast.Module) -> list[str]:
 
 
 def imported(source: str, module: str) -> str:
-    "An exported cell as an import of its names from the module; names that the module no longer has (loop variables) are left out."
-    names = [n for n in bound_names(ast.parse(source)) if n in vars(import_module(module))]
+    """An exported cell as an import of its names from the module; names that the module no longer has (loop variables) are left out.
+    A cell that writes to `globals()` stands for all names of the module."""
+    have = vars(import_module(module))
+    names = [n for n in have if not n.startswith("__")] if "globals()" in source else [n for n in bound_names(ast.parse(source)) if n in have]
     return f"from {module} import {', '.join(names)}" if names else ""
 
 
