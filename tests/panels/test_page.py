@@ -279,7 +279,7 @@ def test_a_reload_shows_the_same_pictures(visit):
     assert pictures(shown(page)) == other != seen and one_run(page, 0) != run
     zoom(page)
     page.wait_for_timeout(500)
-    assert titles(shown(page)) != [] and pictures(page) != other and sum(' between ' in t for t in titles(page)) == 1
+    assert pictures(shown(page)) != other and titles(page) != [] and sum(' between ' in t for t in titles(page)) == 1
     page.locator('.kl-lab .js-plotly-plot').filter(has_text='simulated on').locator('.nsewdrag').first.dblclick()
     zoomed(page, False)
     assert pictures(page) == other                # the whole of this timeline, not of the first that was drawn
@@ -388,7 +388,7 @@ def contents(url, model=None):
 def git(top, *words): return subprocess.run(['git', *words], cwd=top, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize('path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/5_panels/06_lab.ipynb'])
+@pytest.mark.parametrize('path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/06_lab.ipynb'])
 def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
     top, address = checkout
     model = contents(address + path)
