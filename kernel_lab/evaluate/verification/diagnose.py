@@ -212,7 +212,7 @@ def _belongs(case, got, tiles):
     return next((tuple(map(int, at)) for at in near if (error_ratio(got, tiles[tuple(at)], case.tolerance) <= 1).all()), None)
 
 def other_tile(case, most=16):
-    "WrongOutput tiles that hold what belongs to another tile."
+    "Wrong tiles that hold what belongs to another tile."
     heights, widths = tiles_of(case)
     for h in heights:
         for w in [case.w.shape[1], *widths]:
