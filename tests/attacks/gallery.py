@@ -294,7 +294,7 @@ for name, says, code in [
     ('faster chip', 'Raises the clock rates in the table of the chip.', "from kernel_lab.nki.chip.chips import CHIPS\nd = CHIPS['trn1'].__dict__\n"
      "for k, f in CHIPS['trn1'].figures.items(): d[k] = f.value * 1000 if f.unit in ('GHz', 'GB/s') else 0 if f.unit == 'ns' else f.value"),
     ('free instructions', "Replaces the instructions' cost rules.",
-    "from kernel_lab.nki.ir.instructions import ROWS\nfrom dataclasses import replace\nfor k, r in list(ROWS.items()): ROWS[k] = replace(r, cost=lambda w: 0.0)"),
+    "from kernel_lab.nki.ir.instructions import INSTRUCTIONS as ROWS\nfrom dataclasses import replace\nfor k, r in list(ROWS.items()): ROWS[k] = replace(r, cost=lambda w: 0.0)"),
     ('own scheduler', 'Replaces the scheduler.', "import types\nsys.modules['kernel_lab.nki.timing.timeline'].schedule = lambda *a, **k: types.SimpleNamespace(latency_us=0.01)"),
     ('short timeline', "Makes every timeline say that it is short.",
     "sys.modules['kernel_lab.nki.timing.timeline'].Timeline.latency_us = property(lambda self: 0.01, lambda self, v: None)")]:
