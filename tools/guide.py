@@ -7,6 +7,8 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+import number
+
 ROOT = Path(__file__).parent.parent
 NBS, GUIDE = ROOT / "nbs", ROOT / "nbs" / "guide.ipynb"
 MARK = re.compile(r"(<!-- made from: (\w+) -->).*", re.S)
@@ -54,13 +56,11 @@ def room_of(folder: Path) -> str:
     return ".".join(re.sub(r"^\d_", "", part) for part in folder.relative_to(NBS).parts)
 
 
-def head(page: Path) -> tuple[str, str]:
+def title_and_subtitle(page: Path) -> tuple[str, str]:
     "Title and subtitle of a notebook."
-    for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
-        lines = "".join(cell["source"]).splitlines()
-        if cell["cell_type"] == "markdown" and lines and lines[0].startswith("# "):
-            return lines[0][2:].strip(), next((line[2:].strip() for line in lines[1:] if line.startswith("> ")), "")
-    raise ValueError(f"{page} has no title")
+    data = number.cells(page)
+    lines = "".join(number.head(data)["source"]).splitlines()
+    return number.title(data), next((line[2:].strip() for line in lines[1:] if line.startswith("> ")), "")
 
 
 def folders(at: Path = NBS) -> list[Path]:
@@ -69,16 +69,11 @@ def folders(at: Path = NBS) -> list[Path]:
     return [f for d in inner for f in [d, *folders(d)]]
 
 
-def pages_in(folder: Path) -> list[Path]:
-    "Numbered notebooks of one folder."
-    return sorted(folder.glob("[0-9]*.ipynb"))
-
-
 def rooms() -> str:
     "A table of floors, rooms and what they hold."
     rows = ["| floor | room | pages | what |", "|--:|---|--:|---|"]
     for folder in folders():
-        if not (n := len(pages_in(folder))): continue
+        if not (n := len(number.pages(folder))): continue
         floor = folder.relative_to(NBS).parts[0][0]
         rows.append(f"| {floor} | `{room_of(folder)}` | {n} | {ROOMS[room_of(folder)]} |")
     return "\n".join(rows)
@@ -88,9 +83,10 @@ def pages() -> str:
     "A list of all pages, room by room."
     out = []
     for folder in folders():
-        if not (found := pages_in(folder)): continue
+        if not (found := number.pages(folder)): continue
         out += [f"**`{room_of(folder)}`**: {ROOMS[room_of(folder)]}", ""]
-        out += [f"- [{head(p)[0]}]({p.relative_to(NBS).as_posix()}): {head(p)[1]}" for p in found] + [""]
+        heads = {p: title_and_subtitle(p) for p in found}
+        out += [f"- [{title}]({p.relative_to(NBS).as_posix()}): {subtitle}" for p, (title, subtitle) in heads.items()] + [""]
     return "\n".join(out).rstrip()
 
 

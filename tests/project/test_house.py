@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from notebooks import module_of
+
 ROOT = Path(__file__).parents[2]
 NBS, LIB = ROOT / "nbs", ROOT / "kernel_lab"
 PAGES = sorted(p for p in NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
@@ -18,9 +20,8 @@ MOST_PAGES, MOST_LINES = 15, 400
 
 def exported(page):
     "The module that a notebook exports (`kernel_lab.…`), or None."
-    for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
-        if m := re.search(r"^#\|\s*default_exp\s+(\S+)", "".join(cell["source"]), re.M): return "kernel_lab." + m[1].removesuffix(".__init__")
-    return None
+    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    return module_of([{**cell, "source": "".join(cell["source"])} for cell in cells])
 
 
 HOME = {module: page for page in PAGES if (module := exported(page))}
