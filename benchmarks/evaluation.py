@@ -2,10 +2,11 @@
 
     python benchmarks/evaluation.py [--seconds 30] [--workers 2] [task …]
 
-Small workloads, milliseconds of wall time: medians of fifteen, with the interval of 95 % (from the 4th to the 12th). `bare` traces, executes and
-schedules the task's first kernel in this process, on one draw; `child` is what a fresh child with all its walls adds to tracing; `evaluation` is
-everything: child, three draws with their references, changed draws, profile. The last lines say how many evaluations a second the local pool keeps
-up, and what was warm when it began."""
+Small workloads, milliseconds of wall time: medians of fifteen, with the interval of 95 % (from the 4th to the 12th).
+`bare` traces, executes and schedules the task's first kernel in this process, on one draw; `child` is what a fresh
+child with all its walls adds to tracing; `evaluation` is
+everything: child, three draws with their references, changed draws, profile. The last lines say how many evaluations
+a second the local pool keeps up, and what was warm when it began."""
 import argparse
 import time
 from statistics import median
@@ -49,7 +50,8 @@ def row(name, chip="trn2"):
         return profile_of(schedule(program, chip))
 
     here, there = timed(lambda: trace_here(kernel, specs, chip)), timed(lambda: trace_kernel(kernel, specs, chip))
-    child = Duration(there.us - here.us, "wall", max(0, there.low_us - here.high_us), there.high_us - here.low_us, here.count)
+    child = Duration(there.us - here.us, "wall", max(0, there.low_us - here.high_us), there.high_us - here.low_us,
+                     here.count)
     return timed(bare), child, timed(lambda: evaluate(kernel, task, workload, chip))
 
 
@@ -74,7 +76,8 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     since = time.perf_counter()
     print(sandbox_status())
-    print(f"ready in {time.perf_counter() - since:.2f} s\n\n{'task':<16}{'bare':>26}{'child':>26}{'evaluation':>26}   ms, wall")
+    print(f"ready in {time.perf_counter() - since:.2f} s\n\n{'task':<16}{'bare':>26}{'child':>26}{'evaluation':>26}   "
+          "ms, wall")
     rows = []
     for name in asked.tasks:
         rows.append(row(name))

@@ -2,9 +2,9 @@
 
     NKIBENCH=checkout/of/NKIBench python benchmarks/execution.py [kernel …]
 
-Each kernel runs in a process of its own, at full shape: trace, execute, reference, execute, reference; the better of each pair counts.
-An execution includes its planning, which a second execution of the same program would not repeat. The last column is the most memory that the
-execution held beyond inputs and outputs."""
+Each kernel runs in a process of its own, at full shape: trace, execute, reference, execute, reference; the better of
+each pair counts. An execution includes its planning, which a second execution of the same program would not repeat.
+The last column is the most memory that the execution held beyond inputs and outputs."""
 import importlib.util, os, resource, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
@@ -55,18 +55,26 @@ def one(path):
 
 
 def main(names):
-    head = f"{'kernel':44} {'instructions':>12} {'trace s':>8} {'file kB':>8} {'execute s':>9} {'numpy s':>8} {'ratio':>6} {'rel. L2':>9} {'extra MiB':>9}"
+    head = (f"{'kernel':44} {'instructions':>12} {'trace s':>8} {'file kB':>8} {'execute s':>9} {'numpy s':>8} "
+            f"{'ratio':>6} {'rel. L2':>9} {'extra MiB':>9}")
     print(head, "-" * len(head), sep="\n")
     ratios = []
     for path in sorted((ROOT / "kernels").glob("*.py")):
         if names and not any(path.name.startswith(n) for n in names): continue
         done = subprocess.run([sys.executable, __file__, "--one", path], capture_output=True, text=True)
-        if done.returncode: print(f"{path.stem[:-2]:44} failed: {done.stderr.strip().splitlines()[-1]}", flush=True); continue
+        if done.returncode:
+            print(f"{path.stem[:-2]:44} failed: {done.stderr.strip().splitlines()[-1]}", flush=True)
+            continue
         name, count, tracing, size, executing, plain, error, held = done.stdout.split()[-8:]
         ratios.append(float(executing) / float(plain))
-        row = f"{name:44} {int(count):12,} {float(tracing):8.3f} {int(size) / 1e3:8.0f} {float(executing):9.2f} {float(plain):8.2f}"
+        row = (
+            f"{name:44} {int(count):12,} {float(tracing):8.3f} {int(size) / 1e3:8.0f} {float(executing):9.2f} "
+            f"{float(plain):8.2f}"
+        )
         print(f"{row} {ratios[-1]:6.2f} {float(error):9.1e} {float(held):9.0f}", flush=True)
-    if ratios: print(f"{'geometric mean':44} {'':12} {'':8} {'':8} {'':9} {'':8} {np.exp(np.mean(np.log(ratios))):6.2f}   worst {max(ratios):.2f}")
+    if ratios:
+        print(f"{'geometric mean':44} {'':12} {'':8} {'':8} {'':9} {'':8} {np.exp(np.mean(np.log(ratios))):6.2f}   "
+              f"worst {max(ratios):.2f}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Predicted against published times of trn2: `python benchmarks/instructions.py trn2_instr_durations.csv trn2_dma_packets.csv trn2_sync_latencies.csv`, any of them.
+"""Predicted against published times of trn2: `python benchmarks/instructions.py trn2_instr_durations.csv
+trn2_dma_packets.csv trn2_sync_latencies.csv`, any of them.
 
-The first file lists durations by engine, opcode, operand shape and clock state of the Tensor engine, from published traces. A duration is the
-instruction's work and the latency of its engine's pipeline. Rows without a cost in the instruction table (control flow, semaphores, weight loads) are listed as such.
-The second lists DMA packets by size and kind of queue, the third how long one waits for another: an engine for an engine, data for its trigger, a consumer for the last packet.
-"""
+The first file lists durations by engine, opcode, operand shape and clock state of the Tensor engine, from published
+traces. A duration is the instruction's work and the latency of its engine's pipeline. Rows without a cost in the
+instruction table (control flow, semaphores, weight loads) are listed as such. The second lists DMA packets by size
+and kind of queue, the third how long one waits for another: an engine for an engine, data for its trigger, a
+consumer for the last packet."""
 import re, sys
 import numpy as np
 import pandas as pd
@@ -33,14 +35,21 @@ def instruction(opcode, signature):
     if "src" not in at: return None
     (dtype, buffer, shape), (dtype2, buffer2, shape2) = at["src"], at.get("dst", at["src"])
     n, m = int(np.prod(shape)), int(np.prod(shape2))
-    names = {"COPY": ("tensor_copy", "src"), "CAST": ("tensor_copy", "src"), "TENSOR_REDUCE": ("tensor_reduce", "data"), "TENSOR_SCALAR": ("tensor_scalar", "data"),
-             "RECIPROCAL": ("reciprocal", "data"), "ACTIVATE": ("activation", "data"), "MATMUL": ("nc_matmul", "moving")}
+    names = {
+        "COPY": ("tensor_copy", "src"), "CAST": ("tensor_copy", "src"), "TENSOR_REDUCE": ("tensor_reduce", "data"),
+        "TENSOR_SCALAR": ("tensor_scalar", "data"), "RECIPROCAL": ("reciprocal", "data"),
+        "ACTIVATE": ("activation", "data"), "MATMUL": ("nc_matmul", "moving")}
     if opcode not in names: return None
     op, key = names[opcode]
-    tensors = [Tensor("a", (128, n), dtype, buffer), Tensor("b", (128, m), dtype2, buffer2), Tensor("w", (128, 128), dtype, "sbuf")]
+    tensors = [
+        Tensor("a", (128, n), dtype, buffer),
+        Tensor("b", (128, m), dtype2, buffer2),
+        Tensor("w", (128, 128), dtype, "sbuf")]
     access = lambda k, c: Access(k, Affine(), ((c, 128), (1, c)))
-    ins = {key: access(0, n)} | ({"stationary": access(2, 128)} if op == "nc_matmul" else {}) | ({"operand0": 2.0} if op == "tensor_scalar" else {})
-    attrs = {"func": "exp"} if op == "activation" else {"op": "add", "axis": [1]} if op == "tensor_reduce" else {"op0": "multiply"} if op == "tensor_scalar" else {}
+    ins = {key: access(0, n)} | ({"stationary": access(2, 128)}
+                                 if op == "nc_matmul" else {}) | ({"operand0": 2.0} if op == "tensor_scalar" else {})
+    attrs = {"func": "exp"} if op == "activation" else {"op": "add", "axis": [
+        1]} if op == "tensor_reduce" else {"op0": "multiply"} if op == "tensor_scalar" else {}
     o = Instruction(op, {"dst": access(1, m)}, ins, attrs)
     return Program("row", tuple(tensors), (o,), (), chip="trn2"), o
 
@@ -65,18 +74,22 @@ def durations(rows):
     rows["predicted"] = [predicted(r, CHIPS["trn2"]) for r in rows.itertuples()]
     known = rows.dropna(subset=["predicted"])
     key = ["engine", "opcode", "signature", "pe_clock_state"]
-    by = known.groupby(key).agg(measured=("dur_ns_median", "median"), predicted=("predicted", "first"), n=("count", "sum")).reset_index()
+    by = known.groupby(key).agg(measured=("dur_ns_median", "median"), predicted=("predicted", "first"),
+                                n=("count", "sum")).reset_index()
     by["error"] = by.predicted / by.measured - 1
-    print(f"{len(by)} kinds of instruction, {len(rows) - len(known)} rows of the file without a cost in the table ({', '.join(sorted(set(rows.opcode) - set(known.opcode)))})")
+    print(f"{len(by)} kinds of instruction, {len(rows) - len(known)} rows of the file without a cost in the table "
+          f"({', '.join(sorted(set(rows.opcode) - set(known.opcode)))})")
     for (engine, opcode), g in by.groupby(["engine", "opcode"]):
-        print(f"{engine:14}{opcode:16}{len(g):4} kinds   median |error| {100 * g.error.abs().median():5.1f} %   median error {100 * g.error.median():+6.1f} %")
+        print(f"{engine:14}{opcode:16}{len(g):4} kinds   median |error| {100 * g.error.abs().median():5.1f} %   "
+              f"median error {100 * g.error.median():+6.1f} %")
     print(f"all: median |error| {100 * by.error.abs().median():.1f} %")
 
 
 def told(name, found):
     "Print how far predictions are from what was measured: a frame with both."
     error = found.predicted / found.measured - 1
-    print(f"{name:58}{len(found):4} kinds   median |error| {100 * error.abs().median():5.1f} %   median error {100 * error.median():+6.1f} %")
+    print(f"{name:58}{len(found):4} kinds   median |error| {100 * error.abs().median():5.1f} %   median error "
+          f"{100 * error.median():+6.1f} %")
 
 
 def packets(rows, chip=CHIPS["trn2"]):
@@ -88,11 +101,14 @@ def packets(rows, chip=CHIPS["trn2"]):
 def waits(rows, chip=CHIPS["trn2"]):
     rows = rows[rows.kind != "kind"].assign(measured=lambda r: pd.to_numeric(r.ns_median))
     copies = rows["from"].str.contains("DMA") | rows.to.astype(str).str.contains("DMA|EVENT")
-    told("an engine for an engine", rows[(rows.kind == "producer_end_to_consumer_start") & ~copies].assign(predicted=chip.semaphore_ns))
+    told("an engine for an engine",
+         rows[(rows.kind == "producer_end_to_consumer_start") & ~copies].assign(predicted=chip.semaphore_ns))
     for queue in ("Scalar|Sync", "GpSimd"):
         mine = rows[rows["from"].str.contains(f"^(?:{queue}) queue")]
-        told(f"first packet for its trigger, {queue} queue", mine[mine.kind.str.startswith("dma_trigger_to_first_packet")].assign(predicted=chip.dma_start_ns))
-        told(f"a consumer for the last packet, {queue} queue", mine[mine.kind.str.startswith("dma_last_packet_end")].assign(predicted=chip.dma_done_ns))
+        told(f"first packet for its trigger, {queue} queue",
+             mine[mine.kind.str.startswith("dma_trigger_to_first_packet")].assign(predicted=chip.dma_start_ns))
+        told(f"a consumer for the last packet, {queue} queue",
+             mine[mine.kind.str.startswith("dma_last_packet_end")].assign(predicted=chip.dma_done_ns))
 
 
 def main(*paths):

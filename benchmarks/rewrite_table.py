@@ -27,15 +27,17 @@ def accepted(run):
 def optimise(task, args):
     "One run → a row of the table."
     since = time.perf_counter()
-    loop = AgentLoop(task, RewriteAgent(), workload=args.workload, chip=args.chip, store=False, max_steps=args.steps, seeds=args.seeds)
+    loop = AgentLoop(task, RewriteAgent(), workload=args.workload, chip=args.chip, store=False, max_steps=args.steps,
+                     seeds=args.seeds)
     for step in loop:
         evaluation = step.evaluation
         us = f'{evaluation.profile.latency_us:10.1f} µs' if evaluation.profile else ' ' * 13
         print(f'    {step.index:2}  {evaluation.status:16}{us}  {step.move}', flush=True)
         if step.index and not evaluation.profile: print(f'        {str(evaluation.error)[:200]}')
     best = loop.best.evaluation.profile
-    return dict(task=task, first=loop.run.first_us, best=best.latency_us, speedup=loop.run.first_us / best.latency_us, peak=best.peak_pct,
-                moves=accepted(loop.run), turns=len(loop.steps) - 1, seconds=time.perf_counter() - since)
+    return dict(task=task, first=loop.run.first_us, best=best.latency_us, speedup=loop.run.first_us / best.latency_us,
+                peak=best.peak_pct, moves=accepted(loop.run), turns=len(loop.steps) - 1,
+                seconds=time.perf_counter() - since)
 
 
 def main():
@@ -51,9 +53,13 @@ def main():
         print(task, flush=True)
         rows.append(optimise(task, args))
     print(f'\nsimulated on {args.chip}, workload {args.workload}, {args.seeds} seeds a step\n')
-    print('| task | first µs | best µs | speedup | % of peak | turns | s | moves that helped |\n|---|---|---|---|---|---|---|---|')
+    print('| task | first µs | best µs | speedup | % of peak | turns | s | moves that helped '
+          '|\n|---|---|---|---|---|---|---|---|')
     for r in rows:
-        numbers = f'{r["first"]:.1f} | {r["best"]:.1f} | {r["speedup"]:.2f} | {r["peak"]:.0f} | {r["turns"]} | {r["seconds"]:.0f}'
+        numbers = (
+            f'{r["first"]:.1f} | {r["best"]:.1f} | {r["speedup"]:.2f} | {r["peak"]:.0f} | {r["turns"]} |'
+            f' {r["seconds"]:.0f}'
+        )
         print(f'| {r["task"]} | {numbers} | {"; ".join(r["moves"])} |')
     mean = math.exp(sum(math.log(r['speedup']) for r in rows) / len(rows))
     print(f'\ngeometric mean of {len(rows)}: {mean:.2f}')

@@ -11,12 +11,14 @@ def pytest_sessionstart():
 
 
 def pytest_unconfigure():
-    "Each notebook leaves a shell that collects garbage when Python ends, a hundred times over everything: nothing is left to find."
+    """Each notebook leaves a shell that collects garbage when Python ends, a hundred times over everything: nothing is
+    left to find."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
-    "With several workers (`make test`): a file goes to one of them, for what its tests share; notebooks go to whoever is free."
+    """With several workers (`make test`): a file goes to one of them, for what its tests share; notebooks go to
+    whoever is free."""
     for i in items:
         if i.path.name != "test_notebooks.py": i.add_marker(pytest.mark.xdist_group(i.path.name))

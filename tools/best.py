@@ -1,4 +1,5 @@
-"""Let the built-in agent look for faster kernels of tasks of the suite, from the fastest known one; what is found goes to kernel_lab/tasks/best.jsonl.
+"""Let the built-in agent look for faster kernels of tasks of the suite, from the fastest known one; what is found
+goes to kernel_lab/tasks/best.jsonl.
 
 python tools/best.py TASK… [--chip trn2] [--steps 12]"""
 import argparse
@@ -25,7 +26,8 @@ def improved(name, chip, steps):
     best = loop.best and loop.best.evaluation
     if best is None or best.latency_us > WORTH * us: return None
     whence = "" if maker == "first kernel" else f", from the one {maker}"
-    return dict(task=name, workload=workload.name, chip=chip, us=round(best.latency_us, 2), was_us=round(us, 2), maker=f"the rewrite agent{whence}", source=best.kernel.source)
+    return dict(task=name, workload=workload.name, chip=chip, us=round(best.latency_us, 2), was_us=round(us, 2),
+                maker=f"the rewrite agent{whence}", source=best.kernel.source)
 
 
 if __name__ == "__main__":
@@ -38,5 +40,7 @@ if __name__ == "__main__":
         line = improved(name, asked.chip, asked.steps)
         print(name, f"{line['was_us']} -> {line['us']} us" if line else "nothing faster", flush=True)
         if not line: continue
-        rest = [old for old in (BEST_KERNELS_FILE.read_text().splitlines() if BEST_KERNELS_FILE.exists() else []) if json.loads(old)["task"] != name]
+        rest = [
+            old for old in (BEST_KERNELS_FILE.read_text().splitlines() if BEST_KERNELS_FILE.exists() else [])
+            if json.loads(old)["task"] != name]
         BEST_KERNELS_FILE.write_text("\n".join(sorted([*rest, json.dumps(line)])) + "\n")

@@ -1,22 +1,28 @@
-"""What can be known in two minutes: lint, the house, unit tests, and the notebooks that differ from main. `make check` calls it.
+"""What can be known in two minutes: lint, the house, unit tests, and the notebooks that differ from main. `make
+check` calls it.
 
-`python tools/check.py [BASE]` compares with a branch, tag or commit (main by default; what is not committed counts as changed)."""
+`python tools/check.py [BASE]` compares with a branch, tag or commit (main by default; what is not committed counts
+as changed)."""
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-UNIT = ["tests/project/test_house.py", "tests/project/test_project.py", "tests/nki/ir", "tests/nki/record", "tests/nki/lang", "tests/nki/checks",
-        "tests/nki/timing", "tests/figures", "tests/agents/test_rewrite.py", "tests/tasks/test_known_times.py"]
+UNIT = [
+    "tests/project/test_house.py", "tests/project/test_project.py", "tests/nki/ir", "tests/nki/record",
+    "tests/nki/lang", "tests/nki/checks", "tests/nki/timing", "tests/figures", "tests/agents/test_rewrite.py",
+    "tests/tasks/test_known_times.py"]
 WORKERS = os.environ.get("JOBS", "2")
 
 
 def changed_notebooks(base: str) -> list[str]:
     "Notebooks that differ from `base`, relative to nbs/; none where git or the base is missing."
-    commands = (["git", "diff", "--name-only", "-z", base, "--", "nbs"], ["git", "ls-files", "-z", "--others", "--exclude-standard", "nbs"])
+    commands = (["git", "diff", "--name-only", "-z", base, "--",
+                 "nbs"], ["git", "ls-files", "-z", "--others", "--exclude-standard", "nbs"])
     found = (subprocess.run(c, cwd=ROOT, capture_output=True, text=True).stdout.split("\0") for c in commands)
-    return sorted({f.removeprefix("nbs/") for files in found for f in files if f.endswith(".ipynb") and (ROOT / f).exists()})
+    return sorted({
+        f.removeprefix("nbs/") for files in found for f in files if f.endswith(".ipynb") and (ROOT / f).exists()})
 
 
 def selected(notebooks: list[str]) -> list[str]:
@@ -26,7 +32,8 @@ def selected(notebooks: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    style = subprocess.run([sys.executable, "-m", "ruff", "check", "nbs", "kernel_lab", "tests", "tools", "benchmarks"], cwd=ROOT)
+    style = subprocess.run([sys.executable, "-m", "ruff", "check", "nbs", "kernel_lab", "tests", "tools", "benchmarks"],
+                           cwd=ROOT)
     notebooks = changed_notebooks(*sys.argv[1:2] or ["main"])
     print(f"{len(notebooks)} notebooks changed", *notebooks, sep="\n  ")
     command = [sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", *selected(notebooks)]

@@ -379,7 +379,8 @@ def move_names() -> list[str]:
 
 def moved(text: str, entry, profile, shapes: list) -> list:
     "[(move, new text)] that the agents' moves make of a kernel."
-    return [(c.name, c.source) for c in lab('moves').rewrites_of(text, lab('facts').ProfileFacts.of(profile, shapes), entry)]
+    return [(c.name, c.source) for c in lab('moves').rewrites_of(text,
+                                                                 lab('facts').ProfileFacts.of(profile, shapes), entry)]
 
 
 def evaluation(text: str, entry, task, workload, seeds: list, limits: dict):
@@ -1147,7 +1148,8 @@ def public_cases(folders: list, table: str, most: int) -> Iterator[Case]:
         yield Case('public', public_words(row)[0], lambda row=row: public_case(row, folders, most))
 
 
-NO_CHECKOUT = {'refused': 'UsageError'}  # a row whose repository is not among the checkouts, or that names nothing in it
+NO_CHECKOUT = {'refused': 'UsageError'
+               }  # a row whose repository is not among the checkouts, or that names nothing in it
 
 
 def public_case(row, folders: list, most: int) -> dict:

@@ -1,6 +1,7 @@
 """Fill in the generated parts of nbs/guide.ipynb: rooms, pages, commands, tasks. `make export` calls it.
 
-A markdown cell with a line `<!-- made from: NAME -->` ends with what `SECTIONS[NAME]()` returns; everything after that line is replaced."""
+A markdown cell with a line `<!-- made from: NAME -->` ends with what `SECTIONS[NAME]()` returns; everything after
+that line is replaced."""
 import json
 import re
 import sys
@@ -32,7 +33,8 @@ ROOMS = {
     "tasks.suite.level2": "100 fused operations",
     "tasks.suite.level3": "50 model components",
     "tasks.quality": "what a task must show before it may be used",
-    "tasks.importers": "tasks of other suites, from your checkouts: KernelBench, NKIBench, FlashInfer-Bench, NKIGen-Bench",
+    "tasks.importers": "tasks of other suites, from your checkouts: KernelBench, NKIBench, FlashInfer-Bench, "
+                       "NKIGen-Bench",
     "tasks.baselines": "eager execution, lower bounds, kept times",
     "tasks.synthesis": "15,000 candidates → 6,000 tasks to train on",
     "targets": "where a kernel can run: the simulator, a Neuron device",
@@ -86,7 +88,8 @@ def pages() -> str:
         if not (found := number.pages(folder)): continue
         out += [f"**`{room_of(folder)}`**: {ROOMS[room_of(folder)]}", ""]
         heads = {p: title_and_subtitle(p) for p in found}
-        out += [f"- [{title}]({p.relative_to(NBS).as_posix()}): {subtitle}" for p, (title, subtitle) in heads.items()] + [""]
+        out += [f"- [{title}]({p.relative_to(NBS).as_posix()}): {subtitle}"
+                for p, (title, subtitle) in heads.items()] + [""]
     return "\n".join(out).rstrip()
 
 
@@ -128,4 +131,5 @@ def guide() -> str:
 if __name__ == "__main__":
     text = guide()
     if "--check" not in sys.argv: GUIDE.write_text(text, encoding="utf-8")
-    elif GUIDE.read_text(encoding="utf-8") != text: sys.exit("nbs/guide.ipynb is not up to date (`make export` puts it right)")
+    elif GUIDE.read_text(encoding="utf-8") != text:
+        sys.exit("nbs/guide.ipynb is not up to date (`make export` puts it right)")

@@ -1,8 +1,11 @@
-"""Number the notebooks of every room 00, 01, … without gaps, and link each page to its neighbours. `make number` calls it.
+"""Number the notebooks of every room 00, 01, … without gaps, and link each page to its neighbours. `make number`
+calls it.
 
-A page keeps its place: pages are sorted by the number they have now, then by name; to insert one, give it any free name such as
-`03z_new.ipynb` (or the number of the page it follows). The file name is `NN_module`, after `#| default_exp`. Links between notebooks,
-and paths `nbs/…` in tests and tools, follow the files. The first cell of each page gets a line "Before this: … · After this: …"."""
+A page keeps its place: pages are sorted by the number they have now, then by name; to insert one, give it any free
+name such as
+`03z_new.ipynb` (or the number of the page it follows). The file name is `NN_module`, after `#| default_exp`. Links
+between notebooks, and paths `nbs/…` in tests and tools, follow the files. The first cell of each page gets a line
+"Before this: … · After this: …"."""
 import json
 import os
 import re
@@ -34,7 +37,8 @@ def cells(nb: Path) -> dict:
 def exported(data: dict) -> str | None:
     "The last part of the module that a notebook exports, `init` for a package's face; None for a page without module."
     for cell in data["cells"]:
-        if m := re.search(r"^#\|\s*default_exp\s+(\S+)", "".join(cell["source"]), re.M): return m[1].split(".")[-1].strip("_")
+        if m := re.search(r"^#\|\s*default_exp\s+(\S+)", "".join(cell["source"]), re.M):
+            return m[1].split(".")[-1].strip("_")
     return None
 
 
@@ -87,8 +91,10 @@ def write(path: Path, data: dict) -> None:
 
 def rewrite_text(moves: dict[Path, Path]) -> None:
     "Paths `nbs/…` in tests, tools, benchmarks and settings follow the moves."
-    names = {old.relative_to(ROOT).as_posix(): new.relative_to(ROOT).as_posix() for old, new in moves.items() if old != new}
-    files = [p for part in ("tests", "tools", "benchmarks") for p in (ROOT / part).rglob("*.py")] + [ROOT / "pyproject.toml"]
+    names = {
+        old.relative_to(ROOT).as_posix(): new.relative_to(ROOT).as_posix() for old, new in moves.items() if old != new}
+    files = [p for part in ("tests", "tools", "benchmarks")
+             for p in (ROOT / part).rglob("*.py")] + [ROOT / "pyproject.toml"]
     for file in files:
         text = file.read_text(encoding="utf-8")
         new = re.sub(r"nbs/[\w/]+\.ipynb", lambda m: names.get(m[0], m[0]), text)
@@ -115,7 +121,8 @@ def number() -> None:
         for cell in d["cells"]:
             if cell["cell_type"] != "markdown": continue
             text = relinked("".join(cell["source"]), old, moves)
-            if new in titles and cell is head(d): text = f"{NEIGHBOURS.sub('', text).rstrip()}\n\n{neighbours(order.index(new), order, titles)}"
+            if new in titles and cell is head(d):
+                text = f"{NEIGHBOURS.sub('', text).rstrip()}\n\n{neighbours(order.index(new), order, titles)}"
             cell["source"] = text.splitlines(keepends=True)
         write(old, d)
     rewrite_text(moves)

@@ -1,4 +1,5 @@
-"""assets/timeline.png: the picture under the README's first kernel, drawn from the cell itself, and its title as assets/timeline.txt.
+"""assets/timeline.png: the picture under the README's first kernel, drawn from the cell itself, and its title as
+assets/timeline.txt.
 
 Drawing needs kaleido and a chromium; a test compares the title with the one the cell gives now."""
 import ast
@@ -18,7 +19,8 @@ def first_figure():
     "The value of the first code cell of nbs/index.ipynb."
     cells = json.loads((ROOT / "nbs" / "index.ipynb").read_text())["cells"]
     source = "".join(next(c["source"] for c in cells if c["cell_type"] == "code"))
-    linecache.cache[FIRST] = len(source), None, source.splitlines(True), FIRST         # where the tracer reads the kernel's source
+    # where the tracer reads the kernel's source
+    linecache.cache[FIRST] = len(source), None, source.splitlines(True), FIRST
     *body, last = ast.parse(source).body
     names = {"__name__": FIRST}
     exec(compile(ast.Module(body, []), FIRST, "exec"), names)

@@ -1,4 +1,5 @@
-"""Write constraints.txt: the exact version of every package that pyproject.toml's dependencies and extras bring, from this environment."""
+"""Write constraints.txt: the exact version of every package that pyproject.toml's dependencies and extras bring, from
+this environment."""
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
@@ -7,7 +8,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-HEAD = """# Exact versions of everything the lab needs, for `make env`. Made by `make pins`; edit ranges in pyproject.toml.
+HEAD = """\
+# Exact versions of everything the lab needs, for `make env`. Made by `make pins` from the ranges in pyproject.toml.
 # torch is pinned without a local part, so that a CPU wheel (2.13.0+cpu) and the public one both satisfy it.
 """
 
@@ -15,7 +17,9 @@ HEAD = """# Exact versions of everything the lab needs, for `make env`. Made by 
 def asked():
     "What pyproject.toml asks for, all extras included."
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return ["setuptools", *project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    return [
+        "setuptools", *project["dependencies"], *(r for extra in project["optional-dependencies"].values()
+                                                  for r in extra)]
 
 
 def closure(requirements):

@@ -35,4 +35,5 @@ def readme():
 if __name__ == "__main__":
     path = ROOT / "README.md"
     if "--check" not in sys.argv: path.write_text(readme())
-    elif path.read_text() != readme(): sys.exit("README.md is not what nbs/index.ipynb makes (`make export` puts it right)")
+    elif path.read_text() != readme():
+        sys.exit("README.md is not what nbs/index.ipynb makes (`make export` puts it right)")

@@ -1,6 +1,8 @@
-"""Make or refresh the percent views: nbs/X.ipynb ↔ src_nbs/X.py. The newer of a pair wins, so run this before editing, and after.
+"""Make or refresh the percent views: nbs/X.ipynb ↔ src_nbs/X.py. The newer of a pair wins, so run this before
+editing, and after.
 
-Only this script pairs: it tells jupytext to look for its configuration here (tools/jupytext.toml), where JupyterLab does not look."""
+Only this script pairs: it tells jupytext to look for its configuration here (tools/jupytext.toml), where JupyterLab
+does not look."""
 import os
 import subprocess
 import sys
@@ -12,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 def pairs():
     "Every notebook with the path of its view, and every view that has no notebook yet."
     for nb in sorted((ROOT / "nbs").rglob("*.ipynb")):
-        if ".ipynb_checkpoints" not in nb.parts: yield nb, ROOT / "src_nbs" / nb.relative_to(ROOT / "nbs").with_suffix(".py")
+        if ".ipynb_checkpoints" not in nb.parts:
+            yield nb, ROOT / "src_nbs" / nb.relative_to(ROOT / "nbs").with_suffix(".py")
     for view in sorted((ROOT / "src_nbs").rglob("*.py")):
         nb = ROOT / "nbs" / view.relative_to(ROOT / "src_nbs").with_suffix(".ipynb")
         if not nb.exists(): yield nb, view

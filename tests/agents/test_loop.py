@@ -23,7 +23,8 @@ BASE = SOFTMAX.first_kernel.source
 
 
 def version(n): return Kernel(f'{BASE}\n# version {n}\n')
-def propose(n, **kw): return Proposal(n if isinstance(n, Kernel) else version(n), f'move {n}', 'because', 'better', **kw)
+def propose(n, **kw):
+    return Proposal(n if isinstance(n, Kernel) else version(n), f'move {n}', 'because', 'better', **kw)
 
 
 class Scripted:
@@ -56,10 +57,12 @@ def quick(monkeypatch, measured):
     def fake(kernel, task, workload=None, chip='trn1', *, baseline_us=None, **options):
         made.append(kernel)
         if 'def (' in kernel.source:
-            return Evaluation(new_id(), task.name, workload.name, chip, 'nki', kernel, Status.PARSE_ERROR, baseline_us=baseline_us)
+            return Evaluation(new_id(), task.name, workload.name, chip, 'nki', kernel, Status.PARSE_ERROR,
+                              baseline_us=baseline_us)
         n = int(kernel.source.rsplit('# version', 1)[1]) if '# version' in kernel.source else 0
         profile = replace(measured.profile, latency_us=100/(n + 1))
-        return replace(measured, id=new_id(), kernel=kernel, baseline_us=baseline_us or profile.latency_us, profile=profile)
+        return replace(measured, id=new_id(), kernel=kernel, baseline_us=baseline_us or profile.latency_us,
+                       profile=profile)
 
     monkeypatch.setattr(loops, 'evaluate', fake)
     return made
@@ -72,10 +75,12 @@ def store(tmp_path): return Store(tmp_path/'runs.db')
 def test_a_whole_run_for_real(store):
     loop = AgentLoop('softmax', Scripted(propose(1), propose(Kernel('def ('))), 'small', store=store, seeds=1)
     steps = list(loop)
-    assert [s.evaluation.status for s in steps] == [Status.CORRECT, Status.CORRECT, Status.PARSE_ERROR] and loop.run.state == 'finished'
+    assert [s.evaluation.status
+            for s in steps] == [Status.CORRECT, Status.CORRECT, Status.PARSE_ERROR] and loop.run.state == 'finished'
     assert steps[1].evaluation.speedup == pytest.approx(1) and loop.best.index in (0, 1)
     kept = store.load_run(loop.run.id)
-    assert [s.evaluation.kernel.hash for s in kept.steps] == [s.evaluation.kernel.hash for s in steps] and kept.config['seed'] == 7
+    assert [s.evaluation.kernel.hash for s in kept.steps] == [s.evaluation.kernel.hash
+                                                              for s in steps] and kept.config['seed'] == 7
 
 
 def test_the_best_is_kept_and_turns_are_bounded(quick, store):
@@ -137,8 +142,14 @@ def test_editing(quick, store):
     assert loop.step(version(9)).index == 5 and loop.best.index == 5 and len(store.load_run(loop.run.id).steps) == 6
 
 
-@pytest.mark.parametrize('error, state', [(KeyboardInterrupt(), 'interrupted'), (LabError('the server sleeps'), 'interrupted'),
-                                          (ZeroDivisionError('a bug'), 'failed')])
+@pytest.mark.parametrize(
+    'error, state',
+    [
+        (KeyboardInterrupt(), 'interrupted'),
+        (LabError('the server sleeps'), 'interrupted'),
+        (ZeroDivisionError('a bug'), 'failed'),
+    ],
+)
 def test_an_agent_that_fails_loses_nothing(quick, store, error, state):
     loop = AgentLoop('softmax', Scripted(propose(1), error, propose(2)), 'small', store=store)
     with pytest.raises(type(error)): list(loop)

@@ -38,7 +38,8 @@ def wire(monkeypatch):
         monkeypatch.setenv('ANTHROPIC_BASE_URL', server.url)
         return server
 
-    for name in ('ANTHROPIC_AUTH_TOKEN', 'ANTHROPIC_PROFILE', 'ANTHROPIC_CUSTOM_HEADERS', 'ANTHROPIC_LOG', 'KERNEL_LAB_MODEL'):
+    for name in ('ANTHROPIC_AUTH_TOKEN', 'ANTHROPIC_PROFILE', 'ANTHROPIC_CUSTOM_HEADERS', 'ANTHROPIC_LOG',
+                 'KERNEL_LAB_MODEL'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('ANTHROPIC_API_KEY', SECRET)
     monkeypatch.setenv('NO_PROXY', '127.0.0.1')
@@ -52,14 +53,16 @@ def failure(chat, messages=HELLO):
     return caught.value
 
 
-# ---- the wire -------------------------------------------------------------------------------------------------------------------
+# ---- the wire
+# -------------------------------------------------------------------------------------------------------------------
 
 def test_text_is_streamed_and_counted(wire):
     usage, pieces = {'input_tokens': 7, 'output_tokens': 900, 'cache_read_input_tokens': 5_000}, []
     server = wire(Say('Wider tiles. ' * 200, thinking='The DMA waits.', usage=usage))
     chat = Chat('system text', model='claude-sonnet-5-5', on_text=pieces.append)
     reply = chat.send(HELLO)
-    assert reply.text == ('Wider tiles. ' * 200).strip() and reply.thought == 'The DMA waits.' and reply.stop == 'end_turn'
+    assert reply.text == ('Wider tiles. ' *
+                          200).strip() and reply.thought == 'The DMA waits.' and reply.stop == 'end_turn'
     assert len(pieces) > 3 and ''.join(pieces).startswith('The DMA waits.')
     assert reply.usage == Usage(input=7, output=900, cache_read=5_000) == chat.meter.usage
     assert chat.meter.cost == pytest.approx(dollars(reply.usage, 'claude-sonnet-5-5'))
@@ -93,8 +96,10 @@ def test_tool_calls_and_signed_thinking_come_back_as_sent(wire):
     long = 'def k(x):\n' + '    pass\n' * 400
     wire(Say('Let me see.', thinking='hm', calls=(('profile', {'source': long}), ('compile', {'source': 'é'}))))
     reply = Chat().send(HELLO)
-    assert [c.name for c in reply.calls] == ['profile', 'compile'] and reply.calls[0].input['source'].count('pass') == 400
-    assert reply.content[0] == {'type': 'thinking', 'thinking': 'hm', 'signature': 'c2lnbmVk'} and reply.stop == 'tool_use'
+    assert [c.name
+            for c in reply.calls] == ['profile', 'compile'] and reply.calls[0].input['source'].count('pass') == 400
+    assert reply.content[0] == {'type': 'thinking', 'thinking': 'hm', 'signature': 'c2lnbmVk'
+                                } and reply.stop == 'tool_use'
 
 
 def test_429_waits_as_told(wire):
@@ -141,8 +146,10 @@ def test_a_dropped_stream_is_asked_for_again(wire, how, after):
     long = Say('word ' * 1000)
     server = wire(Drop(long, after, how), Say('whole'))
     chat = Chat()
-    assert chat.send(HELLO).text == 'whole' and len(server.asked) == 2 and server.asked[0]['messages'] == server.asked[1]['messages']
-    assert chat.meter.usage.input == (200 if after and how != 'reset' else chat.meter.usage.input) and chat.meter.requests <= 2
+    assert chat.send(HELLO).text == 'whole' and len(
+        server.asked) == 2 and server.asked[0]['messages'] == server.asked[1]['messages']
+    assert chat.meter.usage.input == (200 if after and how != 'reset' else
+                                      chat.meter.usage.input) and chat.meter.requests <= 2
 
 
 def test_a_stream_that_always_drops_is_an_error_that_counted(wire):
@@ -208,12 +215,14 @@ def test_the_key_is_in_no_exception_log_or_repr(wire, caplog):
     error = failure(chat)
     frames = ''.join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
     assert '[key]' in str(error) and error.__context__ is None and error.__cause__ is None
-    for text in (str(error), repr(error), repr(vars(error)), frames, caplog.text, repr(chat), repr(vars(chat)), repr(chat.meter)):
+    for text in (str(error), repr(error), repr(vars(error)), frames, caplog.text, repr(chat), repr(vars(chat)),
+                 repr(chat.meter)):
         assert SECRET not in text
     assert isinstance(chat, Chat) and Reply().text == ''
 
 
-# ---- the agent ------------------------------------------------------------------------------------------------------------------
+# ---- the agent
+# ------------------------------------------------------------------------------------------------------------------
 
 SOFTMAX = get_task('softmax')
 BASE = SOFTMAX.first_kernel.source
@@ -234,16 +243,19 @@ def measured():
 
 @pytest.fixture
 def quick(monkeypatch, measured):
-    "Evaluations in no time: version n takes 100/(n+1) us; a source without @nki.jit has no entry. → the kernels evaluated."
+    """Evaluations in no time: version n takes 100/(n+1) us; a source without @nki.jit has no entry. → the kernels
+    evaluated."""
     made = []
 
     def fake(kernel, task, workload=None, chip='trn1', *, baseline_us=None, **options):
         made.append(kernel)
         if '@nki.jit' not in kernel.source:
-            return Evaluation(new_id(), task.name, workload.name, chip, 'nki', kernel, Status.NO_ENTRY, baseline_us=baseline_us)
+            return Evaluation(new_id(), task.name, workload.name, chip, 'nki', kernel, Status.NO_ENTRY,
+                              baseline_us=baseline_us)
         n = int(kernel.source.rsplit('# version', 1)[1]) if '# version' in kernel.source else 0
         profile = replace(measured.profile, latency_us=100/(n + 1))
-        return replace(measured, id=new_id(), kernel=kernel, baseline_us=baseline_us or profile.latency_us, profile=profile)
+        return replace(measured, id=new_id(), kernel=kernel, baseline_us=baseline_us or profile.latency_us,
+                       profile=profile)
 
     monkeypatch.setattr(loops, 'evaluate', fake)
     monkeypatch.setattr(tools, 'evaluate', fake)
@@ -269,12 +281,16 @@ def test_a_whole_conversation_for_real(wire, tmp_path):
     assert [t['name'] for t in first['tools']] == ['compile', 'verify', 'profile', 'submit']
     assert 'nisa.nc_matmul(' in first['system'][0]['text']
     assert 'tool_choice' not in first and 'costliest lines' in first['messages'][0]['content']
-    assert second['messages'][1]['content'][0] == {'type': 'thinking', 'thinking': 'Where does the time go?', 'signature': 'c2lnbmVk'}
+    assert second['messages'][1]['content'][0] == {
+        'type': 'thinking', 'thinking': 'Where does the time go?', 'signature': 'c2lnbmVk'}
     result = second['messages'][2]['content'][0]
-    assert result['tool_use_id'] == second['messages'][1]['content'][1]['id'] and 'latency' in result['content'] and not result['is_error']
+    assert result['tool_use_id'] == second['messages'][1]['content'][1]['id'] and 'latency' in result[
+        'content'] and not result['is_error']
     kept = store.load_run(loop.run.id).steps[1]
-    assert replace(kept, evaluation=None) == replace(steps[1], evaluation=None) and kept.evaluation.id == steps[1].evaluation.id
-    assert (kept.tokens_in, kept.tokens_out) == (4_200, 40) and [c['name'] for c in kept.tool_calls] == ['profile', 'submit']
+    assert replace(kept, evaluation=None) == replace(steps[1],
+                                                     evaluation=None) and kept.evaluation.id == steps[1].evaluation.id
+    assert (kept.tokens_in, kept.tokens_out) == (4_200, 40) and [c['name']
+                                                                 for c in kept.tool_calls] == ['profile', 'submit']
     assert kept.cost_usd == pytest.approx((200*4 + 40*20 + 4_000*0.2)/1e6)
     assert 'Where does' in kept.thought and 'You make kernels' in kept.prompt
     assert ''.join(heard).startswith('Where does') and loop.run.config['model'] == 'claude-opus-5-5'
@@ -282,7 +298,8 @@ def test_a_whole_conversation_for_real(wire, tmp_path):
 
 def test_what_a_tool_evaluated_is_known_when_it_is_submitted(wire, tmp_path):
     wire(profiles(version(1)), submits(version(1)))
-    loop = AgentLoop('softmax', ReactAgent('claude-opus-5-5'), 'small', store=Store(tmp_path/'runs.db'), max_steps=1, **OPTIONS)
+    loop = AgentLoop('softmax', ReactAgent('claude-opus-5-5'), 'small', store=Store(tmp_path / 'runs.db'), max_steps=1,
+                     **OPTIONS)
     first, second = loop
     assert not first.evaluation.cached and second.evaluation.cached and second.evaluation.speedup > 0
 
@@ -291,10 +308,12 @@ def test_hostile_kernels_run_only_in_the_sandbox(wire):
     spy = 'import os\nimport nki\nraise ValueError(repr(dict(os.environ)))\n@nki.jit\ndef k(x): return x\n'
     leave = 'import os\nos._exit(3)\n' + BASE
     mark = 'import builtins\nbuiltins.was_here = True\n' + BASE
-    server = wire(Say(calls=tuple((tool, {'source': s}) for s in (spy, leave, mark) for tool in ('compile', 'verify'))), submits(version(1)))
+    server = wire(Say(calls=tuple((tool, {'source': s}) for s in (spy, leave, mark) for tool in ('compile', 'verify'))),
+                  submits(version(1)))
     step = loop_of(ReactAgent(options=OPTIONS), **OPTIONS).step()
     assert [c['ok'] for c in step.tool_calls] == [False, False, False, False, True, True, True]
-    assert SECRET not in json.dumps(server.asked) and 'HOME' in step.tool_calls[0]['result'] and not hasattr(builtins, 'was_here')
+    assert SECRET not in json.dumps(
+        server.asked) and 'HOME' in step.tool_calls[0]['result'] and not hasattr(builtins, 'was_here')
 
 
 def test_the_fastest_verified_kernel_is_proposed(wire, quick):
@@ -326,7 +345,8 @@ def test_nasty_sources_are_refused_or_evaluated(wire, quick):
     nasty = ['x'*1_000_000, '\0', '('*20_000, '']
     server = wire(Say(calls=tuple(('verify', {'source': s}) for s in nasty)), submits(version(1)))
     step = loop_of(ReactAgent()).step()
-    assert step.evaluation.status == Status.CORRECT and all(len(r['content']) < 5_000 for r in server.asked[1]['messages'][-1]['content'])
+    assert step.evaluation.status == Status.CORRECT and all(
+        len(r['content']) < 5_000 for r in server.asked[1]['messages'][-1]['content'])
 
 
 def test_only_some_calls_of_one_reply_are_run(wire, quick):
@@ -338,18 +358,28 @@ def test_only_some_calls_of_one_reply_are_run(wire, quick):
 def test_a_reply_that_was_cut_off_is_not_run(wire, quick):
     server = wire(profiles(version(1)[:500], stop='max_tokens'), submits(version(2)))
     step = loop_of(ReactAgent()).step()
-    assert 'cut off' in server.asked[1]['messages'][-1]['content'][0]['content'] and step.evaluation.kernel.source == version(2)
+    assert 'cut off' in server.asked[1]['messages'][-1]['content'][0][
+        'content'] and step.evaluation.kernel.source == version(2)
     assert [k.source for k in quick] == [BASE, version(2), version(2)]        # the loop does not take the agent's word
 
 
 def test_a_kernel_in_prose_is_taken(wire, quick):
     wire(Say(f'Here it is.\n```python\n{version(4)}```\nEnjoy.'))
     step = loop_of(ReactAgent()).step()
-    assert step.evaluation.kernel.source.strip() == version(4).strip() and step.move == 'from the reply' and step.why == 'Here it is.'
+    assert step.evaluation.kernel.source.strip() == version(
+        4).strip() and step.move == 'from the reply' and step.why == 'Here it is.'
 
 
-@pytest.mark.parametrize('text, stop', [('It is perfect already.', None), ('', None), ('I will not.', 'refusal'), ('', 'refusal'),
-                                        ('and on and', 'max_tokens')])
+@pytest.mark.parametrize(
+    'text, stop',
+    [
+        ('It is perfect already.', None),
+        ('', None),
+        ('I will not.', 'refusal'),
+        ('', 'refusal'),
+        ('and on and', 'max_tokens'),
+    ],
+)
 def test_a_reply_without_a_kernel(wire, quick, text, stop):
     server = wire(Say(text, stop=stop))
     loop = AgentLoop('softmax', ReactAgent(), 'small', store=False)
@@ -439,8 +469,8 @@ def test_no_key_says_so_before_anything_else(wire, quick, monkeypatch):
 
 def test_the_key_is_nowhere_after_a_run(wire, quick, tmp_path, caplog, capfd):
     caplog.set_level(logging.DEBUG)
-    wire(Drop(Say('word '*500), 5), profiles(version(1), text=f'The key is {SECRET}.'), Say(calls=(('verify', {'source': f'# {SECRET}'}),)),
-         Refuse(429, headers=SOON, echo_key=True))
+    wire(Drop(Say('word ' * 500), 5), profiles(version(1), text=f'The key is {SECRET}.'),
+         Say(calls=(('verify', {'source': f'# {SECRET}'}),)), Refuse(429, headers=SOON, echo_key=True))
     store = Store(tmp_path/'runs.db')
     agent = ReactAgent()
     loop = loop_of(agent, store)
@@ -448,12 +478,13 @@ def test_the_key_is_nowhere_after_a_run(wire, quick, tmp_path, caplog, capfd):
     assert '[key]' in step.thought and '[key]' in step.why
     files = b''.join(p.read_bytes() for p in tmp_path.iterdir() if p.is_file())
     out, err = capfd.readouterr()
-    for text in (json.dumps(loop.run.to_dict()), repr(loop.run), repr(agent), repr(vars(agent)), repr(vars(loop)), caplog.text, out, err,
-                 loop.run._repr_html_(), files.decode('latin-1')):
+    for text in (json.dumps(loop.run.to_dict()), repr(loop.run), repr(agent), repr(vars(agent)), repr(vars(loop)),
+                 caplog.text, out, err, loop.run._repr_html_(), files.decode('latin-1')):
         assert SECRET not in text
 
 
 def test_finding_a_kernel_in_prose_is_quick():
     since = time.process_time()
-    assert kernel_in('`'*200_000) is None and kernel_in('```\n'*50_000) is None and kernel_in('```python\n@nki.jit\n' + 'x\n'*100_000)
+    assert kernel_in('`' * 200_000) is None and kernel_in(
+        '```\n' * 50_000) is None and kernel_in('```python\n@nki.jit\n' + 'x\n' * 100_000)
     assert time.process_time() - since < 2

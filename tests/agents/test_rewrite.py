@@ -18,7 +18,8 @@ ALL = pytest.mark.parametrize('task', BY_HAND, ids=[t.name for t in BY_HAND])
 LIMITS = ('limit',)      # a candidate may ask for too much memory; that is a status, not a wrong result
 
 
-def traced(source, arrays, chip='trn1'): return trace_source(source, None, [ArraySpec(v.shape, 'float32') for v in arrays.values()], chip=chip)
+def traced(source, arrays, chip='trn1'):
+    return trace_source(source, None, [ArraySpec(v.shape, 'float32') for v in arrays.values()], chip=chip)
 
 
 def facts_of(program, arrays, chip='trn1'):
@@ -43,7 +44,8 @@ def test_every_candidate_computes_the_same_two_moves_deep(task, chip):
             for c in rewrites_of(source, facts):
                 if c.source in seen: continue
                 seen.add(c.source)
-                assert KernelTree.parse(c.source).source == c.source and c.why.endswith('.') and c.expected.endswith('.')
+                assert KernelTree.parse(
+                    c.source).source == c.source and c.why.endswith('.') and c.expected.endswith('.')
                 try: program = traced(c.source, arrays, chip); schedule(program, chip)
                 except KernelError as e:
                     assert e.kind in LIMITS, f'{c.name}: {e}'
@@ -95,20 +97,24 @@ def written(*lines): return HEAD + ''.join(f'    {line}\n' for line in (*lines, 
 
 ODD = {
     'no function': 'import nki\nimport nki.isa as nisa\nimport nki.language as nl\n',
-    'legacy': 'import neuronxcc.nki as nki\nimport neuronxcc.nki.isa as nisa\nimport neuronxcc.nki.language as nl\n\n@nki.jit\ndef k(x):\n    return x\n',
-    'not python': 'def kernel(x:\n',
-    'shape in a variable': written('shape = (128, cols)', 't = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)', 'nisa.dma_copy(dst=t, src=x[0:128, :])'),
-    'starred operands': written('a = (x, x)', 'nisa.dma_copy(*a)', 'nisa.activation(**{})'),
-    'condition': written('for i in nl.affine_range(rows // 128):', '    if i > 0:', '        t = nl.ndarray((128, 4), nl.float32, nl.sbuf)',
-                         '    else:', '        pass'),
-    'stepped loop': written('for i in range(0, rows, 128):', '    t = nl.ndarray((128, 4), nl.float32, nl.sbuf)', '    nisa.dma_copy(t, x[i:i + 128, 0:4])'),
+    'legacy': 'import neuronxcc.nki as nki\nimport neuronxcc.nki.isa as nisa\nimport neuronxcc.nki.language as '
+    'nl\n\n@nki.jit\ndef k(x):\n    return x\n', 'not python': 'def kernel(x:\n', 'shape in a variable': written(
+        'shape = (128, cols)', 't = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)',
+        'nisa.dma_copy(dst=t, src=x[0:128, :])'), 'starred operands': written('a = (x, x)', 'nisa.dma_copy(*a)',
+                                                                              'nisa.activation(**{})'),
+    'condition': written('for i in nl.affine_range(rows // 128):', '    if i > 0:', '        t = nl.ndarray((128, 4), '
+                         'nl.float32, nl.sbuf)', '    else:',
+                         '        pass'), 'stepped loop': written('for i in range(0, rows, 128):',
+                                                                  '    t = nl.ndarray((128, 4), nl.float32, nl.sbuf)',
+                                                                  '    nisa.dma_copy(t, x[i:i + 128, 0:4])'),
     'other calls': written('t = nl.load(x[0:128, :])', 't[0:4, :] = t[4:8, :]', 'nl.store(x, t)', 'helper(t)'),
-    'comprehension': written('ts = [nl.ndarray((128, 4), nl.float32, nl.sbuf) for _ in range(4)]', 'for i, t in enumerate(ts):',
-                             '    nisa.dma_copy(dst=ts[i], src=x[0:128, 0:4])'),
-    'unknown instruction': written('for i in nl.affine_range(4):', '    t = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)',
-                                   '    nisa.bn_stats(dst=t, data=x)', '    nisa.frobnicate(t)'),
-}
-FLAT = {'latency_us': 100, 'busy': {'Vector': 90, 'DMA': 80, 'Scalar': 10}, 'lines': {n: {'Vector': 5.0, 'DMA': 5.0} for n in range(120)}}
+    'comprehension': written('ts = [nl.ndarray((128, 4), nl.float32, nl.sbuf) for _ in range(4)]',
+                             'for i, t in enumerate(ts):', '    nisa.dma_copy(dst=ts[i], src=x[0:128, 0:4])'),
+    'unknown instruction': written('for i in nl.affine_range(4):', '    t = nl.ndarray((128, 4), dtype=nl.float32, '
+                                   'buffer=nl.sbuf)', '    nisa.bn_stats(dst=t, data=x)', '    nisa.frobnicate(t)'),}
+FLAT = {
+    'latency_us': 100, 'busy': {'Vector': 90, 'DMA': 80, 'Scalar': 10},
+    'lines': {n: {'Vector': 5.0, 'DMA': 5.0} for n in range(120)}}
 
 
 @pytest.mark.parametrize('source', ODD.values(), ids=ODD)
@@ -118,12 +124,14 @@ def test_odd_kernels_are_left_alone_or_still_parse(source):
 
 @ALL
 def test_lines_may_be_dropped_from_a_kernel_without_upsetting_a_move(task):
-    "Half-written kernels reach the agent when a person edits: every kernel with one line less either parses or is refused."
+    """Half-written kernels reach the agent when a person edits: every kernel with one line less either parses or is
+    refused."""
     lines = task.first_kernel.source.split('\n')
     shapes = tuple(task.workload('small').shapes.values())
     facts = ProfileFacts(**FLAT, shapes=shapes)
     for gone in range(0, len(lines), 4):
-        for c in rewrites_of('\n'.join(lines[:gone] + lines[gone + 1:]), facts)[:20]: compile(c.source, 'candidate', 'exec')
+        for c in rewrites_of('\n'.join(lines[:gone] + lines[gone + 1:]), facts)[:20]:
+            compile(c.source, 'candidate', 'exec')
 
 
 def test_every_move_fires_somewhere():

@@ -20,13 +20,15 @@ from kernel_lab.tasks.model.workload import Kernel
 @cache
 def honest():
     "The honest kernel's evaluation: its latency is the true one."
-    return evaluation.evaluate(Kernel(HONEST + '\ndef kernel(x): return honest(x)', entry='kernel'), task_of('rounds'), seeds=1)
+    return evaluation.evaluate(Kernel(HONEST + '\ndef kernel(x): return honest(x)', entry='kernel'), task_of('rounds'),
+                               seeds=1)
 
 
 def in_lab(a):
     "The evaluation of an attack. A scalar answer needs several draws: one in twenty comes out right by luck."
     kernel = Kernel(a.source, entry='kernel', name=a.more.get('name', a.name))
-    return evaluation.evaluate(kernel, task_of(a.task), workload_of(a.task), seeds=5 if a.task == 'mse' else 1, baseline_us=honest().latency_us, limits=Limits(**{'seconds': 60} | a.limits))
+    return evaluation.evaluate(kernel, task_of(a.task), workload_of(a.task), seeds=5 if a.task == 'mse' else 1,
+                               baseline_us=honest().latency_us, limits=Limits(**{'seconds': 60} | a.limits))
 
 
 def verdict(a, e):
@@ -45,8 +47,13 @@ def lost(a, e):
 
 
 def parent():
-    "What an attack must not change here: functions of the check and the clock, their code, the chips, the environment, what is imported how, signals, threads, the folder."
-    functions = [np.allclose, workload.error_ratio, workload.max_error_ratio, verify.compare, verify.verify, evaluation.evaluate]
-    return ([id(f) for f in functions], [inspect.unwrap(f).__code__ for f in functions if hasattr(inspect.unwrap(f), '__code__')],
-            {k: f.value for k, f in machine.CHIPS['trn1'].figures.items()}, dict(os.environ), list(sys.meta_path), sys.getprofile(), sys.stdout, os.getcwd(), sorted(os.listdir()),
+    """What an attack must not change here: functions of the check and the clock, their code, the chips, the
+    environment, what is imported how, signals, threads, the folder."""
+    functions = [
+        np.allclose, workload.error_ratio, workload.max_error_ratio, verify.compare, verify.verify, evaluation.evaluate]
+    return ([id(f) for f in functions],
+            [inspect.unwrap(f).__code__
+             for f in functions
+             if hasattr(inspect.unwrap(f), '__code__')], {k: f.value for k, f in machine.CHIPS['trn1'].figures.items()},
+            dict(os.environ), list(sys.meta_path), sys.getprofile(), sys.stdout, os.getcwd(), sorted(os.listdir()),
             [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)], threading.active_count())

@@ -1,4 +1,6 @@
-"""What a hostile child may send: the honest Program of a kernel with one thing in it changed. Mutants are made in a fixed order; `tried` says what came of one."""
+"""What a hostile child may send: the honest Program of a kernel with one thing in it changed.
+
+Mutants are made in a fixed order; `tried` says what came of one."""
 import copy
 import json
 from functools import cache
@@ -52,7 +54,9 @@ def earlier(x):
         nl.store(out[i * 128 + p, f], e / nl.sum(e, axis=1, keepdims=True))
     return out
 '''
-TWO = HEAD + '''
+TWO = (
+    HEAD
+    + '''
 @nki.jit
 def two(x):
     out, rows = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm), nl.ds(nl.program_id(0) * 128, 128)
@@ -66,7 +70,9 @@ def two(x):
     return out
 kernel = two[2]
 '''
-BASES = dict(rows=('softmax', ROWS), two=('softmax', TWO, 'kernel'), earlier=('softmax', EARLIER)) | {n: (n,) for n in ('matmul', 'rmsnorm', 'rmsnorm_matmul', 'swiglu', 'causal_attention')}
+)
+BASES = dict(rows=('softmax', ROWS), two=('softmax', TWO, 'kernel'), earlier=('softmax', EARLIER)) | {
+    n: (n,) for n in ('matmul', 'rmsnorm', 'rmsnorm_matmul', 'swiglu', 'causal_attention')}
 
 
 class Base:
@@ -95,7 +101,8 @@ class Base:
         try:
             p = self.program(text)
             got = execute(p, *[np.array(a, order='C') for a in self.arrays.values()], strict=True)
-            right = (compare(g, w, self.task.tolerance(self.workload), 7, k)[0].passed for k, (g, w) in enumerate(zip(got, self.wants)))
+            right = (compare(g, w, self.task.tolerance(self.workload), 7, k)[0].passed
+                     for k, (g, w) in enumerate(zip(got, self.wants)))
             return schedule(p).latency_us if all(right) else 'wrong'
         except KernelError as e: return e
 
@@ -111,11 +118,16 @@ def base(name): return Base(*BASES[name])
 
 
 ENGINES = ('', 'Tensor', 'Vector', 'Scalar', 'GpSimd', 'Sync', 'DMA')
-WORDS = {'op': tuple(ROWS_OF), 'e': ENGINES, 'kind': LOOP_KINDS, 'dialect': DIALECTS, 'func': ('copy', 'identity', 'relu', 'exp', 'sqrt')}
+WORDS = {
+    'op': tuple(ROWS_OF), 'e': ENGINES, 'kind': LOOP_KINDS, 'dialect': DIALECTS,
+    'func': ('copy', 'identity', 'relu', 'exp', 'sqrt')}
 OTHERS = ('', 'add', 'multiply', 'bypass', 'copy', 'core0', 'core1', 'i0')
-ADDED = {'accumulate': (True, False), 'transpose': (True,), 'rows': (1, 2), 'tile': ([0, 0, 32, 32], [0, 0, 128, 128]), 'add': (True,), 'dge': ('none', 'hwdge', 'swdge'),
-         'reduce_cmd': ('idle', 'reset_reduce'), 'reduce_op': (None, 'add'), 'oob': ('skip',), 'late': (True,), 'first': (True,), 'loops': ([],), 'ranks': ([0],), 'op1': ('', 'bypass'),
-         'reverse0': (True,)}
+ADDED = {
+    'accumulate': (True, False), 'transpose': (True,), 'rows': (1, 2), 'tile': ([0, 0, 32, 32], [0, 0, 128,
+                                                                                                 128]), 'add': (True,),
+    'dge': ('none', 'hwdge', 'swdge'), 'reduce_cmd': ('idle', 'reset_reduce'), 'reduce_op': (None,
+                                                                                             'add'), 'oob': ('skip',),
+    'late': (True,), 'first': (True,), 'loops': ([],), 'ranks': ([0],), 'op1': ('', 'bypass'), 'reverse0': (True,)}
 
 
 def places(node, path=()):
@@ -133,9 +145,13 @@ def at(data, path):
 def others(v, key):
     "Values to put in the place of one."
     if isinstance(v, bool) or v is None: return [x for x in (True, False, None, 0, 1) if x is not v]
-    if isinstance(v, int): return list(dict.fromkeys(x for x in (0, 1, 2, -1, v + 1, v - 1, 2 * v, v // 2, v // 4, -v, 128, 512, v + 64, v * 128, 2**31) if x != v))
+    if isinstance(v, int):
+        return list(
+            dict.fromkeys(x for x in (0, 1, 2, -1, v + 1, v - 1, 2 * v, v // 2, v // 4, -v, 128, 512, v + 64, v * 128,
+                                      2 ** 31) if x != v))
     if isinstance(v, float): return [x for x in (0.0, 1.0, -v, 1e30, 1e-30, 5e-324, v / 2) if x != v]
-    if isinstance(v, str): return [x for x in WORDS.get(key, (*NUMPY, *BUFFERS, *ROLES) if key in (2, 3, 4) else OTHERS) if x != v]
+    if isinstance(v, str):
+        return [x for x in WORDS.get(key, (*NUMPY, *BUFFERS, *ROLES) if key in (2, 3, 4) else OTHERS) if x != v]
     return []
 
 
@@ -146,17 +162,25 @@ def edits(data):
         v, holder, key = at(data, path), path[:-1], path[-1]
         for x in others(v, key): yield path, x, lambda d, x=x: at(d, holder).__setitem__(key, x)
         yield path, 'gone', lambda d: at(d, holder).__delitem__(key)
-        if isinstance(key, int) and key: yield path, 'swapped', lambda d: at(d, holder).__setitem__(slice(key - 1, key + 1), [at(d, path), at(d, (*holder, key - 1))])
+        if isinstance(key, int) and key:
+            yield path, 'swapped', lambda d: at(d, holder).__setitem__(slice(key - 1, key + 1), [
+                at(d, path), at(d, (*holder, key - 1))])
         if key == 'attrs':
             for k, values in ADDED.items():
                 for x in values: yield (*path, k), x, lambda d, k=k, x=x: at(d, path).__setitem__(k, x)
         if key == 'body':
             for j, o in enumerate(v):
                 if 'loop' not in o: continue
-                yield (*path, j), 'opened', lambda d, j=j: at(d, path).__setitem__(slice(j, j + 1), at(d, path)[j]['body'])
+                yield (*path, j), 'opened', lambda d, j=j: at(d, path).__setitem__(slice(j, j + 1),
+                                                                                   at(d, path)[j]['body'])
                 for n in range(len(o['body'])):
-                    yield (*path, j, 'body', n), 'before the loop', lambda d, j=j, n=n: at(d, path).insert(j, at(d, path)[j]['body'].pop(n))
-                    yield (*path, j, 'body', n), 'after the loop', lambda d, j=j, n=n: at(d, path).insert(j + 1, at(d, path)[j]['body'].pop(n))
+                    yield (
+                        *path, j, 'body',
+                        n), 'before the loop', lambda d, j=j, n=n: at(d, path).insert(j,
+                                                                                      at(d, path)[j]['body'].pop(n))
+                    yield (*path, j, 'body', n), 'after the loop', lambda d, j=j, n=n: at(d, path).insert(
+                        j + 1,
+                        at(d, path)[j]['body'].pop(n))
     yield (), 'untouched', lambda d: d.__setitem__('untouched', True)
 
 
@@ -170,26 +194,32 @@ def mutants(data, some=1):
         yield path, what, json.dumps(d)
 
 
-# Behind a causal mask there are zeros, which a maximum and a sum may leave out: what is reduced less there, or skipped, is right on every draw.
-FASTER = 0.998                                                           # of the honest time: what is slower than that is no gain
-LEGITIMATE = {'two cores, each with tiles of its own': lambda b, path, what: path[-1] == 'kind' and what == 'parallel',
-              'another engine of those that may do it': lambda b, path, what: path[-1] == 'e',
-              'the same work by a longer row of the table': lambda b, path, what: path[-1] == 'op' and what == 'tensor_scalar_reduce',
-              'a reduction of the part of a row that the mask leaves': lambda b, path, what: b.task.name == 'causal_attention' and path[-5:-2] == ('ins', 'data', 'a'),
-              'a narrower tile, whose roundings the tolerance allows': lambda b, path, what: path[0] == 'tensors' and path[2:3] == (2,) and what in ('float16', 'bfloat16', 'tfloat32'),
-              'no step for a block that the mask leaves nothing of': lambda b, path, what: b.task.name == 'causal_attention' and path[-1] == 'n',
-              'the same numbers from a tile that has them already': lambda b, path, what: b.task.name == 'causal_attention' and path[-1] == 't',
-              'a tile in PSUM, which is there for it': lambda b, path, what: path[0] == 'tensors' and what == 'psum',
-              'instructions that do not depend on each other, in another order': lambda b, path, what: what == 'swapped' and isinstance(at(b.data, path), dict)}
+# Behind a causal mask there are zeros, which a maximum and a sum may leave out: what is reduced less there, or skipped,
+# is right on every draw.
+FASTER = 0.998  # of the honest time: what is slower than that is no gain
+LEGITIMATE = {
+    'two cores, each with tiles of its own': lambda b, path, what: path[-1] == 'kind' and what == 'parallel',
+    'another engine of those that may do it': lambda b, path, what: path[-1] == 'e',
+    'the same work by a longer row of the table': lambda b, path, what: path[
+        -1] == 'op' and what == 'tensor_scalar_reduce', 'a reduction of the part of a row that the mask leaves': lambda
+    b, path, what: b.task.name == 'causal_attention' and path[-5:-2] == ('ins', 'data', 'a'),
+    'a narrower tile, whose roundings the tolerance allows': lambda b, path, what: path[0] == 'tensors' and path[2:3] ==
+    (2,) and what in ('float16', 'bfloat16', 'tfloat32'), 'no step for a block that the mask leaves nothing of': lambda
+    b, path, what: b.task.name == 'causal_attention' and path[-1] == 'n',
+    'the same numbers from a tile that has them already': lambda b, path, what: b.task.name == 'causal_attention' and
+    path[-1] == 't', 'a tile in PSUM, which is there for it': lambda b, path, what: path[
+        0] == 'tensors' and what == 'psum', 'instructions that do not depend on each other, in another order': lambda b,
+    path, what: what == 'swapped' and isinstance(at(b.data, path), dict)}
 
 
 def gains(b, some=1):
-    """(how many were tried, [(path, what was done, µs, the reason why it may be)]) of mutants that are right and faster than the honest program: every one, or one in `some`.
-    The reason is None where it may not be."""
+    """(how many were tried, [(path, what was done, µs, the reason why it may be)]) of mutants that are right and
+    faster than the honest program: every one, or one in `some`. The reason is None where it may not be."""
     count, found = 0, []
     for path, what, text in mutants(b.data, some):
         count += 1
         us = b.tried(text)
         if not isinstance(us, float) or us >= FASTER * b.us or not b.verified(text): continue
-        found.append((path, what, us, next((reason for reason, fits in LEGITIMATE.items() if fits(b, path, what)), None)))
+        found.append((path, what, us, next((reason for reason, fits in LEGITIMATE.items() if fits(b, path, what)),
+                                           None)))
     return count, found

@@ -1,11 +1,13 @@
-"""A harness as they are written first, and what the gallery's attacks win against. It does nothing that no public harness has done; the letters are rows of the gallery.
+"""A harness as they are written first, and what the gallery's attacks win against. It does nothing that no public
+harness has done; the letters are rows of the gallery.
 
-The kernel's text is executed here, beside the reference, the inputs, the check and the clock (A1, A2, B1 to B5, D5). The seed is 42 (A9). Reference and kernel get the same arrays (E11),
-weights are ones and biases zeros (E21), noise is uniform (E12), the tolerance is 1e-2 (E2 to E7), NaN equals NaN (B6, E22), settings come from the environment (B16, D20). A kernel is called
-once to be checked and again to be timed, on the same inputs (D7, E8); what is not an NKI kernel takes no simulated time (D16); memories have any size (D19). How the results get out is in `rigs`.
+The kernel's text is executed here, beside the reference, the inputs, the check and the clock (A1, A2, B1 to B5, D5).
+The seed is 42 (A9). Reference and kernel get the same arrays (E11), weights are ones and biases zeros (E21), noise
+is uniform (E12), the tolerance is 1e-2 (E2 to E7), NaN equals NaN (B6, E22), settings come from the environment
+(B16, D20). A kernel is called once to be checked and again to be timed, on the same inputs (D7, E8); what is not an
+NKI kernel takes no simulated time (D16); memories have any size (D19). How the results get out is in `rigs`.
 
-`python naive.py JOBS OUT` judges a list of jobs, each in a fork of its own; `judged` starts it.
-"""
+`python naive.py JOBS OUT` judges a list of jobs, each in a fork of its own; `judged` starts it."""
 import contextlib
 import fcntl
 import importlib
@@ -34,7 +36,8 @@ def draw(workload):
     rng, first, given = np.random.default_rng(SEED), next(iter(workload.shapes)), {}
     for name, shape in workload.shapes.items():
         fixed = {'gain': 1.0, 'scale': 1.0, 'bias': 0.0, 'mask': 1.0}
-        given[name] = np.full(shape, fixed[name], np.float32) if name in fixed and name != first else rng.random(shape, np.float32)
+        given[name] = np.full(shape, fixed[name], np.float32) if name in fixed and name != first else rng.random(
+            shape, np.float32)
     return [*given.values()]
 
 
@@ -127,7 +130,8 @@ def one(job, task, folder):
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
     try:
         with tracing.installed(): return rigs.RIGS[job['rig']](job, task)
-    except BaseException as e: return dict(passed=False, died=f'{type(e).__name__}: {e}'[:6000])           # noqa: BLE001  (a kernel raises anything)
+    except BaseException as e:  # noqa: BLE001  (a kernel raises anything)
+        return dict(passed=False, died=f'{type(e).__name__}: {e}'[:6000])
 
 
 def forked(job, task):
@@ -152,7 +156,8 @@ def forked(job, task):
     os.waitpid(pid, 0); os.close(r)
     outside = sorted(p.name for p in folder.iterdir() if p != work)
     shutil.rmtree(folder, ignore_errors=True)
-    report = json.loads(text) if text.endswith(b'\n') else dict(passed=False, died='it left' if time.monotonic() < until else 'it hangs')
+    report = json.loads(text) if text.endswith(b'\n') else dict(
+        passed=False, died='it left' if time.monotonic() < until else 'it hangs')
     return report | dict(outside=outside)
 
 
@@ -164,7 +169,9 @@ def main(jobs, out):
     tracing.JitKernel.simulate = staticmethod(simulate)
     found, known = {}, tasks()
     for task in known.values():
-        with tracing.installed(): task |= {k: f(load(task['honest']), draw(task['workload'])) for k, f in TIMERS.items()} if task['honest'] else dict(device=100.0, wall=1e4)
+        with tracing.installed():
+            task |= {k: f(load(task['honest']), draw(task['workload']))
+                     for k, f in TIMERS.items()} if task['honest'] else dict(device=100.0, wall=1e4)
     for job in json.loads(Path(jobs).read_text()): found[job['id']] = forked(job, known[job['task']])
     Path(out).write_text(json.dumps(found))
 
@@ -174,7 +181,8 @@ def judged(jobs):
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / 'jobs', Path(folder) / 'out'
         given.write_text(json.dumps(jobs))
-        subprocess.run([sys.executable, __file__, given, out], check=True, stdout=subprocess.DEVNULL, timeout=900, env=os.environ | {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'})
+        subprocess.run([sys.executable, __file__, given, out], check=True, stdout=subprocess.DEVNULL, timeout=900,
+                       env=os.environ | {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'})
         return json.loads(out.read_text())
 
 

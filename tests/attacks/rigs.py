@@ -1,4 +1,6 @@
-"""How results get out of the naive harness: each rig gets a job and a task and returns a report. They are run by `naive`, whose functions they share."""
+"""How results get out of the naive harness: each rig gets a job and a task and returns a report.
+
+They are run by `naive`, whose functions they share."""
 import atexit
 import contextlib
 import importlib
@@ -19,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 naive = sys.modules['__main__' if hasattr(sys.modules['__main__'], 'device_time') else 'naive']
-BANNED = r'\ballclose\b|\bimport os\b|_getframe|f_locals|\btry:|\bsetattr\(|class\s+\w+.*\(.*Model.*\)\s*:\s*pass'          # what a scanner of texts looks for
+# what a scanner of texts looks for
+BANNED = r'\ballclose\b|\bimport os\b|_getframe|f_locals|\btry:|\bsetattr\(|class\s+\w+.*\(.*Model.*\)\s*:\s*pass'
 
 
 def judge(*args, **kw): return naive.judge(*args, **kw)
@@ -45,7 +48,8 @@ def beside(job, task):
 
 
 def by_stdout(job, task):
-    "The worker prints; the last latency and the sentence 'Test passed' count, and the artefact whose path is printed is profiled (C2, C3, C11)."
+    """The worker prints; the last latency and the sentence 'Test passed' count, and the artefact whose path is printed
+    is profiled (C2, C3, C11)."""
     def work():
         r = judge(job['source'], task)
         print(f'Latency: {r["latency_us"]:.3f} us')
@@ -54,7 +58,10 @@ def by_stdout(job, task):
     text = Path('stdout').read_text(errors='replace')
     us, path = re.findall(r'Latency: ([\d.]+) us', text), re.findall(r'NEFF_PATH=(\S+)', text)
     latency = float(us[-1]) if us else math.inf
-    if path: latency = naive.scheduling.schedule(importlib.import_module('kernel_lab.nki.ir.program').Program.from_json(Path(path[-1]).read_text())).latency_us
+    if path:
+        latency = naive.scheduling.schedule(
+            importlib.import_module('kernel_lab.nki.ir.program').Program.from_json(Path(
+                path[-1]).read_text())).latency_us
     return dict(passed='Test passed' in text, speedup=task['device'] / max(latency, 1e-3), bytes=len(text))
 
 
@@ -77,8 +84,10 @@ def by_profile(job, task):
     "A profiler that is looked up on the path writes how long it took, unless that is known already (C12)."
     r = judge(job['source'], task)
     if not Path('profile.json').exists():
-        tool = next((f'{d}/profiler' for d in os.environ['PATH'].split(':') if os.access(f'{d}/profiler', os.X_OK)), None)
-        Path('profile.json').write_text(subprocess.check_output([tool], text=True) if tool else json.dumps({'latency_us': r['latency_us']}))
+        tool = next((f'{d}/profiler' for d in os.environ['PATH'].split(':') if os.access(f'{d}/profiler', os.X_OK)),
+                    None)
+        Path('profile.json').write_text(
+            subprocess.check_output([tool], text=True) if tool else json.dumps({'latency_us': r['latency_us']}))
     return r | dict(speedup=task['device'] / max(json.loads(Path('profile.json').read_text())['latency_us'], 1e-3))
 
 
@@ -106,8 +115,10 @@ def by_pipe(job, task):
 
 def by_program(job, task):
     "A second program, in the same folder and environment, compares what the first one left (B12, B15)."
-    Path('compare.py').write_text('import json, math\nwant, got = json.load(open("want.json")), json.load(open("got.json"))\n'
-                                  'print("PASS" if all(math.isclose(a, b, rel_tol=1e-2, abs_tol=1e-2) for a, b in zip(want, got)) else "FAIL")\n')
+    Path('compare.py').write_text('import json, math\nwant, got = json.load(open("want.json")), '
+                                  'json.load(open("got.json"))\n'
+                                  'print("PASS" if all(math.isclose(a, b, rel_tol=1e-2, abs_tol=1e-2) for a, b in '
+                                  'zip(want, got)) else "FAIL")\n')
     inputs = naive.draw(task['workload'])
     Path('want.json').write_text(json.dumps(naive.reference(task, inputs).ravel()[:64].tolist()))
     Path('got.json').write_text(json.dumps(np.asarray(naive.load(job['source'])(*inputs)).ravel()[:64].tolist()))
@@ -150,4 +161,7 @@ def by_name(job, task):
     return dict(passed=False, page=f'<h1>{job["name"]}</h1><pre>{said}</pre>')
 
 
-RIGS = {f.__name__.removeprefix('by_'): f for f in (beside, by_stdout, by_exit_code, by_file, by_profile, by_pickle, by_array, by_pipe, by_program, by_test, by_scanner, by_loop, by_mean, by_name)}
+RIGS = {
+    f.__name__.removeprefix('by_'): f
+    for f in (beside, by_stdout, by_exit_code, by_file, by_profile, by_pickle, by_array, by_pipe, by_program, by_test,
+              by_scanner, by_loop, by_mean, by_name)}

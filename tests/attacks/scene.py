@@ -1,7 +1,8 @@
-"""What an attack could hurt, all of it ours: a folder with a secret, a victim and an answer, a key in the environment, doors on the loopback, a sleeping process.
+"""What an attack could hurt, all of it ours: a folder with a secret, a victim and an answer, a key in the
+environment, doors on the loopback, a sleeping process.
 
-Nothing here touches another process, another folder or another machine. `Scene.hurt()` says what has happened, seen from outside.
-"""
+Nothing here touches another process, another folder or another machine. `Scene.hurt()` says what has happened, seen
+from outside."""
 import os
 import secrets
 import shutil
@@ -24,7 +25,9 @@ VICTIMS, KEPT = tuple(f"v{k}" for k in range(1, 7)), ("secret.txt", "door", "doo
 
 
 class Scene:
-    "Canaries and doors; a context. `words` are what an attack may know of them: it reads `@FOLDER`, `@PID`, … in its text."
+    """Canaries and doors; a context.
+
+    `words` are what an attack may know of them: it reads `@FOLDER`, `@PID`, … in its text."""
     def __enter__(self):
         self.secret, self.folder = f'canary-{secrets.token_hex(8)}', Path(tempfile.mkdtemp(prefix='hacks-'))
         os.environ['A_SECRET_KEY'] = self.secret
@@ -34,10 +37,12 @@ class Scene:
         self._listen('tcp', socket.AF_INET, socket.SOCK_STREAM, ('127.0.0.1', 0))
         self._listen('udp', socket.AF_INET, socket.SOCK_DGRAM, ('127.0.0.1', 0))
         self._listen('unix', socket.AF_UNIX, socket.SOCK_STREAM, str(self.folder / 'door'))
-        self._listen('abstract', socket.AF_UNIX, socket.SOCK_STREAM, f'\0{self.secret[:20]}-door' if sys.platform == 'linux' else str(self.folder / 'door2'))
+        self._listen('abstract', socket.AF_UNIX, socket.SOCK_STREAM,
+                     f'\0{self.secret[:20]}-door' if sys.platform == 'linux' else str(self.folder / 'door2'))
         self.shm = shared_memory.SharedMemory(create=True, size=64)
         self.shm.buf[:len(self.secret)] = self.secret.encode()
-        self.victim = subprocess.Popen([sys.executable, '-I', '-S', '-c', VICTIM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.victim = subprocess.Popen([sys.executable, '-I', '-S', '-c', VICTIM], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE)
         self.victim.stdin.write(self.secret.encode() + b'\n'); self.victim.stdin.flush()
         self.address = int(self.victim.stdout.readline())
         self.niceness = os.getpriority(os.PRIO_PROCESS, self.victim.pid)
@@ -50,7 +55,9 @@ class Scene:
         self.doors.append(door)
         def wait():
             while True:
-                try: (door.accept()[0].close() if kind == socket.SOCK_STREAM else door.recvfrom(64)); self.visits.add(name)
+                try:
+                    (door.accept()[0].close() if kind == socket.SOCK_STREAM else door.recvfrom(64))
+                    self.visits.add(name)
                 except OSError: return
         threading.Thread(target=wait, daemon=True).start()
 
@@ -62,13 +69,19 @@ class Scene:
             os.chmod(self.folder / name, 0o644)
         self.before = self._state()
 
-    def _state(self): return {p.name: (p.read_bytes(), oct(p.stat().st_mode), p.stat().st_mtime_ns) for p in self.folder.iterdir() if p.name in VICTIMS}
+    def _state(self):
+        return {
+            p.name: (p.read_bytes(), oct(p.stat().st_mode), p.stat().st_mtime_ns)
+            for p in self.folder.iterdir()
+            if p.name in VICTIMS}
 
     @property
     def words(self):
         tcp, udp = (self.doors[k].getsockname()[1] for k in (0, 1))
-        return {'@FOLDER': str(self.folder), '@TCP': tcp, '@UDP': udp, '@DOOR': str(self.folder / 'door'), '@ABSTRACT': self.secret[:20] + '-door', '@VICTIM': self.victim.pid,
-                '@ADDRESS': self.address, '@LENGTH': len(self.secret), '@SHM': self.shm.name.lstrip('/'), '@PARENT': os.getpid()}
+        return {
+            '@FOLDER': str(self.folder), '@TCP': tcp, '@UDP': udp, '@DOOR': str(self.folder / 'door'),
+            '@ABSTRACT': self.secret[:20] + '-door', '@VICTIM': self.victim.pid, '@ADDRESS': self.address,
+            '@LENGTH': len(self.secret), '@SHM': self.shm.name.lstrip('/'), '@PARENT': os.getpid()}
 
     def told(self, source):
         "A source with the words in it."
@@ -76,9 +89,11 @@ class Scene:
         return source
 
     def hurt(self):
-        "What has happened since, as a set of words: doors that were used, files that changed or appeared, what was done to the process."
+        """What has happened since, as a set of words: doors that were used, files that changed or appeared, what was
+        done to the process."""
         found, now = set(self.visits), self._state()
-        found |= {n for n in VICTIMS if now.get(n) != self.before[n]} | {p.name for p in self.folder.iterdir()} - {*KEPT, *VICTIMS}
+        found |= {n for n in VICTIMS
+                  if now.get(n) != self.before[n]} | {p.name for p in self.folder.iterdir()} - {*KEPT, *VICTIMS}
         if self.victim.poll() is not None or _stopped(self.victim.pid): found.add('signalled')
         if os.getpriority(os.PRIO_PROCESS, self.victim.pid) != self.niceness: found.add('slowed')
         return found
@@ -101,4 +116,3 @@ class Scene:
 def _stopped(pid):
     try: return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] in 'TZ'
     except OSError: return True
-

@@ -1,4 +1,6 @@
-"The gallery's table: each attack, its row, what the naive harness said, how it ended in the lab and by which rule. `python tests/attacks/table.py [row or family or name …]`"
+"""The gallery's table: each attack, its row, what the naive harness said, how it ended in the lab and by which rule.
+
+`python tests/attacks/table.py [row or family or name …]`"""
 import sys
 from collections import Counter
 
@@ -11,7 +13,8 @@ def fooled(a, report):
     "What the naive harness said, in a few words."
     if not a.won(report): return 'not fooled'
     if report.get('died'): return report['died'][:40].replace('\n', ' ')
-    return f'correct, {report["speedup"]:,.0f}× faster' if report.get('passed') and report.get('speedup', 0) < 1e8 else 'correct' if report.get('passed') else 'fooled'
+    return f'correct, {report["speedup"]:,.0f}× faster' if report.get('passed') and report.get(
+        'speedup', 0) < 1e8 else 'correct' if report.get('passed') else 'fooled'
 
 
 def main(*asked):

@@ -1,7 +1,8 @@
-"""What a kernel's Python can do to the machine it runs on: each probe succeeds in an ordinary process (or it proves nothing), and is stopped in the lab's child, by which layer it says.
+"""What a kernel's Python can do to the machine it runs on: each probe succeeds in an ordinary process (or it proves
+nothing), and is stopped in the lab's child, by which layer it says.
 
-What a weaker tier of the sandbox does not stop, on a machine that refuses namespaces, is an expected failure there; the lab itself says so (`kernel-lab doctor`).
-"""
+What a weaker tier of the sandbox does not stop, on a machine that refuses namespaces, is an expected failure there;
+the lab itself says so (`kernel-lab doctor`)."""
 import os
 import platform
 import subprocess
@@ -19,12 +20,17 @@ from kernel_lab.evaluate.sandbox.server import Server
 from kernel_lab.evaluate.sandbox.tiers import status_of_server
 from kernel_lab.tasks.model.workload import Kernel
 
-pytestmark = pytest.mark.skipif(sys.platform != 'linux' or platform.machine() not in ('x86_64', 'aarch64'), reason='the layers are those of Linux')
+pytestmark = pytest.mark.skipif(sys.platform != 'linux' or platform.machine() not in ('x86_64', 'aarch64'),
+                                reason='the layers are those of Linux')
 SEEN = {'asks for a size', 'goes to a folder'}        # names can be seen where the child has no root of its own
-ODD = {'asks for keys', 'makes namespaces', 'opens a ring', 'watches faults', 'shares a segment', 'idles a process'}      # which many containers and systems refuse anybody
-LAYERS = {'1': 'system call filter', '13': 'file rules', '2': 'own view of files', '24': 'limit of open files', '27': 'limit of file size', '38': 'system call filter', '3': 'own view of processes',
-          '10': 'own view of processes', 'None': 'nothing is there'}
-LAST = {'finds open files', 'much in memory', 'many files', 'filters its calls', 'goes to a folder'}      # these change what comes after them
+# which many containers and systems refuse anybody
+ODD = {'asks for keys', 'makes namespaces', 'opens a ring', 'watches faults', 'shares a segment', 'idles a process'}
+LAYERS = {
+    '1': 'system call filter', '13': 'file rules', '2': 'own view of files', '24': 'limit of open files',
+    '27': 'limit of file size', '38': 'system call filter', '3': 'own view of processes', '10': 'own view of processes',
+    'None': 'nothing is there'}
+# these change what comes after them
+LAST = {'finds open files', 'much in memory', 'many files', 'filters its calls', 'goes to a folder'}
 
 
 def grouped(n=9):
@@ -35,9 +41,14 @@ def grouped(n=9):
 
 def run_plainly(probes, scene):
     "The kernel in an ordinary process, which has the environment and the rights of this one."
-    code = 'import json, sys\nnames = {}\nexec(sys.stdin.read(), names)\ntry: names["kernel"](None)\nexcept ValueError as e: print(e)\n'
-    born_with = [os.open(os.devnull, os.O_RDONLY) for _ in range(6)]        # as a harness that forks has its own files open
-    try: done = subprocess.run([sys.executable, '-c', code], input=scene.told(kernel(probes)), text=True, capture_output=True, timeout=60, pass_fds=born_with)
+    code = (
+        'import json, sys\nnames = {}\nexec(sys.stdin.read(), names)\ntry: names["kernel"](None)\nexcept ValueError as'
+        ' e: print(e)\n'
+    )
+    born_with = [os.open(os.devnull, os.O_RDONLY) for _ in range(6)]  # as a harness that forks has its own files open
+    try:
+        done = subprocess.run([sys.executable, '-c', code], input=scene.told(kernel(probes)), text=True,
+                              capture_output=True, timeout=60, pass_fds=born_with)
     finally:
         for fd in born_with: os.close(fd)
     return heard(done.stdout)
@@ -56,7 +67,9 @@ def outcomes(run):
         for group in grouped():
             said = run(group, scene)
             hurt = scene.hurt()
-            for p in group: found[p.name] = (*said.get(p.name, ('nothing', '')), p.hurts in hurt, scene.secret in said.get(p.name, ('', ''))[1])
+            for p in group:
+                found[p.name] = (*said.get(p.name, ('nothing', '')), p.hurts in hurt, scene.secret
+                                 in said.get(p.name, ('', ''))[1])
             scene.heal()
         assert not left_behind(born), 'a process was left behind'
     return found
@@ -97,7 +110,9 @@ def in_second_tier():
     from kernel_lab.evaluate.sandbox import run as sandbox
     before, server = sandbox.sandbox(), Server(('landlock', 'seccomp'))
     sandbox._SERVERS[os.getpid()] = server, status_of_server(server)
-    try: yield sandbox_status().tier, evaluate(Kernel('def kernel(x): return x'), TASK, seeds=1, baseline_us=1.0).versions['tier'], outcomes(run_in_lab)
+    try:
+        yield sandbox_status().tier, evaluate(Kernel('def kernel(x): return x'), TASK, seeds=1,
+                                              baseline_us=1.0).versions['tier'], outcomes(run_in_lab)
     finally:
         sandbox._SERVERS[os.getpid()] = before
         server.close()
@@ -117,7 +132,10 @@ def table(found):
     for p in PROBES:
         how, said, hurt, leaked = found[p.name]
         by = LAYERS.get(said.rpartition(' ')[2], 'an error of its own') if how == 'blocked' else ''
-        yield f'| {p.row} | {p.name} | {p.says} | {"open" if how != "blocked" or hurt or leaked else "blocked"} | {said if how == "blocked" else ""} | {by} |'
+        yield (
+            f'| {p.row} | {p.name} | {p.says} | {"open" if how != "blocked" or hurt or leaked else "blocked"} |'
+            f' {said if how == "blocked" else ""} | {by} |'
+        )
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
-"""A hostile child may send any Program. What was found to be right, and faster than the hardware can be, is refused or takes its time; and of mutants of honest programs none gains by it,
-but for the changes that an honest kernel might have made (`forgery.LEGITIMATE`)."""
+"""A hostile child may send any Program. What was found to be right, and faster than the hardware can be, is refused
+or takes its time; and of mutants of honest programs none gains by it, but for the changes that an honest kernel
+might have made (`forgery.LEGITIMATE`)."""
 import copy
 import json
 import time
@@ -28,7 +29,8 @@ import neuronxcc.nki.isa as nisa
 def own(f, shapes, source, chip='trn1', entry=None):
     "A `Base` of a function of torch and shapes of its inputs."
     draw = lambda w, rng: {k: rng.standard_normal(v, np.float32) for k, v in w.shapes.items()}
-    return Base(task_from(f, draw, name=f'own {hash(source) % 10**6}', workloads=[Workload('full', shapes)]), source, entry, 'full', chip)
+    return Base(task_from(f, draw, name=f'own {hash(source) % 10**6}', workloads=[Workload('full', shapes)]), source,
+                entry, 'full', chip)
 
 
 def instructions(body):
@@ -37,7 +39,9 @@ def instructions(body):
 
 def operands(data, t=None):
     "The accesses of a program (to tensor `t`), each as a dict to be changed."
-    return [a for o in instructions(data['body']) for side in (o['ins'], o['outs']) for a in side.values() if isinstance(a, dict) and t in (None, a['t'])]
+    return [
+        a for o in instructions(data['body']) for side in (o['ins'], o['outs']) for a in side.values()
+        if isinstance(a, dict) and t in (None, a['t'])]
 
 
 def forged(b, change):
@@ -156,7 +160,8 @@ def product(): return own(lambda a, w: a.T @ w, SHAPES, PRODUCT.replace('CONVERT
 
 def test_integers_go_through_the_array_as_slowly(product):
     "Fixed-point numbers of 32 bits have the precision of fp32."
-    whole = PRODUCT.replace('CONVERT', 'x, y = nl.copy(x * 2.0**20, dtype=nl.int32), nl.copy(y * 2.0**20, dtype=nl.int32)').replace('SCALE', '2.0**-40')
+    whole = PRODUCT.replace('CONVERT', 'x, y = nl.copy(x * 2.0**20, dtype=nl.int32), nl.copy(y * 2.0**20, '
+                                       'dtype=nl.int32)').replace('SCALE', '2.0**-40')
     assert own(lambda a, w: a.T @ w, SHAPES, whole).us > product.us
 
 
@@ -171,7 +176,9 @@ def test_tf32_by_another_name_is_rounded(product):
     assert product.tried(forged(product, change)) == 'wrong'
 
 
-REPEATED = EARLIER + '''
+REPEATED = (
+    EARLIER
+    + '''
 @nki.jit
 def k(x):
     out, t = nl.ndarray((1024, 512), dtype=nl.float32, buffer=nl.shared_hbm), nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
@@ -180,6 +187,7 @@ def k(x):
         nl.store(out[i * 128:(i + 1) * 128], t)
     return out
 '''
+)
 
 
 def test_what_an_alias_changed_is_loaded_again():
@@ -191,20 +199,27 @@ def test_what_an_alias_changed_is_loaded_again():
             load = body[0]['outs']['dst']
             if alias: d['tensors'].append([*d['tensors'][load['t']][:9], load['t'], []])
             written = {**load, 't': len(d['tensors']) - 1} if alias else load
-            body.insert(1, {'op': 'tensor_scalar', 'outs': {'dst': written}, 'ins': {'data': load, 'operand0': 1.0}, 'attrs': {'op0': 'multiply'}, 'e': 'Vector', 'm': [], 'line': 9})
+            body.insert(
+                1, {
+                    'op': 'tensor_scalar', 'outs': {'dst': written}, 'ins': {'data': load, 'operand0': 1.0}, 'attrs': {
+                        'op0': 'multiply'}, 'e': 'Vector', 'm': [], 'line': 9})
         seen.append(b.tried(forged(b, change)))
     assert seen[0] == seen[1] > b.us + 1
 
 
 def test_every_source_of_a_sum_is_read():
-    source = HEAD + '''
+    source = (
+        HEAD
+        + '''
 def k(x):
     out, t = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm), nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_compute(t, [x[i * 128:(i + 1) * 128] for i in range(N)], reduce_op=nl.add)
     nisa.dma_copy(dst=out, src=t)
     return out
 '''
-    one, many = (own(lambda x, n=n: x.reshape(16, 128, 512)[:n].sum(0), {'x': (2048, 512)}, source.replace('N)', f'{n})')).us for n in (1, 16))
+    )
+    one, many = (own(lambda x, n=n: x.reshape(16, 128, 512)[:n].sum(0), {'x': (2048, 512)},
+                     source.replace('N)', f'{n})')).us for n in (1, 16))
     assert many > one + 15 * 128 * 512 * 4 / forgery.CHIPS['trn1'].dma_gbps / 1e3 * 0.9
 
 
@@ -214,10 +229,16 @@ def test_the_dialect_is_the_texts():
 
 # --- what has no meaning ---
 
-@pytest.mark.parametrize('change, said', [
-    (lambda o: o.update(m=[[[0], [[-1, 0]]]]), 'multiplies an axis by zero'),
-    (lambda o: o['attrs'].update(op1='bypass') if o['op'] == 'tensor_scalar' else None, 'op1 has no operand'),
-    (lambda o: o['attrs'].update(reduce_op=None) if o['op'] == 'activation' else None, 'go together')], ids=['mask', 'op1', 'reduce_op'])
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        (lambda o: o.update(m=[[[0], [[-1, 0]]]]), 'multiplies an axis by zero'),
+        (lambda o: o['attrs'].update(op1='bypass') if o['op'] == 'tensor_scalar' else None, 'op1 has no operand'),
+        (lambda o: o['attrs'].update(reduce_op=None) if o['op'] == 'activation' else None, 'go together'),
+    ],
+    ids=['mask', 'op1', 'reduce_op'],
+)
 def test_what_has_no_meaning_is_refused(change, said):
     "And is no fault of the lab's."
     assert said in refusal(base('rows'), lambda d: [change(o) for o in instructions(d['body'])])
@@ -226,7 +247,8 @@ def test_what_has_no_meaning_is_refused(change, said):
 @pytest.mark.parametrize('name', ['\x1b[31mred', 'two\nlines', 'back\u202ewards', 'half \ud800'])
 def test_names_can_be_printed(name):
     b = base('rows')
-    for place in (lambda d: d.update(name=name), lambda d: d['tensors'][2].__setitem__(0, name), lambda d: d['body'][0]['body'][0]['attrs'].update({name: 1}),
+    for place in (lambda d: d.update(name=name), lambda d: d['tensors'][2].__setitem__(0, name),
+                  lambda d: d['body'][0]['body'][0]['attrs'].update({name: 1}),
                   lambda d: d['body'][0]['body'][0]['attrs'].update(dge=name)):
         said = refusal(b, place)
         assert 'cannot be printed' in said and name not in said
@@ -249,10 +271,15 @@ def test_wide_reads_are_refused(width, said):
 def test_the_labs_own_work_ends(narrow):
     "A program that would run for minutes is ended by the time of the stage."
     body = copy.deepcopy(narrow.data['body'])
-    text = forged(narrow, lambda d: d.update(body=[*body, {'loop': 'z', 'n': 400_000, 'kind': 'sequential', 'line': 1, 'body': [{**o, 'm': [[[1], []]]} for o in body[1:3]]}]))
+    text = forged(
+        narrow, lambda d: d.update(body=[
+            *body, {
+                'loop': 'z', 'n': 400_000, 'kind': 'sequential', 'line': 1, 'body': [{**o, 'm': [[[1], []]]}
+                                                                                     for o in body[1:3]]}]))
     p, since = admit_program(text, narrow.kernel, narrow.specs, 'trn1'), time.monotonic()
     assert not check(p)
-    with within(0.5, 'the run'), pytest.raises(KernelError, match='the run took too long'): forgery.execute(p, *narrow.arrays.values())
+    with within(0.5, 'the run'), pytest.raises(KernelError, match='the run took too long'):
+        forgery.execute(p, *narrow.arrays.values())
     assert time.monotonic() - since < 20
 
 
@@ -263,9 +290,12 @@ def test_the_checks_end():
         tile = len(d['tensors'])
         d['tensors'].append(['w', [128, 512], 'float32', 'sbuf', 'scratch', 0, False, [], 0, None, []])
         part = lambda at, n: {'t': tile, 'o': [at], 'a': [[512, 128], [1, n]], 'p': 0}
-        one = lambda at: {'op': 'tensor_scalar', 'outs': {'dst': part(at, 1)}, 'ins': {'data': part(256 + at, 1), 'operand0': 1.0}, 'attrs': {'op0': 'multiply'}, 'e': '', 'm': [], 'line': 1}
-        d['body'] += [{'op': 'memset', 'outs': {'dst': part(0, 512)}, 'ins': {'value': 0.0}, 'attrs': {}, 'e': '', 'm': [], 'line': 1},
-                      {'loop': 'z', 'n': 2, 'kind': 'affine', 'line': 1, 'body': [one(k % 256) for k in range(3000)]}]
+        one = lambda at: {
+            'op': 'tensor_scalar', 'outs': {'dst': part(at, 1)}, 'ins': {'data': part(256 + at, 1), 'operand0': 1.0},
+            'attrs': {'op0': 'multiply'}, 'e': '', 'm': [], 'line': 1}
+        d['body'] += [{
+            'op': 'memset', 'outs': {'dst': part(0, 512)}, 'ins': {'value': 0.0}, 'attrs': {}, 'e': '', 'm': [],
+            'line': 1}, {'loop': 'z', 'n': 2, 'kind': 'affine', 'line': 1, 'body': [one(k % 256) for k in range(3000)]}]
     p = admit_program(forged(b, change), b.kernel, b.specs, b.chip)
     with within(0.5, 'the check'), pytest.raises(KernelError, match='the check took too long'): check(p)
 
@@ -275,13 +305,17 @@ def test_a_guard_that_is_kept_from_looking_says_so(narrow):
     p = admit_program(narrow.text, narrow.kernel, narrow.specs, 'trn1')
     with within(-1, 'looking'):
         with pytest.raises(KernelError, match='looking took too long'): unread(p)
-        reports = {g.name: g for g in run_guards(Evidence(narrow.kernel.source, narrow.task, narrow.workload, 'trn1', p, narrow.us))}
+        reports = {
+            g.name: g
+            for g in run_guards(Evidence(narrow.kernel.source, narrow.task, narrow.workload, 'trn1', p, narrow.us))}
     assert reports['inputs read'].severity == 'implausible'
 
 
 # --- mutants ---
 
-def told(b, found): return '\n'.join(f'{path} {what!r}: {us:.2f} µs, honest {b.us:.2f}' for path, what, us, reason in found if reason is None)
+def told(b, found):
+    return '\n'.join(f'{path} {what!r}: {us:.2f} µs, honest {b.us:.2f}' for path, what, us, reason in found
+                     if reason is None)
 
 
 @pytest.mark.parametrize('name', ['rows', 'earlier', 'matmul', 'two'])

@@ -1,7 +1,7 @@
-"""Each attack of the gallery wins against the naive harness (or the gallery proves nothing), and loses against the lab, in the way that was said.
+"""Each attack of the gallery wins against the naive harness (or the gallery proves nothing), and loses against the
+lab, in the way that was said.
 
-`python tests/attacks/table.py` prints what came of each.
-"""
+`python tests/attacks/table.py` prints what came of each."""
 from collections import Counter
 
 import pytest
@@ -25,7 +25,11 @@ def one_thread():
 @pytest.fixture(scope='module')
 def reports(request):
     "What the naive harness made of the attacks that are asked for."
-    return naive.judged([a.job for a in {i.callspec.params['a'].name: i.callspec.params['a'] for i in request.session.items if 'a' in getattr(getattr(i, 'callspec', None), 'params', {})}.values()])
+    return naive.judged([
+        a.job for a in {
+            i.callspec.params['a'].name: i.callspec.params['a']
+            for i in request.session.items
+            if 'a' in getattr(getattr(i, 'callspec', None), 'params', {})}.values()])
 
 
 @pytest.mark.parametrize('a', ATTACKS, ids=lambda a: a.name)

@@ -60,7 +60,8 @@ def test_command_table_covers_every_command():
 
 
 def work():
-    "Seconds that processors spent on the processes this one has waited for: unlike the clock, hardly more on a busy machine."
+    """Seconds that processors spent on the processes this one has waited for: unlike the clock, hardly more on a busy
+    machine."""
     t = os.times()
     return t.children_user + t.children_system
 
@@ -106,13 +107,13 @@ def test_wrong_command(lab, tmp_path, words, said):
 
 HEAD = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n@nki.jit\ndef kernel(x):\n"
 BAD = {
-    "parse_error": ("def kernel(x):\n    return x +\n", "line 2"),
-    "no_entry": ("x = 1\n", "entry|function"),
+    "parse_error": ("def kernel(x):\n    return x +\n", "line 2"), "no_entry": ("x = 1\n", "entry|function"),
     "trace_error": (HEAD + "    return x.no_such_thing\n", "line 7"),
-    "wrong_shape": (HEAD + "    return nl.ndarray((128, 1), dtype=x.dtype, buffer=nl.shared_hbm)\n", "shape|uninitialised|written"),
-    "limit_exceeded": (HEAD + "    t = nl.ndarray((130, 8), dtype=x.dtype, buffer=nl.sbuf)\n    nisa.dma_copy(dst=t, src=x[0:130, 0:8])\n"
-                       "    return x\n", "line [78].*130|130.*128|128.*130"),
-}
+    "wrong_shape": (HEAD + "    return nl.ndarray((128, 1), dtype=x.dtype, buffer=nl.shared_hbm)\n",
+                    "shape|uninitialised|written"),
+    "limit_exceeded": (HEAD + "    t = nl.ndarray((130, 8), dtype=x.dtype, buffer=nl.sbuf)\n    nisa.dma_copy(dst=t, "
+                       "src=x[0:130, 0:8])\n"
+                       "    return x\n", "line [78].*130|130.*128|128.*130"),}
 
 
 @pytest.mark.parametrize("status", BAD)
@@ -121,7 +122,8 @@ def test_wrong_kernel(lab, tmp_path, status):
     (tmp_path / "bad.py").write_text(source)
     done = lab("evaluate", "softmax", "bad.py", "-w", "small")
     refused(done, 1, said)
-    assert re.match(rf"{status}|uninitialised", done.stdout) if status == "wrong_shape" else done.stdout.startswith(status), done.stdout
+    assert re.match(rf"{status}|uninitialised",
+                    done.stdout) if status == "wrong_shape" else done.stdout.startswith(status), done.stdout
 
 
 def test_wrong_kernel_has_no_time_in_json(lab, tmp_path):
@@ -174,8 +176,9 @@ def test_demo_at_full_size(lab, tmp_path):
 
 
 def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
-    started = subprocess.Popen([KERNEL_LAB, "optimize", "rmsnorm_matmul"], cwd=tmp_path, env={**env, "PYTHONUNBUFFERED": "1"},
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen([KERNEL_LAB, "optimize", "rmsnorm_matmul"], cwd=tmp_path,
+                               env={**env, "PYTHONUNBUFFERED": "1"
+                                    }, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in started.stdout:
         if "first kernel" in line: break
     started.send_signal(signal.SIGINT)
@@ -195,7 +198,8 @@ START = [sys.executable, "-c", "from kernel_lab.cli.entry import start; start()"
 @pytest.mark.parametrize("seconds", [0.15, 0.3, 0.6, 1.2, 2.4, 4.8])
 def test_interrupt_at_any_moment(tmp_path, env, seconds):
     "While it imports, starts the sandbox, captures, traces: 130 and nothing of ours."
-    started = subprocess.Popen([*START, "optimize", "rmsnorm_matmul"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen([*START, "optimize", "rmsnorm_matmul"], cwd=tmp_path, env=env, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
     with contextlib.suppress(subprocess.TimeoutExpired): started.wait(seconds)
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=120)
@@ -203,19 +207,29 @@ def test_interrupt_at_any_moment(tmp_path, env, seconds):
 
 
 def test_interrupt_keeps_what_came_of_many(lab, tmp_path, env):
-    "A folder with a kernel that never ends: Ctrl-C after the first row. The row is there, nothing is left running, and the same command knows it."
+    """A folder with a kernel that never ends: Ctrl-C after the first row. The row is there, nothing is left running,
+    and the same command knows it."""
     (tmp_path / "some").mkdir()
-    for name, text in {"a": lab("tasks", "softmax", "--kernel").stdout, "b": "def kernel(x):\n    while True: pass\n"}.items(): (tmp_path / "some" / f"{name}.py").write_text(text)
+    for name, text in {"a": lab("tasks", "softmax", "--kernel").stdout,
+                       "b": "def kernel(x):\n    while True: pass\n"}.items():
+        (tmp_path / "some" / f"{name}.py").write_text(text)
     command = [KERNEL_LAB, "evaluate", "softmax", "some", "-w", "small", "--workers", "1", "--seconds", "30"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**env, "PYTHONUNBUFFERED": "1"})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+                               env={**env, "PYTHONUNBUFFERED": "1"})
     rows = [process.stdout.readline() for _ in range(2)]
     assert rows[0].startswith("status") and re.match(r"correct +[\d.,]+ +1.00× +some/a.py$", rows[1])
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == 130 and "1 kernel: 1 correct" in out and "Interrupted after 1 of 2 kernels; what came is kept" in err and "Traceback" not in err
+    assert (
+        process.returncode == 130
+        and "1 kernel: 1 correct" in out
+        and "Interrupted after 1 of 2 kernels; what came is kept" in err
+        and "Traceback" not in err
+    )
     done = lab("evaluate", "softmax", "some", "-w", "small", "--workers", "1", "--seconds", "1", "--json")
     found = {r["file"]: r for r in map(json.loads, done.stdout.splitlines())}
-    assert done.returncode == 1 and [(r["status"], r["cached"]) for _, r in sorted(found.items())] == [("correct", True), ("timeout", False)] and done.stderr == ""
+    assert done.returncode == 1 and [(r["status"], r["cached"]) for _, r in sorted(found.items())] == [
+        ("correct", True), ("timeout", False)] and done.stderr == ""
 
 
 def test_a_folder_goes_on_after_a_file_that_is_no_text(lab, tmp_path):
@@ -226,7 +240,12 @@ def test_a_folder_goes_on_after_a_file_that_is_no_text(lab, tmp_path):
     assert one.returncode == 0 and [json.loads(line)["file"] for line in one.stdout.splitlines()] == ["some/good.py"]
     (tmp_path / "some" / "binary.py").write_bytes(b"\xff\xfe\x00")
     done = lab(*words, "some", "some/../some", "./some/good.py")
-    assert done.returncode == 1 and "2 kernels: " in done.stdout and "1 correct" in done.stdout and "1 unreadable" in done.stdout, done.stdout + done.stderr
+    assert (
+        done.returncode == 1
+        and "2 kernels: " in done.stdout
+        and "1 correct" in done.stdout
+        and "1 unreadable" in done.stdout
+    ), (done.stdout + done.stderr)
     assert re.search(r"unreadable .*some/binary.py  \(Cannot read.*not UTF-8 text", done.stdout)
     found = [json.loads(line) for line in lab(*words, "some", "--json").stdout.splitlines()]
     assert {r["file"]: r["status"] for r in found} == {"some/good.py": "correct", "some/binary.py": "unreadable"}
@@ -237,20 +256,27 @@ def test_a_broken_row_costs_itself_only(lab, tmp_path):
     for n in range(2): (tmp_path / f"k{n}.py").write_text(lab("tasks", "softmax", "--kernel").stdout + f"# {n}\n")
     words = "evaluate", "softmax", "-w", "small"
     ids = [json.loads(lab(*words, f"k{n}.py", "--json").stdout)["id"] for n in range(2)]
-    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "lab.sqlite3")) as c, c: c.execute("update evaluations set body = substr(body, 1, 99) where id = ?", ids[:1])
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "lab.sqlite3")) as c, c:
+        c.execute("update evaluations set body = substr(body, 1, 99) where id = ?", ids[:1])
     done = lab("export", "rows.jsonl")
     found = {json.loads(line)["evaluation"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()}
     assert done.returncode == 0 and ids[1] in found and ids[0] not in found
-    assert re.search(f"left out    evaluation {ids[0]}: it cannot be read: JSONDecodeError", done.stdout) and "Traceback" not in done.stderr
+    assert re.search(f"left out    evaluation {ids[0]}: it cannot be read: JSONDecodeError",
+                     done.stdout) and "Traceback" not in done.stderr
     again = [json.loads(lab(*words, f"k{n}.py", "--json").stdout) for n in range(2)]
-    assert [r["status"] for r in again] == ["correct"] * 2 and [r["cached"] for r in again] == [False, True] and again[0]["id"] not in ids
+    assert [r["status"]
+            for r in again] == ["correct"] * 2 and [r["cached"]
+                                                    for r in again] == [False, True] and again[0]["id"] not in ids
 
 
 def test_a_run_with_a_broken_row(lab, tmp_path):
     store = tmp_path / "other.sqlite3"
     assert lab("optimize", "softmax", "-w", "small", "--steps", "1", "--store", store).returncode == 0
-    with contextlib.closing(sqlite3.connect(store)) as c, c: id, = c.execute("update evaluations set body = '[]' where id = (select evaluation from steps where number = 0) returning id").fetchone()
-    for words in (("report",), ("optimize", "--resume", "latest")): refused(lab(*words, "--store", store), 2, f"holds evaluation {id}, but cannot read it", "export PATH")
+    with contextlib.closing(sqlite3.connect(store)) as c, c:
+        id, = c.execute("update evaluations set body = '[]' where id = (select evaluation from steps where number = "
+                        "0) returning id").fetchone()
+    for words in (("report",), ("optimize", "--resume", "latest")):
+        refused(lab(*words, "--store", store), 2, f"holds evaluation {id}, but cannot read it", "export PATH")
     assert json.loads(lab("runs", "--json", "--store", store).stdout)[0]["state"] == "finished"
     assert "No runs yet" in lab("runs").stdout
 
@@ -258,7 +284,8 @@ def test_a_run_with_a_broken_row(lab, tmp_path):
 def test_a_failing_report_leaves_what_was_there(tmp_path, monkeypatch):
     from kernel_lab.figures import report
     (tmp_path / "r.html").write_text("yesterday")
-    for name, made in {"report_figures": lambda *a: {}, "report_page": lambda *a: "half \ud800"}.items(): monkeypatch.setattr(report, name, made)
+    for name, made in {"report_figures": lambda *a: {}, "report_page": lambda *a: "half \ud800"}.items():
+        monkeypatch.setattr(report, name, made)
     with pytest.raises(UnicodeEncodeError): report.report_html(SimpleNamespace(task="softmax"), tmp_path / "r.html")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("r.html", "yesterday")]
 
@@ -282,11 +309,14 @@ def test_optimize_starts_from_a_file(lab, tmp_path):
     assert rows[:2] == ["0", "1"]
     assert lab("report", "latest", "--out", "r.html").returncode == 0 and (tmp_path / "r.html").stat().st_size > 100_000
     run = json.loads(lab("runs", "--json").stdout)[0]
-    assert (run["task"], run["state"]) == ("softmax", "finished") and run["steps"] == len(rows) and run["over_eager"] > 0
+    assert (run["task"], run["state"]) == ("softmax",
+                                           "finished") and run["steps"] == len(rows) and run["over_eager"] > 0
     assert lab("export", "rows.parquet", "--run", "latest").returncode == 0
     frame = pandas.read_parquet(tmp_path / "rows.parquet")
-    assert list(frame.step) == list(range(len(rows))) and frame.latency_us.min() == run["best_us"] and set(frame.latency_kind.dropna()) == {"simulated"}
-    assert lab("export", "traces", "--format", "flashinfer").returncode == 0 and list((tmp_path / "traces" / "traces").rglob("*.jsonl"))
+    assert list(frame.step) == list(range(len(rows))) and frame.latency_us.min() == run["best_us"] and set(
+        frame.latency_kind.dropna()) == {"simulated"}
+    assert lab("export", "traces", "--format", "flashinfer").returncode == 0 and list(
+        (tmp_path / "traces" / "traces").rglob("*.jsonl"))
 
 
 def test_react_without_a_key_says_so_and_makes_no_run(lab, env):
@@ -306,7 +336,8 @@ def test_doctor(lab, env):
 
 
 def test_a_closed_pipe_is_no_error(env, tmp_path):
-    done = subprocess.run(["bash", "-c", f"'{KERNEL_LAB}' tasks | head -1"], capture_output=True, text=True, env=env, cwd=tmp_path)
+    done = subprocess.run(["bash", "-c", f"'{KERNEL_LAB}' tasks | head -1"], capture_output=True, text=True, env=env,
+                          cwd=tmp_path)
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
 

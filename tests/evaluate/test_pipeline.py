@@ -1,4 +1,5 @@
-"""What an evaluation must never do: believe the child, pass a wrong number, hang, leave something behind, or lie about its tier."""
+"""What an evaluation must never do: believe the child, pass a wrong number, hang, leave something behind, or lie about
+its tier."""
 import json
 import os
 import signal
@@ -85,7 +86,9 @@ def test_a_reference_that_fails_is_the_persons_business():
 
 # the border
 
-def forged(text): return attack(f'text = {text!r}', 'for fd in range(3, 64):', '    try: os.write(fd, b"P" + text.encode())', '    except OSError: pass', 'os._exit(0)')
+def forged(text):
+    return attack(f'text = {text!r}', 'for fd in range(3, 64):', '    try: os.write(fd, b"P" + text.encode())',
+                  '    except OSError: pass', 'os._exit(0)')
 
 
 def test_a_forged_program_for_other_inputs():
@@ -102,20 +105,37 @@ def test_a_forged_program_gains_nothing():
     assert e.profile.timeline.program.chip == 'trn1' and e.profile.timeline.program.source == e.kernel.source
 
 
-@pytest.mark.parametrize('text', ['', '[]', '{}', 'null', '7', '[' * 10_000, '{"format": 1}', '9' * 5000, '{"format": 1, "tensors": [[]]}', 'NaN', '\ud800'])
+@pytest.mark.parametrize(
+    'text',
+    [
+        '',
+        '[]',
+        '{}',
+        'null',
+        '7',
+        '[' * 10_000,
+        '{"format": 1}',
+        '9' * 5000,
+        '{"format": 1, "tensors": [[]]}',
+        'NaN',
+        '\ud800',
+    ],
+)
 def test_junk_programs(text):
     with pytest.raises(KernelError) as e: admit_program(text, Kernel(GOOD), [X], 'trn1')
     assert e.value.kind == 'invalid'
 
 
 PROGRAM = json.loads(trace_source(GOOD, None, [X], 'trn1').to_json())
-JUNK = st.one_of(st.none(), st.booleans(), st.integers(-2**70, 2**70), st.floats(), st.text(max_size=5), st.just([]), st.just({}), st.lists(st.integers(-3, 3), max_size=3))
+JUNK = st.one_of(st.none(), st.booleans(), st.integers(-2 ** 70, 2 ** 70), st.floats(), st.text(max_size=5),
+                 st.just([]), st.just({}), st.lists(st.integers(-3, 3), max_size=3))
 
 
 def places(x, at=()):
     "Paths of everything inside JSON data."
     yield at
-    for k, v in x.items() if isinstance(x, dict) else enumerate(x) if isinstance(x, list) else (): yield from places(v, (*at, k))
+    for k, v in x.items() if isinstance(x, dict) else enumerate(x) if isinstance(x, list) else ():
+        yield from places(v, (*at, k))
 
 
 @settings(max_examples=300, deadline=None)
@@ -137,8 +157,14 @@ def test_a_program_with_one_thing_wrong(path, junk):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30), st.sampled_from(KINDS)),
-                    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(['kind', 'message', 'line', 'limit', 'hint', 'x']), x, max_size=6), max_leaves=8))
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30), st.sampled_from(KINDS)),
+        lambda x: st.lists(x, max_size=3)
+        | st.dictionaries(st.sampled_from(['kind', 'message', 'line', 'limit', 'hint', 'x']), x, max_size=6),
+        max_leaves=8,
+    )
+)
 def test_any_error_from_the_child_is_an_error(data):
     e = error_from_message(json.dumps(data))
     assert e.kind in KINDS and (e.line is None or type(e.line) is int) and str(e).isprintable() | ('\n' in str(e))
@@ -146,7 +172,11 @@ def test_any_error_from_the_child_is_an_error(data):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=200), st.sampled_from(['end', 'timeout', 'flood']), st.sampled_from([0, 1, 7, -9, -11, -24, None]))
+@given(
+    st.binary(max_size=200),
+    st.sampled_from(['end', 'timeout', 'flood']),
+    st.sampled_from([0, 1, 7, -9, -11, -24, None]),
+)
 def test_any_bytes_have_a_verdict(data, how, code):
     text, error = verdict(data, how, code, Limits())
     assert (text is None) != (error is None)
@@ -163,27 +193,36 @@ def test_record_of_the_tier():
 def test_a_container_that_refuses_namespaces():
     "Where `unshare` is forbidden the other layers stay, and the record does not claim the one that is missing."
     if sys.platform != 'linux': pytest.skip('needs Linux')
-    code = ('import os\nfrom kernel_lab.evaluate.sandbox.confine import bind_to_parent\nimport kernel_lab.evaluate.sandbox.confine as walls, ctypes\n'
+    code = ('import os\nfrom kernel_lab.evaluate.sandbox.confine import bind_to_parent\nimport '
+            'kernel_lab.evaluate.sandbox.confine as walls, ctypes\n'
             'deny = b"".join(walls._deny(nr) for nr in (272, 97))\n'
-            'bind_to_parent(); code = walls._op(0x20, 0) + deny + walls._op(6, walls.ALLOW); buffer = ctypes.create_string_buffer(code, len(code))\n'
+            'bind_to_parent(); code = walls._op(0x20, 0) + deny + walls._op(6, walls.ALLOW); buffer = '
+            'ctypes.create_string_buffer(code, len(code))\n'
             'import struct; p = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))\n'
             'walls.prctl(walls.PR_SET_SECCOMP, 2, ctypes.create_string_buffer(p, len(p)))\n'
-            'from kernel_lab.evaluate.sandbox.run import sandbox_status; h = sandbox_status(); print(h.tier, *h.layers); print(*h.refused)')
-    first, refused = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60).stdout.splitlines()
+            'from kernel_lab.evaluate.sandbox.run import sandbox_status; h = sandbox_status(); print(h.tier, '
+            '*h.layers); print(*h.refused)')
+    first, refused = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
+                                    timeout=60).stdout.splitlines()
     assert first.split()[0] == 'S2' and 'namespaces' not in first and 'seccomp' in first and refused == 'namespaces'
 
 
 def test_files_the_child_holds():
     "Standard streams are the null device; besides them there is the place for the answer, and nothing that listens."
-    code = 'held = {}\nfor fd in range(64):\n    try: held[fd] = oct(os.fstat(fd).st_mode & 0o170000)\n    except OSError: pass\nraise ValueError(held)'
+    code = (
+        'held = {}\nfor fd in range(64):\n    try: held[fd] = oct(os.fstat(fd).st_mode & 0o170000)\n    except OSError:'
+        ' pass\nraise ValueError(held)'
+    )
     _, reply = trace_kernel(Kernel(attack(*code.splitlines())), [X])
     assert "{0: '0o20000', 1: '0o20000', 2: '0o20000', 3: '0o100000'}" in str(reply.error), str(reply.error)
 
 
 def test_the_child_has_no_folder_of_ours():
     "Its root has the libraries in it and no more; where it has no root of its own, folders can be seen and not read."
-    names = [n for n in ('home', 'tmp', 'proc', 'etc', 'dev') if not any(p.startswith(f'/{n}/') for p in readable_paths())]
-    _, reply = trace_kernel(Kernel(attack(f'raise ValueError([os.getcwd(), [n for n in {names!r} if os.path.exists("/" + n)]])')), [X])
+    names = [
+        n for n in ('home', 'tmp', 'proc', 'etc', 'dev') if not any(p.startswith(f'/{n}/') for p in readable_paths())]
+    _, reply = trace_kernel(Kernel(attack(f'raise ValueError([os.getcwd(), [n for n in {names!r} if '
+                                          'os.path.exists("/" + n)]])')), [X])
     if 'root' in reply.layers: assert "['/', []]" in str(reply.error), str(reply.error)
     _, reply = trace_kernel(Kernel(attack('os.listdir("/")')), [X])
     if 'landlock' in str(reply.layers): assert 'Permission denied' in str(reply.error), str(reply.error)
@@ -191,7 +230,8 @@ def test_the_child_has_no_folder_of_ours():
 
 def test_nothing_of_the_reference_is_in_the_child():
     "No torch, no tasks, no tests: there is nothing to look up."
-    _, reply = trace_kernel(Kernel(attack('raise ValueError([m for m in sys.modules if m.split(".")[0] in ("torch", "pytest") or m.startswith("kernel_lab.tasks")])')), [X])
+    _, reply = trace_kernel(Kernel(attack('raise ValueError([m for m in sys.modules if m.split(".")[0] in ("torch", '
+                                          '"pytest") or m.startswith("kernel_lab.tasks")])')), [X])
     assert 'ValueError: []' in str(reply.error)
 
 
@@ -203,12 +243,17 @@ def test_start_is_quick():
 def test_the_parent_dies(tmp_path):
     "A child never outlives the process that started it."
     if sys.platform != 'linux': pytest.skip('needs PDEATHSIG')
-    code = ('import sys; from kernel_lab.evaluate.sandbox.run import *; from kernel_lab.tasks.model.task import Kernel; from kernel_lab.nki.ir.nodes import ArraySpec\n'
+    code = ('import sys; from kernel_lab.evaluate.sandbox.run import *; from kernel_lab.tasks.model.task import '
+            'Kernel; from kernel_lab.nki.ir.nodes import ArraySpec\n'
             'trace_in_child(Kernel("def kernel(x):\\n    import os\\n    while True: pass"), [ArraySpec((128, 64))])')
-    parent = subprocess.Popen([sys.executable, '-c', code], env={**os.environ, 'TMPDIR': str(tmp_path)})      # a killed parent cannot clean up
+    # a killed parent cannot clean up
+    parent = subprocess.Popen([sys.executable, '-c', code], env={**os.environ, 'TMPDIR': str(tmp_path)})
     try:
         for _ in range(600):
-            if mine := [pid for pid in os.listdir('/proc') if pid.isdigit() and _parent_of(pid) == parent.pid and 'serve(' in _command_of(pid)]: break
+            if mine := [
+                    pid for pid in os.listdir('/proc')
+                    if pid.isdigit() and _parent_of(pid) == parent.pid and 'serve(' in _command_of(pid)]:
+                break
             time.sleep(0.05)
         time.sleep(1)
     finally: parent.kill(); parent.wait()
@@ -265,21 +310,36 @@ def test_a_value_for_every_kernel():
 # the comparison
 
 TOL = Tolerance(1e-3, 1e-6, 'a test')
-values = st.sampled_from([0.0, -0.0, 1.0, 1.0005, 1.002, -1.0, 1e-7, 1e30, 3e38, float('inf'), float('-inf'), float('nan')])
+values = st.sampled_from([
+    0.0, -0.0, 1.0, 1.0005, 1.002, -1.0, 1e-7, 1e30, 3e38,
+    float('inf'), float('-inf'),
+    float('nan')])
 
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=40))
 def test_passing_means_close_and_finite(pairs):
     got, want = (np.array(x, np.float32) for x in zip(*pairs))
-    ok = [w == g or bool(np.isfinite(g) and np.isfinite(w) and abs(float(g) - float(w)) <= TOL.atol + TOL.rtol * abs(float(w))) for g, w in zip(got, want)]
+    ok = [
+        w == g or
+        bool(np.isfinite(g) and np.isfinite(w) and abs(float(g) - float(w)) <= TOL.atol + TOL.rtol * abs(float(w)))
+        for g, w in zip(got, want)]
     report, ratio = compare(got, want, TOL)
     assert ((ratio <= 1) == ok).all() and report.passed == all(ok)
     assert report.first_bad == (None if all(ok) else (ok.index(False),))
     assert report.mismatch_share == pytest.approx(1 - sum(ok) / len(ok))
 
 
-@pytest.mark.parametrize('spoil', [lambda y: y * 0, lambda y: y * 1.01, lambda y: -y, lambda y: np.roll(y, 1, -1), lambda y: np.where(np.arange(y.shape[-1]) == 9, np.nan, y),
-                                   lambda y: np.where(np.indices(y.shape).sum(0) == 0, y + 0.1, y)])
+@pytest.mark.parametrize(
+    'spoil',
+    [
+        lambda y: y * 0,
+        lambda y: y * 1.01,
+        lambda y: -y,
+        lambda y: np.roll(y, 1, -1),
+        lambda y: np.where(np.arange(y.shape[-1]) == 9, np.nan, y),
+        lambda y: np.where(np.indices(y.shape).sum(0) == 0, y + 0.1, y),
+    ],
+)
 @pytest.mark.parametrize('name', FIRST)
 def test_each_task_notices(name, spoil):
     "Zeros, one percent, a sign, a shifted row, a NaN column, a single element: none passes any task's tolerance."
@@ -307,7 +367,8 @@ def test_two_outputs_and_an_integer():
     task = task_from(both, numbers, name='both')
     got = task.draw(None, 1)
     fake = trace_source(GOOD.replace('return out', 'return out, out'), None, [X], 'trn1')
-    with pytest.raises(KernelError, match=r'output 1 has the wrong shape \(limit int32\[128\]'): verify(fake, task, seeds=1)
+    with pytest.raises(KernelError, match=r'output 1 has the wrong shape \(limit int32\[128\]'):
+        verify(fake, task, seeds=1)
     assert error_ratio(got['x'], got['x'], TOL).max() == 0
 
 
@@ -323,7 +384,8 @@ def test_given_seeds_are_used_and_fresh_ones_differ():
 def test_a_run_survives_json():
     e = evaluate(GOOD, TASK, seeds=1)
     bad = evaluate(GOOD.replace('nl.add', 'nl.multiply'), TASK, seeds=1)
-    run = Run('r', TASK.name, 'full', 'trn1', 'rewrite', tuple(Step('r', k, 'move', 'why', 'more', v) for k, v in enumerate((e, bad))))
+    run = Run('r', TASK.name, 'full', 'trn1', 'rewrite',
+              tuple(Step('r', k, 'move', 'why', 'more', v) for k, v in enumerate((e, bad))))
     again = Run.from_dict(json.loads(json.dumps(run.to_dict(), allow_nan=False)))
     assert again.to_dict() == run.to_dict() and again.best.index == 0 and again.rows() == run.rows()
 

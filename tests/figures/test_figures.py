@@ -13,7 +13,15 @@ from kernel_lab.figures.report import figures_json, ledger_html, report_figures,
 from kernel_lab.figures.source import changed_lines, source_frame, source_html
 from kernel_lab.figures.speedup import speedup_figure, speedup_frame
 from kernel_lab.figures.theme import LANE_COLOURS, THEMES, empty_figure, save_figure, figure_texts
-from kernel_lab.figures.timeline import busy_us, lane_shares, timeline_bars, timeline_figure, timeline_frame, timeline_summary
+from kernel_lab.figures.timeline import (
+    busy_us,
+    lane_shares,
+    timeline_bars,
+    timeline_figure,
+    timeline_frame,
+    timeline_summary,
+)
+
 from kernel_lab.figures.utilisation import utilisation_figure, utilisation_frame
 
 EVIL = '</script><script>alert(1)</script><img src=x onerror=alert(2)>'
@@ -23,39 +31,44 @@ def table(n, seed=0, label='op'):
     "A timeline of `n` instructions on random lanes, in no particular order."
     rng = np.random.default_rng(seed)
     start, dur = rng.uniform(0, n / 4, n), rng.uniform(0.01, 1.5, n)
-    return pd.DataFrame(dict(lane=rng.choice(list(LANE_COLOURS), n), op='op', label=label, start_us=start, end_us=start + dur, dur_us=dur,
-                             line=rng.integers(1, 40, n), instr=np.arange(n), iteration='i0=1'))
+    return pd.DataFrame(
+        dict(lane=rng.choice(list(LANE_COLOURS), n), op='op', label=label, start_us=start, end_us=start + dur,
+             dur_us=dur, line=rng.integers(1, 40, n), instr=np.arange(n), iteration='i0=1'))
 
 
 def profile(us, timeline=None):
-    return Record(latency_us=us, peak_us=10.0, peak_pct=1000 / us, bound='DMA', engines={'Tensor': 0.1, 'Vector': 0.4, 'Scalar': 0.2,
-            'GpSimd': 0.0, 'DMA': 0.9},
-                  lines={3: {'DMA in': us / 2, 'Vector': us / 4}}, timeline=timeline if timeline is not None else table(60))
+    return Record(latency_us=us, peak_us=10.0, peak_pct=1000 / us, bound='DMA',
+                  engines={'Tensor': 0.1, 'Vector': 0.4, 'Scalar': 0.2, 'GpSimd': 0.0,
+                           'DMA': 0.9}, lines={3: {'DMA in': us / 2, 'Vector': us / 4}
+                                               }, timeline=timeline if timeline is not None else table(60))
 
 
 def verification(passed, rows=8, columns=16):
     error = np.full((rows, columns), 0.3)
     if not passed: error[2, 5], error[3, 6] = 40.0, np.nan
-    seed = Record(seed=1, output=0, max_abs=1.0, max_rel=1.0, mismatch_share=0.0 if passed else 0.02, worst_index=(2, 5), worst_got=1.0,
-                  worst_want=0.0,
-                  nan_count=0 if passed else 1, first_bad=None if passed else (256, 320))
-    tile_map = dict(shape=(rows * 128, columns * 64), tile=(128, 512), cell=(128, 64), first_bad=None if passed else (256, 320),
-                    error=[[None if v != v else v for v in row] for row in error.tolist()])
-    return Record(passed=passed, tolerance=Record(rtol=1e-5, atol=1e-6, why='float32'), seeds=(seed,), tile_map=tile_map)
+    seed = Record(seed=1, output=0, max_abs=1.0, max_rel=1.0, mismatch_share=0.0 if passed else 0.02, worst_index=(2,
+                                                                                                                   5),
+                  worst_got=1.0, worst_want=0.0, nan_count=0 if passed else 1, first_bad=None if passed else (256, 320))
+    tile_map = dict(shape=(rows * 128, columns * 64), tile=(128, 512), cell=(128, 64), first_bad=None if passed else
+                    (256, 320), error=[[None if v != v else v for v in row] for row in error.tolist()])
+    return Record(passed=passed, tolerance=Record(rtol=1e-5, atol=1e-6, why='float32'), seeds=(seed,),
+                  tile_map=tile_map)
 
 
-def step(index, us, status='correct', move='a move', why='because', error=None, source='def kernel(x):\n    return x\n'):
-    evaluation = Record(status=status, profile=profile(us) if us else None, error=error, verification=verification(us is not None), log='',
-                        seconds={}, task='t', target='nki_sim',
+def step(index, us, status='correct', move='a move', why='because', error=None,
+         source='def kernel(x):\n    return x\n'):
+    evaluation = Record(status=status, profile=profile(us) if us else None, error=error,
+                        verification=verification(us is not None), log='', seconds={}, task='t', target='nki_sim',
                         versions={'kernel_lab': '0'}, kernel=Record(source=source))
-    return Record(index=index, move=move, why=why, expected='', evaluation=evaluation, tokens_in=0, tokens_out=0, cost_usd=0.0, seconds=0.1)
+    return Record(index=index, move=move, why=why, expected='', evaluation=evaluation, tokens_in=0, tokens_out=0,
+                  cost_usd=0.0, seconds=0.1)
 
 
 def run(*steps):
     right = [s for s in steps if s.evaluation.profile]
     best = min(right, key=lambda s: s.evaluation.profile.latency_us, default=None)
-    return Record(id='r', task='softmax', workload='full', chip='trn1', agent='rewrite', state='finished', created='2026-01-01T00:00:00',
-                  config={}, steps=steps, best=best,
+    return Record(id='r', task='softmax', workload='full', chip='trn1', agent='rewrite', state='finished',
+                  created='2026-01-01T00:00:00', config={}, steps=steps, best=best,
                   first_us=right[0].evaluation.profile.latency_us if right else None)
 
 
@@ -79,7 +92,8 @@ def test_merging_keeps_every_instruction_and_all_busy_time(n):
     assert bars.rows.sum() == n
     for lane, part in bars.groupby('lane'):
         drawn = (part.busy * (part.end_us - part.start_us)).sum() / t.end_us.max()
-        if part.rows.max() > 1: assert drawn == pytest.approx(shares[lane], rel=2e-3)        # a lone bar under a longer one is drawn whole
+        # a lone bar under a longer one is drawn whole
+        if part.rows.max() > 1: assert drawn == pytest.approx(shares[lane], rel=2e-3)
 
 
 def test_fifty_thousand_instructions_stay_a_small_figure():
@@ -180,9 +194,8 @@ def test_infinite_errors_and_odd_shapes_draw():
 
 @pytest.fixture(scope='module')
 def evil_report(tmp_path_factory):
-    steps = step(0, 40.0, move=EVIL, why=EVIL, source=EVIL), step(1, None, 'limit_exceeded', EVIL, EVIL,
-                                                                  {'message': EVIL, 'line': 1}), step(2, 20.0, move=EVIL,
-                                                                          source=f'{EVIL}\n# {EVIL}')
+    steps = step(0, 40.0, move=EVIL, why=EVIL, source=EVIL), step(1, None, 'limit_exceeded', EVIL, EVIL, {
+        'message': EVIL, 'line': 1}), step(2, 20.0, move=EVIL, source=f'{EVIL}\n# {EVIL}')
     for s in steps:
         if s.evaluation.profile: s.evaluation.profile.timeline = table(30, label=EVIL)
         s.evaluation.versions = {EVIL: EVIL}
@@ -207,7 +220,8 @@ def test_a_report_asks_nobody_for_anything(evil_report):
 def test_every_latency_of_a_report_is_called_simulated(tmp_path):
     page = report_html(GOOD_RUN, tmp_path / 'r.html').read_text()
     body = page[page.index('<body>'):page.index('<script>')]
-    for part in re.findall(r'<div><b>[^<]*µs</b><span>[^<]*', body) + re.findall(r'title="[^"]*µs[^"]*"', body): assert 'simulated' in part
+    for part in re.findall(r'<div><b>[^<]*µs</b><span>[^<]*', body) + re.findall(r'title="[^"]*µs[^"]*"', body):
+        assert 'simulated' in part
     assert 'simulated latency' in ledger_html(GOOD_RUN) and 'none was measured' in body
     for fig, _ in report_figures(GOOD_RUN).values():
         said = ' '.join(figure_texts(fig))
@@ -227,20 +241,26 @@ def test_figures_show_foreign_text_as_text():
 def test_changed_lines_rebuild_both_texts():
     a, b = 'x\ny\nz\n', 'x\nnew\nz\nmore\n'
     rows = changed_lines(a, b)
-    assert [t for m, _, t in rows if m != '+'] == a.splitlines() and [t for m, _, t in rows if m != '-'] == b.splitlines()
+    assert [t for m, _, t in rows if m != '+'] == a.splitlines() and [t for m, _, t in rows
+                                                                      if m != '-'] == b.splitlines()
     assert source_frame(a, b, profile(8.0)).busy_us.max() == 6.0
 
 
 @pytest.mark.parametrize('theme', THEMES)
 def test_every_figure_exists_on_every_paper(theme):
-    figures = [timeline_figure(table(9), theme=theme), utilisation_figure(GOOD_RUN, theme=theme), speedup_figure(GOOD_RUN, theme=theme),
-               error_map_figure(verification(False), theme=theme)]
-    for fig in figures: assert json.loads(fig.to_json())['layout']['template']['layout']['font']['color'] == THEMES[theme]['ink']
+    figures = [
+        timeline_figure(table(9), theme=theme),
+        utilisation_figure(GOOD_RUN, theme=theme),
+        speedup_figure(GOOD_RUN, theme=theme),
+        error_map_figure(verification(False), theme=theme)]
+    for fig in figures:
+        assert json.loads(fig.to_json())['layout']['template']['layout']['font']['color'] == THEMES[theme]['ink']
 
 
 def test_files_are_written_and_odd_kinds_refused(tmp_path):
     assert save_figure(empty_figure('x'), tmp_path / 'x.html', theme='dark').stat().st_size > 1e6
-    assert json.loads(save_figure(empty_figure('x'), tmp_path / 'x.json').read_text())['layout']['title']['text'].startswith('x')
+    assert json.loads(save_figure(empty_figure('x'),
+                                  tmp_path / 'x.json').read_text())['layout']['title']['text'].startswith('x')
     with pytest.raises(UsageError, match='kind of figure file'): save_figure(empty_figure('x'), tmp_path / 'x.bmp')
 
 def test_two_cores_have_lanes_of_their_own():
@@ -252,4 +272,6 @@ def test_two_cores_have_lanes_of_their_own():
     table = pd.DataFrame([row | dict(lane='Vector', core=c) for c in (0, 1)] + [row | dict(lane='DMA in', core=-1)])
     assert list(lane_shares(table)) == [f'{lane} {c}' for c in (0, 1) for lane in LANE_COLOURS]
     bars = [d for d in timeline_figure(table).data if d.y is not None and len(d.y)]
-    assert {(d.name, int(d.y[0]), d.marker.color) for d in bars} == {('Vector 0', 1, LANE_COLOURS['Vector']), ('Vector 1', 7, LANE_COLOURS['Vector']), ('DMA in 0', 4, LANE_COLOURS['DMA in'])}
+    assert {(d.name, int(d.y[0]), d.marker.color) for d in bars} == {('Vector 0', 1, LANE_COLOURS['Vector']),
+                                                                     ('Vector 1', 7, LANE_COLOURS['Vector']),
+                                                                     ('DMA in 0', 4, LANE_COLOURS['DMA in'])}

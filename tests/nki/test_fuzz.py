@@ -1,7 +1,7 @@
 """Random kernels of both dialects: each runs and equals plain numpy, or is refused with its line; no third way.
 
-`kernel_maker` draws the programs and evaluates them apart from kernel_lab. The sample here is the same in every run; `make slow` draws 10,000.
-"""
+`kernel_maker` draws the programs and evaluates them apart from kernel_lab. The sample here is the same in every run;
+`make slow` draws 10,000."""
 import time
 
 import numpy as np
@@ -28,13 +28,16 @@ def traced(text, arrays, chip="trn2"):
 
 
 def differs(got, want, error):
-    "Where a result is neither within its error nor the same infinity or NaN; what a mask left undefined may be anything."
+    """Where a result is neither within its error nor the same infinity or NaN; what a mask left undefined may be
+    anything."""
     got, want = got.astype(np.float64), want.astype(np.float64)
-    with np.errstate(invalid="ignore"): return np.isfinite(error) & ~((np.abs(got - want) <= error) | (got == want) | (np.isnan(got) & np.isnan(want)))
+    with np.errstate(invalid="ignore"):
+        return np.isfinite(error) & ~((np.abs(got - want) <= error) | (got == want) | (np.isnan(got) & np.isnan(want)))
 
 
 def same_bits(one, other):
-    return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+    return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+               for a, b in zip(one, other, strict=True))
 
 
 def check_kernel(recipe):
@@ -68,7 +71,8 @@ def check_program(text, program, arrays, want, got):
     try: first = schedule(program)
     except KernelError as full: assert full.kind == "limit" and full.line; return
     second = schedule(again)
-    assert first.latency_us == second.latency_us > 0 and np.array_equal(first.start_us, second.start_us) and np.array_equal(first.end_us, second.end_us)
+    assert first.latency_us == second.latency_us > 0 and np.array_equal(
+        first.start_us, second.start_us) and np.array_equal(first.end_us, second.end_us)
 
 
 def check_mistake(recipe, text, line):

@@ -1,4 +1,5 @@
-"""The page in a real browser: JupyterLab on a free port, a task picked, three steps, pictures that change, nothing asked of the network."""
+"""The page in a real browser: JupyterLab on a free port, a task picked, three steps, pictures that change, nothing
+asked of the network."""
 import json
 import os
 import re
@@ -16,7 +17,8 @@ import pytest
 pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
 pytest.importorskip('jupyterlab', reason='jupyterlab is not installed')
 ROOT = Path(__file__).parents[2]
-CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
+CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which(
+    'chromium-browser') or shutil.which('google-chrome')
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on this machine (apt-get install chromium)')
 FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
          '--disable-component-update', '--disable-sync']
@@ -35,10 +37,12 @@ def settings(folder, theme):
 
 def environment(folder):
     keep = {k: v for k, v in os.environ.items() if not k.startswith(('ANTHROPIC_', 'JUPYTER', 'JPY_'))}
-    own = {name: str(folder / name.lower()) for name in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR',
-                                                         'KERNEL_LAB_HOME')}
-    return {**keep, **own, 'JUPYTERLAB_SETTINGS_DIR': str(folder / 'settings'), 'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'),
-            'PYTHONPATH': str(ROOT)}
+    own = {
+        name: str(folder / name.lower())
+        for name in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
+    return {
+        **keep, **own, 'JUPYTERLAB_SETTINGS_DIR': str(folder / 'settings'),
+        'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'), 'PYTHONPATH': str(ROOT)}
 
 
 def free_port():
@@ -54,10 +58,12 @@ def lab_server(tmp_path_factory):
     (folder / 'notebooks').mkdir()
     settings(folder, 'JupyterLab Light')
     port = free_port()
-    command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--ip', '127.0.0.1', '--port', str(port), '--allow-root',
-               '--ServerApp.port_retries=0', '--IdentityProvider.token=', '--ServerApp.password=',
-               f'--ServerApp.root_dir={folder / "notebooks"}']
-    with open(folder / 'server.log', 'w') as log: server = subprocess.Popen(command, env=environment(folder), stdout=log, stderr=log,
+    command = [
+        sys.executable, '-m', 'jupyterlab', '--no-browser', '--ip', '127.0.0.1', '--port',
+        str(port), '--allow-root', '--ServerApp.port_retries=0', '--IdentityProvider.token=', '--ServerApp.password=',
+        f'--ServerApp.root_dir={folder / "notebooks"}']
+    with open(folder / 'server.log', 'w') as log:
+        server = subprocess.Popen(command, env=environment(folder), stdout=log, stderr=log,
             cwd=folder)
     try:
         wait_for(f'http://127.0.0.1:{port}/api/status', server, folder / 'server.log')
@@ -113,7 +119,9 @@ class Watch:
     "Console errors and requests of a page."
     def __init__(self, page, address):
         self.errors, self.outside = [], []
-        page.on('console', lambda m: m.type == 'error' and not NOISE.search(f'{m.text} {m.location.get("url")}') and self.errors.append(m.text))
+        page.on(
+            'console', lambda m: m.type == 'error' and not NOISE.search(f'{m.text} {m.location.get("url")}') and self.
+            errors.append(m.text))
         page.on('pageerror', lambda e: self.errors.append(str(e)))
         page.on('request', lambda r: r.url.startswith((address, address.replace('http', 'ws'), 'data:',
                                                        'blob:')) or self.outside.append(r.url))
@@ -123,18 +131,22 @@ def run_all(page, url):
     "Open the notebook, run all its cells, and pick the small softmax."
     page.goto(url, timeout=SLOW)
     page.locator('.jp-Notebook .jp-CodeCell').first.wait_for(timeout=SLOW)
-    page.locator('.jp-StatusBar-TextItem:text-matches("Idle$")').first.wait_for(timeout=SLOW)        # before that, Run All does nothing
+    # before that, Run All does nothing
+    page.locator('.jp-StatusBar-TextItem:text-matches("Idle$")').first.wait_for(timeout=SLOW)
     page.locator('.lm-MenuBar-itemLabel:text-is("Run")').click(timeout=SLOW)
     page.locator('.lm-Menu-itemLabel:text-is("Run All Cells")').click(timeout=SLOW)
-    page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].some(p => /\\[[*\\d]/.test(p.textContent))',
+    page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].some(p => '
+                           '/\\[[*\\d]/.test(p.textContent))',
                            timeout=SLOW)
     lab = page.locator('.kl-lab button:text-is("Evaluate the first kernel")')
     for _ in range(SLOW // 1000):
-        page.evaluate('() => { for (const n of document.querySelectorAll(".jp-WindowedPanel-outer")) n.scrollTop = 0 }')        # JupyterLab drops what is far from view
+        # JupyterLab drops what is far from view
+        page.evaluate('() => { for (const n of document.querySelectorAll(".jp-WindowedPanel-outer")) n.scrollTop = 0 }')
         if lab.count() and lab.is_visible(): break
         page.wait_for_timeout(1000)
     else: pytest.fail(f'the page did not appear: {page.locator(".jp-OutputArea-output").all_inner_texts()}')
-    page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].every(p => !p.textContent.includes("*"))', timeout=SLOW)
+    page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].every(p => '
+                           '!p.textContent.includes("*"))', timeout=SLOW)
     page.locator('.kl-lab select').first.select_option('softmax')
     page.locator('.kl-lab select').nth(1).select_option('small')
     page.wait_for_timeout(1000)
@@ -151,8 +163,8 @@ def bars(page, said):
 def press(page, label, steps):
     "Press a button and wait until there are as many chips as `steps`."
     page.locator(f'.kl-lab button:text-is("{label}")').click()
-    page.wait_for_function('n => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === n', arg=steps,
-                           timeout=SLOW)
+    page.wait_for_function('n => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === n',
+                           arg=steps, timeout=SLOW)
     page.wait_for_function('() => !document.querySelector(".kl-lab .kl-main").disabled', timeout=SLOW)
     page.wait_for_function('() => document.querySelectorAll(".kl-lab .js-plotly-plot .gtitle").length === 4',
                            timeout=SLOW)        # the browser draws after Python is done
@@ -183,7 +195,8 @@ def test_a_person_steps_three_times(lab_server, visit, theme):
     folder = lab_server[1]
     settings(folder, f'JupyterLab {theme}')
     page, watch = visit(theme.lower())
-    assert {'No step yet', 'No timeline', 'Nothing to compare'} <= set(page.locator('.kl-lab .kl-rest .kl-title').all_text_contents())
+    assert {'No step yet', 'No timeline',
+            'Nothing to compare'} <= set(page.locator('.kl-lab .kl-rest .kl-title').all_text_contents())
 
     press(page, 'Evaluate the first kernel', 1)
     first, drawn = titles(page), bars(page, 'simulated on')
@@ -191,7 +204,8 @@ def test_a_person_steps_three_times(lab_server, visit, theme):
     press(page, 'Step', 2)
     press(page, 'Step', 3)
     assert titles(page) != first and bars(page, 'faster at step') == 3
-    assert page.locator('.kl-lab .kl-cost i').count() > 0 and page.locator('.kl-lab .kl-numbers b').first.inner_text().endswith('×')
+    assert page.locator('.kl-lab .kl-cost i').count() > 0 and page.locator(
+        '.kl-lab .kl-numbers b').first.inner_text().endswith('×')
 
     target = Path(os.environ.get('KERNEL_LAB_SHOTS') or folder)
     page.screenshot(path=target / f'lab-{theme.lower()}.png')
@@ -199,8 +213,10 @@ def test_a_person_steps_three_times(lab_server, visit, theme):
     page.set_viewport_size({'width': 1400, 'height': 2100})
     page.wait_for_timeout(1500)
     page.screenshot(path=target / f'lab-{theme.lower()}-whole.png')
-    assert page.evaluate("""() => [...document.querySelectorAll('.kl-lab .js-plotly-plot')]
-        .every(p => !p.clientWidth || Math.abs(p.querySelector('.main-svg').getAttribute('width') - p.clientWidth) <= 1)""")
+    assert page.evaluate(
+        """() => [...document.querySelectorAll('.kl-lab .js-plotly-plot')]
+        .every(p => !p.clientWidth || Math.abs(p.querySelector('.main-svg').getAttribute('width') - p.clientWidth) <= 1)"""
+    )
     assert (target / f'lab-{theme.lower()}.png').stat().st_size > 20_000
     assert watch.outside == []
     assert watch.errors == []
@@ -211,7 +227,8 @@ def test_a_person_edits_and_breaks_the_kernel(lab_server, visit):
     page, watch = visit('edit')
     page.locator('.kl-lab textarea').first.fill('import nki\n\n@nki.jit\ndef softmax(x):\n    return y <b>\n')
     page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').click(timeout=SLOW)
-    page.wait_for_function('() => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === 2', timeout=SLOW)
+    page.wait_for_function('() => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === 2',
+                           timeout=SLOW)
     page.locator('.kl-lab .kl-band').wait_for(timeout=SLOW)
     log = page.locator('.kl-lab .kl-log').first.inner_text()
     assert 'parse error' in log and 'line 5' in log and 'Traceback' not in log
@@ -231,7 +248,8 @@ STAMPED = """() => [...document.querySelectorAll('.kl-lab .annotation-text')]
 
 def pictures(page):
     "What the four pictures show: their words and how many marks."
-    page.wait_for_function('() => document.querySelectorAll(".kl-lab .js-plotly-plot .gtitle").length === 4', timeout=SLOW)
+    page.wait_for_function('() => document.querySelectorAll(".kl-lab .js-plotly-plot .gtitle").length === 4',
+                           timeout=SLOW)
     page.wait_for_timeout(1000)
     return page.evaluate(SEEN)
 
@@ -388,7 +406,9 @@ def contents(url, model=None):
 def git(top, *words): return subprocess.run(['git', *words], cwd=top, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize('path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/06_lab.ipynb'])
+@pytest.mark.parametrize(
+    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/06_lab.ipynb']
+)
 def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
     top, address = checkout
     model = contents(address + path)
@@ -405,7 +425,8 @@ def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
 def test_the_page_that_make_lab_opens_is_the_persons_own(checkout):
     top, address = checkout
     model = contents(address + 'my/lab.ipynb')
-    assert model['content']['cells'][1]['source'] == contents(address + 'nbs/lab.ipynb')['content']['cells'][1]['source']
+    assert model['content']['cells'][1]['source'] == contents(address +
+                                                              'nbs/lab.ipynb')['content']['cells'][1]['source']
     model['content']['cells'][0]['source'] += '\nmine'
     contents(address + 'my/lab.ipynb', model)
     assert git(top, 'status', '--porcelain') == ''

@@ -32,7 +32,8 @@ def test_three_presses_change_the_pictures(lab):
     seen = []
     for _ in range(3):
         lab.control.button.click()
-        seen.append((lab.speedup.title, len(lab.speedup.figure.data[0].x) + len(lab.speedup.figure.data[2].x), lab.compile_log.text))
+        seen.append((lab.speedup.title, len(lab.speedup.figure.data[0].x) + len(lab.speedup.figure.data[2].x),
+                     lab.compile_log.text))
     assert [n for _, n, _ in seen] == [1, 2, 3] and len({t for _, _, t in seen}) == 3
     assert len(lab.control.chips.options) == 3 and lab.control.chips.value == 2 and lab.shown.index == 2
 
@@ -68,7 +69,8 @@ def test_an_edit_waits_for_its_evaluation(lab):
 def test_a_broken_edit_is_text_and_marks_its_line(lab):
     lab.editor.value = f'import nki\n\n@nki.jit\ndef softmax(x):\n    return {EVIL}\n'
     lab.control.edit_button.click()
-    assert lab.editor.marks.keys() == {'5'} and 'Traceback' not in lab.compile_log.text and '<img' not in lab.compile_log.body.value
+    assert lab.editor.marks.keys() == {
+        '5'} and 'Traceback' not in lab.compile_log.text and '<img' not in lab.compile_log.body.value
     assert (lab.timeline.title, lab.diff.title) == ('No timeline', 'Nothing to compare')
     assert len(lab.loop.steps) == 2                                     # the first kernel came first, to compare with
 
@@ -90,7 +92,8 @@ def test_picking_starts_afresh_and_the_run_can_be_resumed(lab, store):
     line = next(text for text, value in again.picker.resume.options if value == run.id)
     assert 'softmax small' in line and 'unfinished' in line
     again.picker.resume.value = run.id
-    assert again.loop.run.id == run.id and again.picker.choice['task'] == 'softmax' and again.shown.index == 1 and again.timeline.timeline is not None
+    assert again.loop.run.id == run.id and again.picker.choice[
+        'task'] == 'softmax' and again.shown.index == 1 and again.timeline.timeline is not None
     again.control.button.click()
     assert len(store.load_run(run.id).steps) == 3
 
@@ -120,8 +123,14 @@ def test_a_task_of_ones_own(store):
 def test_every_panel_works_alone():
     loop = AgentLoop('softmax', workload='small', store=False, seeds=1)
     evaluation = loop.step().evaluation
-    panels = [TimelinePanel(evaluation.profile.timeline), UtilisationPanel(evaluation), SpeedupPanel(loop.run), CostPanel(loop.run),
-              CorrectnessDiff(evaluation.verification), CompileLog(evaluation), StepControl(loop)]
+    panels = [
+        TimelinePanel(evaluation.profile.timeline),
+        UtilisationPanel(evaluation),
+        SpeedupPanel(loop.run),
+        CostPanel(loop.run),
+        CorrectnessDiff(evaluation.verification),
+        CompileLog(evaluation),
+        StepControl(loop)]
     for panel in panels: assert '<style>' in panel.children[0].value and panel.layout is not None
     editor = SourceEditor()
     editor.show(evaluation)
@@ -138,7 +147,8 @@ def test_the_state_of_a_picture_is_the_picture(lab):
     first = lab.timeline.plot
     lab.control.button.click()
     assert lab.timeline.plot is first                                    # one plot for a panel: nothing is left open
-    for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff): assert drawn(panel) == json.loads(panel.figure.to_json())
+    for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff):
+        assert drawn(panel) == json.loads(panel.figure.to_json())
     lab.timeline.zoom((0, 5))
     assert drawn(lab.timeline)['layout']['xaxis']['range'] == [0, 5]
     lab.picker.pick(task='matmul')
@@ -150,7 +160,8 @@ def test_every_picture_names_its_run_and_step(lab):
     lab.control.chips.value = 0
     run = f'run {lab.loop.run.id}'
     of = lambda panel: next(a['text'] for a in drawn(panel)['layout']['annotations'] if a.get('name') == 'of')
-    assert [of(p) for p in (lab.timeline, lab.diff, lab.speedup)] == [f'{run} · step 0', f'{run} · step 0', f'{run} · 2 steps']
+    assert [of(p) for p in (lab.timeline, lab.diff, lab.speedup)
+            ] == [f'{run} · step 0', f'{run} · step 0', f'{run} · 2 steps']
     assert of(lab.utilisation).startswith(f'{run} · step') and f'{run} · step 0' in lab.about.value
 
 

@@ -1,4 +1,6 @@
-"""The house: rooms and their order, numbers, sizes, names. Every rule is read from the checkout, none from a list of files."""
+"""The house: rooms and their order, numbers, sizes, names.
+
+Every rule is read from the checkout, none from a list of files."""
 import ast
 import importlib
 import json
@@ -38,7 +40,8 @@ def imports(module):
     path = path_of(module)
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import): yield from ((a.name, None) for a in node.names if a.name.startswith("kernel_lab"))
+        if isinstance(node, ast.Import):
+            yield from ((a.name, None) for a in node.names if a.name.startswith("kernel_lab"))
         elif isinstance(node, ast.ImportFrom):
             base = package[:len(package) - node.level + 1] if node.level else []
             full = ".".join([*base, *([node.module] if node.module else [])])
@@ -82,7 +85,8 @@ def test_a_room_imports_only_from_rooms_with_a_lower_digit():
             ours, theirs = digits(module), digits(target)
             low = next(((a, b) for a, b in zip(ours, theirs) if a != b), None)
             if HOME[module].parts[:-1] == HOME[target].parts[:-1]: continue
-            same_floor = low is None and HOME[module].parent.relative_to(NBS).parts[:1] != HOME[target].parent.relative_to(NBS).parts[:1]
+            same_floor = low is None and HOME[module].parent.relative_to(
+                NBS).parts[:1] != HOME[target].parent.relative_to(NBS).parts[:1]
             if same_floor or (low and low[0] < low[1]): wrong.append(f"{module} imports {target}")
     assert not wrong, wrong
 
@@ -90,21 +94,32 @@ def test_a_room_imports_only_from_rooms_with_a_lower_digit():
 def test_pages_are_numbered_and_named_after_their_modules():
     for folder in {p.parent for p in PAGES if p.parent != NBS}:
         found = sorted(p.name for p in folder.glob("*.ipynb"))
-        assert [n[:3] for n in found] == [f"{i:02d}_" for i in range(len(found))], f"{folder.name}: `make number` numbers them"
-    wrong = [p.name for m, p in HOME.items() if p.parent != NBS and p.stem[3:] != ('init' if path_of(m).name == '__init__.py' else m.split('.')[-1])]
+        assert [n[:3] for n in found] == [f"{i:02d}_" for i in range(len(found))
+                                          ], f"{folder.name}: `make number` numbers them"
+    wrong = [
+        p.name
+        for m, p in HOME.items()
+        if p.parent != NBS and p.stem[3:] != ('init' if path_of(m).name == '__init__.py' else m.split('.')[-1])]
     assert not wrong, wrong
 
 
 def test_folders_mirror_the_package():
     bare = lambda folder: tuple(re.sub(r"^\d_", "", part) for part in folder.relative_to(NBS).parts)
-    wrong = [m for m, p in HOME.items() if ("kernel_lab", *bare(p.parent)) != tuple(m.split(".")[:-1] if path_of(m).name != "__init__.py" else m.split("."))]
+    wrong = [
+        m for m, p in HOME.items()
+        if ("kernel_lab",
+            *bare(p.parent)) != tuple(m.split(".")[:-1] if path_of(m).name != "__init__.py" else m.split("."))]
     assert not wrong, wrong
 
 
 def test_rooms_and_pages_are_not_too_large():
     large = {d.name: n for d in NBS.rglob("*") if d.is_dir() and (n := len(list(d.glob("[0-9]*.ipynb")))) > MOST_PAGES}
     assert not large, large
-    long = {m: n for m in HOME if (n := len([line for line in path_of(m).read_text(encoding="utf-8").splitlines() if line.strip()])) > MOST_LINES}
+    long = {
+        m: n
+        for m in HOME
+        if (n := len([line for line in path_of(m).read_text(encoding="utf-8").splitlines()
+                      if line.strip()])) > MOST_LINES}
     assert not long, long
 
 
@@ -118,7 +133,9 @@ def test_no_face_has_a_name_that_is_a_module_beside_it():
     hidden = []
     for folder in {f.parent for f in LIB.rglob("__init__.py")}:
         face = import_module(".".join(("kernel_lab", *folder.relative_to(LIB).parts)))
-        hidden += [f"{face.__name__}.{name}" for name in getattr(face, "__all__", ()) if (folder / f"{name}.py").exists() or (folder / name).is_dir()]
+        hidden += [
+            f"{face.__name__}.{name}" for name in getattr(face, "__all__", ())
+            if (folder / f"{name}.py").exists() or (folder / name).is_dir()]
     assert not hidden, hidden
 
 
@@ -148,12 +165,16 @@ def test_methods_stand_in_their_class():
     wrong = []
     for module, tree in trees():
         classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
-        names = {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names if (a.asname or a.name)[:1].isupper()}
+        names = {
+            a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names
+            if (a.asname or a.name)[:1].isupper()}
         for node in tree.body:
             targets = [t for a in ([node] if isinstance(node, ast.Assign) else []) for part in a.targets
                        for t in (part.elts if isinstance(part, ast.Tuple) else [part])]
-            wrong += [f"{module}: {ast.unparse(t)} = …" for t in targets if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name)
-                      and t.value.id in classes | names and not t.value.id.isupper()]
+            wrong += [
+                f"{module}: {ast.unparse(t)} = …" for t in targets
+                if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id in classes |
+                names and not t.value.id.isupper()]
     assert not wrong, wrong
 
 
@@ -175,7 +196,8 @@ def test_names_of_modules_in_strings_exist():
             if not (isinstance(node, ast.Constant) and isinstance(node.value, str)): continue
             for dotted in re.findall(r"(?<![\w.])kernel_lab(?:\.[a-z_0-9]+)+", node.value):
                 parts = dotted.split(".")
-                if not any(".".join(parts[:i]) in known and i > 1 for i in (len(parts), len(parts) - 1)): wrong.append(f"{module}: {dotted}")
+                if not any(".".join(parts[:i]) in known and i > 1 for i in (len(parts), len(parts) - 1)):
+                    wrong.append(f"{module}: {dotted}")
     assert not wrong, wrong
 
 

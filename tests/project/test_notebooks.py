@@ -1,4 +1,5 @@
-"""Every library notebook runs from top to bottom, in this process (no Jupyter kernel); cells marked slow, gpu or notest are left out."""
+"""Every library notebook runs from top to bottom, in this process (no Jupyter kernel); cells marked slow, gpu or
+notest are left out."""
 import re
 
 import pytest

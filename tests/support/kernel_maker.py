@@ -1,22 +1,25 @@
 """Random small kernels as source text, in both dialects, and what plain numpy makes of the same random program.
 
-A kernel is drawn as a list of statements (`For`, `New`, `Op`). From one such list come the text of a kernel (`render`) and, computed apart from
-kernel_lab by an eager interpreter (`Oracle`), the outputs: values in the dtypes they are stored in, how far a result may be off (0: not one bit;
-infinite: undefined, such as what a mask left out), and which elements were written.
-"""
+A kernel is drawn as a list of statements (`For`, `New`, `Op`). From one such list come the text of a kernel
+(`render`) and, computed apart from kernel_lab by an eager interpreter (`Oracle`), the outputs: values in the dtypes
+they are stored in, how far a result may be off (0: not one bit;
+infinite: undefined, such as what a mask left out), and which elements were written."""
 from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "int32": np.int32, "int16": np.int16, "uint8": np.uint8, "int8": np.int8, "uint16": np.uint16}
+DTYPES = {
+    "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "int32": np.int32, "int16": np.int16,
+    "uint8": np.uint8, "int8": np.int8, "uint16": np.uint16}
 FLOATS = ("float32", "bfloat16", "float16")
 ULP = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
 class Undefined(Exception):
-    "The program reads what nobody wrote, or reaches outside a tensor: a kernel like this must be refused, or may be where it says so (`either`)."
+    """The program reads what nobody wrote, or reaches outside a tensor: a kernel like this must be refused, or may be
+    where it says so (`either`)."""
     def __init__(self, why, either=False):
         super().__init__(why)
         self.either = either
@@ -33,13 +36,15 @@ class Lin:
     def at(self, env): return self.const + sum(c * env[v] for v, c in self.terms)
 
     def __str__(self):
-        parts = [f"{c} * {v}" if c != 1 else v for v, c in self.terms] + ([str(self.const)] if self.const or not self.terms else [])
+        parts = [f"{c} * {v}" if c != 1 else v
+                 for v, c in self.terms] + ([str(self.const)] if self.const or not self.terms else [])
         return " + ".join(parts)
 
 
 @dataclass(frozen=True)
 class Ref:
-    "Part of a tensor: for each dimension a `Lin` (an index) or (`Lin`, count, step); `form` says how slices are spelled."
+    """Part of a tensor: for each dimension a `Lin` (an index) or (`Lin`, count, step); `form` says how slices are
+    spelled."""
     name: str
     keys: tuple
     form: str = "slice"
@@ -51,7 +56,8 @@ class Ref:
         out = []
         for k, n in zip(self.keys, shape):
             start, count, step = (k[0].at(env), k[1], k[2]) if isinstance(k, tuple) else (k.at(env), 1, 1)
-            if start < 0 or start + (count - 1) * step >= n: raise Undefined(f"{self.name}: {start}+{count}*{step} of {n}")
+            if start < 0 or start + (count - 1) * step >= n:
+                raise Undefined(f"{self.name}: {start}+{count}*{step} of {n}")
             out.append(slice(start, start + (count - 1) * step + 1, step) if isinstance(k, tuple) else start)
         return tuple(out)
 
@@ -65,7 +71,8 @@ class Ref:
             start, count, step = k
             if self.form == "arange":
                 where = ", ".join(":" if a == place else "None" for a in range(axes))
-                out.append(f"{start} + {step} * nl.arange({count})[{where}]" if step != 1 else f"{start} + nl.arange({count})[{where}]")
+                out.append(f"{start} + {step} * nl.arange({count})[{where}]" if step !=
+                           1 else f"{start} + nl.arange({count})[{where}]")
             elif self.form == "ds" and step == 1: out.append(f"nl.ds({start}, {count})")
             else: out.append(f"{start}:{start} + {(count - 1) * step + 1}" + (f":{step}" if step != 1 else ""))
             place += 1
@@ -125,14 +132,19 @@ def _act(f, slope): return lambda x, e: (f(x), slope(x, e) + 2.0**-20 * (1 + np.
 def _plain(f): return lambda x, e: (f(x), e)
 
 
-UNARY = {"copy": _plain(lambda x: x), "relu": _plain(lambda x: np.maximum(x, np.float32(0))), "abs": _plain(np.abs),
-         "square": lambda x, e: (np.square(x), 2 * np.abs(x) * e + e * e), "tanh": _act(np.tanh, lambda x, e: e),
-         "exp": _act(np.exp, lambda x, e: np.exp(np.abs(x) + e) * e), "sigmoid": _act(lambda x: 1 / (1 + np.exp(-x)), lambda x, e: e)}
-WAVES = {f: lambda x, e, g=g: (g(x), np.where(np.abs(x) < 1e3, e + 2.0**-20 * (1 + np.abs(x)), np.inf)) for f, g in (("sin", np.sin), ("cos", np.cos))}
+UNARY = {
+    "copy": _plain(lambda x: x), "relu": _plain(lambda x: np.maximum(x, np.float32(0))), "abs": _plain(np.abs),
+    "square": lambda x, e: (np.square(x), 2 * np.abs(x) * e + e * e), "tanh": _act(np.tanh, lambda x, e: e),
+    "exp": _act(np.exp, lambda x, e: np.exp(np.abs(x) + e) * e), "sigmoid": _act(lambda x: 1 / (1 + np.exp(-x)),
+                                                                                 lambda x, e: e)}
+WAVES = {
+    f: lambda x, e, g=g: (g(x), np.where(np.abs(x) < 1e3, e + 2.0 ** -20 * (1 + np.abs(x)), np.inf))
+    for f, g in (("sin", np.sin), ("cos", np.cos))}
 COMPARE = {"less": np.less, "greater_equal": np.greater_equal, "equal": np.equal, "not_equal": np.not_equal}
-BINARY = {"add": lambda a, ea, b, eb: (a + b, ea + eb), "subtract": lambda a, ea, b, eb: (a - b, ea + eb),
-          "multiply": lambda a, ea, b, eb: (a * b, np.abs(a) * eb + np.abs(b) * ea + ea * eb),
-          "maximum": lambda a, ea, b, eb: (np.maximum(a, b), np.maximum(ea, eb)), "minimum": lambda a, ea, b, eb: (np.minimum(a, b), np.maximum(ea, eb))}
+BINARY = {
+    "add": lambda a, ea, b, eb: (a + b, ea + eb), "subtract": lambda a, ea, b, eb: (a - b, ea + eb),
+    "multiply": lambda a, ea, b, eb: (a * b, np.abs(a) * eb + np.abs(b) * ea + ea * eb), "maximum": lambda a, ea, b, eb:
+    (np.maximum(a, b), np.maximum(ea, eb)), "minimum": lambda a, ea, b, eb: (np.minimum(a, b), np.maximum(ea, eb))}
 
 
 def _binary(op, a, ea, b, eb):
@@ -147,8 +159,10 @@ def _binary(op, a, ea, b, eb):
 
 def _sum_error(x, e, axis, keepdims=False):
     "Error of a sum in any order: none where everything is a small multiple of 2^-10."
-    fine = np.all(x * 1024 == np.rint(x * 1024), axis=axis, keepdims=keepdims) & (np.sum(np.abs(x), axis=axis, keepdims=keepdims) < 2**13)
-    return np.sum(e, axis=axis, keepdims=keepdims) + np.where(fine, 0.0, x.size * 2.0**-23 * np.sum(np.abs(x), axis=axis, keepdims=keepdims))
+    fine = np.all(x * 1024 == np.rint(x * 1024), axis=axis, keepdims=keepdims) & (np.sum(
+        np.abs(x), axis=axis, keepdims=keepdims) < 2 ** 13)
+    return np.sum(e, axis=axis, keepdims=keepdims) + np.where(
+        fine, 0.0, x.size * 2.0 ** -23 * np.sum(np.abs(x), axis=axis, keepdims=keepdims))
 
 
 def _whole(v, dtype):
@@ -158,7 +172,8 @@ def _whole(v, dtype):
     return np.where(near > most.max, most.max, np.where(near < most.min, most.min, near)).astype(np.int64).astype(dtype)
 
 
-POINTWISE = {"copy", "unary", "binary", "scalar", "scalar_tensor", "affine_select"}     # what an operand does not hold, the result does not hold
+# what an operand does not hold, the result does not hold
+POINTWISE = {"copy", "unary", "binary", "scalar", "scalar_tensor", "affine_select"}
 
 
 class Oracle:
@@ -168,9 +183,11 @@ class Oracle:
         self.values = {k: v.copy() for k, v in inputs.items()}
         self.errors = {k: np.zeros(v.shape) for k, v in inputs.items()}
         self.written = {k: np.ones(v.shape, bool) for k, v in inputs.items()}
-        self.turns, self.turn, self.carried = [()], (), False       # the turns of loops in which something was written; the present one
+        # the turns of loops in which something was written; the present one
+        self.turns, self.turn, self.carried = [()], (), False
         self.stamps = {k: np.zeros(v.shape, int) for k, v in inputs.items()}
-        self.holes = []             # of the operands of the present statement, which elements of the result they leave without a value
+        self.holes = [
+        ]  # of the operands of the present statement, which elements of the result they leave without a value
 
     def run(self, body, env):
         for s in body:
@@ -206,11 +223,13 @@ class Oracle:
         return self.values[x.name][key].astype(np.float32), self.errors[x.name][key]
 
     def handed_on(self, x, seen, mask):
-        "An operand with holes: pointwise the result has them too, lane by lane or turned; otherwise, and from HBM, it is a mistake. Under a mask it may be either."
+        """An operand with holes: pointwise the result has them too, lane by lane or turned; otherwise, and from HBM,
+        it is a mistake. Under a mask it may be either."""
         lanes = seen.reshape(len(seen), -1)
         whole = (lanes.all(1) | ~lanes.any(1)).all()
         fine = seen.any() and (self.what in POINTWISE or self.what == "reduce" and whole or self.what == "transpose")
-        if mask is not None or self.info[x.name].where in ("hbm", "scratch") or not fine: raise Undefined(f"{x.name} is read before it is written", mask is not None)
+        if mask is not None or self.info[x.name].where in ("hbm", "scratch") or not fine:
+            raise Undefined(f"{x.name} is read before it is written", mask is not None)
         self.holes.append(lanes.any(1) if self.what == "reduce" else lanes.T if self.what == "transpose" else seen)
 
     def _masked_key(self, x, env, mask):
@@ -218,7 +237,8 @@ class Oracle:
         shape, n = self.values[x.name].shape, iter(np.meshgrid(*map(np.arange, x.shape), indexing="ij"))
         key = [k[0].at(env) + k[2] * next(n) if isinstance(k, tuple) else np.full(x.shape, k.at(env)) for k in x.keys]
         for k, most in zip(key, shape):
-            if ((k < 0) | (k >= most))[np.broadcast_to(mask, k.shape)].any(): raise Undefined(f"{x.name} is left under its mask")
+            if ((k < 0) | (k >= most))[np.broadcast_to(mask, k.shape)].any():
+                raise Undefined(f"{x.name} is left under its mask")
         return tuple(np.clip(k, 0, most - 1) for k, most in zip(key, shape))
 
     def write(self, dst, env, v, e, mask=None):
@@ -226,7 +246,8 @@ class Oracle:
         if isinstance(dst, New): self.new(dst); dst = Ref(dst.name, tuple((Lin(), n, 1) for n in dst.shape))
         home, dtype = self.values[dst.name], self.values[dst.name].dtype
         key = dst.numpy_key(env, home.shape) if mask is None else self._masked_key(dst, env, mask)
-        v, e = (np.broadcast_to(np.asarray(o).reshape(dst.shape) if np.size(o) == np.prod(dst.shape) else o, dst.shape) for o in (v, e))
+        v, e = (np.broadcast_to(np.asarray(o).reshape(dst.shape) if np.size(o) == np.prod(dst.shape) else o, dst.shape)
+                for o in (v, e))
         with np.errstate(all="ignore"): stored = _whole(v, dtype) if dtype.kind in "iu" else v.astype(dtype)
         if self.turns[-1] != self.turn: self.turns.append(self.turn)
         self.stamps[dst.name][key] = len(self.turns) - 1
@@ -235,16 +256,19 @@ class Oracle:
         if mask is None: home[key], self.errors[dst.name][key], self.written[dst.name][key] = stored, e, True; return
         key = tuple(k[mask] for k in key)
         home[key], self.errors[dst.name][key], self.written[dst.name][key] = stored[mask], e[mask], True
-        if self.info[dst.name].where not in ("hbm", "scratch"):      # a masked write on chip counts as a write of all of the tile: the rest is undefined, not unwritten
+        # a masked write on chip counts as a write of all of the tile: the rest is undefined, not unwritten
+        if self.info[dst.name].where not in ("hbm", "scratch"):
             self.written[dst.name][...] = True
 
     def op(self, s, env):
         mask = None if s.mask is None else s.mask.bits(env)
         if (mask is not None and not mask.any()) or ("left" in s.at and not s.at["left"].bits(env).any()):
             for x in s.ins.values():
-                if isinstance(x, Ref): self.note_carried(self.stamps[x.name])       # nothing is done, but a compiler may not see that
+                # nothing is done, but a compiler may not see that
+                if isinstance(x, Ref): self.note_carried(self.stamps[x.name])
             if isinstance(s.dst, New): self.new(s.dst)
-            if self.info[s.dst.name].where not in ("hbm", "scratch"): self.written[s.dst.name][...] = True      # undefined, as what a mask leaves out of a tile
+            # undefined, as what a mask leaves out of a tile
+            if self.info[s.dst.name].where not in ("hbm", "scratch"): self.written[s.dst.name][...] = True
             return
         self.what, self.holes = s.op, []
         ins = {k: self.read(x, env, mask) for k, x in s.ins.items() if x is not None}
@@ -255,7 +279,8 @@ class Oracle:
     def leave_out(self, dst, env, bits):
         "What was written without a value, according to one operand: all of it, or a bit a partition."
         shape = dst.shape
-        bits = np.broadcast_to(bits.reshape(shape if bits.size == np.prod(shape) else (len(bits), *[1] * (len(shape) - 1))), shape)
+        bits = np.broadcast_to(
+            bits.reshape(shape if bits.size == np.prod(shape) else (len(bits), *[1] * (len(shape) - 1))), shape)
         key = ... if isinstance(dst, New) else dst.numpy_key(env, self.values[dst.name].shape)
         self.written[dst.name][key] &= bits
 
@@ -300,7 +325,8 @@ class Oracle:
     def do_matmul(self, ins, at, s, env):
         (a, ea), (b, eb) = ins["stationary"], ins["moving"]
         parts = a[:, :, None] * b[:, None, :]
-        errors = np.abs(a)[:, :, None] * eb[:, None, :] + np.abs(b)[:, None, :] * ea[:, :, None] + (ea[:, :, None] * eb[:, None, :])
+        errors = np.abs(a)[:, :, None] * eb[:, None, :] + np.abs(b)[:, None, :] * ea[:, :, None] + (ea[:, :, None] *
+                                                                                                    eb[:, None, :])
         v, e = parts.astype(np.float64).sum(0).astype(np.float32), _sum_error(parts, errors, 0)
         name = s.dst.name
         there = not isinstance(s.dst, New) and self.written[name].all()
@@ -326,21 +352,32 @@ def _current(s):
     "An Op as a line of the current dialect, after the declaration of a new tile."
     i, at = s.ins, s.at
     dst = s.dst.name if isinstance(s.dst, New) else s.dst
-    steps = lambda: f"pattern={[[c, n] for c, n in zip(at['steps'][1:], s.dst.shape[1:])]}, offset={at['offset']}, channel_multiplier={at['steps'][0]}"
-    extra = "".join(f", op{k}=nl.{at['op' + k]}, operand{k}={i['operand' + k]}, reverse{k}={at.get('reverse' + k, False)}" for k in "01" if "op" + k in at)
-    return {"load": lambda: f"nisa.dma_copy(dst={dst}, src={i['src']})", "store": lambda: f"nisa.dma_copy(dst={dst}, src={i['src']})",
-            "copy": lambda: f"nisa.tensor_copy(dst={dst}, src={i['src']})", "memset": lambda: f"nisa.memset(dst={dst}, value={at['value']})",
-            "unary": lambda: f"nisa.activation(dst={dst}, op=nl.{at['func']}, data={i['data']}" + (f", bias={i['bias']}" if "bias" in i else "")
-                             + (f", scale={at['scale']}" if "scale" in at else "") + ")",
-            "binary": lambda: f"nisa.tensor_tensor(dst={dst}, data1={i['data1']}, data2={i['data2']}, op=nl.{at['op']})",
-            "scalar": lambda: f"nisa.tensor_scalar(dst={dst}, data={i['data']}{extra})",
-            "scalar_tensor": lambda: f"nisa.scalar_tensor_tensor(dst={dst}, data={i['data']}, op0=nl.{at['op0']}, operand0={i['operand0']}, "
-                                     f"op1=nl.{at['op1']}, operand1={i['operand1']})",
-            "reduce": lambda: f"nisa.tensor_reduce(dst={dst}, op=nl.{at['op']}, data={i['data']}, axis={at['axis']}" + (", negate=True)" if at.get("negate") else ")"),
-            "matmul": lambda: f"nisa.nc_matmul(dst={dst}, stationary={i['stationary']}, moving={i['moving']}" + (f", accumulate={at['flag']})" if "flag" in at else ")"),
-            "transpose": lambda: f"nisa.nc_transpose(dst={dst}, data={i['data']}{at.get('engine', '')})",
-            "iota": lambda: f"nisa.iota(dst={dst}, {steps()})",
-            "affine_select": lambda: f"nisa.affine_select(dst={dst}, {steps()}, on_true_tile={i['data']}, on_false_value={at['fill']}, cmp_op=nl.greater_equal)"}[s.op]()
+    steps = lambda: (
+        f"pattern={[[c, n] for c, n in zip(at['steps'][1:], s.dst.shape[1:])]}, offset={at['offset']},"
+        f" channel_multiplier={at['steps'][0]}"
+    )
+    extra = "".join(f", op{k}=nl.{at['op' + k]}, operand{k}={i['operand' + k]}, "
+                    f"reverse{k}={at.get('reverse' + k, False)}" for k in "01" if "op" + k in at)
+    return {
+        "load": lambda: f"nisa.dma_copy(dst={dst}, src={i['src']})",
+        "store": lambda: f"nisa.dma_copy(dst={dst}, src={i['src']})",
+        "copy": lambda: f"nisa.tensor_copy(dst={dst}, src={i['src']})",
+        "memset": lambda: f"nisa.memset(dst={dst}, value={at['value']})",
+        "unary": lambda: f"nisa.activation(dst={dst}, op=nl.{at['func']}, data={i['data']}" +
+        (f", bias={i['bias']}" if "bias" in i else "") + (f", scale={at['scale']}" if "scale" in at else "") + ")",
+        "binary": lambda: f"nisa.tensor_tensor(dst={dst}, data1={i['data1']}, data2={i['data2']}, "
+        f"op=nl.{at['op']})", "scalar": lambda: f"nisa.tensor_scalar(dst={dst}, data={i['data']}{extra})",
+        "scalar_tensor": lambda: f"nisa.scalar_tensor_tensor(dst={dst}, data={i['data']}, op0=nl.{at['op0']}, "
+        f"operand0={i['operand0']}, "
+        f"op1=nl.{at['op1']}, operand1={i['operand1']})",
+        "reduce": lambda: f"nisa.tensor_reduce(dst={dst}, op=nl.{at['op']}, data={i['data']}, axis={at['axis']}" +
+        (", negate=True)" if at.get("negate") else ")"), "matmul": lambda:
+        f"nisa.nc_matmul(dst={dst}, stationary={i['stationary']}, moving={i['moving']}" + (f", accumulate={at['flag']})"
+                                                                                           if "flag" in at else ")"),
+        "transpose": lambda: f"nisa.nc_transpose(dst={dst}, data={i['data']}{at.get('engine', '')})",
+        "iota": lambda: f"nisa.iota(dst={dst}, {steps()})",
+        "affine_select": lambda: f"nisa.affine_select(dst={dst}, {steps()}, on_true_tile={i['data']}, "
+        f"on_false_value={at['fill']}, cmp_op=nl.greater_equal)"}[s.op]()
 
 
 def _earlier(s):
@@ -351,20 +388,29 @@ def _earlier(s):
     mask = f", mask={s.mask or at.get('left')}" if s.mask or "left" in at else ""
     shape = s.dst.shape
     axis = lambda a: ", ".join(":" if a == k else "None" for k in range(len(shape)))
-    grid = " + ".join([*(f"{c} * nl.arange({n})[{axis(a)}]" for a, (c, n) in enumerate(zip(at.get("steps", ()), shape))), str(at.get("offset"))])
-    extra = "".join(f", op{k}=np.{at['op' + k]}, operand{k}={i['operand' + k]}, reverse{k}={at.get('reverse' + k, False)}" for k in "01" if "op" + k in at)
-    text = {"load": lambda: f"nl.load({i['src']}{kind}{mask})", "copy": lambda: f"nisa.tensor_copy({i['src']}{kind}{mask})",
-            "memset": lambda: f"nisa.memset({tuple(shape)}, {at['value']}{kind})",
-            "unary": lambda: f"nisa.activation(op={'nl' if at['func'] in ('copy', 'relu', 'sigmoid') else 'np'}.{at['func']}, data={i['data']}"
-                             + (f", bias={i['bias']}" if "bias" in i else "") + (f", scale={at['scale']}" if "scale" in at else "") + f"{kind}{mask})",
-            "binary": lambda: f"nisa.tensor_tensor({i['data1']}, {i['data2']}, op=np.{at['op']}{kind}{mask})",
-            "scalar": lambda: f"nisa.tensor_scalar({i['data']}{extra}{kind}{mask})",
-            "scalar_tensor": lambda: f"nisa.scalar_tensor_tensor(data={i['data']}, op0=np.{at['op0']}, operand0={i['operand0']}, op1=np.{at['op1']}, "
-                                     f"operand1={i['operand1']}{kind}{mask})",
-            "reduce": lambda: f"nisa.tensor_reduce(np.{at['op']}, {i['data']}, axis={at['axis']}{kind}{mask}" + (", negate=True)" if at.get("negate") else ")"),
-            "matmul": lambda: f"nisa.nc_matmul({i['stationary']}, {i['moving']})", "transpose": lambda: f"nisa.nc_transpose({i['data']}{at.get('engine', '')}{kind})",
-            "iota": lambda: f"nisa.iota({grid}{kind})",
-            "affine_select": lambda: f"nisa.affine_select(pred={grid} >= 0, on_true_tile={i['data']}, on_false_value={at['fill']}{kind})"}[s.op]()
+    grid = " + ".join([
+        *(f"{c} * nl.arange({n})[{axis(a)}]" for a, (c, n) in enumerate(zip(at.get("steps", ()), shape))),
+        str(at.get("offset"))])
+    extra = "".join(f", op{k}=np.{at['op' + k]}, operand{k}={i['operand' + k]}, "
+                    f"reverse{k}={at.get('reverse' + k, False)}" for k in "01" if "op" + k in at)
+    text = {
+        "load": lambda: f"nl.load({i['src']}{kind}{mask})", "copy": lambda: f"nisa.tensor_copy({i['src']}{kind}{mask})",
+        "memset": lambda: f"nisa.memset({tuple(shape)}, {at['value']}{kind})", "unary": lambda:
+        f"nisa.activation(op={'nl' if at['func'] in ('copy', 'relu', 'sigmoid') else 'np'}.{at['func']}, "
+        f"data={i['data']}"
+        + (f", bias={i['bias']}" if "bias" in i else "") + (f", scale={at['scale']}"
+                                                            if "scale" in at else "") + f"{kind}{mask})",
+        "binary": lambda: f"nisa.tensor_tensor({i['data1']}, {i['data2']}, op=np.{at['op']}{kind}{mask})",
+        "scalar": lambda: f"nisa.tensor_scalar({i['data']}{extra}{kind}{mask})", "scalar_tensor": lambda:
+        f"nisa.scalar_tensor_tensor(data={i['data']}, op0=np.{at['op0']}, operand0={i['operand0']}, "
+        f"op1=np.{at['op1']}, "
+        f"operand1={i['operand1']}{kind}{mask})",
+        "reduce": lambda: f"nisa.tensor_reduce(np.{at['op']}, {i['data']}, axis={at['axis']}{kind}{mask}" +
+        (", negate=True)"
+         if at.get("negate") else ")"), "matmul": lambda: f"nisa.nc_matmul({i['stationary']}, {i['moving']})",
+        "transpose": lambda: f"nisa.nc_transpose({i['data']}{at.get('engine', '')}{kind})",
+        "iota": lambda: f"nisa.iota({grid}{kind})", "affine_select": lambda:
+        f"nisa.affine_select(pred={grid} >= 0, on_true_tile={i['data']}, on_false_value={at['fill']}{kind})"}[s.op]()
     if new: return f"{s.dst.name} = {text}"
     return f"{s.dst} {'+=' if s.op == 'matmul' and at['accumulate'] else '='} {text}"
 
@@ -375,22 +421,30 @@ SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "less": "<", "greater_equ
 def _operator(s):
     "An Op as an expression of nl, in either dialect."
     i, at = s.ins, s.at
-    if s.op == "reduce": return f"{s.dst.name} = nl.{ {'add': 'sum', 'maximum': 'max', 'minimum': 'min'}[at['op']]}({i['data']}, axis={at['axis']})"
+    if s.op == "reduce":
+        return (
+            f"{s.dst.name} = nl.{ {'add': 'sum', 'maximum': 'max', 'minimum': 'min'}[at['op']]}({i['data']},"
+            f" axis={at['axis']})"
+        )
     if s.op == "unary": return f"{s.dst.name} = nl.{at['func']}({i['data']})"
     a, b = i["data1"], i["data2"]
-    return f"{s.dst.name} = {a} {SIGNS[at['op']]} {b}" if at["op"] in SIGNS and at["sign"] else f"{s.dst.name} = nl.{at['op']}({a}, {b})"
+    return f"{s.dst.name} = {a} {SIGNS[at['op']]} {b}" if at["op"] in SIGNS and at[
+        "sign"] else f"{s.dst.name} = nl.{at['op']}({a}, {b})"
 
 
 def _declare(s, dialect):
-    shape = "(" + ", ".join(f"nl.par_dim({n})" if s.blocks and k == s.blocks else str(n) for k, n in enumerate(s.shape)) + ",)"
+    shape = "(" + ", ".join(f"nl.par_dim({n})" if s.blocks and k == s.blocks else str(n)
+                            for k, n in enumerate(s.shape)) + ",)"
     where = {"hbm": "nl.shared_hbm", "scratch": "nl.private_hbm", "sbuf": "nl.sbuf", "psum": "nl.psum"}[s.where]
     return f"{s.name} = nl.{'zeros' if s.zeros else 'ndarray'}({shape}, dtype=nl.{s.dtype}, buffer={where})"
 
 
 def render(recipe):
     "The text of a recipe's kernel."
-    lines = {"nki": ["import nki", "import nki.isa as nisa", "import nki.language as nl"],
-             "neuronxcc.nki": ["import neuronxcc.nki as nki", "import neuronxcc.nki.isa as nisa", "import neuronxcc.nki.language as nl"]}[recipe.dialect]
+    lines = {
+        "nki": ["import nki", "import nki.isa as nisa", "import nki.language as nl"], "neuronxcc.nki": [
+            "import neuronxcc.nki as nki", "import neuronxcc.nki.isa as nisa",
+            "import neuronxcc.nki.language as nl"]}[recipe.dialect]
     lines = ["import numpy as np", *lines, "", "@nki.jit", f"def kernel({', '.join(recipe.inputs)}):"]
 
     def block(body, depth):
@@ -423,7 +477,8 @@ class Recipe:
 
     def arrays(self):
         rng = np.random.default_rng(self.seed)
-        draw = lambda shape, dtype: (rng.integers(0, 9, shape) if np.dtype(DTYPES[dtype]).kind in "iu" else rng.integers(-16, 17, shape) / 4).astype(DTYPES[dtype])
+        draw = lambda shape, dtype: (rng.integers(0, 9, shape) if np.dtype(DTYPES[dtype]).kind in "iu" else rng.
+                                     integers(-16, 17, shape) / 4).astype(DTYPES[dtype])
         return {k: draw(*v) for k, v in self.inputs.items()}
 
     def expected(self):
@@ -448,7 +503,9 @@ class Maker:
     def pick(self, *options): return self.draw(st.sampled_from(options))
     def chance(self, percent): return self.draw(st.integers(0, 99)) >= 100 - percent
     def name(self, stem="t"): self.count += 1; return f"{stem}{self.count}"
-    def dtype(self): return self.pick("float32", "float32", "bfloat16", "float16", "int32", "uint8", "int8", "uint16") if self.chance(40) else "float32"
+    def dtype(self):
+        return self.pick("float32", "float32", "bfloat16", "float16", "int32", "uint8", "int8",
+                         "uint16") if self.chance(40) else "float32"
 
     def whole(self, t):
         "A reference to all of a tile, in one of its spellings."
@@ -467,7 +524,9 @@ class Maker:
         return Ref(t.name, tuple(keys), self.pick("slice", *(["arange"] if self.old else ["ds"])))
 
     def readable(self, tiles, shape=None, where=("sbuf",), floats=False):
-        return [t for t in tiles if t.where in where and (shape is None or t.shape == shape) and (not floats or t.dtype in FLOATS)]
+        return [
+            t for t in tiles
+            if t.where in where and (shape is None or t.shape == shape) and (not floats or t.dtype in FLOATS)]
 
     def dest(self, shape, tiles, where="sbuf", dtype=None):
         "Where a result goes: a new tile, or a tile of that shape that is there."
@@ -499,7 +558,8 @@ class Maker:
         same = [t for t in tiles if t.shape == a.shape and not (t.where == a.where == "psum")]
         if not same: return []
         b = self.draw(st.sampled_from(same))
-        return self.result("binary", a.shape, tiles, {"data1": self.whole(a), "data2": self.whole(b)}, {"op": self.pick(*BINARY, *COMPARE)})
+        return self.result("binary", a.shape, tiles, {"data1": self.whole(a), "data2": self.whole(b)},
+                           {"op": self.pick(*BINARY, *COMPARE)})
 
     def scalar(self, tiles):
         t = self.draw(st.sampled_from(tiles))
@@ -507,7 +567,8 @@ class Maker:
         ins, at = {"data": self.whole(t)}, {}
         for k in "01" if self.chance(50) else "0":
             at |= {"op" + k: self.pick(*BINARY, *COMPARE), "reverse" + k: self.chance(25)}
-            ins["operand" + k] = self.whole(self.draw(st.sampled_from(columns))) if columns and self.chance(40) else self.pick(0.0, 1.0, -0.5, 2.0, 3.25)
+            ins["operand" + k] = self.whole(self.draw(
+                st.sampled_from(columns))) if columns and self.chance(40) else self.pick(0.0, 1.0, -0.5, 2.0, 3.25)
         return self.result("scalar", t.shape, tiles, ins, at)
 
     def scalar_tensor(self, tiles):
@@ -515,14 +576,18 @@ class Maker:
         same = [t for t in tiles if t.shape == a.shape and not (t.where == a.where == "psum")]
         if not same: return []
         at = {"op0": self.pick(*BINARY, *COMPARE), "op1": self.pick(*BINARY, *COMPARE)}
-        ins = {"data": self.whole(a), "operand0": self.pick(1.0, 0.5, -2.0), "operand1": self.whole(self.draw(st.sampled_from(same)))}
+        ins = {
+            "data": self.whole(a), "operand0": self.pick(1.0, 0.5, -2.0),
+            "operand1": self.whole(self.draw(st.sampled_from(same)))}
         return self.result("scalar_tensor", a.shape, tiles, ins, at)
 
     def reduce(self, tiles):
         t = self.draw(st.sampled_from(tiles))
         first = self.draw(st.integers(1, len(t.shape) - 1))
         left = t.shape[:first] if first > 1 else (t.shape[0], 1)
-        at = {"op": self.pick("add", "maximum", "minimum"), "axis": list(range(first, len(t.shape))), "negate": self.chance(20)}
+        at = {
+            "op": self.pick("add", "maximum", "minimum"), "axis": list(range(first, len(t.shape))),
+            "negate": self.chance(20)}
         return self.result("reduce", left, tiles, {"data": self.whole(t)}, at, dtype="float32")
 
     def copy_part(self, tiles):
@@ -530,9 +595,12 @@ class Maker:
         t = self.draw(st.sampled_from(self.readable(tiles) or tiles))
         if t.where != "sbuf": return []
         part = self.part(t)
-        if self.chance(40) and not self.old: return [Op("memset", part, {}, {"value": self.pick(0.0, 1.0, -3.0), "dtype": t.dtype})]
+        if self.chance(40) and not self.old:
+            return [Op("memset", part, {}, {"value": self.pick(0.0, 1.0, -3.0), "dtype": t.dtype})]
         other = Ref(t.name, part.keys, self.pick("slice", "ds"))
-        return [Op("scalar", part, {"data": other, "operand0": 2.0}, {"op0": self.pick("add", "multiply"), "dtype": t.dtype})]
+        return [
+            Op("scalar", part, {"data": other, "operand0": 2.0},
+               {"op0": self.pick("add", "multiply"), "dtype": t.dtype})]
 
     def shift(self, tiles):
         "A tile's columns copied over their neighbours: source and destination overlap."
@@ -554,7 +622,10 @@ class Maker:
     def iota(self, tiles):
         t = New(self.name(), (self.p, self.f), self.pick("int32", "float32"))
         tiles.append(t)
-        return [Op("iota", t, {}, {"steps": (self.pick(0, 1, -1, 3), self.pick(1, -1, 2)), "offset": self.draw(st.integers(-5, 9)), "dtype": t.dtype})]
+        return [
+            Op("iota", t, {}, {
+                "steps": (self.pick(0, 1, -1, 3), self.pick(1, -1, 2)), "offset": self.draw(st.integers(-5, 9)),
+                "dtype": t.dtype})]
 
     def affine_select(self, tiles):
         some = [t for t in self.readable(tiles, floats=True) if len(t.shape) == 2]
@@ -562,7 +633,9 @@ class Maker:
         t = self.draw(st.sampled_from(some))
         new = New(self.name(), t.shape, t.dtype)
         tiles.append(new)
-        at = {"steps": (self.pick(0, 1, -1), self.pick(1, -1)), "offset": self.draw(st.integers(-5, 9)), "fill": self.pick(0.0, -1.0, 9.5), "dtype": t.dtype}
+        at = {
+            "steps": (self.pick(0, 1, -1), self.pick(1, -1)), "offset": self.draw(st.integers(-5, 9)),
+            "fill": self.pick(0.0, -1.0, 9.5), "dtype": t.dtype}
         return [Op("affine_select", new, {"data": self.whole(t)}, at)]
 
     def matmul(self, tiles):
@@ -574,31 +647,43 @@ class Maker:
         t = New(self.name(), (a.shape[1], b.shape[1]), "float32", "psum")
         out = New(self.name(), t.shape, self.dtype())
         tiles += [t, out]
-        return [Op("matmul", t, {"stationary": self.whole(a), "moving": self.whole(b)}, {"accumulate": False, "dtype": "float32"}),
-                Op("copy", out, {"src": self.whole(t)}, {"dtype": out.dtype})]
+        return [
+            Op("matmul", t, {"stationary": self.whole(a), "moving": self.whole(b)},
+               {"accumulate": False, "dtype": "float32"}),
+            Op("copy", out, {"src": self.whole(t)}, {"dtype": out.dtype})]
 
     def accumulate(self, tiles):
         "PSUM filled over a loop of matmuls, then copied out."
         some = [t for t in self.readable(tiles, floats=True) if len(t.shape) == 2]
         if not some: return []
         a = self.draw(st.sampled_from(some))
-        b = self.draw(st.sampled_from([t for t in some if t.shape[0] == a.shape[0] and (t.dtype == "float32") == (a.dtype == "float32")]))
+        b = self.draw(
+            st.sampled_from([
+                t for t in some if t.shape[0] == a.shape[0] and (t.dtype == "float32") == (a.dtype == "float32")]))
         acc = New(self.name("acc"), (a.shape[1], b.shape[1]), "float32", "psum", zeros=self.old)
         out = New(self.name(), acc.shape, "float32")
         tiles += [out]
-        step = Op("matmul", Ref(acc.name, tuple((Lin(), n, 1) for n in acc.shape), "dots"), {"stationary": self.whole(a), "moving": self.whole(b)},
-                  {"accumulate": True, "dtype": "float32"})
-        loop = For(self.name("k"), self.pick(1, 2, 3), self.pick("nl.affine_range", "nl.sequential_range", "nl.static_range"), [step])
+        step = Op("matmul", Ref(acc.name, tuple((Lin(), n, 1) for n in acc.shape), "dots"),
+                  {"stationary": self.whole(a), "moving": self.whole(b)}, {"accumulate": True, "dtype": "float32"})
+        loop = For(self.name("k"), self.pick(1, 2, 3),
+                   self.pick("nl.affine_range", "nl.sequential_range", "nl.static_range"), [step])
         if not self.old and self.chance(60): return self.flagged(acc, step, out)
-        return [acc, loop, Op("copy", out, {"src": Ref(acc.name, tuple((Lin(), n, 1) for n in acc.shape), "dots")}, {"dtype": "float32"})]
+        return [
+            acc, loop,
+            Op("copy", out, {"src": Ref(acc.name, tuple((Lin(), n, 1)
+                                                        for n in acc.shape), "dots")}, {"dtype": "float32"})]
 
     def flagged(self, acc, step, out):
         "Matmuls that say whether they overwrite or add; a reckless one adds to nothing."
         first = self.pick(False, None) if not self.reckless else self.pick(True, False)
         flags = [first, *(self.pick(True, True, None, False) for _ in range(self.draw(st.integers(0, 3))))]
         said = lambda f: Op("matmul", step.dst, step.ins, {**step.at, "accumulate": f is not False, "flag": f})
-        rest = [For(self.name("k"), self.pick(1, 2), self.pick("nl.affine_range", "nl.static_range"), [said(self.pick(True, None))])] if self.chance(40) else []
-        return [acc, *map(said, flags), *rest, Op("copy", out, {"src": Ref(acc.name, step.dst.keys, "dots")}, {"dtype": "float32"})]
+        rest = [
+            For(self.name("k"), self.pick(1, 2), self.pick("nl.affine_range", "nl.static_range"),
+                [said(self.pick(True, None))])] if self.chance(40) else []
+        return [
+            acc, *map(said, flags), *rest,
+            Op("copy", out, {"src": Ref(acc.name, step.dst.keys, "dots")}, {"dtype": "float32"})]
 
     def scaled(self, tiles):
         "Numbers large enough to leave a small integer's range, and halves, stored in one."
@@ -607,8 +692,11 @@ class Maker:
         t = self.draw(st.sampled_from(some))
         new = New(self.name(), t.shape, self.pick("uint8", "int8", "int16", "uint16", "int32"))
         tiles.append(new)
-        return [Op("scalar", new, {"data": self.whole(t), "operand0": self.pick(0.5, -3.5, 100.0, -20000.0, 1e6), "operand1": self.pick(0.5, -0.5, 70.0)},
-                   {"op0": "multiply", "op1": "add", "dtype": new.dtype})]
+        return [
+            Op(
+                "scalar", new, {
+                    "data": self.whole(t), "operand0": self.pick(0.5, -3.5, 100.0, -20000.0, 1e6),
+                    "operand1": self.pick(0.5, -0.5, 70.0)}, {"op0": "multiply", "op1": "add", "dtype": new.dtype})]
 
     def wave(self, tiles):
         "The current dialect's sine of any angle."
@@ -627,7 +715,10 @@ class Maker:
         small = max(t.shape) <= 32 and self.chance(50)
         new = New(self.name(), t.shape[::-1], "float32", "sbuf" if small else "psum")
         tiles.append(new)
-        return [Op("transpose", new, {"data": self.whole(t)}, {"engine": f", engine=nisa.{'engine.vector' if not self.old else 'vector_engine'}" if small else "", "dtype": "float32"})]
+        return [
+            Op("transpose", new, {"data": self.whole(t)}, {
+                "engine": f", engine=nisa.{'engine.vector' if not self.old else 'vector_engine'}" if small else "",
+                "dtype": "float32"})]
 
     def running(self, tiles):
         "A tile carried through a loop: set before, added to in every turn."
@@ -635,11 +726,16 @@ class Maker:
         if not some: return []
         acc, var = New(self.name("run"), (self.p, self.f), "float32"), self.name("k")
         inner = [acc, *tiles]
-        step = [Op("binary", self.whole(acc), {"data1": self.whole(acc), "data2": self.whole(self.draw(st.sampled_from(some)))}, {"op": self.pick("add", "subtract", "maximum"), "dtype": "float32"})]
+        step = [
+            Op("binary", self.whole(acc),
+               {"data1": self.whole(acc), "data2": self.whole(self.draw(st.sampled_from(some)))}, {
+                   "op": self.pick("add", "subtract", "maximum"), "dtype": "float32"})]
         if self.chance(50): step = self.statements(inner, 1) + step
         if self.chance(30): step = [For(self.name("k"), self.pick(1, 2), "nl.sequential_range", step)]
         tiles.append(acc)
-        return [Op("memset", acc, {}, {"value": self.pick(0.0, 1.0), "dtype": "float32"}), For(var, self.pick(1, 2, 4), self.pick("nl.sequential_range", "nl.static_range", "range"), step)]
+        return [
+            Op("memset", acc, {}, {"value": self.pick(0.0, 1.0), "dtype": "float32"}),
+            For(var, self.pick(1, 2, 4), self.pick("nl.sequential_range", "nl.static_range", "range"), step)]
 
     def filled(self, tiles):
         "A tile written column by column in a loop; perhaps not all of it."
@@ -649,7 +745,8 @@ class Maker:
         count = self.f - (self.reckless and self.chance(30))
         if not count: return []
         tiles.append(t)
-        step = Op("copy", Ref(t.name, ((Lin(), self.p, 1), (Lin(0, ((var, 1),)), 1, 1))), {"src": self.whole(self.draw(st.sampled_from(some)))}, {"dtype": "float32"})
+        step = Op("copy", Ref(t.name, ((Lin(), self.p, 1), (Lin(0, ((var, 1),)), 1, 1))),
+                  {"src": self.whole(self.draw(st.sampled_from(some)))}, {"dtype": "float32"})
         return [t, For(var, count, self.pick("nl.affine_range", "nl.sequential_range", "range"), [step])]
 
     def operator(self, tiles):
@@ -657,14 +754,20 @@ class Maker:
         some = self.readable(tiles, floats=True)
         if not some: return []
         a = self.draw(st.sampled_from(some))
-        near = [t for t in some if len(t.shape) == len(a.shape) and t.shape[0] == a.shape[0] and all(1 in (m, n) or m == n for m, n in zip(a.shape, t.shape))]
+        near = [
+            t for t in some
+            if len(t.shape) == len(a.shape) and t.shape[0] == a.shape[0] and all(1 in (m, n) or m == n
+                                                                                 for m, n in zip(a.shape, t.shape))]
         b, what = self.draw(st.sampled_from(near)), self.pick("binary", "binary", "unary", "reduce")
         at, ins, shape, dtype = {"sign": self.chance(50)}, {"data": self.whole(a)}, a.shape, a.dtype
         if what == "binary":
             shape, dtype = tuple(map(max, a.shape, b.shape)), a.dtype if a.dtype == b.dtype else "float32"
-            ins, at = {"data1": self.whole(a), "data2": self.whole(b)}, at | {"op": self.pick(*BINARY, "less", "greater_equal")}
+            ins, at = {"data1": self.whole(a),
+                       "data2": self.whole(b)}, at | {"op": self.pick(*BINARY, "less", "greater_equal")}
         elif what == "unary": at |= {"func": self.pick("exp", "tanh", "relu", "square", "abs")}
-        else: at, shape = at | {"op": self.pick("add", "maximum", "minimum"), "axis": [len(a.shape) - 1]}, a.shape[:-1] if len(a.shape) > 2 else (a.shape[0], 1)
+        else:
+            at, shape = at | {"op": self.pick("add", "maximum", "minimum"), "axis": [len(a.shape) - 1]
+                              }, a.shape[:-1] if len(a.shape) > 2 else (a.shape[0], 1)
         t = New(self.name(), shape, dtype)
         tiles.append(t)
         return [Op(what, t, ins, at)]
@@ -673,14 +776,18 @@ class Maker:
         "Through HBM and back: spread out, reversed in halves, or read twice."
         t = self.draw(st.sampled_from(self.readable(tiles) or tiles))
         if t.where != "sbuf" or len(t.shape) != 2: return []
-        (p, f), far, back = t.shape, New(self.name("h"), (t.shape[0], 2 * t.shape[1] + 1), t.dtype, "scratch"), New(self.name(), t.shape, self.pick(t.dtype, "float32"))
+        (p, f), far, back = t.shape, New(self.name("h"), (t.shape[0], 2 * t.shape[1] + 1), t.dtype,
+                                         "scratch"), New(self.name(), t.shape, self.pick(t.dtype, "float32"))
         off, step = self.pick((0, 1), (0, 2), (1, 2), (1, 1))
         half = p // 2 if self.chance(50) else 0
-        place = lambda a, n: Ref(far.name, ((Lin(a), n, 1), (Lin(off), f, step)), self.pick("slice", *(["arange"] if self.old else [])))
+        place = lambda a, n: Ref(far.name, ((Lin(a), n, 1),
+                                            (Lin(off), f, step)), self.pick("slice", *(["arange"] if self.old else [])))
         rows = lambda a, n: Ref(t.name, ((Lin(a), n, 1), (Lin(), f, 1)))
         out = [far]
         if half:        # the two halves change places on the way out
-            out += [Op("store", place(0, p - half), {"src": rows(half, p - half)}), Op("store", place(p - half, half), {"src": rows(0, half)})]
+            out += [
+                Op("store", place(0, p - half), {"src": rows(half, p - half)}),
+                Op("store", place(p - half, half), {"src": rows(0, half)})]
         else: out += [Op("store", place(0, p), {"src": self.whole(t)})]
         tiles.append(back)
         return [*out, Op("load", back, {"src": place(0, p)}, {"dtype": back.dtype})]
@@ -694,12 +801,15 @@ class Maker:
         row, flat = self.draw(st.integers(0, 1)), New(self.name(), (t.shape[0], t.shape[1] // 2), "float32")
         tiles += [deep, flat]
         part = Ref(deep.name, ((Lin(), t.shape[0], 1), Lin(row), (Lin(), t.shape[1] // 2, 1)), "slice")
-        return [Op("copy", deep, {"src": self.whole(t)}, {"dtype": "float32"}) if not self.old else
-                Op("load", deep, {"src": Ref("y", tuple((Lin(), n, 1) for n in deep.shape))}, {"dtype": "float32"}),
-                Op("scalar", flat, {"data": part, "operand0": 0.5}, {"op0": self.pick("add", "multiply"), "dtype": "float32"})]
+        return [
+            Op("copy", deep, {"src": self.whole(t)}, {"dtype": "float32"}) if not self.old else Op(
+                "load", deep, {"src": Ref("y", tuple((Lin(), n, 1) for n in deep.shape))}, {"dtype": "float32"}),
+            Op("scalar", flat, {"data": part, "operand0": 0.5},
+               {"op0": self.pick("add", "multiply"), "dtype": "float32"})]
 
     def mask(self, shape):
-        return Mask(self.pick((1, 0), (0, 1), (1, 1), (-1, 0), (1, -1), (0, -1)), Lin(), self.draw(st.integers(-3, max(shape))), shape)
+        return Mask(self.pick((1, 0), (0, 1), (1, 1), (-1, 0), (1, -1), (0, -1)), Lin(),
+                    self.draw(st.integers(-3, max(shape))), shape)
 
     def masked(self, tiles):
         "Earlier dialect: an instruction on part of a tile; the rest stays."
@@ -708,10 +818,11 @@ class Maker:
         t = self.draw(st.sampled_from(some))
         other = self.draw(st.sampled_from([s for s in some if s.shape == t.shape]))
         full = lambda x: Ref(x.name, tuple((Lin(), n, 1) for n in x.shape), "arange")
-        what, at = self.pick(("copy", {}), ("scalar", {"op0": self.pick("add", "multiply", "less")}), ("unary", {"func": self.pick("tanh", "square")}),
-                             ("binary", {"op": self.pick("subtract", "maximum")}))
-        ins = {"copy": {"src": full(other)}, "scalar": {"data": full(other), "operand0": 3.0}, "unary": {"data": full(other)},
-               "binary": {"data1": full(other), "data2": full(t)}}[what]
+        what, at = self.pick(("copy", {}), ("scalar", {"op0": self.pick("add", "multiply", "less")}), ("unary", {
+            "func": self.pick("tanh", "square")}), ("binary", {"op": self.pick("subtract", "maximum")}))
+        ins = {
+            "copy": {"src": full(other)}, "scalar": {"data": full(other), "operand0": 3.0},
+            "unary": {"data": full(other)}, "binary": {"data1": full(other), "data2": full(t)}}[what]
         return [Op(what, full(t), ins, at | {"dtype": t.dtype}, self.mask(t.shape))]
 
     def masked_reduce(self, tiles):
@@ -719,10 +830,13 @@ class Maker:
         some = [t for t in self.readable(tiles) if len(t.shape) == 2]
         if not self.old or not some: return []
         t = self.draw(st.sampled_from(some))
-        new, left = New(self.name(), (t.shape[0], 1), "float32"), Mask((0, self.pick(1, -1)), Lin(), self.draw(st.integers(-2, t.shape[1])), t.shape)
+        new, left = New(self.name(), (t.shape[0], 1), "float32"), Mask((0, self.pick(1, -1)), Lin(),
+                                                                       self.draw(st.integers(-2, t.shape[1])), t.shape)
         tiles.append(new)
         data = Ref(t.name, tuple((Lin(), n, 1) for n in t.shape), "arange")
-        return [Op("reduce", new, {"data": data}, {"op": self.pick("add", "maximum"), "axis": [1], "left": left, "dtype": "float32"})]
+        return [
+            Op("reduce", new, {"data": data},
+               {"op": self.pick("add", "maximum"), "axis": [1], "left": left, "dtype": "float32"})]
 
     def untouched(self, tiles):
         "A tile that nobody wrote."
@@ -739,12 +853,19 @@ class Maker:
         block = lambda v: Ref(b, (Lin(0, ((v, 1),)), (Lin(), self.p, 1), (Lin(), self.f, 1)), "slice")
         out, total = New(self.name(), (self.p, self.f), "float32"), New(b, (n, self.p, self.f), "float32", blocks=1)
         tiles.append(out)
-        write = Op("scalar", block(i), {"data": self.whole(self.draw(st.sampled_from(some))), "operand0": 0.5}, {"op0": "multiply", "dtype": "float32"})
-        return [total, For(i, n, "nl.affine_range", [write]), Op("memset", out, {}, {"value": 0.0, "dtype": "float32"}),
-                For(j, n, "nl.sequential_range", [Op("binary", self.whole(out), {"data1": self.whole(out), "data2": block(j)}, {"op": "add", "dtype": "float32"})])]
+        write = Op("scalar", block(i), {"data": self.whole(self.draw(st.sampled_from(some))), "operand0": 0.5},
+                   {"op0": "multiply", "dtype": "float32"})
+        return [
+            total,
+            For(i, n, "nl.affine_range", [write]),
+            Op("memset", out, {}, {"value": 0.0, "dtype": "float32"}),
+            For(j, n, "nl.sequential_range", [
+                Op("binary", self.whole(out), {"data1": self.whole(out), "data2": block(j)},
+                   {"op": "add", "dtype": "float32"})])]
 
-    KINDS = ("scaled", "wave", "unary", "unary", "binary", "binary", "scalar", "scalar", "scalar_tensor", "reduce", "copy_part", "shift", "memset", "iota", "affine_select", "matmul",
-             "accumulate", "transpose", "running", "filled", "untouched", "blocks", "operator", "operator", "bounce", "three", "masked", "masked_reduce")
+    KINDS = ("scaled", "wave", "unary", "unary", "binary", "binary", "scalar", "scalar", "scalar_tensor", "reduce",
+             "copy_part", "shift", "memset", "iota", "affine_select", "matmul", "accumulate", "transpose", "running",
+             "filled", "untouched", "blocks", "operator", "operator", "bounce", "three", "masked", "masked_reduce")
 
     def statements(self, tiles, most):
         body = []
@@ -755,22 +876,36 @@ class Maker:
         n, m = self.pick(1, 2, 3), self.pick(1, 1, 2)
         tail = self.pick(0, 0, 1, self.p - 1) if self.old and self.p > 1 else 0
         rows, cols, i, j = n * self.p - tail, m * self.f, self.name("i"), self.name("i")
-        kinds = self.pick("nl.affine_range", "nl.sequential_range", "nl.static_range"), self.pick("nl.affine_range", "nl.static_range", "range")
-        inputs = {"x": ((rows, cols), self.pick("float32", "float32", "bfloat16", "float16", "int32")), "v": ((self.p, 1), "float32")}
+        kinds = self.pick("nl.affine_range", "nl.sequential_range",
+                          "nl.static_range"), self.pick("nl.affine_range", "nl.static_range", "range")
+        inputs = {
+            "x": ((rows, cols), self.pick("float32", "float32", "bfloat16", "float16", "int32")),
+            "v": ((self.p, 1), "float32")}
         if self.f % 2 == 0: inputs["y"] = (self.p, 2, self.f // 2), "float32"
         out = New("out", (rows, cols), self.pick("float32", "float32", "bfloat16", "float16"), "hbm")
-        place = lambda name, form: Ref(name, ((Lin(0, ((i, self.p),)), self.p, 1), (Lin(self.reckless and self.chance(10) and 1 or 0, ((j, self.f),)), self.f, 1)), form)
+        place = lambda name, form: Ref(name, ((Lin(0, ((i, self.p),)), self.p, 1),
+                                              (Lin(self.reckless and self.chance(10) and 1 or 0,
+                                                   ((j, self.f),)), self.f, 1)), form)
         mask = Mask((1, 0), Lin(0, ((i, self.p),)), rows, (self.p, self.f)) if tail else None
         form = "arange" if mask else self.pick("slice", *(["arange"] if self.old else ["ds"]))
-        t, column = New(self.name(), (self.p, self.f), self.pick("float32", inputs["x"][1])), New(self.name(), (self.p, 1), "float32")
+        t, column = New(self.name(), (self.p, self.f),
+                        self.pick("float32", inputs["x"][1])), New(self.name(), (self.p, 1), "float32")
         load = Op("load", t, {"src": place("x", form)}, {"dtype": t.dtype}, mask)
         outer = [column]
-        head = [out, Op("load", column, {"src": Ref("v", ((Lin(), self.p, 1), (Lin(), 1, 1)))}, {"dtype": "float32"}), *(self.statements(outer, 2) if self.chance(40) else [])]
+        head = [
+            out,
+            Op("load", column, {"src": Ref("v", ((Lin(), self.p, 1), (Lin(), 1, 1)))}, {"dtype": "float32"}),
+            *(self.statements(outer, 2) if self.chance(40) else [])]
         tiles = [*outer, t]
         body = [load, *self.statements(tiles, 6)]
         final = self.draw(st.sampled_from(self.readable(tiles, (self.p, self.f))))
-        body.append(Op("store", place("out", form), {"src": self.whole(final) if not mask else Ref(final.name, tuple((Lin(), k, 1) for k in final.shape), "arange")}, {}, mask))
-        return Recipe(self.dialect, inputs, ["out"], [*head, For(i, n, kinds[0], [For(j, m, kinds[1], body)])], self.draw(st.integers(0, 3)), t)
+        body.append(
+            Op(
+                "store", place("out", form), {
+                    "src": self.whole(final) if not mask else Ref(final.name, tuple(
+                        (Lin(), k, 1) for k in final.shape), "arange")}, {}, mask))
+        return Recipe(self.dialect, inputs, ["out"], [*head, For(i, n, kinds[0], [For(j, m, kinds[1], body)])],
+                      self.draw(st.integers(0, 3)), t)
 
 
 @st.composite
@@ -922,7 +1057,8 @@ nl.par_dim('a')
 w = nl.ndarray((2, nl.par_dim(129), 2), dtype=nl.float32); w[0] = 0.0
 w = nl.ndarray((2, nl.par_dim({p}), 2), dtype=nl.float32); w[2] = 0.0
 """
-RETURNS = ("return", "return None", "return 'a'", "return 3.0", "return ()", "return t4", "return out, t4", "return [None]", "return out, 'a'", "return kernel", "return np.zeros(3)")
+RETURNS = ("return", "return None", "return 'a'", "return 3.0", "return ()", "return t4", "return out, t4",
+           "return [None]", "return out, 'a'", "return kernel", "return np.zeros(3)")
 
 
 def lines_of(text): return [line for line in text.splitlines() if line]
@@ -939,7 +1075,10 @@ def mistakes(draw):
         lines[-1] = "    " + draw(st.sampled_from(RETURNS))
         return recipe, "\n".join(lines) + "\n", None
     bad = draw(st.sampled_from(lines_of(BOTH) + lines_of(CURRENT if recipe.dialect == "nki" else EARLIER)))
-    at = next(k for k in range(len(lines) - 1, 0, -1) if f"{recipe.tile.name} = " in lines[k] or f"dst={recipe.tile.name}, src=x" in lines[k]) + 1
+    at = next(k for k in range(len(lines) - 1, 0, -1)
+              if f"{recipe.tile.name} = " in lines[k] or f"dst={recipe.tile.name}, src=x" in lines[k]) + 1
     pad = lines[at][:len(lines[at]) - len(lines[at].lstrip())]
-    lines.insert(at, pad + bad.replace("{t}", recipe.tile.name).replace("{p}", str(recipe.tile.shape[0])).replace("{f}", str(recipe.tile.shape[1])))
+    lines.insert(
+        at, pad + bad.replace("{t}", recipe.tile.name).replace("{p}", str(recipe.tile.shape[0])).replace(
+            "{f}", str(recipe.tile.shape[1])))
     return recipe, "\n".join(lines) + "\n", at + 1

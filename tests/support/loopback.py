@@ -14,7 +14,9 @@ USAGE = {'input_tokens': 100, 'output_tokens': 20, 'cache_read_input_tokens': 0,
 
 @dataclass
 class Say:
-    "A reply in server-sent events. `calls`: (name, input) pairs; an input given as text goes out as it is, JSON or not."
+    """A reply in server-sent events.
+
+    `calls`: (name, input) pairs; an input given as text goes out as it is, JSON or not."""
     text: str = ''
     calls: tuple = ()
     thinking: str = ''
@@ -35,7 +37,8 @@ class Refuse:
 
 @dataclass
 class Drop:
-    "A reply that breaks off before event number `after`: 'cut' inside a chunk, 'reset' the connection, 'polite' as if it were the end."
+    """A reply that breaks off before event number `after`: 'cut' inside a chunk, 'reset' the connection, 'polite' as
+    if it were the end."""
     say: Say
     after: int = 4
     how: str = 'cut'
@@ -52,7 +55,8 @@ def blocks_of(say):
     "The content blocks of a reply, each with the deltas that build it."
     if say.thinking:
         thinking = [{'type': 'thinking_delta', 'thinking': p} for p in cut(say.thinking)]
-        yield {'type': 'thinking', 'thinking': '', 'signature': ''}, [*thinking, {'type': 'signature_delta', 'signature': 'c2lnbmVk'}]
+        yield {'type': 'thinking', 'thinking': '',
+               'signature': ''}, [*thinking, {'type': 'signature_delta', 'signature': 'c2lnbmVk'}]
     if say.text:
         yield {'type': 'text', 'text': ''}, [{'type': 'text_delta', 'text': p} for p in cut(say.text)]
     for n, (name, given) in enumerate(say.calls):
@@ -67,8 +71,9 @@ def cut(text, size=700): return [text[i:i + size] for i in range(0, len(text), s
 def events_of(say, model):
     "The events of a whole reply, in the server's order."
     usage = {**USAGE, **say.usage}
-    message = {'id': 'msg_1', 'type': 'message', 'role': 'assistant', 'model': say.model or model, 'content': [], 'stop_reason': None,
-               'stop_sequence': None, 'usage': {**usage, 'output_tokens': 1}}
+    message = {
+        'id': 'msg_1', 'type': 'message', 'role': 'assistant', 'model': say.model or model, 'content': [],
+        'stop_reason': None, 'stop_sequence': None, 'usage': {**usage, 'output_tokens': 1}}
     yield {'type': 'message_start', 'message': message}
     yield {'type': 'ping'}
     for index, (block, deltas) in enumerate(blocks_of(say)):
@@ -97,7 +102,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def open_stream(self, **headers):
         self.send_response(200)
-        for name, value in {'content-type': 'text/event-stream', 'request-id': 'req_1', **headers}.items(): self.send_header(name, value)
+        for name, value in {'content-type': 'text/event-stream', 'request-id': 'req_1', **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
 
     def chunk(self, data): self.wfile.write(b'%x\r\n%s\r\n' % (len(data), data)); self.wfile.flush()
@@ -121,7 +127,8 @@ class Handler(BaseHTTPRequestHandler):
         message = act.message + (' ' + self.headers['authorization'] if act.echo_key else '')
         data = json.dumps({'type': 'error', 'error': {'type': act.kind, 'message': message}}).encode()
         self.send_response(act.status)
-        for name, value in {'content-type': 'application/json', 'content-length': str(len(data)), **act.headers}.items():
+        for name, value in {'content-type': 'application/json', 'content-length': str(len(data)),
+                            **act.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
@@ -143,7 +150,9 @@ class Server(ThreadingHTTPServer):
     def note(self, body, headers, path):
         "Keep a request and pick the act that answers it."
         with self.lock:
-            self.asked.append(body); self.headers_seen.append({k.lower(): v for k, v in headers.items()}); self.paths.append(path)
+            self.asked.append(body)
+            self.headers_seen.append({k.lower(): v for k, v in headers.items()})
+            self.paths.append(path)
             return self.script[min(len(self.asked), len(self.script)) - 1]
 
     @property

@@ -53,11 +53,14 @@ def rows_of(timeline):
     for row, (k, turn) in enumerate(zip(timeline.instr, timeline.turn)):
         loops, o = walked[k]
         env = dict(zip([l.name for l in loops], np.unravel_index(turn, [l.trips for l in loops]) if loops else ()))
-        told = lambda side: [(a.tensor, elements(timeline.program, a, env)) for a in side.values() if isinstance(a, Access)]
+        told = lambda side: [(a.tensor, elements(timeline.program, a, env))
+                             for a in side.values()
+                             if isinstance(a, Access)]
         yield row, told(o.ins), told(o.outs)
 
 def assert_after_its_inputs(t):
-    "No row starts before the rows that wrote the elements it reads have ended, nor overwrites a lasting tile that others still write; counted element by element, apart from the clock."
+    """No row starts before the rows that wrote the elements it reads have ended, nor overwrites a lasting tile that
+    others still write; counted element by element, apart from the clock."""
     wrote, checked = [np.full(x.size, -1) for x in t.program.tensors], 0
     for row, reads, writes in rows_of(t):
         for k, at in reads:
@@ -68,6 +71,7 @@ def assert_after_its_inputs(t):
         for k, at in writes:
             if not t.program.tensors[k].scope and t.program.tensors[k].buffer != 'hbm':
                 before = np.unique(wrote[k][at])
-                assert (t.end_us[before[before >= 0]] <= t.start_us[row] + 1e-9).all(), f'row {row} overwrites what is still being written'
+                assert (t.end_us[before[before >= 0]]
+                        <= t.start_us[row] + 1e-9).all(), f'row {row} overwrites what is still being written'
             wrote[k][at] = row
     return checked

@@ -1,4 +1,5 @@
-"""The target `neuron` against imitations of the vendor's packages and profiler, made in a temporary folder: the whole way, and each way to fail."""
+"""The target `neuron` against imitations of the vendor's packages and profiler, made in a temporary folder: the whole
+way, and each way to fail."""
 import json
 import socket
 import sys
@@ -30,7 +31,9 @@ def compiled(where, f, args):
     x, y = args
     return x.T @ y + (2 if MODE == "wrong" else 1)
 """
-CURRENT = SHARED + """
+CURRENT = (
+    SHARED
+    + """
 class Jitted:
     def __init__(self, f): self.f = f
     def __call__(self, *args):
@@ -38,6 +41,7 @@ class Jitted:
         return compiled("graph.neff", self.f, args)
 def jit(f): return Jitted(f)
 """
+)
 EARLIER_NKI = SHARED + """
 from types import SimpleNamespace as NS
 def jit(f): return f
@@ -83,7 +87,8 @@ else:
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    "`machine('mode')` → the target on an imitated machine with both packages, one device and a profiler that behave as the mode says."
+    """`machine('mode')` → the target on an imitated machine with both packages, one device and a profiler that behave
+    as the mode says."""
     def package(name, text):
         (tmp_path / "site" / name).mkdir(parents=True)
         (tmp_path / "site" / name / "__init__.py").write_text(text)
@@ -104,7 +109,8 @@ def machine(tmp_path, monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] in ("nki", "neuronxcc")]: del sys.modules[name]
 
 
-def compiled(target, dialect="nki"): return target.compile(CANARY_KERNELS[dialect], CANARY_TASK, CANARY_TASK.workload(), "trn1")
+def compiled(target, dialect="nki"):
+    return target.compile(CANARY_KERNELS[dialect], CANARY_TASK, CANARY_TASK.workload(), "trn1")
 
 
 # --- the whole way ---
@@ -116,8 +122,10 @@ def test_compile_run_profile(machine, dialect):
     done = compiled(target, dialect)
     np.testing.assert_array_equal(target.run(done, inputs)[0], inputs["x"].T @ inputs["y"] + 1)
     profile = target.profile(done)
-    assert (profile.kind, profile.timeline.kind, profile.latency_us, profile.bound) == ("measured", "measured", pytest.approx(52.0), "DMA")
-    assert profile.engines == {"Tensor": pytest.approx(.25), "Vector": pytest.approx(.5), "Scalar": 0, "GpSimd": 0, "DMA": pytest.approx(.75)}
+    assert (profile.kind, profile.timeline.kind, profile.latency_us, profile.bound) == ("measured", "measured",
+                                                                                        pytest.approx(52.0), "DMA")
+    assert profile.engines == {
+        "Tensor": pytest.approx(.25), "Vector": pytest.approx(.5), "Scalar": 0, "GpSimd": 0, "DMA": pytest.approx(.75)}
     assert (profile.flops, profile.transpose_flops, profile.sbuf_peak_bytes) == (60, 40, None)
     assert profile.lines[17] == {"Tensor": pytest.approx(3 * .213)} and len(profile.timeline) == 4
     assert "simulated" not in str(profile) + repr(profile.timeline)
@@ -128,15 +136,19 @@ def test_everything_is_kept(machine):
     target.profile(done)
     folder = done.artifact.folder
     names = {p.relative_to(folder).parts[-1] for p in folder.rglob("*") if p.is_file()}
-    assert names >= {"kernel.py", "compiler.log", "graph.neff", "profile_exec_2.ntff", "summary.json", "instructions.json", "profiler.log"}
-    assert "compiler: hello" in (folder / "compiler.log").read_text() and "compiler: hello" in done.log and str(folder) in done.log
+    assert names >= {
+        "kernel.py", "compiler.log", "graph.neff", "profile_exec_2.ntff", "summary.json", "instructions.json",
+        "profiler.log"}
+    assert "compiler: hello" in (
+        folder / "compiler.log").read_text() and "compiler: hello" in done.log and str(folder) in done.log
 
 
 def test_measured_profile_is_drawn_like_a_simulated_one(machine):
     from kernel_lab.figures.timeline import timeline_figure
     from kernel_lab.cli.render import profile_lines
     profile = (target := machine()).profile(compiled(target))
-    assert "measured" in timeline_figure(profile.timeline).layout.title.text and "memory not measured" in "\n".join(profile_lines(profile))
+    assert "measured" in timeline_figure(profile.timeline).layout.title.text and "memory not measured" in "\n".join(
+        profile_lines(profile))
 
 
 def test_benchmark_names_its_clock(machine):
@@ -144,20 +156,26 @@ def test_benchmark_names_its_clock(machine):
     old = target.benchmark(compiled(target, "neuronxcc.nki"), inputs)
     new = target.benchmark(compiled(target), inputs, iters=2)
     assert (old.us, old.kind, old.interval, old.count) == (50.5, "measured", (50.25, 50.9), 100) and "host" in old.clock
-    assert (new.us, new.kind, new.interval, new.count) == (pytest.approx(52.0), "measured", None, 2) and "total_time" in new.clock
-    with pytest.raises(UsageError, match="mixes measured kernel time .*total_time.* and measured kernel time .*host"): compare_times(new, old)
+    assert (new.us, new.kind, new.interval, new.count) == (pytest.approx(52.0), "measured", None,
+                                                           2) and "total_time" in new.clock
+    with pytest.raises(UsageError, match="mixes measured kernel time .*total_time.* and measured kernel time .*host"):
+        compare_times(new, old)
 
 
 def test_a_latency_that_differs_from_run_to_run_has_an_interval(machine):
     "Seven captures of 52 to 58 µs: the profile is that of the median one; a simulated time is not held against it."
     target = machine("jitter")
     profile = target.profile(compiled(target))
-    assert (profile.latency_us, profile.low_us, profile.high_us, profile.count) == tuple(map(pytest.approx, (55, 52, 58, 7)))
-    assert profile.timeline.latency_us == pytest.approx(55) and profile.latency.interval == (profile.low_us, profile.high_us)
+    assert (profile.latency_us, profile.low_us, profile.high_us,
+            profile.count) == tuple(map(pytest.approx, (55, 52, 58, 7)))
+    assert profile.timeline.latency_us == pytest.approx(55) and profile.latency.interval == (profile.low_us,
+                                                                                             profile.high_us)
     again = target.profile(compiled(target))
-    assert not (c := compare_times(profile.latency, again.latency)).distinguishable and str(c).startswith("not distinguishable")
+    assert not (c := compare_times(profile.latency,
+                                   again.latency)).distinguishable and str(c).startswith("not distinguishable")
     simulated = run_canary_on(TARGETS["nki_sim"], "nki", "trn1")
-    with pytest.raises(UsageError, match="mixes simulated device time .trn1. and measured kernel time"): compare_times(latency_of(simulated), profile.latency)
+    with pytest.raises(UsageError, match="mixes simulated device time .trn1. and measured kernel time"):
+        compare_times(latency_of(simulated), profile.latency)
 
 
 # --- what can be missing ---
@@ -196,9 +214,11 @@ def test_a_refused_kernel(machine, mode, kind, said, dialect):
 
 def test_a_mistake_in_the_kernel_has_its_line(machine):
     kernel = Kernel("import nki\nprint('loading')\n\ndef kernel(x, y):\n    return undefined\n\nundefined()\n")
-    with pytest.raises(KernelError, match="NameError") as caught: machine().compile(kernel, CANARY_TASK, CANARY_TASK.workload(), "trn1")
+    with pytest.raises(KernelError, match="NameError") as caught:
+        machine().compile(kernel, CANARY_TASK, CANARY_TASK.workload(), "trn1")
     assert caught.value.line == 7
-    with pytest.raises(KernelError, match="line 1"): machine().compile(Kernel("import nki; def"), CANARY_TASK, CANARY_TASK.workload(), "trn1")
+    with pytest.raises(KernelError, match="line 1"):
+        machine().compile(Kernel("import nki; def"), CANARY_TASK, CANARY_TASK.workload(), "trn1")
 
 
 def test_a_compiler_that_hangs_is_ended(machine):
@@ -211,11 +231,19 @@ def test_no_neff(machine):
     with pytest.raises(ToolError, match="left no NEFF"): compiled(machine("no neff"))
 
 
-@pytest.mark.parametrize("mode, said", [
-    ("capture fails", "could not capture.*device busy"), ("no ntff", "left no NTFF"), ("half a summary", "cannot be read.*stopped"),
-    ("no summary", "summary is empty"), ("no time", "no total_time"), ("zero time", "took no time"), ("junk number", "no quantity"),
-    ("simulated", "no measurement"),
-])
+@pytest.mark.parametrize(
+    "mode, said",
+    [
+        ("capture fails", "could not capture.*device busy"),
+        ("no ntff", "left no NTFF"),
+        ("half a summary", "cannot be read.*stopped"),
+        ("no summary", "summary is empty"),
+        ("no time", "no total_time"),
+        ("zero time", "took no time"),
+        ("junk number", "no quantity"),
+        ("simulated", "no measurement"),
+    ],
+)
 def test_a_profiler_that_fails(machine, mode, said):
     done = compiled(machine())
     with pytest.raises(ToolError, match=said): machine(mode).profile(done)
@@ -231,14 +259,16 @@ def test_without_the_table_there_is_no_timeline(machine, mode):
     done = compiled(machine())
     profile = machine(mode).profile(done)
     assert (profile.latency_us, profile.timeline, profile.lines) == (pytest.approx(52.0), None, {})
-    assert any("no timeline" in p.read_text() for p in done.artifact.folder.rglob("profiler.log"))        # of the median capture
+    # of the median capture
+    assert any("no timeline" in p.read_text() for p in done.artifact.folder.rglob("profiler.log"))
 
 
 # --- the canary ---
 
 def test_canary_on_a_device(machine):
     songs = run_canary("trn1", machine())
-    assert [(s.target, s.right, s.kind) for s in songs] == [("nki_sim", True, "simulated")] * 2 + [("neuron", True, "measured")] * 2
+    assert [(s.target, s.right, s.kind)
+            for s in songs] == [("nki_sim", True, "simulated")] * 2 + [("neuron", True, "measured")] * 2
 
 
 def test_canary_hears_a_wrong_number(machine):
@@ -271,6 +301,13 @@ def test_the_kernels_process_is_held_back(machine, monkeypatch, network):
     monkeypatch.setenv("A_SECRET_KEY", "abracadabra")
     target = machine(network=network)
     with socket.create_server(("127.0.0.1", 0)) as door:
-        done = target.compile(replace(CANARY_KERNELS["nki"], source=CANARY_KERNELS["nki"].source + NOSY.format(port=door.getsockname()[1])), CANARY_TASK, CANARY_TASK.workload(), "trn1")
+        done = target.compile(
+            replace(CANARY_KERNELS["nki"],
+                    source=CANARY_KERNELS["nki"].source + NOSY.format(port=door.getsockname()[1])), CANARY_TASK,
+            CANARY_TASK.workload(), "trn1")
     shut = not network and "without network: not here" not in done.log
-    assert f"found None {'shut' if shut else 'open'} 0 {done.artifact.folder / 'tmp'}" in done.log and "abracadabra" not in done.log and "\x1b" not in done.log
+    assert (
+        f"found None {'shut' if shut else 'open'} 0 {done.artifact.folder / 'tmp'}" in done.log
+        and "abracadabra" not in done.log
+        and "\x1b" not in done.log
+    )

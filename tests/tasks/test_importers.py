@@ -1,7 +1,8 @@
-"""Other people's suites: small imitations of every form, files that misbehave, the command, and real checkouts where somebody has them.
+"""Other people's suites: small imitations of every form, files that misbehave, the command, and real checkouts where
+somebody has them.
 
-    KERNELBENCH=checkout NKIBENCH=checkout NKIGEN_BENCH=checkout FLASHINFER_BENCH=folder-with-the-package python -m pytest tests/tasks/test_importers.py
-"""
+    KERNELBENCH=checkout NKIBENCH=checkout NKIGEN_BENCH=checkout FLASHINFER_BENCH=folder-with-the-package python -m
+    pytest tests/tasks/test_importers.py"""
 import json
 import os
 import re
@@ -57,26 +58,24 @@ def reasons(imported): return {x.name.rpartition("/")[2]: x.reason for x in impo
 # --- a file that misbehaves costs only itself ---
 
 BAD = {
-    "1_raises": (model("return x.no_such_thing()"), "no_such_thing"),
-    "2_hangs": (model("time.sleep(999)"), "longer than"),
-    "3_exits": (model("sys.exit(5)"), "exit code 5"),
-    "4_dies": (model("os._exit(3)"), "exit code 3"),
-    "5_killed": (model("os.kill(os.getpid(), 9)"), "signal 9"),
-    "6_memory": (model("return x + len(bytearray(int(float('1e12'))))"), "memory"),
-    "7_number": (model("return 3.0"), "no tensor"),
-    "8_wrong_inputs": (model(inputs="torch.rand(3), torch.rand(4)"), "TypeError"),
-    "9_no_inputs": (model().replace("get_inputs", "get_stuff"), "does not define"),
-    "10_syntax": ("def (", "not Python"),
-    "11_junk": (b"\x00\xff\x80\n" * 50, "UTF-8|not Python"),
-    "12_random": (model("return x + torch.rand(())"), "random"),
-    "13_constant": (model("return (x - 9).relu()"), "same whatever"),
-    "14_nan": (model("return (x - 9).log()"), "finite"),
-    "15_at_import": (model(top="raise ValueError('not today')"), "not today"),
-    "16_package": (model(top="import no_such_package_xyz"), "no_such_package_xyz, which is not installed"),
-    "17_hub": (model(init="self.m = AutoModel.from_pretrained('x')"), "hub"),
-    "18_hangs_at_import": (model(top="while True: pass"), "longer than"),
-    "19_half_an_answer": (model("os.write(1, b'x' * 10000); os.closerange(3, 99); os._exit(0)"), "ended the process|junk"),
-}
+    "1_raises": (model("return x.no_such_thing()"),
+                 "no_such_thing"), "2_hangs": (model("time.sleep(999)"),
+                                               "longer than"), "3_exits": (model("sys.exit(5)"), "exit code 5"),
+    "4_dies": (model("os._exit(3)"), "exit code 3"), "5_killed": (model("os.kill(os.getpid(), 9)"), "signal 9"),
+    "6_memory": (model("return x + len(bytearray(int(float('1e12'))))"),
+                 "memory"), "7_number": (model("return 3.0"), "no tensor"), "8_wrong_inputs": (model(
+                     inputs="torch.rand(3), torch.rand(4)"), "TypeError"),
+    "9_no_inputs": (model().replace("get_inputs", "get_stuff"),
+                    "does not define"), "10_syntax": ("def (", "not Python"), "11_junk": (b"\x00\xff\x80\n" * 50,
+                                                                                          "UTF-8|not Python"),
+    "12_random": (model("return x + torch.rand(())"),
+                  "random"), "13_constant": (model("return (x - 9).relu()"),
+                                             "same whatever"), "14_nan": (model("return (x - 9).log()"), "finite"),
+    "15_at_import": (model(top="raise ValueError('not today')"), "not today"), "16_package": (model(
+        top="import no_such_package_xyz"), "no_such_package_xyz, which is not installed"), "17_hub": (model(
+            init="self.m = AutoModel.from_pretrained('x')"), "hub"), "18_hangs_at_import": (model(
+                top="while True: pass"), "longer than"), "19_half_an_answer": (
+                    model("os.write(1, b'x' * 10000); os.closerange(3, 99); os._exit(0)"), "ended the process|junk"),}
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +83,10 @@ def mixed(tmp_path_factory):
     "A level with good files among the bad."
     root = tmp_path_factory.mktemp("bench")
     files = {f"KernelBench/level1/{name}.py": text for name, (text, _) in BAD.items()}
-    files |= {"KernelBench/level1/0_first.py": model(), "KernelBench/level1/99_last.py": model("print('x' * 100000); return x.sin()"),
-              "KernelBench/level1/98_ünïcode.py": model("return x.cos()"), "KernelBench/level1/README.md": "hello"}
+    files |= {
+        "KernelBench/level1/0_first.py": model(),
+        "KernelBench/level1/99_last.py": model("print('x' * 100000); return x.sin()"),
+        "KernelBench/level1/98_ünïcode.py": model("return x.cos()"), "KernelBench/level1/README.md": "hello"}
     checkout(root, files)
     (root / "KernelBench" / "level1" / "circle.py").symlink_to(root / "KernelBench" / "level1" / "circle.py")
     (root / "KernelBench" / "loop").symlink_to(root)
@@ -107,12 +108,14 @@ def test_a_link_to_itself_is_named(mixed): assert "cannot be read" in reasons(mi
 
 def test_importing_changes_nothing_here(tmp_path):
     import torch
-    checkout(tmp_path, {"level1/1_a.py": model(top="torch.manual_seed(1); os.environ['LEFT_BEHIND'] = '1'; open('left_behind', 'w').write('x')")})
+    checkout(tmp_path, {"level1/1_a.py": model(top="torch.manual_seed(1); os.environ['LEFT_BEHIND'] = '1'; "
+                                                   "open('left_behind', 'w').write('x')")})
     torch.manual_seed(7)
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
     import_suite(tmp_path, seconds=20)
     assert torch.equal(torch.random.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
-    assert "LEFT_BEHIND" not in os.environ and not Path("left_behind").exists() and not (tmp_path / "left_behind").exists()
+    assert "LEFT_BEHIND" not in os.environ and not Path("left_behind").exists() and not (tmp_path /
+                                                                                         "left_behind").exists()
 
 
 def test_keys_do_not_reach_a_file(tmp_path, monkeypatch):
@@ -123,9 +126,19 @@ def test_keys_do_not_reach_a_file(tmp_path, monkeypatch):
 
 # --- paths ---
 
-@pytest.mark.parametrize("files, path", [({"notes.txt": "hi"}, "."), ({"x.py": "x = 1"}, "x.py"), ({}, "none"), ({"photo.json": b"\xff\xd8"}, "photo.json.gz")])
+
+@pytest.mark.parametrize(
+    "files, path",
+    [
+        ({"notes.txt": "hi"}, "."),
+        ({"x.py": "x = 1"}, "x.py"),
+        ({}, "none"),
+        ({"photo.json": b"\xff\xd8"}, "photo.json.gz"),
+    ],
+)
 def test_nothing_is_recognised(tmp_path, files, path):
-    with pytest.raises(UsageError, match="no file or folder|a suite that the lab knows.*KernelBench.*NKIBench.*FlashInfer"):
+    with pytest.raises(UsageError, match="no file or folder|a suite that the lab "
+                                         "knows.*KernelBench.*NKIBench.*FlashInfer"):
         import_suite(checkout(tmp_path, files) / path)
 
 
@@ -149,8 +162,10 @@ def linear(tmp_path_factory):
 
 def test_weights_are_inputs(linear):
     x, w, b = linear.draw("small", 1).values()
-    np.testing.assert_allclose(linear.expected(linear.draw("small", 1))[0], np.maximum(x @ w.T + b, 0), rtol=1e-4, atol=1e-5)
-    assert list(linear.workload("full").shapes) == ["x", "fc_weight", "fc_bias"] and linear.workload("full").shapes["x"] == (256, 512)
+    np.testing.assert_allclose(
+        linear.expected(linear.draw("small", 1))[0], np.maximum(x @ w.T + b, 0), rtol=1e-4, atol=1e-5)
+    assert list(linear.workload("full").shapes) == ["x", "fc_weight", "fc_bias"
+                                                    ] and linear.workload("full").shapes["x"] == (256, 512)
 
 
 def test_seeds_decide(linear):
@@ -163,23 +178,35 @@ def test_its_written_kernel_is_correct_and_an_impostor_is_not(linear):
     assert evaluate(first, linear, "small", seeds=2).status == "correct"
     forgets = first.source.replace("fc_bias[", "fc_weight[0:1][").replace("fc_bias.", "fc_weight[0:1].")
     zeros = re.sub(r"op=nl\.maximum", "op=nl.minimum", first.source)
-    assert {evaluate(s, linear, "small", seeds=1).status == "correct" for s in (forgets, zeros) if s != first.source} <= {False}
+    assert {evaluate(s, linear, "small", seeds=1).status == "correct"
+            for s in (forgets, zeros)
+            if s != first.source} <= {False}
 
 
 def test_modes_of_a_normalisation(tmp_path):
-    imported = import_suite(checkout(tmp_path, {"level1/1_bn.py": model("return self.bn(x)", "self.bn = nn.BatchNorm2d(8)", "torch.rand(4, 8, 6, 6)"),
-                                                "level1/2_drop.py": model("return self.drop(self.bn(x))", "self.bn = nn.BatchNorm2d(8); self.drop = nn.Dropout(.5)", "torch.rand(4, 8, 6, 6)")}))
+    imported = import_suite(
+        checkout(
+            tmp_path, {
+                "level1/1_bn.py": model("return self.bn(x)", "self.bn = nn.BatchNorm2d(8)", "torch.rand(4, 8, 6, 6)"),
+                "level1/2_drop.py": model("return self.drop(self.bn(x))",
+                                          "self.bn = nn.BatchNorm2d(8); self.drop = nn.Dropout(.5)",
+                                          "torch.rand(4, 8, 6, 6)")}))
     train, calm = imported.tasks.values()
     x, w, b = train.draw("small").values()
     mean, var = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
     want = (x - mean) / np.sqrt(var + 1e-5) * w[:, None, None] + b[:, None, None]
     np.testing.assert_allclose(train.expected(train.draw("small"))[0], want, rtol=1e-3, atol=1e-4)
-    assert list(calm.workload().shapes) == ["x", "bn_weight", "bn_bias", "bn_running_mean", "bn_running_var"] and "evaluation mode" in calm.doc
+    assert list(calm.workload().shapes) == ["x", "bn_weight", "bn_bias", "bn_running_mean", "bn_running_var"
+                                            ] and "evaluation mode" in calm.doc
 
 
 def test_states_and_numbers_among_the_arguments(tmp_path):
-    text = model("y, (h, c) = self.rnn(x); return y, h, c", "self.rnn = nn.LSTM(16, 16, batch_first=True)", "torch.rand(2, 5, 16)")
-    args = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, s, k=2): return x * s + k\ndef get_inputs(): return [torch.rand(4, 8), 3.0, 5]\n"
+    text = model("y, (h, c) = self.rnn(x); return y, h, c", "self.rnn = nn.LSTM(16, 16, batch_first=True)",
+                 "torch.rand(2, 5, 16)")
+    args = (
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, s, k=2): return x * s + k\ndef"
+        " get_inputs(): return [torch.rand(4, 8), 3.0, 5]\n"
+    )
     imported = import_suite(checkout(tmp_path, {"level3/1_lstm.py": text, "level3/2_args.py": args}))
     lstm, scaled = imported.tasks.values()
     assert [o.shape for o in lstm.expected(lstm.draw("small"))] == [(2, 5, 16), (1, 2, 16), (1, 2, 16)]
@@ -204,14 +231,16 @@ def test_a_kept_import_needs_no_checkout(tmp_path, linear):
 def lab(tmp_path):
     env = {**os.environ, "KERNEL_LAB_HOME": str(tmp_path / "home"), "COLUMNS": "140", "NO_COLOR": "1", "TERM": "dumb"}
     def call(*words):
-        return subprocess.run([str(Path(sys.executable).with_name("kernel-lab")), *map(str, words)], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=300)
+        return subprocess.run([str(Path(sys.executable).with_name("kernel-lab")), *map(str, words)],
+                              capture_output=True, text=True, cwd=tmp_path, env=env, timeout=300)
     return call
 
 
 def test_the_command_and_the_names_afterwards(lab, tmp_path):
     checkout(tmp_path / "co", {"KernelBench/level2/7_linear.py": LINEAR, "KernelBench/level2/8_bad.py": "def ("})
     done = lab("tasks", "import", "co")
-    assert done.returncode == 0 and re.search(r"KernelBench +2 +1 +1", done.stdout) and "not Python" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and re.search(r"KernelBench +2 +1 +1",
+                                              done.stdout) and "not Python" in done.stdout, done.stdout + done.stderr
     shown = lab("tasks", "kernelbench/2/7_linear")
     assert shown.returncode == 0 and "nn.Linear" in shown.stdout and "nki.jit" in shown.stdout
     (tmp_path / "k.py").write_text(lab("tasks", "kernelbench/2/7_linear", "--kernel").stdout)
@@ -220,8 +249,16 @@ def test_the_command_and_the_names_afterwards(lab, tmp_path):
     assert lab("tasks", "softmax").returncode == 0
 
 
-@pytest.mark.parametrize("words, said", [(("tasks", "import"), "needs one path"), (("tasks", "import", "none"), "no file or folder"), (("tasks", "import", "."), "It looked for"),
-                                         (("tasks", "softmax", "co"), "One task can be shown"), (("tasks", "kernelbench/1/none"), "no task")])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("tasks", "import"), "needs one path"),
+        (("tasks", "import", "none"), "no file or folder"),
+        (("tasks", "import", "."), "It looked for"),
+        (("tasks", "softmax", "co"), "One task can be shown"),
+        (("tasks", "kernelbench/1/none"), "no task"),
+    ],
+)
 def test_wrong_commands(lab, words, said):
     done = lab(*words)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stdout + done.stderr
@@ -248,13 +285,29 @@ def test_what_is_written_reads_back_and_imports(written):
     from kernel_lab.tasks.importers.flashinfer_bench import read_dataset
     data, root = written
     again = read_dataset(root)
-    assert (again.definitions, again.workloads, again.solutions, list(again.traces), again.left) == (data.definitions, data.workloads, data.solutions, list(data.traces), ())
+    assert (again.definitions, again.workloads, again.solutions, list(again.traces),
+            again.left) == (data.definitions, data.workloads, data.solutions, list(data.traces), ())
     assert [t["evaluation"]["status"] for t in again.traces] == ["PASSED", "COMPILE_ERROR"]
     imported = import_suite(root)
     assert len(imported.tasks) == 2 and not imported.left
 
 
-@pytest.mark.parametrize("name", ["softmax", "gelu", "add", "power", "matmul", "max_rows", "layer_norm", "cross_entropy", "int8_weight_linear", "vit_layer", "lora_attention"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax",
+        "gelu",
+        "add",
+        "power",
+        "matmul",
+        "max_rows",
+        "layer_norm",
+        "cross_entropy",
+        "int8_weight_linear",
+        "vit_layer",
+        "lora_attention",
+    ],
+)
 def test_a_reference_of_every_kind_stands_alone(name):
     from kernel_lab.tasks.importers.flashinfer_export import definition_of
     from kernel_lab.tasks.suite.registry import TASKS
@@ -279,10 +332,14 @@ def test_no_trace_without_a_time_to_compare_with(tmp_path):
     assert good.profile.kind == "simulated" and good.speedup
     measured = replace(good, id="measured", profile=replace(good.profile, kind="measured"))
     data, left = dataset_of([softmax], [good, measured, replace(good, id="alone", baseline_us=None)])
-    assert [name for name, _ in left] == ["measured", "alone"] and "was measured" in left[0][1] and "not compared" in left[1][1]
+    assert [name for name, _ in left] == ["measured", "alone"
+                                          ] and "was measured" in left[0][1] and "not compared" in left[1][1]
     assert [t["evaluation"]["performance"]["speedup_factor"] for t in data.traces] == [good.speedup]
     write_dataset(data, tmp_path)
-    written = [json.loads(line)["evaluation"] for p in tmp_path.glob("traces/*/*.jsonl") for line in p.read_text().splitlines()]
+    written = [
+        json.loads(line)["evaluation"]
+        for p in tmp_path.glob("traces/*/*.jsonl")
+        for line in p.read_text().splitlines()]
     assert [e["performance"]["reference_latency_ms"] * 1e3 for e in written] == pytest.approx([good.baseline_us])
 
 
@@ -299,7 +356,8 @@ print(len(found.definitions), sum(map(len, found.solutions.values())), sum(map(l
 
 def test_their_own_loader_accepts_it(written):
     theirs = at("FLASHINFER_BENCH")
-    done = subprocess.run([sys.executable, "-c", LOADER, theirs, str(written[1])], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": theirs})
+    done = subprocess.run([sys.executable, "-c", LOADER, theirs, str(written[1])], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": theirs})
     assert done.returncode == 0 and done.stdout.split() == ["2", "2", "2", "2"], done.stdout + done.stderr[-2000:]
 
 
@@ -319,7 +377,8 @@ def test_nkibench_of_accelopt():
     imported = import_suite(at("NKIBENCH"), seconds=300)
     assert len(imported.tasks) == 14 and {t.family for t in imported.tasks.values()} == {"NKIBench (AccelOpt)"}
     task = imported.tasks["nkibench/silu_M4096_N7168"]
-    assert evaluate(task.first("full"), task, "full", seeds=1, limits=Limits(instructions=50_000_000, memory_mb=8192)).status == "correct"
+    assert evaluate(task.first("full"), task, "full", seeds=1, limits=Limits(instructions=50_000_000,
+                                                                             memory_mb=8192)).status == "correct"
 
 
 def test_nkigen_bench_of_aws_samples():

@@ -20,7 +20,9 @@ def test_every_task_of_the_suite_has_a_row():
 
 def same(task):
     old, new = asdict(known_task_times(task)), asdict(task_times(task))
-    for name, value in new.items(): assert old[name] == (pytest.approx(value, rel=1e-3, abs=0.01) if isinstance(value, float) else value), (task.name, name)
+    for name, value in new.items():
+        assert old[name] == (pytest.approx(value, rel=1e-3, abs=0.01)
+                             if isinstance(value, float) else value), (task.name, name)
 
 
 @pytest.mark.parametrize('name', SOME)

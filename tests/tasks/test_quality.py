@@ -21,7 +21,9 @@ SMALL = Workload('small', {'x': (16, 32)})
 def task(reference, draw=None, shapes=None, **kw):
     "A task that nobody has tried yet: `task_from` would refuse some of these at once."
     def normal(workload, rng): return {k: rng.standard_normal(s, np.float32) for k, s in workload.shapes.items()}
-    return Task('t', 1, 'mine', 'A test.', reference, draw or normal, (Workload('small', shapes or dict(SMALL.shapes)),), **kw)
+
+    return Task('t', 1, 'mine', 'A test.', reference, draw or normal,
+                (Workload('small', shapes or dict(SMALL.shapes)),), **kw)
 
 
 XW = {'x': (16, 32), 'w': (32,)}
@@ -33,54 +35,42 @@ def softmax_by_hand(x):
     return e / e.sum(-1, keepdim=True)
 
 
-BAD = [
-    ('runs', task(lambda x: [[1.0]])),
-    ('runs', task(lambda x: x @ x)),
-    ('runs', task(lambda x: ())),
-    ('runs', task(lambda x: x.double())),
-    ('runs', task(lambda x: x > 0)),
-    ('runs', task(lambda x, w: x)),
-    ('runs', task(lambda x: x, lambda w, rng: {'x': rng.standard_normal((3, 3))})),
-    ('deterministic', task(lambda x: x + torch.rand(()))),
-    ('deterministic', task(lambda x: x * (next(CALLS) + 1))),
-    ('finite', task(lambda x: x.log())),
-    ('finite', task(lambda x: x / 0)),
-    ('finite', task(lambda x: (100 * x.abs()).exp())),
-    ('inputs kept', task(lambda x: x.mul_(2))),
-    ('listed', task(lambda x: x * 2 if x.sum() > 0 else x)),
-    ('precise', task(lambda x: x.exp() + 1e6 - 1e6)),
-    ('precise', task(lambda x: x @ torch.arange(32, dtype=torch.float32).outer(torch.ones(4)))),
-    ('tolerance', task(lambda x: x.exp(), exponent=1e4)),
-    ('inputs vary', task(lambda x, w: x.exp() * w, lambda s, rng: {'x': rng.standard_normal((16, 32)), 'w': np.ones(32)}, XW)),
-    ('inputs vary', task(lambda x, w: x.exp() + w, lambda s, rng: {'x': rng.standard_normal((16, 32)), 'w': np.zeros(32)}, XW)),
-    ('inputs vary', task(lambda x: x.exp(), lambda s, rng: {'x': 3 + 1e-3 * rng.standard_normal((16, 32))})),
-    ('seeds differ', task(lambda x: x.exp(), lambda s, rng: {'x': np.sin(np.arange(512.)).reshape(16, 32)})),
-    ('outputs vary', task(lambda x: x.softmax(-1).sum(-1))),
-    ('outputs vary', task(lambda x: (x.softmax(-1) - 2).relu())),
-    ('outputs vary', task(lambda x: x.sigmoid().mean() * 1e-7 + 3)),
-    ('every input matters', task(lambda x, w: x.exp() + 0 * w, shapes=XW)),
-    ('every input matters', task(lambda x, w: x.exp() + 1e-9 * w, shapes=XW)),
-    ('every input matters', task(lambda x, w: (x + w.sum()).softmax(-1), shapes=XW)),
-    ('zeros', task(lambda x: x.relu() * (x > 9))),
-    ('constant', task(lambda x: 5 + 1e-9 * x)),
-    ('constant', task(lambda x: x.softmax(-1).sum(-1, keepdim=True) + 1)),
-    ('an input', task(lambda x, w: x + 1e-9 * w.exp().sum(), shapes=XW)),
-    ('an input', task(lambda x: x.clone()[:8])),
-    ('an input', task(lambda x: x.abs().sqrt().square() * x.sign())),
-    ('another draw', task(lambda x: x.exp() * 1e-9 + torch.arange(32.))),
-    ('wrong places', task(lambda x: x.exp().sum() + 1e-3 * x)),
-    ('low precision', task(lambda x: x.exp(), exponent=4e3)),
-    ('half the work', task(lambda x: x.exp().cumsum(-1).abs())),
-    ('half the work', task(lambda x: x.exp().cumsum(-1) * 1.0)),
-    ('removable work', task(lambda x: (x.softmax(-1) + 1).relu().log())),
-    ('removable work', task(lambda x: torch.nn.functional.layer_norm(x + 3.0, (32,)))),
-    ('removable work', task(softmax_by_hand)),
-    ('removable work', task(lambda x: x.exp().clamp(max=1e9).sum(-1))),
-    ('removable work', task(lambda x: x.sigmoid().square().abs().cumsum(0))),
-    ('naive ways', task(lambda x: x.softmax(-1))),
-    ('naive ways', task(lambda x: x.logsumexp(-1))),
-    ('naive ways', task(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x))),
-]
+BAD = [('runs', task(lambda x: [[1.0]])), ('runs', task(lambda x: x @ x)), ('runs', task(lambda x: ())),
+       ('runs', task(lambda x: x.double())), ('runs', task(lambda x: x > 0)), ('runs', task(lambda x, w: x)),
+       ('runs', task(lambda x: x, lambda w, rng: {'x': rng.standard_normal((3, 3))})),
+       ('deterministic', task(lambda x: x + torch.rand(()))), ('deterministic', task(lambda x: x * (next(CALLS) + 1))),
+       ('finite', task(lambda x: x.log())), ('finite', task(lambda x: x / 0)),
+       ('finite', task(lambda x: (100 * x.abs()).exp())), ('inputs kept', task(lambda x: x.mul_(2))),
+       ('listed', task(lambda x: x * 2 if x.sum() > 0 else x)), ('precise', task(lambda x: x.exp() + 1e6 - 1e6)),
+       ('precise', task(lambda x: x @ torch.arange(32, dtype=torch.float32).outer(torch.ones(4)))),
+       ('tolerance', task(lambda x: x.exp(), exponent=1e4)),
+       ('inputs vary',
+        task(lambda x, w: x.exp() * w, lambda s, rng: {'x': rng.standard_normal((16, 32)), 'w': np.ones(32)}, XW)),
+       ('inputs vary',
+        task(lambda x, w: x.exp() + w, lambda s, rng: {'x': rng.standard_normal((16, 32)), 'w': np.zeros(32)}, XW)),
+       ('inputs vary', task(lambda x: x.exp(), lambda s, rng: {'x': 3 + 1e-3 * rng.standard_normal((16, 32))})),
+       ('seeds differ', task(lambda x: x.exp(), lambda s, rng: {'x': np.sin(np.arange(512.)).reshape(16, 32)})),
+       ('outputs vary', task(lambda x: x.softmax(-1).sum(-1))),
+       ('outputs vary', task(lambda x: (x.softmax(-1) - 2).relu())),
+       ('outputs vary', task(lambda x: x.sigmoid().mean() * 1e-7 + 3)),
+       ('every input matters', task(lambda x, w: x.exp() + 0 * w, shapes=XW)),
+       ('every input matters', task(lambda x, w: x.exp() + 1e-9 * w, shapes=XW)),
+       ('every input matters', task(lambda x, w: (x + w.sum()).softmax(-1), shapes=XW)),
+       ('zeros', task(lambda x: x.relu() * (x > 9))), ('constant', task(lambda x: 5 + 1e-9 * x)),
+       ('constant', task(lambda x: x.softmax(-1).sum(-1, keepdim=True) + 1)),
+       ('an input', task(lambda x, w: x + 1e-9 * w.exp().sum(), shapes=XW)),
+       ('an input', task(lambda x: x.clone()[:8])), ('an input', task(lambda x: x.abs().sqrt().square() * x.sign())),
+       ('another draw', task(lambda x: x.exp() * 1e-9 + torch.arange(32.))),
+       ('wrong places', task(lambda x: x.exp().sum() + 1e-3 * x)),
+       ('low precision', task(lambda x: x.exp(), exponent=4e3)),
+       ('half the work', task(lambda x: x.exp().cumsum(-1).abs())),
+       ('half the work', task(lambda x: x.exp().cumsum(-1) * 1.0)),
+       ('removable work', task(lambda x: (x.softmax(-1) + 1).relu().log())),
+       ('removable work', task(lambda x: torch.nn.functional.layer_norm(x + 3.0, (32,)))),
+       ('removable work', task(softmax_by_hand)), ('removable work', task(lambda x: x.exp().clamp(max=1e9).sum(-1))),
+       ('removable work', task(lambda x: x.sigmoid().square().abs().cumsum(0))),
+       ('naive ways', task(lambda x: x.softmax(-1))), ('naive ways', task(lambda x: x.logsumexp(-1))),
+       ('naive ways', task(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x))),]
 
 
 @pytest.mark.parametrize('name, bad', BAD, ids=[f'{name} {k}' for k, (name, _) in enumerate(BAD)])
@@ -96,12 +86,14 @@ def test_a_good_task_passes_every_check():
     assert check_task(good).passed, str(check_task(good))
 
 
-ONE_OF_EACH = {*(t.name for t in BY_HAND), *(next(iter(f.tasks)) for f in TASK_FAMILIES)}      # the others are slow together
+# the others are slow together
+ONE_OF_EACH = {*(t.name for t in BY_HAND), *(next(iter(f.tasks)) for f in TASK_FAMILIES)}
 
 
 @pytest.mark.parametrize('name', [n if n in ONE_OF_EACH else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
 def test_no_impostor_is_accepted_for_a_task_of_the_suite(name):
-    found = check_task(TASKS[name], checks=[c for c in CHECKS if c.name in ('runs', 'deterministic', 'finite', *IMPOSTORS)])
+    found = check_task(TASKS[name],
+                       checks=[c for c in CHECKS if c.name in ('runs', 'deterministic', 'finite', *IMPOSTORS)])
     assert found.passed or name in QUARANTINE, str(found)
 
 
@@ -142,7 +134,8 @@ def test_a_quality_survives_json():
 
 
 def test_the_smallest_workload_in_float32_is_asked():
-    works = Workload('full', {'x': (64, 64)}), Workload('bf16', {'x': (8, 8)}, 'bfloat16'), Workload('small', {'x': (16, 16)})
+    works = Workload('full', {'x': (64, 64)}), Workload('bf16', {'x': (8, 8)},
+                                                        'bfloat16'), Workload('small', {'x': (16, 16)})
     assert smallest_workload(Task('t', 1, 'f', 'd', None, None, works)).name == 'small'
 
 
@@ -189,12 +182,16 @@ def somebody(tmp_path, monkeypatch):
 
 def test_a_task_that_hangs_or_ends_the_process_costs_its_own_row(somebody):
     worker = TaskExaminer(somebody)
-    rows = {k: quality_from_row(worker.ask(k, s)) for k, s in (('exits', 100), ('good', 100), ('hangs', 2), ('ends', 100), ('prints', 100))}
+    rows = {
+        k: quality_from_row(worker.ask(k, s))
+        for k, s in (('exits', 100), ('good', 100), ('hangs', 2), ('ends', 100), ('prints', 100))}
     worker.close()
-    assert {k: bool(r.reason) for k, r in rows.items()} == {'exits': False, 'good': False, 'hangs': True, 'ends': True, 'prints': False}
+    assert {k: bool(r.reason)
+            for k, r in rows.items()} == {'exits': False, 'good': False, 'hangs': True, 'ends': True, 'prints': False}
     assert 'SystemExit' in rows['exits'].quality.failures[0].seen
     assert rows['good'].task == 'good' and rows['prints'].task == 'prints'
-    assert list(survey_lines(list(rows.values())))[0].startswith('5 tasks: 0 good, 5 bad')       # none of them has a first kernel
+    # none of them has a first kernel
+    assert list(survey_lines(list(rows.values())))[0].startswith('5 tasks: 0 good, 5 bad')
 
 
 def test_what_was_found_is_kept_until_the_task_changes(somebody, tmp_path):

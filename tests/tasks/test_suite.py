@@ -65,7 +65,8 @@ def test_cheap_impostors_fail(task):
 @ALL
 def test_inputs_are_not_degenerate(task):
     for array in task.draw('small', 3).values():
-        assert np.isfinite(array).all() and array.std() > 1e-2 * np.abs(array).max() and np.unique(array).size > 0.5 * array.size
+        assert np.isfinite(array).all() and array.std() > 1e-2 * np.abs(array).max() and np.unique(
+            array).size > 0.5 * array.size
 
 
 def shortcut_without_max(x):
@@ -88,7 +89,7 @@ def test_attention_without_the_maximum_or_the_mask_fails():
     future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     assert error(task, (shortcut_without_max(scores.masked_fill(future, -1e30)) @ v).numpy(), want) == np.inf
     assert error(task, (scores.softmax(-1) @ v).numpy(), want) > 5
-    assert error(task, (scores.masked_fill(future.roll(1, 1), -1e30).softmax(-1) @ v).numpy(), want) > 5      # off by one
+    assert error(task, (scores.masked_fill(future.roll(1, 1), -1e30).softmax(-1) @ v).numpy(), want) > 5  # off by one
 
 
 def test_rmsnorm_parts_cannot_be_left_out():
@@ -105,14 +106,16 @@ def test_swiglu_is_not_linear():
     task = get_task('swiglu')
     x, gate, up = tensors(task)
     want = task.expected(task.draw('small', 7))[0]
-    for wrong in ((x @ gate) * (x @ up), torch.relu(x @ gate) * (x @ up), torch.nn.functional.gelu(x @ gate) * (x @ up)):
+    for wrong in ((x @ gate) * (x @ up), torch.relu(x @ gate) * (x @ up),
+                  torch.nn.functional.gelu(x @ gate) * (x @ up)):
         assert error(task, wrong.numpy(), want) > 5
 
 
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_a_workload_in_another_dtype(dtype):
     work = Workload('w', {'x': (64, 64)}, dtype)
-    task = task_from(lambda x: x.softmax(-1), lambda workload, rng: {'x': rng.standard_normal((64, 64))}, name='s', workloads=(work,))
+    task = task_from(lambda x: x.softmax(-1), lambda workload, rng: {'x': rng.standard_normal((64, 64))}, name='s',
+                     workloads=(work,))
     assert task.draw()['x'].dtype == DTYPES[dtype]
     assert task.expected(task.draw())[0].dtype == np.float32
     assert work.output_dtype == ("bfloat16" if dtype == "float8_e4m3" else dtype)

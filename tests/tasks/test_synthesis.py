@@ -1,4 +1,5 @@
-"""Made tasks: the same with any number of workers, on from where a run was cut, and never lost to a candidate that kills its worker."""
+"""Made tasks: the same with any number of workers, on from where a run was cut, and never lost to a candidate that
+kills its worker."""
 import json
 import os
 import signal
@@ -29,7 +30,8 @@ def run(tmp_path_factory):
 def test_as_many_fates_as_candidates_in_order(run):
     folder, fates = run
     assert [f.name for f in fates] == [candidate(k, 9).name for k in range(COUNT)]
-    assert [json.loads(line)['name'] for line in (folder / 'fates.jsonl').read_text().splitlines()] == [f.name for f in fates]
+    assert [json.loads(line)['name']
+            for line in (folder / 'fates.jsonl').read_text().splitlines()] == [f.name for f in fates]
     assert sum(f.fate == 'passed' for f in fates) > COUNT // 4
     assert all(f.why for f in fates if f.fate != 'passed')
 
@@ -72,7 +74,8 @@ def _dies_at_three(numbers, seed, chip, known):
 
 def test_a_reference_that_never_ends_is_given_up(monkeypatch):
     monkeypatch.setattr(synthesis, 'CANDIDATE_TIMEOUT_S', 1)
-    slow = Candidate('slow', 'chain', ('relu',), 'float32', (('x', (4, 4), 'normal'),), 'def slow(x):\n    while True: x = x + 1\n')
+    slow = Candidate('slow', 'chain', ('relu',), 'float32', (('x', (4, 4), 'normal'),),
+                     'def slow(x):\n    while True: x = x + 1\n')
     monkeypatch.setattr(synthesis, 'judge_candidate', lambda *_: judge_candidate(slow))
     found, = synthesis._judge([0], 9, 'trn2', frozenset())
     assert found.fate == 'runs' and 'longer than 1 s' in found.why
@@ -93,7 +96,19 @@ def started(run, folder, text):
     return folder / 'fates.jsonl'
 
 
-@pytest.mark.parametrize('bad', ['', '{"fate": 1', 'null', '[]', '{"name": "made_9_00000"}', '\x00\xff', '{"name": "x", "fate": "passed", "extra": 3}', '{"name": ["x"], "fate": "passed"}'])
+@pytest.mark.parametrize(
+    'bad',
+    [
+        '',
+        '{"fate": 1',
+        'null',
+        '[]',
+        '{"name": "made_9_00000"}',
+        '\x00\xff',
+        '{"name": "x", "fate": "passed", "extra": 3}',
+        '{"name": ["x"], "fate": "passed"}',
+    ],
+)
 def test_a_spoiled_file_of_fates_is_mended(run, tmp_path, bad):
     started(run, tmp_path, bad)
     assert [f.fate for f in synthesize(tmp_path, 4, seed=9, jobs=0, known=frozenset())] == [f.fate for f in run[1][:4]]
@@ -110,7 +125,8 @@ def test_a_run_cut_short_has_every_line_that_it_yielded(run, tmp_path):
     steps = synthesize(tmp_path, COUNT, seed=9, jobs=0, known=frozenset())
     seen = [next(steps) for _ in range(3)]
     steps.close()
-    assert [json.loads(line)['name'] for line in (tmp_path / 'fates.jsonl').read_text().splitlines()] == [f.name for f in seen]
+    assert [json.loads(line)['name']
+            for line in (tmp_path / 'fates.jsonl').read_text().splitlines()] == [f.name for f in seen]
 
 
 def test_broken_lines_are_passed_over_and_only_what_is_missing_is_added(run, tmp_path):
@@ -140,8 +156,10 @@ except Exception as e: print(type(e).__name__, e)
 def test_where_nothing_more_can_be_written_the_run_says_so_and_goes_on_later(run, tmp_path):
     lines = (run[0] / 'fates.jsonl').read_text().splitlines(True)
     room = len(''.join(lines[:4])) + 40
-    said = subprocess.run([sys.executable, '-c', FULL, str(tmp_path), str(room)], capture_output=True, text=True, timeout=120).stdout
-    assert said.startswith('UsageError Cannot write') and (tmp_path / 'fates.jsonl').read_text().startswith(''.join(lines[:4]))
+    said = subprocess.run([sys.executable, '-c', FULL, str(tmp_path),
+                           str(room)], capture_output=True, text=True, timeout=120).stdout
+    assert said.startswith('UsageError Cannot write') and (tmp_path / 'fates.jsonl').read_text().startswith(''.join(
+        lines[:4]))
     assert list(synthesize(tmp_path, 8, seed=9, jobs=0, known=frozenset())) == run[1][:8]
     assert (tmp_path / 'fates.jsonl').read_text() == ''.join(lines[:8])
 
@@ -156,7 +174,9 @@ for fate in synthesize(sys.argv[1], 400, seed=9, jobs=1, known=frozenset()): pri
 def children(pid): return [int(p) for p in Path(f'/proc/{pid}/task/{pid}/children').read_text().split()]
 
 
-def runs(pid): return Path(f'/proc/{pid}/stat').exists() and Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+def runs(pid):
+    return Path(f'/proc/{pid}/stat').exists() and Path(f'/proc/{pid}/stat').read_text().rpartition(
+        ')')[2].split()[0] != 'Z'
 
 
 @pytest.mark.skipif(not Path('/proc/self/task').exists(), reason='looks for processes in /proc')
@@ -177,7 +197,8 @@ def test_a_run_that_is_killed_leaves_every_line_and_no_worker(run, tmp_path):
 def test_two_runs_do_not_write_into_one_folder(run, tmp_path):
     first = synthesize(tmp_path, 4, seed=9, jobs=0, known=frozenset())
     next(first)
-    with pytest.raises(UsageError, match='Another run writes'): next(synthesize(tmp_path, 4, seed=9, jobs=0, known=frozenset()))
+    with pytest.raises(UsageError, match='Another run writes'):
+        next(synthesize(tmp_path, 4, seed=9, jobs=0, known=frozenset()))
     first.close()
 
 
@@ -196,13 +217,15 @@ def test_the_suite_is_listed_once(tmp_path, monkeypatch):
 
 
 MADE = [('float32', 'x.exp() * w', True), ('bfloat16', 'x.exp() * w', True), ('float8_e4m3', 'x.exp() * w', True),
-        ('bfloat16', 'x.exp() * w + 1e-3 * w.sin()', False), ('bfloat16', '(x.exp() + 4e-3) * w', False), ('float8_e4m3', '(x.exp() + 9).abs() * w', False),
-        ('bfloat16', '100 + x.exp() * w', False), ('bfloat16', 'x.exp() + 0 * w', False)]
+        ('bfloat16', 'x.exp() * w + 1e-3 * w.sin()', False), ('bfloat16', '(x.exp() + 4e-3) * w', False),
+        ('float8_e4m3', '(x.exp() + 9).abs() * w', False), ('bfloat16', '100 + x.exp() * w', False),
+        ('bfloat16', 'x.exp() + 0 * w', False)]
 
 
 @pytest.mark.parametrize('dtype, text, good', MADE)
 def test_the_gate_judges_in_the_dtype_of_the_task(dtype, text, good):
-    c = Candidate('made', 'chain', ('exp',), dtype, (('x', (64, 96), 'normal'), ('w', (96,), 'gain')), f'def made(x, w):\n    return {text}\n')
+    c = Candidate('made', 'chain', ('exp',), dtype, (('x', (64, 96), 'normal'), ('w', (96,), 'gain')),
+                  f'def made(x, w):\n    return {text}\n')
     found = check_task(c.task())
     assert found.passed == good, str(found)
     assert found['tolerance'].passed and (found['low precision'].passed is None) == (dtype != 'float32')
@@ -210,7 +233,8 @@ def test_the_gate_judges_in_the_dtype_of_the_task(dtype, text, good):
 
 def test_a_tolerance_that_is_wide_for_its_dtype_is_seen():
     for dtype in ('float32', 'bfloat16'):
-        task = Candidate('made', 'chain', ('exp',), dtype, (('x', (64, 96), 'normal'),), 'def made(x):\n    return x.exp()\n').task()
+        task = Candidate('made', 'chain', ('exp',), dtype, (('x', (64, 96), 'normal'),),
+                         'def made(x):\n    return x.exp()\n').task()
         assert not check_task(replace(task, exponent=4e3))['tolerance'].passed
 
 
@@ -223,6 +247,8 @@ def test_candidates_are_drawn_as_they_run(number):
 
 def test_a_folder_that_cannot_be_used(tmp_path):
     (tmp_path / 'file').write_text('x')
-    with pytest.raises(UsageError, match='Cannot use the folder'): list(synthesize(tmp_path / 'file', 4, jobs=0, known=frozenset()))
+    with pytest.raises(UsageError, match='Cannot use the folder'):
+        list(synthesize(tmp_path / 'file', 4, jobs=0, known=frozenset()))
     (tmp_path / 'run.json').write_text('no json')
-    with pytest.raises(UsageError, match='Cannot use the folder'): list(synthesize(tmp_path, 4, jobs=0, known=frozenset()))
+    with pytest.raises(UsageError, match='Cannot use the folder'):
+        list(synthesize(tmp_path, 4, jobs=0, known=frozenset()))

@@ -1,7 +1,8 @@
-"""Many evaluations at once: workers that die, kernels that crash, hang and eat memory, parents that are killed; each accounted for, none twice; the same through Ray.
+"""Many evaluations at once: workers that die, kernels that crash, hang and eat memory, parents that are killed; each
+accounted for, none twice; the same through Ray.
 
-    python -m pytest tests/evaluate/pool/test_pool.py -m slow          the soak: 2,000 evaluations, one in twenty hostile, workers killed all the while; and all that needs a Ray cluster
-"""
+    python -m pytest tests/evaluate/pool/test_pool.py -m slow          the soak: 2,000 evaluations, one in twenty
+    hostile, workers killed all the while; and all that needs a Ray cluster"""
 import importlib.util
 import itertools
 import json
@@ -40,14 +41,15 @@ from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.model.task import task_from
 
 QUICK = Limits(seconds=1, memory_mb=640)
-PATIENT = replace(QUICK, seconds=3)                                     # where workers start all the while, an honest kernel may need more than one
+PATIENT = replace(QUICK, seconds=3)  # where workers start all the while, an honest kernel may need more than one
 HONEST = {n: TASKS[n].first('small') for n in ('softmax', 'relu', 'rmsnorm', 'matmul')}
 HOSTILE = {
-    'crashes': ('import os, ctypes\ndef kernel(x):\n    ctypes.string_at(8)', 'crashed'),
-    'leaves': ('import os\ndef kernel(x):\n    os._exit(0)', 'crashed'),
-    'hangs': ('def kernel(x):\n    while True: pass', 'timeout'),
+    'crashes': ('import os, ctypes\ndef kernel(x):\n    ctypes.string_at(8)',
+                'crashed'), 'leaves': ('import os\ndef kernel(x):\n    os._exit(0)',
+                                       'crashed'), 'hangs': ('def kernel(x):\n    while True: pass', 'timeout'),
     'eats memory': ('def kernel(x):\n    kept = []\n    while True: kept.append(bytearray(1 << 26))', 'out_of_memory'),
-    'fills its answer': ('import os\ndef kernel(x):\n    while True: os.write(3, bytes(1 << 20))', ('limit_exceeded', 'crashed', 'trace_error'))}
+    'fills its answer': ('import os\ndef kernel(x):\n    while True: os.write(3, bytes(1 << 20))',
+                         ('limit_exceeded', 'crashed', 'trace_error'))}
 
 
 def workload(count, share, seed=0):
@@ -66,8 +68,12 @@ def workload(count, share, seed=0):
 def ledger(found, wanted):
     "How many came, how many twice or never, how many with another status than they must have."
     came = Counter(n for n, _ in found)
-    other = [(n, str(e.status), e.log[-200:]) for n, e in found if str(e.status) not in (wanted[n] if isinstance(wanted[n], tuple) else (wanted[n],))]
-    return {'asked': len(wanted), 'came': len(came), 'twice': [n for n, k in came.items() if k > 1], 'never': sorted(set(range(len(wanted))) - set(came)), 'other': other}
+    other = [(n, str(e.status), e.log[-200:])
+             for n, e in found
+             if str(e.status) not in (wanted[n] if isinstance(wanted[n], tuple) else (wanted[n],))]
+    return {
+        'asked': len(wanted), 'came': len(came), 'twice': [n for n, k in came.items() if k > 1],
+        'never': sorted(set(range(len(wanted))) - set(came)), 'other': other}
 
 
 def soaked(count, share, every):
@@ -88,7 +94,8 @@ def soaked(count, share, every):
 
 
 def test_a_small_soak():
-    "Two dozen evaluations, a fifth of them hostile, and two workers that are killed: all accounted for, none twice; only a job that lost two workers is the lab's fault."
+    """Two dozen evaluations, a fifth of them hostile, and two workers that are killed: all accounted for, none twice;
+    only a job that lost two workers is the lab's fault."""
     kernels, tasks, wanted = workload(24, 0.2)
     pool, found, killed = LocalPool(2), [], []
     for row in evaluate_many(kernels, tasks, 'small', pool=pool, seeds=1, limits=PATIENT):
@@ -137,7 +144,9 @@ def rows(store):
 def remarks(n): return [f'# {k}\n{HONEST["relu"].source}' for k in range(n)]
 
 
-def ask(kernels, store=None, task='relu', **kw): return list(evaluate_many(kernels, task, 'small', **{'pool': Here(), 'seeds': 1, 'limits': QUICK, 'store': store, **kw}))
+def ask(kernels, store=None, task='relu', **kw):
+    return list(
+        evaluate_many(kernels, task, 'small', **{'pool': Here(), 'seeds': 1, 'limits': QUICK, 'store': store, **kw}))
 
 
 def test_what_is_known_is_not_given_away(store):
@@ -146,7 +155,8 @@ def test_what_is_known_is_not_given_away(store):
     assert [e.cached for _, e in sorted(again)] == [True] * 3 + [False] and pool.given == 1 and rows(store) == 4
     assert {e.id for _, e in first} <= {e.id for _, e in again} and heard == [(k, 4) for k in (1, 2, 3, 4)]
     assert [e.cached for _, e in ask(remarks(1), store, seeds=2)] == [False]
-    assert {e.baseline_us for _, e in again} == {first[0][1].baseline_us} and rows(store) == 5, 'the baseline is kept with the evaluation'
+    assert {e.baseline_us for _, e in again} == {first[0][1].baseline_us
+                                                 } and rows(store) == 5, 'the baseline is kept with the evaluation'
 
 
 def test_the_program_comes_along(store):
@@ -164,13 +174,15 @@ def test_equal_kernels_are_worked_out_once(store):
 
 def test_the_moments_fault_is_tried_for_each(store):
     found = ask([HOSTILE['leaves'][0]] * 3, store)
-    assert [str(e.status) for _, e in found] == ['crashed'] * 3 and not any(e.cached for _, e in found) and rows(store) == 3
+    assert [str(e.status) for _, e in found] == ['crashed'] * 3 and not any(e.cached
+                                                                            for _, e in found) and rows(store) == 3
     assert not any(e.cached for _, e in ask([HOSTILE['leaves'][0]], store))
 
 
 @pytest.mark.parametrize('name', ['unequal', 'equal', 'known'])
 def test_a_list_is_read_as_fast_as_it_is_worked_on(store, name):
-    "Of a list without an end only what the workers need, a few equal ones more, and of what is known each when it is asked for."
+    """Of a list without an end only what the workers need, a few equal ones more, and of what is known each when it is
+    asked for."""
     read = []
     def kernels():
         for k in itertools.count(): read.append(k); yield f'def {k if name == "unequal" else ""}'
@@ -265,11 +277,14 @@ for number, e in evaluate_many(kernels, 'relu', 'small', seeds=1, store=Store(pl
 def parent(place, kernels, **more):
     "A process of its own that evaluates kernels, and says each number when it has it."
     env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen([sys.executable, '-c', PARENT, json.dumps([str(place), kernels, more])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen([sys.executable, '-c', PARENT,
+                             json.dumps([str(place), kernels, more])], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, env=env)
 
 
 def after_the_end(store, kernels, workers, ending):
-    "Kernels evaluated by a parent that is ended once half of them, less one, have come: (how many were saved then, how many the same question gave away again)."
+    """Kernels evaluated by a parent that is ended once half of them, less one, have come: (how many were saved then,
+    how many the same question gave away again)."""
     process = parent(store.path, kernels, workers=workers)
     for _ in range(len(kernels) // 2): process.stdout.readline()
     mine = started_by(process.pid)
@@ -297,7 +312,8 @@ def test_two_workers_of_a_parent_that_is_ended(store, ending):
 
 
 ME = os.getpid()
-cloudpickle.register_pickle_by_value(sys.modules[__name__])            # as if it were a notebook: workers need not import this file
+# as if it were a notebook: workers need not import this file
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def own(name, there):
@@ -324,10 +340,13 @@ def kernel(x):
 
 
 def test_a_worker_in_trouble_costs_its_own_evaluation_only(store, capfd):
-    "A person's own task that kills its worker, starves it or makes noise: what it said is not on the screen. What is good is known again."
+    """A person's own task that kills its worker, starves it or makes noise: what it said is not on the screen.
+
+    What is good is known again."""
     tasks = [own(f.__name__, f) for f in (killed, starved, noisy)]
     found = dict(evaluate_many([TWICE] * 3, tasks, workers=2, seeds=1, store=store))
-    assert [str(found[k].status) for k in range(3)] == ['lab_error', 'lab_error', 'correct'], [found[k].log for k in range(3)]
+    assert [str(found[k].status)
+            for k in range(3)] == ['lab_error', 'lab_error', 'correct'], [found[k].log for k in range(3)]
     assert all(word in found[0].log for word in ('the worker died (signal 9', 'my last words', '2 times'))
     assert 'MemoryError' in found[1].log
     (_, again), = evaluate_many([TWICE], tasks[2], pool=Here(), seeds=1, store=store)
@@ -338,21 +357,25 @@ def test_a_worker_in_trouble_costs_its_own_evaluation_only(store, capfd):
 
 @pytest.mark.slow
 def test_workers_that_hang():
-    found = dict(evaluate_many([TWICE] * 6, [own(f.__name__, f) for f in (hangs, noisy) * 3], workers=2, seconds=15, seeds=1))
+    found = dict(
+        evaluate_many([TWICE] * 6, [own(f.__name__, f) for f in (hangs, noisy) * 3], workers=2, seconds=15, seeds=1))
     assert [str(found[k].status) for k in range(6)] == ['lab_error', 'correct'] * 3
     assert all('longer than 15 s' in found[k].log for k in (0, 2, 4))
 
 
 def test_a_worker_of_another_lab_is_refused(monkeypatch):
-    monkeypatch.setattr(travel, 'versions', lambda chip, real=travel.versions: real(chip) | {'lab': 'c0ffee', 'numpy': '1.0'})
+    monkeypatch.setattr(travel, 'versions',
+                        lambda chip, real=travel.versions: real(chip) | {'lab': 'c0ffee', 'numpy': '1.0'})
     pool = LocalPool(1)
-    with pytest.raises(UsageError, match='another lab .*numpy .*lab c0ffee.*Install the same lab'): ask(['def'], pool=pool)
+    with pytest.raises(UsageError, match='another lab .*numpy .*lab c0ffee.*Install the same lab'):
+        ask(['def'], pool=pool)
     assert not pool.processes
 
 
 def test_a_device_that_is_not_there():
     if any(Path('/dev').glob('nvidia[0-9]*')): pytest.skip('there is a GPU')
-    with pytest.raises(UsageError, match='The workers have no GPU, which kernel 0 needs'): ask([Kernel('def', target='cuda')], pool=LocalPool(1))
+    with pytest.raises(UsageError, match='The workers have no GPU, which kernel 0 needs'):
+        ask([Kernel('def', target='cuda')], pool=LocalPool(1))
 
 
 # --- a Ray cluster ---
@@ -370,7 +393,8 @@ def plain(e):
 def test_no_cluster_there(monkeypatch):
     monkeypatch.setattr(cluster, 'CLUSTER_ANSWER_TIMEOUT_S', 0.5)
     for kind in ('127.0.0.1:1', 'ray://127.0.0.1:1'):
-        with pytest.raises(UsageError, match='There is no Ray cluster at .*: nobody answers'): list(evaluate_many(['def'], 'relu', 'small', pool=kind))
+        with pytest.raises(UsageError, match='There is no Ray cluster at .*: nobody answers'):
+            list(evaluate_many(['def'], 'relu', 'small', pool=kind))
     with pytest.raises(UsageError, match='no address of a Ray cluster'): RayPool('somewhere')
 
 
@@ -379,7 +403,8 @@ def test_a_client_needs_its_package(monkeypatch):
     "Which is looked for once somebody answers."
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name, *rest: None if name == 'grpc' else there(name, *rest))
-    with socket.create_server(('127.0.0.1', 0)) as door, pytest.raises(UsageError, match=r"needs Ray's client.*kernel-lab\[cluster\]"):
+    with socket.create_server(
+        ('127.0.0.1', 0)) as door, pytest.raises(UsageError, match=r"needs Ray's client.*kernel-lab\[cluster\]"):
         list(evaluate_many(['def'], 'relu', 'small', pool=f'ray://127.0.0.1:{door.getsockname()[1]}'))
 
 
@@ -390,13 +415,17 @@ def free_port():
 class Head:
     "A Ray cluster of two processors on this machine, in processes of its own."
     def __init__(self, *more):
-        self.place, port, self.client = tempfile.TemporaryDirectory(prefix='r', dir='/tmp', ignore_cleanup_errors=True), free_port(), free_port()
+        self.place, port, self.client = tempfile.TemporaryDirectory(
+            prefix='r', dir='/tmp', ignore_cleanup_errors=True), free_port(), free_port()
         self.address = f'127.0.0.1:{port}'
-        command = [Path(sys.executable).with_name('ray'), 'start', '--head', '--block', '--node-ip-address=127.0.0.1', f'--port={port}', '--num-cpus=2',
-                   '--include-dashboard=false', '--disable-usage-stats', f'--temp-dir={self.place.name}', *more]
+        command = [
+            Path(sys.executable).with_name('ray'), 'start', '--head', '--block', '--node-ip-address=127.0.0.1',
+            f'--port={port}', '--num-cpus=2', '--include-dashboard=false', '--disable-usage-stats',
+            f'--temp-dir={self.place.name}', *more]
         if importlib.util.find_spec('grpc'): command.append(f'--ray-client-server-port={self.client}')
         env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env, start_new_session=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env,
+                                        start_new_session=True)
 
     def pool(self, address=None, **kw):
         "A pool of this cluster, once it is there."
@@ -436,8 +465,11 @@ def head(key):
 @needs_ray
 @needs_proc
 def test_ray_gives_the_same(head):
-    kernels, tasks = [*HONEST.values(), 'def', HOSTILE['leaves'][0], HOSTILE['hangs'][0]], [*HONEST, 'relu', 'relu', 'relu']
-    found = {name: dict(evaluate_many(kernels, tasks, 'small', pool=pool, seeds=[1, 2, 3], limits=QUICK)) for name, pool in (('local', LocalPool(2)), ('ray', head.pool()))}
+    kernels, tasks = [*HONEST.values(), 'def', HOSTILE['leaves'][0],
+                      HOSTILE['hangs'][0]], [*HONEST, 'relu', 'relu', 'relu']
+    found = {
+        name: dict(evaluate_many(kernels, tasks, 'small', pool=pool, seeds=[1, 2, 3], limits=QUICK))
+        for name, pool in (('local', LocalPool(2)), ('ray', head.pool()))}
     for n in range(len(kernels)): assert plain(found['local'][n]) == plain(found['ray'][n]), n
 
 
@@ -445,10 +477,16 @@ def test_ray_gives_the_same(head):
 @needs_ray
 @needs_proc
 def test_workers_in_trouble_on_a_cluster(head, store):
-    "A task of a person's own, time-outs, tries, what is known, and devices, as with the local pool; nothing stays in work."
-    found = dict(evaluate_many([TWICE] * 4, [own(f.__name__, f) for f in (killed, hangs, starved, noisy)], pool=head.pool(seconds=15), seeds=1, store=store))
-    assert [str(found[k].status) for k in range(4)] == ['lab_error', 'lab_error', 'lab_error', 'correct'], [found[k].log for k in range(4)]
-    assert all(word in found[0].log for word in ('the worker died (signal 9', 'my last words', '2 times')) and 'longer than 15 s' in found[1].log
+    """A task of a person's own, time-outs, tries, what is known, and devices, as with the local pool; nothing stays in
+    work."""
+    found = dict(
+        evaluate_many([TWICE] * 4, [own(f.__name__, f) for f in (killed, hangs, starved, noisy)],
+                      pool=head.pool(seconds=15), seeds=1, store=store))
+    assert [str(found[k].status)
+            for k in range(4)] == ['lab_error', 'lab_error', 'lab_error', 'correct'], [found[k].log for k in range(4)]
+    assert all(
+        word in found[0].log
+        for word in ('the worker died (signal 9', 'my last words', '2 times')) and 'longer than 15 s' in found[1].log
     assert [e.cached for _, e in ask(remarks(1) * 3, store, pool=head.pool())] == [False, True, True]
     job, = jobs_of(['def'], 'relu', 'small')
     for device, there in (('cuda', False), ('neuron', True)):
@@ -462,7 +500,9 @@ def test_workers_in_trouble_on_a_cluster(head, store):
     before = started_by(head.process.pid)
     found.close()
     late = time.monotonic() + 20
-    while (busy := [p for p in started_by(head.process.pid) if b'kernel_lab.core.workers' in said_by(p)]) and time.monotonic() < late: time.sleep(0.2)
+    while (busy := [p for p in started_by(head.process.pid)
+                    if b'kernel_lab.core.workers' in said_by(p)]) and time.monotonic() < late:
+        time.sleep(0.2)
     assert len(before) > 2 and not busy
 
 
@@ -470,15 +510,20 @@ def test_workers_in_trouble_on_a_cluster(head, store):
 @needs_ray
 @needs_proc
 def test_a_cluster_that_goes_away(store, key):
-    "In the middle of the work: a word about it, what came is kept, and another pool does the rest. So it is where only its head's books are lost, and its machines go on."
+    """In the middle of the work: a word about it, what came is kept, and another pool does the rest.
+
+    So it is where only its head's books are lost, and its machines go on."""
     for books in (False, True):
-        head, came, kernels = Head(), [], [f'# {books} {k}\n{HONEST["relu"].source}' for k in range(12)] + [HOSTILE['hangs'][0]]
+        head, came, kernels = Head(), [], [f'# {books} {k}\n{HONEST["relu"].source}'
+                                           for k in range(12)] + [HOSTILE['hangs'][0]]
         before = rows(store)
         with pytest.raises(UsageError, match='The Ray cluster went away.*safe where there is a store') as e:
             for number, found in evaluate_many(kernels, 'relu', 'small', pool=head.pool(), seeds=1, store=store):
                 came.append(number)
                 if len(came) == 4:
-                    if books: os.kill(next(p for p in started_by(head.process.pid) if b'gcs_server' in said_by(p)), signal.SIGKILL)
+                    if books:
+                        os.kill(next(p for p in started_by(head.process.pid)
+                                     if b'gcs_server' in said_by(p)), signal.SIGKILL)
                     else: head.end()
         if books: head.end()
         print(e.value, len(came))

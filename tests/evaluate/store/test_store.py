@@ -1,4 +1,5 @@
-"""The store under stress, in a file and on a server: writers at once, killed writers, damaged, locked, full and foreign databases, and keys that must not get in."""
+"""The store under stress, in a file and on a server: writers at once, killed writers, damaged, locked, full and
+foreign databases, and keys that must not get in."""
 import json
 import multiprocessing
 import multiprocessing.forkserver
@@ -35,7 +36,8 @@ ABOUT = dict(task='softmax', workload='small', chip='trn1', target='nki_sim')
 ASKED = dict(**versions('trn1'), task=task_key(SOFTMAX), asked=task_key(SOFTMAX, SOFTMAX.workload('small')))
 
 
-def a_run(id='r1', **kw): return Run(**{**dict(id=id, task='softmax', workload='small', chip='trn1', agent='rewrite', created=now()), **kw})
+def a_run(id='r1', **kw):
+    return Run(**{**dict(id=id, task='softmax', workload='small', chip='trn1', agent='rewrite', created=now()), **kw})
 
 
 def an_evaluation(id='e1', source='def kernel(x): return x', us=None):
@@ -43,13 +45,15 @@ def an_evaluation(id='e1', source='def kernel(x): return x', us=None):
     report = SeedReport(1, 0, 3.0, 1.0, 0.5, (0, 1), float('nan'), float('inf'), 1, None if us else (0, 1))
     grid = {'shape': (1, 2), 'tile': (128, 512), 'cell': (1, 1), 'first_bad': (0, 1), 'error': [[0.0, None]]}
     profile = us and Profile('trn1', us, {'DMA': 0.9}, 'DMA', 0, 0, 0, 0, 1.0, 100 / us, 1, 1, 1, 0, {})
-    return Evaluation(id, kernel=Kernel(source, name=f'kernel of {id}'), status='correct' if us else 'not_finite', profile=profile, created=now(), log='a log', versions=ASKED,
+    return Evaluation(id, kernel=Kernel(source, name=f'kernel of {id}'), status='correct' if us else 'not_finite',
+                      profile=profile, created=now(), log='a log', versions=ASKED,
                       verification=Verification(bool(us), Tolerance(1e-5, 1e-5, 'a test'), (report,), grid), **ABOUT)
 
 
 def a_step(run='r1', index=0, source='def kernel(x): return x', us=None, **kw):
     e = an_evaluation(f'{run}-{index}', source, us)
-    return Step(run, index, f'move {index}', 'why', 'more', e, tool_calls=({'name': 'compile', 'n': 1},), tokens_in=5, cost_usd=0.25, created=now(), **kw)
+    return Step(run, index, f'move {index}', 'why', 'more', e, tool_calls=({'name': 'compile', 'n': 1},), tokens_in=5,
+                cost_usd=0.25, created=now(), **kw)
 
 
 @pytest.fixture(scope='session')
@@ -103,7 +107,8 @@ def test_a_step_is_there_for_others_at_once(store, place):
 
 def test_a_kernel_is_kept_once(store):
     store.save_run(a_run(steps=tuple(a_step(index=k, source='same') for k in range(5))))
-    with store._read() as c: assert c.exec_driver_sql('select count(*), max(length(source)) from kernels').one() == (1, 4)
+    with store._read() as c:
+        assert c.exec_driver_sql('select count(*), max(length(source)) from kernels').one() == (1, 4)
     assert [s.evaluation.kernel.name for s in store.load_run('r1').steps] == [f'kernel of r1-{k}' for k in range(5)]
 
 
@@ -137,7 +142,8 @@ def test_interrupted_in_the_middle(store, monkeypatch):
     with pytest.raises(KeyboardInterrupt): store.save_step(a_step(index=1, source='half'))
     monkeypatch.undo()
     assert len(store.load_run('r1').steps) == 1
-    with store._read() as c: assert c.exec_driver_sql("select count(*) from kernels where source = 'half'").scalar() == 0
+    with store._read() as c:
+        assert c.exec_driver_sql("select count(*) from kernels where source = 'half'").scalar() == 0
     store.save_step(a_step(index=1))
     assert len(store.load_run('r1').steps) == 2
 
@@ -157,12 +163,16 @@ def test_kernels_have_parents_and_makers(store):
     first, second = a_step(us=9.0), a_step(index=1, source='b', us=5.0)
     store.save_run(a_run(steps=(first, replace(second, parent=first.evaluation.kernel.hash))))
     with store._read() as c: rows = c.exec_driver_sql('select hash, parent, maker from kernels order by maker').all()
-    assert [tuple(r) for r in rows] == [(first.evaluation.kernel.hash, None, 'rewrite: move 0'), (second.evaluation.kernel.hash, first.evaluation.kernel.hash, 'rewrite: move 1')]
+    assert [tuple(r)
+            for r in rows] == [(first.evaluation.kernel.hash, None, 'rewrite: move 0'),
+                               (second.evaluation.kernel.hash, first.evaluation.kernel.hash, 'rewrite: move 1')]
 
 
 def test_a_gain_becomes_an_experience(store):
-    store.save_run(a_run(steps=tuple(a_step(index=k, source=f'# {k}', us=us) for k, us in enumerate((9.0, None, 5.0, 7.0, 4.0)))))
-    assert [(x.step, x.slow.source, x.fast.source) for x in store.experiences('softmax')] == [(2, '# 0', '# 2'), (4, '# 2', '# 4')]
+    store.save_run(
+        a_run(steps=tuple(a_step(index=k, source=f'# {k}', us=us) for k, us in enumerate((9.0, None, 5.0, 7.0, 4.0)))))
+    assert [(x.step, x.slow.source, x.fast.source) for x in store.experiences('softmax')] == [(2, '# 0', '# 2'),
+                                                                                              (4, '# 2', '# 4')]
     assert 'DMA busy 90 %' in store.experiences()[0].lesson
 
 
@@ -175,7 +185,9 @@ def test_unknown_run_lists_runs(store):
 def test_odd_letters(store):
     odd = 'a\0b \ud83d é 漢 \U0001f600 \u2028'
     step = a_step(prompt=odd, thought=odd)
-    step = replace(step, evaluation=replace(step.evaluation, log=odd, error={'message': odd, 'kind': 'trace'}, kernel=Kernel('x = "a\0é漢"')))
+    step = replace(
+        step, evaluation=replace(step.evaluation, log=odd, error={'message': odd, 'kind': 'trace'},
+                                 kernel=Kernel('x = "a\0é漢"')))
     store.save_run(a_run(steps=(step,), config={odd: odd}))
     back = store.load_run('r1').steps[0]
     assert back.prompt.endswith('é 漢 \U0001f600 \u2028') and back.evaluation.kernel.source == 'x = "a␀é漢"'
@@ -191,10 +203,12 @@ def test_rows_and_traces_of_all(store, tmp_path):
     assert write_parquet(rows(store), tmp_path / 'x.parquet', batch=2) == 5
     frame = pandas.read_parquet(tmp_path / 'x.parquet').sort_values(['run', 'step'])
     assert frame.evaluation.tolist() == ['r1-0', 'r1-1', 'r1-2', 'r2-0', 'alone'] and list(frame) == list(COLUMNS)
-    assert frame.latency_us.dropna().tolist() == [9.0, 5.0, 3.0, 2.0] and frame.lab.nunique() == 1 and frame.max_rel.isna().sum() == 0
+    assert frame.latency_us.dropna().tolist() == [9.0, 5.0, 3.0, 2.0
+                                                  ] and frame.lab.nunique() == 1 and frame.max_rel.isna().sum() == 0
     assert [r['step'] for r in rows(store, ['r1'])] == [0, 1, 2]
     files, left = write_traces(kept_evaluations(store), tmp_path / 'traces', get_task)
-    assert {name for name, why in left if 'not compared' in why} == {'r1-0', 'r1-2', 'r2-0'} == {name for name, _ in left}
+    assert {name for name, why in left if 'not compared' in why} == {'r1-0', 'r1-2', 'r2-0'} == {
+        name for name, _ in left}
     assert sum(len(p.read_text().splitlines()) for p in (tmp_path / 'traces' / 'traces').rglob('*.jsonl')) == 2
 
 
@@ -203,7 +217,8 @@ def test_rows_and_traces_of_all(store, tmp_path):
 def test_a_known_evaluation_is_not_made_again(store):
     one = evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1, store=store)
     two = evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1, store=store)
-    assert (one.cached, two.cached, two.id) == (False, True, one.id) and two.log.startswith('known since') and count(store, 'evaluations') == 1
+    assert (one.cached, two.cached, two.id) == (False, True, one.id) and two.log.startswith('known since') and count(
+        store, 'evaluations') == 1
     assert two.profile == one.profile and two.verification == one.verification
 
 
@@ -231,15 +246,19 @@ def test_another_lab_does_not_know(store, monkeypatch):
 def test_limits_of_the_person(store):
     from kernel_lab.evaluate.sandbox.run import Limits
     tight, loose = Limits(instructions=1), Limits()
-    status = lambda limits: [(e.status, e.cached) for e in [evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1, limits=limits, store=store)]][0]
-    assert [status(x) for x in (tight, tight, loose, loose)] == [('limit_exceeded', False), ('limit_exceeded', True), ('correct', False), ('correct', True)]
+    status = lambda limits: [
+        (e.status, e.cached)
+        for e in [evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1, limits=limits, store=store)]][0]
+    assert [status(x) for x in (tight, tight, loose, loose)] == [('limit_exceeded', False), ('limit_exceeded', True),
+                                                                 ('correct', False), ('correct', True)]
 
 
 def test_a_loop_asks_the_store(store):
     class Remark:
         name = 'remark'
         def propose(self, run, task, workload):
-            return Proposal(replace(task.first_kernel, source=task.first_kernel.source + '\n# one\n'), 'one', '', '') if len(run.steps) == 1 else None
+            return Proposal(replace(task.first_kernel, source=task.first_kernel.source +
+                                    '\n# one\n'), 'one', '', '') if len(run.steps) == 1 else None
     first, second = (list(AgentLoop(SOFTMAX, Remark(), 'small', store=store, seeds=1)) for _ in range(2))
     assert [s.evaluation.cached for s in first + second] == [False, False, True, True]
     assert [s.evaluation.id for s in second] == [s.evaluation.id for s in first]
@@ -340,7 +359,8 @@ def test_no_key_gets_in(file, monkeypatch, tmp_path):
     key = 'sk-ant-0123456789-abcdef'
     monkeypatch.setenv('ANTHROPIC_API_KEY', key)
     step = a_step(source=f'key = "{key}"', prompt=f'my key is {key}', thought=key)
-    step = replace(step, evaluation=replace(step.evaluation, log=key, error={'message': key, 'kind': 'trace'}), tool_calls=({'input': key},))
+    step = replace(step, evaluation=replace(step.evaluation, log=key, error={'message': key, 'kind': 'trace'}),
+                   tool_calls=({'input': key},))
     file.save_run(a_run(steps=(step,), config={'key': key}, agent=f'agent {key}'))
     assert not any(key.encode() in p.read_bytes() for p in tmp_path.iterdir())
     file.close()
@@ -352,7 +372,8 @@ LOGIN = 'ses' + 'ame%40house'
 
 
 def test_no_password_gets_out(server):
-    "Of the URL of a store: not into rows, not into messages, not into what Python prints of an error, also of a server that is not there."
+    """Of the URL of a store: not into rows, not into messages, not into what Python prints of an error, also of a
+    server that is not there."""
     url = server.database().replace('lab@', f'lab:{LOGIN}@')
     for spelling in (url, url.replace(f':{LOGIN}', '') + f'&password={LOGIN}'):
         store = Store(spelling)
@@ -366,7 +387,8 @@ def test_no_password_gets_out(server):
         said.append(''.join(traceback.format_exception(e.value)))
         store.close()
         assert rows and not [s for s in said if 'ses' + 'ame' in s]
-    for bad in (f'postgresql://lab:{LOGIN}@/nowhere?host={server.folder}', f'postgresql://lab:{LOGIN}@127.0.0.1:9/lab', f'postgresql://lab:{LOGIN}@h:port/lab', f'mysql://lab:{LOGIN}@h/x'):
+    for bad in (f'postgresql://lab:{LOGIN}@/nowhere?host={server.folder}', f'postgresql://lab:{LOGIN}@127.0.0.1:9/lab',
+                f'postgresql://lab:{LOGIN}@h:port/lab', f'mysql://lab:{LOGIN}@h/x'):
         with pytest.raises(UsageError) as e: Store(bad, wait=1)
         assert e.value.hint and 'ses' + 'ame' not in ''.join(traceback.format_exception(e.value)), bad
 
@@ -380,7 +402,8 @@ def refused(*args, **kw):
 
 
 def test_a_newer_store(store, place):
-    with store._write() as c: put(c, tables.META, {'key': 'schema', 'value': str(tables.SCHEMA_VERSION + 1)}, replace=True)
+    with store._write() as c:
+        put(c, tables.META, {'key': 'schema', 'value': str(tables.SCHEMA_VERSION + 1)}, replace=True)
     assert f'newer lab (schema {tables.SCHEMA_VERSION + 1}' in refused(place)
     assert count(store, 'runs') == 0
 
@@ -464,7 +487,9 @@ def test_a_full_disk_and_a_run_that_goes_on(file):
     loop.step()
     safe = file.load_run(loop.run.id).to_dict()
     with file._read() as c: pages = c.exec_driver_sql('pragma page_count').scalar()
-    limit = lambda n: [file.engine.dispose(), module.sa.event.listen(file.engine, 'connect', lambda c, r: c.execute(f'pragma max_page_count = {n}'))]
+    limit = lambda n: [
+        file.engine.dispose(),
+        module.sa.event.listen(file.engine, 'connect', lambda c, r: c.execute(f'pragma max_page_count = {n}'))]
     limit(pages + 2)
     with pytest.raises(UsageError, match='disk is full') as e: loop.step()
     assert 'safe' in str(e.value) and file.load_run(loop.run.id).to_dict() == {**safe, 'state': loop.run.state}
@@ -485,7 +510,8 @@ def fill(say, place, quota):
 
 
 def test_a_quota_that_is_used_up(file):
-    "The system refuses to write more, in a process of its own: all that was reported is there, and another process goes on."
+    """The system refuses to write more, in a process of its own: all that was reported is there, and another process
+    goes on."""
     file.save_run(a_run(steps=(a_step(),)))
     *kept, last = told(child(fill, file.path, 1 << 20)[1])
     assert re.search('cannot be read or written|disk is full', last) and 'safe' in last and len(kept) > 3
@@ -500,10 +526,13 @@ def test_a_quota_that_is_used_up(file):
 # What the first lab executed, as it stood then; never to be edited.
 FIRST = ['CREATE TABLE kernel_lab (key TEXT NOT NULL, value TEXT, PRIMARY KEY (key))',
     'CREATE TABLE kernels (hash TEXT NOT NULL, source TEXT, entry TEXT, target TEXT, created TEXT, PRIMARY KEY (hash))',
-    'CREATE TABLE runs (id TEXT NOT NULL, task TEXT, workload TEXT, chip TEXT, agent TEXT, state TEXT, config TEXT, created TEXT, saved FLOAT, PRIMARY KEY (id))',
-    'CREATE TABLE evaluations (id TEXT NOT NULL, kernel TEXT NOT NULL, task TEXT, workload TEXT, chip TEXT, target TEXT, status TEXT, latency_us FLOAT, body TEXT, '
+    'CREATE TABLE runs (id TEXT NOT NULL, task TEXT, workload TEXT, chip TEXT, agent TEXT, state TEXT, config TEXT, '
+    'created TEXT, saved FLOAT, PRIMARY KEY (id))',
+    'CREATE TABLE evaluations (id TEXT NOT NULL, kernel TEXT NOT NULL, task TEXT, workload TEXT, chip TEXT, target '
+    'TEXT, status TEXT, latency_us FLOAT, body TEXT, '
     'tile_map TEXT, created TEXT, PRIMARY KEY (id), FOREIGN KEY(kernel) REFERENCES kernels (hash))',
-    'CREATE TABLE steps (run TEXT NOT NULL, number INTEGER NOT NULL, evaluation TEXT NOT NULL, body TEXT, created TEXT, PRIMARY KEY (run, number), '
+    'CREATE TABLE steps (run TEXT NOT NULL, number INTEGER NOT NULL, evaluation TEXT NOT NULL, body TEXT, created '
+    'TEXT, PRIMARY KEY (run, number), '
     'FOREIGN KEY(run) REFERENCES runs (id), FOREIGN KEY(evaluation) REFERENCES evaluations (id))']
 
 
@@ -512,16 +541,19 @@ def first_store(place, run):
     old = Database(place)
     with old._write() as c:
         for statement in FIRST: c.exec_driver_sql(statement)
-        add = lambda table, **row: c.execute(module.sa.text(f'insert into {table} ({", ".join(row)}) values ({", ".join(":" + k for k in row)})'), row)
+        add = lambda table, **row: c.execute(
+            module.sa.text(f'insert into {table} ({", ".join(row)}) values ({", ".join(":" + k for k in row)})'), row)
         add('kernel_lab', key='schema', value='1')
-        add('runs', saved=time.time(), config=json.dumps(run.config), **{k: getattr(run, k) for k in ('id', 'task', 'workload', 'chip', 'agent', 'state', 'created')})
+        add('runs', saved=time.time(), config=json.dumps(run.config),
+            **{k: getattr(run, k) for k in ('id', 'task', 'workload', 'chip', 'agent', 'state', 'created')})
         for s in run.steps:
             e, body = s.evaluation, s.evaluation.to_dict()
             grid = body['verification'].pop('tile_map')
             del body['cached']
             add('kernels', hash=e.kernel.hash, source=e.kernel.source, entry=None, target='nki', created=e.created)
-            add('evaluations', id=e.id, kernel=e.kernel.hash, status=str(e.status), latency_us=e.latency_us, body=json.dumps({**body, 'kernel': {'name': e.kernel.name}}),
-                tile_map=json.dumps(grid), created=e.created, **ABOUT)
+            add('evaluations', id=e.id, kernel=e.kernel.hash, status=str(e.status), latency_us=e.latency_us,
+                body=json.dumps({**body, 'kernel': {'name': e.kernel.name}
+                                 }), tile_map=json.dumps(grid), created=e.created, **ABOUT)
             step = {k: v for k, v in s.to_dict().items() if k not in ('run', 'index', 'evaluation', 'parent')}
             add('steps', run=s.run, number=s.index, evaluation=e.id, body=json.dumps(step), created=s.created)
     old.close()
@@ -529,7 +561,8 @@ def first_store(place, run):
 
 def old_step(index, source, us, **kw):
     step = a_step(index=index, source=source, us=us)
-    return replace(step, evaluation=replace(step.evaluation, versions={'kernel_lab': '0.1.0', 'machine': 'Linux x86_64'}, **kw))
+    return replace(
+        step, evaluation=replace(step.evaluation, versions={'kernel_lab': '0.1.0', 'machine': 'Linux x86_64'}, **kw))
 
 
 OLD = a_run(state='finished', steps=(old_step(0, 'a', 8.0, baseline_us=16.0, eager_us=12.0), old_step(1, 'b', None)))
@@ -538,8 +571,13 @@ OLD = a_run(state='finished', steps=(old_step(0, 'a', 8.0, baseline_us=16.0, eag
 def schema(database):
     with database._read() as c:
         look = module.sa.inspect(c)
-        return {t: ({k['name']: (k['type'].python_type, k['nullable']) for k in look.get_columns(t)}, sorted(k['constrained_columns'] for k in look.get_foreign_keys(t)),
-                    sorted(k['name'] for k in look.get_indexes(t))) for t in look.get_table_names()}
+        return {
+            t: ({k['name']: (k['type'].python_type, k['nullable'])
+                 for k in look.get_columns(t)}, sorted(k['constrained_columns']
+                                                       for k in look.get_foreign_keys(t)),
+                sorted(k['name']
+                       for k in look.get_indexes(t)))
+            for t in look.get_table_names()}
 
 
 def test_an_older_store_is_brought_up(place, tmp_path):

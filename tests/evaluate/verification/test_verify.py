@@ -1,4 +1,5 @@
-"What no page should show of a verification: every first kernel on every admitted draw, and that draws and guesses hold for any input."
+"""What no page should show of a verification: every first kernel on every admitted draw, and that draws and guesses
+hold for any input."""
 import json
 
 import numpy as np
@@ -50,7 +51,8 @@ def test_the_worst_elements_are_the_worst(shape, seed, most):
 
 
 def test_a_verification_of_an_earlier_lab_is_read():
-    told = verify(program_of(get_task('softmax'), get_task('softmax').workload('small')), get_task('softmax'), 'small', seeds=[1])
+    told = verify(program_of(get_task('softmax'),
+                             get_task('softmax').workload('small')), get_task('softmax'), 'small', seeds=[1])
     d = json.loads(json.dumps(to_json_data(told)))
     for k in ('elements', 'guesses', 'notes', 'left_out'): del d[k]
     for r in d['seeds']: del r['draw']
@@ -62,9 +64,11 @@ def test_a_program_by_hand_that_writes_an_input_is_refused_though_it_is_right():
     task = get_task('softmax')
     d = json.loads(program_of(task, task.workload('small')).to_json())
     x = next(k for k, t in enumerate(d['tensors']) if t[4] == 'input')
-    store = next(o for o in (d['body'][-1]['body'] if 'loop' in d['body'][-1] else d['body']) if o['op'] == 'dma_copy' and d['tensors'][o['outs']['dst']['t']][4] == 'output')
+    store = next(o for o in (d['body'][-1]['body'] if 'loop' in d['body'][-1] else d['body'])
+                 if o['op'] == 'dma_copy' and d['tensors'][o['outs']['dst']['t']][4] == 'output')
     store['outs']['dst']['t'], d['outputs'] = x, [x]
-    with pytest.raises(KernelError, match='writes into the input') as e: verify(Program.from_json(json.dumps(d)), task, 'small', seeds=[1])
+    with pytest.raises(KernelError, match='writes into the input') as e:
+        verify(Program.from_json(json.dumps(d)), task, 'small', seeds=[1])
     assert e.value.kind == 'input'
 
 
@@ -80,4 +84,5 @@ def test_first_kernels_on_every_admitted_draw(name):
         found = verify(program, task, w, seeds=[11], draws=fair)
         assert found.passed, str(found.worst)
         assert len(found.left_out) <= max(3, len(fair) // 2), found.left_out
-        assert not precision_notes(program, w) or 'quant' in task.family or w.dtype != 'float32', precision_notes(program, w)
+        assert not precision_notes(program,
+                                   w) or 'quant' in task.family or w.dtype != 'float32', precision_notes(program, w)

@@ -67,9 +67,15 @@ def partial_products(a, loop):
         nl.store(out[i], nl.copy(ps))
     return out
 
-@pytest.mark.parametrize('f', [prefix, decay, backwards, running_max, scanned, through_hbm, by_name, partial_products], ids=lambda f: f.__name__)
+
+@pytest.mark.parametrize(
+    'f',
+    [prefix, decay, backwards, running_max, scanned, through_hbm, by_name, partial_products],
+    ids=lambda f: f.__name__,
+)
 def test_refused_as_affine_and_right_as_sequential(f):
-    with pytest.raises(KernelError, match='nl.sequential_range') as e: assert_ok(trace(nki.jit(f), X, loop=nl.affine_range))
+    with pytest.raises(KernelError, match='nl.sequential_range') as e:
+        assert_ok(trace(nki.jit(f), X, loop=nl.affine_range))
     assert e.value.line and 'affine_range' in str(e.value)
     apart = run(nki.jit(f), X, loop=nl.static_range)
     np.testing.assert_array_equal(run(nki.jit(f), X, loop=nl.sequential_range)[0], apart[0])
@@ -128,7 +134,13 @@ def expected(move, start, width, read, moved, first):
 def test_against_trying_all_iterations():
     rng, seen = np.random.default_rng(0), []
     for _ in range(150):
-        case = [int(rng.choice([0, 4, 8, 12])), int(rng.integers(0, 16)), int(rng.choice([1, 4, 8])), int(rng.integers(0, 16)), int(rng.choice([0, 4, 8])), bool(rng.integers(2))]
+        case = [
+            int(rng.choice([0, 4, 8, 12])),
+            int(rng.integers(0, 16)),
+            int(rng.choice([1, 4, 8])),
+            int(rng.integers(0, 16)),
+            int(rng.choice([0, 4, 8])),
+            bool(rng.integers(2))]
         program = trace(window, X, *case)
         try: assert_ok(program)
         except KernelError as e: refused = 'affine_range' in str(e); assert refused, e
@@ -143,7 +155,8 @@ def last_tile(a, loop):
     return out
 
 def test_the_last_value_of_an_output_is_refused_as_affine():
-    with pytest.raises(KernelError, match='write different values to one place of') as e: assert_ok(trace(nki.jit(last_tile), X, loop=nl.affine_range))
+    with pytest.raises(KernelError, match='write different values to one place of') as e:
+        assert_ok(trace(nki.jit(last_tile), X, loop=nl.affine_range))
     assert e.value.line and 'sequential_range' in e.value.hint
     np.testing.assert_allclose(run(nki.jit(last_tile), X, loop=nl.sequential_range)[0], np.exp(X[3]), rtol=1e-6)
 
@@ -180,6 +193,8 @@ def test_only_a_place_that_does_not_move_is_refused():
             for outer in (True, False):
                 clash = move == 0                        # windows that move may share an edge that both compute alike
                 try: assert_ok(trace(strided, X, move, width, outer))
-                except KernelError as e: assert clash and 'different values' in str(e), (move, width, outer, str(e)); seen.append(True)
+                except KernelError as e:
+                    assert clash and 'different values' in str(e), (move, width, outer, str(e))
+                    seen.append(True)
                 else: assert not clash, (move, width, outer); seen.append(False)
     assert 5 < sum(seen) < 25

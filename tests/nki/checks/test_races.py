@@ -29,10 +29,13 @@ X = normal(2, 64, 32)
 
 @pytest.mark.parametrize('meet', ['barrier', 'sendrecv'])
 @pytest.mark.parametrize('turns', [1, 3])
-def test_cores_that_meet(meet, turns): np.testing.assert_array_equal(simulate(nki.jit(exchange)[2], X, meet, turns, chip='trn2'), X[::-1])
+def test_cores_that_meet(meet, turns):
+    np.testing.assert_array_equal(simulate(nki.jit(exchange)[2], X, meet, turns, chip='trn2'), X[::-1])
 
 def test_cores_that_do_not_meet():
-    with pytest.raises(KernelError, match=r'core 0 writes part on line \d+ \(dma_copy\) while core 1 reads it on line \d+') as e: simulate(nki.jit(exchange)[2], X, 'never', chip='trn2')
+    with pytest.raises(KernelError,
+                       match=r'core 0 writes part on line \d+ \(dma_copy\) while core 1 reads it on line \d+') as e:
+        simulate(nki.jit(exchange)[2], X, 'never', chip='trn2')
     assert e.value.line and 'core_barrier' in str(e.value)
 
 def test_the_file_format_keeps_the_stretches():
@@ -40,10 +43,11 @@ def test_the_file_format_keeps_the_stretches():
     assert_ok(Program.from_json(p.to_json()))
 
 @pytest.mark.parametrize('write, race', [
-    (lambda out, t, core: nisa.dma_copy(out[0:64], t), True),                                   # both write one place, with values of their own
+    (lambda out, t, core: nisa.dma_copy(out[0:64], t), True),  # both write one place, with values of their own
     (lambda out, t, core: nisa.dma_copy(out[nl.ds(64 * core, 64)], t), False),
     (lambda out, t, core: nisa.dma_copy(out[nl.ds(32 * core, 64)], t), True),                   # halves that overlap
-    (lambda out, t, core: nisa.dma_copy(out.ap([[64, 64], [1, 32]], offset=32 * core), t), False),     # rows that interleave
+    # rows that interleave
+    (lambda out, t, core: nisa.dma_copy(out.ap([[64, 64], [1, 32]], offset=32 * core), t), False),
     (lambda out, t, core: nisa.dma_copy(out.ap([[64, 64], [1, 32]], offset=31 * core), t), True)])
 @pytest.mark.parametrize('rolled', [True, False])
 def test_writes(write, race, rolled):

@@ -33,12 +33,18 @@ def cast_by(how, kind):
         return out
     return kernel
 
-EDGES = np.float32([-1e10, -40000, -129, -128.5, -128, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 128, 255.5, 256, 32767.5, 40000, 65535.5, 1e10, 4e9, np.inf, -np.inf, np.nan, 7])
+EDGES = np.float32([
+    -1e10, -40000, -129, -128.5, -128, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 128, 255.5, 256, 32767.5, 40000,
+    65535.5, 1e10, 4e9, np.inf, -np.inf, np.nan, 7])
 
 @pytest.mark.parametrize('how', ['tensor_copy', 'activation', 'tensor_scalar', 'dma_copy'])
 @pytest.mark.parametrize('kind', ['int8', 'uint8', 'int16', 'uint16', 'int32', 'uint32'])
 def test_to_integers_is_nearest_even_and_saturates(how, kind):
-    want = [0 if np.isnan(v) else min(max(int(np.rint(v)) if np.isfinite(v) else int(np.sign(v)) * 2**40, np.iinfo(kind).min), np.iinfo(kind).max) for v in EDGES.astype(np.float64)]
+    want = [
+        0 if np.isnan(v) else min(
+            max(int(np.rint(v)) if np.isfinite(v) else int(np.sign(v)) * 2 ** 40,
+                np.iinfo(kind).min),
+            np.iinfo(kind).max) for v in EDGES.astype(np.float64)]
     got = both(cast_by(how, getattr(nl, kind)), np.stack([EDGES, EDGES]))
     assert got.dtype == np.dtype(kind) and got[0].tolist() == want
 
@@ -53,7 +59,9 @@ def test_integers_pass_through_fp32_on_their_way_to_others(how):
 @pytest.mark.parametrize('kind', ['bfloat16', 'float16', 'float8_e4m3', 'float8_e5m2'])
 def test_to_floats_is_nearest_even(kind):
     x = np.concatenate([RNG.normal(0, s, 500) for s in (1e-3, 1, 100)]).astype(F32)[None]
-    np.testing.assert_array_equal(both(cast_by('tensor_copy', getattr(nl, kind)), x).astype(F32), x.astype(NUMPY[kind]).astype(F32))
+    np.testing.assert_array_equal(
+        both(cast_by('tensor_copy', getattr(nl, kind)), x).astype(F32),
+        x.astype(NUMPY[kind]).astype(F32))
 
 def test_a_copy_keeps_the_bits_of_a_nan():
     x = np.uint32([[0x7fc00001, 0xffc12345, 0x7f800000, 0x80000000]]).view(F32)
@@ -81,20 +89,39 @@ def sums(flags, touch=False):
 
 A, B = RNG.integers(-4, 5, (64, 64)).astype(F32), RNG.integers(-4, 5, (64, 32)).astype(F32)
 
-@pytest.mark.parametrize('flags, times', [((False,), 1), ((None,), 1), ((False, True, True), 3), ((None, None), 2), ((None, True), 2), ((False, True, False), 1), ((False, None), 2)])
-def test_what_accumulates(flags, times): np.testing.assert_array_equal(both(sums(flags), A, B), times * A.T @ B)
+
+@pytest.mark.parametrize(
+    'flags, times',
+    [
+        ((False,), 1),
+        ((None,), 1),
+        ((False, True, True), 3),
+        ((None, None), 2),
+        ((None, True), 2),
+        ((False, True, False), 1),
+        ((False, None), 2),
+    ],
+)
+def test_what_accumulates(flags, times):
+    np.testing.assert_array_equal(both(sums(flags), A, B), times * A.T @ B)
+
 
 @pytest.mark.parametrize('run', [interpret, execute])
-@pytest.mark.parametrize('flags, touch', [((True,), False), ((True, True), False), ((True, False), False), ((True,), True)])
+@pytest.mark.parametrize(
+    'flags, touch', [((True,), False), ((True, True), False), ((True, False), False), ((True,), True)]
+)
 def test_adding_to_what_nobody_wrote_is_refused(run, flags, touch):
     program = trace(sums(flags, touch), A, B, chip='trn2')
     with pytest.raises(KernelError) as e: run(program, A, B)
-    assert e.value.kind == 'uninitialised' and e.value.line and 'accumulate=True adds to' in str(e.value) and 'nc_matmul' in str(e.value)
+    assert e.value.kind == 'uninitialised' and e.value.line and 'accumulate=True adds to' in str(
+        e.value) and 'nc_matmul' in str(e.value)
 
 def test_a_loop_that_adds_from_its_second_turn_is_planned():
     def kernel(a, b):
         out, acc = nl.ndarray((32, 32), F32, buffer=nl.shared_hbm), nl.ndarray((32, 32), F32, buffer=nl.psum)
-        for k in range(4): nisa.nc_matmul(acc, nl.load(a[k * 16:k * 16 + 16, 0:32]), nl.load(b[k * 16:k * 16 + 16, 0:32]), accumulate=k > 0)
+        for k in range(4):
+            nisa.nc_matmul(acc, nl.load(a[k * 16:k * 16 + 16, 0:32]), nl.load(b[k * 16:k * 16 + 16, 0:32]), accumulate=k
+                           > 0)
         nl.store(out, nl.copy(acc))
         return out
     np.testing.assert_array_equal(both(kernel, A, B), A[:, :32].T @ B)
@@ -127,13 +154,15 @@ def test_fp32_products_are_fp32_sums():
 def test_tf32_operands_are_rounded_before_the_product():
     def kernel(a, b):
         out = nl.ndarray((16, 8), F32, buffer=nl.shared_hbm)
-        s, m, acc = nl.ndarray((64, 16), nl.tfloat32), nl.ndarray((64, 8), nl.tfloat32), nl.ndarray((16, 8), F32, buffer=nl.psum)
+        s, m, acc = nl.ndarray((64, 16), nl.tfloat32), nl.ndarray((64, 8), nl.tfloat32), nl.ndarray((16, 8), F32,
+                                                                                                    buffer=nl.psum)
         for t, x in ((s, a), (m, b)): nisa.tensor_copy(t, nl.load(x))
         nisa.nc_matmul(acc, s, m)
         nl.store(out, nl.copy(acc))
         return out
     a, b = (RNG.normal(size=(64, n)).astype(F32) for n in (16, 8))
-    cut = lambda x: ((x.view(np.uint32).astype(np.uint64) + 0xFFF + ((x.view(np.uint32) >> 13) & 1)) & 0xFFFFE000).astype(np.uint32).view(F32)
+    cut = lambda x: ((x.view(np.uint32).astype(np.uint64) + 0xFFF +
+                      ((x.view(np.uint32) >> 13) & 1)) & 0xFFFFE000).astype(np.uint32).view(F32)
     np.testing.assert_allclose(both(kernel, a, b), cut(a).T @ cut(b), atol=1e-5)
     assert np.abs(cut(a).T @ cut(b) - a.T @ b).max() > 1e-4
 

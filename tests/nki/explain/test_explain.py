@@ -16,7 +16,14 @@ from kernel_lab.nki.explain.profile import matmul_work
 from kernel_lab.nki.timing.timeline import LANES
 from kernel_lab.nki.explain.traffic import chip_bytes, copies, regions, touched_bytes, traffic
 from kernel_lab.nki.explain.waterfall import waterfall, what_if
-from kernel_lab.targets.neuron_profile import ToolError, measured_profile, measured_timeline, refuse_simulation, summary_of
+from kernel_lab.targets.neuron_profile import (
+    ToolError,
+    measured_profile,
+    measured_timeline,
+    refuse_simulation,
+    summary_of,
+)
+
 from dialects import nisa, nl, old, onl
 from timelines import pipeline, product
 
@@ -28,14 +35,19 @@ def earlier(width, tile, steps):
         p, f = onl.arange(128)[:, None], onl.arange(tile)[None, :]
         for i in onl.affine_range(-(-width // tile)):
             t = onl.load(x[p, i * tile + f], mask=i * tile + f < width)
-            for s in steps: t = onl.exp(t, mask=i * tile + f < width) if s == 'S' else onl.add(t, t, mask=i * tile + f < width)
+            for s in steps:
+                t = onl.exp(t, mask=i * tile + f < width) if s == 'S' else onl.add(t, t, mask=i * tile + f < width)
             onl.store(out[p, i * tile + f], t, mask=i * tile + f < width)
         return out
     return trace(kernel, ArraySpec((128, width)))
 
 kernels = st.one_of(
-    st.builds(pipeline, st.lists(st.sampled_from('SVG'), max_size=4), st.integers(1, 6), st.sampled_from([16, 128, 512]), st.booleans()),
-    st.builds(product, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.sampled_from(['float32', 'bfloat16']), st.booleans()),
+    st.builds(pipeline, st.lists(st.sampled_from('SVG'), max_size=4), st.integers(1, 6), st.sampled_from([16, 128,
+                                                                                                          512]),
+              st.booleans()),
+    st.builds(product, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.sampled_from(['float32',
+                                                                                                 'bfloat16']),
+              st.booleans()),
     st.builds(earlier, st.integers(1, 400), st.sampled_from([32, 100]), st.lists(st.sampled_from('SV'), max_size=3)))
 chips = st.sampled_from(list(CHIPS))
 
@@ -47,7 +59,8 @@ def test_every_microsecond_has_one_name(program, chip):
     assert np.allclose(table.sum(axis=1), t.latency_us, rtol=1e-12) and (table.to_numpy() >= -1e-9 * t.latency_us).all()
     for e in ENGINES: assert table.active[e] == pytest.approx(busy[e] * t.latency_us, abs=1e-6)
     assert engine_concurrency(t).sum() == pytest.approx(t.latency_us) and 0 <= multi_engine_rate(t) <= 1
-    assert (engine_concurrency(t) * np.arange(5)).sum() == pytest.approx(sum(table.active[e] for e in ENGINES), abs=1e-6)
+    assert (engine_concurrency(t) * np.arange(5)).sum() == pytest.approx(sum(table.active[e]
+                                                                             for e in ENGINES), abs=1e-6)
 
 @settings(max_examples=60, deadline=None)
 @given(kernels, chips)
@@ -72,7 +85,9 @@ def test_the_waterfall_adds_up(program, chip):
 def test_bytes_are_counted_once_and_again(program):
     t = schedule(program)
     table = traffic(t)
-    if not any(o.mask for o in program.instructions): assert (table.bytes[table.way == 'in'].sum(), table.bytes[table.way == 'out'].sum()) == (t.bytes_in, t.bytes_out)
+    if not any(o.mask for o in program.instructions):
+        assert (table.bytes[table.way == 'in'].sum(), table.bytes[table.way == 'out'].sum()) == (t.bytes_in,
+                                                                                                 t.bytes_out)
     assert (table.bytes == table.unique + table.again).all() and (table.again >= 0).all()
     for row in table.itertuples():      # every kernel of this page needs all of its inputs and writes all of its output
         x = next(x for x in program.tensors if x.name == row.tensor)
@@ -86,8 +101,11 @@ def test_bytes_are_counted_once_and_again(program):
 def test_what_is_exported_is_read_back(program, chip):
     t = schedule(program, chip)
     p, q = profile_of(t), measured_profile(summary_of(profiler_json(t)), t.chip)
-    for field in ('hbm_read_bytes', 'hbm_write_bytes', 'flops', 'transpose_flops', 'instructions', 'bound', 'spill_bytes', 'kind'): assert getattr(p, field) == getattr(q, field), field
-    assert (q.latency_us, q.peak_us, q.peak_pct) == pytest.approx((p.latency_us, p.peak_us, p.peak_pct)) and q.engines == pytest.approx(p.engines)
+    for field in ('hbm_read_bytes', 'hbm_write_bytes', 'flops', 'transpose_flops', 'instructions', 'bound',
+                  'spill_bytes', 'kind'):
+        assert getattr(p, field) == getattr(q, field), field
+    assert (q.latency_us, q.peak_us, q.peak_pct) == pytest.approx(
+        (p.latency_us, p.peak_us, p.peak_pct)) and q.engines == pytest.approx(p.engines)
     again = measured_timeline(profiler_json(t), t.chip, t.latency_us)
     order = np.argsort(t.start_us, kind='stable')
     assert np.allclose(np.sort(again.end_us), np.sort(t.end_us - t.start_us.min())) and again.kind == 'simulated'
@@ -135,7 +153,22 @@ def test_keeping_a_tile_moves_its_bar():
     bar = lambda t: dict(zip(waterfall(t).bar, waterfall(t).us))['reloads']
     assert bar(kept) < bar(again)
 
-@pytest.mark.parametrize('ask', [idle, critical_path, critical_lines, traffic, regions, chip_bytes, efficiency, waterfall, memory_over_time, profiler_summary])
+
+@pytest.mark.parametrize(
+    'ask',
+    [
+        idle,
+        critical_path,
+        critical_lines,
+        traffic,
+        regions,
+        chip_bytes,
+        efficiency,
+        waterfall,
+        memory_over_time,
+        profiler_summary,
+    ],
+)
 def test_a_measured_timeline_is_refused(ask):
     t = replace(schedule(pipeline('SV', 2, 128, True)), after=None, cause=None, kind='measured')
     with pytest.raises(UsageError, match='cannot be told from it'): ask(t)
@@ -156,4 +189,5 @@ def test_what_if_says_why_not():
     table = what_if(p, 'trn2', {'SBUF had 17 KiB': CHIPS['trn2'].but(sbuf_bytes=17 * 1024)})
     assert np.isnan(table.speedup[1]) and 'SBUF is full' in table.why_not[1] and table.speedup[0] == 1
     answers = dict(zip(what_if(p).what_if, what_if(p).speedup))
-    assert answers['DMA were free'] > 1 and answers['GpSimd were twice as fast'] == 1 and {'it ran on trn2', 'it ran on trn3'} < set(answers)
+    assert answers['DMA were free'] > 1 and answers['GpSimd were twice as fast'] == 1 and {
+        'it ran on trn2', 'it ran on trn3'} < set(answers)

@@ -17,7 +17,9 @@ def kernel(x):
     return out
 
 GOOD = json.loads(trace(kernel, ArraySpec((128, 32))).to_json())
-JUNK = [None, True, -1, 10**30, 3.7, float('nan'), 'x' * 5000, 'i0', [], [[]], {}, {'t': 0}, [1, 2, 3], 'nc_matmul', 2**33]
+JUNK = [
+    None, True, -1, 10 ** 30, 3.7,
+    float('nan'), 'x' * 5000, 'i0', [], [[]], {}, {'t': 0}, [1, 2, 3], 'nc_matmul', 2 ** 33]
 
 def places(node, path=()):
     "Every path inside a JSON value."
@@ -37,7 +39,8 @@ def changed(path, value):
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(PLACES), st.sampled_from(JUNK))
 def test_a_changed_program_is_refused_or_harmless(path, value):
-    "One field replaced by junk: the reader, the checks, the executor and the scheduler refuse with a KernelError or run; nothing else."
+    """One field replaced by junk: the reader, the checks, the executor and the scheduler refuse with a KernelError or
+    run; nothing else."""
     try:
         program = Program.from_json(changed(path, value))
         if check(program) or program.count > 1000: return
@@ -57,4 +60,5 @@ def test_a_bomb_of_constants_is_refused():
     with pytest.raises(KernelError, match='constant'): Program.from_json(json.dumps(d))
 
 def test_same_kernel_same_hash_other_shape_other_hash():
-    assert trace(kernel, ArraySpec((128, 32))).hash == trace(kernel, ArraySpec((128, 32))).hash != trace(kernel, ArraySpec((128, 32), 'bfloat16')).hash
+    assert trace(kernel, ArraySpec((128, 32))).hash == trace(kernel, ArraySpec(
+        (128, 32))).hash != trace(kernel, ArraySpec((128, 32), 'bfloat16')).hash

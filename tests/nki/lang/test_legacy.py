@@ -27,7 +27,8 @@ def test_a_mask_that_does_not_cover_is_refused():
     def bad(x):
         out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
         i = nl.arange(128)[:, None]
-        for k in nl.affine_range(2): nl.store(out[k * 128 + i, nl.arange(96)[None, :]], value=nl.load(x[k * 128 + i, nl.arange(96)[None, :]]))
+        for k in nl.affine_range(2):
+            nl.store(out[k * 128 + i, nl.arange(96)[None, :]], value=nl.load(x[k * 128 + i, nl.arange(96)[None, :]]))
         return out
     with pytest.raises(KernelError, match='outside x') as e: trace(bad, normal(200, 96))
     assert '0..199' in str(e.value)
@@ -47,7 +48,8 @@ def test_block_dimensions():
 def test_results_are_redirected_not_copied():
     @nki.jit
     def f(x):
-        out, t = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm), nl.ndarray((nl.par_dim(128), 96), dtype=x.dtype)
+        out, t = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm), nl.ndarray((nl.par_dim(128), 96),
+                                                                                      dtype=x.dtype)
         t[...] = nl.load(x)
         t[...] = nisa.activation(op=nl.exp, data=t, scale=-1.0)
         nl.store(out, value=t)
@@ -63,7 +65,8 @@ def test_psum_accumulates_over_the_loop_that_does_not_index_it():
         acc = nl.zeros((2, nl.par_dim(64), 80), dtype=np.float32, buffer=nl.psum, lazy_initialization=True)
         for j in nl.affine_range(2):
             for k in nl.affine_range(3):
-                acc[j] += nisa.nc_matmul(nl.load(a[nl.ds(k * 128, 128), nl.ds(j * 64, 64)]), nl.load(b[nl.ds(k * 128, 128), :]))
+                acc[j] += nisa.nc_matmul(nl.load(a[nl.ds(k * 128, 128), nl.ds(j * 64, 64)]),
+                                         nl.load(b[nl.ds(k * 128, 128), :]))
             nl.store(out[j], value=nl.copy(acc[j]))
         return out
     a, b = normal(384, 128, seed=1), normal(384, 80, seed=2)
@@ -123,7 +126,8 @@ def test_a_grid_is_a_parallel_loop():
         nl.store(out[at], value=nl.load(x[at]) * 2)
         return out
     program = trace(g[2, 3], X)
-    assert program.count == 18 and [l.kind for l in (program.body[0], program.body[0].body[0])] == ['parallel', 'parallel']
+    assert program.count == 18 and [l.kind
+                                    for l in (program.body[0], program.body[0].body[0])] == ['parallel', 'parallel']
     np.testing.assert_array_equal(run(g[2, 3], X)[0], 2 * X)
 
 def test_a_grid_whose_number_is_needed_is_unrolled():
@@ -139,7 +143,8 @@ def test_a_grid_whose_number_is_needed_is_unrolled():
 def test_constants_are_part_of_the_program():
     @nki.jit
     def f(x):
-        out, eye = nl.ndarray((4, 4), dtype=np.float32, buffer=nl.shared_hbm), nl.shared_constant(np.arange(16.0).reshape(4, 4))
+        out, eye = nl.ndarray((4, 4), dtype=np.float32,
+                              buffer=nl.shared_hbm), nl.shared_constant(np.arange(16.0).reshape(4, 4))
         nl.store(out, value=nl.load(eye) + nl.load(x))
         return out
     x = normal(4, 4)
@@ -178,7 +183,8 @@ def test_an_element_of_a_list_carried_through_a_loop_is_unrolled():
     def running(x):
         out = nl.ndarray((128, 1), dtype=x.dtype, buffer=nl.shared_hbm)
         best = [nl.full((128, 1), -1e30, dtype=x.dtype)]
-        for j in nl.sequential_range(3): best[0] = nl.maximum(best[0], nl.max(nl.load(x[0:128, nl.ds(j * 32, 32)]), axis=1))
+        for j in nl.sequential_range(3):
+            best[0] = nl.maximum(best[0], nl.max(nl.load(x[0:128, nl.ds(j * 32, 32)]), axis=1))
         nl.store(out, value=best[0])
         return out
     np.testing.assert_array_equal(run(running, X)[0][:, 0], X[:128].max(1))
@@ -192,7 +198,9 @@ def test_state_kept_in_an_object_is_unrolled():
             nl.store(out[j], value=nl.load(x[0:128, :]) * float(count.n))
             count.n += 1
         return out
-    np.testing.assert_allclose(run(staircase, X)[0], X[None, :128] * np.arange(3, dtype=np.float32)[:, None, None], rtol=1e-6)
+
+    np.testing.assert_allclose(
+        run(staircase, X)[0], X[None, :128] * np.arange(3, dtype=np.float32)[:, None, None], rtol=1e-6)
 
 def test_simulate_kernel_keeps_narrow_floats_wide():
     @nki.jit

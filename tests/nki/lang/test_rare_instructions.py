@@ -1,4 +1,5 @@
-"Rarer names and rules: grids in parts, ranges by keyword, columns added in place, places read from memory, generators, PSUM."
+"""Rarer names and rules: grids in parts, ranges by keyword, columns added in place, places read from memory,
+generators, PSUM."""
 import ml_dtypes, numpy as np, pytest
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import Stepper, assert_ok, installed, jit, simulate, trace
@@ -10,7 +11,11 @@ with installed():
 def old(f): return jit(f, dialect='neuronxcc.nki')
 def made(*shape): return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
 
-@pytest.mark.parametrize('grid, sizes', [((onl.spmd_dim(2, onl.nc(2)), 2), (4, 2)), ((onl.nc(2) * 2,), (4,)), ((onl.spmd_dim(onl.nc(2), 3),), (6,))])
+
+@pytest.mark.parametrize(
+    'grid, sizes',
+    [((onl.spmd_dim(2, onl.nc(2)), 2), (4, 2)), ((onl.nc(2) * 2,), (4,)), ((onl.spmd_dim(onl.nc(2), 3),), (6,))],
+)
 def test_a_grid_in_parts_runs_every_program(grid, sizes):
     def kernel(x):
         out = onl.ndarray(x.shape, x.dtype, buffer=onl.shared_hbm)
@@ -63,8 +68,16 @@ def product(dtype, flag, fill=None):
         return out
     return kernel
 
+
 @pytest.mark.parametrize('chip, fine', [('trn1', False), ('trn2', False), ('trn3', True)])
-@pytest.mark.parametrize('kernel, says', [(product(nl.bfloat16, None), 'writes float32 into PSUM'), (product(nl.float32, True, 0.0), 'undefined'), (product(nl.float32, None, 1.0), 'undefined')])
+@pytest.mark.parametrize(
+    'kernel, says',
+    [
+        (product(nl.bfloat16, None), 'writes float32 into PSUM'),
+        (product(nl.float32, True, 0.0), 'undefined'),
+        (product(nl.float32, None, 1.0), 'undefined'),
+    ],
+)
 def test_what_psum_takes_before_trn3(kernel, says, chip, fine):
     p = trace(kernel, made(128, 32), made(128, 64), chip=chip)
     if fine: assert assert_ok(p) is p
@@ -90,7 +103,9 @@ def test_the_stepper_follows_a_loop_that_asks_memory(turns):
 
 def test_an_old_state_gives_the_old_numbers():
     def kernel(seeds):
-        out, s, words = nl.ndarray((2, 128, 6), nl.uint32, buffer=nl.shared_hbm), nl.load(seeds), [nl.ndarray((128, 6), nl.uint32) for _ in range(2)]
+        out, s, words = nl.ndarray(
+            (2, 128, 6), nl.uint32,
+            buffer=nl.shared_hbm), nl.load(seeds), [nl.ndarray((128, 6), nl.uint32) for _ in range(2)]
         for w in words:
             nisa.rand_set_state(s)
             nisa.rng(w, engine=nisa.gpsimd_engine)

@@ -13,8 +13,10 @@ def fails(body, kind, *parts):
     with pytest.raises(KernelError) as e: trace_source(HEAD + ''.join(f'    {l}\n' for l in body), None, SPEC)
     assert e.value.kind == kind and e.value.line and all(p in str(e.value) for p in parts), str(e.value)
 
-def test_an_unknown_instruction_says_where_the_list_is(): fails(['nisa.frobnicate(x)'], 'unsupported', 'nki.isa.frobnicate', 'reference_table')
-def test_a_known_one_that_is_not_modelled_says_so(): fails(['nisa.builtin_custom_op(x)'], 'unsupported', 'is part of NKI')
+def test_an_unknown_instruction_says_where_the_list_is():
+    fails(['nisa.frobnicate(x)'], 'unsupported', 'nki.isa.frobnicate', 'reference_table')
+def test_a_known_one_that_is_not_modelled_says_so():
+    fails(['nisa.builtin_custom_op(x)'], 'unsupported', 'is part of NKI')
 def test_a_python_error_has_its_line(): fails(['a = 1', 'b = a / 0'], 'trace', 'line 6', 'ZeroDivisionError')
 def test_out_of_bounds_has_its_line(): fails(['t = nl.load(x[0:200, :])'], 'limit', 'line 5', '0..127')
 def test_truth_of_a_tile(): fails(['t = nl.load(x)', 'if t > 0: return x'], 'trace', 'no truth value')
@@ -71,7 +73,9 @@ def test_tracing_does_not_depend_on_values():
         out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
         nl.store(out, nl.load(x))
         return out
-    assert trace(f, normal(128, 8)).to_json() == trace(f, np.zeros((128, 8), np.float32)).to_json() == trace(f, ArraySpec((128, 8))).to_json()
+
+    assert trace(f, normal(128, 8)).to_json() == trace(f, np.zeros(
+        (128, 8), np.float32)).to_json() == trace(f, ArraySpec((128, 8))).to_json()
 
 def test_two_kernels_need_a_name():
     text = HEAD.replace('kernel', 'one') + '    return x\n\n' + HEAD.replace('kernel', 'two') + '    return x\n'

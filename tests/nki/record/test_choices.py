@@ -6,8 +6,10 @@ from dialects import normal, oisa as nisa, old as nki, onl as nl, run
 
 X = normal(128, 64)
 P, F = np.arange(128)[:, None], np.arange(64)[None, :]
-MASKS = [lambda p, f: f != 3, lambda p, f: (f < 5) | (f > 50), lambda p, f: ~((f > 8) & (p < 64)), lambda p, f: (p != 7) & (f != 9), lambda p, f: (p + f < 40) | (p - f > 60),
-         lambda p, f: ((f < 10) | (p < 10)) & (p + f != 30), lambda p, f: (f < 40) | (f > 20), lambda p, f: (f > 3) & (f < 9)]
+MASKS = [
+    lambda p, f: f != 3, lambda p, f: (f < 5) | (f > 50), lambda p, f: ~((f > 8) & (p < 64)), lambda p, f: (p != 7) &
+    (f != 9), lambda p, f: (p + f < 40) | (p - f > 60), lambda p, f: (
+        (f < 10) | (p < 10)) & (p + f != 30), lambda p, f: (f < 40) | (f > 20), lambda p, f: (f > 3) & (f < 9)]
 
 def kernel(x, mask, how):
     out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.shared_hbm)
@@ -27,7 +29,9 @@ def kernel(x, mask, how):
     nl.store(out, base)
     return out
 
-WANT = {'store': lambda x: x, 'assign': np.exp, 'kept': np.exp, 'copy': lambda x: x, 'operator': lambda x: x + np.float32(1)}
+WANT = {
+    'store': lambda x: x, 'assign': np.exp, 'kept': np.exp, 'copy': lambda x: x,
+    'operator': lambda x: x + np.float32(1)}
 
 @pytest.mark.parametrize('how', WANT)
 @pytest.mark.parametrize('mask', MASKS, ids=range(len(MASKS)))
@@ -50,7 +54,17 @@ def test_not_equal_to_a_loop_variable():
     want = np.stack([X, X, 0 * X, X])
     for f in (all_but_one, by_if): np.testing.assert_array_equal(run(nki.jit(f), X)[0], want)
 
-@pytest.mark.parametrize('pred', [lambda p, f: p != f, lambda p, f: p == f, lambda p, f: (p >= f) & (f > 5), lambda p, f: (p >= f) & (f != 5) if False else p > f, lambda p, f: (p == f) & (f < 9)])
+
+@pytest.mark.parametrize(
+    'pred',
+    [
+        lambda p, f: p != f,
+        lambda p, f: p == f,
+        lambda p, f: (p >= f) & (f > 5),
+        lambda p, f: (p >= f) & (f != 5) if False else p > f,
+        lambda p, f: (p == f) & (f < 9),
+    ],
+)
 def test_affine_select(pred):
     def k(x):
         out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.shared_hbm)

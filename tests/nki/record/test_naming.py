@@ -54,5 +54,6 @@ def test_helpers_and_several_lines():
 
 def test_without_source():
     scope = {'nl': nl}
-    exec(compile('def kernel(x):\n    out = nl.ndarray((128, 64), nl.float32, buffer=nl.shared_hbm)\n    t = nl.load(x)\n    nl.store(out, t)\n    return out', 'nowhere', 'exec'), scope)
+    exec(compile('def kernel(x):\n    out = nl.ndarray((128, 64), nl.float32, buffer=nl.shared_hbm)\n    t = '
+                 'nl.load(x)\n    nl.store(out, t)\n    return out', 'nowhere', 'exec'), scope)
     assert names(scope['kernel'], X) == ['x', 't1', 't2']

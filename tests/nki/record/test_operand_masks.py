@@ -95,7 +95,8 @@ def test_a_mask_that_only_its_value_decides_unrolls_its_loops():
         for i in nl.affine_range(2):
             for j in nl.affine_range(2):
                 inside = (2 * i + j) * 128 < 256
-                nl.store(out[(2 * i + j) * 128 + p, c], value=nl.load(x[(2 * i + j) * 128 + p, c], mask=inside), mask=inside)
+                nl.store(out[(2 * i + j) * 128 + p, c], value=nl.load(x[(2 * i + j) * 128 + p, c], mask=inside),
+                         mask=inside)
         return out
     x = normal(256, 8)
     np.testing.assert_array_equal(run(f, x)[0], x)
@@ -127,7 +128,9 @@ def test_a_scan_cut_short(n):
         out, (p, k) = hbm((128, 96)), nl.mgrid[0:128, 0:96]
         t = nl.load(x)
         nl.store(out, value=nl.zeros((128, 96), dtype=np.float32))
-        nl.store(out[p, k], value=nisa.tensor_tensor_scan(nl.full((128, 96), 1.0, dtype=np.float32), t, 0.0, np.multiply, np.add, mask=k < n), mask=k < n)
+        nl.store(
+            out[p, k], value=nisa.tensor_tensor_scan(nl.full((128, 96), 1.0, dtype=np.float32), t, 0.0, np.multiply,
+                                                     np.add, mask=k < n), mask=k < n)
         return out
     x, want = normal(128, 96), np.zeros((128, 96), np.float32)
     want[:, :n] = np.cumsum(x[:, :n], 1, dtype=np.float32)

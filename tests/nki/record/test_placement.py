@@ -16,7 +16,8 @@ def hbm(*shape): return nl.ndarray(shape, dtype=nl.float32, buffer=nl.shared_hbm
 def added(a, at, tiles):
     "Two tensors of eight blocks, added block by block."
     out = hbm(8, 128, 64)
-    one, two, res = (nl.ndarray((8, nl.par_dim(128), 64), nl.float32, buffer=ncc.sbuf.mod_alloc(base_addr=p, num_free_tiles=(tiles,))) for p in at)
+    one, two, res = (nl.ndarray((8, nl.par_dim(128), 64), nl.float32,
+                                buffer=ncc.sbuf.mod_alloc(base_addr=p, num_free_tiles=(tiles,))) for p in at)
     for i in nl.affine_range(8):
         one[i], two[i] = nl.load(a[i]), nl.load(a[7 - i])
         res[i] = nisa.tensor_tensor(one[i], two[i], op=nl.add)
@@ -41,7 +42,8 @@ def test_the_program_keeps_places():
 def test_two_block_dimensions():
     def kernel(a):
         out = hbm(2, 4, 128, 64)
-        t = nl.ndarray((2, 4, nl.par_dim(128), 64), nl.float32, buffer=ncc.sbuf.mod_alloc(base_addr=512, num_free_tiles=(1, 2)))
+        t = nl.ndarray((2, 4, nl.par_dim(128), 64), nl.float32,
+                       buffer=ncc.sbuf.mod_alloc(base_addr=512, num_free_tiles=(1, 2)))
         for i in nl.affine_range(2):
             for j in nl.affine_range(4):
                 t[i, j] = nl.load(a[i * 4 + j])
@@ -55,7 +57,8 @@ def test_two_block_dimensions():
 def test_all_blocks_needed_at_once(tiles, fine):
     def kernel(a):
         out = hbm(8, 128, 64)
-        t = nl.ndarray((8, nl.par_dim(128), 64), nl.float32, buffer=ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(tiles,)))
+        t = nl.ndarray((8, nl.par_dim(128), 64), nl.float32,
+                       buffer=ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(tiles,)))
         for i in nl.affine_range(8): t[i] = nl.load(a[i])
         for i in nl.affine_range(8): nl.store(out[i], t[i])
         return out
@@ -77,19 +80,30 @@ def test_partition_tiles():
 def test_psum_banks():
     def kernel(a, banks):
         out = hbm(4, 64, 64)
-        ps = nl.ndarray((4, nl.par_dim(64), 64), nl.float32, buffer=ncc.psum.mod_alloc(base_bank=1, num_bank_tiles=(banks,)))
+        ps = nl.ndarray((4, nl.par_dim(64), 64), nl.float32,
+                        buffer=ncc.psum.mod_alloc(base_bank=1, num_bank_tiles=(banks,)))
         for i in nl.affine_range(4):
             x = nl.load(a[i])
             ps[i] = nisa.nc_matmul(x, x)
         for i in nl.affine_range(4): nl.store(out[i], nl.copy(ps[i]))
         return out
-    np.testing.assert_allclose(run(nki.jit(kernel), X, 4)[0], np.einsum('ikm,ikn->imn', X[:4], X[:4]), rtol=1e-5, atol=1e-5)
+
+    np.testing.assert_allclose(
+        run(nki.jit(kernel), X, 4)[0], np.einsum('ikm,ikn->imn', X[:4], X[:4]), rtol=1e-5, atol=1e-5)
     with pytest.raises(KernelError, match='PSUM'): assert_ok(trace(nki.jit(kernel), X, 2))
 
-@pytest.mark.parametrize('buffer,says', [
-    (lambda: ncc.sbuf.mod_alloc(base_addr=200_000), 'inside SBUF'), (lambda: ncc.sbuf.alloc(lambda i, p, n: (64, 0)), 'cannot start there'),
-    (lambda: ncc.sbuf.mod_alloc(base_addr=3), 'aligned'), (lambda: ncc.psum.mod_alloc(base_bank=8), 'inside PSUM'),
-    (lambda: ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(2,)), 'each block dimension'), (lambda: ncc.psum.alloc(lambda i, p, n: (0, 0)), 'bank, partition, byte')])
+
+@pytest.mark.parametrize(
+    'buffer,says',
+    [
+        (lambda: ncc.sbuf.mod_alloc(base_addr=200_000), 'inside SBUF'),
+        (lambda: ncc.sbuf.alloc(lambda i, p, n: (64, 0)), 'cannot start there'),
+        (lambda: ncc.sbuf.mod_alloc(base_addr=3), 'aligned'),
+        (lambda: ncc.psum.mod_alloc(base_bank=8), 'inside PSUM'),
+        (lambda: ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(2,)), 'each block dimension'),
+        (lambda: ncc.psum.alloc(lambda i, p, n: (0, 0)), 'bank, partition, byte'),
+    ],
+)
 def test_impossible_places(buffer, says):
     def kernel(a):
         t = nl.ndarray((128, 64), nl.float32, buffer=buffer())
@@ -111,7 +125,8 @@ def test_the_chip_decides_about_room():
 def test_addresses_of_the_current_dialect():
     def kernel(a, at):
         out = cnl.ndarray((128, 64), cnl.float32, buffer=cnl.shared_hbm)
-        one, two = cnl.ndarray((128, 64), cnl.float32, address=(0, 0)), cnl.ndarray((128, 64), cnl.float32, address=(0, at))
+        one, two = cnl.ndarray((128, 64), cnl.float32, address=(0, 0)), cnl.ndarray((128, 64), cnl.float32,
+                                                                                    address=(0, at))
         cisa.dma_copy(one, a[0])
         cisa.dma_copy(two, a[1])
         cisa.tensor_tensor(one, one, two, cnl.add)
@@ -136,5 +151,6 @@ def counted_on(x):
 
 def test_an_address_counted_on_in_a_body_is_that_of_the_first_iteration():
     program = assert_ok(trace(counted_on, X))
-    assert len(program.loops) == 1 and [t.places for t in program.tensors if t.buffer == 'sbuf'] == [((0, 0),), ((0, 256),)]
+    assert len(program.loops) == 1 and [t.places for t in program.tensors if t.buffer == 'sbuf'] == [((0, 0),),
+                                                                                                     ((0, 256),)]
     np.testing.assert_allclose(run(counted_on, X)[0], np.exp(X.transpose(1, 0, 2).reshape(128, 512)), rtol=1e-6)

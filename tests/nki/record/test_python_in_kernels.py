@@ -1,4 +1,5 @@
-"""Python that a kernel may hold around its loops: each turn must see the value of its own turn, whether or not the loop stayed one."""
+"""Python that a kernel may hold around its loops: each turn must see the value of its own turn, whether or not the
+loop stayed one."""
 import numpy as np
 import pytest
 from kernel_lab.nki import ArraySpec, assert_ok, execute
@@ -25,14 +26,38 @@ def ran(body):
 
 def each(condition, setup=""):
     "A loop that multiplies by ten the rows for which a condition on i holds."
-    return f"{setup}\nfor i in nl.affine_range(4):\n    {LOAD}\n    if {condition}: t = nl.multiply(t, 10.0)\n    {STORE}"
+    return (
+        f"{setup}\nfor i in nl.affine_range(4):\n    {LOAD}\n    if {condition}: t = nl.multiply(t, 10.0)\n    {STORE}"
+    )
 
 
-@pytest.mark.parametrize("condition, rows", [
-    ("i", [1, 2, 3]), ("not i", [0]), ("i == 2", [2]), ("i != 2", [0, 1, 3]), ("i in (1, 3)", [1, 3]), ("i in {1, 3}", [1, 3]), ("i % 2", [1, 3]), ("i & 1", [1, 3]), ("i >> 1", [2, 3]),
-    ("i / 2 == 1", [2]), ("i // 1.5 == 1", [2]), ("i * 0.5 > 1", [3]), ("abs(i - 3) == 3", [0]), ("divmod(i, 2)[1]", [1, 3]), ("i ** 2 == 9", [3]), ("{0: 1, 3: 1}.get(i)", [0, 3]),
-    ("1 <= i < 3", [1, 2]), ("i > 0 and i < 3", [1, 2]), ("max(i, 2) == 3", [3]), ("[0, 1, 0, 1][i]", [1, 3]), ("bool(i) == False", [0]), ("float(i) == 1.0", [1]),
-])
+@pytest.mark.parametrize(
+    "condition, rows",
+    [
+        ("i", [1, 2, 3]),
+        ("not i", [0]),
+        ("i == 2", [2]),
+        ("i != 2", [0, 1, 3]),
+        ("i in (1, 3)", [1, 3]),
+        ("i in {1, 3}", [1, 3]),
+        ("i % 2", [1, 3]),
+        ("i & 1", [1, 3]),
+        ("i >> 1", [2, 3]),
+        ("i / 2 == 1", [2]),
+        ("i // 1.5 == 1", [2]),
+        ("i * 0.5 > 1", [3]),
+        ("abs(i - 3) == 3", [0]),
+        ("divmod(i, 2)[1]", [1, 3]),
+        ("i ** 2 == 9", [3]),
+        ("{0: 1, 3: 1}.get(i)", [0, 3]),
+        ("1 <= i < 3", [1, 2]),
+        ("i > 0 and i < 3", [1, 2]),
+        ("max(i, 2) == 3", [3]),
+        ("[0, 1, 0, 1][i]", [1, 3]),
+        ("bool(i) == False", [0]),
+        ("float(i) == 1.0", [1]),
+    ],
+)
 def test_conditions(condition, rows):
     want = X.copy()
     want[rows] *= 10
@@ -43,12 +68,14 @@ def test_conditions(condition, rows):
     f"n = 0\nfor i in nl.affine_range(4):\n    {LOAD}\n    nl.store(out[n:n+1, :], t)\n    n += 1",
     f"n = [0]\nfor i in nl.affine_range(4):\n    {LOAD}\n    nl.store(out[n[0]:n[0]+1, :], t)\n    n[0] += 1",
     f"n = iter(range(4))\nfor i in nl.affine_range(4):\n    {LOAD}\n    k = next(n)\n    nl.store(out[k:k+1, :], t)",
-    f"n = 0\ndef bump():\n    nonlocal n\n    n += 1\n    return n - 1\nfor i in nl.affine_range(4):\n    {LOAD}\n    k = bump()\n    nl.store(out[k:k+1, :], t)",
+    f"n = 0\ndef bump():\n    nonlocal n\n    n += 1\n    return n - 1\nfor i in nl.affine_range(4):\n    {LOAD}\n    "
+    "k = bump()\n    nl.store(out[k:k+1, :], t)",
     f"global N\nN = 0\nfor i in nl.affine_range(4):\n    {LOAD}\n    nl.store(out[N:N+1, :], t)\n    N = N + 1",
     f"for n, i in enumerate(nl.affine_range(4)):\n    {LOAD}\n    nl.store(out[n:n+1, :], t)",
     f"for n, i in zip(range(4), nl.affine_range(4)):\n    {LOAD}\n    nl.store(out[n:n+1, :], t)",
     "ts = [nl.load(x[i:i+1, :]) for i in nl.affine_range(4)]\nfor k in range(4): nl.store(out[k:k+1, :], ts[k])",
-    f"def rows():\n    for i in nl.affine_range(4): yield i\nn = 0\nfor i in rows():\n    {LOAD}\n    nl.store(out[n:n+1, :], t)\n    n += 1",
+    f"def rows():\n    for i in nl.affine_range(4): yield i\nn = 0\nfor i in rows():\n    {LOAD}\n    "
+    "nl.store(out[n:n+1, :], t)\n    n += 1",
     f"for i in nl.affine_range(4): pass\nfor i in nl.affine_range(4):\n    {LOAD}\n    {STORE}",
 ])
 def test_state_that_turns_hand_on(body): np.testing.assert_array_equal(ran(body), X)
@@ -75,13 +102,22 @@ nl.store(out, nl.copy(acc[0:4, :]))"""
     np.testing.assert_array_equal(ran(body), 3 * (X.T @ X)[:4])
 
 
-@pytest.mark.parametrize("lines, meaning", [
-    ("c = nl.add(t, 1.0)\nu[...] = c\nu[...] = nl.multiply(u, 0.0)\nnl.store(out, c)", lambda x: x + 1),
-    ("c = nl.add(t, 1.0)\nd = c[:, 0:8]\nu[...] = c\nu[...] = nl.multiply(u, 0.0)\nnl.store(out, d)", lambda x: x + 1),
-    ("c = nl.add(t, 1.0)\nu[...] = c\nt[...] = c\nnl.store(out, nl.add(t, u))", lambda x: 2 * x + 2),
-    ("u[...] = nl.sum(t, axis=1, keepdims=True)\nnl.store(out, u)", lambda x: np.repeat(x.sum(1, keepdims=True), 8, axis=1)),
-    ("b = t\nt[...] = nl.multiply(t, 2.0)\nnl.store(out, b)", lambda x: 2 * x),
-    ("b = nl.copy(t)\nt[...] = nl.multiply(t, 2.0)\nnl.store(out, b)", lambda x: x),
-])
+@pytest.mark.parametrize(
+    "lines, meaning",
+    [
+        ("c = nl.add(t, 1.0)\nu[...] = c\nu[...] = nl.multiply(u, 0.0)\nnl.store(out, c)", lambda x: x + 1),
+        (
+            "c = nl.add(t, 1.0)\nd = c[:, 0:8]\nu[...] = c\nu[...] = nl.multiply(u, 0.0)\nnl.store(out, d)",
+            lambda x: x + 1,
+        ),
+        ("c = nl.add(t, 1.0)\nu[...] = c\nt[...] = c\nnl.store(out, nl.add(t, u))", lambda x: 2 * x + 2),
+        (
+            "u[...] = nl.sum(t, axis=1, keepdims=True)\nnl.store(out, u)",
+            lambda x: np.repeat(x.sum(1, keepdims=True), 8, axis=1),
+        ),
+        ("b = t\nt[...] = nl.multiply(t, 2.0)\nnl.store(out, b)", lambda x: 2 * x),
+        ("b = nl.copy(t)\nt[...] = nl.multiply(t, 2.0)\nnl.store(out, b)", lambda x: x),
+    ],
+)
 def test_names_and_values(lines, meaning):
     np.testing.assert_array_equal(ran("t, u = nl.load(x), nl.ndarray((4, 8), nl.float32)\n" + lines), meaning(X))

@@ -14,8 +14,10 @@ def scaled(nl, factor, loop):
         return out
     return kernel
 
-FACTORS = [lambda i: float(str(i)), lambda i: {'2': 5.0}.get(f'{i}', 1.0), lambda i: 4.0 if f'{i}' == '1' else 1.0, lambda i: len(f'{i * 6}') * 1.0,
-           lambda i: 1.0 if i != 2 else 7.0, lambda i: float(format(i, 'd'))]
+FACTORS = [
+    lambda i: float(str(i)), lambda i: {'2': 5.0}.get(f'{i}', 1.0), lambda i: 4.0
+    if f'{i}' == '1' else 1.0, lambda i: len(f'{i * 6}') * 1.0, lambda i: 1.0
+    if i != 2 else 7.0, lambda i: float(format(i, 'd'))]
 
 @pytest.mark.parametrize('lang,jit', [(cnl, current.jit), (onl, old.jit)], ids=['current', 'earlier'])
 @pytest.mark.parametrize('factor', FACTORS, ids=range(len(FACTORS)))
@@ -31,7 +33,12 @@ def test_type_in_the_loop_itself():
         return out
     np.testing.assert_allclose(run(old.jit(kernel), X)[0], np.stack([2 * X] * 4), rtol=1e-6)
 
-@pytest.mark.parametrize('draw', [lambda rng: random.random(), lambda rng: float(np.random.rand()), lambda rng: float(rng.random())], ids=['python', 'numpy', 'generator'])
+
+@pytest.mark.parametrize(
+    'draw',
+    [lambda rng: random.random(), lambda rng: float(np.random.rand()), lambda rng: float(rng.random())],
+    ids=['python', 'numpy', 'generator'],
+)
 def test_random_numbers_are_drawn_for_every_iteration(draw):
     def kernel(x):
         out, rng = onl.ndarray((4, 128, 64), dtype=onl.float32, buffer=onl.shared_hbm), np.random.default_rng(0)

@@ -10,7 +10,8 @@ from kernel_lab.nki.explain.waterfall import what_if
 from dialects import nisa, nl, old, onl
 from timelines import assert_after_its_inputs, pipeline
 
-kernels = st.builds(pipeline, st.lists(st.sampled_from('SVG'), max_size=4), st.integers(1, 6), st.sampled_from([16, 128, 512]), st.booleans())
+kernels = st.builds(pipeline, st.lists(st.sampled_from('SVG'), max_size=4), st.integers(1, 6),
+                    st.sampled_from([16, 128, 512]), st.booleans())
 
 @settings(max_examples=40, deadline=None)
 @given(kernels, st.sampled_from(['trn1', 'trn2']))
@@ -40,8 +41,14 @@ def test_a_consumer_starts_after_its_producer():
 def test_nothing_starts_before_its_inputs_exist(program, chip):
     assert assert_after_its_inputs(schedule(program, chip)) >= 1
 
+
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.sampled_from('SV'), max_size=4), st.integers(1, 6), st.sampled_from([16, 128, 512]), st.sampled_from(['trn1', 'trn2']))
+@given(
+    st.lists(st.sampled_from('SV'), max_size=4),
+    st.integers(1, 6),
+    st.sampled_from([16, 128, 512]),
+    st.sampled_from(['trn1', 'trn2']),
+)
 def test_nothing_starts_before_its_inputs_exist_out_of_order(steps, n, width, chip):
     "The earlier dialect's compiler moves instructions, and still keeps to this."
     @old.jit
@@ -75,14 +82,21 @@ def summing(steps, n, width):
         return out
     return trace(kernel, ArraySpec((128, n * width)))
 
+
 @settings(max_examples=60, deadline=None)
-@given(st.builds(summing, st.lists(st.sampled_from('SG'), max_size=3), st.integers(1, 6), st.sampled_from([16, 128, 512])), st.sampled_from(['trn1', 'trn2']),
-       st.sampled_from(['vector_ghz', 'scalar_ghz', 'gpsimd_ghz', 'dma_gbps']), st.floats(1, 20))
+@given(
+    st.builds(summing, st.lists(st.sampled_from('SG'), max_size=3), st.integers(1, 6), st.sampled_from([16, 128, 512])),
+    st.sampled_from(['trn1', 'trn2']),
+    st.sampled_from(['vector_ghz', 'scalar_ghz', 'gpsimd_ghz', 'dma_gbps']),
+    st.floats(1, 20),
+)
 def test_a_cheaper_instruction_never_makes_it_longer_on_the_real_queues(program, chip, figure, factor):
-    """With the DMA as it is, wherever copies in and copies out do not overlap. Where they do, they share the engines in the order of the program, and a store that comes earlier
-    takes from a load that others wait for: that anomaly is the hardware's, and the next test bounds it."""
+    """With the DMA as it is, wherever copies in and copies out do not overlap. Where they do, they share the engines
+    in the order of the program, and a store that comes earlier takes from a load that others wait for: that anomaly
+    is the hardware's, and the next test bounds it."""
     chip = CHIPS[chip]
-    assert schedule(program, chip.but(**{figure: getattr(chip, figure) * factor})).latency_us <= schedule(program, chip).latency_us + 1e-6
+    assert schedule(program, chip.but(**{figure: getattr(chip, figure) *
+                                         factor})).latency_us <= schedule(program, chip).latency_us + 1e-6
 
 FREE_DMA = {'dma_gbps': 1e9, 'dma_packet_ns': 1e-6}
 
@@ -96,9 +110,11 @@ def test_a_cheaper_instruction_never_makes_the_program_longer(program, chip, eng
 
 @pytest.mark.parametrize('figure,factor', [('dma_gbps', 1e6), ('vector_ghz', 10), ('scalar_ghz', 10)])
 def test_a_faster_chip_is_not_much_slower(figure, factor):
-    "Two queues that share the DMA engines can get into each other's way a little when one comes earlier, as on hardware."
+    """Two queues that share the DMA engines can get into each other's way a little when one comes earlier, as on
+    hardware."""
     program, chip = pipeline('SVSV', 6, 512, True), CHIPS['trn1']
-    assert schedule(program, chip.but(**{figure: getattr(chip, figure) * factor})).latency_us <= 1.03 * schedule(program, chip).latency_us
+    assert schedule(program, chip.but(**{figure: getattr(chip, figure) *
+                                         factor})).latency_us <= 1.03 * schedule(program, chip).latency_us
 
 def test_the_frame_is_the_timeline():
     t = schedule(pipeline('SV', 3, 128, True))
@@ -128,7 +144,8 @@ def test_every_row_of_the_instruction_table_has_a_cost(chip):
 @given(kernels, st.sampled_from(list(CHIPS)))
 def test_no_instruction_is_free(program, chip):
     t = schedule(program, chip)
-    assert t.uncosted == profile_of(t).uncosted == 0 and (t.end_us > t.start_us).all() and ' 0 without a cost' in str(profile_of(t))
+    assert t.uncosted == profile_of(t).uncosted == 0 and (t.end_us > t.start_us).all() and ' 0 without a cost' in str(
+        profile_of(t))
 
 def test_a_rule_that_says_nothing_is_counted(monkeypatch):
     from dataclasses import replace
@@ -140,7 +157,8 @@ def test_what_if():
     ask = lambda p: dict(zip(what_if(p, 'trn2').what_if, what_if(p, 'trn2').speedup))
     copies, vector = ask(pipeline('', 6, 512, True)), ask(pipeline('VVVVVVVV', 6, 512, False))
     assert copies['DMA were free'] > 1.2 and copies['Vector were twice as fast'] == 1 and copies['SBUF had no end'] == 1
-    assert vector['Vector were twice as fast'] > 1.1 and vector['DMA were free'] > 1 and vector['Scalar were twice as fast'] == 1
+    assert vector['Vector were twice as fast'] > 1.1 and vector['DMA were free'] > 1 and vector[
+        'Scalar were twice as fast'] == 1
     assert vector['it ran on trn1'] < 1
 
 def test_what_if_sbuf_had_no_end():

@@ -25,7 +25,9 @@ def work(steps, count, width, how):
             t, u = nl.ndarray((128, width), x.dtype), nl.ndarray((128, width), x.dtype)
             at = nl.ds(i * width, width)
             nisa.dma_copy(t, x[core, :, at])
-            for s in steps: (nisa.activation(t, nl.exp, t) if s == 'S' else nisa.tensor_scalar(t, t, nl.add, 1.0) if s == 'V' else nisa.affine_select(t, [[1, width]], 1, t, 0.0))
+            for s in steps:
+                (nisa.activation(t, nl.exp, t) if s == 'S' else
+                 nisa.tensor_scalar(t, t, nl.add, 1.0) if s == 'V' else nisa.affine_select(t, [[1, width]], 1, t, 0.0))
             if how == 'apart': nisa.dma_copy(out[core, :, at], t); continue
             nisa.dma_copy(part[core, :, at], t)
             if how == 'swap': sendrecv(t, u, 1 - core, 1 - core)
@@ -36,7 +38,8 @@ def work(steps, count, width, how):
         return out
     return trace(kernel, ArraySpec((2, 128, count * width)), grid=(2,), chip='trn2')
 
-kernels = st.builds(work, st.lists(st.sampled_from('SVG'), max_size=3), st.integers(1, 4), st.sampled_from([16, 256, 512]), st.sampled_from(['apart', 'barrier', 'swap']))
+kernels = st.builds(work, st.lists(st.sampled_from('SVG'), max_size=3), st.integers(1, 4),
+                    st.sampled_from([16, 256, 512]), st.sampled_from(['apart', 'barrier', 'swap']))
 
 @settings(max_examples=40, deadline=None)
 @given(kernels, st.sampled_from(['trn2', 'trn3']))
@@ -48,7 +51,8 @@ def test_what_must_hold(program, chip):
         for k, lane in enumerate(LANES):
             mine = np.flatnonzero((t.lane == k) & ((t.core == core) | (t.core < 0)))
             mine = mine[np.argsort(t.start_us[mine], kind='stable')]
-            assert (t.start_us[mine][1:] >= t.end_us[mine][:-1] - 1e-9).all(), f'{lane} of core {core} does two things at once'
+            assert (t.start_us[mine][1:]
+                    >= t.end_us[mine][:-1] - 1e-9).all(), f'{lane} of core {core} does two things at once'
     assert_after_its_inputs(t)
     table = idle(t)
     assert len(table) == 12 and np.allclose(table.sum(axis=1), t.latency_us)
@@ -110,15 +114,20 @@ def test_the_trace_has_a_process_a_core(tmp_path):
     rows = {}
     for e in events:
         if e['ph'] == 'X': rows.setdefault(e['tid'], []).append((ns(e['ts']), ns(e['ts']) + ns(e['dur'])))
-    assert sum(map(len, rows.values())) == len(t) and all(b[0] >= a[1] for some in rows.values() for a, b in zip(some, some[1:]))
+    assert sum(map(len, rows.values())) == len(t) and all(b[0] >= a[1]
+                                                          for some in rows.values()
+                                                          for a, b in zip(some, some[1:]))
 
 def test_efficiency_counts_both_cores():
     both = efficiency(schedule(work('V', 4, 512, 'apart')))
-    assert both.mbu == pytest.approx(both.hbm_bytes / (2 * 370 * both.latency_us * 1e3)) and both.ridge == pytest.approx(128 * (0.96 + 1.2) / 370)
+    assert both.mbu == pytest.approx(
+        both.hbm_bytes / (2 * 370 * both.latency_us * 1e3)) and both.ridge == pytest.approx(128 * (0.96 + 1.2) / 370)
 
 XS = [(np.zeros((256, 512), np.float32),) for _ in range(8)]
-CALLS = {'all_reduce': lambda a, b, n: ncc.all_reduce([a], [b], [[*range(n)]], nl.add), 'all_to_all': lambda a, b, n: ncc.all_to_all([a], [b], [[*range(n)]], 0),
-         'collective_permute': lambda a, b, n: ncc.collective_permute([a], [b], [(r, (r + 1) % n) for r in range(n)])}
+CALLS = {
+    'all_reduce': lambda a, b, n: ncc.all_reduce([a], [b], [[*range(n)]], nl.add),
+    'all_to_all': lambda a, b, n: ncc.all_to_all([a], [b], [[*range(n)]], 0),
+    'collective_permute': lambda a, b, n: ncc.collective_permute([a], [b], [(r, (r + 1) % n) for r in range(n)])}
 
 @pytest.mark.parametrize('ranks', [2, 4, 8])
 @pytest.mark.parametrize('call', list(CALLS))
@@ -129,14 +138,19 @@ def test_collectives_take_their_time(call, ranks):
         CALLS[call](a, b, ranks)
         return b
     t = schedule(trace_ranks(kernel, XS[:ranks])[0], 'trn2')
-    steps, share = {'all_reduce': (2 * (ranks - 1), 2 * (ranks - 1) / ranks), 'all_to_all': (ranks - 1, (ranks - 1) / ranks), 'collective_permute': (1, 1)}[call]
+    steps, share = {
+        'all_reduce': (2 * (ranks - 1), 2 * (ranks - 1) / ranks), 'all_to_all': (ranks - 1, (ranks - 1) / ranks),
+        'collective_permute': (1, 1)}[call]
     row = [t.program.instructions[k].op for k in t.instr].index(call)
-    assert (t.end_us - t.start_us)[row] == pytest.approx((steps * 1640 + share * 256 * 512 * 4 / 160) / 1e3) and t.uncosted == 0
+    assert (t.end_us - t.start_us)[row] == pytest.approx(
+        (steps * 1640 + share * 256 * 512 * 4 / 160) / 1e3) and t.uncosted == 0
     assert t.bytes_in >= 2 * 256 * 512 * 4 and np.isfinite(waterfall(t).us).all() and set(RING_COSTS) >= {call}
-    assert ring_collective_ns(t.program, t.program.instructions[t.instr[row]], CHIPS['trn2'].but(link_gbps=80))[0] > 1e3 * (t.end_us - t.start_us)[row]
+    assert ring_collective_ns(t.program, t.program.instructions[t.instr[row]],
+                              CHIPS['trn2'].but(link_gbps=80))[0] > 1e3 * (t.end_us - t.start_us)[row]
 
 def test_a_second_vector_engine():
-    "Independent instructions on Vector take half the time; a chain of them takes as long as before; the others do not gain."
+    """Independent instructions on Vector take half the time; a chain of them takes as long as before; the others do
+    not gain."""
     def kernel(count, chain):
         def f(x):
             out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
@@ -149,9 +163,11 @@ def test_a_second_vector_engine():
     def span(p, chip):
         t = schedule(p, chip)
         return t.end_us[t.lane == 1].max() - t.start_us[t.lane == 1].min()
-    for chain, gain in ((False, 2), (True, 1)): assert span(kernel(8, chain), one) / span(kernel(8, chain), two) == pytest.approx(gain, rel=0.02)
+    for chain, gain in ((False, 2), (True, 1)):
+        assert span(kernel(8, chain), one) / span(kernel(8, chain), two) == pytest.approx(gain, rel=0.02)
     t = schedule(kernel(8, False), two)
     rows = np.flatnonzero(t.lane == 1)
     for queue in (rows[::2], rows[1::2]): assert (t.start_us[queue][1:] >= t.end_us[queue][:-1] - 1e-9).all()
     ask = lambda p: dict(zip(what_if(p).what_if, what_if(p).speedup))['there were a second Vector engine']
-    assert ask(kernel(8, False)) > 1.1 and ask(kernel(8, True)) == pytest.approx(1) and ask(pipeline('S', 3, 512, True)) == 1
+    assert ask(kernel(8, False)) > 1.1 and ask(kernel(8, True)) == pytest.approx(1) and ask(pipeline('S', 3, 512,
+                                                                                                     True)) == 1

@@ -1,4 +1,5 @@
-"Every row of the instruction table is tried against numpy and refused once, on the page that introduces it; and each trial could have failed."
+"""Every row of the instruction table is tried against numpy and refused once, on the page that introduces it; and each
+trial could have failed."""
 import ast
 import importlib
 import itertools
@@ -15,7 +16,8 @@ from notebooks import as_test
 from kernel_lab.nki.validate.conformance import largest_error, refusal, missing_cases
 
 runner = importlib.import_module('kernel_lab.nki.executor.interpreter')
-PAGES = sorted(p for p in (Path(__file__).parents[3] / 'nbs' / '2_nki').rglob('*.ipynb') if 'kernel_lab.nki.validate.conformance' in p.read_text())
+PAGES = sorted(p for p in (Path(__file__).parents[3] / 'nbs' / '2_nki').rglob('*.ipynb')
+               if 'kernel_lab.nki.validate.conformance' in p.read_text())
 
 def run_page(page):
     "Run a page's code cells from top to bottom; what it exports comes from its module."

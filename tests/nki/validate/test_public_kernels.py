@@ -1,11 +1,13 @@
-"Kernels that nobody here wrote: NKIBench, from a checkout named by NKIBENCH (the folder with kernels/ and reference/). Slow: full shapes."
+"""Kernels that nobody here wrote: NKIBench, from a checkout named by NKIBENCH (the folder with kernels/ and
+reference/). Slow: full shapes."""
 import importlib.util, os
 from pathlib import Path
 import numpy as np, pytest
 from kernel_lab.nki import assert_ok, installed, profile_of, schedule, simulate, trace
 
 ROOT = Path(os.environ.get('NKIBENCH', '/nonexistent'))
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ROOT.exists(), reason='set NKIBENCH to a checkout of NKIBench to run its kernels')]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ROOT.exists(), reason='set NKIBENCH to a checkout of NKIBench '
+                                                                             'to run its kernels')]
 NAMES = [p.stem for p in sorted((ROOT / 'kernels').glob('*.py'))] or ['none']
 
 def load(path):
@@ -24,5 +26,6 @@ def test_nkibench(name):
     program = assert_ok(trace(kernel, *arrays))
     want = reference.forward(*inputs)
     got = reference.transform_nki_outputs(simulate(kernel, *arrays), want)
-    for g, w in zip(got, want if isinstance(want, tuple) else (want,)): assert np.linalg.norm(g - w) / np.linalg.norm(w) < 3e-5
+    for g, w in zip(got, want if isinstance(want, tuple) else (want,)):
+        assert np.linalg.norm(g - w) / np.linalg.norm(w) < 3e-5
     assert 0 < profile_of(schedule(program)).peak_pct < 100

@@ -33,7 +33,10 @@ def broken(x): return undefined_name(x)
 HEAD = 'id,group,chip,bound,tier,weight,latency_us_for_calibration,source_repo,kernel_path,entry_function,dialect,shapes,dtype,vector_active_pct,note'
 
 def line(id, path, entry='scale', shapes='x[128,2048]', dtype='fp32'):
-    return f'{id},made/scale,trn2,DMA,A,0.577,25.0,some/body,{path},{entry},legacy neuronxcc.nki,"{shapes}",{dtype},10.0,note'
+    return (
+        f'{id},made/scale,trn2,DMA,A,0.577,25.0,some/body,{path},{entry},legacy'
+        f' neuronxcc.nki,"{shapes}",{dtype},10.0,note'
+    )
 
 @pytest.fixture(scope='module')
 def checkout(tmp_path_factory):
@@ -42,7 +45,8 @@ def checkout(tmp_path_factory):
     home = root / 'some' / 'body'
     home.mkdir(parents=True)
     (home / 'scale.py').write_text(KERNEL)
-    git = lambda *words: subprocess.run(['git', '-C', home, '-c', 'user.name=a', '-c', 'user.email=a@b.c', *words], check=True, capture_output=True, text=True).stdout
+    git = lambda *words: subprocess.run(['git', '-C', home, '-c', 'user.name=a', '-c', 'user.email=a@b.c', *words],
+                                        check=True, capture_output=True, text=True).stdout
     git('init', '-q'), git('add', '.'), git('commit', '-qm', 'one')
     commit = git('rev-parse', 'HEAD').strip()
     (home / 'scale.py').write_text('raise RuntimeError("not the commit that was asked for")')
@@ -63,19 +67,28 @@ def test_rows_become_programs_of_their_commit(checkout, tmp_path):
 
 def test_a_sum_of_launches_is_several_programs(checkout, tmp_path):
     root, commit = checkout
-    chain, runs = table(tmp_path, line('chain', f'scale.py@{commit}', entry='scale + negate (two launches)', shapes='x[128,512]'),
-                        line('runs', f'scale.py@{commit}', shapes='SUM over x[128,512] and x[64,1024]; caps none', dtype='bf16'))
+    chain, runs = table(
+        tmp_path, line('chain', f'scale.py@{commit}', entry='scale + negate (two launches)', shapes='x[128,512]'),
+        line('runs', f'scale.py@{commit}', shapes='SUM over x[128,512] and x[64,1024]; caps none', dtype='bf16'))
     assert [p.name for p, _ in programs_of(chain, Sources(root))] == ['scale', 'negate']
     assert [p.inputs[0].shape for p, _ in programs_of(runs, Sources(root))] == [(128, 512), (64, 1024)]
-    parts = [predict(r, Sources(root))['latency_us'] for r in table(tmp_path, *(line(f'part{k}', f'scale.py@{commit}', shapes=s, dtype='bf16') for k, s in enumerate( ('x[128,512]', 'x[64,1024]'))))]
+    parts = [
+        predict(r, Sources(root))['latency_us'] for r in table(
+            tmp_path,
+            *(line(f'part{k}', f'scale.py@{commit}', shapes=s, dtype='bf16')
+              for k, s in enumerate(('x[128,512]', 'x[64,1024]'))))]
     assert predict(runs, Sources(root))['latency_us'] == pytest.approx(sum(parts))
 
 def test_what_cannot_be_built_stays_with_its_reason(checkout, tmp_path):
     root, commit = checkout
-    rows = table(tmp_path, line('good', f'scale.py@{commit}'), line('unknown', f'scale.py@{"0" * 40}'), line('broken', f'scale.py@{commit}', entry='broken'),
-                 line('unset', f'scale.py@{commit} (set ROWS=4)'), line('shapeless', f'scale.py@{commit}', shapes='large'), line('odd', f'scale.py@{commit}', dtype='int3'))
+    rows = table(tmp_path, line('good', f'scale.py@{commit}'), line('unknown', f'scale.py@{"0" * 40}'),
+                 line('broken', f'scale.py@{commit}', entry='broken'), line('unset', f'scale.py@{commit} (set ROWS=4)'),
+                 line('shapeless', f'scale.py@{commit}', shapes='large'), line('odd', f'scale.py@{commit}',
+                                                                               dtype='int3'))
     frame = calibrate(rows, [root], tmp_path / 'cache').set_index('id')
-    for name, said in dict(unknown='0' * 12, broken='undefined_name', unset='ROWS=4', shapeless='large', odd='int3').items(): assert said in frame.reason[name]
+    for name, said in dict(unknown='0' * 12, broken='undefined_name', unset='ROWS=4', shapeless='large',
+                           odd='int3').items():
+        assert said in frame.reason[name]
     assert frame.reason.good == '' and frame.predicted_us.notna().sum() == 1
     whole = score(frame.reset_index()).iloc[0]
     assert (whole.rows, whole.missing) == (6, 5)
@@ -118,12 +131,15 @@ def test_mistakes_of_the_command_teach(checkout, tmp_path):
     with pytest.raises(UsageError, match='git clone'): kernel_text(row, Sources(tmp_path))
 
 def test_score_by_hand():
-    frame = pd.DataFrame(dict(id=list('abcde'), group=['g', 'g', 'g', 'h', 'h'], chip=['trn1'] * 3 + ['trn2'] * 2, bound='PE', tier='A', weight=[1, 1, 1, 4, 4],
-                              measured_us=[10.0, 20.0, 30.0, 100.0, 200.0], predicted_us=[10.5, 40.0, 36.0, 100.0, 160.0], reason=''))
+    frame = pd.DataFrame(
+        dict(id=list('abcde'), group=['g', 'g', 'g', 'h', 'h'], chip=['trn1'] * 3 + ['trn2'] * 2, bound='PE', tier='A',
+             weight=[1, 1, 1, 4, 4], measured_us=[10.0, 20.0, 30.0, 100.0,
+                                                  200.0], predicted_us=[10.5, 40.0, 36.0, 100.0, 160.0], reason=''))
     frame['log_ratio'] = np.log(frame.predicted_us / frame.measured_us)
     table = score(frame).set_index(['by', 'name'])
     whole = table.loc['all', '']
-    assert whole.median_abs_log == pytest.approx(np.log(1.2))                 # |log| sorted: 0 (4), log 1.05 (1), log 1.2 (1), log 1.25 (4), log 2 (1); half of 11
+    #|log| sorted: 0 (4), log 1.05 (1), log 1.2 (1), log 1.25 (4), log 2 (1); half of 11
+    assert whole.median_abs_log == pytest.approx(np.log(1.2))
     assert (whole.within_10, whole.within_25) == (pytest.approx(2 / 5), pytest.approx(4 / 5))
     assert whole.tau == pytest.approx((1 / 3 + 1) / 2)
     assert table.loc['group', 'g trn1'].tau == pytest.approx(1 / 3)
