@@ -61,7 +61,7 @@ def wrap_public_names(module: Path) -> None:
     "Lay the list of a face's public names out again, no wider than a line."
     text = module.read_text(encoding="utf-8")
     def lines(m: re.Match) -> str:
-        names = textwrap.fill(m[1].replace("\n", " "), WIDTH - 1, initial_indent=" " * 11, subsequent_indent=" " * 11)
+        names = textwrap.fill(" ".join(m[1].split()), WIDTH - 1, initial_indent=" " * 11, subsequent_indent=" " * 11)
         return f"# %% auto #0\n__all__ = [{names.strip()}]\n\n"
     module.write_text(AUTO.sub(lines, text, count=1), encoding="utf-8")
 

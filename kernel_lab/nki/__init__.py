@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ArraySpec', 'CHIPS', 'Chip', 'Diagnostic', 'Profile', 'Program', 'Stepper', 'Timeline', 'assert_ok',
-           'check',            'execute', 'get_chip', 'installed', 'interpret', 'isa', 'jit', 'language', 'profile',
-           'profile_of',            'schedule', 'simulate', 'simulate_ranks', 'trace', 'trace_source']
+           'check', 'execute', 'get_chip', 'installed', 'interpret', 'isa', 'jit', 'language', 'profile', 'profile_of',
+           'schedule', 'simulate', 'simulate_ranks', 'trace', 'trace_source']
 
 # %% ../../nbs/2_nki/02_init.ipynb #eac4dbf3
 from .checks.checker import assert_ok, check

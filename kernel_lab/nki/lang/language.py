@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloat16', 'float16', 'tfloat32',
-           'float8_e4m3',            'float8_e5m2', 'float8_e4m3fn', 'int32', 'uint32', 'int16', 'uint16', 'int8',
-           'uint8', 'bool_',            'float8_e8m0fnu', 'float8_e3m4', 'float8_e4m3fn_x4', 'float8_e5m2_x4',
-           'float4_e2m1fn_x4', 'bool', 'DType',            'average', 'prelu', 'tile_size', 'range', 'identity',
-           'bypass', 'ndarray', 'full', 'zeros', 'ones',            'empty_like', 'zeros_like', 'affine_range',
-           'sequential_range', 'static_range', 'program_id', 'num_programs',            'program_ndim', 'result',
-           'load', 'copy', 'store', 'broadcast_columns', 'common_shape', 'binary', 'unary',
-           'reduce_free_axes', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul', 'broadcast_to',
-           'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip', 'var', 'softmax', 'rms_norm', 'all', 'dropout',
-           'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d', 'random_seed', 'device_print']
+           'float8_e4m3', 'float8_e5m2', 'float8_e4m3fn', 'int32', 'uint32', 'int16', 'uint16', 'int8', 'uint8',
+           'bool_', 'float8_e8m0fnu', 'float8_e3m4', 'float8_e4m3fn_x4', 'float8_e5m2_x4', 'float4_e2m1fn_x4', 'bool',
+           'DType', 'average', 'prelu', 'tile_size', 'range', 'identity', 'bypass', 'ndarray', 'full', 'zeros', 'ones',
+           'empty_like', 'zeros_like', 'affine_range', 'sequential_range', 'static_range', 'program_id',
+           'num_programs', 'program_ndim', 'result', 'load', 'copy', 'store', 'broadcast_columns', 'common_shape',
+           'binary', 'unary', 'reduce_free_axes', 'sum', 'max', 'min', 'prod', 'mean', 'where', 'transpose', 'matmul',
+           'broadcast_to', 'expand_dims', 'is_psum', 'is_sbuf', 'is_hbm', 'is_on_chip', 'var', 'softmax', 'rms_norm',
+           'all', 'dropout', 'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d', 'random_seed',
+           'device_print']
 
 # %% ../../../nbs/2_nki/4_lang/09_language.ipynb #51f5a78c
 import builtins, math
