@@ -25,6 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import docs_api  # noqa: E402
 import docs_check  # noqa: E402
 import docs_run  # noqa: E402
+import number  # noqa: E402
 
 IMAGES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:)([^)\s#]+)(#[^)\s]*)?\)")
@@ -44,15 +45,14 @@ class Page:
     @cached_property
     def title(self) -> str:
         "The first heading, as plain text; the file's name where the notebook has none."
-        headings = (re.search(r"(?m)^# (.+)$", text(c)) for c in self.notebook["cells"] if c["cell_type"] == "markdown")
-        found = next((m[1] for m in headings if m), bare(self.source.stem).replace("_", " "))
-        return re.sub(r"[`*]", "", found).strip()
+        try: found = number.title(self.notebook)
+        except StopIteration: found = bare(self.source.stem).replace("_", " ")
+        return re.sub(r"[`*]", "", found)
 
     @cached_property
     def module(self) -> str | None:
         "The dotted name, below the package, of the module that the notebook exports."
-        found = (re.search(r"(?m)^#\|\s*default_exp\s+(\S+)", text(c)) for c in self.notebook["cells"])
-        return next((m[1].removesuffix(".__init__") for m in found if m), None)
+        return name.removesuffix(".__init__") if (name := number.module(self.notebook)) else None
 
 
 def text(cell: dict) -> str:
