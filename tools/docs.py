@@ -141,9 +141,9 @@ class Writer:
         parts = [f"`{'.'.join([docs_run.PACKAGE, page.module])}`"] if page.module else []
         return " · ".join([*parts, f"`{notebook}`"]) + "\n{ .origin }\n"
 
-    def markdown(self, number: int, executed: bool) -> str:
+    def markdown(self, at: int, executed: bool) -> str:
         "A page's markdown, with a slot for each cell's outputs: they are put into the finished page."
-        page, out, opened = self.pages[number], [], False
+        page, out, opened = self.pages[at], [], False
         for i, cell in enumerate(page.notebook["cells"]):
             source = text(cell).rstrip()
             if cell["cell_type"] == "markdown":
@@ -151,7 +151,7 @@ class Writer:
                 if not opened and source.lstrip().startswith("# "):
                     source, opened = self.opening(page, source, executed), True
                 out.append(source)
-            elif cell["cell_type"] == "code": out += code_cell(source, number, i)
+            elif cell["cell_type"] == "code": out += code_cell(source, at, i)
         head = "" if opened else self.opening(page, f"# {page.title}", executed)
         return "\n\n".join([head, *out]) + "\n"
 
@@ -164,10 +164,10 @@ class Writer:
         return "\n".join([title, "", *rest, "", self.origin(page), *note, *lines[end:]])
 
     def write(self, executed: list[bool]) -> None:
-        for number, page in enumerate(self.pages):
+        for i, page in enumerate(self.pages):
             path = self.folder / page.target
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.markdown(number, executed[number]))
+            path.write_text(self.markdown(i, executed[i]))
 
 
 def up(start: PurePosixPath, end: PurePosixPath) -> str:
@@ -175,7 +175,7 @@ def up(start: PurePosixPath, end: PurePosixPath) -> str:
     return PurePosixPath(os.path.relpath(end, start.parent)).as_posix()
 
 
-def code_cell(source: str, number: int, i: int) -> Iterator[str]:
+def code_cell(source: str, page: int, i: int) -> Iterator[str]:
     "A code cell as a fenced block and a slot for its outputs; nothing for one that is hidden or has only directives."
     found = docs_run.directives(source)
     if "hide" in found: return
@@ -184,7 +184,7 @@ def code_cell(source: str, number: int, i: int) -> Iterator[str]:
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", body)), default=0))
     style = ".python .exported" if found & {"export", "exporti", "exports"} else ".python"
     if "hide_input" not in found: yield f"{fence}{{ {style} }}\n{body}\n{fence}"
-    yield f'<div class="slot" id="slot-{number}-{i}"></div>'
+    yield f'<div class="slot" id="slot-{page}-{i}"></div>'
 
 
 # --- outputs ---
