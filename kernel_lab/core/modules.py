@@ -62,7 +62,7 @@ class MovedModule(ModuleType):
 
 def _warn(old: str, stacklevel: int) -> None:
     new = ', '.join(place.split()[0] for place in moved_modules()[old])
-    warnings.warn(f'{old} moved to {new}; the old path goes with the next version.', DeprecationWarning,
+    warnings.warn(f'{old} moved to {new}; the old path will be removed in the next version.', DeprecationWarning,
                   stacklevel=stacklevel)
 
 class MovedFinder:
