@@ -12,8 +12,8 @@ from .error_map import error_map_figure, error_map_frame
 from .source import source_html
 from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
 from .theme import PLOTLY_CONFIG, figure_css, render_template, static_text, status_colour
-from .timeline import timeline_figure, timeline_of, timeline_summary, timeline_table
-from .utilisation import utilisation_figure, utilisation_frame
+from .timeline import (timeline_figure, timeline_of, timeline_summary, timeline_table,
+    utilisation_figure, utilisation_frame)
 
 # %% ../../nbs/6_figures/07_report.ipynb #09c639e1
 def key_numbers(run) -> list[tuple[str, str]]:

@@ -12,6 +12,5 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.panels', {
     'lab': 'Lab',
     'task_picker': 'TaskPicker',
     'step_control': 'StepControl',
-    'source_editor': 'SourceEditor',
-    'log_and_cost': 'CompileLog CostPanel',
+    'source_and_log': 'CompileLog CostPanel SourceEditor',
     'figure_panels': 'CorrectnessDiff SpeedupPanel TimelinePanel UtilisationPanel'})

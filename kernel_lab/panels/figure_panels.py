@@ -10,8 +10,7 @@ import traitlets
 from ..figures.error_map import error_map_figure, error_map_title
 from ..figures.speedup import speedup_figure
 from ..figures.theme import PLOTLY_CONFIG, THEMES, empty_figure, escaped, figure_texts, title_markup
-from ..figures.timeline import timeline_table, timeline_figure
-from ..figures.utilisation import profiles_of, utilisation_figure
+from ..figures.timeline import profiles_of, timeline_figure, timeline_table, utilisation_figure
 from .style import STATIC, Panel
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #8004bf27

@@ -14,9 +14,8 @@ from ..figures.timeline import timeline_of
 from .step_control import StepControl
 from .task_picker import TaskPicker, agents_offered
 from .figure_panels import CorrectnessDiff, SpeedupPanel, TimelinePanel, UtilisationPanel, named
-from .source_editor import SourceEditor
+from .source_and_log import CompileLog, CostPanel, SourceEditor
 from .style import Panel, card, row
-from .log_and_cost import CompileLog, CostPanel
 
 # %% ../../nbs/7_panels/06_lab.ipynb #0fd76391
 class Lab(Panel):

@@ -20,9 +20,9 @@ from kernel_lab.figures.timeline import (
     timeline_figure,
     timeline_frame,
     timeline_summary,
+    utilisation_figure,
+    utilisation_frame,
 )
-
-from kernel_lab.figures.utilisation import utilisation_figure, utilisation_frame
 
 EVIL = '</script><script>alert(1)</script><img src=x onerror=alert(2)>'
 

@@ -9,8 +9,7 @@ from kernel_lab.evaluate.store.store import Store
 from kernel_lab.panels.step_control import StepControl
 from kernel_lab.panels.lab import Lab
 from kernel_lab.panels.figure_panels import CorrectnessDiff, SpeedupPanel, TimelinePanel, UtilisationPanel, library
-from kernel_lab.panels.source_editor import SourceEditor
-from kernel_lab.panels.log_and_cost import CompileLog, CostPanel
+from kernel_lab.panels.source_and_log import CompileLog, CostPanel, SourceEditor
 from kernel_lab.tasks.model.task import task_from
 
 EVIL = '<img src=x onerror=alert(1)>'

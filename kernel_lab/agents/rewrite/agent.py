@@ -5,10 +5,10 @@
 # %% ../../../nbs/6_agents/1_rewrite/05_agent.ipynb #93b0b034
 from ..loop import EDITED_BY_HAND, Proposal, base_step
 from .evidence import MoveContext, ProfileFacts
-from .fuse_instructions import drop_copy, fuse_reduce, fuse_scalar_tensor, fuse_scale
-from .rebalance import interleave, rebalance
+from .instruction_moves import (drop_copy, fuse_reduce, fuse_scalar_tensor, fuse_scale,
+    rebalance)
 from .source_tree import KernelTree
-from .transform_loops import allocate_inside, load_once, widen
+from .transform_loops import allocate_inside, interleave, load_once, widen
 from ...core.errors import UsageError
 from ...tasks.model.workload import Kernel
 

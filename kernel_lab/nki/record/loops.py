@@ -14,7 +14,7 @@ from ..ir.affine import Affine, Index, Mask, MaskChoice, Unroll
 from ..ir.program import Program
 from ..ir.semantics import ASSOCIATIVE
 from .builder import PACKAGE_DIR, OpenLoop, kernel_frame, kernel_line
-from .naming import tree_of
+from .recorder import tree_of
 from .recorder import Recorder
 from .tile import Tile, ds
 
