@@ -110,7 +110,7 @@ def _rescope_tensors(tensors, item, v, u):
         if tensors[k].scope: tensors[k] = replace(tensors[k], scope=(u, *(x for x in tensors[k].scope if x != v)))
 
 def _fused(code, body, i, j, u, w):
-    "The body with items i and j as one loop over `u` = `w`, or None; then the scopes of the code's tensors are updated."
+    "The body with items i and j as one loop over `u` = `w`, or None. Updates the scopes of the code's tensors."
     first, second = isolate_loop(code, body[i], u), isolate_loop(code, body[j], w)
     if first is None or second is None or second[0] or not _can_move_before(first[1], [*first[2], *body[i + 1:j]]):
         return None
