@@ -25,6 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import docs_api  # noqa: E402
 import docs_check  # noqa: E402
 import docs_run  # noqa: E402
+import number  # noqa: E402
 
 IMAGES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:)([^)\s#]+)(#[^)\s]*)?\)")
@@ -44,15 +45,14 @@ class Page:
     @cached_property
     def title(self) -> str:
         "The first heading, as plain text; the file's name where the notebook has none."
-        headings = (re.search(r"(?m)^# (.+)$", text(c)) for c in self.notebook["cells"] if c["cell_type"] == "markdown")
-        found = next((m[1] for m in headings if m), bare(self.source.stem).replace("_", " "))
-        return re.sub(r"[`*]", "", found).strip()
+        try: found = number.title(self.notebook)
+        except StopIteration: found = bare(self.source.stem).replace("_", " ")
+        return re.sub(r"[`*]", "", found)
 
     @cached_property
     def module(self) -> str | None:
         "The dotted name, below the package, of the module that the notebook exports."
-        found = (re.search(r"(?m)^#\|\s*default_exp\s+(\S+)", text(c)) for c in self.notebook["cells"])
-        return next((m[1].removesuffix(".__init__") for m in found if m), None)
+        return name.removesuffix(".__init__") if (name := number.module(self.notebook)) else None
 
 
 def text(cell: dict) -> str:
@@ -141,9 +141,9 @@ class Writer:
         parts = [f"`{'.'.join([docs_run.PACKAGE, page.module])}`"] if page.module else []
         return " · ".join([*parts, f"`{notebook}`"]) + "\n{ .origin }\n"
 
-    def markdown(self, number: int, executed: bool) -> str:
+    def markdown(self, at: int, executed: bool) -> str:
         "A page's markdown, with a slot for each cell's outputs: they are put into the finished page."
-        page, out, opened = self.pages[number], [], False
+        page, out, opened = self.pages[at], [], False
         for i, cell in enumerate(page.notebook["cells"]):
             source = text(cell).rstrip()
             if cell["cell_type"] == "markdown":
@@ -151,7 +151,7 @@ class Writer:
                 if not opened and source.lstrip().startswith("# "):
                     source, opened = self.opening(page, source, executed), True
                 out.append(source)
-            elif cell["cell_type"] == "code": out += code_cell(source, number, i)
+            elif cell["cell_type"] == "code": out += code_cell(source, at, i)
         head = "" if opened else self.opening(page, f"# {page.title}", executed)
         return "\n\n".join([head, *out]) + "\n"
 
@@ -164,10 +164,10 @@ class Writer:
         return "\n".join([title, "", *rest, "", self.origin(page), *note, *lines[end:]])
 
     def write(self, executed: list[bool]) -> None:
-        for number, page in enumerate(self.pages):
+        for i, page in enumerate(self.pages):
             path = self.folder / page.target
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.markdown(number, executed[number]))
+            path.write_text(self.markdown(i, executed[i]))
 
 
 def up(start: PurePosixPath, end: PurePosixPath) -> str:
@@ -175,7 +175,7 @@ def up(start: PurePosixPath, end: PurePosixPath) -> str:
     return PurePosixPath(os.path.relpath(end, start.parent)).as_posix()
 
 
-def code_cell(source: str, number: int, i: int) -> Iterator[str]:
+def code_cell(source: str, page: int, i: int) -> Iterator[str]:
     "A code cell as a fenced block and a slot for its outputs; nothing for one that is hidden or has only directives."
     found = docs_run.directives(source)
     if "hide" in found: return
@@ -184,7 +184,7 @@ def code_cell(source: str, number: int, i: int) -> Iterator[str]:
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", body)), default=0))
     style = ".python .exported" if found & {"export", "exporti", "exports"} else ".python"
     if "hide_input" not in found: yield f"{fence}{{ {style} }}\n{body}\n{fence}"
-    yield f'<div class="slot" id="slot-{number}-{i}"></div>'
+    yield f'<div class="slot" id="slot-{page}-{i}"></div>'
 
 
 # --- outputs ---

@@ -2,16 +2,20 @@
 
 A markdown cell with a line `<!-- made from: NAME -->` ends with what `SECTIONS[NAME]()` returns; everything after
 that line is replaced."""
+import ast
 import json
 import re
 import sys
+from collections import Counter
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 import number
 
 ROOT = Path(__file__).parent.parent
-NBS, GUIDE = ROOT / "nbs", ROOT / "nbs" / "guide.ipynb"
+NBS, GUIDE, LIB = ROOT / "nbs", ROOT / "nbs" / "guide.ipynb", ROOT / "kernel_lab"
+MOST_NAMES = 3          # shown behind a page's line
 MARK = re.compile(r"(<!-- made from: (\w+) -->).*", re.S)
 ROOMS = {
     "core": "what every room needs: errors, files, durations, formatting, worker processes",
@@ -19,7 +23,8 @@ ROOMS = {
     "nki.chip": "what a chip is: engines, clocks, memories, queues, storage types, each figure with its source",
     "nki.ir": "the `Program`: tensors, accesses, loops, the instruction table, its verifier and file format",
     "nki.record": "what a kernel's Python touches while it is traced: tiles, indexing, loops, placement",
-    "nki.lang": "the two dialects, instruction by instruction, and `trace`: kernel → `Program`",
+    "nki.lang": "the current dialect (`nki`) and the earlier one (`neuronxcc.nki`), instruction by instruction, and "
+                "`trace`: kernel → `Program`",
     "nki.checks": "limits of the chip, aliasing, loop-carried dependencies, races: `Program` → diagnostics",
     "nki.executor": "`Program` → numbers: the interpreter, the passes that vectorise it, the stepper",
     "nki.timing": "`Program` → `Timeline`: dependencies, allocation, engines and queues, the scheduler",
@@ -35,14 +40,15 @@ ROOMS = {
     "tasks.quality": "what a task must show before it may be used",
     "tasks.importers": "tasks of other suites, from your checkouts: KernelBench, NKIBench, FlashInfer-Bench, "
                        "NKIGen-Bench",
-    "tasks.baselines": "eager execution, lower bounds, kept times",
-    "tasks.synthesis": "15,000 candidates → 6,000 tasks to train on",
+    "tasks.baselines": "time of the operation-by-operation reference, lower bounds, the table of known times",
+    "tasks.synthesis": "made tasks, to train an agent on: 15,000 candidates → 6,000",
     "targets": "where a kernel can run: the simulator, a Neuron device",
     "evaluate": "`evaluate`: compile → verify → profile → plausibility",
     "evaluate.records": "what is kept: `Verification`, `Evaluation`, `Step`, `Run`, and where they come from",
     "evaluate.sandbox": "a kernel's Python in a confined child process",
-    "evaluate.verification": "outputs against the reference, adversarial inputs, diagnosis of a wrong output, guards",
-    "evaluate.store": "the database: rows by content key, experiences, export",
+    "evaluate.verification": "outputs against the reference, adversarial inputs, diagnosis of a wrong output, guards "
+                             "against cheats",
+    "evaluate.store": "the database of evaluations and runs: save, read back, export",
     "evaluate.survey": "all tasks put to the test; their table of times",
     "evaluate.pool": "many evaluations, on local workers or a Ray cluster",
     "agents": "who writes kernels: the turn engine, chat, tools, the ReAct agent",
@@ -58,11 +64,47 @@ def room_of(folder: Path) -> str:
     return ".".join(re.sub(r"^\d_", "", part) for part in folder.relative_to(NBS).parts)
 
 
+def anchor(room: str) -> str:
+    "Where a room's list of pages begins, for links."
+    return f"room-{room.replace('.', '-')}"
+
+
 def title_and_subtitle(page: Path) -> tuple[str, str]:
     "Title and subtitle of a notebook."
     data = number.cells(page)
     lines = "".join(number.head(data)["source"]).splitlines()
     return number.title(data), next((line[2:].strip() for line in lines[1:] if line.startswith("> ")), "")
+
+
+def imports(module: Path) -> list[tuple[str, str]]:
+    "(module file below the package, name) of what a module imports from the package."
+    package = module.relative_to(LIB).parts[:-1]
+    found = []
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if not (isinstance(node, ast.ImportFrom) and node.level and node.module): continue
+        home = "/".join([*package[:len(package) - node.level + 1], *node.module.split(".")]) + ".py"
+        found += [(home, a.name) for a in node.names]
+    return found
+
+
+@cache
+def importers() -> dict[str, Counter]:
+    "Module file → its functions and classes, each with how many modules import it."
+    found: dict[str, Counter] = {}
+    for module in LIB.rglob("*.py"):
+        for home, name in imports(module): found.setdefault(home, Counter())[name] += 1
+    return found
+
+
+def main_names(page: Path) -> str:
+    "The functions and classes of a page that most modules import, as code; nothing for a page that none imports."
+    module = number.module(number.cells(page))
+    if not module or module.endswith("__init__"): return ""
+    home = f"{module.replace('.', '/')}.py"
+    nodes = ast.parse((LIB / home).read_text(encoding="utf-8")).body
+    own = {n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    often = sorted((-n, name) for name, n in importers().get(home, {}).items() if name in own)
+    return "".join(f" `{name}`" for _, name in often[:MOST_NAMES])
 
 
 def folders(at: Path = NBS) -> list[Path]:
@@ -77,7 +119,8 @@ def rooms() -> str:
     for folder in folders():
         if not (n := len(number.pages(folder))): continue
         floor = folder.relative_to(NBS).parts[0][0]
-        rows.append(f"| {floor} | `{room_of(folder)}` | {n} | {ROOMS[room_of(folder)]} |")
+        room = room_of(folder)
+        rows.append(f"| {floor} | [`{room}`](#{anchor(room)}) | {n} | {ROOMS[room]} |")
     return "\n".join(rows)
 
 
@@ -86,9 +129,10 @@ def pages() -> str:
     out = []
     for folder in folders():
         if not (found := number.pages(folder)): continue
-        out += [f"**`{room_of(folder)}`**: {ROOMS[room_of(folder)]}", ""]
+        room = room_of(folder)
+        out += [f'<a id="{anchor(room)}"></a>', "", f"### {room}", f"{ROOMS[room][0].upper()}{ROOMS[room][1:]}.", ""]
         heads = {p: title_and_subtitle(p) for p in found}
-        out += [f"- [{title}]({p.relative_to(NBS).as_posix()}): {subtitle}"
+        out += [f"- [{title}]({p.relative_to(NBS).as_posix()}): {subtitle.rstrip('.')}.{main_names(p)}"
                 for p, (title, subtitle) in heads.items()] + [""]
     return "\n".join(out).rstrip()
 

@@ -34,12 +34,16 @@ def cells(nb: Path) -> dict:
     return json.loads(nb.read_text(encoding="utf-8"))
 
 
-def exported(data: dict) -> str | None:
-    "The last part of the module that a notebook exports, `init` for a package's face; None for a page without module."
+def module(data: dict) -> str | None:
+    "The module that a notebook exports, below the package: `nki.timing.scheduler`; None for a page without module."
     for cell in data["cells"]:
-        if m := re.search(r"^#\|\s*default_exp\s+(\S+)", "".join(cell["source"]), re.M):
-            return m[1].split(".")[-1].strip("_")
+        if m := re.search(r"^#\|\s*default_exp\s+(\S+)", "".join(cell["source"]), re.M): return m[1]
     return None
+
+
+def last_part(data: dict) -> str | None:
+    "The last part of the module that a notebook exports, `init` for a package's face; None for a page without module."
+    return name.split(".")[-1].strip("_") if (name := module(data)) else None
 
 
 def head(data: dict) -> dict:
@@ -55,8 +59,8 @@ def title(data: dict) -> str:
 
 def new_names(folder: Path) -> dict[Path, Path]:
     "Old path → new path of the notebooks of one folder."
-    def module(p: Path) -> str: return exported(cells(p)) or p.stem.split("_", 1)[1]
-    return {p: folder / f"{i:02d}_{module(p)}.ipynb" for i, p in enumerate(pages(folder))}
+    def name(p: Path) -> str: return last_part(cells(p)) or p.stem.split("_", 1)[1]
+    return {p: folder / f"{i:02d}_{name(p)}.ipynb" for i, p in enumerate(pages(folder))}
 
 
 def plan() -> dict[Path, Path]:

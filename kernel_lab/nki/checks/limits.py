@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from .capacity import (allocations, capacity, places, register_values, registers_at_once,
                                             too_large)
-from .rules_dma import dma_sums, dma_transposes, gathered_transposes
+from .rules_data_movement import dma_sums, dma_transposes, gathered_transposes
 from .rules_elementwise import (access_patterns, both_psum, columns, current_dialect_only,
                                                      dtypes_taken, engine_may,
     formats_taken, generations, integers, masks, memories, numbers_taken, operations_taken, partitions, reductions,
     selections, sizes, start_partition)
-from .rules_gather import counting, gathers, rankings, searching
+from .rules_data_movement import counting, gathers, rankings, searching
 from .rules_matmul import (array_tiles, integer_matmul, matmul, matmul_dtypes, quantization,
                                                 scaled_matmul, transpose)
 from ..ir.verify import attributes

@@ -13,7 +13,7 @@ import numpy as np
 from ...core.errors import in_time
 from .diagnostic import Diagnostic
 from ..ir.semantics import ASSOCIATIVE
-from ..ir.mask import masked_box, mask_access
+from ..ir.regions import masked_box, mask_access
 from ..ir.nodes import Access, accesses
 from ..ir.program import Program
 

@@ -13,7 +13,7 @@ from .diagnostic import Diagnostic
 from ..ir.affine import Affine
 from ..chip.dtypes import itemsize
 from ..ir.semantics_collective import COLLECTIVES
-from ..ir.mask import masked_box, operand_boxes, mask_access
+from ..ir.regions import masked_box, operand_boxes, mask_access
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.program import Program
 

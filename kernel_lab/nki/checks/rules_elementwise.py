@@ -10,7 +10,7 @@ from .diagnostic import Diagnostic, RuleContext
 from ..chip.dtypes import is_float, itemsize
 from ..ir.instructions import spec_of
 from ..ir.semantics import ALU, BITWISE
-from ..ir.mask import unsupported_mask
+from ..ir.regions import unsupported_mask
 from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #401c148a

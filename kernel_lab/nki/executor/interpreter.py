@@ -16,7 +16,7 @@ from ..ir.semantics_collective import COLLECTIVES
 from ..ir.cost import MATMULS
 from ..ir.instructions import spec_of
 from .memory import Memory, View, note_if_complete
-from ..ir.mask import masked_box, operand_boxes, mask_access, attrs_in_box
+from ..ir.regions import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
 from ..ir.program import Program
 

@@ -9,7 +9,7 @@ from ...core.errors import KernelError
 from ..chip.dtypes import NUMPY, PACKED, cast_result, is_float, itemsize, numpy_of
 from ..chip.chips import get_chip
 from ..ir.nodes import Access
-from ..chip.microscaling import matmul_mx
+from ..chip.dtypes import matmul_mx
 from ..ir.cost import MATMULS
 from ..ir.semantics import BITWISE, REDUCE, affine_values, row_reduction
 from ..ir.instructions import spec_of

@@ -6,7 +6,7 @@ same."""
 # %% ../../../nbs/2_nki/6_executor/03_simplify.ipynb #621f444c
 from dataclasses import replace
 from ..ir.affine import Affine
-from ..ir.mask import operand_boxes, mask_access, attrs_in_box
+from ..ir.regions import operand_boxes, mask_access, attrs_in_box
 from ..ir.regions import Region, access_of, iterations_disjoint, region_of, row_major_steps
 from ..ir.nodes import Access, Loop, accesses
 

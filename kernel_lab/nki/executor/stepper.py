@@ -16,7 +16,7 @@ from .interpreter import (
     check_inputs,
 )
 
-from ..ir.mask import masked_box, operand_boxes, mask_access
+from ..ir.regions import masked_box, operand_boxes, mask_access
 from ..ir.nodes import Loop, accesses
 from ..ir.program import instruction_text, with_turns
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.errors import UsageError
 from ..chip.dtypes import itemsize
 from ..ir.instructions import spec_of
-from ..ir.mask import masked_box, mask_access
+from ..ir.regions import masked_box, mask_access
 from ..ir.nodes import Access
 from ..timing.timeline import LANES, schedule
 

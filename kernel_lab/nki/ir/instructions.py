@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 import numpy as np
 from ...core.errors import KernelError
-from ..chip import microscaling
+from ..chip import dtypes as microscaling
 from ..chip.dtypes import numpy_of
 from . import cost, semantics
-from .random import random_elements, with_random_source
+from .semantics import random_elements, with_random_source
 from .semantics_collective import COLLECTIVE_DOCS, COLLECTIVES
 
 # %% ../../../nbs/2_nki/2_ir/11_instructions.ipynb #a8cfaa37

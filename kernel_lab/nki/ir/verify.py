@@ -8,10 +8,10 @@ import math
 import numpy as np
 from ..chip.dtypes import NUMPY
 from .semantics_collective import COLLECTIVES, COLLECTIVE_REDUCTIONS
-from ..chip.microscaling import ELEMENT_DTYPES
+from ..chip.dtypes import ELEMENT_DTYPES
 from .semantics import ACT, ALU, REDUCE
 from .instructions import spec_of
-from .mask import mask_access
+from .regions import mask_access
 from .nodes import Access
 
 # %% ../../../nbs/2_nki/2_ir/12_verify.ipynb #8b657d70

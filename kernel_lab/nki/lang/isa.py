@@ -14,7 +14,7 @@ from .isa_dma import by_column, dma_compute, dma_copy, dma_transpose
 from .isa_gpsimd import (affine_select, iota, local_gather, nc_n_gather, nonzero_with_count,
                                             sequence_bounds,
     tensor_partition_reduce, topk)
-from .isa_scalar import activate2, activation, activation_reduce
+from .isa_vector import activate2, activation, activation_reduce
 from .isa_tensor import array_tile, nc_matmul, nc_matmul_mx, nc_transpose
 from .isa_vector import (bn_aggr, bn_stats, chance, dropout, exponential, max8, memset,
                                             nc_find_index8,

@@ -18,7 +18,7 @@ from ..chip.chips import get_chip
 from ..ir.semantics import ALU, REDUCE
 from ..ir.instructions import NOT_MODELLED, INSTRUCTIONS
 from ..record import assignment as writing      # noqa: F401  tiles learn to be written to
-from ..record.operand_masks import cut_free_axes
+from ..record.indexing import cut_free_axes
 from ..record.recorder import Recorder
 from ..record.tile import Tile, emit
 from ..record.builder import kernel_line

@@ -4,10 +4,10 @@
 
 # %% ../../../nbs/2_nki/4_lang/01_isa_tensor.ipynb #a6b0bce9
 from ...core.errors import KernelError
-from ..chip.microscaling import ELEMENT_DTYPES
+from ..chip.dtypes import ELEMENT_DTYPES
 from ..ir.affine import Index, Mask, as_index
 from .isa_core import require_generation, strict, tile
-from ..record.operand_masks import masked_matmul_operands
+from ..record.indexing import masked_matmul_operands
 from ..record.tile import emit
 from ..record.builder import kernel_line
 

@@ -10,7 +10,7 @@ from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
 from ..ir.cost import CostContext, is_always_cold, ring_collective_ns
 from ..ir.instructions import spec_of
-from ..ir.mask import mask_access
+from ..ir.regions import mask_access
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.semantics import table_set
 from ..ir.semantics_collective import COLLECTIVES
