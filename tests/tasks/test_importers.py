@@ -364,7 +364,7 @@ def test_their_own_loader_accepts_it(written):
 # --- real checkouts, where somebody has them ---
 
 def test_kernelbench(tmp_path):
-    from kernel_lab.tasks.importers.kernelbench import read_kernelbench
+    from kernel_lab.tasks.importers.benchmarks import read_kernelbench
     found, left = read_kernelbench(at("KERNELBENCH"))
     assert len(found) + len(left) >= 270 and {x.level for x in left} == {4} and len(left) >= 20
     some = {f"level1/{f.name.rpartition('/')[2]}.py": f.text for f in found if f.level == 1}
@@ -382,6 +382,6 @@ def test_nkibench_of_accelopt():
 
 
 def test_nkigen_bench_of_aws_samples():
-    from kernel_lab.tasks.importers.nki_benches import read_nkigen
+    from kernel_lab.tasks.importers.benchmarks import read_nkigen
     found, left = read_nkigen(at("NKIGEN_BENCH"))
     assert len(found) == 250 and not left

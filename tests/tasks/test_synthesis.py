@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
@@ -12,11 +13,10 @@ from time import monotonic, sleep
 import pytest
 
 from kernel_lab.core.errors import UsageError
-from kernel_lab.tasks.synthesis import filters, synthesize as synthesis
+from kernel_lab.tasks.synthesis import synthesize as synthesis
 from kernel_lab.tasks.synthesis.compose import Candidate, candidate
 from kernel_lab.tasks.quality.checks import check_task
-from kernel_lab.tasks.synthesis.filters import judge_candidate
-from kernel_lab.tasks.synthesis.synthesize import curate, funnel, synthesize
+from kernel_lab.tasks.synthesis.synthesize import curate, funnel, judge_candidate, synthesize
 
 COUNT = 16
 
@@ -53,23 +53,23 @@ def test_a_longer_run_goes_on_from_a_shorter_one(run, tmp_path):
     assert list(synthesize(tmp_path, 8, seed=9, jobs=0, known=frozenset()))[:5] == short == run[1][:5]
 
 
-def test_a_candidate_that_kills_its_worker_costs_itself_only(monkeypatch, run):
-    chunks = [[0, 1], [2, 3], [4, 5]]
-    about = (9, 'trn2', frozenset())
-    monkeypatch.setattr(synthesis, '_judge', _dies_at_three)
-    found, left = [], chunks
-    while left:
-        steps = synthesis._some(iter(left), about, 1)
-        try:
-            while True: found.append(next(steps))
-        except StopIteration as e: left = e.value
-    assert [f.name for f in found] == [candidate(k, 9).name for k in range(6)]
+def test_a_candidate_whose_worker_dies_or_hangs_costs_itself_only(monkeypatch):
+    monkeypatch.setattr(synthesis, 'WORKER_TIMEOUT_S', 2)
+    with closing(synthesis.CandidateWorkers((9, 'trn2', frozenset()), f'{__name__}:serve_fragile')) as workers:
+        found = list(synthesis._each(range(8), workers, 2))
+    assert [f.name for f in found] == [candidate(k, 9).name for k in range(8)]
     assert [f.name for f in found if 'died' in f.why] == [candidate(3, 9).name]
+    assert [f.name for f in found if 'took longer than 2 s' in f.why] == [candidate(5, 9).name]
 
 
-def _dies_at_three(numbers, seed, chip, known):
-    if 3 in numbers: os.kill(os.getpid(), signal.SIGKILL)
-    return [filters.FilterResult(candidate(n, seed).name, 'passed') for n in numbers]
+def serve_fragile(channel):
+    "A worker's target: passes every candidate, but dies of number 3 and hangs at number 5."
+    messages = iter(channel)
+    seed, _, _ = json.loads(next(messages))
+    for number in map(int, messages):
+        if number == 3: os.kill(os.getpid(), signal.SIGKILL)
+        if number == 5: sleep(60)
+        channel.send(json.dumps(synthesis.FilterResult(candidate(number, seed).name, 'passed').to_dict()))
 
 
 def test_a_reference_that_never_ends_is_given_up(monkeypatch):
@@ -77,7 +77,7 @@ def test_a_reference_that_never_ends_is_given_up(monkeypatch):
     slow = Candidate('slow', 'chain', ('relu',), 'float32', (('x', (4, 4), 'normal'),),
                      'def slow(x):\n    while True: x = x + 1\n')
     monkeypatch.setattr(synthesis, 'judge_candidate', lambda *_: judge_candidate(slow))
-    found, = synthesis._judge([0], 9, 'trn2', frozenset())
+    found = synthesis._judge(0, 9, 'trn2', frozenset())
     assert found.fate == 'runs' and 'longer than 1 s' in found.why
 
 

@@ -8,7 +8,7 @@ import math
 from ...core.errors import UsageError
 from .graph import Node, Ref
 from .plan import lower_cast, lower_op, lower_op_as, with_dtype
-from .data_movement import padding_by_axis, regroup_axes
+from .layout import padding_by_axis, regroup_axes
 from .precision import float32_graph, float32_tensors
 
 # %% ../../../nbs/3_tasks/2_codegen/10_decompositions.ipynb #7ef4d2a9

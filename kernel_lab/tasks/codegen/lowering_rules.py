@@ -9,13 +9,7 @@ from .rowwise_ops import ELEMENTWISE_OPS, LOSS_OPS, ROW_OPS
 from .layout import worked_axes, broadcast_shape, choose_layout, argument_of, merge_axes
 from .graph import Ref
 from .matmul import matmul_pass
-from .data_movement import (
-    COPY_RULES,
-    concat_copies,
-    padding_by_axis,
-    stack_copies,
-    scattered_part,
-)
+from .layout import COPY_RULES, concat_copies, padding_by_axis, stack_copies, scattered_part
 
 from .blocking import row_pass, whole_tensor_pass
 from .plan import lower_op, lower_op_as

@@ -15,10 +15,10 @@ from ...core.errors import UsageError
 from ...core.files import write_whole
 from .isolate import is_probe_result, probe_isolated
 from .flashinfer_bench import find_flashinfer, kernels_of, read_dataset, read_flashinfer
-from .kernelbench import KERNELBENCH_FORM, read_kernelbench
+from .benchmarks import KERNELBENCH_FORM, read_kernelbench
 from .probe import task_from_source
-from .nki_benches import adapt_kernel, read_nkibench
-from .nki_benches import read_nkigen
+from .benchmarks import adapt_kernel, read_nkibench
+from .benchmarks import read_nkigen
 from .load_module import TaskSource
 from .load_module import SkippedTask, python_names, file_text
 from ..model.task import Task

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from ...core.errors import choose
 from ..model.task import Task
 from .handwritten import causal_attention, matmul, rmsnorm, rmsnorm_matmul, softmax, swiglu
-from .level1 import data_movement, elementwise, losses, matmuls_and_convolutions, normalisations
+from .level1 import data_movement, elementwise, matmuls_and_convolutions
+from .level1 import normalisations_and_losses
 from .level1 import reductions_and_scans
 from .level2 import fused_matmuls, norms_and_softmaxes, position_embeddings, quantised
 from .level2 import recurrent_steps, training
@@ -17,8 +18,8 @@ from .level3 import attention, feed_forward, layers, recurrent_layers, vision_an
 BY_HAND = (softmax, rmsnorm, matmul, rmsnorm_matmul, swiglu, causal_attention)
 TASK_FAMILIES = (
     elementwise.ACTIVATIONS, elementwise.FUNCTIONS, elementwise.ARITHMETIC, reductions_and_scans.REDUCTIONS,
-    normalisations.NORMALISATIONS, reductions_and_scans.SCANS, data_movement.MOVEMENT, matmuls_and_convolutions.MATMULS,
-    matmuls_and_convolutions.CONVOLUTIONS, losses.LOSSES,
+    normalisations_and_losses.NORMALISATIONS, reductions_and_scans.SCANS, data_movement.MOVEMENT,
+    matmuls_and_convolutions.MATMULS, matmuls_and_convolutions.CONVOLUTIONS, normalisations_and_losses.LOSSES,
     fused_matmuls.EPILOGUES, fused_matmuls.PROLOGUES, quantised.QUANTISED, norms_and_softmaxes.RESIDUAL_NORMS,
     norms_and_softmaxes.SOFTMAXES, training.FUSED_LOSSES, training.OPTIMISERS, position_embeddings.POSITIONS,
     recurrent_steps.STATES, fused_matmuls.FUSED_CONVOLUTIONS, training.DISTANCES,
