@@ -44,8 +44,8 @@ def _walls():
     from ..evaluate.sandbox.run import sandbox_status
     found = sandbox_status()
     return {
-        'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.dead,
-        'survived': found.alive, 'text': str(found)}
+        'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.stopped,
+        'survived': found.succeeded, 'text': str(found)}
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #e8002c46
 def report_canary(chip, as_json=False):
@@ -70,8 +70,9 @@ def doctor(json_: AsJson = False,
     if json_: print(json.dumps(found, indent=2)); return
     say(f'kernel-lab  {found["kernel_lab"]} on Python {found["python"]}', f'store       {found["store"]}',
         f'model key   {"present" if found["key_present"] else "none"}')
-    say('', *found['sandbox']['text'].splitlines(),
-        f'canaries: {len(found["sandbox"]["died"])} died, {len(found["sandbox"]["survived"])} survived')
+    sandbox = found['sandbox']
+    say('', *sandbox['text'].splitlines(),
+        f'probes of the sandbox: {len(sandbox["died"])} stopped, {len(sandbox["survived"])} succeeded')
     for part in 'targets', 'agents':
         say('', part, *(f'  {name:<10}{reason or "ready"}' for name, reason in found[part].items()))
     say('', 'packages', *(f'  {name:<11}{version or "not installed"}' for name, version in found['packages'].items()))

@@ -157,7 +157,7 @@ def _allowed(rules, path):
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #36300dec
 # name of a system call: (its number on x86_64, on aarch64)
-ARCH = {'x86_64': (0, 0xC000003E), 'aarch64': (1, 0xC00000B7)}  # column of the tables, AUDIT_ARCH constant of the kernel
+ARCH = {'x86_64': (0, 0xC000003E), 'aarch64': (1, 0xC00000B7)}  # column of the tables, Linux' AUDIT_ARCH
 DENIED = dict(
     fork=(57, None), vfork=(58, None), execve=(59, 221), execveat=(322, 281), socket=(41, 198), socketpair=(53, 199),
     connect=(42, 203), bind=(49, 200), sendto=(44, 206), sendmsg=(46, 211), kill=(62, 129), tkill=(200, 130),
