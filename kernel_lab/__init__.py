@@ -2,13 +2,12 @@
 
 __version__ = "0.1.0"
 
-from .core.lazy import lazy_face
-from .core.moved import install
+from .core.modules import install_moved_paths, lazy_face
 
-install()
+install_moved_paths()
 __getattr__, __dir__, __all__ = lazy_face("kernel_lab", {
     "nki": "profile simulate trace",
     "tasks": "get_task task_from",
     "evaluate": "Store evaluate_many",
     "panels": "Lab"})
-del install, lazy_face
+del install_moved_paths, lazy_face

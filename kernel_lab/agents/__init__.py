@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/6_agents/04_init.ipynb #9eef6a82
-from ..core.lazy import lazy_face
+from ..core.modules import lazy_face
 
 __getattr__, __dir__, __all__ = lazy_face('kernel_lab.agents', {
     'loop': 'Agent AgentLoop Proposal',

@@ -94,7 +94,7 @@ def hot_lines(profile, source, count=5):
 # %% ../../nbs/7_cli/00_render.ipynb #967921fd
 def waterfall_lines(timeline):
     "The bars of *why not peak*, those that are not 0, as lines of text."
-    from ..nki.explain.waterfall import waterfall
+    from ..nki.explain.efficiency import waterfall
     yield f'why not peak: {microseconds(timeline.latency_us)} µs {timeline.kind}, as a sum'
     for r in waterfall(timeline).itertuples():
         if r.us > 0:

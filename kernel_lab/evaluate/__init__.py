@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/5_evaluate/01_init.ipynb #f0dc4cf6
-from ..core.lazy import lazy_face
+from ..core.modules import lazy_face
 
 __getattr__, __dir__, __all__ = lazy_face('kernel_lab.evaluate', {
     'pipeline': 'evaluate',

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/6_figures/08_init.ipynb #659c687a
-from ..core.lazy import lazy_face
+from ..core.modules import lazy_face
 
 __getattr__, __dir__, __all__ = lazy_face('kernel_lab.figures', {
     'timeline': 'timeline_figure utilisation_figure',

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/7_panels/07_init.ipynb #2c1c62f6
-from ..core.lazy import lazy_face
+from ..core.modules import lazy_face
 
 __getattr__, __dir__, __all__ = lazy_face('kernel_lab.panels', {
     'lab': 'Lab',

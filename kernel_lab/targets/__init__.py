@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/4_targets/06_init.ipynb #498a3801
-from ..core.lazy import lazy_face
+from ..core.modules import lazy_face
 
 __getattr__, __dir__, __all__ = lazy_face('kernel_lab.targets', {
     'registry': 'TARGETS run_canary target_for',

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/3_tasks/00_init.ipynb #4186f13d
-from ..core.lazy import lazy_face
+from ..core.modules import lazy_face
 
 __getattr__, __dir__, __all__ = lazy_face('kernel_lab.tasks', {
     'model.workload': 'Kernel Tolerance Workload',

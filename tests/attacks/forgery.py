@@ -10,7 +10,7 @@ import numpy as np
 from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.pipeline import check_affordable
 from kernel_lab.evaluate.sandbox.run import Limits, admit_program
-from kernel_lab.evaluate.verification.compare import compare
+from kernel_lab.evaluate.verification.verify import compare
 from kernel_lab.evaluate.verification.adversarial_inputs import admissions
 from kernel_lab.evaluate.verification.verify import check_outputs, check_inputs_unwritten, verify
 from kernel_lab.nki.executor.vectorized import execute

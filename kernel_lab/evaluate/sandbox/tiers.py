@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from ...core.errors import SimulatorError
-from .probes import PROBES
+from .confine import PROBES
 from .protocol import Limits
 from .server import Server
 
@@ -98,7 +98,7 @@ def status_of_server(server):
     with baits() as (bait, reached):
         os.environ[bait['secret_name']] = 'bait'
         try:
-            reply = server.run('kernel_lab.evaluate.sandbox.probes:run_probes', {'source': '', 'bait': bait},
+            reply = server.run('kernel_lab.evaluate.sandbox.confine:run_probes', {'source': '', 'bait': bait},
                                Limits(seconds=10))
         finally: del os.environ[bait['secret_name']]
         if reply.error: raise SimulatorError(f'The canaries did not come back: {reply.error}')

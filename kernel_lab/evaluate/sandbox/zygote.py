@@ -9,10 +9,10 @@ from .confine import (MAX_OPEN_FILES, MAX_THREADS, bind_to_parent, landlock, nam
     drop_privileges, own_root, rlimits, seccomp, prctl, PR_SET_PDEATHSIG, SIGKILL)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/03_zygote.ipynb #7e7f6497
-WARM_MODULES = ('kernel_lab.nki.lang.trace', 'kernel_lab.evaluate.sandbox.probes', 'abc', 'bisect', 'collections.abc',
-                'copy', 'dataclasses', 'enum', 'fractions', 'functools', 'heapq', 'inspect', 'itertools', 'logging',
-                'math', 'numbers', 'operator', 'random', 're', 'statistics', 'string', 'textwrap', 'types', 'typing',
-                'typing_extensions', 'warnings', 'numpy.random', 'numpy.linalg')
+WARM_MODULES = ('kernel_lab.nki.lang.trace', 'abc', 'bisect', 'collections.abc', 'copy', 'dataclasses', 'enum',
+                'fractions', 'functools', 'heapq', 'inspect', 'itertools', 'logging', 'math', 'numbers', 'operator',
+                'random', 're', 'statistics', 'string', 'textwrap', 'types', 'typing', 'typing_extensions', 'warnings',
+                'numpy.random', 'numpy.linalg')
 
 def warm(modules=WARM_MODULES):
     "Import what kernels and we need; what is not installed is left out."

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from ...core.errors import UsageError
 from ...core.files import replacing
 from .rows import evaluation_of, evaluations, reading, readable_rows
-from .schema import EVALUATIONS, KERNELS, RUNS, STEPS, TASKS
+from .database import EVALUATIONS, KERNELS, RUNS, STEPS, TASKS
 
 # %% ../../../nbs/5_evaluate/2_store/05_export.ipynb #32f2b74b
 _OF_STEP = dict(run=str, number=int, agent=str, move=str, why=str, expected=str, prompt=str, thought=str, tokens_in=int,

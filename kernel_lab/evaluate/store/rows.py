@@ -15,7 +15,7 @@ from .database import as_json, put
 from ...core.secrets import storable_text
 from ..records.verification import FLEETING, Status, now, to_json_data
 from ..records.evaluation import Evaluation
-from .schema import DAMAGE_ERRORS, EVALUATIONS, KERNELS, PROGRAMS, TASKS
+from .database import DAMAGE_ERRORS, EVALUATIONS, KERNELS, PROGRAMS, TASKS
 from ..records.provenance import chip_key, lab_key, machine_description, task_key, canonical_text
 from ...nki.chip.chips import CHIPS
 from ...nki.ir.program import Program

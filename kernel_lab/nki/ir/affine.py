@@ -7,7 +7,7 @@ axis."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from ...core.errors import KernelError
-from ...core.methods import method_of
+from ...core.modules import method_of
 
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #4d58b6f0
 @dataclass(frozen=True, init=False)

@@ -18,7 +18,7 @@ __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloa
 import builtins, math
 import numpy as np
 from ...core.errors import KernelError
-from ...core.methods import method_of
+from ...core.modules import method_of
 from . import isa
 from ..ir.affine import Index, Mask
 from ..chip.dtypes import NUMPY, dtype_name, is_float, promote

@@ -5,7 +5,7 @@ where it must be."""
 
 # %% ../../../nbs/2_nki/3_record/09_assignment.ipynb #43c4c04d
 from ...core.errors import KernelError
-from ...core.methods import method_of
+from ...core.modules import method_of
 from .builder import kernel_line
 from .indexing import broadcast_tile
 from .tile import RESULT_MASK_OPS, Tile, emit, settle_access

@@ -7,7 +7,7 @@ import copy
 import functools
 import numpy as np
 from ...core.errors import KernelError
-from ...core.methods import method_of
+from ...core.modules import method_of
 from ..ir.affine import Index, Mask, Unroll, add_index, as_index, as_mask, broadcast_shape, shift_index
 from .builder import kernel_line
 from .tile import DynamicOffset, Tile, ds, raise_out_of_bounds

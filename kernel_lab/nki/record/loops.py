@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 import numpy as np
 from ...core.errors import KernelError
-from ...core.methods import method_of
+from ...core.modules import method_of
 from ..ir.affine import Affine, Index, Mask, MaskChoice, Unroll
 from ..ir.program import Program
 from ..ir.semantics import ASSOCIATIVE

@@ -6,7 +6,7 @@ access pattern."""
 # %% ../../../nbs/2_nki/3_record/04_views.ipynb #111a7e86
 import math
 from ...core.errors import KernelError
-from ...core.methods import method_of
+from ...core.modules import method_of
 from ..ir.affine import Index, add_index, as_index
 from ..chip.dtypes import dtype_name, itemsize
 from .builder import kernel_line

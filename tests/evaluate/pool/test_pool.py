@@ -35,7 +35,7 @@ from kernel_lab.evaluate.pool.jobs import job_to_text, answer_job, jobs_of
 from kernel_lab.evaluate.pool.dispatch import LocalPool, evaluate_many
 from kernel_lab.evaluate.sandbox.protocol import Limits
 from kernel_lab.evaluate.store.store import Store
-from kernel_lab.evaluate.store.schema import EVALUATIONS
+from kernel_lab.evaluate.store.database import EVALUATIONS
 from kernel_lab.tasks.suite.registry import TASKS
 from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.model.task import task_from

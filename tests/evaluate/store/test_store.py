@@ -19,7 +19,7 @@ import servers
 from kernel_lab.agents.loop import AgentLoop, Proposal
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store import store as module
-from kernel_lab.evaluate.store import schema as tables
+from kernel_lab.evaluate.store import database as tables
 from kernel_lab.evaluate.store.database import Database, put
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.verification.hypotheses import precision_notes
-from kernel_lab.evaluate.verification.compare import compare, worst_elements
+from kernel_lab.evaluate.verification.verify import compare, worst_elements
 from kernel_lab.evaluate.verification.adversarial_inputs import CHANGES, admissions, draws_of
 from kernel_lab.evaluate.records.verification import SeedReport, Verification, to_json_data
 from kernel_lab.evaluate.verification.verify import verify
