@@ -21,7 +21,7 @@ class ToolError(LabError):
     "A vendor tool failed, or wrote something that the lab cannot read."
 
 def parse_output(text: str, what: str) -> dict:
-    "The JSON object in a tool's output, after any log lines; a list becomes {'rows': list}. `what`: its name in errors."
+    "The JSON object in a tool's output, after any log lines; a list becomes {'rows': list}. `what`: name in errors."
     begin = re.search(r'^\s*[{\[]', text, re.M)
     if not text.strip(): raise ToolError(f'The {what} is empty: there is no JSON in it.')
     if not begin: raise ToolError(f'The {what} holds no JSON.')
