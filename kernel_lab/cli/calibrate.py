@@ -20,11 +20,24 @@ def line_text(line):
         (line['id'], measured, microseconds(predicted), f'{predicted / line["measured_us"]:.2f} ×'))
 
 def calibration_lines(rows, folders, cache, jobs):
-    "The lines of the rows, each said when it is ready → (lines, whether Ctrl-C cut it short)."
+    "Print a line for each row as soon as it is predicted → (lines of the frame, whether Ctrl-C ended it early)."
     from ..nki.validate.score import prediction_lines
     say(CALIBRATION_TABLE.head())
     return with_progress(prediction_lines(rows, folders, cache, jobs), len(rows), 'calibrating',
                          lambda line: [line_text(line)])
+
+# %% ../../nbs/7_cli/06_calibrate.ipynb #40da7290
+def score_lines(scored):
+    "A `score` as lines of text, and what its columns mean."
+    from ..nki.validate.score import SCORE_LEGEND, score_rows
+    titles, *rows = score_rows(scored)
+    width = max(len(r[1]) for r in rows) + 2
+    figures = ((title, 8, 'right') for title in titles[4:])
+    table = TextTable((('', 8, 'left'), ('', width, 'left'), ('rows', 5, 'right'), ('missing', 9, 'right'), *figures),
+                      gap=0)
+    yield table.head()
+    yield from map(table.line, rows)
+    yield SCORE_LEGEND
 
 # %% ../../nbs/7_cli/06_calibrate.ipynb #353fae59
 def write_text(text, path):
@@ -54,7 +67,7 @@ def calibrate(rows: Annotated[
     "Hold simulated latencies against published ones; the kernels come from your own checkouts, and their code is run."
     from ..figures.survey import residual_figure
     from ..figures.theme import save_figure
-    from ..nki.validate.score import frame_of, score, score_lines, score_markdown, matching_rows
+    from ..nki.validate.score import frame_of, matching_rows, score, score_markdown
     from ..nki.validate.published import read_rows
     chosen = matching_rows(read_rows(rows), select)
     lines, cut = calibration_lines(chosen, checkouts, cache, jobs)

@@ -94,7 +94,7 @@ def hot_lines(profile, source, count=5):
 # %% ../../nbs/7_cli/00_render.ipynb #967921fd
 def waterfall_lines(timeline):
     "The bars of *why not peak*, those that are not 0, as lines of text."
-    from ..nki.explain.waterfall import waterfall
+    from ..nki.explain.efficiency import waterfall
     yield f'why not peak: {microseconds(timeline.latency_us)} µs {timeline.kind}, as a sum'
     for r in waterfall(timeline).itertuples():
         if r.us > 0:
@@ -103,11 +103,11 @@ def waterfall_lines(timeline):
 def idle_lines(timeline):
     "What each lane did with its time, in percent of the latency, as lines of text."
     from ..nki.explain.critical_path import idle
-    table = 100 * idle(timeline) / timeline.latency_us
+    share = 100 * idle(timeline) / timeline.latency_us
+    table = TextTable((('', 8, 'left'), *((name, len(name), 'right') for name in share.columns)))
     yield 'active, and waiting for (% of the latency)'
-    yield f'  {"":<8}' + ''.join(f'{name:>{len(name) + 2}}' for name in table.columns)
-    for lane, row in table.iterrows():
-        yield f'  {lane:<8}' + ''.join(f'{x + 0:>{len(name) + 2}.1f}' for name, x in row.items())
+    yield f'  {table.head()}'
+    for lane, row in share.iterrows(): yield f'  {table.line((lane, *(f"{x + 0:.1f}" for x in row)))}'
 
 def critical_text(timeline, source, count=8):
     "The `count` lines of `source` on the critical path that cost most, as lines of text."

@@ -5,6 +5,7 @@
 # %% ../../nbs/7_cli/01_tasks.ipynb #35b53501
 import os
 import sys
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from time import perf_counter
@@ -25,9 +26,13 @@ def _names(names):
     return ', '.join(
         names[:MAX_NAMES_SHOWN]) + (f' and {len(names) - MAX_NAMES_SHOWN} more' if len(names) > MAX_NAMES_SHOWN else '')
 
+IMPORT_TABLE = TextTable((('suite', 28, 'left'), ('level', 5, 'right'), ('taken', 6, 'right'), ('left', 5, 'right')),
+                         gap=1)
+
 def import_lines(imported):
-    "An `Imported` as lines of text."
-    yield from str(imported).splitlines()
+    "An `ImportedSuite` as lines of text."
+    yield IMPORT_TABLE.head()
+    for r in imported.rows(): yield IMPORT_TABLE.line((r['suite'], r['level'] or '', r['taken'], r['left']))
     why = [(reason, names) for r in imported.rows() for reason, names in r['reasons'].items()]
     if why: yield from ('', 'left out')
     for reason, names in why: yield from (f'  {len(names)} × {reason}', f'      {_names(names)}')
@@ -95,11 +100,13 @@ def find_task(name, workload=None, chip='trn1'):
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #654d5284
 _MARK = {'good': '✓', 'bad': '✗', 'quarantined': '○'}
+CHECK_TABLE = TextTable((('', 1, 'left'), ('task', 32, 'left'), ('level', 2, 'left'), ('first kernel', 34, 'left'),
+                         ('seconds', 7, 'right')), gap=1)
 
-def row_lines(row, notes=False):
+def row_lines(row, notes: bool = False) -> Iterator[str]:
     "A row of the quality survey as lines of text."
     seconds = 'kept' if row.kept else f'{row.seconds:.1f} s'
-    yield f'{_MARK[row.verdict]} {row.task:<32} {row.level or "":<2} {row.first or "–":<34} {seconds:>7}'
+    yield CHECK_TABLE.line((_MARK[row.verdict], row.task, row.level or '', row.first or '–', seconds))
     if row.reason: yield f'    {row.reason}'
     for f in row.quality.failures + (row.quality.notes if notes else ()) if row.quality else (): yield f'    {f}'
 

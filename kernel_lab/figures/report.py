@@ -5,6 +5,7 @@
 # %% ../../nbs/6_figures/07_report.ipynb #ea94cc1c
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 from ..core.durations import CONFIDENCE, latency_of, stands_out
 from ..core.files import replacing
 from ..core.format import percent_text, speedup_text, status_mark, time_text
@@ -15,8 +16,14 @@ from .theme import PLOTLY_CONFIG, figure_css, render_template, static_text, stat
 from .timeline import (timeline_figure, timeline_of, timeline_summary, timeline_table,
     utilisation_figure, utilisation_frame)
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+    from ..evaluate.records.run import Run
+    from ..tasks.model.task import Task
+
 # %% ../../nbs/6_figures/07_report.ipynb #09c639e1
-def key_numbers(run) -> list[tuple[str, str]]:
+def key_numbers(run: 'Run') -> list[tuple[str, str]]:
     "[(number, what it is)] for the head of a report."
     best, steps = run.best, run.steps
     correct = (f'{sum(s.evaluation.profile is not None for s in steps)} of {len(steps)}', 'steps correct')
@@ -40,11 +47,11 @@ def _gain(run):
 def _spent(steps):
     "Dollars and tokens, where a model was asked."
     if not any(s.tokens_out for s in steps): return []
-    return [
-        (f'${sum(s.cost_usd or 0 for s in steps):.2f}', f'{sum(s.tokens_in + s.tokens_out for s in steps):,} tokens')]
+    tokens = sum(s.tokens_in + s.tokens_out for s in steps)
+    return [(f'${sum(s.cost_usd or 0 for s in steps):.2f}', f'{tokens:,} tokens')]
 
 # %% ../../nbs/6_figures/07_report.ipynb #5028a5ce
-def ledger_html(run) -> str:
+def ledger_html(run: 'Run') -> str:
     "The table of steps: status, latency and its kind, speedup, busiest engine, % of peak, the move and why."
     frame = speedup_frame(run)
     return render_template('steps.html.j2', kind=kind_of_times(frame),
@@ -59,8 +66,8 @@ def _ledger_row(r):
                         busiest=f'{r.busiest} {percent_text(r.active)}', peak=f'{r.peak_pct:.0f} %')
 
 # %% ../../nbs/6_figures/07_report.ipynb #d9ec49e9
-def report_figures(run, task=None):
-    "{name: (figure, table of its data)} for a run; `task` is only needed for one that the suite does not know."
+def report_figures(run: 'Run', task: 'Task | None' = None) -> dict[str, tuple['go.Figure', 'pd.DataFrame']]:
+    "Name → (figure, table of its data) of a run; `task` is only needed for a run whose task is not of the suite."
     figures = {'speedup': (speedup_figure(run), speedup_frame(run))}
     figures |= _timelines(run, task)
     figures['utilisation'] = utilisation_figure(run), utilisation_frame(run)
@@ -76,42 +83,43 @@ def _timelines(run, task):
     longest = max((shown[i].evaluation.profile.latency_us for i in found), default=0)
     def drawn(i, timeline):
         timeline = timeline_table(timeline)
-        fig = timeline_figure(timeline, title=f'Step {i}, {shown[i].move}: {time_text(timeline.latency_us)} '
-                                              f'{timeline.kind}')
+        title = f'Step {i}, {shown[i].move}: {time_text(timeline.latency_us)} {timeline.kind}'
+        fig = timeline_figure(timeline, title=title)
         return fig.update_layout(xaxis_range=[0, longest]), timeline_summary(timeline)
     return {f'timeline {i}': drawn(i, t) for i, t in found.items()}
 
 # %% ../../nbs/6_figures/07_report.ipynb #04475074
-def figures_json(figures: dict) -> str:
+def figures_json(figures: dict[str, tuple['go.Figure', 'pd.DataFrame']]) -> str:
     "Figures as JSON that is safe inside a script element."
     text = json.dumps({name: json.loads(fig.to_json()) for name, (fig, _) in figures.items()})
-    return text.replace('<', '\\u003c').replace('>', '\\u003e').replace('\u2028',
-                                                                        '\\u2028').replace('\u2029', '\\u2029')
+    escapes = {'<': '\\u003c', '>': '\\u003e', '\u2028': '\\u2028', '\u2029': '\\u2029'}
+    return text.translate(str.maketrans(escapes))
 
-def data_table(data) -> str:
+def data_table(data: 'pd.DataFrame') -> str:
     "A data frame as an HTML table, its text escaped."
     if not len(data): return '<p>nothing</p>'
     return data.to_html(index=False, border=0, classes='data', float_format=lambda v: f'{v:.4g}', na_rep='–')
 
 # %% ../../nbs/6_figures/07_report.ipynb #fb0dd785
-def report_html(run, path, task=None) -> Path:
-    "Write the self-contained report of a run to `path` (one HTML file, no requests, light and dark); returns the path."
+def report_html(run: 'Run', path: str | Path, task: 'Task | None' = None) -> Path:
+    """Write the report of a run to `path` (one self-contained HTML file, light and dark); returns the path.
+
+    `task` is only needed for a run whose task is not of the suite."""
     page = report_page(run, report_figures(run, task))
     with replacing(path) as file: file.write(page)
     return Path(path)
 
-def report_page(run, figures: dict) -> str:
+def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame']]) -> str:
     "The report as the text of one HTML file. `figures`: what `report_figures` gives."
     from plotly.offline import get_plotlyjs
     parts = dict(steps=('speedup',), engines=('timeline', 'utilisation'), numbers=('correctness',))
     return render_template(
         'report.html.j2', run=run, key_numbers=key_numbers(run), provenance=_provenance(run), source=_best_source(run),
         versions=_versions(run),
-        about=' · '.join(map(str, (run.workload, run.chip, f'agent {run.agent}', run.state,
-                                   run.created))), steps=ledger_html(run),
+        about=' · '.join(map(str, (run.workload, run.chip, f'agent {run.agent}', run.state, run.created))),
+        steps=ledger_html(run), tables={name: data_table(data) for name, (_, data) in figures.items()},
         css=static_text('report.css') + static_text('source.css') + figure_css('var(--ink)', 'var(--soft)'),
-        figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()
-                 }, tables={name: data_table(data) for name, (_, data) in figures.items()},
+        figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()},
         figures_json=figures_json(figures), plotly=get_plotlyjs(), plotly_config=json.dumps(PLOTLY_CONFIG))
 
 # %% ../../nbs/6_figures/07_report.ipynb #0baef1a8

@@ -4,11 +4,16 @@
 
 # %% ../../nbs/6_figures/05_source.ipynb #58fccd3e
 import difflib
+from typing import TYPE_CHECKING
 from ..core.format import time_text
 from .theme import ENGINE_COLOURS, IDLE_COLOUR, render_template, static_text
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from ..nki.explain.profile import Profile
+
 # %% ../../nbs/6_figures/05_source.ipynb #0de344ae
-def changed_lines(before, after):
+def changed_lines(before: str, after: str) -> list[tuple[str, int | None, str]]:
     """Rows (mark, number, text): ' ' kept, '+' new, '-' gone; `number` counts the lines of `after`, None for those
     that are gone."""
     a, b = before.splitlines(), after.splitlines()
@@ -19,8 +24,8 @@ def changed_lines(before, after):
     return rows
 
 # %% ../../nbs/6_figures/05_source.ipynb #e15945af
-def line_costs(profile):
-    "{line: {engine: busy µs}} of a profile, lanes of DMA added up to 'DMA'; empty for None."
+def line_costs(profile: 'Profile | None') -> dict[int, dict[str, float]]:
+    "{line: {engine: busy µs}} of a profile, the lanes of DMA added up to 'DMA'; empty for None."
     costs = {}
     for line, engines in (getattr(profile, 'lines', None) or {}).items():
         row = costs.setdefault(int(line), {})
@@ -29,7 +34,7 @@ def line_costs(profile):
             row[name] = row.get(name, 0.0) + us
     return costs
 
-def source_frame(before, after, profile=None):
+def source_frame(before: str, after: str, profile: 'Profile | None' = None) -> 'pd.DataFrame':
     "One row a line: mark, line, text, busy_us (all engines), engine (the busiest on that line)."
     import pandas as pd
     costs = line_costs(profile)
@@ -37,11 +42,11 @@ def source_frame(before, after, profile=None):
         cost = costs.get(number, {})
         return dict(mark=mark, line=number, text=text, busy_us=sum(cost.values()),
                     engine=max(cost, key=cost.get) if cost else '')
-    return pd.DataFrame([row(*r) for r in changed_lines(before, after)], columns=['mark', 'line', 'text', 'busy_us',
-            'engine']).astype({'line': 'Int64'})
+    rows = [row(*r) for r in changed_lines(before, after)]
+    return pd.DataFrame(rows, columns=['mark', 'line', 'text', 'busy_us', 'engine']).astype({'line': 'Int64'})
 
 # %% ../../nbs/6_figures/05_source.ipynb #347883f5
-def source_html(before: str, after: str, profile=None) -> str:
+def source_html(before: str, after: str, profile: 'Profile | None' = None) -> str:
     """The rows of `source_frame` as an HTML table: marks, line numbers, cost bars, text.
 
     Its style sheet is `source.css`."""

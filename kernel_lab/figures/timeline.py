@@ -4,18 +4,29 @@
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #663fe05b
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 import numpy as np
 from ..core.errors import KernelError, UsageError
 from ..core.format import percent_text, time_text
 from .theme import ENGINE_COLOURS, LANE_COLOURS, THEMES, empty_figure, escaped, figure_texts
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+    from ..evaluate.records.evaluation import Evaluation
+    from ..evaluate.records.run import Run
+    from ..nki.explain.profile import Profile
+    from ..nki.timing.timeline import Timeline
+    from ..tasks.model.task import Task
+
 # %% ../../nbs/6_figures/01_timeline.ipynb #063b2b67
 TIMELINE_COLUMNS = ['lane', 'op', 'label', 'start_us', 'end_us', 'dur_us', 'line', 'instr', 'iteration']
 
-def timeline_frame(timeline, window=None):
-    """One row an instruction (`TIMELINE_COLUMNS`; times in µs) of a `Timeline` or of such a table, kept to
-    `window=(from_us, to_us)`."""
+def timeline_frame(timeline: 'Timeline | pd.DataFrame | TimelineTable',
+                   window: tuple[float, float] | None = None) -> 'pd.DataFrame':
+    """One row an instruction (`TIMELINE_COLUMNS`, times in µs); with `window` (from_us, to_us) those that overlap it.
+
+    `UsageError` for a table that lacks a column, and for a window that ends before it begins."""
     frame = timeline.frame() if callable(getattr(timeline, 'frame', None)) else timeline
     missing = [c for c in TIMELINE_COLUMNS if c not in frame.columns]
     if missing: raise UsageError(f'This is no timeline: its table lacks {", ".join(missing)}.')
@@ -29,26 +40,29 @@ def timeline_frame(timeline, window=None):
 # %% ../../nbs/6_figures/01_timeline.ipynb #4caa573d
 @dataclass(frozen=True, eq=False)
 class TimelineTable:
-    """A timeline whose table was made already: the table, the latency in µs, the lanes, the chip's name, 'simulated'
-    or 'measured'."""
+    """A timeline whose table exists already: the table, the latency in µs, the names of the lanes, the chip's name, and
+    'simulated' or 'measured'."""
     table: Any
     latency_us: float
     lanes: tuple
     chip: str = ''
     kind: str = 'simulated'
 
-    def frame(self): return self.table
+    def frame(self) -> 'pd.DataFrame':
+        "The table."
+        return self.table
 
-def by_core(table, lanes):
-    """Table and lanes with a lane for each core of a kernel on two ('Vector 0', 'Vector 1'); what both do together
-    stands on core 0."""
+def by_core(table: 'pd.DataFrame', lanes: tuple[str, ...]) -> tuple['pd.DataFrame', tuple[str, ...]]:
+    """Table and lanes with a lane for each core of a kernel on two ('Vector 0', 'Vector 1').
+
+    An instruction that both cores issue together is in the lane of core 0."""
     if 'core' not in table: return table, lanes
     core = table.core.clip(lower=0).astype(str)
-    return table.assign(lane=table.lane + ' ' + core), tuple(f'{lane} {c}' for c in sorted(core.unique())
-                                                             for lane in lanes)
+    by_lane = tuple(f'{lane} {c}' for c in sorted(core.unique()) for lane in lanes)
+    return table.assign(lane=table.lane + ' ' + core), by_lane
 
-def timeline_table(timeline):
-    "The `TimelineTable` of a timeline, of its table, or of a reading (which is returned as it is)."
+def timeline_table(timeline: 'Timeline | pd.DataFrame | TimelineTable') -> TimelineTable:
+    "The `TimelineTable` of a timeline or of its table; one that is given is returned unchanged."
     if isinstance(timeline, TimelineTable): return timeline
     table, chip = timeline_frame(timeline), getattr(timeline, 'chip', '')
     end = float(getattr(timeline, 'latency_us', table.end_us.max() if len(table) else 0.0))
@@ -56,32 +70,33 @@ def timeline_table(timeline):
     return TimelineTable(table, end, lanes, str(getattr(chip, 'name', chip)), getattr(timeline, 'kind', 'simulated'))
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #d3e506da
-def busy_us(start, end):
-    "Per interval (sorted by `start`), the µs that no earlier interval covers."
+def busy_us(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    "Per interval (sorted by `start`, all in µs), the µs that no earlier interval covers."
     seen = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]]) if len(end) else end
     return np.maximum(0.0, end - np.maximum(start, seen))
 
-def lane_shares(timeline, window=None):
-    "The busy share (0..1) of each lane over the whole timeline or a window."
+def lane_shares(timeline: 'Timeline | pd.DataFrame | TimelineTable',
+                window: tuple[float, float] | None = None) -> dict[str, float]:
+    "Lane → share of the time (0..1) in which it is busy, over the whole timeline or a window."
     timeline = timeline_table(timeline)
     frame, (lo, hi) = timeline_frame(timeline, window), window or (0.0, timeline.latency_us)
     def share(lane):
         part = frame[frame.lane == lane].sort_values('start_us', kind='stable')
-        return float(busy_us(part.start_us.to_numpy().clip(lo, hi), part.end_us.to_numpy().clip(lo,
-                hi)).sum() / (hi - lo)) if hi > lo else 0.0
+        start, end = part.start_us.to_numpy().clip(lo, hi), part.end_us.to_numpy().clip(lo, hi)
+        return float(busy_us(start, end).sum() / (hi - lo)) if hi > lo else 0.0
     return {lane: share(lane) for lane in timeline.lanes}
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #2c1336e0
-def timeline_bars(timeline, window=None, columns=800):
-    """The bars to draw: start_us, end_us, busy (share), rows, label, line, iteration per bar.
+def timeline_bars(timeline: 'Timeline | pd.DataFrame | TimelineTable',
+                  window: tuple[float, float] | None = None, columns: int = 800) -> 'pd.DataFrame':
+    """The bars to draw, one a row: start_us, end_us, busy (share, 0..1), rows, label, line, last_line, iteration.
 
-    A lane of more than `columns` rows is merged."""
+    In a lane of more than `columns` instructions, neighbours are merged into one bar."""
     import pandas as pd
     timeline = timeline_table(timeline)
     frame, (lo, hi) = timeline_frame(timeline, window), window or (0.0, timeline.latency_us)
-    parts = [
-        _lane_bars(frame[frame.lane == lane], lo,
-                   max(hi - lo, 1e-9) / columns, columns) for lane in timeline.lanes]
+    width = max(hi - lo, 1e-9) / columns
+    parts = [_lane_bars(frame[frame.lane == lane], lo, width, columns) for lane in timeline.lanes]
     return pd.concat(parts, ignore_index=True)
 
 def _lane_bars(rows, lo, width, columns):
@@ -104,22 +119,24 @@ def _columns_of(start, end, lo, width):
     return np.cumsum(fresh)
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #5e1df9be
-def bar_text(bar):
+def bar_text(bar: Any) -> str:
     "The tooltip of one bar (a row of `timeline_bars`), as plotly text with everything foreign escaped."
     when = f'{time_text(bar.end_us - bar.start_us)} from {time_text(bar.start_us)}'
     where = f'line {bar.line}' if bar.line == bar.last_line else f'lines {bar.line}–{bar.last_line}'
     if bar.rows > 1:
-        return (
-            f'<b>{bar.rows:,} instructions</b><br>{where} · {percent_text(bar.busy)} busy<br>{when}<br>first:'
-            f' {escaped(bar.label, 80)}'
-        )
+        return (f'<b>{bar.rows:,} instructions</b><br>{where} · {percent_text(bar.busy)} busy<br>{when}<br>'
+                f'first: {escaped(bar.label, 80)}')
     turn = f' · {escaped(bar.iteration, 60)}' if bar.iteration else ''
     return f'<b>{escaped(bar.label, 110)}</b><br>{where}{turn}<br>{when}'
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #3624b8d0
-def timeline_figure(timeline, window=None, columns=800, theme='auto', title=None):
-    """The engine lanes of a `Timeline` (or its table) over time; exact once a window holds no more than `columns` rows
-    a lane."""
+def timeline_figure(timeline: 'Timeline | pd.DataFrame | TimelineTable',
+                    window: tuple[float, float] | None = None, columns: int = 800, theme: str = 'auto',
+                    title: str | None = None) -> 'go.Figure':
+    """The engine lanes of a timeline over time as a plotly figure, one bar an instruction.
+
+    `window`: (from, to) in µs, all if None; a lane of more than `columns` instructions in it is drawn in merged bars.
+    `UsageError` for a table that lacks a column, and for a window that ends before it begins."""
     timeline = timeline_table(timeline)
     bars, shares = timeline_bars(timeline, window, columns), lane_shares(timeline, window)
     fig = empty_figure(title or timeline_title(timeline), timeline_note(timeline, bars, window),
@@ -137,37 +154,38 @@ def _kind(lane): return lane.rstrip(' 01')
 
 def _place(lane): return list(LANE_COLOURS).index(_kind(lane)) + len(LANE_COLOURS) * lane.endswith('1')
 
-def lane_trace(lane, bars):
+def lane_trace(lane: str, bars: 'pd.DataFrame') -> dict:
     "The bar trace of one lane, as keyword arguments of `add_bar`."
+    marker = dict(color=LANE_COLOURS[_kind(lane)], opacity=0.2 + 0.8 * bars.busy.to_numpy(), line_width=0)
     return dict(name=lane, orientation='h', y=np.full(len(bars), _place(lane)), base=bars.start_us.to_numpy(),
-                x=(bars.end_us - bars.start_us).to_numpy(), marker=dict(color=LANE_COLOURS[_kind(lane)], opacity=0.2 +
-                                                                        0.8 * bars.busy.to_numpy(), line_width=0),
-                width=0.66, hoverinfo='text', hovertext=[bar_text(b) for b in bars.itertuples()])
+                x=(bars.end_us - bars.start_us).to_numpy(), marker=marker, width=0.66,
+                hoverinfo='text', hovertext=[bar_text(b) for b in bars.itertuples()])
 
-def lane_names(shares):
+def lane_names(shares: dict[str, float]) -> list[str]:
     "The axis labels: each lane with its busy share."
     return [f'{lane}  {percent_text(share)}' if share else lane for lane, share in shares.items()]
 
 def _tracks(shares, theme):
-    return [
-        dict(type='rect', xref='paper', x0=0, x1=1, y0=i - 0.33, y1=i + 0.33, fillcolor=THEMES[theme]['track'],
-             line_width=0, layer='below', name='track') for i in range(len(shares))]
+    return [dict(type='rect', xref='paper', x0=0, x1=1, y0=i - 0.33, y1=i + 0.33, fillcolor=THEMES[theme]['track'],
+                 line_width=0, layer='below', name='track') for i in range(len(shares))]
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #185747c3
-def timeline_title(timeline):
-    "'51.2 µs simulated on trn1'."
+def timeline_title(timeline: 'Timeline | pd.DataFrame | TimelineTable') -> str:
+    "Latency, kind and chip, as in '51.2 µs simulated on trn1'."
     timeline = timeline_table(timeline)
     return f'{time_text(timeline.latency_us)} {timeline.kind}' + (f' on {timeline.chip}' if timeline.chip else '')
 
-def timeline_note(timeline, bars, window=None):
+def timeline_note(timeline: 'Timeline | pd.DataFrame | TimelineTable', bars: 'pd.DataFrame',
+                  window: tuple[float, float] | None = None) -> str:
     "What is drawn: how many instructions, and whether bars stand for one or for several."
-    count, merged = int(bars['rows'].sum()), int((bars['rows'] > 1).sum())
+    count, is_merged = int(bars['rows'].sum()), bool((bars['rows'] > 1).any())
     part = f'{count:,} instructions' + (f' between {time_text(window[0])} and {time_text(window[1])}' if window else '')
-    return part + (f' in {len(bars):,} bars: neighbours are merged, paler where partly idle'
-                   if merged else ', one bar each')
+    merged = f' in {len(bars):,} bars: neighbours are merged, paler where partly idle'
+    return part + (merged if is_merged else ', one bar each')
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #10a84985
-def timeline_summary(timeline, window=None):
+def timeline_summary(timeline: 'Timeline | pd.DataFrame | TimelineTable',
+                     window: tuple[float, float] | None = None) -> 'pd.DataFrame':
     "One row a lane: instructions, busy µs, share of the time, and the source line that took most of it."
     import pandas as pd
     timeline = timeline_table(timeline)
@@ -181,9 +199,11 @@ def timeline_summary(timeline, window=None):
     return pd.DataFrame([row(lane) for lane in shares]).astype({'busiest_line': 'Int64'})
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #39a4b85a
-def timeline_of(evaluation, task=None):
-    """The `Timeline` of a correct evaluation; None for one without a profile, for a task that is not known here, or
-    where tracing fails now."""
+def timeline_of(evaluation: 'Evaluation', task: 'Task | None' = None) -> 'Timeline | None':
+    """The `Timeline` of a correct evaluation, traced again where the evaluation does not carry it.
+
+    None for an evaluation without a profile, for a task that is not of the suite (unless given), or where tracing
+    fails."""
     from ..evaluate.sandbox.run import trace_in_child
     from ..nki.timing.timeline import schedule
     from ..targets.nki_sim import specs_of
@@ -197,61 +217,64 @@ def timeline_of(evaluation, task=None):
     return None if isinstance(program, KernelError) else schedule(program, evaluation.chip)
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #db995b83
-def profiles_of(record):
-    "{'kernel': profile} of a profile or evaluation, {'first': …, 'best': …} of a run; failed kernels have none."
+def profiles_of(record: 'Profile | Evaluation | Run') -> dict[str, 'Profile']:
+    """{'kernel': profile} of a profile or evaluation, {'first': …, 'best': …} of a run; failed kernels have none.
+
+    `UsageError` for another kind of record."""
     if hasattr(record, 'engines'): return {'kernel': record}
     if hasattr(record, 'profile'): return {'kernel': record.profile} if record.profile else {}
-    if not hasattr(record, 'steps'): raise UsageError(f'A {type(record).__name__} has no utilisation.',
-                                                      hint='Pass a profile, an evaluation or a run.')
-    right = [s.evaluation.profile for s in record.steps if s.evaluation.profile]
-    if not right: return {}
-    best = min(right, key=lambda p: p.latency_us)
-    return {'kernel': best} if best is right[0] else {'first': right[0], 'best': best}
+    if not hasattr(record, 'steps'):
+        raise UsageError(f'A {type(record).__name__} has no utilisation.',
+                         hint='Pass a profile, an evaluation or a run.')
+    timed = [s.evaluation.profile for s in record.steps if s.evaluation.profile]
+    if not timed: return {}
+    best = min(timed, key=lambda p: p.latency_us)
+    return {'kernel': best} if best is timed[0] else {'first': timed[0], 'best': best}
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #5001cf63
-def utilisation_frame(record):
-    "One row an engine and kernel: kernel, engine, active (0..1), active_us, bound (bool)."
+def utilisation_frame(record: 'Profile | Evaluation | Run') -> 'pd.DataFrame':
+    "One row a kernel and engine: kernel, engine, active (share of the latency, 0..1), active_us, bound (bool)."
     import pandas as pd
-    rows = [
-        dict(kernel=name, engine=engine, active=p.engines.get(engine, 0.0),
-             active_us=p.engines.get(engine, 0.0) * p.latency_us, bound=engine == p.bound)
-        for name, p in profiles_of(record).items()
-        for engine in ENGINE_COLOURS]
+    rows = [dict(kernel=name, engine=engine, active=p.engines.get(engine, 0.0),
+                 active_us=p.engines.get(engine, 0.0) * p.latency_us, bound=engine == p.bound)
+            for name, p in profiles_of(record).items() for engine in ENGINE_COLOURS]
     return pd.DataFrame(rows, columns=['kernel', 'engine', 'active', 'active_us', 'bound'])
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #7431eab3
-def utilisation_title(record):
+def utilisation_title(record: 'Profile | Evaluation | Run') -> tuple[str, str]:
     "(title, subtitle): which engine bounds the kernel, and how far the simulated latency is from the peak."
     found = profiles_of(record)
     if not found: return 'No utilisation yet', 'only a correct kernel is timed'
     last = list(found.values())[-1]
-    was = '' if len(found) == 1 else ' · faint: first kernel'
+    faint = '' if len(found) == 1 else ' · faint: first kernel'
     return (f'{last.bound} is busiest, {percent_text(last.engines.get(last.bound, 0.0))} active',
             f'{time_text(last.latency_us)} {getattr(last, "kind", "simulated")}, {last.peak_pct:.0f} % of the peak of '
-            f'{time_text(last.peak_us)}{was}')
+            f'{time_text(last.peak_us)}{faint}')
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #fa108042
-def utilisation_figure(record, theme='auto'):
-    """Active share per engine of a profile, an evaluation or a run (first kernel faint beside the best); the bound is
-    marked."""
+def utilisation_figure(record: 'Profile | Evaluation | Run', theme: str = 'auto') -> 'go.Figure':
+    """Active share of the time per engine as a plotly figure, the busiest engine marked as the bound.
+
+    Of a run, the first kernel is drawn faint beside the best. `UsageError` for another kind of record."""
     frame = utilisation_frame(record)
     fig = empty_figure(*utilisation_title(record), height=300, theme=theme)
     for name in dict.fromkeys(frame.kernel): fig.add_bar(**_engine_bars(name, frame[frame.kernel == name], theme))
     fig.update_layout(
-        barmode='group', bargap=0.36, bargroupgap=0.12, xaxis=dict(range=[0, 1.12], tickvals=[0, .25, .5, .75, 1],
-                                                                   ticktext=['0', '25', '50', '75', '100 %'
-                                                                             ], title_text='active share of the time'),
+        barmode='group', bargap=0.36, bargroupgap=0.12,
+        xaxis=dict(range=[0, 1.12], tickvals=[0, .25, .5, .75, 1], ticktext=['0', '25', '50', '75', '100 %'],
+                   title_text='active share of the time'),
         yaxis=dict(categoryorder='array', categoryarray=list(ENGINE_COLOURS)[::-1],
                    range=[-0.6, len(ENGINE_COLOURS) - 0.4], showgrid=False, fixedrange=True, type='category',
                    tickfont=dict(size=12, color=THEMES[theme]['ink'])))
     return fig
 
 def _engine_bars(name, rows, theme):
-    labels = [f'{percent_text(a)}{"  bound" if b else ""}' if a else '' if name == 'first' else 'idle' for a,
-              b in zip(rows.active, rows.bound)]
+    labels = [f'{percent_text(a)}{"  bound" if b else ""}' if a else '' if name == 'first' else 'idle'
+              for a, b in zip(rows.active, rows.bound)]
+    tips = [f'<b>{e}</b> · {name}<br>active {percent_text(a)}<br>{time_text(us)}'
+            for e, a, us in zip(rows.engine, rows.active, rows.active_us)]
     return dict(name=name, orientation='h', y=rows.engine, x=rows.active, offsetgroup=name,
                 marker=dict(color=[ENGINE_COLOURS[e] for e in rows.engine], opacity=0.35 if name == 'first' else 1.0),
                 text=labels, textposition='outside', constraintext='none', cliponaxis=False,
                 textfont=dict(size=11, color=THEMES[theme]['soft' if name == 'first' else 'ink']), hoverinfo='text',
-                hovertext=[f'<b>{e}</b> · {name}<br>active {percent_text(a)}<br>{time_text(u)}' for e, a,
-                           u in zip(rows.engine, rows.active, rows.active_us)])
+                hovertext=tips)

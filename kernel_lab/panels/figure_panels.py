@@ -4,6 +4,8 @@
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #f17bf4eb
 import html
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
 import traitlets
@@ -13,34 +15,44 @@ from ..figures.theme import PLOTLY_CONFIG, THEMES, empty_figure, escaped, figure
 from ..figures.timeline import profiles_of, timeline_figure, timeline_table, utilisation_figure
 from .style import STATIC, Panel
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+    from ..evaluate.records.evaluation import Evaluation
+    from ..evaluate.records.run import Run
+    from ..evaluate.records.verification import Verification
+    from ..figures.timeline import TimelineTable
+    from ..nki.explain.profile import Profile
+    from ..nki.timing.timeline import Timeline
+
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #8004bf27
 class Library(anywidget.AnyWidget):
-    "An invisible widget that brings plotly.js to a page that asks for it."
+    "An invisible widget that sends plotly.js to a page that asks for it."
     _esm, _css = STATIC / 'library.js', ''
 
     def __init__(self):
         super().__init__(layout=widgets.Layout(display='none'))
         self.on_msg(lambda *asked: self.deliver())
 
-    def deliver(self):
-        "Send plotly.js."
+    def deliver(self) -> None:
+        "Send plotly.js to the page."
         from plotly.offline import get_plotlyjs
         self.send({'type': 'library'}, [get_plotlyjs().encode()])
 
 _LIBRARY = []
 
-def library():
-    "The one `Library` of this kernel, made again where someone closed it."
+def library() -> Library:
+    "The `Library` of this kernel; a new one after it was closed."
     if not _LIBRARY or _LIBRARY[0].comm is None: _LIBRARY[:] = [Library()]
     return _LIBRARY[0]
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #6368f6d3
 class Plot(anywidget.AnyWidget):
-    "One plotly figure on the page: `drawn` is the figure as JSON, '' for none. It needs a `Library` beside it."
+    "One plotly figure on the page. Trait `drawn`: the figure as JSON, '' for none. It needs a `Library` beside it."
     _esm, _css = STATIC / 'plot.js', ''
     drawn = traitlets.Unicode().tag(sync=True)
-    config = traitlets.Dict({**PLOTLY_CONFIG, 'modeBarButtonsToRemove': [*PLOTLY_CONFIG['modeBarButtonsToRemove'],
-                                                                  'resetScale2d']}).tag(sync=True)
+    _removed = [*PLOTLY_CONFIG['modeBarButtonsToRemove'], 'resetScale2d']
+    config = traitlets.Dict({**PLOTLY_CONFIG, 'modeBarButtonsToRemove': _removed}).tag(sync=True)
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #b1e5ec5f
 class Fit(anywidget.AnyWidget):
@@ -48,13 +60,13 @@ class Fit(anywidget.AnyWidget):
     _esm, _css = STATIC / 'fit.js', ''
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #39a5aa62
-def named(run, *indices):
-    "'run 3f2a9c · step 2', 'run 3f2a9c · steps 0, 2', for all steps 'run 3f2a9c · 3 steps': what a picture belongs to."
+def named(run: 'Run', *indices: int) -> str:
+    "The run and steps of a figure: 'run 3f2a9c · step 2', 'run 3f2a9c · steps 0, 2', without indices '… · 3 steps'."
     steps = ', '.join(map(str, indices))
     return f'run {run.id} · ' + (f'step{"s" * (len(indices) > 1)} {steps}' if indices else f'{len(run.steps)} steps')
 
-def stamped(figure, of):
-    "A figure with `of` on a line of its own, below the axis and to the right."
+def stamped(figure: 'go.Figure', of: str) -> 'go.Figure':
+    "A figure with the text `of` on a line of its own, below the axis and to the right."
     if not of: return figure
     height = (figure.layout.height or 320) + 18
     figure.update_layout(height=height, title_y=1 - 24 / height, margin_b=58)
@@ -64,60 +76,62 @@ def stamped(figure, of):
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #bc5c1d9f
 class Picture(Panel):
-    """A panel with one figure: `put(figure)` draws it, `rest(title, note)` says why there is none; `title` is what is
-    on the screen."""
+    """A panel with one figure: `put(figure)` draws it, `rest(title, note)` says why there is none.
+
+    `title` is the title on the screen, `figure` the figure as drawn or None."""
     def __init__(self):
         self.box, self.note, self.plot, self.figure, self.title = widgets.VBox(), widgets.HTML(), None, None, ''
         super().__init__(self.note, self.box, Fit(layout=widgets.Layout(height='0', margin='0')))
 
-    def put(self, figure, of=''):
-        "Draw a plotly figure; `of` names the run and step it belongs to. Returns the figure as drawn."
+    def put(self, figure: 'go.Figure', of: str = '') -> 'go.Figure':
+        "Draw a plotly figure; `of` names its run and step. Returns the figure as drawn."
         self.figure, self.title = stamped(figure, of), figure_texts(figure)[0]
         if self.plot is None:
             self.plot = Plot()
-            self.plot.on_msg(lambda _, said, __: self.figure is not None and self.heard(said))
+            self.plot.on_msg(lambda _, event, __: self.figure is not None and self.on_mouse(event))
             self.box.children = [library(), self.plot]
         self.plot.drawn = self.figure.to_json()
         self.note.layout.display, self.box.layout.display = 'none', None
         return self.figure
 
-    def rest(self, title, note, of=''):
-        "Show a title and a note where there is nothing to draw."
+    def rest(self, title: str, note: str, of: str = '') -> None:
+        "Show a title and a note in place of a figure."
         self.figure, self.title, self.note.layout.display, self.box.layout.display = None, title, None, 'none'
         if self.plot: self.plot.drawn = ''
         line = lambda kind, *texts: f'<span class="{kind}">{html.escape(" · ".join(filter(None, texts)))}</span>'
         self.note.value = f'<div class="kl-rest">{line("kl-title", title)}<br>{line("kl-quiet", note, of)}</div>'
 
-    def heard(self, said):
-        """Answer the mouse: {'type': 'window', 'window': [from, to] or None}, {'type': 'click', 'trace': …, 'y': …}.
+    def on_mouse(self, event: dict) -> None:
+        """Handle {'type': 'window', 'window': [from, to] or None} or {'type': 'click', 'trace': …, 'y': …}.
 
-        Here: nothing."""
+        Panels that react to the mouse override this."""
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #5c470580
 class TimelinePanel(Picture):
     "The engine lanes of a timeline: `show(timeline)`; zooming in draws single instructions."
-    def __init__(self, timeline=None):
+    def __init__(self, timeline: 'Timeline | pd.DataFrame | TimelineTable | None' = None):
         super().__init__()
         self.show(timeline)
 
-    def show(self, timeline, note='Only a correct kernel has a timeline', of=''):
-        "Put in a timeline (or its table), or None for an empty picture; `of` names its run and step."
+    def show(self, timeline: 'Timeline | pd.DataFrame | TimelineTable | None',
+             note: str = 'Only a correct kernel has a timeline', of: str = '') -> None:
+        "Draw a timeline or its table; None for an empty panel with a `note`. `of` names its run and step."
         self.timeline, self.of = None if timeline is None else timeline_table(timeline), of
         self.window = None
         if timeline is None: return self.rest('No timeline', note, of)
         self.zoom()
 
-    def zoom(self, window=None):
-        "Draw what falls into `window` (from, to in µs; None for all) as exactly as it allows."
+    def zoom(self, window: tuple[float, float] | None = None) -> None:
+        "Draw the part of the timeline in `window` (from, to in µs), all of it for None."
         end = self.timeline.latency_us
         lo, hi = (0.0, end) if window is None else (max(float(window[0]), 0.0), min(float(window[1]), end))
         self.window = None if hi <= lo or hi - lo > 0.999 * end else (lo, hi)
         fig = timeline_figure(self.timeline, self.window)
         self.put(fig.update_layout(title_text=_hinted(fig)), self.of)
 
-    def heard(self, said):
-        "Zoom as the mouse did."
-        if said.get('type') == 'window': self.zoom(said['window'])
+    def on_mouse(self, event: dict) -> None:
+        "Draw the window that was dragged; the whole timeline after a double click."
+        if event.get('type') == 'window': self.zoom(event['window'])
 
 def _hinted(fig):
     title, note = figure_texts(fig)
@@ -125,50 +139,50 @@ def _hinted(fig):
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #f2604eae
 class SpeedupPanel(Picture):
-    "The ledger of a run: `show(run)`; `on_select(f)` calls `f(step index)` when a row is clicked."
-    def __init__(self, run=None):
+    "The steps of a run: `show(run)`; `on_select(f)` calls `f(step index)` when a row is clicked."
+    def __init__(self, run: 'Run | None' = None):
         super().__init__()
-        self._asked = []
+        self._callbacks = []
         self.show(run)
 
-    def show(self, run, of=''):
-        "Put in a run, or None for an empty picture; `of` names the run and its steps."
+    def show(self, run: 'Run | None', of: str = '') -> None:
+        "Draw the steps of a run; None for an empty panel. `of` names the run and its steps."
         if run is None or not run.steps:
             return self.rest('No step yet', 'the first step evaluates the first kernel', of)
         self.put(speedup_figure(run), of)
 
-    def heard(self, said):
-        "Choose the step whose bar or cross was clicked."
-        if said.get('type') != 'click': return
-        if self.figure.data[said['trace']].name in ('latency', 'failed'): self.select(int(said['y']))
+    def on_mouse(self, event: dict) -> None:
+        "Select the step whose bar or cross was clicked."
+        if event.get('type') != 'click': return
+        if self.figure.data[event['trace']].name in ('latency', 'failed'): self.select(int(event['y']))
 
-    def on_select(self, f):
-        "Call `f(index)` when a step is chosen."
-        self._asked.append(f)
+    def on_select(self, f: Callable[[int], object]) -> None:
+        "Call `f(index)` when a step is selected."
+        self._callbacks.append(f)
 
-    def select(self, index):
-        "Choose a step, as a click on its row does."
-        for f in self._asked: f(index)
+    def select(self, index: int) -> None:
+        "Select a step, as a click on its row does."
+        for f in self._callbacks: f(index)
 
 # %% ../../nbs/7_panels/03_figure_panels.ipynb #d75c1f69
 class CorrectnessDiff(Picture):
     "The error map of a verification: `show(verification)`."
-    def __init__(self, verification=None):
+    def __init__(self, verification: 'Verification | None' = None):
         super().__init__()
         self.show(verification)
 
-    def show(self, verification, of=''):
-        "Put in a verification, or None where the kernel gave no output; `of` names its run and step."
+    def show(self, verification: 'Verification | None', of: str = '') -> None:
+        "Draw the error map of a verification; None where the kernel gave no output. `of` names its run and step."
         if verification and verification.tile_map: self.put(error_map_figure(verification), of)
         else: self.rest(*error_map_title(None), of)
 
 class UtilisationPanel(Picture):
-    "Active share per engine: `show(profile)`, an evaluation or a run."
-    def __init__(self, record=None):
+    "Active share of the time per engine: `show(record)` of a profile, an evaluation or a run."
+    def __init__(self, record: 'Profile | Evaluation | Run | None' = None):
         super().__init__()
         self.show(record)
 
-    def show(self, record, of=''):
-        "Put in a profile, an evaluation or a run; None for an empty picture; `of` names its run and steps."
+    def show(self, record: 'Profile | Evaluation | Run | None', of: str = '') -> None:
+        "Draw a profile, an evaluation or a run; None for an empty panel. `of` names its run and steps."
         if record is not None and profiles_of(record): self.put(utilisation_figure(record), of)
         else: self.rest('No utilisation yet', 'only a correct kernel is timed', of)

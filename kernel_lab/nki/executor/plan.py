@@ -6,9 +6,9 @@
 from dataclasses import replace
 import math
 from .forward_copies import all_reads_defined, eliminate_copies, mark_resets
-from .distribute_loops import distribute
+from .loop_passes import distribute
 from ..ir.semantics_collective import COLLECTIVES
-from .fuse_loops import fuse
+from .loop_passes import fuse
 from ..ir.nodes import Loop, accesses, without_gc
 from .reroll_loops import reroll
 from .simplify import (

@@ -8,7 +8,7 @@ from contextvars import copy_context
 import copy, itertools, math, os
 import numpy as np
 from ...core.errors import in_time
-from .distribute_loops import Nest, instruction_numbers
+from .loop_passes import Nest, instruction_numbers
 from ..chip.dtypes import is_float, numpy_of
 from .memory import engine_value, write_result, transposed
 from .interpreter import (

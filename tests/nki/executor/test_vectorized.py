@@ -2,9 +2,9 @@
 carried values and shared tiles."""
 import numpy as np, pytest
 from kernel_lab.nki import ArraySpec, Stepper, execute, installed, interpret, trace
-from kernel_lab.nki.executor import vectorized as batch, fuse_loops as fuse, plan
+from kernel_lab.nki.executor import vectorized as batch, loop_passes as fuse, plan
 from kernel_lab.nki.executor.plan import plan_of
-from kernel_lab.nki.executor.distribute_loops import instruction_numbers
+from kernel_lab.nki.executor.loop_passes import instruction_numbers
 from kernel_lab.nki.lang.trace import load_source
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from kernel_lab.nki.explain.critical_path import (critical_lines, critical_path,
 from kernel_lab.nki.explain.neuron_profile import profiler_summary
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.explain.traffic import traffic
-from kernel_lab.nki.explain.waterfall import waterfall, what_if
+from kernel_lab.nki.explain.efficiency import waterfall, what_if
 from dialects import nisa, nl
 
 def kernel(a, b):

@@ -6,7 +6,7 @@ from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.timing.timeline import LANES
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS
 from kernel_lab.nki.ir.nodes import Access
-from kernel_lab.nki.explain.waterfall import what_if
+from kernel_lab.nki.explain.efficiency import what_if
 from dialects import nisa, nl, old, onl
 from timelines import assert_after_its_inputs, pipeline
 

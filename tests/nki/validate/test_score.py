@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from kernel_lab.core.errors import UsageError
-from kernel_lab.nki.validate.score import (calibrate, predict, score, score_lines, matching_rows, tau_b,
+from kernel_lab.nki.validate.score import (calibrate, predict, score, score_rows, matching_rows, tau_b,
     weighted_median)
 from kernel_lab.nki.validate.published import (Sources, arguments_of, tracing_digest, kernel_text, programs_of,
     read_rows)
@@ -92,7 +92,7 @@ def test_what_cannot_be_built_stays_with_its_reason(checkout, tmp_path):
     assert frame.reason.good == '' and frame.predicted_us.notna().sum() == 1
     whole = score(frame.reset_index()).iloc[0]
     assert (whole.rows, whole.missing) == (6, 5)
-    assert any('made/scale trn2' in text for text in score_lines(score(frame.reset_index())))
+    assert any("made/scale trn2" in row for row in score_rows(score(frame.reset_index())))
 
 def test_the_cache_answers_for_the_same_code_only(checkout, tmp_path):
     root, commit = checkout
