@@ -29,18 +29,17 @@ def versions():
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #56987ecc
 def examine():
-    """What `doctor` says, as data: the sandbox, targets and the model agent with the reason why they do not work, or
-    None."""
+    "The findings of `doctor` as data: versions, sandbox, and for each target and agent why it does not work, or None."
     from ..agents.chat import KEY_VARIABLE, why_no_model
     from ..targets.registry import TARGETS
     return {
         'kernel_lab': __version__, 'python': sys.version.split()[0], 'store': str(open_store().path),
-        'sandbox': _walls(), 'targets': {name: target.available() for name, target in TARGETS.items()},
-        'agents': {'rewrite': None,
-                   'react': why_no_model()}, 'key_present': bool(os.environ.get(KEY_VARIABLE)), 'packages': versions()}
+        'sandbox': _sandbox(), 'targets': {name: target.available() for name, target in TARGETS.items()},
+        'agents': {'rewrite': None, 'react': why_no_model()}, 'key_present': bool(os.environ.get(KEY_VARIABLE)),
+        'packages': versions()}
 
-def _walls():
-    "The house that kernels run in: what stands, what is refused, what is open."
+def _sandbox():
+    "The state of the sandbox: its tier, its layers, those that this machine refuses, and its probes."
     from ..evaluate.sandbox.run import sandbox_status
     found = sandbox_status()
     return {
@@ -49,21 +48,21 @@ def _walls():
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #e8002c46
 def report_canary(chip, as_json=False):
-    "Run the canary and print its table → exit code; not good where any number was wrong."
+    "Run a kernel with a known answer on every target, print a table → exit code, not 0 for a wrong number."
     from ..nki.chip.chips import CHIPS
-    from ..targets.registry import TARGETS
-    from ..targets.registry import run_canary, canary_lines
+    from ..targets.registry import TARGETS, canary_lines, run_canary
     choose(CHIPS, chip, 'chip')
-    songs, absent = run_canary(chip), TARGETS['neuron'].available()
-    if as_json: print(json.dumps({'songs': [vars(s) for s in songs], 'neuron': absent}, indent=2))
-    else: say(*canary_lines(songs, absent))
-    return EXIT_GOOD if all(s.right for s in songs) else EXIT_NOT_CORRECT
+    results, absent = run_canary(chip), TARGETS['neuron'].available()
+    if as_json: print(json.dumps({'songs': [vars(s) for s in results], 'neuron': absent}, indent=2))
+    else: say(*canary_lines(results, absent))
+    return EXIT_GOOD if all(s.right for s in results) else EXIT_NOT_CORRECT
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #04b4907f
-def doctor(json_: AsJson = False,
-           canary: Annotated[bool,
-                             typer.Option('--canary', help='Run a kernel with a known '
-                                          'answer on every target there is.')] = False, chip: ChipName = 'trn1'):
+def doctor(
+    json_: AsJson = False,
+    canary: Annotated[bool, typer.Option('--canary', help=(
+        'Run a kernel with a known answer on every target there is.'))] = False,
+    chip: ChipName = 'trn1'):
     "Say which targets and agents work on this machine, and why the others do not."
     if canary: raise typer.Exit(report_canary(chip, json_))
     found = examine()
