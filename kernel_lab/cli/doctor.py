@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from .render import EXIT_GOOD, EXIT_NOT_CORRECT, AsJson, ChipName, say
+from .render import EXIT_GOOD, EXIT_NOT_CORRECT, AsJson, ChipName, TextTable, say
 from .runs import open_store
 from ..core.errors import choose
 
@@ -43,19 +43,24 @@ def _sandbox():
     from ..evaluate.sandbox.run import sandbox_status
     found = sandbox_status()
     return {
-        'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.dead,
-        'survived': found.alive, 'text': str(found)}
+        'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.stopped,
+        'survived': found.succeeded, 'text': str(found)}
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #e8002c46
+CANARY_TABLE = TextTable((('target', 8, 'left'), ('dialect', 13, 'left'), ('chip', 4, 'left'), ('numbers', 7, 'left'),
+                          ('latency', 22, 'right'), ('note', 0, 'left')))
+
 def report_canary(chip, as_json=False):
-    "Run a kernel with a known answer on every target, print a table → exit code, not 0 for a wrong number."
+    "Run the canary and print its table; returns the exit code, `EXIT_NOT_CORRECT` if any number was wrong."
     from ..nki.chip.chips import CHIPS
-    from ..targets.registry import TARGETS, canary_lines, run_canary
+    from ..targets.registry import TARGETS, canary_rows, run_canary
     choose(CHIPS, chip, 'chip')
     results, absent = run_canary(chip), TARGETS['neuron'].available()
-    if as_json: print(json.dumps({'songs': [vars(s) for s in results], 'neuron': absent}, indent=2))
-    else: say(*canary_lines(results, absent))
-    return EXIT_GOOD if all(s.right for s in results) else EXIT_NOT_CORRECT
+    if as_json: print(json.dumps({'songs': [vars(r) for r in results], 'neuron': absent}, indent=2))
+    else:
+        say(CANARY_TABLE.head(), *map(CANARY_TABLE.line, canary_rows(results)))
+        if absent: say(CANARY_TABLE.line(('neuron', f'not tried: {absent}', '', '', '', '')))
+    return EXIT_GOOD if all(r.right for r in results) else EXIT_NOT_CORRECT
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #04b4907f
 def doctor(
@@ -69,8 +74,9 @@ def doctor(
     if json_: print(json.dumps(found, indent=2)); return
     say(f'kernel-lab  {found["kernel_lab"]} on Python {found["python"]}', f'store       {found["store"]}',
         f'model key   {"present" if found["key_present"] else "none"}')
-    say('', *found['sandbox']['text'].splitlines(),
-        f'canaries: {len(found["sandbox"]["died"])} died, {len(found["sandbox"]["survived"])} survived')
+    sandbox = found['sandbox']
+    say('', *sandbox['text'].splitlines(),
+        f'probes of the sandbox: {len(sandbox["died"])} stopped, {len(sandbox["survived"])} succeeded')
     for part in 'targets', 'agents':
         say('', part, *(f'  {name:<10}{reason or "ready"}' for name, reason in found[part].items()))
     say('', 'packages', *(f'  {name:<11}{version or "not installed"}' for name, version in found['packages'].items()))

@@ -26,9 +26,13 @@ def _names(names):
     more = f' and {len(names) - MAX_NAMES_SHOWN} more' if len(names) > MAX_NAMES_SHOWN else ''
     return ', '.join(names[:MAX_NAMES_SHOWN]) + more
 
+IMPORT_TABLE = TextTable((('suite', 28, 'left'), ('level', 5, 'right'), ('taken', 6, 'right'), ('left', 5, 'right')),
+                         gap=1)
+
 def import_lines(imported):
-    "An `Imported` as lines of text."
-    yield from str(imported).splitlines()
+    "An `ImportedSuite` as lines of text."
+    yield IMPORT_TABLE.head()
+    for r in imported.rows(): yield IMPORT_TABLE.line((r['suite'], r['level'] or '', r['taken'], r['left']))
     why = [(reason, names) for r in imported.rows() for reason, names in r['reasons'].items()]
     if why: yield from ('', 'left out')
     for reason, names in why: yield from (f'  {len(names)} × {reason}', f'      {_names(names)}')

@@ -45,6 +45,9 @@ _SPELLINGS = {'max': 'maximum', 'amax': 'maximum', 'min': 'minimum', 'amin': 'mi
               'prod': 'multiply', 'true_divide': 'divide',
               'mul': 'multiply', 'sub': 'subtract', 'absolute': 'abs', 'identity_': 'identity'}
 
+Operation = str | Callable         # 'add', nl.add, np.add
+Operand = Tile | Index | float      # a number may be an index without loops
+
 def op_name(op: object, table: dict, what: str) -> str:
     "The name of `op` in `table`, or an error that lists what there is."
     name = op if isinstance(op, str) else getattr(op, '__name__', str(op))
@@ -182,9 +185,8 @@ def tile_instruction(name: str, outs: list, ins: list, doc: str) -> Callable:
         if name in _MASKED_BY_COLUMNS: given[ins[0]], mask = cut_free_axes(tile(given[ins[0]], ins[0]), mask)
         dsts = {k: tile(given[k], k) for k in outs if given.get(k) is not None}
         return emit(name, dsts, {k: operand(given[k], k) for k in ins}, {}, INSTRUCTIONS[name].engines[0], mask)
-    f.__name__, f.__doc__, f.__signature__ = name, doc, Signature([Parameter(k,
-                                                                             Parameter.POSITIONAL_OR_KEYWORD)
-                                                                   for k in (*outs, *ins)])
+    f.__name__, f.__doc__ = name, doc
+    f.__signature__ = Signature([Parameter(k, Parameter.POSITIONAL_OR_KEYWORD) for k in (*outs, *ins)])
     return strict(f)
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #44285dcd
@@ -201,8 +203,8 @@ def missing(module: str, name: str) -> Exception:
     if name.startswith('__'): return AttributeError(name)
     known = 'does not exist in NKI as the lab knows it'
     if name in NOT_YET: known = 'is part of NKI, but this version of the lab does not model it'
-    near = get_close_matches(name, [k for k in vars(sys.modules.get(_HOMES.get(module),
-                                                                    sys)) if not k.startswith('_')], 1)
-    hint = (f'Did you mean {near[0]}? ' if near
-            and name not in NOT_YET else '') + 'kernel_lab.nki.ir.instructions.reference_table() lists what there is.'
+    names = [k for k in vars(sys.modules.get(_HOMES.get(module), sys)) if not k.startswith('_')]
+    near = get_close_matches(name, names, 1) if name not in NOT_YET else []
+    hint = f'Did you mean {near[0]}? ' if near else ''
+    hint += 'kernel_lab.nki.ir.instructions.reference_table() lists what there is.'
     return KernelError(f'{module}.{name} {known}', kind='unsupported', line=kernel_line(), hint=hint)

@@ -5,13 +5,14 @@
 # %% ../../../nbs/2_nki/4_lang/05_isa_dma.ipynb #52b2621f
 from collections.abc import Iterator
 from ...core.errors import KernelError
-from .isa_core import dge_mode, op_name, strict, tile
+from .isa_core import Operation, dge_mode, op_name, strict, tile
 from ..record.tile import Tile, emit
-from ..record.builder import kernel_line
+from ..record.builder import InstructionDraft, kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/05_isa_dma.ipynb #fa532fdf
 @strict
-def dma_copy(dst, src, *, mask=None, oob_mode='error', dst_rmw_op=None, **kw):
+def dma_copy(dst: Tile, src: Tile, *, mask=None, oob_mode: str = 'error', dst_rmw_op: Operation | None = None,
+             **kw) -> InstructionDraft:
     """dst = src between HBM and SBUF (or HBM and HBM), through a DMA queue: the same number of elements, any access
     pattern, indices from a tile. oob_mode skip leaves out rows whose index is outside; dst_rmw_op add adds."""
     at = {'oob': 'skip'} if oob_mode == 'skip' else {}
@@ -20,7 +21,8 @@ def dma_copy(dst, src, *, mask=None, oob_mode='error', dst_rmw_op=None, **kw):
 
 # %% ../../../nbs/2_nki/4_lang/05_isa_dma.ipynb #6bc935fc
 @strict
-def dma_compute(dst, srcs, reduce_op, scales=None, unique_indices=True, **kw):
+def dma_compute(dst: Tile, srcs: list, reduce_op: Operation, scales: list | None = None, unique_indices: bool = True,
+                **kw) -> InstructionDraft:
     "dst = the sum of srcs (at most 16), in fp32; with an index on dst or a source, dst += the other source."
     srcs = [tile(s, 'srcs') for s in srcs]
     op_name(reduce_op, {'add': 0}, 'what DMA can do on the way')
@@ -80,7 +82,8 @@ def _has_index_tile(t): return t.index is not None and t.index[0].size > 1
 
 # %% ../../../nbs/2_nki/4_lang/05_isa_dma.ipynb #127007d8
 @strict
-def dma_transpose(dst, src, axes=None, priority=None, dge_mode='unknown', oob_mode='error', *, mask=None, **kw):
+def dma_transpose(dst: Tile, src: Tile, axes: list | None = None, priority=None, dge_mode: str | int = 'unknown',
+                  oob_mode: str = 'error', *, mask=None, **kw) -> InstructionDraft:
     """dst = src with its axes permuted ([1, 0], [2, 1, 0] or [3, 1, 2, 0]) by the DMA engines; rows whose index is
     outside are left out where oob_mode is skip."""
     dst, src = tile(dst, 'dst'), tile(src, 'src')

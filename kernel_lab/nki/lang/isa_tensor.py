@@ -8,14 +8,15 @@ from ..chip.dtypes import ELEMENT_DTYPES
 from ..ir.affine import Index, Mask, as_index
 from .isa_core import require_generation, strict, tile
 from ..record.indexing import masked_matmul_operands
-from ..record.tile import emit
-from ..record.builder import kernel_line
+from ..record.tile import Tile, emit
+from ..record.builder import InstructionDraft, kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/01_isa_tensor.ipynb #b61ceff5
 @strict
-def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_onezero=False, is_transpose=False,
-              accumulate=None, tile_position=(), tile_size=(), perf_mode='none', *,
-              mask=None, **kw):
+def nc_matmul(dst: Tile, stationary: Tile, moving: Tile, is_stationary_onezero: bool = False,
+              is_moving_onezero: bool = False, is_transpose: bool = False, accumulate: bool | None = None,
+              tile_position: tuple = (), tile_size: tuple = (), perf_mode: str = 'none', *, mask=None,
+              **kw) -> InstructionDraft:
     """dst[M, N] (+)= stationary[K, M].T @ moving[K, N]; stationary and moving in SBUF, dst in PSUM, K and M at most
     128, N at most 512. perf_mode double_row: [K, 2, M] and [K, 2, N] in fp8."""
     at = {'accumulate': None if accumulate is None else bool(accumulate), 'transpose': bool(is_transpose)}
@@ -55,7 +56,7 @@ def _samples(n, loops):
 
 # %% ../../../nbs/2_nki/4_lang/01_isa_tensor.ipynb #dbba9aa6
 @strict
-def nc_transpose(dst, data, engine='', *, mask=None, **kw):
+def nc_transpose(dst: Tile, data: Tile, engine: str = '', *, mask=None, **kw) -> InstructionDraft:
     "dst = data.T; on Tensor up to 128 × 128 into PSUM, on Vector up to 32 × 32."
     small = max(data.shape[0], data.size // data.shape[0]) <= 32
     engine = engine or ('Vector' if small and dst.buffer == 'sbuf' else 'Tensor')
@@ -63,8 +64,9 @@ def nc_transpose(dst, data, engine='', *, mask=None, **kw):
 
 # %% ../../../nbs/2_nki/4_lang/01_isa_tensor.ipynb #c607d7db
 @strict
-def nc_matmul_mx(dst, stationary, moving, stationary_scale, moving_scale, tile_position=None, tile_size=None,
-                 accumulate=None, **kw):
+def nc_matmul_mx(dst: Tile, stationary: Tile, moving: Tile, stationary_scale: Tile, moving_scale: Tile,
+                 tile_position: tuple | None = None, tile_size: tuple | None = None, accumulate: bool | None = None,
+                 **kw) -> InstructionDraft:
     """dst[M, N] (+)= stationary.T @ moving over partitions and packed values; operands (K, M) and (K, N) packed,
     scales as quantize_mx lays them."""
     require_generation(4, 'nc_matmul_mx')

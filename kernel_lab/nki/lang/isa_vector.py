@@ -6,33 +6,36 @@
 from ...core.errors import KernelError
 from ..chip.dtypes import ELEMENT_DTYPES, is_float
 from ..ir.semantics import ACT, ALU, REDUCE, STATE_WORDS, state_from_seed
-from .isa_core import axes_of, op_name, operand, recorder, require_generation, strict, tile
-from .isa_core import tile_instruction, use_accumulator
-from ..record.builder import kernel_line
+from .isa_core import (
+    Operand, Operation, axes_of, op_name, operand, recorder, require_generation, strict, tile, tile_instruction,
+    use_accumulator)
+from ..record.builder import InstructionDraft, kernel_line
 from ..record.tile import Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #e5a716d9
 @strict
-def tensor_copy(dst, src, engine='', *, mask=None, **kw):
+def tensor_copy(dst: Tile, src: Tile, engine: str = '', *, mask=None, **kw) -> InstructionDraft:
     "dst = src on chip, cast to dst's dtype."
     return emit('tensor_copy', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, engine=engine, mask=mask)
 
 @strict
-def memset(dst, value, engine='', *, mask=None, **kw):
+def memset(dst: Tile, value: Operand, engine: str = '', *, mask=None, **kw) -> InstructionDraft:
     "Fill dst with a number."
     return emit('memset', {'dst': tile(dst, 'dst')}, {'value': operand(value, 'value')}, engine=engine, mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #9dd76574
 @strict
-def tensor_tensor(dst, data1, data2, op, engine='', *, mask=None, **kw):
+def tensor_tensor(dst: Tile, data1: Tile, data2: Tile, op: Operation, engine: str = '', *, mask=None,
+                  **kw) -> InstructionDraft:
     "dst = data1 op data2 for two tiles of one shape."
     return emit('tensor_tensor', {'dst': tile(dst, 'dst')},
                 {'data1': tile(data1, 'data1'), 'data2': tile(data2, 'data2')},
                 {'op': op_name(op, ALU, 'an ALU operation')}, engine, mask)
 
 @strict
-def tensor_scalar(dst, data, op0, operand0, reverse0=False, op1=None, operand1=None, reverse1=False, engine='', *,
-                  mask=None, **kw):
+def tensor_scalar(dst: Tile, data: Tile, op0: Operation, operand0: Operand, reverse0: bool = False,
+                  op1: Operation | None = None, operand1: Operand | None = None, reverse1: bool = False,
+                  engine: str = '', *, mask=None, **kw) -> InstructionDraft:
     "dst = (data op0 operand0) op1 operand1; operands are numbers or (P, 1) fp32 tiles; reverse swaps the sides."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'reverse0': bool(reverse0)}
     if op1 is not None: at |= {'op1': op_name(op1, ALU, 'an ALU operation'), 'reverse1': bool(reverse1)}
@@ -42,7 +45,8 @@ def tensor_scalar(dst, data, op0, operand0, reverse0=False, op1=None, operand1=N
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #4044ec9e
 @strict
-def scalar_tensor_tensor(dst, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, *, mask=None, **kw):
+def scalar_tensor_tensor(dst: Tile, data: Tile, op0: Operation, operand0: Operand, op1: Operation, operand1: Tile,
+                         reverse0: bool = False, reverse1: bool = False, *, mask=None, **kw) -> InstructionDraft:
     "dst = (data op0 operand0) op1 operand1; operand0 a number or (P, 1), operand1 a tile."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'reverse0': bool(reverse0),
           'op1': op_name(op1, ALU, 'an ALU operation'), 'reverse1': bool(reverse1)}
@@ -51,20 +55,22 @@ def scalar_tensor_tensor(dst, data, op0, operand0, op1, operand1, reverse0=False
                  'operand1': tile(operand1, 'operand1')}, at, 'Vector', mask)
 
 @strict
-def reciprocal(dst, data, *, mask=None, **kw):
+def reciprocal(dst: Tile, data: Tile, *, mask=None, **kw) -> InstructionDraft:
     "dst = 1 / data on Vector: exact to fp32, eight cycles an element."
     return emit('reciprocal', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, {}, 'Vector', mask)
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #79bbf366
 @strict
-def tensor_reduce(dst, op, data, axis, negate=False, keepdims=False, *, mask=None, **kw):
+def tensor_reduce(dst: Tile, op: Operation, data: Tile, axis: int | tuple, negate: bool = False,
+                  keepdims: bool = False, *, mask=None, **kw) -> InstructionDraft:
     "dst = data reduced with op over trailing free axes; negate flips the sign."
     axes = axes_of(axis, data.ndim)
     at = {'op': op_name(op, REDUCE, 'a reduction'), 'axis': axes, 'negate': bool(negate), 'keepdims': bool(keepdims)}
     return emit('tensor_reduce', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, at, 'Vector', mask)
 
 @strict
-def tensor_tensor_scan(dst, data0, data1, initial, op0, op1, reverse0=False, reverse1=False, *, mask=None, **kw):
+def tensor_tensor_scan(dst: Tile, data0: Operand, data1: Tile, initial: Operand, op0: Operation, op1: Operation,
+                       reverse0: bool = False, reverse1: bool = False, *, mask=None, **kw) -> InstructionDraft:
     "r[i] = op1(op0(data0[i], r[i-1]), data1[i]) along the free axis, r[-1] = initial."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'op1': op_name(op1, ALU, 'an ALU operation'),
           'reverse0': bool(reverse0), 'reverse1': bool(reverse1)}
@@ -74,8 +80,10 @@ def tensor_tensor_scan(dst, data0, data1, initial, op0, op1, reverse0=False, rev
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #66d1e6d7
 @strict
-def tensor_scalar_reduce(dst, data, op0, operand0, reduce_op, reduce_res=None, reverse0=False,
-                         reduce_cmd='reset_reduce', reduce_init=None, reduce_res_negate=False, *, mask=None, **kw):
+def tensor_scalar_reduce(dst: Tile, data: Tile, op0: Operation, operand0: Operand, reduce_op: Operation,
+                         reduce_res: Tile | None = None, reverse0: bool = False, reduce_cmd: str = 'reset_reduce',
+                         reduce_init: Operand | None = None, reduce_res_negate: bool = False, *, mask=None,
+                         **kw) -> InstructionDraft:
     "dst = data op0 operand0, and its reduction over the free axes into reduce_res (P, 1)."
     at, outs = {'op0': op_name(op0, ALU, 'an ALU operation'), 'reverse0': bool(reverse0),
                 'reduce_negate': bool(reduce_res_negate)}, {'dst': tile(dst, 'dst')}
@@ -85,7 +93,9 @@ def tensor_scalar_reduce(dst, data, op0, operand0, reduce_op, reduce_res=None, r
     return emit('tensor_scalar_reduce', outs, ins, at, 'Vector', mask)
 
 @strict
-def tensor_scalar_cumulative(dst, src, op0, op1, imm0, imm1=None, reduce_cmd='reset_reduce', *, mask=None, **kw):
+def tensor_scalar_cumulative(dst: Tile, src: Tile, op0: Operation, op1: Operation, imm0: Operand,
+                             imm1: Operand | None = None, reduce_cmd: str = 'reset_reduce', *, mask=None,
+                             **kw) -> InstructionDraft:
     "dst[i] = op1(op0(src[i], imm0), dst[i-1]) along the free axes."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'op1': op_name(op1, ALU, 'an ALU operation'),
           'reduce_cmd': reduce_cmd}
@@ -99,7 +109,8 @@ def tensor_scalar_cumulative(dst, src, op0, op1, imm0, imm1=None, reduce_cmd='re
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #5408c038
 @strict
-def exponential(dst, src, max_value=0.0, reduce_res=None, reduce_cmd='idle', reduce_init=0.0, **kw):
+def exponential(dst: Tile, src: Tile, max_value: Operand = 0.0, reduce_res: Tile | None = None,
+                reduce_cmd: str = 'idle', reduce_init: Operand = 0.0, **kw) -> InstructionDraft:
     "dst = exp(src - max_value) on Vector, and its row sum."
     require_generation(4, 'exponential')
     at, outs = {}, {'dst': tile(dst, 'dst')}
@@ -109,8 +120,9 @@ def exponential(dst, src, max_value=0.0, reduce_res=None, reduce_cmd='idle', red
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #0f828bb4
 @strict
-def select_reduce(dst, predicate, on_true, on_false, reduce_res=None, reduce_cmd='idle', reduce_op='maximum',
-                  reverse_pred=False, *, mask=None, **kw):
+def select_reduce(dst: Tile, predicate: Tile, on_true: Tile, on_false: Operand, reduce_res: Tile | None = None,
+                  reduce_cmd: str = 'idle', reduce_op: Operation = 'maximum', reverse_pred: bool = False, *,
+                  mask=None, **kw) -> InstructionDraft:
     "dst = where(predicate, on_true, on_false), and its row maximum into reduce_res."
     at, outs = {'reverse_pred': bool(reverse_pred)}, {'dst': tile(dst, 'dst')}
     use_accumulator(at, outs, reduce_op, reduce_res, reduce_cmd)
@@ -119,9 +131,10 @@ def select_reduce(dst, predicate, on_true, on_false, reduce_res=None, reduce_cmd
     return emit('select_reduce', outs, ins, at, 'Vector', mask)
 
 @strict
-def range_select(dst, on_true_tile, comp_op0, comp_op1, bound0, bound1, reduce_cmd='reset_reduce', reduce_res=None,
-                 reduce_op='maximum', range_start=0,
-                 on_false_value=-3.4028235e38, *, mask=None, **kw):
+def range_select(dst: Tile, on_true_tile: Tile, comp_op0: Operation, comp_op1: Operation, bound0: Tile, bound1: Tile,
+                 reduce_cmd: str = 'reset_reduce', reduce_res: Tile | None = None, reduce_op: Operation = 'maximum',
+                 range_start: int = 0, on_false_value: Operand = -3.4028235e38, *, mask=None,
+                 **kw) -> InstructionDraft:
     """dst = on_true_tile where (range_start + free index) is between bound0 and bound1 (P, 1), else the fill
     value; the row maximum into reduce_res."""
     at, outs = {'comp_op0': op_name(comp_op0, ALU, 'a comparison'),
@@ -134,7 +147,8 @@ def range_select(dst, on_true_tile, comp_op0, comp_op1, bound0, bound1, reduce_c
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #338c8c61
 @strict
-def tensor_copy_predicated(dst, src, predicate, reverse_pred=False, *, mask=None, **kw):
+def tensor_copy_predicated(dst: Tile, src: Operand, predicate: Tile, reverse_pred: bool = False, *, mask=None,
+                           **kw) -> InstructionDraft:
     "dst = src where the predicate holds; elsewhere dst keeps what it had."
     return emit('tensor_copy_predicated', {'dst': tile(dst, 'dst')},
                 {'src': operand(src, 'src'), 'predicate': tile(predicate, 'predicate')},
@@ -148,14 +162,15 @@ nc_find_index8 = tile_instruction(
                                   'dst (P, 8) = where each of the 8 vals stands in data; all ones where it does not.')
 
 @strict
-def nc_match_replace8(dst, data, vals, imm, dst_idx=None, *, mask=None, **kw):
+def nc_match_replace8(dst: Tile, data: Tile, vals: Tile, imm: Operand, dst_idx: Tile | None = None, *, mask=None,
+                      **kw) -> InstructionDraft:
     "dst = data with the first occurrence of each of the 8 vals replaced by imm; where they stood into dst_idx."
     outs = {'dst': tile(dst, 'dst')} | ({'dst_idx': tile(dst_idx, 'dst_idx')} if dst_idx is not None else {})
     return emit('nc_match_replace8', outs, {'data': tile(data, 'data'), 'vals': tile(vals, 'vals'),
                                             'imm': operand(imm, 'imm')}, {}, 'Vector', mask)
 
 @strict
-def nc_stream_shuffle(dst, src, shuffle_mask, *, mask=None, **kw):
+def nc_stream_shuffle(dst: Tile, src: Tile, shuffle_mask: list, *, mask=None, **kw) -> InstructionDraft:
     "In each quadrant of 32 partitions, dst[i] = src[shuffle_mask[i]]; 255 leaves dst[i] alone."
     return emit('nc_stream_shuffle', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')},
                 {'shuffle_mask': [int(m) for m in shuffle_mask]}, 'Vector', mask)
@@ -169,7 +184,7 @@ bn_aggr = tile_instruction(
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #8f5184a5
 @strict
-def quantize_mx(dst, src, dst_scale, **kw):
+def quantize_mx(dst: Tile, src: Tile, dst_scale: Tile, **kw) -> InstructionDraft:
     """dst (P, F/4) packed and dst_scale = src (P, F), microscaled: a scale for 8 partitions by 4 values, in the
     first four partitions of each 32."""
     require_generation(4, 'quantize_mx')
@@ -181,7 +196,7 @@ def quantize_mx(dst, src, dst_scale, **kw):
                 {'format': name}, 'Vector')
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #f2e3c242
-def chance(op: str, dst: Tile, ins: dict, attrs: dict, engine: str, mask):
+def chance(op: str, dst: Tile, ins: dict, attrs: dict, engine: str, mask) -> InstructionDraft:
     "Record an instruction that draws random numbers; the generator's state is an operand where the kernel holds it."
     outs, state = {'dst': tile(dst, 'dst')}, dst.rec.states.get(engine)
     if state is None: return emit(op, outs, ins, attrs, engine, mask)
@@ -191,7 +206,7 @@ def chance(op: str, dst: Tile, ins: dict, attrs: dict, engine: str, mask):
     return emit(op, {**outs, 'state': state[:dst.shape[0]]}, {**ins, 'state': state[:dst.shape[0]]}, attrs, engine)
 
 @strict
-def rng(dst, engine='Vector', *, mask=None, **kw):
+def rng(dst: Tile, engine: str = 'Vector', *, mask=None, **kw) -> InstructionDraft:
     """Fill dst, a tile of integers, with the low bits of random words; on Vector, from trn2 on also on GpSimd. The
     simulator's sequence, not the chip's."""
     if tile(dst, 'dst').rec.chip.generation < 3 and engine == 'GpSimd':
@@ -205,12 +220,12 @@ def rng(dst, engine='Vector', *, mask=None, **kw):
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #9fec44f9
 @strict
-def dropout(dst, data, prob, *, mask=None, **kw):
+def dropout(dst: Tile, data: Tile, prob: Operand, *, mask=None, **kw) -> InstructionDraft:
     "dst = data with elements replaced by zero with probability prob, a number or (P, 1)."
     return chance('dropout', dst, {'data': tile(data, 'data'), 'prob': operand(prob, 'prob')}, {}, 'Vector', mask)
 
 @strict
-def rand2(dst, min, max, **kw):
+def rand2(dst: Tile, min: Operand, max: Operand, **kw) -> InstructionDraft:
     "Uniform random numbers between min and max; the simulator's sequence, not the chip's."
     require_generation(4, 'rand2')
     return chance('rand2', dst, {'min': operand(min, 'min'), 'max': operand(max, 'max')}, {}, 'Vector', None)
@@ -228,7 +243,7 @@ def state_of(engine: str) -> Tile:
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #3464dc30
 @strict
-def set_rng_seed(src_seeds, **kw):
+def set_rng_seed(src_seeds: Tile, **kw) -> InstructionDraft:
     "Seed Vector's generator with the one 32-bit number of a (1, 1) tile."
     t = tile(src_seeds, 'src_seeds')
     if t.size != 1 or t.itemsize != 4:
@@ -258,7 +273,7 @@ def _state_tile(what, t, engine):
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #33dbacbd
 @strict
-def rand_set_state(src_seeds, engine='GpSimd', **kw):
+def rand_set_state(src_seeds: Tile, engine: str = 'GpSimd', **kw) -> InstructionDraft:
     """The state of an engine's generator = a uint32 tile in SBUF, (P, 6) for GpSimd, (P, 24) for Vector; a lane a
     partition."""
     t = _state_tile('rand_set_state', tile(src_seeds, 'src_seeds'), engine)
@@ -268,15 +283,16 @@ def rand_set_state(src_seeds, engine='GpSimd', **kw):
     return emit('rand_set_state', {'state': state_of(engine)[:t.shape[0]]}, {'src_seeds': t}, {}, engine)
 
 @strict
-def rand_get_state(dst, engine='GpSimd', **kw):
+def rand_get_state(dst: Tile, engine: str = 'GpSimd', **kw) -> InstructionDraft:
     "dst = the state of an engine's generator: uint32, (P, 6) for GpSimd, (P, 24) for Vector."
     t = _state_tile('rand_get_state', tile(dst, 'dst'), engine)
     return emit('rand_get_state', {'dst': t}, {'state': state_of(engine)[:t.shape[0]]}, {}, engine)
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #258b0851
 @strict
-def activation(dst, op, data, bias=None, scale=1.0, reduce_op=None, reduce_res=None, reduce_cmd='idle', *, mask=None,
-               **kw):
+def activation(dst: Tile, op: Operation, data: Tile, bias: Operand | None = None, scale: Operand = 1.0,
+               reduce_op: Operation | None = None, reduce_res: Tile | None = None, reduce_cmd: str = 'idle', *,
+               mask=None, **kw) -> InstructionDraft:
     """dst = op(data·scale + bias); scale a number or (P, 1), bias (P, 1). reduce_res receives the row reduction
     where reduce_cmd asks for it."""
     at, outs = {'func': op_name(op, ACT, 'an activation function')}, {'dst': tile(dst, 'dst')}
@@ -288,14 +304,17 @@ def activation(dst, op, data, bias=None, scale=1.0, reduce_op=None, reduce_res=N
                                      'scale': operand(scale, 'scale')}, at, 'Scalar', mask)
 
 @strict
-def activation_reduce(dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0, *, mask=None, **kw):
+def activation_reduce(dst: Tile, op: Operation, data: Tile, reduce_op: Operation, reduce_res: Tile,
+                      bias: Operand | None = None, scale: Operand = 1.0, *, mask=None, **kw) -> InstructionDraft:
     "activation, and the sum of its result over the free axes into reduce_res (P, 1)."
     return activation(dst, op, data, bias, scale, reduce_op, reduce_res, 'reset_reduce', mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #2ec13b03
 @strict
-def activate2(dst, op, data, imm0, imm1, op0, op1, relu_param=0.0, reverse0=False, reverse1=False, reduce_op=None,
-              reduce_res=None, reduce_cmd='idle', **kw):
+def activate2(dst: Tile, op: Operation, data: Tile, imm0: Operand, imm1: Operand, op0: Operation, op1: Operation,
+              relu_param: Operand = 0.0, reverse0: bool = False, reverse1: bool = False,
+              reduce_op: Operation | None = None, reduce_res: Tile | None = None, reduce_cmd: str = 'idle',
+              **kw) -> InstructionDraft:
     "dst = op((data op0 imm0) op1 imm1), and its row reduction where reduce_cmd asks for it."
     require_generation(4, 'activate2')
     at, outs = {'func': op_name(op, ACT, 'an activation function'), 'reverse0': bool(reverse0),
