@@ -21,12 +21,12 @@ from ..model.workload import Kernel
 # %% ../../../nbs/3_tasks/5_importers/04_benchmarks.ipynb #ac7d9f82
 KERNELBENCH, KERNELBENCH_FORM = 'KernelBench', 'files in the form of KernelBench'
 
-def is_model_file(text):
-    "Whether a text defines `Model` and `get_inputs`; a `UsageError` where it is not Python."
+def is_model_file(text: str) -> bool:
+    "Whether a text defines `Model` and `get_inputs`; `UsageError` if it is not Python."
     return {'Model', 'get_inputs'} <= python_names(text)[0]
 
-def needs_hub(text):
-    "Why a file needs something from a hub, or None."
+def needs_hub(text: str) -> str | None:
+    "Why a file needs a model hub, as text, or None if it does not."
     _, imports, attributes = python_names(text)
     for what in ('from_pretrained', 'load_state_dict_from_url'):
         if what in attributes: return f'it takes its weights or its configuration from a model hub ({what})'
@@ -39,7 +39,7 @@ def _level(folder):
     return int(own[1]) if own else None
 
 def _levels(path):
-    "{level: folder} of the nearest place that has folders called level1, level2, …"
+    "{level: folder} of the nearest folder that contains folders called level1, level2, …"
     if own := _level(path): return {own: Path(path)}
     for place in folders_below(path, 3):
         found = {_level(p): p for p in folders_below(place, 1) if _level(p) and p.parent == place
@@ -47,12 +47,12 @@ def _levels(path):
         if found: return dict(sorted(found.items()))
     return {}
 
-def find_kernelbench(path):
-    "[(level or None, file)] of files that may be KernelBench's; none where the path has no such thing."
+def find_kernelbench(path: Path | str) -> list[tuple[int | None, Path]]:
+    "[(level or None, file)] of files in the form of KernelBench at or below a path."
     path = Path(path)
     if path.is_file(): return [(_level(path.resolve().parent), path)] if path.suffix == '.py' and _looks(path) else []
-    found = [(level, p) for level,
-             folder in _levels(path).items() for p in sorted(files_below(folder, '.py', 0), key=_number)]
+    found = [(level, p) for level, folder in _levels(path).items()
+             for p in sorted(files_below(folder, '.py', 0), key=_number)]
     if found: return found if any(_looks(p) for _, p in found) else []
     return [(None, p) for p in files_below(path, '.py', 2) if _looks(p)]
 
@@ -65,7 +65,7 @@ def _looks(path):
     except UsageError: return False
 
 # %% ../../../nbs/3_tasks/5_importers/04_benchmarks.ipynb #f9664e73
-def read_kernelbench(path):
+def read_kernelbench(path: Path | str) -> tuple[list[TaskSource], list[SkippedTask]]:
     "([TaskSource], [SkippedTask]) of a checkout of KernelBench, of a folder with such files, or of one such file."
     found, left = [], []
     for level, p in find_kernelbench(path):
@@ -82,7 +82,7 @@ def read_kernelbench(path):
 # %% ../../../nbs/3_tasks/5_importers/04_benchmarks.ipynb #ed00ab4c
 NKIBENCH = 'NKIBench (AccelOpt)'
 
-def find_nkibench(path):
+def find_nkibench(path: Path | str) -> Path | None:
     "The folder with `reference/` and `kernels/` at or below a path, or None."
     if not Path(path).is_dir(): return None
     return next((p for p in folders_below(path, 3) if files_below(p / 'reference', '.py', 0)
@@ -106,12 +106,12 @@ def _values(x): return x.values() if isinstance(x, dict) else ()
 def _list(x): return x if isinstance(x, list) else ()
 
 def _below(root, name):
-    "A path of the index, if it stays inside the suite."
+    "The path of an index entry, or None if it is outside the suite."
     path = (root / str(name)).resolve() if name else None
     return path if path and path.is_relative_to(Path(root).resolve()) else None
 
 # %% ../../../nbs/3_tasks/5_importers/04_benchmarks.ipynb #85bea4b3
-def read_nkibench(path):
+def read_nkibench(path: Path | str) -> tuple[list[TaskSource], list[SkippedTask]]:
     "([TaskSource], [SkippedTask]) of NKIBench (AccelOpt) at or below a path."
     root, found, left = find_nkibench(path), [], []
     for reference, kernel in _pairs(root) if root else ():
@@ -119,9 +119,8 @@ def read_nkibench(path):
         try:
             if reference is None: raise UsageError('its reference lies outside the suite')
             text = file_text(reference)
-            if not {'forward',
-                    'get_inputs'} <= python_names(text)[0]: raise UsageError('it does not define forward and '
-                                                                             'get_inputs')
+            if not {'forward', 'get_inputs'} <= python_names(text)[0]:
+                raise UsageError('it does not define forward and get_inputs')
             found.append(TaskSource(name, 2, NKIBENCH, 'numpy', text, {'kernel': file_text(kernel) if kernel else ''}))
         except UsageError as e: left.append(SkippedTask(name, None, NKIBENCH, str(e)))
     return found, left
@@ -138,13 +137,15 @@ def _entry_of(text):
     name = 'kernel' if 'kernel' in marks else (jitted or [None])[-1]
     return name, marks.get(name, [])
 
-def adapt_kernel(text, name, seen):
-    "The suite's kernel as a `Kernel` on the task's shapes; None, and why, where it cannot be one."
+def adapt_kernel(text: str, name: str, seen: dict) -> tuple[Kernel | None, str | None]:
+    "The suite's kernel as a `Kernel` on the task's shapes, or (None, reason). `seen`: the probe result of the task."
     (entry, marks), full = _entry_of(text), seen['workloads'][0]['shapes']
     if entry is None: return None, 'its kernel has no entry'
     if not seen.get('views'): return None, 'its kernel takes inputs that are more than reshaped'
-    arg = lambda v: repr(v) if isinstance(v, (int, float)) else v[0] if list(full[v[0]]) == list(v[
-        1]) else f'{v[0]}.reshape({tuple(v[1])})'
+    def arg(view):
+        if isinstance(view, (int, float)): return repr(view)
+        name, shape = view
+        return name if list(full[name]) == list(shape) else f'{name}.reshape({tuple(shape)})'
     outs = ', '.join(f'outs[{k}].reshape({tuple(s)})' for k, s in enumerate(seen['outputs']))
     lines = ['', '', *marks, f'def {ADAPTED_ENTRY}({", ".join(full)}):',
              f'    outs = {entry}({", ".join(map(arg, seen["views"]))})',
@@ -154,8 +155,8 @@ def adapt_kernel(text, name, seen):
 # %% ../../../nbs/3_tasks/5_importers/04_benchmarks.ipynb #8cabf76f
 NKIGEN_BENCH, NKIGEN_LEVELS, NKIGEN_TIMEOUT_S = 'NKIGen-Bench (aws-samples)', (1, 2, 3), 60
 
-def find_nkigen(path):
-    "The folder of the package at or below a path, or None."
+def find_nkigen(path: Path | str) -> Path | None:
+    "The folder of the package `nkibench` at or below a path, or None."
     if not Path(path).is_dir(): return None
     for p in folders_below(path, 2):
         try:
@@ -168,7 +169,7 @@ NKIGEN_FIELDS = {'task_id': str, 'name': str, 'level': int, 'category': str, 'mo
                  'get_inputs_code': str}
 
 def _nkigen_level(package, level):
-    "The tasks of one level as data, or why there are none."
+    "The tasks of one level as dicts, or the reason why they cannot be loaded."
     try:
         made = getattr(importlib.import_module(f'{package}.level{level}'), f'get_level{level}_tasks')()
         return [{k: kind(getattr(t, k)) for k, kind in NKIGEN_FIELDS.items()} for t in made]
@@ -186,7 +187,7 @@ def serve_nkigen(channel: Channel) -> None:
     os._exit(0)
 
 def _nkigen_tasks(folder):
-    "What the package says: {level: [task] or reason}; or one reason for all."
+    "The tasks of the package: {level: [task] or reason}; or one reason for all."
     with tempfile.TemporaryDirectory(prefix='kernel-lab-') as home:
         target = 'kernel_lab.tasks.importers.benchmarks:serve_nkigen'
         worker = WorkerProcess(target, bare_environment(home), home, paths=[])
@@ -200,22 +201,23 @@ def _nkigen_tasks(folder):
     return f'the package gave no list (exit code {worker.process.returncode})'
 
 # %% ../../../nbs/3_tasks/5_importers/04_benchmarks.ipynb #64599398
-def read_nkigen(path):
+def read_nkigen(path: Path | str) -> tuple[list[TaskSource], list[SkippedTask]]:
     "([TaskSource], [SkippedTask]) of NKIGen-Bench (aws-samples) at or below a path."
     root, found, left = find_nkigen(path), [], []
     if root is None: return found, left
     said = _nkigen_tasks(root)
     for level in NKIGEN_LEVELS:
         tasks = said.get(level) if isinstance(said, dict) else said
-        if not isinstance(tasks,
-                          list): left.append(SkippedTask(f'nkigen/{level}', level, NKIGEN_BENCH,
-                                                         f'level{level}.py: {tasks or "it is not there"}')); continue
+        if not isinstance(tasks, list):
+            why = f'level{level}.py: {tasks or "it is not there"}'
+            left.append(SkippedTask(f'nkigen/{level}', level, NKIGEN_BENCH, why))
+            continue
         for t in tasks:
             if not isinstance(t, dict) or set(t) != set(NKIGEN_FIELDS):
                 left.append(SkippedTask(f'nkigen/{level}/?', level, NKIGEN_BENCH, 'it is not a task'))
                 continue
             name, taken = f'nkigen/{level}/{t["name"]}', {f.name for f in found}
             if name in taken: name = f'{name}_{t["task_id"].rpartition("_")[2]}'
-            found.append(TaskSource(name, level, NKIGEN_BENCH, 'module',
-                                    f'{t["model_class_code"]}\n\n{t["get_inputs_code"]}', {'tags': (t['category'],)}))
+            text = f'{t["model_class_code"]}\n\n{t["get_inputs_code"]}'
+            found.append(TaskSource(name, level, NKIGEN_BENCH, 'module', text, {'tags': (t['category'],)}))
     return found, left
