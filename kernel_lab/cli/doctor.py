@@ -29,18 +29,17 @@ def versions():
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #56987ecc
 def examine():
-    """What `doctor` says, as data: the sandbox, targets and the model agent with the reason why they do not work, or
-    None."""
+    "The findings of `doctor` as data: versions, sandbox, and for each target and agent why it does not work, or None."
     from ..agents.chat import KEY_VARIABLE, why_no_model
     from ..targets.registry import TARGETS
     return {
         'kernel_lab': __version__, 'python': sys.version.split()[0], 'store': str(open_store().path),
-        'sandbox': _walls(), 'targets': {name: target.available() for name, target in TARGETS.items()},
-        'agents': {'rewrite': None,
-                   'react': why_no_model()}, 'key_present': bool(os.environ.get(KEY_VARIABLE)), 'packages': versions()}
+        'sandbox': _sandbox(), 'targets': {name: target.available() for name, target in TARGETS.items()},
+        'agents': {'rewrite': None, 'react': why_no_model()}, 'key_present': bool(os.environ.get(KEY_VARIABLE)),
+        'packages': versions()}
 
-def _walls():
-    "The house that kernels run in: what stands, what is refused, what is open."
+def _sandbox():
+    "The state of the sandbox: its tier, its layers, those that this machine refuses, and its probes."
     from ..evaluate.sandbox.run import sandbox_status
     found = sandbox_status()
     return {
@@ -64,10 +63,11 @@ def report_canary(chip, as_json=False):
     return EXIT_GOOD if all(r.right for r in results) else EXIT_NOT_CORRECT
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #04b4907f
-def doctor(json_: AsJson = False,
-           canary: Annotated[bool,
-                             typer.Option('--canary', help='Run a kernel with a known '
-                                          'answer on every target there is.')] = False, chip: ChipName = 'trn1'):
+def doctor(
+    json_: AsJson = False,
+    canary: Annotated[bool, typer.Option('--canary', help=(
+        'Run a kernel with a known answer on every target there is.'))] = False,
+    chip: ChipName = 'trn1'):
     "Say which targets and agents work on this machine, and why the others do not."
     if canary: raise typer.Exit(report_canary(chip, json_))
     found = examine()
