@@ -4,6 +4,7 @@
 nbdev's own `nbdev_export` also writes `_modidx.py`, an index for its documentation builder that nothing here reads,
 and makes only some imports of the package relative; this step leaves the one out and does the other to the end."""
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -73,6 +74,13 @@ def wrap_docstring(module: Path) -> None:
     module.write_text("\n".join(textwrap.wrap(first, WIDTH, break_on_hyphens=False)) + "\n" + rest, encoding="utf-8")
 
 
+def drop_pairing(nb: Path) -> None:
+    "Take out of a notebook what jupytext notes in it when views are made; its settings are in tools/jupytext.toml."
+    data = json.loads(nb.read_text(encoding="utf-8"))
+    if data["metadata"].pop("jupytext", None) is not None:
+        nb.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def export() -> None:
     "Write every module that a notebook exports; remove the modules whose notebook is gone, and folders left empty."
     for module in orphans(): module.unlink()
@@ -95,4 +103,5 @@ if __name__ == "__main__":
     export()
     subprocess.run([sys.executable, str(ROOT / "tools" / "guide.py")], cwd=ROOT, check=True)
     subprocess.run([str(Path(sys.executable).parent / "nbdev_clean")], cwd=ROOT, check=True)
+    for nb in nbglob(as_path=True): drop_pairing(nb)
     subprocess.run([sys.executable, str(ROOT / "tools" / "readme.py")], cwd=ROOT, check=True)
