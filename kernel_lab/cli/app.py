@@ -27,13 +27,14 @@ app = typer.Typer(name='kernel-lab', no_args_is_help=True, add_completion=False,
                        'measured.')
 
 def run(argv):
-    """Carry out one command line given as a list of words → its exit code: `INTERRUPTED` if Ctrl-C came, whatever was
-    made of it."""
+    """Run one command line, given as a list of words → its exit code.
+
+    `INTERRUPTED` if Ctrl-C was pressed, also where a library caught the KeyboardInterrupt."""
     with hearing():
-        code = _carried_out(argv)
+        code = _run_app(argv)
         return INTERRUPTED if interrupted() else code
 
-def _carried_out(argv):
+def _run_app(argv):
     try: app(list(argv), prog_name='kernel-lab')
     except SystemExit as e: return int(e.code or 0)
     except LabError as e:
@@ -48,8 +49,8 @@ def _carried_out(argv):
 # %% ../../nbs/7_cli/08_app.ipynb #6193cd37
 @app.callback(invoke_without_command=True)
 def _top(version: Annotated[bool, typer.Option('--version', help='Print the version and stop.')] = False,
-         unsandboxed: Annotated[bool, typer.Option('--allow-unsandboxed', help='Run kernels even where this machine '
-                                                                               'has no wall around them.')] = False):
+         unsandboxed: Annotated[bool, typer.Option('--allow-unsandboxed', help=(
+             'Run kernels even where this machine cannot confine them.'))] = False):
     if unsandboxed: os.environ['KERNEL_LAB_ALLOW_UNSANDBOXED'] = '1'
     if version: say(f'kernel-lab {__version__}'); raise typer.Exit(EXIT_GOOD)
 
@@ -70,7 +71,7 @@ COMMANDS = {
     'doctor': (doctor, LOOK)}
 
 class LabCommand(typer.core.TyperCommand):
-    "A command whose help names the chips there are; they are looked up only when the help is printed."
+    "A command whose help lists the chips, which are looked up only when the help is printed."
     def format_help(self, ctx, formatter):
         from ..nki.chip.chips import CHIPS
         for p in self.params: p.help = p.help and p.help.replace('{chips}', ', '.join(CHIPS))

@@ -41,29 +41,23 @@ def score_lines(scored):
 
 # %% ../../nbs/7_cli/06_calibrate.ipynb #353fae59
 def write_text(text, path):
-    "Write a text."
+    "Write a text file. `UsageError` where it cannot be written."
     with writing(path): Path(path).write_text(text)
 
-def calibrate(rows: Annotated[
-    str, typer.Option(metavar='FILE.csv', help='Published latencies, a kernel version a row.')], checkouts: Annotated[
-        list[str],
-        typer.Option(
-            metavar='DIR',
-            help='A folder of checkouts, as owner/name or owner+name; may be given several times. Their code is run.')],
-              cache: Annotated[
-                  str | None,
-                  typer.Option(metavar='DIR',
-                               help='Keep programs and predictions here; a run cut short goes on from it.')] = None,
-              out: Annotated[str | None,
-                             typer.Option(metavar='FILE.csv', help='Write every row with its prediction here.')] = None,
-              figure: Annotated[
-                  str | None,
-                  typer.Option(metavar='FILE', help='Draw simulated against measured here (html, png, svg).')] = None,
-              table: Annotated[
-                  str | None,
-                  typer.Option(metavar='FILE.md', help='Write the score here as a Markdown table.')] = None,
-              select: Annotated[str, typer.Option(metavar='GLOB', help='Only rows whose id or group matches.')] = '*',
-              jobs: Annotated[int, typer.Option(metavar='N', min=1, max=64, help='Processes at once.')] = 1):
+def calibrate(
+    rows: Annotated[str, typer.Option(metavar='FILE.csv', help='Published latencies, a kernel version a row.')],
+    checkouts: Annotated[list[str], typer.Option(metavar='DIR', help=(
+        'A folder of checkouts, as owner/name or owner+name; may be given several times. Their code is run.'))],
+    cache: Annotated[str | None, typer.Option(metavar='DIR', help=(
+        'Keep programs and predictions here; a run cut short goes on from it.'))] = None,
+    out: Annotated[str | None, typer.Option(metavar='FILE.csv', help=(
+        'Write every row with its prediction here.'))] = None,
+    figure: Annotated[str | None, typer.Option(metavar='FILE', help=(
+        'Draw simulated against measured here (html, png, svg).'))] = None,
+    table: Annotated[str | None, typer.Option(metavar='FILE.md', help=(
+        'Write the score here as a Markdown table.'))] = None,
+    select: Annotated[str, typer.Option(metavar='GLOB', help='Only rows whose id or group matches.')] = '*',
+    jobs: Annotated[int, typer.Option(metavar='N', min=1, max=64, help='Processes at once.')] = 1):
     "Hold simulated latencies against published ones; the kernels come from your own checkouts, and their code is run."
     from ..figures.survey import residual_figure
     from ..figures.theme import save_figure
@@ -79,7 +73,6 @@ def calibrate(rows: Annotated[
         if figure: save_figure(residual_figure(frame), figure)
         say('', *score_lines(scored))
     if cut:
-        say(
-            f'Interrupted after {len(lines)} of {len(chosen)} rows.' +
-            (' The same command goes on from the cache.' if cache else ' With --cache DIR it could go on.'), err=True)
+        how = 'The same command goes on from the cache.' if cache else 'With --cache DIR it could go on.'
+        say(f'Interrupted after {len(lines)} of {len(chosen)} rows. {how}', err=True)
     raise typer.Exit(INTERRUPTED if cut else EXIT_GOOD)

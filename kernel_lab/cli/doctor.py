@@ -29,23 +29,22 @@ def versions():
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #56987ecc
 def examine():
-    """What `doctor` says, as data: the sandbox, targets and the model agent with the reason why they do not work, or
-    None."""
+    "The findings of `doctor` as data: versions, sandbox, and for each target and agent why it does not work, or None."
     from ..agents.chat import KEY_VARIABLE, why_no_model
     from ..targets.registry import TARGETS
     return {
         'kernel_lab': __version__, 'python': sys.version.split()[0], 'store': str(open_store().path),
-        'sandbox': _walls(), 'targets': {name: target.available() for name, target in TARGETS.items()},
-        'agents': {'rewrite': None,
-                   'react': why_no_model()}, 'key_present': bool(os.environ.get(KEY_VARIABLE)), 'packages': versions()}
+        'sandbox': _sandbox(), 'targets': {name: target.available() for name, target in TARGETS.items()},
+        'agents': {'rewrite': None, 'react': why_no_model()}, 'key_present': bool(os.environ.get(KEY_VARIABLE)),
+        'packages': versions()}
 
-def _walls():
-    "The house that kernels run in: what stands, what is refused, what is open."
+def _sandbox():
+    "The state of the sandbox: its tier, its layers, those that this machine refuses, and its probes."
     from ..evaluate.sandbox.run import sandbox_status
     found = sandbox_status()
     return {
-        'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.dead,
-        'survived': found.alive, 'text': str(found)}
+        'tier': found.tier, 'layers': found.layers, 'refused': found.refused, 'open': found.open, 'died': found.stopped,
+        'survived': found.succeeded, 'text': str(found)}
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #e8002c46
 CANARY_TABLE = TextTable((('target', 8, 'left'), ('dialect', 13, 'left'), ('chip', 4, 'left'), ('numbers', 7, 'left'),
@@ -64,18 +63,20 @@ def report_canary(chip, as_json=False):
     return EXIT_GOOD if all(r.right for r in results) else EXIT_NOT_CORRECT
 
 # %% ../../nbs/7_cli/07_doctor.ipynb #04b4907f
-def doctor(json_: AsJson = False,
-           canary: Annotated[bool,
-                             typer.Option('--canary', help='Run a kernel with a known '
-                                          'answer on every target there is.')] = False, chip: ChipName = 'trn1'):
+def doctor(
+    json_: AsJson = False,
+    canary: Annotated[bool, typer.Option('--canary', help=(
+        'Run a kernel with a known answer on every target there is.'))] = False,
+    chip: ChipName = 'trn1'):
     "Say which targets and agents work on this machine, and why the others do not."
     if canary: raise typer.Exit(report_canary(chip, json_))
     found = examine()
     if json_: print(json.dumps(found, indent=2)); return
     say(f'kernel-lab  {found["kernel_lab"]} on Python {found["python"]}', f'store       {found["store"]}',
         f'model key   {"present" if found["key_present"] else "none"}')
-    say('', *found['sandbox']['text'].splitlines(),
-        f'canaries: {len(found["sandbox"]["died"])} died, {len(found["sandbox"]["survived"])} survived')
+    sandbox = found['sandbox']
+    say('', *sandbox['text'].splitlines(),
+        f'probes of the sandbox: {len(sandbox["died"])} stopped, {len(sandbox["survived"])} succeeded')
     for part in 'targets', 'agents':
         say('', part, *(f'  {name:<10}{reason or "ready"}' for name, reason in found[part].items()))
     say('', 'packages', *(f'  {name:<11}{version or "not installed"}' for name, version in found['packages'].items()))

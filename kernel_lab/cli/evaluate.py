@@ -25,12 +25,13 @@ from ..core.format import speedup_text
 
 # %% ../../nbs/7_cli/03_evaluate.ipynb #8d85daaa
 def kernel_files(paths):
-    "The files meant by paths, each once: a folder's `*.py` in order."
+    """The files of some paths, each once; of a folder its `*.py` in order.
+
+    `UsageError` for a folder without any, and for standard input (`-`) among several."""
     found = {}
     for path in paths:
-        inside = sorted(str(p)
-                        for p in Path(path).glob('*.py')
-                        if not p.is_fifo()) if path != '-' and Path(path).is_dir() else [path]
+        is_folder = path != '-' and Path(path).is_dir()
+        inside = sorted(str(p) for p in Path(path).glob('*.py') if not p.is_fifo()) if is_folder else [path]
         if not inside: raise UsageError(f'There is no kernel in the folder {path}.', hint='Its files end in .py.')
         for name in inside: found.setdefault(name if name == '-' else os.path.realpath(name), name)
     found = list(found.values())
@@ -60,10 +61,9 @@ RESULT_TABLE = TextTable(
 def status_text(e): return 'unreadable' if isinstance(e, UsageError) else e.status.value
 
 def result_line(name: str, e) -> str:
-    """An `Evaluation` as a line: times in µs, of which kind where it is not simulated, the speedup over the task's
-    first kernel.
+    """An `Evaluation`, or the `UsageError` of a file that cannot be read, as a line.
 
-    Of a file that cannot be read the `UsageError` stands in its place."""
+    Latency in µs, with its kind where it is not simulated, and the speedup over the task's first kernel."""
     if isinstance(e, UsageError):
         return RESULT_TABLE.line((status_text(e), NO_VALUE, NO_VALUE, f'{name}  ({e.message})'))
     why = f'  ({KernelError.from_dict({**e.error, "hint": None})})' if e.error else ''
@@ -73,7 +73,7 @@ def result_line(name: str, e) -> str:
          f'{name}{kind}{", known" if e.cached else ""}{why}'))
 
 def summary_lines(rows):
-    "What came of (name, `Evaluation` or `UsageError`)s, and the fastest, as lines of text."
+    "Counts of statuses and the fastest kernel, of pairs (name, `Evaluation` or `UsageError`), as lines of text."
     counts, read = Counter(status_text(e) for _, e in rows), [(n, e) for n, e in rows if not isinstance(e, UsageError)]
     yield f'{len(rows)} kernel{"s" * (len(rows) != 1)}: ' + ', '.join(
         f'{n} {status}' for status, n in counts.most_common()) + f'; {sum(e.cached for _, e in read)} known before'
@@ -83,67 +83,57 @@ def summary_lines(rows):
     for timed in clocks.values(): yield fastest_line(timed)
 
 def fastest_line(timed):
-    "The fastest of (name, `Evaluation`)s of one clock, and which are not told apart from it."
+    "The fastest of pairs (name, `Evaluation`) of one clock, and those not distinguishable from it, as a line."
     one_clock([e.latency for _, e in timed], 'This list')
     name, best = min(timed, key=lambda row: row[1].latency_us)
     near = [n for n, e in timed if n != name and not compare_times(e.latency, best.latency).distinguishable]
     more = f' and {near[1]}' if len(near) == 2 else f' and {len(near) - 1} more' if near[1:] else ''
-    return f'fastest: {name}, {best.latency} on {best.chip}' + (f'; not distinguishable from {near[0]}{more}'
-                                                                if near else '')
+    ties = f'; not distinguishable from {near[0]}{more}' if near else ''
+    return f'fastest: {name}, {best.latency} on {best.chip}{ties}'
 
 # %% ../../nbs/7_cli/03_evaluate.ipynb #037d5417
 def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
-    """Evaluate {name: `Kernel`, or the `UsageError` of reading it} on a task, say what came of each → exit code.
+    """Evaluate {name: `Kernel`, or the `UsageError` of reading it} on a task, print a row for each → exit code.
 
-    `asked`: what `evaluate_many` takes."""
+    `asked`: further arguments of `evaluate_many`."""
     from ..evaluate.pool.jobs import JOB_TIMEOUT_S
     from ..evaluate.pool.dispatch import evaluate_many
     rows = [(name, e) for name, e in kernels.items() if isinstance(e, UsageError)]
     names = [name for name, k in kernels.items() if not isinstance(k, UsageError)]
     kept = SimpleNamespace(known=lambda *a, **kw: None, save_evaluation=store.save_evaluation) if fresh else store
     if not as_json: say(RESULT_TABLE.head())
-    for row in rows: say(*_told(*row, as_json))
-    with closing(
-            evaluate_many([kernels[n] for n in names], task, store=kept,
-                          seconds=JOB_TIMEOUT_S + asked['limits'].seconds, **asked)) as found:
-        done, cut = with_progress(((names[number], e)
-                                   for number, e in found), len(names), 'evaluating', lambda row: _told(*row, as_json))
+    for row in rows: say(*_row_lines(*row, as_json))
+    seconds = JOB_TIMEOUT_S + asked['limits'].seconds
+    with closing(evaluate_many([kernels[n] for n in names], task, store=kept, seconds=seconds, **asked)) as found:
+        done, cut = with_progress(((names[number], e) for number, e in found), len(names), 'evaluating',
+                                  lambda row: _row_lines(*row, as_json))
     rows += done
     if not as_json: say('', *summary_lines(rows))
     if cut:
-        say(
-            f'Interrupted after {len(rows)} of {len(kernels)} kernels; what came is kept, and the same command'
-            ' goes on.',
-            err=True,
-        )
+        say(f'Interrupted after {len(rows)} of {len(kernels)} kernels; '
+            'what came is kept, and the same command goes on.', err=True)
     return INTERRUPTED if cut else EXIT_GOOD if all(getattr(e, 'profile', None) for _, e in rows) else EXIT_NOT_CORRECT
 
-def _told(name, e, as_json):
+def _row_lines(name, e, as_json):
     if not as_json: return [result_line(name, e)]
-    return [
-        json.dumps({
-            'file': name, **({'status': status_text(e), 'error': {
-                                  'message': e.message}} if isinstance(e, UsageError) else e.to_dict())})]
+    unread = isinstance(e, UsageError)
+    record = {'status': status_text(e), 'error': {'message': e.message}} if unread else e.to_dict()
+    return [json.dumps({'file': name, **record})]
 
 # %% ../../nbs/7_cli/03_evaluate.ipynb #05d770b2
 def evaluate_(
-        task: TaskName, kernels: KernelFiles, workload: WorkloadName = None, chip: ChipName = 'trn1',
-        entry: Entry = None, json_: AsJson = False,
-        seeds: Annotated[int, typer.Option(metavar='N', min=1, max=20, help='How many fresh inputs to verify on.')] = 3,
-        seconds: Annotated[
-            float, typer.Option(metavar='S', min=1, help="The most time that the kernel's Python may take.")] = 60,
-        fresh: Annotated[bool, typer.Option('--fresh', help='Again, also what the store knows.')] = False,
-        pool: Annotated[
-            str |
-            None,
-            typer.Option(
-                metavar='POOL', help=
-                'Who works on several: local, ray (a cluster that this machine is of), HOST:PORT, from outside '
-                'ray://HOST:PORT.'
-            )] = None, workers: Annotated[
-                int | None,
-                typer.Option(metavar='N', min=1, help='How many at once; as many as there are processors if left out.'
-                             )] = None, store: StorePlace = None):
+    task: TaskName, kernels: KernelFiles, workload: WorkloadName = None, chip: ChipName = 'trn1', entry: Entry = None,
+    json_: AsJson = False,
+    seeds: Annotated[int, typer.Option(metavar='N', min=1, max=20, help='How many fresh inputs to verify on.')] = 3,
+    seconds: Annotated[float, typer.Option(metavar='S', min=1, help=(
+        "The most time that the kernel's Python may take."))] = 60,
+    fresh: Annotated[bool, typer.Option('--fresh', help='Again, also what the store knows.')] = False,
+    pool: Annotated[str | None, typer.Option(metavar='POOL', help=(
+        'Who works on several: local, ray (a cluster that this machine is of), HOST:PORT, from outside '
+        'ray://HOST:PORT.'))] = None,
+    workers: Annotated[int | None, typer.Option(metavar='N', min=1, help=(
+        'How many at once; as many as there are processors if left out.'))] = None,
+    store: StorePlace = None):
     "Compile, verify and profile kernels against a task. The exit code is 1 if one is not correct."
     from ..evaluate.pipeline import evaluate
     from ..evaluate.sandbox.run import Limits

@@ -20,7 +20,7 @@ from ..core.interrupts import interrupted
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #ffdc16df
 def agent_named(name):
-    "A fresh agent: `rewrite` (built in, needs no model) or `react` (asks a model; its key comes from the environment)."
+    "A new agent: `rewrite` (built in, needs no model) or `react` (asks a model; its key comes from the environment)."
     def rewrite():
         from ..agents.rewrite.agent import RewriteAgent
         return RewriteAgent()
@@ -39,8 +39,9 @@ def show_step(step, run, console):
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #da290ef1
 def step_until_done(loop, source=None):
-    """Step `loop` until it is done, a row a step; `source` is tried first. → what cut it short (Ctrl-C or a
-    `LabError`), or None."""
+    """Step `loop` until it is done and print each step; `source` is evaluated first.
+
+    Returns what ended it early, a `KeyboardInterrupt` or a `LabError`, or None."""
     from rich.console import Console
     console = Console(highlight=False, emoji=False)
     with progress_on(console) as progress:
@@ -54,7 +55,7 @@ def step_until_done(loop, source=None):
             for step in loop:
                 show_step(step, loop.run, console)
                 progress.advance(bar)
-                if interrupted(): raise KeyboardInterrupt              # it was swallowed on its way
+                if interrupted(): raise KeyboardInterrupt              # a library caught it
         except (KeyboardInterrupt, Exception) as cut:
             if interrupted(): return KeyboardInterrupt()
             if not isinstance(cut, KeyboardInterrupt | LabError): raise
@@ -62,7 +63,9 @@ def step_until_done(loop, source=None):
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #003fd70c
 def report_outcome(loop, cut=None, where=''):
-    "Say what came of a loop, and how to go on if it was cut short → exit code. `where`: what `store_option` says."
+    """Print the best step of a loop, and how to resume it if `cut` ended it early → exit code.
+
+    `where`: the option that names the store (`store_option`)."""
     run, best = loop.run, loop.best
     if not run.steps:
         say('Stopped before the first step was done; nothing is stored.', err=True)
@@ -77,11 +80,8 @@ def report_outcome(loop, cut=None, where=''):
 def against_first(run):
     "How the best step of a run compares with the first kernel, in the report's words."
     if run.best.index == 0: return 'the first kernel itself'
-    return (
-        f'{speedup_text(run.best_speedup)} as fast as the first kernel'
-        if run.best_speedup
-        else 'not distinguishable from the first kernel'
-    )
+    if not run.best_speedup: return 'not distinguishable from the first kernel'
+    return f'{speedup_text(run.best_speedup)} as fast as the first kernel'
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #d93f7fe9
 def new_loop(store, task, agent, steps, workload, chip):
@@ -90,7 +90,7 @@ def new_loop(store, task, agent, steps, workload, chip):
     return AgentLoop(find_task(task, workload, chip), agent_named(agent), workload, chip, store=store, max_steps=steps)
 
 def resumed_loop(store, name, steps):
-    "The loop of a stored run, as it was left."
+    "The loop of a stored run, which goes on after its last step."
     from ..agents.loop import AgentLoop
     run = find_run(store, name)
     return AgentLoop(find_task(run.task, run.workload, run.chip), agent_named(run.agent), store=store, max_steps=steps,
@@ -104,24 +104,22 @@ def write_best(loop, path):
     return [f'kernel      {path}']
 
 def given_kernel(loop, source):
-    "Why the person's own kernel was not improved, if it was not correct."
+    "Lines that say why the given kernel was not improved; none if it was correct."
     mine = [s.evaluation for s in loop.steps if s.evaluation.kernel.source == source]
     if not mine or mine[0].profile is not None: return []
-    return [
-        f'your kernel is not correct ({mine[0].status}): {(mine[0].error or {}).get("message", "")}',
-        'the agent went on from the task\'s first kernel']
+    message = (mine[0].error or {}).get('message', '')
+    return [f'your kernel is not correct ({mine[0].status}): {message}',
+            "the agent went on from the task's first kernel"]
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #b0f4cf6c
-def optimize(task: Annotated[str | None,
-                             typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')] = None,
-             kernel: Annotated[str | None,
-                               typer.Argument(metavar='KERNEL.py', help='Start from this kernel.')] = None,
-             agent: Annotated[str,
-                              typer.Option(metavar='NAME', help='rewrite: built in. react: asks a model.')] = 'rewrite',
-             steps: Steps = 10, workload: WorkloadName = None, chip: ChipName = 'trn1',
-             resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
-             out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
-             store: StorePlace = None):
+def optimize(
+    task: Annotated[str | None, typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')] = None,
+    kernel: Annotated[str | None, typer.Argument(metavar='KERNEL.py', help='Start from this kernel.')] = None,
+    agent: Annotated[str, typer.Option(metavar='NAME', help='rewrite: built in. react: asks a model.')] = 'rewrite',
+    steps: Steps = 10, workload: WorkloadName = None, chip: ChipName = 'trn1',
+    resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
+    out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
+    store: StorePlace = None):
     "Let an agent improve a kernel, step by step; every step is verified, the best is kept."
     if (task is None) == (resume is None):
         raise UsageError('optimize takes a TASK, or --resume RUN.', hint='`kernel-lab tasks` lists the tasks.')

@@ -5,22 +5,10 @@
 # %% ../../nbs/7_cli/04_profile.ipynb #233769c6
 import json
 from typing import Annotated
-
 import typer
-
 from .evaluate import error_sentence, read_kernel
-from .render import (
-    AsJson,
-    ChipName,
-    Entry,
-    WorkloadName,
-    hot_lines,
-    profile_lines,
-    say,
-    why_lines,
-    writing,
-)
-
+from .render import (AsJson, ChipName, Entry, WorkloadName, hot_lines, profile_lines, say, why_lines,
+    writing)
 from .tasks import find_task
 from ..core.errors import KernelError, UsageError, choose
 
@@ -69,28 +57,24 @@ def write_timeline(profile, path):
     say(f'timeline    {path}', err=True)
 
 def write_trace(profile, path):
-    "Save the timeline of a profile for Perfetto, with arrows from what each row waited for."
+    "Save the timeline of a profile for Perfetto, with an arrow for each dependency that an instruction waited for."
     from ..nki.explain.perfetto import perfetto
     with writing(path): perfetto(profile.timeline, path, arrows=len(profile.timeline) <= 50_000)
     say(f'trace       {path}', err=True)
 
 # %% ../../nbs/7_cli/04_profile.ipynb #d13da30d
 def profile(
-    what: Annotated[list[str],
-                    typer.Argument(metavar='[TASK] KERNEL.py', help='A task and a kernel, or a '
-                                   'kernel with --shape.')],
-    shape: Annotated[list[str] | None,
-                     typer.Option(metavar='SHAPE', help='Shape of an input, as 128x512:float32; repeat.')] = None,
+    what: Annotated[list[str], typer.Argument(metavar='[TASK] KERNEL.py', help=(
+        'A task and a kernel, or a kernel with --shape.'))],
+    shape: Annotated[list[str] | None, typer.Option(metavar='SHAPE', help=(
+        'Shape of an input, as 128x512:float32; repeat.'))] = None,
     workload: WorkloadName = None, chip: ChipName = 'trn1', entry: Entry = None, json_: AsJson = False,
-    explain: Annotated[
-        bool,
-        typer.Option('--why', help='Also say why it takes so long: losses, waits, the critical path by line.')] = False,
-    timeline: Annotated[str | None,
-                        typer.Option(metavar='FILE.html', help='Also write the timeline as a page.')] = None,
-    perfetto: Annotated[
-        str | None,
-        typer.Option(metavar='FILE.json', help='Also write a trace that ui.perfetto.dev opens (.json or .json.gz).'
-                     )] = None):
+    explain: Annotated[bool, typer.Option('--why', help=(
+        'Also say why it takes so long: losses, waits, the critical path by line.'))] = False,
+    timeline: Annotated[str | None, typer.Option(metavar='FILE.html', help=(
+        'Also write the timeline as a page.'))] = None,
+    perfetto: Annotated[str | None, typer.Option(metavar='FILE.json', help=(
+        'Also write a trace that ui.perfetto.dev opens (.json or .json.gz).'))] = None):
     "Show what every engine does while a kernel runs: by task, or by the shapes of its inputs."
     from ..nki.explain.profile import profile_of
     if len(what) > 2 or (len(what) == 1) != bool(shape):

@@ -4,18 +4,26 @@
 
 # %% ../../nbs/7_cli/00_render.ipynb #ed1e221c
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.padding import Padding
 from rich.text import Text
 from ..core.durations import microseconds
 from ..core.errors import KernelError, UsageError
-from ..core.interrupts import INTERRUPTED, interrupted
 from ..core.format import bytes_text, speedup_text
+from ..core.interrupts import INTERRUPTED, interrupted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from ..evaluate.records.evaluation import Evaluation
+    from ..evaluate.records.run import Step
+    from ..nki.explain.profile import Profile
+    from ..nki.timing.timeline import Timeline
 
 # %% ../../nbs/7_cli/00_render.ipynb #f953263a
 NO_VALUE = microseconds(None)
@@ -23,9 +31,9 @@ NO_VALUE = microseconds(None)
 # %% ../../nbs/7_cli/00_render.ipynb #617f65dc
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text whose rows are printed as they come.
+    """A table of text whose rows are printed one at a time.
 
-    `columns`: (title, least width, 'left' or 'right') of each; `gap`: blanks between two."""
+    `columns`: (title, minimum width in characters, 'left' or 'right') of each; `gap`: blanks between two columns."""
     columns: tuple[tuple[str, int, str], ...]
     gap: int = 2
 
@@ -52,7 +60,7 @@ def step_table(kind: str = 'simulated') -> TextTable:
                       ('speedup', 8, 'right'), ('busiest', 7, 'left'), ('% of peak', 9, 'right'), ('move', 0, 'left')))
 
 # %% ../../nbs/7_cli/00_render.ipynb #d5bcf4d5
-def step_cells(step, first_us=None):
+def step_cells(step: 'Step', first_us: float | None = None) -> tuple:
     "A `Step` as seven cells. `first_us`: latency of the first kernel, in µs, to divide by."
     profile = step.evaluation.profile
     if profile is None:
@@ -62,27 +70,27 @@ def step_cells(step, first_us=None):
             profile.bound, f'{profile.peak_pct:.1f}', step.move)
 
 # %% ../../nbs/7_cli/00_render.ipynb #f1230d48
-def step_text(step, first_us=None, best=False):
-    "One step as a coloured line."
+def step_text(step: 'Step', first_us: float | None = None, best: bool = False) -> Text:
+    "One step as a coloured line; `best`: whether it is the fastest so far."
     ok = step.evaluation.profile is not None
     return Text(step_table().line(step_cells(step, first_us)), style='bold green' if best else '' if ok else 'red')
 
-def reason_text(step):
+def reason_text(step: 'Step') -> Padding | None:
     "Why a step made its move and what it expected, indented; None for a step without reasons."
     said = ' Expected: '.join(filter(None, (step.why, step.expected)))
     return Padding(Text(said, style='dim'), (0, 0, 0, 6)) if said else None
 
 # %% ../../nbs/7_cli/00_render.ipynb #55f08da5
-def profile_lines(profile):
-    "A `Profile` as lines of text: its own summary, and what it held on chip."
+def profile_lines(profile: 'Profile') -> Iterator[str]:
+    "A `Profile` as lines of text: its summary, then the peak use of SBUF and PSUM."
     yield from str(profile).splitlines()
     p = profile
-    held = 'memory not measured' if p.sbuf_peak_bytes is None else (
+    peak = 'memory not measured' if p.sbuf_peak_bytes is None else (
         f'{bytes_text(p.sbuf_peak_bytes)} of SBUF a partition and {p.psum_peak_banks} PSUM banks at the fullest moment')
-    yield f'  on chip: {held}, {bytes_text(p.spill_bytes)} spilled'
+    yield f'  on chip: {peak}, {bytes_text(p.spill_bytes)} spilled'
 
 # %% ../../nbs/7_cli/00_render.ipynb #93cd2022
-def hot_lines(profile, source, count=5):
+def hot_lines(profile: 'Profile', source: str, count: int = 5) -> Iterator[str]:
     "The `count` lines of `source` that keep the engines busy longest, as text."
     lines = source.splitlines()
     busiest = sorted(profile.lines.items(), key=lambda kv: -sum(kv[1].values()))[:count]
@@ -92,7 +100,7 @@ def hot_lines(profile, source, count=5):
         yield f'line {number:>4}  {microseconds(sum(engines.values())):>8} µs  {engine:<7} {code}'
 
 # %% ../../nbs/7_cli/00_render.ipynb #967921fd
-def waterfall_lines(timeline):
+def waterfall_lines(timeline: 'Timeline') -> Iterator[str]:
     "The bars of *why not peak*, those that are not 0, as lines of text."
     from ..nki.explain.efficiency import waterfall
     yield f'why not peak: {microseconds(timeline.latency_us)} µs {timeline.kind}, as a sum'
@@ -100,8 +108,8 @@ def waterfall_lines(timeline):
         if r.us > 0:
             yield f'  {r.bar:<24} {microseconds(r.us):>8} µs {100 * r.share:5.1f} %  {"█" * round(30 * r.share)}'
 
-def idle_lines(timeline):
-    "What each lane did with its time, in percent of the latency, as lines of text."
+def idle_lines(timeline: 'Timeline') -> Iterator[str]:
+    "Active and waiting time of each lane by cause, in percent of the latency, as a table."
     from ..nki.explain.critical_path import idle
     share = 100 * idle(timeline) / timeline.latency_us
     table = TextTable((('', 8, 'left'), *((name, len(name), 'right') for name in share.columns)))
@@ -109,32 +117,28 @@ def idle_lines(timeline):
     yield f'  {table.head()}'
     for lane, row in share.iterrows(): yield f'  {table.line((lane, *(f"{x + 0:.1f}" for x in row)))}'
 
-def critical_text(timeline, source, count=8):
+def critical_text(timeline: 'Timeline', source: str, count: int = 8) -> Iterator[str]:
     "The `count` lines of `source` on the critical path that cost most, as lines of text."
     from ..nki.explain.critical_path import critical_lines
-    code, at = source.splitlines(), lambda n: 'fixed start and end' if n == 0 else code[n - 1].strip() if n <= len(
-        code) else ''
+    code = ['fixed start and end', *source.splitlines()]          # line 0 stands for the fixed costs
     yield 'critical path by line (own time + waiting before it)'
     for r in critical_lines(timeline).head(count).itertuples():
-        yield (
-            f'  line {r.line:>4}  {microseconds(r.dur_us):>8} + {microseconds(r.wait_us):>6} µs {100 * r.share:5.1f} % '
-            f' {at(r.line)}'
-        )
+        text = code[r.line].strip() if r.line < len(code) else ''
+        yield (f'  line {r.line:>4}  {microseconds(r.dur_us):>8} + {microseconds(r.wait_us):>6} µs '
+               f'{100 * r.share:5.1f} %  {text}')
 
-def why_lines(timeline, source):
-    "A simulated `Timeline` explained as lines of text; `source`: the kernel's."
+def why_lines(timeline: 'Timeline', source: str) -> Iterator[str]:
+    "The latency of a simulated `Timeline` explained as lines of text; `source`: that of the kernel."
     for k, part in enumerate((waterfall_lines(timeline), idle_lines(timeline), critical_text(timeline, source))):
         yield from ([''] if k else []) + list(part)
 
 # %% ../../nbs/7_cli/00_render.ipynb #e989d3c6
-def evaluation_lines(evaluation, why=None):
-    "An `Evaluation` as lines of text. `why`: the error as a sentence, where there is one."
+def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterator[str]:
+    "An `Evaluation` as lines of text. `why`: its error as a sentence."
     e = evaluation
-    against = [
-        f'{speedup_text(x)} as fast as {what}' for x, what in ((e.speedup, 'the first kernel'),
-                                                               (e.over_eager, 'eager execution')) if x]
-    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', {" and ".join(against)}'
-                                                                         if against else '')
+    speedups = (e.speedup, 'the first kernel'), (e.over_eager, 'eager execution')
+    against = ' and '.join(f'{speedup_text(x)} as fast as {what}' for x, what in speedups if x)
+    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', {against}' if against else '')
     if why: yield f'why         {why}'
     for g in e.guards:
         if g.found: yield f'{g.severity:<11} {g.says}' + (f' (line {g.line})' if g.line else '')
@@ -144,30 +148,32 @@ def evaluation_lines(evaluation, why=None):
 # %% ../../nbs/7_cli/00_render.ipynb #0626cac6
 EXIT_GOOD, EXIT_NOT_CORRECT, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
 
-def exit_code(error):
-    "The exit code that an error stands for."
+def exit_code(error: BaseException) -> int:
+    "The exit code of an error."
     kinds = {KernelError: EXIT_NOT_CORRECT, UsageError: EXIT_USAGE, KeyboardInterrupt: INTERRUPTED}
     return next((code for kind, code in kinds.items() if isinstance(error, kind)), EXIT_FAILED)
 
 # %% ../../nbs/7_cli/00_render.ipynb #b7f9364f
-def say(*lines, err=False, console=None):
-    "Print lines or rich texts; to standard error with `err`. A line is never broken, a paragraph with a margin is."
+def say(*lines: object, err: bool = False, console: 'Console | None' = None) -> None:
+    "Print lines or rich texts; to standard error with `err`. Lines are not wrapped, paragraphs with a margin are."
     from rich.console import Console
     console = console or Console(stderr=err, highlight=False, emoji=False)
     for each in lines: console.print(each, markup=False, soft_wrap=not isinstance(each, Padding))
 
-def progress_on(console):
-    "A progress display that stays away where there is no terminal."
+def progress_on(console: 'Console') -> 'Progress':
+    "A progress display, which is disabled where there is no terminal."
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     count = TextColumn('{task.completed}/{task.total}')
     columns = SpinnerColumn(), TextColumn('{task.description}'), BarColumn(), count, TimeElapsedColumn()
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal,
                     redirect_stdout=sys.stdout.isatty())
 
-def with_progress(rows, count, doing, said=None, so_far=None):
-    """(the rows as they come, whether Ctrl-C cut them short), with a bar on standard error.
+def with_progress(rows: Iterable, count: int, doing: str, said: Callable | None = None,
+                  so_far: Callable | None = None) -> tuple[list[Any], bool]:
+    """Collect rows with a progress bar on standard error → (the rows, whether Ctrl-C ended it early).
 
-    `said(row)`: lines to print of each; `so_far(rows)`: what stands before the bar, None to leave it."""
+    `doing`: text before the bar; `said(row)`: lines to print for each row; `so_far(rows)`: a new text before the bar,
+    or None to leave it."""
     from rich.console import Console
     console, found = Console(highlight=False, emoji=False), []
     with progress_on(Console(stderr=True)) as progress:
@@ -177,7 +183,7 @@ def with_progress(rows, count, doing, said=None, so_far=None):
                 found.append(row)
                 if said: say(*said(row), console=console)
                 progress.update(bar, advance=1, description=so_far and so_far(found))
-                if interrupted(): break                                # it was swallowed on its way
+                if interrupted(): break                                # a library caught the KeyboardInterrupt
         except KeyboardInterrupt: return found, True
         except Exception:
             if not interrupted(): raise
@@ -185,23 +191,21 @@ def with_progress(rows, count, doing, said=None, so_far=None):
 
 # %% ../../nbs/7_cli/00_render.ipynb #c5dabfaa
 @contextmanager
-def writing(path):
-    "Turns a file that cannot be written into a `UsageError`."
+def writing(path: object) -> Iterator[None]:
+    "A context in which an `OSError` becomes a `UsageError`: `path` cannot be written."
     try: yield
     except OSError as e: raise UsageError(f'Cannot write {path}: {e.strerror or e}.') from e
 
 # %% ../../nbs/7_cli/00_render.ipynb #655d3390
 TaskName = Annotated[str, typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')]
-KernelFiles = Annotated[list[str], typer.Argument(metavar='KERNEL.py…', help='Files with a kernel each, or folders of '
-                                                                             'them; `-` reads standard input.')]
+KernelFiles = Annotated[list[str], typer.Argument(metavar='KERNEL.py…', help=(
+    'Files with a kernel each, or folders of them; `-` reads standard input.'))]
 Entry = Annotated[str | None, typer.Option(metavar='NAME', help='The entry function, where the file has several.')]
 ChipName = Annotated[str, typer.Option(metavar='CHIP', help='The chip to simulate: {chips}.')]
-WorkloadName = Annotated[str | None, typer.Option('--workload', '-w', metavar='NAME',
-                                                  help="One of the task's workloads; the first if left out.")]
+WorkloadName = Annotated[str | None, typer.Option('--workload', '-w', metavar='NAME', help=(
+    "One of the task's workloads; the first if left out."))]
 AsJson = Annotated[bool, typer.Option('--json', help='Print the whole record as JSON.')]
 Steps = Annotated[int, typer.Option(metavar='N', min=1, max=100, help='The most steps to take.')]
 PagePath = Annotated[str, typer.Option(metavar='FILE.html', help='Where to write the report.')]
-StorePlace = Annotated[str | None, typer.Option('--store', metavar='FILE_OR_URL', help='The store, a file or the URL '
-                                                                                       'of a server; if left out, '
-                                                                                       'what KERNEL_LAB_STORE says, '
-                                                                                       'or your own.')]
+StorePlace = Annotated[str | None, typer.Option('--store', metavar='FILE_OR_URL', help=(
+    'The store, a file or the URL of a server; if left out, what KERNEL_LAB_STORE says, or your own.'))]

@@ -10,18 +10,8 @@ from typing import Annotated
 
 import typer
 
-from .render import (
-    EXIT_GOOD,
-    NO_VALUE,
-    AsJson,
-    PagePath,
-    StorePlace,
-    TextTable,
-    microseconds,
-    say,
-    writing,
-)
-
+from .render import (EXIT_GOOD, NO_VALUE, AsJson, PagePath, StorePlace, TextTable, microseconds, say,
+    writing)
 from .tasks import add_imported_tasks, known_task
 from ..core.errors import UsageError, choose
 from ..core.files import replacing
@@ -34,8 +24,7 @@ def open_store(place=None):
     return Store(place)
 
 def store_option(store, place=None):
-    """The option that names a store again in the next command, with its space before it; none where no `place` was
-    given."""
+    "The option `--store …` for a suggested command, with a space before it; empty where no `place` was given."
     return f' --store {shlex.quote(str(store.path))}' if place else ''
 
 def find_run(store, name):
@@ -61,7 +50,7 @@ def runs_line(r: dict) -> str:
          microseconds(r['best_us']), r['kind'] or '', *over))
 
 def list_runs(limit=20, task=None, as_json=False, place=None):
-    """Say which runs are in the store, newest first; as JSON if asked → exit code.
+    """List the runs of the store, newest first; as JSON if asked → exit code.
 
     `place`: a file or URL, for another store."""
     store = open_store(place)
@@ -112,8 +101,9 @@ def _known(store, task):
 
 # %% ../../nbs/7_cli/02_runs.ipynb #a02aec52
 def export_store(path, runs=(), task=None, format=None, place=None):
-    """Write what is in the store to a file, or to a folder of traces; of some runs, of one task, or all; say which
-    rows cannot be read → exit code."""
+    """Write the rows of the store to a file, or to a folder of traces → exit code.
+
+    `runs` and `task` select rows; rows that cannot be read are printed."""
     how, store = _format(path, format), open_store(place)
     _known(store, task)
     runs = [find_run(store, r).id for r in runs or ()]
@@ -143,24 +133,21 @@ def runs(limit: Annotated[int, typer.Option(metavar='N', min=1, help='How many, 
     raise typer.Exit(list_runs(limit, task, json_, store))
 
 # %% ../../nbs/7_cli/02_runs.ipynb #99524a56
-def export(path: Annotated[
-    str,
-    typer.Argument(metavar='PATH', help='A file (.parquet, .csv, .jsonl), or a folder '
-                   'with --format flashinfer.')],
-           run: Annotated[list[str] | None,
-                          typer.Option('--run', metavar='RUN', help='Only this run; repeat. An id, '
-                                       'its beginning, or latest.')] = None,
-           task: Annotated[str | None, typer.Option(metavar='TASK', help='Only evaluations on this task.')] = None,
-           format: Annotated[str | None,
-                             typer.Option('--format', metavar='FORMAT',
-                                          help='parquet, csv, jsonl or flashinfer; by the ending of PATH if left out.'
-                                          )] = None, store: StorePlace = None):
+def export(
+    path: Annotated[str, typer.Argument(metavar='PATH', help=(
+        'A file (.parquet, .csv, .jsonl), or a folder with --format flashinfer.'))],
+    run: Annotated[list[str] | None, typer.Option('--run', metavar='RUN', help=(
+        'Only this run; repeat. An id, its beginning, or latest.'))] = None,
+    task: Annotated[str | None, typer.Option(metavar='TASK', help='Only evaluations on this task.')] = None,
+    format: Annotated[str | None, typer.Option('--format', metavar='FORMAT', help=(
+        'parquet, csv, jsonl or flashinfer; by the ending of PATH if left out.'))] = None,
+    store: StorePlace = None):
     "Write the stored evaluations and steps to a file, or as FlashInfer-Bench traces to a folder."
     raise typer.Exit(export_store(path, run, task, format, store))
 
 # %% ../../nbs/7_cli/02_runs.ipynb #6c6f6d9c
 def write_report(run, path):
-    "Write the page of a run → its absolute path."
+    "Write the report of a run → its absolute path."
     from ..figures.report import report_html
     with writing(path): report_html(run, str(path))
     return Path(path).resolve()

@@ -23,8 +23,8 @@ from ..tasks.baselines.known_times import TABLE_CHIP
 MAX_NAMES_SHOWN = 4
 
 def _names(names):
-    return ', '.join(
-        names[:MAX_NAMES_SHOWN]) + (f' and {len(names) - MAX_NAMES_SHOWN} more' if len(names) > MAX_NAMES_SHOWN else '')
+    more = f' and {len(names) - MAX_NAMES_SHOWN} more' if len(names) > MAX_NAMES_SHOWN else ''
+    return ', '.join(names[:MAX_NAMES_SHOWN]) + more
 
 IMPORT_TABLE = TextTable((('suite', 28, 'left'), ('level', 5, 'right'), ('taken', 6, 'right'), ('left', 5, 'right')),
                          gap=1)
@@ -41,23 +41,22 @@ def import_lines(imported):
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #0e729745
 def import_folder():
-    "Where imports are kept."
+    "The folder of imported tasks."
     from ..evaluate.store.database import data_folder
     return data_folder() / 'imports'
 
 def _earlier(place):
-    "The looks of an earlier import of the same path."
+    "The results of an earlier import of the same path."
     from ..tasks.importers.import_suite import load_import
     try: return load_import(place).looks if place.exists() else ()
-    except UsageError: return ()            # a file of another form: looked at anew
+    except UsageError: return ()            # a file of another format: examined again
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #4668fa3c
-TRUST_WARNING = (
-    'The Python in {} runs with your rights, now and whenever one of its tasks is used: import only what you trust.'
-)
+TRUST_WARNING = ('The Python in {} runs with your rights, now and whenever one of its tasks is used: '
+                 'import only what you trust.')
 
 def import_tasks(path, out=None, seconds=60, workers=None):
-    "Import what is at `path`, say what came of it, keep it in `out` or beside the store → exit code."
+    "Import the tasks at `path`, print the result, write them to `out` or beside the store → exit code."
     from rich.console import Console
     from ..tasks.importers.import_suite import import_suite, import_file, save_import
     place = Path(out) if out else import_file(import_folder(), path)
@@ -86,12 +85,12 @@ def known_task(name):
     return get_task(name)
 
 def add_imported_tasks():
-    "From now on names of imported tasks are names."
+    "Register imported tasks, so that they are found by name."
     from ..tasks.suite.registry import TASK_FINDERS
     if imported_task not in TASK_FINDERS: TASK_FINDERS.append(imported_task)
 
 def find_task(name, workload=None, chip='trn1'):
-    "The task called `name`, after a look whether workload and chip exist too."
+    "The task called `name`. `UsageError` where the task, the workload or the chip does not exist."
     from ..nki.chip.chips import CHIPS
     task = known_task(name)
     choose(CHIPS, chip, 'chip')
@@ -112,9 +111,9 @@ def row_lines(row, notes: bool = False) -> Iterator[str]:
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #da51680c
 def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=None, known=None):
-    """Put tasks (all, if none is named) to the test and say what was found → exit code.
+    """Check tasks (all, if none is named) and print the findings → exit code.
 
-    Found before, with the same task and lab: not again unless `fresh`."""
+    Results of the same task and the same version of the lab are read from the cache, unless `fresh`."""
     from ..evaluate.survey.quality_survey import survey_lines, survey_quality
     from ..evaluate.store.database import data_folder
     names, where = _named(names, known), {'load': load} if load else {}
@@ -123,13 +122,12 @@ def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=
         'checking', lambda row: row_lines(row, notes))
     if out: _save(rows, names, out)
     say('', *survey_lines(rows))
-    if cut:
-        say(
-            f'Interrupted after {len(rows)} of {len(names)} tasks; what was found is kept, and the same command'
-            ' goes on.',
-            err=True,
-        )
+    if cut: say_interrupted(len(rows), len(names))
     return INTERRUPTED if cut else EXIT_NOT_CORRECT if any(r.verdict == 'bad' for r in rows) else EXIT_GOOD
+
+def say_interrupted(done, count):
+    "Say on standard error that `done` of `count` tasks are finished."
+    say(f'Interrupted after {done} of {count} tasks; what was found is kept, and the same command goes on.', err=True)
 
 def _named(names, known=None):
     "The names asked for, all of them if none; `UsageError` for one that does not exist."
@@ -161,15 +159,13 @@ def level_lines(rows, levels):
     from ..evaluate.survey.time_table import level_summary
     mean = lambda v: speedup_text(v) if v else '–'
     for s in level_summary(rows):
-        yield (
-            f'level {s["level"]}, {levels[s["level"]]}: {s["complete"]} of {s["tasks"]} with all times; over eager,'
-            f' first kernels {mean(s["first"])}, best {mean(s["best"])} (geometric means)'
-        )
+        yield (f'level {s["level"]}, {levels[s["level"]]}: {s["complete"]} of {s["tasks"]} with all times; '
+               f'over eager, first kernels {mean(s["first"])}, best {mean(s["best"])} (geometric means)')
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #0e7ee34f
 def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=None, fresh=False):
-    """Work out the table of tasks (all of the suite, if none is named), say it, write it to `out` (.csv or .md) → exit
-    code."""
+    """Compute the times of tasks (all of the suite, if none is named), print them, write them to `out` (.csv or .md) →
+    exit code."""
     from ..evaluate.store.database import data_folder
     from ..evaluate.survey.time_table import times_of_tasks
     from ..nki.chip.chips import get_chip
@@ -177,23 +173,17 @@ def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=No
     get_chip(chip)
     names = list(names or TASKS)
     for n in names: get_task(n).workload(workload)
-    ready = table_writer(out)
+    write = table_writer(out)
     found = times_of_tasks(names, workload, chip, jobs or os.cpu_count(), None if fresh else data_folder() / 'table')
     say(TIMES_TABLE.head())
     rows, cut = with_progress(found, len(names), 'timing', lambda r: [times_line(r)])
     say('', *level_lines(rows, LEVELS), f'all times in µs, simulated on {chip}')
-    if cut:
-        say(
-            f'Interrupted after {len(rows)} of {len(names)} tasks; what was found is kept, and the same command'
-            ' goes on.',
-            err=True,
-        )
-    elif ready:
-        ready(rows)
+    if cut: say_interrupted(len(rows), len(names))
+    elif write: write(rows)
     return INTERRUPTED if cut else EXIT_FAILED if any(r.best_us is None for r in rows) else EXIT_GOOD
 
 def table_writer(path):
-    "The function that writes rows to a file by its ending, tried before the work begins; None for no file."
+    "The function that writes rows to a file by its ending; None for no file. `UsageError` where it cannot be written."
     from ..evaluate.survey.time_table import markdown_lines
     from ..tasks.baselines.known_times import write_times
     if path is None: return None
@@ -208,7 +198,7 @@ def table_writer(path):
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #ab8c47b6
 def known_lines(task):
-    "What is known of a task's times, a line each for workload and chip; none for a task that is not of the suite."
+    "The known times of a task, a line for each workload and chip; none for a task that is not of the suite."
     from ..tasks.baselines.known_times import known_task_times
     from ..nki.chip.chips import CHIPS
     rows = [r for w in task.workloads for chip in CHIPS if (r := known_task_times(task, w, chip)) and r.best_us]
@@ -246,48 +236,38 @@ def source_texts(task):
     if first := first_kernel_of(task): yield first.source
 
 def first_kernel_of(task):
-    """The kernel to start from; of an imported task, whose own size may be anything, the one that is written for its
-    small workload."""
-    small = {'imported', 'with kernel'} & set(task.tags) == {'imported'} and any(w.name == 'small'
-                                                                                 for w in task.workloads)
+    "The kernel to start from; of an imported task that brings no kernel, the one for its small workload."
+    has_small = any(w.name == 'small' for w in task.workloads)
+    small = has_small and {'imported', 'with kernel'} & set(task.tags) == {'imported'}
     return task.first('small' if small else None)
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #fd5c9e81
 def import_named(paths, out, seconds):
     "Carry out `tasks import PATH` → exit code."
     if len(paths) != 1:
-        raise UsageError('tasks import needs one path, of a checkout or a file.', hint='For example: kernel-lab tasks '
-                                                                                       'import ~/KernelBench')
+        raise UsageError('tasks import needs one path, of a checkout or a file.',
+                         hint='For example: kernel-lab tasks import ~/KernelBench')
     return import_tasks(paths[0], out, seconds)
 
 def tasks(
-        names: Annotated[list[str] | None,
-                         typer.Argument(metavar='[TASK | import PATH]',
-                                        help='Show only this task; with import, read a suite that you have.')] = None,
-        kernel: Annotated[bool,
-                          typer.Option('--kernel', help="Print the task's first kernel and nothing else.")] = False,
-        check: Annotated[bool,
-                         typer.Option(
-                             '--check', help='Put tasks to the test, all if none is named: first '
-                             'kernels, impostors, work that can be left out.')] = False,
-        jobs: Annotated[int | None,
-                        typer.Option(metavar='N', min=1, max=64, help='With --check and --table: '
-                                     'processes at once.')] = None,
-        out: Annotated[str | None,
-                       typer.Option(
-                           metavar='FILE', help='With --check and --table: write what was '
-                           'found here, as CSV (a table as .md too). With '
-                           'import: keep it here.')] = None,
-        fresh: Annotated[bool,
-                         typer.Option('--fresh', help='With --check and --table: again what was done before.')] = False,
-        table: Annotated[
-            bool,
-            typer.Option('--table', help='Times of tasks, all if none is named: bound, eager, '
-                         'first and best kernel, speedups.')] = False, workload: WorkloadName = None,
-        chip: Annotated[str,
-                        typer.Option(metavar='CHIP', help='With --table: the chip to simulate: {chips}.')] = TABLE_CHIP,
-        seconds: Annotated[float,
-                           typer.Option(metavar='S', min=1, help='With import: the most time for one file.')] = 60):
+    names: Annotated[list[str] | None, typer.Argument(metavar='[TASK | import PATH]', help=(
+        'Show only this task; with import, read a suite that you have.'))] = None,
+    kernel: Annotated[bool, typer.Option('--kernel', help="Print the task's first kernel and nothing else.")] = False,
+    check: Annotated[bool, typer.Option('--check', help=(
+        'Put tasks to the test, all if none is named: first kernels, impostors, work that can be left out.'))] = False,
+    jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=64, help=(
+        'With --check and --table: processes at once.'))] = None,
+    out: Annotated[str | None, typer.Option(metavar='FILE', help=(
+        'With --check and --table: write what was found here, as CSV (a table as .md too). '
+        'With import: keep it here.'))] = None,
+    fresh: Annotated[bool, typer.Option('--fresh', help=(
+        'With --check and --table: again what was done before.'))] = False,
+    table: Annotated[bool, typer.Option('--table', help=(
+        'Times of tasks, all if none is named: bound, eager, first and best kernel, speedups.'))] = False,
+    workload: WorkloadName = None,
+    chip: Annotated[str, typer.Option(metavar='CHIP', help=(
+        'With --table: the chip to simulate: {chips}.'))] = TABLE_CHIP,
+    seconds: Annotated[float, typer.Option(metavar='S', min=1, help='With import: the most time for one file.')] = 60):
     """List the tasks, show one with its workloads, its reference and its first kernel, put them to the test, or import
     those of a suite that you have."""
     from ..tasks.suite.registry import TASKS
@@ -302,15 +282,15 @@ def tasks(
     task = name and known_task(name)
     start = first_kernel_of(task) if kernel else None
     if kernel and not start:
-        raise UsageError(f'Nobody has written a first kernel for {name} yet.', hint=f'`kernel-lab tasks {name}` shows '
-                                                                                    'its reference.')
+        raise UsageError(f'Nobody has written a first kernel for {name} yet.',
+                         hint=f'`kernel-lab tasks {name}` shows its reference.')
     if kernel: sys.stdout.write(start.source)
     elif name: say(*task_lines(task), *known_lines(task), '', *source_texts(task))
     else: say(*all_lines(TASKS.values()))
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #3f42cd2f
 def funnel_lines(rows, kept):
-    "The funnel as lines of text: came, turned down, by question."
+    "A table of questions: how many candidates reached each, and how many it turned down."
     from ..tasks.synthesis.synthesize import STAGES
     table = TextTable((('question', 10, 'left'), ('came', 8, 'right'), ('turned down', 12, 'right'), ('', 0, 'left')),
                       gap=1)
@@ -319,7 +299,7 @@ def funnel_lines(rows, kept):
     yield f'{"chosen":<10} {kept:>8,} of {rows[-1][1]:,} that passed'
 
 def _passed(fates):
-    "How many passed, now and then: counting them each time would be slow."
+    "How many passed, every 50 candidates; counting them at each would be slow."
     return f'{sum(f.fate == "passed" for f in fates):,} passed' if len(fates) % 50 == 0 else None
 
 def reason_lines(reasons):
@@ -334,21 +314,17 @@ def _draw(rows, path):
     save_figure(funnel_figure(rows, STAGES), path)
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #335b18e4
-def synthesize(folder: Annotated[
-    str,
-    typer.Argument(metavar='DIR', help='Where fates.jsonl and tasks.jsonl are kept; '
-                   'a run cut short goes on from it.')],
-               count: Annotated[int, typer.Option(metavar='N', min=1, help='Candidates to draw.')] = 15_000,
-               keep: Annotated[int,
-                               typer.Option(metavar='N', min=0, help='Tasks to choose of those that pass.')] = 6_000,
-               seed: Annotated[int, typer.Option(metavar='N', min=0, help='The same seed gives the same tasks.')] = 0,
-               chip: Annotated[str,
-                               typer.Option(metavar='CHIP', help='The chip whose times count: {chips}.')] = TABLE_CHIP,
-               jobs: Annotated[int | None,
-                               typer.Option(metavar='N', min=1, max=256,
-                                            help='Processes at once; as many as there are cores.')] = None,
-               figure: Annotated[str | None,
-                                 typer.Option(metavar='FILE', help='Draw the funnel here (html, png, svg).')] = None):
+def synthesize(
+    folder: Annotated[str, typer.Argument(metavar='DIR', help=(
+        'Where fates.jsonl and tasks.jsonl are kept; a run cut short goes on from it.'))],
+    count: Annotated[int, typer.Option(metavar='N', min=1, help='Candidates to draw.')] = 15_000,
+    keep: Annotated[int, typer.Option(metavar='N', min=0, help='Tasks to choose of those that pass.')] = 6_000,
+    seed: Annotated[int, typer.Option(metavar='N', min=0, help='The same seed gives the same tasks.')] = 0,
+    chip: Annotated[str, typer.Option(metavar='CHIP', help='The chip whose times count: {chips}.')] = TABLE_CHIP,
+    jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=256, help=(
+        'Processes at once; as many as there are cores.'))] = None,
+    figure: Annotated[str | None, typer.Option(metavar='FILE', help=(
+        'Draw the funnel here (html, png, svg).'))] = None):
     "Make tasks to train on: draw candidates, turn down all that teach nothing, choose among the rest."
     from ..nki.chip.chips import get_chip
     from ..tasks.synthesis import synthesize as synthesis

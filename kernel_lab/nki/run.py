@@ -16,14 +16,14 @@ from .chip.dtypes import is_float, numpy_of
 from .executor.interpreter import run_program, turns_of
 from .executor.vectorized import execute
 from .explain.profile import Profile, profile_of
-from .ir.nodes import ArraySpec
+from .ir.nodes import ArraySpec, Instruction
 from .ir.program import Program, with_turns
 from .ir.semantics import DOMAINS, in_domain, per_partition
 from .lang.trace import Latencies, arrays_of, is_torch, to_numpy, trace, use_simulator
 from .timing.timeline import schedule
 
 # %% ../../nbs/2_nki/01_run.ipynb #bf56823f
-def widen_program(program):
+def widen_program(program: Program) -> Program:
     "The program with narrow floating-point tensors stored as fp32, except those whose bits are read as another dtype."
     shared = {k for n, t in enumerate(program.tensors) if t.alias is not None for k in (n, t.alias)}
     wide = lambda k, t: replace(t, dtype='float32') if is_float(t.dtype) and k not in shared else t
@@ -68,7 +68,7 @@ def _checked(kernel, program):
     return program
 
 # %% ../../nbs/2_nki/01_run.ipynb #cb3f1f72
-def simulate(kernel: Callable, *inputs, chip: str = 'trn1', precise: bool = True, **kwargs):
+def simulate(kernel: Callable, *inputs, chip: str = 'trn1', precise: bool = True, **kwargs) -> object:
     """Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, as arrays or
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
@@ -109,14 +109,14 @@ def profile(kernel: Callable, *inputs, chip: str = 'trn1', **kwargs) -> Profile:
     return profile_of(schedule(program, chip))
 
 def measure(kernel: Callable, *inputs, **kwargs) -> Latencies:
-    "The `Latencies` of a kernel for these inputs, on the chip that `call` uses."
+    "The simulated `Latencies` of a kernel for these inputs, on the chip that `call` uses."
     chip = os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2')
     return Latencies(profile(kernel, *inputs, chip=chip, **kwargs).latency_us, chip)
 
 use_simulator(call, measure)
 
 # %% ../../nbs/2_nki/01_run.ipynb #88a78826
-def activation_argument(instruction, ins):
+def activation_argument(instruction: Instruction, ins: dict) -> np.ndarray | None:
     "data·scale + bias of an activation; None of another instruction."
     if instruction.op != 'activation' or instruction.attrs['func'] not in DOMAINS: return None
     x, scale, bias = ins['data'], ins.get('scale', 1.0), ins.get('bias')

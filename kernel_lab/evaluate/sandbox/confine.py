@@ -11,14 +11,15 @@ import platform
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #234de93a
-MAX_OPEN_FILES, MAX_THREADS = 64, 32  # open files; threads of a child that has a user of its own
+MAX_OPEN_FILES, MAX_THREADS = 64, 32  # threads: of a child that runs as a user of its own
 
-def rlimits(seconds, memory_mb, file_mb=16, threads=None):
-    """Bound this process for good: `memory_mb` of address space, processor `seconds` (with some for starting), files.
-    Returns the layer's name."""
+def rlimits(seconds: float, memory_mb: int, file_mb: int = 16, threads: int | None = None) -> str:
+    """Limit this process irrevocably: `memory_mb` of address space, processor time (`seconds`, plus 10 for starting),
+    open files, and `file_mb` for each file. Returns the layer's name, with the limits that the system refused."""
     import resource as r
     wanted = dict(AS=memory_mb << 20, CPU=int(seconds) + 10, NOFILE=MAX_OPEN_FILES, FSIZE=file_mb << 20, CORE=0,
                   **({'NPROC': threads} if threads else {}))
@@ -26,7 +27,7 @@ def rlimits(seconds, memory_mb, file_mb=16, threads=None):
     return f'rlimits without {" ".join(refused)}' if refused else 'rlimits'
 
 def _limited(r, which, value):
-    "Whether the system took the limit; some take no limit of memory."
+    "Set one limit. Returns False if the system refuses it (macOS refuses memory limits)."
     hard = r.getrlimit(which)[1]
     value = value if hard == r.RLIM_INFINITY else min(value, hard)
     try: r.setrlimit(which, (value, value))
@@ -36,18 +37,18 @@ def _limited(r, which, value):
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #c1afdd36
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, SIGKILL = 1, 4, 22, 38, 47, 9
 
-def call_libc(name, *args):
-    "One call of the C library; an OSError where the system says no."
+def call_libc(name: str, *args) -> int:
+    "Call a function of the C library. OSError if it returns a negative number."
     libc = ctypes.CDLL(None, use_errno=True)
     found = getattr(libc, name)(*args)
     if found < 0: raise OSError(ctypes.get_errno(), f'{name} was refused: {os.strerror(ctypes.get_errno())}')
     return found
 
-def prctl(*args): return call_libc('prctl', *args, *[0] * (5 - len(args)))
+def prctl(*args) -> int: return call_libc('prctl', *args, *[0] * (5 - len(args)))
 
-def bind_to_parent(parent=None):
-    """Die when the parent dies (leave at once if that is not the process `parent`, where one is given); no new
-    privileges; nobody looks in."""
+def bind_to_parent(parent: int | None = None) -> str:
+    """Let the system kill this process when its parent dies, set no_new_privs, and forbid inspection. Returns the
+    layer's name. Exits at once if the parent is no longer the process `parent`."""
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)
@@ -55,19 +56,13 @@ def bind_to_parent(parent=None):
     return 'no_new_privs'
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #d4c5ca79
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
-    0x20000,
-    0x4000000,
-    0x8000000,
-    0x10000000,
-    0x20000000,
-    0x40000000,
-)
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 _OWN = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
 
-def namespaces():
-    """Move this process into namespaces of its own, and its next child into a space of processes; an OSError where
-    that is not allowed."""
+def namespaces() -> str:
+    """Move this process into new namespaces, and its next child into a new process namespace. Returns the layer's name.
+    OSError if the system forbids it."""
     uid, gid = os.getuid(), os.getgid()
     call_libc('unshare', _OWN | (CLONE_NEWUSER if uid else 0))
     if uid:
@@ -88,7 +83,7 @@ def _mount(source, target, kind, flags, data=None):
     return call_libc('mount', as_bytes(source), as_bytes(target), as_bytes(kind), ctypes.c_ulong(flags), as_bytes(data))
 
 def _bound(path, root):
-    "Bind a folder below `root`, read-only."
+    "Bind-mount a folder read-only below `root`."
     target = f'{root}{path}'
     os.makedirs(target, 0o755, exist_ok=True)
     _mount(path, target, None, _flags('BIND', 'REC'))
@@ -96,15 +91,15 @@ def _bound(path, root):
     kept = [name for flag, name in _KEPT if had & flag]
     _mount(None, target, None, _flags('BIND', 'REMOUNT', 'RDONLY', 'NOSUID', 'NODEV', *kept))
 
-def own_root(folder, paths):
-    """Make `folder`, an empty one, the root of this process's space of mounts, with nothing in it but `paths`,
-    read-only."""
+def own_root(folder: str, paths: Sequence[str]) -> str:
+    """Make the empty folder `folder` the root of this process's mount namespace, with nothing in it but `paths`,
+    read-only. Returns the layer's name. OSError if the system forbids it."""
     _mount(None, '/', None, _flags('REC', 'PRIVATE'))
     _mount('tmpfs', folder, 'tmpfs', _flags('NOSUID', 'NODEV', 'NOEXEC'), 'size=1m,nr_inodes=1024,mode=755')
     for path in paths: _bound(path, folder)
     os.chdir(folder)
     call_libc('syscall', PIVOT_ROOT[platform.machine()], b'.', b'.')
-    call_libc('umount2', b'.', 2)  # the old root, which lies on top; 2: MNT_DETACH
+    call_libc('umount2', b'.', 2)  # the old root, mounted on top; 2: MNT_DETACH
     _mount(None, '/', None, _flags('REMOUNT', 'BIND', 'RDONLY', 'NOSUID', 'NODEV', 'NOEXEC'))
     os.chdir('/')
     return 'root'
@@ -112,11 +107,11 @@ def own_root(folder, paths):
 PIVOT_ROOT = {'x86_64': 155, 'aarch64': 41}
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #995d19f4
-NOBODY = 61777  # a user that owns no file and runs no other process
+NOBODY = 61777  # a user id that owns no file and runs no other process
 CAPSET = {'x86_64': 126, 'aarch64': 91}
 
-def drop_privileges():
-    "Become a user of one's own where root allows it, and drop all capabilities; the layer's name."
+def drop_privileges() -> str:
+    "Drop all capabilities; a root process becomes the user `NOBODY` first. Returns the layer's name."
     switched = os.getuid() == 0
     if switched:
         os.setgroups([])
@@ -127,19 +122,19 @@ def drop_privileges():
     return 'uid' if switched else 'no capabilities'
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #1cde24d0
-_FS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}              # rights on files that each version added
-_READ = (1 << 0) | (1 << 2) | (1 << 3)  # execute (shared libraries are), read a file, list a folder
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446                   # the same numbers everywhere
+_FS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}              # file rights that each version added
+_READ = (1 << 0) | (1 << 2) | (1 << 3)  # execute (for shared libraries), read a file, list a folder
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446                   # the same numbers on all architectures
 
-def landlock_version():
-    "The version of Landlock that this system has, 0 for none."
+def landlock_version() -> int:
+    "The Landlock version of this system, 0 for none."
     if sys.platform != 'linux': return 0
     try: return call_libc('syscall', CREATE_RULESET, None, 0, 1)
     except OSError: return 0
 
-def landlock(paths):
-    """Leave this process reading below `paths`, and no other file, connection, or signal to anybody outside; an
-    OSError where that cannot be."""
+def landlock(paths: Sequence[str]) -> str:
+    """Allow this process to read below `paths`, and forbid all other file access, TCP, and signals to other processes
+    (as far as the Landlock version can). Returns the layer's name. OSError without Landlock."""
     version = landlock_version()
     if not version: raise OSError(38, 'this system has no Landlock')
     files = sum(bits for since, bits in _FS.items() if since <= version)
@@ -152,8 +147,7 @@ def landlock(paths):
     return f'landlock {version}'
 
 def _allowed(rules, path):
-    """Add the rule that a folder may be read, or a file; what does not exist, or is not to be reached anyway, needs
-    none."""
+    "Add the rule that a folder or file may be read, unless it does not exist or cannot be reached anyway."
     try: fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError): return
     try:
@@ -162,49 +156,46 @@ def _allowed(rules, path):
     finally: os.close(fd)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #36300dec
-ARCH = {'x86_64': (0, 0xC000003E), 'aarch64': (1, 0xC00000B7)}  # column of the table, the kernel's own name for it
-DENIED = dict(fork=(57, None), vfork=(58, None), execve=(59, 221), execveat=(322, 281), socket=(41, 198),
-              socketpair=(53, 199), connect=(42, 203), bind=(49, 200), sendto=(44, 206), sendmsg=(46, 211), kill=(62,
-                                                                                                                  129),
-              tkill=(200, 130), rt_sigqueueinfo=(129, 138), rt_tgsigqueueinfo=(297, 240), pidfd_open=(434, 434),
-              pidfd_send_signal=(424, 424), pidfd_getfd=(438, 438), ptrace=(101, 117), process_vm_readv=(310, 270),
-              process_vm_writev=(311, 271), process_madvise=(440, 440), kcmp=(312, 272), setsid=(112, 157), setpgid=(
-                  109, 154), setpriority=(141, 140), ioprio_set=(251, 30), sched_setscheduler=(144, 119),
-              sched_setparam=(142, 118), sched_setattr=(314, 274), personality=(135, 92), syslog=(103, 116), seccomp=(
-                  317, 277), memfd_create=(319, 279), mq_open=(240, 180), semget=(64, 190), semop=(65, 193), semctl=(
-                      66, 191), semtimedop=(220,
-                                            192), shmget=(29, 194), shmat=(30, 196), shmctl=(31, 195), msgget=(68, 186),
-              msgsnd=(69, 189), msgrcv=(70, 188), msgctl=(71, 187), inotify_init=(253, None), inotify_init1=(
-                  294, 26), fanotify_init=(300, 262), bpf=(321, 280), perf_event_open=(298, 241), io_uring_setup=(
-                      425, 425), userfaultfd=(323, 282), add_key=(248, 217), request_key=(249, 218), keyctl=(250, 219))
-RULES_THE_MACHINE = dict(unshare=(272, 97), setns=(308, 268), mount=(165, 40), umount2=(166, 39), pivot_root=(155, 41),
-                         chroot=(161, 51), fsopen=(430, 430), fsconfig=(431, 431), fsmount=(432, 432),
-                         move_mount=(429, 429), open_tree=(428, 428), mount_setattr=(442, 442), init_module=(175, 105),
-                         finit_module=(313, 273), delete_module=(176, 106), kexec_load=(246, 104), kexec_file_load=(
-                             320, 294), reboot=(169, 142), swapon=(167, 224), swapoff=(168, 225), settimeofday=(
-                                 164, 170), clock_settime=(227, 112), adjtimex=(159, 171), clock_adjtime=(305, 266),
-                         sethostname=(170, 161), setdomainname=(171, 162), acct=(163, 89), quotactl=(179, 60),
-                         name_to_handle_at=(303, 264), open_by_handle_at=(304, 265), iopl=(172, None), ioperm=(173,
-                                                                                                               None))
-CHANGES = dict(creat=(85, None), unlink=(87, None), unlinkat=(263, 35), rename=(82, None), renameat=(264, 38),
-               renameat2=(316, 276), mkdir=(83, None), mkdirat=(258, 34), rmdir=(84, None), symlink=(88, None),
-               symlinkat=(266, 36), link=(86, None), linkat=(265, 37), chmod=(90, None), fchmod=(91, 52), fchmodat=(268,
-                                                                                                                    53),
-               fchmodat2=(452, 452), chown=(92, None), fchown=(93, 55), lchown=(94, None), fchownat=(260,
-                                                                                                     54), truncate=(76,
-                                                                                                                    45),
-               utimensat=(280, 88), utime=(132, None), utimes=(235, None), futimesat=(261, None), mknod=(133, None),
-               mknodat=(259, 33), setxattr=(188, 5), lsetxattr=(189, 6), fsetxattr=(190, 7), openat2=(437, 437))
-OPENS = dict(open=(2, None, 1), openat=(257, 56, 2))                    # and which argument holds the flags
-FOR_WRITING = 0x1 | 0x2 | 0x40 | 0x200 | 0x400                          # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND
+# name of a system call: (its number on x86_64, on aarch64)
+ARCH = {'x86_64': (0, 0xC000003E), 'aarch64': (1, 0xC00000B7)}  # column of the tables, Linux' AUDIT_ARCH
+DENIED = dict(
+    fork=(57, None), vfork=(58, None), execve=(59, 221), execveat=(322, 281), socket=(41, 198), socketpair=(53, 199),
+    connect=(42, 203), bind=(49, 200), sendto=(44, 206), sendmsg=(46, 211), kill=(62, 129), tkill=(200, 130),
+    rt_sigqueueinfo=(129, 138), rt_tgsigqueueinfo=(297, 240), pidfd_open=(434, 434), pidfd_send_signal=(424, 424),
+    pidfd_getfd=(438, 438), ptrace=(101, 117), process_vm_readv=(310, 270), process_vm_writev=(311, 271),
+    process_madvise=(440, 440), kcmp=(312, 272), setsid=(112, 157), setpgid=(109, 154), setpriority=(141, 140),
+    ioprio_set=(251, 30), sched_setscheduler=(144, 119), sched_setparam=(142, 118), sched_setattr=(314, 274),
+    personality=(135, 92), syslog=(103, 116), seccomp=(317, 277), memfd_create=(319, 279), mq_open=(240, 180),
+    semget=(64, 190), semop=(65, 193), semctl=(66, 191), semtimedop=(220, 192), shmget=(29, 194), shmat=(30, 196),
+    shmctl=(31, 195), msgget=(68, 186), msgsnd=(69, 189), msgrcv=(70, 188), msgctl=(71, 187),
+    inotify_init=(253, None), inotify_init1=(294, 26), fanotify_init=(300, 262), bpf=(321, 280),
+    perf_event_open=(298, 241), io_uring_setup=(425, 425), userfaultfd=(323, 282), add_key=(248, 217),
+    request_key=(249, 218), keyctl=(250, 219))
+RULES_THE_MACHINE = dict(
+    unshare=(272, 97), setns=(308, 268), mount=(165, 40), umount2=(166, 39), pivot_root=(155, 41), chroot=(161, 51),
+    fsopen=(430, 430), fsconfig=(431, 431), fsmount=(432, 432), move_mount=(429, 429), open_tree=(428, 428),
+    mount_setattr=(442, 442), init_module=(175, 105), finit_module=(313, 273), delete_module=(176, 106),
+    kexec_load=(246, 104), kexec_file_load=(320, 294), reboot=(169, 142), swapon=(167, 224), swapoff=(168, 225),
+    settimeofday=(164, 170), clock_settime=(227, 112), adjtimex=(159, 171), clock_adjtime=(305, 266),
+    sethostname=(170, 161), setdomainname=(171, 162), acct=(163, 89), quotactl=(179, 60),
+    name_to_handle_at=(303, 264), open_by_handle_at=(304, 265), iopl=(172, None), ioperm=(173, None))
+CHANGES = dict(
+    creat=(85, None), unlink=(87, None), unlinkat=(263, 35), rename=(82, None), renameat=(264, 38),
+    renameat2=(316, 276), mkdir=(83, None), mkdirat=(258, 34), rmdir=(84, None), symlink=(88, None),
+    symlinkat=(266, 36), link=(86, None), linkat=(265, 37), chmod=(90, None), fchmod=(91, 52), fchmodat=(268, 53),
+    fchmodat2=(452, 452), chown=(92, None), fchown=(93, 55), lchown=(94, None), fchownat=(260, 54), truncate=(76, 45),
+    utimensat=(280, 88), utime=(132, None), utimes=(235, None), futimesat=(261, None), mknod=(133, None),
+    mknodat=(259, 33), setxattr=(188, 5), lsetxattr=(189, 6), fsetxattr=(190, 7), openat2=(437, 437))
+OPENS = dict(open=(2, None, 1), openat=(257, 56, 2))  # third: the argument that holds the flags
+FOR_WRITING = 0x1 | 0x2 | 0x40 | 0x200 | 0x400  # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND
 ONLY_SELF = dict(tgkill=(234, 131), prlimit64=(302, 261), sched_setaffinity=(203, 122))  # allowed on the process itself
 CLONE, CLONE3, CLONE_THREAD, PRCTL, X32 = (56, 220), 435, 0x10000, (157, 167), 0x40000000
-# F_SETOWN, F_SETSIG, F_SETOWN_EX: a pipe may signal anybody; leases and notices tell of others' files
+# fcntl operations F_SETOWN, F_SETSIG, F_SETOWN_EX (a pipe may signal any process), F_SETLEASE, F_NOTIFY
 FCNTL, SIGNALLING = (72, 25), (8, 10, 15, 1024, 1026)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #9ea8c225
-_LOAD, _EQUAL, _LEAST, _ANYBIT, _ANSWER = 0x20, 0x15, 0x35, 0x45, 0x06     # opcodes of the filter's machine
-# its answers: yes; end the process; fail with errno 1 or 38
+_LOAD, _EQUAL, _LEAST, _ANYBIT, _ANSWER = 0x20, 0x15, 0x35, 0x45, 0x06     # BPF opcodes
+# verdicts: allow, kill the process, fail with errno 1, fail with errno 38
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x50001, 0x50026
 
 def _op(code, value=0, yes=0, no=0): return struct.pack('HBBI', code, yes, no, value)
@@ -212,24 +203,23 @@ def _op(code, value=0, yes=0, no=0): return struct.pack('HBBI', code, yes, no, v
 def _deny(nr): return _op(_EQUAL, nr, 0, 1) + _op(_ANSWER, EPERM)
 
 def _unless(nr, test, values):
-    """Deny call `nr` unless its first argument passes `test` against one of `values`; a call passed or refused ends
-    the filter."""
+    "Deny call `nr` unless its first argument passes `test` against one of `values`. Ends the filter for this call."
     checks = b''.join(_op(test, v, 0, 1) + _op(_ANSWER, ALLOW) for v in values)
     return _op(_EQUAL, nr, 0, 2 + 2 * len(values)) + _op(_LOAD, 16) + checks + _op(_ANSWER, EPERM)
 
 def _where(nr, values, arg=0):
-    "Deny call `nr` where its argument `arg` is one of `values`; a call passed or refused ends the filter."
+    "Deny call `nr` if its argument `arg` is one of `values`. Ends the filter for this call."
     checks = b''.join(_op(_EQUAL, v, 0, 1) + _op(_ANSWER, EPERM) for v in values)
     return _op(_EQUAL, nr, 0, 2 + 2 * len(values)) + _op(_LOAD, 16 + 8 * arg) + checks + _op(_ANSWER, ALLOW)
 
 def _read_only(nr, arg):
-    "Deny call `nr` where its flags, argument `arg`, ask for writing; a call passed or refused ends the filter."
+    "Deny call `nr` if its flags, argument `arg`, ask for writing. Ends the filter for this call."
     return _op(_EQUAL, nr, 0, 4) + _op(_LOAD, 16 + 8 * arg) + _op(_ANYBIT, FOR_WRITING, 0, 1) + _op(
         _ANSWER, EPERM) + _op(_ANSWER, ALLOW)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #b08186f4
-def filter_program(machine, pid):
-    "The bytes of the filter for `machine` ('x86_64' or 'aarch64') and the process `pid`."
+def filter_program(machine: str, pid: int) -> bytes:
+    "The BPF filter for `machine` ('x86_64' or 'aarch64') and the process `pid`."
     col, name = ARCH[machine]
     out = _op(_LOAD, 4) + _op(_EQUAL, name, 1, 0) + _op(_ANSWER, KILL) + _op(_LOAD, 0)
     if machine == 'x86_64': out += _op(_LEAST, X32, 0, 1) + _op(_ANSWER, EPERM)
@@ -243,8 +233,8 @@ def filter_program(machine, pid):
     return out + b''.join(_unless(row[col], _EQUAL, [0, pid]) for row in ONLY_SELF.values()) + _op(_ANSWER, ALLOW)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #aadf8c1e
-def seccomp():
-    "Install the filter for the rest of this process's life; an OSError where the system or the processor is unknown."
+def seccomp() -> str:
+    "Install the filter irrevocably. Returns the layer's name. OSError on other systems and processors."
     if platform.machine() not in ARCH: raise OSError(38, f'no table of system calls for {platform.machine()}')
     code = filter_program(platform.machine(), os.getpid())
     buffer = ctypes.create_string_buffer(code, len(code))
@@ -298,14 +288,14 @@ def _users(bait): return call_libc('unshare', 0x10000000) or 'a namespace of use
 def _ring(bait): return call_libc('syscall', 425, 1, ctypes.create_string_buffer(120))
 
 def _leaked(bait):
-    "File descriptors beyond the standard ones and that of the answer, which is the only thing a child is to hold."
+    "Find file descriptors other than the standard ones and the one of the answer."
     held = []
     for fd in range(3, 64):
         try: os.fstat(fd)
         except OSError: continue
         held.append(fd)
     if len(held) > 1: return f'descriptors {held}'
-    raise OSError(9, 'nothing but its own answer')
+    raise OSError(9, 'no other descriptor')
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #e9a62871
 PROBES = {
@@ -326,8 +316,8 @@ PROBES = {
     'a namespace of users': (_users, 'system', 'a kernel can reach more of the operating system than it needs'),
     'io_uring': (_ring, 'system', 'a kernel can reach more of the operating system than it needs')}
 
-def run_probes(request):
-    "Let all canaries loose in this process: {name: [whether it survived, what it got or how it died]} as JSON."
+def run_probes(request: dict) -> str:
+    "Run all probes in this process. Returns JSON: {name: [whether it succeeded, what it reached or its error]}."
     found = {}
     for name, (attack, _, _) in PROBES.items():
         try: found[name] = [True, str(attack(request['bait']))[:100]]

@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 import sqlalchemy as sa
@@ -16,8 +17,8 @@ from ...core.errors import UsageError
 from ...core.secrets import storable_text
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #fb722732
-def data_folder():
-    "The folder that the lab keeps its data in."
+def data_folder() -> Path:
+    "The folder for stores, caches and logs: `KERNEL_LAB_HOME`, by default the user's data folder."
     import platformdirs
     return Path(os.environ.get('KERNEL_LAB_HOME') or platformdirs.user_data_dir('kernel-lab')).expanduser()
 
@@ -31,8 +32,8 @@ _DRIVERS = {
     'sqlite': 'sqlite', 'postgresql': 'postgresql+psycopg', 'postgres': 'postgresql+psycopg',
     'postgresql+psycopg': 'postgresql+psycopg'}
 
-def url_of(target):
-    "The SQLAlchemy URL of a path or URL; UsageError, which does not repeat it, for one that cannot be read."
+def url_of(target: str) -> sa.URL:
+    "The SQLAlchemy URL of a path or URL. UsageError, which does not contain the URL, if it is invalid."
     if '://' not in target: return sa.URL.create('sqlite', database=str(Path(target).expanduser().absolute()))
     try: url = sa.make_url(target)
     except (sa.exc.ArgumentError, ValueError):
@@ -43,18 +44,18 @@ def url_of(target):
     if url.drivername not in _DRIVERS:
         raise UsageError(f'A store cannot be kept in {url.drivername}.',
                          hint='Give a path, or a URL that begins with postgresql://.')
-    # where everybody knows to hide it
+    # SQLAlchemy hides only the password attribute
     if 'password' in url.query: url = url.set(password=str(url.query['password'])).difference_update_query(['password'])
     return url.set(drivername=_DRIVERS[url.drivername])
 
-def display_url(url):
-    "A URL as it may be shown: the path of a file; else without any password."
+def display_url(url: sa.URL) -> Path | str:
+    "The address to show: the path of an SQLite file, or a URL without passwords."
     if url.drivername == 'sqlite' and not url.query: return Path(url.database or ':memory:')
     return url.set(query={k: 'hidden' if 'pass' in k else v
                           for k, v in url.query.items()}).render_as_string(hide_password=True)
 
-def passwords(target, url):
-    "All that a message must not contain."
+def passwords(target: str, url: sa.URL) -> list[str]:
+    "All forms of the passwords in a URL, longest first, which messages must not contain."
     raw = re.match(r'[^:]+://[^:]*:(.*)@', target)
     found = [
         url.password, *(v for k, v in url.query.items() if 'pass' in k),
@@ -62,45 +63,39 @@ def passwords(target, url):
     return sorted({str(p) for p in found if p and len(str(p)) > 2}, key=len, reverse=True)
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #e9d92ebc
-_AWAY, _RECOVER = (
-    'Move it away to start a new one.',
-    'Move it away to start a new one; sqlite3 FILE .recover may save what it held.',
-)
+_AWAY = 'Move it away to start a new one.'
+_RECOVER = 'Move it away to start a new one; sqlite3 FILE .recover may save what it held.'
 _RIGHTS = 'Change its permissions, or set KERNEL_LAB_HOME to a folder of yours.'
-_REACH, _LOGIN_HINT = (
-    'Look whether the server runs, and whether host, port and socket are right.',
-    'Look at the user and the password; pg_hba.conf on the server says who may enter.',
-)
-_TROUBLE = (('not a database', 'is not a store, or is damaged',
-             _RECOVER), ('malformed', 'is damaged',
-                         _RECOVER), ('locked', 'is in use by another program',
-                                     'End that program, or try again when it has finished writing.'),
-            ('readonly', 'may not be written', _RIGHTS), ('unable to open', 'cannot be opened',
-                                                          _RIGHTS), ('is full', 'cannot grow: the disk is full',
-                                                                     'Free some space; what was saved before is safe.'),
-            ('disk i/o', 'cannot be read or written',
-             'Look at the disk and its quota; what was saved before is safe. A file '
-             'on a network drive is not supported.'), ('no such table', 'was made by another program or version',
-                                                       _AWAY), ('no such column',
-                                                                'was made by another program or version', _AWAY),
-            ('no column named', 'was made by another program or version',
-             _AWAY), ('password', 'does not let you in',
-                      _LOGIN_HINT), ('authentication failed', 'does not let you in',
-                                     _LOGIN_HINT), ('role "', 'does not let you in',
-                                                    _LOGIN_HINT), ('database "', 'does not exist on the server',
-                                                                   'Make it there: createdb NAME.'),
-            ('relation "', 'was made by another program or version',
-             'Choose another database.'), ('no space left', 'cannot grow: the disk of the server is full',
-                                           'Free some space; what was saved before is safe.'),
-            ('permission denied', 'may not be written', 'Give the user the right to make tables in the database.'),
-            ('read-only transaction', 'may not be written',
-             'The server is read-only, a standby perhaps; choose another.'), (
-                 'connection', 'cannot be reached', _REACH), ('could not', 'cannot be reached',
-                                                              _REACH), ('resolve host', 'cannot be reached', _REACH))
+_REACH = 'Check that the server runs, and that host, port and socket are right.'
+_LOGIN = 'Check the user and the password; pg_hba.conf on the server says who may connect.'
+_FOREIGN = 'was made by another program or version'
+_TRANSLATIONS = (  # part of the driver's message, what to say of the store, hint
+    ('not a database', 'is not a store, or is damaged', _RECOVER),
+    ('malformed', 'is damaged', _RECOVER),
+    ('locked', 'is in use by another program', 'End that program, or try again when it has finished writing.'),
+    ('readonly', 'may not be written', _RIGHTS),
+    ('unable to open', 'cannot be opened', _RIGHTS),
+    ('is full', 'cannot grow: the disk is full', 'Free some space; what was saved before is safe.'),
+    ('disk i/o', 'cannot be read or written',
+     'Check the disk and its quota; what was saved before is safe. A file on a network drive is not supported.'),
+    ('no such table', _FOREIGN, _AWAY),
+    ('no such column', _FOREIGN, _AWAY),
+    ('no column named', _FOREIGN, _AWAY),
+    ('password', 'does not let you in', _LOGIN),
+    ('authentication failed', 'does not let you in', _LOGIN),
+    ('role "', 'does not let you in', _LOGIN),
+    ('database "', 'does not exist on the server', 'Make it there: createdb NAME.'),
+    ('relation "', _FOREIGN, 'Choose another database.'),
+    ('no space left', 'cannot grow: the disk of the server is full', 'Free some space; what was saved before is safe.'),
+    ('permission denied', 'may not be written', 'Give the user the right to make tables in the database.'),
+    ('read-only transaction', 'may not be written', 'The server is read-only, a standby perhaps; choose another.'),
+    ('connection', 'cannot be reached', _REACH),
+    ('could not', 'cannot be reached', _REACH),
+    ('resolve host', 'cannot be reached', _REACH))
 
 @contextmanager
-def translated_errors(path, secrets=()):
-    "Turn the database's errors into a UsageError that says what to do."
+def translated_errors(path: Path | str, secrets: Sequence[str] = ()) -> Iterator[None]:
+    "Context manager: turn errors of the database into a UsageError about the store `path`, without `secrets`."
     try: yield
     except OSError as e:
         raise UsageError(f'The store {path} cannot be made: {e.strerror or type(e).__name__}.',
@@ -108,14 +103,14 @@ def translated_errors(path, secrets=()):
     except (sa.exc.SQLAlchemyError, sqlite3.Error) as e:
         said = str(getattr(e, 'orig', e))
         for s in secrets: said = said.replace(s, '***')
-        what, hint = next(((w, h) for key, w, h in _TROUBLE if key in said.lower()),
+        what, hint = next(((w, h) for key, w, h in _TRANSLATIONS if key in said.lower()),
                           (f'cannot be used: {said[:300]}', None))
         raise UsageError(f'The store {path} {what}.', hint=hint) from (None if secrets else e)
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #4e9d135b
 def _switch(connection, wait):
-    """Let readers and a writer go side by side; while another process switches, SQLite refuses at once instead of
-    waiting."""
+    """Switch SQLite to write-ahead mode, in which reading and writing do not block each other. While another process
+    switches, SQLite fails at once instead of waiting; so this retries."""
     late = time.monotonic() + wait
     while True:
         try: return connection.execute('PRAGMA journal_mode=WAL')
@@ -124,7 +119,7 @@ def _switch(connection, wait):
             time.sleep(0.02)
 
 def _engine(url, wait):
-    "A SQLAlchemy engine; SQLite connections wait `wait` seconds for a lock, a server gets as long to answer."
+    "A SQLAlchemy engine. `wait` is the timeout in seconds for a lock (SQLite) or a connection (PostgreSQL)."
     if url.drivername != 'sqlite':
         try:
             return sa.create_engine(url, pool_pre_ping=True, connect_args={'connect_timeout': max(2, round(wait))},
@@ -140,42 +135,43 @@ def _engine(url, wait):
     return engine
 
 class Database:
-    """SQLite at a path, or what a SQLAlchemy URL names; `path` is where, as it may be shown.
+    """A database: an SQLite file, or a PostgreSQL server given by a URL; by default the file in the data folder.
 
-    By default in the user's data folder."""
-    def __init__(self, path_or_url=None, wait=30.0):
+    `wait` is the timeout in seconds for locks and connections. `path` is the address without passwords. Raises
+    UsageError if the database cannot be opened; so do all methods that use it."""
+    def __init__(self, path_or_url: str | Path | None = None, wait: float = 30.0):
         target = str(path_or_url or os.environ.get('KERNEL_LAB_STORE') or data_folder() / 'lab.sqlite3')
         url = url_of(target)
         self.path, self._secrets = display_url(url), passwords(target, url)
         if isinstance(self.path, Path) and self.path.is_dir():
             raise UsageError(f'The store {self.path} is a folder; a store is a file.',
                              hint=f'For example {self.path / "lab.sqlite3"}.')
-        with self._speaking():
+        with self._translated():
             if isinstance(self.path, Path): self.path.parent.mkdir(parents=True, exist_ok=True)
             self.engine = _engine(url, wait)
 
     def __repr__(self): return f"{type(self).__name__}({str(self.path)!r})"
-    def _speaking(self): return translated_errors(self.path, self._secrets)
+    def _translated(self): return translated_errors(self.path, self._secrets)
 
     @contextmanager
     def _write(self):
-        "A connection in a transaction: committed at the end, or as if it had never been."
-        with self._speaking(), self.engine.begin() as connection:
-            # wait now, not in the middle
+        "Context manager: a connection in a transaction, which is committed at the end, or rolled back on an exception."
+        with self._translated(), self.engine.begin() as connection:
+            # take the write lock now
             if self.engine.dialect.name == 'sqlite': connection.exec_driver_sql('BEGIN IMMEDIATE')
             yield connection
 
     @contextmanager
     def _read(self):
-        with self._speaking(), self.engine.connect() as connection: yield connection
+        with self._translated(), self.engine.connect() as connection: yield connection
 
-    def close(self):
-        "Give back the file, or the connections."
+    def close(self) -> None:
+        "Close all connections."
         self.engine.dispose()
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #549943c6
-def put(connection, table, row, replace=False):
-    "Insert a row; where its key exists, leave the old one or `replace` it → whether something was written."
+def put(connection: sa.Connection, table: sa.Table, row: dict, replace: bool = False) -> bool:
+    "Insert a row; if its key exists, do nothing, or `replace` the old row. Returns whether a row was written."
     insert = {'sqlite': sqlite.insert, 'postgresql': postgresql.insert}[connection.dialect.name](table).values(row)
     keys = [c.name for c in table.primary_key]
     rest = {k: v for k, v in row.items() if k not in keys}
@@ -220,18 +216,18 @@ sa.Index('evaluations_by_key', EVALUATIONS.c.key)
 sa.Index('steps_by_evaluation', STEPS.c.evaluation)
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #da19aab1
-# what reading a row that is not what it was may raise
+# exceptions that reading a damaged row may raise
 DAMAGE_ERRORS = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError
 
 def _scalars_of_bodies(connection):
-    "Version 2 has columns for what version 1 kept in the records only."
+    "Fill the columns of version 2 whose values version 1 has only in the JSON."
     for id, body in connection.exec_driver_sql('select id, body from evaluations').all():
         try:
             e = json.loads(body)
             seeds = {r['seed'] for r in (e.get('verification') or {}).get('seeds', ())}
             row = dict(id=id, baseline=e.get('baseline_us'), eager=e.get('eager_us'), seeds=len(seeds),
                        kind=(e.get('profile') or {}).get('kind'), machine=e.get('versions', {}).get('machine'))
-        except DAMAGE_ERRORS: continue              # damaged before: who reads the row is told
+        except DAMAGE_ERRORS: continue  # a damaged row stays; reading it raises
         connection.execute(sa.text('update evaluations set baseline_us = :baseline, eager_us = :eager, seeds = '
                                    ':seeds, kind = :kind, machine = :machine where id = :id'), row)
 
@@ -239,7 +235,7 @@ _VERSIONS = ('lab', 'chip_record', 'machine')
 def _add(table, *columns, type='text'): return [f'alter table {table} add column {c} {type}' for c in columns]
 
 MIGRATIONS = {
-    1: [  # version -> what leads from it to the next
+    1: [  # from version 1 to version 2
         (
             'create table tasks (key text not null primary key, name text, level integer, family text, body text, lab'
             ' text, machine text, created text)'
@@ -273,39 +269,38 @@ MIGRATIONS = {
     ]
 }
 
-def migrate(connection, version):
-    "Lead a store from `version` to the next."
+def migrate(connection: sa.Connection, version: int) -> None:
+    "Migrate a store from schema `version` to the next."
     for step in MIGRATIONS[version]:
         if callable(step): step(connection)
         else: connection.execute(sa.text(step))
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #12947450
-_TURN = 7_316_200_613  # two processes may open a new database at once: on a server they take turns by this number
+ADVISORY_LOCK = 7_316_200_613  # PostgreSQL lock against two processes that create the tables at once
 
-def schema_version(connection):
-    "The version of the tables that are there; 0 for none, None where they are somebody else's."
+def schema_version(connection: sa.Connection) -> int | None:
+    "The schema version of a store: 0 without tables, None if the tables are not those of a store."
     there = sa.inspect(connection).get_table_names()
     if META.name not in there: return None if there else 0
     return int(connection.execute(sa.select(META.c.value).where(META.c.key == 'schema')).scalar() or 0)
 
 def _refuse(path, found):
-    "UsageError for tables that this lab must not touch."
+    "UsageError if the tables are of a newer version or of another program."
     if found is None:
-        raise UsageError(f'The store {path} was made by another program.', hint='Choose another file, or another '
-                                                                                'database on the server.')
+        raise UsageError(f'The store {path} was made by another program.',
+                         hint='Choose another file, or another database on the server.')
     if found > SCHEMA_VERSION:
         raise UsageError(f'The store {path} was written by a newer lab (schema {found}, this one knows '
                          f'{SCHEMA_VERSION}).',
-                                        hint='Update kernel-lab, or set KERNEL_LAB_HOME to another folder.')
+                         hint='Update kernel-lab, or set KERNEL_LAB_HOME to another folder.')
 
-def upgrade(database):
-    """Make the tables in a `Database`, or bring them up to this version; UsageError for those of a newer lab, or of
-    something else."""
+def upgrade(database: Database) -> None:
+    "Create the tables in a database, or migrate them. UsageError if they are of a newer version or another program."
     with database._read() as c: found = schema_version(c)
     _refuse(database.path, found)
     if found == SCHEMA_VERSION: return
     with database._write() as c:
-        if c.dialect.name == 'postgresql': c.exec_driver_sql(f'select pg_advisory_xact_lock({_TURN})')
+        if c.dialect.name == 'postgresql': c.exec_driver_sql(f'select pg_advisory_xact_lock({ADVISORY_LOCK})')
         found = schema_version(c)
         _refuse(database.path, found)
         if not found: _meta.create_all(c)

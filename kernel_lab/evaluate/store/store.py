@@ -23,32 +23,37 @@ from .database import (EVALUATIONS, EXPERIENCES, KERNELS, RUNS, STEPS, Database,
     upgrade)
 from .rows import (evaluation_of, evaluations, find_known, program_of, put_evaluation,
     put_kernel, readable_rows, reading, writer_columns)
-from ...tasks.model.workload import Kernel
+from ...nki.ir.program import Program
+from ...tasks.model.task import Task
+from ...tasks.model.workload import Kernel, Workload
 
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #c5e8940e
 class Store(Database):
-    """What the lab found out, in a database: SQLite at `path_or_url` (a path, or a SQLAlchemy URL), by default in the
-    user's data folder."""
-    def __init__(self, path_or_url=None, wait=30.0):
+    """A database of evaluations, runs and experiences: an SQLite file or a PostgreSQL URL, by default the file in the
+    user's data folder. `wait` is the timeout in seconds for locks. Opening creates or migrates the tables. All methods
+    raise UsageError if the database cannot be used."""
+    def __init__(self, path_or_url: str | Path | None = None, wait: float = 30.0):
         super().__init__(path_or_url, wait)
         upgrade(self)
 
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #d9b9af0f
 @patch
-def save_evaluation(self: Store, evaluation, task=None, program=None):
-    """Keep one evaluation, with its `Task`, and its `Program` if it came without its timeline; when this returns, it
-    is on disk."""
+def save_evaluation(self: Store, evaluation: Evaluation, task: Task | None = None,
+                    program: Program | None = None) -> None:
+    """Store an evaluation, with its Task if given. `program` is needed only if the evaluation's profile has no timeline
+    (it was read from JSON). When this returns, it is on disk."""
     with self._write() as c: put_evaluation(c, evaluation, task, program=program)
 
 @patch
-def known(self: Store, kernel, task, workload=None, chip='trn1', *, seeds=1, limits=None, target='nki_sim'):
-    """The kept Evaluation of a Kernel on a Task by this very lab, `cached`; None where there is none with so many
-    seeds, or it could end otherwise today."""
+def known(self: Store, kernel: Kernel, task: Task, workload: str | Workload | None = None, chip: str = 'trn1', *,
+          seeds: int = 1, limits: object | None = None, target: str = 'nki_sim') -> Evaluation | None:
+    """The stored evaluation of a kernel on a task, marked as `cached`; None if there is none by this version of the lab
+    with at least so many seeds and (if it exceeded one) the same `Limits`."""
     with self._read() as c: return find_known(c, kernel, task, task.workload(workload), chip, target, seeds, limits)
 
 @patch
-def program(self: Store, evaluation):
-    "The `Program` behind an Evaluation that is in the store, None where it was too long to keep, or there was none."
+def program(self: Store, evaluation: Evaluation) -> Program | None:
+    "The program of a stored evaluation; None if it had none, or it was too long to store."
     with self._read() as c:
         return program_of(c,
                           c.execute(sa.select(EVALUATIONS.c.program).where(EVALUATIONS.c.id == evaluation.id)).scalar())
@@ -56,7 +61,8 @@ def program(self: Store, evaluation):
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #0d055a56
 @dataclass(frozen=True)
 class Experience:
-    "A slow kernel, a fast one that came of it by a move, their µs on a chip, and the lesson in words."
+    """A slow and a fast kernel for one task, their latencies in µs, the move from one to the other, and the lesson as
+    text. SimulatorError if the second is not faster."""
     task: str
     workload: str
     chip: str
@@ -77,20 +83,19 @@ class Experience:
             raise SimulatorError(f'{self.fast_us} µs after {self.slow_us} µs is no experience of a gain')
 
     @property
-    def gain(self):
-        "How many times faster."
+    def gain(self) -> float:
+        "Speed-up of the fast kernel over the slow one."
         return self.slow_us / self.fast_us
 
     def __str__(self):
-        return (
-            f'{self.task}, {self.workload}, {self.chip}: {self.move}: {self.slow_us:,.1f} → {self.fast_us:,.1f} µs'
-            f' {self.kind} ({self.gain:.2f}×). {self.lesson}'
-        )
+        return (f'{self.task}, {self.workload}, {self.chip}: {self.move}: {self.slow_us:,.1f} → {self.fast_us:,.1f} µs '
+                f'{self.kind} ({self.gain:.2f}×). {self.lesson}')
+
     def _repr_html_(self): return f'<p>{escape(str(self))}</p>{self.slow._repr_html_()}{self.fast._repr_html_()}'
 
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #53a9e941
-def put_experience(connection, x):
-    "Keep an experience and its two kernels; one of a step is kept once."
+def put_experience(connection: sa.Connection, x: Experience) -> None:
+    "Store an experience and its two kernels, if they are not stored already."
     put_kernel(connection, x.slow)
     put_kernel(connection, x.fast, x.slow.hash, f'{x.maker}: {x.move}')
     texts = {k: storable_text(getattr(x, k)) for k in ('task', 'workload', 'chip', 'move', 'lesson', 'maker')}
@@ -100,68 +105,59 @@ def put_experience(connection, x):
         dict(id=id, slow=x.slow.hash, fast=x.fast.hash, slow_us=x.slow_us, fast_us=x.fast_us, kind=x.kind, run=x.run,
              step=x.step, created=x.created or now(), **texts, **writer_columns(x.chip)))
 
-def find_experiences(connection, task=None, chip=None, limit=20):
-    """Experiences of a task and a chip where they are given, those that gained most first; without rows that cannot be
-    read."""
+def find_experiences(connection: sa.Connection, task: str | None = None, chip: str | None = None,
+                     limit: int = 20) -> list[Experience]:
+    "Stored experiences, optionally of one task and chip, those with the largest gain first. Skips damaged rows."
     slow, fast = KERNELS.alias('slow_kernels'), KERNELS.alias('fast_kernels')
     columns = [k.c[n].label(f'{k.name}_{n}') for k in (slow, fast) for n in ('source', 'entry', 'target')]
-    query = sa.select(EXPERIENCES,
-                      *columns).join(slow, EXPERIENCES.c.slow == slow.c.hash).join(fast,
-                                                                                   EXPERIENCES.c.fast == fast.c.hash)
+    query = sa.select(EXPERIENCES, *columns)
+    query = query.join(slow, EXPERIENCES.c.slow == slow.c.hash).join(fast, EXPERIENCES.c.fast == fast.c.hash)
     for column, value in ((EXPERIENCES.c.task, task), (EXPERIENCES.c.chip, chip)):
         if value is not None: query = query.where(column == value)
-    return list(
-        readable_rows(
-            connection.execute(
-                query.order_by((EXPERIENCES.c.slow_us / EXPERIENCES.c.fast_us).desc(), EXPERIENCES.c.id).limit(limit)),
-            _of_row))
+    query = query.order_by((EXPERIENCES.c.slow_us / EXPERIENCES.c.fast_us).desc(), EXPERIENCES.c.id).limit(limit)
+    return list(readable_rows(connection.execute(query), _experience_of))
 
-def _of_row(r):
-    rest = {
-        k: getattr(r, k) for k in ('task', 'workload', 'chip', 'slow_us', 'fast_us', 'move', 'lesson', 'maker', 'run',
-                                   'step', 'kind', 'created')}
-    slow, fast = (Kernel(*(getattr(r, f'{k}_kernels_{n}')
-                           for n in ('source', 'entry', 'target')))
+def _experience_of(r):
+    names = 'task workload chip slow_us fast_us move lesson maker run step kind created'.split()
+    rest = {k: getattr(r, k) for k in names}
+    slow, fast = (Kernel(*(getattr(r, f'{k}_kernels_{n}') for n in ('source', 'entry', 'target')))
                   for k in ('slow', 'fast'))
     with reading(f'experience {r.id}'): return Experience(slow=slow, fast=fast, **rest)
 
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #15c2ffc0
 def _best_before(connection, step):
-    "The evaluation of the fastest correct step of the run before this one, of those that can be read; or None."
-    query = (evaluations(maps=False).join(STEPS, STEPS.c.evaluation == EVALUATIONS.c.id).order_by(
-        EVALUATIONS.c.latency_us).where(STEPS.c.run == step.run, STEPS.c.number < step.index,
-                                        EVALUATIONS.c.latency_us.is_not(None)))
+    "The evaluation of the fastest correct step before this one in its run, or None. Skips damaged rows."
+    is_before = STEPS.c.run == step.run, STEPS.c.number < step.index, EVALUATIONS.c.latency_us.is_not(None)
+    query = evaluations(maps=False).join(STEPS, STEPS.c.evaluation == EVALUATIONS.c.id)
+    query = query.where(*is_before).order_by(EVALUATIONS.c.latency_us)
     return next(readable_rows(connection.execute(query), evaluation_of), None)
 
-def lesson_of(slow, fast, why='', expected=''):
-    "Two correct evaluations and an agent's words as a lesson."
-    busy = lambda e: (
-        f'{e.profile.bound} busy {100 * e.profile.engines.get(e.profile.bound, 0):.0f} %,'
-        f' {e.profile.peak_pct:.0f} % of peak'
-    )
-    return ' '.join(filter(None, (why, expected and f'Expected: {expected}', f'Before: {busy(slow)}; after: '
-                                                                             f'{busy(fast)}.')))
+def lesson_of(slow: Evaluation, fast: Evaluation, why: str = '', expected: str = '') -> str:
+    "The lesson of two correct evaluations: the agent's reason and expectation, and the bounds before and after."
+    def bound(e):
+        p = e.profile
+        return f'{p.bound} busy {100 * p.engines.get(p.bound, 0):.0f} %, {p.peak_pct:.0f} % of peak'
+    parts = why, expected and f'Expected: {expected}', f'Before: {bound(slow)}; after: {bound(fast)}.'
+    return ' '.join(filter(None, parts))
 
-def learn_from_step(connection, step, agent=''):
-    "Keep the experience in a step that beats all before it in its run → the Experience, or None."
+def learn_from_step(connection: sa.Connection, step: Step, agent: str = '') -> Experience | None:
+    "Store the experience of a step that is faster than all before it in its run. Returns it, or None."
     after, before = step.evaluation, step.evaluation.profile and _best_before(connection, step)
     same = before and before.profile.kind == after.profile.kind and all(
         before.versions.get(k) == after.versions.get(k) for k in ('lab', 'chip_record'))
     if not same or not after.latency_us < before.latency_us: return None
-    x = Experience(after.task, after.workload, after.chip, before.kernel,
-                   after.kernel, before.latency_us, after.latency_us, step.move,
-                   lesson_of(before, after, step.why,
-                             step.expected), agent, step.run, step.index, after.profile.kind, step.created or now())
+    lesson = lesson_of(before, after, step.why, step.expected)
+    x = Experience(after.task, after.workload, after.chip, before.kernel, after.kernel, before.latency_us,
+                   after.latency_us, step.move, lesson, agent, step.run, step.index, after.profile.kind,
+                   step.created or now())
     put_experience(connection, x)
     return x
 
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #1e18bee8
 def _save_step(connection, step, agent):
-    "Keep a step, its evaluation and what is learnt from it."
-    body = {
-        k: v
-        for k, v in to_json_data(replace(step, evaluation=None)).items()
-        if k not in ('run', 'index', 'evaluation')}
+    "Store a step, its evaluation and its experience."
+    data = to_json_data(replace(step, evaluation=None))
+    body = {k: v for k, v in data.items() if k not in ('run', 'index', 'evaluation')}
     put_evaluation(connection, step.evaluation, parent=step.parent, maker=f'{agent}: {step.move}')
     row = dict(run=step.run, number=step.index, evaluation=step.evaluation.id, body=as_json(body), created=step.created,
                **writer_columns(step.evaluation.chip))
@@ -174,8 +170,9 @@ def _save_step(connection, step, agent):
     learn_from_step(connection, step, agent)
 
 @patch
-def save_step(self: Store, step):
-    "Keep one step of a run that is in the store; when this returns, it is on disk."
+def save_step(self: Store, step: Step) -> None:
+    """Store a step of a stored run. When this returns, it is on disk. UsageError if the run is not stored, or has
+    another step with this number."""
     with self._write() as c:
         agent = c.execute(sa.select(RUNS.c.agent).where(RUNS.c.id == step.run)).scalar()
         if agent is None:
@@ -185,8 +182,8 @@ def save_step(self: Store, step):
         _save_step(c, step, agent)
 
 @patch
-def save_run(self: Store, run):
-    "Keep a run as it is now: its state, its settings and all its steps."
+def save_run(self: Store, run: Run) -> None:
+    "Store a run with its state, settings and all its steps."
     row = {k: storable_text(getattr(run, k)) for k in ('id', 'task', 'workload', 'chip', 'agent', 'state', 'created')}
     with self._write() as c:
         put(
@@ -205,12 +202,11 @@ def _pid_namespace():
     except OSError: return ''
 
 def _started(pid):
-    "When a process began, in the system's own unit; '' where there is none, or where the system does not say."
+    "The start time of a process in clock ticks, as a list of one text; empty if it does not exist or is unknown."
     return _file_text(f'/proc/{pid}/stat').rpartition(')')[2].split()[19:20]
 
-def lease_holder(pid=None):
-    """The lease holder that stands for this process, or for another on this machine: machine, boot, namespace,
-    process, start."""
+def lease_holder(pid: int | None = None) -> str:
+    "The lease holder of this process, or of another one on this machine: machine, boot, namespace, process, start."
     pid, node = pid or os.getpid(), sha256(platform.node().encode()).hexdigest()[:12]
     return ' '.join([
         node,
@@ -222,7 +218,7 @@ def lease_holder(pid=None):
 LEASE_TIMEOUT_S = 86_400
 
 def _is_running(pid):
-    "Whether a process of this number exists."
+    "Whether a process with this id exists."
     try: os.kill(pid, 0)
     except ProcessLookupError: return False
     except PermissionError: return True
@@ -231,7 +227,7 @@ def _is_running(pid):
 _HOLDER = re.compile(r'(\S+ ){3}\d+ \S+')
 
 def is_lease_lost(holder: str | None, saved: float | None = None) -> bool:
-    "Whether the process that holds a run's lease has ended; `saved`: when it last saved, in seconds since 1970."
+    "Whether the process that holds a run's lease has ended. `saved` is the time of its last save (Unix time)."
     if not _HOLDER.fullmatch(holder or ''): return True
     node, boot, namespace, pid, start = holder.split()
     mine = lease_holder().split()
@@ -243,7 +239,7 @@ def is_lease_lost(holder: str | None, saved: float | None = None) -> bool:
 def _state(row): return 'interrupted' if row.state == 'running' and is_lease_lost(row.holder, row.saved) else row.state
 
 def _step_of(row):
-    "The Step of one row of steps joined with evaluations and kernels; `BrokenRow` where a part cannot be read."
+    "The Step in a row of steps joined with evaluations and kernels. `BrokenRow` if it is damaged."
     with reading(f'step {row.number} of run {row.run}'):
         body = json.loads(row.body)
         return Step(**known_fields(
@@ -252,9 +248,7 @@ def _step_of(row):
                     body['tool_calls'])}))
 
 def _run_of(connection, row, maps=True):
-    """The Run of one row of runs, its steps in order; without the maps of errors where they are not wanted.
-
-    `BrokenRow` where a part cannot be read."""
+    "The Run in a row of runs, with its steps in order, and their error maps if `maps`. `BrokenRow` if it is damaged."
     query = evaluations(*STEPS.c, maps=maps).join(STEPS, STEPS.c.evaluation == EVALUATIONS.c.id).where(
         STEPS.c.run == row.id).order_by(STEPS.c.number)
     with reading(f'run {row.id}'):
@@ -263,8 +257,8 @@ def _run_of(connection, row, maps=True):
             Run, {**row._mapping, 'state': _state(row), 'config': dict(json.loads(row.config)), 'steps': steps}))
 
 @patch
-def load_run(self: Store, id):
-    "The run called `id`, whole; UsageError lists some that exist, or names the row of it that cannot be read."
+def load_run(self: Store, id: str) -> Run:
+    "The stored run with this id. UsageError, which lists some ids, if it does not exist; `BrokenRow` if it is damaged."
     with self._read() as c:
         row = c.execute(sa.select(RUNS).where(RUNS.c.id == id)).first()
         if row is None:
@@ -274,61 +268,59 @@ def load_run(self: Store, id):
 
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #b3c4a95c
 def _newest(limit, *columns, **where):
-    "The query for the runs worked on last, with these values in these columns, where a value is given."
+    "The query for the runs that were saved last, where columns have the given values (None: any)."
     query = sa.select(*(columns or [RUNS])).order_by(RUNS.c.saved.desc()).limit(limit)
     return query.where(*[RUNS.c[k] == v for k, v in where.items() if v is not None])
 
 @patch
-def runs(self: Store, limit=20):
-    """The runs worked on last, newest first, without their maps of errors, and without those that cannot be read;
-    `overview` has them all."""
+def runs(self: Store, limit: int = 20) -> list[Run]:
+    "The runs that were saved last, newest first, without error maps. Skips damaged runs, which `overview` lists."
     with self._read() as c:
         return list(readable_rows(c.execute(_newest(limit)).all(), lambda row: _run_of(c, row, maps=False)))
 
 @patch
-def latest(self: Store, task=None, agent=None):
-    "The run worked on last, of this task and agent where they are given; None where there is none."
+def latest(self: Store, task: str | None = None, agent: str | None = None) -> Run | None:
+    "The run that was saved last, optionally of one task and agent; None if there is none."
     with self._read() as c: id = c.execute(_newest(1, RUNS.c.id, task=task, agent=agent)).scalar()
     return None if id is None else self.load_run(id)
 
 @patch
-def run_ids(self: Store, beginning='', limit=10):
-    "The ids of the runs worked on last whose id begins like this."
+def run_ids(self: Store, beginning: str = '', limit: int = 10) -> list[str]:
+    "The ids of the runs that were saved last whose id starts with `beginning`, newest first."
     with self._read() as c:
-        return list(
-            c.execute(_newest(limit, RUNS.c.id).where(RUNS.c.id.startswith(beginning, autoescape=True))).scalars())
+        query = _newest(limit, RUNS.c.id).where(RUNS.c.id.startswith(beginning, autoescape=True))
+        return list(c.execute(query).scalars())
 
 @patch
-def alone(self: Store, task=None):
-    "How many evaluations, of this task where one is given, no run has as a step."
-    query = sa.select(sa.func.count()).select_from(EVALUATIONS).where(~sa.exists().where(
-        STEPS.c.evaluation == EVALUATIONS.c.id))
+def alone(self: Store, task: str | None = None) -> int:
+    "The number of evaluations, optionally of one task, that are not a step of a run."
+    is_step = sa.exists().where(STEPS.c.evaluation == EVALUATIONS.c.id)
+    query = sa.select(sa.func.count()).select_from(EVALUATIONS).where(~is_step)
     with self._read() as c:
         return c.execute(query if task is None else query.where(EVALUATIONS.c.task == task)).scalar()
 
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #42a59480
 def _numbers(rows):
-    """Steps, best µs and its kind, and how many times faster that is than the first kernel and than eager execution,
-    both simulated, of a run's rows in order."""
-    right = [r for r in rows if isinstance(r.latency_us, float | int) and r.latency_us]
-    best, kind = min((r.latency_us for r in right), default=None), next((r.kind or 'simulated' for r in right), None)
+    """Number of steps, best latency and its kind, and its speed-up over the first kernel and over eager execution (None
+    unless simulated), from the rows of a run's steps in order."""
+    correct = [r for r in rows if isinstance(r.latency_us, float | int) and r.latency_us]
+    best = min((r.latency_us for r in correct), default=None)
+    kind = next((r.kind or 'simulated' for r in correct), None)
     over = lambda us: us / best if best and us and kind == 'simulated' else None
-    return dict(steps=len(rows), best_us=best, kind=kind,
-                over_first=over(next((r.baseline_us or r.latency_us for r in right),
-                                     None)), over_eager=over(next((r.eager_us for r in rows if r.eager_us), None)))
+    first = next((r.baseline_us or r.latency_us for r in correct), None)
+    eager = next((r.eager_us for r in rows if r.eager_us), None)
+    return dict(steps=len(rows), best_us=best, kind=kind, over_first=over(first), over_eager=over(eager))
 
 @patch
-def overview(self: Store, limit=20, task=None, agent=None):
-    """One dict a run, newest first: id, created, state, task, workload, chip, agent, steps, best_us and its kind,
-    over_first, over_eager."""
+def overview(self: Store, limit: int = 20, task: str | None = None, agent: str | None = None) -> list[dict]:
+    """A dict for each run, newest first: id, created, state, task, workload, chip, agent, steps (their number), best_us
+    and its kind, and the speed-ups over_first and over_eager."""
+    columns = [EVALUATIONS.c[k] for k in ('latency_us', 'kind', 'baseline_us', 'eager_us')]
+    query = sa.select(STEPS.c.run, *columns).join(EVALUATIONS, STEPS.c.evaluation == EVALUATIONS.c.id)
     with self._read() as c:
         found = c.execute(_newest(limit, task=task, agent=agent)).all()
-        query = sa.select(STEPS.c.run, *(EVALUATIONS.c[k]
-                                         for k in ('latency_us', 'kind', 'baseline_us',
-                                                   'eager_us'))).join(EVALUATIONS,
-                                                                      STEPS.c.evaluation == EVALUATIONS.c.id)
-        steps = c.execute(query.where(STEPS.c.run.in_([r.id
-                                                       for r in found])).order_by(STEPS.c.run, STEPS.c.number)).all()
+        query = query.where(STEPS.c.run.in_([r.id for r in found]))
+        steps = c.execute(query.order_by(STEPS.c.run, STEPS.c.number)).all()
     return [{
         **{k: getattr(r, k) for k in ('id', 'created')}, 'state': _state(r),
         **{k: getattr(r, k) for k in ('task', 'workload', 'chip', 'agent')},
@@ -336,11 +328,11 @@ def overview(self: Store, limit=20, task=None, agent=None):
 
 # %% ../../../nbs/5_evaluate/2_store/04_store.ipynb #8fa2c2fd
 @patch
-def save_experience(self: Store, experience):
-    "Keep an `Experience`."
+def save_experience(self: Store, experience: Experience) -> None:
+    "Store an experience."
     with self._write() as c: put_experience(c, experience)
 
 @patch
-def experiences(self: Store, task=None, chip=None, limit=20):
-    "Experiences of a task and a chip where they are given, those that gained most first."
+def experiences(self: Store, task: str | None = None, chip: str | None = None, limit: int = 20) -> list[Experience]:
+    "Stored experiences, optionally of one task and chip, those with the largest gain first."
     with self._read() as c: return find_experiences(c, task, chip, limit)

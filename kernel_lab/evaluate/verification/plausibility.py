@@ -7,7 +7,7 @@ import ast
 import math
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 import numpy as np
@@ -19,13 +19,14 @@ from ...nki.explain.efficiency import tensor_flops
 from ...nki.ir.nodes import accesses
 from ...tasks.baselines.known_times import known_task_times
 from ...tasks.model.task import Task
+from ...nki.ir.program import Program
 from ...tasks.model.workload import Workload, max_error_ratio
 
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #24de5c66
 @dataclass(frozen=True)
 class Evidence:
-    """A kernel's text, task and workload; its program, latency and error where there are any; the layers that held and
-    the seconds of the child. `parsed`: the child has parsed the text."""
+    """What is known of a kernel: source, task, workload; program, latency and error if there are any; the sandbox
+    layers, the seconds that tracing took and their limit. `parsed`: the child has parsed the source without harm."""
     source: str
     task: Task
     workload: Workload
@@ -34,15 +35,15 @@ class Evidence:
     latency_us: float | None = None
     error: dict | None = None
     layers: tuple = ()
-    seconds: float | None = None                # to trace
-    limit: float | None = None                  # on that
+    seconds: float | None = None                # of tracing
+    limit: float | None = None                  # of these seconds
     parsed: bool = True
     kind: str = 'simulated'                     # of the latency
 
 @dataclass(frozen=True)
 class Guard:
-    """A name, a kind, the sentence of what it is for, and a function of Evidence -> None, or (severity, what it found,
-    line)."""
+    """A check of a kernel: name, kind (static, structural, dynamic), its rule as a sentence, and a function of an
+    `Evidence` that returns None or (severity, finding, line)."""
     name: str
     kind: str
     says: str
@@ -51,19 +52,20 @@ class Guard:
 GUARDS = []
 
 def guard(kind, says, name=None):
-    "A decorator that makes a `Guard` of a function and adds it to `GUARDS`."
+    "Decorator that turns a function into a `Guard` and adds it to `GUARDS`."
     def add(fn):
         GUARDS.append(Guard(name or fn.__name__.strip('_').replace('_', ' '), kind, says, fn))
         return fn
     return add
 
-def run_guards(facts, guards=None):
-    "The GuardReports of all guards (or those given) on a record of facts, in their order."
+def run_guards(facts: Evidence, guards: Iterable[Guard] | None = None) -> tuple[GuardReport, ...]:
+    """Run all guards (or the given ones) on the evidence. A guard that fails is reported as a fault of the lab, and as
+    implausible if it is structural, because a kernel may have caused it."""
     found = []
     for g in GUARDS if guards is None else guards:
         try:
             severity, says, line = g.find(facts) or ('note', '', None)
-        except Exception as e:  # noqa: BLE001  a guard is no reason to lose an evaluation, but what blinds it is suspect
+        except Exception as e:  # noqa: BLE001 (the evaluation goes on)
             severity = 'implausible' if g.kind == 'structural' else 'note'
             says, line = f'a fault of the lab: {e!r}', None
         found.append(GuardReport(g.name, g.kind, bool(says), says[:400], severity, line))
@@ -72,8 +74,7 @@ def run_guards(facts, guards=None):
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #5d67f444
 @dataclass(frozen=True)
 class LintRule:
-    """A name, a sentence for the writer, and what it looks for: `modules` imported, `names` called, `attributes` asked
-    for."""
+    "A name, a message, and what the rule looks for: imported `modules`, called `names`, `attributes`."
     name: str
     says: str
     modules: frozenset = frozenset()
@@ -103,15 +104,14 @@ LINT_RULES = (
           '', 'allclose assert_allclose isclose assert_close array_equal perf_counter monotonic'))
 
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #0faf88b8
-# characters that are parsed; depth of brackets, and operators in a row
-MAX_PARSED_CHARACTERS, MAX_NESTING = 1 << 16, 60
+MAX_PARSED_CHARACTERS, MAX_NESTING = 1 << 16, 60  # nesting: of brackets
 _WORD = re.compile(r'[A-Za-z_]\w{0,99}')
-_ROW = re.compile(r'[^\n]{4000}|(?:[-+~]\s?|\bnot\s){60}')              # a very long line, or a long row of signs
+_LONG_ROW = re.compile(r'[^\n]{4000}|(?:[-+~]\s?|\bnot\s){60}')  # a very long line, or many unary operators in a row
 
-def is_flat(source):
-    "Whether a text is short, without very long lines, and its brackets are not deeply nested: linear time."
+def is_flat(source: str) -> bool:
+    "Whether a text is short, has no very long lines, and is not deeply nested. Takes linear time."
     depth = deepest = 0
-    if len(source) > MAX_PARSED_CHARACTERS or _ROW.search(source): return False
+    if len(source) > MAX_PARSED_CHARACTERS or _LONG_ROW.search(source): return False
     for c in source:
         depth += (c in '([{') - (c in ')]}')
         deepest = max(deepest, depth)
@@ -119,7 +119,7 @@ def is_flat(source):
 
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #394d5c48
 def _asked(node):
-    "(kind, word) of what a node of the syntax asks for."
+    "(kind, word) of a node that imports, calls, or accesses an attribute."
     if isinstance(node, ast.Import): return [('modules', a.name.split('.')[0]) for a in node.names]
     if isinstance(node, ast.ImportFrom): return [('modules', (node.module or '').split('.')[0])]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name): return [('names', node.func.id)]
@@ -127,20 +127,20 @@ def _asked(node):
     return []
 
 def _parsed(source):
-    "(kind, word, line) of everything that a text asks for; None where the parser gives up."
+    "(kind, word, line) of all imports, calls and attributes of a text; None if it cannot be parsed."
     try: tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError): return None
     return [(kind, word, node.lineno) for node in ast.walk(tree) for kind, word in _asked(node)]
 
 def _words(source):
-    "The same from the words alone, whatever they stand for."
+    "(kind, word, line) of all words of a text, all taken for attributes."
     for k, text in enumerate(source.split('\n'), 1):
         yield from (('attributes', w, k) for w in _WORD.findall(text))
 
-@lru_cache(maxsize=64)                                                  # every rule is a guard of its own, and asks
-def lint(source, parse=True):
-    """((rule, word, line), …) of what a kernel's text asks for and no kernel needs, the first of each; `parse`: the
-    text has been parsed elsewhere without harm."""
+@lru_cache(maxsize=64)  # called once for each rule
+def lint(source: str, parse: bool = True) -> tuple[tuple[LintRule, str, int], ...]:
+    """The first finding of each rule in a source, as (rule, word, line). `parse` allows to parse the source; it must
+    have been parsed in the child before."""
     asked = _parsed(source) if parse and is_flat(source) else None
     found = {}
     for kind, word, line in asked if asked is not None else _words(source):
@@ -158,30 +158,30 @@ def _text(rule):
 GUARDS += map(_text, LINT_RULES)
 
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #f081cc52
-_MOST = 1 << 21                                                         # elements that are marked at once
+MAX_MARKED_ELEMENTS = 1 << 21  # at once
 
 def _places(a, trips):
-    "Arrays of the elements that an access touches, for all turns of the loops it moves with."
+    "Yield arrays of the flat indices that an access touches, over all iterations of its loops."
     moving = [(c, trips[v]) for v, c in a.offset.terms if trips[v] > 1]
     steps = sorted([*moving, *((s, n) for s, n in a.ap)], key=lambda sn: -abs(sn[0]))
     inner = []
-    while steps and math.prod(n for _, n in (*inner, steps[-1])) <= _MOST: inner.append(steps.pop())
+    while steps and math.prod(n for _, n in (*inner, steps[-1])) <= MAX_MARKED_ELEMENTS: inner.append(steps.pop())
     block = np.zeros(1, np.int64)
     for s, n in inner: block = np.add.outer(np.arange(n) * s, block).ravel()
     for at in np.ndindex(*(n for _, n in steps)):
         yield block + (a.offset.const + sum(k * s for k, (s, _) in zip(at, steps)))
 
 def _whole(program, o, a):
-    "Whether an access counts as one of all the tensor."
+    "Whether an access counts as an access of the whole tensor."
     loops = {v for v, _ in a.offset.terms}
     t = program.tensors[a.tensor]
     other = t.alias is not None and itemsize(t.dtype) != itemsize(program.tensors[t.alias].dtype)
     return bool(a.index or o.mask or other or any(program.loops[v].bound for v in loops))
 
-def unread(program):
-    "{input name: mask of the elements that no instruction reads}, for inputs that have some."
-    back = {program.base[k] for k in program.output_ids}  # what is returned is all of it needed, and there
-    mine, found = {k: [] for k in program.input_ids if k not in back}, {}
+def unread(program: Program) -> dict[str, np.ndarray]:
+    "For each input with elements that no instruction reads: its name → a mask of these elements."
+    returned = {program.base[k] for k in program.output_ids}  # inputs that are returned count as read
+    mine, found = {k: [] for k in program.input_ids if k not in returned}, {}
     for o in program.instructions:
         for a in accesses(o, reads=True):
             if program.base[a.tensor] in mine: mine[program.base[a.tensor]].append((o, a))
@@ -197,8 +197,8 @@ def unread(program):
 
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #6db863f1
 def _needs(f, free):
-    """How many tolerances apart the reference's answers are for inputs that differ only where nothing reads; None
-    where it cannot be asked."""
+    """The difference of the reference's outputs, in tolerances, for inputs that differ only in the unread elements;
+    None if the reference cannot be computed."""
     try:
         a, b = f.task.draw(f.workload, 1), f.task.draw(f.workload, 2)
         other = {k: np.where(free[k], b[k], v) if k in free else v for k, v in a.items()}
@@ -243,12 +243,12 @@ _MOVES = frozenset(
     collective_permute_implicit all_to_all_v all_gather_v'''.split()
 )
 
-def computing(program):
-    "The instructions of a program that compute: no copies, fills or transposes."
+def computing(program: Program) -> list:
+    "The instructions of a program that compute, without copies, fills and transposes."
     return [o for o in program.instructions if o.op not in _MOVES and not o.attrs.get('transpose')]
 
 def _new_numbers(f):
-    "The share of the reference's answer whose numbers are in no input."
+    "The share of the reference's output elements whose value is in no input."
     arrays = f.task.draw(f.workload, 1)
     held = np.unique(np.concatenate([np.float32(v).ravel() for v in arrays.values()] + [np.float32([0, 1])]))
     return max(float(np.mean(~np.isin(np.float32(w), held))) for w in f.task.expected(arrays))
@@ -264,8 +264,8 @@ def computes(f):
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #c002175f
 MIN_ARITHMETIC_SHARE = 0.05
 
-def arithmetic(program):
-    "Flops of a program, generously: those of its products, and two an element of everything else that computes."
+def arithmetic(program: Program) -> int:
+    "An upper estimate of a program's flops: those of its products, and two for each element of other computations."
     def one(o):
         return tensor_flops(o)[0] if o.op.startswith('nc_matmul') else 2 * max((math.prod(a.shape)
                                                                                 for a in accesses(o)), default=0)
@@ -280,10 +280,10 @@ def arithmetic_done(f):
             None) if need and have < MIN_ARITHMETIC_SHARE * need else None
 
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #5f1826a7
-MAX_CONSTANT_BYTES = 4096                                                            # bytes
+MAX_CONSTANT_BYTES = 4096  # after compression
 
-def embedded(program):
-    "Bytes of information in a program's constants and in the different numbers among its operands."
+def embedded(program: Program) -> int:
+    "The size of a program's constants after compression, plus 4 bytes for each distinct immediate operand."
     numbers = {v for o in program.instructions for v in o.ins.values() if isinstance(v, float)}
     return sum(len(zlib.compress(np.ascontiguousarray(c).tobytes(), 1))
                for c in program.constants.values()) + 4 * len(numbers)
@@ -296,8 +296,8 @@ def constants(f):
             None) if size > MAX_CONSTANT_BYTES else None
 
 # %% ../../../nbs/5_evaluate/2_verification/06_plausibility.ipynb #eec7af2b
-def floor_us(program, chip):
-    "µs below which no kernel with these outputs can be: a launch, or the DMA engines of its cores writing the outputs."
+def floor_us(program: Program, chip: str) -> float:
+    "A lower bound in µs on any kernel with these outputs: one launch, or the time to write the outputs by DMA."
     record = CHIPS[chip]
     cores = max([l.trips for l in program.loops.values() if l.kind == 'core'] +
                 [1, len({l.name for l in program.loops.values() if l.kind == 'core'})])
@@ -310,25 +310,16 @@ def floor_us(program, chip):
 def physical_time(f):
     if not f.program or f.latency_us is None or f.latency_us >= 0.999 * (floor := floor_us(f.program, f.chip)):
         return None
-    return (
-        'refused',
-        f'{f.latency_us:.2f} µs are less than the {floor:.2f} µs that a launch and the outputs take on {f.chip}',
-        None,
-    )
+    return ('refused', f'{f.latency_us:.2f} µs are less than the {floor:.2f} µs that a launch and the outputs take on '
+                       f'{f.chip}', None)
 
 @guard('structural', "It takes longer than the least time of the reference's work.")
 def likely_time(f):
     row = known_task_times(f.task, f.workload, f.chip) if f.latency_us is not None else None
     if not row or row.kind != f.kind: return None
     if row.bound_us and f.latency_us < row.bound_us:
-        return (
-            'implausible',
-            (
-                f"{f.latency_us:.1f} µs are less than the {row.bound_us:.1f} µs of the reference's work: it does less"
-                " of it"
-            ),
-            None,
-        )
+        return ('implausible', f'{f.latency_us:.1f} µs are less than the {row.bound_us:.1f} µs of the '
+                               "reference's work: it does less of it", None)
     if row.best_us and f.latency_us < row.best_us / 5:
         return 'implausible', f'{f.latency_us:.1f} µs are a fifth of the best that is known, {row.best_us:.1f} µs', None
     return None

@@ -5,6 +5,7 @@
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #834e55ea
 import math
 import secrets
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 import numpy as np
@@ -14,30 +15,34 @@ from .adversarial_inputs import (FAMILIES, choose_draws, draws_by_name,
     reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
-from ...tasks.model.workload import error_ratio, output_tolerance
+from ...nki.ir.program import Program
+from ...tasks.model.task import Task
+from ...tasks.model.workload import Tolerance, Workload, error_ratio, output_tolerance
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #5b8afa7c
-CHUNK_ELEMENTS, MAX_ERROR_RATIO = 1 << 17, 1e9  # elements a part; ratios beyond this are all the same
+CHUNK_ELEMENTS, MAX_ERROR_RATIO = 1 << 17, 1e9  # larger ratios are clipped
 
 def _scan(got, want, ratio, start):
-    """What one part says: largest differences, how many are bad, how many not finite, first bad and worst element
-    (flat), the worst ratio."""
+    """Summary of a chunk that begins at the flat index `start`: largest differences, number of elements outside the
+    tolerance and not finite, flat indices of the first bad and the worst element, and the worst ratio."""
     lost, bad = np.isnan(ratio), ~(ratio <= 1)
     with np.errstate(all='ignore'): diff = np.abs(got - want)
     diff[lost | (got == want)] = 0
     size = np.abs(want)
     rel = np.divide(diff, size, out=np.zeros_like(diff), where=np.isfinite(size) & (size > 0))
-    worst = int(ratio.argmax())                                        # the first NaN, if there is one
-    return dict(max_abs=float(diff.max()), max_rel=float(rel.max()), bad=int(bad.sum()), lost=int(
-        (lost & np.isfinite(want)).sum()), first=start + int(bad.argmax()) if bad.any() else None, worst=start + worst,
-                top=np.inf if lost[worst] else float(ratio[worst]))
+    worst = int(ratio.argmax())                                        # argmax finds the first NaN, if there is one
+    return dict(max_abs=float(diff.max()), max_rel=float(rel.max()), bad=int(bad.sum()),
+                lost=int((lost & np.isfinite(want)).sum()), first=start + int(bad.argmax()) if bad.any() else None,
+                worst=start + worst, top=np.inf if lost[worst] else float(ratio[worst]))
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #53a7fbd3
 def _at(flat, shape): return tuple(int(i) for i in np.unravel_index(int(flat), shape))
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #1d67501a
-def compare(got, want, tolerance, seed=0, output=0, draw=''):
-    "One output against the reference: its SeedReport, and the `error_ratio` of every element (float32)."
+def compare(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int = 0, output: int = 0,
+            draw: str = '') -> tuple[SeedReport, np.ndarray]:
+    """Compare one output with the reference's, both of the same shape. Returns the report, and the `error_ratio` of
+    every element (float32; NaN where one side is not finite). `seed`, `output` and `draw` go into the report."""
     shape, ratio, parts, tolerance = want.shape, np.empty(want.size, np.float32), [], output_tolerance(want, tolerance)
     got, want = np.ascontiguousarray(got).reshape(-1), np.ascontiguousarray(want).reshape(-1)
     for start in range(0, want.size, CHUNK_ELEMENTS):
@@ -45,7 +50,7 @@ def compare(got, want, tolerance, seed=0, output=0, draw=''):
         g, w = got[here].astype(np.float64), want[here].astype(np.float64)
         exact = error_ratio(g, w, tolerance)
         parts.append(_scan(g, w, exact, start))
-        ratio[here] = np.minimum(exact, MAX_ERROR_RATIO)                           # minimum keeps NaN
+        ratio[here] = np.minimum(exact, MAX_ERROR_RATIO)                           # np.minimum propagates NaN
     top, total = max(parts, key=lambda p: p['top']), lambda k: sum(p[k] for p in parts)
     worst, first = top['worst'], next((p['first'] for p in parts if p['first'] is not None), None)
     return SeedReport(seed, output, max(p['max_abs'] for p in parts), max(p['max_rel'] for p in parts),
@@ -53,18 +58,19 @@ def compare(got, want, tolerance, seed=0, output=0, draw=''):
                       None if first is None else _at(first, shape), draw), ratio.reshape(shape)
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #12650948
-MAP_TILE = (128, 512)                                                       # partitions × one PSUM bank of float32
+MAP_TILE = (128, 512)  # partitions × elements of one PSUM bank of float32
 
-def _cell(n, most):
-    "The least power of two such that `n` elements make at most `most` cells."
-    return 1 << max(0, -(-n // most) - 1).bit_length()
+def _cell(n, max_cells):
+    "The smallest power of two such that `n` elements make at most `max_cells` cells."
+    return 1 << max(0, -(-n // max_cells) - 1).bit_length()
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #23a33995
-def tile_map(ratio, most=256):
-    "`error_ratio` of an output, flattened to two dimensions, on a grid of at most `most` × `most` cells."
+def tile_map(ratio: np.ndarray, max_cells: int = 256) -> dict:
+    """The error ratios of an output, flattened to two dimensions, on a grid of at most `max_cells` × `max_cells` cells:
+    `shape` of the matrix, `tile` and `cell` sizes, index `first_bad`, and `error`, a list of rows."""
     flat = ratio.reshape(-1, ratio.shape[-1]) if ratio.ndim else ratio.reshape(1, 1)
     rows, cols = flat.shape
-    r, c = _cell(rows, most), _cell(cols, most)
+    r, c = _cell(rows, max_cells), _cell(cols, max_cells)
     padded = np.pad(flat, ((0, -rows % r), (0, -cols % c)))
     # (cells down, cells across)
     grid = padded.reshape(padded.shape[0] // r, r, padded.shape[1] // c, c).max(axis=(1, 3))
@@ -75,15 +81,16 @@ def tile_map(ratio, most=256):
         'error': [[None if v != v else float(f'{v:.3g}') for v in row] for row in grid.tolist()]}
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #8acd84bf
-WORST_ELEMENTS_LISTED = 10                                                              # elements that a report lists
+WORST_ELEMENTS_LISTED = 10
 
-def worst_elements(got, want, ratio, most=WORST_ELEMENTS_LISTED):
-    "The `most` elements that are furthest off, of those outside the tolerance: `Element`s, worst first."
+def worst_elements(got: np.ndarray, want: np.ndarray, ratio: np.ndarray,
+                   count: int = WORST_ELEMENTS_LISTED) -> tuple[Element, ...]:
+    "The `count` worst elements of those outside the tolerance, worst first."
     flat = np.where(np.isnan(ratio), np.inf, ratio).reshape(-1)
     bad = np.flatnonzero(flat > 1)
-    if len(bad) > most:
-        least = np.partition(flat[bad], len(bad) - most)[len(bad) - most]
-        bad = np.concatenate([bad[flat[bad] > least], bad[flat[bad] == least]])[:most]
+    if len(bad) > count:
+        least = np.partition(flat[bad], len(bad) - count)[len(bad) - count]
+        bad = np.concatenate([bad[flat[bad] > least], bad[flat[bad] == least]])[:count]
     order = sorted(bad.tolist(), key=lambda k: (-flat[k], k))
     return tuple(
         Element(_at(k, want.shape), float(got.reshape(-1)[k]), float(want.reshape(-1)[k]),
@@ -96,9 +103,8 @@ def _wanted(want, workload):
 
 def _named(shape, dtype): return f'{dtype}{list(shape)}'
 
-def check_outputs(program, wants, workload):
-    """KernelError of kind 'shape' unless the program returns outputs of exactly the shapes and dtypes of the
-    reference's."""
+def check_outputs(program: Program, wants: Sequence[np.ndarray], workload: Workload) -> None:
+    "KernelError of kind 'shape' unless the program's outputs have the number, shapes and dtypes of the reference's."
     outs = program.outputs
     if len(outs) != len(wants):
         raise KernelError('the kernel returns the wrong number of outputs', kind='shape', limit=len(wants),
@@ -112,28 +118,28 @@ def check_outputs(program, wants, workload):
                               hint=f'Declare it as nl.ndarray({shape}, dtype=nl.{dtype}, buffer=nl.shared_hbm).')
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #32de4b8f
-def check_inputs_unwritten(program, in_place=()):
-    """KernelError of kind 'input' where a program writes into one of its inputs, or into memory that it shares with
-    one; into those at the positions `in_place` it may, where it returns them."""
+def check_inputs_unwritten(program: Program, in_place: Collection[int] = ()) -> None:
+    """KernelError of kind 'input' if a program writes into an input, or into memory that it shares with one. The inputs
+    at the positions `in_place` may be written if the program returns them."""
     theirs, returned = {n: k for k, n in enumerate(program.input_ids)}, {program.base[n] for n in program.output_ids}
     for o in program.instructions:
         for name, a in o.outs.items():
             n = program.base[a.tensor]
             if n not in theirs or theirs[n] in in_place and n in returned: continue
             x = program.tensors[n].name
-            said, hint = (f'it writes into the input {x}, and does not return it', f'Return {x} itself, or write to a '
-                                                                                   'tensor of the kernel\'s own, made '
-                                                                                   'with buffer=nl.shared_hbm.') \
-                if theirs[n] in in_place else (f'it writes into the input {x}', 'Write to a tensor of the kernel\'s '
-                                                                                'own, made with buffer=nl.shared_hbm, '
-                                                                                'and return that.')
-            raise KernelError(said, kind='input', line=o.line or None, instruction=o.op, operand=name, hint=hint)
+            text = f'it writes into the input {x}'
+            hint = "Write to a tensor of the kernel's own, made with buffer=nl.shared_hbm, and return that."
+            if theirs[n] in in_place:
+                text += ', and does not return it'
+                hint = f"Return {x} itself, or write to a tensor of the kernel's own, made with buffer=nl.shared_hbm."
+            raise KernelError(text, kind='input', line=o.line or None, instruction=o.op, operand=name, hint=hint)
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #7bf8997d
 MAX_SEEDS = 10_000
 
-def fresh_seeds(seeds):
-    "A list of seeds: `seeds` itself, or that many new ones; UsageError for none, and for what is no seed."
+def fresh_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """A list of seeds: the given ones, or that many random ones. UsageError for an empty list, negative or non-integer
+    seeds, or a number above `MAX_SEEDS`."""
     whole = lambda s: isinstance(s, Integral) and not isinstance(s, bool)
     if not whole(seeds) and not (isinstance(seeds, (list, tuple, range)) and all(whole(s) and s >= 0 for s in seeds)):
         raise UsageError(f'The seeds are {seeds!r}.', hint='Give seeds=3, or a list of whole numbers from 0 on.')
@@ -143,15 +149,15 @@ def fresh_seeds(seeds):
     return list(seeds)
 
 def _few(count):
-    "A number of seeds that somebody could wait for."
+    "`count`, if it is at most `MAX_SEEDS`; else UsageError."
     if count <= MAX_SEEDS: return count
     raise UsageError(f'There are {count:,} seeds to draw.', hint=f'Give {MAX_SEEDS:,} at most.')
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #91497dcc
-MAX_CHANGED_ELEMENTS = 1 << 18  # elements of inputs that may be drawn and changed without anybody waiting
+MAX_CHANGED_ELEMENTS = 1 << 18  # total input elements of the additional draws
 
 def _planned(task, workload, seeds, draws):
-    "([(seed, draws of it)], [(name, why)] of what was drawn and not admitted)."
+    "([(seed, its adversarial draws)], [(name, reason)] of the draws that were not admitted)."
     known = not isinstance(seeds, (int, np.integer))
     seeds = fresh_seeds(seeds)
     if draws is not None or known:
@@ -166,8 +172,8 @@ def _planned(task, workload, seeds, draws):
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #77301dca
 @dataclass(frozen=True)
 class DrawResult:
-    """A program on one draw: its inputs and outputs, the reference's, the tolerance; `reports`: (SeedReport, error
-    ratios) by output."""
+    """A program executed on one draw of inputs: its inputs, its outputs and the reference's, the tolerance, and for
+    each output a (SeedReport, error ratios)."""
     seed: int
     draw: str
     arrays: dict
@@ -179,13 +185,12 @@ class DrawResult:
 def _same(a, b): return np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))
 
 def _trial(program, task, workload, seed, arrays, draw=None):
-    "The `DrawResult` of a program on inputs, which came of a `Draw` or are as drawn."
+    "Execute a program on inputs, which were changed by `draw` if that is given."
     from ...nki.executor.vectorized import execute
     wants = task.expected(arrays)
     check_outputs(program, wants, workload)
-    name, tolerance = (draw.name,
-                       tolerance_on(task, workload, wants, draw.change.tight)) if draw else ('',
-                                                                                             task.tolerance(workload))
+    name, tolerance = '', task.tolerance(workload)
+    if draw: name, tolerance = draw.name, tolerance_on(task, workload, wants, draw.change.tight)
     given = [np.array(a, order='C') for a in arrays.values()]
     got = execute(program, *given, strict=True)
     if not all(map(_same, given, map(np.ascontiguousarray, arrays.values()))):
@@ -194,10 +199,10 @@ def _trial(program, task, workload, seed, arrays, draw=None):
                       tuple(compare(g, w, tolerance, seed, k, name) for k, (g, w) in enumerate(zip(got, wants))))
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #daacf3c5
-MAX_ROUNDING_TOLERANCES = 32  # tolerances: beyond that, roundings decide between answers
+MAX_ROUNDING_TOLERANCES = 32  # effect of rounding errors, in tolerances, beyond which a failure does not count
 
 def _unfair(task, workload, arrays, changed, draw, trial):
-    "Why a failure on changed inputs proves nothing, empty where it does."
+    "The reason why a failure on changed inputs does not count; empty if it counts."
     found = soundness(task, workload, changed, draw.change.tight)
     why = reason_against(found, soundness(task, workload, arrays))
     if not why and found.moved > MAX_ROUNDING_TOLERANCES:
@@ -207,7 +212,7 @@ def _unfair(task, workload, arrays, changed, draw, trial):
     return 'the elements that are off are those that roundings move as far' if fine else ''
 
 def _changed_trial(program, task, workload, seed, arrays, draw):
-    "(the `DrawResult` of a changed draw, '') or (None, why it does not count)."
+    "(the `DrawResult` of adversarial inputs, '') or (None, the reason why it does not count)."
     changed, trial, error = draw.of(arrays, seed), None, None
     try: trial = _trial(program, task, workload, seed, changed, draw)
     except KernelError as e: error = e
@@ -218,7 +223,7 @@ def _changed_trial(program, task, workload, seed, arrays, draw):
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #0430ad4d
 def _trials(program, task, workload, plan, left_out):
-    "Every `DrawResult` of a plan; what does not count goes to `left_out`."
+    "Yield every `DrawResult` of a plan; draws that do not count are appended to `left_out`."
     for seed, draws in plan:
         arrays = task.draw(workload, seed)
         yield _trial(program, task, workload, seed, arrays)
@@ -227,10 +232,13 @@ def _trials(program, task, workload, plan, left_out):
             if trial: yield trial
             else: left_out.append((d.name, why))
 
-def verify(program, task, workload=None, seeds=3, draws=None):
-    """Execute `program` on fresh inputs of `task` for each seed, and on changed ones, and compare with the
-    reference; a Verification. KernelError where it cannot run. `draws`: names of changes to make for each seed;
-    None: one each by chance where the seeds are fresh."""
+def verify(program: Program, task: Task, workload: Workload | str | None = None, seeds: int | Sequence[int] = 3,
+           draws: Sequence[str] | None = None) -> Verification:
+    """Execute a program on inputs of a task, ordinary and adversarial ones, and compare with the reference.
+
+    `workload`: a Workload or its name (default: the task's first). `seeds`: a number of fresh random seeds, or a list.
+    `draws`: names of the adversarial changes for each seed; None picks them at random if the seeds are fresh. Raises
+    KernelError if the program cannot be executed, UsageError for invalid seeds and unknown names."""
     workload = task.workload(workload)
     check_inputs_unwritten(program, [k for k, name in enumerate(workload.shapes) if name in task.in_place])
     plan, left_out = _planned(task, workload, seeds, draws)
@@ -240,11 +248,11 @@ def verify(program, task, workload=None, seeds=3, draws=None):
             reports.append(report)
             if worst is None or report.badness > worst[0].badness: worst = report, ratio, trial, k
     return Verification(all(r.passed for r in reports), task.tolerance(workload), tuple(reports),
-                        *_looked_into(program, task, workload, *worst), notes=precision_notes(program, workload),
+                        *_examined(program, task, workload, *worst), notes=precision_notes(program, workload),
                         left_out=tuple(left_out))
 
-def _looked_into(program, task, workload, report, ratio, trial, k):
-    "The map of the worst output; where it is wrong, its worst elements and guesses at the cause."
+def _examined(program, task, workload, report, ratio, trial, k):
+    "The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause."
     if report.passed: return (tile_map(ratio, 64),)
     got, want = trial.got[k], trial.want[k]
     case = RerunCase(program, task, workload, trial.arrays, got, want, ratio, trial.tolerance, k)

@@ -26,7 +26,7 @@ ENGINES = ('Tensor', 'Vector', 'Scalar', 'GpSimd')
 
 @dataclass(frozen=True)
 class Chip:
-    "A NeuronCore generation: `chip.partitions` is a value, `chip.figures['partitions']` knows where it came from."
+    "A NeuronCore generation: `chip.partitions` is a value, `chip.figures['partitions']` also has its unit and source."
     name: str
     generation: int
     figures: dict
@@ -34,27 +34,27 @@ class Chip:
     def __post_init__(self): self.__dict__.update({k: f.value for k, f in self.figures.items()})
 
     def __getattr__(self, key):
-        "There is no figure `key`."
+        "`AttributeError`: the chip has no figure `key`."
         raise AttributeError(f'chip {self.__dict__.get("name")} has no figure {key!r}')
 
-    def clock(self, engine):
+    def clock(self, engine: str) -> float:
         "Clock of `engine` in GHz (cycles a nanosecond)."
         return getattr(self, f'{engine.lower()}_ghz')
 
     @property
-    def launch_us(self):
+    def launch_us(self) -> float:
         "The fixed time of every kernel, in µs: before its first instruction and after its last."
         return (self.start_ns + self.end_ns) / 1000
 
-    def but(self, **values):
-        "The same chip with other values, for what-if questions; a changed figure is tagged as an estimate."
+    def but(self, **values) -> 'Chip':
+        "The same chip with other figures, tagged as estimates, to ask what if; `UsageError` for an unknown figure."
         new = {
             k: replace(choose(self.figures, k, 'figure'), value=v, tag='estimate', source='what if')
             for k, v in values.items()}
         return replace(self, name=f'{self.name} but {", ".join(values)}', figures={**self.figures, **new})
 
-    def table(self):
-        "One row (name, value, unit, tag, source) a figure."
+    def table(self) -> list[tuple]:
+        "One row (name, value, unit, tag, source) per figure."
         return [(k, f.value, f.unit, f.tag, f.source) for k, f in self.figures.items()]
 
     def _repr_html_(self):
@@ -249,6 +249,6 @@ def _trn3():
 
 CHIPS = {c.name: c for c in (_trn1(), _trn2(), _trn3())}
 
-def get_chip(chip) -> Chip:
-    "A `Chip` from its name; a `Chip` is returned as it is."
+def get_chip(chip: 'str | Chip') -> Chip:
+    "A `Chip` from its name; a `Chip` is returned as it is. `UsageError` for an unknown name."
     return chip if isinstance(chip, Chip) else choose(CHIPS, chip, 'chip')

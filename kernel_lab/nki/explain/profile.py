@@ -95,14 +95,14 @@ class Profile:
     clock: str = ''
     latency = property(latency_of)
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         "Plain data without the timeline; line numbers become strings, as JSON has them."
         d = {k: v for k, v in self.__dict__.items() if k != 'timeline'}
         return {**d, 'lines': {str(k): v for k, v in self.lines.items()}}
 
     @classmethod
-    def from_dict(cls, d):
-        "The profile that `to_dict` described."
+    def from_dict(cls, d: dict) -> 'Profile':
+        "The profile that `to_dict` gave, without its timeline."
         return cls(**{**d, 'lines': {int(k): v for k, v in d['lines'].items()}})
 
     def __str__(self): return profile_text(self)

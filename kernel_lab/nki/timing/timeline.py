@@ -146,9 +146,11 @@ class Timeline:
     lanes = LANES
 
     @property
-    def cores(self): return 1 if self.core is None else 2
+    def cores(self) -> int:
+        "Number of cores that the kernel runs on."
+        return 1 if self.core is None else 2
 
-    def frame(self, limit: int | None = None):
+    def frame(self, limit: int | None = None) -> 'pd.DataFrame':        # noqa: F821  pandas is slow to import
         "A pandas frame of the first `limit` rows (all); its columns are those of `timeline_frame`."
         return timeline_frame(self, limit)
 
@@ -222,7 +224,7 @@ def _timeline(program, chip, run):
                     uncosted=_uncosted(run), core=rows.core if (rows.core > 0).any() else None)
 
 @without_gc()
-def schedule(program: Program, chip: Chip | str | None = None, without=()) -> Timeline:
+def schedule(program: Program, chip: Chip | str | None = None, without: tuple | list = ()) -> Timeline:
     """The `Timeline` of a program on a chip, without some of `PASSES`. `KernelError` for a kernel of the current
     dialect that does not fit its memories, and for a program that cannot be scheduled."""
     chip, program = get_chip(chip or program.chip), assert_schedulable(require_fixed_trips(program, 'the schedule'))
@@ -245,7 +247,7 @@ def _iteration_text(loops, turn):
     return ' '.join(f'{n}={v}' for (n, _), v in zip(loops, np.unravel_index(turn, [t for _, t in loops])))
 
 def timeline_frame(timeline, limit=None):
-    """A pandas frame, one row an instruction issued: lane, op, label, start_us, end_us, dur_us, line, instr,
+    """A pandas frame, one row per instruction issued: lane, op, label, start_us, end_us, dur_us, line, instr,
     iteration; for a kernel on two cores also core, -1 for both."""
     import pandas as pd
     n, loops, ops = slice(limit), _iterations(timeline.program), timeline.program.instructions
