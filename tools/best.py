@@ -1,5 +1,5 @@
 """Let the built-in agent look for faster kernels of tasks of the suite, from the fastest known one; what is found
-goes to kernel_lab/tasks/best.jsonl.
+goes to kernel_lab/tasks/baselines/best.jsonl.
 
 python tools/best.py TASK… [--chip trn2] [--steps 12]"""
 import argparse

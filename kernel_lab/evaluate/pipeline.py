@@ -303,9 +303,12 @@ def recall(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseline
 def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | None = None, chip: str = 'trn1', *,
              seeds: int | Sequence[int] = 3, baseline_us: float | None = None, limits: Limits = Limits(),
              log: Callable | None = None, store=None) -> Evaluation:
-    """Evaluate `kernel` (a Kernel or its source) on `task`; an Evaluation also of a bad kernel. UsageError for
-    unknown names and invalid arguments. `log` is called with each line. With a `store` the question is looked up
-    first, and the answer saved."""
+    """Evaluate a kernel (a Kernel or its source) on a task (a Task or its name): trace, verify, profile, run guards.
+
+    `workload` and `chip` are names (default: the task's first workload). `seeds`: a number of fresh random seeds, or a
+    list. `baseline_us`: simulated latency that speed-ups are relative to (default: that of the task's first kernel).
+    `log` is called with each line of the log. With a `store` (a Store), a stored evaluation is reused, and a new one is
+    saved. A bad kernel gives an Evaluation with its status; UsageError for unknown names and invalid arguments."""
     check_arguments(seeds, limits, store)
     _check_baseline_and_log(baseline_us, log)
     kernel, task, workload, target = resolve(kernel, task, workload, chip)

@@ -9,7 +9,7 @@ __all__ = []
 from ..core.modules import lazy_face
 
 __getattr__, __dir__, __all__ = lazy_face('kernel_lab.figures', {
-    'timeline': 'timeline_figure utilisation_figure',
+    'timeline': 'timeline_figure timeline_summary utilisation_figure',
     'speedup': 'speedup_figure',
     'error_map': 'error_map_figure',
     'survey': 'funnel_figure residual_figure',

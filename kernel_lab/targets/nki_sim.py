@@ -19,7 +19,8 @@ from .protocol import Compiled, Target
 from ..tasks.model.task import Task
 from ..tasks.model.workload import Kernel, Workload
 
-if TYPE_CHECKING: from ..nki.explain.profile import Profile
+if TYPE_CHECKING:
+    from ..nki.explain.profile import Profile
 
 # %% ../../nbs/4_targets/01_nki_sim.ipynb #aacae9d0
 @functools.lru_cache(maxsize=256)

@@ -13,7 +13,8 @@ import numpy as np
 from ..tasks.model.task import Task
 from ..tasks.model.workload import Kernel, Workload
 
-if TYPE_CHECKING: from ..nki.explain.profile import Profile
+if TYPE_CHECKING:
+    from ..nki.explain.profile import Profile
 
 # %% ../../nbs/4_targets/00_protocol.ipynb #be076d9e
 @dataclass(frozen=True)

@@ -190,11 +190,24 @@ def zoom(page):
     zoomed(page)
 
 
-@pytest.mark.parametrize('theme', ['Light', 'Dark'])
-def test_a_person_steps_three_times(lab_server, visit, theme):
+def shoot(page, target, theme):
+    "A picture of the page, and of the whole of it, where every figure is as wide as its panel."
+    page.screenshot(path=target / f'lab-{theme}.png')
+    page.set_viewport_size({'width': 1400, 'height': 2100})
+    page.wait_for_timeout(1500)
+    page.screenshot(path=target / f'lab-{theme}-whole.png')
+    assert page.evaluate(
+        """() => [...document.querySelectorAll('.kl-lab .js-plotly-plot')]
+        .every(p => !p.clientWidth || Math.abs(p.querySelector('.main-svg').getAttribute('width') - p.clientWidth) <= 1)"""
+    )
+    assert (target / f'lab-{theme}.png').stat().st_size > 20_000
+    page.set_viewport_size({'width': 1400, 'height': 1000})
+
+
+def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
     folder = lab_server[1]
-    settings(folder, f'JupyterLab {theme}')
-    page, watch = visit(theme.lower())
+    target = Path(os.environ.get('KERNEL_LAB_SHOTS') or folder)
+    page, watch = visit('steps')
     assert {'No step yet', 'No timeline',
             'Nothing to compare'} <= set(page.locator('.kl-lab .kl-rest .kl-title').all_text_contents())
 
@@ -206,20 +219,18 @@ def test_a_person_steps_three_times(lab_server, visit, theme):
     assert titles(page) != first and bars(page, 'faster at step') == 3
     assert page.locator('.kl-lab .kl-cost i').count() > 0 and page.locator(
         '.kl-lab .kl-numbers b').first.inner_text().endswith('×')
-
-    target = Path(os.environ.get('KERNEL_LAB_SHOTS') or folder)
-    page.screenshot(path=target / f'lab-{theme.lower()}.png')
-    zoom(page)
-    page.set_viewport_size({'width': 1400, 'height': 2100})
-    page.wait_for_timeout(1500)
-    page.screenshot(path=target / f'lab-{theme.lower()}-whole.png')
-    assert page.evaluate(
-        """() => [...document.querySelectorAll('.kl-lab .js-plotly-plot')]
-        .every(p => !p.clientWidth || Math.abs(p.querySelector('.main-svg').getAttribute('width') - p.clientWidth) <= 1)"""
-    )
-    assert (target / f'lab-{theme.lower()}.png').stat().st_size > 20_000
-    assert watch.outside == []
-    assert watch.errors == []
+    shoot(page, target, 'light')
+    save(page)
+    settings(folder, 'JupyterLab Dark')
+    try:
+        shown(page)
+        page.locator('body[data-jp-theme-light="false"]').wait_for(timeout=SLOW, state='attached')
+        page.locator('.kl-lab').first.scroll_into_view_if_needed()
+        assert pictures(page) and bars(page, 'faster at step') == 3
+        shoot(page, target, 'dark')
+        zoom(page)
+    finally: settings(folder, 'JupyterLab Light')
+    assert watch.outside == [] and watch.errors == []
 
 
 def test_a_person_edits_and_breaks_the_kernel(lab_server, visit):
@@ -285,13 +296,24 @@ def shown(page, url=None):
     return page
 
 
-def test_a_reload_shows_the_same_pictures(visit):
+def test_a_reload_and_a_second_tab_show_the_same(lab_server, visit):
     page, watch = visit('reload', cells=2)
     press(page, 'Evaluate the first kernel', 1)
     press(page, 'Step', 2)
     save(page)
     seen, run = pictures(page), one_run(page, 1)
     assert pictures(shown(page)) == seen and one_run(page, 1) == run
+
+    second = shown(page.context.new_page(), f'{lab_server[0]}/lab/workspaces/tabs/tree/reload.ipynb')
+    assert pictures(second) == pictures(page)
+    page.bring_to_front()
+    page.locator('.kl-lab .widget-toggle-button').first.click()
+    assert one_run(page, 0) and pictures(second) == pictures(page)
+    zoom(second)
+    zoomed(page)
+    assert pictures(second) == pictures(page) and one_run(second, 0)
+    second.close()
+
     evaluate_first(page, 'rmsnorm')
     other = pictures(page)
     assert pictures(shown(page)) == other != seen and one_run(page, 0) != run
@@ -304,22 +326,15 @@ def test_a_reload_shows_the_same_pictures(visit):
     assert watch.errors == []
 
 
-def test_a_second_tab_shows_what_the_first_does(lab_server, visit):
-    page, watch = visit('tabs', cells=2)
-    press(page, 'Evaluate the first kernel', 1)
-    press(page, 'Step', 2)
-    save(page)
-    second = shown(page.context.new_page(), f'{lab_server[0]}/lab/workspaces/tabs2/tree/tabs.ipynb')
-    assert pictures(second) == pictures(page)
-    page.bring_to_front()
-    page.locator('.kl-lab .widget-toggle-button').first.click()
-    assert one_run(page, 0) and pictures(second) == pictures(page)
-    zoom(second)
-    zoomed(page)
-    assert pictures(second) == pictures(page) and one_run(second, 0) and watch.errors == []
+def restart(page, address, name):
+    "Restart a notebook's kernel, as the server is asked to."
+    sessions = json.loads(urllib.request.urlopen(f'{address}/api/sessions').read())
+    kernel = next(s['kernel']['id'] for s in sessions if s['path'] == name)
+    page.request.post(f'{address}/api/kernels/{kernel}/restart', headers={'X-XSRFToken': xsrf(page)})
+    page.wait_for_timeout(4000)
 
 
-def test_two_pages_on_one_store_keep_to_their_runs(visit):
+def test_two_pages_on_one_store_then_a_restart_and_another_file(lab_server, visit):
     (one, _), (two, _) = visit('one', cells=2), visit('two', cells=2)
     evaluate_first(one, 'softmax')
     evaluate_first(two, 'rmsnorm')
@@ -329,40 +344,26 @@ def test_two_pages_on_one_store_keep_to_their_runs(visit):
     assert runs[0] != runs[1]
     assert [pictures(shown(one)), pictures(shown(two))] == seen and [one_run(one, 1), one_run(two, 0)] == runs
 
+    restart(one, lab_server[0], 'one.ipynb')
+    assert pictures(one) == seen[0] and one_run(one, 1) == runs[0]        # they stay, and say what they are of
+    shown(one)
+    assert one.locator('.kl-lab').count() == 0                            # nothing is shown that no kernel knows
+    run_all(one, one.url)
+    assert one.locator('.kl-lab .js-plotly-plot').count() == 0 and runs[0] not in one.locator('.kl-lab').inner_text()
 
-def test_a_restarted_kernel_leaves_pictures_that_name_their_run(lab_server, visit):
-    page, _ = visit('restart', cells=2)
-    press(page, 'Evaluate the first kernel', 1)
-    save(page)
-    seen, run = pictures(page), one_run(page, 0)
-    sessions = json.loads(urllib.request.urlopen(f'{lab_server[0]}/api/sessions').read())
-    kernel = next(s['kernel']['id'] for s in sessions if s['path'] == 'restart.ipynb')
-    page.request.post(f'{lab_server[0]}/api/kernels/{kernel}/restart', headers={'X-XSRFToken': xsrf(page)})
-    page.wait_for_timeout(4000)
-    assert pictures(page) == seen and one_run(page, 0) == run             # they stay, and say what they are of
-    shown(page)
-    assert page.locator('.kl-lab').count() == 0                           # nothing is shown that no kernel knows
-    run_all(page, page.url)
-    assert page.locator('.kl-lab .js-plotly-plot').count() == 0 and run not in page.locator('.kl-lab').inner_text()
+    first_cells('two', lab_server[1] / 'notebooks', 2, 'pulled anew')     # as git does, under the open page
+    press(two, 'Step', 2)
+    run = one_run(two, 1)
+    two.reload(timeout=SLOW)
+    two.locator('.jp-Notebook p:text("pulled anew")').wait_for(timeout=SLOW)
+    two.wait_for_timeout(3000)
+    assert two.locator('.kl-lab').count() == 0                            # its outputs are the file's: none
+    run_all(two, two.url)
+    press(two, 'Evaluate the first kernel', 1)
+    assert one_run(two, 0) != run
 
 
 def xsrf(page): return next((c['value'] for c in page.context.cookies() if c['name'] == '_xsrf'), '')
-
-
-def test_a_notebook_that_changes_under_the_page(lab_server, visit):
-    page, _ = visit('pulled', cells=2)
-    press(page, 'Evaluate the first kernel', 1)
-    save(page)
-    first_cells('pulled', lab_server[1] / 'notebooks', 2, 'pulled anew')
-    press(page, 'Step', 2)
-    run = one_run(page, 1)
-    page.reload(timeout=SLOW)
-    page.locator('.jp-Notebook p:text("pulled anew")').wait_for(timeout=SLOW)
-    page.wait_for_timeout(3000)
-    assert page.locator('.kl-lab').count() == 0                           # its outputs are the file's: none
-    run_all(page, page.url)
-    press(page, 'Evaluate the first kernel', 1)
-    assert one_run(page, 0) != run
 
 
 # --- saving, as `make lab` serves ---

@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 from collections import defaultdict
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -35,11 +36,22 @@ def path_of(module):
     return path if path.exists() else ROOT / module.replace(".", "/") / "__init__.py"
 
 
+@cache
+def tree_of(module):
+    "The syntax tree of a module."
+    return ast.parse(path_of(module).read_text(encoding="utf-8"))
+
+
+@cache
 def imports(module):
     "(module, name or None) of everything that a module imports from the package, wherever in the file."
+    return list(_imports(module))
+
+
+def _imports(module):
     path = path_of(module)
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
             yield from ((a.name, None) for a in node.names if a.name.startswith("kernel_lab"))
         elif isinstance(node, ast.ImportFrom):
@@ -49,6 +61,7 @@ def imports(module):
             for a in node.names: yield (f"{full}.{a.name}", None) if f"{full}.{a.name}" in HOME else (full, a.name)
 
 
+@cache
 def place(module):
     "Where a module stands: its room, or the module itself where it stands in the hall of a package that has rooms."
     folder = HOME[module].parent
@@ -143,7 +156,7 @@ def test_no_face_has_a_name_that_is_a_module_beside_it():
 
 def trees():
     "(module, syntax tree) of every exported module."
-    for module in HOME: yield module, ast.parse(path_of(module).read_text(encoding="utf-8"))
+    for module in HOME: yield module, tree_of(module)
 
 
 def test_one_class_name_is_one_class():

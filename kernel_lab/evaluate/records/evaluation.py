@@ -6,7 +6,7 @@ plausibility guards found."""
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #13cfe62c
 from dataclasses import dataclass, field, replace
 from html import escape
-from ...core.durations import Duration, compare_times, latency_of
+from ...core.durations import Comparison, Duration, compare_times, latency_of
 from ...core.errors import KernelError, SimulatorError, UsageError
 from .verification import Status, Verification, known_fields, to_json_data
 from ...tasks.model.workload import Kernel
@@ -77,36 +77,36 @@ class Evaluation:
         _check_consistent(self)
 
     @property
-    def implausible(self):
+    def implausible(self) -> tuple[str, ...]:
         "The findings of guards that are more severe than a note, as sentences."
         return tuple(g.says for g in self.guards if g.found and g.severity != 'note')
 
     @property
-    def latency_us(self):
+    def latency_us(self) -> float | None:
         "Latency in µs, None unless correct."
         return self.profile.latency_us if self.profile else None
 
     @property
-    def latency(self):
+    def latency(self) -> Duration | None:
         "The kernel's time as a `Duration`, simulated or measured; None unless correct."
         return latency_of(self.profile) if self.profile else None
 
     @property
-    def wall(self):
+    def wall(self) -> Duration | None:
         "The wall time of this evaluation as a `Duration`; None if it was not measured."
         return Duration(1e6 * self.seconds['total'], 'wall') if 'total' in self.seconds else None
 
     @property
-    def speedup(self):
+    def speedup(self) -> float | None:
         "Speed-up over the task's first kernel; None if a latency is unknown or this one was measured."
         return _ratio(self.baseline_us, self.latency)
 
     @property
-    def over_eager(self):
+    def over_eager(self) -> float | None:
         "Speed-up over eager execution, which papers report; None if a latency is unknown or this one was measured."
         return _ratio(self.eager_us, self.latency)
 
-    def against(self, other):
+    def against(self, other: 'Evaluation') -> Comparison:
         """The `Comparison` of this latency with another evaluation's; UsageError if one has no latency, the tasks or
         the clocks differ."""
         for e in (self, other):
@@ -121,7 +121,7 @@ class Evaluation:
         return compare_times(self.latency, other.latency)
 
     @property
-    def tier(self):
+    def tier(self) -> str:
         "The sandbox tier that the kernel's Python ran in, S3 (strong) to S0 (none); empty if none ran."
         return self.versions.get('tier', '')
 
@@ -129,14 +129,14 @@ class Evaluation:
 
     def _repr_html_(self): return _evaluation_html(self)
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         "The evaluation as JSON data."
         return {
             **to_json_data(replace(self, profile=None)), 'profile': self.profile and
             to_json_data(self.profile.to_dict())}
 
     @classmethod
-    def from_dict(cls, d):
+    def from_dict(cls, d: dict) -> 'Evaluation':
         "The evaluation that `to_dict` wrote."
         from ...nki.explain.profile import Profile
         parts = {'kernel': Kernel(**known_fields(Kernel, d['kernel'])),

@@ -30,13 +30,13 @@ class Step:
     created: str = ''
     parent: str = ''                                                     # hash of the kernel that was changed
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         "The step as JSON data."
         parts = {f.name: to_json_data(getattr(self, f.name)) for f in fields(self) if f.name != 'evaluation'}
         return {**parts, 'evaluation': self.evaluation.to_dict()}
 
     @classmethod
-    def from_dict(cls, d):
+    def from_dict(cls, d: dict) -> 'Step':
         "The step that `to_dict` wrote."
         parts = {'evaluation': Evaluation.from_dict(d['evaluation']), 'tool_calls': tuple(d.get('tool_calls', ()))}
         return cls(**{**known_fields(cls, d), **parts})
@@ -69,38 +69,38 @@ class Run:
     def _latencies(self): return [s.evaluation.latency for s in self.steps if s.evaluation.profile]
 
     @property
-    def first_us(self):
+    def first_us(self) -> float | None:
         "The latency in µs that speed-ups are relative to: the first kernel's, or the baseline given to a step."
         correct = [s.evaluation for s in self.steps if s.evaluation.profile]
         return next((e.baseline_us if e.speedup else e.latency_us for e in correct), None)
 
     @property
-    def eager_us(self):
+    def eager_us(self) -> float | None:
         "The latency in µs of eager execution, None if unknown."
         return next((s.evaluation.eager_us for s in self.steps if s.evaluation.eager_us), None)
 
     @property
-    def best(self):
+    def best(self) -> Step | None:
         "The fastest correct step, or None."
         return min((s for s in self.steps if s.evaluation.profile), key=lambda s: s.evaluation.latency_us, default=None)
 
     @property
-    def best_speedup(self):
+    def best_speedup(self) -> float | None:
         """Speed-up of the best step over the first kernel; None if there is none, or if their intervals overlap too
         much to tell."""
         is_distinct = self.best and stands_out(self.best.evaluation.profile, [s.evaluation.profile for s in self.steps])
         return self.first_us / self.best.evaluation.latency_us if is_distinct else None
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         "The run as JSON data."
         return {**to_json_data(replace(self, steps=())), 'steps': [s.to_dict() for s in self.steps]}
 
     @classmethod
-    def from_dict(cls, d):
+    def from_dict(cls, d: dict) -> 'Run':
         "The run that `to_dict` wrote."
         return cls(**{**known_fields(cls, d), 'steps': tuple(map(Step.from_dict, d.get('steps', ())))})
 
-    def rows(self):
+    def rows(self) -> list[dict]:
         "One dict a step: index, move, status, latency_us, speedup, bound, peak_pct, cost_usd."
         return list(map(_step_row, self.steps))
 

@@ -48,7 +48,7 @@ def status_of(error: BaseException) -> Status:
     return _STATUS_OF_KIND[error.kind] if isinstance(error, KernelError) else Status.LAB_ERROR
 
 # %% ../../../nbs/5_evaluate/1_records/00_verification.ipynb #dc217d5a
-def to_json_data(x):
+def to_json_data(x: object) -> object:
     "`x` as JSON data: records become dicts, tuples lists, numpy scalars Python numbers, NaN and infinities strings."
     if is_dataclass(x): return {f.name: to_json_data(getattr(x, f.name)) for f in fields(x)}
     if isinstance(x, dict): return {str(k): to_json_data(v) for k, v in x.items()}
@@ -90,20 +90,22 @@ class SeedReport:
     draw: str = ''
 
     @property
-    def passed(self): return self.first_bad is None
+    def passed(self) -> bool:
+        "Whether all elements are within the tolerance."
+        return self.first_bad is None
 
     @property
-    def badness(self):
+    def badness(self) -> tuple:
         "Sort key: wrong on an ordinary draw first, then the share of wrong elements, then the largest difference."
         return not self.passed and not self.draw, self.mismatch_share, self.nan_count, not self.draw, self.max_abs
 
     @property
-    def drawn(self):
+    def drawn(self) -> str:
         "The seed, and the change made to the inputs."
         return f'seed {self.seed}' + (f', {self.draw}' if self.draw else '')
 
     @classmethod
-    def from_dict(cls, d):
+    def from_dict(cls, d: dict) -> 'SeedReport':
         "The report that `to_json_data` wrote; strings for NaN and infinity become numbers again."
         numbers = {k: float(d[k]) for k in ('max_abs', 'max_rel', 'mismatch_share', 'worst_got', 'worst_want')}
         first = d['first_bad']
@@ -128,7 +130,7 @@ class Element:
     off: float
 
     @classmethod
-    def from_dict(cls, d):
+    def from_dict(cls, d: dict) -> 'Element':
         "The element that `to_json_data` wrote."
         return cls(tuple(d['index']), *(float(d[k]) for k in ('got', 'want', 'off')))
 
@@ -169,18 +171,18 @@ class Verification:
             raise SimulatorError(f'a verification cannot say passed={self.passed} of {len(self.seeds)} such reports')
 
     @property
-    def worst(self):
+    def worst(self) -> SeedReport | None:
         """The report with the largest share of wrong elements, on an ordinary draw if one is wrong there; None without
         reports."""
         return max(self.seeds, key=lambda r: r.badness, default=None)
 
     @property
-    def guess(self):
+    def guess(self) -> Guess | None:
         "The guess with the highest confidence, or None."
         return self.guesses[0] if self.guesses else None
 
     @classmethod
-    def from_dict(cls, d):
+    def from_dict(cls, d: dict) -> 'Verification':
         "The verification that `to_json_data` wrote; earlier versions wrote fewer fields."
         tolerance, seeds = Tolerance(
             **known_fields(Tolerance, d['tolerance'])), tuple(map(SeedReport.from_dict, d['seeds']))
