@@ -33,10 +33,14 @@ class TaskTimes:
     kind: str = 'simulated'
 
     @property
-    def first_speedup(self): return self.eager_us / self.first_us if self.eager_us and self.first_us else None
+    def first_speedup(self) -> float | None:
+        "Of the first kernel over eager execution."
+        return self.eager_us / self.first_us if self.eager_us and self.first_us else None
 
     @property
-    def speedup(self): return self.eager_us / self.best_us if self.eager_us and self.best_us else None
+    def speedup(self) -> float | None:
+        "Of the best known kernel over eager execution."
+        return self.eager_us / self.best_us if self.eager_us and self.best_us else None
 
 def task_without_times(task, workload, chip, why):
     "The `TaskTimes` of a task without times."

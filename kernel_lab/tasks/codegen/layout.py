@@ -9,19 +9,16 @@ import math
 from .rowwise_ops import ELEMENTWISE_OPS, LOSS_OPS, ROW_OPS
 
 # %% ../../../nbs/3_tasks/2_codegen/05_layout.ipynb #f3c3aca4
-ARGUMENT_NAMES = {**{k: 'self dim keepdim' for k in ('sum', 'mean', 'amax', 'amin', 'any', 'all', 'max', 'min', 'prod',
-                                                     'logsumexp')},
-              **{k: 'self dim' for k in ('softmax', 'log_softmax', '_softmax', '_log_softmax', 'cumsum', 'cumprod',
-                                         'cummax', 'cummin',
-                                         'logcumsumexp', 'glu', 'count_nonzero', 'argmax', 'argmin', 'sort',
-                                         'argsort')},
-              **{k: 'self dim unbiased keepdim' for k in ('var', 'std', 'var_mean', 'std_mean')}, 'aminmax': 'self',
-              'linalg_vector_norm': 'self p dim keepdim', 'norm': 'self p dim keepdim',
-              'linalg_norm': 'self p dim keepdim',
-              'layer_norm': 'input normalized_shape weight bias eps', 'rms_norm': 'input normalized_shape weight eps',
-              'cosine_similarity': 'x1 x2 dim eps',
-              'pairwise_distance': 'x1 x2 p eps keepdim', 'linalg_vecdot': 'x1 x2 dim',
-              'topk': 'self k dim largest sorted'}
+ARGUMENT_NAMES = {
+    **dict.fromkeys(('sum', 'mean', 'amax', 'amin', 'any', 'all', 'max', 'min', 'prod', 'logsumexp'),
+                    'self dim keepdim'),
+    **dict.fromkeys(('softmax', 'log_softmax', '_softmax', '_log_softmax', 'cumsum', 'cumprod', 'cummax', 'cummin',
+                     'logcumsumexp', 'glu', 'count_nonzero', 'argmax', 'argmin', 'sort', 'argsort'), 'self dim'),
+    **dict.fromkeys(('var', 'std', 'var_mean', 'std_mean'), 'self dim unbiased keepdim'),
+    **dict.fromkeys(('linalg_vector_norm', 'norm', 'linalg_norm'), 'self p dim keepdim'),
+    'aminmax': 'self', 'topk': 'self k dim largest sorted', 'linalg_vecdot': 'x1 x2 dim',
+    'layer_norm': 'input normalized_shape weight bias eps', 'rms_norm': 'input normalized_shape weight eps',
+    'cosine_similarity': 'x1 x2 dim eps', 'pairwise_distance': 'x1 x2 p eps keepdim'}
 _LAST_AXIS_OPS = ('glu', 'linalg_vecdot', 'pairwise_distance', 'topk', 'sort', 'argsort')
 
 def argument_of(node, name, default=None):
@@ -34,8 +31,8 @@ def argument_of(node, name, default=None):
 def broadcast_shape(shapes):
     "The shape that these shapes broadcast to."
     rank = max(map(len, shapes))
-    return tuple(max(column) if min(column) else 0 for column in zip(*((1,) * (rank - len(s)) + tuple(s)
-            for s in shapes)))
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(max(column) if min(column) else 0 for column in zip(*padded))
 
 def worked_axes(node, rank):
     "The axes that an operation reduces or scans: () for an elementwise one, None where it is neither."
@@ -69,7 +66,7 @@ class RowLayout:
     views: tuple
     out: tuple
 
-BLOCK_OVERHEAD_COLUMNS = 500     # columns that could pass in the time that a block costs beside them
+BLOCK_OVERHEAD_COLUMNS = 500     # fixed cost of a block, in columns processed in the same time
 
 def _roles(keep, axes, row):
     "Roles of axes when axis `row` is rows: worked axes are columns, and so are later axes of an elementwise operation."
@@ -85,7 +82,7 @@ def _cost(sizes, roles):
 def _is_supported(sizes, roles):
     return roles[-1] != 'r' or sum(r == 'c' for r, s in zip(roles, sizes) if s > 1) < 2 or roles.count('c') == 0
 
-WHOLE_TENSOR_MIN_ELEMENTS = 2048    # elements from which on everything together is worth all partitions
+WHOLE_TENSOR_MIN_ELEMENTS = 2048    # of a full reduction that uses all partitions
 
 def choose_layout(shapes, full, axes, result):
     """The cheapest `RowLayout` for an operation along `axes` of `full`; `result` is the number of its elements.
@@ -96,10 +93,9 @@ def choose_layout(shapes, full, axes, result):
     kept = [k for k, w in enumerate(worked) if not w]
     if not kept: return _full_reduction(sizes, views, result)
     if len(sizes) == 1: sizes, worked, views, kept = [*sizes, 1], [False, True], [(*v, 1) for v in views], [0]
-    found = min((_cheapest_roles(s, worked, v) for s, v in ((sizes, views),
-                                                            *(_split_last_axis(sizes, views)
-                                                              if not any(worked) else ()))), key=lambda c: c[0])
-    return RowLayout(found[1], tuple(found[3]), _result_view(found[2], worked, result)) if found[1] else None
+    options = [(sizes, views), *(() if any(worked) else _split_last_axis(sizes, views))]
+    _, roles, sizes, views = min((_cheapest_roles(s, worked, v) for s, v in options), key=lambda c: c[0])
+    return RowLayout(roles, tuple(views), _result_view(sizes, worked, result)) if roles else None
 
 def _cheapest_roles(sizes, worked, views):
     "(cost, the cheapest roles or None, sizes, views)."
@@ -161,6 +157,7 @@ def _expand(src, shape, *size):
         if n == 1 and m not in (1, -1): text += f'.broadcast(dim={k}, size={m})'
     return _copy(text)
 
+# %% ../../../nbs/3_tasks/2_codegen/05_layout.ipynb #4799eb0a
 def _roll(src, shape, shifts, dims=()):
     dim, n = (dims if isinstance(dims, tuple) else (dims,)), (shifts if isinstance(shifts, tuple) else (shifts,))
     if len(dim) != 1: return None
@@ -179,7 +176,7 @@ def _interleave(src, shape, times, dim=None):
     if dim is None: return None
     return [(axis_index(len(shape), dim, f'{j}:{times * shape[dim]}:{times}'), src) for j in range(times)]
 
-def _base_tensor(src): return src.split('.')[0]      # what `ap` counts the elements of, however it is seen
+def _base_tensor(src): return src.split('.')[0]      # `ap` counts elements of the tensor, whatever its view
 
 def _flip(src, shape, dims):
     dim = dims[0] % len(shape) if len(dims) == 1 else None
@@ -197,6 +194,7 @@ def _diagonal(src, shape, offset=0, dim1=0, dim2=1):
     return _copy(
         f'{_base_tensor(src)}.ap([[{shape[1] + 1}, {n}]], offset={offset if offset >= 0 else -offset * shape[1]})')
 
+# %% ../../../nbs/3_tasks/2_codegen/05_layout.ipynb #23f8637b
 def _moved_axes(src, shape, source, to):
     order = [k for k in range(len(shape)) if k != source % len(shape)]
     order.insert(to % len(shape), source % len(shape))
@@ -208,13 +206,15 @@ def _unfold(src, shape, dim, size, step):
     return [(axis_index(rank + 1, rank, str(j)), src + axis_index(rank, dim, f'{j}:{j + (n - 1) * step + 1}:{step}'))
             for j in range(size)]
 
-COPY_RULES = {'permute': _permute, 'transpose': _transpose, 't': _transpose, 'mT': _transpose,
-              'numpy_T': lambda src, shape: _permute(src, shape,
-        tuple(reversed(range(len(shape))))), 'swapaxes': _transpose, 'swapdims': _transpose, 'movedim': _moved_axes,
-        'slice': _slice, 'select': _select,
-         'expand': _expand, 'roll': _roll, 'repeat': _repeat, 'diagonal': _diagonal, 'unfold': _unfold,
-         'repeat_interleave': _interleave, 'flip': _flip,
-         'narrow': lambda src, shape, dim, start, length: _slice(src, shape, dim, start, start + length)}
+def _reversed_axes(src, shape): return _permute(src, shape, tuple(reversed(range(len(shape)))))
+
+def _narrow(src, shape, dim, start, length): return _slice(src, shape, dim, start, start + length)
+
+COPY_RULES = {
+    'permute': _permute, 'transpose': _transpose, 't': _transpose, 'mT': _transpose, 'numpy_T': _reversed_axes,
+    'swapaxes': _transpose, 'swapdims': _transpose, 'movedim': _moved_axes, 'slice': _slice, 'select': _select,
+    'expand': _expand, 'roll': _roll, 'repeat': _repeat, 'diagonal': _diagonal, 'unfold': _unfold,
+    'repeat_interleave': _interleave, 'flip': _flip, 'narrow': _narrow}
 
 def concat_copies(srcs, shapes, dim=0):
     "The copies that concatenate tensors along an axis."

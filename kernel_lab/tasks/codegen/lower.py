@@ -8,19 +8,21 @@ import math
 from .blocking import row_pass, whole_tensor_pass
 from .convolutions import lower_window
 from .decompositions import lower_by_torch, lower_composite
+from .graph import Graph, Node
 from .layout import broadcast_shape, choose_layout, worked_axes
 from .lowering_rules import BASIC_RULES, formula_of
 from .plan import KernelPlan, render_kernel
 from .precision import kernel_graph
 from .rowwise_ops import ELEMENTWISE_OPS, ROW_OPS
 from .topk_and_gather import lower_index
-from ..model.workload import Kernel
+from ..model.task import Task
+from ..model.workload import Kernel, Workload
 
 # %% ../../../nbs/3_tasks/2_codegen/13_lower.ipynb #41393a23
 _UNFUSABLE_OPS = ('glu', 'cummax', 'cummin', 'max', 'min', 'var_mean', 'std_mean', 'aminmax', 'dot', 'vdot',
                   'bitwise_and', 'bitwise_or', 'bitwise_xor', 'bitwise_not')
 
-def fusion_space(node, graph):
+def fusion_space(node: Node, graph: Graph) -> tuple | None:
     "(shape, axes) of a node's iteration space; None where it has several results or another rank than its operands."
     if node.op not in ELEMENTWISE_OPS and node.op not in ROW_OPS or node.op in _UNFUSABLE_OPS or not node.refs():
         return None
@@ -29,7 +31,7 @@ def fusion_space(node, graph):
     kept = tuple(1 if k in axes else n for k, n in enumerate(full))
     return (full, axes) if math.prod(full) > 1 and tuple(node.shape) in (full, kept) else None
 
-def fusion_groups(graph):
+def fusion_groups(graph: Graph) -> list[list[Node]]:
     "The nodes of a graph in groups, each of which can be one pass, in an order in which they can run."
     groups, where, waits = [], {}, {}        # waits: name -> all names that it depends on
     for n in graph.nodes:
@@ -44,12 +46,13 @@ def fusion_groups(graph):
         where[n.name] = group
     return _topological(groups, where)
 
+MAX_FUSED_NODES = 16
+
 def _can_fuse(nodes, graph, waits):
     "Whether nodes can be one pass: one shape, one set of axes, and no dependence through a node outside."
-    works = [fusion_space(n, graph) for n in nodes]
-    if None in works or len(nodes) > 16 or len({full for full, _ in works}) > 1 or len({axes for _, axes in works
-            if axes}) > 1:
-        return False
+    spaces = [fusion_space(n, graph) for n in nodes]
+    if None in spaces or len(nodes) > MAX_FUSED_NODES: return False
+    if len({full for full, _ in spaces}) > 1 or len({axes for _, axes in spaces if axes}) > 1: return False
     members = {n.name for n in nodes}
     return not any(waits.get(r, set()) & members for n in nodes for r in n.refs() if r not in members)
 
@@ -57,8 +60,8 @@ def _topological(groups, where):
     "Groups in topological order."
     done, order, left = set(), [], list(groups)
     while left:
-        ready = next((g for g in left if all(where[r] is g or id(where[r]) in done for m in g for r in m.refs()
-                                             if r in where)), None)
+        is_done = lambda g: all(where[r] is g or id(where[r]) in done for m in g for r in m.refs() if r in where)
+        ready = next(filter(is_done, left), None)
         if ready is None: return [[m] for g in groups for m in g]
         left = [g for g in left if g is not ready]
         order.append(ready)
@@ -74,11 +77,11 @@ def _group_boundary(group, graph):
              or any(n.name in m.refs() for m in graph.nodes if m.name not in members)]
     return takes, gives
 
-def lower_group(group, plan, graph):
+def lower_group(group: list[Node], plan: KernelPlan, graph: Graph) -> list[str] | None:
     "Lines of the pass of a group; None where its operands fit no layout."
     takes, gives = _group_boundary(group, graph)
-    full, axes = fusion_space(group[0], graph)[0], next((a for _, a in (fusion_space(n, graph) for n in group) if a),
-                                                        ())
+    spaces = [fusion_space(n, graph) for n in group]
+    full, axes = spaces[0][0], next((a for _, a in spaces if a), ())
     shapes = [plan.shape(r) for r in takes]
     found = [choose_layout(shapes, full, axes, math.prod(n.shape)) for n in gives]
     if None in found or len({f.roles for f in found}) > 1: return None
@@ -91,7 +94,7 @@ def lower_group(group, plan, graph):
     if found[0].roles == 'w': return whole_tensor_pass(plan.pass_name, formula, ins, outs)
     return row_pass(plan.pass_name, formula, ins, outs, found[0].roles)
 
-def plan_fused(graph, plan):
+def plan_fused(graph: Graph, plan: KernelPlan) -> KernelPlan:
     "Lower a graph group by group; a group without a layout node by node."
     place = {n.name: k for k, n in enumerate(graph.nodes)}
     for group in fusion_groups(graph):
@@ -105,22 +108,22 @@ def plan_fused(graph, plan):
 # %% ../../../nbs/3_tasks/2_codegen/13_lower.ipynb #7d3d44e5
 LOWERING_RULES = [*BASIC_RULES, lower_window, lower_index, lower_composite, lower_by_torch]
 
-def plan_unfused(graph, rules=None):
+def plan_unfused(graph: Graph, rules: list | None = None) -> KernelPlan:
     "The `KernelPlan` with one pass for each operation of a graph."
     plan = KernelPlan(graph, rules or LOWERING_RULES)
     for node in graph.nodes: plan.lower(node)
     return plan
 
-def lower_unfused(graph, name='kernel', doc=''):
+def lower_unfused(graph: Graph, name: str = 'kernel', doc: str = '') -> str:
     "The text of a kernel that runs a graph's operations one after the other."
     return render_kernel(plan_unfused(graph), graph, name, doc)
 
-def lower_fused(graph, name='kernel', doc=''):
+def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '') -> str:
     "The text of a kernel in which neighbouring operations share a pass where they can."
     return render_kernel(plan_fused(graph, KernelPlan(graph, LOWERING_RULES)), graph, name, doc)
 
 @lru_cache(maxsize=1024)
-def first_kernel_for(task, workload=None):
+def first_kernel_for(task: Task, workload: Workload | str | None = None) -> Kernel:
     "The unfused `Kernel` of a task's reference on one workload; cached."
-    return Kernel(lower_unfused(kernel_graph(task, workload), task.name, task.doc.splitlines()[0]),
-                  name=f'{task.name}, first kernel')
+    text = lower_unfused(kernel_graph(task, workload), task.name, task.doc.splitlines()[0])
+    return Kernel(text, name=f'{task.name}, first kernel')

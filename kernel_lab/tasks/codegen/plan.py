@@ -40,25 +40,17 @@ class HbmTensor:
         return self.name if self.declared == shape else f'{self.name}.reshape({shape})'
 
 # %% ../../../nbs/3_tasks/2_codegen/08_plan.ipynb #f1d5a1b5
-INPUT_SUFFIX = '__'     # behind the name of an input until the kernel is done
+INPUT_SUFFIX = '__'     # appended to the names of inputs until the kernel is rendered
 
 class KernelPlan:
     """A kernel under construction.
 
     The tensor of each result, its passes, intermediate tensors, deferred nodes, and the lowering rules."""
     def __init__(self, graph, rules=()):
-        self.graph, self.rules, self.outputs, self.passes, self.intermediates, self.steps = (
-            graph,
-            rules,
-            graph.outputs,
-            [],
-            [],
-            0,
-        )
-        self.nodes, self.deferred, self.last_lowered = {n.name: n
-                                                        for n in (*graph.inputs,
-                                                            # last: whose pass is the last one
-                                                            *graph.nodes)}, {}, None
+        self.graph, self.rules, self.outputs = graph, rules, graph.outputs
+        self.passes, self.intermediates, self.steps = [], [], 0
+        self.nodes = {n.name: n for n in (*graph.inputs, *graph.nodes)}
+        self.deferred, self.last_lowered = {}, None         # last_lowered: name of the node of the last pass
         self.tensors = {n.name: HbmTensor(f'{n.name}{INPUT_SUFFIX}', n.shape or (1,), n.shape, n.dtype)
                         for n in graph.inputs}
 
@@ -92,8 +84,8 @@ class KernelPlan:
     def allocate(self, node):
         "Allocate an HBM tensor for a node's result."
         shape = tuple(node.shape) or (1,)                   # a number is a tensor of one
-        self.tensors[node.name] = p = HbmTensor(f'{node.name}_out' if node.name in self.outputs else f'{node.name}_hbm',
-                                                shape, tuple(node.shape), hbm_dtype(node.dtype))
+        name = f'{node.name}_out' if node.name in self.outputs else f'{node.name}_hbm'
+        self.tensors[node.name] = p = HbmTensor(name, shape, tuple(node.shape), hbm_dtype(node.dtype))
         self.intermediates.append(p)
         return p
 
@@ -111,10 +103,8 @@ class KernelPlan:
             stage = rule(node, self)
             if stage is not None: break
         else:
-            raise UsageError(
-                f'There is no kernel for the operation {node.op!r} on '
-                f'{", ".join(str(list(self.nodes[r].shape)) for r in node.refs() if r in self.nodes)}.'
-            )
+            shapes = ', '.join(str(list(self.nodes[r].shape)) for r in node.refs() if r in self.nodes)
+            raise UsageError(f'There is no kernel for the operation {node.op!r} on {shapes}.')
         if stage: self._add(node, stage)
 
     def _add(self, node, stage):
@@ -143,8 +133,8 @@ def _torch_dtype(plan, x):
 
 def _dtypes(x, plan):
     "The dtypes of the results among arguments."
-    return [plan.dtype(x)] if isinstance(x, Ref) else [d for y in x for d in _dtypes(y, plan)] if isinstance(x,
-            tuple) else []
+    if isinstance(x, Ref): return [plan.dtype(x)]
+    return [d for y in x for d in _dtypes(y, plan)] if isinstance(x, tuple) else []
 
 def lower_op(plan, op, *args, **kwargs):
     """Lower an operation of torch on results of the plan; returns the `Ref` of its result.
@@ -184,8 +174,8 @@ def with_dtype(plan, x, dtype):
             node = replace(node, args=(with_dtype(plan, node.args[0], dtype), *node.args[1:]))
         plan.nodes[x.name], plan.deferred[x.name] = replace(node, dtype=dtype), (replace(node, dtype=dtype), write)
         return x
-    return plan.relower_last(replace(plan.nodes[x.name],
-                                     dtype=dtype)) if plan.last_lowered == x.name else lower_cast(plan, x, dtype)
+    if plan.last_lowered != x.name: return lower_cast(plan, x, dtype)
+    return plan.relower_last(replace(plan.nodes[x.name], dtype=dtype))
 
 # %% ../../../nbs/3_tasks/2_codegen/08_plan.ipynb #3b3da684
 def _output_tensors(plan, graph):
@@ -214,5 +204,5 @@ def render_kernel(plan, graph, name='kernel', doc=''):
 def _bound_names(text):
     "The names that a text binds; an input with such a name is renamed."
     tree = ast.parse(text)
-    names = {o.id for o in ast.walk(tree) if isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store)}
-    return names | {a.arg for o in ast.walk(tree) if isinstance(o, ast.FunctionDef) for a in o.args.args}
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {a.arg for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for a in node.args.args}

@@ -4,7 +4,7 @@
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #c0c90a0f
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -27,16 +27,16 @@ from ...nki.executor.vectorized import execute
 from ...nki.ir.nodes import ArraySpec
 from ...nki.lang.trace import trace_source
 from ...nki.timing.timeline import schedule
-from ..codegen.graph import capture
+from ..codegen.graph import Graph, capture
 from ..codegen.lower import lower_unfused
 from ..codegen.precision import kernel_graph
-from ..model.task import source_of
+from ..model.task import Task, source_of
 from ..quality import checks as quality
 from . import compose, operators as seeds
 from .compose import Candidate, candidate
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #5406bff1
-def likeness(graph):
+def likeness(graph: Graph) -> str:
     "A graph's operations and where their operands come from, without sizes, names and constants, as text."
     place = {n.name: f'in{k}' for k, n in enumerate(graph.inputs)}
     found = []
@@ -133,9 +133,9 @@ class FilterResult:
     likeness: str = ''
     us: float | None = None
 
-    def to_dict(self): return asdict(self)
+    def to_dict(self) -> dict: return asdict(self)
 
-def judge_candidate(candidate, chip='trn2', known=frozenset()):
+def judge_candidate(candidate: Candidate, chip: str = 'trn2', known: frozenset[str] = frozenset()) -> FilterResult:
     "The `FilterResult` of a candidate: the first filter that rejects it, or 'passed'."
     case, name, why = None, 'runs', None
     try:
@@ -149,7 +149,7 @@ def judge_candidate(candidate, chip='trn2', known=frozenset()):
     return FilterResult(candidate.name, name, why, case.likeness if case else '', case.us if case else None)
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #80ca5ed7
-def source_key(c):
+def source_key(c: Candidate) -> str:
     "A candidate's source text and dtype, without its name: equal for candidates that are the same."
     return c.source.replace(c.name, 'made') + c.dtype
 
@@ -162,12 +162,12 @@ class DuplicateFilter:
     candidate that passed or as a `known` task."""
     def __init__(self, known=frozenset()): self.sketches, self.alike, self.known = {}, {}, known
 
-    def drawn(self, c):
+    def drawn(self, c: Candidate) -> FilterResult | None:
         "The `FilterResult` of a candidate whose text was drawn before, or None."
         first = self.sketches.setdefault(source_key(c), c.name)
         return FilterResult(c.name, 'new', f'drawn before as {first}') if first != c.name else None
 
-    def settled(self, c, fate):
+    def settled(self, c: Candidate, fate: FilterResult) -> FilterResult:
         "`fate`, or a rejection if an earlier candidate that passed computes the same in the same dtype."
         if fate.fate != 'passed': return fate
         if fate.likeness in self.known:
@@ -281,7 +281,7 @@ def _listed(names):
     from ..suite.registry import TASKS
     return suite_likenesses({k: TASKS[k] for k in names})
 
-def known_likenesses(folder, jobs=0):
+def known_likenesses(folder: Path | str, jobs: int = 0) -> frozenset[str]:
     "The likenesses of the suite's tasks: from `folder`, or listed by `jobs` workers and written there."
     from ..suite.registry import TASKS
     path, key, names = Path(folder) / 'suite.json', _suite_key(TASKS), list(TASKS)
@@ -386,9 +386,9 @@ def synthesize(folder: str | Path, count: int = 15_000, seed: int = 0, chip: str
         yield from _settled(book, DuplicateFilter(known), count, (seed, chip, known), jobs)
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #9e9e038b
-def candidate_kind(c): return (c.group, c.pattern, len(c.steps), c.dtype)
+def candidate_kind(c: Candidate) -> tuple: return (c.group, c.pattern, len(c.steps), c.dtype)
 
-def choose_evenly(candidates, count=6_000):
+def choose_evenly(candidates: Sequence[Candidate], count: int = 6_000) -> list[Candidate]:
     "`count` candidates in turns from every kind, earlier numbers first; all of them where there are fewer."
     queues = defaultdict(list)
     for c in candidates: queues[candidate_kind(c)].append(c)
@@ -398,14 +398,14 @@ def choose_evenly(candidates, count=6_000):
         turn += 1
     return sorted(order[:count], key=lambda c: c.name)
 
-def curate(folder, fates, count=6_000):
+def curate(folder: Path | str, fates: Iterable[FilterResult], count: int = 6_000) -> list[Candidate]:
     "Choose `count` of the candidates that passed and write them to tasks.jsonl; returns the chosen `Candidate`s."
     passed = [candidate(int(f.name.split('_')[2]), int(f.name.split('_')[1])) for f in fates if f.fate == 'passed']
     kept = choose_evenly(passed, count)
     _write(Path(folder) / 'tasks.jsonl', ''.join(json.dumps(c.to_dict()) + '\n' for c in kept))
     return kept
 
-def synthesized_tasks(folder):
+def synthesized_tasks(folder: Path | str) -> dict[str, Task]:
     "{name: Task} of a curated run."
     path = Path(folder) / 'tasks.jsonl'
     if not path.exists(): raise UsageError(f'There are no tasks in {folder}.', hint='Finish the run first.')
@@ -415,7 +415,7 @@ def synthesized_tasks(folder):
     return {c.name: c.task() for c in found}
 
 # %% ../../../nbs/3_tasks/7_synthesis/04_synthesize.ipynb #04dec4c4
-def funnel(fates, kept=None):
+def funnel(fates: Sequence[FilterResult], kept: int | None = None) -> list[tuple[str, int, int]]:
     "[(filter, candidates that reached it, candidates it rejected)]; the last row is 'chosen'."
     counts, left, rows = Counter(f.fate for f in fates), len(fates), []
     for stage in STAGES:
@@ -423,7 +423,7 @@ def funnel(fates, kept=None):
         left -= counts[stage]
     return [*rows, ('chosen', left, left - (left if kept is None else kept))]
 
-def reasons(fates, most=5):
+def reasons(fates: Iterable[FilterResult], most: int = 5) -> dict[str, list[tuple[str, int]]]:
     "{filter: [(reason, count)]}: the `most` frequent reasons, numbers in them replaced by '…'."
     said = defaultdict(Counter)
     for f in fates:
