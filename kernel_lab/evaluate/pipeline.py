@@ -302,7 +302,7 @@ def recall(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseline
 
 def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | None = None, chip: str = 'trn1', *,
              seeds: int | Sequence[int] = 3, baseline_us: float | None = None, limits: Limits = Limits(),
-             log: Callable | None = None, store=None) -> Evaluation:
+             log: Callable | None = None, store: object = None) -> Evaluation:
     """Evaluate a kernel (a Kernel or its source) on a task (a Task or its name): trace, verify, profile, run guards.
 
     `workload` and `chip` are names (default: the task's first workload). `seeds`: a number of fresh random seeds, or a

@@ -101,7 +101,7 @@ def trace_ranks(kernel: Callable, ranks: list, chip: str = 'trn2', **kwargs) -> 
         with as_rank(r, len(ranks)): programs.append(assert_ok(trace(kernel, *args, chip=chip, **named, **kwargs)))
     return programs
 
-def simulate_ranks(kernel: Callable, ranks: list, chip: str = 'trn2', **kwargs) -> list:
+def simulate_ranks(kernel: Callable, ranks: list, chip: str = 'trn2', **kwargs: object) -> list:
     """Run a kernel on several simulated devices: [inputs of rank 0, inputs of rank 1, …] in (a tuple, or a dict by
     name), a list of outputs back."""
     programs, table = trace_ranks(kernel, ranks, chip, **kwargs), RankExchange(len(ranks))

@@ -68,7 +68,7 @@ def _checked(kernel, program):
     return program
 
 # %% ../../nbs/2_nki/01_run.ipynb #cb3f1f72
-def simulate(kernel: Callable, *inputs, chip: str = 'trn1', precise: bool = True, **kwargs) -> object:
+def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: bool = True, **kwargs: object) -> object:
     """Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, as arrays or
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
@@ -98,7 +98,7 @@ def call(kernel: Callable, *inputs, **kwargs):
     return simulate(kernel, *inputs, chip=later, precise=precise, **kwargs)
 
 # %% ../../nbs/2_nki/01_run.ipynb #75b4f04e
-def profile(kernel: Callable, *inputs, chip: str = 'trn1', **kwargs) -> Profile:
+def profile(kernel: Callable, *inputs: object, chip: str = 'trn1', **kwargs: object) -> Profile:
     """The simulated `Profile` of a kernel for inputs of these shapes (arrays or `ArraySpec`s); `.timeline` has every
     instruction. Loops that depend on data turn as often as they do for these inputs."""
     program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))

@@ -46,7 +46,7 @@ class Chip:
         "The fixed time of every kernel, in µs: before its first instruction and after its last."
         return (self.start_ns + self.end_ns) / 1000
 
-    def but(self, **values) -> 'Chip':
+    def but(self, **values: float) -> 'Chip':
         "The same chip with other figures, tagged as estimates, to ask what if; `UsageError` for an unknown figure."
         new = {
             k: replace(choose(self.figures, k, 'figure'), value=v, tag='estimate', source='what if')

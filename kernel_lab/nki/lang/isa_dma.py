@@ -5,14 +5,15 @@
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #52b2621f
 from collections.abc import Iterator
 from ...core.errors import KernelError
+from ..ir.affine import Mask
 from .isa_core import Operation, dge_mode, op_name, strict, tile
 from ..record.tile import Tile, emit
 from ..record.builder import InstructionDraft, kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #fa532fdf
 @strict
-def dma_copy(dst: Tile, src: Tile, *, mask=None, oob_mode: str = 'error', dst_rmw_op: Operation | None = None,
-             **kw) -> InstructionDraft:
+def dma_copy(dst: Tile, src: Tile, *, mask: Mask | None = None, oob_mode: str = 'error',
+             dst_rmw_op: Operation | None = None, **kw: object) -> InstructionDraft:
     """dst = src between HBM and SBUF (or HBM and HBM), through a DMA queue: the same number of elements, any access
     pattern, indices from a tile. oob_mode skip leaves out rows whose index is outside; dst_rmw_op add adds."""
     at = {'oob': 'skip'} if oob_mode == 'skip' else {}
@@ -22,7 +23,7 @@ def dma_copy(dst: Tile, src: Tile, *, mask=None, oob_mode: str = 'error', dst_rm
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #6bc935fc
 @strict
 def dma_compute(dst: Tile, srcs: list, reduce_op: Operation, scales: list | None = None, unique_indices: bool = True,
-                **kw) -> InstructionDraft:
+                **kw: object) -> InstructionDraft:
     "dst = the sum of srcs (at most 16), in fp32; with an index on dst or a source, dst += the other source."
     srcs = [tile(s, 'srcs') for s in srcs]
     op_name(reduce_op, {'add': 0}, 'what DMA can do on the way')
@@ -83,7 +84,7 @@ def _has_index_tile(t): return t.index is not None and t.index[0].size > 1
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #127007d8
 @strict
 def dma_transpose(dst: Tile, src: Tile, axes: list | None = None, priority=None, dge_mode: str | int = 'unknown',
-                  oob_mode: str = 'error', *, mask=None, **kw) -> InstructionDraft:
+                  oob_mode: str = 'error', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     """dst = src with its axes permuted ([1, 0], [2, 1, 0] or [3, 1, 2, 0]) by the DMA engines; rows whose index is
     outside are left out where oob_mode is skip."""
     dst, src = tile(dst, 'dst'), tile(src, 'src')

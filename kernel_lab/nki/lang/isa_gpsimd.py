@@ -5,6 +5,7 @@
 # %% ../../../nbs/2_nki/4_lang/03_isa_gpsimd.ipynb #8f9b2890
 from ...core.errors import KernelError
 from ..ir.semantics import ALU, REDUCE
+from ..ir.affine import Mask
 from .isa_core import (
     Operand, Operation, op_name, operand, require_generation, strict, tile, tile_instruction)
 from ..record.tile import Tile, emit
@@ -12,8 +13,8 @@ from ..record.builder import InstructionDraft, kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/03_isa_gpsimd.ipynb #58d8938f
 @strict
-def iota(dst: Tile, pattern: list, offset: int = 0, channel_multiplier: int = 0, *, mask=None,
-         **kw) -> InstructionDraft:
+def iota(dst: Tile, pattern: list, offset: int = 0, channel_multiplier: int = 0, *, mask: Mask | None = None,
+         **kw: object) -> InstructionDraft:
     "dst[p, i…] = offset + channel_multiplier·p + Σ step·i, pattern is [[step, count], …]."
     at = dict(pattern=[[int(s), int(n)] for s, n in pattern], offset=int(offset),
               channel_multiplier=int(channel_multiplier))
@@ -21,7 +22,8 @@ def iota(dst: Tile, pattern: list, offset: int = 0, channel_multiplier: int = 0,
 
 @strict
 def affine_select(dst: Tile, pattern: list, channel_multiplier: int, on_true_tile: Tile, on_false_value: Operand,
-                  cmp_op: Operation = 'equal', offset: int = 0, *, mask=None, **kw) -> InstructionDraft:
+                  cmp_op: Operation = 'equal', offset: int = 0, *, mask: Mask | None = None,
+                  **kw: object) -> InstructionDraft:
     "on_true_tile where cmp_op(offset + channel_multiplier·p + Σ step·i, 0), else on_false_value."
     at = dict(pattern=[[int(s), int(n)] for s, n in pattern], offset=int(offset),
               channel_multiplier=int(channel_multiplier),
@@ -32,7 +34,7 @@ def affine_select(dst: Tile, pattern: list, channel_multiplier: int, on_true_til
 # %% ../../../nbs/2_nki/4_lang/03_isa_gpsimd.ipynb #480d58a4
 @strict
 def local_gather(dst: Tile, src_buffer: Tile, index: Tile, num_elem_per_idx: int = 1,
-                 num_valid_indices: int | None = None, *, mask=None, **kw) -> InstructionDraft:
+                 num_valid_indices: int | None = None, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "Each group of 16 partitions gathers from its own partitions by its own indices."
     at = {'each': int(num_elem_per_idx), 'valid': None if num_valid_indices is None else int(num_valid_indices)}
     return emit('local_gather', {'dst': tile(dst, 'dst')},
@@ -46,7 +48,8 @@ sequence_bounds = tile_instruction(
 
 # %% ../../../nbs/2_nki/4_lang/03_isa_gpsimd.ipynb #ad3b9dd4
 @strict
-def tensor_partition_reduce(dst: Tile, op: Operation, data: Tile, *, mask=None, **kw) -> InstructionDraft:
+def tensor_partition_reduce(dst: Tile, op: Operation, data: Tile, *, mask: Mask | None = None,
+                            **kw: object) -> InstructionDraft:
     "dst (1, F) = data reduced over its partitions, on GpSimd."
     name = op if op == 'average' else op_name(op, REDUCE, 'a reduction')
     return emit('tensor_partition_reduce', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, {'op': name},
@@ -54,7 +57,8 @@ def tensor_partition_reduce(dst: Tile, op: Operation, data: Tile, *, mask=None, 
 
 # %% ../../../nbs/2_nki/4_lang/03_isa_gpsimd.ipynb #286d95f2
 @strict
-def nonzero_with_count(dst: Tile, src: Tile, index_offset: int = 0, padding_val: int = -1, **kw) -> InstructionDraft:
+def nonzero_with_count(dst: Tile, src: Tile, index_offset: int = 0, padding_val: int = -1,
+                       **kw: object) -> InstructionDraft:
     """In partitions 0, 16, …, 112: the places of what is not zero, padding, and how many; dst has one element more
     than src."""
     require_generation(3, 'nonzero_with_count')
@@ -67,7 +71,7 @@ def nonzero_with_count(dst: Tile, src: Tile, index_offset: int = 0, padding_val:
                 {'index_offset': int(index_offset), 'padding_val': int(padding_val)}, 'GpSimd')
 
 @strict
-def topk(val_dst: Tile, idx_dst: Tile, src: Tile, n: int, **kw) -> InstructionDraft:
+def topk(val_dst: Tile, idx_dst: Tile, src: Tile, n: int, **kw: object) -> InstructionDraft:
     "The k largest of the n values that 16 partitions hold column by column, rising, and their places; k from val_dst."
     if src.shape[0] % 16:
         raise KernelError('topk works on groups of 16 partitions', kind='limit', line=kernel_line(),

@@ -15,8 +15,8 @@ from ..record.builder import InstructionDraft, kernel_line
 @strict
 def nc_matmul(dst: Tile, stationary: Tile, moving: Tile, is_stationary_onezero: bool = False,
               is_moving_onezero: bool = False, is_transpose: bool = False, accumulate: bool | None = None,
-              tile_position: tuple = (), tile_size: tuple = (), perf_mode: str = 'none', *, mask=None,
-              **kw) -> InstructionDraft:
+              tile_position: tuple = (), tile_size: tuple = (), perf_mode: str = 'none', *, mask: Mask | None = None,
+              **kw: object) -> InstructionDraft:
     """dst[M, N] (+)= stationary[K, M].T @ moving[K, N]; stationary and moving in SBUF, dst in PSUM, K and M at most
     128, N at most 512. perf_mode double_row: [K, 2, M] and [K, 2, N] in fp8."""
     at = {'accumulate': None if accumulate is None else bool(accumulate), 'transpose': bool(is_transpose)}
@@ -56,7 +56,8 @@ def _samples(n, loops):
 
 # %% ../../../nbs/2_nki/4_lang/01_isa_tensor.ipynb #dbba9aa6
 @strict
-def nc_transpose(dst: Tile, data: Tile, engine: str = '', *, mask=None, **kw) -> InstructionDraft:
+def nc_transpose(dst: Tile, data: Tile, engine: str = '', *, mask: Mask | None = None,
+                 **kw: object) -> InstructionDraft:
     "dst = data.T; on Tensor up to 128 × 128 into PSUM, on Vector up to 32 × 32."
     small = max(data.shape[0], data.size // data.shape[0]) <= 32
     engine = engine or ('Vector' if small and dst.buffer == 'sbuf' else 'Tensor')
@@ -66,7 +67,7 @@ def nc_transpose(dst: Tile, data: Tile, engine: str = '', *, mask=None, **kw) ->
 @strict
 def nc_matmul_mx(dst: Tile, stationary: Tile, moving: Tile, stationary_scale: Tile, moving_scale: Tile,
                  tile_position: tuple | None = None, tile_size: tuple | None = None, accumulate: bool | None = None,
-                 **kw) -> InstructionDraft:
+                 **kw: object) -> InstructionDraft:
     """dst[M, N] (+)= stationary.T @ moving over partitions and packed values; operands (K, M) and (K, N) packed,
     scales as quantize_mx lays them."""
     require_generation(4, 'nc_matmul_mx')

@@ -6,6 +6,7 @@
 from ...core.errors import KernelError
 from ..chip.dtypes import ELEMENT_DTYPES, is_float
 from ..ir.semantics import ACT, ALU, REDUCE, STATE_WORDS, state_from_seed
+from ..ir.affine import Mask
 from .isa_core import (
     Operand, Operation, axes_of, op_name, operand, recorder, require_generation, strict, tile, tile_instruction,
     use_accumulator)
@@ -14,19 +15,19 @@ from ..record.tile import Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #e5a716d9
 @strict
-def tensor_copy(dst: Tile, src: Tile, engine: str = '', *, mask=None, **kw) -> InstructionDraft:
+def tensor_copy(dst: Tile, src: Tile, engine: str = '', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = src on chip, cast to dst's dtype."
     return emit('tensor_copy', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, engine=engine, mask=mask)
 
 @strict
-def memset(dst: Tile, value: Operand, engine: str = '', *, mask=None, **kw) -> InstructionDraft:
+def memset(dst: Tile, value: Operand, engine: str = '', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "Fill dst with a number."
     return emit('memset', {'dst': tile(dst, 'dst')}, {'value': operand(value, 'value')}, engine=engine, mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #9dd76574
 @strict
-def tensor_tensor(dst: Tile, data1: Tile, data2: Tile, op: Operation, engine: str = '', *, mask=None,
-                  **kw) -> InstructionDraft:
+def tensor_tensor(dst: Tile, data1: Tile, data2: Tile, op: Operation, engine: str = '', *, mask: Mask | None = None,
+                  **kw: object) -> InstructionDraft:
     "dst = data1 op data2 for two tiles of one shape."
     return emit('tensor_tensor', {'dst': tile(dst, 'dst')},
                 {'data1': tile(data1, 'data1'), 'data2': tile(data2, 'data2')},
@@ -35,7 +36,7 @@ def tensor_tensor(dst: Tile, data1: Tile, data2: Tile, op: Operation, engine: st
 @strict
 def tensor_scalar(dst: Tile, data: Tile, op0: Operation, operand0: Operand, reverse0: bool = False,
                   op1: Operation | None = None, operand1: Operand | None = None, reverse1: bool = False,
-                  engine: str = '', *, mask=None, **kw) -> InstructionDraft:
+                  engine: str = '', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = (data op0 operand0) op1 operand1; operands are numbers or (P, 1) fp32 tiles; reverse swaps the sides."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'reverse0': bool(reverse0)}
     if op1 is not None: at |= {'op1': op_name(op1, ALU, 'an ALU operation'), 'reverse1': bool(reverse1)}
@@ -46,7 +47,8 @@ def tensor_scalar(dst: Tile, data: Tile, op0: Operation, operand0: Operand, reve
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #4044ec9e
 @strict
 def scalar_tensor_tensor(dst: Tile, data: Tile, op0: Operation, operand0: Operand, op1: Operation, operand1: Tile,
-                         reverse0: bool = False, reverse1: bool = False, *, mask=None, **kw) -> InstructionDraft:
+                         reverse0: bool = False, reverse1: bool = False, *, mask: Mask | None = None,
+                         **kw: object) -> InstructionDraft:
     "dst = (data op0 operand0) op1 operand1; operand0 a number or (P, 1), operand1 a tile."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'reverse0': bool(reverse0),
           'op1': op_name(op1, ALU, 'an ALU operation'), 'reverse1': bool(reverse1)}
@@ -55,14 +57,14 @@ def scalar_tensor_tensor(dst: Tile, data: Tile, op0: Operation, operand0: Operan
                  'operand1': tile(operand1, 'operand1')}, at, 'Vector', mask)
 
 @strict
-def reciprocal(dst: Tile, data: Tile, *, mask=None, **kw) -> InstructionDraft:
+def reciprocal(dst: Tile, data: Tile, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = 1 / data on Vector: exact to fp32, eight cycles an element."
     return emit('reciprocal', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, {}, 'Vector', mask)
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #79bbf366
 @strict
 def tensor_reduce(dst: Tile, op: Operation, data: Tile, axis: int | tuple, negate: bool = False,
-                  keepdims: bool = False, *, mask=None, **kw) -> InstructionDraft:
+                  keepdims: bool = False, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = data reduced with op over trailing free axes; negate flips the sign."
     axes = axes_of(axis, data.ndim)
     at = {'op': op_name(op, REDUCE, 'a reduction'), 'axis': axes, 'negate': bool(negate), 'keepdims': bool(keepdims)}
@@ -70,7 +72,8 @@ def tensor_reduce(dst: Tile, op: Operation, data: Tile, axis: int | tuple, negat
 
 @strict
 def tensor_tensor_scan(dst: Tile, data0: Operand, data1: Tile, initial: Operand, op0: Operation, op1: Operation,
-                       reverse0: bool = False, reverse1: bool = False, *, mask=None, **kw) -> InstructionDraft:
+                       reverse0: bool = False, reverse1: bool = False, *, mask: Mask | None = None,
+                       **kw: object) -> InstructionDraft:
     "r[i] = op1(op0(data0[i], r[i-1]), data1[i]) along the free axis, r[-1] = initial."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'op1': op_name(op1, ALU, 'an ALU operation'),
           'reverse0': bool(reverse0), 'reverse1': bool(reverse1)}
@@ -82,8 +85,8 @@ def tensor_tensor_scan(dst: Tile, data0: Operand, data1: Tile, initial: Operand,
 @strict
 def tensor_scalar_reduce(dst: Tile, data: Tile, op0: Operation, operand0: Operand, reduce_op: Operation,
                          reduce_res: Tile | None = None, reverse0: bool = False, reduce_cmd: str = 'reset_reduce',
-                         reduce_init: Operand | None = None, reduce_res_negate: bool = False, *, mask=None,
-                         **kw) -> InstructionDraft:
+                         reduce_init: Operand | None = None, reduce_res_negate: bool = False, *,
+                         mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = data op0 operand0, and its reduction over the free axes into reduce_res (P, 1)."
     at, outs = {'op0': op_name(op0, ALU, 'an ALU operation'), 'reverse0': bool(reverse0),
                 'reduce_negate': bool(reduce_res_negate)}, {'dst': tile(dst, 'dst')}
@@ -94,8 +97,8 @@ def tensor_scalar_reduce(dst: Tile, data: Tile, op0: Operation, operand0: Operan
 
 @strict
 def tensor_scalar_cumulative(dst: Tile, src: Tile, op0: Operation, op1: Operation, imm0: Operand,
-                             imm1: Operand | None = None, reduce_cmd: str = 'reset_reduce', *, mask=None,
-                             **kw) -> InstructionDraft:
+                             imm1: Operand | None = None, reduce_cmd: str = 'reset_reduce', *, mask: Mask | None = None,
+                             **kw: object) -> InstructionDraft:
     "dst[i] = op1(op0(src[i], imm0), dst[i-1]) along the free axes."
     at = {'op0': op_name(op0, ALU, 'an ALU operation'), 'op1': op_name(op1, ALU, 'an ALU operation'),
           'reduce_cmd': reduce_cmd}
@@ -110,7 +113,7 @@ def tensor_scalar_cumulative(dst: Tile, src: Tile, op0: Operation, op1: Operatio
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #5408c038
 @strict
 def exponential(dst: Tile, src: Tile, max_value: Operand = 0.0, reduce_res: Tile | None = None,
-                reduce_cmd: str = 'idle', reduce_init: Operand = 0.0, **kw) -> InstructionDraft:
+                reduce_cmd: str = 'idle', reduce_init: Operand = 0.0, **kw: object) -> InstructionDraft:
     "dst = exp(src - max_value) on Vector, and its row sum."
     require_generation(4, 'exponential')
     at, outs = {}, {'dst': tile(dst, 'dst')}
@@ -122,7 +125,7 @@ def exponential(dst: Tile, src: Tile, max_value: Operand = 0.0, reduce_res: Tile
 @strict
 def select_reduce(dst: Tile, predicate: Tile, on_true: Tile, on_false: Operand, reduce_res: Tile | None = None,
                   reduce_cmd: str = 'idle', reduce_op: Operation = 'maximum', reverse_pred: bool = False, *,
-                  mask=None, **kw) -> InstructionDraft:
+                  mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = where(predicate, on_true, on_false), and its row maximum into reduce_res."
     at, outs = {'reverse_pred': bool(reverse_pred)}, {'dst': tile(dst, 'dst')}
     use_accumulator(at, outs, reduce_op, reduce_res, reduce_cmd)
@@ -133,8 +136,8 @@ def select_reduce(dst: Tile, predicate: Tile, on_true: Tile, on_false: Operand, 
 @strict
 def range_select(dst: Tile, on_true_tile: Tile, comp_op0: Operation, comp_op1: Operation, bound0: Tile, bound1: Tile,
                  reduce_cmd: str = 'reset_reduce', reduce_res: Tile | None = None, reduce_op: Operation = 'maximum',
-                 range_start: int = 0, on_false_value: Operand = -3.4028235e38, *, mask=None,
-                 **kw) -> InstructionDraft:
+                 range_start: int = 0, on_false_value: Operand = -3.4028235e38, *, mask: Mask | None = None,
+                 **kw: object) -> InstructionDraft:
     """dst = on_true_tile where (range_start + free index) is between bound0 and bound1 (P, 1), else the fill
     value; the row maximum into reduce_res."""
     at, outs = {'comp_op0': op_name(comp_op0, ALU, 'a comparison'),
@@ -147,8 +150,8 @@ def range_select(dst: Tile, on_true_tile: Tile, comp_op0: Operation, comp_op1: O
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #338c8c61
 @strict
-def tensor_copy_predicated(dst: Tile, src: Operand, predicate: Tile, reverse_pred: bool = False, *, mask=None,
-                           **kw) -> InstructionDraft:
+def tensor_copy_predicated(dst: Tile, src: Operand, predicate: Tile, reverse_pred: bool = False, *,
+                           mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = src where the predicate holds; elsewhere dst keeps what it had."
     return emit('tensor_copy_predicated', {'dst': tile(dst, 'dst')},
                 {'src': operand(src, 'src'), 'predicate': tile(predicate, 'predicate')},
@@ -162,15 +165,16 @@ nc_find_index8 = tile_instruction(
                                   'dst (P, 8) = where each of the 8 vals stands in data; all ones where it does not.')
 
 @strict
-def nc_match_replace8(dst: Tile, data: Tile, vals: Tile, imm: Operand, dst_idx: Tile | None = None, *, mask=None,
-                      **kw) -> InstructionDraft:
+def nc_match_replace8(dst: Tile, data: Tile, vals: Tile, imm: Operand, dst_idx: Tile | None = None, *,
+                      mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = data with the first occurrence of each of the 8 vals replaced by imm; where they stood into dst_idx."
     outs = {'dst': tile(dst, 'dst')} | ({'dst_idx': tile(dst_idx, 'dst_idx')} if dst_idx is not None else {})
     return emit('nc_match_replace8', outs, {'data': tile(data, 'data'), 'vals': tile(vals, 'vals'),
                                             'imm': operand(imm, 'imm')}, {}, 'Vector', mask)
 
 @strict
-def nc_stream_shuffle(dst: Tile, src: Tile, shuffle_mask: list, *, mask=None, **kw) -> InstructionDraft:
+def nc_stream_shuffle(dst: Tile, src: Tile, shuffle_mask: list, *, mask: Mask | None = None,
+                      **kw: object) -> InstructionDraft:
     "In each quadrant of 32 partitions, dst[i] = src[shuffle_mask[i]]; 255 leaves dst[i] alone."
     return emit('nc_stream_shuffle', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')},
                 {'shuffle_mask': [int(m) for m in shuffle_mask]}, 'Vector', mask)
@@ -184,7 +188,7 @@ bn_aggr = tile_instruction(
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #8f5184a5
 @strict
-def quantize_mx(dst: Tile, src: Tile, dst_scale: Tile, **kw) -> InstructionDraft:
+def quantize_mx(dst: Tile, src: Tile, dst_scale: Tile, **kw: object) -> InstructionDraft:
     """dst (P, F/4) packed and dst_scale = src (P, F), microscaled: a scale for 8 partitions by 4 values, in the
     first four partitions of each 32."""
     require_generation(4, 'quantize_mx')
@@ -206,7 +210,7 @@ def chance(op: str, dst: Tile, ins: dict, attrs: dict, engine: str, mask) -> Ins
     return emit(op, {**outs, 'state': state[:dst.shape[0]]}, {**ins, 'state': state[:dst.shape[0]]}, attrs, engine)
 
 @strict
-def rng(dst: Tile, engine: str = 'Vector', *, mask=None, **kw) -> InstructionDraft:
+def rng(dst: Tile, engine: str = 'Vector', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     """Fill dst, a tile of integers, with the low bits of random words; on Vector, from trn2 on also on GpSimd. The
     simulator's sequence, not the chip's."""
     if tile(dst, 'dst').rec.chip.generation < 3 and engine == 'GpSimd':
@@ -220,12 +224,12 @@ def rng(dst: Tile, engine: str = 'Vector', *, mask=None, **kw) -> InstructionDra
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #9fec44f9
 @strict
-def dropout(dst: Tile, data: Tile, prob: Operand, *, mask=None, **kw) -> InstructionDraft:
+def dropout(dst: Tile, data: Tile, prob: Operand, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = data with elements replaced by zero with probability prob, a number or (P, 1)."
     return chance('dropout', dst, {'data': tile(data, 'data'), 'prob': operand(prob, 'prob')}, {}, 'Vector', mask)
 
 @strict
-def rand2(dst: Tile, min: Operand, max: Operand, **kw) -> InstructionDraft:
+def rand2(dst: Tile, min: Operand, max: Operand, **kw: object) -> InstructionDraft:
     "Uniform random numbers between min and max; the simulator's sequence, not the chip's."
     require_generation(4, 'rand2')
     return chance('rand2', dst, {'min': operand(min, 'min'), 'max': operand(max, 'max')}, {}, 'Vector', None)
@@ -243,7 +247,7 @@ def state_of(engine: str) -> Tile:
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #3464dc30
 @strict
-def set_rng_seed(src_seeds: Tile, **kw) -> InstructionDraft:
+def set_rng_seed(src_seeds: Tile, **kw: object) -> InstructionDraft:
     "Seed Vector's generator with the one 32-bit number of a (1, 1) tile."
     t = tile(src_seeds, 'src_seeds')
     if t.size != 1 or t.itemsize != 4:
@@ -273,7 +277,7 @@ def _state_tile(what, t, engine):
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #33dbacbd
 @strict
-def rand_set_state(src_seeds: Tile, engine: str = 'GpSimd', **kw) -> InstructionDraft:
+def rand_set_state(src_seeds: Tile, engine: str = 'GpSimd', **kw: object) -> InstructionDraft:
     """The state of an engine's generator = a uint32 tile in SBUF, (P, 6) for GpSimd, (P, 24) for Vector; a lane a
     partition."""
     t = _state_tile('rand_set_state', tile(src_seeds, 'src_seeds'), engine)
@@ -283,7 +287,7 @@ def rand_set_state(src_seeds: Tile, engine: str = 'GpSimd', **kw) -> Instruction
     return emit('rand_set_state', {'state': state_of(engine)[:t.shape[0]]}, {'src_seeds': t}, {}, engine)
 
 @strict
-def rand_get_state(dst: Tile, engine: str = 'GpSimd', **kw) -> InstructionDraft:
+def rand_get_state(dst: Tile, engine: str = 'GpSimd', **kw: object) -> InstructionDraft:
     "dst = the state of an engine's generator: uint32, (P, 6) for GpSimd, (P, 24) for Vector."
     t = _state_tile('rand_get_state', tile(dst, 'dst'), engine)
     return emit('rand_get_state', {'dst': t}, {'state': state_of(engine)[:t.shape[0]]}, {}, engine)
@@ -292,7 +296,7 @@ def rand_get_state(dst: Tile, engine: str = 'GpSimd', **kw) -> InstructionDraft:
 @strict
 def activation(dst: Tile, op: Operation, data: Tile, bias: Operand | None = None, scale: Operand = 1.0,
                reduce_op: Operation | None = None, reduce_res: Tile | None = None, reduce_cmd: str = 'idle', *,
-               mask=None, **kw) -> InstructionDraft:
+               mask: Mask | None = None, **kw: object) -> InstructionDraft:
     """dst = op(data·scale + bias); scale a number or (P, 1), bias (P, 1). reduce_res receives the row reduction
     where reduce_cmd asks for it."""
     at, outs = {'func': op_name(op, ACT, 'an activation function')}, {'dst': tile(dst, 'dst')}
@@ -304,8 +308,8 @@ def activation(dst: Tile, op: Operation, data: Tile, bias: Operand | None = None
                                      'scale': operand(scale, 'scale')}, at, 'Scalar', mask)
 
 @strict
-def activation_reduce(dst: Tile, op: Operation, data: Tile, reduce_op: Operation, reduce_res: Tile,
-                      bias: Operand | None = None, scale: Operand = 1.0, *, mask=None, **kw) -> InstructionDraft:
+def activation_reduce(dst: Tile, op: Operation, data: Tile, reduce_op: Operation, reduce_res: Tile, bias: Operand |
+                      None = None, scale: Operand = 1.0, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "activation, and the sum of its result over the free axes into reduce_res (P, 1)."
     return activation(dst, op, data, bias, scale, reduce_op, reduce_res, 'reset_reduce', mask=mask)
 
@@ -314,7 +318,7 @@ def activation_reduce(dst: Tile, op: Operation, data: Tile, reduce_op: Operation
 def activate2(dst: Tile, op: Operation, data: Tile, imm0: Operand, imm1: Operand, op0: Operation, op1: Operation,
               relu_param: Operand = 0.0, reverse0: bool = False, reverse1: bool = False,
               reduce_op: Operation | None = None, reduce_res: Tile | None = None, reduce_cmd: str = 'idle',
-              **kw) -> InstructionDraft:
+              **kw: object) -> InstructionDraft:
     "dst = op((data op0 imm0) op1 imm1), and its row reduction where reduce_cmd asks for it."
     require_generation(4, 'activate2')
     at, outs = {'func': op_name(op, ACT, 'an activation function'), 'reverse0': bool(reverse0),

@@ -23,6 +23,7 @@ __all__ = ['sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm', 'float32', 'bfloa
 from collections.abc import Iterator as _Iterator      # kernels see the names without an underscore
 import builtins, math
 import numpy as np
+from numpy.typing import DTypeLike as _DTypeLike
 from ...core.errors import KernelError
 from ...core.modules import method_of
 from . import isa
@@ -32,7 +33,7 @@ from ..ir.semantics import BITWISE
 from .isa_core import axes_of, missing, op_name, operand, recorder
 from ..chip.chips import get_chip
 from ..record.loops import each_block, language_loop
-from ..record.placement import places_of
+from ..record.placement import Allocation as _Allocation, places_of
 from ..record.tile import DynamicOffset, Tile, ds, emit
 from ..record.builder import kernel_line
 from .isa_dma import dma_transpose
@@ -76,7 +77,8 @@ def _shared_tensor(rec, shape, dtype, name):
     if (key, n) not in rec.shared: rec.shared[key, n] = rec.tensor(shape, dtype, 'hbm', name=name, scope=())
     return rec.shared[key, n]
 
-def ndarray(shape: tuple | int, dtype, buffer=sbuf, name: str = '', address: tuple | None = None, **kw) -> Tile:
+def ndarray(shape: tuple | int, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '',
+            address: tuple | None = None, **kw: object) -> Tile:
     """A tensor without values: shape (partition, free…) on chip; buffer is nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm
     or nl.private_hbm; address=(partition, byte) puts it there."""
     rec, where = recorder(), getattr(buffer, 'buffer', buffer) or sbuf
@@ -91,26 +93,31 @@ def ndarray(shape: tuple | int, dtype, buffer=sbuf, name: str = '', address: tup
     put = {} if address is None and where is buffer else {'places': chosen}
     return rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par, **scope, **put)
 
-def full(shape: tuple, fill_value: float, dtype, buffer=sbuf, name: str = '', **kw) -> Tile:
+def full(shape: tuple, fill_value: float, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '',
+         **kw: object) -> Tile:
     "A tensor filled with a number (one memset)."
     t = ndarray(shape, dtype, buffer, name)
     with each_block(t) as one: isa.memset(one, fill_value)
     return t
 
-def zeros(shape: tuple, dtype, buffer=sbuf, name: str = '', **kw) -> Tile:
+def zeros(shape: tuple, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '', **kw: object) -> Tile:
     "A tensor of zeros; in PSUM nothing is written: the first accumulation overwrites."
     if getattr(buffer, 'buffer', buffer) != psum: return full(shape, 0.0, dtype, buffer, name)
     t = ndarray(shape, dtype, buffer, name)
     t.rec.tensors[t.tensor] = t.info.__class__(**{**t.info.__dict__, 'zero': True})
     return t
 
-def ones(shape: tuple, dtype, buffer=sbuf, name: str = '', **kw) -> Tile:
+def ones(shape: tuple, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '', **kw: object) -> Tile:
     "A tensor of ones."
     return full(shape, 1.0, dtype, buffer, name)
-def empty_like(x: Tile, dtype=None, buffer=None, name: str = '', **kw) -> Tile:
+
+def empty_like(x: Tile, dtype: _DTypeLike | None = None, buffer: str | _Allocation | None = None, name: str = '',
+               **kw: object) -> Tile:
     "A tensor without values, in the shape (and dtype and memory) of `x`."
     return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
-def zeros_like(x: Tile, dtype=None, buffer=None, name: str = '', **kw) -> Tile:
+
+def zeros_like(x: Tile, dtype: _DTypeLike | None = None, buffer: str | _Allocation | None = None, name: str = '',
+               **kw: object) -> Tile:
     "A tensor of zeros in the shape (and dtype and memory) of `x`."
     return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
@@ -119,14 +126,14 @@ def _ends(start, stop, step):
     "Start, stop and step as `range` takes them, where a single number is the stop."
     return (0, start, step) if stop is None else (start, stop, step)
 
-def affine_range(start: int = 0, stop: int | None = None, step: int = 1, **kw) -> _Iterator:
+def affine_range(start: int = 0, stop: int | None = None, step: int = 1, **kw: object) -> _Iterator:
     "A loop whose iterations do not depend on each other."
     return language_loop(recorder(), 'affine', *_ends(start, stop, step))
-def sequential_range(start: int = 0, stop: int | None = None, step: int = 1, **kw) -> _Iterator:
+def sequential_range(start: int = 0, stop: int | None = None, step: int = 1, **kw: object) -> _Iterator:
     "A loop whose iterations may depend on earlier ones."
     return language_loop(recorder(), 'sequential', *_ends(start, stop, step))
 range = builtins.range
-def static_range(start: int = 0, stop: int | None = None, step: int = 1, **kw) -> _Iterator:
+def static_range(start: int = 0, stop: int | None = None, step: int = 1, **kw: object) -> _Iterator:
     "A loop that Python runs: one copy of the body per iteration."
     return iter(range(*(int(a) for a in _ends(start, stop, step))))
 
@@ -146,22 +153,22 @@ def program_ndim() -> int:
     return len(recorder().grid)
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #fd6028d1
-def result(shape: tuple, dtype, write, buffer=sbuf) -> Tile:
+def result(shape: tuple, dtype: _DTypeLike, write, buffer: str | _Allocation = sbuf) -> Tile:
     "A new tile and the instruction `write(tile)` that fills it; a later `t[...] = …` may still redirect it."
     t = recorder().tensor(shape, dtype, buffer)
     t.draft = write(t)
     return t
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #bc998c93
-def load(src: Tile, dtype=None, *, mask=None, **kw) -> Tile:
+def load(src: Tile, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "A new SBUF tile with the elements of an HBM view shaped (partition, free…)."
     return result(src.shape, dtype or src.dtype, lambda t: isa.dma_copy(t, src, mask=mask))
 
-def copy(x: Tile, dtype=None, *, mask=None, **kw) -> Tile:
+def copy(x: Tile, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "A copy in SBUF, cast to `dtype`."
     return result(x.shape, dtype or x.dtype, lambda t: isa.tensor_copy(t, x, mask=mask))
 
-def store(dst: Tile, value: Tile | float, *, mask=None, **kw) -> None:
+def store(dst: Tile, value: Tile | float, *, mask: Mask | None = None, **kw: object) -> None:
     "Write a tile to an HBM view; from PSUM it passes through SBUF first. The earlier dialect takes a number too."
     if recorder().dialect != 'nki' and isinstance(value, (int, float, np.number)):
         value = full(dst.shape, value, dst.dtype)
@@ -204,7 +211,8 @@ def _weak(name, x, number):
     else: other = 'float32' if isinstance(number, float) else kind if is_float(kind) else 'int32'
     return promote(kind, other)
 
-def binary(name: str, x: Tile | float, y: Tile | float, dtype=None, mask=None) -> Tile:
+def binary(name: str, x: Tile | float, y: Tile | float, dtype: _DTypeLike | None = None,
+           mask: Mask | None = None) -> Tile:
     "x op y as a new tile."
     if not isinstance(x, Tile) and not isinstance(y, Tile):
         raise KernelError(f'nl.{name} needs at least one tile', line=kernel_line())
@@ -225,7 +233,7 @@ def _scalar(name, x, number, reverse, dtype, mask):
                   lambda t: isa.tensor_scalar(t, x, name, operand(number, 'scalar'), reverse, mask=mask))
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #f8e9a40d
-def unary(name: str, x: Tile, dtype=None, mask=None) -> Tile:
+def unary(name: str, x: Tile, dtype: _DTypeLike | None = None, mask: Mask | None = None) -> Tile:
     "func(x) as a new tile."
     if not isinstance(x, Tile): raise KernelError(f'nl.{name} takes a tile, not {type(x).__name__}', line=kernel_line())
     if name == 'negative': return _scalar('multiply', x, -1.0, False, dtype, mask)
@@ -253,13 +261,15 @@ _UNARY = ('exp', 'log', 'square', 'sqrt', 'rsqrt', 'reciprocal', 'abs', 'sign', 
           'logical_not', 'invert')
 
 def _make_binary(name):
-    def f(x: Tile | float, y: Tile | float, dtype=None, *, mask=None, **kw) -> Tile:
+    def f(x: Tile | float, y: Tile | float, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
+          **kw: object) -> Tile:
         return binary(name, x, y, dtype, mask)
     f.__name__, f.__doc__ = name, f'`x {name} y`, elementwise, as a new SBUF tile; also an operation of instructions.'
     return f
 
 def _make_unary(name):
-    def f(x: Tile, dtype=None, *, mask=None, **kw) -> Tile: return unary(name, x, dtype, mask)
+    def f(x: Tile, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
+        return unary(name, x, dtype, mask)
     f.__name__, f.__doc__ = name, f'`{name}(x)`, elementwise, as a new SBUF tile; also a function of nisa.activation.'
     return f
 
@@ -291,7 +301,7 @@ def _negative_method(self): return unary('negative', self)
 def _astype_method(self, dtype): return copy(self, dtype=dtype)
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #efce0965
-def reduce_free_axes(op: str, x: Tile, axis: int | tuple, dtype=None, mask=None,
+def reduce_free_axes(op: str, x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, mask: Mask | None = None,
                      keepdims: builtins.bool = False) -> Tile:
     "`x` reduced with `op` over trailing free axes, (P, 1) where no free axis is left."
     axes = axes_of(axis, x.ndim)
@@ -303,31 +313,41 @@ def reduce_free_axes(op: str, x: Tile, axis: int | tuple, dtype=None, mask=None,
     return result(shape, dtype or x.dtype, lambda t: isa.tensor_reduce(t, op, x, axes, keepdims=keepdims, mask=mask))
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #b2026a81
-def sum(x: Tile, axis: int | tuple, dtype=None, *, mask=None, keepdims: builtins.bool = False, **kw) -> Tile:
+def sum(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
+        keepdims: builtins.bool = False, **kw: object) -> Tile:
     "The sum over trailing free axes."
     return reduce_free_axes('add', x, axis, dtype, mask, keepdims)
-def max(x: Tile, axis: int | tuple, dtype=None, *, mask=None, keepdims: builtins.bool = False, **kw) -> Tile:
+
+def max(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
+        keepdims: builtins.bool = False, **kw: object) -> Tile:
     "The largest value over trailing free axes."
     return reduce_free_axes('maximum', x, axis, dtype, mask, keepdims)
-def min(x: Tile, axis: int | tuple, dtype=None, *, mask=None, keepdims: builtins.bool = False, **kw) -> Tile:
+
+def min(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
+        keepdims: builtins.bool = False, **kw: object) -> Tile:
     "The least value over trailing free axes."
     return reduce_free_axes('minimum', x, axis, dtype, mask, keepdims)
-def prod(x: Tile, axis: int | tuple, dtype=None, *, mask=None, keepdims: builtins.bool = False, **kw) -> Tile:
+
+def prod(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
+         keepdims: builtins.bool = False, **kw: object) -> Tile:
     "The product over trailing free axes."
     return reduce_free_axes('multiply', x, axis, dtype, mask, keepdims)
-def mean(x: Tile, axis: int | tuple, dtype=None, *, mask=None, keepdims: builtins.bool = False, **kw) -> Tile:
+
+def mean(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
+         keepdims: builtins.bool = False, **kw: object) -> Tile:
     "The mean over trailing free axes: a sum and a multiplication."
     n = np.prod([x.shape[a] for a in axes_of(axis, x.ndim)])
     return _scalar('multiply', reduce_free_axes('add', x, axis, dtype, mask, keepdims), 1.0 / n, False, dtype, mask)
 
-def where(condition: Tile, x: Tile | float, y: Tile | float, dtype=None, *, mask=None, **kw) -> Tile:
+def where(condition: Tile, x: Tile | float, y: Tile | float, dtype: _DTypeLike | None = None, *,
+          mask: Mask | None = None, **kw: object) -> Tile:
     "x where the condition tile is not zero, else y."
     kind = dtype or next((o.dtype for o in (x, y) if isinstance(o, Tile)), float32)
     ins = {'predicate': condition, 'on_true': operand(x, 'x'), 'on_false': operand(y, 'y')}
     return result(condition.shape, kind, lambda t: emit('select', {'dst': t}, ins, {}, 'Vector', mask))
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #134fcc02
-def transpose(x: Tile, dtype=None, *, mask=None, **kw) -> Tile:
+def transpose(x: Tile, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "x.T for a 2-D tile of at most 128×128, in PSUM."
     return result(x.shape[::-1], dtype or x.dtype, lambda t: isa.nc_transpose(t, x, mask=mask), psum)
 
@@ -339,14 +359,14 @@ def _turned(x):
                            c.trips)
     return _guard(transpose(x), None if x.guard is None else Mask(*map(swap, x.guard.conditions)))
 
-def matmul(x: Tile, y: Tile, transpose_x: builtins.bool = False, *, mask=None, **kw) -> Tile:
+def matmul(x: Tile, y: Tile, transpose_x: builtins.bool = False, *, mask: Mask | None = None, **kw: object) -> Tile:
     "x @ y in PSUM: x is (M, K), or (K, M) with transpose_x=True, which saves a transpose on Tensor."
     x, y = x if transpose_x else _turned(x), y
     x, y = (_guard(copy(o), o.guard) if o.buffer == psum else o for o in (x, y))
     return result((x.shape[1], *y.shape[1:]), float32, lambda t: isa.nc_matmul(t, x, y, accumulate=False, mask=mask),
                   psum)
 
-def broadcast_to(x: Tile, shape: tuple, dtype=None, **kw) -> Tile:
+def broadcast_to(x: Tile, shape: tuple, dtype: _DTypeLike | None = None, **kw: object) -> Tile:
     "The tile repeated along axes of size 1; over partitions by a matmul with ones."
     if x.par is None or x.shape[0] == shape[0]: return broadcast_tile(x, shape)
     lane, row = full((1, shape[0]), 1.0, x.dtype), broadcast_tile(x, (1, *shape[1:]))
@@ -362,71 +382,75 @@ def expand_dims(x: Tile, axis: int | tuple) -> Tile:
     "`x` with a new axis of size 1."
     return x.expand_dims(axis)
 
-def is_psum(buffer) -> builtins.bool:
+def is_psum(buffer: str | _Allocation) -> builtins.bool:
     "Whether a memory is PSUM."
     return buffer == psum
 
-def is_sbuf(buffer) -> builtins.bool:
+def is_sbuf(buffer: str | _Allocation) -> builtins.bool:
     "Whether a memory is SBUF."
     return buffer == sbuf
 
-def is_hbm(buffer) -> builtins.bool:
+def is_hbm(buffer: str | _Allocation) -> builtins.bool:
     "Whether a memory is HBM, private or shared."
     return 'hbm' in str(buffer)
 
-def is_on_chip(buffer) -> builtins.bool:
+def is_on_chip(buffer: str | _Allocation) -> builtins.bool:
     "Whether a memory is SBUF or PSUM."
     return buffer in (sbuf, psum)
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #e98f1ae7
-def var(x: Tile, axis: int | tuple, dtype=None, *, mask=None, **kw) -> Tile:
+def var(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "Variance over trailing free axes: the mean of squares of what is left after the mean."
     d = subtract(x, mean(x, axis, keepdims=True), mask=mask)
     return mean(square(d), axis, dtype, keepdims=True)
 
-def softmax(x: Tile, axis: int | tuple = -1, dtype=None, compute_dtype=None, *, mask=None, **kw) -> Tile:
+def softmax(x: Tile, axis: int | tuple = -1, dtype: _DTypeLike | None = None, compute_dtype: _DTypeLike | None = None,
+            *, mask: Mask | None = None, **kw: object) -> Tile:
     "exp(x - max) / sum over trailing free axes."
     e = exp(subtract(x, max(x, axis, keepdims=True)), compute_dtype)
     return divide(e, sum(e, axis, keepdims=True), dtype)
 
-def rms_norm(x: Tile, w: Tile, axis: int | tuple, n: float, epsilon: float = 1e-06, dtype=None, compute_dtype=None, *,
-             mask=None, **kw) -> Tile:
+def rms_norm(x: Tile, w: Tile, axis: int | tuple, n: float, epsilon: float = 1e-06, dtype: _DTypeLike | None = None,
+             compute_dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "x / sqrt(mean of squares + epsilon) · w, with n values in the mean."
     total = sum(square(x, compute_dtype), axis, keepdims=True)
     return multiply(multiply(x, rsqrt(add(multiply(total, 1.0 / n), epsilon))), w, dtype)
 
-def all(x: Tile, axis: int | tuple, dtype=None, *, mask=None, **kw) -> Tile:
+def all(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "Whether all elements over trailing free axes are true: the least of (x != 0)."
     return reduce_free_axes('minimum', not_equal(x, 0.0), axis, dtype, mask)
 
 def _as(dtype, t): return t if dtype is None or t.info.dtype == dtype_name(dtype) else copy(t, dtype)
 
-def dropout(x: Tile, rate: Tile | float, dtype=None, *, mask=None, **kw) -> Tile:
+def dropout(x: Tile, rate: Tile | float, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
+            **kw: object) -> Tile:
     "x with elements replaced by zero with probability `rate`."
     return _as(dtype, result(x.shape, x.dtype, lambda t: isa.dropout(t, x, rate, mask=mask)))
 
-def rand(shape: tuple, dtype=float32, buffer=sbuf, name: str = '', **kw) -> Tile:
+def rand(shape: tuple, dtype: _DTypeLike = float32, buffer: str | _Allocation = sbuf, name: str = '',
+         **kw: object) -> Tile:
     "Random numbers in [0, 1); the simulator's sequence, not the chip's."
     return result(shape, dtype, lambda t: isa.chance('rng', t, {}, {'kind': t.info.dtype}, 'Vector', None), buffer)
 
-def gather_flattened(data: Tile, indices: Tile, axis: int = 0, dtype=None, *, mask=None, **kw) -> Tile:
+def gather_flattened(data: Tile, indices: Tile, axis: int = 0, dtype: _DTypeLike | None = None, *,
+                     mask: Mask | None = None, **kw: object) -> Tile:
     "data[p, indices[p, k]] with the free axes of data flattened."
     return _as(dtype, result(indices.shape, data.dtype, lambda t: isa.nc_n_gather(t, data, indices, mask=mask)))
 
-def shared_identity_matrix(n: int, dtype=uint8, dst: Tile | None = None, **kw) -> Tile:
+def shared_identity_matrix(n: int, dtype=uint8, dst: Tile | None = None, **kw: object) -> Tile:
     "The n×n identity in SBUF."
     t = dst if dst is not None else ndarray((n, n), dtype)
     ones_ = full((n, n), 1.0, dtype)
     isa.affine_select(t, [[-1, n]], 1, ones_, 0.0, 'equal')
     return t
 
-def load_transpose2d(src: Tile, dtype=None, *, mask=None, **kw) -> Tile:
+def load_transpose2d(src: Tile, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "An SBUF tile with the transpose of a 2-D HBM view; DMA moves it element by element."
     return result(src.shape[::-1], dtype or src.dtype, lambda t: dma_transpose(t, src, [1, 0], mask=mask))
 
-def random_seed(seed, **kw) -> None:
+def random_seed(seed: int, **kw: object) -> None:
     "Accepted without effect: the simulator's generator always starts from the same state."
-def device_print(print_prefix: str, tensor=None, **kw) -> None:
+def device_print(print_prefix: str, tensor: Tile | None = None, **kw: object) -> None:
     "Accepted without effect; `kernel_lab.nki.Stepper` shows values of a simulated run."
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #12291a85

@@ -119,7 +119,8 @@ class JitKernel:
     """What `@nki.jit` returns: a kernel to call with arrays (which simulates it), to subscript with a launch grid, or
     to pass to `trace`."""
     simulate = None              # set by `use_simulator`
-    def __init__(self, func, dialect='nki', grid=(), chip=None, mode='auto'):
+    def __init__(self, func: Callable, dialect: str = 'nki', grid: tuple = (), chip: str | None = None,
+                 mode: str = 'auto') -> None:
         functools.update_wrapper(self, func)
         self.func, self.dialect, self.grid, self.chip, self.mode = func, dialect, grid, chip, mode
 
@@ -134,7 +135,7 @@ class JitKernel:
 
     def __repr__(self): return f'<NKI kernel {self.func.__name__} ({self.dialect})>'
 
-def jit(func: Callable | None = None, mode: str = 'auto', *, dialect: str = 'nki', **kw) -> Callable:
+def jit(func: Callable | None = None, mode: str = 'auto', *, dialect: str = 'nki', **kw: object) -> Callable:
     "Decorator, bare or with arguments; arguments that concern the real compiler are accepted and have no effect."
     if func is None: return lambda f: jit(f, mode, dialect=dialect)
     return func if isinstance(func, JitKernel) else JitKernel(func, dialect, mode=mode)
@@ -371,7 +372,8 @@ def source_of(func: Callable) -> str:
     lines = linecache.getlines(_code(func).co_filename)
     return ''.join(lines) if len(lines) < 20_000 else ''
 
-def trace(kernel: Callable, *inputs, chip: str = 'trn1', grid: tuple | None = None, **kwargs) -> Program:
+def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | None = None,
+          **kwargs: object) -> Program:
     """The `Program` of a kernel for these inputs: arrays, tensors or `ArraySpec`s, and plain Python values. `grid` is
     the launch grid. `KernelError` with the line of the kernel for anything that is wrong in it."""
     grid = grid or getattr(kernel, 'grid', ())
