@@ -13,7 +13,8 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 from ...core.errors import UsageError
 
-if TYPE_CHECKING: from ...nki.chip.chips import Chip
+if TYPE_CHECKING:
+    from ...nki.chip.chips import Chip
 
 # %% ../../../nbs/6_agents/1_rewrite/00_source_tree.ipynb #cc9af6e8
 class _Names(cst.CSTVisitor):
