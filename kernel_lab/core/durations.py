@@ -10,7 +10,7 @@ from statistics import median
 from .errors import UsageError, choose
 
 # %% ../../nbs/1_core/02_durations.ipynb #978f4866
-KINDS = {
+TIME_KINDS = {
     'simulated': 'simulated device time', 'measured': 'measured kernel time', 'wall': 'wall time of the evaluation'}
 CONFIDENCE = 0.95
 
@@ -36,7 +36,7 @@ def microseconds(us: float | None) -> str:
 class Duration:
     """A time in µs: the median of `count` runs.
 
-    `kind` is one of `KINDS`, `clock` says what measured it. `low_us` and `high_us` enclose the true median with
+    `kind` is one of `TIME_KINDS`, `clock` says what measured it. `low_us` and `high_us` enclose the true median with
     `CONFIDENCE`, and are None if the runs were too few. UsageError for times that are negative, not finite, or outside
     their interval."""
     us: float
@@ -47,7 +47,7 @@ class Duration:
     clock: str = ''
 
     def __post_init__(self):
-        choose(KINDS, self.kind, 'kind of time')
+        choose(TIME_KINDS, self.kind, 'kind of time')
         if self.kind == 'simulated':
             object.__setattr__(self, 'low_us', self.us)
             object.__setattr__(self, 'high_us', self.us)
@@ -104,7 +104,7 @@ def one_clock(durations: Iterable[Duration], what: str = 'This') -> tuple[str | 
     `what` is the subject of the error message."""
     found = dict.fromkeys((d.kind, d.clock) for d in durations)
     if len(found) > 1:
-        said = ' and '.join(KINDS[kind] + (f' ({clock})' if clock else '') for kind, clock in found)
+        said = ' and '.join(TIME_KINDS[kind] + (f' ({clock})' if clock else '') for kind, clock in found)
         raise UsageError(f'{what} mixes {said}.', hint='Compare times of one clock only: evaluate all the kernels on '
                                                        'the same target.')
     return next(iter(found), (None, ''))

@@ -25,8 +25,8 @@ def _paragraph(text, hint):
     return text if not hint else f'{text} {hint}' if text.endswith(('.', '?', '!')) else f'{text}. {hint}'
 
 # %% ../../nbs/1_core/00_errors.ipynb #79931a58
-KINDS = ('parse', 'entry', 'trace', 'limit', 'uninitialised', 'unsupported', 'timeout', 'memory', 'crash', 'shape',
-         'input', 'invalid')
+ERROR_KINDS = ('parse', 'entry', 'trace', 'limit', 'uninitialised', 'unsupported', 'timeout', 'memory', 'crash',
+               'shape', 'input', 'invalid')
 _PARTS = ('kind', 'line', 'instruction', 'operand', 'limit', 'value', 'hint')
 MAX_TEXT_LENGTH = 2000  # characters of each part of an error; values come from untrusted kernels and can be huge
 
@@ -39,12 +39,14 @@ def _short(x):
 class KernelError(LabError):
     """A kernel that cannot be accepted.
 
-    `kind` is one of `KINDS`; `line` is counted from 1 in the kernel's source; `instruction` and `operand` are names;
+    `kind` is one of `ERROR_KINDS`; `line` is counted from 1 in the kernel's source; `instruction` and `operand` are
+    names;
     `value` is what exceeds `limit`; `hint` says what to try. SimulatorError if the kind is unknown."""
     def __init__(self, message: str, *, kind: str = 'trace', line: int | None = None, instruction: str | None = None,
                  operand: str | None = None, limit: object = None, value: object = None, hint: str | None = None):
         super().__init__(_short(message), hint=_short(hint))
-        if kind not in KINDS: raise SimulatorError(f'{kind!r} is no kind of KernelError; there are {", ".join(KINDS)}')
+        if kind not in ERROR_KINDS:
+            raise SimulatorError(f'{kind!r} is no kind of KernelError; there are {", ".join(ERROR_KINDS)}')
         self.kind, self.line, self.instruction, self.operand = kind, line, instruction, operand
         self.limit, self.value = _short(limit), _short(value)
 
@@ -64,7 +66,7 @@ class KernelError(LabError):
         """The error that `to_dict` wrote. The data may come from an untrusted process: unknown keys are dropped, and an
         unknown kind becomes 'invalid'."""
         parts = {k: d.get(k) for k in _PARTS}
-        if parts['kind'] not in KINDS: parts['kind'] = 'invalid'
+        if parts['kind'] not in ERROR_KINDS: parts['kind'] = 'invalid'
         return cls(str(d.get('message', 'no message')), **parts)
 
 class SimulatorError(LabError):

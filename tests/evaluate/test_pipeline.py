@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_lab.core.errors import KINDS, KernelError, SimulatorError, UsageError
+from kernel_lab.core.errors import ERROR_KINDS, KernelError, SimulatorError, UsageError
 from kernel_lab.evaluate import pipeline as module
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
@@ -159,7 +159,7 @@ def test_a_program_with_one_thing_wrong(path, junk):
 @settings(max_examples=200, deadline=None)
 @given(
     st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30), st.sampled_from(KINDS)),
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30), st.sampled_from(ERROR_KINDS)),
         lambda x: st.lists(x, max_size=3)
         | st.dictionaries(st.sampled_from(['kind', 'message', 'line', 'limit', 'hint', 'x']), x, max_size=6),
         max_leaves=8,
@@ -167,7 +167,7 @@ def test_a_program_with_one_thing_wrong(path, junk):
 )
 def test_any_error_from_the_child_is_an_error(data):
     e = error_from_message(json.dumps(data))
-    assert e.kind in KINDS and (e.line is None or type(e.line) is int) and str(e).isprintable() | ('\n' in str(e))
+    assert e.kind in ERROR_KINDS and (e.line is None or type(e.line) is int) and str(e).isprintable() | ('\n' in str(e))
     json.dumps(e.to_dict())
 
 
