@@ -40,8 +40,7 @@ class KernelError(LabError):
     """A kernel that cannot be accepted.
 
     `kind` is one of `ERROR_KINDS`; `line` is counted from 1 in the kernel's source; `instruction` and `operand` are
-    names;
-    `value` is what exceeds `limit`; `hint` says what to try. SimulatorError if the kind is unknown."""
+    names; `value` is what exceeds `limit`; `hint` says what to try. SimulatorError if the kind is unknown."""
     def __init__(self, message: str, *, kind: str = 'trace', line: int | None = None, instruction: str | None = None,
                  operand: str | None = None, limit: object = None, value: object = None, hint: str | None = None):
         super().__init__(_short(message), hint=_short(hint))

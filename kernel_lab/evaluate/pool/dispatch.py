@@ -181,12 +181,10 @@ def evaluate_many(kernels: Iterable, tasks: Task | str | Iterable, workload: str
                   seeds: int | Sequence[int] = 3, limits: Limits = Limits(), store: 'Store | str | None' = None,
                   progress: Callable | bool | None = None) -> Iterator[tuple[int, Evaluation]]:
     """(number of the kernel, `Evaluation`) of each of `kernels`, as they finish: on one task, or each on its own of
-    as many
-    `tasks`; one kernel alone is a list of one. `pool` is what `make_pool` takes; `seconds` is the most one
-    evaluation may take. What a `store` (a Store, or its place) knows comes from there, `cached`; what is new is
-    saved there at once.
-    `progress(done, total)` is called after each, total is None if `kernels` has no length; True shows a progress bar.
-    Raises UsageError at once for arguments that cannot work."""
+    as many `tasks`; one kernel alone is a list of one. `pool` is what `make_pool` takes; `seconds` is the most one
+    evaluation may take. What a `store` (a Store, or its place) knows comes from there, `cached`; what is new is saved
+    there at once. `progress(done, total)` is called after each, total is None if `kernels` has no length; True shows a
+    progress bar. Raises UsageError at once for arguments that cannot work."""
     kernels, is_ours = _as_kernels(kernels), isinstance(store, (str, PathLike))
     _check_numbers(workers, seconds, progress)
     check_arguments(seeds, limits, None if is_ours else store)

@@ -158,8 +158,7 @@ def quality_from_row(row: dict) -> TaskQuality:
 def survey_quality(names: Iterable[str], load: str = 'kernel_lab.tasks.suite.registry:get_task',
                    jobs: int | None = None, cache=None, seconds: float = 300) -> Iterator[TaskQuality]:
     """A `TaskQuality` for every task named, as they get ready, from `jobs` workers; `seconds` is the limit for one
-    task.
-    `load`: 'module:function' from a name to a task; `cache`: a folder of earlier results."""
+    task. `load`: 'module:function' from a name to a task; `cache`: a folder of earlier results."""
     load_function(load)
     waiting, cores = deque(names), os.cpu_count() or 1
     jobs = max(1, min(jobs or cores, len(waiting)))

@@ -188,8 +188,7 @@ def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str 
     rng)`.
 
     Without `workloads` the shapes that `inputs` returns become the only one. `in_place`: names of inputs (or one)
-    that a kernel may write into.
-    `UsageError` where the two functions disagree, fail, or the reference is random."""
+    that a kernel may write into. `UsageError` where the two functions disagree, fail, or the reference is random."""
     in_place = (in_place,) if isinstance(in_place, str) else tuple(in_place)
     name = name or getattr(reference, '__name__', 'task')
     draw = inputs if len(inspect.signature(inputs).parameters) > 1 else lambda workload, rng: inputs(rng)
