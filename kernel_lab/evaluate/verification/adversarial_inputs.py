@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose
 from ...tasks.model.workload import DTYPES, EPSILON, max_error_ratio, error_ratio, output_tolerance
-from ...tasks.model.task import to_torch
+from ...tasks.model.task import to_torch, without_compiler
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #f95039a1
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ def _nudging():
     "A torch mode that multiplies the result of every operation by 1 ± `nudge`, with random signs."
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
+    @without_compiler
     class Nudging(TorchDispatchMode):
         def __init__(self, nudge, seed):
             super().__init__()

@@ -15,7 +15,7 @@ from ...core.errors import UsageError
 from .flashinfer_bench import declared_sizes, open_definition
 from .load_module import OPENERS, SHRINK_RULES, LoadedReference, TaskSource, seeded, silenced
 from ..model.workload import EPSILON, TOLERANCE_FACTOR, Kernel, Workload
-from ..model.task import Task
+from ..model.task import Task, flop_counter
 
 # %% ../../../nbs/3_tasks/5_importers/02_probe.ipynb #83d23be3
 LOADERS = {**OPENERS, 'definition': open_definition}
@@ -64,9 +64,8 @@ def tensor_sizes(found: TaskSource, variant: dict | None = None) -> dict:
 def source_flops(found: TaskSource, variant: dict | None = None) -> int:
     "Floating-point operations of a file's matrix products, counted on the meta device; 0 if it cannot run there."
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
     try:
-        with torch.device('meta'), FlopCounterMode(display=False) as counter, silenced(found.name), torch.no_grad():
+        with torch.device('meta'), flop_counter() as counter, silenced(found.name), torch.no_grad():
             o = load_reference(found, variant)
             o.call(*o.tensors.values())
         return counter.get_total_flops()
