@@ -74,7 +74,7 @@ class AgentLoop:
     for neither task nor run, and for a run of another task."""
     def __init__(self, task: str | Task | None = None, agent: Agent | None = None, workload: str | None = None,
                  chip: str = 'trn1', store: Store | bool | None = None, max_steps: int = 10,
-                 run: Run | str | None = None, **options):
+                 run: Run | str | None = None, **options: object):
         if task is None and run is None:
             raise UsageError('A loop needs a task, or a run to resume.', hint="Try AgentLoop('softmax', agent).")
         self.store = Store() if store is None else store

@@ -26,7 +26,7 @@ class Lab(Panel):
     `store`: where runs are saved, your own store if None, False for none; `options` (seeds, limits, max_steps) go to
     `AgentLoop`. `UsageError` for a task, workload, chip or agent that does not exist."""
     def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = 'trn1',
-                 agent: str = 'rewrite', store: Store | bool | None = None, **options):
+                 agent: str = 'rewrite', store: Store | bool | None = None, **options: object):
         self.store, self.options = Store() if store is None else store, options
         self.picker = TaskPicker(task, workload, chip, agent, self.store)
         self.editor, self.compile_log, self.cost = SourceEditor(height=470), CompileLog(), CostPanel()

@@ -83,8 +83,9 @@ def _has_index_tile(t): return t.index is not None and t.index[0].size > 1
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #127007d8
 @strict
-def dma_transpose(dst: Tile, src: Tile, axes: list | None = None, priority=None, dge_mode: str | int = 'unknown',
-                  oob_mode: str = 'error', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
+def dma_transpose(dst: Tile, src: Tile, axes: list | None = None, priority: object = None,
+                  dge_mode: str | int = 'unknown', oob_mode: str = 'error', *, mask: Mask | None = None,
+                  **kw: object) -> InstructionDraft:
     """dst = src with its axes permuted ([1, 0], [2, 1, 0] or [3, 1, 2, 0]) by the DMA engines; rows whose index is
     outside are left out where oob_mode is skip."""
     dst, src = tile(dst, 'dst'), tile(src, 'src')

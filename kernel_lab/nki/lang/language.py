@@ -437,7 +437,7 @@ def gather_flattened(data: Tile, indices: Tile, axis: int = 0, dtype: _DTypeLike
     "data[p, indices[p, k]] with the free axes of data flattened."
     return _as(dtype, result(indices.shape, data.dtype, lambda t: isa.nc_n_gather(t, data, indices, mask=mask)))
 
-def shared_identity_matrix(n: int, dtype=uint8, dst: Tile | None = None, **kw: object) -> Tile:
+def shared_identity_matrix(n: int, dtype: _DTypeLike = uint8, dst: Tile | None = None, **kw: object) -> Tile:
     "The n×n identity in SBUF."
     t = dst if dst is not None else ndarray((n, n), dtype)
     ones_ = full((n, n), 1.0, dtype)
