@@ -50,6 +50,11 @@ class Page:
         return re.sub(r"[`*]", "", found)
 
     @cached_property
+    def has_code(self) -> bool:
+        "Whether the page has a code cell, so that outputs are missing where it was not executed."
+        return any(c["cell_type"] == "code" for c in self.notebook["cells"])
+
+    @cached_property
     def module(self) -> str | None:
         "The dotted name, below the package, of the module that the notebook exports."
         return name.removesuffix(".__init__") if (name := number.module(self.notebook)) else None
@@ -159,7 +164,8 @@ class Writer:
         "The cell with the page's title; the page's origin stands between the title and the text."
         lines = source.lstrip().split("\n")
         end = next((i for i, line in enumerate(lines) if not line.startswith(("# ", ">"))), len(lines))
-        note = [] if executed else ["The outputs of this page are made when the notebook runs.\n{ .unexecuted }\n"]
+        missing = ["The outputs of this page are made when the notebook runs.\n{ .unexecuted }\n"]
+        note = missing if page.has_code and not executed else []
         title, *rest = lines[:end]
         return "\n".join([title, "", *rest, "", self.origin(page), *note, *lines[end:]])
 
