@@ -36,42 +36,36 @@ def orphans() -> list[Path]:
     return sorted(p for p in modules() if not source(p).exists())
 
 
-def make_imports_relative(module: Path) -> None:
-    "Write `from kernel_lab.x import y` as `from ..x import y`, wherever an import statement stands in the module."
-    text, package = module.read_text(encoding="utf-8"), module.relative_to(ROOT).parent.parts
-    lines = text.splitlines(keepends=True)
+def with_relative_imports(text: str, module: Path) -> str:
+    "`from kernel_lab.x import y` as `from ..x import y`, wherever an import statement stands in the module."
+    package, lines = module.relative_to(ROOT).parent.parts, text.splitlines(keepends=True)
     for node in ast.walk(ast.parse(text)):
         if not (isinstance(node, ast.ImportFrom) and node.level == 0 and node.module.split(".")[0] == "kernel_lab"):
             continue
         target = node.module.split(".")
         shared = next((i for i, (a, b) in enumerate(zip(package, target)) if a != b), min(len(package), len(target)))
         relative = "." * (len(package) - shared + 1) + ".".join(target[shared:])
-        lines[node.lineno - 1] = lines[node.lineno - 1].replace(f"from {node.module} import", f"from {relative} import",
-                                                                1)
-    if (new := "".join(lines)) != text: module.write_text(new, encoding="utf-8")
+        line = lines[node.lineno - 1]
+        lines[node.lineno - 1] = line.replace(f"from {node.module} import", f"from {relative} import", 1)
+    return "".join(lines)
 
 
-def leave_public_names_to_faces(module: Path) -> None:
-    "Take `__all__` out of a module that is no face: what is public is said by an `__init__`, or a module of `FACES`."
-    if module.name == "__init__.py" or module.relative_to(ROOT).as_posix() in FACES: return
-    text = module.read_text(encoding="utf-8")
-    module.write_text(AUTO.sub("", text, count=1), encoding="utf-8")
-
-
-def wrap_public_names(module: Path) -> None:
-    "Lay the list of a face's public names out again, no wider than a line."
-    text = module.read_text(encoding="utf-8")
+def with_public_names(text: str, module: Path) -> str:
+    """nbdev's `__all__`, laid out in lines of WIDTH, in a face that does not write its own; no module beside the faces
+    has one."""
     def lines(m: re.Match) -> str:
         names = textwrap.fill(" ".join(m[1].split()), WIDTH - 1, initial_indent=" " * 11, subsequent_indent=" " * 11)
         return f"# %% auto #0\n__all__ = [{names.strip()}]\n\n"
-    module.write_text(AUTO.sub(lines, text, count=1), encoding="utf-8")
+    is_face = module.name == "__init__.py" or module.relative_to(ROOT).as_posix() in FACES
+    has_own = text.count("__all__ = ") > 1
+    return AUTO.sub(lines if is_face and not has_own else "", text, count=1)
 
 
-def wrap_docstring(module: Path) -> None:
-    "Break a module's docstring, the page's subtitle, where it is wider than a line."
-    first, rest = module.read_text(encoding="utf-8").split("\n", 1)
-    if len(first) <= WIDTH or not first.startswith('"""'): return
-    module.write_text("\n".join(textwrap.wrap(first, WIDTH, break_on_hyphens=False)) + "\n" + rest, encoding="utf-8")
+def with_wrapped_docstring(text: str) -> str:
+    "The module's docstring, the page's subtitle, broken where it is wider than a line."
+    first, rest = text.split("\n", 1)
+    if len(first) <= WIDTH or not first.startswith('"""'): return text
+    return "\n".join(textwrap.wrap(first, WIDTH, break_on_hyphens=False)) + "\n" + rest
 
 
 def drop_pairing(nb: Path) -> None:
@@ -93,10 +87,8 @@ def export() -> None:
     add_init(lib)
     (lib / "_modidx.py").unlink(missing_ok=True)
     for module in modules():
-        make_imports_relative(module)
-        leave_public_names_to_faces(module)
-        wrap_public_names(module)
-        wrap_docstring(module)
+        text = with_relative_imports(module.read_text(encoding="utf-8"), module)
+        module.write_text(with_wrapped_docstring(with_public_names(text, module)), encoding="utf-8")
 
 
 if __name__ == "__main__":
