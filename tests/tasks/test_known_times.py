@@ -1,11 +1,14 @@
 """The times that are kept for the suite are those that the lab works out today."""
 from dataclasses import asdict
+import csv
 
 import pytest
 
 from kernel_lab.evaluate.survey.time_table import task_times
+from kernel_lab.tasks.baselines.eager import EAGER_FILE, eager_row
 from kernel_lab.tasks.baselines.known_times import TIMES_FILE, known_kernels, known_task_times, read_times
 from kernel_lab.evaluate.verification.verify import verify
+from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.suite.registry import TASKS
@@ -37,6 +40,28 @@ def test_every_kept_row_is_what_comes_out_today(name): same(TASKS[name])
 def test_no_kernel_beats_its_bound_and_the_best_is_the_least():
     for r in read_times(TIMES_FILE):
         assert r.best_us is None or (r.bound_us * 0.999 <= r.best_us <= r.first_us), r
+
+
+def kept_eager_rows():
+    with open(EAGER_FILE, newline='') as file: return list(csv.DictReader(file))
+
+
+def same_eager(kept):
+    for chip, us in eager_row(kept['task'], kept['workload']).items():
+        if chip in CHIPS:
+            assert (float(kept[chip]) if kept[chip] else None) == (us and pytest.approx(us, rel=1e-9)), (kept, chip)
+
+
+def test_kept_eager_times_are_those_of_today():
+    rows = kept_eager_rows()
+    assert [(r['task'], r['workload']) for r in rows] == [(t.name, w.name) for t in TASKS.values()
+                                                          for w in t.workloads]
+    for row in rows[::60]: same_eager(row)
+
+
+@pytest.mark.slow
+def test_every_kept_eager_time_is_that_of_today():
+    for row in kept_eager_rows(): same_eager(row)
 
 
 @pytest.mark.slow

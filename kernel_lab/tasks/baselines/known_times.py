@@ -69,7 +69,7 @@ TIMES_FILE = Path(kernel_lab.__file__).parent / 'tasks' / 'baselines' / 'times.c
 @lru_cache(maxsize=1)
 def _known(): return {(r.task, r.workload, r.chip): r for r in (read_times(TIMES_FILE) if TIMES_FILE.exists() else ())}
 
-def _ours(task, workload):
+def is_of_suite(task, workload):
     "Whether this is the suite's task of that name, and a workload of it."
     from ..suite.registry import TASKS
     return TASKS.get(task.name) is task and workload in task.workloads
@@ -77,7 +77,7 @@ def _ours(task, workload):
 def known_task_times(task, workload=None, chip='trn2'):
     "The kept `TaskTimes` of a task of the suite, None where there is none."
     w = task.workload(workload)
-    return _known().get((task.name, w.name, chip)) if _ours(task, w) else None
+    return _known().get((task.name, w.name, chip)) if is_of_suite(task, w) else None
 
 # %% ../../../nbs/3_tasks/6_baselines/00_known_times.ipynb #8fc340b3
 BEST_KERNELS_FILE = TIMES_FILE.with_name('best.jsonl')
@@ -93,4 +93,4 @@ def _best():
 def known_kernels(task, workload=None):
     "Stored kernels of a task of the suite, as dicts: task, workload, chip, us, maker, source; () without any."
     w = task.workload(workload)
-    return tuple(_best().get((task.name, w.name), ())) if _ours(task, w) else ()
+    return tuple(_best().get((task.name, w.name), ())) if is_of_suite(task, w) else ()
