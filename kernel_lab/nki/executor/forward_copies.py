@@ -31,8 +31,9 @@ def mark_resets(code):
         k = o.outs['dst'].tensor
         writers = [f for f in code.uses_of(k) if f[1] == 'outs']
         t, moves = code.tensors[k], dict(o.outs['dst'].offset.terms)
-        if len(writers) != 1 or t.role != 'scratch' or t.dtype != 'float32' or writers[0][-1] is None: continue
+        if len(writers) != 1 or t.role != 'scratch' or writers[0][-1] is None: continue
         still = [v for v in code.chains[n][len(t.scope):] if v not in moves]
+        if still and t.dtype != 'float32': continue
         code.ops[n] = replace(o, attrs={**o.attrs, 'resets': still} if still else {**o.attrs, 'accumulate': False})
     return code
 

@@ -448,5 +448,5 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
     try: return _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict)
-    except (ValueError, IndexError, TypeError):
+    except (ValueError, IndexError, TypeError, OverflowError):
         return interpret(program, *arrays, strict=strict)      # which names the line
