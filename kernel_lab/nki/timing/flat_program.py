@@ -153,7 +153,8 @@ LOAD = _record('key', 'const', 'first_term', 'last_term')
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #39dfb40f
 TensorFacts = namedtuple('TensorFacts', 'loop_number kind tracked on_chip rows shapes costs')
-TensorFacts.__doc__ = """What instructions share: numbers of loops and of kinds of tensors, tracked tensors, elements a row, caches."""
+TensorFacts.__doc__ = """What instructions share: numbers of loops and of kinds of tensors, tracked tensors, elements
+a row, caches."""
 
 def _facts(program):
     kinds, tensors, shared = {}, program.tensors, program.read_back | written_twice(program)
@@ -322,8 +323,9 @@ def _is_plain_load(program, instruction, writers):
     if instruction.op != 'dma_copy' or instruction.mask or not isinstance(src, Access) or src.index or dst.index:
         return False
     if program.tensors[src.tensor].role != 'input' or src.tensor in program.read_back: return False
-    is_only_writer = program.tensors[dst.tensor].buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
-    return is_only_writer and dst.partitions * dst.free == program.tensors[dst.tensor].tile_size and fills_interval(dst.ap)
+    t = program.tensors[dst.tensor]
+    is_only_writer = t.buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
+    return is_only_writer and dst.partitions * dst.free == t.tile_size and fills_interval(dst.ap)
 
 def _load_key(program, instruction, writers):
     "What a plain load fetches and where to; None for other instructions."
