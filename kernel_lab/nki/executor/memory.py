@@ -251,7 +251,7 @@ _COPY_OPS = ('dma_copy', 'tensor_copy', 'dma_transpose')       # bits where both
 _SELECT_OPS = ('select', 'affine_select', 'tensor_copy_predicated', 'nc_transpose')
 
 def uses_stored_bits(program, instruction):
-    """Whether an instruction sees its operands as they are stored: bits, copies, choices, and 32-bit integers on GpSimd.
+    """Whether an instruction sees its operands as they are stored: bits, copies, choices, 32-bit integers on GpSimd.
     Decided on the program as it was traced: a plan notes the answer (`stored_bits`) before it moves operands."""
     if 'stored_bits' in instruction.attrs: return instruction.attrs['stored_bits']
     if instruction.attrs.get('func') == 'invert' or any(instruction.attrs.get(k) in BITWISE

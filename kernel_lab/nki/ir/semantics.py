@@ -138,7 +138,8 @@ def activate2(ins, at):
     x = ins['data']
     if at['op0'] != 'bypass': x = alu(at['op0'], x, per_partition(ins['imm0'], x), at.get('reverse0'))
     if at['op1'] != 'bypass': x = alu(at['op1'], x, per_partition(ins['imm1'], x), at.get('reverse1'))
-    return np.where(x > 0, x, x * per_partition(ins['relu_param'], x)) if at['func'] == 'prelu' else apply_function(at['func'], x)
+    if at['func'] == 'prelu': return np.where(x > 0, x, x * per_partition(ins['relu_param'], x))
+    return apply_function(at['func'], x)
 
 def row_reduction(y, op):
     "What an accumulating instruction adds to its register: y reduced over the free axes, shape (P, 1)."
