@@ -11,9 +11,9 @@ from ...core.errors import in_time
 from .loop_passes import Nest, instruction_numbers
 from ..chip.dtypes import is_float, numpy_of
 from .memory import engine_value, write_result, transposed
+from .bodies import run_instruction
 from .interpreter import (
     PreparedInstruction,
-    run_instruction,
     blas_pools,
     interpret,
     check_inputs,
@@ -22,6 +22,7 @@ from .interpreter import (
 from .memory import Memory, unwritten_value
 from ..ir.semantics import ACT, ALU, REDUCE
 from .plan import is_light, plan_of
+from .race_watch import watched_tensors
 from ..ir.nodes import Access, accesses
 from ..ir.program import Program
 
@@ -431,6 +432,7 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
 
     Independent iterations use `threads` (default: all processors). `strict`: outputs are filled with poison first,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
+    if watched_tensors(program): return interpret(program, *arrays, strict=strict)
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
     try: return _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict)
