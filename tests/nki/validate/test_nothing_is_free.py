@@ -7,7 +7,7 @@ from kernel_lab.nki.lang import isa as nisa, language as nl
 from kernel_lab.nki.lang.trace import trace, trace_source
 from kernel_lab.nki.timing.flat_program import dma_ns
 from kernel_lab.nki.timing.timeline import schedule
-from kernel_lab.nki.validate.equal_work import PEAKS, TIMES, WORKS, kernel_of, moved_ns
+from kernel_lab.nki.validate.nothing_is_free import PEAKS, TIMES, WORKS, kernel_of, moved_ns
 from kernel_lab.tasks.codegen.lower import first_kernel_for
 from kernel_lab.tasks.suite.registry import TASKS
 
