@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 import typer
 from .render import EXIT_GOOD, INTERRUPTED, TextTable, microseconds, say, with_progress, writing
+from ..core.format import csv_cell
 
 # %% ../../nbs/7_cli/06_calibrate.ipynb #70951d0d
 CALIBRATION_TABLE = TextTable(
@@ -68,7 +69,7 @@ def calibrate(
     if lines:
         frame = frame_of(chosen, lines)
         scored = score(frame)
-        if out: write_text(frame.to_csv(index=False), out)
+        if out: write_text(frame.map(csv_cell).to_csv(index=False), out)
         if table: write_text('\n'.join(score_markdown(scored)) + '\n', table)
         if figure: save_figure(residual_figure(frame), figure)
         say('', *score_lines(scored))

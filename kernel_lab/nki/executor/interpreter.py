@@ -309,7 +309,7 @@ def _prepare(memory, body):
 def run_instruction(step, env):
     "Run one instruction; shapes that do not meet are the kernel's mistake, and named."
     try: step(env)
-    except (ValueError, IndexError, TypeError) as e:
+    except (ValueError, IndexError, TypeError, OverflowError) as e:
         raise KernelError(f'the operands do not fit each other: {e}', kind='shape', line=step.instruction.line or None,
                           instruction=step.instruction.op, hint='Slice them to the same shape.') from e
 

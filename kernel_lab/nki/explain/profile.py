@@ -8,7 +8,7 @@ import numpy as np
 from ...core.durations import latency_of, microseconds
 from ..chip.dtypes import itemsize
 from ..chip.chips import ENGINES
-from ..timing.timeline import LANES, Timeline, schedule
+from ..timing.timeline import CLOCK, LANES, Timeline, schedule
 
 # %% ../../../nbs/2_nki/8_explain/00_profile.ipynb #6ddd696d
 def _union(starts, ends):
@@ -88,7 +88,7 @@ class Profile:
     kind: str = 'simulated'
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
     uncosted: int = 0                   # instructions without a time of their own
-    # of a measured latency: its interval, how often it was measured, and by which clock
+    # of a measured latency: its interval and how often it was measured; of any: the name of the clock
     low_us: float | None = None
     high_us: float | None = None
     count: int = 1
@@ -118,7 +118,8 @@ def profile_of(timeline: Timeline) -> Profile:
                    timeline.bytes_out,
                    flops, transpose_flops, peak, float(100 * peak / timeline.latency_us), len(timeline),
                    timeline.sbuf_peak,
-                   timeline.psum_peak, timeline.spilled, by_line(timeline), timeline.kind, timeline, timeline.uncosted)
+                   timeline.psum_peak, timeline.spilled, by_line(timeline), timeline.kind, timeline, timeline.uncosted,
+                   clock=CLOCK if timeline.kind == 'simulated' else '')
 
 def profile_text(profile: Profile) -> str:
     "A profile as lines of text."

@@ -10,7 +10,8 @@ from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
 from ..ir.cost import CostContext, is_always_cold, ring_collective_ns
 from ..ir.instructions import spec_of
-from ..ir.regions import mask_access
+from ..ir.overlap import blocks_reached, row_bytes, written_twice
+from ..ir.regions import fills_interval, kept_ranges, mask_access, matrix_box
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.semantics import table_set
 from ..ir.semantics_collective import COLLECTIVES
@@ -151,44 +152,46 @@ COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns
 LOAD = _record('key', 'const', 'first_term', 'last_term')
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #39dfb40f
-TensorFacts = namedtuple('TensorFacts', 'loop_number kind tracked on_chip shapes costs')
-TensorFacts.__doc__ = "What instructions share: numbers of loops and of kinds of tensors, tracked tensors, caches."
+TensorFacts = namedtuple('TensorFacts', 'loop_number kind tracked on_chip rows shapes costs')
+TensorFacts.__doc__ = """What instructions share: numbers of loops and of kinds of tensors, tracked tensors, elements
+a row, caches."""
 
 def _facts(program):
-    kinds, tensors, shared = {}, program.tensors, program.read_back
+    kinds, tensors, shared = {}, program.tensors, program.read_back | written_twice(program)
     kind = [kinds.setdefault((t.shape, t.dtype, t.buffer, t.par), len(kinds)) for t in tensors]
     on_chip = {k for k, t in enumerate(tensors) if t.buffer != 'hbm'}
     tracked = on_chip | {k for k, b in enumerate(program.base) if b in shared}
-    return TensorFacts({name: k for k, name in enumerate(program.loops)}, kind, tracked, on_chip, {}, {})
+    bytes_of = row_bytes(program)
+    rows = [bytes_of[b] // itemsize(t.dtype) for b, t in zip(program.base, tensors)]
+    return TensorFacts({name: k for k, name in enumerate(program.loops)}, kind, tracked, on_chip, rows, {}, {})
 
-def _shape(tensor, access):
-    "(tile_size, row_size, partition_span, free_span, itemsize, covers_tile) of an access, wherever it begins."
-    in_hbm = tensor.buffer == 'hbm'
-    tile = tensor.size if in_hbm else tensor.tile_size
-    row = tensor.shape[-1] if in_hbm else tensor.tile_size // tensor.partitions
-    is_down = [abs(s) >= row if in_hbm else j == access.par for j, (s, _) in enumerate(access.ap)]
-    partitions = sum(abs(s) * (n - 1) // row if in_hbm else n - 1 for down, (s, n) in zip(is_down, access.ap) if down)
-    free = sum(abs(s) * (n - 1) for down, (s, n) in zip(is_down, access.ap) if not down)
-    if access.index: partitions, free = tile // row - 1, row - 1        # it may be anywhere
-    return tile, row, partitions, free, itemsize(tensor.dtype), access.partitions * access.free == tile
+def _shape(tensor, access, ranges, row):
+    "(shift of the box's corner, tile_size, row_size, partition_span, free_span, itemsize, covers_tile) of an access."
+    tile = tensor.size if tensor.buffer == 'hbm' else tensor.tile_size
+    top, left, partitions, free = matrix_box(ranges, row) if not access.index else (0, 0, tile // row - 1, row - 1)
+    covers = access.partitions * access.free == tile and fills_interval(access.ap)
+    return top * row + left, tile, row, partitions, free, itemsize(tensor.dtype), covers
 
-def _operand(program, access, writes, terms, facts, renews):
-    "One operand as a tuple of OPERAND; its affine offset goes to `terms`."
-    first, at = len(terms), access.offset
-    key = facts.kind[access.tensor], access.ap, access.par, access.index is None
+def _operand(program, instruction, access, writes, terms, facts, renews, block=0):
+    "One operand as a tuple of OPERAND; the affine offset of its box goes to `terms`."
+    first, at, tensor, row = len(terms), access.offset, program.tensors[access.tensor], facts.rows[access.tensor]
+    ranges = kept_ranges(instruction, access, program.trips)
+    key = facts.kind[access.tensor], access.ap, access.par, access.index is None, row, ranges
     shape = facts.shapes.get(key)
-    if shape is None: shape = facts.shapes[key] = _shape(program.tensors[access.tensor], access)
+    if shape is None: shape = facts.shapes[key] = _shape(tensor, access, ranges, row)
     if at.terms and not access.index: terms += [(facts.loop_number[v], c) for v, c in at.terms]
-    return program.base[access.tensor], writes, 0 if access.index else at.const, first, len(terms), *shape, renews
+    begin = block * tensor.tile_size if access.index else at.const + shape[0]
+    return program.base[access.tensor], writes, begin, first, len(terms), *shape[1:], renews
 
 def _operands(program, instruction, terms, facts):
     "The operands that other instructions may have to wait for, reads first."
     accumulates = instruction.op in ('nc_matmul', 'nc_matmul_mx') and instruction.attrs.get('accumulate') is not False
     renews = program.dialect == 'neuronxcc.nki' and not accumulates and not instruction.mask
     reads, writes = accesses(instruction, reads=True), instruction.outs.values()
-    return [_operand(program, a, 0, terms, facts, 0) for a in reads if a.tensor in facts.tracked] + [
-        _operand(program, a, 1, terms, facts, renews and a.tensor in facts.on_chip) for a in writes
-        if a.tensor in facts.tracked]
+    one = lambda a, w, new: [_operand(program, instruction, a, w, terms, facts, new, block)
+                             for block in blocks_reached(program, a)] if a.tensor in facts.tracked else []
+    return [x for a in reads for x in one(a, 0, 0)] + [
+        x for a in writes for x in one(a, 1, renews and a.tensor in facts.on_chip)]
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #6ec0552d
 def _conditions(instruction, terms, loop_number):
@@ -231,7 +234,7 @@ def _copy_choice(program, instruction, chip):
     queue = DMA_OUT if in_hbm(out) else DMA_IN
     return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, in_hbm(source), in_hbm(out), issue, least))
 
-def _choice(program, instruction, chip, balance):
+def engine_choice(program, instruction, chip, balance):
     "The `EngineChoice` of one instruction."
     if spec_of(instruction).engines == ('DMA',): return _copy_choice(program, instruction, chip)
     found = work_ns(program, instruction, chip, balance)
@@ -287,7 +290,7 @@ def _costs(program, instruction, chip, balance):
     where = dict(line=instruction.line or None, instruction=instruction.op)
     _assert_engine(instruction, chip, where)
     try:
-        choice = _assert_times(_choice(program, instruction, chip, balance), where)
+        choice = _assert_times(engine_choice(program, instruction, chip, balance), where)
         return choice, _array_share(program, instruction, chip), _touches_psum(program, instruction)
     except _COST_ERRORS as e:
         raise KernelError(f'its time cannot be found from its operands: {type(e).__name__} {e}', kind='invalid',
@@ -320,8 +323,9 @@ def _is_plain_load(program, instruction, writers):
     if instruction.op != 'dma_copy' or instruction.mask or not isinstance(src, Access) or src.index or dst.index:
         return False
     if program.tensors[src.tensor].role != 'input' or src.tensor in program.read_back: return False
-    is_only_writer = program.tensors[dst.tensor].buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
-    return is_only_writer and dst.partitions * dst.free == program.tensors[dst.tensor].tile_size
+    t = program.tensors[dst.tensor]
+    is_only_writer = t.buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
+    return is_only_writer and dst.partitions * dst.free == t.tile_size and fills_interval(dst.ap)
 
 def _load_key(program, instruction, writers):
     "What a plain load fetches and where to; None for other instructions."
