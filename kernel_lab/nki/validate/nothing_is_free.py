@@ -11,7 +11,6 @@ from ..chip.chips import CHIPS
 from ..ir.nodes import ArraySpec
 from ..ir.program import Program
 from ..lang import isa as nisa, language as nl
-from ..lang.isa_dma import dma_transpose
 from ..lang.trace import trace
 from ..timing.timeline import schedule
 
