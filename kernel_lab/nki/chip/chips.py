@@ -206,7 +206,8 @@ def _trn2():
                     160, 'GB/s', 'derived', 'NeuronLink-v3, 1.28 TB/s a device, over eight cores'), 'hbm_gbps': Figure(
                         435, 'GB/s', 'published', f'{d}: 16 DMA engines of 27.2 GB/s, as the profiler counts; two '
                         'cores share hbm_stack_gbps'), 'hbm_stack_gbps': Figure(
-                        740, 'GB/s', 'derived', f'{a}: a stack of 725 to 750 GB/s shared by two cores'), 'dma_gbps': Figure(
+                        740, 'GB/s', 'derived', f'{a}: a stack of 725 to 750 GB/s shared by two cores'),
+            'dma_gbps': Figure(
                             430, 'GB/s', 'fitted', f'{d} plan with 368; published copies there and back reach 419'),
             'dma_issue_ns': Figure(
                 486, 'ns a copy', 'fitted',
@@ -258,7 +259,7 @@ def _trn3():
         **{
             k: replace(f, tag='estimate', source='as on trn2; nothing is measured')
             for k, f in _trn2().figures.items()
-            if f.tag in ('measured', 'derived', 'estimate') and k not in ('hbm_gbps', 'hbm_stack_gbps', 'dma_gbps', 'link_gbps')
+            if f.tag in ('measured', 'derived', 'estimate') and not k.endswith('_gbps')
         },
     }
     same = {k: replace(f, source=f.source.replace(_ARCH[2], a)) for k, f in _trn2().figures.items()}

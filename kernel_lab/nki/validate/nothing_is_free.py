@@ -75,13 +75,14 @@ def repetition_ns(way: Callable, chip: str) -> float:
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c013
 Work = namedtuple('Work', 'name bound ways')
-Work.__doc__ = "A name; `bound(Peaks)`, the least ns of a repetition; ways to do it, name → function(tiles, repetition)."
+Work.__doc__ = "A name; `bound(Peaks)`, the least ns of a repetition; ways, name → function(tiles, repetition)."
 
 def in_columns(parts):
     "A load in so many column blocks."
     def way(t, k):
-        for j in range(parts): nisa.dma_copy(t.a[:, nl.ds(j * N // parts, N // parts)],
-                                             t.x[:, nl.ds(j * N // parts, N // parts)])
+        for j in range(parts):
+            columns = nl.ds(j * N // parts, N // parts)
+            nisa.dma_copy(t.a[:, columns], t.x[:, columns])
     return way
 
 def in_rows(parts, engines=('',)):
@@ -106,7 +107,8 @@ LOAD = Work('load 1 MiB', lambda p: moved_ns(p, 4 * 128 * N), {
 STORE = Work('store 1 MiB', lambda p: moved_ns(p, 4 * 128 * N), {
     'whole': lambda t, k: nisa.dma_copy(t.out, t.a), 'cast from bf16': lambda t, k: nisa.dma_copy(t.out, t.narrow),
     'added': lambda t, k: nisa.dma_copy(t.out, t.a, dst_rmw_op='add'),
-    'two halves': lambda t, k: [nisa.dma_copy(t.out[:, h], t.a[:, h]) for h in (nl.ds(0, N // 2), nl.ds(N // 2, N // 2))],
+    'two halves': lambda t, k: [nisa.dma_copy(t.out[:, h], t.a[:, h])
+                                for h in (nl.ds(0, N // 2), nl.ds(N // 2, N // 2))],
     'issued by scalar': lambda t, k: nisa.dma_copy(t.out, t.a, engine=nisa.scalar_engine)})
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c015
@@ -137,7 +139,8 @@ DIVIDE = Work('divide on Vector or GpSimd', lambda p: passed_ns(p, N, RECIPROCAL
     'scan of divisions': lambda t, k: nisa.tensor_tensor_scan(t.c, t.a, t.b, 0.0, nl.divide, nl.add)})
 ROOTS = Work('root on Vector or GpSimd', lambda p: passed_ns(p, N, ROOT, 'gpsimd'), {
     'power -1/2': scaled(nl.power, -0.5), 'power 1/2': scaled(nl.power, 0.5),
-    'second operation': scaled(nl.add, op1=nl.power, operand1=-0.5), 'rsqrt': scaled(nl.rsqrt, engine=nisa.gpsimd_engine)})
+    'second operation': scaled(nl.add, op1=nl.power, operand1=-0.5),
+    'rsqrt': scaled(nl.rsqrt, engine=nisa.gpsimd_engine)})
 ADD = Work('add two fp32 tiles', lambda p: passed_ns(p, N, 2, 'gpsimd') if p.fast == 1 else passed_ns(p, N), {
     'tensor_tensor': paired(nl.add), 'fused': fused(nl.multiply, nl.add), 'on GpSimd': paired(
         nl.add, engine=nisa.gpsimd_engine), 'subtract': paired(nl.subtract), 'maximum': paired(nl.maximum),
@@ -166,7 +169,8 @@ def copied(source, engine=None, step=1):
         nisa.tensor_copy(dst if step == 1 else dst.reshape((128, part.shape[1], 1)), part, **more)
     return way
 
-COPY32 = Work('copy fp32 within SBUF', lambda p: passed_ns(p, N, 1, 'gpsimd') if p.fast == 1 else passed_ns(p, N, 0.5), {
+COPY32 = Work('copy fp32 within SBUF', lambda p: (
+    passed_ns(p, N, 1, 'gpsimd') if p.fast == 1 else passed_ns(p, N, 0.5)), {
     'on Vector': copied('a', 'vector'), 'on GpSimd': copied('a', 'gpsimd'), 'multiply by one': scaled(nl.multiply),
     'activation': lambda t, k: nisa.activation(t.b, nl.copy, t.a), 'add zero': scaled(nl.add, 0.0),
     'scaled activation': lambda t, k: nisa.activation(t.b, nl.copy, t.a, scale=2.0),
