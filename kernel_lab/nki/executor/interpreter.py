@@ -10,8 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from threadpoolctl import ThreadpoolController
 from ...core.errors import KernelError, UsageError
-from .memory import (apply_instruction, engine_value, uses_stored_bits, write_result,
-    permuted_columns)
+from .memory import (apply_instruction, engine_value, uses_stored_bits, write_result)
 from ..chip.dtypes import numpy_of, round_tf32, cast_result
 from ..ir.semantics_collective import COLLECTIVES
 from ..ir.cost import MATMULS
@@ -19,6 +18,7 @@ from ..ir.instructions import spec_of
 from .memory import Memory, View, note_if_complete
 from .bodies import concurrent_sections, prepared, run_body
 from .race_watch import RaceWatch, watched_tensors
+from .written_masks import common_mask, open_columns, shuffled_mask, transposed_mask
 from ..ir.regions import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
 from ..ir.program import Program
@@ -49,28 +49,6 @@ PARTITIONWISE_OPS = ELEMENTWISE_OPS | {'tensor_reduce', 'tensor_tensor_scan', 'a
                                        'nc_stream_shuffle',
                         'tensor_scalar_cumulative', 'range_select', 'select_reduce', 'nc_find_index8',
                         'nc_match_replace8', 'exponential', 'activate2', 'nonzero_with_count'}
-
-def shuffled_mask(lanes, before, mask):
-    "Which elements hold a value after a shuffle of partitions."
-    res = before.copy()
-    for p in range(len(res)):
-        m = mask[p % 32]
-        if m != 255: res[p] = lanes[p // 32 * 32 + m] if p // 32 * 32 + m < len(lanes) else False
-    return res
-
-def _common_mask(held, shape):
-    "The elements of a result for which every operand holds a value."
-    bits = np.ones(shape, bool)
-    for h in held:
-        bits = bits & (h.reshape(shape) if h.size == bits.size else h.reshape(len(h), *[1] * (len(shape) - 1)))
-    return bits
-
-def _transposed_mask(reads):
-    "Which elements of a transpose hold a value."
-    (v, off), *moving = reads.values()
-    bits = v.written_mask(off).reshape(len(v.written_mask(off)), -1)
-    return bits.T if not moving else permuted_columns(bits,
-                                                      np.asarray(moving[0][0].array(moving[0][1]), np.float32)) != 0
 
 class _DirectInstruction:
     "An instruction with direct operands: views, numbers and the table row are looked up once."
@@ -124,8 +102,9 @@ class _DirectInstruction:
         each = self.instruction.op in ELEMENTWISE_OPS and 'reduce_res' not in self.outs
         turns = self.instruction.op == 'nc_transpose' and (self.memory.exact or self.instruction.engine
                                                            == 'Vector') or attrs.get('transpose') and self.memory.exact
+        columns = open_columns(self.instruction, attrs, missing, places[0][0])
         for k, (v, off) in missing.items():
-            if turns and k != 'moving' and v.written_mask(off).any(): continue
+            if columns is not None or turns and k != 'moving' and v.written_mask(off).any(): continue
             if v.tensor.buffer == 'hbm' or not (v.written_mask(off).any()
                                                 if each else self.instruction.op in PARTITIONWISE_OPS
                                                 and v.has_whole_partitions(off)):
@@ -133,12 +112,13 @@ class _DirectInstruction:
         for v, off in (*missing.values(), *(places if self.row.keeps else ())): v.fill_unwritten(off)
         held = [v.written_mask(off) if each else v.written_mask(off).reshape(len(v.written_mask(off)), -1).any(1)
                 for v, off in reads.values()]
-        if turns: held = [_transposed_mask(reads)]
+        if turns: held = [transposed_mask(reads)]
+        if columns is not None: held = [columns]
         if self.instruction.op == 'nc_stream_shuffle':
             held = [shuffled_mask(held[0], places[0][0].written_mask(places[0][1]), attrs['shuffle_mask'])]
         self._compute([v.array(off) for v, off in places], {k: v.array(off) for k, (v, off) in reads.items()}, attrs,
                       places)
-        pairs = list(zip(places, held)) if self.instruction.op == 'sendrecv' else [(p, _common_mask(held, p[0].shape))
+        pairs = list(zip(places, held)) if self.instruction.op == 'sendrecv' else [(p, common_mask(held, p[0].shape))
                 for p in places]
         for (v, off), bits in pairs:
             v.set_written_mask(off, bits.reshape(v.shape))

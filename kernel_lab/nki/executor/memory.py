@@ -252,7 +252,9 @@ _COPY_OPS = ('dma_copy', 'tensor_copy', 'dma_transpose')       # bits where both
 _SELECT_OPS = ('select', 'affine_select', 'tensor_copy_predicated', 'nc_transpose')
 
 def uses_stored_bits(program, instruction):
-    "Whether an instruction sees its operands as they are stored: bits, copies, choices, and 32-bit integers on GpSimd."
+    """Whether an instruction sees its operands as they are stored: bits, copies, choices, 32-bit integers on GpSimd.
+    Decided on the program as it was traced: a plan notes the answer (`stored_bits`) before it moves operands."""
+    if 'stored_bits' in instruction.attrs: return instruction.attrs['stored_bits']
     if instruction.attrs.get('func') == 'invert' or any(instruction.attrs.get(k) in BITWISE
                                                         for k in ('op', 'op0', 'op1')):
         return True
@@ -284,17 +286,19 @@ def _matmul_result(op, ins, attrs):
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #4c4c9468
 def transposed(x, exact):
-    """x with its last two axes swapped; unless `exact`, the engine multiplies, and a value that is not finite spreads
-    over its row."""
+    """x with its last two axes swapped; unless `exact`, the engine multiplies by the identity: beside a value that is
+    not finite, which meets zeros there, its row is NaN."""
     y = np.swapaxes(x, -1, -2)
-    return y if exact or x.dtype.kind in 'iub' or np.isfinite(y).all() else y.astype(np.float32) @ np.eye(y.shape[-1],
-            dtype=np.float32)
+    if exact or x.dtype.kind in 'iub': return y
+    wild = ~np.isfinite(y)
+    beside = wild.any(-1, keepdims=True) & (wild.sum(-1, keepdims=True) > wild) if wild.any() else False
+    return np.where(beside, np.float32(np.nan), y.astype(np.float32)) if np.any(beside) else y
 
 def permuted_columns(stationary, moving):
-    """stationary.T with columns permuted by the 0/1 matrix `moving`, bit by bit; None where `moving` has several ones
-    in a column."""
-    if not (np.isin(moving, (0, 1)).all() and (moving.sum(0) <= 1).all()): return None
-    return np.where(moving.any(0), stationary.T[:, moving.argmax(0)], 0)
+    """The last two axes of `stationary` swapped, columns permuted by the 0/1 matrix `moving`, bit by bit; None where
+    `moving` has several ones in a column."""
+    if not (((moving == 0) | (moving == 1)).all() and (moving.sum(0) <= 1).all()): return None
+    return np.where(moving.any(0), np.swapaxes(stationary, -1, -2)[..., moving.argmax(0)], 0)
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #1dad3361
 def _matmul(op, dst, ins, attrs, fresh, exact=False):

@@ -5,11 +5,14 @@
 # %% ../../../nbs/2_nki/6_executor/06_plan.ipynb #e5ad11a3
 from dataclasses import replace
 import math
-from .forward_copies import all_reads_defined, eliminate_copies, mark_resets
+from .forward_copies import (all_reads_defined, eliminate_copies, mark_resets,
+    mark_stored_bits)
+from ..chip.chips import get_chip
 from .loop_passes import distribute
 from ..ir.semantics_collective import COLLECTIVES
 from .loop_passes import fuse
 from ..ir.nodes import Loop, accesses, without_gc
+from .race_watch import watched_tensors
 from .reroll_loops import reroll
 from .simplify import (
     OpenProgram,
@@ -35,6 +38,12 @@ def _needs_interpreter(instruction):
     return any(a.index for a in instruction.outs.values()) or any(-k > len(mask_shape(instruction))
             for _, axes in instruction.mask for k, _ in axes)
 
+def _may_move_onto_zero(program, instruction):
+    "Whether a matmul that moves bits (is_transpose) might find its tile unwritten: 0 added to -0 is another number."
+    return (instruction.op == 'nc_matmul' and bool(instruction.attrs.get('transpose'))
+            and instruction.attrs.get('accumulate') is None and 'resets' not in instruction.attrs
+            and get_chip(program.chip).generation >= 3)
+
 def _without_empty_loops(body):
     "The body without the loops that hold no instruction."
     kept = [replace(o, body=_without_empty_loops(o.body)) if isinstance(o, Loop) else o for o in body]
@@ -48,6 +57,7 @@ def rerolled(program):
 
 def build_plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
+    if watched_tensors(program): return None
     if any(t.alias is not None for t in program.tensors) or any(l.kind not in _LOOP_KINDS
                                                                 for loops, _ in program.walk() for l in loops):
         return None
@@ -55,9 +65,10 @@ def build_plan(program):
         return None
     program = fuse(rerolled(program))
     if len(program.instructions) > MAX_PLANNED_INSTRUCTIONS: return None
-    code = eliminate_copies(
-        mark_resets(resolve_masks(OpenProgram(peel_masked_iterations(contract_tensors(OpenProgram(
-            program)).closed())))))
+    code = mark_resets(resolve_masks(OpenProgram(peel_masked_iterations(contract_tensors(OpenProgram(
+        program)).closed()))))
+    if any(o and _may_move_onto_zero(program, o) for o in code.ops): return None
+    code = eliminate_copies(mark_stored_bits(code))
     return (code, distribute(code)) if all_reads_defined(code) else None
 
 # elements an instruction of a program that is interpreted sooner than planned

@@ -72,6 +72,8 @@ def _names_and_numbers(s):
             yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k)
     if op in ('tensor_scalar', 'scalar_tensor_tensor') and at.get('op1') and 'operand1' not in s.o.ins:
         yield s.broken('op1 has no operand', 'operand1')
+    for k in ('resets', 'stored_bits'):
+        if k in at: yield s.broken(f'{k} is what a plan notes, no attribute of a program', k)
     if 'reduce_op' in at and (at['reduce_op'] is None or at.get('reduce_cmd') is None):
         yield s.broken('reduce_op and reduce_cmd go together', 'reduce_op')
 
