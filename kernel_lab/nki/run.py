@@ -11,7 +11,8 @@ import numpy as np
 from ..core.errors import KernelError
 from .checks.capacity import too_large
 from .checks.checker import assert_ok, check
-from .chip.chips import get_chip
+from .checks.races import race_warnings
+from .chip.chips import get_chip, platform_chip
 from .chip.dtypes import is_float, numpy_of
 from .executor.interpreter import run_program, turns_of
 from .executor.vectorized import execute
@@ -73,6 +74,7 @@ def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: boo
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
     program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
+    for says in race_warnings(program): warnings.warn(says, stacklevel=3)
     given, count = arrays_of(getattr(kernel, 'func', kernel), inputs,
                              {k: v for k, v in kwargs.items() if k != 'grid'}), len(program.output_ids)
     program = replace(program, output_ids=(*program.output_ids, *_written_inputs(program)))
@@ -81,12 +83,13 @@ def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: boo
     return _in_kind(outputs[:count], any(map(is_torch, given)))
 
 # %% ../../nbs/2_nki/01_run.ipynb #d714a25b
-PLATFORM_CHIPS = {'inf2': 'trn1', 'gen2': 'trn1', 'gen3': 'trn2', 'gen4': 'trn3'}
+def target_chip(kernel: Callable | None = None) -> str:
+    "The chip of a kernel's `platform_target`, else that of NEURON_PLATFORM_TARGET_OVERRIDE, else trn2."
+    return getattr(kernel, 'chip', None) or platform_chip(os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2'))
 
 def call(kernel: Callable, *inputs, **kwargs):
-    "What calling a kernel does: simulate it on the platform of NEURON_PLATFORM_TARGET_OVERRIDE (trn2 by default)."
-    name = os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2')
-    chip = PLATFORM_CHIPS.get(name, name)
+    "What calling a kernel does: simulate it on its platform, trn2 by default."
+    chip = target_chip(kernel)
     # the earlier dialect's simulator keeps low precision in fp32
     precise = getattr(kernel, 'mode', 'auto') != 'simulation'
     try: return simulate(kernel, *inputs, chip=chip, precise=precise, **kwargs)
@@ -110,7 +113,7 @@ def profile(kernel: Callable, *inputs: object, chip: str = 'trn1', **kwargs: obj
 
 def measure(kernel: Callable, *inputs, **kwargs) -> Latencies:
     "The simulated `Latencies` of a kernel for these inputs, on the chip that `call` uses."
-    chip = os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2')
+    chip = target_chip(kernel)
     return Latencies(profile(kernel, *inputs, chip=chip, **kwargs).latency_us, chip)
 
 use_simulator(call, measure)

@@ -46,6 +46,7 @@ class Memory:
         # how a collective reaches the other ranks: (instruction, sources, sizes) -> results
         self.exchange = None
         self.watch = None               # a function that sees every instruction and its operands
+        self.race, self.core_registers = None, {}      # who touched what of the cores; accumulators of each of them
         # accumulators by engine; the source of random numbers
         self.registers, self.rng = {}, np.random.default_rng(0)
         self.free_arrays = {}                 # (elements, dtype) -> arrays of dead tensors
