@@ -282,8 +282,9 @@ def _matmul_result(op, ins, attrs):
     if op == 'nc_matmul_mx': return matmul_mx(**{k: x.reshape(len(x), -1) for k, x in ins.items()})
     s, m = ins['stationary'], ins['moving']
     rows = len(s) * (attrs.get('rows') or 1)              # double_row: two rows of the contraction a partition
-    # BLAS has several ways to add, and strides choose among them
-    return np.ascontiguousarray(s.reshape(rows, -1)).T @ np.ascontiguousarray(m.reshape(rows, -1))
+    # numpy and BLAS have several ways to add: strides choose among them, and whether both operands are one array
+    s, m = (np.ascontiguousarray(x.reshape(rows, -1)) for x in (s, m))
+    return s.T @ (m.copy() if np.may_share_memory(s, m) else m)
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #4c4c9468
 def transposed(x, exact):
