@@ -197,16 +197,22 @@ def _evidence(progress, question, parts):
                     tuple(progress.layers), progress.trace_seconds, question.limits.seconds, parsed=is_parsed,
                     kind=profile.kind if profile else 'simulated')
 
+_STATUS_OF_SEVERITY = {'refused': Status.BELOW_BOUND, 'implausible': Status.IMPLAUSIBLE}   # the graver first
+_HINT_OF_SEVERITY = {'refused': 'No kernel can: the model of time is wrong here, or was changed.',
+                     'implausible': 'Its numbers are right, but it does not do the work that they take, so it has no '
+                                    'latency: read every input, compute every output.'}
+
 def guard_stage(progress: EvaluationInProgress, question: Question, status: Status, parts: dict) -> tuple[Status, dict]:
     "The status of an evaluation and its parts, after the guards have run."
     with progress.stage('guards'): reports = run_guards(_evidence(progress, question, parts))
     for report in reports:
         if report.found: progress.say(f'guard: {report}')
-    refused = next((r for r in reports if r.severity == 'refused'), None)
-    if refused is None: return status, {**parts, 'guards': reports}
-    error = KernelError(refused.says, kind='limit', hint='No kernel can: the model of time is wrong here, or was '
-                                                         'changed.')
-    return Status.BELOW_BOUND, {'verification': parts['verification'], 'error': error.to_dict(), 'guards': reports}
+    found = {s: next((r for r in reports if r.found and r.severity == s), None) for s in _STATUS_OF_SEVERITY}
+    severity = next((s for s, r in found.items() if r), None)
+    if severity is None or status != Status.CORRECT: return status, {**parts, 'guards': reports}
+    error = KernelError(found[severity].says, kind='limit', hint=_HINT_OF_SEVERITY[severity])
+    return _STATUS_OF_SEVERITY[severity], {'verification': parts['verification'], 'error': error.to_dict(),
+                                           'guards': reports}
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #63e24806
 _BASELINES = {}

@@ -15,6 +15,7 @@ from .adversarial_inputs import (FAMILIES, choose_draws, draws_by_name,
     quick_soundness, reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
+from ...nki.ir.nodes import ArraySpec
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Tolerance, Workload, error_ratio, output_tolerance
@@ -109,14 +110,15 @@ def worst_elements(got: np.ndarray, want: np.ndarray, ratio: np.ndarray,
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #6e1a52a3
 def _wanted(want, workload):
-    shape, dtype = want
-    return shape, workload.output_dtype if dtype.startswith('float') else dtype_name(dtype.replace('int64', 'int32'))
+    name = str(want.dtype)
+    return (tuple(want.shape),
+            workload.output_dtype if name.startswith('float') else dtype_name(name.replace('int64', 'int32')))
 
 def _named(shape, dtype): return f'{dtype}{list(shape)}'
 
-def check_outputs(program: Program, wants: Sequence[tuple[tuple[int, ...], str]], workload: Workload) -> None:
-    """KernelError of kind 'shape' unless the program's outputs have the number, shapes and dtypes of the reference's,
-    given as `Task.outputs` does."""
+def check_outputs(program: Program, wants: Sequence[np.ndarray | ArraySpec], workload: Workload) -> None:
+    """KernelError of kind 'shape' unless the program's outputs have the number, shapes and dtypes of the reference's:
+    arrays, or what stands for them."""
     outs = program.outputs
     if len(outs) != len(wants):
         raise KernelError('the kernel returns the wrong number of outputs', kind='shape', limit=len(wants),
@@ -200,7 +202,7 @@ def _trial(program, task, workload, seed, arrays, draw=None):
     "Execute a program on inputs, which were changed by `draw` if that is given."
     from ...nki.executor.vectorized import execute
     wants = task.expected(arrays)
-    check_outputs(program, [(w.shape, w.dtype.name) for w in wants], workload)
+    check_outputs(program, wants, workload)
     name, tolerance = '', task.tolerance(workload)
     if draw: name, tolerance = draw.name, tolerance_on(task, workload, wants, draw.change.tight)
     given = [np.array(a, order='C') for a in arrays.values()]
@@ -261,7 +263,7 @@ def verify(program: Program, task: Task, workload: Workload | str | None = None,
     KernelError if the program cannot be executed, UsageError for invalid seeds and unknown names."""
     workload = task.workload(workload)
     check_inputs_unwritten(program, [k for k, name in enumerate(workload.shapes) if name in task.in_place])
-    check_outputs(program, task.outputs(workload), workload)
+    check_outputs(program, [ArraySpec(*o) for o in task.outputs(workload)], workload)
     plan, left_out = _planned(task, workload, seeds, draws)
     reports, worst, trials = [], None, _trials(program, task, workload, plan, left_out)
     for trial in _until_wrong(trials) if isinstance(seeds, Integral) and draws is None else trials:
