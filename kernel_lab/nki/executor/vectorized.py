@@ -447,6 +447,7 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
-    try: return _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict)
+    try: outputs = _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict)
     except (ValueError, IndexError, TypeError, OverflowError):
         return interpret(program, *arrays, strict=strict)      # which names the line
+    return tuple(y.reshape(program.tensors[k].shape) for k, y in zip(program.output_ids, outputs))
