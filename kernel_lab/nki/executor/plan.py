@@ -77,6 +77,10 @@ def without_views(program):
                     for k, t in enumerate(ts))
     return replace(program, tensors=tensors, body=_body_by_base(program.body, base), output_ids=outputs)
 
+def in_shape(program, outputs):
+    "The outputs of a plan in the shapes that the program gives them."
+    return tuple(y.reshape(program.tensors[k].shape) for k, y in zip(program.output_ids, outputs))
+
 def build_plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
     program = without_views(program)
