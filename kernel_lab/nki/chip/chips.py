@@ -42,6 +42,10 @@ class Chip:
         "Clock of `engine` in GHz (cycles a nanosecond)."
         return getattr(self, f'{engine.lower()}_ghz')
 
+    def memory_gbps(self, cores: int = 1) -> float:
+        """GB/s between HBM and so many cores: the one ceiling of every share of the bandwidth, which no copy passes."""
+        return min(cores * self.hbm_gbps, self.hbm_stack_gbps) if cores > 1 else self.hbm_gbps
+
     @property
     def launch_us(self) -> float:
         "The fixed time of every kernel, in µs: before its first instruction and after its last."
@@ -83,8 +87,11 @@ def _shared(gen):
         fp32_passes=Figure(4, 'cycles a row', 'published',
                            api), reciprocal_cycles=Figure(8, 'cycles an element', 'published',
                                                           api), pool_start=Figure(150, 'cycles', 'published', api),
-        alu_rsqrt_cycles=Figure(4, 'cycles an element', 'published', f'{api}: 4 times less throughput than on Scalar; '
-                                'powers are taken to be like it'),
+        pool_partitions=Figure(16, 'partitions a processor', 'published', f'{_ARCH[1]}: eight processors; that a '
+                               'reduction over partitions takes a pass for each is an estimate'),
+        stride_bytes=Figure(16, 'bytes', 'published', f'{_ARCH[1]}: larger innermost steps halve the bandwidth'),
+        stride_slowdown=Figure(2, 'times slower', 'published', f'{_ARCH[1]}: beyond stride_bytes'),
+        alu_rsqrt_cycles=Figure(4, 'cycles an element', 'published', f'{api}: 4 times less throughput than on Scalar'),
         accumulate_read=Figure(64, 'cycles', 'published', api), tensor_ghz=Figure(
             2.4, 'GHz', 'measured', 'one 512-row bf16 matmul takes 213 ns in published traces of both '
             'generations'), compiler_buffers=Figure(
@@ -96,7 +103,11 @@ def _shared(gen):
                         'copies over'), compiler_window=Figure(400, 'instructions', 'fitted',
                                                                'how far the earlier compiler moves instructions'),
         vector_queues=Figure(1, 'queues', 'published', f'{a}: one Vector engine a core'),
-        dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'), dma_packet_ns=Figure(
+        dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'),
+        dma_partitions=Figure(8, 'partitions a DMA engine', 'published', f'{_ARCH[2]}: each engine serves eight of the '
+                              '128 partitions'),
+        dma_cast=Figure(2, 'times slower', 'estimate', 'no figure is published; as the other arithmetic of the DMA '
+                        'engines, dma_add'), dma_packet_ns=Figure(
             8.8, 'ns a packet', 'measured', 'trn2 traces: packets of 4 to 512 bytes'), dma_packet_max=Figure(
                 65536, 'bytes', 'estimate',
                 'longer runs are split'), dma_add=Figure(2, 'times slower', 'published',
@@ -128,7 +139,8 @@ def _trn1():
                 'allocation guide: kept by the compiler'), 'link_gbps': Figure(
                     384, 'GB/s', 'estimate',
                     'NeuronLink-v2 768 GB/s a device of two cores; not in the guides'), 'hbm_gbps': Figure(
-                        410, 'GB/s', 'derived', f'{a}: 820 GB/s over two cores'), 'dma_gbps': Figure(
+                        410, 'GB/s', 'derived', f'{a}: 820 GB/s over two cores'), 'hbm_stack_gbps': Figure(
+                        820, 'GB/s', 'published', f'{a}: of both cores, a stack for each'), 'dma_gbps': Figure(
                             255, 'GB/s', 'fitted', f'{d} plan with 272; the best published kernel reaches 263'),
             'dma_row_ns': Figure(
                 0, 'ns a partition', 'estimate', 'descriptors are made before the kernel runs'), 'dma_issue_ns': Figure(
@@ -192,8 +204,11 @@ def _trn2():
                 16 * 1024, 'bytes a partition', 'estimate',
                 'as on trn1; the current limit is not printed'), 'link_gbps': Figure(
                     160, 'GB/s', 'derived', 'NeuronLink-v3, 1.28 TB/s a device, over eight cores'), 'hbm_gbps': Figure(
-                        370, 'GB/s', 'derived', f'{a}: a stack shared by two cores'), 'dma_gbps': Figure(
-                            430, 'GB/s', 'fitted', f'{d} plan with 368, the engines could do 435'),
+                        435, 'GB/s', 'published', f'{d}: 16 DMA engines of 27.2 GB/s, as the profiler counts; two '
+                        'cores share hbm_stack_gbps'), 'hbm_stack_gbps': Figure(
+                        740, 'GB/s', 'derived', f'{a}: a stack of 725 to 750 GB/s shared by two cores'),
+            'dma_gbps': Figure(
+                            430, 'GB/s', 'fitted', f'{d} plan with 368; published copies there and back reach 419'),
             'dma_issue_ns': Figure(
                 486, 'ns a copy', 'fitted',
                 'published vector addition by single elements; trn2 traces: DMA_DIRECT2D on a queue takes 520 to 600'),
@@ -237,12 +252,14 @@ def _trn3():
         'link_gbps': Figure(
             320, 'GB/s', 'derived', 'Trainium3 architecture: NeuronLink-v4, 2.56 TB/s a device, over eight cores'
         ),
-        'hbm_gbps': Figure(590, 'GB/s', 'derived', f'{a}: 4.7 TB/s over eight cores'),
+        'hbm_gbps': Figure(614, 'GB/s', 'published', f'{d}: 16 DMA engines of 38.4 GB/s; two cores share '
+                           'hbm_stack_gbps'),
+        'hbm_stack_gbps': Figure(1175, 'GB/s', 'derived', f'{a}: 4.7 TB/s over four stacks of two cores'),
         'dma_gbps': Figure(528, 'GB/s', 'published', d),
         **{
             k: replace(f, tag='estimate', source='as on trn2; nothing is measured')
             for k, f in _trn2().figures.items()
-            if f.tag in ('measured', 'derived', 'estimate') and k not in ('hbm_gbps', 'dma_gbps', 'link_gbps')
+            if f.tag in ('measured', 'derived', 'estimate') and not k.endswith('_gbps')
         },
     }
     same = {k: replace(f, source=f.source.replace(_ARCH[2], a)) for k, f in _trn2().figures.items()}
