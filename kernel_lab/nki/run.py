@@ -11,6 +11,7 @@ import numpy as np
 from ..core.errors import KernelError
 from .checks.capacity import too_large
 from .checks.checker import assert_ok, check
+from .checks.races import race_warnings
 from .chip.chips import get_chip, platform_chip
 from .chip.dtypes import is_float, numpy_of
 from .executor.interpreter import run_program, turns_of
@@ -73,6 +74,7 @@ def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: boo
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
     program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
+    for says in race_warnings(program): warnings.warn(says, stacklevel=3)
     given, count = arrays_of(getattr(kernel, 'func', kernel), inputs,
                              {k: v for k, v in kwargs.items() if k != 'grid'}), len(program.output_ids)
     program = replace(program, output_ids=(*program.output_ids, *_written_inputs(program)))

@@ -46,6 +46,7 @@ class Memory:
         # how a collective reaches the other ranks: (instruction, sources, sizes) -> results
         self.exchange = None
         self.watch = None               # a function that sees every instruction and its operands
+        self.race, self.core_registers = None, {}      # who touched what of the cores; accumulators of each of them
         # accumulators by engine; the source of random numbers
         self.registers, self.rng = {}, np.random.default_rng(0)
         self.free_arrays = {}                 # (elements, dtype) -> arrays of dead tensors
@@ -281,7 +282,8 @@ def _matmul_result(op, ins, attrs):
     if op == 'nc_matmul_mx': return matmul_mx(**{k: x.reshape(len(x), -1) for k, x in ins.items()})
     s, m = ins['stationary'], ins['moving']
     rows = len(s) * (attrs.get('rows') or 1)              # double_row: two rows of the contraction a partition
-    return s.reshape(rows, -1).T @ m.reshape(rows, -1)
+    # BLAS has several ways to add, and strides choose among them
+    return np.ascontiguousarray(s.reshape(rows, -1)).T @ np.ascontiguousarray(m.reshape(rows, -1))
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #4c4c9468
 def transposed(x, exact):

@@ -12,6 +12,7 @@ from .loop_passes import distribute
 from ..ir.semantics_collective import COLLECTIVES
 from .loop_passes import fuse
 from ..ir.nodes import Loop, accesses, without_gc
+from .race_watch import watched_tensors
 from .reroll_loops import reroll
 from .simplify import (
     OpenProgram,
@@ -56,6 +57,7 @@ def rerolled(program):
 
 def build_plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
+    if watched_tensors(program): return None
     if any(t.alias is not None for t in program.tensors) or any(l.kind not in _LOOP_KINDS
                                                                 for loops, _ in program.walk() for l in loops):
         return None

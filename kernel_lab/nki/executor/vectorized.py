@@ -6,7 +6,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
-import copy, itertools, math, os
+import copy, functools, itertools, math, os
 import numpy as np
 from ...core.errors import in_time
 from .loop_passes import Nest, instruction_numbers
@@ -14,7 +14,8 @@ from ..chip.chips import get_chip
 from ..chip.dtypes import is_float, numpy_of
 from .memory import (Memory, engine_value, permuted_columns, transposed, unwritten_value,
     write_result)
-from .interpreter import PreparedInstruction, run_instruction, blas_pools, interpret, check_inputs
+from .bodies import run_instruction
+from .interpreter import PreparedInstruction, blas_pools, interpret, check_inputs
 from ..ir.semantics import ACT, ALU, REDUCE, apply_function, row_reduction
 from .plan import is_light, plan_of
 from ..ir.nodes import Access, accesses
@@ -307,8 +308,7 @@ def _vectorize(code, memory, instruction, loops):
     for start in range(len(loops) + 1):
         for fits, make in VECTORIZERS:
             if fits(code, instruction, loops[start:]): return make(memory, instruction, loops[start:]), loops[:start]
-    step = PreparedInstruction(memory, instruction)
-    return (lambda env: run_instruction(step, env)), loops
+    return functools.partial(run_instruction, PreparedInstruction(memory, instruction)), loops
 
 def _iterate(run, loops):
     "The closure for all iterations of loops that stay in Python."

@@ -4,7 +4,6 @@ hide nothing: whole integers over all their range, infinities, NaN, −0, subnor
 What moves bits is compared bit by bit. What computes is, too, but a NaN equals any other NaN: IEEE 754 leaves the sign and
 payload of a computed NaN to the implementation, numpy's vector and remainder loops differ in it, and no plan is made
 for a program that could look at it (one that reads a memory as another dtype)."""
-import ml_dtypes
 import numpy as np
 import pytest
 from kernel_lab.core.errors import KernelError
@@ -16,6 +15,7 @@ from kernel_lab.nki.ir.semantics import ACT, ALU, BITWISE, REDUCE
 from kernel_lab.nki.ir.semantics_collective import COLLECTIVES
 from kernel_lab.nki.lang import isa as nisa, language as nl, legacy_language as ol
 from kernel_lab.nki.validate import conformance
+from kernel_maker import bits_of, nasty
 from trials import all_trials
 
 MOVES = {'tensor_copy', 'dma_copy', 'dma_transpose', 'nc_stream_shuffle', 'local_gather', 'nc_n_gather', 'register_move',
@@ -26,36 +26,6 @@ INTERPRETED = {'nc_matmul_mx', 'quantize_mx', 'nonzero_with_count', 'set_rng_see
 TURNS = 3
 FLOATS = ('float32', 'bfloat16', 'float16', 'float8_e4m3', 'float8_e5m2')
 WHOLE = ('int32', 'uint32', 'int16', 'uint16', 'int8', 'uint8')
-
-
-# --- values ---
-
-def nasty(shape, dtype, seed=0):
-    "Values of a dtype: a third of them its extremes, a third any bits, the rest ordinary numbers."
-    rng, kind = np.random.default_rng(seed), np.dtype(dtype)
-    any_bits = rng.integers(0, 256, (*shape, kind.itemsize), np.uint8).view(kind)[..., 0]
-    if kind.kind == 'b': return any_bits.view(np.uint8) % 2 == 1
-    if kind.names: return any_bits
-    if kind.kind in 'iu':
-        most = np.iinfo(kind)
-        ends = [most.min, most.max, most.max - 1, 0, 1, most.max // 2 + 1, min(most.max, 2**24 + 1), max(most.min, -1)]
-        ends, usual = np.array(ends, kind), rng.integers(0, 9, shape).astype(kind)
-    else:
-        most, least = ml_dtypes.finfo(kind), np.array([1], f'u{kind.itemsize}').view(kind)[0]
-        with np.errstate(all='ignore'):
-            ends = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, most.max, -most.max, most.tiny, 1.0, -1.0, least, -least],
-                            np.float64).astype(kind)
-            usual = rng.normal(size=shape).astype(kind)
-    return np.choose(rng.integers(0, 3, shape), [rng.choice(ends, shape), any_bits, usual])
-
-
-def bits_of(x, exact):
-    "The bits of an array; unless `exact`, every NaN as the same one."
-    x = np.ascontiguousarray(x)
-    bits = x.view(f'u{x.dtype.itemsize}').copy()
-    if not exact and not x.dtype.names and x.dtype.kind not in 'iub':
-        with np.errstate(invalid='ignore'): bits[np.isnan(x)] = 1
-    return bits
 
 
 # --- both paths ---
