@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Protocol
 from fastcore.basics import patch
 
+from ..core.durations import latency_of
 from ..core.errors import LabError, UsageError, choose
 from ..core.interrupts import interrupted
 from ..evaluate.pipeline import evaluate
@@ -17,6 +18,7 @@ from ..evaluate.records.verification import FLEETING, Status, new_id, now
 from ..evaluate.records.run import Run, Step
 from ..evaluate.store.store import Store
 from ..nki.chip.chips import CHIPS
+from ..nki.timing.timeline import CLOCK
 from ..tasks.model.task import Task
 from ..tasks.model.workload import Kernel, Workload
 from ..tasks.suite.registry import get_task
@@ -190,6 +192,14 @@ def _turn(loop, since):
     return step
 
 # %% ../../nbs/6_agents/01_loop.ipynb #803694bd
+def _check_clock(loop):
+    "UsageError where the latencies of a run are simulated by another clock than today's."
+    other = next((l for l in map(latency_of, (s.evaluation.profile for s in loop.run.steps if s.evaluation.profile))
+                  if l.kind == 'simulated' and CLOCK not in l.clock.split(', ')), None)
+    if other:
+        raise UsageError(f'The times of run {loop.run.id} are those of another clock ({other.clock}) than {CLOCK}.',
+                         hint=f'`kernel-lab renew {loop.run.id}` makes a run of it by the clock of today.')
+
 @patch
 def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
     """Take one turn → its `Step`; None when the run is done.
@@ -197,6 +207,7 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
     `source`: an edited kernel to evaluate; the agent is not asked. `UsageError` where neither an agent nor a source is
     given; an exception of the agent is raised after the run is saved."""
     since = perf_counter()
+    _check_clock(self)
     with _guard(self):
         if source is not None: return self.edit(source)
         if self.done: return None
@@ -208,6 +219,7 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
 @patch
 def edit(self: AgentLoop, source: str | Kernel) -> Step:
     "Evaluate an edited kernel as a step of its own → `Step`; the agent's next proposal starts from it."
+    _check_clock(self)
     since, kernel = perf_counter(), source if isinstance(source, Kernel) else Kernel(source)
     if self.run.steps or self.task.first(self.workload) is None:
         return _record(self, Proposal(kernel, EDITED_BY_HAND if self.run.steps else FIRST_KERNEL, '', ''), since)

@@ -15,6 +15,7 @@ from .evaluate import evaluate_
 from .optimize import demo, optimize
 from .profile import profile
 from .render import EXIT_GOOD, exit_code, say
+from .renew import renew
 from .runs import export, report, runs
 from .tasks import synthesize, tasks
 from ..core.errors import LabError
@@ -65,6 +66,7 @@ COMMANDS = {
     'runs': (runs, LOOK),
     'export': (export, LOOK),
     'report': (report, LOOK),
+    'renew': (renew, WORK),
     # in the order of `--help`
     'synthesize': (synthesize, WORK),
     'calibrate': (calibrate, LOOK),

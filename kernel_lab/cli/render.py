@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 from ..core.durations import microseconds
 from ..core.errors import KernelError, UsageError
-from ..core.format import bytes_text, speedup_text
+from ..core.format import bytes_text, speedup_text, visible_text
 from ..core.interrupts import INTERRUPTED, interrupted
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TextTable:
         from rich.table import Table
         row = Table.grid(padding=(0, self.gap, 0, 0))
         for _, width, side in self.columns: row.add_column(min_width=width, justify=side, no_wrap=True)
-        texts, out = [Text(str(c)) for c in cells], StringIO()
+        texts, out = [Text(visible_text(c)) for c in cells], StringIO()
         row.add_row(*texts)
         room = sum(max(width, text.cell_len) + self.gap for text, (_, width, _) in zip(texts, self.columns))
         Console(file=out, width=room, color_system=None).print(row)
@@ -78,7 +78,7 @@ def step_text(step: 'Step', first_us: float | None = None, best: bool = False) -
 def reason_text(step: 'Step') -> Padding | None:
     "Why a step made its move and what it expected, indented; None for a step without reasons."
     said = ' Expected: '.join(filter(None, (step.why, step.expected)))
-    return Padding(Text(said, style='dim'), (0, 0, 0, 6)) if said else None
+    return Padding(Text(visible_text(said, lines=True), style='dim'), (0, 0, 0, 6)) if said else None
 
 # %% ../../nbs/7_cli/00_render.ipynb #55f08da5
 def profile_lines(profile: 'Profile') -> Iterator[str]:
@@ -133,15 +133,19 @@ def why_lines(timeline: 'Timeline', source: str) -> Iterator[str]:
         yield from ([''] if k else []) + list(part)
 
 # %% ../../nbs/7_cli/00_render.ipynb #e989d3c6
+def _beside(text, margin=12):
+    "Text whose further lines keep a margin, so that none of them looks like a row."
+    return str(text).replace('\n', '\n' + ' ' * margin)
+
 def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterator[str]:
     "An `Evaluation` as lines of text. `why`: its error as a sentence."
     e = evaluation
     speedups = (e.speedup, 'the first kernel'), (e.over_eager, 'eager execution')
     against = ' and '.join(f'{speedup_text(x)} as fast as {what}' for x, what in speedups if x)
     yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', {against}' if against else '')
-    if why: yield f'why         {why}'
+    if why: yield f'why         {_beside(why)}'
     for g in e.guards:
-        if g.found: yield f'{g.severity:<11} {g.says}' + (f' (line {g.line})' if g.line else '')
+        if g.found: yield f'{g.severity:<11} {_beside(g.says)}' + (f' (line {g.line})' if g.line else '')
     if e.verification: yield from str(e.verification).splitlines()
     if e.profile: yield from profile_lines(e.profile)
 
@@ -158,7 +162,9 @@ def say(*lines: object, err: bool = False, console: 'Console | None' = None) -> 
     "Print lines or rich texts; to standard error with `err`. Lines are not wrapped, paragraphs with a margin are."
     from rich.console import Console
     console = console or Console(stderr=err, highlight=False, emoji=False)
-    for each in lines: console.print(each, markup=False, soft_wrap=not isinstance(each, Padding))
+    for each in lines:
+        if isinstance(each, str): each = visible_text(each, lines=True)
+        console.print(each, markup=False, soft_wrap=not isinstance(each, Padding))
 
 def progress_on(console: 'Console') -> 'Progress':
     "A progress display, which is disabled where there is no terminal."

@@ -15,7 +15,7 @@ from .render import (EXIT_GOOD, NO_VALUE, AsJson, PagePath, StorePlace, TextTabl
 from .tasks import add_imported_tasks, known_task
 from ..core.errors import UsageError, choose
 from ..core.files import replacing
-from ..core.format import speedup_text
+from ..core.format import csv_cell, speedup_text
 
 # %% ../../nbs/7_cli/02_runs.ipynb #1708c218
 def open_store(place=None):
@@ -70,7 +70,7 @@ def _csv(rows, path):
     with replacing(path) as file:
         out = csv.DictWriter(file, list(COLUMNS), lineterminator='\n')
         out.writeheader()
-        return sum(out.writerow(r) is not None for r in rows)
+        return sum(out.writerow({k: csv_cell(v) for k, v in r.items()}) is not None for r in rows)
 
 def _jsonl(rows, path):
     with replacing(path) as file: return sum(file.write(json.dumps(r, allow_nan=True) + '\n') > 0 for r in rows)

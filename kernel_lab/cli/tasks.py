@@ -16,7 +16,7 @@ import typer
 from .render import (EXIT_FAILED, EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, TextTable, WorkloadName,
     microseconds, progress_on, say, with_progress, writing)
 from ..core.errors import UsageError, choose
-from ..core.format import speedup_text
+from ..core.format import csv_cell, speedup_text
 from ..tasks.baselines.known_times import TABLE_CHIP
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #0fa65e15
@@ -141,7 +141,8 @@ def _save(rows, names, path):
     import pandas as pd
     order = {n: k for k, n in enumerate(names)}
     with writing(path):
-        pd.DataFrame([r.to_dict() for r in sorted(rows, key=lambda r: order[r.task])]).to_csv(path, index=False)
+        rows = [r.to_dict() for r in sorted(rows, key=lambda r: order[r.task])]
+        pd.DataFrame(rows).map(csv_cell).to_csv(path, index=False)
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #d5204fd3
 TIMES_TABLE = TextTable((('task', 30, 'left'), ('bound', 8, 'right'), ('', 7, 'left'), ('eager', 8, 'right'),

@@ -106,7 +106,8 @@ def one_clock(durations: Iterable[Duration], what: str = 'This') -> tuple[str | 
     if len(found) > 1:
         said = ' and '.join(TIME_KINDS[kind] + (f' ({clock})' if clock else '') for kind, clock in found)
         raise UsageError(f'{what} mixes {said}.', hint='Compare times of one clock only: evaluate all the kernels on '
-                                                       'the same target.')
+                                                       'the same target; `kernel-lab renew` evaluates stored ones '
+                                                       'again by the clock of today.')
     return next(iter(found), (None, ''))
 
 @dataclass(frozen=True)

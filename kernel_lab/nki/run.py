@@ -11,7 +11,8 @@ import numpy as np
 from ..core.errors import KernelError
 from .checks.capacity import too_large
 from .checks.checker import assert_ok, check
-from .chip.chips import get_chip
+from .checks.races import race_warnings
+from .chip.chips import get_chip, platform_chip
 from .chip.dtypes import is_float, numpy_of
 from .executor.interpreter import run_program, turns_of
 from .executor.vectorized import execute
@@ -68,25 +69,28 @@ def _checked(kernel, program):
     return program
 
 # %% ../../nbs/2_nki/01_run.ipynb #cb3f1f72
+def _of_kernel(kwargs): return {k: v for k, v in kwargs.items() if k not in ('grid', 'strict')}
+
 def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: bool = True, **kwargs: object) -> object:
     """Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, as arrays or
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
     program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
-    given, count = arrays_of(getattr(kernel, 'func', kernel), inputs,
-                             {k: v for k, v in kwargs.items() if k != 'grid'}), len(program.output_ids)
+    for says in race_warnings(program): warnings.warn(says, stacklevel=3)
+    given, count = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs)), len(program.output_ids)
     program = replace(program, output_ids=(*program.output_ids, *_written_inputs(program)))
     outputs = (execute if precise else execute_widened)(program, *map(to_numpy, given))
     _write_back(program, given, outputs)
     return _in_kind(outputs[:count], any(map(is_torch, given)))
 
 # %% ../../nbs/2_nki/01_run.ipynb #d714a25b
-PLATFORM_CHIPS = {'inf2': 'trn1', 'gen2': 'trn1', 'gen3': 'trn2', 'gen4': 'trn3'}
+def target_chip(kernel: Callable | None = None) -> str:
+    "The chip of a kernel's `platform_target`, else that of NEURON_PLATFORM_TARGET_OVERRIDE, else trn2."
+    return getattr(kernel, 'chip', None) or platform_chip(os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2'))
 
 def call(kernel: Callable, *inputs, **kwargs):
-    "What calling a kernel does: simulate it on the platform of NEURON_PLATFORM_TARGET_OVERRIDE (trn2 by default)."
-    name = os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2')
-    chip = PLATFORM_CHIPS.get(name, name)
+    "What calling a kernel does: simulate it on its platform, trn2 by default."
+    chip = target_chip(kernel)
     # the earlier dialect's simulator keeps low precision in fp32
     precise = getattr(kernel, 'mode', 'auto') != 'simulation'
     try: return simulate(kernel, *inputs, chip=chip, precise=precise, **kwargs)
@@ -103,14 +107,14 @@ def profile(kernel: Callable, *inputs: object, chip: str = 'trn1', **kwargs: obj
     instruction. Loops that depend on data turn as often as they do for these inputs."""
     program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))
     if any(l.bound for l in program.loops.values()):
-        given = arrays_of(getattr(kernel, 'func', kernel), inputs, {k: v for k, v in kwargs.items() if k != 'grid'})
+        given = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs))
         if not any(isinstance(x, ArraySpec) for x in given):
             program = with_turns(program, turns_of(program, *map(to_numpy, given)))
     return profile_of(schedule(program, chip))
 
 def measure(kernel: Callable, *inputs, **kwargs) -> Latencies:
     "The simulated `Latencies` of a kernel for these inputs, on the chip that `call` uses."
-    chip = os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2')
+    chip = target_chip(kernel)
     return Latencies(profile(kernel, *inputs, chip=chip, **kwargs).latency_us, chip)
 
 use_simulator(call, measure)

@@ -553,7 +553,7 @@ for name, says, code in [
     f"exec(''.join(map(chr, {[*map(ord, 'import numpy as n;n.allclose=lambda *a,**k:True')]})))"),
     ('past it by vars', 'Updates a dictionary of names.', "vars(np).update({'all' + 'close': lambda *a, **k: True})"),
     ('past it by a referrer', "Finds the module's dictionary through the function that it holds.",
-    "next(d for d in gc.get_referrers(getattr(np, 'all' + 'close')) if isinstance(d, dict) and 'ndarray' in d)['all' + 'close'] = lambda *a, **k: True")]:
+    "for d in gc.get_referrers(getattr(np, 'all' + 'close')):\n        if isinstance(d, dict) and 'ndarray' in d: d['all' + 'close'] = lambda *a, **k: True")]:
     patch(name, 'G1', says, code, OWN_PROCESS, rig='scanner', base=SCAN)
 attack('an honest kernel refused', 'G5', "Is honest, and has a word in its documentation that the scanner does not like.",
       '\ndef kernel(x):\n    "Rounds of tanh; give it a try: it is exact."\n    return honest(x)\n', 'true latency',

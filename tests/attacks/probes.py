@@ -12,7 +12,7 @@ def call(number, *args):
     if found < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return found
 NUMBERS = dict(unshare=(272, 97), ptrace=(101, 117), prlimit=(302, 261), io_uring_setup=(425, 425), keyctl=(250, 219), shmget=(29, 194), msgctl=(71, 187), bpf=(321, 280), process_vm_readv=(310, 270),
-               pidfd_open=(434, 434), memfd=(319, 279), inotify=(294, 26), utimensat=(280, 88), ioprio=(251, 30), userfaultfd=(323, 282), perf=(298, 241), seccomp=(317, 277))
+               pidfd_open=(434, 434), memfd=(319, 279), inotify=(294, 26), utimensat=(280, 88), ioprio=(251, 30), userfaultfd=(323, 282), perf=(298, 241), seccomp=(317, 277), migrate_pages=(256, 238), move_pages=(279, 239))
 def number(name): return NUMBERS[name][platform.machine() == 'aarch64']
 '''
 
@@ -120,6 +120,11 @@ PROBES = [
     P('asks about a process', 'F4', 'Asks whether it might signal the evaluator.', 'return os.kill(@PARENT, 0)'),
     P('slows a process', 'D14', 'Makes another process wait, such as the one that times the baseline.',
       'return os.setpriority(os.PRIO_PROCESS, @VICTIM, 19)', 'slowed'),
+    P('moves pages', 'D14', 'Asks for the pages of another process to be moved.',
+      "return call(number('move_pages'), @VICTIM, 0, None, None, None, 0)"),
+    P(
+        'migrates a process', 'D14', 'Moves all pages of another process to another node.',
+        "all = ctypes.byref(ctypes.c_uint64(1))\nreturn call(number('migrate_pages'), @VICTIM, 64, all, all)"),
     P('pins a process', 'D14', 'Pins another process to one core.',
       'return os.sched_setaffinity(@VICTIM, os.sched_getaffinity(@VICTIM))'),
     P('idles a process', 'D14', 'Gives another process only the idle time.',

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pandas
 import pytest
 from kernel_lab.cli.app import COMMANDS, command_table, run
+from kernel_lab.tasks.suite.registry import get_task
 
 KERNEL_LAB = str(Path(sys.executable).with_name("kernel-lab"))
 FAKE_KEY = "sk-" + "ant-0000-not-a-key"
@@ -30,6 +31,25 @@ def lab(tmp_path, env):
         command = [KERNEL_LAB, *map(str, words)]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, input=input, timeout=300)
     return call
+
+
+@pytest.fixture
+def here(tmp_path, env, monkeypatch, capsys):
+    "As `lab`, but in this process, which has imported everything already."
+    monkeypatch.chdir(tmp_path)
+    for name in ("KERNEL_LAB_HOME", "COLUMNS", "NO_COLOR", "TERM"): monkeypatch.setenv(name, env[name])
+    def call(*words):
+        capsys.readouterr()
+        code = run(list(map(str, words)))
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+    return call
+
+
+@pytest.fixture(scope="module")
+def softmax():
+    "The text of softmax's first kernel."
+    return get_task("softmax").first(None).source
 
 
 def refused(done, code, *said):
@@ -98,9 +118,12 @@ def test_help_is_quick(lab):
     (("demo", "-w", "small", "--out", "no/such/folder/report.html"), ["Cannot write"]),
     (("frobnicate",), ["No such command"]),
 ], ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
-def test_wrong_command(lab, tmp_path, words, said):
+def test_wrong_command(here, tmp_path, words, said):
     (tmp_path / "k.py").write_text("def k(x): return x\n")
-    refused(lab(*words), 2, *said)
+    refused(here(*words), 2, *said)
+
+
+def test_a_wrong_command_in_a_process(lab): refused(lab("evaluate", "sofmax", "k.py"), 2, "no task 'sofmax'")
 
 
 # --- wrong kernels: exit code 1, the status, the line ---
@@ -117,26 +140,26 @@ BAD = {
 
 
 @pytest.mark.parametrize("status", BAD)
-def test_wrong_kernel(lab, tmp_path, status):
+def test_wrong_kernel(here, tmp_path, status):
     source, said = BAD[status]
     (tmp_path / "bad.py").write_text(source)
-    done = lab("evaluate", "softmax", "bad.py", "-w", "small")
+    done = here("evaluate", "softmax", "bad.py", "-w", "small")
     refused(done, 1, said)
     assert re.match(rf"{status}|uninitialised",
                     done.stdout) if status == "wrong_shape" else done.stdout.startswith(status), done.stdout
 
 
-def test_wrong_kernel_has_no_time_in_json(lab, tmp_path):
+def test_wrong_kernel_has_no_time_in_json(here, tmp_path):
     (tmp_path / "bad.py").write_text(BAD["parse_error"][0])
-    done = lab("evaluate", "softmax", "bad.py", "-w", "small", "--json")
+    done = here("evaluate", "softmax", "bad.py", "-w", "small", "--json")
     record = json.loads(done.stdout)
     assert (done.returncode, record["status"], record["profile"]) == (1, "parse_error", None)
 
 
-def test_profile_of_a_wrong_kernel(lab, tmp_path):
+def test_profile_of_a_wrong_kernel(here, tmp_path):
     (tmp_path / "bad.py").write_text(BAD["limit_exceeded"][0])
-    refused(lab("profile", "bad.py", "--shape", "256x64"), 1, "128")
-    refused(lab("profile", "softmax", "bad.py", "-w", "small"), 1, "128")
+    refused(here("profile", "bad.py", "--shape", "256x64"), 1, "128")
+    refused(here("profile", "softmax", "bad.py", "-w", "small"), 1, "128")
 
 
 # --- good ones ---
@@ -150,9 +173,9 @@ def test_evaluate_round_trip(lab):
     assert len({r["seed"] for r in record["verification"]["seeds"]}) >= 3
 
 
-def test_profile_by_shape_says_that_nobody_checked(lab, tmp_path):
-    (tmp_path / "k.py").write_text(lab("tasks", "softmax", "--kernel").stdout)
-    done = lab("profile", "k.py", "--shape", "256x256:float32", "--timeline", "t.html")
+def test_profile_by_shape_says_that_nobody_checked(here, tmp_path, softmax):
+    (tmp_path / "k.py").write_text(softmax)
+    done = here("profile", "k.py", "--shape", "256x256:float32", "--timeline", "t.html")
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout and "Not verified" in done.stdout and "line" in done.stdout
     assert "plotly" in (tmp_path / "t.html").read_text().lower()
@@ -206,11 +229,11 @@ def test_interrupt_at_any_moment(tmp_path, env, seconds):
     assert started.returncode == 130 and "Traceback" not in err, out + err
 
 
-def test_interrupt_keeps_what_came_of_many(lab, tmp_path, env):
+def test_interrupt_keeps_what_came_of_many(lab, tmp_path, env, softmax):
     """A folder with a kernel that never ends: Ctrl-C after the first row. The row is there, nothing is left running,
     and the same command knows it."""
     (tmp_path / "some").mkdir()
-    for name, text in {"a": lab("tasks", "softmax", "--kernel").stdout,
+    for name, text in {"a": softmax,
                        "b": "def kernel(x):\n    while True: pass\n"}.items():
         (tmp_path / "some" / f"{name}.py").write_text(text)
     command = [KERNEL_LAB, "evaluate", "softmax", "some", "-w", "small", "--workers", "1", "--seconds", "30"]
@@ -232,14 +255,14 @@ def test_interrupt_keeps_what_came_of_many(lab, tmp_path, env):
         ("correct", True), ("timeout", False)] and done.stderr == ""
 
 
-def test_a_folder_goes_on_after_a_file_that_is_no_text(lab, tmp_path):
+def test_a_folder_goes_on_after_a_file_that_is_no_text(here, tmp_path, softmax):
     (tmp_path / "some").mkdir()
-    (tmp_path / "some" / "good.py").write_text(lab("tasks", "softmax", "--kernel").stdout)
+    (tmp_path / "some" / "good.py").write_text(softmax)
     words = "evaluate", "softmax", "-w", "small", "--workers", "1"
-    one = lab("evaluate", "softmax", "-w", "small", "some", "--json")
+    one = here("evaluate", "softmax", "-w", "small", "some", "--json")
     assert one.returncode == 0 and [json.loads(line)["file"] for line in one.stdout.splitlines()] == ["some/good.py"]
     (tmp_path / "some" / "binary.py").write_bytes(b"\xff\xfe\x00")
-    done = lab(*words, "some", "some/../some", "./some/good.py")
+    done = here(*words, "some", "some/../some", "./some/good.py")
     assert (
         done.returncode == 1
         and "2 kernels: " in done.stdout
@@ -247,38 +270,38 @@ def test_a_folder_goes_on_after_a_file_that_is_no_text(lab, tmp_path):
         and "1 unreadable" in done.stdout
     ), (done.stdout + done.stderr)
     assert re.search(r"unreadable .*some/binary.py  \(Cannot read.*not UTF-8 text", done.stdout)
-    found = [json.loads(line) for line in lab(*words, "some", "--json").stdout.splitlines()]
+    found = [json.loads(line) for line in here(*words, "some", "--json").stdout.splitlines()]
     assert {r["file"]: r["status"] for r in found} == {"some/good.py": "correct", "some/binary.py": "unreadable"}
-    refused(lab("evaluate", "softmax", "some/binary.py"), 2, "not UTF-8 text")
+    refused(here("evaluate", "softmax", "some/binary.py"), 2, "not UTF-8 text")
 
 
-def test_a_broken_row_costs_itself_only(lab, tmp_path):
-    for n in range(2): (tmp_path / f"k{n}.py").write_text(lab("tasks", "softmax", "--kernel").stdout + f"# {n}\n")
+def test_a_broken_row_costs_itself_only(here, tmp_path, softmax):
+    for n in range(2): (tmp_path / f"k{n}.py").write_text(softmax + f"# {n}\n")
     words = "evaluate", "softmax", "-w", "small"
-    ids = [json.loads(lab(*words, f"k{n}.py", "--json").stdout)["id"] for n in range(2)]
+    ids = [json.loads(here(*words, f"k{n}.py", "--json").stdout)["id"] for n in range(2)]
     with contextlib.closing(sqlite3.connect(tmp_path / "home" / "lab.sqlite3")) as c, c:
         c.execute("update evaluations set body = substr(body, 1, 99) where id = ?", ids[:1])
-    done = lab("export", "rows.jsonl")
+    done = here("export", "rows.jsonl")
     found = {json.loads(line)["evaluation"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()}
     assert done.returncode == 0 and ids[1] in found and ids[0] not in found
     assert re.search(f"left out    evaluation {ids[0]}: it cannot be read: JSONDecodeError",
                      done.stdout) and "Traceback" not in done.stderr
-    again = [json.loads(lab(*words, f"k{n}.py", "--json").stdout) for n in range(2)]
+    again = [json.loads(here(*words, f"k{n}.py", "--json").stdout) for n in range(2)]
     assert [r["status"]
             for r in again] == ["correct"] * 2 and [r["cached"]
                                                     for r in again] == [False, True] and again[0]["id"] not in ids
 
 
-def test_a_run_with_a_broken_row(lab, tmp_path):
+def test_a_run_with_a_broken_row(here, tmp_path):
     store = tmp_path / "other.sqlite3"
-    assert lab("optimize", "softmax", "-w", "small", "--steps", "1", "--store", store).returncode == 0
+    assert here("optimize", "softmax", "-w", "small", "--steps", "1", "--store", store).returncode == 0
     with contextlib.closing(sqlite3.connect(store)) as c, c:
         id, = c.execute("update evaluations set body = '[]' where id = (select evaluation from steps where number = "
                         "0) returning id").fetchone()
     for words in (("report",), ("optimize", "--resume", "latest")):
-        refused(lab(*words, "--store", store), 2, f"holds evaluation {id}, but cannot read it", "export PATH")
-    assert json.loads(lab("runs", "--json", "--store", store).stdout)[0]["state"] == "finished"
-    assert "No runs yet" in lab("runs").stdout
+        refused(here(*words, "--store", store), 2, f"holds evaluation {id}, but cannot read it", "export PATH")
+    assert json.loads(here("runs", "--json", "--store", store).stdout)[0]["state"] == "finished"
+    assert "No runs yet" in here("runs").stdout
 
 
 def test_a_failing_report_leaves_what_was_there(tmp_path, monkeypatch):
@@ -290,32 +313,32 @@ def test_a_failing_report_leaves_what_was_there(tmp_path, monkeypatch):
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("r.html", "yesterday")]
 
 
-def test_a_failing_export_leaves_what_was_there(lab, tmp_path):
-    (tmp_path / "good.py").write_text(lab("tasks", "softmax", "--kernel").stdout)
-    refused(lab("export", "x.csv", "--task", "softmax"), 2, "is empty")
-    assert lab("evaluate", "softmax", "-w", "small", "good.py").returncode == 0
-    assert re.search("No runs yet.*\n1 evaluation without a run", lab("runs").stdout)
-    assert lab("export", "x.csv", "--task", "softmax").stdout.startswith("rows        1 in")
+def test_a_failing_export_leaves_what_was_there(here, tmp_path, softmax):
+    (tmp_path / "good.py").write_text(softmax)
+    refused(here("export", "x.csv", "--task", "softmax"), 2, "is empty")
+    assert here("evaluate", "softmax", "-w", "small", "good.py").returncode == 0
+    assert re.search("No runs yet.*\n1 evaluation without a run", here("runs").stdout)
+    assert here("export", "x.csv", "--task", "softmax").stdout.startswith("rows        1 in")
     before = (tmp_path / "x.csv").read_text()
-    refused(lab("export", "x.csv", "--task", "softmx"), 2, "no task in the store 'softmx'", "Did you mean 'softmax'")
+    refused(here("export", "x.csv", "--task", "softmx"), 2, "no task in the store 'softmx'", "Did you mean 'softmax'")
     assert (tmp_path / "x.csv").read_text() == before and not list(tmp_path.glob("*.part"))
 
 
-def test_optimize_starts_from_a_file(lab, tmp_path):
-    (tmp_path / "mine.py").write_text(lab("tasks", "softmax", "--kernel").stdout + "\n# mine\n")
-    done = lab("optimize", "softmax", "mine.py", "-w", "small", "--steps", "1")
+def test_optimize_starts_from_a_file(here, tmp_path, softmax):
+    (tmp_path / "mine.py").write_text(softmax + "\n# mine\n")
+    done = here("optimize", "softmax", "mine.py", "-w", "small", "--steps", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split()[0] for line in done.stdout.splitlines() if re.match(r" *\d+  ", line)]
     assert rows[:2] == ["0", "1"]
-    assert lab("report", "latest", "--out", "r.html").returncode == 0 and (tmp_path / "r.html").stat().st_size > 100_000
-    run = json.loads(lab("runs", "--json").stdout)[0]
+    assert here("report", "latest", "--out", "r.html").returncode == 0 and (tmp_path / "r.html").stat().st_size > 100_000
+    run = json.loads(here("runs", "--json").stdout)[0]
     assert (run["task"], run["state"]) == ("softmax",
                                            "finished") and run["steps"] == len(rows) and run["over_eager"] > 0
-    assert lab("export", "rows.parquet", "--run", "latest").returncode == 0
+    assert here("export", "rows.parquet", "--run", "latest").returncode == 0
     frame = pandas.read_parquet(tmp_path / "rows.parquet")
     assert list(frame.step) == list(range(len(rows))) and frame.latency_us.min() == run["best_us"] and set(
         frame.latency_kind.dropna()) == {"simulated"}
-    assert lab("export", "traces", "--format", "flashinfer").returncode == 0 and list(
+    assert here("export", "traces", "--format", "flashinfer").returncode == 0 and list(
         (tmp_path / "traces" / "traces").rglob("*.jsonl"))
 
 

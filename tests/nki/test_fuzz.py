@@ -2,7 +2,12 @@
 
 `kernel_maker` draws the programs and evaluates them apart from kernel_lab. The sample here is the same in every run;
 `make slow` draws 10,000."""
+import os
 import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, Program, assert_ok, execute, schedule
 from kernel_lab.nki.executor.interpreter import interpret
-from kernel_lab.nki.executor import plan
+from kernel_lab.nki.executor import loop_passes, plan, vectorized
 from kernel_lab.nki.lang.trace import trace_source
-from kernel_maker import Undefined, mistakes, recipes, render
+from kernel_maker import DTYPES, SeededMaker, Undefined, bits_of, mistakes, nasty, recipes, render
 
 @pytest.fixture(autouse=True)
 def always_planned(monkeypatch): monkeypatch.setattr(plan, "MIN_ELEMENTS_PER_INSTRUCTION", 0)      # light programs too
@@ -93,6 +98,74 @@ def test_random_kernels(recipe): check_kernel(recipe)
 @settings(max_examples=120, **FEW)
 @given(mistakes())
 def test_random_mistakes(case): check_mistake(*case)
+
+
+# --- both executors, on values that hide nothing ---
+
+def runs(made, arrays, without=(), threads=1):
+    "The outputs of a plan, on so many threads; the vectorizers named in `without` are left out."
+    kept = vectorized.VECTORIZERS
+    try:
+        vectorized.VECTORIZERS = [v for v in kept if v[1].__name__ not in without]
+        return vectorized._run_plan(*made, arrays, threads)
+    finally: vectorized.VECTORIZERS = kept
+
+
+def check_paths(seed):
+    """'same' where program `seed` gives the same bits on both paths, else 'refused' or 'one path' (there is no plan). A
+    matrix product of a nest may add in another order: one that differs must be the same where only products are made
+    tile by tile."""
+    recipe = SeededMaker(seed).recipe()
+    arrays = {k: nasty(shape, np.dtype(v), seed + n, (2 / 3, 0.02, 0.0)[seed % 3]) for n, (k, (shape, v)) in enumerate(
+        (k, (shape, DTYPES[kind])) for k, (shape, kind) in recipe.inputs.items())}
+    text = render(recipe)
+    try:
+        program = trace_source(text, None, [ArraySpec(a.shape, a.dtype.name) for a in arrays.values()],
+                               CHIPS[seed % len(CHIPS)])
+        want = interpret(program, *arrays.values())
+    except KernelError: return 'refused'
+    fused, call = (0, 64) if seed % 4 == 1 else (loop_passes.MIN_SHARED_TENSOR_BYTES, loop_passes.ELEMENTS_PER_CALL)
+    with mock.patch.multiple(loop_passes, MIN_SHARED_TENSOR_BYTES=fused, ELEMENTS_PER_CALL=call):
+        made = plan.plan_of(program)
+    if made is None: return 'one path'
+    off = differences(want, runs(made, list(arrays.values()), threads=1 + (seed % 8 == 0)))
+    if off and any(o.op == 'nc_matmul' for o in program.instructions):
+        off = differences(want, runs(plan.build_plan(program), list(arrays.values()), ('vectorize_matmul',)))
+        if not off: return 'same but for sums'
+    assert not off, f'program {seed}: {off}\n{text}'
+    return 'same'
+
+
+def differences(one, other):
+    return [f'output {k}: {n} differ' for k, (a, b) in enumerate(zip(one, other, strict=True))
+            for n in [(bits_of(a, False) != bits_of(b, False)).sum()] if n]
+
+
+def many_paths(seeds):
+    "How often each answer came, and the seeds that failed with their errors."
+    found, failed = Counter(), {}
+    for seed in seeds:
+        try: found[check_paths(seed)] += 1
+        except (AssertionError, KernelError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+            failed[seed] = f'{type(e).__name__}: {e}'[:2000]
+    return found, failed
+
+
+def test_both_paths_of_random_kernels():
+    found, failed = many_paths(range(300))
+    assert not failed, next(iter(failed.values()))
+    assert found['same'] > 150 and found['same but for sums'] < 20, found
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_on_both_paths():
+    "In worker processes, as many as there are processors."
+    chunks = [range(k, k + 500) for k in range(0, 100_000, 500)]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context('spawn')) as pool:
+        answers = list(pool.map(many_paths, chunks))
+    failed = {k: v for _, errors in answers for k, v in errors.items()}
+    print(sum((found for found, _ in answers), Counter()))
+    assert not failed, f'{len(failed)} of 100,000 programs: {failed}'[:4000]
 
 
 @pytest.mark.slow

@@ -39,17 +39,17 @@ def _closed():
     for server, _ in (v for k, v in _SERVERS.items() if k == os.getpid()): server.close()
 
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #6332e6a4
-_WARNED_TIERS = set()
+_WARNED = set()                 # what was open, each time another set of it
 
 def check_admitted(status: SandboxStatus) -> None:
-    "Warn once in tier S1; UsageError in tier S0 unless the user allows it."
+    "Warn once of what is open; UsageError in tier S0 unless the user allows it."
     if status.tier == 'S0' and not os.environ.get(ALLOW_VARIABLE):
         raise UsageError('Kernels are untrusted programs, and this machine cannot confine them: '
                          f'{"; ".join(status.open[:3])}.',
                          hint='Use Linux, a container or a virtual machine; or say --allow-unsandboxed (in Python: '
                               f'set {ALLOW_VARIABLE}=1) for kernels that you trust.')
-    if not status.safe and status.tier not in _WARNED_TIERS:
-        _WARNED_TIERS.add(status.tier)
+    if not status.safe and (status.tier, tuple(status.open)) not in _WARNED:
+        _WARNED.add((status.tier, tuple(status.open)))
         warnings.warn(f'the sandbox is {status.tier}: {"; ".join(status.open) or "walls are missing"}', stacklevel=2)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #2f5cb21e

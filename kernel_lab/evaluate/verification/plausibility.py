@@ -14,6 +14,7 @@ import numpy as np
 from ...core.errors import LabError, in_time
 from ..records.evaluation import GuardReport
 from .program_bounds import program_bounds
+from ...nki.checks.races import race_warnings
 from ...nki.chip.chips import CHIPS
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_flops
@@ -327,6 +328,11 @@ def forbidden_call(f):
 def out_of_turn(f):
     kind = (f.error or {}).get('kind')
     return ('note', _ACTS[kind], f.error.get('line')) if kind in _ACTS else None
+
+@guard('dynamic', 'Its cores meet wherever they share memory.')
+def cores_meet(f):
+    says = race_warnings(f.program) if f.program else []
+    return ('note', '; '.join(says), None) if says else None
 
 @guard('dynamic', 'Tracing it takes little of the time that it may take.')
 def slow_trace(f):

@@ -18,7 +18,7 @@ def capacity(program: Program, chip: Chip) -> Iterator[tuple[str, int, Peak]]:
     "C7, C8: (buffer, limit, `Peak`) of each memory that is too small for what is alive at once."
     room = {'sbuf': chip.sbuf_bytes - chip.sbuf_reserved, 'psum': chip.psum_banks * chip.psum_bank_bytes}
     for buffer, limit in room.items():
-        peak = peak_usage(program, buffer, chip)
+        peak = peak_usage(program, buffer, chip, chip.psum_bank_bytes if buffer == 'psum' else 1)
         if peak.bytes > limit: yield buffer, int(limit), peak
 
 def memory_overflow(program: Program, chip: Chip) -> Iterator[Diagnostic]:

@@ -15,7 +15,10 @@ from .rules_elementwise import (access_patterns, both_psum, columns, current_dia
 from .rules_data_movement import counting, gathers, rankings, searching
 from .rules_matmul import (array_tiles, integer_matmul, matmul, matmul_dtypes, quantization,
                                                 scaled_matmul, transpose)
+from .rules_exchange import (collective_operands, generator_states, plain_sums,
+                                                  swaps)
 from ..ir.verify import attributes
+
 
 # %% ../../../nbs/2_nki/5_checks/08_limits.ipynb #fb54a736
 @dataclass(frozen=True)
@@ -106,11 +109,11 @@ _LATER_LIMITS = (
     Limit('C29', 'A gathering transpose reads 2-byte rows of HBM by uint32 indices in SBUF, 16 to 128 down a column, '
                  'at least as many as rows.',
           'NKI API',
-          _G3, (gathered_transposes,), 'dma_transpose'),
+          _G3, (gathered_transposes, plain_sums), 'dma_transpose'),
     Limit('C30', 'dma_compute adds at most 16 sources of one size, unscaled; through an index exactly two.', 'NKI API',
-          _ALL, (dma_sums,), 'dma_compute'),
+          _ALL, (dma_sums, plain_sums), 'dma_compute'),
     Limit('C31', "GpSimd's own DMA swaps 1024, 512 or 256 bytes a partition, by element size.", 'NKI API',
-          _G3, (), 'sendrecv'),
+          _G3, (swaps,), 'sendrecv'),
     Limit('C32', 'A tile of the matrix engine has 64 or 128 rows and columns (32 from trn2), starts at a multiple of '
                  'them in every turn, and holds the stationary tile.',
           'NKI API',
@@ -134,7 +137,7 @@ RULES = (masks, searching, counting, partitions, start_partition, memories, engi
          columns,
          reductions, integers, both_psum, access_patterns, selections, gathers, matmul_dtypes, integer_matmul,
          generations, formats_taken, rankings, quantization, scaled_matmul, array_tiles, dma_transposes,
-         gathered_transposes, dma_sums, register_values,
+         gathered_transposes, dma_sums, register_values, swaps, plain_sums, generator_states, collective_operands,
          *map(current_dialect_only, (operations_taken, dtypes_taken, numbers_taken)))
 
 # %% ../../../nbs/2_nki/5_checks/08_limits.ipynb #f131e132

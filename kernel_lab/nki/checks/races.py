@@ -42,6 +42,19 @@ def foreign_tiles(program):
         for k in (program.base[a.tensor] for a in accesses(o) if program.tensors[a.tensor].buffer != 'hbm'):
             if grid and grid not in program.tensors[k].scope or core and owners.setdefault(k, core) != core: yield o, k
 
+# %% ../../../nbs/2_nki/5_checks/07_races.ipynb #458ff714
+def one_sided_swaps(program):
+    "(instruction, operand) of each sendrecv whose two tiles do not belong to two cores, or that goes one way twice."
+    owner = {}
+    for loops, o in program.walk():
+        core = _core(loops)
+        for a in accesses(o) if core else (): owner[program.base[a.tensor]] = core
+    of = lambda a: owner.get(program.base[a.tensor])
+    for _, o in program.walk():
+        if o.op != 'sendrecv' or len(o.outs) != 2: continue
+        (one, a), (other, b) = ((of(d), of(s)) for d, s in zip(o.outs.values(), o.ins.values()))
+        if None in (a, b) or a == b or one == a or other == b or one is not None and one == other: yield o, "dst"
+
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #7c14d3ab
 @dataclass(frozen=True)
 class CoreAccess:
@@ -68,9 +81,11 @@ def _core_access(o, a, env, loops, writes, mine):
 
 MAX_MASKED_ITERATIONS = 4096       # iterations of masked accesses to look at
 
-def _masked(o, k, a, env, loops, writes, mine):
+def _masked(o, k, a, env, loops, writes, mine, unsure):
     "The core accesses of an access under a mask: a box each iteration, or single elements."
-    if math.prod(loops.values()) > MAX_MASKED_ITERATIONS: return
+    if math.prod(loops.values()) > MAX_MASKED_ITERATIONS:
+        unsure.append(f'the masked {o.op} on line {o.line} runs too often to compare')
+        return
     for turn in product(*map(range, loops.values())):
         here = env | dict(zip(loops, turn))
         box, bits = masked_box(o.mask, mask_access(o).shape, here)
@@ -85,24 +100,29 @@ def _masked(o, k, a, env, loops, writes, mine):
         if cells.size:
             yield CoreAccess(o, a.tensor, start + int(cells[0]), (), writes, mine, tuple((cells - cells[0]).tolist()))
 
-def core_accesses(program, body, env, own=frozenset(), loops=None):
-    "The accesses of a body; `own`: tensors that hold what depends on the core."
-    loops = loops or {}
+def core_accesses(program, body, env, own=frozenset(), loops=None, unsure=None):
+    """The accesses of a body; `own`: tensors that hold what depends on the core; those that are too many to list are
+    named in `unsure`."""
+    loops, unsure = loops or {}, [] if unsure is None else unsure
     for o in body:
         if isinstance(o, Loop):
-            if not o.bound: yield from core_accesses(program, o.body, env, own, {**loops, o.name: o.trips})
+            if not o.bound: yield from core_accesses(program, o.body, env, own, {**loops, o.name: o.trips}, unsure)
             continue
         mine = any(a.tensor in own or _moves(a, env) for a in accesses(o, reads=True))
         for k, a, writes in (*((k, a, False) for k, a in o.ins.items()), *((k, a, True) for k, a in o.outs.items())):
             if not isinstance(a, Access) or a.index or not _shared(program, a.tensor, env): continue
-            if o.mask: yield from _masked(o, k, a, {v: 0 for v in program.trips} | env, loops, writes, mine)
+            if o.mask: yield from _masked(o, k, a, {v: 0 for v in program.trips} | env, loops, writes, mine, unsure)
             else: yield _core_access(o, a, env, loops, writes, mine)
 
 def _moves(a, env): return any(v in env for v, _ in a.offset.terms)
 
-def _shared(program, k, env):
-    t, base = program.tensors[k], program.tensors[program.base[k]]
-    return t.buffer == 'hbm' and not set(t.scope) & set(env) and itemsize(t.dtype) == itemsize(base.dtype)
+def _item_ratio(program, k):
+    "Bytes an element of a tensor for each of an element of the tensor that owns the memory."
+    return itemsize(program.tensors[k].dtype) / itemsize(program.tensors[program.base[k]].dtype)
+
+def _shared(program, k, env, any_dtype=False):
+    t = program.tensors[k]
+    return t.buffer == 'hbm' and not set(t.scope) & set(env) and (any_dtype or _item_ratio(program, k) == 1)
 
 def _flat(body):
     for o in body: yield from _flat(o.body) if isinstance(o, Loop) else (o,)
@@ -150,7 +170,7 @@ def core_dependent_tensors(program):
     return own
 
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #335cf86a
-MAX_CELLS = 2**24
+MAX_CELLS, TOO_LARGE = 2**24, ('too large',)
 
 def _grain(found, low):
     "Elements a cell: what divides every start, step and run."
@@ -179,7 +199,7 @@ def _clash(one, other):
     low = min(t.start for t in everything)
     g, ids = _grain(everything, low), {}
     size = (max(t.end for t in everything) - low) // g + 1
-    if size > MAX_CELLS: return None
+    if size > MAX_CELLS: return TOO_LARGE
     wrote, theirs, read = (_paint([t for t in x if t.writes == w], low, g, size, ids) for x,
                            w in ((one, True), (other, True), (other, False)))
     named = {ids[t.key]: t for t in everything if t.key in ids}
@@ -192,25 +212,29 @@ def _clash(one, other):
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #6c26aee1
 MAX_ITERATIONS = 64
 
-def races(program):
+def races(program, unsure=None):
     """(tensor, element, core and instruction that writes, core and instruction that touches, whether that writes
-    too) of each race."""
+    too) of each race; why others may have been missed is appended to the list `unsure`."""
     if program.dialect != 'nki': return
+    unsure = [] if unsure is None else unsure
     unlike = core_dependent_tensors(program)
     for outer, side in barrier_intervals(program.body):
         same = all(body is side[0][1] for _, body, _ in side)
         own = own_tensors(side[0][1], side[0][2]) if same else unlike
+        if math.prod(l.trips for l in outer) > MAX_ITERATIONS:
+            unsure.append(f'only {MAX_ITERATIONS} iterations of the loop on line {outer[0].line} were compared')
         for turn in islice(product(*(range(l.trips) for l in outer)), MAX_ITERATIONS):
             env = dict(zip((l.name for l in outer), turn))
-            yield from _pairs(program, [(c, list(core_accesses(program, body, env | mine, own))) for c, body,
-                                        mine in side])
+            yield from _pairs(program, [(c, list(core_accesses(program, body, env | mine, own, unsure=unsure)))
+                                        for c, body, mine in side], unsure)
 
-def _pairs(program, sides):
+def _pairs(program, sides, unsure):
     for (c, one), (d, other) in ((x, y) for pair in combinations(sides, 2) for x, y in (pair, pair[::-1])):
         for k in sorted({program.base[t.tensor] for t in one if t.writes} & {program.base[t.tensor] for t in other}):
             in_time()
             found = _clash(*([t for t in x if program.base[t.tensor] == k] for x in (one, other)))
-            if found: yield k, found[2], (c, found[0].o), (d, found[1].o), found[3]
+            if found is TOO_LARGE: unsure.append(f'{program.tensors[k].name} is too large to compare')
+            elif found: yield k, found[2], (c, found[0].o), (d, found[1].o), found[3]
 
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #2e137052
 @dataclass(frozen=True)
@@ -232,15 +256,19 @@ def _reach(program, core, o, a, env, writes, why):
     size = program.tensors[a.tensor].size
     ends = (0, size - 1) if why == 'a loop that depends on data' else (base + lo + low + min(far, 0),
                                                                        base + hi + high + max(far, 0))
-    return UncertainAccess(core, o, program.base[a.tensor], max(0, ends[0]), min(ends[1], size - 1), writes, why)
+    low, high, ratio = max(0, ends[0]), min(ends[1], size - 1), _item_ratio(program, a.tensor)
+    return UncertainAccess(core, o, program.base[a.tensor], int(low * ratio), math.ceil((high + 1) * ratio) - 1, writes,
+                           why)
 
 def _uncertain(program, core, body, env, bound=False):
     "The accesses to shared HBM of which only the reach is known."
     for o in body:
         if isinstance(o, Loop): yield from _uncertain(program, core, o.body, env, bound or bool(o.bound)); continue
         for a, writes in (*((a, False) for a in o.ins.values()), *((a, True) for a in o.outs.values())):
-            if isinstance(a, Access) and (a.index or bound) and _shared(program, a.tensor, env):
-                yield _reach(program, core, o, a, env, writes, 'a loop that depends on data' if bound else 'an index')
+            if not isinstance(a, Access) or not _shared(program, a.tensor, env, True): continue
+            why = 'a loop that depends on data' if bound else 'an index' if a.index else ''
+            if not why and _item_ratio(program, a.tensor) != 1: why = 'a memory of two dtypes'
+            if why: yield _reach(program, core, o, a, env, writes, why)
 
 def uncertain_accesses(program):
     """The `UncertainAccess` accesses of a program that may meet another core's between two meetings, one of the
@@ -259,6 +287,33 @@ def uncertain_accesses(program):
                 found.setdefault((u.core, u.o.line, u.tensor, u.writes), u)
     return [*found.values()]
 
+# %% ../../../nbs/2_nki/5_checks/07_races.ipynb #a576eb5b
+def doubled_writes(program):
+    "(tensor, core 0's instruction) of writes that both cores do alike, to the same place."
+    if program.dialect != 'nki': return
+    unlike = core_dependent_tensors(program)
+    for outer, side in barrier_intervals(program.body):
+        same, env = all(body is side[0][1] for _, body, _ in side), {l.name: 0 for l in outer}
+        own = own_tensors(side[0][1], side[0][2]) if same else unlike
+        one, other = ([t for t in core_accesses(program, body, env | mine, own) if t.writes and not t.mine]
+                      for _, body, mine in side[:2])
+        keys = {t.key: t for t in one}
+        yield from ((program.base[t.tensor], keys[t.key].o) for t in other if t.key in keys)
+
+def race_warnings(program: Program) -> list[str]:
+    "What `core_races` cannot exclude, and what both cores write alike: a sentence each, with the line of the kernel."
+    unsure, found = [], []
+    if all(l.kind not in ('core', 'parallel') for l in program.loops.values()): return found
+    for _ in races(program, unsure): pass
+    for u in uncertain_accesses(program):
+        does, name = 'writes' if u.writes else 'reads', program.tensors[u.tensor].name
+        found.append(f'line {u.o.line}: core {u.core} {does} {name} through {u.why}, where the other core may be: a '
+                     'race cannot be excluded. Let them meet (nisa.core_barrier), or give each a tensor of its own')
+    found += [f'a race between the cores cannot be excluded: {why}' for why in dict.fromkeys(unsure)]
+    found += [f'line {o.line}: both cores write the same values to the same places of {program.tensors[k].name}'
+              for k, o in doubled_writes(program)]
+    return list(dict.fromkeys(found))
+
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #daa5ce0e
 def core_races(program: Program) -> Iterator[Diagnostic]:
     "Tiles of another core; bytes of HBM that one core writes and the other accesses before they have met."
@@ -268,6 +323,9 @@ def core_races(program: Program) -> Iterator[Diagnostic]:
                          if name else 'it stands between the cores, and belongs to none', o.line, o.op, name,
                          hint='Each core has memories of its own: exchange tiles by nisa.sendrecv, or through HBM.',
                          kind='invalid')
+    for o, k in islice(one_sided_swaps(program), 1):
+        yield Diagnostic('a swap goes from one core to the other, both ways', o.line, o.op, k,
+                         'dst and src of two cores', 'one core', 'Copy with nisa.dma_copy on one core.', 'invalid')
     for k, element, (c, w), (d, t), both in islice(races(program), 1):
         name, does = program.tensors[k].name, 'writes' if both else 'reads'
         says = f'core {c} writes {name} on line {w.line} ({w.op}) while core {d} {does} it on line {t.line} ({t.op})'

@@ -5,6 +5,7 @@
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #83ffd8b0
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+import math
 import numpy as np
 from .diagnostic import Diagnostic, RuleContext
 from ..chip.dtypes import is_float, itemsize
@@ -27,10 +28,11 @@ def partitions(s: RuleContext) -> Iterator[Diagnostic]:
 
 def start_partition(s: RuleContext) -> Iterator[Diagnostic]:
     """A tile of more than 64 partitions starts at 0, of more than 32 at 0 or 64, smaller ones at multiples of 32
-    (engines, not DMA)."""
+    (engines, not DMA). A single element is written to any partition."""
     if s.dma: return
     for k, a, t in s.tiles():
         if t.buffer == 'hbm' or a.offset.terms or a.par is None: continue
+        if k in s.o.outs and a.partitions == a.free == 1: continue
         start = (a.offset.const % t.tile_size) * t.partitions // t.tile_size
         step = 128 if a.partitions > 64 else 64 if a.partitions > 32 else 32
         if start % step:
@@ -106,8 +108,10 @@ def access_patterns(s: RuleContext) -> Iterator[Diagnostic]:
             yield s.broken(f'a stride of {t.name} does not fit 16 bits', k, 2**15 - 1,
                            max(abs(step) for step, _ in dims), 'Use a smaller tile.')
         if t.buffer == 'psum' and s.chip.generation >= 4: most = max(most, s.chip.psum_tile_bytes // itemsize(t.dtype))
-        if a.free > most:
-            yield s.broken(f'an instruction takes fewer elements a partition of {t.name}', k, int(most), a.free,
+        # PSUM's limit is its size: an element that a step of 0 repeats counts once there
+        count = math.prod(n for step, n in dims if step) if t.buffer == 'psum' else a.free
+        if count > most:
+            yield s.broken(f'an instruction takes fewer elements a partition of {t.name}', k, int(most), count,
                            'Split the free dimension.')
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #f6035b47

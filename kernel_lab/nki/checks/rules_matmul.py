@@ -62,8 +62,9 @@ def transpose(s: RuleContext) -> Iterator[Diagnostic]:
                        'Allocate dst with buffer=nl.psum.')
     if s.o.engine == 'Tensor' and s.tensor('data').buffer != 'sbuf':
         yield s.broken('Tensor reads SBUF only', 'data', 'sbuf', s.tensor('data').buffer, 'Copy it to SBUF first.')
-    if s.access('dst').shape != tuple(data.shape[::-1]) and s.access('dst').partitions != data.free:
-        yield s.broken('dst has the wrong shape', 'dst', list(data.shape[::-1]), list(s.access('dst').shape),
+    dst = s.access('dst')
+    if dst.shape != tuple(data.shape[::-1]) and (dst.partitions, dst.free) != (data.free, data.partitions):
+        yield s.broken('dst has the wrong shape', 'dst', list(data.shape[::-1]), list(dst.shape),
                        'It is the transposed shape.')
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_matmul.ipynb #90472f3c

@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/6_executor/05_forward_copies.ipynb #f9e5ea4f
 from dataclasses import replace
+from .memory import uses_stored_bits
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.regions import common_step, filled_box, common_digits, uncovered_parts, region_of
@@ -13,6 +14,12 @@ from ..ir.nodes import Access
 def _accumulates_explicitly(code, instruction):
     "Whether a matmul adds to what must be there, because the kernel says accumulate=True."
     return instruction.attrs.get('accumulate') is True and code.program.dialect == 'nki'
+
+def mark_stored_bits(code):
+    "Note with every instruction whether it sees stored bits, before its operands move from SBUF to HBM."
+    for n, o in enumerate(code.ops):
+        if o is not None: code.ops[n] = replace(o, attrs={**o.attrs, 'stored_bits': uses_stored_bits(code, o)})
+    return code
 
 def mark_resets(code):
     """Give every matmul that is the only writer of its tile the attribute `resets`: the loops whose first iterations
@@ -24,8 +31,9 @@ def mark_resets(code):
         k = o.outs['dst'].tensor
         writers = [f for f in code.uses_of(k) if f[1] == 'outs']
         t, moves = code.tensors[k], dict(o.outs['dst'].offset.terms)
-        if len(writers) != 1 or t.role != 'scratch' or t.dtype != 'float32' or writers[0][-1] is None: continue
+        if len(writers) != 1 or t.role != 'scratch' or writers[0][-1] is None: continue
         still = [v for v in code.chains[n][len(t.scope):] if v not in moves]
+        if still and t.dtype != 'float32': continue
         code.ops[n] = replace(o, attrs={**o.attrs, 'resets': still} if still else {**o.attrs, 'accumulate': False})
     return code
 

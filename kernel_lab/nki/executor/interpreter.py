@@ -9,14 +9,16 @@ from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from threadpoolctl import ThreadpoolController
-from ...core.errors import KernelError, UsageError, in_time
-from .memory import (apply_instruction, engine_value, uses_stored_bits, write_result,
-    permuted_columns)
+from ...core.errors import KernelError, UsageError
+from .memory import (apply_instruction, engine_value, uses_stored_bits, write_result)
 from ..chip.dtypes import numpy_of, round_tf32, cast_result
 from ..ir.semantics_collective import COLLECTIVES
 from ..ir.cost import MATMULS
 from ..ir.instructions import spec_of
 from .memory import Memory, View, note_if_complete
+from .bodies import concurrent_sections, prepared, run_body
+from .race_watch import RaceWatch, watched_tensors
+from .written_masks import common_mask, open_columns, shuffled_mask, transposed_mask
 from ..ir.regions import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
 from ..ir.program import Program
@@ -47,28 +49,6 @@ PARTITIONWISE_OPS = ELEMENTWISE_OPS | {'tensor_reduce', 'tensor_tensor_scan', 'a
                                        'nc_stream_shuffle',
                         'tensor_scalar_cumulative', 'range_select', 'select_reduce', 'nc_find_index8',
                         'nc_match_replace8', 'exponential', 'activate2', 'nonzero_with_count'}
-
-def shuffled_mask(lanes, before, mask):
-    "Which elements hold a value after a shuffle of partitions."
-    res = before.copy()
-    for p in range(len(res)):
-        m = mask[p % 32]
-        if m != 255: res[p] = lanes[p // 32 * 32 + m] if p // 32 * 32 + m < len(lanes) else False
-    return res
-
-def _common_mask(held, shape):
-    "The elements of a result for which every operand holds a value."
-    bits = np.ones(shape, bool)
-    for h in held:
-        bits = bits & (h.reshape(shape) if h.size == bits.size else h.reshape(len(h), *[1] * (len(shape) - 1)))
-    return bits
-
-def _transposed_mask(reads):
-    "Which elements of a transpose hold a value."
-    (v, off), *moving = reads.values()
-    bits = v.written_mask(off).reshape(len(v.written_mask(off)), -1)
-    return bits.T if not moving else permuted_columns(bits,
-                                                      np.asarray(moving[0][0].array(moving[0][1]), np.float32)) != 0
 
 class _DirectInstruction:
     "An instruction with direct operands: views, numbers and the table row are looked up once."
@@ -122,8 +102,9 @@ class _DirectInstruction:
         each = self.instruction.op in ELEMENTWISE_OPS and 'reduce_res' not in self.outs
         turns = self.instruction.op == 'nc_transpose' and (self.memory.exact or self.instruction.engine
                                                            == 'Vector') or attrs.get('transpose') and self.memory.exact
+        columns = open_columns(self.instruction, attrs, missing, places[0][0])
         for k, (v, off) in missing.items():
-            if turns and k != 'moving' and v.written_mask(off).any(): continue
+            if columns is not None or turns and k != 'moving' and v.written_mask(off).any(): continue
             if v.tensor.buffer == 'hbm' or not (v.written_mask(off).any()
                                                 if each else self.instruction.op in PARTITIONWISE_OPS
                                                 and v.has_whole_partitions(off)):
@@ -131,12 +112,13 @@ class _DirectInstruction:
         for v, off in (*missing.values(), *(places if self.row.keeps else ())): v.fill_unwritten(off)
         held = [v.written_mask(off) if each else v.written_mask(off).reshape(len(v.written_mask(off)), -1).any(1)
                 for v, off in reads.values()]
-        if turns: held = [_transposed_mask(reads)]
+        if turns: held = [transposed_mask(reads)]
+        if columns is not None: held = [columns]
         if self.instruction.op == 'nc_stream_shuffle':
             held = [shuffled_mask(held[0], places[0][0].written_mask(places[0][1]), attrs['shuffle_mask'])]
         self._compute([v.array(off) for v, off in places], {k: v.array(off) for k, (v, off) in reads.items()}, attrs,
                       places)
-        pairs = list(zip(places, held)) if self.instruction.op == 'sendrecv' else [(p, _common_mask(held, p[0].shape))
+        pairs = list(zip(places, held)) if self.instruction.op == 'sendrecv' else [(p, common_mask(held, p[0].shape))
                 for p in places]
         for (v, off), bits in pairs:
             v.set_written_mask(off, bits.reshape(v.shape))
@@ -283,66 +265,6 @@ class PreparedInstruction(_CollectiveInstruction):
             if v.tensor.buffer == 'hbm': _mark_hbm(v, v.flat(off)[keep])
 
 # %% ../../../nbs/2_nki/6_executor/01_interpreter.ipynb #c957d13d
-MAX_LOOP_TRIPS = 2**20      # of a loop that depends on data; more are taken for an endless one
-
-def _trip_counter(memory, instruction):
-    """A function of the loop values that yields a loop's iterations: a fixed number, one read at its start, or until a
-    flag is zero."""
-    if not instruction.bound: return lambda env: range(instruction.trips)
-    start, stop = (View(memory, a) if isinstance(a, Access) else a for a in instruction.bound[:2])
-    value = lambda x, env: x if not isinstance(x, View) else int(_loop_bound(instruction, x, x.at(env)))
-    if instruction.kind == 'dynamic':
-        return lambda env: _checked_trips(instruction, memory,
-                                          range(value(start, env), value(stop, env), instruction.bound[2]))
-    def until_zero(env):
-        memory.trip_counts.setdefault(instruction.name, []).append(0)
-        for k in range(MAX_LOOP_TRIPS):
-            if not value(stop, env): return
-            memory.trip_counts[instruction.name][-1] += 1
-            yield k
-        raise KernelError(f'the loop has turned {MAX_LOOP_TRIPS:,} times', kind='timeout', line=instruction.line,
-                          hint='Its condition never becomes zero.')
-    return until_zero
-
-def _loop_bound(instruction, view, off):
-    if not view.is_written(off):
-        raise KernelError(f'the bound {view.tensor.name} of a loop is read before it is written', kind='uninitialised',
-                          line=instruction.line, operand=view.tensor.name)
-    return view.array(off).reshape(-1)[0]
-
-def _checked_trips(instruction, memory, turns):
-    if len(turns) > MAX_LOOP_TRIPS:
-        raise KernelError(f'a loop of {len(turns):,} turns', kind='timeout', line=instruction.line,
-                          limit=MAX_LOOP_TRIPS,
-                          value=len(turns))
-    memory.trip_counts.setdefault(instruction.name, []).append(len(turns))
-    return range(len(turns))
-
-def _prepare(memory, body):
-    "The body as (what, …) entries: steps, and loops with their own tensors."
-    ready = []
-    for o in body:
-        if not isinstance(o, Loop): ready.append(PreparedInstruction(memory, o)); continue
-        ready.append((o.name, _trip_counter(memory, o), memory.owned.get(o.name, ()), _prepare(memory, o.body)))
-    return ready
-
-def run_instruction(step, env):
-    "Run one instruction; shapes that do not meet are the kernel's mistake, and named."
-    try: step(env)
-    except (ValueError, IndexError, TypeError) as e:
-        raise KernelError(f'the operands do not fit each other: {e}', kind='shape', line=step.instruction.line or None,
-                          instruction=step.instruction.op, hint='Slice them to the same shape.') from e
-
-def _run(memory, ready, env):
-    for s in ready:
-        in_time()
-        if type(s) is PreparedInstruction: run_instruction(s, env); continue
-        name, trips, own, body = s
-        for i in trips(env):
-            env[name] = i
-            for k in own: memory.allocate(k)
-            _run(memory, body, env)
-
 def check_inputs(program, arrays):
     "The arrays, if there is one for each input, of its shape."
     if len(arrays) != len(program.inputs):
@@ -382,10 +304,13 @@ def _run_with_live_ranges(memory, body, first, last):
     "Run a body; tensors are allocated at their first use and released after their last, which bounds memory."
     comes, goes = ({j: [k for k, _ in ks] for j, ks in groupby(sorted(x.items(), key=itemgetter(1)),
                                                                key=itemgetter(1))} for x in (first, last))
-    for j, o in enumerate(body):
-        for k in comes.get(j, ()): memory.allocate(k)
-        _run(memory, _prepare(memory, (o,)), {})
-        for k in goes.get(j, ()): memory.release(k)
+    j = 0
+    for some in concurrent_sections(body):
+        turns = range(j, j + len(some))
+        for k in (k for n in turns for k in comes.get(n, ())): memory.allocate(k)
+        run_body(memory, prepared(memory, some, PreparedInstruction), {})
+        for k in (k for n in turns for k in goes.get(n, ())): memory.release(k)
+        j += len(some)
 
 @cache
 def blas_pools(): return ThreadpoolController()       # finding the libraries takes milliseconds
@@ -398,6 +323,7 @@ def run_program(program, arrays, exchange=None, watch=None):
     memory = load_memory(program, [x.copy() if k in written else x
                                    for k, x in zip(program.input_ids, check_inputs(program, arrays))], first)
     memory.exchange, memory.watch = exchange, watch
+    if watched_tensors(program): memory.race = RaceWatch(program)
     with np.errstate(all='ignore'), blas_pools().limit(limits=1):
         _run_with_live_ranges(memory, program.body, first, last)
     return memory

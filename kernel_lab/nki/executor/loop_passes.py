@@ -102,7 +102,9 @@ def _fusible_loops(code, k, one, other):
 
 def _can_move_before(one, middle):
     "Whether what stands between two nests may go before the first."
-    return all(not _written(one) & _tensors(o) and not _written(o) & _tensors(one) for o in middle)
+    drawn = any(map(_has_order, _instructions(one)))
+    return all(not _written(one) & _tensors(o) and not _written(o) & _tensors(one)
+               and not (drawn and any(map(_has_order, _instructions(o)))) for o in middle)
 
 def _rescope_tensors(tensors, item, v, u):
     "Rescope the tensors of a nest whose loop `v` becomes the outermost loop `u`."

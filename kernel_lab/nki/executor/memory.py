@@ -46,6 +46,7 @@ class Memory:
         # how a collective reaches the other ranks: (instruction, sources, sizes) -> results
         self.exchange = None
         self.watch = None               # a function that sees every instruction and its operands
+        self.race, self.core_registers = None, {}      # who touched what of the cores; accumulators of each of them
         # accumulators by engine; the source of random numbers
         self.registers, self.rng = {}, np.random.default_rng(0)
         self.free_arrays = {}                 # (elements, dtype) -> arrays of dead tensors
@@ -251,7 +252,9 @@ _COPY_OPS = ('dma_copy', 'tensor_copy', 'dma_transpose')       # bits where both
 _SELECT_OPS = ('select', 'affine_select', 'tensor_copy_predicated', 'nc_transpose')
 
 def uses_stored_bits(program, instruction):
-    "Whether an instruction sees its operands as they are stored: bits, copies, choices, and 32-bit integers on GpSimd."
+    """Whether an instruction sees its operands as they are stored: bits, copies, choices, 32-bit integers on GpSimd.
+    Decided on the program as it was traced: a plan notes the answer (`stored_bits`) before it moves operands."""
+    if 'stored_bits' in instruction.attrs: return instruction.attrs['stored_bits']
     if instruction.attrs.get('func') == 'invert' or any(instruction.attrs.get(k) in BITWISE
                                                         for k in ('op', 'op0', 'op1')):
         return True
@@ -279,21 +282,24 @@ def _matmul_result(op, ins, attrs):
     if op == 'nc_matmul_mx': return matmul_mx(**{k: x.reshape(len(x), -1) for k, x in ins.items()})
     s, m = ins['stationary'], ins['moving']
     rows = len(s) * (attrs.get('rows') or 1)              # double_row: two rows of the contraction a partition
-    return s.reshape(rows, -1).T @ m.reshape(rows, -1)
+    # BLAS has several ways to add, and strides choose among them
+    return np.ascontiguousarray(s.reshape(rows, -1)).T @ np.ascontiguousarray(m.reshape(rows, -1))
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #4c4c9468
 def transposed(x, exact):
-    """x with its last two axes swapped; unless `exact`, the engine multiplies, and a value that is not finite spreads
-    over its row."""
+    """x with its last two axes swapped; unless `exact`, the engine multiplies by the identity: beside a value that is
+    not finite, which meets zeros there, its row is NaN."""
     y = np.swapaxes(x, -1, -2)
-    return y if exact or x.dtype.kind in 'iub' or np.isfinite(y).all() else y.astype(np.float32) @ np.eye(y.shape[-1],
-            dtype=np.float32)
+    if exact or x.dtype.kind in 'iub': return y
+    wild = ~np.isfinite(y)
+    beside = wild.any(-1, keepdims=True) & (wild.sum(-1, keepdims=True) > wild) if wild.any() else False
+    return np.where(beside, np.float32(np.nan), y.astype(np.float32)) if np.any(beside) else y
 
 def permuted_columns(stationary, moving):
-    """stationary.T with columns permuted by the 0/1 matrix `moving`, bit by bit; None where `moving` has several ones
-    in a column."""
-    if not (np.isin(moving, (0, 1)).all() and (moving.sum(0) <= 1).all()): return None
-    return np.where(moving.any(0), stationary.T[:, moving.argmax(0)], 0)
+    """The last two axes of `stationary` swapped, columns permuted by the 0/1 matrix `moving`, bit by bit; None where
+    `moving` has several ones in a column."""
+    if not (((moving == 0) | (moving == 1)).all() and (moving.sum(0) <= 1).all()): return None
+    return np.where(moving.any(0), np.swapaxes(stationary, -1, -2)[..., moving.argmax(0)], 0)
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #1dad3361
 def _matmul(op, dst, ins, attrs, fresh, exact=False):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import html
 import numpy as np
 from ...core.errors import KernelError, UsageError
+from .bodies import run_instruction
 from .interpreter import (
     PreparedInstruction,
-    run_instruction,
     load_memory,
     run_program,
     check_inputs,

@@ -5,23 +5,19 @@
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #95c3520b
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-import copy, itertools, math, os
+from dataclasses import replace
+import copy, functools, itertools, math, os
 import numpy as np
 from ...core.errors import in_time
 from .loop_passes import Nest, instruction_numbers
+from ..chip.chips import get_chip
 from ..chip.dtypes import is_float, numpy_of
-from .memory import engine_value, write_result, transposed
-from .interpreter import (
-    PreparedInstruction,
-    run_instruction,
-    blas_pools,
-    interpret,
-    check_inputs,
-)
-
-from .memory import Memory, unwritten_value
-from ..ir.semantics import ACT, ALU, REDUCE
-from .plan import is_light, plan_of
+from .memory import (Memory, engine_value, permuted_columns, transposed, unwritten_value,
+    write_result)
+from .bodies import run_instruction
+from .interpreter import PreparedInstruction, blas_pools, interpret, check_inputs
+from ..ir.semantics import ACT, ALU, REDUCE, apply_function, row_reduction
+from .plan import in_shape, is_light, plan_of
 from ..ir.nodes import Access, accesses
 from ..ir.program import Program
 
@@ -70,16 +66,16 @@ VECTORIZED_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'act
 
 def _can_vectorize_elementwise(code, instruction, loops):
     "Whether an elementwise instruction can run over all iterations at once."
-    dst = instruction.outs['dst']
-    tiles = [a for a in instruction.ins.values() if isinstance(a, Access)]
     if instruction.op not in VECTORIZED_OPS or instruction.mask or any(a.index
             for a in accesses(instruction)) or instruction.attrs.get('add'):
         return False
+    dst = instruction.outs['dst']
+    tiles = [a for a in instruction.ins.values() if isinstance(a, Access)]
     if instruction.attrs.get('reduce_cmd') == 'reset_reduce' and (instruction.op != 'activation'
                                                         or not _is_injective(instruction.outs['reduce_res'], loops)):
         return False
-    return _is_injective(dst, loops) and all(_operand_rank(a, dst) is not False and _is_separate(code, dst, a)
-                                             for a in tiles)
+    fits = lambda a: _operand_rank(a, dst) is not False and _is_separate(code, dst, a)
+    return _is_injective(dst, loops) and all(map(fits, tiles))
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #194f24e0
 def _in_place_ufunc(instruction, ufuncs):
@@ -91,8 +87,8 @@ def _in_place_ufunc(instruction, ufuncs):
     if instruction.op in ('tensor_scalar', 'scalar_tensor_tensor') and isinstance(ops[1],
             np.ufunc) and (ops[2] is None or isinstance(ops[2], np.ufunc)):
         return _two_ufuncs(instruction, ops[1], ops[2])
-    return _activation_ufunc(instruction, ACT[instruction.attrs['func']]
-                             ) if instruction.op == 'activation' and not instruction.attrs.get('reduce_op') else None
+    plain = instruction.op == 'activation' and not instruction.attrs.get('reduce_op')
+    return _activation_ufunc(instruction.attrs['func']) if plain else None
 
 def _two_ufuncs(instruction, first, second):
     swap0, swap1 = instruction.attrs.get('reverse0'), instruction.attrs.get('reverse1')
@@ -101,21 +97,21 @@ def _two_ufuncs(instruction, first, second):
         if second: second(*((i['operand1'], d) if swap1 else (d, i['operand1'])), out=d)
     return run
 
-def _activation_ufunc(instruction, f):
+def _activation_ufunc(func):
+    f = ACT[func]
     def run(d, i):
         x, scale, bias = i['data'], i.get('scale', 1.0), i.get('bias')
         if np.ndim(scale) or scale != 1.0: x = np.multiply(x, scale, out=d)
         if bias is not None and (np.ndim(bias) or bias): x = np.add(x, bias, out=d)
-        if isinstance(f, np.ufunc): f(x, out=d)
-        else: d[...] = f(x)
+        if isinstance(f, np.ufunc) and x.flags.c_contiguous and d.flags.c_contiguous: f(x, out=d)
+        else: d[...] = apply_function(func, x)
     return run
 
 def _has_aliased_operand(instruction):
     "Whether dst is the same tensor as an operand other than the first."
-    return sum(isinstance(a, Access) and a.tensor == instruction.outs['dst'].tensor
-               for a in instruction.ins.values()) > 1 or any(
-        isinstance(a, Access) and a.tensor == instruction.outs['dst'].tensor for k, a in instruction.ins.items()
-        if k in ('operand0', 'operand1', 'bias', 'scale'))
+    k, ins = instruction.outs['dst'].tensor, instruction.ins
+    same = [name for name, a in ins.items() if isinstance(a, Access) and a.tensor == k]
+    return len(same) > 1 or any(name in ('operand0', 'operand1', 'bias', 'scale') for name in same)
 
 def vectorize_elementwise(memory, instruction, loops):
     "A closure that runs an elementwise instruction over all iterations."
@@ -136,12 +132,13 @@ def vectorize_elementwise(memory, instruction, loops):
                                                 for k, x in given.items()}, at)
         write_result(d, value)
         if 'reduce_res' in outs:
-            write_result(outs['reduce_res'].array(env), _row_sums(value, at['reduce_op'], len(loops)))
+            write_result(outs['reduce_res'].array(env), _row_results(value, at, len(loops)))
     return run
 
-def _row_sums(value, op, lead):
-    flat = np.asarray(value).reshape(*value.shape[:lead + 1], -1)
-    return REDUCE[op].reduce(flat, axis=-1, dtype=np.float32)
+def _row_results(value, at, lead):
+    "The row reductions of all iterations: (loops…, partition)."
+    rows = row_reduction(np.ascontiguousarray(value).reshape(math.prod(value.shape[:lead + 1]), -1), at['reduce_op'])
+    return (-rows if at.get('reduce_negate') else rows).reshape(value.shape[:lead + 1])
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #4fd9e682
 def _can_vectorize_reduction(code, instruction, loops):
@@ -154,17 +151,12 @@ def _can_vectorize_reduction(code, instruction, loops):
 
 def vectorize_reduction(memory, instruction, loops):
     "A closure for tensor_reduce or nc_transpose over all iterations."
-    dst, data, n = LoopOperand(memory, instruction.outs['dst'], loops), LoopOperand(memory, instruction.ins['data'],
-            loops), len(loops)
-    if instruction.op == 'nc_transpose':
-        return lambda env: write_result(dst.array(env),
-                                        transposed(data.array(env), memory.exact or instruction.engine == 'Vector'))
-    axes, op, sign, keep = tuple(a + n for a in instruction.attrs['axis']), REDUCE[
-        instruction.attrs['op']], -1 if instruction.attrs.get('negate') else 1, bool(instruction.attrs.get('keepdims'))
-    def run(env):
-        y = op.reduce(engine_value(data.array(env)), axis=axes, keepdims=keep)
-        write_result(dst.array(env), -y if sign < 0 else y)
-    return run
+    dst, data = (LoopOperand(memory, a, loops) for a in (instruction.outs['dst'], instruction.ins['data']))
+    step, exact = PreparedInstruction(memory, instruction), memory.exact or instruction.engine == 'Vector'
+    seen = lambda env: data.array(env) if step.raw else engine_value(data.array(env))
+    if instruction.op == 'nc_transpose': return lambda env: write_result(dst.array(env), transposed(seen(env), exact))
+    at = {**instruction.attrs, 'axis': [a + len(loops) for a in instruction.attrs['axis']]}
+    return lambda env: write_result(dst.array(env), step.row.meaning({'data': seen(env)}, at))
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #227bc841
 def _can_vectorize_fold(code, instruction, loops):
@@ -184,11 +176,13 @@ def vectorize_fold(memory, instruction, loops):
     folded = [v for v, _ in loops if v in instruction.attrs['loops']]
     rest = [(v, n) for v, n in loops if v not in folded]
     dst, data = LoopOperand(memory, instruction.outs['dst'], rest), LoopOperand(memory, instruction.ins['data'], loops)
-    axes, op, outer = tuple(j for j, (v, _) in enumerate(loops) if v in folded), REDUCE[instruction.attrs['op']], [v
-            for v in instruction.attrs['loops'] if v not in folded]
+    axes, op = [j for j, (v, _) in enumerate(loops) if v in folded], ALU[instruction.attrs['op']]
+    outer, sizes = [v for v in instruction.attrs['loops'] if v not in folded], [n for v, n in loops if v in folded]
     def run(env):
-        d, y = dst.array(env), op.reduce(data.array(env), axis=axes) if axes else data.array(env)
-        d[...] = op(d, y) if any(env[v] for v in outer) else y
+        d, x, on = dst.array(env), np.moveaxis(data.array(env), axes, range(len(axes))), any(env[v] for v in outer)
+        for place in np.ndindex(*sizes):
+            d[...] = op(d, x[place]) if on else x[place]
+            on = True
     return run
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #9d7e8754
@@ -204,11 +198,15 @@ def _loop_roles(instruction, loops):
         roles[role].append((v, n))
     return roles
 
+def _moves_bits(code, instruction):
+    "Whether a matmul is a transpose, which later chips do bit by bit."
+    return bool(instruction.attrs.get('transpose')) and get_chip(code.program.chip).generation >= 3
+
 def _can_vectorize_matmul(code, instruction, loops):
-    if instruction.op != 'nc_matmul' or instruction.mask or instruction.outs['dst'].par != 0: return False
+    if instruction.op != 'nc_matmul' or instruction.mask or _moves_bits(code, instruction): return False
     roles = _loop_roles(instruction, loops)
-    if roles is None or not _is_injective(instruction.outs['dst'],
-                                          [x for k in ('batch', 'rows', 'columns') for x in roles[k]]):
+    if roles is None or instruction.outs['dst'].par != 0 or not _is_injective(
+            instruction.outs['dst'], [x for k in ('batch', 'rows', 'columns') for x in roles[k]]):
         return False
     if {instruction.ins['stationary'].tensor, instruction.ins['moving'].tensor} & {instruction.outs['dst'].tensor}:
         return False
@@ -276,24 +274,41 @@ def vectorize_matmul(memory, instruction, loops):
     into = d.joined and d.lanes.dtype == np.float32
     def run(env):
         a, b = engine_value(s.array(env)).transpose(0, 2, 1), engine_value(m.array(env))
-        if instruction.attrs.get('transpose') and memory.exact and not np.isfinite(a).all():
-            raise ValueError('moved, not multiplied: left to the interpreter')
         add = any(env[v] for v in resets) if 'resets' in instruction.attrs else mode is not False
         if into and not add: np.matmul(a, b, out=d.array(env))
         else: d.put(env, np.matmul(a, b), add)
     return run
 
+# %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #b18perm1
+def _can_vectorize_permutation(code, instruction, loops):
+    if instruction.op != 'nc_matmul' or instruction.mask or not _moves_bits(code, instruction): return False
+    dst, moved = instruction.outs['dst'], dict(instruction.ins['moving'].offset.terms)
+    apart = all(a.tensor != dst.tensor and a.par == 0 for a in instruction.ins.values())
+    return instruction.attrs.get('accumulate') is False and dst.par == 0 and apart and not any(
+        moved.get(v) for v, _ in loops) and _is_injective(dst, loops)
+
+def vectorize_permutation(memory, instruction, loops):
+    "A closure for a matmul that is a transpose over all iterations; they multiply where `moving` is no 0/1 matrix."
+    lead = lambda x: x.reshape(*x.shape[:len(loops) + 1], -1)
+    dst, s = (LoopOperand(memory, a, loops) for a in (instruction.outs['dst'], instruction.ins['stationary']))
+    m = LoopOperand(memory, instruction.ins['moving'], [])
+    def run(env):
+        x, y = engine_value(lead(s.array(env))), engine_value(m.array(env))
+        moved = permuted_columns(x, y.reshape(len(y), -1))
+        write_result(dst.array(env), np.swapaxes(x, -1, -2) @ y.reshape(len(y), -1) if moved is None else moved)
+    return run
+
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #c074e608
 VECTORIZERS = [(_can_vectorize_elementwise, vectorize_elementwise), (_can_vectorize_reduction, vectorize_reduction),
-               (_can_vectorize_fold, vectorize_fold), (_can_vectorize_matmul, vectorize_matmul)]
+               (_can_vectorize_fold, vectorize_fold), (_can_vectorize_matmul, vectorize_matmul),
+               (_can_vectorize_permutation, vectorize_permutation)]
 
 def _vectorize(code, memory, instruction, loops):
     "(closure, loops left outside) of a nest."
     for start in range(len(loops) + 1):
         for fits, make in VECTORIZERS:
             if fits(code, instruction, loops[start:]): return make(memory, instruction, loops[start:]), loops[:start]
-    step = PreparedInstruction(memory, instruction)
-    return (lambda env: run_instruction(step, env)), loops
+    return functools.partial(run_instruction, PreparedInstruction(memory, instruction)), loops
 
 def _iterate(run, loops):
     "The closure for all iterations of loops that stay in Python."
@@ -354,8 +369,7 @@ class PlanRunner:
         return _iterate(*_vectorize(self.code, memory, self.code.ops[node.number], list(node.loops)))
 
     def _iterate(self, node, memory, free):
-        many = free and node.parallel and node.trips > 1 and self.threads > 1
-        if not many:
+        if not (free and node.parallel and node.trips > 1 and self.threads > 1):
             return self._in_order(node.name, range(node.trips), self.owned.get(node.name, ()), memory,
                                   self.prepare(node.nodes, memory, free))
         def both(env):
@@ -405,16 +419,16 @@ INTEGER_POISON = -0x5A5A5A5A      # of whole numbers; of the others NaN
 
 def _poison(memory, k):
     "Fill an output with what no kernel computes."
-    x = memory.flat[k]
-    x[:] = np.nan if is_float(memory.program.tensors[k].dtype) else np.array(INTEGER_POISON).astype(x.dtype)
+    x, dtype = memory.flat[k], memory.program.tensors[k].dtype
+    x[:] = np.nan if is_float(dtype) else np.array(INTEGER_POISON).astype(x.dtype)
 
 def _run_plan(code, nodes, arrays, threads, strict=False):
     "The outputs of a planned program."
     program = code.program
-    closed = type(program)(program.name, tuple(code.tensors), (), program.output_ids)
-    gaps = {a.tensor for n, o in enumerate(code.ops) if o and (o.mask or n in code.covers) for a in o.outs.values()
-            if code.tensors[a.tensor].buffer == 'sbuf'}
-    memory = UncheckedMemory(closed, _zeroed_tensors(code), gaps)
+    gaps = {a.tensor for n, o in enumerate(code.ops) if o and (o.mask or n in code.covers) for a in o.outs.values()}
+    held = lambda buffer: {k for k in gaps if code.tensors[k].buffer == buffer}
+    memory = UncheckedMemory(replace(program, tensors=tuple(code.tensors), body=()),
+                             _zeroed_tensors(code) | held('psum'), held('sbuf'))
     written = {a.tensor for o in code.ops if o for a in o.outs.values()}
     for k, x in zip(program.input_ids, arrays): memory.put(k, x.copy() if k in written else x)
     for k, x in program.constants.items(): memory.put(k, x.copy())
@@ -433,6 +447,6 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
-    try: return _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict)
-    except (ValueError, IndexError, TypeError):
+    try: return in_shape(program, _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict))
+    except (ValueError, IndexError, TypeError, OverflowError):
         return interpret(program, *arrays, strict=strict)      # which names the line

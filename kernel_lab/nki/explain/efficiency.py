@@ -8,7 +8,7 @@ import math
 import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import CHIPS, ENGINES, Figure, get_chip
-from .profile import active_shares, least_bytes, profile_of
+from .profile import active_shares, least_bytes, needed_bytes, profile_of
 from .traffic import assert_simulated, run_counts, traffic
 from ..ir.instructions import spec_of
 from ..ir.nodes import Access
@@ -21,11 +21,15 @@ _ONE = ('reciprocal', 'exponential', 'bn_stats', 'bn_aggr', 'max8', 'range_selec
         'select_reduce')
 _PACKED = 4                 # a microscaled element is four numbers of the contraction
 
+def packing(o) -> int:
+    "Numbers of the contraction in an element of its operands: so many times faster than bf16 the array works on it."
+    return _PACKED if o.op == 'nc_matmul_mx' else 1
+
 def tensor_flops(o):
     "(flops of a product, flops of a transpose) of one repetition on the Tensor engine."
     if o.op == 'nc_transpose': return 0, 2 * o.ins['data'].partitions ** 2 * o.ins['data'].free
     a = o.ins['stationary']
-    n = 2 * a.partitions * a.free * o.ins['moving'].free * (_PACKED if o.op == 'nc_matmul_mx' else 1)
+    n = 2 * a.partitions * a.free * o.ins['moving'].free * packing(o) // o.attrs.get('rows', 1)
     return (0, n) if o.attrs.get('transpose') else (n, 0)
 
 def _other_flops(o):
@@ -35,6 +39,12 @@ def _other_flops(o):
     named = sum(o.attrs.get(k) not in _NONE for k in _NAMED) or o.op in _ONE
     around = o.op == 'activation' and (o.ins.get('scale', 1.0) != 1.0) + (o.ins.get('bias') is not None)
     return elements * (named + around)
+
+def array_flops(timeline) -> tuple:
+    "(flops of products, of transposes) on Tensor as the array at the rate of bf16 would need to do them."
+    count, ops = run_counts(timeline)[:, 0], timeline.program.instructions
+    each = [n * np.array(tensor_flops(o)) / packing(o) for o, n in zip(ops, count) if n]
+    return tuple(np.sum(each, axis=0)) if each else (0, 0)
 
 def flops(timeline):
     """(flops of products, flops of transposes on Tensor, flops of the other engines) of a timeline; what masks leave
@@ -58,9 +68,18 @@ def vector_peak(chip) -> float:
     "GFLOP/s of Vector and Scalar together, one operation a lane and cycle."
     return chip.partitions * (chip.vector_ghz + chip.scalar_ghz)
 
+_CHAINED = {'vector': 2, 'scalar': 4, 'gpsimd': 2}         # operations that one instruction applies to an element
+
+def elementwise_peak(chip) -> float:
+    """GFLOP/s that no kernel passes on Vector, Scalar and GpSimd: each at its fastest mode, with as many operations as
+    one instruction chains."""
+    width = {'vector': max(chip.vector_16bit, chip.vector_32bit, 2), 'scalar': 1, 'gpsimd': 1}
+    return sum(chip.partitions * chip.clock(e) * n * width[e] for e, n in _CHAINED.items())
+
 def accelopt_peak_us(chip, products, others, bytes_):
     """AccelOpt's peak latency in µs: max(products / 23.75 TFLOP/s, elementwise flops / (2·128·Vector clock), bytes /
-    410 GiB/s); None on chips for which it gives no constants."""
+    410 GiB/s); None on chips for which it gives no constants. Its ceilings are not the lab's: a share of this peak may
+    exceed 100 %."""
     if chip.name.split()[0] != _ACCELOPT_CHIP: return None
     vector = 2 * chip.partitions * chip.vector_ghz
     return max(products / ACCELOPT['tensor_tflops'].value / 1e6, others / vector / 1e3,
@@ -70,12 +89,13 @@ def accelopt_peak_us(chip, products, others, bytes_):
 @dataclass(frozen=True)
 class Efficiency:
     """How close a timeline comes to a chip's limits; simulated where `kind` says so. mfu = flops / (peak · latency),
-    hfu = (flops + transpose_flops) / (peak · latency) with the peak of bf16 on the full array; mbu = HBM bytes moved /
-    (hbm_gbps · latency), mbu_least the same with every input and output once (definitions of the vendor's profiler
-    summary). intensity = flops / HBM byte moved, of the Tensor engine or, without products, of the others (`unit`);
-    ridge = peak / hbm_gbps; roof_share = achieved / min(peak, intensity · hbm_gbps). peak_pct: `Profile`'s, against
-    the chip's own limits; accelopt_pct: against AccelOpt's model, with this program's flops and each input and output
-    once."""
+    hfu = (flops + transpose_flops) / (peak · latency) with the peak of bf16 on the full array, a microscaled product
+    counting a quarter; mbu = HBM bytes moved / (hbm_gbps · latency), mbu_least the same with every input and output
+    once, of those that are moved at all (definitions of the vendor's profiler summary). intensity = flops / HBM byte
+    moved, of the Tensor engine or, without products, of the others (`unit`); ridge = peak / hbm_gbps; roof_share =
+    achieved / min(peak, intensity · hbm_gbps). No share exceeds 1, and peak_pct, `Profile`'s against the chip's own
+    limits, does not exceed 100. accelopt_pct is another unit: against AccelOpt's model (440 GB/s, 23.75 TFLOP/s), with
+    this program's flops and each input and output once; it may exceed 100."""
     latency_us: float
     flops: int
     transpose_flops: int
@@ -102,8 +122,8 @@ class Efficiency:
 # %% ../../../nbs/2_nki/8_explain/03_efficiency.ipynb #cd113169
 def _roofline(chip, cores, unit, n, bytes_, us):
     "(intensity, ridge, achieved, roof, share, bound): flops a byte and GFLOP/s."
-    one_core = tensor_peak(chip) if unit == 'Tensor' else vector_peak(chip)
-    peak, hbm = cores * one_core, cores * chip.hbm_gbps
+    one_core = tensor_peak(chip) if unit == 'Tensor' else elementwise_peak(chip)
+    peak, hbm = cores * one_core, chip.memory_gbps(cores)
     intensity, ridge, achieved = n / max(bytes_, 1), peak / hbm, n / us / 1e3
     roof = min(peak, intensity * hbm)
     bound = 'memory' if intensity < ridge else 'compute'
@@ -112,11 +132,12 @@ def _roofline(chip, cores, unit, n, bytes_, us):
 def efficiency(timeline) -> Efficiency:
     "The `Efficiency` of a timeline."
     chip, us, (products, moved, others) = timeline.chip, float(timeline.latency_us), flops(timeline)
-    size, least = timeline.bytes_in + timeline.bytes_out, least_bytes(timeline.program)
-    array, hbm = timeline.cores * tensor_peak(chip) * us * 1e3, timeline.cores * chip.hbm_gbps * us * 1e3
-    unit, best = 'Tensor' if products else 'Vector and Scalar', accelopt_peak_us(chip, products, others, least)
-    roofline = _roofline(chip, timeline.cores, unit, products or others, size, us)
-    return Efficiency(us, products, moved, others, size, least, products / array, (products + moved) / array,
+    size, least = timeline.bytes_in + timeline.bytes_out, needed_bytes(timeline)
+    (full, turned), once = array_flops(timeline), least_bytes(timeline.program)
+    array, hbm = timeline.cores * tensor_peak(chip) * us * 1e3, chip.memory_gbps(timeline.cores) * us * 1e3
+    unit, best = 'Tensor' if products else 'Vector and Scalar', accelopt_peak_us(chip, products, others, once)
+    roofline = _roofline(chip, timeline.cores, unit, full or others, size, us)
+    return Efficiency(us, products, moved, others, size, least, full / array, (full + turned) / array,
                       size / hbm, least / hbm,
                       unit, *roofline, profile_of(timeline).peak_pct, best and 100 * best / us, timeline.kind)
 
@@ -192,9 +213,10 @@ def waterfall(timeline):
 def _twice(engine): return lambda c: {f'{engine.lower()}_ghz': 2 * c.clock(engine)}
 
 QUESTIONS = {
-    'DMA were free': lambda c: dict(dma_gbps=1e9, hbm_gbps=1e9, dma_packet_ns=0, dma_issue_ns=0, dma_start_ns=0,
-                                    dma_done_ns=0),
-    'DMA had twice the bandwidth': lambda c: dict(dma_gbps=2 * c.dma_gbps, hbm_gbps=2 * c.hbm_gbps),
+    'DMA were free': lambda c: dict(dma_gbps=1e9, hbm_gbps=1e9, hbm_stack_gbps=1e9, dma_packet_ns=0, dma_issue_ns=0,
+                                    dma_start_ns=0, dma_done_ns=0),
+    'DMA had twice the bandwidth': lambda c: dict(dma_gbps=2 * c.dma_gbps, hbm_gbps=2 * c.hbm_gbps,
+                                                  hbm_stack_gbps=2 * c.hbm_stack_gbps),
     'SBUF had no end': lambda c: dict(sbuf_bytes=2**40),
     'PSUM had no end': lambda c: dict(psum_banks=2**20),
     **{f'{e} were twice as fast': _twice(e) for e in ENGINES},

@@ -4,11 +4,12 @@
 
 # %% ../../../nbs/2_nki/8_explain/00_profile.ipynb #1cd0a461
 from dataclasses import dataclass, field
+import math
 import numpy as np
 from ...core.durations import latency_of, microseconds
 from ..chip.dtypes import itemsize
 from ..chip.chips import ENGINES
-from ..timing.timeline import LANES, Timeline, schedule
+from ..timing.timeline import CLOCK, LANES, Timeline, schedule
 
 # %% ../../../nbs/2_nki/8_explain/00_profile.ipynb #6ddd696d
 def _union(starts, ends):
@@ -44,21 +45,27 @@ def by_line(timeline: Timeline) -> dict:
     return res
 
 # %% ../../../nbs/2_nki/8_explain/00_profile.ipynb #b1b3563c
-def matmul_work(program, chip) -> tuple:
-    "(flops of products, flops of transposes, ns of the array at full rate for the products)."
+def matmul_work(program, chip, times=None) -> tuple:
+    """(flops of products, flops of transposes, ns of the array at full rate for the products) of a program whose
+    instructions ran `times` (default: as often as its loops say)."""
     flops = moved = ns = 0
     array = 2 * chip.partitions * chip.stationary_max
-    for loops, o in program.walk():
+    for k, (loops, o) in enumerate(program.walk()):
         if o.op not in ('nc_matmul', 'nc_transpose'): continue
-        times = int(np.prod([l.trips for l in loops], dtype=np.int64))
+        ran = math.prod([l.trips for l in loops]) if times is None else int(times[k])
         a = o.ins['stationary'] if o.op == 'nc_matmul' else o.ins['data']
-        n = times * 2 * a.partitions * a.free * (o.ins['moving'].free if o.op == 'nc_matmul' else a.partitions)
+        columns = o.ins['moving'].free if o.op == 'nc_matmul' else a.partitions
+        n = ran * 2 * a.partitions * a.free * columns // o.attrs.get('rows', 1)
         if o.op == 'nc_transpose' or o.attrs.get('transpose'):
             if o.engine != 'Vector': moved += n
             continue
         passes = chip.fp32_passes if program.tensors[a.tensor].dtype == 'float32' else 1
         flops, ns = flops + n, ns + n / array * passes / chip.tensor_ghz
     return flops, moved, ns
+
+def needed_bytes(timeline) -> int:
+    "Bytes that a timeline's kernel had to move: inputs and outputs once, and not more than it moved."
+    return min(least_bytes(timeline.program), timeline.bytes_in + timeline.bytes_out)
 
 def least_bytes(program) -> int:
     "Bytes of inputs and outputs, each once; an input that is returned need not move."
@@ -88,7 +95,7 @@ class Profile:
     kind: str = 'simulated'
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
     uncosted: int = 0                   # instructions without a time of their own
-    # of a measured latency: its interval, how often it was measured, and by which clock
+    # of a measured latency: its interval and how often it was measured; of any: the name of the clock
     low_us: float | None = None
     high_us: float | None = None
     count: int = 1
@@ -112,13 +119,15 @@ class Profile:
 def profile_of(timeline: Timeline) -> Profile:
     "The `Profile` of a timeline."
     program, chip, engines = timeline.program, timeline.chip, active_shares(timeline)
-    flops, transpose_flops, ns = matmul_work(program, chip)
-    peak = float(max(ns, least_bytes(program) / chip.hbm_gbps)) / 1000 / timeline.cores
+    times = np.bincount(timeline.instr, minlength=len(program.instructions))
+    flops, transpose_flops, ns = matmul_work(program, chip, times)
+    peak = float(max(ns / timeline.cores, needed_bytes(timeline) / chip.memory_gbps(timeline.cores))) / 1000
     return Profile(chip.name, float(timeline.latency_us), engines, max(engines, key=engines.get), timeline.bytes_in,
                    timeline.bytes_out,
                    flops, transpose_flops, peak, float(100 * peak / timeline.latency_us), len(timeline),
                    timeline.sbuf_peak,
-                   timeline.psum_peak, timeline.spilled, by_line(timeline), timeline.kind, timeline, timeline.uncosted)
+                   timeline.psum_peak, timeline.spilled, by_line(timeline), timeline.kind, timeline, timeline.uncosted,
+                   clock=CLOCK if timeline.kind == 'simulated' else '')
 
 def profile_text(profile: Profile) -> str:
     "A profile as lines of text."

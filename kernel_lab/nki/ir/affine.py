@@ -186,6 +186,16 @@ for _name, _f in _VALUE_OPERATORS.items(): method_of(Index, f'__{_name}__')(_on_
 method_of(Index, '__abs__')(lambda self: abs(_concrete(self)))
 
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #f0d1a76f
+OPEN_BOOLS = []         # (frame, syntax, mask) left of an `and` or `or` whose right side is still to come
+
+def refuse_open_bools() -> None:
+    "Refuse a mask whose `and` or `or` never got its other side, and forget it."
+    _, node, _ = OPEN_BOOLS.pop()
+    OPEN_BOOLS.clear()
+    word = type(node.op).__name__.lower()
+    raise KernelError(f'the other side of `{word}` is no condition on index arrays: the mask beside it would be lost',
+                      line=node.lineno, hint='Join masks with & and |: (a < n) & (b < m).')
+
 class Mask:
     "A conjunction of conditions `Index >= 0`."
     def __init__(self, *conditions): self.conditions = conditions

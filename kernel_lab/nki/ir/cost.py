@@ -9,15 +9,40 @@ from .nodes import Access
 from .semantics_collective import COLLECTIVES
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #8b007ed9
+OPERATIONS = {'op': ('data2',), 'op0': ('operand0', 'imm0'), 'op1': ('operand1', 'imm1'), 'reduce_op': ()}
+_DIVISIONS = ('reciprocal', 'divide', 'mod', 'fmod')
+
+def operation_cycles(chip, instruction, name) -> int:
+    """Cycles an element of the operation that attribute `name` holds, whichever instruction carries it: a division as
+    long as a reciprocal, a power of ±1/2 as a root, any other power as a division."""
+    op = instruction.attrs.get(name)
+    if op in _DIVISIONS: return chip.reciprocal_cycles
+    if op == 'rsqrt': return chip.alu_rsqrt_cycles
+    if op != 'power': return 1
+    exponent = next((instruction.ins[k] for k in OPERATIONS[name] if k in instruction.ins), None)
+    is_root = isinstance(exponent, (int, float)) and abs(exponent) == 0.5
+    return chip.alu_rsqrt_cycles if is_root else chip.reciprocal_cycles
+
+def innermost_step(access) -> int:
+    "Elements from one element to the next along the innermost free axis that has several; 0 where none has."
+    steps = [s for k, (s, n) in enumerate(access.ap) if k != access.par and n > 1]
+    return abs(steps[-1]) if steps else 0
+
 class CostContext:
-    """An instruction as a cost formula sees it: `n` elements per partition of its widest operand, the chip, the
-    operands' memories."""
+    """An instruction as a cost formula sees it: `elements` per partition of its widest operand, `n` the same in
+    elements read at full rate, the chip, the operands' memories."""
     def __init__(self, program, instruction, chip):
         self.chip, self.instruction = chip, instruction
         operands = (*instruction.ins.items(), *instruction.outs.items())
         self.tiles = {k: a for k, a in operands if isinstance(a, Access)}
         self.tensors = {k: program.tensors[a.tensor] for k, a in self.tiles.items()}
-        self.n = max(a.free for a in self.tiles.values())
+        self.elements = max(a.free for a in self.tiles.values())
+        self.n = max(a.free * self.slowdown(k) for k, a in self.tiles.items())
+
+    def slowdown(self, name):
+        "How many times slower an operand is read or written than one without a large innermost step."
+        step = innermost_step(self.tiles[name]) * itemsize(self.tensors[name].dtype)
+        return self.chip.stride_slowdown if step > self.chip.stride_bytes else 1
 
     @property
     def psum(self):
@@ -25,23 +50,27 @@ class CostContext:
         return [k for k, t in self.tensors.items() if t.buffer == 'psum']
     @property
     def is_narrow(self):
-        "Whether every operand is 16 bits wide."
-        return all(itemsize(t.dtype) == 2 for t in self.tensors.values())
+        "Whether every operand is bf16 or fp16: the only dtypes with documented fast modes."
+        return all(t.dtype in ('bfloat16', 'float16') for t in self.tensors.values())
+    @property
+    def is_dense(self):
+        "Whether every operand is read and written without gaps."
+        return all(innermost_step(a) <= 1 for a in self.tiles.values())
     @property
     def is_gpsimd(self):
         "Whether it runs on GpSimd: one element a cycle and lane, whatever its width."
         return self.instruction.engine == 'GpSimd'
     @property
     def rate(self):
-        "Elements a cycle and lane."
+        "Elements a cycle and lane of a copy or an operation with a scalar."
         if self.psum or self.is_gpsimd: return 1
-        return self.chip.vector_16bit if self.is_narrow else self.chip.vector_32bit
+        if self.is_narrow: return self.chip.vector_16bit if self.is_dense else min(2, self.chip.vector_16bit)
+        return self.chip.vector_32bit if self.is_dense else 1
     @property
     def cycles_per_element(self):
-        "What the arithmetic takes: 1 where an operation takes one cycle."
-        chip, attrs = self.chip, self.instruction.attrs
-        slow = dict(reciprocal=chip.reciprocal_cycles, rsqrt=chip.alu_rsqrt_cycles, power=chip.alu_rsqrt_cycles)
-        return max(slow.get(attrs.get(k), 1) for k in ('op', 'op0', 'op1'))
+        "What the arithmetic takes: the slow operations one after another, or 1."
+        slow = [operation_cycles(self.chip, self.instruction, k) for k in OPERATIONS]
+        return max(sum(c for c in slow if c > 1), 1)
     def at_least(self, cycles):
         "`cycles`, but no less than the interval between two instructions."
         is_dynamic = any(a.index for a in self.tiles.values())
@@ -53,20 +82,35 @@ def one_pass(w):
     return w.at_least(w.n)
 
 def one_input(w):
-    "N; less by the chip's rate where everything is in SBUF; more where the arithmetic takes several cycles."
-    return w.at_least(w.n * w.cycles_per_element if w.cycles_per_element > 1 else w.n / w.rate)
+    "N; less by the chip's rate where everything is in SBUF."
+    return w.at_least(w.n / w.rate)
 
 def scalar_operand(w):
     "One input and a per-partition operand."
     return one_input(w) + w.chip.scalar_op_cycles
 
+def has_fast_mode(w):
+    "Whether Vector is documented to read both tiles of this operation at once."
+    attrs = w.instruction.attrs
+    if w.instruction.op == 'scalar_tensor_tensor':
+        return w.n % 2 == 0 and (attrs.get('op0'), attrs.get('op1')) == ('subtract', 'multiply')
+    if w.instruction.op not in ('tensor_tensor', 'accumulate'): return False
+    is_simple = attrs.get('op') in ('add', 'subtract', 'multiply')
+    return w.chip.generation > 2 or (is_simple and w.is_dense)
+
 def two_inputs(w):
-    """2N, or N where one tile comes from PSUM or everything is 16-bit in SBUF; less where the chip reads several
-    elements a cycle."""
-    if w.is_gpsimd or w.cycles_per_element > 1: return w.at_least(w.n * max(w.cycles_per_element, 2))
+    "2N, or N where one tile comes from PSUM, or everything is 16-bit in SBUF for the operations with a fast mode."
+    if w.is_gpsimd: return w.at_least(w.n * 2)
     one_port = len({'data1', 'data2', 'data', 'operand1'} & set(w.psum)) == 1
     if one_port: return w.at_least(w.n)
-    return w.at_least(w.n * 2 / (1 if w.psum else 2 if w.is_narrow else w.chip.vector_32bit))
+    fast = 2 if w.is_narrow and has_fast_mode(w) else 1 if w.is_narrow else w.chip.vector_32bit
+    return w.at_least(w.n * 2 / (1 if w.psum else fast))
+
+def borrows_bus(w) -> bool:
+    "Whether Vector would read several elements a cycle, for which newer chips lend it the bus of GpSimd."
+    if w.chip.ports_exclusive or w.psum: return False
+    if w.instruction.op in ('tensor_copy', 'tensor_scalar'): return w.rate > 1
+    return w.is_narrow and has_fast_mode(w) or w.instruction.op == 'tensor_tensor' and w.chip.vector_32bit > 1
 
 def reduction(w):
     "N, or N/2 for sums and maxima of 16-bit data."
@@ -81,7 +125,7 @@ def activation(w):
 
 def with_register(w):
     "N, and reading the accumulation register where it is used."
-    uses_register = w.instruction.attrs.get('reduce_cmd', 'idle') != 'idle'
+    uses_register = w.instruction.attrs.get('reduce_cmd', 'idle') != 'idle' or 'reduce_res' in w.instruction.outs
     return w.at_least(w.n) + (w.chip.accumulate_read if uses_register else 0)
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #c55595f7
@@ -95,9 +139,18 @@ def gpsimd_pass(w):
 
 def topk(w): return 4 * w.instruction.attrs['n'] + w.instruction.attrs['k']
 
+def partition_reduce(w):
+    "GpSimd: as often as one processor's partitions go into those of the tile, for each processor sees only its own."
+    return w.chip.pool_start + w.n * -(-w.tiles['data'].partitions // w.chip.pool_partitions)
+
 def sequencer(w):
-    "Register instructions take the least interval."
-    return w.chip.min_interval
+    "Register instructions take the least interval for every 32-bit value."
+    return w.chip.min_interval * max([a.partitions * a.free for a in w.tiles.values()], default=1)
+
+def cycles(w, formula):
+    "What `formula` says, and no less than the arithmetic takes."
+    slow = w.cycles_per_element
+    return formula(w) if slow == 1 else max(formula(w), w.elements * slow)
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #7cdc3158
 MATMULS = ('nc_matmul', 'nc_matmul_mx')
@@ -116,15 +169,16 @@ def is_always_cold(w) -> bool:
 def matmul(w):
     "One cycle a row of the moving tile; four where the operands are fp32."
     rows = max(w.chip.moving_min, w.tiles['moving'].free)
-    return rows * (w.chip.fp32_passes if _is_fp32(w) else 1) * (w.chip.pe_cold if is_always_cold(w) else 1)
+    per_row = max(w.chip.fp32_passes if _is_fp32(w) else 1, w.slowdown('moving'))
+    return rows * per_row * (w.chip.pe_cold if is_always_cold(w) else 1)
 
-def matmul_mx(w): return w.at_least(w.tiles['moving'].free)
+def matmul_mx(w): return max(w.chip.moving_min, w.tiles['moving'].free * w.slowdown('moving'))
 
 def transpose(w):
     "On Tensor a matmul with the identity, on Vector one element a cycle."
     if w.instruction.engine == 'Vector': return w.at_least(w.n)
     rows = max(w.tiles['data'].partitions, w.chip.moving_min, w.tiles['data'].free)
-    return rows * (w.chip.fp32_passes if _is_fp32(w) else 1)
+    return rows * max(w.chip.fp32_passes if _is_fp32(w) else 1, w.slowdown('data'))
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #be351507
 RingCost = namedtuple('RingCost', 'steps share side')  # of n ranks; share of the bytes on that side that a link carries
@@ -147,4 +201,4 @@ def ring_collective_ns(program, instruction, chip) -> tuple:
     carried = ring.share(n) * _bytes(program, getattr(instruction, ring.side))
     step = chip.dma_start_ns + chip.dma_done_ns
     moved = _bytes(program, instruction.ins) + _bytes(program, instruction.outs)
-    return ring.steps(n) * step + carried / chip.link_gbps, 2 * carried / chip.dma_gbps, moved
+    return ring.steps(n) * step + carried / chip.link_gbps, max(2 * carried, moved) / chip.dma_gbps, moved

@@ -137,7 +137,7 @@ _GPSIMD = (InstructionSpec('iota', _G, ('dst',), (), None, cost.gpsimd_pass, 'af
            InstructionSpec('sequence_bounds', _G, ('dst',), ('segment_ids',), semantics.sequence_bounds,
                            cost.gpsimd_pass, 'first and last index of each segment'),
            InstructionSpec('tensor_partition_reduce', _G, ('dst',), ('data',), semantics.tensor_partition_reduce,
-                           cost.gpsimd_pass, 'reduce over partitions'),
+                           cost.partition_reduce, 'reduce over partitions'),
            InstructionSpec('nonzero_with_count', _G, ('dst',), ('src',), semantics.nonzero_with_count, cost.gpsimd_pass,
                            'places of what is not zero, and their number', keeps=True),
            InstructionSpec('topk', _G, ('val_dst', 'idx_dst'), ('src',), semantics.topk, cost.topk,

@@ -52,8 +52,9 @@ class Peak:
         return largest + (f' and {len(self.tiles) - 6} smaller ones' if len(self.tiles) > 6 else '')
 
 def _weight(t, chip, step):
-    "Bytes per partition of a tensor, all blocks, over the quadrants that it takes; rounded up to `step`."
-    quadrants = min(4, -(-4 * t.partitions // chip.partitions)) / 4
+    """Bytes per partition of a tensor, all blocks, over the quadrants that it takes (in PSUM all four, as the clock
+    counts banks); rounded up to `step`."""
+    quadrants = min(4, -(-4 * t.partitions // chip.partitions)) / 4 if t.buffer != 'psum' else 1
     return -(-t.tile_bytes // step) * step * (t.size // t.tile_size) * quadrants
 
 def peak_usage(program, buffer, chip, step=1) -> Peak:

@@ -43,9 +43,13 @@ class Program:
         return walk_body(self.body)
 
     @cached_property
+    def walked(self) -> list:
+        "What `walk` yields, kept."
+        return [*self.walk()]
+    @cached_property
     def instructions(self) -> list:
         "The instructions in program order, each loop body once."
-        return [i for _, i in self.walk()]
+        return [i for _, i in self.walked]
     @cached_property
     def base(self) -> list[int]:
         "For each tensor the number of the tensor that owns its memory."

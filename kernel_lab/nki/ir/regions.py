@@ -5,7 +5,7 @@ it."""
 
 # %% ../../../nbs/2_nki/2_ir/04_regions.ipynb #3780bba5
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 import math
 import numpy as np
 from .affine import Affine
@@ -214,3 +214,41 @@ def unsupported_mask(instruction) -> str:
     if op in _ANY_MASK: return _any_mask_reason(instruction, has_joint_condition, ndim)
     if op in _BOX_MASK: return 'it needs one condition for each axis' if has_joint_condition else ''
     return 'it looks at all of a row' if axes - {-ndim} else ''
+
+# %% ../../../nbs/2_nki/2_ir/04_regions.ipynb #aefcfdcd
+@lru_cache(2**14)
+def fills_interval(ap) -> bool:
+    "Whether axes ((step, count), …) reach every cell of one interval, and each of them once."
+    size = 1
+    for step, n in sorted((abs(s), n) for s, n in ap if n != 1):
+        if step != size: return False
+        size *= n
+    return True
+
+@lru_cache(2**14)
+def _all_of(ap): return tuple((step, 0, n - 1) for step, n in ap)
+
+def kept_ranges(instruction, a, trips) -> tuple:
+    """(step, first, last) of each axis of an access: all elements, or those that one-axis conditions keep in some
+    iteration."""
+    if not instruction.mask: return _all_of(a.ap)
+    ends = [[0, n - 1] for n in a.shape]
+    if a.shape == mask_access(instruction).shape:
+        for at, axes in instruction.mask:
+            if len(axes) != 1 or -axes[0][0] > len(ends): continue
+            (k, c), most = axes[0], at.bounds(trips)[1]
+            if c > 0: ends[k][0] = max(ends[k][0], -(most // c))
+            else: ends[k][1] = min(ends[k][1], most // -c)
+    return tuple((step, low, high) for (step, _), (low, high) in zip(a.ap, ends))
+
+@lru_cache(2**14)
+def matrix_box(ranges, row) -> tuple:
+    """(rows, columns to the first cell; rows, columns from there to the last) of ranges in a memory with rows of `row`
+    elements. A step that leaves its row counts as the nearest whole number of rows, and what is left of it."""
+    ends = []
+    for step, first, last in ranges:
+        last, rows = max(first, last), 0
+        if abs(step) * (last - first) >= row: rows = (2 * abs(step) + row) // (2 * row) * (1 if step > 0 else -1)
+        ends.append([sorted((s * first, s * last)) for s in (rows, step - rows * row)])
+    (top, bottom), (left, right) = ([sum(e[k][side] for e in ends) for side in (0, 1)] for k in (0, 1))
+    return top, left, bottom - top, right - left

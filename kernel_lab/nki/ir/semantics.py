@@ -16,9 +16,14 @@ def _logical_right(a, b):
 
 def _truth(f): return lambda a, b: f(a, b).astype(np.float32)
 
+def _power(a, b):
+    "a to the power b; numpy has two implementations, and strides choose between them."
+    dense = lambda x: np.ascontiguousarray(x) if np.ndim(x) else x
+    return np.power(dense(a), dense(b))
+
 ALU = {
     'add': np.add, 'subtract': np.subtract, 'multiply': np.multiply, 'divide': np.divide, 'maximum': np.maximum,
-    'minimum': np.minimum, 'power': np.power, 'mod': np.mod, 'fmod': np.fmod, 'bypass': lambda a, b: a,
+    'minimum': np.minimum, 'power': _power, 'mod': np.mod, 'fmod': np.fmod, 'bypass': lambda a, b: a,
     'abs_max': lambda a, b: np.maximum(np.abs(a), np.abs(b)), 'abs_min': lambda a, b: np.minimum(np.abs(a), np.abs(b)),
     'logical_and': _truth(np.logical_and), 'logical_or': _truth(np.logical_or), 'logical_xor': _truth(np.logical_xor),
     'equal': _truth(np.equal), 'not_equal': _truth(np.not_equal), 'less': _truth(np.less),
@@ -111,28 +116,34 @@ def scalar_tensor_tensor(ins, at):
 
 def tensor_reduce(ins, at):
     "Reduce trailing free axes with op; `negate` gives minus the result."
-    y = REDUCE[at['op']].reduce(ins['data'], axis=tuple(at['axis']), keepdims=bool(at.get('keepdims')))
+    x = np.ascontiguousarray(ins['data'])       # numpy adds in an order that strides choose
+    y = REDUCE[at['op']].reduce(x, axis=tuple(at['axis']), keepdims=bool(at.get('keepdims')))
     return -y if at.get('negate') else y
 
 # %% ../../../nbs/2_nki/2_ir/06_semantics.ipynb #f7c1eb51
+def apply_function(func, x):
+    "An activation function of an array, however it lies in memory: numpy chooses implementations by strides."
+    return ACT[func](np.ascontiguousarray(x))
+
 def activation(ins, at):
     "func(data·scale + bias)."
     x = ins['data']
     scale, bias = ins.get('scale', 1.0), ins.get('bias')
     if np.ndim(scale) or scale != 1.0: x = x * per_partition(scale, x)
     if bias is not None and (np.ndim(bias) or bias): x = x + per_partition(bias, x)
-    return ACT[at['func']](x)
+    return apply_function(at['func'], x)
 
 def activate2(ins, at):
     "func((data op0 imm0) op1 imm1); prelu multiplies what is negative by relu_param."
     x = ins['data']
     if at['op0'] != 'bypass': x = alu(at['op0'], x, per_partition(ins['imm0'], x), at.get('reverse0'))
     if at['op1'] != 'bypass': x = alu(at['op1'], x, per_partition(ins['imm1'], x), at.get('reverse1'))
-    return np.where(x > 0, x, x * per_partition(ins['relu_param'], x)) if at['func'] == 'prelu' else ACT[at['func']](x)
+    if at['func'] == 'prelu': return np.where(x > 0, x, x * per_partition(ins['relu_param'], x))
+    return apply_function(at['func'], x)
 
 def row_reduction(y, op):
     "What an accumulating instruction adds to its register: y reduced over the free axes, shape (P, 1)."
-    return REDUCE[op].reduce(y.reshape(len(y), -1), axis=1, keepdims=True, dtype=np.float32)
+    return REDUCE[op].reduce(np.ascontiguousarray(y).reshape(len(y), -1), axis=1, keepdims=True, dtype=np.float32)
 
 def dma_compute(ins, at):
     "The sum of all sources, in fp32."
@@ -178,8 +189,8 @@ def select_value(ins, at):
 
 # %% ../../../nbs/2_nki/2_ir/06_semantics.ipynb #d9da7cfb
 def flat_rows(x):
-    "(P, free…) as (P, N)."
-    return x.reshape(len(x), -1)
+    "(P, free…) as (P, N), in C order."
+    return np.ascontiguousarray(x).reshape(len(x), -1)
 
 def max8(ins, at):
     "The 8 largest values of each partition, in descending order."
@@ -294,7 +305,8 @@ def tensor_scalar_cumulative(ins, at):
 
 def tensor_partition_reduce(ins, at):
     "The reduction over partitions, as one partition."
-    y = REDUCE['add' if at['op'] == 'average' else at['op']].reduce(ins['data'], axis=0, keepdims=True)
+    x = np.ascontiguousarray(ins['data'])
+    y = REDUCE['add' if at['op'] == 'average' else at['op']].reduce(x, axis=0, keepdims=True)
     return y / len(ins['data']) if at['op'] == 'average' else y
 
 def dropout(ins, at, source):

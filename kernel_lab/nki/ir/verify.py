@@ -11,7 +11,7 @@ from .semantics_collective import COLLECTIVES, COLLECTIVE_REDUCTIONS
 from ..chip.dtypes import ELEMENT_DTYPES
 from .semantics import ACT, ALU, REDUCE
 from .instructions import spec_of
-from .regions import mask_access
+from .regions import kept_ranges, mask_access
 from .nodes import Access
 
 # %% ../../../nbs/2_nki/2_ir/10_verify.ipynb #8b657d70
@@ -72,6 +72,8 @@ def _names_and_numbers(s):
             yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k)
     if op in ('tensor_scalar', 'scalar_tensor_tensor') and at.get('op1') and 'operand1' not in s.o.ins:
         yield s.broken('op1 has no operand', 'operand1')
+    for k in ('resets', 'stored_bits'):
+        if k in at: yield s.broken(f'{k} is what a plan notes, no attribute of a program', k)
     if 'reduce_op' in at and (at['reduce_op'] is None or at.get('reduce_cmd') is None):
         yield s.broken('reduce_op and reduce_cmd go together', 'reduce_op')
 
@@ -153,6 +155,38 @@ def indices(s):
         if index.shape != a.shape: yield s.broken('an index has the wrong shape', k, list(a.shape), list(index.shape))
         if a.most * abs(a.by) > t.size: yield s.broken('an index may leave its tensor', k, t.size, a.most * abs(a.by))
 
+# %% ../../../nbs/2_nki/2_ir/10_verify.ipynb #5e160608
+MAX_CONDITION = 2**40               # more than any memory has elements
+
+def _far(affine, trips, axes=()):
+    "The greatest absolute value that an offset may take, with (count, coefficient) of axes."
+    return max(map(abs, affine.bounds(trips))) + sum(abs(c) * (n - 1) for n, c in axes)
+
+def conditions(s):
+    "The conditions of a mask name axes of the masked tile, and neither they nor the accesses leave 2**40."
+    if not s.o.mask: return
+    shape, trips = mask_access(s.o).shape, s.program.trips
+    for offset, axes in s.o.mask:
+        if any(-k > len(shape) for k, _ in axes): continue              # `unsupported_mask` names it
+        far = _far(offset, trips, [(shape[k], c) for k, c in axes])
+        if far >= MAX_CONDITION:
+            yield s.broken('a condition of the mask leaves what the hardware can count', 'mask', MAX_CONDITION, far,
+                           'Compare indices with numbers of the size of the tensor.')
+    for k, a, t in s.tiles():
+        far = _far(a.offset, trips, [(n, step) for step, n in a.ap])
+        if far >= MAX_CONDITION:
+            yield s.broken(f'{t.name} is addressed far outside', k, MAX_CONDITION, far, 'Mind the last tile.')
+
+def _is_register(s): return s.o.op in ('register_move', 'register_load', 'register_store')
+
+def single_numbers(s):
+    "Register instructions, and a DMA that loads a register, move one number of 32 bits between tiles of one element."
+    if not _is_register(s) and not s.o.attrs.get('register'): return
+    for k, a, t in s.tiles():
+        if a.free * a.partitions != 1:
+            yield s.broken(f'{s.o.op} moves one number', k, 1, a.free * a.partitions,
+                           'Copy tiles with nisa.tensor_copy or nisa.dma_copy.')
+
 # %% ../../../nbs/2_nki/2_ir/10_verify.ipynb #82aeafa1
 _MAX_REMAINDERS = 2**20             # beyond these, bounds
 
@@ -174,27 +208,11 @@ def _reach(axes, par):
     end = lambda f, some: sum(f(step * first, step * last) for step, first, last in some)
     return [(end(min, some), end(max, some)) for some in (free, axes)]
 
-@lru_cache(2**14)
-def _all_of(ap): return tuple((step, 0, n - 1) for step, n in ap)
-
-def _kept_ranges(s, a):
-    """(step, first, last) of each axis of an access: all elements, or those that one-axis conditions keep in some
-    iteration."""
-    if not s.o.mask: return _all_of(a.ap)
-    ends = [[0, n - 1] for n in a.shape]
-    if a.shape == mask_access(s.o).shape:
-        for at, axes in s.o.mask:
-            if len(axes) != 1 or -axes[0][0] > len(ends): continue
-            (k, c), most = axes[0], at.bounds(s.program.trips)[1]
-            if c > 0: ends[k][0] = max(ends[k][0], -(most // c))
-            else: ends[k][1] = min(ends[k][1], most // -c)
-    return tuple((step, low, high) for (step, _), (low, high) in zip(a.ap, ends))
-
 def own_partitions(s):
     "An access on the chip steps over partitions along its partition axis only, and stays in its row and its block."
     for k, a, t in s.tiles():
         if t.buffer == 'hbm': continue
-        row, kept = t.tile_size // t.partitions, _kept_ranges(s, a)
+        row, kept = t.tile_size // t.partitions, kept_ranges(s.o, a, s.program.trips)
         nothing = any(i > j for _, i, j in kept)                            # the conditions never hold
         for (low, high), size in zip(_reach(kept, a.par), (row, t.tile_size)):
             first, last = _remainders(a, s.program.trips, size)
@@ -214,4 +232,4 @@ _STRAIGHT = (
 )
 
 # %% ../../../nbs/2_nki/2_ir/10_verify.ipynb #7b76fed1
-VERIFIERS = [operands, attributes, groups, bounds, indices, own_partitions]
+VERIFIERS = [operands, attributes, groups, single_numbers, conditions, bounds, indices, own_partitions]

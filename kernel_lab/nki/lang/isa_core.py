@@ -14,10 +14,10 @@ import sys
 import numpy as np
 from ...core.errors import KernelError
 from ..ir.affine import Index
-from ..chip.chips import get_chip
+from ..chip.chips import get_chip, platform_chip
 from ..ir.semantics import ALU, REDUCE
 from ..ir.instructions import NOT_MODELLED, INSTRUCTIONS
-from ..record import assignment as writing      # noqa: F401  tiles learn to be written to
+from ..record import assignment as writing, conditions      # noqa: F401  tiles learn to be written to, masks to be joined
 from ..record.indexing import cut_free_axes
 from ..record.recorder import Recorder
 from ..record.tile import Tile, emit
@@ -116,7 +116,7 @@ gpsimd_engine, unknown_engine = engine.gpsimd, engine.unknown
 def get_nc_version() -> nc_version:
     "The generation of the chip that the kernel is traced for; of the one that calls are simulated on outside a kernel."
     rec = recorder(required=False)
-    chip = rec.chip if rec else get_chip(os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2'))
+    chip = rec.chip if rec else get_chip(platform_chip(os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2')))
     return nc_version(chip.generation)
 
 def get_nc_sub_version() -> int:

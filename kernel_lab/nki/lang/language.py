@@ -32,7 +32,7 @@ from ..chip.dtypes import NUMPY, dtype_name, is_float, promote
 from ..ir.semantics import BITWISE
 from .isa_core import axes_of, missing, op_name, operand, recorder
 from ..chip.chips import get_chip
-from ..record.loops import each_block, language_loop
+from ..record.loops import LoopRange, each_block
 from ..record.placement import Allocation as _Allocation, places_of
 from ..record.tile import DynamicOffset, Tile, ds, emit
 from ..record.builder import kernel_line
@@ -128,10 +128,10 @@ def _ends(start, stop, step):
 
 def affine_range(start: int = 0, stop: int | None = None, step: int = 1, **kw: object) -> _Iterator:
     "A loop whose iterations do not depend on each other."
-    return language_loop(recorder(), 'affine', *_ends(start, stop, step))
+    return LoopRange(recorder(), 'affine', *_ends(start, stop, step))
 def sequential_range(start: int = 0, stop: int | None = None, step: int = 1, **kw: object) -> _Iterator:
     "A loop whose iterations may depend on earlier ones."
-    return language_loop(recorder(), 'sequential', *_ends(start, stop, step))
+    return LoopRange(recorder(), 'sequential', *_ends(start, stop, step))
 range = builtins.range
 def static_range(start: int = 0, stop: int | None = None, step: int = 1, **kw: object) -> _Iterator:
     "A loop that Python runs: one copy of the body per iteration."

@@ -26,6 +26,7 @@ class Meeting:
     receive: int = 0
     pipe: int = 0
     draft: object = None        # an instruction that the cores issue together
+    engine: str = ''            # the DMA engine that a sendrecv asks for
 
 def _core(rec):
     "(this core's number, how many there are); a rolled launch grid is unrolled first."
@@ -68,7 +69,7 @@ def sendrecv(src: Tile, dst: Tile, send_to_rank: int, recv_from_rank: int, pipe_
     if str(dma_engine) == 'gpsimd_dma': _assert_small(src)
     if send == receive == core: return dma_copy(dst, src)
     rec.current.append(Meeting('sendrecv', kernel_line(), core, src.access(), dst.access(), send, receive,
-                               int(pipe_id)))
+                               int(pipe_id), engine=str(dma_engine)))
 
 def meet(op: str, outs: dict, ins: dict, attrs: dict) -> None:
     "Record an instruction that all cores issue together: on one core as it is, on two as a `Meeting`."
@@ -107,7 +108,8 @@ def _pairs(meetings):
                               kind='invalid', line=m.line, instruction='sendrecv')
         n = len(outs) or ''
         outs[f'dst{n}'], ins[f'src{n}'] = m.dst, other.src
-    return InstructionDraft('sendrecv', outs, ins, {}, 'DMA', (), meetings[0].line)
+    attrs = {'dma_engine': 'gpsimd_dma'} if any(m.engine == 'gpsimd_dma' for m in meetings) else {}
+    return InstructionDraft('sendrecv', outs, ins, attrs, 'DMA', (), meetings[0].line)
 
 def _together(meetings):
     "The instruction that two cores issue together: once if their operands are the same, else with those of both."

@@ -11,38 +11,21 @@ import copy, functools, inspect, itertools, linecache, sys, traceback, types
 import numpy as np
 from ...core.errors import KernelError, SimulatorError, choose
 from . import (collectives, isa, isa_core, language, legacy_isa, legacy_language, multicore,
-    namespaces, registers)
+    namespaces, numpy_habits, registers)      # noqa: F401  tiles learn what to say of NumPy
 from ..record import placement as places
 from ..ir.affine import Index, Unroll
+from ..chip.chips import platform_chip
 from ..chip.dtypes import NUMPY, dtype_name, itemsize
 from .isa_core import recorder, recording
 from .multicore import merge
 from .namespaces import Annotation, NKIObject
+from ..ir.inputs import is_torch, spec_of, to_numpy      # noqa: F401  others have them from here
 from ..ir.nodes import ArraySpec, without_gc
 from ..record.builder import InstructionDraft, OpenLoop, finish_program
 from ..ir.program import Program
+from ..record.python_subset import review_python
 from ..record.recorder import Recorder
 from ..record.tile import Tile, emit
-
-# %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #9bc39367
-def is_torch(x) -> bool:
-    "Whether `x` is a torch tensor; does not import torch."
-    return type(x).__module__.split('.')[0] == 'torch' and hasattr(x, 'detach')
-
-def to_numpy(x) -> np.ndarray:
-    "A numpy array from a numpy array or a torch tensor; doubles become fp32, as they would on the way to the device."
-    if is_torch(x):
-        wide = str(x.dtype) in ('torch.bfloat16',) or 'float8' in str(x.dtype)
-        x = x.detach().cpu().float().numpy().astype(dtype_name(x.dtype)) if wide else x.detach().cpu().numpy()
-    return x.astype(np.float32) if x.dtype == np.float64 else x.astype(np.int32) if x.dtype == np.int64 else x
-
-def spec_of(x) -> ArraySpec | None:
-    "The `ArraySpec` of an array, or None where `x` is not one."
-    if isinstance(x, ArraySpec): return x
-    if isinstance(x, np.ndarray) or is_torch(x):
-        name = str(x.dtype).removeprefix('torch.')
-        name = {'float64': 'float32', 'int64': 'int32'}.get(name) or dtype_name(x.dtype)
-        return ArraySpec(tuple(map(int, x.shape)), name)
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #b04e15b8
 def _has_arrays(x, depth=4):
@@ -68,9 +51,18 @@ def map_arrays(x, f: Callable, name: str = ''):
 
 def _of_kind(x, items): return type(x)(*items) if hasattr(x, '_fields') else type(x)(items)
 
+def _named_constants(func, signature, args, kwargs):
+    "Values of parameters that a call leaves out and that the kernel's source defines as constants: `QH = 16`."
+    space, taken = getattr(inspect.unwrap(func), '__globals__', {}), list(signature.parameters.values())[:len(args)]
+    is_open = lambda p: p.default is p.empty and p.name not in kwargs and p not in taken
+    names = [p.name for p in signature.parameters.values() if is_open(p)]
+    return {k: space[k] for k in names if isinstance(space.get(k), (bool, int, float, str, tuple))}
+
 def bind_arguments(func: Callable, args: tuple, kwargs: dict) -> inspect.BoundArguments:
-    "The arguments by parameter, in the order of the parameters."
-    try: return inspect.signature(func).bind(*args, **kwargs)
+    """The arguments by parameter, in the order of the parameters. A parameter without an argument takes the constant
+    of its name in the kernel's source, if there is one."""
+    signature = inspect.signature(func)
+    try: return signature.bind(*args, **_named_constants(func, signature, args, kwargs), **kwargs)
     except TypeError as e:
         raise KernelError(f'the kernel cannot be called with {len(args) + len(kwargs)} inputs: {e}',
                           kind='entry') from e
@@ -136,9 +128,12 @@ class JitKernel:
     def __repr__(self): return f'<NKI kernel {self.func.__name__} ({self.dialect})>'
 
 def jit(func: Callable | None = None, mode: str = 'auto', *, dialect: str = 'nki', **kw: object) -> Callable:
-    "Decorator, bare or with arguments; arguments that concern the real compiler are accepted and have no effect."
-    if func is None: return lambda f: jit(f, mode, dialect=dialect)
-    return func if isinstance(func, JitKernel) else JitKernel(func, dialect, mode=mode)
+    """Decorator, bare or with arguments: `platform_target` is the chip of calls; others concern the real compiler and
+    have no effect."""
+    if func is None: return lambda f: jit(f, mode, dialect=dialect, **kw)
+    target = kw.get('platform_target')
+    chip = platform_chip(target) if target else None
+    return func if isinstance(func, JitKernel) else JitKernel(func, dialect, chip=chip, mode=mode)
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #c73e7024
 def _module(name, **members):
@@ -346,6 +341,7 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
     "(program, ()) of one trace with these loops unrolled, or (None, further loops to unroll)."
     func, rec = getattr(kernel, 'func', kernel), Recorder(chip, getattr(kernel, 'dialect', 'nki'), unroll)
     rec.mode, rec.auto_alloc = getattr(kernel, 'mode', 'auto'), getattr(func, 'force_auto_alloc', False)
+    rec.roomy = getattr(kernel, 'roomy', False)
     file = _code(func).co_filename
     try:
         with recording(rec), namespaces.keywords(func):
@@ -372,11 +368,14 @@ def source_of(func: Callable) -> str:
     lines = linecache.getlines(_code(func).co_filename)
     return ''.join(lines) if len(lines) < 20_000 else ''
 
-def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | None = None,
+def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | None = None, strict: bool = False,
           **kwargs: object) -> Program:
     """The `Program` of a kernel for these inputs: arrays, tensors or `ArraySpec`s, and plain Python values. `grid` is
-    the launch grid. `KernelError` with the line of the kernel for anything that is wrong in it."""
+    the launch grid. `KernelError` with the line of the kernel for anything that is wrong in it. Python that the
+    compiler of the current dialect does not take is warned of; with `strict` it is an error."""
     grid = grid or getattr(kernel, 'grid', ())
+    func = inspect.unwrap(getattr(kernel, 'func', kernel))
+    if getattr(kernel, 'dialect', 'nki') == 'nki': review_python(func, strict)
     unroll = set()
     for _ in range(1000):
         with installed(), without_gc(): program, more = _trace_once(kernel, inputs, kwargs, chip, tuple(grid), unroll)

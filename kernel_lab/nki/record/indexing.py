@@ -66,9 +66,13 @@ def index_by_slices(tile, keys):
     if not ap or len(ap) == 1 and par == 0: ap.append((1, 1))
     return offset, ap, par
 
+def as_slice(key):
+    "A range of loop iterations (`nl.affine_range(n)`) as the slice of its numbers; every other key as it is."
+    return slice(*key.ends) if type(key).__name__ == 'LoopRange' else key
+
 def full_keys(tile, key):
     "One key a dimension: `...` filled in, missing ones added."
-    keys = list(key) if isinstance(key, tuple) else [key]
+    keys = [as_slice(k) for k in (key if isinstance(key, tuple) else (key,))]
     if Ellipsis in [k for k in keys if k is Ellipsis]:
         at = next(i for i, k in enumerate(keys) if k is Ellipsis)
         keys[at:at + 1] = [slice(None)] * (tile.ndim - len(keys) + 1)

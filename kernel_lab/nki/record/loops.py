@@ -9,7 +9,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 from ...core.errors import KernelError
 from ...core.modules import method_of
-from ..ir.affine import Affine, Index, Mask, MaskChoice, Unroll
+from ..ir.affine import Affine, Index, Mask, MaskChoice, Unroll, arange
 from ..ir.program import Program
 from ..ir.semantics import ASSOCIATIVE
 from .builder import PACKAGE_DIR, OpenLoop, kernel_frame, kernel_line
@@ -202,6 +202,25 @@ def language_loop(rec, kind, *args):
     _check_body(rec, kind, name, frame, before)
     done = rec.open.pop()
     rec.current.append(done)
+
+# %% ../../../nbs/2_nki/3_record/05_loops.ipynb #39443252
+class LoopRange:
+    "What nl.affine_range and nl.sequential_range return: a loop to iterate, or an index array."
+    def __init__(self, rec, kind, *ends): self.rec, self.kind, self.ends = rec, kind, ends
+    def __iter__(self): return language_loop(self.rec, self.kind, *self.ends)
+    def __len__(self): return len(self._numbers())
+    def _numbers(self): return range(*map(_loop_bound, self.ends))
+    def array(self):
+        "The index array of all iterations."
+        return arange(*map(_loop_bound, self.ends))
+    def __getitem__(self, key):
+        "An iteration's number, or the index array with new axes."
+        return self._numbers()[key] if isinstance(key, int) else self.array()[key]
+    def __repr__(self): return f'<{self.kind} range of {len(self)}>'
+
+for _name in ('add', 'radd', 'sub', 'rsub', 'mul', 'rmul', 'lt', 'le', 'gt', 'ge', 'neg'):
+    method_of(LoopRange, f'__{_name}__')(
+        lambda self, *other, name=_name: getattr(self.array(), f'__{name}__')(*other))
 
 # %% ../../../nbs/2_nki/3_record/05_loops.ipynb #230b6e4e
 @contextmanager

@@ -20,6 +20,7 @@ class Allocation:
 
 def _physical_tile(idx, tiles, what):
     "The number of a block's physical tile, where each block dimension has `tiles` of them in turn."
+    if not idx and {*tiles} == {1}: return 0                 # (1,) says of a tile without blocks that there is one
     if tiles and len(tiles) != len(idx):
         raise KernelError(f'{what} has one number for each block dimension', kind='shape', line=kernel_line(),
                           operand=what, limit=len(idx), value=len(tiles), hint='Give a tuple, such as (2,).')

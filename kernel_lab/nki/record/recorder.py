@@ -12,6 +12,7 @@ import weakref
 from ...core.errors import KernelError
 from ..chip.chips import get_chip
 from ..chip.dtypes import dtype_name, itemsize
+from ..ir.affine import OPEN_BOOLS
 from ..ir.nodes import Tensor
 from . import indexing, views       # noqa: F401  methods of Tile
 from .builder import kernel_frame, kernel_line
@@ -96,7 +97,9 @@ class Recorder:
     "Collects one kernel's tensors, loops and instructions while its Python runs."
     def __init__(self, chip='trn1', dialect='nki', unroll=()):
         self.chip, self.dialect, self.unroll = get_chip(chip), dialect, frozenset(unroll)
+        OPEN_BOOLS.clear()                  # of a trace that was given up
         self.tensors, self.constants, self.body, self.open, self.keys, self.broken = [], {}, [], [], {}, None
+        self.roomy = False                  # under nki.simulate: no limits of memory, assignments to HBM
         self.grid, self.shared = (), {}     # the launch grid; HBM tensors that its programs share
         self.aliases = {}                   # (tensor, dtype, shape) -> tensor that reads its memory so
         self.rolls = {}                     # place of a loop -> whether it may stay one

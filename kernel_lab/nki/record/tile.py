@@ -8,7 +8,7 @@ import functools, math
 import numpy as np
 from ...core.errors import KernelError
 from ..chip.dtypes import is_float, itemsize, numpy_of
-from ..ir.affine import Index, MaskChoice, Unroll, as_mask
+from ..ir.affine import OPEN_BOOLS, Index, MaskChoice, Unroll, as_mask, refuse_open_bools
 from ..ir.nodes import Access
 from .builder import InstructionDraft, is_field_test, kernel_frame, kernel_line
 
@@ -22,7 +22,6 @@ def _row_major(shape):
 
 class Tile:
     "A view of a tensor while a kernel is traced: it has a shape and a dtype, and no values."
-    __array_ufunc__ = None
     def __init__(self, rec, tensor, offset, ap, par, loose=(), index=None):
         self.rec, self.tensor, self.offset, self.steps, self.par = rec, tensor, offset, tuple(ap), par
         self.loose, self.draft = loose, None     # loose: index expressions that only a mask can keep in bounds
@@ -60,12 +59,12 @@ class Tile:
     def __len__(self): return self.shape[0]
     def __iter__(self):
         raise KernelError('a tile cannot be iterated', line=kernel_line(),
-                          hint='Loop over an index and slice the tile.')
+                          hint='Loop over an index and slice the tile; nl.sum, nl.max and nl.min reduce it.')
     def __bool__(self):
         asks_presence = self.buffer == 'hbm' or self.rec.dialect == 'nki' and is_field_test(kernel_frame())
         if asks_presence: return True                      # `if bias:` and `if self.bias:` ask whether there is one
         raise KernelError('a tile has no truth value while the kernel is traced', line=kernel_line(),
-                          hint='Use nl.where or affine_select to choose by value.')
+                          hint='Use nl.where or affine_select to choose by value; nl.maximum(x, y) for max(x, y).')
 
 # %% ../../../nbs/2_nki/3_record/01_tile.ipynb #a8f2e350
 def _spread_index(index, shape):
@@ -173,6 +172,7 @@ def emit(op, outs, ins, attrs=None, engine='', mask=None) -> InstructionDraft:
     if isinstance(mask, MaskChoice): return _emit_each(op, outs, ins, attrs, engine, mask)
     rec = next(v.rec for v in (*outs.values(), *ins.values()) if isinstance(v, Tile))
     if rec.broken: raise Unroll([rec.broken], 'a loop was left early')
+    if OPEN_BOOLS: refuse_open_bools()
     conditions = _conditions(mask)
     for v in ins.values():
         if not isinstance(v, Tile): continue

@@ -211,8 +211,8 @@ def view(self, dtype):
 def ap(self, pattern, offset=None, scalar_offset=None, vector_offset=None, indirect_dim=0, dtype=None):
     """A pattern [[step, count], …] on the memory of this tensor, from `offset` elements after the view's start.
 
-    `scalar_offset`, a number, a register or a (1, 1) tile, counts along axis `indirect_dim`; `vector_offset`, a tile of
-    integers, picks a row for each partition; `dtype` reads the memory as another dtype."""
+    `scalar_offset`, a number, a register or a (1, 1) tile, counts in steps of axis `indirect_dim` of this view;
+    `vector_offset`, a tile of integers, picks a row for each partition; `dtype` reads the memory as another dtype."""
     k, ratio = (self.tensor, 1) if dtype is None else _recast(self, dtype)
     start, par = self.offset if ratio == 1 else _times(self.offset, ratio), None if self.par is None else 0
     steps = [(int(s), int(n)) for s, n in pattern]
@@ -221,7 +221,7 @@ def ap(self, pattern, offset=None, scalar_offset=None, vector_offset=None, indir
         raise KernelError('an access has one index: scalar_offset or vector_offset', line=kernel_line())
     if scalar_offset is None and vector_offset is None:
         return Tile(self.rec, k, start, _partitioned(self, k, steps), par)
-    by = math.prod(self.shape[indirect_dim + 1:]) * ratio
+    by = self.steps[_dim(self, indirect_dim)][0] * ratio
     if as_index(scalar_offset) is not None:
         start = add_index(start, as_index(scalar_offset) * int(by))
         return Tile(self.rec, k, start, _partitioned(self, k, steps), par)

@@ -11,6 +11,7 @@ from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, flatten
 from .lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_of, part,
                                              share_left, step,
     walk_of)
+from .masked_work import work_shares
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317cd
 MAX_REGIONS = 256                                       # entries of a list
@@ -118,10 +119,12 @@ def _fill_box(flat, walk, instr, k):
     inside, row, size, partition = offset_of(operand, flat.terms,
                                              walk.loop_value), operand.row_size, operand.itemsize, 0
     if inside >= operand.tile_size: inside %= operand.tile_size
-    if inside >= row: partition = inside // row
-    element = inside - partition * row
-    box.first_partition, box.last_partition = partition, partition + operand.partition_span
-    box.first_byte, box.last_byte = element * size, (element + operand.free_span + 1) * size - 1
+    if inside >= row or inside < 0: partition = inside // row
+    element, more = inside - partition * row, operand.partition_span
+    last = element + operand.free_span
+    if last >= row: element, last, more = 0, row - 1, more + last // row        # it leaves its row: all of each row
+    box.first_partition, box.last_partition = partition, partition + more
+    box.first_byte, box.last_byte = element * size, (last + 1) * size - 1
 
 @part
 def _is_in_order(lane):
@@ -260,7 +263,7 @@ def build_edges(build, turns, rows, edges, reuse, progress):
     return k >= len(flat.nodes)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #91e6c960
-DependencyGraph = namedtuple('DependencyGraph', 'flat instr turn share core edges lifetimes spilled missing')
+DependencyGraph = namedtuple('DependencyGraph', 'flat instr turn share work core edges lifetimes spilled missing')
 ValueLifetimes = namedtuple('ValueLifetimes', 'units pool first users')
 
 def _value_lifetimes(flat, values):
@@ -292,6 +295,7 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0) -> Dep
     while not build_edges(build, turns, rows, edges, reuse, progress):
         edges = EdgeBuffer(*(grown(x, 5 * MAX_REGIONS * len(build.walk.values)) for x in edges))
     n, count, lost, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'lost', 'missing'))
-    return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], rows.core[:n],
+    work = work_shares(program, chip, balance, rows.instr[:n], rows.turn[:n], rows.share[:n])
+    return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], work, rows.core[:n],
                            Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count]),
                            _value_lifetimes(flat, build.values), float(lost), missing)

@@ -8,9 +8,10 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
-from ..ir.cost import CostContext, is_always_cold, ring_collective_ns
+from ..ir.cost import CostContext, borrows_bus, cycles as cycles_of, is_always_cold, ring_collective_ns
 from ..ir.instructions import spec_of
-from ..ir.regions import mask_access
+from ..ir.overlap import blocks_reached, row_bytes, written_twice
+from ..ir.regions import fills_interval, kept_ranges, mask_access, matrix_box
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.semantics import table_set
 from ..ir.semantics_collective import COLLECTIVES
@@ -80,8 +81,9 @@ def work_ns(program, instruction, chip, balance=False) -> dict:
     # the formulas of GpSimd's own instructions include it
     start = chip.pool_start * (row.engines[0] != 'GpSimd')
     def cycles(engine):
-        if engine in row.engines[:1] or engine != 'Scalar': return row.cost(work) + start * (engine == 'GpSimd')
-        return work.at_least(work.n) + chip.activation_cycles * (instruction.op != 'tensor_copy')
+        if engine in row.engines[:1] or engine != 'Scalar':
+            return cycles_of(work, row.cost) + start * (engine == 'GpSimd')
+        return cycles_of(work, lambda w: w.at_least(w.n)) + chip.activation_cycles * (instruction.op != 'tensor_copy')
     return {e: cycles(e) / chip.clock(e) for e in engines_of(instruction, chip, balance)}
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #fa653260
@@ -98,39 +100,50 @@ def _copied_axes(access, in_hbm):
     keep = [k for k in range(len(access.ap)) if in_hbm or k != access.par]
     return [access.shape[k] for k in keep], [access.ap[k] for k in keep]
 
-def _slowdown(instruction, chip, sides_in_hbm):
-    "How many times longer than a plain copy it takes."
-    if instruction.op == 'dma_transpose' and chip.generation > 2:
-        return chip.dma_transpose_far if sides_in_hbm else chip.dma_transpose_near
-    return chip.dma_add if chip.generation < 4 and instruction.attrs.get('add') else 1
+def _slowdown(instruction, chip, sides_in_hbm, casts):
+    """How many times longer than a plain copy it takes. A cast and an addition are the arithmetic of the DMA
+    engines."""
+    add = chip.dma_add if chip.generation < 4 and instruction.attrs.get('add') else 1
+    cast = chip.dma_cast if casts else 1
+    if instruction.op != 'dma_transpose' or chip.generation < 3: return max(add, cast)
+    return max(add, cast) * (chip.dma_transpose_far if sides_in_hbm else chip.dma_transpose_near)
+
+def _engines_used(chip, near, packets):
+    "How many DMA engines carry a copy: each serves a few partitions of SBUF, and no more than there are packets."
+    rows = min([-(-x.partitions // chip.dma_partitions) for x in near], default=chip.dma_engines)
+    return max(min(packets, rows, chip.dma_engines), 1)
 
 def _copy_ns(program, instruction, source, target, chip):
-    "(ns, bytes) of one source and its destination; the wider of the two counts where both are in HBM."
+    """(ns, bytes over HBM) of one source and its destination, as wide as the wider of the two. A copy within HBM is
+    read and written there."""
     sides = [(x, program.tensors[x.tensor].buffer == 'hbm') for x in (source, target)]
-    far = [x for x, in_hbm in sides if in_hbm]
-    total = int(np.prod((far or [target])[0].shape, dtype=np.int64))
+    far, near = ([x for x, in_hbm in sides if in_hbm is where] for where in (True, False))
+    total = max(int(np.prod(x.shape, dtype=np.int64)) for x, _ in sides)
     single = instruction.op == 'dma_transpose' and chip.generation < 3
     run = 1 if single else min(_contiguous_run(*_copied_axes(x, in_hbm)) for x, in_hbm in sides)
-    size = max(itemsize(program.tensors[x.tensor].dtype) for x in far or [target])
-    packets = max(total / max(run, 1), total * size / chip.dma_packet_max)
-    rate = (min(chip.dma_gbps, chip.hbm_gbps) if len(far) > 1 else chip.dma_gbps) / chip.dma_engines
-    waves = packets / min(packets, chip.dma_engines)
-    return _slowdown(instruction, chip,
-                     len(far)) * waves * (chip.dma_packet_ns + total * size / packets / rate), total * size
+    sizes = [itemsize(program.tensors[x.tensor].dtype) for x, _ in sides]
+    packets = max(total / max(run, 1), total * max(sizes) / chip.dma_packet_max)
+    rate = min(chip.dma_gbps, chip.hbm_gbps) / chip.dma_engines / max(len(far), 1)
+    waves = packets / _engines_used(chip, near, packets)
+    casts = program.tensors[source.tensor].dtype != program.tensors[target.tensor].dtype
+    ns = waves * (chip.dma_packet_ns + total * max(sizes) / packets / rate)
+    return _slowdown(instruction, chip, len(far), casts) * ns, total * max(sizes)
 
 def dma_ns(program, instruction, chip) -> tuple:
     """(ns of all DMA engines together, bytes) of a DMA instruction. Every source of a sum is read; the two directions
-    of a `sendrecv` run at once."""
+    of a `sendrecv` between the memories of two cores run at once."""
     if instruction.op in COLLECTIVES: return ring_collective_ns(program, instruction, chip)[1:]
     outs = [*instruction.outs.values()]
     each = [_copy_ns(program, instruction, a, outs[k % len(outs)], chip)
             for k, a in enumerate(instruction.ins.values())]
-    return max(each) if instruction.op == 'sendrecv' else tuple(map(sum, zip(*each)))
+    in_hbm = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
+    at_once = instruction.op == 'sendrecv' and not any(map(in_hbm, (*instruction.ins.values(), *outs)))
+    return max(each) if at_once else tuple(map(sum, zip(*each)))
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #39dfb40e
 FlatProgram = namedtuple(
     'FlatProgram', '''nodes loop_tensors first_loop_tensor first_operand operands terms first_condition
-    conditions engines work_ns activation_table array_share copies loads touches_psum instr_core core_loop first_slot
+    conditions engines work_ns activation_table array_share copies loads port_use instr_core core_loop first_slot
     pool units home''')
 INSTRUCTION, LOOP_BEGIN, LOOP_END = 0, 1, 2
 POOLS = ('hbm', 'sbuf', 'psum')
@@ -146,49 +159,51 @@ OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_
                   'free_span',
                   'itemsize', 'covers_tile', 'renews')  # sizes and spans in elements
 CONDITION = _record('const', 'first_term', 'last_term', 'axis', 'coefficient', 'others_max', 'count')
-COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns',
+COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns', 'issuer',
                work_ns='f8', bytes='f8', issue_ns='f8', least_ns='f8')
 LOAD = _record('key', 'const', 'first_term', 'last_term')
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #39dfb40f
-TensorFacts = namedtuple('TensorFacts', 'loop_number kind tracked on_chip shapes costs')
-TensorFacts.__doc__ = "What instructions share: numbers of loops and of kinds of tensors, tracked tensors, caches."
+TensorFacts = namedtuple('TensorFacts', 'loop_number kind tracked on_chip rows shapes costs')
+TensorFacts.__doc__ = """What instructions share: numbers of loops and of kinds of tensors, tracked tensors, elements
+a row, caches."""
 
 def _facts(program):
-    kinds, tensors, shared = {}, program.tensors, program.read_back
+    kinds, tensors, shared = {}, program.tensors, program.read_back | written_twice(program)
     kind = [kinds.setdefault((t.shape, t.dtype, t.buffer, t.par), len(kinds)) for t in tensors]
     on_chip = {k for k, t in enumerate(tensors) if t.buffer != 'hbm'}
     tracked = on_chip | {k for k, b in enumerate(program.base) if b in shared}
-    return TensorFacts({name: k for k, name in enumerate(program.loops)}, kind, tracked, on_chip, {}, {})
+    bytes_of = row_bytes(program)
+    rows = [bytes_of[b] // itemsize(t.dtype) for b, t in zip(program.base, tensors)]
+    return TensorFacts({name: k for k, name in enumerate(program.loops)}, kind, tracked, on_chip, rows, {}, {})
 
-def _shape(tensor, access):
-    "(tile_size, row_size, partition_span, free_span, itemsize, covers_tile) of an access, wherever it begins."
-    in_hbm = tensor.buffer == 'hbm'
-    tile = tensor.size if in_hbm else tensor.tile_size
-    row = tensor.shape[-1] if in_hbm else tensor.tile_size // tensor.partitions
-    is_down = [abs(s) >= row if in_hbm else j == access.par for j, (s, _) in enumerate(access.ap)]
-    partitions = sum(abs(s) * (n - 1) // row if in_hbm else n - 1 for down, (s, n) in zip(is_down, access.ap) if down)
-    free = sum(abs(s) * (n - 1) for down, (s, n) in zip(is_down, access.ap) if not down)
-    if access.index: partitions, free = tile // row - 1, row - 1        # it may be anywhere
-    return tile, row, partitions, free, itemsize(tensor.dtype), access.partitions * access.free == tile
+def _shape(tensor, access, ranges, row):
+    "(shift of the box's corner, tile_size, row_size, partition_span, free_span, itemsize, covers_tile) of an access."
+    tile = tensor.size if tensor.buffer == 'hbm' else tensor.tile_size
+    top, left, partitions, free = matrix_box(ranges, row) if not access.index else (0, 0, tile // row - 1, row - 1)
+    covers = access.partitions * access.free == tile and fills_interval(access.ap)
+    return top * row + left, tile, row, partitions, free, itemsize(tensor.dtype), covers
 
-def _operand(program, access, writes, terms, facts, renews):
-    "One operand as a tuple of OPERAND; its affine offset goes to `terms`."
-    first, at = len(terms), access.offset
-    key = facts.kind[access.tensor], access.ap, access.par, access.index is None
+def _operand(program, instruction, access, writes, terms, facts, renews, block=0):
+    "One operand as a tuple of OPERAND; the affine offset of its box goes to `terms`."
+    first, at, tensor, row = len(terms), access.offset, program.tensors[access.tensor], facts.rows[access.tensor]
+    ranges = kept_ranges(instruction, access, program.trips)
+    key = facts.kind[access.tensor], access.ap, access.par, access.index is None, row, ranges
     shape = facts.shapes.get(key)
-    if shape is None: shape = facts.shapes[key] = _shape(program.tensors[access.tensor], access)
+    if shape is None: shape = facts.shapes[key] = _shape(tensor, access, ranges, row)
     if at.terms and not access.index: terms += [(facts.loop_number[v], c) for v, c in at.terms]
-    return program.base[access.tensor], writes, 0 if access.index else at.const, first, len(terms), *shape, renews
+    begin = block * tensor.tile_size if access.index else at.const + shape[0]
+    return program.base[access.tensor], writes, begin, first, len(terms), *shape[1:], renews
 
 def _operands(program, instruction, terms, facts):
     "The operands that other instructions may have to wait for, reads first."
     accumulates = instruction.op in ('nc_matmul', 'nc_matmul_mx') and instruction.attrs.get('accumulate') is not False
     renews = program.dialect == 'neuronxcc.nki' and not accumulates and not instruction.mask
     reads, writes = accesses(instruction, reads=True), instruction.outs.values()
-    return [_operand(program, a, 0, terms, facts, 0) for a in reads if a.tensor in facts.tracked] + [
-        _operand(program, a, 1, terms, facts, renews and a.tensor in facts.on_chip) for a in writes
-        if a.tensor in facts.tracked]
+    one = lambda a, w, new: [_operand(program, instruction, a, w, terms, facts, new, block)
+                             for block in blocks_reached(program, a)] if a.tensor in facts.tracked else []
+    return [x for a in reads for x in one(a, 0, 0)] + [
+        x for a in writes for x in one(a, 1, renews and a.tensor in facts.on_chip)]
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #6ec0552d
 def _conditions(instruction, terms, loop_number):
@@ -219,7 +234,7 @@ def _append_nodes(body, loop_number, nodes, count):
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #3f8dd09e
 EngineChoice = namedtuple('EngineChoice', 'engines work_ns activation_table copy')
 QUEUES = (*ENGINES, 'DMA', 'Sync')          # what a kernel may name as the issuer of a DMA copy
-_NO_COPY = (-1, 0, 0, 0, 0, 0, 0)
+_NO_COPY = (-1, 0, 0, 0, 0, 0, 0, -1)
 
 def _copy_choice(program, instruction, chip):
     "The `EngineChoice` of a DMA instruction."
@@ -229,9 +244,10 @@ def _copy_choice(program, instruction, chip):
     issue = chip.dma_issue_ns + chip.dma_row_ns * max(a.partitions for a in (out, source) if isinstance(a, Access))
     in_hbm = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
     queue = DMA_OUT if in_hbm(out) else DMA_IN
-    return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, in_hbm(source), in_hbm(out), issue, least))
+    issuer = ENGINES.index(instruction.engine) if instruction.engine in ENGINES else -1
+    return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, in_hbm(source), in_hbm(out), issue, least, issuer))
 
-def _choice(program, instruction, chip, balance):
+def engine_choice(program, instruction, chip, balance):
     "The `EngineChoice` of one instruction."
     if spec_of(instruction).engines == ('DMA',): return _copy_choice(program, instruction, chip)
     found = work_ns(program, instruction, chip, balance)
@@ -274,21 +290,26 @@ def _array_share(program, instruction, chip):
     is_cold = instruction.op == 'nc_matmul' and is_always_cold(CostContext(program, instruction, chip))
     return a.partitions / chip.partitions if a is not None and not is_cold else 0.0
 
-def _touches_psum(program, instruction):
+TOUCHES_PSUM, BORROWS_BUS = 1, 2
+
+def _port_use(program, instruction, chip):
+    "`TOUCHES_PSUM` and `BORROWS_BUS`, where they hold."
     operands = (*instruction.ins.values(), *instruction.outs.values())
-    return any(program.tensors[a.tensor].buffer == 'psum' for a in operands if isinstance(a, Access))
+    in_psum = any(program.tensors[a.tensor].buffer == 'psum' for a in operands if isinstance(a, Access))
+    is_fast = 'Vector' in spec_of(instruction).engines and borrows_bus(CostContext(program, instruction, chip))
+    return TOUCHES_PSUM * in_psum + BORROWS_BUS * is_fast
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #3f8dd0a2
 _COST_ERRORS = (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError, ValueError,
                 ZeroDivisionError)
 
 def _costs(program, instruction, chip, balance):
-    "(`EngineChoice`, share of the array's rows, is PSUM read or written); `KernelError` where there are none."
+    "(`EngineChoice`, share of the array's rows, use of the ports); `KernelError` where there are none."
     where = dict(line=instruction.line or None, instruction=instruction.op)
     _assert_engine(instruction, chip, where)
     try:
-        choice = _assert_times(_choice(program, instruction, chip, balance), where)
-        return choice, _array_share(program, instruction, chip), _touches_psum(program, instruction)
+        choice = _assert_times(engine_choice(program, instruction, chip, balance), where)
+        return choice, _array_share(program, instruction, chip), _port_use(program, instruction, chip)
     except _COST_ERRORS as e:
         raise KernelError(f'its time cannot be found from its operands: {type(e).__name__} {e}', kind='invalid',
                           **where,
@@ -320,8 +341,9 @@ def _is_plain_load(program, instruction, writers):
     if instruction.op != 'dma_copy' or instruction.mask or not isinstance(src, Access) or src.index or dst.index:
         return False
     if program.tensors[src.tensor].role != 'input' or src.tensor in program.read_back: return False
-    is_only_writer = program.tensors[dst.tensor].buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
-    return is_only_writer and dst.partitions * dst.free == program.tensors[dst.tensor].tile_size
+    t = program.tensors[dst.tensor]
+    is_only_writer = t.buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
+    return is_only_writer and dst.partitions * dst.free == t.tile_size and fills_interval(dst.ap)
 
 def _load_key(program, instruction, writers):
     "What a plain load fetches and where to; None for other instructions."
@@ -366,7 +388,7 @@ def _loop_tensors(program, loop_number):
 def _firsts(counts): return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 def _cost_columns(program, chip, balance, facts):
-    "The columns of a `FlatProgram` from `engines` to `copies`, and `touches_psum`."
+    "The columns of a `FlatProgram` from `engines` to `copies`, and `port_use`."
     choices, share, psum = _all_costs(program, chip, balance, facts)
     tables = {t: k for k, t in enumerate(dict.fromkeys(['', 'any', *(c.activation_table for c in choices)]))}
     return (np.array([c.engines for c in choices], np.int64).reshape(-1, 3),

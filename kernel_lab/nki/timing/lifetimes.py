@@ -51,7 +51,7 @@ def compiled(f):
 
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #30585521
 BOX = np.dtype([('first_partition', 'i8'), ('last_partition', 'i8'), ('first_byte', 'i8'), ('last_byte', 'i8')])
-_RANGE = np.dtype([('low', 'i8'), ('high', 'i8')])
+_RANGE = np.dtype([('low', 'i8'), ('high', 'i8'), ('count', 'i8')])
 _MAX_AXES = 16
 Walk = namedtuple('Walk', 'loop_value live slots values boxes axes')
 
@@ -93,27 +93,28 @@ def step(flat, walk, k):
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #9c3564c4
 @part
 def _narrow(bounds, condition, base):
-    "Narrow the range of an axis to where a condition holds; return the share of the axis that is left."
-    if bounds.high == 0: bounds.high = condition.count
+    "Narrow the range of an axis to where a condition holds; return whether anything is left."
+    if bounds.count == 0: bounds.high = bounds.count = condition.count
     if condition.coefficient > 0: bounds.low = max(bounds.low, -(base // condition.coefficient))
     else: bounds.high = min(bounds.high, base // -condition.coefficient + 1)
-    return (bounds.high - bounds.low) / condition.count if bounds.high > bounds.low else 0.0
+    return bounds.high > bounds.low
 
 @part
 def share_left(flat, walk, instr):
-    "The share of an instruction's work that its mask leaves (0..1); conditions on one axis shorten it."
+    "The share of an instruction's elements in the box that conditions on one axis leave (0..1)."
     first, last = flat.first_condition[instr], flat.first_condition[instr + 1]
     if first == last: return 1.0
     share = 1.0
-    for k in range(len(walk.axes)): walk.axes[k].low, walk.axes[k].high = 0, 0
+    for k in range(len(walk.axes)): walk.axes[k].low, walk.axes[k].high, walk.axes[k].count = 0, 0, 0
     for k in range(first, last):
         condition = flat.conditions[k]
         base = offset_of(condition, flat.terms, walk.loop_value)
         if condition.axis < 0:
             if base + condition.others_max < 0: return 0.0
             continue
-        share = min(share, _narrow(walk.axes[condition.axis], condition, base))
-        if share == 0: return 0.0
+        if not _narrow(walk.axes[condition.axis], condition, base): return 0.0
+    for k in range(len(walk.axes)):
+        if walk.axes[k].count: share *= (walk.axes[k].high - walk.axes[k].low) / walk.axes[k].count
     return share
 
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #74308053

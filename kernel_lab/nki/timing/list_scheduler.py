@@ -172,7 +172,7 @@ def place_ahead(flat, instr, share, edges, core, placement, ahead):
 def place_out_of_order(graph, core, placement, window):
     "Place the rows of a `DependencyGraph`, at most `window` rows ahead of the oldest one that is not placed."
     ahead = lookahead(graph.edges, len(graph.instr), window)
-    done = place_ahead(graph.flat, graph.instr, graph.share, graph.edges, core, placement, ahead)
+    done = place_ahead(graph.flat, graph.instr, graph.work, graph.edges, core, placement, ahead)
     if done < len(graph.instr):
         first = graph.instr[ahead.is_placed.argmin()]
         raise SimulatorError(f'The clock is stuck: instruction {first} waits for what never ends.',

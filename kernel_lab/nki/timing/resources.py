@@ -8,7 +8,7 @@ from collections import namedtuple
 import numpy as np
 from ..chip.chips import ENGINES
 from .dependencies import ACCUMULATE, DATA, IN_ORDER, REUSE
-from .flat_program import DMA_IN, DMA_OUT, GPSIMD, LANES, SCALAR, TENSOR, VECTOR
+from .flat_program import BORROWS_BUS, DMA_IN, DMA_OUT, GPSIMD, LANES, SCALAR, TENSOR, TOUCHES_PSUM, VECTOR
 from .lifetimes import part
 
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #1830948c
@@ -86,7 +86,7 @@ def rates(chip, queues=1, cores=1) -> Rates:
                  float(max(queues, 1)), int(queues < 1), float(chip.dma_start_ns), float(chip.pe_heat_ns),
                  float(chip.pe_rise_ns),
                  float(chip.pe_hold_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold),
-                 cores * chip.hbm_gbps if cores > 1 else 0.0, 2.0 * chip.semaphore_ns)
+                 chip.memory_gbps(cores) if cores > 1 else 0.0, 2.0 * chip.semaphore_ns)
 
 def core_state(rates, vectors=1, beside=None) -> CoreState:
     """The `CoreState` before the first instruction; a second core shares HBM with the one `beside` it. With two
@@ -101,12 +101,13 @@ def core_state(rates, vectors=1, beside=None) -> CoreState:
 
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #75c754fb
 @part
-def _port_of(rates, touches_psum, engine):
+def _port_of(rates, use, engine):
     "The port that an engine must have alone: 0 SBUF, 1 PSUM, -1 none."
     port = -1
     if rates.exclusive_ports:
-        port = 1 if touches_psum and (engine == VECTOR
-                                      or engine == SCALAR) else 0 if engine == VECTOR or engine == GPSIMD else -1
+        port = 1 if use & TOUCHES_PSUM and (engine == VECTOR
+                                            or engine == SCALAR) else 0 if engine == VECTOR or engine == GPSIMD else -1
+    elif engine == GPSIMD or (engine == VECTOR and use & BORROWS_BUS): port = 0
     return port
 
 @part
@@ -154,7 +155,7 @@ def on_engine(flat, issue, choice, ready, core):
     "(start, end, visible, row waited for, cause) of an instruction on its `choice` of engines."
     instr, engine = issue.instr, flat.engines[issue.instr, choice]
     start, by, cause, rates = ready.time, ready.row, ready.cause, core.rates
-    lane, port = core.lanes[engine], _port_of(rates, flat.touches_psum[instr], engine)
+    lane, port = core.lanes[engine], _port_of(rates, flat.port_use[instr], engine)
     if engine == VECTOR and core.second_vector[0].free < lane.free: lane = core.second_vector[0]
     if lane.free >= start: start, by, cause = lane.free, lane.by, BUSY
     if port >= 0 and core.ports[port].engine != engine and core.ports[port].free > start:
@@ -172,7 +173,7 @@ def occupy(flat, issue, engine, start, end, core):
     if engine == VECTOR and core.second_vector[0].free < lane.free: lane = core.second_vector[0]
     lane.free, lane.by = end, row
     if engine == SCALAR and flat.activation_table[instr] > 1: core.table[0] = flat.activation_table[instr]
-    port = _port_of(core.rates, flat.touches_psum[instr], engine)
+    port = _port_of(core.rates, flat.port_use[instr], engine)
     if port >= 0 and (end > core.ports[port].free or core.ports[port].engine != engine):
         core.ports[port].free, core.ports[port].by, core.ports[port].engine = end, row, engine
     if engine == TENSOR and core.rates.cold > 1:
@@ -196,6 +197,11 @@ def _issue_copy(copy, row, ready, core):
     rates, queue, other = core.rates, core.queues[copy.queue - DMA_IN], core.queues[DMA_OUT - copy.queue]
     issued, by, cause = ready.time, ready.row, ready.cause
     if queue.issued >= issued: issued, by, cause = queue.issued, queue.by, BUSY
+    if copy.issuer >= 0:
+        engine = core.lanes[copy.issuer]
+        if engine.free > issued: issued, by, cause = engine.free, engine.by, BUSY
+        engine.free, engine.by = issued + copy.issue_ns, row
+        engine.busy += copy.issue_ns
     queue.issued, queue.by = issued + copy.issue_ns / rates.queues, row
     if rates.is_shared: other.issued, other.by = queue.issued, row
     begin, lane = issued + rates.begin_ns, core.lanes[copy.queue]

@@ -101,7 +101,7 @@ def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balan
     graph = dependency_graph(program, chip, reuse, balance, copies)
     placement, cores, vectors = _empty_placement(graph.core), 1 + int((graph.core > 0).any()), int(chip.vector_queues)
     core = core_state(rates(chip, queues, cores if not ahead else 1), vectors)
-    rows = graph.flat, graph.instr, graph.share, graph.edges
+    rows = graph.flat, graph.instr, graph.work, graph.edges
     if ahead: place_out_of_order(graph, core, placement, int(ahead))
     elif cores == 1: place_in_order(*rows, core, placement)
     else: place_side_by_side(*rows, core, core_state(core.rates, vectors, core), placement)

@@ -12,6 +12,9 @@ from ..ir.program import Program, instruction_text, require_fixed_trips
 from .flat_program import LANES, MAX_CORES
 from .legacy_compiler import compiled_program, spill
 
+# %% ../../../nbs/2_nki/7_timing/08_timeline.ipynb #5f358ffc
+CLOCK = 'lab-3'         # times without a name are those of the clock before it
+
 # %% ../../../nbs/2_nki/7_timing/08_timeline.ipynb #003b01b2
 def instruction_error(number, instruction, message, **fields):
     "The `KernelError` about instruction number `number`."

@@ -5,7 +5,8 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import assert_ok, simulate, trace
 from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.ir.affine import arange
-from kernel_lab.nki.checks.races import races, uncertain_accesses
+from kernel_lab.nki.checks.races import race_warnings, races, uncertain_accesses
+from kernel_lab.nki.executor.interpreter import run_program
 from dialects import nisa, nl, nki, normal
 
 def shared(shape, name): return nl.ndarray(shape, np.float32, buffer=nl.shared_hbm, name=name)
@@ -99,3 +100,76 @@ def test_rows_by_index_are_apart_or_named(told):
     p = trace(nki.jit(kernel)[2], X, np.zeros((2, 64, 1), np.int32), chip='trn2')
     assert_ok(p)
     assert bool(uncertain_accesses(p)) is not told
+
+
+def fill_and_scatter(x, rows, fills, meet):
+    "Core 0 scatters x; core `fills` has filled the output with zeros before."
+    core, out = nl.program_id(0), shared((64, 32), 'out')
+    t, i, zero = nl.ndarray((64, 32), np.float32), nl.ndarray((64, 1), np.int32), nl.ndarray((64, 32), np.float32)
+    if core == fills:
+        nisa.memset(zero, 0.0)
+        nisa.dma_copy(out, zero)
+    if meet: nisa.core_barrier()
+    if core == 0:
+        nisa.dma_copy(t, x[0])
+        nisa.dma_copy(i, rows)
+        nisa.dma_copy(out.ap([[32, 64], [1, 32]], vector_offset=i), t)
+    return out
+
+
+@pytest.mark.parametrize('fills, meet', [(1, False), (1, True), (0, False)])
+@pytest.mark.filterwarnings('ignore:.*cannot be excluded')
+def test_a_scatter_is_not_erased_without_a_word(fills, meet):
+    x, rows = X.astype(np.float32), np.arange(64)[::-1, None].astype(np.int32)
+    kernel = nki.jit(lambda x, rows: fill_and_scatter(x, rows, fills, meet))[2]
+    run = lambda: simulate(kernel, x, rows, chip='trn2')
+    if fills == 1 and not meet:
+        assert race_warnings(trace(kernel, x, rows, chip='trn2'))
+        with pytest.raises(KernelError, match='with these inputs'): run()
+    else: assert np.array_equal(run(), x[0][::-1])
+
+
+@pytest.mark.parametrize('rows, race', [((0, 1), False), ((1, 1), True)])
+@pytest.mark.filterwarnings('ignore:.*cannot be excluded')
+def test_whether_rows_meet_is_seen_when_they_are_known(rows, race):
+    "Each core scatters one row that an index names; the same values to the same row are no race."
+    def kernel(x, idx):
+        core, out = nl.program_id(0), shared((64, 32), 'out')
+        t, i = nl.load(x[core, 0:1]), nl.load(idx[core])
+        nisa.dma_copy(out.ap([[32, 1], [1, 32]], vector_offset=i), t)
+        return out
+    idx = np.array(rows, np.int32).reshape(2, 1, 1)
+    x = np.stack([np.full((64, 32), k, np.float32) for k in (1, 2)])
+    p = trace(nki.jit(kernel)[2], x, idx, chip='trn2')
+    assert_ok(p)
+    assert any('through an index' in w for w in race_warnings(p))
+    run = lambda x: run_program(p, [x, idx])
+    if not race: run(x); return
+    with pytest.raises(KernelError, match='core 1 writes out while core 0 writes it'): run(x)
+    run(np.ones_like(x))
+
+
+@pytest.mark.parametrize('order', [(0, 1), (1, 0)])
+@pytest.mark.filterwarnings('ignore:.*cannot be excluded')
+def test_a_value_that_passed_by_counts(order):
+    "Zeros of both cores, and then a row of one: the other's zeros may come last."
+    def kernel(x, idx):
+        core, out = nl.program_id(0), shared((64, 32), 'out')
+        zero, t, i = nl.ndarray((64, 32), np.float32), nl.load(x[0, 0:1]), nl.load(idx[0])
+        nisa.memset(zero, 0.0)
+        nisa.dma_copy(out, zero)
+        if core == order[0]: nisa.dma_copy(out.ap([[32, 1], [1, 32]], vector_offset=i), t)
+        return out
+    p = trace(nki.jit(kernel)[2], X, np.zeros((2, 1, 1), np.int32), chip='trn2')
+    with pytest.raises(KernelError, match='with these inputs'):
+        run_program(p, [X.astype(np.float32) + 1, np.zeros((2, 1, 1), np.int32)])
+
+
+def test_the_same_values_twice_are_a_warning():
+    def kernel(x):
+        int(nl.program_id(0))
+        out, t = shared((64, 32), 'out'), nl.load(x[0])
+        nisa.dma_copy(out, t)
+        return out
+    with pytest.warns(UserWarning, match='both cores write the same values'):
+        simulate(nki.jit(kernel)[2], X.astype(np.float32), chip='trn2')

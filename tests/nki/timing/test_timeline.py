@@ -98,7 +98,7 @@ def test_a_cheaper_instruction_never_makes_it_longer_on_the_real_queues(program,
     assert schedule(program, chip.but(**{figure: getattr(chip, figure) *
                                          factor})).latency_us <= schedule(program, chip).latency_us + 1e-6
 
-FREE_DMA = {'dma_gbps': 1e9, 'dma_packet_ns': 1e-6}
+FREE_DMA = {'dma_gbps': 1e9, 'hbm_gbps': 1e9, 'dma_packet_ns': 1e-6}
 
 @settings(max_examples=60, deadline=None)
 @given(kernels, st.sampled_from(['trn1', 'trn2']), st.sampled_from(['vector', 'scalar', 'gpsimd']), st.floats(1, 20))

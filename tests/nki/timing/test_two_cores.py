@@ -73,7 +73,7 @@ def test_two_cores_beat_one_after_the_other(steps, count, how):
 
 def test_apart_is_one_core_with_more_room():
     "Where HBM gives all that both ask for, each core takes exactly as long as it would alone."
-    program, roomy = work('SVG', 4, 512, 'apart'), CHIPS['trn2'].but(hbm_gbps=1e9)
+    program, roomy = work('SVG', 4, 512, 'apart'), CHIPS['trn2'].but(hbm_stack_gbps=1e9)
     t = schedule(program, roomy)
     alone = np.sort(t.start_us[t.core == 0]), np.sort(t.start_us[t.core == 1])
     assert np.allclose(*alone)
@@ -121,7 +121,8 @@ def test_the_trace_has_a_process_a_core(tmp_path):
 def test_efficiency_counts_both_cores():
     both = efficiency(schedule(work('V', 4, 512, 'apart')))
     assert both.mbu == pytest.approx(
-        both.hbm_bytes / (2 * 370 * both.latency_us * 1e3)) and both.ridge == pytest.approx(128 * (0.96 + 1.2) / 370)
+        both.hbm_bytes / (2 * 370 * both.latency_us * 1e3)) and both.ridge == pytest.approx(
+        128 * (8 * 0.96 + 4 * 1.2 + 2 * 1.2) / 370)
 
 XS = [(np.zeros((256, 512), np.float32),) for _ in range(8)]
 CALLS = {

@@ -1,45 +1,19 @@
 """Every row of the instruction table is tried against numpy and refused once, on the page that introduces it; and each
 trial could have failed."""
-import ast
 import importlib
 import itertools
-import linecache
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from kernel_lab.core.errors import KernelError
-from kernel_lab.nki.validate import conformance as trials
 from kernel_lab.nki.ir.semantics_collective import COLLECTIVES
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS
-from notebooks import as_test
+from trials import all_trials
 from kernel_lab.nki.validate.conformance import largest_error, refusal, missing_cases
 
 runner = importlib.import_module('kernel_lab.nki.executor.interpreter')
-PAGES = sorted(p for p in (Path(__file__).parents[3] / 'nbs' / '2_nki').rglob('*.ipynb')
-               if 'kernel_lab.nki.validate.conformance' in p.read_text())
-
-def run_page(page):
-    "Run a page's code cells from top to bottom; what it exports comes from its module."
-    names = {'__name__': page.stem}
-    for k, cell in enumerate(as_test(page)['cells']):
-        source, name = cell['source'], f'<{page.stem} {k}>'
-        if cell['cell_type'] != 'code' or source.startswith('#| default_exp'): continue
-        linecache.cache[name] = len(source), None, source.splitlines(True), name
-        exec(compile(ast.parse(source), name, 'exec'), names)
-
 @pytest.fixture(scope='module')
-def every():
-    "All trials of all pages, each page judged while it runs."
-    kept, tried = {}, trials.conformance_table
-    def keeping(*given):
-        kept.setdefault(now[0], []).extend(given)
-        return trials.ConformanceTable()
-    now, trials.conformance_table = [''], keeping
-    try:
-        for now[0] in (p for p in PAGES if not p.stem.endswith('_conformance')): run_page(now[0])
-    finally: trials.conformance_table = tried
-    return {p.stem: ts for p, ts in kept.items()}
+def every(): return all_trials()
 
 def flat(every): return [t for ts in every.values() for t in ts]
 
