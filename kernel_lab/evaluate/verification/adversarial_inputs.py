@@ -351,7 +351,8 @@ def _taken(task, w, draws, count, chance, out):
 def patchwork(task, workload):
     "The `Patchwork` of the admitted mild draws of a task and workload, or of fewer of them; None if none is admitted."
     w = task.workload(workload)
-    if kept := kept_draws(task, w.dtype): return _patchwork(map(_named, kept['patchwork'])) if kept['patchwork'] else None
+    if kept := kept_draws(task, w.dtype):
+        return _patchwork(map(_named, kept['patchwork'])) if kept['patchwork'] else None
     arrays = task.draw(w := task.smallest(w.dtype), 1)
     mild = [d for d in draws_of(arrays) if d.change.mild and (d.target is None or _has_rows(arrays[d.target])) and
             not _admission(task, w, d)]

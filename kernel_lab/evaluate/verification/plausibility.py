@@ -15,7 +15,6 @@ from ...core.errors import LabError, in_time
 from ..records.evaluation import GuardReport
 from .program_bounds import program_bounds
 from ...nki.checks.races import race_warnings
-from ...nki.chip.chips import CHIPS
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_flops
 from ...nki.ir.nodes import accesses

@@ -8,7 +8,7 @@ from math import prod
 from ...nki.chip.chips import CHIPS
 from ...nki.chip.dtypes import itemsize
 from ...nki.ir.instructions import INSTRUCTIONS
-from ...nki.ir.nodes import Access, Loop
+from ...nki.ir.nodes import Access
 from ...nki.ir.program import Program
 
 # %% ../../../nbs/5_evaluate/2_verification/05_program_bounds.ipynb #200ba83e
@@ -58,7 +58,8 @@ def _runs(loops, a=None):
     return prod(l.trips for l in loops if a is None or l.name in {v for v, _ in a.offset.terms})
 
 def _is_copy(program, o):
-    return not o.mask and o.op in INSTRUCTIONS and 'DMA' in INSTRUCTIONS[o.op].engines and not any(a.index for a in _tiles(o))
+    is_dma = o.op in INSTRUCTIONS and 'DMA' in INSTRUCTIONS[o.op].engines
+    return is_dma and not o.mask and not any(a.index for a in _tiles(o))
 
 def dma_bytes(program: Program) -> float:
     "Least bytes that the copies of a program move."
