@@ -58,11 +58,14 @@ def calibrate(
     table: Annotated[str | None, typer.Option(metavar='FILE.md', help=(
         'Write the score here as a Markdown table.'))] = None,
     select: Annotated[str, typer.Option(metavar='GLOB', help='Only rows whose id or group matches.')] = '*',
-    jobs: Annotated[int, typer.Option(metavar='N', min=1, max=64, help='Processes at once.')] = 1):
+    jobs: Annotated[int, typer.Option(metavar='N', min=1, max=64, help='Processes at once.')] = 1,
+    left_out: Annotated[bool, typer.Option('--left-out', help=(
+        'Also score each operator with figures refitted to the others, and each fitted figure; minutes.'))] = False):
     "Hold simulated latencies against published ones; the kernels come from your own checkouts, and their code is run."
     from ..figures.survey import residual_figure
     from ..figures.theme import save_figure
     from ..nki.validate.score import frame_of, matching_rows, score, score_markdown
+    from ..nki.validate.left_out import left_out_lines, published_responses
     from ..nki.validate.published import read_rows
     chosen = matching_rows(read_rows(rows), select)
     lines, cut = calibration_lines(chosen, checkouts, cache, jobs)
@@ -73,6 +76,7 @@ def calibrate(
         if table: write_text('\n'.join(score_markdown(scored)) + '\n', table)
         if figure: save_figure(residual_figure(frame), figure)
         say('', *score_lines(scored))
+    if left_out and not cut: say('', *left_out_lines(published_responses(chosen, checkouts, cache)))
     if cut:
         how = 'The same command goes on from the cache.' if cache else 'With --cache DIR it could go on.'
         say(f'Interrupted after {len(lines)} of {len(chosen)} rows. {how}', err=True)

@@ -69,14 +69,15 @@ def _checked(kernel, program):
     return program
 
 # %% ../../nbs/2_nki/01_run.ipynb #cb3f1f72
+def _of_kernel(kwargs): return {k: v for k, v in kwargs.items() if k not in ('grid', 'strict')}
+
 def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: bool = True, **kwargs: object) -> object:
     """Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, as arrays or
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
     program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
     for says in race_warnings(program): warnings.warn(says, stacklevel=3)
-    given, count = arrays_of(getattr(kernel, 'func', kernel), inputs,
-                             {k: v for k, v in kwargs.items() if k != 'grid'}), len(program.output_ids)
+    given, count = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs)), len(program.output_ids)
     program = replace(program, output_ids=(*program.output_ids, *_written_inputs(program)))
     outputs = (execute if precise else execute_widened)(program, *map(to_numpy, given))
     _write_back(program, given, outputs)
@@ -106,7 +107,7 @@ def profile(kernel: Callable, *inputs: object, chip: str = 'trn1', **kwargs: obj
     instruction. Loops that depend on data turn as often as they do for these inputs."""
     program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))
     if any(l.bound for l in program.loops.values()):
-        given = arrays_of(getattr(kernel, 'func', kernel), inputs, {k: v for k, v in kwargs.items() if k != 'grid'})
+        given = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs))
         if not any(isinstance(x, ArraySpec) for x in given):
             program = with_turns(program, turns_of(program, *map(to_numpy, given)))
     return profile_of(schedule(program, chip))

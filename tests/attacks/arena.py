@@ -33,7 +33,7 @@ def in_lab(a):
 
 def verdict(a, e):
     "'caught (status)', 'implausible (guards)', 'true latency' or 'fooled', from an evaluation."
-    if e.status != 'correct': return f'caught ({e.status})'
+    if e.status not in ('correct', 'implausible'): return f'caught ({e.status})'
     marks = [g.name for g in getattr(e, 'guards', ()) if g.severity == 'implausible']
     if marks: return f'implausible ({", ".join(marks)})'
     return 'true latency' if a.task == 'rounds' and e.latency_us == honest().latency_us and e.speedup == 1 else 'fooled'

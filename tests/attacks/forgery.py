@@ -74,6 +74,57 @@ kernel = two[2]
 BASES = dict(rows=('softmax', ROWS), two=('softmax', TWO, 'kernel'), earlier=('softmax', EARLIER)) | {
     n: (n,) for n in ('matmul', 'rmsnorm', 'rmsnorm_matmul', 'swiglu', 'causal_attention')}
 
+# Bases of mutants that change two and three things at once: what a kernel keeps in HBM, reads backwards, steps through
+# by a register, and rows wider than one instruction of the earlier dialect takes.
+SCRATCH = HEAD + '''
+def scratch(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    far = nl.ndarray((x.shape[1], x.shape[0]), dtype=x.dtype, buffer=nl.hbm)
+    t, u = (nl.ndarray((128, x.shape[1]), dtype=nl.float32, buffer=nl.sbuf) for _ in range(2))
+    for i in nl.affine_range(x.shape[0] // 128):
+        nisa.dma_copy(dst=t, src=x[i * 128:(i + 1) * 128, :])
+        nisa.activation(dst=t, op=nl.relu, data=t)
+        nisa.dma_copy(dst=far.reshape(x.shape)[i * 128:(i + 1) * 128, :], src=t)
+    for i in nl.affine_range(x.shape[0] // 128):
+        nisa.dma_copy(dst=u, src=far.reshape(x.shape)[i * 128:(i + 1) * 128, :])
+        nisa.tensor_scalar(dst=u, data=u, op0=nl.multiply, operand0=2.0)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=u)
+    return out
+'''
+BACKWARDS = HEAD + '''
+def backwards(x):
+    out, n = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm), x.shape[1]
+    t, u = (nl.ndarray((128, n), dtype=nl.float32, buffer=nl.sbuf) for _ in range(2))
+    for i in nl.affine_range(x.shape[0] // 128):
+        nisa.dma_copy(dst=t, src=x[i * 128:(i + 1) * 128, :])
+        nisa.activation(dst=t, op=nl.relu, data=t)
+        nisa.tensor_copy(dst=u, src=t.ap([[n, 128], [-1, n]], offset=n - 1))
+        nisa.tensor_scalar(dst=u, data=u, op0=nl.multiply, operand0=2.0)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=u)
+    return out
+'''
+REGISTER = HEAD + '''
+def register(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    t, u = (nl.ndarray((128, x.shape[1]), dtype=nl.float32, buffer=nl.sbuf) for _ in range(2))
+    r = nisa.register_alloc(0)
+    for i in nl.affine_range(x.shape[0] // 128):
+        nisa.register_move(r, 0)
+        nisa.dma_copy(dst=t, src=x[i * 128:(i + 1) * 128, :])
+        nisa.tensor_scalar(dst=u, data=t, op0=nl.maximum, operand0=0.0, op1=nl.multiply, operand1=2.0)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=u)
+    return out
+'''
+WIDE = EARLIER.split('@nki.jit')[0] + '''
+@nki.jit
+def wide(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    p, f = nl.mgrid[0:128, 0:x.shape[1]]
+    t = nl.load(x[p, f], mask=p < x.shape[0])
+    nl.store(out[p, f], nl.maximum(t, 0.0, mask=p < x.shape[0]) * 2.0, mask=p < x.shape[0])
+    return out
+'''
+
 
 class Base:
     "An honest program of a task, its inputs, the right answers, its time."
@@ -210,6 +261,50 @@ LEGITIMATE = {
     path[-1] == 't', 'a tile in PSUM, which is there for it': lambda b, path, what: path[
         0] == 'tensors' and what == 'psum', 'instructions that do not depend on each other, in another order': lambda b,
     path, what: what == 'swapped' and isinstance(at(b.data, path), dict)}
+
+
+FAMILIES = (            # the last steps of paths whose values are changed together
+    ('offset and step', ('o', 'a')), ('mask and axes', ('m', 'a')), ('operation and operands', ('op', 't', 'e')),
+    ('step and count', ('a', 'n')), ('tensor and place', ('t', 'o')))
+
+
+def _family(path, names): return any(k in names for k in path if isinstance(k, str))
+
+
+def several_edits(data, count, seed):
+    """(paths, what was done, text) of mutants with two or three changes of one instruction or of two that follow each
+    other, drawn at random from a family each."""
+    rng = np.random.default_rng(seed)
+    every = [e for e in edits(data) if e[0] and e[0][0] == 'body']
+    for _ in range(count):
+        _, names = FAMILIES[rng.integers(len(FAMILIES))]
+        some = [e for e in every if _family(e[0], names)]
+        first = some[rng.integers(len(some))]
+        near = [e for e in some if e[0][:2] == first[0][:2]] if rng.random() < 0.8 else some
+        chosen = [first, *(near[rng.integers(len(near))] for _ in range(rng.integers(1, 3)))]
+        d = copy.deepcopy(data)
+        try:
+            for _, _, do in chosen: do(d)
+        except (KeyError, IndexError, TypeError, AttributeError): continue
+        yield [e[0] for e in chosen], [e[1] for e in chosen], json.dumps(d)
+
+
+def several_gains(b, count, seed=0):
+    """The same as `gains` for mutants with several changes. A gain that one of the changes makes alone, for a reason
+    that an honest kernel may have too, is legitimate."""
+    tried, found = 0, []
+    for paths, whats, text in several_edits(b.data, count, seed):
+        tried += 1
+        us = b.tried(text)
+        if not isinstance(us, float) or us >= FASTER * b.us or not b.verified(text): continue
+        reason = next((r for r, fits in LEGITIMATE.items() for p, w in zip(paths, whats) if _fits(fits, b, p, w)), None)
+        found.append((paths, whats, us, reason))
+    return tried, found
+
+
+def _fits(fits, b, path, what):
+    try: return fits(b, path, what)
+    except (KeyError, IndexError, TypeError): return False
 
 
 def gains(b, some=1):

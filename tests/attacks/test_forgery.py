@@ -329,3 +329,33 @@ def test_some_mutants_gain_nothing(name):
 def test_no_mutant_gains(name):
     count, found = gains(base(name), some=4 if name == 'causal_attention' else 1)
     assert count > 2000 and not told(base(name), found), told(base(name), found)
+
+
+def relu2(x): return torch.relu(x) * 2
+
+
+OWN = {
+    'scratch': (relu2, (256, 512), forgery.SCRATCH, 'trn2'), 'register': (relu2, (256, 512), forgery.REGISTER, 'trn2'),
+    'backwards': (lambda x: (torch.relu(x) * 2).flip(1), (256, 512), forgery.BACKWARDS, 'trn2'),
+    'wide': (relu2, (100, 9216), forgery.WIDE, 'trn1')}
+
+
+def own_base(name):
+    f, shape, source, chip = OWN[name]
+    return own(f, {'x': shape}, source, chip)
+
+
+@pytest.mark.parametrize('name', OWN)
+def test_some_mutants_of_several_changes_gain_nothing(name):
+    b = own_base(name)
+    assert isinstance(b.us, float), b.us
+    count, found = forgery.several_gains(b, 60)
+    assert count > 30 and not told(b, found), told(b, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [*OWN, 'rows', 'two', 'earlier', 'matmul'])
+def test_no_mutant_of_several_changes_gains(name):
+    b = own_base(name) if name in OWN else base(name)
+    count, found = forgery.several_gains(b, 1500)
+    assert count > 800 and not told(b, found), told(b, found)

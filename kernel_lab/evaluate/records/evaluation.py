@@ -99,12 +99,12 @@ class Evaluation:
     @property
     def speedup(self) -> float | None:
         "Speed-up over the task's first kernel; None if a latency is unknown or this one was measured."
-        return _ratio(self.baseline_us, self.latency)
+        return None if self.implausible else _ratio(self.baseline_us, self.latency)
 
     @property
     def over_eager(self) -> float | None:
         "Speed-up over eager execution, which papers report; None if a latency is unknown or this one was measured."
-        return _ratio(self.eager_us, self.latency)
+        return None if self.implausible else _ratio(self.eager_us, self.latency)
 
     def against(self, other: 'Evaluation') -> Comparison:
         """The `Comparison` of this latency with another evaluation's; UsageError if one has no latency, the tasks or

@@ -32,6 +32,7 @@ class Status(StrEnum):
     WRONG_RESULT = 'wrong_result'
     NOT_FINITE = 'not_finite'
     BELOW_BOUND = 'below_bound'         # correct numbers, a latency below the chip's bound
+    IMPLAUSIBLE = 'implausible'         # correct numbers, but a guard found that they cannot have been worked for
     LAB_ERROR = 'lab_error'
 
 # %% ../../../nbs/5_evaluate/1_records/00_verification.ipynb #ccc673cf

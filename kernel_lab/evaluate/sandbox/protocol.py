@@ -24,7 +24,7 @@ class Limits:
     memory_mb: int = 4096
     answer_mb: int = 64
     instructions: int = 2_000_000
-    work_seconds: float = 900
+    work_seconds: float = 120
 
     def __post_init__(self):
         for name, value in vars(self).items():

@@ -15,6 +15,7 @@ from ...tasks.model.workload import Tolerance, Workload, error_ratio, output_tol
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #64d6d7ce
 MIN_EXPLAINED_SHARE = 0.99  # of the wrong elements, that a candidate must explain
+SAMPLED_ELEMENTS, MIN_SAMPLED_SHARE = 4096, 0.97  # a candidate that explains less of a sample is not looked at further
 
 def as_matrix(x): return x.reshape(-1, x.shape[-1]) if x.ndim else x.reshape(1, 1)
 
@@ -43,6 +44,30 @@ class WrongOutput:
     @cached_property
     def rms(self): return float(np.sqrt(np.mean(np.square(self.w, dtype=np.float64)))) or 1.0
 
+    @cached_property
+    def sample(self):
+        "(rows, columns) of wrong elements, evenly taken; None if there are too few to be worth it."
+        if self.count < 8 * SAMPLED_ELEMENTS: return None
+        flat = np.flatnonzero(self.bad)
+        return np.unravel_index(flat[::len(flat) // SAMPLED_ELEMENTS], self.bad.shape)
+
+    def fits_sample(self, other, where=None):
+        "Whether the matrix `other` explains enough of the sampled wrong elements (in the mask `where`)."
+        if self.sample is None: return True
+        at = self.sample if where is None else tuple(k[where[self.sample]] for k in self.sample)
+        if not len(at[0]): return True
+        ratio = error_ratio(self.g[at], other[at], output_tolerance(self.want, self.tolerance))
+        return float(np.mean(ratio <= 1)) >= MIN_SAMPLED_SHARE
+
+    def fits_lines(self, axis, candidate):
+        """Whether `candidate(got, want)` of a few rows (axis 1) or columns (axis 0) explains their wrong elements; for
+        outputs that are too small to be sampled, True."""
+        if self.sample is None: return True
+        lines = np.unique(self.sample[1 - axis][::SAMPLED_ELEMENTS // 16])
+        g, w, bad = (x[lines] if axis else x[:, lines] for x in (self.g, self.w, self.bad))
+        ratio = error_ratio(g, candidate(g, w), output_tolerance(self.want, self.tolerance))
+        return float((ratio[bad] <= 1).mean()) >= MIN_SAMPLED_SHARE - 0.1
+
     def explained(self, other, where=None):
         """The share of the wrong elements (of those in the mask `where`) that agree with the matrix `other` within
         the tolerance."""
@@ -54,6 +79,7 @@ class WrongOutput:
 
     def guess(self, cause, evidence, other, where=None, weight=0.95):
         "A `Guess` if the candidate `other` explains the errors, and few are outside of the mask `where`; else None."
+        if other.shape != self.w.shape or not self.fits_sample(other, where): return None
         outside = 0 if where is None else int((self.bad & ~where).sum())
         if outside > 0.05 * self.count: return None
         share = self.explained(other, where)
@@ -111,7 +137,9 @@ def factor(case):
     "A constant factor."
     big = np.abs(case.w) > 0.1 * case.rms
     if not np.isfinite(case.g).all() or not big.any(): return None
-    c = float(np.median(case.g[big] / case.w[big]))
+    at = np.flatnonzero(big)
+    at = np.unravel_index(at[::max(1, len(at) // (8 * SAMPLED_ELEMENTS))], big.shape)
+    c = float(np.median(case.g[at] / case.w[at]))
     if not np.isfinite(c) or abs(c) < 1e-6 or abs(c - 1) < 1e-4 or abs(c + 1) < 1e-4: return None
     return case.guess('a factor', f'every wrong element is {c:.6g} times what it should be{_simple(abs(c), case)}',
                       c * case.w)
@@ -121,9 +149,13 @@ AXES = ((1, 'row'), (0, 'column'))
 def factors(case):
     "A factor for each row, or for each column."
     if min(case.w.shape) < 2 or not np.isfinite(case.g).all(): return None
+    def along(axis, g, w):
+        "The least-squares factor of each line."
+        return (g * w).sum(axis, keepdims=True, dtype=np.float64) / np.maximum(
+            (w * w).sum(axis, keepdims=True, dtype=np.float64), 1e-300)
     for axis, name in AXES:
-        c = (case.g * case.w).sum(axis, keepdims=True, dtype=np.float64) / np.maximum(
-            (case.w * case.w).sum(axis, keepdims=True, dtype=np.float64), 1e-300)
+        if not case.fits_lines(axis, lambda g, w: along(axis, g, w) * w): continue
+        c = along(axis, case.g, case.w)
         found = case.guess(
             f'a factor for each {name}', f'each {name} is a multiple of what it should be, from '
             f'{c.min():.4g} to {c.max():.4g} times', (c * case.w).astype(np.float64), weight=0.85)
@@ -146,6 +178,7 @@ def offset(case):
     if not np.isfinite(d).all(): return None
     one = case.guess('a constant', f'every wrong element is off by {np.median(d):.4g}', case.w + np.median(d))
     for axis, name in AXES if one is None and min(d.shape) > 1 else ():
+        if not case.fits_lines(axis, lambda g, w: w + (g.astype(np.float64) - w).mean(axis, keepdims=True)): continue
         c = d.mean(axis, keepdims=True)
         if np.ptp(c) < 1e-6 * case.rms: continue
         one = one or case.guess(f'a constant for each {name}', f'each {name} is off by a number of its '
@@ -267,6 +300,8 @@ def stale(case):
     for axis, (name, sizes) in enumerate(zip(('rows', 'columns'), tiles_of(case))):
         for size in sizes:
             if case.w.shape[axis] % size or case.w.shape[axis] == size: continue
+            first = case.bad[:size] if axis == 0 else case.bad[:, :size]          # of it nothing is added
+            if first.sum() > (1 - MIN_EXPLAINED_SHARE) * case.count: continue
             said = f'each tile of {size} {name} also holds the sums of the tiles before it'
             if found := case.guess('stale PSUM', said, _running(case.w, axis, size)): return found
     return None

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 from ...core.errors import LabError, in_time
 from ..records.evaluation import GuardReport
-from ...nki.chip.chips import CHIPS
+from .program_bounds import program_bounds
+from ...nki.checks.races import race_warnings
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_flops
 from ...nki.ir.nodes import accesses
@@ -296,33 +297,21 @@ def constants(f):
             None) if size > MAX_CONSTANT_BYTES else None
 
 # %% ../../../nbs/5_evaluate/2_verification/04_plausibility.ipynb #eec7af2b
-def floor_us(program: Program, chip: str) -> float:
-    "A lower bound in µs on any kernel with these outputs: one launch, or the time to write the outputs by DMA."
-    record = CHIPS[chip]
-    cores = max([l.trips for l in program.loops.values() if l.kind == 'core'] +
-                [1, len({l.name for l in program.loops.values() if l.kind == 'core'})])
-    size = sum(program.tensors[k].size * itemsize(program.tensors[k].dtype)
-               for k in program.output_ids
-               if program.base[k] not in program.input_ids)
-    return max(record.launch_us, size / (record.dma_gbps * cores) / 1e3)
-
 @guard('structural', 'No time is below what the chip can do.')
 def physical_time(f):
-    if not f.program or f.latency_us is None or f.latency_us >= 0.999 * (floor := floor_us(f.program, f.chip)):
-        return None
-    return ('refused', f'{f.latency_us:.2f} µs are less than the {floor:.2f} µs that a launch and the outputs take on '
-                       f'{f.chip}', None)
+    if not f.program or f.latency_us is None: return None
+    by, least = max(program_bounds(f.program, f.chip).items(), key=lambda kv: kv[1])
+    if f.latency_us >= 0.999 * least: return None
+    return ('refused', f"{f.latency_us:.2f} µs are less than the {least:.2f} µs that a launch and the program's own "
+                       f'{by} take on {f.chip}', None)
 
-@guard('structural', "It takes longer than the least time of the reference's work.")
+@guard('structural', "It takes longer than to move the reference's inputs and outputs.")
 def likely_time(f):
     row = known_task_times(f.task, f.workload, f.chip) if f.latency_us is not None else None
     if not row or row.kind != f.kind: return None
-    if row.bound_us and f.latency_us < row.bound_us:
-        return ('implausible', f'{f.latency_us:.1f} µs are less than the {row.bound_us:.1f} µs of the '
-                               "reference's work: it does less of it", None)
-    if row.best_us and f.latency_us < row.best_us / 5:
-        return 'implausible', f'{f.latency_us:.1f} µs are a fifth of the best that is known, {row.best_us:.1f} µs', None
-    return None
+    if row.bound_by != 'DMA' or f.latency_us >= 0.999 * row.bound_us: return None
+    return ('implausible', f'{f.latency_us:.1f} µs are less than the {row.bound_us:.1f} µs that the bytes of the '
+                           'inputs and outputs take: it moves less', None)
 
 # %% ../../../nbs/5_evaluate/2_verification/04_plausibility.ipynb #41c54c02
 _DENIED = ('PermissionError', 'BlockingIOError', 'Operation not permitted', 'Permission denied')
@@ -338,6 +327,11 @@ def forbidden_call(f):
 def out_of_turn(f):
     kind = (f.error or {}).get('kind')
     return ('note', _ACTS[kind], f.error.get('line')) if kind in _ACTS else None
+
+@guard('dynamic', 'Its cores meet wherever they share memory.')
+def cores_meet(f):
+    says = race_warnings(f.program) if f.program else []
+    return ('note', '; '.join(says), None) if says else None
 
 @guard('dynamic', 'Tracing it takes little of the time that it may take.')
 def slow_trace(f):

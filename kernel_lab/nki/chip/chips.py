@@ -99,8 +99,8 @@ def _shared(gen):
                 'permitting'), compiler_sbuf_bytes=Figure(
                     166 * 1024, 'bytes a partition', 'fitted', 'largest published kernel without '
                     'spills 162 KiB, smallest with some 169'), compiler_queues=Figure(
-                        4, 'queues', 'fitted', 'DMA queues a direction that the earlier compiler spreads '
-                        'copies over'), compiler_window=Figure(400, 'instructions', 'fitted',
+                        4, 'queues', 'estimate', 'DMA queues a direction that the earlier compiler spreads '
+                        'copies over'), compiler_window=Figure(400, 'instructions', 'estimate',
                                                                'how far the earlier compiler moves instructions'),
         vector_queues=Figure(1, 'queues', 'published', f'{a}: one Vector engine a core'),
         dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'),
@@ -218,13 +218,13 @@ def _trn2():
             'pe_heat_ns': Figure(
                 4000, 'ns', 'fitted',
                 'glossary of the profiler: about 3 us to full clock, falls back below half use'), 'pe_rise_ns': Figure(
-                    3000, 'ns', 'fitted',
+                    3000, 'ns', 'estimate',
                     'batches of transposes before matmuls of 64 rows: 8 leave the clock at half, 32 bring it to full'),
-            'pe_hold_ns': Figure(500000, 'ns', 'fitted',
+            'pe_hold_ns': Figure(500000, 'ns', 'estimate',
                                  'matmuls of 64 rows after such a batch: the longer the stream, the slower'),
             'pe_warm': Figure(0.7, 'share of rows', 'fitted', 'as pe_rise_ns'), 'pe_cool': Figure(
-                0.45, 'share of rows', 'fitted', 'as pe_hold_ns'), 'pe_few_rows': Figure(
-                    0.1, 'share of rows', 'fitted',
+                0.45, 'share of rows', 'estimate', 'as pe_hold_ns'), 'pe_few_rows': Figure(
+                    0.1, 'share of rows', 'estimate',
                     'fp32 broadcasts by a matmul of one row take twice their time in published sweeps, bf16 ones do not'
                 ), 'benchmark_ns': Figure(
                     10300, 'ns', 'fitted',

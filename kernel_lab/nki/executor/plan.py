@@ -8,10 +8,11 @@ import math
 from .forward_copies import (all_reads_defined, eliminate_copies, mark_resets,
     mark_stored_bits)
 from ..chip.chips import get_chip
+from ..chip.dtypes import itemsize
 from .loop_passes import distribute
 from ..ir.semantics_collective import COLLECTIVES
 from .loop_passes import fuse
-from ..ir.nodes import Loop, accesses, without_gc
+from ..ir.nodes import Access, Loop, accesses, without_gc
 from .race_watch import watched_tensors
 from .reroll_loops import reroll
 from .simplify import (
@@ -55,9 +56,36 @@ def rerolled(program):
         program.__dict__['folded'] = reroll(replace(program, body=_without_empty_loops(program.body)))
     return program.__dict__['folded']
 
+def _by_base(a, base):
+    "An access to a view as one to the tensor behind it: offsets count in the same memory."
+    if not isinstance(a, Access): return a
+    return replace(a, tensor=base.get(a.tensor, a.tensor), index=_by_base(a.index, base))
+
+def _body_by_base(body, base):
+    mapped = lambda side: {k: _by_base(a, base) for k, a in side.items()}
+    return tuple(replace(o, body=_body_by_base(o.body, base), bound=tuple(_by_base(a, base) for a in o.bound))
+                 if isinstance(o, Loop) else replace(o, outs=mapped(o.outs), ins=mapped(o.ins)) for o in body)
+
+def without_views(program):
+    "The program without HBM tensors that are another one in another shape; outputs keep their order, not their shape."
+    ts = program.tensors
+    base = {k: t.alias for k, t in enumerate(ts) if t.alias is not None and t.buffer == 'hbm'
+            and (t.dtype, t.size) == (ts[t.alias].dtype, ts[t.alias].size)}
+    if not base: return program
+    outputs = tuple(base.get(k, k) for k in program.output_ids)
+    role = lambda k, t: 'output' if k in outputs and t.role == 'scratch' else t.role
+    tensors = tuple(replace(t, alias=None, shape=(1,), role='scratch') if k in base else replace(t, role=role(k, t))
+                    for k, t in enumerate(ts))
+    return replace(program, tensors=tensors, body=_body_by_base(program.body, base), output_ids=outputs)
+
+def in_shape(program, outputs):
+    "The outputs of a plan in the shapes that the program gives them."
+    return tuple(y.reshape(program.tensors[k].shape) for k, y in zip(program.output_ids, outputs))
+
 def build_plan(program):
     "(code, nodes) of a program, or None where only the interpreter will do."
     if watched_tensors(program): return None
+    program = without_views(program)
     if any(t.alias is not None for t in program.tensors) or any(l.kind not in _LOOP_KINDS
                                                                 for loops, _ in program.walk() for l in loops):
         return None
@@ -95,3 +123,16 @@ def plan_of(program):
     "The plan of a program, made at most once."
     if 'plan' not in program.__dict__: program.__dict__['plan'] = build_plan(program)
     return program.__dict__['plan']
+
+# %% ../../../nbs/2_nki/6_executor/06_plan.ipynb #e13a4e68
+def bytes_held(program, most=0):
+    """Bytes of the tensors that executing a program holds: its declared ones, and where these take more than `most`,
+    those of its plan, if it has one."""
+    total = lambda tensors: sum(t.size * itemsize(t.dtype) for t in tensors if t.alias is None)
+    declared = total(program.tensors)
+    if declared <= most: return declared
+    plan = plan_of(program)
+    if plan is None: return declared
+    code = plan[0]
+    used = {a.tensor for o in code.ops if o for a in accesses(o)} | {*program.input_ids, *code.program.output_ids}
+    return total(code.tensors[k] for k in used)

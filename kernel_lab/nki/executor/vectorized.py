@@ -17,7 +17,7 @@ from .memory import (Memory, engine_value, permuted_columns, transposed, unwritt
 from .bodies import run_instruction
 from .interpreter import PreparedInstruction, blas_pools, interpret, check_inputs
 from ..ir.semantics import ACT, ALU, REDUCE, apply_function, row_reduction
-from .plan import is_light, plan_of
+from .plan import in_shape, is_light, plan_of
 from ..ir.nodes import Access, accesses
 from ..ir.program import Program
 
@@ -447,6 +447,6 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
-    try: return _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict)
+    try: return in_shape(program, _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict))
     except (ValueError, IndexError, TypeError, OverflowError):
         return interpret(program, *arrays, strict=strict)      # which names the line

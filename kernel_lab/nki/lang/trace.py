@@ -23,6 +23,7 @@ from ..ir.inputs import is_torch, spec_of, to_numpy      # noqa: F401  others ha
 from ..ir.nodes import ArraySpec, without_gc
 from ..record.builder import InstructionDraft, OpenLoop, finish_program
 from ..ir.program import Program
+from ..record.python_subset import review_python
 from ..record.recorder import Recorder
 from ..record.tile import Tile, emit
 
@@ -367,11 +368,14 @@ def source_of(func: Callable) -> str:
     lines = linecache.getlines(_code(func).co_filename)
     return ''.join(lines) if len(lines) < 20_000 else ''
 
-def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | None = None,
+def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | None = None, strict: bool = False,
           **kwargs: object) -> Program:
     """The `Program` of a kernel for these inputs: arrays, tensors or `ArraySpec`s, and plain Python values. `grid` is
-    the launch grid. `KernelError` with the line of the kernel for anything that is wrong in it."""
+    the launch grid. `KernelError` with the line of the kernel for anything that is wrong in it. Python that the
+    compiler of the current dialect does not take is warned of; with `strict` it is an error."""
     grid = grid or getattr(kernel, 'grid', ())
+    func = inspect.unwrap(getattr(kernel, 'func', kernel))
+    if getattr(kernel, 'dialect', 'nki') == 'nki': review_python(func, strict)
     unroll = set()
     for _ in range(1000):
         with installed(), without_gc(): program, more = _trace_once(kernel, inputs, kwargs, chip, tuple(grid), unroll)

@@ -59,6 +59,19 @@ def _copy_written(target, value):
         if made is not None and made.mask and target.ndim == value.ndim: d.mask = mask or _result_mask(made)
 
 # %% ../../../nbs/2_nki/3_record/07_assignment.ipynb #eab3265e
+def _require_same_partitions(target, value):
+    "Refuse a value that lies across other partitions than its place: what a forgotten `nl.par_dim` leads to."
+    if target.par is None or value.par is None: return
+    has, wants = value.shape[value.par], target.shape[target.par]
+    if has == wants: return
+    t = target.info
+    blocks = t.par == 0 and len(t.shape) > 2 and has in t.shape[1:]
+    hint = 'Slice both to the same partitions.' if not blocks else \
+           f'Without nl.par_dim the first axis of {t.name}, {t.shape[0]}, is its partitions: mark another one, ' \
+           f'such as nl.ndarray(({t.shape[0]}, nl.par_dim({has}), …)).'
+    raise KernelError('a value keeps its partitions when it is assigned', kind='shape', line=kernel_line(),
+                      operand=t.name, limit=f'{wants} partitions', value=has, hint=hint)
+
 def _copy_by_dma(target, value):
     "What `hbm[...] = tile` does under `nki.simulate`; the compiler has no such assignment."
     warnings.warn(f'Line {kernel_line()} assigns to or from HBM, which runs in the simulator only. For the chip, write '
@@ -73,6 +86,7 @@ def assign(self, key, value):
         emit('memset', {'dst': target}, {'value': float(value)})
         return
     if value.ndim == target.ndim and value.size != target.size: value = broadcast_tile(value, target.shape)
+    _require_same_partitions(target, value)
     if value.tensor == target.tensor and value.access() == target.access(): return
     elif 'hbm' in (target.buffer, value.buffer) and target.rec.roomy: _copy_by_dma(target, value)
     elif 'hbm' in (target.buffer, value.buffer) and not _redirect(target, value):
@@ -97,6 +111,7 @@ def add_in_place(self, value):
 
     A column, one number for each partition, is added to every element of its partition."""
     d = getattr(value, 'draft', None)
+    if d is not None and d.op == 'nc_matmul': _require_same_partitions(self, value)
     if self.buffer == 'psum' and d is not None and d.op == 'nc_matmul' and _redirect(self, value):
         d.attrs['accumulate'] = True
         self.rec.moved.pop(value.tensor, None)

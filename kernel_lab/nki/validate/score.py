@@ -11,7 +11,7 @@ import json
 import numpy as np
 from ...core.errors import LabError, UsageError
 from ...core.workers import call_in_workers
-from ..chip.chips import get_chip
+from ..chip.chips import Chip, get_chip
 from ..explain.profile import profile_of
 from .published import ENGINE_COLUMNS, PublishedLatency, Sources, programs_of, tracing_digest
 from ..timing.timeline import schedule
@@ -21,9 +21,9 @@ if TYPE_CHECKING: import pandas as pd
 # %% ../../../nbs/2_nki/9_validate/02_score.ipynb #a689018b
 _PROFILERS = ('neuron-profile', 'neuron-explorer', 'profiler', 'AccelOpt', 'NKIBench baseline; stat=mean')
 
-def launch_overhead_us(row: PublishedLatency) -> float:
+def launch_overhead_us(row: PublishedLatency, chip: Chip | None = None) -> float:
     "What to add to a latency by the profiler's clock to get one by the clock of this row, in µs."
-    chip = get_chip(row.chip)
+    chip = chip or get_chip(row.chip)
     return 0.0 if any(p in row.note for p in _PROFILERS) else chip.benchmark_ns / 1000 - chip.launch_us
 
 def predict(row: PublishedLatency, sources: Sources, cache: str | Path | None = None) -> dict:

@@ -12,7 +12,7 @@ import csv
 import math
 from ...core.errors import KernelError, UsageError
 from ...nki.chip.dtypes import itemsize
-from ...nki.explain.efficiency import tensor_peak, vector_peak
+from ...nki.explain.efficiency import tensor_peak
 from ...nki.chip.chips import CHIPS
 from ...nki.ir.nodes import ArraySpec
 from ...nki.timing.timeline import schedule
@@ -108,40 +108,52 @@ _MOVES = ('cat', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile',
 
 _TABLES = ('embedding', 'index_select', 'gather', 'index', 'slice', 'select', 'narrow')
 
-def moved_bytes(graph):
-    """Least bytes that DMA moves: what is read of the inputs, and the outputs.
-
-    Where the last operation only moves data, the larger of the two: what is read arrives by being written."""
+def moved_bytes(graph, in_place=()):
+    """Least bytes that DMA moves: the outputs, and what is read of the inputs. What an output has unchanged from an
+    input arrives by being written, and counts once; inputs that are updated `in_place` do not count."""
     size = lambda n: math.prod(n.shape) * itemsize(hbm_dtype(n.dtype))
     def taken(i):
         users = graph.users(i.name)
         found = sum(size(n) for n in users) if users and all(n.op in _TABLES and n.args[0] == Ref(i.name)
                                                              for n in users) else math.inf
         return min(size(i), found)
-    read, written = sum(map(taken, graph.inputs)), sum(size(graph[name]) for name in graph.outputs)
-    only_moved = any(_origin(graph, name).op in ('input', *_MOVES, *_TABLES) for name in graph.outputs)
-    return max(read, written) if only_moved else read + written
+    kept = [n for n in graph.inputs if n.name in in_place]
+    outputs = [n for n in map(graph.__getitem__, graph.outputs) if n.shape not in [k.shape for k in kept]]
+    read = sum(taken(i) for i in graph.inputs if i not in kept)
+    moved = sum(_moved_share(graph, n.name) * size(n) for n in outputs)
+    return int(max(read, moved) + sum(map(size, outputs)) - moved)
 
-def _origin(graph, name):
-    "The node whose values a node has: itself, or for a view the node it is a view of."
+def _moved_share(graph, name):
+    "The share of a node's elements that may be elements of inputs, moved."
     node = graph[name]
-    return _origin(graph, node.refs()[0]) if node.op in VIEWS and node.refs() else node
+    if node.op == 'input': return 1.0
+    if node.op not in (*VIEWS, *_MOVES, *_TABLES) or not node.refs(): return 0.0
+    if node.op not in ('cat', 'stack'): return max(_moved_share(graph, r) for r in node.refs())
+    sizes = [math.prod(graph[r].shape) for r in node.refs()]
+    return sum(_moved_share(graph, r) * n for r, n in zip(node.refs(), sizes)) / max(1, sum(sizes))
 
 def touched_elements(graph):
-    """Least elements that Vector or Scalar touch: the largest operand or result of each operation but products and
-    moves."""
+    "Least elements that operations touch: the largest operand or result of each one but products and moves."
     size = lambda n: math.prod(n.shape)
     return sum(max([size(n), *(size(graph[r]) for r in n.refs())]) for n in launched_nodes(graph)
                if n.op not in _PRODUCTS + _MOVES)
 
+MIN_PASSES, EXACT_RTOL = 2, 2.0 ** -13  # of a float32 product in two terms of eleven bits; below it one term is too few
+
 def bounds(task: Task, workload: str | Workload | None = None, chip: str = TABLE_CHIP) -> dict[str, float]:
-    """Least time by resource in µs: {'DMA': …, 'Tensor': …, 'Vector and Scalar': …}.
-    Operations may be fused, and an instruction does up to two of them: elements count half a cycle each."""
+    """Least time by resource in µs: {'DMA': …, 'Tensor': …, 'all engines': …}, for every assignment of work to engines
+    and every dtype of intermediate results.
+
+    Tensor: the reference's products, in one pass, or two where a float32 answer is asked so exactly that one operand
+    must be split. All engines: an elementwise operation counts as one of the operations that all engines do together at
+    their fastest, because a sum or a scaling may be a product as well."""
     w, record = task.workload(workload), CHIPS[chip]
-    passes, graph = record.fp32_passes if w.dtype == 'float32' else 1, capture(task, w)
-    return {'DMA': moved_bytes(graph) / record.dma_gbps / 1e3,
-            'Tensor': passes * task.flops(w) / tensor_peak(record) / 1e3,
-            'Vector and Scalar': touched_elements(graph) / vector_peak(record) / 2e3}
+    graph, exact = capture(task, w), w.dtype == 'float32' and task.tolerance(w).rtol < EXACT_RTOL
+    each = record.partitions * max(record.vector_16bit, record.vector_32bit) * record.vector_ghz
+    others = record.partitions * (record.scalar_ghz + record.gpsimd_ghz)
+    return {'DMA': moved_bytes(graph, task.in_place) / record.dma_gbps / 1e3,
+            'Tensor': (MIN_PASSES if exact else 1) * task.flops(w) / tensor_peak(record) / 1e3,
+            'all engines': touched_elements(graph) / (tensor_peak(record) + 2 * (each + others)) / 1e3}
 
 # %% ../../../nbs/3_tasks/6_baselines/01_eager.ipynb #33dd503f
 def bound(task: Task, workload: str | Workload | None = None, chip: str = TABLE_CHIP) -> tuple[str, float]:

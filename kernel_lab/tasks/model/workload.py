@@ -87,9 +87,13 @@ def error_ratio(got, want, tolerance: Tolerance) -> np.ndarray:
     """|got − want| / (atol + rtol·|want|) of each element, float64, in the shape of `got` and `want` broadcast.
 
     At most 1 where an element passes; NaN where `got` or `want` is not finite and they differ."""
-    got, want = np.asarray(got).astype(np.float64), np.asarray(want).astype(np.float64)
+    got, want = (np.asarray(x).astype(np.float64, copy=False) for x in (got, want))
     with np.errstate(all='ignore'):
-        ratio = np.abs(got - want) / (tolerance.atol + tolerance.rtol * np.abs(want))
+        ratio, allowed = np.asarray(got - want), np.asarray(np.abs(want))
+        np.abs(ratio, out=ratio)
+        allowed *= tolerance.rtol
+        allowed += tolerance.atol
+        ratio = np.divide(ratio, allowed, out=ratio if ratio.shape == np.broadcast(ratio, allowed).shape else None)
         if not np.isfinite(ratio.max(initial=0)):                      # rare: something is not finite, or 0 / 0
             ratio[~(np.isfinite(got) & np.isfinite(want))] = np.nan
             ratio[got == want] = 0

@@ -1,13 +1,13 @@
 "Numbers at their edges: conversions, sums that begin, functions outside their tables; interpreted and planned alike."
 import ml_dtypes, numpy as np, pytest
 from kernel_lab.core.errors import KernelError
-from kernel_lab.nki import execute, trace
+from kernel_lab.nki import assert_ok, execute, trace
 from kernel_lab.nki.executor import plan
 from kernel_lab.nki.chip.dtypes import NUMPY, cast_result
 from kernel_lab.nki.executor.interpreter import interpret
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki import ArraySpec
-from dialects import nisa, nl
+from dialects import nisa, nl, old, onl
 
 F32, RNG = np.float32, np.random.default_rng(7)
 
@@ -195,3 +195,22 @@ def test_functions_outside_their_tables_are_reported():
     names = lambda f, x: [(o.func, o.count) for o in find_out_of_domain(trace(applied(f), x, chip='trn2'), x)]
     assert names('sqrt', x) == [('sqrt', 1)] and names('reciprocal', x) == [('reciprocal', 2)] and names('exp', x) == []
     assert names('log', x) == [('log', 1)] and names('arctan', x) == [('arctan', 1)] and names('rsqrt', x + 1) == []
+
+
+def test_outputs_in_another_shape_are_planned():
+    "A returned view shares the memory of its tensor on both paths, a returned input too."
+    from kernel_lab.nki.executor.interpreter import interpret
+    from kernel_lab.nki.executor.plan import plan_of
+    x = np.random.default_rng(0).normal(size=(8, 128, 64)).astype(np.float32)
+    @old.jit
+    def kernel(x):
+        out = onl.ndarray((8, 128, 64), x.dtype, buffer=onl.shared_hbm)
+        t = onl.ndarray((8, onl.par_dim(128), 64), x.dtype)
+        for i in onl.affine_range(8):
+            t[i] = onl.exp(onl.load(x[i]))
+            onl.store(out[i], t[i])
+        return out.reshape((1024, 64)), out, x.reshape((64, 1024))
+    program = assert_ok(trace(kernel, x))
+    assert plan_of(program) is not None
+    for got, want in zip(execute(program, x), interpret(program, x)): np.testing.assert_array_equal(got, want)
+    assert [y.shape for y in execute(program, x)] == [(1024, 64), (8, 128, 64), (64, 1024)]

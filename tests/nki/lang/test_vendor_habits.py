@@ -242,3 +242,26 @@ def test_digits_that_are_lost_are_said():
         x = np.zeros((4, 8))
         x[0, 0] = 0.1
         nki.jit(double)(x)
+
+# --- partitions
+
+def blocks_of(shape, buffer=onl.sbuf):
+    "A kernel that fills blocks of a tensor of this shape, and stores them."
+    def body(x, out):
+        b = onl.ndarray(shape, onl.float32, buffer=buffer)
+        for i in onl.affine_range(4): b[i] = onl.load(x[:, onl.ds(128 * i, 128)])
+        for i in onl.affine_range(4): onl.store(out[:, onl.ds(128 * i, 128)], b[i])
+    return body
+
+def test_a_forgotten_par_dim_is_refused_where_it_fits():
+    np.testing.assert_array_equal(legacy(blocks_of((4, onl.par_dim(128), 128))), X)
+    with pytest.raises(KernelError, match=r'nl.par_dim\(128\)') as e: legacy(blocks_of((4, 128, 128)))
+    assert e.value.line and e.value.operand == 'b'
+
+def test_a_forgotten_par_dim_of_sums_is_refused():
+    def body(x, out):
+        t, sums = onl.load(x[:, 0:128]), onl.zeros((4, 128, 128), onl.float32, buffer=onl.psum)
+        for i in onl.affine_range(4):
+            for k in onl.affine_range(2): sums[i] += onl.matmul(t, t, transpose_x=True)
+        onl.store(out[:, 0:128], sums[0])
+    with pytest.raises(KernelError, match='par_dim'): legacy(body)

@@ -1,0 +1,71 @@
+"""What is kept of each task is what comes out today, and the bounds hold for kernels that are right."""
+from pathlib import Path
+
+import pytest
+
+from kernel_lab.evaluate.verification.adversarial_inputs import work_out_facts
+from kernel_lab.evaluate.verification.plausibility import Evidence, run_guards
+from kernel_lab.evaluate.verification.program_bounds import program_bounds
+from kernel_lab.nki.chip.chips import CHIPS
+from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.targets.nki_sim import specs_of, trace_here
+from kernel_lab.tasks.baselines.kept_facts import kept_line
+from kernel_lab.tasks.model.workload import Kernel
+from kernel_lab.tasks.suite.registry import TASKS, get_task
+
+RECORDED = sorted((Path(__file__).parents[3] / 'shared' / 'model_runs' / 'kernels').glob('*.py'))
+SOME = ('relu', 'embedding', 'quantised_linear' if 'quantised_linear' in TASKS else 'layer_norm')
+
+
+def same(name):
+    now, kept = work_out_facts(name), kept_line(name)
+    assert now['draws'] == kept['draws'], name
+    for w, facts in now['workloads'].items():
+        assert facts == kept['workloads'][w] | {'scale': pytest.approx(kept['workloads'][w]['scale'], rel=1e-4)}, (name, w)
+
+
+def test_every_task_workload_and_dtype_is_kept():
+    for task in TASKS.values():
+        line = kept_line(task.name)
+        assert list(line['workloads']) == [w.name for w in task.workloads], task.name
+        assert set(line['draws']) == {w.dtype for w in task.workloads}, task.name
+
+
+@pytest.mark.parametrize('name', SOME)
+def test_kept_facts_are_those_of_today(name): same(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [n for n in TASKS if n not in SOME])
+def test_all_kept_facts_are_those_of_today(name): same(name)
+
+
+def holds(kernel, task, workload, chip):
+    program = trace_here(kernel, specs_of(task, workload), chip)
+    us, least = schedule(program, chip).latency_us, program_bounds(program, chip)
+    assert max(least.values()) <= us * 0.999, (task.name, workload.name, chip, us, least)
+    return program, us
+
+
+def few(count):
+    return [(t, w, chip) for t in list(TASKS.values())[::count] for w in t.workloads[-1:] for chip in CHIPS]
+
+
+def test_no_first_kernel_is_below_its_bound():
+    for task, w, chip in few(25): holds(task.first(w), task, w, chip)
+
+
+@pytest.mark.slow
+def test_no_first_kernel_of_the_suite_is_below_its_bound():
+    for task in TASKS.values():
+        for w in task.workloads: holds(task.first(w), task, w, 'trn2')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RECORDED, reason='there are no recorded kernels here')
+@pytest.mark.parametrize('path', RECORDED, ids=lambda p: p.stem)
+def test_a_recorded_kernel_carries_no_mark(path):
+    task, source = get_task(path.stem), path.read_text()
+    program, us = holds(Kernel(source), task, task.workload('full'), 'trn2')
+    found = run_guards(Evidence(source, task, task.workload('full'), 'trn2', program, us))
+    assert not [g for g in found if g.found and g.severity != 'note'], [str(g) for g in found if g.found]
