@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import product
 import math
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from ..chip.dtypes import itemsize
 from .nodes import Access, accesses
 from .regions import iterations_disjoint, mask_access, masked_box, operand_boxes, region_of
@@ -71,18 +72,44 @@ def blocks_reached(program, a) -> range | tuple:
 # %% ../../../nbs/2_nki/2_ir/11_overlap.ipynb #c2e86120
 MAX_PAINTED, MAX_REPETITIONS = 2**22, 4096
 
+def _may_repeat(loops, a):
+    "Whether the steps of a direct write leave open that two of its repetitions meet; masks only take elements away."
+    steps = dict(a.offset.terms)
+    if not {*steps} <= {l.name for l in loops} or any(l.trips > 1 and not steps.get(l.name) for l in loops): return True
+    axes = [(abs(steps[l.name]), l.trips) for l in loops if l.trips > 1] + [(abs(s), n) for s, n in a.ap if s and n > 1]
+    reach = 0                                           # of all smaller steps together
+    for step, count in sorted(axes):
+        if step <= reach: return True
+        reach += step * (count - 1)
+    return False
+
+def _is_apart(program, loops, a):
+    "Whether no two repetitions of a direct write meet, by its steps or by boxes."
+    if not _may_repeat(loops, a): return True
+    p, names = region_of(program.tensors[a.tensor].shape, a, program.trips), [l.name for l in loops]
+    return p is not None and all(l.trips == 1 or iterations_disjoint([p], l.name, program.trips, names[:d])
+                                 for d, l in enumerate(loops))
+
 def _apart(program, writes):
-    "Whether boxes show that no two repetitions of these direct writes meet."
-    if any(o.mask or program.tensors[a.tensor].alias is not None for _, o, _, a in writes): return False
-    trips = program.trips
-    found = [region_of(program.tensors[a.tensor].shape, a, trips) for _, _, _, a in writes]
+    "Whether it is plain that no two repetitions of these direct writes meet."
+    if len({a.tensor for *_, a in writes}) > 1: return False                # of other shapes
+    if not all(_is_apart(program, loops, a) for loops, _, _, a in writes): return False
+    if len(writes) == 1: return True
+    found = [region_of(program.tensors[a.tensor].shape, a, program.trips) for *_, a in writes]
     if None in found: return False
-    for (loops, *_), p in zip(writes, found):
-        for d, l in enumerate(loops):
-            outer = [u.name for u in loops[:d]]
-            if l.trips > 1 and not iterations_disjoint([p], l.name, trips, outer): return False
-    boxes = [p.ranges(trips) for p in found]
+    boxes = [p.ranges(program.trips) for p in found]
     return all(any(b < c or d < a for (a, b), (c, d) in zip(x, y)) for k, x in enumerate(boxes) for y in boxes[:k])
+
+def _painted(seen, size, o, name, env):
+    "What `seen`, a flag for each byte, says of one repetition of a write: a view, or a copy and its positions."
+    a = o.outs[name]
+    at, (low, high) = a.offset(env), a.span()
+    if not o.mask and at + low >= 0 and (at + high + 1) * size <= len(seen):
+        steps = [s * size for s, _ in a.ap]
+        return as_strided(seen[at * size:], [n for _, n in a.ap] + [size], steps + [1]), None
+    cells = (touched(o, name, env)[:, None] * size + np.arange(size)).reshape(-1)
+    cells = cells[(cells >= 0) & (cells < len(seen))]
+    return seen[cells], cells
 
 def _meet_painted(program, k, writes):
     "Whether two repetitions write the same byte; False where there are too many to look."
@@ -90,12 +117,13 @@ def _meet_painted(program, k, writes):
     if sum(n * a.free * a.partitions for n, (*_, a) in zip(times, writes)) > MAX_PAINTED: return False
     if sum(times) > MAX_REPETITIONS: return False
     seen = np.zeros(program.tensors[k].size * itemsize(program.tensors[k].dtype), bool)
-    for loops, o, name, _ in writes:
+    for loops, o, name, a in writes:
+        size, names = itemsize(program.tensors[a.tensor].dtype), [l.name for l in loops]
         for turn in product(*(range(l.trips) for l in loops)):
-            at = touched_bytes_of(program, o, name, dict(zip((l.name for l in loops), turn)))
-            at = at[(at >= 0) & (at < len(seen))]
-            if seen[at].any(): return True
-            seen[at] = True
+            view, cells = _painted(seen, size, o, name, dict(zip(names, turn)))
+            if view.any(): return True
+            if cells is None: view[...] = True
+            else: seen[cells] = True
     return False
 
 def written_twice(program) -> set:
