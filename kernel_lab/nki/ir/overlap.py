@@ -112,10 +112,10 @@ def _painted(seen, size, o, name, env):
     return seen[cells], cells
 
 def _meet_painted(program, k, writes):
-    "Whether two repetitions write the same byte; False where there are too many to look."
+    "Whether two repetitions write the same byte; True where there are too many to look."
     times = [math.prod(l.trips for l in loops) for loops, *_ in writes]
-    if sum(n * a.free * a.partitions for n, (*_, a) in zip(times, writes)) > MAX_PAINTED: return False
-    if sum(times) > MAX_REPETITIONS: return False
+    if sum(n * a.free * a.partitions for n, (*_, a) in zip(times, writes)) > MAX_PAINTED: return True
+    if sum(times) > MAX_REPETITIONS: return True
     seen = np.zeros(program.tensors[k].size * itemsize(program.tensors[k].dtype), bool)
     for loops, o, name, a in writes:
         size, names = itemsize(program.tensors[a.tensor].dtype), [l.name for l in loops]

@@ -282,12 +282,12 @@ def bn_aggr(ins, at):
     return np.stack([mu, (m2.sum(1) + (n * (mean - mu[:, None])**2).sum(1)) / total], axis=1)
 
 def sequence_bounds(ins, at):
-    "For each of (1, N) segment ids the first and one-past-last index of its segment; (N, -1) for padding (id 0)."
+    "For each of (1, N) segment ids the first and one-past-last index of its segment; (N, -1) for padding (id 0, NaN)."
     ids = ins['segment_ids'].reshape(-1)
     n, start, end = len(ids), np.empty(len(ids)), np.empty(len(ids))
     for k, s in enumerate(ids):
         same = np.flatnonzero(ids == s)
-        start[k], end[k] = (n, -1) if s == 0 else (same[0], same[-1] + 1)
+        start[k], end[k] = (n, -1) if s == 0 or not len(same) else (same[0], same[-1] + 1)
     return np.stack([start, end])[None]
 
 # %% ../../../nbs/2_nki/2_ir/06_semantics.ipynb #77925521

@@ -62,7 +62,7 @@ _REFLECTED = {'add': 'radd', 'subtract': 'rsub', 'multiply': 'rmul', 'divide': '
 _REDUCED = {'add': 'sum', 'maximum': 'max', 'minimum': 'min', 'multiply': 'prod'}
 
 def _refuse(what, name):
-    raise KernelError(f'{what} works on values, and a tile has none while the kernel is traced', kind='unsupported',
+    raise KernelError(f'{what} works on values, and a tile has none while the kernel is traced', kind='trace',
                       line=kernel_line(), hint=advice(name))
 
 def _opcode(frame): return dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -74,7 +74,7 @@ def refuse_ufunc(self, ufunc, method, *inputs, **kw):
     if is_operator and isinstance(inputs[0], np.generic) and ufunc.__name__ in _REFLECTED:
         return getattr(self, f'__{_REFLECTED[ufunc.__name__]}__')(inputs[0])
     if is_operator and isinstance(inputs[0], np.ndarray):
-        raise KernelError('an array of the host does not meet a tile', kind='unsupported', line=kernel_line(),
+        raise KernelError('an array of the host does not meet a tile', kind='trace', line=kernel_line(),
                           hint='Pass it to the kernel as an input, or load nl.shared_constant(array).')
     name = ufunc.__name__ if method == '__call__' else _REDUCED.get(ufunc.__name__, ufunc.__name__)
     _refuse(f'np.{ufunc.__name__}' + (f'.{method}' if method != '__call__' else ''), name)
@@ -93,7 +93,7 @@ class NoSuchAttribute(KernelError, AttributeError):
 def refuse_attribute(self, name):
     "`NoSuchAttribute` for `t.sum()`, `t.T` and the like, with the NKI spelling."
     if name.startswith('__') or 'rec' not in self.__dict__: raise AttributeError(name)
-    raise NoSuchAttribute(f'a tile has no .{name}', kind='unsupported', line=kernel_line(), operand=self.info.name,
+    raise NoSuchAttribute(f'a tile has no .{name}', kind='trace', line=kernel_line(), operand=self.info.name,
                           hint=advice(name))
 
 def _converts(name, what):
@@ -132,7 +132,7 @@ method_of(Tile, '__ne__')(_elementwise('not_equal', lambda a, b: a is not b))
 
 def _lacks(symbol, meaning, *names):
     def method(self, other):
-        raise KernelError(f'tiles have no operator {symbol}', kind='unsupported', line=kernel_line(),
+        raise KernelError(f'tiles have no operator {symbol}', kind='trace', line=kernel_line(),
                           hint=advice(meaning))
     method_of(Tile, *names)(method)
 _lacks('@', 'matmul', '__matmul__', '__rmatmul__', '__imatmul__')

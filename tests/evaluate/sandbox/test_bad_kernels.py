@@ -9,6 +9,7 @@ import time
 import pytest
 
 from kernel_lab.core.errors import KernelError, UsageError
+from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits
 from kernel_lab.tasks.model.workload import Kernel
@@ -208,6 +209,9 @@ def test_no_secret_reaches_the_kernel(monkeypatch, clean):
 
 def test_no_value_reaches_the_kernel(clean):
     "The kernel sees a symbol: no array, no bytes."
-    e = evaluate(Kernel(body('raise ValueError([type(x).__name__, hasattr(x, "__array__"), hasattr(x, "__dlpack__"), '
-                             'hasattr(x, "tobytes")])')), TASK, seeds=1, limits=QUICK)
-    assert 'False, False, False' in str(e), str(e)
+    e = evaluate(Kernel(body('raise ValueError([type(x).__name__, hasattr(x, "__dlpack__"), hasattr(x, "tobytes")])')),
+                 TASK, seeds=1, limits=QUICK)
+    assert 'False, False' in str(e), str(e)
+    for text in ('x.__array__()', 'np.asarray(x)', 'np.array([x])', 'memoryview(x)'):
+        e = evaluate(Kernel(body(f'import numpy as np; raise ValueError(repr({text}))')), TASK, seeds=1, limits=QUICK)
+        assert e.status == Status.TRACE_ERROR and 'ValueError' not in str(e), (text, str(e))
