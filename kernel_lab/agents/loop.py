@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Protocol
 from fastcore.basics import patch
 
-from ..core.durations import latency_of
 from ..core.errors import LabError, UsageError, choose
 from ..core.interrupts import interrupted
 from ..evaluate.pipeline import evaluate
@@ -18,6 +17,7 @@ from ..evaluate.records.verification import FLEETING, Status, new_id, now
 from ..evaluate.records.run import Run, Step
 from ..evaluate.store.store import Store
 from ..nki.chip.chips import CHIPS
+from ..nki.explain.profile import is_of_another_clock
 from ..nki.timing.timeline import CLOCK
 from ..tasks.model.task import Task
 from ..tasks.model.workload import Kernel, Workload
@@ -194,10 +194,10 @@ def _turn(loop, since):
 # %% ../../nbs/6_agents/01_loop.ipynb #803694bd
 def _check_clock(loop):
     "UsageError where the latencies of a run are simulated by another clock than today's."
-    other = next((l for l in map(latency_of, (s.evaluation.profile for s in loop.run.steps if s.evaluation.profile))
-                  if l.kind == 'simulated' and CLOCK not in l.clock.split(', ')), None)
+    other = next(filter(is_of_another_clock, (s.evaluation.profile for s in loop.run.steps)), None)
     if other:
-        raise UsageError(f'The times of run {loop.run.id} are those of another clock ({other.clock}) than {CLOCK}.',
+        clock = other.latency.clock
+        raise UsageError(f'The times of run {loop.run.id} are those of another clock ({clock}) than {CLOCK}.',
                          hint=f'`kernel-lab renew {loop.run.id}` makes a run of it by the clock of today.')
 
 @patch

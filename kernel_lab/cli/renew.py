@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 # %% ../../nbs/7_cli/08_renew.ipynb #539d324f
 MAX_RUNS = 1_000_000
 
-def is_of_another_clock(evaluation: 'Evaluation') -> bool:
+def has_old_time(evaluation: 'Evaluation') -> bool:
     "Whether the latency of an evaluation was simulated by another clock than today's."
-    from ..nki.timing.timeline import CLOCK
-    profile = evaluation.profile
-    return profile is not None and profile.kind == 'simulated' and profile.clock != CLOCK
+    from ..nki.explain.profile import is_of_another_clock
+    return is_of_another_clock(evaluation.profile)
 
 def stale_runs(store: 'Store', names: list[str] | None = None) -> list['Run']:
     """The runs of a store, or those named, that have times of another clock and no copy by today's yet, oldest
@@ -34,7 +33,7 @@ def stale_runs(store: 'Store', names: list[str] | None = None) -> list['Run']:
     found = [find_run(store, n) for n in names] if names else every
     return [r for r in found if _is_stale(r) and r.id not in renewed]
 
-def _is_stale(run): return any(is_of_another_clock(s.evaluation) for s in run.steps)
+def _is_stale(run): return any(has_old_time(s.evaluation) for s in run.steps)
 
 # %% ../../nbs/7_cli/08_renew.ipynb #bdabbd2b
 def evaluate_again(evaluation: 'Evaluation', store: 'Store') -> 'Evaluation':
@@ -42,7 +41,7 @@ def evaluate_again(evaluation: 'Evaluation', store: 'Store') -> 'Evaluation':
     from ..evaluate.pipeline import evaluate
     task, e = known_task(evaluation.task), evaluation
     again = evaluate(e.kernel, task, e.workload, e.chip, store=store)
-    if is_of_another_clock(again):                      # the store knew it: only the clock's name has changed
+    if has_old_time(again):                      # the store knew it: only the clock's name has changed
         again = evaluate(e.kernel, task, e.workload, e.chip)
         store.save_evaluation(again, task)
     return again
@@ -68,8 +67,8 @@ def stale_evaluations(store: 'Store', left: list) -> list['Evaluation']:
     from ..evaluate.store.export import kept_evaluations
     found = kept_evaluations(store, left=left)
     question = lambda e: (e.kernel.hash, e.task, e.workload, e.chip)
-    fresh = {question(e) for e in found if e.profile and not is_of_another_clock(e)}
-    return list({question(e): e for e in found if is_of_another_clock(e) and question(e) not in fresh}.values())
+    fresh = {question(e) for e in found if e.profile and not has_old_time(e)}
+    return list({question(e): e for e in found if has_old_time(e) and question(e) not in fresh}.values())
 
 def renewed_lines(store: 'Store', runs: list['Run'], alone: bool) -> Iterator[str]:
     "Evaluate again, and yield a line for each run, each evaluation without a run if `alone`, and what is left out."

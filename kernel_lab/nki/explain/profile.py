@@ -116,6 +116,10 @@ class Profile:
     def _repr_html_(self): return profile_html(self)
 
 # %% ../../../nbs/2_nki/8_explain/00_profile.ipynb #6bd442ae
+def is_of_another_clock(profile: Profile | None) -> bool:
+    "Whether the latency of a profile, if there is one, was simulated by another clock than today's."
+    return profile is not None and profile.kind == 'simulated' and profile.clock != CLOCK
+
 def profile_of(timeline: Timeline) -> Profile:
     "The `Profile` of a timeline."
     program, chip, engines = timeline.program, timeline.chip, active_shares(timeline)
