@@ -47,13 +47,13 @@ def streamed_ns(peaks: Peaks, columns: float, passes: int = 1) -> float:
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c009
 N, TIMES = 2048, 8
 SHAPES = dict(a=(N, nl.float32), b=(N, nl.float32), c=(N, nl.float32), column=(1, nl.float32), narrow=(N, nl.bfloat16),
-              narrow2=(N, nl.bfloat16), wide=(8 * N, nl.bfloat16), weights=(128, nl.bfloat16), small=(N, nl.float8_e4m3),
-              numbers=(TIMES, nl.int32))
+              narrow2=(N, nl.bfloat16), wide=(8 * N, nl.bfloat16), weights=(128, nl.bfloat16),
+              small=(N, nl.float8_e4m3), numbers=(TIMES, nl.int32))
 
 class Tiles:
     """What a way works on: x, out [128, N] fp32 in HBM; a, b, c [128, N] fp32; column [128, 1]; narrow, narrow2
-    [128, N] bf16; wide [128, 8 N] bf16; weights [128, 128] bf16; small [128, N] fp8; numbers [128, TIMES] int32; products
-    [128, 512] in PSUM. A tile is written when a way first asks for it."""
+    [128, N] bf16; wide [128, 8 N] bf16; weights [128, 128] bf16; small [128, N] fp8; numbers [128, TIMES] int32;
+    products [128, 512] in PSUM. A tile is written when a way first asks for it."""
     def __init__(self, x):
         self.x, self.out = x, nl.ndarray((128, N), nl.float32, buffer=nl.shared_hbm)
         nisa.dma_copy(self.out[0:1, 0:1], self.column[0:1, :])
