@@ -93,10 +93,10 @@ class Efficiency:
     hfu = (flops + transpose_flops) / (peak · latency) with the peak of bf16 on the full array, a microscaled product
     counting a quarter, one of double rows half; mbu = HBM bytes moved / (hbm_gbps · latency), mbu_least the same with
     every input and output once, of those that are moved at all (definitions of the vendor's profiler summary).
-    intensity = flops / HBM byte moved, of the Tensor engine or, without products, of the others (`unit`); ridge = peak / hbm_gbps;
-    roof_share = achieved / min(peak, intensity · hbm_gbps). No share exceeds 1, and peak_pct, `Profile`'s against the chip's own
-    limits, does not exceed 100. accelopt_pct is another unit: against AccelOpt's model (440 GB/s, 23.75 TFLOP/s), with
-    this program's flops and each input and output once; it may exceed 100."""
+    intensity = flops / HBM byte moved, of the Tensor engine or, without products, of the others (`unit`); ridge = peak
+    / hbm_gbps; roof_share = achieved / min(peak, intensity · hbm_gbps). No share exceeds 1, and peak_pct, `Profile`'s
+    against the chip's own limits, does not exceed 100. accelopt_pct is another unit: against AccelOpt's model (440
+    GB/s, 23.75 TFLOP/s), with this program's flops and each input and output once; it may exceed 100."""
     latency_us: float
     flops: int
     transpose_flops: int
