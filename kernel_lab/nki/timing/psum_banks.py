@@ -11,10 +11,10 @@ from .lifetimes import part
 # %% ../../../nbs/2_nki/7_timing/10_psum_banks.ipynb #fce0836f
 BANK = np.dtype([('value', 'i8'), ('rows', 'i4', (len(LANES),))])
 BankUsers = namedtuple('BankUsers', 'entries first size')
-BankUsers.__doc__ = "An entry for each bank of each tile slot, those of slot s from first[s] on; bytes a partition of a bank."
+BankUsers.__doc__ = "An entry for each bank of each tile slot, those of slot s from first[s] on; bytes of a bank."
 
 def bank_users(flat, chip) -> BankUsers:
-    "The `BankUsers` of a program before its first instruction; without entries where banks serve several engines at once."
+    "The `BankUsers` before the first instruction; without entries where a bank serves several engines at once."
     is_shared = chip.psum_bank_users > 1
     own = np.where((flat.pool == POOLS.index('psum')) & (not is_shared), flat.units, 0).astype(np.int64)
     first = np.concatenate([[0], np.cumsum(np.repeat(own, np.diff(flat.first_slot)))])
