@@ -77,6 +77,8 @@ def _shared(gen):
         moving_max=Figure(512, 'columns', 'published',
                           a), min_align=Figure(4, 'bytes', 'estimate',
                                                'alignment of allocations; the value is not printed'),
+        psum_bank_users=Figure(1, 'engines at a time', 'estimate', f'{_ARCH[2]}: Vector and Scalar are slower where '
+                               'they meet in a bank; that one waits, and Tensor too, is a guess'),
         psum_banks=Figure(8, 'banks', 'published',
                           a), psum_bank_bytes=Figure(2048, 'bytes a partition', 'published',
                                                      a), psum_tile_bytes=Figure(2048, 'bytes a partition', 'published',

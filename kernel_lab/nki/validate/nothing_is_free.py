@@ -273,6 +273,18 @@ def in_registers(order):
             register_load(register_alloc(), t.numbers[0:1, j:j + 1])
     return way
 
+def beside(readers, columns=256):
+    "A product into one part of a bank while each of these engines reads another part, in turn."
+    def way(t, k):
+        for j, reader in enumerate(readers):
+            here, there = (nl.ds((j + k + m) % 2 * columns, columns) for m in (0, 1))
+            nisa.nc_matmul(t.products[:, here], t.weights, t.narrow[:, here], accumulate=False)
+            nisa.tensor_copy(t.c[:, there], t.products[:, there], engine=getattr(nisa, f'{reader}_engine'))
+    return way
+
+ONE_BANK = Work('a bank written and read', lambda p: streamed_ns(p, 512) + 2 * passed_ns(p, 256, 1, 'scalar'), {
+    'Vector reads': beside(('vector', 'vector')), 'Scalar reads': beside(('scalar', 'scalar')),
+    'both read': beside(('vector', 'scalar'))})
 MATMUL_SHORT = Work('16 fp32 columns', lambda p: streamed_ns(p, 128, LOAD_FP32), {
     'whole': few_columns(16, 1), 'stationary in halves': few_columns(16, 2), 'one column': few_columns(1, 1),
     'stationary in quarters': few_columns(16, 4)})
@@ -290,7 +302,7 @@ TABLES = Work('exp and square root', lambda p: 2 * passed_ns(p, N, 1, 'scalar') 
     'in turn': lambda t, k: (nisa.activation(t.b, nl.exp, t.a), nisa.activation(t.c, nl.sqrt, t.a)),
     'other order': lambda t, k: (nisa.activation(t.c, nl.sqrt, t.a), nisa.activation(t.b, nl.exp, t.a))})
 WORKS = (LOAD, STORE, *FEW_ROWS, DIVIDE, ROOTS, ADD, ADD16, COPY32, COPY16, EIGHTHS, REDUCE, MATMUL16, MATMUL32,
-         MATMUL_SHORT, TRANSPOSES, DOUBLE_ROWS, SHARED_BUS, TABLES, MOVED_TABLES, REGISTERS)
+         ONE_BANK, MATMUL_SHORT, TRANSPOSES, DOUBLE_ROWS, SHARED_BUS, TABLES, MOVED_TABLES, REGISTERS)
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c022
 COLUMNS = ('work', 'way', 'chip', 'ns', 'plain_ns', 'bound_ns', 'refused')
