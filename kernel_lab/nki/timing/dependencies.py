@@ -5,7 +5,7 @@
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #d9a64e69
 from collections import namedtuple
 import numpy as np
-from .allocation import (allocator_state, begin_value, core_of, fetched_table, pool_units, release,
+from .allocation import (PSUM, allocator_state, begin_value, core_of, fetched_table, pool_units, release,
     reuse_load, rotation_depths, units_of, value_table)
 from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, flatten
 from .lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_of, part,
@@ -131,7 +131,9 @@ def add_region(regions, which, box, user):
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #08a49d67
 DATA, REUSE, ACCUMULATE, IN_ORDER, BANK = range(5)
-Edges = namedtuple('Edges', 'first row kind')           # those of row r are row[first[r]:first[r + 1]]
+Edges = namedtuple('Edges', 'first row kind lost')
+Edges.__doc__ = """Those of row r are row[first[r]:first[r + 1]]; `lost`: bytes a partition of SBUF that the row uses
+and that did not fit; empty where everything fits."""
 EdgeBuffer = namedtuple('EdgeBuffer', 'row kind')       # edges so far; their number is passed along
 GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions values memory fetched overtakes banks')
 
@@ -279,7 +281,8 @@ def _begin_values(build, instr, row, known, edges, count, is_cached):
         v = walk.values[k]
         if v < known or build.values[v].first >= 0: continue
         clear_slot(build.regions, walk.slots[k])
-        if not begin_value(flat, walk, build.values, build.memory, instr, k, row, is_cached): missing = v
+        if not begin_value(flat, walk, build.values, build.memory, instr, k, row, is_cached):
+            missing, build.values[v].loader = v, LOST
         is_whole = flat.operands[first + k].covers_tile and not is_masked
         count = _add_memory_edges(build, 3 * walk.slots[k] + READS, row, is_whole, edges, count)
     return count, missing
@@ -295,9 +298,10 @@ def _reuses_load(build, instr, row):
     return True
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9a4ff809
-GraphRows = namedtuple('GraphRows', 'instr turn share core first')
+GraphRows = namedtuple('GraphRows', 'instr turn share core first lost')
+LOST = -2                                               # loader of a value that does not fit
 _PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('turn', 'i8'), ('values', 'i8'), ('edges', 'i8'),
-                      ('missing', 'i8'), ('lost', 'i8')])
+                      ('missing', 'i8')])
 
 @part
 def _max_edges(flat, instr):
@@ -305,12 +309,18 @@ def _max_edges(flat, instr):
     return (flat.first_operand[instr + 1] - flat.first_operand[instr]) * (4 * MAX_REGIONS + 13 * len(LANES) + 1)
 
 @part
+def _note_lost(build, rows, instr, row):
+    "Note what an instruction uses of the values that did not fit SBUF."
+    flat, values, first = build.flat, build.values, build.flat.first_operand[instr]
+    for k in range(flat.first_operand[instr + 1] - first):
+        value = values[values[build.walk.values[k]].root]
+        if value.loader == LOST and flat.pool[value.tensor] != PSUM: rows.lost[row] += int(units_of(flat, value))
+
+@part
 def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
     "All edges of an instruction; return their number so far."
     count, missing = _begin_values(build, instr, row, known, edges, count, is_cached)
-    if missing >= 0:
-        at.lost += int(units_of(build.flat, build.values[missing]))
-        if at.missing < 0: at.missing = missing
+    if missing >= 0 and at.missing < 0: at.missing = missing
     engine, first = build.flat.engines[instr, 0], rows.first[row]
     lane = engine if engine >= 0 else build.flat.copies[instr].queue
     user = User(row, lane, row + 1 - build.overtakes[lane])
@@ -339,6 +349,7 @@ def build_edges(build, turns, rows, edges, reuse, progress):
         is_cached = reuse and flat.loads[i].key >= 0
         if not (is_cached and now > known and _reuses_load(build, i, row)):
             count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
+            if at.missing >= 0: _note_lost(build, rows, i, row)
             row += 1
         release(flat, walk, build.values, build.memory, i, turn)
         known = now
@@ -347,7 +358,7 @@ def build_edges(build, turns, rows, edges, reuse, progress):
     return k >= len(flat.nodes)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #91e6c960
-DependencyGraph = namedtuple('DependencyGraph', 'flat instr turn share work core edges lifetimes spilled missing')
+DependencyGraph = namedtuple('DependencyGraph', 'flat instr turn share work core edges lifetimes missing')
 ValueLifetimes = namedtuple('ValueLifetimes', 'units pool first users')
 
 def _value_lifetimes(flat, values):
@@ -376,18 +387,17 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,
     every tensor has that many sets of buffers too; with `reuse`, loads of what is still there are left out; `balance`:
-    see `flatten`; rows may be placed up to `ahead` rows out of order. `missing` is a value that did not fit, or -1;
-    `spilled` counts their units."""
+    see `flatten`; rows may be placed up to `ahead` rows out of order. `missing` is the first value that did not fit, or -1."""
     flat, edges = flatten(program, chip, balance), None
     n, build = _builder(flat, len(program.loops), chip, reuse, copies, _overtakes(flat, chip, ahead))
     rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n), np.empty(n, np.int8),
-                     np.zeros(n + 1, np.int64))
-    progress, turns = np.array([(0, 0, -1, 0, 0, -1, 0)], _PROGRESS), np.zeros(len(flat.copies) + 1, np.int64)
+                     np.zeros(n + 1, np.int64), np.zeros(n, np.int32))
+    progress, turns = np.array([(0, 0, -1, 0, 0, -1)], _PROGRESS), np.zeros(len(flat.copies) + 1, np.int64)
     edges = EdgeBuffer(np.empty(4 * n + 4096, np.int32), np.empty(4 * n + 4096, np.int8))
     while not build_edges(build, turns, rows, edges, reuse, progress):
         edges = EdgeBuffer(*(grown(x, 5 * MAX_REGIONS * len(build.walk.values)) for x in edges))
-    n, count, lost, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'lost', 'missing'))
+    n, count, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'missing'))
+    edges = Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count], rows.lost[:n if missing >= 0 else 0])
     work = work_shares(program, chip, balance, rows.instr[:n], rows.turn[:n], rows.share[:n])
-    return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], work, rows.core[:n],
-                           Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count]),
-                           _value_lifetimes(flat, build.values), float(lost), missing)
+    return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], work, rows.core[:n], edges,
+                           _value_lifetimes(flat, build.values), missing)

@@ -65,7 +65,8 @@ def serve(service, start, work, past):
 
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #75c754f9
 Rates = namedtuple('Rates', '''start_ns latency_ns visible_ns exclusive_ports table_ns queues is_shared begin_ns heat_ns
-    rise_ns hold_ns warm cool cold hbm_gbps cross_core_ns''')           # the first three by lane
+    rise_ns hold_ns warm cool cold hbm_gbps cross_core_ns again_ns''')  # the first three by lane
+# again_ns: to save a byte of every partition and fetch it
 LANE = np.dtype([('free', 'f8'), ('by', 'i8'), ('busy', 'f8')])         # free from, after which row; ns of work so far
 PORT_STATE = np.dtype([('free', 'f8'), ('by', 'i8'), ('engine', 'i8')])
 QUEUE = np.dtype([('issued', 'f8'), ('by', 'i8')])      # when its last copy was issued, and which row that was
@@ -86,7 +87,8 @@ def rates(chip, queues=1, cores=1) -> Rates:
                  float(max(queues, 1)), int(queues < 1), float(chip.dma_start_ns), float(chip.pe_heat_ns),
                  float(chip.pe_rise_ns),
                  float(chip.pe_hold_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold),
-                 chip.memory_gbps(cores) if cores > 1 else 0.0, 2.0 * chip.semaphore_ns)
+                 chip.memory_gbps(cores) if cores > 1 else 0.0, 2.0 * chip.semaphore_ns,
+                 2 * chip.partitions / min(chip.dma_gbps, chip.hbm_gbps))
 
 def core_state(rates, vectors=1, beside=None) -> CoreState:
     """The `CoreState` before the first instruction; a second core shares HBM with the one `beside` it. With two
@@ -220,6 +222,21 @@ def on_queue(flat, issue, ready, core):
     end = max(end, start + copy.least_ns)
     lane.free, lane.by = end, issue.row
     return start, end, by, cause
+
+# %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #930e38a2
+@part
+def _fetched(lost, ready, core):
+    "The `Ready` of a row that uses so many bytes a partition of SBUF that did not fit."
+    rates, lane, other = core.rates, core.lanes[DMA_IN], core.lanes[DMA_OUT]
+    begin = max(ready.time + rates.begin_ns, lane.free)
+    _, lane.free = serve(core.dma, begin, lost * rates.again_ns, min(lane.free, other.free))
+    return Ready(lane.free + rates.visible_ns[DMA_IN], ready.row, MEMORY)
+
+@part
+def with_memory(edges, row, ready, core):
+    "The `Ready` of a row when the memory that it uses is there too."
+    if len(edges.lost) == 0 or edges.lost[row] == 0: return ready
+    return _fetched(edges.lost[row], ready, core)
 
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #94ca06ea
 Placement = namedtuple('Placement', 'start end visible lane after cause core')      # a column each, one entry a row

@@ -13,13 +13,14 @@ from .dependencies import dependency_graph
 from .flat_program import DMA_IN
 from .lifetimes import compiled, part
 from .list_scheduler import place_out_of_order
-from .resources import BUSY, Issue, Placement, Ready, core_state, place_row, rates, ready_time
+from .resources import BUSY, Issue, Placement, Ready, core_state, place_row, rates, ready_time, with_memory
 
 # %% ../../../nbs/2_nki/7_timing/06_scheduler.ipynb #94ca06ec
 @part
 def _place_next(flat, issue, edges, core, placement):
     "Put a row in time when everything that it waits for is visible."
-    place_row(flat, issue, ready_time(edges, issue.row, placement, core.rates), -1, core, placement)
+    ready = ready_time(edges, issue.row, placement, core.rates)
+    place_row(flat, issue, with_memory(edges, issue.row, ready, core), -1, core, placement)
 
 @compiled
 def place_in_order(flat, instr, share, edges, core, placement):
@@ -83,10 +84,9 @@ def place_side_by_side(flat, instr, share, edges, first, second, placement):
         begin = end
 
 # %% ../../../nbs/2_nki/7_timing/06_scheduler.ipynb #44c39dd7
-ScheduleResult = namedtuple('ScheduleResult', 'flat instr turn share rows edges lifetimes spilled missing')
+ScheduleResult = namedtuple('ScheduleResult', 'flat instr turn share rows edges lifetimes missing')
 ScheduleResult.__doc__ = """Of each row its instruction, the repetition and the share that its mask leaves; `rows`: a
-`Placement`; `edges` between them; `lifetimes` of values; units that did not fit, and the first value that did not, or
--1."""
+`Placement`; `edges` between them; `lifetimes` of values; the first value that did not fit, or -1."""
 
 def _empty_placement(core):
     n = len(core)
@@ -106,7 +106,7 @@ def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balan
     elif cores == 1: place_in_order(*rows, core, placement)
     else: place_side_by_side(*rows, core, core_state(core.rates, vectors, core), placement)
     return ScheduleResult(graph.flat, graph.instr, graph.turn, graph.share, placement, graph.edges, graph.lifetimes,
-                          graph.spilled, graph.missing)
+                          graph.missing)
 
 # %% ../../../nbs/2_nki/7_timing/06_scheduler.ipynb #79b75e79
 def warm():

@@ -219,10 +219,11 @@ def _timeline(program, chip, run):
     start, end = ((x + chip.start_ns) / 1000 for x in (rows.start, rows.end))
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns
     peaks = [int(min(_peak_units(run.lifetimes, rows, pool), limit)) for pool, limit in zip((1, 2), _capacity(chip))]
-    saved, reloaded = (_spilled_bytes(program, run, side) for side in ('outs', 'ins'))
-    moved = [int((copies['bytes'] * copies[column] * run.share).sum()) for column in ('reads_hbm', 'writes_hbm')]
+    lost = int(run.edges.lost.sum()) * int(chip.partitions)
+    saved, reloaded = (lost + _spilled_bytes(program, run, side) for side in ('outs', 'ins'))
+    moved = [lost + int((copies['bytes'] * copies[column] * run.share).sum()) for column in ('reads_hbm', 'writes_hbm')]
     return Timeline(program, chip, latency / 1000, start, end, rows.lane, run.instr, run.turn, *peaks,
-                    int(max(0, run.spilled) * chip.partitions) + saved, reloaded, *moved, after=rows.after,
+                    saved, reloaded, *moved, after=rows.after,
                     cause=rows.cause,
                     uncosted=_uncosted(run), core=rows.core if (rows.core > 0).any() else None)
 

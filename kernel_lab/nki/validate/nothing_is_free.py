@@ -296,13 +296,27 @@ DOUBLE_ROWS = Work('512 fp8 columns, a contraction of 256', lambda p: streamed_n
 MOVED_TABLES = Work('exp and reciprocal, moved between engines', lambda p: passed_ns(p, N, 1, 'scalar') + min(
     passed_ns(p, N, RECIPROCAL), passed_ns(p, N, 1, 'scalar') + 2 * TABLE_NS), {
     'exp first': inverted('exp'), 'reciprocal first': inverted('reciprocal')}, 'neuronxcc.nki')
+HUGE, CROWD = 9 * N, 6                          # columns of fp32 in a tile: 72 KiB a partition; tiles
+
+def crowded(order):
+    "Tiles that do not fit SBUF together, each added to from the one before, in this order."
+    def way(t, k):
+        tiles = t.__dict__.setdefault('crowd', [nl.ndarray((128, HUGE), nl.float32) for _ in range(CROWD)])
+        for j in order:
+            if k == 0: nisa.memset(tiles[j], 1.0, engine=nisa.vector_engine)
+            else: nisa.tensor_scalar(tiles[j], tiles[j], nl.add, 1.0, engine=nisa.vector_engine)
+    return way
+
+OVERFULL = Work('tiles that do not fit', lambda p: 2 * moved_ns(p, (CROWD - 3) * 4 * 128 * HUGE), {
+    'in turn': crowded(range(CROWD)), 'backwards': crowded(range(CROWD - 1, -1, -1))}, 'neuronxcc.nki')
 REGISTERS = Work('8 numbers in registers', lambda p: 8 * REGISTER_NS, {
     'one by one': in_registers(range(8)), 'backwards': in_registers(range(7, -1, -1))})
 TABLES = Work('exp and square root', lambda p: 2 * passed_ns(p, N, 1, 'scalar') + 2 * TABLE_NS, {
     'in turn': lambda t, k: (nisa.activation(t.b, nl.exp, t.a), nisa.activation(t.c, nl.sqrt, t.a)),
     'other order': lambda t, k: (nisa.activation(t.c, nl.sqrt, t.a), nisa.activation(t.b, nl.exp, t.a))})
 WORKS = (LOAD, STORE, *FEW_ROWS, DIVIDE, ROOTS, ADD, ADD16, COPY32, COPY16, EIGHTHS, REDUCE, MATMUL16, MATMUL32,
-         ONE_BANK, MATMUL_SHORT, TRANSPOSES, DOUBLE_ROWS, SHARED_BUS, TABLES, MOVED_TABLES, REGISTERS)
+         ONE_BANK, MATMUL_SHORT, TRANSPOSES, DOUBLE_ROWS, SHARED_BUS, TABLES, MOVED_TABLES, REGISTERS,
+         OVERFULL)
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c022
 COLUMNS = ('work', 'way', 'chip', 'ns', 'plain_ns', 'bound_ns', 'refused')
