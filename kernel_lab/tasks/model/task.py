@@ -132,7 +132,7 @@ class Task:
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #11f30185
 def _in_workload_dtype(x, workload):
     "Floats in the workload's dtype, int64 as int32, anything else as it is."
-    if x.dtype.kind == 'f': return x.astype(DTYPES[workload.dtype])
+    if x.dtype.kind == 'f': return x.astype(DTYPES[workload.dtype], copy=False)
     return x.astype(np.int32) if x.dtype == np.int64 else x
 
 def _unsupported_output(x):
