@@ -11,7 +11,8 @@ import math
 from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose
-from ...tasks.model.workload import DTYPES, EPSILON, max_error_ratio, error_ratio, output_tolerance
+from ...tasks.model.workload import (DTYPES, EPSILON, error_ratio, max_error_ratio, mean_square,
+    output_tolerance)
 from ...tasks.baselines.kept_facts import kept_draws
 from ...tasks.model.task import to_torch, without_compiler, work_out_counts
 from ...tasks.suite.registry import get_task
@@ -33,7 +34,7 @@ class Change:
 
 def _size(x):
     "The root mean square of the finite elements of `x`; 1 if that is zero or undefined."
-    found = float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
+    found = float(np.sqrt(mean_square(x))) if x.size else 0.0
     return (found if math.isfinite(found) else _size(x[np.abs(x) < 1e150])) or 1.0
 
 def _scaled(by): return lambda x, rng: np.multiply(x, by, out=x)
@@ -141,8 +142,7 @@ class Patchwork(Draw):
 def tolerance_on(task, workload, wants, tight=True):
     "The task's tolerance for outputs of the size (RMS) of `wants`; unless `tight`, at least the task's own."
     found = task.tolerance(workload)
-    rms = max(min(float(np.sqrt(np.mean(np.square(w, dtype=np.float64))))
-                  for w in wants), 0 if tight else found.atol / found.rtol)
+    rms = max(min(float(np.sqrt(mean_square(w))) for w in wants), 0 if tight else found.atol / found.rtol)
     return replace(found, atol=found.rtol * rms, why=f'{found.why.split("; atol")[0]}; atol = rtol × {rms:.2g}, the '
                                                      'typical size (RMS) of an output')
 

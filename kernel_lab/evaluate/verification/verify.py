@@ -5,6 +5,7 @@
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #834e55ea
 import math
 import secrets
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -13,7 +14,7 @@ from ...core.errors import KernelError, UsageError
 from ..records.verification import Element, SeedReport, Verification
 from .adversarial_inputs import (FAMILIES, choose_draws, draws_by_name,
     quick_soundness, reason_against, soundness, tolerance_on, within_noise)
-from .hypotheses import RerunCase, guess_causes, precision_notes
+from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
 from ...nki.ir.program import Program
@@ -264,6 +265,8 @@ def _until_wrong(trials):
         yield trial
         if not trial.passed: return
 
+WRONG_SHARE, MIN_SECONDS = 0.1, 0.1  # what an examination may take beside the time of the draws that are left out
+
 def verify(program: Program, task: Task, workload: Workload | str | None = None, seeds: int | Sequence[int] = 3,
            draws: Sequence[str] | None = None) -> Verification:
     """Execute a program on inputs of a task, ordinary and adversarial ones, and compare with the reference.
@@ -271,23 +274,36 @@ def verify(program: Program, task: Task, workload: Workload | str | None = None,
     `workload`: a Workload or its name (default: the task's first). `seeds`: a number of fresh random seeds, or a list.
     `draws`: names of the adversarial changes for each seed; None picks them at random if the seeds are fresh. Raises
     KernelError if the program cannot be executed, UsageError for invalid seeds and unknown names."""
+    _import_what_draws_need()
     workload = task.workload(workload)
     check_inputs_unwritten(program, [k for k, name in enumerate(workload.shapes) if name in task.in_place])
     check_outputs(program, [ArraySpec(*o) for o in task.outputs(workload)], workload)
     plan, left_out = _planned(task, workload, seeds, draws)
     reports, worst, trials = [], None, _trials(program, task, workload, plan, left_out)
-    for trial in _until_wrong(trials) if isinstance(seeds, Integral) and draws is None else trials:
+    ends_early, began, done = isinstance(seeds, Integral) and draws is None, time.monotonic(), 0
+    for trial in _until_wrong(trials) if ends_early else trials:
+        done += 1
         for k, report in enumerate(trial.reports):
             reports.append(report)
             if worst is None or report.badness > worst[0].badness: worst = report, trial, k
+    left = sum(1 + len(ds) for _, ds in plan) - done
+    spared = (time.monotonic() - began) * (left / done + WRONG_SHARE)
+    seconds = min(MAX_SECONDS, max(MIN_SECONDS, spared)) if ends_early else MAX_SECONDS
     return Verification(all(r.passed for r in reports), task.tolerance(workload), tuple(reports),
-                        *_examined(program, task, workload, *worst), notes=precision_notes(program, workload),
+                        *_examined(program, task, workload, *worst, seconds), notes=precision_notes(program, workload),
                         left_out=tuple(left_out))
 
-def _examined(program, task, workload, report, trial, k):
-    "The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause."
+def _import_what_draws_need():
+    "So that the time of the first draw is that of its work."
+    import torch  # noqa: F401
+    from . import element_errors  # noqa: F401
+    from ...nki.executor import vectorized  # noqa: F401
+
+def _examined(program, task, workload, report, trial, k, seconds):
+    """The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause, which take so
+    many seconds at most."""
     ratio = trial.ratios(k)
     if report.passed: return (tile_map(ratio, 64),)
     got, want = trial.got[k], trial.want[k]
     case = RerunCase(program, task, workload, trial.arrays, got, want, ratio, trial.tolerance, k)
-    return tile_map(ratio, 256), worst_elements(got, want, ratio), guess_causes(case)
+    return tile_map(ratio, 256), worst_elements(got, want, ratio), guess_causes(case, seconds=seconds)

@@ -13,7 +13,7 @@ import inspect
 import textwrap
 import numpy as np
 from ...core.errors import UsageError, choose
-from .workload import DTYPES, Kernel, Tolerance, Workload, tolerance_for
+from .workload import DTYPES, Kernel, Tolerance, Workload, mean_square, tolerance_for
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #5b96b4ed
 def _format_shapes(arrays): return ', '.join(f'{k} {list(np.shape(v))}' for k, v in arrays.items())
@@ -176,7 +176,7 @@ def work_out_counts(task: Task, workload: Workload) -> dict:
     arrays = task.draw(workload, 0)
     with flop_counter() as counter: outs = task.expected(arrays)
     item = DTYPES[workload.output_dtype].itemsize
-    sizes = [float(np.sqrt(np.mean(np.square(o, dtype=np.float64)))) for o in outs]
+    sizes = [float(np.sqrt(mean_square(o))) for o in outs]
     return {'flops': int(counter.get_total_flops()), 'scale': min(sizes),
             'bytes': sum(v.nbytes for v in arrays.values()) + sum(o.size * item for o in outs),
             'outputs': [[list(o.shape), o.dtype.name] for o in outs]}
