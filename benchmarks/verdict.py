@@ -5,8 +5,8 @@
 Each task's first kernel, and the same with one operation exchanged (a wrong kernel; a task that only moves data has
 none). CPU seconds of the process and its children, user and system, with their parts: `import` (Python and this
 library; torch counts as reference), `compile` (tracing in the sandbox and parsing),
-`inputs`, `reference`, `execute`, `compare` (with diagnosis), `profile`, `guards`, `other`. `sandbox` counts the sandbox's
-processes. The last lines: medians, the ten dearest, and the dearest ratios of wrong to right."""
+`inputs`, `reference`, `execute`, `compare` (with diagnosis), `profile`, `guards`, `other`. `sandbox` counts the
+sandbox's processes. The last lines: medians, the ten dearest, and the dearest ratios of wrong to right."""
 import argparse
 import csv
 import json

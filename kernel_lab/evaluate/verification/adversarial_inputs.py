@@ -20,9 +20,10 @@ from ...tasks.suite.registry import get_task
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #f95039a1
 @dataclass(frozen=True)
 class Change:
-    """A change of floating-point inputs: `of(x, rng)` returns an array of x's shape, which may be x overwritten. `each`: applied to one input at a
-    time, else to all. `alike`: the same random numbers for all inputs. `tight`: if the outputs shrink, so does the
-    tolerance. `mild`: keeps the size of numbers and the order of rows. `wide`: for float32 only."""
+    """A change of floating-point inputs: `of(x, rng)` returns an array of x's shape, which may be x itself. `each`:
+    applied to one input at a time, else to all. `alike`: the same random numbers for all inputs. `tight`: if the
+    outputs shrink, so does the tolerance. `mild`: keeps the size of numbers and the order of rows. `wide`: for float32
+    only."""
     name: str
     family: str
     of: Callable

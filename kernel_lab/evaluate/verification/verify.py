@@ -300,8 +300,8 @@ def _import_what_draws_need():
     from ...nki.executor import vectorized  # noqa: F401
 
 def _examined(program, task, workload, report, trial, k, seconds):
-    """The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause, which take so
-    many seconds at most."""
+    """The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause, found within
+    so many seconds."""
     ratio = trial.ratios(k)
     if report.passed: return (tile_map(ratio, 64),)
     got, want = trial.got[k], trial.want[k]
