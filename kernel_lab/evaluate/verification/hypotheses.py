@@ -253,16 +253,15 @@ CONVINCING_CONFIDENCE, MAX_INPUT_ELEMENTS, MAX_SECONDS = 0.9, 1 << 21, 2.0
 
 def guess_causes(case: RerunCase, most: int = 3, seconds: float = MAX_SECONDS) -> tuple[Guess, ...]:
     """The `most` best guesses about a wrong output, highest confidence first; may be empty. The reference is run again
-    for at most so many `seconds`."""
+    until so many `seconds` have passed."""
+    until = time.monotonic() + seconds
     found = likely_causes(case)
     if found and found[0].confidence >= CONVINCING_CONFIDENCE or case.workload.elements > MAX_INPUT_ELEMENTS:
         return tuple(found[:most])
-    for f in HYPOTHESES if seconds > 0 else ():
-        until = time.monotonic() + seconds
+    for f in HYPOTHESES:
+        if (left := until - time.monotonic()) <= 0: break
         try:
-            with within(max(seconds, 1e-3), 'guessing'): found += [g] if (g := f(case)) else []
+            with within(left, 'guessing'): found += [g] if (g := f(case)) else []
         # a reference that cannot be taken apart, or a guess that takes too long
-        except (LabError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError): pass
-        seconds = until - time.monotonic()
-        if seconds <= 0: break
+        except (LabError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError): continue
     return tuple(sorted(found, key=lambda g: -g.confidence)[:most])

@@ -10,6 +10,7 @@ from functools import lru_cache
 from html import escape
 from zlib import crc32
 import inspect
+import os
 import textwrap
 import numpy as np
 from ...core.errors import UsageError, choose
@@ -39,6 +40,8 @@ def _require_numeric(task, name, x):
                      hint='It must hold floats, whole numbers or truth values.')
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #dfab0373
+os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # read when torch is loaded: its idle threads sleep, not spin
+
 def to_torch(x: np.ndarray):
     "A torch tensor of a numpy array; floats narrower than 32 bits become float32."
     import torch
