@@ -173,3 +173,19 @@ def test_the_same_values_twice_are_a_warning():
         return out
     with pytest.warns(UserWarning, match='both cores write the same values'):
         simulate(nki.jit(kernel)[2], X.astype(np.float32), chip='trn2')
+
+
+@pytest.mark.parametrize('other', [1, 63, 64, 65, 128, 129])
+@pytest.mark.filterwarnings('ignore:.*cannot be excluded')
+def test_programs_of_a_large_grid_are_told_apart(other):
+    "Of 130 programs each scatters one row; program 0 and another one to the same row."
+    def kernel(x, idx):
+        me, out = nl.program_id(0), shared((256, 32), 'out')
+        t, i = nl.load(x[me]), nl.load(idx[me])
+        nisa.dma_copy(out.ap([[32, 1], [1, 32]], vector_offset=i), t)
+        return out
+    rows, x = np.arange(130, dtype=np.int32).reshape(130, 1, 1), normal(130, 1, 32).astype(np.float32)
+    p = trace(nki.jit(kernel)[130], x, rows, chip='trn2')
+    run_program(p, [x, rows])
+    rows[other] = 0
+    with pytest.raises(KernelError, match=f'core {other} writes out while core 0 writes it'): run_program(p, [x, rows])
