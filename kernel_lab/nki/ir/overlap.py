@@ -13,8 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from ..chip.dtypes import itemsize
 from .affine import Affine
 from .nodes import Access, accesses
-from .regions import (fills_interval, iterations_disjoint, mask_access, masked_box, operand_boxes,
-                                       region_of)
+from .regions import iterations_disjoint, mask_access, masked_box, operand_boxes, region_of
 
 # %% ../../../nbs/2_nki/2_ir/11_overlap.ipynb #85bd0833
 def _cells(offset, ap):
@@ -54,9 +53,9 @@ def touched_bytes_of(program, instruction, name, env) -> np.ndarray | None:
     if at is None: return None
     return widened(at, itemsize(program.tensors[(instruction.ins | instruction.outs)[name].tensor].dtype))
 
-def in_bytes(program, a) -> Access:
-    "An access as one of the bytes of its memory, which is a tensor number too."
-    size = itemsize(program.tensors[a.tensor].dtype)
+def in_bytes(program, a, unit=1) -> Access:
+    "An access as one of the bytes (or of units of several) of its memory, which is a tensor number too."
+    size = itemsize(program.tensors[a.tensor].dtype) // unit
     at = Affine(a.offset.const * size, tuple((v, c * size) for v, c in a.offset.terms))
     return replace(a, tensor=program.base[a.tensor], offset=at, ap=(*((s * size, n) for s, n in a.ap), (1, size)),
                    by=a.by * size)
@@ -76,8 +75,8 @@ def flags_of(flags, a, trips) -> Iterator[np.ndarray]:
     iterations of its loops; all flags where it leaves the memory."""
     moving = [(c, trips[v]) for v, c in a.offset.terms if c]
     axes = sorted(((s, n) for s, n in (*moving, *a.ap) if s and n > 1), key=lambda x: -abs(x[0]))
-    ends = [s * (n - 1) for s, n in axes]
-    if a.offset.const + sum(e for e in ends if e < 0) < 0 or a.offset.const + sum(e for e in ends if e > 0) >= len(flags):
+    low, high = (a.offset.const + sum(f(0, s * (n - 1)) for s, n in axes) for f in (min, max))
+    if low < 0 or high >= len(flags):
         yield flags
         return
     outer = next(k for k in range(len(axes) + 1) if math.prod(n for _, n in axes[k:]) <= MAX_IN_VIEW)
