@@ -9,11 +9,12 @@ from random_programs import TENSORS, instruction, overlaps, random_program, rows
 
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.executor.interpreter import run_program
+from kernel_lab.nki.executor.memory import Memory, View
 from kernel_lab.nki.ir.affine import Affine
 from kernel_lab.nki.ir.nodes import Access, Instruction, Loop, Tensor
 from kernel_lab.nki.ir.overlap import blocks_reached, flags_of, in_bytes, touched, touched_bytes_of
 from kernel_lab.nki.ir.program import Program
-from kernel_lab.nki.ir.regions import fills_interval, matrix_box
+from kernel_lab.nki.ir.regions import covers_tile, fills_interval, matrix_box
 from kernel_lab.nki.timing import scheduler
 from kernel_lab.nki.timing.dependencies import dependency_graph
 from kernel_lab.nki.timing.masked_work import box_extents
@@ -144,6 +145,37 @@ def test_what_fills_an_interval(seed):
     cells = [sum(x) for x in product(*([s * k for k in range(n)] for s, n in ap))]
     full = sorted(cells) == list(range(min(cells), min(cells) + len(cells)))
     assert fills_interval(ap) == full
+
+
+@pytest.mark.parametrize('seed', range(100))
+def test_flags_of_all_iterations(seed):
+    "Views of the flags are the bytes of every iteration, one by one."
+    rng, loops = random.Random(seed), [Loop('i', 3, ()), Loop('j', 2, ())]
+    o = next(o for o in iter(lambda: instruction(rng, loops), None) if not o.mask)
+    p = Program('p', TENSORS, (), ())
+    for name, a in (*o.outs.items(), *((k, a) for k, a in o.ins.items() if isinstance(a, Access))):
+        t = TENSORS[p.base[a.tensor]]
+        flags = np.zeros(t.size * 4, bool)
+        for view in flags_of(flags, in_bytes(p, a), {'i': 3, 'j': 2}): view[...] = True
+        each = [touched_bytes_of(p, o, name, {'i': i, 'j': j}) for i in range(3) for j in range(2)]
+        assert np.array_equal(np.flatnonzero(flags), np.unique(np.concatenate(each)))
+
+
+@pytest.mark.parametrize('seed', range(100))
+def test_what_the_executor_takes_as_written(seed):
+    "After a random write without a mask."
+    rng, near = random.Random(seed), Tensor('near', (2, 6), 'float32', 'sbuf')
+    steps = lambda: tuple((rng.choice((0, 1, 2, 3, 6, 11, -1)), rng.choice((1, 2, 3, 6))) for _ in range(2))
+    at = lambda a: Access(0, Affine(-min(0, a.span()[0])), a.ap, 0)
+    w, r = (at(Access(0, Affine(), steps())) for _ in range(2))
+    if seed < 5: w = Access(0, Affine(), ((11, 2), (0, 6)), 0)      # from the first to the last, and nothing between
+    if any(a.offset.const + a.span()[1] >= 12 for a in (w, r)): return
+    wrote, read = (set(touched(Instruction('memset', {'dst': a}, {}), 'dst', {}).tolist()) for a in (w, r))
+    memory = Memory(Program('p', (near,), (), (), chip='trn2'))
+    memory.allocate(0)
+    View(memory, w).mark_written(w.offset.const)
+    assert View(memory, r).is_written(r.offset.const) == (read <= wrote)
+    assert covers_tile(near, w) == (len(wrote) == 12 == w.partitions * w.free)
 
 
 def test_an_index_may_reach_several_blocks():
