@@ -246,13 +246,17 @@ def _copy_choice(program, instruction, chip):
     issuer = ENGINES.index(instruction.engine) if instruction.engine in ENGINES else -1
     return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, in_hbm(source), in_hbm(out), issue, least, issuer))
 
+def _table_of(instruction):
+    "The activation-table set that an instruction needs on Scalar; '' for none."
+    if instruction.op in ('activation', 'activate2'): return table_set(instruction.attrs['func'])
+    return table_set('reciprocal') if instruction.op == 'reciprocal' else ''
+
 def engine_choice(program, instruction, chip, balance):
     "The `EngineChoice` of one instruction."
     if spec_of(instruction).engines == ('DMA',): return _copy_choice(program, instruction, chip)
     found = work_ns(program, instruction, chip, balance)
     pad = lambda xs, fill: (*xs, *[fill] * (3 - len(found)))
-    table = table_set(instruction.attrs['func']) if instruction.op in ('activation', 'activate2') else ''
-    return EngineChoice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), table, _NO_COPY)
+    return EngineChoice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), _table_of(instruction), _NO_COPY)
 
 def _cost_key(instruction, kind):
     "What the cost of an instruction depends on."
