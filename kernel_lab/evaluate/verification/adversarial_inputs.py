@@ -307,7 +307,7 @@ def admissions(task, workload=None):
     w = task.workload(workload)
     return {d.name: admission(task, w, d) for d in draws_of(task.draw(task.smallest(w.dtype), 1))}
 
-# %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #04dd26ef
+# %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #7862d7f3
 _CHANGE_OF = {c.name: c for c in CHANGES}
 
 def _named(name):
@@ -320,21 +320,6 @@ def _every_draw(task, dtype):
     if kept := kept_draws(task, dtype): return list(map(_named, kept['draws'])), kept['whole']
     arrays = task.draw(task.smallest(dtype), 1)
     return draws_of(arrays), all(_has_rows(x) for x in arrays.values() if x.dtype.kind not in 'iub')
-
-def work_out_draws(task, dtype):
-    """What can be kept of the changed inputs of a task in a dtype, worked out: `draws` {name: reason against it, '' if
-    admitted}, the names of the parts of the `patchwork` or None, and whether all inputs have rows (`whole`)."""
-    mine = replace(task)                                                # not the suite's: nothing is kept of it
-    (every, whole), patch = _every_draw(mine, dtype), patchwork(mine, mine.smallest(dtype))
-    return {'draws': {d.name: admission(mine, mine.smallest(dtype), d) for d in every},
-            'patchwork': patch and [d.name for d in patch.parts], 'whole': whole}
-
-def work_out_facts(name):
-    "The line of a task of the suite in the file of kept facts, as it would be written today."
-    task, first = get_task(name), lambda w: (k := task.first(w)) and k.hash or ''
-    return {'task': name,
-            'workloads': {w.name: work_out_counts(task, w) | {'first': first(w)} for w in task.workloads},
-            'draws': {d: work_out_draws(task, d) for d in dict.fromkeys(w.dtype for w in task.workloads)}}
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #cb72ff84
 def choose_draws(task, workload, count, chance=None):
@@ -389,3 +374,19 @@ def draws_by_name(task, workload, names):
         for d in (*draws_of(task.draw(task.smallest(task.workload(workload).dtype), 1)), patchwork(task, workload))
         if d}
     return [choose(there, n, f'draw of {task.name}') for n in names]
+
+# %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #04dd26ef
+def work_out_draws(task, dtype):
+    """What can be kept of the changed inputs of a task in a dtype, worked out: `draws` {name: reason against it, '' if
+    admitted}, the names of the parts of the `patchwork` or None, and whether all inputs have rows (`whole`)."""
+    mine = replace(task)                                                # not the suite's: nothing is kept of it
+    (every, whole), patch = _every_draw(mine, dtype), patchwork(mine, mine.smallest(dtype))
+    return {'draws': {d.name: admission(mine, mine.smallest(dtype), d) for d in every},
+            'patchwork': patch and [d.name for d in patch.parts], 'whole': whole}
+
+def work_out_facts(name):
+    "The line of a task of the suite in the file of kept facts, as it would be written today."
+    task, first = get_task(name), lambda w: (k := task.first(w)) and k.hash or ''
+    return {'task': name,
+            'workloads': {w.name: work_out_counts(task, w) | {'first': first(w)} for w in task.workloads},
+            'draws': {d: work_out_draws(task, d) for d in dict.fromkeys(w.dtype for w in task.workloads)}}
