@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/4_targets/01_nki_sim.ipynb #aacae9d0
 @functools.lru_cache(maxsize=256)
-def specs_of(task: Task, workload: Workload) -> tuple[ArraySpec, ...]:
-    "The `ArraySpec` of each input of `task` for `workload`, in order."
+def specs_of(task: Task, workload: Workload | None) -> tuple[ArraySpec, ...]:
+    "The `ArraySpec` of each input of `task` for `workload` (None: its first), in order."
+    workload = task.workload(workload)
     drawn = task.draw(task.smallest(workload.dtype) if is_of_suite(task, workload) else workload, 0)
     return tuple(replace(spec_of(drawn[k]), shape=tuple(shape)) for k, shape in workload.shapes.items())
 
