@@ -12,6 +12,7 @@ from .lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_
                                              share_left, step,
     walk_of)
 from .masked_work import work_shares
+from .psum_banks import add_bank_edges, bank_users
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317cd
 MAX_REGIONS = 256                                       # entries of a list
@@ -129,10 +130,10 @@ def add_region(regions, which, box, user):
     return merged_row
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #08a49d67
-DATA, REUSE, ACCUMULATE, IN_ORDER = range(4)
+DATA, REUSE, ACCUMULATE, IN_ORDER, BANK = range(5)
 Edges = namedtuple('Edges', 'first row kind')           # those of row r are row[first[r]:first[r + 1]]
 EdgeBuffer = namedtuple('EdgeBuffer', 'row kind')       # edges so far; their number is passed along
-GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions values memory fetched overtakes')
+GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions values memory fetched overtakes banks')
 
 @part
 def _fill_box(flat, walk, instr, k):
@@ -180,6 +181,15 @@ def _add_operand_edges(build, instr, user, edges, count):
         if writes:
             for m in range(which + READS, which + OVERTAKEN + 1):
                 count = _add_overlapping(regions, m, walk.boxes[k], user, REUSE, edges, count)
+    return count
+
+@part
+def _wait_for_banks(build, instr, user, edges, first_edge, count):
+    "Edges of an instruction by the banks of PSUM that it uses; return the number of edges so far."
+    first, walk = build.flat.first_operand[instr], build.walk
+    for k in range(build.flat.first_operand[instr + 1] - first):
+        count = add_bank_edges(build.banks, walk.slots[k], walk.values[k], walk.boxes[k], user, edges, first_edge,
+                               count, BANK)
     return count
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9e39c234
@@ -292,7 +302,7 @@ _PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('turn', 'i8'), ('values',
 @part
 def _max_edges(flat, instr):
     "The most edges that an instruction may need."
-    return (flat.first_operand[instr + 1] - flat.first_operand[instr]) * (4 * MAX_REGIONS + 5 * len(LANES) + 1)
+    return (flat.first_operand[instr + 1] - flat.first_operand[instr]) * (4 * MAX_REGIONS + 13 * len(LANES) + 1)
 
 @part
 def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
@@ -305,6 +315,7 @@ def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
     lane = engine if engine >= 0 else build.flat.copies[instr].queue
     user = User(row, lane, row + 1 - build.overtakes[lane])
     count = _add_operand_edges(build, instr, user, edges, count)
+    count = _wait_for_banks(build, instr, user, edges, first, count)
     return _record_operands(build, instr, user, edges, first, count)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #ba1a2349
@@ -360,7 +371,7 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     memory = allocator_state(units, rotation_depths(flat, rows, lifetimes, units, copies), len(lifetimes))
     return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses),
                               value_table(lifetimes),
-                              memory, fetched_table(flat, lifetimes, reuse), overtakes)
+                              memory, fetched_table(flat, lifetimes, reuse), overtakes, bank_users(flat, chip))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,
