@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from math import inf, prod
 from numbers import Real
 from ..core.errors import KernelError, LabError, UsageError, choose, within
+from ..core.heap import freed_memory_kept
 from ..core.interrupts import interrupted
 from .verification.plausibility import Evidence, run_guards
 from .records.evaluation import Evaluation
@@ -332,6 +333,6 @@ def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | 
     question = Question(kernel, task, workload, chip, target, seeds, limits, baseline_us, strict)
     progress = EvaluationInProgress(question.about, log, question.asked, store)
     if found := _recall(progress, question): return found
-    evaluation = _evaluate(progress, question)
+    with freed_memory_kept(): evaluation = _evaluate(progress, question)
     if store: store.save_evaluation(evaluation, task)
     return evaluation
