@@ -11,7 +11,7 @@ from ..chip.dtypes import itemsize
 from ..ir.cost import CostContext, borrows_bus, cycles as cycles_of, is_always_cold, ring_collective_ns
 from ..ir.instructions import spec_of
 from ..ir.overlap import blocks_reached, row_bytes, written_twice
-from ..ir.regions import fills_interval, kept_ranges, mask_access, matrix_box
+from ..ir.regions import covers_tile, kept_ranges, mask_access, matrix_box
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.semantics import table_set
 from ..ir.semantics_collective import COLLECTIVES
@@ -181,8 +181,7 @@ def _shape(tensor, access, ranges, row):
     "(shift of the box's corner, tile_size, row_size, partition_span, free_span, itemsize, covers_tile) of an access."
     tile = tensor.size if tensor.buffer == 'hbm' else tensor.tile_size
     top, left, partitions, free = matrix_box(ranges, row) if not access.index else (0, 0, tile // row - 1, row - 1)
-    covers = access.partitions * access.free == tile and fills_interval(access.ap)
-    return top * row + left, tile, row, partitions, free, itemsize(tensor.dtype), covers
+    return top * row + left, tile, row, partitions, free, itemsize(tensor.dtype), covers_tile(tensor, access)
 
 def _operand(program, instruction, access, writes, terms, facts, renews, block=0):
     "One operand as a tuple of OPERAND; the affine offset of its box goes to `terms`."
@@ -347,7 +346,7 @@ def _is_plain_load(program, instruction, writers):
     if program.tensors[src.tensor].role != 'input' or src.tensor in program.read_back: return False
     t = program.tensors[dst.tensor]
     is_only_writer = t.buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
-    return is_only_writer and dst.partitions * dst.free == t.tile_size and fills_interval(dst.ap)
+    return is_only_writer and covers_tile(t, dst)
 
 def _load_key(program, instruction, writers):
     "What a plain load fetches and where to; None for other instructions."
