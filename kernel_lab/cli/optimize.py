@@ -10,7 +10,7 @@ import typer
 
 from .evaluate import read_kernel
 from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, PagePath, Steps, StorePlace, Strict,
-    WorkloadName,
+    WorkloadName, WorkSeconds,
     exit_code, progress_on, reason_text, say, step_table, step_text, writing)
 from .runs import find_run, open_store, store_option, write_report
 from .tasks import find_task
@@ -121,15 +121,17 @@ def optimize(
     steps: Steps = 10, workload: WorkloadName = None, chip: ChipName = 'trn1',
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
     out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
-    strict: Strict = False, store: StorePlace = None):
+    strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None):
     "Let an agent improve a kernel, step by step; every step is verified, the best is kept."
+    from ..evaluate.sandbox.run import Limits
     if (task is None) == (resume is None):
         raise UsageError('optimize takes a TASK, or --resume RUN.', hint='`kernel-lab tasks` lists the tasks.')
     if resume and (workload or kernel):
         raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
     kept, source = open_store(store), read_kernel(kernel).source if kernel else None
-    if resume: loop = resumed_loop(kept, resume, steps, strict=strict)
-    else: loop = new_loop(kept, task, agent, steps, workload, chip, strict=strict)
+    options = dict(strict=strict, limits=Limits(work_seconds=work_seconds))
+    if resume: loop = resumed_loop(kept, resume, steps, **options)
+    else: loop = new_loop(kept, task, agent, steps, workload, chip, **options)
     where = store_option(kept, store)
     code = report_outcome(loop, step_until_done(loop, source), where)
     if source: say(*given_kernel(loop, source))

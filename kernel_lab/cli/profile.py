@@ -7,7 +7,7 @@ import json
 from typing import Annotated
 import typer
 from .evaluate import error_sentence, read_kernel
-from .render import (AsJson, ChipName, Entry, Strict, WorkloadName, hot_lines, profile_lines, say,
+from .render import (AsJson, ChipName, Entry, Strict, WorkloadName, WorkSeconds, hot_lines, profile_lines, say,
     why_lines, writing)
 from .tasks import find_task
 from ..core.errors import KernelError, UsageError, choose
@@ -43,10 +43,10 @@ def timeline_for(kernel, specs, chip, strict=False):
     return schedule(program, chip)
 
 # %% ../../nbs/7_cli/04_profile.ipynb #3550f10e
-def profile_for(kernel, task, workload, chip, strict=False):
-    "Profile of a kernel that is correct for the task. Raises `KernelError` if it is not."
+def profile_for(kernel, task, workload, chip, **options):
+    "Profile of a kernel that is correct for the task; `options` go to `evaluate`. Raises `KernelError` if it is not."
     from ..evaluate.pipeline import evaluate
-    result = evaluate(kernel, find_task(task, workload, chip), workload, chip, seeds=1, strict=strict)
+    result = evaluate(kernel, find_task(task, workload, chip), workload, chip, seeds=1, **options)
     if result.profile is None:
         raise KernelError(f'{result.status.value}: {error_sentence(result) or result.verification}', kind='invalid')
     for says in result.warnings: say(f'warning     {says}', err=True)
@@ -73,7 +73,7 @@ def profile(
     shape: Annotated[list[str] | None, typer.Option(metavar='SHAPE', help=(
         'Shape of an input, as 128x512:float32; repeat.'))] = None,
     workload: WorkloadName = None, chip: ChipName = 'trn1', entry: Entry = None, json_: AsJson = False,
-    strict: Strict = False,
+    strict: Strict = False, work_seconds: WorkSeconds = 120,
     explain: Annotated[bool, typer.Option('--why', help=(
         'Also say why it takes so long: losses, waits, the critical path by line.'))] = False,
     timeline: Annotated[str | None, typer.Option(metavar='FILE.html', help=(
@@ -81,12 +81,13 @@ def profile(
     perfetto: Annotated[str | None, typer.Option(metavar='FILE.json', help=(
         'Also write a trace that ui.perfetto.dev opens (.json or .json.gz).'))] = None):
     "Show what every engine does while a kernel runs: by task, or by the shapes of its inputs."
+    from ..evaluate.sandbox.run import Limits
     from ..nki.explain.profile import profile_of
     if len(what) > 2 or (len(what) == 1) != bool(shape):
         raise UsageError('profile takes TASK KERNEL.py, or KERNEL.py with --shape for every input.')
     kernel = read_kernel(what[-1], entry)
     if shape: p = profile_of(timeline_for(kernel, [parse_shape(s) for s in shape], chip, strict))
-    else: p = profile_for(kernel, what[0], workload, chip, strict)
+    else: p = profile_for(kernel, what[0], workload, chip, strict=strict, limits=Limits(work_seconds=work_seconds))
     if json_: print(json.dumps(p.to_dict(), indent=2))
     else: say(*profile_lines(p), '', *hot_lines(p, kernel.source))
     if explain and not json_: say('', *why_lines(p.timeline, kernel.source))
