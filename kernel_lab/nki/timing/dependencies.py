@@ -5,12 +5,11 @@
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #d9a64e69
 from collections import namedtuple
 import numpy as np
-from .allocation import (allocator_state, begin_value, core_of, fetched_table, pool_units, release,
-    reuse_load, rotation_depths, units_of, value_table)
+from .allocation import (allocator_state, begin_value, core_of, VALUE, fetched_table, name_value, pool_units,
+    release, reuse_load, rotation_depths, units_of)
 from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, flatten
-from .lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_of, part,
-                                             share_left, step,
-    walk_of)
+from .lifetimes import (BOX, compiled, grown, is_still, lifetimes_of, name_values, offset_of,
+    part, share_left, step, walk_of)
 from .masked_work import work_shares
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317cd
@@ -25,7 +24,8 @@ def region_lists(slots, uses):
     "Empty lists for `slots` tile slots with capacity for `uses` operands."
     n = int(min(2 * slots * (MAX_REGIONS + len(LANES)), uses * (1 + len(LANES))) + 2)
     entries = np.zeros(n, REGION)
-    entries['next'] = [*range(1, n), -1]
+    entries['next'] = np.arange(1, n + 1)
+    entries['next'][-1] = -1
     return RegionLists(entries, np.full(2 * slots + 2, -1, np.int64), np.zeros(1, np.int64))
 
 @part
@@ -110,12 +110,12 @@ def add_region(regions, which, box, user, any_lane):
 DATA, REUSE, ACCUMULATE, IN_ORDER = range(4)
 Edges = namedtuple('Edges', 'first row kind')           # those of row r are row[first[r]:first[r + 1]]
 EdgeBuffer = namedtuple('EdgeBuffer', 'row kind')       # edges so far; their number is passed along
-GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions values memory fetched')
+GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions lifetimes values memory fetched')
 
 @part
-def _fill_box(flat, walk, instr, k):
-    "Fill `walk.boxes[k]` with where operand `k` lies in its tile."
-    operand, box = flat.operands[flat.first_operand[instr] + k], walk.boxes[k]
+def _fill_box(flat, walk, k):
+    "Note in its place where operand `k` of the program lies in its tile."
+    operand, box = flat.operands[k], walk.places[k]
     inside, row, size, partition = offset_of(operand, flat.terms,
                                              walk.loop_value), operand.row_size, operand.itemsize, 0
     if inside >= operand.tile_size: inside %= operand.tile_size
@@ -124,7 +124,7 @@ def _fill_box(flat, walk, instr, k):
     last = element + operand.free_span
     if last >= row: element, last, more = 0, row - 1, more + last // row        # it leaves its row: all of each row
     box.first_partition, box.last_partition = partition, partition + more
-    box.first_byte, box.last_byte = element * size, (last + 1) * size - 1
+    box.first_byte, box.last_byte, box.has_box = element * size, (last + 1) * size - 1, int(is_still(operand))
 
 @part
 def _is_in_order(lane):
@@ -154,8 +154,8 @@ def _add_operand_edges(build, instr, user, edges, count):
     first, walk, regions = build.flat.first_operand[instr], build.walk, build.regions
     for k in range(build.flat.first_operand[instr + 1] - first):
         which, writes = 2 * walk.slots[k], build.flat.operands[first + k].writes
-        count = _add_overlapping(regions, which, walk.boxes[k], user, REUSE if writes else DATA, edges, count)
-        if writes: count = _add_overlapping(regions, which + 1, walk.boxes[k], user, REUSE, edges, count)
+        count = _add_overlapping(regions, which, walk.places[first + k], user, REUSE if writes else DATA, edges, count)
+        if writes: count = _add_overlapping(regions, which + 1, walk.places[first + k], user, REUSE, edges, count)
     return count
 
 @part
@@ -165,7 +165,8 @@ def _record_operands(build, instr, user, edges, count):
     first, walk, values = build.flat.first_operand[instr], build.walk, build.values
     for k in range(build.flat.first_operand[instr + 1] - first):
         writes = build.flat.operands[first + k].writes == 1
-        merged_row = add_region(build.regions, 2 * walk.slots[k] + (0 if writes else 1), walk.boxes[k], user, writes)
+        which, place = 2 * walk.slots[k] + (0 if writes else 1), walk.places[first + k]
+        merged_row = add_region(build.regions, which, place, user, writes)
         if merged_row >= 0 and merged_row != user.row:
             edges.row[count], edges.kind[count] = merged_row, IN_ORDER if _is_in_order(user.lane) else REUSE
             count += 1
@@ -209,7 +210,8 @@ def _reuses_load(build, instr, row):
     slot = build.walk.slots[0]
     clear_list(build.regions, 2 * slot)
     clear_list(build.regions, 2 * slot + 1)
-    add_region(build.regions, 2 * slot, build.walk.boxes[0], User(np.int64(build.values[old].loader), DMA_IN), True)
+    place, user = build.walk.places[build.flat.first_operand[instr]], User(np.int64(build.values[old].loader), DMA_IN)
+    add_region(build.regions, 2 * slot, place, user, True)
     return True
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9a4ff809
@@ -251,7 +253,9 @@ def build_edges(build, turns, rows, edges, reuse, progress):
         rows.instr[row], rows.turn[row], rows.share[row], rows.first[row] = i, turns[i] - 1, share, count
         rows.core[row] = core_of(flat, walk, i)
         turn, now = turn + 1, name_values(flat, walk, i, known)
-        for operand in range(flat.first_operand[i + 1] - flat.first_operand[i]): _fill_box(flat, walk, i, operand)
+        for v in range(known, now): name_value(build.values[v], build.lifetimes[v].last)
+        for operand in range(flat.first_operand[i], flat.first_operand[i + 1]):
+            if not walk.places[operand].has_box: _fill_box(flat, walk, operand)
         is_cached = reuse and flat.loads[i].key >= 0
         if not (is_cached and now > known and _reuses_load(build, i, row)):
             count = _add_edges(build, i, row, known, edges, count, is_cached, at)
@@ -278,9 +282,8 @@ def _builder(flat, loops, chip, reuse, copies):
     rows, uses, lifetimes = lifetimes_of(flat, loops)
     units = pool_units(chip)
     memory = allocator_state(units, rotation_depths(flat, rows, lifetimes, units, copies), len(lifetimes))
-    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses),
-                              value_table(lifetimes),
-                              memory, fetched_table(flat, lifetimes, reuse))
+    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
+                              np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,

@@ -51,15 +51,17 @@ def compiled(f):
 
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #30585521
 BOX = np.dtype([('first_partition', 'i8'), ('last_partition', 'i8'), ('first_byte', 'i8'), ('last_byte', 'i8')])
+# after: the tile slot and one more, 0 where it must be found anew; has_box: whether the box is that of every iteration
+PLACE = np.dtype([*BOX.descr, ('after', 'i8'), ('has_box', 'i8')])
 _RANGE = np.dtype([('low', 'i8'), ('high', 'i8'), ('count', 'i8')])
 _MAX_AXES = 16
-Walk = namedtuple('Walk', 'loop_value live slots values boxes axes')
+Walk = namedtuple('Walk', 'loop_value live slots values places axes')
 
 def walk_of(flat, loops):
     "A `Walk` before the first instruction of a flat program with so many loops."
     most = int(np.diff(flat.first_operand).max(initial=0)) + 1
     return Walk(np.zeros(loops + 1, np.int64), np.full(flat.first_slot[-1] + 1, -1, np.int64), np.zeros(most, np.int64),
-                np.zeros(most, np.int64), np.zeros(most, BOX), np.zeros(_MAX_AXES, _RANGE))
+                np.zeros(most, np.int64), np.zeros(len(flat.operands), PLACE), np.zeros(_MAX_AXES, _RANGE))
 
 @part
 def offset_of(record, terms, loop_value):
@@ -119,9 +121,25 @@ def share_left(flat, walk, instr):
 
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #74308053
 @part
+def is_still(operand):
+    "Whether an operand is at the same place in every iteration."
+    return operand.first_term == operand.last_term
+
+@part
+def _slot_of(flat, walk, operand, place):
+    "The tile slot of an operand; its place keeps one that is always the same."
+    first, last = flat.first_slot[operand.tensor], flat.first_slot[operand.tensor + 1] - 1
+    slot = first
+    if first < last:
+        begin = offset_of(operand, flat.terms, walk.loop_value)
+        if begin >= operand.tile_size: slot = min(first + begin // operand.tile_size, last)
+    if first == last or is_still(operand): place.after = slot + 1
+    return slot
+
+@part
 def _begins_anew(operand, walk, k):
     "Whether operand `k` of the instruction overwrites its whole tile, which no operand before it names."
-    if not (operand.writes and operand.covers_tile and operand.renews): return False
+    if not (operand.renews and operand.writes and operand.covers_tile): return False
     for m in range(k):
         if walk.slots[m] == walk.slots[k]: return False
     return True
@@ -131,15 +149,13 @@ def name_values(flat, walk, instr, count):
     "Fill `slots` and `values` for the operands of an instruction; return the number of values so far."
     first = flat.first_operand[instr]
     for k in range(flat.first_operand[instr + 1] - first):
-        operand = flat.operands[first + k]
-        begin, tile = offset_of(operand, flat.terms, walk.loop_value), operand.tile_size
-        slot, last = flat.first_slot[operand.tensor], flat.first_slot[operand.tensor + 1] - 1
-        if begin >= tile: slot = min(slot + begin // tile, last)        # a division takes longer than the rest of this
-        walk.slots[k] = slot
-        if walk.live[slot] < 0 or _begins_anew(operand, walk, k):
-            walk.live[slot] = count
+        operand, place = flat.operands[first + k], walk.places[first + k]
+        slot = place.after - 1 if place.after else _slot_of(flat, walk, operand, place)
+        walk.slots[k], value = slot, walk.live[slot]
+        if value < 0 or _begins_anew(operand, walk, k):
+            walk.live[slot] = value = count
             count += 1
-        walk.values[k] = walk.live[slot]
+        walk.values[k] = value
     return count
 
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #890bdad1
