@@ -4,10 +4,12 @@
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #d9a64e69
 from collections import namedtuple
+from dataclasses import dataclass
+from functools import cached_property
 import numpy as np
 from .allocation import (allocator_state, begin_value, core_of, VALUE, fetched_table, name_value, pool_units,
     release, reuse_load, rotation_depths, units_of)
-from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, flatten
+from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, FlatProgram, flatten
 from .lifetimes import (BOX, compiled, grown, is_still, lifetimes_of, name_values, offset_of,
     part, share_left, step, walk_of)
 from .masked_work import work_shares
@@ -268,14 +270,27 @@ def build_edges(build, turns, rows, edges, reuse, progress):
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #91e6c960
 DependencyGraph = namedtuple('DependencyGraph', 'flat instr turn share work core edges lifetimes spilled missing')
-ValueLifetimes = namedtuple('ValueLifetimes', 'units pool first users')
 
-def _value_lifetimes(flat, values):
-    "The `ValueLifetimes` of a table; a value that shares the memory of an earlier one takes none."
-    owns = values['tensor'] >= 0
-    units, pool = np.where(owns, flat.units[values['tensor']],
-                           0.0), np.where(owns, values['pool'] + 1, 0).astype(np.int8)
-    return ValueLifetimes(units, pool, values['first'], values['users'])
+@dataclass(frozen=True)
+class ValueLifetimes:
+    "Of each value of a table what it takes and when; one that shares the memory of an earlier one takes nothing."
+    flat: FlatProgram
+    values: np.ndarray
+
+    @cached_property
+    def _owns(self): return self.values['tensor'] >= 0
+
+    @cached_property
+    def units(self): return np.where(self._owns, self.flat.units[self.values['tensor']], 0.0)
+
+    @cached_property
+    def pool(self): return np.where(self._owns, self.values['pool'] + 1, 0).astype(np.int8)
+
+    @property
+    def first(self): return self.values['first']
+
+    @property
+    def users(self): return self.values['users']
 
 def _builder(flat, loops, chip, reuse, copies):
     "(rows, `GraphBuilder` before the first instruction)."
@@ -301,4 +316,4 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0) -> Dep
     work = work_shares(program, chip, balance, rows.instr[:n], rows.turn[:n], rows.share[:n])
     return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], work, rows.core[:n],
                            Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count]),
-                           _value_lifetimes(flat, build.values), float(lost), missing)
+                           ValueLifetimes(flat, build.values), float(lost), missing)
