@@ -221,7 +221,8 @@ def grown(array, least=0):
 def lifetimes_of(flat, loops):
     "(instructions that run, their operands, the LIFETIME of each value) in program order."
     walk, progress, lifetimes = walk_of(flat, loops), np.zeros(1, _PROGRESS), np.empty(1024, LIFETIME)
-    while not survey(flat, walk, progress, lifetimes): lifetimes = grown(lifetimes, len(walk.values))
+    while not survey(flat, walk, progress, lifetimes):                 # what is never touched costs nothing
+        lifetimes = grown(lifetimes, 6 * len(lifetimes) + len(walk.values))
     at = progress[0]
     return int(at['rows']), int(at['uses']), lifetimes[:at['values']]
 

@@ -12,11 +12,12 @@ from .resources import Issue, Ready, place_row, ready_time
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #c60c22a8
 ITEM = np.dtype([('time', 'f8'), ('row', 'i8')])
-Heaps = namedtuple('Heaps', 'items size')               # one for each lane
+# heap 2 * lane: rows that are coming; 2 * lane + 1: rows that wait
+Heaps = namedtuple('Heaps', 'items size')
 
 def empty_heaps(capacity):
     "Empty heaps for `capacity` rows each."
-    return Heaps(np.zeros((len(LANES), capacity), ITEM), np.zeros(len(LANES), np.int64))
+    return Heaps(np.zeros((2 * len(LANES), capacity), ITEM), np.zeros(2 * len(LANES), np.int64))
 
 @part
 def _is_before(item, time, row): return item.time < time or (item.time == time and item.row < row)
@@ -60,49 +61,9 @@ def pop(heaps, which):
         k = child
     items[k].time, items[k].row = time, row
 
-# %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #1737afe2
-WaitingRows = namedtuple('WaitingRows', 'bits count')   # of each lane: a ring of words of 64 rows, and how many rows
-_DE_BRUIJN = 0x03f79d71b4cb0a89                         # each six bits of it are others
-_LOWEST_BIT = np.empty(64, np.int64)
-for _k in range(64): _LOWEST_BIT[(_DE_BRUIJN << _k & 2**64 - 1) >> 58] = _k
-
-def no_rows(window):
-    "The `WaitingRows` before any row waits, for rows in a window of so many."
-    words = 1 << (window // 64 + 1).bit_length()
-    return WaitingRows(np.zeros((len(LANES), words), np.uint64), np.zeros(len(LANES), np.int64))
-
-@part
-def _word_and_bit(waiting, row):
-    "Where the bit of a row is."
-    return (row >> 6) & (waiting.bits.shape[1] - 1), np.uint64(1) << np.uint64(row & 63)
-
-@part
-def add_row(waiting, lane, row):
-    "A row waits at a lane."
-    word, bit = _word_and_bit(waiting, row)
-    waiting.count[lane] += (waiting.bits[lane, word] & bit) == 0
-    waiting.bits[lane, word] |= bit
-
-@part
-def drop_row(waiting, lane, row):
-    "A row waits at a lane no more."
-    word, bit = _word_and_bit(waiting, row)
-    waiting.count[lane] -= (waiting.bits[lane, word] & bit) != 0
-    waiting.bits[lane, word] &= ~bit
-
-@part
-def first_row(waiting, lane, low):
-    "The first of the rows that wait at a lane, all from `low` on; there must be one."
-    k = low >> 6
-    while waiting.bits[lane, k & (waiting.bits.shape[1] - 1)] == 0: k += 1
-    bits = waiting.bits[lane, k & (waiting.bits.shape[1] - 1)]
-    lowest = bits & (~bits + np.uint64(1))
-    return (k << 6) + _LOWEST_BIT[np.int64(lowest * np.uint64(_DE_BRUIJN) >> np.uint64(58))]
-
-
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #99e37c76
 Followers = namedtuple('Followers', 'first row')        # of row r: the rows that wait for it
-Lookahead = namedtuple('Lookahead', 'window followers waits_for is_placed heaps waiting')
+Lookahead = namedtuple('Lookahead', 'window followers waits_for is_placed heaps')
 
 @compiled
 def _fill_followers(edges, rows, followers):
@@ -121,31 +82,19 @@ def lookahead(edges, rows, window):
     followers = Followers(np.zeros(rows + 2, np.int64), np.empty(len(edges.row), np.int32))
     _fill_followers(edges, rows, followers)
     return Lookahead(window, followers, np.diff(edges.first).astype(np.int32), np.zeros(rows + 1, np.bool_),
-                     empty_heaps(2 * min(window, rows) + 2), no_rows(min(window, rows)))
-
-@part
-def _free_from(core, lane):
-    "From when a lane can take a row."
-    if lane >= DMA_IN: return core.queues[lane - DMA_IN].issued
-    if lane == VECTOR: return min(core.lanes[lane].free, core.second_vector[0].free)
-    return core.lanes[lane].free
-
-@part
-def _offer_lane(lane, row, time, core, ahead):
-    "Let a row wait at a lane, or come there at the time when it is ready."
-    if time <= _free_from(core, lane): add_row(ahead.waiting, lane, row)
-    else: push(ahead.heaps, lane, time, row, ahead.is_placed)
+                     empty_heaps(2 * min(window, rows) + 2))
 
 @part
 def _offer(flat, issue, edges, core, placement, ahead):
-    "Let a row wait at each lane that may take it and is free later; put it into the heaps of the others."
+    "Put a row into the heap of each lane that may take it."
     row = issue.row
     ready = ready_time(edges, row, placement, core.rates)
     placement.start[row], placement.after[row], placement.cause[row] = ready.time, ready.row, ready.cause
-    if flat.engines[issue.instr, 0] < 0: _offer_lane(flat.copies[issue.instr].queue, row, ready.time, core, ahead)
+    if flat.engines[issue.instr, 0] < 0:
+        push(ahead.heaps, 2 * flat.copies[issue.instr].queue, ready.time, row, ahead.is_placed)
     for choice in range(3):
         engine = flat.engines[issue.instr, choice]
-        if engine >= 0: _offer_lane(engine, row, ready.time, core, ahead)
+        if engine >= 0: push(ahead.heaps, 2 * engine, ready.time, row, ahead.is_placed)
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #93183268
 @part
@@ -155,36 +104,38 @@ def _drop_placed(heaps, which, is_placed):
     return heaps.size[which]
 
 @part
-def _first_lane(core, ahead):
+def _free_from(core, lane):
+    "From when a lane can take a row."
+    if lane >= DMA_IN: return core.queues[lane - DMA_IN].issued
+    if lane == VECTOR: return min(core.lanes[lane].free, core.second_vector[0].free)
+    return core.lanes[lane].free
+
+@part
+def _first_lane(core, heaps, is_placed):
     "(the lane that can start first or -1, when); where Vector and Scalar are both free, the one that did less so far."
     lane, when = -1, np.inf
     for m in range(len(LANES)):
-        waiting = ahead.waiting.count[m] > 0
-        if not waiting and _drop_placed(ahead.heaps, m, ahead.is_placed) == 0: continue
-        start = _free_from(core, m)
-        if not waiting: start = max(start, ahead.heaps.items[m, 0].time)
+        coming, waiting = _drop_placed(heaps, 2 * m, is_placed), _drop_placed(heaps, 2 * m + 1, is_placed)
+        if coming + waiting == 0: continue
+        free = _free_from(core, m)
+        start = free if waiting else max(free, heaps.items[2 * m, 0].time)
         is_idler = m == SCALAR and lane == VECTOR and core.lanes[m].busy < core.lanes[lane].busy
         if start < when or (start == when and is_idler): lane, when = m, start
     return lane, when
 
 @part
-def _pick(core, ahead, low):
-    "(the lane that can start first, or -1; the earliest of its rows, from `low` on, that are ready then)."
-    lane, when = _first_lane(core, ahead)
+def _pick(core, heaps, is_placed):
+    """(lane, row): the lane that can start first, and the earliest of its rows that are ready then; row -1 where
+    another lane took it."""
+    lane, when = _first_lane(core, heaps, is_placed)
     if lane < 0: return -1, -1
-    heaps = ahead.heaps
-    while heaps.size[lane] and heaps.items[lane, 0].time <= when:
-        row = heaps.items[lane, 0].row
-        if not ahead.is_placed[row]: add_row(ahead.waiting, lane, row)
-        pop(heaps, lane)
-    return lane, first_row(ahead.waiting, lane, low)
-
-@part
-def _forget(flat, instr, row, lane, waiting):
-    "A row that is placed on a lane waits nowhere."
-    drop_row(waiting, lane, row)
-    for choice in range(3):
-        if flat.engines[instr, choice] >= 0: drop_row(waiting, flat.engines[instr, choice], row)
+    coming, waiting = 2 * lane, 2 * lane + 1
+    while heaps.size[coming] and heaps.items[coming, 0].time <= when:
+        push(heaps, waiting, 0.0, heaps.items[coming, 0].row, is_placed)
+        pop(heaps, coming)
+    row = heaps.items[waiting, 0].row
+    pop(heaps, waiting)
+    return lane, -1 if is_placed[row] else row
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #99e37c77
 @part
@@ -207,13 +158,13 @@ def place_ahead(flat, instr, share, edges, core, placement, ahead):
             if ahead.waits_for[high] == 0:
                 _offer(flat, Issue(np.int64(instr[high]), high, 1.0), edges, core, placement, ahead)
             high += 1
-        lane, row = _pick(core, ahead, low)
+        lane, row = _pick(core, ahead.heaps, is_placed)
         if lane < 0: break
+        if row < 0: continue
         ready = Ready(placement.start[row], np.int64(placement.after[row]), np.int64(placement.cause[row]))
         issue = Issue(np.int64(instr[row]), row, share[row])
         place_row(flat, issue, ready, lane if lane < DMA_IN else -1, core, placement)
         is_placed[row], done = True, done + 1
-        _forget(flat, issue.instr, row, lane, ahead.waiting)
         _release_followers(flat, instr, edges, core, placement, ahead, row, high)
         while low < rows and is_placed[low]: low += 1
     return done
