@@ -10,6 +10,7 @@ from ..evaluate.records.evaluation import Evaluation
 from ..evaluate.records.verification import Status
 from ..evaluate.sandbox.run import Limits, trace_in_child
 from ..nki.ir.program import Program
+from ..nki.record.python_subset import check_python
 from ..targets.registry import target_for
 from ..tasks.model.workload import Kernel
 
@@ -22,10 +23,11 @@ def clip(text: str, most: int = MAX_RESULT_CHARS) -> str:
     return f'{text[:most//2]}\n… {len(text) - most:,} characters left out …\n{text[-most//2:]}'
 
 def outcome_text(evaluation: Evaluation) -> str:
-    "The status of an evaluation, and its error if there is one."
+    "The status of an evaluation, its error if there is one, and its warnings."
     if evaluation.error: error = KernelError.from_dict(evaluation.error)
     else: error = evaluation.log if evaluation.status != Status.CORRECT else ''
-    return f'status: {evaluation.status.value}' + (f'\n{error}' if str(error) else '')
+    return '\n'.join([f'status: {evaluation.status.value}', *([str(error)] if str(error) else []),
+                      *(f'warning: {w}' for w in evaluation.warnings if w not in str(error))])
 
 # %% ../../nbs/6_agents/02_tools.ipynb #dd36aea8
 def verify_text(evaluation: Evaluation) -> str:
@@ -100,7 +102,11 @@ class ToolBench:
 def compile_kernel(bench: ToolBench, source: str) -> tuple[str, bool]:
     "Trace and check only → (text, ok)."
     kernel, said = Kernel(source), []
-    try: done = target_for(kernel).compile(kernel, bench.task, bench.workload, bench.chip, bench.trace, said.append)
+    def trace(*asked):
+        program = bench.trace(*asked)
+        if says := check_python(program, bench.options.get('strict', False)): said.append(f'warning: {says}')
+        return program
+    try: done = target_for(kernel).compile(kernel, bench.task, bench.workload, bench.chip, trace, said.append)
     except KernelError as e: return '\n'.join([f'does not compile ({e.kind})', str(e), *said]), False
     outputs = ', '.join(f'{list(t.shape)} {t.dtype}' for t in done.artifact.outputs)
     return '\n'.join([f'compiles; outputs: {outputs}', *said]), True
@@ -123,7 +129,7 @@ def submit_kernel(bench: ToolBench, source: str, move: str, why: str, expected: 
     if e.status != Status.CORRECT:
         return f'Not accepted: only a correct kernel can be.\n{outcome_text(e)}\n{verify_text(e)}', False
     bench.submitted = dict(hash=e.kernel.hash, move=move, why=why, expected=expected)
-    return f'Accepted.\n{profile_text(e, 0)}', True
+    return '\n'.join(['Accepted.', profile_text(e, 0), *(f'warning: {w}' for w in e.warnings)]), True
 
 # %% ../../nbs/6_agents/02_tools.ipynb #ce315e44
 _TEXTS = {'source': 'The whole kernel as Python source: imports, helpers, and one function decorated with @nki.jit.',

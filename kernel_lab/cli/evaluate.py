@@ -15,7 +15,8 @@ from typing import Annotated
 import typer
 
 from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, NO_VALUE, AsJson, ChipName, Entry,
-                                   KernelFiles, StorePlace, TaskName, TextTable, WorkloadName, evaluation_lines, say,
+                                   KernelFiles, StorePlace, Strict, TaskName, TextTable, WorkloadName, WorkSeconds,
+                                   evaluation_lines, say,
                                    with_progress)
 from .runs import open_store
 from .tasks import find_task
@@ -66,11 +67,12 @@ def result_line(name: str, e) -> str:
     Latency in µs, with its kind where it is not simulated, and the speedup over the task's first kernel."""
     if isinstance(e, UsageError):
         return RESULT_TABLE.line((status_text(e), NO_VALUE, NO_VALUE, f'{name}  ({e.message})'))
-    why = f'  ({KernelError.from_dict({**e.error, "hint": None})})' if e.error else ''
+    why = str(KernelError.from_dict({**e.error, 'hint': None})) if e.error else ''
+    more = ''.join(f'  ({says})' for says in (*([why] if why else []), *(f'warning: {w}' for w in e.warnings)))
     kind = f', {e.latency.kind}' if e.latency and e.latency.kind != 'simulated' else ''
     return RESULT_TABLE.line(
         (status_text(e), microseconds(e.latency_us), speedup_text(e.speedup) if e.speedup else NO_VALUE,
-         f'{name}{kind}{", known" if e.cached else ""}{why}'))
+         f'{name}{kind}{", known" if e.cached else ""}{more}'))
 
 def summary_lines(rows):
     "Counts of statuses and the fastest kernel, of pairs (name, `Evaluation` or `UsageError`), as lines of text."
@@ -103,7 +105,7 @@ def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
     kept = SimpleNamespace(known=lambda *a, **kw: None, save_evaluation=store.save_evaluation) if fresh else store
     if not as_json: say(RESULT_TABLE.head())
     for row in rows: say(*_row_lines(*row, as_json))
-    seconds = JOB_TIMEOUT_S + asked['limits'].seconds
+    seconds = max(JOB_TIMEOUT_S, 2 * asked['limits'].work_seconds) + asked['limits'].seconds
     with closing(evaluate_many([kernels[n] for n in names], task, store=kept, seconds=seconds, **asked)) as found:
         done, cut = with_progress(((names[number], e) for number, e in found), len(names), 'evaluating',
                                   lambda row: _row_lines(*row, as_json))
@@ -123,10 +125,11 @@ def _row_lines(name, e, as_json):
 # %% ../../nbs/7_cli/03_evaluate.ipynb #05d770b2
 def evaluate_(
     task: TaskName, kernels: KernelFiles, workload: WorkloadName = None, chip: ChipName = 'trn1', entry: Entry = None,
-    json_: AsJson = False,
+    json_: AsJson = False, strict: Strict = False,
     seeds: Annotated[int, typer.Option(metavar='N', min=1, max=20, help='How many fresh inputs to verify on.')] = 3,
     seconds: Annotated[float, typer.Option(metavar='S', min=1, help=(
         "The most time that the kernel's Python may take."))] = 60,
+    work_seconds: WorkSeconds = 120,
     fresh: Annotated[bool, typer.Option('--fresh', help='Again, also what the store knows.')] = False,
     pool: Annotated[str | None, typer.Option(metavar='POOL', help=(
         'Who works on several: local, ray (a cluster that this machine is of), HOST:PORT, from outside '
@@ -138,14 +141,14 @@ def evaluate_(
     from ..evaluate.pipeline import evaluate
     from ..evaluate.sandbox.run import Limits
     what, files = find_task(task, workload, chip), kernel_files(kernels)
-    store = open_store(store)
+    store, limits = open_store(store), Limits(seconds=seconds, work_seconds=work_seconds)
     if pool or workers or len(kernels) > 1 or files != kernels:          # several, or a folder, of however many
-        asked = dict(workload=workload, chip=chip, seeds=seeds, limits=Limits(seconds=seconds), pool=pool or 'local',
-                     workers=workers)
+        asked = dict(workload=workload, chip=chip, seeds=seeds, limits=limits, pool=pool or 'local',
+                     workers=workers, strict=strict)
         raise typer.Exit(
             evaluate_files({path: _or_error(path, entry) for path in files}, what, store, fresh, json_, **asked))
-    result = evaluate(read_kernel(files[0], entry), what, workload, chip, seeds=seeds, limits=Limits(seconds=seconds),
-                      store=None if fresh else store)
+    result = evaluate(read_kernel(files[0], entry), what, workload, chip, seeds=seeds, limits=limits,
+                      strict=strict, store=None if fresh else store)
     if fresh: store.save_evaluation(result, what)
     if json_: print(json.dumps(result.to_dict(), indent=2))
     else:

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from .evaluate import read_kernel
-from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, PagePath, Steps, StorePlace, WorkloadName,
+from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, PagePath, Steps, StorePlace, Strict,
+    WorkloadName, WorkSeconds,
     exit_code, progress_on, reason_text, say, step_table, step_text, writing)
 from .runs import find_run, open_store, store_option, write_report
 from .tasks import find_task
@@ -84,17 +85,18 @@ def against_first(run):
     return f'{speedup_text(run.best_speedup)} as fast as the first kernel'
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #d93f7fe9
-def new_loop(store, task, agent, steps, workload, chip):
-    "A loop on a task, from its first kernel."
+def new_loop(store, task, agent, steps, workload, chip, **options):
+    "A loop on a task, from its first kernel; `options` go to `evaluate`."
     from ..agents.loop import AgentLoop
-    return AgentLoop(find_task(task, workload, chip), agent_named(agent), workload, chip, store=store, max_steps=steps)
+    return AgentLoop(find_task(task, workload, chip), agent_named(agent), workload, chip, store=store, max_steps=steps,
+                     **options)
 
-def resumed_loop(store, name, steps):
-    "The loop of a stored run, which goes on after its last step."
+def resumed_loop(store, name, steps, **options):
+    "The loop of a stored run, which goes on after its last step; `options` go to `evaluate`."
     from ..agents.loop import AgentLoop
     run = find_run(store, name)
     return AgentLoop(find_task(run.task, run.workload, run.chip), agent_named(run.agent), store=store, max_steps=steps,
-                     run=run)
+                     run=run, **options)
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #98622ee6
 def write_best(loop, path):
@@ -119,14 +121,17 @@ def optimize(
     steps: Steps = 10, workload: WorkloadName = None, chip: ChipName = 'trn1',
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
     out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
-    store: StorePlace = None):
+    strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None):
     "Let an agent improve a kernel, step by step; every step is verified, the best is kept."
+    from ..evaluate.sandbox.run import Limits
     if (task is None) == (resume is None):
         raise UsageError('optimize takes a TASK, or --resume RUN.', hint='`kernel-lab tasks` lists the tasks.')
     if resume and (workload or kernel):
         raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
     kept, source = open_store(store), read_kernel(kernel).source if kernel else None
-    loop = resumed_loop(kept, resume, steps) if resume else new_loop(kept, task, agent, steps, workload, chip)
+    options = dict(strict=strict, limits=Limits(work_seconds=work_seconds))
+    if resume: loop = resumed_loop(kept, resume, steps, **options)
+    else: loop = new_loop(kept, task, agent, steps, workload, chip, **options)
     where = store_option(kept, store)
     code = report_outcome(loop, step_until_done(loop, source), where)
     if source: say(*given_kernel(loop, source))

@@ -7,8 +7,8 @@ import json
 from typing import Annotated
 import typer
 from .evaluate import error_sentence, read_kernel
-from .render import (AsJson, ChipName, Entry, WorkloadName, hot_lines, profile_lines, say, why_lines,
-    writing)
+from .render import (AsJson, ChipName, Entry, Strict, WorkloadName, WorkSeconds, hot_lines, profile_lines, say,
+    why_lines, writing)
 from .tasks import find_task
 from ..core.errors import KernelError, UsageError, choose
 
@@ -25,27 +25,31 @@ def parse_shape(text):
     return ArraySpec(tuple(map(int, parts)), choose({name: name for name in NUMPY}, dtype or 'float32', 'dtype'))
 
 # %% ../../nbs/7_cli/04_profile.ipynb #2a4173c1
-def timeline_for(kernel, specs, chip):
+def timeline_for(kernel, specs, chip, strict=False):
     """The `Timeline` of a kernel on inputs of these specs, traced in a child process.
 
-    Raises `KernelError` if it is refused."""
+    Python that the vendor's compiler does not take is said on standard error. Raises `KernelError` if it is
+    refused."""
     from ..evaluate.sandbox.run import trace_in_child
     from ..nki.checks.checker import assert_ok
     from ..nki.chip.chips import CHIPS
+    from ..nki.record.python_subset import check_python
     from ..nki.timing.timeline import schedule
     choose(CHIPS, chip, 'chip')
     program = trace_in_child(kernel, specs, chip)
     if isinstance(program, KernelError): raise program
+    if says := check_python(program, strict): say(f'warning     {says}', err=True)
     assert_ok(program)
     return schedule(program, chip)
 
 # %% ../../nbs/7_cli/04_profile.ipynb #3550f10e
-def profile_for(kernel, task, workload, chip):
-    "Profile of a kernel that is correct for the task. Raises `KernelError` if it is not."
+def profile_for(kernel, task, workload, chip, **options):
+    "Profile of a kernel that is correct for the task; `options` go to `evaluate`. Raises `KernelError` if it is not."
     from ..evaluate.pipeline import evaluate
-    result = evaluate(kernel, find_task(task, workload, chip), workload, chip, seeds=1)
+    result = evaluate(kernel, find_task(task, workload, chip), workload, chip, seeds=1, **options)
     if result.profile is None:
         raise KernelError(f'{result.status.value}: {error_sentence(result) or result.verification}', kind='invalid')
+    for says in result.warnings: say(f'warning     {says}', err=True)
     return result.profile
 
 # %% ../../nbs/7_cli/04_profile.ipynb #1bcd9b96
@@ -69,6 +73,7 @@ def profile(
     shape: Annotated[list[str] | None, typer.Option(metavar='SHAPE', help=(
         'Shape of an input, as 128x512:float32; repeat.'))] = None,
     workload: WorkloadName = None, chip: ChipName = 'trn1', entry: Entry = None, json_: AsJson = False,
+    strict: Strict = False, work_seconds: WorkSeconds = 120,
     explain: Annotated[bool, typer.Option('--why', help=(
         'Also say why it takes so long: losses, waits, the critical path by line.'))] = False,
     timeline: Annotated[str | None, typer.Option(metavar='FILE.html', help=(
@@ -76,12 +81,13 @@ def profile(
     perfetto: Annotated[str | None, typer.Option(metavar='FILE.json', help=(
         'Also write a trace that ui.perfetto.dev opens (.json or .json.gz).'))] = None):
     "Show what every engine does while a kernel runs: by task, or by the shapes of its inputs."
+    from ..evaluate.sandbox.run import Limits
     from ..nki.explain.profile import profile_of
     if len(what) > 2 or (len(what) == 1) != bool(shape):
         raise UsageError('profile takes TASK KERNEL.py, or KERNEL.py with --shape for every input.')
     kernel = read_kernel(what[-1], entry)
-    if shape: p = profile_of(timeline_for(kernel, [parse_shape(s) for s in shape], chip))
-    else: p = profile_for(kernel, what[0], workload, chip)
+    if shape: p = profile_of(timeline_for(kernel, [parse_shape(s) for s in shape], chip, strict))
+    else: p = profile_for(kernel, what[0], workload, chip, strict=strict, limits=Limits(work_seconds=work_seconds))
     if json_: print(json.dumps(p.to_dict(), indent=2))
     else: say(*profile_lines(p), '', *hot_lines(p, kernel.source))
     if explain and not json_: say('', *why_lines(p.timeline, kernel.source))

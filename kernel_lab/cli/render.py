@@ -144,6 +144,7 @@ def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterat
     against = ' and '.join(f'{speedup_text(x)} as fast as {what}' for x, what in speedups if x)
     yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', {against}' if against else '')
     if why: yield f'why         {_beside(why)}'
+    for says in e.warnings: yield f'warning     {_beside(says)}'
     for g in e.guards:
         if g.found: yield f'{g.severity:<11} {_beside(g.says)}' + (f' (line {g.line})' if g.line else '')
     if e.verification: yield from str(e.verification).splitlines()
@@ -206,11 +207,15 @@ def writing(path: object) -> Iterator[None]:
 TaskName = Annotated[str, typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')]
 KernelFiles = Annotated[list[str], typer.Argument(metavar='KERNEL.py…', help=(
     'Files with a kernel each, or folders of them; `-` reads standard input.'))]
+Strict = Annotated[bool, typer.Option('--strict', help=(
+    "Refuse Python that the vendor's compiler does not take; otherwise it is a warning."))]
 Entry = Annotated[str | None, typer.Option(metavar='NAME', help='The entry function, where the file has several.')]
 ChipName = Annotated[str, typer.Option(metavar='CHIP', help='The chip to simulate: {chips}.')]
 WorkloadName = Annotated[str | None, typer.Option('--workload', '-w', metavar='NAME', help=(
     "One of the task's workloads; the first if left out."))]
 AsJson = Annotated[bool, typer.Option('--json', help='Print the whole record as JSON.')]
+WorkSeconds = Annotated[float, typer.Option('--work-seconds', metavar='S', min=1, help=(
+    'The most time that each later stage may take: to execute, verify or time a kernel.'))]
 Steps = Annotated[int, typer.Option(metavar='N', min=1, max=100, help='The most steps to take.')]
 PagePath = Annotated[str, typer.Option(metavar='FILE.html', help='Where to write the report.')]
 StorePlace = Annotated[str | None, typer.Option('--store', metavar='FILE_OR_URL', help=(

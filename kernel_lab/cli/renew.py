@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 import typer
-from .render import EXIT_GOOD, INTERRUPTED, StorePlace, say, with_progress
+from .render import EXIT_GOOD, INTERRUPTED, StorePlace, WorkSeconds, say, with_progress
 from .runs import find_run, open_store
 from .tasks import known_task
 from ..core.errors import LabError
@@ -15,6 +15,7 @@ from ..core.errors import LabError
 if TYPE_CHECKING:
     from ..evaluate.records.evaluation import Evaluation
     from ..evaluate.records.run import Run
+    from ..evaluate.sandbox.protocol import Limits
     from ..evaluate.store.store import Store
 
 # %% ../../nbs/7_cli/08_renew.ipynb #539d324f
@@ -36,17 +37,20 @@ def stale_runs(store: 'Store', names: list[str] | None = None) -> list['Run']:
 def _is_stale(run): return any(has_old_time(s.evaluation) for s in run.steps)
 
 # %% ../../nbs/7_cli/08_renew.ipynb #bdabbd2b
-def evaluate_again(evaluation: 'Evaluation', store: 'Store') -> 'Evaluation':
+def evaluate_again(evaluation: 'Evaluation', store: 'Store', limits: 'Limits | None' = None) -> 'Evaluation':
     "The `Evaluation` of the same kernel by today's clock. UsageError if its task is not known here."
     from ..evaluate.pipeline import evaluate
+    from ..evaluate.sandbox.run import Limits
+    limits = limits or Limits()
     task, e = known_task(evaluation.task), evaluation
-    again = evaluate(e.kernel, task, e.workload, e.chip, store=store)
+    again = evaluate(e.kernel, task, e.workload, e.chip, limits=limits, store=store)
     if has_old_time(again):                      # the store knew it: only the clock's name has changed
-        again = evaluate(e.kernel, task, e.workload, e.chip)
+        again = evaluate(e.kernel, task, e.workload, e.chip, limits=limits)
         store.save_evaluation(again, task)
     return again
 
-def renew_run(run: 'Run', store: 'Store', said: Callable = lambda step: None) -> 'Run':
+def renew_run(run: 'Run', store: 'Store', said: Callable = lambda step: None,
+              limits: 'Limits | None' = None) -> 'Run':
     """A copy of a run, with every step evaluated by today's clock, saved under an id of its own.
 
     `said(step)` is called after each step. The copy's `config` names the run it is of (`renewed_from`)."""
@@ -55,7 +59,7 @@ def renew_run(run: 'Run', store: 'Store', said: Callable = lambda step: None) ->
                    config={**run.config, 'renewed_from': run.id})
     steps = []
     for step in run.steps:
-        steps.append(replace(step, run=copy.id, evaluation=evaluate_again(step.evaluation, store)))
+        steps.append(replace(step, run=copy.id, evaluation=evaluate_again(step.evaluation, store, limits)))
         said(steps[-1])
     done = replace(copy, steps=tuple(steps), state=run.state)
     store.save_run(done)
@@ -70,25 +74,26 @@ def stale_evaluations(store: 'Store', left: list) -> list['Evaluation']:
     fresh = {question(e) for e in found if e.profile and not has_old_time(e)}
     return list({question(e): e for e in found if has_old_time(e) and question(e) not in fresh}.values())
 
-def renewed_lines(store: 'Store', runs: list['Run'], alone: bool) -> Iterator[str]:
+def renewed_lines(store: 'Store', runs: list['Run'], alone: bool, limits: 'Limits | None' = None) -> Iterator[str]:
     "Evaluate again, and yield a line for each run, each evaluation without a run if `alone`, and what is left out."
     for run in runs:
-        try: yield f'{run.id}  {run.task}: now run {renew_run(run, store).id}'
+        try: yield f'{run.id}  {run.task}: now run {renew_run(run, store, limits=limits).id}'
         except LabError as e: yield f'{run.id}  {run.task}: left as it is. {e}'
     left = []
     for old in stale_evaluations(store, left) if alone else ():
-        try: yield f'{old.id}  {old.task}: now {evaluate_again(old, store).status}, evaluation without a run'
+        try: yield f'{old.id}  {old.task}: now {evaluate_again(old, store, limits).status}, evaluation without a run'
         except LabError as e: yield f'{old.id}  {old.task}: left as it is. {e}'
     yield from (f'left out    {b.row}: it cannot be read: {b.why}' for b in left)
 
 def renew(run: Annotated[list[str] | None, typer.Argument(metavar='[RUN…]', help=(
         'Only these runs: ids, their beginnings, or latest; everything in the store if left out.'))] = None,
-          store: StorePlace = None):
+          work_seconds: WorkSeconds = 120, store: StorePlace = None):
     "Evaluate stored kernels again by the clock of today; runs get a copy, nothing is overwritten."
-    place = open_store(store)
+    from ..evaluate.sandbox.run import Limits
+    place, limits = open_store(store), Limits(work_seconds=work_seconds)
     runs = stale_runs(place, run)
     left = [] if run else stale_evaluations(place, [])
     if not runs and not left: say('All simulated times are those of the clock of today.'); raise typer.Exit(EXIT_GOOD)
-    lines = renewed_lines(place, runs, alone=not run)
+    lines = renewed_lines(place, runs, not run, limits)
     _, cut = with_progress(lines, len(runs) + (0 if run else len(left)), 'evaluating again', lambda line: [line])
     raise typer.Exit(INTERRUPTED if cut else EXIT_GOOD)

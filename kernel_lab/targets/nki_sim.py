@@ -7,7 +7,7 @@ time."""
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 import numpy as np
@@ -16,6 +16,7 @@ from ..nki.ir.nodes import ArraySpec
 from ..nki.ir.program import Program
 from ..nki.lang.trace import spec_of, trace_source
 from .protocol import Compiled, Target
+from ..tasks.baselines.known_times import is_of_suite
 from ..tasks.model.task import Task
 from ..tasks.model.workload import Kernel, Workload
 
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/4_targets/01_nki_sim.ipynb #aacae9d0
 @functools.lru_cache(maxsize=256)
-def specs_of(task: Task, workload: Workload) -> tuple[ArraySpec, ...]:
-    "The `ArraySpec` of each input of `task` for `workload`, in order."
-    return tuple(map(spec_of, task.draw(workload, 0).values()))
+def specs_of(task: Task, workload: Workload | None) -> tuple[ArraySpec, ...]:
+    "The `ArraySpec` of each input of `task` for `workload` (None: its first), in order."
+    workload = task.workload(workload)
+    drawn = task.draw(task.smallest(workload.dtype) if is_of_suite(task, workload) else workload, 0)
+    return tuple(replace(spec_of(drawn[k]), shape=tuple(shape)) for k, shape in workload.shapes.items())
 
 # %% ../../nbs/4_targets/01_nki_sim.ipynb #35c2ea42
 def trace_here(kernel: Kernel, specs: Sequence[ArraySpec], chip: str) -> Program:

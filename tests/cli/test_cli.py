@@ -181,6 +181,21 @@ def test_profile_by_shape_says_that_nobody_checked(here, tmp_path, softmax):
     assert "plotly" in (tmp_path / "t.html").read_text().lower()
 
 
+def test_python_outside_the_language_is_said_and_strict_refuses_it(here, tmp_path, softmax):
+    listed = softmax.replace("    rows, cols = x.shape\n", "    rows, cols = [n for n in x.shape]\n")
+    assert listed != softmax
+    (tmp_path / "k.py").write_text(listed)
+    (tmp_path / "good.py").write_text(softmax)
+    outside = r"Line \d+: a list comprehension is outside the Python"
+    calls = (("evaluate", "softmax", "k.py", "-w", "small"), ("evaluate", "softmax", "k.py", "good.py", "-w", "small"),
+             ("profile", "softmax", "k.py", "-w", "small"), ("profile", "k.py", "--shape", "256x256"))
+    for words in calls:
+        done = here(*words)
+        assert done.returncode == 0 and re.search(outside, done.stdout + done.stderr), (words, done)
+        refused(here(*words, "--strict"), 1, "a list comprehension is outside the Python")
+    assert here("evaluate", "softmax", "good.py", "-w", "small", "--strict").returncode == 0
+
+
 def test_demo_at_full_size(lab, tmp_path):
     before = work()
     done = lab("demo")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -14,15 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel_lab.agents.tools import ToolBench, use_tool
 from kernel_lab.core.errors import ERROR_KINDS, KernelError, SimulatorError, UsageError
 from kernel_lab.evaluate import pipeline as module
 from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.pool.dispatch import evaluate_many
 from kernel_lab.evaluate.records.evaluation import Evaluation
 from kernel_lab.evaluate.records.run import Run, Step
 from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.evaluate.sandbox.protocol import ChildReply, error_from_message, verdict
 from kernel_lab.evaluate.sandbox.server import readable_paths
 from kernel_lab.evaluate.sandbox.run import Limits, admit_program, run_job, trace_in_child, trace_kernel
+from kernel_lab.evaluate.store.store import Store
 from kernel_lab.evaluate.verification.verify import compare, tile_map, verify
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
@@ -396,3 +400,55 @@ def test_html_of_hostile_text():
     step = Step('r', 0, tag, tag, tag, e)
     run = Run('r', tag, tag, 'trn1', tag, (step,))
     assert not any(tag in x._repr_html_() for x in (e, step, run))
+
+
+LISTED = GOOD.replace('    tile = nl', '    parts = [n for n in range(3)]\n    tile = nl')
+
+
+def test_python_that_the_compiler_does_not_take_is_a_warning_everywhere():
+    e = evaluate(LISTED, TASK, seeds=1)
+    says, = e.warnings
+    line = 1 + LISTED.splitlines().index('    parts = [n for n in range(3)]')
+    assert e.status == Status.CORRECT and says.startswith(f'Line {line}: a list comprehension')
+    assert f'warning: {says}' in e.log.splitlines()
+    bench = ToolBench(TASK, None, options={'seeds': 1})
+    for name in ('compile', 'verify', 'profile'):
+        text, ok = use_tool(bench, name, {'source': LISTED})
+        assert ok and says in text, name
+    text, ok = use_tool(bench, 'submit', dict(source=LISTED, move='none', why='a test', expected='nothing'))
+    assert ok and says in text
+    assert evaluate(GOOD, TASK, seeds=1).warnings == ()
+
+
+def test_strict_refuses_it_and_is_no_answer_to_those_who_did_not_ask(tmp_path):
+    refused = evaluate(LISTED, TASK, seeds=1, strict=True)
+    assert (refused.status, refused.error['kind']) == (Status.UNSUPPORTED, 'unsupported')
+    assert LISTED.splitlines()[refused.error['line'] - 1] == '    parts = [n for n in range(3)]'
+    assert evaluate(GOOD, TASK, seeds=1, strict=True).status == Status.CORRECT
+    text, ok = use_tool(ToolBench(TASK, None, options={'strict': True}), 'compile', {'source': LISTED})
+    assert not ok and 'a list comprehension' in text
+    with closing(Store(tmp_path / 's.db')) as store:
+        for strict, status in ((True, Status.UNSUPPORTED), (False, Status.CORRECT)) * 2:
+            e = evaluate(LISTED, TASK, seeds=1, strict=strict, store=store)
+            assert e.status == status
+        assert e.cached
+        evaluate(GOOD, TASK, seeds=1, store=store)
+        assert evaluate(GOOD, TASK, seeds=1, store=store, strict=True).cached
+        many = dict(evaluate_many([LISTED, GOOD], TASK, seeds=1, store=store, strict=True, workers=1))
+        assert (many[0].status, many[1].status) == (Status.UNSUPPORTED, Status.CORRECT)
+
+
+def test_the_earlier_dialect_may_use_all_of_python():
+    earlier = '''
+import neuronxcc.nki as nki
+import neuronxcc.nki.language as nl
+
+@nki.jit
+def kernel(x):
+    parts = [n for n in range(3)]
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, 2 * nl.load(x))
+    return out
+'''
+    e = evaluate(earlier, TASK, seeds=1, strict=True)
+    assert (e.status, e.warnings) == (Status.CORRECT, ())

@@ -79,7 +79,7 @@ class JobQueue:
     def recall(self, job):
         "The Evaluation that `evaluate` would take from the store, or None."
         return self.store and recall(self.store, job.kernel, job.task, job.workload, job.chip, seeds=job.seeds,
-                                     limits=job.limits)
+                                     limits=job.limits, strict=job.strict)
 
     def begin(self, job): self.busy.add(self._key(job))
 
@@ -179,16 +179,16 @@ def _check_numbers(workers, seconds, progress):
 def evaluate_many(kernels: Iterable, tasks: Task | str | Iterable, workload: str | None = None, chip: str = 'trn1', *,
                   pool: object = 'local', workers: int | None = None, seconds: float = JOB_TIMEOUT_S,
                   seeds: int | Sequence[int] = 3, limits: Limits = Limits(), store: 'Store | str | None' = None,
-                  progress: Callable | bool | None = None) -> Iterator[tuple[int, Evaluation]]:
+                  progress: Callable | bool | None = None, strict: bool = False) -> Iterator[tuple[int, Evaluation]]:
     """(number of the kernel, `Evaluation`) of each of `kernels`, as they finish: on one task, or each on its own of
     as many `tasks`; one kernel alone is a list of one. `pool` is what `make_pool` takes; `seconds` is the most one
     evaluation may take. What a `store` (a Store, or its place) knows comes from there, `cached`; what is new is saved
     there at once. `progress(done, total)` is called after each, total is None if `kernels` has no length; True shows a
-    progress bar. Raises UsageError at once for arguments that cannot work."""
+    progress bar. `strict` as in `evaluate`. Raises UsageError at once for arguments that cannot work."""
     kernels, is_ours = _as_kernels(kernels), isinstance(store, (str, PathLike))
     _check_numbers(workers, seconds, progress)
     check_arguments(seeds, limits, None if is_ours else store)
-    jobs = jobs_of(kernels, tasks, workload, chip, seeds, limits, keep=store is not None)
+    jobs = jobs_of(kernels, tasks, workload, chip, seeds, limits, store is not None, strict)
     check_pool(pool)
     if is_ours: store = Store(store)
     total = len(kernels) if hasattr(kernels, '__len__') else None

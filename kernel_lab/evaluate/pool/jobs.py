@@ -45,13 +45,14 @@ class Job:
     limits: Limits = Limits()
     keep: bool = False
     tries: int = 0
+    strict: bool = False
 
     @property
     def asked(self):
         "The content keys of task and workload, as the asking process knows them."
         return dict(task=task_key(self.task), asked=task_key(self.task, self.task.workload(self.workload)))
 
-def jobs_of(kernels, tasks, workload=None, chip='trn1', seeds=3, limits=Limits(), keep=False):
+def jobs_of(kernels, tasks, workload=None, chip='trn1', seeds=3, limits=Limits(), keep=False, strict=False):
     """A `Job` for each kernel, made when it is asked for: all on one task, or each on its own of as many tasks.
     Raises UsageError at once for names that do not exist."""
     is_several, seeds = isinstance(tasks, (list, tuple)), int(seeds) if isinstance(seeds, Integral) else tuple(seeds)
@@ -65,7 +66,7 @@ def jobs_of(kernels, tasks, workload=None, chip='trn1', seeds=3, limits=Limits()
         if is_several and number == len(tasks):
             raise UsageError(f'There are more kernels than the {number} tasks.', hint=ONE_TASK_HINT)
         kernel, task, w = look_up(kernel, tasks[number] if is_several else tasks, workload, chip)
-        return Job(number, kernel, task, w.name, chip, seeds, limits, keep)
+        return Job(number, kernel, task, w.name, chip, seeds, limits, keep, strict=strict)
     return (job(*pair) for pair in enumerate(kernels))
 
 ONE_TASK_HINT = 'Give one task, or one for each kernel.'
@@ -93,9 +94,10 @@ KEYS_THAT_AGREE = ('lab', 'chip_record')                                # of the
 
 def job_to_text(job: Job) -> str:
     "A `Job` as JSON; `answer_job` reads it."
+    same = {k: getattr(job, k) for k in ('workload', 'chip', 'seeds', 'keep', 'strict')}
     parts = dict(task=job.task.name, packed=_packed(job.task), kernel=asdict(job.kernel), limits=asdict(job.limits),
                  versions=versions(job.chip))
-    return json.dumps({**{k: getattr(job, k) for k in ('workload', 'chip', 'seeds', 'keep')}, **parts})
+    return json.dumps({**same, **parts})
 
 def differences(theirs: dict, ours: dict) -> str:
     "How the versions of two labs differ, as one sentence; '' if they give the same answers."
@@ -110,7 +112,8 @@ def answer_job(text: str) -> str:
     asked = json.loads(text)
     try: question = _question(asked)
     except UsageError as e: return json.dumps({'refused': e.message, 'hint': e.hint})
-    try: evaluation = evaluate(*question, seeds=asked['seeds'], limits=Limits(**asked['limits']))
+    given = dict(seeds=asked['seeds'], limits=Limits(**asked['limits']), strict=asked['strict'])
+    try: evaluation = evaluate(*question, **given)
     except UsageError as e: return json.dumps({'failed': str(e)})
     program = program_behind(evaluation) if asked['keep'] else None
     return json.dumps({'evaluation': evaluation.to_dict(), 'program': program and pack(program)})

@@ -82,6 +82,11 @@ class Evaluation:
         return tuple(g.says for g in self.guards if g.found and g.severity != 'note')
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        "The warnings of the log, as sentences: Python that the vendor's compiler does not take, inputs nobody reads."
+        return tuple(l.removeprefix('warning: ') for l in self.log.splitlines() if l.startswith('warning: '))
+
+    @property
     def latency_us(self) -> float | None:
         "Latency in µs, None unless correct."
         return self.profile.latency_us if self.profile else None

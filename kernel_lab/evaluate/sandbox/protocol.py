@@ -18,8 +18,9 @@ class Limits:
     """Resource limits of the evaluation of one kernel.
 
     `seconds`: wall time of the child. `memory_mb`: address space of the child (at least 512). `answer_mb`: size of the
-    traced program. `instructions`: that the program executes in simulation. `work_seconds`: time of each later stage
-    of the evaluation. UsageError for values that are not positive numbers, or too large."""
+    traced program as JSON, which may have `MAX_PARTS_PER_MIB` parts for each. `instructions`: that the program executes
+    in simulation. `work_seconds`: time of each later stage of the evaluation. UsageError for values that are not
+    positive numbers, or too large."""
     seconds: float = 60
     memory_mb: int = 4096
     answer_mb: int = 64
@@ -81,7 +82,23 @@ def error_from_message(body: str) -> KernelError:
     d = {k: v if type(v) in (int, type(None)) else printable(v) for k, v in d.items()}
     return KernelError.from_dict({**d, 'line': d.get('line') if type(d.get('line')) is int else None})
 
-# %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #44cdc1f4
+# %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #62454875
+MAX_PARTS_PER_MIB = 25_000    # brackets, commas and colons of an answer, for each MiB that it may have
+MAX_OTHER_BYTES = 1 << 20     # of an answer that is an error, or not ASCII
+
+def _too_large(data, limits):
+    "A KernelError if an answer is too large to be parsed, else None."
+    most = limits.answer_mb * MAX_PARTS_PER_MIB
+    if data[:1] != b'P' or not data.isascii():
+        if len(data) <= MAX_OTHER_BYTES: return None
+        return KernelError('the process answered with junk.', kind='invalid', limit=f'{MAX_OTHER_BYTES:,} bytes',
+                           value=f'{len(data):,}', hint='A kernel must not write to the pipes it finds.')
+    parts = sum(map(data.count, (b'[', b'{', b',', b':')))
+    if parts <= most: return None
+    return KernelError('the traced program has too many parts', kind='limit', limit=f'{most:,}', value=f'{parts:,}',
+                       hint='Loops written with nl.affine_range stay loops; Python loops are unrolled.')
+
+# %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #030abab6
 def verdict(data: bytes, how: str, code: int | None, limits: Limits) -> tuple[str | None, KernelError | None]:
     """(text, None) or (None, error), from the answer `data` of a child. `how` it ended is 'end', 'timeout' or 'flood'
     (the answer is too long); `code` is its exit code."""
@@ -92,6 +109,7 @@ def verdict(data: bytes, how: str, code: int | None, limits: Limits) -> tuple[st
                                  hint='A kernel must not write to the files it finds.')
     if code != 0: return None, _crash(code, _blamed(data) if b'Fatal Python error' in data[:4096] else None)
     if not data: return None, _crash(0, None)
+    if error := _too_large(data, limits): return None, error
     text = data.decode('utf-8', 'replace')
     return (text[1:], None) if text[0] == 'P' else (None, error_from_message(text[1:] if text[0] == 'E' else ''))
 

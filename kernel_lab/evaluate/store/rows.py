@@ -170,6 +170,7 @@ def _checked(e):
 # %% ../../../nbs/5_evaluate/2_store/01_rows.ipynb #94381d15
 def answers_question(e: Evaluation, seeds: int = 1, limits: object | None = None) -> bool:
     "Whether a stored evaluation can be reused for a request with this number of seeds and these `Limits`."
+    if e.status == Status.UNSUPPORTED and e.versions.get('strict'): return False  # of a text that may run otherwise
     if e.status in FLEETING or (e.profile and e.profile.kind != 'simulated'): return False
     if e.status == Status.LIMIT_EXCEEDED:
         return e.versions.get('limits') == (to_json_data(asdict(limits)) if limits else None)

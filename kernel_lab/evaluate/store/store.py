@@ -153,45 +153,6 @@ def learn_from_step(connection: sa.Connection, step: Step, agent: str = '') -> E
     put_experience(connection, x)
     return x
 
-# %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #1e18bee8
-def _save_step(connection, step, agent):
-    "Store a step, its evaluation and its experience."
-    data = to_json_data(replace(step, evaluation=None))
-    body = {k: v for k, v in data.items() if k not in ('run', 'index', 'evaluation')}
-    put_evaluation(connection, step.evaluation, parent=step.parent, maker=f'{agent}: {step.move}')
-    row = dict(run=step.run, number=step.index, evaluation=step.evaluation.id, body=as_json(body), created=step.created,
-               **writer_columns(step.evaluation.chip))
-    if not put(connection, STEPS, row):
-        there = sa.select(STEPS.c.evaluation).where(STEPS.c.run == step.run, STEPS.c.number == step.index)
-        if connection.execute(there).scalar() != step.evaluation.id:
-            raise UsageError(f'Run {step.run} has another step {step.index} already: somebody else went on with it.',
-                             hint='Load the run again, and go on from there.')
-        put(connection, STEPS, row, replace=True)
-    learn_from_step(connection, step, agent)
-
-@patch
-def save_step(self: Store, step: Step) -> None:
-    """Store a step of a stored run. When this returns, it is on disk. UsageError if the run is not stored, or has
-    another step with this number."""
-    with self._write() as c:
-        agent = c.execute(sa.select(RUNS.c.agent).where(RUNS.c.id == step.run)).scalar()
-        if agent is None:
-            raise UsageError(f'There is no run {step.run!r} in the store {self.path}.',
-                             hint='Save the run first, with save_run.')
-        c.execute(sa.update(RUNS).where(RUNS.c.id == step.run).values(saved=time.time(), holder=lease_holder()))
-        _save_step(c, step, agent)
-
-@patch
-def save_run(self: Store, run: Run) -> None:
-    "Store a run with its state, settings and all its steps."
-    row = {k: storable_text(getattr(run, k)) for k in ('id', 'task', 'workload', 'chip', 'agent', 'state', 'created')}
-    with self._write() as c:
-        put(
-            c, RUNS, {
-                **row, 'config': as_json(to_json_data(run.config)), 'saved': time.time(), 'holder': lease_holder(),
-                **writer_columns(run.chip)}, replace=True)
-        for step in run.steps: _save_step(c, step, run.agent)
-
 # %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #2a4d2485
 def _file_text(path):
     try: return Path(path).read_text().strip()
@@ -234,6 +195,45 @@ def is_lease_lost(holder: str | None, saved: float | None = None) -> bool:
     if node == mine[0] and boot != mine[1]: return True
     if [node, boot, namespace] != mine[:3]: return saved is not None and time.time() - saved > LEASE_TIMEOUT_S
     return not _is_running(int(pid)) or start not in (*_started(pid), '-')
+
+# %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #1e18bee8
+def _save_step(connection, step, agent):
+    "Store a step, its evaluation and its experience."
+    data = to_json_data(replace(step, evaluation=None))
+    body = {k: v for k, v in data.items() if k not in ('run', 'index', 'evaluation')}
+    put_evaluation(connection, step.evaluation, parent=step.parent, maker=f'{agent}: {step.move}')
+    row = dict(run=step.run, number=step.index, evaluation=step.evaluation.id, body=as_json(body), created=step.created,
+               **writer_columns(step.evaluation.chip))
+    if not put(connection, STEPS, row):
+        there = sa.select(STEPS.c.evaluation).where(STEPS.c.run == step.run, STEPS.c.number == step.index)
+        if connection.execute(there).scalar() != step.evaluation.id:
+            raise UsageError(f'Run {step.run} has another step {step.index} already: somebody else went on with it.',
+                             hint='Load the run again, and go on from there.')
+        put(connection, STEPS, row, replace=True)
+    learn_from_step(connection, step, agent)
+
+@patch
+def save_step(self: Store, step: Step) -> None:
+    """Store a step of a stored run. When this returns, it is on disk. UsageError if the run is not stored, or has
+    another step with this number."""
+    with self._write() as c:
+        agent = c.execute(sa.select(RUNS.c.agent).where(RUNS.c.id == step.run)).scalar()
+        if agent is None:
+            raise UsageError(f'There is no run {step.run!r} in the store {self.path}.',
+                             hint='Save the run first, with save_run.')
+        c.execute(sa.update(RUNS).where(RUNS.c.id == step.run).values(saved=time.time(), holder=lease_holder()))
+        _save_step(c, step, agent)
+
+@patch
+def save_run(self: Store, run: Run) -> None:
+    "Store a run with its state, settings and all its steps."
+    row = {k: storable_text(getattr(run, k)) for k in ('id', 'task', 'workload', 'chip', 'agent', 'state', 'created')}
+    with self._write() as c:
+        put(
+            c, RUNS, {
+                **row, 'config': as_json(to_json_data(run.config)), 'saved': time.time(), 'holder': lease_holder(),
+                **writer_columns(run.chip)}, replace=True)
+        for step in run.steps: _save_step(c, step, run.agent)
 
 # %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #454a35b3
 def _state(row): return 'interrupted' if row.state == 'running' and is_lease_lost(row.holder, row.saved) else row.state

@@ -11,7 +11,8 @@ import math
 from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose
-from ...tasks.model.workload import DTYPES, EPSILON, max_error_ratio, error_ratio, output_tolerance
+from ...tasks.model.workload import (DTYPES, EPSILON, error_ratio, max_error_ratio, mean_square,
+    output_tolerance)
 from ...tasks.baselines.kept_facts import kept_draws
 from ...tasks.model.task import to_torch, without_compiler, work_out_counts
 from ...tasks.suite.registry import get_task
@@ -19,9 +20,10 @@ from ...tasks.suite.registry import get_task
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #f95039a1
 @dataclass(frozen=True)
 class Change:
-    """A change of floating-point inputs: `of(x, rng)` returns an array of x's shape. `each`: applied to one input at a
-    time, else to all. `alike`: the same random numbers for all inputs. `tight`: if the outputs shrink, so does the
-    tolerance. `mild`: keeps the size of numbers and the order of rows. `wide`: for float32 only."""
+    """A change of floating-point inputs: `of(x, rng)` returns an array of x's shape, which may be x itself. `each`:
+    applied to one input at a time, else to all. `alike`: the same random numbers for all inputs. `tight`: if the
+    outputs shrink, so does the tolerance. `mild`: keeps the size of numbers and the order of rows. `wide`: for float32
+    only."""
     name: str
     family: str
     of: Callable
@@ -33,50 +35,60 @@ class Change:
 
 def _size(x):
     "The root mean square of the finite elements of `x`; 1 if that is zero or undefined."
-    found = float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
+    found = float(np.sqrt(mean_square(x))) if x.size else 0.0
     return (found if math.isfinite(found) else _size(x[np.abs(x) < 1e150])) or 1.0
 
-def _flipped(x, rng): return x * rng.choice((-1.0, 1.0), x.shape)
+def _scaled(by): return lambda x, rng: np.multiply(x, by, out=x)
+def _shifted(sizes): return lambda x, rng: np.add(x, sizes * _size(x), out=x)
+
+def _flipped(x, rng): return np.multiply(x, rng.choice((-1.0, 1.0), x.shape), out=x)
 
 def _tied(x, rng):
     step = 2.0 ** math.floor(math.log2(_size(x))) / 2
-    return np.round(x / step) * step
+    x /= step
+    np.round(x, out=x)
+    x *= step
+    return x
 
 def _rows(x, rng): return x[rng.permutation(len(x))] if x.ndim > 1 else x
 
 def _far_out(x, rng):
-    y = np.array(x, order='C')
+    y = np.ascontiguousarray(x)
     rows = y.reshape(-1, y.shape[-1]) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(1, -1)
+    largest = np.maximum(y.max(initial=0), -y.min(initial=0))
     count, width = rows.shape
     if not width: return y
     at = np.choose(rng.integers(4, size=count), (0, width - 1, *rng.integers(width, size=(2, count))))
-    rows[np.arange(count), at] = 64 * rng.choice((-1.0, 1.0), count) * np.abs(x).max(initial=0)
-    return y
+    rows[np.arange(count), at] = 64 * rng.choice((-1.0, 1.0), count) * largest
+    return y.reshape(x.shape)
 
-def _some_tiny(x, rng): return x * np.where(rng.random((*x.shape[:-1], 1)) < 0.5, 2.0 ** -50, 1.0) if x.ndim > 1 else x
+def _some_tiny(x, rng):
+    return np.multiply(x, np.where(rng.random((*x.shape[:-1], 1)) < 0.5, 2.0 ** -50, 1.0), out=x) if x.ndim > 1 else x
 
-def _mixed(x, rng): return x * 2.0 ** rng.integers(-24, 4, x.shape)
+def _mixed(x, rng): return np.ldexp(x, rng.integers(-24, 4, x.shape), out=x)
+
+def _mostly_zeros(x, rng): return np.multiply(x, rng.random(x.shape) < 0.125, out=x)
 
 CHANGES = (
-    Change('large ×32', 'size', lambda x, rng: x * 32, mild=False),
-    Change('large ×8', 'size', lambda x, rng: x * 8, mild=False),
-    Change('small ×1/8', 'size', lambda x, rng: x / 8, tight=True),
-    Change('small ×1/32', 'size', lambda x, rng: x / 32, tight=True),
-    Change('shifted up', 'size', lambda x, rng: x + 8 * _size(x)),
-    Change('shifted down', 'size', lambda x, rng: x - 8 * _size(x)),
-    Change('far up', 'size', lambda x, rng: x + 16384 * _size(x), mild=False, wide=True),
-    Change('far down', 'size', lambda x, rng: x - 16384 * _size(x), mild=False, wide=True),
+    Change('large ×32', 'size', _scaled(32), mild=False),
+    Change('large ×8', 'size', _scaled(8), mild=False),
+    Change('small ×1/8', 'size', _scaled(1 / 8), tight=True),
+    Change('small ×1/32', 'size', _scaled(1 / 32), tight=True),
+    Change('shifted up', 'size', _shifted(8)),
+    Change('shifted down', 'size', _shifted(-8)),
+    Change('far up', 'size', _shifted(16384), mild=False, wide=True),
+    Change('far down', 'size', _shifted(-16384), mild=False, wide=True),
     Change('of all sizes', 'size', _mixed),
     Change('signs flipped', 'order', _flipped),
-    Change('negated', 'order', lambda x, rng: -x),
+    Change('negated', 'order', lambda x, rng: np.negative(x, out=x)),
     Change('ties', 'order', _tied),
     Change('rows permuted', 'order', _rows, alike=True, mild=False),
     Change('one of each row far out', 'outlier', _far_out, True),
-    Change('×16', 'operand', lambda x, rng: x * 16, True, mild=False),
-    Change('×1/16', 'operand', lambda x, rng: x / 16, True, tight=True),
+    Change('×16', 'operand', _scaled(16), True, mild=False),
+    Change('×1/16', 'operand', _scaled(1 / 16), True, tight=True),
     Change('some rows tiny', 'operand', _some_tiny, True),
-    Change('all positive', 'operand', lambda x, rng: np.abs(x), True),
-    Change('mostly zeros', 'operand', lambda x, rng: x * (rng.random(x.shape) < 0.125), True),
+    Change('all positive', 'operand', lambda x, rng: np.abs(x, out=x), True),
+    Change('mostly zeros', 'operand', _mostly_zeros, True),
 )
 FAMILIES = tuple(dict.fromkeys(c.family for c in CHANGES))
 
@@ -131,8 +143,7 @@ class Patchwork(Draw):
 def tolerance_on(task, workload, wants, tight=True):
     "The task's tolerance for outputs of the size (RMS) of `wants`; unless `tight`, at least the task's own."
     found = task.tolerance(workload)
-    rms = max(min(float(np.sqrt(np.mean(np.square(w, dtype=np.float64))))
-                  for w in wants), 0 if tight else found.atol / found.rtol)
+    rms = max(min(float(np.sqrt(mean_square(w))) for w in wants), 0 if tight else found.atol / found.rtol)
     return replace(found, atol=found.rtol * rms, why=f'{found.why.split("; atol")[0]}; atol = rtol × {rms:.2g}, the '
                                                      'typical size (RMS) of an output')
 
@@ -296,7 +307,7 @@ def admissions(task, workload=None):
     w = task.workload(workload)
     return {d.name: admission(task, w, d) for d in draws_of(task.draw(task.smallest(w.dtype), 1))}
 
-# %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #04dd26ef
+# %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #7862d7f3
 _CHANGE_OF = {c.name: c for c in CHANGES}
 
 def _named(name):
@@ -309,21 +320,6 @@ def _every_draw(task, dtype):
     if kept := kept_draws(task, dtype): return list(map(_named, kept['draws'])), kept['whole']
     arrays = task.draw(task.smallest(dtype), 1)
     return draws_of(arrays), all(_has_rows(x) for x in arrays.values() if x.dtype.kind not in 'iub')
-
-def work_out_draws(task, dtype):
-    """What can be kept of the changed inputs of a task in a dtype, worked out: `draws` {name: reason against it, '' if
-    admitted}, the names of the parts of the `patchwork` or None, and whether all inputs have rows (`whole`)."""
-    mine = replace(task)                                                # not the suite's: nothing is kept of it
-    (every, whole), patch = _every_draw(mine, dtype), patchwork(mine, mine.smallest(dtype))
-    return {'draws': {d.name: admission(mine, mine.smallest(dtype), d) for d in every},
-            'patchwork': patch and [d.name for d in patch.parts], 'whole': whole}
-
-def work_out_facts(name):
-    "The line of a task of the suite in the file of kept facts, as it would be written today."
-    task, first = get_task(name), lambda w: (k := task.first(w)) and k.hash or ''
-    return {'task': name,
-            'workloads': {w.name: work_out_counts(task, w) | {'first': first(w)} for w in task.workloads},
-            'draws': {d: work_out_draws(task, d) for d in dict.fromkeys(w.dtype for w in task.workloads)}}
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #cb72ff84
 def choose_draws(task, workload, count, chance=None):
@@ -378,3 +374,19 @@ def draws_by_name(task, workload, names):
         for d in (*draws_of(task.draw(task.smallest(task.workload(workload).dtype), 1)), patchwork(task, workload))
         if d}
     return [choose(there, n, f'draw of {task.name}') for n in names]
+
+# %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #04dd26ef
+def work_out_draws(task, dtype):
+    """What can be kept of the changed inputs of a task in a dtype, worked out: `draws` {name: reason against it, '' if
+    admitted}, the names of the parts of the `patchwork` or None, and whether all inputs have rows (`whole`)."""
+    mine = replace(task)                                                # not the suite's: nothing is kept of it
+    (every, whole), patch = _every_draw(mine, dtype), patchwork(mine, mine.smallest(dtype))
+    return {'draws': {d.name: admission(mine, mine.smallest(dtype), d) for d in every},
+            'patchwork': patch and [d.name for d in patch.parts], 'whole': whole}
+
+def work_out_facts(name):
+    "The line of a task of the suite in the file of kept facts, as it would be written today."
+    task, first = get_task(name), lambda w: (k := task.first(w)) and k.hash or ''
+    return {'task': name,
+            'workloads': {w.name: work_out_counts(task, w) | {'first': first(w)} for w in task.workloads},
+            'draws': {d: work_out_draws(task, d) for d in dict.fromkeys(w.dtype for w in task.workloads)}}

@@ -6,7 +6,7 @@
 from functools import cached_property
 import time
 import numpy as np
-from ...core.errors import LabError
+from ...core.errors import LabError, in_time, within
 from .diagnose import WrongOutput, as_matrix, likely_causes, tiles_of
 from ..records.verification import Guess
 from ...nki.chip.dtypes import is_float, itemsize, round_tf32
@@ -80,6 +80,7 @@ class RerunCase(WrongOutput):
 
     def answer(self, name, value):
         "The output (rows × columns) if the result called `name` were `value`; None if that cannot be computed."
+        in_time()
         try: other = self.replay.outputs_with(name, value)[self.output]
         except (RuntimeError, IndexError, ValueError, TypeError): return None
         return as_matrix(other) if other.shape == self.want.shape else None
@@ -94,6 +95,7 @@ class RerunCase(WrongOutput):
         from torch.fx import map_arg
         for n in self.replay.nodes:
             if n.name not in self.replay.moved: continue
+            in_time()
             yield n, op_of(n), *map_arg((n.args, n.kwargs), lambda m: self.replay.values[m.name])
 
 # %% ../../../nbs/5_evaluate/2_verification/02_hypotheses.ipynb #0e43afb5
@@ -169,6 +171,7 @@ def part_of_sum(case):
 # %% ../../../nbs/5_evaluate/2_verification/02_hypotheses.ipynb #741ef135
 def _whose(case, ways, cause, said, weight):
     for way in ways:
+        in_time()
         other = way.outputs[case.output]
         if other.shape == case.want.shape and (found := case.guess(cause, said(way), as_matrix(other), weight=weight)):
             return found
@@ -248,15 +251,17 @@ def precision(case):
 HYPOTHESES = [precision, wrong_axis, part_of_sum, missing_operation, careless]
 CONVINCING_CONFIDENCE, MAX_INPUT_ELEMENTS, MAX_SECONDS = 0.9, 1 << 21, 2.0
 
-def guess_causes(case: RerunCase, most: int = 3) -> tuple[Guess, ...]:
-    "The `most` best guesses about a wrong output, highest confidence first; may be empty."
+def guess_causes(case: RerunCase, most: int = 3, seconds: float = MAX_SECONDS) -> tuple[Guess, ...]:
+    """The `most` best guesses about a wrong output, highest confidence first; may be empty. The reference is run again
+    until so many `seconds` have passed."""
+    until = time.monotonic() + seconds
     found = likely_causes(case)
     if found and found[0].confidence >= CONVINCING_CONFIDENCE or case.workload.elements > MAX_INPUT_ELEMENTS:
         return tuple(found[:most])
-    until = time.monotonic() + MAX_SECONDS
     for f in HYPOTHESES:
-        if time.monotonic() > until: break
-        try: found += [g] if (g := f(case)) else []
-        # a reference that cannot be taken apart
+        if (left := until - time.monotonic()) <= 0: break
+        try:
+            with within(left, 'guessing'): found += [g] if (g := f(case)) else []
+        # a reference that cannot be taken apart, or a guess that takes too long
         except (LabError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError): continue
     return tuple(sorted(found, key=lambda g: -g.confidence)[:most])

@@ -18,6 +18,7 @@ from ...nki.checks.races import race_warnings
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_flops
 from ...nki.ir.nodes import accesses
+from ...nki.ir.overlap import flags_of, in_bytes
 from ...tasks.baselines.known_times import known_task_times
 from ...tasks.model.task import Task
 from ...nki.ir.program import Program
@@ -159,25 +160,9 @@ def _text(rule):
 GUARDS += map(_text, LINT_RULES)
 
 # %% ../../../nbs/5_evaluate/2_verification/04_plausibility.ipynb #f081cc52
-MAX_MARKED_ELEMENTS = 1 << 21  # at once
-
-def _places(a, trips):
-    "Yield arrays of the flat indices that an access touches, over all iterations of its loops."
-    moving = [(c, trips[v]) for v, c in a.offset.terms if trips[v] > 1]
-    steps = sorted([*moving, *((s, n) for s, n in a.ap)], key=lambda sn: -abs(sn[0]))
-    inner = []
-    while steps and math.prod(n for _, n in (*inner, steps[-1])) <= MAX_MARKED_ELEMENTS: inner.append(steps.pop())
-    block = np.zeros(1, np.int64)
-    for s, n in inner: block = np.add.outer(np.arange(n) * s, block).ravel()
-    for at in np.ndindex(*(n for _, n in steps)):
-        yield block + (a.offset.const + sum(k * s for k, (s, _) in zip(at, steps)))
-
 def _whole(program, o, a):
     "Whether an access counts as an access of the whole tensor."
-    loops = {v for v, _ in a.offset.terms}
-    t = program.tensors[a.tensor]
-    other = t.alias is not None and itemsize(t.dtype) != itemsize(program.tensors[t.alias].dtype)
-    return bool(a.index or o.mask or other or any(program.loops[v].bound for v in loops))
+    return bool(a.index or o.mask or any(program.loops[v].bound for v, _ in a.offset.terms))
 
 def unread(program: Program) -> dict[str, np.ndarray]:
     "For each input with elements that no instruction reads: its name → a mask of these elements."
@@ -189,11 +174,14 @@ def unread(program: Program) -> dict[str, np.ndarray]:
     for k, reads in mine.items():
         t = program.tensors[k]
         if any(_whole(program, o, a) for o, a in reads): continue
-        free = np.ones(t.size, bool)
-        for a in {(a.offset.const, a.offset.terms, a.ap): a for _, a in reads}.values():
-            for at in _places(a, program.trips): in_time(); free[at] = False
+        size = itemsize(t.dtype)
+        unit = min([size, *(itemsize(program.tensors[a.tensor].dtype) for _, a in reads)])
+        free = np.ones(t.size * size // unit, bool)
+        for a in {in_bytes(program, a, unit) for _, a in reads}:
+            for view in flags_of(free, a, program.trips): in_time(); view[...] = False
             if not free.any(): break
-        if free.any(): found[t.name] = free.reshape(t.shape)
+        free = free.reshape(*t.shape, size // unit).all(-1)
+        if free.any(): found[t.name] = free
     return found
 
 # %% ../../../nbs/5_evaluate/2_verification/04_plausibility.ipynb #6db863f1

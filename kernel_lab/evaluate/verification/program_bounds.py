@@ -33,7 +33,7 @@ def engine_ns(program: Program, o: object, chip: object) -> dict[str, float]:
     "{engine: least nanoseconds of one run} of an instruction, for each engine that may run it; empty for a DMA."
     if o.op not in INSTRUCTIONS or not _tiles(o): return {}
     named = (o.engine,) if o.engine in COMPUTE_ENGINES else INSTRUCTIONS[o.op].engines
-    if o.op.startswith('nc_matmul'): work = o.ins['moving'].free * _passes(program, o, chip)
+    if o.op.startswith('nc_matmul'): work = o.ins['moving'].free // o.attrs.get('rows', 1) * _passes(program, o, chip)
     else: work = min(a.free for a in o.outs.values()) if o.outs else 0
     if o.mask or any(a.index for a in _tiles(o)): work = 0
     rates = _lane_rates(program, o, chip)

@@ -5,58 +5,60 @@
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #834e55ea
 import math
 import secrets
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 import numpy as np
-from ...core.errors import KernelError, SimulatorError, UsageError
+from ...core.errors import KernelError, UsageError
 from ..records.verification import Element, SeedReport, Verification
 from .adversarial_inputs import (FAMILIES, choose_draws, draws_by_name,
     quick_soundness, reason_against, soundness, tolerance_on, within_noise)
-from .hypotheses import RerunCase, guess_causes, precision_notes
+from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task
-from ...tasks.model.workload import Tolerance, Workload, error_ratio, output_tolerance
+from ...tasks.model.workload import Tolerance, Workload, output_tolerance
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #5b8afa7c
-CHUNK_ELEMENTS, MAX_ERROR_RATIO = 1 << 17, 1e9  # larger ratios are clipped
+CHUNK_ELEMENTS = 1 << 17
 
-def _scan(got, want, ratio, start):
-    """Summary of a chunk that begins at the flat index `start`: largest differences, number of elements outside the
-    tolerance and not finite, flat indices of the first bad and the worst element, and the worst ratio."""
-    lost, bad = np.isnan(ratio), ~(ratio <= 1)
-    with np.errstate(all='ignore'): diff = np.abs(got - want)
-    diff[lost | (got == want)] = 0
-    size = np.abs(want)
-    rel = np.divide(diff, size, out=np.zeros_like(diff), where=np.isfinite(size) & (size > 0))
-    worst = int(ratio.argmax())                                        # argmax finds the first NaN, if there is one
-    return dict(max_abs=float(diff.max()), max_rel=float(rel.max()), bad=int(bad.sum()),
-                lost=int((lost & np.isfinite(want)).sum()), first=start + int(bad.argmax()) if bad.any() else None,
-                worst=start + worst, top=np.inf if lost[worst] else float(ratio[worst]))
+def _scanned(got, want, tolerance, ratio):
+    """What `summarise` says of each chunk of two flat arrays, positions counted from the start of the arrays; `ratio`
+    is filled, or empty."""
+    from .element_errors import summarise         # numba: loaded by the first comparison
+    g, w = np.empty((2, min(want.size, CHUNK_ELEMENTS)))
+    for start in range(0, want.size, CHUNK_ELEMENTS):
+        here = slice(start, start + CHUNK_ELEMENTS)
+        n = want[here].size
+        np.copyto(g[:n], got[here], casting='unsafe')
+        np.copyto(w[:n], want[here], casting='unsafe')
+        *sizes, first, worst, top = summarise(g[:n], w[:n], tolerance.rtol, tolerance.atol, ratio[here])
+        yield *sizes, start + first if first >= 0 else None, start + worst, top
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #53a7fbd3
 def _at(flat, shape): return tuple(int(i) for i in np.unravel_index(int(flat), shape))
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #1d67501a
+def report_on(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int = 0, output: int = 0, draw: str = '',
+              ratio: np.ndarray | None = None) -> SeedReport:
+    """Compare one output with the reference's, both of the same shape. `seed`, `output` and `draw` go into the report;
+    `ratio` (float32, flat) gets the `error_ratio` of every element, NaN where one side is not finite."""
+    shape, got, want = want.shape, np.ascontiguousarray(got).reshape(-1), np.ascontiguousarray(want).reshape(-1)
+    ratio = np.empty(0, np.float32) if ratio is None else ratio
+    max_abs, max_rel, bad, lost, first, worst, top = zip(*_scanned(got, want, output_tolerance(want, tolerance), ratio))
+    at = worst[max(range(len(top)), key=top.__getitem__)]
+    first = next((k for k in first if k is not None), None)
+    return SeedReport(seed, output, max(max_abs), max(max_rel), sum(bad) / want.size, _at(at, shape), float(got[at]),
+                      float(want[at]), sum(lost), None if first is None else _at(first, shape), draw)
+
 def compare(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int = 0, output: int = 0,
             draw: str = '') -> tuple[SeedReport, np.ndarray]:
-    """Compare one output with the reference's, both of the same shape. Returns the report, and the `error_ratio` of
-    every element (float32; NaN where one side is not finite). `seed`, `output` and `draw` go into the report."""
-    shape, ratio, parts, tolerance = want.shape, np.empty(want.size, np.float32), [], output_tolerance(want, tolerance)
-    got, want = np.ascontiguousarray(got).reshape(-1), np.ascontiguousarray(want).reshape(-1)
-    for start in range(0, want.size, CHUNK_ELEMENTS):
-        here = slice(start, start + CHUNK_ELEMENTS)
-        g, w = got[here].astype(np.float64), want[here].astype(np.float64)
-        exact = error_ratio(g, w, tolerance)
-        parts.append(_scan(g, w, exact, start))
-        ratio[here] = np.minimum(exact, MAX_ERROR_RATIO)                           # np.minimum propagates NaN
-    top, total = max(parts, key=lambda p: p['top']), lambda k: sum(p[k] for p in parts)
-    worst, first = top['worst'], next((p['first'] for p in parts if p['first'] is not None), None)
-    return SeedReport(seed, output, max(p['max_abs'] for p in parts), max(p['max_rel'] for p in parts),
-                      total('bad') / want.size, _at(worst, shape), float(got[worst]), float(want[worst]), total('lost'),
-                      None if first is None else _at(first, shape), draw), ratio.reshape(shape)
+    """The `report_on` one output, and the `error_ratio` of every element (float32; NaN where one side is not finite, at
+    most `MAX_ERROR_RATIO`)."""
+    ratio = np.empty(want.size, np.float32)
+    return report_on(got, want, tolerance, seed, output, draw, ratio), ratio.reshape(want.shape)
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #12650948
 MAP_TILE = (128, 512)  # partitions × elements of one PSUM bank of float32
@@ -72,13 +74,13 @@ def tile_map(ratio: np.ndarray, max_cells: int = 256) -> dict:
     flat = ratio.reshape(-1, ratio.shape[-1]) if ratio.ndim else ratio.reshape(1, 1)
     rows, cols = flat.shape
     r, c = _cell(rows, max_cells), _cell(cols, max_cells)
-    padded = np.pad(flat, ((0, -rows % r), (0, -cols % c)))
+    padded = np.pad(flat, ((0, -rows % r), (0, -cols % c))) if rows % r or cols % c else flat
     # (cells down, cells across)
     grid = padded.reshape(padded.shape[0] // r, r, padded.shape[1] // c, c).max(axis=(1, 3))
-    bad = ~(flat <= 1)
+    good = flat <= 1
     return {
         'shape': (rows, cols), 'tile': MAP_TILE, 'cell': (r, c),
-        'first_bad': _at(bad.argmax(), flat.shape) if bad.any() else None,
+        'first_bad': None if good.all() else _at(good.argmin(), flat.shape),
         'error': [[None if v != v else float(f'{v:.3g}') for v in row] for row in grid.tolist()]}
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #8acd84bf
@@ -186,8 +188,8 @@ def _planned(task, workload, seeds, draws):
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #77301dca
 @dataclass(frozen=True)
 class DrawResult:
-    """A program executed on one draw of inputs: its inputs, its outputs and the reference's, the tolerance, and for
-    each output a (SeedReport, error ratios)."""
+    """A program executed on one draw of inputs: its inputs, its outputs and the reference's, the tolerance, and a
+    SeedReport for each output."""
     seed: int
     draw: str
     arrays: dict
@@ -196,7 +198,18 @@ class DrawResult:
     tolerance: object
     reports: tuple
 
-def _same(a, b): return np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8))
+    @property
+    def passed(self): return all(r.passed for r in self.reports)
+
+    def ratios(self, k):
+        "The `error_ratio` of every element of output `k`."
+        return compare(self.got[k], self.want[k], self.tolerance)[1]
+
+def _read_only(x):
+    "The array, in C order, as one that cannot be written."
+    view = np.ascontiguousarray(x).view()
+    view.flags.writeable = False
+    return view
 
 def _trial(program, task, workload, seed, arrays, draw=None):
     "Execute a program on inputs, which were changed by `draw` if that is given."
@@ -205,12 +218,9 @@ def _trial(program, task, workload, seed, arrays, draw=None):
     check_outputs(program, wants, workload)
     name, tolerance = '', task.tolerance(workload)
     if draw: name, tolerance = draw.name, tolerance_on(task, workload, wants, draw.change.tight)
-    given = [np.array(a, order='C') for a in arrays.values()]
-    got = execute(program, *given, strict=True)
-    if not all(map(_same, given, map(np.ascontiguousarray, arrays.values()))):
-        raise SimulatorError('an input changed though no instruction writes into it')
+    got = execute(program, *map(_read_only, arrays.values()), strict=True)
     return DrawResult(seed, name, arrays, got, wants, tolerance,
-                      tuple(compare(g, w, tolerance, seed, k, name) for k, (g, w) in enumerate(zip(got, wants))))
+                      tuple(report_on(g, w, tolerance, seed, k, name) for k, (g, w) in enumerate(zip(got, wants))))
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #daacf3c5
 MAX_ROUNDING_TOLERANCES = 32  # effect of rounding errors, in tolerances, beyond which a failure does not count
@@ -224,7 +234,8 @@ def _unfair(task, workload, arrays, changed, draw, trial):
     if not why and found.moved > MAX_ROUNDING_TOLERANCES:
         why = f'roundings make the answer jump, by {found.moved:.2g} tolerances'
     if why or not trial: return why
-    fine = within_noise(task, workload, changed, trial.want, [ratio for _, ratio in trial.reports], trial.tolerance)
+    ratios = [trial.ratios(k) for k in range(len(trial.got))]
+    fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance)
     return 'the elements that are off are those that roundings move as far' if fine else ''
 
 def _changed_trial(program, task, workload, seed, arrays, draw):
@@ -232,7 +243,7 @@ def _changed_trial(program, task, workload, seed, arrays, draw):
     changed, trial, error = draw.of(arrays, seed), None, None
     try: trial = _trial(program, task, workload, seed, changed, draw)
     except KernelError as e: error = e
-    if trial and np.isfinite(trial.tolerance.atol) and all(r.passed for r, _ in trial.reports): return trial, ''
+    if trial and np.isfinite(trial.tolerance.atol) and trial.passed: return trial, ''
     if why := _unfair(task, workload, arrays, changed, draw, trial): return None, why
     if error: raise error
     return trial, ''
@@ -252,7 +263,9 @@ def _until_wrong(trials):
     "Yield results up to the first wrong one."
     for trial in trials:
         yield trial
-        if not all(r.passed for r, _ in trial.reports): return
+        if not trial.passed: return
+
+WRONG_SHARE, MIN_SECONDS = 0.1, 0.1  # what an examination may take beside the time of the draws that are left out
 
 def verify(program: Program, task: Task, workload: Workload | str | None = None, seeds: int | Sequence[int] = 3,
            draws: Sequence[str] | None = None) -> Verification:
@@ -261,22 +274,36 @@ def verify(program: Program, task: Task, workload: Workload | str | None = None,
     `workload`: a Workload or its name (default: the task's first). `seeds`: a number of fresh random seeds, or a list.
     `draws`: names of the adversarial changes for each seed; None picks them at random if the seeds are fresh. Raises
     KernelError if the program cannot be executed, UsageError for invalid seeds and unknown names."""
+    _import_what_draws_need()
     workload = task.workload(workload)
     check_inputs_unwritten(program, [k for k, name in enumerate(workload.shapes) if name in task.in_place])
     check_outputs(program, [ArraySpec(*o) for o in task.outputs(workload)], workload)
     plan, left_out = _planned(task, workload, seeds, draws)
     reports, worst, trials = [], None, _trials(program, task, workload, plan, left_out)
-    for trial in _until_wrong(trials) if isinstance(seeds, Integral) and draws is None else trials:
-        for k, (report, ratio) in enumerate(trial.reports):
+    ends_early, began, done = isinstance(seeds, Integral) and draws is None, time.monotonic(), 0
+    for trial in _until_wrong(trials) if ends_early else trials:
+        done += 1
+        for k, report in enumerate(trial.reports):
             reports.append(report)
-            if worst is None or report.badness > worst[0].badness: worst = report, ratio, trial, k
+            if worst is None or report.badness > worst[0].badness: worst = report, trial, k
+    left = sum(1 + len(ds) for _, ds in plan) - done
+    spared = (time.monotonic() - began) * (left / done + WRONG_SHARE)
+    seconds = min(MAX_SECONDS, max(MIN_SECONDS, spared)) if ends_early else MAX_SECONDS
     return Verification(all(r.passed for r in reports), task.tolerance(workload), tuple(reports),
-                        *_examined(program, task, workload, *worst), notes=precision_notes(program, workload),
+                        *_examined(program, task, workload, *worst, seconds), notes=precision_notes(program, workload),
                         left_out=tuple(left_out))
 
-def _examined(program, task, workload, report, ratio, trial, k):
-    "The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause."
+def _import_what_draws_need():
+    "So that the time of the first draw is that of its work."
+    import torch  # noqa: F401
+    from . import element_errors  # noqa: F401
+    from ...nki.executor import vectorized  # noqa: F401
+
+def _examined(program, task, workload, report, trial, k, seconds):
+    """The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause, found within
+    so many seconds."""
+    ratio = trial.ratios(k)
     if report.passed: return (tile_map(ratio, 64),)
     got, want = trial.got[k], trial.want[k]
     case = RerunCase(program, task, workload, trial.arrays, got, want, ratio, trial.tolerance, k)
-    return tile_map(ratio, 256), worst_elements(got, want, ratio), guess_causes(case)
+    return tile_map(ratio, 256), worst_elements(got, want, ratio), guess_causes(case, seconds=seconds)

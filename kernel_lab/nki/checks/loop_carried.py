@@ -12,6 +12,7 @@ import numpy as np
 from ...core.errors import in_time
 from .diagnostic import Diagnostic
 from ..ir.semantics import ASSOCIATIVE
+from ..ir.overlap import in_bytes
 from ..ir.regions import masked_box, mask_access
 from ..ir.nodes import Access, accesses
 from ..ir.program import Program
@@ -35,7 +36,7 @@ def accumulation_op(o):
 # %% ../../../nbs/2_nki/5_checks/06_loop_carried.ipynb #7ae0e312
 @dataclass(frozen=True)
 class LoopAccess:
-    """An access, inside a loop, to a memory made outside of it. `how`: 'read', 'write', or the operation that
+    """An access in bytes, inside a loop, to a memory made outside of it. `how`: 'read', 'write', or the operation that
     gathers into it."""
     access: Access
     o: object
@@ -70,8 +71,8 @@ def loop_accesses(program):
         for k, a, reads, op in _of(program, o, back):
             for d, l in enumerate(loops):
                 if l.kind == 'affine' and l.name not in program.tensors[k].scope:
-                    found.setdefault((l.name, k), []).append(LoopAccess(a, o, loops[d + 1:],
-                                                                        'read' if reads else _how(o, op, l)))
+                    how = 'read' if reads else _how(o, op, l)
+                    found.setdefault((l.name, k), []).append(LoopAccess(in_bytes(program, a), o, loops[d + 1:], how))
     return found
 
 # %% ../../../nbs/2_nki/5_checks/06_loop_carried.ipynb #c7855970
@@ -197,13 +198,11 @@ def conflicting_writes(program):
     for k in dict.fromkeys(program.base[k] for k in program.output_ids):
         loops, o = _last_writer(program, k)
         for d, l in enumerate(loops):
-            touched = [LoopAccess(a, o, loops[d + 1:],
-                                  _how(o, accumulation_op(o),
-                                       l)) for a in o.outs.values() if program.base[a.tensor] == k]
-            if l.kind == 'affine' and any(t.how == 'write' and _plain(t) and _again(t,
-                                                                                l)
-                                          for t in touched) and k in iteration_dependent(program, l):
-                yield l, k, o
+            if l.kind != 'affine': continue
+            how, mine = _how(o, accumulation_op(o), l), [a for a in o.outs.values() if program.base[a.tensor] == k]
+            touched = [LoopAccess(in_bytes(program, a), o, loops[d + 1:], how) for a in mine]
+            is_again = how == 'write' and any(_plain(t) and _again(t, l) for t in touched)
+            if is_again and k in iteration_dependent(program, l): yield l, k, o
 
 def _again(t, loop):
     "Whether every iteration writes where the others do."

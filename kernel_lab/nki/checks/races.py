@@ -4,16 +4,16 @@
 
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #305be934
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, islice, product
 import math
 import numpy as np
 from ...core.errors import in_time
 from .diagnostic import Diagnostic
-from ..ir.affine import Affine
+
 from ..chip.dtypes import itemsize
 from ..ir.semantics_collective import COLLECTIVES
-from ..ir.regions import masked_box, operand_boxes, mask_access
+from ..ir.overlap import in_bytes, joined_axes, part_left, touched
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.program import Program
 
@@ -58,47 +58,45 @@ def one_sided_swaps(program):
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #7c14d3ab
 @dataclass(frozen=True)
 class CoreAccess:
-    """An access of a core: first element, ((step, count), …), whether it writes; `key` is equal where two cores do
-    the very same."""
+    """An access of a core to a memory: first byte, ((step, count), …), whether it writes; `key` is equal where two
+    cores do the very same."""
     o: object
     tensor: int
     start: int
     dims: tuple
     writes: bool
     mine: bool = False          # what is written depends on the core
-    cells: tuple = ()           # the elements one by one, from start on, where a mask leaves no box
+    cells: tuple = ()           # the elements one by one, from start on, where a mask leaves no box; and their bytes
+    unit: int = 1
     @property
     def key(self): return self.o.op, self.o.line, self.start, self.dims, self.cells
     @property
-    def end(self): return self.start + (self.cells[-1] if self.cells else sum(s * (n - 1) for s, n in self.dims))
+    def end(self):
+        last = self.cells[-1] + self.unit - 1 if self.cells else sum(s * (n - 1) for s, n in self.dims)
+        return self.start + last
 
 def _core_access(o, a, env, loops, writes, mine):
-    start, dims = a.offset.const + sum(c * env.get(v, 0) for v, c in a.offset.terms), [(c, loops[v]) for v,
-                                                                                c in a.offset.terms if v in loops]
-    dims = [(s, n) for s, n in (*dims, *a.ap) if n > 1 and s]
-    start += sum(s * (n - 1) for s, n in dims if s < 0)
-    return CoreAccess(o, a.tensor, start, tuple((abs(s), n) for s, n in dims), writes, mine)
+    "The core access of one in bytes."
+    start = a.offset.const + sum(c * env.get(v, 0) for v, c in a.offset.terms)
+    dims = [(s, n) for s, n in (*((c, loops[v]) for v, c in a.offset.terms if v in loops), *a.ap) if n > 1]
+    return CoreAccess(o, a.tensor, start + sum(s * (n - 1) for s, n in dims if s < 0), joined_axes(dims), writes, mine)
 
 MAX_MASKED_ITERATIONS = 4096       # iterations of masked accesses to look at
 
-def _masked(o, k, a, env, loops, writes, mine, unsure):
-    "The core accesses of an access under a mask: a box each iteration, or single elements."
+def _masked(program, o, k, env, loops, writes, mine, unsure):
+    "The core accesses of operand `k` under a mask: a box each iteration, or single elements."
     if math.prod(loops.values()) > MAX_MASKED_ITERATIONS:
         unsure.append(f'the masked {o.op} on line {o.line} runs too often to compare')
         return
     for turn in product(*map(range, loops.values())):
         here = env | dict(zip(loops, turn))
-        box, bits = masked_box(o.mask, mask_access(o).shape, here)
-        if box is None: continue
-        mine_box = operand_boxes(o, box)[k]
-        start = a.offset(here) + sum(s * b.start for (s, _), b in zip(a.ap, mine_box))
-        part = replace(a, offset=Affine(start), ap=tuple((s, b.stop - b.start) for (s, _), b in zip(a.ap, mine_box)))
-        if bits is None: yield _core_access(o, part, {}, {}, writes, mine); continue
-        if a.shape != mask_access(o).shape: return
-        cells = np.unique(sum(np.arange(n).reshape(-1, *[1] * (len(a.ap) - 1 - d)) * s for d,
-                              (s, n) in enumerate(part.ap))[np.broadcast_to(bits, a.shape)[box]])
-        if cells.size:
-            yield CoreAccess(o, a.tensor, start + int(cells[0]), (), writes, mine, tuple((cells - cells[0]).tolist()))
+        part, bits = part_left(o, k, here)
+        if part is None: continue
+        if bits is None: yield _core_access(o, in_bytes(program, part), {}, {}, writes, mine); continue
+        size = itemsize(program.tensors[part.tensor].dtype)
+        first, *_ = cells = touched(o, k, here) * size
+        yield CoreAccess(o, program.base[part.tensor], int(first), (), writes, mine, tuple((cells - first).tolist()),
+                         size)
 
 def core_accesses(program, body, env, own=frozenset(), loops=None, unsure=None):
     """The accesses of a body; `own`: tensors that hold what depends on the core; those that are too many to list are
@@ -111,18 +109,15 @@ def core_accesses(program, body, env, own=frozenset(), loops=None, unsure=None):
         mine = any(a.tensor in own or _moves(a, env) for a in accesses(o, reads=True))
         for k, a, writes in (*((k, a, False) for k, a in o.ins.items()), *((k, a, True) for k, a in o.outs.items())):
             if not isinstance(a, Access) or a.index or not _shared(program, a.tensor, env): continue
-            if o.mask: yield from _masked(o, k, a, {v: 0 for v in program.trips} | env, loops, writes, mine, unsure)
-            else: yield _core_access(o, a, env, loops, writes, mine)
+            still = dict.fromkeys(program.trips, 0) | env
+            if o.mask: yield from _masked(program, o, k, still, loops, writes, mine, unsure)
+            else: yield _core_access(o, in_bytes(program, a), env, loops, writes, mine)
 
 def _moves(a, env): return any(v in env for v, _ in a.offset.terms)
 
-def _item_ratio(program, k):
-    "Bytes an element of a tensor for each of an element of the tensor that owns the memory."
-    return itemsize(program.tensors[k].dtype) / itemsize(program.tensors[program.base[k]].dtype)
-
-def _shared(program, k, env, any_dtype=False):
+def _shared(program, k, env):
     t = program.tensors[k]
-    return t.buffer == 'hbm' and not set(t.scope) & set(env) and (any_dtype or _item_ratio(program, k) == 1)
+    return t.buffer == 'hbm' and not set(t.scope) & set(env)
 
 def _flat(body):
     for o in body: yield from _flat(o.body) if isinstance(o, Loop) else (o,)
@@ -173,18 +168,20 @@ def core_dependent_tensors(program):
 MAX_CELLS, TOO_LARGE = 2**24, ('too large',)
 
 def _grain(found, low):
-    "Elements a cell: what divides every start, step and run."
+    "Bytes a cell: what divides every start, step and run."
     g = 0
     for t in found:
         g = math.gcd(g, t.start - low, *((n if s == 1 else s) for s, n in t.dims),
-                     *(() if any(s == 1 for s, _ in t.dims) and not t.cells else (1,)))
+                     *(() if any(s == 1 for s, _ in t.dims) else (t.unit,)))
     return g or 1
 
 def _paint(found, low, g, size, ids):
     cells = np.zeros(size, np.int32)
     for t in found:
-        # g is 1 then
-        if t.cells: cells[t.start - low + np.array(t.cells)] = ids.setdefault(t.key, len(ids) + 1); continue
+        if t.cells:
+            at = (t.start - low + np.array(t.cells)) // g
+            cells[at[:, None] + np.arange(t.unit // g)] = ids.setdefault(t.key, len(ids) + 1)
+            continue
         shape = [n // g if s == 1 else n for s, n in t.dims]
         view = np.lib.stride_tricks.as_strided(cells[(t.start - low) // g:], shape,
                                                [4 * (1 if s == 1 else s // g) for s, _ in t.dims])
@@ -192,7 +189,7 @@ def _paint(found, low, g, size, ids):
     return cells
 
 def _clash(one, other):
-    "(a write of one, a touch of the other, the first element) that no meeting keeps apart, or None."
+    "(a write of one, a touch of the other, the first byte) that no meeting keeps apart, or None."
     everything = (*one, *other)
     low, high = max(min(t.start for t in x) for x in (one, other)), min(max(t.end for t in x) for x in (one, other))
     if low > high: return None
@@ -230,17 +227,19 @@ def races(program, unsure=None):
 
 def _pairs(program, sides, unsure):
     for (c, one), (d, other) in ((x, y) for pair in combinations(sides, 2) for x, y in (pair, pair[::-1])):
-        for k in sorted({program.base[t.tensor] for t in one if t.writes} & {program.base[t.tensor] for t in other}):
+        for k in sorted({t.tensor for t in one if t.writes} & {t.tensor for t in other}):
             in_time()
-            found = _clash(*([t for t in x if program.base[t.tensor] == k] for x in (one, other)))
+            found = _clash(*([t for t in x if t.tensor == k] for x in (one, other)))
             if found is TOO_LARGE: unsure.append(f'{program.tensors[k].name} is too large to compare')
-            elif found: yield k, found[2], (c, found[0].o), (d, found[1].o), found[3]
+            elif found:
+                element = found[2] // itemsize(program.tensors[k].dtype)
+                yield k, element, (c, found[0].o), (d, found[1].o), found[3]
 
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #2e137052
 @dataclass(frozen=True)
 class UncertainAccess:
-    """An access that may or may not meet another core's: the core, the instruction, the tensor, what it may touch,
-    whether it writes, why that is all one can say."""
+    """An access that may or may not meet another core's: the core, the instruction, the memory, its first and last
+    byte that it may touch, whether it writes, why that is all one can say."""
     core: int
     o: object
     tensor: int
@@ -250,25 +249,24 @@ class UncertainAccess:
     why: str
 
 def _reach(program, core, o, a, env, writes, why):
+    "The uncertain access of one in bytes."
     (lo, hi), (low, high) = a.offset.bounds({v: 1 if v in env else n for v, n in program.trips.items()}), a.span()
     base = sum(c * env[v] for v, c in a.offset.terms if v in env)
     far = (a.most - 1) * a.by if a.index else 0
-    size = program.tensors[a.tensor].size
+    t = program.tensors[a.tensor]
+    size = t.size * itemsize(t.dtype)
     ends = (0, size - 1) if why == 'a loop that depends on data' else (base + lo + low + min(far, 0),
                                                                        base + hi + high + max(far, 0))
-    low, high, ratio = max(0, ends[0]), min(ends[1], size - 1), _item_ratio(program, a.tensor)
-    return UncertainAccess(core, o, program.base[a.tensor], int(low * ratio), math.ceil((high + 1) * ratio) - 1, writes,
-                           why)
+    return UncertainAccess(core, o, a.tensor, max(0, ends[0]), min(ends[1], size - 1), writes, why)
 
 def _uncertain(program, core, body, env, bound=False):
     "The accesses to shared HBM of which only the reach is known."
     for o in body:
         if isinstance(o, Loop): yield from _uncertain(program, core, o.body, env, bound or bool(o.bound)); continue
         for a, writes in (*((a, False) for a in o.ins.values()), *((a, True) for a in o.outs.values())):
-            if not isinstance(a, Access) or not _shared(program, a.tensor, env, True): continue
+            if not isinstance(a, Access) or not _shared(program, a.tensor, env): continue
             why = 'a loop that depends on data' if bound else 'an index' if a.index else ''
-            if not why and _item_ratio(program, a.tensor) != 1: why = 'a memory of two dtypes'
-            if why: yield _reach(program, core, o, a, env, writes, why)
+            if why: yield _reach(program, core, o, in_bytes(program, a), env, writes, why)
 
 def uncertain_accesses(program):
     """The `UncertainAccess` accesses of a program that may meet another core's between two meetings, one of the
@@ -278,8 +276,8 @@ def uncertain_accesses(program):
     for outer, side in barrier_intervals(program.body):
         env = {l.name: 0 for l in outer}
         far = {c: [*_uncertain(program, c, body, env | mine)] for c, body, mine in side}
-        near = {c: [(program.base[t.tensor], t.start, t.end, t.writes) for t in core_accesses(program, body,
-                                                                                env | mine)] for c, body, mine in side}
+        near = {c: [(t.tensor, t.start, t.end, t.writes) for t in core_accesses(program, body, env | mine)]
+                for c, body, mine in side}
         near = {c: ts + [(u.tensor, u.low, u.high, u.writes) for u in far[c]] for c, ts in near.items()}
         for u in (u for us in far.values() for u in us):
             others = (t for c, ts in near.items() if c != u.core for t in ts)
@@ -298,7 +296,7 @@ def doubled_writes(program):
         one, other = ([t for t in core_accesses(program, body, env | mine, own) if t.writes and not t.mine]
                       for _, body, mine in side[:2])
         keys = {t.key: t for t in one}
-        yield from ((program.base[t.tensor], keys[t.key].o) for t in other if t.key in keys)
+        yield from ((t.tensor, keys[t.key].o) for t in other if t.key in keys)
 
 def race_warnings(program: Program) -> list[str]:
     "What `core_races` cannot exclude, and what both cores write alike: a sentence each, with the line of the kernel."

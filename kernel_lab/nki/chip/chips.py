@@ -77,6 +77,8 @@ def _shared(gen):
         moving_max=Figure(512, 'columns', 'published',
                           a), min_align=Figure(4, 'bytes', 'estimate',
                                                'alignment of allocations; the value is not printed'),
+        psum_bank_users=Figure(1, 'engines at a time', 'estimate', f'{_ARCH[2]}: Vector and Scalar are slower where '
+                               'they meet in a bank; that one waits, and Tensor too, is a guess'),
         psum_banks=Figure(8, 'banks', 'published',
                           a), psum_bank_bytes=Figure(2048, 'bytes a partition', 'published',
                                                      a), psum_tile_bytes=Figure(2048, 'bytes a partition', 'published',
@@ -84,13 +86,16 @@ def _shared(gen):
         sbuf_elements_max=Figure(65536, 'elements an instruction', 'published',
                                  a), psum_elements_max=Figure(4096, 'elements an instruction', 'published', a),
         bn_stats_max=Figure(512, 'elements', 'published', api), moving_min=Figure(64, 'cycles', 'published', api),
-        fp32_passes=Figure(4, 'cycles a row', 'published',
-                           api), reciprocal_cycles=Figure(8, 'cycles an element', 'published',
-                                                          api), pool_start=Figure(150, 'cycles', 'published', api),
+        fp32_passes=Figure(4, 'cycles a row', 'published', api),
+        weight_load=Figure(1 / 4, 'cycles a column', 'published', f'{_ARCH[1]}: four times as fast as a row'),
+        fp32_weight_load=Figure(4, 'cycles a column', 'estimate', 'as measured on trn2'),
+        reciprocal_cycles=Figure(8, 'cycles an element', 'published', api),
+        pool_start=Figure(150, 'cycles', 'published', api),
         pool_partitions=Figure(16, 'partitions a processor', 'published', f'{_ARCH[1]}: eight processors; that a '
                                'reduction over partitions takes a pass for each is an estimate'),
         stride_bytes=Figure(16, 'bytes', 'published', f'{_ARCH[1]}: larger innermost steps halve the bandwidth'),
         stride_slowdown=Figure(2, 'times slower', 'published', f'{_ARCH[1]}: beyond stride_bytes'),
+        register_interval=Figure(64, 'cycles a value', 'estimate', 'the interval between two instructions'),
         alu_rsqrt_cycles=Figure(4, 'cycles an element', 'published', f'{api}: 4 times less throughput than on Scalar'),
         accumulate_read=Figure(64, 'cycles', 'published', api), tensor_ghz=Figure(
             2.4, 'GHz', 'measured', 'one 512-row bf16 matmul takes 213 ns in published traces of both '
@@ -125,7 +130,9 @@ def _trn1():
         'trn1', 2, {
             **_shared(1), 'vector_ghz': Figure(1.12, 'GHz', 'published', a), 'scalar_ghz': Figure(
                 1.4, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.4, 'GHz', 'published', a), 'tensor_start': Figure(
-                    7, 'cycles', 'derived', 'AccelOpt matmul latencies'),
+                    7, 'cycles', 'derived', 'AccelOpt matmul latencies'), 'fp32_transpose': Figure(
+                4, 'cycles a row', 'published', f'{a}: a matmul with the identity'), 'register_ns': Figure(
+                1240, 'ns', 'estimate', 'as measured on trn2'),
             'vector_start': Figure(85, 'cycles', 'fitted', 'AccelOpt profiles say 60 to 108'), 'scalar_start': Figure(
                 40, 'cycles', 'fitted', 'AccelOpt profiles say 52'), 'gpsimd_start': Figure(
                     0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'), 'tensor_latency_ns': Figure(
@@ -181,6 +188,10 @@ def _trn2():
                 1.2, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.2, 'GHz', 'published', a), 'tensor_start': Figure(
                     10, 'cycles', 'measured', f'{t}: 218 ns between matmuls of 512 columns, 56 of 128'),
             'vector_start': Figure(67, 'cycles', 'measured', f'{t}: 603 ns between reductions of 512 elements'),
+            'fp32_transpose': Figure(2, 'cycles a row', 'published', f'{a}: 2x speedup in FP32 transpose'),
+            'fp32_weight_load': Figure(4, 'cycles a column', 'derived', f'{t}: LDWEIGHTS of 128 fp32 columns, two a '
+                                       'matmul, last 223 cycles longer each than of bf16, at both clocks'),
+            'register_ns': Figure(1240, 'ns', 'measured', f'{t}: TENSOR_LOAD of two registers takes 1,219 to 1,336'),
             'scalar_start': Figure(
                 67, 'cycles', 'measured', f'{t}: 483 ns between copies of 512 elements'), 'gpsimd_start': Figure(
                     0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'), 'tensor_latency_ns': Figure(

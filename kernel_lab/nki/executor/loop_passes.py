@@ -100,6 +100,11 @@ def _fusible_loops(code, k, one, other):
     return sorted(((u, w) for u in a for w in b if a[u] == b[w] and code.trips[u] == code.trips[w] > 1),
                   key=lambda p: -code.trips[p[0]])
 
+def _has_order(instruction):
+    "Whether it draws random numbers or accumulates in an engine's register, so that its runs keep their order."
+    return spec_of(instruction).random or instruction.attrs.get('reduce_cmd', 'idle') not in (
+        None, 'idle', 'reset_reduce')
+
 def _can_move_before(one, middle):
     "Whether what stands between two nests may go before the first."
     drawn = any(map(_has_order, _instructions(one)))
@@ -174,10 +179,6 @@ def instruction_numbers(nodes):
         else: yield from instruction_numbers(node.nodes)
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #effa47bf
-def _has_order(instruction):
-    return spec_of(instruction).random or instruction.attrs.get('reduce_cmd', 'idle') not in (None, 'idle',
-            'reset_reduce')
-
 def _shared_tensors(code, v, nodes, chain):
     "[(positions of nodes, whether iterations are disjoint)] of every tensor written in `v` that outlives an iteration."
     where, wrote = {}, set()

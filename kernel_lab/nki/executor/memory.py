@@ -9,6 +9,7 @@ from ...core.errors import KernelError
 from ..chip.dtypes import NUMPY, PACKED, cast_result, is_float, itemsize, numpy_of
 from ..chip.chips import get_chip
 from ..ir.nodes import Access
+from ..ir.regions import covers_tile
 from ..chip.dtypes import matmul_mx
 from ..ir.cost import MATMULS
 from ..ir.semantics import BITWISE, REDUCE, affine_values, row_reduction
@@ -105,8 +106,7 @@ class _Address:
         self.strides = _strides(a.ap, self.dtype.itemsize)
         self.shape, self.const, self.terms = a.shape, a.offset.const, a.offset.terms
         self.index = View(memory, a.index) if a.index else None
-        # the whole tile
-        self.dense = self.high - self.low + 1 == t.tile_size and a.free * a.partitions == t.tile_size
+        self.dense = covers_tile(t, a)
 
     def at(self, env):
         "The element offset for these loop values."
@@ -168,9 +168,9 @@ class _WrittenFlags(_Address):
     def mark_written(self, off):
         "Remember that this access was written."
         size, whole = self.tensor.tile_size, self.memory.tile_written[self.k]
-        tile = (off + self.low) // size
+        tile, first = divmod(off + self.low, size)
         if whole[tile]: return
-        if self.dense: whole[tile] = 1; return
+        if self.dense and first == 0: whole[tile] = 1; return
         if (off + self.high) // size != tile: return self._mark_across(off, tile, size)
         bits, mine = self._bits(off, tile)
         mine[...] = True

@@ -8,7 +8,7 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.dtypes import itemsize
 from ..checks.races import uncertain_accesses
-from ..ir.overlap import touched
+from ..ir.overlap import touched, widened
 from ..ir.regions import mask_access, masked_box
 
 # %% ../../../nbs/2_nki/6_executor/11_race_watch.ipynb #339fa099
@@ -20,9 +20,19 @@ def watched_tensors(program) -> frozenset:
         program.__dict__['_watched'] = frozenset(u.tensor for u in found)
     return program.__dict__['_watched']
 
-# of each unit of a memory: bits of the cores that wrote and read it, whether a write changed what one had written, and
-# the line that wrote it last
+# of each unit of a memory: two cores that wrote it and two that read it, or -1; whether a write changed what one had
+# written; the line that wrote it last
 Notes = namedtuple('Notes', 'wrote read varied line')
+
+def _others(noted, core):
+    "Which units another core than this one is noted for."
+    return (noted[:, 0] >= 0) & (noted[:, 0] != core) | (noted[:, 1] >= 0)
+
+def _add(noted, at, core):
+    "Note a core for some units; two different ones are enough to know that there is another."
+    first, second = noted[at].T
+    is_new = (first >= 0) & (first != core) & (second < 0)
+    noted[at] = np.stack([np.where(first < 0, core, first), np.where(is_new, core, second)], axis=1)
 
 class RaceWatch:
     "Who touched each element of the watched memories since the cores last met; `core` is the one that runs now."
@@ -30,10 +40,7 @@ class RaceWatch:
         self.program, self.tensors, self.core, self.notes = program, watched_tensors(program), None, {}
         self.grids = {l.name for l in program.body if getattr(l, 'kind', '') == 'parallel'}
 
-    @property
-    def me(self):
-        "The bit of the core that runs now (of a grid of more than 64 programs, one of 64)."
-        return np.uint64(1 << self.core % 64)
+
 
     def begin(self):
         "The cores have met."
@@ -44,8 +51,8 @@ class RaceWatch:
         if view.k not in self.notes:
             t = self.program.tensors[view.k]
             n = t.size * itemsize(t.dtype) // self.unit(view)
-            self.notes[view.k] = Notes(np.zeros(n, np.uint64), np.zeros(n, np.uint64), np.zeros(n, bool),
-                                       np.zeros(n, np.int32))
+            nobody = np.full((n, 2), -1, np.int32)
+            self.notes[view.k] = Notes(nobody, nobody.copy(), np.zeros(n, bool), np.zeros(n, np.int32))
         return self.notes[view.k]
 
     def unit(self, view):
@@ -63,32 +70,28 @@ def _units(watch, step, name, view, env):
             inside = np.zeros(shape, bool)
             if box is not None: inside[box] = True if bits is None else np.broadcast_to(bits, shape)[box]
         at = np.unique(np.broadcast_to(where, view.shape)[np.broadcast_to(ok, view.shape) & inside])
-    ratio = view.dtype.itemsize // watch.unit(view)
-    return at if ratio == 1 else (at[:, None] * ratio + np.arange(ratio)).reshape(-1)
+    return widened(at, view.dtype.itemsize // watch.unit(view))
 
 # %% ../../../nbs/2_nki/6_executor/11_race_watch.ipynb #c1a2b31b
 def _raise_race(watch, step, view, at, notes, does):
-    t, line, wrote = watch.program.tensors[view.k], int(notes.line[at]), int(notes.wrote[at]) & ~int(watch.me)
-    theirs = f'writes it on line {line}' if wrote else 'reads it'
-    bits = wrote or int(notes.read[at]) & ~int(watch.me)
-    other = (bits & -bits).bit_length() - 1
+    t, line = watch.program.tensors[view.k], int(notes.line[at])
+    wrote, read = ([int(c) for c in noted[at] if c >= 0 and c != watch.core] for noted in (notes.wrote, notes.read))
+    theirs, other = f'writes it on line {line}' if wrote else 'reads it', (wrote or read)[0]
     raise KernelError(f'core {watch.core} {does} {t.name} while core {other} {theirs}, with these inputs',
                       kind='invalid', line=step.instruction.line or None, instruction=step.instruction.op,
                       operand=t.name, limit='nisa.core_barrier between them', value=f'element {at}',
                       hint='Let the cores meet, or give each a tensor of its own; rows that an index names too.')
 
 def _note_reads(watch, step, env):
-    me = watch.me
     for name, view in step.views.items():
         if view.k not in watch.tensors: continue
         notes, at = watch.of(view), _units(watch, step, name, view, env)
-        theirs = np.flatnonzero(notes.wrote[at] & ~me)
+        theirs = np.flatnonzero(_others(notes.wrote[at], watch.core))
         if theirs.size: _raise_race(watch, step, view, at[theirs[0]], notes, 'reads')
-        notes.read[at] |= me
+        _add(notes.read, at, watch.core)
 
 def watch_instruction(watch, step, env):
     "Run one instruction of a core, and raise `KernelError` where the other one was since they met."
-    me = watch.me
     _note_reads(watch, step, env)
     mine = [(v, _units(watch, step, name, v, env)) for name, v in step.outs.items() if v.k in watch.tensors]
     bytes_of = lambda v, at: v.memory.flat[v.k].view(np.uint8).reshape(-1, watch.unit(v))[at].copy()
@@ -96,9 +99,9 @@ def watch_instruction(watch, step, env):
     step(env)
     for (v, at), old in zip(mine, before):
         notes, changed = watch.of(v), (bytes_of(v, at) != old).any(1)
-        wrote, read = (x[at] & ~me > 0 for x in (notes.wrote, notes.read))
+        wrote, read = (_others(x[at], watch.core) for x in (notes.wrote, notes.read))
         bad = np.flatnonzero(wrote & (changed | notes.varied[at]) | read & changed)
         if bad.size: _raise_race(watch, step, v, at[bad[0]], notes, 'writes')
-        notes.varied[at] |= changed & (notes.wrote[at] > 0)
-        notes.wrote[at] |= me
+        notes.varied[at] |= changed & (notes.wrote[at, 0] >= 0)
+        _add(notes.wrote, at, watch.core)
         notes.line[at] = step.instruction.line

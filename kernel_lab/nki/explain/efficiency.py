@@ -22,14 +22,15 @@ _ONE = ('reciprocal', 'exponential', 'bn_stats', 'bn_aggr', 'max8', 'range_selec
 _PACKED = 4                 # a microscaled element is four numbers of the contraction
 
 def packing(o) -> int:
-    "Numbers of the contraction in an element of its operands: so many times faster than bf16 the array works on it."
-    return _PACKED if o.op == 'nc_matmul_mx' else 1
+    "Numbers of the contraction in a place of the array: so many times faster than bf16 the array works on them."
+    return _PACKED if o.op == 'nc_matmul_mx' else o.attrs.get('rows', 1)
 
 def tensor_flops(o):
     "(flops of a product, flops of a transpose) of one repetition on the Tensor engine."
     if o.op == 'nc_transpose': return 0, 2 * o.ins['data'].partitions ** 2 * o.ins['data'].free
     a = o.ins['stationary']
-    n = 2 * a.partitions * a.free * o.ins['moving'].free * packing(o) // o.attrs.get('rows', 1)
+    places = 1 if o.op == 'nc_matmul_mx' else o.attrs.get('rows', 1)       # elements of an operand in one of them
+    n = 2 * a.partitions * (a.free // places) * (o.ins['moving'].free // places) * packing(o)
     return (0, n) if o.attrs.get('transpose') else (n, 0)
 
 def _other_flops(o):
@@ -90,12 +91,12 @@ def accelopt_peak_us(chip, products, others, bytes_):
 class Efficiency:
     """How close a timeline comes to a chip's limits; simulated where `kind` says so. mfu = flops / (peak · latency),
     hfu = (flops + transpose_flops) / (peak · latency) with the peak of bf16 on the full array, a microscaled product
-    counting a quarter; mbu = HBM bytes moved / (hbm_gbps · latency), mbu_least the same with every input and output
-    once, of those that are moved at all (definitions of the vendor's profiler summary). intensity = flops / HBM byte
-    moved, of the Tensor engine or, without products, of the others (`unit`); ridge = peak / hbm_gbps; roof_share =
-    achieved / min(peak, intensity · hbm_gbps). No share exceeds 1, and peak_pct, `Profile`'s against the chip's own
-    limits, does not exceed 100. accelopt_pct is another unit: against AccelOpt's model (440 GB/s, 23.75 TFLOP/s), with
-    this program's flops and each input and output once; it may exceed 100."""
+    counting a quarter, one of double rows half; mbu = HBM bytes moved / (hbm_gbps · latency), mbu_least the same with
+    every input and output once, of those that are moved at all (definitions of the vendor's profiler summary).
+    intensity = flops / HBM byte moved, of the Tensor engine or, without products, of the others (`unit`); ridge = peak
+    / hbm_gbps; roof_share = achieved / min(peak, intensity · hbm_gbps). No share exceeds 1, and peak_pct, `Profile`'s
+    against the chip's own limits, does not exceed 100. accelopt_pct is another unit: against AccelOpt's model (440
+    GB/s, 23.75 TFLOP/s), with this program's flops and each input and output once; it may exceed 100."""
     latency_us: float
     flops: int
     transpose_flops: int
@@ -177,7 +178,7 @@ def _tensor_stages(timeline, count):
     mine = timeline.lane == 0
     starts_us = mine.sum() * chip.tensor_start / chip.clock('Tensor') / 1e3
     ran = (timeline.end_us[mine] - timeline.start_us[mine]).sum() - starts_us
-    full = flops(timeline)[0] / tensor_peak(chip) / 1e3
+    full = array_flops(timeline)[0] / tensor_peak(chip) / 1e3
     return {'useful work': full, 'array not full': sums[0], 'fp32 passes': sums[1], 'transposes': sums[2],
             'cold clock': float(ran)}
 

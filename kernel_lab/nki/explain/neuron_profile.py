@@ -31,7 +31,8 @@ def _bf16_flops(timeline):
     for o, n in zip(program.instructions, run_counts(timeline)[:, 0]):
         if not n: continue
         first = o.ins.get('stationary', o.ins.get('data'))
-        passes = chip.fp32_passes if program.tensors[first.tensor].dtype == 'float32' else 1
+        turns = chip.fp32_transpose if o.op == 'nc_transpose' else chip.fp32_passes
+        passes = (chip.fp32_passes, turns) if program.tensors[first.tensor].dtype == 'float32' else 1
         res += n * np.array(tensor_flops(o)) * passes
     return [round(x) for x in res.tolist()]
 

@@ -60,7 +60,7 @@ def matmul_work(program, chip, times=None) -> tuple:
             if o.engine != 'Vector': moved += n
             continue
         passes = chip.fp32_passes if program.tensors[a.tensor].dtype == 'float32' else 1
-        flops, ns = flops + n, ns + n / array * passes / chip.tensor_ghz
+        flops, ns = flops + n, ns + n / array * passes / o.attrs.get('rows', 1) / chip.tensor_ghz
     return flops, moved, ns
 
 def needed_bytes(timeline) -> int:

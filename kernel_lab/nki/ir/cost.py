@@ -144,8 +144,11 @@ def partition_reduce(w):
     return w.chip.pool_start + w.n * -(-w.tiles['data'].partitions // w.chip.pool_partitions)
 
 def sequencer(w):
-    "Register instructions take the least interval for every 32-bit value."
-    return w.chip.min_interval * max([a.partitions * a.free for a in w.tiles.values()], default=1)
+    """Register instructions take an interval for every 32-bit value, and a trip to memory for each unless the value is
+    in a register already."""
+    values, row = max([a.partitions * a.free for a in w.tiles.values()], default=1), w.instruction.op
+    trip = 0 if row == 'register_move' else w.chip.register_ns * w.chip.clock('GpSimd')
+    return values * (w.chip.register_interval + trip)
 
 def cycles(w, formula):
     "What `formula` says, and no less than the arithmetic takes."
@@ -166,11 +169,19 @@ def is_always_cold(w) -> bool:
     row of ones) do."""
     return _is_fp32(w) and w.tiles['stationary'].partitions < w.chip.pe_few_rows * w.chip.partitions
 
+def _has_double_rows(w):
+    "Whether two fp8 elements of the contraction lie in one place of the array."
+    is_fp8 = all(t.dtype.startswith('float8') for k, t in w.tensors.items() if k != 'dst')
+    return w.instruction.attrs.get('rows') == 2 and is_fp8 and w.chip.generation > 2
+
 def matmul(w):
-    "One cycle a row of the moving tile; four where the operands are fp32."
-    rows = max(w.chip.moving_min, w.tiles['moving'].free)
-    per_row = max(w.chip.fp32_passes if _is_fp32(w) else 1, w.slowdown('moving'))
-    return rows * per_row * (w.chip.pe_cold if is_always_cold(w) else 1)
+    "One cycle a row of the moving tile, several where the operands are fp32, and no less than its columns' load."
+    rows, columns = (w.tiles[k].free / (2 if _has_double_rows(w) else 1) for k in ('moving', 'stationary'))
+    is_fp32, passes = _is_fp32(w), w.chip.fp32_passes
+    moving = max(w.chip.moving_min, rows) * max(passes if is_fp32 else 1, w.slowdown('moving'))
+    loaded = columns * w.slowdown('stationary') * (min(w.chip.fp32_weight_load, passes) if is_fp32 else
+                                                   w.chip.weight_load)
+    return max(moving, loaded) * (w.chip.pe_cold if is_always_cold(w) else 1)
 
 def matmul_mx(w): return max(w.chip.moving_min, w.tiles['moving'].free * w.slowdown('moving'))
 
@@ -178,7 +189,8 @@ def transpose(w):
     "On Tensor a matmul with the identity, on Vector one element a cycle."
     if w.instruction.engine == 'Vector': return w.at_least(w.n)
     rows = max(w.tiles['data'].partitions, w.chip.moving_min, w.tiles['data'].free)
-    return rows * max(w.chip.fp32_passes if _is_fp32(w) else 1, w.slowdown('data'))
+    passes = min(w.chip.fp32_transpose, w.chip.fp32_passes)
+    return rows * max(passes if _is_fp32(w) else 1, w.slowdown('data'))
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #be351507
 RingCost = namedtuple('RingCost', 'steps share side')  # of n ranks; share of the bytes on that side that a link carries

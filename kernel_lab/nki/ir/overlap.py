@@ -4,40 +4,87 @@
 
 # %% ../../../nbs/2_nki/2_ir/11_overlap.ipynb #71936626
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 import math
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from ..chip.dtypes import itemsize
+from .affine import Affine
 from .nodes import Access, accesses
 from .regions import iterations_disjoint, mask_access, masked_box, operand_boxes, region_of
 
 # %% ../../../nbs/2_nki/2_ir/11_overlap.ipynb #85bd0833
-def _cells(offset, ap, box=None):
-    "Flat positions of an access, in the shape of its axes (or of a box of them)."
-    ranges = box if box is not None else [slice(0, n) for _, n in ap]
-    axes = [np.arange(r.start, r.stop, dtype=np.int64) * s for (s, _), r in zip(ap, ranges)]
+def _cells(offset, ap):
+    "Flat positions of an access, in the shape of its axes."
+    axes = [np.arange(n, dtype=np.int64) * s for s, n in ap]
     return offset + sum(x.reshape(-1, *[1] * (len(axes) - 1 - d)) for d, x in enumerate(axes))
+
+def part_left(instruction, name, env) -> tuple:
+    """What the mask leaves of operand `name` for these loop values: (an access without loops, which of its elements as
+    booleans or None for all); (None, None) where nothing is left."""
+    a = (instruction.ins | instruction.outs)[name]
+    if not instruction.mask: return replace(a, offset=Affine(a.offset(env))), None
+    shape = mask_access(instruction).shape
+    box, bits = masked_box(instruction.mask, shape, env)
+    if box is None: return None, None
+    mine = operand_boxes(instruction, box)[name]
+    at = a.offset(env) + sum(s * b.start for (s, _), b in zip(a.ap, mine))
+    part = replace(a, offset=Affine(at), ap=tuple((s, b.stop - b.start) for (s, _), b in zip(a.ap, mine)))
+    return part, np.broadcast_to(bits, shape)[box] if bits is not None and a.shape == shape else None
 
 def touched(instruction, name, env) -> np.ndarray | None:
     "Elements of its tensor that operand `name` touches for these loop values, sorted; None where memory says which."
-    a = (instruction.ins | instruction.outs)[name]
-    if a.index: return None
-    if not instruction.mask: return np.unique(_cells(a.offset(env), a.ap))
-    shape = mask_access(instruction).shape
-    box, bits = masked_box(instruction.mask, shape, env)
-    if box is None: return np.zeros(0, np.int64)
-    mine = operand_boxes(instruction, box)[name]
-    cells = _cells(a.offset(env), a.ap, mine)
-    if bits is not None and a.shape == shape: cells = cells[np.broadcast_to(bits, shape)[box]]
-    return np.unique(cells)
+    part, bits = part_left(instruction, name, env)
+    if part is None: return np.zeros(0, np.int64)
+    if part.index: return None
+    cells = _cells(part.offset.const, part.ap)
+    return np.unique(cells if bits is None else cells[bits])
+
+# %% ../../../nbs/2_nki/2_ir/11_overlap.ipynb #7ba420fe
+def widened(cells, size) -> np.ndarray:
+    "Cells of `size` units each as units."
+    return cells if size == 1 else (cells[:, None] * size + np.arange(size)).reshape(-1)
 
 def touched_bytes_of(program, instruction, name, env) -> np.ndarray | None:
-    "The same as bytes of the memory, which tensors of other shapes and dtypes may share; sorted."
+    "What `touched` finds, as bytes of the memory; sorted."
     at = touched(instruction, name, env)
     if at is None: return None
-    size = itemsize(program.tensors[(instruction.ins | instruction.outs)[name].tensor].dtype)
-    return (at[:, None] * size + np.arange(size)).reshape(-1)
+    return widened(at, itemsize(program.tensors[(instruction.ins | instruction.outs)[name].tensor].dtype))
+
+def in_bytes(program, a, unit=1) -> Access:
+    "An access as one of the bytes (or of units of several) of its memory, which is a tensor number too."
+    size = itemsize(program.tensors[a.tensor].dtype) // unit
+    at = Affine(a.offset.const * size, tuple((v, c * size) for v, c in a.offset.terms))
+    return replace(a, tensor=program.base[a.tensor], offset=at, ap=(*((s * size, n) for s, n in a.ap), (1, size)),
+                   by=a.by * size)
+
+def joined_axes(axes) -> tuple:
+    "Axes ((step, count), …) by size of step, without those that stand still; those that continue one another as one."
+    joined = []
+    for s, n in sorted((abs(s), n) for s, n in axes if s and n > 1):
+        if joined and joined[-1][0] * joined[-1][1] == s: joined[-1] = joined[-1][0], joined[-1][1] * n
+        else: joined.append((s, n))
+    return tuple(joined)
+
+MAX_IN_VIEW = 2**21
+
+def flags_of(flags, a, trips) -> Iterator[np.ndarray]:
+    """Views of the flags, one for each cell of a memory, of what a direct access without a mask touches in all
+    iterations of its loops; all flags where it leaves the memory."""
+    moving = [(c, trips[v]) for v, c in a.offset.terms if c]
+    axes = sorted(((s, n) for s, n in (*moving, *a.ap) if s and n > 1), key=lambda x: -abs(x[0]))
+    low, high = (a.offset.const + sum(f(0, s * (n - 1)) for s, n in axes) for f in (min, max))
+    if low < 0 or high >= len(flags):
+        yield flags
+        return
+    outer = next(k for k in range(len(axes) + 1) if math.prod(n for _, n in axes[k:]) <= MAX_IN_VIEW)
+    inner, size = axes[outer:], flags.itemsize
+    for turn in product(*(range(n) for _, n in axes[:outer])):
+        at = a.offset.const + sum(k * s for k, (s, _) in zip(turn, axes))
+        yield as_strided(flags[at:], [n for _, n in inner], [s * size for s, _ in inner])
+
 
 # %% ../../../nbs/2_nki/2_ir/11_overlap.ipynb #2c6ba4a9
 def _widest_used(program, members, named):
@@ -100,16 +147,20 @@ def _apart(program, writes):
     boxes = [p.ranges(program.trips) for p in found]
     return all(any(b < c or d < a for (a, b), (c, d) in zip(x, y)) for k, x in enumerate(boxes) for y in boxes[:k])
 
-def _painted(seen, size, o, name, env):
-    "What `seen`, a flag for each byte, says of one repetition of a write: a view, or a copy and its positions."
-    a = o.outs[name]
-    at, (low, high) = a.offset(env), a.span()
-    if not o.mask and at + low >= 0 and (at + high + 1) * size <= len(seen):
-        steps = [s * size for s, _ in a.ap]
-        return as_strided(seen[at * size:], [n for _, n in a.ap] + [size], steps + [1]), None
-    cells = (touched(o, name, env)[:, None] * size + np.arange(size)).reshape(-1)
+def _was_painted(program, seen, o, name, env):
+    "Whether `seen`, a flag for each byte, has one of a repetition of a write; now it has all of them."
+    part, bits = part_left(o, name, env)
+    if part is None: return False
+    if bits is None:
+        views = [*flags_of(seen, in_bytes(program, part), {})]
+        if any(v.any() for v in views): return True
+        for v in views: v[...] = True
+        return False
+    cells = touched_bytes_of(program, o, name, env)
     cells = cells[(cells >= 0) & (cells < len(seen))]
-    return seen[cells], cells
+    before = seen[cells].any()
+    seen[cells] = True
+    return before
 
 def _meet_painted(program, k, writes):
     "Whether two repetitions write the same byte; True where there are too many to look."
@@ -117,13 +168,10 @@ def _meet_painted(program, k, writes):
     if sum(n * a.free * a.partitions for n, (*_, a) in zip(times, writes)) > MAX_PAINTED: return True
     if sum(times) > MAX_REPETITIONS: return True
     seen = np.zeros(program.tensors[k].size * itemsize(program.tensors[k].dtype), bool)
-    for loops, o, name, a in writes:
-        size, names = itemsize(program.tensors[a.tensor].dtype), [l.name for l in loops]
+    for loops, o, name, _ in writes:
+        names = [l.name for l in loops]
         for turn in product(*(range(l.trips) for l in loops)):
-            view, cells = _painted(seen, size, o, name, dict(zip(names, turn)))
-            if view.any(): return True
-            if cells is None: view[...] = True
-            else: seen[cells] = True
+            if _was_painted(program, seen, o, name, dict(zip(names, turn))): return True
     return False
 
 def written_twice(program) -> set:

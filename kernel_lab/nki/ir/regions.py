@@ -225,6 +225,10 @@ def fills_interval(ap) -> bool:
         size *= n
     return True
 
+def covers_tile(tensor, a) -> bool:
+    "Whether a direct access reaches every element of its tile, in HBM of its tensor, once."
+    return not a.index and a.partitions * a.free == tensor.tile_size and fills_interval(a.ap)
+
 @lru_cache(2**14)
 def _all_of(ap): return tuple((step, 0, n - 1) for step, n in ap)
 

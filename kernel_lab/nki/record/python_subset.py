@@ -7,6 +7,7 @@ it."""
 import ast, warnings, weakref
 from collections.abc import Callable
 from ...core.errors import KernelError
+from ..ir.program import Program
 from .builder import PACKAGE_DIR
 from .recorder import tree_of
 
@@ -75,11 +76,26 @@ def lines_outside(tree: ast.AST, name: str, line: int = 0) -> list[tuple[int, st
 # %% ../../../nbs/2_nki/3_record/09_python_subset.ipynb #4129f000
 _known = weakref.WeakKeyDictionary()        # tree -> {(name, line): lines outside}
 
+def read_outside(source: str, name: str = '') -> list[tuple[int, str, str]]:
+    """`lines_outside` of the function `name` of a text, of all its functions where it has none of that name; nothing of
+    a text that Python does not parse."""
+    try: tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError): return []
+    names = _functions(tree)
+    return sorted({row for n in ([name] if name in names else names) for row in lines_outside(tree, n)})
+
 def outside_text(found: list[tuple[int, str, str]]) -> str:
     "What `lines_outside` found, as a sentence: the first line, how many more, what to write."
     (line, what, hint), *more = found
     rest = f', and so are {len(more)} more places' if more else ''
     return f'Line {line}: {what} is outside the Python that the compiler of the current dialect takes{rest}. {hint}'
+
+def outside_error(found: list[tuple[int, str, str]]) -> KernelError:
+    "What `lines_outside` found, as the error that `strict` raises."
+    (line, what, hint), *more = found
+    rest = f', and {len(more)} more such places' if more else ''
+    return KernelError(f'{what} is outside the Python that the compiler takes{rest}', kind='unsupported', line=line,
+                       hint=hint)
 
 def review_python(func: Callable, strict: bool = False) -> None:
     """Warn of the first line of a kernel that the vendor's compiler would not take; with `strict`, a `KernelError`."""
@@ -90,9 +106,12 @@ def review_python(func: Callable, strict: bool = False) -> None:
     known = _known.setdefault(tree, {})
     if key not in known: known[key] = lines_outside(tree, *key)
     if not known[key]: return
-    (line, what, hint), *more = known[key]
-    rest = f', and {len(more)} more such places' if more else ''
-    if strict:
-        raise KernelError(f'{what} is outside the Python that the compiler takes{rest}', kind='unsupported', line=line,
-                          hint=hint)
+    if strict: raise outside_error(known[key])
     warnings.warn(f'{outside_text(known[key])} The lab runs it all the same.', stacklevel=4)
+
+def check_python(program: Program, strict: bool = False) -> str | None:
+    """A sentence about the first line of a traced kernel's source that the vendor's compiler would not take; None
+    without one, and for the earlier dialect. With `strict` a `KernelError`."""
+    found = read_outside(program.source, program.name) if program.dialect == 'nki' else []
+    if found and strict: raise outside_error(found)
+    return outside_text(found) if found else None

@@ -7,28 +7,32 @@ from collections import namedtuple
 from dataclasses import dataclass
 from functools import cached_property
 import numpy as np
-from .allocation import (allocator_state, begin_value, core_of, VALUE, fetched_table, name_value, pool_units,
-    release, reuse_load, rotation_depths, units_of)
+from .allocation import (VALUE, allocator_state, begin_value, core_of, fetched_table, name_value,
+    pool_units, release, reuse_load, rotation_depths, units_of)
 from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, FlatProgram, flatten
 from .lifetimes import (BOX, compiled, grown, is_still, lifetimes_of, name_values, offset_of,
     part, share_left, step, walk_of)
 from .masked_work import work_shares
+from .psum_banks import add_bank_edges, bank_users
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317cd
 MAX_REGIONS = 256                                       # entries of a list
+WRITES, READS, OVERTAKEN = range(3)                     # the lists of a tile slot
 REGION = np.dtype([*BOX.descr, ('lane', 'i8'), ('row', 'i8'), ('next', 'i8'), ('is_merged', 'i8')])
-RegionLists = namedtuple('RegionLists', 'entries head spare')
-RegionLists.__doc__ = """Linked lists in `entries`: of slot s the writes begin at head[2 * s], the reads at
-head[2 * s + 1]; free entries at spare[0]."""
-User = namedtuple('User', 'row lane')                   # who reads or writes: a row of the schedule, and its lane
+RegionLists = namedtuple('RegionLists', 'entries head length spare')
+RegionLists.__doc__ = """Linked lists in `entries`, three of each slot: the first entry and the number of entries of
+each list; free entries begin at spare[0]."""
+User = namedtuple('User', 'row lane since')
+User.__doc__ = "Who reads or writes: a row of the schedule, its lane, and the first row that it may overtake there."
 
 def region_lists(slots, uses):
     "Empty lists for `slots` tile slots with capacity for `uses` operands."
-    n = int(min(2 * slots * (MAX_REGIONS + len(LANES)), uses * (1 + len(LANES))) + 2)
+    n = int(min(3 * slots * (MAX_REGIONS + len(LANES)), uses * (1 + len(LANES))) + 2)
     entries = np.zeros(n, REGION)
     entries['next'] = np.arange(1, n + 1)
     entries['next'][-1] = -1
-    return RegionLists(entries, np.full(2 * slots + 2, -1, np.int64), np.zeros(1, np.int64))
+    return RegionLists(entries, np.full(3 * slots + 3, -1, np.int64), np.zeros(3 * slots + 3, np.int64),
+                       np.zeros(1, np.int64))
 
 @part
 def _overlaps(a, b):
@@ -42,21 +46,44 @@ def _covers(a, b):
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #622a7cd3
 @part
-def clear_list(regions, which):
-    "Drop all entries of list number `which`."
-    e = regions.head[which]
-    while e >= 0:
-        after = regions.entries[e].next
-        regions.entries[e].next = regions.spare[0]
-        regions.spare[0], e = e, after
-    regions.head[which] = -1
+def _free(regions, e):
+    "Give an entry back."
+    regions.entries[e].next = regions.spare[0]
+    regions.spare[0] = e
+
+@part
+def clear_slot(regions, slot):
+    "Drop all entries of the lists of a slot."
+    for which in range(3 * slot, 3 * slot + 3):
+        e = regions.head[which]
+        while e >= 0:
+            after = regions.entries[e].next
+            _free(regions, e)
+            e = after
+        regions.head[which], regions.length[which] = -1, 0
+
+@part
+def _push(regions, which, e):
+    "Put an entry at the head of a list."
+    regions.entries[e].next = regions.head[which]
+    regions.head[which] = e
+    regions.length[which] += 1
+
+@part
+def _unlink(regions, which, before, e):
+    "Take an entry, which follows entry `before` or is the first, out of a list; return the one after it."
+    after = regions.entries[e].next
+    if before < 0: regions.head[which] = after
+    else: regions.entries[before].next = after
+    regions.length[which] -= 1
+    return after
 
 @part
 def _new_entry(regions, which):
     "The number of a new entry at the head of a list."
     e = regions.spare[0]
-    regions.spare[0], regions.entries[e].next = regions.entries[e].next, regions.head[which]
-    regions.head[which] = e
+    regions.spare[0] = regions.entries[e].next
+    _push(regions, which, e)
     return e
 
 @part
@@ -68,20 +95,15 @@ def add_everything(regions, which, user):
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317ce
 @part
-def _drop_covered(regions, which, box, lane, any_lane):
-    "Drop from a list what `box` covers (by the same lane only, unless `any_lane`); return how many are left."
-    before, e, count = -1, regions.head[which], 0
+def drop_covered(regions, which, box):
+    "Drop from a list what `box` covers."
+    before, e = -1, regions.head[which]
     while e >= 0:
-        entry = regions.entries[e]
-        after = entry.next
-        if (any_lane or entry.lane == lane) and _covers(box, entry):
-            if before < 0: regions.head[which] = after
-            else: regions.entries[before].next = after
-            entry.next = regions.spare[0]
-            regions.spare[0] = e
-        else: before, count = e, count + 1
-        e = after
-    return count
+        here, entry = e, regions.entries[e]
+        if _covers(box, entry):
+            e = _unlink(regions, which, before, here)
+            _free(regions, here)
+        else: before, e = here, entry.next
 
 @part
 def _merge(entry, box):
@@ -92,10 +114,10 @@ def _merge(entry, box):
     return entry.row
 
 @part
-def add_region(regions, which, box, user, any_lane):
-    "Add a region to a list and drop what it covers; return a row of the same lane that it merged with, or -1."
+def add_region(regions, which, box, user):
+    "Add a region to a list; return a row of the same lane that it merged with, or -1."
     merged_row, e = -1, -1
-    if _drop_covered(regions, which, box, user.lane, any_lane) >= MAX_REGIONS:
+    if regions.length[which] >= MAX_REGIONS:
         e = regions.head[which]
         while e >= 0 and regions.entries[e].lane != user.lane: e = regions.entries[e].next
     if e >= 0: merged_row = _merge(regions.entries[e], box)
@@ -109,10 +131,10 @@ def add_region(regions, which, box, user, any_lane):
     return merged_row
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #08a49d67
-DATA, REUSE, ACCUMULATE, IN_ORDER = range(4)
+DATA, REUSE, ACCUMULATE, IN_ORDER, BANK = range(5)
 Edges = namedtuple('Edges', 'first row kind')           # those of row r are row[first[r]:first[r + 1]]
 EdgeBuffer = namedtuple('EdgeBuffer', 'row kind')       # edges so far; their number is passed along
-GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions lifetimes values memory fetched')
+GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions lifetimes values memory fetched overtakes banks')
 
 @part
 def _fill_box(flat, walk, k):
@@ -155,25 +177,85 @@ def _add_operand_edges(build, instr, user, edges, count):
     "Edges of an instruction by what it reads and writes; return the number of edges so far."
     first, walk, regions = build.flat.first_operand[instr], build.walk, build.regions
     for k in range(build.flat.first_operand[instr + 1] - first):
-        which, writes = 2 * walk.slots[k], build.flat.operands[first + k].writes
-        count = _add_overlapping(regions, which, walk.places[first + k], user, REUSE if writes else DATA, edges, count)
-        if writes: count = _add_overlapping(regions, which + 1, walk.places[first + k], user, REUSE, edges, count)
+        which, writes, box = 3 * walk.slots[k], build.flat.operands[first + k].writes, walk.places[first + k]
+        count = _add_overlapping(regions, which + WRITES, box, user, REUSE if writes else DATA, edges, count)
+        if writes:
+            for m in range(which + READS, which + OVERTAKEN + 1):
+                count = _add_overlapping(regions, m, box, user, REUSE, edges, count)
     return count
 
 @part
-def _record_operands(build, instr, user, edges, count):
+def _wait_for_banks(build, instr, user, edges, first_edge, count):
+    "Edges of an instruction by the banks of PSUM that it uses; return the number of edges so far."
+    first, walk = build.flat.first_operand[instr], build.walk
+    for k in range(build.flat.first_operand[instr + 1] - first):
+        count = add_bank_edges(build.banks, walk.slots[k], walk.values[k], walk.places[first + k], user, edges,
+                               first_edge, count, BANK)
+    return count
+
+# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9e39c234
+@part
+def _ends_before(entry, user, edges, first, count):
+    "Whether the row of an entry surely ends before that of a later user of its lane, whose edges begin at `first`."
+    if entry.row < user.since or entry.row == user.row: return True
+    for k in range(first, count):
+        if edges.row[k] == entry.row: return True
+    return False
+
+@part
+def _wait_in_order(row, user, edges, count):
+    "An edge from a user to an earlier row of its lane; return the number of edges so far."
+    edges.row[count], edges.kind[count] = row, IN_ORDER if _is_in_order(user.lane) else REUSE
+    return count + 1
+
+@part
+def _make_room(regions, which, user, edges, count):
+    "Where a list is full, let a user wait for all rows of its lane, and drop them; return the number of edges so far."
+    if regions.length[which] < MAX_REGIONS: return count
+    before, e = -1, regions.head[which]
+    while e >= 0:
+        here, entry = e, regions.entries[e]
+        if entry.lane == user.lane:
+            if entry.row >= user.since: count = _wait_in_order(entry.row, user, edges, count)
+            e = _unlink(regions, which, before, here)
+            _free(regions, here)
+        else: before, e = here, entry.next
+    return count
+
+@part
+def _overtake(regions, slot, box, user, edges, first, count):
+    """Drop the reads of a user's lane that `box` covers, or keep those that may end after it as overtaken; return the
+    number of edges so far."""
+    reads, before, e = 3 * slot + READS, -1, regions.head[3 * slot + READS]
+    while e >= 0:
+        here, entry = e, regions.entries[e]
+        if entry.lane == user.lane and _covers(box, entry):
+            e = _unlink(regions, reads, before, here)
+            if _ends_before(entry, user, edges, first, count): _free(regions, here)
+            else:
+                count = _make_room(regions, 3 * slot + OVERTAKEN, user, edges, count)
+                _push(regions, 3 * slot + OVERTAKEN, here)
+        else: before, e = here, entry.next
+    return count
+
+
+# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #37ef1f62
+@part
+def _record_operands(build, instr, user, edges, first_edge, count):
     """Add an instruction's operands to the region lists, and its row to the users of their values; return the number
     of edges so far."""
-    first, walk, values = build.flat.first_operand[instr], build.walk, build.values
+    first, walk, values, regions = build.flat.first_operand[instr], build.walk, build.values, build.regions
     for k in range(build.flat.first_operand[instr + 1] - first):
-        writes = build.flat.operands[first + k].writes == 1
-        which, place = 2 * walk.slots[k] + (0 if writes else 1), walk.places[first + k]
-        merged_row = add_region(build.regions, which, place, user, writes)
-        if merged_row >= 0 and merged_row != user.row:
-            edges.row[count], edges.kind[count] = merged_row, IN_ORDER if _is_in_order(user.lane) else REUSE
-            count += 1
+        slot, box, which = walk.slots[k], walk.places[first + k], READS
+        if build.flat.operands[first + k].writes == 1:
+            which = WRITES
+            for m in range(3 * slot + WRITES, 3 * slot + OVERTAKEN + 1): drop_covered(regions, m, box)
+        else: count = _overtake(regions, slot, box, user, edges, first_edge, count)
+        merged_row = add_region(regions, 3 * slot + which, box, user)
+        if merged_row >= 0 and merged_row != user.row: count = _wait_in_order(merged_row, user, edges, count)
         values[values[walk.values[k]].root].users[user.lane] = user.row
     return count
+
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7a31c2d1
 @part
@@ -185,7 +267,7 @@ def _add_memory_edges(build, which, row, is_whole, edges, count):
         if is_whole:
             edges.row[count], edges.kind[count] = last, REUSE
             count += 1
-        else: add_everything(build.regions, which, User(last, lane))
+        else: add_everything(build.regions, which, User(last, lane, last))
     return count
 
 @part
@@ -197,11 +279,10 @@ def _begin_values(build, instr, row, known, edges, count, is_cached):
     for k in range(flat.first_operand[instr + 1] - first):
         v = walk.values[k]
         if v < known or build.values[v].first >= 0: continue
-        clear_list(build.regions, 2 * walk.slots[k])
-        clear_list(build.regions, 2 * walk.slots[k] + 1)
+        clear_slot(build.regions, walk.slots[k])
         if not begin_value(flat, walk, build.values, build.memory, instr, k, row, is_cached): missing = v
         is_whole = flat.operands[first + k].covers_tile and not is_masked
-        count = _add_memory_edges(build, 2 * walk.slots[k] + 1, row, is_whole, edges, count)
+        count = _add_memory_edges(build, 3 * walk.slots[k] + READS, row, is_whole, edges, count)
     return count, missing
 
 @part
@@ -209,11 +290,10 @@ def _reuses_load(build, instr, row):
     "Whether a load stands for a value that is still there; its tile then holds what the earlier load wrote."
     old = reuse_load(build.flat, build.walk, build.values, build.fetched, instr, row)
     if old < 0: return False
-    slot = build.walk.slots[0]
-    clear_list(build.regions, 2 * slot)
-    clear_list(build.regions, 2 * slot + 1)
-    place, user = build.walk.places[build.flat.first_operand[instr]], User(np.int64(build.values[old].loader), DMA_IN)
-    add_region(build.regions, 2 * slot, place, user, True)
+    slot, loader = build.walk.slots[0], np.int64(build.values[old].loader)
+    clear_slot(build.regions, slot)
+    box = build.walk.places[build.flat.first_operand[instr]]
+    add_region(build.regions, 3 * slot + WRITES, box, User(loader, DMA_IN, loader))
     return True
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9a4ff809
@@ -224,19 +304,21 @@ _PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('turn', 'i8'), ('values',
 @part
 def _max_edges(flat, instr):
     "The most edges that an instruction may need."
-    return (flat.first_operand[instr + 1] - flat.first_operand[instr]) * (2 * MAX_REGIONS + 5 * len(LANES) + 1)
+    return (flat.first_operand[instr + 1] - flat.first_operand[instr]) * (4 * MAX_REGIONS + 13 * len(LANES) + 1)
 
 @part
-def _add_edges(build, instr, row, known, edges, count, is_cached, at):
+def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
     "All edges of an instruction; return their number so far."
     count, missing = _begin_values(build, instr, row, known, edges, count, is_cached)
     if missing >= 0:
         at.lost += int(units_of(build.flat, build.values[missing]))
         if at.missing < 0: at.missing = missing
-    lane = build.flat.engines[instr, 0]
-    user = User(row, lane if lane >= 0 else build.flat.copies[instr].queue)
+    engine, first = build.flat.engines[instr, 0], rows.first[row]
+    lane = engine if engine >= 0 else build.flat.copies[instr].queue
+    user = User(row, lane, row + 1 - build.overtakes[lane])
     count = _add_operand_edges(build, instr, user, edges, count)
-    return _record_operands(build, instr, user, edges, count)
+    count = _wait_for_banks(build, instr, user, edges, first, count)
+    return _record_operands(build, instr, user, edges, first, count)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #ba1a2349
 @compiled
@@ -260,7 +342,7 @@ def build_edges(build, turns, rows, edges, reuse, progress):
             if not walk.places[operand].has_box: _fill_box(flat, walk, operand)
         is_cached = reuse and flat.loads[i].key >= 0
         if not (is_cached and now > known and _reuses_load(build, i, row)):
-            count = _add_edges(build, i, row, known, edges, count, is_cached, at)
+            count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
             row += 1
         release(flat, walk, build.values, build.memory, i, turn)
         known = now
@@ -292,20 +374,28 @@ class ValueLifetimes:
     @property
     def users(self): return self.values['users']
 
-def _builder(flat, loops, chip, reuse, copies):
+def _overtakes(flat, chip, ahead):
+    """Of each lane, the number of rows that a row may be behind another and end before it: 0 in program order, any
+    number where two queues share the work of Vector."""
+    rows = np.full(len(LANES), ahead)
+    if chip.vector_queues > 1 or (flat.engines[:, 1] >= 0).any(): rows[[VECTOR, SCALAR]] = 1 << 40
+    return rows
+
+def _builder(flat, loops, chip, reuse, copies, overtakes):
     "(rows, `GraphBuilder` before the first instruction)."
     rows, uses, lifetimes = lifetimes_of(flat, loops)
     units = pool_units(chip)
     memory = allocator_state(units, rotation_depths(flat, rows, lifetimes, units, copies), len(lifetimes))
     return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
-                              np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse))
+                              np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes, bank_users(flat, chip))
 
-def dependency_graph(program, chip, reuse=False, balance=False, copies=0) -> DependencyGraph:
+def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,
     every tensor has that many sets of buffers too; with `reuse`, loads of what is still there are left out; `balance`:
-    see `flatten`. `missing` is a value that did not fit, or -1; `spilled` counts their units."""
+    see `flatten`; rows may be placed up to `ahead` rows out of order. `missing` is a value that did not fit, or -1;
+    `spilled` counts their units."""
     flat, edges = flatten(program, chip, balance), None
-    n, build = _builder(flat, len(program.loops), chip, reuse, copies)
+    n, build = _builder(flat, len(program.loops), chip, reuse, copies, _overtakes(flat, chip, ahead))
     rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n), np.empty(n, np.int8),
                      np.zeros(n + 1, np.int64))
     progress, turns = np.array([(0, 0, -1, 0, 0, -1, 0)], _PROGRESS), np.zeros(len(flat.copies) + 1, np.int64)

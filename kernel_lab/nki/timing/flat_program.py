@@ -11,7 +11,7 @@ from ..chip.dtypes import itemsize
 from ..ir.cost import CostContext, borrows_bus, cycles as cycles_of, is_always_cold, ring_collective_ns
 from ..ir.instructions import spec_of
 from ..ir.overlap import blocks_reached, row_bytes, written_twice
-from ..ir.regions import fills_interval, kept_ranges, mask_access, matrix_box
+from ..ir.regions import covers_tile, kept_ranges, mask_access, matrix_box
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.semantics import table_set
 from ..ir.semantics_collective import COLLECTIVES
@@ -181,8 +181,7 @@ def _shape(tensor, access, ranges, row):
     "(shift of the box's corner, tile_size, row_size, partition_span, free_span, itemsize, covers_tile) of an access."
     tile = tensor.size if tensor.buffer == 'hbm' else tensor.tile_size
     top, left, partitions, free = matrix_box(ranges, row) if not access.index else (0, 0, tile // row - 1, row - 1)
-    covers = access.partitions * access.free == tile and fills_interval(access.ap)
-    return top * row + left, tile, row, partitions, free, itemsize(tensor.dtype), covers
+    return top * row + left, tile, row, partitions, free, itemsize(tensor.dtype), covers_tile(tensor, access)
 
 def _operand(program, instruction, access, writes, terms, facts, renews, block=0):
     "One operand as a tuple of OPERAND; the affine offset of its box goes to `terms`."
@@ -247,13 +246,17 @@ def _copy_choice(program, instruction, chip):
     issuer = ENGINES.index(instruction.engine) if instruction.engine in ENGINES else -1
     return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, in_hbm(source), in_hbm(out), issue, least, issuer))
 
+def _table_of(instruction):
+    "The activation-table set that an instruction needs on Scalar; '' for none."
+    if instruction.op in ('activation', 'activate2'): return table_set(instruction.attrs['func'])
+    return table_set('reciprocal') if instruction.op == 'reciprocal' else ''
+
 def engine_choice(program, instruction, chip, balance):
     "The `EngineChoice` of one instruction."
     if spec_of(instruction).engines == ('DMA',): return _copy_choice(program, instruction, chip)
     found = work_ns(program, instruction, chip, balance)
     pad = lambda xs, fill: (*xs, *[fill] * (3 - len(found)))
-    table = table_set(instruction.attrs['func']) if instruction.op in ('activation', 'activate2') else ''
-    return EngineChoice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), table, _NO_COPY)
+    return EngineChoice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), _table_of(instruction), _NO_COPY)
 
 def _cost_key(instruction, kind):
     "What the cost of an instruction depends on."
@@ -343,7 +346,7 @@ def _is_plain_load(program, instruction, writers):
     if program.tensors[src.tensor].role != 'input' or src.tensor in program.read_back: return False
     t = program.tensors[dst.tensor]
     is_only_writer = t.buffer == 'sbuf' and writers[program.base[dst.tensor]] == 1
-    return is_only_writer and dst.partitions * dst.free == t.tile_size and fills_interval(dst.ap)
+    return is_only_writer and covers_tile(t, dst)
 
 def _load_key(program, instruction, writers):
     "What a plain load fetches and where to; None for other instructions."

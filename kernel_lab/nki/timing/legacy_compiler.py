@@ -14,6 +14,7 @@ from ..chip.dtypes import itemsize
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses
 from ..ir.program import Program
+from ..ir.regions import covers_tile
 from .flat_program import POOLS, flatten
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #dbbb5d96
@@ -43,7 +44,7 @@ def rewrite_body(body, new, drop=()):
             res += now if isinstance(now, tuple) else (now,)
     return tuple(res)
 
-def _covers_tile(program, a): return a.partitions * a.free == program.tensors[a.tensor].tile_size and not a.index
+
 
 def _is_private(program, users, instruction):
     "Whether no other instruction writes the tile that it writes, and it writes all of it."
@@ -51,7 +52,7 @@ def _is_private(program, users, instruction):
     if a is None or len(instruction.outs) != 1 or instruction.mask: return False
     base = program.base[a.tensor]
     is_alone = base not in users.aliased and users.is_only_writer(base, instruction)
-    return is_alone and _covers_tile(program, a) and program.tensors[a.tensor].role == 'scratch'
+    return is_alone and covers_tile(program.tensors[a.tensor], a) and program.tensors[a.tensor].role == 'scratch'
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #41b45463
 _READS_PSUM = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'tensor_reduce',
@@ -65,7 +66,7 @@ def _forwarded_readers(program, users, copy):
     src, dst = copy.ins.get('src'), copy.outs.get('dst')
     if copy.op != 'tensor_copy' or not isinstance(src, Access) or not _is_private(program, users, copy): return None
     s, d = program.tensors[src.tensor], program.tensors[dst.tensor]
-    is_same_shape = src.ap == dst.ap and _covers_tile(program, src) and s.shape[s.par:] == d.shape[d.par:]
+    is_same_shape = src.ap == dst.ap and covers_tile(s, src) and s.shape[s.par:] == d.shape[d.par:]
     readers, mine = users.readers[dst.tensor], users.writers[dst.tensor][0][0]
     if not (s.buffer == 'psum' and d.buffer == 'sbuf' and is_same_shape and 1 <= len(readers) <= 2): return None
     is_direct = lambda r: all(a.index is None for a in _reads_of(r, dst.tensor))

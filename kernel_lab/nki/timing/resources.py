@@ -7,7 +7,7 @@ visible."""
 from collections import namedtuple
 import numpy as np
 from ..chip.chips import ENGINES
-from .dependencies import ACCUMULATE, DATA, IN_ORDER, REUSE
+from .dependencies import ACCUMULATE, BANK, DATA, IN_ORDER, REUSE
 from .flat_program import BORROWS_BUS, DMA_IN, DMA_OUT, GPSIMD, LANES, SCALAR, TENSOR, TOUCHES_PSUM, VECTOR
 from .lifetimes import part
 
@@ -237,13 +237,14 @@ def ready_time(edges, row, placement, rates):
         other, kind = edges.row[k], edges.kind[k]
         if kind == IN_ORDER and placement.core[other] == placement.core[row]: continue
         lane, when = placement.lane[other], placement.end[other]
-        if kind != ACCUMULATE:
+        if kind != ACCUMULATE and kind != BANK:
             if kind == DATA or lane >= DMA_IN: when = placement.visible[other]
             when += rates.visible_ns[lane]
         # one is on core 0, one on core 1
         if placement.core[other] + placement.core[row] == 1: when += rates.cross_core_ns
         if when > ready:
             ready, after, cause = when, other, MEMORY if kind == REUSE else DMA if lane >= DMA_IN else ENGINE
+            if kind == BANK: cause = PORT
     return Ready(ready, after, cause)
 
 @part

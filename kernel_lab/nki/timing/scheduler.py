@@ -98,7 +98,7 @@ def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balan
     """The `ScheduleResult` of a program on a chip: in program order, or up to `ahead` rows out of it. With `reuse`,
     loads of what is still there cost nothing; `balance`: the compiler chooses between engines; DMA copies are spread
     over `queues`; tiles rotate through `copies` sets of buffers."""
-    graph = dependency_graph(program, chip, reuse, balance, copies)
+    graph = dependency_graph(program, chip, reuse, balance, copies, int(ahead))
     placement, cores, vectors = _empty_placement(graph.core), 1 + int((graph.core > 0).any()), int(chip.vector_queues)
     core = core_state(rates(chip, queues, cores if not ahead else 1), vectors)
     rows = graph.flat, graph.instr, graph.work, graph.edges

@@ -5,12 +5,14 @@
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c004
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from ...core.errors import KernelError
 from ..chip.chips import CHIPS
 from ..ir.nodes import ArraySpec
 from ..ir.program import Program
 from ..lang import isa as nisa, language as nl
+from ..lang.registers import register_alloc, register_load
 from ..lang.trace import trace
 from ..timing.timeline import schedule
 
@@ -26,6 +28,8 @@ PEAKS = {'trn1': Peaks(435.2, 2.8, 1.12, 1.4, 1.4, 1), 'trn2': Peaks(435.2, 2.4,
 ENGINES_OF_DMA, ROWS_OF_DMA = 16, 8             # DMA engines a core, partitions that each of them serves
 RECIPROCAL, ROOT = 8, 4                         # cycles an element, NKI 2.26 API
 TABLE_NS = 368                                  # least published load of an activation table, performance guide
+REGISTER_NS = 1219                              # least TENSOR_LOAD of the trn2 traces; nothing else is known
+LOAD_FP32, FAST_LOAD = 4, 4                     # cycles a column, trn2 traces; columns a cycle, architecture guide
 
 def moved_ns(peaks: Peaks, size: int, partitions: int = 128) -> float:
     "Bound in ns on `size` bytes in or out of so many partitions: each DMA engine serves eight of them."
@@ -36,19 +40,20 @@ def passed_ns(peaks: Peaks, n: int, cycles: float = 1.0, engine: str = 'vector')
     "Bound in ns on `n` elements a partition that take so many cycles each."
     return n * cycles / getattr(peaks, f'{engine}_ghz')
 
-def streamed_ns(peaks: Peaks, columns: int, passes: int = 1) -> float:
+def streamed_ns(peaks: Peaks, columns: float, passes: int = 1) -> float:
     "Bound in ns on moving columns through the array."
     return columns * passes / peaks.tensor_ghz
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c009
 N, TIMES = 2048, 8
 SHAPES = dict(a=(N, nl.float32), b=(N, nl.float32), c=(N, nl.float32), column=(1, nl.float32), narrow=(N, nl.bfloat16),
-              narrow2=(N, nl.bfloat16), wide=(8 * N, nl.bfloat16), weights=(128, nl.bfloat16))
+              narrow2=(N, nl.bfloat16), wide=(8 * N, nl.bfloat16), weights=(128, nl.bfloat16),
+              small=(N, nl.float8_e4m3), numbers=(TIMES, nl.int32))
 
 class Tiles:
     """What a way works on: x, out [128, N] fp32 in HBM; a, b, c [128, N] fp32; column [128, 1]; narrow, narrow2
-    [128, N] bf16; wide [128, 8 N] bf16; weights [128, 128] bf16; products [128, 512] in PSUM. A tile is written when a
-    way first asks for it."""
+    [128, N] bf16; wide [128, 8 N] bf16; weights [128, 128] bf16; small [128, N] fp8; numbers [128, TIMES] int32;
+    products [128, 512] in PSUM. A tile is written when a way first asks for it."""
     def __init__(self, x):
         self.x, self.out = x, nl.ndarray((128, N), nl.float32, buffer=nl.shared_hbm)
         nisa.dma_copy(self.out[0:1, 0:1], self.column[0:1, :])
@@ -60,22 +65,23 @@ class Tiles:
         setattr(self, name, made)
         return made
 
-def kernel_of(way: Callable, times: int, chip: str) -> Program:
-    "The program that does a way so many times on a chip."
+def kernel_of(way: Callable, times: int, chip: str, dialect: str = 'nki') -> Program:
+    "The program that does a way so many times on a chip, as the compiler of a dialect gets it."
     def kernel(x):
         tiles = Tiles(x)
         for k in range(times): way(tiles, k)
         return tiles.out
-    return trace(kernel, ArraySpec((128, N)), chip=chip)
+    return replace(trace(kernel, ArraySpec((128, N)), chip=chip), dialect=dialect)
 
-def repetition_ns(way: Callable, chip: str) -> float:
+def repetition_ns(way: Callable, chip: str, dialect: str = 'nki') -> float:
     "What one more repetition of a way costs on a chip, in ns."
-    few, many = (schedule(kernel_of(way, t, chip), chip).latency_us for t in (TIMES, 2 * TIMES))
+    few, many = (schedule(kernel_of(way, t, chip, dialect), chip).latency_us for t in (TIMES, 2 * TIMES))
     return 1000 * float(many - few) / TIMES
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c013
-Work = namedtuple('Work', 'name bound ways')
-Work.__doc__ = "A name; `bound(Peaks)`, the least ns of a repetition; ways, name → function(tiles, repetition)."
+Work = namedtuple('Work', 'name bound ways dialect', defaults=['nki'])
+Work.__doc__ = """A name; `bound(Peaks)`, the least ns of a repetition; ways, name → function(tiles, repetition); whose
+compiler it is for."""
 
 def in_columns(parts):
     "A load in so many column blocks."
@@ -224,11 +230,79 @@ SHARED_BUS = Work('bf16 copy and a pass of GpSimd', lambda p: (
     'a copy': lambda t, k: (copied('narrow', 'vector')(t, k), nisa.tensor_copy(t.b, t.a, engine=nisa.gpsimd_engine)),
     'the other first': lambda t, k: (nisa.tensor_copy(t.b, t.a, engine=nisa.gpsimd_engine),
                                      copied('narrow', 'vector')(t, k))})
+def few_columns(n, blocks):
+    "So many fp32 columns through as many stationary ones as there are, with these loaded in so many blocks."
+    def way(t, k):
+        for j in range(blocks):
+            out, held = (nl.ds(j * 128 // blocks, 128 // blocks) for _ in range(2))
+            nisa.nc_matmul(t.products[out, 0:n], t.b[:, held], t.a[:, 0:n], accumulate=False)
+    return way
+
+def turned(engine, parts=1):
+    "A transpose of 128 by 128 fp32 elements in so many row blocks, or by a matmul with the identity."
+    def way(t, k):
+        if engine == 'matmul': return nisa.nc_matmul(t.products[:, 0:128], t.a[:, 0:128], t.b[:, 0:128],
+                                                     is_transpose=True, accumulate=False)
+        for j in range(parts):
+            rows = nl.ds(j * 128 // parts, 128 // parts)
+            nisa.nc_transpose(t.products[:, rows], t.a[rows, 0:128], engine=nisa.tensor_engine)
+    return way
+
+def in_fp8(double):
+    "A contraction of 256 for 512 columns: two products, or one of double rows."
+    def way(t, k):
+        moving, held = t.small[:, 0:1024].reshape((128, 2, 512)), t.small[:, 1024:1280].reshape((128, 2, 128))
+        if double: return nisa.nc_matmul(t.products, held, moving, perf_mode='double_row', accumulate=False)
+        for j in range(2):
+            nisa.nc_matmul(t.products, held[:, j:j + 1, :].reshape((128, 128)),
+                           moving[:, j:j + 1, :].reshape((128, 512)), accumulate=j > 0)
+    return way
+
+def inverted(first):
+    "Exponential and reciprocal, each of the other's result, in this order."
+    def way(t, k):
+        for op in (first, 'exp' if first == 'reciprocal' else 'reciprocal'):
+            if op == 'exp': nisa.activation(t.b, nl.exp, t.c)
+            else: nisa.reciprocal(t.c, t.b)
+    return way
+
+def in_registers(order):
+    "Numbers of a tile, each in a register of its own, in this order."
+    def way(t, k):
+        for j in order:
+            register_load(register_alloc(), t.numbers[0:1, j:j + 1])
+    return way
+
+def beside(readers, columns=256):
+    "A product into one part of a bank while each of these engines reads another part, in turn."
+    def way(t, k):
+        for j, reader in enumerate(readers):
+            here, there = (nl.ds((j + k + m) % 2 * columns, columns) for m in (0, 1))
+            nisa.nc_matmul(t.products[:, here], t.weights, t.narrow[:, here], accumulate=False)
+            nisa.tensor_copy(t.c[:, there], t.products[:, there], engine=getattr(nisa, f'{reader}_engine'))
+    return way
+
+ONE_BANK = Work('a bank written and read', lambda p: streamed_ns(p, 512) + 2 * passed_ns(p, 256, 1, 'scalar'), {
+    'Vector reads': beside(('vector', 'vector')), 'Scalar reads': beside(('scalar', 'scalar')),
+    'both read': beside(('vector', 'scalar'))})
+MATMUL_SHORT = Work('16 fp32 columns', lambda p: streamed_ns(p, 128, LOAD_FP32), {
+    'whole': few_columns(16, 1), 'stationary in halves': few_columns(16, 2), 'one column': few_columns(1, 1),
+    'stationary in quarters': few_columns(16, 4)})
+TRANSPOSES = Work('transpose 128 by 128 fp32', lambda p: streamed_ns(p, 128, 4 if p.fast == 1 else 2), {
+    'whole': turned('Tensor'), 'halves': turned('Tensor', 2), 'quarters': turned('Tensor', 4),
+    'as a matmul': turned('matmul')})
+DOUBLE_ROWS = Work('512 fp8 columns, a contraction of 256', lambda p: streamed_ns(p, 512), {
+    'two products': in_fp8(False), 'double rows': in_fp8(True)})
+MOVED_TABLES = Work('exp and reciprocal, moved between engines', lambda p: passed_ns(p, N, 1, 'scalar') + min(
+    passed_ns(p, N, RECIPROCAL), passed_ns(p, N, 1, 'scalar') + 2 * TABLE_NS), {
+    'exp first': inverted('exp'), 'reciprocal first': inverted('reciprocal')}, 'neuronxcc.nki')
+REGISTERS = Work('8 numbers in registers', lambda p: 8 * REGISTER_NS, {
+    'one by one': in_registers(range(8)), 'backwards': in_registers(range(7, -1, -1))})
 TABLES = Work('exp and square root', lambda p: 2 * passed_ns(p, N, 1, 'scalar') + 2 * TABLE_NS, {
     'in turn': lambda t, k: (nisa.activation(t.b, nl.exp, t.a), nisa.activation(t.c, nl.sqrt, t.a)),
     'other order': lambda t, k: (nisa.activation(t.c, nl.sqrt, t.a), nisa.activation(t.b, nl.exp, t.a))})
 WORKS = (LOAD, STORE, *FEW_ROWS, DIVIDE, ROOTS, ADD, ADD16, COPY32, COPY16, EIGHTHS, REDUCE, MATMUL16, MATMUL32,
-         SHARED_BUS, TABLES)
+         ONE_BANK, MATMUL_SHORT, TRANSPOSES, DOUBLE_ROWS, SHARED_BUS, TABLES, MOVED_TABLES, REGISTERS)
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c022
 COLUMNS = ('work', 'way', 'chip', 'ns', 'plain_ns', 'bound_ns', 'refused')
@@ -237,7 +311,7 @@ def pair_lines(work: Work, chip: str) -> list[tuple]:
     "A line of `COLUMNS` for each way of a work but the first, on a chip; nan and a reason where the chip refuses it."
     ns, refused = {}, {}
     for name, way in work.ways.items():
-        try: ns[name] = repetition_ns(way, chip)
+        try: ns[name] = repetition_ns(way, chip, work.dialect)
         except KernelError as e: ns[name], refused[name] = float('nan'), e.message
     plain, *others = work.ways
     return [(work.name, name, chip, ns[name], ns[plain], work.bound(PEAKS[chip]), refused.get(name, ''))

@@ -10,7 +10,6 @@ from functools import lru_cache
 from html import escape
 import csv
 import math
-import warnings
 from ...core.errors import KernelError, UsageError
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_peak
@@ -28,9 +27,7 @@ from ..model.workload import Workload
 @lru_cache(maxsize=4096)
 def simulated_us(source: str, specs: Sequence[ArraySpec], chip: str) -> float:
     "Simulated latency in µs of a kernel that the lab wrote, launch included; `specs`: its inputs as `ArraySpec`s."
-    with warnings.catch_warnings():                     # of Python that the vendor's compiler does not take
-        warnings.simplefilter('ignore')
-        return float(schedule(trace_source(source, None, list(specs), chip), chip).latency_us)
+    return float(schedule(trace_source(source, None, list(specs), chip), chip).latency_us)
 
 def graph_specs(graph: Graph) -> tuple[ArraySpec, ...]:
     "The inputs of a graph as `ArraySpec`s."

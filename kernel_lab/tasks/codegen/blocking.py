@@ -218,15 +218,13 @@ class WholeTensorLoops(ChunkLoops):
     def __init__(self, writer, count, width):
         self.whole, self.left = count - count % BLOCK_ROWS, count % BLOCK_ROWS
         width = min(width, max(self.whole // BLOCK_ROWS, 1))
-        super().__init__(writer, count, width, [f'for at, n, w in {self.pieces(width)}:'], 'w')
+        super().__init__(writer, count, width, self.pieces(width), 'w')
 
     def pieces(self, width):
-        "The text of the list [(start, rows, columns)] of chunks."
-        full = (
-            f'[(at, ROWS, min({width}, ({self.whole} - at) // ROWS)) for at in range(0, {self.whole}, {width} * ROWS)]'
-        )
-        last = f'[({self.whole}, {self.left}, 1)]'
-        return full + (f' + {last}' if self.left else '') if self.whole else last
+        "The first lines of a loop over chunks: start `at`, `n` rows, `w` columns; what is left over 128 comes last."
+        turns = -(-self.whole // (width * BLOCK_ROWS)) + bool(self.left)
+        return [f'for k in range({turns}):', f'at = min(k * {width} * ROWS, {self.whole})',
+                f'n, w = min(ROWS, {self.whole + self.left} - at), max(min({width}, ({self.whole} - at) // ROWS), 1)']
 
     def column(self, hint, start):
         c = TileExpr(self.writer, hint, 1, rows='ROWS').new(hint, 1)
@@ -262,7 +260,7 @@ def whole_tensor_pass(block, formula, operands, outs):
 
     An operand or result of (B, 1) or (1, 1) is one number."""
     B, N = (max(o.view[k] for o in (*operands, *outs)) for k in (0, 1))
-    writer = KernelWriter(2, {o.name for o in (*operands, *outs)} | {'n', 'at', 'w', 'b'})
+    writer = KernelWriter(2, {o.name for o in (*operands, *outs)} | {'n', 'at', 'w', 'b', 'k'})
     chunks = WholeTensorLoops(writer, N, 2048)
     where = lambda o, what: f'{o.text}[{"b" if o.view[0] > 1 else 0}, {what}]'
     def piece(operand):

@@ -94,15 +94,17 @@ def _load_weights(win, w, turned, each, out_each, kind):
     if turned: return [f'w_rows = nl.ndarray((cn, on * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
                        f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], w.shape[1] * T))}[ci:ci + cn, (o % '
                        f'{out_each}) * {T}:(o % {out_each} + on) * {T}])',
-                       f'w_t = [w_rows.reshape((cn, on, {T}))[:, :, {T - 1} - t] for t in range({T})]']
+                       'w_t = []',
+                       f'for t in range({T}): w_t.append(w_rows.reshape((cn, on, {T}))[:, :, {T - 1} - t])']
     lines = [f'w_rows = nl.ndarray((on, cn * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
              f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], each * T))}[o:o + on, (ci - first_in) * {T}:(ci - '
              f'first_in + cn) * {T}])',
-             f'w_all = nl.ndarray((cn, {T}, on), dtype=nl.{kind}, buffer=nl.sbuf)', f'for t in range({T}):',
+             f'w_all = nl.ndarray((cn, {T}, on), dtype=nl.{kind}, buffer=nl.sbuf)', 'w_t = []',
+             f'for t in range({T}):',
              f'    w_turned = nl.ndarray((cn, on), dtype=nl.{kind}, buffer=nl.psum)',
              f'    nisa.nc_transpose(dst=w_turned, data=w_rows[:, t:t + (cn - 1) * {T} + 1:{T}])',
-             '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)']
-    return [*lines, f'w_t = [w_all[:, t, :] for t in range({T})]']
+             '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)', '    w_t.append(w_all[:, t, :])']
+    return lines
 
 def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
     "Lines of a convolution of `HbmTensor`s, or of a transposed one, as products accumulated in PSUM."
@@ -116,7 +118,7 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
     body = ['def some(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
             f'        wide = min({wide}, {win.out[2]} - v)',
             '        acc = nl.ndarray((on, tall, wide), dtype=nl.float32, buffer=nl.psum)',
-            '        for w_t, band in zip(weights, bands):',
+            '        for k in range(len(bands)):', '            w_t, band = weights[k], bands[k]',
             *_indent(3, [f'nisa.nc_matmul(dst=acc, stationary=w_t[{t}], moving={tap[1:-1]})'
                          for t, tap in enumerate(taps)]),
             f'        result = nl.ndarray((on, tall, wide), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
@@ -130,8 +132,8 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
     bands = ['bands = []', 'for ci, cn in channels:', *_indent(1, _load_band(win, 'band', source, 'cn', kind, 0.0)),
              '    bands.append(band)']
     lines = [
-        'channels = [(k, min(ROWS, first_in + EACH - k)) for k in range(first_in, first_in + EACH, ROWS)]'.replace(
-            'EACH', str(each)), 'weights = []', 'for ci, cn in channels:',
+        'channels = []', f'for k in range(first_in, first_in + {each}, ROWS):',
+        f'    channels.append((k, min(ROWS, first_in + {each} - k)))', 'weights = []', 'for ci, cn in channels:',
         *_indent(1, _load_weights(win, w, turned, each, out_each, kind)), '    weights.append(w_t)']
     if bias:
         lines += ['bias_tile = nl.ndarray((on, 1), dtype=nl.float32, buffer=nl.sbuf)',

@@ -122,7 +122,7 @@ def _load_contraction(x, straight, name, at, n, K, kind):
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #c25fb1a8
 def _store_result(out, after, operands, depth):
     "Lines that store the sum `acc` of r rows and m columns, after the epilogue `after(tile, *operands)`."
-    writer = KernelWriter(0, {'acc', 'r', 'm', 'c', 'g', 'n', 'at', 'sums', 'w_t', 'x_t', 'j', 'p', out.name,
+    writer = KernelWriter(0, {'acc', 'r', 'm', 'c', 'g', 'n', 'at', 'sums', 'w_t', 'x_t', 'j', 'p', 's', out.name,
                               *(o.name for o in operands)})
     acc = TileExpr(writer, 'acc', PSUM_BANK_COLUMNS, 'm', 'r')
     res = after(acc, *(_load_operand(writer, o) for o in operands)) if after else acc
@@ -160,17 +160,20 @@ def _load_operand(writer, operand):
 ROW_TILE_BYTES = 64 * 1024    # bytes a partition that the left rows of a block may take
 RESIDENT_BYTES = 128 * 1024   # that all columns and the rows of a block may take
 
+# what the accumulator `sums[s]` holds: a block of rows, or a strip of columns
+_ROWS_OF_SUM = 's * ROWS:min(n, (s + 1) * ROWS)'
+_COLUMNS_OF_SUM = f's * {PSUM_BANK_COLUMNS}:min(m, (s + 1) * {PSUM_BANK_COLUMNS})'
+
+def _product(stationary, moving):
+    "The line that adds a product to every accumulator."
+    return (f'for s in range(len(sums)): nisa.nc_matmul(dst=sums[s], stationary={stationary}, '
+            f'moving={moving})')
+
 def _multiply_chunk(left, head, first, count, body, past):
     "Lines of a chunk of the contraction: its loads and its products; `past`: both operands are streamed."
-    one = (
-        f'nisa.nc_matmul(dst=acc, stationary=x_t[:, {_plus(first, "j")}, g:g + min(ROWS, n - g)], moving=w_t[:, j, :])'
-    )
-    both = (
-        f'nisa.nc_matmul(dst=acc, stationary=x_t[:, j, :], moving=w_t[:, j, s * {PSUM_BANK_COLUMNS}:min(m, (s + 1) *'
-        f' {PSUM_BANK_COLUMNS})])'
-    )
-    lines = [*body, f'for j in range({count}):', f'    for s, acc in enumerate(sums): {both}'
-             if past else f'    for g, acc in zip(range(0, n, ROWS), sums): {one}']
+    one = _product(f'x_t[:, {_plus(first, "j")}, {_ROWS_OF_SUM}]', 'w_t[:, j, :]')
+    both = _product('x_t[:, j, :]', f'w_t[:, j, {_COLUMNS_OF_SUM}]')
+    lines = [*body, f'for j in range({count}):', f'    {both if past else one}']
     return [head, *_indent(1, lines)] if head else lines
 
 def _contract(x, w, K, kind, past=False):
@@ -187,15 +190,15 @@ def _contract(x, w, K, kind, past=False):
     if not K % BLOCK_ROWS: return lines
     lines += [*(_load_remainder(x, x.transposed, 'x_rest', 'at', 'n', K, kind) if past else []),
               *_load_remainder(w, not w.transposed, 'w_rest', 'c', 'm', K, kind)]
-    if past:
-        return [*lines, 'for s, acc in enumerate(sums): nisa.nc_matmul(dst=acc, stationary=x_rest, moving=w_rest[:, '
-                        f's * {PSUM_BANK_COLUMNS}:min(m, (s + 1) * {PSUM_BANK_COLUMNS})])']
-    return [*lines, 'for g, acc in zip(range(0, n, ROWS), sums): nisa.nc_matmul(dst=acc, stationary=x_rest[:, g:g + '
-                    'min(ROWS, n - g)], moving=w_rest)']
+    if past: return [*lines, _product('x_rest', f'w_rest[:, {_COLUMNS_OF_SUM}]')]
+    return [*lines, _product(f'x_rest[:, {_ROWS_OF_SUM}]', 'w_rest')]
 
-_ACCUMULATORS = (
-    'sums = [nl.ndarray((min(ROWS, n - g), m), dtype=nl.float32, buffer=nl.psum) for g in range(0, n, ROWS)]'
-)
+def _accumulators(shape, loop):
+    "Lines that make the list `sums` of accumulators in PSUM."
+    return ['sums = []', f'for {loop}: sums.append(nl.ndarray({shape}, dtype=nl.float32, buffer=nl.psum))']
+
+_ACCUMULATORS = _accumulators('(min(ROWS, n - g), m)', 'g in range(0, n, ROWS)')
+_EACH_SUM = ['for s in range(len(sums)):', '    acc, g = sums[s], s * ROWS', '    r = min(ROWS, n - g)']
 
 def _column_calls(N, width):
     "Lines that call `columns` for all columns."
@@ -206,31 +209,26 @@ def _column_calls(N, width):
 def _stream_columns(x, w, K, N, kind, finish):
     "Lines of a block whose rows stay in SBUF while columns are streamed."
     return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), 'def columns(c, m):',
-            *_indent(1, [_ACCUMULATORS, *_contract(x, w, K, kind),
-            'for g, acc in zip(range(0, n, ROWS), sums):', '    r = min(ROWS, n - g)', *finish(1)]), '',
+            *_indent(1, [*_ACCUMULATORS, *_contract(x, w, K, kind), *_EACH_SUM, *finish(1)]), '',
             *_column_calls(N, PSUM_BANK_COLUMNS)]
 
 def _stream_both(x, w, K, N, kind, finish):
     "Lines of a block whose contraction is too long to keep rows: both operands are streamed, for four PSUM banks."
-    return ['def columns(c, m):', *_indent(1,
-                                           [f'sums = [nl.ndarray((n, min({PSUM_BANK_COLUMNS}, m - s)), '
-                                            'dtype=nl.float32, buffer=nl.psum) for s in range(0, m, '
-                                            f'{PSUM_BANK_COLUMNS})]',
-            *_contract(x, w, K, kind, True), 'g, r, strip, width = 0, n, c, m',
-            f'for c, acc in zip(range(strip, strip + width, {PSUM_BANK_COLUMNS}), sums):',
+    sums = _accumulators(f'(n, min({PSUM_BANK_COLUMNS}, m - s))', f's in range(0, m, {PSUM_BANK_COLUMNS})')
+    return ['def columns(c, m):', *_indent(1, [
+            *sums, *_contract(x, w, K, kind, True), 'g, r, strip, width = 0, n, c, m', 'for s in range(len(sums)):',
+            f'    acc, c = sums[s], strip + s * {PSUM_BANK_COLUMNS}',
             f'    m = min({PSUM_BANK_COLUMNS}, strip + width - c)', *finish(1)]), '',
             *_column_calls(N, SQUARES_PER_BANK * PSUM_BANK_COLUMNS)]
 
 def _resident_columns(x, w, K, kind, finish):
     "Lines of a block where all columns are resident, in `strips`."
     whole = [f'for k in nl.affine_range({K // BLOCK_ROWS}):',
-             '    for g, acc in zip(range(0, n, ROWS), sums): nisa.nc_matmul(dst=acc, stationary=x_t[:, k, g:g + '
-             'min(ROWS, n - g)], moving=w_t[:, k, :])']
-    rest = ['for g, acc in zip(range(0, n, ROWS), sums): nisa.nc_matmul(dst=acc, stationary=x_rest[:, g:g + min(ROWS, '
-            'n - g)], moving=w_rest)']
+             f'    {_product(f"x_t[:, k, {_ROWS_OF_SUM}]", "w_t[:, k, :]")}']
+    rest = [_product(f'x_rest[:, {_ROWS_OF_SUM}]', 'w_rest')]
     return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), 'for c, m, w_t, w_rest in strips:',
-            *_indent(1, [_ACCUMULATORS, *(whole if K >= BLOCK_ROWS else []), *(rest if K % BLOCK_ROWS else []),
-            'for g, acc in zip(range(0, n, ROWS), sums):', '    r = min(ROWS, n - g)', *finish(1)])]
+            *_indent(1, [*_ACCUMULATORS, *(whole if K >= BLOCK_ROWS else []), *(rest if K % BLOCK_ROWS else []),
+            *_EACH_SUM, *finish(1)])]
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #b05dc11d
 def _batch_arguments(m): return ''.join(f'b{k}, ' for k, n in enumerate(m.batch) if n > 1)

@@ -10,10 +10,11 @@ from functools import lru_cache
 from html import escape
 from zlib import crc32
 import inspect
+import os
 import textwrap
 import numpy as np
 from ...core.errors import UsageError, choose
-from .workload import DTYPES, Kernel, Tolerance, Workload, tolerance_for
+from .workload import DTYPES, Kernel, Tolerance, Workload, mean_square, tolerance_for
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #5b96b4ed
 def _format_shapes(arrays): return ', '.join(f'{k} {list(np.shape(v))}' for k, v in arrays.items())
@@ -39,6 +40,8 @@ def _require_numeric(task, name, x):
                      hint='It must hold floats, whole numbers or truth values.')
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #dfab0373
+os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # read when torch is loaded: its idle threads sleep, not spin
+
 def to_torch(x: np.ndarray):
     "A torch tensor of a numpy array; floats narrower than 32 bits become float32."
     import torch
@@ -132,7 +135,7 @@ class Task:
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #11f30185
 def _in_workload_dtype(x, workload):
     "Floats in the workload's dtype, int64 as int32, anything else as it is."
-    if x.dtype.kind == 'f': return x.astype(DTYPES[workload.dtype])
+    if x.dtype.kind == 'f': return x.astype(DTYPES[workload.dtype], copy=False)
     return x.astype(np.int32) if x.dtype == np.int64 else x
 
 def _unsupported_output(x):
@@ -176,7 +179,7 @@ def work_out_counts(task: Task, workload: Workload) -> dict:
     arrays = task.draw(workload, 0)
     with flop_counter() as counter: outs = task.expected(arrays)
     item = DTYPES[workload.output_dtype].itemsize
-    sizes = [float(np.sqrt(np.mean(np.square(o, dtype=np.float64)))) for o in outs]
+    sizes = [float(np.sqrt(mean_square(o))) for o in outs]
     return {'flops': int(counter.get_total_flops()), 'scale': min(sizes),
             'bytes': sum(v.nbytes for v in arrays.values()) + sum(o.size * item for o in outs),
             'outputs': [[list(o.shape), o.dtype.name] for o in outs]}

@@ -42,30 +42,41 @@ def _outliers(rng, shape):
     x.flat[at] = np.resize([1, -1], at.size) * rng.uniform(90, 120, at.size)
     return x
 
+def _normal(rng, shape, times=1.0):
+    x = rng.standard_normal(shape)
+    return x if times == 1 else np.multiply(x, times, out=x)
+
+def _moved(x, times, plus):                                         # arguments are drawn in this order
+    x *= times
+    x += plus
+    return x
+
+def _shrunk(x, by): return np.divide(x, by, out=x)
+
 def _where_from(rng, shape, share): return (rng.random(shape) < share).astype(np.float32)
 
 DRAWS = {
     # rows differ in mean and spread
-    'signed': lambda rng, shape: rng.standard_normal(shape) * _spread(rng, shape) + _rows(rng, shape, 0.5),
-    'normal': lambda rng, shape: rng.standard_normal(shape),
+    'signed': lambda rng, shape: _moved(_normal(rng, shape), _spread(rng, shape), _rows(rng, shape, 0.5)),
+    'normal': _normal,
     # beyond where activations are nearly linear
-    'wide': lambda rng, shape: 6 * rng.standard_normal(shape) + _rows(rng, shape, 3),
+    'wide': lambda rng, shape: _moved(_normal(rng, shape), 6, _rows(rng, shape, 3)),
     # exp overflows unless the maximum is subtracted
-    'logits': lambda rng, shape: 4 * rng.standard_normal(shape) + _rows(rng, shape, 60),
+    'logits': lambda rng, shape: _moved(_normal(rng, shape), 4, _rows(rng, shape, 60)),
     # one in 128 lies where exp overflows, above or below
     'outliers': _outliers,
-    'positive': lambda rng, shape: np.exp(0.7 * rng.standard_normal(shape)) * _spread(rng, shape),
+    'positive': lambda rng, shape: _moved(np.exp(x := _normal(rng, shape, 0.7), out=x), _spread(rng, shape), 0),
     'unit': lambda rng, shape: rng.uniform(0.02, 0.98, shape),                                  # inside (0, 1)
     'within': lambda rng, shape: rng.uniform(-0.97, 0.97, shape),                               # inside (-1, 1)
     'angle': lambda rng, shape: rng.uniform(-8, 8, shape),                                      # more than one turn
     'probability': lambda rng, shape: _softmax(2 * rng.standard_normal(shape)),                 # a row sums to 1
-    'gain': lambda rng, shape: 1 + 0.3 * rng.standard_normal(shape),
-    'bias': lambda rng, shape: 0.5 * rng.standard_normal(shape),
+    'gain': lambda rng, shape: _moved(_normal(rng, shape), 0.3, 1),
+    'bias': lambda rng, shape: _normal(rng, shape, 0.5),
     # [.., in, out]
-    'weight': lambda rng, shape: rng.standard_normal(shape) / _fan(shape, (-2,) if len(shape) > 1 else (0,)),
+    'weight': lambda rng, shape: _shrunk(_normal(rng, shape), _fan(shape, (-2,) if len(shape) > 1 else (0,))),
     # [out, in, …]
-    'layer': lambda rng, shape: rng.standard_normal(shape) / _fan(shape, range(1, len(shape))),
-    'embedding': lambda rng, shape: 0.7 * rng.standard_normal(shape) + _rows(rng, shape, 0.2),
+    'layer': lambda rng, shape: _shrunk(_normal(rng, shape), _fan(shape, range(1, len(shape)))),
+    'embedding': lambda rng, shape: _moved(_normal(rng, shape), 0.7, _rows(rng, shape, 0.2)),
     'keep': lambda rng, shape: _where_from(rng, shape, 0.7),                                    # 1 where kept, else 0
     'sign': lambda rng, shape: 2 * _where_from(rng, shape, 0.5) - 1,
     # negative rates of a state space
@@ -84,7 +95,7 @@ def draw(kind, rng, shape, sizes):
     "An array of a kind: a name in `DRAWS`, 'index<axis', or a function of (rng, shape). Floats are float32."
     if isinstance(kind, str) and kind.startswith('index<'): return _below(rng, shape, shape_of(kind[6:], sizes)[0])
     x = (kind if callable(kind) else choose(DRAWS, kind, 'kind of input'))(rng, shape)
-    return x.astype(np.float32) if x.dtype.kind == 'f' else x
+    return x.astype(np.float32, copy=False) if x.dtype.kind == 'f' else x
 
 # %% ../../../nbs/3_tasks/3_suite/00_family.ipynb #d7e9495a
 class Family:

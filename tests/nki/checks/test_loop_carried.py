@@ -1,8 +1,14 @@
 "A dependency between iterations of affine_range, in the earlier dialect: refused where it is one, and only there."
+from dataclasses import replace
 import numpy as np, pytest
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import trace
 from kernel_lab.nki.checks.checker import assert_ok
+from kernel_lab.nki.checks.loop_carried import loop_carried_reads
+from kernel_lab.nki.ir.affine import Affine
+from kernel_lab.nki.ir.nodes import Access, Instruction, Loop, Tensor
+from kernel_lab.nki.ir.overlap import touched_bytes_of
+from kernel_lab.nki.ir.program import Program
 from dialects import normal, oisa as nisa, old as nki, onl as nl, run
 
 X = normal(4, 128, 64)
@@ -198,3 +204,36 @@ def test_only_a_place_that_does_not_move_is_refused():
                     seen.append(True)
                 else: assert not clash, (move, width, outer); seen.append(False)
     assert 5 < sum(seen) < 25
+
+
+TENSORS = (Tensor('a', (4, 24), 'float32', 'hbm'), Tensor('a_16', (4, 48), 'bfloat16', 'hbm', alias=0),
+           Tensor('a_t', (24, 4), 'float32', 'hbm', alias=0), Tensor('t', (4, 24), 'float32', 'sbuf'),
+           Tensor('t_16', (4, 48), 'bfloat16', 'sbuf', alias=3), Tensor('x', (96,), 'float32', 'hbm', 'input'))
+
+
+def moving(rng, k, steps):
+    "A random access to tensor `k` that moves with the loop and stays inside, or None."
+    t, ap = TENSORS[k], tuple((int(rng.choice([1, -1, 2, 4])), int(rng.integers(1, 4))) for _ in range(2))
+    a = Access(k, Affine(int(rng.integers(0, t.size)), (('i', int(rng.choice(steps))),)), ap)
+    (lo, hi), (low, high) = a.offset.bounds({'i': 4}), a.span()
+    return a if 0 <= lo + low and hi + high < t.size else None
+
+
+def test_tensors_of_several_dtypes_are_compared_in_bytes():
+    "By the bytes of each iteration, one by one."
+    rng, seen = np.random.default_rng(0), []
+    while len(seen) < 300:
+        group = ((0, 1, 2), (3, 4))[int(rng.integers(2))]
+        w, r = (moving(rng, int(rng.choice(group)), [0, 1, 2, 8, -3]) for _ in range(2))
+        if w is None or r is None: continue
+        put = Instruction('dma_copy', {'dst': w}, {'src': Access(5, Affine(), tuple((1, n) for _, n in w.ap))})
+        get = Instruction('dma_copy', {'dst': replace(r, tensor=6, offset=Affine(48))}, {'src': r})
+        out = Tensor('y', (192,), TENSORS[r.tensor].dtype, 'hbm', 'output')
+        p = Program('p', (*TENSORS, out), (Loop('i', 4, (put, get), 'affine'),), (6,), 'neuronxcc.nki')
+        cells = {k: [set(touched_bytes_of(p, o, k, {'i': i}).tolist()) for i in range(4)]
+                 for o, k in ((put, 'dst'), (get, 'src'))}
+        reads = [cells['src'][j] - cells['dst'][j] for j in range(4)]
+        real = any(cells['dst'][i] & reads[j] for j in range(4) for i in range(j))
+        assert bool([*loop_carried_reads(p)]) == real, (w, r)
+        seen.append(real)
+    assert 30 < sum(seen) < 270

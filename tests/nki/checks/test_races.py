@@ -1,13 +1,19 @@
 "Two cores and one HBM: what is refused, and what is not."
+import random
+from dataclasses import replace
+from itertools import product
 import numpy as np
 import pytest
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import assert_ok, simulate, trace
 from kernel_lab.nki.ir.program import Program
-from kernel_lab.nki.ir.affine import arange
+from kernel_lab.nki.ir.affine import Affine, arange
+from kernel_lab.nki.ir.nodes import Access, Loop
+from kernel_lab.nki.ir.overlap import touched_bytes_of
 from kernel_lab.nki.checks.races import race_warnings, races, uncertain_accesses
 from kernel_lab.nki.executor.interpreter import run_program
 from dialects import nisa, nl, nki, normal
+from random_programs import TENSORS, instruction
 
 def shared(shape, name): return nl.ndarray(shape, np.float32, buffer=nl.shared_hbm, name=name)
 
@@ -173,3 +179,53 @@ def test_the_same_values_twice_are_a_warning():
         return out
     with pytest.warns(UserWarning, match='both cores write the same values'):
         simulate(nki.jit(kernel)[2], X.astype(np.float32), chip='trn2')
+
+
+@pytest.mark.parametrize('other', [1, 63, 64, 65, 128, 129])
+@pytest.mark.filterwarnings('ignore:.*cannot be excluded')
+def test_programs_of_a_large_grid_are_told_apart(other):
+    "Of 130 programs each scatters one row; program 0 and another one to the same row."
+    def kernel(x, idx):
+        me, out = nl.program_id(0), shared((256, 32), 'out')
+        t, i = nl.load(x[me]), nl.load(idx[me])
+        nisa.dma_copy(out.ap([[32, 1], [1, 32]], vector_offset=i), t)
+        return out
+    rows, x = np.arange(130, dtype=np.int32).reshape(130, 1, 1), normal(130, 1, 32).astype(np.float32)
+    p = trace(nki.jit(kernel)[130], x, rows, chip='trn2')
+    run_program(p, [x, rows])
+    rows[other] = 0
+    with pytest.raises(KernelError, match=f'core {other} writes out while core 0 writes it'): run_program(p, [x, rows])
+
+
+def copied(rng, core):
+    "A random copy whose values depend on the core, and its loops."
+    while True:
+        loops = [Loop(f'i{rng.randrange(10**6)}', 2, ()) for _ in range(rng.randrange(2))]
+        o = instruction(rng, [core, *loops])
+        if o.op == 'dma_copy' and TENSORS[o.outs['dst'].tensor].buffer == 'hbm': break
+    src = o.ins['src']
+    return replace(o, ins={'src': replace(src, offset=Affine(src.offset.const, (*src.offset.terms, ('core', 0))))}), loops
+
+
+def bytes_of_cores(p, copies):
+    "(core, memory, writes, bytes of HBM) of every copy."
+    for core, (o, loops) in product(range(2), copies):
+        for name, a in (*o.ins.items(), *o.outs.items()):
+            if isinstance(a, Access) and p.tensors[a.tensor].buffer == 'hbm':
+                turns = product(*(range(l.trips) for l in loops))
+                found = [touched_bytes_of(p, o, name, {'core': core} | dict(zip((l.name for l in loops), turn)))
+                         for turn in turns]
+                yield core, p.base[a.tensor], name in o.outs, set(np.concatenate(found).tolist())
+
+
+@pytest.mark.parametrize('seed', range(40))
+def test_races_are_the_bytes_that_both_cores_touch(seed):
+    "Shapes, dtypes, steps, loops and masks at random; where values depend on the core, whatever both touch counts."
+    rng, core = random.Random(seed), Loop('core', 2, ())
+    for n in range(4):
+        copies = [copied(rng, core) for _ in range(1 + n % 2)]
+        body = tuple(Loop(loops[0].name, loops[0].trips, (o,), 'sequential') if loops else o for o, loops in copies)
+        p = Program('p', TENSORS, (Loop('core', 2, body, 'parallel'),), (), chip='trn2')
+        some = [*bytes_of_cores(p, copies)]
+        real = any(c < d and k == m and (w or v) and x & y for c, k, w, x in some for d, m, v, y in some)
+        assert bool([*races(p)]) == real, copies
