@@ -387,7 +387,8 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     units = pool_units(chip)
     memory = allocator_state(units, rotation_depths(flat, rows, lifetimes, units, copies), len(lifetimes))
     return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
-                              np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes, bank_users(flat, chip))
+                              np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes,
+                              bank_users(flat, chip))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,

@@ -43,7 +43,8 @@ def _is_compiled(node):
 
 def _unsigned(index):
     "An index as an unsigned one, unless it is a constant, a slice or several."
-    if isinstance(index, ast.Tuple): return ast.copy_location(ast.Tuple([*map(_unsigned, index.elts)], index.ctx), index)
+    if isinstance(index, ast.Tuple):
+        return ast.copy_location(ast.Tuple([*map(_unsigned, index.elts)], index.ctx), index)
     if isinstance(index, (ast.Constant, ast.Slice)): return index
     uintp = ast.Attribute(ast.Name('np', ast.Load()), 'uintp', ast.Load())
     return ast.fix_missing_locations(ast.copy_location(ast.Call(uintp, [index], []), index))
