@@ -186,8 +186,9 @@ def profile_stage(progress: EvaluationInProgress, question: Question, compiled):
     chip = CHIPS[compiled.chip]
     progress.say(f'{p.latency}, {p.bound} is busiest, {p.peak_pct:.1f}% of peak')
     sbuf = f'SBUF {p.sbuf_peak_bytes:,} of {chip.sbuf_bytes:,.0f} bytes a partition'
-    spilled = f'; warning: {p.spill_bytes:,} bytes spilled to HBM' if p.spill_bytes else ''
-    progress.say(f'memory at most: {sbuf}, PSUM {p.psum_peak_banks} of {chip.psum_banks:.0f} banks{spilled}')
+    progress.say(f'memory at most: {sbuf}, PSUM {p.psum_peak_banks} of {chip.psum_banks:.0f} banks')
+    moved = p.spill_bytes + (p.timeline.reloaded if p.timeline else 0)
+    if moved: progress.say(f'warning: {moved:,} bytes saved to HBM and loaded again, because SBUF does not hold them')
     return p
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #4884dda7

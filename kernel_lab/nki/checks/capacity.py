@@ -11,18 +11,22 @@ from ..ir.instructions import spec_of
 from ..ir.liveness import Peak, lifetimes, peak_usage
 from ..ir.nodes import Access, accesses
 from ..ir.program import Program
+from ..ir.spilling import sbuf_room, spilled
 from ..record.placement import placement_error
 
 # %% ../../../nbs/2_nki/5_checks/04_capacity.ipynb #313f5b3e
 def capacity(program: Program, chip: Chip) -> Iterator[tuple[str, int, Peak]]:
-    "C7, C8: (buffer, limit, `Peak`) of each memory that is too small for what is alive at once."
-    room = {'sbuf': chip.sbuf_bytes - chip.sbuf_reserved, 'psum': chip.psum_banks * chip.psum_bank_bytes}
+    """C7, C8: (buffer, limit, `Peak`) of each memory that is too small for what is alive at once, after tiles of SBUF
+    have gone to HBM and back."""
+    room = {'sbuf': sbuf_room(chip), 'psum': chip.psum_banks * chip.psum_bank_bytes}
     for buffer, limit in room.items():
-        peak = peak_usage(program, buffer, chip, chip.psum_bank_bytes if buffer == 'psum' else 1)
+        step = chip.psum_bank_bytes if buffer == 'psum' else 1
+        peak = peak_usage(program, buffer, chip, step)
+        if buffer == 'sbuf' and peak.bytes > limit: peak = peak_usage(spilled(program, chip), buffer, chip, step)
         if peak.bytes > limit: yield buffer, int(limit), peak
 
 def memory_overflow(program: Program, chip: Chip) -> Iterator[Diagnostic]:
-    "SBUF and PSUM hold what is alive at once; the earlier dialect's compiler spills instead."
+    "PSUM holds what is alive at once, SBUF what cannot be spilled; the earlier dialect's compiler always goes on."
     if program.dialect != 'nki': return
     for buffer, limit, peak in capacity(program, chip):
         yield Diagnostic(f'{buffer.upper()} does not hold what is alive at once: {peak}', peak.line, 'nl.ndarray', '',
@@ -40,7 +44,7 @@ def too_large(program: Program, chip: Chip) -> Iterator[Diagnostic]:
         if t.buffer == 'psum' and t.tile_bytes > bank:
             yield Diagnostic('a PSUM tile is larger than a bank', **where, limit=f'{bank:.0f} bytes a partition',
                              value=t.tile_bytes, hint=f'Use at most {bank // 4:.0f} fp32 columns a tile.')
-        room = chip.sbuf_bytes - chip.sbuf_reserved
+        room = sbuf_room(chip)
         if t.buffer == 'sbuf' and t.tile_bytes > room:
             yield Diagnostic('an SBUF tile is larger than a partition', **where,
                              limit=f'{room:.0f} bytes a partition', value=t.tile_bytes, hint='Tile the free dimension.')

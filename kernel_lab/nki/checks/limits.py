@@ -55,7 +55,8 @@ _FIRST_LIMITS = (
           _ALL, (too_large,)),
     Limit('C7', 'PSUM has eight banks.', 'architecture guide',
           _ALL, (capacity,)),
-    Limit('C8', 'SBUF has 192, 224 or 256 KiB a partition, 16 KiB kept back.', 'architecture guides, allocation guide',
+    Limit('C8', 'SBUF has 192, 224 or 256 KiB a partition, 16 KiB kept back; what the compiler places goes to HBM and '
+                'back.', 'architecture guides, allocation guide, memory hierarchy',
           _ALL, (capacity, too_large)),
     Limit('C9', 'An access of more than 64 partitions starts at 0, of more than 32 at 0 or 64, a smaller one at a '
                 'multiple of 32.',

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import html
 import numpy as np
 from ...core.errors import KernelError, UsageError
-from .bodies import run_instruction
+from .bodies import concurrent_sections, run_instruction
 from .interpreter import (
     PreparedInstruction,
     load_memory,
@@ -30,12 +30,24 @@ class Moment:
     env: dict
     opens: tuple
 
+def _in_turns(sizes, position):
+    "(section, position in it) where sections of these sizes run an instruction of each in turn until all have ended."
+    done, left = 0, sorted(range(len(sizes)), key=sizes.__getitem__)
+    while True:
+        running = sorted(left)
+        together = (sizes[left[0]] - done) * len(left)
+        if position < together: return running[position % len(left)], done + position // len(left)
+        position, done = position - together, sizes[left.pop(0)]
+
 class _ExecutionOrder:
-    "The instructions of a program in the order in which they run, by position."
+    "The instructions of a program in the order in which they run, by position; cores take turns, as in `run_body`."
     def __init__(self, program):
         numbers = iter(range(len(program.instructions)))
-        self.program, self.body = program, self._measure(program.body, numbers)
-        self.count = sum(size for _, _, size in self.body)
+        self.program, self.sections = program, []
+        for some in concurrent_sections(program.body):
+            rows = self._measure(some, numbers)
+            self.sections.append((rows, sum(size for _, _, size in rows)))
+        self.count = sum(size for _, size in self.sections)
 
     def _measure(self, body, numbers):
         "(loop or instruction, its items or number, instructions in all)."
@@ -49,7 +61,13 @@ class _ExecutionOrder:
 
     def at(self, position):
         "The `Moment` at a position."
-        env, opens, body = {}, [], self.body
+        env, opens = {}, []
+        for body, size in self.sections:
+            if position < size: break
+            position -= size
+        if len(body) > 1:
+            core, position = _in_turns([size for _, _, size in body], position)
+            body = body[core:core + 1]
         while True:
             for o, items, size in body:
                 if position < size: break
@@ -143,6 +161,8 @@ class _Position:
 
     def _forward(self):
         moment, memory, undo = self.next, self.memory, []
+        core = next((n for n in moment.env if self.program.loops[n].kind == 'core'), None)
+        if core: memory.registers = memory.core_registers.setdefault(core.partition('.')[0].removeprefix('core'), {})
         for k in [k for name in moment.opens for k in self.owned.get(name, ())]:
             undo.append((k, memory.flat[k], memory.tile_written[k],
                          {p: b for p, b in memory.written_flags.items() if p[0] == k}))
@@ -152,7 +172,7 @@ class _Position:
         for v in step.outs.values():
             where = _positions(v, v.at(moment.env), moment.env)
             undo.append((v.k, where, memory.flat[v.k][where], _written_flags(memory, v.k, where), None))
-        undo.append((dict(memory.registers), memory.rng.bit_generator.state)
+        undo.append((memory.registers, dict(memory.registers), memory.rng.bit_generator.state)
                     if step.row.random or memory.registers or 'reduce_cmd' in step.attrs else None)
         try:
             with np.errstate(all='ignore'): run_instruction(step, dict(moment.env))
@@ -175,7 +195,10 @@ class _Navigation(_Position):
     def _undo(self, undo):
         "Take one step back."
         memory, (*changes, state) = self.memory, undo
-        if state: memory.registers, memory.rng.bit_generator.state = dict(state[0]), state[1]
+        if state:
+            memory.registers, before, memory.rng.bit_generator.state = state
+            memory.registers.clear()
+            memory.registers.update(before)
         for change in reversed(changes):
             if len(change) == 5: _restore(memory, *change[:4])
             else:

@@ -4,7 +4,9 @@
 
 # %% ../../../nbs/2_nki/2_ir/05_liveness.ipynb #e1d9d12f
 from dataclasses import dataclass
-from .nodes import accesses
+from ..chip.chips import Chip
+from .nodes import Tensor, accesses
+from .program import Program
 
 # %% ../../../nbs/2_nki/2_ir/05_liveness.ipynb #0e1bb1ac
 def _touches(program):
@@ -51,23 +53,45 @@ class Peak:
         largest = ', '.join(f'{name} {size:,} (line {line})' for name, size, line in self.tiles[:6])
         return largest + (f' and {len(self.tiles) - 6} smaller ones' if len(self.tiles) > 6 else '')
 
-def _weight(t, chip, step):
+def tile_weight(t: Tensor, chip: Chip, step: int = 1) -> float:
     """Bytes per partition of a tensor, all blocks, over the quadrants that it takes (in PSUM all four, as the clock
     counts banks); rounded up to `step`."""
     quadrants = min(4, -(-4 * t.partitions // chip.partitions)) / 4 if t.buffer != 'psum' else 1
     return -(-t.tile_bytes // step) * step * (t.size // t.tile_size) * quadrants
 
-def peak_usage(program, buffer, chip, step=1) -> Peak:
-    "The `Peak` of 'sbuf' or 'psum'; tiles are rounded up to `step` bytes."
-    lives = [(a, b, k) for k, (a, b) in lifetimes(program).items() if program.tensors[k].buffer == buffer]
+def core_of_tensors(program: Program) -> dict[int, str]:
+    "{number of a tensor: the core whose instructions use it}, of a program for several cores; each has its own memory."
+    if all(l.kind != 'core' for l in program.loops.values()): return {}
+    found = {}
+    for loops, o in program.walk():
+        core = next((l.name.partition('.')[0] for l in loops if l.kind == 'core'), None)
+        if core: found |= {program.base[a.tensor]: core for a in accesses(o)}
+    return found
+
+def peak_moment(program: Program, buffer: str, chip: Chip, step: int = 1) -> tuple[float, int, tuple[int, ...]]:
+    """(bytes per partition, position, numbers of the live tensors) where most of 'sbuf' or 'psum' is in use; position
+    -1 where nothing is."""
+    lives, mine = {}, core_of_tensors(program)
+    for k, (a, b) in lifetimes(program).items():
+        if program.tensors[k].buffer == buffer: lives.setdefault(mine.get(k), []).append((a, b, k))
+    found = [_fullest(program, some, chip, step) for some in lives.values()]
+    return max(found, default=(0, -1, ()), key=lambda most: most[0])
+
+def _fullest(program, lives, chip, step):
+    "What `peak_moment` gives, of tensors in one memory: (first, last, number) of each."
     events = sorted([(a, 0, k) for a, _, k in lives] + [(b, 1, k) for _, b, k in lives])
-    alive, now, most, peak = {}, 0.0, 0.0, ()
+    alive, now, most, peak = {}, 0.0, 0.0, (-1, ())
     for at, ends, k in events:
         if ends: now -= alive.pop(k); continue
-        alive[k] = _weight(program.tensors[k], chip, step)
+        alive[k] = tile_weight(program.tensors[k], chip, step)
         now += alive[k]
         if now > most: most, peak = now, (at, tuple(alive))
-    if not peak: return Peak(0, 0, ())
-    live = [program.tensors[k] for k in peak[1]]
+    return (most, *peak)
+
+def peak_usage(program, buffer, chip, step=1) -> Peak:
+    "The `Peak` of 'sbuf' or 'psum'; tiles are rounded up to `step` bytes."
+    most, at, alive = peak_moment(program, buffer, chip, step)
+    if at < 0: return Peak(0, 0, ())
+    live = [program.tensors[k] for k in alive]
     tiles = sorted(((t.name, t.tile_bytes * (t.size // t.tile_size), t.line) for t in live), key=lambda x: -x[1])
-    return Peak(most, program.instructions[peak[0]].line, tuple(tiles))
+    return Peak(most, program.instructions[at].line, tuple(tiles))

@@ -64,7 +64,8 @@ class _TileSize:
     gemm_moving_fmax = property(lambda self: self.chip.moving_max)
     bn_stats_fmax = property(lambda self: self.chip.bn_stats_max)
     sbuf_size_bytes = property(lambda self: self.chip.sbuf_bytes * self.chip.partitions)
-    sbuf_fmax_bytes = total_available_sbuf_size = property(lambda self: self.chip.sbuf_bytes - self.chip.sbuf_reserved)
+    sbuf_fmax = property(lambda self: self.chip.sbuf_bytes // 4)
+    sbuf_fmax_bytes = total_available_sbuf_size = property(lambda self: self.chip.sbuf_bytes)
     sbuf_min_align = psum_min_align = property(lambda self: self.chip.min_align)
 tile_size = _TileSize()
 

@@ -51,10 +51,12 @@ sbuf, psum = Allocator('sbuf', _sbuf_rule), Allocator('psum', _psum_rule)
 
 # %% ../../../nbs/2_nki/3_record/06_placement.ipynb #e3ecdf83
 def placement_error(where, buffer, partitions, size, chip, align=None):
-    """(message, operand, limit, value) of the first rule that a place breaks, or None; `align` in bytes, else the
-    chip's."""
+    """(message, operand, limit, value) of the first rule that a place breaks, or None. `align` in bytes for the current
+    dialect, whose addresses reach to the end of SBUF; the earlier compiler keeps a part of it, and aligns as the chip
+    says."""
     start, byte = where
-    capacity = chip.sbuf_bytes - chip.sbuf_reserved if buffer == 'sbuf' else chip.psum_banks * chip.psum_bank_bytes
+    kept = 0 if align else chip.sbuf_reserved
+    capacity = chip.sbuf_bytes - kept if buffer == 'sbuf' else chip.psum_banks * chip.psum_bank_bytes
     half, quarter, align = chip.partitions // 2, chip.partitions // 4, align or chip.min_align
     step = chip.partitions if partitions > half else half if partitions > quarter else quarter
     if start % step or not 0 <= start <= chip.partitions - partitions:

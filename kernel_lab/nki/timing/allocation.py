@@ -5,6 +5,7 @@
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #03a10c04
 from collections import namedtuple
 import numpy as np
+from ..ir.spilling import sbuf_room
 from .flat_program import LANES, MAX_CORES, POOLS
 from .lifetimes import compiled, offset_of, part, peak_liveness
 
@@ -22,7 +23,7 @@ the memory taken last, by lane."""
 
 def pool_units(chip):
     "Units of each pool: bytes a partition of SBUF and banks of PSUM, core after core."
-    return np.array([chip.sbuf_bytes - chip.sbuf_reserved, chip.psum_banks] * MAX_CORES, float)
+    return np.array([sbuf_room(chip), chip.psum_banks] * MAX_CORES, float)
 
 def allocator_state(units, buffers, values):
     "The `AllocatorState` before the first instruction."

@@ -15,6 +15,7 @@ from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses
 from ..ir.program import Program
 from ..ir.regions import covers_tile
+from ..ir.spilling import rewrite_body
 from .flat_program import POOLS, flatten
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #dbbb5d96
@@ -30,20 +31,6 @@ class Users:
     def is_only_writer(self, k, instruction):
         "Whether the instruction is the only one that writes tensor `k`."
         return len(self.writers[k]) == 1 and self.writers[k][0][1] is instruction
-
-def rewrite_body(body, new, drop=()):
-    """A body with the instructions of `new` (by id) replaced, by one or by a tuple of several, and those of `drop`
-    left out."""
-    res = []
-    for o in body:
-        if isinstance(o, Loop):
-            inner = rewrite_body(o.body, new, drop)
-            if inner: res.append(replace(o, body=inner))
-        elif id(o) not in drop:
-            now = new.get(id(o), o)
-            res += now if isinstance(now, tuple) else (now,)
-    return tuple(res)
-
 
 
 def _is_private(program, users, instruction):

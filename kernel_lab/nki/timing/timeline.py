@@ -10,6 +10,7 @@ from ..chip.chips import Chip, get_chip
 from ..ir.nodes import Access, Loop, accesses, without_gc
 from ..ir.program import Program, instruction_text, require_fixed_trips
 from .flat_program import LANES, MAX_CORES
+from ..ir.spilling import sbuf_room, spilled
 from .legacy_compiler import compiled_program, spill
 
 # %% ../../../nbs/2_nki/7_timing/08_timeline.ipynb #5f358ffc
@@ -187,7 +188,7 @@ def _spilled_bytes(program, run, side):
     mine = np.array([any(map(is_spilled, getattr(o, side).values())) for o in program.instructions], bool)
     return int((run.flat.copies['bytes'][run.instr] * run.share * mine[run.instr]).sum()) if mine.any() else 0
 
-def _capacity(chip): return chip.sbuf_bytes - chip.sbuf_reserved, chip.psum_banks
+def _capacity(chip): return sbuf_room(chip), chip.psum_banks
 
 def _assert_fits(program, chip, run):
     "Refuse a kernel whose live tiles do not fit; one of the earlier dialect only where a single tile does not."
@@ -228,13 +229,15 @@ def _timeline(program, chip, run):
 
 @without_gc()
 def schedule(program: Program, chip: Chip | str | None = None, without: tuple | list = ()) -> Timeline:
-    """The `Timeline` of a program on a chip, without some of `PASSES`. `KernelError` for a kernel of the current
-    dialect that does not fit its memories, and for a program that cannot be scheduled."""
+    """The `Timeline` of a program on a chip, without some of `PASSES`; what SBUF does not hold goes to HBM and back.
+    `KernelError` for a kernel of the current dialect that does not fit its memories all the same, and for a program
+    that cannot be scheduled."""
     chip, program = get_chip(chip or program.chip), assert_schedulable(require_fixed_trips(program, 'the schedule'))
     does = lambda name: program.dialect == 'neuronxcc.nki' and name not in without
     program = compiled_program(program, without)
     from . import scheduler             # numba: loaded by the first schedule
-    if does('spill') and not program.untouched: program = spill(program, chip)
+    if program.dialect == 'nki': program = spilled(program, chip)
+    elif does('spill') and not program.untouched: program = spill(program, chip)
     run = scheduler.run(program, chip, **_run_options(program, chip, does))
     _assert_fits(program, chip, run)
     return _timeline(program, chip, run)

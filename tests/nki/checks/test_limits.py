@@ -42,9 +42,9 @@ def shuffle(kind=F32, to=None):
 def copied_to(dst, tiles):
     for t in tiles: nisa.tensor_copy(dst, t)
 
-def many(n):
-    tiles = [sb(128, 4096) for _ in range(n)]
-    copied_to(tiles[0], tiles)
+def together(n):
+    "Three tiles that one instruction needs, of n elements a partition each."
+    nisa.tensor_tensor(sb(128, n), sb(128, n), sb(128, n), nl.add)
 
 def banks(n):
     tiles = [ps(128, 512) for _ in range(n)]
@@ -159,7 +159,7 @@ CASES = [  # limit, a body that keeps it, a body that breaks it, what is said; t
     ('C5', lambda: mm(k=64), lambda: nisa.nc_matmul(ps(128, 512), sb(64, 128), sb(128, 512)),
      'contraction dimensions differ'), ('C6', lambda: ps(128, 512), lambda: ps(128, 513), 'larger than a bank'),
     ('C7', lambda: banks(8), lambda: banks(9), 'PSUM does not hold'),
-    ('C8', lambda: many(13), lambda: many(14), 'SBUF does not hold'),
+    ('C8', lambda: together(17749), lambda: together(17750), 'SBUF does not hold'),
     ('C8', lambda: sb(128, 53248), lambda: sb(128, 53249), 'larger than a partition'),
     ('C9', lambda: nisa.tensor_copy(sb(128, 8)[32:64],
                                     sb(128, 8)[64:96]), lambda: nisa.tensor_copy(sb(128, 8)[16:48],
@@ -299,10 +299,10 @@ def test_a_program_is_checked_for_another_chip():
     assert 'nonzero_with_count does not exist on trn1' in str(d) and d.limit == 'trn2 and later'
 
 def test_a_chip_has_its_own_limits():
-    assert found(lambda: many(11), 'trn1') == [] and any('SBUF does not hold' in d
-                                                         for d in found(lambda: many(12), 'trn1'))
+    assert found(lambda: together(15018), 'trn1') == [] and any('SBUF does not hold' in d
+                                                                for d in found(lambda: together(15019), 'trn1'))
     assert any('do not exist on trn1' in d for d in found(lambda: mm(a=FP8, rows=True), 'trn1'))
-    assert found(lambda: many(15), 'trn3') == []
+    assert found(lambda: together(20480), 'trn3') == []
 
 def test_the_refusal_says_what_was_alive():
     def crowd():

@@ -1,5 +1,6 @@
 "Two cores and one HBM: what is refused, and what is not."
 import random
+import warnings
 from dataclasses import replace
 from itertools import product
 import numpy as np
@@ -229,3 +230,23 @@ def test_races_are_the_bytes_that_both_cores_touch(seed):
         some = [*bytes_of_cores(p, copies)]
         real = any(c < d and k == m and (w or v) and x & y for c, k, w, x in some for d, m, v, y in some)
         assert bool([*races(p)]) == real, copies
+
+
+@pytest.mark.parametrize('alike', [True, False])
+def test_reading_back_what_both_cores_wrote_through_an_index(alike):
+    "Every core does all the work, and copies the result onto itself: alike, the order does not matter; else it does."
+    def kernel(x, rows):
+        out, index = nl.ndarray(x.shape[1:], x.dtype, buffer=nl.shared_hbm), nl.load(rows)
+        t = nl.load(x[0] if alike else x[nl.program_id(0)])
+        nisa.dma_copy(out.ap([[64, 128], [1, 64]], vector_offset=index, indirect_dim=0), t)
+        nisa.dma_copy(out, out)
+        return out
+    x = np.ones((2, 128, 64), np.float32)
+    x[1] = 2
+    rows = np.arange(128, dtype=np.uint32)[:, None]
+    run = lambda: simulate(nki.jit(kernel)[2], x, rows, chip='trn2')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        if alike: np.testing.assert_array_equal(run(), x[0])
+        else:
+            with pytest.raises(KernelError, match='core'): run()
