@@ -2,15 +2,20 @@
 trn2_dma_packets.csv trn2_sync_latencies.csv`, any of them.
 
 The first file lists durations by engine, opcode, operand shape and clock state of the Tensor engine, from published
-traces. A duration is the instruction's work and the latency of its engine's pipeline. Rows without a cost in the
-instruction table (control flow, semaphores, weight loads) are listed as such. The second lists DMA packets by size
+traces. A duration is the instruction's work and the latency of its engine's pipeline; that of a copy on an engine's
+queue is what the scheduler charges the queue for issuing it, that of a table load the chip's figure. A table says of
+every engine and opcode how many rows there are and how far off the predictions, or why there is none. What only begins
+and ends a program is compared as a whole: the most that an engine spends on it, beside the chip's figures for both
+ends. The second lists DMA packets by size
 and kind of queue, the third how long one waits for another: an engine for an engine, data for its trigger, a
 consumer for the last packet."""
 import re, sys
+from dataclasses import replace
 import numpy as np
 import pandas as pd
 from kernel_lab.nki.ir.affine import Affine
 from kernel_lab.nki.chip.chips import CHIPS
+from kernel_lab.nki.ir.instructions import spec_of
 from kernel_lab.nki.ir.nodes import Access, Instruction, Tensor
 from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.timing.flat_program import work_ns
@@ -54,35 +59,67 @@ def instruction(opcode, signature):
     return Program("row", tuple(tensors), (o,), (), chip="trn2"), o
 
 
+def issue_ns(signature, chip):
+    "What the scheduler charges a queue for a copy: by the rows that its descriptors name on one side."
+    rows = [int(x.split(",")[-2 if x.endswith(",1") else -1])
+            for x in re.findall(r"(?:src|dst)_pattern=\[[^\]]*\]\[([\d,]+)\]", signature)]
+    return chip.dma_issue_ns + chip.dma_row_ns * max(rows)
+
+
 def predicted(row, chip):
     "ns of one row, or nan."
+    if row.opcode == "ACT_TABLE_LOAD": return chip.table_load_ns
+    if row.opcode == "DMA_DIRECT2D": return issue_ns(row.signature, chip)
     found = instruction(row.opcode, row.signature)
     if found is None: return np.nan
     program, o = found
     engine = {"TensorMatrix": "Tensor"}.get(row.engine, row.engine)
-    works = work_ns(program, o, chip, free=True)
-    if engine not in works: return np.nan
-    work = works[engine]
+    if engine not in spec_of(o).engines and (o.op, engine) != ("tensor_copy", "Scalar"): return np.nan
+    work = work_ns(program, replace(o, engine=engine), chip)[engine]
     if engine == "Tensor":          # the trace has one row for each pass of an fp32 product
         work = work / 2 if "fp32_mode" in row.signature else work
         work *= 1 if row.pe_clock_state == "8/8" else chip.pe_cold
     return work + getattr(chip, f"{engine.lower()}_latency_ns")
 
 
-def durations(rows):
+# what begins and ends a program: as often in every trace, whatever the kernel
+ENDS = ("COMPARE_BRANCH", "DRAIN", "EVENT_SEMAPHORE_RANGE_CLEAR", "NOP", "NOTIFY", "SET_ORDERING_MODE", "TENSOR_LOAD",
+        "WRITE")
+REASONS = dict.fromkeys(ENDS, "part of start_ns and end_ns: see below") | {
+    "EVENT_SEMAPHORE": "the engine waits: as long as the others make it",
+    "LDWEIGHTS": "part of nc_matmul, which is taken to hide it behind the product before"}
+
+
+def told_ends(rows, chip):
+    "Print what engines spend on the instructions that begin and end a program, beside the chip's figures."
+    ends = rows[rows.opcode.isin(ENDS)]
+    ns = (ends["count"] * ends.dur_ns_median).groupby([ends.trace, ends.engine]).sum()
+    print(f"the {len(ends)} rows that begin and end a program: {len(ns)} engines of {ends.trace.nunique()} traces "
+          f"spend {ns.min() / 1e3:.1f} to {ns.max() / 1e3:.1f} µs on them, start_ns and end_ns allow "
+          f"{(chip.start_ns + chip.end_ns) / 1e3:.1f}")
+
+
+def durations(rows, chip=CHIPS["trn2"]):
     rows = rows.fillna({"signature": "", "pe_clock_state": ""})
-    rows["predicted"] = [predicted(r, CHIPS["trn2"]) for r in rows.itertuples()]
+    rows["predicted"] = [predicted(r, chip) for r in rows.itertuples()]
     known = rows.dropna(subset=["predicted"])
-    key = ["engine", "opcode", "signature", "pe_clock_state"]
-    by = known.groupby(key).agg(measured=("dur_ns_median", "median"), predicted=("predicted", "first"),
-                                n=("count", "sum")).reset_index()
-    by["error"] = by.predicted / by.measured - 1
-    print(f"{len(by)} kinds of instruction, {len(rows) - len(known)} rows of the file without a cost in the table "
-          f"({', '.join(sorted(set(rows.opcode) - set(known.opcode)))})")
-    for (engine, opcode), g in by.groupby(["engine", "opcode"]):
-        print(f"{engine:14}{opcode:16}{len(g):4} kinds   median |error| {100 * g.error.abs().median():5.1f} %   "
-              f"median error {100 * g.error.median():+6.1f} %")
-    print(f"all: median |error| {100 * by.error.abs().median():.1f} %")
+    print(f"{len(rows)} rows: {len(known)} predicted, {len(rows) - len(known)} with a reason why not")
+    print(f"{'engine':14}{'opcode':29}{'rows':>5}{'kinds':>6}{'measured ns':>13}{'predicted':>11}{'|error| %':>11}"
+          f"{'error %':>9}")
+    kinds = []
+    for (engine, opcode), g in rows.groupby(["engine", "opcode"]):
+        by = g.groupby(["signature", "pe_clock_state"]).agg(
+            measured=("dur_ns_median", "median"), predicted=("predicted", "first"))
+        head = f"{engine:14}{opcode:29}{len(g):5}{len(by):6}{by.measured.median():13.0f}"
+        if by.predicted.isna().any():
+            print(f"{head}  {REASONS[opcode]}")
+            continue
+        error = by.predicted / by.measured - 1
+        kinds.append(error)
+        print(f"{head}{by.predicted.median():11.0f}{100 * error.abs().median():11.1f}{100 * error.median():+9.1f}")
+    error = pd.concat(kinds)
+    print(f"all: {len(error)} kinds, median |error| {100 * error.abs().median():.1f} %")
+    told_ends(rows, chip)
 
 
 def told(name, found):

@@ -383,3 +383,27 @@ def test_a_kernel_that_loops_for_ever(lab, tmp_path):
     (tmp_path / "bad.py").write_text(HEAD + "    while True: pass\n")
     done = lab("evaluate", "softmax", "bad.py", "-w", "small", "--seconds", "3")
     refused(done, 1, "timeout")
+
+
+# --- the time of later stages ---
+
+def test_every_command_that_evaluates_takes_work_seconds():
+    import typer
+    from kernel_lab.cli.app import app
+    from kernel_lab.evaluate.sandbox.protocol import Limits
+    commands = typer.main.get_command(app).commands
+    asked = {name: [p.default for p in commands[name].params if "--work-seconds" in p.opts]
+             for name in ("evaluate", "profile", "optimize", "renew")}
+    assert asked == dict.fromkeys(asked, [Limits().work_seconds])
+
+
+def test_work_seconds_end_a_program_that_takes_too_long(here, tmp_path, softmax):
+    (tmp_path / "long.py").write_text(softmax.replace("    return out", """    t = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=t, value=0.0)
+    for k in nl.sequential_range(1_900_000): nisa.tensor_scalar(dst=t, data=t, op0=nl.add, operand0=1.0)
+    return out"""))
+    words = "softmax", "long.py", "-w", "small", "--work-seconds", "1"
+    done = here("evaluate", *words)
+    refused(done, 1, "timeout", "limit 1 s")
+    refused(here("profile", *words), 1, "timeout")
+    refused(here("evaluate", "softmax", "long.py", "-w", "small", "--work-seconds", "0"), 2)

@@ -56,7 +56,7 @@ def mask(rng, counts, loops):
         axes = tuple((k, rng.choice((1, -1, 2, -3))) for k in ks)
         far = sum(abs(c) * counts[k] for k, c in axes)
         terms = tuple((l.name, rng.choice((-1, 1, 2))) for l in loops if rng.random() < 0.5)
-        first = rng.choice((-2**40, 2**40)) if rng.random() < 0.05 else rng.randrange(-far, far + 1)
+        first = rng.choice((-2**38, 2**38)) if rng.random() < 0.05 else rng.randrange(-far, far + 1)
         some.append((Affine(first, terms), axes))
     return tuple(some)
 

@@ -38,10 +38,19 @@ def _check_consistent(e):
     verified = e.verification is not None and e.verification.passed
     if e.profile is not None and e.status != Status.CORRECT:
         raise SimulatorError(f'an evaluation with status {e.status} cannot have a latency')
+    if e.status == Status.CORRECT and e.implausible:
+        raise SimulatorError(f'an evaluation cannot be correct although {e.implausible[0]}')
     if e.status == Status.CORRECT and not verified:
         raise SimulatorError('an evaluation cannot be correct without a verification that passed')
     if verified and e.status in (Status.WRONG_RESULT, Status.NOT_FINITE):
         raise SimulatorError('an evaluation cannot be wrong after it passed')
+
+def _without_time(d, guards):
+    "What changes in the fields of a correct evaluation that a guard found implausible, which an earlier lab paid for."
+    grave = [g for g in guards if g.found and g.severity != 'note']
+    if d.get('status') != Status.CORRECT or not grave: return {}
+    status = Status.BELOW_BOUND if any(g.severity == 'refused' for g in grave) else Status.IMPLAUSIBLE
+    return dict(status=status, profile=None, error={'message': grave[0].says, 'kind': 'limit'})
 
 def _ratio(simulated_us, latency):
     "A simulated time in µs over a latency; None if one is unknown or the latency is not simulated."
@@ -104,12 +113,12 @@ class Evaluation:
     @property
     def speedup(self) -> float | None:
         "Speed-up over the task's first kernel; None if a latency is unknown or this one was measured."
-        return None if self.implausible else _ratio(self.baseline_us, self.latency)
+        return _ratio(self.baseline_us, self.latency)
 
     @property
     def over_eager(self) -> float | None:
         "Speed-up over eager execution, which papers report; None if a latency is unknown or this one was measured."
-        return None if self.implausible else _ratio(self.eager_us, self.latency)
+        return _ratio(self.eager_us, self.latency)
 
     def against(self, other: 'Evaluation') -> Comparison:
         """The `Comparison` of this latency with another evaluation's; UsageError if one has no latency, the tasks or
@@ -144,10 +153,12 @@ class Evaluation:
     def from_dict(cls, d: dict) -> 'Evaluation':
         "The evaluation that `to_dict` wrote."
         from ...nki.explain.profile import Profile
+        guards = tuple(GuardReport(**known_fields(GuardReport, g)) for g in d.get('guards', ()))
+        d = {**d, **_without_time(d, guards)}
         parts = {'kernel': Kernel(**known_fields(Kernel, d['kernel'])),
                  'verification': d.get('verification') and Verification.from_dict(d['verification']),
                  'profile': d.get('profile') and Profile.from_dict(d['profile']),
-                 'guards': tuple(GuardReport(**known_fields(GuardReport, g)) for g in d.get('guards', ()))}
+                 'guards': guards}
         return cls(**{**known_fields(cls, d), **parts})
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #0279cef5
@@ -161,12 +172,11 @@ def headline(e: Evaluation) -> str:
     if e.profile is None: return f'{name}: {_worst_and_guess(e.verification)}' if e.verification else name
     speed = f', {e.speedup:.2f}× the first kernel' if e.speedup else ''
     speed += f', {e.over_eager:.2f}× eager' if e.over_eager else ''
-    marks = ''.join(f'; implausible: {m}' for m in e.implausible)
-    return f'{name}: {e.latency}{speed}, {e.profile.bound} is busiest, {e.profile.peak_pct:.0f}% of peak{marks}'
+    return f'{name}: {e.latency}{speed}, {e.profile.bound} is busiest, {e.profile.peak_pct:.0f}% of peak'
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #60d9c1c8
 def _evaluation_html(e):
-    color = '#c33' if e.status != Status.CORRECT else '#b80' if e.implausible else '#2a7'
+    color = '#2a7' if e.status == Status.CORRECT else '#b80' if e.status == Status.IMPLAUSIBLE else '#c33'
     log = f'<details><summary>log</summary><pre>{escape(e.log)}</pre></details>' if e.log else ''
     wrong = e.verification._repr_html_() if e.verification and not e.verification.passed else ''
     about = escape(f'{e.task}, {e.workload}, {e.chip}, {e.target}')

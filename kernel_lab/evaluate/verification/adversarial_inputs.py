@@ -5,14 +5,13 @@
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #6355ee74
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import cycle
 import math
 from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose
-from ...tasks.model.workload import (DTYPES, EPSILON, error_ratio, max_error_ratio, mean_square,
-    output_tolerance)
+from ...tasks.model.workload import DTYPES, EPSILON, error_ratio, max_error_ratio, mean_square, output_tolerance
 from ...tasks.baselines.kept_facts import kept_draws
 from ...tasks.model.task import to_torch, without_compiler, work_out_counts
 from ...tasks.suite.registry import get_task
@@ -40,15 +39,11 @@ def _size(x):
 
 def _scaled(by): return lambda x, rng: np.multiply(x, by, out=x)
 def _shifted(sizes): return lambda x, rng: np.add(x, sizes * _size(x), out=x)
-
 def _flipped(x, rng): return np.multiply(x, rng.choice((-1.0, 1.0), x.shape), out=x)
 
 def _tied(x, rng):
     step = 2.0 ** math.floor(math.log2(_size(x))) / 2
-    x /= step
-    np.round(x, out=x)
-    x *= step
-    return x
+    return np.multiply(np.round(np.divide(x, step, out=x), out=x), step, out=x)
 
 def _rows(x, rng): return x[rng.permutation(len(x))] if x.ndim > 1 else x
 
@@ -66,7 +61,6 @@ def _some_tiny(x, rng):
     return np.multiply(x, np.where(rng.random((*x.shape[:-1], 1)) < 0.5, 2.0 ** -50, 1.0), out=x) if x.ndim > 1 else x
 
 def _mixed(x, rng): return np.ldexp(x, rng.integers(-24, 4, x.shape), out=x)
-
 def _mostly_zeros(x, rng): return np.multiply(x, rng.random(x.shape) < 0.125, out=x)
 
 CHANGES = (
@@ -118,7 +112,6 @@ def draws_of(arrays):
     floats = [k for k, x in arrays.items() if x.dtype.kind not in 'iub']
     return [Draw(c, k) for c in CHANGES for k in (floats if c.each else [None]) if floats]
 
-
 def _has_rows(x): return x.dtype.kind not in 'iub' and math.prod(x.shape[:-1]) > 1
 
 @dataclass(frozen=True)
@@ -148,8 +141,7 @@ def tolerance_on(task, workload, wants, tight=True):
                                                      'typical size (RMS) of an output')
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #2e5925e1
-# tolerances that are surely harmless; how much worse than an ordinary draw
-HARMLESS_TOLERANCES, ORDINARY_FACTOR = 0.25, 1.25
+HARMLESS_TOLERANCES, ORDINARY_FACTOR = 0.25, 1.25   # surely harmless; how much worse than an ordinary draw
 
 SATURATING_FUNCTIONS = {
     'sigmoid', 'silu', 'gelu', 'mish', 'softplus', 'log_sigmoid_forward', 'tanh', 'erf', 'erfc', 'special_erfcx', 'elu',
@@ -180,8 +172,7 @@ def _nudging():
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            # a view, or in place: the same memory
-            if any(r.alias_info is not None for r in func._schema.returns): return out
+            if any(r.alias_info is not None for r in func._schema.returns): return out      # in place, or a view
             if isinstance(out, (tuple, list)): return type(out)(map(self.moved, out))
             name = func._schema.name.split('::')[1]
             if name not in SATURATING_FUNCTIONS or out.shape != args[0].shape: return self.moved(out)
@@ -231,23 +222,36 @@ def quick_soundness(task, workload, arrays, tight, wants):
 def _stored(outs, workload):
     return [o.astype(DTYPES[workload.output_dtype]).astype(np.float64) if o.dtype.kind == 'f' else o for o in outs]
 
-def soundness(task, workload, arrays, tight=True):
-    "The `Soundness` of a task's reference on inputs {name: array}."
+class ReferenceSoundness:
+    "The `Soundness` of a reference on some inputs, each number worked out when it is asked for."
+    def __init__(self, task, w, arrays, wide, wants, tol):
+        self.task, self.w, self.arrays, self.wide, self.wants, self.tol = task, w, arrays, wide, wants, tol
+        self.reason = ''
+
+    def _ratio(self, outs):
+        with np.errstate(all='ignore'): return max_error_ratio(outs(), self.wide, self.tol)
+
+    @cached_property
+    def single(self): return self._ratio(lambda: self.wants)
+    @cached_property
+    def moved(self): return self._ratio(lambda: _in_float64(self.task, self.arrays, EPSILON[self.w.output_dtype] / 2))
+    @cached_property
+    def stored(self): return self._ratio(lambda: _stored(self.wide, self.w))
+
+def soundness(task, workload, arrays, tight=True, wants=None):
+    "The `Soundness` of a task's reference on inputs {name: array}; `wants`: its float32 outputs, where they are known."
     w = task.workload(workload)
     if not _finite(arrays.values()): return Soundness(reason=f'an input is not finite in {w.dtype}')
     with np.errstate(all='ignore'):
-        wants, wide = task.expected(arrays), _in_float64(task, arrays)
-        if not _finite(wide) or not _finite(wants): return Soundness(reason='the reference is not finite')
-        if not all(np.any(o) for o in wide): return Soundness(reason='the answer is all zeros')
-        tol, eps = tolerance_on(task, w, wide, tight), EPSILON[w.output_dtype]
-        single, moved = max_error_ratio(wants, wide, tol), max_error_ratio(_in_float64(task, arrays, eps / 2), wide,
-                                                                           tol)
-        return Soundness(single, moved, max_error_ratio(_stored(wide, w), wide, tol))
+        wants, wide = wants or task.expected(arrays), _in_float64(task, arrays)
+        if not (_finite(wide) and _finite(wants)): return Soundness(reason='the reference is not finite')
+        if not all(map(np.any, wide)): return Soundness(reason='the answer is all zeros')
+        return ReferenceSoundness(task, w, arrays, wide, wants, tolerance_on(task, w, wide, tight))
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #63dcc694
 _ASKED = (('single', 'the reference in float32 is {} tolerances from the one in float64'),
-          ('moved', 'roundings move the answer by {} tolerances'), ('stored',
-                                                                    'to store the answer costs {} tolerances'))
+          ('moved', 'roundings move the answer by {} tolerances'),
+          ('stored', 'to store the answer costs {} tolerances'))
 
 def reason_against(found, plain):
     """The reason why inputs with this `Soundness` are not admitted, '' if they are; `plain`: that of an ordinary draw,
@@ -281,11 +285,14 @@ def within_noise(task, workload, arrays, wants, ratios, tolerance):
     for seed in range(NOISE_TRIES):
         for k, (o, w) in enumerate(zip(_in_float64(task, arrays, nudge, seed), wants)):
             most[k] = np.maximum(most[k], error_ratio(o[wrong[k]], w[wrong[k]], output_tolerance(w, tolerance)))
-    return all(bool((r[b] <= NOISE_FACTOR * m).all()) for r, b, m in zip(ratios, wrong, most))
+        if all(bool((r[b] <= NOISE_FACTOR * m).all()) for r, b, m in zip(ratios, wrong, most)): return True
+    return False
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #328dc91d
 @lru_cache(maxsize=1024)
-def _ordinary(task, workload): return soundness(task, workload, task.draw(workload, 1))
+def _ordinary(task, workload):
+    found = soundness(task, workload, task.draw(workload, 1))
+    return Soundness(found.single, found.moved, found.stored, found.reason)         # numbers only: no arrays are kept
 
 @lru_cache(maxsize=8192)
 def _admission(task, workload, draw):

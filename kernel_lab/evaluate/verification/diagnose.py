@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 import math
+import time
 import numpy as np
 from ..records.verification import Guess
 from ...nki.ir.program import Program
@@ -310,7 +311,11 @@ def stale(case):
 DIAGNOSES = [
     not_computed, overflow, tail, sign, factor, offset, shifted, turned, transposed, stale, factors, other_tile]
 
-def likely_causes(case: WrongOutput, guesses: Sequence[Callable] = DIAGNOSES) -> list[Guess]:
-    "The guesses about a wrong output, highest confidence first."
-    with np.errstate(all='ignore'): found = [g for f in guesses if (g := f(case))]
+def likely_causes(case: WrongOutput, guesses: Sequence[Callable] = DIAGNOSES, seconds: float = math.inf) -> list[Guess]:
+    "The guesses about a wrong output, highest confidence first; after so many `seconds` no other is tried."
+    until, found = time.monotonic() + seconds, []
+    with np.errstate(all='ignore'):
+        for f in guesses:
+            if time.monotonic() > until: break
+            found += [g] if (g := f(case)) else []
     return sorted(found, key=lambda g: -g.confidence)

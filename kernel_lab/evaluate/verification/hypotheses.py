@@ -255,7 +255,7 @@ def guess_causes(case: RerunCase, most: int = 3, seconds: float = MAX_SECONDS) -
     """The `most` best guesses about a wrong output, highest confidence first; may be empty. The reference is run again
     until so many `seconds` have passed."""
     until = time.monotonic() + seconds
-    found = likely_causes(case)
+    found = likely_causes(case, seconds=seconds)
     if found and found[0].confidence >= CONVINCING_CONFIDENCE or case.workload.elements > MAX_INPUT_ELEMENTS:
         return tuple(found[:most])
     for f in HYPOTHESES:

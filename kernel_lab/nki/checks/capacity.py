@@ -126,6 +126,16 @@ def registers_at_once(program: Program, chip: Chip) -> Iterator[Diagnostic]:
         yield Diagnostic(f'{n} registers of {engine} are alive at once', line, 'register_alloc', 'dst',
                          int(chip.registers), n, 'Set a register just before it is used, or keep the numbers in SBUF.')
 
+def loop_bounds(program: Program) -> Iterator[Diagnostic]:
+    "C36: what a loop that depends on data counts to is a register, or a number."
+    for l in program.loops.values():
+        for a in (a for a in l.bound if isinstance(a, Access)):
+            t = program.tensors[a.tensor]
+            if a.partitions * a.free != 1 or t.dtype not in ('int32', 'uint32') or t.buffer == 'hbm':
+                yield Diagnostic('a loop counts to a number in a register', l.line, 'dynamic_range', t.name,
+                                 'one int32 on chip', f'{t.dtype}{list(a.shape)} in {t.buffer}',
+                                 'Load it with nisa.register_load.')
+
 def register_values(s: RuleContext) -> Iterator[Diagnostic]:
     "C36: a register has 32 bits."
     v = s.o.ins.get('value') if s.o.op == 'register_move' else None

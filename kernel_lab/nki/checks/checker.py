@@ -5,7 +5,7 @@
 # %% ../../../nbs/2_nki/5_checks/09_checker.ipynb #20bf22cd
 from ...core.errors import in_time
 from .aliasing import placement_overlaps
-from .capacity import allocations, places, registers_at_once, too_large
+from .capacity import allocations, loop_bounds, places, registers_at_once, too_large
 from .diagnostic import Diagnostic, RuleContext
 from .limits import RULES
 from .loop_carried import loop_dependencies
@@ -73,7 +73,7 @@ def check(program: Program, chip: Chip | str | None = None, capacity: bool = Tru
               *_instructions(program, chip)]
     if found: return found
     found = [*places(program, chip), *loop_dependencies(program), *undefined_sums(program, chip),
-             *registers_at_once(program, chip)]
+             *registers_at_once(program, chip), *loop_bounds(program)]
     return found or [*placement_overlaps(program), *core_races(program)]
 
 def assert_ok(program: Program, chip: Chip | str | None = None) -> Program:

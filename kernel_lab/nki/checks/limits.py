@@ -15,8 +15,8 @@ from .rules_elementwise import (access_patterns, both_psum, columns, current_dia
 from .rules_data_movement import counting, gathers, rankings, searching
 from .rules_matmul import (array_tiles, integer_matmul, matmul, matmul_dtypes, quantization,
                                                 scaled_matmul, transpose)
-from .rules_exchange import (collective_operands, generator_states, plain_sums,
-                                                  swaps)
+from .rules_exchange import (collective_operands, generator_states, plain_sums, random_words, swaps,
+                                                  variable_collectives)
 from ..ir.verify import attributes
 
 
@@ -138,7 +138,8 @@ RULES = (masks, searching, counting, partitions, start_partition, memories, engi
          columns,
          reductions, integers, both_psum, access_patterns, selections, gathers, matmul_dtypes, integer_matmul,
          generations, formats_taken, rankings, quantization, scaled_matmul, array_tiles, dma_transposes,
-         gathered_transposes, dma_sums, register_values, swaps, plain_sums, generator_states, collective_operands,
+         gathered_transposes, dma_sums, register_values, swaps, plain_sums, random_words, generator_states,
+         collective_operands, variable_collectives,
          *map(current_dialect_only, (operations_taken, dtypes_taken, numbers_taken)))
 
 # %% ../../../nbs/2_nki/5_checks/08_limits.ipynb #f131e132

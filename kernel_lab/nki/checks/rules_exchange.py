@@ -5,9 +5,9 @@
 # %% ../../../nbs/2_nki/5_checks/10_rules_exchange.ipynb #e37e4518
 from collections.abc import Iterator
 from .diagnostic import Diagnostic, RuleContext
-from ..chip.dtypes import itemsize
-from ..ir.nodes import Access
-from ..ir.semantics import STATE_WORDS
+from .rules_elementwise import SINCE_CHIP
+from ..chip.dtypes import is_float, itemsize
+from ..ir.semantics import STATE_SINCE, STATE_WORDS
 from ..ir.semantics_collective import COLLECTIVES
 
 # %% ../../../nbs/2_nki/5_checks/10_rules_exchange.ipynb #3a4b7ebd
@@ -41,15 +41,32 @@ def plain_sums(s: RuleContext) -> Iterator[Diagnostic]:
     if s.o.op == 'dma_transpose' and s.o.attrs.get('oob') == 'skip' and not s.access('src').index:
         yield s.broken('only a gathered source has rows to skip', 'oob_mode', 'error', 'skip', 'Leave it out.')
 
+def random_words(s: RuleContext) -> Iterator[Diagnostic]:
+    "rng fills integers, on engines that have a generator; no mask where the kernel holds its state."
+    if s.o.op == 'rng':
+        kind = s.tensor('dst').dtype
+        if is_float(kind) or s.o.attrs.get('kind') != kind:
+            yield s.broken('rng writes random bits', 'dst', 'an integer dtype', kind, 'Use nl.rand for [0, 1).')
+        if s.o.engine == 'GpSimd' and s.chip.generation < 3:
+            yield s.broken('GpSimd has no generator on this chip', 'engine', 'Vector', 'GpSimd', 'Use Vector.')
+    if s.o.op in ('rng', 'dropout') and s.o.mask and 'state' in s.o.outs:
+        yield s.broken(f'a mask of {s.o.op} is not modelled where the kernel holds the state of the generator', 'mask',
+                       hint='Draw for the whole tile, then select.')
+
 def generator_states(s: RuleContext) -> Iterator[Diagnostic]:
-    "Seeds are one 32-bit number, states uint32 tiles of SBUF with the words of their engine's generator."
+    """Seeds are one 32-bit number, states uint32 tiles of SBUF with the words of their engine's generator, where the
+    chip shows it."""
     if s.o.op == 'set_rng_seed':
         a, t = s.access('src_seeds'), s.tensor('src_seeds')
         if a.free * a.partitions != 1 or itemsize(t.dtype) != 4:
             yield s.broken('a seed is one 32-bit number', 'src_seeds', '32-bit [1, 1]', f'{t.dtype}{list(a.shape)}',
                            'Slice one element of a uint32 tile.')
     if s.o.op not in ('rand_set_state', 'rand_get_state'): return
-    words = STATE_WORDS.get(s.o.engine or 'GpSimd')
+    engine = s.o.engine or 'GpSimd'
+    words, since = STATE_WORDS.get(engine), STATE_SINCE.get(engine, 0)
+    if s.chip.generation < since:
+        yield s.broken(f'{engine} of {s.chip.name} does not show its state', 'engine', SINCE_CHIP[since], s.chip.name,
+                       'Use nisa.set_rng_seed.')
     for k in ('src_seeds', 'dst'):
         a, t = s.access(k), s.tensor(k)
         if t is None: continue
@@ -61,24 +78,63 @@ def generator_states(s: RuleContext) -> Iterator[Diagnostic]:
 IN_SBUF = ('all_reduce', 'all_gather', 'reduce_scatter', 'collective_permute_implicit',
            'collective_permute_implicit_reduce')
 
-def _size_ratio(op, n):
-    "Elements that arrive for each that is sent; None where data say."
-    return None if op.endswith('_v') or 'implicit' in op else {'all_gather': n, 'reduce_scatter': 1 / n}.get(op, 1)
+def _split(s, src):
+    "The diagnostics of the axis along which a collective splits or joins its source."
+    op, dim, n, in_sbuf = s.o.op, s.o.attrs.get('dim'), len(s.o.attrs['ranks']), s.tensor(src).buffer == 'sbuf'
+    if op not in ('all_gather', 'reduce_scatter', 'all_to_all'): return
+    if dim not in ((0, 1) if op == 'all_gather' and in_sbuf else (0,)):
+        yield s.broken(f'collective_dim {dim} is not supported', src, '0; 1 for all_gather in SBUF', dim, 'Use 0.')
+    elif op != 'all_gather' and s.access(src).shape[dim] % n:
+        yield s.broken(f'{s.access(src).shape[dim]} rows do not split over {n} ranks', src, f'a multiple of {n}',
+                       s.access(src).shape[dim], 'Pad the rows.')
+
+def _expected_shape(s, src):
+    "The shape of what arrives, or None where data say."
+    op, dim, n = s.o.op, s.o.attrs.get('dim'), len(s.o.attrs['ranks'])
+    if op.endswith('_v'): return None
+    change = {'all_gather': lambda m: m * n, 'reduce_scatter': lambda m: m // n}.get(op)
+    return tuple(change(m) if change and k == dim else m for k, m in enumerate(s.access(src).shape))
+
+def _numbers_of_tensors(s):
+    "The diagnostics of how many tensors a collective has."
+    op, outs, ins = s.o.op, len(s.o.outs), len(s.o.ins)
+    cores = max(1, len({l.name.partition('.')[0] for l in s.program.loops.values() if l.kind == 'core'}))
+    wanted = outs * 2 if op == 'collective_permute_implicit_reduce' else outs + op.endswith('_v')
+    if ins != wanted: yield s.broken('every source needs a destination', 'src', wanted, ins, 'Give as many.')
+    single = 'implicit' not in op and (s.tensor('dst').buffer == 'sbuf' or op == 'collective_permute'
+                                       or op.endswith('_v'))
+    if single and outs > cores:
+        yield s.broken(f'{op} takes one tensor here', 'dst', cores, outs, 'Several at once only in HBM.')
+
+def variable_collectives(s: RuleContext) -> Iterator[Diagnostic]:
+    "A collective of varying sizes has three rows of 32-bit integers as metadata, and a slot for each rank."
+    if not s.o.op.endswith('_v') or s.o.op not in COLLECTIVES or len(s.o.ins) < 2: return
+    *_, k = s.o.ins
+    a, t, n, dst = s.access(k), s.tensor(k), len(s.o.attrs['ranks']), s.access('dst')
+    if t.dtype not in ('uint32', 'int32') or a.free * a.partitions != 3 * n:
+        yield s.broken('metadata are three rows of 32-bit integers', k, f'uint32[3, {n}]', f'{t.dtype}{list(a.shape)}')
+    if dst.free * dst.partitions % n:
+        yield s.broken('dst has a slot for each rank', 'dst', f'a multiple of {n}', dst.free * dst.partitions)
 
 def collective_operands(s: RuleContext) -> Iterator[Diagnostic]:
-    "A collective's tensors share a memory and a dtype, and dst has the size of its kind."
+    "A collective's tensors share a memory and a dtype, and dst has the shape of its kind."
     if s.o.op not in COLLECTIVES: return
+    yield from _numbers_of_tensors(s)
     places = sorted({t.buffer for _, _, t in s.tiles()})
     if places not in (['hbm'], ['sbuf']) or places == ['sbuf'] and s.o.op not in IN_SBUF:
         yield s.broken(f'{s.o.op} works on {"HBM, or on SBUF" if s.o.op in IN_SBUF else "HBM only"}', 'src',
                        'one memory for all tensors', ', '.join(places), 'Copy them to an HBM tensor first.')
-    ratio, ranks = _size_ratio(s.o.op, len(s.o.attrs['ranks'])), [*s.o.outs]
-    for k, src in zip(ranks, s.o.ins):
-        a, b = s.access(src), s.access(k)
-        if not isinstance(a, Access): continue
-        if s.tensor(src).dtype != s.tensor(k).dtype and not s.o.op.endswith('_v'):
+    sources = len(s.o.outs) * (2 if s.o.op == 'collective_permute_implicit_reduce' else 1)
+    for src, k in zip([*s.o.ins][:sources], [*s.o.outs] * 2):
+        if s.tensor(src).dtype != s.tensor(k).dtype:
             yield s.broken('a collective does not cast', k, s.tensor(src).dtype, s.tensor(k).dtype,
                            'Allocate dst in the dtype of src.')
-        if ratio is not None and b.free * b.partitions != a.free * a.partitions * ratio:
-            yield s.broken('dst has the wrong size', k, int(a.free * a.partitions * ratio), b.free * b.partitions,
+        split = [*_split(s, src)]
+        yield from split
+        wanted = _expected_shape(s, src)
+        if not split and wanted not in (None, s.access(k).shape):
+            yield s.broken('dst has the wrong shape', k, list(wanted), list(s.access(k).shape),
                            'A collective fills its destination.')
+    pairs = s.o.attrs.get('pairs') or []
+    if any(len({p[side] for p in pairs}) < len(pairs) for side in (0, 1)):
+        yield s.broken('a rank sends or receives twice', 'pairs', value=str(pairs)[:60])

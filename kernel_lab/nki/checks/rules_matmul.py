@@ -119,6 +119,9 @@ def quantization(s: RuleContext) -> Iterator[Diagnostic]:
     elif (dst.partitions, dst.free) != (src.partitions, src.free // 4):
         yield s.broken('dst has a quarter of the elements', 'dst', [src.partitions, src.free // 4],
                        [dst.partitions, dst.free], 'Allocate it as (P, F / 4) of an _x4 dtype.')
+    if s.o.attrs.get('format', s.tensor('dst').dtype) != s.tensor('dst').dtype:
+        yield s.broken('quantize_mx writes another format than dst has', 'dst', s.o.attrs['format'],
+                       s.tensor('dst').dtype, 'Allocate dst in that format.')
     for k in ('src', 'dst', 'dst_scale'):
         if s.tensor(k).buffer != 'sbuf':
             yield s.broken('quantize_mx works in SBUF', k, 'sbuf', s.tensor(k).buffer, 'Copy the tile to SBUF.')

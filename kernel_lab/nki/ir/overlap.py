@@ -144,8 +144,9 @@ def _apart(program, writes):
     if len(writes) == 1: return True
     found = [region_of(program.tensors[a.tensor].shape, a, program.trips) for *_, a in writes]
     if None in found: return False
-    boxes = [p.ranges(program.trips) for p in found]
-    return all(any(b < c or d < a for (a, b), (c, d) in zip(x, y)) for k, x in enumerate(boxes) for y in boxes[:k])
+    boxes = np.array([p.ranges(program.trips) for p in found], np.int64).reshape(len(found), -1, 2)
+    low, high = boxes[..., 0], boxes[..., 1]
+    return all(((high[k] < low[:k]) | (high[:k] < low[k])).any(axis=1).all() for k in range(1, len(found)))
 
 def _was_painted(program, seen, o, name, env):
     "Whether `seen`, a flag for each byte, has one of a repetition of a write; now it has all of them."

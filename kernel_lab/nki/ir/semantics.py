@@ -349,6 +349,7 @@ def topk(ins, at):
 
 # %% ../../../nbs/2_nki/2_ir/06_semantics.ipynb #db235d62
 STATE_WORDS = {'GpSimd': 6, 'Vector': 24}       # of state, a lane
+STATE_SINCE = {'GpSimd': 3, 'Vector': 4}        # the first generation whose engine shows its state
 
 def draw_words(state, n):
     "(n random words per lane, the state after them); the state is uint32 (lanes, 6 per stream)."

@@ -154,6 +154,12 @@ def indices(s):
             yield s.broken('an index is a tile of 32-bit integers', k, 'int32 or uint32', dtype)
         if index.shape != a.shape: yield s.broken('an index has the wrong shape', k, list(a.shape), list(index.shape))
         if a.most * abs(a.by) > t.size: yield s.broken('an index may leave its tensor', k, t.size, a.most * abs(a.by))
+        if t.buffer == 'hbm': continue
+        if any(step for step, _ in index.ap):
+            if s.dma: yield s.broken('a vector of indices picks rows of HBM', k, 'hbm', t.buffer, 'Gather from HBM.')
+        elif abs(a.by) * (a.most - 1) >= t.tile_size // t.partitions and a.by % t.tile_size:
+            yield s.broken('the partition to start from must be known', k, f'steps of {t.tile_size}', a.by,
+                           'Index a free axis, or a block.')
 
 # %% ../../../nbs/2_nki/2_ir/10_verify.ipynb #5e160608
 MAX_CONDITION = 2**40               # more than any memory has elements
@@ -221,12 +227,15 @@ def own_partitions(s):
                            str(a.ap)[:60], _STRAIGHT)
             break
         else:
-            step = a.ap[a.par][0] if a.par is not None and a.shape[a.par] > 1 else 0
+            step = a.ap[a.par][0] if a.par is not None and a.shape[a.par] > 1 else row
+            if step == 0 and k != 'index':
+                yield s.broken('an engine cannot read one partition from many lanes', k, row, 0, _SPREAD)
             if step % row:
                 yield s.broken(
                     f'the partition axis of {t.name} steps inside a row', k, f'a multiple of {row}', step, _STRAIGHT
                 )
 
+_SPREAD = 'Broadcast over partitions with a matmul by ones, or load the row once for each partition.'
 _STRAIGHT = (
     'Slice the tile along its axes; to move data over partitions use nisa.nc_transpose, nc_stream_shuffle or DMA.'
 )

@@ -5,7 +5,7 @@
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #e0e48d1f
 from ...core.errors import KernelError
 from ..chip.dtypes import ELEMENT_DTYPES, is_float
-from ..ir.semantics import ACT, ALU, REDUCE, STATE_WORDS, state_from_seed
+from ..ir.semantics import ACT, ALU, REDUCE, STATE_SINCE, STATE_WORDS, state_from_seed
 from ..ir.affine import Mask
 from .isa_core import (
     Operand, Operation, axes_of, op_name, operand, recorder, require_generation, strict, tile, tile_instruction,
@@ -257,18 +257,16 @@ def set_rng_seed(src_seeds: Tile, **kw: object) -> InstructionDraft:
     return emit('set_rng_seed', {'state': state_of('Vector')}, {'src_seeds': t}, {}, 'Vector')
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #cd2d757a
-_STATE_SINCE = {'GpSimd': 3, 'Vector': 4}        # the first generation whose engine shows its state
-
 def _state_tile(what, t, engine):
     "`t`, if it has the shape and dtype of the state of this engine's generator and the chip shows that state."
     chip = recorder().chip
     if engine not in STATE_WORDS:
         raise KernelError(f'{engine or "no engine"} has no generator', kind='limit', line=kernel_line(),
                           instruction=what, operand='engine', limit=', '.join(STATE_WORDS), value=str(engine))
-    if chip.generation < _STATE_SINCE[engine]:
+    if chip.generation < STATE_SINCE[engine]:
         raise KernelError(f'{what} does not run on {engine} of {chip.name}', kind='unsupported', line=kernel_line(),
                           instruction=what, operand='engine', value=chip.name,
-                          limit={3: 'trn2', 4: 'trn3'}[_STATE_SINCE[engine]] + ' and later',
+                          limit={3: 'trn2', 4: 'trn3'}[STATE_SINCE[engine]] + ' and later',
                           hint='Trace the kernel for such a chip.')
     if t.info.dtype == 'uint32' and t.ndim == 2 and t.shape[1] == STATE_WORDS[engine]: return t
     raise KernelError(f'the state of {engine} is {STATE_WORDS[engine]} words a lane', kind='shape', line=kernel_line(),

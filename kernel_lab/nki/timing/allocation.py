@@ -21,12 +21,6 @@ AllocatorState.__doc__ = """Of each pool the free units and the queue of dead va
 the number of its buffers, their first place in the ring of values, and how many values it has begun; the last users of
 the memory taken last, by lane."""
 
-def value_table(lifetimes):
-    "The VALUE of each value before the first instruction."
-    values = np.full((len(lifetimes), VALUE.itemsize // 4), -1, np.int32).view(VALUE)[:, 0]
-    values['last'], values['alive'] = lifetimes['last'], 0
-    return values
-
 def pool_units(chip):
     "Units of each pool: bytes a partition of SBUF and banks of PSUM, core after core."
     return np.array([sbuf_room(chip), chip.psum_banks] * MAX_CORES, float)
@@ -40,6 +34,13 @@ def allocator_state(units, buffers, values):
                           np.empty(len(LANES), np.int64))
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #76981654
+@part
+def name_value(value, last):
+    "A value before its first instruction, with the turn of its last use."
+    for lane in range(len(LANES)): value.users[lane] = -1
+    value.last, value.first, value.root, value.alive, value.died, value.loader = last, -1, -1, 0, -1, -1
+    value.tensor, value.pool = -1, -1
+
 @part
 def _add_last_users(value, last_users):
     "Note the last users of a value, one a lane."

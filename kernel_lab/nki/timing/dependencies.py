@@ -4,13 +4,14 @@
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #d9a64e69
 from collections import namedtuple
+from dataclasses import dataclass
+from functools import cached_property
 import numpy as np
-from .allocation import (PSUM, allocator_state, begin_value, core_of, fetched_table, pool_units, release,
-    reuse_load, rotation_depths, units_of, value_table)
-from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, flatten
-from .lifetimes import (BOX, compiled, grown, lifetimes_of, name_values, offset_of, part,
-                                             share_left, step,
-    walk_of)
+from .allocation import (PSUM, VALUE, allocator_state, begin_value, core_of, fetched_table, name_value,
+    pool_units, release, reuse_load, rotation_depths, units_of)
+from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, FlatProgram, flatten
+from .lifetimes import (BOX, compiled, grown, is_still, lifetimes_of, name_values, offset_of,
+    part, share_left, step, walk_of)
 from .masked_work import work_shares
 from .psum_banks import add_bank_edges, bank_users
 
@@ -135,12 +136,12 @@ Edges = namedtuple('Edges', 'first row kind lost')
 Edges.__doc__ = """Those of row r are row[first[r]:first[r + 1]]; `lost`: bytes a partition of SBUF that the row uses
 and that did not fit; empty where everything fits."""
 EdgeBuffer = namedtuple('EdgeBuffer', 'row kind')       # edges so far; their number is passed along
-GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions values memory fetched overtakes banks')
+GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions lifetimes values memory fetched overtakes banks')
 
 @part
-def _fill_box(flat, walk, instr, k):
-    "Fill `walk.boxes[k]` with where operand `k` lies in its tile."
-    operand, box = flat.operands[flat.first_operand[instr] + k], walk.boxes[k]
+def _fill_box(flat, walk, k):
+    "Note in its place where operand `k` of the program lies in its tile."
+    operand, box = flat.operands[k], walk.places[k]
     inside, row, size, partition = offset_of(operand, flat.terms,
                                              walk.loop_value), operand.row_size, operand.itemsize, 0
     if inside >= operand.tile_size: inside %= operand.tile_size
@@ -149,7 +150,7 @@ def _fill_box(flat, walk, instr, k):
     last = element + operand.free_span
     if last >= row: element, last, more = 0, row - 1, more + last // row        # it leaves its row: all of each row
     box.first_partition, box.last_partition = partition, partition + more
-    box.first_byte, box.last_byte = element * size, (last + 1) * size - 1
+    box.first_byte, box.last_byte, box.has_box = element * size, (last + 1) * size - 1, int(is_still(operand))
 
 @part
 def _is_in_order(lane):
@@ -178,11 +179,11 @@ def _add_operand_edges(build, instr, user, edges, count):
     "Edges of an instruction by what it reads and writes; return the number of edges so far."
     first, walk, regions = build.flat.first_operand[instr], build.walk, build.regions
     for k in range(build.flat.first_operand[instr + 1] - first):
-        which, writes = 3 * walk.slots[k], build.flat.operands[first + k].writes
-        count = _add_overlapping(regions, which + WRITES, walk.boxes[k], user, REUSE if writes else DATA, edges, count)
+        which, writes, box = 3 * walk.slots[k], build.flat.operands[first + k].writes, walk.places[first + k]
+        count = _add_overlapping(regions, which + WRITES, box, user, REUSE if writes else DATA, edges, count)
         if writes:
             for m in range(which + READS, which + OVERTAKEN + 1):
-                count = _add_overlapping(regions, m, walk.boxes[k], user, REUSE, edges, count)
+                count = _add_overlapping(regions, m, box, user, REUSE, edges, count)
     return count
 
 @part
@@ -190,8 +191,8 @@ def _wait_for_banks(build, instr, user, edges, first_edge, count):
     "Edges of an instruction by the banks of PSUM that it uses; return the number of edges so far."
     first, walk = build.flat.first_operand[instr], build.walk
     for k in range(build.flat.first_operand[instr + 1] - first):
-        count = add_bank_edges(build.banks, walk.slots[k], walk.values[k], walk.boxes[k], user, edges, first_edge,
-                               count, BANK)
+        count = add_bank_edges(build.banks, walk.slots[k], walk.values[k], walk.places[first + k], user, edges,
+                               first_edge, count, BANK)
     return count
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9e39c234
@@ -247,7 +248,7 @@ def _record_operands(build, instr, user, edges, first_edge, count):
     of edges so far."""
     first, walk, values, regions = build.flat.first_operand[instr], build.walk, build.values, build.regions
     for k in range(build.flat.first_operand[instr + 1] - first):
-        slot, box, which = walk.slots[k], walk.boxes[k], READS
+        slot, box, which = walk.slots[k], walk.places[first + k], READS
         if build.flat.operands[first + k].writes == 1:
             which = WRITES
             for m in range(3 * slot + WRITES, 3 * slot + OVERTAKEN + 1): drop_covered(regions, m, box)
@@ -294,7 +295,8 @@ def _reuses_load(build, instr, row):
     if old < 0: return False
     slot, loader = build.walk.slots[0], np.int64(build.values[old].loader)
     clear_slot(build.regions, slot)
-    add_region(build.regions, 3 * slot + WRITES, build.walk.boxes[0], User(loader, DMA_IN, loader))
+    box = build.walk.places[build.flat.first_operand[instr]]
+    add_region(build.regions, 3 * slot + WRITES, box, User(loader, DMA_IN, loader))
     return True
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9a4ff809
@@ -345,7 +347,9 @@ def build_edges(build, turns, rows, edges, reuse, progress):
         rows.instr[row], rows.turn[row], rows.share[row], rows.first[row] = i, turns[i] - 1, share, count
         rows.core[row] = core_of(flat, walk, i)
         turn, now = turn + 1, name_values(flat, walk, i, known)
-        for operand in range(flat.first_operand[i + 1] - flat.first_operand[i]): _fill_box(flat, walk, i, operand)
+        for v in range(known, now): name_value(build.values[v], build.lifetimes[v].last)
+        for operand in range(flat.first_operand[i], flat.first_operand[i + 1]):
+            if not walk.places[operand].has_box: _fill_box(flat, walk, operand)
         is_cached = reuse and flat.loads[i].key >= 0
         if not (is_cached and now > known and _reuses_load(build, i, row)):
             count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
@@ -359,14 +363,27 @@ def build_edges(build, turns, rows, edges, reuse, progress):
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #91e6c960
 DependencyGraph = namedtuple('DependencyGraph', 'flat instr turn share work core edges lifetimes missing')
-ValueLifetimes = namedtuple('ValueLifetimes', 'units pool first users')
 
-def _value_lifetimes(flat, values):
-    "The `ValueLifetimes` of a table; a value that shares the memory of an earlier one takes none."
-    owns = values['tensor'] >= 0
-    units, pool = np.where(owns, flat.units[values['tensor']],
-                           0.0), np.where(owns, values['pool'] + 1, 0).astype(np.int8)
-    return ValueLifetimes(units, pool, values['first'], values['users'])
+@dataclass(frozen=True)
+class ValueLifetimes:
+    "Of each value of a table what it takes and when; one that shares the memory of an earlier one takes nothing."
+    flat: FlatProgram
+    values: np.ndarray
+
+    @cached_property
+    def _owns(self): return self.values['tensor'] >= 0
+
+    @cached_property
+    def units(self): return np.where(self._owns, self.flat.units[self.values['tensor']], 0.0)
+
+    @cached_property
+    def pool(self): return np.where(self._owns, self.values['pool'] + 1, 0).astype(np.int8)
+
+    @property
+    def first(self): return self.values['first']
+
+    @property
+    def users(self): return self.values['users']
 
 def _overtakes(flat, chip, ahead):
     """Of each lane, the number of rows that a row may be behind another and end before it: 0 in program order, any
@@ -380,9 +397,9 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     rows, uses, lifetimes = lifetimes_of(flat, loops)
     units = pool_units(chip)
     memory = allocator_state(units, rotation_depths(flat, rows, lifetimes, units, copies), len(lifetimes))
-    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses),
-                              value_table(lifetimes),
-                              memory, fetched_table(flat, lifetimes, reuse), overtakes, bank_users(flat, chip))
+    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
+                              np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes,
+                              bank_users(flat, chip))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,
@@ -400,4 +417,4 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
     edges = Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count], rows.lost[:n if missing >= 0 else 0])
     work = work_shares(program, chip, balance, rows.instr[:n], rows.turn[:n], rows.share[:n])
     return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], work, rows.core[:n], edges,
-                           _value_lifetimes(flat, build.values), missing)
+                           ValueLifetimes(flat, build.values), missing)

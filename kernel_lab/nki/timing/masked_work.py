@@ -60,8 +60,9 @@ def _instruction_shares(program, k, loops, instruction, turn, chip, balance):
 
 def work_shares(program, chip, balance, instr, turn, share) -> np.ndarray:
     "For each row of the schedule the share of its instruction's work that the mask leaves."
+    if not (share < 1).any(): return share
     cut = {k for k, o in enumerate(program.instructions) if o.mask and spec_of(o).engines[0] != 'Tensor'}
-    if not cut or not (share < 1).any(): return np.ones(len(share))
+    if not cut: return np.ones(len(share))
     work, place = np.ones(len(share)), np.flatnonzero(share < 1)
     place = place[np.argsort(instr[place], kind='stable')]
     for mine in np.split(place, np.flatnonzero(np.diff(instr[place])) + 1):

@@ -48,6 +48,11 @@ def serve(service, start, work, past):
     gaps, kept = service.gaps, service.kept
     before, gone = _drop_past(service, start, past)
     first, end, rest, count = -1.0, start, work, before - gone
+    if before + 1 == service.count[0] and work >= 1e-6:                 # in the last gap, as most are
+        low = max(gaps[before].start, start)
+        count = _keep(gaps, count, gaps[before].start, low, past)
+        gaps[count].start, gaps[count].end, service.count[0] = low + work, np.inf, count + 1
+        return low, low + work
     for k in range(before, service.count[0]):
         gap_start, gap_end = gaps[k].start, gaps[k].end
         low = max(gap_start, start)

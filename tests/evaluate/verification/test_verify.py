@@ -1,6 +1,7 @@
 """What no page should show of a verification: every first kernel on every admitted draw, and that draws and guesses
 hold for any input."""
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.lang.trace import spec_of, trace_source
 from kernel_lab.tasks.quality.checks import smallest_workload, narrow_workloads
 from kernel_lab.tasks.suite.registry import BY_HAND, TASKS, get_task
-from kernel_lab.tasks.model.workload import Tolerance
+from kernel_lab.targets.nki_sim import specs_of
+from kernel_lab.evaluate.verification.element_errors import MAX_ERROR_RATIO
+from kernel_lab.tasks.model.workload import DTYPES, Tolerance, error_ratio, mean_square, output_tolerance
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
 
@@ -48,6 +51,66 @@ def test_the_worst_elements_are_the_worst(shape, seed, most):
     flat = np.sort(np.where(np.isnan(ratio), np.inf, ratio).reshape(-1))[::-1]
     np.testing.assert_allclose([e.off for e in found], [x for x in flat[:most] if x > 1], rtol=1e-5)
     assert len({e.index for e in found}) == len(found)
+
+
+NASTY = [0.0, -0.0, 1.0, -1.0, 1e-45, 3e38, 1e300, -1e300, np.inf, -np.inf, np.nan]
+
+
+def by_numpy(got, want, tol):
+    "What a report says, each number from whole arrays."
+    g, w = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(all='ignore'):
+        ratio, diff = error_ratio(g, w, tol), np.abs(g - w)
+        lost = np.isnan(ratio)
+        diff[lost | (g == w)] = 0
+        rel = np.where(np.isfinite(w) & (w != 0), diff / np.abs(w), 0)
+    at = int(ratio.argmax())
+    bad = ~(ratio <= 1)
+    first = int(bad.argmax()) if bad.any() else None
+    return (diff.max(), rel.max(), bad.mean(), at, int((lost & np.isfinite(w)).sum()), first), ratio
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(['float64', 'float32', 'int32', 'bfloat16']),
+       st.sampled_from([(0.01, 0.1), (1e-3, 0.0), (1e-3, np.nan), (1e-3, np.inf)]))
+def test_a_report_says_what_numpy_says(data, dtype, tolerance):
+    size, dtype = data.draw(st.integers(1, 40)), DTYPES.get(dtype) or np.dtype(dtype)
+    numbers = st.lists(st.sampled_from(NASTY if dtype.kind != 'i' else [0, 1, -7, 2**31 - 1]), min_size=size,
+                       max_size=size)
+    with np.errstate(all='ignore'): got, want = (np.array(data.draw(numbers)).astype(dtype) for _ in range(2))
+    tol = output_tolerance(want, Tolerance(*tolerance, ''))
+    r, ratio = compare(got, want, tol)
+    said, wanted = by_numpy(got, want, tol)
+    first = None if r.first_bad is None else r.first_bad[0]
+    assert (r.max_abs, r.max_rel, r.mismatch_share, r.worst_index[0], r.nan_count, first) == said
+    np.testing.assert_array_equal(ratio, np.minimum(wanted, MAX_ERROR_RATIO).astype(np.float32))
+
+
+@pytest.mark.parametrize('shape', [(1,), (7,), (129,), (65537,), (300, 1000), (3, 5, 70_001), (4096, 129), (0, 4)])
+@pytest.mark.parametrize('dtype', ['float32', 'float64', 'int32', 'bool'])
+def test_the_mean_square_is_numpys_to_the_last_digit(shape, dtype):
+    x = (np.random.default_rng(1).standard_normal(shape) * 3).astype(dtype)
+    with np.errstate(all='ignore'), warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        for y in (x, x.T, x[..., ::2]):
+            assert repr(mean_square(y)) == repr(float(np.mean(np.square(y, dtype=np.float64))))
+
+
+def test_a_program_cannot_write_what_it_is_given(monkeypatch):
+    "An executor at fault is found out when it writes, not when somebody compares."
+    from kernel_lab.nki.executor import vectorized
+    def faulty(program, *arrays, **options):
+        arrays[0][...] = 0
+        return arrays
+    task = get_task('softmax')
+    monkeypatch.setattr(vectorized, 'execute', faulty)
+    with pytest.raises(ValueError, match='read-only'): verify(program_of(task, 'small'), task, 'small', seeds=[1])
+
+
+@pytest.mark.slow
+def test_specs_of_a_large_workload_are_those_of_its_draw():
+    for task in TASKS.values():
+        for w in task.workloads: assert specs_of(task, w) == tuple(map(spec_of, task.draw(w, 0).values())), task.name
 
 
 def test_a_verification_of_an_earlier_lab_is_read():
