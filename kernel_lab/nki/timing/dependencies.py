@@ -404,7 +404,8 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,
     every tensor has that many sets of buffers too; with `reuse`, loads of what is still there are left out; `balance`:
-    see `flatten`; rows may be placed up to `ahead` rows out of order. `missing` is the first value that did not fit, or -1."""
+    see `flatten`; rows may be placed up to `ahead` rows out of order. `missing` is the first value that did not
+    fit, or -1."""
     flat, edges = flatten(program, chip, balance), None
     n, build = _builder(flat, len(program.loops), chip, reuse, copies, _overtakes(flat, chip, ahead))
     rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n), np.empty(n, np.int8),
