@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from kernel_lab.core.errors import KernelError
+from kernel_lab.core.errors import KernelError, within
 from kernel_lab.evaluate.pipeline import check_affordable
 from kernel_lab.evaluate.sandbox.run import Limits, admit_program
 from kernel_lab.evaluate.verification.verify import compare
@@ -20,6 +20,7 @@ from kernel_lab.nki.ir.instructions import INSTRUCTIONS as ROWS_OF
 from kernel_lab.nki.chip.chips import CHIPS                                # noqa: F401 (found here by the tests)
 from kernel_lab.nki.ir.nodes import BUFFERS, LOOP_KINDS, ROLES
 from kernel_lab.nki.ir.serialize import DIALECTS
+from kernel_lab.nki.timing.flat_program import DMA_IN, flatten
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.lang.trace import spec_of, trace_source
 from kernel_lab.tasks.suite.registry import get_task
@@ -126,6 +127,9 @@ def wide(x):
 '''
 
 
+SECONDS = 10            # the most that a mutant may take
+
+
 class Base:
     "An honest program of a task, its inputs, the right answers, its time."
     def __init__(self, task, source=None, entry=None, workload='small', chip='trn1'):
@@ -150,12 +154,15 @@ class Base:
     def tried(self, text):
         "µs of a program that passes on ordinary inputs, 'wrong', or the KernelError that refuses it."
         try:
-            p = self.program(text)
-            got = execute(p, *[np.array(a, order='C') for a in self.arrays.values()], strict=True)
-            right = (compare(g, w, self.task.tolerance(self.workload), 7, k)[0].passed
-                     for k, (g, w) in enumerate(zip(got, self.wants)))
-            return schedule(p).latency_us if all(right) else 'wrong'
+            with within(SECONDS, 'a mutant'): return self._tried(text)
         except KernelError as e: return e
+
+    def _tried(self, text):
+        p = self.program(text)
+        got = execute(p, *[np.array(a, order='C') for a in self.arrays.values()], strict=True)
+        right = (compare(g, w, self.task.tolerance(self.workload), 7, k)[0].passed
+                     for k, (g, w) in enumerate(zip(got, self.wants)))
+        return schedule(p).latency_us if all(right) else 'wrong'
 
     def verified(self, text):
         "Whether a program is right on all the draws there are, too."
@@ -207,32 +214,31 @@ def others(v, key):
 
 
 def edits(data):
-    "(path, what was done, the changed data) in a fixed order."
+    """(path, what was done, a function that does it to a copy of the data) in a fixed order; the functions may be
+    kept and called later."""
+    def put(holder, key, x): return lambda d: at(d, holder).__setitem__(key, x)
+    def out(holder, key): return lambda d: at(d, holder).__delitem__(key)
+    def turned(holder, key):
+        return lambda d: at(d, holder).__setitem__(slice(key - 1, key + 1), at(d, holder)[key - 1:key + 1][::-1])
+    def opened(path, j): return lambda d: at(d, path).__setitem__(slice(j, j + 1), at(d, path)[j]['body'])
+    def moved(path, j, n, to): return lambda d: at(d, path).insert(to, at(d, path)[j]['body'].pop(n))
     for path in places(data):
         if not path: continue
         v, holder, key = at(data, path), path[:-1], path[-1]
-        for x in others(v, key): yield path, x, lambda d, x=x: at(d, holder).__setitem__(key, x)
-        yield path, 'gone', lambda d: at(d, holder).__delitem__(key)
-        if isinstance(key, int) and key:
-            yield path, 'swapped', lambda d: at(d, holder).__setitem__(slice(key - 1, key + 1), [
-                at(d, path), at(d, (*holder, key - 1))])
+        for x in others(v, key): yield path, x, put(holder, key, x)
+        yield path, 'gone', out(holder, key)
+        if isinstance(key, int) and key: yield path, 'swapped', turned(holder, key)
         if key == 'attrs':
             for k, values in ADDED.items():
-                for x in values: yield (*path, k), x, lambda d, k=k, x=x: at(d, path).__setitem__(k, x)
+                for x in values: yield (*path, k), x, put(path, k, x)
         if key == 'body':
             for j, o in enumerate(v):
                 if 'loop' not in o: continue
-                yield (*path, j), 'opened', lambda d, j=j: at(d, path).__setitem__(slice(j, j + 1),
-                                                                                   at(d, path)[j]['body'])
+                yield (*path, j), 'opened', opened(path, j)
                 for n in range(len(o['body'])):
-                    yield (
-                        *path, j, 'body',
-                        n), 'before the loop', lambda d, j=j, n=n: at(d, path).insert(j,
-                                                                                      at(d, path)[j]['body'].pop(n))
-                    yield (*path, j, 'body', n), 'after the loop', lambda d, j=j, n=n: at(d, path).insert(
-                        j + 1,
-                        at(d, path)[j]['body'].pop(n))
-    yield (), 'untouched', lambda d: d.__setitem__('untouched', True)
+                    yield (*path, j, 'body', n), 'before the loop', moved(path, j, n, j)
+                    yield (*path, j, 'body', n), 'after the loop', moved(path, j, n, j + 1)
+    yield (), 'untouched', put((), 'untouched', True)
 
 
 def mutants(data, some=1):
@@ -251,6 +257,7 @@ FASTER = 0.998  # of the honest time: what is slower than that is no gain
 LEGITIMATE = {
     'two cores, each with tiles of its own': lambda b, path, what: path[-1] == 'kind' and what == 'parallel',
     'another engine of those that may do it': lambda b, path, what: path[-1] == 'e',
+    'a relu on Vector, as a maximum with zero': lambda b, path, what: what == 'a relu as a maximum',
     'the same work by a longer row of the table': lambda b, path, what: path[
         -1] == 'op' and what == 'tensor_scalar_reduce', 'a reduction of the part of a row that the mask leaves': lambda
     b, path, what: b.task.name == 'causal_attention' and path[-5:-2] == ('ins', 'data', 'a'),
@@ -271,33 +278,165 @@ FAMILIES = (            # the last steps of paths whose values are changed toget
 def _family(path, names): return any(k in names for k in path if isinstance(k, str))
 
 
-def several_edits(data, count, seed):
-    """(paths, what was done, text) of mutants with two or three changes of one instruction or of two that follow each
-    other, drawn at random from a family each."""
+def _accesses(o): return [a for side in (o['ins'], o['outs']) for a in side.values() if isinstance(a, dict)]
+
+
+def _rowwise(o):
+    "The accesses of an instruction that does one thing to each element, if they all end in an axis of one length."
+    found = _accesses(o)
+    same = {a['a'][-1][1] for a in found if a['a'][-1][1] > 1}
+    one = o['op'] in ('dma_copy', 'tensor_copy', 'activation', 'tensor_scalar', 'tensor_tensor')
+    return found if one and len(same) == 1 and not o['attrs'].get('reduce_op') else []
+
+
+def _turned_round(o):
+    for a in _rowwise(o):
+        s, n = a['a'][-1]
+        a['o'] = [a['o'][0] + s * (n - 1), *a['o'][1:]]
+        a['a'][-1] = [-s, n]
+    return [o]
+
+
+def _parts(o, step):
+    "The instruction twice: on the halves of its rows, or on every other element."
+    found = []
+    for half in (0, 1):
+        o2 = copy.deepcopy(o)
+        for a in _rowwise(o2):
+            s, n = a['a'][-1]
+            if n < 2: continue
+            a['o'] = [a['o'][0] + half * (s if step else s * (n // 2)), *a['o'][1:]]
+            a['a'][-1] = [2 * s if step else s, n // 2]
+        found.append(o2)
+    return found if _rowwise(o) else [o]
+
+
+def _cut_axis(o):
+    for a in _rowwise(o):
+        s, n = a['a'][-1]
+        if n > 1: a['a'][-1:] = [[s * (n // 2), 2], [s, n // 2]]
+    return [o]
+
+
+def _masked(o, cuts):
+    "The instruction under a mask that leaves all of a row, or twice under masks that leave a part each."
+    found, n = [], max([a['a'][-1][1] for a in _accesses(o)], default=1)
+    axis = max([len(a['a']) for a in _accesses(o)], default=1) - 1
+    for condition in ([[[n // 2 - 1], [[axis, -1]]]], [[[-(n // 2)], [[axis, 1]]]]) if cuts else ([[[n - 1], [[axis, -1]]]],):
+        found.append({**copy.deepcopy(o), 'm': condition})
+    return found
+
+
+OTHER_WORDS = {'multiply': ('divide', lambda x: 1 / x), 'add': ('subtract', lambda x: -x),
+               'divide': ('multiply', lambda x: 1 / x), 'maximum': ('maximum', lambda x: x)}
+
+
+def _by_another_name(o):
+    "A product as a quotient, a sum as a difference, a copy as a sum of one."
+    ins, number = o['ins'], o['ins'].get('operand0')
+    if o['op'] == 'tensor_scalar' and isinstance(number, float) and o['attrs'].get('op0') in OTHER_WORDS:
+        word, inverse = OTHER_WORDS[o['attrs']['op0']]
+        o['attrs']['op0'], ins['operand0'] = word, inverse(number) if number else number
+    elif o['op'] == 'dma_copy': o.update(op='dma_compute', attrs={'op': 'add'}, ins={'src0': ins['src']})
+    return [o]
+
+
+def _as_a_maximum(o):
+    if o['op'] == 'activation' and o['attrs'].get('func') == 'relu':
+        o.update(op='tensor_scalar', e='', ins={'data': o['ins']['data'], 'operand0': 0.0},
+                 attrs={'op0': 'maximum', 'reverse0': False})
+    return [o]
+
+
+def _in_a_loop(o, kind): return [{'loop': f'z{abs(hash(json.dumps(o))) % 10**6}', 'n': 1, 'kind': kind, 'line': 0, 'body': [o]}]
+
+
+def _twice(o): return [o, copy.deepcopy(o)]
+
+
+REWRITES = {            # of one instruction, into several that do the same
+    'turned round': _turned_round, 'halves': lambda o: _parts(o, False), 'every other element': lambda o: _parts(o, True),
+    'an axis in two': _cut_axis, 'a mask that leaves all': lambda o: _masked(o, False),
+    'masks that leave a part each': lambda o: _masked(o, True), 'by another name': _by_another_name,
+    'a relu as a maximum': _as_a_maximum,
+    'twice': _twice, **{f'in a loop of one, {k}': lambda o, k=k: _in_a_loop(o, k) for k in ('affine', 'sequential')}}
+
+
+def rewrites(data):
+    "(path, what was done, a function that does it) for every instruction and each of `REWRITES`."
+    def put(path, f):
+        def do(d):
+            body, k = at(d, path[:-1]), path[-1]
+            if 'loop' not in body[k]: body[k:k + 1] = f(body[k])
+        return do
+    for path in places(data['body']):
+        o = at(data['body'], path)
+        if not (isinstance(o, dict) and 'op' in o and 'ins' in o): continue
+        for what, f in REWRITES.items(): yield ('body', *path), what, put(('body', *path), f)
+
+
+def _runs(b, do):
+    d = copy.deepcopy(b.data)
+    try: do(d)
+    except (KeyError, IndexError, TypeError, AttributeError): return False
+    return not isinstance(b.tried(json.dumps(d)), KernelError)
+
+
+@cache
+def admitted(b):
+    "The single changes of a base's program that are not refused, and the rewrites: what is worth combining."
+    return [e for e in edits(b.data) if e[0] and _runs(b, e[2])], [*rewrites(b.data)]
+
+
+def several_edits(b, count, seed):
+    """(paths, what was done, text) of mutants of a base with two or three changes, drawn at random: of a family each,
+    of the changes that are admitted alone, or of these and rewrites that keep the meaning."""
     rng = np.random.default_rng(seed)
-    every = [e for e in edits(data) if e[0] and e[0][0] == 'body']
-    for _ in range(count):
-        _, names = FAMILIES[rng.integers(len(FAMILIES))]
-        some = [e for e in every if _family(e[0], names)]
-        first = some[rng.integers(len(some))]
-        near = [e for e in some if e[0][:2] == first[0][:2]] if rng.random() < 0.8 else some
-        chosen = [first, *(near[rng.integers(len(near))] for _ in range(rng.integers(1, 3)))]
-        d = copy.deepcopy(data)
+    every, (alone, same) = [e for e in edits(b.data) if e[0] and e[0][0] == 'body'], admitted(b)
+    draw = lambda some: some[rng.integers(len(some))]
+    for k in range(count):
+        if k % 4 == 0:
+            _, names = draw(FAMILIES)
+            some = [e for e in every if _family(e[0], names)]
+            first = draw(some)
+            near = [e for e in some if e[0][:2] == first[0][:2]] if rng.random() < 0.8 else some
+            chosen = [first, *(draw(near) for _ in range(rng.integers(1, 3)))]
+        else: chosen = [draw(same if rng.random() < (0.3, 0.7)[k % 2] else alone) for _ in range(rng.integers(2, 4))]
+        d = copy.deepcopy(b.data)
         try:
             for _, _, do in chosen: do(d)
-        except (KeyError, IndexError, TypeError, AttributeError): continue
+        except (KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError): continue
         yield [e[0] for e in chosen], [e[1] for e in chosen], json.dumps(d)
+
+
+PIECES = ('halves', 'every other element', 'masks that leave a part each')
+
+
+def _busy_us(b, text):
+    "µs of work of all engines together, and of the DMA engines when nothing else uses them."
+    t = schedule(b.program(text))
+    copies = flatten(t.program, t.chip).copies['work_ns'][t.instr].sum() / 1e3
+    return float((t.end_us - t.start_us)[t.lane < DMA_IN].sum() + copies)
+
+
+def _reason(b, paths, whats, text):
+    "Why mutants with these changes may be faster than the honest program, or None."
+    for p, w in zip(paths, whats):
+        found = next((reason for reason, fits in LEGITIMATE.items() if _fits(fits, b, p, w)), None)
+        if found: return found
+    in_pieces = any(w in PIECES for w in whats) and _busy_us(b, text) >= FASTER * _busy_us(b, b.text)
+    return 'as much work, in pieces that overlap' if in_pieces else None
 
 
 def several_gains(b, count, seed=0):
     """The same as `gains` for mutants with several changes. A gain that one of the changes makes alone, for a reason
-    that an honest kernel may have too, is legitimate."""
+    that an honest kernel may have too, is legitimate, and so is as much work in pieces that overlap."""
     tried, found = 0, []
-    for paths, whats, text in several_edits(b.data, count, seed):
+    for paths, whats, text in several_edits(b, count, seed):
         tried += 1
         us = b.tried(text)
         if not isinstance(us, float) or us >= FASTER * b.us or not b.verified(text): continue
-        reason = next((r for r, fits in LEGITIMATE.items() for p, w in zip(paths, whats) if _fits(fits, b, p, w)), None)
+        reason = _reason(b, paths, whats, text)
         found.append((paths, whats, us, reason))
     return tried, found
 

@@ -207,9 +207,9 @@ class _IndirectInstruction(_DirectInstruction):
             _mark_tiles(v, found[v][kept])
 
     def _not_skipped(self, reached, shape):
-        "The elements of a transpose whose source exists."
-        ok = next(reached[v][1] for v in self.views.values())
-        return np.ones(shape, bool) if ok.all() else ok.transpose(self.attrs['axes']).reshape(shape)
+        "The elements of a transpose whose source exists; all where there is no source."
+        ok = next((reached[v][1] for v in self.views.values()), None)
+        return np.ones(shape, bool) if ok is None or ok.all() else ok.transpose(self.attrs['axes']).reshape(shape)
 
 # %% ../../../nbs/2_nki/6_executor/01_interpreter.ipynb #394d04ed
 class _CollectiveInstruction(_IndirectInstruction):
