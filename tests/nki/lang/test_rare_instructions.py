@@ -57,7 +57,8 @@ def test_a_copy_starts_where_memory_says(offset):
         return out
     x = made(128, 64)
     assert (simulate(old(kernel), x, np.array([[offset]], np.int32)) == x[:, offset:offset + 4]).all()
-    with pytest.raises(KernelError, match='points outside'): simulate(old(kernel), x, np.array([[61]], np.int32))
+    for error in KernelError, IndexError:       # the vendor's simulator raises the latter
+        with pytest.raises(error, match='points outside'): simulate(old(kernel), x, np.array([[61]], np.int32))
 
 def product(dtype, flag, fill=None):
     def kernel(a, b):
