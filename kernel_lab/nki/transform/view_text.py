@@ -16,7 +16,7 @@ def sum_text(const: int, terms: list) -> str:
     "`const + Σ coefficient · name` as Python; `terms` are (name, coefficient) pairs, outermost loop first."
     parts = [(c < 0, name if abs(c) == 1 else f'{name} * {abs(c)}') for name, c in terms if c]
     if const or not parts: parts.append((const < 0, str(abs(const))))
-    (minus, first), *rest = parts
+    (minus, first), *rest = sorted(parts, key=lambda part: part[0]) if parts[0][0] else parts
     return ('-' if minus else '') + first + ''.join(f' {"-" if m else "+"} {text}' for m, text in rest)
 
 def _turned_text(const, terms, turn):
@@ -68,14 +68,14 @@ def _walked_dim(vec, count, step):
     moved = [d for d, q in enumerate(vec) if q]
     return moved[0] if len(moved) == 1 and vec[moved[0]] > 0 else None
 
-def _slots(walked, ndim, first):
+def _slots(walked, shape, first):
     """(dimension of each axis, dimensions to add as positions in the old shape) where axes that walk nowhere take free
-    dimensions between their neighbours; dimensions below `first` are not free."""
+    dimensions between their neighbours, those of one element first; dimensions below `first` are not free."""
     dims, added, low = list(walked), [], 0
     for k, d in enumerate(walked):
         if d >= 0: low = d + 1; continue
-        high = next((w for w in walked[k + 1:] if w >= 0), ndim)
-        free = [x for x in range(low, high) if x >= first]
+        high = next((w for w in walked[k + 1:] if w >= 0), len(shape))
+        free = sorted((x for x in range(max(low, first), high)), key=lambda x: shape[x] > 1)
         if free: dims[k] = free[0]; low = free[0] + 1
         else: dims[k] = (high, len(added)); added.append(high)
     return dims, added
@@ -110,7 +110,7 @@ def sliced_view(tensor: Tensor, shape: tuple, a: Access, trips: dict) -> SlicedV
         walked[0] = 0
     order = _ordered_axes(walked)
     if on_chip and order[0] != 0: return None
-    dims, added = _slots([walked[k] for k in order], len(shape), int(on_chip))
+    dims, added = _slots([walked[k] for k in order], shape, int(on_chip))
     whole, new = _with_ones(shape, added)
     back = {k: new[d] for k, d in zip(order, dims)}
     if added: place = region_of(whole, replace(a, index=None), trips)
@@ -194,11 +194,15 @@ def _indexed_text(name, t, a, scope):
     first = [(a.by, a.ap[0][1])] if step else [a.ap[0]]
     return pattern_text(name, replace(a, ap=(*first, *a.ap[1:])), scope, f', {how}={view_text(single, scope)}')
 
+def _is_interleaved(view):
+    "Whether a loop moves a slice with steps by less than a step: a dimension of its own says that better."
+    steps = {d: vec[d] for (vec, n), d in zip(view.region.axes, view.dims) if n > 1}
+    return any(0 < vec[d] < step for vec in view.region.loops.values() for d, step in steps.items())
+
 def view_text(a: Access, scope: Scope) -> str:
     "The access as an expression; `KernelError` of kind 'unsupported' where the current dialect has none for it."
     t, name = scope.tensors[a.tensor], base_text(a.tensor, scope)
     if a.index: return _indexed_text(name, t, a, scope)
-    for shape in shapes_for(t, a):
-        view = sliced_view(t, shape, a, scope.trips)
-        if view: return _view_as_text(name, t, view, a, scope)
-    return pattern_text(name, a, scope)
+    views = [v for shape in shapes_for(t, a) if (v := sliced_view(t, shape, a, scope.trips))]
+    plain = next((v for v in views if not _is_interleaved(v)), views[0] if views else None)
+    return _view_as_text(name, t, plain, a, scope) if plain else pattern_text(name, a, scope)
