@@ -307,8 +307,27 @@ def _vectorize(code, memory, instruction, loops):
     "(closure, loops left outside) of a nest."
     for start in range(len(loops) + 1):
         for fits, make in VECTORIZERS:
-            if fits(code, instruction, loops[start:]): return make(memory, instruction, loops[start:]), loops[:start]
-    return functools.partial(run_instruction, PreparedInstruction(memory, instruction)), loops
+            if fits(code, instruction, loops[start:]):
+                return _with_checks(make(memory, instruction, loops[start:]), memory, instruction, loops, start)
+    run = functools.partial(run_instruction, PreparedInstruction(memory, instruction))
+    return _with_checks(run, memory, instruction, loops, len(loops))
+
+def _with_checks(run, memory, instruction, loops, start):
+    "(closure, loops left outside), the closure with its check where the instruction asks for finite operands."
+    if 'finite' in instruction.attrs: run = _checked(run, memory, instruction, loops[start:])
+    return run, loops[:start]
+
+class NotFinite(Exception):
+    "An operand that a plan takes for finite is not."
+
+def _checked(run, memory, instruction, loops):
+    "The closure, after a look at the operands that must be finite: one value that is not spoils their sum."
+    moved = lambda a: [(v, n) for v, n in loops if dict(a.offset.terms).get(v)]
+    seen = [LoopOperand(memory, instruction.ins[k], moved(instruction.ins[k])) for k in instruction.attrs['finite']]
+    def checked(env):
+        if not all(np.isfinite(x.array(env).sum(dtype=np.float32)) for x in seen): raise NotFinite
+        run(env)
+    return checked
 
 def _iterate(run, loops):
     "The closure for all iterations of loops that stay in Python."
@@ -447,6 +466,9 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
-    try: return in_shape(program, _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict))
+    run = lambda plan: in_shape(program, _run_plan(*plan, check_inputs(program, arrays), threads or _processors(), strict))
+    try:
+        try: return run(made)
+        except NotFinite: return run(plan_of(program, finite=False))
     except (ValueError, IndexError, TypeError, OverflowError):
         return interpret(program, *arrays, strict=strict)      # which names the line
