@@ -4,7 +4,7 @@
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #3d423c51
 from dataclasses import dataclass, replace
-import math
+import itertools, math
 from ..chip.dtypes import itemsize
 from .simplify import OpenProgram
 from ..ir.affine import Affine
@@ -216,11 +216,18 @@ PRIVATE_TENSOR_BYTES = 2**22           # bytes that the copies of an iteration's
 ELEMENTS_PER_CALL = 2**19            # elements that one call should touch
 MATMUL_ELEMENTS_PER_CALL = 2**23            # elements of an operand of one matrix product
 
-def _work_share(code, node):
-    "Elements that one iteration of a node handles, as a part of what one call should."
-    o, times = code.ops[node.number], math.prod(n for _, n in node.loops)
-    size = max(a.free * a.partitions for a in accesses(o))
-    return times * size / (MATMUL_ELEMENTS_PER_CALL if o.op == 'nc_matmul' else ELEMENTS_PER_CALL)
+def _work_share(code, node, v):
+    "Elements that one iteration of loop `v` adds to a node, as a part of what one call should handle."
+    o = code.ops[node.number]
+    if o.op == 'nc_matmul':
+        return max((_elements(a, node.loops) for a in accesses(o) if v in dict(a.offset.terms)
+                    or v in code.tensors[a.tensor].scope), default=0) / MATMUL_ELEMENTS_PER_CALL
+    return math.prod(n for _, n in node.loops) * max(a.free * a.partitions for a in accesses(o)) / ELEMENTS_PER_CALL
+
+def _elements(a, loops):
+    "Elements of an operand over these loops."
+    moves = dict(a.offset.terms)
+    return a.free * a.partitions * math.prod(n for u, n in loops if u in moves)
 
 def _divisor(n, most):
     "The greatest divisor of n that is at most `most`."
@@ -229,8 +236,8 @@ def _divisor(n, most):
 def _strip_size(code, v, nodes, private, top):
     "How many iterations of `v` to take at once."
     held = sum(code.tensors[k].size * itemsize(code.tensors[k].dtype) for k in private)
-    work = max((_work_share(code, x) for x in nodes if isinstance(x, Nest)), default=1)
-    most = min(code.trips[v], PRIVATE_TENSOR_BYTES / held if held else math.inf, max(1, 1 / work))
+    work = max((_work_share(code, x, v) for x in nodes if isinstance(x, Nest)), default=1)
+    most = min(code.trips[v], PRIVATE_TENSOR_BYTES / held if held else math.inf, max(1, 1 / work) if work else math.inf)
     return _divisor(code.trips[v], min(most, -(-code.trips[v] // 4)) if top else most)
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #942d4708
@@ -270,6 +277,28 @@ def _expand_tensor(code, k, inner, size, inside, scope):
     code.tensors[k] = replace(t, shape=(size, *t.shape), par=t.par + 1, scope=scope)
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #903ee9f1
+MIN_PRODUCT = 2**24               # multiplications of a product that gains from more rows
+MIN_ELEMENTS_PER_CALL = 2**16     # elements of one iteration that are worth calls of their own
+
+def _is_product(code, node):
+    "Whether a node is a large matrix product."
+    if not isinstance(node, Nest) or code.ops[node.number].op != 'nc_matmul': return False
+    s, m = (code.ops[node.number].ins[k] for k in ('stationary', 'moving'))
+    return math.prod(n for _, n in node.loops) * s.partitions * s.free * m.free >= MIN_PRODUCT
+
+def _beside_products(code, groups):
+    "Groups of a body's nodes; where some are large products, neighbours that are none become one if they are work enough."
+    size = lambda node: _elements(max(accesses(code.ops[node.number]), key=lambda a: a.free), node.loops)
+    product = lambda g: any(_is_product(code, x) for x in g)
+    if not any(map(product, groups)): return groups
+    found = []
+    for kind, some in itertools.groupby(groups, product):
+        some = list(some)
+        joined = [x for g in some for x in g]
+        light = all(isinstance(x, Nest) and size(x) < MIN_ELEMENTS_PER_CALL for x in joined)
+        found += some if kind or light else [joined]
+    return found
+
 def _loop(code, v, items, chain):
     "The nodes of a loop."
     nodes, trips = _nodes(code, items, (*chain, v)), code.trips[v]
@@ -278,6 +307,7 @@ def _loop(code, v, items, chain):
     mine = {k for n in inside for k in {a.tensor for a in accesses(code.ops[n])} if v in code.tensors[k].scope}
     if trips == 1: return _drop_scope(code, mine, v) or nodes
     together, parallel = dependence_groups(code, v, nodes, chain)
+    together = _beside_products(code, together)
     kept = {k for g in together for k in mine if not _is_nest(g)
             and all(n in set(instruction_numbers(g)) for n in code.uses[k] if code.ops[n] is not None)}
     size = _strip_size(code, v, nodes, mine - kept, not chain

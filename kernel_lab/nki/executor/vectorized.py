@@ -260,15 +260,37 @@ class MatmulOperand:
         else: write_result(x, x + value if add else value)
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #dddb4d0e
+def _product_operands(memory, instruction, r):
+    "The stationary and moving operands and the destination of a product, with as few copies as the orders of axes allow."
+    best = None
+    for rows, columns, depth in _axis_orders(instruction, r):
+        block = lambda k, one, other: MatmulOperand(memory, (instruction.ins | instruction.outs)[k],
+                                                    [*r['batch'], *one, *other], [r['batch'], one, other])
+        named = lambda axes, end: [end if x is None else x for x in axes]
+        found = (block('stationary', named(depth, 'partition'), named(rows, 'free')),
+                 block('moving', named(depth, 'partition'), named(columns, 'free')),
+                 block('dst', named(rows, 'partition'), named(columns, 'free')))
+        if best is None or sum(bool(x.joined) for x in found) > sum(bool(x.joined) for x in best): best = found
+        if all(x.joined for x in best): break
+    return best
+
+def _axis_orders(instruction, r):
+    "Orders of the axes of (rows, columns, depth), None for the tile's own: as the loops stand, and by steps in memory."
+    plain = [[*r[k], None] for k in ('rows', 'columns', 'depth')]
+    yield plain
+    def by_step(axes, a, own):
+        moves = dict(a.offset.terms)
+        return sorted(axes, key=lambda x: -abs(own if x is None else moves.get(x[0], 0)))
+    s, d = instruction.ins['stationary'], instruction.outs['dst']
+    depth = by_step(plain[2], s, s.ap[0][0])
+    yield plain[0], plain[1], depth
+    outer = [by_step(plain[0], d, d.ap[0][0]), by_step(plain[1], d, d.ap[-1][0])]
+    yield *outer, plain[2]
+    yield *outer, depth
+
 def vectorize_matmul(memory, instruction, loops):
     "A closure that runs a matmul over all iterations as one product, or one a batch entry."
-    r = _loop_roles(instruction, loops)
-    block = lambda k, one, other: MatmulOperand(memory, (instruction.ins | instruction.outs)[k],
-                                                [*r['batch'], *one, *other],
-                                                [r['batch'], one, other])
-    s = block('stationary', [*r['depth'], 'partition'], [*r['rows'], 'free'])
-    m = block('moving', [*r['depth'], 'partition'], [*r['columns'], 'free'])
-    d = block('dst', [*r['rows'], 'partition'], [*r['columns'], 'free'])
+    s, m, d = _product_operands(memory, instruction, _loop_roles(instruction, loops))
     mode, resets = instruction.attrs.get('accumulate'), [v for v in instruction.attrs.get('resets', ())
                                                          if v not in {u for u, _ in loops}]
     into = d.joined and d.lanes.dtype == np.float32
