@@ -202,7 +202,8 @@ def forward_transposes(code):
 
 def _moves_bits(code, instruction):
     "Whether a transpose moves bits; others multiply."
-    return get_chip(code.program.chip).generation >= 3 or (instruction.op, instruction.engine) == ('nc_transpose', 'Vector')
+    on_vector = (instruction.op, instruction.engine) == ('nc_transpose', 'Vector')
+    return on_vector or get_chip(code.program.chip).generation >= 3
 
 def _note_finite(code, readers):
     for m, _, name, *_ in readers:

@@ -287,7 +287,7 @@ def _is_product(code, node):
     return math.prod(n for _, n in node.loops) * s.partitions * s.free * m.free >= MIN_PRODUCT
 
 def _beside_products(code, groups):
-    "Groups of a body's nodes; where some are large products, neighbours that are none become one if they are work enough."
+    "Groups of a body's nodes; beside large products, neighbours that are none become one if they are work enough."
     size = lambda node: _elements(max(accesses(code.ops[node.number]), key=lambda a: a.free), node.loops)
     product = lambda g: any(_is_product(code, x) for x in g)
     if not any(map(product, groups)): return groups

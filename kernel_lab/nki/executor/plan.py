@@ -90,9 +90,10 @@ def build_plan(program, finite=True):
     if any(t.alias is not None for t in program.tensors) or any(l.kind not in _LOOP_KINDS
                                                                 for loops, _ in program.walk() for l in loops):
         return None
-    if any(map(_needs_interpreter, program.instructions)) or any(t.dtype == 'tfloat32' for t in program.tensors):
-        return None
-    program = fuse(rerolled(program))
+    if any(t.dtype == 'tfloat32' for t in program.tensors): return None
+    program = rerolled(program)
+    if any(map(_needs_interpreter, program.instructions)): return None
+    program = fuse(program)
     if len(program.instructions) > MAX_PLANNED_INSTRUCTIONS: return None
     code = mark_resets(resolve_masks(OpenProgram(peel_masked_iterations(contract_tensors(OpenProgram(
         program)).closed()))))

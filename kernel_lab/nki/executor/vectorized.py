@@ -261,7 +261,7 @@ class MatmulOperand:
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #dddb4d0e
 def _product_operands(memory, instruction, r):
-    "The stationary and moving operands and the destination of a product, with as few copies as the orders of axes allow."
+    "The stationary and moving operands and the destination of a product, in the order of axes with the fewest copies."
     best = None
     for rows, columns, depth in _axis_orders(instruction, r):
         block = lambda k, one, other: MatmulOperand(memory, (instruction.ins | instruction.outs)[k],
@@ -488,9 +488,10 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
-    run = lambda plan: in_shape(program, _run_plan(*plan, check_inputs(program, arrays), threads or _processors(), strict))
+    run = lambda plan: _run_plan(*plan, check_inputs(program, arrays), threads or _processors(), strict)
     try:
-        try: return run(made)
-        except NotFinite: return run(plan_of(program, finite=False))
+        try: outputs = run(made)
+        except NotFinite: outputs = run(plan_of(program, finite=False))
+        return in_shape(program, outputs)
     except (ValueError, IndexError, TypeError, OverflowError):
         return interpret(program, *arrays, strict=strict)      # which names the line
