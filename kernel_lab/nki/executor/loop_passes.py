@@ -10,7 +10,7 @@ from .simplify import OpenProgram
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.nodes import Access, Loop, accesses
-from ..ir.regions import common_step, iterations_disjoint
+from ..ir.regions import Region, access_of, common_step, iterations_disjoint, row_major_steps
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #8f1af4fa
 def _instructions(item):
@@ -261,6 +261,40 @@ def _strip_mine(code, v, size, inside):
                               mask=tuple((affine(x), axes) for x, axes in o.mask), attrs={**o.attrs, **names})
     return inner
 
+def _runs_along_rows(code, inner, inside, private):
+    "Whether the iterations of a strip lie side by side in the rows of memory, and all that happens is elementwise."
+    ops = [code.ops[n] for n in inside]
+    shared = [a for o in ops for a in accesses(o) if inner in dict(a.offset.terms)]
+    return (all(o.op in _ELEMENTWISE_OPS and 'reduce_res' not in o.outs and not o.mask for o in ops) and bool(shared)
+            and all(len(a.ap) == 2 and dict(a.offset.terms)[inner] == math.prod(a.ap[-1]) for a in shared)
+            and all(_widened(code, a, inner, 1) for o in ops for a in accesses(o) if a.tensor in private))
+
+_ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'reciprocal', 'select',
+                    'tensor_copy', 'dma_copy', 'memset'}
+
+def _widened_shape(t, size): return (*t.shape[:t.par + 1], size, *t.shape[t.par + 1:])
+
+def _widened(code, a, inner, size):
+    "An access to a tile as one to tiles side by side in its rows, moved by the loop `inner`; None where it has no region."
+    t, p = code.tensors[a.tensor], code.region_of(a)
+    if p is None or math.prod(t.shape[:t.par]) != 1: return None
+    at = t.par + 1
+    wide = lambda vec, mine=0: (*vec[:at], mine, *vec[at:])
+    unit = wide((0,) * len(t.shape), 1)
+    there = Region(wide(p.const), {v: wide(vec) for v, vec in p.loops.items()} | {inner: unit},
+                   tuple((wide(vec), n) for vec, n in p.axes))
+    offset, ap, par = access_of(there, row_major_steps(_widened_shape(t, size)), a.par)
+    return replace(a, offset=offset, ap=ap, par=par)
+
+def _expand_rows(code, k, inner, size, inside, scope):
+    "Give tensor `k` a copy for each iteration of the inner loop, side by side in its rows."
+    access = lambda a: _widened(code, a, inner, size) if isinstance(a, Access) and a.tensor == k else a
+    for n in {n for n in code.uses[k] if n in inside and code.ops[n] is not None}:
+        o = code.ops[n]
+        code.ops[n] = replace(o, outs={m: access(a) for m, a in o.outs.items()},
+                              ins={m: access(a) for m, a in o.ins.items()})
+    code.tensors[k] = replace(code.tensors[k], shape=_widened_shape(code.tensors[k], size), scope=scope)
+
 def _expand_tensor(code, k, inner, size, inside, scope):
     "Give tensor `k` a copy for each iteration of the inner loop."
     t = code.tensors[k]
@@ -326,7 +360,8 @@ def _strip_mined_loop(code, v, size, together, parallel, tensors, chain):
     whole = size == code.trips[v]
     inner = _strip_mine(code, v, size, inside)
     outer = chain if whole else (*chain, v)
-    for k in mine - kept: _expand_tensor(code, k, inner, size, inside, outer)
+    rows = _runs_along_rows(code, inner, inside, mine - kept)
+    for k in mine - kept: (_expand_rows if rows else _expand_tensor)(code, k, inner, size, inside, outer)
     for k in kept:
         at = code.tensors[k].scope.index(v)
         code.tensors[k] = replace(code.tensors[k], scope=(*outer, inner, *code.tensors[k].scope[at + 1:]))
