@@ -197,10 +197,10 @@ def forward_transposes(code):
         if source is None: continue
         readers = [f for f in code.uses_of(o.outs['dst'].tensor) if f[0] != n]
         if all(code.ops[f[0]].op == 'nc_matmul' and f[1] == 'ins' for f in readers) and _forward_load(code, n, source):
-            if not _moves_bits(code, o): _note_finite(code, readers)
+            if not _is_exact(code, o): _note_finite(code, readers)
     return code
 
-def _moves_bits(code, instruction):
+def _is_exact(code, instruction):
     "Whether a transpose moves bits; others multiply."
     on_vector = (instruction.op, instruction.engine) == ('nc_transpose', 'Vector')
     return on_vector or get_chip(code.program.chip).generation >= 3

@@ -275,7 +275,7 @@ _ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'a
 def _widened_shape(t, size): return (*t.shape[:t.par + 1], size, *t.shape[t.par + 1:])
 
 def _widened(code, a, inner, size):
-    "An access to a tile as one to tiles side by side in its rows, moved by the loop `inner`; None where it has no region."
+    "An access to a tile as one to tiles side by side in its rows, which the loop `inner` moves; None without a region."
     t, p = code.tensors[a.tensor], code.region_of(a)
     if p is None or math.prod(t.shape[:t.par]) != 1: return None
     at = t.par + 1
