@@ -326,10 +326,12 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
-    run = lambda plan: _run_plan(*plan, check_inputs(program, arrays), threads or _processors(), strict)
+    run = lambda plan: in_shape(program, _run_plan(*plan, check_inputs(program, arrays), threads or _processors(),
+                                                   strict))
     try:
-        try: outputs = run(made)
-        except NotFinite: outputs = run(plan_of(program, finite=False))
-        return in_shape(program, outputs)
+        try: return run(made)
+        except NotFinite: made = plan_of(program, finite=False)
+        if made: return run(made)
+        return interpret(program, *arrays, strict=strict)
     except (ValueError, IndexError, TypeError, OverflowError):
         return interpret(program, *arrays, strict=strict)      # which names the line
