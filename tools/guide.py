@@ -30,6 +30,7 @@ ROOMS = {
     "nki.timing": "`Program` → `Timeline`: dependencies, allocation, engines and queues, the scheduler",
     "nki.explain": "`Timeline` → reasons: profile, traffic, critical path, efficiency, waterfall, Perfetto",
     "nki.validate": "every instruction against numpy; simulated against published latencies",
+    "nki.transform": "faster programs with the same results: each transformation with the proof that allows it",
     "tasks": "what must be computed",
     "tasks.model": "`Task`, `Workload`, `Kernel`, `Tolerance`",
     "tasks.codegen": "a compiler: a torch function becomes the text of an NKI kernel",
