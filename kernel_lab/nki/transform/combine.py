@@ -18,11 +18,13 @@ def _maker(uses, o, a):
     w, t = uses.only_writer(a.tensor), uses.program.tensors[a.tensor]
     if w is None or w.mask or len(w.outs) != 1 or uses.chain(w) != uses.chain(o) or t.dtype != 'float32': return None
     dst, between = w.outs['dst'], lambda x: uses.order[id(w)] < uses.order[id(x)] < uses.order[id(o)]
-    if (dst.offset, squeezed(dst.ap), dst.par) != (a.offset, squeezed(a.ap), a.par) or a.offset.terms or t.buffer == 'hbm': return None
+    pattern = lambda x: (x.offset, squeezed(x.ap), x.par)
+    if pattern(dst) != pattern(a) or a.offset.terms or t.buffer == 'hbm': return None
     if uses.order[id(w)] > uses.order[id(o)]: return None
     reads = [x for x in w.ins.values() if isinstance(x, Access)]
     floats = all(is_float(uses.program.tensors[x.tensor].dtype) and not x.index for x in reads)
-    return w if floats and not any(between(x) for r in reads for x in uses.writers[uses.program.base[r.tensor]]) else None
+    later = any(between(x) for r in reads for x in uses.writers[uses.program.base[r.tensor]])
+    return w if floats and not later else None
 
 def _scalar_before(uses, o, operand):
     "The `tensor_scalar` of one operation that made an operand of `o`, or None."
@@ -78,7 +80,8 @@ def sum_beside_a_function(uses: DefUse, o: Instruction) -> Iterator[dict]:
     attrs = {**w.attrs, 'reduce_op': 'add', 'reduce_cmd': 'reset_reduce'}
     yield {id(o): [], id(w): [replace(w, outs={**w.outs, 'reduce_res': total}, attrs=attrs)]}
 
-COMBINATIONS = (two_scalar_operations, scale_of_a_function, bias_of_a_function, scalar_then_tensor, sum_beside_a_function)
+COMBINATIONS = (two_scalar_operations, scale_of_a_function, bias_of_a_function, scalar_then_tensor,
+                sum_beside_a_function)
 
 def combined(program: Program) -> Iterator[tuple[Callable, Instruction, Program]]:
     "Yield (combination, second instruction, program) for every pair of instructions that may be one."

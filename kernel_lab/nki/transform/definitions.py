@@ -127,7 +127,8 @@ def definition_by(uses: DefUse, store: Instruction) -> Definition:
 def only_store(uses: DefUse, k: int) -> Instruction:
     "The plain copy that alone writes tensor `k` in HBM; `IllegalTransformation` where there is none."
     t, store = uses.program.tensors[k], uses.only_writer(k)
-    if t.buffer == 'hbm' and t.role != 'input' and store is not None and is_plain_copy(uses.program, store): return store
+    known = t.buffer == 'hbm' and t.role != 'input' and store is not None
+    if known and is_plain_copy(uses.program, store): return store
     raise IllegalTransformation(f'{t.name} is not written by one plain copy to HBM')
 
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #7ef3d877

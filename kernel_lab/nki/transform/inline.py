@@ -11,7 +11,7 @@ from ..ir.program import Program
 from ..ir.regions import row_major_steps
 from .cleanup import with_instructions
 from .definitions import (DefUse, IllegalTransformation, definition_by, digits,
-    elements_written, is_plain_copy, only_store, squeezed, with_unit_axes)
+    elements_written, is_plain_copy, only_store, with_unit_axes)
 
 # %% ../../../nbs/2_nki/9_transform/02_inline.ipynb #07820b5f
 class _Place:
@@ -25,17 +25,20 @@ class _Place:
         "A tile for a node's result, and the access to all of it."
         shape = self.shape if not node.per_row else (self.shape[0], *[1] * (len(self.shape) - 1))
         t = self.uses.program.tensors[node.instruction.outs['dst'].tensor]
-        self.tensors.append(replace(t, shape=shape, buffer='sbuf', par=0, scope=self.scope, alias=None, places=(), zero=False))
+        own = dict(shape=shape, buffer='sbuf', par=0, scope=self.scope, alias=None, places=(), zero=False)
+        self.tensors.append(replace(t, **own))
         return Access(len(self.tensors) - 1, Affine(0), tuple(zip(row_major_steps(shape), shape)), 0)
 
     def pattern(self, system, k, per_row=False):
         "The access to tensor `k` that goes with the place's, by digits."
         a = forwarded_access(self.at, system, k, self.uses.trips)
-        if a is None: raise IllegalTransformation(f'{self.uses.program.tensors[k].name} is laid out otherwise than the place')
+        name = self.uses.program.tensors[k].name
+        if a is None: raise IllegalTransformation(f'{name} is laid out otherwise than the place')
         axes = [x for x, (_, n) in zip(a.ap, self.at.ap) if n > 1]
         if not per_row: return replace(a, ap=with_unit_axes(axes, self.shape), par=None)
         rows = self.shape[0] > 1
-        if any(s for s, _ in axes[rows:]): raise IllegalTransformation('a number for each row changes along the row here')
+        if any(s for s, _ in axes[rows:]):
+            raise IllegalTransformation('a number for each row changes along the row here')
         return replace(a, ap=(axes[0] if rows else (1, 1), *[(1, 1)] * (len(self.shape) - 1)), par=None)
 
     def put(self, node, systems, held=None, into=None):
@@ -44,7 +47,9 @@ class _Place:
         if id(node) not in self.made:
             o = node.instruction
             if o.op == 'dma_copy': ins = {'src': self.pattern(systems[id(node)], o.ins['src'].tensor, node.per_row)}
-            else: ins = {k: self.put(node.operands[k], systems, held) if k in node.operands else x for k, x in o.ins.items()}
+            else:
+                known = node.operands
+                ins = {k: self.put(known[k], systems, held) if k in known else x for k, x in o.ins.items()}
             to = into or self.new_tile(node)
             self.written.append(replace(o, outs={'dst': to}, ins=ins))
             self.made[id(node)] = to
@@ -68,7 +73,8 @@ def compute_where_read(program: Program, k: int) -> Program:
     names what forbids it."""
     uses = DefUse(program)
     store, name = only_store(uses, k), program.tensors[k].name
-    if program.tensors[k].role != 'scratch' or k in program.output_ids: raise IllegalTransformation(f'{name} is no scratch')
+    if program.tensors[k].role != 'scratch' or k in program.output_ids:
+        raise IllegalTransformation(f'{name} is no scratch')
     tree, item, tensors, replaced = definition_by(uses, store), uses.item[id(store)], list(program.tensors), {}
     for leaf in tree.loads(): _require_settled(uses, leaf, item)
     systems = {id(n): digits(uses, store, store.outs['dst'], n.instruction.ins['src']) for n in tree.loads()}
@@ -100,7 +106,7 @@ def _at_stores_of(uses, k, store, tree, h):
     program, leaves = uses.program, [*tree.loads()]
     mine = [n for n in leaves if n.instruction.ins['src'].tensor == h]
     origin = mine[0].instruction.ins['src']
-    if any((n.instruction.ins['src'].offset, n.instruction.ins['src'].ap, n.per_row) != (origin.offset, origin.ap, False) for n in mine):
+    if any(n.per_row or n.instruction.ins['src'] != origin for n in mine):
         raise IllegalTransformation(f'{program.tensors[h].name} is loaded in two ways')
     stores = _require_written_once(uses, h, uses.item[id(store)])
     first = min(uses.item[id(o)] for o in stores)

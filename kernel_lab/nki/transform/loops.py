@@ -67,7 +67,8 @@ def _held_tile(uses, load, store):
     t, u = program.tensors[held.tensor], program.tensors[into.tensor]
     own = t.scope == u.scope == uses.chain(load) == uses.chain(store) and held.tensor not in uses.shared
     if not own or t.buffer != 'sbuf' or u.buffer != 'sbuf' or held.index or held.par != 0 or into.par != 0: return None
-    if uses.only_writer(into.tensor) is not load or [n for _, n in squeezed(held.ap)] != [n for _, n in squeezed(into.ap)]: return None
+    counts = lambda a: [n for _, n in squeezed(a.ap)]
+    if uses.only_writer(into.tensor) is not load or counts(held) != counts(into): return None
     late = any(uses.order[id(w)] >= uses.order[id(store)] for w in uses.writers[held.tensor])
     return None if late or held.partitions != into.partitions else held
 
@@ -75,7 +76,8 @@ def _reads_alike(uses, load):
     "Whether the loaded tile is read only as it was loaded."
     into = load.outs['dst']
     return all((a.offset, squeezed(a.ap), a.par, a.index) == (into.offset, squeezed(into.ap), 0, None)
-               for o in uses.readers[into.tensor] for a in o.ins.values() if isinstance(a, Access) and a.tensor == into.tensor)
+               for o in uses.readers[into.tensor] for a in o.ins.values()
+               if isinstance(a, Access) and a.tensor == into.tensor)
 
 def forward_stores(program: Program) -> Program:
     "The program with loads of what the same body has just stored replaced by the stored tile."
@@ -86,13 +88,15 @@ def forward_stores(program: Program) -> Program:
             if not is_plain_copy(program, o) or program.tensors[o.ins['src'].tensor].buffer != 'hbm': continue
             held, into = _held_tile(uses, o, _store_before(uses, body, n)), o.outs['dst']
             if held is None: continue
-            whole = program.tensors[held.tensor].shape == program.tensors[into.tensor].shape and (held.offset, held.ap) == (into.offset, into.ap)
+            shapes = {program.tensors[a.tensor].shape for a in (held, into)}
+            whole = len(shapes) == 1 and (held.offset, held.ap) == (into.offset, into.ap)
             if whole or _reads_alike(uses, o): held_for[into.tensor] = (o, held, whole)
     scan(program.body)
     def access(a):
         if not isinstance(a, Access) or a.tensor not in held_for: return a
         _, held, whole = held_for[a.tensor]
-        return access(replace(a, tensor=held.tensor) if whole else replace(held, ap=with_unit_axes(squeezed(held.ap), a.shape)))
+        if whole: return access(replace(a, tensor=held.tensor))
+        return access(replace(held, ap=with_unit_axes(squeezed(held.ap), a.shape)))
     moved = {id(o): [replace(o, ins={k: access(a) for k, a in o.ins.items()})] for o in program.instructions}
     moved |= {id(o): [] for o, *_ in held_for.values()}
     return clean(replace(program, body=tuple(with_replaced(program.body, moved)))) if held_for else program
@@ -113,6 +117,6 @@ def fuse_nests(program: Program, i: int, j: int, k: int) -> Program:
     what was stored read from its tile. `IllegalTransformation` where iterations are not shown to be apart."""
     fused = None if DefUse(program).shared else fused_nests(program, i, j, k, outermost=True)
     if fused is None:
-        raise IllegalTransformation(f'iterations of the two loops over {program.tensors[k].name} are not apart, or what '
-                                    'stands between them depends on both')
+        raise IllegalTransformation(f'iterations of the two loops over {program.tensors[k].name} are not apart, or '
+                                    'what stands between them depends on both')
     return forward_stores(fused)
