@@ -9,7 +9,7 @@ from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from threadpoolctl import ThreadpoolController
-from ...core.errors import KernelError, UsageError
+from ...core.errors import KernelError, OutsideError, UsageError
 from .memory import (apply_instruction, engine_value, uses_stored_bits, write_result)
 from ..chip.dtypes import numpy_of, round_tf32, cast_result
 from ..ir.semantics_collective import COLLECTIVES
@@ -164,10 +164,10 @@ class _IndirectInstruction(_DirectInstruction):
         if v.index and not v.index.is_written(v.index.at(env), inside.reshape(v.index.shape)):
             raise_unwritten(self.instruction, 'index', v.index)
         if not (ok | ~inside).all() and self.attrs.get('oob') != 'skip':
-            raise KernelError(f'an index points outside {v.tensor.name}', kind='limit', line=self.instruction.line,
-                              instruction=self.instruction.op, operand=v.tensor.name,
-                              limit=f'0..{v.access.most - 1}', value='an index outside',
-                              hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.')
+            raise OutsideError(f'an index points outside {v.tensor.name}', kind='limit', line=self.instruction.line,
+                               instruction=self.instruction.op, operand=v.tensor.name,
+                               limit=f'0..{v.access.most - 1}', value='an index outside',
+                               hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.')
         return np.broadcast_to(where, v.shape), ok
 
     def _gather(self, env):
