@@ -4,6 +4,7 @@
 
 # %% ../../nbs/1_core/08_heap.ipynb #59c4dd71
 import ctypes
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,11 @@ from contextlib import contextmanager
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # options of mallopt in glibc
 _LARGEST_BYTES, _DEFAULT_MMAPS = (1 << 31) - 1, 65536
 _USUAL_BYTES = 32 << 20                                   # what the thresholds of glibc reach by themselves
-KEPT_BYTES = 512 << 20                                    # of free memory, between blocks
+KEPT_SHARE = 1 / 16                                       # of the machine's memory is kept between blocks
+
+def kept_bytes() -> int:
+    "Free memory that a process keeps between blocks, at most."
+    return int(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') * KEPT_SHARE)
 
 def _c_library():
     "The C library, if it is one that can be told to keep memory: glibc. Else None."
@@ -38,7 +43,7 @@ _OPEN, _LOCK = [], threading.Lock()                       # blocks that are runn
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
     """Context manager: memory that is freed in the block is kept for new arrays. When the last such block of the process
-    ends, free memory of more than `KEPT_BYTES` is given back to the system. Does nothing where the C library is not
+    ends, free memory of more than `kept_bytes` is given back to the system. Does nothing where the C library is not
     glibc."""
     library, mine = _c_library(), object()
     if library is None: yield; return
@@ -55,4 +60,4 @@ def _give_back(library):
     "The thresholds that glibc reaches by itself, and all free memory to the system where it is much."
     for option, value in ((_MMAP_MAX, _DEFAULT_MMAPS), (_MMAP_THRESHOLD, _USUAL_BYTES),
                           (_TRIM_THRESHOLD, 2 * _USUAL_BYTES)): library.mallopt(option, value)
-    if free_bytes() > KEPT_BYTES: library.malloc_trim(0)
+    if free_bytes() > kept_bytes(): library.malloc_trim(0)
