@@ -42,9 +42,9 @@ _OPEN, _LOCK = [], threading.Lock()                       # blocks that are runn
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Context manager: memory that is freed in the block is kept for new arrays. When the last such block of the process
-    ends, free memory of more than `kept_bytes` is given back to the system. Does nothing where the C library is not
-    glibc."""
+    """Context manager: memory that is freed in the block is kept for new arrays. When the last such block of the
+    process ends, free memory of more than `kept_bytes` is given back to the system. Does nothing where the C library
+    is not glibc."""
     library, mine = _c_library(), object()
     if library is None: yield; return
     with _LOCK:
