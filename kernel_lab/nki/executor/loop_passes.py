@@ -144,17 +144,21 @@ def _rename_loop(item, old, new):
     return replace(item, name=new if item.name == old else item.name,
                    body=tuple(_rename_loop(o, old, new) for o in item.body))
 
+def fused_nests(program, i, j, k, outermost=False):
+    """The program with items `i` < `j` of its body as one nest, over loops that move tensor `k` alike; None where
+    iterations are not shown to be apart. `outermost`: only over the outermost loops of both."""
+    code, one, other = OpenProgram(program), program.body[i], program.body[j]
+    pairs = [p for p in _fusible_loops(code, k, one, other) if not outermost or p == (one.name, other.name)]
+    body = next((b for u, w in pairs if (b := _fused(code, program.body, i, j, u, w))), None)
+    return body and replace(program, body=body, tensors=tuple(code.tensors))
+
 def fuse(program):
     "The program with nests that share a large scratch tensor as one loop, where that is possible."
     large = lambda t: t.role == 'scratch' and not t.scope and t.size * itemsize(t.dtype) > MIN_SHARED_TENSOR_BYTES
     for k in sorted((k for k, t in enumerate(program.tensors) if large(t)), key=lambda k: -program.tensors[k].size):
-        code, users = OpenProgram(program), [n for n, item in enumerate(program.body) if k in _tensors(item)]
-        if len(users) != 2 or not all(isinstance(program.body[n], Loop) for n in users): continue
-        i, j = users
-        tries = (_fused(code, program.body, i, j, u, w)
-                 for u, w in _fusible_loops(code, k, program.body[i], program.body[j]))
-        body = next((b for b in tries if b), None)
-        if body: program = replace(program, body=body, tensors=tuple(code.tensors))
+        users = [n for n, item in enumerate(program.body) if k in _tensors(item)]
+        if len(users) == 2 and all(isinstance(program.body[n], Loop) for n in users):
+            program = fused_nests(program, *users, k) or program
     return program
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #6a33d768
