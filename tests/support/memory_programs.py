@@ -15,19 +15,29 @@ HBM = (Tensor('x', (128, 2048), 'float32', 'hbm', 'input'), Tensor('y', (128, 20
 BANK_ELEMENTS = 512                                                             # of float32
 
 
+def columns(k, t, first, end): return Access(k, Affine(first), ((t.shape[-1], t.partitions), (1, end - first)), 0)
+
+
 def part(rng, k, t, whole):
-    "All of a tile, or some of its columns; of several blocks the first."
+    "All of a tile, or some of its columns."
     width = t.shape[-1] if whole or t.shape[-1] < 4 else rng.randrange(1, t.shape[-1] + 1)
     first = rng.randrange(t.shape[-1] - width + 1)
-    return Access(k, Affine(first), ((t.shape[-1], t.partitions), (1, width)), 0)
+    return columns(k, t, first, first + width)
+
+
+def pieces(rng, k, t):
+    "One to three accesses that cover a tile."
+    inner = rng.sample(range(1, t.shape[-1]), min(rng.choice((0, 0, 1, 2)), t.shape[-1] - 1))
+    ends = [0, *sorted(inner), t.shape[-1]]
+    return [columns(k, t, *x) for x in zip(ends, ends[1:])]
 
 
 def shaped(a, width): return replace(a, ap=(a.ap[0], (1, width)))
 
 
 def memory_program(seed, n=20, dialect='nki'):
-    """Tiles of random widths, most written and read a few times, by every engine and DMA, some in parts; some in loops,
-    that begin anew in each iteration."""
+    """Tiles of random widths: written, at once or in pieces, then read and written a few times, by every engine and DMA;
+    some in loops, that begin anew in each iteration."""
     rng, tensors = random.Random(seed), [*HBM]
 
     def tile(scope):
@@ -36,8 +46,8 @@ def memory_program(seed, n=20, dialect='nki'):
         tensors.append(Tensor(f't{len(tensors)}', (rng.choice((4, 128)), width), 'float32', buffer, scope=scope))
         return len(tensors) - 1
 
-    def write(k, sources, whole):
-        dst = part(rng, k, tensors[k], whole)
+    def write(dst, sources):
+        k = dst.tensor
         partitions, width = dst.shape
         fits = [s for s in sources if tensors[s].partitions == partitions and tensors[s].shape[1] >= width]
         kind = rng.choice(('memset', 'load', 'copy', 'copy', 'add')) if fits else rng.choice(('memset', 'load'))
@@ -71,15 +81,17 @@ def memory_program(seed, n=20, dialect='nki'):
             choice = rng.random()
             if choice < 0.5 or not alive:
                 alive.append(tile(loops))
-                yield write(alive[-1], alive[:-1], rng.random() < 0.7)
-            elif choice < 0.75: yield write(rng.choice(alive), alive, rng.random() < 0.3)
+                for dst in pieces(rng, alive[-1], tensors[alive[-1]]): yield write(dst, alive[:-1])
+            elif choice < 0.75:
+                k = rng.choice(alive)
+                yield write(part(rng, k, tensors[k], rng.random() < 0.3), alive)
             else: yield store(rng.choice([k for k in alive if tensors[k].buffer == 'sbuf'] or alive))
             if len(alive) > 4: alive.pop(rng.randrange(len(alive) - 1))
     inside = tuple(body((), 2, n))
     return Program(f'memory {seed}', tuple(tensors), inside, (), dialect, 'trn2')
 
 
-def used_units(program, chip, t):
+def used_units(chip, t):
     "Bytes a partition of SBUF, or banks of PSUM, that a tile takes."
     return float(-(-t.tile_bytes // chip.psum_bank_bytes)) if t.buffer == 'psum' else float(t.tile_bytes)
 
@@ -90,17 +102,32 @@ def most(events):
     return float(np.cumsum(change[np.lexsort((change, np.round(when, 6)))]).max(initial=0))
 
 
-def peaks(program, chip, start, end, shared=None):
+def load_key(program, row):
+    "What a load fetches and where it puts it; None of other rows."
+    k, _, env = row
+    o = program.instructions[k]
+    if o.op != 'dma_copy' or program.tensors[o.ins['src'].tensor].buffer != 'hbm': return None
+    src, dst = o.ins['src'], o.outs['dst']
+    return src.tensor, src.offset(env), src.ap, dst.offset(env), dst.ap, program.tensors[dst.tensor].shape
+
+
+def peaks(program, chip, start, end):
     """{buffer: the most units alive at once}: each value from the start of its first instruction to the end of its last,
-    where `start` and `end` are times by row; rows without a time are left out."""
-    rows, events, touched = rows_of(program), defaultdict(list), defaultdict(list)
+    where `start` and `end` are times by row. A value whose first row has none (a load that was left out) has the memory
+    of the one that was loaded alike before."""
+    rows, spans, touched, loaded = rows_of(program), {}, defaultdict(list), {}
     for n, (k, _, env) in enumerate(rows):
         for a in accesses(program.instructions[k]):
             t = program.tensors[program.base[a.tensor]]
             if t.buffer != 'hbm': touched[program.base[a.tensor], a.offset(env) // t.tile_size].append(n)
-    for v in value_lives(program):
+    for number, v in enumerate(value_lives(program)):
+        key = load_key(program, rows[v.first])
+        if v.first not in start: number = loaded[key]
+        elif key: loaded[key] = number
         mine = [n for n in touched[v.tensor, v.block] if v.first <= n <= v.last and n in start]
-        t = program.tensors[v.tensor]
-        units = used_units(program, chip, t)
+        spans.setdefault(number, (program.tensors[v.tensor], []))[1].extend(mine)
+    events = defaultdict(list)
+    for t, mine in spans.values():
+        units = used_units(chip, t)
         events[t.buffer] += [(min(start[n] for n in mine), units), (max(end[n] for n in mine), -units)]
     return {buffer: most(x) for buffer, x in events.items()}
