@@ -53,22 +53,21 @@ def memory_program(seed, n=20, dialect='nki'):
         kind = rng.choice(('memset', 'load', 'copy', 'copy', 'add')) if fits else rng.choice(('memset', 'load'))
         if kind == 'load' and tensors[k].buffer == 'sbuf':
             column = rng.randrange(0, 2048 - width, 512) if width <= 1024 else 0
-            return Instruction('dma_copy', {'dst': dst}, {'src': Access(0, Affine(column), ((2048, partitions),
-                                                                                           (1, width)))}, line=1)
+            src = Access(0, Affine(column), ((2048, partitions), (1, width)))
+            return Instruction('dma_copy', {'dst': dst}, {'src': src}, line=1)
         if kind in ('memset', 'load'):
             return Instruction('memset', {'dst': dst}, {'value': 1.0}, {}, rng.choice(('Vector', 'GpSimd')), line=1)
         some = [shaped(part(rng, s, tensors[s], True), width) for s in rng.choices(fits, k=2)]
         if kind == 'copy':
-            return Instruction('tensor_copy', {'dst': dst}, {'src': some[0]}, {}, rng.choice(('', '', 'Vector', 'Scalar',
-                                                                                              'GpSimd')), line=1)
+            engine = rng.choice(('', '', 'Vector', 'Scalar', 'GpSimd'))
+            return Instruction('tensor_copy', {'dst': dst}, {'src': some[0]}, {}, engine, line=1)
         return Instruction('tensor_tensor', {'dst': dst}, dict(zip(('data1', 'data2'), some)), {'op': 'add'},
                            rng.choice(('Vector', 'GpSimd')), line=1)
 
     def store(k):
         src = part(rng, k, tensors[k], rng.random() < 0.5)
-        return Instruction('dma_copy', {'dst': Access(1, Affine(rng.randrange(0, 1024)), ((2048, src.shape[0]),
-                                                                                        (1, src.shape[1])))}, {'src': src},
-                           line=1)
+        dst = Access(1, Affine(rng.randrange(0, 1024)), ((2048, src.shape[0]), (1, src.shape[1])))
+        return Instruction('dma_copy', {'dst': dst}, {'src': src}, line=1)
 
     def body(loops, depth, count):
         alive = []

@@ -12,14 +12,15 @@ from .region_lists import keep_users
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #bfafb1af
 PSUM = POOLS.index('psum')
-import os; PSUM_FREE = bool(os.environ.get('PSUM_FREE'))
-# users: last row on each lane; chain: those whom the next one here waits for, once it is dead; last: turn of the last use; first: row; root: the value whose memory it shares;
+# users: last row on each lane; chain: those whom the next one in its memory waits for; last: turn of the last use;
+# first: row; root: the value whose memory it shares;
 # alive: values that share it; died: place in the pool's queue; loader: row of the load that fetched it
 VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('last', 'i4'), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
                   ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4'), ('chain', 'i4')])
 TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
-AllocatorState = namedtuple('AllocatorState', 'free dead ends left runs_out taken buffers first_buffer begun ring last_users')
+AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer begun ring
+    last_users''')
 AllocatorState.__doc__ = """Of each pool the units that nothing had yet, the queue of dead values between its ends, the
 units left of the first of them (0: all), and whether memory is ever taken from them; the places in it from which memory
 was taken last; of each tensor the number of its buffers, their first place in the ring of values, and how many values
@@ -113,7 +114,7 @@ def begin_value(flat, walk, values, memory, instr, k, row, is_cached):
     if flat.units[tensor] == 0: return True
     has_room = _take(flat, values, memory, value.pool, flat.units[tensor])
     if memory.buffers[tensor] == 0: return has_room
-    if PSUM_FREE and flat.pool[tensor] == PSUM: memory.taken[0].end = memory.taken[0].first
+    if flat.pool[tensor] == PSUM: memory.taken[0].end = memory.taken[0].first       # its banks rotate freely
     if not is_cached: _rotate(values, memory, tensor, v)
     return True
 

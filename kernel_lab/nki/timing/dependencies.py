@@ -234,8 +234,8 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     rows, uses, lifetimes = lifetimes_of(flat, loops)
     units = pool_units(chip)
     needed = np.bincount(flat.pool[lifetimes['tensor']], flat.units[lifetimes['tensor']], 3)[1:]
-    memory = allocator_state(units, np.tile(needed, len(units) // 2), rotation_depths(flat, rows, lifetimes, units, copies),
-                             len(lifetimes))
+    depths = rotation_depths(flat, rows, lifetimes, units, copies)
+    memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, len(lifetimes))
     return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
                               np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes,
                               bank_users(flat, chip))
