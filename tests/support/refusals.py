@@ -38,10 +38,14 @@ def refusals(*rooms):
             tree = ast.parse(path.read_text('utf-8'))
             makers = {'KernelError': 0, **handed_on(tree)}
             for c in ast.walk(tree):
-                if not (isinstance(c, ast.Call) and name_of(c) in makers): continue
-                at = makers[name_of(c)]
-                said = template(c.args[at]) if at < len(c.args) else None
-                is_own = isinstance(c.args[at], ast.Name) if at < len(c.args) else False
-                if said is None and is_own and name_of(c) == 'KernelError' and c.args[at].id not in ('message',): said = f'<{c.args[at].id}>'
-                if said is not None or not is_own: found.add((path.stem, said or ast.unparse(c)[:80]))
+                if not isinstance(c, ast.Call) or name_of(c) not in makers: continue
+                message = c.args[makers[name_of(c)]]
+                if name_of(c) == 'KernelError' and isinstance(message, ast.Name) and message.id in _arguments(tree): continue
+                found.add((path.stem, template(message) or ast.unparse(message)))
     return found
+
+
+def _arguments(tree):
+    "Names of the arguments that functions make their messages: the texts are where those are called."
+    makers = handed_on(tree)
+    return {f.args.args[makers[f.name]].arg for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name in makers}
