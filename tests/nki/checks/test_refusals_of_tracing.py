@@ -189,7 +189,7 @@ REFUSED = {
         AGAIN, 'reads what an earlier one wrote'),
     ('multicore', "GpSimd's DMA swaps small tiles"): (
         forged('sendrecv', {'dst': near(8, 512), 'dst1': near(8, 512)}, {'src': near(8, 512), 'src1': near(8, 512)},
-               {'gpsimd': True}), 'swap'),
+               {'dma_engine': 'gpsimd_dma'}), 'swaps small tiles'),
     ('multicore', 'sendrecv needs equal tiles'): (
         forged('sendrecv', {'dst': SQUARE, 'dst1': near(8, 4)}, {'src': SQUARE, 'src1': near(8, 4)}), 'equal tiles'),
     ('multicore', 'there is no core {}'): (many(Loop('core2.1', 1, (LOAD,), 'core')), 'there is no core 2'),
