@@ -68,6 +68,9 @@ class KernelError(LabError):
         if parts['kind'] not in ERROR_KINDS: parts['kind'] = 'invalid'
         return cls(str(d.get('message', 'no message')), **parts)
 
+class OutsideError(KernelError, IndexError):
+    "A `KernelError` of an index that points outside a tensor; the vendor's simulator raises an IndexError."
+
 class SimulatorError(LabError):
     "A fault of Kernel Lab itself: an invariant does not hold."
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 CALL = '''
 def call(number, *args):
     libc = ctypes.CDLL(None, use_errno=True)
-    found = libc.syscall(number, *args)
+    found = libc.syscall(*[ctypes.c_long(a) if isinstance(a, int) else a for a in (number, *args)])
     if found < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return found
 NUMBERS = dict(unshare=(272, 97), ptrace=(101, 117), prlimit=(302, 261), io_uring_setup=(425, 425), keyctl=(250, 219), shmget=(29, 194), msgctl=(71, 187), bpf=(321, 280), process_vm_readv=(310, 270),

@@ -334,6 +334,7 @@ def restart(page, address, name):
     page.wait_for_timeout(4000)
 
 
+@pytest.mark.slow
 def test_two_pages_on_one_store_then_a_restart_and_another_file(lab_server, visit):
     (one, _), (two, _) = visit('one', cells=2), visit('two', cells=2)
     evaluate_first(one, 'softmax')

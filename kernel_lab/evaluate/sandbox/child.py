@@ -51,9 +51,11 @@ def parse(source: str) -> None:
     except SyntaxError as e:
         raise KernelError(f'the kernel does not parse: {e.msg}: {(e.text or "").strip()[:200]!r}.', kind='parse',
                           line=e.lineno, hint='Look at this line and the one before it.') from None
-    except (ValueError, RecursionError, MemoryError, OverflowError) as e:
-        raise KernelError(f'the kernel does not parse: {str(e) or "it is nested too deeply"}.', kind='parse',
+    except (RecursionError, MemoryError):       # the parser's stack is full; each Python words it differently
+        raise KernelError('the kernel does not parse: it is nested too deeply.', kind='parse',
                           hint='Write it in smaller pieces.') from None
+    except (ValueError, OverflowError) as e:
+        raise KernelError(f'the kernel does not parse: {e}.', kind='parse', hint='Look for what is not text.') from None
 
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #302f816e
 def trace_job(request: dict) -> str:

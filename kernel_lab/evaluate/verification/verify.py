@@ -256,18 +256,23 @@ def _trials(program, task, workload, plan, left_out):
     "Yield every `DrawResult` of a plan; draws that do not count are appended to `left_out`."
     for seed, draws in plan:
         arrays = task.draw(workload, seed)
-        plain = _trial(program, task, workload, seed, arrays)
-        yield plain
+        trial = _trial(program, task, workload, seed, arrays)
+        want = trial.want
+        yield trial
         for d in draws:
-            trial, why = _changed_trial(program, task, workload, seed, arrays, d, plain.want)
+            trial = None                                               # its arrays are free before the next are made
+            trial, why = _changed_trial(program, task, workload, seed, arrays, d, want)
             if trial: yield trial
             else: left_out.append((d.name, why))
+        arrays = want = trial = None
 
 def _until_wrong(trials):
     "Yield results up to the first wrong one."
     for trial in trials:
+        passed = trial.passed
         yield trial
-        if not trial.passed: return
+        if not passed: return
+        trial = None
 
 WRONG_SHARE, MIN_SECONDS = 0.1, 0.25  # what an examination may take beside the time of the draws that are left out
 
@@ -290,6 +295,7 @@ def verify(program: Program, task: Task, workload: Workload | str | None = None,
         for k, report in enumerate(trial.reports):
             reports.append(report)
             if worst is None or report.badness > worst[0].badness: worst = report, trial, k
+        trial = None
     left = sum(1 + len(ds) for _, ds in plan) - done
     spared = (time.monotonic() - began) * (left / done + WRONG_SHARE)
     seconds = min(MAX_SECONDS, max(MIN_SECONDS, spared)) if ends_early else MAX_SECONDS

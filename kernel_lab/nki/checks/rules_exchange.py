@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from .diagnostic import Diagnostic, RuleContext
 from .rules_elementwise import SINCE_CHIP
-from ..chip.dtypes import is_float, itemsize
+from ..chip.dtypes import itemsize
 from ..ir.semantics import STATE_SINCE, STATE_WORDS
 from ..ir.semantics_collective import COLLECTIVES
 
@@ -42,11 +42,12 @@ def plain_sums(s: RuleContext) -> Iterator[Diagnostic]:
         yield s.broken('only a gathered source has rows to skip', 'oob_mode', 'error', 'skip', 'Leave it out.')
 
 def random_words(s: RuleContext) -> Iterator[Diagnostic]:
-    "rng fills integers, on engines that have a generator; no mask where the kernel holds its state."
+    """rng fills a tile with random bits, or with numbers in [0, 1) if it is of floats (`nl.rand`), on engines that have
+    a generator; no mask where the kernel holds its state."""
     if s.o.op == 'rng':
         kind = s.tensor('dst').dtype
-        if is_float(kind) or s.o.attrs.get('kind') != kind:
-            yield s.broken('rng writes random bits', 'dst', 'an integer dtype', kind, 'Use nl.rand for [0, 1).')
+        if s.o.attrs.get('kind') != kind:
+            yield s.broken('rng draws in the dtype of its tile', 'dst', s.o.attrs.get('kind'), kind, 'Copy it to cast.')
         if s.o.engine == 'GpSimd' and s.chip.generation < 3:
             yield s.broken('GpSimd has no generator on this chip', 'engine', 'Vector', 'GpSimd', 'Use Vector.')
     if s.o.op in ('rng', 'dropout') and s.o.mask and 'state' in s.o.outs:

@@ -72,6 +72,7 @@ def run_instruction(step, env):
     try:
         if watch is None or watch.core is None: step(env)
         else: watch_instruction(watch, step, env)
+    except KernelError: raise
     except (ValueError, IndexError, TypeError, OverflowError) as e:
         raise KernelError(f'the operands do not fit each other: {e}', kind='shape', line=step.instruction.line or None,
                           instruction=step.instruction.op, hint='Slice them to the same shape.') from e

@@ -7,11 +7,13 @@ import tempfile
 import time
 
 import pytest
+import torch
 
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits
+from kernel_lab.tasks.codegen.graph import export_program
 from kernel_lab.tasks.model.workload import Kernel
 from bad_kernels import GOOD, HEAD, QUICK, ROOMY, TASK, attack, body, children, left_behind
 
@@ -139,6 +141,12 @@ HARMLESS = {
     'registers an exit handler': attack('import atexit', 'atexit.register(lambda: time.sleep(600))'),
     'patches numpy': attack('import numpy', 'numpy.allclose = numpy.array_equal = lambda *a, **k: True',
                             'numpy.abs = lambda x: x * 0'),}
+
+
+@pytest.fixture(scope='module', autouse=True)
+def exported():
+    "The folder of caches that torch makes for a user when it first exports a function is no evaluation's."
+    export_program(lambda x: x * 2, [torch.zeros(2)], 'double')
 
 
 @pytest.fixture

@@ -110,9 +110,9 @@ def several(name, n, one, **at):
 WORDS, FLAGS = (4, 8), ((Affine(3), ((-1, -1),)),)
 SIZES = far(3, 2, dtype='uint32')
 FORGED = {
-    'random floats': (forged('rng', {'dst': near(8, 8)}, {}, {'kind': 'float32'}, 'Vector'), 'random bits'),
+    'random bits as floats': (forged('rng', {'dst': near(8, 8)}, {}, {'kind': 'int32'}, 'Vector'), 'dtype of its tile'),
     'random words of another dtype': (forged('rng', {'dst': near(8, 8, dtype='int32')}, {}, {'kind': 'uint8'},
-                                             'Vector'), 'random bits'),
+                                             'Vector'), 'dtype of its tile'),
     'a generator that is not there': (forged('rng', {'dst': near(8, 8, dtype='int32')}, {}, {'kind': 'int32'}, 'GpSimd',
                                              'trn1'), 'has no generator'),
     'a state that trn2 hides': (forged('rand_set_state', {'state': near(8, 24, dtype='uint32')},
@@ -168,6 +168,7 @@ def test_check_refuses_what_a_function_would_not_have_recorded(name):
     collective('all_gather', near(4, 16), near(4, 8), dim=1), collective('all_to_all', far(4, 8), far(4, 8), dim=0),
     collective('all_to_all_v', far(4, 8), far(4, 8), SIZES, counts=True),
     several('collective_permute_implicit', 2, near(4, 8)), several('all_reduce', 2, far(4, 8), op='add'),
+    forged('rng', {'dst': near(8, 8)}, {}, {'kind': 'float32'}, 'Vector'),
     forged('rng', {'dst': near(8, 8, dtype='int32')}, {}, {'kind': 'int32'}, 'Vector', 'trn1')])
 def test_check_takes_what_a_function_records(case):
     tensors, body, chip = case

@@ -1,12 +1,13 @@
 """Rarer names and rules: grids in parts, ranges by keyword, columns added in place, places read from memory,
 generators, PSUM."""
+from functools import partial
 import ml_dtypes, numpy as np, pytest
 from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import Stepper, assert_ok, installed, jit, simulate, trace
 
 with installed():
     import nki.isa as nisa, nki.language as nl
-    import neuronxcc.nki.isa as oisa, neuronxcc.nki.language as onl
+    import neuronxcc.nki as onki, neuronxcc.nki.isa as oisa, neuronxcc.nki.language as onl
 
 def old(f): return jit(f, dialect='neuronxcc.nki')
 def made(*shape): return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
@@ -58,6 +59,21 @@ def test_a_copy_starts_where_memory_says(offset):
     x = made(128, 64)
     assert (simulate(old(kernel), x, np.array([[offset]], np.int32)) == x[:, offset:offset + 4]).all()
     with pytest.raises(KernelError, match='points outside'): simulate(old(kernel), x, np.array([[61]], np.int32))
+
+
+@pytest.mark.parametrize('simulator', [onki.jit(mode='simulation'), lambda f: partial(onki.simulate_kernel, f)])
+def test_the_earlier_simulator_raises_an_index_error_where_an_index_points_outside(simulator):
+    def kernel(x, at):
+        out, k = onl.ndarray((128, 4), x.dtype, buffer=onl.shared_hbm), onl.load(at)
+        i_p, i_f = onl.mgrid[0:128, 0:4]
+        onl.store(out, onl.load(x[k[i_p, 0], i_f]))
+        return out
+    x, at = made(128, 4), np.arange(128, dtype=np.int32)[:, None]
+    assert (simulator(kernel)(x, at) == x).all()
+    with pytest.raises(IndexError) as found: simulator(kernel)(x, at + 1)
+    with pytest.raises(IndexError) as numpys: x.reshape(-1)[(at + 1) * 4 + np.arange(4)]
+    assert found.type is IndexError and str(found.value) == str(numpys.value)
+    assert (found.value.__cause__.line, found.value.__cause__.value) == (kernel.__code__.co_firstlineno + 3, 128)
 
 def product(dtype, flag, fill=None):
     def kernel(a, b):
