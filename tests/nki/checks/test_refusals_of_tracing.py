@@ -171,7 +171,6 @@ REFUSED = {
                                                                'does not take this dtype'),
     ('isa_vector', 'reduce_cmd=load_reduce starts from imm1, which is missing'): (changed(CUMULATED, imm0=1.0),
                                                                                   'imm1, which is missing'),
-    ('isa_vector', 'rng writes random bits'): FORGED['random floats'],
     ('isa_vector', 'seeds lie in SBUF'): (SEEDS(far(8, 6, **U32)), 'in HBM, which engines do not reach'),
     ('isa_vector', 'the state of {} is {} words a lane'): (SEEDS(near(8, 7, **U32)), 'other words'),
     ('isa_vector', '{} does not run on {} of {}'): FORGED['a state that trn2 hides'],
