@@ -231,7 +231,9 @@ PYTHON = 'It is about the Python of the kernel, of which nothing is recorded.'
 VIEW = 'It is about how a view may be written; a Program has the access that results, held to its tensor and its rows.'
 RUN = 'It is about how many ranks run together, which no Program says; the run refuses.'
 FIELD = 'A Program has one field for it, so that it cannot be said twice, in part or otherwise.'
+OTHER = 'Another function of the language records it, so that it is no breach in a Program.'
 IMPOSSIBLE = {
+    OTHER: [('isa_vector', 'rng writes random bits')],                  # nl.rand
     PYTHON: [
         ('isa_core', 'NKI functions work only inside a kernel'), ('language', 'nl.store takes a tile'),
         ('language', 'nl.{} needs at least one tile'), ('language', 'nl.{} takes a tile, not {}'),
