@@ -19,7 +19,7 @@ def _has_news(got, want, start, stop, rtol, atol, ratio, rel, diff):
         g, w = np.float64(got[k]), np.float64(want[k])
         size, off = abs(w), abs(g - w)
         found |= not (off <= ratio * (size * rtol + atol))
-        found |= not (off <= rel * size)
+        found |= (size > 0) & (not (off <= rel * size))          # nothing is relative to 0
         found |= not (off <= diff)
     return found
 

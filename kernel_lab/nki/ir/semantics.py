@@ -70,7 +70,7 @@ ACT = {
     'silu': lambda x: x * _sigmoid(x), 'silu_dx': lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))), 'erf': _erf,
     'erf_dx': lambda x: np.float32(2 / math.sqrt(math.pi)) * np.exp(-x * x), 'gelu_dx': lambda x: 0.5 *
     (1 + _erf(x / math.sqrt(2))) + x * _density(x), 'gelu': lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
-    'gelu_apprx_tanh': lambda x: 0.5 * x * (1 + np.tanh(_GELU_TANH * (x + 0.044715 * x ** 3))),
+    'gelu_apprx_tanh': lambda x: 0.5 * x * (1 + np.tanh(_GELU_TANH * (x + 0.044715 * (x * x * x)))),
     'gelu_apprx_sigmoid': lambda x: x * _sigmoid(1.702 * x), 'gelu_apprx_sigmoid_dx': lambda x: _sigmoid(1.702 * x) *
     (1 + 1.702 * x *
      (1 - _sigmoid(1.702 * x))), 'softplus': _softplus, 'mish': lambda x: x * np.tanh(_softplus(x)), 'sin': _sin,

@@ -115,10 +115,10 @@ def _climb_family(family, program, us, until, note):
             break
     return program, us
 
-def climb(program: Program, seconds: float = 60.0) -> Climb:
-    """Take legal moves as long as the simulated latency, on the chip that the program was traced for, falls; for at
-    most about `seconds`. Every step computes what the first program computes; sums may be taken in another order.
-    `KernelError` where the first program itself is refused."""
+def climb(program: Program, seconds: float = 60.0, families: tuple[str, ...] = tuple(FAMILIES)) -> Climb:
+    """Take legal moves of these families as long as the simulated latency, on the chip that the program was traced for,
+    falls; for at most about `seconds`. Every step computes what the first program computes; sums may be taken in
+    another order. `KernelError` where the first program itself is refused."""
     until, steps, tried = time.monotonic() + seconds, [], [0]
     def note(step):
         if step: steps.append(step)
@@ -126,6 +126,6 @@ def climb(program: Program, seconds: float = 60.0) -> Climb:
     first = us = float(schedule(program, program.chip).latency_us)
     while time.monotonic() < until:
         before = len(steps)
-        for family in FAMILIES: program, us = _climb_family(family, program, us, until, note)
+        for family in families: program, us = _climb_family(family, program, us, until, note)
         if len(steps) == before: break
     return Climb(program, first, tuple(steps), tried[0])
