@@ -62,6 +62,8 @@ _ACCUMULATING = ('activation', 'activate2', 'tensor_scalar_reduce')       # into
 _WHOLE_NUMBERS = ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset', 'padding_val')
 
 # %% ../../../nbs/2_nki/2_ir/10_verify.ipynb #bd25db9f
+_PLAN_NOTES = ('resets', 'stored_bits', 'finite')       # attributes that a plan adds to its instructions
+
 def _names_and_numbers(s):
     "The needed attributes are there; names are of their table, numbers whole."
     at, op = s.o.attrs, s.o.op
@@ -73,7 +75,7 @@ def _names_and_numbers(s):
             yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k)
     if op in ('tensor_scalar', 'scalar_tensor_tensor') and at.get('op1') and 'operand1' not in s.o.ins:
         yield s.broken('op1 has no operand', 'operand1')
-    for k in ('resets', 'stored_bits'):
+    for k in _PLAN_NOTES:
         if k in at: yield s.broken(f'{k} is what a plan notes, no attribute of a program', k)
     if 'reduce_op' in at and (at['reduce_op'] is None or at.get('reduce_cmd') is None):
         yield s.broken('reduce_op and reduce_cmd go together', 'reduce_op')
