@@ -1,6 +1,6 @@
 """How many CPU seconds does a verdict take?  Of a fresh process, or of a worker that has evaluated before (`--warm`).
 
-    python benchmarks/verdict.py [--warm] [--chip trn2] [--workload full] [--every 1] [--csv FILE] [task …]
+    python benchmarks/verdict.py [--warm] [--right] [--chip trn2] [--workload full] [--every 1] [--csv FILE] [task …]
 
 Each task's first kernel, and the same with one operation exchanged (a wrong kernel; a task that only moves data has
 none). CPU seconds of the process and its children, user and system, with their parts: `import` (Python and this
@@ -127,7 +127,6 @@ def fresh(*question):
 
 def warm_worker():
     "A function like `fresh`, of evaluations in this process, which has made others before."
-    from kernel_lab.core.heap import freed_memory_kept
     stages = counted_stages()
     right, bad, entry = kernels("rmsnorm", "small")
     for is_wrong, text in enumerate((right, bad)): one("rmsnorm", "small", "trn2", is_wrong, stages, text, entry)
@@ -135,7 +134,6 @@ def warm_worker():
         stages.turn()
         stages.seconds = dict.fromkeys(STAGES, 0.0)
         return one(name, workload, chip, is_wrong, stages, text, entry)
-    freed_memory_kept().__enter__()                             # as a worker of the pool
     return evaluated
 
 
@@ -161,7 +159,7 @@ def line(r):
         f"{r[s]:>10.2f}" for s in ("cpu", "wall", "mb", *STAGES))
 
 
-def survey(names, workload, chip, path, evaluated):
+def survey(names, workload, chip, path, evaluated, right_only=False):
     "Print and keep the rows of tasks, right and wrong."
     from kernel_lab.tasks.suite.registry import TASKS
     rows = kept_rows(path)
@@ -172,7 +170,7 @@ def survey(names, workload, chip, path, evaluated):
         if workload not in [w.name for w in TASKS[name].workloads]: continue
         *texts, entry = kernels(name, workload)
         for is_wrong, text in enumerate(texts):
-            if text is None or (name, "wrong" if is_wrong else "right") in done: continue
+            if text is None or is_wrong and right_only or (name, "wrong" if is_wrong else "right") in done: continue
             rows.append(evaluated(name, workload, chip, is_wrong, text, entry))
             print(line(rows[-1]), flush=True)
             if path: keep(path, rows[-1])
@@ -202,10 +200,11 @@ if __name__ == "__main__":
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--csv")
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--right", action="store_true", help="no wrong kernels")
     parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one: print(json.dumps(alone(*asked.one)))
     else:
         from kernel_lab.tasks.suite.registry import TASKS
         survey((asked.tasks or list(TASKS))[::asked.every], asked.workload, asked.chip, asked.csv,
-               warm_worker() if asked.warm else fresh)
+               warm_worker() if asked.warm else fresh, asked.right)

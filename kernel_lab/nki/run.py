@@ -89,14 +89,14 @@ def target_chip(kernel: Callable | None = None) -> str:
     return getattr(kernel, 'chip', None) or platform_chip(os.environ.get('NEURON_PLATFORM_TARGET_OVERRIDE', 'trn2'))
 
 def call(kernel: Callable, *inputs, **kwargs):
-    """What calling a kernel does: simulate it on its platform, trn2 by default. In the earlier dialect's simulator an
-    index that points outside a tensor is an IndexError, elsewhere an `OutsideError`."""
+    """What calling a kernel does: simulate it on its platform, trn2 by default. An index that points outside a tensor
+    is an `OutsideError`, in the earlier dialect's simulator the IndexError that NumPy raises for the flat tensor."""
     chip = target_chip(kernel)
     # the earlier dialect's simulator keeps low precision in fp32
     precise = getattr(kernel, 'mode', 'auto') != 'simulation'
     try: return simulate(kernel, *inputs, chip=chip, precise=precise, **kwargs)
     except KernelError as e:
-        if isinstance(e, OutsideError) and not precise: raise IndexError(str(e)) from e      # as that simulator does
+        if isinstance(e, OutsideError) and not precise: raise IndexError(*e.__cause__.args) from e
         if e.kind != 'unsupported' or not str(e.limit).endswith('and later'): raise
         later = str(e.limit).split()[0]
         warnings.warn(f'{e.instruction} does not exist on {chip}: simulated on {later} instead. Set '

@@ -142,3 +142,40 @@ def test_every_move_fires_somewhere():
         view = MoveContext.of(KernelTree.parse(task.first_kernel.source), facts)
         fired |= {move.__name__ for move in MOVES if next(iter(move(view)), None)}
     assert fired == {move.__name__ for move in MOVES}
+
+
+SHARED = '''import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def rows(x):
+    out = nl.ndarray((1024, 512), dtype=nl.float32, buffer=nl.shared_hbm)
+    {outside}
+    for i in nl.affine_range(8):
+        {inside}
+        t = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
+        e = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
+        r = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=t, src=x[i * 128:(i + 1) * 128, :])
+        nisa.activation_reduce(dst=e, op=nl.exp, data=t, reduce_op=nl.add, reduce_res=total)
+        nisa.reciprocal(dst=r, data=total)
+        nisa.tensor_scalar(dst=e, data=e, op0=nl.multiply, operand0=r)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=e)
+    return out
+'''
+
+
+@pytest.mark.parametrize('where', ('outside', 'inside'))
+def test_iterations_that_share_a_tile_are_not_interleaved(where):
+    tile = 'total = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)'
+    source = SHARED.format(**{k: tile if k == where else '# elsewhere' for k in ('outside', 'inside')})
+    arrays = {'x': np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)}
+    program = traced(source, arrays, 'trn2')
+    want, = execute(program, *arrays.values())
+    found = rewrites_of(source, facts_of(program, arrays, 'trn2'))
+    assert any('two iterations' in c.name for c in found) == (where == 'inside')
+    for c in found:
+        got, = execute(traced(c.source, arrays, 'trn2'), *arrays.values())
+        np.testing.assert_allclose(got, want, rtol=1e-4, err_msg=c.name)

@@ -389,8 +389,8 @@ def admitted(b):
 
 
 def several_edits(b, count, seed):
-    """(paths, what was done, text) of mutants of a base with two or three changes, drawn at random: of a family each,
-    of the changes that are admitted alone, or of these and rewrites that keep the meaning."""
+    """([(path, what is done, a function that does it)], text) of mutants of a base with two or three changes, drawn at
+    random: of a family each, of the changes that are admitted alone, or of these and rewrites that keep the meaning."""
     rng = np.random.default_rng(seed)
     every, (alone, same) = [e for e in edits(b.data) if e[0] and e[0][0] == 'body'], admitted(b)
     draw = lambda some: some[rng.integers(len(some))]
@@ -402,11 +402,17 @@ def several_edits(b, count, seed):
             near = [e for e in some if e[0][:2] == first[0][:2]] if rng.random() < 0.8 else some
             chosen = [first, *(draw(near) for _ in range(rng.integers(1, 3)))]
         else: chosen = [draw(same if rng.random() < (0.3, 0.7)[k % 2] else alone) for _ in range(rng.integers(2, 4))]
-        d = copy.deepcopy(b.data)
-        try:
-            for _, _, do in chosen: do(d)
-        except (KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError): continue
-        yield [e[0] for e in chosen], [e[1] for e in chosen], json.dumps(d)
+        text = _with(b, chosen)
+        if text: yield chosen, text
+
+
+def _with(b, changes):
+    "The text of a base's program after these changes, or None where they cannot be made."
+    d = copy.deepcopy(b.data)
+    try:
+        for _, _, do in changes: do(d)
+    except (KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError): return None
+    return json.dumps(d)
 
 
 PIECES = ('halves', 'every other element', 'masks that leave a part each')
@@ -419,25 +425,30 @@ def _busy_us(b, text):
     return float((t.end_us - t.start_us)[t.lane < DMA_IN].sum() + copies)
 
 
-def _reason(b, paths, whats, text):
-    "Why mutants with these changes may be faster than the honest program, or None."
-    for p, w in zip(paths, whats):
-        found = next((reason for reason, fits in LEGITIMATE.items() if _fits(fits, b, p, w)), None)
-        if found: return found
-    in_pieces = any(w in PIECES for w in whats) and _busy_us(b, text) >= FASTER * _busy_us(b, b.text)
+def _excuse(b, change):
+    "Why a change alone may be a gain, or None."
+    return next((reason for reason, fits in LEGITIMATE.items() if _fits(fits, b, *change[:2])), None)
+
+
+def _reason(b, changes, text, us):
+    """Why a mutant with these changes may be faster than the honest program, or None: the changes that may gain alone
+    gain as much without the others; or it does as much work, in pieces that overlap."""
+    excused = [c for c in changes if _excuse(b, c)]
+    alone = _with(b, excused) if excused else None
+    if alone and isinstance(least := b.tried(alone), float) and us >= FASTER * least: return _excuse(b, excused[0])
+    in_pieces = any(w in PIECES for _, w, _ in changes) and _busy_us(b, text) >= FASTER * _busy_us(b, b.text)
     return 'as much work, in pieces that overlap' if in_pieces else None
 
 
 def several_gains(b, count, seed=0):
-    """The same as `gains` for mutants with several changes. A gain that one of the changes makes alone, for a reason
-    that an honest kernel may have too, is legitimate, and so is as much work in pieces that overlap."""
+    """The same as `gains` for mutants with several changes. What those of them gain that an honest kernel may make too
+    is legitimate, and so is as much work in pieces that overlap."""
     tried, found = 0, []
-    for paths, whats, text in several_edits(b, count, seed):
+    for changes, text in several_edits(b, count, seed):
         tried += 1
         us = b.tried(text)
         if not isinstance(us, float) or us >= FASTER * b.us or not b.verified(text): continue
-        reason = _reason(b, paths, whats, text)
-        found.append((paths, whats, us, reason))
+        found.append(([c[0] for c in changes], [c[1] for c in changes], us, _reason(b, changes, text, us)))
     return tried, found
 
 

@@ -108,6 +108,8 @@ def runs(made, arrays, without=(), threads=1):
     try:
         vectorized.VECTORIZERS = [v for v in kept if v[1].__name__ not in without]
         return vectorized._run_plan(*made, arrays, threads)
+    except vectorized.NotFinite:
+        return vectorized._run_plan(*plan.build_plan(made[0].program, finite=False), arrays, threads)
     finally: vectorized.VECTORIZERS = kept
 
 

@@ -259,6 +259,8 @@ def interleave(view: MoveContext) -> Iterator[Rewrite]:
     for loop in [s for s, *_ in view.code.walk() if s.kind == 'loop']:
         count = trips(loop, view.env)
         tiles = {n for leaf in loop.leaves() if leaf.kind == 'alloc' for n in leaf.defines}
+        outside = {s.name for s, *_ in view.code.walk() if s.kind == 'alloc' and buffer_of(s) != 'hbm'} - tiles
+        if loop.writes & outside: continue      # both iterations would write it before either reads
         if not tiles or not count or count % 2 or count < 4 or len({leaf.name for leaf in loop.leaves()}) < 5: continue
         code = view.code.clone()
         interleave_loop(code, code.find(loop.uid)[0])

@@ -177,7 +177,8 @@ def offset(case):
     "A constant offset, of all elements, of each row, or of each column."
     d = case.g.astype(np.float64) - case.w
     if not np.isfinite(d).all(): return None
-    one = case.guess('a constant', f'every wrong element is off by {np.median(d):.4g}', case.w + np.median(d))
+    c = np.median(d.reshape(-1)[::max(1, d.size // (8 * SAMPLED_ELEMENTS))])
+    one = case.guess('a constant', f'every wrong element is off by {c:.4g}', case.w + c)
     for axis, name in AXES if one is None and min(d.shape) > 1 else ():
         if not case.fits_lines(axis, lambda g, w: w + (g.astype(np.float64) - w).mean(axis, keepdims=True)): continue
         c = d.mean(axis, keepdims=True)
@@ -303,6 +304,7 @@ def stale(case):
             if case.w.shape[axis] % size or case.w.shape[axis] == size: continue
             first = case.bad[:size] if axis == 0 else case.bad[:, :size]          # of it nothing is added
             if first.sum() > (1 - MIN_EXPLAINED_SHARE) * case.count: continue
+            if not case.fits_lines(axis, lambda g, w: _running(w, axis, size)): continue
             said = f'each tile of {size} {name} also holds the sums of the tiles before it'
             if found := case.guess('stale PSUM', said, _running(case.w, axis, size)): return found
     return None

@@ -5,37 +5,64 @@
 # %% ../../../nbs/5_evaluate/2_verification/06_element_errors.ipynb #f7645cf1
 import math
 import numpy as np
-from ...nki.timing.lifetimes import compiled
+from ...nki.timing.lifetimes import compiled, part
 
 # %% ../../../nbs/5_evaluate/2_verification/06_element_errors.ipynb #b53c7901
 MAX_ERROR_RATIO = 1e9  # larger ratios are clipped
+BLOCK, LARGEST, BELOW = 256, 1e300, 1 - 1e-9  # elements that are looked at together; less than a rounding from a limit
+
+@part
+def _has_news(got, want, start, stop, rtol, atol, ratio, rel, diff):
+    "Whether an element of a block may have an error above one of three limits, or is not finite."
+    found = False
+    for k in range(start, stop):
+        g, w = np.float64(got[k]), np.float64(want[k])
+        size, off = abs(w), abs(g - w)
+        found |= not (off <= ratio * (size * rtol + atol))
+        found |= (size > 0) & (not (off <= rel * size))          # nothing is relative to 0
+        found |= not (off <= diff)
+    return found
+
+@part
+def _fill(got, want, start, stop, rtol, atol, ratio):
+    "The errors of the elements of a block, all of which pass."
+    for k in range(start, stop):
+        g, w = np.float64(got[k]), np.float64(want[k])
+        off = abs(g - w)
+        ratio[k] = off / (abs(w) * rtol + atol) if off > 0 else 0.0
 
 @compiled
 def summarise(got: np.ndarray, want: np.ndarray, rtol: float, atol: float, ratio: np.ndarray) -> tuple:
     """(largest absolute and relative difference, elements outside the tolerance, elements that are not finite where the
-    reference is, position of the first element outside and of the worst, the worst ratio) of two float64 vectors.
+    reference is, position of the first element outside and of the worst, the worst ratio) of two vectors of floats.
 
     `ratio` gets the error of each element, at most `MAX_ERROR_RATIO`, NaN where one side is not finite; it may be
     empty. Positions count from 0, -1 is none. Of the worst elements, NaN before any number, the first."""
     max_abs, max_rel, bad, lost, first, worst, top, is_nan = 0.0, 0.0, 0, 0, -1, 0, -1.0, False
-    for k in range(want.size):
-        g, w = got[k], want[k]
-        size, diff = abs(w), abs(g - w)
-        r = diff / (size * rtol + atol)
-        if not r <= 1:
-            if not math.isfinite(r):
-                if not (math.isfinite(g) and math.isfinite(w)): r = np.nan
-                if g == w: r = 0.0
+    for start in range(0, want.size, BLOCK):
+        stop = min(start + BLOCK, want.size)
+        if not _has_news(got, want, start, stop, rtol, atol, min(top, 1.0) * BELOW, max_rel * BELOW,
+                         min(max_abs, LARGEST)):
+            if ratio.size: _fill(got, want, start, stop, rtol, atol, ratio)
+            continue
+        for k in range(start, stop):
+            g, w = np.float64(got[k]), np.float64(want[k])
+            size, diff = abs(w), abs(g - w)
+            r = diff / (size * rtol + atol)
             if not r <= 1:
-                bad += 1
-                if first < 0: first = k
-            if r != r:
-                diff = 0.0
-                if math.isfinite(w): lost += 1
-                if not is_nan: is_nan, worst, top = True, k, np.inf
-            elif g == w: diff = 0.0
-        if r > top and not is_nan: worst, top = k, r
-        if diff > max_abs: max_abs = diff
-        if diff > 0 and size > 0 and diff / size > max_rel and math.isfinite(size): max_rel = diff / size
-        if ratio.size: ratio[k] = r if r != r else min(r, MAX_ERROR_RATIO)
+                if not math.isfinite(r):
+                    if not (math.isfinite(g) and math.isfinite(w)): r = np.nan
+                    if g == w: r = 0.0
+                if not r <= 1:
+                    bad += 1
+                    if first < 0: first = k
+                if r != r:
+                    diff = 0.0
+                    if math.isfinite(w): lost += 1
+                    if not is_nan: is_nan, worst, top = True, k, np.inf
+                elif g == w: diff = 0.0
+            if r > top and not is_nan: worst, top = k, r
+            if diff > max_abs: max_abs = diff
+            if diff > 0 and size > 0 and diff / size > max_rel and math.isfinite(size): max_rel = diff / size
+            if ratio.size: ratio[k] = r if r != r else min(r, MAX_ERROR_RATIO)
     return max_abs, max_rel, bad, lost, first, worst, top

@@ -256,18 +256,23 @@ def _trials(program, task, workload, plan, left_out):
     "Yield every `DrawResult` of a plan; draws that do not count are appended to `left_out`."
     for seed, draws in plan:
         arrays = task.draw(workload, seed)
-        plain = _trial(program, task, workload, seed, arrays)
-        yield plain
+        trial = _trial(program, task, workload, seed, arrays)
+        want = trial.want
+        yield trial
         for d in draws:
-            trial, why = _changed_trial(program, task, workload, seed, arrays, d, plain.want)
+            trial = None                                               # its arrays are free before the next are made
+            trial, why = _changed_trial(program, task, workload, seed, arrays, d, want)
             if trial: yield trial
             else: left_out.append((d.name, why))
+        arrays = want = trial = None
 
 def _until_wrong(trials):
     "Yield results up to the first wrong one."
     for trial in trials:
+        passed = trial.passed
         yield trial
-        if not trial.passed: return
+        if not passed: return
+        trial = None
 
 WRONG_SHARE, MIN_SECONDS = 0.1, 0.25  # what an examination may take beside the time of the draws that are left out
 
@@ -284,14 +289,15 @@ def verify(program: Program, task: Task, workload: Workload | str | None = None,
     check_outputs(program, [ArraySpec(*o) for o in task.outputs(workload)], workload)
     plan, left_out = _planned(task, workload, seeds, draws)
     reports, worst, trials = [], None, _trials(program, task, workload, plan, left_out)
-    ends_early, began, done = isinstance(seeds, Integral) and draws is None, time.monotonic(), 0
+    ends_early, began, done = isinstance(seeds, Integral) and draws is None, time.process_time(), 0
     for trial in _until_wrong(trials) if ends_early else trials:
         done += 1
         for k, report in enumerate(trial.reports):
             reports.append(report)
             if worst is None or report.badness > worst[0].badness: worst = report, trial, k
+        trial = None
     left = sum(1 + len(ds) for _, ds in plan) - done
-    spared = (time.monotonic() - began) * (left / done + WRONG_SHARE)
+    spared = (time.process_time() - began) * (left / done + WRONG_SHARE)
     seconds = min(MAX_SECONDS, max(MIN_SECONDS, spared)) if ends_early else MAX_SECONDS
     return Verification(all(r.passed for r in reports), task.tolerance(workload), tuple(reports),
                         *_examined(program, task, workload, *worst, seconds), notes=precision_notes(program, workload),
@@ -306,8 +312,10 @@ def _import_what_draws_need():
 def _examined(program, task, workload, report, trial, k, seconds):
     """The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause, found within
     so many seconds."""
-    ratio = trial.ratios(k)
+    began, ratio = time.process_time(), trial.ratios(k)
     if report.passed: return (tile_map(ratio, 64),)
     got, want = trial.got[k], trial.want[k]
     case = RerunCase(program, task, workload, trial.arrays, got, want, ratio, trial.tolerance, k)
-    return tile_map(ratio, 256), worst_elements(got, want, ratio), guess_causes(case, seconds=seconds)
+    tiles, worst = tile_map(ratio, 256), worst_elements(got, want, ratio)
+    left = max(MIN_SECONDS, seconds - (time.process_time() - began))
+    return tiles, worst, guess_causes(case, seconds=left)

@@ -11,7 +11,9 @@ from ...core.errors import in_time
 from .diagnostic import Diagnostic
 from ..chip.dtypes import itemsize
 from ..chip.chips import get_chip
+from ..ir.affine import Affine
 from ..ir.nodes import Access, Loop, accesses
+from ..ir.overlap import blocks_reached
 from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/5_checks/05_aliasing.ipynb #3c915ecc
@@ -30,24 +32,25 @@ class PlacedAccess:
     partitions: int
 
     def at(self, env, places):
-        "(block, first partition, first byte, end byte) for loop values, or None."
+        "(block, first partition, first byte, end byte) for loop values, or None outside the blocks."
         block, rest = divmod(self.offset(env) + self.low, self.tile)
         start, first = divmod(rest, self.row)
-        if first + self.width > self.row or not 0 <= block < len(places): return None
-        partition, byte = places[block]
-        return block, partition + start, byte + first * self.item, byte + (first + self.width) * self.item
+        if not 0 <= block < len(places): return None
+        (partition, byte), end = places[block], min(first + self.width, self.row)       # beyond: masked out
+        return block, partition + start, byte + first * self.item, byte + end * self.item
 
-def _placed_access(program, a):
-    "The `PlacedAccess` of an access, or None where it has no place or is too irregular."
+def placed_accesses(program, a) -> list[PlacedAccess]:
+    """The `PlacedAccess` of an access; one through an index may be anywhere in each block that it reaches; none where
+    it has no place."""
     t, k = program.tensors[a.tensor], program.base[a.tensor]
-    if not program.tensors[k].places or a.index: return None
+    if not program.tensors[k].places: return []
     row = t.tile_size // t.partitions
+    placed = lambda offset, low, width, n: PlacedAccess(offset, k, t.buffer, t.tile_size, row, itemsize(t.dtype), low,
+                                                        width, n)
+    if a.index: return [placed(Affine(b * t.tile_size), 0, row, t.partitions) for b in blocks_reached(program, a)]
     step, n = a.ap[a.par] if a.par is not None else (0, 1)
-    ends = [s * (m - 1) for j, (s, m) in enumerate(a.ap) if j != a.par]
-    low = sum(e for e in ends if e < 0)
-    if step < 0 or step % row: return None
-    return PlacedAccess(a.offset, k, t.buffer, t.tile_size, row, itemsize(t.dtype), low, sum(map(abs, ends)) + 1,
-                        step // row * (n - 1) + 1)
+    free = sum(abs(s) * (m - 1) for j, (s, m) in enumerate(a.ap) if j != a.par)
+    return [placed(a.offset, a.span()[0], free + 1, abs(step) // row * (n - 1) + 1)]
 
 # %% ../../../nbs/2_nki/5_checks/05_aliasing.ipynb #923479e5
 MAX_STEPS = 40_000
@@ -70,10 +73,8 @@ def _tree(program, body):
             inner = [*_tree(program, o.body)]
             if inner: yield o, inner
         else:
-            sides = ([s for a in side if isinstance(a,
-                                                    Access) and (s := _placed_access(program,
-                                                                                a))] for side in (accesses(o,
-                                                                                reads=True), o.outs.values()))
+            sides = ([s for a in side if isinstance(a, Access) for s in placed_accesses(program, a)]
+                     for side in (accesses(o, reads=True), o.outs.values()))
             reads, writes = sides
             if reads or writes: yield o, (reads, writes)
 

@@ -127,8 +127,11 @@ def registers_at_once(program: Program, chip: Chip) -> Iterator[Diagnostic]:
                          int(chip.registers), n, 'Set a register just before it is used, or keep the numbers in SBUF.')
 
 def loop_bounds(program: Program) -> Iterator[Diagnostic]:
-    "C36: what a loop that depends on data counts to is a register, or a number."
+    "C36: what a loop that depends on data counts to is a register, or a number; and the loop of a core names one."
     for l in program.loops.values():
+        core = l.name.removeprefix('core').partition('.')[0]
+        if l.kind == 'core' and core not in ('0', '1'):
+            yield Diagnostic(f'there is no core {core[:40]}', l.line, '', '', 'core0 or core1', l.name[:40])
         for a in (a for a in l.bound if isinstance(a, Access)):
             t = program.tensors[a.tensor]
             if a.partitions * a.free != 1 or t.dtype not in ('int32', 'uint32') or t.buffer == 'hbm':
@@ -139,5 +142,10 @@ def loop_bounds(program: Program) -> Iterator[Diagnostic]:
 def register_values(s: RuleContext) -> Iterator[Diagnostic]:
     "C36: a register has 32 bits."
     v = s.o.ins.get('value') if s.o.op == 'register_move' else None
-    if v is not None and not isinstance(v, Access) and not -2**31 <= v < 2**31:
-        yield s.broken('a register has 32 bits', 'src', '-2147483648..2147483647', int(v), 'Keep the number in memory.')
+    if v is not None and not isinstance(v, Access):
+        if not -2**31 <= v < 2**31:
+            yield s.broken('a register has 32 bits', 'src', '-2147483648..2147483647', int(v),
+                           'Keep the number in memory.')
+        elif v != int(v): yield s.broken('a register takes a whole number', 'src', 'a whole number', v)
+    if s.o.op in ('register_move', 'register_load') and s.tensor('dst').dtype not in ('int32', 'uint32'):
+        yield s.broken('a register takes whole numbers', 'dst', 'int32', s.tensor('dst').dtype)

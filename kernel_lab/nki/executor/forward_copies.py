@@ -4,6 +4,9 @@
 
 # %% ../../../nbs/2_nki/6_executor/05_forward_copies.ipynb #f9e5ea4f
 from dataclasses import replace
+import numpy as np
+from ..chip.chips import get_chip
+from ..chip.dtypes import is_float
 from .memory import uses_stored_bits
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
@@ -56,6 +59,29 @@ def _copy_steps(a, b, scope, trips):
     rows += [(n, s, t) for (n, s), (_, t) in zip(*axes)]
     return zip(*rows) if rows else ((), (), ())
 
+def _is_identity(code, a):
+    "Whether an access reads a constant that is an identity matrix."
+    x = code.program.constants.get(a.tensor)
+    if x is None or a.offset.terms or a.index or len(a.ap) != 2 or a.tensor in _written_tensors(code): return False
+    start = x.reshape(-1)[a.offset.const:]
+    seen = np.ndarray(a.shape, x.dtype, np.ascontiguousarray(start), 0, tuple(s * x.itemsize for s, _ in a.ap))
+    return len(set(a.shape)) == 1 and np.array_equal(seen, np.eye(len(seen)))
+
+def _written_tensors(code): return {a.tensor for o in code.ops if o for a in o.outs.values()}
+
+def _swapped_source(code, instruction):
+    "What an instruction transposes, as an access with its axes in the order of dst; None where it does not."
+    if instruction is None or instruction.mask or instruction.op not in ('nc_transpose', 'nc_matmul'): return None
+    if instruction.op == 'nc_matmul':
+        moves = instruction.attrs.get('transpose') and instruction.attrs.get('accumulate') is False
+        src = instruction.ins['stationary'] if moves and _is_identity(code, instruction.ins['moving']) else None
+    else: src = instruction.ins['data']
+    dst = instruction.outs['dst']
+    kinds = {code.tensors[a.tensor].dtype for a in (src, dst) if a}
+    if src is None or len(kinds) > 1 or not is_float(*kinds) or src.index or dst.index or src.tensor == dst.tensor:
+        return None
+    return replace(src, ap=src.ap[::-1]) if len(src.ap) == 2 and src.shape[::-1] == dst.shape else None
+
 def _digits_of_copy(tile, memory, scope, trips):
     "(digits, memory offset) of a copy that covers its tile, or None."
     if tile.offset.const or any(v in scope for v, _ in tile.offset.terms): return None
@@ -84,17 +110,23 @@ def _needs_whole_operand(code, n):
     o = code.ops[n]
     return spec_of(o).keeps or any(a.index for a in (*o.ins.values(), *o.outs.values()) if isinstance(a, Access))
 
-def _forward_load(code, n, untouched):
-    "Let the readers of copy `n`'s tile read its source; True where that was possible."
-    o = code.ops[n]
-    tile, memory = o.outs['dst'], o.ins['src']
+def _stands(code, k, users, scope):
+    "Whether tensor `k` holds the same at the first of its users as at the others: written before, afresh in each loop."
+    own = code.tensors[k].scope
+    apart = lambda m: all(m < n and len(code.common([m, n])) <= len(own) for n in users)
+    return own == scope[:len(own)] and all(map(apart, code.writers(k)))
+
+def _forward_load(code, n, memory):
+    "Let the readers of copy `n`'s tile read its source, the access `memory`; True where that was possible."
+    tile = code.ops[n].outs['dst']
     t = code.tensors[tile.tensor]
-    if t.role != 'scratch' or tile.tensor in code.program.output_ids or memory.tensor not in untouched: return False
+    if t.role != 'scratch' or tile.tensor in code.program.output_ids: return False
     found = code.uses_of(tile.tensor)
     readers = [f for f in found if f[1] == 'ins']
     if len(found) != len(readers) + 1 or any(f[0] <= n or _needs_whole_operand(code, f[0]) for f in readers):
         return False
     if any(len(code.common([n, f[0]])) > len(t.scope) for f in readers): return False
+    if not _stands(code, memory.tensor, [n, *(f[0] for f in readers)], t.scope): return False
     system = _digits_of_copy(tile, memory, t.scope, code.trips)
     new = system and system[1] == t.size and [(f, forwarded_access(f[3], system, memory.tensor, code.trips))
                                               for f in readers]
@@ -152,13 +184,31 @@ def _has_known_resets(instruction):
 # %% ../../../nbs/2_nki/6_executor/05_forward_copies.ipynb #262a4b1d
 def eliminate_copies(code):
     "Drop the copies that need not be made."
-    written = {a.tensor for o in code.ops if o for a in o.outs.values()}
-    untouched = {k for k in range(len(code.tensors)) if k not in written}
     copies = [n for n, o in enumerate(code.ops) if _is_plain_copy(code, o)]
-    for n in copies: _forward_load(code, n, untouched)
+    for n in copies: _forward_load(code, n, code.ops[n].ins['src'])
     for n in reversed(copies):
         if code.ops[n] is not None: _forward_store(code, n)
     return code
+
+def forward_transposes(code):
+    "Let the matmuls that read a transposed tile read what was transposed."
+    for n, o in enumerate(code.ops):
+        source = _swapped_source(code, o)
+        if source is None: continue
+        readers = [f for f in code.uses_of(o.outs['dst'].tensor) if f[0] != n]
+        if all(code.ops[f[0]].op == 'nc_matmul' and f[1] == 'ins' for f in readers) and _forward_load(code, n, source):
+            if not _is_exact(code, o): _note_finite(code, readers)
+    return code
+
+def _is_exact(code, instruction):
+    "Whether a transpose moves bits; others multiply."
+    on_vector = (instruction.op, instruction.engine) == ('nc_transpose', 'Vector')
+    return on_vector or get_chip(code.program.chip).generation >= 3
+
+def _note_finite(code, readers):
+    for m, _, name, *_ in readers:
+        at = code.ops[m].attrs
+        code.ops[m] = replace(code.ops[m], attrs={**at, 'finite': sorted({*at.get('finite', ()), name})})
 
 # %% ../../../nbs/2_nki/6_executor/05_forward_copies.ipynb #f364c253
 def _written_boxes(code, k, upto, chain):

@@ -163,12 +163,18 @@ class _IndirectInstruction(_DirectInstruction):
         else: where, ok = v.flat(off), np.ones(v.shape, bool)
         if v.index and not v.index.is_written(v.index.at(env), inside.reshape(v.index.shape)):
             raise_unwritten(self.instruction, 'index', v.index)
-        if not (ok | ~inside).all() and self.attrs.get('oob') != 'skip':
-            raise OutsideError(f'an index points outside {v.tensor.name}', kind='limit', line=self.instruction.line,
-                               instruction=self.instruction.op, operand=v.tensor.name,
-                               limit=f'0..{v.access.most - 1}', value='an index outside',
-                               hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.')
+        bad = inside & ~ok
+        if bad.any() and self.attrs.get('oob') != 'skip': self._raise_outside(v, off, where, bad)
         return np.broadcast_to(where, v.shape), ok
+
+    def _raise_outside(self, v, off, where, bad):
+        "Raise the error of the first element whose index points outside; its cause has the words of NumPy."
+        at, begins = (int(np.broadcast_to(x, v.shape)[np.broadcast_to(bad, v.shape)][0]) for x in (where, v.flat(off)))
+        raise OutsideError(f'an index points outside {v.tensor.name}', kind='limit', line=self.instruction.line,
+                           instruction=self.instruction.op, operand=v.tensor.name,
+                           limit=f'0..{v.access.most - 1}', value=(at - begins) // (v.access.by or 1),
+                           hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.'
+                           ) from IndexError(f'index {at} is out of bounds for axis 0 with size {v.tensor.size}')
 
     def _gather(self, env):
         "Copy element by element where source and destination exist; add where the kernel says so."

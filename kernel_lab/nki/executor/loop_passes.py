@@ -4,13 +4,13 @@
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #3d423c51
 from dataclasses import dataclass, replace
-import math
+import itertools, math
 from ..chip.dtypes import itemsize
 from .simplify import OpenProgram
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.nodes import Access, Loop, accesses
-from ..ir.regions import common_step, iterations_disjoint
+from ..ir.regions import Region, access_of, common_step, iterations_disjoint, row_major_steps
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #8f1af4fa
 def _instructions(item):
@@ -144,17 +144,21 @@ def _rename_loop(item, old, new):
     return replace(item, name=new if item.name == old else item.name,
                    body=tuple(_rename_loop(o, old, new) for o in item.body))
 
+def fused_nests(program, i, j, k, outermost=False):
+    """The program with items `i` < `j` of its body as one nest, over loops that move tensor `k` alike; None where
+    iterations are not shown to be apart. `outermost`: only over the outermost loops of both."""
+    code, one, other = OpenProgram(program), program.body[i], program.body[j]
+    pairs = [p for p in _fusible_loops(code, k, one, other) if not outermost or p == (one.name, other.name)]
+    body = next((b for u, w in pairs if (b := _fused(code, program.body, i, j, u, w))), None)
+    return body and replace(program, body=body, tensors=tuple(code.tensors))
+
 def fuse(program):
     "The program with nests that share a large scratch tensor as one loop, where that is possible."
     large = lambda t: t.role == 'scratch' and not t.scope and t.size * itemsize(t.dtype) > MIN_SHARED_TENSOR_BYTES
     for k in sorted((k for k, t in enumerate(program.tensors) if large(t)), key=lambda k: -program.tensors[k].size):
-        code, users = OpenProgram(program), [n for n, item in enumerate(program.body) if k in _tensors(item)]
-        if len(users) != 2 or not all(isinstance(program.body[n], Loop) for n in users): continue
-        i, j = users
-        tries = (_fused(code, program.body, i, j, u, w)
-                 for u, w in _fusible_loops(code, k, program.body[i], program.body[j]))
-        body = next((b for b in tries if b), None)
-        if body: program = replace(program, body=body, tensors=tuple(code.tensors))
+        users = [n for n, item in enumerate(program.body) if k in _tensors(item)]
+        if len(users) == 2 and all(isinstance(program.body[n], Loop) for n in users):
+            program = fused_nests(program, *users, k) or program
     return program
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #6a33d768
@@ -216,11 +220,18 @@ PRIVATE_TENSOR_BYTES = 2**22           # bytes that the copies of an iteration's
 ELEMENTS_PER_CALL = 2**19            # elements that one call should touch
 MATMUL_ELEMENTS_PER_CALL = 2**23            # elements of an operand of one matrix product
 
-def _work_share(code, node):
-    "Elements that one iteration of a node handles, as a part of what one call should."
-    o, times = code.ops[node.number], math.prod(n for _, n in node.loops)
-    size = max(a.free * a.partitions for a in accesses(o))
-    return times * size / (MATMUL_ELEMENTS_PER_CALL if o.op == 'nc_matmul' else ELEMENTS_PER_CALL)
+def _work_share(code, node, v):
+    "Elements that one iteration of loop `v` adds to a node, as a part of what one call should handle."
+    o = code.ops[node.number]
+    if o.op == 'nc_matmul':
+        return max((_elements(a, node.loops) for a in accesses(o) if v in dict(a.offset.terms)
+                    or v in code.tensors[a.tensor].scope), default=0) / MATMUL_ELEMENTS_PER_CALL
+    return math.prod(n for _, n in node.loops) * max(a.free * a.partitions for a in accesses(o)) / ELEMENTS_PER_CALL
+
+def _elements(a, loops):
+    "Elements of an operand over these loops."
+    moves = dict(a.offset.terms)
+    return a.free * a.partitions * math.prod(n for u, n in loops if u in moves)
 
 def _divisor(n, most):
     "The greatest divisor of n that is at most `most`."
@@ -229,8 +240,8 @@ def _divisor(n, most):
 def _strip_size(code, v, nodes, private, top):
     "How many iterations of `v` to take at once."
     held = sum(code.tensors[k].size * itemsize(code.tensors[k].dtype) for k in private)
-    work = max((_work_share(code, x) for x in nodes if isinstance(x, Nest)), default=1)
-    most = min(code.trips[v], PRIVATE_TENSOR_BYTES / held if held else math.inf, max(1, 1 / work))
+    work = max((_work_share(code, x, v) for x in nodes if isinstance(x, Nest)), default=1)
+    most = min(code.trips[v], PRIVATE_TENSOR_BYTES / held if held else math.inf, max(1, 1 / work) if work else math.inf)
     return _divisor(code.trips[v], min(most, -(-code.trips[v] // 4)) if top else most)
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #942d4708
@@ -254,6 +265,40 @@ def _strip_mine(code, v, size, inside):
                               mask=tuple((affine(x), axes) for x, axes in o.mask), attrs={**o.attrs, **names})
     return inner
 
+def _runs_along_rows(code, inner, inside, private):
+    "Whether the iterations of a strip lie side by side in the rows of memory, and all that happens is elementwise."
+    ops = [code.ops[n] for n in inside]
+    shared = [a for o in ops for a in accesses(o) if inner in dict(a.offset.terms)]
+    return (all(o.op in _ELEMENTWISE_OPS and 'reduce_res' not in o.outs and not o.mask for o in ops) and bool(shared)
+            and all(len(a.ap) == 2 and dict(a.offset.terms)[inner] == math.prod(a.ap[-1]) for a in shared)
+            and all(_widened(code, a, inner, 1) for o in ops for a in accesses(o) if a.tensor in private))
+
+_ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'reciprocal', 'select', 'tensor_copy',
+                    'dma_copy', 'memset'}          # activations are fast only on contiguous tiles
+
+def _widened_shape(t, size): return (*t.shape[:t.par + 1], size, *t.shape[t.par + 1:])
+
+def _widened(code, a, inner, size):
+    "An access to a tile as one to tiles side by side in its rows, which the loop `inner` moves; None without a region."
+    t, p = code.tensors[a.tensor], code.region_of(a)
+    if p is None or math.prod(t.shape[:t.par]) != 1: return None
+    at = t.par + 1
+    wide = lambda vec, mine=0: (*vec[:at], mine, *vec[at:])
+    unit = wide((0,) * len(t.shape), 1)
+    there = Region(wide(p.const), {v: wide(vec) for v, vec in p.loops.items()} | {inner: unit},
+                   tuple((wide(vec), n) for vec, n in p.axes))
+    offset, ap, par = access_of(there, row_major_steps(_widened_shape(t, size)), a.par)
+    return replace(a, offset=offset, ap=ap, par=par)
+
+def _expand_rows(code, k, inner, size, inside, scope):
+    "Give tensor `k` a copy for each iteration of the inner loop, side by side in its rows."
+    access = lambda a: _widened(code, a, inner, size) if isinstance(a, Access) and a.tensor == k else a
+    for n in {n for n in code.uses[k] if n in inside and code.ops[n] is not None}:
+        o = code.ops[n]
+        code.ops[n] = replace(o, outs={m: access(a) for m, a in o.outs.items()},
+                              ins={m: access(a) for m, a in o.ins.items()})
+    code.tensors[k] = replace(code.tensors[k], shape=_widened_shape(code.tensors[k], size), scope=scope)
+
 def _expand_tensor(code, k, inner, size, inside, scope):
     "Give tensor `k` a copy for each iteration of the inner loop."
     t = code.tensors[k]
@@ -270,6 +315,28 @@ def _expand_tensor(code, k, inner, size, inside, scope):
     code.tensors[k] = replace(t, shape=(size, *t.shape), par=t.par + 1, scope=scope)
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #903ee9f1
+MIN_PRODUCT = 2**24               # multiplications of a product that gains from more rows
+MIN_ELEMENTS_PER_CALL = 2**16     # elements of one iteration that are worth calls of their own
+
+def _is_product(code, node):
+    "Whether a node is a large matrix product."
+    if not isinstance(node, Nest) or code.ops[node.number].op != 'nc_matmul': return False
+    s, m = (code.ops[node.number].ins[k] for k in ('stationary', 'moving'))
+    return math.prod(n for _, n in node.loops) * s.partitions * s.free * m.free >= MIN_PRODUCT
+
+def _beside_products(code, groups):
+    "Groups of a body's nodes; beside large products, neighbours that are none become one if they are work enough."
+    size = lambda node: _elements(max(accesses(code.ops[node.number]), key=lambda a: a.free), node.loops)
+    product = lambda g: any(_is_product(code, x) for x in g)
+    if not any(map(product, groups)): return groups
+    found = []
+    for kind, some in itertools.groupby(groups, product):
+        some = list(some)
+        joined = [x for g in some for x in g]
+        light = all(isinstance(x, Nest) and size(x) < MIN_ELEMENTS_PER_CALL for x in joined)
+        found += some if kind or light else [joined]
+    return found
+
 def _loop(code, v, items, chain):
     "The nodes of a loop."
     nodes, trips = _nodes(code, items, (*chain, v)), code.trips[v]
@@ -278,6 +345,7 @@ def _loop(code, v, items, chain):
     mine = {k for n in inside for k in {a.tensor for a in accesses(code.ops[n])} if v in code.tensors[k].scope}
     if trips == 1: return _drop_scope(code, mine, v) or nodes
     together, parallel = dependence_groups(code, v, nodes, chain)
+    together = _beside_products(code, together)
     kept = {k for g in together for k in mine if not _is_nest(g)
             and all(n in set(instruction_numbers(g)) for n in code.uses[k] if code.ops[n] is not None)}
     size = _strip_size(code, v, nodes, mine - kept, not chain
@@ -296,7 +364,8 @@ def _strip_mined_loop(code, v, size, together, parallel, tensors, chain):
     whole = size == code.trips[v]
     inner = _strip_mine(code, v, size, inside)
     outer = chain if whole else (*chain, v)
-    for k in mine - kept: _expand_tensor(code, k, inner, size, inside, outer)
+    rows = _runs_along_rows(code, inner, inside, mine - kept)
+    for k in mine - kept: (_expand_rows if rows else _expand_tensor)(code, k, inner, size, inside, outer)
     for k in kept:
         at = code.tensors[k].scope.index(v)
         code.tensors[k] = replace(code.tensors[k], scope=(*outer, inner, *code.tensors[k].scope[at + 1:]))

@@ -5,7 +5,7 @@
 # %% ../../../nbs/2_nki/6_executor/06_plan.ipynb #e5ad11a3
 from dataclasses import replace
 import math
-from .forward_copies import (all_reads_defined, eliminate_copies, mark_resets,
+from .forward_copies import (all_reads_defined, eliminate_copies, forward_transposes, mark_resets,
     mark_stored_bits)
 from ..chip.chips import get_chip
 from ..chip.dtypes import itemsize
@@ -82,21 +82,24 @@ def in_shape(program, outputs):
     "The outputs of a plan in the shapes that the program gives them."
     return tuple(y.reshape(program.tensors[k].shape) for k, y in zip(program.output_ids, outputs))
 
-def build_plan(program):
-    "(code, nodes) of a program, or None where only the interpreter will do."
+def build_plan(program, finite=True):
+    """(code, nodes) of a program, or None where only the interpreter will do; `finite`: transposes into matmuls may be
+    left out where that needs finite operands."""
     if watched_tensors(program): return None
     program = without_views(program)
     if any(t.alias is not None for t in program.tensors) or any(l.kind not in _LOOP_KINDS
                                                                 for loops, _ in program.walk() for l in loops):
         return None
-    if any(map(_needs_interpreter, program.instructions)) or any(t.dtype == 'tfloat32' for t in program.tensors):
-        return None
-    program = fuse(rerolled(program))
+    if any(t.dtype == 'tfloat32' for t in program.tensors): return None
+    program = rerolled(program)
+    if any(map(_needs_interpreter, program.instructions)): return None
+    program = fuse(program)
     if len(program.instructions) > MAX_PLANNED_INSTRUCTIONS: return None
     code = mark_resets(resolve_masks(OpenProgram(peel_masked_iterations(contract_tensors(OpenProgram(
         program)).closed()))))
     if any(o and _may_move_onto_zero(program, o) for o in code.ops): return None
     code = eliminate_copies(mark_stored_bits(code))
+    if finite: code = forward_transposes(code)
     return (code, distribute(code)) if all_reads_defined(code) else None
 
 # elements an instruction of a program that is interpreted sooner than planned
@@ -119,10 +122,11 @@ def is_light(program):
     return _is_light(program) and not (long and not _is_light(rerolled(program)))
 
 @without_gc()
-def plan_of(program):
-    "The plan of a program, made at most once."
-    if 'plan' not in program.__dict__: program.__dict__['plan'] = build_plan(program)
-    return program.__dict__['plan']
+def plan_of(program, finite=True):
+    "The plan of a program, made at most once; without `finite` one for operands that need not be."
+    key = 'plan' if finite else 'plan_of_any'
+    if key not in program.__dict__: program.__dict__[key] = build_plan(program, finite)
+    return program.__dict__[key]
 
 # %% ../../../nbs/2_nki/6_executor/06_plan.ipynb #e13a4e68
 def bytes_held(program, most=0):

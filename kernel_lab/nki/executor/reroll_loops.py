@@ -4,6 +4,9 @@
 
 # %% ../../../nbs/2_nki/6_executor/02_reroll_loops.ipynb #390383c2
 from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate
+import numpy as np
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Loop, accesses
 
@@ -13,25 +16,27 @@ def _signature(instruction, tensors, names=()):
     if isinstance(instruction, Loop):
         return ('loop', instruction.trips, instruction.kind, instruction.line,
                 tuple(_signature(b, tensors, (*names, instruction.name)) for b in instruction.body))
-    side = lambda ops: tuple((k, _access_signature(a, tensors, names)) for k, a in ops.items())
-    masks = tuple((_loop_terms(x, names), axes) for x, axes in instruction.mask)
+    side = lambda ops: tuple([(k, _access_signature(a, tensors, names)) for k, a in ops.items()])
+    masks = tuple([(_loop_terms(x, names), axes) for x, axes in instruction.mask])
     return (instruction.op, instruction.engine, instruction.line, repr(instruction.attrs), side(instruction.outs),
             side(instruction.ins), masks)
 
-def _loop_terms(x, names): return tuple((names.index(v) if v in names else v, c) for v, c in x.terms)
+def _numbered(v, names): return names.index(v) if v in names else v
+
+def _loop_terms(x, names): return tuple([(_numbered(v, names), c) for v, c in x.terms]) if names else x.terms
 
 def _access_signature(a, tensors, names):
     if not isinstance(a, Access): return ('number', a)
     t = tensors[a.tensor]
-    scope = tuple(names.index(v) if v in names else v for v in t.scope)
+    scope = tuple([_numbered(v, names) for v in t.scope]) if names else t.scope
     return (t.shape, t.dtype, t.buffer, t.role, t.zero, scope, a.ap, a.par, a.by, a.most, _loop_terms(a.offset, names),
             a.index and _access_signature(a.index, tensors, names))
 
 def _offsets(instruction):
     "[(tensor or None, constant)] of everything in an instruction or loop that may move, in a fixed order."
     if isinstance(instruction, Loop): return [x for b in instruction.body for x in _offsets(b)]
-    return [*((a.tensor, a.offset.const) for a in accesses(instruction)),
-            *((None, x.const) for x, _ in instruction.mask)]
+    found = [(a.tensor, a.offset.const) for a in accesses(instruction)]
+    return [*found, *((None, x.const) for x, _ in instruction.mask)] if instruction.mask else found
 
 # %% ../../../nbs/2_nki/6_executor/02_reroll_loops.ipynb #e9b7e357
 class _Repetition:
@@ -47,13 +52,32 @@ class _Repetition:
     def _private(self, k, j):
         "Whether tensor `k` is used in block j only."
         low = self.start + j * self.size
-        lo, hi = self.users[k]
-        return low <= lo and hi < low + self.size and not self.items.kept(k)
+        lo, hi = self.users
+        return low <= lo[k] and hi[k] < low + self.size and not self.items.kept(k)
 
     def grow(self, most):
         "Take in blocks as long as they repeat the first."
-        while self.count < most and self._fits(self.count): self.count += 1
+        while self.count < min(most, MIN_REPETITIONS) and self._fits(self.count): self.count += 1
+        while MIN_REPETITIONS <= self.count < most:
+            end = min(2 * self.count, most)
+            self.count += self._fitting(self.count, end)
+            if self.count < end: break
         return self
+
+    def _fitting(self, j, end):
+        "How many of the blocks `j`..`end`, from the first of them on, repeat the first block: `_fits` of all at once."
+        n, width, first = self.items.row_starts[self.start + j * self.size], len(self.first), np.array(
+            [(-1 if k is None else k, c) for k, c in self.first]).reshape(-1, 2)
+        k, c = (x[n:n + (end - j) * width].reshape(end - j, width) for x in self.items.rows)
+        turns, own = np.arange(j, end)[:, None], np.isin(first[:, 0], list(self.own))
+        heads, where = np.unique(first[own, 0], return_index=True, return_inverse=True)[1:]
+        mine, low = k[:, own], self.start + turns * self.size
+        tiles = mine[:, heads]
+        lo, hi = self.users
+        fine = ((c == first[:, 1] + turns * np.array(self.deltas, int)).all(1) & (k[:, ~own] == first[~own, 0]).all(1)
+                & (mine == tiles[:, where]).all(1) & (np.diff(np.sort(tiles, 1), axis=1) > 0).all(1)
+                & ((low <= lo[tiles]) & (hi[tiles] < low + self.size) & ~self.items.kept_tensors[tiles]).all(1))
+        return len(fine) if fine.all() else int(fine.argmin())
 
     def _fits(self, j):
         deltas, partner = [], {}
@@ -77,16 +101,28 @@ class _Body:
     def __init__(self, body, tensors, kept, depth):
         forms = {}
         self.kept = lambda k: k in kept or len(tensors[k].scope) < depth        # used outside of this body, too
+        self.tensors = tensors
         self.body, self.forms = list(body), [forms.setdefault(_signature(o, tensors), len(forms)) for o in body]
         self.offsets = [_offsets(o) for o in body]
 
+    @cached_property
+    def rows(self):
+        "Tensors (-1 for none) and constants of all offsets, one after the other."
+        return tuple(np.array(x, int) for x in ([-1 if k is None else k for row in self.offsets for k, _ in row],
+                                                [c for row in self.offsets for _, c in row]))
+
+    @cached_property
+    def row_starts(self): return [0, *accumulate(map(len, self.offsets))]
+
+    @cached_property
+    def kept_tensors(self): return np.array([self.kept(k) for k in range(len(self.tensors))])
+
     def users(self):
-        "First and last item of every tensor."
-        found = {}
-        for n, row in enumerate(self.offsets):
-            for k, _ in row:
-                if k is not None: found[k] = (found[k][0] if k in found else n, n)
-        return found
+        "First and last item of every tensor, as two arrays; of one that no item uses, -1."
+        k, item = self.rows[0], np.repeat(np.arange(len(self.offsets)), [len(row) for row in self.offsets])
+        first, last = (np.full(len(self.tensors) + 1, -1) for _ in range(2))       # the one too many is for no tensor
+        first[k[::-1]], last[k] = item[::-1], item
+        return first, last
 
     def sizes(self):
         "For each item the distance to the next one of its form."

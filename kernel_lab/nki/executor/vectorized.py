@@ -10,10 +10,10 @@ import copy, functools, itertools, math, os
 import numpy as np
 from ...core.errors import in_time
 from .loop_passes import Nest, instruction_numbers
-from ..chip.chips import get_chip
 from ..chip.dtypes import is_float, numpy_of
-from .memory import (Memory, engine_value, permuted_columns, transposed, unwritten_value,
-    write_result)
+from .memory import Memory, engine_value, transposed, unwritten_value, write_result
+from .products import (LoopOperand, can_vectorize_matmul, can_vectorize_permutation,
+    is_injective, vectorize_matmul, vectorize_permutation)
 from .bodies import run_instruction
 from .interpreter import PreparedInstruction, blas_pools, interpret, check_inputs
 from ..ir.semantics import ACT, ALU, REDUCE, apply_function, row_reduction
@@ -21,34 +21,7 @@ from .plan import in_shape, is_light, plan_of
 from ..ir.nodes import Access, accesses
 from ..ir.program import Program
 
-# %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #fc8702ec
-class LoopOperand:
-    "An operand for all iterations of a nest: an array of shape (loops…, partition, free…)."
-    def __init__(self, memory, a, loops, rank=None):
-        moves, t = dict(a.offset.terms), memory.program.tensors[a.tensor]
-        self.memory, self.k, self.dtype, self.access = memory, a.tensor, numpy_of(t.dtype), a
-        ap = a.ap if rank is None else [a.ap[a.par or 0], *[(0, 1)] * (rank - 1)]
-        names = [v for v, _ in loops]
-        self.shape = (*(n for _, n in loops), *(n for _, n in ap))
-        self.steps = (*(moves.get(v, 0) for v in names), *(s for s, _ in ap))
-        self.strides = tuple(s * self.dtype.itemsize for s in self.steps)
-        self.const, self.terms = a.offset.const, [(v, c) for v, c in a.offset.terms if v not in names]
-
-    def array(self, env):
-        "The numpy view for the loops outside of the nest."
-        off = self.const
-        for v, c in self.terms: off += c * env[v]
-        return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize, self.strides)
-
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #aa37ceb7
-def _is_injective(a, loops):
-    "Whether an access with these loops reaches every element at most once."
-    moves, reach = dict(a.offset.terms), 1
-    for s, n in sorted((abs(s), n) for s, n in [*((moves.get(v, 0), n) for v, n in loops), *a.ap] if n > 1):
-        if s < reach: return False
-        reach += s * (n - 1)
-    return True
-
 def _is_separate(code, dst, a):
     "Whether an operand is another tensor than dst, the very same elements, or surely other elements of it."
     if a.tensor != dst.tensor or (a.offset == dst.offset and a.ap == dst.ap): return True
@@ -72,10 +45,10 @@ def _can_vectorize_elementwise(code, instruction, loops):
     dst = instruction.outs['dst']
     tiles = [a for a in instruction.ins.values() if isinstance(a, Access)]
     if instruction.attrs.get('reduce_cmd') == 'reset_reduce' and (instruction.op != 'activation'
-                                                        or not _is_injective(instruction.outs['reduce_res'], loops)):
+                                                        or not is_injective(instruction.outs['reduce_res'], loops)):
         return False
     fits = lambda a: _operand_rank(a, dst) is not False and _is_separate(code, dst, a)
-    return _is_injective(dst, loops) and all(map(fits, tiles))
+    return is_injective(dst, loops) and all(map(fits, tiles))
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #194f24e0
 def _in_place_ufunc(instruction, ufuncs):
@@ -146,7 +119,7 @@ def _can_vectorize_reduction(code, instruction, loops):
     if instruction.op == 'nc_transpose' and (len(instruction.ins['data'].ap) != 2
                                              or instruction.outs['dst'].shape != instruction.ins['data'].shape[::-1]):
         return False
-    return _is_injective(instruction.outs['dst'],
+    return is_injective(instruction.outs['dst'],
                          loops) and instruction.ins['data'].tensor != instruction.outs['dst'].tensor
 
 def vectorize_reduction(memory, instruction, loops):
@@ -167,7 +140,7 @@ def _can_vectorize_fold(code, instruction, loops):
     exact = code.tensors[instruction.outs['dst'].tensor].dtype == 'float32' and code.tensors[
         instruction.ins['data'].tensor].dtype == 'float32'
     rest = [(v, n) for v, n in loops if v not in folded]
-    return exact and not any(moves.get(v) for v in folded) and _is_injective(instruction.outs['dst'],
+    return exact and not any(moves.get(v) for v in folded) and is_injective(instruction.outs['dst'],
             rest) and instruction.ins['data'].tensor != instruction.outs['dst'].tensor and \
         instruction.ins['data'].shape == instruction.outs['dst'].shape
 
@@ -185,130 +158,36 @@ def vectorize_fold(memory, instruction, loops):
             on = True
     return run
 
-# %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #9d7e8754
-def _loop_roles(instruction, loops):
-    "Loops of a matmul by role: batch, rows, columns, depth; None where a loop has no role."
-    moves = {k: dict(a.offset.terms) for k, a in (*instruction.ins.items(), *instruction.outs.items())}
-    roles = {'batch': [], 'rows': [], 'columns': [], 'depth': []}
-    for v, n in loops:
-        d, s, m = (bool(moves[k].get(v)) for k in ('dst', 'stationary', 'moving'))
-        role = {(1, 1, 1): 'batch', (1, 1, 0): 'rows', (1, 0, 1): 'columns', (0, 1, 1): 'depth', (0, 1, 0): 'depth',
-                (0, 0, 1): 'depth'}.get((d, s, m))
-        if role is None: return None
-        roles[role].append((v, n))
-    return roles
-
-def _moves_bits(code, instruction):
-    "Whether a matmul is a transpose, which later chips do bit by bit."
-    return bool(instruction.attrs.get('transpose')) and get_chip(code.program.chip).generation >= 3
-
-def _can_vectorize_matmul(code, instruction, loops):
-    if instruction.op != 'nc_matmul' or instruction.mask or _moves_bits(code, instruction): return False
-    roles = _loop_roles(instruction, loops)
-    if roles is None or instruction.outs['dst'].par != 0 or not _is_injective(
-            instruction.outs['dst'], [x for k in ('batch', 'rows', 'columns') for x in roles[k]]):
-        return False
-    if {instruction.ins['stationary'].tensor, instruction.ins['moving'].tensor} & {instruction.outs['dst'].tensor}:
-        return False
-    exact = code.tensors[instruction.outs['dst'].tensor].dtype == 'float32'
-    depth = {v for v, _ in roles['depth']}
-    if not depth: return True
-    return exact and instruction.attrs.get('accumulate') is not False and ('resets' not in instruction.attrs
-            or depth <= set(instruction.attrs['resets']))
-
-def _join_axes(shape, strides, parts):
-    "Shape and strides with runs of axes joined (`written_flags` counts them), or None where memory does not allow it."
-    sizes, steps, at = [], [], 0
-    for n in parts:
-        rows = [(d, s) for d, s in zip(shape[at:at + n], strides[at:at + n]) if d > 1]
-        at += n
-        if any(s != t * e for (_, s), (e, t) in zip(rows, rows[1:])): return None
-        sizes.append(math.prod(d for d, _ in rows)); steps.append(rows[-1][1] if rows else 0)
-    return tuple(sizes), tuple(steps)
-
-class MatmulOperand:
-    "An operand of a product as an array of three axes (batch, one, other): a view where memory allows it, else a copy."
-    def __init__(self, memory, a, axes, parts):
-        loops = [x for x in axes if isinstance(x, tuple)]
-        self.lanes, n = LoopOperand(memory, a, loops), len(loops)
-        ap = {'partition': [n], 'free': list(range(n + 1, n + len(a.ap)))}
-        order, at = [], iter(range(n))
-        for x in axes: order += [next(at)] if isinstance(x, tuple) else ap[x]
-        self.order, sizes = order, [self.lanes.shape[j] for j in order]
-        counts = [sum(1 if isinstance(x, tuple) else len(ap[x]) for x in part) for part in parts]
-        self.full = tuple(sizes)
-        self.joined = _join_axes(sizes, [self.lanes.strides[j] for j in order], counts)
-        edges = list(itertools.accumulate(counts, initial=0))
-        self.shape = tuple(math.prod(sizes[a:b]) for a, b in zip(edges, edges[1:]))
-
-    def array(self, env):
-        "(batch, one, other)."
-        x = self.lanes.array(env)
-        if self.joined:
-            return np.ndarray(self.joined[0], x.dtype, self.lanes.memory.flat[self.lanes.k], self._offset(env),
-                              self.joined[1])
-        return x.transpose(self.order).reshape(self.shape)
-
-    def _offset(self, env):
-        return (self.lanes.const + sum(c * env[v] for v, c in self.lanes.terms)) * self.lanes.dtype.itemsize
-
-    def put(self, env, value, add):
-        "Write (batch, one, other) values, or add them."
-        x = self.lanes.array(env).transpose(self.order)
-        value = value.reshape(self.full)
-        if add and x.dtype == value.dtype == np.float32: np.add(x, value, out=x)
-        else: write_result(x, x + value if add else value)
-
-# %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #dddb4d0e
-def vectorize_matmul(memory, instruction, loops):
-    "A closure that runs a matmul over all iterations as one product, or one a batch entry."
-    r = _loop_roles(instruction, loops)
-    block = lambda k, one, other: MatmulOperand(memory, (instruction.ins | instruction.outs)[k],
-                                                [*r['batch'], *one, *other],
-                                                [r['batch'], one, other])
-    s = block('stationary', [*r['depth'], 'partition'], [*r['rows'], 'free'])
-    m = block('moving', [*r['depth'], 'partition'], [*r['columns'], 'free'])
-    d = block('dst', [*r['rows'], 'partition'], [*r['columns'], 'free'])
-    mode, resets = instruction.attrs.get('accumulate'), [v for v in instruction.attrs.get('resets', ())
-                                                         if v not in {u for u, _ in loops}]
-    into = d.joined and d.lanes.dtype == np.float32
-    def run(env):
-        a, b = engine_value(s.array(env)).transpose(0, 2, 1), engine_value(m.array(env))
-        add = any(env[v] for v in resets) if 'resets' in instruction.attrs else mode is not False
-        if into and not add: np.matmul(a, b, out=d.array(env))
-        else: d.put(env, np.matmul(a, b), add)
-    return run
-
-# %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #b18perm1
-def _can_vectorize_permutation(code, instruction, loops):
-    if instruction.op != 'nc_matmul' or instruction.mask or not _moves_bits(code, instruction): return False
-    dst, moved = instruction.outs['dst'], dict(instruction.ins['moving'].offset.terms)
-    apart = all(a.tensor != dst.tensor and a.par == 0 for a in instruction.ins.values())
-    return instruction.attrs.get('accumulate') is False and dst.par == 0 and apart and not any(
-        moved.get(v) for v, _ in loops) and _is_injective(dst, loops)
-
-def vectorize_permutation(memory, instruction, loops):
-    "A closure for a matmul that is a transpose over all iterations; they multiply where `moving` is no 0/1 matrix."
-    lead = lambda x: x.reshape(*x.shape[:len(loops) + 1], -1)
-    dst, s = (LoopOperand(memory, a, loops) for a in (instruction.outs['dst'], instruction.ins['stationary']))
-    m = LoopOperand(memory, instruction.ins['moving'], [])
-    def run(env):
-        x, y = engine_value(lead(s.array(env))), engine_value(m.array(env))
-        moved = permuted_columns(x, y.reshape(len(y), -1))
-        write_result(dst.array(env), np.swapaxes(x, -1, -2) @ y.reshape(len(y), -1) if moved is None else moved)
-    return run
-
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #c074e608
 VECTORIZERS = [(_can_vectorize_elementwise, vectorize_elementwise), (_can_vectorize_reduction, vectorize_reduction),
-               (_can_vectorize_fold, vectorize_fold), (_can_vectorize_matmul, vectorize_matmul),
-               (_can_vectorize_permutation, vectorize_permutation)]
+               (_can_vectorize_fold, vectorize_fold), (can_vectorize_matmul, vectorize_matmul),
+               (can_vectorize_permutation, vectorize_permutation)]
 
 def _vectorize(code, memory, instruction, loops):
     "(closure, loops left outside) of a nest."
     for start in range(len(loops) + 1):
         for fits, make in VECTORIZERS:
-            if fits(code, instruction, loops[start:]): return make(memory, instruction, loops[start:]), loops[:start]
-    return functools.partial(run_instruction, PreparedInstruction(memory, instruction)), loops
+            if fits(code, instruction, loops[start:]):
+                return _with_checks(make(memory, instruction, loops[start:]), memory, instruction, loops, start)
+    run = functools.partial(run_instruction, PreparedInstruction(memory, instruction))
+    return _with_checks(run, memory, instruction, loops, len(loops))
+
+def _with_checks(run, memory, instruction, loops, start):
+    "(closure, loops left outside), the closure with its check where the instruction asks for finite operands."
+    if 'finite' in instruction.attrs: run = _checked(run, memory, instruction, loops[start:])
+    return run, loops[:start]
+
+class NotFinite(Exception):
+    "An operand that a plan takes for finite is not."
+
+def _checked(run, memory, instruction, loops):
+    "The closure, after a look at the operands that must be finite: one value that is not spoils their sum."
+    moved = lambda a: [(v, n) for v, n in loops if dict(a.offset.terms).get(v)]
+    seen = [LoopOperand(memory, instruction.ins[k], moved(instruction.ins[k])) for k in instruction.attrs['finite']]
+    def checked(env):
+        if not all(np.isfinite(x.array(env).sum(dtype=np.float32)) for x in seen): raise NotFinite
+        run(env)
+    return checked
 
 def _iterate(run, loops):
     "The closure for all iterations of loops that stay in Python."
@@ -447,6 +326,12 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
-    try: return in_shape(program, _run_plan(*made, check_inputs(program, arrays), threads or _processors(), strict))
+    run = lambda plan: in_shape(program, _run_plan(*plan, check_inputs(program, arrays), threads or _processors(),
+                                                   strict))
+    try:
+        try: return run(made)
+        except NotFinite: made = plan_of(program, finite=False)
+        if made: return run(made)
+        return interpret(program, *arrays, strict=strict)
     except (ValueError, IndexError, TypeError, OverflowError):
         return interpret(program, *arrays, strict=strict)      # which names the line

@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/2_ir/06_semantics.ipynb #ce876e1a
 import math
+from functools import lru_cache
 import numpy as np
 
 # %% ../../../nbs/2_nki/2_ir/06_semantics.ipynb #a47407ec
@@ -41,7 +42,17 @@ ASSOCIATIVE = ('add', 'multiply', 'maximum', 'minimum', 'bitwise_and', 'bitwise_
 
 # %% ../../../nbs/2_nki/2_ir/06_semantics.ipynb #3a8f5fda
 def _sigmoid(x): return 0.5 * (1 + np.tanh(0.5 * x))
-def _erf(x): return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float32)
+_FEW_ELEMENTS = 1 << 16                             # not worth the fifth of a second that compilation takes
+
+@lru_cache(maxsize=1)
+def _compiled_erf():
+    from numba import vectorize                     # loaded where an array is large
+    return vectorize(['float64(float64)'])(lambda x: math.erf(x))
+
+def _erf(x):
+    if np.size(x) <= _FEW_ELEMENTS: return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float32)
+    return _compiled_erf()(x).astype(np.float32)
+
 def _density(x): return np.float32(1 / math.sqrt(2 * math.pi)) * np.exp(-0.5 * x * x)
 def _softplus(x): return np.logaddexp(x, np.float32(0))
 _GELU_TANH = math.sqrt(2 / math.pi)
@@ -59,7 +70,7 @@ ACT = {
     'silu': lambda x: x * _sigmoid(x), 'silu_dx': lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))), 'erf': _erf,
     'erf_dx': lambda x: np.float32(2 / math.sqrt(math.pi)) * np.exp(-x * x), 'gelu_dx': lambda x: 0.5 *
     (1 + _erf(x / math.sqrt(2))) + x * _density(x), 'gelu': lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
-    'gelu_apprx_tanh': lambda x: 0.5 * x * (1 + np.tanh(_GELU_TANH * (x + 0.044715 * x ** 3))),
+    'gelu_apprx_tanh': lambda x: 0.5 * x * (1 + np.tanh(_GELU_TANH * (x + 0.044715 * (x * x * x)))),
     'gelu_apprx_sigmoid': lambda x: x * _sigmoid(1.702 * x), 'gelu_apprx_sigmoid_dx': lambda x: _sigmoid(1.702 * x) *
     (1 + 1.702 * x *
      (1 - _sigmoid(1.702 * x))), 'softplus': _softplus, 'mish': lambda x: x * np.tanh(_softplus(x)), 'sin': _sin,
@@ -194,12 +205,16 @@ def flat_rows(x):
 
 def max8(ins, at):
     "The 8 largest values of each partition, in descending order."
-    return -np.sort(-flat_rows(ins['src']), axis=1)[:, :8]
+    x = -flat_rows(ins['src'])
+    return -np.sort(np.partition(x, min(8, x.shape[1]) - 1, axis=1)[:, :8], axis=1)
 
 def _nth(hits, n):
     "For each row, the position of the n-th hit (n from 1, one a row), or -1."
-    there = np.cumsum(hits, axis=1) == n[:, None]
-    return np.where(there.any(1), there.argmax(1), -1)
+    first, more = hits.argmax(1), np.flatnonzero(n > 1)
+    found = np.where(np.take_along_axis(hits, first[:, None], 1)[:, 0], first, -1)
+    there = np.cumsum(hits[more], axis=1) == n[more, None]
+    found[more] = np.where(there.any(1), there.argmax(1), -1)
+    return found
 
 def nc_find_index8(ins, at):
     "Index of each of the 8 values; the k-th of equal values finds the k-th occurrence; all ones where there is none."

@@ -58,9 +58,12 @@ _REQUIRED_ATTRS = {
         'op', 'loops'), 'tensor_scalar_reduce': ('op0',), 'rng': ('kind',), 'tensor_partition_reduce': ('op',),
     'range_select': ('comp_op0', 'comp_op1', 'range_start'), 'tensor_scalar_cumulative': ('op0', 'op1', 'reduce_cmd'),
     'nc_stream_shuffle': ('shuffle_mask',), 'dma_transpose': ('axes',), 'local_gather': ('each',)}
+_ACCUMULATING = ('activation', 'activate2', 'tensor_scalar_reduce')       # into reduce_res, by reduce_op
 _WHOLE_NUMBERS = ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset', 'padding_val')
 
 # %% ../../../nbs/2_nki/2_ir/10_verify.ipynb #bd25db9f
+_PLAN_NOTES = ('resets', 'stored_bits', 'finite')       # attributes that a plan adds to its instructions
+
 def _names_and_numbers(s):
     "The needed attributes are there; names are of their table, numbers whole."
     at, op = s.o.attrs, s.o.op
@@ -72,10 +75,19 @@ def _names_and_numbers(s):
             yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k)
     if op in ('tensor_scalar', 'scalar_tensor_tensor') and at.get('op1') and 'operand1' not in s.o.ins:
         yield s.broken('op1 has no operand', 'operand1')
-    for k in ('resets', 'stored_bits'):
+    for k in _PLAN_NOTES:
         if k in at: yield s.broken(f'{k} is what a plan notes, no attribute of a program', k)
     if 'reduce_op' in at and (at['reduce_op'] is None or at.get('reduce_cmd') is None):
         yield s.broken('reduce_op and reduce_cmd go together', 'reduce_op')
+    elif 'reduce_op' in at and at['reduce_cmd'] in ('idle', 'reset'):
+        yield s.broken(f'{at["reduce_cmd"]} leaves the accumulator alone', 'reduce_cmd', 'another command')
+    elif 'reduce_res' in s.o.outs and op in _ACCUMULATING and 'reduce_op' not in at:
+        yield s.broken('nothing is reduced into reduce_res', 'reduce_op')
+    if op == 'tensor_scalar_cumulative' and at.get('reduce_cmd') == 'load_reduce' and 'imm1' not in s.o.ins:
+        yield s.broken('load_reduce starts from imm1, which is missing', 'imm1')
+    if op == 'activation' and at.get('func') == 'prelu':
+        yield s.broken('activation gives prelu no slope', 'func', hint='Use nisa.activate2, which takes relu_param.')
+    if at.get('rows') not in (None, 2): yield s.broken('a processing element holds two rows at most', 'rows', 2)
 
 def _patterns(s):
     "Patterns, partition shuffles and orders of axes fit their operands."

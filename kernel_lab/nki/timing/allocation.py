@@ -8,27 +8,32 @@ import numpy as np
 from ..ir.spilling import sbuf_room
 from .flat_program import LANES, MAX_CORES, POOLS
 from .lifetimes import compiled, offset_of, part, peak_liveness
+from .region_lists import keep_users
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #bfafb1af
 PSUM = POOLS.index('psum')
-# users: last row on each lane; last: turn of the last use; first: row; root: the value whose memory it shares;
+# users: last row on each lane; chain: those whom the next one in its memory waits for; last: turn of the last use;
+# first: row; root: the value whose memory it shares;
 # alive: values that share it; died: place in the pool's queue; loader: row of the load that fetched it
 VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('last', 'i4'), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
-                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4')])
+                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4'), ('chain', 'i4')])
+TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
-AllocatorState = namedtuple('AllocatorState', 'free dead ends buffers first_buffer begun ring last_users')
-AllocatorState.__doc__ = """Of each pool the free units and the queue of dead values between its ends; of each tensor
-the number of its buffers, their first place in the ring of values, and how many values it has begun; the last users of
-the memory taken last, by lane."""
+AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer begun ring
+    last_users''')
+AllocatorState.__doc__ = """Of each pool the units that nothing had yet, the queue of dead values between its ends, the
+units left of the first of them (0: all), and whether memory is ever taken from them; the places in it from which memory
+was taken last; of each tensor the number of its buffers, their first place in the ring of values, and how many values
+it has begun; by lane the last users of the buffer taken last."""
 
 def pool_units(chip):
     "Units of each pool: bytes a partition of SBUF and banks of PSUM, core after core."
     return np.array([sbuf_room(chip), chip.psum_banks] * MAX_CORES, float)
 
-def allocator_state(units, buffers, values):
-    "The `AllocatorState` before the first instruction."
+def allocator_state(units, needed, buffers, values):
+    "The `AllocatorState` before the first instruction; `needed`: units that all values of each pool take together."
     return AllocatorState(units.copy(), np.empty((len(units), values + 1), np.int32), np.zeros(len(units), ENDS),
-                          buffers,
+                          np.zeros(len(units)), needed > units, np.zeros(1, TAKEN), buffers,
                           np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64),
                           np.full(buffers.sum() + 1, -1, np.int64),
                           np.empty(len(LANES), np.int64))
@@ -39,7 +44,7 @@ def name_value(value, last):
     "A value before its first instruction, with the turn of its last use."
     for lane in range(len(LANES)): value.users[lane] = -1
     value.last, value.first, value.root, value.alive, value.died, value.loader = last, -1, -1, 0, -1, -1
-    value.tensor, value.pool = -1, -1
+    value.tensor, value.pool, value.chain = -1, -1, -1
 
 @part
 def _add_last_users(value, last_users):
@@ -53,22 +58,21 @@ def units_of(flat, value):
 
 @part
 def _take(flat, values, memory, pool, units):
-    "Take memory from the values that died first, and note their last users; return whether there was enough."
-    ends = memory.ends[pool]
-    while memory.free[pool] < units and ends.first < ends.last:
-        place = ends.first
-        ends.first += 1
-        old = values[memory.dead[pool, place]]
-        if old.died != place: continue                  # a later load shares it: it is alive again
-        memory.free[pool] += units_of(flat, old)
-        old.loader = -1
-        _add_last_users(old, memory.last_users)
-    has_room = memory.free[pool] >= units
+    "Take memory, note the places of the dead values that had it, and return whether there was enough."
+    ends, left, taken = memory.ends[pool], memory.left, memory.taken[0]
     memory.free[pool] -= units
-    return has_room
+    taken.pool, taken.first, taken.end = pool, ends.first, ends.first
+    while memory.free[pool] < 0 and ends.first < ends.last:
+        old, taken.end = values[memory.dead[pool, ends.first]], ends.first + 1
+        if old.died == ends.first:                      # or else a later load shares it: it is alive again
+            if left[pool] == 0: left[pool], old.loader = units_of(flat, old), -1
+            some = min(left[pool], -memory.free[pool])
+            memory.free[pool], left[pool] = memory.free[pool] + some, left[pool] - some
+        if left[pool] == 0: ends.first += 1
+    return memory.free[pool] >= 0
 
 @part
-def release(flat, walk, values, memory, instr, turn):
+def release(flat, walk, values, memory, instr, turn, regions, overtakes):
     "Queue the memory of the values whose last use is in this turn."
     for k in range(flat.first_operand[instr + 1] - flat.first_operand[instr]):
         value = values[walk.values[k]]
@@ -76,7 +80,9 @@ def release(flat, walk, values, memory, instr, turn):
         value.last = -2                                 # once
         root = values[value.root]
         root.alive -= 1
-        if root.alive > 0 or units_of(flat, root) == 0: continue
+        if units_of(flat, root) == 0: continue
+        if memory.runs_out[root.pool]: keep_users(regions, walk.slots[k], root, overtakes)
+        if root.alive > 0: continue
         ends = memory.ends[root.pool]
         memory.dead[root.pool, ends.last], root.died = value.root, ends.last
         ends.last += 1
@@ -98,17 +104,17 @@ def _rotate(values, memory, tensor, v):
 
 @part
 def begin_value(flat, walk, values, memory, instr, k, row, is_cached):
-    "Allocate the value that operand `k` begins; fill `memory.last_users`; return whether it fits."
+    "Allocate the value that operand `k` begins; note whose memory it takes; return whether it fits."
     v, tensor = walk.values[k], flat.operands[flat.first_operand[instr] + k].tensor
     value, home = values[v], flat.home[tensor]
     value.tensor, value.first, value.root, value.alive = tensor, row, v, 1
     value.pool = flat.pool[tensor] - 1 + 2 * max(home if home >= 0 else core_of(flat, walk, instr), 0)
     for lane in range(len(LANES)): memory.last_users[lane] = -1
+    memory.taken[0].end = memory.taken[0].first
     if flat.units[tensor] == 0: return True
     has_room = _take(flat, values, memory, value.pool, flat.units[tensor])
     if memory.buffers[tensor] == 0: return has_room
-    if flat.pool[tensor] == PSUM:                       # its banks rotate freely
-        for lane in range(len(LANES)): memory.last_users[lane] = -1
+    if flat.pool[tensor] == PSUM: memory.taken[0].end = memory.taken[0].first       # its banks rotate freely
     if not is_cached: _rotate(values, memory, tensor, v)
     return True
 

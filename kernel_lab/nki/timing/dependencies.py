@@ -9,133 +9,16 @@ from functools import cached_property
 import numpy as np
 from .allocation import (PSUM, VALUE, allocator_state, begin_value, core_of, fetched_table, name_value,
     pool_units, release, reuse_load, rotation_depths, units_of)
-from .flat_program import DMA_IN, LANES, SCALAR, TENSOR, VECTOR, FlatProgram, flatten
-from .lifetimes import (BOX, compiled, grown, is_still, lifetimes_of, name_values, offset_of,
-    part, share_left, step, walk_of)
+from .flat_program import DMA_IN, LANES, SCALAR, VECTOR, FlatProgram, flatten
+from .lifetimes import (compiled, grown, is_still, lifetimes_of, name_values, offset_of, part,
+    share_left, step, walk_of)
 from .masked_work import work_shares
 from .psum_banks import add_bank_edges, bank_users
-
-# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317cd
-MAX_REGIONS = 256                                       # entries of a list
-WRITES, READS, OVERTAKEN = range(3)                     # the lists of a tile slot
-REGION = np.dtype([*BOX.descr, ('lane', 'i8'), ('row', 'i8'), ('next', 'i8'), ('is_merged', 'i8')])
-RegionLists = namedtuple('RegionLists', 'entries head length spare')
-RegionLists.__doc__ = """Linked lists in `entries`, three of each slot: the first entry and the number of entries of
-each list; free entries begin at spare[0]."""
-User = namedtuple('User', 'row lane since')
-User.__doc__ = "Who reads or writes: a row of the schedule, its lane, and the first row that it may overtake there."
-
-def region_lists(slots, uses):
-    "Empty lists for `slots` tile slots with capacity for `uses` operands."
-    n = int(min(3 * slots * (MAX_REGIONS + len(LANES)), uses * (1 + len(LANES))) + 2)
-    entries = np.zeros(n, REGION)
-    entries['next'] = np.arange(1, n + 1)
-    entries['next'][-1] = -1
-    return RegionLists(entries, np.full(3 * slots + 3, -1, np.int64), np.zeros(3 * slots + 3, np.int64),
-                       np.zeros(1, np.int64))
-
-@part
-def _overlaps(a, b):
-    return (a.first_partition <= b.last_partition and b.first_partition <= a.last_partition
-            and a.first_byte <= b.last_byte and b.first_byte <= a.last_byte)
-
-@part
-def _covers(a, b):
-    return (a.first_partition <= b.first_partition and b.last_partition <= a.last_partition
-            and a.first_byte <= b.first_byte and b.last_byte <= a.last_byte)
-
-# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #622a7cd3
-@part
-def _free(regions, e):
-    "Give an entry back."
-    regions.entries[e].next = regions.spare[0]
-    regions.spare[0] = e
-
-@part
-def clear_slot(regions, slot):
-    "Drop all entries of the lists of a slot."
-    for which in range(3 * slot, 3 * slot + 3):
-        e = regions.head[which]
-        while e >= 0:
-            after = regions.entries[e].next
-            _free(regions, e)
-            e = after
-        regions.head[which], regions.length[which] = -1, 0
-
-@part
-def _push(regions, which, e):
-    "Put an entry at the head of a list."
-    regions.entries[e].next = regions.head[which]
-    regions.head[which] = e
-    regions.length[which] += 1
-
-@part
-def _unlink(regions, which, before, e):
-    "Take an entry, which follows entry `before` or is the first, out of a list; return the one after it."
-    after = regions.entries[e].next
-    if before < 0: regions.head[which] = after
-    else: regions.entries[before].next = after
-    regions.length[which] -= 1
-    return after
-
-@part
-def _new_entry(regions, which):
-    "The number of a new entry at the head of a list."
-    e = regions.spare[0]
-    regions.spare[0] = regions.entries[e].next
-    _push(regions, which, e)
-    return e
-
-@part
-def add_everything(regions, which, user):
-    "Add a user of the whole tile to a list."
-    entry = regions.entries[_new_entry(regions, which)]
-    entry.row, entry.lane, entry.is_merged = user.row, user.lane, 0
-    entry.first_partition, entry.last_partition, entry.first_byte, entry.last_byte = 0, 1 << 40, 0, 1 << 40
-
-# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7e1317ce
-@part
-def drop_covered(regions, which, box):
-    "Drop from a list what `box` covers."
-    before, e = -1, regions.head[which]
-    while e >= 0:
-        here, entry = e, regions.entries[e]
-        if _covers(box, entry):
-            e = _unlink(regions, which, before, here)
-            _free(regions, here)
-        else: before, e = here, entry.next
-
-@part
-def _merge(entry, box):
-    "Extend an entry to the smallest box around both; return the row that it had."
-    entry.first_partition = min(entry.first_partition, box.first_partition)
-    entry.last_partition = max(entry.last_partition, box.last_partition)
-    entry.first_byte, entry.last_byte = min(entry.first_byte, box.first_byte), max(entry.last_byte, box.last_byte)
-    return entry.row
-
-@part
-def add_region(regions, which, box, user):
-    "Add a region to a list; return a row of the same lane that it merged with, or -1."
-    merged_row, e = -1, -1
-    if regions.length[which] >= MAX_REGIONS:
-        e = regions.head[which]
-        while e >= 0 and regions.entries[e].lane != user.lane: e = regions.entries[e].next
-    if e >= 0: merged_row = _merge(regions.entries[e], box)
-    else:
-        e = _new_entry(regions, which)
-        entry = regions.entries[e]
-        entry.first_partition, entry.last_partition = box.first_partition, box.last_partition
-        entry.first_byte, entry.last_byte = box.first_byte, box.last_byte
-    entry = regions.entries[e]
-    entry.row, entry.lane, entry.is_merged = user.row, user.lane, int(merged_row >= 0)
-    return merged_row
+from .region_lists import (BANK, DATA, MAX_REGIONS, OVERTAKEN, READS, REUSE, WRITES, EdgeBuffer, Edges, User,
+    add_everything, add_overlapping, add_region, clear_slot, drop_covered, drop_users, has_row, overtake, region_lists,
+    wait_in_order, waits_already, with_more_entries)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #08a49d67
-DATA, REUSE, ACCUMULATE, IN_ORDER, BANK = range(5)
-Edges = namedtuple('Edges', 'first row kind lost')
-Edges.__doc__ = """Those of row r are row[first[r]:first[r + 1]]; `lost`: bytes a partition of SBUF that the row uses
-and that did not fit; empty where everything fits."""
-EdgeBuffer = namedtuple('EdgeBuffer', 'row kind')       # edges so far; their number is passed along
 GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions lifetimes values memory fetched overtakes banks')
 
 @part
@@ -152,27 +35,6 @@ def _fill_box(flat, walk, k):
     box.first_partition, box.last_partition = partition, partition + more
     box.first_byte, box.last_byte, box.has_box = element * size, (last + 1) * size - 1, int(is_still(operand))
 
-@part
-def _is_in_order(lane):
-    """Whether what runs on a lane later surely comes after what ran there before: Vector and Scalar may take each
-    other's work."""
-    return lane != VECTOR and lane != SCALAR
-
-@part
-def _add_overlapping(regions, which, box, user, kind, edges, count):
-    "Edges to all entries of a list that overlap a region; return the number of edges so far."
-    e = regions.head[which]
-    while e >= 0:
-        entry = regions.entries[e]
-        if entry.row != user.row and _overlaps(box, entry):
-            edges.row[count], edges.kind[count] = entry.row, kind
-            if entry.lane == user.lane:
-                if entry.is_merged and _is_in_order(user.lane): edges.kind[count] = IN_ORDER
-                elif user.lane == TENSOR: edges.kind[count] = ACCUMULATE
-            count += 1
-        e = entry.next
-    return count
-
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #c0d2079e
 @part
 def _add_operand_edges(build, instr, user, edges, count):
@@ -180,10 +42,10 @@ def _add_operand_edges(build, instr, user, edges, count):
     first, walk, regions = build.flat.first_operand[instr], build.walk, build.regions
     for k in range(build.flat.first_operand[instr + 1] - first):
         which, writes, box = 3 * walk.slots[k], build.flat.operands[first + k].writes, walk.places[first + k]
-        count = _add_overlapping(regions, which + WRITES, box, user, REUSE if writes else DATA, edges, count)
+        count = add_overlapping(regions, which + WRITES, box, user, REUSE if writes else DATA, edges, count)
         if writes:
             for m in range(which + READS, which + OVERTAKEN + 1):
-                count = _add_overlapping(regions, m, box, user, REUSE, edges, count)
+                count = add_overlapping(regions, m, box, user, REUSE, edges, count)
     return count
 
 @part
@@ -194,52 +56,6 @@ def _wait_for_banks(build, instr, user, edges, first_edge, count):
         count = add_bank_edges(build.banks, walk.slots[k], walk.values[k], walk.places[first + k], user, edges,
                                first_edge, count, BANK)
     return count
-
-# %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #9e39c234
-@part
-def _ends_before(entry, user, edges, first, count):
-    "Whether the row of an entry surely ends before that of a later user of its lane, whose edges begin at `first`."
-    if entry.row < user.since or entry.row == user.row: return True
-    for k in range(first, count):
-        if edges.row[k] == entry.row: return True
-    return False
-
-@part
-def _wait_in_order(row, user, edges, count):
-    "An edge from a user to an earlier row of its lane; return the number of edges so far."
-    edges.row[count], edges.kind[count] = row, IN_ORDER if _is_in_order(user.lane) else REUSE
-    return count + 1
-
-@part
-def _make_room(regions, which, user, edges, count):
-    "Where a list is full, let a user wait for all rows of its lane, and drop them; return the number of edges so far."
-    if regions.length[which] < MAX_REGIONS: return count
-    before, e = -1, regions.head[which]
-    while e >= 0:
-        here, entry = e, regions.entries[e]
-        if entry.lane == user.lane:
-            if entry.row >= user.since: count = _wait_in_order(entry.row, user, edges, count)
-            e = _unlink(regions, which, before, here)
-            _free(regions, here)
-        else: before, e = here, entry.next
-    return count
-
-@part
-def _overtake(regions, slot, box, user, edges, first, count):
-    """Drop the reads of a user's lane that `box` covers, or keep those that may end after it as overtaken; return the
-    number of edges so far."""
-    reads, before, e = 3 * slot + READS, -1, regions.head[3 * slot + READS]
-    while e >= 0:
-        here, entry = e, regions.entries[e]
-        if entry.lane == user.lane and _covers(box, entry):
-            e = _unlink(regions, reads, before, here)
-            if _ends_before(entry, user, edges, first, count): _free(regions, here)
-            else:
-                count = _make_room(regions, 3 * slot + OVERTAKEN, user, edges, count)
-                _push(regions, 3 * slot + OVERTAKEN, here)
-        else: before, e = here, entry.next
-    return count
-
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #37ef1f62
 @part
@@ -252,40 +68,59 @@ def _record_operands(build, instr, user, edges, first_edge, count):
         if build.flat.operands[first + k].writes == 1:
             which = WRITES
             for m in range(3 * slot + WRITES, 3 * slot + OVERTAKEN + 1): drop_covered(regions, m, box)
-        else: count = _overtake(regions, slot, box, user, edges, first_edge, count)
+        else: count = overtake(regions, slot, box, user, edges, first_edge, count)
         merged_row = add_region(regions, 3 * slot + which, box, user)
-        if merged_row >= 0 and merged_row != user.row: count = _wait_in_order(merged_row, user, edges, count)
+        if merged_row >= 0 and merged_row != user.row: count = wait_in_order(merged_row, user, edges, count)
         values[values[walk.values[k]].root].users[user.lane] = user.row
     return count
 
-
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #7a31c2d1
 @part
-def _add_memory_edges(build, which, row, is_whole, edges, count):
-    "Edges to the last users of the memory that a value takes; return the number of edges so far."
-    for lane in range(len(LANES)):
-        last = build.memory.last_users[lane]
-        if last < 0 or last == row: continue
-        if is_whole:
-            edges.row[count], edges.kind[count] = last, REUSE
-            count += 1
-        else: add_everything(build.regions, which, User(last, lane, last))
+def _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count):
+    """The value that a user begins waits for another one, who had its memory: at once, or each region when it is
+    written. Return the number of edges so far; those of the row begin at `first`."""
+    which = 3 * slot + READS
+    is_full = regions.length[which] >= MAX_REGIONS
+    if not is_whole and not has_row(regions, regions.head[which], other.row):
+        if not is_full: add_everything(regions, which, other)
+        elif not has_row(regions, regions.head[which], user.row): add_everything(regions, which, user)
+    if (is_whole or is_full) and other.row != user.row and not waits_already(edges, first, count, other.row):
+        edges.row[count], edges.kind[count] = other.row, REUSE
+        count += 1
     return count
 
 @part
-def _begin_values(build, instr, row, known, edges, count, is_cached):
+def _add_memory_edges(build, slot, user, is_whole, edges, first, count):
+    "Edges by the memory that a value takes; return the number of edges so far."
+    memory, regions, taken = build.memory, build.regions, build.memory.taken[0]
+    for lane in range(len(LANES)):
+        other = User(memory.last_users[lane], lane, 0)
+        if other.row >= 0: count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
+    for place in range(taken.first, taken.end):
+        old = build.values[memory.dead[taken.pool, place]]
+        if old.died != place: continue
+        e = old.chain
+        while e >= 0:
+            other = User(regions.entries[e].row, regions.entries[e].lane, 0)
+            count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
+            e = regions.entries[e].next
+        if place < memory.ends[taken.pool].first: drop_users(regions, old)
+    return count
+
+@part
+def _begin_values(build, instr, user, known, edges, count, is_cached):
     """Begin the values, beyond the `known` ones, that an instruction is the first to name: (edges so far, one that
     does not fit or -1)."""
-    flat, walk, missing = build.flat, build.walk, -1
+    flat, walk, missing, first_edge = build.flat, build.walk, -1, count
     first, is_masked = flat.first_operand[instr], flat.first_condition[instr] != flat.first_condition[instr + 1]
     for k in range(flat.first_operand[instr + 1] - first):
         v = walk.values[k]
         if v < known or build.values[v].first >= 0: continue
         clear_slot(build.regions, walk.slots[k])
-        if not begin_value(flat, walk, build.values, build.memory, instr, k, row, is_cached):
+        if not begin_value(flat, walk, build.values, build.memory, instr, k, user.row, is_cached):
             missing, build.values[v].loader = v, LOST
         is_whole = flat.operands[first + k].covers_tile and not is_masked
-        count = _add_memory_edges(build, 3 * walk.slots[k] + READS, row, is_whole, edges, count)
+        count = _add_memory_edges(build, walk.slots[k], user, is_whole, edges, first_edge, count)
     return count, missing
 
 @part
@@ -306,9 +141,10 @@ _PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('turn', 'i8'), ('values',
                       ('missing', 'i8')])
 
 @part
-def _max_edges(flat, instr):
-    "The most edges that an instruction may need."
-    return (flat.first_operand[instr + 1] - flat.first_operand[instr]) * (4 * MAX_REGIONS + 13 * len(LANES) + 1)
+def _most_needed(build, instr):
+    "(edges, entries of lists) that an instruction may need at most."
+    operands, kept = build.flat.first_operand[instr + 1] - build.flat.first_operand[instr], build.regions.stock[0].kept
+    return operands * (4 * MAX_REGIONS + 13 * len(LANES) + 1 + kept), operands * (len(LANES) + 2 + kept)
 
 @part
 def _note_lost(build, rows, instr, row):
@@ -321,11 +157,11 @@ def _note_lost(build, rows, instr, row):
 @part
 def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
     "All edges of an instruction; return their number so far."
-    count, missing = _begin_values(build, instr, row, known, edges, count, is_cached)
-    if missing >= 0 and at.missing < 0: at.missing = missing
     engine, first = build.flat.engines[instr, 0], rows.first[row]
     lane = engine if engine >= 0 else build.flat.copies[instr].queue
     user = User(row, lane, row + 1 - build.overtakes[lane])
+    count, missing = _begin_values(build, instr, user, known, edges, count, is_cached)
+    if missing >= 0 and at.missing < 0: at.missing = missing
     count = _add_operand_edges(build, instr, user, edges, count)
     count = _wait_for_banks(build, instr, user, edges, first, count)
     return _record_operands(build, instr, user, edges, first, count)
@@ -333,13 +169,14 @@ def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #ba1a2349
 @compiled
 def build_edges(build, turns, rows, edges, reuse, progress):
-    "Fill `rows` and `edges` row by row. False where these are full."
+    "Fill `rows` and `edges` row by row. False where there are too few edges or entries of lists."
     flat, walk, at = build.flat, build.walk, progress[0]
     k, row, turn, known, count = at.node, at.rows, at.turn, at.values, at.edges
     while k < len(flat.nodes):
         after, i = step(flat, walk, k)
         if i >= 0:
-            if count + _max_edges(flat, i) > len(edges.row): break
+            more_edges, more_entries = _most_needed(build, i)
+            if count + more_edges > len(edges.row) or more_entries > build.regions.stock[0].free: break
             turns[i] += 1
             share = share_left(flat, walk, i)
         k = after
@@ -355,7 +192,7 @@ def build_edges(build, turns, rows, edges, reuse, progress):
             count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
             if at.missing >= 0: _note_lost(build, rows, i, row)
             row += 1
-        release(flat, walk, build.values, build.memory, i, turn)
+        release(flat, walk, build.values, build.memory, i, turn, build.regions, build.overtakes)
         known = now
     rows.first[row] = count
     at.node, at.rows, at.turn, at.values, at.edges = k, row, turn, known, count
@@ -396,7 +233,9 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     "(rows, `GraphBuilder` before the first instruction)."
     rows, uses, lifetimes = lifetimes_of(flat, loops)
     units = pool_units(chip)
-    memory = allocator_state(units, rotation_depths(flat, rows, lifetimes, units, copies), len(lifetimes))
+    needed = np.bincount(flat.pool[lifetimes['tensor']], flat.units[lifetimes['tensor']], 3)[1:]
+    depths = rotation_depths(flat, rows, lifetimes, units, copies)
+    memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, len(lifetimes))
     return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
                               np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes,
                               bank_users(flat, chip))
@@ -413,7 +252,9 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
     progress, turns = np.array([(0, 0, -1, 0, 0, -1)], _PROGRESS), np.zeros(len(flat.copies) + 1, np.int64)
     edges = EdgeBuffer(np.empty(4 * n + 4096, np.int32), np.empty(4 * n + 4096, np.int8))
     while not build_edges(build, turns, rows, edges, reuse, progress):
-        edges = EdgeBuffer(*(grown(x, 5 * MAX_REGIONS * len(build.walk.values)) for x in edges))
+        more = len(build.walk.values) * (5 * MAX_REGIONS + int(build.regions.stock['kept'][0]))
+        if progress['edges'][0] + more > len(edges.row): edges = EdgeBuffer(*(grown(x, more) for x in edges))
+        if more > build.regions.stock['free'][0]: build = build._replace(regions=with_more_entries(build.regions, more))
     n, count, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'missing'))
     edges = Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count], rows.lost[:n if missing >= 0 else 0])
     work = work_shares(program, chip, balance, rows.instr[:n], rows.turn[:n], rows.share[:n])

@@ -18,7 +18,7 @@ from .flat_program import LOOP_BEGIN, LOOP_END
 
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #0981191a
 COMPILED_SOURCES = ('../chip/chips', 'flat_program', 'lifetimes', 'dependencies', 'allocation', 'resources',
-                    'scheduler', 'psum_banks', 'list_scheduler')        # the pages that compiled code depends on
+                    'scheduler', 'psum_banks', 'region_lists', 'list_scheduler')    # what compiled code depends on
 
 @cache
 def _cache_folder():

@@ -7,6 +7,7 @@ from collections import namedtuple
 import numpy as np
 from .flat_program import LANES, POOLS, TENSOR
 from .lifetimes import part
+from .region_lists import waits_already
 
 # %% ../../../nbs/2_nki/7_timing/10_psum_banks.ipynb #fce0836f
 BANK = np.dtype([('value', 'i8'), ('rows', 'i4', (len(LANES),))])
@@ -24,19 +25,12 @@ def bank_users(flat, chip) -> BankUsers:
 
 # %% ../../../nbs/2_nki/7_timing/10_psum_banks.ipynb #a938a673
 @part
-def _waits_already(edges, first, count, row):
-    "Whether an edge to `row` is among those from `first` to `count`."
-    for k in range(first, count):
-        if edges.row[k] == row: return True
-    return False
-
-@part
 def _wait_for_bank(entry, user, edges, first, count, kind):
     "Edges of a user, which begin at `first`, to the last users of a bank; return the number of edges so far."
     for lane in range(len(LANES)):
         row = entry.rows[lane]
-        if row < 0 or row == user.row or (lane == TENSOR and user.lane == TENSOR): continue
-        if _waits_already(edges, first, count, row): continue
+        if row < 0 or row == user.row or (lane == TENSOR and user.lane == TENSOR and row < user.since): continue
+        if waits_already(edges, first, count, row): continue
         edges.row[count], edges.kind[count] = row, kind
         count += 1
     return count

@@ -7,9 +7,9 @@ visible."""
 from collections import namedtuple
 import numpy as np
 from ..chip.chips import ENGINES
-from .dependencies import ACCUMULATE, BANK, DATA, IN_ORDER, REUSE
 from .flat_program import BORROWS_BUS, DMA_IN, DMA_OUT, GPSIMD, LANES, SCALAR, TENSOR, TOUCHES_PSUM, VECTOR
 from .lifetimes import part
+from .region_lists import ACCUMULATE, BANK, DATA, IN_ORDER, REUSE
 
 # %% ../../../nbs/2_nki/7_timing/04_resources.ipynb #1830948c
 GAP = np.dtype([('start', 'f8'), ('end', 'f8')])

@@ -29,6 +29,12 @@ def _is_in_range(affine):
     return abs(affine.const) < MAX_ELEMENTS and (not affine.terms
                                                  or all(abs(c) < MAX_ELEMENTS for _, c in affine.terms))
 
+def _is_plainly_inside(tensors, a):
+    "Whether an access that no loop moves lies in its tensor, as most do in a program without loops."
+    if a.offset.terms or not 0 <= a.tensor < len(tensors): return False
+    low, high = a.span()
+    return 0 <= a.offset.const + low and a.offset.const + high < tensors[a.tensor].size < MAX_ELEMENTS
+
 def _assert_operand(program, k, instruction, a, around):
     "Refuse an access outside its tensor, or one that moves with a loop that is not `around` it."
     refuse = lambda message, **fields: instruction_error(k, instruction, message, **fields)
@@ -109,7 +115,8 @@ def _assert_operands(program):
         if any(not isinstance(a, Access) for a in instruction.outs.values()):
             raise instruction_error(k, instruction, 'it writes to what is no tensor')
         around, runs = [l.name for l in loops], all([l.trips for l in loops])
-        for a in accesses(instruction) if runs else (): _assert_operand(program, k, instruction, a, around)
+        for a in accesses(instruction) if runs else ():
+            if not _is_plainly_inside(program.tensors, a): _assert_operand(program, k, instruction, a, around)
         if instruction.mask: _assert_mask(k, instruction, around)
 
 def assert_schedulable(program: Program) -> Program:
@@ -174,8 +181,10 @@ def _core_peak(lifetimes, rows, pool):
     mine = np.flatnonzero((lifetimes.pool == pool) & (lifetimes.first >= 0) & (lifetimes.units > 0))
     users, units = lifetimes.users[mine], lifetimes.units[mine]
     end = np.where(users >= 0, rows.end[users], 0).max(axis=1, initial=0)
-    when, change = np.concatenate([rows.start[lifetimes.first[mine]], end]), np.concatenate([units, -units])
-    return float(np.cumsum(change[np.lexsort((change, when))]).max(initial=0))
+    start = rows.start[lifetimes.first[mine]]
+    begins, ends = np.argsort(start, kind='stable'), np.argsort(end, kind='stable')
+    freed = np.concatenate([[0], np.cumsum(units[ends])])[np.searchsorted(end[ends], start[begins], side='right')]
+    return float((np.cumsum(units[begins]) - freed).max(initial=0))
 
 def _uncosted(run):
     "How many instructions take no time of their engine or queue: their rule says nothing."

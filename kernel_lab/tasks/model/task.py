@@ -40,7 +40,8 @@ def _require_numeric(task, name, x):
                      hint='It must hold floats, whole numbers or truth values.')
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #dfab0373
-os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # read when torch is loaded: its idle threads sleep, not spin
+os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')     # read when torch is loaded: its idle threads sleep, not spin
+os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')      # and large tensors ask for large pages, as numpy's arrays do
 
 def to_torch(x: np.ndarray):
     "A torch tensor of a numpy array; floats narrower than 32 bits become float32."

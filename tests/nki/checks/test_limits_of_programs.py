@@ -192,3 +192,16 @@ def test_psum_has_eight_banks(tiles, fits):
     assert bool(check(p)) != fits
     if fits: assert schedule(p).psum_peak == 8
 
+
+
+@pytest.mark.parametrize('read', [{'offset': Affine(127 * 512), 'ap': ((-512, 128), (1, 512))},
+                                  {'index': Access(3, Affine(), ((0, 128), (0, 512))), 'by': 1, 'most': 1}],
+                         ids=['reversed', 'through an index'])
+def test_a_tile_that_another_took_is_not_read(read):
+    "However the read walks over it."
+    placed = tuple(replace(t, places=((0, 0),)) if t.name in 'tu' else t for t in TENSORS)
+    body = (Instruction('register_move', {'dst': NUMBER}, {'value': 0.0}), LOAD,
+            Instruction('memset', {'dst': on(NEAR, 2)}, {'value': 1.0}, engine='Vector'),
+            Instruction('dma_copy', {'dst': on(FAR, 4)}, {'src': replace(NEAR, **read)}))
+    found = said(*body, tensors=placed)
+    assert any('alive at once and share' in m for m in found), found

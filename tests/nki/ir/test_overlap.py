@@ -1,12 +1,14 @@
 """Executor, checks and clock ask where an operand lies; each is held against the elements one by one, on random
 programs: negative and double steps, blocks, aliases of another shape or dtype, loops, masks on one axis and on two."""
 import random
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from random_programs import TENSORS, instruction, overlaps, random_program, rows_of
 
+from kernel_lab.nki.checks.aliasing import placed_accesses
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.executor.interpreter import run_program
 from kernel_lab.nki.executor.memory import Memory, View
@@ -190,3 +192,22 @@ def test_an_index_may_reach_several_blocks():
     p = Program('indexed', tensors, body, (), chip='trn2')
     assert [*blocks_reached(p, find)] == [0, 1, 2]
     assert {(k, 4) for k in range(4)} <= edge_rows(dependency_graph(p, CHIPS['trn2']))
+
+
+@pytest.mark.parametrize('seed', range(60))
+def test_the_place_of_an_access(seed):
+    "The smallest box around what is touched, in partitions and bytes from the place of its block on."
+    rng, places = random.Random(seed), {4: ((0, 0), (32, 512), (64, 4096)), 6: ((0, 9000),)}
+    tensors = tuple(replace(t, places=places.get(k, ())) for k, t in enumerate(TENSORS))
+    p, loops = Program('p', tensors, (), ()), [Loop('i', 3, ())]
+    o = next(o for o in iter(lambda: instruction(rng, loops), None) if not o.mask)
+    for name, a in (*o.outs.items(), *((k, a) for k, a in o.ins.items() if isinstance(a, Access))):
+        for i in range(3 if places.get(p.base[a.tensor]) else 0):
+            at, t = touched_bytes_of(p, o, name, {'i': i}), tensors[p.base[a.tensor]]
+            block, inside = at // (t.tile_bytes * t.partitions), at % (t.tile_bytes * t.partitions)
+            start, byte = places[p.base[a.tensor]][block[0]]
+            (placed,) = placed_accesses(p, a)
+            rows, columns = inside // t.tile_bytes, inside % t.tile_bytes
+            assert placed.at({'i': i}, places[placed.k]) == (block[0], start + rows.min(), byte + columns.min(),
+                                                             byte + columns.max() + 1)
+            assert placed.partitions == rows.max() - rows.min() + 1

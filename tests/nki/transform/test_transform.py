@@ -1,0 +1,210 @@
+"""Random legal transformations of random kernels and of the suite's first kernels: the chip takes the result, and it
+computes the same numbers, to the last bit where no sum is taken in another order."""
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from kernel_lab.core.errors import KernelError
+from kernel_lab.nki import ArraySpec, check, execute, schedule
+from kernel_lab.nki.executor.interpreter import interpret
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.transform.moves import climb, moves
+from kernel_lab.tasks.suite.registry import TASKS
+from kernel_maker import DTYPES, SeededMaker, bits_of, nasty, render
+
+CHIPS = ('trn1', 'trn2')
+SUMS = ('sum beside a function',)                      # taken in another order
+
+
+def walk(program, run, rng, depth=5):
+    "Take random moves and compare after each: families taken."
+    want, taken, exact = run(program), [], True
+    for _ in range(depth):
+        found = list(moves(program))
+        if not found: break
+        move = rng.choice(found)
+        taken.append(move)
+        exact = exact and not any(s in move.change for s in SUMS)
+        program = move.program
+        what = ' → '.join(map(str, taken))
+        refused = check(program)
+        assert not refused, f'{what}: {refused[0]}'
+        for a, b in zip(want, run(program), strict=True):
+            if exact: assert a.dtype == b.dtype and not (bits_of(a, False) != bits_of(b, False)).any(), what
+            elif a.dtype.kind == 'f': np.testing.assert_allclose(b, a, rtol=2e-4, atol=1e-5, err_msg=what)
+    return [m.family for m in taken]
+
+
+def of_the_suite(name, chip='trn2'):
+    task = TASKS[name]
+    arrays = list(task.draw('small', 1).values())
+    program = trace_source(task.first('small').source, None, [ArraySpec(a.shape, a.dtype.name) for a in arrays], chip)
+    return program, arrays
+
+
+def walk_in_suite(names, seed=0):
+    taken = Counter()
+    for name in names:
+        program, arrays = of_the_suite(name, CHIPS[len(name) % 2])
+        taken.update(walk(program, lambda p: execute(p, *arrays), random.Random(f'{name} {seed}'), 6))
+    return taken
+
+
+def test_random_moves_of_first_kernels():
+    taken = walk_in_suite(list(TASKS)[3::12])
+    assert len(taken) >= 4 and taken.total() > 40, taken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(4))
+def test_random_moves_of_all_first_kernels(seed): print(walk_in_suite(TASKS, seed))
+
+
+def walk_in_random_kernels(seeds):
+    taken = Counter()
+    for seed in seeds:
+        recipe = SeededMaker(seed).recipe()
+        arrays = [nasty(shape, np.dtype(DTYPES[kind]), seed + n, (2 / 3, 0.02, 0.0)[seed % 3])
+                  for n, (shape, kind) in enumerate(recipe.inputs.values())]
+        try:
+            program = trace_source(render(recipe), None, [ArraySpec(a.shape, a.dtype.name) for a in arrays],
+                                   CHIPS[seed % 2])
+            if check(program): continue
+            interpret(program, *arrays)
+        except KernelError: continue
+        taken.update(walk(program, lambda p: interpret(p, *arrays), random.Random(seed)))
+    return taken
+
+
+def test_random_moves_of_random_kernels():
+    taken = walk_in_random_kernels(range(150))
+    assert taken.total() > 5, taken
+
+
+VIEWS = ((512, 64), (256, 128), (128, 256), (1024, 32))
+HEAD = """import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def passes(x0, x1, row):
+    out = nl.ndarray((512, 64), nl.float32, buffer=nl.shared_hbm)
+"""
+
+
+class Passes:
+    """A random kernel of passes through HBM: layouts that differ from pass to pass, scratch that is written again or in
+    parts, rows in reverse order, sums of rows, tiles of bfloat16, a number for each column."""
+    def __init__(self, seed):
+        self.rng, self.lines, self.written, self.count = random.Random(seed), [], ['x0', 'x1'], 0
+        self.names, self.views = [f's{k}' for k in range(5)], VIEWS if self.rng.random() < .5 else VIEWS[:1]
+        kinds = [self.rng.choice(['float32'] * 4 + ['bfloat16']) for _ in self.names]
+        self.lines += [f'    {n} = nl.ndarray((512, 64), nl.{k}, buffer=nl.private_hbm)' for n, k in zip(self.names, kinds)]
+        self.kinds = dict(zip(self.names, kinds)) | {'x0': 'float32', 'x1': 'float32', 'out': 'float32'}
+        for k in range(self.rng.randint(2, 6)): self.add(self.rng.choice(self.names))
+        self.add('out')
+        self.source = HEAD + '\n'.join(self.lines) + '\n    return out\n'
+
+    def tile(self, shape, kind='float32'):
+        self.count += 1
+        self.put(f't{self.count} = nl.ndarray({shape}, nl.{kind}, buffer=nl.sbuf)')
+        return f't{self.count}'
+
+    def put(self, text): self.lines.append(f'{" " * self.depth}{text}')
+
+    def block(self, name, view, turn): return f'{name}.reshape({view})[nl.ds(128 * ({turn}), 128), :]'
+
+    def add(self, target):
+        "A pass that writes all of `target`, or only some of its rows."
+        rng, view = self.rng, self.rng.choice(self.views)
+        shape, turns, self.depth = (128, view[1]), view[0] // 128, 4
+        whole = target not in self.written or rng.random() < .7
+        count = turns if whole else max(1, turns // 2)
+        looped, backwards = turns > 1 and rng.random() < .85, rng.random() < .15
+        self.loop = f'i{self.count}'
+        if looped: self.put(f'for {self.loop} in nl.affine_range({count}):'); self.depth = 8
+        for turn in [self.loop] if looped else range(count):
+            self.one(target, view, shape, turn, f'{count - 1} - {turn}' if backwards else turn)
+            if rng.random() < .2: self.one(rng.choice(self.names), view, shape, turn, turn)
+        if target not in self.written: self.written.append(target)
+
+    def one(self, target, view, shape, turn, to):
+        rng, held = self.rng, []
+        for name in rng.choices(self.written, k=rng.randint(1, 2)):
+            t = self.tile(shape, self.kinds[name])
+            self.put(f'nisa.dma_copy(dst={t}, src={self.block(name, view, turn)})')
+            held.append(t)
+        for _ in range(rng.randint(0, 3)): held.append(self.step(held, shape))
+        if self.kinds[target] == 'float32' and held[-1] in self.narrow(): held.append(self.cast(held[-1], shape, 'float32'))
+        elif self.kinds[target] != 'float32': held.append(self.cast(held[-1], shape, self.kinds[target]))
+        self.put(f'nisa.dma_copy(dst={self.block(target, view, to)}, src={held[-1]})')
+
+    def narrow(self): return {line.split()[0] for line in self.lines if 'nl.bfloat16, buffer=nl.sbuf' in line}
+
+    def cast(self, t, shape, kind):
+        u = self.tile(shape, kind)
+        self.put(f'nisa.tensor_copy(dst={u}, src={t})')
+        return u
+
+    def step(self, held, shape):
+        rng, a = self.rng, self.rng.choice(held)
+        wide = [t for t in held if t not in self.narrow()]
+        u = rng.choice(wide) if wide and rng.random() < .2 else self.tile(shape)                # in place, at times
+        kind = rng.choice(('scalar', 'scalar', 'two', 'function', 'function', 'row', 'column'))
+        if kind == 'scalar':
+            op = rng.choice(('multiply', 'add', 'subtract', 'maximum'))
+            self.put(f'nisa.tensor_scalar(dst={u}, data={a}, op0=nl.{op}, operand0={rng.choice((0.5, -1.25, 3.0))})')
+        elif kind == 'two':
+            op = rng.choice(('multiply', 'add', 'subtract'))
+            self.put(f'nisa.tensor_tensor(dst={u}, data1={a}, data2={rng.choice(held)}, op=nl.{op})')
+        elif kind == 'function': self.put(f'nisa.activation(dst={u}, op=nl.{rng.choice(("tanh", "sigmoid", "square"))}, data={a})')
+        elif kind == 'row':
+            m = self.tile((128, 1))
+            self.put(f'nisa.tensor_reduce(dst={m}, op=nl.{rng.choice(("maximum", "add"))}, data={a}, axis=1)')
+            self.put(f'nisa.tensor_scalar(dst={u}, data={a}, op0=nl.{rng.choice(("subtract", "multiply"))}, operand0={m})')
+        else:
+            c = self.tile(shape)
+            self.put(f'nisa.dma_copy(dst={c}, src=row[:, 0:{shape[1]}].broadcast(dim=0, size=128))')
+            self.put(f'nisa.tensor_tensor(dst={u}, data1={a}, data2={c}, op=nl.multiply)')
+        return u
+
+
+def walk_in_passes(seeds):
+    taken, refused = Counter(), 0
+    for seed in seeds:
+        rng, source = np.random.default_rng(seed), Passes(seed).source
+        arrays = [rng.standard_normal(s).astype(np.float32) for s in ((512, 64), (512, 64), (1, 256))]
+        try:
+            program = trace_source(source, None, [ArraySpec(a.shape, a.dtype.name) for a in arrays], CHIPS[seed % 2])
+            if check(program): raise KernelError('refused')
+            execute(program, *arrays)
+        except KernelError: refused += 1; continue                 # parts that nobody wrote, for example
+        taken.update(walk(program, lambda p: execute(p, *arrays), random.Random(seed)))
+    return taken, refused
+
+
+def test_random_moves_of_random_passes():
+    taken, refused = walk_in_passes(range(200))
+    assert len(taken) == 7 and taken.total() > 200 and refused < 100, (taken, refused)
+
+
+@pytest.mark.slow
+def test_random_moves_of_twenty_thousand_kernels():
+    print(walk_in_passes(range(10_000)), walk_in_random_kernels(range(10_000)))
+
+
+@pytest.mark.parametrize('name, least', {'focal_loss': 3.5, 'dequantize_bias_gelu': 3.0, 'lion_step': 2.5,
+                                         'linear_bias_gelu': 1.25}.items())
+def test_a_climb_is_faster_and_right(name, least):
+    "At full size: the latency falls as far as it did, and the numbers are those of the first kernel."
+    task = TASKS[name]
+    arrays = list(task.draw('full', 3).values())
+    program = trace_source(task.first('full').source, None, [ArraySpec(a.shape, a.dtype.name) for a in arrays], 'trn2')
+    found = climb(program)
+    assert found.first_us / found.latency_us > least, str(found)
+    assert found.latency_us == float(schedule(found.program, 'trn2').latency_us)
+    for a, b in zip(execute(program, *arrays), execute(found.program, *arrays), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5)
