@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -236,8 +237,10 @@ START = [sys.executable, "-c", "from kernel_lab.cli.entry import start; start()"
 @pytest.mark.parametrize("seconds", [0.15, 0.3, 0.6, 1.2, 2.4, 4.8])
 def test_interrupt_at_any_moment(tmp_path, env, seconds):
     "While it imports, starts the sandbox, captures, traces: 130 and nothing of ours."
-    started = subprocess.Popen([*START, "optimize", "rmsnorm_matmul"], cwd=tmp_path, env=env, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+    python, option, ours = START
+    started = subprocess.Popen([python, option, f"open('begun', 'w').close(); {ours}", "optimize", "rmsnorm_matmul"],
+                               cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "begun").exists(): time.sleep(0.001)      # before that Python answers, not the lab
     with contextlib.suppress(subprocess.TimeoutExpired): started.wait(seconds)
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=120)

@@ -289,7 +289,7 @@ def verify(program: Program, task: Task, workload: Workload | str | None = None,
     check_outputs(program, [ArraySpec(*o) for o in task.outputs(workload)], workload)
     plan, left_out = _planned(task, workload, seeds, draws)
     reports, worst, trials = [], None, _trials(program, task, workload, plan, left_out)
-    ends_early, began, done = isinstance(seeds, Integral) and draws is None, time.monotonic(), 0
+    ends_early, began, done = isinstance(seeds, Integral) and draws is None, time.process_time(), 0
     for trial in _until_wrong(trials) if ends_early else trials:
         done += 1
         for k, report in enumerate(trial.reports):
@@ -297,7 +297,7 @@ def verify(program: Program, task: Task, workload: Workload | str | None = None,
             if worst is None or report.badness > worst[0].badness: worst = report, trial, k
         trial = None
     left = sum(1 + len(ds) for _, ds in plan) - done
-    spared = (time.monotonic() - began) * (left / done + WRONG_SHARE)
+    spared = (time.process_time() - began) * (left / done + WRONG_SHARE)
     seconds = min(MAX_SECONDS, max(MIN_SECONDS, spared)) if ends_early else MAX_SECONDS
     return Verification(all(r.passed for r in reports), task.tolerance(workload), tuple(reports),
                         *_examined(program, task, workload, *worst, seconds), notes=precision_notes(program, workload),
@@ -312,8 +312,10 @@ def _import_what_draws_need():
 def _examined(program, task, workload, report, trial, k, seconds):
     """The error map of the worst output; if it is wrong, also its worst elements and guesses at the cause, found within
     so many seconds."""
-    ratio = trial.ratios(k)
+    began, ratio = time.process_time(), trial.ratios(k)
     if report.passed: return (tile_map(ratio, 64),)
     got, want = trial.got[k], trial.want[k]
     case = RerunCase(program, task, workload, trial.arrays, got, want, ratio, trial.tolerance, k)
-    return tile_map(ratio, 256), worst_elements(got, want, ratio), guess_causes(case, seconds=seconds)
+    tiles, worst = tile_map(ratio, 256), worst_elements(got, want, ratio)
+    left = max(MIN_SECONDS, seconds - (time.process_time() - began))
+    return tiles, worst, guess_causes(case, seconds=left)

@@ -273,8 +273,8 @@ def _runs_along_rows(code, inner, inside, private):
             and all(len(a.ap) == 2 and dict(a.offset.terms)[inner] == math.prod(a.ap[-1]) for a in shared)
             and all(_widened(code, a, inner, 1) for o in ops for a in accesses(o) if a.tensor in private))
 
-_ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'reciprocal', 'select',
-                    'tensor_copy', 'dma_copy', 'memset'}
+_ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'reciprocal', 'select', 'tensor_copy',
+                    'dma_copy', 'memset'}          # activations are fast only on contiguous tiles
 
 def _widened_shape(t, size): return (*t.shape[:t.par + 1], size, *t.shape[t.par + 1:])
 
