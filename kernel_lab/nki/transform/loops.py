@@ -87,7 +87,7 @@ def _placed(a, t, room, terms, trips):
                    ap=ap, par=par)
 
 def keep_resident(program: Program, load: Instruction) -> Program:
-    "The program with the tiles of a load, one for each turn of the inner loops, loaded before the loop that repeats it."
+    "The program with the tiles of a load, one for each turn of inner loops, loaded before the loop that repeats it."
     uses, tensors = DefUse(program), list(program.tensors)
     n = _repeating_loop(uses, load) if _is_private(uses, load) else None
     if n is None: raise IllegalTransformation(f'no loop repeats the load in line {load.line}, or its tile is shared')
