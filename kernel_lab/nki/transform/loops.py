@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ..executor.loop_passes import fused_nests
 from ..ir.nodes import Access, Instruction, Loop, walk_body
+from ..ir.affine import Affine
 from ..ir.program import Program
+from ..ir.regions import access_of, region_of
 from .cleanup import clean, with_replaced
 from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, is_plain_copy,
     squeezed, with_unit_axes)
@@ -47,6 +49,75 @@ def hoist_load(program: Program, load: Instruction) -> Program:
     tensors, k = list(program.tensors), load.outs['dst'].tensor
     tensors[k] = replace(tensors[k], scope=tuple(l.name for l in around[:kept]))
     return clean(replace(program, tensors=tuple(tensors), body=tuple(nodes(program.body))))
+
+# %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #09b21812
+def _repeating_loop(uses, load):
+    "Index of the outermost loop that repeats a load which an inner loop moves; None where there is none."
+    around, src = uses.around[id(load)], load.ins['src']
+    moving = {v for v, c in src.offset.terms if c}
+    for n, loop in enumerate(around):
+        inner = [l for l in around[n:] if l.name in moving]
+        written = any(loop in uses.around[id(w)] for w in uses.writers[uses.program.base[src.tensor]])
+        if inner and loop.name not in moving and not written: return n
+    return None
+
+def _is_private(uses, load):
+    "Whether a load alone fills a tile that lives for one iteration of the loops around it."
+    dst, t = load.outs['dst'], uses.program.tensors[load.outs['dst'].tensor]
+    whole = t.size == t.tile_size and t.par == 0 and not dst.offset.terms and dst.par == 0 and not dst.index
+    chain = uses.chain(load)
+    together = all(uses.chain(o)[:len(chain)] == chain for o in uses.readers[dst.tensor])
+    return whole and t.buffer == 'sbuf' and t.scope == chain and together and uses.only_writer(dst.tensor) is load
+
+def residable_loads(program: Program) -> Iterator[Instruction]:
+    "Yield the loads that an inner loop moves and an outer loop repeats."
+    uses = DefUse(program)
+    if any(l.kind not in STATIC_LOOPS for l in program.loops.values()): return
+    for o in program.instructions:
+        if is_plain_copy(program, o) and _is_private(uses, o) and program.tensors[o.ins['src'].tensor].buffer == 'hbm':
+            if _repeating_loop(uses, o) is not None: yield o
+
+def _placed(a, t, room, terms, trips):
+    "Access `a` to tile `t` in a tile with `room` places of its size, at the place that `terms` name."
+    row = t.size // t.shape[0]
+    p = region_of((t.shape[0], row), a, trips)
+    if p is None: raise IllegalTransformation(f'a use of {t.name} leaves its row')
+    offset, ap, par = access_of(p, (room * row, 1), a.par)
+    return replace(a, offset=Affine(offset.const, tuple(sorted((*offset.terms, *((v, c * row) for v, c in terms))))),
+                   ap=ap, par=par)
+
+def keep_resident(program: Program, load: Instruction) -> Program:
+    "The program with the tiles of a load, one for each turn of inner loops, loaded before the loop that repeats it."
+    uses, tensors = DefUse(program), list(program.tensors)
+    n = _repeating_loop(uses, load) if _is_private(uses, load) else None
+    if n is None: raise IllegalTransformation(f'no loop repeats the load in line {load.line}, or its tile is shared')
+    around, k = uses.around[id(load)], load.outs['dst'].tensor
+    moving = {v for v, c in load.ins['src'].offset.terms if c}
+    inner, t = [l for l in around[n:] if l.name in moving], tensors[k]
+    names = {l.name: _fresh_name(program, l.name) for l in inner}
+    terms, room = [], 1
+    for l in reversed(inner): terms.append((l.name, room)); room *= l.trips
+    shape = (t.shape[0], *(l.trips for l in inner), *t.shape[1:])
+    tensors[k] = replace(t, shape=shape, scope=tuple(l.name for l in around[:n]))
+    src, renamed = load.ins['src'], [(names[v], c) for v, c in terms]
+    at = tuple(sorted((names.get(v, v), c) for v, c in src.offset.terms))
+    moved = replace(src, offset=Affine(src.offset.const, at))
+    first = replace(load, ins={'src': moved}, outs={'dst': _placed(load.outs['dst'], t, room, renamed, program.trips)})
+    for l in reversed(inner): first = replace(l, name=names[l.name], body=(first,), kind='affine')
+    place = lambda a: _placed(a, t, room, terms, program.trips) if isinstance(a, Access) and a.tensor == k else a
+    replaced = {id(o): [replace(o, ins={x: place(a) for x, a in o.ins.items()})] for o in uses.readers[k]}
+    replaced[id(load)] = []
+    def nodes(body):
+        for o in body:
+            if o is around[n]: yield first; yield from with_replaced((o,), replaced)
+            else: yield replace(o, body=tuple(nodes(o.body))) if isinstance(o, Loop) else o
+    return clean(replace(program, tensors=tuple(tensors), body=tuple(nodes(program.body))))
+
+def _fresh_name(program, name):
+    "A name for a copy of a loop."
+    taken, number = {*program.loops}, 1
+    while f'{name}_{number}' in taken: number += 1
+    return f'{name}_{number}'
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #c2a08d8a
 def _store_before(uses, body, n):

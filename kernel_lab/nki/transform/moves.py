@@ -15,7 +15,8 @@ from .combine import combined
 from .definitions import IllegalTransformation
 from .engines import moved_work
 from .inline import compute_where_read, compute_where_written
-from .loops import fuse_nests, fusible_nests, hoist_load, hoistable_loads
+from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
+    keep_resident, residable_loads)
 from .tiles import own_tiles, renamable_tiles
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
@@ -52,6 +53,11 @@ def _fusions(program):
 def _hoists(program):
     for o in hoistable_loads(program): yield program.tensors[o.outs['dst'].tensor].name, hoist_load(program, o)
 
+def _resident(program):
+    for o in residable_loads(program):
+        try: yield program.tensors[o.outs['dst'].tensor].name, keep_resident(program, o)
+        except IllegalTransformation: continue
+
 def _combinations(program):
     for pair, o, after in combined(program): yield f'{pair.__name__.replace("_", " ")} in line {o.line}', after
 
@@ -70,6 +76,7 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
                                     _at_tensors(compute_where_written)),
     'fuse nests': ('Two loops over the same rows as one: the second finds its tile where the first left it.', _fusions),
     'hoist a load': ('What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
+    'keep a tile resident': ('What every turn of an outer loop needs is loaded once, if SBUF has room.', _resident),
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines)}
 

@@ -188,7 +188,7 @@ def walk_in_passes(seeds):
 
 def test_random_moves_of_random_passes():
     taken, refused = walk_in_passes(range(200))
-    assert len(taken) == 7 and taken.total() > 200 and refused < 100, (taken, refused)
+    assert len(taken) >= 7 and taken.total() > 200 and refused < 100, (taken, refused)
 
 
 @pytest.mark.slow
