@@ -318,7 +318,7 @@ def told(b, found):
                      if reason is None)
 
 
-@pytest.mark.parametrize('name', ['rows', 'earlier', 'matmul', 'two'])
+@pytest.mark.parametrize('name', ['rows', 'earlier', 'matmul', pytest.param('two', marks=pytest.mark.slow)])
 def test_some_mutants_gain_nothing(name):
     count, found = gains(base(name), some=7)
     assert count > 300 and not told(base(name), found), told(base(name), found)
@@ -345,7 +345,10 @@ def own_base(name):
     return own(f, {'x': shape}, source, chip)
 
 
-@pytest.mark.parametrize('name', OWN)
+FAST = [pytest.param(n, marks=pytest.mark.slow) if n in ('wide', 'scratch') else n for n in OWN]
+
+
+@pytest.mark.parametrize('name', FAST)
 def test_some_mutants_of_several_changes_gain_nothing(name):
     b = own_base(name)
     assert isinstance(b.us, float), b.us
@@ -353,7 +356,7 @@ def test_some_mutants_of_several_changes_gain_nothing(name):
     assert count > 30 and not told(b, found), told(b, found)
 
 
-@pytest.mark.parametrize('name', OWN)
+@pytest.mark.parametrize('name', FAST)
 def test_several_changes_are_several_and_often_admitted(name):
     "Mutants that are all refused for one reason would show nothing."
     b = own_base(name)

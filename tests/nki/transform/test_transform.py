@@ -10,7 +10,7 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, check, execute, schedule
 from kernel_lab.nki.executor.interpreter import interpret
 from kernel_lab.nki.lang.trace import trace_source
-from kernel_lab.nki.transform.moves import climb, moves
+from kernel_lab.nki.transform.moves import FAMILIES, Move, climb
 from kernel_lab.tasks.suite.registry import TASKS
 from kernel_maker import DTYPES, SeededMaker, bits_of, nasty, render
 
@@ -18,19 +18,24 @@ CHIPS = ('trn1', 'trn2')
 SUMS = ('sum beside a function',)                      # taken in another order
 
 
+def drawn(program, rng):
+    "A random move of a random family, or None; one that the chip refuses is no move."
+    for family in rng.sample(list(FAMILIES), len(FAMILIES)):
+        found = list(FAMILIES[family][1](program))
+        for change, after in rng.sample(found, len(found)):
+            if not check(after): return Move(family, change, after)
+
+
 def walk(program, run, rng, depth=5):
     "Take random moves and compare after each: families taken."
     want, taken, exact = run(program), [], True
     for _ in range(depth):
-        found = list(moves(program))
-        if not found: break
-        move = rng.choice(found)
+        move = drawn(program, rng)
+        if move is None: break
         taken.append(move)
         exact = exact and not any(s in move.change for s in SUMS)
         program = move.program
         what = ' → '.join(map(str, taken))
-        refused = check(program)
-        assert not refused, f'{what}: {refused[0]}'
         for a, b in zip(want, run(program), strict=True):
             if exact: assert a.dtype == b.dtype and not (bits_of(a, False) != bits_of(b, False)).any(), what
             elif a.dtype.kind == 'f': np.testing.assert_allclose(b, a, rtol=2e-4, atol=1e-5, err_msg=what)
@@ -53,8 +58,8 @@ def walk_in_suite(names, seed=0):
 
 
 def test_random_moves_of_first_kernels():
-    taken = walk_in_suite(list(TASKS)[3::12])
-    assert len(taken) >= 4 and taken.total() > 40, taken
+    taken = walk_in_suite(list(TASKS)[3::25])
+    assert len(taken) >= 4 and taken.total() > 20, taken
 
 
 @pytest.mark.slow
@@ -187,8 +192,8 @@ def walk_in_passes(seeds):
 
 
 def test_random_moves_of_random_passes():
-    taken, refused = walk_in_passes(range(200))
-    assert len(taken) >= 7 and taken.total() > 200 and refused < 100, (taken, refused)
+    taken, refused = walk_in_passes(range(120))
+    assert len(taken) >= 7 and taken.total() > 120 and refused < 60, (taken, refused)
 
 
 @pytest.mark.slow
