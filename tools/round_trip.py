@@ -2,8 +2,9 @@
 
     python tools/round_trip.py [TASK …] [--chips trn1 trn2 trn3]
 
-A line a task: statements, patterns (`.ap`), whether the outputs on the small workload are the same bits, latency of the
-full workload after and before. Exits 1 where numbers differ, a latency is off by more than 1 %, or a kernel is refused."""
+A line a task: statements, patterns (`.ap`), whether the outputs on the small workload are the same bits, latency of
+the full workload after and before. Exits 1 where numbers differ, a latency is off by more than 1 %, or a kernel is
+refused."""
 import argparse
 import math
 import sys
