@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import cloudpickle
@@ -42,7 +42,7 @@ from kernel_lab.tasks.model.task import task_from
 
 QUICK = Limits(seconds=1, memory_mb=640)
 PATIENT = replace(QUICK, seconds=3)  # where workers start all the while, an honest kernel may need more than one
-HONEST = {n: TASKS[n].first('small') for n in ('softmax', 'relu', 'rmsnorm', 'matmul')}
+HONEST = ('softmax', 'relu', 'rmsnorm', 'matmul')
 HOSTILE = {
     'crashes': ('import os, ctypes\ndef kernel(x):\n    ctypes.string_at(8)',
                 'crashed'), 'leaves': ('import os\ndef kernel(x):\n    os._exit(0)',
@@ -50,6 +50,12 @@ HOSTILE = {
     'eats memory': ('def kernel(x):\n    kept = []\n    while True: kept.append(bytearray(1 << 26))', 'out_of_memory'),
     'fills its answer': ('import os\ndef kernel(x):\n    while True: os.write(3, bytes(1 << 20))',
                          ('limit_exceeded', 'crashed', 'trace_error'))}
+
+
+@cache
+def honest(name):
+    "Written when a test asks: torch's compiler is slow to import, and every worker collects this file."
+    return TASKS[name].first('small')
 
 
 def workload(count, share, seed=0):
@@ -61,7 +67,7 @@ def workload(count, share, seed=0):
             rows.append((source, 'relu', status))
         else:
             name = dice.choice(sorted(HONEST))
-            rows.append((HONEST[name], name, 'correct'))
+            rows.append((honest(name), name, 'correct'))
     return map(list, zip(*rows))
 
 
@@ -141,7 +147,7 @@ def rows(store):
     with store._read() as c: return c.execute(sa.select(sa.func.count()).select_from(EVALUATIONS)).scalar()
 
 
-def remarks(n): return [f'# {k}\n{HONEST["relu"].source}' for k in range(n)]
+def remarks(n): return [f'# {k}\n{honest("relu").source}' for k in range(n)]
 
 
 def ask(kernels, store=None, task='relu', **kw):
@@ -160,7 +166,7 @@ def test_what_is_known_is_not_given_away(store):
 
 
 def test_the_program_comes_along(store):
-    (_, e), = ask([HONEST['relu']], store)
+    (_, e), = ask([honest('relu')], store)
     assert store.program(e).count == e.profile.instructions
 
 
@@ -467,7 +473,7 @@ def head(key):
 @needs_ray
 @needs_proc
 def test_ray_gives_the_same(head):
-    kernels, tasks = [*HONEST.values(), 'def', HOSTILE['leaves'][0],
+    kernels, tasks = [*map(honest, HONEST), 'def', HOSTILE['leaves'][0],
                       HOSTILE['hangs'][0]], [*HONEST, 'relu', 'relu', 'relu']
     found = {
         name: dict(evaluate_many(kernels, tasks, 'small', pool=pool, seeds=[1, 2, 3], limits=QUICK))
@@ -516,7 +522,7 @@ def test_a_cluster_that_goes_away(store, key):
 
     So it is where only its head's books are lost, and its machines go on."""
     for books in (False, True):
-        head, came, kernels = Head(), [], [f'# {books} {k}\n{HONEST["relu"].source}'
+        head, came, kernels = Head(), [], [f'# {books} {k}\n{honest("relu").source}'
                                            for k in range(12)] + [HOSTILE['hangs'][0]]
         before = rows(store)
         with pytest.raises(UsageError, match='The Ray cluster went away.*safe where there is a store') as e:
