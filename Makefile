@@ -52,7 +52,7 @@ check: env       ## lint, the house, unit tests and changed notebooks, in two mi
 	$(TESTENV) $(BIN)/python tools/check.py $(ARGS)
 
 test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=4 workers)
-	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 slow: env        ## the long tests
 	$(TESTENV) $(BIN)/python -m pytest -m slow $(ARGS)

@@ -2,8 +2,6 @@
 import gc
 import signal
 
-import pytest
-
 
 def pytest_sessionstart():
     "A worker is born deaf to Ctrl-C, and so would be every process it starts; some tests press it."
@@ -18,8 +16,18 @@ def pytest_unconfigure():
 
 
 def pytest_collection_modifyitems(items):
+    "The longest file first, so that nobody waits for it in the end; notebooks last."
+    items.sort(key=lambda i: (i.path.name != "test_page.py", i.path.name == "test_notebooks.py"))
+
+
+def pytest_xdist_make_scheduler(config, log):
     """With several workers (`make test`): a file goes to one of them, for what its tests share; notebooks go to
-    whoever is free. The longest file first, so that nobody waits for it in the end."""
-    items.sort(key=lambda i: i.path.name != 'test_page.py')
-    for i in items:
-        if i.path.name != "test_notebooks.py": i.add_marker(pytest.mark.xdist_group(i.path.name))
+    whoever is free. Of our own, because xdist 3.8 loses the groups of `--dist loadgroup` under pytest 9.2."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesAndNotebooks(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid if "test_notebooks.py" in nodeid else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False               # in the order of the files: the longest is first
+    return FilesAndNotebooks(config, log)

@@ -36,5 +36,5 @@ if __name__ == "__main__":
                            cwd=ROOT)
     notebooks = changed_notebooks(*sys.argv[1:2] or ["main"])
     print(f"{len(notebooks)} notebooks changed", *notebooks, sep="\n  ")
-    command = [sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", *selected(notebooks)]
+    command = [sys.executable, "-m", "pytest", "-n", WORKERS, *selected(notebooks)]
     sys.exit(style.returncode or subprocess.run(command, cwd=ROOT).returncode)
