@@ -106,7 +106,7 @@ class Climb:
                           *(f'{us:10,.1f} µs  {move}' for move, us in self.steps)])
 
 MIN_GAIN = 1e-4
-_OPENERS = ('a tile for each value',)         # taken where they cost nothing: others need them
+OPENERS = ('a tile for each value',)         # taken where they cost nothing: others need them
 
 def _latency_us(program):
     "Simulated latency in µs, or None for a program that the chip refuses."
@@ -122,7 +122,7 @@ def _climb_family(family, program, us, until, note):
             if time.monotonic() > until: return program, us
             now = _latency_us(after)
             note(None)
-            fewer = after.count < program.count or family in _OPENERS
+            fewer = after.count < program.count or family in OPENERS
             if now is None or now > us * (1 + MIN_GAIN) or not (now < us * (1 - MIN_GAIN) or fewer): continue
             program, us, again = after, now, True
             note((Move(family, change, after), now))
