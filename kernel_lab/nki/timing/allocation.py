@@ -15,12 +15,13 @@ PSUM = POOLS.index('psum')
 # users: last row on each lane; chain: those whom the next one in its memory waits for; last: turn of the last use;
 # first: row; root: the value whose memory it shares;
 # alive: values that share it; died: place in the pool's queue; loader: row of the load that fetched it
+KEPT = -3
 VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('last', 'i4'), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
                   ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4'), ('chain', 'i4')])
 TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
 AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer begun ring
-    last_users''')
+    last_users keep''')
 AllocatorState.__doc__ = """Of each pool the units that nothing had yet, the queue of dead values between its ends, the
 units left of the first of them (0: all), and whether memory is ever taken from them; the places in it from which memory
 was taken last; of each tensor the number of its buffers, their first place in the ring of values, and how many values
@@ -36,7 +37,7 @@ def allocator_state(units, needed, buffers, values):
                           np.zeros(len(units)), needed > units, np.zeros(1, TAKEN), buffers,
                           np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64),
                           np.full(buffers.sum() + 1, -1, np.int64),
-                          np.empty(len(LANES), np.int64))
+                          np.empty(len(LANES), np.int64), np.zeros(3))
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #76981654
 @part
@@ -82,7 +83,7 @@ def release(flat, walk, values, memory, instr, turn, regions, overtakes):
         root.alive -= 1
         if units_of(flat, root) == 0: continue
         if memory.runs_out[root.pool]: keep_users(regions, walk.slots[k], root, overtakes)
-        if root.alive > 0: continue
+        if root.alive > 0 or root.died == KEPT: continue
         ends = memory.ends[root.pool]
         memory.dead[root.pool, ends.last], root.died = value.root, ends.last
         ends.last += 1
@@ -131,7 +132,7 @@ def _entry_of(fetched, code):
     return k
 
 @part
-def reuse_load(flat, walk, values, fetched, instr, row):
+def reuse_load(flat, walk, values, memory, fetched, instr, row):
     "The value that already holds what a load fetches, whose memory its own then shares; -1 where it must be fetched."
     load, v = flat.loads[instr], walk.values[0]
     code = load.key * _MAX_ELEMENTS + offset_of(load, flat.terms, walk.loop_value)
@@ -140,10 +141,15 @@ def reuse_load(flat, walk, values, fetched, instr, row):
     if old < 0 or values[old].loader < 0:
         entry.code, entry.value = code, v
         values[v].loader = row
+        tensor = flat.operands[flat.first_operand[instr]].tensor
+        pool, units = flat.pool[tensor], flat.units[tensor]
+        if memory.keep[pool] >= units:
+            memory.keep[pool] -= units
+            values[v].died = KEPT
         return -1
     values[v].first, values[v].root = values[old].first, old
     values[old].alive += 1
-    values[old].died = -1
+    if values[old].died != KEPT: values[old].died = -1
     return old
 
 def fetched_table(flat, lifetimes, reuse):

@@ -126,7 +126,7 @@ def _begin_values(build, instr, user, known, edges, count, is_cached):
 @part
 def _reuses_load(build, instr, row):
     "Whether a load stands for a value that is still there; its tile then holds what the earlier load wrote."
-    old = reuse_load(build.flat, build.walk, build.values, build.fetched, instr, row)
+    old = reuse_load(build.flat, build.walk, build.values, build.memory, build.fetched, instr, row)
     if old < 0: return False
     slot, loader = build.walk.slots[0], np.int64(build.values[old].loader)
     clear_slot(build.regions, slot)
@@ -236,6 +236,12 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     needed = np.bincount(flat.pool[lifetimes['tensor']], flat.units[lifetimes['tensor']], 3)[1:]
     depths = rotation_depths(flat, rows, lifetimes, units, copies)
     memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, len(lifetimes))
+    if reuse and needed[0] > units[0]:
+        import os
+        c = float(os.environ.get('KEEP_C', '1'))
+        if c:
+            from .lifetimes import peak_liveness
+            memory.keep[1] = max(0., units[0] - c * peak_liveness(flat, rows, lifetimes)[1][1])
     return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
                               np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes,
                               bank_users(flat, chip))
