@@ -12,12 +12,12 @@ from .region_lists import keep_users
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #bfafb1af
 PSUM = POOLS.index('psum')
-# users: last row on each lane; chain: those whom the next one in its memory waits for; last: turn of the last use;
-# first: row; root: the value whose memory it shares;
+# users: last row on each lane; whom the next one in its memory waits for: the users on `lanes`, and a `chain`;
+# last: turn of the last use; first: row; root: the value whose memory it shares;
 # alive: values that share it; died: place in the pool's queue; loader: row of the load that fetched it
 VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('last', 'i4'), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
-                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4'), ('chain', 'i4')])
-TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8')])
+                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4'), ('chain', 'i4'), ('lanes', 'i4')])
+TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8'), ('rotates', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
 AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer begun ring
     last_users''')
@@ -44,12 +44,7 @@ def name_value(value, last):
     "A value before its first instruction, with the turn of its last use."
     for lane in range(len(LANES)): value.users[lane] = -1
     value.last, value.first, value.root, value.alive, value.died, value.loader = last, -1, -1, 0, -1, -1
-    value.tensor, value.pool, value.chain = -1, -1, -1
-
-@part
-def _add_last_users(value, last_users):
-    "Note the last users of a value, one a lane."
-    for lane in range(len(LANES)): last_users[lane] = max(last_users[lane], value.users[lane])
+    value.tensor, value.pool, value.chain, value.lanes = -1, -1, -1, 0
 
 @part
 def units_of(flat, value):
@@ -59,17 +54,18 @@ def units_of(flat, value):
 @part
 def _take(flat, values, memory, pool, units):
     "Take memory, note the places of the dead values that had it, and return whether there was enough."
-    ends, left, taken = memory.ends[pool], memory.left, memory.taken[0]
-    memory.free[pool] -= units
-    taken.pool, taken.first, taken.end = pool, ends.first, ends.first
-    while memory.free[pool] < 0 and ends.first < ends.last:
-        old, taken.end = values[memory.dead[pool, ends.first]], ends.first + 1
-        if old.died == ends.first:                      # or else a later load shares it: it is alive again
-            if left[pool] == 0: left[pool], old.loader = units_of(flat, old), -1
-            some = min(left[pool], -memory.free[pool])
-            memory.free[pool], left[pool] = memory.free[pool] + some, left[pool] - some
-        if left[pool] == 0: ends.first += 1
-    return memory.free[pool] >= 0
+    ends, taken, free, left = memory.ends[pool], memory.taken[0], memory.free[pool] - units, memory.left[pool]
+    first, last = ends.first, ends.last
+    taken.pool, taken.first, end = pool, first, first
+    while free < 0 and first < last:
+        old, end = values[memory.dead[pool, first]], first + 1
+        if old.died == first:                           # or else a later load shares it: it is alive again
+            if left == 0: left, old.loader = units_of(flat, old), -1
+            some = min(left, -free)
+            free, left = free + some, left - some
+        if left == 0: first += 1
+    ends.first, taken.end, memory.free[pool], memory.left[pool] = first, end, free, left
+    return free >= 0
 
 @part
 def release(flat, walk, values, memory, instr, turn, regions, overtakes):
@@ -98,7 +94,8 @@ def core_of(flat, walk, instr):
 def _rotate(values, memory, tensor, v):
     "Give value `v` the tensor's next buffer, and note the last users of the value that had it."
     place = memory.first_buffer[tensor] + memory.begun[tensor] % memory.buffers[tensor]
-    if memory.ring[place] >= 0: _add_last_users(values[memory.ring[place]], memory.last_users)
+    old, memory.taken[0].rotates = memory.ring[place], int(memory.ring[place] >= 0)
+    for lane in range(len(LANES)): memory.last_users[lane] = values[old].users[lane] if old >= 0 else -1
     memory.ring[place] = v
     memory.begun[tensor] += 1
 
@@ -109,12 +106,12 @@ def begin_value(flat, walk, values, memory, instr, k, row, is_cached):
     value, home = values[v], flat.home[tensor]
     value.tensor, value.first, value.root, value.alive = tensor, row, v, 1
     value.pool = flat.pool[tensor] - 1 + 2 * max(home if home >= 0 else core_of(flat, walk, instr), 0)
-    for lane in range(len(LANES)): memory.last_users[lane] = -1
-    memory.taken[0].end = memory.taken[0].first
+    taken = memory.taken[0]
+    taken.end, taken.rotates = taken.first, 0
     if flat.units[tensor] == 0: return True
     has_room = _take(flat, values, memory, value.pool, flat.units[tensor])
     if memory.buffers[tensor] == 0: return has_room
-    if flat.pool[tensor] == PSUM: memory.taken[0].end = memory.taken[0].first       # its banks rotate freely
+    if flat.pool[tensor] == PSUM: taken.end = taken.first                           # its banks rotate freely
     if not is_cached: _rotate(values, memory, tensor, v)
     return True
 

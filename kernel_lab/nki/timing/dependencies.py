@@ -93,13 +93,18 @@ def _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count):
 def _add_memory_edges(build, slot, user, is_whole, edges, first, count):
     "Edges by the memory that a value takes; return the number of edges so far."
     memory, regions, taken = build.memory, build.regions, build.memory.taken[0]
-    for lane in range(len(LANES)):
+    for lane in range(len(LANES) if taken.rotates else 0):
         other = User(memory.last_users[lane], lane, 0)
         if other.row >= 0: count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
     for place in range(taken.first, taken.end):
         old = build.values[memory.dead[taken.pool, place]]
         if old.died != place: continue
-        e = old.chain
+        e, lanes = old.chain, old.lanes
+        while lanes:
+            lane = (lanes & 7) - 1
+            other = User(np.int64(old.users[lane]), np.int64(lane), 0)
+            count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
+            lanes >>= 3
         while e >= 0:
             other = User(regions.entries[e].row, regions.entries[e].lane, 0)
             count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
@@ -229,6 +234,8 @@ def _overtakes(flat, chip, ahead):
     if chip.vector_queues > 1 or (flat.engines[:, 1] >= 0).any(): rows[[VECTOR, SCALAR]] = 1 << 40
     return rows
 
+def _core_count(flat): return 2 if (flat.instr_core > 0).any() or (flat.core_loop >= 0).any() else 1
+
 def _builder(flat, loops, chip, reuse, copies, overtakes):
     "(rows, `GraphBuilder` before the first instruction)."
     rows, uses, lifetimes = lifetimes_of(flat, loops)
@@ -236,7 +243,7 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     needed = np.bincount(flat.pool[lifetimes['tensor']], flat.units[lifetimes['tensor']], 3)[1:]
     depths = rotation_depths(flat, rows, lifetimes, units, copies)
     memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, len(lifetimes))
-    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
+    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses, _core_count(flat)), lifetimes,
                               np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes,
                               bank_users(flat, chip))
 

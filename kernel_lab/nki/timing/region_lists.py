@@ -12,18 +12,18 @@ from .lifetimes import BOX, grown, part
 MAX_REGIONS = 256                                       # entries of a list
 WRITES, READS, OVERTAKEN = range(3)                     # the lists of a tile slot
 REGION = np.dtype([*BOX.descr, ('lane', 'i8'), ('row', 'i8'), ('next', 'i8'), ('is_merged', 'i8')])
-STOCK = np.dtype([('spare', 'i8'), ('free', 'i8'), ('kept', 'i8')])
+STOCK = np.dtype([('spare', 'i8'), ('free', 'i8'), ('kept', 'i8'), ('cores', 'i8')])
 RegionLists = namedtuple('RegionLists', 'entries head length stock')
 RegionLists.__doc__ = """Linked lists in `entries`, three of each slot: the first entry and the number of entries of
 each list; in `stock` the first of the free entries, how many they are, and how many dead tiles keep."""
 User = namedtuple('User', 'row lane since')
 User.__doc__ = "Who reads or writes: a row of the schedule, its lane, and the first row that it may overtake there."
 
-def region_lists(slots, uses):
+def region_lists(slots, uses, cores=1):
     "Empty lists for `slots` tile slots with capacity for `uses` operands."
     n = int(min(3 * slots * (MAX_REGIONS + len(LANES)), uses * (1 + len(LANES))) + 2)
     return with_more_entries(RegionLists(np.zeros(0, REGION), np.full(3 * slots + 3, -1, np.int64),
-                                         np.zeros(3 * slots + 3, np.int64), np.array([(-1, 0, 0)], STOCK)), n)
+                                         np.zeros(3 * slots + 3, np.int64), np.array([(-1, 0, 0, cores)], STOCK)), n)
 
 def with_more_entries(regions, least=0):
     "The lists with capacity for twice as many entries, and for `least` more."
@@ -226,8 +226,43 @@ def _says_nothing(regions, entry, value, is_written, overtakes):
     return is_behind or is_waited_for or has_row(regions, value.chain, entry.row)
 
 @part
+def _is_read_later(regions, slot, entry):
+    "Whether the row of the newest read of a slot waited for that of an entry of its writes."
+    e = regions.head[3 * slot + READS]
+    if e < 0 or regions.stock[0].cores > 1: return False
+    read = regions.entries[e]
+    return read.row > entry.row and not read.is_merged and overlaps(read, entry)
+
+@part
+def _lanes_to_wait_for(regions, slot, value, overtakes):
+    "The lanes whose last users are all that a chain would be, newest first, three bits each; -1 where they are not."
+    lanes, is_written = 0, regions.head[3 * slot + WRITES] >= 0
+    for which in range(3 * slot, 3 * slot + 3):
+        e = regions.head[which]
+        while e >= 0:
+            entry = regions.entries[e]
+            e, last = entry.next, value.users[entry.lane]
+            if is_written and entry.row < value.first: continue
+            if entry.row != last:
+                if entry.row <= last - overtakes[entry.lane]: continue
+                return -1
+            if which == 3 * slot + WRITES and _is_read_later(regions, slot, entry): continue
+            bits, is_new = lanes, True
+            while bits: 
+                if (bits & 7) == entry.lane + 1: is_new = False
+                bits >>= 3
+            if is_new: lanes = lanes << 3 | (entry.lane + 1)
+    return lanes
+
+@part
 def keep_users(regions, slot, value, overtakes):
     "Move the entries of a slot, of whose tile this was the last use, to the chain of the value that has the memory."
+    if value.loader < 0 and value.chain < 0:
+        lanes = _lanes_to_wait_for(regions, slot, value, overtakes)
+        if lanes >= 0:
+            value.lanes = lanes
+            while lanes: regions.stock[0].kept, lanes = regions.stock[0].kept + 1, lanes >> 3
+            return
     is_written = regions.length[3 * slot + WRITES] > 0
     for which in range(3 * slot, 3 * slot + 3):
         e = regions.head[which]
@@ -235,6 +270,7 @@ def keep_users(regions, slot, value, overtakes):
             entry, here = regions.entries[e], e
             e = entry.next
             if _says_nothing(regions, entry, value, is_written, overtakes): give_back(regions, here)
+            elif which == 3 * slot + WRITES and _is_read_later(regions, slot, entry): give_back(regions, here)
             else:
                 entry.next, value.chain = value.chain, here
                 regions.stock[0].kept += 1
@@ -248,5 +284,6 @@ def drop_users(regions, value):
         here, e = e, regions.entries[e].next
         give_back(regions, here)
         regions.stock[0].kept -= 1
+    while value.lanes: regions.stock[0].kept, value.lanes = regions.stock[0].kept - 1, value.lanes >> 3
     value.chain = -1
 
