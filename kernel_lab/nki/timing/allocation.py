@@ -12,11 +12,11 @@ from .region_lists import keep_users
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #bfafb1af
 PSUM = POOLS.index('psum')
-# users: last row on each lane; whom the next one in its memory waits for: the users on `lanes`, and a `chain`;
-# last: turn of the last use; first: row; root: the value whose memory it shares;
+# users: last row on each lane; chain: those whom the next one in its memory waits for;
+# first: row; root: the value whose memory it shares;
 # alive: values that share it; died: place in the pool's queue; loader: row of the load that fetched it
-VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('last', 'i4'), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
-                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4'), ('chain', 'i4'), ('lanes', 'i4')])
+VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
+                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('chain', 'i4'), ('pool', 'i1')])
 TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8'), ('rotates', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
 AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer begun ring
@@ -40,11 +40,11 @@ def allocator_state(units, needed, buffers, values):
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #76981654
 @part
-def name_value(value, last):
-    "A value before its first instruction, with the turn of its last use."
+def name_value(value):
+    "A value before its first instruction."
     for lane in range(len(LANES)): value.users[lane] = -1
-    value.last, value.first, value.root, value.alive, value.died, value.loader = last, -1, -1, 0, -1, -1
-    value.tensor, value.pool, value.chain, value.lanes = -1, -1, -1, 0
+    value.first, value.root, value.alive, value.died, value.loader = -1, -1, 0, -1, -1
+    value.tensor, value.pool, value.chain = -1, -1, -1
 
 @part
 def units_of(flat, value):
@@ -68,19 +68,20 @@ def _take(flat, values, memory, pool, units):
     return free >= 0
 
 @part
-def release(flat, walk, values, memory, instr, turn, regions, overtakes):
+def release(flat, walk, lifetimes, values, memory, instr, turn, regions, overtakes):
     "Queue the memory of the values whose last use is in this turn."
     for k in range(flat.first_operand[instr + 1] - flat.first_operand[instr]):
-        value = values[walk.values[k]]
-        if value.last != turn: continue
-        value.last = -2                                 # once
-        root = values[value.root]
+        v = walk.values[k]
+        if lifetimes[v].last != turn: continue
+        lifetimes[v].last = -2                          # once
+        r = values[v].root
+        root = values[r]
         root.alive -= 1
         if units_of(flat, root) == 0: continue
         if memory.runs_out[root.pool]: keep_users(regions, walk.slots[k], root, overtakes)
         if root.alive > 0: continue
         ends = memory.ends[root.pool]
-        memory.dead[root.pool, ends.last], root.died = value.root, ends.last
+        memory.dead[root.pool, ends.last], root.died = r, ends.last
         ends.last += 1
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #432f06b7

@@ -99,16 +99,17 @@ def _add_memory_edges(build, slot, user, is_whole, edges, first, count):
     for place in range(taken.first, taken.end):
         old = build.values[memory.dead[taken.pool, place]]
         if old.died != place: continue
-        e, lanes = old.chain, old.lanes
+        e = old.chain
+        while e >= 0:
+            other = User(regions.entries[e].row, regions.entries[e].lane, 0)
+            count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
+            e = regions.entries[e].next
+        lanes = -1 - e
         while lanes:
             lane = (lanes & 7) - 1
             other = User(np.int64(old.users[lane]), np.int64(lane), 0)
             count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
             lanes >>= 3
-        while e >= 0:
-            other = User(regions.entries[e].row, regions.entries[e].lane, 0)
-            count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
-            e = regions.entries[e].next
         if place < memory.ends[taken.pool].first: drop_users(regions, old)
     return count
 
@@ -186,10 +187,11 @@ def build_edges(build, turns, rows, edges, reuse, progress):
             share = share_left(flat, walk, i)
         k = after
         if i < 0 or share == 0: continue
-        rows.instr[row], rows.turn[row], rows.share[row], rows.first[row] = i, turns[i] - 1, share, count
+        rows.instr[row], rows.turn[row], rows.first[row] = i, turns[i] - 1, count
+        if row < len(rows.share): rows.share[row] = share
         rows.core[row] = core_of(flat, walk, i)
         turn, now = turn + 1, name_values(flat, walk, i, known)
-        for v in range(known, now): name_value(build.values[v], build.lifetimes[v].last)
+        for v in range(known, now): name_value(build.values[v])
         for operand in range(flat.first_operand[i], flat.first_operand[i + 1]):
             if not walk.places[operand].has_box: _fill_box(flat, walk, operand)
         is_cached = reuse and flat.loads[i].key >= 0
@@ -197,7 +199,7 @@ def build_edges(build, turns, rows, edges, reuse, progress):
             count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
             if at.missing >= 0: _note_lost(build, rows, i, row)
             row += 1
-        release(flat, walk, build.values, build.memory, i, turn, build.regions, build.overtakes)
+        release(flat, walk, build.lifetimes, build.values, build.memory, i, turn, build.regions, build.overtakes)
         known = now
     rows.first[row] = count
     at.node, at.rows, at.turn, at.values, at.edges = k, row, turn, known, count
@@ -254,7 +256,7 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
     fit, or -1."""
     flat, edges = flatten(program, chip, balance), None
     n, build = _builder(flat, len(program.loops), chip, reuse, copies, _overtakes(flat, chip, ahead))
-    rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n), np.empty(n, np.int8),
+    rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.ones(n if len(flat.conditions) else 1), np.empty(n, np.int8),
                      np.zeros(n + 1, np.int64), np.zeros(n, np.int32))
     progress, turns = np.array([(0, 0, -1, 0, 0, -1)], _PROGRESS), np.zeros(len(flat.copies) + 1, np.int64)
     edges = EdgeBuffer(np.empty(4 * n + 4096, np.int32), np.empty(4 * n + 4096, np.int8))
@@ -264,6 +266,7 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
         if more > build.regions.stock['free'][0]: build = build._replace(regions=with_more_entries(build.regions, more))
     n, count, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'missing'))
     edges = Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count], rows.lost[:n if missing >= 0 else 0])
-    work = work_shares(program, chip, balance, rows.instr[:n], rows.turn[:n], rows.share[:n])
-    return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], work, rows.core[:n], edges,
+    instr, turn, share = rows.instr[:n], rows.turn[:n], rows.share[:n] if len(flat.conditions) else np.ones(1)
+    work = work_shares(program, chip, balance, instr, turn, share) if len(flat.conditions) else share
+    return DependencyGraph(flat, instr, turn, np.broadcast_to(share, n), work, rows.core[:n], edges,
                            ValueLifetimes(flat, build.values), missing)

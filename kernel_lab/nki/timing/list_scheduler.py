@@ -8,7 +8,7 @@ import numpy as np
 from ...core.errors import SimulatorError
 from .flat_program import DMA_IN, LANES, SCALAR, VECTOR
 from .lifetimes import compiled, part
-from .resources import Issue, Ready, place_row, ready_time, with_memory
+from .resources import Issue, Ready, place_row, ready_time, share_of, with_memory
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #c60c22a8
 ITEM = np.dtype([('time', 'f8'), ('row', 'i8')])
@@ -162,7 +162,7 @@ def place_ahead(flat, instr, share, edges, core, placement, ahead):
         if lane < 0: break
         if row < 0: continue
         ready = Ready(placement.start[row], np.int64(placement.after[row]), np.int64(placement.cause[row]))
-        issue = Issue(np.int64(instr[row]), row, share[row])
+        issue = Issue(np.int64(instr[row]), row, share_of(share, row))
         ready = with_memory(edges, row, ready, core)
         place_row(flat, issue, ready, lane if lane < DMA_IN else -1, core, placement)
         is_placed[row], done = True, done + 1

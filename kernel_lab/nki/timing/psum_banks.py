@@ -40,7 +40,9 @@ def add_bank_edges(banks, slot, value, box, user, edges, first, count, kind):
     "Edges of a user of a box of a tile to those before it in the same banks; return the number of edges so far."
     begin, own = banks.first[slot], banks.first[slot + 1] - banks.first[slot]
     if own == 0: return count
-    for b in range(min(box.first_byte // banks.size, own - 1), min(box.last_byte // banks.size, own - 1) + 1):
+    first_bank, last_bank = 0, own - 1
+    if own > 1: first_bank, last_bank = min(box.first_byte // banks.size, last_bank), min(box.last_byte // banks.size, last_bank)
+    for b in range(first_bank, last_bank + 1):
         entry = banks.entries[begin + b]
         if entry.value != value:
             entry.value = value

@@ -257,10 +257,10 @@ def _lanes_to_wait_for(regions, slot, value, overtakes):
 @part
 def keep_users(regions, slot, value, overtakes):
     "Move the entries of a slot, of whose tile this was the last use, to the chain of the value that has the memory."
-    if value.loader < 0 and value.chain < 0:
+    if value.loader < 0 and value.chain == -1:
         lanes = _lanes_to_wait_for(regions, slot, value, overtakes)
         if lanes >= 0:
-            value.lanes = lanes
+            value.chain = -1 - lanes
             while lanes: regions.stock[0].kept, lanes = regions.stock[0].kept + 1, lanes >> 3
             return
     is_written = regions.length[3 * slot + WRITES] > 0
@@ -284,6 +284,7 @@ def drop_users(regions, value):
         here, e = e, regions.entries[e].next
         give_back(regions, here)
         regions.stock[0].kept -= 1
-    while value.lanes: regions.stock[0].kept, value.lanes = regions.stock[0].kept - 1, value.lanes >> 3
+    lanes = -1 - e
+    while lanes: regions.stock[0].kept, lanes = regions.stock[0].kept - 1, lanes >> 3
     value.chain = -1
 
