@@ -40,7 +40,7 @@ def allocator_state(units, needed, buffers, values):
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #76981654
 @part
-def name_value(value):
+def blank_value(value):
     "A value before its first instruction."
     for lane in range(len(LANES)): value.users[lane] = -1
     value.first, value.root, value.alive, value.died, value.loader = -1, -1, 0, -1, -1

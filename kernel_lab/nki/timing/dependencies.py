@@ -7,10 +7,10 @@ from collections import namedtuple
 from dataclasses import dataclass
 from functools import cached_property
 import numpy as np
-from .allocation import (PSUM, VALUE, allocator_state, begin_value, core_of, fetched_table, name_value,
+from .allocation import (PSUM, VALUE, allocator_state, begin_value, blank_value, core_of, fetched_table,
     pool_units, release, reuse_load, rotation_depths, units_of)
 from .flat_program import DMA_IN, LANES, SCALAR, VECTOR, FlatProgram, flatten
-from .lifetimes import (compiled, grown, is_still, lifetimes_of, name_values, offset_of, part,
+from .lifetimes import (compiled, grown, is_still, lifetimes_of, name_value, offset_of, part,
     share_left, step, walk_of)
 from .masked_work import work_shares
 from .psum_banks import add_bank_edges, bank_users
@@ -173,6 +173,18 @@ def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
     return _record_operands(build, instr, user, edges, first, count)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #ba1a2349
+@part
+def _name_operands(build, instr, known):
+    "Name the values of an instruction's operands and find their boxes; return the number of values so far."
+    flat, walk, now, first = build.flat, build.walk, known, build.flat.first_operand[instr]
+    end = flat.first_operand[instr + 1]
+    for k in range(first, end):
+        if name_value(flat, walk, flat.operands[k], walk.places[k], k - first, now) == now: now += 1
+    for v in range(known, now): blank_value(build.values[v])
+    for k in range(first, end):
+        if not walk.places[k].has_box: _fill_box(flat, walk, k)
+    return now
+
 @compiled
 def build_edges(build, turns, rows, edges, reuse, progress):
     "Fill `rows` and `edges` row by row. False where there are too few edges or entries of lists."
@@ -190,10 +202,7 @@ def build_edges(build, turns, rows, edges, reuse, progress):
         rows.instr[row], rows.turn[row], rows.first[row] = i, turns[i] - 1, count
         if row < len(rows.share): rows.share[row] = share
         rows.core[row] = core_of(flat, walk, i)
-        turn, now = turn + 1, name_values(flat, walk, i, known)
-        for v in range(known, now): name_value(build.values[v])
-        for operand in range(flat.first_operand[i], flat.first_operand[i + 1]):
-            if not walk.places[operand].has_box: _fill_box(flat, walk, operand)
+        turn, now = turn + 1, _name_operands(build, i, known)
         is_cached = reuse and flat.loads[i].key >= 0
         if not (is_cached and now > known and _reuses_load(build, i, row)):
             count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
