@@ -8,7 +8,7 @@ import numpy as np
 from ..ir.spilling import sbuf_room
 from .flat_program import LANES, MAX_CORES, POOLS
 from .lifetimes import compiled, offset_of, part, peak_liveness
-from .region_lists import keep_users
+from .region_lists import NOBODY, first_lane, keep_users, without_first_lane
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #bfafb1af
 PSUM = POOLS.index('psum')
@@ -20,23 +20,24 @@ VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('first', 'i4'), ('root', 'i4'
 TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8'), ('rotates', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
 AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer begun ring
-    last_users''')
+    last_users lifetimes''')
 AllocatorState.__doc__ = """Of each pool the units that nothing had yet, the queue of dead values between its ends, the
 units left of the first of them (0: all), and whether memory is ever taken from them; the places in it from which memory
 was taken last; of each tensor the number of its buffers, their first place in the ring of values, and how many values
-it has begun; by lane the last users of the buffer taken last."""
+it has begun; by lane the last users of the buffer taken last; of each value, until then, the turn of its last use."""
 
 def pool_units(chip):
     "Units of each pool: bytes a partition of SBUF and banks of PSUM, core after core."
     return np.array([sbuf_room(chip), chip.psum_banks] * MAX_CORES, float)
 
-def allocator_state(units, needed, buffers, values):
+def allocator_state(units, needed, buffers, lifetimes):
     "The `AllocatorState` before the first instruction; `needed`: units that all values of each pool take together."
-    return AllocatorState(units.copy(), np.empty((len(units), values + 1), np.int32), np.zeros(len(units), ENDS),
-                          np.zeros(len(units)), needed > units, np.zeros(1, TAKEN), buffers,
+    dead = np.empty((len(units), len(lifetimes) + 1), np.int32)
+    return AllocatorState(units.copy(), dead, np.zeros(len(units), ENDS), np.zeros(len(units)), needed > units,
+                          np.zeros(1, TAKEN), buffers,
                           np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64),
                           np.full(buffers.sum() + 1, -1, np.int64),
-                          np.empty(len(LANES), np.int64))
+                          np.empty(len(LANES), np.int64), lifetimes)
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #76981654
 @part
@@ -44,7 +45,7 @@ def blank_value(value):
     "A value before its first instruction."
     for lane in range(len(LANES)): value.users[lane] = -1
     value.first, value.root, value.alive, value.died, value.loader = -1, -1, 0, -1, -1
-    value.tensor, value.pool, value.chain = -1, -1, -1
+    value.tensor, value.pool, value.chain = -1, -1, NOBODY
 
 @part
 def units_of(flat, value):
@@ -68,20 +69,19 @@ def _take(flat, values, memory, pool, units):
     return free >= 0
 
 @part
-def release(flat, walk, lifetimes, values, memory, instr, turn, regions, overtakes):
+def release(flat, walk, values, memory, instr, turn, regions, overtakes):
     "Queue the memory of the values whose last use is in this turn."
     for k in range(flat.first_operand[instr + 1] - flat.first_operand[instr]):
         v = walk.values[k]
-        if lifetimes[v].last != turn: continue
-        lifetimes[v].last = -2                          # once
-        r = values[v].root
-        root = values[r]
+        lifetime, place = memory.lifetimes[v], values[v].root
+        if lifetime.last != turn: continue
+        lifetime.last, root = -2, values[place]         # once
         root.alive -= 1
         if units_of(flat, root) == 0: continue
         if memory.runs_out[root.pool]: keep_users(regions, walk.slots[k], root, overtakes)
         if root.alive > 0: continue
         ends = memory.ends[root.pool]
-        memory.dead[root.pool, ends.last], root.died = r, ends.last
+        memory.dead[root.pool, ends.last], root.died = place, ends.last
         ends.last += 1
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #432f06b7
@@ -92,11 +92,20 @@ def core_of(flat, walk, instr):
     return walk.loop_value[loop] if loop >= 0 else flat.instr_core[instr]
 
 @part
+def _note_last_users(value, last_users):
+    "Note the last users of a value, one a lane: those that its chain names, or all where it has none."
+    chain = value.chain
+    for lane in range(len(LANES)): last_users[lane] = value.users[lane] if chain >= NOBODY else -1
+    while chain < NOBODY:
+        last_users[first_lane(chain)] = value.users[first_lane(chain)]
+        chain = without_first_lane(chain)
+
+@part
 def _rotate(values, memory, tensor, v):
     "Give value `v` the tensor's next buffer, and note the last users of the value that had it."
     place = memory.first_buffer[tensor] + memory.begun[tensor] % memory.buffers[tensor]
     old, memory.taken[0].rotates = memory.ring[place], int(memory.ring[place] >= 0)
-    for lane in range(len(LANES)): memory.last_users[lane] = values[old].users[lane] if old >= 0 else -1
+    if old >= 0: _note_last_users(values[old], memory.last_users)
     memory.ring[place] = v
     memory.begun[tensor] += 1
 
@@ -146,9 +155,8 @@ def reuse_load(flat, walk, values, fetched, instr, row):
 
 def fetched_table(flat, lifetimes, reuse):
     "An empty table for all that may be fetched."
-    loaded = np.zeros(len(flat.pool), np.bool_)
-    loaded[flat.operands['tensor'][flat.first_operand[:-1][flat.loads['key'] >= 0]]] = True
-    n = int(loaded[lifetimes['tensor']].sum()) if reuse else 0
+    loaded = np.unique(flat.operands['tensor'][flat.first_operand[:-1][flat.loads['key'] >= 0]])
+    n = int(values_by_tensor(flat, lifetimes)[loaded].sum()) if reuse else 0
     return np.full(1 << (2 * n + 1).bit_length(), np.array((-1, -1), FETCHED))
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #91e6c958
@@ -191,11 +199,20 @@ def _most_beside(flat, rows, lifetimes, pool):
     _fill_most(levels, blocks, spans, most)
     return most
 
+def values_by_tensor(flat, lifetimes):
+    "For each tensor the number of its values."
+    return np.bincount(lifetimes['tensor'], minlength=len(flat.pool))
+
+def _most_alive(flat, rows, lifetimes):
+    "For each tensor how many of its values are alive at once: of a tensor of one tile one."
+    if not (flat.pool[np.diff(flat.first_slot) > 1] > 0).any(): return np.minimum(values_by_tensor(flat, lifetimes), 1)
+    return peak_liveness(flat, rows, lifetimes)[0]
+
 def rotation_depths(flat, rows, lifetimes, units, copies):
     """For each tensor the number of its buffers: `copies` sets of those alive at once, fewer where memory is short
     while it is there (small tiles go first), 0 where even one set does not fit."""
     if not copies: return np.zeros(len(flat.pool), np.int64)
-    depths, *_ = peak_liveness(flat, rows, lifetimes)
+    depths = _most_alive(flat, rows, lifetimes)
     one_set = depths * flat.units
     for pool in (1, 2):
         mine = np.flatnonzero((flat.pool == pool) & (one_set > 0))

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 import numpy as np
 from .allocation import (PSUM, VALUE, allocator_state, begin_value, blank_value, core_of, fetched_table,
-    pool_units, release, reuse_load, rotation_depths, units_of)
+    pool_units, release, reuse_load, rotation_depths, units_of, values_by_tensor)
 from .flat_program import DMA_IN, LANES, SCALAR, VECTOR, FlatProgram, flatten
 from .lifetimes import (compiled, grown, is_still, lifetimes_of, name_value, offset_of, part,
     share_left, step, walk_of)
 from .masked_work import work_shares
 from .psum_banks import add_bank_edges, bank_users
-from .region_lists import (BANK, DATA, MAX_REGIONS, OVERTAKEN, READS, REUSE, WRITES, EdgeBuffer, Edges, User,
-    add_everything, add_overlapping, add_region, clear_slot, drop_covered, drop_users, has_row, overtake, region_lists,
-    wait_in_order, waits_already, with_more_entries)
+from .region_lists import (BANK, DATA, MAX_REGIONS, NOBODY, OVERTAKEN, READS, REUSE, WRITES, EdgeBuffer, Edges,
+    User, add_everything, add_overlapping, add_region, clear_slot, drop_covered, drop_users, has_row, first_lane,
+    overtake, region_lists, wait_in_order, waits_already, with_more_entries, without_first_lane)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #08a49d67
-GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions lifetimes values memory fetched overtakes banks')
+GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions values memory fetched overtakes banks')
 
 @part
 def _fill_box(flat, walk, k):
@@ -104,12 +104,11 @@ def _add_memory_edges(build, slot, user, is_whole, edges, first, count):
             other = User(regions.entries[e].row, regions.entries[e].lane, 0)
             count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
             e = regions.entries[e].next
-        lanes = -1 - e
-        while lanes:
-            lane = (lanes & 7) - 1
-            other = User(np.int64(old.users[lane]), np.int64(lane), 0)
+        while e < NOBODY:
+            lane = first_lane(e)
+            other = User(np.int64(old.users[lane]), lane, 0)
             count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
-            lanes >>= 3
+            e = without_first_lane(e)
         if place < memory.ends[taken.pool].first: drop_users(regions, old)
     return count
 
@@ -208,7 +207,7 @@ def build_edges(build, turns, rows, edges, reuse, progress):
             count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
             if at.missing >= 0: _note_lost(build, rows, i, row)
             row += 1
-        release(flat, walk, build.lifetimes, build.values, build.memory, i, turn, build.regions, build.overtakes)
+        release(flat, walk, build.values, build.memory, i, turn, build.regions, build.overtakes)
         known = now
     rows.first[row] = count
     at.node, at.rows, at.turn, at.values, at.edges = k, row, turn, known, count
@@ -245,18 +244,18 @@ def _overtakes(flat, chip, ahead):
     if chip.vector_queues > 1 or (flat.engines[:, 1] >= 0).any(): rows[[VECTOR, SCALAR]] = 1 << 40
     return rows
 
-def _core_count(flat): return 2 if (flat.instr_core > 0).any() or (flat.core_loop >= 0).any() else 1
+def _core_count(flat): return 1 + int((flat.instr_core > 0).any() or (flat.core_loop >= 0).any())
 
 def _builder(flat, loops, chip, reuse, copies, overtakes):
     "(rows, `GraphBuilder` before the first instruction)."
     rows, uses, lifetimes = lifetimes_of(flat, loops)
     units = pool_units(chip)
-    needed = np.bincount(flat.pool[lifetimes['tensor']], flat.units[lifetimes['tensor']], 3)[1:]
+    needed = np.bincount(flat.pool, values_by_tensor(flat, lifetimes) * flat.units, 3)[1:]
     depths = rotation_depths(flat, rows, lifetimes, units, copies)
-    memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, len(lifetimes))
-    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses, _core_count(flat)), lifetimes,
-                              np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes,
-                              bank_users(flat, chip))
+    memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, lifetimes)
+    regions = region_lists(int(flat.first_slot[-1]), uses, _core_count(flat))
+    return rows, GraphBuilder(flat, walk_of(flat, loops), regions, np.empty(len(lifetimes), VALUE), memory,
+                              fetched_table(flat, lifetimes, reuse), overtakes, bank_users(flat, chip))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,
@@ -265,7 +264,8 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
     fit, or -1."""
     flat, edges = flatten(program, chip, balance), None
     n, build = _builder(flat, len(program.loops), chip, reuse, copies, _overtakes(flat, chip, ahead))
-    rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.ones(n if len(flat.conditions) else 1), np.empty(n, np.int8),
+    share = np.ones(n if len(flat.conditions) else 1)           # one for all rows where no instruction has a mask
+    rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), share, np.empty(n, np.int8),
                      np.zeros(n + 1, np.int64), np.zeros(n, np.int32))
     progress, turns = np.array([(0, 0, -1, 0, 0, -1)], _PROGRESS), np.zeros(len(flat.copies) + 1, np.int64)
     edges = EdgeBuffer(np.empty(4 * n + 4096, np.int32), np.empty(4 * n + 4096, np.int8))
@@ -275,7 +275,7 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
         if more > build.regions.stock['free'][0]: build = build._replace(regions=with_more_entries(build.regions, more))
     n, count, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'missing'))
     edges = Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count], rows.lost[:n if missing >= 0 else 0])
-    instr, turn, share = rows.instr[:n], rows.turn[:n], rows.share[:n] if len(flat.conditions) else np.ones(1)
+    instr, turn, share = rows.instr[:n], rows.turn[:n], share[:max(n, 1)]
     work = work_shares(program, chip, balance, instr, turn, share) if len(flat.conditions) else share
     return DependencyGraph(flat, instr, turn, np.broadcast_to(share, n), work, rows.core[:n], edges,
                            ValueLifetimes(flat, build.values), missing)

@@ -78,7 +78,8 @@ def place_side_by_side(flat, instr, share, edges, first, second, placement):
             is_behind = b > middle and start[a - 1] <= start[b - 1]
             is_first = b >= end or (a < middle and (a == begin or _depends_on(edges, b, a, middle) or is_behind))
             row = a if is_first else b
-            _place_on_its_core(flat, Issue(np.int64(instr[row]), row, share_of(share, row)), edges, first, second, placement)
+            issue = Issue(np.int64(instr[row]), row, share_of(share, row))
+            _place_on_its_core(flat, issue, edges, first, second, placement)
             if is_first: a += 1
             else: b += 1
         begin = end
