@@ -74,9 +74,10 @@ class OpenProgram:
         return tuple(shared)
 
 # %% ../../../nbs/2_nki/6_executor/03_simplify.ipynb #fb51b1de
-def contract_tensors(code):
-    "Move every scratch tensor into the loops whose iterations use disjoint elements of it."
+def contract_tensors(code, among=None):
+    "Move every scratch tensor, or those numbered, into the loops whose iterations use disjoint elements of it."
     for k, t in enumerate(code.tensors):
+        if among is not None and k not in among: continue
         if t.role == 'scratch' and k not in code.program.output_ids and code.uses[k]: _contract_tensor(code, k, t)
     return code
 
