@@ -75,8 +75,8 @@ class OpenProgram:
 
 # %% ../../../nbs/2_nki/6_executor/03_simplify.ipynb #fb51b1de
 def contract_tensors(code, among=None):
-    """Move every scratch tensor, or those numbered `among`, into the loops whose iterations use disjoint elements of it;
-    one whose memory another name reads stays."""
+    """Move every scratch tensor, or those numbered `among`, into the loops whose iterations use disjoint elements of
+    it; one whose memory another name reads stays."""
     shared = {t.alias for t in code.tensors} | {k for k, t in enumerate(code.tensors) if t.alias is not None}
     for k, t in enumerate(code.tensors):
         if among is not None and k not in among: continue

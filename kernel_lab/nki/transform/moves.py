@@ -80,7 +80,7 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
                                  'memory of its own.', _at_tensors(compute_where_read)),
     'compute where it is written': ('What follows from a tile can be computed while the tile is still on chip.',
                                     _at_tensors(compute_where_written)),
-    'hold in SBUF': ('What one pass leaves for the next stays on chip, as a whole or for one turn of a nest they share.',
+    'hold in SBUF': ('What one pass leaves for the next stays on chip, whole or for one turn of a nest they share.',
                      on_chip_moves),
     'fuse nests': ('Two loops over the same rows as one: the second finds its tile where the first left it.', _fusions),
     'divide once a row': ('A division takes eight cycles an element, a product one; the reciprocal of a row\'s divisor '

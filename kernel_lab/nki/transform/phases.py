@@ -125,7 +125,7 @@ def split_phases(program: Program, loop: Loop, cut: int) -> Program:
     both = replace(loop, body=tuple(first)), replace(loop, name=new, body=tuple(second))
     return replaced_loop(program, loop, both, tensors)
 
-# %% ../../../nbs/2_nki/9_transform/15_phases.ipynb #0a9b7884
+# %% ../../../nbs/2_nki/9_transform/15_phases.ipynb #1afe2af0
 def _is_repeatable(uses, o, loop):
     "Whether an instruction does the same in every iteration, and writes tiles of the loop's own."
     offsets = [a.offset for a in accesses(o)] + [x for x, _ in o.mask]
@@ -135,14 +135,14 @@ def _is_repeatable(uses, o, loop):
         a.tensor in uses.shared for a in o.outs.values())
 
 def _needs_others(uses, item, mine, others):
-    "Whether an item reads what other items of the body write, or shares what it writes with them."
+    """Whether an item reads what other items of the body write, or writes what they write, or have read before."""
     for o in _instructions([item]):
         if any(id(w) in others for a in accesses(o, reads=True) for w in uses.writers[uses.program.base[a.tensor]]):
             return True
         for a in o.outs.values():
-            users = uses.writers[a.tensor]
-            if uses.program.tensors[a.tensor].buffer == 'psum': users = [*users, *uses.readers[a.tensor]]
-            if any(id(u) not in mine for u in users): return True
+            bank = uses.program.tensors[a.tensor].buffer == 'psum'
+            early = [r for r in uses.readers[a.tensor] if bank or uses.order[id(r)] < uses.order[id(o)]]
+            if any(id(u) not in mine for u in (*uses.writers[a.tensor], *early)): return True
     return False
 
 def _invariant_items(uses, loop):
@@ -197,7 +197,7 @@ def bring_out(program: Program, loop: Loop, n: int) -> Program:
     try: return hoist_invariants(program, program.loops[name])
     except IllegalTransformation: return program
 
-# %% ../../../nbs/2_nki/9_transform/15_phases.ipynb #20e18e86
+# %% ../../../nbs/2_nki/9_transform/15_phases.ipynb #b85b965e
 INNER_TRIPS = (0, 8, 4, 2)          # iterations that are taken together; 0: all
 _TENSOR_OPS = ('nc_matmul', 'nc_transpose')
 
@@ -232,12 +232,19 @@ def _tried(program, loop, transform, what):
         after = _everywhere(program, loop, _on_part(inner, transform))
         if after: yield f'{what}{f", {inner} iterations at a time" if inner else ""}', after
 
+def _before_loads(body, cut):
+    "Where to cut: before the loads that stand before the cut, and at the cut."
+    first = cut
+    while first > 1 and isinstance(body[first - 1], Instruction) and body[first - 1].op == 'dma_copy': first -= 1
+    return [first, cut] if first < cut else [cut]
+
 def phase_moves(program: Program) -> Iterator[tuple[str, Program]]:
     "Yield (change, program) for loops taken apart where the Tensor engine waits for what follows from its own work."
     for loop in _kinds_of_loops(program):
         busy = [_uses_array(x) for x in loop.body]
-        for cut in range(1, len(busy)):
-            if busy[cut] and not busy[cut - 1] and any(busy[:cut]):
+        waits = [n for n in range(1, len(busy)) if busy[n] and not busy[n - 1] and any(busy[:n])]
+        for n in waits:
+            for cut in _before_loads(loop.body, n):
                 apart = lambda p, l, cut=cut: split_phases(p, l, cut)
                 yield from _tried(program, loop, apart, f'loop {loop.name} at {cut}')
 
