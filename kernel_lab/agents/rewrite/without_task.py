@@ -109,8 +109,8 @@ def written_again(program: Program, notes: str, limits: Limits = Limits()) -> st
 # %% ../../../nbs/6_agents/1_rewrite/06_without_task.ipynb #7c73a888
 @dataclass(frozen=True, eq=False)
 class OptimisedKernel:
-    """What became of a kernel: its simulated latency in µs; what the search found; the moves that stand; the source, None
-    where none stands; sentences about what did not, and why there is nothing else."""
+    """What became of a kernel: its simulated latency in µs; what the search found; the moves that stand; the source,
+    None where none stands; sentences about what did not, and why there is nothing else."""
     first_us: float
     found: SearchResult | None
     moves: tuple[MoveTaken, ...]
@@ -155,7 +155,8 @@ def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = 'trn1', se
         start = program if program.dialect == 'nki' else assert_ok(lift(program))
         written_again(start, '', limits)
     except KernelError as e:
-        return OptimisedKernel(first_us, None, (), None, (f'Left alone: no source can be written for it: {e.message}.',))
+        why = f'Left alone: no source can be written for it: {e.message}.'
+        return OptimisedKernel(first_us, None, (), None, (why,))
     if say: say(f'{time_text(first_us)} simulated on {chip}; searching for at most {seconds:.0f} s')
     found = search(start, method, seconds, seed=seed)
     moves, source, says = _standing(found, first_us, numbers, limits)
