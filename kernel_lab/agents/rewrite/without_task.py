@@ -160,7 +160,8 @@ def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = 'trn1', se
     if say: say(f'{time_text(first_us)} simulated on {chip}; searching for at most {seconds:.0f} s')
     found = search(start, method, seconds, seed=seed)
     moves, source, says = _standing(found, first_us, numbers, limits)
-    if start is not program: says.insert(0, f'In the current dialect it takes {time_text(found.first_us)} before any move.')
+    lifted = f'In the current dialect it takes {time_text(found.first_us)} before any move.'
+    if start is not program: says.insert(0, lifted)
     if not moves: says += _why_nothing(found, first_us)
     return OptimisedKernel(first_us, found, moves, source, tuple(says))
 
