@@ -17,7 +17,8 @@ from .engines import moved_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, residable_loads)
-from .tiles import own_tiles, renamable_tiles
+from .row_fusion import row_fusions
+from .tiles import copies_left_out, own_tiles, renamable_tiles
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
 @dataclass(frozen=True, eq=False)
@@ -65,11 +66,16 @@ def _own_tiles(program):
     names = [program.tensors[k].name for k in renamable_tiles(program)]
     if names: yield ', '.join(names), own_tiles(program)
 
+def _left_out(program):
+    for o, after in copies_left_out(program): yield f'the copy in line {o.line}', after
+
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
 
 FAMILIES: dict[str, tuple[str, Callable]] = {
     'a tile for each value': ('A tile that is used again makes the next load wait for its last reader.', _own_tiles),
+    'fuse rows': ('Passes over the same rows as one loop: each block of rows is loaded once, in long runs, and stays '
+                  'on chip.', row_fusions),
     'compute where it is read': ('A value that is computed in the tile of its reader needs no store, no load and no '
                                  'memory of its own.', _at_tensors(compute_where_read)),
     'compute where it is written': ('What follows from a tile can be computed while the tile is still on chip.',
@@ -77,6 +83,7 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'fuse nests': ('Two loops over the same rows as one: the second finds its tile where the first left it.', _fusions),
     'hoist a load': ('What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
     'keep a tile resident': ('What every turn of an outer loop needs is loaded once, if SBUF has room.', _resident),
+    'leave out a copy': ('What a copy moves can be read where it is, or made where it goes.', _left_out),
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines)}
 
