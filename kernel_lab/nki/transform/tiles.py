@@ -84,8 +84,8 @@ def is_copy_of_tile(program: Program, o: Instruction) -> bool:
     if o.op != 'tensor_copy' or o.mask: return False
     a, b = o.outs['dst'], o.ins['src']
     t, u = program.tensors[a.tensor], program.tensors[b.tensor]
-    plain = t.buffer == u.buffer == 'sbuf' and t.dtype == u.dtype and a.tensor != b.tensor and not t.places and not u.places
-    if not plain or a.index or b.index or a.shape != b.shape: return False
+    plain = t.buffer == u.buffer == 'sbuf' and t.dtype == u.dtype and not t.places and not u.places
+    if not plain or a.tensor == b.tensor or a.index or b.index or a.shape != b.shape: return False
     return _starts_in_row(program, a) and _starts_in_row(program, b)
 
 def is_dense_copy(program: Program, o: Instruction) -> bool:
@@ -120,7 +120,8 @@ def _follow(uses, k, o):
 def _read_source(uses, o):
     "(tile of copy `o`, digits to its source, source) if its readers may read the source; else None."
     a, b = o.outs['dst'], o.ins['src']
-    if not _is_own_tile(uses, a.tensor, o) or uses.only_writer(a.tensor) is not o or not _outlives(uses, b.tensor, o): return None
+    alone = _is_own_tile(uses, a.tensor, o) and uses.only_writer(a.tensor) is o
+    if not alone or not _outlives(uses, b.tensor, o): return None
     late = any(uses.order[id(w)] >= uses.order[id(o)] for w in uses.writers[b.tensor])
     system = None if late or not _follow(uses, a.tensor, o) else _digits_of_copy(uses.program, a, b)
     return system and (a.tensor, system, b.tensor)
@@ -152,7 +153,7 @@ def _elsewhere(program, o, k, system, target):
     return None if any(crossed) else replace(o, ins=ins, outs=outs)
 
 def _without_some(program, chosen):
-    "The program without some of the chosen copies, which do not meet in a tile; the program itself where there is none."
+    "The program without some of the chosen copies, no two in one tile; the program itself where there are none."
     uses, moved, met, gone = DefUse(program), {}, set(), {}
     for o in program.instructions:
         if not is_copy_of_tile(program, o) or id(o) in moved or not chosen(program, o): continue
