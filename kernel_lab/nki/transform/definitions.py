@@ -18,11 +18,16 @@ class IllegalTransformation(LabError):
     "A transformation that cannot be shown to keep the program's results; the message says what forbids it."
 
 class DefUse:
-    """Who writes and reads each memory of a program, and where.
+    """Who writes and reads each memory of a program, and where; a program has one, which is kept with it.
 
     `writers`, `readers`: number of the memory's owner → instructions in program order; `item`: id of an instruction →
     index of the item of the program's body that holds it; `around`: id → its loops, outermost first."""
+    def __new__(cls, program: Program):
+        return program.__dict__.get('_def_use') or super().__new__(cls)
+
     def __init__(self, program: Program):
+        if 'program' in self.__dict__: return
+        program.__dict__['_def_use'] = self
         self.program, self.trips = program, program.trips
         self.writers, self.readers = defaultdict(list), defaultdict(list)
         self.item, self.around, self.order = {}, {}, {}
@@ -32,6 +37,8 @@ class DefUse:
                 for a in o.outs.values(): self.writers[program.base[a.tensor]].append(o)
                 for a in accesses(o, reads=True): self.readers[program.base[a.tensor]].append(o)
         self.shared = {n for k, t in enumerate(program.tensors) if t.alias is not None for n in (k, t.alias)}
+
+    def __reduce__(self): return type(None), ()          # a copy of a program has other instructions, by id
 
     def chain(self, instruction: Instruction) -> tuple[str, ...]:
         "Names of the loops around an instruction, outermost first."
