@@ -9,7 +9,7 @@ from .evidence import Rewrite
 from ...core.errors import KernelError
 from ...nki.ir.program import Program
 from ...nki.transform.moves import FAMILIES, Climb, climb
-from ...nki.transform.writer import write_lines
+from ...nki.writing.writer import write_lines
 
 # %% ../../../nbs/6_agents/1_rewrite/04_program_moves.ipynb #1f8d0fd3
 MAX_LISTED = 6                  # changes that a rewrite names
