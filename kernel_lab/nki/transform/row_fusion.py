@@ -259,7 +259,7 @@ class _NestWriter:
     "Writes a nest for a block of rows: `turns` of its iterations, in a loop of their own where there are several."
     def __init__(self, rows, nest):
         self.rows, self.nest, self.turns = rows, nest, nest.units // rows.units
-        self.same = self.turns == 1 and rows.lanes == nest.lanes
+        self.same = (self.turns, rows.lanes, 1) == (1, nest.lanes, len(nest.loops))
         self.inner = fresh_loop_name(rows.program, f'{rows.name}_{nest.names[0]}') if self.turns > 1 else None
         self.scope = (rows.name, self.inner) if self.inner else (rows.name,)
         for k in {a.tensor for o in nest.instructions for a in accesses(o)}: self.rescope(k)
