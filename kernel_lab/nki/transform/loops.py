@@ -94,7 +94,7 @@ def keep_resident(program: Program, load: Instruction) -> Program:
     around, k = uses.around[id(load)], load.outs['dst'].tensor
     moving = {v for v, c in load.ins['src'].offset.terms if c}
     inner, t = [l for l in around[n:] if l.name in moving], tensors[k]
-    names = {l.name: fresh_loop_name(program, l.name) for l in inner}
+    names = {l.name: _fresh_name(program, l.name) for l in inner}
     terms, room = [], 1
     for l in reversed(inner): terms.append((l.name, room)); room *= l.trips
     shape = (t.shape[0], *(l.trips for l in inner), *t.shape[1:])
@@ -113,8 +113,8 @@ def keep_resident(program: Program, load: Instruction) -> Program:
             else: yield replace(o, body=tuple(nodes(o.body))) if isinstance(o, Loop) else o
     return clean(replace(program, tensors=tuple(tensors), body=tuple(nodes(program.body))))
 
-def fresh_loop_name(program: Program, name: str) -> str:
-    "A name for a new loop that no loop of the program has."
+def _fresh_name(program, name):
+    "A name for a copy of a loop."
     taken, number = {*program.loops}, 1
     while f'{name}_{number}' in taken: number += 1
     return f'{name}_{number}'
