@@ -10,9 +10,9 @@ from .evidence import Rewrite
 from ...core.errors import KernelError
 from ...nki.ir.program import Program
 from ...nki.timing.timeline import schedule
-from ...nki.transform.lift import lift
+from ...nki.writing.lift import lift
 from ...nki.transform.moves import FAMILIES
-from ...nki.transform.writer import write_lines
+from ...nki.writing.writer import write_lines
 from ...nki.tuning.moves_taken import MoveTaken, replayed
 from ...nki.tuning.search import search
 

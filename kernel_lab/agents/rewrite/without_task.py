@@ -19,9 +19,9 @@ from ...nki.ir.program import Program
 from ...nki.ir.semantics_collective import COLLECTIVES
 from ...nki.timing.timeline import schedule
 from ...nki.transform.cleanup import without_unused_tensors
-from ...nki.transform.lift import lift
-from ...nki.transform.same_program import first_difference
-from ...nki.transform.writer import write_lines
+from ...nki.writing.lift import lift
+from ...nki.writing.same_program import first_difference
+from ...nki.writing.writer import write_lines
 from ...nki.tuning.move_worth import why_no_move
 from ...nki.tuning.moves_taken import MoveTaken, replayed
 from ...nki.tuning.search import SearchResult, search

@@ -19,7 +19,8 @@ from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, residable_loads)
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
-from .tiles import own_tiles, renamable_tiles
+from .row_fusion import row_fusions
+from .tiles import copies_left_out, own_tiles, renamable_tiles
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
 @dataclass(frozen=True, eq=False)
@@ -70,11 +71,16 @@ def _own_tiles(program):
     names = [program.tensors[k].name for k in renamable_tiles(program)]
     if names: yield ', '.join(names), own_tiles(program)
 
+def _left_out(program):
+    for o, after in copies_left_out(program): yield f'the copy in line {o.line}', after
+
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
 
 FAMILIES: dict[str, tuple[str, Callable]] = {
     'a tile for each value': ('A tile that is used again makes the next load wait for its last reader.', _own_tiles),
+    'fuse rows': ('Passes over the same rows as one loop: each block of rows is loaded once, in long runs, and stays '
+                  'on chip.', row_fusions),
     'split a loop': ('Loops that go through a tensor at one pace can become one nest.', pace_moves),
     'compute where it is read': ('A value that is computed in the tile of its reader needs no store, no load and no '
                                  'memory of its own.', _at_tensors(compute_where_read)),
@@ -88,6 +94,7 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'do once': ('What every iteration makes alike is made before the loop.', invariant_moves),
     'hoist a load': ('What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
     'keep a tile resident': ('What every turn of an outer loop needs is loaded once, if SBUF has room.', _resident),
+    'leave out a copy': ('What a copy moves can be read where it is, or made where it goes.', _left_out),
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines),
     'exchange loops': ('A tile that is loaded in the outer loop serves all turns of the inner one.', exchange_moves),

@@ -12,7 +12,7 @@ from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.transform.definitions import IllegalTransformation
 from kernel_lab.nki.transform.on_chip import fuse_users, hold_on_chip, on_chip_moves, pace_moves
 from kernel_lab.nki.transform.phases import (bring_out, exchange, exchange_moves, hoist_invariants, invariant_moves,
-    phase_moves, split_loop, split_phases)
+    phase_moves, split_loop, split_phases, without_repeated_nests)
 
 SEARCHES = (phase_moves, exchange_moves, invariant_moves, on_chip_moves, pace_moves)
 HEAD = """import nki
@@ -48,7 +48,10 @@ class Products:
         order = rng.choice((('i', 'n'), ('n', 'i')))
         trips = {'i': 4, 'n': 2}
         if shared: put(0, 'kept = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)')
-        for depth, v in enumerate(order): put(depth, f'for {v} in nl.{kind}_range({trips[v]}):')
+        outer = 'range' if rng.random() < .3 else f'nl.{kind}_range'      # Python unrolls the loop, at times
+        put(0, f'for {order[0]} in {outer}({trips[order[0]]}):')
+        put(1, f'for {order[1]} in nl.{kind}_range({trips[order[1]]}):')
+        who = rng.choice(('i', 'i', '0'))
         if rng.random() < .3:
             put(2, 'total = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)')
             put(2, 'nisa.memset(dst=total, value=0.5)')
@@ -56,7 +59,7 @@ class Products:
         put(2, 'acc = nl.ndarray((128, 128), nl.float32, buffer=nl.psum)')
         put(2, 'for k in nl.affine_range(2):')
         put(3, 'rows = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)')
-        put(3, 'nisa.dma_copy(dst=rows, src=x[128 * i:128 * (i + 1), 128 * k:128 * (k + 1)])')
+        put(3, 'nisa.dma_copy(dst=rows, src=x[128 * WHO:128 * (WHO + 1), 128 * k:128 * (k + 1)])'.replace('WHO', who))
         put(3, 'flip = nl.ndarray((128, 128), nl.float32, buffer=nl.psum)')
         put(3, f'nisa.nc_transpose(dst=flip, data={"held" if rng.random() < .2 else "rows"})')
         if not shared: put(3, 'kept = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)')
@@ -112,6 +115,7 @@ def walk(seeds, depth=4):
             if not found: break
             name, change, program = rng.choice(found)
             taken[name] += 1
+            taken['repeats'] += 'repeat' in change
             path.append(f'{name} {change}')
             for a, b in zip(want, execute(program, *arrays), strict=True):
                 assert a.tobytes() == b.tobytes(), f'{seed}: {" → ".join(path)}'
@@ -120,7 +124,7 @@ def walk(seeds, depth=4):
 
 def test_random_loop_moves_keep_the_bits():
     taken, refused = walk(range(40, 100))
-    assert len(taken) == len(SEARCHES) and taken.total() > 120 and refused < 20, (taken, refused)
+    assert len(taken) == len(SEARCHES) + 1 and taken['repeats'] and taken.total() > 120 and refused < 20, (taken, refused)
 
 
 @pytest.mark.slow
@@ -176,6 +180,31 @@ def test_a_sum_over_iterations_is_not_done_once():
         nisa.tensor_copy(dst=r, src=acc)
         nisa.dma_copy(dst=out[128 * i:128 * (i + 1), :], src=r)""")
     with pytest.raises(IllegalTransformation, match='nothing in loop i0'): hoist_invariants(program, program.loops['i0'])
+
+
+@pytest.mark.parametrize('between, same', [
+    ('', True), ('nisa.tensor_copy(dst=a, src=b)', False), ('nisa.dma_copy(dst=h, src=a)', False),
+    ('nisa.tensor_copy(dst=b, src=a)', True)])
+def test_a_nest_repeats_another_unless_what_it_reads_was_written_between(between, same):
+    nest = """
+    t = nl.ndarray((128, 4, 128), nl.float32, buffer=nl.sbuf)
+    for k in nl.affine_range(4):
+        u = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=u, src=h[128 * k:128 * (k + 1), :])
+        nisa.tensor_tensor(dst=t[:, k, :], data1=u, data2=a, op=nl.add)
+    nisa.dma_copy(dst=out[PLACE], src=t[:, 0, :])"""
+    body = """
+    h = nl.ndarray((512, 128), nl.float32, buffer=nl.private_hbm)
+    a = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)
+    b = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x[0:128, 0:128])
+    nisa.dma_copy(dst=b, src=x[128:256, 0:128])
+    nisa.dma_copy(dst=h, src=x[:, 128:256])""" + nest.replace('PLACE', '0:128, :') + f'\n    {between}' + nest.replace(
+        'PLACE', '128:256, :') + nest.replace('PLACE', '256:384, :') + '\n    nisa.dma_copy(dst=out[384:512, :], src=b)'
+    program, arrays = program_of(body.replace('nisa.dma_copy(dst=h, src=a)', 'nisa.dma_copy(dst=h[0:128, :], src=a)')), arrays_for(0)
+    after = without_repeated_nests(program)
+    assert len(after.loops) == (1 if same else 2)
+    assert execute(program, *arrays)[0].tobytes() == execute(after, *arrays)[0].tobytes()
 
 
 def test_a_tile_that_is_read_before_its_last_value_is_not_done_once():

@@ -15,7 +15,7 @@ from kernel_lab.nki.tuning.moves_taken import MoveMemory, MoveTaken, replayed
 from kernel_lab.nki.tuning.search import METHODS, search
 from kernel_lab.nki.transform.definitions import DefUse
 from kernel_lab.nki.transform.moves import FAMILIES, climb
-from kernel_lab.nki.transform.same_program import first_difference
+from kernel_lab.nki.writing.same_program import first_difference
 from kernel_lab.tasks.suite.registry import TASKS
 
 QUICK = ('linear_bias_gelu', 'softmax_backward', 'focal_loss')

@@ -10,8 +10,8 @@ from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.ir.nodes import ArraySpec, Loop
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.timing.timeline import schedule
-from kernel_lab.nki.transform.lift import lift, without_single_loops
-from kernel_lab.nki.transform.writer import to_source, trace_again
+from kernel_lab.nki.writing.lift import lift, without_single_loops
+from kernel_lab.nki.writing.writer import to_source, trace_again
 
 HEAD = '''
 import numpy as np

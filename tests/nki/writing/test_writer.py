@@ -10,8 +10,8 @@ from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.record.python_subset import read_outside
 from kernel_lab.nki.timing.timeline import schedule
-from kernel_lab.nki.transform.same_program import first_difference
-from kernel_lab.nki.transform.writer import to_source, trace_again
+from kernel_lab.nki.writing.same_program import first_difference
+from kernel_lab.nki.writing.writer import to_source, trace_again
 from kernel_lab.targets.nki_sim import specs_of
 from kernel_lab.tasks.suite.registry import TASKS, get_task
 
