@@ -1,12 +1,16 @@
-"""The climb over transformations on the first kernels of the suite: simulated latency before and after, and how long it
-took. No kernel is evaluated; `python benchmarks/climb.py [--chip trn2] [--seconds 60] [TASK …]`."""
+"""A search over transformations on the first kernels of the suite: simulated latency before and after, what it took,
+and how many candidates a second it judged. No kernel is evaluated;
+`python benchmarks/climb.py [--search beam] [--chip trn2] [--seconds 60] [--memory FILE] [TASK …]`."""
 import argparse
 import time
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 
+from kernel_lab.core.errors import KernelError
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
-from kernel_lab.nki.transform.moves import climb
+from kernel_lab.nki.tuning.moves_taken import MoveMemory
+from kernel_lab.nki.tuning.search import METHODS, search
+from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.tasks.suite.registry import TASKS
 
 
@@ -16,29 +20,46 @@ def program_of(task, chip):
     return trace_source(task.first('full').source, None, specs, chip)
 
 
-def main():
+def questions():
+    "What is asked on the command line."
     ask = argparse.ArgumentParser(description=__doc__)
     ask.add_argument('tasks', nargs='*')
+    ask.add_argument('--search', choices=METHODS, default='climb')
     ask.add_argument('--chip', default='trn2')
     ask.add_argument('--seconds', type=float, default=60)
-    asked = ask.parse_args()
-    gains, tried, took = {}, 0, 0.0
-    print(f'{"task":32} {"first µs":>10} {"after µs":>10} {"gain":>6} {"moves":>6} {"CPU s":>6}')
-    print(f'latencies are simulated, on {asked.chip}')
+    ask.add_argument('--candidates', type=int)
+    ask.add_argument('--seed', type=int, default=0)
+    ask.add_argument('--memory', help='the table of what helped: read, added to and written')
+    return ask.parse_args()
+
+
+def main():
+    asked = questions()
+    memory = MoveMemory.load(asked.memory) if asked.memory else MoveMemory()
+    gains, tried, seconds = {}, 0, []
+    print(f'{"task":32} {"first µs":>10} {"after µs":>10} {"gain":>6} {"moves":>6} {"CPU s":>6} {"cand.":>6} '
+          f'{"timed":>6} {"a second":>8}')
+    print(f'latencies are simulated, on {asked.chip}; search: {asked.search}, seed {asked.seed}')
     for name in asked.tasks or TASKS:
-        program, since = program_of(TASKS[name], asked.chip), time.process_time()
-        found = climb(program, asked.seconds)
-        seconds, gain = time.process_time() - since, found.first_us / found.latency_us
+        program = program_of(TASKS[name], asked.chip)
+        try: schedule(program, asked.chip)                                  # compile the scheduler, refuse early
+        except KernelError as e: print(f'{name:32} {e.message}'); continue
+        since = time.process_time()
+        found = search(program, asked.search, asked.seconds, asked.candidates, asked.seed, memory=memory)
+        took, gain = time.process_time() - since, found.first_us / found.latency_us
         gains.setdefault(TASKS[name].level, []).append(gain)
-        tried, took = tried + found.candidates, took + seconds
+        tried += found.candidates
+        seconds.append(took)
         print(f'{name:32} {found.first_us:10,.1f} {found.latency_us:10,.1f} {gain:5.2f}× {len(found.steps):6} '
-              f'{seconds:6.1f}', flush=True)
+              f'{took:6.1f} {found.candidates:6} {found.scheduled:6} {found.candidates / took:8.0f}', flush=True)
+        if asked.memory: memory.save(asked.memory)
     every = [g for some in gains.values() for g in some]
     for level, some in sorted(gains.items()):
         print(f'level {level}: {geometric_mean(some):.2f}× over {len(some)} tasks')
     many = sum(g >= 1.1 for g in every)
     print(f'all: {geometric_mean(every):.2f}× over {len(every)} tasks, {many} of them by ≥ 1.1×; {tried} candidates in '
-          f'{took:.0f} CPU s')
+          f'{sum(seconds):.0f} CPU s, {tried / sum(seconds):.0f} a second; CPU s a task: median {median(seconds):.1f}, '
+          f'most {max(seconds):.1f}')
 
 
 if __name__ == '__main__': main()

@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Loop, accesses
+from ..ir.nodes import Access, Instruction, Loop, accesses
 from ..ir.program import Program
 from .definitions import ELEMENTWISE, DefUse
 
@@ -50,8 +50,21 @@ def _key(uses, o, now):
     ins = {k: now(a) for k, a in o.ins.items()}
     return o.op, _frozen(o.attrs), o.engine, _frozen(ins), dst.ap, dst.offset, t.dtype, t.shape, t.par
 
+def _form(o):
+    "What the first of some repetitions share, whatever they write; kept with the instruction."
+    if '_form' not in o.__dict__:
+        made = o.op in (*ELEMENTWISE, 'dma_copy') and len(o.outs) == 1 and not o.mask
+        o.__dict__['_form'] = (o.op, o.engine, _frozen(o.ins), _frozen(o.attrs)) if made else None
+    return o.__dict__['_form']
+
+def _may_repeat(body):
+    "Whether some body has two instructions of one form; where none has, nothing is repeated."
+    forms = [f for o in body if not isinstance(o, Loop) and (f := _form(o))]
+    return len({*forms}) < len(forms) or any(_may_repeat(o.body) for o in body if isinstance(o, Loop))
+
 def without_repeats(program: Program) -> Program:
     "The program without instructions that make a tile which the same body has already."
+    if not _may_repeat(program.body): return program
     uses, same, gone = DefUse(program), {}, {}
     now = lambda a: replace(a, tensor=same.get(a.tensor, a.tensor)) if isinstance(a, Access) else a
     def scan(body):
@@ -68,37 +81,53 @@ def without_repeats(program: Program) -> Program:
     return replace(program, body=tuple(with_replaced(program.body, places))) if gone else program
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #7560bf9f
+def tensors_of(o: Instruction) -> tuple[tuple, tuple]:
+    "Numbers of the tensors that an instruction reads, and of those that it writes; kept with it."
+    if '_tensors' not in o.__dict__:
+        o.__dict__['_tensors'] = (tuple(a.tensor for a in accesses(o, reads=True)),
+                                  tuple(a.tensor for a in o.outs.values()))
+    return o.__dict__['_tensors']
+
 def without_dead_code(program: Program) -> Program:
     "The program without instructions whose results nobody reads."
     while True:
-        read = {program.base[a.tensor] for o in program.instructions for a in accesses(o, reads=True)}
+        read = {program.base[k] for o in program.instructions for k in tensors_of(o)[0]}
         read |= {program.base[a.tensor] for l in program.loops.values() for a in l.bound if isinstance(a, Access)}
-        needed = lambda k: k in read or program.tensors[k].role != 'scratch' or k in program.output_ids
-        dead = {id(o): [] for o in program.instructions if o.outs and not spec_of(o).random
-                and o.attrs.get('reduce_cmd', 'idle') in (None, 'idle', 'reset_reduce')
-                and not any(needed(k) for a in o.outs.values() for k in (a.tensor, program.base[a.tensor]))}
+        read |= {k for k, t in enumerate(program.tensors) if t.role != 'scratch'} | {*program.output_ids}
+        unread = [o for o in program.instructions if o.outs
+                  and not any(k in read or program.base[k] in read for k in tensors_of(o)[1])]
+        dead = {id(o): [] for o in unread if not spec_of(o).random
+                and o.attrs.get('reduce_cmd', 'idle') in (None, 'idle', 'reset_reduce')}
         if not dead: return program
         program = replace(program, body=tuple(with_replaced(program.body, dead)))
+
+def with_numbers(o: Instruction, new: dict) -> Instruction:
+    "An instruction with other numbers of its tensors: `new`, by number."
+    if all(new[k] == k for side in tensors_of(o) for k in side): return o
+    def access(a):
+        return a if not isinstance(a, Access) else replace(a, tensor=new[a.tensor], index=a.index and access(a.index))
+    return replace(o, ins={k: access(a) for k, a in o.ins.items()}, outs={k: access(a) for k, a in o.outs.items()})
 
 def without_unused_tensors(program: Program) -> Program:
     "The program without the tensors that nothing mentions; those that are left are numbered anew."
     used = {*program.output_ids, *program.input_ids, *program.constants}
-    used |= {a.tensor for o in program.instructions for a in accesses(o)}
+    used |= {k for o in program.instructions for ks in tensors_of(o) for k in ks}
     used |= {a.tensor for l in program.loops.values() for a in l.bound if isinstance(a, Access)}
     used |= {program.base[k] for k in used}
     if len(used) == len(program.tensors): return program
     new = {k: n for n, k in enumerate(sorted(used))}
-    def access(a):
-        if not isinstance(a, Access): return a
-        return replace(a, tensor=new[a.tensor], index=a.index and access(a.index))
+    bound = lambda a: replace(a, tensor=new[a.tensor]) if isinstance(a, Access) else a
     def node(o):
-        if isinstance(o, Loop): return replace(o, body=tuple(map(node, o.body)), bound=tuple(map(access, o.bound)))
-        return replace(o, ins={k: access(a) for k, a in o.ins.items()}, outs={k: access(a) for k, a in o.outs.items()})
+        if not isinstance(o, Loop): return with_numbers(o, new)
+        return replace(o, body=tuple(map(node, o.body)), bound=tuple(map(bound, o.bound)))
     tensors = [program.tensors[k] for k in sorted(used)]
     return replace(program, body=tuple(map(node, program.body)), output_ids=tuple(new[k] for k in program.output_ids),
                    tensors=tuple(t if t.alias is None else replace(t, alias=new[t.alias]) for t in tensors),
                    constants={new[k]: x for k, x in program.constants.items()})
 
+MAX_RENUMBERED = 64             # instructions of a program whose tensors are numbered anew after every change
+
 def clean(program: Program) -> Program:
-    "The program without repetitions, dead code and unused tensors."
-    return without_unused_tensors(without_dead_code(without_repeats(program)))
+    "The program without repetitions, dead code and, unless it is long, unused tensors."
+    program = without_dead_code(without_repeats(program))
+    return program if len(program.instructions) > MAX_RENUMBERED else without_unused_tensors(program)

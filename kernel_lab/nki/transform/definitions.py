@@ -5,6 +5,8 @@
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #db94f37c
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 import math
 from ...core.errors import LabError
@@ -16,13 +18,30 @@ from ..ir.regions import common_digits
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #f3d20640
 class IllegalTransformation(LabError):
     "A transformation that cannot be shown to keep the program's results; the message says what forbids it."
+    def __init__(self, message: str, **more):
+        super().__init__(message, **more)
+        if (noted := _NOTED.get()) is not None: noted.append(self.message)
+
+_NOTED = ContextVar('noted', default=None)
+
+@contextmanager
+def refusals_noted() -> Iterator[list[str]]:
+    "Context manager: a list of the messages of every `IllegalTransformation` that is made in the block."
+    before = _NOTED.set([])
+    try: yield _NOTED.get()
+    finally: _NOTED.reset(before)
 
 class DefUse:
-    """Who writes and reads each memory of a program, and where.
+    """Who writes and reads each memory of a program, and where; a program has one, which is kept with it.
 
     `writers`, `readers`: number of the memory's owner → instructions in program order; `item`: id of an instruction →
     index of the item of the program's body that holds it; `around`: id → its loops, outermost first."""
+    def __new__(cls, program: Program):
+        return program.__dict__.get('_def_use') or super().__new__(cls)
+
     def __init__(self, program: Program):
+        if 'program' in self.__dict__: return
+        program.__dict__['_def_use'] = self
         self.program, self.trips = program, program.trips
         self.writers, self.readers = defaultdict(list), defaultdict(list)
         self.item, self.around, self.order = {}, {}, {}
@@ -32,6 +51,8 @@ class DefUse:
                 for a in o.outs.values(): self.writers[program.base[a.tensor]].append(o)
                 for a in accesses(o, reads=True): self.readers[program.base[a.tensor]].append(o)
         self.shared = {n for k, t in enumerate(program.tensors) if t.alias is not None for n in (k, t.alias)}
+
+    def __reduce__(self): return type(None), ()          # a copy of a program has other instructions, by id
 
     def chain(self, instruction: Instruction) -> tuple[str, ...]:
         "Names of the loops around an instruction, outermost first."

@@ -38,6 +38,11 @@ def other_forms(instruction: Instruction) -> Iterator[Instruction]:
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #efbb0796
 MAX_MOVED = 8                   # instructions of the busiest engine that are looked at
 
+def timed(program: Program) -> Timeline:
+    "The `Timeline` of a program on the chip that it was traced for; kept with the program."
+    if '_timed' not in program.__dict__: program.__dict__['_timed'] = schedule(program, program.chip)
+    return program.__dict__['_timed']
+
 def work_by_engine(timeline: Timeline) -> dict[str, np.ndarray]:
     "Compute engine → µs of work of each of the program's instructions on it."
     took, count = timeline.end_us - timeline.start_us, len(timeline.program.instructions)
@@ -47,7 +52,7 @@ def work_by_engine(timeline: Timeline) -> dict[str, np.ndarray]:
 def moved_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Program]]:
     """Yield (instruction, its new form, program) for the longest instructions of the busiest compute engine of the
     chip that the program was traced for, each on every other engine that can."""
-    work = work_by_engine(schedule(program, program.chip))
+    work = work_by_engine(timed(program))
     busiest = max(work, key=lambda e: work[e].sum())
     for n in np.argsort(-work[busiest], kind='stable')[:MAX_MOVED]:
         o = program.instructions[n]

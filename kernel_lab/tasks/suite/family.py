@@ -82,6 +82,9 @@ DRAWS = {
     # negative rates of a state space
     'decay': lambda rng, shape: -np.exp(rng.uniform(-1, 1.5, shape)),
     'step': lambda rng, shape: np.exp(rng.uniform(-4, -1, shape)),                              # small positive steps
+    # rates of forgetting, and logarithms of some: memories of a few steps and of hundreds
+    'rate': lambda rng, shape: np.exp(rng.uniform(-7, -1, shape)),
+    'log_rate': lambda rng, shape: rng.uniform(-5, 0.5, shape),
     'permutation': lambda rng, shape: np.argsort(rng.random(shape), -1).astype(np.int32),
 }
 

@@ -25,13 +25,17 @@ def weighted_running_mean(x, weight):
     "The weighted mean of each row up to each position."
     return (x * weight).cumsum(-1) / weight.cumsum(-1)
 
-@STATES(gate='n t', candidate='n t', draws=dict(gate=lambda rng, shape: DRAWS['signed'](rng, shape) - 2), sums='t')
+def of_any_memory(rng, shape):
+    "Gates that write little, in some rows less than a thousandth: memories of a few steps up to a thousand."
+    return DRAWS['signed'](rng, shape) - rng.uniform(2, 7, (shape[0], 1))
+
+@STATES(gate='n t', candidate='n t', draws=dict(gate=of_any_memory), sums='t')
 def min_gru(gate, candidate):
     "h ← (1 − z) · h + z · candidate with z = σ(gate): a recurrent layer whose gates do not look at h."
     z = torch.sigmoid(gate)
     return recurrence(1 - z, z * candidate)
 
-@STATES(x='n t', reset='n t', gate='n t', rate='n 1', draws=dict(rate='step'), sums='t', tags=('exp',))
+@STATES(x='n t', reset='n t', gate='n t', rate='n 1', draws=dict(rate='rate'), sums='t', tags=('exp',))
 def rg_lru(x, reset, gate, rate):
     "h ← a · h + √(1 − a²) · σ(gate) · x with a = exp(−8 · rate · σ(reset)): the recurrence of Griffin."
     log_a = -8 * rate * torch.sigmoid(reset)

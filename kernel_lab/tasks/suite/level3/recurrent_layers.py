@@ -24,13 +24,13 @@ RECURRENCES = Family('recurrences', 3, ('scan',), full=dict(n=512, d=512, i=512,
                      small=dict(n=32, d=64, i=64, s=4, r=8, h=1))
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/04_recurrent_layers.ipynb #b82061be
-def slow(rng, shape):
+def small_steps(rng, shape):
     "Biases that a softplus makes small."
     return rng.uniform(-4, -2, shape)
 
 @RECURRENCES(x='n d', w_in='d 2*i', taps='i 1 4', b_1='i', w_down='i r', w_up='r i', b_step='i', w_k='i s', w_q='i s',
              rate='i s', skip='i', w_o='i d',
-             draws=WEIGHTS | dict(taps='layer', b_step=slow, rate='decay', skip='gain'), sizes=dict(full=dict(d=256)),
+             draws=WEIGHTS | dict(taps='layer', b_step=small_steps, rate='decay', skip='gain'), sizes=dict(full=dict(d=256)),
              sums='i', exponent=20, tags=('pe', 'conv', 'silu'))
 def mamba_block(x, w_in, taps, b_1, w_down, w_up, b_step, w_k, w_q, rate, skip, w_o):
     "A selective state space between a short convolution and a gate (Mamba)."
@@ -42,7 +42,7 @@ def mamba_block(x, w_in, taps, b_1, w_down, w_up, b_step, w_k, w_q, rate, skip, 
     return (y * F.silu(gate)) @ w_o
 
 @RECURRENCES(x='n d', w_in='d d', w_gate='d d', w_1='h 64 64', b_1='d', w_2='h 64 64', b_2='d', rate='d', w_o='d d',
-             draws=WEIGHTS | dict(rate='step'),
+             draws=WEIGHTS | dict(rate='rate'),
              sums='d', exponent=20, tags=('pe', 'gelu'))
 def rg_lru_block(x, w_in, w_gate, w_1, b_1, w_2, b_2, rate, w_o):
     "A gated linear recurrence of real numbers beside a gelu gate (RecurrentGemma)."
@@ -53,8 +53,8 @@ def rg_lru_block(x, w_in, w_gate, w_1, b_1, w_2, b_2, rate, w_o):
     return (h * F.gelu(x @ w_gate, approximate='tanh')) @ w_o
 
 @RECURRENCES(x='n d', mix='3 d', w_k='d d', w_v='d d', w_gate='d d', rate='d', bonus='d', w_o='d d',
-             draws=WEIGHTS | dict(mix='unit', rate='bias', bonus='bias'),
-             sums='d', exponent=40, tags=('pe', 'exp'))
+             draws=WEIGHTS | dict(mix='unit', rate='log_rate', bonus='bias'),
+             sizes=dict(small=dict(n=160)), sums='d', exponent=40, tags=('pe', 'exp'))
 def rwkv_time_mix(x, mix, w_k, w_v, w_gate, rate, bonus, w_o):
     "Tokens mixed with their predecessors, then a decaying mean of values weighed by exponentials of keys (RWKV 4)."
     before = F.pad(x, (0, 0, 1, 0))[:-1]
@@ -96,8 +96,12 @@ def linear_attention(q, k, v):
     weights = ((F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-2, -1)).tril()
     return weights @ v / weights.sum(-1, keepdim=True)
 
+def of_any_reach(rng, shape):
+    "Negative rates, one a head: in order of magnitude as far apart as they may be, so that one head never forgets soon."
+    return -np.exp(rng.permutation(np.linspace(-4, 1.5, math.prod(shape))).reshape(shape))
+
 @RECURRENCES(x='h n 64', step='h n', rate='h', k='n s', q='n s', skip='h 1 1',
-             draws=dict(x='signed', step='step', rate='decay', k='normal', q='normal', skip='gain'),
+             draws=dict(x='signed', step='step', rate=of_any_reach, k='normal', q='normal', skip='gain'),
              sizes=dict(full=dict(n=1024, s=64), small=dict(n=128, s=32, h=2)), sums='n s', exponent=40,
              tags=('pe', 'exp', 'chunk'))
 def ssd_chunks(x, step, rate, k, q, skip):

@@ -1,0 +1,216 @@
+"""Searches over random kernels and first kernels of the suite: what is found is what it says it is, the same again with
+the same seed and from its file, and the clock of candidates never reports an estimate."""
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernel_lab.core.errors import KernelError, UsageError
+from kernel_lab.nki import ArraySpec, check, execute, schedule
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.tuning.candidate_clock import CandidateClock, changed_windows, program_key
+from kernel_lab.nki.tuning.moves_taken import MoveMemory, MoveTaken, replayed
+from kernel_lab.nki.tuning.search import METHODS, search
+from kernel_lab.nki.transform.definitions import DefUse
+from kernel_lab.nki.transform.moves import FAMILIES, climb
+from kernel_lab.nki.writing.same_program import first_difference
+from kernel_lab.tasks.suite.registry import TASKS
+
+QUICK = ('linear_bias_gelu', 'softmax_backward', 'focal_loss')
+ANYTHING = (*QUICK, 'swiglu', 'rmsnorm_matmul', 'input_embeddings')
+
+
+def first_kernel(name, workload='small', chip='trn2', seed=1):
+    task = TASKS[name]
+    arrays = list(task.draw(workload, seed).values())
+    specs = [ArraySpec(a.shape, a.dtype.name) for a in arrays]
+    return trace_source(task.first(workload).source, None, specs, chip), arrays
+
+
+def of_all_moves(program):
+    return [(f, change, after) for f in FAMILIES for change, after in FAMILIES[f][1](program)]
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_a_search_reports_the_schedule_of_a_right_program(method):
+    for name in QUICK:
+        program, arrays = first_kernel(name)
+        found = search(program, method, candidates=150, seed=2)
+        assert found.latency_us == float(schedule(replace(found.program), 'trn2').latency_us)
+        assert found.first_us == float(schedule(program, 'trn2').latency_us) >= found.latency_us
+        assert not check(found.program)
+        for a, b in zip(execute(program, *arrays), execute(found.program, *arrays), strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_no_search_is_slower_than_a_climb(method):
+    for name in ANYTHING:
+        program, _ = first_kernel(name)
+        assert search(program, method, candidates=2000).latency_us <= climb(program).latency_us * 1.0001, name
+
+
+def test_a_beam_leaves_where_a_climb_stops():
+    "The order of families that the climb has is not the best for every kernel."
+    gains = [climb(p).latency_us / search(p, candidates=2000).latency_us
+             for p in (first_kernel(name, 'full')[0] for name in ('input_embeddings', 'layer_norm'))]
+    assert max(gains) > 1.005, gains
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_the_same_seed_finds_the_same(method):
+    program, _ = first_kernel('softmax_backward')
+    one, other = (search(replace(program), method, candidates=120, seed=5) for _ in range(2))
+    assert one.steps == other.steps and one.candidates == other.candidates
+    assert first_difference(one.program, other.program) is None
+
+
+def test_a_path_gives_its_program_again():
+    for name in ANYTHING:
+        program, _ = first_kernel(name)
+        found = search(program, 'anneal', candidates=200, seed=3)
+        programs = replayed(replace(program), found.steps)
+        assert program_key(programs[-1]) == program_key(found.program)
+        assert [float(schedule(p, 'trn2').latency_us) for p in programs[1:]] == [m.us for m in found.steps]
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_a_search_goes_on_from_its_file(method, tmp_path):
+    "Cut off anywhere, even in the middle of a line, the file loses at most its last state."
+    program, _ = first_kernel('softmax_backward')
+    path = tmp_path / 'search.jsonl'
+    whole = search(program, method, candidates=300, file=path)
+    text = path.read_text()
+    for cut in (len(text) - 1, 2 * len(text) // 3, len(text) // 2):
+        path.write_text(text[:cut])
+        try: states = [json.loads(line) for line in text[:cut].split('\n')[1:] if line.endswith('}')]
+        except ValueError: states = []
+        again = search(program, method, candidates=1, file=path)
+        if states: assert again.latency_us <= states[-1]['us']
+    path.write_text(text)
+    assert search(program, method, candidates=300, file=path).latency_us <= whole.latency_us
+
+
+@pytest.mark.parametrize('change', [dict(method='anneal'), dict(seed=1), dict(families=('hoist a load',))])
+def test_a_file_of_another_search_is_refused(change, tmp_path):
+    program, _ = first_kernel('linear_bias_gelu')
+    search(program, 'beam', candidates=5, file=tmp_path / 'f')
+    with pytest.raises(UsageError, match='another search'):
+        search(program, **dict(method='beam', candidates=5, file=tmp_path / 'f') | change)
+
+
+def test_a_move_of_another_kernel_is_refused():
+    program, _ = first_kernel('linear_bias_gelu')
+    for move in (MoveTaken('no family', 'x', 0, 1.0), MoveTaken('hoist a load', 'x', 7, 1.0)):
+        with pytest.raises(UsageError, match='no move'): replayed(program, [move])
+
+
+def test_no_budget_is_no_move():
+    program, _ = first_kernel('focal_loss')
+    for method in METHODS:
+        assert search(program, method, seconds=0).steps == ()
+        assert search(program, method, candidates=0).steps == ()
+
+
+def test_an_interrupt_keeps_what_was_found(monkeypatch):
+    program, _ = first_kernel('softmax_backward', 'full')
+    calls, known = [], CandidateClock.is_known
+    def is_known(self, p):
+        calls.append(1)
+        if len(calls) == 40: raise KeyboardInterrupt
+        return known(self, p)
+    monkeypatch.setattr(CandidateClock, 'is_known', is_known)
+    found = search(program)
+    assert found.ended == 'interrupted' and found.steps and found.latency_us < found.first_us
+
+
+def test_a_refused_program_is_an_error():
+    program, _ = first_kernel('focal_loss')
+    with pytest.raises(KernelError): search(replace(program, body=program.body[1:]))
+
+
+# -- the clock of candidates
+
+def renumbered(program, seed):
+    "The same program with its tensors in another order."
+    from kernel_lab.nki.ir.nodes import Loop
+    from kernel_lab.nki.transform.cleanup import with_numbers
+    order = list(range(len(program.tensors)))
+    random.Random(seed).shuffle(order)
+    new = {k: n for n, k in enumerate(order)}
+    inputs = [k for k in order if program.tensors[k].role == 'input']          # keep the order of the inputs
+    for k, n in zip(program.input_ids, sorted(new[k] for k in inputs)): new[k] = n
+    old = {n: k for k, n in new.items()}
+    node = lambda o: replace(o, body=tuple(map(node, o.body))) if isinstance(o, Loop) else with_numbers(o, new)
+    tensors = [program.tensors[old[n]] for n in range(len(old))]
+    tensors = tuple(t if t.alias is None else replace(t, alias=new[t.alias]) for t in tensors)
+    return replace(program, tensors=tensors, body=tuple(map(node, program.body)),
+                   output_ids=tuple(new[k] for k in program.output_ids),
+                   constants={new[k]: x for k, x in program.constants.items()})
+
+
+def test_a_key_knows_a_program_whatever_its_numbers():
+    for n, name in enumerate(ANYTHING):
+        program, _ = first_kernel(name)
+        assert program_key(program) == program_key(renumbered(program, n)), name
+        keys = [program_key(after) for *_, after in of_all_moves(program)]
+        assert program_key(program) not in keys
+
+
+def test_programs_of_one_key_take_the_same_time():
+    for name in ANYTHING:
+        seen = {}
+        program, _ = first_kernel(name)
+        for _, _, one in [(0, 0, program), *of_all_moves(program)]:
+            for _, _, after in of_all_moves(one)[:12]:
+                if check(after): continue
+                us = float(schedule(replace(after), 'trn2').latency_us)
+                assert seen.setdefault(program_key(after), us) == us
+
+
+def test_an_estimate_orders_what_a_schedule_orders():
+    "Where a move gains or costs more than 2 % of the latency, the estimate has the sign, and about the size."
+    wrong, many = [], 0
+    for name in ('softmax_backward', 'swiglu', 'ssm_step', 'input_embeddings', 'lora_linear'):
+        program, _ = first_kernel(name, 'full')
+        us, clock = float(schedule(program, 'trn2').latency_us), CandidateClock()
+        for _, change, after in of_all_moves(program):
+            exact = clock.latency_us(after)
+            if exact is None or abs(us - exact) < 0.02 * us: continue
+            many += 1
+            if not 0.3 < clock.gain_us(program, after) / (us - exact) < 3: wrong.append((name, change))
+    assert many > 15 and len(wrong) <= many // 8, (many, wrong)
+
+
+def test_only_what_differs_is_timed():
+    program, _ = first_kernel('causal_attention', 'full')
+    assert [*changed_windows(program, replace(program))] == []
+    size = lambda o: sum(map(size, o.body)) if hasattr(o, 'trips') else 1
+    for _, change, after in of_all_moves(program)[::8]:
+        if first_difference(program, after) is None: continue
+        windows = [*changed_windows(program, after)]
+        assert windows, change
+        assert sum(size(o) for _, a, b in windows for o in (*a, *b)) < len(program.instructions) / 2, change
+
+
+def test_a_copy_of_a_program_has_uses_of_its_own():
+    "What is kept with a program names its instructions by id, and a copy has others."
+    import copy
+    import pickle
+    program, _ = first_kernel('focal_loss')
+    DefUse(program)
+    for other in (copy.deepcopy(program), pickle.loads(pickle.dumps(program))):
+        uses = DefUse(other)
+        assert all(id(o) in uses.around for o in other.instructions)
+
+
+def test_memory_orders_families_by_what_helped(tmp_path):
+    memory, program = MoveMemory(), first_kernel('softmax_backward')[0]
+    search(program, candidates=300, memory=memory)
+    assert memory.table and all(n > 0 for n, _ in memory.table.values())
+    memory.save(tmp_path / 'memory')
+    assert MoveMemory.load(tmp_path / 'memory') == memory
+    (tmp_path / 'other').write_text('[1, 2]')
+    with pytest.raises(UsageError): MoveMemory.load(tmp_path / 'other')
