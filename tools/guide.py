@@ -31,6 +31,7 @@ ROOMS = {
     "nki.explain": "`Timeline` → reasons: profile, traffic, critical path, efficiency, waterfall, Perfetto",
     "nki.transform": "faster programs with the same results: each transformation with the proof that allows it",
     "nki.tuning": "beam and annealing over transformations, with the clock as cost; what each move is worth",
+    "nki.writing": "`Program` → source of the current dialect that a person would accept; the earlier dialect lifted",
     "nki.validate": "every instruction against numpy; simulated against published latencies",
     "tasks": "what must be computed",
     "tasks.model": "`Task`, `Workload`, `Kernel`, `Tolerance`",

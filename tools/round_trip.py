@@ -13,7 +13,7 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.timing.timeline import schedule
-from kernel_lab.nki.transform.writer import to_source, trace_again
+from kernel_lab.nki.writing.writer import to_source, trace_again
 from kernel_lab.targets.nki_sim import specs_of
 from kernel_lab.tasks.suite.registry import TASKS, get_task
 

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from .evaluate import read_kernel
-from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, PagePath, Steps, StorePlace, Strict,
+from .optimize_file import optimize_file
+from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, Entry, PagePath, Steps, StorePlace, Strict,
     WorkloadName, WorkSeconds,
     exit_code, progress_on, reason_text, say, step_table, step_text, writing)
 from .runs import find_run, open_store, store_option, write_report
@@ -115,17 +116,31 @@ def given_kernel(loop, source):
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #b0f4cf6c
 def optimize(
-    task: Annotated[str | None, typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')] = None,
+    task: Annotated[str | None, typer.Argument(metavar='TASK', help=(
+        'A task; `kernel-lab tasks` lists them. With --shape a file, KERNEL.py.'))] = None,
     kernel: Annotated[str | None, typer.Argument(metavar='KERNEL.py', help='Start from this kernel.')] = None,
     agent: Annotated[str, typer.Option(metavar='NAME', help='rewrite: built in. react: asks a model.')] = 'rewrite',
     steps: Steps = 10, workload: WorkloadName = None, chip: ChipName = 'trn1',
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
     out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
-    strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None):
-    "Let an agent improve a kernel, step by step; every step is verified, the best is kept."
+    strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None,
+    shape: Annotated[list[str] | None, typer.Option(metavar='SHAPE', help=(
+        'Without a task: shape of an input of KERNEL.py, as 128x512:float32; repeat.'))] = None, entry: Entry = None,
+    seconds: Annotated[float, typer.Option(metavar='S', min=0, help='With --shape: how long to search.')] = 60,
+    seed: Annotated[int, typer.Option(metavar='N', min=0, help='With --shape: of the search and the inputs.')] = 0,
+    search: Annotated[str, typer.Option(metavar='NAME', help='With --shape: beam, anneal or climb.')] = 'beam',
+    figure: Annotated[str | None, typer.Option(metavar='FILE.html', help=(
+        'With --shape: also write what each move is worth.'))] = None):
+    "Let an agent improve a kernel, step by step; or make a kernel faster by its shapes alone. All is verified."
     from ..evaluate.sandbox.run import Limits
+    if shape:
+        if task is None or kernel or resume:
+            raise UsageError('--shape goes with one KERNEL.py, and with no task.', hint='The file comes first.')
+        raise typer.Exit(optimize_file(task, shape, out, entry, figure, chip=chip, seconds=seconds, seed=seed,
+                                       method=search, limits=Limits(work_seconds=work_seconds)))
     if (task is None) == (resume is None):
-        raise UsageError('optimize takes a TASK, or --resume RUN.', hint='`kernel-lab tasks` lists the tasks.')
+        raise UsageError('optimize takes a TASK, --resume RUN, or KERNEL.py with --shape for every input.',
+                         hint='`kernel-lab tasks` lists the tasks.')
     if resume and (workload or kernel):
         raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
     kept, source = open_store(store), read_kernel(kernel).source if kernel else None

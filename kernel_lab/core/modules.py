@@ -82,6 +82,7 @@ FORMER_MODULES = frozenset(f'kernel_lab.{name}' for name in (  # modules of vers
     'evaluate.sandbox',
     'evaluate.store',
     'nki.explain',
+    'nki.writing',
     'tasks.importers',
     'tasks.quality',
     'tasks.suite'))

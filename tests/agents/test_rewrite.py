@@ -2,16 +2,19 @@
 import numpy as np
 import pytest
 
-from kernel_lab.agents.rewrite.agent import MOVES, rewrites_of
+from kernel_lab.agents.loop import AgentLoop
+from kernel_lab.agents.rewrite.agent import MOVES, RewriteAgent, rewrites_of
 from kernel_lab.agents.rewrite.source_tree import KernelTree
 from kernel_lab.agents.rewrite.evidence import ProfileFacts, MoveContext
 from kernel_lab.core.errors import KernelError
+from kernel_lab.evaluate.store.store import Store
 from kernel_lab.nki import execute
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.explain.profile import profile_of
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.transform.moves import FAMILIES
 from kernel_lab.tasks.suite.registry import BY_HAND
 
 ALL = pytest.mark.parametrize('task', BY_HAND, ids=[t.name for t in BY_HAND])
@@ -179,3 +182,27 @@ def test_iterations_that_share_a_tile_are_not_interleaved(where):
     for c in found:
         got, = execute(traced(c.source, arrays, 'trn2'), *arrays.values())
         np.testing.assert_allclose(got, want, rtol=1e-4, err_msg=c.name)
+
+
+def test_the_agent_takes_the_path_of_its_search_one_family_a_step():
+    "Each step is one family of the search's path, in its order; the same again, and from the store too."
+    agent, first = RewriteAgent(moves=()), AgentLoop('softmax_backward', RewriteAgent(moves=()), 'small', 'trn2',
+                                                     store=False, max_steps=6)
+    steps = list(first)
+    us = [s.evaluation.profile.latency_us for s in steps]
+    assert len(steps) > 2 and all(b < a for a, b in zip(us, us[1:])), us
+    planned = agent.planned(steps[0].evaluation, first.task, first.workload)
+    assert [s.move for s in steps[1:]] == [r.name for r in planned][:6]
+    assert all(FAMILIES[s.move][0] in s.why for s in steps[1:])
+
+
+def test_a_run_from_a_store_keeps_moves_of_the_program(tmp_path):
+    "The profile of a stored evaluation has no timeline: the kernel is traced again."
+    store = Store(tmp_path / 'runs.sqlite')
+    begun = AgentLoop('softmax_backward', RewriteAgent(moves=()), 'small', 'trn2', store=store, max_steps=1)
+    taken = [s.move for s in begun]
+    resumed = AgentLoop(run=begun.run.id, agent=RewriteAgent(moves=()), store=store, max_steps=2)
+    assert [s.move for s in resumed.steps] == taken
+    last = resumed.step()
+    assert last is not None and last.move in FAMILIES
+    assert last.evaluation.profile.latency_us < begun.best.evaluation.profile.latency_us

@@ -108,7 +108,7 @@ def test_help_is_quick(lab):
     (("profile", "k.py"), ["--shape"]),
     (("profile", "k.py", "--shape", "128,512"), ["128x512:float32"]),
     (("profile", "k.py", "--shape", "128x512:float31"), ["float32"]),
-    (("optimize",), ["TASK", "--resume"]),
+    (("optimize",), ["TASK", "--resume", "--shape"]),
     (("optimize", "softmax", "--agent", "oracle"), ["no agent 'oracle'", "rewrite", "react"]),
     (("optimize", "softmax", "--steps", "0"), ["--steps"]),
     (("optimize", "--resume", "nothing"), ["no run 'nothing'"]),
@@ -358,6 +358,77 @@ def test_optimize_starts_from_a_file(here, tmp_path, softmax):
         frame.latency_kind.dropna()) == {"simulated"}
     assert here("export", "traces", "--format", "flashinfer").returncode == 0 and list(
         (tmp_path / "traces" / "traces").rglob("*.jsonl"))
+
+
+TWO_PASSES = """import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def passes(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    half = nl.ndarray(x.shape, x.dtype, buffer=nl.private_hbm)
+    for i in nl.affine_range(4):
+        t = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        u = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=t, src=x[128 * i:128 * (i + 1), :])
+        nisa.tensor_scalar(dst=u, data=t, op0=nl.multiply, operand0=0.5)
+        nisa.dma_copy(dst=half[128 * i:128 * (i + 1), :], src=u)
+    for j in nl.affine_range(4):
+        v = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        w = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=v, src=half[128 * j:128 * (j + 1), :])
+        nisa.activation(dst=w, op=nl.exp, data=v)
+        nisa.dma_copy(dst=out[128 * j:128 * (j + 1), :], src=w)
+    return out
+"""
+
+
+def test_optimize_takes_a_kernel_by_its_shapes(here, tmp_path):
+    "A line a move, the source beside the kernel and never over it; what is optimised already says why it stays."
+    (tmp_path / "mine.py").write_text(TWO_PASSES)
+    done = here("optimize", "mine.py", "--shape", "512x512", "--chip", "trn2", "--seconds", "20", "--figure", "f.html")
+    assert done.returncode == 0, done.stdout + done.stderr
+    moves = re.findall(r"([\d.]+) µs → +([\d.]+) µs  (.+): ", done.stdout)
+    assert moves and all(float(a) >= float(b) for a, b, _ in moves) and "simulated on trn2" in done.stdout
+    assert (tmp_path / "mine.py").read_text() == TWO_PASSES and (tmp_path / "f.html").stat().st_size > 100_000
+    again = here("optimize", "mine_optimised.py", "--shape", "512x512", "--chip", "trn2", "--seconds", "20")
+    assert again.returncode == 0 and "of the time" in again.stdout and "nothing was written" in again.stdout
+    over = here("optimize", "mine.py", "--shape", "512x512", "--chip", "trn2", "--seconds", "20", "--out", "mine.py")
+    assert over.returncode == 0 and (tmp_path / "mine.py").read_text() != TWO_PASSES
+    assert sorted(p.name for p in tmp_path.glob("*.py")) == ["mine.py", "mine_optimised.py"]
+
+
+@pytest.mark.parametrize("words, code, said", [
+    (("mine.py", "--shape", "512x512", "--chip", "h100"), 2, "no chip"),
+    (("mine.py", "--shape", "512x512", "--search", "luck"), 2, "beam"),
+    (("mine.py", "--shape", "512x"), 2, "whole numbers"),
+    (("none.py", "--shape", "512x512"), 2, "Cannot read"),
+    (("mine.py", "--shape", "512x512", "--out", "nowhere/x.py"), 2, "no folder"),
+    (("softmax", "mine.py", "--shape", "512x512"), 2, "no task"),
+    (("mine.py", "--shape", "128x512"), 1, "x"),
+    (("mine.py", "--shape", "512x512", "--shape", "512x512"), 1, "argument|input")])
+def test_optimize_refuses_a_file_in_a_line(here, tmp_path, words, code, said):
+    (tmp_path / "mine.py").write_text(TWO_PASSES)
+    refused(here("optimize", *words), code, said)
+    assert [p.name for p in tmp_path.glob("*.py")] == ["mine.py"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_the_search_found(tmp_path, env):
+    "A search that is cut off writes the kernel that it has; the exit code says that it was."
+    task = get_task("causal_attention")
+    (tmp_path / "mine.py").write_text(task.first(None).source)
+    shapes = [f"--shape={'x'.join(map(str, s))}" for s in task.workload(None).shapes.values()]
+    started = subprocess.Popen([KERNEL_LAB, "optimize", "mine.py", *shapes, "--chip", "trn2", "--seconds", "500"],
+                               cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "searching" in started.stderr.readline()
+    time.sleep(4)
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate(timeout=200)
+    assert started.returncode == 130 and "interrupted" in out, out + err
+    assert "mine_optimised.py" in out and (tmp_path / "mine_optimised.py").exists()
 
 
 def test_react_without_a_key_says_so_and_makes_no_run(lab, env):

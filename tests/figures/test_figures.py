@@ -9,6 +9,7 @@ import pytest
 
 from kernel_lab.core.errors import UsageError
 from kernel_lab.figures.error_map import error_map_figure, error_map_frame
+from kernel_lab.figures.move_path import move_path_figure
 from kernel_lab.figures.report import figures_json, ledger_html, report_figures, report_html
 from kernel_lab.figures.source import changed_lines, source_frame, source_html
 from kernel_lab.figures.speedup import speedup_figure, speedup_frame
@@ -73,6 +74,24 @@ def run(*steps):
 
 
 GOOD_RUN = run(step(0, 40.0), step(1, None, 'wrong_result', error={'message': 'off'}), step(2, 20.0), step(3, 30.0))
+
+
+# the path of moves
+
+def a_worth(before, after, alone, change='x'):
+    move = Record(family='fuse nests', change=change, why='why')
+    return Record(move=move, before_us=before, after_us=after, gain_us=before - after, alone_us=alone)
+
+
+@pytest.mark.parametrize('theme', THEMES)
+def test_a_path_of_moves_adds_up_and_escapes_what_is_foreign(theme):
+    path = [a_worth(90.0, 70.0, 20.0, EVIL), a_worth(70.0, 75.0, None), a_worth(75.0, 30.0, 60.0)]
+    fig = move_path_figure(path, theme)
+    ends, steps, alone = fig.data
+    assert list(ends.x) == [90.0, 30.0] and sum(steps.x) == 60.0
+    assert [b + x for b, x in zip(steps.base, steps.x)] == [90.0, 70.0, 75.0]
+    assert list(alone.y) == [1, 3] and '<script' not in fig.to_json().replace('\\u003c', '<')
+    assert move_path_figure([], theme).layout.title.text.startswith('No move')
 
 
 # the timeline

@@ -10,10 +10,14 @@ from .instruction_moves import (drop_copy, fuse_reduce, fuse_scalar_tensor, fuse
 from .program_moves import program_rewrites
 from .source_tree import KernelTree
 from .transform_loops import allocate_inside, interleave, load_once, widen
-from ...core.errors import UsageError
+from dataclasses import replace
+from ...core.errors import KernelError, UsageError
+from ...evaluate.records.evaluation import Evaluation
+from ...evaluate.sandbox.run import trace_in_child
 from ...evaluate.records.run import Run
 from ...evaluate.store.rows import program_behind
 from ...nki.transform.moves import FAMILIES
+from ...targets.nki_sim import specs_of
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 
@@ -47,36 +51,58 @@ def failed_moves(run: Run) -> set[str]:
     return {move for move, better in out.items() if not better and move != EDITED_BY_HAND}
 
 # %% ../../../nbs/6_agents/1_rewrite/05_agent.ipynb #8ff68485
+def _traced(evaluation, task, workload):
+    "The program of the kernel of an evaluation, traced again in the sandbox; None where it is refused."
+    program = trace_in_child(evaluation.kernel, specs_of(task, workload), evaluation.chip)
+    return None if isinstance(program, KernelError) else program
+
+def _after(first, later):
+    "A rewrite of a path as seen from an earlier one: its gain is what comes on top."
+    return replace(later, gain_us=later.gain_us - first.gain_us)
+
 class RewriteAgent:
     """Moves on NKI kernels: transformations of the traced program, timed by the clock, and moves on source, chosen by
     the profile. Deterministic as long as the searches end in time; needs no model and no key.
 
     `moves`: those on source. `families`: those of transformations. `worth`: the least expected gain of a move, as a
-    share of the latency. `seconds`: about how long a step may search among transformations."""
+    share of the latency. `seconds`: about how long a step may search among transformations; `seed`: of that search."""
     name = 'rewrite'
 
     def __init__(self, moves: tuple = MOVES, worth: float = 0.002, families: tuple[str, ...] = tuple(FAMILIES),
-                 seconds: float = 30.0):
-        self.moves, self.worth, self.families, self.seconds = moves, worth, families, seconds
+                 seconds: float = 30.0, seed: int = 0):
+        self.moves, self.worth, self.families, self.seconds, self.seed = moves, worth, families, seconds, seed
+        self._planned = {}          # source → the rewrites after it, of a search that led there
 
     @property
     def config(self) -> dict:
         "The settings that are stored with a run."
         return {'moves': [m.__name__ for m in self.moves], 'worth': self.worth, 'families': list(self.families),
-                'seconds': self.seconds}
+                'seconds': self.seconds, 'seed': self.seed}
 
     def ranked(self, run: Run, task: Task, workload: Workload) -> tuple[Kernel | None, list[Rewrite]]:
         "(the kernel to start from, its untried candidates, the best first); (None, []) where no kernel is timed."
         start = next((s for s in (base_step(run), run.best) if s and s.evaluation.profile), None)
         if start is None: return None, []
         kernel, profile = start.evaluation.kernel, start.evaluation.profile
-        facts, program = ProfileFacts.of(profile, workload.shapes.values()), program_behind(start.evaluation)
-        timed = program_rewrites(program, self.families, self.seconds) if program and self.families else []
+        facts = ProfileFacts.of(profile, workload.shapes.values())
+        timed = self.planned(start.evaluation, task, workload) if self.families else []
         found = timed + rewrites_of(kernel.source, facts, kernel.entry, self.moves)
         seen, late = {s.evaluation.kernel.hash for s in run.steps}, failed_moves(run)
         fresh = [c for c in found
                  if c.gain_us >= self.worth * profile.latency_us and self._kernel(kernel, c).hash not in seen]
-        return kernel, sorted(fresh, key=lambda c: (c.name in late, c not in timed, -c.gain_us))
+        return kernel, sorted(fresh, key=lambda c: (c.name in late, c not in timed, c.gain_us if c in timed
+                                                    else -c.gain_us))
+
+    def planned(self, evaluation: Evaluation, task: Task, workload: Workload) -> list[Rewrite]:
+        """The rewrites that a search found from the kernel of an evaluation, the next one first: those that are left of
+        the search that led to it, or of a new one. A kernel from a store has no program, and is traced again."""
+        source = evaluation.kernel.source
+        if source not in self._planned:
+            program = program_behind(evaluation) or _traced(evaluation, task, workload)
+            found = program_rewrites(program, self.families, self.seconds, self.seed) if program else []
+            for n, r in enumerate(found): self._planned[r.source] = [_after(r, o) for o in found[n + 1:]]
+            self._planned[source] = found
+        return self._planned[source]
 
     def propose(self, run: Run, task: Task, workload: Workload) -> Proposal | None:
         "The next kernel to try, with its reason; None where no move has an expected gain of at least `worth`."

@@ -13,7 +13,7 @@ import numpy as np
 from ...core.errors import KernelError, UsageError
 from ..records.verification import Element, SeedReport, Verification
 from .adversarial_inputs import (FAMILIES, choose_draws, draws_by_name,
-    quick_soundness, reason_against, soundness, tolerance_on, within_noise)
+    has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
@@ -231,7 +231,8 @@ def _unfair(task, workload, plain, changed, draw, trial):
     tight = draw.change.tight
     found = soundness(task, workload, changed, tight, trial and trial.want)
     is_close = not found.reason and found.single <= 1          # else no roundings bring float32 and float64 together
-    if trial and is_close and quick_soundness(task, workload, changed, tight, trial.want): return ''
+    is_quick = is_close and trial and not has_choices(trial.want)
+    if is_quick and quick_soundness(task, workload, changed, tight, trial.want): return ''
     why = reason_against(found, lambda: soundness(task, workload, plain[0], wants=plain[1]))
     if not why and found.moved > MAX_ROUNDING_TOLERANCES:
         why = f'roundings make the answer jump, by {found.moved:.2g} tolerances'

@@ -82,7 +82,7 @@ def _swapped_source(code, instruction):
         return None
     return replace(src, ap=src.ap[::-1]) if len(src.ap) == 2 and src.shape[::-1] == dst.shape else None
 
-def _digits_of_copy(tile, memory, scope, trips):
+def digits_of_copy(tile, memory, scope, trips):
     "(digits, memory offset) of a copy that covers its tile, or None."
     if tile.offset.const or any(v in scope for v, _ in tile.offset.terms): return None
     found = common_digits(*_copy_steps(tile, memory, scope, trips))
@@ -127,7 +127,7 @@ def _forward_load(code, n, memory):
         return False
     if any(len(code.common([n, f[0]])) > len(t.scope) for f in readers): return False
     if not _stands(code, memory.tensor, [n, *(f[0] for f in readers)], t.scope): return False
-    system = _digits_of_copy(tile, memory, t.scope, code.trips)
+    system = digits_of_copy(tile, memory, t.scope, code.trips)
     new = system and system[1] == t.size and [(f, forwarded_access(f[3], system, memory.tensor, code.trips))
                                               for f in readers]
     return _replace_accesses(code, n, new)
@@ -170,7 +170,7 @@ def _forward_store(code, n):
     if tuple(code.chains[n][:len(t.scope)]) != t.scope or any(len(code.common([n, f[0]])) > len(t.scope)
                                                               for f in writers):
         return False
-    system = _digits_of_copy(tile, memory, t.scope, code.trips)
+    system = digits_of_copy(tile, memory, t.scope, code.trips)
     new = system and system[1] == t.size and [(f, forwarded_access(f[3], system, memory.tensor, code.trips))
                                               for f in writers]
     return _replace_accesses(code, n, new)

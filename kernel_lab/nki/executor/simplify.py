@@ -74,11 +74,12 @@ class OpenProgram:
         return tuple(shared)
 
 # %% ../../../nbs/2_nki/6_executor/03_simplify.ipynb #fb51b1de
-def contract_tensors(code):
-    """Move every scratch tensor into the loops whose iterations use disjoint elements of it; one whose memory another
-    name reads stays."""
+def contract_tensors(code, among=None):
+    """Move every scratch tensor, or those numbered `among`, into the loops whose iterations use disjoint elements of
+    it; one whose memory another name reads stays."""
     shared = {t.alias for t in code.tensors} | {k for k, t in enumerate(code.tensors) if t.alias is not None}
     for k, t in enumerate(code.tensors):
+        if among is not None and k not in among: continue
         is_free = t.role == 'scratch' and k not in code.program.output_ids and k not in shared
         if is_free and code.uses[k]: _contract_tensor(code, k, t)
     return code

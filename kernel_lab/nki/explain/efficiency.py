@@ -75,7 +75,7 @@ def elementwise_peak(chip) -> float:
     """GFLOP/s that no kernel passes on Vector, Scalar and GpSimd: each at its fastest mode, with as many operations as
     one instruction chains."""
     width = {'vector': max(chip.vector_16bit, chip.vector_32bit, 2), 'scalar': 1, 'gpsimd': 1}
-    return sum(chip.partitions * chip.clock(e) * n * width[e] for e, n in _CHAINED.items())
+    return math.fsum(chip.partitions * chip.clock(e) * n * width[e] for e, n in _CHAINED.items())
 
 def accelopt_peak_us(chip, products, others, bytes_):
     """AccelOpt's peak latency in µs: max(products / 23.75 TFLOP/s, elementwise flops / (2·128·Vector clock), bytes /

@@ -8,49 +8,44 @@ import numpy as np
 from ..ir.spilling import sbuf_room
 from .flat_program import LANES, MAX_CORES, POOLS
 from .lifetimes import compiled, offset_of, part, peak_liveness
-from .region_lists import keep_users
+from .region_lists import NOBODY, first_lane, keep_users, without_first_lane
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #bfafb1af
 PSUM = POOLS.index('psum')
-# users: last row on each lane; chain: those whom the next one in its memory waits for; last: turn of the last use;
+# users: last row on each lane; chain: those whom the next one in its memory waits for;
 # first: row; root: the value whose memory it shares;
 # alive: values that share it; died: place in the pool's queue; loader: row of the load that fetched it
-KEPT = -3
-VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('last', 'i4'), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
-                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('pool', 'i4'), ('chain', 'i4')])
-TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8')])
+VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
+                  ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('chain', 'i4'), ('pool', 'i1')])
+TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8'), ('rotates', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
 AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer begun ring
-    last_users keep''')
+    last_users lifetimes''')
 AllocatorState.__doc__ = """Of each pool the units that nothing had yet, the queue of dead values between its ends, the
 units left of the first of them (0: all), and whether memory is ever taken from them; the places in it from which memory
 was taken last; of each tensor the number of its buffers, their first place in the ring of values, and how many values
-it has begun; by lane the last users of the buffer taken last."""
+it has begun; by lane the last users of the buffer taken last; of each value, until then, the turn of its last use."""
 
 def pool_units(chip):
     "Units of each pool: bytes a partition of SBUF and banks of PSUM, core after core."
     return np.array([sbuf_room(chip), chip.psum_banks] * MAX_CORES, float)
 
-def allocator_state(units, needed, buffers, values):
+def allocator_state(units, needed, buffers, lifetimes):
     "The `AllocatorState` before the first instruction; `needed`: units that all values of each pool take together."
-    return AllocatorState(units.copy(), np.empty((len(units), values + 1), np.int32), np.zeros(len(units), ENDS),
-                          np.zeros(len(units)), needed > units, np.zeros(1, TAKEN), buffers,
+    dead = np.empty((len(units), len(lifetimes) + 1), np.int32)
+    return AllocatorState(units.copy(), dead, np.zeros(len(units), ENDS), np.zeros(len(units)), needed > units,
+                          np.zeros(1, TAKEN), buffers,
                           np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64),
                           np.full(buffers.sum() + 1, -1, np.int64),
-                          np.empty(len(LANES), np.int64), np.zeros(3))
+                          np.empty(len(LANES), np.int64), lifetimes)
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #76981654
 @part
-def name_value(value, last):
-    "A value before its first instruction, with the turn of its last use."
+def blank_value(value):
+    "A value before its first instruction."
     for lane in range(len(LANES)): value.users[lane] = -1
-    value.last, value.first, value.root, value.alive, value.died, value.loader = last, -1, -1, 0, -1, -1
-    value.tensor, value.pool, value.chain = -1, -1, -1
-
-@part
-def _add_last_users(value, last_users):
-    "Note the last users of a value, one a lane."
-    for lane in range(len(LANES)): last_users[lane] = max(last_users[lane], value.users[lane])
+    value.first, value.root, value.alive, value.died, value.loader = -1, -1, 0, -1, -1
+    value.tensor, value.pool, value.chain = -1, -1, NOBODY
 
 @part
 def units_of(flat, value):
@@ -60,32 +55,33 @@ def units_of(flat, value):
 @part
 def _take(flat, values, memory, pool, units):
     "Take memory, note the places of the dead values that had it, and return whether there was enough."
-    ends, left, taken = memory.ends[pool], memory.left, memory.taken[0]
-    memory.free[pool] -= units
-    taken.pool, taken.first, taken.end = pool, ends.first, ends.first
-    while memory.free[pool] < 0 and ends.first < ends.last:
-        old, taken.end = values[memory.dead[pool, ends.first]], ends.first + 1
-        if old.died == ends.first:                      # or else a later load shares it: it is alive again
-            if left[pool] == 0: left[pool], old.loader = units_of(flat, old), -1
-            some = min(left[pool], -memory.free[pool])
-            memory.free[pool], left[pool] = memory.free[pool] + some, left[pool] - some
-        if left[pool] == 0: ends.first += 1
-    return memory.free[pool] >= 0
+    ends, taken, free, left = memory.ends[pool], memory.taken[0], memory.free[pool] - units, memory.left[pool]
+    first, last = ends.first, ends.last
+    taken.pool, taken.first, end = pool, first, first
+    while free < 0 and first < last:
+        old, end = values[memory.dead[pool, first]], first + 1
+        if old.died == first:                           # or else a later load shares it: it is alive again
+            if left == 0: left, old.loader = units_of(flat, old), -1
+            some = min(left, -free)
+            free, left = free + some, left - some
+        if left == 0: first += 1
+    ends.first, taken.end, memory.free[pool], memory.left[pool] = first, end, free, left
+    return free >= 0
 
 @part
 def release(flat, walk, values, memory, instr, turn, regions, overtakes):
     "Queue the memory of the values whose last use is in this turn."
     for k in range(flat.first_operand[instr + 1] - flat.first_operand[instr]):
-        value = values[walk.values[k]]
-        if value.last != turn: continue
-        value.last = -2                                 # once
-        root = values[value.root]
+        v = walk.values[k]
+        lifetime, place = memory.lifetimes[v], values[v].root
+        if lifetime.last != turn: continue
+        lifetime.last, root = -2, values[place]         # once
         root.alive -= 1
         if units_of(flat, root) == 0: continue
         if memory.runs_out[root.pool]: keep_users(regions, walk.slots[k], root, overtakes)
-        if root.alive > 0 or root.died == KEPT: continue
+        if root.alive > 0: continue
         ends = memory.ends[root.pool]
-        memory.dead[root.pool, ends.last], root.died = value.root, ends.last
+        memory.dead[root.pool, ends.last], root.died = place, ends.last
         ends.last += 1
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #432f06b7
@@ -96,10 +92,20 @@ def core_of(flat, walk, instr):
     return walk.loop_value[loop] if loop >= 0 else flat.instr_core[instr]
 
 @part
+def _note_last_users(value, last_users):
+    "Note the last users of a value, one a lane: those that its chain names, or all where it has none."
+    chain = value.chain
+    for lane in range(len(LANES)): last_users[lane] = value.users[lane] if chain >= NOBODY else -1
+    while chain < NOBODY:
+        last_users[first_lane(chain)] = value.users[first_lane(chain)]
+        chain = without_first_lane(chain)
+
+@part
 def _rotate(values, memory, tensor, v):
     "Give value `v` the tensor's next buffer, and note the last users of the value that had it."
     place = memory.first_buffer[tensor] + memory.begun[tensor] % memory.buffers[tensor]
-    if memory.ring[place] >= 0: _add_last_users(values[memory.ring[place]], memory.last_users)
+    old, memory.taken[0].rotates = memory.ring[place], int(memory.ring[place] >= 0)
+    if old >= 0: _note_last_users(values[old], memory.last_users)
     memory.ring[place] = v
     memory.begun[tensor] += 1
 
@@ -110,12 +116,12 @@ def begin_value(flat, walk, values, memory, instr, k, row, is_cached):
     value, home = values[v], flat.home[tensor]
     value.tensor, value.first, value.root, value.alive = tensor, row, v, 1
     value.pool = flat.pool[tensor] - 1 + 2 * max(home if home >= 0 else core_of(flat, walk, instr), 0)
-    for lane in range(len(LANES)): memory.last_users[lane] = -1
-    memory.taken[0].end = memory.taken[0].first
+    taken = memory.taken[0]
+    taken.end, taken.rotates = taken.first, 0
     if flat.units[tensor] == 0: return True
     has_room = _take(flat, values, memory, value.pool, flat.units[tensor])
     if memory.buffers[tensor] == 0: return has_room
-    if flat.pool[tensor] == PSUM: memory.taken[0].end = memory.taken[0].first       # its banks rotate freely
+    if flat.pool[tensor] == PSUM: taken.end = taken.first                           # its banks rotate freely
     if not is_cached: _rotate(values, memory, tensor, v)
     return True
 
@@ -132,7 +138,7 @@ def _entry_of(fetched, code):
     return k
 
 @part
-def reuse_load(flat, walk, values, memory, fetched, instr, row):
+def reuse_load(flat, walk, values, fetched, instr, row):
     "The value that already holds what a load fetches, whose memory its own then shares; -1 where it must be fetched."
     load, v = flat.loads[instr], walk.values[0]
     code = load.key * _MAX_ELEMENTS + offset_of(load, flat.terms, walk.loop_value)
@@ -141,22 +147,16 @@ def reuse_load(flat, walk, values, memory, fetched, instr, row):
     if old < 0 or values[old].loader < 0:
         entry.code, entry.value = code, v
         values[v].loader = row
-        tensor = flat.operands[flat.first_operand[instr]].tensor
-        pool, units = flat.pool[tensor], flat.units[tensor]
-        if memory.keep[pool] >= units:
-            memory.keep[pool] -= units
-            values[v].died = KEPT
         return -1
     values[v].first, values[v].root = values[old].first, old
     values[old].alive += 1
-    if values[old].died != KEPT: values[old].died = -1
+    values[old].died = -1
     return old
 
 def fetched_table(flat, lifetimes, reuse):
     "An empty table for all that may be fetched."
-    loaded = np.zeros(len(flat.pool), np.bool_)
-    loaded[flat.operands['tensor'][flat.first_operand[:-1][flat.loads['key'] >= 0]]] = True
-    n = int(loaded[lifetimes['tensor']].sum()) if reuse else 0
+    loaded = np.unique(flat.operands['tensor'][flat.first_operand[:-1][flat.loads['key'] >= 0]])
+    n = int(values_by_tensor(flat, lifetimes)[loaded].sum()) if reuse else 0
     return np.full(1 << (2 * n + 1).bit_length(), np.array((-1, -1), FETCHED))
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #91e6c958
@@ -199,11 +199,20 @@ def _most_beside(flat, rows, lifetimes, pool):
     _fill_most(levels, blocks, spans, most)
     return most
 
+def values_by_tensor(flat, lifetimes):
+    "For each tensor the number of its values."
+    return np.bincount(lifetimes['tensor'], minlength=len(flat.pool))
+
+def _most_alive(flat, rows, lifetimes):
+    "For each tensor how many of its values are alive at once: of a tensor of one tile one."
+    if not (flat.pool[np.diff(flat.first_slot) > 1] > 0).any(): return np.minimum(values_by_tensor(flat, lifetimes), 1)
+    return peak_liveness(flat, rows, lifetimes)[0]
+
 def rotation_depths(flat, rows, lifetimes, units, copies):
     """For each tensor the number of its buffers: `copies` sets of those alive at once, fewer where memory is short
     while it is there (small tiles go first), 0 where even one set does not fit."""
     if not copies: return np.zeros(len(flat.pool), np.int64)
-    depths, *_ = peak_liveness(flat, rows, lifetimes)
+    depths = _most_alive(flat, rows, lifetimes)
     one_set = depths * flat.units
     for pool in (1, 2):
         mine = np.flatnonzero((flat.pool == pool) & (one_set > 0))

@@ -7,19 +7,19 @@ from collections import namedtuple
 from dataclasses import dataclass
 from functools import cached_property
 import numpy as np
-from .allocation import (PSUM, VALUE, allocator_state, begin_value, core_of, fetched_table, name_value,
-    pool_units, release, reuse_load, rotation_depths, units_of)
+from .allocation import (PSUM, VALUE, allocator_state, begin_value, blank_value, core_of, fetched_table,
+    pool_units, release, reuse_load, rotation_depths, units_of, values_by_tensor)
 from .flat_program import DMA_IN, LANES, SCALAR, VECTOR, FlatProgram, flatten
-from .lifetimes import (compiled, grown, is_still, lifetimes_of, name_values, offset_of, part,
+from .lifetimes import (compiled, grown, is_still, lifetimes_of, name_value, offset_of, part,
     share_left, step, walk_of)
 from .masked_work import work_shares
 from .psum_banks import add_bank_edges, bank_users
-from .region_lists import (BANK, DATA, MAX_REGIONS, OVERTAKEN, READS, REUSE, WRITES, EdgeBuffer, Edges, User,
-    add_everything, add_overlapping, add_region, clear_slot, drop_covered, drop_users, has_row, overtake, region_lists,
-    wait_in_order, waits_already, with_more_entries)
+from .region_lists import (BANK, DATA, MAX_REGIONS, NOBODY, OVERTAKEN, READS, REUSE, WRITES, EdgeBuffer, Edges,
+    User, add_everything, add_overlapping, add_region, clear_slot, drop_covered, drop_users, has_row, first_lane,
+    overtake, region_lists, wait_in_order, waits_already, with_more_entries, without_first_lane)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #08a49d67
-GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions lifetimes values memory fetched overtakes banks')
+GraphBuilder = namedtuple('GraphBuilder', 'flat walk regions values memory fetched overtakes banks')
 
 @part
 def _fill_box(flat, walk, k):
@@ -93,7 +93,7 @@ def _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count):
 def _add_memory_edges(build, slot, user, is_whole, edges, first, count):
     "Edges by the memory that a value takes; return the number of edges so far."
     memory, regions, taken = build.memory, build.regions, build.memory.taken[0]
-    for lane in range(len(LANES)):
+    for lane in range(len(LANES) if taken.rotates else 0):
         other = User(memory.last_users[lane], lane, 0)
         if other.row >= 0: count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
     for place in range(taken.first, taken.end):
@@ -104,6 +104,11 @@ def _add_memory_edges(build, slot, user, is_whole, edges, first, count):
             other = User(regions.entries[e].row, regions.entries[e].lane, 0)
             count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
             e = regions.entries[e].next
+        while e < NOBODY:
+            lane = first_lane(e)
+            other = User(np.int64(old.users[lane]), lane, 0)
+            count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
+            e = without_first_lane(e)
         if place < memory.ends[taken.pool].first: drop_users(regions, old)
     return count
 
@@ -126,7 +131,7 @@ def _begin_values(build, instr, user, known, edges, count, is_cached):
 @part
 def _reuses_load(build, instr, row):
     "Whether a load stands for a value that is still there; its tile then holds what the earlier load wrote."
-    old = reuse_load(build.flat, build.walk, build.values, build.memory, build.fetched, instr, row)
+    old = reuse_load(build.flat, build.walk, build.values, build.fetched, instr, row)
     if old < 0: return False
     slot, loader = build.walk.slots[0], np.int64(build.values[old].loader)
     clear_slot(build.regions, slot)
@@ -167,6 +172,18 @@ def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
     return _record_operands(build, instr, user, edges, first, count)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #ba1a2349
+@part
+def _name_operands(build, instr, known):
+    "Name the values of an instruction's operands and find their boxes; return the number of values so far."
+    flat, walk, now, first = build.flat, build.walk, known, build.flat.first_operand[instr]
+    end = flat.first_operand[instr + 1]
+    for k in range(first, end):
+        if name_value(flat, walk, flat.operands[k], walk.places[k], k - first, now) == now: now += 1
+    for v in range(known, now): blank_value(build.values[v])
+    for k in range(first, end):
+        if not walk.places[k].has_box: _fill_box(flat, walk, k)
+    return now
+
 @compiled
 def build_edges(build, turns, rows, edges, reuse, progress):
     "Fill `rows` and `edges` row by row. False where there are too few edges or entries of lists."
@@ -181,12 +198,10 @@ def build_edges(build, turns, rows, edges, reuse, progress):
             share = share_left(flat, walk, i)
         k = after
         if i < 0 or share == 0: continue
-        rows.instr[row], rows.turn[row], rows.share[row], rows.first[row] = i, turns[i] - 1, share, count
+        rows.instr[row], rows.turn[row], rows.first[row] = i, turns[i] - 1, count
+        if row < len(rows.share): rows.share[row] = share
         rows.core[row] = core_of(flat, walk, i)
-        turn, now = turn + 1, name_values(flat, walk, i, known)
-        for v in range(known, now): name_value(build.values[v], build.lifetimes[v].last)
-        for operand in range(flat.first_operand[i], flat.first_operand[i + 1]):
-            if not walk.places[operand].has_box: _fill_box(flat, walk, operand)
+        turn, now = turn + 1, _name_operands(build, i, known)
         is_cached = reuse and flat.loads[i].key >= 0
         if not (is_cached and now > known and _reuses_load(build, i, row)):
             count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
@@ -229,22 +244,18 @@ def _overtakes(flat, chip, ahead):
     if chip.vector_queues > 1 or (flat.engines[:, 1] >= 0).any(): rows[[VECTOR, SCALAR]] = 1 << 40
     return rows
 
+def _core_count(flat): return 1 + int((flat.instr_core > 0).any() or (flat.core_loop >= 0).any())
+
 def _builder(flat, loops, chip, reuse, copies, overtakes):
     "(rows, `GraphBuilder` before the first instruction)."
     rows, uses, lifetimes = lifetimes_of(flat, loops)
     units = pool_units(chip)
-    needed = np.bincount(flat.pool[lifetimes['tensor']], flat.units[lifetimes['tensor']], 3)[1:]
+    needed = np.bincount(flat.pool, values_by_tensor(flat, lifetimes) * flat.units, 3)[1:]
     depths = rotation_depths(flat, rows, lifetimes, units, copies)
-    memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, len(lifetimes))
-    if reuse and needed[0] > units[0]:
-        import os
-        c = float(os.environ.get('KEEP_C', '1'))
-        if c:
-            from .lifetimes import peak_liveness
-            memory.keep[1] = max(0., units[0] - c * peak_liveness(flat, rows, lifetimes)[1][1])
-    return rows, GraphBuilder(flat, walk_of(flat, loops), region_lists(int(flat.first_slot[-1]), uses), lifetimes,
-                              np.empty(len(lifetimes), VALUE), memory, fetched_table(flat, lifetimes, reuse), overtakes,
-                              bank_users(flat, chip))
+    memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, lifetimes)
+    regions = region_lists(int(flat.first_slot[-1]), uses, _core_count(flat))
+    return rows, GraphBuilder(flat, walk_of(flat, loops), regions, np.empty(len(lifetimes), VALUE), memory,
+                              fetched_table(flat, lifetimes, reuse), overtakes, bank_users(flat, chip))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,
@@ -253,7 +264,8 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
     fit, or -1."""
     flat, edges = flatten(program, chip, balance), None
     n, build = _builder(flat, len(program.loops), chip, reuse, copies, _overtakes(flat, chip, ahead))
-    rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n), np.empty(n, np.int8),
+    share = np.ones(n if len(flat.conditions) else 1)           # one for all rows where no instruction has a mask
+    rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), share, np.empty(n, np.int8),
                      np.zeros(n + 1, np.int64), np.zeros(n, np.int32))
     progress, turns = np.array([(0, 0, -1, 0, 0, -1)], _PROGRESS), np.zeros(len(flat.copies) + 1, np.int64)
     edges = EdgeBuffer(np.empty(4 * n + 4096, np.int32), np.empty(4 * n + 4096, np.int8))
@@ -263,6 +275,7 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
         if more > build.regions.stock['free'][0]: build = build._replace(regions=with_more_entries(build.regions, more))
     n, count, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'missing'))
     edges = Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count], rows.lost[:n if missing >= 0 else 0])
-    work = work_shares(program, chip, balance, rows.instr[:n], rows.turn[:n], rows.share[:n])
-    return DependencyGraph(flat, rows.instr[:n], rows.turn[:n], rows.share[:n], work, rows.core[:n], edges,
+    instr, turn, share = rows.instr[:n], rows.turn[:n], share[:max(n, 1)]
+    work = work_shares(program, chip, balance, instr, turn, share) if len(flat.conditions) else share
+    return DependencyGraph(flat, instr, turn, np.broadcast_to(share, n), work, rows.core[:n], edges,
                            ValueLifetimes(flat, build.values), missing)

@@ -175,18 +175,13 @@ def _begins_anew(operand, walk, k):
     return True
 
 @part
-def name_values(flat, walk, instr, count):
-    "Fill `slots` and `values` for the operands of an instruction; return the number of values so far."
-    first = flat.first_operand[instr]
-    for k in range(flat.first_operand[instr + 1] - first):
-        operand, place = flat.operands[first + k], walk.places[first + k]
-        slot = place.after - 1 if place.after else _slot_of(flat, walk, operand, place)
-        walk.slots[k], value = slot, walk.live[slot]
-        if value < 0 or _begins_anew(operand, walk, k):
-            walk.live[slot] = value = count
-            count += 1
-        walk.values[k] = value
-    return count
+def name_value(flat, walk, operand, place, k, count):
+    "Fill in the slot and the value of operand `k` of an instruction; return the value, `count` for a new one."
+    slot = place.after - 1 if place.after else _slot_of(flat, walk, operand, place)
+    walk.slots[k], value = slot, walk.live[slot]
+    if value < 0 or _begins_anew(operand, walk, k): walk.live[slot] = value = count
+    walk.values[k] = value
+    return value
 
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #890bdad1
 # of a value: its last and first row, and its tensor
@@ -197,20 +192,20 @@ _PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('values', 'i8'), ('uses',
 def survey(flat, walk, progress, lifetimes):
     "One pass without times: the lifetime of each value. False where `lifetimes` is full: go on with a longer one."
     at = progress[0]
-    k, row, count, uses = at.node, at.rows, at.values, at.uses
-    while k < len(flat.nodes):
+    node, row, count, uses = at.node, at.rows, at.values, at.uses
+    while node < len(flat.nodes):
         if count + len(walk.values) > len(lifetimes): break
-        k, i = step(flat, walk, k)
+        node, i = step(flat, walk, node)
         if i < 0 or share_left(flat, walk, i) == 0: continue
-        now, first = name_values(flat, walk, i, count), flat.first_operand[i]
-        operands = flat.first_operand[i + 1] - first
-        for j in range(operands):
-            v = walk.values[j]
-            if v >= count: lifetimes[v].tensor, lifetimes[v].first = flat.operands[first + j].tensor, row
+        first, end = flat.first_operand[i], flat.first_operand[i + 1]
+        for k in range(first, end):
+            operand = flat.operands[k]
+            v = name_value(flat, walk, operand, walk.places[k], k - first, count)
+            if v == count: lifetimes[v].tensor, lifetimes[v].first, count = operand.tensor, row, count + 1
             lifetimes[v].last = row
-        count, row, uses = now, row + 1, uses + operands
-    at.node, at.rows, at.values, at.uses = k, row, count, uses
-    return k >= len(flat.nodes)
+        row, uses = row + 1, uses + end - first
+    at.node, at.rows, at.values, at.uses = node, row, count, uses
+    return node >= len(flat.nodes)
 
 def grown(array, least=0):
     "A copy of `array` with room for twice as many rows, and for `least` more."

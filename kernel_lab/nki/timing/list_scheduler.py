@@ -8,7 +8,7 @@ import numpy as np
 from ...core.errors import SimulatorError
 from .flat_program import DMA_IN, LANES, SCALAR, VECTOR
 from .lifetimes import compiled, part
-from .resources import Issue, Ready, place_row, ready_time, with_memory
+from .resources import Issue, Ready, place_row, ready_time, share_of, with_memory
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #c60c22a8
 ITEM = np.dtype([('time', 'f8'), ('row', 'i8')])
@@ -63,7 +63,9 @@ def pop(heaps, which):
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #99e37c76
 Followers = namedtuple('Followers', 'first row')        # of row r: the rows that wait for it
-Lookahead = namedtuple('Lookahead', 'window followers waits_for is_placed heaps')
+Lookahead = namedtuple('Lookahead', 'window followers waits_for is_placed heaps has_choice')
+Lookahead.__doc__ = """How far it looks, the followers of each row, of each row how many it waits for and whether it is
+placed, the heaps, and whether a row may be in those of several lanes."""
 
 @compiled
 def _fill_followers(edges, rows, followers):
@@ -77,12 +79,12 @@ def _fill_followers(edges, rows, followers):
             followers.row[first[edges.row[k] + 1]] = row
             first[edges.row[k] + 1] += 1
 
-def lookahead(edges, rows, window):
+def lookahead(edges, rows, window, has_choice=True):
     "The `Lookahead` before anything is placed."
     followers = Followers(np.zeros(rows + 2, np.int64), np.empty(len(edges.row), np.int32))
     _fill_followers(edges, rows, followers)
     return Lookahead(window, followers, np.diff(edges.first).astype(np.int32), np.zeros(rows + 1, np.bool_),
-                     empty_heaps(2 * min(window, rows) + 2))
+                     empty_heaps(2 * min(window, rows) + 2), int(has_choice))
 
 @part
 def _offer(flat, issue, edges, core, placement, ahead):
@@ -98,9 +100,10 @@ def _offer(flat, issue, edges, core, placement, ahead):
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #93183268
 @part
-def _drop_placed(heaps, which, is_placed):
-    "Remove placed rows from the front of a heap; return how many rows it has."
-    while heaps.size[which] and is_placed[heaps.items[which, 0].row]: pop(heaps, which)
+def _drop_placed(ahead, which):
+    "Remove rows that another lane took from the front of a heap; return how many rows it has."
+    heaps, is_placed = ahead.heaps, ahead.is_placed
+    while ahead.has_choice and heaps.size[which] and is_placed[heaps.items[which, 0].row]: pop(heaps, which)
     return heaps.size[which]
 
 @part
@@ -111,11 +114,11 @@ def _free_from(core, lane):
     return core.lanes[lane].free
 
 @part
-def _first_lane(core, heaps, is_placed):
+def _first_lane(core, ahead):
     "(the lane that can start first or -1, when); where Vector and Scalar are both free, the one that did less so far."
-    lane, when = -1, np.inf
+    lane, when, heaps = -1, np.inf, ahead.heaps
     for m in range(len(LANES)):
-        coming, waiting = _drop_placed(heaps, 2 * m, is_placed), _drop_placed(heaps, 2 * m + 1, is_placed)
+        coming, waiting = _drop_placed(ahead, 2 * m), _drop_placed(ahead, 2 * m + 1)
         if coming + waiting == 0: continue
         free = _free_from(core, m)
         start = free if waiting else max(free, heaps.items[2 * m, 0].time)
@@ -124,10 +127,10 @@ def _first_lane(core, heaps, is_placed):
     return lane, when
 
 @part
-def _pick(core, heaps, is_placed):
+def _pick(core, ahead):
     """(lane, row): the lane that can start first, and the earliest of its rows that are ready then; row -1 where
     another lane took it."""
-    lane, when = _first_lane(core, heaps, is_placed)
+    (lane, when), heaps, is_placed = _first_lane(core, ahead), ahead.heaps, ahead.is_placed
     if lane < 0: return -1, -1
     coming, waiting = 2 * lane, 2 * lane + 1
     while heaps.size[coming] and heaps.items[coming, 0].time <= when:
@@ -158,11 +161,11 @@ def place_ahead(flat, instr, share, edges, core, placement, ahead):
             if ahead.waits_for[high] == 0:
                 _offer(flat, Issue(np.int64(instr[high]), high, 1.0), edges, core, placement, ahead)
             high += 1
-        lane, row = _pick(core, ahead.heaps, is_placed)
+        lane, row = _pick(core, ahead)
         if lane < 0: break
         if row < 0: continue
         ready = Ready(placement.start[row], np.int64(placement.after[row]), np.int64(placement.cause[row]))
-        issue = Issue(np.int64(instr[row]), row, share[row])
+        issue = Issue(np.int64(instr[row]), row, share_of(share, row))
         ready = with_memory(edges, row, ready, core)
         place_row(flat, issue, ready, lane if lane < DMA_IN else -1, core, placement)
         is_placed[row], done = True, done + 1
@@ -172,7 +175,7 @@ def place_ahead(flat, instr, share, edges, core, placement, ahead):
 
 def place_out_of_order(graph, core, placement, window):
     "Place the rows of a `DependencyGraph`, at most `window` rows ahead of the oldest one that is not placed."
-    ahead = lookahead(graph.edges, len(graph.instr), window)
+    ahead = lookahead(graph.edges, len(graph.instr), window, (graph.flat.engines[:, 1] >= 0).any())
     done = place_ahead(graph.flat, graph.instr, graph.work, graph.edges, core, placement, ahead)
     if done < len(graph.instr):
         first = graph.instr[ahead.is_placed.argmin()]

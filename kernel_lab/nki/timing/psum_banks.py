@@ -40,11 +40,14 @@ def add_bank_edges(banks, slot, value, box, user, edges, first, count, kind):
     "Edges of a user of a box of a tile to those before it in the same banks; return the number of edges so far."
     begin, own = banks.first[slot], banks.first[slot + 1] - banks.first[slot]
     if own == 0: return count
-    for b in range(min(box.first_byte // banks.size, own - 1), min(box.last_byte // banks.size, own - 1) + 1):
+    b, last = 0, own - 1
+    if own > 1: b, last = min(box.first_byte // banks.size, last), min(box.last_byte // banks.size, last)
+    while b <= last:
         entry = banks.entries[begin + b]
         if entry.value != value:
             entry.value = value
             for lane in range(len(LANES)): entry.rows[lane] = -1
         count = _wait_for_bank(entry, user, edges, first, count, kind)
         entry.rows[user.lane] = user.row
+        b += 1
     return count

@@ -12,18 +12,19 @@ from .lifetimes import BOX, grown, part
 MAX_REGIONS = 256                                       # entries of a list
 WRITES, READS, OVERTAKEN = range(3)                     # the lists of a tile slot
 REGION = np.dtype([*BOX.descr, ('lane', 'i8'), ('row', 'i8'), ('next', 'i8'), ('is_merged', 'i8')])
-STOCK = np.dtype([('spare', 'i8'), ('free', 'i8'), ('kept', 'i8')])
+STOCK = np.dtype([('spare', 'i8'), ('free', 'i8'), ('kept', 'i8'), ('cores', 'i8')])
 RegionLists = namedtuple('RegionLists', 'entries head length stock')
 RegionLists.__doc__ = """Linked lists in `entries`, three of each slot: the first entry and the number of entries of
-each list; in `stock` the first of the free entries, how many they are, and how many dead tiles keep."""
+each list; in `stock` the first of the free entries, how many they are, how many users dead tiles keep, and the
+number of cores."""
 User = namedtuple('User', 'row lane since')
 User.__doc__ = "Who reads or writes: a row of the schedule, its lane, and the first row that it may overtake there."
 
-def region_lists(slots, uses):
+def region_lists(slots, uses, cores=1):
     "Empty lists for `slots` tile slots with capacity for `uses` operands."
     n = int(min(3 * slots * (MAX_REGIONS + len(LANES)), uses * (1 + len(LANES))) + 2)
     return with_more_entries(RegionLists(np.zeros(0, REGION), np.full(3 * slots + 3, -1, np.int64),
-                                         np.zeros(3 * slots + 3, np.int64), np.array([(-1, 0, 0)], STOCK)), n)
+                                         np.zeros(3 * slots + 3, np.int64), np.array([(-1, 0, 0, cores)], STOCK)), n)
 
 def with_more_entries(regions, least=0):
     "The lists with capacity for twice as many entries, and for `least` more."
@@ -209,6 +210,8 @@ def overtake(regions, slot, box, user, edges, first, count):
     return count
 
 # %% ../../../nbs/2_nki/7_timing/11_region_lists.ipynb #eddd7190
+NOBODY, NEEDS_ENTRIES = -1, 1 << 40                     # ends of a chain: numbers below `NOBODY` stand for lanes
+
 @part
 def has_row(regions, e, row):
     "Whether one of the entries from `e` on is of this row."
@@ -226,27 +229,82 @@ def _says_nothing(regions, entry, value, is_written, overtakes):
     return is_behind or is_waited_for or has_row(regions, value.chain, entry.row)
 
 @part
-def keep_users(regions, slot, value, overtakes):
-    "Move the entries of a slot, of whose tile this was the last use, to the chain of the value that has the memory."
-    is_written = regions.length[3 * slot + WRITES] > 0
+def _is_read_later(regions, slot, entry):
+    "Whether the newest read of a slot waited for the row of an entry of its writes."
+    e = regions.head[3 * slot + READS]
+    if e < 0 or regions.stock[0].cores > 1: return False
+    read = regions.entries[e]
+    return read.row > entry.row and not read.is_merged and overlaps(read, entry)
+
+@part
+def first_lane(chain):
+    "The lane that a chain of lanes begins with."
+    return (-chain - 1 & 7) - 1
+
+@part
+def without_first_lane(chain):
+    "A chain of lanes without the first of them."
+    return -1 - (-chain - 1 >> 3)
+
+@part
+def _has_lane(chain, lane):
+    "Whether a chain of lanes has one."
+    while chain < NOBODY and first_lane(chain) != lane: chain = without_first_lane(chain)
+    return chain < NOBODY
+
+@part
+def _chain_of_lanes(regions, slot, value, overtakes):
+    "The chain of a value that dies as a number of lanes, or `NEEDS_ENTRIES` where their last users are not all of it."
+    chain, is_written = np.int64(NOBODY), regions.head[3 * slot + WRITES] >= 0
+    for which in range(3 * slot, 3 * slot + 3):
+        e = regions.head[which]
+        while e >= 0:
+            entry = regions.entries[e]
+            e, behind = entry.next, value.users[entry.lane] - entry.row
+            if (is_written and entry.row < value.first) or behind >= max(overtakes[entry.lane], 1): continue
+            if behind != 0: return NEEDS_ENTRIES
+            if which == 3 * slot + WRITES and _is_read_later(regions, slot, entry): continue
+            if not _has_lane(chain, entry.lane): chain = -1 - (-chain - 1 << 3 | entry.lane + 1)
+    return chain
+
+@part
+def _kept_lanes(chain):
+    "How many lanes a chain ends with."
+    count = 0
+    while chain < NOBODY: count, chain = count + 1, without_first_lane(chain)
+    return count
+
+@part
+def _keep_entries(regions, slot, value, overtakes):
+    "Move the entries of a slot to the chain of a value."
+    is_written = regions.head[3 * slot + WRITES] >= 0
     for which in range(3 * slot, 3 * slot + 3):
         e = regions.head[which]
         while e >= 0:
             entry, here = regions.entries[e], e
-            e = entry.next
-            if _says_nothing(regions, entry, value, is_written, overtakes): give_back(regions, here)
+            e, is_write = entry.next, which == 3 * slot + WRITES
+            if _says_nothing(regions, entry, value, is_written, overtakes) or (
+                    is_write and _is_read_later(regions, slot, entry)): give_back(regions, here)
             else:
                 entry.next, value.chain = value.chain, here
                 regions.stock[0].kept += 1
         regions.head[which], regions.length[which] = -1, 0
 
 @part
+def keep_users(regions, slot, value, overtakes):
+    "Keep who uses a slot, of whose tile this was the last use, in the chain of the value that has the memory."
+    chain = np.int64(NEEDS_ENTRIES)
+    if value.loader < 0 and value.chain == NOBODY: chain = _chain_of_lanes(regions, slot, value, overtakes)
+    if chain == NEEDS_ENTRIES: _keep_entries(regions, slot, value, overtakes)
+    else: value.chain, regions.stock[0].kept = chain, regions.stock[0].kept + _kept_lanes(chain)
+
+@part
 def drop_users(regions, value):
-    "Give the chain of a value back."
+    "Give the entries of a value's chain back."
     e = value.chain
     while e >= 0:
         here, e = e, regions.entries[e].next
         give_back(regions, here)
         regions.stock[0].kept -= 1
-    value.chain = -1
-
+    value.chain = e
+    regions.stock[0].kept -= _kept_lanes(e)

@@ -158,6 +158,11 @@ Ready = namedtuple('Ready', 'time row cause')
 Issue = namedtuple('Issue', 'instr row share')
 
 @part
+def share_of(share, row):
+    "The share of a row's work that its mask leaves, where the last entry of the column holds for all rows beyond."
+    return share[min(row, len(share) - 1)]
+
+@part
 def on_engine(flat, issue, choice, ready, core):
     "(start, end, visible, row waited for, cause) of an instruction on its `choice` of engines."
     instr, engine = issue.instr, flat.engines[issue.instr, choice]

@@ -13,7 +13,7 @@ from .dependencies import dependency_graph
 from .flat_program import DMA_IN
 from .lifetimes import compiled, part
 from .list_scheduler import place_out_of_order
-from .resources import BUSY, Issue, Placement, Ready, core_state, place_row, rates, ready_time, with_memory
+from .resources import BUSY, Issue, Placement, Ready, core_state, place_row, rates, ready_time, share_of, with_memory
 
 # %% ../../../nbs/2_nki/7_timing/06_scheduler.ipynb #94ca06ec
 @part
@@ -26,7 +26,7 @@ def _place_next(flat, issue, edges, core, placement):
 def place_in_order(flat, instr, share, edges, core, placement):
     "Every lane in program order."
     for row in range(len(instr)):
-        _place_next(flat, Issue(np.int64(instr[row]), row, share[row]), edges, core, placement)
+        _place_next(flat, Issue(np.int64(instr[row]), row, share_of(share, row)), edges, core, placement)
 
 # %% ../../../nbs/2_nki/7_timing/06_scheduler.ipynb #975e1198
 @part
@@ -78,7 +78,8 @@ def place_side_by_side(flat, instr, share, edges, first, second, placement):
             is_behind = b > middle and start[a - 1] <= start[b - 1]
             is_first = b >= end or (a < middle and (a == begin or _depends_on(edges, b, a, middle) or is_behind))
             row = a if is_first else b
-            _place_on_its_core(flat, Issue(np.int64(instr[row]), row, share[row]), edges, first, second, placement)
+            issue = Issue(np.int64(instr[row]), row, share_of(share, row))
+            _place_on_its_core(flat, issue, edges, first, second, placement)
             if is_first: a += 1
             else: b += 1
         begin = end

@@ -5,11 +5,12 @@
 # %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #9dd9f424
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from ..ir.nodes import Access, Instruction
+from ..ir.affine import Affine
+from ..ir.nodes import Access, Instruction, Tensor
 from ..ir.program import Program
 from ..chip.dtypes import is_float
 from .cleanup import with_instructions
-from .definitions import DefUse, squeezed
+from .definitions import DefUse, IllegalTransformation, squeezed
 
 # %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #b45be719
 def _maker(uses, o, a):
@@ -89,3 +90,41 @@ def combined(program: Program) -> Iterator[tuple[Callable, Instruction, Program]
     for o in program.instructions:
         for pair in COMBINATIONS:
             for replaced in pair(uses, o): yield pair, o, with_instructions(program, replaced)
+
+# %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #f2abf1ac
+def _division(program, o):
+    "'0' or '1', the operation of a `tensor_scalar` that divides floats by one float32 number a row, or by a constant."
+    if o.op != 'tensor_scalar' or o.mask: return None
+    if not all(is_float(program.tensors[a.tensor].dtype) for a in (o.ins['data'], o.outs['dst'])): return None
+    for n in '01':
+        by = o.ins.get(f'operand{n}')
+        if o.attrs.get(f'op{n}') != 'divide' or o.attrs.get(f'reverse{n}'): continue
+        if not isinstance(by, Access): return n if by else None
+        if by.free == 1 and by.par == 0 and not by.index and program.tensors[by.tensor].dtype == 'float32': return n
+    return None
+
+def divisions(program: Program) -> list[Instruction]:
+    "The instructions that divide every element of a row by one number."
+    return [o for o in program.instructions if _division(program, o)]
+
+def _inverse(by, program, scope, tensors, line):
+    "(instructions, operand): the reciprocal of a divisor."
+    if not isinstance(by, Access): return [], 1 / by
+    t = program.tensors[by.tensor]
+    tensors.append(Tensor(f'{t.name}_inverse', (by.partitions, 1), 'float32', 'sbuf', scope=scope, line=t.line))
+    dst = Access(len(tensors) - 1, Affine(0), ((1, by.partitions), (1, 1)), 0)
+    data = replace(by, ap=(by.ap[0], (1, 1)))
+    return [Instruction('reciprocal', {'dst': dst}, {'data': data}, engine='Vector', line=line)], dst
+
+def multiply_instead(program: Program) -> Program:
+    """The program with every division of rows by one number each as a product by its reciprocal. Results are rounded
+    once more than before. `IllegalTransformation` where there is none."""
+    uses, tensors, replaced = DefUse(program), list(program.tensors), {}
+    for o in divisions(program):
+        n = _division(program, o)
+        before, by = _inverse(o.ins[f'operand{n}'], program, uses.chain(o), tensors, o.line)
+        now = replace(o, ins={**o.ins, f'operand{n}': by}, attrs={**o.attrs, f'op{n}': 'multiply'})
+        replaced[id(o)] = [*before, now]
+    if not replaced: raise IllegalTransformation('no row is divided by one number')
+    return with_instructions(program, replaced, tensors)
+

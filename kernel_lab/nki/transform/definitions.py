@@ -5,6 +5,8 @@
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #db94f37c
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 import math
 from ...core.errors import LabError
@@ -16,6 +18,18 @@ from ..ir.regions import common_digits
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #f3d20640
 class IllegalTransformation(LabError):
     "A transformation that cannot be shown to keep the program's results; the message says what forbids it."
+    def __init__(self, message: str, **more):
+        super().__init__(message, **more)
+        if (noted := _NOTED.get()) is not None: noted.append(self.message)
+
+_NOTED = ContextVar('noted', default=None)
+
+@contextmanager
+def refusals_noted() -> Iterator[list[str]]:
+    "Context manager: a list of the messages of every `IllegalTransformation` that is made in the block."
+    before = _NOTED.set([])
+    try: yield _NOTED.get()
+    finally: _NOTED.reset(before)
 
 class DefUse:
     """Who writes and reads each memory of a program, and where; a program has one, which is kept with it.

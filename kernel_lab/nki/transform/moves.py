@@ -11,13 +11,16 @@ from ...core.errors import KernelError
 from ..checks.checker import check
 from ..ir.program import Program
 from ..timing.timeline import schedule
-from .combine import combined
+from .combine import combined, divisions, multiply_instead
 from .definitions import IllegalTransformation
 from .engines import moved_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, residable_loads)
-from .tiles import own_tiles, renamable_tiles
+from .on_chip import on_chip_moves, pace_moves
+from .phases import exchange_moves, invariant_moves, phase_moves
+from .row_fusion import row_fusions
+from .tiles import copies_left_out, own_tiles, renamable_tiles
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
 @dataclass(frozen=True, eq=False)
@@ -61,24 +64,42 @@ def _resident(program):
 def _combinations(program):
     for pair, o, after in combined(program): yield f'{pair.__name__.replace("_", " ")} in line {o.line}', after
 
+def _quotients(program):
+    if divisions(program): yield 'quotients of rows', multiply_instead(program)
+
 def _own_tiles(program):
     names = [program.tensors[k].name for k in renamable_tiles(program)]
     if names: yield ', '.join(names), own_tiles(program)
+
+def _left_out(program):
+    for o, after in copies_left_out(program): yield f'the copy in line {o.line}', after
 
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
 
 FAMILIES: dict[str, tuple[str, Callable]] = {
     'a tile for each value': ('A tile that is used again makes the next load wait for its last reader.', _own_tiles),
+    'fuse rows': ('Passes over the same rows as one loop: each block of rows is loaded once, in long runs, and stays '
+                  'on chip.', row_fusions),
+    'split a loop': ('Loops that go through a tensor at one pace can become one nest.', pace_moves),
     'compute where it is read': ('A value that is computed in the tile of its reader needs no store, no load and no '
                                  'memory of its own.', _at_tensors(compute_where_read)),
     'compute where it is written': ('What follows from a tile can be computed while the tile is still on chip.',
                                     _at_tensors(compute_where_written)),
+    'hold in SBUF': ('What one pass leaves for the next stays on chip, whole or for one turn of a nest they share.',
+                     on_chip_moves),
     'fuse nests': ('Two loops over the same rows as one: the second finds its tile where the first left it.', _fusions),
+    'divide once a row': ('A division takes eight cycles an element, a product one; the reciprocal of a row\'s divisor '
+                          'is taken once, and rounded once more.', _quotients),
+    'do once': ('What every iteration makes alike is made before the loop.', invariant_moves),
     'hoist a load': ('What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
     'keep a tile resident': ('What every turn of an outer loop needs is loaded once, if SBUF has room.', _resident),
+    'leave out a copy': ('What a copy moves can be read where it is, or made where it goes.', _left_out),
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
-    'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines)}
+    'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines),
+    'exchange loops': ('A tile that is loaded in the outer loop serves all turns of the inner one.', exchange_moves),
+    'take a loop apart': ('The Tensor engine works ahead instead of waiting for what follows from each step.',
+                          phase_moves)}
 
 def moves(program: Program) -> Iterator[Move]:
     "Yield the legal moves of a program, family by family, whose result the chip takes."
@@ -106,7 +127,7 @@ class Climb:
                           *(f'{us:10,.1f} µs  {move}' for move, us in self.steps)])
 
 MIN_GAIN = 1e-4
-OPENERS = ('a tile for each value',)         # taken where they cost nothing: others need them
+OPENERS = ('a tile for each value', 'split a loop')         # taken where they cost nothing: others need them
 
 def _latency_us(program):
     "Simulated latency in µs, or None for a program that the chip refuses."

@@ -6,6 +6,7 @@ resumable."""
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #4fded73c
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 import math, random, time
 from ...core.errors import choose
 from ..ir.program import Program
@@ -59,6 +60,7 @@ class SearchResult:
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #76a84fb1
 MIN_ROWS = 2500                 # issued instructions above which estimates are asked
 SLACK = 0.01                    # share of the latency by which an estimate may be wrong, or a place in a beam worse
+LEAST = 0.002                   # the same, of a move that should help by itself
 MAX_SCHEDULED = 3               # candidates of one family at one place that are scheduled, the best estimates first
 
 class _SearchRun:
@@ -114,13 +116,15 @@ class _SearchRun:
         self.file.add(**state | best)
 
     def place(self, before, family, found):
-        "The place after a move, or None where the chip refuses it; the best is kept."
+        """The place after a move; None where it has no schedule. The best is kept, if the chip takes it; whether it
+        takes another place is asked only where the search would go on from there."""
         change, nth, after, _ = found
         us = self.clock.latency_us(after)
         if us is None: return None
         made = SearchPlace(after, us, (*before.moves, MoveTaken(family, change, nth, us)))
-        if us < before.us * (1 + SLACK) and not self.clock.is_allowed(after): return None
-        if us < self.best.us * (1 - MIN_GAIN): self.best = made
+        if us < self.best.us * (1 - MIN_GAIN):
+            if not self.clock.is_allowed(after): return None
+            self.best = made
         return made
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #0442b315
@@ -138,9 +142,10 @@ def _swept(search, place, family):
         for change, nth, after in numbered_moves(place.program, family):
             if not search.left(): break
             found = search.judged(place, change, nth, after)
-            if found[3] is not None and found[3] < -SLACK * place.us: continue
+            if found[3] is not None and found[3] < -LEAST * place.us: continue
             after = search.place(place, family, found)
             if after is None or not _is_better(place, after, family): continue
+            if not search.clock.is_allowed(after.program): continue
             place, again = after, True
             break
     search.memory.note(family, search.lane(start), 1 - place.us / start.us)
@@ -175,7 +180,8 @@ def _round(search, places):
             if not search.left(): break
             for after in (*_singles(search, place, family), _swept(search, place, family)):
                 if after is not place: found.setdefault(program_key(after.program), after)
-    return sorted(found.values(), key=lambda p: (p.us, len(p.moves)))[:WIDTH]
+    ordered = sorted(found.values(), key=lambda p: (p.us, len(p.moves)))
+    return [*islice((p for p in ordered if search.clock.is_allowed(p.program)), WIDTH)]
 
 def _beam(search, state):
     places = [_prefixes(search, rows)[-1] for rows in state.get('places', ())]

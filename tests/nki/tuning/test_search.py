@@ -15,7 +15,7 @@ from kernel_lab.nki.tuning.moves_taken import MoveMemory, MoveTaken, replayed
 from kernel_lab.nki.tuning.search import METHODS, search
 from kernel_lab.nki.transform.definitions import DefUse
 from kernel_lab.nki.transform.moves import FAMILIES, climb
-from kernel_lab.nki.transform.same_program import first_difference
+from kernel_lab.nki.writing.same_program import first_difference
 from kernel_lab.tasks.suite.registry import TASKS
 
 QUICK = ('linear_bias_gelu', 'softmax_backward', 'focal_loss')
@@ -55,7 +55,7 @@ def test_no_search_is_slower_than_a_climb(method):
 def test_a_beam_leaves_where_a_climb_stops():
     "The order of families that the climb has is not the best for every kernel."
     gains = [climb(p).latency_us / search(p, candidates=2000).latency_us
-             for p in (first_kernel(name, 'full')[0] for name in ('rmsnorm_matmul', 'softmax_backward'))]
+             for p in (first_kernel(name, 'full')[0] for name in ('input_embeddings', 'layer_norm'))]
     assert max(gains) > 1.005, gains
 
 
@@ -185,14 +185,22 @@ def test_an_estimate_orders_what_a_schedule_orders():
 
 
 def test_only_what_differs_is_timed():
+    "A change inside one loop costs a small window; one that moves loops or instructions between them at most both."
     program, _ = first_kernel('causal_attention', 'full')
     assert [*changed_windows(program, replace(program))] == []
     size = lambda o: sum(map(size, o.body)) if hasattr(o, 'trips') else 1
+    blocks = lambda body: [len(body), *(n for o in body if hasattr(o, 'trips') for n in (o.trips, *blocks(o.body)))]
+    kept = 0
     for _, change, after in of_all_moves(program)[::8]:
         if first_difference(program, after) is None: continue
         windows = [*changed_windows(program, after)]
-        assert windows, change
-        assert sum(size(o) for _, a, b in windows for o in (*a, *b)) < len(program.instructions) / 2, change
+        timed = sum(size(o) for _, a, b in windows for o in (*a, *b))
+        before, behind = blocks(program.body), blocks(after.body)
+        same = len(before) == len(behind) and sum(a != b for a, b in zip(before, behind)) <= 1
+        kept += same
+        assert 0 < timed <= (len(program.instructions) / 8 if same
+                             else len(program.instructions) + len(after.instructions)), change
+    assert kept > 3, kept
 
 
 def test_a_copy_of_a_program_has_uses_of_its_own():

@@ -1,0 +1,189 @@
+"""Kernels of the earlier dialect in the current one: the same numbers bit for bit, within the chip's limits."""
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernel_lab.core.errors import KernelError
+from kernel_lab.nki.checks.checker import check
+from kernel_lab.nki.executor.vectorized import execute
+from kernel_lab.nki.ir.nodes import ArraySpec, Loop
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.nki.writing.lift import lift, without_single_loops
+from kernel_lab.nki.writing.writer import to_source, trace_again
+
+HEAD = '''
+import numpy as np
+from neuronxcc import nki
+import neuronxcc.nki.language as nl
+import neuronxcc.nki.isa as nisa
+@nki.jit
+def kernel(x):
+    out = nl.ndarray(SHAPE, nl.float32, buffer=nl.shared_hbm)
+BODY
+    return out
+'''
+KERNELS = {     # name: (shape of the result, body); x is float32 [512, 512]
+    'blocks': ((512, 512), '''
+    t = nl.ndarray((4, nl.par_dim(128), 512), nl.float32, buffer=nl.sbuf)
+    for i in nl.affine_range(4):
+        t[i] = nl.load(x[i * 128:(i + 1) * 128, :])
+    for j in nl.affine_range(4):
+        nl.store(out[j * 128:(j + 1) * 128, :], nl.exp(t[j]))'''),
+    'block of a loop': ((512, 512), '''
+    t = nl.ndarray((4, 2, nl.par_dim(128), 256), nl.float32, buffer=nl.sbuf)
+    for i in nl.affine_range(4):
+        for j in nl.affine_range(2):
+            t[i, j] = nl.load(x[i * 128:(i + 1) * 128, j * 256:(j + 1) * 256])
+            nl.store(out[i * 128:(i + 1) * 128, j * 256:(j + 1) * 256], nl.multiply(t[i, j], 2.0))'''),
+    'masked rows': ((300, 512), '''
+    for i in nl.affine_range(3):
+        r = i * 128 + nl.arange(128)[:, None]
+        c = nl.arange(512)[None, :]
+        t = nl.load(x[r, c], mask=r < 300)
+        nl.store(out[r, c], nl.add(t, 1.0, mask=r < 300), mask=r < 300)'''),
+    'masked rows, blocks': ((300, 500), '''
+    t = nl.ndarray((3, 4, nl.par_dim(128), 128), nl.float32, buffer=nl.sbuf)
+    for i in nl.affine_range(3):
+        for j in nl.affine_range(4):
+            r = i * 128 + nl.arange(128)[:, None]
+            c = j * 128 + nl.arange(128)[None, :]
+            m = (r < 300) & (c < 500)
+            t[i, j] = nl.load(x[r, c], mask=m)
+            nl.store(out[r, c], nl.exp(t[i, j], mask=m), mask=m)'''),
+    'sums over loops': ((128, 4), '''
+    s = nl.ndarray((4, nl.par_dim(128), 1), nl.float32, buffer=nl.sbuf)
+    p = nl.ndarray((4, 4, nl.par_dim(128), 1), nl.float32, buffer=nl.sbuf)
+    for i in nl.affine_range(4):
+        for j in nl.affine_range(4):
+            t = nl.load(x[i * 128:(i + 1) * 128, j * 128:(j + 1) * 128])
+            p[i, j, nl.arange(128)[:, None], 0] = nisa.tensor_reduce(OP, t, axis=[1])
+            s[j, nl.arange(128)[:, None], 0] = nl.loop_reduce(p[i, j, nl.arange(128)[:, None], 0], op=OP,
+                                                              loop_indices=[i])
+    for k in nl.affine_range(4):
+        nl.store(out[nl.arange(128)[:, None], k + nl.arange(1)[None, :]], s[k])'''),
+    'identity': ((128, 512), '''
+    one = nl.shared_constant(np.identity(128, dtype=np.float32))
+    eye = nl.load(one)
+    for i in nl.affine_range(4):
+        t = nl.load(x[i * 128:(i + 1) * 128, 0:128])
+        turned = nl.ndarray((nl.par_dim(128), 128), nl.float32, buffer=nl.psum)
+        turned[...] = nisa.nc_matmul(t, eye, is_transpose=True)
+        nl.store(out[:, i * 128:(i + 1) * 128], nl.copy(turned))'''),
+    'product': ((128, 512), '''
+    acc = nl.zeros((nl.par_dim(128), 512), nl.float32, buffer=nl.psum)
+    for i in nl.affine_range(4):
+        a = nl.load(x[i * 128:(i + 1) * 128, 0:128])
+        b = nl.load(x[i * 128:(i + 1) * 128, :])
+        acc += nisa.nc_matmul(a, b)
+    nl.store(out, nl.copy(acc))''')}
+OPERATIONS = ('np.add', 'np.maximum', 'np.multiply', 'np.minimum')
+CASES = [(name, 'np.add') for name in KERNELS] + [('sums over loops', op) for op in OPERATIONS[1:]]
+
+
+def earlier(name, op='np.add', chip='trn2'):
+    shape, body = KERNELS[name]
+    source = HEAD.replace('SHAPE', str(shape)).replace('BODY', body.replace('OP', op))
+    return trace_source(source, None, [ArraySpec((512, 512))], chip)
+
+
+def draw(kind, seed=0):
+    x = np.random.default_rng(seed).standard_normal((512, 512), dtype=np.float32)
+    return {'random': x, 'negative zeros': np.full_like(x, -0.0), 'infinities': np.where(x > 2, np.inf, x)}[kind]
+
+
+@pytest.mark.parametrize('name, op', CASES)
+def test_the_numbers_stay(name, op):
+    program = earlier(name, op)
+    source = to_source(program)
+    again = trace_again(source, program)
+    assert again.dialect == 'nki' and 'mask=' not in source and 'neuronxcc' not in source and '.ap(' not in source
+    assert {t.par for t in again.tensors} == {0} and not check(again, 'trn2')
+    for kind in ('random', 'negative zeros', 'infinities'):
+        x = draw(kind)
+        with np.errstate(all='ignore'): a, b = execute(program, x)[0], execute(again, x)[0]
+        assert a.tobytes() == b.tobytes(), kind
+
+
+def test_tiles_are_declared_in_the_loop_that_needs_them():
+    source = to_source(earlier('masked rows, blocks'))
+    assert 'nl.ndarray((128, 128)' in source and source.count('for ') > 1
+    assert '172:' not in source and '44' in source                       # the last 44 rows on their own
+
+
+def test_a_grid_becomes_loops():
+    source = '''
+from neuronxcc import nki
+import neuronxcc.nki.language as nl
+@nki.jit
+def kernel(x):
+    out = nl.ndarray((512, 512), nl.float32, buffer=nl.shared_hbm)
+    i = nl.program_id(0)
+    r, c = i * 128 + nl.arange(128)[:, None], nl.arange(512)[None, :]
+    nl.store(out[r, c], nl.exp(nl.load(x[r, c])))
+    return out
+'''
+    from kernel_lab.nki.lang.trace import installed, load_source, trace
+    with installed(): program = trace(load_source(source)[(4,)], ArraySpec((512, 512)), chip='trn2')
+    x = draw('random')
+    again = trace_again(to_source(program), program)
+    assert [l.trips for l in again.loops.values()] == [4]
+    assert execute(program, x)[0].tobytes() == execute(again, x)[0].tobytes()
+
+
+def test_a_tile_that_sbuf_does_not_hold_lies_in_hbm():
+    body = '''
+    t = nl.ndarray((120, nl.par_dim(128), 512), nl.float32, buffer=nl.sbuf)
+    for i in nl.affine_range(120):
+        t[i] = nl.exp(nl.load(x[0:128, :]))
+    for j in nl.affine_range(120):
+        nl.store(out[j], t[j])'''
+    source = HEAD.replace('SHAPE', '(120, 128, 512)').replace('BODY', body)
+    program = trace_source(source, None, [ArraySpec((512, 512))], 'trn2')
+    again = trace_again(to_source(program), program)
+    x = draw('random')
+    assert not check(again, 'trn2') and schedule(again, 'trn2').latency_us
+    assert execute(program, x)[0].tobytes() == execute(again, x)[0].tobytes()
+
+
+@pytest.mark.parametrize('body, what', [
+    ('''
+    one = nl.shared_constant(np.arange(128 * 512, dtype=np.float32).reshape(128, 512))
+    nl.store(out, nl.load(one))''', 'constant values'),
+    ('''
+    s = nl.ndarray((nl.par_dim(128), 512), nl.float32, buffer=nl.sbuf)
+    for i in nl.affine_range(4):
+        t = nl.load(x[i * 128:(i + 1) * 128, :])
+        s[...] = nl.loop_reduce(t, op=np.subtract, loop_indices=[i])
+    nl.store(out, s)''', 'loop_reduce')])
+def test_what_has_no_form_is_refused(body, what):
+    source = HEAD.replace('SHAPE', '(128, 512)').replace('BODY', body)
+    program = trace_source(source, None, [ArraySpec((512, 512))], 'trn2')
+    with pytest.raises(KernelError) as e: to_source(program)
+    assert e.value.kind == 'unsupported' and what in e.value.message and e.value.hint and '\n' not in e.value.message
+
+
+def test_loops_that_turn_once_are_dissolved():
+    program = earlier('blocks')
+    once = replace(program, body=tuple(replace(i, trips=1) if isinstance(i, Loop) else i for i in program.body))
+    assert not without_single_loops(once).loops
+    never = replace(program, body=tuple(replace(i, trips=0) if isinstance(i, Loop) else i for i in program.body))
+    assert not without_single_loops(never).instructions
+
+
+@pytest.mark.slow
+def test_nkibench_comes_back_with_the_same_numbers():
+    checkout = os.environ.get('NKIBENCH')
+    if not checkout: pytest.skip('NKIBENCH names no checkout')
+    from kernel_lab.targets.nki_sim import specs_of
+    from kernel_lab.tasks.importers.import_suite import import_suite
+    tasks = import_suite(checkout, seconds=300).tasks
+    assert len(tasks) == 14
+    for task in tasks.values():
+        kernel = task.first('full')
+        program = trace_source(kernel.source, kernel.entry, list(specs_of(task, task.workload('full'))), 'trn1')
+        again = trace_again(to_source(program), program)
+        assert not check(again, 'trn2'), task.name
+        inputs = [*task.draw('full', 0).values()]
+        for a, b in zip(execute(program, *inputs), execute(again, *inputs)): assert a.tobytes() == b.tobytes(), task.name
