@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #ad861da6
 from collections import Counter, namedtuple
+import math
 import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import ENGINES
@@ -140,6 +141,18 @@ def dma_ns(program, instruction, chip) -> tuple:
     at_once = instruction.op == 'sendrecv' and not any(map(in_hbm, (*instruction.ins.values(), *outs)))
     return max(each) if at_once else tuple(map(sum, zip(*each)))
 
+def hbm_shares(program, instruction) -> tuple:
+    """(read, written): what a DMA instruction reads and writes in HBM, as shares of its bytes: those of `dma_ns`, as
+    wide as the wider side."""
+    outs, wide, far = [*instruction.outs.values()], 0, [0, 0]
+    for k, source in enumerate(instruction.ins.values()):
+        sides = {side: a for side, a in enumerate((source, outs[k % len(outs)])) if isinstance(a, Access)}
+        count = max((math.prod(a.shape) for a in sides.values()), default=0)
+        tensor = {side: program.tensors[a.tensor] for side, a in sides.items()}
+        wide += count * max((itemsize(t.dtype) for t in tensor.values()), default=0)
+        for side, t in tensor.items(): far[side] += count * itemsize(t.dtype) * (t.buffer == 'hbm')
+    return tuple(x / max(wide, 1) for x in far)
+
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #39dfb40e
 FlatProgram = namedtuple(
     'FlatProgram', '''nodes loop_tensors first_loop_tensor first_operand operands terms first_condition
@@ -160,7 +173,7 @@ OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_
                   'itemsize', 'covers_tile', 'renews')  # sizes and spans in elements
 CONDITION = _record('const', 'first_term', 'last_term', 'axis', 'coefficient', 'others_max', 'count')
 COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns', 'issuer',
-               work_ns='f8', bytes='f8', issue_ns='f8', least_ns='f8')
+               work_ns='f8', bytes='f8', reads_hbm='f8', writes_hbm='f8', issue_ns='f8', least_ns='f8')
 LOAD = _record('key', 'const', 'first_term', 'last_term')
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #39dfb40f
@@ -243,8 +256,9 @@ def _copy_choice(program, instruction, chip):
     issue = chip.dma_issue_ns + chip.dma_row_ns * max(a.partitions for a in (out, source) if isinstance(a, Access))
     in_hbm = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
     queue = DMA_OUT if in_hbm(out) else DMA_IN
+    far = hbm_shares(program, instruction)
     issuer = ENGINES.index(instruction.engine) if instruction.engine in ENGINES else -1
-    return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, in_hbm(source), in_hbm(out), issue, least, issuer))
+    return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, *far, issue, least, issuer))
 
 def _table_of(instruction):
     "The activation-table set that an instruction needs on Scalar; '' for none."
