@@ -103,7 +103,7 @@ def _shared(gen):
                 4, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory '
                 'permitting'), compiler_stream_bytes=Figure(
                     30 * 1024, 'bytes a partition', 'fitted', 'what the earlier compiler leaves beside what is alive '
-                    'and the loads that it keeps: 1 to 58 KiB in seven published kernels, 32 the middle one'),
+                    'and the loads that it keeps: 1 to 44 KiB in five published kernels'),
         compiler_sbuf_bytes=Figure(
                     168.9 * 1024, 'bytes a partition', 'fitted', 'largest published kernel without '
                     'spills 162 KiB, smallest with some 169; a published one of 187 saves 14 of them'), compiler_queues=Figure(

@@ -177,11 +177,9 @@ def fetched_table(flat, lifetimes, reuse):
     return np.full(1 << (2 * n + 1).bit_length(), np.array((-1, -1, 0), FETCHED))
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #f6cfd619
-KEPT_SHARE = 0.25
-
 @compiled
 def _count_fetches(flat, walk, fetched, repeated):
-    "Count how often each thing is fetched, and the units of those that are fetched more than once."
+    "Count how often each thing is fetched; by key of the loads the units of what is fetched more than once."
     k = 0
     while k < len(flat.nodes):
         k, i = step(flat, walk, k)
@@ -189,16 +187,20 @@ def _count_fetches(flat, walk, fetched, repeated):
         code = _code_of(flat, walk, i)
         entry = fetched[_entry_of(fetched, code)]
         entry.code, entry.left = code, entry.left + 1
-        if entry.left == 2: repeated[0] += flat.units[flat.operands[flat.first_operand[i]].tensor]
+        if entry.left == 2: repeated[flat.loads[i].key] += flat.units[flat.operands[flat.first_operand[i]].tensor]
 
 def room_to_keep(flat, loops, rows, lifetimes, chip, fetched):
     """Bytes a partition of SBUF for loads that are kept until they are needed again: what the values alive at once
-    leave, less `compiler_stream_bytes`; 0 where that is less than `KEPT_SHARE` of all that is fetched repeatedly.
-    Counts the fetches in the table `fetched`."""
-    repeated = np.zeros(1)
+    leave, less `compiler_stream_bytes`. Notes in the table `fetched` how often each thing is fetched: 0 for those of a
+    tensor whose repeated tiles do not fit there together, of which none is kept."""
+    loads = flat.loads[flat.loads['key'] >= 0]
+    repeated, source = (np.zeros(loads['key'].max(initial=0) + 1, t) for t in (float, int))
+    source[loads['key']] = loads['source']
     _count_fetches(flat, walk_of(flat, loops), fetched, repeated)
     room = sbuf_room(chip) - peak_liveness(flat, rows, lifetimes)[1][SBUF] - chip.compiler_stream_bytes
-    return room if room >= KEPT_SHARE * repeated[0] else 0.0
+    fits = (np.bincount(source, repeated) <= room)[source]
+    fetched['left'][~fits[fetched['code'] // _MAX_ELEMENTS]] = 0
+    return room
 
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #91e6c958

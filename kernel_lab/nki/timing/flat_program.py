@@ -174,7 +174,7 @@ OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_
 CONDITION = _record('const', 'first_term', 'last_term', 'axis', 'coefficient', 'others_max', 'count')
 COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns', 'issuer',
                work_ns='f8', bytes='f8', reads_hbm='f8', writes_hbm='f8', issue_ns='f8', least_ns='f8')
-LOAD = _record('key', 'const', 'first_term', 'last_term')
+LOAD = _record('key', 'source', 'const', 'first_term', 'last_term')     # source: the tensor that it loads from
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #39dfb40f
 TensorFacts = namedtuple('TensorFacts', 'loop_number kind tracked on_chip rows shapes costs')
@@ -381,10 +381,11 @@ def _loads(program, terms, loop_number):
     for key, o in zip(keys, program.instructions):
         first = len(terms)
         if key not in repeated:
-            yield -1, 0, 0, 0
+            yield -1, 0, 0, 0, 0
             continue
-        terms += [(loop_number[v], c) for v, c in o.ins['src'].offset.terms]
-        yield repeated[key], o.ins['src'].offset.const, first, len(terms)
+        src = o.ins['src']
+        terms += [(loop_number[v], c) for v, c in src.offset.terms]
+        yield repeated[key], program.base[src.tensor], src.offset.const, first, len(terms)
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #2bfbdaff
 def _tensor_units(program, chip):
