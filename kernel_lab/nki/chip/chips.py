@@ -106,7 +106,7 @@ def _shared(gen):
                     'and the loads that it keeps: 1 to 44 KiB in five published kernels'),
         compiler_sbuf_bytes=Figure(
                     168.9 * 1024, 'bytes a partition', 'fitted', 'largest published kernel without '
-                    'spills 162 KiB, smallest with some 169; a published one of 187 saves 14 of them'), compiler_queues=Figure(
+                    'spills 162 KiB, smallest with some 169; one of 187 saves 14 of them'), compiler_queues=Figure(
                         4, 'queues', 'estimate', 'DMA queues a direction that the earlier compiler spreads '
                         'copies over'), compiler_window=Figure(400, 'instructions', 'estimate',
                                                                'how far the earlier compiler moves instructions'),
