@@ -33,7 +33,7 @@ def _rename_uses(item, old, new):
                    mask=tuple((_rename_terms(x, old, new), axes) for x, axes in item.mask))
 
 def has_disjoint_writes(code, items, v, around=()):
-    "Whether iterations of `v` are apart in every tensor that these items write, in one iteration of the loops `around`."
+    "Whether iterations of `v`, in one iteration of the loops `around`, are apart in all that these items write."
     written = set().union(*map(_written, items))
     found = {}
     for item in items:
@@ -155,7 +155,8 @@ def _with_body_in(program, around, body):
     if not around: return body
     inner = replace(program.loops[around[-1]], body=body)
     outer = body_in(program, around[:-1])
-    return _with_body_in(program, around[:-1], tuple(inner if getattr(o, 'name', '') == inner.name else o for o in outer))
+    items = tuple(inner if getattr(o, 'name', '') == inner.name else o for o in outer)
+    return _with_body_in(program, around[:-1], items)
 
 def fused_nests(program, i, j, k, outermost=False, around=()):
     """The program with items `i` < `j` of its body, or of the body of the innermost of the loops `around`, as one nest,

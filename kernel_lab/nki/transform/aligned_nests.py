@@ -17,7 +17,7 @@ from .phases import bring_out, split_loop
 def _users(item, k): return [a for _, o in walk_body((item,)) for a in accesses(o) if a.tensor == k]
 
 def _walk(item, k):
-    "[(loop, its trips, elements of tensor `k` from one iteration to the next)] from an item down to what uses the tensor."
+    "[(loop, trips, elements of tensor `k` from one iteration to the next)] from an item down to the tensor's users."
     found = []
     while isinstance(item, Loop) and item.kind in STATIC_LOOPS:
         found.append(item)
@@ -36,7 +36,7 @@ def _next_items(program, k):
     return around, [n for n, x in enumerate(body_in(program, around)) if _users(x, k)][:2]
 
 def _brought_out(program, walk, goal):
-    "The program with a loop of `walk` that goes as `goal` one loop further out, or split to go so; None where there is none."
+    "The program with a loop of `walk` that goes as `goal` one loop further out, or split to go so; None without one."
     trips, step = goal
     for (parent, *_), (loop, n, s) in zip(walk, walk[1:]):
         if (n, s) == goal: return bring_out(program, parent, next(m for m, x in enumerate(parent.body) if x is loop))

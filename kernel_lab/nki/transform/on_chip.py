@@ -69,7 +69,7 @@ def _walks_once(a, around):
     return True
 
 def _apart(one, other, shared, trips, turn):
-    "Whether two regions share no element in a `turn`: the loops around both, as far as iterations are apart, stand still."
+    "Whether two regions share no element in a `turn`: loops around both stand still as far as iterations are apart."
     still = [v for v in turn if common_step([one, other], v) is not None]
     for v in shared:
         if iterations_disjoint([one, other], v, trips, still): still.append(v)
@@ -100,8 +100,8 @@ def _require_turns(uses, k, copies):
     return turn
 
 def _anew(uses, k, copies, rows, turn):
-    """The outermost loops of `turn` that do not move tensor `k`, if what is loaded in an iteration was stored in it: one
-    of the stores fills the box of every load."""
+    """The outermost loops of `turn` that do not move tensor `k`, if what is loaded in an iteration was stored in it: a
+    store fills the box of every load."""
     trips = uses.trips
     places = [(region_of(rows.shape, far, trips), is_store) for _, far, _, is_store in copies]
     if any(p is None or common_step([p, places[0][0]], v) is None for p, _ in places for v in turn): return ()
