@@ -66,7 +66,8 @@ def _is_digit(places, d, step, n, trips, still):
     multiples of step · n, or altogether by less than a step."""
     whole, low, high = abs(step) * n, [], []
     for p in places:
-        others = [*((vec[d], trips[u]) for u, vec in p.loops.items() if u not in still), *((vec[d], m) for vec, m in p.axes)]
+        others = [(vec[d], trips[u]) for u, vec in p.loops.items() if u not in still]
+        others += [(vec[d], m) for vec, m in p.axes]
         ends = [s * (m - 1) for s, m in others if s % whole]
         low.append(p.const[d] % whole + sum(e for e in ends if e < 0))
         high.append(p.const[d] % whole + sum(e for e in ends if e > 0))
