@@ -59,3 +59,25 @@ def test_a_copy_on_the_chip_moves_nothing_in_hbm():
     nisa.dma_copy(dst=out, src=other)''')
     t = schedule(program_of(text, 'float32', far='bfloat16', near='float32'), 'trn2')
     assert (t.bytes_in, t.bytes_out) == (128 * 512 * 4, 128 * 512 * 2)
+
+
+TURNED = '''
+import neuronxcc.nki as nki, neuronxcc.nki.language as nl, neuronxcc.nki.isa as nisa
+@nki.jit
+def turned(x):
+    out = nl.ndarray((4, {n}, {n}), x.dtype, buffer=nl.shared_hbm)
+    tiles = nl.load(x)
+    for i in nl.affine_range(4):
+        t = nl.copy(tiles[:, nl.ds({n} * i, {n})], dtype=nl.{near})
+        nl.store(out[i], nisa.tensor_copy(nisa.nc_transpose(t, engine=nki.isa.{engine}), dtype=x.dtype))
+    return out
+'''
+
+
+@pytest.mark.parametrize('near', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('engine, n, loads', [('tensor_engine', 128, 1), ('tensor_engine', 32, 1), ('vector_engine', 32, 0)])
+def test_the_earlier_compiler_loads_an_identity_for_transposes_by_tensor(near, engine, n, loads):
+    program = trace_source(TURNED.format(near=near, engine=engine, n=n), specs=[ArraySpec((n, 4 * n))])
+    t, plain = schedule(program, 'trn2'), schedule(program, 'trn2', without=['transpose'])
+    assert t.bytes_in - plain.bytes_in == loads * 128 * 128 * SIZES[near]
+    assert t.bytes_out == plain.bytes_out and t.latency_us >= plain.latency_us
