@@ -97,6 +97,16 @@ def filled_box(p, trips, skip=()):
     if any(n > 1 and sum(map(bool, vec)) > 1 for vec, n in moving): return None
     return p.ranges(trips, skip)
 
+def filled_boxes(p, trips, skip=(), most=64):
+    """The boxes that a region fills: one, or where loops leave holes between their turns, one for each turn. None where
+    those would be more than `most`, or have holes, too."""
+    if box := filled_box(p, trips, skip): return [box]
+    v = max((v for v in p.loops if v not in skip), key=lambda v: [abs(q) for q in p.loops[v]], default=None)
+    if v is None or trips[v] > most: return []
+    rest = {u: vec for u, vec in p.loops.items() if u != v}
+    turns = [Region(tuple(c + j * q for c, q in zip(p.const, p.loops[v])), rest, p.axes) for j in range(trips[v])]
+    return [box for turn in turns for box in filled_boxes(turn, trips, skip, most // trips[v])]
+
 def subtract_box(box, cut):
     "The parts of a box that lie outside another."
     if any(hi < lo2 or hi2 < lo for (lo, hi), (lo2, hi2) in zip(box, cut)): return [box]
