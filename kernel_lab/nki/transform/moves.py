@@ -13,7 +13,7 @@ from ..ir.program import Program
 from ..timing.timeline import schedule
 from .combine import combined, divisions, multiply_instead
 from .definitions import IllegalTransformation
-from .engines import moved_work
+from .engines import moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, residable_loads)
@@ -77,6 +77,10 @@ def _left_out(program):
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
 
+def _shared(program):
+    for o, part, after in shared_work(program):
+        yield f'{next(iter(part.outs.values())).ap[-1][1]} columns of {o.op} in line {o.line} on {part.engine}', after
+
 FAMILIES: dict[str, tuple[str, Callable]] = {
     'a tile for each value': ('A tile that is used again makes the next load wait for its last reader.', _own_tiles),
     'fuse rows': ('Passes over the same rows as one loop: each block of rows is loaded once, in long runs, and stays '
@@ -98,8 +102,9 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines),
     'exchange loops': ('A tile that is loaded in the outer loop serves all turns of the inner one.', exchange_moves),
-    'take a loop apart': ('The Tensor engine works ahead instead of waiting for what follows from each step.',
-                          phase_moves)}
+    'take a loop apart': ('An engine works ahead instead of waiting for what follows from each step of its own.',
+                          phase_moves),
+    'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared)}
 
 def moves(program: Program) -> Iterator[Move]:
     "Yield the legal moves of a program, family by family, whose result the chip takes."
