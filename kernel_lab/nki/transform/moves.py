@@ -106,6 +106,12 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
                           phase_moves),
     'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared)}
 
+ROUNDING_MOVES = {'divide once a row': '', 'combine instructions': 'sum beside a function'}
+
+def keeps_bits(family: str, change: str) -> bool:
+    "Whether a move leaves every bit of the results; the others add in another order, or round once more."
+    return family not in ROUNDING_MOVES or not change.startswith(ROUNDING_MOVES[family])
+
 def moves(program: Program) -> Iterator[Move]:
     "Yield the legal moves of a program, family by family, whose result the chip takes."
     for family, (_, search) in FAMILIES.items():

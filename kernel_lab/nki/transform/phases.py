@@ -308,7 +308,7 @@ def cut_before(program: Program, name: str, n: int) -> Program:
         n = len(kept)
     return split_phases(program, program.loops[name], n)
 
-LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits for others; so many cuts, the longest first
+LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits for others; cuts, the longest first
 
 def _cuts(program):
     "[(loop, item before which to take it apart)], without doubles."
