@@ -17,6 +17,7 @@ from .engines import moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, residable_loads)
+from .dense_copies import dense_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
 from .row_fusion import row_fusions
@@ -77,6 +78,9 @@ def _left_out(program):
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
 
+def _dense_copies(program):
+    for o, after in dense_copies(program): yield f'the copy in line {o.line}', after
+
 def _shared(program):
     for o, part, after in shared_work(program):
         yield f'{next(iter(part.outs.values())).ap[-1][1]} columns of {o.op} in line {o.line} on {part.engine}', after
@@ -85,6 +89,8 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'a tile for each value': ('A tile that is used again makes the next load wait for its last reader.', _own_tiles),
     'fuse rows': ('Passes over the same rows as one loop: each block of rows is loaded once, in long runs, and stays '
                   'on chip.', row_fusions),
+    'copy in order': ('DMA pays for every run: an engine repeats or turns what DMA would move element by element.',
+                      _dense_copies),
     'split a loop': ('Loops that go through a tensor at one pace can become one nest.', pace_moves),
     'compute where it is read': ('A value that is computed in the tile of its reader needs no store, no load and no '
                                  'memory of its own.', _at_tensors(compute_where_read)),

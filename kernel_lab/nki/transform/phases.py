@@ -263,6 +263,7 @@ def _everywhere(program, loop, transform):
     "The program with a transformation of a loop done to all loops of its line; None where the loop itself refuses."
     names = [l.name for l in program.loops.values() if _key(l) == _key(loop)]
     for name in [loop.name, *(n for n in names if n != loop.name)]:
+        if name not in program.loops: continue                                  # what it made was made before
         try: program = transform(program, name)
         except IllegalTransformation:
             if name == loop.name: return None
@@ -306,6 +307,7 @@ def cut_before(program: Program, name: str, n: int) -> Program:
     if later and kept:
         program = replaced_loop(program, loop, (replace(loop, body=(*kept, *later, *loop.body[n:])),), program.tensors)
         n = len(kept)
+    if name not in program.loops: raise IllegalTransformation(f'nothing that loop {name} makes is needed')
     return split_phases(program, program.loops[name], n)
 
 LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits for others; cuts, the longest first
