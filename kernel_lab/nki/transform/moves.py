@@ -22,6 +22,7 @@ from .dense_copies import dense_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
 from .row_fusion import row_fusions
+from .turned_copies import turned_copies
 from .tiles import copies_left_out, own_tiles, renamable_tiles
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
@@ -82,6 +83,9 @@ def _other_engines(program):
 def _dense_copies(program):
     for o, after in dense_copies(program): yield f'the copy in line {o.line}', after
 
+def _turned_copies(program):
+    for o, after in turned_copies(program): yield f'the copy in line {o.line}', after
+
 def _shared(program):
     for o, part, after in shared_work(program):
         yield f'{next(iter(part.outs.values())).ap[-1][1]} columns of {o.op} in line {o.line} on {part.engine}', after
@@ -92,6 +96,8 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
                   'on chip.', row_fusions),
     'copy in order': ('DMA pays for every run: an engine repeats or turns what DMA would move element by element.',
                       _dense_copies),
+    'turn on the array': ('A copy that makes another axis the last one has no runs; the Tensor engine turns blocks.',
+                          _turned_copies),
     'split a loop': ('Loops that go through a tensor at one pace can become one nest.', pace_moves),
     'compute where it is read': ('A value that is computed in the tile of its reader needs no store, no load and no '
                                  'memory of its own.', _at_tensors(compute_where_read)),
