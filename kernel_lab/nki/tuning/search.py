@@ -72,9 +72,10 @@ class _SearchRun:
         self.first, self.families, self.rng, self.file = program, families, rng, file
         self.memory = MoveMemory() if memory is None else memory
         self.seconds, self.candidates = budget
-        self.clock, self.since, self.cpu = CandidateClock(), time.monotonic(), time.process_time()
+        self.clock = CandidateClock()
         self.estimates = program.dialect == 'nki' and program.count > MIN_ROWS
-        us = float(timed(program).latency_us)
+        us = float(timed(program).latency_us)                   # the first in a process compiles the scheduler
+        self.since, self.cpu = time.monotonic(), time.process_time()
         self.root = self.best = SearchPlace(program, us)
         self.state = {}
         self.clock.is_known(program)
