@@ -68,6 +68,15 @@ class Tensor:
     def tile_size(self):
         "Elements of one tile, all partitions: the distance from one block to the next."
         return math.prod(self.shape[self.par:])
+    @cached_field
+    def room(self):
+        "(number of its buffer in `BUFFERS`, bytes per partition of a tile, tiles); in HBM 0 bytes and one tile."
+        if self.buffer == 'hbm': return 0, 0, 1
+        return BUFFERS.index(self.buffer), self.tile_bytes, self.size // self.tile_size
+    @cached_field
+    def form(self):
+        "What the cost of an access depends on: shape, dtype, buffer, partition axis."
+        return self.shape, self.dtype, self.buffer, self.par
 
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #135facb5
 @lru_cache(2**14)
@@ -149,6 +158,13 @@ def accesses(instruction, reads=False) -> list:
     through = [a.index for side in (res, outs) for a in side if a.index]
     if not reads: res += outs
     return res + through if through else res
+
+def tensors_of(instruction) -> tuple[tuple, tuple]:
+    "Numbers of the tensors that an instruction reads, and of those that it writes; kept with it."
+    if '_tensors' not in instruction.__dict__:
+        instruction.__dict__['_tensors'] = (tuple([a.tensor for a in accesses(instruction, reads=True)]),
+                                            tuple([a.tensor for a in instruction.outs.values()]))
+    return instruction.__dict__['_tensors']
 
 def walk_body(body, loops=()):
     "Yield (loops around it, instruction) of a body in program order, each loop body once."

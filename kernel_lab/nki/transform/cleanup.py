@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, accesses
+from ..ir.nodes import Access, Instruction, Loop, tensors_of
 from ..ir.program import Program
 from .definitions import ELEMENTWISE, DefUse
 
@@ -81,13 +81,6 @@ def without_repeats(program: Program) -> Program:
     return replace(program, body=tuple(with_replaced(program.body, places))) if gone else program
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #7560bf9f
-def tensors_of(o: Instruction) -> tuple[tuple, tuple]:
-    "Numbers of the tensors that an instruction reads, and of those that it writes; kept with it."
-    if '_tensors' not in o.__dict__:
-        o.__dict__['_tensors'] = (tuple(a.tensor for a in accesses(o, reads=True)),
-                                  tuple(a.tensor for a in o.outs.values()))
-    return o.__dict__['_tensors']
-
 def without_dead_code(program: Program) -> Program:
     "The program without instructions whose results nobody reads."
     while True:

@@ -10,10 +10,10 @@ import math
 from ...core.errors import KernelError
 from ..checks.checker import check
 from ..chip.chips import get_chip
-from ..ir.nodes import Access, Loop, without_gc
+from ..ir.nodes import Access, Loop, tensors_of, without_gc
 from ..ir.program import Program
 from ..timing import scheduler
-from ..transform.cleanup import tensors_of, with_numbers
+from ..transform.cleanup import with_numbers
 from ..transform.engines import timed
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #3509b06d
