@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 import hashlib, math
 from ...core.errors import KernelError
-from .nodes import Access, Loop, tensors_of, walk_body
+from .nodes import Access, Loop, loops_of, tensors_of, walk_body
 from .serialize import program_fields, program_to_json
 
 # %% ../../../nbs/2_nki/2_ir/02_program.ipynb #0204182d
@@ -61,11 +61,11 @@ class Program:
     @cached_property
     def loops(self) -> dict:
         "Name → `Loop`."
-        return {l.name: l for loops, _ in self.walk() for l in loops}
+        return {l.name: l for l in loops_of(self.body)}
     @cached_property
     def trips(self) -> dict[str, int]:
         "Name of a loop → its trip count."
-        return {l.name: l.trips for loops, _ in self.walk() for l in loops}
+        return {l.name: l.trips for l in loops_of(self.body)}
     @cached_property
     def read_back(self) -> set[int]:
         "Numbers of the tensors that the kernel writes and reads."
