@@ -103,16 +103,17 @@ def execute(nbs: str, name: str, notebook: dict, root: str) -> tuple[dict, float
     "Outputs by the cell's index, as text, and the seconds it took."
     from execnb.shell import CaptureShell
     start, folder = time.monotonic(), os.getcwd()
-    os.environ.update(SETTINGS, KERNEL_LAB_HOME=tempfile.mkdtemp(prefix="docs-"))
     for key in SECRETS: os.environ.pop(key, None)
-    os.chdir((Path(nbs) / name).parent)
-    shell, outputs = CaptureShell(), {}
-    try:
-        for i, cell in enumerate(notebook["cells"]):
-            source = "".join(cell["source"])
-            if cell["cell_type"] != "code" or "nbdev_export(" in source or directives(source) & SKIPPED: continue
-            if found := [clean(*o, root) for o in run_cell(shell, source)]: outputs[str(i)] = found
-    finally: os.chdir(folder)
+    with tempfile.TemporaryDirectory(prefix="docs-", ignore_cleanup_errors=True) as home:
+        os.environ.update(SETTINGS, KERNEL_LAB_HOME=home)
+        os.chdir((Path(nbs) / name).parent)
+        shell, outputs = CaptureShell(), {}
+        try:
+            for i, cell in enumerate(notebook["cells"]):
+                source = "".join(cell["source"])
+                if cell["cell_type"] != "code" or "nbdev_export(" in source or directives(source) & SKIPPED: continue
+                if found := [clean(*o, root) for o in run_cell(shell, source)]: outputs[str(i)] = found
+        finally: os.chdir(folder)
     return outputs, time.monotonic() - start
 
 

@@ -29,12 +29,12 @@ def place_beside(path: str) -> Path:
 
 # %% ../../nbs/7_cli/06_optimize_file.ipynb #3a049ef7
 def move_lines(done: 'OptimisedKernel', chip: str):
-    "Yield a line a move of an `OptimisedKernel`, with its reason under it, and a line for the whole."
-    before = done.first_us
-    for m in done.moves:
+    "Yield a line a move of an `OptimisedKernel`, the reason under the first of a family, and a line for the whole."
+    from ..agents.rewrite.without_task import first_reasons
+    times = [done.found.first_us, *(m.us for m in done.moves)] if done.moves else []
+    for m, before, why in zip(done.moves, times, first_reasons(done.moves)):
         yield f'{time_text(before):>10} → {time_text(m.us):>10}  {visible_text(str(m))}'
-        yield Padding(Text(m.why, style='dim'), (0, 0, 0, 26))
-        before = m.us
+        if why: yield Padding(Text(why, style='dim'), (0, 0, 0, 26))
     if done.moves:
         yield ''
         yield (f'{time_text(done.first_us)} → {time_text(done.latency_us)} simulated on {chip}, '
@@ -73,5 +73,6 @@ def _write_figure(done, path):
     from ..figures.move_path import move_path_figure
     from ..figures.theme import save_figure
     from ..nki.tuning.move_worth import worth_of_moves
-    with writing(path): save_figure(move_path_figure(worth_of_moves(done.found.first, done.moves)), path)
+    worth = worth_of_moves(done.found.first, done.moves)
+    with writing(path): save_figure(move_path_figure(worth, given_us=done.first_us), path)
     say(f'figure      {path}')

@@ -51,7 +51,9 @@ class KernelError(LabError):
 
     def __str__(self):
         "One paragraph: line, instruction, operand, message, limit and value, hint."
-        where = (self.line and f'line {self.line}', self.instruction, self.operand and f'operand {self.operand}')
+        operand = self.operand and f'operand {self.operand}'
+        named = bool(operand) and self.message.startswith(f'{operand} ')        # the message begins with it
+        where = (self.line and f'line {self.line}', self.instruction, not named and operand)
         text = ': '.join([*filter(None, where), self.message])
         if self.limit is not None: text += f' (limit {self.limit}, got {self.value}).'
         return _paragraph(text, self.hint)

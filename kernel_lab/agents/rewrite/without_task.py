@@ -90,12 +90,19 @@ class OwnNumbers:
         return ''
 
 # %% ../../../nbs/6_agents/1_rewrite/06_without_task.ipynb #6bc36b09
-def story(first_us: float, moves: Sequence[MoveTaken], chip: str) -> str:
-    "What was done to a kernel, as lines of text."
-    times = [first_us, *(m.us for m in moves)]
-    head = f'{time_text(times[0])} → {time_text(times[-1])} simulated on {chip}, {speedup_text(times[0] / times[-1])}'
-    return '\n'.join([f'{head}:', *(f'{n}. {m}: {time_text(a)} → {time_text(b)}. {m.why}'
-                                    for n, (m, a, b) in enumerate(zip(moves, times, times[1:]), 1))])
+def first_reasons(moves: Sequence[MoveTaken]) -> list[str]:
+    "Of each move why it helps, where no move of its family has said so before it; else ''."
+    before = [{m.family for m in moves[:n]} for n in range(len(moves))]
+    return ['' if m.family in said else m.why for m, said in zip(moves, before)]
+
+def story(first_us: float, moves: Sequence[MoveTaken], chip: str, lifted_us: float | None = None) -> str:
+    """What was done to a kernel, as lines of text; `lifted_us`: its latency in the current dialect before any move, if
+    it came in the earlier one."""
+    times, why = [lifted_us or first_us, *(m.us for m in moves)], first_reasons(moves)
+    head = f'{time_text(first_us)} → {time_text(times[-1])} simulated on {chip}, {speedup_text(first_us / times[-1])}'
+    if lifted_us: head += f'; {time_text(lifted_us)} in the current dialect before any move'
+    return '\n'.join([f'{head}:', *(f'{n}. {m}: {time_text(a)} → {time_text(b)}. {w}'.rstrip()
+                                    for n, (m, a, b, w) in enumerate(zip(moves, times, times[1:], why), 1))])
 
 def written_again(program: Program, notes: str, limits: Limits = Limits()) -> str:
     "The source of a program in the current dialect, traced again in the sandbox. `KernelError` where there is none."
@@ -128,7 +135,7 @@ def traced(kernel: Kernel, specs: Sequence[ArraySpec], chip: str, limits: Limits
     if isinstance(program, KernelError): raise program
     return assert_ok(program)
 
-def _standing(found, first_us, numbers, limits):
+def _standing(found, first_us, lifted_us, numbers, limits):
     "(moves, source, sentences) of the longest part of the path that computes the same and can be written."
     programs, says = replayed(found.first, found.steps), []
     for n in range(len(found.steps), 0, -1):
@@ -137,7 +144,7 @@ def _standing(found, first_us, numbers, limits):
         if different := numbers.against(program):
             says.append(f'{moves[-1]} is left out: {different}.')
             continue
-        try: return moves, written_again(program, story(first_us, moves, program.chip), limits), says
+        try: return moves, written_again(program, story(first_us, moves, program.chip, lifted_us), limits), says
         except KernelError as e: says.append(f'{moves[-1]} is left out, as it has no source: {e.message}.')
     return (), None, says
 
@@ -159,9 +166,9 @@ def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = 'trn1', se
         return OptimisedKernel(first_us, None, (), None, (why,))
     if say: say(f'{time_text(first_us)} simulated on {chip}; searching for at most {seconds:.0f} s')
     found = search(start, method, seconds, seed=seed)
-    moves, source, says = _standing(found, first_us, numbers, limits)
-    lifted = f'In the current dialect it takes {time_text(found.first_us)} before any move.'
-    if start is not program: says.insert(0, lifted)
+    lifted_us = None if start is program else found.first_us
+    moves, source, says = _standing(found, first_us, lifted_us, numbers, limits)
+    if lifted_us: says.insert(0, f'In the current dialect it takes {time_text(lifted_us)} before any move.')
     if not moves: says += _why_nothing(found, first_us)
     return OptimisedKernel(first_us, found, moves, source, tuple(says))
 

@@ -26,7 +26,7 @@ def mark_stored_bits(code):
 
 def mark_resets(code):
     """Give every matmul that is the only writer of its tile the attribute `resets`: the loops whose first iterations
-    overwrite."""
+    overwrite. `onto_zero`: what they overwrite are zeros, and 0 + -0 is 0."""
     for n, o in enumerate(code.ops):
         if o is None or o.op != 'nc_matmul' or o.mask or o.attrs.get('accumulate') is False or _accumulates_explicitly(
                 code, o):
@@ -37,7 +37,8 @@ def mark_resets(code):
         if len(writers) != 1 or t.role != 'scratch' or writers[0][-1] is None: continue
         still = [v for v in code.chains[n][len(t.scope):] if v not in moves]
         if still and t.dtype != 'float32': continue
-        code.ops[n] = replace(o, attrs={**o.attrs, 'resets': still} if still else {**o.attrs, 'accumulate': False})
+        first = {'resets': still} if still else {'accumulate': False}
+        code.ops[n] = replace(o, attrs={**o.attrs, **first, **({'onto_zero': True} if t.zero else {})})
     return code
 
 # %% ../../../nbs/2_nki/6_executor/05_forward_copies.ipynb #72398e3d

@@ -32,8 +32,8 @@ def _rename_uses(item, old, new):
                    ins={k: access(a) for k, a in item.ins.items()}, attrs=attrs,
                    mask=tuple((_rename_terms(x, old, new), axes) for x, axes in item.mask))
 
-def has_disjoint_writes(code, items, v):
-    "Whether iterations of `v` are apart in every tensor that these items write."
+def has_disjoint_writes(code, items, v, around=()):
+    "Whether iterations of `v`, in one iteration of the loops `around`, are apart in all that these items write."
     written = set().union(*map(_written, items))
     found = {}
     for item in items:
@@ -41,7 +41,7 @@ def has_disjoint_writes(code, items, v):
             for a in accesses(o):
                 if a.tensor in written and v not in code.tensors[a.tensor].scope:
                     found.setdefault(a.tensor, []).append(code.region_of(a))
-    return all(iterations_disjoint(places, v, code.trips) for places in found.values())
+    return all(iterations_disjoint(places, v, code.trips, around) for places in found.values())
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #01e96e9f
 def _loops_down_to(item, v):
@@ -111,32 +111,35 @@ def _can_move_before(one, middle):
     return all(not _written(one) & _tensors(o) and not _written(o) & _tensors(one)
                and not (drawn and any(map(_has_order, _instructions(o)))) for o in middle)
 
-def _rescope_tensors(tensors, item, v, u):
-    "Rescope the tensors of a nest whose loop `v` becomes the outermost loop `u`."
+def _rescope_tensors(tensors, item, v, u, around):
+    "Rescope the tensors of a nest in the loops `around` whose loop `v` becomes the outermost loop `u`."
     for k in _tensors(item):
-        if tensors[k].scope: tensors[k] = replace(tensors[k], scope=(u, *(x for x in tensors[k].scope if x != v)))
+        inner = tensors[k].scope[len(around):]
+        if inner: tensors[k] = replace(tensors[k], scope=(*around, u, *(x for x in inner if x != v)))
 
-def _fused(code, body, i, j, u, w):
-    "The body with items i and j as one loop over `u` = `w`, or None. Updates the scopes of the code's tensors."
+def _fused(code, body, i, j, u, w, around=()):
+    """The body, of the innermost of the loops `around`, with items i and j as one loop over `u` = `w`, or None. Updates
+    the scopes of the code's tensors."""
+    ordered = [any(map(_has_order, _instructions(item))) for item in (body[i], body[j])]
+    if all(ordered) or any(ordered) and (u, w) != (body[i].name, body[j].name): return None
     first, second = isolate_loop(code, body[i], u), isolate_loop(code, body[j], w)
     if first is None or second is None or second[0] or not _can_move_before(first[1], [*first[2], *body[i + 1:j]]):
         return None
     other = _rename_uses(second[1], w, u)
-    if not has_disjoint_writes(code, [first[1]], u) or not has_disjoint_writes(code, [second[1]],
-            w) or not _shares_disjointly(code, first[1], other, u):
-        return None
-    _rescope_tensors(code.tensors, first[1], u, u)
-    _rescope_tensors(code.tensors, second[1], w, u)
+    if not (has_disjoint_writes(code, [first[1]], u, around) and has_disjoint_writes(code, [second[1]], w, around)
+            and _shares_disjointly(code, first[1], other, u, around)): return None
+    _rescope_tensors(code.tensors, first[1], u, u, around)
+    _rescope_tensors(code.tensors, second[1], w, u, around)
     loop = Loop(u, code.trips[u], (*_without_loop(first[1], u), *_without_loop(_rename_loop(other, w, u), u)), 'affine',
                 first[1].line)
     return (*body[:i], *first[0], *first[2], *body[i + 1:j], loop, *second[2], *body[j + 1:])
 
-def _shares_disjointly(code, first, other, u):
+def _shares_disjointly(code, first, other, u, around):
     "Whether iterations are apart in what two nests share, too."
     shared = (_written(first) & _tensors(other)) | (_written(other) & _tensors(first))
     places = lambda k: [code.region_of(a) for item in (first, other) for o in _instructions(item) for a in accesses(o)
                         if a.tensor == k]
-    return all(iterations_disjoint(places(k), u, code.trips) for k in shared)
+    return all(iterations_disjoint(places(k), u, code.trips, around) for k in shared)
 
 def _rename_loop(item, old, new):
     "A nest with its loop `old` called `new`."
@@ -144,13 +147,26 @@ def _rename_loop(item, old, new):
     return replace(item, name=new if item.name == old else item.name,
                    body=tuple(_rename_loop(o, old, new) for o in item.body))
 
-def fused_nests(program, i, j, k, outermost=False):
-    """The program with items `i` < `j` of its body as one nest, over loops that move tensor `k` alike; None where
-    iterations are not shown to be apart. `outermost`: only over the outermost loops of both."""
-    code, one, other = OpenProgram(program), program.body[i], program.body[j]
+def body_in(program, around):
+    "The body of the innermost of these loops, outermost first; the program's own where there is none."
+    return program.loops[around[-1]].body if around else program.body
+
+def _with_body_in(program, around, body):
+    if not around: return body
+    inner = replace(program.loops[around[-1]], body=body)
+    outer = body_in(program, around[:-1])
+    items = tuple(inner if getattr(o, 'name', '') == inner.name else o for o in outer)
+    return _with_body_in(program, around[:-1], items)
+
+def fused_nests(program, i, j, k, outermost=False, around=()):
+    """The program with items `i` < `j` of its body, or of the body of the innermost of the loops `around`, as one nest,
+    over loops that move tensor `k` alike; None where iterations are not shown to be apart. `outermost`: only over the
+    outermost loops of both."""
+    code, items = OpenProgram(program), body_in(program, around)
+    one, other = items[i], items[j]
     pairs = [p for p in _fusible_loops(code, k, one, other) if not outermost or p == (one.name, other.name)]
-    body = next((b for u, w in pairs if (b := _fused(code, program.body, i, j, u, w))), None)
-    return body and replace(program, body=body, tensors=tuple(code.tensors))
+    body = next((b for u, w in pairs if (b := _fused(code, items, i, j, u, w, around))), None)
+    return body and replace(program, body=_with_body_in(program, around, body), tensors=tuple(code.tensors))
 
 def fuse(program):
     "The program with nests that share a large scratch tensor as one loop, where that is possible."

@@ -308,7 +308,8 @@ def _matmul(op, dst, ins, attrs, fresh, exact=False):
                                  for k in ('stationary', 'moving'))) if exact and attrs.get('transpose') else None
     product = _matmul_result(op, ins, attrs) if product is None else product
     keep = attrs.get('accumulate') is not False and not fresh
-    write_result(dst, dst.reshape(product.shape) + product if keep else product)
+    write_result(dst, dst.reshape(product.shape) + product if keep else
+                 product + np.float32(0) if attrs.get('onto_zero') else product)
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #f9706066
 def _iota(shape, at): return affine_values(shape, at['pattern'], at['offset'], at['channel_multiplier'])

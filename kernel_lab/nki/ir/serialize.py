@@ -18,8 +18,10 @@ DIALECTS = ('nki', 'neuronxcc.nki')
 
 def _affine_data(a): return [a.const, *[list(t) for t in a.terms]]
 
+_NOT_FINITE = {'inf': math.inf, '-inf': -math.inf, 'nan': math.nan}      # which JSON has no numbers for
+
 def _operand_data(a):
-    if not isinstance(a, Access): return a
+    if not isinstance(a, Access): return str(float(a)) if isinstance(a, float) and not math.isfinite(a) else a
     via = {'i': _operand_data(a.index), 'b': a.by, 'n': a.most} if a.index else {}
     return {'t': a.tensor, 'o': _affine_data(a.offset), 'a': a.ap, 'p': a.par} | via
 
@@ -81,8 +83,9 @@ def _read_index(x, loops, tensors):
     return index if same_axes else _refuse('an index has the wrong shape')
 
 def _read_operand(x, loops, tensors):
-    "An access or a finite number."
-    if type(x) in (int, float, bool): return x if np.isfinite(x) else _refuse('an operand is not finite')
+    "An access or a number; one that is not finite has a name."
+    if isinstance(x, str): return _NOT_FINITE[_of(x, _NOT_FINITE)]
+    if type(x) in (int, float, bool): return x if np.isfinite(x) else _refuse('an operand is too large')
     ap = tuple((_int(s), _int(n, 1)) for s, n in _list(_dict(x).get('a'), 8))
     par = None if x.get('p') is None else _int(x['p'], 0, len(ap) - 1)
     a = Access(_int(x.get('t'), 0, len(tensors) - 1), _read_affine(x.get('o'), loops), ap, par)
@@ -103,7 +106,7 @@ def _read_mask(m, loops):
 
 def _read_bound(d, loops, tensors):
     "Start, stop and step of a loop that depends on data; () for the others."
-    bound = tuple(_read_operand(x, loops, tensors) for x in _list(d.get('bound', []), 3))
+    bound = tuple(_read_operand(x, loops, tensors) for x in _list(d.get('bound', []), 3) if not isinstance(x, str))
     is_dynamic = d.get('kind') in ('dynamic', 'while')
     is_valid = (len(bound) == 3 and type(bound[2]) is int and bound[2] > 0) if is_dynamic else not bound
     return bound if is_valid else _refuse('a loop has the wrong bounds')

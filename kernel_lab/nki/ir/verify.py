@@ -62,7 +62,7 @@ _ACCUMULATING = ('activation', 'activate2', 'tensor_scalar_reduce')       # into
 _WHOLE_NUMBERS = ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset', 'padding_val')
 
 # %% ../../../nbs/2_nki/2_ir/10_verify.ipynb #bd25db9f
-_PLAN_NOTES = ('resets', 'stored_bits', 'finite')       # attributes that a plan adds to its instructions
+_PLAN_NOTES = ('resets', 'onto_zero', 'stored_bits', 'finite')      # attributes that a plan adds to its instructions
 
 def _names_and_numbers(s):
     "The needed attributes are there; names are of their table, numbers whole."

@@ -13,7 +13,7 @@ import os
 import sys
 import numpy as np
 from ...core.errors import KernelError
-from ..ir.affine import Index
+from ..ir.affine import Index, Mask
 from ..chip.chips import get_chip, platform_chip
 from ..ir.semantics import ALU, REDUCE
 from ..ir.instructions import NOT_MODELLED, INSTRUCTIONS
@@ -77,8 +77,10 @@ def axes_of(axis: int | tuple, ndim: int) -> list[int]:
 def tile(x: object, name: str) -> Tile:
     "`x`, which must be a tile; else a `KernelError` that names the operand."
     if isinstance(x, Tile): return x
+    hint = ('A comparison of indices is no tile: pass it as mask=, or choose with nisa.affine_select.'
+            if isinstance(x, Mask) else 'Load it into SBUF first.')
     raise KernelError(f'operand {name} must be a tile, not {type(x).__name__}', line=kernel_line(), operand=name,
-                      hint='Load it into SBUF first.')
+                      hint=hint)
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #9909f25d
 class engine(StrEnum):

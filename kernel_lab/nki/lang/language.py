@@ -30,7 +30,7 @@ from . import isa
 from ..ir.affine import Index, Mask
 from ..chip.dtypes import NUMPY, dtype_name, is_float, promote
 from ..ir.semantics import BITWISE
-from .isa_core import axes_of, missing, op_name, operand, recorder
+from .isa_core import axes_of, missing, op_name, operand, recorder, tile as need_tile
 from ..chip.chips import get_chip
 from ..record.loops import LoopRange, each_block
 from ..record.placement import Allocation as _Allocation, places_of
@@ -344,7 +344,7 @@ def where(condition: Tile, x: Tile | float, y: Tile | float, dtype: _DTypeLike |
           mask: Mask | None = None, **kw: object) -> Tile:
     "x where the condition tile is not zero, else y."
     kind = dtype or next((o.dtype for o in (x, y) if isinstance(o, Tile)), float32)
-    ins = {'predicate': condition, 'on_true': operand(x, 'x'), 'on_false': operand(y, 'y')}
+    ins = {'predicate': need_tile(condition, 'condition'), 'on_true': operand(x, 'x'), 'on_false': operand(y, 'y')}
     return result(condition.shape, kind, lambda t: emit('select', {'dst': t}, ins, {}, 'Vector', mask))
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #134fcc02

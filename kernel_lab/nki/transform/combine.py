@@ -20,7 +20,7 @@ def _maker(uses, o, a):
     if w is None or w.mask or len(w.outs) != 1 or uses.chain(w) != uses.chain(o) or t.dtype != 'float32': return None
     dst, between = w.outs['dst'], lambda x: uses.order[id(w)] < uses.order[id(x)] < uses.order[id(o)]
     pattern = lambda x: (x.offset, squeezed(x.ap), x.par)
-    if pattern(dst) != pattern(a) or a.offset.terms or t.buffer == 'hbm': return None
+    if pattern(dst) != pattern(a) or t.buffer == 'hbm': return None
     if uses.order[id(w)] > uses.order[id(o)]: return None
     reads = [x for x in w.ins.values() if isinstance(x, Access)]
     floats = all(is_float(uses.program.tensors[x.tensor].dtype) and not x.index for x in reads)
@@ -76,7 +76,7 @@ def sum_beside_a_function(uses: DefUse, o: Instruction) -> Iterator[dict]:
     if o.op != 'tensor_reduce' or o.attrs['op'] != 'add' or o.attrs.get('negate') or o.mask: return
     w, total = _maker(uses, o, o.ins['data']), o.outs['dst']
     if w is None or w.op != 'activation' or w.attrs.get('reduce_op') or total.free != 1: return
-    if total.offset.terms or uses.only_writer(total.tensor) is not o or _uses_register(uses.program): return
+    if uses.only_writer(total.tensor) is not o or _uses_register(uses.program): return
     if any(uses.order[id(w)] < uses.order[id(r)] < uses.order[id(o)] for r in uses.readers[total.tensor]): return
     attrs = {**w.attrs, 'reduce_op': 'add', 'reduce_cmd': 'reset_reduce'}
     yield {id(o): [], id(w): [replace(w, outs={**w.outs, 'reduce_res': total}, attrs=attrs)]}

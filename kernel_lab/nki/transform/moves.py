@@ -11,6 +11,7 @@ from ...core.errors import KernelError
 from ..checks.checker import check
 from ..ir.program import Program
 from ..timing.timeline import schedule
+from .aligned_nests import alignment_moves
 from .combine import combined, divisions, multiply_instead
 from .definitions import IllegalTransformation
 from .engines import moved_work
@@ -88,6 +89,8 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
                                     _at_tensors(compute_where_written)),
     'hold in SBUF': ('What one pass leaves for the next stays on chip, whole or for one turn of a nest they share.',
                      on_chip_moves),
+    'align nests': ('Loops turned around so that maker and reader of a tensor walk alike: its rows never leave SBUF.',
+                    alignment_moves),
     'fuse nests': ('Two loops over the same rows as one: the second finds its tile where the first left it.', _fusions),
     'divide once a row': ('A division takes eight cycles an element, a product one; the reciprocal of a row\'s divisor '
                           'is taken once, and rounded once more.', _quotients),

@@ -5,13 +5,15 @@
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #08356f23
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import takewhile
 from ..executor.forward_copies import digits_of_copy, forwarded_access
 from ..executor.loop_passes import fused_nests
 from ..executor.simplify import OpenProgram, contract_tensors
 from ..ir.instructions import spec_of
 from ..ir.nodes import Access, Loop, accesses, walk_body
 from ..ir.program import Program
-from ..ir.regions import Region, access_of, iterations_disjoint, region_of, row_major_steps
+from ..ir.regions import Region, access_of, common_step, filled_box, iterations_disjoint, region_of, row_major_steps
 from .cleanup import clean, with_replaced
 from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, is_plain_copy,
     require_static, squeezed, with_unit_axes)
@@ -66,25 +68,48 @@ def _walks_once(a, around):
         reach += step * (n - 1)
     return True
 
-def _apart(one, other, shared, trips):
-    "Whether two regions share no element: the loops around both, as far as iterations are apart, stand still."
-    still = []
+def _apart(one, other, shared, trips, turn):
+    "Whether two regions share no element in a `turn`: loops around both stand still as far as iterations are apart."
+    still = [v for v in turn if common_step([one, other], v) is not None]
     for v in shared:
         if iterations_disjoint([one, other], v, trips, still): still.append(v)
     return any(a[1] < b[0] or b[1] < a[0] for a, b in zip(one.ranges(trips, still), other.ranges(trips, still)))
 
-def _require_once(uses, k, copies, rows):
-    "No element of tensor `k` is written twice."
+def _require_once(uses, k, copies, rows, turn=()):
+    "No element of tensor `k` is written twice, in one iteration of the loops `turn`."
     trips, stores = uses.trips, [(o, far) for o, far, _, is_store in copies if is_store]
     places = [region_of(rows.shape, far, trips) for _, far in stores]
     name = uses.program.tensors[k].name
     if None in places: raise IllegalTransformation(f'a store to {name} crosses rows')
     for n, (o, far) in enumerate(stores):
-        alone = _walks_once(far, uses.around[id(o)])
+        alone = _walks_once(far, [l for l in uses.around[id(o)] if l.name not in turn])
         for m in range(n):
             shared = [v for v, w in zip(uses.chain(o), uses.chain(stores[m][0])) if v == w]
-            alone = alone and _apart(places[n], places[m], shared, trips)
+            alone = alone and _apart(places[n], places[m], shared, trips, turn)
         if not alone: raise IllegalTransformation(f'elements of {name} are written more than once')
+
+def _require_turns(uses, k, copies):
+    """The loops around all copies of tensor `k`, if every one of their iterations stores all that it stores before it
+    loads anything."""
+    name, chains = uses.program.tensors[k].name, [uses.chain(o) for o, *_ in copies]
+    turn = reduce(shared_prefix, chains)
+    stores, loads = ([o for o, *_, is_store in copies if is_store == side] for side in (True, False))
+    first = all(uses.order[id(s)] < uses.order[id(l)] and shared_prefix(uses.chain(s), uses.chain(l)) == turn
+                for s in stores for l in loads)
+    if not (turn and first): raise IllegalTransformation(f'elements of {name} are written more than once')
+    return turn
+
+def _anew(uses, k, copies, rows, turn):
+    """The outermost loops of `turn` that do not move tensor `k`, if what is loaded in an iteration was stored in it: a
+    store fills the box of every load."""
+    trips = uses.trips
+    places = [(region_of(rows.shape, far, trips), is_store) for _, far, _, is_store in copies]
+    if any(p is None or common_step([p, places[0][0]], v) is None for p, _ in places for v in turn): return ()
+    boxes = [box for p, is_store in places if is_store and (box := filled_box(p, trips, turn))]
+    within = lambda p, box: all(b[0] <= a[0] and a[1] <= b[1] for a, b in zip(p.ranges(trips, turn), box))
+    if not all(any(within(p, box) for box in boxes) for p, is_store in places if not is_store): return ()
+    return tuple(takewhile(lambda v: not any(v in p.loops for p, _ in places), turn))
+
 
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #b7c1c074
 def _on_tile(a, rows, k, trips, whole=True):
@@ -114,11 +139,11 @@ def _tile_as_rows(uses, copy, near, far, stores):
     if any(uses.chain(o)[:len(t.scope)] != t.scope for o in users): return None
     if stores: good = all(uses.order[id(w)] < uses.order[id(copy)] for w in uses.writers[k])
     else: good = uses.only_writer(k) is copy and all(uses.order[id(r)] > uses.order[id(copy)] for r in uses.readers[k])
-    if not good or any(o is not copy and _shared_prefix(uses.chain(o), chain) != t.scope for o in users): return None
+    if not good or any(o is not copy and shared_prefix(uses.chain(o), chain) != t.scope for o in users): return None
     system = digits_of_copy(near, far, t.scope, uses.trips)
     return system if system and system[1] == t.size else None
 
-def _shared_prefix(one, other):
+def shared_prefix(one, other):
     "The outermost loops that two chains have in common."
     n = 0
     while n < min(len(one), len(other)) and one[n] == other[n]: n += 1
@@ -129,8 +154,12 @@ class _Residence:
     "Moves tensor `k` into SBUF: copies that are left out with their tiles, and accesses that change."
     def __init__(self, uses, k):
         self.uses, self.k, self.copies = uses, k, _copies_of(uses, k)
-        self.rows = _rows_of(uses.program, k, self.copies)
-        _require_once(uses, k, self.copies, self.rows)
+        self.rows, self.turn = _rows_of(uses.program, k, self.copies), ()
+        try: _require_once(uses, k, self.copies, self.rows)
+        except IllegalTransformation:
+            self.turn = _require_turns(uses, k, self.copies)
+            _require_once(uses, k, self.copies, self.rows, self.turn)
+        self.scope = _anew(uses, k, self.copies, self.rows, self.turn) if self.turn else ()
         self.systems, self.gone = {}, set()
 
     def place(self, a, whole=True):
@@ -141,7 +170,8 @@ class _Residence:
         "Find the tiles that can be parts of the new one."
         for o, far, near, stores in sorted(self.copies, key=lambda c: -c[3]):
             if near.tensor in self.systems: continue
-            system = _tile_as_rows(self.uses, o, near, far, stores)
+            of_turn = self.uses.program.tensors[near.tensor].scope[:len(self.turn)] == self.turn
+            system = _tile_as_rows(self.uses, o, near, far, stores) if of_turn else None
             if system is None: continue
             touched = [a for u in _users(self.uses, near.tensor) for a in (*u.ins.values(), *u.outs.values())
                        if isinstance(a, Access) and a.tensor == near.tensor]
@@ -180,7 +210,7 @@ def hold_on_chip(program: Program, k: int) -> Program:
     place = _Residence(uses, k)
     place.take_over()
     rows, tensors = place.rows, list(program.tensors)
-    tensors[k] = replace(t, shape=(rows.partitions, rows.turns, rows.row), buffer='sbuf', par=0, scope=())
+    tensors[k] = replace(t, shape=(rows.partitions, rows.turns, rows.row), buffer='sbuf', par=0, scope=place.scope)
     touched = {id(o): o for x in (k, *place.systems) for o in _users(uses, x)}
     replaced = {n: [] if n in place.gone else [place.instruction(o)] for n, o in touched.items()}
     after = replace(program, body=tuple(with_replaced(program.body, replaced)), tensors=tuple(tensors))
