@@ -251,7 +251,7 @@ def exchange(program: Program, outer: Loop, inner: Loop) -> Program:
         raise IllegalTransformation(f'{inner.name} is not all of {outer.name}')
     names, code = {outer.name: inner.name, inner.name: outer.name}, _Places(program)
     between = next((t for t in program.tensors if outer.name in t.scope and inner.name not in t.scope), None)
-    around = _names_around(DefUse(program), outer)
+    around = _names_around(program.body, outer)
     apart = any(has_disjoint_writes(code, [outer], v, around) for v in names)
     if between or not apart:
         shared = f', which share {between.name}' if between else ''
