@@ -49,10 +49,21 @@ def work_by_engine(timeline: Timeline) -> dict[str, np.ndarray]:
     of = lambda e: timeline.lane == timeline.lanes.index(e)
     return {e: np.bincount(timeline.instr[of(e)], took[of(e)], count) for e in COMPUTE_ENGINES}
 
+def work_of_instructions(program: Program) -> dict[str, np.ndarray]:
+    """Compute engine → µs of work of each of a program's instructions on it. Where its compiler has changed some, the
+    work of what has one name and line is shared out evenly."""
+    timeline = timed(program)
+    work, now, mine = work_by_engine(timeline), timeline.program.instructions, program.instructions
+    if len(now) == len(mine) and all([x is y for x, y in zip(now, mine)]): return work
+    kinds = {x: n for n, x in enumerate(dict.fromkeys((o.op, o.line) for o in (*now, *mine)))}
+    old, new = ([kinds[o.op, o.line] for o in some] for some in (now, mine))
+    many = np.bincount(new, minlength=len(kinds))
+    return {e: (np.bincount(old, us, len(kinds)) / np.maximum(many, 1))[new] for e, us in work.items()}
+
 def moved_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Program]]:
     """Yield (instruction, its new form, program) for the longest instructions of the busiest compute engine of the
     chip that the program was traced for, each on every other engine that can."""
-    work = work_by_engine(timed(program))
+    work = work_of_instructions(program)
     busiest = max(work, key=lambda e: work[e].sum())
     for n in np.argsort(-work[busiest], kind='stable')[:MAX_MOVED]:
         o = program.instructions[n]

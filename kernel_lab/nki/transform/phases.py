@@ -123,8 +123,8 @@ def _handed_over(program, loop, first, second):
         t = program.tensors[k]
         if k in program.aliased: raise IllegalTransformation(f'{t.name} has two names')
         if loop.name in t.scope: own.add(k); continue
-        places = [region_of(t.shape, a, program.trips) for o in _instructions([*first, *second]) for a in accesses(o)
-                  if a.tensor == k]
+        users = _instructions([x for x in loop.body if _touching({k})(x)])
+        places = [region_of(t.shape, a, program.trips) for o in users for a in accesses(o) if a.tensor == k]
         if not iterations_disjoint(places, loop.name, program.trips, _names_around(program.body, loop)):
             raise IllegalTransformation(f'iterations of {loop.name} share {t.name}')
     return own
@@ -149,13 +149,15 @@ def split_phases(program: Program, loop: Loop, cut: int) -> Program:
     return replaced_loop(program, loop, both, tensors)
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #90e57689
-def _is_repeatable(uses, o, loop):
-    "Whether an instruction does the same in every iteration, and writes tiles of the loop's own."
-    offsets = [a.offset for a in accesses(o)] + [x for x, _ in o.mask]
-    if _has_order(o) or any(v == loop.name and c for x in offsets for v, c in x.terms): return False
-    own = [uses.program.tensors[a.tensor] for a in o.outs.values()]
-    return all(t.buffer != 'hbm' and loop.name in t.scope and not t.places for t in own) and not any(
-        a.tensor in uses.shared for a in o.outs.values())
+def _is_repeatable(program, x, loop):
+    "Whether an item does the same in every iteration, and writes tiles of the loop's own."
+    written = facts_of(x).written
+    if _has_order(x) or not written.isdisjoint(program.aliased): return False
+    own = [program.tensors[k] for k in written]
+    if not all([t.buffer != 'hbm' and loop.name in t.scope and not t.places for t in own]): return False
+    if loop.name not in facts_of(x).moves_with: return True
+    offsets = [at for o in _instructions([x]) for at in (*(a.offset for a in accesses(o)), *(at for at, _ in o.mask))]
+    return not any(v == loop.name and c for at in offsets for v, c in at.terms)
 
 def _needs_others(uses, item, mine, others):
     """Whether an item reads what other items of the body write, or writes what they write, or have read before."""
@@ -168,10 +170,11 @@ def _needs_others(uses, item, mine, others):
             if any(id(u) not in mine for u in (*uses.writers[a.tensor], *early)): return True
     return False
 
-def _invariant_items(uses, loop):
+def _invariant_items(program, loop):
     "The items of a loop's body that do the same in every iteration, and need nothing but each other."
-    kept = [x for x in loop.body if all(_is_repeatable(uses, o, loop) for o in _instructions([x]))]
-    inside = {id(o) for o in _instructions(loop.body)}
+    kept = [x for x in loop.body if _is_repeatable(program, x, loop)]
+    if not kept: return kept
+    uses, inside = DefUse(program), {id(o) for o in _instructions(loop.body)}
     while True:
         mine = {id(o) for o in _instructions(kept)}
         left = [x for x in kept if not _needs_others(uses, x, mine, inside - mine)]
@@ -182,7 +185,7 @@ def hoist_invariants(program: Program, loop: Loop) -> Program:
     """The program with what is the same in every iteration of a loop done once, before it. `IllegalTransformation`
     where nothing is."""
     _require_loop(program, loop)
-    kept = _invariant_items(DefUse(program), loop)
+    kept = _invariant_items(program, loop)
     if not kept: raise IllegalTransformation(f'nothing in loop {loop.name} is the same in every iteration')
     written = _touched(kept, written=True)
     tensors = [*program.tensors]

@@ -14,6 +14,7 @@ from ..chip.chips import Chip, get_chip
 from ..ir.nodes import Access, Loop, tensors_of, without_gc
 from ..ir.program import Program
 from ..timing import scheduler
+from ..timing.timeline import schedule
 from ..transform.engines import timed
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #3509b06d
@@ -63,6 +64,7 @@ def _key(program):
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #58e912cd
 SHORT_ROWS = 300                # rows of a short form, about
+LONG_ROWS = 3000                # the same, of a whole program of the earlier dialect, whose compiler looks ahead
 
 def _shortened(node, factor, alone):
     """A node with at most 1/factor of its turns, outer loops first; of its turns at least one each. Instructions become
@@ -212,14 +214,13 @@ def window_key(program: Program, nodes: tuple) -> int:
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #79c647e5
 class CandidateClock:
-    """Judges the candidates of one search, each program once. `estimates`: whether short forms are asked at all; the
-    compiler of the earlier dialect moves work between nests, so its programs are always scheduled.
+    """Judges the candidates of one search, each program once.
 
     `judged`: candidates; `known`: those judged before; `estimated`, `scheduled`: how often each was asked."""
-    def __init__(self, chip: str | None = None, estimates: bool = True):
-        self.chip, self.estimates = chip, estimates
+    def __init__(self):
         self.judged = self.known = self.estimated = self.scheduled = 0
         self._us, self._seen, self._allowed, self._windows = {}, set(), {}, {}
+        self._whole = {}
         self._before = None, {}         # a program, and the times of its windows by the nodes in them
 
     def latency_us(self, program: Program) -> float | None:
@@ -250,8 +251,21 @@ class CandidateClock:
         "About how many µs a program takes less than another that it was made of; by short forms of what differs."
         self.estimated += 1
         chip = get_chip(before.chip)
+        if before.dialect != 'nki':
+            one, other = (self._whole_us(p, chip) for p in (before, after))
+            return one - other if one < math.inf else 0.0
         return sum(turns * (self._before_us(before, one, chip) - self._window_us(after, other, chip))
                    for turns, one, other in changed_windows(before, after))
+
+    def _whole_us(self, program, chip):
+        "About the latency of a program of the earlier dialect, from a short form of all of it."
+        key = program_key(program)
+        if key not in self._whole:
+            factor = max(1.0, program.count / LONG_ROWS)
+            short = replace(program, body=tuple([_shortened(o, factor, lambda o: o) for o in program.body]))
+            try: self._whole[key] = float(schedule(short, chip).latency_us) * program.count / short.count
+            except KernelError: self._whole[key] = math.inf
+        return self._whole[key]
 
     def _before_us(self, program, nodes, chip):
         "The time of a window of the program that others are compared with."
