@@ -102,14 +102,15 @@ def test_random_mistakes(case): check_mistake(*case)
 
 # --- both executors, on values that hide nothing ---
 
-def runs(made, arrays, without=(), threads=1):
-    "The outputs of a plan, on so many threads; the vectorizers named in `without` are left out."
+def runs(program, made, arrays, without=(), threads=1):
+    "The outputs of a program's plan, on so many threads; the vectorizers named in `without` are left out."
     kept = vectorized.VECTORIZERS
     try:
         vectorized.VECTORIZERS = [v for v in kept if v[1].__name__ not in without]
-        return vectorized._run_plan(*made, arrays, threads)
+        return plan.in_shape(program, vectorized._run_plan(*made, arrays, threads))
     except vectorized.NotFinite:
-        return vectorized._run_plan(*plan.build_plan(made[0].program, finite=False), arrays, threads)
+        made = plan.build_plan(made[0].program, finite=False)
+        return plan.in_shape(program, vectorized._run_plan(*made, arrays, threads))
     finally: vectorized.VECTORIZERS = kept
 
 
@@ -130,9 +131,9 @@ def check_paths(seed):
     with mock.patch.multiple(loop_passes, MIN_SHARED_TENSOR_BYTES=fused, ELEMENTS_PER_CALL=call):
         made = plan.plan_of(program)
     if made is None: return 'one path'
-    off = differences(want, runs(made, list(arrays.values()), threads=1 + (seed % 8 == 0)))
+    off = differences(want, runs(program, made, list(arrays.values()), threads=1 + (seed % 8 == 0)))
     if off and any(o.op == 'nc_matmul' for o in program.instructions):
-        off = differences(want, runs(plan.build_plan(program), list(arrays.values()), ('vectorize_matmul',)))
+        off = differences(want, runs(program, plan.build_plan(program), list(arrays.values()), ('vectorize_matmul',)))
         if not off: return 'same but for sums'
     assert not off, f'program {seed}: {off}\n{text}'
     return 'same'

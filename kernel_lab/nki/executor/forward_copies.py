@@ -10,7 +10,7 @@ from ..chip.dtypes import is_float
 from .memory import uses_stored_bits
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
-from ..ir.regions import common_step, filled_box, common_digits, uncovered_parts, region_of
+from ..ir.regions import common_step, filled_boxes, common_digits, uncovered_parts, region_of
 from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/6_executor/05_forward_copies.ipynb #94468fc0
@@ -223,15 +223,22 @@ def _written_boxes(code, k, upto, chain):
 def is_defined(code, n, a, chain):
     "Whether all that instruction `n` reads through `a` has surely been written."
     reading, boxes = code.region_of(a), []
-    if reading is None: return False
+    if reading is None: return not a.index and is_whole(code, a.tensor, n, chain)
     for m, _, p in _written_boxes(code, a.tensor, n, chain):
         shared = [v for v, w in zip(chain, code.chains[m]) if v == w]
         still = {v for v in shared if p is not None and common_step([p, reading], v) is not None}
-        box = p and filled_box(p, code.trips, still)
-        if box and still == set(shared): boxes.append((box, still))
+        if p and still == set(shared): boxes += [(box, still) for box in filled_boxes(p, code.trips, still)]
     groups = {frozenset(s) for _, s in boxes}
     return any(not uncovered_parts(reading.ranges(code.trips, still), [b for b, s in boxes if s == still])
                for still in groups)
+
+def is_whole(code, k, upto, chain=()):
+    "Whether all of tensor `k` has surely been written before instruction `upto`, in this iteration of `chain`."
+    boxes = []
+    for m, _, p in _written_boxes(code, k, upto, chain):
+        still = {v for v, w in zip(chain, code.chains[m]) if v == w}
+        if p and not still & p.loops.keys(): boxes += filled_boxes(p, code.trips)
+    return not uncovered_parts([(0, n - 1) for n in code.tensors[k].shape], boxes, 4096)
 
 def _reads(code):
     "(number, access) of everything read that only the program itself can have written."
@@ -248,9 +255,6 @@ def _is_given(t): return t.role in ('input', 'constant') or t.zero
 def all_reads_defined(code):
     "Whether every read and every output can be shown to have values."
     if any(len(code.uses[k]) > 2000 and any(x.tensor == k for _, x in _reads(code)) for k in code.uses): return False
-    end = len(code.ops)
     outputs = [k for k in code.program.output_ids if code.tensors[k].role != 'input']
-    whole = lambda k: [(0, n - 1) for n in code.tensors[k].shape]
-    done = lambda k: not uncovered_parts(whole(k), [b for _, _, p in _written_boxes(code, k, end, ()) if p
-                                                    for b in [filled_box(p, code.trips)] if b], 4096)
-    return all(map(done, outputs)) and all(is_defined(code, n, a, code.chains[n]) for n, a in _reads(code))
+    return all(is_whole(code, k, len(code.ops)) for k in outputs) and all(
+        is_defined(code, n, a, code.chains[n]) for n, a in _reads(code))

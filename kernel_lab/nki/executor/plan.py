@@ -13,6 +13,7 @@ from .loop_passes import distribute
 from ..ir.semantics_collective import COLLECTIVES
 from .loop_passes import fuse
 from ..ir.nodes import Access, Loop, accesses, without_gc
+from ..ir.regions import region_of
 from .race_watch import watched_tensors
 from .reroll_loops import reroll
 from .simplify import (
@@ -78,6 +79,30 @@ def without_views(program):
                     for k, t in enumerate(ts))
     return replace(program, tensors=tensors, body=_body_by_base(program.body, base), output_ids=outputs)
 
+def _shape_of_steps(size, taken):
+    "The shape of a memory with a dimension for each of these steps; None where one is no multiple of the next."
+    steps = sorted({1, size, *map(abs, taken)} - {0}, reverse=True)
+    return None if any(a % b for a, b in zip(steps, steps[1:])) else tuple(a // b for a, b in zip(steps, steps[1:]))
+
+def _used_shape(t, found, trips):
+    "The shape by these accesses' steps, or by those of their tiles, where all of them have regions in it; else None."
+    tiles, loops = [s for a in found for s, n in a.ap if n > 1], [c for a in found for _, c in a.offset.terms]
+    shapes = (_shape_of_steps(t.size, taken) for taken in ([*tiles, *loops], tiles))
+    return next((shape for shape in shapes if shape and all(region_of(shape, a, trips) for a in found)), None)
+
+def in_used_shapes(program):
+    "The program with tensors in HBM that are used in another shape than their own in that shape: memory is flat."
+    found, wrote, trips = {}, {}, program.trips
+    for o in program.instructions:
+        for a in accesses(o): found.setdefault(a.tensor, []).append(a)
+        for a in o.outs.values(): wrote.setdefault(a.tensor, []).append(a)
+    def used(k, t):
+        if t.buffer != 'hbm' or all(region_of(t.shape, a, trips) for a in found.get(k, ())): return t
+        own = [t.shape] if all(region_of(t.shape, a, trips) for a in wrote.get(k, ())) else []
+        shapes = _used_shape(t, found[k], trips), *own, _used_shape(t, wrote.get(k, ()), trips), t.shape
+        return replace(t, shape=next(filter(None, shapes)))
+    return replace(program, tensors=tuple(used(k, t) for k, t in enumerate(program.tensors)))
+
 def in_shape(program, outputs):
     "The outputs of a plan in the shapes that the program gives them."
     return tuple(y.reshape(program.tensors[k].shape) for k, y in zip(program.output_ids, outputs))
@@ -93,7 +118,7 @@ def build_plan(program, finite=True):
     if any(t.dtype == 'tfloat32' for t in program.tensors): return None
     program = rerolled(program)
     if any(map(_needs_interpreter, program.instructions)): return None
-    program = fuse(program)
+    program = fuse(in_used_shapes(program))
     if len(program.instructions) > MAX_PLANNED_INSTRUCTIONS: return None
     code = mark_resets(resolve_masks(OpenProgram(peel_masked_iterations(contract_tensors(OpenProgram(
         program)).closed()))))

@@ -125,11 +125,10 @@ class _Body:
         return first, last
 
     def sizes(self):
-        "For each item the distance to the next one of its form."
-        last, gap = {}, [0] * len(self.forms)
-        for n in reversed(range(len(self.forms))):
-            gap[n], last[self.forms[n]] = last.get(self.forms[n], n) - n, n
-        return gap
+        "For each item the distances to the next two of its form, and to the next that also uses the same tensors."
+        same, near = [(f, *(k for k, _ in offsets)) for f, offsets in zip(self.forms, self.offsets)], _gaps(self.forms)
+        second = [gap and near[n + gap] and gap + near[n + gap] for n, gap in enumerate(near)]
+        return list(zip(near, second, _gaps(same)))
 
     def run_at(self, n, size, users):
         "The longest run from item n with blocks of a size, or None."
@@ -139,16 +138,22 @@ class _Body:
         run = _Repetition(self, users, n, size).grow(most)
         return run if run.count >= MIN_REPETITIONS else None
 
+def _gaps(forms):
+    "For each of some forms the distance to the next that equals it, 0 where there is none."
+    last, gap = {}, [0] * len(forms)
+    for n in reversed(range(len(forms))): gap[n], last[forms[n]] = last.get(forms[n], n) - n, n
+    return gap
+
 def _fold_once(body, tensors, kept, fresh, depth):
     "(the body with its shortest repetitions as loops, whether there were any)."
     items, folded, n, changed = _Body(body, tensors, kept, depth), [], 0, False
-    users, gaps = items.users(), items.sizes()
+    users, sizes = items.users(), items.sizes()
     while n < len(body):
-        size = gaps[n]
-        run = items.run_at(n, size, users) if 0 < size <= MAX_BLOCK_ITEMS else None
+        tried = (items.run_at(n, size, users) for size in dict.fromkeys(sizes[n]) if 0 < size <= MAX_BLOCK_ITEMS)
+        run = next((r for r in tried if r), None)
         if run is None: folded.append(body[n]); n += 1; continue
         folded.append(_loop_of(run, tensors, next(fresh), depth))
-        n, changed = n + run.count * size, True
+        n, changed = n + run.count * run.size, True
     return tuple(folded), changed
 
 def _loop_of(run, tensors, name, depth):

@@ -61,6 +61,18 @@ def common_step(places, v):
     vectors = {p.loops.get(v, zero) for p in places}
     return vectors.pop() if len(vectors) == 1 else None
 
+def _is_digit(places, d, step, n, trips, still):
+    """Whether loop steps of `step`, `n` of them, are a digit of the index in dimension `d`: everything else moves it by
+    multiples of step · n, or altogether by less than a step."""
+    whole, low, high = abs(step) * n, [], []
+    for p in places:
+        others = [(vec[d], trips[u]) for u, vec in p.loops.items() if u not in still]
+        others += [(vec[d], m) for vec, m in p.axes]
+        ends = [s * (m - 1) for s, m in others if s % whole]
+        low.append(p.const[d] % whole + sum(e for e in ends if e < 0))
+        high.append(p.const[d] % whole + sum(e for e in ends if e > 0))
+    return max(high) - min(low) < abs(step)
+
 def iterations_disjoint(places, v, trips, outer=()):
     "Whether different iterations of `v` touch different elements in all regions; the loops `outer` stand still."
     if not places or None in places: return False
@@ -69,7 +81,8 @@ def iterations_disjoint(places, v, trips, outer=()):
     still = {v, *(u for u in outer if common_step(places, u) is not None)}
     ranges = [p.ranges(trips, still) for p in places]
     spread = [max(r[d][1] for r in ranges) - min(r[d][0] for r in ranges) for d in range(len(vector))]
-    return any(abs(q) > w for q, w in zip(vector, spread))
+    if any(abs(q) > w for q, w in zip(vector, spread)): return True
+    return any(q and _is_digit(places, d, q, trips[v], trips, still) for d, q in enumerate(vector))
 
 # %% ../../../nbs/2_nki/2_ir/04_regions.ipynb #f11126d2
 def filled_box(p, trips, skip=()):
@@ -83,6 +96,16 @@ def filled_box(p, trips, skip=()):
             reach += q * (n - 1)
     if any(n > 1 and sum(map(bool, vec)) > 1 for vec, n in moving): return None
     return p.ranges(trips, skip)
+
+def filled_boxes(p, trips, skip=(), most=64):
+    """The boxes that a region fills: one, or where loops leave holes between their turns, one for each turn. None where
+    those would be more than `most`, or have holes, too."""
+    if box := filled_box(p, trips, skip): return [box]
+    v = max((v for v in p.loops if v not in skip), key=lambda v: [abs(q) for q in p.loops[v]], default=None)
+    if v is None or trips[v] > most: return []
+    rest = {u: vec for u, vec in p.loops.items() if u != v}
+    turns = [Region(tuple(c + j * q for c, q in zip(p.const, p.loops[v])), rest, p.axes) for j in range(trips[v])]
+    return [box for turn in turns for box in filled_boxes(turn, trips, skip, most // trips[v])]
 
 def subtract_box(box, cut):
     "The parts of a box that lie outside another."

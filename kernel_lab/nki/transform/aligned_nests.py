@@ -72,9 +72,9 @@ def aligned(program: Program, k: int) -> Iterator[tuple[Program, int]]:
     for _ in range(MAX_STEPS):
         try: found = align_step(program, k)
         except IllegalTransformation: return
-        number = found and next((n for n, t in enumerate(found[0].tensors) if t is tensor), None)
-        if number is None: return
-        (program, fused), k = found, number
+        same = [n for n, t in enumerate(found[0].tensors) if t == tensor] if found else []
+        if len(same) != 1: return
+        (program, fused), (k,) = found, same
         if fused: yield program, k
 
 def alignment_moves(program: Program) -> Iterator[tuple[str, Program]]:

@@ -24,6 +24,15 @@ def _as_maximum(o):
     ins, attrs = {'data': o.ins['data'], 'operand0': 0.0}, {'op0': 'maximum', 'reverse0': False}
     return replace(o, op='tensor_scalar', ins=ins, attrs=attrs)
 
+def _as_function(o):
+    "A reciprocal, or a product by one number for all or for each row, as a function of the Scalar engine; else None."
+    data = {'data': o.ins.get('data')}
+    if o.op == 'reciprocal' and not o.attrs:
+        return replace(o, op='activation', ins={**data, 'scale': 1.0}, attrs={'func': 'reciprocal'})
+    product = o.op == 'tensor_scalar' and o.attrs['op0'] == 'multiply' and not {*o.attrs} - {'op0', 'reverse0'}
+    if not product or 'operand1' in o.ins: return None
+    return replace(o, op='activation', ins={**data, 'scale': o.ins['operand0']}, attrs={'func': 'copy'})
+
 _WITHOUT_TABLE = {'square': _as_product, 'relu': _as_maximum}
 
 def other_forms(instruction: Instruction) -> Iterator[Instruction]:
@@ -31,6 +40,7 @@ def other_forms(instruction: Instruction) -> Iterator[Instruction]:
     o, forms = instruction, [instruction]
     plain = o.op == 'activation' and o.ins.get('scale', 1) == 1 and 'bias' not in o.ins and not o.attrs.get('reduce_op')
     if plain and o.attrs['func'] in _WITHOUT_TABLE: forms.append(_WITHOUT_TABLE[o.attrs['func']](o))
+    if function := _as_function(o): forms.append(function)
     for form in forms:
         for engine in spec_of(form).engines:
             if engine in COMPUTE_ENGINES: yield replace(form, engine=engine)

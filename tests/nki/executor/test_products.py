@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernel_lab.nki import execute, interpret, trace
 from kernel_lab.nki.chip.dtypes import NUMPY
-from kernel_lab.nki.executor import loop_passes, plan
+from kernel_lab.nki.executor import loop_passes, plan, vectorized
 from kernel_lab.nki.lang import isa as nisa, language as nl, legacy_language as ol
 from kernel_maker import bits_of
 
@@ -174,3 +174,57 @@ def test_a_run_ends_at_the_first_block_that_differs(odd):
         longest = max(loop.trips for loop in folded.loops.values())
         assert longest == (24 if odd is None else max(odd, 23 - odd) if max(odd, 23 - odd) >= 3 else 0)
         assert (interpret(folded, x)[0] == interpret(program, x)[0]).all()
+
+
+def other_shapes(write, read, hole=None):
+    "x, stored in HBM by strips of columns, by blocks of rows or in another shape, and doubled from there likewise."
+    cuts = {'columns': (6, lambda t, i: t[:, nl.ds(i * 16, 16)]), 'rows': (4, lambda t, i: t[nl.ds(i * 32, 32), :]),
+            'shape': (3, lambda t, i: t.reshape((96, 128))[nl.ds(i * 32, 32), :]),
+            'uneven': (3, lambda t, i: t.reshape((192, 64))[nl.ds(i * 64, 64), :]),
+            'flat': (2, lambda t, i: t.reshape((2, 128, 48))[i])}
+    def kernel(x):
+        there, out = (nl.ndarray((128, 96), nl.float32, buffer=b) for b in (nl.private_hbm, nl.shared_hbm))
+        for (n, cut), src, dst in ((cuts[write], x, there), (cuts[read], there, out)):
+            for i in nl.affine_range(n - 1 if hole and src is x else n):
+                t = nl.ndarray(cut(src, 0).shape, nl.float32)
+                nisa.dma_copy(t, cut(src, i))
+                nisa.tensor_scalar(t, t, nl.multiply, 2.0)
+                nisa.dma_copy(cut(dst, i), t)
+        return out
+    return kernel
+
+
+SHAPES = ('columns', 'rows', 'shape', 'uneven', 'flat')
+
+
+@pytest.mark.parametrize('write', SHAPES)
+@pytest.mark.parametrize('read', SHAPES)
+def test_memory_is_planned_in_whatever_shape_it_is_used(write, read):
+    "Bit for bit; where the last turn of the writing loop is left out, there is no plan."
+    x = np.random.default_rng(0).normal(size=(128, 96)).astype(np.float32)
+    program = trace(other_shapes(write, read), x)
+    assert plan.plan_of(program) is not None
+    for count in (1, 2):
+        y, = plan.in_shape(program, vectorized._run_plan(*plan.plan_of(program), [x], count))
+        assert y.shape == x.shape and (y == 4 * x).all()
+    assert plan.plan_of(trace(other_shapes(write, read, hole=True), x)) is None
+
+
+@pytest.mark.parametrize('count', (1, 2, 3, 5))
+def test_accumulators_that_take_turns_are_rolled(count):
+    "Unrolled sums of several tiles side by side: one loop around one matmul for each tile, and no other order of a sum."
+    def kernel(x, w):
+        out = nl.ndarray((count * 32, w.shape[1]), nl.float32, buffer=nl.shared_hbm)
+        sums = [nl.ndarray((32, w.shape[1]), nl.float32, buffer=nl.psum) for _ in range(count)]
+        for j in range(4):
+            side, rows = nl.load(w[j * 32:(j + 1) * 32, :]), nl.load(x[j * 32:(j + 1) * 32, :])
+            for s in range(count): nisa.nc_matmul(sums[s], rows[:, s * 32:(s + 1) * 32], side)
+        for s in range(count): nl.store(out[s * 32:(s + 1) * 32, :], nl.copy(sums[s]))
+        return out
+    xs = inputs(m=128, k=count * 32, n=64)[0], inputs(m=128, k=64)[0]
+    program = trace(kernel, *xs)
+    folded = plan.rerolled(program)
+    loop = next(o for o in folded.body if getattr(o, 'trips', 0) == 4)
+    assert [o.op for o in loop.body].count('nc_matmul') == count and folded.count == program.count
+    assert sum(o.op == 'nc_matmul' for o in planned(program)) == count
+    assert_near(program, xs)

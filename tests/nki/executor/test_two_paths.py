@@ -33,7 +33,7 @@ WHOLE = ('int32', 'uint32', 'int16', 'uint16', 'int8', 'uint8')
 def on_both_paths(program, arrays):
     "(interpreted outputs, batched outputs) of a program; the latter None where there is no plan. Nothing falls back."
     want, made = interpret(program, *arrays), plan.plan_of(program)
-    return want, made and vectorized._run_plan(*made, arrays, 2)
+    return want, made and plan.in_shape(program, vectorized._run_plan(*made, arrays, 2))
 
 
 def assert_same(program, arrays, exact=False, near=None, planned=True):
