@@ -110,8 +110,9 @@ class _SearchRun:
             if self.clock.known == known: yield found
 
     def promises(self, place, family, found, slack):
-        """Whether the estimate of a candidate leaves open that it helps; `slack`: share of the latency that it may lose.
-        A program of the earlier dialect takes long to schedule: a move that opens nothing must promise to gain."""
+        """Whether the estimate of a candidate leaves open that it helps; `slack`: share of the latency that it may
+        lose. A program of the earlier dialect takes long to schedule: a move that opens nothing must promise to
+        gain."""
         gain, after = found[3], found[2]
         if gain is None: return True
         opens = family in OPENERS or after.count < place.program.count
