@@ -61,7 +61,8 @@ def _instructions(program, chip):
     fine, kinds = set(), _kinds(program)
     for o in program.instructions:
         in_time()
-        if '_fine' in o.__dict__ and o.__dict__['_fine'].hold(program, o, chip, program.dialect): continue
+        kept = o.__dict__.get('_fine')
+        if kept is not None and kept.hold(program, o, chip, program.dialect): continue
         form = _form(o, kinds)
         if form in fine and _surely_inside(program, o): continue
         context = RuleContext(program, o, chip)

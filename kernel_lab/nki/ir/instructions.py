@@ -173,15 +173,13 @@ INSTRUCTIONS = {spec.name: spec for spec in (*_TENSOR, *_SCALAR, *_VECTOR_ARITHM
 
 class Circumstances:
     """What a finding about an instruction by itself depends on: forms, roles and places of its tensors, trips of the
-    loops that it moves with, its row of the table, and `more`. Kept with the instruction, not copied with it."""
+    loops that it moves with, its row of the table, and `more`. Kept with the instruction."""
     __slots__ = 'tensors', 'trips', 'row', 'more'
 
     def __init__(self, program, instruction, *more):
         self.tensors = [(k, program.tensors[k]) for k in {*sum(tensors_of(instruction), ())}]
         self.trips = [(v, program.trips.get(v)) for v in facts_of(instruction).moves_with]
         self.row, self.more = spec_of(instruction), more
-
-    def __reduce__(self): return type(None), ()
 
     def hold(self, program, instruction, *more) -> bool:
         "Whether they are those of the instruction in a program."

@@ -125,8 +125,12 @@ class Access:
         return _span(self.ap)
 
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #5d2031a9
+class Keeping:
+    "A record that keeps what was found about it, under names with an underscore; copies and pickles are without that."
+    def __getstate__(self): return {k: x for k, x in self.__dict__.items() if not k.startswith('_')}
+
 @dataclass(frozen=True, init=False)
-class Instruction:
+class Instruction(Keeping):
     """One instruction: outputs and inputs are `Access`es or numbers by operand name; engine '' leaves the choice to
     the compiler."""
     op: str
@@ -145,7 +149,7 @@ class Instruction:
 LOOP_KINDS = ('affine', 'sequential', 'parallel', 'core', 'dynamic', 'while')
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Keeping):
     """`trips` iterations of `body`; kind is one of LOOP_KINDS.
 
     A 'dynamic' or 'while' loop takes `bound` (start, stop, step) when it runs: numbers or accesses."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 import hashlib, math
 from ...core.errors import KernelError
-from .nodes import Access, Loop, loops_of, tensors_of, walk_body
+from .nodes import Access, Keeping, Loop, loops_of, tensors_of, walk_body
 from .serialize import program_fields, program_to_json
 
 # %% ../../../nbs/2_nki/2_ir/02_program.ipynb #0204182d
 @dataclass(frozen=True)
-class Program:
+class Program(Keeping):
     "A traced kernel: tensors, a body of instructions and loops, and what it came from."
     name: str
     tensors: tuple

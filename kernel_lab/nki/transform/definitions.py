@@ -53,8 +53,6 @@ class DefUse:
                 for n in read: self.readers[program.base[n]].append(o)
         self.shared = {n for k, t in enumerate(program.tensors) if t.alias is not None for n in (k, t.alias)}
 
-    def __reduce__(self): return type(None), ()          # a copy of a program has other instructions, by id
-
     def chain(self, instruction: Instruction) -> tuple[str, ...]:
         "Names of the loops around an instruction, outermost first."
         return tuple(l.name for l in self.around[id(instruction)])
