@@ -66,7 +66,9 @@ def without_repeats(program: Program) -> Program:
     "The program without instructions that make a tile which the same body has already."
     if not _may_repeat(program.body): return program
     uses, same, gone = DefUse(program), {}, {}
-    now = lambda a: replace(a, tensor=same.get(a.tensor, a.tensor)) if isinstance(a, Access) else a
+    def now(a):
+        if not isinstance(a, Access): return a
+        return replace(a, tensor=same.get(a.tensor, a.tensor), index=a.index and now(a.index))
     def scan(body):
         seen = {}
         for o in body:
@@ -76,9 +78,12 @@ def without_repeats(program: Program) -> Program:
             if key in seen: same[o.outs['dst'].tensor] = seen[key]; gone[id(o)] = []
             else: seen[key] = o.outs['dst'].tensor
     scan(program.body)
-    moved = lambda o: replace(o, ins={k: now(a) for k, a in o.ins.items()})
-    places = {id(o): gone.get(id(o), [moved(o)]) for o in program.instructions} if gone else {}
-    return replace(program, body=tuple(with_replaced(program.body, places))) if gone else program
+    if not gone: return program
+    def moved(o):
+        if isinstance(o, Loop): return replace(o, body=tuple(map(moved, o.body)), bound=tuple(map(now, o.bound)))
+        if not any(k in same for side in tensors_of(o) for k in side): return o
+        return replace(o, **{side: {k: now(a) for k, a in getattr(o, side).items()} for side in ('ins', 'outs')})
+    return replace(program, body=tuple(moved(o) for o in with_replaced(program.body, gone)))
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #7560bf9f
 def tensors_of(o: Instruction) -> tuple[tuple, tuple]:

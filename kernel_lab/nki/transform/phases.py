@@ -14,6 +14,7 @@ from ..ir.program import Program
 from ..ir.regions import access_of, iterations_disjoint, region_of
 from .cleanup import clean, with_replaced
 from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation
+from .engines import timed, waits_us
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #f72b2d48
 def with_operands(node: Instruction | Loop, access: Callable, affine: Callable = lambda x: x) -> Instruction | Loop:
@@ -240,7 +241,7 @@ def exchange(program: Program, outer: Loop, inner: Loop) -> Program:
 def bring_out(program: Program, loop: Loop, n: int) -> Program:
     """The program with item number `n` of a loop's body, a loop, around it; what stands before and after it in loops of
     their own; and what then repeats done once. `IllegalTransformation` names what forbids it."""
-    name, inner = loop.name, loop.body[n]
+    name, inner = loop.name, loop.body[n] if n < len(loop.body) else None
     if not isinstance(inner, Loop): raise IllegalTransformation(f'item {n} of {name} is no loop')
     if n < len(loop.body) - 1: program = split_phases(program, loop, n + 1)
     if n:
@@ -263,6 +264,7 @@ def _everywhere(program, loop, transform):
     "The program with a transformation of a loop done to all loops of its line; None where the loop itself refuses."
     names = [l.name for l in program.loops.values() if _key(l) == _key(loop)]
     for name in [loop.name, *(n for n in names if n != loop.name)]:
+        if name not in program.loops: continue                                  # what it made was made before
         try: program = transform(program, name)
         except IllegalTransformation:
             if name == loop.name: return None
@@ -306,16 +308,31 @@ def cut_before(program: Program, name: str, n: int) -> Program:
     if later and kept:
         program = replaced_loop(program, loop, (replace(loop, body=(*kept, *later, *loop.body[n:])),), program.tensors)
         n = len(kept)
+    if name not in program.loops: raise IllegalTransformation(f'nothing that loop {name} makes is needed')
     return split_phases(program, program.loops[name], n)
 
-def phase_moves(program: Program) -> Iterator[tuple[str, Program]]:
-    "Yield (change, program) for loops taken apart where the Tensor engine waits for what follows from its own work."
+LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits for others; cuts, the longest first
+
+def _cuts(program):
+    "[(loop, item before which to take it apart)], without doubles."
+    timeline = timed(program)
+    waited, found = waits_us(timeline), {}
     for loop in _kinds_of_loops(program):
         busy = [_uses_array(x) for x in loop.body]
-        waits = [n for n in range(1, len(busy)) if busy[n] and not busy[n - 1] and any(busy[:n])]
-        for n in waits:
-            apart = lambda p, l, n=n: cut_before(p, l.name, n)
-            yield from _tried(program, loop, apart, f'loop {loop.name} at {n}')
+        for n in range(1, len(busy)):
+            us = sum(waited.get(id(o), 0.0) for o in _instructions([loop.body[n]]))
+            array = busy[n] and not busy[n - 1] and any(busy[:n])
+            if array or us >= LEAST_WAIT * timeline.latency_us: found[loop.name, n] = (not array, -us), (loop, n)
+    ordered = [cut for _, cut in sorted(found.values(), key=lambda x: x[0])]
+    arrays = sum(not other for (other, _), _ in found.values())
+    return ordered[:arrays + MAX_CUTS]
+
+def phase_moves(program: Program) -> Iterator[tuple[str, Program]]:
+    """Yield (change, program) for loops taken apart where an engine waits for what follows from its own work: the
+    Tensor engine for another, and where any waits longest."""
+    for loop, n in _cuts(program):
+        apart = lambda p, l, n=n: cut_before(p, l.name, n)
+        yield from _tried(program, loop, apart, f'loop {loop.name} at {n}')
 
 def exchange_moves(program: Program) -> Iterator[tuple[str, Program]]:
     "Yield (change, program) for loops brought out of those around them."

@@ -11,7 +11,7 @@ from ...core.errors import UsageError
 from ...core.files import write_whole
 from ..ir.program import Program
 from ..timing.timeline import CLOCK, Timeline
-from ..transform.moves import FAMILIES
+from ..transform.moves import FAMILIES, keeps_bits
 
 # %% ../../../nbs/2_nki/9_tuning/01_moves_taken.ipynb #85c4f443
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ class MoveTaken:
     def why(self) -> str:
         "What the family does for a kernel, in a sentence."
         return FAMILIES[self.family][0]
+
+    @property
+    def keeps_bits(self) -> bool:
+        "Whether the move leaves every bit of the results."
+        return keeps_bits(self.family, self.change)
 
     def __str__(self): return f'{self.family}: {self.change}'
 

@@ -55,7 +55,7 @@ def test_no_search_is_slower_than_a_climb(method):
 def test_a_beam_leaves_where_a_climb_stops():
     "The order of families that the climb has is not the best for every kernel."
     gains = [climb(p).latency_us / search(p, candidates=2000).latency_us
-             for p in (first_kernel(name, 'full')[0] for name in ('input_embeddings', 'layer_norm'))]
+             for p in (first_kernel(name, 'full')[0] for name in ('lstm_pointwise', 'layer_norm'))]
     assert max(gains) > 1.005, gains
 
 
