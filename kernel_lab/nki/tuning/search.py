@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 import math, random, time
 from ...core.errors import choose
+from ..chip.chips import get_chip
+from ..ir.liveness import peak_usage
 from ..ir.program import Program
+from ..ir.spilling import sbuf_room
 from .candidate_clock import CandidateClock, program_key
 from .moves_taken import (MoveMemory, MoveTaken, SearchFile, busiest_lane, move_row, moves_of_rows,
     numbered_moves, replayed, search_head)
@@ -137,11 +140,21 @@ class _SearchRun:
         return made
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #0442b315
+ROOM_PRICE = 0.02               # share of the latency that a move must bring if it takes all of SBUF
+
+def _room_taken(program):
+    "Share of SBUF that a program needs at its peak."
+    chip = get_chip(program.chip)
+    return peak_usage(program, 'sbuf', chip).bytes / sbuf_room(chip)
+
 def _is_better(before, after, family):
-    "Whether a place is faster than another, or as fast with fewer instructions."
+    """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
+    with fewer instructions."""
     if after.us > before.us * (1 + MIN_GAIN): return False
     fewer = after.program.count < before.program.count or family in OPENERS
-    return after.us < before.us * (1 - MIN_GAIN) or fewer
+    if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
+    gain = 1 - after.us / before.us
+    return gain > ROOM_PRICE or gain > ROOM_PRICE * (_room_taken(after.program) - _room_taken(before.program))
 
 def _swept(search, place, family):
     "The place where one family's moves end, each taken as soon as it helps."
