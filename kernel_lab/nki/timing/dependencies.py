@@ -279,7 +279,7 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
     every tensor has that many sets of buffers too; with `reuse`, loads of what is still there are left out; `balance`:
     see `flatten`; rows may be placed up to `ahead` rows out of order. `missing` is the first value that did not
     fit, or -1."""
-    flat, edges = flatten(program, chip, balance), None
+    flat, edges = flatten(program, chip, balance, loads=reuse), None
     n, build = _builder(flat, len(program.loops), chip, reuse, copies, _overtakes(flat, chip, ahead))
     share = np.ones(n if len(flat.conditions) else 1)           # one for all rows where no instruction has a mask
     rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), share, np.empty(n, np.int8),

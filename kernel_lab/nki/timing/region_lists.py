@@ -37,13 +37,13 @@ def with_more_entries(regions, least=0):
 
 @part
 def overlaps(a, b):
-    return (a.first_partition <= b.last_partition and b.first_partition <= a.last_partition
-            and a.first_byte <= b.last_byte and b.first_byte <= a.last_byte)
+    return ((a.first_partition <= b.last_partition) & (b.first_partition <= a.last_partition)
+            & (a.first_byte <= b.last_byte) & (b.first_byte <= a.last_byte))
 
 @part
 def covers(a, b):
-    return (a.first_partition <= b.first_partition and b.last_partition <= a.last_partition
-            and a.first_byte <= b.first_byte and b.last_byte <= a.last_byte)
+    return ((a.first_partition <= b.first_partition) & (b.last_partition <= a.last_partition)
+            & (a.first_byte <= b.first_byte) & (b.last_byte <= a.last_byte))
 
 # %% ../../../nbs/2_nki/7_timing/11_region_lists.ipynb #cea99ede
 @part

@@ -2,6 +2,7 @@
 computes the same numbers, to the last bit where no sum is taken in another order."""
 import random
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -59,6 +60,20 @@ def walk_in_suite(names, seed=0):
 def test_random_moves_of_first_kernels():
     taken = walk_in_suite(list(TASKS)[3::25])
     assert len(taken) >= 4 and taken.total() > 20, taken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', TASKS)
+def test_each_move_of_a_first_kernel(name):
+    "Up to eight moves of each family, each alone."
+    program, arrays = of_the_suite(name)
+    want = execute(program, *arrays)
+    for family, (_, found) in FAMILIES.items():
+        for change, after in islice(found(program), 8):
+            if check(after): continue
+            for a, b in zip(want, execute(after, *arrays), strict=True):
+                if keeps_bits(family, change): assert not (bits_of(a, False) != bits_of(b, False)).any(), (family, change)
+                elif a.dtype.kind == 'f': np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max())
 
 
 @pytest.mark.slow
