@@ -165,8 +165,8 @@ def test_programs_of_one_key_take_the_same_time():
     for name in ANYTHING:
         seen = {}
         program, _ = first_kernel(name)
-        for _, _, one in [(0, 0, program), *of_all_moves(program)[::4]]:
-            for _, _, after in of_all_moves(one)[:12]:
+        for _, _, one in [(0, 0, program), *of_all_moves(program)[::8]]:
+            for _, _, after in of_all_moves(one)[:6]:
                 if check(after): continue
                 us = float(schedule(replace(after), 'trn2').latency_us)
                 assert seen.setdefault(program_key(after), us) == us
