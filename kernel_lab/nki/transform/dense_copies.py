@@ -11,6 +11,7 @@ from ..ir.nodes import Access, Instruction, Tensor
 from ..ir.program import Program
 from .cleanup import with_instructions
 from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy, squeezed
+from .on_chip import names_once
 from .tiles import without_copies
 
 # %% ../../../nbs/2_nki/9_transform/13_dense_copies.ipynb #960881d8
@@ -38,14 +39,6 @@ def _run_bytes(axes, size):
         if (s, t) != (run, run): break
         run *= n
     return run * size
-
-def names_once(axes: list[tuple[int, int]]) -> bool:
-    "Whether axes (step, count) surely lead to different elements."
-    reach = 0
-    for s, n in sorted((abs(s), n) for s, n in axes):
-        if s <= reach: return False
-        reach += s * (n - 1)
-    return True
 
 def dense_copy(program: Program, copy: Instruction) -> tuple[Program, Instruction]:
     """(program, instruction): a copy between HBM and a tile in the order of memory, each element once, and the copy on

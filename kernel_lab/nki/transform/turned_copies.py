@@ -10,7 +10,7 @@ from ..ir.nodes import Access, Instruction, Loop, Tensor
 from ..ir.program import Program
 from .cleanup import with_instructions
 from .definitions import DefUse, IllegalTransformation, is_plain_copy, squeezed
-from .dense_copies import names_once
+from .on_chip import names_once
 from .phases import fresh_loop_name
 
 # %% ../../../nbs/2_nki/9_transform/14_turned_copies.ipynb #9e1f63bf
