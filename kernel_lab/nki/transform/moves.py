@@ -27,18 +27,27 @@ from .tiles import copies_left_out, own_tiles, renamable_tiles
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
 @dataclass(frozen=True, eq=False)
-class Move:
-    "One legal transformation: its family, what it changes, and the program afterwards."
+class NamedMove:
+    "A move by its family and by what it changes."
     family: str
     change: str
-    program: Program
 
     @property
     def why(self) -> str:
         "What the family does for a kernel, in a sentence."
         return FAMILIES[self.family][0]
 
+    @property
+    def keeps_bits(self) -> bool:
+        "Whether the move leaves every bit of the results."
+        return keeps_bits(self.family, self.change)
+
     def __str__(self): return f'{self.family}: {self.change}'
+
+@dataclass(frozen=True, eq=False)
+class Move(NamedMove):
+    "One legal transformation: its family, what it changes, and the program afterwards."
+    program: Program
 
 def _tensors_in_hbm(program):
     return [k for k, t in enumerate(program.tensors) if t.buffer == 'hbm' and t.role != 'input']
