@@ -2,15 +2,18 @@
 import re
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from kernel_lab.agents.rewrite import without_task
-from kernel_lab.agents.rewrite.without_task import MAX_INSTRUCTIONS, OwnNumbers, drawn_inputs, optimised, traced
+from kernel_lab.agents.rewrite.without_task import (MAX_INSTRUCTIONS, OwnNumbers, drawn_inputs, how_different,
+    narrowest_unit, optimised, traced)
 from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.sandbox.run import Limits
 from kernel_lab.nki import ArraySpec, execute, schedule
 from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.tuning.moves_taken import MoveTaken
 from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.suite.registry import TASKS
 
@@ -121,12 +124,20 @@ def test_a_wrong_transformation_is_cut_off_the_path(monkeypatch):
     assert any('left out' in r for r in done.reasons), done.reasons
 
 
+def test_a_kernel_without_source_says_what_to_do_in_a_line(monkeypatch):
+    def nothing(*a): raise KernelError('the writer has no source for a thing', kind='unsupported', line=7, hint='Use another.')
+    monkeypatch.setattr(without_task, 'written_again', nothing)
+    why, = best(HEAD + TWICE).reasons
+    assert why == ('Left alone: a faster kernel is handed over as source, and the writer has no source for a thing in line '
+                   '7. Use another.')
+
+
 def test_draws_are_of_several_kinds_and_seeded():
     program = traced(Kernel(HEAD + TWICE), SPECS, 'trn2')
     own = OwnNumbers(program, 3, Limits())
     means = [float(arrays[0].mean()) for arrays, _ in own.draws]
     assert len(own.draws) == 3 and max(means) > 0.5 > abs(min(means, key=abs))
-    assert own.against(program) == ''
+    assert own.against([program]) == ''
     for (a, _), (b, _) in zip(own.draws, OwnNumbers(program, 3, Limits()).draws): assert (a[0] == b[0]).all()
 
 
@@ -139,3 +150,65 @@ def test_first_kernels_of_the_suite_without_their_task():
         done = optimised(Kernel(task.first('full').source), specs, 'trn2', seconds=20)
         print(name, done.first_us, done.latency_us, done.reasons)
         assert done.latency_us <= done.first_us and (done.source is None) == (not done.moves)
+
+
+BF16 = 2.0**-7
+
+
+def bf16_rows(seed=0):
+    """Sums of rows of 512, scaled rows of bfloat16: as a kernel makes them, and by another order of the sum."""
+    x = np.random.default_rng(seed).standard_normal((128, 512)).astype(np.float32)
+    rows = lambda total: (x / (1 + np.abs(total))[:, None]).astype(ml_dtypes.bfloat16)
+    backwards = np.add.accumulate(x[:, ::-1], axis=1, dtype=np.float32)[:, -1]
+    return x, rows, x.sum(axis=1), backwards
+
+
+def test_another_order_of_a_sum_is_no_difference():
+    for seed in range(20):
+        _, rows, total, backwards = bf16_rows(seed)
+        assert how_different(rows(total), rows(backwards), 1, BF16) == ''
+        assert how_different(total, backwards, 1, BF16) == ''
+
+
+def test_without_a_rounding_move_every_bit_counts():
+    _, rows, total, _ = bf16_rows()
+    for right in (rows(total), total):
+        for bit in range(8 * right.dtype.itemsize):
+            wrong = right.copy()
+            wrong.reshape(-1).view(f'u{right.dtype.itemsize}')[77] ^= 1 << bit
+            assert how_different(right, wrong), bit
+        assert how_different(right, right.copy()) == ''
+    nothing = np.zeros(3, np.float32)
+    assert how_different(nothing, -nothing)
+
+
+@pytest.mark.parametrize('ulps', (4, -4, 16))
+def test_one_element_of_bfloat16_that_is_off_is_caught(ulps):
+    "Even where a move may add otherwise: all but elements that are nothing beside the largest."
+    for seed in range(10):
+        _, rows, total, _ = bf16_rows(seed)
+        right = rows(total).reshape(-1)
+        wrong, at = right.copy(), int(np.random.default_rng(seed).choice(np.flatnonzero(np.abs(right.astype(float)) > 1e-3 * np.abs(right.astype(float)).max())))
+        wrong.view(np.int16)[at] += ulps
+        assert how_different(right, wrong, 1, BF16), (seed, float(right[at]), float(wrong[at]))
+
+
+def test_a_sum_that_lost_its_last_element_is_caught():
+    for seed in range(20):
+        x, rows, total, _ = bf16_rows(seed)
+        lost = x[:, :-1].sum(axis=1)
+        assert how_different(rows(total), rows(lost), 1, BF16) and how_different(total, lost, 3, BF16)
+
+
+def test_a_path_is_compared_part_by_part():
+    "What an exact move changes is caught, though another move of the path may round otherwise."
+    source = HEAD + TWICE
+    program = trace_source(source, None, SPECS, 'trn2')
+    nudged = trace_source(source.replace('operand0=0.5', f'operand0={0.5 * (1 + 2**-22)!r}'), None, SPECS, 'trn2')
+    own = OwnNumbers(program, 0, Limits())
+    exact, rounds = MoveTaken('fuse nests', 'it', 0, 1.0), MoveTaken('divide once a row', 'quotients of rows', 0, 1.0)
+    assert exact.keeps_bits and not rounds.keeps_bits and narrowest_unit(program) == 0
+    assert own.against([program, nudged], [rounds]) == '' != own.against([program, nudged], [exact])
+    assert own.against([program, nudged, nudged], [rounds, exact]) == ''
+    assert own.against([program, program, nudged], [rounds, exact])
+    assert own.against([program, nudged, nudged], [exact, rounds])

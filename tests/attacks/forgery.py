@@ -3,7 +3,9 @@
 Mutants are made in a fixed order; `tried` says what came of one."""
 import copy
 import json
+import math
 from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -430,9 +432,29 @@ def _excuse(b, change):
     return next((reason for reason, fits in LEGITIMATE.items() if _fits(fits, b, *change[:2])), None)
 
 
+MOST_ASSIGNMENTS = 81
+
+
+@cache
+def _on_best_engines_us(b):
+    "µs of the honest program with its instructions on the engines that are fastest for it."
+    def numbers(body):
+        for o in body: yield from numbers(o['body']) if 'loop' in o else [o]
+    choices = [[o['e'], *(e for e in ROWS_OF[o['op']].engines if e != o['e'])] for o in numbers(b.data['body'])]
+    if math.prod(map(len, choices)) > MOST_ASSIGNMENTS: return b.us
+    def with_engines(engines):
+        d = copy.deepcopy(b.data)
+        for o, e in zip(numbers(d['body']), engines): o['e'] = e
+        return json.dumps(d)
+    return min(us for engines in product(*choices) if isinstance(us := b.tried(with_engines(engines)), float))
+
+
 def _reason(b, changes, text, us):
     """Why a mutant with these changes may be faster than the honest program, or None: the changes that may gain alone
-    gain as much without the others; or it does as much work, in pieces that overlap."""
+    gain as much without the others; it does as much work, in pieces that overlap; or it moved an instruction, and the
+    honest program on its best engines is as fast."""
+    if any(path[-1] == 'e' for path, *_ in changes) and us >= FASTER * _on_best_engines_us(b):
+        return 'another engine of those that may do it'
     excused = [c for c in changes if _excuse(b, c)]
     alone = _with(b, excused) if excused else None
     if alone and isinstance(least := b.tried(alone), float) and us >= FASTER * least: return _excuse(b, excused[0])

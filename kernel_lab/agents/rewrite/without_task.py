@@ -6,6 +6,7 @@ numbers, written as source."""
 # %% ../../../nbs/6_agents/1_rewrite/06_without_task.ipynb #964694b4
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+import ml_dtypes
 import numpy as np
 from ...core.errors import KernelError, within
 from ...core.format import speedup_text, time_text
@@ -44,7 +45,9 @@ def why_left_alone(program: Program) -> str | None:
 
 # %% ../../../nbs/6_agents/1_rewrite/06_without_task.ipynb #69bb4a9a
 DRAWS = 3
-ROUNDING = 64                   # units in the last place, of the largest number of an output, that a sum may move by
+ROUNDING = 64                   # float32 units in the last place, of the largest number of an output: a sum's order
+TIPPED = 2                      # units of the narrowest dtype that an element may be away,
+MOST_TIPPED = 0.02              # and the share of elements that may be away by more than float32 is
 
 def drawn_inputs(program: Program, seed: int) -> list[np.ndarray]:
     "Random inputs of a program: normal, positive or large numbers by seed; integers from 0 to 7."
@@ -56,19 +59,29 @@ def drawn_inputs(program: Program, seed: int) -> list[np.ndarray]:
         return (x, np.abs(x) + 0.1, 4 * x)[seed % DRAWS].astype(dtype)
     return [one(t) for t in program.inputs]
 
-def _differs(one, other, narrow):
-    "How two outputs differ, as text; '' where they do not."
+def narrowest_unit(program: Program) -> float:
+    "The largest relative unit in the last place among the float dtypes of a program; 0 where all are float32."
+    narrow = {t.dtype for t in program.tensors if is_float(t.dtype) and t.dtype != 'float32'}
+    return max((float(ml_dtypes.finfo(numpy_of(d)).eps) for d in narrow), default=0.0)
+
+def how_different(one: np.ndarray, other: np.ndarray, sums: int = 0, unit: float = 0.0) -> str:
+    """How two outputs differ, as text; '' where they do not. `sums`: how many moves between them round otherwise; with
+    none every bit counts. `unit`: see `narrowest_unit`."""
     a, b = (np.asarray(x) for x in (one, other))
     if a.dtype != b.dtype or a.shape != b.shape: return f'it is {b.dtype}{b.shape}, not {a.dtype}{a.shape}'
     if a.tobytes() == b.tobytes(): return ''
     a, b = (x.astype(np.float64) for x in (a, b))
-    if (np.isfinite(a) != np.isfinite(b)).any(): return 'other elements are infinite or no numbers'
-    a, b = (x[np.isfinite(x)] for x in (a, b))
-    most = np.abs(a).max(initial=0.0) * ROUNDING * (2.0**-8 if narrow else 2.0**-23)
-    worst = np.abs(a - b).max(initial=0.0)
-    return f'an element is {worst:.3g} away, of at most {most:.3g}' if worst > most else ''
-
-def _is_narrow(program): return any(is_float(t.dtype) and t.dtype != 'float32' for t in program.tensors)
+    if (np.isnan(a) != np.isnan(b)).any(): return 'other elements are no numbers'
+    away = np.where(np.isnan(a) | (a == b), 0.0, np.abs(a - b))
+    if not sums:
+        changed = np.count_nonzero(away) or np.count_nonzero(np.signbit(a) != np.signbit(b))
+        return f'{changed:,} elements changed, and no move of those adds otherwise' if changed else ''
+    most = sums * ROUNDING * 2.0**-23 * np.abs(a[np.isfinite(a)]).max(initial=0.0)
+    tipped = np.maximum(np.abs(a), np.abs(b))
+    step = np.exp2(np.floor(np.log2(np.where(np.isfinite(tipped) & (tipped > 0), tipped, 1.0)))) * unit
+    if (away > np.maximum(most, TIPPED * step)).any(): return f'an element is {away.max():.3g} away, a sum {most:.3g}'
+    share = np.mean(away > most) if away.size else 0.0
+    return f'{share:.0%} of the elements are off by a unit of their dtype' if share > MOST_TIPPED else ''
 
 class OwnNumbers:
     "What a kernel computes on its draws; `limits`: the most seconds and memory that each execution may take."
@@ -82,11 +95,20 @@ class OwnNumbers:
         with within(self.limits.work_seconds, 'the execution of the kernel'), np.errstate(all='ignore'):
             return execute(program, *[x.copy() for x in arrays])
 
-    def against(self, program: Program) -> str:
-        "How a program's outputs differ from the kernel's, as text; '' where they do not."
-        for arrays, want in self.draws:
-            for one, other in zip(want, self._outputs(program, arrays), strict=True):
-                if says := _differs(one, other, _is_narrow(self.program)): return says
+    def against(self, programs: Sequence[Program], moves: Sequence[MoveTaken] = ()) -> str:
+        """How the outputs of a path of programs differ from the kernel's, as text; '' where they do not. `moves`: those
+        between one program and the next."""
+        rounded, unit = [k for k, m in enumerate(moves) if not m.keeps_bits], narrowest_unit(self.program)
+        stops = [(len(moves), 0)]
+        if rounded: stops = [(rounded[0], 0), (rounded[-1] + 1, len(rounded)), *stops]
+        for arrays, last in self.draws:
+            at = None
+            for stop, sums in stops:
+                if stop == at: continue
+                now, at = self._outputs(without_unused_tensors(programs[stop]), arrays), stop
+                for one, other in zip(last, now, strict=True):
+                    if says := how_different(one, other, sums, unit): return says
+                last = now
         return ''
 
 # %% ../../../nbs/6_agents/1_rewrite/06_without_task.ipynb #6bc36b09
@@ -135,17 +157,23 @@ def traced(kernel: Kernel, specs: Sequence[ArraySpec], chip: str, limits: Limits
     if isinstance(program, KernelError): raise program
     return assert_ok(program)
 
+def _no_source(e):
+    "Why there is no source, as sentences that say what to change."
+    where = f' in line {e.line}' if e.line else ''
+    hint = e.hint or 'Write that part with other instructions, and the rest can be searched.'
+    return f'a faster kernel is handed over as source, and {e.message}{where}. {hint}'
+
 def _standing(found, first_us, lifted_us, numbers, limits):
     "(moves, source, sentences) of the longest part of the path that computes the same and can be written."
     programs, says = replayed(found.first, found.steps), []
     for n in range(len(found.steps), 0, -1):
         moves, program = found.steps[:n], without_unused_tensors(programs[n])
         if moves[-1].us >= first_us: break
-        if different := numbers.against(program):
+        if different := numbers.against(programs[:n + 1], moves):
             says.append(f'{moves[-1]} is left out: {different}.')
             continue
         try: return moves, written_again(program, story(first_us, moves, program.chip, lifted_us), limits), says
-        except KernelError as e: says.append(f'{moves[-1]} is left out, as it has no source: {e.message}.')
+        except KernelError as e: says.append(f'{moves[-1]} is left out: {_no_source(e)}')
     return (), None, says
 
 def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = 'trn1', seconds: float = 60.0, seed: int = 0,
@@ -162,8 +190,7 @@ def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = 'trn1', se
         start = program if program.dialect == 'nki' else assert_ok(lift(program))
         written_again(start, '', limits)
     except KernelError as e:
-        why = f'Left alone: no source can be written for it: {e.message}.'
-        return OptimisedKernel(first_us, None, (), None, (why,))
+        return OptimisedKernel(first_us, None, (), None, (f'Left alone: {_no_source(e)}',))
     if say: say(f'{time_text(first_us)} simulated on {chip}; searching for at most {seconds:.0f} s')
     found = search(start, method, seconds, seed=seed)
     lifted_us = None if start is program else found.first_us

@@ -12,6 +12,7 @@ from .loop_carried import loop_dependencies
 from .races import core_races
 from .rules_matmul import undefined_sums
 from ..chip.chips import Chip, get_chip
+from ..ir.instructions import Circumstances, spec_of
 from ..ir.nodes import Access, without_gc
 from ..ir.program import Program
 from ..ir.verify import VERIFIERS, bounds, operands
@@ -51,16 +52,24 @@ def _broken(context):
     kinds = ([d for rule in rules for d in rule(context)] for rules in ([operands], VERIFIERS[1:], RULES))
     return next((found for found in kinds if found), [])
 
+def _stands_alone(o):
+    "Whether what rules say of an instruction depends on its circumstances alone: on no other loops, cores, ranks."
+    return 'loops' not in o.attrs and not o.mask and spec_of(o).engines != ('DMA',) or o.op == 'dma_copy'
+
 def _instructions(program, chip):
-    "The diagnostics of all instructions."
+    "The diagnostics of all instructions; one that was found fine stays so in the same circumstances."
     fine, kinds = set(), _kinds(program)
     for o in program.instructions:
         in_time()
+        kept = o.__dict__.get('_fine')
+        if kept is not None and kept.hold(program, o, chip, program.dialect): continue
         form = _form(o, kinds)
         if form in fine and _surely_inside(program, o): continue
         context = RuleContext(program, o, chip)
         broken = [*bounds(context)] if form in fine else _broken(context)
-        if not broken: fine.add(form)
+        if not broken:
+            fine.add(form)
+            if _stands_alone(o): o.__dict__['_fine'] = Circumstances(program, o, chip, program.dialect)
         yield from broken
 
 # %% ../../../nbs/2_nki/5_checks/09_checker.ipynb #329edb72

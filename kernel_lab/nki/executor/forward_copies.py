@@ -10,7 +10,7 @@ from ..chip.dtypes import is_float
 from .memory import uses_stored_bits
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
-from ..ir.regions import common_step, filled_boxes, common_digits, uncovered_parts, region_of
+from ..ir.regions import apart, common_step, filled_boxes, common_digits, uncovered_parts, region_of
 from ..ir.nodes import Access
 
 # %% ../../../nbs/2_nki/6_executor/05_forward_copies.ipynb #94468fc0
@@ -152,6 +152,13 @@ def _injective(instruction, chain, trips):
         reach = s * (n - 1) + reach
     return True
 
+def _writes_apart(code, n, k):
+    "Whether no other instruction writes what instruction `n` writes in tensor `k`, in any iteration."
+    wrote = [(m, code.region_of(a)) for m in code.writers(k) for a in code.ops[m].outs.values() if a.tensor == k]
+    mine = [p for m, p in wrote if m == n]
+    others = [p for m, p in wrote if m != n]
+    return not others or None not in (*mine, *others) and all(apart(p, q, code.trips) for p in mine for q in others)
+
 def _forward_store(code, n):
     "Let the writers of copy `n`'s source write its destination; True where that was possible."
     o = code.ops[n]
@@ -159,7 +166,7 @@ def _forward_store(code, n):
     t = code.tensors[tile.tensor]
     if t.role != 'scratch' or tile.tensor in code.program.output_ids or code.tensors[memory.tensor].role == 'input':
         return False
-    if any(m != n for m in code.writers(memory.tensor)): return False
+    if not _writes_apart(code, n, memory.tensor): return False
     found, target = code.uses_of(tile.tensor), code.uses_of(memory.tensor)
     writers = [f for f in found if f[1] == 'outs']
     if len(found) != len(writers) + 1 or any(f[0] >= n or _needs_whole_operand(code, f[0])

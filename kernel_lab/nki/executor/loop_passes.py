@@ -10,7 +10,7 @@ from .simplify import OpenProgram
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.nodes import Access, Loop, accesses
-from ..ir.regions import Region, access_of, common_step, iterations_disjoint, row_major_steps
+from ..ir.regions import Region, access_of, common_step, iterations_disjoint, parts_apart, row_major_steps
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #8f1af4fa
 def _instructions(item):
@@ -200,7 +200,8 @@ def instruction_numbers(nodes):
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #effa47bf
 def _shared_tensors(code, v, nodes, chain):
-    "[(positions of nodes, whether iterations are disjoint)] of every tensor written in `v` that outlives an iteration."
+    """[(positions of nodes, whether iterations are disjoint)] of every tensor written in `v` that outlives an
+    iteration, or of every part of it that is used apart from the others."""
     where, wrote = {}, set()
     for j, node in enumerate(nodes):
         for n in instruction_numbers([node]):
@@ -211,11 +212,10 @@ def _shared_tensors(code, v, nodes, chain):
     for k in wrote:
         if k == 'order': yield {j for j, _ in where[k]}, False
         elif v not in code.tensors[k].scope:
-            yield {j for j, _ in where[k]}, _is_disjoint(code, v, k, {n for _, n in where[k]}, chain)
-
-def _is_disjoint(code, v, k, mine, chain):
-    found = [a for n in mine for a in accesses(code.ops[n]) if a.tensor == k]
-    return iterations_disjoint([code.region_of(a) for a in found], v, code.trips, chain)
+            used = [(j, code.region_of(a)) for j, n in dict.fromkeys(where[k]) for a in accesses(code.ops[n])
+                    if a.tensor == k]
+            for part in parts_apart([p for _, p in used], code.trips, chain):
+                yield {used[m][0] for m in part}, iterations_disjoint([used[m][1] for m in part], v, code.trips, chain)
 
 def dependence_groups(code, v, nodes, chain):
     "(the body's nodes in groups that must stay together, whether iterations of `v` are independent)."

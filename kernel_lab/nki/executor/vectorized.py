@@ -19,6 +19,7 @@ from .interpreter import PreparedInstruction, blas_pools, interpret, check_input
 from ..ir.semantics import ACT, ALU, REDUCE, apply_function, row_reduction
 from .plan import in_shape, is_light, plan_of
 from ..ir.nodes import Access, accesses
+from ..ir.regions import apart
 from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #aa37ceb7
@@ -26,8 +27,7 @@ def _is_separate(code, dst, a):
     "Whether an operand is another tensor than dst, the very same elements, or surely other elements of it."
     if a.tensor != dst.tensor or (a.offset == dst.offset and a.ap == dst.ap): return True
     p, q = code.region_of(dst), code.region_of(a)
-    return bool(p and q) and any(hi < lo2 or hi2 < lo
-                                 for (lo, hi), (lo2, hi2) in zip(p.ranges(code.trips), q.ranges(code.trips)))
+    return bool(p and q) and apart(p, q, code.trips)
 
 def _operand_rank(a, dst):
     "None where an operand has dst's shape, its rank where it is a column, False where neither."
@@ -208,10 +208,9 @@ class UncheckedMemory(Memory):
 
     def allocate(self, k):
         t = self.program.tensors[k]
-        if self.flat[k] is None:
-            self.flat[k] = (np.zeros if k in self.zeros else np.empty)(t.size, numpy_of(t.dtype))
-            self.tile_written[k] = bytearray([1]) * (t.size // t.tile_size)
+        if self.flat[k] is None: self.flat[k] = (np.zeros if k in self.zeros else np.empty)(t.size, numpy_of(t.dtype))
         elif k in self.zeros: self.flat[k][:] = 0
+        if self.tile_written[k] is None: self.tile_written[k] = bytearray([1]) * (t.size // t.tile_size)
         if k in self.gaps: self.flat[k][:] = unwritten_value(t.dtype)
 
     def fork(self):
@@ -278,18 +277,25 @@ class PlanRunner:
         return run
 
     def run(self, nodes):
-        "All nodes in order; a tensor of the outermost level exists from its first use to its last."
-        env, last = dict.fromkeys(self.code.trips, 0), {}
+        """All nodes in order; a tensor of the outermost level exists from its first use to its last. Its array is then
+        that of the next tensor of this size: fresh memory costs a page fault for every page."""
+        env, first, last, tensors = dict.fromkeys(self.code.trips, 0), {}, {}, self.code.tensors
+        spare, kind = {}, lambda k: (tensors[k].size, tensors[k].dtype)
         users = [{k for n in instruction_numbers([x]) for k in (a.tensor for a in accesses(self.code.ops[n]))
                   if self.code.tensors[k].role == 'scratch' and not self.code.tensors[k].scope} for x in nodes]
-        for j, ks in enumerate(users): last.update(dict.fromkeys(ks, j))
+        for j, ks in enumerate(users): first, last = dict.fromkeys(ks, j) | first, last | dict.fromkeys(ks, j)
         with ThreadPoolExecutor(self.threads) as self.pool, np.errstate(all='ignore'):
             for j, node in enumerate(nodes):
                 for k in users[j]:
-                    if self.memory.flat[k] is None: self.memory.allocate(k)
+                    if self.memory.flat[k] is not None: continue
+                    if spare.get(kind(k)): self.memory.flat[k] = spare[kind(k)].pop()
+                    self.memory.allocate(k)
                 with np.errstate(all='ignore'): self.prepare([node], self.memory)[0](env)
                 for k in users[j]:
-                    if last[k] == j and k not in self.code.program.output_ids: self.memory.flat[k] = None
+                    if last[k] != j or k in self.code.program.output_ids: continue
+                    if any(n > j and kind(m) == kind(k) for m, n in first.items()):
+                        spare.setdefault(kind(k), []).append(self.memory.flat[k])
+                    self.memory.flat[k] = None
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #f8b94826
 def _processors(): return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

@@ -9,6 +9,7 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip import dtypes as microscaling
 from ..chip.dtypes import numpy_of
+from .nodes import facts_of, tensors_of
 from . import cost, semantics
 from .semantics import random_elements, with_random_source
 from .semantics_collective import COLLECTIVE_DOCS, COLLECTIVES
@@ -169,6 +170,27 @@ _DMA = (InstructionSpec('dma_copy', _D, ('dst',), ('src',), _source, None,
 # %% ../../../nbs/2_nki/2_ir/09_instructions.ipynb #ffa1f91c
 INSTRUCTIONS = {spec.name: spec for spec in (*_TENSOR, *_SCALAR, *_VECTOR_ARITHMETIC, *_VECTOR_SELECTION, *_RANDOM,
                                              *_GPSIMD, *_DMA)}
+
+class Circumstances:
+    """What a finding about an instruction by itself depends on: forms, roles and places of its tensors, trips of the
+    loops that it moves with, its row of the table, and `more`. Kept with the instruction."""
+    __slots__ = 'tensors', 'trips', 'row', 'more'
+
+    def __init__(self, program, instruction, *more):
+        self.tensors = [(k, program.tensors[k]) for k in {*sum(tensors_of(instruction), ())}]
+        self.trips = [(v, program.trips.get(v)) for v in facts_of(instruction).moves_with]
+        self.row, self.more = spec_of(instruction), more
+
+    def hold(self, program, instruction, *more) -> bool:
+        "Whether they are those of the instruction in a program."
+        tensors, trips = program.tensors, program.trips
+        for k, t in self.tensors:
+            if k >= len(tensors): return False
+            u = tensors[k]
+            if u is not t and (u.form, u.role, u.places, u.alias) != (t.form, t.role, t.places, t.alias): return False
+        for v, n in self.trips:
+            if trips.get(v) != n: return False
+        return self.more == more and self.row is INSTRUCTIONS.get(instruction.op)
 
 def spec_of(instruction) -> InstructionSpec:
     "The row of an instruction; a `KernelError` where the table has none."

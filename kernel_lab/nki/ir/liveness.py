@@ -6,7 +6,7 @@
 from collections import namedtuple
 from dataclasses import dataclass
 from ..chip.chips import Chip
-from .nodes import Loop, Tensor, accesses
+from .nodes import Loop, Tensor, accesses, tensors_of
 from .program import Program
 from .regions import covers_tile, mask_access, masked_box
 
@@ -14,9 +14,8 @@ from .regions import covers_tile, mask_access, masked_box
 def _touches(program):
     "(tensor number → [(position, loops, reads)], loop name → [first, last position])."
     found, spans, at = {}, {}, 0
-    for loops, instruction in program.walk():
-        written = {program.base[a.tensor] for a in instruction.outs.values()}
-        read = {program.base[a.tensor] for a in accesses(instruction, reads=True)}
+    for loops, instruction in program.walked:
+        read, written = [{program.base[k] for k in side} for side in tensors_of(instruction)]
         for k in written | read: found.setdefault(k, []).append((at, loops, k in read))
         for l in loops: spans[l.name] = [spans.get(l.name, [at])[0], at]
         at += 1

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from ..chip.dtypes import itemsize
 from .affine import Affine
-from .nodes import Access, accesses
+from .nodes import Access, accesses, tensors_of
 from .regions import iterations_disjoint, mask_access, masked_box, operand_boxes, region_of
 
 # %% ../../../nbs/2_nki/2_ir/11_overlap.ipynb #85bd0833
@@ -179,7 +179,9 @@ def written_twice(program) -> set:
     "Numbers of the memories in HBM of which a byte is written twice, or may be through an index."
     if '_written_twice' in program.__dict__: return program.__dict__['_written_twice']
     writes, found = {}, set()
-    for loops, o in program.walk():
+    far = {k for k, t in enumerate(program.tensors) if t.buffer == 'hbm'}
+    for loops, o in program.walked:
+        if far.isdisjoint(tensors_of(o)[1]): continue
         for name, a in o.outs.items():
             if program.tensors[a.tensor].buffer == 'hbm':
                 writes.setdefault(program.base[a.tensor], []).append((loops, o, name, a))

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 import hashlib, math
 from ...core.errors import KernelError
-from .nodes import Access, Loop, accesses, walk_body
+from .nodes import Access, Keeping, Loop, loops_of, tensors_of, walk_body
 from .serialize import program_fields, program_to_json
 
 # %% ../../../nbs/2_nki/2_ir/02_program.ipynb #0204182d
 @dataclass(frozen=True)
-class Program:
+class Program(Keeping):
     "A traced kernel: tensors, a body of instructions and loops, and what it came from."
     name: str
     tensors: tuple
@@ -55,18 +55,22 @@ class Program:
         "For each tensor the number of the tensor that owns its memory."
         return [k if t.alias is None else t.alias for k, t in enumerate(self.tensors)]
     @cached_property
+    def aliased(self) -> set[int]:
+        "Numbers of the tensors that share their memory with another."
+        return {n for k, t in enumerate(self.tensors) if t.alias is not None for n in (k, t.alias)}
+    @cached_property
     def loops(self) -> dict:
         "Name → `Loop`."
-        return {l.name: l for loops, _ in self.walk() for l in loops}
+        return {l.name: l for l in loops_of(self.body)}
     @cached_property
     def trips(self) -> dict[str, int]:
         "Name of a loop → its trip count."
-        return {l.name: l.trips for loops, _ in self.walk() for l in loops}
+        return {l.name: l.trips for l in loops_of(self.body)}
     @cached_property
     def read_back(self) -> set[int]:
         "Numbers of the tensors that the kernel writes and reads."
-        written = {self.base[a.tensor] for i in self.instructions for a in i.outs.values()}
-        return written & {self.base[a.tensor] for i in self.instructions for a in accesses(i, reads=True)}
+        both = [tensors_of(i) for i in self.instructions]
+        return {self.base[k] for _, w in both for k in w} & {self.base[k] for r, _ in both for k in r}
     @property
     def count(self) -> int:
         "Number of instructions that the hardware issues: each times the trip counts of its loops."

@@ -73,6 +73,20 @@ def _is_digit(places, d, step, n, trips, still):
         high.append(p.const[d] % whole + sum(e for e in ends if e > 0))
     return max(high) - min(low) < abs(step)
 
+def apart(p, q, trips, skip=()):
+    "Whether two regions share no element over their axes and all loops but those in `skip`."
+    return any(hi < lo2 or hi2 < lo for (lo, hi), (lo2, hi2) in zip(p.ranges(trips, skip), q.ranges(trips, skip)))
+
+def parts_apart(places, trips, outer=()):
+    """The numbers of these regions (or None), in lists that share no element with each other; the loops `outer` stand
+    still."""
+    if None in places: return [list(range(len(places)))]
+    still, parts = [u for u in outer if common_step(places, u) is not None], []
+    for n, p in enumerate(places):
+        touched = [part for part in parts if not all(apart(p, places[m], trips, still) for m in part)]
+        parts = [part for part in parts if part not in touched] + [[*(m for part in touched for m in part), n]]
+    return parts
+
 def iterations_disjoint(places, v, trips, outer=()):
     "Whether different iterations of `v` touch different elements in all regions; the loops `outer` stand still."
     if not places or None in places: return False

@@ -18,15 +18,15 @@ KEPT = -2                       # `died` of a value that holds its memory for a 
 # alive: values that share it; died: place in the pool's queue, or KEPT; loader: row of the load that fetched it
 VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
                   ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('chain', 'i4'), ('pool', 'i1')])
-TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8'), ('rotates', 'i8')])
+TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8'), ('former', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
-AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer begun ring
-    last_users lifetimes room_to_keep''')
+AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer next_buffer
+    ring lifetimes room_to_keep''')
 AllocatorState.__doc__ = """Of each pool the units that nothing had yet, the queue of dead values between its ends, the
 units left of the first of them (0: all), and whether memory is ever taken from them; the places in it from which memory
-was taken last; of each tensor the number of its buffers, their first place in the ring of values, and how many values
-it has begun; by lane the last users of the buffer taken last; of each value, until then, the turn of its last use; the
-units of SBUF that are left for loads to be kept."""
+was taken last, and the value whose buffer it is or -1; of each tensor the number of its buffers, their first place in
+the ring of values, and the one that comes next; of each value, until then, the turn of its last use; the units of
+SBUF that are left for loads to be kept."""
 
 def pool_units(chip):
     "Units of each pool: bytes a partition of SBUF and banks of PSUM, core after core."
@@ -38,8 +38,7 @@ def allocator_state(units, needed, buffers, lifetimes):
     return AllocatorState(units.copy(), dead, np.zeros(len(units), ENDS), np.zeros(len(units)), needed > units,
                           np.zeros(1, TAKEN), buffers,
                           np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64),
-                          np.full(buffers.sum() + 1, -1, np.int64),
-                          np.empty(len(LANES), np.int64), lifetimes, np.zeros(1))
+                          np.full(buffers.sum() + 1, -1, np.int64), lifetimes, np.zeros(1))
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #76981654
 @part
@@ -94,22 +93,19 @@ def core_of(flat, walk, instr):
     return walk.loop_value[loop] if loop >= 0 else flat.instr_core[instr]
 
 @part
-def _note_last_users(value, last_users):
-    "Note the last users of a value, one a lane: those that its chain names, or all where it has none."
-    chain = value.chain
-    for lane in range(len(LANES)): last_users[lane] = value.users[lane] if chain >= NOBODY else -1
-    while chain < NOBODY:
-        last_users[first_lane(chain)] = value.users[first_lane(chain)]
-        chain = without_first_lane(chain)
+def last_lanes(value):
+    "The lanes, a bit each, of the last users of a value: those that its chain names, or all where it has none."
+    lanes, chain = 0, value.chain
+    if chain >= NOBODY: return (1 << len(LANES)) - 1
+    while chain < NOBODY: lanes, chain = lanes | 1 << first_lane(chain), without_first_lane(chain)
+    return lanes
 
 @part
-def _rotate(values, memory, tensor, v):
-    "Give value `v` the tensor's next buffer, and note the last users of the value that had it."
-    place = memory.first_buffer[tensor] + memory.begun[tensor] % memory.buffers[tensor]
-    old, memory.taken[0].rotates = memory.ring[place], int(memory.ring[place] >= 0)
-    if old >= 0: _note_last_users(values[old], memory.last_users)
-    memory.ring[place] = v
-    memory.begun[tensor] += 1
+def _rotate(memory, tensor, v):
+    "Give value `v` the tensor's next buffer, and note the value that had it."
+    buffer, place = memory.next_buffer[tensor] + 1, memory.first_buffer[tensor] + memory.next_buffer[tensor]
+    memory.taken[0].former, memory.ring[place] = memory.ring[place], v
+    memory.next_buffer[tensor] = buffer if buffer < memory.buffers[tensor] else 0
 
 @part
 def begin_value(flat, walk, values, memory, instr, k, row, is_cached):
@@ -119,12 +115,12 @@ def begin_value(flat, walk, values, memory, instr, k, row, is_cached):
     value.tensor, value.first, value.root, value.alive = tensor, row, v, 1
     value.pool = flat.pool[tensor] - 1 + 2 * max(home if home >= 0 else core_of(flat, walk, instr), 0)
     taken = memory.taken[0]
-    taken.end, taken.rotates = taken.first, 0
+    taken.end, taken.former = taken.first, -1
     if flat.units[tensor] == 0: return True
     has_room = _take(flat, values, memory, value.pool, flat.units[tensor])
     if memory.buffers[tensor] == 0: return has_room
     if flat.pool[tensor] == PSUM: taken.end = taken.first                           # its banks rotate freely
-    if not is_cached: _rotate(values, memory, tensor, v)
+    if not is_cached: _rotate(memory, tensor, v)
     return True
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #c9f577c6
@@ -260,6 +256,9 @@ def rotation_depths(flat, rows, lifetimes, units, copies):
     one_set = depths * flat.units
     for pool in (1, 2):
         mine = np.flatnonzero((flat.pool == pool) & (one_set > 0))
+        if copies * 2 * one_set[mine].sum() <= units[pool - 1]:     # all at once fit, and those that replace them
+            depths[mine] *= copies
+            continue
         beside = _most_beside(flat, rows, lifetimes, pool).tolist()
         spare = {}                                      # by how much is alive beside a tensor
         for k in mine[np.argsort(one_set[mine], kind='stable')].tolist():

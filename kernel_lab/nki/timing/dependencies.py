@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 import numpy as np
 from .allocation import (PSUM, VALUE, allocator_state, begin_value, blank_value, core_of, fetched_table,
-    pool_units, release, reuse_load, room_to_keep, rotation_depths, units_of, values_by_tensor)
+    last_lanes, pool_units, release, reuse_load, room_to_keep, rotation_depths, units_of, values_by_tensor)
 from .flat_program import DMA_IN, LANES, SCALAR, VECTOR, FlatProgram, flatten
 from .lifetimes import (compiled, grown, is_still, lifetimes_of, name_value, offset_of, part,
     share_left, step, walk_of)
@@ -79,12 +79,14 @@ def _record_operands(build, instr, user, edges, first_edge, count):
 def _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count):
     """The value that a user begins waits for another one, who had its memory: at once, or each region when it is
     written. Return the number of edges so far; those of the row begin at `first`."""
-    which = 3 * slot + READS
-    is_full = regions.length[which] >= MAX_REGIONS
-    if not is_whole and not has_row(regions, regions.head[which], other.row):
-        if not is_full: add_everything(regions, which, other)
-        elif not has_row(regions, regions.head[which], user.row): add_everything(regions, which, user)
-    if (is_whole or is_full) and other.row != user.row and not waits_already(edges, first, count, other.row):
+    if not is_whole:
+        which = 3 * slot + READS
+        is_full, is_known = regions.length[which] >= MAX_REGIONS, has_row(regions, regions.head[which], other.row)
+        if not is_full and not is_known: add_everything(regions, which, other)
+        elif not is_known and not has_row(regions, regions.head[which], user.row):
+            add_everything(regions, which, user)
+        if not is_full: return count
+    if other.row != user.row and not waits_already(edges, first, count, other.row):
         edges.row[count], edges.kind[count] = other.row, REUSE
         count += 1
     return count
@@ -93,8 +95,10 @@ def _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count):
 def _add_memory_edges(build, slot, user, is_whole, edges, first, count):
     "Edges by the memory that a value takes; return the number of edges so far."
     memory, regions, taken = build.memory, build.regions, build.memory.taken[0]
-    for lane in range(len(LANES) if taken.rotates else 0):
-        other = User(memory.last_users[lane], lane, 0)
+    lanes = last_lanes(build.values[taken.former]) if taken.former >= 0 else 0
+    for lane in range(len(LANES)):
+        if not lanes >> lane & 1: continue
+        other = User(np.int64(build.values[taken.former].users[lane]), lane, 0)
         if other.row >= 0: count = _wait_for_memory(regions, slot, other, user, is_whole, edges, first, count)
     for place in range(taken.first, taken.end):
         old = build.values[memory.dead[taken.pool, place]]
@@ -160,18 +164,29 @@ def _note_lost(build, rows, instr, row):
         if value.loader == LOST and flat.pool[value.tensor] != PSUM: rows.lost[row] += int(units_of(flat, value))
 
 @part
-def _add_edges(build, rows, instr, row, known, edges, count, is_cached, at):
-    "All edges of an instruction; return their number so far."
-    engine, first = build.flat.engines[instr, 0], rows.first[row]
+def _user_of(build, instr, row):
+    "An instruction as the user of its operands."
+    engine = build.flat.engines[instr, 0]
     lane = engine if engine >= 0 else build.flat.copies[instr].queue
-    user = User(row, lane, row + 1 - build.overtakes[lane])
-    count, missing = _begin_values(build, instr, user, known, edges, count, is_cached)
-    if missing >= 0 and at.missing < 0: at.missing = missing
+    return User(row, lane, row + 1 - build.overtakes[lane])
+
+@part
+def _add_edges(build, instr, user, edges, first, count):
+    "Edges of an instruction whose values have begun; return their number so far. Those of its row begin at `first`."
     count = _add_operand_edges(build, instr, user, edges, count)
-    count = _wait_for_banks(build, instr, user, edges, first, count)
+    if build.banks.is_user[instr]: count = _wait_for_banks(build, instr, user, edges, first, count)
     return _record_operands(build, instr, user, edges, first, count)
 
 # %% ../../../nbs/2_nki/7_timing/03_dependencies.ipynb #ba1a2349
+@part
+def _fill_boxes(flat, walk, instr):
+    "Find the boxes of an instruction's operands; note whether they are those of every iteration."
+    is_settled = True
+    for k in range(flat.first_operand[instr], flat.first_operand[instr + 1]):
+        if not walk.places[k].has_box: _fill_box(flat, walk, k)
+        if not walk.places[k].has_box: is_settled = False
+    walk.is_settled[instr] = is_settled
+
 @part
 def _name_operands(build, instr, known):
     "Name the values of an instruction's operands and find their boxes; return the number of values so far."
@@ -180,8 +195,7 @@ def _name_operands(build, instr, known):
     for k in range(first, end):
         if name_value(flat, walk, flat.operands[k], walk.places[k], k - first, now) == now: now += 1
     for v in range(known, now): blank_value(build.values[v])
-    for k in range(first, end):
-        if not walk.places[k].has_box: _fill_box(flat, walk, k)
+    if not walk.is_settled[instr]: _fill_boxes(flat, walk, instr)
     return now
 
 @compiled
@@ -204,7 +218,10 @@ def build_edges(build, turns, rows, edges, reuse, progress):
         turn, now = turn + 1, _name_operands(build, i, known)
         is_cached = reuse and flat.loads[i].key >= 0
         if not (is_cached and now > known and _reuses_load(build, i, row)):
-            count = _add_edges(build, rows, i, row, known, edges, count, is_cached, at)
+            user, missing = _user_of(build, i, row), -1
+            if now > known: count, missing = _begin_values(build, i, user, known, edges, count, is_cached)
+            if missing >= 0 and at.missing < 0: at.missing = missing
+            count = _add_edges(build, i, user, edges, rows.first[row], count)
             if at.missing >= 0: _note_lost(build, rows, i, row)
             row += 1
         release(flat, walk, build.values, build.memory, i, turn, build.regions, build.overtakes)
@@ -265,7 +282,7 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
     every tensor has that many sets of buffers too; with `reuse`, loads of what is still there are left out; `balance`:
     see `flatten`; rows may be placed up to `ahead` rows out of order. `missing` is the first value that did not
     fit, or -1."""
-    flat, edges = flatten(program, chip, balance), None
+    flat, edges = flatten(program, chip, balance, loads=reuse), None
     n, build = _builder(flat, len(program.loops), chip, reuse, copies, _overtakes(flat, chip, ahead))
     share = np.ones(n if len(flat.conditions) else 1)           # one for all rows where no instruction has a mask
     rows = GraphRows(np.empty(n, np.int32), np.empty(n, np.int32), share, np.empty(n, np.int8),

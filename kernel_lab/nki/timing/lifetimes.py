@@ -85,13 +85,14 @@ BOX = np.dtype([('first_partition', 'i8'), ('last_partition', 'i8'), ('first_byt
 PLACE = np.dtype([*BOX.descr, ('after', 'i8'), ('has_box', 'i8')])
 _RANGE = np.dtype([('low', 'i8'), ('high', 'i8'), ('count', 'i8')])
 _MAX_AXES = 16
-Walk = namedtuple('Walk', 'loop_value live slots values places axes')
+Walk = namedtuple('Walk', 'loop_value live slots values places is_settled axes')
 
 def walk_of(flat, loops):
     "A `Walk` before the first instruction of a flat program with so many loops."
     most = int(np.diff(flat.first_operand).max(initial=0)) + 1
     return Walk(np.zeros(loops + 1, np.int64), np.full(flat.first_slot[-1] + 1, -1, np.int64), np.zeros(most, np.int64),
-                np.zeros(most, np.int64), np.zeros(len(flat.operands), PLACE), np.zeros(_MAX_AXES, _RANGE))
+                np.zeros(most, np.int64), np.zeros(len(flat.operands), PLACE),
+                np.zeros(len(flat.first_operand) - 1, np.bool_), np.zeros(_MAX_AXES, _RANGE))
 
 @part
 def offset_of(record, terms, loop_value):
@@ -186,15 +187,54 @@ def name_value(flat, walk, operand, place, k, count):
 # %% ../../../nbs/2_nki/7_timing/01_lifetimes.ipynb #890bdad1
 # of a value: its last and first row, and its tensor
 LIFETIME = np.dtype([('last', 'i4'), ('tensor', 'i4'), ('first', 'i4')])
-_PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('values', 'i8'), ('uses', 'i8')])
+_PROGRESS = np.dtype([('node', 'i8'), ('rows', 'i8'), ('values', 'i8'), ('uses', 'i8'),
+                      ('first_row', 'i8'), ('first_value', 'i8'), ('first_use', 'i8'), ('missing', 'i8')])
+
+def _names_alike(flat):
+    """Of each node, whether it ends an innermost loop of which every iteration after the first names values as the one
+    before: without masks, without operands whose slot moves, and what is begun anew is a tile of its own."""
+    nodes, operands, loop_of = flat.nodes, flat.operands, np.full(len(flat.pool), -1)
+    tensors_of = np.diff(flat.first_loop_tensor)
+    loop_of[flat.loop_tensors] = np.repeat(np.arange(len(tensors_of)), tensors_of)
+    moves = (np.diff(flat.first_slot)[operands['tensor']] > 1) & (operands['first_term'] < operands['last_term'])
+    renews = (operands['renews'] > 0) & (operands['writes'] > 0) & (operands['covers_tile'] > 0)
+    alike, begins = np.zeros(len(nodes), np.bool_), np.cumsum(nodes['kind'] == LOOP_BEGIN)
+    for k in np.flatnonzero(nodes['kind'] == LOOP_END).tolist():
+        number, first = nodes['number'][k], nodes['partner'][k]
+        if begins[k] > begins[first - 1] or first == k: continue                        # it has loops, or nothing
+        i, end = nodes['number'][first], nodes['number'][first] + k - first
+        mine = slice(flat.first_operand[i], flat.first_operand[end])
+        is_strange = moves[mine] | renews[mine] & (loop_of[operands['tensor'][mine]] != number)
+        alike[k] = flat.first_condition[i] == flat.first_condition[end] and not is_strange.any()
+    return alike
+
+@part
+def _repeat_values(lifetimes, first, end, rows, times):
+    "Add the values from `first` to `end` so many times more, each time so many rows later."
+    for v in range(end, end + times * (end - first)):
+        value, before = lifetimes[v], lifetimes[v - (end - first)]
+        value.tensor, value.first, value.last = before.tensor, before.first + rows, before.last + rows
 
 @compiled
-def survey(flat, walk, progress, lifetimes):
-    "One pass without times: the lifetime of each value. False where `lifetimes` is full: go on with a longer one."
+def survey(flat, walk, alike, progress, lifetimes):
+    """One pass without times: the lifetime of each value. False where `lifetimes` is full: go on with a longer one. Of
+    the iterations of a loop that names values alike, all but the first two and the last are copies of the second."""
     at = progress[0]
     node, row, count, uses = at.node, at.rows, at.values, at.uses
+    first_row, first_value, first_use = at.first_row, at.first_value, at.first_use
     while node < len(flat.nodes):
         if count + len(walk.values) > len(lifetimes): break
+        if alike[node]:
+            loop, turn = flat.nodes[node], walk.loop_value[flat.nodes[node].number]
+            if turn == 0: first_row, first_value, first_use = row, count, uses
+            elif turn == 1 and loop.trips > 3:
+                times = loop.trips - 3
+                at.missing = count + times * (count - first_value) + len(walk.values) - len(lifetimes)
+                if at.missing > 0: break
+                _repeat_values(lifetimes, first_value, count, row - first_row, times)
+                walk.loop_value[loop.number] += times
+                row, uses = row + times * (row - first_row), uses + times * (uses - first_use)
+                count += times * (count - first_value)
         node, i = step(flat, walk, node)
         if i < 0 or share_left(flat, walk, i) == 0: continue
         first, end = flat.first_operand[i], flat.first_operand[i + 1]
@@ -205,6 +245,7 @@ def survey(flat, walk, progress, lifetimes):
             lifetimes[v].last = row
         row, uses = row + 1, uses + end - first
     at.node, at.rows, at.values, at.uses = node, row, count, uses
+    at.first_row, at.first_value, at.first_use = first_row, first_value, first_use
     return node >= len(flat.nodes)
 
 def grown(array, least=0):
@@ -216,8 +257,9 @@ def grown(array, least=0):
 def lifetimes_of(flat, loops):
     "(instructions that run, their operands, the LIFETIME of each value) in program order."
     walk, progress, lifetimes = walk_of(flat, loops), np.zeros(1, _PROGRESS), np.empty(1024, LIFETIME)
-    while not survey(flat, walk, progress, lifetimes):                 # what is never touched costs nothing
-        lifetimes = grown(lifetimes, 6 * len(lifetimes) + len(walk.values))
+    alike = _names_alike(flat)
+    while not survey(flat, walk, alike, progress, lifetimes):          # what is never touched costs nothing
+        lifetimes = grown(lifetimes, 6 * len(lifetimes) + len(walk.values) + max(int(progress['missing'][0]), 0))
     at = progress[0]
     return int(at['rows']), int(at['uses']), lifetimes[:at['values']]
 

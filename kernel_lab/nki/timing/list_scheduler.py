@@ -62,49 +62,28 @@ def pop(heaps, which):
     items[k].time, items[k].row = time, row
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #99e37c76
-Followers = namedtuple('Followers', 'first row')        # of row r: the rows that wait for it
-Lookahead = namedtuple('Lookahead', 'window followers waits_for is_placed heaps has_choice')
-Lookahead.__doc__ = """How far it looks, the followers of each row, of each row how many it waits for and whether it is
-placed, the heaps, and whether a row may be in those of several lanes."""
+LINK = np.dtype([('row', 'i4'), ('next', 'i4')])
+Window = namedtuple('Window', 'first links waits_for')
+Window.__doc__ = """Rings for the rows of the window: the first link of each row, -1 for none; links to those that wait
+for it, one an edge; how many each row waits for. A row's place is its number modulo the length, an edge's too."""
+Lookahead = namedtuple('Lookahead', 'rows window is_placed heaps has_choice')
+Lookahead.__doc__ = """How many rows it looks ahead, the `Window`, of each row whether it is placed, the heaps, and
+whether a row may be in those of several lanes."""
 
 @compiled
-def _fill_followers(edges, rows, followers):
-    "The edges turned round."
-    first = followers.first
-    for k in range(len(edges.row)): first[edges.row[k] + 2] += 1
-    for row in range(rows): first[row + 1] += first[row]
-    first[rows + 1] += first[rows]
-    for row in range(rows):
-        for k in range(edges.first[row], edges.first[row + 1]):
-            followers.row[first[edges.row[k] + 1]] = row
-            first[edges.row[k] + 1] += 1
+def _most_edges(first, rows):
+    "The most edges that so many rows in a row have."
+    most, last = 0, len(first) - 1
+    for row in range(last): most = max(most, first[min(row + rows, last)] - first[row])
+    return most
 
 def lookahead(edges, rows, window, has_choice=True):
     "The `Lookahead` before anything is placed."
-    followers = Followers(np.zeros(rows + 2, np.int64), np.empty(len(edges.row), np.int32))
-    _fill_followers(edges, rows, followers)
-    return Lookahead(window, followers, np.diff(edges.first).astype(np.int32), np.zeros(rows + 1, np.bool_),
-                     empty_heaps(2 * min(window, rows) + 2), int(has_choice))
-
-@part
-def _offer(flat, issue, edges, core, placement, ahead):
-    "Put a row into the heap of each lane that may take it."
-    row = issue.row
-    ready = ready_time(edges, row, placement, core.rates)
-    placement.start[row], placement.after[row], placement.cause[row] = ready.time, ready.row, ready.cause
-    if flat.engines[issue.instr, 0] < 0:
-        push(ahead.heaps, 2 * flat.copies[issue.instr].queue, ready.time, row, ahead.is_placed)
-    for choice in range(3):
-        engine = flat.engines[issue.instr, choice]
-        if engine >= 0: push(ahead.heaps, 2 * engine, ready.time, row, ahead.is_placed)
-
-# %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #93183268
-@part
-def _drop_placed(ahead, which):
-    "Remove rows that another lane took from the front of a heap; return how many rows it has."
-    heaps, is_placed = ahead.heaps, ahead.is_placed
-    while ahead.has_choice and heaps.size[which] and is_placed[heaps.items[which, 0].row]: pop(heaps, which)
-    return heaps.size[which]
+    ring = lambda least, dtype: np.zeros(1 << int(least).bit_length(), dtype)
+    most = min(window, rows)
+    return Lookahead(window, Window(ring(most, np.int32), ring(_most_edges(edges.first, most), LINK),
+                                    ring(most, np.int32)),
+                     np.zeros(rows + 1, np.bool_), empty_heaps(2 * most + 2), int(has_choice))
 
 @part
 def _free_from(core, lane):
@@ -114,11 +93,52 @@ def _free_from(core, lane):
     return core.lanes[lane].free
 
 @part
+def _enter(edges, row, ahead):
+    "Link a row that comes into the window to those that it waits for; return their number."
+    window, count = ahead.window, 0
+    here = row & (len(window.first) - 1)
+    for k in range(edges.first[row], edges.first[row + 1]):
+        if ahead.is_placed[edges.row[k]]: continue
+        place, other = k & (len(window.links) - 1), edges.row[k] & (len(window.first) - 1)
+        window.links[place].row, window.links[place].next = row, window.first[other]
+        window.first[other], count = place, count + 1
+    window.first[here], window.waits_for[here] = -1, count
+    return count
+
+@part
+def _push_to_lane(lane, time, row, core, ahead):
+    "Put a row into a heap of a lane: of those that wait where it is ready before the lane is free."
+    if time <= _free_from(core, lane): push(ahead.heaps, 2 * lane + 1, 0.0, row, ahead.is_placed)
+    else: push(ahead.heaps, 2 * lane, time, row, ahead.is_placed)
+
+@part
+def _offer(flat, issue, edges, core, placement, ahead):
+    "Put a row into a heap of each lane that may take it."
+    row = issue.row
+    ready = ready_time(edges, row, placement, core.rates)
+    placement.start[row], placement.after[row], placement.cause[row] = ready.time, ready.row, ready.cause
+    if flat.engines[issue.instr, 0] < 0:
+        _push_to_lane(flat.copies[issue.instr].queue, ready.time, row, core, ahead)
+    for choice in range(3):
+        engine = flat.engines[issue.instr, choice]
+        if engine < 0: break
+        _push_to_lane(engine, ready.time, row, core, ahead)
+
+# %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #93183268
+@part
+def _drop_placed(ahead, which):
+    "Remove rows that another lane took from the front of a heap."
+    heaps, is_placed = ahead.heaps, ahead.is_placed
+    while heaps.size[which] and is_placed[heaps.items[which, 0].row]: pop(heaps, which)
+
+@part
 def _first_lane(core, ahead):
     "(the lane that can start first or -1, when); where Vector and Scalar are both free, the one that did less so far."
     lane, when, heaps = -1, np.inf, ahead.heaps
     for m in range(len(LANES)):
-        coming, waiting = _drop_placed(ahead, 2 * m), _drop_placed(ahead, 2 * m + 1)
+        if ahead.has_choice: _drop_placed(ahead, 2 * m)
+        if ahead.has_choice: _drop_placed(ahead, 2 * m + 1)
+        coming, waiting = heaps.size[2 * m], heaps.size[2 * m + 1]
         if coming + waiting == 0: continue
         free = _free_from(core, m)
         start = free if waiting else max(free, heaps.items[2 * m, 0].time)
@@ -142,13 +162,15 @@ def _pick(core, ahead):
 
 # %% ../../../nbs/2_nki/7_timing/05_list_scheduler.ipynb #99e37c77
 @part
-def _release_followers(flat, instr, edges, core, placement, ahead, row, end):
-    "A row is placed: offer those that waited for it alone and lie before row `end` of the window."
-    followers = ahead.followers
-    for k in range(followers.first[row], followers.first[row + 1]):
-        other = np.int64(followers.row[k])
-        ahead.waits_for[other] -= 1
-        if ahead.waits_for[other] == 0 and other < end:
+def _release_followers(flat, instr, edges, core, placement, ahead, row):
+    "A row is placed: offer those of the window that waited for it alone."
+    window = ahead.window
+    k = np.int64(window.first[row & (len(window.first) - 1)])
+    while k >= 0:
+        other = np.int64(window.links[k].row)
+        place, k = other & (len(window.first) - 1), np.int64(window.links[k].next)
+        window.waits_for[place] -= 1
+        if window.waits_for[place] == 0:
             _offer(flat, Issue(np.int64(instr[other]), other, 1.0), edges, core, placement, ahead)
 
 @compiled
@@ -157,8 +179,8 @@ def place_ahead(flat, instr, share, edges, core, placement, ahead):
     placed."""
     rows, low, high, done, is_placed = len(instr), 0, 0, 0, ahead.is_placed
     while done < rows:
-        while high < rows and high < low + ahead.window:
-            if ahead.waits_for[high] == 0:
+        while high < rows and high < low + ahead.rows:
+            if _enter(edges, high, ahead) == 0:
                 _offer(flat, Issue(np.int64(instr[high]), high, 1.0), edges, core, placement, ahead)
             high += 1
         lane, row = _pick(core, ahead)
@@ -169,7 +191,7 @@ def place_ahead(flat, instr, share, edges, core, placement, ahead):
         ready = with_memory(edges, row, ready, core)
         place_row(flat, issue, ready, lane if lane < DMA_IN else -1, core, placement)
         is_placed[row], done = True, done + 1
-        _release_followers(flat, instr, edges, core, placement, ahead, row, high)
+        _release_followers(flat, instr, edges, core, placement, ahead, row)
         while low < rows and is_placed[low]: low += 1
     return done
 

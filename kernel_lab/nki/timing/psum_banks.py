@@ -11,8 +11,9 @@ from .region_lists import waits_already
 
 # %% ../../../nbs/2_nki/7_timing/10_psum_banks.ipynb #fce0836f
 BANK = np.dtype([('value', 'i8'), ('rows', 'i4', (len(LANES),))])
-BankUsers = namedtuple('BankUsers', 'entries first size')
-BankUsers.__doc__ = "An entry for each bank of each tile slot, those of slot s from first[s] on; bytes of a bank."
+BankUsers = namedtuple('BankUsers', 'entries first size is_user')
+BankUsers.__doc__ = """An entry for each bank of each tile slot, those of slot s from first[s] on; bytes of a bank; of
+each instruction whether it uses any."""
 
 def bank_users(flat, chip) -> BankUsers:
     "The `BankUsers` before the first instruction; without entries where a bank serves several engines at once."
@@ -21,7 +22,8 @@ def bank_users(flat, chip) -> BankUsers:
     first = np.concatenate([[0], np.cumsum(np.repeat(own, np.diff(flat.first_slot)))])
     entries = np.zeros(int(first[-1]), BANK)
     entries['value'] = -1
-    return BankUsers(entries, first, int(chip.psum_bank_bytes))
+    uses = np.concatenate([[0], np.cumsum(own[flat.operands['tensor']])])[flat.first_operand]
+    return BankUsers(entries, first, int(chip.psum_bank_bytes), np.diff(uses) > 0)
 
 # %% ../../../nbs/2_nki/7_timing/10_psum_banks.ipynb #a938a673
 @part

@@ -10,6 +10,7 @@ from .lifetimes import BOX, grown, part
 
 # %% ../../../nbs/2_nki/7_timing/11_region_lists.ipynb #94a2ec44
 MAX_REGIONS = 256                                       # entries of a list
+FIRST_ENTRIES = 1 << 14                                 # of all lists, until more are needed
 WRITES, READS, OVERTAKEN = range(3)                     # the lists of a tile slot
 REGION = np.dtype([*BOX.descr, ('lane', 'i8'), ('row', 'i8'), ('next', 'i8'), ('is_merged', 'i8')])
 STOCK = np.dtype([('spare', 'i8'), ('free', 'i8'), ('kept', 'i8'), ('cores', 'i8')])
@@ -21,8 +22,8 @@ User = namedtuple('User', 'row lane since')
 User.__doc__ = "Who reads or writes: a row of the schedule, its lane, and the first row that it may overtake there."
 
 def region_lists(slots, uses, cores=1):
-    "Empty lists for `slots` tile slots with capacity for `uses` operands."
-    n = int(min(3 * slots * (MAX_REGIONS + len(LANES)), uses * (1 + len(LANES))) + 2)
+    "Empty lists for `slots` tile slots with capacity for `uses` operands, or as much as most programs ever need."
+    n = int(min(3 * slots * (MAX_REGIONS + len(LANES)), uses * (1 + len(LANES)), FIRST_ENTRIES) + 2)
     return with_more_entries(RegionLists(np.zeros(0, REGION), np.full(3 * slots + 3, -1, np.int64),
                                          np.zeros(3 * slots + 3, np.int64), np.array([(-1, 0, 0, cores)], STOCK)), n)
 
@@ -36,13 +37,13 @@ def with_more_entries(regions, least=0):
 
 @part
 def overlaps(a, b):
-    return (a.first_partition <= b.last_partition and b.first_partition <= a.last_partition
-            and a.first_byte <= b.last_byte and b.first_byte <= a.last_byte)
+    return ((a.first_partition <= b.last_partition) & (b.first_partition <= a.last_partition)
+            & (a.first_byte <= b.last_byte) & (b.first_byte <= a.last_byte))
 
 @part
 def covers(a, b):
-    return (a.first_partition <= b.first_partition and b.last_partition <= a.last_partition
-            and a.first_byte <= b.first_byte and b.last_byte <= a.last_byte)
+    return ((a.first_partition <= b.first_partition) & (b.last_partition <= a.last_partition)
+            & (a.first_byte <= b.first_byte) & (b.last_byte <= a.last_byte))
 
 # %% ../../../nbs/2_nki/7_timing/11_region_lists.ipynb #cea99ede
 @part
@@ -261,7 +262,8 @@ def _chain_of_lanes(regions, slot, value, overtakes):
         while e >= 0:
             entry = regions.entries[e]
             e, behind = entry.next, value.users[entry.lane] - entry.row
-            if (is_written and entry.row < value.first) or behind >= max(overtakes[entry.lane], 1): continue
+            if (is_written and entry.row < value.first) or (
+                    behind > 0 and behind >= overtakes[entry.lane]): continue
             if behind != 0: return NEEDS_ENTRIES
             if which == 3 * slot + WRITES and _is_read_later(regions, slot, entry): continue
             if not _has_lane(chain, entry.lane): chain = -1 - (-chain - 1 << 3 | entry.lane + 1)

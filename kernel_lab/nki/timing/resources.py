@@ -122,7 +122,8 @@ def _cool_down(core, start):
     "Note what share of the array's rows was busy of late at `start`, and how warm it is then (0..1)."
     rates, heat = core.rates, core.heat[0]
     idle = start - heat.until
-    heat.share_now, heat.warmth_now = heat.share * np.exp(-idle / rates.heat_ns), heat.warmth
+    heat.share_now, heat.warmth_now = heat.share, heat.warmth
+    if idle != 0: heat.share_now *= np.exp(-idle / rates.heat_ns)
     if heat.share_now < rates.cool:
         slow = rates.heat_ns * np.log(max(heat.share, rates.cool) / rates.cool)
         heat.warmth_now *= np.exp((slow - idle) / rates.heat_ns)
@@ -263,7 +264,7 @@ def ready_time(edges, row, placement, rates):
             if kind == DATA or lane >= DMA_IN: when = placement.visible[other]
             when += rates.visible_ns[lane]
         # one is on core 0, one on core 1
-        if placement.core[other] + placement.core[row] == 1: when += rates.cross_core_ns
+        if rates.cross_core_ns > 0 and placement.core[other] + placement.core[row] == 1: when += rates.cross_core_ns
         if when > ready:
             ready, after, cause = when, other, MEMORY if kind == REUSE else DMA if lane >= DMA_IN else ENGINE
             if kind == BANK: cause = PORT

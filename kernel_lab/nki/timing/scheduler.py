@@ -101,7 +101,9 @@ def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balan
     over `queues`; tiles rotate through `copies` sets of buffers."""
     graph = dependency_graph(program, chip, reuse, balance, copies, int(ahead))
     placement, cores, vectors = _empty_placement(graph.core), 1 + int((graph.core > 0).any()), int(chip.vector_queues)
-    core = core_state(rates(chip, queues, cores if not ahead else 1), vectors)
+    figures = rates(chip, queues, cores if not ahead else 1)
+    if cores == 1: figures = figures._replace(cross_core_ns=0.0)         # nobody waits for another core
+    core = core_state(figures, vectors)
     rows = graph.flat, graph.instr, graph.work, graph.edges
     if ahead: place_out_of_order(graph, core, placement, int(ahead))
     elif cores == 1: place_in_order(*rows, core, placement)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import Chip, get_chip
-from ..ir.nodes import Access, Loop, accesses, without_gc
+from ..ir.nodes import Access, Loop, accesses, facts_of, tensors_of, without_gc
+from ..ir.instructions import INSTRUCTIONS, Circumstances
 from ..ir.program import Program, instruction_text, require_fixed_trips
 from .flat_program import LANES, MAX_CORES
 from ..ir.spilling import sbuf_room, spilled
@@ -65,7 +66,7 @@ def _first_writers(program):
     "For each tensor the number of the first instruction that writes it."
     first = {}
     for k, instruction in enumerate(program.instructions):
-        for a in instruction.outs.values(): first.setdefault(program.base[a.tensor], k)
+        for tensor in tensors_of(instruction)[1]: first.setdefault(program.base[tensor], k)
     return first
 
 def _required_reads(instruction):
@@ -77,6 +78,7 @@ def _required_reads(instruction):
 
 def _assert_written(program, k, instruction, first):
     "Refuse to read a tile before the first write to it."
+    if all([first.get(program.base[n], k) < k for n in tensors_of(instruction)[0]]): return
     for a in _required_reads(instruction):
         base, t = program.base[a.tensor], program.tensors[a.tensor]
         if first.get(base, k) < k or _has_initial_value(t) or _has_initial_value(program.tensors[base]): continue
@@ -109,15 +111,25 @@ def _assert_bodies(body):
         if not item.body: raise KernelError(f'loop {item.name!r} is empty', kind='invalid', line=item.line or None)
         _assert_bodies(item.body)
 
+def _is_known_inside(program, instruction, loops):
+    "Whether the operands of an instruction without a mask were found valid in the same circumstances."
+    kept = instruction.__dict__.get('_inside')
+    if kept is None or not kept.hold(program, instruction): return False
+    moving = facts_of(instruction).moves_with
+    return not moving or moving <= {l.name for l in loops}
+
 def _assert_operands(program):
     "Refuse operands and masks that are not valid where they stand."
     for k, (loops, instruction) in enumerate(program.walk()):
         if any(not isinstance(a, Access) for a in instruction.outs.values()):
             raise instruction_error(k, instruction, 'it writes to what is no tensor')
+        if _is_known_inside(program, instruction, loops): continue
         around, runs = [l.name for l in loops], all([l.trips for l in loops])
         for a in accesses(instruction) if runs else ():
             if not _is_plainly_inside(program.tensors, a): _assert_operand(program, k, instruction, a, around)
         if instruction.mask: _assert_mask(k, instruction, around)
+        elif runs and instruction.op in INSTRUCTIONS:
+            instruction.__dict__['_inside'] = Circumstances(program, instruction)
 
 def assert_schedulable(program: Program) -> Program:
     "The program; `KernelError` with the instruction for one that cannot be scheduled. A program is checked once."
@@ -179,6 +191,7 @@ def _peak_units(lifetimes, rows, pool):
 def _core_peak(lifetimes, rows, pool):
     "The most of them on one core: from a value's first write to its last use."
     mine = np.flatnonzero((lifetimes.pool == pool) & (lifetimes.first >= 0) & (lifetimes.units > 0))
+    if not len(mine): return 0.0
     users, units = lifetimes.users[mine], lifetimes.units[mine]
     end = np.where(users >= 0, rows.end[users], 0).max(axis=1, initial=0)
     start = rows.start[lifetimes.first[mine]]
@@ -225,13 +238,14 @@ def _run_options(program, chip, does):
 
 def _timeline(program, chip, run):
     "The `Timeline` of a `ScheduleResult`."
-    rows, copies = run.rows, run.flat.copies[run.instr]
+    rows, copies = run.rows, run.flat.copies
     start, end = ((x + chip.start_ns) / 1000 for x in (rows.start, rows.end))
     latency = chip.start_ns + rows.end.max(initial=0) + chip.end_ns
     peaks = [int(min(_peak_units(run.lifetimes, rows, pool), limit)) for pool, limit in zip((1, 2), _capacity(chip))]
     lost = int(run.edges.lost.sum()) * int(chip.partitions)
     saved, reloaded = (lost + _spilled_bytes(program, run, side) for side in ('outs', 'ins'))
-    moved = [lost + int((copies['bytes'] * copies[column] * run.share).sum()) for column in ('reads_hbm', 'writes_hbm')]
+    size = lambda column: ((copies['bytes'] * copies[column])[run.instr] * run.share).sum()
+    moved = [lost + int(size(column)) for column in ('reads_hbm', 'writes_hbm')]
     return Timeline(program, chip, latency / 1000, start, end, rows.lane, run.instr, run.turn, *peaks,
                     saved, reloaded, *moved, after=rows.after,
                     cause=rows.cause,

@@ -6,34 +6,31 @@
 from collections.abc import Iterator
 from functools import reduce
 from ..executor.loop_passes import body_in, fused_nests
-from ..ir.nodes import Loop, accesses, walk_body
+from ..ir.nodes import Loop
 from ..ir.program import Program
 from .cleanup import clean
 from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation
-from .on_chip import hold_on_chip, shared_prefix
+from .on_chip import accesses_in, hold_on_chip, shared_prefix, step_of
 from .phases import bring_out, split_loop
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #55a8f4f0
-def _users(item, k): return [a for _, o in walk_body((item,)) for a in accesses(o) if a.tensor == k]
-
 def _walk(item, k):
     "[(loop, trips, elements of tensor `k` from one iteration to the next)] from an item down to the tensor's users."
     found = []
     while isinstance(item, Loop) and item.kind in STATIC_LOOPS:
         found.append(item)
-        inner = [x for x in item.body if _users(x, k)]
+        inner = [x for x in item.body if accesses_in(x, k)]
         if len(inner) != 1: break
         item = inner[0]
-    used = _users(found[0], k) if found else []
-    steps = [{dict(a.offset.terms).get(l.name, 0) for a in used} for l in found]
-    return [(l, l.trips, s.pop() if len(s) == 1 else 0) for l, s in zip(found, steps)]
+    used = accesses_in(found[0], k) if found else []
+    return [(l, l.trips, step_of(l, used)) for l in found]
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #b11e06c3
 def _next_items(program, k):
     "(names of the loops around all uses of tensor `k`, numbers of the first two items of their body that use it)."
     uses = DefUse(program)
     around = reduce(shared_prefix, [uses.chain(o) for o in (*uses.writers[k], *uses.readers[k])])
-    return around, [n for n, x in enumerate(body_in(program, around)) if _users(x, k)][:2]
+    return around, [n for n, x in enumerate(body_in(program, around)) if accesses_in(x, k)][:2]
 
 def _brought_out(program, walk, goal):
     "The program with a loop of `walk` that goes as `goal` one loop further out, or split to go so; None without one."

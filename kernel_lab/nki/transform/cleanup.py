@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, accesses
+from ..ir.nodes import Access, Instruction, Loop, facts_of, tensors_of
 from ..ir.program import Program
 from .definitions import ELEMENTWISE, DefUse
 
@@ -16,7 +16,8 @@ def with_replaced(body: tuple, replaced: dict) -> Iterator:
     for o in body:
         if isinstance(o, Loop):
             inner = tuple(with_replaced(o.body, replaced))
-            if inner: yield replace(o, body=inner)
+            if len(inner) == len(o.body) and all([x is y for x, y in zip(inner, o.body)]): yield o
+            elif inner: yield replace(o, body=inner)
         elif id(o) in replaced: yield from replaced[id(o)]
         else: yield o
 
@@ -51,22 +52,29 @@ def _key(uses, o, now):
     return o.op, _frozen(o.attrs), o.engine, _frozen(ins), dst.ap, dst.offset, t.dtype, t.shape, t.par
 
 def _form(o):
-    "What the first of some repetitions share, whatever they write; kept with the instruction."
+    "A number that an instruction surely shares with one that it repeats; kept with it. None for one that never does."
     if '_form' not in o.__dict__:
         made = o.op in (*ELEMENTWISE, 'dma_copy') and len(o.outs) == 1 and not o.mask
-        o.__dict__['_form'] = (o.op, o.engine, _frozen(o.ins), _frozen(o.attrs)) if made else None
+        o.__dict__['_form'] = hash((o.op, o.engine, _frozen(o.ins), _frozen(o.attrs))) if made else None
     return o.__dict__['_form']
 
 def _may_repeat(body):
-    "Whether some body has two instructions of one form; where none has, nothing is repeated."
-    forms = [f for o in body if not isinstance(o, Loop) and (f := _form(o))]
-    return len({*forms}) < len(forms) or any(_may_repeat(o.body) for o in body if isinstance(o, Loop))
+    "Whether some body has two instructions of one form; where none has, nothing is repeated. Kept with a loop."
+    forms = [f for o in body if not isinstance(o, Loop) and (f := _form(o)) is not None]
+    if len({*forms}) < len(forms): return True
+    for o in body:
+        if not isinstance(o, Loop): continue
+        if '_may_repeat' not in o.__dict__: o.__dict__['_may_repeat'] = _may_repeat(o.body)
+        if o.__dict__['_may_repeat']: return True
+    return False
 
 def without_repeats(program: Program) -> Program:
     "The program without instructions that make a tile which the same body has already."
     if not _may_repeat(program.body): return program
     uses, same, gone = DefUse(program), {}, {}
-    now = lambda a: replace(a, tensor=same.get(a.tensor, a.tensor)) if isinstance(a, Access) else a
+    def now(a):
+        if not isinstance(a, Access): return a
+        return replace(a, tensor=same.get(a.tensor, a.tensor), index=a.index and now(a.index))
     def scan(body):
         seen = {}
         for o in body:
@@ -76,24 +84,22 @@ def without_repeats(program: Program) -> Program:
             if key in seen: same[o.outs['dst'].tensor] = seen[key]; gone[id(o)] = []
             else: seen[key] = o.outs['dst'].tensor
     scan(program.body)
-    moved = lambda o: replace(o, ins={k: now(a) for k, a in o.ins.items()})
-    places = {id(o): gone.get(id(o), [moved(o)]) for o in program.instructions} if gone else {}
-    return replace(program, body=tuple(with_replaced(program.body, places))) if gone else program
+    if not gone: return program
+    def moved(o):
+        if isinstance(o, Loop): return replace(o, body=tuple(map(moved, o.body)), bound=tuple(map(now, o.bound)))
+        if not any(k in same for side in tensors_of(o) for k in side): return o
+        return replace(o, **{side: {k: now(a) for k, a in getattr(o, side).items()} for side in ('ins', 'outs')})
+    return replace(program, body=tuple(moved(o) for o in with_replaced(program.body, gone)))
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #7560bf9f
-def tensors_of(o: Instruction) -> tuple[tuple, tuple]:
-    "Numbers of the tensors that an instruction reads, and of those that it writes; kept with it."
-    if '_tensors' not in o.__dict__:
-        o.__dict__['_tensors'] = (tuple(a.tensor for a in accesses(o, reads=True)),
-                                  tuple(a.tensor for a in o.outs.values()))
-    return o.__dict__['_tensors']
-
 def without_dead_code(program: Program) -> Program:
     "The program without instructions whose results nobody reads."
     while True:
-        read = {program.base[k] for o in program.instructions for k in tensors_of(o)[0]}
+        read = {program.base[k] for o in program.body for k in facts_of(o).read}
         read |= {program.base[a.tensor] for l in program.loops.values() for a in l.bound if isinstance(a, Access)}
         read |= {k for k, t in enumerate(program.tensors) if t.role != 'scratch'} | {*program.output_ids}
+        written = {k for o in program.body for k in facts_of(o).written}
+        if all([k in read or program.base[k] in read for k in written]): return program
         unread = [o for o in program.instructions if o.outs
                   and not any(k in read or program.base[k] in read for k in tensors_of(o)[1])]
         dead = {id(o): [] for o in unread if not spec_of(o).random

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import math
 from ...core.errors import LabError
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, accesses, walk_body
+from ..ir.nodes import Access, Instruction, tensors_of, walk_body
 from ..ir.program import Program
 from ..ir.regions import common_digits
 
@@ -48,11 +48,10 @@ class DefUse:
         for k, top in enumerate(program.body):
             for loops, o in walk_body((top,)):
                 self.item[id(o)], self.around[id(o)], self.order[id(o)] = k, loops, len(self.order)
-                for a in o.outs.values(): self.writers[program.base[a.tensor]].append(o)
-                for a in accesses(o, reads=True): self.readers[program.base[a.tensor]].append(o)
+                read, written = tensors_of(o)
+                for n in written: self.writers[program.base[n]].append(o)
+                for n in read: self.readers[program.base[n]].append(o)
         self.shared = {n for k, t in enumerate(program.tensors) if t.alias is not None for n in (k, t.alias)}
-
-    def __reduce__(self): return type(None), ()          # a copy of a program has other instructions, by id
 
     def chain(self, instruction: Instruction) -> tuple[str, ...]:
         "Names of the loops around an instruction, outermost first."

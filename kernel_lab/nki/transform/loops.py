@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from ..executor.loop_passes import fused_nests
-from ..ir.nodes import Access, Instruction, Loop, walk_body
+from ..ir.nodes import Access, Instruction, Loop, walk_body, with_bodies
 from ..ir.affine import Affine
 from ..ir.program import Program
 from ..ir.regions import access_of, region_of
@@ -42,13 +42,10 @@ def hoist_load(program: Program, load: Instruction) -> Program:
     uses = DefUse(program)
     around, kept = uses.around[id(load)], _loops_kept(uses, load)
     if kept == len(around): raise IllegalTransformation(f'the load in line {load.line} moves with its loop')
-    def nodes(body):
-        for o in body:
-            if o is around[kept]: yield load; yield from with_replaced((o,), {id(load): []})
-            else: yield replace(o, body=tuple(nodes(o.body))) if isinstance(o, Loop) else o
+    before = lambda o: (load, *with_replaced((o,), {id(load): []})) if o is around[kept] else None
     tensors, k = list(program.tensors), load.outs['dst'].tensor
-    tensors[k] = replace(tensors[k], scope=tuple(l.name for l in around[:kept]))
-    return clean(replace(program, tensors=tuple(tensors), body=tuple(nodes(program.body))))
+    tensors[k] = tensors[k].in_scope(tuple(l.name for l in around[:kept]))
+    return clean(replace(program, tensors=tuple(tensors), body=with_bodies(program.body, before)))
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #09b21812
 def _repeating_loop(uses, load):
@@ -107,11 +104,8 @@ def keep_resident(program: Program, load: Instruction) -> Program:
     place = lambda a: _placed(a, t, room, terms, program.trips) if isinstance(a, Access) and a.tensor == k else a
     replaced = {id(o): [replace(o, ins={x: place(a) for x, a in o.ins.items()})] for o in uses.readers[k]}
     replaced[id(load)] = []
-    def nodes(body):
-        for o in body:
-            if o is around[n]: yield first; yield from with_replaced((o,), replaced)
-            else: yield replace(o, body=tuple(nodes(o.body))) if isinstance(o, Loop) else o
-    return clean(replace(program, tensors=tuple(tensors), body=tuple(nodes(program.body))))
+    before = lambda o: (first, *with_replaced((o,), replaced)) if o is around[n] else None
+    return clean(replace(program, tensors=tuple(tensors), body=with_bodies(program.body, before)))
 
 def _fresh_name(program, name):
     "A name for a copy of a loop."

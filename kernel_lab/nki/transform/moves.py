@@ -14,29 +14,40 @@ from ..timing.timeline import schedule
 from .aligned_nests import alignment_moves
 from .combine import combined, divisions, multiply_instead
 from .definitions import IllegalTransformation
-from .engines import moved_work
+from .engines import moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, residable_loads)
+from .dense_copies import dense_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
 from .row_fusion import row_fusions
+from .turned_copies import turned_copies
 from .tiles import copies_left_out, own_tiles, renamable_tiles
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
 @dataclass(frozen=True, eq=False)
-class Move:
-    "One legal transformation: its family, what it changes, and the program afterwards."
+class NamedMove:
+    "A move by its family and by what it changes."
     family: str
     change: str
-    program: Program
 
     @property
     def why(self) -> str:
         "What the family does for a kernel, in a sentence."
         return FAMILIES[self.family][0]
 
+    @property
+    def keeps_bits(self) -> bool:
+        "Whether the move leaves every bit of the results."
+        return keeps_bits(self.family, self.change)
+
     def __str__(self): return f'{self.family}: {self.change}'
+
+@dataclass(frozen=True, eq=False)
+class Move(NamedMove):
+    "One legal transformation: its family, what it changes, and the program afterwards."
+    program: Program
 
 def _tensors_in_hbm(program):
     return [k for k, t in enumerate(program.tensors) if t.buffer == 'hbm' and t.role != 'input']
@@ -78,10 +89,24 @@ def _left_out(program):
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
 
+def _dense_copies(program):
+    for o, after in dense_copies(program): yield f'the copy in line {o.line}', after
+
+def _turned_copies(program):
+    for o, after in turned_copies(program): yield f'the copy in line {o.line}', after
+
+def _shared(program):
+    for o, part, after in shared_work(program):
+        yield f'{next(iter(part.outs.values())).ap[-1][1]} columns of {o.op} in line {o.line} on {part.engine}', after
+
 FAMILIES: dict[str, tuple[str, Callable]] = {
     'a tile for each value': ('A tile that is used again makes the next load wait for its last reader.', _own_tiles),
     'fuse rows': ('Passes over the same rows as one loop: each block of rows is loaded once, in long runs, and stays '
                   'on chip.', row_fusions),
+    'copy in order': ('DMA pays for every run: an engine repeats or turns what DMA would move element by element.',
+                      _dense_copies),
+    'turn on the array': ('A copy that makes another axis the last one has no runs; the Tensor engine turns blocks.',
+                          _turned_copies),
     'split a loop': ('Loops that go through a tensor at one pace can become one nest.', pace_moves),
     'compute where it is read': ('A value that is computed in the tile of its reader needs no store, no load and no '
                                  'memory of its own.', _at_tensors(compute_where_read)),
@@ -101,8 +126,15 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines),
     'exchange loops': ('A tile that is loaded in the outer loop serves all turns of the inner one.', exchange_moves),
-    'take a loop apart': ('The Tensor engine works ahead instead of waiting for what follows from each step.',
-                          phase_moves)}
+    'take a loop apart': ('An engine works ahead instead of waiting for what follows from each step of its own.',
+                          phase_moves),
+    'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared)}
+
+ROUNDING_MOVES = {'divide once a row': '', 'combine instructions': 'sum beside a function'}
+
+def keeps_bits(family: str, change: str) -> bool:
+    "Whether a move leaves every bit of the results; the others add in another order, or round once more."
+    return family not in ROUNDING_MOVES or not change.startswith(ROUNDING_MOVES[family])
 
 def moves(program: Program) -> Iterator[Move]:
     "Yield the legal moves of a program, family by family, whose result the chip takes."

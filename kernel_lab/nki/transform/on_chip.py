@@ -11,7 +11,7 @@ from ..executor.forward_copies import digits_of_copy, forwarded_access
 from ..executor.loop_passes import fused_nests
 from ..executor.simplify import OpenProgram, contract_tensors
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Loop, accesses, walk_body
+from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body
 from ..ir.program import Program
 from ..ir.regions import Region, access_of, common_step, filled_box, iterations_disjoint, region_of, row_major_steps
 from .cleanup import clean, with_replaced
@@ -57,16 +57,18 @@ def _rows_of(program, k, copies):
     return _Rows(-(-program.tensors[k].size // (step * count)), count, step)
 
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #d1d413df
+def names_once(axes: list[tuple[int, int]]) -> bool:
+    "Whether axes (step, count) surely lead to different elements."
+    reach = 0
+    for s, n in sorted((abs(s), n) for s, n in axes):
+        if s <= reach: return False
+        reach += s * (n - 1)
+    return True
+
 def _walks_once(a, around):
     "Whether an access reaches no element twice in the loops around it."
     steps = dict(a.offset.terms)
-    moving = sorted([(abs(s), n) for s, n in squeezed(a.ap)] + [(abs(steps.get(l.name, 0)), l.trips) for l in around
-                                                                if l.trips > 1])
-    reach = 0
-    for step, n in moving:
-        if step <= reach: return False
-        reach += step * (n - 1)
-    return True
+    return names_once([*squeezed(a.ap), *((steps.get(l.name, 0), l.trips) for l in around if l.trips > 1)])
 
 def _apart(one, other, shared, trips, turn):
     "Whether two regions share no element in a `turn`: loops around both stand still as far as iterations are apart."
@@ -217,18 +219,25 @@ def hold_on_chip(program: Program, k: int) -> Program:
     return clean(contract_tensors(OpenProgram(after), {k}).closed())
 
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #16839a79
-def _pace(program, item, k):
-    """(trips, elements of tensor `k` from one iteration to the next) of the outermost loop of an item; None where it
-    varies."""
+def accesses_in(item: Loop | Instruction, k: int) -> list[Access]:
+    "All accesses to tensor `k` in an item of a body."
+    return [a for _, o in walk_body((item,)) for a in accesses(o) if a.tensor == k]
+
+def step_of(loop: Loop, used: list[Access]) -> int:
+    "Elements from one iteration of a loop to the next, the same for all these accesses to a tensor; 0 where they vary."
+    steps = {dict(a.offset.terms).get(loop.name, 0) for a in used}
+    return steps.pop() if len(steps) == 1 else 0
+
+def _pace(item, k):
+    "(trips, elements of tensor `k` an iteration) of the outermost loop of an item; None where it varies."
     if not isinstance(item, Loop) or item.kind not in STATIC_LOOPS: return None
-    mine = [a for _, o in walk_body((item,)) for a in accesses(o) if a.tensor == k]
-    steps = {dict(a.offset.terms).get(item.name, 0) for a in mine}
-    return (item.trips, steps.pop()) if len(steps) == 1 and steps != {0} else None
+    step = step_of(item, accesses_in(item, k))
+    return (item.trips, step) if step else None
 
 def _uneven_loop(program, one, other, k):
     """(loop, its inner trips) to split so that two items go through tensor `k` at one pace; None where they need not,
     or cannot."""
-    paces = [(item.name, p) for item in (one, other) if (p := _pace(program, item, k))]
+    paces = [(item.name, p) for item in (one, other) if (p := _pace(item, k))]
     if len(paces) < 2: return None
     (_, (_, slow)), (name, (trips, fast)) = sorted(paces, key=lambda x: -abs(x[1][1]))
     inner = slow // fast

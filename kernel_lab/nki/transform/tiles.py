@@ -152,10 +152,11 @@ def _elsewhere(program, o, k, system, target):
     ins, outs = ({n: access(a) for n, a in side.items()} for side in (o.ins, o.outs))
     return None if any(crossed) else replace(o, ins=ins, outs=outs)
 
-def _without_some(program, chosen):
-    "The program without some of the chosen copies, no two in one tile; the program itself where there are none."
+def _without_some(program, chosen, among=None):
+    """The program without some of the chosen copies, no two in one tile; the program itself where there are none.
+    `among`: the instructions that are asked, or all."""
     uses, moved, met, gone = DefUse(program), {}, set(), {}
-    for o in program.instructions:
+    for o in among or program.instructions:
         if not is_copy_of_tile(program, o) or id(o) in moved or not chosen(program, o): continue
         for k, system, target in filter(None, (way(uses, o) for way in (_read_source, _write_target))):
             users = {id(x): x for x in (*uses.readers[k], *uses.writers[k]) if x is not o and id(x) not in gone}
@@ -177,5 +178,5 @@ def copies_left_out(program: Program) -> Iterator[tuple[Instruction, Program]]:
     "Yield (copy, program without it) for each copy of a tile that may go."
     for o in program.instructions:
         if o.op != 'tensor_copy': continue
-        after = _without_some(program, lambda _, x: x is o)
+        after = _without_some(program, lambda *_: True, (o,))
         if after is not program: yield o, after

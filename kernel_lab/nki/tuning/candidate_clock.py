@@ -7,13 +7,14 @@ exactly."""
 from collections.abc import Iterator
 from dataclasses import replace
 import math
+import numpy as np
 from ...core.errors import KernelError
 from ..checks.checker import check
-from ..chip.chips import get_chip
-from ..ir.nodes import Access, Loop, without_gc
+from ..chip.chips import Chip, get_chip
+from ..ir.nodes import Access, Loop, tensors_of, without_gc
 from ..ir.program import Program
 from ..timing import scheduler
-from ..transform.cleanup import tensors_of, with_numbers
+from ..timing.timeline import schedule
 from ..transform.engines import timed
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #3509b06d
@@ -47,7 +48,11 @@ def _rows(body, number):
             for k in side: yield number.setdefault(k, len(number))
 
 def program_key(program: Program) -> int:
-    "A number that two programs share if they do the same on the same memory; valid in this process."
+    "A number that two programs share if they do the same on the same memory; valid in this process, kept with it."
+    if '_key' not in program.__dict__: program.__dict__['_key'] = _key(program)
+    return program.__dict__['_key']
+
+def _key(program):
     number = {}
     for k in program.input_ids: number.setdefault(k, len(number))
     rows = [*_rows(program.body, number)]
@@ -59,39 +64,53 @@ def program_key(program: Program) -> int:
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #58e912cd
 SHORT_ROWS = 300                # rows of a short form, about
+LONG_ROWS = 3000                # the same, of a whole program of the earlier dialect, whose compiler looks ahead
 
-def _shortened(node, factor):
-    "A node with at most 1/factor of its turns, outer loops first; of its turns at least one each."
-    if not isinstance(node, Loop): return node
+def _shortened(node, factor, alone):
+    """A node with at most 1/factor of its turns, outer loops first; of its turns at least one each. Instructions become
+    what `alone` makes of them."""
+    if not isinstance(node, Loop): return alone(node)
     if node.bound: return node
     trips = max(min(node.trips, 2), math.ceil(node.trips / factor))
     left = max(1.0, factor * trips / node.trips)
-    return replace(node, trips=trips, body=tuple(_shortened(o, left) for o in node.body))
+    return Loop(node.name, trips, tuple([_shortened(o, left, alone) for o in node.body]), node.kind, node.line)
 
-def _count(node, turns=1):
-    "Instructions that a node issues."
-    return turns if not isinstance(node, Loop) else sum(_count(o, turns * node.trips) for o in node.body)
+def _alone(program, nodes):
+    "A function: an instruction of some nodes as it is by itself: no mask, and stores move with the loops of the nodes."
+    inside = {l.name for o in nodes for l in _loops_of(o)}
+    far = {k for k, t in enumerate(program.tensors) if t.buffer == 'hbm'}
+    def still(a): return replace(a, offset=replace(a.offset, terms=tuple(x for x in a.offset.terms if x[0] in inside)))
+    def alone(o):
+        if o.mask: o = replace(o, mask=())
+        if far.isdisjoint(tensors_of(o)[1]): return o
+        return replace(o, outs={k: still(a) for k, a in o.outs.items()})
+    return alone
 
-def _item_of(body):
-    "For each instruction of a body, in order, the number of the item that it is in."
-    for k, o in enumerate(body):
-        for _ in range(_instructions_in(o)): yield k
+def _loops_of(node):
+    "The loops of a node, outer ones first."
+    return [node, *(l for o in node.body for l in _loops_of(o))] if isinstance(node, Loop) else []
 
-def _instructions_in(node): return 1 if not isinstance(node, Loop) else sum(map(_instructions_in, node.body))
+def _sizes(node):
+    "(instructions that a node issues, instructions in it); kept with a loop."
+    if not isinstance(node, Loop): return 1, 1
+    if '_sizes' not in node.__dict__:
+        issued, written = zip(*map(_sizes, node.body)) if node.body else ((), ())
+        node.__dict__['_sizes'] = node.trips * sum(issued), sum(written)
+    return node.__dict__['_sizes']
 
 @without_gc()
-def short_us(program: Program, chip) -> float:
-    "About the time in µs between the first and the last row of a program, from a short form of it."
-    counts = [_count(o) for o in program.body]
+def short_us(program: Program, nodes: tuple, chip: Chip) -> float:
+    "About the time in µs between the first and the last row of nodes of a program, from a short form of them."
+    counts = [_sizes(o)[0] for o in nodes]
     factor = max(1.0, sum(counts) / SHORT_ROWS)
-    short = replace(program, body=tuple(_shortened(o, factor) for o in program.body))
+    alone = _alone(program, nodes)
+    short = replace(program, body=tuple([_shortened(o, factor, alone) for o in nodes]), output_ids=(), constants={})
     run = scheduler.run(short, chip)
-    item, last, total = [*_item_of(short.body)], 0.0, 0.0
-    ends = [0.0] * len(counts)
-    for row, end in zip(run.instr.tolist(), run.rows.end.tolist()):
-        if end > ends[item[row]]: ends[item[row]] = end
-    for k, end in enumerate(ends):
-        if end > last: total, last = total + (end - last) * counts[k] / _count(short.body[k]), end
+    issued, written = zip(*map(_sizes, short.body))
+    ends, last, total = np.zeros(len(nodes)), 0.0, 0.0
+    np.maximum.at(ends, np.repeat(np.arange(len(nodes)), written)[run.instr], run.rows.end)
+    for k, end in enumerate(ends.tolist()):
+        if end > last: total, last = total + (end - last) * counts[k] / issued[k], end
     return total / 1000
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #70593b2f
@@ -129,7 +148,8 @@ class _Difference:
         "Yield (how often it is run, nodes before, nodes after) of the places in which two bodies differ."
         first, end, last = self.ends(a, b)
         if first == end == last: return
-        pairs = [(x, y) for x in a[first:end] for y in b[first:last] if _is_turned(x, y) and _instructions_in(x) > LONG]
+        long = [x for x in a[first:end] if _sizes(x)[1] > LONG]
+        pairs = [(x, y) for x in long for y in b[first:last] if _is_turned(x, y)]
         if len(pairs) != 1:
             first = max(0, first - CONTEXT)
             if end > first or last > first: yield turns, a[first:end + CONTEXT], b[first:last + CONTEXT]
@@ -148,45 +168,60 @@ def changed_windows(before: Program, after: Program) -> Iterator[tuple[int, tupl
     "Yield (how often it is run, nodes before, nodes after) of the places in which two programs differ."
     yield from _Difference(before, after).windows(before.body, after.body)
 
-def _alone(program, nodes):
-    """A program of some nodes of another: loops around them stand still, loops inside have names by their order, and
-    inputs are read from their first element on, so that places that do the same are one program."""
-    names = {}
-    def still(a):
-        if not isinstance(a, Access): return a
-        at = a.offset
-        if at.terms: at = replace(at, terms=tuple((names[v], c) for v, c in at.terms if v in names))
-        if program.tensors[a.tensor].role == 'input': at = replace(at, const=0)
-        return a if at is a.offset else replace(a, offset=at)
-    def free(o):
-        if isinstance(o, Loop):
-            names[o.name] = f'l{len(names)}'
-            return replace(o, name=names[o.name], body=tuple(map(free, o.body)))
-        sides = [{k: still(a) for k, a in side.items()} for side in (o.ins, o.outs)]
-        return replace(o, ins=sides[0], outs=sides[1], mask=())
-    body = tuple(map(free, nodes))
-    used = sorted({program.base[k] for o in body for k in _touched(o)} | {k for o in body for k in _touched(o)})
-    new = {k: n for n, k in enumerate(used)}
-    def tensor(k):
-        t = program.tensors[k]
-        scope = tuple(names[v] for v in t.scope if v in names)
-        return replace(t, scope=scope, alias=None if t.alias is None else new[t.alias])
-    def renumbered(o):
-        if isinstance(o, Loop): return replace(o, body=tuple(map(renumbered, o.body)))
-        return with_numbers(o, new)
-    return replace(program, body=tuple(map(renumbered, body)), tensors=tuple(map(tensor, used)), output_ids=(),
-                   constants={})
+def _still_form(o):
+    """(what an instruction does but for its tensors, its mask and where its operands begin, as a number; its tensors;
+    (place, tensor, constant, terms) of the operands that do not begin at 0); kept with it."""
+    if '_still_form' not in o.__dict__:
+        known = [(k, a) for side in (o.ins, o.outs) for k, a in side.items()]
+        found = [a for _, a in known if isinstance(a, Access)]
+        form = hash((o.op, o.engine, _frozen(o.attrs), tuple((k, _step_pattern(a)) for k, a in known)))
+        moving = [(n, a.tensor, a.offset.const, a.offset.terms) for n, a in enumerate(found)
+                  if a.offset.const or a.offset.terms]
+        o.__dict__['_still_form'] = form, sum(tensors_of(o), ()), moving
+    return o.__dict__['_still_form']
+
+def _step_pattern(a):
+    "What an access does, but for its tensor and where it begins."
+    if not isinstance(a, Access): return _frozen(a)
+    return a.ap, a.par, a.by, a.most, a.index and (a.index.offset, _step_pattern(a.index))
+
+def window_key(program: Program, nodes: tuple) -> int:
+    """A number that nodes of programs share if they do the same by themselves: loops around them stand still, loops
+    inside count by their order, and inputs are read from anywhere, so that places that do the same are one."""
+    tensors, loops, number, rows = program.tensors, {}, {}, []
+    def walk(body):
+        for o in body:
+            if isinstance(o, Loop):
+                loops[o.name] = len(loops)
+                rows.extend((o.trips, o.kind, repr(o.bound)))
+                walk(o.body)
+                rows.append('end')
+                continue
+            form, mine, moving = _still_form(o)
+            rows.append(form)
+            rows.extend([number.setdefault(k, len(number)) for k in mine])
+            for n, k, const, terms in moving:
+                rows.append((n, 0 if tensors[k].role == 'input' else const,
+                             *[(loops[v], c) for v, c in terms if v in loops]))
+    walk(nodes)
+    facts = []
+    for k in [*number]:
+        t = tensors[k]
+        inside = tuple([loops[v] for v in t.scope if v in loops])
+        other = None if t.alias is None else number.setdefault(t.alias, len(number))
+        facts.append((t.form, t.role, t.zero, inside, t.places, other))
+    return hash((tuple(rows), tuple(facts)))
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #79c647e5
 class CandidateClock:
-    """Judges the candidates of one search, each program once. `estimates`: whether short forms are asked at all; the
-    compiler of the earlier dialect moves work between nests, so its programs are always scheduled.
+    """Judges the candidates of one search, each program once.
 
     `judged`: candidates; `known`: those judged before; `estimated`, `scheduled`: how often each was asked."""
-    def __init__(self, chip: str | None = None, estimates: bool = True):
-        self.chip, self.estimates = chip, estimates
+    def __init__(self):
         self.judged = self.known = self.estimated = self.scheduled = 0
         self._us, self._seen, self._allowed, self._windows = {}, set(), {}, {}
+        self._whole = {}
+        self._before = None, {}         # a program, and the times of its windows by the nodes in them
 
     def latency_us(self, program: Program) -> float | None:
         "Simulated latency in µs; None for a program that has no schedule on its chip."
@@ -216,12 +251,31 @@ class CandidateClock:
         "About how many µs a program takes less than another that it was made of; by short forms of what differs."
         self.estimated += 1
         chip = get_chip(before.chip)
-        return sum(turns * (self._window_us(before, one, chip) - self._window_us(after, other, chip))
+        if before.dialect != 'nki':
+            one, other = (self._whole_us(p, chip) for p in (before, after))
+            return one - other if one < math.inf else 0.0
+        return sum(turns * (self._before_us(before, one, chip) - self._window_us(after, other, chip))
                    for turns, one, other in changed_windows(before, after))
+
+    def _whole_us(self, program, chip):
+        "About the latency of a program of the earlier dialect, from a short form of all of it."
+        key = program_key(program)
+        if key not in self._whole:
+            factor = max(1.0, program.count / LONG_ROWS)
+            short = replace(program, body=tuple([_shortened(o, factor, lambda o: o) for o in program.body]))
+            try: self._whole[key] = float(schedule(short, chip).latency_us) * program.count / short.count
+            except KernelError: self._whole[key] = math.inf
+        return self._whole[key]
+
+    def _before_us(self, program, nodes, chip):
+        "The time of a window of the program that others are compared with."
+        if self._before[0] is not program: self._before = program, {}
+        known, key = self._before[1], tuple(map(id, nodes))
+        if key not in known: known[key] = self._window_us(program, nodes, chip)
+        return known[key]
 
     def _window_us(self, program, nodes, chip):
         if not nodes: return 0.0
-        alone = _alone(program, nodes)
-        key = program_key(alone)
-        if key not in self._windows: self._windows[key] = short_us(alone, chip)
+        key = window_key(program, nodes)
+        if key not in self._windows: self._windows[key] = short_us(program, nodes, chip)
         return self._windows[key]

@@ -11,24 +11,15 @@ from ...core.errors import UsageError
 from ...core.files import write_whole
 from ..ir.program import Program
 from ..timing.timeline import CLOCK, Timeline
-from ..transform.moves import FAMILIES
+from ..transform.moves import FAMILIES, NamedMove
 
 # %% ../../../nbs/2_nki/9_tuning/01_moves_taken.ipynb #85c4f443
 @dataclass(frozen=True)
-class MoveTaken:
+class MoveTaken(NamedMove):
     """One move of a path: its family, what it changed, the place among the family's moves that say the same, and the
     simulated latency in µs after it."""
-    family: str
-    change: str
     nth: int
     us: float
-
-    @property
-    def why(self) -> str:
-        "What the family does for a kernel, in a sentence."
-        return FAMILIES[self.family][0]
-
-    def __str__(self): return f'{self.family}: {self.change}'
 
 def numbered_moves(program: Program, family: str) -> Iterator[tuple[str, int, Program]]:
     "Yield (change, place among those that say the same, program) of a family's moves."

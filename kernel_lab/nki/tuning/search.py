@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 import math, random, time
 from ...core.errors import choose
+from ..chip.chips import get_chip
+from ..ir.liveness import peak_usage
 from ..ir.program import Program
+from ..ir.spilling import sbuf_room
 from .candidate_clock import CandidateClock, program_key
 from .moves_taken import (MoveMemory, MoveTaken, SearchFile, busiest_lane, move_row, moves_of_rows,
     numbered_moves, replayed, search_head)
@@ -58,7 +61,7 @@ class SearchResult:
         return '\n'.join([head, *(f'{m.us:10,.1f} µs  {m}' for m in self.steps)])
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #76a84fb1
-MIN_ROWS = 2500                 # issued instructions above which estimates are asked
+MIN_ROWS, MIN_OLD_ROWS = 2500, 20_000   # issued instructions above which estimates are asked, by dialect
 SLACK = 0.01                    # share of the latency by which an estimate may be wrong, or a place in a beam worse
 LEAST = 0.002                   # the same, of a move that should help by itself
 MAX_SCHEDULED = 3               # candidates of one family at one place that are scheduled, the best estimates first
@@ -69,9 +72,10 @@ class _SearchRun:
         self.first, self.families, self.rng, self.file = program, families, rng, file
         self.memory = MoveMemory() if memory is None else memory
         self.seconds, self.candidates = budget
-        self.clock, self.since, self.cpu = CandidateClock(), time.monotonic(), time.process_time()
-        self.estimates = program.dialect == 'nki' and program.count > MIN_ROWS
-        us = float(timed(program).latency_us)
+        self.clock = CandidateClock()
+        self.estimates = program.count > (MIN_ROWS if program.dialect == 'nki' else MIN_OLD_ROWS)
+        us = float(timed(program).latency_us)                   # the first in a process compiles the scheduler
+        self.since, self.cpu = time.monotonic(), time.process_time()
         self.root = self.best = SearchPlace(program, us)
         self.state = {}
         self.clock.is_known(program)
@@ -109,6 +113,15 @@ class _SearchRun:
             found = self.judged(place, change, nth, after)
             if self.clock.known == known: yield found
 
+    def promises(self, place, family, found, slack):
+        """Whether the estimate of a candidate leaves open that it helps; `slack`: share of the latency that it may
+        lose. A program of the earlier dialect takes long to schedule: a move that opens nothing must promise to
+        gain."""
+        gain, after = found[3], found[2]
+        if gain is None: return True
+        opens = family in OPENERS or after.count < place.program.count
+        return gain > MIN_GAIN * place.us if after.dialect != 'nki' and not opens else gain >= -slack * place.us
+
     def save(self, **state):
         "Add a state to the file; without one, the last again with the best path of now."
         self.state = state = state or self.state
@@ -128,11 +141,21 @@ class _SearchRun:
         return made
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #0442b315
+ROOM_PRICE = 0.02               # share of the latency that a move must bring if it takes all of SBUF
+
+def _room_taken(program):
+    "Share of SBUF that a program needs at its peak."
+    chip = get_chip(program.chip)
+    return peak_usage(program, 'sbuf', chip).bytes / sbuf_room(chip)
+
 def _is_better(before, after, family):
-    "Whether a place is faster than another, or as fast with fewer instructions."
+    """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
+    with fewer instructions."""
     if after.us > before.us * (1 + MIN_GAIN): return False
     fewer = after.program.count < before.program.count or family in OPENERS
-    return after.us < before.us * (1 - MIN_GAIN) or fewer
+    if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
+    gain = 1 - after.us / before.us
+    return gain > ROOM_PRICE or gain > ROOM_PRICE * (_room_taken(after.program) - _room_taken(before.program))
 
 def _swept(search, place, family):
     "The place where one family's moves end, each taken as soon as it helps."
@@ -142,7 +165,7 @@ def _swept(search, place, family):
         for change, nth, after in numbered_moves(place.program, family):
             if not search.left(): break
             found = search.judged(place, change, nth, after)
-            if found[3] is not None and found[3] < -LEAST * place.us: continue
+            if not search.promises(place, family, found, LEAST): continue
             after = search.place(place, family, found)
             if after is None or not _is_better(place, after, family): continue
             if not search.clock.is_allowed(after.program): continue
@@ -166,7 +189,8 @@ def _singles(search, place, family):
     "The places one move away, of those with the best estimates."
     found = [*search.fresh(place, family)]
     if search.estimates:
-        found = sorted((f for f in found if f[3] > -SLACK * place.us), key=lambda f: -f[3])[:MAX_SCHEDULED]
+        found = sorted((f for f in found if search.promises(place, family, f, SLACK)), key=lambda f: -f[3])
+        found = found[:MAX_SCHEDULED]
     for each in found:
         if not search.left(): return
         after = search.place(place, family, each)

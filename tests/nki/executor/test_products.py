@@ -1,5 +1,7 @@
 """What a plan makes of matmuls: transposes that are left out, products that take the rows of a strip, tiles that stand side
 by side. Every kind gives the numbers of the interpreter; a matmul within the tolerance of its sums."""
+from unittest import mock
+
 import numpy as np
 import pytest
 from kernel_lab.nki import execute, interpret, trace
@@ -228,3 +230,50 @@ def test_accumulators_that_take_turns_are_rolled(count):
     assert [o.op for o in loop.body].count('nc_matmul') == count and folded.count == program.count
     assert sum(o.op == 'nc_matmul' for o in planned(program)) == count
     assert_near(program, xs)
+
+
+@pytest.mark.parametrize('step', (32, 24))
+@pytest.mark.parametrize('times', (1, 2))
+def test_stores_beside_each_other_are_left_out(step, times):
+    "Sums of two blocks stored beside each other: written where they belong. Where blocks overlap, the later one stands."
+    def kernel(x, w):
+        out = nl.ndarray((step + 32, w.shape[1]), nl.float32, buffer=nl.shared_hbm)
+        sums = [nl.ndarray((32, w.shape[1]), nl.float32, buffer=nl.psum) for _ in range(2)]
+        for j in nl.affine_range(4):
+            side, rows = nl.load(w[nl.ds(j * 32, 32), :]), nl.load(x[nl.ds(j * 32, 32), :])
+            for s in range(2): nisa.nc_matmul(sums[s], rows[:, s * 32:(s + 1) * 32], side)
+        for _ in range(times):
+            for s in (1, 0): nl.store(out[s * step:s * step + 32, :], nl.copy(sums[s]))
+        return out
+    xs = inputs(m=128, k=64)[0], inputs(m=128, k=64)[0]
+    program = trace(kernel, *xs)
+    ops = [o.op for o in planned(program)]
+    assert ops.count('nc_matmul') == 2
+    assert (set(ops) == {'nc_matmul'}) == (step == 32 and times == 1), ops
+    assert_near(program, xs)
+    y, = execute(program, *xs, threads=1)
+    assert (bits_of(y, False) == bits_of(execute(program, *xs, threads=2)[0], False)).all()
+
+
+def test_arrays_of_dead_tensors_are_used_again():
+    "A chain of tensors in memory, each from the one before: the plan holds two arrays and the output, with no old value left."
+    def kernel(x):
+        t = x
+        for k in range(6):
+            made = nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm if k == 5 else nl.private_hbm)
+            for i in nl.affine_range(4):
+                tile = nl.load(t[nl.ds(i * 128, 128), :])
+                nl.store(made[nl.ds(i * 128, 128), :], nl.add(tile, nl.multiply(tile, 0.5)))
+            t = made
+        return t
+    x = np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32)
+    program, seen = trace(kernel, x), set()
+    code, nodes = plan.plan_of(program)
+    raw = vectorized.UncheckedMemory.allocate
+    def allocate(memory, k):
+        raw(memory, k)
+        if code.tensors[k].size == x.size: seen.add(memory.flat[k].ctypes.data)
+    with mock.patch.object(vectorized.UncheckedMemory, 'allocate', allocate):
+        y, = vectorized._run_plan(code, nodes, [x], 1)
+    assert (bits_of(y, False) == bits_of(interpret(program, x)[0], False)).all()
+    assert len(seen) == 3

@@ -23,7 +23,7 @@ def moved(o, mine):
 
 
 def scoped_program(seed, dialect):
-    "A nest of loops, some tiles of which belong to one of them."
+    "A nest of loops, some tiles of which belong to one of them; some loops are long enough to be copied."
     rng, tensors = random.Random(seed), [*TENSORS]
     def body(loops, depth):
         mine, first = {}, len(tensors)
@@ -35,7 +35,7 @@ def scoped_program(seed, dialect):
                            for k in CHIP)
         for _ in range(rng.randrange(2, 5)):
             if depth and rng.random() < 0.5:
-                l = Loop(f'i{rng.randrange(10**9)}', rng.randrange(1, 4), (), 'sequential')
+                l = Loop(f'i{rng.randrange(10**9)}', rng.choice((1, 2, 3, 4, 7)), (), 'sequential')
                 yield replace(l, body=tuple(body([*loops, l], depth - 1)))
             else: yield moved(instruction(rng, loops), mine)
     return Program(f'scoped {seed}', (), tuple(body([], 3)), (), dialect, 'trn2'), tensors

@@ -2,6 +2,7 @@
 the same seed and from its file, and the clock of candidates never reports an estimate."""
 import json
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.nki import ArraySpec, check, execute, schedule
+from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.tuning.candidate_clock import CandidateClock, changed_windows, program_key
 from kernel_lab.nki.tuning.moves_taken import MoveMemory, MoveTaken, replayed
@@ -55,7 +57,7 @@ def test_no_search_is_slower_than_a_climb(method):
 def test_a_beam_leaves_where_a_climb_stops():
     "The order of families that the climb has is not the best for every kernel."
     gains = [climb(p).latency_us / search(p, candidates=2000).latency_us
-             for p in (first_kernel(name, 'full')[0] for name in ('input_embeddings', 'layer_norm'))]
+             for p in (first_kernel(name, 'full')[0] for name in ('lstm_pointwise', 'layer_norm'))]
     assert max(gains) > 1.005, gains
 
 
@@ -163,8 +165,8 @@ def test_programs_of_one_key_take_the_same_time():
     for name in ANYTHING:
         seen = {}
         program, _ = first_kernel(name)
-        for _, _, one in [(0, 0, program), *of_all_moves(program)]:
-            for _, _, after in of_all_moves(one)[:12]:
+        for _, _, one in [(0, 0, program), *of_all_moves(program)[::8]]:
+            for _, _, after in of_all_moves(one)[:6]:
                 if check(after): continue
                 us = float(schedule(replace(after), 'trn2').latency_us)
                 assert seen.setdefault(program_key(after), us) == us
@@ -212,6 +214,38 @@ def test_a_copy_of_a_program_has_uses_of_its_own():
     for other in (copy.deepcopy(program), pickle.loads(pickle.dumps(program))):
         uses = DefUse(other)
         assert all(id(o) in uses.around for o in other.instructions)
+
+
+def test_what_is_kept_with_nodes_is_what_is_found_anew():
+    "Candidates share instructions with the program they were made of; a copy shares nothing, and nothing is kept."
+    import copy
+    for name in (*ANYTHING, 'causal_attention'):
+        program, _ = first_kernel(name)
+        schedule(program), check(program)
+        for family, change, after in of_all_moves(program)[::3]:
+            anew = copy.deepcopy(after)
+            assert not any(k.startswith('_') for o in anew.instructions for k in o.__dict__)
+            assert [str(d) for d in check(after)] == [str(d) for d in check(anew)], (name, family, change)
+            try: one = schedule(after)
+            except KernelError as e:
+                with pytest.raises(KernelError, match=re.escape(e.message)): schedule(anew)
+                continue
+            other = schedule(anew)
+            assert (one.end_us == other.end_us).all() and one.latency_us == other.latency_us, (name, family, change)
+            assert program_key(after) == program_key(anew)
+
+
+def test_a_tensor_of_another_form_is_seen_by_what_is_kept():
+    "The same instructions among tensors of another dtype cost something else, and may not be allowed."
+    program, _ = first_kernel('swiglu')
+    schedule(program), check(program)
+    wide = lambda t: replace(t, dtype='bfloat16') if t.dtype == 'float32' and t.buffer == 'sbuf' else t
+    other = replace(program, tensors=tuple(map(wide, program.tensors)))
+    one, anew = schedule(other), schedule(Program.from_json(other.to_json()))
+    assert one.latency_us == anew.latency_us != schedule(program).latency_us
+    tall = replace(program, tensors=tuple(replace(t, role='output') if t.buffer == 'sbuf' else t
+                                          for t in program.tensors))
+    assert [str(d) for d in check(tall)] == [str(d) for d in check(Program.from_json(tall.to_json()))] != []
 
 
 def test_memory_orders_families_by_what_helped(tmp_path):

@@ -1,0 +1,110 @@
+"""Copies in the order of memory: whatever axes a copy repeats, turns, skips or names twice, the bits stay."""
+import math
+import random
+
+import numpy as np
+import pytest
+
+from kernel_lab.nki.checks.checker import check
+from kernel_lab.nki.executor.interpreter import interpret
+from kernel_lab.nki.ir.nodes import ArraySpec
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.nki.transform.definitions import IllegalTransformation
+from kernel_lab.nki.transform.dense_copies import dense_copies, dense_copy
+from kernel_lab.nki.writing.writer import to_source
+from kernel_lab.tasks.suite.registry import TASKS
+
+HEAD = """import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def copies(x, y):
+    out = nl.ndarray((32, 4096), nl.float32, buffer=nl.shared_hbm)
+    kept = nl.ndarray((32, 4096), nl.float32, buffer=nl.private_hbm)
+    zero = nl.ndarray((32, 4096), nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=zero, value=0.0)
+    nisa.dma_copy(dst=out, src=zero)
+    nisa.dma_copy(dst=kept, src=y)
+"""
+
+
+def pattern(rng, counts):
+    "Axes (step, count) of a row of 4,096: turned, with gaps, repeated or overlapping."
+    order, steps, size = rng.sample(range(len(counts)), len(counts)), {}, 1
+    for k in order:
+        steps[k] = size * rng.choice((1, 1, 1, 2))
+        size = steps[k] * counts[k]
+    if rng.random() < .4: steps[rng.randrange(len(counts))] = rng.choice((0, 1, 2))
+    return [[steps[k], n] for k, n in enumerate(counts)]
+
+
+def kernel(rng):
+    "Loads and stores of tiles in random order, and element-wise instructions in between that walk in one axis or more."
+    lines = []
+    for j in range(rng.randint(1, 3)):
+        counts = [rng.choice((2, 3, 4, 8)) for _ in range(rng.randint(2, 3))]
+        size = int(np.prod(counts))
+        tile = lambda name: lines.append(f'    {name}{j} = nl.ndarray((32, {size}), nl.float32, buffer=nl.sbuf)')
+        shape = (32, *counts)
+        tile('t'); tile('u')
+        src, dst = rng.choice(('x', 'kept', 'out')), rng.choice(('kept', 'out'))
+        lines.append(f'    nisa.dma_copy(dst=t{j}.reshape({shape}), src={src}.ap([[4096, 32], *{pattern(rng, counts)}]))')
+        operand = rng.choice((f't{j}', f't{j}[:, 0:1]', '0.5'))
+        view = f'.reshape({shape})' if rng.random() < .3 else ''
+        lines.append(f'    nisa.tensor_scalar(dst=u{j}{view}, data=t{j}{view}, op0=nl.multiply, operand0=-1.5)')
+        if operand == f't{j}': lines.append(f'    nisa.tensor_tensor(dst=u{j}, data1=u{j}, data2=t{j}, op=nl.add)')
+        else: lines.append(f'    nisa.tensor_scalar(dst=u{j}, data=u{j}, op0=nl.add, operand0={operand})')
+        lines.append(f'    nisa.dma_copy(dst={dst}.ap([[4096, 32], *{pattern(rng, counts)}]), src=u{j}.reshape({shape}))')
+    return HEAD + '\n'.join(lines) + '\n    last = nl.ndarray((32, 4096), nl.float32, buffer=nl.sbuf)\n' \
+        '    nisa.dma_copy(dst=last, src=kept)\n    nisa.dma_copy(dst=out[:, 2048:4096], src=last[:, 0:2048])\n    return out\n'
+
+
+def changed(seeds):
+    "How many copies were brought in order, each with the same bits as before."
+    count = 0
+    for seed in seeds:
+        rng, data = random.Random(seed), np.random.default_rng(seed)
+        x, y = (data.standard_normal((32, 4096)).astype(np.float32) for _ in range(2))
+        program = trace_source(kernel(rng), None, [ArraySpec((32, 4096))] * 2, 'trn2')
+        want = interpret(program, x, y)[0]
+        for n, (o, after) in enumerate(dense_copies(program)):
+            assert interpret(after, x, y)[0].tobytes() == want.tobytes(), (seed, n, o.line)
+            if not n % 3: program = after
+            count += 1
+    return count
+
+
+def test_copies_in_order_keep_the_bits(): assert changed(range(100)) > 100
+
+
+@pytest.mark.slow
+def test_copies_of_two_thousand_kernels(): print(changed(range(1000, 3000)))
+
+
+@pytest.mark.parametrize('name, least', {'ssm_step': 6.0, 'delta_rule_step': 2.5}.items())
+def test_a_repeating_load_is_worth_its_runs(name, least):
+    task = TASKS[name]
+    specs = [ArraySpec(a.shape, a.dtype.name) for a in task.draw('full', 0).values()]
+    program = trace_source(task.first('full').source, None, specs, 'trn2')
+    before = us = float(schedule(program, 'trn2').latency_us)
+    for _ in range(12):
+        found = [(float(schedule(p, 'trn2').latency_us), n, p) for n, (_, p) in enumerate(dense_copies(program)) if not check(p)]
+        if not found or min(found)[0] >= us: break
+        us, _, program = min(found)
+    assert us < before / least
+    again = trace_source(to_source(program), None, specs, 'trn2')
+    assert float(schedule(again, 'trn2').latency_us) == pytest.approx(us)
+
+
+@pytest.mark.parametrize('axes', ([[1, 4], [2, 8]], [[0, 4], [1, 32]], [[3, 8], [1, 16]]))
+def test_a_store_that_names_elements_twice_is_left_alone(axes):
+    shape = tuple(n for _, n in axes)
+    size = math.prod(shape)
+    source = HEAD + f'    t = nl.ndarray((32, {size}), nl.float32, buffer=nl.sbuf)\n    nisa.dma_copy(dst=t, src=x[:, 0:{size}])\n' \
+        f'    nisa.dma_copy(dst=out.ap([[4096, 32], *{axes}]), src=t.reshape((32, *{shape})))\n    return out\n'
+    program = trace_source(source, None, [ArraySpec((32, 4096))] * 2, 'trn2')
+    with pytest.raises(IllegalTransformation, match='stores an element twice'):
+        dense_copy(program, program.instructions[-1])
