@@ -35,8 +35,10 @@ _OTHERWISE = {
     'flatten': 't.reshape((partitions, -1))', 'ravel': 't.reshape((partitions, -1))',
     'swapaxes': 't.permute(axes), which keeps the partition axis first', 'einsum': 'nl.matmul',
     'fill': 'nisa.memset(t, value)', **dict.fromkeys(('rint', 'round', '__round__'), 'nl.floor(nl.add(x, 0.5))'),
-    **{f'__{f}__': f'nl.{f}(x)' for f in ('floor', 'ceil', 'trunc')}, 'arctan2': 'nl.arctan(nl.divide(y, x)), where x is positive',
-    'norm': 'nl.sqrt(nl.sum(nl.square(x), axis=1))', 'fill_': 'nisa.memset(t, value)', 'zero_': 'nisa.memset(t, 0)', 'copy_': 'nisa.tensor_copy(t, x)',
+    **{f'__{f}__': f'nl.{f}(x)' for f in ('floor', 'ceil', 'trunc')},
+    'arctan2': 'nl.arctan(nl.divide(y, x)), where x is positive',
+    'norm': 'nl.sqrt(nl.sum(nl.square(x), axis=1))',
+    'fill_': 'nisa.memset(t, value)', 'zero_': 'nisa.memset(t, 0)', 'copy_': 'nisa.tensor_copy(t, x)',
     'add_': 't[...] = nl.add(t, x)'}
 _VALUES = ('item', 'numpy', 'tolist', 'cpu', 'data', 'nonzero', 'unique', 'asarray', 'array', '__float__', '__int__')
 _REDUCES = ('sum', 'max', 'min', 'mean', 'prod', 'var', 'all', 'softmax')

@@ -11,8 +11,8 @@ NAMES = sorted({n for n in (*dir(np), *dir(np.ndarray), 'norm') if not n.startsw
 CALL = re.compile(r'nl\.(\w+)\(([\w, =]*)\)')
 FUNCTIONS = {'amax': np.max, 'amin': np.min, 'norm': np.linalg.norm, 'std': np.std}
 # of two numbers, of one, and along an axis: what a tile has no method or operator for
-TWO = ('add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'power', 'hypot', 'arctan2', 'floor_divide', 'less',
-       'equal', 'true_divide')
+TWO = ('add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'power', 'hypot', 'arctan2', 'floor_divide',
+       'less', 'equal', 'true_divide')
 ONE = ('exp', 'log', 'sqrt', 'tanh', 'square', 'rint', 'round', 'floor', 'expm1', 'log1p', 'exp2', 'log2', 'absolute',
        'negative', 'reciprocal')
 ALONG = ('sum', 'mean', 'max', 'min', 'amax', 'var', 'std', 'norm', 'prod')
@@ -47,7 +47,8 @@ def test_what_is_advised_gives_the_numbers_of_numpy(name):
     np.testing.assert_allclose(simulate(kernel, a, b, chip='trn2'), want, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize('does', [lambda t: divmod(t, 2), lambda t: t // 2, lambda t: t @ t, round, lambda t: t.fill(0)])
+@pytest.mark.parametrize('does', [lambda t: divmod(t, 2), lambda t: t // 2, lambda t: t @ t, round,
+                                  lambda t: t.fill(0)])
 def test_an_operator_that_tiles_lack_says_what_to_write(does):
     def kernel(x): does(nl.load(x))
     with pytest.raises(KernelError, match=r'Write n(l|isa)\.'): trace(kernel, np.ones((128, 8), np.float32))
