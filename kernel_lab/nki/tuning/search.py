@@ -15,7 +15,7 @@ from ..ir.program import Program
 from ..ir.spilling import sbuf_room
 from .candidate_clock import CandidateClock, program_key
 from .moves_taken import (MoveMemory, MoveTaken, SearchFile, busiest_lane, move_row, moves_of_rows,
-    numbered_moves, replayed, search_head)
+    numbered_moves, replayed, search_head, taken_once)
 from ..transform.cleanup import without_unused_tensors
 from ..transform.engines import timed
 from ..transform.moves import FAMILIES, MIN_GAIN, OPENERS
@@ -134,9 +134,12 @@ class _SearchRun:
         change, nth, after, _ = found
         us = self.clock.latency_us(after)
         if us is None: return None
-        made = SearchPlace(after, us, (*before.moves, MoveTaken(family, change, nth, us)))
-        if us < self.best.us * (1 - MIN_GAIN):
-            if not self.clock.is_allowed(after): return None
+        return self.noted(SearchPlace(after, us, (*before.moves, MoveTaken(family, change, nth, us))))
+
+    def noted(self, made):
+        "A place, noted if it is the best so far; None where it would be, but the chip does not take it."
+        if made.us < self.best.us * (1 - MIN_GAIN):
+            if not self.clock.is_allowed(made.program): return None
             self.best = made
         return made
 
@@ -157,6 +160,21 @@ def _is_better(before, after, family):
     gain = 1 - after.us / before.us
     return gain > ROOM_PRICE or gain > ROOM_PRICE * (_room_taken(after.program) - _room_taken(before.program))
 
+def _wherever(search, place):
+    """The place after the last move is taken also wherever it says the same, as on copies of an unrolled loop; the
+    place itself where that is not better. One schedule instead of one each."""
+    last, program, times = place.moves[-1], place.program, 1
+    for _ in range(sum(change == last.change for change, _, _ in numbered_moves(program, last.family))):
+        after = taken_once(program, last) if search.left() else None
+        if after is None: break
+        program, times = after, times + 1
+    if times == 1 or search.clock.is_known(program): return place
+    us = search.clock.latency_us(program)
+    if us is None: return place
+    there = search.noted(SearchPlace(program, us, (*place.moves[:-1], replace(last, us=us, times=times))))
+    better = there and _is_better(place, there, last.family) and search.clock.is_allowed(program)
+    return there if better else place
+
 def _swept(search, place, family):
     "The place where one family's moves end, each taken as soon as it helps."
     start, again = place, True
@@ -169,7 +187,7 @@ def _swept(search, place, family):
             after = search.place(place, family, found)
             if after is None or not _is_better(place, after, family): continue
             if not search.clock.is_allowed(after.program): continue
-            place, again = after, True
+            place, again = _wherever(search, after), True
             break
     search.memory.note(family, search.lane(start), 1 - place.us / start.us)
     return place
