@@ -4,12 +4,12 @@
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #ad861da6
 from collections import namedtuple
-import math
 import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
-from ..ir.cost import CostContext, borrows_bus, cycles as cycles_of, is_always_cold, ring_collective_ns
+from ..ir.cost import (CostContext, borrows_bus, cycles as cycles_of, hbm_shares, is_always_cold,
+    ring_collective_ns)
 from ..ir.instructions import spec_of
 from ..ir.overlap import blocks_reached, row_bytes, written_twice
 from ..ir.regions import covers_tile, kept_ranges, mask_access, matrix_box
@@ -142,18 +142,6 @@ def dma_ns(program, instruction, chip) -> tuple:
     at_once = instruction.op == 'sendrecv' and not any(map(in_hbm, (*instruction.ins.values(), *outs)))
     return max(each) if at_once else tuple(map(sum, zip(*each)))
 
-def hbm_shares(program, instruction) -> tuple:
-    """(read, written): what a DMA instruction reads and writes in HBM, as shares of its bytes: those of `dma_ns`, as
-    wide as the wider side."""
-    outs, wide, far = [*instruction.outs.values()], 0, [0, 0]
-    for k, source in enumerate(instruction.ins.values()):
-        sides = {side: a for side, a in enumerate((source, outs[k % len(outs)])) if isinstance(a, Access)}
-        count = max((math.prod(a.shape) for a in sides.values()), default=0)
-        tensor = {side: program.tensors[a.tensor] for side, a in sides.items()}
-        wide += count * max((itemsize(t.dtype) for t in tensor.values()), default=0)
-        for side, t in tensor.items(): far[side] += count * itemsize(t.dtype) * (t.buffer == 'hbm')
-    return tuple(x / max(wide, 1) for x in far)
-
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #39dfb40e
 FlatProgram = namedtuple(
     'FlatProgram', '''nodes loop_tensors first_loop_tensor first_operand operands terms first_condition
@@ -256,9 +244,7 @@ def _copy_choice(program, instruction, chip):
     else: least, (work, size) = 0, dma_ns(program, instruction, chip)
     out, source = (next(iter(side.values())) for side in (instruction.outs, instruction.ins))
     issue = chip.dma_issue_ns + chip.dma_row_ns * max(a.partitions for a in (out, source) if isinstance(a, Access))
-    in_hbm = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
-    queue = DMA_OUT if in_hbm(out) else DMA_IN
-    far = hbm_shares(program, instruction)
+    far, queue = hbm_shares(program, instruction), DMA_OUT if program.tensors[out.tensor].buffer == 'hbm' else DMA_IN
     issuer = ENGINES.index(instruction.engine) if instruction.engine in ENGINES else -1
     return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, *far, issue, least, issuer))
 

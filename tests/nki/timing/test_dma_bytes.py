@@ -2,9 +2,10 @@
 import pytest
 
 from kernel_lab.nki.explain.traffic import traffic
+from kernel_lab.nki.ir.cost import hbm_shares
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
-from kernel_lab.nki.timing.flat_program import dma_ns, hbm_shares
+from kernel_lab.nki.timing.flat_program import dma_ns
 from kernel_lab.nki.timing.timeline import schedule
 
 SIZES = {'float32': 4, 'bfloat16': 2, 'float8_e4m3': 1, 'int32': 4}
