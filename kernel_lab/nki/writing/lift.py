@@ -10,6 +10,7 @@ import numpy as np
 from ..executor.simplify import OpenProgram, contract_tensors, peel_masked_iterations, resolve_masks
 from ..chip.chips import get_chip
 from ..chip.dtypes import itemsize
+from ...core.errors import KernelError
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.liveness import peak_moment
@@ -18,6 +19,8 @@ from ..ir.program import Program
 from ..ir.regions import (
     Region, access_of, covers_tile, iterations_disjoint, region_of, row_major_steps)
 from ..ir.spilling import sbuf_room, spilled
+from ..transform.definitions import IllegalTransformation
+from ..transform.loops import load_where_read
 from .view_text import no_source
 
 # %% ../../../nbs/2_nki/9_writing/03_lift.ipynb #eb545553
@@ -309,10 +312,15 @@ def _in_hbm(program, k):
         new[id(o)] = (*before, replace(o, ins=ins, outs=outs), *after)
     return replace(program, tensors=tuple(tensors), body=tuple(_rewritten(program.body, new, {})))
 
-def _moved_bytes(program, k):
+def _moved_elements(program, k):
     "Elements that cross to HBM and back where tile `k` lies there."
     return sum(math.prod(l.trips for l in loops) * a.partitions * a.free for loops, o in program.walk()
                for a in accesses(o) if a.tensor == k)
+
+def _narrowed(program, k):
+    "The program with tile `k` loaded by its readers, as much as they read, if a load alone fills it; else None."
+    try: return load_where_read(_partitions_first(program), k)
+    except (IllegalTransformation, KernelError): return None
 
 MAX_MOVED_TILES = 16
 
@@ -323,12 +331,13 @@ def _fitting(program, chip):
         weigh = lambda k: program.tensors[k].size // program.tensors[k].partitions * itemsize(program.tensors[k].dtype)
         tiles = [k for k, t in enumerate(program.tensors) if t.buffer == 'sbuf' and t.alias is None]
         large = [k for k in tiles if weigh(k) > room]
-        if large: program = _in_hbm(program, large[0]); continue
+        if large: program = _narrowed(program, large[0]) or _in_hbm(program, large[0]); continue
         if peak_moment(spilled(program, chip), 'sbuf', chip)[0] <= room: break
         most, _, alive = peak_moment(program, 'sbuf', chip)
         enough = [k for k in alive if weigh(k) >= most - room] or sorted(alive, key=weigh)[-1:]
         if not enough: break
-        program = _in_hbm(program, min(enough, key=lambda k: _moved_bytes(program, k)))
+        k = min(enough, key=lambda k: (_narrowed(program, k) is None, _moved_elements(program, k)))
+        program = _narrowed(program, k) or _in_hbm(program, k)
     return program
 
 # %% ../../../nbs/2_nki/9_writing/03_lift.ipynb #c64b4ce4
