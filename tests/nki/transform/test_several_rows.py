@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from kernel_lab.nki import ArraySpec, assert_ok, execute, schedule
 from kernel_lab.nki.checks.checker import check
+from kernel_lab.nki.executor.interpreter import interpret
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.transform.aligned_nests import several_moves, unroll
 from kernel_lab.nki.transform.definitions import IllegalTransformation
@@ -103,3 +104,13 @@ def test_a_loop_written_out_has_its_tiles_for_each_iteration():
     assert execute(assert_ok(after), *args)[0].tobytes() == execute(program, *args)[0].tobytes()
     outer = next(iter(l.name for l in program.loops.values() if inner in [getattr(o, 'name', '') for o in l.body]))
     with pytest.raises(IllegalTransformation, match='holds loops'): unroll(program, outer)
+
+
+@pytest.mark.parametrize('load', LOADS)
+def test_sums_keep_their_order(load):
+    "Instruction by instruction the bits stay; the executor joins products otherwise: the family may not claim them."
+    program, rng = variant(load, 'apart'), np.random.default_rng(1)
+    args = [rng.standard_normal(shape, np.float32) for shape in ((512, 512), (512, 256))]
+    expected = interpret(program, *args)[0].tobytes()
+    for change, p in several_moves(program):
+        if not check(p): assert interpret(p, *args)[0].tobytes() == expected, change
