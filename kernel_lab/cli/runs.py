@@ -40,14 +40,15 @@ def find_run(store, name):
 # %% ../../nbs/7_cli/02_runs.ipynb #677292f1
 RUN_TABLE = TextTable((('run', 12, 'left'), ('created', 16, 'left'), ('state', 11, 'left'), ('task', 24, 'left'),
                        ('workload', 8, 'left'), ('chip', 5, 'left'), ('agent', 9, 'left'), ('steps', 5, 'right'),
-                       ('best µs', 9, 'right'), ('kind', 9, 'left'), ('× eager', 8, 'right'), ('× first', 8, 'right')))
+                       ('best µs', 9, 'right'), ('kind', 9, 'left'), ('clock', 6, 'left'),
+                       ('× eager', 8, 'right'), ('× first', 8, 'right')))
 
 def runs_line(r: dict) -> str:
     "A row of `Store.overview` as a line."
     over = (speedup_text(r[k]) if r[k] else NO_VALUE for k in ('over_eager', 'over_first'))
     return RUN_TABLE.line(
         (r['id'], r['created'][:16], r['state'], r['task'], r['workload'], r['chip'], r['agent'], r['steps'],
-         microseconds(r['best_us']), r['kind'] or '', *over))
+         microseconds(r['best_us']), r['kind'] or '', r['clock'], *over))
 
 def list_runs(limit=20, task=None, as_json=False, place=None):
     """List the runs of the store, newest first; as JSON if asked → exit code.

@@ -127,7 +127,8 @@ def _provenance(run):
     "Where the latencies come from, in a sentence."
     timed = [latency_of(s.evaluation.profile) for s in run.steps if s.evaluation.profile]
     if not timed or timed[0].kind != 'measured':
-        return f'Latencies are simulated by Kernel Lab from its model of {run.chip}; none was measured on a device.'
+        by = timed and f'by its clock {timed[0].clock}' or f'from its model of {run.chip}'
+        return f'Latencies are simulated by Kernel Lab {by}; none was measured on a device.'
     clock = timed[0].clock or 'its clock is not named'
     return f'Latencies are medians of runs measured on a device ({clock}), with {100 * CONFIDENCE:.0f} % intervals.'
 

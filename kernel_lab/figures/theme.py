@@ -46,7 +46,8 @@ def template(theme: str = 'auto') -> 'go.layout.Template':
     layout = dict(
         font=dict(family=TEXT_FONTS, size=12, color=p['ink']), paper_bgcolor=p['paper'], plot_bgcolor=TRANSPARENT,
         xaxis=axis, yaxis=axis, title=title, margin=dict(l=12, r=16, t=62, b=12), showlegend=False, bargap=0.3,
-        hovermode='closest', colorway=list(LANE_COLOURS.values()), hoverlabel=tooltip)
+        hovermode='closest', colorway=list(LANE_COLOURS.values()), hoverlabel=tooltip,
+        modebar=dict(bgcolor=TRANSPARENT, color=p['soft'], activecolor=p['ink']))
     return go.layout.Template(layout=layout)
 
 # %% ../../nbs/6_figures/00_theme.ipynb #dba3b03b

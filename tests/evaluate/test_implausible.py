@@ -9,6 +9,7 @@ from kernel_lab.agents.react import ask_text, history_text
 from kernel_lab.agents.tools import ToolBench, use_tool
 from kernel_lab.cli.evaluate import error_sentence, fastest_line, result_line, summary_lines
 from kernel_lab.cli.render import evaluation_lines, step_cells, step_text
+from kernel_lab.cli.runs import runs_line
 from kernel_lab.core.errors import SimulatorError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation, GuardReport
@@ -18,6 +19,7 @@ from kernel_lab.evaluate.store.export import rows
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.figures.report import key_numbers, ledger_html, report_html
 from kernel_lab.figures.speedup import speedup_figure, speedup_frame
+from kernel_lab.nki.timing.timeline import CLOCK
 from kernel_lab.panels.source_and_log import CompileLog, log_text
 from kernel_lab.panels.step_control import chip_text
 from kernel_lab.tasks.importers.flashinfer_export import trace_of
@@ -102,6 +104,20 @@ def test_figures_and_reports_say_it(run, task, tmp_path):
     assert 'implausible' in speedup_figure(run).to_json() and 'implausible' in ledger_html(run)
     assert 'implausible' in report_html(run, tmp_path / 'report.html', task).read_text()
     assert {number for number, _ in key_numbers(run) if '×' in number} == {'1.00×'}
+
+
+def test_times_of_another_clock_keep_its_name_everywhere(run, store, task, tmp_path):
+    "In the list of runs, in a report, in exported rows; beside a run of the clock of today."
+    def older(e): return replace(e, id=f'old{e.id}', profile=e.profile and replace(e.profile, clock='lab-0'))
+    old = replace(run, id='old', steps=tuple(replace(s, run='old', evaluation=older(s.evaluation)) for s in run.steps))
+    store.save_run(old)
+    listed = {r['id']: r['clock'] for r in store.overview()}
+    assert listed == {'old': 'lab-0', 'r': CLOCK}
+    lines = {r['id']: runs_line(r) for r in store.overview()}
+    assert 'lab-0' in lines['old'] and CLOCK in lines['r']
+    for one, name in ((old, 'lab-0'), (run, CLOCK)):
+        assert f'clock {name}' in report_html(one, tmp_path / f'{one.id}.html', task).read_text()
+    assert {r['clock'].split(',')[0] for r in rows(store) if r['run'] == 'old' and r['latency_us']} == {'lab-0'}
 
 
 def test_the_store_pays_for_nothing(store, pair, task):

@@ -151,8 +151,8 @@ def test_every_import_is_declared():
         canonicalize_name(Requirement(r).name) for r in [
             *p["dependencies"], *(r for extra in ("agents", "cluster", "parquet")
                                   for r in p["optional-dependencies"][extra])]}
-    # the lab itself; the dialects it provides; what anthropic brings
-    declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2"}
+    # the lab itself; the dialects it provides; what anthropic brings; what torch-neuronx brings to a device
+    declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "torch-xla"}
     used = set()
     for module in MODULES:
         for node in ast.walk(ast.parse(module.read_text())):

@@ -69,8 +69,23 @@ def test_what_is_too_early_is_found():
     assert too_early([first, 'x = 1', second]) == [] and too_early(['two()', second]) == ['two is needed by: two()']
 
 
+def code_of(page: Path) -> list[str]:
+    cells = json.loads(page.read_text(encoding='utf-8'))['cells']
+    return [''.join(c['source']) for c in cells if c['cell_type'] == 'code']
+
+
+def relative_imports(sources: list[str]) -> list[str]:
+    "Imports that hold in a module of the package and fail in the notebook that it is exported from."
+    nodes = [n for tree in map(parsed, sources) if tree for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    return [ast.unparse(n) for n in nodes if n.level]
+
+
+def test_a_relative_import_is_found():
+    assert relative_imports(['import x', 'def f():\n    from ..y import z']) == ['from ..y import z']
+
+
 @pytest.mark.parametrize('page', PAGES, ids=lambda p: p.relative_to(ROOT / 'nbs').as_posix())
 def test_a_page_can_be_read_from_top_to_bottom(page):
-    cells = json.loads(page.read_text(encoding='utf-8'))['cells']
-    found = too_early([''.join(c['source']) for c in cells if c['cell_type'] == 'code'])
+    sources = code_of(page)
+    found = too_early(sources) + relative_imports(sources)
     assert not found, found

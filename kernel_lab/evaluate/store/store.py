@@ -311,20 +311,35 @@ def _numbers(rows):
     eager = next((r.eager_us for r in rows if r.eager_us), None)
     return dict(steps=len(rows), best_us=best, kind=kind, over_first=over(first), over_eager=over(eager))
 
+def _clock_of(body):
+    "The name of the clock in the JSON of an evaluation; '' where it names none, or is damaged."
+    try: return str(json.loads(body)['profile']['clock'])
+    except (ValueError, LookupError, TypeError, RecursionError): return ''
+
+def _clocks(connection, rows):
+    "{run: the name of the clock of its first step with a time}, from the rows of steps in order."
+    first = {}
+    for r in rows:
+        if r.latency_us: first.setdefault(r.run, r.id)
+    query = sa.select(EVALUATIONS.c.id, EVALUATIONS.c.body).where(EVALUATIONS.c.id.in_(first.values()))
+    found = {id: _clock_of(body) for id, body in connection.execute(query)}
+    return {run: found.get(id, '') for run, id in first.items()}
+
 @patch
 def overview(self: Store, limit: int = 20, task: str | None = None, agent: str | None = None) -> list[dict]:
     """A dict for each run, newest first: id, created, state, task, workload, chip, agent, steps (their number), best_us
-    and its kind, and the speed-ups over_first and over_eager."""
-    columns = [EVALUATIONS.c[k] for k in ('latency_us', 'kind', 'baseline_us', 'eager_us')]
+    and its kind and clock, and the speed-ups over_first and over_eager."""
+    columns = [EVALUATIONS.c[k] for k in ('id', 'latency_us', 'kind', 'baseline_us', 'eager_us')]
     query = sa.select(STEPS.c.run, *columns).join(EVALUATIONS, STEPS.c.evaluation == EVALUATIONS.c.id)
     with self._read() as c:
         found = c.execute(_newest(limit, task=task, agent=agent)).all()
         query = query.where(STEPS.c.run.in_([r.id for r in found]))
         steps = c.execute(query.order_by(STEPS.c.run, STEPS.c.number)).all()
+        clocks = _clocks(c, steps)
     return [{
         **{k: getattr(r, k) for k in ('id', 'created')}, 'state': _state(r),
         **{k: getattr(r, k) for k in ('task', 'workload', 'chip', 'agent')},
-        **_numbers([s for s in steps if s.run == r.id])} for r in found]
+        **_numbers([s for s in steps if s.run == r.id]), 'clock': clocks.get(r.id, '')} for r in found]
 
 # %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #8fa2c2fd
 @patch

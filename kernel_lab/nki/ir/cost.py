@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #5f4dd883
 from collections import namedtuple
+import math
 from ..chip.dtypes import itemsize
 from .nodes import Access
 from .semantics_collective import COLLECTIVES
@@ -214,3 +215,16 @@ def ring_collective_ns(program, instruction, chip) -> tuple:
     step = chip.dma_start_ns + chip.dma_done_ns
     moved = _bytes(program, instruction.ins) + _bytes(program, instruction.outs)
     return ring.steps(n) * step + carried / chip.link_gbps, max(2 * carried, moved) / chip.dma_gbps, moved
+
+# %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #aeaeb073
+def hbm_shares(program, instruction) -> tuple:
+    """(read, written): what a DMA instruction reads and writes in HBM, as shares of its bytes, counted as
+    wide as the wider side is."""
+    outs, wide, far = [*instruction.outs.values()], 0, [0, 0]
+    for k, source in enumerate(instruction.ins.values()):
+        sides = {side: a for side, a in enumerate((source, outs[k % len(outs)])) if isinstance(a, Access)}
+        count = max((math.prod(a.shape) for a in sides.values()), default=0)
+        tensor = {side: program.tensors[a.tensor] for side, a in sides.items()}
+        wide += count * max((itemsize(t.dtype) for t in tensor.values()), default=0)
+        for side, t in tensor.items(): far[side] += count * itemsize(t.dtype) * (t.buffer == 'hbm')
+    return tuple(x / max(wide, 1) for x in far)

@@ -400,10 +400,11 @@ def is_on_chip(buffer: str | _Allocation) -> builtins.bool:
     return buffer in (sbuf, psum)
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #e98f1ae7
-def var(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
+def var(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
+        keepdims: builtins.bool = False, **kw: object) -> Tile:
     "Variance over trailing free axes: the mean of squares of what is left after the mean."
     d = subtract(x, mean(x, axis, keepdims=True), mask=mask)
-    return mean(square(d), axis, dtype, keepdims=True)
+    return mean(square(d), axis, dtype, keepdims=keepdims)
 
 def softmax(x: Tile, axis: int | tuple = -1, dtype: _DTypeLike | None = None, compute_dtype: _DTypeLike | None = None,
             *, mask: Mask | None = None, **kw: object) -> Tile:

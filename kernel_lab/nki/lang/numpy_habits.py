@@ -5,6 +5,7 @@ have."""
 
 # %% ../../../nbs/2_nki/4_lang/14_numpy_habits.ipynb #01253180
 from difflib import get_close_matches
+from inspect import signature
 import dis, sys
 import numpy as np
 from ...core.errors import KernelError
@@ -17,9 +18,9 @@ from ..record.tile import Tile
 # %% ../../../nbs/2_nki/4_lang/14_numpy_habits.ipynb #f9276e8f
 _SAME = {'absolute': 'abs', 'true_divide': 'divide', 'remainder': 'mod', 'amax': 'max', 'amin': 'min', 'div': 'divide',
          'sub': 'subtract', 'mul': 'multiply', 'pow': 'power', 'float_power': 'power', 'fabs': 'abs', 'neg': 'negative',
-         'rint': 'floor', 'bitwise_not': 'invert', 'T': 'transpose', 'mT': 'transpose', 'dot': 'matmul', 'mm': 'matmul',
+         'bitwise_not': 'invert', 'T': 'transpose', 'mT': 'transpose', 'dot': 'matmul', 'mm': 'matmul',
          'bmm': 'matmul', 'vdot': 'matmul', 'inner': 'matmul', 'clone': 'copy', 'unsqueeze': 'expand_dims',
-         'expand': 'broadcast_to', 'conjugate': 'copy', 'fill': 'full', 'arctan2': 'arctan', 'tile': 'broadcast_to'}
+         'expand': 'broadcast_to', 'conjugate': 'copy', 'tile': 'broadcast_to'}
 _JOINED = 'a wider tile, and a copy into a slice of it for each part'
 _OTHERWISE = {
     'clip': 'nl.minimum(nl.maximum(x, low), high)', 'clamp': 'nl.minimum(nl.maximum(x, low), high)',
@@ -33,18 +34,27 @@ _OTHERWISE = {
     'float': 't.astype(nl.float32)', 'half': 't.astype(nl.float16)', 'bfloat16': 't.astype(nl.bfloat16)',
     'flatten': 't.reshape((partitions, -1))', 'ravel': 't.reshape((partitions, -1))',
     'swapaxes': 't.permute(axes), which keeps the partition axis first', 'einsum': 'nl.matmul',
+    'fill': 'nisa.memset(t, value)', **dict.fromkeys(('rint', 'round', '__round__'), 'nl.floor(nl.add(x, 0.5))'),
+    **{f'__{f}__': f'nl.{f}(x)' for f in ('floor', 'ceil', 'trunc')},
+    'arctan2': 'nl.arctan(nl.divide(y, x)), where x is positive',
+    'norm': 'nl.sqrt(nl.sum(nl.square(x), axis=1))',
     'fill_': 'nisa.memset(t, value)', 'zero_': 'nisa.memset(t, 0)', 'copy_': 'nisa.tensor_copy(t, x)',
     'add_': 't[...] = nl.add(t, x)'}
 _VALUES = ('item', 'numpy', 'tolist', 'cpu', 'data', 'nonzero', 'unique', 'asarray', 'array', '__float__', '__int__')
 _REDUCES = ('sum', 'max', 'min', 'mean', 'prod', 'var', 'all', 'softmax')
-_TWO = ('matmul', 'add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'power', 'mod', 'equal', 'not_equal')
+
+def _asked_for(name):
+    "The arguments that a function of nl cannot do without, as texts; of a reduction also the axis."
+    found = [k for k, p in signature(vars(nl)[name]).parameters.items()
+             if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and k != 'axis']
+    return found + (['axis=1'] if name in (*_REDUCES, 'expand_dims') else [])
 
 def spelling(name: str) -> str:
     "How NKI writes what NumPy or PyTorch calls `name`; '' where it has nothing of the kind."
     if name in _OTHERWISE: return _OTHERWISE[name]
     known = _SAME.get(name, name)
     if known.startswith('_') or not callable(vars(nl).get(known)): return ''
-    return f'nl.{known}({"x, axis=1" if known in _REDUCES else "x, y" if known in _TWO else "x"})'
+    return f'nl.{known}({", ".join(_asked_for(known))})'
 
 def advice(name: str) -> str:
     "What to try instead of `name` on a tile."
@@ -137,6 +147,7 @@ def _lacks(symbol, meaning, *names):
     method_of(Tile, *names)(method)
 _lacks('@', 'matmul', '__matmul__', '__rmatmul__', '__imatmul__')
 _lacks('//', 'floor_divide', '__floordiv__', '__rfloordiv__', '__ifloordiv__')
+_lacks('divmod', 'floor_divide', '__divmod__', '__rdivmod__')
 
 @method_of(Tile)
 def as_tile(self):

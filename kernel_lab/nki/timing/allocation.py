@@ -7,24 +7,26 @@ from collections import namedtuple
 import numpy as np
 from ..ir.spilling import sbuf_room
 from .flat_program import LANES, MAX_CORES, POOLS
-from .lifetimes import compiled, offset_of, part, peak_liveness
+from .lifetimes import compiled, offset_of, part, peak_liveness, step, walk_of
 from .region_lists import NOBODY, first_lane, keep_users, without_first_lane
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #bfafb1af
-PSUM = POOLS.index('psum')
+SBUF, PSUM = POOLS.index('sbuf'), POOLS.index('psum')
+KEPT = -2                       # `died` of a value that holds its memory for a later load
 # users: last row on each lane; chain: those whom the next one in its memory waits for;
 # first: row; root: the value whose memory it shares;
-# alive: values that share it; died: place in the pool's queue; loader: row of the load that fetched it
+# alive: values that share it; died: place in the pool's queue, or KEPT; loader: row of the load that fetched it
 VALUE = np.dtype([('users', 'i4', (len(LANES),)), ('first', 'i4'), ('root', 'i4'), ('alive', 'i4'),
                   ('died', 'i4'), ('loader', 'i4'), ('tensor', 'i4'), ('chain', 'i4'), ('pool', 'i1')])
 TAKEN = np.dtype([('pool', 'i8'), ('first', 'i8'), ('end', 'i8'), ('former', 'i8')])
 ENDS = np.dtype([('first', 'i8'), ('last', 'i8')])
-AllocatorState = namedtuple(
-    'AllocatorState', 'free dead ends left runs_out taken buffers first_buffer next_buffer ring lifetimes')
+AllocatorState = namedtuple('AllocatorState', '''free dead ends left runs_out taken buffers first_buffer next_buffer
+    ring lifetimes room_to_keep''')
 AllocatorState.__doc__ = """Of each pool the units that nothing had yet, the queue of dead values between its ends, the
 units left of the first of them (0: all), and whether memory is ever taken from them; the places in it from which memory
 was taken last, and the value whose buffer it is or -1; of each tensor the number of its buffers, their first place in
-the ring of values, and the one that comes next; of each value, until then, the turn of its last use."""
+the ring of values, and the one that comes next; of each value, until then, the turn of its last use; the units of
+SBUF that are left for loads to be kept."""
 
 def pool_units(chip):
     "Units of each pool: bytes a partition of SBUF and banks of PSUM, core after core."
@@ -36,7 +38,7 @@ def allocator_state(units, needed, buffers, lifetimes):
     return AllocatorState(units.copy(), dead, np.zeros(len(units), ENDS), np.zeros(len(units)), needed > units,
                           np.zeros(1, TAKEN), buffers,
                           np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64),
-                          np.full(buffers.sum() + 1, -1, np.int64), lifetimes)
+                          np.full(buffers.sum() + 1, -1, np.int64), lifetimes, np.zeros(1))
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #76981654
 @part
@@ -78,7 +80,7 @@ def release(flat, walk, values, memory, instr, turn, regions, overtakes):
         root.alive -= 1
         if units_of(flat, root) == 0: continue
         if memory.runs_out[root.pool]: keep_users(regions, walk.slots[k], root, overtakes)
-        if root.alive > 0: continue
+        if root.alive > 0 or root.died == KEPT: continue
         ends = memory.ends[root.pool]
         memory.dead[root.pool, ends.last], root.died = place, ends.last
         ends.last += 1
@@ -124,36 +126,78 @@ def begin_value(flat, walk, values, memory, instr, k, row, is_cached):
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #c9f577c6
 _MAX_ELEMENTS = np.int64(2**40)                         # more than any memory has
 _HASH = np.int64(-7046029254386353131)
-FETCHED = np.dtype([('code', 'i8'), ('value', 'i8')])
+FETCHED = np.dtype([('code', 'i8'), ('value', 'i8'), ('left', 'i8')])     # left: how often it is still to be fetched
 
 @part
 def _entry_of(fetched, code):
     "The place of `code` in the table, or the free one where it belongs."
     k = (code * _HASH >> np.int64(20)) & (len(fetched) - 1)
-    while fetched[k].value >= 0 and fetched[k].code != code: k = (k + 1) & (len(fetched) - 1)
+    while fetched[k].code >= 0 and fetched[k].code != code: k = (k + 1) & (len(fetched) - 1)
     return k
 
 @part
-def reuse_load(flat, walk, values, fetched, instr, row):
+def _code_of(flat, walk, instr):
+    "A number for what a load fetches."
+    load = flat.loads[instr]
+    return load.key * _MAX_ELEMENTS + offset_of(load, flat.terms, walk.loop_value)
+
+@part
+def _keep(memory, value, units, left):
+    "Keep the value of a load that is still to come, where there is room; let one go that no load needs any more."
+    room = memory.room_to_keep
+    if left <= 0 and value.died == KEPT: value.died, room[0] = -1, room[0] + units
+    elif left > 0 and value.died != KEPT and room[0] >= units: value.died, room[0] = KEPT, room[0] - units
+
+@part
+def reuse_load(flat, walk, values, memory, fetched, instr, row):
     "The value that already holds what a load fetches, whose memory its own then shares; -1 where it must be fetched."
-    load, v = flat.loads[instr], walk.values[0]
-    code = load.key * _MAX_ELEMENTS + offset_of(load, flat.terms, walk.loop_value)
-    entry = fetched[_entry_of(fetched, code)]
+    v, code = walk.values[0], _code_of(flat, walk, instr)
+    entry, units = fetched[_entry_of(fetched, code)], flat.units[flat.operands[flat.first_operand[instr]].tensor]
     old = entry.value
+    entry.left -= 1
     if old < 0 or values[old].loader < 0:
         entry.code, entry.value = code, v
         values[v].loader = row
+        _keep(memory, values[v], units, entry.left)
         return -1
     values[v].first, values[v].root = values[old].first, old
     values[old].alive += 1
-    values[old].died = -1
+    if values[old].died != KEPT: values[old].died = -1
+    _keep(memory, values[old], units, entry.left)
     return old
 
 def fetched_table(flat, lifetimes, reuse):
     "An empty table for all that may be fetched."
     loaded = np.unique(flat.operands['tensor'][flat.first_operand[:-1][flat.loads['key'] >= 0]])
     n = int(values_by_tensor(flat, lifetimes)[loaded].sum()) if reuse else 0
-    return np.full(1 << (2 * n + 1).bit_length(), np.array((-1, -1), FETCHED))
+    return np.full(1 << (2 * n + 1).bit_length(), np.array((-1, -1, 0), FETCHED))
+
+# %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #f6cfd619
+@compiled
+def _count_fetches(flat, walk, fetched, repeated):
+    "Count how often each thing is fetched; by key of the loads the units of what is fetched more than once."
+    k = 0
+    while k < len(flat.nodes):
+        k, i = step(flat, walk, k)
+        if i < 0 or flat.loads[i].key < 0: continue
+        code = _code_of(flat, walk, i)
+        entry = fetched[_entry_of(fetched, code)]
+        entry.code, entry.left = code, entry.left + 1
+        if entry.left == 2: repeated[flat.loads[i].key] += flat.units[flat.operands[flat.first_operand[i]].tensor]
+
+def room_to_keep(flat, loops, rows, lifetimes, chip, fetched):
+    """Bytes a partition of SBUF for loads that are kept until they are needed again: what the values alive at once
+    leave, less `compiler_stream_bytes`. Notes in the table `fetched` how often each thing is fetched: 0 for those of a
+    tensor whose repeated tiles do not fit there together, of which none is kept."""
+    loads = flat.loads[flat.loads['key'] >= 0]
+    repeated, source = (np.zeros(loads['key'].max(initial=0) + 1, t) for t in (float, int))
+    source[loads['key']] = loads['source']
+    _count_fetches(flat, walk_of(flat, loops), fetched, repeated)
+    room = sbuf_room(chip) - peak_liveness(flat, rows, lifetimes)[1][SBUF] - chip.compiler_stream_bytes
+    fits = (np.bincount(source, repeated) <= room)[source]
+    fetched['left'][~fits[fetched['code'] // _MAX_ELEMENTS]] = 0
+    return room
+
 
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #91e6c958
 BLOCK_ROWS = 1024

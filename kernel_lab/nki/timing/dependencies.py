@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 import numpy as np
 from .allocation import (PSUM, VALUE, allocator_state, begin_value, blank_value, core_of, fetched_table,
-    last_lanes, pool_units, release, reuse_load, rotation_depths, units_of, values_by_tensor)
+    last_lanes, pool_units, release, reuse_load, room_to_keep, rotation_depths, units_of, values_by_tensor)
 from .flat_program import DMA_IN, LANES, SCALAR, VECTOR, FlatProgram, flatten
 from .lifetimes import (compiled, grown, is_still, lifetimes_of, name_value, offset_of, part,
     share_left, step, walk_of)
@@ -135,7 +135,7 @@ def _begin_values(build, instr, user, known, edges, count, is_cached):
 @part
 def _reuses_load(build, instr, row):
     "Whether a load stands for a value that is still there; its tile then holds what the earlier load wrote."
-    old = reuse_load(build.flat, build.walk, build.values, build.fetched, instr, row)
+    old = reuse_load(build.flat, build.walk, build.values, build.memory, build.fetched, instr, row)
     if old < 0: return False
     slot, loader = build.walk.slots[0], np.int64(build.values[old].loader)
     clear_slot(build.regions, slot)
@@ -270,9 +270,12 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     needed = np.bincount(flat.pool, values_by_tensor(flat, lifetimes) * flat.units, 3)[1:]
     depths = rotation_depths(flat, rows, lifetimes, units, copies)
     memory = allocator_state(units, np.tile(needed, len(units) // 2), depths, lifetimes)
-    regions = region_lists(int(flat.first_slot[-1]), uses, _core_count(flat))
-    return rows, GraphBuilder(flat, walk_of(flat, loops), regions, np.empty(len(lifetimes), VALUE), memory,
-                              fetched_table(flat, lifetimes, reuse), overtakes, bank_users(flat, chip))
+    cores, fetched = _core_count(flat), fetched_table(flat, lifetimes, reuse)
+    regions = region_lists(int(flat.first_slot[-1]), uses, cores)
+    if reuse and needed[0] > units[0] and cores == 1:
+        memory.room_to_keep[0] = room_to_keep(flat, loops, rows, lifetimes, chip, fetched)
+    return rows, GraphBuilder(flat, walk_of(flat, loops), regions, np.empty(len(lifetimes), VALUE), memory, fetched,
+                              overtakes, bank_users(flat, chip))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
     """The `DependencyGraph` of a program on a chip. Memory is one pool, given out in program order; with `copies`,

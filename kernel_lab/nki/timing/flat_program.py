@@ -8,7 +8,8 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
-from ..ir.cost import CostContext, borrows_bus, cycles as cycles_of, is_always_cold, ring_collective_ns
+from ..ir.cost import (CostContext, borrows_bus, cycles as cycles_of, hbm_shares, is_always_cold,
+    ring_collective_ns)
 from ..ir.instructions import spec_of
 from ..ir.overlap import blocks_reached, row_bytes, written_twice
 from ..ir.regions import covers_tile, kept_ranges, mask_access, matrix_box
@@ -161,8 +162,8 @@ OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_
                   'itemsize', 'covers_tile', 'renews')  # sizes and spans in elements
 CONDITION = _record('const', 'first_term', 'last_term', 'axis', 'coefficient', 'others_max', 'count')
 COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns', 'issuer',
-               work_ns='f8', bytes='f8', issue_ns='f8', least_ns='f8')
-LOAD = _record('key', 'const', 'first_term', 'last_term')
+               work_ns='f8', bytes='f8', reads_hbm='f8', writes_hbm='f8', issue_ns='f8', least_ns='f8')
+LOAD = _record('key', 'source', 'const', 'first_term', 'last_term')     # source: the tensor that it loads from
 COSTS = np.dtype([('engines', 'i8', 3), ('work_ns', 'f8', 3), ('array_share', 'f8'), ('port_use', 'i8'),
                   ('copies', COPY)])                    # of an instruction
 
@@ -243,10 +244,9 @@ def _copy_choice(program, instruction, chip):
     else: least, (work, size) = 0, dma_ns(program, instruction, chip)
     out, source = (next(iter(side.values())) for side in (instruction.outs, instruction.ins))
     issue = chip.dma_issue_ns + chip.dma_row_ns * max(a.partitions for a in (out, source) if isinstance(a, Access))
-    in_hbm = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
-    queue = DMA_OUT if in_hbm(out) else DMA_IN
+    far, queue = hbm_shares(program, instruction), DMA_OUT if program.tensors[out.tensor].buffer == 'hbm' else DMA_IN
     issuer = ENGINES.index(instruction.engine) if instruction.engine in ENGINES else -1
-    return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, in_hbm(source), in_hbm(out), issue, least, issuer))
+    return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, *far, issue, least, issuer))
 
 def _table_of(instruction):
     "The activation-table set that an instruction needs on Scalar; '' for none."

@@ -198,13 +198,24 @@ def _three_steps(program, instruction, loops, tensors):
             Instruction('tensor_copy', {'dst': instruction.outs['dst']}, {'src': at(transposed, columns, rows)},
                         line=line))
 
+def _with_identities(program):
+    "The program with a load, before all else, of the identity that Tensor multiplies by, for each dtype it transposes."
+    data = [o.ins['data'] for o in program.instructions if o.op == 'nc_transpose' and o.engine == 'Tensor']
+    dtypes, n = sorted({program.tensors[a.tensor].dtype for a in data}), len(program.tensors)
+    tensors = [Tensor(f'identity_{d}', (128, 128), d, b, zero=b == 'hbm') for d in dtypes for b in ('hbm', 'sbuf')]
+    at = lambda k: Access(n + k, Affine(), ((128, 128), (1, 128)))
+    loads = [Instruction('dma_copy', {'dst': at(2 * k + 1)}, {'src': at(2 * k)}) for k in range(len(dtypes))]
+    return replace(program, body=(*loads, *program.body), tensors=(*program.tensors, *tensors)) if loads else program
+
 def transpose(program):
-    "The program with transposing loads of wide elements as a load, a transpose on Tensor and a copy."
+    """The program with transposing loads of wide elements as a load, a transpose on Tensor and a copy, and with the
+    identities that transposes need."""
     new, tensors = {}, list(program.tensors)
     for loops, o in program.walk():
         if o.op == 'dma_transpose' and _is_wide_transpose(program, o):
             new[id(o)] = _three_steps(program, o, loops, tensors)
-    return replace(program, body=rewrite_body(program.body, new), tensors=tuple(tensors)) if new else program
+    if new: program = replace(program, body=rewrite_body(program.body, new), tensors=tuple(tensors))
+    return _with_identities(program)
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #ce88fb3a
 def peak_sbuf(program, chip) -> tuple[float, dict]:

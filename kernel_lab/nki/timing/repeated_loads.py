@@ -26,9 +26,9 @@ def _load_key(program, instruction, writers):
     src, dst = instruction.ins['src'], instruction.outs['dst']
     return src.tensor, src.ap, program.tensors[dst.tensor].dtype, dst.ap
 
-def repeated_loads(program: Program, terms: list) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (key, constant, first term, last term) of each instruction's load; key -1 where nothing repeats it. The
-    terms of its offset go to `terms`."""
+def repeated_loads(program: Program, terms: list) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (key, source tensor, constant, first term, last term) of each instruction's load; key -1 where nothing
+    repeats it. The terms of its offset go to `terms`."""
     writers = Counter(program.base[a.tensor] for o in program.instructions for a in o.outs.values())
     keys, found = [], {}
     repeats = lambda loops, offset: any(l.name not in dict(offset.terms) for l in loops if l.trips > 1)
@@ -40,7 +40,8 @@ def repeated_loads(program: Program, terms: list) -> Iterator[tuple[int, int, in
     for key, o in zip(keys, program.instructions):
         first = len(terms)
         if key not in repeated:
-            yield -1, 0, 0, 0
+            yield -1, 0, 0, 0, 0
             continue
-        terms += o.ins['src'].offset.terms
-        yield repeated[key], o.ins['src'].offset.const, first, len(terms)
+        src = o.ins['src']
+        terms += src.offset.terms
+        yield repeated[key], program.base[src.tensor], src.offset.const, first, len(terms)

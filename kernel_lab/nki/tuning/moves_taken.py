@@ -17,9 +17,12 @@ from ..transform.moves import FAMILIES, NamedMove
 @dataclass(frozen=True)
 class MoveTaken(NamedMove):
     """One move of a path: its family, what it changed, the place among the family's moves that say the same, and the
-    simulated latency in µs after it."""
+    simulated latency in µs after it, how many times it was taken in a row."""
     nth: int
     us: float
+    times: int = 1
+
+    def __str__(self): return f'{super().__str__()}{f", {self.times} times" * (self.times > 1)}'
 
 def numbered_moves(program: Program, family: str) -> Iterator[tuple[str, int, Program]]:
     "Yield (change, place among those that say the same, program) of a family's moves."
@@ -28,12 +31,19 @@ def numbered_moves(program: Program, family: str) -> Iterator[tuple[str, int, Pr
         count[change] = count.get(change, -1) + 1
         yield change, count[change], after
 
+def taken_once(program: Program, move: MoveTaken) -> Program | None:
+    "The program after a move, taken once; None where the program does not have it."
+    moves = numbered_moves(program, move.family) if move.family in FAMILIES else ()
+    return next((after for change, nth, after in moves if (change, nth) == (move.change, move.nth)), None)
+
 def after_move(program: Program, move: MoveTaken) -> Program:
     "The program after a move. `UsageError` where the program does not have it."
-    if move.family in FAMILIES:
-        for change, nth, after in numbered_moves(program, move.family):
-            if (change, nth) == (move.change, move.nth): return after
-    raise UsageError(f'{program.name} has no move "{move}" here.', hint='Was the path found on another kernel?')
+    after = program
+    for _ in range(move.times):
+        after = taken_once(after, move)
+        if after is None:
+            raise UsageError(f'{program.name} has no move "{move}" here.', hint='Was the path found on another kernel?')
+    return after
 
 def replayed(program: Program, moves: Iterable[MoveTaken]) -> list[Program]:
     "The program, and the one after each move of a path. `UsageError` for a move that it does not have."
@@ -44,9 +54,10 @@ def replayed(program: Program, moves: Iterable[MoveTaken]) -> list[Program]:
 # %% ../../../nbs/2_nki/9_tuning/01_moves_taken.ipynb #575e8fec
 def move_row(move: MoveTaken) -> list:
     "A move as JSON data."
-    return [move.family, move.change, move.nth, move.us]
+    return [move.family, move.change, move.nth, move.us, move.times]
 
-def _moves(rows): return tuple(MoveTaken(str(f), str(c), int(n), float(us)) for f, c, n, us in rows)
+def _moves(rows):
+    return tuple(MoveTaken(str(f), str(c), int(n), float(us), *map(int, times)) for f, c, n, us, *times in rows)
 
 @dataclass
 class SearchFile:

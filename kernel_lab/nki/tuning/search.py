@@ -15,7 +15,7 @@ from ..ir.program import Program
 from ..ir.spilling import sbuf_room
 from .candidate_clock import CandidateClock, program_key
 from .moves_taken import (MoveMemory, MoveTaken, SearchFile, busiest_lane, move_row, moves_of_rows,
-    numbered_moves, replayed, search_head)
+    numbered_moves, replayed, search_head, taken_once)
 from ..transform.cleanup import without_unused_tensors
 from ..transform.engines import timed
 from ..transform.moves import FAMILIES, MIN_GAIN, OPENERS
@@ -134,30 +134,48 @@ class _SearchRun:
         change, nth, after, _ = found
         us = self.clock.latency_us(after)
         if us is None: return None
-        made = SearchPlace(after, us, (*before.moves, MoveTaken(family, change, nth, us)))
-        if us < self.best.us * (1 - MIN_GAIN):
-            if not self.clock.is_allowed(after): return None
+        return self.noted(SearchPlace(after, us, (*before.moves, MoveTaken(family, change, nth, us))))
+
+    def noted(self, made):
+        "A place, noted if it is the best so far; None where it would be, but the chip does not take it."
+        if made.us < self.best.us * (1 - MIN_GAIN):
+            if not self.clock.is_allowed(made.program): return None
             self.best = made
         return made
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #0442b315
-ROOM_PRICE = 0.02               # share of the latency that a move must bring if it takes all of SBUF
+ROOM_PRICES = 0.1, 0.4          # shares of the latency that a move must bring if it takes all of SBUF
 
 def _room_taken(program):
     "Share of SBUF that a program needs at its peak."
     chip = get_chip(program.chip)
     return peak_usage(program, 'sbuf', chip).bytes / sbuf_room(chip)
 
-def _is_better(before, after, family):
+def _is_better(before, after, family, price):
     """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
     with fewer instructions."""
     if after.us > before.us * (1 + MIN_GAIN): return False
     fewer = after.program.count < before.program.count or family in OPENERS
     if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
     gain = 1 - after.us / before.us
-    return gain > ROOM_PRICE or gain > ROOM_PRICE * (_room_taken(after.program) - _room_taken(before.program))
+    return gain > price or gain > price * (_room_taken(after.program) - _room_taken(before.program))
 
-def _swept(search, place, family):
+def _wherever(search, place, price):
+    """The place after the last move is taken also wherever it says the same, as on copies of an unrolled loop; the
+    place itself where that is not better. One schedule instead of one each."""
+    last, program, times = place.moves[-1], place.program, 1
+    for _ in range(sum(change == last.change for change, _, _ in numbered_moves(program, last.family))):
+        after = taken_once(program, last) if search.left() else None
+        if after is None: break
+        program, times = after, times + 1
+    if times == 1 or search.clock.is_known(program): return place
+    us = search.clock.latency_us(program)
+    if us is None: return place
+    there = search.noted(SearchPlace(program, us, (*place.moves[:-1], replace(last, us=us, times=times))))
+    better = there and _is_better(place, there, last.family, price) and search.clock.is_allowed(program)
+    return there if better else place
+
+def _swept(search, place, family, price=ROOM_PRICES[0]):
     "The place where one family's moves end, each taken as soon as it helps."
     start, again = place, True
     while again and search.left():
@@ -167,18 +185,18 @@ def _swept(search, place, family):
             found = search.judged(place, change, nth, after)
             if not search.promises(place, family, found, LEAST): continue
             after = search.place(place, family, found)
-            if after is None or not _is_better(place, after, family): continue
+            if after is None or not _is_better(place, after, family, price): continue
             if not search.clock.is_allowed(after.program): continue
-            place, again = after, True
+            place, again = _wherever(search, after, price), True
             break
     search.memory.note(family, search.lane(start), 1 - place.us / start.us)
     return place
 
-def _climbed(search, place):
+def _climbed(search, place, price=ROOM_PRICES[0]):
     "The place where no family helps any more, one family after the other."
     while search.left():
         before = place
-        for family in search.families: place = _swept(search, place, family)
+        for family in search.families: place = _swept(search, place, family, price)
         if place is before: break
     return place
 
@@ -209,7 +227,7 @@ def _round(search, places):
 
 def _beam(search, state):
     places = [_prefixes(search, rows)[-1] for rows in state.get('places', ())]
-    places = places or [search.root, _climbed(search, search.root)]
+    places = places or [search.root, *(_climbed(search, search.root, price) for price in ROOM_PRICES)]
     idle, best = int(state.get('idle', 0)), search.best.us
     while search.left() and places and idle < PATIENCE:
         places = _round(search, places)

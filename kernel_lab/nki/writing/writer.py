@@ -91,7 +91,13 @@ def _wrapped(indent, text):
     for part in rest:
         if len(lines[-1]) + len(part) > WIDTH: lines.append(indent + ' ' * start + part.strip())
         else: lines[-1] += part
-    return lines
+    return [piece for line in lines for piece in _before_methods(line, indent + ' ' * (start + 4))]
+
+def _before_methods(line, indent):
+    "A line inside of brackets, broken before a method or an index of a view where it has more than WIDTH columns."
+    ends = [m.start() for m in re.finditer(r'(?<=[\])])[.[]', line[:WIDTH + 1])]
+    if len(line) <= WIDTH or not ends or ends[-1] <= len(indent): return [line]
+    return [line[:ends[-1]], *_before_methods(indent + line[ends[-1]:], indent)]
 
 class _Lines:
     "The lines of one kernel under construction."
@@ -217,7 +223,8 @@ def write_lines(program: Program, notes: Mapping | None = None) -> str:
     made.body(program.body, ())
     made.add(f'return {_returned_text(program, made.names, made.scope())}')
     name = identifier(program.name, set(_TAKEN))
-    return f'{_HEAD}@nki.jit\ndef {name}({", ".join(parameters)}):\n' + '\n'.join(made.lines) + '\n'
+    head = _wrapped('', f'def {name}({", ".join(parameters)}):')
+    return f'{_HEAD}@nki.jit\n' + '\n'.join([*head, *made.lines]) + '\n'
 
 # %% ../../../nbs/2_nki/9_writing/04_writer.ipynb #0cf6fe29
 def trace_again(source: str, program: Program) -> Program:

@@ -21,12 +21,15 @@ def tight(program, chip):
     return need, chip.but(sbuf_bytes=need.get('sbuf', 1) + chip.sbuf_reserved, psum_banks=need.get('psum', 1))
 
 
-def overfull(seed, mode, dialect, n=20):
-    "{memory: (units in use at once, units there are)} where a timeline uses more than there is."
+def overfull(seed, mode, dialect, n=20, more=0):
+    """{memory: (units in use at once, units there are)} where a timeline uses more than there is, on a chip with `more`
+    bytes of SBUF than it takes, in which loads may be kept."""
     ahead, reuse, balance, vectors, copies = mode
     p = memory_program(seed, n, dialect)
     need, chip = tight(p, CHIPS['trn2'])
-    run = scheduler.run(p, chip.but(vector_queues=vectors), ahead, reuse, balance, copies=copies)
+    need['sbuf'] = need.get('sbuf', 1) + more
+    chip = chip.but(vector_queues=vectors, sbuf_bytes=chip.sbuf_bytes + more, compiler_stream_bytes=0)
+    run = scheduler.run(p, chip, ahead, reuse, balance, copies=copies)
     place = {(int(k), int(t)): r for r, (k, t) in enumerate(zip(run.instr, run.turn))}
     at = {n: place[k, t] for n, (k, t, _) in enumerate(rows_of(p)) if (k, t) in place}
     assert run.missing < 0 and (reuse or len(at) == len(rows_of(p)))

@@ -11,9 +11,10 @@ import pytest
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.nki import ArraySpec, check, execute, schedule
 from kernel_lab.nki.ir.program import Program
-from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.lang import isa as nisa, language as nl
+from kernel_lab.nki.lang.trace import trace, trace_source
 from kernel_lab.nki.tuning.candidate_clock import CandidateClock, changed_windows, program_key
-from kernel_lab.nki.tuning.moves_taken import MoveMemory, MoveTaken, replayed
+from kernel_lab.nki.tuning.moves_taken import MoveMemory, MoveTaken, move_row, moves_of_rows, replayed
 from kernel_lab.nki.tuning.search import METHODS, search
 from kernel_lab.nki.transform.definitions import DefUse
 from kernel_lab.nki.transform.moves import FAMILIES, climb
@@ -256,3 +257,32 @@ def test_memory_orders_families_by_what_helped(tmp_path):
     assert MoveMemory.load(tmp_path / 'memory') == memory
     (tmp_path / 'other').write_text('[1, 2]')
     with pytest.raises(UsageError): MoveMemory.load(tmp_path / 'other')
+
+
+# --- the same move on copies ---
+
+def unrolled(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    for i in range(6):
+        t = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        u = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        s = nl.ndarray((128, 1), x.dtype, buffer=nl.sbuf)
+        v = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=t, src=x[128 * i:128 * (i + 1), :])
+        nisa.activation(dst=u, op=nl.exp, data=t)
+        nisa.tensor_reduce(dst=s, op=nl.add, data=u, axis=1)
+        nisa.tensor_scalar(dst=v, data=u, op0=nl.multiply, operand0=s)
+        nisa.dma_copy(dst=out[128 * i:128 * (i + 1), :], src=v)
+    return out
+
+
+def test_a_move_is_taken_on_all_copies_at_once_and_replays():
+    program = trace(unrolled, np.ones((768, 512), np.float32), chip='trn1')
+    found = search(program, 'climb', candidates=400)
+    combined = [m for m in found.steps if m.family == 'combine instructions']
+    assert any(m.times == 6 for m in combined), found
+    assert '6 times' in str(next(m for m in combined if m.times == 6))
+    assert program_key(replayed(program, found.steps)[-1]) == program_key(found.program)
+    assert moves_of_rows([move_row(m) for m in found.steps]) == found.steps
+    assert moves_of_rows([['a family', 'a change', 0, 1.0]]) == (MoveTaken('a family', 'a change', 0, 1.0),)
+    with pytest.raises(UsageError): moves_of_rows([['a family', 'a change', 0, 1.0, 'x']])
