@@ -212,4 +212,4 @@ def main(argv: list[str] | None = None) -> int:
     done = {a['case'] for a in answers['answers'] if a['status'] == 'timed'}
     return 0 if all(c['name'] in done for c in cases) else 1
 
-if __name__ == '__main__' and not __package__: sys.exit(main())
+if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())
