@@ -19,6 +19,8 @@ import sys
 import time
 from statistics import median
 
+import numpy
+
 STAGES = ("import", "compile", "inputs", "reference", "execute", "compare", "profile", "guards", "baseline", "other",
           "sandbox")
 EXCHANGED = (("nl.add", "nl.subtract"), ("nl.multiply", "nl.add"), ("nl.subtract", "nl.add"), ("nl.maximum", "nl.add"),
@@ -177,6 +179,11 @@ def survey(names, workload, chip, path, evaluated, right_only=False):
     summary(rows)
 
 
+def within(seconds, share):
+    "The least of some seconds that at least this share of them does not exceed."
+    return float(numpy.quantile(seconds, share, method="higher"))
+
+
 def summary(rows):
     "Medians, the ten dearest, and the largest ratios of wrong to right."
     right, bad = ({r["task"]: r for r in rows if r["kernel"] == k} for k in ("right", "wrong"))
@@ -184,7 +191,7 @@ def summary(rows):
         if not found: continue
         dear = sorted(found.values(), key=lambda r: -r["cpu"])[:10]
         cpu = sorted(r["cpu"] for r in found.values())
-        print(f"{word}: median {median(cpu):.2f} s, 90 % within {cpu[int(0.9 * (len(cpu) - 1))]:.2f} s, of {len(cpu)}; "
+        print(f"{word}: median {median(cpu):.2f} s, 90 % within {within(cpu, 0.9):.2f} s, of {len(cpu)}; "
               f"{sum(c <= 1 for c in cpu)} within 1 s, {sum(c <= 6 for c in cpu)} within 6 s; dearest: " +
               ", ".join(f"{r['task']} {r['cpu']:.2f}" for r in dear))
     ratios = sorted(((bad[n]["cpu"] / right[n]["cpu"], n) for n in bad), reverse=True)

@@ -21,7 +21,7 @@ from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, NO_VALUE, AsJson,
 from .runs import open_store
 from .tasks import find_task
 from ..core.durations import compare_times, microseconds, one_clock
-from ..core.errors import KernelError, UsageError
+from ..core.errors import WALL_FACTOR, KernelError, UsageError
 from ..core.format import speedup_text
 
 # %% ../../nbs/7_cli/03_evaluate.ipynb #8d85daaa
@@ -105,7 +105,7 @@ def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
     kept = SimpleNamespace(known=lambda *a, **kw: None, save_evaluation=store.save_evaluation) if fresh else store
     if not as_json: say(RESULT_TABLE.head())
     for row in rows: say(*_row_lines(*row, as_json))
-    seconds = max(JOB_TIMEOUT_S, 2 * asked['limits'].work_seconds) + asked['limits'].seconds
+    seconds = max(JOB_TIMEOUT_S, WALL_FACTOR * asked['limits'].work_seconds) + asked['limits'].seconds
     with closing(evaluate_many([kernels[n] for n in names], task, store=kept, seconds=seconds, **asked)) as found:
         done, cut = with_progress(((names[number], e) for number, e in found), len(names), 'evaluating',
                                   lambda row: _row_lines(*row, as_json))

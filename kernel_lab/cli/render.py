@@ -215,7 +215,7 @@ WorkloadName = Annotated[str | None, typer.Option('--workload', '-w', metavar='N
     "One of the task's workloads; the first if left out."))]
 AsJson = Annotated[bool, typer.Option('--json', help='Print the whole record as JSON.')]
 WorkSeconds = Annotated[float, typer.Option('--work-seconds', metavar='S', min=1, help=(
-    'The most time that each later stage may take: to execute, verify or time a kernel.'))]
+    'The most seconds that each later stage may take, of the processor where the machine is busy.'))]
 Steps = Annotated[int, typer.Option(metavar='N', min=1, max=100, help='The most steps to take.')]
 PagePath = Annotated[str, typer.Option(metavar='FILE.html', help='Where to write the report.')]
 StorePlace = Annotated[str | None, typer.Option('--store', metavar='FILE_OR_URL', help=(

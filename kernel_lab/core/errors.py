@@ -5,10 +5,13 @@
 # %% ../../nbs/1_core/00_errors.ipynb #f0cb402c
 import difflib
 import math
+import re
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 # %% ../../nbs/1_core/00_errors.ipynb #938a6c82
 class LabError(Exception):
@@ -77,23 +80,59 @@ class SimulatorError(LabError):
     "A fault of Kernel Lab itself: an invariant does not hold."
 
 # %% ../../nbs/1_core/00_errors.ipynb #149945c0
-_UNTIL = ContextVar('until', default=(math.inf, 0, ''))
+WALL_FACTOR = 3     # of the seconds of a deadline: what a busy machine may take for them
+
+@dataclass(frozen=True)
+class _Deadline:
+    "Seconds for some work, counted from now on two clocks."
+    seconds: float
+    doing: str
+    wall: float = field(default_factory=time.monotonic)
+    cpu: float = field(default_factory=time.process_time)
+
+    def check(self, now):
+        "KernelError of kind 'timeout' where both clocks have passed, or the wall clock has by far."
+        used = now - self.wall
+        if used <= self.seconds: return
+        if used <= WALL_FACTOR * self.seconds and time.process_time() - self.cpu <= self.seconds: return
+        raise KernelError(f'{self.doing} took too long', kind='timeout', limit=f'{self.seconds:g} s',
+                          value=f'{used:.1f} s', hint='Issue fewer and larger instructions, or use a smaller workload.')
+
+_DEADLINES = ContextVar('deadlines', default=(math.inf, ()))        # when the first may pass, and all of them
 
 @contextmanager
 def within(seconds: float, doing: str) -> Iterator[None]:
-    """Context manager: set a deadline in `seconds`; `in_time` raises after it. An earlier deadline of an enclosing
-    block stays in force. `doing` names the work in the error message."""
-    mine = (time.monotonic() + seconds, seconds, doing)
-    before = _UNTIL.set(min(mine, _UNTIL.get(), key=lambda x: x[0]))
+    """Context manager: set a deadline in `seconds`; `in_time` raises after it. Deadlines of enclosing blocks stay in
+    force. `doing` names the work in the error message.
+
+    The seconds are of wall time and of this process's processor time, whichever passes later, but at most `WALL_FACTOR`
+    times as many of wall time."""
+    soonest, others = _DEADLINES.get()
+    mine = _Deadline(seconds, doing)
+    before = _DEADLINES.set((min(soonest, mine.wall + seconds), (*others, mine)))
     try: yield
-    finally: _UNTIL.reset(before)
+    finally: _DEADLINES.reset(before)
 
 def in_time() -> None:
-    "Raise a KernelError of kind 'timeout' if the deadline of the enclosing `within` has passed; else do nothing."
-    until, seconds, doing = _UNTIL.get()
-    if time.monotonic() > until:
-        raise KernelError(f'{doing} took too long', kind='timeout', limit=f'{seconds:g} s', value='more',
-                          hint='Issue fewer and larger instructions, or use a smaller workload.')
+    "Raise a KernelError of kind 'timeout' if a deadline of an enclosing `within` has passed; else do nothing."
+    soonest, deadlines = _DEADLINES.get()
+    if (now := time.monotonic()) > soonest:
+        for d in deadlines: d.check(now)
+
+_LIBRARIES = re.compile(r'[/\\](torch|numpy|scipy)[/\\]|^<')
+
+def _at_each_line(frame, event, arg):
+    in_time()
+    return None if _LIBRARIES.search(frame.f_code.co_filename) else _at_each_line
+
+@contextmanager
+def timed_lines() -> Iterator[None]:
+    """Context manager: `in_time` at every line of Python that runs inside, and at calls inside large libraries: for code
+    that does not ask itself. Nothing where no deadline is set, or a debugger follows the lines."""
+    if sys.gettrace() or _DEADLINES.get()[0] == math.inf: yield; return
+    sys.settrace(_at_each_line)
+    try: yield
+    finally: sys.settrace(None)
 
 # %% ../../nbs/1_core/00_errors.ipynb #a193b678
 class UsageError(LabError):

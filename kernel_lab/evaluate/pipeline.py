@@ -273,7 +273,10 @@ def _evaluate(progress, question):
         reason = f'this is a fault of the lab, not of the kernel: {e if isinstance(e, LabError) else repr(e)}'
         status, parts = Status.LAB_ERROR, {'error': {'message': reason, 'kind': 'crash'}}
         progress.say(reason)
-    status, parts = guard_stage(progress, question, status, parts)
+    try: status, parts = guard_stage(progress, question, status, parts)
+    except KernelError as e:
+        if status == Status.CORRECT: status, parts = status_of(e), {'error': e.to_dict()}
+        progress.say(e)
     return progress.finish(status, **parts)
 
 def _recall(progress, question):

@@ -19,7 +19,8 @@ class Limits:
 
     `seconds`: wall time of the child. `memory_mb`: address space of the child (at least 512). `answer_mb`: size of the
     traced program as JSON, which may have `MAX_PARTS_PER_MIB` parts for each. `instructions`: that the program executes
-    in simulation. `work_seconds`: time of each later stage of the evaluation. UsageError for values that are not
+    in simulation. `work_seconds`: time of each later stage of the evaluation, of the processor where the machine is
+    busy (see `within`). UsageError for values that are not
     positive numbers, or too large."""
     seconds: float = 60
     memory_mb: int = 4096

@@ -10,7 +10,7 @@ from itertools import cycle
 import math
 from zlib import crc32
 import numpy as np
-from ...core.errors import LabError, choose
+from ...core.errors import LabError, choose, in_time, timed_lines
 from ...tasks.model.workload import DTYPES, EPSILON, error_ratio, max_error_ratio, mean_square, output_tolerance
 from ...tasks.baselines.kept_facts import kept_draws
 from ...tasks.model.task import to_torch, without_compiler, work_out_counts
@@ -100,6 +100,7 @@ class Draw:
         "Inputs {name: array} changed; what is not touched is the same array."
         made = {}
         for k, x in arrays.items():
+            in_time()
             if x.dtype.kind in 'iub' or self.target not in (None, k) or self.change.wide and x.dtype.itemsize < 4:
                 made[k] = x
                 continue
@@ -171,6 +172,7 @@ def _nudging():
         def sides(self, t): return self.bits(t) * 2 - 1
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            in_time()
             out = func(*args, **(kwargs or {}))
             if any(r.alias_info is not None for r in func._schema.returns): return out      # in place, or a view
             if isinstance(out, (tuple, list)): return type(out)(map(self.moved, out))
@@ -190,7 +192,7 @@ def _in_float64(task, arrays, nudge=0.0, seed=0, narrow=False):
         t = t.float() if narrow else t.double()
         return torch.where(t == 0, mode.sides(t) * (nudge * _size(x.astype(np.float64))), mode.moved(t)) if nudge else t
     tensors = [wide(x) for x in arrays.values()]
-    with torch.no_grad():
+    with torch.no_grad(), timed_lines():
         if not nudge: outs = task.reference(*tensors)
         else:
             with mode: outs = task.reference(*tensors)
@@ -307,6 +309,7 @@ def _admission(task, workload, draw):
     if all(changed[k].tobytes() == x.tobytes() for k, x in arrays.items()): return 'it changes nothing'
     try: return reason_against(soundness(task, workload, changed, draw.change.tight), _ordinary(task, workload))
     except (LabError, ArithmeticError, RuntimeError, ValueError, IndexError) as e:
+        in_time()                                                       # an answer that came too late is not kept
         return f'the reference fails: {type(e).__name__}'
 
 def admission(task, workload, draw):

@@ -68,6 +68,7 @@ def run_guards(facts: Evidence, guards: Iterable[Guard] | None = None) -> tuple[
         try:
             severity, says, line = g.find(facts) or ('note', '', None)
         except Exception as e:  # noqa: BLE001 (the evaluation goes on)
+            if getattr(e, 'kind', '') == 'timeout': raise             # no guard has found anything, and none is at fault
             severity = 'implausible' if g.kind == 'structural' else 'note'
             says, line = f'a fault of the lab: {e!r}', None
         found.append(GuardReport(g.name, g.kind, bool(says), says[:400], severity, line))
@@ -192,7 +193,9 @@ def _needs(f, free):
         a, b = f.task.draw(f.workload, 1), f.task.draw(f.workload, 2)
         other = {k: np.where(free[k], b[k], v) if k in free else v for k, v in a.items()}
         return max_error_ratio(f.task.expected(other), f.task.expected(a), f.task.tolerance(f.workload))
-    except (LabError, ValueError, IndexError, KeyError, RuntimeError): return None
+    except (LabError, ValueError, IndexError, KeyError, RuntimeError):
+        in_time()                                                       # no answer is not the same as no time
+        return None
 
 @guard('structural', 'What nothing reads, the reference does not need.')
 def inputs_read(f):
@@ -261,7 +264,9 @@ def _new_numbers(f):
 def computes(f):
     if not f.program or computing(f.program): return None
     try: new = _new_numbers(f)
-    except LabError: return None
+    except LabError:
+        in_time()
+        return None
     return ('implausible', f'it computes nothing, and {new:.0%} of the answer is in no input',
             None) if new > 0.5 else None
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 import numpy as np
-from ...core.errors import KernelError, UsageError
+from ...core.errors import KernelError, UsageError, in_time
 from ..records.verification import Element, SeedReport, Verification
 from .adversarial_inputs import (FAMILIES, choose_draws, draws_by_name,
     has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
@@ -219,6 +219,7 @@ def _trial(program, task, workload, seed, arrays, draw=None):
     name, tolerance = '', task.tolerance(workload)
     if draw: name, tolerance = draw.name, tolerance_on(task, workload, wants, draw.change.tight)
     got = execute(program, *map(_read_only, arrays.values()), strict=True)
+    in_time()
     return DrawResult(seed, name, arrays, got, wants, tolerance,
                       tuple(report_on(g, w, tolerance, seed, k, name) for k, (g, w) in enumerate(zip(got, wants))))
 

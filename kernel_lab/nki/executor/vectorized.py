@@ -290,6 +290,7 @@ class PlanRunner:
                     if self.memory.flat[k] is not None: continue
                     if spare.get(kind(k)): self.memory.flat[k] = spare[kind(k)].pop()
                     self.memory.allocate(k)
+                in_time()
                 with np.errstate(all='ignore'): self.prepare([node], self.memory)[0](env)
                 for k in users[j]:
                     if last[k] != j or k in self.code.program.output_ids: continue

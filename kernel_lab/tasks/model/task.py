@@ -13,7 +13,7 @@ import inspect
 import os
 import textwrap
 import numpy as np
-from ...core.errors import UsageError, choose
+from ...core.errors import LabError, UsageError, choose, in_time, timed_lines
 from .workload import DTYPES, Kernel, Tolerance, Workload, mean_square, tolerance_for
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #5b96b4ed
@@ -21,8 +21,10 @@ def _format_shapes(arrays): return ', '.join(f'{k} {list(np.shape(v))}' for k, v
 
 def _call_checked(task, role, fn, arrays, *args):
     "`fn(*args)`; whatever it raises becomes a `UsageError` that names the task's function and the shapes."
-    try: return fn(*args)
-    except UsageError: raise
+    in_time()
+    try:
+        with timed_lines(): return fn(*args)
+    except LabError: raise
     except (Exception, SystemExit) as e:       # the author's function may raise anything; the cause stays attached
         takes = 'the inputs in the order of the workload' if role == 'reference' else '(workload, rng)'
         hint = f'It takes {takes}.'
