@@ -127,8 +127,8 @@ def _at_each_line(frame, event, arg):
 
 @contextmanager
 def timed_lines() -> Iterator[None]:
-    """Context manager: `in_time` at every line of Python that runs inside, and at calls inside large libraries: for code
-    that does not ask itself. Nothing where no deadline is set, or a debugger follows the lines."""
+    """Context manager: `in_time` at every line of Python that runs inside, and at calls inside large libraries, for
+    code that does not ask itself. Nothing where no deadline is set, or a debugger follows the lines."""
     if sys.gettrace() or _DEADLINES.get()[0] == math.inf: yield; return
     sys.settrace(_at_each_line)
     try: yield

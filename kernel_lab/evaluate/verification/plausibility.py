@@ -68,7 +68,7 @@ def run_guards(facts: Evidence, guards: Iterable[Guard] | None = None) -> tuple[
         try:
             severity, says, line = g.find(facts) or ('note', '', None)
         except Exception as e:  # noqa: BLE001 (the evaluation goes on)
-            if getattr(e, 'kind', '') == 'timeout': raise             # no guard has found anything, and none is at fault
+            if getattr(e, 'kind', '') == 'timeout': raise             # nothing was found, and nobody is at fault
             severity = 'implausible' if g.kind == 'structural' else 'note'
             says, line = f'a fault of the lab: {e!r}', None
         found.append(GuardReport(g.name, g.kind, bool(says), says[:400], severity, line))

@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/6_executor/10_bodies.ipynb #a73fa933
 from itertools import groupby
+import re
 from ...core.errors import KernelError, in_time
 from .memory import View
 from .race_watch import watch_instruction
@@ -66,16 +67,26 @@ def prepared(memory, body, make):
     return ready
 
 # %% ../../../nbs/2_nki/6_executor/10_bodies.ipynb #da350583
+_OF_SHAPES = re.compile('shape|broadcast|dimension|axis|axes|size|mismatch|align')
+
+def named_failure(instruction, error: Exception) -> KernelError:
+    "What numpy could not compute, as an error of the instruction: of shapes that do not meet, or of the values."
+    where = dict(line=instruction.line or None, instruction=instruction.op)
+    if _OF_SHAPES.search(str(error)):
+        return KernelError(f'the operands do not fit each other: {error}', kind='shape',
+                           hint='Slice them to the same shape.', **where)
+    return KernelError(f'it cannot be computed with these values: {error}', kind='unsupported', **where)
+
 def run_instruction(step, env):
-    "Run one instruction; shapes that do not meet are the kernel's mistake, and named."
+    "Run one instruction; a failure of numpy is the kernel's mistake, and named."
     watch = step.memory.race
     try:
         if watch is None or watch.core is None: step(env)
         else: watch_instruction(watch, step, env)
-    except KernelError: raise
-    except (ValueError, IndexError, TypeError, OverflowError) as e:
-        raise KernelError(f'the operands do not fit each other: {e}', kind='shape', line=step.instruction.line or None,
-                          instruction=step.instruction.op, hint='Slice them to the same shape.') from e
+    except KernelError as e:
+        e.line, e.instruction = e.line or step.instruction.line or None, e.instruction or step.instruction.op
+        raise
+    except (ValueError, IndexError, TypeError, OverflowError) as e: raise named_failure(step.instruction, e) from e
 
 def _prepared_loop(memory, o, make):
     return o.name, trip_counter(memory, o), memory.owned.get(o.name, ()), prepared(memory, o.body, make)

@@ -6,6 +6,7 @@
 import math
 from functools import lru_cache
 import numpy as np
+from ...core.errors import KernelError
 
 # %% ../../../nbs/2_nki/2_ir/06_semantics.ipynb #a47407ec
 def _logical_right(a, b):
@@ -17,10 +18,19 @@ def _logical_right(a, b):
 
 def _truth(f): return lambda a, b: f(a, b).astype(np.float32)
 
+def _negative_power(a, b):
+    "The error of whole numbers raised to powers of which one is negative, which have no whole result."
+    bases, powers = np.broadcast_arrays(a, b)
+    first = np.flatnonzero(powers.reshape(-1) < 0)[0]
+    return KernelError('whole numbers have no negative powers that are whole', kind='unsupported',
+                       limit='powers from 0 on', value=f'{bases.reshape(-1)[first]} ** {powers.reshape(-1)[first]}',
+                       hint='Copy the operands to a float dtype first.')
+
 def _power(a, b):
     "a to the power b; numpy has two implementations, and strides choose between them."
     dense = lambda x: np.ascontiguousarray(x) if np.ndim(x) else x
-    return np.power(dense(a), dense(b))
+    try: return np.power(dense(a), dense(b))
+    except ValueError: raise _negative_power(a, b) from None
 
 ALU = {
     'add': np.add, 'subtract': np.subtract, 'multiply': np.multiply, 'divide': np.divide, 'maximum': np.maximum,
