@@ -15,7 +15,7 @@ def write_eager_times(jobs=2, path=EAGER_FILE):
     asked = [(task.name, w.name) for task in TASKS.values() for w in task.workloads]
     rows = dict(call_in_workers(eager_row, asked, jobs))
     with open(path, "w", newline="") as file:
-        out = csv.DictWriter(file, ["task", "workload", *CHIPS], lineterminator="\n")
+        out = csv.DictWriter(file, ["task", "workload", "clock", *CHIPS], lineterminator="\n")
         out.writeheader()
         out.writerows(rows[k] for k in range(len(asked)))
     print(f"{len(asked)} rows to {path}")

@@ -24,7 +24,7 @@ from .verification.verify import fresh_seeds, verify
 from .records.provenance import task_key, versions
 from ..nki.executor.plan import bytes_held
 from ..nki.chip.chips import CHIPS
-from ..nki.ir.nodes import accesses
+from ..nki.ir.nodes import accesses, times_counted
 from ..nki.ir.program import Program
 from ..nki.record.python_subset import check_python, read_outside
 from ..targets.protocol import Target
@@ -115,15 +115,12 @@ class EvaluationInProgress:
                           created=now(), **self.about, **parts)
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #e4bcb80d
-LARGEST_TILE_ELEMENTS = 65536                                           # of one engine instruction
-
 def instructions_by_line(program: Program) -> Counter:
     """{line: instructions that will be executed because of it}; one with more elements than the largest tile counts as
     several."""
     found = Counter()
     for loops, instruction in program.walk():
-        tiles = max([1, *(-(-prod(a.shape) // LARGEST_TILE_ELEMENTS) for a in accesses(instruction))])
-        found[instruction.line] += prod(loop.trips for loop in loops) * tiles
+        found[instruction.line] += prod(loop.trips for loop in loops) * times_counted(instruction)
     return found
 
 def _bytes_needed(program, most):

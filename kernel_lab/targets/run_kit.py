@@ -25,6 +25,7 @@ def worst_ratio(got: np.ndarray, want: np.ndarray, atol: float, rtol: float) -> 
     return worst if np.isfinite(worst) else float('inf')
 
 # %% ../../nbs/4_targets/05_run_kit.ipynb #c311dc59
+SCRIPT = Path(globals().get('__file__', 'run.py')).resolve()    # a notebook has no file
 PROFILERS = 'neuron-explorer', 'neuron-profile'
 DEVICE_CLOCK, WALL_CLOCK = "the profiler's total_time", 'wall time around torch-neuronx, host included'
 
@@ -131,7 +132,7 @@ def in_process(case: dict, kit: Path, work: Path, way: str, times: int, seconds:
     folder = work / case['name'].replace('/', '_')
     folder.mkdir(parents=True, exist_ok=True)
     (folder / 'answer.json').unlink(missing_ok=True)
-    command = [sys.executable, str(Path(__file__).resolve()), str(kit), '--case', case['name'], '--through', way,
+    command = [sys.executable, str(SCRIPT), str(kit), '--case', case['name'], '--through', way,
                '--times', str(times)]
     began = time.monotonic()
     env = os.environ | {'NEURON_FRAMEWORK_DEBUG': '1'}     # the compiled file stays in the folder
@@ -174,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
     "The command line of `run.py`: 0 where every case has an answer with a time."
     parser = argparse.ArgumentParser(description='Run the kernels of this kit on a NeuronCore; answers.json is what to '
                                                  'send back.')
-    parser.add_argument('kit', nargs='?', type=Path, default=Path(__file__).resolve().parent, help='the folder')
+    parser.add_argument('kit', nargs='?', type=Path, default=SCRIPT.parent, help='the folder')
     parser.add_argument('--only', action='append', metavar='TEXT', help='cases with this in their name')
     parser.add_argument('--through', choices=list(WAYS), default='nki', help="the compiler's package, or torch-neuronx")
     parser.add_argument('--times', type=int, default=7, metavar='N', help='how often a latency is measured')
@@ -211,4 +212,4 @@ def main(argv: list[str] | None = None) -> int:
     done = {a['case'] for a in answers['answers'] if a['status'] == 'timed'}
     return 0 if all(c['name'] in done for c in cases) else 1
 
-if __name__ == '__main__' and not __package__: sys.exit(main())
+if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())

@@ -1,6 +1,7 @@
 """The times that are kept for the suite are those that the lab works out today."""
 from dataclasses import asdict
 import csv
+from importlib import import_module
 
 import pytest
 
@@ -11,7 +12,11 @@ from kernel_lab.evaluate.verification.verify import verify
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.timing import timeline
+from kernel_lab.nki.timing.timeline import CLOCK
 from kernel_lab.tasks.suite.registry import TASKS
+
+known_times, eager_page = (import_module(f'kernel_lab.tasks.baselines.{m}') for m in ('known_times', 'eager'))
 
 SOME = ('relu', 'softmax', 'channels_first', 'embedding', 'add_rmsnorm', 'linear_bias_gelu', 'adamw_step')
 
@@ -71,3 +76,18 @@ def test_kept_kernels_are_right():
             w = task.workload(k['workload'])
             specs = [ArraySpec(v.shape, v.dtype.name) for v in task.draw(w).values()]
             assert verify(trace_source(k['source'], None, specs, k['chip']), task, w, [0]).passed, task.name
+
+
+def test_kept_times_of_another_clock_are_not_used(monkeypatch):
+    task = TASKS['softmax']
+    w = task.workload('full')
+    kept = known_task_times(task, w, 'trn2')
+    assert kept.clock == CLOCK and {r.clock for r in read_times(TIMES_FILE)} == {CLOCK}
+    assert {r['clock'] for r in kept_eager_rows()} == {CLOCK}
+    for module in (timeline, eager_page): monkeypatch.setattr(module, 'CLOCK', 'lab-0')
+    for cached in (known_times._known, eager_page._stored, eager_page.eager_us): cached.cache_clear()
+    try:
+        assert known_task_times(task, w, 'trn2') is None and not eager_page._stored()
+        assert eager_page.eager_us(task, w, 'trn2') == pytest.approx(kept.eager_us, rel=1e-4)     # worked out anew
+    finally:
+        for cached in (known_times._known, eager_page._stored, eager_page.eager_us): cached.cache_clear()

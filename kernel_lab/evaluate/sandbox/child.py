@@ -59,12 +59,14 @@ def parse(source: str) -> None:
 
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #302f816e
 def trace_job(request: dict) -> str:
-    """Trace an NKI kernel. The request has `source`, `entry`, `specs` (shape and dtype of each input) and `chip`.
-    Returns the Program as JSON."""
+    """Trace an NKI kernel. The request has `source`, `entry`, `specs` (shape and dtype of each input), `chip`
+    and `most`: the instructions and parts that it may record. Returns the Program as JSON."""
     from ...nki.ir.nodes import ArraySpec
     from ...nki.lang.trace import trace_source
+    from ...nki.record.builder import recorded_at_most
     specs = [ArraySpec(tuple(shape), dtype) for shape, dtype in request['specs']]
-    return trace_source(request['source'], request['entry'], specs, request['chip']).to_json()
+    with recorded_at_most(*request.get('most', ())):
+        return trace_source(request['source'], request['entry'], specs, request['chip']).to_json()
 
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #930c0d3e
 def load_job(job: str) -> Callable[[dict], str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from ...core.errors import KernelError, UsageError
 from .shared_arrays import array_layout, specs_of
-from .protocol import Limits, ChildReply  # noqa: F401 (imported from here by other pages)
+from .protocol import MAX_PARTS_PER_MIB, Limits, ChildReply  # noqa: F401 (for others)
 from .server import Server
 from .tiers import SandboxStatus, status_of_server
 from ...nki.ir.program import Program
@@ -92,7 +92,8 @@ def trace_kernel(kernel: Kernel, specs: Sequence, chip: str = 'trn1',
     reply."""
     if error := _too_long(kernel): return error, ChildReply(None, None)
     shapes = [(list(map(int, s.shape)), str(s.dtype)) for s in specs]
-    request = {'source': kernel.source, 'entry': kernel.entry, 'chip': chip, 'specs': shapes}
+    request = {'source': kernel.source, 'entry': kernel.entry, 'chip': chip, 'specs': shapes,
+               'most': (limits.instructions, limits.answer_mb * MAX_PARTS_PER_MIB)}
     reply = run_job('kernel_lab.evaluate.sandbox.child:trace_job', request, limits)
     if reply.error: return reply.error, reply
     try: return admit_program(reply.text, kernel, specs, chip), reply

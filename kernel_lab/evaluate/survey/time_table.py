@@ -16,6 +16,7 @@ from ...tasks.baselines.known_times import TaskTimes, task_without_times, known_
 from ..verification.verify import verify
 from ..records.provenance import lab_key, task_key, canonical_text
 from ...nki.lang.trace import trace_source
+from ...nki.timing.timeline import CLOCK
 from ...tasks.codegen.graph import capture
 from ...tasks.codegen.lower import lower_unfused, lower_fused
 from ...tasks.codegen.precision import kernel_graph
@@ -68,7 +69,7 @@ def task_times(task, workload=None, chip='trn2'):
     first = next((us for us, maker, _ in kernels if maker == 'first kernel'), None)
     us, maker, _ = kernels[0] if kernels else (None, '', '')
     return TaskTimes(task.name, task.level, task.family, w.name, chip, least_us, by, run.us, len(run.launches),
-                     ', '.join(run.unmapped), first, us, maker)
+                     ', '.join(run.unmapped), first, us, maker, clock=CLOCK)
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #f88901dd
 def _key(task, workload):

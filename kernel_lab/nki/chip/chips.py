@@ -102,7 +102,7 @@ def _shared(gen):
             'generations'), compiler_buffers=Figure(
                 4, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory '
                 'permitting'), compiler_stream_bytes=Figure(
-                    30 * 1024, 'bytes a partition', 'fitted', 'what the earlier compiler leaves beside what is alive '
+                    30 * 1024, 'bytes a partition', 'estimate', 'what the earlier compiler leaves beside what is alive '
                     'and the loads that it keeps: 1 to 44 KiB in five published kernels'),
         compiler_sbuf_bytes=Figure(
                     168.9 * 1024, 'bytes a partition', 'fitted', 'largest published kernel without '
@@ -154,7 +154,7 @@ def _trn1():
                             255, 'GB/s', 'fitted', f'{d} plan with 272; the best published kernel reaches 263'),
             'dma_row_ns': Figure(
                 0, 'ns a partition', 'estimate', 'descriptors are made before the kernel runs'), 'dma_issue_ns': Figure(
-                    360, 'ns a copy', 'fitted', 'one-element copies of a published vector addition: 1,070 '
+                    360, 'ns a copy', 'estimate', 'one-element copies of a published vector addition: 1,070 '
                     'ns for three'), 'pe_cold': Figure(1, 'times slower', 'estimate', 'no clock gating is documented'),
             'pe_heat_ns': Figure(4000, 'ns', 'estimate', 'as on trn2'), 'pe_rise_ns': Figure(
                 3000, 'ns', 'estimate',
@@ -222,15 +222,15 @@ def _trn2():
                         'cores share hbm_stack_gbps'), 'hbm_stack_gbps': Figure(
                         740, 'GB/s', 'derived', f'{a}: a stack of 725 to 750 GB/s shared by two cores'),
             'dma_gbps': Figure(
-                            430, 'GB/s', 'fitted', f'{d} plan with 368; published copies there and back reach 419'),
+                            430, 'GB/s', 'estimate', f'{d} plan with 368; published copies there and back reach 419'),
             'dma_issue_ns': Figure(
                 486, 'ns a copy', 'fitted',
                 'published vector addition by single elements; trn2 traces: DMA_DIRECT2D on a queue takes 520 to 600'),
             'dma_row_ns': Figure(
-                1.2, 'ns a partition', 'fitted', 'published sweeps of copies of 128 rows'), 'pe_cold': Figure(
+                1.2, 'ns a partition', 'estimate', 'published sweeps of copies of 128 rows'), 'pe_cold': Figure(
                     2, 'times slower', 'measured', 'trn2 traces: matmuls before the first clock change'),
             'pe_heat_ns': Figure(
-                4000, 'ns', 'fitted',
+                4000, 'ns', 'estimate',
                 'glossary of the profiler: about 3 us to full clock, falls back below half use'), 'pe_rise_ns': Figure(
                     3000, 'ns', 'estimate',
                     'batches of transposes before matmuls of 64 rows: 8 leave the clock at half, 32 bring it to full'),

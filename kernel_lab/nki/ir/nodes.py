@@ -169,6 +169,12 @@ def accesses(instruction, reads=False) -> list:
     if not reads: res += outs
     return res + through if through else res
 
+LARGEST_TILE_ELEMENTS = 65536                                           # of one engine instruction
+
+def times_counted(instruction) -> int:
+    "How many instructions one counts as: several, where it has more elements than the largest tile."
+    return max([1, *(-(-math.prod(a.shape) // LARGEST_TILE_ELEMENTS) for a in accesses(instruction))])
+
 def tensors_of(instruction) -> tuple[tuple, tuple]:
     "Numbers of the tensors that an instruction reads, and of those that it writes; kept with it."
     if '_tensors' not in instruction.__dict__:

@@ -35,6 +35,12 @@ def _node_data(node):
     return {'op': node.op, 'outs': outs, 'ins': ins, 'attrs': node.attrs, 'e': node.engine,
             'm': [[_affine_data(a), axes] for a, axes in node.mask], 'line': node.line}
 
+def least_parts(draft) -> int:
+    "Brackets, commas and colons that an instruction's JSON text has at least; of its mask and attributes' lists none."
+    operands = [*draft.outs.values(), *draft.ins.values()]
+    inside = sum([9 + 3 * len(a.offset.terms) + 3 * len(a.ap) for a in operands if isinstance(a, Access)])
+    return 16 + 2 * len(operands) + 2 * len(draft.attrs) - bool(draft.attrs) + inside
+
 def _tensor_data(t):
     return [t.name, t.shape, t.dtype, t.buffer, t.role, t.par, t.zero, t.scope, t.line, t.alias, t.places]
 

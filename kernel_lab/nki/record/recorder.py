@@ -15,7 +15,7 @@ from ..chip.dtypes import dtype_name, itemsize
 from ..ir.affine import OPEN_BOOLS
 from ..ir.nodes import Tensor
 from . import indexing, views       # noqa: F401  methods of Tile
-from .builder import kernel_frame, kernel_line
+from .builder import Tally, kernel_frame, kernel_line
 from .tile import Tile
 
 # %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #462f2a1e
@@ -99,6 +99,7 @@ class Recorder:
         self.chip, self.dialect, self.unroll = get_chip(chip), dialect, frozenset(unroll)
         OPEN_BOOLS.clear()                  # of a trace that was given up
         self.tensors, self.constants, self.body, self.open, self.keys, self.broken = [], {}, [], [], {}, None
+        self.tally = Tally()                # how much is recorded
         self.roomy = False                  # under nki.simulate: no limits of memory, assignments to HBM
         self.grid, self.shared = (), {}     # the launch grid; HBM tensors that its programs share
         self.aliases = {}                   # (tensor, dtype, shape) -> tensor that reads its memory so

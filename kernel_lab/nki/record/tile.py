@@ -182,5 +182,6 @@ def emit(op, outs, ins, attrs=None, engine='', mask=None) -> InstructionDraft:
     outs = {k: _settled(rec, v, conditions) for k, v in outs.items()}
     ins = {k: _settled(rec, v, conditions) for k, v in ins.items() if v is not None}
     d = InstructionDraft(op, outs, ins, attrs or {}, engine, masks, kernel_line())
+    rec.tally.count(d, rec.open)
     rec.current.append(d)
     return d

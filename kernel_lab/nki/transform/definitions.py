@@ -159,17 +159,18 @@ def require_static(loops: tuple) -> None:
     other = next((l for l in loops if l.kind not in STATIC_LOOPS), None)
     if other: raise IllegalTransformation(f'loop {other.name} is {other.kind}: its iterations are not known here')
 
-def digits(uses: DefUse, instruction: Instruction, here: Access, there: Access) -> tuple:
+def digits(uses: DefUse, instruction: Instruction, here: Access, there: Access, apart: tuple[str, ...] = ()) -> tuple:
     """(digits, size, offset) that lead from an element of `here` to the element of `there` that the same iteration
-    of the loops around `instruction` touches, each digit (step here, count, step there). `IllegalTransformation` where
-    `here` does not count all elements of its tensor once."""
+    of the loops around `instruction` touches, each digit (step here, count, step there); `apart`: loops of which each
+    iteration has a tensor of its own. `IllegalTransformation` where `here` does not count all its elements once."""
     one, other = dict(here.offset.terms), dict(there.offset.terms)
     require_static(uses.around[id(instruction)])
-    loops, a, b = [l for l in uses.around[id(instruction)] if l.trips > 1], squeezed(here.ap), squeezed(there.ap)
+    loops = [l for l in uses.around[id(instruction)] if l.trips > 1 and l.name not in apart]
+    a, b = squeezed(here.ap), squeezed(there.ap)
     if len(b) <= 1 < len(a) and (not b or b[0][1] == a[0][1]): b = [(b[0][0] if b else 0, a[0][1]),
                                                                     *((0, n) for _, n in a[1:])]
     known = {l.name for l in uses.around[id(instruction)]}
-    if [n for _, n in a] != [n for _, n in b] or here.offset.const or not {*one, *other} <= known:
+    if [n for _, n in a] != [n for _, n in b] or here.offset.const or {*one} & {*apart} or not {*one, *other} <= known:
         raise IllegalTransformation('two patterns have other axes')
     rows = [(l.trips, one.get(l.name, 0), other.get(l.name, 0)) for l in loops]
     rows += [(n, s, t) for (s, n), (t, _) in zip(a, b)]
@@ -177,7 +178,7 @@ def digits(uses: DefUse, instruction: Instruction, here: Access, there: Access) 
     size = uses.program.tensors[here.tensor].size
     if found is None or found[1] != size:
         raise IllegalTransformation(f'{uses.program.tensors[here.tensor].name} is not walked through once')
-    return *found, Affine(there.offset.const)
+    return *found, Affine(there.offset.const, tuple((v, c) for v, c in there.offset.terms if v in apart))
 
 def elements_written(uses: DefUse, instruction: Instruction, a: Access) -> int:
     "How many elements an output of an instruction writes in all its iterations, repetitions counted."

@@ -7,9 +7,11 @@ columns, and other instructions for the same values."""
 from collections.abc import Iterator
 from dataclasses import replace
 import numpy as np
+from ..chip.chips import get_chip
+from ..chip.dtypes import is_float
 from ..ir.instructions import spec_of
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction
+from ..ir.nodes import Access, Instruction, accesses
 from ..ir.program import Program
 from ..timing.flat_program import CAUSES
 from ..timing.timeline import Timeline, schedule
@@ -28,8 +30,10 @@ def _as_maximum(o):
     return replace(o, op='tensor_scalar', ins=ins, attrs=attrs)
 
 def _as_function(o):
-    "A reciprocal, or a product by one number for all or for each row, as a function of the Scalar engine; else None."
+    "A copy, a reciprocal, or a product by one number for all or each row, as a function of the Scalar engine, or None."
     data = {'data': o.ins.get('data')}
+    if o.op == 'tensor_copy' and not o.mask:
+        return replace(o, op='activation', ins={'data': o.ins['src'], 'scale': 1.0}, attrs={'func': 'copy'})
     if o.op == 'reciprocal' and not o.attrs:
         return replace(o, op='activation', ins={**data, 'scale': 1.0}, attrs={'func': 'reciprocal'})
     product = o.op == 'tensor_scalar' and o.attrs['op0'] == 'multiply' and not {*o.attrs} - {'op0', 'reverse0'}
@@ -83,13 +87,20 @@ def _longest(program, work):
         o = timed(program).program.instructions[n]              # spilling adds instructions, which stay where they are
         if work[n] and id(o) in own and o.attrs.get('reduce_cmd', 'idle') in (None, 'idle'): yield o
 
+def _forms_here(program, o):
+    "The `other_forms` on the chip: where Scalar has no copies, a function copies floats."
+    if o.op != 'tensor_copy': return [*other_forms(o)]
+    copies = get_chip(program.chip).scalar_copies
+    floats = all(is_float(program.tensors[a.tensor].dtype) for a in accesses(o))
+    return [f for f in other_forms(o) if f.engine != 'Scalar' or (f.op == o.op if copies else f.op != o.op and floats)]
+
 def moved_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Program]]:
     """Yield (instruction, its new form, program) for the longest instructions of the busiest compute engine of the
     chip that the program was traced for, each on every other engine that can."""
     work = work_by_engine(timed(program))
     busiest = max(work, key=lambda e: work[e].sum())
     for o in _longest(program, work[busiest]):
-        for form in other_forms(o):
+        for form in _forms_here(program, o):
             if form.engine != busiest: yield o, form, with_instructions(program, {id(o): [form]})
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #2cfc390f
@@ -128,7 +139,7 @@ def shared_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Pr
     busiest = max(work, key=lambda e: work[e].sum())
     for o in _longest(program, work[busiest]):
         last = next(iter(o.outs.values())).ap[-1][1]
-        for form in other_forms(o):
+        for form in _forms_here(program, o):
             for columns in (int(last * share) for share in SHARES):
                 if form.engine == busiest or min(columns, last - columns) < MIN_COLUMNS: continue
                 try: two = shared_columns(o, form, columns)

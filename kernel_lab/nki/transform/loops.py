@@ -5,13 +5,14 @@
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #75e5ea94
 from collections.abc import Iterator
 from dataclasses import replace
+from ..executor.forward_copies import forwarded_access
 from ..executor.loop_passes import fused_nests
-from ..ir.nodes import Access, Instruction, Loop, walk_body, with_bodies
+from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, with_bodies
 from ..ir.affine import Affine
 from ..ir.program import Program
-from ..ir.regions import access_of, region_of
-from .cleanup import clean, with_replaced
-from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, is_plain_copy,
+from ..ir.regions import access_of, region_of, row_major_steps
+from .cleanup import clean, with_instructions, with_replaced
+from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, digits, is_plain_copy,
     squeezed, with_unit_axes)
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #ecbb6d8b
@@ -46,6 +47,49 @@ def hoist_load(program: Program, load: Instruction) -> Program:
     tensors, k = list(program.tensors), load.outs['dst'].tensor
     tensors[k] = tensors[k].in_scope(tuple(l.name for l in around[:kept]))
     return clean(replace(program, tensors=tuple(tensors), body=with_bodies(program.body, before)))
+
+# %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #f4a9b76e
+def _filling_load(uses, k):
+    "(the load that alone fills tile `k`, digits from its elements to those in HBM); `IllegalTransformation` without."
+    t, load = uses.program.tensors[k], uses.only_writer(k)
+    plain = load is not None and is_plain_copy(uses.program, load) and uses.program.tensors[
+        load.ins['src'].tensor].buffer == 'hbm'
+    if not plain or t.buffer != 'sbuf' or t.role != 'scratch' or t.zero or t.places or t.par or load.outs['dst'].par:
+        raise IllegalTransformation(f'{t.name} is not filled by one plain load')
+    dst, src = load.outs['dst'], load.ins['src']
+    if uses.is_written_from(src.tensor, uses.item[id(load)]):
+        raise IllegalTransformation(f'{uses.program.tensors[src.tensor].name} is written while {t.name} is read')
+    return load, digits(uses, load, dst, src, t.scope)
+
+def load_where_read(program: Program, k: int) -> Program:
+    """The program with what tile number `k` is loaded with loaded by each reader, as much as it reads.
+    `IllegalTransformation` where one load alone does not fill the tile, or where a reader reads it otherwise than as
+    it lies."""
+    uses, tensors, replaced = DefUse(program), list(program.tensors), {}
+    (load, system), t = _filling_load(uses, k), program.tensors[k]
+    def small(o, a, before):
+        far = None if a.index or a.par else forwarded_access(a, system, load.ins['src'].tensor, program.trips)
+        if far is None: raise IllegalTransformation(f'line {o.line} reads {t.name} otherwise than as it lies')
+        tensors.append(replace(t, shape=a.shape, scope=uses.chain(o)))
+        whole = Access(len(tensors) - 1, Affine(0), tuple(zip(row_major_steps(a.shape), a.shape)), 0)
+        before.append(replace(load, outs={'dst': whole}, ins={'src': replace(far, par=None)}))
+        return whole
+    for o in uses.readers[k]:
+        if any(a.index and a.index.tensor == k for a in accesses(o)):
+            raise IllegalTransformation(f'line {o.line} finds elements by {t.name}')
+        mine, before = lambda a: isinstance(a, Access) and a.tensor == k, []
+        after = replace(o, ins={x: small(o, a, before) if mine(a) else a for x, a in o.ins.items()})
+        replaced[id(o)] = [*before, after]
+    return with_instructions(program, {**replaced, id(load): []}, tensors)
+
+def wide_loads(program: Program) -> Iterator[int]:
+    "Yield the tiles that a load fills in other loops than those in which they are read."
+    uses = DefUse(program)
+    if any(l.kind not in STATIC_LOOPS for l in program.loops.values()): return
+    for k, t in enumerate(program.tensors):
+        load = uses.only_writer(k) if t.buffer == 'sbuf' else None
+        if load is None or load.op != 'dma_copy': continue
+        if any(uses.chain(o) != uses.chain(load) for o in uses.readers[k]): yield k
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #09b21812
 def _repeating_loop(uses, load):

@@ -11,13 +11,13 @@ from ...core.errors import KernelError
 from ..checks.checker import check
 from ..ir.program import Program
 from ..timing.timeline import schedule
-from .aligned_nests import alignment_moves
+from .aligned_nests import alignment_moves, several_moves
 from .combine import combined, divisions, multiply_instead
 from .definitions import IllegalTransformation
 from .engines import moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
-    keep_resident, residable_loads)
+    keep_resident, load_where_read, residable_loads, wide_loads)
 from .dense_copies import dense_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
@@ -73,6 +73,11 @@ def _resident(program):
         try: yield program.tensors[o.outs['dst'].tensor].name, keep_resident(program, o)
         except IllegalTransformation: continue
 
+def _where_read(program):
+    for k in wide_loads(program):
+        try: yield program.tensors[k].name, load_where_read(program, k)
+        except IllegalTransformation: continue
+
 def _combinations(program):
     for pair, o, after in combined(program): yield f'{pair.__name__.replace("_", " ")} in line {o.line}', after
 
@@ -122,6 +127,10 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'do once': ('What every iteration makes alike is made before the loop.', invariant_moves),
     'hoist a load': ('What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
     'keep a tile resident': ('What every turn of an outer loop needs is loaded once, if SBUF has room.', _resident),
+    'load where it is read': ('What is loaded just before it is read takes no SBUF before that, and loops can turn.',
+                              _where_read),
+    'load for several': ('A load in the innermost loops serves several rows, whose sums stand in banks of PSUM.',
+                         several_moves),
     'leave out a copy': ('What a copy moves can be read where it is, or made where it goes.', _left_out),
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines),
@@ -130,7 +139,7 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
                           phase_moves),
     'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared)}
 
-ROUNDING_MOVES = {'divide once a row': '', 'combine instructions': 'sum beside a function'}
+ROUNDING_MOVES = {'divide once a row': '', 'load for several': '', 'combine instructions': 'sum beside a function'}
 
 def keeps_bits(family: str, change: str) -> bool:
     "Whether a move leaves every bit of the results; the others add in another order, or round once more."

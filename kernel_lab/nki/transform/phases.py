@@ -88,10 +88,10 @@ def split_loop(program: Program, name: str, inner: int) -> Program:
     return replace(program, tensors=tensors, body=body)
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #e38f970c
-def _widened(program, k, loop):
+def _widened(program, k, loop, buffers):
     "(tensor `k` with a place for each iteration of a loop, what moves an access to its place)."
     t = program.tensors[k]
-    if t.buffer != 'sbuf' or t.par or t.places or t.alias is not None or t.role != 'scratch':
+    if t.buffer not in buffers or t.par or t.places or t.alias is not None or t.role != 'scratch':
         raise IllegalTransformation(f'{t.name} in {t.buffer} cannot be kept for every iteration of {loop.name}')
     row = t.size // t.shape[0]
     def place(a):
@@ -130,14 +130,15 @@ def _handed_over(program, loop, first, second):
             raise IllegalTransformation(f'iterations of {loop.name} share {t.name}')
     return own
 
-def split_phases(program: Program, loop: Loop, cut: int) -> Program:
-    """The program with a loop as two: all iterations of its first `cut` items, then all of the rest; tiles that go from
-    one to the other have a place for each iteration. `IllegalTransformation` where iterations are not apart."""
+def split_phases(program: Program, loop: Loop, cut: int, buffers: tuple[str, ...] = ('sbuf',)) -> Program:
+    """The program with a loop as two: all iterations of its first `cut` items, then all of the rest; tiles in `buffers`
+    that go from one to the other have a place for each iteration. `IllegalTransformation` where iterations are not
+    apart."""
     _require_loop(program, loop)
     parts = loop.body[:cut], loop.body[cut:]
     if not all(parts): raise IllegalTransformation(f'loop {loop.name} has no two parts')
     tensors, places = list(program.tensors), {}
-    for k in _handed_over(program, loop, *parts): tensors[k], places[k] = _widened(program, k, loop)
+    for k in _handed_over(program, loop, *parts): tensors[k], places[k] = _widened(program, k, loop, buffers)
     new = fresh_loop_name(program, loop.name)
     move = lambda a: places[a.tensor](a) if a.tensor in places else a
     call = lambda x: Affine(x.const, tuple(sorted((new if v == loop.name else v, c) for v, c in x.terms)))

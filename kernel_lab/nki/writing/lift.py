@@ -7,9 +7,11 @@ from collections import defaultdict
 from dataclasses import replace
 import math
 import numpy as np
+from ..executor.reroll_loops import reroll
 from ..executor.simplify import OpenProgram, contract_tensors, peel_masked_iterations, resolve_masks
 from ..chip.chips import get_chip
 from ..chip.dtypes import itemsize
+from ...core.errors import KernelError
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.liveness import peak_moment
@@ -18,6 +20,8 @@ from ..ir.program import Program
 from ..ir.regions import (
     Region, access_of, covers_tile, iterations_disjoint, region_of, row_major_steps)
 from ..ir.spilling import sbuf_room, spilled
+from ..transform.definitions import IllegalTransformation
+from ..transform.loops import load_where_read
 from .view_text import no_source
 
 # %% ../../../nbs/2_nki/9_writing/03_lift.ipynb #eb545553
@@ -247,8 +251,9 @@ def _is_dead_fill(program, n, k):
     fill, *more = [o for _, o in walk_body((program.body[n],))]
     if more or fill.op != 'memset' or fill.outs['dst'].tensor != k: return False
     uses = _boxes(program, k, program.body)
-    if any(box is None for *_, box in uses): return False
-    box = next(b for m, _, _, b in uses if m == n)
+    if any(box is None and m != n for m, *_, box in uses): return False
+    anywhere = [(0, count - 1) for count in program.tensors[k].shape]
+    box = next(b for m, _, _, b in uses if m == n) or anywhere
     later = next((m for m, *_ in uses if m > n), None)
     again = [b for m, o, writes, b in uses if m == later and writes and o.op == 'memset']
     return later is not None and {m for m, *_ in uses} == {n, later} and any(_inside(box, b) for b in again) and \
@@ -309,16 +314,38 @@ def _in_hbm(program, k):
         new[id(o)] = (*before, replace(o, ins=ins, outs=outs), *after)
     return replace(program, tensors=tuple(tensors), body=tuple(_rewritten(program.body, new, {})))
 
-def _moved_bytes(program, k):
+def _moved_elements(program, k):
     "Elements that cross to HBM and back where tile `k` lies there."
     return sum(math.prod(l.trips for l in loops) * a.partitions * a.free for loops, o in program.walk()
                for a in accesses(o) if a.tensor == k)
 
 MAX_MOVED_TILES = 16
+ROOM_FOR_LOADS = 15 / 16            # of SBUF that tiles may take before loads wait for their readers
+
+def _narrowed(program, k):
+    "(elements loaded more often, program) with tile `k` loaded by its readers, as much as each reads; None without."
+    try: after = load_where_read(program, k)
+    except IllegalTransformation: return None
+    loaded = lambda p: sum(math.prod(l.trips for l in loops) * o.outs['dst'].partitions * o.outs['dst'].free
+                           for loops, o in p.walk() if o.op == 'dma_copy')
+    return loaded(after) - loaded(program), after
+
+def _with_late_loads(program, chip):
+    "The program with loads by readers where SBUF is full, as few elements loaded again as possible."
+    try: first = program = _partitions_first(program)
+    except KernelError: return program
+    for _ in range(MAX_MOVED_TILES):
+        most, _, alive = peak_moment(program, 'sbuf', chip)
+        if most <= ROOM_FOR_LOADS * sbuf_room(chip): return program
+        found = [x for x in (_narrowed(program, k) for k in alive) if x]
+        found = [x for x in found if peak_moment(x[1], 'sbuf', chip)[0] < most]
+        if not found: break
+        program = min(found, key=lambda x: x[0])[1]
+    return program if most < peak_moment(first, 'sbuf', chip)[0] else first
 
 def _fitting(program, chip):
     "The program with tiles in HBM that SBUF cannot hold, the cheapest that help first."
-    room = sbuf_room(chip)
+    room, program = sbuf_room(chip), _with_late_loads(program, chip)
     for _ in range(MAX_MOVED_TILES):
         weigh = lambda k: program.tensors[k].size // program.tensors[k].partitions * itemsize(program.tensors[k].dtype)
         tiles = [k for k, t in enumerate(program.tensors) if t.buffer == 'sbuf' and t.alias is None]
@@ -328,7 +355,7 @@ def _fitting(program, chip):
         most, _, alive = peak_moment(program, 'sbuf', chip)
         enough = [k for k in alive if weigh(k) >= most - room] or sorted(alive, key=weigh)[-1:]
         if not enough: break
-        program = _in_hbm(program, min(enough, key=lambda k: _moved_bytes(program, k)))
+        program = _in_hbm(program, min(enough, key=lambda k: _moved_elements(program, k)))
     return program
 
 # %% ../../../nbs/2_nki/9_writing/03_lift.ipynb #c64b4ce4
@@ -408,5 +435,5 @@ def lift(program: Program) -> Program:
     if program.dialect == 'nki': return without_single_loops(resolve_masks(OpenProgram(
         without_single_loops(peel_masked_iterations(program)))).closed())
     program = _fitting(_without_zeros(_tiles_of_iterations(_own_outputs(program))), get_chip(program.chip))
-    program = _partitions_first(program)
+    program = reroll(_partitions_first(program))
     return _renumbered(replace(program, body=tuple(_with_affine_grid(program.body)), dialect='nki', untouched=False))

@@ -15,7 +15,7 @@ from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_peak
 from ...nki.chip.chips import CHIPS
 from ...nki.ir.nodes import ArraySpec
-from ...nki.timing.timeline import schedule
+from ...nki.timing.timeline import CLOCK, schedule
 from ...nki.lang.trace import trace_source
 from ..codegen.graph import VIEWS, Graph, Ref, capture, hbm_dtype, launched_nodes, node_graph
 from ..codegen.lower import lower_unfused
@@ -164,21 +164,21 @@ def bound(task: Task, workload: str | Workload | None = None, chip: str = TABLE_
 EAGER_FILE = TIMES_FILE.with_name('eager.csv')
 
 def eager_row(name: str, workload: str) -> dict:
-    "The row of the file for a workload: task, workload, µs by chip; None where an operation has no kernel."
+    "The row of the file for a workload: task, workload, clock, µs by chip; None where an operation has no kernel."
     from ..suite.registry import get_task
     task, found = get_task(name), {}
     for chip in CHIPS:
         try: found[chip] = eager(task, workload, chip).us
         except UsageError: found[chip] = None
-    return dict(task=name, workload=workload, **found)
+    return dict(task=name, workload=workload, clock=CLOCK, **found)
 
 @lru_cache(maxsize=1)
 def _stored():
-    "{(task, workload, chip): eager µs} of the suite, as stored."
+    "{(task, workload, chip): eager µs} of the suite, as stored by today's clock."
     if not EAGER_FILE.exists(): return {}
     with open(EAGER_FILE, newline='') as file:
         return {(r['task'], r['workload'], chip): float(r[chip]) if r[chip] else None
-                for r in csv.DictReader(file) for chip in r if chip in CHIPS}
+                for r in csv.DictReader(file) if r.get('clock') == CLOCK for chip in r if chip in CHIPS}
 
 @lru_cache(maxsize=256)
 def eager_us(task: Task, workload: Workload, chip: str) -> float | None:

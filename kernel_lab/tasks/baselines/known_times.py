@@ -16,7 +16,8 @@ TABLE_CHIP = 'trn2'                                                     # all ke
 # %% ../../../nbs/3_tasks/6_baselines/00_known_times.ipynb #aa2c32e5
 @dataclass(frozen=True)
 class TaskTimes:
-    "Simulated times of a task in µs: lower bound and its resource, eager, first kernel, best known kernel and maker."
+    """Simulated times of a task in µs: lower bound and its resource, eager, first kernel, best known kernel and maker;
+    the clock that gave them."""
     task: str
     level: int
     family: str
@@ -31,6 +32,7 @@ class TaskTimes:
     best_us: float | None
     best_by: str
     kind: str = 'simulated'
+    clock: str = ''
 
     @property
     def first_speedup(self) -> float | None:
@@ -67,7 +69,11 @@ def read_times(path):
 TIMES_FILE = Path(kernel_lab.__file__).parent / 'tasks' / 'baselines' / 'times.csv'
 
 @lru_cache(maxsize=1)
-def _known(): return {(r.task, r.workload, r.chip): r for r in (read_times(TIMES_FILE) if TIMES_FILE.exists() else ())}
+def _known():
+    "The kept rows that today's clock gave: times of another are not compared with what is simulated now."
+    from ...nki.timing.timeline import CLOCK
+    rows = read_times(TIMES_FILE) if TIMES_FILE.exists() else ()
+    return {(r.task, r.workload, r.chip): r for r in rows if r.clock == CLOCK}
 
 def is_of_suite(task, workload):
     "Whether this is the suite's task of that name, and a workload of it."

@@ -61,7 +61,8 @@ KINDS = {      # what the bound before this knew nothing of, each in a program t
                                                   {'op': 'add', 'axis': [1], 'keepdims': True}))),
     'a reciprocal': made(fill(), again(Instruction('reciprocal', {'dst': at(B)}, {'data': at(A)}))),
     'one element at a time': made(again(Instruction('dma_copy', {'dst': at(A)}, {'src': BACKWARDS}))),
-    'a gather': made(Instruction('memset', {'dst': at(ROWS)}, {'value': 0.0}, {}, 'Vector'), again(Instruction('dma_copy', {'dst': at(A)}, {'src': at(X, index=at(ROWS))}))),
+    'a gather': made(Instruction('memset', {'dst': at(ROWS)}, {'value': 0.0}, {}, 'Vector'), again(
+        Instruction('dma_copy', {'dst': at(A)}, {'src': at(X, index=at(ROWS))}))),
     'few partitions, one after another': made(again(
         Instruction('dma_copy', {'dst': Access(A, Affine(), ((N, 8), (1, N)), 0)},
                     {'src': Access(X, Affine(), ((N, 8), (1, N)), None)}),
@@ -76,7 +77,8 @@ KINDS = {      # what the bound before this knew nothing of, each in a program t
         Instruction('dma_copy', {'dst': at(A)}, {'src': Access(X, Affine(0, (('i', 1),)), ((0, 128), (1, N)), None)}),
         matmul()), dialect='neuronxcc.nki'),
     'the earlier dialect: every input once': made(load(), store(), dialect='neuronxcc.nki')}
-LEAST = {'one element at a time': 0.9, 'a chain through a part of a tile': 0.6, 'a gather': 0.25, 'few partitions, one after another': 0.4,
+LEAST = {'one element at a time': 0.9, 'a chain through a part of a tile': 0.6, 'a gather': 0.25,
+         'few partitions, one after another': 0.4,
          'copies that wait for one another': 0.4, 'the earlier dialect: products': 0.5,
          'the earlier dialect: every input once': 0.25}
 

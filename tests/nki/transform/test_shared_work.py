@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kernel_lab.nki.checks.checker import check
 from kernel_lab.nki.executor.interpreter import interpret
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.transform.definitions import IllegalTransformation
 from kernel_lab.nki.transform.cleanup import with_instructions
-from kernel_lab.nki.transform.engines import other_forms, shared_columns, waits_us
+from kernel_lab.nki.transform.engines import moved_work, other_forms, shared_columns, waits_us
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.tuning.search import search
 from kernel_lab.tasks.suite.registry import TASKS
@@ -95,3 +96,19 @@ def test_who_waits_is_not_active():
     assert waited.keys() <= {id(o) for o in timeline.program.instructions}
     assert 0 <= sum(waited.values()) <= 4 * timeline.latency_us
     assert not waits_us(schedule(replace(program, body=program.body[:3] + program.body[-1:]), 'trn2'))
+
+
+@pytest.mark.parametrize('chip, dtype, form', [('trn1', 'float32', 'activation'), ('trn1', 'bfloat16', 'activation'),
+                                               ('trn1', 'int32', None), ('trn2', 'float32', 'tensor_copy')])
+def test_a_copy_moves_to_scalar(chip, dtype, form):
+    "As a function where Scalar has no copies, which keeps floats as they are; integers would be rounded to float32."
+    source = HEAD.replace('float32', dtype) + ''.join(f'    {line}\n' for line in (
+        f't = nl.ndarray((64, 96), dtype=nl.{dtype}, buffer=nl.sbuf)', 'nisa.tensor_copy(dst=t, src=a)',
+        'nisa.dma_copy(dst=out, src=t)', 'return out'))
+    program = trace_source(source, None, [ArraySpec((64, 96), dtype)] * 2, chip)
+    found = [(f, after) for o, f, after in moved_work(program) if o.op == 'tensor_copy' and f.engine == 'Scalar']
+    assert [f.op for f, _ in found] == ([form] if form else [])
+    if dtype != 'float32': return
+    x = np.random.default_rng(0).standard_normal((64, 96)).astype(dtype)
+    for _, after in found:
+        assert not check(after) and interpret(after, x, x)[0].tobytes() == interpret(program, x, x)[0].tobytes()
