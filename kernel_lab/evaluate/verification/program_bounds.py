@@ -10,7 +10,6 @@ from .least_costs import (COMPUTE_ENGINES, START_CYCLES, copy_ns,
     distinct_elements, engine_ns, executed, is_dma, operand_accesses)
 from ...nki.chip.chips import CHIPS
 from ...nki.chip.dtypes import itemsize
-from ...nki.ir.instructions import INSTRUCTIONS
 from ...nki.ir.nodes import Access, Loop, tensors_of, walk_body
 from ...nki.ir.program import Program
 from ...nki.ir.regions import covers_tile, fills_interval
