@@ -257,4 +257,4 @@ def test_a_climb_is_faster_and_right(name, least):
     assert found.first_us / found.latency_us > least, str(found)
     assert found.latency_us == float(schedule(found.program, 'trn2').latency_us)
     for a, b in zip(execute(program, *arrays), execute(found.program, *arrays), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)      # sums in another order
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5 * np.abs(a).max())      # sums in another order
