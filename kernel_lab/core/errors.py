@@ -119,7 +119,7 @@ def in_time() -> None:
     if (now := time.monotonic()) > soonest:
         for d in deadlines: d.check(now)
 
-_LIBRARIES = re.compile(r'[/\\](torch|numpy|scipy)[/\\]|^<')
+_LIBRARIES = re.compile(r'[/\\](torch|numpy|scipy)[/\\]|^<(frozen|__array_function__)')
 
 def _at_each_line(frame, event, arg):
     in_time()
