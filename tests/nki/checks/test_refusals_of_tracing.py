@@ -232,7 +232,10 @@ VIEW = 'It is about how a view may be written; a Program has the access that res
 RUN = 'It is about how many ranks run together, which no Program says; the run refuses.'
 FIELD = 'A Program has one field for it, so that it cannot be said twice, in part or otherwise.'
 OTHER = 'Another function of the language records it, so that it is no breach in a Program.'
+# tracing stops early; the parent holds every program to them (tests/evaluate/sandbox/test_long_programs.py)
+ASKED = 'limits of the one who asks'
 IMPOSSIBLE = {
+    ASKED: [('builder', 'the program is too long to execute here'), ('builder', 'the traced program has too many parts')],
     OTHER: [('isa_vector', 'rng writes random bits')],                  # nl.rand
     PYTHON: [
         ('isa_core', 'NKI functions work only inside a kernel'), ('language', 'nl.store takes a tile'),
