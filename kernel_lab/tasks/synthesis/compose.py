@@ -184,10 +184,12 @@ def broadcasts(d, seed, length):
 
 @dataclass(frozen=True)
 class Recipe:
-    "What candidates are drawn from: prefix of their names, sizes of axes, patterns {name: (function, lengths, share)}."
+    """What candidates are drawn from: prefix of their names, sizes of axes, patterns {name: (function, lengths,
+    share)}, and how far apart in the catalogue the first seeds of two candidates in a row are."""
     prefix: str
     sizes: dict
     patterns: dict
+    stride: int = 1
 
 CHECKING = Recipe('made', AXIS_SIZES, PATTERNS)
 TRAINING = Recipe('train', AXIS_SIZES | {
@@ -195,7 +197,7 @@ TRAINING = Recipe('train', AXIS_SIZES | {
     'l': (128, 256, 512)}, {
     'chain': (chain, (3, 4, 5, 6), 0.34), 'two products': (two_products, (3, 4, 5), 0.34),
     'broadcasts': (broadcasts, (4, 5, 6), 0.10), 'residual': (residual, (3, 4, 5), 0.10), 'gate': (gated, (3,), 0.08),
-    'join': (joined, (3,), 0.04)})
+    'join': (joined, (3,), 0.04)}, stride=149)         # so that a few hundred candidates are a fair sample
 
 # %% ../../../nbs/3_tasks/7_synthesis/02_compose.ipynb #775b9cf0
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ def candidate(number, seed=0, recipe=CHECKING):
         pattern = _share(rng, [(k, p) for k, (_, _, p) in recipe.patterns.items()])
         make, lengths, _ = recipe.patterns[pattern]
         d = GraphDraft(rng, recipe.sizes)
-        out = make(d, _FIRST[(number + attempt) % len(_FIRST)], _pick(rng, lengths))
+        out = make(d, _FIRST[(number * recipe.stride + attempt) % len(_FIRST)], _pick(rng, lengths))
         if not out or not d.shapes[out]: continue
         name = f'{recipe.prefix}_{seed}_{number:05d}'
         return Candidate(name, pattern, tuple(d.steps),
