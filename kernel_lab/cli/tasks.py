@@ -127,7 +127,8 @@ def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=
 
 def say_interrupted(done, count):
     "Say on standard error that `done` of `count` tasks are finished."
-    say(f'Interrupted after {done:,} of {count:,} tasks; what was found is kept, and the same command goes on.', err=True)
+    say(f'Interrupted after {done:,} of {count:,} tasks; what was found is kept, and the same command goes on.',
+        err=True)
 
 def _named(names, known=None):
     "The names asked for, all of them if none; `UsageError` for one that does not exist."
@@ -328,8 +329,8 @@ def training_lines(summary, results):
            f'candidate: median {s["cpu_median"]:.2f}, mean {s["cpu_mean"]:.2f}, 95th percentile {s["cpu_p95"]:.2f}')
     if not s['kept']: return
     yield (f'the search makes them {s["gain"]:.2f} × as fast (geometric mean, without the launch, simulated); it leads '
-           f'the best constant rule, {s["rule"]!r}, by {MIN_LEAD - 1:.0%} on {s["over_rule"]:.0%} of them, and the best '
-           f'rule for each on {s["over_each"]:.0%}')
+           f'the best constant rule, {s["rule"]!r}, by {MIN_LEAD - 1:.0%} on {s["over_rule"]:.0%} of them, and the '
+           f'best rule for each on {s["over_each"]:.0%}')
     yield f'{3000 * s["cpu_a_task"] / 3600:.1f} hours of one core make 3,000 such tasks'
 
 def make_for_training(folder, count, seed, chip, jobs):
@@ -350,8 +351,8 @@ def synthesize(
     folder: Annotated[str, typer.Argument(metavar='DIR', help=(
         'Where fates.jsonl and tasks.jsonl are kept, or training.jsonl; a run cut short goes on from it.'))],
     purpose: Annotated[str, typer.Option('--for', metavar='PURPOSE', help=(
-        'checking: tasks of every kind; training: tasks on which a fixed search finds a kernel 1.2 × as fast, each with '
-        'its times and facts.'))] = 'checking',
+        'checking: tasks of every kind; training: those on which a fixed search finds a kernel 1.2 × as fast, each '
+        'with its times and facts.'))] = 'checking',
     count: Annotated[int | None, typer.Option(metavar='N', min=1, help=(
         'Candidates to draw: 15,000, or 3,600 for training.'), show_default=False)] = None,
     keep: Annotated[int, typer.Option(metavar='N', min=0, help='Tasks to choose of those that pass.')] = 6_000,

@@ -50,8 +50,9 @@ def _eager(case, workload):
 def _times(case, workload):
     (by, least_us), (eager_us, launches, unmapped) = bound(case.task, workload, case.chip), _eager(case, workload)
     best_by = f'{FIXED_SEARCH["method"]} search, {FIXED_SEARCH["candidates"]} candidates'
-    return TaskTimes(case.task.name, case.task.level, case.task.family, workload.name, case.chip, least_us, by, eager_us,
-                     launches, unmapped, case.room.first_us, case.room.best_us, best_by, clock=CLOCK)
+    task, room = case.task, case.room
+    return TaskTimes(task.name, task.level, task.family, workload.name, case.chip, least_us, by, eager_us, launches,
+                     unmapped, room.first_us, room.best_us, best_by, clock=CLOCK)
 
 def check_recorded(case: CandidateCase) -> None:
     "All that a record holds can be worked out; `case.record` is the record as JSON data."
