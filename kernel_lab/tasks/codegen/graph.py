@@ -91,7 +91,8 @@ def export_program(reference: Callable, tensors: Sequence, name: str) -> 'torch.
 
     `UsageError` where torch cannot export it, `KernelError` where a deadline passes."""
     import torch
-    module = type('Reference', (torch.nn.Module,), {'forward': lambda self, *xs: _in_time_at_each_call(reference, xs)})()
+    forward = lambda self, *xs: _in_time_at_each_call(reference, xs)
+    module = type('Reference', (torch.nn.Module,), {'forward': forward})()
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter('ignore')

@@ -13,7 +13,7 @@ import time
 from ...core.errors import UsageError
 from ...nki.chip.chips import get_chip
 from ...nki.timing.timeline import CLOCK
-from ...nki.tuning.moves_taken import move_row, moves_of_rows
+from ...nki.tuning.moves_taken import moves_of_rows
 from ..baselines.kept_facts import give_facts
 from ..baselines.known_times import TaskTimes, give_times
 from ..model.task import Task
