@@ -385,8 +385,7 @@ def _about(folder, about):
 
 def _settled(book, sieve, count, about, jobs):
     "Fates in the order of numbers: read or judged, passed through a `DuplicateFilter`, written if they are new."
-    kind = book.kind
-    made = {}
+    made, kind = {}, book.kind
     def drawn(n):
         if n not in made: made[n] = (c := candidate(n, about[0], kind.recipe)), sieve.drawn(c)
         return made[n]
@@ -440,7 +439,7 @@ def synthesized_tasks(folder: Path | str) -> dict[str, Task]:
     "{name: Task} of a curated run."
     path = Path(folder) / 'tasks.jsonl'
     if not path.exists(): raise UsageError(f'There are no tasks in {folder}.', hint='Finish the run first.')
-    try: found = [Candidate.from_dict(json.loads(line)) for line in path.read_text().splitlines()]
+    try: found = [*map(Candidate.from_dict, map(json.loads, path.read_text().splitlines()))]
     except (OSError, ValueError, TypeError, KeyError) as e:
         raise UsageError(f'Cannot read {path}: {e}', hint='Run the command that wrote it again.') from None
     return {c.name: c.task() for c in found}
