@@ -94,8 +94,9 @@ REASONS = dict.fromkeys(ENDS, "no such instruction: part of start_ns and end_ns"
 def form_of(row):
     "What tells a kind from others of its opcode, in a few words."
     if row.opcode == "DMA_DIRECT2D":
-        return "{} rows of {} B".format(*rows_named(row.signature)) + (" to bf16" if "out_dtype" in row.signature else "")
-    if row.opcode == "TENSOR_LOAD": return f"{len(REGISTERS.findall(row.signature))} registers"
+        cast = " to bf16" if "out_dtype" in row.signature else ""
+        return "{} rows of {} B".format(*rows_named(row.signature)) + cast
+    if row.opcode == "TENSOR_LOAD": return f"registers: {len(REGISTERS.findall(row.signature))}"
     words = re.findall(r"fp32_mode=(\w+)|(?:op|acc_flags)=(\w+)|^([A-Z]+) |(negated)|transpose_mode=(ENABLED)",
                        row.signature)
     sides = [f"{dtype} {place} {'·'.join(map(str, shape_of(counts)))}"
