@@ -1,6 +1,6 @@
-"""Write kernel_lab/tasks/baselines/first_kernels.json.xz: the first kernels of the suite that the lab's compiler writes.
+"""Write kernel_lab/tasks/baselines/first_kernels.json.xz: the first kernels that the lab writes for its suite.
 
-python tools/first_kernels.py   (one minute; again whenever a module of tasks/model, tasks/codegen or tasks/suite changes)"""
+python tools/first_kernels.py   (a minute; again whenever a module of tasks/model, codegen or suite changes)"""
 import json
 import lzma
 
