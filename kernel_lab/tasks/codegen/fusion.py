@@ -86,14 +86,23 @@ def _is_read_as_made(node, graph, space, members):
     parts = [tuple(graph[r].shape) for r in node.refs() if r in members]
     return all(space.aligned(s, like) in (space.full, space.kept) for s in parts)
 
+def _taken(nodes):
+    "The names of the results that nodes read and none of them makes."
+    members = {n.name for n in nodes}
+    return tuple(dict.fromkeys(r for n in nodes for r in n.refs() if r not in members))
+
+def _given(nodes, graph):
+    "The nodes whose results are used by others, or returned."
+    members = {n.name for n in nodes}
+    is_used_outside = lambda n: any(u.name not in members for u in graph.users(n.name))
+    return [n for n in nodes if n.name in graph.outputs or is_used_outside(n)]
+
 def _turns(nodes, graph, space):
     "How many tensors of the whole shape a pass over `space` transposes: all where its axes lie before the last one."
     last = max((k for k, n in enumerate(space.full) if n > 1), default=0)
     if not space.axes or last in space.axes: return 0
-    members = {n.name for n in nodes}
-    takes = {r for n in nodes for r in n.refs() if r not in members}
-    gives = [n.name for n in nodes if n.name in graph.outputs or any(u.name not in members for u in graph.users(n.name))]
-    return sum(math.prod(graph[r].shape) == math.prod(space.full) for r in (*takes, *gives))
+    outside = (*_taken(nodes), *(n.name for n in _given(nodes, graph)))
+    return sum(math.prod(graph[r].shape) == math.prod(space.full) for r in outside)
 
 MAX_FUSED_NODES = 24        # of a group
 MAX_TAIL_NODES = 8          # behind a product: their tiles share SBUF with its operands
@@ -171,8 +180,7 @@ class _Group:
         for n in self.nodes:
             if n.op in RESHAPES and n.refs()[0] in self.members:
                 self.source[n.name] = self.source.get(n.refs()[0], n.refs()[0])
-        is_used = lambda n: n.name in graph.outputs or any(m.name not in self.members for m in graph.users(n.name))
-        used = dict.fromkeys(self.source.get(n.name, n.name) for n in nodes if is_used(n))
+        used = {self.source.get(n.name, n.name) for n in _given(nodes, graph)}
         self.gives = [n for n in self.nodes if n.name in used]
 
     def takes(self, nodes):
@@ -223,15 +231,15 @@ def _lower_rows_group(group, plan, graph):
 
 def subgraph(nodes: list[Node], graph: Graph) -> Graph:
     "Some nodes of a graph as a graph of their own, with names by position."
-    members, known = {n.name for n in nodes}, {}
-    outside = dict.fromkeys(r for n in nodes for r in n.refs() if r not in members)
-    for k, r in enumerate([*outside, *(n.name for n in nodes)]): known[r] = f'v{k}'
-    def under(x): return Ref(known[x.name]) if isinstance(x, Ref) else tuple(map(under, x)) if isinstance(x, tuple) else x
+    outside = _taken(nodes)
+    known = {r: f'v{k}' for k, r in enumerate([*outside, *(n.name for n in nodes)])}
+    def under(x):
+        if isinstance(x, Ref): return Ref(known[x.name])
+        return tuple(map(under, x)) if isinstance(x, tuple) else x
     ins = tuple(Node(known[r], 'input', (), {}, graph[r].shape, hbm_dtype(graph[r].dtype)) for r in outside)
     inner = tuple(replace(n, name=known[n.name], args=under(n.args), kwargs={k: under(v) for k, v in n.kwargs.items()})
                   for n in nodes)
-    used = [n for n in nodes if n.name in graph.outputs or any(u.name not in members for u in graph.users(n.name))]
-    return Graph(ins, inner, tuple(known[n.name] for n in used))
+    return Graph(ins, inner, tuple(known[n.name] for n in _given(nodes, graph)))
 
 def lower_group(nodes: list[Node], plan: KernelPlan, graph: Graph) -> list[str] | None:
     "Lines of the pass of a group; None where its operands fit no layout."
