@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Annotated
 import typer
-from .render import EXIT_GOOD, INTERRUPTED, TextTable, microseconds, say, with_progress, writing
+from .render import EXIT_GOOD, INTERRUPTED, TextTable, beside_line, say, with_progress, writing
 from .trainium_kit import measured_beside_simulated
 from ..core.errors import UsageError
 from ..core.format import csv_cell
@@ -17,10 +17,8 @@ CALIBRATION_TABLE = TextTable(
 
 def line_text(line):
     "A row as one line: measured, simulated, their ratio; or why there is none."
-    measured, predicted = microseconds(line['measured_us']), line['predicted_us']
-    if line['reason']: return CALIBRATION_TABLE.line((line['id'], measured, '–', line['reason']))
-    return CALIBRATION_TABLE.line(
-        (line['id'], measured, microseconds(predicted), f'{predicted / line["measured_us"]:.2f} ×'))
+    predicted = None if line['reason'] else line['predicted_us']
+    return beside_line(CALIBRATION_TABLE, line['id'], line['measured_us'], predicted, line['reason'])
 
 def calibration_lines(rows, folders, cache, jobs):
     "Print a line for each row as soon as it is predicted → (lines of the frame, whether Ctrl-C ended it early)."

@@ -53,6 +53,12 @@ class TextTable:
         "The titles as a line of text."
         return self.line(title for title, *_ in self.columns)
 
+def beside_line(table: TextTable, name: str, measured_us: float | None, simulated_us: float | None,
+                reason: str) -> str:
+    "A row of a table of names, measured and simulated latencies in µs: their ratio, or why there is none."
+    ratio = reason or f'{simulated_us / measured_us:.2f} ×'
+    return table.line((name, microseconds(measured_us), microseconds(simulated_us), ratio))
+
 # %% ../../nbs/7_cli/00_render.ipynb #41f7dac7
 def step_table(kind: str = 'simulated') -> TextTable:
     "The table of a run's steps, with the kind of its latencies."

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Annotated
 import shutil
 import typer
-from .render import EXIT_GOOD, TextTable, microseconds, say, with_progress
+from .render import EXIT_GOOD, TextTable, beside_line, say, with_progress
 from .tasks import find_task
 from ..core.errors import KernelError, LabError, UsageError
 from ..core.format import bytes_text, speedup_text, time_text
@@ -52,11 +52,10 @@ def trainium_kit(
     chip: Annotated[str, typer.Option(metavar='CHIP', help='The chip: {chips}.')] = 'trn1',
     seconds: Annotated[float, typer.Option(metavar='S', min=0, help='How long to search for each best kernel.')] = 30):
     "Write a folder with kernels and a script for somebody with a Trainium, who needs nothing of the lab."
-    from ..targets.trainium_kit import kit_bytes, write_kit
+    from ..targets.trainium_kit import kit_bytes, new_folder, write_kit
     from ..tasks.suite.registry import BY_HAND
     chosen = [find_task(n, workload, chip) for n in dict.fromkeys(tasks or [t.name for t in BY_HAND])]
-    if Path(folder).exists() and (not Path(folder).is_dir() or any(Path(folder).iterdir())):
-        raise UsageError(f'{folder} is there and not empty.', hint='A kit is written to a new folder.')
+    new_folder(folder)                                     # said before minutes of search
     found = (list(kit_cases(t, t.workload(workload), chip, seconds)) for t in chosen)
     rows, cut = with_progress(found, len(chosen), 'kernels', lambda cases: [_case_line(c) for c in cases])
     cases = [c for row in rows for c in row]
@@ -77,29 +76,25 @@ def _case_line(c): return f'{c.name:44} {time_text(c.simulated_us):>10} simulate
 MEASURED_TABLE = TextTable((('kernel', 40, 'left'), ('measured', 10, 'right'), ('simulated', 10, 'right'),
                             ('µs', 0, 'left')))
 
-def simulated_us(answer) -> float:
-    "The latency of an answer's kernel by today's clock, traced in the sandbox. `LabError` where it has none."
-    from ..evaluate.sandbox.run import trace_in_child
-    from ..nki.checks.checker import assert_ok
+def latency_of_today(answer) -> float:
+    "Simulated µs of an answer's kernel by today's clock, traced in the sandbox. `LabError` where it has none."
+    from ..agents.rewrite.without_task import traced
     from ..nki.timing.timeline import schedule
     from ..targets.nki_sim import specs_of
     task = find_task(answer.task, answer.workload, answer.chip)
-    program = trace_in_child(answer.kernel, specs_of(task, task.workload(answer.workload)), answer.chip)
-    if isinstance(program, KernelError): raise program
-    return float(schedule(assert_ok(program), answer.chip).latency_us)
+    program = traced(answer.kernel, specs_of(task, task.workload(answer.workload)), answer.chip)
+    return float(schedule(program, answer.chip).latency_us)
 
 def beside_simulation(answer) -> tuple:
     "(answer, simulated µs or None, why there is no pair of latencies)."
-    try: us = simulated_us(answer)
+    try: us = latency_of_today(answer)
     except LabError as e: return answer, None, str(e)
     return answer, us, answer.reason
 
 def measured_line(row) -> str:
     "An answer beside its simulation as a line."
     answer, us, reason = row
-    measured = answer.measured.us if answer.measured else None
-    ratio = f'{us / measured:.2f} ×' if us and measured else reason
-    return MEASURED_TABLE.line((answer.name, microseconds(measured), microseconds(us), ratio))
+    return beside_line(MEASURED_TABLE, answer.name, answer.measured and answer.measured.us, us, reason)
 
 def measured_summary(rows) -> Iterator[str]:
     "How far simulated and measured are apart, and what each says of the best kernel against the first."

@@ -58,13 +58,17 @@ def kit_bytes(cases: Sequence[KitCase]) -> int:
     "About how many bytes the arrays of a kit take: every input once, every output in float32."
     return sum(task.min_bytes(w) for task, w in {(c.task, c.workload) for c in cases})
 
+def new_folder(folder: str | Path) -> Path:
+    "The path of a folder that is not there yet, or empty; `UsageError` for another."
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f'{folder} is not empty.', hint='A kit is written to a new folder.')
+    return folder
+
 def write_kit(folder: str | Path, cases: Sequence[KitCase], chip: str = 'trn1') -> Path:
     """Write a kit for a chip; returns the folder. `UsageError` where it is not empty or cannot be written,
     `KernelError` for a kernel whose entry is not plain."""
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f'{folder} is not empty.', hint='A kit is written to a new folder.')
-    about, known = [], {}
+    folder, about, known = new_folder(folder), [], {}
     try:
         for part in ('arrays', 'kernels'): (folder / part).mkdir(parents=True, exist_ok=True)
         for c in cases:

@@ -197,6 +197,7 @@ def test_python_outside_the_language_is_said_and_strict_refuses_it(here, tmp_pat
     assert here("evaluate", "softmax", "good.py", "-w", "small", "--strict").returncode == 0
 
 
+@pytest.mark.slow
 def test_demo_at_full_size(lab, tmp_path):
     before = work()
     done = lab("demo")
@@ -215,9 +216,8 @@ def test_demo_at_full_size(lab, tmp_path):
 
 
 def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
-    started = subprocess.Popen([KERNEL_LAB, "optimize", "rmsnorm_matmul"], cwd=tmp_path,
-                               env={**env, "PYTHONUNBUFFERED": "1"
-                                    }, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen([KERNEL_LAB, "optimize", "softmax", "-w", "small"], cwd=tmp_path,
+                               env={**env, "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in started.stdout:
         if "first kernel" in line: break
     started.send_signal(signal.SIGINT)
@@ -234,7 +234,8 @@ def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
 START = [sys.executable, "-c", "from kernel_lab.cli.entry import start; start()"]
 
 
-@pytest.mark.parametrize("seconds", [0.15, 0.3, 0.6, 1.2, 2.4, 4.8])
+@pytest.mark.parametrize("seconds", [pytest.param(s, marks=pytest.mark.slow) if s in (0.15, 0.6, 2.4) else s
+                                     for s in (0.15, 0.3, 0.6, 1.2, 2.4, 4.8)])
 def test_interrupt_at_any_moment(tmp_path, env, seconds):
     "While it imports, starts the sandbox, captures, traces: 130 and nothing of ours."
     python, option, ours = START

@@ -5,7 +5,7 @@ import ast
 import importlib
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
@@ -212,6 +212,12 @@ def test_names_of_modules_in_strings_exist():
                 if not any(".".join(parts[:i]) in known and i > 1 for i in (len(parts), len(parts) - 1)):
                     wrong.append(f"{module}: {dotted}")
     assert not wrong, wrong
+
+
+def test_no_two_test_files_share_a_name():
+    "pytest imports them by name, and collects only the first."
+    count = Counter(p.name for p in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, n in count.items() if n > 1] == []
 
 
 def test_links_between_pages_exist():

@@ -241,12 +241,9 @@ def test_the_command_and_the_names_afterwards(lab, tmp_path):
     done = lab("tasks", "import", "co")
     assert done.returncode == 0 and re.search(r"KernelBench +2 +1 +1",
                                               done.stdout) and "not Python" in done.stdout, done.stdout + done.stderr
-    shown = lab("tasks", "kernelbench/2/7_linear")
-    assert shown.returncode == 0 and "nn.Linear" in shown.stdout and "nki.jit" in shown.stdout
     (tmp_path / "k.py").write_text(lab("tasks", "kernelbench/2/7_linear", "--kernel").stdout)
     done = lab("evaluate", "kernelbench/2/7_linear", "k.py", "-w", "small", "--json", "--seeds", 1)
     assert done.returncode == 0 and json.loads(done.stdout)["status"] == "correct", done.stdout + done.stderr
-    assert lab("tasks", "softmax").returncode == 0
 
 
 @pytest.mark.parametrize(

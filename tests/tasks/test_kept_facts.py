@@ -1,4 +1,6 @@
 """What is kept of each task is what comes out today, and the bounds hold for kernels that are right."""
+import json
+import lzma
 import re
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from kernel_lab.evaluate.verification.program_bounds import program_bounds
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.targets.nki_sim import specs_of, trace_here
+from kernel_lab.tasks.baselines import kept_facts
 from kernel_lab.tasks.baselines.kept_facts import kept_line
 from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.suite.registry import TASKS, get_task
@@ -63,6 +66,51 @@ def test_kept_facts_are_those_of_today(name): same(name)
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [n for n in TASKS if n not in SOME])
 def test_all_kept_facts_are_those_of_today(name): same(name)
+
+
+# --- first kernels ---
+
+WRITTEN = [t for t in TASKS.values() if t.writes]
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    "The kept sources anew, from a copy of the file that a test may spoil."
+    path = tmp_path / kept_facts.KERNELS_FILE.name
+    path.write_bytes(kept_facts.KERNELS_FILE.read_bytes())
+    monkeypatch.setattr(kept_facts, 'KERNELS_FILE', path)
+    kept_facts.kept_sources.cache_clear()
+    yield path
+    kept_facts.kept_sources.cache_clear()
+
+
+def test_every_first_kernel_is_kept():
+    kept = kept_facts.kept_sources()
+    assert kept, 'a module of tasks/model, codegen or suite changed: run python tools/first_kernels.py'
+    assert {t.name: [w.name for w in t.workloads] for t in WRITTEN} == {k: list(v) for k, v in kept.items()}
+    for t in WRITTEN:
+        assert [t.first(w).hash for w in t.workloads] == [kept_line(t.name)['workloads'][w.name]['first']
+                                                          for w in t.workloads], t.name
+
+
+def as_written(tasks):
+    for t in tasks:
+        for w in t.workloads: assert t.first(w) == t.writes(t, w), (t.name, w.name)
+
+
+def test_a_kept_first_kernel_is_what_the_compiler_writes(): as_written(WRITTEN[::25])
+
+
+@pytest.mark.slow
+def test_every_kept_first_kernel_is_what_the_compiler_writes(): as_written(WRITTEN)
+
+
+@pytest.mark.parametrize('damage', [
+    lambda kept: b'', lambda kept: kept[:-9], lambda kept: b'not compressed', lambda kept: lzma.compress(b'{'),
+    lambda kept: lzma.compress(json.dumps(json.loads(lzma.decompress(kept)) | {'writers': 'others'}).encode())])
+def test_a_spoilt_file_or_one_of_other_writers_is_not_read(sources, damage):
+    sources.write_bytes(damage(sources.read_bytes()))
+    assert kept_facts.kept_sources() == {}
 
 
 def holds(kernel, task, workload, chip):

@@ -67,6 +67,13 @@ def _share(p, q):
     rows = p[0] == q[0] or p[4] and p[0] <= q[0] <= p[1] or q[4] and q[0] <= p[0] <= q[1]
     return _touch(p, q) and rows and (holds(p, q) or holds(q, p))
 
+def reaches_all(program: Program, a: Access) -> bool:
+    "Whether an access is to all of its tensor."
+    t = program.tensors[a.tensor]
+    return covers_tile(t, a) and t.tile_size == t.size
+
+def _place_or_all(program, a): return 'all' if reaches_all(program, a) else _place(a)
+
 class DependencyPath:
     """When results are there at least: `ready`, {tensor: {place: ns}}, and `longest`, the last end; `steps` are left to
     follow, and with `signal` only what follows from one place counts."""
@@ -99,16 +106,11 @@ class DependencyPath:
     def seen(self, a):
         "When what an access reads is there, as far as that can be told; -1 where nothing wrote it."
         found = self.ready.get(a.tensor, {})
-        if not found or a.index: return max(found.values(), default=-1.0) if self.is_whole(a) else -1.0
-        place = _place(a)
-        mine, everything = self.rectangle(a.tensor, place), self.is_whole(a)
+        everything, place = reaches_all(self.program, a), _place(a)
+        if not found or a.index: return max(found.values(), default=-1.0) if everything else -1.0
+        mine = self.rectangle(a.tensor, place)
         same = lambda p: p[0] == place[0] and (p == place or _share(mine, self.rectangle(a.tensor, p)))
         return max((ns for p, ns in found.items() if everything or p == 'all' or same(p)), default=-1.0)
-
-    def is_whole(self, a):
-        "Whether an access is to all of its tensor."
-        t = self.program.tensors[a.tensor]
-        return covers_tile(t, a) and t.tile_size == t.size
 
     def follow(self, o):
         "One run of an instruction."
@@ -124,7 +126,7 @@ class DependencyPath:
     def write(self, o, when):
         "Note when the outputs of an instruction are there; None: not by the signal."
         for a in o.outs.values():
-            found, place = self.ready.setdefault(a.tensor, {}), 'all' if self.is_whole(a) else _place(a)
+            found, place = self.ready.setdefault(a.tensor, {}), _place_or_all(self.program, a)
             if place == 'all': found.clear()
             else:
                 mine = self.rectangle(a.tensor, place)
@@ -177,7 +179,7 @@ def handed_on(program: Program, loop: object) -> list:
         for a in o.outs.values():
             t = program.tensors[a.tensor]
             moves = loop.name in t.scope or any(v == loop.name for v, _ in a.offset.terms)
-            key = 'all' if covers_tile(t, a) and t.tile_size == t.size else _place(a)
+            key = _place_or_all(program, a)
             if a.tensor in read and not moves and not o.mask: found.append((a.tensor, key))
     return [*dict.fromkeys(found)]
 

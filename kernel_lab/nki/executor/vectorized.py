@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
 import copy, functools, itertools, math, os
-from types import SimpleNamespace
 import numpy as np
 from ...core.errors import in_time
 from .loop_passes import Nest, instruction_numbers
@@ -15,7 +14,7 @@ from ..chip.dtypes import is_float, numpy_of
 from .memory import Memory, engine_value, transposed, unwritten_value, write_result
 from .products import (LoopOperand, can_vectorize_matmul, can_vectorize_permutation,
     is_injective, vectorize_matmul, vectorize_permutation)
-from .bodies import run_instruction
+from .bodies import computed, run_instruction
 from .interpreter import PreparedInstruction, blas_pools, interpret, check_inputs
 from ..ir.semantics import ACT, ALU, REDUCE, apply_function, row_reduction
 from .plan import in_shape, is_light, plan_of
@@ -169,18 +168,10 @@ def _vectorize(code, memory, instruction, loops):
     for start in range(len(loops) + 1):
         for fits, make in VECTORIZERS:
             if fits(code, instruction, loops[start:]):
-                run = _named(make(memory, instruction, loops[start:]), instruction)
+                run = functools.partial(computed, make(memory, instruction, loops[start:]), instruction)
                 return _with_checks(run, memory, instruction, loops, start)
     run = functools.partial(run_instruction, PreparedInstruction(memory, instruction))
     return _with_checks(run, memory, instruction, loops, len(loops))
-
-def _named(run, instruction):
-    "The closure; what numpy cannot compute is an error of the instruction, as `run_instruction` has it."
-    step = lambda env: run(env)
-    step.instruction, step.memory = instruction, _WITHOUT_RACE
-    return functools.partial(run_instruction, step)
-
-_WITHOUT_RACE = SimpleNamespace(race=None)              # a plan is made where no cores can race
 
 def _with_checks(run, memory, instruction, loops, start):
     "(closure, loops left outside), the closure with its check where the instruction asks for finite operands."

@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/2_ir/13_spilling.ipynb #f8c5c909
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 import math
 from ...core.errors import in_time
 from ..chip.chips import Chip
@@ -75,6 +76,7 @@ def _is_load(program, use):
 class Stretches:
     """A tile's life, cut at position `at` inside the loops named `inside`: `of` each use its stretch; `fetched` and
     `saved`, {id of an instruction: accesses}; `dropped`, instructions that are left out; `bytes` that this moves;
+    `first_is_fresh`, whether the first stretch reads only what it wrote in the same turn of its loops;
     `gap`, the instructions between the uses before and after, within the positions `span`."""
     def __init__(self, program, k, uses, at, inside, span):
         first, last = span
@@ -82,10 +84,11 @@ class Stretches:
         self.names = list(dict.fromkeys(self.of))
         self.fetched, self.saved, self.dropped = {}, {}, set()
         is_loaded = all(_is_load(program, u) for u in uses if u.writes)
-        known = {name: set() for name in self.names}
+        known, self.first_is_fresh = {name: set() for name in self.names}, True
         for u, s in zip(uses, self.of):
-            missing = {_region(a): a for a in u.reads if s != self.names[0] and _region(a) not in known[s]}
-            if missing: self.fetched[id(u.instruction)] = list(missing.values())
+            missing = {_region(a): a for a in u.reads if _region(a) not in known[s]}
+            if missing and s == self.names[0]: self.first_is_fresh = False
+            elif missing: self.fetched[id(u.instruction)] = list(missing.values())
             known[s] |= {_region(a) for a in u.reads + u.writes}
         reading = {s for u, s in zip(uses, self.of) if u.reads}
         if is_loaded: self._drop(uses, reading)
@@ -110,22 +113,21 @@ class Stretches:
 # %% ../../../nbs/2_nki/2_ir/13_spilling.ipynb #144e0558
 def _copy(dst, src, line): return Instruction('dma_copy', {'dst': dst}, {'src': src}, line=line)
 
-def _scope(t, use, inside):
-    "The loops that a stretch's tile is declared in: those up to the innermost cut one around its first use."
-    names = [l.name for l in use.loops]
-    depth = max((j + 1 for j, name in enumerate(names) if name in inside), default=0)
-    return tuple(names[:depth]) if depth > len(t.scope) else t.scope
+def _scope(life, uses, stretch):
+    "The loops that a stretch's tile is declared in: all that its uses share, as it fetches or writes what it reads."
+    return tuple(commonprefix([[l.name for l in u.loops] for u, s in zip(uses, life.of) if s == stretch]))
 
-def _cut(program, cuts, uses, inside):
+def _cut(program, cuts, uses):
     "The program with the lives of tiles cut into `Stretches`; `cuts`: {tile: its stretches}."
     tensors, rename, before, after, drop = list(program.tensors), {}, {}, {}, set()
     for k, life in cuts.items():
         t, far, mine = program.tensors[k], len(tensors), {life.names[0]: k}
+        if life.first_is_fresh: tensors[k] = replace(t, scope=_scope(life, uses[k], life.names[0]))
         tensors.append(Tensor(f'{t.name}_spilled', t.shape, t.dtype, 'hbm', 'spilled', line=t.line))
         for u, s in zip(uses[k], life.of):
             if s not in mine:
                 mine[s] = len(tensors)
-                tensors.append(replace(t, name=f'{t.name}_again', scope=_scope(t, u, inside)))
+                tensors.append(replace(t, name=f'{t.name}_again', scope=_scope(life, uses[k], s)))
             here, o = (lambda a, s=s: replace(a, tensor=mine[s])), u.instruction
             rename.setdefault(id(o), (o, {}))[1][k] = mine[s]
             line, away = o.line, lambda a: replace(a, tensor=far)
@@ -145,7 +147,7 @@ def _span_of(program, name):
     return inside[0], inside[-1]
 
 def _chosen(program, chip, at, alive, excess):
-    "({tile: `Stretches`}, {tile: uses}, names of the loops around `at`) that free `excess` bytes where it is overfull."
+    "({tile: `Stretches`}, {tile: uses}) that free `excess` bytes at `at`, where it is overfull."
     loops, here = next(pair for j, pair in enumerate(program.walk()) if j == at)
     inside = {l.name for l in loops}
     uses = _uses_of(program, _movable(program) & set(alive) - {a.tensor for a in accesses(here)})
@@ -159,7 +161,7 @@ def _chosen(program, chip, at, alive, excess):
     lines = {(program.tensors[k].line, weight[k]) for k in found if lives[k].is_loaded}
     found += [k for k, life in lives.items() if life.is_loaded and k not in found
               and (program.tensors[k].line, weight[k]) in lines]
-    return {k: lives[k] for k in found}, uses, inside
+    return {k: lives[k] for k in found}, uses
 
 # %% ../../../nbs/2_nki/2_ir/13_spilling.ipynb #61cea9c3
 MAX_ROUNDS = 64
@@ -184,7 +186,7 @@ def _until_it_fits(program, chip, room):
         in_time()
         most, at, alive = peak_moment(program, 'sbuf', chip)
         if most <= room: break
-        cuts, uses, inside = _chosen(program, chip, at, alive, most - room)
+        cuts, uses = _chosen(program, chip, at, alive, most - room)
         if not cuts: break
-        program = _cut(program, cuts, uses, inside)
+        program = _cut(program, cuts, uses)
     return program

@@ -84,7 +84,9 @@ class Task:
 
     def first(self, workload: str | Workload | None = None) -> Kernel | None:
         "The unoptimised `Kernel` to start from on this workload, or None."
-        return self.first_kernel or (self.writes and self.writes(self, self.workload(workload)))
+        if self.first_kernel or not self.writes: return self.first_kernel
+        w = self.workload(workload)
+        return next((k for kept in KEPT_FIRST_KERNELS if (k := kept(self, w))), None) or self.writes(self, w)
 
     def draw(self, workload: str | Workload | None = None, seed: int = 0) -> dict[str, np.ndarray]:
         "Inputs {name: array} of a workload; the same seed gives the same arrays on every machine."
@@ -170,6 +172,7 @@ def flop_counter():
     return counters.FlopCounterMode(display=False)
 
 KEPT_COUNTS: list[Callable[[Task, Workload], dict | None]] = []  # where `work_out_counts` need not be asked
+KEPT_FIRST_KERNELS: list[Callable[[Task, Workload], Kernel | None]] = []      # where `Task.writes` need not be
 
 @lru_cache(maxsize=1024)
 def _counts(task, workload):
