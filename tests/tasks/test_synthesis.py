@@ -55,7 +55,8 @@ def test_a_longer_run_goes_on_from_a_shorter_one(run, tmp_path):
 
 def test_a_candidate_whose_worker_dies_or_hangs_costs_itself_only(monkeypatch):
     monkeypatch.setattr(synthesis, 'WORKER_TIMEOUT_S', 2)
-    with closing(synthesis.CandidateWorkers((9, 'trn2', frozenset()), f'{__name__}:serve_fragile')) as workers:
+    kind = replace(synthesis.CHECKING_RUN, target=f'{__name__}:serve_fragile')
+    with closing(synthesis.CandidateWorkers((9, 'trn2', frozenset()), kind)) as workers:
         found = list(synthesis._each(range(8), workers, 2))
     assert [f.name for f in found] == [candidate(k, 9).name for k in range(8)]
     assert [f.name for f in found if 'died' in f.why] == [candidate(3, 9).name]

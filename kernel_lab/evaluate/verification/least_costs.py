@@ -56,7 +56,7 @@ def executed(loops: tuple, o: object) -> Iterator[tuple[object, float]]:
 # %% ../../../nbs/5_evaluate/2_verification/07_least_costs.ipynb #7d48f529
 COMPUTE_ENGINES = ('Vector', 'Scalar', 'GpSimd', 'Tensor')
 START_CYCLES = {'Vector': 60, 'Scalar': 40, 'GpSimd': 0, 'Tensor': 7}       # least seen between two instructions
-REGISTER_NS = 1219                                                          # least TENSOR_LOAD of the trn2 traces
+REGISTER_NS = 472                                                           # least TENSOR_LOAD of the trn2 traces
 _CYCLES = {'reciprocal': 8, 'tensor_tensor_scan': 2, 'bn_aggr': 13 / 3,     # of an element, whatever its dtype
            **dict.fromkeys(('bn_stats', 'max8', 'nc_find_index8', 'dropout', 'range_select', 'tensor_scalar_reduce',
                             'nc_stream_shuffle', 'nc_transpose'), 1)}

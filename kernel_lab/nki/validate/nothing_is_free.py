@@ -28,7 +28,7 @@ PEAKS = {'trn1': Peaks(435.2, 2.8, 1.12, 1.4, 1.4, 1), 'trn2': Peaks(435.2, 2.4,
 ENGINES_OF_DMA, ROWS_OF_DMA = 16, 8             # DMA engines a core, partitions that each of them serves
 RECIPROCAL, ROOT = 8, 4                         # cycles an element, NKI 2.26 API
 TABLE_NS = 368                                  # least published load of an activation table, performance guide
-REGISTER_NS = 1219                              # least TENSOR_LOAD of the trn2 traces; nothing else is known
+REGISTER_NS = 472                               # least TENSOR_LOAD of the trn2 traces, of one register on Scalar
 LOAD_FP32, FAST_LOAD = 4, 4                     # cycles a column, trn2 traces; columns a cycle, architecture guide
 
 def moved_ns(peaks: Peaks, size: int, partitions: int = 128) -> float:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from hashlib import sha256
 import json
 import lzma
+from weakref import WeakKeyDictionary
 from .known_times import TIMES_FILE, is_of_suite
 from ..model.task import KEPT_COUNTS, KEPT_FIRST_KERNELS, Task, work_out_counts
 from ..model.workload import Kernel, Workload
@@ -29,8 +30,15 @@ def kept_line(name: str) -> dict:
     return json.loads(_lines().get(name, '{"workloads": {}, "draws": {}}'))
 
 # %% ../../../nbs/3_tasks/6_baselines/02_kept_facts.ipynb #c89207b7
+_GIVEN: WeakKeyDictionary[Task, dict] = WeakKeyDictionary()
+
+def give_facts(task: Task, facts: dict) -> None:
+    "Let a task that is not of the suite have facts like a line of the file: its `workloads` and `draws`."
+    _GIVEN[task] = facts
+
 def kept_counts(task: Task, workload: Workload) -> dict | None:
     "The kept counts of a workload, as `work_out_counts` gives them; None where there are none."
+    if task in _GIVEN: return _GIVEN[task]['workloads'].get(workload.name) if workload in task.workloads else None
     if not is_of_suite(task, workload): return None
     return kept_line(task.name)['workloads'].get(workload.name)
 
@@ -39,6 +47,7 @@ if kept_counts not in KEPT_COUNTS: KEPT_COUNTS.append(kept_counts)
 # %% ../../../nbs/3_tasks/6_baselines/02_kept_facts.ipynb #88af8d22
 def kept_draws(task: Task, dtype: str) -> dict | None:
     "What is kept of the changed inputs of a task in a dtype; None where nothing is."
+    if task in _GIVEN: return _GIVEN[task]['draws'].get(dtype)
     return kept_line(task.name)['draws'].get(dtype) if is_of_suite(task, task.workloads[0]) else None
 
 # %% ../../../nbs/3_tasks/6_baselines/02_kept_facts.ipynb #f027bff9

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 import operator
 import warnings
-from ...core.errors import UsageError
+from ...core.errors import LabError, UsageError, in_time
 from ..model.task import Task
 from ..model.workload import Workload
 
@@ -57,9 +57,16 @@ class Graph:
     @cached_property
     def _named(self): return {n.name: n for n in (*self.inputs, *self.nodes)}
 
+    @cached_property
+    def _users(self):
+        found = {}
+        for n in self.nodes:
+            for r in n.refs(): found.setdefault(r, []).append(n)
+        return found
+
     def users(self, name: str) -> tuple[Node, ...]:
         "The nodes that use the result called `name`."
-        return tuple(n for n in self.nodes if name in n.refs())
+        return tuple(self._users.get(name, ()))
 
     def __str__(self):
         args = lambda n: ', '.join([*map(repr, n.args), *(f'{k}={v!r}' for k, v in n.kwargs.items())])
@@ -70,17 +77,28 @@ class Graph:
     def _repr_html_(self): return f'<pre>{self}</pre>'
 
 # %% ../../../nbs/3_tasks/2_codegen/00_graph.ipynb #bd2c842d
+def _in_time_at_each_call(reference, tensors):
+    "`reference(*tensors)`, with `in_time` at each function of torch that it calls."
+    from torch.overrides import TorchFunctionMode
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            in_time()
+            return function(*args, **kwargs or {})
+    with Watch(): return reference(*tensors)
+
 def export_program(reference: Callable, tensors: Sequence, name: str) -> 'torch.export.ExportedProgram':
     """The exported torch program of a function of tensors, without in-place writes.
 
-    `UsageError` where torch cannot export it."""
+    `UsageError` where torch cannot export it, `KernelError` where a deadline passes."""
     import torch
-    module = type('Reference', (torch.nn.Module,), {'forward': lambda self, *xs: reference(*xs)})()
+    forward = lambda self, *xs: _in_time_at_each_call(reference, xs)
+    module = type('Reference', (torch.nn.Module,), {'forward': forward})()
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter('ignore')
             found = torch.export.export(module, tuple(tensors))
             return found.run_decompositions({}) if any(_is_in_place(n) for n in found.graph.nodes) else found
+    except LabError: raise
     except Exception as e:      # torch raises many kinds; the cause stays attached
         raise UsageError(f'The operations of task {name!r} cannot be listed: {type(e).__name__}: '
                          f'{str(e).splitlines()[0][:160] if str(e) else ""}',
@@ -243,6 +261,7 @@ def graph_of_program(found: 'torch.export.ExportedProgram', kinds: dict) -> Grap
     "The `Graph` of an exported program with inputs {name: (shape, dtype)}."
     reader = _GraphReader(found, kinds)
     for n in found.graph.nodes:
+        in_time()
         if n.op == 'call_function': reader.read_call(n)
     returned = next(n for n in found.graph.nodes if n.op == 'output').args[0]
     outs = tuple(r.name for r in iter_refs(reader.resolve(_plain_argument(returned))))
@@ -268,8 +287,7 @@ def launched_nodes(graph: Graph) -> tuple[Node, ...]:
 
 def node_graph(graph: Graph, node: Node) -> Graph:
     "The `Graph` of one node with its operands as inputs; of several results those that are used."
-    known = {n.name: n for n in (*graph.inputs, *graph.nodes)}
-    ins = tuple(Node(r, 'input', (), {}, known[r].shape, hbm_dtype(known[r].dtype)) for r in node.refs())
+    ins = tuple(Node(r, 'input', (), {}, graph[r].shape, hbm_dtype(graph[r].dtype)) for r in node.refs())
     is_part = lambda n: n.op == 'getitem' and n.args[0] == Ref(node.name)
-    parts = () if node.op == 'getitem' else tuple(filter(is_part, graph.nodes))
+    parts = () if node.op == 'getitem' else tuple(filter(is_part, graph.users(node.name)))
     return Graph(ins, (node, *parts), tuple(n.name for n in parts) or (node.name,))

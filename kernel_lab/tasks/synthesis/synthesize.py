@@ -6,7 +6,7 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
@@ -18,6 +18,7 @@ import json
 import os
 import re
 import signal
+import time
 import numpy as np
 from ...core.errors import LabError, UsageError
 from ...core.files import write_whole
@@ -32,8 +33,8 @@ from ..codegen.lower import lower_unfused
 from ..codegen.precision import kernel_graph
 from ..model.task import Task, source_of
 from ..quality import checks as quality
-from . import compose, operators as seeds
-from .compose import Candidate, candidate
+from . import catalogue, compose, operators as seeds
+from .compose import CHECKING, Candidate, Recipe, candidate
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #5406bff1
 def likeness(graph: Graph) -> str:
@@ -78,6 +79,7 @@ class CandidateCase:
     known: frozenset = frozenset()      # likenesses of the suite
     likeness: str = ''
     us: float | None = None
+    began: float = field(default_factory=time.process_time)
 
     def __post_init__(self):
         self.task = self.candidate.task()
@@ -133,48 +135,71 @@ class FilterResult:
     likeness: str = ''
     us: float | None = None
 
+    @classmethod
+    def of_case(cls, name: str, fate: str, why: str, case: CandidateCase | None) -> 'FilterResult':
+        "The result of a candidate's name, with what its case holds; no case where the candidate is no task."
+        return cls(name, fate, why, case.likeness if case else '', case.us if case else None)
+
+    def rejected(self, stage: str, why: str) -> 'FilterResult':
+        "The same candidate, rejected by a later filter."
+        return replace(self, fate=stage, why=why)
+
     def to_dict(self) -> dict: return asdict(self)
 
-def judge_candidate(candidate: Candidate, chip: str = 'trn2', known: frozenset[str] = frozenset()) -> FilterResult:
-    "The `FilterResult` of a candidate: the first filter that rejects it, or 'passed'."
+STAGES = {'new': 'drawn before, or like another', 'runs': 'reference raises or is not finite',
+          'listed': 'operations unknown, or of the suite', 'compiles': 'no kernel',
+          'correct': 'kernel not correct', 'timed': 'time trivial or unstable', 'gate': 'a shortcut would do'}
+
+@dataclass(frozen=True)
+class RunKind:
+    """What a run makes: recipe of its candidates, filters, stages that may reject one, class of its results, its file,
+    the target of its workers, and what `run.json` says of it beside seed, chip and catalogue."""
+    recipe: Recipe = CHECKING
+    filters: tuple = FILTERS
+    stages: dict = field(default_factory=lambda: STAGES)
+    result: type[FilterResult] = FilterResult
+    file: str = 'fates.jsonl'
+    target: str = 'kernel_lab.tasks.synthesis.synthesize:serve_candidates'
+    about: dict = field(default_factory=dict)
+
+CHECKING_RUN = RunKind()
+
+def judge_candidate(candidate: Candidate, chip: str = 'trn2', known: frozenset[str] = frozenset(),
+                    kind: RunKind = CHECKING_RUN) -> FilterResult:
+    "The result of a candidate in a kind of run: the first filter that rejects it, or 'passed'."
     case, name, why = None, 'runs', None
     try:
         case = CandidateCase(candidate, chip, known)
-        for name, check in FILTERS:
+        for name, check in kind.filters:
             if why := check(case): break
         else: name = 'passed'
     except LabError as e: why = str(e)
     except Exception as e: why = f'{type(e).__name__}: {e}'     # noqa: BLE001 (one fault must not end a long run)
     why = re.sub(r'\s+', ' ', why or '')[:200]
-    return FilterResult(candidate.name, name, why, case.likeness if case else '', case.us if case else None)
+    return kind.result.of_case(candidate.name, name, why, case)
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #80ca5ed7
 def source_key(c: Candidate) -> str:
     "A candidate's source text and dtype, without its name: equal for candidates that are the same."
     return c.source.replace(c.name, 'made') + c.dtype
 
-STAGES = {'new': 'drawn before, or like another', 'runs': 'reference raises or is not finite',
-          'listed': 'operations unknown, or of the suite', 'compiles': 'no kernel',
-          'correct': 'kernel not correct', 'timed': 'time trivial or unstable', 'gate': 'a shortcut would do'}
-
 class DuplicateFilter:
     """Rejects duplicates, in the order of candidates' numbers: equal source text, or the same operations as an earlier
-    candidate that passed or as a `known` task."""
-    def __init__(self, known=frozenset()): self.sketches, self.alike, self.known = {}, {}, known
+    candidate that passed or as a `known` task. `result`: the class of its results."""
+    def __init__(self, known=frozenset(), result=FilterResult):
+        self.sketches, self.alike, self.known, self.result = {}, {}, known, result
 
     def drawn(self, c: Candidate) -> FilterResult | None:
         "The `FilterResult` of a candidate whose text was drawn before, or None."
         first = self.sketches.setdefault(source_key(c), c.name)
-        return FilterResult(c.name, 'new', f'drawn before as {first}') if first != c.name else None
+        return self.result(c.name, 'new', f'drawn before as {first}') if first != c.name else None
 
     def settled(self, c: Candidate, fate: FilterResult) -> FilterResult:
         "`fate`, or a rejection if an earlier candidate that passed computes the same in the same dtype."
         if fate.fate != 'passed': return fate
-        if fate.likeness in self.known:
-            return FilterResult(c.name, 'listed', 'a task of the suite computes the same', fate.likeness)
+        if fate.likeness in self.known: return fate.rejected('listed', 'a task of the suite computes the same')
         first = self.alike.setdefault((fate.likeness, c.dtype), c.name)
-        if first == c.name: return fate
-        return FilterResult(c.name, 'new', f'computes the same as {first}', fate.likeness, fate.us)
+        return fate if first == c.name else fate.rejected('new', f'computes the same as {first}')
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #68cbeb8a
 def suite_likenesses(tasks=None):
@@ -194,32 +219,32 @@ WORKER_TIMEOUT_S = 900              # seconds of wall time, after which its work
 
 def _late(*_): raise TimeoutError(f'it took longer than {CANDIDATE_TIMEOUT_S} s')
 
-def _judge(number, seed, chip, known):
+def _judge(number, seed, chip, known, kind=CHECKING_RUN):
     "The `FilterResult` of a candidate; one that takes too much processor time is rejected."
     signal.signal(signal.SIGPROF, _late)
     signal.setitimer(signal.ITIMER_PROF, CANDIDATE_TIMEOUT_S)
-    try: return judge_candidate(candidate(number, seed), chip, known)
+    try: return judge_candidate(candidate(number, seed, kind.recipe), chip, known, kind)
     finally: signal.setitimer(signal.ITIMER_PROF, 0)
 
-def serve_candidates(channel: Channel) -> None:
+def serve_candidates(channel: Channel, kind: RunKind = CHECKING_RUN) -> None:
     "A worker's target: takes [seed, chip, known likenesses], then numbers of candidates; answers with `FilterResult`s."
     import torch
     torch.set_num_threads(1)
     messages = iter(channel)
     seed, chip, known = json.loads(next(messages))
-    for number in messages: channel.send(json.dumps(_judge(int(number), seed, chip, frozenset(known)).to_dict()))
+    for number in messages: channel.send(json.dumps(_judge(int(number), seed, chip, frozenset(known), kind).to_dict()))
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #6c5bd5c5
 class CandidateWorkers:
-    "Processes that filter candidates. `about`: seed, chip, known likenesses; `target`: what a worker runs."
-    def __init__(self, about, target='kernel_lab.tasks.synthesis.synthesize:serve_candidates'):
-        self.seed, self.about, self.target = about[0], json.dumps([*about[:2], sorted(about[2])]), target
+    "Processes that filter candidates of a kind of run. `about`: seed, chip, known likenesses."
+    def __init__(self, about, kind=CHECKING_RUN):
+        self.seed, self.about, self.kind = about[0], json.dumps([*about[:2], sorted(about[2])]), kind
         self.idle, self.busy, self.counts = [], [], Counter()       # counts: worker → candidates it was given
 
     def start(self, number, worker=None):
         "Give a candidate to a worker, by default to a new one."
         if worker is None:
-            worker = WorkerProcess(self.target)
+            worker = WorkerProcess(self.kind.target)
             worker.send(self.about)
         self.busy.append(worker)
         self.counts[worker] += 1
@@ -236,15 +261,15 @@ class CandidateWorkers:
             elif self.counts.pop(worker) > 1 and not outcome.is_late: self.start(worker.job)
             else:
                 end = f'took longer than {WORKER_TIMEOUT_S} s' if outcome.is_late else 'died'
-                name = candidate(worker.job, self.seed).name
-                yield worker.job, FilterResult(name, 'runs', f'the process that judged it {end}')
+                name = candidate(worker.job, self.seed, self.kind.recipe).name
+                yield worker.job, self.kind.result(name, 'runs', f'the process that judged it {end}')
 
     def _finished(self, worker, outcome):
         if self.counts[worker] < MAX_CANDIDATES_PER_WORKER: self.idle.append(worker)
         else:
             del self.counts[worker]
             worker.end()
-        return FilterResult(**json.loads(outcome.text))
+        return self.kind.result(**json.loads(outcome.text))
 
     def close(self):
         "End all workers at once."
@@ -264,12 +289,12 @@ def _each(numbers, workers, jobs):
         if queue: finished.update(workers.results())
         elif not new: return
 
-def _judged(numbers, about, jobs):
+def _judged(numbers, about, kind, jobs):
     "The `FilterResult` of each candidate, in order, from `jobs` workers, or from this process if `jobs` is 0."
     if not jobs:
-        yield from (judge_candidate(candidate(n, about[0]), *about[1:]) for n in numbers)
+        yield from (judge_candidate(candidate(n, about[0], kind.recipe), *about[1:], kind) for n in numbers)
         return
-    with closing(CandidateWorkers(about)) as workers: yield from _each(numbers, workers, jobs)
+    with closing(CandidateWorkers(about, kind)) as workers: yield from _each(numbers, workers, jobs)
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #8ca90fc4
 def _suite_key(tasks):
@@ -305,17 +330,17 @@ def _trouble(path, e):
     return UsageError(f'Cannot write {path}: {e.strerror}.',
                       hint='What was written before is safe: with room for more, the same command goes on from there.')
 
-def _fate(line):
-    "The `FilterResult` of a line, or None where it is broken."
-    try: fate = FilterResult(**json.loads(line))
+def result_of_line(line: bytes | str, kind: RunKind = CHECKING_RUN) -> FilterResult | None:
+    "The result of a line of a run's file, or None where it is broken."
+    try: fate = kind.result(**json.loads(line))
     except (ValueError, TypeError): return None
-    sound = fate.fate in (*STAGES, 'passed') and isinstance(fate.name, str) and isinstance(fate.likeness, str)
+    sound = fate.fate in (*kind.stages, 'passed') and isinstance(fate.name, str) and isinstance(fate.likeness, str)
     return fate if sound else None
 
 class ResultLog:
     "The file of results, locked by this process: `kept` {name: FilterResult}, and `add`."
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, path, kind=CHECKING_RUN):
+        self.path, self.kind = path, kind
         try:
             self.file = path.open('a+b', buffering=0)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -327,10 +352,10 @@ class ResultLog:
     def _read(self):
         self.file.seek(0)
         *whole, last = self.file.read().split(b'\n')
-        if last and _fate(last): whole += [last]; self.file.write(b'\n')
+        if last and result_of_line(last, self.kind): whole += [last]; self.file.write(b'\n')
         elif last: self.file.truncate(self.file.tell() - len(last))
         self.kept = {}
-        for fate in map(_fate, whole):
+        for fate in (result_of_line(line, self.kind) for line in whole):
             if fate: self.kept.setdefault(fate.name, fate)
 
     def add(self, fate):
@@ -343,8 +368,8 @@ class ResultLog:
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #10d3a202
 def catalogue_key():
-    "Digest of the catalogue: the text of the two modules that draw candidates."
-    return sha256((inspect.getsource(seeds) + inspect.getsource(compose)).encode()).hexdigest()[:16]
+    "Digest of the catalogue: the text of the three modules that draw candidates."
+    return sha256(''.join(map(inspect.getsource, (seeds, catalogue, compose))).encode()).hexdigest()[:16]
 
 def _about(folder, about):
     "The run's own description, written once; `UsageError` where a folder holds another run."
@@ -360,12 +385,12 @@ def _about(folder, about):
 
 def _settled(book, sieve, count, about, jobs):
     "Fates in the order of numbers: read or judged, passed through a `DuplicateFilter`, written if they are new."
-    made = {}
+    made, kind = {}, book.kind
     def drawn(n):
-        if n not in made: made[n] = (c := candidate(n, about[0])), sieve.drawn(c)
+        if n not in made: made[n] = (c := candidate(n, about[0], kind.recipe)), sieve.drawn(c)
         return made[n]
     wanted = (n for n in range(count) if drawn(n)[1] is None and drawn(n)[0].name not in book.kept)
-    with closing(_judged(wanted, about, jobs)) as new:
+    with closing(_judged(wanted, about, kind, jobs)) as new:
         for n in range(count):
             c, again = drawn(n)
             fate = again or sieve.settled(c, book.kept.get(c.name) or next(new))
@@ -379,11 +404,16 @@ def synthesize(folder: str | Path, count: int = 15_000, seed: int = 0, chip: str
 
     `jobs`: worker processes, by default one a core; 0 judges in this process. `known`: likenesses of tasks to avoid, by
     default those of the suite. Raises `UsageError` where the folder holds another run or cannot be written."""
+    yield from run_candidates(folder, count, CHECKING_RUN, seed, chip, jobs, known)
+
+def run_candidates(folder: str | Path, count: int, kind: RunKind, seed: int = 0, chip: str = 'trn2',
+                   jobs: int | None = None, known: frozenset[str] | None = None) -> Iterator[FilterResult]:
+    "The results of candidates 0 … count - 1 in a kind of run; see `synthesize`."
     folder, jobs = Path(folder), os.cpu_count() if jobs is None else jobs
-    _about(folder, dict(seed=seed, chip=chip, catalogue=catalogue_key()))
-    with closing(ResultLog(folder / 'fates.jsonl')) as book:
+    _about(folder, dict(seed=seed, chip=chip, catalogue=catalogue_key()) | kind.about)
+    with closing(ResultLog(folder / kind.file, kind)) as book:
         known = known_likenesses(folder, jobs) if known is None else known
-        yield from _settled(book, DuplicateFilter(known), count, (seed, chip, known), jobs)
+        yield from _settled(book, DuplicateFilter(known, kind.result), count, (seed, chip, known), jobs)
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #9e9e038b
 def candidate_kind(c: Candidate) -> tuple: return (c.group, c.pattern, len(c.steps), c.dtype)
@@ -409,23 +439,25 @@ def synthesized_tasks(folder: Path | str) -> dict[str, Task]:
     "{name: Task} of a curated run."
     path = Path(folder) / 'tasks.jsonl'
     if not path.exists(): raise UsageError(f'There are no tasks in {folder}.', hint='Finish the run first.')
-    try: found = [Candidate.from_dict(json.loads(line)) for line in path.read_text().splitlines()]
+    try: found = [*map(Candidate.from_dict, map(json.loads, path.read_text().splitlines()))]
     except (OSError, ValueError, TypeError, KeyError) as e:
         raise UsageError(f'Cannot read {path}: {e}', hint='Run the command that wrote it again.') from None
     return {c.name: c.task() for c in found}
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #04dec4c4
-def funnel(fates: Sequence[FilterResult], kept: int | None = None) -> list[tuple[str, int, int]]:
+def funnel(fates: Sequence[FilterResult], kept: int | None = None,
+           stages: Iterable[str] = tuple(STAGES)) -> list[tuple[str, int, int]]:
     "[(filter, candidates that reached it, candidates it rejected)]; the last row is 'chosen'."
     counts, left, rows = Counter(f.fate for f in fates), len(fates), []
-    for stage in STAGES:
+    for stage in stages:
         rows.append((stage, left, counts[stage]))
         left -= counts[stage]
     return [*rows, ('chosen', left, left - (left if kept is None else kept))]
 
-def reasons(fates: Iterable[FilterResult], most: int = 5) -> dict[str, list[tuple[str, int]]]:
-    "{filter: [(reason, count)]}: the `most` frequent reasons, numbers in them replaced by '…'."
+def reasons(fates: Iterable[FilterResult], most: int = 5,
+            stages: Iterable[str] = tuple(STAGES)) -> dict[str, list[tuple[str, int]]]:
+    "{filter: [(reason, count)]}: the `most` frequent reasons, numbers and names in them replaced by '…'."
     said = defaultdict(Counter)
     for f in fates:
-        if f.fate != 'passed': said[f.fate][re.sub(r'made_\d+_\d+|[\d.,]+', '…', f.why)] += 1
-    return {stage: said[stage].most_common(most) for stage in STAGES if said[stage]}
+        if f.fate != 'passed': said[f.fate][re.sub(r'(made|train)_\d+_\d+|[\d.,]+', '…', f.why)] += 1
+    return {stage: said[stage].most_common(most) for stage in stages if said[stage]}
