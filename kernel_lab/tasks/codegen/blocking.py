@@ -65,7 +65,9 @@ def tile_with_axes(tile, operand, space, cut=None):
 def _transposable_dtype(dtype):
     return 'bfloat16' if 'float8' in dtype else 'float32' if 'int' in dtype else dtype      # what Tensor turns
 
-def needs_transpose(space, operand): return space.roles[-1] == 'r' and column_count(operand, space.roles) > 1
+def needs_transpose(space, operand):
+    is_one_row = operand.view[-1] == 1 < space.sizes[-1]
+    return space.roles[-1] == 'r' and column_count(operand, space.roles) > 1 and not is_one_row
 
 def transpose_lines(dst, src, rows, cols, dtype, name='square', out=None):
     "Lines that load `src` [rows, cols] transposed into `dst` [cols, rows]; sizes are texts."
@@ -166,10 +168,13 @@ def _write_chunked(writer, formula, operands, outs, space, most):
         return ChunkedExpr(chunks, lambda: load_block(writer, operand, space, cut=cut,
                                                       piece=chunks.piece(operand.name)))
     got = formula(*map(given, operands))
-    for result, o in zip(got if isinstance(got, tuple) else (got,), outs):
+    results = list(zip(got if isinstance(got, tuple) else (got,), outs))
+    for result, o in results:
         if isinstance(result, TileExpr): store_block(writer, result, o, space)
-        else:
-            with chunks.loop(): store_block(writer, result.current(), o, space, cut)
+    chunked = [(result, o) for result, o in results if not isinstance(result, TileExpr)]
+    if chunked:
+        with chunks.loop():
+            for result, o in chunked: store_block(writer, result.current(), o, space, cut)
 
 def block_calls(block, space, loop='nl.affine_range'):
     "Lines that call `block` for all rows, inside loops over the outer axes."
@@ -189,17 +194,18 @@ def _chunked_writers(taken, formula, operands, outs, space, most):
     _write_chunked(writer, formula, operands, outs, space, most)
     return head, writer
 
-def row_pass(block, formula, operands, outs, roles='rc', loop='nl.affine_range'):
+def row_pass(block, formula, operands, outs, roles='rc', loop='nl.affine_range', reuse=False):
     """Lines of one pass over rows: a function called `block`, and its calls.
 
     `formula(*tiles)` returns a `TileExpr`, or a tuple with one for each of `outs`. In the text, `at` is the first
-    row and `n` the number of rows."""
+    row and `n` the number of rows. `reuse`: a row is cut into chunks only where the tiles in use at once exceed SBUF,
+    not already where all tiles together do."""
     f = iteration_space(operands, outs, roles)
     taken = {o.name for o in (*operands, *outs)} | {'n', 'at', 'w', 'c', 't', 'm', 'i'}
     head, writer = KernelWriter(1, taken), KernelWriter(2, taken)
     head.used = writer.used
     _write_unchunked(writer, head, formula, operands, outs, f)
-    if writer.bytes_per_partition > TILE_BYTES_PER_PARTITION:
+    if (writer.peak_bytes() if reuse else writer.bytes_per_partition) > TILE_BYTES_PER_PARTITION:
         per_column = writer.bytes_per_partition / f.count('c')
         most = max(int(TILE_BYTES_PER_PARTITION / per_column) // BLOCK_ROWS * BLOCK_ROWS, BLOCK_ROWS)
         head, writer = _chunked_writers(taken, formula, operands, outs, f, most)
@@ -274,18 +280,19 @@ def whole_tensor_pass(block, formula, operands, outs):
                     'size=ROWS))')
         return tile
     got = formula(*map(given, operands))
-    for result, o in zip(got if isinstance(got, tuple) else (got,), outs):
-        _store_whole(writer, chunks, result, o, where)
+    results = list(zip(got if isinstance(got, tuple) else (got,), outs))
+    for result, o in results:
+        if isinstance(result, TileExpr): _store_number(writer, result, o, where)
+    chunked = [(result, o) for result, o in results if not isinstance(result, TileExpr)]
+    if chunked:
+        with chunks.loop():
+            for result, o in chunked:
+                tile = result.current().as_dtype(o.dtype)
+                writer.emit(f'nisa.dma_copy(dst={where(o, "at:at + n * w")}.reshape((n, w)), src={tile.name})')
     calls = [f'    for b in nl.affine_range({B}):', f'        {block}(b)'] if B > 1 else [f'    {block}(0)']
     return [f'    def {block}(b):', *writer.lines, '', *calls]
 
-def _store_whole(writer, chunks, result, operand, where):
-    "Emit the store of one result of a whole-tensor pass."
-    if isinstance(result, TileExpr):
-        if operand.dtype != result.dtype: result = result.copy_as(operand.dtype)
-        writer.emit(f'nisa.dma_copy(dst={where(operand, "0:1")}.reshape((1, 1)), src={result.name}[0:1, :])')
-        return
-    with chunks.loop():
-        tile = result.current()
-        tile = tile.as_dtype(operand.dtype)
-        writer.emit(f'nisa.dma_copy(dst={where(operand, "at:at + n * w")}.reshape((n, w)), src={tile.name})')
+def _store_number(writer, result, operand, where):
+    "Emit the store of a number that a whole-tensor pass results in."
+    if operand.dtype != result.dtype: result = result.copy_as(operand.dtype)
+    writer.emit(f'nisa.dma_copy(dst={where(operand, "0:1")}.reshape((1, 1)), src={result.name}[0:1, :])')

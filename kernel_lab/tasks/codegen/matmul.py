@@ -120,15 +120,16 @@ def _load_contraction(x, straight, name, at, n, K, kind):
                       if K % BLOCK_ROWS else [f'{name}_rest = None'])]
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #c25fb1a8
-def _store_result(out, after, operands, depth):
+def _store_results(outs, after, operands, depth):
     "Lines that store the sum `acc` of r rows and m columns, after the epilogue `after(tile, *operands)`."
-    writer = KernelWriter(0, {'acc', 'r', 'm', 'c', 'g', 'n', 'at', 'sums', 'w_t', 'x_t', 'j', 'p', 's', out.name,
-                              *(o.name for o in operands)})
+    writer = KernelWriter(0, {'acc', 'r', 'm', 'c', 'g', 'n', 'at', 'sums', 'w_t', 'x_t', 'j', 'p', 's',
+                              *(o.name for o in (*outs, *operands))})
     acc = TileExpr(writer, 'acc', PSUM_BANK_COLUMNS, 'm', 'r')
-    res = after(acc, *(_load_operand(writer, o) for o in operands)) if after else acc
-    res = res.as_dtype(out.dtype) if res is not acc else res.emit('tensor_copy', res.new('result', dtype=out.dtype),
-            src=res)
-    writer.emit(f'nisa.dma_copy(dst={out.slice_text("at + g:at + g + r", "c:c + m")}, src={res.name})')
+    got = after(acc, *(_load_operand(writer, o) for o in operands)) if after else acc
+    for res, out in zip(got if isinstance(got, tuple) else (got,), outs):
+        res = res.as_dtype(out.dtype) if res is not acc else res.emit('tensor_copy', res.new('result', dtype=out.dtype),
+                src=res)
+        writer.emit(f'nisa.dma_copy(dst={out.slice_text("at + g:at + g + r", "c:c + m")}, src={res.name})')
     return _indent(depth, writer.lines)
 
 SHARED_ROW_BYTES = 32 * 1024   # of each partition, that a row for all rows may take
@@ -138,7 +139,7 @@ def _is_shared_row(operand):
 
 def _load_shared_rows(operands):
     "Lines that load the operands that are the same for all rows."
-    return [l for o in operands if _is_shared_row(o)
+    return [l for o in dict.fromkeys(operands) if _is_shared_row(o)
             for l in (f'{o.name}_row = nl.ndarray((ROWS, {o.view[-1]}), dtype=nl.{o.dtype}, buffer=nl.sbuf)',
             f'nisa.dma_copy(dst={o.name}_row, src={replace(o, view=(1, o.view[-1])).text}.broadcast(dim=0, '
             'size=ROWS))')]
@@ -274,10 +275,10 @@ def _transpose_to_hbm(block, w, K, N, kind):
     return [f'{new.name} = nl.ndarray({new.shape}, dtype=nl.{kind}, buffer=nl.private_hbm)  # turned once',
             f'def {block}_turn({_batch_arguments(w)}c, m):', *_indent(1, body), '', *_batch_loops(w, calls), ''], new
 
-def matmul_pass(block, x, w, out, group=None, after=None, operands=()):
+def matmul_pass(block, x, w, out, group=None, after=None, operands=(), more=()):
     """Lines of the pass out = x @ w (`Matrix` operands), or `after(x @ w, *operands)`.
 
-    `group` blocks of 128 rows at a time."""
+    `more` are the results behind `out` where `after` returns several; `group` blocks of 128 rows at a time."""
     (M, N), K, kind = out.matrix, x.matrix[0] if x.transposed else x.matrix[1], matmul_dtype(x.dtype, w.dtype)
     row_bytes = -(-K // BLOCK_ROWS) * (4 if kind == 'float32' else 2)
     group = group or max(1, min(4 if kind != 'float32' else 2, ROW_TILE_BYTES // (row_bytes * BLOCK_ROWS)))
@@ -286,8 +287,8 @@ def matmul_pass(block, x, w, out, group=None, after=None, operands=()):
     pays = w.transposed or kind != 'float32'        # columns brought again hide behind a float32 product
     hold, before = pays and M > n and not past and row_bytes * (N + n) <= RESIDENT_BYTES, []
     if w.transposed and M > n and not hold: before, w = _transpose_to_hbm(block, w, K, N, kind)
-    finish, args = lambda depth: _store_result(out, after, operands,
-                                               depth), f'{_batch_arguments(out)}at, n{", strips" if hold else ""}'
+    finish, args = lambda depth: _store_results((out, *more), after, operands,
+                                                depth), f'{_batch_arguments(out)}at, n{", strips" if hold else ""}'
     body = _stream_both(x, w, K, N, kind, finish) if past else _resident_columns(x, w, K, kind,
             finish) if hold else _stream_columns(x, w, K, N, kind, finish)
     lines = [*before, *_load_shared_rows(operands), *(_load_columns_function(block, w, K, N, kind) if hold else []),

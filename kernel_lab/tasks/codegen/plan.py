@@ -111,6 +111,11 @@ class KernelPlan:
         self.passes.append(stage)
         self.last_lowered = node.name
 
+    def add_pass(self, lines):
+        "Add the lines of a pass that is no single node's."
+        self.passes.append(lines)
+        self.last_lowered = None
+
     def relower_last(self, node):
         "Emit the last pass again, for a node with another dtype."
         self.passes.pop()

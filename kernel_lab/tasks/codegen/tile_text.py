@@ -6,6 +6,7 @@
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 import math
 import re
 
@@ -14,6 +15,7 @@ class KernelWriter:
     "Lines of a kernel at `depth` levels of indentation, names in use, and the bytes a partition of all tiles declared."
     def __init__(self, depth=2, taken=()):
         self.lines, self.depth, self.used, self.bytes_per_partition = [], depth, Counter(taken), 0
+        self.tile_bytes = {}                # tile -> its bytes a partition
 
     def emit(self, line): self.lines.append('    ' * self.depth + line)
 
@@ -21,6 +23,19 @@ class KernelWriter:
         "`hint`, or `hint_2` where that is in use, and so on."
         self.used[hint] += 1
         return hint if self.used[hint] == 1 else f'{hint}_{self.used[hint]}'
+
+    def declare_bytes(self, name, count):
+        "Count a tile of `count` bytes a partition."
+        self.bytes_per_partition += count
+        self.tile_bytes[name] = count
+
+    def peak_bytes(self):
+        "Bytes a partition of the tiles that are in use at once, each from its declaration to its last mention."
+        words, change = [set(re.findall(r'\w+', l)) for l in self.lines], Counter()
+        for name, count in self.tile_bytes.items():
+            said = [k for k, found in enumerate(words) if name in found]
+            if said: change.update({said[0]: count}); change.update({said[-1] + 1: -count})
+        return max(accumulate(change[k] for k in range(len(words) + 1)), default=0)
 
     @contextmanager
     def indented(self, line):
@@ -81,7 +96,7 @@ class TileExpr(RowExpr):
         name, width = self.writer.fresh_name(hint), str(cols) if cols else self.width or str(self.cols)
         self.writer.emit(f'{name} = nl.ndarray(({self.rows}, {width}), dtype=nl.{dtype}, buffer=nl.{buffer})')
         if buffer == 'sbuf':
-            self.writer.bytes_per_partition += (cols or self.cols) * (2 if '16' in dtype else 1 if '8' in dtype else 4)
+            self.writer.declare_bytes(name, (cols or self.cols) * (2 if '16' in dtype else 1 if '8' in dtype else 4))
         return TileExpr(self.writer, name, cols or self.cols, '' if cols else self.width, self.rows, dtype)
 
     def emit(self, instruction, out, **operands):
@@ -175,6 +190,7 @@ class ChunkedExpr(RowExpr):
 
     def activation(self, op, scale=1.0, bias=None):
         return ChunkedExpr(self.chunks, lambda: self.current().activation(op, scale, bias))
+    def copy_as(self, dtype): return ChunkedExpr(self.chunks, lambda: self.current().copy_as(dtype))
     def fused_binary(self, op0, number, op1, other, hint):
         return ChunkedExpr(self.chunks, lambda: self.current().fused_binary(op0, number, op1,
                 other.current() if isinstance(other, ChunkedExpr) else other, hint))
@@ -189,8 +205,9 @@ class ChunkedExpr(RowExpr):
         return self.chunks.combine(gathered, op)
 
     def scan(self, op, start):
-        "The running `op`; the last column of a chunk starts the next one. For one loop only."
+        "The running `op`; the last column of a chunk starts the next one, and each further loop starts afresh."
         carried = self.chunks.column('carried', start)
+        self.chunks.carried.append((carried, start))
         def make():
             run = self.current().scan(op, carried.name)
             last = replace(run, name=f'{run.name}[:, {run.width} - 1:{run.width}]', cols=1, width='')
@@ -206,6 +223,7 @@ class ChunkLoops:
     The innermost loop binds `w`, the columns of a chunk, at most `width`."""
     def __init__(self, writer, cols, width, heads, shape):
         self.writer, self.cols, self.width, self.heads, self.shape, self.turn = writer, cols, width, heads, shape, 0
+        self.carried, self.used = [], []         # (column, start) of scans; those that a loop has advanced
 
     def piece(self, hint='piece'): return TileExpr(self.writer, hint, self.width, self.shape)
 
@@ -221,6 +239,8 @@ class ChunkLoops:
     def loop(self):
         "Lines emitted inside the context belong to the loops."
         self.turn += 1
+        for column, start in self.used: self.writer.emit(f'nisa.memset(dst={column.name}, value={start})')
+        self.used = list(self.carried)
         depth = self.writer.depth
         for line in self.heads:
             self.writer.emit(line)
