@@ -54,10 +54,17 @@ def freed_memory_kept() -> Iterator[None]:
     finally:
         with _LOCK:
             _OPEN.remove(mine)
-            if not _OPEN: _give_back(library)
+            if not _OPEN: _keep_as_usual(library)
+            if not _OPEN: return_free_memory()
 
-def _give_back(library):
-    "The thresholds that glibc reaches by itself, and all free memory to the system where it is much."
+def _keep_as_usual(library):
+    "The thresholds that glibc reaches by itself: arrays of 32 MiB and more go back to the system as they are freed."
     for option, value in ((_MMAP_MAX, _DEFAULT_MMAPS), (_MMAP_THRESHOLD, _USUAL_BYTES),
                           (_TRIM_THRESHOLD, 2 * _USUAL_BYTES)): library.mallopt(option, value)
-    if free_bytes() > kept_bytes(): library.malloc_trim(0)
+
+def return_free_memory() -> None:
+    """Give all free memory back to the system where it is more than `kept_bytes`, and keep none of large arrays until
+    the outermost block ends: they are too large to keep."""
+    if free_bytes() <= kept_bytes(): return
+    _keep_as_usual(_c_library())
+    _c_library().malloc_trim(0)

@@ -16,6 +16,7 @@ from ..nki.ir.nodes import ArraySpec
 from ..nki.ir.program import Program
 from ..nki.lang.trace import spec_of, trace_source
 from .protocol import Compiled, Target
+from ..tasks.baselines.kept_facts import given_dtypes
 from ..tasks.baselines.known_times import is_of_suite
 from ..tasks.model.task import Task
 from ..tasks.model.workload import Kernel, Workload
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 def specs_of(task: Task, workload: Workload | None) -> tuple[ArraySpec, ...]:
     "The `ArraySpec` of each input of `task` for `workload` (None: its first), in order."
     workload = task.workload(workload)
+    if dtypes := given_dtypes(task, workload):
+        return tuple(ArraySpec(tuple(shape), dtypes[k]) for k, shape in workload.shapes.items())
     drawn = task.draw(task.smallest(workload.dtype) if is_of_suite(task, workload) else workload, 0)
     return tuple(replace(spec_of(drawn[k]), shape=tuple(shape)) for k, shape in workload.shapes.items())
 

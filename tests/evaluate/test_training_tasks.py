@@ -7,6 +7,7 @@ from kernel_lab.evaluate.verification import adversarial_inputs
 from kernel_lab.nki.tuning.moves_taken import replayed
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.timing.timeline import CLOCK, schedule
+from kernel_lab.targets.nki_sim import specs_of
 from kernel_lab.tasks.baselines import eager
 from kernel_lab.tasks.codegen import lower
 from kernel_lab.tasks.model import task as model
@@ -30,6 +31,7 @@ def test_a_record_holds_what_would_be_worked_out(record):
     assert record.times.eager_us == eager.eager(made, w).us and record.times.bound_us == eager.bound(made, w)[1]
     assert record.facts['draws'][w.dtype] == adversarial_inputs.work_out_draws(made, w.dtype)
     assert record.task().tolerance() == made.tolerance() and record.task().outputs() == made.outputs()
+    assert specs_of(record.task(), None) == specs_of(made, None)
 
 
 def test_the_best_latency_is_that_of_the_moves(record):

@@ -58,7 +58,9 @@ def check_recorded(case: CandidateCase) -> None:
     "All that a record holds can be worked out; `case.record` is the record as JSON data."
     workload = case.task.workloads[0]
     first = lower_unfused(case.graph, case.task.name, case.task.doc.splitlines()[0])
-    facts = {'workloads': {workload.name: work_out_counts(case.task, workload) | {'first': Kernel(first).hash}},
+    counts = work_out_counts(case.task, workload) | {
+        'first': Kernel(first).hash, 'inputs': {k: v.dtype.name for k, v in case.draws.arrays().items()}}
+    facts = {'workloads': {workload.name: counts},
              'draws': {workload.dtype: work_out_draws(case.task, workload.dtype)}}
     case.record = TrainingRecord(case.candidate, first, _times(case, workload), case.room.rules,
                                  [*map(move_row, case.room.moves)], facts).to_dict()

@@ -11,6 +11,7 @@ import math
 from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose, in_time, timed_lines
+from ...core.heap import return_free_memory
 from ...tasks.model.workload import DTYPES, EPSILON, error_ratio, max_error_ratio, mean_square, output_tolerance
 from ...tasks.baselines.kept_facts import kept_draws
 from ...tasks.model.task import to_torch, without_compiler, work_out_counts
@@ -149,6 +150,8 @@ SATURATING_FUNCTIONS = {
     'expm1'}
 BOUNDED_FUNCTIONS = {'sigmoid', 'tanh', 'erf', 'erfc', 'elu', 'expm1'}  # on the side where they saturate
 
+NUDGED_BLOCK = 1 << 22          # elements at once, whose signs come from whole words of the generator
+
 @lru_cache(maxsize=1)
 def _nudging():
     "A torch mode that multiplies the result of every operation by 1 ± `nudge`, with random signs."
@@ -162,6 +165,16 @@ def _nudging():
 
         def moved(self, t, beside=None):
             if not isinstance(t, torch.Tensor) or not t.is_floating_point(): return t
+            if t.numel() <= NUDGED_BLOCK or not t.is_contiguous(): return self.moved_block(t, beside)
+            flat, other = t.reshape(-1), None if beside is None else beside.reshape(-1)
+            out = torch.empty_like(flat)
+            for k in range(0, len(flat), NUDGED_BLOCK):
+                in_time()
+                here = slice(k, k + NUDGED_BLOCK)
+                out[here] = self.moved_block(flat[here], None if other is None else other[here])
+            return out.view(t.shape)
+
+        def moved_block(self, t, beside):
             if beside is None: return t * (self.bits(t) * (2 * self.nudge) + (1 - self.nudge)).to(t.dtype)
             return t + self.nudge * self.sides(t) * torch.maximum(t.abs(), beside.abs())
 
@@ -185,6 +198,7 @@ def _in_float64(task, arrays, nudge=0.0, seed=0, narrow=False):
     """The reference's outputs in float64, with random relative errors `nudge` of inputs and results of operations.
     `narrow`: in float32, where the errors are those of dtypes with few bits."""
     import torch
+    return_free_memory()
     mode = _nudging()(nudge, seed)
     def wide(x):
         t = to_torch(x)

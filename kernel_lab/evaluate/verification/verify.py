@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral
 import numpy as np
 from ...core.errors import KernelError, UsageError, in_time
+from ...core.heap import return_free_memory
 from ..records.verification import Element, SeedReport, Verification
 from .adversarial_inputs import (FAMILIES, choose_draws, draws_by_name,
     has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
@@ -214,6 +215,7 @@ def _read_only(x):
 def _trial(program, task, workload, seed, arrays, draw=None):
     "Execute a program on inputs, which were changed by `draw` if that is given."
     from ...nki.executor.vectorized import execute
+    return_free_memory()
     wants = task.expected(arrays)
     check_outputs(program, wants, workload)
     name, tolerance = '', task.tolerance(workload)

@@ -36,6 +36,11 @@ def give_facts(task: Task, facts: dict) -> None:
     "Let a task that is not of the suite have facts like a line of the file: its `workloads` and `draws`."
     _GIVEN[task] = facts
 
+def given_dtypes(task: Task, workload: Workload) -> dict[str, str] | None:
+    "{input: name of its dtype} that came with a task's facts; None where none did."
+    if task not in _GIVEN or workload not in task.workloads: return None
+    return _GIVEN[task]['workloads'].get(workload.name, {}).get('inputs')
+
 def kept_counts(task: Task, workload: Workload) -> dict | None:
     "The kept counts of a workload, as `work_out_counts` gives them; None where there are none."
     if task in _GIVEN: return _GIVEN[task]['workloads'].get(workload.name) if workload in task.workloads else None
