@@ -15,7 +15,7 @@ from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.transform.moves import FAMILIES
-from kernel_lab.tasks.suite.registry import BY_HAND
+from kernel_lab.tasks.suite.registry import BY_HAND, TASKS
 
 ALL = pytest.mark.parametrize('task', BY_HAND, ids=[t.name for t in BY_HAND])
 LIMITS = ('limit',)      # a candidate may ask for too much memory; that is a status, not a wrong result
@@ -206,3 +206,29 @@ def test_a_run_from_a_store_keeps_moves_of_the_program(tmp_path):
     last = resumed.step()
     assert last is not None and last.move in FAMILIES
     assert last.evaluation.profile.latency_us < begun.best.evaluation.profile.latency_us
+
+
+def started(name, workload, source=None):
+    "(the first evaluation of a task's first kernel, or of `source`; the agent that would go on from it; task, workload)."
+    agent = RewriteAgent(moves=(), families=('hoist a load',), seconds=1)
+    loop = AgentLoop(name, agent, workload, 'trn2', store=False, max_steps=1)
+    step = loop.edit(source) if source else next(iter(loop))
+    return step.evaluation, agent, loop.task, loop.workload
+
+
+def test_a_first_kernel_has_a_second_start_that_says_where_it_comes_from():
+    evaluation, agent, task, workload = started('adamw_step', 'small')
+    found = agent.planned(evaluation, task, workload)[0]
+    assert found.name == 'fuse anew' and "from the task's graph" in found.why
+    arrays = task.draw(workload, 3)
+    program = trace_source(found.source, None, [ArraySpec(a.shape, a.dtype.name) for a in arrays.values()], 'trn2')
+    for got, want in zip(execute(program, *arrays.values()), task.expected(arrays)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    gain = evaluation.profile.latency_us - float(schedule(program, 'trn2').latency_us)
+    assert found.gain_us == pytest.approx(gain) and gain > 0
+
+
+def test_a_kernel_that_was_written_by_somebody_is_not_replaced():
+    source = TASKS['adamw_step'].first('small').source + '\n# mine\n'
+    evaluation, agent, task, workload = started('adamw_step', 'small', source)
+    assert all(r.name != 'fuse anew' for r in agent.planned(evaluation, task, workload))

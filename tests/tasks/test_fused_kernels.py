@@ -7,10 +7,9 @@ from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.record.python_subset import read_outside
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.tasks.baselines.eager import graph_specs
-from kernel_lab.tasks.codegen.fusion import fusion_groups, plan_fused
+from kernel_lab.tasks.codegen.fusion import fusion_groups
 from kernel_lab.tasks.codegen.graph import capture
-from kernel_lab.tasks.codegen.lower import LOWERING_RULES, lower_fused, lower_unfused
-from kernel_lab.tasks.codegen.plan import KernelPlan, render_kernel
+from kernel_lab.tasks.codegen.lower import lower_fused, lower_unfused
 from kernel_lab.tasks.codegen.precision import kernel_graph
 from kernel_lab.tasks.model.task import task_from
 from kernel_lab.tasks.suite.registry import TASKS, get_task
@@ -22,7 +21,7 @@ SOME = ('adamw_step', 'adafactor_step', 'swiglu', 'sandwich_norm', 'mse', 'maske
 
 def all_fused(graph):
     "The text with every group fused that can be, whatever the clock says."
-    return render_kernel(plan_fused(graph, KernelPlan(graph, LOWERING_RULES)), graph)
+    return lower_fused(graph, chip=None)
 
 
 def disagreement(task, workload):

@@ -24,20 +24,22 @@ from ...tasks.quality.checks import smallest_workload
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #7e271aae
-def _first(task, workload):
+def _first(task, workload, chip):
     kernel = task.first(workload)
     return kernel and kernel.source
 
-def _by_operation(task, workload): return lower_unfused(kernel_graph(task, workload), task.name)
+def _by_operation(task, workload, chip): return lower_unfused(kernel_graph(task, workload), task.name)
 
-def _fused(task, workload): return lower_fused(kernel_graph(task, workload), task.name)
+def _fused(task, workload, chip): return lower_fused(kernel_graph(task, workload), task.name, chip=chip)
 
 MAKERS = {'first kernel': _first, 'written by the lab': _by_operation, 'fused by the lab': _fused}
 
 def is_maker_correct(task, make):
-    "Whether the kernel that a maker writes for the task's smallest workload verifies there."
+    """Whether the kernel that a maker writes for the task's smallest workload verifies there.
+
+    It is written for no chip: with every pass that the maker may write on any."""
     w = smallest_workload(task)
-    source = make(task, w)
+    source = make(task, w, None)
     if not source: return False
     return verify(trace_source(source, None, graph_specs(capture(task, w))), task, w, [0]).passed
 
@@ -47,7 +49,7 @@ def ranked_kernels(task, workload, chip):
     specs, found = graph_specs(capture(task, workload)), []
     for maker, make in MAKERS.items():
         try:
-            source = make(task, workload)
+            source = make(task, workload, chip)
             if source and source not in [s for *_, s in found] and is_maker_correct(task, make):
                 found.append((simulated_us(source, specs, chip), maker, source))
         except LabError: continue

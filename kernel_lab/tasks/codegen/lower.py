@@ -51,14 +51,13 @@ def fusion_pays(graph: Graph, chip: str = 'trn2') -> bool:
         _PAYS[key] = one < _latency_us(lower_unfused(graph), graph, chip)
     return _PAYS[key]
 
-def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str = 'trn2') -> str:
+def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | None = 'trn2') -> str:
     """The text of a kernel in which neighbouring operations share a pass where that pays on a chip.
 
-    Where all passes together are no faster, it is the text of `lower_unfused`."""
-    plain = lower_unfused(graph, name, doc)
-    plan = plan_fused(graph, KernelPlan(graph, LOWERING_RULES), lambda part: fusion_pays(part, chip))
-    fused = render_kernel(plan, graph, name, doc)
-    if fused == plain: return plain
+    Where all passes together are no faster, it is the text of `lower_unfused`. `chip` None: all share that can."""
+    plain, pays = lower_unfused(graph, name, doc), lambda part: chip is None or fusion_pays(part, chip)
+    fused = render_kernel(plan_fused(graph, KernelPlan(graph, LOWERING_RULES), pays), graph, name, doc)
+    if chip is None or fused == plain: return fused
     return fused if _latency_us(fused, graph, chip) < _latency_us(plain, graph, chip) else plain
 
 @lru_cache(maxsize=1024)
