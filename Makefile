@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.made
 PORT   ?= 8888
 # more workers than the two cores of a small machine: a third of the tests' time is waiting, for a browser or a process that starts
-JOBS   ?= 5
+JOBS   ?= 4
 # tests keep away from the person's own store
 TESTENV = KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
@@ -51,7 +51,7 @@ demo: env        ## optimise one kernel without a browser, and write report.html
 check: env       ## lint, the house, unit tests and changed notebooks, in two minutes (ARGS=BASE compares with another base than main)
 	$(TESTENV) $(BIN)/python tools/check.py $(ARGS)
 
-test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=5 workers)
+test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=4 workers)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 slow: env        ## the long tests

@@ -17,7 +17,8 @@ from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.transform.moves import FAMILIES
 from kernel_lab.tasks.suite.registry import BY_HAND, TASKS
 
-ALL = pytest.mark.parametrize('task', BY_HAND, ids=[t.name for t in BY_HAND])
+ALL = pytest.mark.parametrize('task', [pytest.param(t, id=t.name, marks=[pytest.mark.slow] * (t.name == 'causal_attention'))
+                                       for t in BY_HAND])
 LIMITS = ('limit',)      # a candidate may ask for too much memory; that is a status, not a wrong result
 
 

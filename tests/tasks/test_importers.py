@@ -236,6 +236,7 @@ def lab(tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_the_command_and_the_names_afterwards(lab, tmp_path):
     checkout(tmp_path / "co", {"KernelBench/level2/7_linear.py": LINEAR, "KernelBench/level2/8_bad.py": "def ("})
     done = lab("tasks", "import", "co")

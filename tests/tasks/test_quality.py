@@ -180,6 +180,7 @@ def somebody(tmp_path, monkeypatch):
     sys.modules.pop('somebody', None)
 
 
+@pytest.mark.slow
 def test_a_task_that_hangs_or_ends_the_process_costs_its_own_row(somebody):
     worker = TaskExaminer(somebody)
     rows = {
@@ -194,6 +195,7 @@ def test_a_task_that_hangs_or_ends_the_process_costs_its_own_row(somebody):
     assert list(survey_lines(list(rows.values())))[0].startswith('5 tasks: 0 good, 5 bad')
 
 
+@pytest.mark.slow
 def test_what_was_found_is_kept_until_the_task_changes(somebody, tmp_path):
     first, again = ([*survey_quality(['good'], somebody, jobs=1, cache=tmp_path / 'kept')] for _ in range(2))
     assert (first[0].kept, again[0].kept) == (False, True) and first[0].quality == again[0].quality

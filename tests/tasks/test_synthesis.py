@@ -154,6 +154,7 @@ except Exception as e: print(type(e).__name__, e)
 """
 
 
+@pytest.mark.slow
 def test_where_nothing_more_can_be_written_the_run_says_so_and_goes_on_later(run, tmp_path):
     lines = (run[0] / 'fates.jsonl').read_text().splitlines(True)
     room = len(''.join(lines[:4])) + 40

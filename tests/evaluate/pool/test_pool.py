@@ -99,6 +99,7 @@ def soaked(count, share, every):
     return ledger(found, wanted), len(killed)
 
 
+@pytest.mark.slow
 def test_a_small_soak():
     """Two dozen evaluations, a fifth of them hostile, and two workers that are killed: all accounted for, none twice;
     only a job that lost two workers is the lab's fault."""

@@ -98,7 +98,7 @@ def walk_in_random_kernels(seeds):
 
 
 def test_random_moves_of_random_kernels():
-    taken = walk_in_random_kernels(range(90))
+    taken = walk_in_random_kernels(range(50))
     assert taken.total() > 5, taken
 
 
@@ -236,8 +236,8 @@ def walk_in_passes(seeds):
 
 
 def test_random_moves_of_random_passes():
-    taken, refused = walk_in_passes(range(60))
-    assert len(taken) >= 9 and taken['fuse rows'] > 10 and taken.total() > 60 and refused < 30, (taken, refused)
+    taken, refused = walk_in_passes(range(40))
+    assert len(taken) >= 9 and taken['fuse rows'] > 5 and taken.total() > 40 and refused < 30, (taken, refused)
 
 
 @pytest.mark.slow
@@ -245,9 +245,13 @@ def test_random_moves_of_twenty_thousand_kernels():
     print(walk_in_passes(range(10_000)), walk_in_random_kernels(range(10_000)))
 
 
-@pytest.mark.parametrize('name, least', {'focal_loss': 3.5, 'dequantize_bias_gelu': 3.0, 'lion_step': 2.5,
-                                         'linear_bias_gelu': 1.25, 'reverse_cumsum': 40.0, 'rope_neighbours': 15.0,
-                                         'generalized_advantages': 8.0, 'pixel_shuffle': 15.0}.items())
+GAINS = {'focal_loss': 3.5, 'dequantize_bias_gelu': 3.0, 'lion_step': 2.5, 'linear_bias_gelu': 1.25,
+         'reverse_cumsum': 40.0, 'rope_neighbours': 15.0, 'generalized_advantages': 8.0, 'pixel_shuffle': 15.0}
+LONGEST = 'linear_bias_gelu', 'generalized_advantages'
+
+
+@pytest.mark.parametrize('name, least', [pytest.param(k, v, marks=[pytest.mark.slow] * (k in LONGEST), id=f'{k}-{v}')
+                                         for k, v in GAINS.items()])
 def test_a_climb_is_faster_and_right(name, least):
     "At full size: the latency falls as far as it did, and the numbers are those of the first kernel."
     task = TASKS[name]

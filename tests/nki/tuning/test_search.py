@@ -55,6 +55,7 @@ def test_no_search_is_slower_than_a_climb(method):
         assert search(program, method, candidates=2000).latency_us <= climb(program).latency_us * 1.0001, name
 
 
+@pytest.mark.slow
 def test_a_beam_leaves_where_a_climb_stops():
     "The order of families that the climb has is not the best for every kernel."
     gains = [climb(p).latency_us / search(p, candidates=2000).latency_us
@@ -187,6 +188,7 @@ def test_an_estimate_orders_what_a_schedule_orders():
     assert many > 15 and len(wrong) <= many // 8, (many, wrong)
 
 
+@pytest.mark.slow
 def test_only_what_differs_is_timed():
     "A change inside one loop costs a small window; one that moves loops or instructions between them at most both."
     program, _ = first_kernel('causal_attention', 'full')
