@@ -57,6 +57,7 @@ def refusal(b, change):
     return str(found)
 
 
+@pytest.mark.slow
 def test_the_honest_ones_pass():
     assert all(base(n).us == base(n).tried(json.dumps(base(n).data)) > 20 for n in forgery.BASES)
 

@@ -234,7 +234,7 @@ def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
 START = [sys.executable, "-c", "from kernel_lab.cli.entry import start; start()"]
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(s, marks=pytest.mark.slow) if s in (0.15, 0.6, 2.4) else s
+@pytest.mark.parametrize("seconds", [pytest.param(s, marks=pytest.mark.slow) if s in (0.15, 0.6, 2.4, 4.8) else s
                                      for s in (0.15, 0.3, 0.6, 1.2, 2.4, 4.8)])
 def test_interrupt_at_any_moment(tmp_path, env, seconds):
     "While it imports, starts the sandbox, captures, traces: 130 and nothing of ours."

@@ -48,7 +48,7 @@ def test_a_search_reports_the_schedule_of_a_right_program(method):
             np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('method', [pytest.param(m, marks=[pytest.mark.slow] * (m == 'beam')) for m in METHODS])
 def test_no_search_is_slower_than_a_climb(method):
     for name in ANYTHING:
         program, _ = first_kernel(name)
