@@ -4,8 +4,9 @@
 
 # %% ../../nbs/1_core/01_files.ipynb #a4483177
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
@@ -32,3 +33,9 @@ def write_whole(path: str | Path, text: str) -> Path:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file: file.write(text)
     return Path(path)
+
+# %% ../../nbs/1_core/01_files.ipynb #7d1c0a02
+def files_digest(folder: Path, patterns: Iterable[str]) -> str:
+    "A digest, 16 hex digits, of the contents of the files in `folder` that match one of `patterns`, sorted in each."
+    files = (f for pattern in patterns for f in sorted(folder.glob(pattern)))
+    return sha256(b''.join(f.read_bytes() for f in files)).hexdigest()[:16]

@@ -9,7 +9,7 @@ import ast, contextlib, csv, functools, hashlib, logging, re, subprocess, textwr
 from unittest import mock
 import numpy as np
 from ...core.errors import KernelError, LabError, UsageError
-from ...core.files import write_whole
+from ...core.files import files_digest, write_whole
 from ..record import tile as tensor
 from ..ir.nodes import ArraySpec
 from ..ir.program import Program
@@ -355,8 +355,7 @@ _TRACING = ('chip', 'ir', 'record', 'lang', 'checks')
 @functools.cache
 def tracing_digest(rooms=_TRACING):
     "A digest of the modules in some rooms of `nki`: a cached program is valid while they are unchanged."
-    files = [f for room in rooms for f in sorted(Path(tensor.__file__).parents[1].glob(f'{room}/*.py'))]
-    return hashlib.sha256(b''.join(f.read_bytes() for f in files)).hexdigest()[:16]
+    return files_digest(Path(tensor.__file__).parents[1], [f'{room}/*.py' for room in rooms])
 
 def _stored(cache, key, make):
     "The program under a key in the cache folder; `make()` creates one that is not there yet."

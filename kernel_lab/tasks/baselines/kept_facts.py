@@ -5,9 +5,9 @@ hash."""
 
 # %% ../../../nbs/3_tasks/6_baselines/02_kept_facts.ipynb #a60c4411
 from functools import lru_cache
-from hashlib import sha256
 import json
 import lzma
+from ...core.files import files_digest
 from weakref import WeakKeyDictionary
 from .known_times import TIMES_FILE, is_of_suite
 from ..model.task import KEPT_COUNTS, KEPT_FIRST_KERNELS, Task, work_out_counts
@@ -69,8 +69,7 @@ KERNELS_FILE = TIMES_FILE.with_name('first_kernels.json.xz')
 @lru_cache(maxsize=1)
 def writers_digest() -> str:
     "A digest of the modules that decide what a first kernel of the suite is."
-    rooms = (TIMES_FILE.parents[1] / room for room in ('model', 'codegen', 'suite'))
-    return sha256(b''.join(f.read_bytes() for room in rooms for f in sorted(room.rglob('*.py')))).hexdigest()[:16]
+    return files_digest(TIMES_FILE.parents[1], [f'{room}/**/*.py' for room in ('model', 'codegen', 'suite')])
 
 @lru_cache(maxsize=1)
 def kept_sources() -> dict[str, dict[str, str]]:
