@@ -4,10 +4,11 @@ trn2_dma_packets.csv trn2_sync_latencies.csv`, any of them.
 The first file lists durations from published traces. Its table has a line for every kind: the engine, the opcode,
 dtypes and elements a partition, the state of the Tensor engine's clock; how many rows and runs there are, and how far
 off the prediction is, or why there is none. A duration is the instruction's work and the latency of its engine's
-pipeline; that of a copy on an engine's queue is what the scheduler charges the queue for issuing it, that of a table
-load the chip's figure. What only begins and ends a program is compared as a whole: for how long an engine is busy with
-it, which can be no more than the time that the chip allows for both ends. The second file lists DMA packets by size
-and kind of queue. The third says how long one waits for another; its table has a line for every kind of wait."""
+pipeline; that of a copy on an engine's queue is what the scheduler charges the queue for issuing it (on GpSimd's, for
+the trigger: it makes the descriptors before), that of a table load the chip's figure. What only begins and ends a
+program is compared as a whole: for how long an engine is busy with it, which can be no more than the time that the
+chip allows for both ends. The second file lists DMA packets by size and kind of queue. The third says how long one
+waits for another; its table has a line for every kind of wait."""
 import re, sys
 from dataclasses import replace
 import numpy as np
@@ -70,6 +71,7 @@ def rows_named(signature):
 def predicted(row, chip):
     "ns of one row, or nan."
     if row.opcode == "ACT_TABLE_LOAD": return chip.table_load_ns
+    if row.opcode == "DMA_DIRECT2D" and row.engine == "GpSimd": return chip.swdge_trigger_ns
     if row.opcode == "DMA_DIRECT2D": return chip.dma_issue_ns + chip.dma_row_ns * rows_named(row.signature)[0]
     found = instruction(row.opcode, row.signature)
     if found is None: return np.nan
@@ -198,8 +200,10 @@ def span_ns(label, packets, chip):
 def wait_ns(row, chip):
     "ns of one row of waits, or nan."
     if row.kind == "issue_interval_back_to_back": return interval_ns(row, chip)
-    if row.kind == "producer_end_to_consumer_start": return chip.semaphore_ns
-    if row.kind.startswith("dma_trigger_to_first_packet"): return chip.dma_start_ns
+    if row.kind == "producer_end_to_consumer_start":
+        return chip.semaphore_ns + chip.swdge_ns * row.to.startswith("GpSimd DMA")
+    if row.kind.startswith("dma_trigger_to_first_packet"):
+        return chip.swdge_start_ns if row["from"].startswith("GpSimd") else chip.dma_start_ns
     if row.kind.startswith("dma_last_packet_end"): return chip.dma_done_ns
     if row.kind.startswith("dma_first_packet"): return span_ns(row["from"], int(row.to.split()[0]), chip)
     return np.nan

@@ -69,6 +69,14 @@ class Chip:
 # %% ../../../nbs/2_nki/1_chip/00_chips.ipynb #e2835f55
 _ARCH = {1: 'Trainium architecture guide', 2: 'Trainium2 architecture guide', 3: 'Trainium3 architecture guide'}
 
+_TRACED = {         # what only traces of trn2 show
+    'swdge_ns': (1155, 'ns a copy', 'derived', 'DMA_DIRECT2D on GpSimd begins 1,191 to 1,204 ns after the end of what '
+                 'it waits for, semaphore_ns of them; the DGE guide: GpSimd makes the descriptors'),
+    'swdge_trigger_ns': (40, 'ns a copy', 'measured', 'DMA_DIRECT2D on GpSimd takes 37 to 65'),
+    'swdge_start_ns': (635, 'ns', 'measured', 'trigger by GpSimd to first packet, 624 to 643'),
+    'register_ns': (630, 'ns', 'measured', 'TENSOR_LOAD of one register takes 676 to 683 on GpSimd, register_interval '
+                    'of them')}
+
 def _shared(gen):
     "The figures that are the same in every generation so far."
     a, api = _ARCH[gen], 'NKI 2.26 API'
@@ -123,6 +131,7 @@ def _shared(gen):
         dma_transpose_far=Figure(1 / 0.9, 'times slower', 'published', f'{_ARCH[2]}: up to 90 % of the throughput of '
                                  'a copy from HBM'), dma_transpose_near=Figure(2, 'times slower', 'published',
                                                                                f'{_ARCH[2]}: up to 50 % within SBUF'),
+        **{k: Figure(value, unit, 'estimate', 'as measured on trn2') for k, (value, unit, _, _) in _TRACED.items()},
         semaphore_ns=Figure(35, 'ns', 'measured',
                             'trn2 traces: end of a producer to start of its consumer, any two engines'))
 
@@ -134,8 +143,7 @@ def _trn1():
             **_shared(1), 'vector_ghz': Figure(1.12, 'GHz', 'published', a), 'scalar_ghz': Figure(
                 1.4, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.4, 'GHz', 'published', a), 'tensor_start': Figure(
                     7, 'cycles', 'derived', 'AccelOpt matmul latencies'), 'fp32_transpose': Figure(
-                4, 'cycles a row', 'published', f'{a}: a matmul with the identity'), 'register_ns': Figure(
-                1240, 'ns', 'estimate', 'as measured on trn2'),
+                4, 'cycles a row', 'published', f'{a}: a matmul with the identity'),
             'vector_start': Figure(85, 'cycles', 'fitted', 'AccelOpt profiles say 60 to 108'), 'scalar_start': Figure(
                 40, 'cycles', 'fitted', 'AccelOpt profiles say 52'), 'gpsimd_start': Figure(
                     0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'), 'tensor_latency_ns': Figure(
@@ -194,7 +202,7 @@ def _trn2():
             'fp32_transpose': Figure(2, 'cycles a row', 'published', f'{a}: 2x speedup in FP32 transpose'),
             'fp32_weight_load': Figure(4, 'cycles a column', 'derived', f'{t}: LDWEIGHTS of 128 fp32 columns, two a '
                                        'matmul, last 223 cycles longer each than of bf16, at both clocks'),
-            'register_ns': Figure(1240, 'ns', 'measured', f'{t}: TENSOR_LOAD of two registers takes 1,219 to 1,336'),
+            **{k: Figure(value, unit, tag, f'{t}: {source}') for k, (value, unit, tag, source) in _TRACED.items()},
             'scalar_start': Figure(
                 67, 'cycles', 'measured', f'{t}: 483 ns between copies of 512 elements'), 'gpsimd_start': Figure(
                     0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'), 'tensor_latency_ns': Figure(

@@ -215,7 +215,7 @@ def _twice(engine): return lambda c: {f'{engine.lower()}_ghz': 2 * c.clock(engin
 
 QUESTIONS = {
     'DMA were free': lambda c: dict(dma_gbps=1e9, hbm_gbps=1e9, hbm_stack_gbps=1e9, dma_packet_ns=0, dma_issue_ns=0,
-                                    dma_start_ns=0, dma_done_ns=0),
+                                    dma_start_ns=0, dma_done_ns=0, swdge_ns=0, swdge_trigger_ns=0, swdge_start_ns=0),
     'DMA had twice the bandwidth': lambda c: dict(dma_gbps=2 * c.dma_gbps, hbm_gbps=2 * c.hbm_gbps,
                                                   hbm_stack_gbps=2 * c.hbm_stack_gbps),
     'SBUF had no end': lambda c: dict(sbuf_bytes=2**40),

@@ -5,8 +5,9 @@
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #5f4dd883
 from collections import namedtuple
 import math
+from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
-from .nodes import Access
+from .nodes import Access, accesses
 from .semantics_collective import COLLECTIVES
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #8b007ed9
@@ -217,6 +218,35 @@ def ring_collective_ns(program, instruction, chip) -> tuple:
     return ring.steps(n) * step + carried / chip.link_gbps, max(2 * carried, moved) / chip.dma_gbps, moved
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #aeaeb073
+def index_count(access) -> int:
+    "How many indices say where an access is; 0 for none."
+    return access.index.partitions * access.index.free if access.index is not None else 0
+
+def is_made_by_gpsimd(instruction) -> bool:
+    "Whether GpSimd writes a copy's descriptors: where a kernel asks it to, and where a tile says which rows it moves."
+    if instruction.op not in ('dma_copy', 'dma_transpose', 'dma_compute'): return False
+    if instruction.engine == 'GpSimd' or instruction.attrs.get('dge') == 'swdge': return True
+    return any(index_count(a) > 1 for a in accesses(instruction))
+
+def issuer_costs(instruction, chip, issue) -> tuple:
+    "(ns from being issued to the first packet, ns of the issuer, its place among the engines or -1) of a copy."
+    if is_made_by_gpsimd(instruction):
+        return chip.swdge_ns + chip.swdge_start_ns, chip.swdge_ns + chip.swdge_trigger_ns, ENGINES.index('GpSimd')
+    return chip.dma_start_ns, issue, ENGINES.index(instruction.engine) if instruction.engine in ENGINES else -1
+
+def copy_slowdown(instruction, chip, sides_in_hbm, casts) -> float:
+    """How many times longer than a plain copy it takes. A cast and an addition are the arithmetic of the DMA
+    engines."""
+    add = chip.dma_add if chip.generation < 4 and instruction.attrs.get('add') else 1
+    cast = chip.dma_cast if casts else 1
+    if instruction.op != 'dma_transpose' or chip.generation < 3: return max(add, cast)
+    return max(add, cast) * (chip.dma_transpose_far if sides_in_hbm else chip.dma_transpose_near)
+
+def dma_engines_used(chip, near, packets) -> float:
+    "How many DMA engines carry a copy: each serves a few partitions of SBUF, and no more than there are packets."
+    rows = min([-(-x.partitions // chip.dma_partitions) for x in near], default=chip.dma_engines)
+    return max(min(packets, rows, chip.dma_engines), 1)
+
 def hbm_shares(program, instruction) -> tuple:
     """(read, written): what a DMA instruction reads and writes in HBM, as shares of its bytes, counted as
     wide as the wider side is."""

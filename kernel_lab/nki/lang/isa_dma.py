@@ -10,14 +10,25 @@ from .isa_core import Operation, dge_mode, op_name, strict, tile
 from ..record.tile import Tile, emit
 from ..record.builder import InstructionDraft, kernel_line
 
+# %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #c8b932da
+def _dge_name(mode):
+    "The name of a `dge_mode`, which may be given by its number."
+    names, mode = [str(m) for m in dge_mode], getattr(mode, 'name', mode)
+    if isinstance(mode, int) and 0 <= mode < len(names): return names[mode]
+    if str(mode) in names: return str(mode)
+    raise KernelError(f'dge_mode {str(mode)[:40]!r} is not known', kind='unsupported', line=kernel_line(),
+                      operand='dge_mode', hint=f'There are {", ".join(names)}.')
+
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #fa532fdf
 @strict
 def dma_copy(dst: Tile, src: Tile, *, mask: Mask | None = None, oob_mode: str = 'error',
-             dst_rmw_op: Operation | None = None, **kw: object) -> InstructionDraft:
+             dst_rmw_op: Operation | None = None, dge_mode: str | int = 'unknown', **kw: object) -> InstructionDraft:
     """dst = src between HBM and SBUF (or HBM and HBM), through a DMA queue: the same number of elements, any access
-    pattern, indices from a tile. oob_mode skip leaves out rows whose index is outside; dst_rmw_op add adds."""
+    pattern, indices from a tile. oob_mode skip leaves out rows whose index is outside; dst_rmw_op add adds; GpSimd
+    makes the descriptors where dge_mode is swdge or it is the engine."""
     at = {'oob': 'skip'} if oob_mode == 'skip' else {}
     if dst_rmw_op is not None: at['add'] = op_name(dst_rmw_op, {'add': 0}, 'what DMA can do on the way') == 'add'
+    if 'swdge' == _dge_name(dge_mode) or kw.get('engine') == 'GpSimd': at['dge'] = 'swdge'
     return emit('dma_copy', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, at, mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #6bc935fc
@@ -45,15 +56,6 @@ def _add_by_index(dst, srcs, unique, kw):
         raise KernelError('dma_compute through an index adds one source to dst, which is the other one', kind='limit',
                           line=kernel_line(), hint='srcs=[source, dst], unique_indices=True.')
     return dma_copy(dst, others[0], dst_rmw_op='add', **{k: v for k, v in kw.items() if k == 'oob_mode'})
-
-# %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #c8b932da
-def _dge_name(mode):
-    "The name of a `dge_mode`, which may be given by its number."
-    names, mode = [str(m) for m in dge_mode], getattr(mode, 'name', mode)
-    if isinstance(mode, int) and 0 <= mode < len(names): return names[mode]
-    if str(mode) in names: return str(mode)
-    raise KernelError(f'dge_mode {str(mode)[:40]!r} is not known', kind='unsupported', instruction='dma_transpose',
-                      line=kernel_line(), operand='dge_mode', hint=f'There are {", ".join(names)}.')
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #8e599fb5
 def _transpose_error(message, operand, limit, value, hint):

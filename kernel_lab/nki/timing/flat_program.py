@@ -8,8 +8,9 @@ import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
-from ..ir.cost import (CostContext, borrows_bus, cycles as cycles_of, hbm_shares, is_always_cold,
-    ring_collective_ns)
+from ..ir.cost import (
+    CostContext, borrows_bus, copy_slowdown, cycles as cycles_of, dma_engines_used, hbm_shares, index_count,
+    is_always_cold, issuer_costs, ring_collective_ns)
 from ..ir.instructions import spec_of
 from ..ir.overlap import blocks_reached, row_bytes, written_twice
 from ..ir.regions import covers_tile, kept_ranges, mask_access, matrix_box
@@ -102,19 +103,6 @@ def _copied_axes(access, in_hbm):
     keep = [k for k in range(len(access.ap)) if in_hbm or k != access.par]
     return [access.shape[k] for k in keep], [access.ap[k] for k in keep]
 
-def _slowdown(instruction, chip, sides_in_hbm, casts):
-    """How many times longer than a plain copy it takes. A cast and an addition are the arithmetic of the DMA
-    engines."""
-    add = chip.dma_add if chip.generation < 4 and instruction.attrs.get('add') else 1
-    cast = chip.dma_cast if casts else 1
-    if instruction.op != 'dma_transpose' or chip.generation < 3: return max(add, cast)
-    return max(add, cast) * (chip.dma_transpose_far if sides_in_hbm else chip.dma_transpose_near)
-
-def _engines_used(chip, near, packets):
-    "How many DMA engines carry a copy: each serves a few partitions of SBUF, and no more than there are packets."
-    rows = min([-(-x.partitions // chip.dma_partitions) for x in near], default=chip.dma_engines)
-    return max(min(packets, rows, chip.dma_engines), 1)
-
 def _copy_ns(program, instruction, source, target, chip):
     """(ns, bytes over HBM) of one source and its destination, as wide as the wider of the two. A copy within HBM is
     read and written there."""
@@ -126,10 +114,10 @@ def _copy_ns(program, instruction, source, target, chip):
     sizes = [itemsize(program.tensors[x.tensor].dtype) for x, _ in sides]
     packets = max(total / max(run, 1), total * max(sizes) / chip.dma_packet_max)
     rate = min(chip.dma_gbps, chip.hbm_gbps) / chip.dma_engines / max(len(far), 1)
-    waves = packets / _engines_used(chip, near, packets)
+    waves = packets / dma_engines_used(chip, near, packets)
     casts = program.tensors[source.tensor].dtype != program.tensors[target.tensor].dtype
     ns = waves * (chip.dma_packet_ns + total * max(sizes) / packets / rate)
-    return _slowdown(instruction, chip, len(far), casts) * ns, total * max(sizes)
+    return copy_slowdown(instruction, chip, len(far), casts) * ns, total * max(sizes)
 
 def dma_ns(program, instruction, chip) -> tuple:
     """(ns of all DMA engines together, bytes) of a DMA instruction. Every source of a sum is read; the two directions
@@ -161,8 +149,10 @@ OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_
                   'free_span',
                   'itemsize', 'covers_tile', 'renews')  # sizes and spans in elements
 CONDITION = _record('const', 'first_term', 'last_term', 'axis', 'coefficient', 'others_max', 'count')
-COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns', 'issuer',
-               work_ns='f8', bytes='f8', reads_hbm='f8', writes_hbm='f8', issue_ns='f8', least_ns='f8')
+# issuer: the engine whose time it takes, issuer_ns, or -1; begin_ns: from being issued to its first packet
+COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns', 'begin_ns', 'issuer_ns',
+               'issuer', work_ns='f8', bytes='f8', reads_hbm='f8', writes_hbm='f8', issue_ns='f8', least_ns='f8',
+               begin_ns='f8', issuer_ns='f8')
 LOAD = _record('key', 'source', 'const', 'first_term', 'last_term')     # source: the tensor that it loads from
 COSTS = np.dtype([('engines', 'i8', 3), ('work_ns', 'f8', 3), ('array_share', 'f8'), ('port_use', 'i8'),
                   ('copies', COPY)])                    # of an instruction
@@ -236,7 +226,7 @@ def _append_nodes(body, loop_number, nodes, count):
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #3f8dd09e
 EngineChoice = namedtuple('EngineChoice', 'engines work_ns activation_table copy')
 QUEUES = (*ENGINES, 'DMA', 'Sync')          # what a kernel may name as the issuer of a DMA copy
-_NO_COPY = (-1, 0, 0, 0, 0, 0, 0, -1)
+_NO_COPY = (-1, 0, 0, 0, 0, 0, 0, 0, 0, -1)
 
 def _copy_choice(program, instruction, chip):
     "The `EngineChoice` of a DMA instruction."
@@ -245,8 +235,8 @@ def _copy_choice(program, instruction, chip):
     out, source = (next(iter(side.values())) for side in (instruction.outs, instruction.ins))
     issue = chip.dma_issue_ns + chip.dma_row_ns * max(a.partitions for a in (out, source) if isinstance(a, Access))
     far, queue = hbm_shares(program, instruction), DMA_OUT if program.tensors[out.tensor].buffer == 'hbm' else DMA_IN
-    issuer = ENGINES.index(instruction.engine) if instruction.engine in ENGINES else -1
-    return EngineChoice((-1,) * 3, (0,) * 3, '', (queue, work, size, *far, issue, least, issuer))
+    copy = (queue, work, size, *far, issue, least, *issuer_costs(instruction, chip, issue))
+    return EngineChoice((-1,) * 3, (0,) * 3, '', copy)
 
 def _table_of(instruction):
     "The activation-table set that an instruction needs on Scalar; '' for none."
@@ -262,7 +252,7 @@ def engine_choice(program, instruction, chip, balance):
 
 def _cost_key(program, instruction, chip, balance):
     "What the cost of an instruction depends on."
-    look = lambda a: (program.tensors[a.tensor].form, a.ap, a.par, a.index is None) if isinstance(a, Access) else (
+    look = lambda a: (program.tensors[a.tensor].form, a.ap, a.par, index_count(a)) if isinstance(a, Access) else (
         type(a), a)
     operands = [(k, look(a)) for side in (instruction.ins, instruction.outs) for k, a in side.items()]
     return instruction.op, instruction.engine, chip.name, balance, *operands, *instruction.attrs.items()

@@ -213,11 +213,11 @@ def _issue_copy(copy, row, ready, core):
     if copy.issuer >= 0:
         engine = core.lanes[copy.issuer]
         if engine.free > issued: issued, by, cause = engine.free, engine.by, BUSY
-        engine.free, engine.by = issued + copy.issue_ns, row
-        engine.busy += copy.issue_ns
+        engine.free, engine.by = issued + copy.issuer_ns, row
+        engine.busy += copy.issuer_ns
     queue.issued, queue.by = issued + copy.issue_ns / rates.queues, row
     if rates.is_shared: other.issued, other.by = queue.issued, row
-    begin, lane = issued + rates.begin_ns, core.lanes[copy.queue]
+    begin, lane = issued + copy.begin_ns, core.lanes[copy.queue]
     if lane.free > begin: begin, by, cause = lane.free, lane.by, BUSY
     return begin, by, cause
 

@@ -24,7 +24,8 @@ _STORED_AS = {
     'tensor_reduce': {'axis': lambda at: at['axis'][0] if len(at['axis']) == 1 else tuple(at['axis'])},
     'tensor_scalar_reduce': {'reduce_res_negate': lambda at: at.get('reduce_negate')},
     'local_gather': {'num_elem_per_idx': lambda at: at['each'], 'num_valid_indices': lambda at: at['valid']},
-    'dma_copy': {'oob_mode': lambda at: at.get('oob'), 'dst_rmw_op': lambda at: 'add' if at.get('add') else None},
+    'dma_copy': {'oob_mode': lambda at: at.get('oob'), 'dst_rmw_op': lambda at: 'add' if at.get('add') else None,
+                 'dge_mode': lambda at: at.get('dge')},
     'dma_transpose': {'oob_mode': lambda at: at.get('oob'), 'dge_mode': lambda at: at.get('dge')},
     'dma_compute': {'reduce_op': lambda at: 'add'}}
 _ENUMS = {'engine': 'engine', 'reduce_cmd': 'reduce_cmd', 'oob_mode': 'oob_mode', 'dge_mode': 'dge_mode',
