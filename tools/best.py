@@ -33,7 +33,8 @@ def main():
     found = [b for p in asked.places for b in (given(p, asked.maker, asked.chip) if asked.maker else read_best(p))]
     rows = worth_keeping([*read_best(BEST_FILE), *found])
     write_best(rows, BEST_FILE)
-    print(f"{len({b.task for b in rows})} tasks, {len(rows)} kernels, {BEST_FILE.stat().st_size:,} bytes to {BEST_FILE}")
+    many = len({b.task for b in rows})
+    print(f"{many} tasks, {len(rows)} kernels, {BEST_FILE.stat().st_size:,} bytes to {BEST_FILE}")
 
 
 if __name__ == "__main__": main()
