@@ -11,7 +11,7 @@ from ...core.errors import KernelError
 from ..checks.checker import check
 from ..ir.program import Program
 from ..timing.timeline import schedule
-from .aligned_nests import alignment_moves, several_moves
+from .aligned_nests import alignment_moves, block_moves, several_moves
 from .combine import combined, divisions, multiply_instead
 from .definitions import IllegalTransformation
 from .engines import moved_work, shared_work
@@ -132,6 +132,8 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'load for several': ('A load in the innermost loops serves several rows, whose sums stand in banks of PSUM.',
                          several_moves),
     'leave out a copy': ('What a copy moves can be read where it is, or made where it goes.', _left_out),
+    'work in blocks of columns': ('A block of columns stays on chip from its first use to its last, in PSUM too.',
+                                  block_moves),
     'use all lanes': ('An instruction takes as long on half of the partitions as on all: two become one.', lane_moves),
     'widen a loop': ('Every instruction has a start, every copy a fixed time: several iterations share them.',
                      widening_moves),
