@@ -127,6 +127,7 @@ SCAN = 'nisa.tensor_tensor_scan(dst=v1, data0=v0, data1=v0, initial={}, op0=nl.m
     ([SCAN.format('first')], ''),
     (['nisa.tensor_tensor(dst=v1, data1=v0, data2=total, op=nl.add)', 'nisa.tensor_copy(dst=total, src=v1)'], ''),
     (['nisa.tensor_reduce(dst=first, op=nl.maximum, data=v0, axis=1)', SCAN.format('first')], 'stands between'),
+    ([SCAN.format('v0[:, 1023:1024]')], 'begins with what is made in blocks'),
     (['nisa.tensor_copy(dst=v1, src=v0.ap([[1024, 128], [-1, 1024]], offset=1023))'], 'are not apart')])
 def test_what_forbids_blocks_of_columns(items, why):
     program = program_of([LOAD, NEXT, *items, STORE])
@@ -138,3 +139,23 @@ def test_what_forbids_blocks_of_columns(items, why):
     for a, b in zip(interpret(program, *ARRAYS), interpret(after, *ARRAYS), strict=True): np.testing.assert_array_equal(b, a)
     again = trace_source(to_source(after), None, [ArraySpec(s) for s in SHAPES], 'trn1')
     assert not first_difference(after, again)
+
+
+@pytest.mark.parametrize('reader, goes', [
+    ('nisa.dma_copy(dst=out[128 * i:128 * (i + 1), nl.ds(256 * k, 256)], src=held)', False),
+    ('nisa.tensor_scalar(dst=total[:, 0:256], data=held, op0=nl.add, operand0=1.0, engine=nisa.engine.gpsimd)', False),
+    ('nisa.tensor_scalar(dst=total[:, 0:256], data=held, op0=nl.add, operand0=1.0)', True)])
+def test_a_bank_is_read_by_engines_that_reach_it(reader, goes):
+    program = program_of([
+        'for k in nl.affine_range(4):',
+        '    part = nl.ndarray((1, 256), nl.float32, buffer=nl.sbuf)',
+        '    nisa.dma_copy(dst=part, src=y[i:i + 1, nl.ds(256 * k, 256)])',
+        '    bank = nl.ndarray((128, 256), nl.float32, buffer=nl.psum)',
+        '    nisa.nc_matmul(dst=bank, stationary=ones, moving=part)',
+        '    held = nl.ndarray((128, 256), nl.float32, buffer=nl.sbuf)',
+        '    nisa.tensor_copy(dst=held, src=bank)',
+        f'    {reader}',
+        'nisa.dma_copy(dst=out[128 * i:128 * (i + 1), :], src=total)'])
+    found = [after for _, after in copies_left_out(program)]
+    assert len(found) == goes and not any(map(check, found))
+    for after in found: assert interpret(after, *ARRAYS)[0].tobytes() == interpret(program, *ARRAYS)[0].tobytes()
