@@ -1,46 +1,40 @@
-"""Let the built-in agent look for faster kernels of tasks of the suite, from the fastest known one; what is found
-goes to kernel_lab/tasks/baselines/best.jsonl.
+"""Put best kernels into kernel_lab/tasks/baselines/best_kernels.jsonl.xz, the file in the wheel.
 
-python tools/best.py TASK… [--chip trn2] [--steps 12]"""
+python tools/best.py FILE.jsonl…                 files that `kernel-lab best --search` or `--again` wrote
+python tools/best.py --maker NAME FOLDER…        kernels from elsewhere, TASK.py each, which are verified first
+
+Of each task, workload, chip and maker one kernel stays: the fastest by today's clock, else the last."""
 import argparse
-import json
+from pathlib import Path
 
-from kernel_lab.agents.loop import AgentLoop
-from kernel_lab.agents.rewrite.agent import RewriteAgent
-from kernel_lab.evaluate.records.evaluation import headline
-from kernel_lab.evaluate.survey.time_table import ranked_kernels
-from kernel_lab.tasks.baselines.known_times import BEST_KERNELS_FILE
+from kernel_lab.agents.rewrite.best_search import given_best
+from kernel_lab.core.errors import LabError
+from kernel_lab.tasks.baselines.best_kernels import BEST_FILE, read_best, worth_keeping, write_best
 from kernel_lab.tasks.suite.registry import get_task
 
-WORTH = 0.98        # what is kept takes at most this share of the time that was known
+
+def given(folder, maker, chip):
+    "Yield the kernels of a folder that are right; say which are not."
+    for path in sorted(Path(folder).glob("*.py")):
+        task = get_task(path.stem)
+        try: best = given_best(path.read_text(encoding="utf-8"), maker, task, task.workload(), chip)
+        except LabError as e: print(path.stem, e, flush=True)
+        else:
+            print(f"{best.task}: {best.first_us:.1f} -> {best.us:.1f} us, {best.gain:.2f} x", flush=True)
+            yield best
 
 
-def improved(name, chip, steps):
-    "The line of a faster kernel of a task on its first workload, or None."
-    task = get_task(name)
-    workload = task.workload()
-    us, maker, source = ranked_kernels(task, workload, chip)[0]
-    loop = AgentLoop(task, RewriteAgent(), workload, chip, store=False, max_steps=steps, seeds=1)
-    loop.edit(source)
-    for step in loop: print(f"  {step.index} {step.move}: {headline(step.evaluation)}", flush=True)
-    best = loop.best and loop.best.evaluation
-    if best is None or best.latency_us > WORTH * us: return None
-    whence = "" if maker == "first kernel" else f", from the one {maker}"
-    return dict(task=name, workload=workload.name, chip=chip, us=round(best.latency_us, 2), was_us=round(us, 2),
-                maker=f"the rewrite agent{whence}", source=best.kernel.source)
+def main():
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("places", nargs="+", metavar="FILE_OR_FOLDER")
+    ask.add_argument("--maker", help="who made the kernels of the folders")
+    ask.add_argument("--chip", default="trn2")
+    asked = ask.parse_args()
+    found = [b for p in asked.places for b in (given(p, asked.maker, asked.chip) if asked.maker else read_best(p))]
+    rows = worth_keeping([*read_best(BEST_FILE), *found])
+    write_best(rows, BEST_FILE)
+    many = len({b.task for b in rows})
+    print(f"{many} tasks, {len(rows)} kernels, {BEST_FILE.stat().st_size:,} bytes to {BEST_FILE}")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="+")
-    parser.add_argument("--chip", default="trn2")
-    parser.add_argument("--steps", type=int, default=12)
-    asked = parser.parse_args()
-    for name in asked.tasks:
-        line = improved(name, asked.chip, asked.steps)
-        print(name, f"{line['was_us']} -> {line['us']} us" if line else "nothing faster", flush=True)
-        if not line: continue
-        rest = [
-            old for old in (BEST_KERNELS_FILE.read_text().splitlines() if BEST_KERNELS_FILE.exists() else [])
-            if json.loads(old)["task"] != name]
-        BEST_KERNELS_FILE.write_text("\n".join(sorted([*rest, json.dumps(line)])) + "\n")
+if __name__ == "__main__": main()

@@ -23,9 +23,9 @@ def candidates_for_best(task, workload, chip: str, seconds: float) -> Iterator:
     "Kernels that may be faster than the first: those kept for the task, and what a search of some seconds finds."
     from ..agents.rewrite.without_task import optimised
     from ..targets.nki_sim import specs_of
-    from ..tasks.baselines.known_times import known_kernels
+    from ..tasks.baselines.best_kernels import kept_kernels
     from ..tasks.model.workload import Kernel
-    yield from (Kernel(d['source']) for d in known_kernels(task, workload))
+    yield from (b.kernel for b in kept_kernels(task, workload))
     try: found = optimised(task.first(workload), specs_of(task, workload), chip, seconds)
     except KernelError: return
     if found.source: yield Kernel(found.source)

@@ -16,8 +16,7 @@ from ..nki.ir.nodes import ArraySpec
 from ..nki.ir.program import Program
 from ..nki.lang.trace import spec_of, trace_source
 from .protocol import Compiled, Target
-from ..tasks.baselines.kept_facts import given_dtypes
-from ..tasks.baselines.known_times import is_of_suite
+from ..tasks.baselines.kept_facts import given_dtypes, is_of_suite
 from ..tasks.model.task import Task
 from ..tasks.model.workload import Kernel, Workload
 

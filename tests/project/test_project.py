@@ -44,6 +44,7 @@ def test_notebooks_modules_and_readme_agree():
     assert not changed, f"`make export` would change {changed}"
 
 
+@pytest.mark.slow
 def test_the_gate_sees_a_hand_edited_module_and_a_module_without_notebook(tmp_path, monkeypatch):
     gate = tool("gate")
     for part in gate.PARTS:

@@ -36,13 +36,19 @@ def refusals(*rooms):
     for room in rooms:
         for path in sorted((Path(kernel_lab.nki.__file__).parent / room).glob('*.py')):
             tree = ast.parse(path.read_text('utf-8'))
-            makers = {'KernelError': 0, **handed_on(tree)}
+            makers = {**dict.fromkeys(_kinds(tree), 0), **handed_on(tree)}
             for c in ast.walk(tree):
                 if not isinstance(c, ast.Call) or name_of(c) not in makers: continue
                 message = c.args[makers[name_of(c)]]
                 if name_of(c) == 'KernelError' and isinstance(message, ast.Name) and message.id in _arguments(tree): continue
                 found.add((path.stem, template(message) or ast.unparse(message)))
     return found
+
+
+def _kinds(tree):
+    "KernelError and the classes that a module derives from it."
+    return {'KernelError', *(c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef)
+                             and any(getattr(b, 'id', '') == 'KernelError' for b in c.bases))}
 
 
 def _arguments(tree):

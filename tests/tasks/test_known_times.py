@@ -7,11 +7,8 @@ import pytest
 
 from kernel_lab.evaluate.survey.time_table import task_times
 from kernel_lab.tasks.baselines.eager import EAGER_FILE, eager_row
-from kernel_lab.tasks.baselines.known_times import TIMES_FILE, known_kernels, known_task_times, read_times
-from kernel_lab.evaluate.verification.verify import verify
+from kernel_lab.tasks.baselines.known_times import TIMES_FILE, known_task_times, read_times
 from kernel_lab.nki.chip.chips import CHIPS
-from kernel_lab.nki.ir.nodes import ArraySpec
-from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.timing import timeline
 from kernel_lab.nki.timing.timeline import CLOCK
 from kernel_lab.tasks.suite.registry import TASKS
@@ -67,15 +64,6 @@ def test_kept_eager_times_are_those_of_today():
 @pytest.mark.slow
 def test_every_kept_eager_time_is_that_of_today():
     for row in kept_eager_rows(): same_eager(row)
-
-
-@pytest.mark.slow
-def test_kept_kernels_are_right():
-    for task in TASKS.values():
-        for k in known_kernels(task):
-            w = task.workload(k['workload'])
-            specs = [ArraySpec(v.shape, v.dtype.name) for v in task.draw(w).values()]
-            assert verify(trace_source(k['source'], None, specs, k['chip']), task, w, [0]).passed, task.name
 
 
 def test_kept_times_of_another_clock_are_not_used(monkeypatch):

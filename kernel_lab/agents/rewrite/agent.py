@@ -60,15 +60,20 @@ def _traced(kernel, chip, task, workload):
     program = trace_in_child(kernel, specs_of(task, workload), chip)
     return None if isinstance(program, KernelError) else program
 
-def _fused_kernel(evaluation, task, workload):
-    "The task's kernel with fused passes, for an evaluation of its first kernel; None where it is no other."
-    source = evaluation.kernel.source
+def fused_anew(task: Task, workload: Workload, chip: str) -> Kernel | None:
+    "The kernel of a task with fused passes, for a chip; None where there is none, or it is the task's first kernel."
     try:
         first = task.first(workload)
-        if first is None or first.source != source: return None
-        text = lower_fused(kernel_graph(task, workload), task.name, task.doc.splitlines()[0], evaluation.chip)
+        text = lower_fused(kernel_graph(task, workload), task.name, task.doc.splitlines()[0], chip)
     except LabError: return None            # torch cannot export the reference, or an operation has no rule
-    return Kernel(text) if text != source else None
+    return Kernel(text) if first is None or text != first.source else None
+
+def _fused_kernel(evaluation, task, workload):
+    "The task's kernel with fused passes, for an evaluation of its first kernel; None where it is no other."
+    try: first = task.first(workload)
+    except LabError: return None
+    if first is None or first.source != evaluation.kernel.source: return None
+    return fused_anew(task, workload, evaluation.chip)
 
 ANEW = ("Neighbouring operations share a pass, so that their results stay in SBUF. The kernel is fused anew from the "
         "task's graph: nothing of the kernel before it was kept.")

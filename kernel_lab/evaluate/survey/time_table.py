@@ -12,7 +12,8 @@ from ...core.errors import LabError
 from ...core.workers import call_in_workers
 from .quality_survey import cached_json
 from ...tasks.baselines.eager import bound, eager, graph_specs, simulated_us
-from ...tasks.baselines.known_times import TaskTimes, task_without_times, known_kernels
+from ...tasks.baselines.best_kernels import best_kernels
+from ...tasks.baselines.known_times import TaskTimes, task_without_times
 from ..verification.verify import verify
 from ..records.provenance import lab_key, task_key, canonical_text
 from ...nki.lang.trace import trace_source
@@ -45,7 +46,7 @@ def is_maker_correct(task, make):
 
 def ranked_kernels(task, workload, chip):
     """[(simulated µs, maker, source)] of the kernels that are known for a task, fastest first. A maker whose kernel is
-    refused, or wrong on the smallest workload, is left out; stored kernels were verified when they were found."""
+    refused, or wrong on the smallest workload, is left out; kept kernels were verified when they were found."""
     specs, found = graph_specs(capture(task, workload)), []
     for maker, make in MAKERS.items():
         try:
@@ -53,8 +54,8 @@ def ranked_kernels(task, workload, chip):
             if source and source not in [s for *_, s in found] and is_maker_correct(task, make):
                 found.append((simulated_us(source, specs, chip), maker, source))
         except LabError: continue
-    known = known_kernels(task, workload)
-    found += [(simulated_us(k['source'], specs, chip), k['maker'], k['source']) for k in known]
+    known = best_kernels(task, workload, chip)
+    found += [(simulated_us(b.source, specs, chip), b.maker, b.source) for b in known]
     return sorted(found, key=lambda f: f[0])
 
 def best_kernel(task, workload=None, chip='trn2'):
@@ -74,9 +75,9 @@ def task_times(task, workload=None, chip='trn2'):
                      ', '.join(run.unmapped), first, us, maker, clock=CLOCK)
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #f88901dd
-def _key(task, workload):
-    "The cache key of a row: the task, the workload, the modules behind this page, and the stored kernels of the task."
-    kernels = sha256(canonical_text(known_kernels(task, workload)).encode()).hexdigest()[:16]
+def _key(task, workload, chip):
+    "The cache key of a row: the task, the workload, the modules behind this page, and the kept kernels of the task."
+    kernels = sha256(canonical_text([*map(asdict, best_kernels(task, workload, chip))]).encode()).hexdigest()[:16]
     lab = lab_key('kernel_lab.evaluate.survey.time_table', 'kernel_lab.tasks.suite.family')
     return '_'.join([task_key(task, workload), lab, kernels])
 
@@ -88,7 +89,7 @@ def _row(name, workload, chip, cache):
     warnings.simplefilter('ignore')                                     # torch warns about its own internals
     task = get_task(name)
     w = task.workload(workload)
-    path = cache and Path(cache) / f'{_key(task, w)}_{chip}.json'
+    path = cache and Path(cache) / f'{_key(task, w, chip)}_{chip}.json'
     try: return cached_json(path, lambda: asdict(task_times(task, w, chip)))[0]
     except LabError as e: return asdict(task_without_times(task, w, chip, str(e)))
     except Exception as e:                                              # noqa: BLE001 (one row must not end a long run)

@@ -145,6 +145,10 @@ def columns(s: RuleContext) -> Iterator[Diagnostic]:
                            'Slice one column, or use tensor_tensor.')
         if t.dtype != 'float32' and k != 'bias' and s.o.op != 'scalar_tensor_tensor':
             yield s.broken('a per-partition operand is fp32', k, 'float32', t.dtype, 'Copy it to an fp32 tile first.')
+        kinds = ('float32', 'float16', 'bfloat16')
+        if k == 'bias' and s.program.dialect != 'nki' and t.dtype not in kinds:
+            yield s.broken('a bias of the earlier dialect is a float', k, ', '.join(kinds), t.dtype,
+                           'Copy it to an fp32 tile first.')
 
 def reductions(s: RuleContext) -> Iterator[Diagnostic]:
     "Reductions run over trailing free axes, never over partitions, and dst has what is left."

@@ -38,6 +38,9 @@ class Unroll(BaseException):
     "Signal to the tracer: these loops must be unrolled, because Python needs their variables' values."
     def __init__(self, loops, why=''): self.loops, self.why = tuple(loops), why
 
+class UnknownTrips(int):
+    "The iterations of a loop whose length is in memory: one is traced, which decides nothing about the others."
+
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #23196f78
 def _merge(a, b, sign=1):
     "The sum of two coefficient dicts, without zeros."
@@ -75,10 +78,25 @@ class Index:
 
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #37eb7e0e
 def as_index(x):
-    "An `Index` from an integer (numpy's too) or an `Index`."
+    "An `Index` from an integer (numpy's too) or an `Index`; None from anything else. An array of numpy is refused."
     if isinstance(x, Index): return x
+    if getattr(x, 'ndim', 0) and hasattr(x, 'tolist'):
+        raise KernelError('an array of NumPy is no index: the chip computes places from loops and axes', kind='shape',
+                          hint='Write slices; in the earlier dialect nl.arange and nl.mgrid do what np.arange and '
+                               'np.mgrid would.')
     if isinstance(x, bool) or not hasattr(x, '__index__'): return None
     return Index(int(x))
+
+def index_of(x, what):
+    "An `Index` from an integer or an `Index`; `KernelError` for a fraction, a text and the like."
+    found = as_index(x)
+    if found is not None: return found
+    raise KernelError(f'{what} is a whole number, not {str(x)[:40]}', kind='shape',
+                      hint='Divide with //, and mind the remainder.')
+
+def whole(x, what):
+    "The value of an integer, or of an index without loops; `KernelError` for a fraction, a text and the like."
+    return x if type(x) is int else int(index_of(x, what))
 
 def _with_ndim(a, n):
     "`a` with axes added on the left until it has `n`, as numpy broadcasting does."
@@ -116,10 +134,14 @@ def _scaled(a, k):
 
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #db901893
 def _times(a, b):
-    "The product where one side is a plain number; the signal to unroll where it is not."
+    "The product where one side is a plain number; the signal to unroll where loops alone stand in the way."
     if not (b.loops or b.axes): return _scaled(a, b.const)
     if not (a.loops or a.axes): return _scaled(b, a.const)
-    raise Unroll([*a.loops, *b.loops], 'a product of two loop variables')
+    if a.axes and b.axes:
+        raise KernelError('a product of two index arrays is no place that a chip can compute', kind='shape',
+                          hint='Index arrays are added, and multiplied by numbers; choose by value with '
+                               'nisa.affine_select, nisa.iota or nl.where.')
+    raise Unroll([*a.loops, *b.loops], 'a product with a loop variable')
 
 def _operator(f: Callable, plain: Callable) -> Callable:
     "A method: f on two `Index`es; `plain` where the other side is a float."
@@ -152,7 +174,7 @@ def insert_axes(self, key):
 
 def arange(*args):
     "Index vector 0…n-1, or start…stop-1 by step: place it with [:, None] or [None, :]."
-    r = range(*map(int, args))
+    r = range(*(whole(a, 'an end of nl.arange') for a in args))
     return Index(r.start, axes={0: r.step} if len(r) > 1 else {}, shape=(len(r),))
 
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #982ba73a
@@ -196,6 +218,10 @@ def refuse_open_bools() -> None:
     raise KernelError(f'the other side of `{word}` is no condition on index arrays: the mask beside it would be lost',
                       line=node.lineno, hint='Join masks with & and |: (a < n) & (b < m).')
 
+def _is_open(c):
+    "Whether a condition hangs on a loop of which nobody knows how often it turns: its bounds decide nothing."
+    return any(isinstance(c.trips.get(v), UnknownTrips) for v in c.loops)
+
 class Mask:
     "A conjunction of conditions `Index >= 0`."
     def __init__(self, *conditions): self.conditions = conditions
@@ -204,6 +230,7 @@ class Mask:
         "True or false where the bounds decide; otherwise a request to unroll."
         for c in self.conditions:
             lo, hi = c.bounds()
+            if _is_open(c): raise Unroll(c.loops, 'a comparison needs its value')
             if hi < 0: return False
             if lo < 0:
                 if c.axes:
@@ -248,7 +275,7 @@ class MaskChoice(Mask):
 
 def _exclusive(masks, differs=None):
     "One mask from several that exclude each other."
-    possible = [m for m in masks if all(c.bounds()[1] >= 0 for c in m.conditions)]
+    possible = [m for m in masks if all(_is_open(c) or c.bounds()[1] >= 0 for c in m.conditions)]
     if len(possible) > 1: return MaskChoice(possible, differs)
     return possible[0] if possible else Mask(Index(-1))
 

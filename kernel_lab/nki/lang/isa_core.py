@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from functools import wraps
 from inspect import CO_VARKEYWORDS, Parameter, Signature, signature
+import dis
 import os
 import sys
 import numpy as np
@@ -21,7 +22,7 @@ from ..record import assignment as writing, conditions      # noqa: F401  tiles 
 from ..record.indexing import cut_free_axes
 from ..record.recorder import Recorder
 from ..record.tile import Tile, emit
-from ..record.builder import kernel_line
+from ..record.builder import kernel_frame, kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #ec53752c
 _ACTIVE = []
@@ -199,9 +200,20 @@ _HOMES = {'nki.isa': 'kernel_lab.nki.lang.isa', 'nki.language': 'kernel_lab.nki.
           'neuronxcc.nki.language': 'kernel_lab.nki.lang.legacy_language',
           'nki.collectives': 'kernel_lab.nki.lang.collectives'}
 
+class NoSuchName(KernelError, AttributeError):
+    "A name that a dialect's module does not have; `hasattr` is False for it."
+
+class NoSuchImport(KernelError, ImportError):
+    "The same name in an import; `except ImportError` takes it."
+
+def _asks_import():
+    "Whether the kernel's file asks for a name in `from … import name`."
+    frame = kernel_frame()
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == 'IMPORT_FROM'
+
 def missing(module: str, name: str) -> Exception:
     """The error for a name that a dialect's module does not have: an `AttributeError` for `__name__`s, else a
-    `KernelError`."""
+    `NoSuchName` or, in an import, a `NoSuchImport`."""
     if name.startswith('__'): return AttributeError(name)
     known = 'does not exist in NKI as the lab knows it'
     if name in NOT_YET: known = 'is part of NKI, but this version of the lab does not model it'
@@ -209,4 +221,6 @@ def missing(module: str, name: str) -> Exception:
     near = get_close_matches(name, names, 1) if name not in NOT_YET else []
     hint = f'Did you mean {near[0]}? ' if near else ''
     hint += 'kernel_lab.nki.ir.instructions.reference_table() lists what there is.'
-    return KernelError(f'{module}.{name} {known}', kind='unsupported', line=kernel_line(), hint=hint)
+    where = dict(kind='unsupported', line=kernel_line(), hint=hint)
+    if _asks_import(): return NoSuchImport(f'{module}.{name} {known}', **where)
+    return NoSuchName(f'{module}.{name} {known}', **where)

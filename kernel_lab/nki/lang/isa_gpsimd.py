@@ -5,19 +5,24 @@
 # %% ../../../nbs/2_nki/4_lang/03_isa_gpsimd.ipynb #8f9b2890
 from ...core.errors import KernelError
 from ..ir.semantics import ALU, REDUCE
-from ..ir.affine import Mask
+from ..ir.affine import Mask, whole
 from .isa_core import (
     Operand, Operation, op_name, operand, require_generation, strict, tile, tile_instruction)
 from ..record.tile import Tile, emit
 from ..record.builder import InstructionDraft, kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/03_isa_gpsimd.ipynb #58d8938f
+def _places(pattern, offset, channel_multiplier):
+    "The attributes of a pattern, all whole numbers."
+    return dict(pattern=[[whole(s, 'a step of a pattern'), whole(n, 'a count of a pattern')] for s, n in pattern],
+                offset=whole(offset, 'the offset of a pattern'),
+                channel_multiplier=whole(channel_multiplier, 'channel_multiplier'))
+
 @strict
 def iota(dst: Tile, pattern: list, offset: int = 0, channel_multiplier: int = 0, *, mask: Mask | None = None,
          **kw: object) -> InstructionDraft:
     "dst[p, i…] = offset + channel_multiplier·p + Σ step·i, pattern is [[step, count], …]."
-    at = dict(pattern=[[int(s), int(n)] for s, n in pattern], offset=int(offset),
-              channel_multiplier=int(channel_multiplier))
+    at = _places(pattern, offset, channel_multiplier)
     return emit('iota', {'dst': tile(dst, 'dst')}, {}, at, mask=mask)
 
 @strict
@@ -25,9 +30,7 @@ def affine_select(dst: Tile, pattern: list, channel_multiplier: int, on_true_til
                   cmp_op: Operation = 'equal', offset: int = 0, *, mask: Mask | None = None,
                   **kw: object) -> InstructionDraft:
     "on_true_tile where cmp_op(offset + channel_multiplier·p + Σ step·i, 0), else on_false_value."
-    at = dict(pattern=[[int(s), int(n)] for s, n in pattern], offset=int(offset),
-              channel_multiplier=int(channel_multiplier),
-              cmp_op=op_name(cmp_op, ALU, 'a comparison'))
+    at = {**_places(pattern, offset, channel_multiplier), 'cmp_op': op_name(cmp_op, ALU, 'a comparison')}
     return emit('affine_select', {'dst': tile(dst, 'dst')}, {'on_true_tile': tile(on_true_tile, 'on_true_tile'),
                 'on_false_value': operand(on_false_value, 'on_false_value')}, at, mask=mask)
 

@@ -27,7 +27,7 @@ from numpy.typing import DTypeLike as _DTypeLike
 from ...core.errors import KernelError
 from ...core.modules import method_of
 from . import isa
-from ..ir.affine import Index, Mask
+from ..ir.affine import Index, Mask, whole as _whole
 from ..chip.dtypes import NUMPY, dtype_name, is_float, promote
 from ..ir.semantics import BITWISE
 from .isa_core import axes_of, missing, op_name, operand, recorder, tile as need_tile
@@ -136,7 +136,7 @@ def sequential_range(start: int = 0, stop: int | None = None, step: int = 1, **k
 range = builtins.range
 def static_range(start: int = 0, stop: int | None = None, step: int = 1, **kw: object) -> _Iterator:
     "A loop that Python runs: one copy of the body per iteration."
-    return iter(range(*(int(a) for a in _ends(start, stop, step))))
+    return iter(range(*(_whole(a, 'a loop bound') for a in _ends(start, stop, step))))
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #d4666609
 def program_id(axis: int = 0) -> int:

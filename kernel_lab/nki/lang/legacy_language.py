@@ -7,7 +7,7 @@ import math
 import ml_dtypes, numpy as np
 from ...core.errors import KernelError
 from . import isa, language as nl
-from ..ir.affine import Index, arange
+from ..ir.affine import Index, arange, whole
 from ..chip.dtypes import dtype_name, numpy_of
 from ..ir.semantics import ALU
 from .isa_core import missing, op_name, recorder, strict
@@ -26,6 +26,7 @@ globals().update({n: getattr(nl, n) for n in (*nl._BINARY, *nl._UNARY)})
 class par_dim(int):
     "Marks the partition dimension in a shape."
     par = True
+    def __new__(cls, size): return super().__new__(cls, whole(size, 'nl.par_dim'))
 
 # %% ../../../nbs/2_nki/4_lang/11_legacy_language.ipynb #0dd88148
 class _Grid(tuple):
@@ -36,7 +37,7 @@ class _MGrid:
     def __getitem__(self, keys):
         keys = keys if isinstance(keys, tuple) else (keys,)
         place = lambda k: tuple(slice(None) if j == k else None for j in range(len(keys)))
-        return _Grid(arange(int(s.start or 0), int(s.stop), int(s.step or 1))[place(k)] for k, s in enumerate(keys))
+        return _Grid(arange(s.start or 0, s.stop, s.step or 1)[place(k)] for k, s in enumerate(keys))
 mgrid = _MGrid()
 
 # %% ../../../nbs/2_nki/4_lang/11_legacy_language.ipynb #97e95999

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterator
 import linecache
 from ...core.errors import KernelError
-from ..ir.affine import Index, as_index
+from ..ir.affine import Index, UnknownTrips, as_index, whole
 from .isa_core import recorder
 from .isa_dma import dma_copy
 from ..record.loops import language_loop
@@ -54,7 +54,7 @@ def register_store(dst: Tile, src: Tile, **kw) -> InstructionDraft:
     return emit('register_store', {'dst': dst}, {'src': _single(src, 'register_store')})
 
 # %% ../../../nbs/2_nki/4_lang/06_registers.ipynb #314b6713
-def _bound(x): return x.access() if isinstance(x, Tile) else int(x)
+def _bound(x): return x.access() if isinstance(x, Tile) else whole(x, 'a loop bound')
 
 def _opened(rec, kind, bound, frame):
     "Open a loop whose trip count is in memory; return its name."
@@ -79,7 +79,8 @@ def dynamic_range(start: Tile | int, stop: Tile | int | None = None, step: int =
         yield from language_loop(rec, 'sequential', start, stop, step); return
     counter = register_alloc(start) if isinstance(start, Tile) else None
     name = _opened(rec, 'dynamic', (_bound(start), _bound(stop), step), frame)
-    yield Index(int(start), {name: step}, trips={name: 1}) if counter is None else counter
+    trips = {name: UnknownTrips(1)}
+    yield Index(whole(start, 'a loop bound'), {name: step}, trips=trips) if counter is None else counter
     if counter is not None:
         emit('tensor_scalar', {'dst': counter}, {'data': counter, 'operand0': float(step)}, {'op0': 'add'}, 'GpSimd')
     _close(rec)

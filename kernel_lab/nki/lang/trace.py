@@ -337,6 +337,19 @@ def _code(func):
                           hint='Decorate a plain function with @nki.jit.')
     return code
 
+def _open_loops(body):
+    for o in body:
+        if isinstance(o, OpenLoop): yield o; yield from _open_loops(o.body)
+
+def _loops_to_unroll(rec, asked, line):
+    "The keys of the loops that an `Unroll` asks for; `KernelError` where the length of one is in memory."
+    if any(o.bound and o.name in asked.loops for o in _open_loops([*rec.body, *rec.open])):
+        raise KernelError(f'{asked.why}, but how often this loop turns is in memory: its counter has no values while '
+                          'the kernel is traced', kind='unsupported', line=line,
+                          hint='Use the counter as an index or in nl.ds(i * n, n); declare before the loop what '
+                               'outlives it; or loop over a plain number.')
+    return [rec.keys[v] for v in asked.loops if v in rec.keys]
+
 def _trace_once(kernel, args, kwargs, chip, grid, unroll):
     "(program, ()) of one trace with these loops unrolled, or (None, further loops to unroll)."
     func, rec = getattr(kernel, 'func', kernel), Recorder(chip, getattr(kernel, 'dialect', 'nki'), unroll)
@@ -352,7 +365,7 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
             raise KernelError('a loop over a register is still open: while reg: … needs its second look',
                               line=rec.open[-1].line)
         return finish_program(rec, func.__name__, outs, source_of(func)), ()
-    except Unroll as u: return None, [rec.keys[v] for v in u.loops if v in rec.keys]
+    except Unroll as u: return None, _loops_to_unroll(rec, u, _last_line(u, file))
     except KernelError as e:
         e.line = e.line or _last_line(e, file) or _first_or_last_line(func, e.kind == 'entry')
         raise

@@ -8,20 +8,24 @@ import functools
 import numpy as np
 from ...core.errors import KernelError
 from ...core.modules import method_of
-from ..ir.affine import Index, Mask, Unroll, add_index, as_index, as_mask, broadcast_shape, shift_index
+from ..ir.affine import (
+    Index, Mask, Unroll, add_index, as_index, as_mask, broadcast_shape, index_of, shift_index, whole)
 from .builder import kernel_line
 from .tile import DynamicOffset, Tile, ds, raise_out_of_bounds
 
 # %% ../../../nbs/2_nki/3_record/02_indexing.ipynb #0d6fe3c6
+_BACKWARDS = {'nki': 'Backwards is a pattern with a negative step: t.ap([[row, P], [-1, n]], offset=n - 1).',
+              'neuronxcc.nki': 'Backwards is an index array: t[p, 511 - nl.arange(512)[None, :]].'}
+
 def _slice_range(tile, key, n):
     "(start as an `Index`, step, count) of a slice or `ds` of a dimension of `n` elements."
-    if isinstance(key, ds): return as_index(key.start), 1, int(key.size)
-    if key.step is not None and int(key.step) < 1:
+    if isinstance(key, ds): return index_of(key.start, 'the start of nl.ds'), 1, whole(key.size, 'the size of nl.ds')
+    step = 1 if key.step is None else whole(key.step, 'the step of a slice')
+    if step < 1:
         raise KernelError(f'a slice of {tile.info.name} runs upwards', kind='shape', line=kernel_line(),
-                          limit='a step of at least 1', value=int(key.step),
-                          hint='Backwards is an index array: t[p, 511 - nl.arange(512)[None, :]].')
-    start, step = as_index(0 if key.start is None else key.start), 1 if key.step is None else int(key.step)
-    stop = as_index(n if key.stop is None else key.stop)
+                          limit='a step of at least 1', value=step, hint=_BACKWARDS[tile.rec.dialect])
+    start = index_of(0 if key.start is None else key.start, 'the start of a slice')
+    stop = index_of(n if key.stop is None else key.stop, 'the end of a slice')
     if not start.loops and start.const < 0: start = start + n
     if not stop.loops and stop.const < 0: stop = stop + n
     width = add_index(stop, start, -1)
@@ -199,7 +203,7 @@ def _leaves_dimension(tile, keys):
     if not all(isinstance(k, (ds, slice, int)) or isinstance(k, Index) and not k.ndim for k in keys): return False
     def leaves(k, n):
         low, high = as_index(k.start).bounds()
-        return low < 0 or high + int(k.size) > n
+        return low < 0 or high + whole(k.size, 'the size of nl.ds') > n
     return any(isinstance(k, ds) and as_index(k.start) is not None and leaves(k, n) for k, n in zip(keys, tile.shape))
 
 def _arrays_from_slices(tile, keys):

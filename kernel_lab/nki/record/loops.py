@@ -9,7 +9,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 from ...core.errors import KernelError
 from ...core.modules import method_of
-from ..ir.affine import Affine, Index, Mask, MaskChoice, Unroll, arange
+from ..ir.affine import Affine, Index, Mask, MaskChoice, Unroll, arange, whole
 from ..ir.program import Program
 from ..ir.semantics import ASSOCIATIVE
 from .builder import PACKAGE_DIR, OpenLoop, kernel_frame, kernel_line
@@ -129,12 +129,7 @@ def _may_stay(key):
     if node not in _can_stay: _can_stay[node] = _is_plain_for(node)
     return _can_stay[node]
 
-def _loop_bound(x):
-    "A loop bound as an integer; a fraction is refused."
-    if not hasattr(x, '__index__'):
-        raise KernelError(f'a loop bound is a whole number, not {x!r}', line=kernel_line(),
-                          hint='Divide with //, and mind the remainder.')
-    return x.__index__()
+def _loop_bound(x): return whole(x, 'a loop bound')
 
 def _random_state(frame):
     "The state of the random generators that a body may draw from: Python's, numpy's, and those that the kernel holds."

@@ -6,7 +6,7 @@
 import math
 from ...core.errors import KernelError
 from ...core.modules import method_of
-from ..ir.affine import Index, add_index, as_index
+from ..ir.affine import Index, add_index, as_index, index_of, whole
 from ..chip.dtypes import dtype_name, itemsize
 from .builder import kernel_line
 from .indexing import broadcast_tile
@@ -215,8 +215,8 @@ def ap(self, pattern, offset=None, scalar_offset=None, vector_offset=None, indir
     `vector_offset`, a tile of integers, picks a row for each partition; `dtype` reads the memory as another dtype."""
     k, ratio = (self.tensor, 1) if dtype is None else _recast(self, dtype)
     start, par = self.offset if ratio == 1 else _times(self.offset, ratio), None if self.par is None else 0
-    steps = [(int(s), int(n)) for s, n in pattern]
-    start = start if offset is None else add_index(start, as_index(offset))
+    steps = [(whole(s, 'a step of a pattern'), whole(n, 'a count of a pattern')) for s, n in pattern]
+    start = start if offset is None else add_index(start, index_of(offset, 'the offset of a pattern'))
     if scalar_offset is not None and vector_offset is not None:
         raise KernelError('an access has one index: scalar_offset or vector_offset', line=kernel_line())
     if scalar_offset is None and vector_offset is None:
