@@ -280,7 +280,8 @@ def bring_out(program: Program, loop: Loop, n: int) -> Program:
     except IllegalTransformation: return program
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #cf0c45a4
-INNER_TRIPS = (0, 8, 4, 2)          # iterations that are taken together; 0: all
+INNER_TRIPS = 8, 4, 2               # iterations that are taken together
+ODD_TRIPS = 7, 5, 3                 # the same, where the trips of a loop are none of those
 _TENSOR_OPS = ('nc_matmul', 'nc_transpose')
 
 def _uses_array(x):
@@ -314,8 +315,13 @@ def _on_part(inner, transform):
         return transform(program, program.loops[new])
     return run
 
+def several_of(loop: Loop) -> list[int]:
+    "How many iterations of a loop to take together: proper divisors of its trips, the largest first."
+    known = lambda some: [n for n in some if n < loop.trips and loop.trips % n == 0]
+    return known(INNER_TRIPS) or known(ODD_TRIPS)
+
 def _tried(program, loop, transform, what):
-    for inner in INNER_TRIPS:
+    for inner in (0, *several_of(loop)):
         after = _everywhere(program, loop, _on_part(inner, transform))
         if after: yield f'{what}{f", {inner} iterations at a time" if inner else ""}', after
 

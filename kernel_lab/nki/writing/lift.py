@@ -427,7 +427,7 @@ def _tiles_of_iterations(program):
     program = _contracted(_without_dead_fills(program))
     return _contracted(_split_tiles(_contracted(_split_tiles(program))))
 
-MANY_INSTRUCTIONS = 256             # of a program whose repetitions become loops first: each pass takes as long as it is
+MANY_INSTRUCTIONS = 256             # of a program whose repetitions become loops first, as passes take longer
 
 def lift(program: Program) -> Program:
     """The program in the current dialect, with the same results; one of the current dialect without masks as it is,
