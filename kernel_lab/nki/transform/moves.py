@@ -11,19 +11,19 @@ from ...core.errors import KernelError
 from ..checks.checker import check
 from ..ir.program import Program
 from ..timing.timeline import schedule
-from .aligned_nests import alignment_moves, several_moves
+from .aligned_nests import alignment_moves, block_moves, several_moves
 from .combine import combined, divisions, multiply_instead
 from .definitions import IllegalTransformation
 from .engines import moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, load_where_read, residable_loads, wide_loads)
-from .dense_copies import dense_copies
+from .hbm_copies import dense_copies, turned_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
 from .row_fusion import row_fusions
-from .turned_copies import turned_copies
 from .tiles import copies_left_out, own_tiles, renamable_tiles
+from .wider import lane_moves, widening_moves
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
 @dataclass(frozen=True, eq=False)
@@ -132,6 +132,11 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'load for several': ('A load in the innermost loops serves several rows, whose sums stand in banks of PSUM.',
                          several_moves),
     'leave out a copy': ('What a copy moves can be read where it is, or made where it goes.', _left_out),
+    'work in blocks of columns': ('A block of columns stays on chip from its first use to its last, in PSUM too.',
+                                  block_moves),
+    'use all lanes': ('An instruction takes as long on half of the partitions as on all: two become one.', lane_moves),
+    'widen a loop': ('Every instruction has a start, every copy a fixed time: several iterations share them.',
+                     widening_moves),
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines),
     'exchange loops': ('A tile that is loaded in the outer loop serves all turns of the inner one.', exchange_moves),

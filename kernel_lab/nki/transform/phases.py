@@ -54,10 +54,10 @@ class _Places:
     def __init__(self, program): self.tensors, self.trips = program.tensors, program.trips
     def region_of(self, a): return region_of(self.tensors[a.tensor].shape, a, self.trips)
 
-def _has_order(o):
+def has_order(o):
     "Whether a node draws random numbers or adds to an engine's register; kept with a loop."
     if isinstance(o, Loop):
-        if '_has_order' not in o.__dict__: o.__dict__['_has_order'] = any(map(_has_order, o.body))
+        if '_has_order' not in o.__dict__: o.__dict__['_has_order'] = any(map(has_order, o.body))
         return o.__dict__['_has_order']
     return spec_of(o).random or o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce')
 
@@ -66,7 +66,7 @@ def _require_loop(program, loop):
     if program.dialect != 'nki' or loop.kind not in STATIC_LOOPS or loop.trips < 2:
         what = f'loop {loop.name} is {loop.kind}, of {loop.trips} iterations'
         raise IllegalTransformation(f'{what}: there is nothing to gain')
-    if _has_order(loop):
+    if has_order(loop):
         raise IllegalTransformation(f'an engine keeps something from one iteration of {loop.name} to the next')
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #25335c0a
@@ -154,7 +154,7 @@ def split_phases(program: Program, loop: Loop, cut: int, buffers: tuple[str, ...
 def _is_repeatable(program, x, loop):
     "Whether an item does the same in every iteration, and writes tiles of the loop's own."
     written = facts_of(x).written
-    if _has_order(x) or not written.isdisjoint(program.aliased): return False
+    if has_order(x) or not written.isdisjoint(program.aliased): return False
     own = [program.tensors[k] for k in written]
     if not all([t.buffer != 'hbm' and loop.name in t.scope and not t.places for t in own]): return False
     if loop.name not in facts_of(x).moves_with: return True
@@ -203,7 +203,7 @@ def _own_tiles(uses, item, chain):
         for k in (a.tensor for a in o.outs.values()):
             t = uses.program.tensors[k]
             own = t.buffer != 'hbm' and t.scope[:len(chain)] == chain and k not in uses.shared and not t.places
-            if not own or _has_order(o) or any(id(w) not in mine for w in uses.writers[k]): return None
+            if not own or has_order(o) or any(id(w) not in mine for w in uses.writers[k]): return None
             found.setdefault(k, f'#{len(found)}')
     return found
 
