@@ -193,22 +193,25 @@ def _repeated_loads(program):
         for n, l in enumerate(around[:moving[-1]]):
             if n not in moving and l.trips > 1: yield o, l
 
-def _each_served(program, what):
+def _each_served(program, what, wanted):
     for load, loop in _repeated_loads(program):
-        if not what(program.tensors[load.outs['dst'].tensor]): continue
+        tile = program.tensors[load.outs['dst'].tensor]
+        if not what(tile): continue
         for several in SEVERAL:
-            if loop.trips % several: continue
+            change = f'{tile.name} for {several} of loop {loop.name}'
+            if loop.trips % several or wanted not in (None, change): continue
             try: after = serve_several(program, load, loop.name, several)
             except IllegalTransformation: continue
-            yield f'{program.tensors[load.outs["dst"].tensor].name} for {several} of loop {loop.name}', after
+            yield change, after
 
-def several_moves(program: Program) -> Iterator[tuple[str, Program]]:
-    "Yield (change, program) for loads that serve several iterations of a loop which repeats them."
-    yield from _each_served(program, lambda t: True)
+def several_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
+    """Yield (change, program) for loads that serve several iterations of a loop which repeats them. `wanted`: only
+    those that say this change."""
+    yield from _each_served(program, lambda t: True, wanted)
     for k in wide_loads(program):
         try: narrow = load_where_read(program, k)
         except IllegalTransformation: continue
-        yield from _each_served(narrow, lambda t, name=program.tensors[k].name: t.name == name)
+        yield from _each_served(narrow, lambda t, name=program.tensors[k].name: t.name == name, wanted)
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #2d29ff33
 def _part_of_row(a, width, blocks, name):

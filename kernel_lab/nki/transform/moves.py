@@ -144,6 +144,14 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
                           phase_moves),
     'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared)}
 
+SAID_BEFORE = 'load for several', 'exchange loops', 'take a loop apart'  # they name a change first
+
+def moves_of_family(program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
+    "Yield (change, program) of a family's moves, in order. `wanted`: only those that say this change."
+    search = FAMILIES[family][1]
+    for change, after in search(program, wanted) if wanted and family in SAID_BEFORE else search(program):
+        if wanted in (None, change): yield change, after
+
 ROUNDING_MOVES = {'divide once a row': '', 'load for several': '', 'combine instructions': 'sum beside a function'}
 
 def keeps_bits(family: str, change: str) -> bool:
