@@ -342,13 +342,13 @@ def core_races(program: Program) -> Iterator[Diagnostic]:
         yield Diagnostic(f'{name} is a tile of another core, or of none'
                          if name else 'it stands between the cores, and belongs to none', o.line, o.op, name,
                          hint='Each core has memories of its own: exchange tiles by nisa.sendrecv, or through HBM.',
-                         kind='invalid')
+                         kind='trace')
     for o, k in islice(one_sided_swaps(program), 1):
         yield Diagnostic('a swap goes from one core to the other, both ways', o.line, o.op, k,
-                         'dst and src of two cores', 'one core', 'Copy with nisa.dma_copy on one core.', 'invalid')
+                         'dst and src of two cores', 'one core', 'Copy with nisa.dma_copy on one core.', 'trace')
     for k, element, (c, w), (d, t), both in islice(races(program), 1):
         name, does = program.tensors[k].name, 'writes' if both else 'reads'
         says = f'core {c} writes {name} on line {w.line} ({w.op}) while core {d} {does} it on line {t.line} ({t.op})'
         yield Diagnostic(says, w.line, w.op, program.tensors[k].name, 'nisa.core_barrier or sendrecv between them',
                          f'element {element}',
-                         'Give each core a part of its own by nl.program_id(0), or let them meet.', 'invalid')
+                         'Give each core a part of its own by nl.program_id(0), or let them meet.', 'trace')
