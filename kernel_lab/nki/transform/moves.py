@@ -135,14 +135,14 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'work in blocks of columns': ('A block of columns stays on chip from its first use to its last, in PSUM too.',
                                   block_moves),
     'use all lanes': ('An instruction takes as long on half of the partitions as on all: two become one.', lane_moves),
-    'widen a loop': ('Every instruction has a start, every copy a fixed time: several iterations share them.',
-                     widening_moves),
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines),
     'exchange loops': ('A tile that is loaded in the outer loop serves all turns of the inner one.', exchange_moves),
     'take a loop apart': ('An engine works ahead instead of waiting for what follows from each step of its own.',
                           phase_moves),
-    'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared)}
+    'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared),
+    'widen a loop': ('Every instruction has a start, every copy a fixed time: several iterations share them.',
+                     widening_moves)}
 
 SAID_BEFORE = 'load for several', 'exchange loops', 'take a loop apart'  # they name a change first
 
