@@ -144,7 +144,7 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'widen a loop': ('Every instruction has a start, every copy a fixed time: several iterations share them.',
                      widening_moves)}
 
-SAID_BEFORE = 'load for several', 'exchange loops', 'take a loop apart'  # they name a change first
+SAID_BEFORE = 'load for several', 'exchange loops', 'take a loop apart', 'widen a loop'  # they name a change first
 
 def moves_of_family(program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
     "Yield (change, program) of a family's moves, in order. `wanted`: only those that say this change."

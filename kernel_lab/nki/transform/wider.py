@@ -318,10 +318,12 @@ def _with_flat_rows(program, several):
             if t.alias is None and k not in program.aliased: tensors[k] = replace(t, shape=(t.shape[0], _row(t)))
     return replace(program, tensors=tuple(tensors))
 
-def widening_moves(program: Program) -> Iterator[tuple[str, Program]]:
-    "Yield (change, program) for loops of which several iterations can be one."
+def widening_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
+    "Yield (change, program) for loops of which several iterations can be one. `wanted`: only those that say it."
     for loop in program.loops.values():
         if any(isinstance(x, Loop) or x.op not in (*ELEMENTWISE, 'dma_copy') for x in loop.body): continue
         for several in several_of(loop) or [loop.trips]:
-            try: yield f'{several} iterations of loop {loop.name}', widen_loop(program, loop.name, several)
-            except IllegalTransformation: break
+            change = f'{several} iterations of loop {loop.name}'
+            if wanted not in (None, change): continue
+            try: yield change, widen_loop(program, loop.name, several)
+            except IllegalTransformation: continue
