@@ -6,7 +6,8 @@
 from pathlib import Path
 from typing import Annotated
 import typer
-from .render import EXIT_GOOD, INTERRUPTED, TextTable, beside_line, say, with_progress, writing
+from .render import (EXIT_GOOD, INTERRUPTED, TextTable, beside_line, require_writable, say, with_progress,
+    writing)
 from .trainium_kit import measured_beside_simulated
 from ..core.errors import UsageError
 from ..core.format import csv_cell
@@ -69,6 +70,7 @@ def calibrate(
     if not rows or not checkouts:
         raise UsageError('There is nothing to hold the simulation against.',
                          hint='Give --rows FILE.csv and --checkouts DIR, or --measured FILE.json.')
+    require_writable(out, figure, table)
     from ..figures.survey import residual_figure
     from ..figures.theme import save_figure
     from ..nki.validate.score import frame_of, matching_rows, score, score_markdown

@@ -11,8 +11,8 @@ import typer
 from .evaluate import read_kernel
 from .optimize_file import optimize_file
 from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, Entry, PagePath, Steps, StorePlace, Strict,
-    WorkloadName, WorkSeconds,
-    exit_code, progress_on, reason_text, say, step_table, step_text, writing)
+    WorkloadName, WorkSeconds, exit_code, progress_on, reason_text, require_writable, say, step_table, step_text,
+    writing)
 from .runs import find_run, open_store, store_option, write_report
 from .tasks import find_task
 from ..core.durations import one_clock
@@ -138,6 +138,7 @@ def optimize(
             raise UsageError('--shape goes with one KERNEL.py, and with no task.', hint='The file comes first.')
         raise typer.Exit(optimize_file(task, shape, out, entry, figure, chip=chip, seconds=seconds, seed=seed,
                                        method=search, limits=Limits(work_seconds=work_seconds)))
+    require_writable(out)
     if (task is None) == (resume is None):
         raise UsageError('optimize takes a TASK, --resume RUN, or KERNEL.py with --shape for every input.',
                          hint='`kernel-lab tasks` lists the tasks.')
@@ -161,7 +162,7 @@ def demo(task: Annotated[str, typer.Option(metavar='TASK', help='Another task.')
          store: StorePlace = None):
     "Watch the built-in agent improve one kernel, and get a report. No key, no GPU, no Trainium; under a minute."
     page, kept = Path(out).resolve(), open_store(store)
-    with writing(page): page.open('a').close()
+    require_writable(page)
     loop = new_loop(kept, task, 'rewrite', steps, workload, chip)
     say(f'{task} on a simulated {chip}: the built-in agent starts from the first kernel; every step is verified.\n')
     code = report_outcome(loop, step_until_done(loop), store_option(kept, store))

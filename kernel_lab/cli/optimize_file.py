@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 from .evaluate import read_kernel
 from .profile import parse_shape
-from .render import EXIT_GOOD, say, writing
+from .render import EXIT_GOOD, require_writable, say, writing
 from ..core.errors import UsageError, choose
 from ..core.files import write_whole
 from ..core.format import speedup_text, time_text, visible_text
@@ -55,7 +55,7 @@ def optimize_file(path: str, shapes: list[str], out: str | None = None, entry: s
     from ..nki.chip.chips import CHIPS
     choose(CHIPS, chip, 'chip')
     kernel, target = read_kernel(path, entry), Path(out) if out else place_beside(path)
-    if not target.parent.is_dir(): raise UsageError(f'There is no folder {target.parent}.', hint='Make it first.')
+    require_writable(target, figure)
     asked['say'] = lambda line: say(f'{line}; Ctrl-C keeps what is found', err=True)
     try: done = optimised(kernel, [parse_shape(s) for s in shapes], chip, **asked)
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from .render import (EXIT_FAILED, EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, TextTable, WorkloadName,
-    microseconds, progress_on, say, with_progress, writing)
+    microseconds, progress_on, require_writable, say, with_progress, writing)
 from ..core.errors import UsageError, choose
 from ..core.format import csv_cell, speedup_text
 from ..tasks.baselines.known_times import TABLE_CHIP
@@ -59,6 +59,7 @@ def import_tasks(path, out=None, seconds=60, workers=None):
     "Import the tasks at `path`, print the result, write them to `out` or beside the store → exit code."
     from rich.console import Console
     from ..tasks.importers.import_suite import import_suite, import_file, save_import
+    require_writable(out)
     place = Path(out) if out else import_file(import_folder(), path)
     Console(stderr=True).print(TRUST_WARNING.format(path), style='yellow', markup=False, highlight=False)
     with progress_on(Console(stderr=True)) as progress:
@@ -117,6 +118,7 @@ def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=
     from ..evaluate.survey.quality_survey import survey_lines, survey_quality
     from ..evaluate.store.database import data_folder
     names, where = _named(names, known), {'load': load} if load else {}
+    require_writable(out)
     rows, cut = with_progress(
         survey_quality(names, **where, jobs=jobs, cache=None if fresh else data_folder() / 'census'), len(names),
         'checking', lambda row: row_lines(row, notes))
@@ -193,7 +195,7 @@ def table_writer(path):
         '.csv': write_times, '.md': lambda rows, path: Path(path).write_text('\n'.join(markdown_lines(rows)) + '\n')}
     way = ways.get(Path(path).suffix)
     if not way: raise UsageError(f'A table is written as {" or ".join(ways)}, not as {Path(path).name}.')
-    with writing(path): Path(path).touch()
+    require_writable(path)
     def write(rows):
         with writing(path): way(rows, path)
     return write

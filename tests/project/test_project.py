@@ -44,6 +44,7 @@ def test_notebooks_modules_and_readme_agree():
     assert not changed, f"`make export` would change {changed}"
 
 
+@pytest.mark.slow
 def test_the_gate_sees_a_hand_edited_module_and_a_module_without_notebook(tmp_path, monkeypatch):
     gate = tool("gate")
     for part in gate.PARTS:
@@ -211,3 +212,11 @@ def test_the_make_targets_of_the_readme_exist():
     wanted = set(re.findall(r"`make ([a-z]+)", (ROOT / "README.md").read_text()))
     have = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     assert wanted and not wanted - have
+
+
+@pytest.mark.parametrize("target", ["check", "test", "slow"])
+def test_modules_are_compiled_once_before_the_processes_of_a_test_run_start(target):
+    text = (ROOT / "Makefile").read_text()
+    recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.M)[1].splitlines()
+    assert recipe[0] == "\t@$(BYTECODE)" and len(recipe) == 2
+    assert re.search(r"^BYTECODE = .*-m compileall -q kernel_lab$", text, re.M)

@@ -11,7 +11,7 @@ from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.transform.definitions import IllegalTransformation
-from kernel_lab.nki.transform.dense_copies import dense_copies, dense_copy
+from kernel_lab.nki.transform.hbm_copies import dense_copies, dense_copy
 from kernel_lab.nki.writing.writer import to_source
 from kernel_lab.tasks.suite.registry import TASKS
 
