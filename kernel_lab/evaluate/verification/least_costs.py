@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 import numpy as np
 from ...nki.chip.dtypes import itemsize
+from ...nki.ir.cost import is_made_by_gpsimd
 from ...nki.ir.instructions import INSTRUCTIONS
 from ...nki.ir.nodes import Access
 from ...nki.ir.program import Program
@@ -57,6 +58,7 @@ def executed(loops: tuple, o: object) -> Iterator[tuple[object, float]]:
 COMPUTE_ENGINES = ('Vector', 'Scalar', 'GpSimd', 'Tensor')
 START_CYCLES = {'Vector': 60, 'Scalar': 40, 'GpSimd': 0, 'Tensor': 7}       # least seen between two instructions
 REGISTER_NS = 472                                                           # least TENSOR_LOAD of the trn2 traces
+MAKE_NS = 1_150                 # least seen from what a copy on GpSimd waits for to its trigger, without the semaphore
 _CYCLES = {'reciprocal': 8, 'tensor_tensor_scan': 2, 'bn_aggr': 13 / 3,     # of an element, whatever its dtype
            **dict.fromkeys(('bn_stats', 'max8', 'nc_find_index8', 'dropout', 'range_select', 'tensor_scalar_reduce',
                             'nc_stream_shuffle', 'nc_transpose'), 1)}
@@ -179,6 +181,10 @@ def _slowdown(program, o, chip):
 def is_dma(o: object) -> bool:
     "Whether the DMA engines run an instruction."
     return o.op in INSTRUCTIONS and 'DMA' in INSTRUCTIONS[o.op].engines
+
+def issue_ns(o: object) -> dict[str, float]:
+    "{engine: least nanoseconds} that a DMA takes of an engine: of GpSimd where it makes the descriptors."
+    return {'GpSimd': MAKE_NS} if is_made_by_gpsimd(o) else {}
 
 def copy_ns(program: Program, o: object, chip: object) -> tuple[float, float, int]:
     """(ns of all 16 DMA engines, ns of those that it can use, bytes read and written in HBM) of a DMA at least: an

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import combinations
 from math import prod
 from .least_costs import (COMPUTE_ENGINES, START_CYCLES, copy_ns,
-    distinct_elements, engine_ns, executed, is_dma, operand_accesses)
+    distinct_elements, engine_ns, executed, is_dma, issue_ns, operand_accesses)
 from ...nki.chip.chips import CHIPS
 from ...nki.chip.dtypes import itemsize
 from ...nki.ir.nodes import Access, Loop, tensors_of, walk_body
@@ -261,8 +261,8 @@ def program_bounds(program: Program, chip: str) -> dict[str, float]:
     "Least µs of a program on a chip, launch included: {'DMA': …, 'engines': …, 'dependencies': …}."
     record, cores = CHIPS[chip], core_count(program)
     if program.dialect == 'nki':
-        work = [(engine_ns(program, run, record), runs) for loops, o in program.walk() if not is_dma(o)
-                for run, runs in executed(loops, o)]
+        work = [(ns, runs) for loops, o in program.walk() for run, runs in executed(loops, o)
+                if (ns := issue_ns(run) if is_dma(o) else engine_ns(program, run, record))]
         found = {'DMA': dma_ns(program, record, cores), 'engines': shared_ns(work, cores),
                  'dependencies': path_ns(program, record) if cores == 1 else 0.0}
     else:
