@@ -8,6 +8,9 @@ PORT   ?= 8888
 JOBS   ?= 4
 # tests keep away from the person's own store
 TESTENV = KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
+# without bytecode every process compiles the lab's modules anew, half a second of the processor; Python writes none where
+# PYTHONDONTWRITEBYTECODE is set, and the sandbox's processes never do
+BYTECODE = $(BIN)/python -m compileall -q kernel_lab
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
@@ -29,6 +32,7 @@ $(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
 	@echo "make env: installing from constraints.txt (some minutes the first time)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@$(BYTECODE)
 	@echo "make env: compiling the clock that times kernels, and the comparison of their outputs (once)"
 	@$(BIN)/python -c "from kernel_lab.nki.timing import scheduler; from kernel_lab.evaluate.verification import verify; scheduler.warm(); verify.warm()"
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
@@ -49,12 +53,15 @@ demo: env        ## optimise one kernel without a browser, and write report.html
 	$(BIN)/kernel-lab demo $(ARGS)
 
 check: env       ## lint, the house, unit tests and changed notebooks, in two minutes (ARGS=BASE compares with another base than main)
+	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python tools/check.py $(ARGS)
 
 test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=4 workers)
+	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 slow: env        ## the long tests
+	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -m slow $(ARGS)
 
 views: env       ## make or refresh src_nbs/, the notebooks as text (the newer of a pair wins)

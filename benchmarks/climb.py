@@ -3,7 +3,7 @@ and how many candidates a second it judged. No kernel is evaluated;
 `python benchmarks/climb.py [--search beam] [--chip trn2] [--seconds 60] [--memory FILE] [TASK …]`.
 
 With `--rate`, a table of candidates a second of CPU time instead: all that a search does counts, moves and proofs too.
-Five tasks, and with NKIBENCH=checkout/of/NKIBench its kernels, on trn1."""
+Five tasks, and with NKIBENCH=checkout/of/NKIBench its kernels, lifted as the agent lifts them, on trn1."""
 import argparse
 import os
 import time
@@ -17,6 +17,7 @@ from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.tuning.moves_taken import MoveMemory
 from kernel_lab.nki.tuning.search import METHODS, search
 from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.nki.writing.lift import lift
 from kernel_lab.tasks.suite.registry import TASKS
 
 
@@ -42,7 +43,7 @@ def nkibench():
 def rates(asked):
     "Print the table of candidates a second."
     programs = [(name, lambda name=name: program_of(TASKS[name], asked.chip)) for name in asked.tasks or RATED]
-    if 'NKIBENCH' in os.environ and not asked.tasks: programs += [(n, lambda p=p: p) for n, p in nkibench()]
+    if 'NKIBENCH' in os.environ and not asked.tasks: programs += [(n, lambda p=p: lift(p)) for n, p in nkibench()]
     print(f'{"program":44} {"written":>8} {"issued":>8} {"cand.":>6} {"timed":>6} {"CPU s":>6} {"a second":>8} '
           f'{"gain":>7}')
     for name, program in programs:

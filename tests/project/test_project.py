@@ -212,3 +212,11 @@ def test_the_make_targets_of_the_readme_exist():
     wanted = set(re.findall(r"`make ([a-z]+)", (ROOT / "README.md").read_text()))
     have = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     assert wanted and not wanted - have
+
+
+@pytest.mark.parametrize("target", ["check", "test", "slow"])
+def test_modules_are_compiled_once_before_the_processes_of_a_test_run_start(target):
+    text = (ROOT / "Makefile").read_text()
+    recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.M)[1].splitlines()
+    assert recipe[0] == "\t@$(BYTECODE)" and len(recipe) == 2
+    assert re.search(r"^BYTECODE = .*-m compileall -q kernel_lab$", text, re.M)

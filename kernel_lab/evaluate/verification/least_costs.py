@@ -146,14 +146,13 @@ def distinct_elements(a: Access) -> int:
 def _bytes(program, a): return distinct_elements(a) * itemsize(program.tensors[a.tensor].dtype)
 
 @lru_cache(2**12)
-def _chain(ap, par):
-    "The axes of an access, innermost first, that continue one another without a gap; never the partitions of a tile."
-    run, chain = 1, []
-    axes = {k: (s, n) for k, (s, n) in enumerate(ap) if n > 1 and k != par}
-    while (k := next((k for k, (s, _) in axes.items() if s == run), None)) is not None:
-        chain.append(k)
-        run *= axes.pop(k)[1]
-    return tuple(chain)
+def _longest_run(axes, run=1):
+    """Elements of the longest run that axes ((steps, one in each memory), count) make: each continues those before it
+    in every memory. Windows that overlap have several axes of one step; whichever order is longest counts."""
+    found = [run]
+    for k, (steps, n) in enumerate(axes):
+        if {*steps} == {run}: found.append(_longest_run(axes[:k] + axes[k + 1:], run * n))
+    return max(found)
 
 def descriptors(program: Program, source: Access, target: Access) -> int:
     "Descriptors of a copy: runs of elements that lie side by side in both memories, whatever the order of its axes."
@@ -162,11 +161,13 @@ def descriptors(program: Program, source: Access, target: Access) -> int:
         turn = [-1 if s < 0 and t < 0 else 1 for (s, _), (t, _) in zip(source.ap, target.ap)]
         source, target = (replace(a, ap=tuple((s * f, n) for (s, n), f in zip(a.ap, turn))) for a in (source, target))
     else: source, target = (replace(a, ap=tuple((abs(s), n) for s, n in a.ap)) for a in (source, target))
-    sides = [(a, _chain(a.ap, None if program.tensors[a.tensor].buffer == 'hbm' else a.par)) for a in (source, target)]
-    if source.shape != target.shape: return max(distinct_elements(a) // prod(a.shape[k] for k in c) for a, c in sides)
-    (_, one), (_, other) = sides
-    same = next((k for k, (x, y) in enumerate(zip(one, other)) if x != y), min(len(one), len(other)))
-    return prod(n for k, n in enumerate(source.shape) if k not in one[:same])
+    down = lambda a: None if program.tensors[a.tensor].buffer == 'hbm' else a.par       # lanes are no run
+    if source.shape != target.shape:
+        along = lambda a: tuple(((s,), n) for k, (s, n) in enumerate(a.ap) if n > 1 and k != down(a))
+        return max(distinct_elements(a) // _longest_run(along(a)) for a in (source, target))
+    axes, lanes = enumerate(zip(source.ap, target.ap)), (down(source), down(target))
+    both = tuple(((s, t), n) for k, ((s, n), (t, _)) in axes if n > 1 and k not in lanes)
+    return prod(source.shape) // _longest_run(both)
 
 def _slowdown(program, o, chip):
     "How many times longer than a plain copy a DMA takes, by documents."

@@ -93,10 +93,9 @@ def places(program: Program, chip: Chip) -> Iterator[Diagnostic]:
 
 # %% ../../../nbs/2_nki/5_checks/04_capacity.ipynb #022c56e3
 def registers_of(program: Program) -> set[int]:
-    "Numbers of the tensors that are registers: what register_move and register_load write, from HBM by DMA."
-    return {program.base[a.tensor] for o in program.instructions if o.op in ('register_move',
-                                                                             'register_load')
-            or o.attrs.get('register') for a in o.outs.values()}
+    "Numbers of the tensors that are registers: what register_move and register_load write."
+    return {program.base[a.tensor] for o in program.instructions if o.op in ('register_move', 'register_load')
+            for a in o.outs.values()}
 
 def registers_needed(program: Program) -> dict[str, set[int]]:
     "Engine → the registers that its instructions, and the loops around them, ask for."

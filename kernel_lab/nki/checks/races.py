@@ -5,6 +5,7 @@
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #305be934
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import combinations, islice, product
 import math
 import numpy as np
@@ -12,6 +13,7 @@ from ...core.errors import in_time
 from .diagnostic import Diagnostic
 
 from ..chip.dtypes import itemsize
+from ..ir.instructions import spec_of
 from ..ir.semantics_collective import COLLECTIVES
 from ..ir.overlap import in_bytes, joined_axes, part_left, touched
 from ..ir.nodes import Access, Loop, accesses
@@ -138,21 +140,41 @@ def _plain(a):
     return (a.ap, a.offset.const, tuple(sorted(c for _, c in a.offset.terms))) if isinstance(a, Access) else a
 
 def _alike(o, p, twin):
-    "Whether two cores' instructions compute the same from the same."
+    "Whether two cores' instructions compute the same from the same: not from chance, or what their engine has summed."
     if o.op != p.op or o.attrs != p.attrs or o.mask or o.ins.keys() != p.ins.keys(): return False
+    if spec_of(o).random or o.attrs.get('reduce_cmd') == 'reduce': return False
     pairs = [(a, p.ins[k]) for k, a in o.ins.items()]
     return all(_plain(a) == _plain(b) and (not isinstance(a, Access) or twin.get(a.tensor,
                                                                                 a.tensor) == b.tensor) for a,
                b in pairs)
 
+def _signed(body, turns=()):
+    "((operation, line, turns of its loops), the instruction) of each instruction of a core."
+    for o in body:
+        if isinstance(o, Loop): yield from _signed(o.body, (*turns, o.name if o.bound else o.trips))
+        else: yield (o.op, o.line, turns), o
+
+MAX_ALIGNED = 2**22             # instructions of one core times those of the other
+
+def _aligned(one, other):
+    "(pairs that stand in the same place of both cores, instructions that only one of them has)."
+    (a, mine), (b, theirs) = zip(*one), zip(*other)
+    if a == b: return list(zip(mine, theirs)), []
+    small = len(a) * len(b) <= MAX_ALIGNED
+    blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks() if small else []
+    pairs = [(mine[m.a + k], theirs[m.b + k]) for m in blocks for k in range(m.size)]
+    known = {id(o) for pair in pairs for o in pair}
+    return pairs, [o for o in (*mine, *theirs) if id(o) not in known]
+
 def core_dependent_tensors(program):
-    """Tensors that differ between two cores with bodies of their own; nothing where their bodies are too different
-    to tell."""
+    """Tensors that may differ between two cores with bodies of their own: what only one of them computes, what they
+    compute differently, and what follows from either."""
     each = {}
     for o in program.loops.values():
-        if o.kind == 'core': each.setdefault(o.name.partition('.')[0], []).extend(_flat(o.body))
-    if len(each) != 2 or len({tuple(o.op for o in b) for b in each.values()}) > 1: return frozenset()
-    rows, own, before, twin = list(zip(*each.values())), set(), None, {}
+        if o.kind == 'core': each.setdefault(o.name.partition('.')[0], []).extend(_signed(o.body))
+    if len(each) != 2 or not all(each.values()): return frozenset()
+    rows, alone = _aligned(*each.values())
+    own, before, twin = {a.tensor for o in alone for a in o.outs.values()}, None, {}
     while before != own:
         before = set(own)
         for o, p in rows:
@@ -320,13 +342,13 @@ def core_races(program: Program) -> Iterator[Diagnostic]:
         yield Diagnostic(f'{name} is a tile of another core, or of none'
                          if name else 'it stands between the cores, and belongs to none', o.line, o.op, name,
                          hint='Each core has memories of its own: exchange tiles by nisa.sendrecv, or through HBM.',
-                         kind='invalid')
+                         kind='trace')
     for o, k in islice(one_sided_swaps(program), 1):
         yield Diagnostic('a swap goes from one core to the other, both ways', o.line, o.op, k,
-                         'dst and src of two cores', 'one core', 'Copy with nisa.dma_copy on one core.', 'invalid')
+                         'dst and src of two cores', 'one core', 'Copy with nisa.dma_copy on one core.', 'trace')
     for k, element, (c, w), (d, t), both in islice(races(program), 1):
         name, does = program.tensors[k].name, 'writes' if both else 'reads'
         says = f'core {c} writes {name} on line {w.line} ({w.op}) while core {d} {does} it on line {t.line} ({t.op})'
         yield Diagnostic(says, w.line, w.op, program.tensors[k].name, 'nisa.core_barrier or sendrecv between them',
                          f'element {element}',
-                         'Give each core a part of its own by nl.program_id(0), or let them meet.', 'invalid')
+                         'Give each core a part of its own by nl.program_id(0), or let them meet.', 'trace')

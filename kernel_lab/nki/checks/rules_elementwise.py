@@ -133,17 +133,24 @@ def sizes(s: RuleContext) -> Iterator[Diagnostic]:
                            'Slice them to the same shape.')
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #78b59a8f
+COLUMNS = {'tensor_scalar': ('operand0', 'operand1'), 'scalar_tensor_tensor': ('operand0',),
+           'activation': ('bias', 'scale')}
+# those whose dtype has no rule here
+OTHER_COLUMNS = {'tensor_scalar_reduce': ('operand0', 'reduce_init'), 'tensor_tensor_scan': ('initial',),
+                 'tensor_scalar_cumulative': ('imm0', 'imm1'), 'range_select': ('bound0', 'bound1'),
+                 'dropout': ('prob',), 'exponential': ('max_value', 'reduce_init'),
+                 'activate2': ('imm0', 'imm1', 'relu_param')}
+
 def columns(s: RuleContext) -> Iterator[Diagnostic]:
-    "Per-partition operands are (P, 1), in fp32."
-    wanted = {'tensor_scalar': ('operand0', 'operand1'), 'scalar_tensor_tensor': ('operand0',),
-              'activation': ('bias', 'scale')}.get(s.o.op, ())
-    for k in wanted:
+    "Per-partition operands are (P, 1): a lane reads its own partition; most of them are in fp32."
+    wanted = COLUMNS.get(s.o.op, ())
+    for k in (*wanted, *OTHER_COLUMNS.get(s.o.op, ())):
         a, t = s.access(k), s.tensor(k)
         if t is None: continue
-        if a.free != 1 or a.partitions not in (1, s.access('dst').partitions):
+        if a.free != 1 or a.partitions != s.access('dst').partitions:
             yield s.broken('a per-partition operand is one column', k, [s.access('dst').partitions, 1], list(a.shape),
-                           'Slice one column, or use tensor_tensor.')
-        if t.dtype != 'float32' and k != 'bias' and s.o.op != 'scalar_tensor_tensor':
+                           'Slice one column; bring one number to all partitions by DMA, or by a matmul with ones.')
+        if k in wanted and t.dtype != 'float32' and k != 'bias' and s.o.op != 'scalar_tensor_tensor':
             yield s.broken('a per-partition operand is fp32', k, 'float32', t.dtype, 'Copy it to an fp32 tile first.')
         kinds = ('float32', 'float16', 'bfloat16')
         if k == 'bias' and s.program.dialect != 'nki' and t.dtype not in kinds:

@@ -91,6 +91,8 @@ def _shared(gen):
         fp32_weight_load=Figure(4, 'cycles a column', 'estimate', 'as measured on trn2'),
         reciprocal_cycles=Figure(8, 'cycles an element', 'published', api),
         pool_start=Figure(150, 'cycles', 'published', api),
+        gather_index=Figure(28, 'cycles an index', 'published', f'{api}: local_gather'),
+        gather_element=Figure(4, 'cycles an element', 'published', f'{api}: local_gather'),
         pool_partitions=Figure(16, 'partitions a processor', 'published', f'{_ARCH[1]}: eight processors; that a '
                                'reduction over partitions takes a pass for each is an estimate'),
         stride_bytes=Figure(16, 'bytes', 'published', f'{_ARCH[1]}: larger innermost steps halve the bandwidth'),

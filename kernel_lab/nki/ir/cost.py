@@ -124,10 +124,18 @@ def activation(w):
     return w.at_least(
         w.n) + w.chip.activation_cycles * computes + (w.chip.accumulate_read if attrs.get('reduce_op') else 0)
 
+def register_read(w):
+    "Reading the accumulation register, where it is used."
+    uses_register = w.instruction.attrs.get('reduce_cmd', 'idle') != 'idle' or 'reduce_res' in w.instruction.outs
+    return w.chip.accumulate_read if uses_register else 0
+
 def with_register(w):
     "N, and reading the accumulation register where it is used."
-    uses_register = w.instruction.attrs.get('reduce_cmd', 'idle') != 'idle' or 'reduce_res' in w.instruction.outs
-    return w.at_least(w.n) + (w.chip.accumulate_read if uses_register else 0)
+    return w.at_least(w.n) + register_read(w)
+
+def selection(w):
+    "Two inputs, the predicate and what it chooses, and reading the accumulation register."
+    return two_inputs(w) + register_read(w)
 
 # %% ../../../nbs/2_nki/2_ir/08_cost.ipynb #c55595f7
 def reciprocal(w): return w.at_least(w.chip.reciprocal_cycles * w.n)
@@ -137,6 +145,14 @@ def bn_aggr(w): return w.at_least(13 * w.tiles['data'].free / 3)
 def gpsimd_pass(w):
     "GpSimd: its start, then an element a cycle and lane."
     return w.chip.pool_start + w.n
+
+def gather(w):
+    """GpSimd: its start, and for each index the time to find its place and to move its elements, by bytes. Published
+    for local_gather, as a rate or its inverse: the dearer reading. nc_n_gather finds one place an element."""
+    each = w.instruction.attrs.get('each') or 1
+    found = (w.chip.gather_index + w.chip.gather_element * each) / (w.chip.gather_element * each)
+    at_once = min(4 / itemsize(w.tensors['dst'].dtype), each)
+    return w.chip.pool_start + w.tiles['dst'].free * max(1, found / at_once)
 
 def topk(w): return 4 * w.instruction.attrs['n'] + w.instruction.attrs['k']
 

@@ -78,7 +78,7 @@ _VECTOR_ARITHMETIC = (
     InstructionSpec('tensor_scalar_reduce', _V, ('dst', 'reduce_res'), ('data', 'operand0', 'reduce_init'),
                     semantics.tensor_scalar, cost.with_register, 'data op0 operand0, and its row reduction'),
     InstructionSpec('tensor_scalar_cumulative', _V, ('dst',), ('src', 'imm0', 'imm1'),
-                    semantics.tensor_scalar_cumulative, cost.one_pass, 'running op1 of (src op0 imm0)'))
+                    semantics.tensor_scalar_cumulative, cost.scan, 'running op1 of (src op0 imm0)'))
 
 # %% ../../../nbs/2_nki/2_ir/09_instructions.ipynb #bda326f7
 def _exponential(ins, attrs):
@@ -89,7 +89,7 @@ _VECTOR_SELECTION = (
     InstructionSpec('exponential', _V, ('dst', 'reduce_res'), ('src', 'max_value', 'reduce_init'), _exponential,
                     cost.with_register, 'exp(src - max), and its row sum'),
     InstructionSpec('select_reduce', _V, ('dst', 'reduce_res'), ('predicate', 'on_true', 'on_false'),
-                    semantics.select_reduce, cost.with_register,
+                    semantics.select_reduce, cost.selection,
                     'where(predicate, on_true, on_false), and its row maximum'),
     InstructionSpec('range_select', _V, ('dst', 'reduce_res'), ('on_true_tile', 'bound0', 'bound1', 'on_false_value'),
                     semantics.range_select, cost.with_register,
@@ -132,8 +132,8 @@ _GPSIMD = (InstructionSpec('iota', _G, ('dst',), (), None, cost.gpsimd_pass, 'af
            InstructionSpec('affine_select', _G, ('dst',), ('on_true_tile', 'on_false_value'), semantics.affine_select,
                            cost.gpsimd_pass, 'keep or replace by an affine predicate'),
            InstructionSpec('local_gather', _G, ('dst',), ('src_buffer', 'index'), semantics.local_gather,
-                           cost.gpsimd_pass, 'gather within 16 partitions', raw=True),
-           InstructionSpec('nc_n_gather', _G, ('dst',), ('data', 'indices'), semantics.nc_n_gather, cost.gpsimd_pass,
+                           cost.gather, 'gather within 16 partitions', raw=True),
+           InstructionSpec('nc_n_gather', _G, ('dst',), ('data', 'indices'), semantics.nc_n_gather, cost.gather,
                            'gather within a partition', raw=True),
            InstructionSpec('sequence_bounds', _G, ('dst',), ('segment_ids',), semantics.sequence_bounds,
                            cost.gpsimd_pass, 'first and last index of each segment'),

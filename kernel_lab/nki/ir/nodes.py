@@ -163,10 +163,10 @@ class Loop(Keeping):
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #6ab4ea17
 def accesses(instruction, reads=False) -> list:
     "Every `Access` of an instruction, those of indices included; with `reads`, only those that it reads."
-    res = [a for a in instruction.ins.values() if isinstance(a, Access)]
-    outs = [a for a in instruction.outs.values() if isinstance(a, Access)]
-    through = [a.index for side in (res, outs) for a in side if a.index]
-    if not reads: res += outs
+    read = [a for a in instruction.ins.values() if type(a) is Access]
+    both = read + [a for a in instruction.outs.values() if type(a) is Access]
+    through = [a.index for a in both if a.index is not None]
+    res = read if reads else both
     return res + through if through else res
 
 LARGEST_TILE_ELEMENTS = 65536                                           # of one engine instruction

@@ -198,8 +198,8 @@ def conditions(s):
 def _is_register(s): return s.o.op in ('register_move', 'register_load', 'register_store')
 
 def single_numbers(s):
-    "Register instructions, and a DMA that loads a register, move one number of 32 bits between tiles of one element."
-    if not _is_register(s) and not s.o.attrs.get('register'): return
+    "Register instructions move one number of 32 bits between tiles of one element."
+    if not _is_register(s): return
     for k, a, t in s.tiles():
         if a.free * a.partitions != 1:
             yield s.broken(f'{s.o.op} moves one number', k, 1, a.free * a.partitions,

@@ -95,7 +95,7 @@ def _lines(meetings): return ', '.join(str(m.line) for m in meetings[:4]) or 'no
 
 def _refuse(each):
     lines = '; '.join(f'core {c}: {len(m)} times (lines {_lines(m)})' for c, m in enumerate(each))
-    raise KernelError(f'the cores do not wait for each other the same way: {lines}', kind='invalid',
+    raise KernelError(f'the cores do not wait for each other the same way: {lines}', kind='trace',
                       hint='Every core must reach the same barriers and sendrecvs, in the same order.')
 
 def _pairs(meetings):
@@ -105,7 +105,7 @@ def _pairs(meetings):
         other = meetings[m.receive]
         if other.send != m.core:
             raise KernelError(f'core {m.core} receives from core {m.receive}, which sends to core {other.send}',
-                              kind='invalid', line=m.line, instruction='sendrecv')
+                              kind='trace', line=m.line, instruction='sendrecv')
         n = len(outs) or ''
         outs[f'dst{n}'], ins[f'src{n}'] = m.dst, other.src
     attrs = {'dma_engine': 'gpsimd_dma'} if any(m.engine == 'gpsimd_dma' for m in meetings) else {}

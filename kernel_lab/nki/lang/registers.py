@@ -43,9 +43,10 @@ def _single(t, what):
                       limit='one element', value=getattr(t, 'shape', t))
 
 def register_load(dst: Tile, src: Tile, **kw) -> InstructionDraft:
-    "dst = the number in a tensor of one element (SBUF or HBM)."
+    "dst = the number in a tensor of one element: in SBUF, or brought there from HBM first."
     if _single(src, 'register_load').buffer == 'hbm':
-        return emit('dma_copy', {'dst': dst}, {'src': src.reshape((1, 1))}, {'register': True})
+        far, src = src.reshape((1, 1)), recorder().tensor((1, 1), src.dtype)
+        dma_copy(src, far)
     return emit('register_load', {'dst': dst}, {'src': src})
 
 def register_store(dst: Tile, src: Tile, **kw) -> InstructionDraft:

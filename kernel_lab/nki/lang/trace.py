@@ -24,7 +24,7 @@ from ..ir.nodes import ArraySpec, without_gc
 from ..record.builder import InstructionDraft, OpenLoop, finish_program
 from ..ir.program import Program
 from ..record.python_subset import review_python
-from ..record.recorder import Recorder
+from ..record.recorder import MAX_NAME, Recorder
 from ..record.tile import Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #b04e15b8
@@ -364,7 +364,7 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
         if rec.open:
             raise KernelError('a loop over a register is still open: while reg: … needs its second look',
                               line=rec.open[-1].line)
-        return finish_program(rec, func.__name__, outs, source_of(func)), ()
+        return finish_program(rec, func.__name__[:MAX_NAME], outs, source_of(func)), ()
     except Unroll as u: return None, _loops_to_unroll(rec, u, _last_line(u, file))
     except KernelError as e:
         e.line = e.line or _last_line(e, file) or _first_or_last_line(func, e.kind == 'entry')

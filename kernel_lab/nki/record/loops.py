@@ -156,12 +156,12 @@ def _is_sum_of(new, old):
 
 def _refuse_carried_tiles(names, before, frame, key):
     "Refuse a name that an iteration of an affine loop reads and that stands for a tile of an earlier one; sums aside."
-    node = _for_at(key)
+    pairs = [(n, before[n][0], frame.f_locals[n]) for n in names]
+    tiles = [(n, old, new) for n, old, new in pairs if isinstance(old, Tile) and isinstance(new, Tile)]
+    node = tiles and _for_at(key)
     exposed = _reads_first(node.body)[0] if node else ()
-    for n in names:
-        old, new = before[n][0], frame.f_locals[n]
-        if n not in exposed or not (isinstance(old, Tile) and isinstance(new, Tile)): continue
-        if old.tensor == new.tensor or not new.info.scope or _is_sum_of(new, old): continue
+    for n, old, new in tiles:
+        if n not in exposed or old.tensor == new.tensor or not new.info.scope or _is_sum_of(new, old): continue
         line = new.info.line
         raise KernelError(f'an iteration of nl.affine_range (line {key[1]}) reads {n}, a tile that the iteration '
                           f'before it made in line {line}', line=line, operand=n,

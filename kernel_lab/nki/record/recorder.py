@@ -93,6 +93,14 @@ def _checked_shape(shape):
         raise KernelError(f'a tensor cannot have the shape {shape}', line=kernel_line(), kind='shape')
     return shape
 
+MAX_NAME = 150                      # characters; the file format has room for what is added to them
+
+def _checked_name(name):
+    "A name that a kernel gives, or an error in its line."
+    if isinstance(name, str) and len(name) <= MAX_NAME and name.isprintable(): return name
+    raise KernelError('a name is a text of one line', line=kernel_line(), kind='trace',
+                      limit=f'{MAX_NAME} characters that can be printed', value=repr(name)[:60])
+
 class Recorder:
     "Collects one kernel's tensors, loops and instructions while its Python runs."
     def __init__(self, chip='trn1', dialect='nki', unroll=()):
@@ -121,7 +129,7 @@ class Recorder:
         "Declare a tensor here, and return a `Tile` of all of it."
         shape, frame = _checked_shape(shape), kernel_frame()
         kw = {'line': frame.f_lineno, 'scope': self.scope, **{k: v for k, v in kw.items() if v is not None and v != ''}}
-        if 'name' not in kw: kw['name'] = self.fresh(assigned_name(frame))
+        kw['name'] = _checked_name(kw['name']) if 'name' in kw else self.fresh(assigned_name(frame)[:MAX_NAME // 2])
         if 'places' in kw: kw['places'] = kw['places'](shape)
         self.names.setdefault(kw['name'], 1)
         self.tensors.append(Tensor(shape=shape, dtype=dtype_name(dtype), buffer=buffer, **kw))

@@ -310,12 +310,14 @@ _COST_ERRORS = (AttributeError, IndexError, KeyError, OverflowError, StopIterati
                 ZeroDivisionError)
 
 def _costs(program, instruction, chip, balance):
-    "(`EngineChoice`, share of the array's rows, use of the ports); `KernelError` where there are none."
+    "(the bytes of an instruction's COSTS, its activation table); `KernelError` where there are none."
     where = dict(line=instruction.line or None, instruction=instruction.op)
     _assert_engine(instruction, chip, where)
     try:
         choice = _assert_times(engine_choice(program, instruction, chip, balance), where)
-        return choice, _array_share(program, instruction, chip), _port_use(program, instruction, chip)
+        share, ports = _array_share(program, instruction, chip), _port_use(program, instruction, chip)
+        row = choice.engines, choice.work_ns, share, ports, choice.copy
+        return np.array([row], COSTS).tobytes(), choice.activation_table
     except _COST_ERRORS as e:
         raise KernelError(f'its time cannot be found from its operands: {type(e).__name__} {e}', kind='invalid',
                           **where,
@@ -338,15 +340,13 @@ class InstructionRows:
     __slots__ = 'key', 'row', 'forms', 'operands', 'terms', 'conditions', 'many', 'costs', 'table'
 
     def __init__(self, program, instruction, chip, balance):
-        choice, share, ports = _cached_costs(program, instruction, chip, balance)
-        self.key, self.row, self.table = (chip, balance, program.dialect), spec_of(instruction), choice.activation_table
-        self.costs = np.array([(choice.engines, choice.work_ns, share, ports, choice.copy)], COSTS).tobytes()
-        self.terms = []
+        self.costs, self.table = _cached_costs(program, instruction, chip, balance)
+        self.key, self.row, self.terms = (chip, balance, program.dialect), spec_of(instruction), []
         operands = _operands(program, instruction, self.terms)
         conditions = [*_conditions(instruction, self.terms)] if instruction.mask else []
         self.many = len(operands), len(self.terms), len(conditions)
-        self.operands = np.array(operands, OPERAND).tobytes()
-        self.conditions = np.array(conditions, CONDITION).tobytes()
+        self.operands = np.array(operands, np.int64).tobytes()          # all fields of OPERAND
+        self.conditions = np.array(conditions, CONDITION).tobytes() if conditions else b''
         self.forms = {a.tensor: program.tensors[a.tensor] for a in accesses(instruction)}.items()
 
     def __reduce__(self): return type(None), ()

@@ -219,14 +219,18 @@ def transpose(program):
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #ce88fb3a
 def peak_sbuf(program, chip) -> tuple[float, dict]:
-    "(bytes a partition that are alive at once in program order, tensor number → its part of them)."
+    "(bytes a partition that are alive at once in program order, tensor number → its part of them); kept with it."
+    if '_peak_sbuf' in program.__dict__ and program.__dict__['_peak_sbuf'][0] is chip:
+        return program.__dict__['_peak_sbuf'][1]
     from .lifetimes import lifetimes_of, peak_liveness     # numba: loaded by the first schedule
     flat = flatten(program, chip, True, keep=True)
     rows, _, lifetimes = lifetimes_of(flat, len(program.loops))
     pool, (_, most, moment) = POOLS.index('sbuf'), peak_liveness(flat, rows, lifetimes)
     is_alive = (lifetimes['first'] <= moment[pool]) & (lifetimes['last'] >= moment[pool])
     held = np.bincount(lifetimes['tensor'][is_alive], minlength=len(flat.pool)) * flat.units * (flat.pool == pool)
-    return float(most[pool]), {int(k): float(held[k]) for k in np.flatnonzero(held)}
+    found = float(most[pool]), {int(k): float(held[k]) for k in np.flatnonzero(held)}
+    program.__dict__['_peak_sbuf'] = chip, found
+    return found
 
 # %% ../../../nbs/2_nki/7_timing/07_legacy_compiler.ipynb #8f1ad539
 def _repetitions(loops): return math.prod(l.trips for l in loops)

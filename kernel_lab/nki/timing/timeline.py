@@ -125,10 +125,10 @@ def _assert_operands(program):
             raise instruction_error(k, instruction, 'it writes to what is no tensor')
         if _is_known_inside(program, instruction, loops): continue
         around, runs = [l.name for l in loops], all([l.trips for l in loops])
-        for a in accesses(instruction) if runs else ():
-            if not _is_plainly_inside(program.tensors, a): _assert_operand(program, k, instruction, a, around)
+        asked = [a for a in accesses(instruction) if not _is_plainly_inside(program.tensors, a)] if runs else ()
+        for a in asked: _assert_operand(program, k, instruction, a, around)
         if instruction.mask: _assert_mask(k, instruction, around)
-        elif runs and instruction.op in INSTRUCTIONS:
+        elif asked and instruction.op in INSTRUCTIONS:
             instruction.__dict__['_inside'] = Circumstances(program, instruction)
 
 def assert_schedulable(program: Program) -> Program:

@@ -7,18 +7,21 @@ load."""
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
-from ..executor.loop_passes import body_in, fused_nests
+from ..executor.loop_passes import body_in, fused_nests, has_disjoint_writes
+from ..executor.simplify import OpenProgram, contract_tensors
 from ..chip.chips import get_chip
 from ..ir.affine import Affine
-from ..ir.nodes import Instruction, Loop, accesses, walk_body
+from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, facts_of, walk_body, with_bodies
 from ..ir.program import Program
-from ..ir.regions import Region, access_of, region_of
+from ..ir.regions import Region, access_of, region_of, row_major_steps
 from .cleanup import clean
-from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation, is_plain_copy
+from .definitions import (ELEMENTWISE, STATIC_LOOPS, DefUse, IllegalTransformation,
+    is_plain_copy)
 from .loops import load_where_read, wide_loads
 from .on_chip import accesses_in, hold_on_chip, shared_prefix, step_of
-from .phases import (bring_out, exchange, fresh_loop_name, hoist_invariants, replaced_loop,
+from .phases import (bring_out, exchange, fresh_loop_name, has_order, hoist_invariants, replaced_loop,
     split_loop, split_phases, with_operands)
+from .tiles import is_copy_from_psum, without_copies
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #55a8f4f0
 def _walk(item, k):
@@ -190,19 +193,144 @@ def _repeated_loads(program):
         for n, l in enumerate(around[:moving[-1]]):
             if n not in moving and l.trips > 1: yield o, l
 
-def _each_served(program, what):
+def _each_served(program, what, wanted):
     for load, loop in _repeated_loads(program):
-        if not what(program.tensors[load.outs['dst'].tensor]): continue
+        tile = program.tensors[load.outs['dst'].tensor]
+        if not what(tile): continue
         for several in SEVERAL:
-            if loop.trips % several: continue
+            change = f'{tile.name} for {several} of loop {loop.name}'
+            if loop.trips % several or wanted not in (None, change): continue
             try: after = serve_several(program, load, loop.name, several)
             except IllegalTransformation: continue
-            yield f'{program.tensors[load.outs["dst"].tensor].name} for {several} of loop {loop.name}', after
+            yield change, after
 
-def several_moves(program: Program) -> Iterator[tuple[str, Program]]:
-    "Yield (change, program) for loads that serve several iterations of a loop which repeats them."
-    yield from _each_served(program, lambda t: True)
+def several_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
+    """Yield (change, program) for loads that serve several iterations of a loop which repeats them. `wanted`: only
+    those that say this change."""
+    yield from _each_served(program, lambda t: True, wanted)
     for k in wide_loads(program):
         try: narrow = load_where_read(program, k)
         except IllegalTransformation: continue
-        yield from _each_served(narrow, lambda t, name=program.tensors[k].name: t.name == name)
+        yield from _each_served(narrow, lambda t, name=program.tensors[k].name: t.name == name, wanted)
+
+# %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #2d29ff33
+def _part_of_row(a, width, blocks, name):
+    "An access to rows of so many columns as one to the block of them that loop `name` chooses."
+    s, n = a.ap[-1]
+    if n != width or a.index or a.par not in (0, None):
+        raise IllegalTransformation(f'an access has other rows than {width} columns')
+    moved = tuple(sorted((*a.offset.terms, *([(name, s * n // blocks)] if s else []))))
+    return replace(a, offset=Affine(a.offset.const, moved), ap=(*a.ap[:-1], (s, n // blocks)))
+
+class _Blocks:
+    "Writes the items of a body in blocks of columns: `inside` the loop `name`, and `before` it."
+    def __init__(self, program, around, width, blocks):
+        self.program, self.tensors, self.around = program, list(program.tensors), around
+        self.width, self.blocks = width, blocks
+        self.name = next(n for n in (f'columns_{k}' for k in range(len(program.loops) + 1)) if n not in program.loops)
+        self.inside, self.before, self.passed = [], [], []
+
+    def is_loop_of_blocks(self, x): return isinstance(x, Loop) and x.trips == self.blocks and x.kind in STATIC_LOOPS
+
+    def add(self, x):
+        "Write an item into the loop, or before it where nothing in the loop forbids that."
+        if self.is_loop_of_blocks(x): self.inside += self.turn(x)
+        elif isinstance(x, Instruction) and self.is_row_work(x): self.inside += self.instruction(x)
+        else: return self.put_before(x)
+        self.passed.append(x)
+
+    def put_before(self, x):
+        mine, theirs = (facts_of(o) for o in (x, Loop('', 1, tuple(self.passed))))
+        if mine.written & (theirs.read | theirs.written) or mine.read & theirs.written or self.program.aliased:
+            raise IllegalTransformation('an item that does not work on columns stands between those that do')
+        self.before.append(x)
+
+    def is_row_work(self, o):
+        "Whether an instruction does the same for every column of rows of this width, or goes along them."
+        if len(o.outs) != 1 or o.mask or o.attrs.get('reduce_op') or not (
+                o.op in (*ELEMENTWISE, 'tensor_tensor_scan') or is_plain_copy(self.program, o)): return False
+        (dst,), reads = o.outs.values(), [a for a in o.ins.values() if isinstance(a, Access)]
+        fits = lambda a: a.shape == dst.shape or a.free == 1 and a.partitions > 1 or o.ins.get('initial') is a
+        return len(dst.ap) > 1 and dst.ap[-1][1] == self.width and all(map(fits, reads))
+
+    def turn(self, loop):
+        "The body of a loop over blocks, in the new loop."
+        own = lambda x: Affine(x.const, tuple(sorted((self.name if v == loop.name else v, c) for v, c in x.terms)))
+        for k, t in enumerate(self.tensors):
+            if loop.name in t.scope:
+                self.tensors[k] = t.in_scope(tuple([self.name if v == loop.name else v for v in t.scope]))
+        return [with_operands(x, lambda a: a, own) for x in loop.body]
+
+    def instruction(self, o):
+        "An instruction on a block; a scan with what carries its last column on."
+        part = lambda a: _part_of_row(a, self.width, self.blocks, self.name)
+        (dst,) = o.outs.values()
+        ins = {n: part(a) if isinstance(a, Access) and a.shape == dst.shape else a for n, a in o.ins.items()}
+        if o.op != 'tensor_tensor_scan': return [replace(o, ins=ins, outs={n: part(a) for n, a in o.outs.items()})]
+        held, to = self.carry(o, dst), part(dst)
+        s, n = to.ap[-1]
+        last = replace(to, offset=Affine(to.offset.const + s * (n - 1), to.offset.terms), ap=(*to.ap[:-1], (1, 1)))
+        return [replace(o, ins={**ins, 'initial': held}, outs={'dst': to}),
+                Instruction('tensor_copy', {'dst': held}, {'src': last}, line=o.line)]
+
+    def carry(self, o, dst):
+        "The tile with a scan's last column, a place for every turn of the loops around; its first value is put before."
+        t, places = self.program.tensors[dst.tensor], [(l.name, l.trips) for l in self.around]
+        shape = (dst.partitions, *(n for _, n in places), 1)
+        steps = row_major_steps(shape)
+        self.tensors.append(Tensor(f'{t.name}_last', shape, 'float32', 'sbuf', line=o.line))
+        terms = tuple(sorted((v, s) for (v, _), s in zip(places, steps[1:])))
+        held = Access(len(self.tensors) - 1, Affine(0, terms), ((steps[0], dst.partitions), (1, 1)), 0)
+        first = o.ins['initial']
+        if isinstance(first, Access) and any(first.tensor in facts_of(x).written for x in self.passed):
+            raise IllegalTransformation(f'the scan in line {o.line} begins with what is made in blocks')
+        fill = ('tensor_copy', {'src': first}) if isinstance(first, Access) else ('memset', {'value': float(first)})
+        self.before.append(Instruction(fill[0], {'dst': held}, fill[1], line=o.line))
+        return held
+
+    def program_with(self, body):
+        "The program with a body in blocks, tiles of a block where nobody needs more. Raises where blocks meet."
+        loop = Loop(self.name, self.blocks, tuple(self.inside), 'sequential')
+        here = lambda x: (*self.before, loop) if x is body[0] else () if any(x is y for y in body) else None
+        after = replace(self.program, tensors=tuple(self.tensors), body=with_bodies(self.program.body, here))
+        own = range(len(self.program.tensors))
+        code = OpenProgram(replace(after, tensors=tuple(t if k in own else t.in_scope((*t.scope, self.name))
+                                                        for k, t in enumerate(after.tensors))))
+        if not has_disjoint_writes(code, [loop], self.name, [l.name for l in self.around]):
+            raise IllegalTransformation(f'blocks of {self.width // self.blocks} columns are not apart')
+        written = facts_of(loop).written & {*own}
+        return clean(contract_tensors(OpenProgram(after), written).closed())
+
+def in_column_blocks(program: Program, around: tuple[str, ...], width: int, blocks: int) -> Program:
+    """The program with the body of the innermost of the loops `around` as a loop over blocks of its rows of `width`
+    columns, and with products read in PSUM. `IllegalTransformation` names what forbids it."""
+    if width % blocks or blocks < 2: raise IllegalTransformation(f'{width} columns are no {blocks} blocks')
+    for x in body_in(program, around):
+        if isinstance(x, Loop) and x.trips > blocks and x.trips % blocks == 0:
+            program = split_loop(program, x.name, x.trips // blocks)
+    body = body_in(program, around)
+    if any(map(has_order, body)): raise IllegalTransformation('an engine keeps something from one item to the next')
+    rows = _Blocks(program, [program.loops[v] for v in around], width, blocks)
+    for x in body: rows.add(x)
+    if not rows.inside: raise IllegalTransformation(f'nothing works on rows of {width} columns')
+    return without_copies(rows.program_with(body), is_copy_from_psum)
+
+# %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #46ead4c2
+LEAST_COLUMNS = 512                 # of a block
+
+def _bodies_with_rows(program):
+    "Yield (loops around, columns of its widest rows, trips of its loops) of bodies that work on wide rows."
+    for loop in program.loops.values():
+        rows = [a.ap[-1][1] for x in loop.body if isinstance(x, Instruction) for a in x.outs.values()]
+        trips = {x.trips for x in loop.body if isinstance(x, Loop)}
+        if rows and trips and max(rows) > LEAST_COLUMNS:
+            inner = next(x for x in loop.body if isinstance(x, Loop))
+            chain = DefUse(program).chain(next(o for _, o in walk_body((inner,))))
+            yield chain[:chain.index(inner.name)], max(rows), trips
+
+def block_moves(program: Program) -> Iterator[tuple[str, Program]]:
+    "Yield (change, program) for bodies that can work in blocks of columns, as many as one of their loops has turns."
+    for around, width, trips in _bodies_with_rows(program):
+        for blocks in sorted(trips, reverse=True):
+            try: yield f'{blocks} blocks of {width // blocks} columns', in_column_blocks(program, around, width, blocks)
+            except IllegalTransformation: continue

@@ -11,7 +11,7 @@ from ...core.errors import KernelError
 from ..checks.checker import check
 from ..ir.program import Program
 from ..timing.timeline import schedule
-from .aligned_nests import alignment_moves, several_moves
+from .aligned_nests import alignment_moves, block_moves, several_moves
 from .combine import combined, divisions, multiply_instead
 from .definitions import IllegalTransformation
 from .engines import moved_work, shared_work
@@ -132,15 +132,25 @@ FAMILIES: dict[str, tuple[str, Callable]] = {
     'load for several': ('A load in the innermost loops serves several rows, whose sums stand in banks of PSUM.',
                          several_moves),
     'leave out a copy': ('What a copy moves can be read where it is, or made where it goes.', _left_out),
+    'work in blocks of columns': ('A block of columns stays on chip from its first use to its last, in PSUM too.',
+                                  block_moves),
     'use all lanes': ('An instruction takes as long on half of the partitions as on all: two become one.', lane_moves),
-    'widen a loop': ('Every instruction has a start, every copy a fixed time: several iterations share them.',
-                     widening_moves),
     'combine instructions': ('An engine passes over a tile once for two operations.', _combinations),
     'move to another engine': ('A kernel is as slow as its busiest engine; others may have time.', _other_engines),
     'exchange loops': ('A tile that is loaded in the outer loop serves all turns of the inner one.', exchange_moves),
     'take a loop apart': ('An engine works ahead instead of waiting for what follows from each step of its own.',
                           phase_moves),
-    'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared)}
+    'share with another engine': ('Two engines do one instruction, each some of its columns.', _shared),
+    'widen a loop': ('Every instruction has a start, every copy a fixed time: several iterations share them.',
+                     widening_moves)}
+
+SAID_BEFORE = 'load for several', 'exchange loops', 'take a loop apart', 'widen a loop'  # they name a change first
+
+def moves_of_family(program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
+    "Yield (change, program) of a family's moves, in order. `wanted`: only those that say this change."
+    search = FAMILIES[family][1]
+    for change, after in search(program, wanted) if wanted and family in SAID_BEFORE else search(program):
+        if wanted in (None, change): yield change, after
 
 ROUNDING_MOVES = {'divide once a row': '', 'load for several': '', 'combine instructions': 'sum beside a function'}
 

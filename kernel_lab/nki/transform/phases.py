@@ -54,10 +54,10 @@ class _Places:
     def __init__(self, program): self.tensors, self.trips = program.tensors, program.trips
     def region_of(self, a): return region_of(self.tensors[a.tensor].shape, a, self.trips)
 
-def _has_order(o):
+def has_order(o):
     "Whether a node draws random numbers or adds to an engine's register; kept with a loop."
     if isinstance(o, Loop):
-        if '_has_order' not in o.__dict__: o.__dict__['_has_order'] = any(map(_has_order, o.body))
+        if '_has_order' not in o.__dict__: o.__dict__['_has_order'] = any(map(has_order, o.body))
         return o.__dict__['_has_order']
     return spec_of(o).random or o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce')
 
@@ -66,7 +66,7 @@ def _require_loop(program, loop):
     if program.dialect != 'nki' or loop.kind not in STATIC_LOOPS or loop.trips < 2:
         what = f'loop {loop.name} is {loop.kind}, of {loop.trips} iterations'
         raise IllegalTransformation(f'{what}: there is nothing to gain')
-    if _has_order(loop):
+    if has_order(loop):
         raise IllegalTransformation(f'an engine keeps something from one iteration of {loop.name} to the next')
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #25335c0a
@@ -154,7 +154,7 @@ def split_phases(program: Program, loop: Loop, cut: int, buffers: tuple[str, ...
 def _is_repeatable(program, x, loop):
     "Whether an item does the same in every iteration, and writes tiles of the loop's own."
     written = facts_of(x).written
-    if _has_order(x) or not written.isdisjoint(program.aliased): return False
+    if has_order(x) or not written.isdisjoint(program.aliased): return False
     own = [program.tensors[k] for k in written]
     if not all([t.buffer != 'hbm' and loop.name in t.scope and not t.places for t in own]): return False
     if loop.name not in facts_of(x).moves_with: return True
@@ -203,7 +203,7 @@ def _own_tiles(uses, item, chain):
         for k in (a.tensor for a in o.outs.values()):
             t = uses.program.tensors[k]
             own = t.buffer != 'hbm' and t.scope[:len(chain)] == chain and k not in uses.shared and not t.places
-            if not own or _has_order(o) or any(id(w) not in mine for w in uses.writers[k]): return None
+            if not own or has_order(o) or any(id(w) not in mine for w in uses.writers[k]): return None
             found.setdefault(k, f'#{len(found)}')
     return found
 
@@ -280,7 +280,8 @@ def bring_out(program: Program, loop: Loop, n: int) -> Program:
     except IllegalTransformation: return program
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #cf0c45a4
-INNER_TRIPS = (0, 8, 4, 2)          # iterations that are taken together; 0: all
+INNER_TRIPS = 8, 4, 2               # iterations that are taken together
+ODD_TRIPS = 7, 5, 3                 # the same, where the trips of a loop are none of those
 _TENSOR_OPS = ('nc_matmul', 'nc_transpose')
 
 def _uses_array(x):
@@ -314,10 +315,16 @@ def _on_part(inner, transform):
         return transform(program, program.loops[new])
     return run
 
-def _tried(program, loop, transform, what):
-    for inner in INNER_TRIPS:
-        after = _everywhere(program, loop, _on_part(inner, transform))
-        if after: yield f'{what}{f", {inner} iterations at a time" if inner else ""}', after
+def several_of(loop: Loop) -> list[int]:
+    "How many iterations of a loop to take together: proper divisors of its trips, the largest first."
+    known = lambda some: [n for n in some if n < loop.trips and loop.trips % n == 0]
+    return known(INNER_TRIPS) or known(ODD_TRIPS)
+
+def _tried(program, loop, transform, what, wanted):
+    for inner in (0, *several_of(loop)):
+        change = f'{what}{f", {inner} iterations at a time" if inner else ""}'
+        after = _everywhere(program, loop, _on_part(inner, transform)) if wanted in (None, change) else None
+        if after: yield change, after
 
 def _loads_ahead(program, first):
     "The items in `first` that are loads from HBM which none of the others needs, or writes the source of."
@@ -361,20 +368,20 @@ def _cuts(program):
     arrays = sum(not other for (other, _), _ in found.values())
     return ordered[:arrays + MAX_CUTS]
 
-def phase_moves(program: Program) -> Iterator[tuple[str, Program]]:
+def phase_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
     """Yield (change, program) for loops taken apart where an engine waits for what follows from its own work: the
-    Tensor engine for another, and where any waits longest."""
+    Tensor engine for another, and where any waits longest. `wanted`: only those that say this change."""
     for loop, n in _cuts(program):
         apart = lambda p, l, n=n: cut_before(p, l.name, n)
-        yield from _tried(program, loop, apart, f'loop {loop.name} at {n}')
+        yield from _tried(program, loop, apart, f'loop {loop.name} at {n}', wanted)
 
-def exchange_moves(program: Program) -> Iterator[tuple[str, Program]]:
-    "Yield (change, program) for loops brought out of those around them."
+def exchange_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
+    "Yield (change, program) for loops brought out of those around them. `wanted`: only those that say this change."
     for loop in _kinds_of_loops(program):
         for n, x in enumerate(loop.body):
             if isinstance(x, Loop):
                 out = lambda p, l, n=n: bring_out(p, l, n)
-                yield from _tried(program, loop, out, f'loop {x.name} out of {loop.name}')
+                yield from _tried(program, loop, out, f'loop {x.name} out of {loop.name}', wanted)
 
 def invariant_moves(program: Program) -> Iterator[tuple[str, Program]]:
     "Yield (change, program) for what is done once instead of in every iteration of a loop."

@@ -91,6 +91,7 @@ def is_copy_of_tile(program: Program, o: Instruction) -> bool:
 def is_dense_copy(program: Program, o: Instruction) -> bool:
     "Whether a copy reads and writes neighbours, so that leaving it out slows nobody down."
     last = lambda a: ([s for s, n in a.ap[1:] if n > 1] or [1])[-1]
+    if not is_copy_of_tile(program, o): return False
     return last(o.outs['dst']) == last(o.ins['src']) == 1
 
 def _digits_of_copy(program, here, there):
@@ -99,6 +100,19 @@ def _digits_of_copy(program, here, there):
     rows = [(n, s, t) for (s, n), (t, _) in zip(here.ap, there.ap) if n > 1]
     found = common_digits(*zip(*rows)) if rows else ([], 1)
     return None if found is None or found[1] != program.tensors[here.tensor].size else (*found, there.offset)
+
+def is_copy_from_psum(program: Program, o: Instruction) -> bool:
+    "Whether an instruction copies elements out of PSUM as they are, each to the partition that it comes from."
+    if o.op != 'tensor_copy' or o.mask: return False
+    a, b = o.outs['dst'], o.ins['src']
+    t, u = program.tensors[a.tensor], program.tensors[b.tensor]
+    plain = t.buffer == 'sbuf' and u.buffer == 'psum' and t.dtype == u.dtype and not t.places and not u.places
+    if not plain or a.index or b.index or a.shape != b.shape: return False
+    return _starts_in_row(program, a) and _starts_in_row(program, b)
+
+def _reaches_psum(o):
+    "Whether the engine of an instruction reads PSUM: Vector and Scalar do."
+    return (o.engine or spec_of(o).engines[0]) in ('Vector', 'Scalar')
 
 def _is_own_tile(uses, k, o):
     "Whether tensor `k` lives for one iteration of the loops around instruction `o`."
@@ -123,12 +137,14 @@ def _read_source(uses, o):
     alone = _is_own_tile(uses, a.tensor, o) and uses.only_writer(a.tensor) is o
     if not alone or not _outlives(uses, b.tensor, o): return None
     late = any(uses.order[id(w)] >= uses.order[id(o)] for w in uses.writers[b.tensor])
+    if is_copy_from_psum(uses.program, o): late = late or not all(map(_reaches_psum, uses.readers[a.tensor]))
     system = None if late or not _follow(uses, a.tensor, o) else _digits_of_copy(uses.program, a, b)
     return system and (a.tensor, system, b.tensor)
 
 def _write_target(uses, o):
     "(source of copy `o`, digits to where it goes, target) if the source's writer may write there; else None."
     a, b, order = o.outs['dst'], o.ins['src'], uses.order
+    if is_copy_from_psum(uses.program, o): return None                        # what fills PSUM writes nothing else
     w = uses.only_writer(b.tensor)
     if w is None or uses.chain(w) != uses.chain(o) or not _is_own_tile(uses, b.tensor, o): return None
     simple = not w.mask and len(w.outs) == 1 and not spec_of(w).keeps and not w.attrs.get('add')
@@ -157,7 +173,8 @@ def _without_some(program, chosen, among=None):
     `among`: the instructions that are asked, or all."""
     uses, moved, met, gone = DefUse(program), {}, set(), {}
     for o in among or program.instructions:
-        if not is_copy_of_tile(program, o) or id(o) in moved or not chosen(program, o): continue
+        is_copy = is_copy_of_tile(program, o) or is_copy_from_psum(program, o)
+        if not is_copy or id(o) in moved or not chosen(program, o): continue
         for k, system, target in filter(None, (way(uses, o) for way in (_read_source, _write_target))):
             users = {id(x): x for x in (*uses.readers[k], *uses.writers[k]) if x is not o and id(x) not in gone}
             new = {n: _elsewhere(program, moved.get(n, x), k, system, target) for n, x in users.items()}

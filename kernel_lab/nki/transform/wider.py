@@ -14,7 +14,7 @@ from ..ir.regions import iterations_disjoint, region_of, row_major_steps
 from .cleanup import with_instructions
 from .definitions import (STATIC_LOOPS, ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy,
     squeezed)
-from .phases import fresh_loop_name, replaced_loop, split_loop, split_phases
+from .phases import fresh_loop_name, replaced_loop, several_of, split_loop, split_phases
 
 # %% ../../../nbs/2_nki/9_transform/14_wider.ipynb #98447916
 HALVES = (32, 64)                   # partitions of a half; engines begin at multiples of them
@@ -318,13 +318,12 @@ def _with_flat_rows(program, several):
             if t.alias is None and k not in program.aliased: tensors[k] = replace(t, shape=(t.shape[0], _row(t)))
     return replace(program, tensors=tuple(tensors))
 
-SEVERAL_AT_ONCE = (8, 4, 2)         # iterations that are tried as one
-
-def widening_moves(program: Program) -> Iterator[tuple[str, Program]]:
-    "Yield (change, program) for loops of which several iterations can be one."
+def widening_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
+    "Yield (change, program) for loops of which several iterations can be one. `wanted`: only those that say it."
     for loop in program.loops.values():
         if any(isinstance(x, Loop) or x.op not in (*ELEMENTWISE, 'dma_copy') for x in loop.body): continue
-        for several in SEVERAL_AT_ONCE:
-            if loop.trips % several: continue
-            try: yield f'{several} iterations of loop {loop.name}', widen_loop(program, loop.name, several)
-            except IllegalTransformation: break
+        for several in several_of(loop) or [loop.trips]:
+            change = f'{several} iterations of loop {loop.name}'
+            if wanted not in (None, change): continue
+            try: yield change, widen_loop(program, loop.name, several)
+            except IllegalTransformation: continue

@@ -11,7 +11,7 @@ from ...core.errors import UsageError
 from ...core.files import write_whole
 from ..ir.program import Program
 from ..timing.timeline import CLOCK, Timeline
-from ..transform.moves import FAMILIES, NamedMove
+from ..transform.moves import FAMILIES, NamedMove, moves_of_family
 
 # %% ../../../nbs/2_nki/9_tuning/01_moves_taken.ipynb #85c4f443
 @dataclass(frozen=True)
@@ -24,16 +24,17 @@ class MoveTaken(NamedMove):
 
     def __str__(self): return f'{super().__str__()}{f", {self.times} times" * (self.times > 1)}'
 
-def numbered_moves(program: Program, family: str) -> Iterator[tuple[str, int, Program]]:
-    "Yield (change, place among those that say the same, program) of a family's moves."
+def numbered_moves(program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[str, int, Program]]:
+    """Yield (change, place among those that say the same, program) of a family's moves. `wanted`: only those that say
+    this change."""
     count = {}
-    for change, after in FAMILIES[family][1](program):
+    for change, after in moves_of_family(program, family, wanted):
         count[change] = count.get(change, -1) + 1
         yield change, count[change], after
 
 def taken_once(program: Program, move: MoveTaken) -> Program | None:
     "The program after a move, taken once; None where the program does not have it."
-    moves = numbered_moves(program, move.family) if move.family in FAMILIES else ()
+    moves = numbered_moves(program, move.family, move.change) if move.family in FAMILIES else ()
     return next((after for change, nth, after in moves if (change, nth) == (move.change, move.nth)), None)
 
 def after_move(program: Program, move: MoveTaken) -> Program:

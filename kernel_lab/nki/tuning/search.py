@@ -164,7 +164,7 @@ def _wherever(search, place, price):
     """The place after the last move is taken also wherever it says the same, as on copies of an unrolled loop; the
     place itself where that is not better. One schedule instead of one each."""
     last, program, times = place.moves[-1], place.program, 1
-    for _ in range(sum(change == last.change for change, _, _ in numbered_moves(program, last.family))):
+    for _ in range(sum(1 for _ in numbered_moves(program, last.family, last.change))):
         after = taken_once(program, last) if search.left() else None
         if after is None: break
         program, times = after, times + 1

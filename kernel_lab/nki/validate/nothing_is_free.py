@@ -182,6 +182,16 @@ COPY32 = Work('copy fp32 within SBUF', lambda p: (
     'scaled activation': lambda t, k: nisa.activation(t.b, nl.copy, t.a, scale=2.0),
     'shuffled': lambda t, k: nisa.nc_stream_shuffle(t.b, t.a, [*range(32)]),
     'maximum with itself': lambda t, k: nisa.tensor_tensor(t.b, t.a, t.a, nl.maximum)})
+CHOICES = Work('choose by a tile', lambda p: passed_ns(p, N, 2 if p.fast == 1 else 1), {
+    'predicated copy': lambda t, k: nisa.tensor_copy_predicated(t.b, t.a, t.a.view(nl.uint32)),
+    'select_reduce': lambda t, k: nisa.select_reduce(t.b, t.a.view(nl.uint16)[:, 0:2 * N:2], t.a, 0.0),
+    'where': lambda t, k: nl.where(t.a, t.a, t.b)})
+RUNNING = Work('a running sum', lambda p: passed_ns(p, N, 2), {
+    'a scan': lambda t, k: nisa.tensor_tensor_scan(t.b, t.c, t.a, 0.0, nl.multiply, nl.add),
+    'cumulative': lambda t, k: nisa.tensor_scalar_cumulative(t.b, t.a, nl.add, nl.add, 0.0)})
+GATHER = Work('gather fp32 elements', lambda p: passed_ns(p, N, 8, 'gpsimd'), {        # (28 + 4) / 4, NKI 2.26 API
+    'a place for 16 partitions': lambda t, k: nisa.local_gather(t.b, t.a, t.wide.view(nl.uint16)[:, 0:N // 16], 1, N),
+    'a place for each': lambda t, k: nisa.nc_n_gather(t.b, t.a, t.c.view(nl.uint32))})
 COPY16 = Work('copy bf16 within SBUF', lambda p: min(passed_ns(p, N, 1, 'gpsimd'), passed_ns(p, N, 1 / p.fast)), {
     'on Vector': copied('narrow', 'vector'), 'on GpSimd': copied('narrow', 'gpsimd'),
     'every eighth': copied('wide', 'vector', 8), 'every eighth on GpSimd': copied('wide', 'gpsimd', 8),
@@ -310,13 +320,14 @@ def crowded(order):
 OVERFULL = Work('tiles that do not fit', lambda p: 2 * moved_ns(p, (CROWD - 3) * 4 * 128 * HUGE), {
     'in turn': crowded(range(CROWD)), 'backwards': crowded(range(CROWD - 1, -1, -1))}, 'neuronxcc.nki')
 REGISTERS = Work('8 numbers in registers', lambda p: 8 * REGISTER_NS, {
-    'one by one': in_registers(range(8)), 'backwards': in_registers(range(7, -1, -1))})
+    'one by one': in_registers(range(8)), 'backwards': in_registers(range(7, -1, -1)),
+    'from HBM': lambda t, k: [register_load(register_alloc(), t.x.view(nl.int32)[0:1, j:j + 1]) for j in range(8)]})
 TABLES = Work('exp and square root', lambda p: 2 * passed_ns(p, N, 1, 'scalar') + 2 * TABLE_NS, {
     'in turn': lambda t, k: (nisa.activation(t.b, nl.exp, t.a), nisa.activation(t.c, nl.sqrt, t.a)),
     'other order': lambda t, k: (nisa.activation(t.c, nl.sqrt, t.a), nisa.activation(t.b, nl.exp, t.a))})
-WORKS = (LOAD, STORE, *FEW_ROWS, DIVIDE, ROOTS, ADD, ADD16, COPY32, COPY16, EIGHTHS, REDUCE, MATMUL16, MATMUL32,
-         ONE_BANK, MATMUL_SHORT, TRANSPOSES, DOUBLE_ROWS, SHARED_BUS, TABLES, MOVED_TABLES, REGISTERS,
-         OVERFULL)
+WORKS = (LOAD, STORE, *FEW_ROWS, DIVIDE, ROOTS, ADD, ADD16, CHOICES, RUNNING, GATHER, COPY32, COPY16, EIGHTHS,
+         REDUCE, MATMUL16, MATMUL32, ONE_BANK, MATMUL_SHORT, TRANSPOSES, DOUBLE_ROWS, SHARED_BUS, TABLES,
+         MOVED_TABLES, REGISTERS, OVERFULL)
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c022
 COLUMNS = ('work', 'way', 'chip', 'ns', 'plain_ns', 'bound_ns', 'refused')

@@ -427,6 +427,8 @@ def _tiles_of_iterations(program):
     program = _contracted(_without_dead_fills(program))
     return _contracted(_split_tiles(_contracted(_split_tiles(program))))
 
+MANY_INSTRUCTIONS = 256             # of a program whose repetitions become loops first, as passes take longer
+
 def lift(program: Program) -> Program:
     """The program in the current dialect, with the same results; one of the current dialect without masks as it is,
     but for loops that turn once. `KernelError` of kind 'unsupported' for what the current dialect has no form for."""
@@ -434,6 +436,7 @@ def lift(program: Program) -> Program:
     if program.dialect == 'nki' and not any(o.mask for o in program.instructions): return program
     if program.dialect == 'nki': return without_single_loops(resolve_masks(OpenProgram(
         without_single_loops(peel_masked_iterations(program)))).closed())
+    if len(program.instructions) > MANY_INSTRUCTIONS: program = reroll(program)
     program = _fitting(_without_zeros(_tiles_of_iterations(_own_outputs(program))), get_chip(program.chip))
     program = reroll(_partitions_first(program))
     return _renumbered(replace(program, body=tuple(_with_affine_grid(program.body)), dialect='nki', untouched=False))

@@ -1,4 +1,6 @@
 """The bound of a Program: never above its time, and near it for each mechanism that it knows."""
+import math
+
 import pytest
 from memory_programs import memory_program
 from random_programs import random_program
@@ -150,3 +152,25 @@ def test_windows_that_overlap_count_once():
     assert different_elements(window, (Loop('i', 4, ()),)) == 3 * 64 + 96
     apart = Access(X, Affine(0, (('i', 128),)), ((1, 96),), None)
     assert different_elements(apart, (Loop('i', 4, ()),)) == 4 * 96
+
+
+@pytest.mark.parametrize('chip', CHIPS)
+@pytest.mark.parametrize('windows', [((1, 500), (1, 8)), ((1, 8), (1, 500)), ((2, 200), (1, 4)), ((64, 4), (1, 3), (1, 64)),
+                                     ((0, 8), (1, 64)), ((1, 64), (0, 8))], ids=str)
+@pytest.mark.parametrize('where', ['source', 'both'])
+def test_windows_that_overlap_are_not_marked(chip, windows, where):
+    """Loads of a convolution: windows that lie in one another in HBM, side by side in SBUF, or the same in both: of
+    several axes with one step the order that the kernel wrote counts."""
+    free = math.prod(n for _, n in windows)
+    tensors = (Tensor('x', (128, N), 'float32', 'hbm', 'input'), Tensor('a', (128, free), 'float32', 'sbuf'),
+               Tensor('out', (128, free), 'float32', 'hbm', 'output'))
+    side_by_side, steps = free, []
+    for _, n in windows:
+        side_by_side //= n
+        steps.append((side_by_side, n))
+    copy = Instruction('dma_copy', {'dst': Access(1, Affine(), ((free, 128), *(windows if where == 'both' else steps)), 0)},
+                       {'src': Access(0, Affine(), ((N, 128), *windows), None)})
+    rows = lambda k, par: Access(k, Affine(), ((free, 128), (1, free)), par)
+    keep = Instruction('dma_copy', {'dst': rows(2, None)}, {'src': rows(1, 0)})
+    program = Program('t', tensors, (again(copy), keep), (2,), chip=chip)
+    assert max(program_bounds(program, chip).values()) <= schedule(program, chip).latency_us

@@ -44,7 +44,7 @@ def test_cores_that_do_not_meet():
     with pytest.raises(KernelError,
                        match=r'core 0 writes part on line \d+ \(dma_copy\) while core 1 reads it on line \d+') as e:
         simulate(nki.jit(exchange)[2], X, 'never', chip='trn2')
-    assert e.value.line and 'core_barrier' in str(e.value)
+    assert e.value.line and 'core_barrier' in str(e.value) and e.value.kind == 'trace'      # the kernel's mistake
 
 def test_the_file_format_keeps_the_stretches():
     p = trace(nki.jit(exchange)[2], X, 'barrier', chip='trn2')
@@ -250,3 +250,50 @@ def test_reading_back_what_both_cores_wrote_through_an_index(alike):
         if alike: np.testing.assert_array_equal(run(), x[0])
         else:
             with pytest.raises(KernelError, match='core'): run()
+
+# --- cores whose bodies differ and that write one place
+
+def one_place(mine, theirs=None, after=None):
+    "Core 0 does `mine` to a tile of x and core 1 does `theirs`; both store it in one place."
+    def kernel(x):
+        core, out = nl.program_id(0), shared((64, 32), 'out')
+        t, spare = nl.ndarray((64, 32), np.float32), nl.ndarray((64, 32), np.float32)
+        nisa.dma_copy(t, x[0])
+        if core == 0: mine(t, spare)
+        elif theirs: theirs(t, spare)
+        if after: after(t, spare)
+        nisa.dma_copy(out, t)
+        return out
+    return trace(nki.jit(kernel)[2], X, chip='trn2')
+
+def times(n, loop=nl.sequential_range):
+    def add(t, spare):
+        for _ in loop(n): nisa.tensor_scalar(t, t, nl.add, 1.0)
+    return add
+
+def squared(t, spare): nisa.activation(t, nl.square, t)
+def elsewhere(t, spare): nisa.memset(spare, 1.0)
+def through_spare(t, spare):
+    nisa.memset(spare, 2.0)
+    nisa.tensor_tensor(t, t, spare, nl.multiply)
+def summed(t, spare):
+    nisa.activation(spare, nl.copy, t, reduce_op=nl.add, reduce_res=t[:, 0:1], reduce_cmd='reduce')
+def drawn(t, spare): nisa.dropout(t, t, 0.5)
+
+@pytest.mark.parametrize('mine, theirs, after', [
+    (squared, None, None), (None, squared, None), (squared, times(1), None), (times(2), times(3), None),
+    (times(2, range), times(3, range), None), (through_spare, elsewhere, None), (through_spare, None, None),
+    (elsewhere, None, through_spare and (lambda t, s: nisa.tensor_copy(t, s))), (None, None, drawn), (drawn, None, None),
+    (lambda t, s: (elsewhere(t, s), squared(t, s)), elsewhere, None), (elsewhere, None, summed),
+    (lambda t, s: (times(1)(t, s), squared(t, s)), lambda t, s: (squared(t, s), times(1)(t, s)), None)])
+def test_different_values_in_one_place_are_a_race(mine, theirs, after):
+    try: program = one_place(mine or (lambda t, s: None), theirs, after)
+    except KernelError as e: assert 'before it is written' in str(e); return
+    assert [*races(program)], program
+
+@pytest.mark.parametrize('mine', [elsewhere, lambda t, s: [elsewhere(t, s) for _ in range(5)], lambda t, s: None,
+                                  lambda t, s: nisa.tensor_copy(s, t)])
+def test_work_beside_does_not_make_values_different(mine):
+    program = one_place(mine)
+    assert not [*races(program)], program
+    assert 'both cores write the same values' in ' '.join(race_warnings(program))

@@ -194,6 +194,7 @@ REFUSED = {
     ('placement', 'an allocation in {} gives {}'): (tensor(10, [[0, 0, 0]]), 'not valid'),
     ('placement', '{} has one number for each block dimension'): (tensor(10, [[0, 0], [0, 4096]]), 'not one a block'),
     ('placement', '{}{}'): (tensor(10, [[0, 3]]), 'an address is aligned'),
+    ('recorder', 'a name is a text of one line'): (tensor(0, 'a\nb'), 'a name is missing, too long'),
     ('recorder', 'a shape has whole numbers, not {}'): (tensor(1, [128, 1.5]), 'not a whole number'),
     ('recorder', 'a tensor cannot have the shape {}'): (tensor(1, [128, 0]), 'not a whole number in range'),
     ('recorder', 'a tensor of shape {} is too large'): (tensor(1, [128, 2**40]), 'not a whole number in range'),

@@ -1,5 +1,8 @@
 "Tensors are called after the kernel's variables."
-from kernel_lab.nki import ArraySpec, trace
+import numpy as np
+import pytest
+from kernel_lab.core.errors import KernelError
+from kernel_lab.nki import ArraySpec, trace, trace_source
 from dialects import nisa, nl, old, oisa, onl
 
 def names(kernel, *specs, **kw): return [t.name for t in trace(kernel, *specs, **kw).tensors]
@@ -57,3 +60,21 @@ def test_without_source():
     exec(compile('def kernel(x):\n    out = nl.ndarray((128, 64), nl.float32, buffer=nl.shared_hbm)\n    t = '
                  'nl.load(x)\n    nl.store(out, t)\n    return out', 'nowhere', 'exec'), scope)
     assert names(scope['kernel'], X) == ['x', 't1', 't2']
+
+@pytest.mark.parametrize('name', ['two\nlines', '\x1b[31mred', 'n' * 151, 'back\rwards', '\u202eturned', 7, b'bytes'])
+def test_a_name_that_no_table_can_show_is_refused_in_its_line(name):
+    def kernel(x):
+        t = nl.ndarray(x.shape, x.dtype, name=name)
+        nisa.dma_copy(t, x)
+        return x
+    with pytest.raises(KernelError, match='a name is a text of one line') as e: trace(kernel, np.zeros((4, 8), np.float32))
+    assert e.value.line and e.value.kind == 'trace' and '\n' not in str(e.value) and '\x1b' not in str(e.value)
+
+@pytest.mark.parametrize('template', ['def {0}(x):\n{1}', '@nki.jit\ndef kernel({0}):\n    x = {0}\n{1}',
+                                      'def kernel(x):\n{1}'])
+def test_long_names_of_python_are_cut(template):
+    body = '    {0} = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)\n    nisa.dma_copy({0}, x)\n    return {0}\n'
+    long = 'n' * (150 if '({0})' in template else 5000)
+    text = 'import nki, nki.isa as nisa, nki.language as nl\n' + template.format(long, body.format('o' * 5000))
+    program = trace_source(text, None, [ArraySpec((4, 8), np.float32)])
+    assert type(program).from_json(program.to_json()).hash == program.hash

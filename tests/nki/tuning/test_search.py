@@ -14,10 +14,11 @@ from kernel_lab.nki.ir.program import Program
 from kernel_lab.nki.lang import isa as nisa, language as nl
 from kernel_lab.nki.lang.trace import trace, trace_source
 from kernel_lab.nki.tuning.candidate_clock import CandidateClock, changed_windows, program_key
-from kernel_lab.nki.tuning.moves_taken import MoveMemory, MoveTaken, move_row, moves_of_rows, replayed
+from kernel_lab.nki.tuning.moves_taken import (MoveMemory, MoveTaken, move_row, moves_of_rows, numbered_moves,
+    replayed)
 from kernel_lab.nki.tuning.search import METHODS, search
 from kernel_lab.nki.transform.definitions import DefUse
-from kernel_lab.nki.transform.moves import FAMILIES, climb
+from kernel_lab.nki.transform.moves import FAMILIES, SAID_BEFORE, climb
 from kernel_lab.nki.writing.same_program import first_difference
 from kernel_lab.tasks.suite.registry import TASKS
 
@@ -288,3 +289,15 @@ def test_a_move_is_taken_on_all_copies_at_once_and_replays():
     assert moves_of_rows([move_row(m) for m in found.steps]) == found.steps
     assert moves_of_rows([['a family', 'a change', 0, 1.0]]) == (MoveTaken('a family', 'a change', 0, 1.0),)
     with pytest.raises(UsageError): moves_of_rows([['a family', 'a change', 0, 1.0, 'x']])
+
+
+@pytest.mark.parametrize('family', SAID_BEFORE)
+def test_moves_that_say_one_change_are_those_of_all_that_say_it(family):
+    "Asked for one change, a family makes no other, and the same as when all are made."
+    program, _ = first_kernel('linear_bias_gelu', 'full')
+    every = list(numbered_moves(program, family))
+    assert every, family
+    for change in [*dict.fromkeys(change for change, *_ in every)][:3]:
+        found = list(numbered_moves(program, family, change))
+        want = [(nth, program_key(after)) for said, nth, after in every if said == change]
+        assert [(nth, program_key(after)) for _, nth, after in found] == want
