@@ -33,8 +33,8 @@ $(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(BYTECODE)
-	@echo "make env: compiling the clock that times kernels (once)"
-	@$(BIN)/python -c "from kernel_lab.nki.timing.scheduler import warm; warm()"
+	@echo "make env: compiling the clock that times kernels, and the comparison of their outputs (once)"
+	@$(BIN)/python -c "from kernel_lab.nki.timing import scheduler; from kernel_lab.evaluate.verification import verify; scheduler.warm(); verify.warm()"
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 

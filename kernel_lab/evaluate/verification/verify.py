@@ -61,6 +61,10 @@ def compare(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int =
     ratio = np.empty(want.size, np.float32)
     return report_on(got, want, tolerance, seed, output, draw, ratio), ratio.reshape(want.shape)
 
+def warm() -> None:
+    "Compile the comparison, so that the next call finds it on disk."
+    report_on(np.zeros(1), np.zeros(1), Tolerance(0.0, 0.0, ''))
+
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #12650948
 MAP_TILE = (128, 512)  # partitions × elements of one PSUM bank of float32
 

@@ -4,10 +4,11 @@
 
 # %% ../../../nbs/2_nki/7_timing/06_scheduler.ipynb #a293980b
 from collections import namedtuple
+from dataclasses import replace
 import numpy as np
 from ..chip.chips import CHIPS, Chip
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Tensor
+from ..ir.nodes import Access, Instruction, Loop, Tensor
 from ..ir.program import Program
 from .dependencies import dependency_graph
 from .flat_program import DMA_IN
@@ -114,7 +115,11 @@ def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balan
 # %% ../../../nbs/2_nki/7_timing/06_scheduler.ipynb #79b75e79
 def warm():
     "Compile everything here, so that the next call finds it on disk."
-    a = Access(0, Affine(), ((1, 1), (1, 1)))
-    memset = Instruction('memset', {'dst': a}, {'value': 0.0})
-    p = Program('warm', (Tensor('t', (1, 1), 'float32', 'sbuf'),), (memset,), ())
-    for ahead in (0, 1): run(p, CHIPS['trn1'], ahead, copies=ahead)
+    n = 1 << 15                                          # values of a row: two tiles of one do not fit
+    x, tile = Tensor('x', (1, n), 'float32', 'hbm', 'input'), Tensor('t', (1, n), 'float32', 'sbuf', scope=('i',))
+    from_x, to_tile = (Access(k, Affine(), ((n, 1), (1, n))) for k in (0, 1))
+    body = (Instruction('dma_copy', {'dst': to_tile}, {'src': from_x}),
+            Instruction('memset', {'dst': to_tile}, {'value': 0.0}))
+    p = Program('warm', (x, tile), (Loop('i', 4, body),), ())
+    for ways in ({}, {'ahead': 1, 'copies': 1}, {'copies': 2, 'reuse': True}): run(p, CHIPS['trn1'], **ways)
+    run(replace(p, body=(Loop('core', 2, body, 'parallel'),)), CHIPS['trn2'])
