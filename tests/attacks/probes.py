@@ -184,6 +184,6 @@ PROBES = [
       "with open('@FOLDER/l4', 'wb') as f:\n    for _ in range(24): f.write(bytes(1 << 20))", 'l4'),
     P(
         'finds open files', 'C1', 'Looks for files and pipes that it was born with, beyond the one of its answer.',
-        "found = []\nfor fd in range(3, 256):\n    try: found.append(os.fstat(fd).st_mode and fd)\n    except "
+        "found = []\nfor fd in range(3, 4096):\n    try: found.append(os.fstat(fd).st_mode and fd)\n    except "
         "OSError: pass\nif len(found) <= 1: raise LookupError('one')\nreturn found"
     ),]
