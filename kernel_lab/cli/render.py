@@ -218,7 +218,7 @@ def require_writable(*paths: object) -> None:
         folder = path.absolute().parent
         why = ('it is a folder' if path.is_dir() else f'there is no folder {folder}' if not folder.is_dir() else
                'this account may not' if not os.access(path if path.exists() else folder, os.W_OK) else None)
-        if why: raise UsageError(f'Cannot write {path}: {why}.')
+        if why: raise UsageError(f'Cannot write {path}: {why}.', hint='' if folder.is_dir() else 'Make it first.')
 
 # %% ../../nbs/7_cli/00_render.ipynb #655d3390
 TaskName = Annotated[str, typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')]

@@ -54,8 +54,7 @@ def ranked_kernels(task, workload, chip):
             if source and source not in [s for *_, s in found] and is_maker_correct(task, make):
                 found.append((simulated_us(source, specs, chip), maker, source))
         except LabError: continue
-    known = best_kernels(task, workload, chip)
-    found += [(simulated_us(b.source, specs, chip), b.maker, b.source) for b in known]
+    found += [(b.us, b.maker, b.source) for b in best_kernels(task, workload, chip)]      # by the clock of today
     return sorted(found, key=lambda f: f[0])
 
 def best_kernel(task, workload=None, chip='trn2'):
