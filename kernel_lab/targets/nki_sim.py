@@ -98,8 +98,8 @@ class NkiSim:
         from ..nki.executor.interpreter import with_turns_for
         from ..nki.explain.profile import profile_of
         from ..nki.timing.timeline import schedule
-        program, chip = compiled.artifact, compiled.chip
-        if inputs is not None: program = with_turns_for(program, *(inputs.values() if isinstance(inputs, dict) else inputs))
-        return profile_of(schedule(program, chip))
+        program, given = compiled.artifact, inputs.values() if isinstance(inputs, dict) else inputs
+        if inputs is not None: program = with_turns_for(program, *given)
+        return profile_of(schedule(program, compiled.chip))
 
 nki_sim = NkiSim()

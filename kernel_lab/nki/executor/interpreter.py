@@ -347,7 +347,7 @@ def turns_of(program, *arrays):
     return {k: -(-sum(v) // len(v)) for k, v in run_program(program, arrays).trip_counts.items()}
 
 def with_turns_for(program, *arrays):
-    "The program with loops of fixed length in place of those that depend on data: as long as they are for these inputs."
+    "The program with every loop that depends on data as long as it is for these inputs."
     return with_turns(program, turns_of(program, *arrays)) if program.depends_on_data else program
 
 def _unwritten_output_error(memory, t, b):

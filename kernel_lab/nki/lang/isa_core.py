@@ -155,7 +155,7 @@ def bad_call(f: Callable, args: tuple, kw: dict) -> BadCall | None:
     takes = signature(f)
     where = dict(line=kernel_line(), instruction=f.__name__, hint=f'It is called as {call_text(f)}.')
     try: given = takes.bind_partial(*args, **kw).arguments
-    except TypeError as e: return BadCall(str(e), **where)
+    except TypeError as e: return BadCall(f'the call does not fit: {e}', **where)
     absent = [k for k, p in takes.parameters.items() if p.default is p.empty and k not in given
               and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     names = ', '.join(absent)

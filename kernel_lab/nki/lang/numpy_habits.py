@@ -203,7 +203,8 @@ _WRONG_CALL = re.compile(r'^([\w.]+)\(\) (?:missing|takes|got)')
 
 def _methods():
     "(qualified name, name to show, function) of what is called without a function of the lab before it."
-    for kind in (Tile, Index): yield from ((f'{kind.__name__}.{k}', f'.{k}', f) for k, f in vars(kind).items() if k[0] != '_')
+    for kind in (Tile, Index):
+        yield from ((f'{kind.__name__}.{k}', f'.{k}', f) for k, f in vars(kind).items() if k[0] != '_')
     yield 'ds.__init__', 'nl.ds', nl.ds.__init__
     yield from ((k, k, getattr(registers, k)) for k in ('fori_loop', 'while_loop'))
 
@@ -217,5 +218,6 @@ def how_called(e: Exception) -> str:
     if inside and callable(f := getattr(inside[0].f_locals.get('f'), '__wrapped__', inside[0].f_locals.get('f'))):
         if inside[0].f_code.co_qualname == 'strict.<locals>.g': return call_text(f)
     named = _WRONG_CALL.match(str(e)) if not inside else None
-    def is_it(name, f): return name == named[1] if named else inside and getattr(f, '__code__', None) is inside[0].f_code
+    code = inside[0].f_code if inside else None
+    def is_it(name, f): return name == named[1] if named else code and getattr(f, '__code__', None) is code
     return next((call_text(f, shown) for name, shown, f in _methods() if is_it(name, f)), '')
