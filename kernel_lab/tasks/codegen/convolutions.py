@@ -119,7 +119,7 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
     tap_of = lambda t: f'w_taps[:, :, {len(taps) - 1 - t}]' if turned else f'w_all[:, {t}, :]'
     chunked = each > BLOCK_ROWS                # more input channels than partitions
     products = [f'nisa.nc_matmul(dst=acc, stationary={tap_of(t)}, moving={tap})' for t, tap in enumerate(taps)]
-    body = ['def some(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
+    body = ['def output_rows(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
             f'        wide = min({wide}, {win.out[2]} - v)',
             '        acc = nl.ndarray((on, tall, wide), dtype=nl.float32, buffer=nl.psum)',
             *(['        for k in range(len(bands)):', f'            {weight}, band = weights[k], bands[k]']
@@ -130,9 +130,9 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
             if bias else '        nisa.tensor_copy(dst=result, src=acc)',
             f'        nisa.dma_copy(dst={out.text((N, O, *win.out))}[b, o:o + on, d, at + y:at + y + tall, v:v + '
             'wide], src=result)', '',
-            f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): some(y * {tall}, {tall})',
-            f'elif n >= {tall}: some(0, {tall})',
-            f'if n % {tall}: some(n - n % {tall}, n % {tall})']
+            f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): output_rows(y * {tall}, {tall})',
+            f'elif n >= {tall}: output_rows(0, {tall})',
+            f'if n % {tall}: output_rows(n - n % {tall}, n % {tall})']
     bands = _load_band(win, 'band', source, 'cn', kind, 0.0)
     lines = _load_weights(win, w, turned, each, out_each, kind)
     if chunked:

@@ -40,7 +40,8 @@ def _latency_us(source, graph, chip):
     try: return schedule(trace_source(source, None, specs, chip), chip).latency_us
     except KernelError: return math.inf
 
-def _fused(graph, pays, *name): return render_kernel(plan_fused(graph, KernelPlan(graph, LOWERING_RULES), pays), graph, *name)
+def _fused(graph, pays, *name):
+    return render_kernel(plan_fused(graph, KernelPlan(graph, LOWERING_RULES), pays), graph, *name)
 
 _PAYS = {}          # (text of a group's graph, chip) -> whether its pass is faster than its operations
 

@@ -105,8 +105,8 @@ def _load_remainder(x, straight, dst, at, n, K, kind):
 
 def _load_contraction(x, straight, name, at, n, K, kind):
     "Lines that load n rows with the whole contraction: tiles `name`_t [128, blocks, n] and `name`_rest, if any."
-    lines = [f'{name}_t = nl.ndarray((ROWS, {K // BLOCK_ROWS}, {n}), dtype=nl.{kind}, buffer=nl.sbuf)  # the contraction'
-             ' on partitions'] if K >= BLOCK_ROWS else []
+    lines = [f'{name}_t = nl.ndarray((ROWS, {K // BLOCK_ROWS}, {n}), dtype=nl.{kind}, buffer=nl.sbuf)'
+             '  # the contraction on partitions'] if K >= BLOCK_ROWS else []
     for head, first, count in _contraction_chunks(K):
         body = _load_blocks(x, straight, f'{name}_t', first, at, n, first, count, kind)
         lines += [head, *_indent(1, body)] if head else body
