@@ -74,8 +74,7 @@ def test_a_first_kernel_has_no_function_that_is_called_once_and_no_long_line(): 
 def test_no_first_kernel_has(): assert_plain(kept_sources())
 
 
-def kernel(body, arguments='x'):
-    return 'ROWS = 128\n\n\n@nki.jit\n' + f'def kernel({arguments}):\n' + ''.join(f'    {b}\n' for b in body)
+def kernel(body): return 'ROWS = 128\n\n\n@nki.jit\ndef kernel(x, v):\n' + ''.join(f'    {b}\n' for b in body)
 
 
 class Log:
@@ -84,35 +83,47 @@ class Log:
     def __call__(self, *what): self.said.append(what)
 
 
-def said(source, *arguments):
-    "What a kernel records when it runs."
+def said(source):
+    "What a kernel records when it runs with 7."
     found, log = {}, Log()
     exec(source.replace('@nki.jit\n', ''), found)
-    found['kernel'](log, *arguments)
+    found['kernel'](log, 7)
     return log.said
 
 
 # texts in which a name means two things, or a number changes on the way
 TRICKY = {
-    'a local that the caller has': ['y = 1', 'def g(a):', '    y = a + 1', '    x(y)', 'g(5)', 'x(y)'],
-    'a local that the caller reads later': ['def g(a):', '    y = a + 1', '    x(y)', 'y = 3', 'g(y)', 'x(y)'],
-    'a parameter bound anew': ['def g(a):', '    a = a + 1', '    x(a)', 'b = 3', 'g(b)', 'x(b)'],
+    'a local that the caller has': ['y = v', 'def g(a):', '    y = a + 1', '    x(y)', 'g(5)', 'x(y)'],
+    'a local that the caller reads later': ['def g(a):', '    y = a + 1', '    x(y)', 'y = v', 'g(y)', 'x(y)'],
+    'a parameter bound anew': ['def g(a):', '    a = a + 1', '    x(a)', 'b = v', 'g(b)', 'x(b)'],
     'a call among the locals of another': [
-        'def g(a): x(a)', 'def h(b):', '    a = b * b', '    g(a + 2)', '    x(a)', 'h(3)'],
+        'def g(a): x(a)', 'def h(b):', '    a = b * b', '    g(a + 2)', '    x(a)', 'h(v)'],
     'a result under a name that is read inside': [
-        'k = 7', 'def g(a):', '    y = a + k', '    x(y, k)', '    return y', 'k = g(1)', 'x(k)'],
-    'a name given that is local inside': ['def g(a):', '    def h(c): x(a, c)', '    h(1)', '    h(2)', 'c = 9', 'g(c)'],
+        'k = v', 'def g(a):', '    y = a + k', '    x(y, k)', '    return y', 'k = g(1)', 'x(k)'],
+    'a name given that is local inside': [
+        'def g(a):', '    def h(c): x(a, c)', '    h(1)', '    h(2)', 'c = v', 'g(c)'],
+    'functions that stay': [
+        'def g(a):', '    y = a * 2', '    def h(c): x(y, c)', '    h(1)', '    h(2)', 'y = v', 'g(y)',
+        'def k(a):', '    y = a + 3', '    def h(c): x(y, c)', '    h(4)', '    h(5)', 'k(y)', 'x(y)'],
     'a number that a loop changes': ['n = 1', 'for k in range(3):', '    x(n)', '    n = n + 1', 'x(n)'],
+    'a number that the next turn reads': ['n = v', 'for k in range(3):', '    x(n)', '    n = 5'],
     'a number of one branch': ['n = 1', 'for k in range(3):', '    if k > 1: n = 5', '    x(n)', 'x(n)'],
+    'a number of one branch or the other': [
+        'n = 1', 'if v > 3: n = 5', 'x(n)', 'if v > 9:', '    n = 6', 'else: n = 7', 'x(n)'],
     'a number that a function reads later': ['n = 1', 'def g(): x(n)', 'g()', 'n = 2', 'g()'],
+    'a list that grows': ['s = []', 's.append(v)', 'x(len(s))', 's.append(v)', 'for k in range(len(s)): x(s[k])'],
     'a list that grows in a loop': [
         's = []', 'for k in range(3):', '    x(len(s))', '    for j in range(2): s.append(k)', 'x(len(s), s[-1])'],
-    'a list that grows in a branch': ['s = []', 'for k in range(3):', '    if k: s.append(k)', 'x(len(s))'],
+    'a list that grows in a branch': ['s = []', 'if v > 3: s.append(v)', 'x(len(s))', 'for k in range(3):',
+                                      '    if k: s.append(k)', 'x(len(s))'],
     'a loop of no turn': ['for k in range(0):', '    x(k)', 'for k in range(2, 3): x(k)'],
     'a variable left by a loop': ['for k in range(0, 256, ROWS):', '    m = min(ROWS, 200 - k)', '    x(m)', 'x(k, m)'],
     'names that change places': ['a, b = 1, 2', 'a, b = b, a', 'x(a, b)'],
-    'numbers in a row': ['for k in range(4): x(k + 3 - 5 + 2, k * 1 + 0, 0 * k, k - (k - 1) - 1, -(-k // 1), k % 3 // 1)'],
-    'a function called in a loop': ['def g(a):', '    b = a * 2', '    x(b)', 'b = 4', 'for a in range(3): g(a + b)', 'x(b)'],
+    'numbers in a row': [
+        'for k in range(4): x(k + 3 - 5 + 2, k * 1 + 0, 0 * k, k - (k - 1) - 1, -(-k // 1), k % 3 // 1)'],
+    'the least of several': ['for k in range(0, 512, ROWS): x(min(ROWS, 512 - k), min(ROWS, 500 - k), max(k, v))'],
+    'a function called in a loop': [
+        'def g(a):', '    b = a * 2', '    x(b)', 'b = v', 'for a in range(3): g(a + b)', 'x(b)'],
 }
 
 
