@@ -39,6 +39,16 @@ def test_patterns_kept_or_not(monkeypatch, most):
     assert _body(once=True) == fresh == _body(once=False)
 
 
+def test_arrays_that_take_the_place_of_others():
+    "An index array that stands where a dead one stood in memory is not taken for it."
+    def kernel(x):
+        t, rows, columns = nl.load(x), nl.arange(ROWS)[:, None], nl.arange(2)[None, :]
+        found = [t[rows, columns + k].offset.const for k in range(COLUMNS - 1)]
+        assert found == [*range(COLUMNS - 1)]
+        nl.store(x, t)
+    assert trace(jit(kernel, dialect='neuronxcc.nki'), ArraySpec((ROWS, COLUMNS))).instructions
+
+
 def test_as_many_are_kept_as_there_is_room_for(monkeypatch):
     "A trace with new arrays in every iteration does not gather them all."
     most, sizes, raw = 8, [], indexing.index_by_arrays
