@@ -177,9 +177,28 @@ def status_of_verification(verification: Verification) -> Status:
     return Status.NOT_FINITE if any(r.nan_count for r in ordinary) else Status.WRONG_RESULT
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #b7b95cd2
-def profile_stage(progress: EvaluationInProgress, question: Question, compiled):
-    "The Profile of a compiled and verified kernel."
-    with progress.stage('profile'): p = question.target.profile(compiled)
+MAX_TIMED_DRAWS = 3
+
+def _timed_inputs(progress, question, verification):
+    "The inputs to time a kernel with: None, or the ordinary draws of its verification where its time depends on them."
+    if not progress.program or not progress.program.depends_on_data: return [None]
+    seeds = dict.fromkeys(r.seed for r in verification.seeds if not r.draw)
+    return [question.task.draw(question.workload, s) for s in [*seeds][:MAX_TIMED_DRAWS]]
+
+def _turns_text(program, timed):
+    "How often the loops of a program that depend on data turned in the one that was timed."
+    turns = [f'the loop of line {l.line} turned {timed.trips.get(l.name, 0):,} times'
+             for l in program.loops.values() if l.bound]
+    return ', '.join(turns)
+
+def profile_stage(progress: EvaluationInProgress, question: Question, compiled, verification: Verification):
+    "The Profile of a compiled and verified kernel; the slowest of several where its time depends on its inputs."
+    with progress.stage('profile'):
+        inputs = _timed_inputs(progress, question, verification)
+        p = max((question.target.profile(compiled, x) for x in inputs), key=lambda p: p.latency_us)
+    if inputs != [None] and p.timeline:
+        progress.say(f'warning: the time depends on the inputs. It is the longest of {len(inputs)} draws, for which '
+                     + _turns_text(progress.program, p.timeline.program))
     chip = CHIPS[compiled.chip]
     progress.say(f'{p.latency}, {p.bound} is busiest, {p.peak_pct:.1f}% of peak')
     sbuf = f'SBUF {p.sbuf_peak_bytes:,} of {chip.sbuf_bytes:,.0f} bytes a partition'
@@ -198,7 +217,8 @@ def _evidence(progress, question, parts):
     return Evidence(question.kernel.source, question.task, question.workload,
                     question.chip, progress.program if profile else None, profile and profile.latency_us, error,
                     tuple(progress.layers), progress.trace_seconds, question.limits.seconds, parsed=is_parsed,
-                    kind=profile.kind if profile else 'simulated')
+                    kind=profile.kind if profile else 'simulated',
+                    timed=profile.timeline.program if profile and profile.timeline else None)
 
 _STATUS_OF_SEVERITY = {'refused': Status.BELOW_BOUND, 'implausible': Status.IMPLAUSIBLE}   # the graver first
 _HINT_OF_SEVERITY = {'refused': 'No kernel can: the model of time is wrong here, or was changed.',
@@ -256,7 +276,7 @@ def _stages(progress, question):
     compiled = compile_stage(progress, question)
     verification = verify_stage(progress, question, compiled)
     if not verification.passed: return status_of_verification(verification), dict(verification=verification)
-    profile = profile_stage(progress, question, compiled)
+    profile = profile_stage(progress, question, compiled, verification)
     return Status.CORRECT, dict(verification=verification, profile=profile,
                                 baseline_us=_baseline_stage(progress, question,
                                                             profile), eager_us=_eager_stage(progress, question))

@@ -14,11 +14,11 @@ from .checks.checker import assert_ok, check
 from .checks.races import race_warnings
 from .chip.chips import get_chip, platform_chip
 from .chip.dtypes import is_float, numpy_of
-from .executor.interpreter import run_program, turns_of
+from .executor.interpreter import run_program, with_turns_for
 from .executor.vectorized import execute
 from .explain.profile import Profile, profile_of
 from .ir.nodes import ArraySpec, Instruction
-from .ir.program import Program, with_turns
+from .ir.program import Program
 from .ir.semantics import DOMAINS, in_domain, per_partition
 from .lang.trace import Latencies, arrays_of, is_torch, to_numpy, trace, use_simulator
 from .timing.timeline import schedule
@@ -108,10 +108,9 @@ def profile(kernel: Callable, *inputs: object, chip: str = 'trn1', **kwargs: obj
     """The simulated `Profile` of a kernel for inputs of these shapes (arrays or `ArraySpec`s); `.timeline` has every
     instruction. Loops that depend on data turn as often as they do for these inputs."""
     program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))
-    if any(l.bound for l in program.loops.values()):
+    if program.depends_on_data:
         given = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs))
-        if not any(isinstance(x, ArraySpec) for x in given):
-            program = with_turns(program, turns_of(program, *map(to_numpy, given)))
+        if not any(isinstance(x, ArraySpec) for x in given): program = with_turns_for(program, *map(to_numpy, given))
     return profile_of(schedule(program, chip))
 
 def measure(kernel: Callable, *inputs, **kwargs) -> Latencies:

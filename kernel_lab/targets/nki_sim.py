@@ -93,9 +93,13 @@ class NkiSim:
         return execute(compiled.artifact, *(inputs.values() if isinstance(inputs, dict) else inputs))
 
     def profile(self, compiled: Compiled, inputs: dict[str, np.ndarray] | None = None) -> 'Profile':
-        "The simulated `Profile` of the program's schedule. `inputs` is not used: the time does not depend on values."
+        """The simulated `Profile` of the program's schedule. `inputs` are used only where the number of turns of a loop
+        is in memory: it is as often as for these. `KernelError` for such a program without inputs."""
+        from ..nki.executor.interpreter import with_turns_for
         from ..nki.explain.profile import profile_of
         from ..nki.timing.timeline import schedule
-        return profile_of(schedule(compiled.artifact, compiled.chip))
+        program, given = compiled.artifact, inputs.values() if isinstance(inputs, dict) else inputs
+        if inputs is not None: program = with_turns_for(program, *given)
+        return profile_of(schedule(program, compiled.chip))
 
 nki_sim = NkiSim()

@@ -21,7 +21,7 @@ from .race_watch import RaceWatch, watched_tensors
 from .written_masks import common_mask, open_columns, shuffled_mask, transposed_mask
 from ..ir.regions import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
-from ..ir.program import Program
+from ..ir.program import Program, with_turns
 
 # %% ../../../nbs/2_nki/6_executor/01_interpreter.ipynb #8899d2e1
 def raise_unwritten(instruction, name, view):
@@ -345,6 +345,10 @@ def interpret(program: Program, *arrays: np.ndarray, exchange: Callable | None =
 def turns_of(program, *arrays):
     "{dynamic loop: trip count} for these inputs; the average, rounded up, where a loop is reached several times."
     return {k: -(-sum(v) // len(v)) for k, v in run_program(program, arrays).trip_counts.items()}
+
+def with_turns_for(program, *arrays):
+    "The program with every loop that depends on data as long as it is for these inputs."
+    return with_turns(program, turns_of(program, *arrays)) if program.depends_on_data else program
 
 def _unwritten_output_error(memory, t, b):
     "The error for an output with holes: how many, and the first of them."

@@ -117,7 +117,7 @@ def _restore(memory, k, where, values, known):
 # %% ../../../nbs/2_nki/6_executor/08_stepper.ipynb #7c59cfa8
 def with_measured_trips(program, inputs):
     "The program with its loops turning as often as they do for these inputs."
-    if not any(l.bound for l in program.loops.values()): return program
+    if not program.depends_on_data: return program
     turns = run_program(program, inputs).trip_counts
     uneven = next((k for k, v in turns.items() if len(set(v)) > 1), None)
     if uneven:

@@ -200,12 +200,14 @@ def _on_values(op: Callable) -> Callable:
     return method
 _VALUE_OPERATORS = {
     'floordiv': lambda a, b: a // b, 'mod': lambda a, b: a % b, 'truediv': lambda a, b: a / b,
-    'pow': lambda a, b: a ** b,
-    'and': lambda a, b: a & b, 'or': lambda a, b: a | b, 'xor': lambda a, b: a ^ b, 'lshift': lambda a, b: a << b,
-    'rshift': lambda a, b: a >> b, 'divmod': divmod,
-    'rfloordiv': lambda a, b: b // a, 'rmod': lambda a, b: b % a, 'rtruediv': lambda a, b: b / a}
-for _name, _f in _VALUE_OPERATORS.items(): method_of(Index, f'__{_name}__')(_on_values(_f))
-method_of(Index, '__abs__')(lambda self: abs(_concrete(self)))
+    'pow': lambda a, b: a ** b, 'and': lambda a, b: a & b, 'or': lambda a, b: a | b, 'xor': lambda a, b: a ^ b,
+    'lshift': lambda a, b: a << b, 'rshift': lambda a, b: a >> b, 'divmod': divmod}
+for _name, _f in _VALUE_OPERATORS.items():
+    method_of(Index, f'__{_name}__')(_on_values(_f))
+    method_of(Index, f'__r{_name}__')(_on_values(lambda a, b, f=_f: f(b, a)))
+
+for _name, _f in dict(abs=abs, invert=lambda a: ~a, round=round, trunc=int, floor=int, ceil=int).items():
+    method_of(Index, f'__{_name}__')(lambda self, *digits, f=_f: f(_concrete(self), *digits))
 
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #f0d1a76f
 OPEN_BOOLS = []         # (frame, syntax, mask) left of an `and` or `or` whose right side is still to come
@@ -259,6 +261,11 @@ method_of(Index, '__le__')(_comparison(lambda a, b: [b - a]))
 method_of(Index, '__gt__')(_comparison(lambda a, b: [a - b - 1]))
 method_of(Index, '__lt__')(_comparison(lambda a, b: [b - a - 1]))
 method_of(Index, '__eq__')(_comparison(lambda a, b: [a - b, b - a]))
+
+method_of(Mask, '__int__')(lambda self: int(bool(self)))
+method_of(Mask, '__float__')(lambda self: float(bool(self)))
+method_of(Mask, '__add__', '__radd__')(lambda self, other: int(self) + other)       # as Python counts with truth values
+method_of(Mask, '__mul__', '__rmul__')(lambda self, other: int(self) * other)
 
 # %% ../../../nbs/2_nki/2_ir/00_affine.ipynb #4cd7c323
 class MaskChoice(Mask):

@@ -72,6 +72,10 @@ class Program(Keeping):
         both = [tensors_of(i) for i in self.instructions]
         return {self.base[k] for _, w in both for k in w} & {self.base[k] for r, _ in both for k in r}
     @property
+    def depends_on_data(self) -> bool:
+        "Whether the number of turns of a loop is in memory."
+        return any(l.bound for l in self.loops.values())
+    @property
     def count(self) -> int:
         "Number of instructions that the hardware issues: each times the trip counts of its loops."
         return sum(math.prod(l.trips for l in loops) for loops, _ in self.walk())
@@ -137,6 +141,7 @@ def _with_fixed_trips(body, turns):
     for node in body:
         if not isinstance(node, Loop): yield node; continue
         inner = tuple(_with_fixed_trips(node.body, turns))
+        if not inner and node.body: continue                            # all of it never turns
         if not node.bound: yield replace(node, body=inner)
         elif turns.get(node.name, 0):
             yield replace(node, body=inner, kind='sequential', trips=turns[node.name], bound=())

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from functools import wraps
-from inspect import CO_VARKEYWORDS, Parameter, Signature, signature
+from inspect import Parameter, Signature, signature
+from types import FunctionType
 import dis
 import os
 import sys
@@ -141,29 +142,63 @@ ACCEPTED = ('name', 'priority', 'dge_mode', 'tile_position', 'tile_size', 'perf_
             'is_stationary_onezero', 'is_moving_onezero', 'lazy_initialization', 'address', 'keepdims',
             'compute_dtype', 'axes', 'asynchronous')
 
+class BadCall(KernelError, TypeError):
+    "A call with an argument that is missing, unknown, given twice, or one too many."
+
+def call_text(f: Callable, name: str = '') -> str:
+    "How a function is called: `name(a, b, c=1, *, d=None)`, without annotations and further keywords."
+    takes = [p for p in signature(f).parameters.values() if p.kind is not p.VAR_KEYWORD and p.name != 'self']
+    return f'{name or f.__name__}{Signature([p.replace(annotation=p.empty) for p in takes])}'
+
+def bad_call(f: Callable, args: tuple, kw: dict) -> BadCall | None:
+    "The error of a call whose arguments do not fit the parameters of `f`; None where they do."
+    takes = signature(f)
+    where = dict(line=kernel_line(), instruction=f.__name__, hint=f'It is called as {call_text(f)}.')
+    try: given = takes.bind_partial(*args, **kw).arguments
+    except TypeError as e: return BadCall(f'the call does not fit: {e}', **where)
+    absent = [k for k, p in takes.parameters.items() if p.default is p.empty and k not in given
+              and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    names = ', '.join(absent)
+    return BadCall(f'operand {names} is not given', operand=names, **where) if absent else None
+
+def _unknown_keyword(f, known, name):
+    "The error of a keyword argument that `f` does not have."
+    near = get_close_matches(name, known, 1)
+    hint = (f'Did you mean {near[0]}? ' if near else '') + f'It is called as {call_text(f)}.'
+    return BadCall(f'{f.__name__} has no argument {name!r}', line=kernel_line(), instruction=f.__name__, hint=hint)
+
+def _refuse_none(f, args, kw):
+    "Refuse None for an argument that `f` cannot do without, as its annotation says."
+    for k, x in signature(f).bind_partial(*args, **kw).arguments.items() if not bad_call(f, args, kw) else ():
+        p = signature(f).parameters[k]
+        if x is None and p.default is p.empty is not p.annotation and 'None' not in str(p.annotation):
+            raise BadCall(f'operand {k} is None', line=kernel_line(), instruction=f.__name__, operand=k,
+                          hint=f'It is called as {call_text(f)}.')
+
 def strict(f: Callable) -> Callable:
-    """`f`, refusing unknown keyword arguments with the nearest known one; an error of its operands names `f` as
+    """`f`, refusing a call that does not fit its parameters with a `BadCall`; an error of its operands names `f` as
     instruction."""
-    known = [p.name for p in signature(f).parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    allowed = {*known, *ACCEPTED}
+    takes = signature(f).parameters.values()
+    known = [p.name for p in takes if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    allowed = {*known, *(ACCEPTED if any(p.kind is p.VAR_KEYWORD for p in takes) else ())}
     @wraps(f)
     def g(*args, **kw):
-        for k in kw:
-            if k not in allowed:
-                near = get_close_matches(k, known, 1)
-                hint = (f'Did you mean {near[0]}? ' if near else '') + f'It takes: {", ".join(known)}.'
-                raise KernelError(f'{f.__name__} has no argument {k!r}', line=kernel_line(), instruction=f.__name__,
-                                  hint=hint)
+        if not allowed.issuperset(kw): raise _unknown_keyword(f, known, next(k for k in kw if k not in allowed))
+        if any([x is None for x in (*args, *kw.values())]): _refuse_none(f, args, kw)
         try: return f(*args, **kw)
         except KernelError as e:
             e.instruction = e.instruction or f.__name__
             raise
+        except TypeError as e:
+            if found := bad_call(f, args, kw): raise found from e
+            raise
     return g
 
-def make_strict(names: dict) -> dict:
-    "Of a module's names, the functions that take any keyword, each made strict."
-    swallows = lambda f: bool(getattr(f, '__code__', None)) and f.__code__.co_flags & CO_VARKEYWORDS
-    return {k: strict(f) for k, f in names.items() if not k.startswith('_') and swallows(f)}
+def make_strict(names: dict, but: tuple = ()) -> dict:
+    "The public functions that a module with these names defines, without those in `but`, each made strict."
+    def is_own(f):
+        return isinstance(f, FunctionType) and f.__module__ == names['__name__'] and not hasattr(f, '__wrapped__')
+    return {k: strict(f) for k, f in names.items() if not k.startswith('_') and k not in but and is_own(f)}
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #a531412a
 def use_accumulator(at: dict, outs: dict, reduce_op: object, reduce_res: object, reduce_cmd: str) -> None:
@@ -182,14 +217,14 @@ _MASKED_BY_COLUMNS = ('max8', 'nc_find_index8', 'bn_stats', 'bn_aggr')
 def tile_instruction(name: str, outs: list, ins: list, doc: str) -> Callable:
     "The function of an instruction without attributes: destinations first, then tiles (or numbers)."
     def f(*args, mask=None, **kw):
-        given = dict(zip((*outs, *ins), args)) | {k: v for k, v in kw.items() if k in (*outs, *ins)}
-        absent = [k for k in (*outs, *ins) if k not in given]
-        if absent: raise KernelError(f'nisa.{name} needs {", ".join(absent)}', line=kernel_line(), instruction=name)
+        given = f.__signature__.bind(*args, **kw).arguments
         if name in _MASKED_BY_COLUMNS: given[ins[0]], mask = cut_free_axes(tile(given[ins[0]], ins[0]), mask)
         dsts = {k: tile(given[k], k) for k in outs if given.get(k) is not None}
         return emit(name, dsts, {k: operand(given[k], k) for k in ins}, {}, INSTRUCTIONS[name].engines[0], mask)
     f.__name__, f.__doc__ = name, doc
-    f.__signature__ = Signature([Parameter(k, Parameter.POSITIONAL_OR_KEYWORD) for k in (*outs, *ins)])
+    f.__signature__ = Signature([*(Parameter(k, Parameter.POSITIONAL_OR_KEYWORD) for k in (*outs, *ins)),
+                                 Parameter('mask', Parameter.KEYWORD_ONLY, default=None),
+                                 Parameter('others', Parameter.VAR_KEYWORD)])
     return strict(f)
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #44285dcd

@@ -197,6 +197,7 @@ def broadcast_columns(a: Tile, b: Tile) -> tuple:
 
 def common_shape(a: Tile, b: Tile) -> tuple:
     "The common shape of two tiles of one rank."
+    if a.shape == b.shape: return a.shape
     if a.ndim != b.ndim or any(m != n and 1 not in (m, n) for m, n in zip(a.shape, b.shape)):
         raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet', kind='shape', line=kernel_line(),
                           hint='Ranks must agree; axes of size 1 are repeated.')
@@ -216,7 +217,8 @@ def binary(name: str, x: Tile | float, y: Tile | float, dtype: _DTypeLike | None
            mask: Mask | None = None) -> Tile:
     "x op y as a new tile."
     if not isinstance(x, Tile) and not isinstance(y, Tile):
-        raise KernelError(f'nl.{name} needs at least one tile', line=kernel_line())
+        raise KernelError(f'nl.{name} needs at least one tile', line=kernel_line(),
+                          hint='With numbers and loop variables Python computes: min(i, n), i // 2.')
     if not isinstance(x, Tile): return _scalar(name, y, x, True, dtype, mask)
     if not isinstance(y, Tile): return _scalar(name, x, y, False, dtype, mask)
     both = promote(x.info.dtype, y.info.dtype)
@@ -286,7 +288,9 @@ identity, bypass = _make_unary('identity'), _make_binary('bypass')
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #de530887
 def _dunder(name, swapped=False):
     def method(self, other):
-        if name == 'add' and isinstance(other, Index): return DynamicOffset(self, other)
+        if isinstance(other, Index):
+            if name == 'add' and self.size == 1 and not is_float(self.info.dtype): return DynamicOffset(self, other)
+            other = int(other)                                          # a number: the loop is unrolled
         if not isinstance(other, (Tile, int, float, np.number)): return NotImplemented
         return binary(name, other, self) if swapped else binary(name, self, other)
     return method
@@ -456,10 +460,7 @@ def device_print(print_prefix: str, tensor: Tile | None = None, **kw: object) ->
     "Accepted without effect; `kernel_lab.nki.Stepper` shows values of a simulated run."
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #12291a85
-_OWN = ('load', 'store', 'copy', 'ndarray', 'full', 'zeros', 'ones', 'empty_like', 'zeros_like', 'sum', 'max', 'min',
-        'prod', 'mean', 'where', 'transpose', 'matmul', 'broadcast_to', 'var', 'softmax', 'rms_norm', 'all', 'dropout',
-        'rand', 'gather_flattened', 'shared_identity_matrix', 'load_transpose2d')
-globals().update(isa.make_strict({k: globals()[k] for k in (*_OWN, *_BINARY, *_UNARY)}))
+globals().update(isa.make_strict(globals(), (*_HIDDEN, 'result', 'binary', 'unary')))
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #f3369857
 def __getattr__(name): raise missing('nki.language', name)

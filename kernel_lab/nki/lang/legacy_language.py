@@ -109,5 +109,8 @@ def gemm_stationary_grid():
     "Index arrays of the stationary operand of a matmul."
     return mgrid[0:tile_size.pmax, 0:tile_size.gemm_stationary_fmax]
 
+# %% ../../../nbs/2_nki/4_lang/11_legacy_language.ipynb #cbc41020
+globals().update(isa.make_strict(globals()))
+
 # %% ../../../nbs/2_nki/4_lang/11_legacy_language.ipynb #1054d664
 def __getattr__(name): raise missing('neuronxcc.nki.language', name)

@@ -6,7 +6,7 @@
 from dataclasses import dataclass, replace
 from ...core.errors import KernelError
 from ..ir.affine import Affine, Index, Unroll
-from .isa_core import recorder, tile
+from .isa_core import recorder, strict, tile
 from .isa_dma import dma_copy
 from ..ir.nodes import Access
 from ..record.builder import InstructionDraft, OpenLoop, kernel_line
@@ -36,6 +36,7 @@ def _core(rec):
         core, count = core * n + i, count * n
     return core, count
 
+@strict
 def core_barrier(data=None, cores: tuple = (0, 1), engine: str = '', **kw) -> None:
     "Wait until every core is here; `data`, the tensor that is exchanged, has no effect. On one core it does nothing."
     rec = recorder()
@@ -52,6 +53,7 @@ def _assert_small(src):
                           operand='src', limit=f'{most} bytes a partition of {src.info.dtype}',
                           value=f'{size} bytes', hint='Swap in pieces, or use nisa.dma_engine.dma.')
 
+@strict
 def sendrecv(src: Tile, dst: Tile, send_to_rank: int, recv_from_rank: int, pipe_id: int = 0, dma_engine: str = 'dma',
              **kw) -> InstructionDraft | None:
     "Send src to another core's dst, and receive its src into this dst; shapes and dtypes equal, both in SBUF."

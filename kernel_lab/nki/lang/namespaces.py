@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 import numpy as np
 from ..chip.dtypes import dtype_name
-from .isa_core import recorder
+from .isa_core import recorder, strict
 from .language import ndarray
 
 # %% ../../../nbs/2_nki/4_lang/09_namespaces.ipynb #3c30fdc1
@@ -48,6 +48,7 @@ def no_reorder():
     return nullcontext()
 
 # %% ../../../nbs/2_nki/4_lang/09_namespaces.ipynb #630345f6
+@strict
 def shared_constant(constant, dtype=None, **kw):
     "An HBM tensor with the values of a numpy array, or of a .npy file."
     rec, values = recorder(), np.load(constant) if isinstance(constant, str) else np.asarray(constant)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import linecache
 from ...core.errors import KernelError
 from ..ir.affine import Index, UnknownTrips, as_index, whole
-from .isa_core import recorder
+from .isa_core import make_strict, recorder
 from .isa_dma import dma_copy
 from ..record.loops import language_loop
 from ..record.builder import InstructionDraft, OpenLoop, kernel_frame, kernel_line
@@ -109,3 +109,6 @@ def _while_again(reg):
                           hint='Loop with nl.dynamic_range or nl.while_loop, or select by value.')
     _opened(rec, 'while', (0, reg.access(), 1), frame)
     return True
+
+# %% ../../../nbs/2_nki/4_lang/06_registers.ipynb #a8fe03aa
+globals().update(make_strict(globals(), ('fori_loop', 'while_loop')))

@@ -274,6 +274,12 @@ def _last_line(e, file):
     lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == file]
     return lines[-1] if lines else None
 
+def _python_error(e, file):
+    "An exception that Python raised in a kernel, as a `KernelError` with its line and how what it called is called."
+    called = numpy_habits.how_called(e)
+    return KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, file),
+                       hint=f'It is called as {called}.' if called else None)
+
 def _written_inputs(rec):
     "Tiles of the inputs that a kernel writes to; they are the outputs of a kernel that returns nothing."
     wrote = {a.tensor for d in _drafts(rec.body) for a in d.outs.values()}
@@ -372,8 +378,7 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
     except RecursionError as e:
         raise KernelError('the kernel recurses without end', kind='trace', line=_last_line(e, file)) from None
     except MemoryError: raise
-    except (Exception, SystemExit) as e:
-        raise KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, file)) from e
+    except (Exception, SystemExit) as e: raise _python_error(e, file) from e
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #a8b72ab9
 def source_of(func: Callable) -> str:

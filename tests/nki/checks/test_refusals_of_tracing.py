@@ -130,8 +130,9 @@ REFUSED = {
     ('isa_core', 'axis {} is none of the {} axes of the tile'): (
         one('tensor_reduce', {'dst': near(8, 1)}, {'data': near(8, 16)}, {'op': 'add', 'axis': [7]}, 'Vector'),
         'does not name axes'),
-    ('isa_core', 'nisa.{} needs {}'): (
+    ('isa_core', 'operand {} is not given'): (
         one('tensor_tensor', {'dst': SQUARE}, {'data1': SQUARE}, {'op': 'add'}, 'Vector'), 'data2 is missing'),
+    ('isa_core', 'operand {} is None'): (edited(lambda d: d['body'][-1]['ins'].update(src=None)), 'not valid'),
     ('isa_core', 'operand {} is a {}, not a tile or a number'): (
         edited(lambda d: d['body'][-1]['ins'].update(src='x')), 'not valid'),
     ('isa_core', 'operand {} must be a tile, not {}'): (many(LOAD, copy(on(NEAR, 2), 1.0)), 'must be a tile'),
@@ -243,7 +244,9 @@ IMPOSSIBLE = {
         ('numpy_habits', '{} works on values, and a tile has none while the kernel is traced'),
         ('python_subset', '{} is outside the Python that the compiler takes{}'),
         ('registers', 'a register has no truth value while the kernel is traced'),
-        ('numpy_habits', 'a tile has no .{}'),
+        ('numpy_habits', 'a tile has no .{}'), ('numpy_habits', 'an index has no .{}'),
+        ('numpy_habits', '{} works on values, and an index array has none while the kernel is traced'),
+        ('isa_core', 'the call does not fit: {}'),
         ('trace', '{}, but how often this loop turns is in memory: its counter has no values while the kernel is traced'),
         ('tile', 'a tile cannot be iterated'), ('tile', 'a tile has no truth value while the kernel is traced'),
         ('trace', 'a loop over a register is still open: while reg: … needs its second look'),
