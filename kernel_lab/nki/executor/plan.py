@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/6_executor/06_plan.ipynb #e5ad11a3
 from dataclasses import replace
+from functools import lru_cache
 import math
 from .forward_copies import (all_reads_defined, eliminate_copies, forward_transposes, mark_resets,
     mark_stored_bits)
@@ -134,8 +135,11 @@ MIN_UNROLLED_INSTRUCTIONS = 256              # unrolled instructions that are wo
 ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'reciprocal', 'select',
                    'tensor_copy', 'dma_copy', 'memset'}    # each element by itself
 
+@lru_cache(2**14)
+def _elements(ap): return math.prod([n for _, n in ap])
+
 def _is_light(program):
-    runs = [(math.prod(l.trips for l in loops), max((a.free * a.partitions for a in accesses(o)), default=1))
+    runs = [(math.prod([l.trips for l in loops]), max([_elements(a.ap) for a in accesses(o)], default=1))
             for loops, o in program.walk()]
     return sum(n * (size + 2**14) for n, size in runs) < MIN_ELEMENTS_PER_INSTRUCTION * len(runs)
 
@@ -144,7 +148,7 @@ def is_light(program):
     "Whether planning a program would take longer than interpreting it; long elementwise programs are rerolled first."
     long = len(program.instructions) >= MIN_UNROLLED_INSTRUCTIONS and all(o.op in ELEMENTWISE_OPS
             and 'reduce_res' not in o.outs for o in program.instructions)
-    return _is_light(program) and not (long and not _is_light(rerolled(program)))
+    return not (long and not _is_light(rerolled(program))) and _is_light(program)
 
 @without_gc()
 def plan_of(program, finite=True):

@@ -11,12 +11,20 @@ from ..ir.affine import Affine
 from ..ir.nodes import Access, Loop, accesses
 
 # %% ../../../nbs/2_nki/6_executor/02_reroll_loops.ipynb #bdfdc126
-def _signature(instruction, tensors, names=()):
+class _Kinds(dict):
+    "Tensor → a number, the same for tensors that are alike in everything but their loops; found when it is asked for."
+    def __init__(self, tensors): self.tensors, self.numbers = tensors, {}
+    def __missing__(self, k):
+        t = self.tensors[k]
+        return self.setdefault(k, self.numbers.setdefault((t.shape, t.dtype, t.buffer, t.role, t.zero),
+                                                          len(self.numbers)))
+
+def _signature(instruction, kinds, names=()):
     "A hashable description of an instruction or loop without offsets, tensor numbers and loop names."
     if isinstance(instruction, Loop):
         return ('loop', instruction.trips, instruction.kind, instruction.line,
-                tuple(_signature(b, tensors, (*names, instruction.name)) for b in instruction.body))
-    side = lambda ops: tuple([(k, _access_signature(a, tensors, names)) for k, a in ops.items()])
+                tuple(_signature(b, kinds, (*names, instruction.name)) for b in instruction.body))
+    side = lambda ops: tuple([(k, _access_signature(a, kinds, names)) for k, a in ops.items()])
     masks = tuple([(_loop_terms(x, names), axes) for x, axes in instruction.mask])
     return (instruction.op, instruction.engine, instruction.line, repr(instruction.attrs), side(instruction.outs),
             side(instruction.ins), masks)
@@ -25,12 +33,12 @@ def _numbered(v, names): return names.index(v) if v in names else v
 
 def _loop_terms(x, names): return tuple([(_numbered(v, names), c) for v, c in x.terms]) if names else x.terms
 
-def _access_signature(a, tensors, names):
+def _access_signature(a, kinds, names):
     if not isinstance(a, Access): return ('number', a)
-    t = tensors[a.tensor]
-    scope = tuple([_numbered(v, names) for v in t.scope]) if names else t.scope
-    return (t.shape, t.dtype, t.buffer, t.role, t.zero, scope, a.ap, a.par, a.by, a.most, _loop_terms(a.offset, names),
-            a.index and _access_signature(a.index, tensors, names))
+    scope, terms = kinds.tensors[a.tensor].scope, a.offset.terms
+    if names: scope, terms = tuple([_numbered(v, names) for v in scope]), _loop_terms(a.offset, names)
+    return (kinds[a.tensor], scope, a.ap, a.par, a.by, a.most, terms,
+            a.index and _access_signature(a.index, kinds, names))
 
 def _offsets(instruction):
     "[(tensor or None, constant)] of everything in an instruction or loop that may move, in a fixed order."
@@ -99,10 +107,10 @@ MIN_REPETITIONS, MAX_BLOCK_ITEMS = 3, 256     # blocks that make a loop; items o
 class _Body:
     "A body being folded: its items, their forms as numbers, their offsets, and tensors that must not move."
     def __init__(self, body, tensors, kept, depth):
-        forms = {}
+        forms, kinds = {}, _Kinds(tensors)
         self.kept = lambda k: k in kept or len(tensors[k].scope) < depth        # used outside of this body, too
         self.tensors = tensors
-        self.body, self.forms = list(body), [forms.setdefault(_signature(o, tensors), len(forms)) for o in body]
+        self.body, self.forms = list(body), [forms.setdefault(_signature(o, kinds), len(forms)) for o in body]
         self.offsets = [_offsets(o) for o in body]
 
     @cached_property

@@ -11,13 +11,15 @@ from ..record.tile import Tile, emit
 from ..record.builder import InstructionDraft, kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #c8b932da
+_DGE_NAMES = [str(m) for m in dge_mode]
+
 def _dge_name(mode):
     "The name of a `dge_mode`, which may be given by its number."
-    names, mode = [str(m) for m in dge_mode], getattr(mode, 'name', mode)
-    if isinstance(mode, int) and 0 <= mode < len(names): return names[mode]
-    if str(mode) in names: return str(mode)
+    mode = getattr(mode, 'name', mode)
+    if isinstance(mode, int) and 0 <= mode < len(_DGE_NAMES): return _DGE_NAMES[mode]
+    if str(mode) in _DGE_NAMES: return str(mode)
     raise KernelError(f'dge_mode {str(mode)[:40]!r} is not known', kind='unsupported', line=kernel_line(),
-                      operand='dge_mode', hint=f'There are {", ".join(names)}.')
+                      operand='dge_mode', hint=f'There are {", ".join(_DGE_NAMES)}.')
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #fa532fdf
 @strict

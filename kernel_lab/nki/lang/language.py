@@ -197,6 +197,7 @@ def broadcast_columns(a: Tile, b: Tile) -> tuple:
 
 def common_shape(a: Tile, b: Tile) -> tuple:
     "The common shape of two tiles of one rank."
+    if a.shape == b.shape: return a.shape
     if a.ndim != b.ndim or any(m != n and 1 not in (m, n) for m, n in zip(a.shape, b.shape)):
         raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet', kind='shape', line=kernel_line(),
                           hint='Ranks must agree; axes of size 1 are repeated.')

@@ -96,25 +96,36 @@ def _common_shape(shapes):
         if s != shape: shape = broadcast_shape(shape, s)
     return shape
 
-def index_by_arrays(tile, keys):
-    "(offset, access pattern, partition axis, loose indices) after index arrays, one key a dimension."
-    exprs = [as_index(k) for k in keys]
+def _pattern(tile, keys):
+    "What index arrays add to the offset of a tile, one key a dimension; access pattern, partition axis, loose indices."
+    exprs = [k if type(k) is Index else as_index(k) for k in keys]
     if any([e is None for e in exprs]):
         raise KernelError('slices and index arrays do not mix', line=kernel_line(),
                           hint='Write every dimension with nl.arange, or every one with slices.')
     shape = _common_shape(tuple([e.shape for e in exprs if e.shape]))
-    offset, start, steps, par, loose = tile.offset, 0, [0] * len(shape), None, []
+    added, start, steps, par, loose = Index(), 0, [0] * len(shape), None, []
     for dim, (e, (stride, n)) in enumerate(zip(exprs, tile.steps)):
-        shift = len(shape) - len(e.shape)
-        lo, hi = e.bounds()
+        lo, hi = e.ends or e.bounds()
         if lo < 0 or hi >= n: loose.append((dim, e, n))
         start += e.const * stride
-        if e.loops: offset = add_index(offset, Index(0, e.loops, trips=e.trips) * stride)
+        if e.loops: added = add_index(added, Index(0, e.loops, trips=e.trips) * stride)
         for k, c in e.axes.items():
-            steps[k + shift] += c * stride
-            if dim == tile.par: par = k + shift
+            k += len(shape) - len(e.shape)
+            steps[k] += c * stride
+            if dim == tile.par: par = k
     if tile.par is not None and par is None and shape[:1] == (1,): par = 0
-    return shift_index(offset, start), [*zip(steps, shape)], par, tuple(loose)
+    return shift_index(added, start), tuple(zip(steps, shape)), par, tuple(loose)
+
+MAX_KEPT_PATTERNS = 1024        # of a trace: kernels write their index arrays once, and use them in every iteration
+
+def index_by_arrays(tile, keys):
+    "(offset, access pattern, partition axis, loose indices) after index arrays, one key a dimension."
+    kept, key = tile.rec.patterns, (tile.steps, tile.par, *map(id, keys))
+    if key not in kept:
+        if len(kept) >= MAX_KEPT_PATTERNS: kept.clear()
+        kept[key] = _pattern(tile, keys), tuple(keys)      # the keys live on, so that no others get their numbers
+    (added, *pattern), _ = kept[key]
+    return add_index(tile.offset, added), *pattern
 
 # %% ../../../nbs/2_nki/3_record/02_indexing.ipynb #66740594
 @method_of(Tile, 'expand_dims', 'expand_dim')
@@ -235,21 +246,27 @@ def _common_view(tile, key):
     is_nki = tile.rec.dialect == 'nki'
     if isinstance(key, Mask) or isinstance(key, (bool, np.bool_)) and not is_nki: return _guarded_by(tile, as_mask(key))
     keys = full_keys(tile, key)
-    if {*map(type, keys)} != {Index}:
-        is_number = lambda k: isinstance(k, Tile) and is_nki and k.size == 1
-        if any([isinstance(k, ds) and isinstance(k.start, Tile) or is_number(k) for k in keys]):
-            return _dynamic_slice(tile, keys)
-        if any([isinstance(k, Tile) for k in keys]): return _indirect(tile, keys)
+    is_number = lambda k: isinstance(k, Tile) and is_nki and k.size == 1
+    if any([isinstance(k, ds) and isinstance(k.start, Tile) or is_number(k) for k in keys]):
+        return _dynamic_slice(tile, keys)
+    if any([isinstance(k, Tile) for k in keys]): return _indirect(tile, keys)
+    return _view_without_tiles(tile, keys)
+
+def _view_without_tiles(tile, keys):
+    "The view of one key a dimension, none of which is in memory."
     if not any([isinstance(k, Index) and k.shape for k in keys]): return tile.like(*index_by_slices(tile, keys))
     keys = [0 if isinstance(k, slice) and n == 1 else k for k, n in zip(keys, tile.shape)]
     return Tile(tile.rec, tile.tensor, *index_by_arrays(tile, keys))
 
+_PLAIN_KEYS = {Index, int, slice}
+
 @method_of(Tile, '__getitem__')
 def view_at(self, key):
     "A smaller view; nothing is recorded. In the earlier dialect a number in memory may stand where an index does."
-    if self.rec.dialect == 'nki': return _common_view(self, key)
     keys = key if isinstance(key, tuple) else (key,)
-    if {*map(type, keys)} == {Index}: return _common_view(self, keys)              # as nearly all are
+    if len(keys) == len(self.steps) and {*map(type, keys)} <= _PLAIN_KEYS:         # as nearly all are
+        return _view_without_tiles(self, keys)
+    if self.rec.dialect == 'nki': return _common_view(self, key)
     if self.par is not None and any(map(_is_from_memory, keys)): return dynamic_view(self, full_keys(self, key))
     if any(k is None for k in keys) and not any(k is Ellipsis or isinstance(k, Index) for k in keys):
         return _with_axes(self, keys)

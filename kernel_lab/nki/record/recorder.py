@@ -82,6 +82,7 @@ MAX_TENSOR_ELEMENTS = 2**34        # HBM holds no more
 
 def _checked_shape(shape):
     "A shape as a tuple of positive integers, or an error in the kernel's line."
+    if {*map(type, shape)} == {int} and min(shape) > 0 and math.prod(shape) <= MAX_TENSOR_ELEMENTS: return tuple(shape)
     if not all([hasattr(n, '__index__') for n in shape]):
         raise KernelError(f'a shape has whole numbers, not {shape}', line=kernel_line(), kind='shape',
                           hint='Divide with //.')
@@ -115,6 +116,7 @@ class Recorder:
         self.states = {}                    # engine -> its generator's state, where the kernel touches it
         self.moved = {}                     # tensor -> how its value was computed in place elsewhere
         self.names = {}                     # names taken -> how many tensors wanted them
+        self.patterns = {}                  # (layout of a tile, its index arrays) -> what these make of it
 
     @property
     def current(self):

@@ -178,7 +178,7 @@ def emit(op, outs, ins, attrs=None, engine='', mask=None) -> InstructionDraft:
         if not isinstance(v, Tile): continue
         if v.draft: v.draft.used = True
         if v.tensor in rec.moved: _restore_moved(rec, v.tensor)
-    masks = tuple((c.affine(), tuple(sorted((k - c.ndim, v) for k, v in c.axes.items()))) for c in conditions)
+    masks = tuple([(c.affine(), tuple(sorted((k - c.ndim, v) for k, v in c.axes.items()))) for c in conditions])
     outs = {k: _settled(rec, v, conditions) for k, v in outs.items()}
     ins = {k: _settled(rec, v, conditions) for k, v in ins.items() if v is not None}
     d = InstructionDraft(op, outs, ins, attrs or {}, engine, masks, kernel_line())

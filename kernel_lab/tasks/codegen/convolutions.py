@@ -89,22 +89,22 @@ def _indent(k, lines): return ['    ' * k + l for l in lines]
 
 # %% ../../../nbs/3_tasks/2_codegen/10_convolutions.ipynb #46eb65f9
 def _load_weights(win, w, turned, each, out_each, kind):
-    "Lines that load the weights of `cn` input channels from ci on and output channels o..o + on: w_t [cn, taps, on]."
+    """Lines that load the weights of `cn` input channels from ci on and output channels o..o + on.
+
+    They are w_all [cn, taps, on], or w_taps [cn, on, taps] with the last tap first where the convolution is turned."""
     T = len(win.taps)
     if turned: return [f'w_rows = nl.ndarray((cn, on * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
                        f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], w.shape[1] * T))}[ci:ci + cn, (o % '
                        f'{out_each}) * {T}:(o % {out_each} + on) * {T}])',
-                       'w_t = []',
-                       f'for t in range({T}): w_t.append(w_rows.reshape((cn, on, {T}))[:, :, {T - 1} - t])']
-    lines = [f'w_rows = nl.ndarray((on, cn * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
-             f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], each * T))}[o:o + on, (ci - first_in) * {T}:(ci - '
-             f'first_in + cn) * {T}])',
-             f'w_all = nl.ndarray((cn, {T}, on), dtype=nl.{kind}, buffer=nl.sbuf)', 'w_t = []',
-             f'for t in range({T}):',
-             f'    w_turned = nl.ndarray((cn, on), dtype=nl.{kind}, buffer=nl.psum)',
-             f'    nisa.nc_transpose(dst=w_turned, data=w_rows[:, t:t + (cn - 1) * {T} + 1:{T}])',
-             '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)', '    w_t.append(w_all[:, t, :])']
-    return lines
+                       f'w_taps = w_rows.reshape((cn, on, {T}))']
+    return [f'w_rows = nl.ndarray((on, cn * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
+            f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], each * T))}[o:o + on, (ci - first_in) * {T}:(ci - '
+            f'first_in + cn) * {T}])',
+            f'w_all = nl.ndarray((cn, {T}, on), dtype=nl.{kind}, buffer=nl.sbuf)',
+            f'for t in range({T}):',
+            f'    w_turned = nl.ndarray((cn, on), dtype=nl.{kind}, buffer=nl.psum)',
+            f'    nisa.nc_transpose(dst=w_turned, data=w_rows[:, t:t + (cn - 1) * {T} + 1:{T}])',
+            '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)']
 
 def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
     "Lines of a convolution of `HbmTensor`s, or of a transposed one, as products accumulated in PSUM."
@@ -114,27 +114,33 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
     wide = min(win.out[2], 512)
     tall = min(max(512 // win.out[2], 1), band)
     source = lambda depth, rest: f'{x.text((N, C, *win.image))}[b, ci:ci + cn, {depth}, {rest}]'
-    taps = [f'({_tap_view(win, "band", p, "y", "tall", ("v", "wide"))})' for p in win.taps]
-    body = ['def some(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
+    taps = [_tap_view(win, "band", p, "y", "tall", ("v", "wide")) for p in win.taps]
+    weight = 'w_taps' if turned else 'w_all'
+    tap_of = lambda t: f'w_taps[:, :, {len(taps) - 1 - t}]' if turned else f'w_all[:, {t}, :]'
+    chunked = each > BLOCK_ROWS                # more input channels than partitions
+    products = [f'nisa.nc_matmul(dst=acc, stationary={tap_of(t)}, moving={tap})' for t, tap in enumerate(taps)]
+    body = ['def output_rows(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
             f'        wide = min({wide}, {win.out[2]} - v)',
             '        acc = nl.ndarray((on, tall, wide), dtype=nl.float32, buffer=nl.psum)',
-            '        for k in range(len(bands)):', '            w_t, band = weights[k], bands[k]',
-            *_indent(3, [f'nisa.nc_matmul(dst=acc, stationary=w_t[{t}], moving={tap[1:-1]})'
-                         for t, tap in enumerate(taps)]),
+            *(['        for k in range(len(bands)):', f'            {weight}, band = weights[k], bands[k]']
+              if chunked else []),
+            *_indent(3 if chunked else 2, products),
             f'        result = nl.ndarray((on, tall, wide), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
             '        nisa.tensor_scalar(dst=result, data=acc, op0=nl.add, operand0=bias_tile)'
             if bias else '        nisa.tensor_copy(dst=result, src=acc)',
             f'        nisa.dma_copy(dst={out.text((N, O, *win.out))}[b, o:o + on, d, at + y:at + y + tall, v:v + '
             'wide], src=result)', '',
-            f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): some(y * {tall}, {tall})',
-            f'elif n >= {tall}: some(0, {tall})',
-            f'if n % {tall}: some(n - n % {tall}, n % {tall})']
-    bands = ['bands = []', 'for ci, cn in channels:', *_indent(1, _load_band(win, 'band', source, 'cn', kind, 0.0)),
-             '    bands.append(band)']
-    lines = [
-        'channels = []', f'for k in range(first_in, first_in + {each}, ROWS):',
-        f'    channels.append((k, min(ROWS, first_in + {each} - k)))', 'weights = []', 'for ci, cn in channels:',
-        *_indent(1, _load_weights(win, w, turned, each, out_each, kind)), '    weights.append(w_t)']
+            f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): output_rows(y * {tall}, {tall})',
+            f'elif n >= {tall}: output_rows(0, {tall})',
+            f'if n % {tall}: output_rows(n - n % {tall}, n % {tall})']
+    bands = _load_band(win, 'band', source, 'cn', kind, 0.0)
+    lines = _load_weights(win, w, turned, each, out_each, kind)
+    if chunked:
+        bands = ['bands = []', 'for ci, cn in channels:', *_indent(1, bands), '    bands.append(band)']
+        lines = ['channels = []', f'for k in range(first_in, first_in + {each}, ROWS):',
+                 f'    channels.append((k, min(ROWS, first_in + {each} - k)))', 'weights = []',
+                 'for ci, cn in channels:', *_indent(1, lines), f'    weights.append({weight})']
+    else: lines = [f'ci, cn = first_in, {each}', *lines]
     if bias:
         lines += ['bias_tile = nl.ndarray((on, 1), dtype=nl.float32, buffer=nl.sbuf)',
                   f'nisa.dma_copy(dst=bias_tile, src={bias.text((O, 1))}[o:o + on, :])']

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 import math
+import textwrap
 from .blocking import row_pass, whole_tensor_pass
 from .graph import Graph, Node, Ref, hbm_dtype
 from .layout import broadcast_shape, choose_layout, worked_axes
@@ -257,7 +258,9 @@ def plan_fused(graph: Graph, plan: KernelPlan, pays: Callable[[Graph], bool] = l
     def lower(groups, level):
         for group in groups:
             lines = len(group) > 1 and pays(subgraph(group, graph)) and lower_group(group, plan, graph)
-            if lines: plan.add_pass(lines)
+            if lines:
+                named = textwrap.shorten(', '.join(n.op for n in group), 96, placeholder=' ...')
+                plan.add_pass([f'    # {named}', *lines])
             elif level and len(group) > 1: lower(fusion_groups(graph, group, level - 1), level - 1)
             else:
                 for n in group: plan.lower(n)

@@ -104,20 +104,17 @@ def _load_remainder(x, straight, dst, at, n, K, kind):
                                         kind, 'rows'))]
 
 def _load_contraction(x, straight, name, at, n, K, kind):
-    "Lines that load n rows with the whole contraction: tiles `name`_t [128, blocks, n] and `name`_rest, or None."
-    lines = (
-        [
-            f'{name}_t = nl.ndarray((ROWS, {K // BLOCK_ROWS}, {n}), dtype=nl.{kind}, buffer=nl.sbuf)  # the contraction'
-            ' on partitions'
-        ]
-        if K >= BLOCK_ROWS
-        else [f'{name}_t = None']
-    )
+    "Lines that load n rows with the whole contraction: tiles `name`_t [128, blocks, n] and `name`_rest, if any."
+    lines = [f'{name}_t = nl.ndarray((ROWS, {K // BLOCK_ROWS}, {n}), dtype=nl.{kind}, buffer=nl.sbuf)'
+             '  # the contraction on partitions'] if K >= BLOCK_ROWS else []
     for head, first, count in _contraction_chunks(K):
         body = _load_blocks(x, straight, f'{name}_t', first, at, n, first, count, kind)
         lines += [head, *_indent(1, body)] if head else body
-    return [*lines, *(_load_remainder(x, straight, f'{name}_rest', at, n, K, kind)
-                      if K % BLOCK_ROWS else [f'{name}_rest = None'])]
+    return [*lines, *(_load_remainder(x, straight, f'{name}_rest', at, n, K, kind) if K % BLOCK_ROWS else [])]
+
+def _strip_names(K):
+    "What a strip of resident columns is: its first column, its width, and its tiles."
+    return ', '.join(['c', 'm', *(['w_t'] if K >= BLOCK_ROWS else []), *(['w_rest'] if K % BLOCK_ROWS else [])])
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #c25fb1a8
 def _store_results(outs, after, operands, depth):
@@ -227,7 +224,7 @@ def _resident_columns(x, w, K, kind, finish):
     whole = [f'for k in nl.affine_range({K // BLOCK_ROWS}):',
              f'    {_product(f"x_t[:, k, {_ROWS_OF_SUM}]", "w_t[:, k, :]")}']
     rest = [_product(f'x_rest[:, {_ROWS_OF_SUM}]', 'w_rest')]
-    return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), 'for c, m, w_t, w_rest in strips:',
+    return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), f'for {_strip_names(K)} in strips:',
             *_indent(1, [*_ACCUMULATORS, *(whole if K >= BLOCK_ROWS else []), *(rest if K % BLOCK_ROWS else []),
             *_EACH_SUM, *finish(1)])]
 
@@ -253,7 +250,7 @@ def _load_columns_function(block, w, K, N, kind):
             *_indent(1, ['strips = []', f'for c in range(0, {N}, {PSUM_BANK_COLUMNS}):',
                          f'    m = min({PSUM_BANK_COLUMNS}, {N} - c)',
             *_indent(1, _load_contraction(w, not w.transposed, 'w', 'c', 'm', K, kind)),
-            '    strips.append((c, m, w_t, w_rest))', 'return strips']), '']
+            f'    strips.append(({_strip_names(K)}))', 'return strips']), '']
 
 def _transpose_to_hbm(block, w, K, N, kind):
     "(lines that write w to HBM with its contraction first, the new `Matrix`)."

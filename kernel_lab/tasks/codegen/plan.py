@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import keyword
 import math
 import re
+import textwrap
 from ...core.errors import UsageError
 from .graph import Node, Ref, hbm_dtype
 from .matmul import Matrix
@@ -108,8 +109,17 @@ class KernelPlan:
         if stage: self._add(node, stage)
 
     def _add(self, node, stage):
-        self.passes.append(stage)
+        self.passes.append([f'    # {self.described(node)}', *stage])
         self.last_lowered = node.name
+
+    def described(self, node):
+        "One line that says what a node computes, with the tensors of its operands and of its result."
+        def text(a):
+            if isinstance(a, tuple): return f'({", ".join(map(text, a))})'
+            if not isinstance(a, Ref): return str(a)
+            return self.tensors[a.name].name if a.name in self.tensors else a.name
+        said = ', '.join([*map(text, node.args), *(f'{k}={text(v)}' for k, v in node.kwargs.items())])
+        return textwrap.shorten(f'{text(Ref(node.name))} = {node.op}({said})', 96, placeholder=' ...')
 
     def add_pass(self, lines):
         "Add the lines of a pass that is no single node's."
@@ -191,7 +201,7 @@ def _output_tensors(plan, graph):
         kind = hbm_dtype(plan.nodes[name].dtype) if name in plan.nodes else p.dtype
         if name in {n.name for n in graph.inputs}: kind = p.dtype
         plan.tensors[name] = out = HbmTensor(f'{name}_out', p.shape or (1,), p.shape, kind)
-        plan.passes.append([f'    nisa.dma_copy(dst={out.name}, src={p.text()})'])
+        plan.passes.append([f'    # {out.name} = {p.name}', f'    nisa.dma_copy(dst={out.name}, src={p.text()})'])
     return [plan[name] for name in graph.outputs]
 
 def render_kernel(plan, graph, name='kernel', doc=''):
