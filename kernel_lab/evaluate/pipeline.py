@@ -179,11 +179,11 @@ def status_of_verification(verification: Verification) -> Status:
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #b7b95cd2
 MAX_TIMED_DRAWS = 3
 
-def _timed_inputs(progress, question, verification):
-    "The inputs to time a kernel with: None, or the ordinary draws of its verification where its time depends on them."
-    if not progress.program or not progress.program.depends_on_data: return [None]
+def timed_inputs(program: Program | None, task: Task, workload: Workload, verification: Verification) -> list:
+    "The inputs to time a kernel with: [None], or ordinary draws of its verification where its time depends on them."
+    if program is None or not program.depends_on_data: return [None]
     seeds = dict.fromkeys(r.seed for r in verification.seeds if not r.draw)
-    return [question.task.draw(question.workload, s) for s in [*seeds][:MAX_TIMED_DRAWS]]
+    return [task.draw(workload, s) for s in [*seeds][:MAX_TIMED_DRAWS]]
 
 def _turns_text(program, timed):
     "How often the loops of a program that depend on data turned in the one that was timed."
@@ -194,7 +194,7 @@ def _turns_text(program, timed):
 def profile_stage(progress: EvaluationInProgress, question: Question, compiled, verification: Verification):
     "The Profile of a compiled and verified kernel; the slowest of several where its time depends on its inputs."
     with progress.stage('profile'):
-        inputs = _timed_inputs(progress, question, verification)
+        inputs = timed_inputs(progress.program, question.task, question.workload, verification)
         p = max((question.target.profile(compiled, x) for x in inputs), key=lambda p: p.latency_us)
     if inputs != [None] and p.timeline:
         progress.say(f'warning: the time depends on the inputs. It is the longest of {len(inputs)} draws, for which '

@@ -1,8 +1,9 @@
 """A kernel whose loops are as long as a number in memory is judged like any other, and timed on the draws it was verified on."""
 import numpy as np
 import pytest
-from kernel_lab.evaluate import evaluate
+from kernel_lab.evaluate import Evaluation, evaluate
 from kernel_lab.evaluate.verification.plausibility import Evidence, run_guards
+from kernel_lab.figures.timeline import timeline_of
 from kernel_lab.tasks.model.task import task_from
 
 def first_rows(x, n):
@@ -31,8 +32,7 @@ TAIL = '''
 DYNAMIC = f'{HEAD}    for i in nl.dynamic_range(turns):{TAIL}'
 INSIDE = f'{HEAD}    for k in nl.sequential_range(1):\n      for i in nl.dynamic_range(turns):{TAIL}'
 
-@pytest.mark.parametrize('low, high, turns', [(5, 6, 5), (0, 1, 0)])
-@pytest.mark.parametrize('source', [DYNAMIC, INSIDE])
+@pytest.mark.parametrize('source, low, high, turns', [(DYNAMIC, 5, 6, 5), (INSIDE, 0, 1, 0)])
 def test_it_has_a_verdict_and_a_time(source, low, high, turns):
     e = evaluate(source, task_of(low, high), seeds=[1, 2])
     assert e.status == 'correct' and e.latency_us > 0
@@ -44,6 +44,12 @@ def test_its_time_is_that_of_the_longest_draw():
     few, most = (min(range(4), key=lambda s: at * counts[s]) for at in (1, -1))
     alone = [evaluate(DYNAMIC, task, seeds=[s]).latency_us for s in (few, most)]
     assert alone[0] < alone[1] == evaluate(DYNAMIC, task, seeds=[few, most]).latency_us
+
+def test_its_timeline_is_found_again():
+    task = task_of(1, 9)
+    e = evaluate(DYNAMIC, task, seeds=[1, 2])
+    stored = Evaluation.from_dict(e.to_dict())
+    assert stored.profile.timeline is None and timeline_of(stored, task).latency_us == e.latency_us
 
 def test_a_wrong_one_is_wrong():
     assert evaluate(DYNAMIC.replace('nl.ds(i, 1)', 'nl.ds(0, 1)'), task_of(5, 6), seeds=[1]).status == 'wrong_result'
