@@ -217,9 +217,10 @@ def timeline_of(evaluation: 'Evaluation', task: 'Task | None' = None) -> 'Timeli
     workload = task.workload(evaluation.workload)
     program = trace_in_child(evaluation.kernel, list(specs_of(task, workload)), evaluation.chip)
     if isinstance(program, KernelError): return None
+    if not program.depends_on_data: return schedule(program, evaluation.chip)
     draws = timed_inputs(program, task, workload, evaluation.verification)
-    programs = [program if x is None else with_turns_for(program, *x.values()) for x in draws]
-    return max((schedule(p, evaluation.chip) for p in programs), key=lambda t: t.latency_us)
+    return max((schedule(with_turns_for(program, *x.values()), evaluation.chip) for x in draws),
+               key=lambda t: t.latency_us)
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #db995b83
 def profiles_of(record: 'Profile | Evaluation | Run') -> dict[str, 'Profile']:
