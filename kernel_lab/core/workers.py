@@ -4,9 +4,10 @@
 
 # %% ../../nbs/1_core/06_workers.ipynb #a36f8104
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -16,6 +17,7 @@ import json
 import math
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -62,30 +64,34 @@ class Channel:
             while True: yield self.receive()
 
 # %% ../../nbs/1_core/06_workers.ipynb #c1003ea8
-PARENT_POLL_S = 0.5  # interval at which a thread checks that the parent is alive
-
-def begin(target: str, channel: str, lifeline: str, parent: str, grace: str) -> None:
+def begin(target: str, grace: str, channel: str, lifeline: str) -> None:
     """Entry point of a worker: call `target` ('module:function') with the Channel on file descriptor `channel`. The
-    worker is killed `grace` seconds after the process `parent` ends."""
+    worker is killed `grace` seconds after its parent has closed the other end of the pipe `lifeline`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for fd in (channel, lifeline): os.set_inheritable(int(fd), False)
-    _tie_to_parent(int(lifeline), int(parent), float(grace))
+    _tie_to_parent(int(lifeline), float(grace))
     with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('500')
     module, _, name = target.partition(':')
     getattr(import_module(module), name)(Channel(socket.socket(fileno=int(channel))))
 
-def _tie_to_parent(lifeline, parent, grace):
-    "Have this process group killed when the process `parent` ends, after `grace` seconds."
+def _tie_to_parent(lifeline, grace):
+    "Have this process group killed when the parent ends, after `grace` seconds."
     if grace or not hasattr(fcntl, 'F_SETSIG'):
-        threading.Thread(target=_end_after, args=(parent, grace), daemon=True).start()
+        threading.Thread(target=_end_after, args=(lifeline, grace), daemon=True).start()
         return
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if os.getppid() != parent: os._exit(1)                              # the parent ended before this
+    if _is_closed(lifeline, 0): os._exit(1)                             # the parent ended before this
 
-def _end_after(parent, grace):
-    while os.getppid() == parent: time.sleep(PARENT_POLL_S)
+def _is_closed(lifeline, seconds=None):
+    "Wait until the other end of a pipe is closed, for some seconds at most; whether it is."
+    waiting = select.poll()
+    waiting.register(lifeline, 0)
+    return bool(waiting.poll(None if seconds is None else seconds * 1000))
+
+def _end_after(lifeline, grace):
+    _is_closed(lifeline)
     time.sleep(grace)
     os.killpg(0, signal.SIGKILL)
 
@@ -97,12 +103,16 @@ PR_SET_PDEATHSIG = 1  # option of prctl on Linux
 
 # %% ../../nbs/1_core/06_workers.ipynb #3a689e9b
 _BOOT = ('import json, sys; sys.path[:] = json.loads(sys.argv[1]) or sys.path; '
-         'from kernel_lab.core.workers import begin; begin(*sys.argv[2:])')
+         'from kernel_lab.core import workers; ')
 START_TIMEOUT_S = 120  # for a worker to become ready, in addition to the limit of its first request
 
 def search_path() -> list[str]:
     "`sys.path` with absolute folders, for a child process."
     return list(dict.fromkeys(p or os.getcwd() for p in sys.path))
+
+def single_threaded_environment() -> dict[str, str]:
+    "The environment of this process without secrets, in which numpy and torch compute in one thread."
+    return environment_without_secrets() | {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
 
 def kill_group(process: subprocess.Popen) -> None:
     "Kill a process that was started in a session of its own, and its children."
@@ -117,26 +127,149 @@ class Outcome:
     code: int | None = None
     is_late: bool = False
 
+# %% ../../nbs/1_core/06_workers.ipynb #784710f3
+def _started(call, paths, arguments, environment, fds, **kw):
+    "A new interpreter that does a `call` on this module."
+    command = [sys.executable, '-c', _BOOT + call, json.dumps(paths), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=fds,
+                            start_new_session=True, **kw)
+
+def serve_template(requests: str) -> list[str]:
+    """For each request that comes on the file descriptor `requests`, import the modules that it names and fork a
+    worker, or say how a worker ended. Returns in the worker, with the arguments of `begin`. Ends with the parent, and
+    when there was no worker for `TEMPLATE_IDLE_S`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    workers = 0
+    with socket.socket(fileno=int(requests)) as end:
+        while workers or wait([end], TEMPLATE_IDLE_S):
+            text, fds, *_ = socket.recv_fds(end, MAX_REQUEST_BYTES, 3)
+            if not text: break
+            request = json.loads(text)
+            if pid := request.get('reap'):
+                workers -= 1
+                end.send(b'%d' % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                continue
+            for name in request['modules']: import_module(name)
+            workers += 1
+            if os.fork() == 0:
+                os.setsid()
+                end.send(b'%d' % os.getpid())
+                return _become(request, *fds)
+            for fd in fds: os.close(fd)
+    os._exit(0)
+
+def _become(request, channel, lifeline, stderr):
+    "Take the environment, the working directory and the standard error of a worker."
+    os.environ.clear()
+    os.environ.update(request['environment'])
+    os.dup2(stderr, 2)
+    os.close(stderr)
+    os.chdir(request['folder'])
+    return [*request['call'], str(channel), str(lifeline)]
+
+MAX_REQUEST_BYTES = 1 << 17  # to a template; environments are rarely a tenth of it
+TEMPLATE_IDLE_S = 60         # after which a template without workers ends
+
+class Template:
+    """A process that has imported what workers need, and from which they are forked. It ends with this process, when
+    nothing refers to it any more, and when it was idle for a minute."""
+    def __init__(self, environment: Mapping[str, str], paths: list[str]):
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._end.settimeout(START_TIMEOUT_S)
+        self._lock, self._owner = threading.Lock(), os.getpid()
+        with theirs:
+            call = 'workers.begin(*workers.serve_template(*sys.argv[2:]))'
+            self._process = _started(call, paths, [str(theirs.fileno())], environment, [theirs.fileno()],
+                                     stderr=subprocess.DEVNULL)
+
+    def ask(self, request: dict, fds: list[int] = ()) -> int:
+        """The number that answers a request. EOFError or OSError if the template has ended or takes no request of this
+        size; then, and when it is interrupted, it is of no more use."""
+        with self._lock:
+            try:
+                socket.send_fds(self._end, [json.dumps(request).encode()], fds)
+                if not (answer := self._end.recv(64)): raise EOFError
+            except BaseException:
+                self._end.close()
+                raise
+        return int(answer)
+
+    def __del__(self):
+        self._end.close()
+        if self._owner != os.getpid(): return                           # a fork of this process has a copy
+        self._process.kill()
+        self._process.wait()
+
+class ForkedProcess:
+    "A worker that was forked from a template, with what is used of `subprocess.Popen`."
+    def __init__(self, template: Template, pid: int):
+        self.pid, self.returncode, self._template = pid, None, template
+        self._ended = os.fdopen(os.pidfd_open(pid), 'rb', buffering=0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        "Its exit code (negative: a signal) when it has ended; subprocess.TimeoutExpired after `timeout` seconds."
+        if self.returncode is None:
+            if not wait([self._ended], timeout): raise subprocess.TimeoutExpired(f'process {self.pid}', timeout)
+            try: self.returncode = self._template.ask({'reap': self.pid})
+            except (EOFError, OSError): self.returncode = -signal.SIGKILL       # with its template
+            self._ended.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        "Its exit code, None while it runs."
+        with suppress(subprocess.TimeoutExpired): return self.wait(0)
+
+    def kill(self) -> None:
+        "Kill it, if it still runs."
+        if self.poll() is None: signal.pidfd_send_signal(self._ended.fileno(), signal.SIGKILL)
+
+@cache
+def _can_fork():
+    "Whether this system has what templates need (Linux 5.3)."
+    try: os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError): return False
+    return True
+
+_latest = {}  # the template that was used last, under what it was made of
+
+def _forked(call, environment, folder, paths, modules, fds):
+    "A worker forked from a template that has imported `modules`; None if that cannot be had."
+    if not _can_fork(): return None
+    threads = sorted((k, v) for k, v in environment.items() if k.endswith('_NUM_THREADS'))
+    key = json.dumps([os.getpid(), paths, threads])
+    request = {'call': call, 'environment': environment, 'folder': folder or os.getcwd(), 'modules': modules}
+    for _ in range(2):                                                  # the template may have ended
+        try:
+            if not (template := _latest.get(key)):
+                _latest.clear()
+                template = _latest[key] = Template(environment, paths)
+            return ForkedProcess(template, template.ask(request, fds))
+        except (EOFError, OSError): _latest.clear()
+
+
 # %% ../../nbs/1_core/06_workers.ipynb #f34fdd22
 class WorkerProcess:
     """A process that calls `target` ('module:function', which takes a `Channel`) and answers one request at a time.
 
     `environment` is its whole environment (default: this process's without secrets), `folder` its working directory,
     `paths` its `sys.path` (default: this process's; []: the interpreter's own), `grace` the seconds that it gets to
-    shut down after its parent has ended."""
+    shut down after its parent has ended. `modules` are slow to import: where a process can be forked safely, the worker
+    is a copy of a template that has imported them."""
     def __init__(self, target: str, environment: dict[str, str] | None = None, folder: str | None = None,
-                 paths: list[str] | None = None, grace: float = 0.0):
+                 paths: list[str] | None = None, grace: float = 0.0, modules: tuple[str, ...] = ()):
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe()
         self.channel = Channel(ours)
         self._lifeline, self._stderr = os.fdopen(write_end, 'wb'), tempfile.TemporaryFile('a+b')
-        paths, arguments = search_path() if paths is None else paths, (theirs.fileno(), read_end, os.getpid(), grace)
-        command = [sys.executable, '-c', _BOOT, json.dumps(paths), target, *map(str, arguments)]
-        null, environment = subprocess.DEVNULL, environment_without_secrets() if environment is None else environment
+        paths = search_path() if paths is None else paths
+        environment = environment_without_secrets() if environment is None else environment
+        call = [target, str(grace)]
         with theirs, os.fdopen(read_end, 'rb'):
-            self.process = subprocess.Popen(
-                command, stdin=null, stdout=null, stderr=self._stderr, cwd=folder, env=environment,
-                pass_fds=[theirs.fileno(), read_end], start_new_session=True)
+            ends, said = [theirs.fileno(), read_end], self._stderr.fileno()
+            self.process = modules and _forked(call, environment, folder, paths, modules, [*ends, said])
+            if not self.process:
+                self.process = _started('workers.begin(*sys.argv[2:])', paths, [*call, *map(str, ends)], environment,
+                                        ends, cwd=folder, stderr=self._stderr)
         self.job = None  # free for the caller
         self.is_ready, self.seconds, self.until = False, math.inf, math.inf
 
@@ -216,16 +349,16 @@ def serve_calls(channel: Channel) -> None:
 def _packed(x): return b64encode(pickle.dumps(x)).decode()
 
 def call_in_workers(function: Callable, arguments: Iterable[tuple], workers: int,
-                    seconds: float = math.inf) -> Iterator[tuple]:
+                    seconds: float = math.inf, modules: tuple[str, ...] = ()) -> Iterator[tuple]:
     """Yield (index, result) of `function(*a)` for each `a` in `arguments`, in order of completion, computed by up to
-    `workers` processes. Raises what the function raises, and SimulatorError if a worker dies or a call takes longer
-    than `seconds`."""
-    waiting, idle, busy = enumerate(arguments), [], {}
-    environment = environment_without_secrets() | {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
+    `workers` processes, which import slow `modules` once for all. Raises what the function raises, and SimulatorError
+    if a worker dies or a call takes longer than `seconds`."""
+    waiting, idle, busy, environment = enumerate(arguments), [], {}, single_threaded_environment()
     try:
         while True:
             while len(busy) < workers and (call := next(waiting, None)):
-                worker = idle.pop() if idle else WorkerProcess('kernel_lab.core.workers:serve_calls', environment)
+                worker = idle.pop() if idle else WorkerProcess('kernel_lab.core.workers:serve_calls', environment,
+                                                               modules=modules)
                 worker.job = call[0]
                 busy[worker] = worker.ask(_packed((function, call[1])), seconds)
             if not busy: return

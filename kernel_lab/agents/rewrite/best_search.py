@@ -185,7 +185,7 @@ def each_in_workers(function: Callable, calls: list[tuple], jobs: int) -> Iterat
         handed, done = [], set()
         try:
             given = (handed.append(k) or calls[k] for k in left)
-            for at, result in call_in_workers(function, given, jobs, CALL_SECONDS):
+            for at, result in call_in_workers(function, given, jobs, CALL_SECONDS, modules=('torch',)):
                 done.add(handed[at])
                 yield handed[at], result
         except SimulatorError as e:
@@ -199,8 +199,6 @@ def each_in_workers(function: Callable, calls: list[tuple], jobs: int) -> Iterat
 
 def _in_worker(make, name):
     "What `make` makes, or a sentence why it does not."
-    import torch
-    torch.set_num_threads(1)
     warnings.simplefilter('ignore')                                     # torch warns about its own internals
     try: return make()
     except LabError as e: return f'{name}: {e}'

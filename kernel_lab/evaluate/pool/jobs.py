@@ -14,8 +14,7 @@ import glob
 import json
 import pickle
 from ...core.errors import LabError, UsageError
-from ...core.secrets import environment_without_secrets
-from ...core.workers import Channel, Outcome, WorkerProcess
+from ...core.workers import Channel, Outcome, WorkerProcess, single_threaded_environment
 from ..pipeline import EvaluationInProgress, evaluate, look_up, resolve
 from ..store.rows import pack, program_behind, unpack
 from ..records.evaluation import Evaluation
@@ -149,15 +148,13 @@ def lab_error_evaluation(job: Job, why: str) -> Evaluation:
 # %% ../../../nbs/5_evaluate/4_pool/00_jobs.ipynb #ad65b739
 def serve_jobs(channel: Channel) -> None:
     "A worker's target: do the jobs that come, one after the other; ready once the sandbox stands."
-    import torch
-    torch.set_num_threads(1)
     with suppress(LabError): sandbox_status()                          # every job will report what is wrong with it
     for text in channel: channel.send(answer_job(text))
 
 def job_worker() -> WorkerProcess:
     "A worker process for jobs."
-    environment = environment_without_secrets() | {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
-    return WorkerProcess('kernel_lab.evaluate.pool.jobs:serve_jobs', environment)
+    return WorkerProcess('kernel_lab.evaluate.pool.jobs:serve_jobs', single_threaded_environment(),
+                         modules=('torch', 'kernel_lab.evaluate.pipeline'))
 
 def job_outcome(outcome: Outcome, seconds: float) -> tuple[str | None, str | None, bool]:
     """(text of the answer or None, why there is none, whether another attempt may help) of a job that might take

@@ -14,8 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from ...core.errors import UsageError
-from ...core.secrets import environment_without_secrets
-from ...core.workers import Channel, WorkerProcess
+from ...core.workers import Channel, WorkerProcess, single_threaded_environment
 from .jobs import (JOB_TIMEOUT_S, finished_or_retried, has_room, job_outcome, job_to_text,
                                            job_worker, resources_of)
 
@@ -142,10 +141,9 @@ class RayPool:
     def __init__(self, address: str | None = None, workers: int | None = None, seconds: float = JOB_TIMEOUT_S):
         self.seconds, self.workers, self.given, self.talker = seconds, workers, {}, None
         _check_possible(address)
-        threads = {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
         settings = _RAY_DEFAULTS | {k: v for k, v in os.environ.items() if k.startswith('RAY_')}
         self.talker = WorkerProcess('kernel_lab.evaluate.pool.ray_backend:serve_cluster',
-                                    environment_without_secrets() | threads | settings, grace=CLUSTER_SHUTDOWN_S)
+                                    single_threaded_environment() | settings, grace=CLUSTER_SHUTDOWN_S)
         self.talker.send(json.dumps({'address': address or _joined_address(), 'workers': workers}))
         self.there = self._message()['there']
 

@@ -82,14 +82,14 @@ class TaskExaminer:
     "A worker process that examines tasks, one at a time; it is started again after it ended."
     def __init__(self, load: str, cache=None, threads: int = 1):
         self.about = {'load': load, 'cache': cache and str(cache)}
-        counts = {k: str(threads) for k in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')}
+        counts = {k: str(threads) for k in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS')}
         self.environment, self.worker, self.task, self.seconds = environment_without_secrets() | counts, None, None, 0
 
     def begin(self, task: str, seconds: float) -> None:
         "Begin to examine the task of this name, for `seconds` at most."
         if self.worker is None:
             self.worker = WorkerProcess('kernel_lab.evaluate.survey.quality_survey:serve_examinations',
-                                        self.environment)
+                                        self.environment, modules=('torch', 'kernel_lab.evaluate.pipeline'))
         self.task, self.seconds = task, seconds
         self.worker.ask(json.dumps({**self.about, 'task': task}), seconds)
 

@@ -82,9 +82,7 @@ def _key(task, workload, chip):
 
 def _row(name, workload, chip, cache):
     "The row of a task of the suite as a dict, computed in a worker; a row that fails has the reason."
-    import torch
     from ...tasks.suite.registry import get_task
-    torch.set_num_threads(1)
     warnings.simplefilter('ignore')                                     # torch warns about its own internals
     task = get_task(name)
     w = task.workload(workload)
@@ -99,7 +97,8 @@ def times_of_tasks(names, workload=None, chip='trn2', jobs=2, cache=None):
 
     `cache`: a folder of earlier rows."""
     finished, at = {}, 0
-    for index, row in call_in_workers(_row, [(name, workload, chip, cache) for name in names], jobs):
+    for index, row in call_in_workers(_row, [(name, workload, chip, cache) for name in names], jobs,
+                                       modules=('torch',)):
         finished[index] = row
         while at in finished:
             yield TaskTimes(**finished.pop(at))

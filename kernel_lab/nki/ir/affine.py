@@ -246,7 +246,8 @@ class Mask:
 def as_mask(x):
     "A `Mask` from one, or from a plain truth value; anything else is an error."
     if isinstance(x, Mask): return x
-    if isinstance(x, bool) or getattr(x, 'dtype', None) == 'bool': return Mask() if x else Mask(Index(-1))
+    if isinstance(x, bool) or getattr(x, 'dtype', None) == 'bool' and not getattr(x, 'ndim', 0):
+        return Mask() if x else Mask(Index(-1))
     raise KernelError('mask= takes a comparison of index expressions',
                       hint='For example: mask=nl.arange(512)[None, :] < n.')
 

@@ -235,6 +235,8 @@ _HOMES = {'nki.isa': 'kernel_lab.nki.lang.isa', 'nki.language': 'kernel_lab.nki.
           'neuronxcc.nki.language': 'kernel_lab.nki.lang.legacy_language',
           'nki.collectives': 'kernel_lab.nki.lang.collectives'}
 
+OTHER_NAMES = []        # functions of a name: how NKI writes what NumPy, PyTorch or the other dialect call so, or ''
+
 class NoSuchName(KernelError, AttributeError):
     "A name that a dialect's module does not have; `hasattr` is False for it."
 
@@ -254,7 +256,8 @@ def missing(module: str, name: str) -> Exception:
     if name in NOT_YET: known = 'is part of NKI, but this version of the lab does not model it'
     names = [k for k in vars(sys.modules.get(_HOMES.get(module), sys)) if not k.startswith('_')]
     near = get_close_matches(name, names, 1) if name not in NOT_YET else []
-    hint = f'Did you mean {near[0]}? ' if near else ''
+    written = next(filter(None, [f(name) for f in OTHER_NAMES if module.endswith('language')]), '')
+    hint = f'Write {written}. ' if written else f'Did you mean {near[0]}? ' if near else ''
     hint += 'kernel_lab.nki.ir.instructions.reference_table() lists what there is.'
     where = dict(kind='unsupported', line=kernel_line(), hint=hint)
     if _asks_import(): return NoSuchImport(f'{module}.{name} {known}', **where)

@@ -13,7 +13,7 @@ from ...core.modules import method_of
 from ..ir.affine import Index, as_index
 from ..chip.dtypes import is_float
 from . import language as nl, registers
-from .isa_core import call_text
+from .isa_core import OTHER_NAMES, call_text
 from ..record.builder import PACKAGE_DIR, kernel_line
 from ..record.tile import Tile
 
@@ -58,6 +58,17 @@ def spelling(name: str) -> str:
     if known.startswith('_') or not callable(vars(nl).get(known)): return ''
     return f'nl.{known}({", ".join(_asked_for(known))})'
 
+_SLICES = 'slices: t[0:128, a:b], t[:, nl.ds(i * n, n)]'
+_OF_MODULES = {'arange': _SLICES, 'mgrid': _SLICES, 'relu6': 'nl.minimum(nl.relu(x), 6.0)',
+               'float64': 'nl.float32: NeuronCores have no float64', 'int64': 'nl.int32: NeuronCores have no int64',
+               'pi': 'math.pi', 'inf': 'math.inf', 'newaxis': 't.expand_dim(axis)'}
+
+def other_name(name: str) -> str:
+    "How NKI writes what a module of another language calls `name`; '' where it is not known."
+    return _OF_MODULES.get(name) or spelling(name)
+
+if not OTHER_NAMES: OTHER_NAMES.append(other_name)
+
 def advice(name: str) -> str:
     "What to try instead of `name` on a tile."
     if written := spelling(name): return f'Write {written}: it is an instruction on the tile.'
@@ -85,7 +96,7 @@ def refuse_ufunc(self, ufunc, method, *inputs, **kw):
     is_operator = _opcode(sys._getframe(1)).startswith(('BINARY', 'COMPARE', 'INPLACE'))
     if is_operator and isinstance(inputs[0], np.generic) and ufunc.__name__ in _REFLECTED:
         return getattr(self, f'__{_REFLECTED[ufunc.__name__]}__')(inputs[0])
-    if is_operator and isinstance(inputs[0], np.ndarray):
+    if is_operator and any([isinstance(x, np.ndarray) for x in inputs]):
         raise KernelError('an array of the host does not meet a tile', kind='trace', line=kernel_line(),
                           hint='Pass it to the kernel as an input, or load nl.shared_constant(array).')
     name = ufunc.__name__ if method == '__call__' else _REDUCED.get(ufunc.__name__, ufunc.__name__)
@@ -128,7 +139,9 @@ for _names, _bits, _truth in (
         (('xor', 'rxor'), 'bitwise_xor', 'logical_xor'), (('invert',), 'invert', 'logical_not')):
     method_of(Tile, *(f'__{n}__' for n in _names))(_logical(_bits, _truth))
 
-method_of(Tile, '__mod__')(lambda self, other: nl.mod(self, other))
+for _names, _function in (('mod', 'mod'), ('lshift', 'left_shift'), ('rshift', 'right_shift')):
+    method_of(Tile, f'__{_names}__')(lambda self, other, f=_function: getattr(nl, f)(self, other))
+    method_of(Tile, f'__r{_names}__')(lambda self, other, f=_function: getattr(nl, f)(other, self))
 method_of(Tile, '__abs__')(lambda self: nl.abs(self))
 
 def _elementwise(name, default):

@@ -9,7 +9,7 @@ from dataclasses import is_dataclass, replace
 from enum import Enum
 import copy, functools, inspect, itertools, linecache, sys, traceback, types
 import numpy as np
-from ...core.errors import KernelError, SimulatorError, choose
+from ...core.errors import KernelError, LabError, SimulatorError, choose
 from . import (collectives, isa, isa_core, language, legacy_isa, legacy_language, multicore,
     namespaces, numpy_habits, registers)      # noqa: F401  tiles learn what to say of NumPy
 from ..record import placement as places
@@ -276,6 +276,7 @@ def _last_line(e, file):
 
 def _python_error(e, file):
     "An exception that Python raised in a kernel, as a `KernelError` with its line and how what it called is called."
+    if isinstance(e, LabError): return KernelError(f'{e.message}', kind='trace', line=_last_line(e, file), hint=e.hint)
     called = numpy_habits.how_called(e)
     return KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, file),
                        hint=f'It is called as {called}.' if called else None)

@@ -78,12 +78,19 @@ def _copy_by_dma(target, value):
                   'nisa.dma_copy(dst, src) or nl.store.', stacklevel=4)
     emit('dma_copy', {'dst': target}, {'src': value})
 
+def _number(value, target):
+    "The number that is assigned; a `KernelError` for an array of the host, a list, a text."
+    if hasattr(value, '__float__') and not getattr(value, 'ndim', 0): return float(value)
+    raise KernelError(f'a part of {target.info.name} takes a tile or a number, not a {type(value).__name__}',
+                      line=kernel_line(), operand=target.info.name,
+                      hint='Pass an array to the kernel as an input, and load it.')
+
 @method_of(Tile, '__setitem__')
 def assign(self, key, value):
     "Write to a part of this tile."
     target = self[key]
     if not isinstance(value, Tile):
-        emit('memset', {'dst': target}, {'value': float(value)})
+        emit('memset', {'dst': target}, {'value': _number(value, target)})
         return
     if value.ndim == target.ndim and value.size != target.size: value = broadcast_tile(value, target.shape)
     _require_same_partitions(target, value)

@@ -92,9 +92,7 @@ def _ending(ended, code, seconds):
 def serve_probes(channel: Channel) -> None:
     """A worker's target: messages are {'job': a `TaskSource` as a dict, 'seconds': time limit} as JSON, answers
     {'answer': result as JSON}."""
-    import torch
     from .probe import warm_torch
-    torch.set_num_threads(1)
     warm_torch()
     with open(os.devnull, 'w') as null: os.dup2(null.fileno(), 2)      # what files print is dropped
     for text in channel:

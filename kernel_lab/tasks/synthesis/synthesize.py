@@ -22,7 +22,8 @@ import time
 import numpy as np
 from ...core.errors import LabError, UsageError
 from ...core.files import write_whole
-from ...core.workers import Channel, WorkerProcess, call_in_workers, wait_for_any
+from ...core.workers import (Channel, WorkerProcess, call_in_workers, single_threaded_environment,
+    wait_for_any)
 from ...nki.chip.chips import CHIPS
 from ...nki.executor.vectorized import execute
 from ...nki.ir.nodes import ArraySpec
@@ -228,8 +229,6 @@ def _judge(number, seed, chip, known, kind=CHECKING_RUN):
 
 def serve_candidates(channel: Channel, kind: RunKind = CHECKING_RUN) -> None:
     "A worker's target: takes [seed, chip, known likenesses], then numbers of candidates; answers with `FilterResult`s."
-    import torch
-    torch.set_num_threads(1)
     messages = iter(channel)
     seed, chip, known = json.loads(next(messages))
     for number in messages: channel.send(json.dumps(_judge(int(number), seed, chip, frozenset(known), kind).to_dict()))
@@ -244,7 +243,8 @@ class CandidateWorkers:
     def start(self, number, worker=None):
         "Give a candidate to a worker, by default to a new one."
         if worker is None:
-            worker = WorkerProcess(self.kind.target)
+            worker = WorkerProcess(self.kind.target, single_threaded_environment(),
+                                   modules=('torch', 'kernel_lab.tasks.suite'))
             worker.send(self.about)
         self.busy.append(worker)
         self.counts[worker] += 1
@@ -316,7 +316,7 @@ def known_likenesses(folder: Path | str, jobs: int = 0) -> frozenset[str]:
     if not jobs: found = suite_likenesses()
     else:
         parts = [(names[k::4 * jobs],) for k in range(4 * jobs)]
-        found = frozenset().union(*(part for _, part in call_in_workers(_listed, parts, jobs)))
+        found = frozenset().union(*(part for _, part in call_in_workers(_listed, parts, jobs, modules=('torch',))))
     _write(path, json.dumps({'key': key, 'likenesses': sorted(found)}))
     return found
 

@@ -264,6 +264,7 @@ needs_proc = pytest.mark.skipif(not Path('/proc/self/stat').exists(), reason='pr
 
 @needs_proc
 def test_leaving_the_loop_ends_the_work():
+    travel.job_worker().end()                                      # what workers are forked from stays
     pool, before = LocalPool(2), started_by(os.getpid())
     found = evaluate_many(['def', HOSTILE['hangs'][0], HOSTILE['hangs'][0]], 'relu', 'small', pool=pool, seeds=1)
     next(found)

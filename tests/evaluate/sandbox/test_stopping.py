@@ -7,6 +7,7 @@ import time
 import pytest
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.pool.dispatch import evaluate_many
+from kernel_lab.evaluate.pool.jobs import job_worker
 from kernel_lab.evaluate.sandbox.protocol import Limits
 from kernel_lab.evaluate.sandbox.run import sandbox
 from kernel_lab.tasks.suite.registry import get_task
@@ -85,6 +86,7 @@ def test_ctrl_c_ends_the_execution_of_a_long_program():
 
 
 def test_a_batch_that_is_closed_leaves_no_worker():
+    job_worker().end()                                             # what workers are forked from stays
     before = family(os.getpid())
     found = evaluate_many(['def kernel(x):\n    while True: pass\n'] * 2, 'softmax', 'small', seeds=1, workers=1,
                           limits=Limits(seconds=60))

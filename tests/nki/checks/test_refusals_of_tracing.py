@@ -132,6 +132,8 @@ REFUSED = {
         'does not name axes'),
     ('isa_core', 'operand {} is not given'): (
         one('tensor_tensor', {'dst': SQUARE}, {'data1': SQUARE}, {'op': 'add'}, 'Vector'), 'data2 is missing'),
+    ('assignment', 'a part of {} takes a tile or a number, not a {}'): (
+        edited(lambda d: d['body'][-1]['ins'].update(src=[1])), 'not valid'),
     ('isa_core', 'operand {} is None'): (edited(lambda d: d['body'][-1]['ins'].update(src=None)), 'not valid'),
     ('isa_core', 'operand {} is a {}, not a tile or a number'): (
         edited(lambda d: d['body'][-1]['ins'].update(src='x')), 'not valid'),
@@ -254,7 +256,7 @@ IMPOSSIBLE = {
         ('trace', 'the kernel is nested too deeply to parse'), ('trace', 'the kernel recurses without end'),
         ('trace', 'the kernel returns a {}, not a tensor'), ('trace', 'the kernel returns nothing'),
         ('trace', 'the source has {}'), ('trace', 'there is no function {}'), ('trace', '{} is not a Python function'),
-        ('trace', '{}: {}')],
+        ('trace', '{}: {}'), ('trace', '{}')],
     VIEW: [
         ('indexing', 'a slice of {} runs upwards'), ('indexing', 'a tile of shape {} does not broadcast to {}'),
         ('indexing', 'masks on operands of these shapes are not modelled'),

@@ -100,3 +100,33 @@ def test_loop_variables_are_numbers_for_tiles(jit, lang):
             return out
         want = np.stack([f(x[i], i) for i in range(4)])
         np.testing.assert_allclose(run(kernel, x)[0], want, rtol=1e-6, err_msg=name)
+
+BINARY = '+ - * / % ** & | ^ << >> < <= > >= == !='.split()
+
+@pytest.mark.parametrize('sides', ['tile, number', 'number, tile', 'tile, tile'])
+def test_every_operator_of_python_on_tiles(sides):
+    "On integers, where all have a meaning; what NKI has no instruction for says so."
+    x, number = np.arange(32, dtype=np.int32).reshape(4, 8) % 5 + 1, 2
+    for name in BINARY:
+        f = eval(f'lambda a, b: a {name} b')
+        both = lambda t: [t if s == 'tile' else number for s in sides.split(', ')]
+        @nki.jit
+        def kernel(x, f=f):
+            out = nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+            nl.store(out, nl.copy(f(*both(nl.load(x))), dtype=nl.float32))
+            return out
+        np.testing.assert_allclose(run(kernel, x)[0], f(*both(x)).astype(np.float32), rtol=1e-5, err_msg=name)
+    for name in ('floordiv', 'matmul'):
+        assert 'Write nl.' in str(refusal(nki.jit, lambda t, f=getattr(operator, name): f(t, t)))
+
+@pytest.mark.parametrize('use, says', [
+    (lambda t: t + np.ones((128, 64)), 'an array of the host does not meet a tile'),
+    (lambda t: nl.store(t, t, mask=np.arange(64) < 3), 'mask= takes a comparison'),
+    (lambda t: t.__setitem__(0, np.ones(64)), 'takes a tile or a number, not a ndarray'),
+    (lambda t: t.__setitem__(0, [1]), 'takes a tile or a number, not a list'),
+    (lambda t: nl.ndarray((4, 4), np.float64), 'NeuronCores have no float64. Convert to float32 first'),
+    (lambda t: nl.dot(t, t), 'Write nl.matmul(x, y)'), (lambda t: nl.arange(64), 'Write slices'),
+    (lambda t: nl.concatenate([t, t]), 'a wider tile'), (lambda t: nl.float64, 'Write nl.float32')])
+def test_habits_of_the_host_end_in_the_words_of_nki(use, says):
+    e = refusal(nki.jit, use)
+    assert says in str(e) and 'Error: ' not in str(e)
