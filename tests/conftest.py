@@ -6,6 +6,12 @@ import signal
 def pytest_sessionstart():
     "A worker is born deaf to Ctrl-C, and so would be every process it starts; some tests press it."
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.set_threshold(100_000, 50, 100)                     # a worker holds gigabytes that are no garbage
+
+
+def pytest_collection_finish():
+    "Modules and tests stay to the end: garbage is not looked for among them."
+    gc.freeze()
 
 
 def pytest_unconfigure():

@@ -32,7 +32,7 @@ def jit(f):
 SLOW = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n@nki.jit\ndef slow(x): return x\n"
 
 
-@pytest.fixture(params=["float32", "bfloat16"])
+@pytest.fixture(params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def kit(tmp_path, request):
     """`kit('mode')` → (the folder, `run.py` with more words → the finished process), on an imitated machine where
     kernel_lab cannot be imported."""
