@@ -9,11 +9,6 @@ def pytest_sessionstart():
     gc.set_threshold(100_000, 50, 100)                     # a worker holds gigabytes that are no garbage
 
 
-def pytest_collection_finish():
-    "Modules and tests stay to the end: garbage is not looked for among them."
-    gc.freeze()
-
-
 def pytest_unconfigure():
     """Each notebook leaves a shell that collects garbage when Python ends, a hundred times over everything: nothing is
     left to find."""

@@ -247,6 +247,7 @@ def _forked(call, environment, folder, paths, modules, fds):
         except (EOFError, OSError): _latest.clear()
 
 
+
 # %% ../../nbs/1_core/06_workers.ipynb #f34fdd22
 class WorkerProcess:
     """A process that calls `target` ('module:function', which takes a `Channel`) and answers one request at a time.

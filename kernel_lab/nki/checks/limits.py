@@ -19,7 +19,6 @@ from .rules_exchange import (collective_operands, generator_states, plain_sums, 
                                                   variable_collectives)
 from ..ir.verify import attributes
 
-
 # %% ../../../nbs/2_nki/5_checks/08_limits.ipynb #fb54a736
 @dataclass(frozen=True)
 class Limit:

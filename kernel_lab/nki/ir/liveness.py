@@ -143,3 +143,4 @@ def value_lives(program) -> list[ValueLife]:
             named.add(slot)
     return [ValueLife(*x) for x in found]
 
+

@@ -230,12 +230,18 @@ def walk_body(body, loops=()):
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #15e445ff
 _MAX_UNSCANNED = 2**21         # objects that may grow old unscanned before a full collection
 _unscanned = [0]
+_frozen = [False]
+
+def _has_frozen_objects():
+    "Whether the process keeps objects frozen. Counting them walks over all, so the answer yes is kept."
+    _frozen[0] = _frozen[0] or gc.get_freeze_count() > 0
+    return _frozen[0]
 
 def _age_young_objects():
     "Move young objects to the oldest generation without a scan; collect everything once they are many."
     _unscanned[0] += gc.get_count()[0]
     if _unscanned[0] > _MAX_UNSCANNED: gc.collect(); _unscanned[0] = 0
-    elif not gc.get_freeze_count(): gc.freeze(); gc.unfreeze()
+    elif not _has_frozen_objects(): gc.freeze(); gc.unfreeze()
 
 @contextmanager
 def without_gc():

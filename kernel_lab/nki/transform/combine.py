@@ -128,3 +128,4 @@ def multiply_instead(program: Program) -> Program:
     if not replaced: raise IllegalTransformation('no row is divided by one number')
     return with_instructions(program, replaced, tensors)
 
+

@@ -267,3 +267,4 @@ def plan_fused(graph: Graph, plan: KernelPlan, pays: Callable[[Graph], bool] = l
     lower(fusion_groups(graph), FusionLevel.ROWS)
     return plan
 
+
