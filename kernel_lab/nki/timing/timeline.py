@@ -266,6 +266,11 @@ def schedule(program: Program, chip: Chip | str | None = None, without: tuple | 
     _assert_fits(program, chip, run)
     return _timeline(program, chip, run)
 
+def cached_schedule(program: Program) -> Timeline:
+    "The `schedule` of a program on the chip that it was traced for; kept with the program. Raises as `schedule` does."
+    if '_timed' not in program.__dict__: program.__dict__['_timed'] = schedule(program)
+    return program.__dict__['_timed']
+
 # %% ../../../nbs/2_nki/7_timing/08_timeline.ipynb #e5171832
 def _iterations(program):
     "For each instruction, its loops as (name, trips), outermost first."

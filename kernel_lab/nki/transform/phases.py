@@ -14,7 +14,8 @@ from ..ir.program import Program
 from ..ir.regions import access_of, iterations_disjoint, region_of
 from .cleanup import clean, with_replaced
 from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation
-from .engines import timed, waits_us
+from .engines import waits_us
+from ..timing.timeline import cached_schedule
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #f72b2d48
 def with_operands(node: Instruction | Loop, access: Callable, affine: Callable = lambda x: x,
@@ -356,7 +357,7 @@ LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits fo
 
 def _cuts(program):
     "[(loop, item before which to take it apart)], without doubles."
-    timeline = timed(program)
+    timeline = cached_schedule(program)
     waited, found = waits_us(timeline), {}
     for loop in _kinds_of_loops(program):
         busy = [_uses_array(x) for x in loop.body]

@@ -14,8 +14,7 @@ from ..chip.chips import Chip, get_chip
 from ..ir.nodes import Access, Loop, tensors_of, without_gc
 from ..ir.program import Program
 from ..timing import scheduler
-from ..timing.timeline import schedule
-from ..transform.engines import timed
+from ..timing.timeline import cached_schedule, schedule
 
 # %% ../../../nbs/2_nki/9_tuning/00_candidate_clock.ipynb #3509b06d
 def _frozen(x):
@@ -228,18 +227,18 @@ class CandidateClock:
         key = program_key(program)
         if key not in self._us:
             self.scheduled += 1
-            try: self._us[key] = float(timed(program).latency_us)
+            try: self._us[key] = float(cached_schedule(program).latency_us)
             except KernelError: self._us[key] = None
         return self._us[key]
 
-    def is_known(self, program: Program) -> bool:
-        "Count a candidate; whether it was judged before."
+    def register(self, program: Program) -> bool:
+        "Count a candidate; whether it is new, and was not judged before."
         self.judged += 1
         key = program_key(program)
-        seen = key in self._seen
-        self.known += seen
+        is_new = key not in self._seen
+        self.known += not is_new
         self._seen.add(key)
-        return seen
+        return is_new
 
     def is_allowed(self, program: Program) -> bool:
         "Whether the chip takes a program."
