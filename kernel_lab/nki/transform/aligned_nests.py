@@ -5,13 +5,13 @@ load."""
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #5efc7780
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import reduce
 from ..executor.loop_passes import body_in, fused_nests, has_disjoint_writes
 from ..executor.simplify import OpenProgram, contract_tensors
 from ..chip.chips import get_chip
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, facts_of, walk_body, with_bodies
+from ..ir.nodes import (Access, Instruction, Loop, Tensor, accesses, facts_of, walk_body, with_bodies,
+    replace)
 from ..ir.program import Program
 from ..ir.regions import Region, access_of, region_of, row_major_steps
 from .cleanup import clean

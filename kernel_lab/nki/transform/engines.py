@@ -5,13 +5,12 @@ columns, and other instructions for the same values."""
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #9b24c06c
 from collections.abc import Iterator
-from dataclasses import replace
 import numpy as np
 from ..chip.chips import get_chip
 from ..chip.dtypes import is_float
 from ..ir.instructions import spec_of
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, accesses
+from ..ir.nodes import Access, Instruction, accesses, replace
 from ..ir.program import Program
 from ..timing.flat_program import CAUSES
 from ..timing.timeline import Timeline, cached_schedule

@@ -5,11 +5,11 @@
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #927b9586
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from ..executor.loop_passes import has_disjoint_writes
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, accesses, facts_of, walk_body, with_bodies
+from ..ir.nodes import (Access, Instruction, Loop, accesses, facts_of, walk_body, with_bodies,
+    replace)
 from ..ir.program import Program
 from ..ir.regions import access_of, iterations_disjoint, region_of
 from .cleanup import clean, with_replaced

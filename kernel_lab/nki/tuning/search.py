@@ -14,8 +14,8 @@ from ..ir.liveness import peak_usage
 from ..ir.program import Program
 from ..ir.spilling import sbuf_room
 from .candidate_clock import CandidateClock, program_key
-from .moves_taken import (MoveMemory, MoveTaken, SearchFile, busiest_lane, move_row, moves_of_rows,
-    numbered_moves, replayed, search_head, taken_once)
+from .moves_taken import (MoveCache, MoveMemory, MoveTaken, SearchFile, busiest_lane, move_row,
+    moves_of_rows, replayed, search_head)
 from ..timing.timeline import cached_schedule
 from ..transform.cleanup import without_unused_tensors
 from ..transform.moves import FAMILIES, MIN_GAIN, OPENERS
@@ -82,7 +82,7 @@ class _SearchRun:
         self.first, self.families, self.rng, self.file = program, families, rng, file
         self.memory = MoveMemory() if memory is None else memory
         self.seconds, self.candidates = budget
-        self.clock = CandidateClock()
+        self.clock, self.cache = CandidateClock(), MoveCache()
         self.estimates = program.count > (MIN_ROWS if program.dialect == 'nki' else MIN_OLD_ROWS)
         us = float(cached_schedule(program).latency_us)         # the first in a process compiles the scheduler
         self.since = time.thread_time()
@@ -122,7 +122,7 @@ class _SearchRun:
 
     def judged_moves(self, place, family):
         "Yield a `JudgedMove` for each move of a family, while the budget lasts."
-        for move in numbered_moves(place.program, family):
+        for move in self.cache.moves(place.program, family):
             if not self.left(): return
             yield self.judged(place, *move)
 
@@ -177,8 +177,9 @@ def _wherever(search, place, price):
     """The place after the last move is taken also wherever it says the same, as on copies of an unrolled loop; the
     place itself where that is not better. One schedule instead of one each."""
     last, program, times = place.moves[-1], place.program, 1
-    for _ in range(sum(1 for _ in numbered_moves(program, last.family, last.change))):
-        after = taken_once(program, last) if search.left() else None
+    alike = lambda p: search.cache.moves(p, last.family, last.change)
+    for _ in alike(program):
+        after = next((p for _, nth, p in alike(program) if nth == last.nth), None) if search.left() else None
         if after is None: break
         program, times = after, times + 1
     if times == 1 or not search.clock.register(program): return place
@@ -257,7 +258,7 @@ def _drawn(search, place):
     lane = search.lane(place)
     weights = [0.01 + search.memory.expected(f, lane) for f in search.families]
     family = search.rng.choices(search.families, weights)[0]
-    found = [m for m, _ in zip(numbered_moves(place.program, family), range(MAX_LOOKED_AT))]
+    found = [*islice(search.cache.moves(place.program, family), MAX_LOOKED_AT)]
     return (family, search.judged(place, *search.rng.choice(found))) if found else None
 
 def _try(search, path, temperature):
