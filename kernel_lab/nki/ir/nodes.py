@@ -218,6 +218,12 @@ def _loops_down(loop):
         loop.__dict__['_loops'] = (*([None] if has_any else []), *inner)        # itself would keep itself alive
     return [l or loop for l in loop.__dict__['_loops']]
 
+def issued(node) -> int:
+    "How many instructions the hardware issues for a node of a body; kept with a loop."
+    if not isinstance(node, Loop): return 1
+    if '_issued' not in node.__dict__: node.__dict__['_issued'] = node.trips * sum(map(issued, node.body))
+    return node.__dict__['_issued']
+
 def with_bodies(body, change) -> tuple:
     """A body with every node that `change(node)` is not None for replaced by the nodes that it gives; a loop in which
     nothing changes stays what it is."""

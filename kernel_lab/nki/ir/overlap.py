@@ -164,11 +164,16 @@ def _was_painted(program, seen, o, name, env):
     seen[cells] = True
     return before
 
+def _surely_repeats(loops, o, name, a):
+    "Whether a loop writes the same elements in every iteration."
+    steps = dict(a.offset.terms)
+    return not o.mask and all(l.trips for l in loops) and any(l.trips > 1 and not steps.get(l.name) for l in loops)
+
 def _meet_painted(program, k, writes):
     "Whether two repetitions write the same byte; True where there are too many to look."
     times = [math.prod(l.trips for l in loops) for loops, *_ in writes]
     if sum(n * a.free * a.partitions for n, (*_, a) in zip(times, writes)) > MAX_PAINTED: return True
-    if sum(times) > MAX_REPETITIONS: return True
+    if sum(times) > MAX_REPETITIONS or any(_surely_repeats(*write) for write in writes): return True
     seen = np.zeros(program.tensors[k].size * itemsize(program.tensors[k].dtype), bool)
     for loops, o, name, _ in writes:
         names = [l.name for l in loops]

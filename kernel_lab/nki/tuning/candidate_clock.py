@@ -34,13 +34,22 @@ def _form_of(o):
         o.__dict__['_form_number'] = hash((o.op, o.engine, o.mask, _frozen(o.attrs), side(o.ins), side(o.outs)))
     return o.__dict__['_form_number']
 
+def _form_of_loop(loop):
+    """(what a loop does, but for the numbers of its tensors, as a number; its tensors in the order in which they
+    appear); kept with it."""
+    if '_form_number' not in loop.__dict__:
+        number, bound = {}, () if not loop.bound else repr(loop.bound)
+        rows = loop.name, loop.trips, loop.kind, bound, *_rows(loop.body, number)
+        loop.__dict__['_form_number'] = hash(rows), tuple(number)
+    return loop.__dict__['_form_number']
+
 def _rows(body, number):
     "Yield what a body consists of; tensors by the order in which they appear, which `number` collects."
     for o in body:
         if isinstance(o, Loop):
-            yield o.name, o.trips, o.kind, repr(o.bound)
-            yield from _rows(o.body, number)
-            yield 'end'
+            form, tensors = _form_of_loop(o)
+            yield form
+            for k in tensors: yield number.setdefault(k, len(number))
             continue
         yield _form_of(o)
         for side in tensors_of(o):

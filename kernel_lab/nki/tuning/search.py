@@ -11,6 +11,7 @@ import math, random, time
 from ...core.errors import choose
 from ..chip.chips import get_chip
 from ..ir.liveness import peak_usage
+from ..ir.nodes import without_gc
 from ..ir.program import Program
 from ..ir.spilling import sbuf_room
 from .candidate_clock import CandidateClock, program_key
@@ -189,6 +190,7 @@ def _wherever(search, place, price):
     better = there and _is_better(place, there, last.family, price) and search.clock.is_allowed(program)
     return there if better else place
 
+@without_gc()
 def _swept(search, place, family, price=ROOM_PRICES[0]):
     "The place where one family's moves end, each taken as soon as it helps."
     start, again = place, True
@@ -215,16 +217,15 @@ def _climbed(search, place, price=ROOM_PRICES[0]):
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #6fc54620
 WIDTH, PATIENCE = 4, 2          # places of a round; rounds without a faster program after which the beam stops
 
+@without_gc()
 def _singles(search, place, family):
     "The places one move away, of those with the best estimates."
     found = [move for move in search.judged_moves(place, family) if move.is_new]
     if search.estimates:
         found = sorted((f for f in found if search.promises(place, family, f, SLACK)), key=lambda f: -f.gain_us)
         found = found[:MAX_SCHEDULED]
-    for each in found:
-        if not search.left(): return
-        after = search.place(place, family, each)
-        if after is not None and after.us < place.us * (1 + SLACK): yield after
+    after = [search.place(place, family, each) for each in found if search.left()]
+    return [p for p in after if p is not None and p.us < place.us * (1 + SLACK)]
 
 def _round(search, places):
     "The best places one round on."
