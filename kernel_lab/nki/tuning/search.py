@@ -62,7 +62,7 @@ class SearchResult:
         return '\n'.join([head, *(f'{m.us:10,.1f} µs  {m}' for m in self.steps)])
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #76a84fb1
-MIN_ROWS, MIN_OLD_ROWS = 2500, 20_000   # issued instructions above which estimates are asked, by dialect
+MIN_ROWS, MIN_OLD_ROWS = 6000, 20_000   # issued instructions above which estimates are asked, by dialect
 SLACK = 0.01                    # share of the latency by which an estimate may be wrong, or a place in a beam worse
 LEAST = 0.002                   # the same, of a move that should help by itself
 MAX_SCHEDULED = 3               # candidates of one family at one place that are scheduled, the best estimates first
