@@ -113,6 +113,7 @@ def short_us(program: Program, nodes: tuple, chip: Chip) -> float:
     factor = max(1.0, sum(counts) / SHORT_ROWS)
     alone = _alone(program, nodes)
     short = replace(program, body=tuple([_shortened(o, factor, alone) for o in nodes]), output_ids=(), constants={})
+    short.__dict__['base'] = program.base
     run = scheduler.run(short, chip)
     issued, written = zip(*map(_sizes, short.body))
     ends, last, total = np.zeros(len(nodes)), 0.0, 0.0
