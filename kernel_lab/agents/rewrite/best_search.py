@@ -112,7 +112,7 @@ def _parts(start, moves):
     return [FoundPath(start, some, some[-1].us if some else start.us) for some in {moves, moves[:exact], ()}]
 
 def found_paths(starts: list[SearchStart], method: str, seconds: float, seed: int) -> list[FoundPath]:
-    "What searches of `seconds` together find from some starts, the fastest first."
+    "What searches of so many `seconds` of CPU time together find from some starts, the fastest first."
     paths = []
     for start in starts:
         moves = ()
@@ -131,7 +131,8 @@ SEARCHER = "the lab's search"
 
 def search_best(task: Task, workload: Workload, chip: str, method: str = 'beam', seconds: float = 20.0,
                 seed: int = 0) -> BestKernel:
-    "Search for the best kernel of a task for about `seconds`. `KernelError` where not even the first kernel is right."
+    """Search for the best kernel of a task for about so many `seconds` of CPU time. `KernelError` where not even the
+    first kernel is right."""
     starts = search_starts(task, workload, chip)
     first_us, asked = starts[0].us, dict(method=method, seconds=seconds, seed=seed)
     for path in found_paths(starts, method, seconds, seed):

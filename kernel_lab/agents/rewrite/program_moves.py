@@ -48,7 +48,7 @@ def program_rewrites(program: Program, families: Iterable[str] = tuple(FAMILIES)
     """The path that a search finds, as a `Rewrite` for each group of neighbouring moves of a family; each contains
     those before it, and its gain is that of all of them.
 
-    `seconds`: about how long to search. The sources are written, not run: whoever takes one evaluates it. A program
+    `seconds`: CPU time to search for, about. The sources are written, not run: whoever takes one evaluates it. A program
     of the earlier dialect is lifted first. One without a schedule, or that the writer has no source for, has none."""
     try:
         first_us, start = float(schedule(program).latency_us), program if program.dialect == 'nki' else lift(program)

@@ -5,13 +5,13 @@ load."""
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #5efc7780
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import reduce
 from ..executor.loop_passes import body_in, fused_nests, has_disjoint_writes
 from ..executor.simplify import OpenProgram, contract_tensors
 from ..chip.chips import get_chip
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, facts_of, walk_body, with_bodies
+from ..ir.nodes import (Access, Instruction, Loop, Tensor, accesses, facts_of, walk_body, with_bodies,
+    replace)
 from ..ir.program import Program
 from ..ir.regions import Region, access_of, region_of, row_major_steps
 from .cleanup import clean
@@ -19,8 +19,8 @@ from .definitions import (ELEMENTWISE, STATIC_LOOPS, DefUse, IllegalTransformati
     is_plain_copy)
 from .loops import load_where_read, wide_loads
 from .on_chip import accesses_in, hold_on_chip, shared_prefix, step_of
-from .phases import (bring_out, exchange, fresh_loop_name, has_order, hoist_invariants, replaced_loop,
-    split_loop, split_phases, with_operands)
+from .phases import (bring_out, exchange, fresh_loop_name, has_order, hoist_invariants,
+    replaced_loop, split_loop, split_phases, touching, with_operands)
 from .tiles import is_copy_from_psum, without_copies
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #55a8f4f0
@@ -107,8 +107,10 @@ def unroll(program: Program, name: str) -> Program:
     def iteration(n):
         of = {k: len(tensors) + m for m, k in enumerate(own)} if n else {}
         if n: tensors.extend([tensors[k] for k in own])
-        access = lambda a: replace(a, tensor=of.get(a.tensor, a.tensor))
-        affine = lambda x: Affine(x.const + n * dict(x.terms).get(name, 0), tuple([y for y in x.terms if y[0] != name]))
+        access = lambda a: replace(a, tensor=of[a.tensor]) if a.tensor in of else a
+        def affine(x):
+            c = dict(x.terms).get(name)
+            return x if c is None else Affine(x.const + n * c, tuple([y for y in x.terms if y[0] != name]))
         return [with_operands(x, access, affine) for x in loop.body]
     for n in range(loop.trips): nodes += iteration(n)
     return replaced_loop(program, loop, tuple(nodes), tensors)
@@ -139,7 +141,8 @@ def _places_apart(program, k):
         part = Region(pair(p.const), {v: pair(x) for v, x in p.loops.items()}, tuple([(pair(x), n) for x, n in p.axes]))
         offset, ap, par = access_of(part, (t.size // t.shape[0] // t.shape[1], 1), a.par)
         return replace(a, tensor=first + p.const[1] - 1 if p.const[1] else k, offset=offset, ap=ap, par=par)
-    return clean(replace(program, tensors=tuple(tensors), body=tuple([with_operands(x, own) for x in program.body])))
+    body = tuple([with_operands(x, own, concerns=touching({k})) for x in program.body])
+    return clean(replace(program, tensors=tuple(tensors), body=body))
 
 def apart_in_banks(program: Program) -> Program:
     "The program with the places of every PSUM tile that is larger than a bank as tiles of their own."

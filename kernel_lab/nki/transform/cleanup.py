@@ -4,9 +4,8 @@
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #869fedae
 from collections.abc import Iterator
-from dataclasses import replace
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, facts_of, tensors_of
+from ..ir.nodes import Access, Instruction, Loop, facts_of, tensors_of, replace
 from ..ir.program import Program
 from .definitions import ELEMENTWISE, DefUse
 

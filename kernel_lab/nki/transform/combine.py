@@ -4,9 +4,8 @@
 
 # %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #9dd9f424
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Tensor
+from ..ir.nodes import Access, Instruction, Tensor, replace
 from ..ir.program import Program
 from ..chip.dtypes import is_float
 from .cleanup import with_instructions

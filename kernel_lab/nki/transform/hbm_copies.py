@@ -5,10 +5,10 @@ engine."""
 
 # %% ../../../nbs/2_nki/9_transform/13_hbm_copies.ipynb #db3b716f
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ..chip.dtypes import itemsize
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Loop, Tensor
+from ..ir.nodes import Access, Instruction, Loop, Tensor, replace
 from ..ir.program import Program
 from .cleanup import with_instructions
 from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy, squeezed

@@ -4,10 +4,9 @@
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #75e5ea94
 from collections.abc import Iterator
-from dataclasses import replace
 from ..executor.forward_copies import forwarded_access
 from ..executor.loop_passes import fused_nests
-from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, with_bodies
+from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, with_bodies, replace
 from ..ir.affine import Affine
 from ..ir.program import Program
 from ..ir.regions import access_of, region_of, row_major_steps

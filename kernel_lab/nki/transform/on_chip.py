@@ -4,14 +4,14 @@
 
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #08356f23
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from itertools import takewhile
 from ..executor.forward_copies import digits_of_copy, forwarded_access
 from ..executor.loop_passes import fused_nests
 from ..executor.simplify import OpenProgram, contract_tensors
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body
+from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, replace
 from ..ir.program import Program
 from ..ir.regions import Region, access_of, common_step, filled_box, iterations_disjoint, region_of, row_major_steps
 from .cleanup import clean, with_replaced

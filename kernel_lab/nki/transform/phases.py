@@ -5,16 +5,17 @@
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #927b9586
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from ..executor.loop_passes import has_disjoint_writes
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, accesses, facts_of, walk_body, with_bodies
+from ..ir.nodes import (Access, Instruction, Loop, accesses, facts_of, walk_body, with_bodies,
+    replace)
 from ..ir.program import Program
 from ..ir.regions import access_of, iterations_disjoint, region_of
 from .cleanup import clean, with_replaced
 from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation
-from .engines import timed, waits_us
+from .engines import waits_us
+from ..timing.timeline import cached_schedule
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #f72b2d48
 def with_operands(node: Instruction | Loop, access: Callable, affine: Callable = lambda x: x,
@@ -26,7 +27,8 @@ def with_operands(node: Instruction | Loop, access: Callable, affine: Callable =
         return replace(node, body=tuple([with_operands(o, access, affine, concerns) for o in node.body]))
     def one(a):
         if not isinstance(a, Access): return a
-        return access(replace(a, offset=affine(a.offset), index=a.index and one(a.index)))
+        at, index = affine(a.offset), a.index and one(a.index)
+        return access(a if at is a.offset and index is a.index else replace(a, offset=at, index=index))
     sides = [{k: one(a) for k, a in side.items()} for side in (node.outs, node.ins)]
     return replace(node, outs=sides[0], ins=sides[1], mask=tuple((affine(x), axes) for x, axes in node.mask))
 
@@ -45,7 +47,7 @@ def _moving_with(name):
     "A function: whether an operand or a mask of a node moves with the loop of that name."
     return lambda node: name in facts_of(node).moves_with
 
-def _touching(tensors):
+def touching(tensors):
     "A function: whether a node touches one of these tensors."
     return lambda node: not tensors.isdisjoint(facts_of(node).read) or not tensors.isdisjoint(facts_of(node).written)
 
@@ -124,7 +126,7 @@ def _handed_over(program, loop, first, second):
         t = program.tensors[k]
         if k in program.aliased: raise IllegalTransformation(f'{t.name} has two names')
         if loop.name in t.scope: own.add(k); continue
-        users = _instructions([x for x in loop.body if _touching({k})(x)])
+        users = _instructions([x for x in loop.body if touching({k})(x)])
         places = [region_of(t.shape, a, program.trips) for o in users for a in accesses(o) if a.tensor == k]
         if not iterations_disjoint(places, loop.name, program.trips, _names_around(program.body, loop)):
             raise IllegalTransformation(f'iterations of {loop.name} share {t.name}')
@@ -142,7 +144,7 @@ def split_phases(program: Program, loop: Loop, cut: int, buffers: tuple[str, ...
     new = fresh_loop_name(program, loop.name)
     move = lambda a: places[a.tensor](a) if a.tensor in places else a
     call = lambda x: Affine(x.const, tuple(sorted((new if v == loop.name else v, c) for v, c in x.terms)))
-    first, second = ([with_operands(x, move, concerns=_touching({*places})) for x in part] for part in parts)
+    first, second = ([with_operands(x, move, concerns=touching({*places})) for x in part] for part in parts)
     second = [with_operands(x, lambda a: a, call, _moving_with(loop.name)) for x in second]
     for k in _touched(second) - {*places}:
         if loop.name not in tensors[k].scope: continue
@@ -356,7 +358,7 @@ LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits fo
 
 def _cuts(program):
     "[(loop, item before which to take it apart)], without doubles."
-    timeline = timed(program)
+    timeline = cached_schedule(program)
     waited, found = waits_us(timeline), {}
     for loop in _kinds_of_loops(program):
         busy = [_uses_array(x) for x in loop.body]

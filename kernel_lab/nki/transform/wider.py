@@ -5,10 +5,9 @@
 # %% ../../../nbs/2_nki/9_transform/14_wider.ipynb #c65af0d3
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import replace
 from ..chip.dtypes import is_float
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Loop, accesses
+from ..ir.nodes import Access, Instruction, Loop, accesses, replace
 from ..ir.program import Program
 from ..ir.regions import iterations_disjoint, region_of, row_major_steps
 from .cleanup import with_instructions

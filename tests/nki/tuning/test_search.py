@@ -121,12 +121,12 @@ def test_no_budget_is_no_move():
 
 def test_an_interrupt_keeps_what_was_found(monkeypatch):
     program, _ = first_kernel('softmax_backward', 'full')
-    calls, known = [], CandidateClock.is_known
-    def is_known(self, p):
+    calls, known = [], CandidateClock.register
+    def register(self, p):
         calls.append(1)
         if len(calls) == 40: raise KeyboardInterrupt
         return known(self, p)
-    monkeypatch.setattr(CandidateClock, 'is_known', is_known)
+    monkeypatch.setattr(CandidateClock, 'register', register)
     found = search(program)
     assert found.ended == 'interrupted' and found.steps and found.latency_us < found.first_us
 
