@@ -86,7 +86,9 @@ class Tensor:
 
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #135facb5
 @lru_cache(2**14)
-def _shape(ap): return tuple([n for _, n in ap])
+def shape_of(ap):
+    "The counts of an access pattern."
+    return tuple([n for _, n in ap])
 
 @lru_cache(2**14)
 def _free(ap, par): return math.prod([n for k, (_, n) in enumerate(ap) if k != par])
@@ -113,7 +115,7 @@ class Access:
             'most'] = tensor, offset, ap, par, index, by, most
 
     @property
-    def shape(self): return _shape(self.ap)
+    def shape(self): return shape_of(self.ap)
     @property
     def partitions(self): return self.ap[self.par][1] if self.par is not None else 1
     @property
@@ -172,13 +174,21 @@ def replace(record, **changes):
     return new
 
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #6ab4ea17
-def accesses(instruction, reads=False) -> list:
-    "Every `Access` of an instruction, those of indices included; with `reads`, only those that it reads."
+def _found_accesses(instruction):
+    "(every `Access`, those that are read) of an instruction."
     read = [a for a in instruction.ins.values() if type(a) is Access]
     both = read + [a for a in instruction.outs.values() if type(a) is Access]
     through = [a.index for a in both if a.index is not None]
-    res = read if reads else both
-    return res + through if through else res
+    return (*both, *through), (*read, *through)
+
+def accesses(instruction, reads=False) -> tuple:
+    """Every `Access` of an instruction, those of indices included; with `reads`, only those that it reads. Kept with
+    it; a draft, which may still change, is looked at each time."""
+    found = instruction.__dict__.get('_accesses')
+    if found is None:
+        found = _found_accesses(instruction)
+        if type(instruction) is Instruction: instruction.__dict__['_accesses'] = found
+    return found[reads]
 
 LARGEST_TILE_ELEMENTS = 65536                                           # of one engine instruction
 
@@ -188,10 +198,11 @@ def times_counted(instruction) -> int:
 
 def tensors_of(instruction) -> tuple[tuple, tuple]:
     "Numbers of the tensors that an instruction reads, and of those that it writes; kept with it."
-    if '_tensors' not in instruction.__dict__:
-        instruction.__dict__['_tensors'] = (tuple([a.tensor for a in accesses(instruction, reads=True)]),
-                                            tuple([a.tensor for a in instruction.outs.values()]))
-    return instruction.__dict__['_tensors']
+    found = instruction.__dict__.get('_tensors')
+    if found is None:
+        found = instruction.__dict__['_tensors'] = (tuple([a.tensor for a in accesses(instruction, reads=True)]),
+                                                    tuple([a.tensor for a in instruction.outs.values()]))
+    return found
 
 NodeFacts = namedtuple('NodeFacts', 'read written moves_with')
 
