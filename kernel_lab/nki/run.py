@@ -20,7 +20,8 @@ from .explain.profile import Profile, profile_of
 from .ir.nodes import ArraySpec, Instruction
 from .ir.program import Program
 from .ir.semantics import DOMAINS, in_domain, per_partition
-from .lang.trace import Latencies, arrays_of, is_torch, to_numpy, trace, use_simulator
+from .lang.trace import (Latencies, arrays_of, given_by_partials, is_torch, to_numpy, trace,
+    use_simulator)
 from .timing.timeline import schedule
 
 # %% ../../nbs/2_nki/01_run.ipynb #bf56823f
@@ -49,16 +50,29 @@ def _in_kind(outputs, as_torch):
     return outputs[0] if len(outputs) == 1 else outputs
 
 def _written_inputs(program):
-    "Numbers of the inputs that the kernel writes to and does not return."
+    "Numbers of the inputs that the kernel writes to."
     wrote = {program.base[a.tensor] for o in program.instructions for a in o.outs.values()}
-    return [k for k in program.input_ids if k in wrote and k not in program.output_ids]
+    return [k for k in program.input_ids if k in wrote]
+
+def _is_writable(x):
+    "Whether numbers can be written into an array or tensor, each into a place of its own."
+    if not is_torch(x): return x.flags.writeable
+    return not x.is_inference() and all(step for n, step in zip(x.shape, x.stride()) if n > 1)
+
+def _refuse_unwritable(program, given):
+    "`KernelError`, before anything is computed, where the kernel writes to an input that cannot be written to."
+    for k in _written_inputs(program):
+        if _is_writable(given[program.input_ids.index(k)]): continue
+        raise KernelError(f'the kernel writes to its input {program.tensors[k].name}, which is an array that cannot be '
+                          'written to', kind='input', hint='Pass a copy of it.')
 
 def _write_back(program, given, outputs):
     "Copy what the kernel wrote to its inputs into the caller's arrays, as the device would."
-    for k, y in zip(program.output_ids, outputs):
-        if k not in program.input_ids: continue
+    found = dict(zip(program.output_ids, outputs))
+    for k in _written_inputs(program):
         x = given[program.input_ids.index(k)]
-        x[...] = _in_kind((y,), True) if is_torch(x) else y
+        if is_torch(x): x.detach()[...] = _in_kind((found[k],), True)
+        else: x[...] = found[k]
 
 def _checked(kernel, program):
     "The program, checked. The vendor's simulator has no sizes of memories, so `nki.simulate` only warns about those."
@@ -75,10 +89,13 @@ def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: boo
     """Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, as arrays or
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
+    kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
     program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
     for says in race_warnings(program): warnings.warn(says, stacklevel=3)
     given, count = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs)), len(program.output_ids)
-    program = replace(program, output_ids=(*program.output_ids, *_written_inputs(program)))
+    _refuse_unwritable(program, given)
+    more = [k for k in _written_inputs(program) if k not in program.output_ids]
+    program = replace(program, output_ids=(*program.output_ids, *more))
     outputs = (execute if precise else execute_widened)(program, *map(to_numpy, given))
     _write_back(program, given, outputs)
     return _in_kind(outputs[:count], any(map(is_torch, given)))
@@ -107,6 +124,7 @@ def call(kernel: Callable, *inputs, **kwargs):
 def profile(kernel: Callable, *inputs: object, chip: str = 'trn1', **kwargs: object) -> Profile:
     """The simulated `Profile` of a kernel for inputs of these shapes (arrays or `ArraySpec`s); `.timeline` has every
     instruction. Loops that depend on data turn as often as they do for these inputs."""
+    kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
     program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))
     if program.depends_on_data:
         given = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs))

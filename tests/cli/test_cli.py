@@ -454,6 +454,33 @@ def test_a_closed_pipe_is_no_error(env, tmp_path):
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
 
+# --- files and terminals that are not as a program expects ---
+
+@pytest.mark.parametrize("command, said", [
+    ("evaluate softmax /dev/zero", "longer than 16 MiB"), ("evaluate softmax - </dev/zero", "longer than 16 MiB"),
+    ("profile /dev/zero --shape 4x4", "longer than 16 MiB"), ("optimize /dev/urandom --shape 4x4", "longer than 16 MiB"),
+    ("evaluate softmax - <&-", "Bad file descriptor|is closed"), (r"evaluate softmax - < latin.py", "not UTF-8"),
+    ("tasks >/dev/full", "cannot be written: No space left")])
+def test_input_without_an_end_and_output_without_room(env, tmp_path, command, said):
+    (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
+    done = subprocess.run(["bash", "-c", f"ulimit -v 4000000; '{KERNEL_LAB}' {command}"], capture_output=True, text=True,
+                          env=env, cwd=tmp_path, timeout=120)
+    refused(done, 2, said)
+
+
+def test_a_mark_of_an_editor_is_no_part_of_the_kernel(here, tmp_path, softmax):
+    (tmp_path / "k.py").write_bytes("\ufeff".encode() + softmax.replace("\n", "\r\n").encode())
+    done = here("evaluate", "softmax", "k.py", "-w", "small", "--seeds", 1)
+    assert done.returncode == 0 and "correct" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("more", [{"COLUMNS": "0"}, {"PYTHONIOENCODING": "ascii"}], ids=str)
+def test_an_odd_terminal_gets_the_answer(env, tmp_path, more):
+    done = subprocess.run([KERNEL_LAB, "tasks", "softmax"], capture_output=True, env=env | more, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0 and b"softmax" in done.stdout and b"Traceback" not in done.stderr, done
+    if "PYTHONIOENCODING" in more: done.stdout.decode("ascii")
+
+
 def test_a_kernel_that_loops_for_ever(lab, tmp_path):
     (tmp_path / "bad.py").write_text(HEAD + "    while True: pass\n")
     done = lab("evaluate", "softmax", "bad.py", "-w", "small", "--seconds", "3")

@@ -108,9 +108,10 @@ def tensor_tensor_scan(data0, data1, initial, op0, op1, reverse0=False, reverse1
     return result(data1.shape, dtype or data1.dtype,
                   lambda t: isa.tensor_tensor_scan(t, data0, data1, initial, op0, op1, reverse0, reverse1, mask=mask))
 
-def dma_copy(*, dst, src, mask=None, **kw):
-    "dst = src through a DMA queue."
-    isa.dma_copy(dst, src, mask=mask, **kw)
+def dma_copy(*, dst, src, mask=None, dst_rmw_op=None, **kw):
+    "dst = src through a DMA queue, or dst += src where dst_rmw_op is np.add."
+    given = {} if dst_rmw_op is None else {'dst_rmw_op': dst_rmw_op}
+    isa.dma_copy(dst, src, mask=mask, **given, **kw)
 
 # %% ../../../nbs/2_nki/4_lang/12_legacy_isa.ipynb #9ee74921
 def _pattern(e):

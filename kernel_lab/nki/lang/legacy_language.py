@@ -12,15 +12,39 @@ from ..chip.dtypes import dtype_name, numpy_of
 from ..ir.semantics import ALU
 from .isa_core import missing, op_name, recorder, strict
 from .language import (
-    affine_range, sequential_range, static_range, program_id, num_programs, program_ndim, load, store, copy, result,
-    tile_size, transpose, matmul, where, broadcast_to, expand_dims, var, softmax, rms_norm, all, dropout, rand,
-    gather_flattened, shared_identity_matrix, load_transpose2d, random_seed, device_print, sum, max, min, prod,
-    mean, full, ones, zeros, zeros_like, empty_like, ndarray, sbuf, psum, hbm, shared_hbm, private_hbm, float32,
-    bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, int32, uint32, int16, uint16, int8, uint8, bool_)
+    affine_range, sequential_range, static_range, program_id, num_programs, program_ndim, load, store, result,
+    tile_size, transpose, matmul, where, var, softmax, rms_norm, all, dropout, rand, gather_flattened,
+    shared_identity_matrix, load_transpose2d, random_seed, sum, max, min, prod, mean, full, ones, zeros, ndarray, sbuf,
+    psum, hbm, shared_hbm, private_hbm, float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, int32, uint32,
+    int16, uint16, int8, uint8, bool_)
 from ..record.tile import Tile, ds, emit
 from ..record.builder import kernel_line
 
 globals().update({n: getattr(nl, n) for n in (*nl._BINARY, *nl._UNARY)})
+
+# %% ../../../nbs/2_nki/4_lang/11_legacy_language.ipynb #bcdb8a0d
+def copy(src, dtype=None, *, mask=None, **kw):
+    "A copy in SBUF, cast to `dtype`."
+    return nl.copy(src, dtype, mask=mask)
+
+def broadcast_to(src, shape, **kw):
+    "The tile repeated along axes of size 1; over partitions by a matmul with ones."
+    return nl.broadcast_to(src, shape)
+
+def expand_dims(data, axis):
+    "`data` with a new axis of size 1."
+    return nl.expand_dims(data, axis)
+
+def empty_like(a, dtype=None, buffer=None, name='', **kw):
+    "A tensor without values, in the shape (and dtype and memory) of `a`."
+    return nl.empty_like(a, dtype, buffer, name)
+
+def zeros_like(a, dtype=None, buffer=None, name='', **kw):
+    "A tensor of zeros in the shape (and dtype and memory) of `a`."
+    return nl.zeros_like(a, dtype, buffer, name)
+
+def device_print(prefix, x=None, *, mask=None, **kw):
+    "Accepted without effect; `kernel_lab.nki.Stepper` shows values of a simulated run."
 
 # %% ../../../nbs/2_nki/4_lang/11_legacy_language.ipynb #6918bde9
 class par_dim(int):
@@ -70,7 +94,7 @@ def spmd_dim(*sizes):
     return math.prod(int(n) for n in sizes)
 
 # %% ../../../nbs/2_nki/4_lang/11_legacy_language.ipynb #b61d7ea4
-def all_reduce(x, op, program_axes, *, dtype=None, mask=None, **kw):
+def all_reduce(x, op, program_axes, *, dtype=None, mask=None, parallel_reduce=True, **kw):
     "The reduction of a tile over axes of the launch grid that have one program; more are refused."
     axes = program_axes if isinstance(program_axes, (tuple, list)) else (program_axes,)
     sizes = [num_programs(a) for a in axes]
@@ -87,9 +111,9 @@ def atomic_rmw(dst, value, op, *, mask=None, **kw):
     isa.dma_copy(dst, value, dst_rmw_op='add', mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/11_legacy_language.ipynb #c28339df
-def static_cast(x, dtype):
-    "`x` as a numpy array of this dtype."
-    return np.asarray(x).astype(dtype)
+def static_cast(input_data, dtype):
+    "`input_data` as a numpy array of this dtype."
+    return np.asarray(input_data).astype(dtype)
 
 def finfo(dtype):
     "Limits of a floating-point dtype: .min, .max, .eps, …"

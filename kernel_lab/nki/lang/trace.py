@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
 from enum import Enum
-import copy, functools, inspect, itertools, linecache, sys, traceback, types
+import copy, functools, inspect, itertools, linecache, math, sys, traceback, types
 import numpy as np
-from ...core.errors import KernelError, LabError, SimulatorError, choose
+from ...core.errors import KernelError, LabError, SimulatorError, UsageError, choose
 from . import (collectives, isa, isa_core, language, legacy_isa, legacy_language, multicore,
     namespaces, numpy_habits, registers)      # noqa: F401  tiles learn what to say of NumPy
 from ..record import placement as places
@@ -19,7 +19,7 @@ from ..chip.dtypes import NUMPY, dtype_name, itemsize
 from .isa_core import recorder, recording
 from .multicore import merge
 from .namespaces import Annotation, NKIObject
-from ..ir.inputs import is_torch, spec_of, to_numpy      # noqa: F401  others have them from here
+from ..ir.inputs import is_torch, refuse_lookalike, spec_of, to_numpy      # noqa: F401  others have them from here
 from ..ir.nodes import ArraySpec, without_gc
 from ..record.builder import InstructionDraft, OpenLoop, finish_program
 from ..ir.program import Program
@@ -61,9 +61,10 @@ def _named_constants(func, signature, args, kwargs):
 def bind_arguments(func: Callable, args: tuple, kwargs: dict) -> inspect.BoundArguments:
     """The arguments by parameter, in the order of the parameters. A parameter without an argument takes the constant
     of its name in the kernel's source, if there is one."""
-    signature = inspect.signature(func)
-    try: return signature.bind(*args, **_named_constants(func, signature, args, kwargs), **kwargs)
-    except TypeError as e:
+    try:
+        signature = inspect.signature(func)
+        return signature.bind(*args, **_named_constants(func, signature, args, kwargs), **kwargs)
+    except (TypeError, ValueError) as e:
         raise KernelError(f'the kernel cannot be called with {len(args) + len(kwargs)} inputs: {e}',
                           kind='entry') from e
 
@@ -78,6 +79,7 @@ def _bind(rec, func, args, kwargs):
     "The call's arguments with arrays replaced by input tiles, named after the parameters."
     tile = lambda name, x: rec.tensor(*_parts_of(spec_of(x)), 'hbm', name=name, role='input', scope=(), line=0)
     given = bind_arguments(func, args, kwargs)
+    for k, v in given.arguments.items(): refuse_lookalike(k, v)
     given.arguments = {k: map_arrays(v, tile, k) for k, v in given.arguments.items()}
     return given.args, given.kwargs
 
@@ -107,6 +109,22 @@ def _over_grid(rec, grid, call):
     return out
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #7589f04e
+MAX_GRID = 1 << 20                   # programs: more would never end here
+
+def launch_grid(grid) -> tuple[int, ...]:
+    "The sizes of a launch grid's axes; `KernelError` where one is no whole number above 0, or they make too many."
+    sizes = [n if isinstance(n, np.generic) else getattr(n, 'size', n)
+             for n in (grid if isinstance(grid, (tuple, list)) else (grid,))]
+    for n in sizes:
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
+            raise KernelError('a launch grid is a whole number of programs, or a tuple of them', kind='entry',
+                              limit='at least 1', value=repr(n), hint='Write kernel[2](…), or kernel[4, 8](…).')
+    if math.prod(map(int, sizes)) > MAX_GRID:
+        raise KernelError('the launch grid has too many programs to simulate', kind='entry', limit=f'{MAX_GRID:,}',
+                          value=f'{math.prod(map(int, sizes)):,}', hint='Let a program do more, in a loop.')
+    return tuple(map(int, sizes))
+
+# %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #0a30deca
 class JitKernel:
     """What `@nki.jit` returns: a kernel to call with arrays (which simulates it), to subscript with a launch grid, or
     to pass to `trace`."""
@@ -117,7 +135,7 @@ class JitKernel:
         self.func, self.dialect, self.grid, self.chip, self.mode = func, dialect, grid, chip, mode
 
     def __getitem__(self, grid):
-        sizes = tuple(int(getattr(g, 'size', g)) for g in (grid if isinstance(grid, tuple) else (grid,)))
+        sizes = launch_grid(grid)
         return JitKernel(self.func, self.dialect, () if self.dialect == 'nki' and sizes == (1,) else sizes, self.chip,
                          self.mode)
 
@@ -125,7 +143,7 @@ class JitKernel:
         if recorder(required=False): return self.func(*args, **kwargs)
         return JitKernel.simulate(self, *args, **kwargs)
 
-    def __repr__(self): return f'<NKI kernel {self.func.__name__} ({self.dialect})>'
+    def __repr__(self): return f'<NKI kernel {getattr(self.func, "__name__", self.func)} ({self.dialect})>'
 
 def jit(func: Callable | None = None, mode: str = 'auto', *, dialect: str = 'nki', **kw: object) -> Callable:
     """Decorator, bare or with arguments: `platform_target` is the chip of calls; others concern the real compiler and
@@ -134,6 +152,17 @@ def jit(func: Callable | None = None, mode: str = 'auto', *, dialect: str = 'nki
     target = kw.get('platform_target')
     chip = platform_chip(target) if target else None
     return func if isinstance(func, JitKernel) else JitKernel(func, dialect, chip=chip, mode=mode)
+
+# %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #bc1975e1
+def given_by_partials(kernel: Callable, args: tuple, kwargs: dict) -> tuple[Callable, tuple, dict]:
+    "The kernel under `functools.partial`s, decorated or not, with the arguments that these and the call give."
+    while isinstance(part := kernel.func if isinstance(kernel, JitKernel) else kernel, functools.partial):
+        args, kwargs = (*part.args, *args), {**part.keywords, **kwargs}
+        if part is not kernel and not isinstance(part.func, JitKernel):
+            kernel = copy.copy(kernel)
+            kernel.func = part.func
+        else: kernel = part.func
+    return kernel, args, kwargs
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #c73e7024
 def _module(name, **members):
@@ -200,8 +229,11 @@ def _own(*modules):
     "The names that these modules define, without those they import."
     return {k: v for m in modules for k, v in _public(m).items() if getattr(v, '__module__', None) == m.__name__}
 
-def _in_simulator(kernel):
+def _in_simulator(kernel, *inputs, **kwargs):
     "nki.simulate: a function that runs the kernel on arrays; memories have any size there."
+    if inputs or kwargs:
+        raise UsageError('nki.simulate takes the kernel, and gives a function of its inputs.',
+                         hint='Write nki.simulate(kernel)(x, y).')
     made = copy.copy(jit(kernel))
     made.roomy = True
     return functools.partial(JitKernel.simulate, made)
@@ -274,11 +306,17 @@ def _last_line(e, file):
     lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == file]
     return lines[-1] if lines else None
 
+def _said(e):
+    "The kind and the text of an exception; its kind alone where the text is a kernel's own code and fails."
+    try: return f'{type(e).__name__}: {e}'
+    except Exception: return type(e).__name__        # noqa: BLE001 (whatever a __str__ may raise)
+
 def _python_error(e, file):
     "An exception that Python raised in a kernel, as a `KernelError` with its line and how what it called is called."
     if isinstance(e, LabError): return KernelError(f'{e.message}', kind='trace', line=_last_line(e, file), hint=e.hint)
-    called = numpy_habits.how_called(e)
-    return KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, file),
+    said = _said(e)
+    called = numpy_habits.how_called(e) if said != type(e).__name__ else None
+    return KernelError(said, kind='trace', line=_last_line(e, file),
                        hint=f'It is called as {called}.' if called else None)
 
 def _written_inputs(rec):
@@ -338,7 +376,9 @@ def _first_or_last_line(func, first):
 
 def _code(func):
     "The code object under a function's decorators; `KernelError` if there is none."
-    code = getattr(inspect.unwrap(func), '__code__', None) or getattr(getattr(func, 'func', None), '__code__', None)
+    try: under = (inspect.unwrap(func), getattr(func, 'func', None))
+    except ValueError: under = ()                    # decorators that go round in a circle
+    code = next((f.__code__ for f in under if hasattr(f, '__code__')), None)
     if code is None:
         raise KernelError(f'{func!r} is not a Python function', kind='entry',
                           hint='Decorate a plain function with @nki.jit.')
@@ -392,12 +432,13 @@ def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | N
     """The `Program` of a kernel for these inputs: arrays, tensors or `ArraySpec`s, and plain Python values. `grid` is
     the launch grid. `KernelError` with the line of the kernel for anything that is wrong in it. Python that the
     compiler of the current dialect does not take is warned of; with `strict` it is an error."""
-    grid = grid or getattr(kernel, 'grid', ())
-    func = inspect.unwrap(getattr(kernel, 'func', kernel))
-    if getattr(kernel, 'dialect', 'nki') == 'nki': review_python(func, strict)
+    kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
+    grid, func = launch_grid(grid or getattr(kernel, 'grid', ())), getattr(kernel, 'func', kernel)
+    _code(func)
+    if getattr(kernel, 'dialect', 'nki') == 'nki': review_python(inspect.unwrap(func), strict)
     unroll = set()
     for _ in range(1000):
-        with installed(), without_gc(): program, more = _trace_once(kernel, inputs, kwargs, chip, tuple(grid), unroll)
+        with installed(), without_gc(): program, more = _trace_once(kernel, inputs, kwargs, chip, grid, unroll)
         if program:
             is_untouched = getattr(getattr(kernel, 'func', kernel), 'untouched', False)
             return replace(program, untouched=True) if is_untouched else program
@@ -424,7 +465,7 @@ def load_source(source: str, entry: str | None = None) -> Callable:
         e.line = e.line or _last_line(e, KERNEL_FILE)
         raise
     except (Exception, SystemExit) as e:
-        raise KernelError(f'{type(e).__name__}: {e}', kind='trace', line=_last_line(e, KERNEL_FILE)) from e
+        raise KernelError(_said(e), kind='trace', line=_last_line(e, KERNEL_FILE)) from e
     return _entry(namespace, entry)
 
 def _entry(namespace, entry):
