@@ -18,7 +18,7 @@ from .moves_taken import (MoveMemory, MoveTaken, SearchFile, busiest_lane, move_
     numbered_moves, replayed, search_head, taken_once)
 from ..transform.cleanup import without_unused_tensors
 from ..transform.engines import timed
-from ..transform.moves import FAMILIES, MIN_GAIN, OPENERS
+from ..transform.moves import FAMILIES, MIN_GAIN
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #c8670f5a
 @dataclass(frozen=True, eq=False)
@@ -100,17 +100,17 @@ class _SearchRun:
         "The share of the budget that is left: of the candidates where their number is given, so that chance is one."
         return self.left() if self.candidates is None else max(0.0, 1 - self.share_of_candidates())
 
-    def judged(self, place, change, nth, after):
-        "(change, nth, program, expected gain in µs); no gain where the latency is known, or as soon known."
+    def judged(self, place, move, nth, after):
+        "(move, nth, program, expected gain in µs); no gain where the latency is known, or as soon known."
         known = self.clock.is_known(after)
-        return change, nth, after, self.clock.gain_us(place.program, after) if self.estimates and not known else None
+        return move, nth, after, self.clock.gain_us(place.program, after) if self.estimates and not known else None
 
     def fresh(self, place, family):
         "Yield those of a family's moves that were not judged before, as `judged` has them."
-        for change, nth, after in numbered_moves(place.program, family):
+        for numbered in numbered_moves(place.program, family):
             if not self.left(): return
             known = self.clock.known
-            found = self.judged(place, change, nth, after)
+            found = self.judged(place, *numbered)
             if self.clock.known == known: yield found
 
     def promises(self, place, family, found, slack):
@@ -119,7 +119,7 @@ class _SearchRun:
         gain."""
         gain, after = found[3], found[2]
         if gain is None: return True
-        opens = family in OPENERS or after.count < place.program.count
+        opens = FAMILIES[family].opens or after.count < place.program.count
         return gain > MIN_GAIN * place.us if after.dialect != 'nki' and not opens else gain >= -slack * place.us
 
     def save(self, **state):
@@ -131,10 +131,10 @@ class _SearchRun:
     def place(self, before, family, found):
         """The place after a move; None where it has no schedule. The best is kept, if the chip takes it; whether it
         takes another place is asked only where the search would go on from there."""
-        change, nth, after, _ = found
+        move, nth, after, _ = found
         us = self.clock.latency_us(after)
         if us is None: return None
-        return self.noted(SearchPlace(after, us, (*before.moves, MoveTaken(family, change, nth, us))))
+        return self.noted(SearchPlace(after, us, (*before.moves, MoveTaken(family, move.change, nth, us, is_exact=move.is_exact))))
 
     def noted(self, made):
         "A place, noted if it is the best so far; None where it would be, but the chip does not take it."
@@ -155,7 +155,7 @@ def _is_better(before, after, family, price):
     """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
     with fewer instructions."""
     if after.us > before.us * (1 + MIN_GAIN): return False
-    fewer = after.program.count < before.program.count or family in OPENERS
+    fewer = after.program.count < before.program.count or FAMILIES[family].opens
     if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
     gain = 1 - after.us / before.us
     return gain > price or gain > price * (_room_taken(after.program) - _room_taken(before.program))
@@ -180,9 +180,9 @@ def _swept(search, place, family, price=ROOM_PRICES[0]):
     start, again = place, True
     while again and search.left():
         again = False
-        for change, nth, after in numbered_moves(place.program, family):
+        for numbered in numbered_moves(place.program, family):
             if not search.left(): break
-            found = search.judged(place, change, nth, after)
+            found = search.judged(place, *numbered)
             if not search.promises(place, family, found, LEAST): continue
             after = search.place(place, family, found)
             if after is None or not _is_better(place, after, family, price): continue
