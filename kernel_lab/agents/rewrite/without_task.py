@@ -98,7 +98,7 @@ class OwnNumbers:
     def against(self, programs: Sequence[Program], moves: Sequence[MoveTaken] = ()) -> str:
         """How the outputs of a path of programs differ from the kernel's, as text; '' where they do not. `moves`: those
         between one program and the next."""
-        rounded, unit = [k for k, m in enumerate(moves) if not m.keeps_bits], narrowest_unit(self.program)
+        rounded, unit = [k for k, m in enumerate(moves) if not m.is_exact], narrowest_unit(self.program)
         stops = [(len(moves), 0)]
         if rounded: stops = [(rounded[0], 0), (rounded[-1] + 1, len(rounded)), *stops]
         for arrays, last in self.draws:

@@ -10,9 +10,8 @@ from ..chip.dtypes import itemsize
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, walk_body, replace
 from ..ir.program import Program
-from .cleanup import clean
+from .cleanup import clean, fresh_loop_name
 from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, squeezed
-from .phases import fresh_loop_name
 from .row_units import (RowCopy, RowFill, RowNest, copy_in_units, is_by_unit,
     keeps_registers, row_fill, row_nest, unit_counts)
 from .tiles import is_dense_copy, without_copies

@@ -13,7 +13,7 @@ from ..explain.profile import profile_of
 from ..ir.program import Program
 from ..timing.timeline import cached_schedule, schedule
 from ..transform.definitions import refusals_noted
-from ..transform.moves import FAMILIES, MIN_GAIN
+from ..transform.moves import MIN_GAIN, moves
 from .moves_taken import MoveTaken, after_move, replayed
 
 # %% ../../../nbs/2_nki/9_tuning/03_move_worth.ipynb #a1ed7f7d
@@ -56,11 +56,9 @@ def _bound_text(program):
 def _legal_text(program):
     "What the legal moves would bring; families ask what forbids the others on the way."
     us, tried = float(cached_schedule(program).latency_us), []
-    for family, (_, find) in FAMILIES.items():
-        for change, after in find(program):
-            if check(after): continue
-            try: tried.append((float(schedule(after).latency_us), f'{family}: {change}'))
-            except KernelError: continue
+    for move in moves(program):
+        try: tried.append((float(schedule(move.program).latency_us), str(move)))
+        except KernelError: continue
     if not tried: return 'No move is legal here.'
     least, what = min(tried)
     if least < us * (1 - MIN_GAIN): return f'The best of {len(tried)} legal moves, {what}, leads to {time_text(least)}.'

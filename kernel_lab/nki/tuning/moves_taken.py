@@ -13,26 +13,26 @@ from ...core.errors import UsageError
 from ...core.files import write_whole
 from ..ir.program import Program
 from ..timing.timeline import CLOCK, Timeline
-from ..transform.moves import FAMILIES, SAID_BEFORE, NamedMove, moves_of_family
+from ..transform.moves import FAMILIES, Move, NamedMove
 
 # %% ../../../nbs/2_nki/9_tuning/01_moves_taken.ipynb #85c4f443
 @dataclass(frozen=True)
 class MoveTaken(NamedMove):
-    """One move of a path: its family, what it changed, the place among the family's moves that say the same, and the
-    simulated latency in µs after it, how many times it was taken in a row."""
+    """One move of a path: its family, what it changed, the place among the family's moves that say the same, the
+    simulated latency in µs after it, how many times it was taken in a row, and whether it leaves every bit."""
     nth: int
     us: float
     times: int = 1
 
     def __str__(self): return f'{super().__str__()}{f", {self.times} times" * (self.times > 1)}'
 
-def numbered_moves(program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[str, int, Program]]:
-    """Yield (change, place among those that say the same, program) of a family's moves. `wanted`: only those that say
+def numbered_moves(program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[Move, int, Program]]:
+    """Yield (move, place among those that say the same, program) of a family's moves. `wanted`: only those that say
     this change."""
     times = {}
-    for change, after in moves_of_family(program, family, wanted):
-        times[change] = times.get(change, -1) + 1
-        yield change, times[change], after
+    for move in FAMILIES[family].moves(program, wanted):
+        times[move.change] = times.get(move.change, -1) + 1
+        yield move, times[move.change], move.program
 
 MAX_KEPT_LISTS = 400            # lists of moves, each of one family of one program
 
@@ -40,10 +40,10 @@ class MoveCache:
     "The moves of programs, which a search asks for again and again: each is found once, and only when it is asked for."
     def __init__(self): self._kept = OrderedDict()
 
-    def moves(self, program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[str, int, Program]]:
+    def moves(self, program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[Move, int, Program]]:
         "Yield what `numbered_moves` yields; the same objects each time, as long as the list is one of the last asked."
         key = id(program), family
-        if wanted and family in SAID_BEFORE and key not in self._kept:
+        if wanted and FAMILIES[family].asks and key not in self._kept:
             yield from numbered_moves(program, family, wanted)
             return
         kept = self._kept.setdefault(key, (program, [], numbered_moves(program, family)))   # the program lives as long
@@ -53,12 +53,12 @@ class MoveCache:
         for k in count():
             if k == len(found): found += islice(more, 1)
             if k == len(found): return
-            if wanted in (None, found[k][0]): yield found[k]
+            if wanted in (None, found[k][0].change): yield found[k]
 
 def taken_once(program: Program, move: MoveTaken) -> Program | None:
     "The program after a move, taken once; None where the program does not have it."
     moves = numbered_moves(program, move.family, move.change) if move.family in FAMILIES else ()
-    return next((after for change, nth, after in moves if (change, nth) == (move.change, move.nth)), None)
+    return next((after for m, nth, after in moves if (m.change, nth) == (move.change, move.nth)), None)
 
 def after_move(program: Program, move: MoveTaken) -> Program:
     "The program after a move. `UsageError` where the program does not have it."
@@ -78,10 +78,10 @@ def replayed(program: Program, moves: Iterable[MoveTaken]) -> list[Program]:
 # %% ../../../nbs/2_nki/9_tuning/01_moves_taken.ipynb #575e8fec
 def move_row(move: MoveTaken) -> list:
     "A move as JSON data."
-    return [move.family, move.change, move.nth, move.us, move.times]
+    return [move.family, move.change, move.nth, move.us, move.times, move.is_exact]
 
-def _moves(rows):
-    return tuple(MoveTaken(str(f), str(c), int(n), float(us), *map(int, times)) for f, c, n, us, *times in rows)
+def _move(family, change, nth, us, times=1, is_exact=True):
+    return MoveTaken(str(family), str(change), int(nth), float(us), int(times), is_exact=bool(is_exact))
 
 @dataclass
 class SearchFile:
@@ -127,7 +127,7 @@ def search_head(program: Program, method: str, seed: int, families: Iterable[str
 
 def moves_of_rows(rows: list) -> tuple[MoveTaken, ...]:
     "The moves that `move_row` wrote. `UsageError` for other data."
-    try: return _moves(rows)
+    try: return tuple(_move(*row) for row in rows)
     except (TypeError, ValueError) as e: raise UsageError('The file of the search has a path that is none.') from e
 
 # %% ../../../nbs/2_nki/9_tuning/01_moves_taken.ipynb #2563566d

@@ -19,7 +19,7 @@ from .moves_taken import (MoveCache, MoveMemory, MoveTaken, SearchFile, busiest_
     moves_of_rows, replayed, search_head)
 from ..timing.timeline import cached_schedule
 from ..transform.cleanup import without_unused_tensors
-from ..transform.moves import FAMILIES, MIN_GAIN, OPENERS
+from ..transform.moves import FAMILIES, MIN_GAIN, Move
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #c8670f5a
 @dataclass(frozen=True, eq=False)
@@ -69,11 +69,10 @@ MAX_SCHEDULED = 3               # candidates of one family at one place that are
 
 @dataclass(frozen=True, eq=False)
 class JudgedMove:
-    """A move at a place: what it changes, its number among those that say the same, the program after it, the gain that
-    an estimate promises in µs (None where the latency is known, or as soon known), whether the program is new."""
-    change: str
+    """A move at a place, its number among those that say the same, the gain that an estimate promises in µs (None where
+    the latency is known, or as soon known), and whether the program after it is new."""
+    move: Move
     nth: int
-    program: Program
     gain_us: float | None
     is_new: bool
 
@@ -115,25 +114,25 @@ class _SearchRun:
         "The share of the budget that is left: of the candidates where their number is given, so that chance is one."
         return self.left() if self.candidates is None else max(0.0, 1 - self.share_of_candidates())
 
-    def judged(self, place, change, nth, after):
+    def judged(self, place, move, nth, after):
         "The `JudgedMove` to a program, which counts as a candidate."
         is_new = self.clock.register(after)
         gain = self.clock.gain_us(place.program, after) if self.estimates and is_new else None
-        return JudgedMove(change, nth, after, gain, is_new)
+        return JudgedMove(move, nth, gain, is_new)
 
     def judged_moves(self, place, family):
         "Yield a `JudgedMove` for each move of a family, while the budget lasts."
-        for move in self.cache.moves(place.program, family):
+        for numbered in self.cache.moves(place.program, family):
             if not self.left(): return
-            yield self.judged(place, *move)
+            yield self.judged(place, *numbered)
 
     def promises(self, place, family, found, slack):
         """Whether the estimate of a candidate leaves open that it helps; `slack`: share of the latency that it may
         lose. A program of the earlier dialect takes long to schedule: a move that opens nothing must promise to
         gain."""
-        gain, after = found.gain_us, found.program
+        gain, after = found.gain_us, found.move.program
         if gain is None: return True
-        opens = family in OPENERS or after.count < place.program.count
+        opens = FAMILIES[family].opens or after.count < place.program.count
         return gain > MIN_GAIN * place.us if after.dialect != 'nki' and not opens else gain >= -slack * place.us
 
     def save(self, **state):
@@ -145,10 +144,11 @@ class _SearchRun:
     def place(self, before, family, found):
         """The place after a move; None where it has no schedule. The best is kept, if the chip takes it; whether it
         takes another place is asked only where the search would go on from there."""
-        us = self.clock.latency_us(found.program)
+        program, move = found.move.program, found.move
+        us = self.clock.latency_us(program)
         if us is None: return None
-        taken = MoveTaken(family, found.change, found.nth, us)
-        return self.noted(SearchPlace(found.program, us, (*before.moves, taken)))
+        taken = MoveTaken(family, move.change, found.nth, us, is_exact=move.is_exact)
+        return self.noted(SearchPlace(program, us, (*before.moves, taken)))
 
     def noted(self, made):
         "A place, noted if it is the best so far; None where it would be, but the chip does not take it."
@@ -169,7 +169,7 @@ def _is_better(before, after, family, price):
     """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
     with fewer instructions."""
     if after.us > before.us * (1 + MIN_GAIN): return False
-    fewer = after.program.count < before.program.count or family in OPENERS
+    fewer = after.program.count < before.program.count or FAMILIES[family].opens
     if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
     gain = 1 - after.us / before.us
     return gain > price or gain > price * (_room_taken(after.program) - _room_taken(before.program))
