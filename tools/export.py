@@ -69,11 +69,15 @@ def with_wrapped_docstring(text: str) -> str:
     return "\n".join(textwrap.wrap(first, WIDTH, break_on_hyphens=False)) + "\n" + rest
 
 
-def drop_pairing(nb: Path) -> None:
-    "Take out of a notebook what jupytext notes in it when views are made; its settings are in tools/jupytext.toml."
-    data = json.loads(nb.read_text(encoding="utf-8"))
-    if data["metadata"].pop("jupytext", None) is not None:
-        nb.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def tidy(nb: Path) -> None:
+    """Take out of a notebook what jupytext notes in it when views are made (its settings are in tools/jupytext.toml),
+    and empty lines at the end of a cell, which a view and back would multiply."""
+    text = nb.read_text(encoding="utf-8")
+    data = json.loads(text)
+    data["metadata"].pop("jupytext", None)
+    for cell in data["cells"]: cell["source"] = "".join(cell["source"]).rstrip("\n").splitlines(keepends=True)
+    tidied = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    if tidied != text: nb.write_text(tidied, encoding="utf-8")
 
 
 def export() -> None:
@@ -93,9 +97,9 @@ def export() -> None:
 
 
 if __name__ == "__main__":
+    for nb in nbglob(as_path=True): tidy(nb)
     export()
     subprocess.run([sys.executable, str(ROOT / "tools" / "guide.py")], cwd=ROOT, check=True)
     subprocess.run([str(Path(sys.executable).parent / "nbdev_clean")], cwd=ROOT, check=True)
-    for nb in nbglob(as_path=True): drop_pairing(nb)
     subprocess.run([sys.executable, str(ROOT / "tools" / "readme.py")], cwd=ROOT, check=True)
     compileall.compile_dir(get_config().lib_path, quiet=1)

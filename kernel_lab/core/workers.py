@@ -246,8 +246,6 @@ def _forked(call, environment, folder, paths, modules, fds):
             return ForkedProcess(template, template.ask(request, fds))
         except (EOFError, OSError): _latest.clear()
 
-
-
 # %% ../../nbs/1_core/06_workers.ipynb #f34fdd22
 class WorkerProcess:
     """A process that calls `target` ('module:function', which takes a `Channel`) and answers one request at a time.

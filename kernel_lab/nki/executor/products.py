@@ -37,8 +37,6 @@ def is_injective(a, loops):
         reach += s * (n - 1)
     return True
 
-
-
 # %% ../../../nbs/2_nki/6_executor/12_products.ipynb #9d7e8754
 def _loop_roles(instruction, loops):
     "Loops of a matmul by role: batch, rows, columns, depth; None where a loop has no role."

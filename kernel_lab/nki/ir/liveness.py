@@ -142,5 +142,3 @@ def value_lives(program) -> list[ValueLife]:
             found[live[slot]][3] = row
             named.add(slot)
     return [ValueLife(*x) for x in found]
-
-

@@ -85,8 +85,6 @@ def flags_of(flags, a, trips) -> Iterator[np.ndarray]:
         at = a.offset.const + sum(k * s for k, (s, _) in zip(turn, axes))
         yield as_strided(flags[at:], [n for _, n in inner], [s * size for s, _ in inner])
 
-
-
 # %% ../../../nbs/2_nki/2_ir/11_overlap.ipynb #2c6ba4a9
 def _widest_used(program, members, named):
     "Bytes of a row of the member that most instructions name; of the whole memory where that divides no other dtype."

@@ -198,8 +198,6 @@ def room_to_keep(flat, loops, rows, lifetimes, chip, fetched):
     fetched['left'][~fits[fetched['code'] // _MAX_ELEMENTS]] = 0
     return room
 
-
-
 # %% ../../../nbs/2_nki/7_timing/02_allocation.ipynb #91e6c958
 BLOCK_ROWS = 1024
 SPAN = np.dtype([('first', 'i8'), ('end', 'i8')])

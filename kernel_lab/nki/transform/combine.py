@@ -163,5 +163,3 @@ def multiply_instead(program: Program) -> Program:
         replaced[id(o)] = [*before, now]
     if not replaced: raise IllegalTransformation('no row is divided by one number')
     return with_instructions(program, replaced, tensors)
-
-

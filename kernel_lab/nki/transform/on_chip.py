@@ -112,8 +112,6 @@ def _anew(uses, k, copies, rows, turn):
     if not all(any(within(p, box) for box in boxes) for p, is_store in places if not is_store): return ()
     return tuple(takewhile(lambda v: not any(v in p.loops for p, _ in places), turn))
 
-
-
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #b7c1c074
 def _on_tile(a, rows, k, trips, whole=True):
     """Access `a` to tensor `k` in HBM, whose axis `par` goes over rows, as an access to its tile of shape (partitions,

@@ -266,5 +266,3 @@ def plan_fused(graph: Graph, plan: KernelPlan, pays: Callable[[Graph], bool] = l
                 for n in group: plan.lower(n)
     lower(fusion_groups(graph), FusionLevel.ROWS)
     return plan
-
-
