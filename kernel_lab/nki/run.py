@@ -29,7 +29,8 @@ def widen_program(program: Program) -> Program:
     """The program with narrow floating-point tensors stored as fp32, except those whose bits are read as another dtype,
     and packed ones, each of which holds four numbers."""
     shared = {k for n, t in enumerate(program.tensors) if t.alias is not None for k in (n, t.alias)}
-    wide = lambda k, t: replace(t, dtype='float32') if is_float(t.dtype) and t.dtype not in PACKED and k not in shared else t
+    narrow = lambda k, t: is_float(t.dtype) and t.dtype not in PACKED and k not in shared
+    wide = lambda k, t: replace(t, dtype='float32') if narrow(k, t) else t
     return replace(program, tensors=tuple(wide(k, t) for k, t in enumerate(program.tensors)))
 
 def execute_widened(program: Program, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
