@@ -185,11 +185,11 @@ def timed_inputs(program: Program | None, task: Task, workload: Workload, verifi
     seeds = dict.fromkeys(r.seed for r in verification.seeds if not r.draw)
     return [task.draw(workload, s) for s in [*seeds][:MAX_TIMED_DRAWS]]
 
-def _turns_text(program, timed):
-    "How often the loops of a program that depend on data turned in the one that was timed."
-    turns = [f'the loop of line {l.line} turned {timed.trips.get(l.name, 0):,} times'
+def _trips_text(program, timed):
+    "How often the loops of a program that depend on data ran in the one that was timed."
+    trips = [f'the loop of line {l.line} turned {timed.trips.get(l.name, 0):,} times'
              for l in program.loops.values() if l.bound]
-    return ', '.join(turns)
+    return ', '.join(trips)
 
 def profile_stage(progress: EvaluationInProgress, question: Question, compiled, verification: Verification):
     "The Profile of a compiled and verified kernel; the slowest of several where its time depends on its inputs."
@@ -198,7 +198,7 @@ def profile_stage(progress: EvaluationInProgress, question: Question, compiled, 
         p = max((question.target.profile(compiled, x) for x in inputs), key=lambda p: p.latency_us)
     if inputs != [None] and p.timeline:
         progress.say(f'warning: the time depends on the inputs. It is the longest of {len(inputs)} draws, for which '
-                     + _turns_text(progress.program, p.timeline.program))
+                     + _trips_text(progress.program, p.timeline.program))
     chip = CHIPS[compiled.chip]
     progress.say(f'{p.latency}, {p.bound} is busiest, {p.peak_pct:.1f}% of peak')
     sbuf = f'SBUF {p.sbuf_peak_bytes:,} of {chip.sbuf_bytes:,.0f} bytes a partition'
@@ -313,22 +313,20 @@ def _recall(progress, question):
     return replace(found, baseline_us=found.profile and _baseline_stage(progress, q, found.profile))
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #108e0750
-def check_arguments(seeds, limits, store) -> None:
-    "Validate seeds, limits and store; raise `UsageError` if one is invalid."
+def _is_time(us): return isinstance(us, Real) and not isinstance(us, bool) and 0 < us < inf
+
+def check_arguments(seeds, limits, store, baseline_us=None, log=None) -> None:
+    "Validate arguments of `evaluate`; raise `UsageError` if one is invalid."
     fresh_seeds(seeds)
     if not isinstance(limits, Limits):
         raise UsageError(f'The limits are a {type(limits).__name__}.', hint='Give Limits(seconds=2), for example.')
-    if not (store is None or hasattr(store, 'save_evaluation')):
-        raise UsageError(f'The store is a {type(store).__name__}.', hint='Give a Store, or None; evaluate_many also '
-                                                                         'takes its place.')
-
-def _check_baseline_and_log(baseline_us, log):
-    "Validate a baseline and a log; raise `UsageError` if one is invalid."
-    is_number = isinstance(baseline_us, Real) and not isinstance(baseline_us, bool)
-    if not (baseline_us is None or is_number and 0 < baseline_us < inf):
-        raise UsageError(f'The baseline is {baseline_us!r} µs.', hint='Give a number above 0, or None for the time of '
-                                                                      'the first kernel.')
-    if not (log is None or callable(log)):
+    if store is not None and not hasattr(store, 'save_evaluation'):
+        raise UsageError(f'The store is a {type(store).__name__}.',
+                         hint='Give a Store, or None; evaluate_many also takes its place.')
+    if baseline_us is not None and not _is_time(baseline_us):
+        raise UsageError(f'The baseline is {baseline_us!r} µs.',
+                         hint='Give a number above 0, or None for the time of the first kernel.')
+    if log is not None and not callable(log):
         raise UsageError(f'The log is {log!r}.', hint='Give a function of a line, like print.')
 
 def recall(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None,
@@ -348,8 +346,7 @@ def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | 
     `log` is called with each line of the log. With a `store` (a Store), a stored evaluation is reused, and a new one is
     saved. Python that the vendor's compiler does not take is a warning, with `strict` the status `unsupported`. A bad
     kernel gives an Evaluation with its status; UsageError for unknown names and invalid arguments."""
-    check_arguments(seeds, limits, store)
-    _check_baseline_and_log(baseline_us, log)
+    check_arguments(seeds, limits, store, baseline_us, log)
     kernel, task, workload, target = resolve(kernel, task, workload, chip)
     question = Question(kernel, task, workload, chip, target, seeds, limits, baseline_us, strict)
     progress = EvaluationInProgress(question.about, log, question.asked, store)

@@ -19,9 +19,9 @@ import traceback
 import numpy as np
 import platformdirs
 from fastcore.basics import patch
+from ..core.commands import last_line, run_command
 from ..core.durations import Duration
 from ..core.errors import KernelError, UsageError
-from ..core.workers import last_line, run_command
 from ..nki.chip.dtypes import dtype_name, numpy_of
 from ..nki.explain.profile import Profile
 from .vendor_confinement import vendor_environment

@@ -111,14 +111,15 @@ def test_loops_that_a_search_cannot_change_are_left_alone(kind, monkeypatch):
 def test_a_wrong_transformation_is_cut_off_the_path(monkeypatch):
     "Were a proof wrong, the numbers would say so: the path ends before the move."
     from kernel_lab.nki.transform import moves
-    real = moves.FAMILIES['compute where it is read'][1]
+    real = moves.FAMILIES['compute where it is read']
     def wrong(program):
-        for change, after in real(program):
+        for change, after in real.find(program):
             o = next(o for o in after.instructions if o.op == 'tensor_scalar')
             o.ins['operand0'] = 0.25
             yield change, after
-    for family in moves.FAMILIES: monkeypatch.setitem(moves.FAMILIES, family, ('It has none.', lambda program: iter(())))
-    monkeypatch.setitem(moves.FAMILIES, 'compute where it is read', ('It is wrong.', wrong))
+    for name, family in moves.FAMILIES.items():
+        monkeypatch.setitem(moves.FAMILIES, name, replace(family, find=lambda program: iter(()), asks=False))
+    monkeypatch.setitem(moves.FAMILIES, real.name, replace(real, find=wrong))
     done = best(HEAD + TWICE)
     assert all(m.family != 'compute where it is read' for m in done.moves)
     assert any('left out' in r for r in done.reasons), done.reasons
@@ -206,8 +207,9 @@ def test_a_path_is_compared_part_by_part():
     program = trace_source(source, None, SPECS, 'trn2')
     nudged = trace_source(source.replace('operand0=0.5', f'operand0={0.5 * (1 + 2**-22)!r}'), None, SPECS, 'trn2')
     own = OwnNumbers(program, 0, Limits())
-    exact, rounds = MoveTaken('fuse nests', 'it', 0, 1.0), MoveTaken('divide once a row', 'quotients of rows', 0, 1.0)
-    assert exact.keeps_bits and not rounds.keeps_bits and narrowest_unit(program) == 0
+    exact = MoveTaken('fuse nests', 'it', 0, 1.0)
+    rounds = MoveTaken('divide once a row', 'quotients of rows', 0, 1.0, is_exact=False)
+    assert exact.is_exact and not rounds.is_exact and narrowest_unit(program) == 0
     assert own.against([program, nudged], [rounds]) == '' != own.against([program, nudged], [exact])
     assert own.against([program, nudged, nudged], [rounds, exact]) == ''
     assert own.against([program, program, nudged], [rounds, exact])

@@ -3,6 +3,7 @@ date."""
 import ast
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -220,3 +221,20 @@ def test_modules_are_compiled_once_before_the_processes_of_a_test_run_start(targ
     recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.M)[1].splitlines()
     assert recipe[0] == "\t@$(BYTECODE)" and len(recipe) == 2
     assert re.search(r"^BYTECODE = .*-m compileall -q kernel_lab$", text, re.M)
+
+
+def test_a_view_of_a_renamed_notebook_does_not_come_back(tmp_path, monkeypatch):
+    sync, view = tool('sync'), tmp_path / 'src_nbs' / '01_old.py'
+    monkeypatch.setattr(sync, 'ROOT', tmp_path)
+    monkeypatch.setattr(sync, 'KNOWN', tmp_path / 'src_nbs' / '.views')
+    (tmp_path / 'nbs').mkdir()
+    view.parent.mkdir()
+    view.write_text('# %%\n')
+    sync.drop_stale()
+    assert view.exists()                            # a page that is new
+    sync.KNOWN.write_text('01_old.py')
+    os.utime(view, (view.stat().st_atime, sync.KNOWN.stat().st_mtime + 5))
+    with pytest.raises(SystemExit, match='01_old.py was edited'): sync.drop_stale()
+    os.utime(view, (view.stat().st_atime, sync.KNOWN.stat().st_mtime - 5))
+    sync.drop_stale()
+    assert not view.exists()

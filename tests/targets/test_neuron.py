@@ -26,6 +26,7 @@ def compiled(where, f, args):
     if MODE == "refuse": raise ValueError("[NCC_X] tile has 130 partitions")
     if MODE == "exit": sys.exit(70)
     if MODE == "die": os._exit(9)
+    if MODE.startswith("say "): os.write(2, MODE[4:].encode()); os._exit(9)
     if MODE == "hang": __import__("time").sleep(600)
     if MODE != "no neff": pathlib.Path(where).write_bytes(b"NEFF")
     import numpy as np
@@ -182,6 +183,13 @@ def test_the_other_package_does_not_help(machine, tmp_path):
 def test_a_refused_kernel(machine, mode, kind, said, dialect):
     with pytest.raises(KernelError, match=said) as caught: compiled(machine(mode), dialect)
     assert caught.value.kind == kind and "Traceback" not in str(caught.value)
+
+
+def test_an_error_has_no_key_that_the_compiler_says(machine, monkeypatch):
+    monkeypatch.setenv("A_SECRET_KEY", "abracadabra-sesame")
+    with pytest.raises(KernelError, match=r"exit code 9.* refused \[A_SECRET_KEY\] today") as caught:
+        compiled(machine("say the license server refused abracadabra-sesame today"))
+    assert "sesame" not in str(caught.value)
 
 
 def test_a_mistake_in_the_kernel_has_its_line(machine):

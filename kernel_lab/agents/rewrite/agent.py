@@ -93,7 +93,8 @@ class RewriteAgent:
     the profile. Deterministic as long as the searches end in time; needs no model and no key.
 
     `moves`: those on source. `families`: those of transformations. `worth`: the least expected gain of a move, as a
-    share of the latency. `seconds`: about how long a step may search among transformations; `seed`: of that search."""
+    share of the latency. `seconds`: CPU time that a step may search among transformations, about; `seed`: of that
+    search."""
     name = 'rewrite'
 
     def __init__(self, moves: tuple = MOVES, worth: float = 0.002, families: tuple[str, ...] = tuple(FAMILIES),

@@ -61,8 +61,8 @@ def search_starts(task: Task, workload: Workload, chip: str) -> list[SearchStart
 def _taken_places(program, move):
     "Yield the place among its family's moves and the program after, each time that a move is taken."
     for _ in range(move.times):
-        at, program = next((at, after) for at, (change, nth, after) in enumerate(numbered_moves(program, move.family))
-                           if (change, nth) == (move.change, move.nth))
+        at, program = next((at, after) for at, (m, nth, after) in enumerate(numbered_moves(program, move.family))
+                           if (m.change, nth) == (move.change, move.nth))
         yield at, program
 
 def recipe_rows(program: Program, moves: Iterable[MoveTaken]) -> list:
@@ -75,7 +75,7 @@ def recipe_rows(program: Program, moves: Iterable[MoveTaken]) -> list:
     return rows
 
 def _at_places(program, rows):
-    for family, _, _, _, _, places in rows:
+    for family, *_, places in rows:
         for at in places:
             found = numbered_moves(program, family) if family in FAMILIES else ()
             program = next((after for *_, after in islice(found, at, None)), None)
@@ -85,7 +85,7 @@ def _at_places(program, rows):
 def played_again(program: Program, rows: list, wanted: Program) -> Program | None:
     """The program after the moves of a recipe, where it is the one `wanted`, whatever its names: by what the moves
     change, else by their places. None where neither leads there."""
-    by_name = lambda: replayed(program, moves_of_rows([r[:5] for r in rows]))[-1]
+    by_name = lambda: replayed(program, moves_of_rows([r[:-1] for r in rows]))[-1]
     for play in (by_name, lambda: _at_places(program, rows)):
         try: after = without_unused_tensors(play())
         except (LabError, ValueError, TypeError): continue
@@ -108,11 +108,11 @@ class FoundPath:
 
 def _parts(start, moves):
     "A path, its part before the first move that rounds otherwise, and its start."
-    exact = next((k for k, m in enumerate(moves) if not m.keeps_bits), len(moves))
+    exact = next((k for k, m in enumerate(moves) if not m.is_exact), len(moves))
     return [FoundPath(start, some, some[-1].us if some else start.us) for some in {moves, moves[:exact], ()}]
 
 def found_paths(starts: list[SearchStart], method: str, seconds: float, seed: int) -> list[FoundPath]:
-    "What searches of `seconds` together find from some starts, the fastest first."
+    "What searches of so many `seconds` of CPU time together find from some starts, the fastest first."
     paths = []
     for start in starts:
         moves = ()
@@ -131,7 +131,8 @@ SEARCHER = "the lab's search"
 
 def search_best(task: Task, workload: Workload, chip: str, method: str = 'beam', seconds: float = 20.0,
                 seed: int = 0) -> BestKernel:
-    "Search for the best kernel of a task for about `seconds`. `KernelError` where not even the first kernel is right."
+    """Search for the best kernel of a task for about so many `seconds` of CPU time. `KernelError` where not even the
+    first kernel is right."""
     starts = search_starts(task, workload, chip)
     first_us, asked = starts[0].us, dict(method=method, seconds=seconds, seed=seed)
     for path in found_paths(starts, method, seconds, seed):

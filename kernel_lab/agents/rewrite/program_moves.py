@@ -38,7 +38,7 @@ def _groups(moves: tuple[MoveTaken, ...], us: float) -> Iterator[list[MoveTaken]
 def _rewrite(program, moves, us, first_us):
     "The `Rewrite` of a group of moves that ends with `program`; `us` before it, `first_us` before all."
     family, done = moves[-1].family, _changes(moves)
-    why = f'{FAMILIES[family][0]} Here: {done}.'
+    why = f'{FAMILIES[family].why} Here: {done}.'
     expected = f'Latency should fall by {us - moves[-1].us:.1f} µs, from {us:.1f} µs: the program has been timed.'
     source = write_lines(program, {'': f'{family}: {done}'})
     return Rewrite(source, family, why, expected, first_us - moves[-1].us)
@@ -48,7 +48,7 @@ def program_rewrites(program: Program, families: Iterable[str] = tuple(FAMILIES)
     """The path that a search finds, as a `Rewrite` for each group of neighbouring moves of a family; each contains
     those before it, and its gain is that of all of them.
 
-    `seconds`: about how long to search. The sources are written, not run: whoever takes one evaluates it. A program
+    `seconds`: CPU time to search for, about. The sources are written, not run: whoever takes one evaluates it. A program
     of the earlier dialect is lifted first. One without a schedule, or that the writer has no source for, has none."""
     try:
         first_us, start = float(schedule(program).latency_us), program if program.dialect == 'nki' else lift(program)

@@ -98,7 +98,7 @@ class OwnNumbers:
     def against(self, programs: Sequence[Program], moves: Sequence[MoveTaken] = ()) -> str:
         """How the outputs of a path of programs differ from the kernel's, as text; '' where they do not. `moves`: those
         between one program and the next."""
-        rounded, unit = [k for k, m in enumerate(moves) if not m.keeps_bits], narrowest_unit(self.program)
+        rounded, unit = [k for k, m in enumerate(moves) if not m.is_exact], narrowest_unit(self.program)
         stops = [(len(moves), 0)]
         if rounded: stops = [(rounded[0], 0), (rounded[-1] + 1, len(rounded)), *stops]
         for arrays, last in self.draws:
@@ -178,10 +178,11 @@ def _standing(found, first_us, lifted_us, numbers, limits):
 
 def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = 'trn1', seconds: float = 60.0, seed: int = 0,
               method: str = 'beam', limits: Limits = Limits(), say: Callable | None = None) -> OptimisedKernel:
-    """Transform a kernel for inputs of these shapes as far as the clock says that it gets faster, for about `seconds`;
-    what stands computes on random inputs what the kernel computes. One of the earlier dialect is lifted first, and
-    must be faster than the kernel was under its own compiler. `say` is given a line when the search begins; Ctrl-C ends
-    it, and what it has found is what is written. `KernelError` for a kernel that is refused."""
+    """Transform a kernel for inputs of these shapes as far as the clock says that it gets faster, for about so many
+    `seconds` of CPU time; what stands computes on random inputs what the kernel computes. One of the earlier
+    dialect is lifted first, and must be faster than the kernel was under its own compiler. `say` is given a line when
+    the search begins; Ctrl-C ends it, and what it has found is what is written. `KernelError` for a kernel that is
+    refused."""
     program = traced(kernel, specs, chip, limits)
     if why := why_left_alone(program):
         return OptimisedKernel(_latency_us(program), None, (), None, (f'Left alone: {why}.',))
@@ -191,7 +192,7 @@ def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = 'trn1', se
         written_again(start, '', limits)
     except KernelError as e:
         return OptimisedKernel(first_us, None, (), None, (f'Left alone: {_no_source(e)}',))
-    if say: say(f'{time_text(first_us)} simulated on {chip}; searching for at most {seconds:.0f} s')
+    if say: say(f'{time_text(first_us)} simulated on {chip}; searching for at most {seconds:.0f} s of CPU time')
     found = search(start, method, seconds, seed=seed)
     lifted_us = None if start is program else found.first_us
     moves, source, says = _standing(found, first_us, lifted_us, numbers, limits)

@@ -238,7 +238,7 @@ def shifted(case):
         if found := case.guess('a shift', said, np.roll(case.w, (-dr, -dc), (0, 1)), inside): return found
     return None
 
-def turned(case):
+def reversed_axes(case):
     "Rows or columns in reverse order."
     for other, name in ((case.w[::-1], 'rows'), (case.w[:, ::-1], 'columns')):
         if found := case.guess(f'reversed {name}', f'the {name} come in reverse order', other): return found
@@ -311,7 +311,7 @@ def stale(case):
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #85797a8f
 DIAGNOSES = [
-    not_computed, overflow, tail, sign, factor, offset, shifted, turned, transposed, stale, factors, other_tile]
+    not_computed, overflow, tail, sign, factor, offset, shifted, reversed_axes, transposed, stale, factors, other_tile]
 
 def likely_causes(case: WrongOutput, guesses: Sequence[Callable] = DIAGNOSES, seconds: float = math.inf) -> list[Guess]:
     "The guesses about a wrong output, highest confidence first; after so many `seconds` no other is tried."

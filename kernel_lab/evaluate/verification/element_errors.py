@@ -5,13 +5,13 @@
 # %% ../../../nbs/5_evaluate/2_verification/06_element_errors.ipynb #f7645cf1
 import math
 import numpy as np
-from ...nki.timing.lifetimes import compiled, part
+from ...nki.timing.jit import cached_njit, inline_njit
 
 # %% ../../../nbs/5_evaluate/2_verification/06_element_errors.ipynb #b53c7901
 MAX_ERROR_RATIO = 1e9  # larger ratios are clipped
 BLOCK, LARGEST, BELOW = 256, 1e300, 1 - 1e-9  # elements that are looked at together; less than a rounding from a limit
 
-@part
+@inline_njit
 def _has_news(got, want, start, stop, rtol, atol, ratio, rel, diff):
     "Whether an element of a block may have an error above one of three limits, or is not finite."
     found = False
@@ -23,7 +23,7 @@ def _has_news(got, want, start, stop, rtol, atol, ratio, rel, diff):
         found |= not (off <= diff)
     return found
 
-@part
+@inline_njit
 def _fill(got, want, start, stop, rtol, atol, ratio):
     "The errors of the elements of a block, all of which pass."
     for k in range(start, stop):
@@ -31,7 +31,7 @@ def _fill(got, want, start, stop, rtol, atol, ratio):
         off = abs(g - w)
         ratio[k] = off / (abs(w) * rtol + atol) if off > 0 else 0.0
 
-@compiled
+@cached_njit
 def summarise(got: np.ndarray, want: np.ndarray, rtol: float, atol: float, ratio: np.ndarray) -> tuple:
     """(largest absolute and relative difference, elements outside the tolerance, elements that are not finite where the
     reference is, position of the first element outside and of the worst, the worst ratio) of two vectors of floats.

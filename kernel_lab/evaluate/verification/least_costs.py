@@ -19,15 +19,15 @@ from ...nki.ir.program import Program
 from ...nki.ir.regions import mask_access, masked_box, operand_boxes
 
 # %% ../../../nbs/5_evaluate/2_verification/07_least_costs.ipynb #1022c762
-MAX_TURNS, MAX_CELLS = 2**11, 2**24         # turns; elements of all turns where a condition is on two axes
+MAX_ITERATIONS, MAX_CELLS = 2**11, 2**24         # iterations; elements of all where a condition is on two axes
 
 @lru_cache(2**8)
-def _masked_turns(mask, shape, loops):
-    """(((elements along each axis, share of them that is left), turns), …) of a mask that moves with loops
+def _masked_iterations(mask, shape, loops):
+    """(((elements along each axis, share of them that is left), iterations), …) of a mask that moves with loops
     ((name, trips), …)."""
     found = Counter()
-    for turn in product(*(range(n) for _, n in loops)):
-        box, bits = masked_box(mask, shape, dict(zip((v for v, _ in loops), turn)))
+    for iteration in product(*(range(n) for _, n in loops)):
+        box, bits = masked_box(mask, shape, dict(zip((v for v, _ in loops), iteration)))
         if box is None: continue
         extents = tuple(max(0, b.stop - b.start) for b in box)
         share = 1.0 if bits is None else float(np.broadcast_to(bits, shape)[box].mean())
@@ -46,12 +46,12 @@ def executed(loops: tuple, o: object) -> Iterator[tuple[object, float]]:
     if any(l.bound for l in loops): return
     names = {v for at, _ in o.mask for v, _ in at.terms}
     moving = tuple((l.name, l.trips) for l in loops if l.name in names)
-    turns, runs = prod(n for _, n in moving), prod(l.trips for l in loops)
+    iterations, runs = prod(n for _, n in moving), prod(l.trips for l in loops)
     if not o.mask: yield o, runs
-    elif len(moving) == len(names) and turns <= MAX_TURNS and (
-            turns * prod(mask_access(o).shape) <= MAX_CELLS or all(len(axes) < 2 for _, axes in o.mask)):
-        for (extents, share), times in _masked_turns(o.mask, mask_access(o).shape, moving):
-            try: yield _narrowed(o, extents), share * times * (runs // turns)
+    elif len(moving) == len(names) and iterations <= MAX_ITERATIONS and (
+            iterations * prod(mask_access(o).shape) <= MAX_CELLS or all(len(axes) < 2 for _, axes in o.mask)):
+        for (extents, share), times in _masked_iterations(o.mask, mask_access(o).shape, moving):
+            try: yield _narrowed(o, extents), share * times * (runs // iterations)
             except (KeyError, IndexError, TypeError): continue              # an operand that has no such axes
 
 # %% ../../../nbs/5_evaluate/2_verification/07_least_costs.ipynb #7d48f529
@@ -160,8 +160,8 @@ def descriptors(program: Program, source: Access, target: Access) -> int:
     "Descriptors of a copy: runs of elements that lie side by side in both memories, whatever the order of its axes."
     if source.index or target.index: return 1
     if source.shape == target.shape:            # backwards on both sides is forwards
-        turn = [-1 if s < 0 and t < 0 else 1 for (s, _), (t, _) in zip(source.ap, target.ap)]
-        source, target = (replace(a, ap=tuple((s * f, n) for (s, n), f in zip(a.ap, turn))) for a in (source, target))
+        signs = [-1 if s < 0 and t < 0 else 1 for (s, _), (t, _) in zip(source.ap, target.ap)]
+        source, target = (replace(a, ap=tuple((s * f, n) for (s, n), f in zip(a.ap, signs))) for a in (source, target))
     else: source, target = (replace(a, ap=tuple((abs(s), n) for s, n in a.ap)) for a in (source, target))
     down = lambda a: None if program.tensors[a.tensor].buffer == 'hbm' else a.par       # lanes are no run
     if source.shape != target.shape:
@@ -174,9 +174,9 @@ def descriptors(program: Program, source: Access, target: Access) -> int:
 def _slowdown(program, o, chip):
     "How many times longer than a plain copy a DMA takes, by documents."
     near = all(program.tensors[a.tensor].buffer != 'hbm' for a in operand_accesses(o))
-    turned = chip.dma_transpose_near if near else chip.dma_transpose_far
+    transposed = chip.dma_transpose_near if near else chip.dma_transpose_far
     add = chip.dma_add if o.attrs.get('add') and chip.generation < 4 else 1
-    return max(add, turned if o.op == 'dma_transpose' and chip.generation > 2 else 1)
+    return max(add, transposed if o.op == 'dma_transpose' and chip.generation > 2 else 1)
 
 def is_dma(o: object) -> bool:
     "Whether the DMA engines run an instruction."

@@ -41,7 +41,7 @@ class Evidence:
     limit: float | None = None                  # of these seconds
     parsed: bool = True
     kind: str = 'simulated'                     # of the latency
-    timed: object = None                        # the program with the turns that its loops were timed with
+    timed: object = None                        # the program with the trips that its loops were timed with
 
 @dataclass(frozen=True)
 class Guard:

@@ -40,7 +40,7 @@ def dma_ns(program: Program, chip: object, cores: int = 1) -> float:
 # %% ../../../nbs/5_evaluate/2_verification/05_program_bounds.ipynb #d96a99fe
 LATENCY_NS = {'Vector': 80, 'Scalar': 110, 'GpSimd': 0, 'Tensor': 135}      # end of the elements to the result
 SEMAPHORE_NS = 9                # least duration of an EVENT_SEMAPHORE (performance guide, screenshots)
-MAX_STEPS = 30_000              # instructions followed; loops beyond turn once
+MAX_STEPS = 30_000              # instructions followed; loops beyond run once
 
 def _place(a): return a.offset.terms, a.offset.const, a.ap, a.par
 
@@ -136,19 +136,19 @@ class DependencyPath:
             else: found[place] = when
 
     def forget(self, loop):
-        "Drop what the next turn of a loop finds under another name: places that move with it, tiles declared in it."
+        "Drop what the next iteration finds under another name: places that move with the loop, tiles declared in it."
         for k, found in self.ready.items():
             if loop.name in self.program.tensors[k].scope: found.clear(); continue
             for key in [p for p in found if p != 'all' and any(v == loop.name for v, _ in p[0])]: del found[key]
 
     def body(self, body):
-        "One turn through a body."
+        "One iteration of a body."
         for node in body:
             if isinstance(node, Loop): self.loop(node)
             else: self.follow(node)
 
     def loop(self, loop):
-        "A loop: its first turn, what its turns hand on, and its last."
+        "A loop: its first iteration, what its iterations hand on, and its last."
         if loop.bound or loop.trips < 1: return
         cost = self.steps
         self.body(loop.body)
@@ -158,13 +158,13 @@ class DependencyPath:
         later = {}
         for k, key in handed:
             if key not in self.ready.get(k, {}): continue
-            later[k, key] = self.ready[k][key] + (loop.trips - 2) * self.turn(loop, k, key)
+            later[k, key] = self.ready[k][key] + (loop.trips - 2) * self.iteration_ns(loop, k, key)
         self.forget(loop)
         for (k, key), when in later.items(): self.ready[k][key] = max(when, self.ready[k].get(key, 0.0))
         self.body(loop.body)
 
-    def turn(self, loop, k, key):
-        "Least ns from a place at the begin of a turn to the same place at its end; 0 where it does not depend on it."
+    def iteration_ns(self, loop, k, key):
+        "Least ns from a place at the begin of an iteration to the same at its end; 0 where it does not depend on it."
         other = DependencyPath(self.program, self.chip)
         other.cost, other.steps, other.signal, other.ready = self.cost, self.steps, True, {k: {key: 0.0}}
         other.body(loop.body)
@@ -172,7 +172,7 @@ class DependencyPath:
         return other.ready.get(k, {}).get(key, 0.0)
 
 def handed_on(program: Program, loop: object) -> list:
-    "Of a loop the (tensor, place) that each turn writes, at the same elements, and that it reads before."
+    "Of a loop the (tensor, place) that each iteration writes, at the same elements, and that it reads before."
     read, found = set(), []
     for _, o in walk_body(loop.body):
         read |= {a.tensor for a in o.ins.values() if isinstance(a, Access)}
@@ -226,10 +226,10 @@ def least_bytes(program: Program) -> float:
             role = program.tensors[t].role
             is_used = dst in used or program.tensors[dst].role == 'output'
             if role != 'output' and not (role == 'input' and is_used): continue
-            turns = prod(l.trips for l in loops)
+            trips = prod(l.trips for l in loops)
             mine = lambda x: [b for b in operand_accesses(x) if b.tensor == a.tensor]
             left = sum(distinct_elements(b) * n for x, n in executed(loops, o) for b in mine(x)[:1])
-            share = 1.0 if not o.mask else left / (turns * distinct_elements(a))
+            share = 1.0 if not o.mask else left / (trips * distinct_elements(a))
             size = different_elements(a, loops)
             alone = distinct_elements(a) * prod(l.trips for l in loops if l.name in {v for v, _ in a.offset.terms})
             if o.mask: size = size * share if size == alone else distinct_elements(a) * share
@@ -252,7 +252,7 @@ def least_work(program: Program, chip: object) -> list[tuple]:
 
 # %% ../../../nbs/5_evaluate/2_verification/05_program_bounds.ipynb #9bfd3593
 def core_count(program: Program) -> int:
-    "The cores that a program runs on: those of its sections, or two where a parallel loop of two turns is outermost."
+    "The cores that a program runs on: those of its sections, or two where the outermost loop is a parallel one of two."
     cores = [l for l in program.loops.values() if l.kind == 'core']
     halves = [l.trips for l in program.body if isinstance(l, Loop) and l.kind == 'parallel' and l.trips == 2]
     return max([l.trips for l in cores] + [1, len({l.name for l in cores})] + halves)

@@ -25,12 +25,17 @@ def capacity(program: Program, chip: Chip) -> Iterator[tuple[str, int, Peak]]:
         if buffer == 'sbuf' and peak.bytes > limit: peak = peak_usage(spilled(program, chip), buffer, chip, step)
         if peak.bytes > limit: yield buffer, int(limit), peak
 
+def _amount(buffer, size, chip):
+    "A size in bytes a partition as text; in PSUM also in banks, which is how it is given out."
+    text = f'{size:,.0f} bytes a partition'
+    return f'{size / chip.psum_bank_bytes:.0f} banks, {text}' if buffer == 'psum' else text
+
 def memory_overflow(program: Program, chip: Chip) -> Iterator[Diagnostic]:
     "PSUM holds what is alive at once, SBUF what cannot be spilled; the earlier dialect's compiler always goes on."
     if program.dialect != 'nki': return
     for buffer, limit, peak in capacity(program, chip):
         yield Diagnostic(f'{buffer.upper()} does not hold what is alive at once: {peak}', peak.line, 'nl.ndarray', '',
-                         f'{limit:,} bytes a partition', f'{peak.bytes:,.0f}',
+                         _amount(buffer, limit, chip), _amount(buffer, peak.bytes, chip),
                          'Use smaller tiles, or allocate inside the loop what lives only there.')
 
 # %% ../../../nbs/2_nki/5_checks/04_capacity.ipynb #6d47f49b
@@ -51,9 +56,7 @@ def too_large(program: Program, chip: Chip) -> Iterator[Diagnostic]:
     yield from memory_overflow(program, chip)
 
 # %% ../../../nbs/2_nki/5_checks/04_capacity.ipynb #10846203
-# bytes of simulated tensors, ours and not the chip's       # of all tensors of a program; a limit of the simulator,
-# not of the chip
-MAX_SIMULATED_BYTES = 16 * 2**30
+MAX_SIMULATED_BYTES = 16 * 2**30    # of all tensors of a program: a limit of the simulator, not of the chip
 
 def _given_on_chip(program):
     "Numbers of arguments, results and constants outside HBM, except those that only random number generators use."

@@ -69,225 +69,216 @@ class Chip:
 # %% ../../../nbs/2_nki/1_chip/00_chips.ipynb #e2835f55
 _ARCH = {1: 'Trainium architecture guide', 2: 'Trainium2 architecture guide', 3: 'Trainium3 architecture guide'}
 
-_TRACED = {         # what only traces of trn2 show
-    'swdge_ns': (1155, 'ns a copy', 'derived', 'DMA_DIRECT2D on GpSimd begins 1,191 to 1,204 ns after the end of what '
-                 'it waits for, semaphore_ns of them; the DGE guide: GpSimd makes the descriptors'),
+_TRACED = {         # what only traces of trn2 show; an estimate for other chips
+    'dma_packet_ns': (8.8, 'ns a packet', 'measured', 'packets of 4 to 512 bytes'),
+    'swdge_ns': (1155, 'ns a copy', 'derived',
+        'DMA_DIRECT2D on GpSimd begins 1,191 to 1,204 ns after the end of what it waits for, semaphore_ns of them; '
+        'the DGE guide: GpSimd makes the descriptors'),
     'swdge_trigger_ns': (40, 'ns a copy', 'measured', 'DMA_DIRECT2D on GpSimd takes 37 to 65'),
     'swdge_start_ns': (635, 'ns', 'measured', 'trigger by GpSimd to first packet, 624 to 643'),
-    'register_ns': (630, 'ns', 'measured', 'TENSOR_LOAD of one register takes 676 to 683 on GpSimd, register_interval '
-                    'of them')}
+    'register_ns': (630, 'ns', 'measured',
+        'TENSOR_LOAD of one register takes 676 to 683 on GpSimd, register_interval of them'),
+    'semaphore_ns': (35, 'ns', 'measured', 'end of a producer to start of its consumer, any two engines'),
+}
+
+def _figures(rows):
+    "Name → `Figure`, of name → (value, unit, tag, source)."
+    return {k: Figure(*row) for k, row in rows.items()}
 
 def _shared(gen):
-    "The figures that are the same in every generation so far."
+    "The rows of figures that are the same in every generation so far."
     a, api = _ARCH[gen], 'NKI 2.26 API'
-    return dict(
-        partitions=Figure(128, 'partitions', 'published', a), stationary_max=Figure(128, 'columns', 'published', a),
-        moving_max=Figure(512, 'columns', 'published',
-                          a), min_align=Figure(4, 'bytes', 'estimate',
-                                               'alignment of allocations; the value is not printed'),
-        psum_bank_users=Figure(1, 'engines at a time', 'estimate', f'{_ARCH[2]}: Vector and Scalar are slower where '
-                               'they meet in a bank; that one waits, and Tensor too, is a guess'),
-        psum_banks=Figure(8, 'banks', 'published',
-                          a), psum_bank_bytes=Figure(2048, 'bytes a partition', 'published',
-                                                     a), psum_tile_bytes=Figure(2048, 'bytes a partition', 'published',
-                                                                                f'{a}: a tile lies in one bank'),
-        sbuf_elements_max=Figure(65536, 'elements an instruction', 'published',
-                                 a), psum_elements_max=Figure(4096, 'elements an instruction', 'published', a),
-        bn_stats_max=Figure(512, 'elements', 'published', api), moving_min=Figure(64, 'cycles', 'published', api),
-        fp32_passes=Figure(4, 'cycles a row', 'published', api),
-        weight_load=Figure(1 / 4, 'cycles a column', 'published', f'{_ARCH[1]}: four times as fast as a row'),
-        fp32_weight_load=Figure(4, 'cycles a column', 'estimate', 'as measured on trn2'),
-        reciprocal_cycles=Figure(8, 'cycles an element', 'published', api),
-        pool_start=Figure(150, 'cycles', 'published', api),
-        gather_index=Figure(28, 'cycles an index', 'published', f'{api}: local_gather'),
-        gather_element=Figure(4, 'cycles an element', 'published', f'{api}: local_gather'),
-        pool_partitions=Figure(16, 'partitions a processor', 'published', f'{_ARCH[1]}: eight processors; that a '
-                               'reduction over partitions takes a pass for each is an estimate'),
-        stride_bytes=Figure(16, 'bytes', 'published', f'{_ARCH[1]}: larger innermost steps halve the bandwidth'),
-        stride_slowdown=Figure(2, 'times slower', 'published', f'{_ARCH[1]}: beyond stride_bytes'),
-        register_interval=Figure(64, 'cycles a value', 'estimate', 'the interval between two instructions'),
-        alu_rsqrt_cycles=Figure(4, 'cycles an element', 'published', f'{api}: 4 times less throughput than on Scalar'),
-        accumulate_read=Figure(64, 'cycles', 'published', api), tensor_ghz=Figure(
-            2.4, 'GHz', 'measured', 'one 512-row bf16 matmul takes 213 ns in published traces of both '
-            'generations'), compiler_buffers=Figure(
-                4, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory '
-                'permitting'), compiler_stream_bytes=Figure(
-                    30 * 1024, 'bytes a partition', 'estimate', 'what the earlier compiler leaves beside what is alive '
-                    'and the loads that it keeps: 1 to 44 KiB in five published kernels'),
-        compiler_sbuf_bytes=Figure(
-                    168.9 * 1024, 'bytes a partition', 'fitted', 'largest published kernel without '
-                    'spills 162 KiB, smallest with some 169; one of 187 saves 14 of them'), compiler_queues=Figure(
-                        4, 'queues', 'estimate', 'DMA queues a direction that the earlier compiler spreads '
-                        'copies over'), compiler_window=Figure(400, 'instructions', 'estimate',
-                                                               'how far the earlier compiler moves instructions'),
-        vector_queues=Figure(1, 'queues', 'published', f'{a}: one Vector engine a core'),
-        dma_engines=Figure(16, 'DMA engines a core', 'published', 'DMA guides'),
-        dma_partitions=Figure(8, 'partitions a DMA engine', 'published', f'{_ARCH[2]}: each engine serves eight of the '
-                              '128 partitions'),
-        dma_cast=Figure(2, 'times slower', 'estimate', 'no figure is published; as the other arithmetic of the DMA '
-                        'engines, dma_add'), dma_packet_ns=Figure(
-            8.8, 'ns a packet', 'measured', 'trn2 traces: packets of 4 to 512 bytes'), dma_packet_max=Figure(
-                65536, 'bytes', 'estimate',
-                'longer runs are split'), dma_add=Figure(2, 'times slower', 'published',
-                                                         f'{_ARCH[3]}: half the throughput of a copy before that chip'),
-        dma_transpose_far=Figure(1 / 0.9, 'times slower', 'published', f'{_ARCH[2]}: up to 90 % of the throughput of '
-                                 'a copy from HBM'), dma_transpose_near=Figure(2, 'times slower', 'published',
-                                                                               f'{_ARCH[2]}: up to 50 % within SBUF'),
-        **{k: Figure(value, unit, 'estimate', 'as measured on trn2') for k, (value, unit, _, _) in _TRACED.items()},
-        semaphore_ns=Figure(35, 'ns', 'measured',
-                            'trn2 traces: end of a producer to start of its consumer, any two engines'))
+    return {
+        'partitions': (128, 'partitions', 'published', a),
+        'stationary_max': (128, 'columns', 'published', a),
+        'moving_max': (512, 'columns', 'published', a),
+        'min_align': (4, 'bytes', 'estimate', 'alignment of allocations; the value is not printed'),
+        'psum_bank_users': (1, 'engines at a time', 'estimate',
+            f'{_ARCH[2]}: Vector and Scalar are slower where they meet in a bank; that one waits, and Tensor too, is'
+            ' a guess'),
+        'psum_banks': (8, 'banks', 'published', a),
+        'psum_bank_bytes': (2048, 'bytes a partition', 'published', a),
+        'psum_tile_bytes': (2048, 'bytes a partition', 'published', f'{a}: a tile lies in one bank'),
+        'sbuf_elements_max': (65536, 'elements an instruction', 'published', a),
+        'psum_elements_max': (4096, 'elements an instruction', 'published', a),
+        'bn_stats_max': (512, 'elements', 'published', api),
+        'moving_min': (64, 'cycles', 'published', api),
+        'fp32_passes': (4, 'cycles a row', 'published', api),
+        'weight_load': (1 / 4, 'cycles a column', 'published', f'{_ARCH[1]}: four times as fast as a row'),
+        'fp32_weight_load': (4, 'cycles a column', 'estimate', 'as measured on trn2'),
+        'reciprocal_cycles': (8, 'cycles an element', 'published', api),
+        'pool_start': (150, 'cycles', 'published', api),
+        'gather_index': (28, 'cycles an index', 'published', f'{api}: local_gather'),
+        'gather_element': (4, 'cycles an element', 'published', f'{api}: local_gather'),
+        'pool_partitions': (16, 'partitions a processor', 'published',
+            f'{_ARCH[1]}: eight processors; that a reduction over partitions takes a pass for each is an estimate'),
+        'stride_bytes': (16, 'bytes', 'published', f'{_ARCH[1]}: larger innermost steps halve the bandwidth'),
+        'stride_slowdown': (2, 'times slower', 'published', f'{_ARCH[1]}: beyond stride_bytes'),
+        'register_interval': (64, 'cycles a value', 'estimate', 'the interval between two instructions'),
+        'alu_rsqrt_cycles': (4, 'cycles an element', 'published', f'{api}: 4 times less throughput than on Scalar'),
+        'accumulate_read': (64, 'cycles', 'published', api),
+        'tensor_ghz': (2.4, 'GHz', 'measured',
+            'one 512-row bf16 matmul takes 213 ns in published traces of both generations'),
+        'compiler_buffers': (4, 'copies', 'fitted', 'places that the earlier compiler gives a tile, memory permitting'),
+        'compiler_stream_bytes': (30 * 1024, 'bytes a partition', 'estimate',
+            'what the earlier compiler leaves beside what is alive and the loads that it keeps: 1 to 44 KiB in five'
+            ' published kernels'),
+        'compiler_sbuf_bytes': (168.9 * 1024, 'bytes a partition', 'fitted',
+            'largest published kernel without spills 162 KiB, smallest with some 169; one of 187 saves 14 of them'),
+        'compiler_queues': (4, 'queues', 'estimate',
+            'DMA queues a direction that the earlier compiler spreads copies over'),
+        'compiler_window': (400, 'instructions', 'estimate', 'how far the earlier compiler moves instructions'),
+        'vector_queues': (1, 'queues', 'published', f'{a}: one Vector engine a core'),
+        'dma_engines': (16, 'DMA engines a core', 'published', 'DMA guides'),
+        'dma_partitions': (8, 'partitions a DMA engine', 'published',
+            f'{_ARCH[2]}: each engine serves eight of the 128 partitions'),
+        'dma_cast': (2, 'times slower', 'estimate',
+            'no figure is published; as the other arithmetic of the DMA engines, dma_add'),
+        'dma_packet_max': (65536, 'bytes', 'estimate', 'longer runs are split'),
+        'dma_add': (2, 'times slower', 'published', f'{_ARCH[3]}: half the throughput of a copy before that chip'),
+        'dma_transpose_far': (1 / 0.9, 'times slower', 'published',
+            f'{_ARCH[2]}: up to 90 % of the throughput of a copy from HBM'),
+        'dma_transpose_near': (2, 'times slower', 'published', f'{_ARCH[2]}: up to 50 % within SBUF'),
+        **{k: (value, unit, 'estimate', 'as measured on trn2') for k, (value, unit, _, _) in _TRACED.items()},
+    }
 
 # %% ../../../nbs/2_nki/1_chip/00_chips.ipynb #623e8542
 def _trn1():
     a, d = _ARCH[1], 'DMA guides'
-    return Chip(
-        'trn1', 2, {
-            **_shared(1), 'vector_ghz': Figure(1.12, 'GHz', 'published', a), 'scalar_ghz': Figure(
-                1.4, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.4, 'GHz', 'published', a), 'tensor_start': Figure(
-                    7, 'cycles', 'derived', 'AccelOpt matmul latencies'), 'fp32_transpose': Figure(
-                4, 'cycles a row', 'published', f'{a}: a matmul with the identity'),
-            'vector_start': Figure(85, 'cycles', 'fitted', 'AccelOpt profiles say 60 to 108'), 'scalar_start': Figure(
-                40, 'cycles', 'fitted', 'AccelOpt profiles say 52'), 'gpsimd_start': Figure(
-                    0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'), 'tensor_latency_ns': Figure(
-                        135, 'ns', 'derived', 'performance guide, 128-row matmul event'), 'vector_latency_ns': Figure(
-                            80, 'ns', 'estimate',
-                            'dependent instructions, by analogy with Scalar'), 'scalar_latency_ns': Figure(
-                                110, 'ns', 'derived', 'performance guide: dependent one-element activations every '
-                                '264 cycles'), 'gpsimd_latency_ns': Figure(110, 'ns', 'estimate', 'not published'),
-            'sbuf_bytes': Figure(192 * 1024, 'bytes a partition', 'published', a), 'sbuf_reserved': Figure(
-                16 * 1024, 'bytes a partition', 'published',
-                'allocation guide: kept by the compiler'), 'link_gbps': Figure(
-                    384, 'GB/s', 'estimate',
-                    'NeuronLink-v2 768 GB/s a device of two cores; not in the guides'), 'hbm_gbps': Figure(
-                        410, 'GB/s', 'derived', f'{a}: 820 GB/s over two cores'), 'hbm_stack_gbps': Figure(
-                        820, 'GB/s', 'published', f'{a}: of both cores, a stack for each'), 'dma_gbps': Figure(
-                            255, 'GB/s', 'fitted', f'{d} plan with 272; the best published kernel reaches 263'),
-            'dma_row_ns': Figure(
-                0, 'ns a partition', 'estimate', 'descriptors are made before the kernel runs'), 'dma_issue_ns': Figure(
-                    360, 'ns a copy', 'estimate', 'one-element copies of a published vector addition: 1,070 '
-                    'ns for three'), 'pe_cold': Figure(1, 'times slower', 'estimate', 'no clock gating is documented'),
-            'pe_heat_ns': Figure(4000, 'ns', 'estimate', 'as on trn2'), 'pe_rise_ns': Figure(
-                3000, 'ns', 'estimate',
-                'as on trn2'), 'pe_hold_ns': Figure(500000, 'ns', 'estimate', 'as on trn2'), 'pe_warm': Figure(
-                    0.55, 'share of rows', 'estimate', 'as on trn2'), 'pe_cool': Figure(
-                        0.45, 'share of rows', 'estimate', 'as on trn2'), 'pe_few_rows': Figure(
-                            0, 'share of rows', 'estimate', 'no clock gating is documented'), 'dma_start_ns': Figure(
-                                1300, 'ns', 'published', d), 'table_load_ns': Figure(
-                                    368, 'ns', 'measured', 'performance guide, screenshot'),
-            'start_ns': Figure(15000, 'ns', 'measured', 'fused Mamba tutorial, profiler screenshots'), 'end_ns': Figure(
-                4500, 'ns', 'measured', 'fused Mamba tutorial, profiler screenshots'), 'benchmark_ns': Figure(
-                    13000, 'ns', 'fitted', 'what nki.benchmark adds to the time from first trigger to last '
-                    'byte; the profiler adds start_ns and end_ns'), 'dma_done_ns': Figure(
-                        300, 'ns', 'measured', 'DMA guides, screenshots'), 'min_interval': Figure(
-                            64, 'cycles', 'published', 'NKI 2.26 API'), 'registers': Figure(
-                                64, '32-bit registers a sequencer', 'published',
-                                'NKI API: register_alloc'), 'dynamic_interval': Figure(
-                                    600, 'cycles', 'published', 'NKI 2.26 API: the least an instruction takes whose '
-                                    'place is read from memory'), 'activation_cycles': Figure(
-                                        0, 'cycles more than a copy', 'estimate',
-                                        'performance guide'), 'scalar_op_cycles': Figure(
-                                            0, 'cycles more than a copy', 'estimate', 'nothing published'),
-            'vector_32bit': Figure(1, 'speed-up', 'published', a), 'ports_exclusive': Figure(
-                1, 'flag', 'published', f'{a}: Vector and GpSimd share an SBUF port, Vector and '
-                'Scalar a PSUM port'), 'vector_16bit': Figure(1, 'speed-up', 'published', a), 'scalar_copies': Figure(
-                    0, 'flag', 'published', 'NKI API: tensor_copy on Scalar from the next generation on')})
+    return Chip('trn1', 2, _figures({
+        **_shared(1),
+        'vector_ghz': (1.12, 'GHz', 'published', a),
+        'scalar_ghz': (1.4, 'GHz', 'published', a),
+        'gpsimd_ghz': (1.4, 'GHz', 'published', a),
+        'tensor_start': (7, 'cycles', 'derived', 'AccelOpt matmul latencies'),
+        'fp32_transpose': (4, 'cycles a row', 'published', f'{a}: a matmul with the identity'),
+        'vector_start': (85, 'cycles', 'fitted', 'AccelOpt profiles say 60 to 108'),
+        'scalar_start': (40, 'cycles', 'fitted', 'AccelOpt profiles say 52'),
+        'gpsimd_start': (0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'),
+        'tensor_latency_ns': (135, 'ns', 'derived', 'performance guide, 128-row matmul event'),
+        'vector_latency_ns': (80, 'ns', 'estimate', 'dependent instructions, by analogy with Scalar'),
+        'scalar_latency_ns': (110, 'ns', 'derived',
+            'performance guide: dependent one-element activations every 264 cycles'),
+        'gpsimd_latency_ns': (110, 'ns', 'estimate', 'not published'),
+        'sbuf_bytes': (192 * 1024, 'bytes a partition', 'published', a),
+        'sbuf_reserved': (16 * 1024, 'bytes a partition', 'published', 'allocation guide: kept by the compiler'),
+        'link_gbps': (384, 'GB/s', 'estimate', 'NeuronLink-v2 768 GB/s a device of two cores; not in the guides'),
+        'hbm_gbps': (410, 'GB/s', 'derived', f'{a}: 820 GB/s over two cores'),
+        'hbm_stack_gbps': (820, 'GB/s', 'published', f'{a}: of both cores, a stack for each'),
+        'dma_gbps': (255, 'GB/s', 'fitted', f'{d} plan with 272; the best published kernel reaches 263'),
+        'dma_row_ns': (0, 'ns a partition', 'estimate', 'descriptors are made before the kernel runs'),
+        'dma_issue_ns': (360, 'ns a copy', 'estimate',
+            'one-element copies of a published vector addition: 1,070 ns for three'),
+        'pe_cold': (1, 'times slower', 'estimate', 'no clock gating is documented'),
+        'pe_heat_ns': (4000, 'ns', 'estimate', 'as on trn2'),
+        'pe_rise_ns': (3000, 'ns', 'estimate', 'as on trn2'),
+        'pe_hold_ns': (500000, 'ns', 'estimate', 'as on trn2'),
+        'pe_warm': (0.55, 'share of rows', 'estimate', 'as on trn2'),
+        'pe_cool': (0.45, 'share of rows', 'estimate', 'as on trn2'),
+        'pe_few_rows': (0, 'share of rows', 'estimate', 'no clock gating is documented'),
+        'dma_start_ns': (1300, 'ns', 'published', d),
+        'table_load_ns': (368, 'ns', 'measured', 'performance guide, screenshot'),
+        'start_ns': (15000, 'ns', 'measured', 'fused Mamba tutorial, profiler screenshots'),
+        'end_ns': (4500, 'ns', 'measured', 'fused Mamba tutorial, profiler screenshots'),
+        'benchmark_ns': (13000, 'ns', 'fitted',
+            'what nki.benchmark adds to the time from first trigger to last byte; the profiler adds start_ns and '
+            'end_ns'),
+        'dma_done_ns': (300, 'ns', 'measured', 'DMA guides, screenshots'),
+        'min_interval': (64, 'cycles', 'published', 'NKI 2.26 API'),
+        'registers': (64, '32-bit registers a sequencer', 'published', 'NKI API: register_alloc'),
+        'dynamic_interval': (600, 'cycles', 'published',
+            'NKI 2.26 API: the least an instruction takes whose place is read from memory'),
+        'activation_cycles': (0, 'cycles more than a copy', 'estimate', 'performance guide'),
+        'scalar_op_cycles': (0, 'cycles more than a copy', 'estimate', 'nothing published'),
+        'vector_32bit': (1, 'speed-up', 'published', a),
+        'ports_exclusive': (1, 'flag', 'published',
+            f'{a}: Vector and GpSimd share an SBUF port, Vector and Scalar a PSUM port'),
+        'vector_16bit': (1, 'speed-up', 'published', a),
+        'scalar_copies': (0, 'flag', 'published', 'NKI API: tensor_copy on Scalar from the next generation on'),
+    }))
 
 # %% ../../../nbs/2_nki/1_chip/00_chips.ipynb #3281b9dc
 def _trn2():
     a, d, t = _ARCH[2], 'DMA guides', 'trn2 traces'
-    return Chip(
-        'trn2', 3, {
-            **_shared(2), 'vector_ghz': Figure(0.96, 'GHz', 'published', a), 'scalar_ghz': Figure(
-                1.2, 'GHz', 'published', a), 'gpsimd_ghz': Figure(1.2, 'GHz', 'published', a), 'tensor_start': Figure(
-                    10, 'cycles', 'measured', f'{t}: 218 ns between matmuls of 512 columns, 56 of 128'),
-            'vector_start': Figure(67, 'cycles', 'measured', f'{t}: 603 ns between reductions of 512 elements'),
-            'fp32_transpose': Figure(2, 'cycles a row', 'published', f'{a}: 2x speedup in FP32 transpose'),
-            'fp32_weight_load': Figure(4, 'cycles a column', 'derived', f'{t}: LDWEIGHTS of 128 fp32 columns, two a '
-                                       'matmul, last 223 cycles longer each than of bf16, at both clocks'),
-            **{k: Figure(value, unit, tag, f'{t}: {source}') for k, (value, unit, tag, source) in _TRACED.items()},
-            'scalar_start': Figure(
-                67, 'cycles', 'measured', f'{t}: 483 ns between copies of 512 elements'), 'gpsimd_start': Figure(
-                    0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'), 'tensor_latency_ns': Figure(
-                        163, 'ns', 'measured',
-                        f'{t}: duration beyond the streamed columns'), 'vector_latency_ns': Figure(
-                            150, 'ns', 'measured', f'{t}: duration beyond the elements'), 'scalar_latency_ns': Figure(
-                                170, 'ns', 'measured', f'{t}: duration of copies beyond the elements'),
-            'gpsimd_latency_ns': Figure(150, 'ns', 'estimate', 'as Vector'), 'registers': Figure(
-                64, '32-bit registers a sequencer', 'published', 'NKI API: register_alloc'), 'dynamic_interval': Figure(
-                    600, 'cycles', 'published', 'NKI 2.26 API: the least an instruction takes whose '
-                    'place is read from memory'), 'min_interval': Figure(
-                        1, 'cycles', 'measured', f'{t}: a reduction of 4 elements takes 157 ns, one of 512 '
-                        'takes 682'), 'activation_cycles': Figure(
-                            132, 'cycles more than a copy', 'measured', f'{t}: exp of 512 elements 706 ns, '
-                            'copy 600'), 'scalar_op_cycles': Figure(
-                                58, 'cycles more than a copy', 'measured', f'{t}: multiplication by a column, 481 '
-                                'ns of 512 elements, 351 of 128 from PSUM'), 'vector_32bit': Figure(
-                                    2, 'speed-up', 'measured',
-                                    f'{t}: 512 fp32 elements in 256 cycles where both sides are SBUF'),
-            'sbuf_bytes': Figure(224 * 1024, 'bytes a partition', 'published', a), 'sbuf_reserved': Figure(
-                16 * 1024, 'bytes a partition', 'estimate',
-                'as on trn1; the current limit is not printed'), 'link_gbps': Figure(
-                    160, 'GB/s', 'derived', 'NeuronLink-v3, 1.28 TB/s a device, over eight cores'), 'hbm_gbps': Figure(
-                        435, 'GB/s', 'published', f'{d}: 16 DMA engines of 27.2 GB/s, as the profiler counts; two '
-                        'cores share hbm_stack_gbps'), 'hbm_stack_gbps': Figure(
-                        740, 'GB/s', 'derived', f'{a}: a stack of 725 to 750 GB/s shared by two cores'),
-            'dma_gbps': Figure(
-                            430, 'GB/s', 'estimate', f'{d} plan with 368; published copies there and back reach 419'),
-            'dma_issue_ns': Figure(
-                486, 'ns a copy', 'fitted',
-                'published vector addition by single elements; trn2 traces: DMA_DIRECT2D on a queue takes 520 to 600'),
-            'dma_row_ns': Figure(
-                1.2, 'ns a partition', 'estimate', 'published sweeps of copies of 128 rows'), 'pe_cold': Figure(
-                    2, 'times slower', 'measured', 'trn2 traces: matmuls before the first clock change'),
-            'pe_heat_ns': Figure(
-                4000, 'ns', 'estimate',
-                'glossary of the profiler: about 3 us to full clock, falls back below half use'), 'pe_rise_ns': Figure(
-                    3000, 'ns', 'estimate',
-                    'batches of transposes before matmuls of 64 rows: 8 leave the clock at half, 32 bring it to full'),
-            'pe_hold_ns': Figure(500000, 'ns', 'estimate',
-                                 'matmuls of 64 rows after such a batch: the longer the stream, the slower'),
-            'pe_warm': Figure(0.7, 'share of rows', 'fitted', 'as pe_rise_ns'), 'pe_cool': Figure(
-                0.45, 'share of rows', 'estimate', 'as pe_hold_ns'), 'pe_few_rows': Figure(
-                    0.1, 'share of rows', 'estimate',
-                    'fp32 broadcasts by a matmul of one row take twice their time in published sweeps, bf16 ones do not'
-                ), 'benchmark_ns': Figure(
-                    10300, 'ns', 'fitted',
-                    f'{t}: 6.3 to 11.3 us beyond first trigger and last byte; the profiler adds start_ns and end_ns'),
-            'dma_start_ns': Figure(1240, 'ns', 'measured', f'{t}: trigger to first packet'), 'dma_done_ns': Figure(
-                400, 'ns', 'measured', f'{t}: last packet to semaphore'),
-            'table_load_ns': Figure(1300, 'ns', 'measured', d), 'start_ns': Figure(
-                11500, 'ns', 'measured',
-                f'{t}: the profiler shows 15.3 to 16.2 us beyond first trigger and last byte'), 'end_ns': Figure(
-                    4300, 'ns', 'measured', f'{t}, as start_ns'), 'ports_exclusive': Figure(
-                        0, 'flag', 'published', f'{a}: both restrictions lifted'), 'vector_16bit': Figure(
-                            4, 'speed-up', 'published', a), 'scalar_copies': Figure(1, 'flag', 'published', 'NKI API')})
+    return Chip('trn2', 3, _figures({
+        **_shared(2),
+        'vector_ghz': (0.96, 'GHz', 'published', a),
+        'scalar_ghz': (1.2, 'GHz', 'published', a),
+        'gpsimd_ghz': (1.2, 'GHz', 'published', a),
+        'tensor_start': (10, 'cycles', 'measured', f'{t}: 218 ns between matmuls of 512 columns, 56 of 128'),
+        'vector_start': (67, 'cycles', 'measured', f'{t}: 603 ns between reductions of 512 elements'),
+        'fp32_transpose': (2, 'cycles a row', 'published', f'{a}: 2x speedup in FP32 transpose'),
+        'fp32_weight_load': (4, 'cycles a column', 'derived',
+            f'{t}: LDWEIGHTS of 128 fp32 columns, two a matmul, last 223 cycles longer each than of bf16, at both '
+            'clocks'),
+        **{k: (value, unit, tag, f'{t}: {source}') for k, (value, unit, tag, source) in _TRACED.items()},
+        'scalar_start': (67, 'cycles', 'measured', f'{t}: 483 ns between copies of 512 elements'),
+        'gpsimd_start': (0, 'cycles', 'estimate', 'the start is part of each GpSimd formula'),
+        'tensor_latency_ns': (163, 'ns', 'measured', f'{t}: duration beyond the streamed columns'),
+        'vector_latency_ns': (150, 'ns', 'measured', f'{t}: duration beyond the elements'),
+        'scalar_latency_ns': (170, 'ns', 'measured', f'{t}: duration of copies beyond the elements'),
+        'gpsimd_latency_ns': (150, 'ns', 'estimate', 'as Vector'),
+        'registers': (64, '32-bit registers a sequencer', 'published', 'NKI API: register_alloc'),
+        'dynamic_interval': (600, 'cycles', 'published',
+            'NKI 2.26 API: the least an instruction takes whose place is read from memory'),
+        'min_interval': (1, 'cycles', 'measured', f'{t}: a reduction of 4 elements takes 157 ns, one of 512 takes 682'),
+        'activation_cycles': (132, 'cycles more than a copy', 'measured', f'{t}: exp of 512 elements 706 ns, copy 600'),
+        'scalar_op_cycles': (58, 'cycles more than a copy', 'measured',
+            f'{t}: multiplication by a column, 481 ns of 512 elements, 351 of 128 from PSUM'),
+        'vector_32bit': (2, 'speed-up', 'measured', f'{t}: 512 fp32 elements in 256 cycles where both sides are SBUF'),
+        'sbuf_bytes': (224 * 1024, 'bytes a partition', 'published', a),
+        'sbuf_reserved': (16 * 1024, 'bytes a partition', 'estimate', 'as on trn1; the current limit is not printed'),
+        'link_gbps': (160, 'GB/s', 'derived', 'NeuronLink-v3, 1.28 TB/s a device, over eight cores'),
+        'hbm_gbps': (435, 'GB/s', 'published',
+            f'{d}: 16 DMA engines of 27.2 GB/s, as the profiler counts; two cores share hbm_stack_gbps'),
+        'hbm_stack_gbps': (740, 'GB/s', 'derived', f'{a}: a stack of 725 to 750 GB/s shared by two cores'),
+        'dma_gbps': (430, 'GB/s', 'estimate', f'{d} plan with 368; published copies there and back reach 419'),
+        'dma_issue_ns': (486, 'ns a copy', 'fitted',
+            'published vector addition by single elements; trn2 traces: DMA_DIRECT2D on a queue takes 520 to 600'),
+        'dma_row_ns': (1.2, 'ns a partition', 'estimate', 'published sweeps of copies of 128 rows'),
+        'pe_cold': (2, 'times slower', 'measured', 'trn2 traces: matmuls before the first clock change'),
+        'pe_heat_ns': (4000, 'ns', 'estimate',
+            'glossary of the profiler: about 3 us to full clock, falls back below half use'),
+        'pe_rise_ns': (3000, 'ns', 'estimate',
+            'batches of transposes before matmuls of 64 rows: 8 leave the clock at half, 32 bring it to full'),
+        'pe_hold_ns': (500000, 'ns', 'estimate',
+            'matmuls of 64 rows after such a batch: the longer the stream, the slower'),
+        'pe_warm': (0.7, 'share of rows', 'fitted', 'as pe_rise_ns'),
+        'pe_cool': (0.45, 'share of rows', 'estimate', 'as pe_hold_ns'),
+        'pe_few_rows': (0.1, 'share of rows', 'estimate',
+            'fp32 broadcasts by a matmul of one row take twice their time in published sweeps, bf16 ones do not'),
+        'benchmark_ns': (10300, 'ns', 'fitted',
+            f'{t}: 6.3 to 11.3 us beyond first trigger and last byte; the profiler adds start_ns and end_ns'),
+        'dma_start_ns': (1240, 'ns', 'measured', f'{t}: trigger to first packet'),
+        'dma_done_ns': (400, 'ns', 'measured', f'{t}: last packet to semaphore'),
+        'table_load_ns': (1300, 'ns', 'measured', d),
+        'start_ns': (11500, 'ns', 'measured',
+            f'{t}: the profiler shows 15.3 to 16.2 us beyond first trigger and last byte'),
+        'end_ns': (4300, 'ns', 'measured', f'{t}, as start_ns'),
+        'ports_exclusive': (0, 'flag', 'published', f'{a}: both restrictions lifted'),
+        'vector_16bit': (4, 'speed-up', 'published', a),
+        'scalar_copies': (1, 'flag', 'published', 'NKI API'),
+    }))
 
 # %% ../../../nbs/2_nki/1_chip/00_chips.ipynb #a548139a
 def _trn3():
     a, d = _ARCH[3], 'DMA guides'
-    new = {
-        'psum_tile_bytes': Figure(
-            16384, 'bytes a partition', 'published', 'NKI API: a matmul may fill all eight banks'
-        ),
-        'vector_ghz': Figure(1.2, 'GHz', 'published', a),
-        'scalar_ghz': Figure(1.2, 'GHz', 'published', a),
-        'gpsimd_ghz': Figure(1.2, 'GHz', 'published', a),
-        'sbuf_bytes': Figure(256 * 1024, 'bytes a partition', 'published', a),
-        'link_gbps': Figure(
-            320, 'GB/s', 'derived', 'Trainium3 architecture: NeuronLink-v4, 2.56 TB/s a device, over eight cores'
-        ),
-        'hbm_gbps': Figure(614, 'GB/s', 'published', f'{d}: 16 DMA engines of 38.4 GB/s; two cores share '
-                           'hbm_stack_gbps'),
-        'hbm_stack_gbps': Figure(1175, 'GB/s', 'derived', f'{a}: 4.7 TB/s over four stacks of two cores'),
-        'dma_gbps': Figure(528, 'GB/s', 'published', d),
-        **{
-            k: replace(f, tag='estimate', source='as on trn2; nothing is measured')
-            for k, f in _trn2().figures.items()
-            if f.tag in ('measured', 'derived', 'estimate') and not k.endswith('_gbps')
-        },
-    }
+    new = _figures({
+        'psum_tile_bytes': (16384, 'bytes a partition', 'published', 'NKI API: a matmul may fill all eight banks'),
+        'vector_ghz': (1.2, 'GHz', 'published', a),
+        'scalar_ghz': (1.2, 'GHz', 'published', a),
+        'gpsimd_ghz': (1.2, 'GHz', 'published', a),
+        'sbuf_bytes': (256 * 1024, 'bytes a partition', 'published', a),
+        'link_gbps': (320, 'GB/s', 'derived',
+            'Trainium3 architecture: NeuronLink-v4, 2.56 TB/s a device, over eight cores'),
+        'hbm_gbps': (614, 'GB/s', 'published', f'{d}: 16 DMA engines of 38.4 GB/s; two cores share hbm_stack_gbps'),
+        'hbm_stack_gbps': (1175, 'GB/s', 'derived', f'{a}: 4.7 TB/s over four stacks of two cores'),
+        'dma_gbps': (528, 'GB/s', 'published', d),
+    })
+    taken = {k: replace(f, tag='estimate', source='as on trn2; nothing is measured') for k, f in _trn2().figures.items()
+             if f.tag in ('measured', 'derived', 'estimate') and not k.endswith('_gbps')}
     same = {k: replace(f, source=f.source.replace(_ARCH[2], a)) for k, f in _trn2().figures.items()}
-    return Chip('trn3', 4, {**same, **new})
+    return Chip('trn3', 4, {**same, **new, **taken})
 
 CHIPS = {c.name: c for c in (_trn1(), _trn2(), _trn3())}
 

@@ -19,7 +19,7 @@ NUMPY = {k: np.dtype(v) for k, v in NUMPY.items()} | {k: np.dtype([(k, v)]) for 
 
 def numpy_of(name):
     "The numpy dtype that stores the lab dtype `name`."
-    return choose(NUMPY, name, 'dtype')
+    return NUMPY[name] if name in NUMPY else choose(NUMPY, name, 'dtype')
 
 _BYTES = {k: v.itemsize for k, v in NUMPY.items()}
 
@@ -33,7 +33,7 @@ _LAB = {v: k for k, v in reversed(NUMPY.items())}         # the first name of ea
 def dtype_name(x):
     "The lab's name of a dtype given as a string, a numpy, torch or ml_dtypes type."
     if isinstance(x, str) and x in NUMPY: return x
-    if isinstance(x, np.dtype) and x in _LAB: return _LAB[x]
+    if isinstance(x, np.dtype) and (known := _LAB.get(x)): return known
     field = (getattr(x, 'names', None) or (None,))[0]           # of a packed format
     name = x if isinstance(x, str) else field or getattr(x, 'name', None) or getattr(x, '__name__', None) or str(x)
     name = name.removeprefix('torch.')

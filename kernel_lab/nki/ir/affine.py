@@ -55,14 +55,16 @@ class Index:
     def __init__(self, const=0, loops=None, axes=None, shape=(), trips=None):
         self.const, self.loops, self.axes, self.shape = const, loops or {}, axes or {}, shape
         self.trips = trips or {}    # loop name -> number of iterations
-        self.ends = None            # cached by `bounds`: an expression never changes
+        self.ends = self.fixed = None   # cached by `bounds` and `affine`: an expression never changes
 
     @property
     def ndim(self): return len(self.shape)
 
     def affine(self):
         "The part without axes."
-        return Affine(int(self.const), tuple(sorted(self.loops.items())) if self.loops else ())
+        if self.fixed is None:
+            self.fixed = Affine(int(self.const), tuple(sorted(self.loops.items())) if self.loops else ())
+        return self.fixed
 
     def bounds(self):
         "Least and greatest value over loops and axes."

@@ -86,7 +86,9 @@ class Tensor:
 
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #135facb5
 @lru_cache(2**14)
-def _shape(ap): return tuple([n for _, n in ap])
+def shape_of(ap):
+    "The counts of an access pattern."
+    return tuple([n for _, n in ap])
 
 @lru_cache(2**14)
 def _free(ap, par): return math.prod([n for k, (_, n) in enumerate(ap) if k != par])
@@ -113,7 +115,7 @@ class Access:
             'most'] = tensor, offset, ap, par, index, by, most
 
     @property
-    def shape(self): return _shape(self.ap)
+    def shape(self): return shape_of(self.ap)
     @property
     def partitions(self): return self.ap[self.par][1] if self.par is not None else 1
     @property
@@ -160,14 +162,33 @@ class Loop(Keeping):
     line: int = 0
     bound: tuple = ()
 
+def replace(record, **changes):
+    """A copy of a frozen record with other values of some fields, as `dataclasses.replace` gives it, in half the time;
+    what was kept with the record stays with the record. `TypeError` for a name that is no field."""
+    fields, known = record.__dataclass_fields__, record.__dict__
+    new = object.__new__(type(record))
+    values = new.__dict__
+    for name in fields: values[name] = known[name]
+    values.update(changes)
+    if len(values) > len(fields): raise TypeError(f'no field of {type(record).__name__}: {[*values][len(fields):]}')
+    return new
+
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #6ab4ea17
-def accesses(instruction, reads=False) -> list:
-    "Every `Access` of an instruction, those of indices included; with `reads`, only those that it reads."
+def _found_accesses(instruction):
+    "(every `Access`, those that are read) of an instruction."
     read = [a for a in instruction.ins.values() if type(a) is Access]
     both = read + [a for a in instruction.outs.values() if type(a) is Access]
     through = [a.index for a in both if a.index is not None]
-    res = read if reads else both
-    return res + through if through else res
+    return (*both, *through), (*read, *through)
+
+def accesses(instruction, reads=False) -> tuple:
+    """Every `Access` of an instruction, those of indices included; with `reads`, only those that it reads. Kept with
+    it; a draft, which may still change, is looked at each time."""
+    found = instruction.__dict__.get('_accesses')
+    if found is None:
+        found = _found_accesses(instruction)
+        if type(instruction) is Instruction: instruction.__dict__['_accesses'] = found
+    return found[reads]
 
 LARGEST_TILE_ELEMENTS = 65536                                           # of one engine instruction
 
@@ -177,10 +198,11 @@ def times_counted(instruction) -> int:
 
 def tensors_of(instruction) -> tuple[tuple, tuple]:
     "Numbers of the tensors that an instruction reads, and of those that it writes; kept with it."
-    if '_tensors' not in instruction.__dict__:
-        instruction.__dict__['_tensors'] = (tuple([a.tensor for a in accesses(instruction, reads=True)]),
-                                            tuple([a.tensor for a in instruction.outs.values()]))
-    return instruction.__dict__['_tensors']
+    found = instruction.__dict__.get('_tensors')
+    if found is None:
+        found = instruction.__dict__['_tensors'] = (tuple([a.tensor for a in accesses(instruction, reads=True)]),
+                                                    tuple([a.tensor for a in instruction.outs.values()]))
+    return found
 
 NodeFacts = namedtuple('NodeFacts', 'read written moves_with')
 
@@ -206,6 +228,12 @@ def _loops_down(loop):
         has_any = inner or any(not isinstance(o, Loop) for o in loop.body)
         loop.__dict__['_loops'] = (*([None] if has_any else []), *inner)        # itself would keep itself alive
     return [l or loop for l in loop.__dict__['_loops']]
+
+def issued(node) -> int:
+    "How many instructions the hardware issues for a node of a body; kept with a loop."
+    if not isinstance(node, Loop): return 1
+    if '_issued' not in node.__dict__: node.__dict__['_issued'] = node.trips * sum(map(issued, node.body))
+    return node.__dict__['_issued']
 
 def with_bodies(body, change) -> tuple:
     """A body with every node that `change(node)` is not None for replaced by the nodes that it gives; a loop in which

@@ -147,28 +147,39 @@ def _apart(program, writes):
     low, high = boxes[..., 0], boxes[..., 1]
     return all(((high[k] < low[:k]) | (high[:k] < low[k])).any(axis=1).all() for k in range(1, len(found)))
 
+def _paint(seen, a, trips):
+    "Whether `seen` has a flag of what an access touches in all iterations of its loops; now it has all of them."
+    views = [*flags_of(seen, a, trips)]
+    if any(v.any() for v in views): return True
+    for v in views: v[...] = True
+    return False
+
 def _was_painted(program, seen, o, name, env):
     "Whether `seen`, a flag for each byte, has one of a repetition of a write; now it has all of them."
     part, bits = part_left(o, name, env)
     if part is None: return False
-    if bits is None:
-        views = [*flags_of(seen, in_bytes(program, part), {})]
-        if any(v.any() for v in views): return True
-        for v in views: v[...] = True
-        return False
+    if bits is None: return _paint(seen, in_bytes(program, part), {})
     cells = touched_bytes_of(program, o, name, env)
     cells = cells[(cells >= 0) & (cells < len(seen))]
     before = seen[cells].any()
     seen[cells] = True
     return before
 
+def _surely_repeats(loops, o, name, a):
+    "Whether a loop writes the same elements in every iteration."
+    steps = dict(a.offset.terms)
+    return not o.mask and all(l.trips for l in loops) and any(l.trips > 1 and not steps.get(l.name) for l in loops)
+
 def _meet_painted(program, k, writes):
     "Whether two repetitions write the same byte; True where there are too many to look."
     times = [math.prod(l.trips for l in loops) for loops, *_ in writes]
     if sum(n * a.free * a.partitions for n, (*_, a) in zip(times, writes)) > MAX_PAINTED: return True
-    if sum(times) > MAX_REPETITIONS: return True
+    if sum(times) > MAX_REPETITIONS or any(_surely_repeats(*write) for write in writes): return True
     seen = np.zeros(program.tensors[k].size * itemsize(program.tensors[k].dtype), bool)
-    for loops, o, name, _ in writes:
+    for loops, o, name, a in writes:
+        if not o.mask and _is_apart(program, loops, a):                 # from itself, so all its repetitions at once
+            if _paint(seen, in_bytes(program, a), program.trips): return True
+            continue
         names = [l.name for l in loops]
         for turn in product(*(range(l.trips) for l in loops)):
             if _was_painted(program, seen, o, name, dict(zip(names, turn))): return True

@@ -6,9 +6,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-import hashlib, math
+import hashlib
 from ...core.errors import KernelError
-from .nodes import Access, Keeping, Loop, loops_of, tensors_of, walk_body
+from .nodes import Access, Keeping, Loop, issued, loops_of, tensors_of, walk_body
 from .serialize import program_fields, program_to_json
 
 # %% ../../../nbs/2_nki/2_ir/02_program.ipynb #0204182d
@@ -78,7 +78,7 @@ class Program(Keeping):
     @property
     def count(self) -> int:
         "Number of instructions that the hardware issues: each times the trip counts of its loops."
-        return sum(math.prod(l.trips for l in loops) for loops, _ in self.walk())
+        return sum(map(issued, self.body))
 
     @cached_property
     def hash(self) -> str:

@@ -23,7 +23,7 @@ from ..record import assignment as writing, conditions      # noqa: F401  tiles 
 from ..record.indexing import cut_free_axes
 from ..record.recorder import Recorder
 from ..record.tile import Tile, emit
-from ..record.builder import kernel_frame, kernel_line
+from ..record.builder import CALLERS, kernel_frame, kernel_line
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #ec53752c
 _ACTIVE = []
@@ -167,11 +167,15 @@ def _unknown_keyword(f, known, name):
     hint = (f'Did you mean {near[0]}? ' if near else '') + f'It is called as {call_text(f)}.'
     return BadCall(f'{f.__name__} has no argument {name!r}', line=kernel_line(), instruction=f.__name__, hint=hint)
 
+def _cannot_be_none(takes):
+    "Names of the parameters that must be given and, as their annotations say, not as None."
+    return {p.name for p in takes if p.default is p.empty is not p.annotation and 'None' not in str(p.annotation)}
+
 def _refuse_none(f, args, kw):
-    "Refuse None for an argument that `f` cannot do without, as its annotation says."
-    for k, x in signature(f).bind_partial(*args, **kw).arguments.items() if not bad_call(f, args, kw) else ():
-        p = signature(f).parameters[k]
-        if x is None and p.default is p.empty is not p.annotation and 'None' not in str(p.annotation):
+    "Refuse None for an argument that `f` cannot do without."
+    takes = signature(f)
+    for k, x in takes.bind_partial(*args, **kw).arguments.items() if not bad_call(f, args, kw) else ():
+        if x is None and k in _cannot_be_none(takes.parameters.values()):
             raise BadCall(f'operand {k} is None', line=kernel_line(), instruction=f.__name__, operand=k,
                           hint=f'It is called as {call_text(f)}.')
 
@@ -181,10 +185,16 @@ def strict(f: Callable) -> Callable:
     takes = signature(f).parameters.values()
     known = [p.name for p in takes if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     allowed = {*known, *(ACCEPTED if any(p.kind is p.VAR_KEYWORD for p in takes) else ())}
+    needed = _cannot_be_none(takes)
     @wraps(f)
     def g(*args, **kw):
-        if not allowed.issuperset(kw): raise _unknown_keyword(f, known, next(k for k in kw if k not in allowed))
-        if any([x is None for x in (*args, *kw.values())]): _refuse_none(f, args, kw)
+        if kw and not allowed.issuperset(kw): raise _unknown_keyword(f, known, next(k for k in kw if k not in allowed))
+        for x in args:
+            if x is None: _refuse_none(f, args, kw)
+        for k in kw:
+            if kw[k] is None and k in needed: _refuse_none(f, args, kw)
+        is_outermost = not CALLERS
+        if is_outermost: CALLERS.append(sys._getframe(1))
         try: return f(*args, **kw)
         except KernelError as e:
             e.instruction = e.instruction or f.__name__
@@ -192,6 +202,8 @@ def strict(f: Callable) -> Callable:
         except TypeError as e:
             if found := bad_call(f, args, kw): raise found from e
             raise
+        finally:
+            if is_outermost: CALLERS.clear()
     return g
 
 def make_strict(names: dict, but: tuple = ()) -> dict:

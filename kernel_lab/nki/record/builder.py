@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-import dis, functools, math, os, sys
+import dis, functools, math, os, sys, weakref
 from ...core.errors import KernelError
 from ..ir.affine import Unroll
 from ..ir.nodes import Access, Instruction, Loop, accesses, times_counted
@@ -20,15 +20,32 @@ PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules['kerne
 @functools.cache
 def _is_ours(file): return file.startswith(PACKAGE_DIR)
 
+CALLERS = []        # the frame that called the function of the lab which runs now: `strict` notes it
+
 def kernel_frame(depth=2):
     "The nearest frame, from `depth` callers up, that belongs to the user's kernel."
-    f = sys._getframe(depth)
+    f = CALLERS[0] if CALLERS else sys._getframe(depth)
     while _is_ours(f.f_code.co_filename) and f.f_back is not None: f = f.f_back
     return f
 
+class OfCode:
+    "What a function of a code object finds, kept for as long as the object lives."
+    def __init__(self, find): self.find, self.kept = find, {}
+
+    def __call__(self, code):
+        known, found = self.kept.get(id(code), (None, None))
+        if known is None or known() is not code: self.kept[id(code)] = weakref.ref(code), (found := self.find(code))
+        return found
+
+lines_of = OfCode(lambda code: [line for line, *_ in code.co_positions()])      # of each instruction
+
+def line_of(frame) -> int:
+    "The line that a frame is at. Python counts through its table each time, which takes long in a long function."
+    return lines_of(frame.f_code)[frame.f_lasti // 2]
+
 def kernel_line() -> int:
     "The line of the user's kernel that is being executed."
-    return kernel_frame(3).f_lineno
+    return line_of(kernel_frame(3))
 
 # %% ../../../nbs/2_nki/3_record/00_builder.ipynb #8f16ef22
 def is_field_test(frame):
@@ -98,32 +115,39 @@ def _too_much(what, draft, limit, value, hint):
     return KernelError(what, kind='limit', line=draft.line or None, limit=limit, value=f'{value:,} so far', hint=hint)
 
 # %% ../../../nbs/2_nki/3_record/00_builder.ipynb #03024e43
-def _numbered(a, new):
-    "An access by the tensor's new number."
-    if not a.index: return a if new[a.tensor] == a.tensor else Access(new[a.tensor], a.offset, a.ap, a.par)
-    return Access(new[a.tensor], a.offset, a.ap, a.par, _numbered(a.index, new), a.by, a.most)
+def _numbering(new):
+    "A function: an operand by its tensor's new number. A view that several instructions use is one access."
+    kept = {}
+    def numbered(a):
+        if type(a) is not Access: return a
+        found = kept.get(id(a))
+        if found is None:
+            index = numbered(a.index) if a.index else None
+            found = kept[id(a)] = Access(new[a.tensor], a.offset, a.ap, a.par, index, a.by, a.most)
+        return found
+    return numbered
 
-def _frozen_loop(loop, new):
-    bound = tuple([_numbered(a, new) if isinstance(a, Access) else a for a in loop.bound])
-    return Loop(loop.name, loop.trips, _frozen(loop.body, new), loop.kind, loop.line, bound)
+def _frozen_loop(loop, numbered):
+    bound = tuple([numbered(a) for a in loop.bound])
+    return Loop(loop.name, loop.trips, _frozen(loop.body, numbered), loop.kind, loop.line, bound)
 
-def _frozen_instruction(draft, new):
-    outs = {k: _numbered(a, new) if isinstance(a, Access) else a for k, a in draft.outs.items()}
-    ins = {k: _numbered(a, new) if isinstance(a, Access) else a for k, a in draft.ins.items()}
+def _frozen_instruction(draft, numbered):
+    outs = {k: numbered(a) for k, a in draft.outs.items()}
+    ins = {k: numbered(a) for k, a in draft.ins.items()}
     return Instruction(draft.op, outs, ins, draft.attrs, draft.engine, draft.mask, draft.line)
 
-def _frozen(body, new):
+def _frozen(body, numbered):
     "A body as frozen nodes, tensors renumbered; loops in which nothing happens are left out."
-    nodes = [_frozen_loop(x, new) if isinstance(x, OpenLoop) else _frozen_instruction(x, new) for x in body]
-    return tuple([x for x in nodes if not isinstance(x, Loop) or x.body])
+    nodes = [_frozen_loop(x, numbered) if type(x) is OpenLoop else _frozen_instruction(x, numbered) for x in body]
+    return tuple([x for x in nodes if type(x) is not Loop or x.body])
 
 def _touched(body):
-    "Numbers of the tensors that a body uses."
+    "The operands of a body that are in memory, a list."
+    found = []
     for node in body:
-        if isinstance(node, OpenLoop):
-            yield from (a.tensor for a in node.bound if isinstance(a, Access))
-            yield from _touched(node.body)
-        else: yield from (a.tensor for a in accesses(node))
+        if type(node) is OpenLoop: found += [a for a in node.bound if type(a) is Access] + _touched(node.body)
+        else: found += accesses(node)
+    return found
 
 def _known_as(t, alias, role): return t if (t.alias, t.role) == (alias, role) else replace(t, alias=alias, role=role)
 
@@ -131,11 +155,12 @@ def finish_program(rec, name, outputs, source='') -> Program:
     "The `Program` of a recorder whose kernel has returned these tiles."
     if rec.broken: raise Unroll([rec.broken], 'a loop was left early')
     ids = [t.tensor for t in outputs]
-    keep = {*_touched(rec.body), *ids, *(k for k, t in enumerate(rec.tensors) if t.role == 'input')}
+    keep = {*[a.tensor for a in _touched(rec.body)], *ids}
+    keep |= {k for k, t in enumerate(rec.tensors) if t.role == 'input'}
     keep |= {rec.tensors[k].alias for k in keep} - {None}
     new = {k: n for n, k in enumerate(sorted(keep))}
     role = lambda k, t: 'output' if k in ids and t.role == 'scratch' else t.role
     tensors = tuple(_known_as(t, new.get(t.alias), role(k, t)) for k, t in enumerate(rec.tensors) if k in keep)
     constants = {new[k]: v for k, v in rec.constants.items() if k in keep}
-    return Program(name, tensors, _frozen(rec.body, new), tuple(new[k] for k in ids), rec.dialect,
+    return Program(name, tensors, _frozen(rec.body, _numbering(new)), tuple(new[k] for k in ids), rec.dialect,
                    rec.chip.name.split(' but ')[0], source, constants)

@@ -121,11 +121,12 @@ MAX_KEPT_PATTERNS = 1024        # of a trace: kernels write their index arrays o
 def index_by_arrays(tile, keys):
     "(offset, access pattern, partition axis, loose indices) after index arrays, one key a dimension."
     kept, key = tile.rec.patterns, (tile.steps, tile.par, *map(id, keys))
-    if key not in kept:
+    found = kept.get(key)
+    if found is None:
         if len(kept) >= MAX_KEPT_PATTERNS: kept.clear()
-        kept[key] = _pattern(tile, keys), tuple(keys)      # the keys live on, so that no others get their numbers
-    (added, *pattern), _ = kept[key]
-    return add_index(tile.offset, added), *pattern
+        found = kept[key] = *_pattern(tile, keys), keys     # the keys live on, so that no others get their numbers
+    added, ap, par, loose, _ = found
+    return add_index(tile.offset, added), ap, par, loose
 
 # %% ../../../nbs/2_nki/3_record/02_indexing.ipynb #66740594
 @method_of(Tile, 'expand_dims', 'expand_dim')
@@ -254,18 +255,20 @@ def _common_view(tile, key):
 
 def _view_without_tiles(tile, keys):
     "The view of one key a dimension, none of which is in memory."
-    if not any([isinstance(k, Index) and k.shape for k in keys]): return tile.like(*index_by_slices(tile, keys))
+    if not [k for k in keys if type(k) is Index and k.shape]: return tile.like(*index_by_slices(tile, keys))
     keys = [0 if isinstance(k, slice) and n == 1 else k for k, n in zip(keys, tile.shape)]
     return Tile(tile.rec, tile.tensor, *index_by_arrays(tile, keys))
 
-_PLAIN_KEYS = {Index, int, slice}
+_PLAIN_KEYS, _INDICES = {Index, int, slice}, {Index}
 
 @method_of(Tile, '__getitem__')
 def view_at(self, key):
     "A smaller view; nothing is recorded. In the earlier dialect a number in memory may stand where an index does."
     keys = key if isinstance(key, tuple) else (key,)
-    if len(keys) == len(self.steps) and {*map(type, keys)} <= _PLAIN_KEYS:         # as nearly all are
-        return _view_without_tiles(self, keys)
+    if len(keys) == len(self.steps):
+        kinds = {*map(type, keys)}
+        if kinds == _INDICES and keys[-1].shape: return Tile(self.rec, self.tensor, *index_by_arrays(self, keys))
+        if kinds <= _PLAIN_KEYS: return _view_without_tiles(self, keys)             # as nearly all are
     if self.rec.dialect == 'nki': return _common_view(self, key)
     if self.par is not None and any(map(_is_from_memory, keys)): return dynamic_view(self, full_keys(self, key))
     if any(k is None for k in keys) and not any(k is Ellipsis or isinstance(k, Index) for k in keys):

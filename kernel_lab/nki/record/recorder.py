@@ -8,14 +8,13 @@ from functools import lru_cache
 import math
 import ast
 import linecache
-import weakref
 from ...core.errors import KernelError
 from ..chip.chips import get_chip
 from ..chip.dtypes import dtype_name, itemsize
 from ..ir.affine import OPEN_BOOLS
 from ..ir.nodes import Tensor
 from . import indexing, views       # noqa: F401  methods of Tile
-from .builder import Tally, kernel_frame, kernel_line
+from .builder import OfCode, Tally, kernel_frame, kernel_line, line_of
 from .tile import Tile
 
 # %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #462f2a1e
@@ -61,17 +60,12 @@ def assignments(tree):
     return found
 
 # %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #8df54a8d
-_names = {}        # id of a code object -> (the object, weakly; instruction -> name)
-
+@OfCode
 def _names_of(code):
     "Instruction offset → name, for the instructions that compute the value of an assignment."
-    cached, names = _names.get(id(code), (None, None))
-    if cached is None or cached() is not code:
-        tree = tree_of(code.co_filename)
-        named = assignments(tree) if tree else {}
-        names = {2 * k: named[place] for k, place in enumerate(code.co_positions()) if place in named}
-        _names[id(code)] = weakref.ref(code), names
-    return names
+    tree = tree_of(code.co_filename)
+    named = assignments(tree) if tree else {}
+    return {2 * k: named[place] for k, place in enumerate(code.co_positions()) if place in named}
 
 def assigned_name(frame):
     "The variable that the expression at `frame`'s current instruction is assigned to, or ''."
@@ -82,7 +76,9 @@ MAX_TENSOR_ELEMENTS = 2**34        # HBM holds no more
 
 def _checked_shape(shape):
     "A shape as a tuple of positive integers, or an error in the kernel's line."
-    if {*map(type, shape)} == {int} and min(shape) > 0 and math.prod(shape) <= MAX_TENSOR_ELEMENTS: return tuple(shape)
+    size = 1
+    for n in shape: size *= n if type(n) is int and n > 0 else math.inf
+    if size <= MAX_TENSOR_ELEMENTS and shape: return tuple(shape)
     if not all([hasattr(n, '__index__') for n in shape]):
         raise KernelError(f'a shape has whole numbers, not {shape}', line=kernel_line(), kind='shape',
                           hint='Divide with //.')
@@ -130,11 +126,13 @@ class Recorder:
     def tensor(self, shape, dtype, buffer='sbuf', **kw) -> Tile:
         "Declare a tensor here, and return a `Tile` of all of it."
         shape, frame = _checked_shape(shape), kernel_frame()
-        kw = {'line': frame.f_lineno, 'scope': self.scope, **{k: v for k, v in kw.items() if v is not None and v != ''}}
-        kw['name'] = _checked_name(kw['name']) if 'name' in kw else self.fresh(assigned_name(frame)[:MAX_NAME // 2])
-        if 'places' in kw: kw['places'] = kw['places'](shape)
-        self.names.setdefault(kw['name'], 1)
-        self.tensors.append(Tensor(shape=shape, dtype=dtype_name(dtype), buffer=buffer, **kw))
+        given = {'line': line_of(frame), 'scope': self.scope}
+        for k, v in kw.items():
+            if v is not None and v != '': given[k] = v
+        if 'name' not in given: name = self.fresh(assigned_name(frame)[:MAX_NAME // 2])
+        else: name = _checked_name(given.pop('name')); self.names.setdefault(name, 1)
+        if 'places' in given: given['places'] = given['places'](shape)
+        self.tensors.append(Tensor(name, shape, dtype_name(dtype), buffer, **given))
         return Tile.of(self, len(self.tensors) - 1)
 
     def fresh(self, name):

@@ -5,22 +5,22 @@ load."""
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #5efc7780
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import reduce
 from ..executor.loop_passes import body_in, fused_nests, has_disjoint_writes
 from ..executor.simplify import OpenProgram, contract_tensors
 from ..chip.chips import get_chip
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, facts_of, walk_body, with_bodies
+from ..ir.nodes import (Access, Instruction, Loop, Tensor, accesses, facts_of, walk_body, with_bodies,
+    replace)
 from ..ir.program import Program
 from ..ir.regions import Region, access_of, region_of, row_major_steps
-from .cleanup import clean
+from .cleanup import clean, fresh_loop_name
 from .definitions import (ELEMENTWISE, STATIC_LOOPS, DefUse, IllegalTransformation,
     is_plain_copy)
 from .loops import load_where_read, wide_loads
 from .on_chip import accesses_in, hold_on_chip, shared_prefix, step_of
-from .phases import (bring_out, exchange, fresh_loop_name, has_order, hoist_invariants, replaced_loop,
-    split_loop, split_phases, with_operands)
+from .phases import (bring_out, distribute, has_order, hoist_invariants, interchange,
+    replaced_loop, strip_mine, touching, with_operands)
 from .tiles import is_copy_from_psum, without_copies
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #55a8f4f0
@@ -49,7 +49,7 @@ def _brought_out(program, walk, goal):
         if (n, s) == goal: return bring_out(program, parent, next(m for m, x in enumerate(parent.body) if x is loop))
     for loop, n, s in walk:
         inner = step // s if s else 0
-        if 1 < inner < n and inner * s == step and n == inner * trips: return split_loop(program, loop.name, inner)
+        if 1 < inner < n and inner * s == step and n == inner * trips: return strip_mine(program, loop.name, inner)
     return None
 
 def align_step(program: Program, k: int) -> tuple[Program, bool] | None:
@@ -107,8 +107,10 @@ def unroll(program: Program, name: str) -> Program:
     def iteration(n):
         of = {k: len(tensors) + m for m, k in enumerate(own)} if n else {}
         if n: tensors.extend([tensors[k] for k in own])
-        access = lambda a: replace(a, tensor=of.get(a.tensor, a.tensor))
-        affine = lambda x: Affine(x.const + n * dict(x.terms).get(name, 0), tuple([y for y in x.terms if y[0] != name]))
+        access = lambda a: replace(a, tensor=of[a.tensor]) if a.tensor in of else a
+        def affine(x):
+            c = dict(x.terms).get(name)
+            return x if c is None else Affine(x.const + n * c, tuple([y for y in x.terms if y[0] != name]))
         return [with_operands(x, access, affine) for x in loop.body]
     for n in range(loop.trips): nodes += iteration(n)
     return replaced_loop(program, loop, tuple(nodes), tensors)
@@ -139,7 +141,8 @@ def _places_apart(program, k):
         part = Region(pair(p.const), {v: pair(x) for v, x in p.loops.items()}, tuple([(pair(x), n) for x, n in p.axes]))
         offset, ap, par = access_of(part, (t.size // t.shape[0] // t.shape[1], 1), a.par)
         return replace(a, tensor=first + p.const[1] - 1 if p.const[1] else k, offset=offset, ap=ap, par=par)
-    return clean(replace(program, tensors=tuple(tensors), body=tuple([with_operands(x, own) for x in program.body])))
+    body = tuple([with_operands(x, own, concerns=touching({k})) for x in program.body])
+    return clean(replace(program, tensors=tuple(tensors), body=body))
 
 def apart_in_banks(program: Program) -> Program:
     "The program with the places of every PSUM tile that is larger than a bank as tiles of their own."
@@ -161,11 +164,11 @@ def _moved_inward(program, name):
         n = next(n for n, x in enumerate(loop.body) if holds(x))
         inner = loop.body[n]
         if isinstance(inner, Instruction): return hoist_invariants(program, loop)
-        if n < len(loop.body) - 1: program = split_phases(program, loop, n + 1, ('sbuf', 'psum'))
+        if n < len(loop.body) - 1: program = distribute(program, loop, n + 1, ('sbuf', 'psum'))
         if n:
             new = fresh_loop_name(program, name)
-            program, name = split_phases(program, program.loops[name], n, ('sbuf', 'psum')), new
-        program = exchange(program, program.loops[name], program.loops[inner.name])
+            program, name = distribute(program, program.loops[name], n, ('sbuf', 'psum')), new
+        program = interchange(program, program.loops[name], program.loops[inner.name])
 
 def serve_several(program: Program, load: Instruction, name: str, several: int) -> Program:
     """The program with a load that loop `name` repeats issued once for `several` of its iterations.
@@ -174,7 +177,7 @@ def serve_several(program: Program, load: Instruction, name: str, several: int) 
     if dict(load.ins['src'].offset.terms).get(name): raise IllegalTransformation(f'loop {name} moves the load')
     held, tensors[k] = tensors[k].name, replace(tensors[k], name=_MARK)
     program, new = replace(program, tensors=tuple(tensors)), fresh_loop_name(program, name)
-    if several < loop.trips: program = split_loop(program, name, several)
+    if several < loop.trips: program = strip_mine(program, name, several)
     else: new = name
     after = apart_in_banks(_moved_inward(program, new))
     back = [replace(t, name=held) if t.name == _MARK else t for t in after.tensors]
@@ -307,7 +310,7 @@ def in_column_blocks(program: Program, around: tuple[str, ...], width: int, bloc
     if width % blocks or blocks < 2: raise IllegalTransformation(f'{width} columns are no {blocks} blocks')
     for x in body_in(program, around):
         if isinstance(x, Loop) and x.trips > blocks and x.trips % blocks == 0:
-            program = split_loop(program, x.name, x.trips // blocks)
+            program = strip_mine(program, x.name, x.trips // blocks)
     body = body_in(program, around)
     if any(map(has_order, body)): raise IllegalTransformation('an engine keeps something from one item to the next')
     rows = _Blocks(program, [program.loops[v] for v in around], width, blocks)

@@ -4,11 +4,12 @@
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #869fedae
 from collections.abc import Iterator
-from dataclasses import replace
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, facts_of, tensors_of
+from ..ir.affine import Affine
+from ..ir.nodes import Access, Instruction, Loop, Tensor, facts_of, tensors_of, replace
 from ..ir.program import Program
-from .definitions import ELEMENTWISE, DefUse
+from ..ir.regions import access_of, region_of
+from .definitions import ELEMENTWISE, DefUse, IllegalTransformation
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #23b757c9
 def with_replaced(body: tuple, replaced: dict) -> Iterator:
@@ -25,6 +26,20 @@ def with_instructions(program: Program, replaced: dict, tensors: list | None = N
     "The program with lists of instructions in the place of some, by `id`, cleaned up; `tensors`: those it has then."
     body = tuple(with_replaced(program.body, replaced))
     return clean(replace(program, body=body, tensors=tuple(program.tensors if tensors is None else tensors)))
+
+def fresh_loop_name(program: Program, name: str) -> str:
+    "A name that no loop has, for one made of loop `name`."
+    return next(f'{name}_{n}' for n in range(1, len(program.loops) + 2) if f'{name}_{n}' not in program.loops)
+
+def in_wider_tile(a: Access, t: Tensor, room: int, terms: list[tuple[str, int]], trips: dict[str, int]) -> Access:
+    """Access `a` to tile `t` in one that has `room` places of its size, at the place Σ count · iteration of the `terms`
+    (loop, count). `IllegalTransformation` where it leaves its row."""
+    row = t.size // t.shape[0]
+    p = region_of((t.shape[0], row), a, trips)
+    if p is None: raise IllegalTransformation(f'a use of {t.name} leaves its row')
+    offset, ap, par = access_of(p, (room * row, 1), a.par)
+    at = tuple(sorted((*offset.terms, *((v, c * row) for v, c in terms))))
+    return replace(a, offset=Affine(offset.const, at), ap=ap, par=par)
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #b4a5b4c0
 def _frozen(x):

@@ -4,9 +4,9 @@
 
 # %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #9dd9f424
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Tensor
+from ..ir.nodes import Access, Instruction, Tensor, replace
 from ..ir.program import Program
 from ..chip.dtypes import is_float
 from .cleanup import with_instructions
@@ -81,15 +81,26 @@ def sum_beside_a_function(uses: DefUse, o: Instruction) -> Iterator[dict]:
     attrs = {**w.attrs, 'reduce_op': 'add', 'reduce_cmd': 'reset_reduce'}
     yield {id(o): [], id(w): [replace(w, outs={**w.outs, 'reduce_res': total}, attrs=attrs)]}
 
-COMBINATIONS = (two_scalar_operations, scale_of_a_function, bias_of_a_function, scalar_then_tensor,
-                sum_beside_a_function)
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """A pair that may be one instruction: `find(uses, second instruction)` yields what replaces which instruction, by
+    id. `is_exact`: whether every bit of the results stays."""
+    name: str
+    find: Callable
+    is_exact: bool = True
 
-def combined(program: Program) -> Iterator[tuple[Callable, Instruction, Program]]:
+COMBINATIONS = (Combination('two scalar operations', two_scalar_operations),
+                Combination('scale of a function', scale_of_a_function),
+                Combination('bias of a function', bias_of_a_function),
+                Combination('scalar then tensor', scalar_then_tensor),
+                Combination('sum beside a function', sum_beside_a_function, is_exact=False))
+
+def combined(program: Program) -> Iterator[tuple[Combination, Instruction, Program]]:
     "Yield (combination, second instruction, program) for every pair of instructions that may be one."
     uses = DefUse(program)
     for o in program.instructions:
         for pair in COMBINATIONS:
-            for replaced in pair(uses, o): yield pair, o, with_instructions(program, replaced)
+            for replaced in pair.find(uses, o): yield pair, o, with_instructions(program, replaced)
 
 # %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #f2abf1ac
 def _division(program, o):

@@ -43,14 +43,16 @@ class DefUse:
         if 'program' in self.__dict__: return
         program.__dict__['_def_use'] = self
         self.program, self.trips = program, program.trips
-        self.writers, self.readers = defaultdict(list), defaultdict(list)
-        self.item, self.around, self.order = {}, {}, {}
+        self.writers, self.readers = writers, readers = defaultdict(list), defaultdict(list)
+        self.item, self.around, self.order = item, around, order = {}, {}, {}
+        base = program.base
         for k, top in enumerate(program.body):
             for loops, o in walk_body((top,)):
-                self.item[id(o)], self.around[id(o)], self.order[id(o)] = k, loops, len(self.order)
+                n = id(o)
+                item[n], around[n], order[n] = k, loops, len(order)
                 read, written = tensors_of(o)
-                for n in written: self.writers[program.base[n]].append(o)
-                for n in read: self.readers[program.base[n]].append(o)
+                for m in written: writers[base[m]].append(o)
+                for m in read: readers[base[m]].append(o)
         self.shared = {n for k, t in enumerate(program.tensors) if t.alias is not None for n in (k, t.alias)}
 
     def chain(self, instruction: Instruction) -> tuple[str, ...]:

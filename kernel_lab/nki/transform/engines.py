@@ -5,16 +5,15 @@ columns, and other instructions for the same values."""
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #9b24c06c
 from collections.abc import Iterator
-from dataclasses import replace
 import numpy as np
 from ..chip.chips import get_chip
 from ..chip.dtypes import is_float
 from ..ir.instructions import spec_of
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, accesses
+from ..ir.nodes import Access, Instruction, accesses, replace
 from ..ir.program import Program
 from ..timing.flat_program import CAUSES
-from ..timing.timeline import Timeline, schedule
+from ..timing.timeline import Timeline, cached_schedule
 from .cleanup import with_instructions
 from .definitions import ELEMENTWISE, IllegalTransformation
 
@@ -55,11 +54,6 @@ def other_forms(instruction: Instruction) -> Iterator[Instruction]:
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #efbb0796
 MAX_MOVED = 8                   # instructions of the busiest engine that are looked at
 
-def timed(program: Program) -> Timeline:
-    "The `Timeline` of a program on the chip that it was traced for; kept with the program."
-    if '_timed' not in program.__dict__: program.__dict__['_timed'] = schedule(program, program.chip)
-    return program.__dict__['_timed']
-
 def work_by_engine(timeline: Timeline) -> dict[str, np.ndarray]:
     "Compute engine → µs of work of each of the program's instructions on it."
     took, count = timeline.end_us - timeline.start_us, len(timeline.program.instructions)
@@ -84,7 +78,7 @@ def _longest(program, work):
     "The instructions with the most work, those that may move."
     own = {id(o) for o in program.instructions}
     for n in np.argsort(-work, kind='stable')[:MAX_MOVED]:
-        o = timed(program).program.instructions[n]              # spilling adds instructions, which stay where they are
+        o = cached_schedule(program).program.instructions[n]    # spilling adds instructions, which stay where they are
         if work[n] and id(o) in own and o.attrs.get('reduce_cmd', 'idle') in (None, 'idle'): yield o
 
 def _forms_here(program, o):
@@ -97,7 +91,7 @@ def _forms_here(program, o):
 def moved_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Program]]:
     """Yield (instruction, its new form, program) for the longest instructions of the busiest compute engine of the
     chip that the program was traced for, each on every other engine that can."""
-    work = work_by_engine(timed(program))
+    work = work_by_engine(cached_schedule(program))
     busiest = max(work, key=lambda e: work[e].sum())
     for o in _longest(program, work[busiest]):
         for form in _forms_here(program, o):
@@ -135,7 +129,7 @@ def shared_columns(o: Instruction, other: Instruction, columns: int) -> list[Ins
 def shared_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Program]]:
     "As `moved_work`, for some of the columns of each instruction; the second is the part that moves."
     if any(t.alias is not None for t in program.tensors): return            # an operand may overlap under another name
-    work = work_by_engine(timed(program))
+    work = work_by_engine(cached_schedule(program))
     busiest = max(work, key=lambda e: work[e].sum())
     for o in _longest(program, work[busiest]):
         last = next(iter(o.outs.values())).ap[-1][1]

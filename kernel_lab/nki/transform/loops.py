@@ -4,14 +4,13 @@
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #75e5ea94
 from collections.abc import Iterator
-from dataclasses import replace
 from ..executor.forward_copies import forwarded_access
 from ..executor.loop_passes import fused_nests
-from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, with_bodies
+from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, with_bodies, replace
 from ..ir.affine import Affine
 from ..ir.program import Program
-from ..ir.regions import access_of, region_of, row_major_steps
-from .cleanup import clean, with_instructions, with_replaced
+from ..ir.regions import row_major_steps
+from .cleanup import clean, fresh_loop_name, in_wider_tile, with_instructions, with_replaced
 from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, digits, is_plain_copy,
     squeezed, with_unit_axes)
 
@@ -118,15 +117,6 @@ def residable_loads(program: Program) -> Iterator[Instruction]:
         if is_plain_copy(program, o) and _is_private(uses, o) and program.tensors[o.ins['src'].tensor].buffer == 'hbm':
             if _repeating_loop(uses, o) is not None: yield o
 
-def _placed(a, t, room, terms, trips):
-    "Access `a` to tile `t` in a tile with `room` places of its size, at the place that `terms` name."
-    row = t.size // t.shape[0]
-    p = region_of((t.shape[0], row), a, trips)
-    if p is None: raise IllegalTransformation(f'a use of {t.name} leaves its row')
-    offset, ap, par = access_of(p, (room * row, 1), a.par)
-    return replace(a, offset=Affine(offset.const, tuple(sorted((*offset.terms, *((v, c * row) for v, c in terms))))),
-                   ap=ap, par=par)
-
 def keep_resident(program: Program, load: Instruction) -> Program:
     "The program with the tiles of a load, one for each turn of inner loops, loaded before the loop that repeats it."
     uses, tensors = DefUse(program), list(program.tensors)
@@ -135,7 +125,7 @@ def keep_resident(program: Program, load: Instruction) -> Program:
     around, k = uses.around[id(load)], load.outs['dst'].tensor
     moving = {v for v, c in load.ins['src'].offset.terms if c}
     inner, t = [l for l in around[n:] if l.name in moving], tensors[k]
-    names = {l.name: _fresh_name(program, l.name) for l in inner}
+    names = {l.name: fresh_loop_name(program, l.name) for l in inner}
     terms, room = [], 1
     for l in reversed(inner): terms.append((l.name, room)); room *= l.trips
     shape = (t.shape[0], *(l.trips for l in inner), *t.shape[1:])
@@ -143,19 +133,13 @@ def keep_resident(program: Program, load: Instruction) -> Program:
     src, renamed = load.ins['src'], [(names[v], c) for v, c in terms]
     at = tuple(sorted((names.get(v, v), c) for v, c in src.offset.terms))
     moved = replace(src, offset=Affine(src.offset.const, at))
-    first = replace(load, ins={'src': moved}, outs={'dst': _placed(load.outs['dst'], t, room, renamed, program.trips)})
+    first = replace(load, ins={'src': moved}, outs={'dst': in_wider_tile(load.outs['dst'], t, room, renamed, program.trips)})
     for l in reversed(inner): first = replace(l, name=names[l.name], body=(first,), kind='affine')
-    place = lambda a: _placed(a, t, room, terms, program.trips) if isinstance(a, Access) and a.tensor == k else a
+    place = lambda a: in_wider_tile(a, t, room, terms, program.trips) if isinstance(a, Access) and a.tensor == k else a
     replaced = {id(o): [replace(o, ins={x: place(a) for x, a in o.ins.items()})] for o in uses.readers[k]}
     replaced[id(load)] = []
     before = lambda o: (first, *with_replaced((o,), replaced)) if o is around[n] else None
     return clean(replace(program, tensors=tuple(tensors), body=with_bodies(program.body, before)))
-
-def _fresh_name(program, name):
-    "A name for a copy of a loop."
-    taken, number = {*program.loops}, 1
-    while f'{name}_{number}' in taken: number += 1
-    return f'{name}_{number}'
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #c2a08d8a
 def _store_before(uses, body, n):

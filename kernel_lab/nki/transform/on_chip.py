@@ -4,20 +4,20 @@
 
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #08356f23
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from itertools import takewhile
 from ..executor.forward_copies import digits_of_copy, forwarded_access
 from ..executor.loop_passes import fused_nests
 from ..executor.simplify import OpenProgram, contract_tensors
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body
+from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, replace
 from ..ir.program import Program
 from ..ir.regions import Region, access_of, common_step, filled_box, iterations_disjoint, region_of, row_major_steps
 from .cleanup import clean, with_replaced
 from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, is_plain_copy,
     require_static, squeezed, with_unit_axes)
-from .phases import split_loop
+from .phases import strip_mine
 
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #0db85b54
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def fuse_users(program: Program, k: int) -> Program:
         if len(items) < 2: return program
         i, j = items[:2]
         uneven = _uneven_loop(program, program.body[i], program.body[j], k)
-        if uneven: program = split_loop(program, *uneven)
+        if uneven: program = strip_mine(program, *uneven)
         fused = None if uses.shared else fused_nests(program, i, j, k, outermost=True)
         if fused is None: raise IllegalTransformation(f'the nests over {name} are not shown to allow one for all')
         program = fused
@@ -283,5 +283,5 @@ def on_chip_moves(program: Program) -> Iterator[tuple[str, Program]]:
 def pace_moves(program: Program) -> Iterator[tuple[str, Program]]:
     "Yield (change, program) for every loop split so that it goes through a tensor as its neighbour does."
     for name, inner in uneven_loops(program):
-        try: yield f'loop {name}, {inner} iterations at a time', split_loop(program, name, inner)
+        try: yield f'loop {name}, {inner} iterations at a time', strip_mine(program, name, inner)
         except IllegalTransformation: continue

@@ -5,16 +5,17 @@
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #927b9586
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from ..executor.loop_passes import has_disjoint_writes
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, Loop, accesses, facts_of, walk_body, with_bodies
+from ..ir.nodes import (Access, Instruction, Loop, accesses, facts_of, walk_body, with_bodies,
+    replace)
 from ..ir.program import Program
-from ..ir.regions import access_of, iterations_disjoint, region_of
-from .cleanup import clean, with_replaced
+from ..ir.regions import iterations_disjoint, region_of
+from .cleanup import clean, fresh_loop_name, in_wider_tile, with_replaced
 from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation
-from .engines import timed, waits_us
+from .engines import waits_us
+from ..timing.timeline import cached_schedule
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #f72b2d48
 def with_operands(node: Instruction | Loop, access: Callable, affine: Callable = lambda x: x,
@@ -26,13 +27,10 @@ def with_operands(node: Instruction | Loop, access: Callable, affine: Callable =
         return replace(node, body=tuple([with_operands(o, access, affine, concerns) for o in node.body]))
     def one(a):
         if not isinstance(a, Access): return a
-        return access(replace(a, offset=affine(a.offset), index=a.index and one(a.index)))
+        at, index = affine(a.offset), a.index and one(a.index)
+        return access(a if at is a.offset and index is a.index else replace(a, offset=at, index=index))
     sides = [{k: one(a) for k, a in side.items()} for side in (node.outs, node.ins)]
     return replace(node, outs=sides[0], ins=sides[1], mask=tuple((affine(x), axes) for x, axes in node.mask))
-
-def fresh_loop_name(program: Program, name: str) -> str:
-    "A name that no loop has, for one made of loop `name`."
-    return next(f'{name}_{n}' for n in range(1, len(program.loops) + 2) if f'{name}_{n}' not in program.loops)
 
 def replaced_loop(program: Program, loop: Loop, nodes: tuple, tensors: list) -> Program:
     "The program with other nodes in the place of a loop, and with these tensors."
@@ -45,7 +43,7 @@ def _moving_with(name):
     "A function: whether an operand or a mask of a node moves with the loop of that name."
     return lambda node: name in facts_of(node).moves_with
 
-def _touching(tensors):
+def touching(tensors):
     "A function: whether a node touches one of these tensors."
     return lambda node: not tensors.isdisjoint(facts_of(node).read) or not tensors.isdisjoint(facts_of(node).written)
 
@@ -70,7 +68,7 @@ def _require_loop(program, loop):
         raise IllegalTransformation(f'an engine keeps something from one iteration of {loop.name} to the next')
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #25335c0a
-def split_loop(program: Program, name: str, inner: int) -> Program:
+def strip_mine(program: Program, name: str, inner: int) -> Program:
     """The program with a loop as two, one in the other, the inner one of `inner` iterations. `IllegalTransformation`
     where that is no proper divisor of its trips, or where the trips are not known."""
     loop, new = program.loops[name], fresh_loop_name(program, name)
@@ -93,12 +91,7 @@ def _widened(program, k, loop, buffers):
     t = program.tensors[k]
     if t.buffer not in buffers or t.par or t.places or t.alias is not None or t.role != 'scratch':
         raise IllegalTransformation(f'{t.name} in {t.buffer} cannot be kept for every iteration of {loop.name}')
-    row = t.size // t.shape[0]
-    def place(a):
-        p = region_of((t.shape[0], row), a, program.trips)
-        if p is None: raise IllegalTransformation(f'a use of {t.name} leaves its row')
-        offset, ap, par = access_of(p, (loop.trips * row, 1), a.par)
-        return replace(a, offset=Affine(offset.const, tuple(sorted((*offset.terms, (loop.name, row))))), ap=ap, par=par)
+    place = lambda a: in_wider_tile(a, t, loop.trips, [(loop.name, 1)], program.trips)
     scope = tuple(v for v in t.scope if v != loop.name)
     return replace(t, shape=(t.shape[0], loop.trips, *t.shape[1:]), scope=scope), place
 
@@ -124,13 +117,13 @@ def _handed_over(program, loop, first, second):
         t = program.tensors[k]
         if k in program.aliased: raise IllegalTransformation(f'{t.name} has two names')
         if loop.name in t.scope: own.add(k); continue
-        users = _instructions([x for x in loop.body if _touching({k})(x)])
+        users = _instructions([x for x in loop.body if touching({k})(x)])
         places = [region_of(t.shape, a, program.trips) for o in users for a in accesses(o) if a.tensor == k]
         if not iterations_disjoint(places, loop.name, program.trips, _names_around(program.body, loop)):
             raise IllegalTransformation(f'iterations of {loop.name} share {t.name}')
     return own
 
-def split_phases(program: Program, loop: Loop, cut: int, buffers: tuple[str, ...] = ('sbuf',)) -> Program:
+def distribute(program: Program, loop: Loop, cut: int, buffers: tuple[str, ...] = ('sbuf',)) -> Program:
     """The program with a loop as two: all iterations of its first `cut` items, then all of the rest; tiles in `buffers`
     that go from one to the other have a place for each iteration. `IllegalTransformation` where iterations are not
     apart."""
@@ -142,7 +135,7 @@ def split_phases(program: Program, loop: Loop, cut: int, buffers: tuple[str, ...
     new = fresh_loop_name(program, loop.name)
     move = lambda a: places[a.tensor](a) if a.tensor in places else a
     call = lambda x: Affine(x.const, tuple(sorted((new if v == loop.name else v, c) for v, c in x.terms)))
-    first, second = ([with_operands(x, move, concerns=_touching({*places})) for x in part] for part in parts)
+    first, second = ([with_operands(x, move, concerns=touching({*places})) for x in part] for part in parts)
     second = [with_operands(x, lambda a: a, call, _moving_with(loop.name)) for x in second]
     for k in _touched(second) - {*places}:
         if loop.name not in tensors[k].scope: continue
@@ -248,7 +241,7 @@ def without_repeated_nests(program: Program) -> Program:
     return clean(replace(program, body=tuple(body)))
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #d00ce542
-def exchange(program: Program, outer: Loop, inner: Loop) -> Program:
+def interchange(program: Program, outer: Loop, inner: Loop) -> Program:
     """The program with `inner`, all of `outer`'s body, around it. `IllegalTransformation` where neither loop's
     iterations are shown to be apart."""
     _require_loop(program, outer)
@@ -270,11 +263,11 @@ def bring_out(program: Program, loop: Loop, n: int) -> Program:
     their own; and what then repeats done once. `IllegalTransformation` names what forbids it."""
     name, inner = loop.name, loop.body[n] if n < len(loop.body) else None
     if not isinstance(inner, Loop): raise IllegalTransformation(f'item {n} of {name} is no loop')
-    if n < len(loop.body) - 1: program = split_phases(program, loop, n + 1)
+    if n < len(loop.body) - 1: program = distribute(program, loop, n + 1)
     if n:
         new = fresh_loop_name(program, name)
-        program, name = split_phases(program, program.loops[name], n), new
-    program = exchange(program, program.loops[name], program.loops[inner.name])
+        program, name = distribute(program, program.loops[name], n), new
+    program = interchange(program, program.loops[name], program.loops[inner.name])
     if name not in program.loops: return program                          # nobody needed what it made
     try: return hoist_invariants(program, program.loops[name])
     except IllegalTransformation: return program
@@ -311,7 +304,7 @@ def _on_part(inner, transform):
     def run(program, name):
         if not inner: return transform(program, program.loops[name])
         new = fresh_loop_name(program, name)
-        program = split_loop(program, name, inner)
+        program = strip_mine(program, name, inner)
         return transform(program, program.loops[new])
     return run
 
@@ -341,7 +334,7 @@ def _loads_ahead(program, first):
 
 def cut_before(program: Program, name: str, n: int) -> Program:
     """The program with a loop taken apart before item `n`; loads that only the second part needs are its own. Raises as
-    `split_phases` does."""
+    `distribute` does."""
     loop = program.loops[name]
     first = loop.body[:n]
     later = _loads_ahead(program, first)
@@ -350,13 +343,13 @@ def cut_before(program: Program, name: str, n: int) -> Program:
         program = replaced_loop(program, loop, (replace(loop, body=(*kept, *later, *loop.body[n:])),), program.tensors)
         n = len(kept)
     if name not in program.loops: raise IllegalTransformation(f'nothing that loop {name} makes is needed')
-    return split_phases(program, program.loops[name], n)
+    return distribute(program, program.loops[name], n)
 
 LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits for others; cuts, the longest first
 
 def _cuts(program):
     "[(loop, item before which to take it apart)], without doubles."
-    timeline = timed(program)
+    timeline = cached_schedule(program)
     waited, found = waits_us(timeline), {}
     for loop in _kinds_of_loops(program):
         busy = [_uses_array(x) for x in loop.body]

@@ -4,15 +4,14 @@
 
 # %% ../../../nbs/2_nki/9_transform/11_row_fusion.ipynb #25ab10a7
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import numpy as np
 from ..chip.dtypes import itemsize
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, walk_body
+from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, walk_body, replace
 from ..ir.program import Program
-from .cleanup import clean
+from .cleanup import clean, fresh_loop_name
 from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, squeezed
-from .phases import fresh_loop_name
 from .row_units import (RowCopy, RowFill, RowNest, copy_in_units, is_by_unit,
     keeps_registers, row_fill, row_nest, unit_counts)
 from .tiles import is_dense_copy, without_copies

@@ -4,10 +4,9 @@
 
 # %% ../../../nbs/2_nki/9_transform/06_tiles.ipynb #d1ed9a46
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from ..executor.forward_copies import forwarded_access
 from ..ir.instructions import spec_of
-from ..ir.nodes import Access, Instruction, accesses
+from ..ir.nodes import Access, Instruction, accesses, replace
 from ..ir.program import Program
 from ..ir.regions import common_digits, covers_tile
 from .cleanup import with_replaced, without_unused_tensors

@@ -5,16 +5,15 @@
 # %% ../../../nbs/2_nki/9_transform/14_wider.ipynb #c65af0d3
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import replace
 from ..chip.dtypes import is_float
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Loop, accesses
+from ..ir.nodes import Access, Instruction, Loop, accesses, replace
 from ..ir.program import Program
 from ..ir.regions import iterations_disjoint, region_of, row_major_steps
-from .cleanup import with_instructions
+from .cleanup import fresh_loop_name, with_instructions
 from .definitions import (STATIC_LOOPS, ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy,
     squeezed)
-from .phases import fresh_loop_name, replaced_loop, several_of, split_loop, split_phases
+from .phases import distribute, replaced_loop, several_of, strip_mine
 
 # %% ../../../nbs/2_nki/9_transform/14_wider.ipynb #98447916
 HALVES = (32, 64)                   # partitions of a half; engines begin at multiples of them
@@ -300,10 +299,10 @@ def widen_loop(program: Program, name: str, several: int) -> Program:
     """The program with so many iterations of a loop as one, every instruction over all of them. `IllegalTransformation`
     names what forbids it."""
     trips, inner = program.loops[name].trips, name
-    if several < trips: inner, program = fresh_loop_name(program, name), split_loop(program, name, several)
+    if several < trips: inner, program = fresh_loop_name(program, name), strip_mine(program, name, several)
     while inner in program.loops:
         loop, rest = program.loops[inner], fresh_loop_name(program, inner)
-        if len(loop.body) > 1: program = split_phases(program, loop, 1)
+        if len(loop.body) > 1: program = distribute(program, loop, 1)
         if inner in program.loops: program = loop_as_axis(program, program.loops[inner])
         inner = rest
     return _with_flat_rows(program, several)

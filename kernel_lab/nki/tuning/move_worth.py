@@ -11,10 +11,9 @@ from ...core.format import time_text
 from ..checks.checker import check
 from ..explain.profile import profile_of
 from ..ir.program import Program
-from ..timing.timeline import schedule
+from ..timing.timeline import cached_schedule, schedule
 from ..transform.definitions import refusals_noted
-from ..transform.engines import timed
-from ..transform.moves import FAMILIES, MIN_GAIN
+from ..transform.moves import MIN_GAIN, moves
 from .moves_taken import MoveTaken, after_move, replayed
 
 # %% ../../../nbs/2_nki/9_tuning/03_move_worth.ipynb #a1ed7f7d
@@ -49,19 +48,17 @@ AT_ITS_BOUND = 0.9              # share of the latency in which the busiest lane
 MAX_REFUSALS = 3
 
 def _bound_text(program):
-    p = profile_of(timed(program))
+    p = profile_of(cached_schedule(program))
     share = 100 * p.engines[p.bound]
     if p.engines[p.bound] < AT_ITS_BOUND: return f'{p.bound} is the busiest and active {share:.0f} % of the time.'
     return f'It is at its bound: {p.bound} is active {share:.0f} % of the time; only less work for it would help.'
 
 def _legal_text(program):
     "What the legal moves would bring; families ask what forbids the others on the way."
-    us, tried = float(timed(program).latency_us), []
-    for family, (_, find) in FAMILIES.items():
-        for change, after in find(program):
-            if check(after): continue
-            try: tried.append((float(schedule(after).latency_us), f'{family}: {change}'))
-            except KernelError: continue
+    us, tried = float(cached_schedule(program).latency_us), []
+    for move in moves(program):
+        try: tried.append((float(schedule(move.program).latency_us), str(move)))
+        except KernelError: continue
     if not tried: return 'No move is legal here.'
     least, what = min(tried)
     if least < us * (1 - MIN_GAIN): return f'The best of {len(tried)} legal moves, {what}, leads to {time_text(least)}.'

@@ -11,14 +11,15 @@ import math, random, time
 from ...core.errors import choose
 from ..chip.chips import get_chip
 from ..ir.liveness import peak_usage
+from ..ir.nodes import without_gc
 from ..ir.program import Program
 from ..ir.spilling import sbuf_room
 from .candidate_clock import CandidateClock, program_key
-from .moves_taken import (MoveMemory, MoveTaken, SearchFile, busiest_lane, move_row, moves_of_rows,
-    numbered_moves, replayed, search_head, taken_once)
+from .moves_taken import (MoveCache, MoveMemory, MoveTaken, SearchFile, busiest_lane, move_row,
+    moves_of_rows, replayed, search_head)
+from ..timing.timeline import cached_schedule
 from ..transform.cleanup import without_unused_tensors
-from ..transform.engines import timed
-from ..transform.moves import FAMILIES, MIN_GAIN, OPENERS
+from ..transform.moves import FAMILIES, MIN_GAIN, Move
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #c8670f5a
 @dataclass(frozen=True, eq=False)
@@ -61,10 +62,19 @@ class SearchResult:
         return '\n'.join([head, *(f'{m.us:10,.1f} µs  {m}' for m in self.steps)])
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #76a84fb1
-MIN_ROWS, MIN_OLD_ROWS = 2500, 20_000   # issued instructions above which estimates are asked, by dialect
+MIN_ROWS, MIN_OLD_ROWS = 6000, 20_000   # issued instructions above which estimates are asked, by dialect
 SLACK = 0.01                    # share of the latency by which an estimate may be wrong, or a place in a beam worse
 LEAST = 0.002                   # the same, of a move that should help by itself
 MAX_SCHEDULED = 3               # candidates of one family at one place that are scheduled, the best estimates first
+
+@dataclass(frozen=True, eq=False)
+class JudgedMove:
+    """A move at a place, its number among those that say the same, the gain that an estimate promises in µs (None where
+    the latency is known, or as soon known), and whether the program after it is new."""
+    move: Move
+    nth: int
+    gain_us: float | None
+    is_new: bool
 
 class _SearchRun:
     "What all searches share: the clock, the budget, the best place so far."
@@ -72,25 +82,29 @@ class _SearchRun:
         self.first, self.families, self.rng, self.file = program, families, rng, file
         self.memory = MoveMemory() if memory is None else memory
         self.seconds, self.candidates = budget
-        self.clock = CandidateClock()
+        self.clock, self.cache = CandidateClock(), MoveCache()
         self.estimates = program.count > (MIN_ROWS if program.dialect == 'nki' else MIN_OLD_ROWS)
-        us = float(timed(program).latency_us)                   # the first in a process compiles the scheduler
-        self.since, self.cpu = time.monotonic(), time.process_time()
+        us = float(cached_schedule(program).latency_us)         # the first in a process compiles the scheduler
+        self.since = time.thread_time()
         self.root = self.best = SearchPlace(program, us)
         self.state = {}
-        self.clock.is_known(program)
+        self.clock.register(program)
         self.clock.latency_us(program)
 
     def left(self):
         "The share of the budget that is left; 0 where it is spent."
-        used = (time.monotonic() - self.since) / self.seconds if self.seconds else 1.0
+        used = self.cpu_seconds() / self.seconds if self.seconds else 1.0
         return max(0.0, 1 - max(used, self.share_of_candidates()))
+
+    def cpu_seconds(self):
+        "CPU seconds that this thread has searched: a machine with other work to do finds the same, later."
+        return time.thread_time() - self.since
 
     def share_of_candidates(self):
         "The share of the candidates that is spent, if their number is given."
         return (self.clock.judged - 1) / self.candidates if self.candidates else 0.0 if self.candidates is None else 1.0
 
-    def lane(self, place): return busiest_lane(timed(place.program))
+    def lane(self, place): return busiest_lane(cached_schedule(place.program))
 
     def ordered(self, place):
         "Families in the order in which they are asked at a place."
@@ -100,26 +114,25 @@ class _SearchRun:
         "The share of the budget that is left: of the candidates where their number is given, so that chance is one."
         return self.left() if self.candidates is None else max(0.0, 1 - self.share_of_candidates())
 
-    def judged(self, place, change, nth, after):
-        "(change, nth, program, expected gain in µs); no gain where the latency is known, or as soon known."
-        known = self.clock.is_known(after)
-        return change, nth, after, self.clock.gain_us(place.program, after) if self.estimates and not known else None
+    def judged(self, place, move, nth, after):
+        "The `JudgedMove` to a program, which counts as a candidate."
+        is_new = self.clock.register(after)
+        gain = self.clock.gain_us(place.program, after) if self.estimates and is_new else None
+        return JudgedMove(move, nth, gain, is_new)
 
-    def fresh(self, place, family):
-        "Yield those of a family's moves that were not judged before, as `judged` has them."
-        for change, nth, after in numbered_moves(place.program, family):
+    def judged_moves(self, place, family):
+        "Yield a `JudgedMove` for each move of a family, while the budget lasts."
+        for numbered in self.cache.moves(place.program, family):
             if not self.left(): return
-            known = self.clock.known
-            found = self.judged(place, change, nth, after)
-            if self.clock.known == known: yield found
+            yield self.judged(place, *numbered)
 
     def promises(self, place, family, found, slack):
         """Whether the estimate of a candidate leaves open that it helps; `slack`: share of the latency that it may
         lose. A program of the earlier dialect takes long to schedule: a move that opens nothing must promise to
         gain."""
-        gain, after = found[3], found[2]
+        gain, after = found.gain_us, found.move.program
         if gain is None: return True
-        opens = family in OPENERS or after.count < place.program.count
+        opens = FAMILIES[family].opens or after.count < place.program.count
         return gain > MIN_GAIN * place.us if after.dialect != 'nki' and not opens else gain >= -slack * place.us
 
     def save(self, **state):
@@ -131,10 +144,11 @@ class _SearchRun:
     def place(self, before, family, found):
         """The place after a move; None where it has no schedule. The best is kept, if the chip takes it; whether it
         takes another place is asked only where the search would go on from there."""
-        change, nth, after, _ = found
-        us = self.clock.latency_us(after)
+        program, move = found.move.program, found.move
+        us = self.clock.latency_us(program)
         if us is None: return None
-        return self.noted(SearchPlace(after, us, (*before.moves, MoveTaken(family, change, nth, us))))
+        taken = MoveTaken(family, move.change, found.nth, us, is_exact=move.is_exact)
+        return self.noted(SearchPlace(program, us, (*before.moves, taken)))
 
     def noted(self, made):
         "A place, noted if it is the best so far; None where it would be, but the chip does not take it."
@@ -155,7 +169,7 @@ def _is_better(before, after, family, price):
     """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
     with fewer instructions."""
     if after.us > before.us * (1 + MIN_GAIN): return False
-    fewer = after.program.count < before.program.count or family in OPENERS
+    fewer = after.program.count < before.program.count or FAMILIES[family].opens
     if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
     gain = 1 - after.us / before.us
     return gain > price or gain > price * (_room_taken(after.program) - _room_taken(before.program))
@@ -164,25 +178,25 @@ def _wherever(search, place, price):
     """The place after the last move is taken also wherever it says the same, as on copies of an unrolled loop; the
     place itself where that is not better. One schedule instead of one each."""
     last, program, times = place.moves[-1], place.program, 1
-    for _ in range(sum(1 for _ in numbered_moves(program, last.family, last.change))):
-        after = taken_once(program, last) if search.left() else None
+    alike = lambda p: search.cache.moves(p, last.family, last.change)
+    for _ in alike(program):
+        after = next((p for _, nth, p in alike(program) if nth == last.nth), None) if search.left() else None
         if after is None: break
         program, times = after, times + 1
-    if times == 1 or search.clock.is_known(program): return place
+    if times == 1 or not search.clock.register(program): return place
     us = search.clock.latency_us(program)
     if us is None: return place
     there = search.noted(SearchPlace(program, us, (*place.moves[:-1], replace(last, us=us, times=times))))
     better = there and _is_better(place, there, last.family, price) and search.clock.is_allowed(program)
     return there if better else place
 
+@without_gc()
 def _swept(search, place, family, price=ROOM_PRICES[0]):
     "The place where one family's moves end, each taken as soon as it helps."
     start, again = place, True
     while again and search.left():
         again = False
-        for change, nth, after in numbered_moves(place.program, family):
-            if not search.left(): break
-            found = search.judged(place, change, nth, after)
+        for found in search.judged_moves(place, family):
             if not search.promises(place, family, found, LEAST): continue
             after = search.place(place, family, found)
             if after is None or not _is_better(place, after, family, price): continue
@@ -203,16 +217,15 @@ def _climbed(search, place, price=ROOM_PRICES[0]):
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #6fc54620
 WIDTH, PATIENCE = 4, 2          # places of a round; rounds without a faster program after which the beam stops
 
+@without_gc()
 def _singles(search, place, family):
     "The places one move away, of those with the best estimates."
-    found = [*search.fresh(place, family)]
+    found = [move for move in search.judged_moves(place, family) if move.is_new]
     if search.estimates:
-        found = sorted((f for f in found if search.promises(place, family, f, SLACK)), key=lambda f: -f[3])
+        found = sorted((f for f in found if search.promises(place, family, f, SLACK)), key=lambda f: -f.gain_us)
         found = found[:MAX_SCHEDULED]
-    for each in found:
-        if not search.left(): return
-        after = search.place(place, family, each)
-        if after is not None and after.us < place.us * (1 + SLACK): yield after
+    after = [search.place(place, family, each) for each in found if search.left()]
+    return [p for p in after if p is not None and p.us < place.us * (1 + SLACK)]
 
 def _round(search, places):
     "The best places one round on."
@@ -246,7 +259,7 @@ def _drawn(search, place):
     lane = search.lane(place)
     weights = [0.01 + search.memory.expected(f, lane) for f in search.families]
     family = search.rng.choices(search.families, weights)[0]
-    found = [m for m, _ in zip(numbered_moves(place.program, family), range(MAX_LOOKED_AT))]
+    found = [*islice(search.cache.moves(place.program, family), MAX_LOOKED_AT)]
     return (family, search.judged(place, *search.rng.choice(found))) if found else None
 
 def _try(search, path, temperature):
@@ -255,7 +268,7 @@ def _try(search, path, temperature):
     place, drawn = path[-1], _drawn(search, path[-1])
     if drawn is None: return path
     family, found = drawn
-    if found[3] is not None and found[3] < -4 * temperature * place.us: return path
+    if found.gain_us is not None and found.gain_us < -4 * temperature * place.us: return path
     after = search.place(place, family, found)
     if after is None: return path
     worse = after.us / place.us - 1
@@ -299,11 +312,11 @@ def search(program: Program, method: str = 'beam', seconds: float = 60.0, candid
            file: str | None = None) -> SearchResult:
     """Look for the path of moves with the lowest simulated latency on the chip that a program was traced for.
 
-    `method`: 'beam', 'anneal' or 'climb'. The budget: about `seconds`, and at most about `candidates` (no limit if
-    None); with a number of candidates that is spent first, the same seed finds the same. `memory` orders the families
-    and is added to; `file` (JSON lines) keeps the search, and one that is there goes on. Ctrl-C ends the search and
-    keeps what was found. `KernelError` where the program itself is refused, `UsageError` for a file of another
-    search."""
+    `method`: 'beam', 'anneal' or 'climb'. The budget: about so many `seconds` of CPU time of this thread,
+    and at most about `candidates` (no limit if None); with a number of candidates that is spent first, the same seed
+    finds the same. `memory` orders the families and is added to; `file` (JSON lines) keeps the search, and one that is
+    there goes on. Ctrl-C ends the search and keeps what was found. `KernelError` where the program itself is refused,
+    `UsageError` for a file of another search."""
     run_method, families = choose(METHODS, method, 'search'), tuple(families)
     kept = SearchFile(file, search_head(program, method, seed, families))
     run = _SearchRun(program, families, (seconds, candidates), random.Random(seed), memory, kept)
@@ -314,4 +327,4 @@ def search(program: Program, method: str = 'beam', seconds: float = 60.0, candid
     run.save()
     best = replace(run.best, program=without_unused_tensors(run.best.program)) if run.best.moves else run.best
     return SearchResult(program, run.root.us, best, run.clock.judged, run.clock.scheduled,
-                        time.process_time() - run.cpu, ended)
+                        run.cpu_seconds(), ended)

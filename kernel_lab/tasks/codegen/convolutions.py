@@ -5,8 +5,9 @@
 # %% ../../../nbs/3_tasks/2_codegen/10_convolutions.ipynb #f6437b21
 from dataclasses import dataclass
 import math
+from .graph import Node
 from .matmul import matmul_dtype
-from .plan import lower_op
+from .plan import HbmTensor, KernelPlan, lower_op
 from .tile_text import BLOCK_ROWS
 
 # %% ../../../nbs/3_tasks/2_codegen/10_convolutions.ipynb #fba9746a
@@ -34,13 +35,13 @@ class Window:
         fits = [n for n in range(1, self.out[1] + 1) if self.extent(1, n) * self.width * self.size[0] <= room]
         return max(fits, default=1)
 
-def to_3d(x, default):
+def to_3d(x: int | tuple[int, ...], default: tuple[int, int, int]) -> tuple[int, int, int]:
     "A size of one to three axes as (depth, height, width); a sequence has width 1."
     x = x if isinstance(x, tuple) else (x,)
     if not x: return default
     return x if len(x) == 3 else (default[0], *x) if len(x) == 2 else (default[0], x[0], default[2])
 
-def image_sizes(shape):
+def image_sizes(shape: tuple[int, ...]) -> tuple[int, int, tuple[int, int, int]]:
     "(images, channels, (depth, height, width)) of a tensor of 3 to 5 axes."
     n, c, *rest = shape
     return n, c, to_3d(tuple(rest), (1, 1, 1))
@@ -88,12 +89,12 @@ def _tap_view(win, name, place, rows, n, cols=None):
 def _indent(k, lines): return ['    ' * k + l for l in lines]
 
 # %% ../../../nbs/3_tasks/2_codegen/10_convolutions.ipynb #46eb65f9
-def _load_weights(win, w, turned, each, out_each, kind):
+def _load_weights(win, w, transposed, each, out_each, kind):
     """Lines that load the weights of `cn` input channels from ci on and output channels o..o + on.
 
-    They are w_all [cn, taps, on], or w_taps [cn, on, taps] with the last tap first where the convolution is turned."""
+    They are w_all [cn, taps, on], or w_taps [cn, on, taps] with the last tap first where it is transposed."""
     T = len(win.taps)
-    if turned: return [f'w_rows = nl.ndarray((cn, on * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
+    if transposed: return [f'w_rows = nl.ndarray((cn, on * {T}), dtype=nl.{kind}, buffer=nl.sbuf)',
                        f'nisa.dma_copy(dst=w_rows, src={w.text((w.shape[0], w.shape[1] * T))}[ci:ci + cn, (o % '
                        f'{out_each}) * {T}:(o % {out_each} + on) * {T}])',
                        f'w_taps = w_rows.reshape((cn, on, {T}))']
@@ -106,7 +107,8 @@ def _load_weights(win, w, turned, each, out_each, kind):
             f'    nisa.nc_transpose(dst=w_turned, data=w_rows[:, t:t + (cn - 1) * {T} + 1:{T}])',
             '    nisa.tensor_copy(dst=w_all[:, t, :], src=w_turned)']
 
-def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
+def convolution_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: HbmTensor,
+                     bias: HbmTensor | None = None, groups: int = 1, transposed: bool = False) -> list[str]:
     "Lines of a convolution of `HbmTensor`s, or of a transposed one, as products accumulated in PSUM."
     (N, C, _), (_, O, _), kind = image_sizes(x.shape), image_sizes(out.shape), matmul_dtype(x.dtype, w.dtype)
     each, out_each = C // groups, O // groups
@@ -115,8 +117,8 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
     tall = min(max(512 // win.out[2], 1), band)
     source = lambda depth, rest: f'{x.text((N, C, *win.image))}[b, ci:ci + cn, {depth}, {rest}]'
     taps = [_tap_view(win, "band", p, "y", "tall", ("v", "wide")) for p in win.taps]
-    weight = 'w_taps' if turned else 'w_all'
-    tap_of = lambda t: f'w_taps[:, :, {len(taps) - 1 - t}]' if turned else f'w_all[:, {t}, :]'
+    weight = 'w_taps' if transposed else 'w_all'
+    tap_of = lambda t: f'w_taps[:, :, {len(taps) - 1 - t}]' if transposed else f'w_all[:, {t}, :]'
     chunked = each > BLOCK_ROWS                # more input channels than partitions
     products = [f'nisa.nc_matmul(dst=acc, stationary={tap_of(t)}, moving={tap})' for t, tap in enumerate(taps)]
     body = ['def output_rows(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
@@ -134,7 +136,7 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
             f'elif n >= {tall}: output_rows(0, {tall})',
             f'if n % {tall}: output_rows(n - n % {tall}, n % {tall})']
     bands = _load_band(win, 'band', source, 'cn', kind, 0.0)
-    lines = _load_weights(win, w, turned, each, out_each, kind)
+    lines = _load_weights(win, w, transposed, each, out_each, kind)
     if chunked:
         bands = ['bands = []', 'for ci, cn in channels:', *_indent(1, bands), '    bands.append(band)']
         lines = ['channels = []', f'for k in range(first_in, first_in + {each}, ROWS):',
@@ -153,7 +155,8 @@ def convolution_pass(block, win, x, w, out, bias=None, groups=1, turned=False):
             f'            {block}(g * {each}, o, min(ROWS, (g + 1) * {out_each} - o))']
 
 # %% ../../../nbs/3_tasks/2_codegen/10_convolutions.ipynb #11fd8d63
-def depthwise_pass(block, win, x, w, out, bias=None):
+def depthwise_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: HbmTensor,
+                   bias: HbmTensor | None = None) -> list[str]:
     "Lines of a depthwise convolution on the Vector engine, channels on partitions."
     (N, C, _), (_, O, _), T = image_sizes(x.shape), image_sizes(out.shape), len(win.taps)
     times = O // C
@@ -214,7 +217,7 @@ def _reduce_window(win, name, op, res):
                      if not k else f'nisa.tensor_tensor(dst={res}, data1={res}, data2={src}, op=nl.{op})')
     return lines
 
-def pool_pass(block, win, x, out, op, scale=None):
+def pool_pass(block: str, win: Window, x: HbmTensor, out: HbmTensor, op: str, scale: float | None = None) -> list[str]:
     """Lines of a pool: `op` is maximum or add.
 
     A sum is scaled by `scale`, or divided by the number of elements where that is None."""
@@ -259,8 +262,8 @@ def _convolution(node, plan):
     )
     if node.op == 'convolution': names = 'input weight bias stride padding dilation transposed output_padding groups'
     at = dict(zip(names.split(), node.args)) | node.kwargs
-    turned = 'transpose' in node.op or bool(at.get('transposed'))
-    x, w = plan[at['input']], plan[at['weight']]
+    transposed = 'transpose' in node.op or bool(at.get('transposed'))
+    x, w = plan.materialise(at['input']), plan.materialise(at['weight'])
     if len(x.shape) != len(w.shape): x = x.reshaped(1, *x.shape)
     rank = len(w.shape) - 2
     many = lambda v: v if isinstance(v, tuple) and len(v) == rank else (v[0] if isinstance(v, tuple) else v,) * rank
@@ -273,19 +276,19 @@ def _convolution(node, plan):
     out = plan.allocate(node)
     o = out if len(out.shape) == rank + 2 else out.reshaped(1, *out.shape)
     (_, C, pixels), (_, _, made) = image_sizes(x.shape), image_sizes(o.shape)
-    if turned:
+    if transposed:
         win = Window(pixels, made, size, (1, 1, 1), tuple(d * (s - 1) - p for d, s, p in zip(step, size, pad)), step,
                      stride)
     else:
         win = Window(pixels, made, size, stride, pad, step)
-    if turned and min(win.pad) < 0: return None
-    bias = plan[at['bias']] if at.get('bias') is not None else None
-    if groups == C and not turned and C > 1: return depthwise_pass(plan.pass_name, win, x, w, o, bias)
-    return convolution_pass(plan.pass_name, win, x, w, o, bias, groups, turned)
+    if transposed and min(win.pad) < 0: return None
+    bias = plan.materialise(at['bias']) if at.get('bias') is not None else None
+    if groups == C and not transposed and C > 1: return depthwise_pass(plan.pass_name, win, x, w, o, bias)
+    return convolution_pass(plan.pass_name, win, x, w, o, bias, groups, transposed)
 
 def _pool(node, plan):
     "Lines of a pool with a given window."
-    x, rank = plan[node.args[0]], int(node.op.replace('_with_indices', '')[-2])
+    x, rank = plan.materialise(node.args[0]), int(node.op.replace('_with_indices', '')[-2])
     ceil = 'size stride padding dilation ceil' if 'max' in node.op else 'size stride padding ceil include divisor'
     at = dict(zip(ceil.split(), node.args[1:])) | {{'kernel_size': 'size', 'ceil_mode': 'ceil',
                                                     'count_include_pad': 'include',
@@ -319,13 +322,13 @@ def _adaptive_pool(node, plan):
     if any(h % w for h, w in zip(have, want)): return _uneven_pool(node, plan, target, have, want)
     size = to_3d(tuple(h // w for h, w in zip(have, want)), (1, 1, 1))
     win = Window(to_3d(have, (1, 1, 1)), to_3d(want, (1, 1, 1)), size, size, (0, 0, 0))
-    return pool_pass(plan.pass_name, win, plan[node.args[0]], plan.allocate(target),
+    return pool_pass(plan.pass_name, win, plan.materialise(node.args[0]), plan.allocate(target),
                      *(('maximum',) if 'max' in node.op else ('add', 1 / math.prod(size))))
 
 def _uneven_pool(node, plan, target, have, want):
     "Lines of an adaptive pool with windows of several sizes, each reduced by itself."
     if len(have) > 2: return None
-    x, (H, W), (h, w) = plan[node.args[0]], (1, *have)[-2:], (1, *want)[-2:]
+    x, (H, W), (h, w) = plan.materialise(node.args[0]), (1, *have)[-2:], (1, *want)[-2:]
     R, out = x.size // (H * W), plan.allocate(target)
     cut = lambda k, n, m: (k * n // m, -(-(k + 1) * n // m))
     body = [f'x_tile = nl.ndarray((n, {H}, {W}), dtype=nl.{x.dtype}, buffer=nl.sbuf)',
@@ -347,7 +350,7 @@ def _uneven_pool(node, plan, target, have, want):
 
 def _upsample_nearest(node, plan):
     "Lines of a nearest-neighbour upsampling: rows of pixels on partitions, each stored as often as it is repeated."
-    x = plan[node.args[0]]
+    x = plan.materialise(node.args[0])
     rank = int(node.op[len('upsample_nearest')])
     have, want = x.shape[2:], node.shape[2:]
     if any(w % h for h, w in zip(have, want)) or rank > 2: return None
@@ -370,6 +373,6 @@ WINDOW_RULES = {**{k: _convolution for k in ('conv1d', 'conv2d', 'conv3d', 'conv
            **{f'adaptive_{k}_pool{d}d': _adaptive_pool for k in ('max', 'avg') for d in (1, 2, 3)},
            'upsample_nearest1d': _upsample_nearest, 'upsample_nearest2d': _upsample_nearest}
 
-def lower_window(node, plan):
+def lower_window(node: Node, plan: KernelPlan) -> list[str] | None:
     "Lower a convolution, a pool or an upsampling; None for anything else."
     return WINDOW_RULES[node.op](node, plan) if node.op in WINDOW_RULES else None

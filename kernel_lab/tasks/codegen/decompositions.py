@@ -7,7 +7,7 @@ decompositions."""
 import math
 from ...core.errors import UsageError
 from .graph import Node, Ref
-from .plan import lower_cast, lower_op, lower_op_as, with_dtype
+from .plan import KernelPlan, lower_cast, lower_op, lower_op_as, with_dtype
 from .layout import padding_by_axis, regroup_axes
 from .precision import float32_graph, float32_tensors
 
@@ -91,11 +91,11 @@ def _pair(plan, a, la, b, lb, later):
     def ordered(x, l, order):
         return lower_op(plan, 'permute', x, tuple(l.index(c) for c in order)) if list(l) != order else x
     many = tuple(size[c] for c in batch)
-    turned = list(lb) == [*batch, *cols, *over]                # as it lies: the product reads it turned
+    transposed = list(lb) == [*batch, *cols, *over]                # as it lies: the product reads it transposed
     x = lower_op(plan, 'reshape', ordered(a, la, [*batch, *rows, *over]), (*many, count(rows), count(over)))
-    w = lower_op(plan, 'reshape', ordered(b, lb, [*batch, *cols, *over] if turned else [*batch, *over, *cols]),
-           (*many, count(cols), count(over)) if turned else (*many, count(over), count(cols)))
-    if turned: w = lower_op(plan, 'transpose', w, -2, -1)
+    w = lower_op(plan, 'reshape', ordered(b, lb, [*batch, *cols, *over] if transposed else [*batch, *over, *cols]),
+           (*many, count(cols), count(over)) if transposed else (*many, count(over), count(cols)))
+    if transposed: w = lower_op(plan, 'transpose', w, -2, -1)
     return lower_op(plan, 'reshape', lower_op(plan, 'matmul', x, w),
                     (*many, *(size[c] for c in rows), *(size[c] for c in cols))), ''.join([*batch, *rows, *cols])
 
@@ -299,7 +299,7 @@ DECOMPOSITIONS = {'pad': _pad, 'copy': _copy, 'constant_pad_nd': lambda p, x, pa
                   lower_op(p, 'abs', lower_op(p, 'sub', a, b)),
                   lower_op(p, 'add', lower_op(p, 'mul', lower_op(p, 'abs', b), rtol), atol))}
 
-def lower_composite(node, plan):
+def lower_composite(node: Node, plan: KernelPlan) -> list[str] | None:
     "Lower a node as several operations; None where it has no decomposition here."
     if node.op not in DECOMPOSITIONS: return None
     made = DECOMPOSITIONS[node.op](plan, *node.args,
@@ -310,7 +310,7 @@ def lower_composite(node, plan):
     return []
 
 # %% ../../../nbs/3_tasks/2_codegen/09_decompositions.ipynb #38f30c03
-def lower_by_torch(node, plan):
+def lower_by_torch(node: Node, plan: KernelPlan) -> list[str] | None:
     "Lower a node by torch's own decomposition; None where torch has none, or one of its operations has no rule."
     import torch
     if plan.steps > 10000 or node.op in ('getitem', 'filled') or not node.refs() or node.name.count('_d') > 3:

@@ -98,7 +98,7 @@ def _given(nodes, graph):
     is_used_outside = lambda n: any(u.name not in members for u in graph.users(n.name))
     return [n for n in nodes if n.name in graph.outputs or is_used_outside(n)]
 
-def _turns(nodes, graph, space):
+def _transposed_count(nodes, graph, space):
     "How many tensors of the whole shape a pass over `space` transposes: all where its axes lie before the last one."
     last = max((k for k, n in enumerate(space.full) if n > 1), default=0)
     if not space.axes or last in space.axes: return 0
@@ -131,7 +131,7 @@ def _can_fuse(nodes, graph, waits, level):
     if not all(_is_product(n) or _fits(n, graph, space) and _is_read_as_made(n, graph, space, members) for n in nodes):
         return False
     if products and any(r in members for r in products[0].refs()): return False
-    if _turns(nodes, graph, space) > 1 or not _is_within(nodes, products, space, graph, level): return False
+    if _transposed_count(nodes, graph, space) > 1 or not _is_within(nodes, products, space, graph, level): return False
     return not any(waits.get(r, set()) & members for n in nodes for r in n.refs() if r not in members)
 
 def fusion_groups(graph: Graph, nodes: list[Node] | None = None,
@@ -221,7 +221,7 @@ def _lower_rows_group(group, plan, graph):
     found = [choose_layout(list(takes.values()), space.full, space.axes, math.prod(n.shape)) for n in group.gives]
     if None in found or len({f.roles for f in found}) > 1: return None
     formula, count = group.formula(group.nodes, tuple(takes)), math.prod(space.full)
-    places = [plan[r] for r in takes]
+    places = [plan.materialise(r) for r in takes]
     outs = [plan.allocate(n) for n in group.gives]
     if not space.axes and all(p.size in (1, count) for p in places):
         return flat_passes(plan, formula, places, outs, count, reuse=True)

@@ -14,7 +14,7 @@ from .decompositions import lower_by_torch, lower_composite
 from .fusion import plan_fused
 from .graph import Graph, hbm_dtype
 from .lowering_rules import BASIC_RULES
-from .plain_loops import plain_loops
+from .inlining import inline_calls
 from .plan import KernelPlan, render_kernel
 from .precision import kernel_graph
 from .topk_and_gather import lower_index
@@ -32,7 +32,7 @@ def plan_unfused(graph: Graph, rules: list | None = None) -> KernelPlan:
 
 def lower_unfused(graph: Graph, name: str = 'kernel', doc: str = '') -> str:
     "The text of a kernel that runs a graph's operations one after the other."
-    return plain_loops(render_kernel(plan_unfused(graph), graph, name, doc))
+    return inline_calls(render_kernel(plan_unfused(graph), graph, name, doc))
 
 def _latency_us(source, graph, chip):
     "Simulated latency of a graph's kernel; infinite where the simulator refuses it."
@@ -60,7 +60,7 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
     first = render_kernel(plan_unfused(graph), graph, name, doc)
     fused = _fused(graph, lambda part: chip is None or fusion_pays(part, chip), name, doc)
     wins = chip is None or fused != first and _latency_us(fused, graph, chip) < _latency_us(first, graph, chip)
-    return plain_loops(fused if wins else first)
+    return inline_calls(fused if wins else first)
 
 @lru_cache(maxsize=1024)
 def first_kernel_for(task: Task, workload: Workload | str | None = None) -> Kernel:

@@ -10,7 +10,7 @@ import math
 import re
 import textwrap
 from ...core.errors import UsageError
-from .graph import Node, Ref, hbm_dtype
+from .graph import Graph, Node, Ref, hbm_dtype
 from .matmul import Matrix
 from .precision import result_dtype
 from .tile_text import Operand, assemble_kernel
@@ -29,11 +29,11 @@ class HbmTensor:
     def operand(self, view): return Operand(self.name, self.declared, tuple(view), self.dtype)
     def reshaped(self, *shape): return replace(self, shape=tuple(shape))
 
-    def matrix(self, batch=None, turned=False):
+    def matrix(self, batch=None, transposed=False):
         "The tensor as a batch of matrices over its last two axes; `batch` replaces the sizes of the other axes."
         shape = self.shape if len(self.shape) > 1 else (1, *self.shape)
         return Matrix(self.name, self.declared, tuple(shape[:-2] if batch is None else batch), shape[-2:], self.dtype,
-                      turned)
+                      transposed)
 
     def text(self, shape=None):
         "The kernel text of the tensor in a shape."
@@ -55,8 +55,8 @@ class KernelPlan:
         self.tensors = {n.name: HbmTensor(f'{n.name}{INPUT_SUFFIX}', n.shape or (1,), n.shape, n.dtype)
                         for n in graph.inputs}
 
-    def __getitem__(self, ref):
-        "The tensor of a result; a deferred node is materialised first."
+    def materialise(self, ref):
+        "The tensor of a result; the pass of a deferred node is emitted first."
         name = ref.name if isinstance(ref, Ref) else ref
         if name in self.deferred:
             node, write = self.deferred.pop(name)
@@ -96,7 +96,7 @@ class KernelPlan:
 
     def alias(self, node, ref):
         "Make a node's result a view of an existing one."
-        self.tensors[node.name] = self[ref].reshaped(*node.shape)
+        self.tensors[node.name] = self.materialise(ref).reshaped(*node.shape)
 
     def lower(self, node):
         "Lower one node by the first rule that accepts it; `UsageError` names an operation without a rule."
@@ -151,7 +151,7 @@ def _dtypes(x, plan):
     if isinstance(x, Ref): return [plan.dtype(x)]
     return [d for y in x for d in _dtypes(y, plan)] if isinstance(x, tuple) else []
 
-def lower_op(plan, op, *args, **kwargs):
+def lower_op(plan: KernelPlan, op: str, *args: object, **kwargs: object) -> Ref:
     """Lower an operation of torch on results of the plan; returns the `Ref` of its result.
 
     Torch infers its shape on meta tensors."""
@@ -166,20 +166,20 @@ def lower_op(plan, op, *args, **kwargs):
     return lower_op_as(plan, op, args, tuple(out.shape),
                        result_dtype(op, _dtypes(args, plan), str(out.dtype).removeprefix('torch.')), **kwargs)
 
-def lower_op_as(plan, op, args, shape, dtype, **kwargs):
+def lower_op_as(plan: KernelPlan, op: str, args: tuple, shape: tuple[int, ...], dtype: str, **kwargs: object) -> Ref:
     "Lower an operation with a given result shape and dtype."
     plan.steps += 1
     node = plan.nodes[f'{op}_x{plan.steps}'] = Node(f'{op}_x{plan.steps}', op, tuple(args), kwargs, tuple(shape), dtype)
     plan.lower(node)
     return Ref(node.name)
 
-def lower_cast(plan, x, dtype):
+def lower_cast(plan: KernelPlan, x: Ref, dtype: str) -> Ref:
     "x in another dtype; itself where HBM stores both alike."
     was = hbm_dtype(plan.dtype(x))
     if hbm_dtype(dtype) == was: return x
     return lower_op_as(plan, 'cast_whole' if 'float' in was and 'int' in dtype else 'cast', (x,), plan.shape(x), dtype)
 
-def with_dtype(plan, x, dtype):
+def with_dtype(plan: KernelPlan, x: Ref, dtype: str) -> Ref:
     "x rounded to `dtype`: its pass is emitted again if nothing followed it, else a cast is added."
     if hbm_dtype(dtype) == hbm_dtype(plan.dtype(x)): return x
     if 'float' not in dtype or 'float' not in plan.dtype(x): return lower_cast(plan, x, dtype)
@@ -196,15 +196,15 @@ def with_dtype(plan, x, dtype):
 def _output_tensors(plan, graph):
     "The tensors of the outputs, each with memory of its own."
     for name in graph.outputs:
-        p = plan[name]
+        p = plan.materialise(name)
         if p.name == f'{name}_out' and p.declared == (p.shape or (1,)): continue
         kind = hbm_dtype(plan.nodes[name].dtype) if name in plan.nodes else p.dtype
         if name in {n.name for n in graph.inputs}: kind = p.dtype
         plan.tensors[name] = out = HbmTensor(f'{name}_out', p.shape or (1,), p.shape, kind)
         plan.passes.append([f'    # {out.name} = {p.name}', f'    nisa.dma_copy(dst={out.name}, src={p.text()})'])
-    return [plan[name] for name in graph.outputs]
+    return [plan.materialise(name) for name in graph.outputs]
 
-def render_kernel(plan, graph, name='kernel', doc=''):
+def render_kernel(plan: KernelPlan, graph: Graph, name: str = 'kernel', doc: str = '') -> str:
     "The text of a planned kernel."
     outs = _output_tensors(plan, graph)
     between = [p for p in plan.intermediates if p.name not in {o.name for o in outs}]

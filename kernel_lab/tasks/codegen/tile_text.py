@@ -5,6 +5,7 @@
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #af984d93
 import ast
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -121,10 +122,10 @@ class TileExpr(RowExpr):
         if tile and other.cols == self.cols:
             a, b = (other, self) if reverse else (self, other)
             return self.emit('tensor_tensor', like.new(hint), data1=a, data2=b, op=f'nl.{op}')
-        turn = {'reverse0': True} if reverse and op in _NON_COMMUTATIVE_OPS else {}
+        order = {'reverse0': True} if reverse and op in _NON_COMMUTATIVE_OPS else {}
         operand = (other if other.dtype == 'float32'
                    else other.copy_as('float32')) if tile else repr(float(FINITE_LIMITS.get(other, other)))
-        return self.emit('tensor_scalar', like.new(hint), data=self, op0=f'nl.{op}', operand0=operand, **turn)
+        return self.emit('tensor_scalar', like.new(hint), data=self, op0=f'nl.{op}', operand0=operand, **order)
 
     def copy_as(self, dtype): return self.emit('tensor_copy', self.new('copy', dtype=dtype), src=self)
 
@@ -180,11 +181,11 @@ class ChunkedExpr(RowExpr):
 
     `make()` emits the code that computes the current chunk, `chunks` emits the loops."""
     def __init__(self, chunks, make):
-        self.chunks, self.make, self.cols, self.turn, self.dtype = chunks, make, chunks.cols, -1, 'float32'
+        self.chunks, self.make, self.cols, self.loops_seen, self.dtype = chunks, make, chunks.cols, -1, 'float32'
 
     def current(self):
         "The `TileExpr` of the current chunk."
-        if self.turn != self.chunks.turn: self.tile, self.turn = self.make(), self.chunks.turn
+        if self.loops_seen != self.chunks.loops: self.tile, self.loops_seen = self.make(), self.chunks.loops
         return self.tile
 
     def binary(self, other, op, hint, reverse=False):
@@ -226,7 +227,7 @@ class ChunkLoops:
 
     The innermost loop binds `w`, the columns of a chunk, at most `width`."""
     def __init__(self, writer, cols, width, heads, shape):
-        self.writer, self.cols, self.width, self.heads, self.shape, self.turn = writer, cols, width, heads, shape, 0
+        self.writer, self.cols, self.width, self.heads, self.shape, self.loops = writer, cols, width, heads, shape, 0
         self.carried, self.used = [], []         # (column, start) of scans; those that a loop has advanced
 
     def piece(self, hint='piece'): return TileExpr(self.writer, hint, self.width, self.shape)
@@ -242,7 +243,7 @@ class ChunkLoops:
     @contextmanager
     def loop(self):
         "Lines emitted inside the context belong to the loops."
-        self.turn += 1
+        self.loops += 1
         for column, start in self.used: self.writer.emit(f'nisa.memset(dst={column.name}, value={start})')
         self.used = list(self.carried)
         depth = self.writer.depth
@@ -250,7 +251,7 @@ class ChunkLoops:
             self.writer.emit(line)
             self.writer.depth += line.endswith(':')
         yield
-        self.writer.depth, self.turn = depth, self.turn + 1
+        self.writer.depth, self.loops = depth, self.loops + 1
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #7230f4c8
 BLOCK_ROWS = 128
@@ -273,7 +274,8 @@ class Operand:
         return (self.base or self.name) + ('' if tuple(self.shape) == tuple(self.view)
                                            else f'.reshape({tuple(self.view)})')
 
-def assemble_kernel(name, inputs, outs, stages, between=(), doc=''):
+def assemble_kernel(name: str, inputs: Sequence[str], outs: Sequence[Operand], stages: Sequence[list[str]],
+                    between: Sequence[Operand] = (), doc: str = '') -> str:
     """The text of a kernel.
 
     Names of inputs, `Operand`s it returns, passes as lists of lines, and `Operand`s in HBM between passes."""

@@ -8,11 +8,11 @@ import math
 from ...core.errors import UsageError
 from .graph import Node, Ref
 from .blocking import row_pass
-from .plan import lower_op, lower_op_as
+from .plan import KernelPlan, lower_op, lower_op_as
 from .tile_text import BLOCK_ROWS, TileExpr, ChunkedExpr
 
 # %% ../../../nbs/3_tasks/2_codegen/11_topk_and_gather.ipynb #170b40c7
-def axis_layout(shape, dim):
+def axis_layout(shape: tuple[int, ...], dim: int) -> tuple[str, tuple[int, ...]]:
     "(roles, view) of a shape in which axis `dim` is columns."
     dim %= max(len(shape), 1)
     before, n, after = math.prod(shape[:dim]), shape[dim] if shape else 1, math.prod(shape[dim + 1:])
@@ -26,7 +26,7 @@ def _axis_pass(node, plan, formula, dim, *refs, results=None):
     outs = [plan.allocate(parts[k] if parts else node) for k in picks]
     roles = axis_layout(plan.shape(refs[0]), dim)[0]
     view = lambda shape: axis_layout(shape, dim)[1]
-    ins = [plan[r].operand(view(plan.shape(r))) for r in refs]
+    ins = [plan.materialise(r).operand(view(plan.shape(r))) for r in refs]
     full = lambda o: view(o.shape if len(o.shape) == len(plan.shape(refs[0]))
                           else (*plan.shape(refs[0])[:dim], 1, *plan.shape(refs[0])[dim + 1:]))
     return row_pass(plan.pass_name, lambda *tiles: tuple(formula(*tiles)[k] for k in picks), ins,
@@ -45,7 +45,7 @@ def _searchable_copy(x, largest=True):
                                  operand0=1.0 if largest else -1.0)
     return work
 
-def top_k(x, k, largest=True):
+def top_k(x: TileExpr, k: int, largest: bool = True) -> tuple[TileExpr, TileExpr]:
     "(values, indices) of the k largest (or smallest) of each row, in order."
     rounds = -(-k // 8)
     work = x if rounds == 1 and largest and x.cols >= 8 else _searchable_copy(x, largest)
@@ -175,7 +175,7 @@ def _row_blocks(block, body, M):
             *([f'    {block}({M - M % BLOCK_ROWS}, {M % BLOCK_ROWS})'] if M % BLOCK_ROWS else [])]
 
 def _embedding(node, plan):
-    table, index = plan[node.args[0]], plan[node.args[1]]
+    table, index = plan.materialise(node.args[0]), plan.materialise(node.args[1])
     V = table.shape[0]
     return _gather_rows_pass(plan, table.reshaped(V, table.size // V), index, plan.allocate(node))
 
@@ -239,7 +239,7 @@ def _column_numbers(like, cols):
     return count.copy_as('float32')
 
 def _one_hot(node, plan):
-    index, classes = plan[node.args[0]], node.shape[-1]
+    index, classes = plan.materialise(node.args[0]), node.shape[-1]
     M, out = index.size, plan.allocate(node)
     body = ['index = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)',
             f'nisa.dma_copy(dst=index, src={index.text((M, 1))}[at:at + n, :])',
@@ -280,7 +280,7 @@ def _index_add(node, plan):
     x, dim, index, source = node.args[:4]
     if dim % len(plan.shape(x)): return None
     alpha, out = node.kwargs.get('alpha', 1), None
-    x, index, source = plan[x], plan[index], plan[source]
+    x, index, source = plan.materialise(x), plan.materialise(index), plan.materialise(source)
     V, N = x.shape[0], index.size
     D = x.size // V
     out = plan.allocate(node)
@@ -312,6 +312,6 @@ INDEX_RULES = {**{k: _sorted for k in ('topk', 'sort', 'argsort', 'msort')},
             'take_along_dim': _gather, 'one_hot': _one_hot,
             'scatter': _scatter, 'scatter_add': _scatter, 'index_add': _index_add}
 
-def lower_index(node, plan):
+def lower_index(node: Node, plan: KernelPlan) -> list[str] | None:
     "Lower an operation that searches or indexes; None for anything else."
     return INDEX_RULES[node.op](node, plan) if node.op in INDEX_RULES else None

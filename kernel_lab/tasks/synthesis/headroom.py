@@ -25,7 +25,7 @@ def ruled(program: Program, families: Iterable[str], most: int = MAX_RULE_MOVES)
     "A program after the first legal moves of each family in turn, at most so many of one; no time is asked for."
     for family in families:
         for _ in range(most):
-            after = next((p for _, p in FAMILIES[family][1](program) if not check(p)), None)
+            after = next((m.program for m in FAMILIES[family].moves(program) if not check(m.program)), None)
             if after is None: break
             program = after
     return program

@@ -11,8 +11,8 @@ from kernel_lab.nki import ArraySpec, check, execute
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.transform.definitions import IllegalTransformation
 from kernel_lab.nki.transform.on_chip import fuse_users, hold_on_chip, on_chip_moves, pace_moves
-from kernel_lab.nki.transform.phases import (bring_out, exchange, exchange_moves, hoist_invariants, invariant_moves,
-    phase_moves, split_loop, split_phases, without_repeated_nests)
+from kernel_lab.nki.transform.phases import (bring_out, interchange, exchange_moves, hoist_invariants, invariant_moves,
+    phase_moves, strip_mine, distribute, without_repeated_nests)
 
 SEARCHES = (phase_moves, exchange_moves, invariant_moves, on_chip_moves, pace_moves)
 HEAD = """import nki
@@ -150,9 +150,9 @@ LOOP = """
 def test_what_forbids_a_loop_apart():
     program = program_of(LOOP)
     loop = program.loops['i0']
-    with pytest.raises(IllegalTransformation, match='iterations of i0 share t'): split_phases(program, loop, 2)
-    with pytest.raises(IllegalTransformation, match='no two parts'): split_phases(program, loop, 0)
-    with pytest.raises(IllegalTransformation, match='no whole number'): split_loop(program, 'i0', 3)
+    with pytest.raises(IllegalTransformation, match='iterations of i0 share t'): distribute(program, loop, 2)
+    with pytest.raises(IllegalTransformation, match='no two parts'): distribute(program, loop, 0)
+    with pytest.raises(IllegalTransformation, match='no whole number'): strip_mine(program, 'i0', 3)
     with pytest.raises(IllegalTransformation, match='the same in every iteration'): hoist_invariants(program, loop)
     with pytest.raises(IllegalTransformation, match='is no loop'): bring_out(program, loop, 0)
 
@@ -166,7 +166,7 @@ def test_what_forbids_an_exchange():
             nisa.tensor_scalar(dst=t, data=t, op0=nl.multiply, operand0=2.0)
             nisa.dma_copy(dst=out[128 * i:128 * (i + 1), 64 * j:64 * (j + 1)], src=t[:, 0:64])""")
     with pytest.raises(IllegalTransformation, match='not shown to be apart'):
-        exchange(program, program.loops['i0'], program.loops['i1'])
+        interchange(program, program.loops['i0'], program.loops['i1'])
 
 
 def test_a_sum_over_iterations_is_not_done_once():

@@ -11,7 +11,8 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, check, execute, schedule
 from kernel_lab.nki.executor.interpreter import interpret
 from kernel_lab.nki.lang.trace import trace_source
-from kernel_lab.nki.transform.moves import FAMILIES, Move, climb, keeps_bits
+from kernel_lab.nki.transform.moves import FAMILIES
+from kernel_lab.nki.tuning.search import search
 from kernel_lab.tasks.suite.registry import TASKS
 from kernel_maker import DTYPES, SeededMaker, bits_of, nasty, render
 
@@ -21,9 +22,9 @@ CHIPS = ('trn1', 'trn2')
 def drawn(program, rng):
     "A random move of a random family, or None; one that the chip refuses is no move."
     for family in rng.sample(list(FAMILIES), len(FAMILIES)):
-        found = list(FAMILIES[family][1](program))
-        for change, after in rng.sample(found, len(found)):
-            if not check(after): return Move(family, change, after)
+        found = list(FAMILIES[family].moves(program))
+        for move in rng.sample(found, len(found)):
+            if not check(move.program): return move
 
 
 def walk(program, run, rng, depth=5):
@@ -33,7 +34,7 @@ def walk(program, run, rng, depth=5):
         move = drawn(program, rng)
         if move is None: break
         taken.append(move)
-        exact = exact and keeps_bits(move.family, move.change)
+        exact = exact and move.is_exact
         program = move.program
         what = ' → '.join(map(str, taken))
         for a, b in zip(want, run(program), strict=True):
@@ -68,11 +69,11 @@ def test_each_move_of_a_first_kernel(name):
     "Up to eight moves of each family, each alone."
     program, arrays = of_the_suite(name)
     want = execute(program, *arrays)
-    for family, (_, found) in FAMILIES.items():
-        for change, after in islice(found(program), 8):
-            if check(after): continue
-            for a, b in zip(want, execute(after, *arrays), strict=True):
-                if keeps_bits(family, change): assert not (bits_of(a, False) != bits_of(b, False)).any(), (family, change)
+    for family in FAMILIES.values():
+        for move in islice(family.moves(program), 8):
+            if check(move.program): continue
+            for a, b in zip(want, execute(move.program, *arrays), strict=True):
+                if move.is_exact: assert not (bits_of(a, False) != bits_of(b, False)).any(), str(move)
                 elif a.dtype.kind == 'f': np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max())
 
 
@@ -257,7 +258,7 @@ def test_a_climb_is_faster_and_right(name, least):
     task = TASKS[name]
     arrays = list(task.draw('full', 3).values())
     program = trace_source(task.first('full').source, None, [ArraySpec(a.shape, a.dtype.name) for a in arrays], 'trn2')
-    found = climb(program)
+    found = search(program, 'climb')
     assert found.first_us / found.latency_us > least, str(found)
     assert found.latency_us == float(schedule(found.program, 'trn2').latency_us)
     for a, b in zip(execute(program, *arrays), execute(found.program, *arrays), strict=True):

@@ -10,7 +10,7 @@ from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.transform.definitions import IllegalTransformation
-from kernel_lab.nki.transform.hbm_copies import turned_copies, turned_copy
+from kernel_lab.nki.transform.hbm_copies import transposed_copies, transposed_copy
 from kernel_lab.nki.writing.writer import to_source
 from kernel_lab.tasks.suite.registry import TASKS
 
@@ -62,7 +62,7 @@ def turned(seeds):
         if check(program): continue
         want = interpret(program, x)[0]
         for o in program.instructions:
-            try: after = turned_copy(program, o)
+            try: after = transposed_copy(program, o)
             except IllegalTransformation as e: refused.append(e.message); continue
             assert not check(after), (seed, check(after)[0])
             assert interpret(after, x)[0].tobytes() == want.tobytes(), (seed, o.line)
@@ -84,8 +84,8 @@ def test_a_turn_is_worth_its_runs(name, least):
     task = TASKS[name]
     specs = [ArraySpec(a.shape, a.dtype.name) for a in task.draw('full', 0).values()]
     program = trace_source(task.first('full').source, None, specs, 'trn2')
-    us = min(float(schedule(p, 'trn2').latency_us) for _, p in turned_copies(program))
-    best = next(p for _, p in turned_copies(program) if float(schedule(p, 'trn2').latency_us) == us)
+    us = min(float(schedule(p, 'trn2').latency_us) for _, p in transposed_copies(program))
+    best = next(p for _, p in transposed_copies(program) if float(schedule(p, 'trn2').latency_us) == us)
     assert us < float(schedule(program, 'trn2').latency_us) / least and not check(best)
     again = trace_source(to_source(best), None, specs, 'trn2')
     assert float(schedule(again, 'trn2').latency_us) == pytest.approx(us)

@@ -9,7 +9,7 @@ from kernel_lab.tasks.baselines.eager import graph_specs
 from kernel_lab.tasks.baselines.kept_facts import kept_sources
 from kernel_lab.tasks.codegen.fusion import plan_fused
 from kernel_lab.tasks.codegen.lower import LOWERING_RULES, plan_unfused
-from kernel_lab.tasks.codegen.plain_loops import plain_loops
+from kernel_lab.tasks.codegen.inlining import inline_calls
 from kernel_lab.tasks.codegen.plan import KernelPlan, render_kernel
 from kernel_lab.tasks.codegen.precision import kernel_graph
 from kernel_lab.tasks.codegen.tile_text import MOST_COLUMNS
@@ -29,7 +29,7 @@ def difference(task, workload):
     specs = graph_specs(graph)
     for plan in plans(graph):
         source = render_kernel(plan, graph, task.name)
-        one, other = (trace_source(s, None, specs, 'trn2') for s in (source, plain_loops(source)))
+        one, other = (trace_source(s, None, specs, 'trn2') for s in (source, inline_calls(source)))
         if found := first_difference(one, other): return found
     return None
 
@@ -130,11 +130,11 @@ TRICKY = {
 @pytest.mark.parametrize('what', TRICKY)
 def test_names_and_numbers_mean_what_they_meant(what):
     source = kernel(TRICKY[what])
-    assert said(plain_loops(source)) == said(source)
+    assert said(inline_calls(source)) == said(source)
 
 
 def test_what_is_constant_goes():
     text = kernel(['def g(at, n):', '    m = min(ROWS, n)', '    if m > n: x(at)', '    x(at + m, n)',
                    'for i in range(4): g(i * ROWS, 128)'])
-    assert plain_loops(text).splitlines()[5:] == [
+    assert inline_calls(text).splitlines()[5:] == [
         '    for i in range(4):', '        at = i * ROWS', '        x(at + ROWS, 128)']
