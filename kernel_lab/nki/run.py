@@ -13,7 +13,7 @@ from .checks.capacity import too_large
 from .checks.checker import assert_ok, check
 from .checks.races import race_warnings
 from .chip.chips import get_chip, platform_chip
-from .chip.dtypes import is_float, numpy_of
+from .chip.dtypes import PACKED, is_float, numpy_of
 from .executor.interpreter import run_program, with_turns_for
 from .executor.vectorized import execute
 from .explain.profile import Profile, profile_of
@@ -26,9 +26,11 @@ from .timing.timeline import schedule
 
 # %% ../../nbs/2_nki/01_run.ipynb #bf56823f
 def widen_program(program: Program) -> Program:
-    "The program with narrow floating-point tensors stored as fp32, except those whose bits are read as another dtype."
+    """The program with narrow floating-point tensors stored as fp32, except those whose bits are read as another dtype,
+    and packed ones, each of which holds four numbers."""
     shared = {k for n, t in enumerate(program.tensors) if t.alias is not None for k in (n, t.alias)}
-    wide = lambda k, t: replace(t, dtype='float32') if is_float(t.dtype) and k not in shared else t
+    narrow = lambda k, t: is_float(t.dtype) and t.dtype not in PACKED and k not in shared
+    wide = lambda k, t: replace(t, dtype='float32') if narrow(k, t) else t
     return replace(program, tensors=tuple(wide(k, t) for k, t in enumerate(program.tensors)))
 
 def execute_widened(program: Program, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:

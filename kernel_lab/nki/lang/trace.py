@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
 from enum import Enum
-import copy, functools, inspect, itertools, linecache, math, sys, traceback, types
+import copy, functools, inspect, itertools, linecache, sys, types
 import numpy as np
 from ...core.errors import KernelError, LabError, SimulatorError, UsageError, choose
 from . import (collectives, isa, isa_core, language, legacy_isa, legacy_language, multicore,
@@ -23,6 +23,7 @@ from ..ir.inputs import is_torch, refuse_lookalike, spec_of, to_numpy      # noq
 from ..ir.nodes import ArraySpec, without_gc
 from ..record.builder import InstructionDraft, OpenLoop, finish_program
 from ..ir.program import Program
+from ..record.kernel_functions import code_of, first_or_last_line, last_line, launch_grid, said_by, source_of
 from ..record.python_subset import review_python
 from ..record.recorder import MAX_NAME, Recorder
 from ..record.tile import Tile, emit
@@ -107,22 +108,6 @@ def _over_grid(rec, grid, call):
         done = rec.open.pop()
         rec.current.append(done)
     return out
-
-# %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #7589f04e
-MAX_GRID = 1 << 20                   # programs: more would never end here
-
-def launch_grid(grid) -> tuple[int, ...]:
-    "The sizes of a launch grid's axes; `KernelError` where one is no whole number above 0, or they make too many."
-    sizes = [n if isinstance(n, np.generic) else getattr(n, 'size', n)
-             for n in (grid if isinstance(grid, (tuple, list)) else (grid,))]
-    for n in sizes:
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
-            raise KernelError('a launch grid is a whole number of programs, or a tuple of them', kind='entry',
-                              limit='at least 1', value=repr(n), hint='Write kernel[2](…), or kernel[4, 8](…).')
-    if math.prod(map(int, sizes)) > MAX_GRID:
-        raise KernelError('the launch grid has too many programs to simulate', kind='entry', limit=f'{MAX_GRID:,}',
-                          value=f'{math.prod(map(int, sizes)):,}', hint='Let a program do more, in a loop.')
-    return tuple(map(int, sizes))
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #0a30deca
 class JitKernel:
@@ -301,22 +286,12 @@ def installed() -> Iterator[None]:
         sys.modules.update(before)
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #04e2e99c
-def _last_line(e, file):
-    "The last line of the kernel's file in a traceback."
-    lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == file]
-    return lines[-1] if lines else None
-
-def _said(e):
-    "The kind and the text of an exception; its kind alone where the text is a kernel's own code and fails."
-    try: return f'{type(e).__name__}: {e}'
-    except Exception: return type(e).__name__        # noqa: BLE001 (whatever a __str__ may raise)
-
 def _python_error(e, file):
     "An exception that Python raised in a kernel, as a `KernelError` with its line and how what it called is called."
-    if isinstance(e, LabError): return KernelError(f'{e.message}', kind='trace', line=_last_line(e, file), hint=e.hint)
-    said = _said(e)
+    if isinstance(e, LabError): return KernelError(f'{e.message}', kind='trace', line=last_line(e, file), hint=e.hint)
+    said = said_by(e)
     called = numpy_habits.how_called(e) if said != type(e).__name__ else None
-    return KernelError(said, kind='trace', line=_last_line(e, file),
+    return KernelError(said, kind='trace', line=last_line(e, file),
                        hint=f'It is called as {called}.' if called else None)
 
 def _written_inputs(rec):
@@ -370,20 +345,6 @@ def _returned(rec, out):
                               hint='Store it to a tensor made with buffer=nl.shared_hbm and return that.')
     return outs
 
-def _first_or_last_line(func, first):
-    "The first or the last line of a function."
-    return func.__code__.co_firstlineno if first else max(line for *_, line in func.__code__.co_lines() if line)
-
-def _code(func):
-    "The code object under a function's decorators; `KernelError` if there is none."
-    try: under = (inspect.unwrap(func), getattr(func, 'func', None))
-    except ValueError: under = ()                    # decorators that go round in a circle
-    code = next((f.__code__ for f in under if hasattr(f, '__code__')), None)
-    if code is None:
-        raise KernelError(f'{func!r} is not a Python function', kind='entry',
-                          hint='Decorate a plain function with @nki.jit.')
-    return code
-
 def _open_loops(body):
     for o in body:
         if isinstance(o, OpenLoop): yield o; yield from _open_loops(o.body)
@@ -402,7 +363,7 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
     func, rec = getattr(kernel, 'func', kernel), Recorder(chip, getattr(kernel, 'dialect', 'nki'), unroll)
     rec.mode, rec.auto_alloc = getattr(kernel, 'mode', 'auto'), getattr(func, 'force_auto_alloc', False)
     rec.roomy = getattr(kernel, 'roomy', False)
-    file = _code(func).co_filename
+    file = code_of(func).co_filename
     try:
         with recording(rec), namespaces.keywords(func):
             args, kwargs = _bind(rec, func, args, kwargs)
@@ -412,21 +373,16 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
             raise KernelError('a loop over a register is still open: while reg: … needs its second look',
                               line=rec.open[-1].line)
         return finish_program(rec, func.__name__[:MAX_NAME], outs, source_of(func)), ()
-    except Unroll as u: return None, _loops_to_unroll(rec, u, _last_line(u, file))
+    except Unroll as u: return None, _loops_to_unroll(rec, u, last_line(u, file))
     except KernelError as e:
-        e.line = e.line or _last_line(e, file) or _first_or_last_line(func, e.kind == 'entry')
+        e.line = e.line or last_line(e, file) or first_or_last_line(func, e.kind == 'entry')
         raise
     except RecursionError as e:
-        raise KernelError('the kernel recurses without end', kind='trace', line=_last_line(e, file)) from None
+        raise KernelError('the kernel recurses without end', kind='trace', line=last_line(e, file)) from None
     except MemoryError: raise
     except (Exception, SystemExit) as e: raise _python_error(e, file) from e
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #a8b72ab9
-def source_of(func: Callable) -> str:
-    "The text of the file or cell that defines a kernel, to show its lines; '' if it is not available."
-    lines = linecache.getlines(_code(func).co_filename)
-    return ''.join(lines) if len(lines) < 20_000 else ''
-
 def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | None = None, strict: bool = False,
           **kwargs: object) -> Program:
     """The `Program` of a kernel for these inputs: arrays, tensors or `ArraySpec`s, and plain Python values. `grid` is
@@ -434,7 +390,7 @@ def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | N
     compiler of the current dialect does not take is warned of; with `strict` it is an error."""
     kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
     grid, func = launch_grid(grid or getattr(kernel, 'grid', ())), getattr(kernel, 'func', kernel)
-    _code(func)
+    code_of(func)
     if getattr(kernel, 'dialect', 'nki') == 'nki': review_python(inspect.unwrap(func), strict)
     unroll = set()
     for _ in range(1000):
@@ -462,10 +418,10 @@ def load_source(source: str, entry: str | None = None) -> Callable:
     namespace = {'__name__': 'kernel', '__file__': KERNEL_FILE}
     try: exec(code, namespace)
     except KernelError as e:
-        e.line = e.line or _last_line(e, KERNEL_FILE)
+        e.line = e.line or last_line(e, KERNEL_FILE)
         raise
     except (Exception, SystemExit) as e:
-        raise KernelError(_said(e), kind='trace', line=_last_line(e, KERNEL_FILE)) from e
+        raise KernelError(said_by(e), kind='trace', line=last_line(e, KERNEL_FILE)) from e
     return _entry(namespace, entry)
 
 def _entry(namespace, entry):

@@ -3,10 +3,11 @@ what to write, or does what it says; nothing is dropped without a word."""
 import functools
 import inspect
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from dialects import nki, nl, normal, old, onl
+from dialects import nisa, nki, nl, normal, old, onl
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.nki import ArraySpec, profile, simulate, trace
 
@@ -118,6 +119,21 @@ def test_what_may_be_written_is_written():
 def test_an_input_that_is_only_returned_is_not_written():
     x = frozen()
     np.testing.assert_array_equal(simulate(lambda x: x, x), x)
+
+
+def test_packed_numbers_keep_their_bits_with_wide_storage():
+    "The low byte of four numbers in a word was rounded away in fp32."
+    def kernel(src, scale):
+        rows, columns = src.shape[0], src.shape[1] // 4
+        s, out = nl.load(src), nl.ndarray((rows, columns), nl.float8_e4m3fn_x4, buffer=nl.shared_hbm)
+        d, c = nl.ndarray((rows, columns), nl.float8_e4m3fn_x4), nl.ndarray((rows, columns), nl.uint8)
+        nisa.quantize_mx(dst=d, src=s, dst_scale=c)
+        nisa.dma_copy(dst=out, src=d)
+        nisa.dma_copy(dst=scale, src=c)
+        return out
+    x, scale = normal(32, 64).astype(ml_dtypes.bfloat16), np.zeros((32, 16), np.uint8)
+    one, other = (simulate(kernel, x, scale, chip='trn3', precise=p).tobytes() for p in (True, False))
+    assert one == other and any(one[::4])
 
 
 # --- functions, and what they raise ---
