@@ -126,7 +126,8 @@ def optimize(
     strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None,
     shape: Annotated[list[str] | None, typer.Option(metavar='SHAPE', help=(
         'Without a task: shape of an input of KERNEL.py, as 128x512:float32; repeat.'))] = None, entry: Entry = None,
-    seconds: Annotated[float, typer.Option(metavar='S', min=0, help='With --shape: how long to search, in CPU time.')] = 60,
+    seconds: Annotated[float, typer.Option(metavar='S', min=0, help=(
+        'With --shape: how long to search, in CPU time.'))] = 60,
     seed: Annotated[int, typer.Option(metavar='N', min=0, help='With --shape: of the search and the inputs.')] = 0,
     search: Annotated[str, typer.Option(metavar='NAME', help='With --shape: beam, anneal or climb.')] = 'beam',
     figure: Annotated[str | None, typer.Option(metavar='FILE.html', help=(

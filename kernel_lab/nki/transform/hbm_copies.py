@@ -85,8 +85,8 @@ def _split_reader(o, k, inner):
     return replace(o, ins=side(o.ins), outs=side(o.outs))
 
 def _left_out(program, copy, tile, users):
-    """The program without a copy on chip, whose `tile` is used in one axis by some of the `users`: these go over two. The
-    program itself where the copy has to stay."""
+    """The program without a copy on chip, whose `tile` is used in one axis by some of the `users`: these go over two.
+    The program itself where the copy has to stay."""
     inner, replaced = copy.ins['src'].ap[-1][1], {}
     for o in users:
         flat = any(a.tensor == tile.tensor and len(squeezed(a.ap)) < len(squeezed(tile.ap)) for a in accesses(o))
@@ -103,8 +103,8 @@ def read_again(program: Program, copy: Instruction) -> Program:
     return _left_out(program, copy, tile, readers)
 
 def strided_copies(program: Program) -> Iterator[tuple[Instruction, Program]]:
-    """Yield (copy, program without it) for copies of tiles between one axis and two: whose readers can go over the axes of
-    the source, or whose source's writer over those of the target."""
+    """Yield (copy, program without it) for copies of tiles between one axis and two: whose readers can go over the axes
+    of the source, or whose source's writer over those of the target."""
     uses = DefUse(program)
     for o in program.instructions:
         if not is_copy_of_tile(program, o) or max(len(squeezed(a.ap)) for a in accesses(o)) < 3: continue
@@ -153,7 +153,8 @@ def _transposition_of(program, copy):
     tensors, line = [program.tensors[a.tensor] for a in (dst, src)], copy.line
     if {t.buffer for t in tensors} != {'hbm'} or program.base[dst.tensor] == program.base[src.tensor]:
         raise IllegalTransformation(f'the copy in line {line} is not from one tensor in HBM to another')
-    if tensors[0].dtype != 'float32': raise IllegalTransformation(f'line {line} transposes {tensors[0].dtype}, not float32')
+    if tensors[0].dtype != 'float32':
+        raise IllegalTransformation(f'line {line} transposes {tensors[0].dtype}, not float32')
     if not names_once(squeezed(dst.ap)): raise IllegalTransformation(f'line {line} writes an element twice')
     axes = _joined([(s, t, n) for (s, n), (t, _) in zip(squeezed(dst.ap), squeezed(src.ap))])
     across, down = (next((x for x in axes if x[side] == 1), None) for side in (1, 0))

@@ -133,7 +133,8 @@ def keep_resident(program: Program, load: Instruction) -> Program:
     src, renamed = load.ins['src'], [(names[v], c) for v, c in terms]
     at = tuple(sorted((names.get(v, v), c) for v, c in src.offset.terms))
     moved = replace(src, offset=Affine(src.offset.const, at))
-    first = replace(load, ins={'src': moved}, outs={'dst': in_wider_tile(load.outs['dst'], t, room, renamed, program.trips)})
+    dst = in_wider_tile(load.outs['dst'], t, room, renamed, program.trips)
+    first = replace(load, ins={'src': moved}, outs={'dst': dst})
     for l in reversed(inner): first = replace(l, name=names[l.name], body=(first,), kind='affine')
     place = lambda a: in_wider_tile(a, t, room, terms, program.trips) if isinstance(a, Access) and a.tensor == k else a
     replaced = {id(o): [replace(o, ins={x: place(a) for x, a in o.ins.items()})] for o in uses.readers[k]}

@@ -43,8 +43,8 @@ class Move(NamedMove):
 
 @dataclass(frozen=True, eq=False)
 class MoveFamily:
-    """Transformations of one kind: a sentence that teaches, and `find(program)`, which yields (change, program after it)
-    and, where moves of the family differ in that, whether the move is exact.
+    """Transformations of one kind: a sentence that teaches, and `find(program)`, which yields (change, program after
+    it) and, where moves of the family differ in that, whether the move is exact.
 
     `is_exact`: whether the moves leave every bit of the results; others add in another order, or round once more.
     `opens`: taken where it costs nothing, since other families need it. `asks`: `find(program, wanted)` makes only the
@@ -173,7 +173,7 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                phase_moves, asks=True),
     MoveFamily('share with another engine', 'Two engines do one instruction, each some of its columns.', _shared),
     MoveFamily('copy at once',
-               'DMA has a fixed time for every copy, and for every run: several iterations share one copy of long runs.',
+               'DMA has a fixed time for every copy and for every run: several iterations share a copy of long runs.',
                at_once_moves, asks=True),
     MoveFamily('widen a loop',
                'Every instruction has a start, every copy a fixed time: several iterations share them.',
