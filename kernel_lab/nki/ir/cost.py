@@ -263,6 +263,35 @@ def dma_engines_used(chip, near, packets) -> float:
     rows = min([-(-x.partitions // chip.dma_partitions) for x in near], default=chip.dma_engines)
     return max(min(packets, rows, chip.dma_engines), 1)
 
+def _contiguous_run(counts, ap):
+    "Elements of the innermost contiguous run of an access."
+    run = 1
+    for (step, _), n in zip(reversed(ap), reversed(counts)):
+        if n > 1 and step != run: break
+        run *= n
+    return run
+
+def _copied_axes(access, in_hbm):
+    "The (counts, steps) of an access; on the chip those of its free axes."
+    keep = [k for k in range(len(access.ap)) if in_hbm or k != access.par]
+    return [access.shape[k] for k in keep], [access.ap[k] for k in keep]
+
+def copy_ns(program, instruction, source, target, chip):
+    """(ns, bytes over HBM) of one source and its destination, as wide as the wider of the two. A copy within HBM is
+    read and written there."""
+    sides = [(x, program.tensors[x.tensor].buffer == 'hbm') for x in (source, target)]
+    far, near = ([x for x, in_hbm in sides if in_hbm is where] for where in (True, False))
+    total = max(math.prod(x.shape) for x, _ in sides)
+    single = instruction.op == 'dma_transpose' and chip.generation < 3
+    run = 1 if single else min(_contiguous_run(*_copied_axes(x, in_hbm)) for x, in_hbm in sides)
+    sizes = [itemsize(program.tensors[x.tensor].dtype) for x, _ in sides]
+    packets = max(total / max(run, 1), total * max(sizes) / chip.dma_packet_max)
+    rate = min(chip.dma_gbps, chip.hbm_gbps) / chip.dma_engines / max(len(far), 1)
+    waves = packets / dma_engines_used(chip, near, packets)
+    casts = program.tensors[source.tensor].dtype != program.tensors[target.tensor].dtype
+    ns = waves * (chip.dma_packet_ns + total * max(sizes) / packets / rate)
+    return copy_slowdown(instruction, chip, len(far), casts) * ns, total * max(sizes)
+
 def hbm_shares(program, instruction) -> tuple:
     """(read, written): what a DMA instruction reads and writes in HBM, as shares of its bytes, counted as
     wide as the wider side is."""

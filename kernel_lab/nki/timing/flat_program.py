@@ -10,7 +10,7 @@ from ...core.errors import KernelError
 from ..chip.chips import ENGINES
 from ..chip.dtypes import itemsize
 from ..ir.cost import (
-    CostContext, borrows_bus, copy_slowdown, cycles as cycles_of, dma_engines_used, hbm_shares, index_count,
+    CostContext, borrows_bus, copy_ns, cycles as cycles_of, hbm_shares, index_count,
     is_always_cold, issuer_costs, ring_collective_ns)
 from ..ir.instructions import spec_of
 from ..ir.overlap import blocks_reached, row_bytes, written_twice
@@ -91,41 +91,12 @@ def work_ns(program, instruction, chip, balance=False) -> dict:
     return {e: cycles(e) / chip.clock(e) for e in engines_of(instruction, chip, balance)}
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #fa653260
-def _contiguous_run(counts, ap):
-    "Elements of the innermost contiguous run of an access."
-    run = 1
-    for (step, _), n in zip(reversed(ap), reversed(counts)):
-        if n > 1 and step != run: break
-        run *= n
-    return run
-
-def _copied_axes(access, in_hbm):
-    "The (counts, steps) of an access; on the chip those of its free axes."
-    keep = [k for k in range(len(access.ap)) if in_hbm or k != access.par]
-    return [access.shape[k] for k in keep], [access.ap[k] for k in keep]
-
-def _copy_ns(program, instruction, source, target, chip):
-    """(ns, bytes over HBM) of one source and its destination, as wide as the wider of the two. A copy within HBM is
-    read and written there."""
-    sides = [(x, program.tensors[x.tensor].buffer == 'hbm') for x in (source, target)]
-    far, near = ([x for x, in_hbm in sides if in_hbm is where] for where in (True, False))
-    total = max(int(np.prod(x.shape, dtype=np.int64)) for x, _ in sides)
-    single = instruction.op == 'dma_transpose' and chip.generation < 3
-    run = 1 if single else min(_contiguous_run(*_copied_axes(x, in_hbm)) for x, in_hbm in sides)
-    sizes = [itemsize(program.tensors[x.tensor].dtype) for x, _ in sides]
-    packets = max(total / max(run, 1), total * max(sizes) / chip.dma_packet_max)
-    rate = min(chip.dma_gbps, chip.hbm_gbps) / chip.dma_engines / max(len(far), 1)
-    waves = packets / dma_engines_used(chip, near, packets)
-    casts = program.tensors[source.tensor].dtype != program.tensors[target.tensor].dtype
-    ns = waves * (chip.dma_packet_ns + total * max(sizes) / packets / rate)
-    return copy_slowdown(instruction, chip, len(far), casts) * ns, total * max(sizes)
-
 def dma_ns(program, instruction, chip) -> tuple:
     """(ns of all DMA engines together, bytes) of a DMA instruction. Every source of a sum is read; the two directions
     of a `sendrecv` between the memories of two cores run at once."""
     if instruction.op in COLLECTIVES: return ring_collective_ns(program, instruction, chip)[1:]
     outs = [*instruction.outs.values()]
-    each = [_copy_ns(program, instruction, a, outs[k % len(outs)], chip)
+    each = [copy_ns(program, instruction, a, outs[k % len(outs)], chip)
             for k, a in enumerate(instruction.ins.values())]
     in_hbm = lambda a: isinstance(a, Access) and program.tensors[a.tensor].buffer == 'hbm'
     at_once = instruction.op == 'sendrecv' and not any(map(in_hbm, (*instruction.ins.values(), *outs)))
