@@ -48,8 +48,9 @@ def program_rewrites(program: Program, families: Iterable[str] = tuple(FAMILIES)
     """The path that a search finds, as a `Rewrite` for each group of neighbouring moves of a family; each contains
     those before it, and its gain is that of all of them.
 
-    `seconds`: CPU time to search for, about. The sources are written, not run: whoever takes one evaluates it. A program
-    of the earlier dialect is lifted first. One without a schedule, or that the writer has no source for, has none."""
+    `seconds`: CPU time to search for, about. The sources are written, not run: whoever takes one evaluates it. A
+    program of the earlier dialect is lifted first. One without a schedule, or that the writer has no source for, has
+    none."""
     try:
         first_us, start = float(schedule(program).latency_us), program if program.dialect == 'nki' else lift(program)
         found = search(start, 'beam', seconds, seed=seed, families=families)

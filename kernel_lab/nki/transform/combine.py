@@ -60,6 +60,28 @@ def bias_of_a_function(uses: DefUse, o: Instruction) -> Iterator[dict]:
     if w is None or w.attrs['op0'] != 'add' or not isinstance(w.ins['operand0'], Access): return
     yield {id(o): [replace(o, ins={**o.ins, 'data': w.ins['data'], 'bias': w.ins['operand0']})]}
 
+def _negative(uses, by, o):
+    "(instruction that makes less one number a row of instruction `o`, access to it, tensors of the program then)."
+    t = uses.program.tensors[by.tensor]
+    less = Tensor(f'{t.name}_less', (by.partitions, 1), 'float32', 'sbuf', scope=uses.chain(o), line=t.line)
+    dst = Access(len(uses.program.tensors), Affine(0), ((1, by.partitions), (1, 1)), 0)
+    ins, attrs = {'data': replace(by, ap=(by.ap[0], (1, 1))), 'operand0': -1.0}, {'op0': 'multiply', 'reverse0': False}
+    made = Instruction('tensor_scalar', {'dst': dst}, ins, attrs, 'Vector', line=o.line)
+    return made, dst, [*uses.program.tensors, less]
+
+def difference_in_a_function(uses: DefUse, o: Instruction) -> Iterator[tuple[dict, list]]:
+    """The difference from a number for each row as the bias of an activation: less the number, which is made once a
+    row; or the number itself, with a scale of -1, where the row is taken from it."""
+    plain = o.op == 'activation' and o.ins.get('scale', 1) == 1 and 'bias' not in o.ins
+    w = _scalar_before(uses, o, 'data') if plain else None
+    if w is None or w.attrs['op0'] != 'subtract' or not isinstance(by := w.ins['operand0'], Access): return
+    if by.free != 1 or by.par != 0 or by.index: return
+    if w.attrs.get('reverse0'):
+        yield {id(o): [replace(o, ins={**o.ins, 'data': w.ins['data'], 'scale': -1.0, 'bias': by})]}, None
+        return
+    made, bias, tensors = _negative(uses, by, o)
+    yield {id(o): [made, replace(o, ins={**o.ins, 'data': w.ins['data'], 'bias': bias})]}, tensors
+
 def scalar_then_tensor(uses: DefUse, o: Instruction) -> Iterator[dict]:
     "(data op0 a) op1 other tile: one `scalar_tensor_tensor`."
     if o.op != 'tensor_tensor': return
@@ -84,7 +106,7 @@ def sum_beside_a_function(uses: DefUse, o: Instruction) -> Iterator[dict]:
 @dataclass(frozen=True, eq=False)
 class Combination:
     """A pair that may be one instruction: `find(uses, second instruction)` yields what replaces which instruction, by
-    id. `is_exact`: whether every bit of the results stays."""
+    id, and the tensors of the program then, if it makes any. `is_exact`: whether every bit of the results stays."""
     name: str
     find: Callable
     is_exact: bool = True
@@ -92,6 +114,7 @@ class Combination:
 COMBINATIONS = (Combination('two scalar operations', two_scalar_operations),
                 Combination('scale of a function', scale_of_a_function),
                 Combination('bias of a function', bias_of_a_function),
+                Combination('difference in a function', difference_in_a_function),
                 Combination('scalar then tensor', scalar_then_tensor),
                 Combination('sum beside a function', sum_beside_a_function, is_exact=False))
 
@@ -100,7 +123,9 @@ def combined(program: Program) -> Iterator[tuple[Combination, Instruction, Progr
     uses = DefUse(program)
     for o in program.instructions:
         for pair in COMBINATIONS:
-            for replaced in pair.find(uses, o): yield pair, o, with_instructions(program, replaced)
+            for found in pair.find(uses, o):
+                replaced, tensors = found if isinstance(found, tuple) else (found, None)
+                yield pair, o, with_instructions(program, replaced, tensors)
 
 # %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #f2abf1ac
 def _division(program, o):

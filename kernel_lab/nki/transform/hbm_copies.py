@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ..chip.dtypes import itemsize
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Loop, Tensor, replace
+from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, replace
 from ..ir.program import Program
 from .cleanup import fresh_loop_name, with_instructions
 from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy, squeezed
 from .on_chip import names_once
-from .tiles import without_copies
+from .tiles import is_copy_of_tile, without_copies
 
 # %% ../../../nbs/2_nki/9_transform/13_hbm_copies.ipynb #960881d8
 def _sides(program, o):
@@ -77,25 +77,41 @@ def _split_reader(o, k, inner):
     "An element-wise instruction that reads tile `k` in one axis, with that axis as two in all operands; or None."
     if o.op not in ELEMENTWISE or o.mask or o.attrs.get('reduce_op') or len(o.outs) != 1: return None
     (dst,) = o.outs.values()
-    accesses = [dst, *(a for a in o.ins.values() if isinstance(a, Access))]
+    used = [dst, *(a for a in o.ins.values() if isinstance(a, Access))]
     if dst.ap[-1][1] % inner or dst.ap[-1][1] == inner or len(dst.ap) != 2 or dst.par != 0: return None
-    if any(a.index or a.par != 0 or a.shape != dst.shape and a.free != 1 for a in accesses): return None
+    if any(a.index or a.par != 0 or a.shape != dst.shape and a.free != 1 for a in used): return None
     def side(xs):
         return {n: _split(a, -1, inner) if isinstance(a, Access) and a.shape == dst.shape else a for n, a in xs.items()}
     return replace(o, ins=side(o.ins), outs=side(o.outs))
 
-def read_again(program: Program, copy: Instruction) -> Program:
-    "The program without a copy on chip that repeats or reorders, as far as its readers can do that; else itself."
-    tile, inner = copy.outs['dst'], copy.ins['src'].ap[-1][1]
-    uses, replaced = DefUse(program), {}
-    if any(o.op == 'dma_copy' for o in uses.readers[tile.tensor]): return program       # they need long runs
-    for o in uses.readers[tile.tensor]:
-        flat = any(isinstance(a, Access) and a.tensor == tile.tensor and len(squeezed(a.ap)) < len(squeezed(tile.ap))
-                   for a in o.ins.values())
+def _left_out(program, copy, tile, users):
+    """The program without a copy on chip, whose `tile` is used in one axis by some of the `users`: these go over two. The
+    program itself where the copy has to stay."""
+    inner, replaced = copy.ins['src'].ap[-1][1], {}
+    for o in users:
+        flat = any(a.tensor == tile.tensor and len(squeezed(a.ap)) < len(squeezed(tile.ap)) for a in accesses(o))
         if flat and (new := _split_reader(o, tile.tensor, inner)): replaced[id(o)] = [new]
     split = with_instructions(program, replaced) if replaced else program
-    after = without_copies(split, lambda _, x: x.line == copy.line and x.ins == copy.ins)
+    after = without_copies(split, lambda _, x: x.line == copy.line and (x.ins, x.outs) == (copy.ins, copy.outs))
     return program if after is split else after
+
+def read_again(program: Program, copy: Instruction) -> Program:
+    "The program without a copy on chip that repeats or reorders, as far as its readers can do that; else itself."
+    tile = copy.outs['dst']
+    readers = DefUse(program).readers[tile.tensor]
+    if any(o.op == 'dma_copy' for o in readers): return program                         # they need long runs
+    return _left_out(program, copy, tile, readers)
+
+def strided_copies(program: Program) -> Iterator[tuple[Instruction, Program]]:
+    """Yield (copy, program without it) for copies of tiles between one axis and two: whose readers can go over the axes of
+    the source, or whose source's writer over those of the target."""
+    uses = DefUse(program)
+    for o in program.instructions:
+        if not is_copy_of_tile(program, o) or max(len(squeezed(a.ap)) for a in accesses(o)) < 3: continue
+        b = o.ins['src']
+        after = read_again(program, o)
+        if after is program: after = _left_out(program, o, b, [*uses.writers[b.tensor], *uses.readers[b.tensor]])
+        if after is not program: yield o, after
 
 # %% ../../../nbs/2_nki/9_transform/13_hbm_copies.ipynb #a0285b1a
 SHORT_BYTES = 512               # runs that DMA moves at its full rate

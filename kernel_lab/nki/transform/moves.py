@@ -14,12 +14,12 @@ from .engines import moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, load_where_read, residable_loads, wide_loads)
-from .hbm_copies import dense_copies, transposed_copies
+from .hbm_copies import dense_copies, strided_copies, transposed_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
 from .row_fusion import row_fusions
 from .tiles import copies_left_out, own_tiles, renamable_tiles
-from .wider import lane_moves, widening_moves
+from .wider import at_once_moves, lane_moves, widening_moves
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
 @dataclass(frozen=True, eq=False)
@@ -102,6 +102,7 @@ def _own_tiles(program):
 
 def _left_out(program):
     for o, after in copies_left_out(program): yield f'the copy in line {o.line}', after
+    for o, after in strided_copies(program): yield f'the strided copy in line {o.line}', after
 
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
@@ -171,6 +172,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                'An engine works ahead instead of waiting for what follows from each step of its own.',
                phase_moves, asks=True),
     MoveFamily('share with another engine', 'Two engines do one instruction, each some of its columns.', _shared),
+    MoveFamily('copy at once',
+               'DMA has a fixed time for every copy, and for every run: several iterations share one copy of long runs.',
+               at_once_moves, asks=True),
     MoveFamily('widen a loop',
                'Every instruction has a start, every copy a fixed time: several iterations share them.',
                widening_moves, asks=True))}

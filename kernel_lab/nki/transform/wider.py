@@ -11,8 +11,8 @@ from ..ir.nodes import Access, Instruction, Loop, accesses, replace
 from ..ir.program import Program
 from ..ir.regions import iterations_disjoint, region_of, row_major_steps
 from .cleanup import fresh_loop_name, with_instructions
-from .definitions import (STATIC_LOOPS, ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy,
-    squeezed)
+from .definitions import (STATIC_LOOPS, ELEMENTWISE, DefUse, IllegalTransformation,
+    is_plain_copy, squeezed)
 from .phases import distribute, replaced_loop, several_of, strip_mine
 
 # %% ../../../nbs/2_nki/9_transform/14_wider.ipynb #98447916
@@ -300,12 +300,16 @@ def widen_loop(program: Program, name: str, several: int) -> Program:
     names what forbids it."""
     trips, inner = program.loops[name].trips, name
     if several < trips: inner, program = fresh_loop_name(program, name), strip_mine(program, name, several)
-    while inner in program.loops:
-        loop, rest = program.loops[inner], fresh_loop_name(program, inner)
+    return _with_flat_rows(_as_axes(program, inner), several)
+
+def _as_axes(program, name):
+    "The program with each instruction of a loop over all its iterations."
+    while name in program.loops:
+        loop, rest = program.loops[name], fresh_loop_name(program, name)
         if len(loop.body) > 1: program = distribute(program, loop, 1)
-        if inner in program.loops: program = loop_as_axis(program, program.loops[inner])
-        inner = rest
-    return _with_flat_rows(program, several)
+        if name in program.loops: program = loop_as_axis(program, program.loops[name])
+        name = rest
+    return program
 
 def _with_flat_rows(program, several):
     "The program with the places of tiles that are used as rows alone as columns of those rows."
@@ -326,3 +330,54 @@ def widening_moves(program: Program, wanted: str | None = None) -> Iterator[tupl
             if wanted not in (None, change): continue
             try: yield change, widen_loop(program, loop.name, several)
             except IllegalTransformation: continue
+
+# %% ../../../nbs/2_nki/9_transform/14_wider.ipynb #30cc3b12
+def _is_moved_copy(uses, o, loop, stores):
+    "Whether an instruction is a plain load, or store, that loop `loop` moves through HBM."
+    if isinstance(o, Loop) or not is_plain_copy(uses.program, o): return False
+    far, near = (o.outs['dst'], o.ins['src']) if stores else (o.ins['src'], o.outs['dst'])
+    buffers = [uses.program.tensors[a.tensor].buffer for a in (far, near)]
+    return buffers == ['hbm', 'sbuf'] and bool(dict(far.offset.terms).get(loop.name))
+
+def _goes_first(uses, o, loop):
+    "Whether a load can go before all else in its iteration."
+    k, read = o.outs['dst'].tensor, uses.program.base[o.ins['src'].tensor]
+    own = uses.only_writer(k) is o and loop.name in uses.program.tensors[k].scope
+    late = all(uses.order[id(r)] > uses.order[id(o)] for r in uses.readers[k])
+    return own and late and not any(loop in uses.around[id(w)] for w in uses.writers[read])
+
+def _goes_last(uses, o, loop):
+    "Whether a store can go after all else in its iteration."
+    k, held = (uses.program.base[a.tensor] for a in (o.outs['dst'], o.ins['src']))
+    inside = lambda some: [x for x in some if x is not o and loop in uses.around[id(x)]]
+    again = any(uses.order[id(w)] > uses.order[id(o)] for w in inside(uses.writers[held]))
+    return not again and not inside([*uses.writers[k], *uses.readers[k]])
+
+def copies_at_once(program: Program, name: str, several: int, stores: bool = False) -> Program:
+    """The program with the loads of a loop, or its stores, issued once for so many of its iterations.
+    `IllegalTransformation` names what forbids it."""
+    trips, inner = program.loops[name].trips, name
+    if several < trips: inner, program = fresh_loop_name(program, name), strip_mine(program, name, several)
+    uses, loop, goes = DefUse(program), program.loops[inner], _goes_last if stores else _goes_first
+    some = [x for x in loop.body if _is_moved_copy(uses, x, loop, stores) and goes(uses, x, loop)]
+    rest = [x for x in loop.body if not any(x is y for y in some)]
+    what = 'store that can go last' if stores else 'load that can go first'
+    if not some: raise IllegalTransformation(f'loop {name} moves no {what}')
+    body = (*rest, *some) if stores else (*some, *rest)
+    program = replaced_loop(program, loop, (replace(loop, body=body),), program.tensors)
+    new = fresh_loop_name(program, inner)
+    if rest and inner in program.loops:
+        program = distribute(program, program.loops[inner], len(rest) if stores else len(some))
+    return _with_flat_rows(_as_axes(program, new if stores and rest else inner), several)
+
+def at_once_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
+    "Yield (change, program) for loads, and stores, of several iterations as one. `wanted`: only those that say it."
+    for loop in program.loops.values():
+        copies = any(not isinstance(x, Loop) and x.op == 'dma_copy' for x in loop.body)
+        if loop.kind not in STATIC_LOOPS or loop.trips < 2 or not copies: continue
+        for stores in (False, True):
+            for several in (loop.trips, *several_of(loop)):
+                change = f'{"stores" if stores else "loads"} of {several} iterations of loop {loop.name}'
+                if wanted not in (None, change): continue
+                try: yield change, copies_at_once(program, loop.name, several, stores)
+                except IllegalTransformation: continue
