@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #d5349dea
 from dataclasses import dataclass, replace
+from functools import reduce
 import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import Chip, get_chip
@@ -193,7 +194,8 @@ def _core_peak(lifetimes, rows, pool):
     mine = np.flatnonzero((lifetimes.pool == pool) & (lifetimes.first >= 0) & (lifetimes.units > 0))
     if not len(mine): return 0.0
     users, units = lifetimes.users[mine], lifetimes.units[mine]
-    end = np.where(users >= 0, rows.end[users], 0).max(axis=1, initial=0)
+    ends = np.append(rows.end, 0.0)                                     # a lane without a use, -1, ends at 0
+    end = reduce(np.maximum, [ends[users[:, lane]] for lane in range(users.shape[1])])
     start = rows.start[lifetimes.first[mine]]
     begins, ends = np.argsort(start, kind='stable'), np.argsort(end, kind='stable')
     freed = np.concatenate([[0], np.cumsum(units[ends])])[np.searchsorted(end[ends], start[begins], side='right')]
@@ -265,6 +267,11 @@ def schedule(program: Program, chip: Chip | str | None = None, without: tuple | 
     run = scheduler.run(program, chip, **_run_options(program, chip, does))
     _assert_fits(program, chip, run)
     return _timeline(program, chip, run)
+
+def cached_schedule(program: Program) -> Timeline:
+    "The `schedule` of a program on the chip that it was traced for; kept with the program. Raises as `schedule` does."
+    if '_timed' not in program.__dict__: program.__dict__['_timed'] = schedule(program)
+    return program.__dict__['_timed']
 
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #e5171832
 def _iterations(program):
