@@ -61,12 +61,12 @@ def _for_at(key):
     return tree and _fors(tree).get(key[1])
 
 # %% ../../../nbs/2_nki/3_record/05_loops.ipynb #1c06ef58
-# the lab's own objects that a kernel may hold: compared by identity, not by what they hold
-_COMPARED_BY_IDENTITY = {Affine, Index, Mask, MaskChoice, Program, Recorder, Tile, ds}
+# the lab's own objects that a kernel may hold, registers among the tiles: compared by identity, not by what they hold
+_COMPARED_BY_IDENTITY = Affine, Index, Mask, MaskChoice, Program, Recorder, Tile, ds, type, ModuleType, FunctionType
 
 def _is_plain_object(v):
     "Whether an object's fields are compared: those of classes that a kernel or its libraries define."
-    if type(v) in _COMPARED_BY_IDENTITY or isinstance(v, (type, ModuleType, FunctionType)): return False
+    if isinstance(v, _COMPARED_BY_IDENTITY): return False
     return type(v).__module__ not in ('numpy', 'torch') and type(getattr(v, '__dict__', None)) is dict
 
 def _parts(v):

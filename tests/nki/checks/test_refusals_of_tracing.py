@@ -255,8 +255,11 @@ IMPOSSIBLE = {
         ('trace', 'the kernel cannot be called with {} inputs: {}'), ('trace', 'the kernel does not parse: {}'),
         ('trace', 'the kernel is nested too deeply to parse'), ('trace', 'the kernel recurses without end'),
         ('trace', 'the kernel returns a {}, not a tensor'), ('trace', 'the kernel returns nothing'),
-        ('trace', 'the source has {}'), ('trace', 'there is no function {}'), ('trace', '{} is not a Python function'),
-        ('trace', '{}: {}'), ('trace', '{}')],
+        ('trace', 'the source has {}'), ('trace', 'there is no function {}'),
+        ('kernel_functions', '{} is not a Python function'),
+        ('kernel_functions', 'a launch grid is a whole number of programs, or a tuple of them'),
+        ('kernel_functions', 'the launch grid has too many programs to simulate'),
+        ('trace', 'said_by(e)'), ('trace', 'said'), ('trace', '{}')],
     VIEW: [
         ('indexing', 'a slice of {} runs upwards'), ('indexing', 'a tile of shape {} does not broadcast to {}'),
         ('indexing', 'masks on operands of these shapes are not modelled'),
