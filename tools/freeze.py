@@ -1364,13 +1364,23 @@ def table_of(was: dict, now: dict, found: list[tuple], globs: list) -> str:
     return '\n'.join([*lines, *(f'{key}\n    {aspect}: {cut(a)} -> {cut(b)}' for key, aspect, a, b in found)])
 
 
+def put_into(before: dict, now: dict, only: list) -> dict:
+    """A record with the chosen cases of another in place of its own. Where that machine rounds otherwise, what depends
+    on it stays as the record has it: it is compared by the record's numerics."""
+    cases = now['cases']
+    if before['numerics'] != now['numerics']:
+        of_machine = lambda case, is_so: {k: v for k, v in case.items() if k.startswith(OF_THE_MACHINE) is is_so}
+        cases = {k: of_machine(v, False) | of_machine(before['cases'].get(k, {}), True) for k, v in cases.items()}
+    kept = {k: v for k, v in before['cases'].items() if not wanted(k, only)}
+    return now | {'numerics': before['numerics'], 'cases': kept | cases}
+
+
 def record(args) -> int:
     "Make the record; with --only, put the chosen cases in the place of what the file has of them."
     path = Path(args.to or (PUBLIC if args.public else RECORD))
     before = read(path) if args.only and path.exists() else None
     now = gathered(args, before['texts'] if before else {} if args.public else texts_of_random())
-    if before:
-        now['cases'] = {k: v for k, v in before['cases'].items() if not wanted(k, args.only)} | now['cases']
+    if before: now = put_into(before, now, args.only)
     write(now, path)
     count = Counter(k.split('/')[0] for k in now['cases'])
     faults = [k for k, v in now['cases'].items() if 'fault' in v]

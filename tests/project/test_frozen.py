@@ -89,3 +89,13 @@ def test_the_record_covers_both_dialects_and_names_no_machine(freeze, record):
     assert sum('neuronxcc' in text for text, *_ in record['texts'].values()) > 20
     text = freeze.json.dumps(record)
     assert not any(word in text for word in (str(ROOT), str(Path.home()), freeze.tempfile.gettempdir())) and freeze.RECORD.stat().st_size < 900_000
+
+
+def test_a_machine_that_rounds_otherwise_leaves_what_depends_on_it(freeze):
+    case = lambda us, outputs: {'latency': us, 'outputs batched': outputs, 'verdict': outputs}
+    before = dict(format=1, numerics='one', texts={}, cases={'a/1': case(1, 'x'), 'a/2': case(3, 'z')})
+    now = dict(format=1, numerics='other', texts={}, cases={'a/1': case(2, 'y')})
+    made = freeze.put_into(before, now, ['a/1'])
+    assert made['numerics'] == 'one' and made['cases'] == {'a/1': {**case(1, 'x'), 'latency': 2}, 'a/2': case(3, 'z')}
+    same = freeze.put_into(before, {**now, 'numerics': 'one'}, ['a/1'])
+    assert same['cases'] == {'a/1': case(2, 'y'), 'a/2': case(3, 'z')}
