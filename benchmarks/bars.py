@@ -17,22 +17,24 @@ from statistics import geometric_mean
 
 import numpy as np
 
+from execution import load
+from kernel_lab.agents.rewrite.best_search import SEARCHER
 from kernel_lab.agents.rewrite.without_task import optimised, traced
-from kernel_lab.core.errors import KernelError, LabError
+from kernel_lab.core.errors import LabError, UsageError
 from kernel_lab.evaluate.sandbox.run import Limits
+from kernel_lab.nki import installed, trace
 from kernel_lab.nki.explain.profile import profile_of
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.timing.timeline import CLOCK, schedule
 from kernel_lab.nki.tuning.search import search
 from kernel_lab.targets.nki_sim import specs_of
-from kernel_lab.tasks.baselines.best_kernels import BEST_FILE, read_best
+from kernel_lab.tasks.baselines.best_kernels import BEST_FILE, read_best, worth_keeping
 from kernel_lab.tasks.baselines.known_times import TIMES_FILE, read_times
-from kernel_lab.tasks.importers.benchmarks import find_nkibench, read_nkibench
+from kernel_lab.tasks.importers.benchmarks import adapt_kernel, find_nkibench, read_nkibench
 from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.suite.registry import TASKS
 from kernel_lab.tasks.synthesis.compose import candidate
 
-SEARCHER = "the lab's search"
 FAR, WORTH = 1.3, 1.1           # a first kernel this far from its bound should gain this much
 CANDIDATES = 15_000             # of a whole run of `kernel-lab synthesize`
 
@@ -64,13 +66,10 @@ def mean(values): return f'{geometric_mean(values):.2f}×' if values else '–'
 # ---- the suite
 
 
-def best_of(rows, maker=None):
-    "{task: the fastest kernel of its first workload on trn2 that is not stale}, of all makers or one."
-    found = {}
-    for b in sorted(rows, key=lambda b: -b.us):
-        if b.chip == 'trn2' and b.workload == TASKS[b.task].workload().name and not b.why_stale() and \
-                maker in (None, b.maker): found[b.task] = b
-    return found
+def best_of(rows, maker):
+    "{task: the kernel of a maker, of its first workload on trn2, that is not stale}."
+    return {b.task: b for b in worth_keeping(rows) if (b.chip, b.maker) == ('trn2', maker) and not b.why_stale()
+            and b.workload == TASKS[b.task].workload().name}
 
 
 def suite(asked):
@@ -104,9 +103,9 @@ def accelopt_peaks(root):
     tables when it is imported, so the function and its constants are taken out of it."""
     script = next(iter(sorted(root.parent.rglob('calculate_percentage_of_peak.py'))), None)
     if script is None: return {}
-    wanted = [n for n in ast.parse(script.read_text()).body if isinstance(n, ast.FunctionDef | ast.Assign)
-              and getattr(n, 'name', None) == 'calc_theoretical_peak' or isinstance(n, ast.Assign)
-              and getattr(n.targets[0], 'id', '').startswith('PEAK_')]
+    name_of = lambda n: getattr(n, 'name', '') or getattr(getattr(n, 'targets', [n])[0], 'id', '')
+    wanted = [n for n in ast.parse(script.read_text()).body
+              if name_of(n) == 'calc_theoretical_peak' or name_of(n).startswith('PEAK_')]
     space = {}
     exec(compile(ast.Module(wanted, []), str(script), 'exec'), space)
     found = {}
@@ -117,22 +116,29 @@ def accelopt_peaks(root):
     return found
 
 
-def own_shapes(root, name):
-    "The inputs of one of NKIBench's kernels, as its reference draws them."
-    space = {'__name__': 'reference'}
-    path = next((root / 'reference').glob(f'{name}_numpy*.py'))
-    exec(compile(path.read_text(), str(path), 'exec'), space)
-    arrays = space['transform_to_nki_inputs'](space['get_inputs']())
-    return [ArraySpec(x.shape, x.dtype.name) if isinstance(x, np.ndarray) else x for x in arrays]
+def on_own_shapes(root, name, text):
+    """(one of NKIBench's kernels as a `Kernel` of arrays alone, the shapes of these) with the inputs that its reference
+    draws; its numbers become part of the text, as for an imported task."""
+    with installed(): kernel = load(root / 'kernels' / f'{name}_0.py').kernel
+    reference = load(next((root / 'reference').glob(f'{name}_numpy*.py')))
+    given = {f'x{k}': x for k, x in enumerate(reference.transform_to_nki_inputs(reference.get_inputs()))}
+    arrays = {k: x for k, x in given.items() if isinstance(x, np.ndarray)}
+    views = [(k, x.shape) if k in arrays else x for k, x in given.items()]
+    seen = dict(workloads=[dict(shapes={k: x.shape for k, x in arrays.items()})], views=views,
+                outputs=[t.shape for t in trace(kernel, *given.values()).outputs])
+    adapted, why = adapt_kernel(text, name, seen)
+    if adapted is None: raise UsageError(why)
+    return adapted, [ArraySpec(x.shape, x.dtype.name) for x in arrays.values()]
 
 
 def nkibench(asked):
     root = find_nkibench(asked.place)
+    if root is None: raise UsageError(f'There is no NKIBench in {asked.place}.')
     sources = {s.name.split('/')[1]: s.extra['kernel'] for s in read_nkibench(asked.place)[0]}
     peaks, limits = accelopt_peaks(root), Limits(work_seconds=1200, memory_mb=12_000)
 
     def make(name):
-        specs, kernel = own_shapes(root, name), Kernel(sources[name])
+        kernel, specs = on_own_shapes(root, name, sources[name])
         first = traced(kernel, specs, asked.chip, limits)
         found = optimised(kernel, specs, asked.chip, asked.seconds, asked.seed, limits=limits)
         after = traced(Kernel(found.source), specs, asked.chip, limits) if found.source else first
@@ -190,7 +196,7 @@ def main():
     asked.chip = asked.chip or ('trn1' if asked.table == 'nkibench' else 'trn2')
     if asked.table == 'nkibench' and asked.place is None: ask.error('nkibench needs the folder of a checkout')
     try: {'suite': suite, 'nkibench': nkibench, 'made': made}[asked.table](asked)
-    except KernelError as e: ask.error(str(e))
+    except LabError as e: ask.error(str(e))
 
 
 if __name__ == '__main__': main()

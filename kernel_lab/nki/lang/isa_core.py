@@ -171,11 +171,10 @@ def _cannot_be_none(takes):
     "Names of the parameters that must be given and, as their annotations say, not as None."
     return {p.name for p in takes if p.default is p.empty is not p.annotation and 'None' not in str(p.annotation)}
 
-def _refuse_none(f, args, kw):
-    "Refuse None for an argument that `f` cannot do without."
-    takes = signature(f)
-    for k, x in takes.bind_partial(*args, **kw).arguments.items() if not bad_call(f, args, kw) else ():
-        if x is None and k in _cannot_be_none(takes.parameters.values()):
+def _refuse_none(f, needed, args, kw):
+    "Refuse None for one of the arguments `needed`."
+    for k, x in signature(f).bind_partial(*args, **kw).arguments.items() if not bad_call(f, args, kw) else ():
+        if x is None and k in needed:
             raise BadCall(f'operand {k} is None', line=kernel_line(), instruction=f.__name__, operand=k,
                           hint=f'It is called as {call_text(f)}.')
 
@@ -190,9 +189,9 @@ def strict(f: Callable) -> Callable:
     def g(*args, **kw):
         if kw and not allowed.issuperset(kw): raise _unknown_keyword(f, known, next(k for k in kw if k not in allowed))
         for x in args:
-            if x is None: _refuse_none(f, args, kw)
+            if x is None: _refuse_none(f, needed, args, kw)
         for k in kw:
-            if kw[k] is None and k in needed: _refuse_none(f, args, kw)
+            if kw[k] is None and k in needed: _refuse_none(f, needed, args, kw)
         is_outermost = not CALLERS
         if is_outermost: CALLERS.append(sys._getframe(1))
         try: return f(*args, **kw)
