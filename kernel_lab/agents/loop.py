@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Protocol
 from fastcore.basics import patch
 
-from ..core.errors import LabError, UsageError, choose
+from ..core.errors import LabError, UsageError, choose, raise_if_stopped
 from ..core.interrupts import interrupted
 from ..evaluate.pipeline import evaluate
 from ..evaluate.records.verification import FLEETING, Status, new_id, now
@@ -135,6 +135,7 @@ def _evaluated(loop, kernel):
 def _record(loop, proposal, since):
     "Evaluate a proposal, append the step and save it."
     evaluation, seen = _evaluated(loop, proposal.kernel)
+    raise_if_stopped()
     why = f'{proposal.why} Already tried in step {seen.index}: the same kernel.'.strip() if seen else proposal.why
     same = {f.name: getattr(proposal, f.name) for f in fields(proposal) if f.name not in ('kernel', 'why')}
     base = base_step(loop.run)

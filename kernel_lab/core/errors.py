@@ -7,6 +7,7 @@ import difflib
 import math
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -79,6 +80,25 @@ class OutsideError(KernelError, IndexError):
 class SimulatorError(LabError):
     "A fault of Kernel Lab itself: an invariant does not hold."
 
+# %% ../../nbs/1_core/00_errors.ipynb #c6f7f125
+_STOP = ContextVar('stop', default=None)
+
+@contextmanager
+def stoppable(event: threading.Event) -> Iterator[None]:
+    "Context manager: the work inside is asked to stop by setting `event`."
+    before = _STOP.set(event)
+    try: yield
+    finally: _STOP.reset(before)
+
+def is_stopped() -> bool:
+    "Whether the work of this context was asked to stop."
+    event = _STOP.get()
+    return event is not None and event.is_set()
+
+def raise_if_stopped() -> None:
+    "Raise `KeyboardInterrupt` if the work of this context was asked to stop; else do nothing."
+    if is_stopped(): raise KeyboardInterrupt
+
 # %% ../../nbs/1_core/00_errors.ipynb #149945c0
 WALL_FACTOR = 3     # of the seconds of a deadline: what a busy machine may take for them
 
@@ -114,7 +134,9 @@ def within(seconds: float, doing: str) -> Iterator[None]:
     finally: _DEADLINES.reset(before)
 
 def in_time() -> None:
-    "Raise a KernelError of kind 'timeout' if a deadline of an enclosing `within` has passed; else do nothing."
+    """Raise a KernelError of kind 'timeout' if a deadline of an enclosing `within` has passed, a `KeyboardInterrupt` if
+    the work was asked to stop; else do nothing."""
+    raise_if_stopped()
     soonest, deadlines = _DEADLINES.get()
     if (now := time.monotonic()) > soonest:
         for d in deadlines: d.check(now)

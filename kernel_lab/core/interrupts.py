@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from .errors import is_stopped
 
 # %% ../../nbs/1_core/03_interrupts.ipynb #256b149e
 INTERRUPTED = 130       # exit code of a process that was ended by Ctrl-C
@@ -58,5 +59,6 @@ def hearing() -> Iterator[None]:
         if signal.getsignal(signal.SIGINT) is handler: signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def interrupted() -> bool:
-    "Whether Ctrl-C was pressed in the open block of `hearing`, even if the exception was swallowed."
-    return bool(_HANDLERS) and _HANDLERS[-1].count > 0
+    """Whether Ctrl-C was pressed in the open block of `hearing`, even if the exception was swallowed; or the work of
+    this context was asked to stop."""
+    return bool(_HANDLERS) and _HANDLERS[-1].count > 0 or is_stopped()

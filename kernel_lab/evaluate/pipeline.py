@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import inf, prod
 from numbers import Real
-from ..core.errors import KernelError, LabError, UsageError, choose, within
+from ..core.errors import KernelError, LabError, UsageError, choose, in_time, within
 from ..core.heap import freed_memory_kept
 from ..core.interrupts import interrupted
 from .verification.plausibility import Evidence, run_guards
@@ -85,9 +85,12 @@ class Question:
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #67715b9d
 class EvaluationInProgress:
     """An evaluation that is being made: what it is about (fields of the `Evaluation`), log lines, wall seconds by
-    stage, and the store where it will be saved, or None."""
-    def __init__(self, about: dict, log: Callable | None = None, asked: dict | None = None, store=None):
+    stage, and the store where it will be saved, or None. `on_stage(name, seconds)` is called as a stage begins, with
+    None, and as it ends."""
+    def __init__(self, about: dict, log: Callable | None = None, asked: dict | None = None, store=None,
+                 on_stage: Callable | None = None):
         self.about, self.log, self.asked, self.store = about, log, asked or {}, store
+        self.on_stage = on_stage or (lambda name, seconds: None)
         self.lines, self.seconds, self.layers, self.tier = [], {}, (), ''
         self.program, self.trace_seconds = None, None                  # what came of the trace, and how long it took
         self.began = time.perf_counter()
@@ -103,9 +106,13 @@ class EvaluationInProgress:
         """Context manager: count the wall seconds of a block under `name`; work on the program is limited to
         `work_seconds` of it."""
         since = time.perf_counter()
+        self.on_stage(name, None)
         try:
-            with within(self.asked.get('limits', {}).get('work_seconds', inf), f'the stage {name}'): yield
+            with within(self.asked.get('limits', {}).get('work_seconds', inf), f'the stage {name}'):
+                in_time()
+                yield
         finally: self.seconds[name] = self.seconds.get(name, 0) + time.perf_counter() - since
+        self.on_stage(name, self.seconds[name])
 
     def finish(self, status, **parts) -> Evaluation:
         "The Evaluation."
@@ -315,7 +322,7 @@ def _recall(progress, question):
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #108e0750
 def _is_time(us): return isinstance(us, Real) and not isinstance(us, bool) and 0 < us < inf
 
-def check_arguments(seeds, limits, store, baseline_us=None, log=None) -> None:
+def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=None) -> None:
     "Validate arguments of `evaluate`; raise `UsageError` if one is invalid."
     fresh_seeds(seeds)
     if not isinstance(limits, Limits):
@@ -328,6 +335,8 @@ def check_arguments(seeds, limits, store, baseline_us=None, log=None) -> None:
                          hint='Give a number above 0, or None for the time of the first kernel.')
     if log is not None and not callable(log):
         raise UsageError(f'The log is {log!r}.', hint='Give a function of a line, like print.')
+    if on_stage is not None and not callable(on_stage):
+        raise UsageError(f'on_stage is {on_stage!r}.', hint='Give a function of a name and of seconds, or None.')
 
 def recall(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None,
            limits=Limits(), strict=False) -> Evaluation | None:
@@ -338,18 +347,20 @@ def recall(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseline
 
 def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | None = None, chip: str = 'trn1', *,
              seeds: int | Sequence[int] = 3, baseline_us: float | None = None, limits: Limits = Limits(),
-             log: Callable | None = None, store: object = None, strict: bool = False) -> Evaluation:
+             log: Callable | None = None, store: object = None, strict: bool = False,
+             on_stage: Callable | None = None) -> Evaluation:
     """Evaluate a kernel (a Kernel or its source) on a task (a Task or its name): trace, verify, profile, run guards.
 
     `workload` and `chip` are names (default: the task's first workload). `seeds`: a number of fresh random seeds, or a
     list. `baseline_us`: simulated latency that speed-ups are relative to (default: that of the task's first kernel).
-    `log` is called with each line of the log. With a `store` (a Store), a stored evaluation is reused, and a new one is
+    `log` is called with each line of the log, `on_stage` with the name of each stage as it begins, and None, and as it
+    ends, and its seconds. With a `store` (a Store), a stored evaluation is reused, and a new one is
     saved. Python that the vendor's compiler does not take is a warning, with `strict` the status `unsupported`. A bad
     kernel gives an Evaluation with its status; UsageError for unknown names and invalid arguments."""
-    check_arguments(seeds, limits, store, baseline_us, log)
+    check_arguments(seeds, limits, store, baseline_us, log, on_stage)
     kernel, task, workload, target = resolve(kernel, task, workload, chip)
     question = Question(kernel, task, workload, chip, target, seeds, limits, baseline_us, strict)
-    progress = EvaluationInProgress(question.about, log, question.asked, store)
+    progress = EvaluationInProgress(question.about, log, question.asked, store, on_stage)
     if found := _recall(progress, question): return found
     with freed_memory_kept(): evaluation = _evaluate(progress, question)
     if store: store.save_evaluation(evaluation, task)

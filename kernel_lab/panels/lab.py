@@ -50,7 +50,7 @@ class Lab(Panel):
         self.control.on('show', self.show)
         self.control.on('error', lambda text: self.compile_log.say('The lab stopped', text, '!'))
         self.speedup.on_select(self.control.look)
-        self.editor.on_evaluate(lambda: self.control.edited and self.control.evaluate(self.editor.value))
+        self.editor.on_evaluate(self._evaluate_edit)
         self.editor.observe(lambda _: self._edited(), 'value')
 
     @property
@@ -73,16 +73,17 @@ def _new_loop(self: Lab, run=None):
     agent = agents_offered()[name](on_text=self._heard)
     task = self.picker.tasks.get(kept.task, kept.task) if kept else self.task
     return AgentLoop(task, agent, picked['workload'], picked['chip'], self.store, run=kept,
-                     **{'log': self._heard, **self.options})
+                     **self.options)
 
 @patch
 def _heard(self: Lab, text):
-    "Show the progress text of an evaluation or a model in the status line."
+    "Show the text of a model in the status line as it comes."
     self.control.say(' '.join(str(text).split())[-160:])
 
 @patch
 def restart(self: Lab, run: str | None = None) -> None:
-    "Empty the page for the picked task, or show an earlier run by its id."
+    "Empty the page for the picked task, or show an earlier run by its id. What is at work is stopped."
+    self.control.stop()
     self.control.loop = None
     if run is None: return self._empty()
     try: self.control.loop = self._new_loop(run)
@@ -93,6 +94,12 @@ def restart(self: Lab, run: str | None = None) -> None:
     self.control._refresh()
     self.control.look(kept.steps[-1].index)
     self.control.say(f'Run {kept.id}, {"finished" if self.loop.done else "unfinished: step to go on"}.')
+
+@patch
+def _evaluate_edit(self: Lab):
+    "Evaluate the text of the editor, where it was edited."
+    text = self.editor.value
+    if self.control.edited: self.control.begin(lambda: self.control.evaluate(text))
 
 @patch
 def _empty(self: Lab):

@@ -464,3 +464,39 @@ def test_views_are_made_where_they_are_asked_for(tmp_path):
     os.utime(view, (later, later))
     subprocess.run(sync, check=True)
     assert json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'][-1]['source'] == ['1 + 1']
+
+# --- work in the background ---
+
+def run_a_cell(page, code, printed):
+    "Write code into a new cell below the first, run it, and wait until it has printed something."
+    page.locator('.jp-Notebook .jp-Cell').last.click(position={'x': 5, 'y': 5})
+    page.keyboard.press('Escape')
+    page.keyboard.press('b')
+    page.keyboard.press('Enter')
+    page.keyboard.type(code)
+    page.keyboard.press('Control+Enter')
+    page.locator(f'.jp-OutputArea-output:has-text("{printed}")').last.wait_for(timeout=5_000)
+
+
+def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):
+    page, watch = visit('stop')
+    press(page, 'Evaluate the first kernel', 1)
+    stop = page.locator('.kl-lab button:text-is("Stop")')
+    assert stop.is_disabled()
+    page.locator('.kl-lab textarea').first.fill('while True: pass\n')
+    page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').click(timeout=SLOW)
+    page.locator('.kl-lab .kl-status:has-text("compile …")').wait_for(timeout=SLOW)
+    assert page.locator('.kl-lab .kl-main').is_disabled() and stop.is_enabled()
+    run_a_cell(page, 'print(6 * 7 * 1000)', '42000')                 # the kernel is free
+    assert stop.is_enabled()
+    page.evaluate("""() => { const b = [...document.querySelectorAll('.kl-lab button')].find(b => b.textContent === 'Stop')
+        const began = performance.now(); b.click()
+        new MutationObserver((_, seen) => { if (document.querySelector('.kl-lab .kl-status').textContent.startsWith('Stopped')) {
+            window.stopped = performance.now() - began; seen.disconnect() } })
+            .observe(document.querySelector('.kl-lab'), { childList: true, subtree: true, characterData: true }) }""")
+    page.wait_for_function('() => window.stopped', timeout=SLOW)
+    print(f'stopped after {page.evaluate("window.stopped"):.0f} ms')
+    assert page.evaluate('window.stopped') < 2_000                   # 500 on an idle machine
+    assert page.locator('.kl-lab .kl-chips .widget-toggle-button').count() == 1
+    page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').wait_for(timeout=SLOW)
+    assert watch.outside == [] and watch.errors == []

@@ -31,6 +31,7 @@ def test_three_presses_change_the_pictures(lab):
     seen = []
     for _ in range(3):
         lab.control.button.click()
+        lab.control.wait()
         seen.append((lab.speedup.title, len(lab.speedup.figure.data[0].x) + len(lab.speedup.figure.data[2].x),
                      lab.compile_log.text))
     assert [n for _, n, _ in seen] == [1, 2, 3] and len({t for _, _, t in seen}) == 3
@@ -39,13 +40,16 @@ def test_three_presses_change_the_pictures(lab):
 
 def test_run_to_the_end_stops_and_says_so(lab):
     lab.control.all_button.click()
+    lab.control.wait()
     assert lab.loop.done and lab.control.button.disabled and len(lab.loop.steps) <= 4
     assert 'done' in lab.control.message or 'nothing left' in lab.control.message
 
 
 def test_looking_at_a_step_changes_nothing_in_the_run(lab):
     lab.control.button.click()
+    lab.control.wait()
     lab.control.button.click()
+    lab.control.wait()
     run = lab.loop.run
     lab.control.chips.value = 0
     assert lab.shown.index == 0 and lab.editor.value == run.steps[0].evaluation.kernel.source and lab.loop.run is run
@@ -55,6 +59,7 @@ def test_looking_at_a_step_changes_nothing_in_the_run(lab):
 
 def test_an_edit_waits_for_its_evaluation(lab):
     lab.control.button.click()
+    lab.control.wait()
     original = lab.editor.value
     lab.editor.value += '\n# mine\n'
     assert lab.control.button.disabled and not lab.control.edit_button.disabled
@@ -62,12 +67,14 @@ def test_an_edit_waits_for_its_evaluation(lab):
     assert not lab.control.button.disabled and lab.control.edit_button.disabled
     lab.editor.value += '\n# mine\n'
     lab.control.edit_button.click()
+    lab.control.wait()
     assert lab.loop.steps[-1].move == 'edited by hand' and not lab.control.button.disabled
 
 
 def test_a_broken_edit_is_text_and_marks_its_line(lab):
     lab.editor.value = f'import nki\n\n@nki.jit\ndef softmax(x):\n    return {EVIL}\n'
     lab.control.edit_button.click()
+    lab.control.wait()
     assert lab.editor.marks.keys() == {
         '5'} and 'Traceback' not in lab.compile_log.text and '<img' not in lab.compile_log.body.value
     assert (lab.timeline.title, lab.diff.title) == ('No timeline', 'Nothing to compare')
@@ -78,12 +85,15 @@ def test_the_button_is_off_while_a_step_runs(lab):
     seen = []
     lab.control.on('step', lambda _: seen.append((lab.control.busy, lab.control.button.disabled)))
     lab.control.button.click()
+    lab.control.wait()
     assert seen == [(True, True)] and not lab.control.busy
 
 
 def test_picking_starts_afresh_and_the_run_can_be_resumed(lab, store):
     lab.control.button.click()
+    lab.control.wait()
     lab.control.button.click()
+    lab.control.wait()
     run = lab.loop.run
     lab.picker.pick(task='matmul')
     assert lab.loop is None and 'matmul' in lab.editor.value and lab.speedup.title == 'No step yet'
@@ -94,6 +104,7 @@ def test_picking_starts_afresh_and_the_run_can_be_resumed(lab, store):
     assert again.loop.run.id == run.id and again.picker.choice[
         'task'] == 'softmax' and again.shown.index == 1 and again.timeline.timeline is not None
     again.control.button.click()
+    again.control.wait()
     assert len(store.load_run(run.id).steps) == 3
 
 
@@ -143,8 +154,10 @@ def drawn(panel):
 
 def test_the_state_of_a_picture_is_the_picture(lab):
     lab.control.button.click()
+    lab.control.wait()
     first = lab.timeline.plot
     lab.control.button.click()
+    lab.control.wait()
     assert lab.timeline.plot is first                                    # one plot for a panel: nothing is left open
     for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff):
         assert drawn(panel) == json.loads(panel.figure.to_json())
@@ -155,7 +168,9 @@ def test_the_state_of_a_picture_is_the_picture(lab):
 
 
 def test_every_picture_names_its_run_and_step(lab):
-    for _ in range(2): lab.control.button.click()
+    for _ in range(2):
+        lab.control.button.click()
+        lab.control.wait()
     lab.control.chips.value = 0
     run = f'run {lab.loop.run.id}'
     of = lambda panel: next(a['text'] for a in drawn(panel)['layout']['annotations'] if a.get('name') == 'of')
@@ -166,6 +181,7 @@ def test_every_picture_names_its_run_and_step(lab):
 
 def test_a_reload_does_not_wait_for_the_library(lab):
     lab.control.button.click()
+    lab.control.wait()
     assert len({panel.box.children[0] for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff)}) == 1
     esm = [w.get_state()['_esm'] for w in (library(), lab.timeline.plot)]
     assert sum(map(len, esm)) < 10_000                                   # JupyterLab waits four seconds for all states

@@ -83,6 +83,10 @@ def how_different(one: np.ndarray, other: np.ndarray, sums: int = 0, unit: float
     share = np.mean(away > most) if away.size else 0.0
     return f'{share:.0%} of the elements are off by a unit of their dtype' if share > MOST_TIPPED else ''
 
+def multiplies(program: Program) -> bool:
+    "Whether a program has products of the Tensor engine, whose sums the library that executes them may order anew."
+    return any(o.op == 'nc_matmul' for o in program.instructions)
+
 class OwnNumbers:
     "What a kernel computes on its draws; `limits`: the most seconds and memory that each execution may take."
     def __init__(self, program: Program, seed: int, limits: Limits):
@@ -99,8 +103,9 @@ class OwnNumbers:
         """How the outputs of a path of programs differ from the kernel's, as text; '' where they do not. `moves`: those
         between one program and the next."""
         rounded, unit = [k for k, m in enumerate(moves) if not m.is_exact], narrowest_unit(self.program)
-        stops = [(len(moves), 0)]
-        if rounded: stops = [(rounded[0], 0), (rounded[-1] + 1, len(rounded)), *stops]
+        exact = int(any(map(multiplies, programs)))
+        stops = [(len(moves), exact)]
+        if rounded: stops = [(rounded[0], exact), (rounded[-1] + 1, exact + len(rounded)), *stops]
         for arrays, last in self.draws:
             at = None
             for stop, sums in stops:
@@ -207,5 +212,6 @@ def _latency_us(program):
 def _why_nothing(found, first_us):
     "Why no move stands."
     if not found.steps: return why_no_move(found.first)
+    if found.latency_us < first_us: return [f'No other part of the path is faster than {time_text(first_us)}.']
     return [f'In the current dialect the fastest found takes {time_text(found.latency_us)}, not less than '
             f'{time_text(first_us)} under the compiler of the earlier dialect.']

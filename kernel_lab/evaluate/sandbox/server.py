@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 import kernel_lab
-from ...core.errors import KernelError, SimulatorError, UsageError
+from ...core.errors import KernelError, SimulatorError, UsageError, raise_if_stopped
 from .shared_arrays import (anonymous_file, poisoned_file, write_bytes, sealed_file,
     read_outputs, specs_of, check_written)
 from .protocol import Limits, ChildReply, verdict, printable
@@ -60,6 +60,7 @@ def readable_paths() -> list[str]:
 CHILD_START_TIMEOUT_S = 60  # for the zygote or a child to become ready
 TIMEOUT_GRACE_S = 1.0       # between the child's own alarm and its killing
 KILL_TIMEOUT_S = 10         # for the system to end a killed process
+STOP_INTERVAL_S = 0.1       # how often a wait asks whether it should stop
 
 class _Child:
     "A process that may have to be killed, held by a pidfd, because process ids are reused."
@@ -75,14 +76,16 @@ class _Child:
     def close(self):
         if self.fd is not None: os.close(self.fd)
 
-def _lines(fd, until):
-    "Yield a dict for each line on `fd` until its other end is closed; None if the deadline `until()` passes first."
+def _lines(fd, until, ask=raise_if_stopped):
+    """Yield a dict for each line on `fd` until its other end is closed; None if the deadline `until()` passes first.
+    `ask` is called while it waits."""
     poll, rest = select.poll(), b''
     poll.register(fd, select.POLLIN)
     while True:
+        ask()
         left = until() - time.monotonic()
         if left <= 0: yield None; return
-        if not poll.poll(left * 1000): continue
+        if not poll.poll(1000 * min(left, STOP_INTERVAL_S)): continue
         chunk = os.read(fd, 1 << 16)
         if not chunk: return
         *whole, rest = (rest + chunk).split(b'\n')
@@ -110,7 +113,7 @@ def listen(fd: int, limits: Limits) -> tuple[dict, str, float]:
 def _drained(fd):
     "Wait until all other ends of a pipe are closed, which means that the processes have ended."
     late = time.monotonic() + KILL_TIMEOUT_S
-    for _ in _lines(fd, lambda: late): continue
+    for _ in _lines(fd, lambda: late, lambda: None): continue
 
 # %% ../../../nbs/5_evaluate/2_sandbox/05_server.ipynb #4273c0cc
 _BOOT = ('import json, sys; sys.path[:0] = json.loads(sys.argv[2]); '
