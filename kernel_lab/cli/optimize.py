@@ -17,7 +17,7 @@ from .runs import find_run, open_store, store_option, write_report
 from .tasks import find_task
 from ..core.durations import one_clock
 from ..core.errors import LabError, UsageError, choose
-from ..core.format import speedup_text
+from ..core.format import speedup_text, stages_text
 from ..core.interrupts import interrupted
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #ffdc16df
@@ -40,6 +40,16 @@ def show_step(step, run, console):
     say(*filter(None, (step_text(step, run.first_us, best), reason_text(step))), console=console)
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #da290ef1
+def stages_on(progress, bar, doing):
+    "A function for `on_stage` of `evaluate`, that writes the stages of an evaluation before a progress bar."
+    stages = {}
+    def heard(name, seconds):
+        if name == 'compile' and seconds is None: stages.clear()            # the next evaluation begins
+        if seconds is None: stages.pop(name, None)
+        stages[name] = seconds
+        progress.update(bar, description=f'{doing()}: {stages_text(stages)}')
+    return heard
+
 def step_until_done(loop, source=None):
     """Step `loop` until it is done and print each step; `source` is evaluated first.
 
@@ -49,6 +59,7 @@ def step_until_done(loop, source=None):
     with progress_on(console) as progress:
         bar = progress.add_task(f'{loop.run.agent} works on {loop.task.name}', total=loop.max_steps + 1,
                                 completed=len(loop.steps))
+        loop.options.setdefault('on_stage', stages_on(progress, bar, lambda: f'step {len(loop.steps)}'))
         kind = one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'
         say(step_table(kind).head(), console=console)
         try:
@@ -56,7 +67,7 @@ def step_until_done(loop, source=None):
             for step in loop.steps: show_step(step, loop.run, console)
             for step in loop:
                 show_step(step, loop.run, console)
-                progress.advance(bar)
+                progress.update(bar, advance=1, description=f'{loop.run.agent} looks for a move')
                 if interrupted(): raise KeyboardInterrupt              # a library caught it
         except (KeyboardInterrupt, Exception) as cut:
             if interrupted(): return KeyboardInterrupt()

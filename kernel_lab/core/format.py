@@ -63,3 +63,8 @@ def csv_cell(value: object) -> object:
     apostrophe before it, as spreadsheets write such text themselves. Values that are not text stay as they are."""
     if not isinstance(value, str) or not value.startswith(('=', '+', '-', '@', '\t', '\r', '\n')): return value
     return f"'{value}"
+
+# %% ../../nbs/1_core/05_format.ipynb #6a79173d
+def stages_text(stages: dict[str, float | None]) -> str:
+    "{stage: wall seconds, None while it is at work} as a line: 'compile 0.31 s · verify …'."
+    return ' · '.join(f'{name} {"…" if seconds is None else f"{seconds:.2f} s"}' for name, seconds in stages.items())

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from ..core.durations import latency_of, stands_out
 from ..core.background import Background
 from ..core.errors import LabError, choose, raise_if_stopped
-from ..core.format import speedup_text, status_mark, status_word, time_text
+from ..core.format import speedup_text, stages_text, status_mark, status_word, time_text
 from ..figures.theme import BAD_COLOUR
 from .style import Panel
 
@@ -136,8 +136,7 @@ def stage(self: StepControl, name: str, seconds: float | None) -> None:
     "Say that a stage of an evaluation begins, or, with its `seconds` of wall time, that it is over."
     if seconds is None: self._stages.pop(name, None)                # the last in the line is the one at work
     self._stages[name] = seconds
-    done = (f'{n} {"…" if s is None else f"{s:.2f} s"}' for n, s in self._stages.items())
-    self.say(f'{self._doing.rstrip("… ")}: {" · ".join(done)}')
+    self.say(f'{self._doing.rstrip("… ")}: {stages_text(self._stages)}')
 
 @patch
 def _fail(self: StepControl, text):
