@@ -71,7 +71,7 @@ def speedup_figure(run: 'Run', theme: str = 'auto') -> 'go.Figure':
     fig.add_bar(**_step_bars(right, p))
     fig.add_scatter(**_best_line(right if not len(right) else frame[frame.best_us.notna()], p))
     top = float(right.latency_us.max()) * 1.55 if len(right) else 1.0
-    if eager_us and eager_us < top: _eager_mark(fig, eager_us, p)
+    if eager_us and eager_us < top: _eager_mark(fig, eager_us, p, beyond=eager_us < 0.7 * top)
     fig.add_scatter(**_failures(wrong, top / 80))
     if _spread(right): fig.add_scatter(**_beyond(right, p))
     names = [f'{r.step}' if dense else f'{escaped(r.move, 28)}  <b>{r.step}</b>' for r in frame.itertuples()]
@@ -82,10 +82,11 @@ def speedup_figure(run: 'Run', theme: str = 'auto') -> 'go.Figure':
                    fixedrange=True, tickfont=dict(size=11.5, color=p['ink'])))
     return fig
 
-def _eager_mark(fig, us, p):
+def _eager_mark(fig, us, p, beyond):
+    "A dashed line at the time of eager execution, its text `beyond` it, or before it where there is more room."
     fig.add_vline(x=us, line=dict(color=p['soft'], width=1, dash='dash'))
-    fig.add_annotation(x=us, y=1, yref='paper', yanchor='bottom', xanchor='left', xshift=3,
-                       text=f'eager {time_text(us)}', showarrow=False, font=dict(size=11, color=p['soft']))
+    fig.add_annotation(x=us, y=1, yref='paper', yanchor='bottom', xanchor='left' if beyond else 'right',
+                       xshift=3 if beyond else -3,                       text=f'eager {time_text(us)}', showarrow=False, font=dict(size=11, color=p['soft']))
 
 def speedup_title(frame: 'pd.DataFrame', eager_us: float | None = None) -> tuple[str, str]:
     "(title, subtitle): the best speedup and the step that reached it; `eager_us`: time of eager execution."

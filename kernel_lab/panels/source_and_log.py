@@ -28,7 +28,7 @@ class SourceEditor(anywidget.AnyWidget):
     """A kernel's source to edit.
 
     Traits: `value` (text), `marks` {line: message}, `costs` (see `cost_bars`), `colours` {engine: colour}, `editable`,
-    `height` in pixels."""
+    `height` in pixels, `at` (the line to show, 0 for none)."""
     _esm, _css = STATIC / 'source_editor.js', STATIC / 'source_editor.css'
     value = traitlets.Unicode('').tag(sync=True)
     marks = traitlets.Dict().tag(sync=True)
@@ -36,15 +36,33 @@ class SourceEditor(anywidget.AnyWidget):
     colours = traitlets.Dict(ENGINE_COLOURS).tag(sync=True)
     editable = traitlets.Bool(True).tag(sync=True)
     height = traitlets.Int(430).tag(sync=True)
+    at = traitlets.Int(0).tag(sync=True)
 
     def __init__(self, value: str = '', **kw):
         super().__init__(value=value, **kw)
-        self._callbacks = []
-        self.on_msg(lambda _, content, __: content.get('type') == 'evaluate' and [f() for f in self._callbacks])
+        self._callbacks = {'evaluate': [], 'line': []}
+        self.on_msg(lambda _, content, __: self.on_event(content))
+
+    def on_event(self, event: dict) -> None:
+        "Handle what the page says: {'type': 'evaluate'}, or {'type': 'line', 'line': 12}. Anything else is ignored."
+        kind, line = (event.get(k) if isinstance(event, dict) else None for k in ('type', 'line'))
+        if kind == 'evaluate':
+            for f in self._callbacks['evaluate']: f()
+        if kind == 'line' and isinstance(line, int):
+            for f in self._callbacks['line']: f(line)
 
     def on_evaluate(self, f: Callable[[], object]) -> None:
         "Call `f()` when the person presses Ctrl+Enter in the text."
-        self._callbacks.append(f)
+        self._callbacks['evaluate'].append(f)
+
+    def on_line(self, f: Callable[[int], object]) -> None:
+        "Call `f(line)` when the person clicks on the number of a line."
+        self._callbacks['line'].append(f)
+
+    def look_at(self, line: int) -> None:
+        "Scroll to a line and show it."
+        self.at = 0                                             # the same line again is shown again
+        self.at = line
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #226ebd50
 def cost_bars(profile: 'Profile | None') -> dict[str, dict]:
@@ -61,20 +79,24 @@ def show(self: SourceEditor, evaluation: 'Evaluation') -> None:
     "Show an evaluation's source with its error line marked and its line costs drawn."
     error = evaluation.error or {}
     with self.hold_sync():
-        self.value = evaluation.kernel.source
+        self.value, self.at = evaluation.kernel.source, 0
         self.marks = {str(error['line']): str(error.get('message', ''))} if error.get('line') else {}
         self.costs = cost_bars(evaluation.profile)
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #15241994
+TRACED = 'traced in a child process'             # the line about the sandbox: what a person asks for last
+
 def log_text(evaluation: 'Evaluation') -> str:
-    "The compile log as plain text: the error, a failed verification, the log, the wall seconds of each stage."
+    """The compile log as plain text: the error, a failed verification, the log, the wall seconds of each stage; the
+    line about the sandbox comes last."""
     said = str(KernelError.from_dict(evaluation.error)) if evaluation.error else ''
     error = [said] if said and said not in evaluation.log else []
     verification = evaluation.verification
     wrong = [str(verification)] if verification is not None and not verification.passed else []
     stages = ', '.join(f'{name} {s:.2f} s' for name, s in (evaluation.seconds or {}).items())
-    return '\n'.join([*error, *wrong, *([evaluation.log.strip()] if evaluation.log.strip() else []),
-                      *([f'wall time: {stages}'] if stages else [])])
+    log = evaluation.log.strip().splitlines()
+    return '\n'.join([*error, *wrong, *[l for l in log if not l.startswith(TRACED)],
+                      *([f'wall time: {stages}'] if stages else []), *[l for l in log if l.startswith(TRACED)]])
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #3651e9ed
 class CompileLog(Panel):
@@ -104,7 +126,7 @@ def cost_numbers(run: 'Run') -> list[tuple[str, str]]:
     """[(number, what it is)] of a run: the key numbers of its report, then wall seconds and steps; tokens and dollars
     where a model was asked."""
     seconds, tokens = sum(s.seconds for s in run.steps), sum(s.tokens_in + s.tokens_out for s in run.steps)
-    spent = [(f'{seconds:.1f} s', f'wall time of {len(run.steps)} steps')]
+    spent = [(f'{seconds:.1f} s', f'wall time of {len(run.steps)} step{"s" * (len(run.steps) != 1)}')]
     if not tokens: return [*key_numbers(run), *spent]
     prices = [s.cost_usd for s in run.steps if s.tokens_in + s.tokens_out]
     paid = 'price unknown' if None in prices else f'${sum(prices):.2f} spent'

@@ -25,6 +25,7 @@ function gutter(box, model) {
     if (cost) bar.title = cost.text
     if (marks[i + 1] !== undefined) { row.classList.add('kl-marked'); row.title = marks[i + 1] }
     row.append(bar, node('span', 'kl-lineno', String(i + 1)))
+    row.addEventListener('click', () => model.send({ type: 'line', line: i + 1 }))
     return row
   })
   box.replaceChildren(...rows)
@@ -34,9 +35,11 @@ function render({ model, el }) {
   const root = node('div', 'kl-editor'), side = node('div', 'kl-gutter'), body = node('div', 'kl-body'), pre = node('pre'), area = node('textarea')
   Object.assign(area, { spellcheck: false, wrap: 'off', autocomplete: 'off' })
   area.setAttribute('aria-label', 'Kernel source')
+  area.title = 'Ctrl+Enter evaluates an edit. Tab indents; Escape, then Tab, leaves the text.'
   body.append(pre, area); root.append(side, body); el.append(root)
   const bands = () => {
     body.querySelectorAll('.kl-band').forEach(b => b.remove())
+    if (model.get('at')) { const b = node('div', 'kl-band kl-at'); b.style.top = `${8 + 19 * (model.get('at') - 1)}px`; body.prepend(b) }
     for (const line of Object.keys(model.get('marks'))) { const b = node('div', 'kl-band'); b.style.top = `${8 + 19 * (line - 1)}px`; body.prepend(b) }
   }
   const draw = () => {
@@ -45,13 +48,19 @@ function render({ model, el }) {
     root.classList.toggle('kl-timed', Object.keys(model.get('costs')).length > 0)
     area.readOnly = !model.get('editable')
   }
+  const look = line => { if (line) root.scrollTop = 8 + 19 * (line - 1) - root.clientHeight / 2 }
+  const looked = () => { bands(); look(model.get('at')) }
+  const marked = () => look(Number(Object.keys(model.get('marks'))[0] ?? 0))
   const take = () => { if (area.value !== model.get('value')) area.value = model.get('value'); draw() }
-  let timer
+  let timer, leaving = false
   const send = () => { clearTimeout(timer); model.save_changes() }
   area.addEventListener('input', () => { model.set('value', area.value); draw(); clearTimeout(timer); timer = setTimeout(send, 200) })
   area.addEventListener('blur', send)
   area.addEventListener('keydown', e => {
     e.stopPropagation()
+    if (e.key === 'Escape') { leaving = true; return }
+    if (e.key === 'Tab' && leaving) return                         // Escape, then Tab, goes on to what comes after the editor
+    if (e.key !== 'Shift') leaving = false
     if (e.key === 'Tab' && !e.shiftKey && !area.readOnly) {
       e.preventDefault(); area.setRangeText('    ', area.selectionStart, area.selectionEnd, 'end'); area.dispatchEvent(new Event('input'))
     }
@@ -59,7 +68,9 @@ function render({ model, el }) {
   })
   const names = ['value', 'costs', 'marks', 'height', 'editable']
   for (const n of names) model.on('change:' + n, take)
+  model.on('change:at', looked); model.on('change:marks', marked)
   take()
-  return () => { for (const n of names) model.off('change:' + n, take) }
+  requestAnimationFrame(() => { marked(); looked() })
+  return () => { for (const n of names) model.off('change:' + n, take); model.off('change:at', looked); model.off('change:marks', marked) }
 }
 export default { render }
