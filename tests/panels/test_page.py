@@ -153,7 +153,11 @@ def run_all(page, url):
     page.wait_for_timeout(1000)
 
 
-def titles(page): return page.locator('.kl-lab .gtitle').all_text_contents()
+DRAWN = """() => document.querySelectorAll('.kl-lab .js-plotly-plot .gtitle').length === 3 &&
+    document.querySelector('.kl-lab .kl-tl canvas')?.dataset.bars > 0"""
+
+
+def titles(page): return page.locator('.kl-lab .gtitle, .kl-lab .kl-tl .kl-title').all_text_contents()
 def bars(page, said):
     "How many bars the figure has whose title holds `said`."
     return page.evaluate("""said => [...document.querySelectorAll('.kl-lab .js-plotly-plot')]
@@ -167,28 +171,35 @@ def press(page, label, steps):
     page.wait_for_function('n => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === n',
                            arg=steps, timeout=SLOW)
     page.wait_for_function('() => !document.querySelector(".kl-lab .kl-main").disabled', timeout=SLOW)
-    page.wait_for_function('() => document.querySelectorAll(".kl-lab .js-plotly-plot .gtitle").length === 4',
-                           timeout=SLOW)        # the browser draws after Python is done
+    page.wait_for_function(DRAWN, timeout=SLOW)        # the browser draws after Python is done
     page.wait_for_timeout(800)
 
 
-def zoomed(page, yes=True):
-    "Wait until the timeline names a window, or none."
-    page.wait_for_function("""yes => yes === [...document.querySelectorAll('.kl-lab .gtitle')]
-        .some(t => t.textContent.includes(' between '))""", arg=yes, timeout=SLOW)
+def window(page):
+    "[from, to] in µs: what the timeline shows."
+    return [float(x) for x in page.locator('.kl-lab .kl-tl canvas').get_attribute('data-window').split()]
+
+
+def lanes(page):
+    "The box of the timeline's canvas, in view."
+    canvas = page.locator('.kl-lab .kl-tl canvas')
+    canvas.scroll_into_view_if_needed()
+    return canvas.bounding_box()
 
 
 def zoom(page):
-    "Drag over a part of the timeline: fewer bars, and a subtitle that names the window."
-    plot = page.locator('.kl-lab .js-plotly-plot').filter(has_text='simulated on')
-    plot.scroll_into_view_if_needed()
-    area = plot.locator('.nsewdrag').first.bounding_box()
-    y = area['y'] + area['height'] / 2
-    page.mouse.move(area['x'] + area['width'] * 0.55, y)
+    "Drag over a part of the timeline with Shift: the page shows that part, and says so."
+    box, whole = lanes(page), window(page)
+    y = box['y'] + 40
+    page.keyboard.down('Shift')
+    page.mouse.move(box['x'] + box['width'] * 0.55, y)
     page.mouse.down()
-    page.mouse.move(area['x'] + area['width'] * 0.75, y, steps=5)
+    page.mouse.move(box['x'] + box['width'] * 0.75, y, steps=5)
     page.mouse.up()
-    zoomed(page)
+    page.keyboard.up('Shift')
+    page.wait_for_function('() => document.querySelector(".kl-lab .kl-tl .kl-quiet").textContent.includes(" to ")')
+    lo, hi = window(page)
+    assert whole[0] < lo < hi < whole[1] and hi - lo < 0.3 * (whole[1] - whole[0])
 
 
 def shoot(page, target, theme):
@@ -213,8 +224,9 @@ def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
             'Nothing to compare'} <= set(page.locator('.kl-lab .kl-rest .kl-title').all_text_contents())
 
     press(page, 'Evaluate the first kernel', 1)
-    first, drawn = titles(page), bars(page, 'simulated on')
-    assert drawn > 5 and any('simulated' in t for t in first)
+    first = titles(page)
+    assert int(page.locator('.kl-lab .kl-tl canvas').get_attribute('data-bars')) > 5
+    assert any('simulated on' in t for t in first)
     press(page, 'Step', 2)
     press(page, 'Step', 3)
     assert titles(page) != first and bars(page, 'faster at step') == 3
@@ -251,17 +263,17 @@ def test_a_person_edits_and_breaks_the_kernel(lab_server, visit):
 
 # --- every view shows what is so now, and says of which run and step ---
 
-SEEN = """() => [...document.querySelectorAll('.kl-lab .js-plotly-plot')].map(p => ({
+SEEN = """() => [...[...document.querySelectorAll('.kl-lab .js-plotly-plot')].map(p => ({
     words: [...p.querySelectorAll('.gtitle, .xtick text, .ytick text, .bartext, .annotation-text')].map(t => t.textContent),
-    marks: p.querySelectorAll('.point, .hm image').length }))"""
-STAMPED = """() => [...document.querySelectorAll('.kl-lab .annotation-text')]
-    .map(t => t.textContent).filter(t => t.startsWith('run '))"""
+    marks: p.querySelectorAll('.point, .hm image').length })), ...[...document.querySelectorAll('.kl-lab .kl-tl')].map(p => ({
+    words: [...p.querySelectorAll('.kl-title, .kl-quiet')].map(t => t.textContent), marks: p.querySelector('canvas').dataset.bars }))]"""
+STAMPED = """() => [...document.querySelectorAll('.kl-lab .annotation-text, .kl-lab .kl-tl .kl-quiet')]
+    .map(t => /run \\w+ · (step|\\d+ step)s? ?[\\d, ]*$/.exec(t.textContent)?.[0]).filter(t => t)"""
 
 
 def pictures(page):
     "What the four pictures show, once they have come to rest: their words and how many marks."
-    page.wait_for_function('() => document.querySelectorAll(".kl-lab .js-plotly-plot .gtitle").length === 4',
-                           timeout=SLOW)
+    page.wait_for_function(DRAWN, timeout=SLOW)
     seen = None
     for _ in range(SLOW // 1000):
         before, seen = seen, page.evaluate(SEEN)
@@ -323,19 +335,17 @@ def test_a_reload_and_a_second_tab_show_the_same(lab_server, visit):
     page.bring_to_front()
     page.locator('.kl-lab .widget-toggle-button').first.click()
     assert one_run(page, 0) and one_run(second, 0) and alike(second, pictures(page))
+    whole = window(page)
     zoom(second)
-    zoomed(page)
-    assert alike(second, pictures(page)) and one_run(second, 0)
+    assert window(page) == whole                                    # each page zooms by itself
     second.close()
 
     evaluate_first(page, 'rmsnorm')
     other = pictures(page)
     assert alike(shown(page), other) and other != seen and one_run(page, 0) != run
     zoom(page)
-    page.wait_for_timeout(500)
-    assert pictures(shown(page)) != other and titles(page) != [] and sum(' between ' in t for t in titles(page)) == 1
-    page.locator('.kl-lab .js-plotly-plot').filter(has_text='simulated on').locator('.nsewdrag').first.dblclick()
-    zoomed(page, False)
+    page.locator('.kl-lab .kl-tl canvas').dblclick(position={'x': 300, 'y': 40})
+    assert window(page)[0] == 0
     assert alike(page, other)                     # the whole of this timeline, not of the first that was drawn
     assert watch.errors == []
 
@@ -476,6 +486,42 @@ def run_a_cell(page, code, printed):
     page.keyboard.type(code)
     page.keyboard.press('Control+Enter')
     page.locator(f'.jp-OutputArea-output:has-text("{printed}")').last.wait_for(timeout=5_000)
+
+
+def test_a_person_asks_the_timeline(lab_server, visit):
+    page, watch = visit('lanes', cells=2)
+    press(page, 'Evaluate the first kernel', 1)
+    box, info = lanes(page), page.locator('.kl-lab .kl-tl-info')
+    canvas, whole = page.locator('.kl-lab .kl-tl canvas'), window(page)
+    for n in range(200):                                            # the first bar of the lane of DMA in
+        page.mouse.click(box['x'] + 130 + 4 * n, box['y'] + 22 + 4 * 28 + 11)
+        if 'dma_copy' in info.inner_text(): break
+    line = int(re.search(r'line (\d+)', info.inner_text())[1])
+    page.locator('.kl-lab .kl-at').wait_for(state='attached', timeout=SLOW)
+    top = page.locator('.kl-lab .kl-at').evaluate('e => parseFloat(e.style.top)')
+    assert top == 8 + 19 * (line - 1)                               # its line is shown in the source
+    page.mouse.wheel(0, -300)
+    page.wait_for_function('w => document.querySelector(".kl-lab .kl-tl canvas").dataset.window !== w',
+                           arg=f'{whole[0]:g} {whole[1]}')
+    lo, hi = window(page)
+    assert hi - lo < 0.8 * (whole[1] - whole[0])
+    for key in ('d', 'ArrowLeft', 's', 'w', 'Escape'): canvas.press(key)
+    page.wait_for_timeout(300)
+    assert window(page) == whole
+    page.locator('.kl-lab .kl-tl input[type=search]').fill('dma_copy')
+    assert 'instructions match' in info.inner_text()
+    page.locator('.kl-lab .kl-lineno').nth(line - 1).click()         # and a line of the source marks its bars
+    page.wait_for_function('n => document.querySelector(".kl-lab .kl-tl input[type=search]").value === `line:${n}`',
+                           arg=line, timeout=SLOW)
+    page.locator('.kl-lab .kl-tl select').select_option('cause')
+    page.locator('.kl-lab .kl-tl input[type=checkbox]').check()
+    page.locator('.kl-lab textarea').first.focus()
+    page.keyboard.press('Escape')
+    page.keyboard.press('Tab')                                      # no trap
+    assert page.evaluate('() => document.activeElement.tagName') != 'TEXTAREA'
+    page.wait_for_timeout(500)
+    page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1]) / 'lab-lanes.png')
+    assert watch.outside == [] and watch.errors == []
 
 
 def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):

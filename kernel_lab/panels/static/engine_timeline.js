@@ -1,6 +1,6 @@
 // The engine lanes of one or several timelines over one time axis, on a canvas. Python sends each timeline once, its rows sorted by lane and
 // start; zooming, panning, searching and selecting ask nobody. `mount` needs no notebook: a page of its own uses it as well.
-const LANE = 22, GAP = 6, AXIS = 24, LEFT = 118, RIGHT = 10, HEAD = 22, MERGE = 4000, SAMPLE = 24
+const LANE = 22, GAP = 6, AXIS = 24, LEFT = 118, RIGHT = 10, HEAD = 22, SAMPLE = 24
 const HUES = ['#4268CD', '#6BB28D', '#D8911E', '#9A4773', '#8286AD', '#9C744A', '#2A9DA8', '#C8453B', '#7A9A3B', '#B96AC9', '#5A7FA8', '#C07F5C']
 const CAUSE_HUES = ['#8B929C', '#8286AD', '#4268CD', '#9C744A', '#9A4773', '#D8911E', '#C8453B', '#2A9DA8']
 const clamp = (x, lo, hi) => Math.min(Math.max(x, lo), hi)
@@ -49,18 +49,18 @@ function turnText(t, k) {
 }
 
 export function mount(el, { select = () => {}, note = '' } = {}) {
-  const root = node('div', 'kl-tl'), bar = node('div', 'kl-tl-bar'), canvas = node('canvas'), info = node('div', 'kl-tl-info'), tip = node('div', 'kl-tl-tip')
+  const root = node('div', 'kl-tl'), bar = node('div', 'kl-tl-bar'), canvas = node('canvas'), info = node('div', 'kl-tl-info'), legend = node('div', 'kl-tl-legend'), tip = node('div', 'kl-tl-tip')
   const title = node('span', 'kl-title'), quiet = node('span', 'kl-quiet'), find = node('input'), by = node('select'), path = node('label'), tick = node('input')
-  Object.assign(find, { type: 'search', placeholder: 'find an operation, a tile, line:12' }); find.setAttribute('aria-label', 'Find instructions')
+  Object.assign(find, { type: 'search', placeholder: 'find: dma_copy, x_tile, line:12' }); find.setAttribute('aria-label', 'Find instructions')
   by.setAttribute('aria-label', 'Colour by')
   for (const [value, text] of [['engine', 'by engine'], ['op', 'by operation'], ['line', 'by line'], ['cause', 'by what it waited for']]) {
     const o = node('option', '', text); o.value = value; by.append(o)
   }
   tick.type = 'checkbox'; path.append(tick, ' critical path')
-  bar.append(title, quiet, find, by, path); root.append(bar, canvas, info, tip); el.append(root)
+  bar.append(title, quiet, find, by, path); root.append(bar, canvas, legend, info, tip); el.append(root)
   Object.assign(canvas, { tabIndex: 0 }); canvas.setAttribute('role', 'application')
   info.setAttribute('aria-live', 'polite')
-  let parts = [], end = 1, lo = 0, hi = 1, chosen = null, hover = null, matches = null, frame = 0, tops = [], said = note
+  let parts = [], end = 1, lo = 0, hi = 1, chosen = null, hover = null, matches = null, frame = 0, tops = [], said = note, bars = 0
   const width = () => canvas.clientWidth - LEFT - RIGHT, x = us => LEFT + (us - lo) / (hi - lo) * width(), us = px => lo + (px - LEFT) / width() * (hi - lo)
   const soon = () => { frame ||= requestAnimationFrame(() => { frame = 0; draw() }) }
 
@@ -73,14 +73,14 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
   }
   const shown = (p, k) => !matches || matches[p][parts[p].instr[k]]
 
-  // One lane: bars one by one where they are few, else one a column of pixels, as strong as its busy share, which is exact.
+  // One lane: bars one by one where each has pixels of its own, else one a column of pixels, as strong as its busy share, which is exact.
   function drawLane(g, p, i, y) {
     const t = parts[p], lane = t.lanes[i], [a, b] = t.seen(i, lo, hi)
-    if (b - a <= MERGE) {
+    if (2 * (b - a) <= width()) {
       for (let k = a; k < b; k++) {
         const from = Math.max(x(t.start[k]), LEFT), to = Math.min(x(t.start[k] + t.dur[k]), LEFT + width())
         g.globalAlpha = shown(p, k) ? 1 : 0.12
-        g.fillStyle = hue(t, k, lane)
+        g.fillStyle = hue(t, k, lane); bars++
         g.fillRect(from, y, Math.max(to - from - (to - from > 4 ? 0.6 : 0), 0.7), LANE)
       }
       g.globalAlpha = 1
@@ -100,12 +100,24 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
         colour = Object.keys(weight).sort((m, n) => weight[n] - weight[m])[0] ?? colour
         bright = of ? 0.12 + 0.88 * hit / of : 1
       }
-      g.globalAlpha = (0.18 + 0.82 * share) * bright
+      g.globalAlpha = (0.18 + 0.82 * share) * bright; bars++
       g.fillStyle = colour
       g.fillRect(LEFT + c, y, 1.03, LANE)
     }
     g.globalAlpha = 1
     return true
+  }
+
+  // What the colours mean, where they are not the engines': those that some instruction has, by how many.
+  function drawLegend() {
+    const counts = new Map(), add = (colour, text, n) => { const key = colour + text; counts.set(key, { colour, text, n: (counts.get(key)?.n ?? 0) + n }) }
+    for (const t of by.value === 'op' || by.value === 'cause' ? parts : []) {
+      if (by.value === 'op') t.ops.forEach((op, o) => add(HUES[t.opIndex[o] % HUES.length], op, 1))
+      else { const seen = new Uint32Array(t.causes.length); for (const c of t.cause) seen[c]++; seen.forEach((n, c) => n && add(CAUSE_HUES[c % CAUSE_HUES.length], t.causes[c], n)) }
+    }
+    legend.replaceChildren(...[...counts.values()].sort((a, b) => b.n - a.n).map(({ colour, text }) => {
+      const one = node('span', '', text), box = node('i'); box.style.background = colour; one.prepend(box); return one
+    }))
   }
 
   const laneOf = (t, k) => t.lanes.findIndex(l => k >= l.from && k < l.to)
@@ -120,9 +132,10 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     const raw = (hi - lo) / Math.max(3, width() / 110), unit = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].map(m => m * unit).find(s => s >= raw)
     g.font = '11px ' + getComputedStyle(root).fontFamily; g.textAlign = 'center'; g.textBaseline = 'top'
     for (let n = Math.ceil(lo / step); n * step <= hi; n++) {
-      g.fillStyle = rule; g.fillRect(x(n * step), HEAD, 1, bottom - HEAD)
+      g.fillStyle = rule; g.fillRect(x(n * step), 2, 1, bottom - 2)
       g.fillStyle = ink; g.fillText(step >= 1000 ? `${+(n * step / 1000).toPrecision(9)} ms` : `${+(n * step).toPrecision(9)}`, x(n * step), bottom + 6)
     }
+    g.textAlign = 'right'; if (step < 1000) g.fillText('µs', LEFT - 12, bottom + 6)
   }
   function draw() {
     if (!parts.length || !canvas.clientWidth) return
@@ -131,7 +144,8 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     const rule = 'rgba(128,136,148,0.20)', track = 'rgba(128,136,148,0.09)'
     tops = []
     let y = 0
-    for (const t of parts) { tops.push(y + HEAD); y += HEAD + t.lanes.length * (LANE + GAP) }
+    const head = parts.length > 1 ? HEAD : GAP                        // several are named, each above its lanes
+    for (const t of parts) { tops.push(y + head); y += head + t.lanes.length * (LANE + GAP) }
     const height = y + AXIS
     canvas.style.height = height + 'px'
     if (canvas.width !== Math.round(canvas.clientWidth * ratio) || canvas.height !== Math.round(height * ratio)) {
@@ -141,9 +155,10 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     g.clearRect(0, 0, canvas.clientWidth, height)
     drawAxis(g, soft.trim(), rule, y)
     let merged = false
+    bars = 0
     parts.forEach((t, p) => {
       g.textAlign = 'left'; g.textBaseline = 'middle'; g.font = '12px ' + style.fontFamily
-      if (parts.length > 1) { g.fillStyle = soft.trim(); g.fillText(t.title, LEFT, tops[p] - HEAD / 2) }
+      if (parts.length > 1) { g.fillStyle = soft.trim(); g.fillText(t.title, LEFT, tops[p] - head / 2) }
       t.lanes.forEach((lane, i) => {
         const top = tops[p] + i * (LANE + GAP), share = t.share(i, lo, Math.min(hi, t.latency))
         g.fillStyle = track; g.fillRect(LEFT, top, width(), LANE)
@@ -159,7 +174,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
       g.fillStyle = soft.trim(); g.fillRect(x(t.latency), tops[p] - 4, 1, t.lanes.length * (LANE + GAP))
       g.restore()
     })
-    canvas.dataset.window = `${lo} ${hi}`; canvas.dataset.merged = merged
+    canvas.dataset.window = `${lo} ${hi}`; canvas.dataset.merged = merged; canvas.dataset.bars = bars
     const count = parts.reduce((n, t) => n + t.count, 0), part = hi - lo < 0.999 * end ? ` · ${time(lo)} to ${time(hi)}` : ''
     quiet.textContent = `${count.toLocaleString('en')} instructions${merged ? ', merged where they are narrower than a pixel: as strong as the busy share' : ''}${part}${said ? ' · ' + said : ''}`
     canvas.setAttribute('aria-label', `Engine timeline: ${title.textContent}, ${quiet.textContent}. Arrows or W A S D zoom and pan, Escape shows everything.`)
@@ -273,7 +288,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
   }
   find.addEventListener('keydown', e => { e.stopPropagation(); if (e.key === 'Escape') { find.value = ''; search(); canvas.focus() } })
   find.addEventListener('input', search)
-  by.addEventListener('change', soon); tick.addEventListener('change', soon)
+  by.addEventListener('change', () => { drawLegend(); soon() }); tick.addEventListener('change', soon)
   const grown = new ResizeObserver(soon), themed = new MutationObserver(soon)
   grown.observe(root); themed.observe(document.body, { attributes: true })
 
@@ -284,7 +299,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
       end = Math.max(1e-3, ...parts.map(t => t.latency)); lo = 0; hi = end; chosen = null; find.value = ''; matches = null
       title.textContent = words.title ?? ''; said = words.of ?? ''
       say(parts.length ? 'Click into the lanes; then the wheel zooms, a drag pans, W A S D and arrows move, / finds. Click a bar for its line and what it waited for.' : '')
-      draw()
+      drawLegend(); draw()
     },
     line(number) { find.value = number ? `line:${number}` : ''; search() },
     close() { grown.disconnect(); themed.disconnect(); cancelAnimationFrame(frame); root.remove() },
