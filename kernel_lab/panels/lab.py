@@ -35,7 +35,7 @@ class Lab(Panel):
         self.diff, self.utilisation = CorrectnessDiff(), UtilisationPanel()
         self.control = StepControl(self._new_loop, lambda: self.editor.value)
         self.about = widgets.HTML().add_class('kl-shown')
-        super().__init__(card(self.picker, self.control, grid_gap='10px'), self.cost,
+        super().__init__(card(self.picker, self.control, grid_gap='10px', overflow='visible'), self.cost,
             card(self.about, self.editor), card(self.timeline), row(card(self.compile_log), card(self.speedup)),
             row(card(self.utilisation), card(self.diff)))
         self.add_class('kl-lab')

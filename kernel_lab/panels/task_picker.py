@@ -6,13 +6,17 @@
 import html
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+import anywidget
 import ipywidgets as widgets
+import traitlets
 from fastcore.basics import patch
 from ..agents.chat import why_no_model
 from ..core.errors import choose
 from ..core.format import speedup_text
 from ..nki.chip.chips import CHIPS
-from .style import Panel
+from .style import STATIC, Panel
+from ..tasks.baselines.best_kernels import BEST_FILE, read_best
+from ..tasks.baselines.known_times import TIMES_FILE, read_times
 from ..tasks.model.task import Task
 from ..tasks.suite.registry import TASKS
 
@@ -51,19 +55,46 @@ def earlier_runs(store: 'Store | None', limit: int = 20, without: str | None = N
     runs = [r for r in store.runs(limit) if r.steps and r.id != without] if store else []
     return {run_line(r): r.id for r in sorted(runs, key=lambda r: r.state == 'finished')}
 
+# %% ../../nbs/7_panels/04_task_picker.ipynb #3bb55bcf
+def task_rows(tasks: dict[str, Task]) -> list[dict]:
+    """What a person searches tasks by, one dict a task: name, level, family, doc (one line), tags, order, `room` (the
+    first kernel over the bound) and `best` (the best kept kernel's gain over the first), None where unknown."""
+    times = {t.task: t for t in read_times(TIMES_FILE)}
+    gains = {}
+    for b in read_best(BEST_FILE): gains[b.task] = max(b.gain, gains.get(b.task, 1.0))
+    def room(name):
+        t = times.get(name)
+        return t.first_us / t.bound_us if t and t.first_us and t.bound_us else None
+    return [dict(name=t.name, level=t.level, family=t.family, doc=t.doc.splitlines()[0], tags=list(t.tags), order=n,
+                 room=room(t.name), best=gains.get(t.name)) for n, t in enumerate(tasks.values())]
+
+class TaskSearch(anywidget.AnyWidget):
+    "A field that finds a task. Traits: `value` (a name), `rows` (see `task_rows`); `options`: the names."
+    _esm, _css = STATIC / 'task_search.js', STATIC / 'task_search.css'
+    value = traitlets.Unicode().tag(sync=True)
+    rows = traitlets.List().tag(sync=True)
+
+    def __init__(self, tasks: dict[str, Task], **kw):
+        self.options = tuple(tasks)
+        super().__init__(rows=task_rows(tasks), value=self.options[0], **kw)
+
+    @traitlets.validate('value')
+    def _known(self, proposal):
+        "A name that the page made up changes nothing."
+        return proposal['value'] if proposal['value'] in self.options else self.value
+
 # %% ../../nbs/7_panels/04_task_picker.ipynb #9d30f04e
 class TaskPicker(Panel):
-    """Menus for `task`, `workload`, `chip` and `agent`, and for the earlier runs of `store`.
+    """A search for the `task`, menus for `workload`, `chip` and `agent`, and for the earlier runs of `store`.
 
     `on_pick(f)` calls `f(run id)`, or `f(None)` for a new run. `UsageError` for a name that does not exist."""
     def __init__(self, task: str | Task | None = None, workload: str | None = None, chip: str = 'trn1',
                  agent: str = 'rewrite', store: 'Store | None' = None):
         own = {task.name: task} if isinstance(task, Task) else {}
         self.tasks, self.store, self._callbacks, self._quiet = {**TASKS, **own}, store, [], False
-        self.menus = {
+        self.menus = {'task': TaskSearch(self.tasks)} | {
             name: widgets.Dropdown(description=name, options=options, layout=widgets.Layout(width='auto'))
-            for name, options in (('task', list(self.tasks)), ('workload', []), ('chip', list(CHIPS)),
-                                  ('agent', list(agents_offered())))}
+            for name, options in (('workload', []), ('chip', list(CHIPS)), ('agent', list(agents_offered())))}
         self.resume = widgets.Dropdown(description='earlier runs', layout=widgets.Layout(max_width='420px'))
         self.doc = widgets.HTML()
         menus = widgets.HBox([*self.menus.values(), self.resume],
@@ -101,6 +132,7 @@ def pick(self: TaskPicker, task: str | None = None, workload: str | None = None,
         sizes = {str(w): w.name for w in self.tasks[self.choice['task']].workloads}
         if tuple(sizes.values()) != tuple(self.menus['workload'].options):
             self.menus['workload'].options = list(sizes.values())
+            self.menus['workload'].index = 0
         if workload is not None:
             self.menus['workload'].value = choose({w: w for w in sizes.values()}, workload, 'workload')
         if tell: self.resume.value = ''

@@ -148,9 +148,16 @@ def run_all(page, url):
     else: pytest.fail(f'the page did not appear: {page.locator(".jp-OutputArea-output").all_inner_texts()}')
     page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].every(p => '
                            '!p.textContent.includes("*"))', timeout=SLOW)
-    page.locator('.kl-lab select').first.select_option('softmax')
-    page.locator('.kl-lab select').nth(1).select_option('small')
+    pick(page, 'softmax')
+    page.locator('.kl-lab select').first.select_option('small')
     page.wait_for_timeout(1000)
+
+
+def pick(page, task):
+    "Find a task by its name."
+    page.locator('.kl-lab .kl-ts > input').fill(task)
+    page.keyboard.press('Enter')
+    page.wait_for_timeout(300)
 
 
 DRAWN = """() => document.querySelectorAll('.kl-lab .js-plotly-plot .gtitle').length === 3 &&
@@ -303,7 +310,7 @@ def one_run(page, step):
 
 
 def evaluate_first(page, task):
-    page.locator('.kl-lab select').first.select_option(task)
+    pick(page, task)
     press(page, 'Evaluate the first kernel', 1)
 
 
@@ -474,6 +481,34 @@ def test_views_are_made_where_they_are_asked_for(tmp_path):
     os.utime(view, (later, later))
     subprocess.run(sync, check=True)
     assert json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'][-1]['source'] == ['1 + 1']
+
+# --- finding a task ---
+
+def test_a_person_finds_a_task(lab_server, visit):
+    page, watch = visit('find', cells=2)
+    field, names = page.locator('.kl-lab .kl-ts > input'), page.locator('.kl-lab .kl-ts-name')
+    field.fill('llama')
+    assert names.first.inner_text() == 'llama_layer' and '250 tasks' in page.locator('.kl-lab .kl-ts-head').inner_text()
+    field.fill('optimisers')                                                        # a family
+    assert 'adamw_step' in names.all_inner_texts()
+    page.locator('.kl-lab .kl-ts-sort').click()
+    rooms = [float(t.rstrip('×')) for t in page.locator('.kl-lab .kl-ts-room').all_inner_texts() if t]
+    assert rooms == sorted(rooms, reverse=True) and len(rooms) > 3
+    page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1]) / 'lab-find.png')
+    page.keyboard.press('Escape')
+    assert field.input_value() == 'softmax'                                         # nothing was picked
+    field.fill('no such task')
+    page.keyboard.press('Enter')
+    assert names.count() == 0
+    page.keyboard.press('Escape')
+    page.locator('.kl-lab .kl-main').focus()
+    page.keyboard.press('/')
+    page.keyboard.type('min_gru')
+    page.keyboard.press('Enter')
+    page.locator('.kl-lab .kl-doc:has-text("GRU")').wait_for(timeout=SLOW)
+    assert page.locator('.kl-lab select').first.input_value()                        # a workload, never blank
+    assert watch.outside == [] and watch.errors == []
+
 
 # --- work in the background ---
 

@@ -1,0 +1,82 @@
+// A field that finds a task: what is typed is looked for in names, families, tags and descriptions, the names first.
+const node = (tag, cls, text) => { const n = document.createElement(tag); if (cls) n.className = cls; if (text != null) n.textContent = text; return n }
+const times = x => x == null ? '–' : `${x >= 10 ? x.toFixed(0) : x.toFixed(1)}×`
+
+// How well a task fits words, the best first; null where one of them is nowhere.
+function rank(row, words) {
+  let sum = 0
+  for (const w of words) {
+    const name = row.name.toLowerCase(), at = name.startsWith(w) ? 0 : name.split('_').some(p => p.startsWith(w)) ? 1 : name.includes(w) ? 2
+      : [row.family, ...row.tags, `level ${row.level}`].some(t => t.toLowerCase().includes(w)) ? 3 : row.doc.toLowerCase().includes(w) ? 4 : null
+    if (at === null) return null
+    sum += at
+  }
+  return sum
+}
+
+function render({ model, el }) {
+  const id = `kl-tasks-${Math.random().toString(36).slice(2)}`
+  const root = node('div', 'kl-ts'), label = node('label', '', 'task'), input = node('input'), panel = node('div', 'kl-ts-panel'), head = node('div', 'kl-ts-head'), list = node('div', 'kl-ts-list')
+  const sort = node('button', 'kl-ts-sort'), count = node('span', 'kl-quiet')
+  Object.assign(input, { type: 'text', spellcheck: false, autocomplete: 'off', id: id + '-in' })
+  label.htmlFor = id + '-in'
+  for (const [k, v] of Object.entries({ role: 'combobox', 'aria-expanded': 'false', 'aria-controls': id, 'aria-autocomplete': 'list' })) input.setAttribute(k, v)
+  list.id = id; list.setAttribute('role', 'listbox'); list.setAttribute('aria-label', 'Tasks'); sort.type = 'button'
+  head.append(count, sort); panel.append(head, list); root.append(label, input, panel); el.append(root)
+  let open = false, found = [], at = 0, byRoom = false
+  const current = () => model.get('value')
+  const close = () => { open = false; root.classList.remove('kl-open'); input.setAttribute('aria-expanded', 'false'); input.removeAttribute('aria-activedescendant'); input.value = current() }
+  const choose = row => { if (!row) return; model.set('value', row.name); model.save_changes(); close() }
+
+  function point(n, seen = true) {
+    at = Math.max(0, Math.min(n, found.length - 1))
+    list.querySelectorAll('[role=option]').forEach((o, i) => { o.setAttribute('aria-selected', String(i === at)); if (i === at && seen) o.scrollIntoView({ block: 'nearest' }) })
+    found.length ? input.setAttribute('aria-activedescendant', `${id}-${at}`) : input.removeAttribute('aria-activedescendant')
+  }
+  function fill(text) {
+    const words = text.toLowerCase().split(/[\s,]+/).filter(Boolean), rows = model.get('rows')
+    const ranked = rows.map(row => [rank(row, words), row]).filter(([r]) => r !== null)
+    ranked.sort(([r, a], [s, b]) => (words.length && !byRoom ? r - s : 0) || (byRoom ? (b.room ?? 0) - (a.room ?? 0) : a.level - b.level || a.order - b.order))
+    found = ranked.map(([, row]) => row)
+    count.textContent = `${found.length} of ${rows.length} tasks`
+    sort.textContent = byRoom ? 'sorted by room to gain' : words.length ? 'sorted by fit' : 'sorted by level'
+    let before = ''
+    list.replaceChildren(...found.flatMap((row, i) => {
+      const o = node('div', 'kl-ts-row'), group = `level ${row.level} · ${row.family}`, out = []
+      o.id = `${id}-${i}`; o.setAttribute('role', 'option'); o.title = row.doc
+      const numbers = node('span', 'kl-ts-room', row.room == null ? '' : times(row.room)), best = node('span', 'kl-ts-best', row.best == null ? '' : times(row.best))
+      numbers.title = 'the first kernel over the bound: room to gain, simulated'; best.title = 'the best kernel that is kept over the first, simulated'
+      o.append(node('span', 'kl-ts-name', row.name), node('span', 'kl-ts-doc', row.doc), best, numbers)
+      o.addEventListener('pointerdown', e => { e.preventDefault(); choose(row) })
+      if (!byRoom && !words.length && group !== before) { const g = node('div', 'kl-ts-group', group); g.setAttribute('role', 'presentation'); out.push(g); before = group }
+      return [...out, o]
+    }))
+    point(words.length || byRoom ? 0 : Math.max(0, found.findIndex(r => r.name === current())))
+  }
+  function show() {
+    if (open) return
+    open = true; root.classList.add('kl-open'); input.setAttribute('aria-expanded', 'true'); input.select(); fill('')
+  }
+  input.addEventListener('focus', show)
+  input.addEventListener('pointerdown', () => { if (document.activeElement === input) show() })
+  input.addEventListener('input', () => { if (!open) show(); fill(input.value) })
+  input.addEventListener('blur', e => { if (!root.contains(e.relatedTarget)) close() })
+  input.addEventListener('keydown', e => {
+    e.stopPropagation()
+    const keys = { ArrowDown: () => open ? point(at + 1) : show(), ArrowUp: () => point(at - 1), PageDown: () => point(at + 10), PageUp: () => point(at - 10),
+      Enter: () => open ? choose(found[at]) : show(), Escape: close }
+    if (keys[e.key]) { keys[e.key](); e.preventDefault() }
+  })
+  sort.addEventListener('pointerdown', e => { e.preventDefault(); byRoom = !byRoom; fill(input.value === current() ? '' : input.value) })
+  sort.addEventListener('blur', e => { if (!root.contains(e.relatedTarget)) close() })
+  const slash = e => {                                                // `/` finds a task from anywhere on the page of this lab
+    const lab = root.closest('.kl-lab')
+    if (e.key !== '/' || e.ctrlKey || e.metaKey || e.altKey || !lab?.contains(document.activeElement) || /INPUT|TEXTAREA|SELECT|CANVAS/.test(document.activeElement.tagName)) return
+    e.preventDefault(); e.stopPropagation(); input.focus()
+  }
+  document.addEventListener('keydown', slash, true)
+  const changed = () => { if (!open) input.value = current() }
+  model.on('change:value', changed); changed()
+  return () => { document.removeEventListener('keydown', slash, true); model.off('change:value', changed) }
+}
+export default { render }
