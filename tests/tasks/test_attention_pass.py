@@ -105,6 +105,31 @@ def test_groups_of_queries_share_keys():
     assert node.kwargs['spec'].loops == (2, 3) and node.refs() == ('q', 'k', 'v')
 
 
+def turned(x, angle):
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+
+@pytest.mark.parametrize('tokens', [100, 128, 300])
+def test_queries_and_keys_are_turned_on_chip(tokens):
+    def f(x, y, angle):
+        q, k = (t.unflatten(-1, (-1, 16)).transpose(-3, -2) for t in (x, y))
+        return causal(scores(turned(q, angle), turned(k, angle).repeat_interleave(2, 0))).softmax(-1) @ \
+            k.repeat_interleave(2, 0)
+    task = task_of(f, x=(tokens, 64), y=(tokens, 32), angle=(tokens, 8))
+    assert error(task) < 1e-4
+    assert [n.op for n in with_attention(capture(task)).nodes if n.op not in ('cos', 'sin')] == ['attention']
+
+
+def test_parts_of_queries_that_others_read_stay_in_hbm():
+    def f(q, k, v, angle):
+        q, k = turned(q, angle), torch.cat([k[..., :5] * 2, k[..., 5:], angle * angle], -1)
+        return scores(q, k).softmax(-1) @ v, q
+    graph = with_attention(capture(task_of(f, q=(2, 50, 16), k=(2, 50, 8), v=(2, 50, 4), angle=(2, 50, 8))))
+    assert [n.op for n in graph.nodes].count('cat') == 1
+    assert error(task_of(f, q=(2, 50, 16), k=(2, 50, 8), v=(2, 50, 4), angle=(2, 50, 8))) < 1e-4
+
+
 def test_a_sink_and_sums_of_products():
     def f(q, k, v, sink):
         s = causal(scores(q, k))

@@ -12,7 +12,7 @@ from ..layout import argument_of
 from ..lowering_rules import RESHAPES, logical_form
 from ..rowwise_ops import ELEMENTWISE_OPS
 from .strided_views import (StridedView, common_loops, expanded_view, inverse_view,
-    view_of, whole_view)
+    view_of, viewed, whole_view)
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/01_matching.ipynb #bcd07391
 @dataclass(frozen=True)
@@ -111,6 +111,9 @@ class AttentionSpec:
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/01_matching.ipynb #4e37b9d4
 def _turned(operand): return operand[0], replace(operand[1], axes=(*operand[1].axes[:-2], *operand[1].axes[:-3:-1]))
 
+_ROW_VIEWS = ('repeat_interleave', 'transpose', 'swapaxes', 'permute', 'mT')    # they take no shape
+MOST_COMPUTED_COLUMNS = 128
+
 def _factor(node):
     "The number that a node multiplies by; None where it does not."
     if node.op == 'mul' and len(node.refs()) == 1:
@@ -130,8 +133,8 @@ def _grows(node, graph):
 
 def all_views(spec: AttentionSpec) -> list[tuple[str, StridedView]]:
     "(tensor, view) of everything that the pass reads."
-    return [*(o for term in spec.terms for o in term), spec.values, *(o for _, o in spec.operands),
-            *([spec.sink] if spec.sink else [])]
+    return [*(leaf for term in spec.terms for o in term for leaf in leaves_of(o)), spec.values,
+            *(o for _, o in spec.operands), *([spec.sink] if spec.sink else [])]
 
 def _with_out(spec, reader):
     "(the spec with its loops, the node whose result it writes): through transpositions and reshapes, where they allow."
@@ -162,6 +165,21 @@ def _is_supported(spec):
     return all(one(v, -1) and one(v, -2) for _, v in all_views(spec))
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/01_matching.ipynb #597c7c62
+@dataclass(frozen=True)
+class ComputedRows:
+    """Rows of q or k that are made on chip, of `shape` and stored as `dtype`.
+
+    `parts` lie side by side: (first column, columns, elementwise nodes, the name of their result, what they read as
+    pairs of (name, (tensor, view)))."""
+    shape: tuple[int, ...]
+    dtype: str
+    parts: tuple
+
+def leaves_of(operand: tuple | ComputedRows) -> list[tuple[str, StridedView]]:
+    "(tensor, view) of what an operand is loaded from."
+    if not isinstance(operand, ComputedRows): return [operand]
+    return [leaf for *_, leaves in operand.parts for _, leaf in leaves]
+
 class _NoAttention(Exception): pass
 
 def _need(found):
@@ -170,8 +188,8 @@ def _need(found):
 
 class _Reader:
     "Reads a softmax and what is around it as an `AttentionSpec`."
-    def __init__(self, graph, node):
-        self.graph, self.softmax, self.members = graph, node, {node.name}
+    def __init__(self, graph, node, computes):
+        self.graph, self.softmax, self.members, self.computes = graph, node, {node.name}, computes
         _need(argument_of(node, 'dim', -1) % len(node.shape) == len(node.shape) - 1)
 
     def only_user(self, node):
@@ -216,6 +234,53 @@ class _Reader:
         _need('float' in self.graph[base].dtype or self.graph[base].dtype == 'bool')
         column = view.shape[-1:] == (1,) or not view.shape
         return base, expanded_view(view, shape or ((*self.shape[:-1], 1) if column else self.shape))
+
+    def rows(self, name, shape, axis):
+        "The rows of q or k, whose features are on `axis`: a view, or what is computed from views."
+        upright = (lambda v: v) if axis == -1 else _turned
+        node, path, count = self.graph[name], [], self.graph[name].shape[axis]
+        while node.op in _ROW_VIEWS:
+            path.append(node)
+            node = self.graph[node.args[0].name]
+        def laid(operand, d):
+            "A view of a part of `d` columns as rows."
+            view = operand[1]
+            for n in reversed(path): view = view and viewed(n, view)
+            view = view and expanded_view(view, shape(d))
+            _need(view and view.shape == shape(d) and None not in (view.stride(-1), view.stride(-2)))
+            return upright((operand[0], view))
+        is_joined = node.op in ('cat', 'concat') and (*node.args, 0)[1] in (-1, len(node.shape) - 1)
+        if self.computes and is_joined and node.shape[-1] == count <= MOST_COMPUTED_COLUMNS:
+            rows = shape(count)[-2] if axis == -1 else shape(count)[-1]
+            try: return self.computed(node, laid, (*shape(count)[:-2], rows, count))
+            except _NoAttention: pass
+        return upright(self.operand(name, shape(count)))
+
+    def computed(self, node, laid, shape):
+        "`ComputedRows` of a concatenation of elementwise results; `laid(operand, columns)` is the view as rows."
+        parts, first = [], 0
+        for ref in node.args[0]:
+            part = self.graph[ref.name]
+            nodes = self._elementwise_below(part, {node.name})
+            made = {n.name for n in nodes}
+            reads = dict.fromkeys(r for n in nodes for r in n.refs() if r not in made) or {part.name: None}
+            leaves = tuple((r, laid(self.operand(r, tuple(part.shape)), part.shape[-1])) for r in reads)
+            parts.append((first, part.shape[-1], tuple(nodes), part.name, leaves))
+            first += part.shape[-1]
+        _need(any(nodes for _, _, nodes, _, _ in parts))
+        return ComputedRows(shape, node.dtype, tuple(parts))
+
+    def _elementwise_below(self, part, users):
+        "The elementwise nodes of a part's shape that only lead to it, in order."
+        found, reached, users = [], {part.name}, {*users}
+        upto = [n.name for n in self.graph.nodes].index(part.name)
+        for n in self.graph.nodes[upto::-1]:
+            if n.name not in reached or tuple(n.shape) != tuple(part.shape) or n.name in self.graph.outputs: continue
+            if not _is_elementwise(n, self.graph) or any(u.name not in users for u in self.graph.users(n.name)): continue
+            found.append(n)
+            users.add(n.name)
+            reached |= set(n.refs())
+        return found[::-1]
 
     def tail(self):
         "Peel the mask and positive factors behind the scores."
@@ -284,9 +349,8 @@ class _Reader:
         scale, start, chain = self.leading(products, chain)
         _need(self.top.name in {start, *(n.name for n in chain)})
         batch, (Lq, Lk) = self.shape[:-2], self.shape[-2:]
-        terms = tuple((self.operand(p.args[0].name, (*batch, Lq, self.graph[p.args[0].name].shape[-1])),
-                       _turned(self.operand(p.args[1].name, (*batch, self.graph[p.args[1].name].shape[-2], Lk))))
-                      for p in products)
+        terms = tuple((self.rows(p.args[0].name, lambda d: (*batch, Lq, d), -1),
+                       self.rows(p.args[1].name, lambda d: (*batch, d, Lk), -2)) for p in products)
         values = self.operand(self.product.args[1].name, (*batch, Lk, self.product.shape[-1]))
         if not chain: scale, self.exponent = scale * self.exponent, 1.0
         mine = {start, *(n.name for n in chain)}
@@ -297,8 +361,10 @@ class _Reader:
         return _with_out(spec, self)
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/01_matching.ipynb #85f828e8
-def attention_at(graph: Graph, node: Node) -> tuple[AttentionSpec, Node] | None:
-    "(what the pass around a softmax computes, the node whose result it writes); None where there is no such pass."
-    try: spec, out = _Reader(graph, node).read()
+def attention_at(graph: Graph, node: Node, computes: bool = True) -> tuple[AttentionSpec, Node] | None:
+    """(what the pass around a softmax computes, the node whose result it writes); None where there is no such pass.
+
+    `computes`: elementwise operations that make q and k may be a part of it."""
+    try: spec, out = _Reader(graph, node, computes).read()
     except _NoAttention: return None
     return (spec, out) if _is_supported(spec) else None

@@ -107,15 +107,19 @@ def is_lowerable(node: Node, graph: Graph) -> bool:
     except NoText: return False
     return True
 
+def _attention_node(graph, node):
+    "(the node `attention` around a softmax, the node whose result it writes); None where there is none."
+    for computes in (True, False):
+        if not (found := attention_at(graph, node, computes)): continue
+        spec, out = found
+        one = Node(out.name, 'attention', tuple(map(Ref, spec.takes)), {'spec': spec}, out.shape, out.dtype)
+        if is_lowerable(one, graph): return one, out
+
 def with_attention(graph: Graph) -> Graph:
     "The graph with each attention that can be one pass as one node `attention`; itself where there is none."
     for node in graph.nodes:
-        found = node.op in SOFTMAX and attention_at(graph, node)
-        if not found: continue
-        spec, out = found
-        one = Node(out.name, 'attention', tuple(map(Ref, spec.takes)), {'spec': spec}, out.shape, out.dtype)
-        if not is_lowerable(one, graph): continue
-        nodes, wanted, kept = [one if n is out else n for n in graph.nodes], set(graph.outputs), []
+        if node.op not in SOFTMAX or not (found := _attention_node(graph, node)): continue
+        nodes, wanted, kept = [found[0] if n is found[1] else n for n in graph.nodes], set(graph.outputs), []
         for n in reversed(nodes):
             if n.name in wanted: wanted |= set(n.refs()); kept.append(n)
         graph = Graph(graph.inputs, tuple(reversed(kept)), graph.outputs)

@@ -11,7 +11,7 @@ from ..lowering_rules import formula_of, logical_form
 from ..matmul import PSUM_BANK_COLUMNS, SQUARES_PER_BANK, matmul_dtype
 from ..plan import KernelPlan
 from ..tile_text import BLOCK_ROWS, KernelWriter, TileExpr
-from .matching import AttentionSpec, all_views
+from .matching import AttentionSpec, ComputedRows, all_views, leaves_of
 from .strided_views import StridedView, indexed_text
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/02_stages.ipynb #c02684b0
@@ -55,7 +55,7 @@ class AttentionPass:
         self.spec, self.plan, self.name = spec, plan, plan.pass_name
         self.places = {t: plan.materialise(r) for t, r in zip(spec.takes, refs)}
         self.views = [v for _, v in all_views(spec)]
-        kind = lambda o: self.places[o[0]].dtype
+        kind = lambda o: o.dtype if isinstance(o, ComputedRows) else self.places[o[0]].dtype
         self.kind = matmul_dtype(*(kind(o) for term in spec.terms for o in term))
         self.p_kind = matmul_dtype(spec.dtype, kind(spec.values))
         self.blocks, self.masks = mask_blocks(spec)
@@ -63,6 +63,7 @@ class AttentionPass:
         self.scalar_passes, self.vector_passes = 1, 1       # of the scores: the exponential, the largest
         self.exponent = spec.exponent * (1.0 if self.folded or spec.chain or spec.scale < 0 else spec.scale)
         # by depth, lines ahead of the blocks, and the tiles that they make
+        self.leaves = {}            # (tensor, view, first row) of what rows are computed from -> its tile
         self.loads, self.tiles = ([[] for _ in range(len(spec.loops) + 1)] for _ in range(2))
 
     def strides(self, view): return self.spec.strides[self.views.index(view)]
@@ -90,7 +91,7 @@ class AttentionPass:
 
     def depth(self, *operands):
         "How many loops are around a load: up to the last one that one of the operands depends on."
-        return max((k + 1 for _, v in operands for k, s in enumerate(self.strides(v)) if s), default=0)
+        return max((k + 1 for o in operands for _, v in leaves_of(o) for k, s in enumerate(self.strides(v)) if s), default=0)
 
     def load(self, tile, lines, *operands):
         self.loads[self.depth(*operands)] += lines
@@ -104,11 +105,38 @@ def _row_parts(L):
 
 def _load_rows(p, operand, name, part, col, width, kind):
     "Lines that load blocks of rows side by side: `name` [rows, blocks, width]."
+    if isinstance(operand, ComputedRows): return _compute_rows(p, operand, name, part, width, kind)
     _, first, T, r = part
     tile, text = _tile(name, f'({r}, {T}, {width})', kind), p.blocks_source(operand, first, T, r, col, width)
     if text: return [tile, f'nisa.dma_copy(dst={name}, src={text})']
     one = p.source(operand, p.span(operand[1], -2, 'j * ROWS', 'ROWS'), p.span(operand[1], -1, col, width))
     return [tile, f'for j in range({T}): nisa.dma_copy(dst={name}[:, j, :], src={one})']
+
+# what the lines around a chain call theirs
+_TAKEN_NAMES = {*'snmcikpjbghw', 'at', 'lo', 'hi', 'count', 'chunks', 'lows', 'low', 'masks', 'mask', 'first', 'made',
+                'kept', 'blocks', 'sums', 'turned', 'columns'}
+
+def _leaf_tile(p, operand, part, width):
+    "The tile of what rows are computed from, loaded once where several read it."
+    key = (*operand, part)
+    if key not in p.leaves:
+        p.leaves[key] = f'from_{len(p.leaves)}'
+        p.load(p.leaves[key], _load_rows(p, operand, p.leaves[key], part, 0, width, 'float32'), operand)
+    return p.leaves[key]
+
+def _compute_rows(p, rows, name, part, width, kind):
+    "Lines that make blocks of rows side by side, each part of their columns by its elementwise nodes."
+    _, _, T, r = part
+    writer = KernelWriter(0, {*_TAKEN_NAMES, name})
+    writer.emit(_tile(name, f'({r}, {T}, {width})', kind))
+    for first, cols, nodes, result, leaves in rows.parts:
+        flat = lambda tile: TileExpr(writer, f'{tile}.reshape(({r}, {T * cols}))', T * cols, rows=str(r))
+        env = {leaf: flat(_leaf_tile(p, operand, part, cols)) for leaf, operand in leaves}
+        for node in map(logical_form, nodes): env[node.name] = formula_of(node)(*(env[x] for x in node.refs()))
+        made = env[result].name
+        source = made[:made.rindex('.reshape')] if made.endswith(')') else f'{made}.reshape(({r}, {T}, {cols}))'
+        writer.emit(_copy_line(f'{name}[:, :, {first}:{first + cols}]', source))
+    return writer.lines
 
 def _copy_line(dst, src, scale=1.0):
     if scale == 1: return f'nisa.tensor_copy(dst={dst}, src={src})'
@@ -116,9 +144,9 @@ def _copy_line(dst, src, scale=1.0):
 
 def _load_turned(p, operand, name, col, d, scale=1.0):
     "Lines that load a matrix with `d` of its columns, from `col` on, on partitions: `name` [d, rows]."
-    view = operand[1]
+    view = operand if isinstance(operand, ComputedRows) else operand[1]
     L, lines = view.shape[-2], [_tile(name, f'({d}, {view.shape[-2]})', p.kind)]
-    if view.stride(-2) == 1 and view.stride(-1) != 1 and L > 1:
+    if view is not operand and view.stride(-2) == 1 and view.stride(-1) != 1 and L > 1:
         lines.append(f'nisa.dma_copy(dst={name}, src='
                      f'{p.source(operand, p.span(view, -1, col, d), p.span(view, -2, 0, L))})')
         return [*lines, _copy_line(name, name, scale)] if scale != 1 else lines
@@ -138,8 +166,9 @@ def load_products(p: AttentionPass) -> list[tuple[str, str]]:
     "Emit the loads of q and k; returns [(tile of q, tile of k)], one for each 128 of the contraction."
     found = []
     for q, k in p.spec.terms:
-        for col in range(0, q[1].shape[-1], BLOCK_ROWS):
-            names, d = (f'q{len(found)}', f'k{len(found)}'), min(BLOCK_ROWS, q[1].shape[-1] - col)
+        width = (q if isinstance(q, ComputedRows) else q[1]).shape[-1]
+        for col in range(0, width, BLOCK_ROWS):
+            names, d = (f'q{len(found)}', f'k{len(found)}'), min(BLOCK_ROWS, width - col)
             p.load(names[0], _load_turned(p, q, names[0], col, d, p.spec.scale if p.folded else 1.0), q)
             p.load(names[1], _load_turned(p, k, names[1], col, d), k)
             found.append(names)
@@ -170,9 +199,6 @@ def _load_operand(p, writer, k, operand):
     writer.emit(f'nisa.dma_copy(dst={name}, src={p.source(operand, p.span(view, -2, "at", "n"), cols)})')
     return tile(name, 1 if column else PSUM_BANK_COLUMNS)
 
-# what the lines around a chain call theirs
-_TAKEN_NAMES = {*'snmcikpjbghw', 'at', 'lo', 'hi', 'count', 'chunks', 'lows', 'low', 'masks', 'mask', 'first', 'made',
-                'kept', 'blocks', 'sums', 'turned', 'columns'}
 MOST_COLUMNS_IN_PSUM = 3 * PSUM_BANK_COLUMNS        # of the scores of a block
 
 def _chain_lines(p):

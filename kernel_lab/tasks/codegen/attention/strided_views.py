@@ -104,7 +104,7 @@ def _part(view, whole, k):
     start = sum(sizes[:k])
     return _sliced(view, dim, start, min(start + sizes[k], view.shape[dim]))
 
-def _viewed(node, view, graph):
+def viewed(node: Node, view: StridedView) -> StridedView | None:
     "The view that a node makes of a view of its operand; None where it makes none."
     args, kwargs = node.args[1:], node.kwargs
     if node.op in RESHAPES: return _reshaped(view, node.shape)
@@ -131,7 +131,7 @@ def view_of(name: str, graph: Graph) -> tuple[str, StridedView]:
                 if found := _part(view, whole, node.args[1]): return base, found
         elif node.shape:
             base, view = view_of(node.args[0].name, graph)
-            if (found := _viewed(node, view, graph)) and found.shape == tuple(node.shape): return base, found
+            if (found := viewed(node, view)) and found.shape == tuple(node.shape): return base, found
     return name, whole_view(tuple(node.shape))
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/00_strided_views.ipynb #dd8aa806
