@@ -276,7 +276,7 @@ class _Reader:
         upto = [n.name for n in self.graph.nodes].index(part.name)
         for n in self.graph.nodes[upto::-1]:
             if n.name not in reached or tuple(n.shape) != tuple(part.shape) or n.name in self.graph.outputs: continue
-            if not _is_elementwise(n, self.graph) or any(u.name not in users for u in self.graph.users(n.name)): continue
+            if not _is_elementwise(n, self.graph) or {u.name for u in self.graph.users(n.name)} - users: continue
             found.append(n)
             users.add(n.name)
             reached |= set(n.refs())

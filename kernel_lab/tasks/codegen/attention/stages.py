@@ -91,7 +91,8 @@ class AttentionPass:
 
     def depth(self, *operands):
         "How many loops are around a load: up to the last one that one of the operands depends on."
-        return max((k + 1 for o in operands for _, v in leaves_of(o) for k, s in enumerate(self.strides(v)) if s), default=0)
+        strides = [self.strides(v) for o in operands for _, v in leaves_of(o)]
+        return max((k + 1 for some in strides for k, s in enumerate(some) if s), default=0)
 
     def load(self, tile, lines, *operands):
         self.loads[self.depth(*operands)] += lines
