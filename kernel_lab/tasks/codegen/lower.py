@@ -60,11 +60,9 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
     The fastest on a chip of: attention as one pass, attention as several, and the text of `lower_unfused`. `chip` None:
     all share that can."""
     pays = lambda part: chip is None or fusion_pays(part, chip)
-    one_pass = with_attention(graph)
-    texts = [_fused(one_pass, pays, name, doc)]
-    if chip is None: return inline_calls(texts[0])
-    if one_pass is not graph: texts.append(_fused(graph, pays, name, doc))
-    texts = dict.fromkeys([render_kernel(plan_unfused(graph), graph, name, doc), *texts])
+    if chip is None: return inline_calls(_fused(with_attention(graph), pays, name, doc))
+    graphs = {str(g): g for g in (graph, with_attention(graph, False), with_attention(graph))}
+    texts = [render_kernel(plan_unfused(graph), graph, name, doc), *(_fused(g, pays, name, doc) for g in graphs.values())]
     return inline_calls(min(texts, key=lambda text: _latency_us(text, graph, chip)))
 
 @lru_cache(maxsize=1024)

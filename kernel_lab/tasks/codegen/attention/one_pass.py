@@ -107,18 +107,20 @@ def is_lowerable(node: Node, graph: Graph) -> bool:
     except NoText: return False
     return True
 
-def _attention_node(graph, node):
+def _attention_node(graph, node, computes):
     "(the node `attention` around a softmax, the node whose result it writes); None where there is none."
-    for computes in (True, False):
+    for computes in dict.fromkeys((computes, False)):
         if not (found := attention_at(graph, node, computes)): continue
         spec, out = found
         one = Node(out.name, 'attention', tuple(map(Ref, spec.takes)), {'spec': spec}, out.shape, out.dtype)
         if is_lowerable(one, graph): return one, out
 
-def with_attention(graph: Graph) -> Graph:
-    "The graph with each attention that can be one pass as one node `attention`; itself where there is none."
+def with_attention(graph: Graph, computes: bool = True) -> Graph:
+    """The graph with each attention that can be one pass as one node `attention`; itself where there is none.
+
+    `computes`: with the elementwise operations that make q and k."""
     for node in graph.nodes:
-        if node.op not in SOFTMAX or not (found := _attention_node(graph, node)): continue
+        if node.op not in SOFTMAX or not (found := _attention_node(graph, node, computes)): continue
         nodes, wanted, kept = [found[0] if n is found[1] else n for n in graph.nodes], set(graph.outputs), []
         for n in reversed(nodes):
             if n.name in wanted: wanted |= set(n.refs()); kept.append(n)
