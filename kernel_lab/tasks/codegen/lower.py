@@ -62,7 +62,8 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
     pays = lambda part: chip is None or fusion_pays(part, chip)
     if chip is None: return inline_calls(_fused(with_attention(graph), pays, name, doc))
     graphs = {str(g): g for g in (graph, with_attention(graph, False), with_attention(graph))}
-    texts = [render_kernel(plan_unfused(graph), graph, name, doc), *(_fused(g, pays, name, doc) for g in graphs.values())]
+    first = render_kernel(plan_unfused(graph), graph, name, doc)
+    texts = dict.fromkeys([first, *(_fused(g, pays, name, doc) for g in graphs.values())])
     return inline_calls(min(texts, key=lambda text: _latency_us(text, graph, chip)))
 
 @lru_cache(maxsize=1024)

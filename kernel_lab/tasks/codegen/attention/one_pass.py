@@ -109,8 +109,8 @@ def is_lowerable(node: Node, graph: Graph) -> bool:
 
 def _attention_node(graph, node, computes):
     "(the node `attention` around a softmax, the node whose result it writes); None where there is none."
-    for computes in dict.fromkeys((computes, False)):
-        if not (found := attention_at(graph, node, computes)): continue
+    for made_here in dict.fromkeys((computes, False)):
+        if not (found := attention_at(graph, node, made_here)): continue
         spec, out = found
         one = Node(out.name, 'attention', tuple(map(Ref, spec.takes)), {'spec': spec}, out.shape, out.dtype)
         if is_lowerable(one, graph): return one, out
