@@ -9,6 +9,7 @@ from ...core.errors import KernelError
 from ...nki.ir.nodes import ArraySpec
 from ...nki.lang.trace import trace_source
 from ...nki.timing.timeline import schedule
+from .attention.one_pass import lower_attention, with_attention
 from .convolutions import lower_window
 from .decompositions import lower_by_torch, lower_composite
 from .fusion import plan_fused
@@ -22,7 +23,7 @@ from ..model.task import Task
 from ..model.workload import Kernel, Workload
 
 # %% ../../../nbs/3_tasks/2_codegen/14_lower.ipynb #7d3d44e5
-LOWERING_RULES = [*BASIC_RULES, lower_window, lower_index, lower_composite, lower_by_torch]
+LOWERING_RULES = [*BASIC_RULES, lower_window, lower_index, lower_attention, lower_composite, lower_by_torch]
 
 def plan_unfused(graph: Graph, rules: list | None = None) -> KernelPlan:
     "The `KernelPlan` with one pass for each operation of a graph."
@@ -54,13 +55,16 @@ def fusion_pays(graph: Graph, chip: str = 'trn2') -> bool:
     return _PAYS[key]
 
 def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | None = 'trn2') -> str:
-    """The text of a kernel in which neighbouring operations share a pass where that pays on a chip.
+    """The text of a kernel in which neighbouring operations, and those of attention, share a pass where that pays.
 
-    Where all passes together are no faster, it is the text of `lower_unfused`. `chip` None: all share that can."""
+    The fastest on a chip of: attention as one pass, attention as several, and the text of `lower_unfused`. `chip` None:
+    all share that can."""
+    pays = lambda part: chip is None or fusion_pays(part, chip)
+    if chip is None: return inline_calls(_fused(with_attention(graph), pays, name, doc))
+    graphs = {str(g): g for g in (graph, with_attention(graph, False), with_attention(graph))}
     first = render_kernel(plan_unfused(graph), graph, name, doc)
-    fused = _fused(graph, lambda part: chip is None or fusion_pays(part, chip), name, doc)
-    wins = chip is None or fused != first and _latency_us(fused, graph, chip) < _latency_us(first, graph, chip)
-    return inline_calls(fused if wins else first)
+    texts = dict.fromkeys([first, *(_fused(g, pays, name, doc) for g in graphs.values())])
+    return inline_calls(min(texts, key=lambda text: _latency_us(text, graph, chip)))
 
 @lru_cache(maxsize=1024)
 def first_kernel_for(task: Task, workload: Workload | str | None = None) -> Kernel:
