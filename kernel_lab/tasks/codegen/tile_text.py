@@ -72,6 +72,7 @@ class RowExpr:
     def product(self): return self.reduce('multiply', 'row_product')
     def mean(self): return self.sum() * (1 / self.cols)
     def square(self): return self.activation('square')
+    def exp_sum(self): return None
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #5e3ca9b4
 _NON_COMMUTATIVE_OPS = ('subtract', 'divide', 'power', 'less', 'less_equal', 'greater', 'greater_equal', 'mod',
@@ -190,6 +191,8 @@ class ChunkedExpr(RowExpr):
 
     def binary(self, other, op, hint, reverse=False):
         "Deferred: emitted inside the next loop over chunks."
+        if op == 'divide' and not reverse and self.chunks.is_row(other):
+            return self.binary(other.inverse(), 'multiply', hint)
         return ChunkedExpr(self.chunks, lambda: self.current().binary(other.current()
                 if isinstance(other, ChunkedExpr) else other, op, hint, reverse))
 
@@ -202,12 +205,11 @@ class ChunkedExpr(RowExpr):
 
     def reduce(self, op, hint):
         "A column: emits a loop that reduces chunk by chunk."
-        gathered = self.chunks.column(hint, REDUCTION_START[op])
-        with self.chunks.loop():
-            part = self.current().reduce(op, 'part')
-            here = replace(gathered, name=gathered.rows_text(part.rows), rows=part.rows)
-            here.emit('tensor_tensor', here, data1=here, data2=part, op=f'nl.{op}')
-        return self.chunks.combine(gathered, op)
+        return self.chunks.reduced(self, op, hint)
+
+    def exp_sum(self):
+        "(maximum of each row, sum of e^(x − maximum)) where one loop makes both; else None."
+        return self.chunks.exp_sum(self)
 
     def scan(self, op, start):
         "The running `op`; the last column of a chunk starts the next one, and each further loop starts afresh."
@@ -239,6 +241,17 @@ class ChunkLoops:
         return c
 
     def combine(self, column, op): return column
+    def is_row(self, tile): return False
+    def exp_sum(self, expr): return None
+
+    def reduced(self, expr, op, hint):
+        "Emit the loop that reduces a `ChunkedExpr` chunk by chunk; returns the column."
+        gathered = self.column(hint, REDUCTION_START[op])
+        with self.loop():
+            part = expr.current().reduce(op, 'part')
+            here = replace(gathered, name=gathered.rows_text(part.rows), rows=part.rows)
+            here.emit('tensor_tensor', here, data1=here, data2=part, op=f'nl.{op}')
+        return self.combine(gathered, op)
 
     @contextmanager
     def loop(self):
@@ -285,6 +298,126 @@ def assemble_kernel(name: str, inputs: Sequence[str], outs: Sequence[Operand], s
              *(declare(o, 'private_hbm') for o in between)]
     for stage in stages: lines += ['', *stage]
     return KERNEL_HEADER + '\n'.join(lines) + f'\n    return {", ".join(o.name for o in outs)}\n'
+
+# %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #f198db98
+class OnlineLoops(ChunkLoops):
+    "Loops over chunks of `each` columns; what several ask for is reduced once."
+    def __init__(self, *how, each):
+        super().__init__(*how)
+        self.each, self.known = each, {}
+
+    def once(self, key, expr, make):
+        if (id(expr), key) not in self.known: self.known[id(expr), key] = make(), expr      # which keeps its id
+        return self.known[id(expr), key][0]
+
+    def reduced(self, expr, op, hint): return self.once(op, expr, lambda: super(OnlineLoops, self).reduced(expr, op, hint))
+    def exp_sum(self, expr): return self.once('exp', expr, lambda: self.parts(expr))
+
+    def parts(self, expr):
+        "(maximum, sum of e^(x − maximum)) of each row from those of its chunks."
+        new = lambda hint: TileExpr(self.writer, hint, -(-self.cols // self.each)).new(hint)
+        low, sums, at = new('negated'), new('sums'), f'[:, c // {self.each}:c // {self.each} + 1]'
+        with self.loop():
+            part, here = expr.current(), replace(low, name=f'{low.name}{at}', cols=1)
+            here.emit('tensor_reduce', here, op='nl.maximum', data=part, axis=1, negate=True)
+            here.emit('tensor_scalar', here, data=here, op0='nl.minimum', operand0=FINITE_LIMITS[math.inf])
+            part.emit('activation_reduce', part.new('exp', dtype='float32'), op='nl.exp', data=part, reduce_op='nl.add',
+                      reduce_res=f'{sums.name}{at}', bias=here)
+        least = low.min()
+        return least * -1.0, (low.activation('exp', -1.0, least) * sums).sum()
+
+# %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #965ef7af
+ONE_PASS_DTYPES = ('float32', 'bfloat16', 'float16')        # of what a product with ones adds
+BANK_COLUMNS = 512
+
+class BlockLoops(ChunkLoops):
+    """Loops over blocks of rows of a matrix [rows, width]. A reduction over rows is one row, the same on all partitions.
+
+    `on_array`: sums by the Tensor engine; otherwise row on row, as all other reductions."""
+    def __init__(self, writer, head, rows, width, on_array):
+        self.head, self.on_array, self.known, self.ones = head, on_array, {}, {}
+        self.trips, self.block = -(-rows // BLOCK_ROWS), 'ROWS' if rows % BLOCK_ROWS == 0 else 'n'
+        super().__init__(writer, rows, width, self.lines(rows, 'affine'), '')
+        self.in_order = self.lines(rows, 'sequential')
+
+    def lines(self, rows, kind):
+        "The first lines of a loop: start `at`, and `n` rows."
+        if self.block == 'ROWS': return [f'for k in nl.{kind}_range({self.trips}):', 'at = k * ROWS']
+        return [f'for k in range({self.trips}):', 'at = k * ROWS', f'n = min(ROWS, {rows} - at)']
+
+    def row(self, hint): return TileExpr(self.writer, hint, self.width, rows='ROWS').new(hint)
+    def banks(self): return [(c, min(BANK_COLUMNS, self.width - c)) for c in range(0, self.width, BANK_COLUMNS)]
+
+    def ones_of(self, dtype):
+        "A tile of ones; it is made once, before all loops."
+        if dtype not in self.ones:
+            self.ones[dtype] = TileExpr(self.head, 'ones', BLOCK_ROWS, rows='ROWS').new('ones', dtype=dtype)
+            self.head.emit(f'nisa.memset(dst={self.ones[dtype].name}, value=1.0)')
+        return self.ones[dtype]
+
+    def reduced(self, expr, op, hint):
+        "Emit a reduction over rows, once for the same expression; returns the row."
+        if (id(expr), op) not in self.known:
+            make = self.summed if op == 'add' and self.on_array else self.gathered
+            self.known[id(expr), op] = make(expr, op, hint), expr           # which lives as long as its id is known
+        return self.known[id(expr), op][0]
+
+    def in_psum(self, hint, shape):
+        name = self.writer.fresh_name(hint)
+        self.writer.emit(f'{name} = nl.ndarray(({shape}), dtype=nl.float32, buffer=nl.psum)')
+        return name
+
+    def summed(self, expr, op, hint):
+        "Emit the sum of rows as a product with ones, in as many banks as it takes."
+        sums = [(self.in_psum('sums', f'ROWS, {m}'), c, m) for c, m in self.banks()]
+        with self.loop():
+            part = expr.current()
+            if part.dtype not in ONE_PASS_DTYPES: part = part.copy_as('float32')
+            ones = self.ones_of(part.dtype).rows_text(part.rows)
+            for bank, c, m in sums:
+                self.writer.emit(f'nisa.nc_matmul(dst={bank}, stationary={ones}, moving={part.name}[:, {c}:{c + m}])')
+        return self.from_banks(sums, hint)
+
+    def from_banks(self, sums, hint):
+        row = self.row(hint)
+        for bank, c, m in sums: self.writer.emit(f'nisa.tensor_copy(dst={row.name}[:, {c}:{c + m}], src={bank})')
+        return row
+
+    def gathered(self, expr, op, hint):
+        "Emit a reduction row on row, 128 of them side by side, and then over these."
+        best, affine = self.row('gathered'), self.heads
+        self.writer.emit(f'nisa.memset(dst={best.name}, value={REDUCTION_START[op]})')
+        self.heads = self.in_order
+        with self.loop():
+            part = expr.current()
+            here = replace(best, name=best.rows_text(part.rows), rows=part.rows)
+            here.emit('tensor_tensor', here, data1=here, data2=part, op=f'nl.{op}')
+        self.heads = affine
+        return self.over_partitions(best, hint) if op == 'add' else self.turned(best, op, hint)
+
+    def over_partitions(self, tile, hint):
+        "Emit the sum of a tile over partitions, on all of them."
+        sums = [(self.in_psum('sums', f'ROWS, {m}'), c, m) for c, m in self.banks()]
+        for bank, c, m in sums:
+            self.writer.emit(f'nisa.nc_matmul(dst={bank}, stationary={self.ones_of("float32").name}, '
+                             f'moving={tile.name}[:, {c}:{c + m}])')
+        return self.from_banks(sums, hint)
+
+    def turned(self, tile, op, hint):
+        "Emit a reduction of a tile over partitions by transposing it, and back as a row on all of them."
+        row, ones = self.row(hint), self.ones_of('float32')
+        for c in range(0, self.width, BLOCK_ROWS):
+            m = min(BLOCK_ROWS, self.width - c)
+            turned = self.in_psum('turned', f'{m}, ROWS')
+            self.writer.emit(f'nisa.nc_transpose(dst={turned}, data={tile.name}[:, {c}:{c + m}])')
+            best = TileExpr(self.writer, turned, BLOCK_ROWS, rows=str(m)).reduce(op, 'best')
+            wide = replace(ones, writer=self.writer, name=ones.rows_text(str(m)), rows=str(m)) * best
+            back = self.in_psum('back', f'ROWS, {m}')
+            self.writer.emit(f'nisa.nc_transpose(dst={back}, data={wide.name})')
+            self.writer.emit(f'nisa.tensor_copy(dst={row.name}[:, {c}:{c + m}], src={back})')
+        return row
+
+    def is_row(self, tile): return isinstance(tile, TileExpr) and tile.cols > 1
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #2968b544
 COMMENT, MOST_COLUMNS = '_comment_', 110
