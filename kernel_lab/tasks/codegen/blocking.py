@@ -324,7 +324,7 @@ MIN_COLUMNS = 128
 class _ColumnPass:
     "The text of a pass over some columns of matrices; `held`: names of the operands that stay in SBUF."
     def __init__(self, operands, outs, sizes, width, on_array, held=()):
-        taken = {o.name for o in (*operands, *outs)} | {'n', 'at', 'c', 'k', 'i', *(f'b{j}' for j in range(len(sizes)))}
+        taken = {o.name for o in (*operands, *outs)} | {'n', 'at', 'c', 'k', 'i', 'j', *(f'b{j}' for j in range(len(sizes)))}
         self.head, self.writer = KernelWriter(1, taken), KernelWriter(2, taken)
         self.head.used = self.writer.used
         self.width, self.rows, self.held, self.loads = width, sizes[-2], {*held}, Counter()

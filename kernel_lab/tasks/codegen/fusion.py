@@ -231,7 +231,7 @@ def _lower_column_group(group, plan, layout, takes):
     one_row = (*sizes[:-2], 1, sizes[-1])
     outs = [plan.allocate(n).operand(one_row if group.space.is_column(n.shape) else sizes) for n in group.gives]
     return column_pass(plan.pass_name, group.formula(group.nodes, tuple(takes)), ins, outs, sizes,
-                       on_array=len(group.nodes) > 1)
+                       on_array=len(group.nodes) > 1 or group.nodes[0].op not in ('sum', 'mean'))
 
 def _lower_rows_group(group, plan, graph):
     "Lines of a group without a product, or None."

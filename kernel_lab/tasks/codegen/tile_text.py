@@ -72,7 +72,7 @@ class RowExpr:
     def product(self): return self.reduce('multiply', 'row_product')
     def mean(self): return self.sum() * (1 / self.cols)
     def square(self): return self.activation('square')
-    def exp_sum(self): return None
+    def exp_sum(self): return None          # (maxima, sums of e^(x − maximum)) of rows where one loop makes both
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #5e3ca9b4
 _NON_COMMUTATIVE_OPS = ('subtract', 'divide', 'power', 'less', 'less_equal', 'greater', 'greater_equal', 'mod',
@@ -192,7 +192,7 @@ class ChunkedExpr(RowExpr):
     def binary(self, other, op, hint, reverse=False):
         "Deferred: emitted inside the next loop over chunks."
         if op == 'divide' and not reverse and self.chunks.is_row(other):
-            return self.binary(other.inverse(), 'multiply', hint)
+            return self.binary(other.activation('reciprocal'), 'multiply', hint)
         return ChunkedExpr(self.chunks, lambda: self.current().binary(other.current()
                 if isinstance(other, ChunkedExpr) else other, op, hint, reverse))
 
@@ -207,9 +207,7 @@ class ChunkedExpr(RowExpr):
         "A column: emits a loop that reduces chunk by chunk."
         return self.chunks.reduced(self, op, hint)
 
-    def exp_sum(self):
-        "(maximum of each row, sum of e^(x − maximum)) where one loop makes both; else None."
-        return self.chunks.exp_sum(self)
+    def exp_sum(self): return self.chunks.exp_sum(self)
 
     def scan(self, op, start):
         "The running `op`; the last column of a chunk starts the next one, and each further loop starts afresh."
@@ -231,6 +229,7 @@ class ChunkLoops:
     def __init__(self, writer, cols, width, heads, shape):
         self.writer, self.cols, self.width, self.heads, self.shape, self.loops = writer, cols, width, heads, shape, 0
         self.carried, self.used = [], []         # (column, start) of scans; those that a loop has advanced
+        self.known = {}
 
     def piece(self, hint='piece'): return TileExpr(self.writer, hint, self.width, self.shape)
 
@@ -243,6 +242,10 @@ class ChunkLoops:
     def combine(self, column, op): return column
     def is_row(self, tile): return False
     def exp_sum(self, expr): return None
+    def once(self, key, expr, make):
+        "What `make` emits for an expression, emitted the first time."
+        if (id(expr), key) not in self.known: self.known[id(expr), key] = make(), expr      # which keeps its id
+        return self.known[id(expr), key][0]
 
     def reduced(self, expr, op, hint):
         "Emit the loop that reduces a `ChunkedExpr` chunk by chunk; returns the column."
@@ -304,13 +307,9 @@ class OnlineLoops(ChunkLoops):
     "Loops over chunks of `each` columns; what several ask for is reduced once."
     def __init__(self, *how, each):
         super().__init__(*how)
-        self.each, self.known = each, {}
+        self.each = each
 
-    def once(self, key, expr, make):
-        if (id(expr), key) not in self.known: self.known[id(expr), key] = make(), expr      # which keeps its id
-        return self.known[id(expr), key][0]
-
-    def reduced(self, expr, op, hint): return self.once(op, expr, lambda: super(OnlineLoops, self).reduced(expr, op, hint))
+    def reduced(self, *how): return self.once(how[1], how[0], lambda: super(OnlineLoops, self).reduced(*how))
     def exp_sum(self, expr): return self.once('exp', expr, lambda: self.parts(expr))
 
     def parts(self, expr):
@@ -327,15 +326,14 @@ class OnlineLoops(ChunkLoops):
         return least * -1.0, (low.activation('exp', -1.0, least) * sums).sum()
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #965ef7af
-ONE_PASS_DTYPES = ('float32', 'bfloat16', 'float16')        # of what a product with ones adds
-BANK_COLUMNS = 512
+ONE_PASS_DTYPES, BANK_COLUMNS = ('float32', 'bfloat16', 'float16'), 512     # of what a product with ones adds
 
 class BlockLoops(ChunkLoops):
     """Loops over blocks of rows of a matrix [rows, width]. A reduction over rows is one row, the same on all partitions.
 
     `on_array`: sums by the Tensor engine; otherwise row on row, as all other reductions."""
     def __init__(self, writer, head, rows, width, on_array):
-        self.head, self.on_array, self.known, self.ones = head, on_array, {}, {}
+        self.head, self.on_array, self.ones = head, on_array, {}
         self.trips, self.block = -(-rows // BLOCK_ROWS), 'ROWS' if rows % BLOCK_ROWS == 0 else 'n'
         super().__init__(writer, rows, width, self.lines(rows, 'affine'), '')
         self.in_order = self.lines(rows, 'sequential')
@@ -346,7 +344,6 @@ class BlockLoops(ChunkLoops):
         return [f'for k in range({self.trips}):', 'at = k * ROWS', f'n = min(ROWS, {rows} - at)']
 
     def row(self, hint): return TileExpr(self.writer, hint, self.width, rows='ROWS').new(hint)
-    def banks(self): return [(c, min(BANK_COLUMNS, self.width - c)) for c in range(0, self.width, BANK_COLUMNS)]
 
     def ones_of(self, dtype):
         "A tile of ones; it is made once, before all loops."
@@ -357,31 +354,37 @@ class BlockLoops(ChunkLoops):
 
     def reduced(self, expr, op, hint):
         "Emit a reduction over rows, once for the same expression; returns the row."
-        if (id(expr), op) not in self.known:
-            make = self.summed if op == 'add' and self.on_array else self.gathered
-            self.known[id(expr), op] = make(expr, op, hint), expr           # which lives as long as its id is known
-        return self.known[id(expr), op][0]
+        by = self.summed if op == 'add' and self.on_array else self.gathered
+        return self.once(op, expr, lambda: by(expr, op, hint))
 
     def in_psum(self, hint, shape):
         name = self.writer.fresh_name(hint)
         self.writer.emit(f'{name} = nl.ndarray(({shape}), dtype=nl.float32, buffer=nl.psum)')
         return name
 
-    def summed(self, expr, op, hint):
-        "Emit the sum of rows as a product with ones, in as many banks as it takes."
-        sums = [(self.in_psum('sums', f'ROWS, {m}'), c, m) for c, m in self.banks()]
-        with self.loop():
-            part = expr.current()
-            if part.dtype not in ONE_PASS_DTYPES: part = part.copy_as('float32')
-            ones = self.ones_of(part.dtype).rows_text(part.rows)
-            for bank, c, m in sums:
-                self.writer.emit(f'nisa.nc_matmul(dst={bank}, stationary={ones}, moving={part.name}[:, {c}:{c + m}])')
-        return self.from_banks(sums, hint)
+    def sums(self):
+        "(name, first column, columns) of each bank of PSUM that a row takes."
+        banks = [(c, min(BANK_COLUMNS, self.width - c)) for c in range(0, self.width, BANK_COLUMNS)]
+        return [(self.in_psum('sums', f'ROWS, {m}'), c, m) for c, m in banks]
+
+    def add_up(self, sums, tile):
+        "Emit the products with ones that add the rows of a tile to sums in PSUM."
+        ones = self.ones_of(tile.dtype).rows_text(tile.rows)
+        for bank, c, m in sums:
+            self.writer.emit(f'nisa.nc_matmul(dst={bank}, stationary={ones}, moving={tile.name}[:, {c}:{c + m}])')
 
     def from_banks(self, sums, hint):
-        row = self.row(hint)
+        row = TileExpr(self.writer, hint, self.width, rows='ROWS').new(hint)
         for bank, c, m in sums: self.writer.emit(f'nisa.tensor_copy(dst={row.name}[:, {c}:{c + m}], src={bank})')
         return row
+
+    def summed(self, expr, op, hint):
+        "Emit the sum of rows by the Tensor engine."
+        sums = self.sums()
+        with self.loop():
+            part = expr.current()
+            self.add_up(sums, part if part.dtype in ONE_PASS_DTYPES else part.copy_as('float32'))
+        return self.from_banks(sums, hint)
 
     def gathered(self, expr, op, hint):
         "Emit a reduction row on row, 128 of them side by side, and then over these."
@@ -393,29 +396,28 @@ class BlockLoops(ChunkLoops):
             here = replace(best, name=best.rows_text(part.rows), rows=part.rows)
             here.emit('tensor_tensor', here, data1=here, data2=part, op=f'nl.{op}')
         self.heads = affine
-        return self.over_partitions(best, hint) if op == 'add' else self.turned(best, op, hint)
-
-    def over_partitions(self, tile, hint):
-        "Emit the sum of a tile over partitions, on all of them."
-        sums = [(self.in_psum('sums', f'ROWS, {m}'), c, m) for c, m in self.banks()]
-        for bank, c, m in sums:
-            self.writer.emit(f'nisa.nc_matmul(dst={bank}, stationary={self.ones_of("float32").name}, '
-                             f'moving={tile.name}[:, {c}:{c + m}])')
+        if op != 'add': return self.turned(best, op, hint)
+        self.add_up(sums := self.sums(), best)
         return self.from_banks(sums, hint)
 
     def turned(self, tile, op, hint):
         "Emit a reduction of a tile over partitions by transposing it, and back as a row on all of them."
-        row, ones = self.row(hint), self.ones_of('float32')
-        for c in range(0, self.width, BLOCK_ROWS):
-            m = min(BLOCK_ROWS, self.width - c)
-            turned = self.in_psum('turned', f'{m}, ROWS')
-            self.writer.emit(f'nisa.nc_transpose(dst={turned}, data={tile.name}[:, {c}:{c + m}])')
-            best = TileExpr(self.writer, turned, BLOCK_ROWS, rows=str(m)).reduce(op, 'best')
-            wide = replace(ones, writer=self.writer, name=ones.rows_text(str(m)), rows=str(m)) * best
-            back = self.in_psum('back', f'ROWS, {m}')
-            self.writer.emit(f'nisa.nc_transpose(dst={back}, data={wide.name})')
-            self.writer.emit(f'nisa.tensor_copy(dst={row.name}[:, {c}:{c + m}], src={back})')
+        row, whole, left = self.row(hint), self.width // BLOCK_ROWS, self.width % BLOCK_ROWS
+        if whole:
+            with self.writer.indented(f'for j in nl.affine_range({whole}):'):
+                self.turn(tile, row, 'j * ROWS:(j + 1) * ROWS', BLOCK_ROWS, op)
+        if left: self.turn(tile, row, f'{self.width - left}:{self.width}', left, op)
         return row
+
+    def turn(self, tile, row, columns, m, op):
+        "Emit the reduction of `m` columns of a tile over partitions into those of `row`."
+        ones, turned = self.ones_of('float32'), self.in_psum('turned', f'{m}, ROWS')
+        self.writer.emit(f'nisa.nc_transpose(dst={turned}, data={tile.name}[:, {columns}])')
+        best = TileExpr(self.writer, turned, BLOCK_ROWS, rows=str(m)).reduce(op, 'best')
+        wide = replace(ones, writer=self.writer, name=ones.rows_text(str(m)), rows=str(m)) * best
+        back = self.in_psum('back', f'ROWS, {m}')
+        self.writer.emit(f'nisa.nc_transpose(dst={back}, data={wide.name})')
+        self.writer.emit(f'nisa.tensor_copy(dst={row.name}[:, {columns}], src={back})')
 
     def is_row(self, tile): return isinstance(tile, TileExpr) and tile.cols > 1
 
