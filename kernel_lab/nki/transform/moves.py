@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..checks.checker import check
 from ..ir.program import Program
 from .aligned_nests import alignment_moves, block_moves, several_moves
-from .combine import combined, divisions, multiply_instead
+from .combine import combined, divisions, multiply_instead, quotients, reciprocal_on_scalar
 from .definitions import IllegalTransformation
 from .engines import moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
@@ -96,6 +96,9 @@ def _combinations(program):
 def _quotients(program):
     if divisions(program): yield 'quotients of rows', multiply_instead(program)
 
+def _reciprocals(program):
+    for o in quotients(program): yield f'{o.op} in line {o.line}', reciprocal_on_scalar(program, o)
+
 def _own_tiles(program):
     names = [program.tensors[k].name for k in renamable_tiles(program)]
     if names: yield ', '.join(names), own_tiles(program)
@@ -148,6 +151,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
     MoveFamily('divide once a row',
                "A division takes eight cycles an element, a product one; the reciprocal of a row's divisor is taken "
                'once, and rounded once more.', _quotients, is_exact=False),
+    MoveFamily('divide on Scalar',
+               'A division takes eight cycles an element on Vector; Scalar takes reciprocals as it does any function, '
+               'and a product, rounded once more, takes one.', _reciprocals, is_exact=False),
     MoveFamily('do once', 'What every iteration makes alike is made before the loop.', invariant_moves),
     MoveFamily('hoist a load',
                'What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
