@@ -239,10 +239,16 @@ class WholeTensorLoops(ChunkLoops):
     """Loops over chunks of a whole tensor, one contiguous part a partition.
 
     A reduction is the same value on all partitions."""
-    def __init__(self, writer, count, width):
+    def __init__(self, writer, count, width, reuse=False):
         self.whole, self.left = count - count % BLOCK_ROWS, count % BLOCK_ROWS
         width = min(width, max(self.whole // BLOCK_ROWS, 1))
-        super().__init__(writer, count, width, self.pieces(width), 'w')
+        is_even = reuse and count % (width * BLOCK_ROWS) == 0
+        super().__init__(writer, count, width, self.even_pieces(width) if is_even else self.pieces(width), 'w')
+
+    def even_pieces(self, width):
+        "As `pieces`, where all are alike: a loop that stays one."
+        return [f'for k in nl.sequential_range({self.whole // (width * BLOCK_ROWS)}):', f'at = k * {width * BLOCK_ROWS}',
+                f'n, w = ROWS, {width}']
 
     def pieces(self, width):
         "The first lines of a loop over chunks: start `at`, `n` rows, `w` columns; what is left over 128 comes last."
@@ -279,14 +285,14 @@ class WholeTensorLoops(ChunkLoops):
         res = TileExpr(self.writer, 'total', 1, rows='ROWS').new('total', 1)
         return res.assign(TileExpr(self.writer, total, 1, rows='ROWS'))
 
-def whole_tensor_pass(block: str, formula: Callable, operands: Sequence[Operand],
-                      outs: Sequence[Operand]) -> list[str]:
+def whole_tensor_pass(block: str, formula: Callable, operands: Sequence[Operand], outs: Sequence[Operand],
+                      reuse: bool = False) -> list[str]:
     """Lines of a pass that reduces everything behind the first axis of (B, N).
 
-    An operand or result of (B, 1) or (1, 1) is one number."""
+    An operand or result of (B, 1) or (1, 1) is one number. `reuse`: loops stay loops where all chunks are alike."""
     B, N = (max(o.view[k] for o in (*operands, *outs)) for k in (0, 1))
     writer = KernelWriter(2, {o.name for o in (*operands, *outs)} | {'n', 'at', 'w', 'b', 'k'})
-    chunks = WholeTensorLoops(writer, N, 2048)
+    chunks = WholeTensorLoops(writer, N, 2048, reuse)
     where = lambda o, what: f'{o.text}[{"b" if o.view[0] > 1 else 0}, {what}]'
     def piece(operand):
         tile = chunks.piece(operand.name).new(f'{operand.name}_tile', dtype=operand.dtype)

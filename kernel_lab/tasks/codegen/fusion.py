@@ -247,7 +247,7 @@ def _lower_rows_group(group, plan, graph):
         return flat_passes(plan, formula, places, outs, count, reuse=True)
     ins = [p.operand(v) for p, v in zip(places, found[0].views)]
     results = [o.operand(f.out) for o, f in zip(outs, found)]
-    if found[0].roles == 'w': return whole_tensor_pass(plan.pass_name, formula, ins, results)
+    if found[0].roles == 'w': return whole_tensor_pass(plan.pass_name, formula, ins, results, reuse=True)
     return row_pass(plan.pass_name, formula, ins, results, found[0].roles, reuse=True)
 
 def subgraph(nodes: list[Node], graph: Graph) -> Graph:
