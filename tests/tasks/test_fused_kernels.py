@@ -7,6 +7,8 @@ from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.record.python_subset import read_outside
 from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.nki.writing.same_program import first_difference
+from kernel_lab.nki.writing.writer import to_source
 from kernel_lab.tasks.baselines.eager import graph_specs
 from kernel_lab.tasks.codegen.fusion import fusion_groups
 from kernel_lab.tasks.codegen.graph import capture
@@ -156,6 +158,13 @@ def test_the_logits_of_classes_are_fetched_where_they_lie():
     assert source.count('vector_offset=') and '(300, 1000)' not in source.split('def ')[1].split('# ')[0]
     def g(x, target): return x.log_softmax(1).gather(1, target.long())
     assert 'vector_offset=' in numbers(g, x=x, target=abs(target[:, None]) % 1000 * np.ones((1, 3), np.int32))
+
+
+def test_a_kernel_that_fetches_elements_is_written_again_as_it_is():
+    x, target = drawn(256, 1000), np.random.default_rng(1).integers(0, 1000, 256, np.int32)
+    source = numbers(lambda x, t: x.gather(1, t.long()[:, None]), x=x, t=target)
+    program = trace_source(source, None, (x, target))
+    assert first_difference(trace_source(to_source(program), None, (x, target)), program) is None
 
 
 @pytest.mark.parametrize('f', [
