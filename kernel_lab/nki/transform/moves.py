@@ -10,7 +10,7 @@ from ..ir.program import Program
 from .aligned_nests import alignment_moves, block_moves, several_moves
 from .combine import combined, divisions, multiply_instead, quotients, reciprocal_on_scalar
 from .definitions import IllegalTransformation
-from .engines import moved_work, shared_work
+from .engines import moved_sums, moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, load_where_read, residable_loads, wide_loads)
@@ -109,6 +109,7 @@ def _left_out(program):
 
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
+    for o, after in moved_sums(program): yield f'the sums in line {o.line} on Scalar', after, False
 
 def _dense_copies(program):
     for o, after in dense_copies(program): yield f'the copy in line {o.line}', after
