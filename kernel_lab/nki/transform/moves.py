@@ -109,7 +109,9 @@ def _left_out(program):
 
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
-    for o, after in moved_sums(program): yield f'the sums in line {o.line} on Scalar', after, False
+
+def _sums(program):
+    for o, after in moved_sums(program): yield f'{o.op} in line {o.line}', after
 
 def _dense_copies(program):
     for o, after in dense_copies(program): yield f'the copy in line {o.line}', after
@@ -179,6 +181,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                'An engine works ahead instead of waiting for what follows from each step of its own.',
                phase_moves, asks=True),
     MoveFamily('share with another engine', 'Two engines do one instruction, each some of its columns.', _shared),
+    MoveFamily('sum on Scalar',
+               'A sum of each row is work for Vector alone; Scalar, where it has time, adds up what it copies.', _sums,
+               is_exact=False),
     MoveFamily('copy at once',
                'DMA has a fixed time for every copy and for every run: several iterations share a copy of long runs.',
                at_once_moves, asks=True),
