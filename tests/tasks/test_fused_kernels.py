@@ -1,15 +1,18 @@
 """A kernel with fused passes has the numbers of its reference, is no slower than the first kernel, and is plain text."""
 import numpy as np
 import pytest
+import torch
 from kernel_lab.evaluate.verification.verify import verify
 from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.record.python_subset import read_outside
 from kernel_lab.nki.timing.timeline import schedule
+from kernel_lab.nki.writing.same_program import first_difference
+from kernel_lab.nki.writing.writer import to_source
 from kernel_lab.tasks.baselines.eager import graph_specs
 from kernel_lab.tasks.codegen.fusion import fusion_groups
 from kernel_lab.tasks.codegen.graph import capture
-from kernel_lab.tasks.codegen.lower import lower_fused, lower_unfused
+from kernel_lab.tasks.codegen.lower import lower_fused, lower_unfused, with_parts
 from kernel_lab.tasks.codegen.precision import kernel_graph
 from kernel_lab.tasks.model.task import task_from
 from kernel_lab.tasks.suite.registry import TASKS, get_task
@@ -97,3 +100,95 @@ def test_a_running_sum_in_chunks_starts_afresh_in_every_loop():
 def test_a_column_that_is_read_as_a_row_is_not_fused():
     graph = capture(task_of(lambda x: (x - x.sum(-1)).exp(), x=(64, 64)))
     assert [[n.op for n in g] for g in fusion_groups(graph)] == [['sum'], ['sub', 'exp']]
+
+
+def numbers(reference, tolerance=1e-4, **arrays):
+    "The text with every group fused, after its numbers were held against the reference's."
+    task = task_from(reference, lambda rng: arrays, name='mine')
+    graph = capture(task)
+    source = all_fused(graph)
+    for got, want in zip(execute(trace_source(source, None, graph_specs(graph)), *arrays.values()),
+                         task.expected(arrays)):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    return source
+
+
+def drawn(*shape): return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+@pytest.mark.parametrize('shape, dim', [((256, 300), 0), ((3, 200, 130), 1), ((2, 2, 129, 65), 2), ((4096, 513), 0)])
+@pytest.mark.parametrize('f', [lambda x, d: x.softmax(d), lambda x, d: x.mean(d), lambda x, d: x.amax(d) + 1,
+                               lambda x, d: (x - x.mean(d, keepdim=True)) / (x.var(d, keepdim=True) + 1).sqrt()])
+def test_rows_are_reduced_in_blocks(shape, dim, f):
+    source = numbers(lambda x: f(x, dim), x=drawn(*shape))
+    assert 'dma_copy(dst=square' not in source              # no block of 128 by 128 is loaded to be transposed
+
+
+def test_rows_in_blocks_with_rows_columns_and_numbers_beside_them():
+    def f(x, gain, weight, one):
+        return (x * weight * one).sum(0) * gain, x - (x * weight).amin(0)
+    numbers(f, 1e-3, x=drawn(300, 70), gain=drawn(70), weight=drawn(300, 1), one=drawn(1))
+
+
+@pytest.mark.parametrize('f', [lambda x: x.cumsum(0).sum(0), lambda x: x.cumsum(0) * 2])
+def test_a_running_sum_is_no_reduction_of_rows(f):
+    assert 'dst=square' in numbers(f, 1e-3, x=drawn(200, 60))
+
+
+def test_reductions_along_two_axes_are_two_groups():
+    graph = capture(task_of(lambda x: x.softmax(0) * x.softmax(1), x=(200, 300)))
+    assert all(len({n.op == 'softmax' and n.args[1] for n in g} - {False}) < 2 for g in fusion_groups(graph))
+    numbers(lambda x: x.softmax(0) * x.softmax(1), x=drawn(200, 300))
+
+
+@pytest.mark.parametrize('f', [lambda x: x.softmax(-1), lambda x: x.logsumexp(-1), lambda x: x.log_softmax(-1),
+                               lambda x: x.softmax(-1) * x.log_softmax(-1) + x.logsumexp(-1, keepdim=True)])
+def test_a_long_softmax_finds_maximum_and_sum_in_one_loop(f):
+    x = drawn(5, 40_000) * 9
+    x[1, :39_000], x[2, 100:], x[3] = -np.inf, -np.inf, 3e4         # chunks of nothing, and of one number
+    source = numbers(f, x=x)
+    assert source.count('nisa.activation_reduce(') == 1 and 'row_max' not in source
+
+
+def test_the_logits_of_classes_are_fetched_where_they_lie():
+    def f(x, target): return torch.nn.functional.cross_entropy(x, target.long(), reduction='none')
+    x, target = drawn(300, 1000), np.random.default_rng(1).integers(0, 1000, 300, np.int32)
+    target[[0, 7]] = -100                                           # which torch ignores
+    source = numbers(f, x=x, target=target)
+    assert source.count('vector_offset=') and '(300, 1000)' not in source.split('def ')[1].split('# ')[0]
+    def g(x, target): return x.log_softmax(1).gather(1, target.long())
+    assert 'vector_offset=' in numbers(g, x=x, target=abs(target[:, None]) % 1000 * np.ones((1, 3), np.int32))
+
+
+def test_a_kernel_that_fetches_elements_is_written_again_as_it_is():
+    x, target = drawn(256, 1000), np.random.default_rng(1).integers(0, 1000, 256, np.int32)
+    source = numbers(lambda x, t: x.gather(1, t.long()[:, None]), x=x, t=target)
+    program = trace_source(source, None, (x, target))
+    assert first_difference(trace_source(to_source(program), None, (x, target)), program) is None
+
+
+@pytest.mark.parametrize('f', [
+    lambda x, t: x.gather(0, t.long()[:, None].expand(-1, 64)), lambda x, t: (x * 2).gather(1, t.long()[:, None]),
+    lambda x, t: (x - x.amax(0)).gather(1, t.long()[:, None]), lambda x, t: x.gather(1, (x * 0).long()),
+    lambda x, t: x[:100].gather(1, t[:100].long()[:, None])])
+def test_what_is_not_fetched_where_it_lies(f):
+    target = np.random.default_rng(1).integers(0, 64, 200, np.int32)
+    assert 'vector_offset=' not in numbers(f, x=drawn(200, 64), target=target)
+
+
+def test_parts_of_composites_are_fused_and_nothing_is_computed_twice():
+    def f(x, gain, bias): return torch.nn.functional.batch_norm(x, None, None, gain, bias, True).relu()
+    graph = capture(task_of(f, x=(256, 96), gain=(96,), bias=(96,)))
+    assert all_fused(graph).count('\n    # ') == 1 and len(graph.nodes) == 2
+    def twice(x): return x.log_softmax(-1).exp() * x.log_softmax(-1)
+    assert [n.op for n in with_parts(capture(task_of(twice, x=(9, 9)))).nodes] == ['logsumexp', 'sub', 'exp', 'mul']
+
+
+def test_a_graph_without_composites_stays_as_it_is():
+    graph = capture(task_of(lambda x, y: (x @ y).tanh(), x=(9, 8), y=(8, 7)))
+    assert with_parts(graph) is graph
+    fewer = capture(task_from(lambda x, t: x.gather(1, t.long()), lambda rng: {
+        'x': rng.standard_normal((9, 8), np.float32), 't': rng.integers(0, 8, (7, 1), np.int32)}, name='mine'))
+    assert with_parts(fewer) is fewer                               # places in the first seven of nine rows
+    flipped = capture(task_of(lambda x: x.flip(0, 1).roll(3, 1), x=(9, 8)))
+    assert with_parts(flipped) is flipped                           # parts that move data

@@ -6,8 +6,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, Tensor, replace
+from ..ir.nodes import Access, Instruction, Tensor, accesses, replace
 from ..ir.program import Program
+from ..ir.regions import row_major_steps
 from ..chip.dtypes import is_float
 from .cleanup import with_instructions
 from .definitions import DefUse, IllegalTransformation, squeezed
@@ -163,3 +164,34 @@ def multiply_instead(program: Program) -> Program:
         replaced[id(o)] = [*before, now]
     if not replaced: raise IllegalTransformation('no row is divided by one number')
     return with_instructions(program, replaced, tensors)
+
+# %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #5baa5857
+def _is_quotient(program, o):
+    "Whether an instruction divides floats of a tile by as many float32 numbers, or one by them."
+    known = {'tensor_tensor': ('op', 'data2'), 'tensor_scalar': ('op0', 'data')}
+    if o.op not in known or o.mask or o.attrs.get(known[o.op][0]) != 'divide' or len(o.outs) != 1: return False
+    by = o.ins[known[o.op][1]]
+    one = o.op == 'tensor_scalar'
+    if one and (o.ins['operand0'] != 1 or not o.attrs.get('reverse0') or o.attrs.get('op1')): return False
+    floats = all(is_float(program.tensors[a.tensor].dtype) for a in accesses(o))
+    return floats and program.tensors[by.tensor].dtype == 'float32' and by.par == 0 and not by.index and by.free > 1
+
+def quotients(program: Program) -> list[Instruction]:
+    "The instructions that divide tiles element by element, or one by the elements of a tile."
+    return [o for o in program.instructions if _is_quotient(program, o)]
+
+def reciprocal_on_scalar(program: Program, o: Instruction) -> Program:
+    """The program with the reciprocals of an element-wise division by the Scalar engine, and a product in its place.
+    Results are rounded once more than before. `IllegalTransformation` for any other instruction."""
+    if not _is_quotient(program, o):
+        raise IllegalTransformation(f'{o.op} in line {o.line} divides no floats by float32 numbers, one each')
+    inverse = lambda dst, data: Instruction('activation', {'dst': dst}, {'data': data, 'scale': 1.0},
+                                            {'func': 'reciprocal'}, 'Scalar', line=o.line)
+    if o.op == 'tensor_scalar':
+        return with_instructions(program, {id(o): [inverse(o.outs['dst'], o.ins['data'])]}, None)
+    by = o.ins['data2']
+    t = program.tensors[by.tensor]
+    tile = Tensor(f'{t.name}_inverse', by.shape, 'float32', 'sbuf', scope=DefUse(program).chain(o), line=t.line)
+    dst = Access(len(program.tensors), Affine(0), tuple(zip(row_major_steps(by.shape), by.shape)), 0)
+    now = replace(o, ins={**o.ins, 'data2': dst}, attrs={**o.attrs, 'op': 'multiply'})
+    return with_instructions(program, {id(o): [inverse(dst, by), now]}, [*program.tensors, tile])

@@ -10,12 +10,13 @@ from ..chip.chips import get_chip
 from ..chip.dtypes import is_float
 from ..ir.instructions import spec_of
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, accesses, replace
+from ..ir.nodes import Access, Instruction, Tensor, accesses, replace
 from ..ir.program import Program
+from ..ir.regions import row_major_steps
 from ..timing.flat_program import CAUSES
 from ..timing.timeline import Timeline, cached_schedule
 from .cleanup import with_instructions
-from .definitions import ELEMENTWISE, IllegalTransformation
+from .definitions import ELEMENTWISE, DefUse, IllegalTransformation
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #27fac35b
 COMPUTE_ENGINES = ('Vector', 'Scalar', 'GpSimd')
@@ -96,6 +97,34 @@ def moved_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Pro
     for o in _longest(program, work[busiest]):
         for form in _forms_here(program, o):
             if form.engine != busiest: yield o, form, with_instructions(program, {id(o): [form]})
+
+# %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #6a29edfb
+def row_sum_on_scalar(program: Program, o: Instruction) -> Program:
+    """The program with the sums of rows of floats taken by the Scalar engine. `IllegalTransformation` for any other
+    instruction, or where an engine's register holds a sum that goes on."""
+    total, data = o.outs.get('dst'), o.ins.get('data')
+    plain = o.op == 'tensor_reduce' and o.attrs['op'] == 'add' and not o.attrs.get('negate') and not o.mask
+    if not plain or total.free != 1 or data.free == 1 or total.index or data.index or data.par != 0:
+        raise IllegalTransformation(f'{o.op} in line {o.line} is no sum of each row')
+    kinds = [program.tensors[a.tensor].dtype for a in (total, data)]
+    if kinds[0] != 'float32' or not is_float(kinds[1]):
+        raise IllegalTransformation(f'the sum in line {o.line} is not of floats in float32')
+    if any(i.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce') for i in program.instructions):
+        raise IllegalTransformation('a register holds a sum that goes on')
+    t, scope = program.tensors[data.tensor], DefUse(program).chain(o)
+    tile = Tensor(f'{t.name}_copied', data.shape, 'float32', 'sbuf', scope=scope, line=t.line)
+    dst = Access(len(program.tensors), Affine(0), tuple(zip(row_major_steps(data.shape), data.shape)), 0)
+    added = Instruction('activation', {'dst': dst, 'reduce_res': total}, {'data': data, 'scale': 1.0},
+                        {'func': 'copy', 'reduce_op': 'add', 'reduce_cmd': 'reset_reduce'}, 'Scalar', line=o.line)
+    return with_instructions(program, {id(o): [added]}, [*program.tensors, tile])
+
+def moved_sums(program: Program) -> Iterator[tuple[Instruction, Program]]:
+    "Yield (instruction, program) for the longest row sums, by the Scalar engine, where Vector is the busiest."
+    work = work_by_engine(cached_schedule(program))
+    if max(work, key=lambda e: work[e].sum()) != 'Vector': return
+    for o in _longest(program, work['Vector']):
+        try: yield o, row_sum_on_scalar(program, o)
+        except IllegalTransformation: continue
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #2cfc390f
 SHARES = (1 / 2, 1 / 4)         # of the columns, for the other engine

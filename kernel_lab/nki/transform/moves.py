@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ..checks.checker import check
 from ..ir.program import Program
 from .aligned_nests import alignment_moves, block_moves, several_moves
-from .combine import combined, divisions, multiply_instead
+from .combine import combined, divisions, multiply_instead, quotients, reciprocal_on_scalar
 from .definitions import IllegalTransformation
-from .engines import moved_work, shared_work
+from .engines import moved_sums, moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, load_where_read, residable_loads, wide_loads)
@@ -96,6 +96,9 @@ def _combinations(program):
 def _quotients(program):
     if divisions(program): yield 'quotients of rows', multiply_instead(program)
 
+def _reciprocals(program):
+    for o in quotients(program): yield f'{o.op} in line {o.line}', reciprocal_on_scalar(program, o)
+
 def _own_tiles(program):
     names = [program.tensors[k].name for k in renamable_tiles(program)]
     if names: yield ', '.join(names), own_tiles(program)
@@ -106,6 +109,9 @@ def _left_out(program):
 
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
+
+def _sums(program):
+    for o, after in moved_sums(program): yield f'{o.op} in line {o.line}', after
 
 def _dense_copies(program):
     for o, after in dense_copies(program): yield f'the copy in line {o.line}', after
@@ -148,6 +154,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
     MoveFamily('divide once a row',
                "A division takes eight cycles an element, a product one; the reciprocal of a row's divisor is taken "
                'once, and rounded once more.', _quotients, is_exact=False),
+    MoveFamily('divide on Scalar',
+               'A division takes eight cycles an element on Vector; Scalar takes reciprocals as it does any function, '
+               'and a product, rounded once more, takes one.', _reciprocals, is_exact=False),
     MoveFamily('do once', 'What every iteration makes alike is made before the loop.', invariant_moves),
     MoveFamily('hoist a load',
                'What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
@@ -172,6 +181,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                'An engine works ahead instead of waiting for what follows from each step of its own.',
                phase_moves, asks=True),
     MoveFamily('share with another engine', 'Two engines do one instruction, each some of its columns.', _shared),
+    MoveFamily('sum on Scalar',
+               'A sum of each row is work for Vector alone; Scalar, where it has time, adds up what it copies.', _sums,
+               is_exact=False),
     MoveFamily('copy at once',
                'DMA has a fixed time for every copy and for every run: several iterations share a copy of long runs.',
                at_once_moves, asks=True),

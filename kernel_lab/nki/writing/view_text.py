@@ -186,7 +186,7 @@ def base_text(k: int, scope: Scope) -> str:
 def _indexed_text(name, t, a, scope):
     "An access through an index in memory, as a pattern with a vector of row numbers or one number."
     (step, n), *rest = a.index.ap
-    if t.buffer != 'hbm' or any(s for s, _ in rest) or a.by < 1 or a.by * a.most != t.size:
+    if t.buffer != 'hbm' or any(s for s, m in rest if m > 1) or a.by < 1 or a.by * a.most != t.size:
         no_source('an index from memory that picks no rows', 'Gather rows of an HBM tensor.', operand=t.name)
     if t.shape[0] != a.most: name = f'{name}.reshape({tuple_text((a.most, a.by))})'
     single = replace(a.index, ap=((step, n if step else 1), (1, 1)))

@@ -9,9 +9,9 @@ from enum import IntEnum
 from functools import cached_property
 import math
 import textwrap
-from .blocking import row_pass, whole_tensor_pass
+from .blocking import column_pass, row_pass, whole_tensor_pass
 from .graph import Graph, Node, Ref, hbm_dtype
-from .layout import broadcast_shape, choose_layout, worked_axes
+from .layout import broadcast_shape, choose_layout, column_layout, worked_axes
 from .lowering_rules import (PRODUCT_SIDES, RESHAPES, ProductTail, flat_passes, formula_of,
     inline_constants, logical_form, loss_reduction, lower_matmul)
 from .plan import KernelPlan
@@ -77,13 +77,13 @@ def _fits(node, graph, space):
         return shape == space.full or bool(mine.axes) and space.is_column(shape)
     return not mine.axes and mine.full == shape and space.is_column(shape) and node.op not in ROW_OPS
 
-def _is_read_as_made(node, graph, space, members):
+def _is_read_as_made(node, graph, space, members, in_rows):
     """Whether a node broadcasts the columns of its group as columns, and has none from outside if it works on columns.
 
-    These would come in rows of one element, block by block."""
-    if node.op in RESHAPES: return node.refs()[0] in members
-    like = node_space(node, graph).full
-    if like != space.full and any(r not in members and math.prod(graph[r].shape) > 1 for r in node.refs()): return False
+    These would come in rows of one element, block by block; not so where what is reduced leaves rows (`in_rows`)."""
+    if node.op in RESHAPES: return in_rows or node.refs()[0] in members
+    like, outside = node_space(node, graph).full, lambda r: r not in members and math.prod(graph[r].shape) > 1
+    if like != space.full and not in_rows and any(map(outside, node.refs())): return False
     parts = [tuple(graph[r].shape) for r in node.refs() if r in members]
     return all(space.aligned(s, like) in (space.full, space.kept) for s in parts)
 
@@ -120,6 +120,24 @@ def _is_within(nodes, products, space, graph, level):
     sizes = {math.prod(graph[r].shape) for n in nodes for r in n.refs()}
     return not products and not space.axes and (level > FusionLevel.SAME_SIZE or sizes <= {1, math.prod(space.full)})
 
+_SCANS = ('cumsum', 'cumprod', 'logcumsumexp')
+
+def aligned_shapes(nodes: list[Node], graph: Graph, space: GroupSpace) -> dict | None:
+    "{what nodes read from outside: its shape along all axes of a group}; None where two line it up differently."
+    found, members = {}, {n.name for n in nodes}
+    for n in nodes:
+        for r in (r for r in n.refs() if r not in members):
+            like = graph[r].shape if n.op in RESHAPES else node_space(graph[n.name], graph).full
+            shape = space.aligned(graph[r].shape, like)
+            if found.setdefault(r, shape) != shape: return None
+    return found
+
+def rows_left(nodes: list[Node], graph: Graph, space: GroupSpace) -> tuple | None:
+    "The `column_layout` of a group that reduces rows to one row; None for any other."
+    if not space.axes or any(n.op in _SCANS for n in nodes): return None
+    shapes = aligned_shapes(nodes, graph, space)
+    return column_layout([*shapes.values()], space.full, space.axes) if shapes else None
+
 def _can_fuse(nodes, graph, waits, level):
     "Whether nodes can be one pass."
     products, members = [n for n in nodes if _is_product(n)], {n.name for n in nodes}
@@ -128,10 +146,12 @@ def _can_fuse(nodes, graph, waits, level):
     space = group_space(nodes, graph)
     if space is None or products and (space.axes or space.full != tuple(products[0].shape)): return False
     if space.axes and math.prod(space.kept) == math.prod(space.full): return False
-    if not all(_is_product(n) or _fits(n, graph, space) and _is_read_as_made(n, graph, space, members) for n in nodes):
-        return False
+    in_rows = not products and bool(rows_left(nodes, graph, space))
+    if not all(_is_product(n) or _fits(n, graph, space) and _is_read_as_made(n, graph, space, members, in_rows)
+               for n in nodes): return False
     if products and any(r in members for r in products[0].refs()): return False
-    if _transposed_count(nodes, graph, space) > 1 or not _is_within(nodes, products, space, graph, level): return False
+    if not in_rows and _transposed_count(nodes, graph, space) > 1: return False
+    if not _is_within(nodes, products, space, graph, level): return False
     return not any(waits.get(r, set()) & members for n in nodes for r in n.refs() if r not in members)
 
 def fusion_groups(graph: Graph, nodes: list[Node] | None = None,
@@ -188,16 +208,6 @@ class _Group:
         "The names of what these nodes read from outside."
         return tuple(dict.fromkeys(r for n in nodes for r in n.refs() if r not in self.members))
 
-    def takes_as(self, graph):
-        "{what the group takes: its shape along all axes}; None where two nodes line it up differently."
-        found = {}
-        for n in self.nodes:
-            for r in self.takes([n]):
-                like = graph[r].shape if n.op in RESHAPES else node_space(graph[n.name], graph).full
-                shape = self.space.aligned(graph[r].shape, like)
-                if found.setdefault(r, shape) != shape: return None
-        return found
-
     def formula(self, nodes, takes):
         "A function of the tiles of `takes` that returns a tile for each result that is given."
         def f(*tiles):
@@ -214,10 +224,20 @@ def _lower_product_group(group, plan):
     formula = group.formula(tail, (product.name, *takes))
     return lower_matmul(product, plan, ProductTail(formula, takes, tuple(group.gives)))
 
+def _lower_column_group(group, plan, layout, takes):
+    "Lines of a group whose reductions leave rows."
+    sizes, views = layout
+    ins = [plan.materialise(r).operand(v) for r, v in zip(takes, views)]
+    one_row = (*sizes[:-2], 1, sizes[-1])
+    outs = [plan.allocate(n).operand(one_row if group.space.is_column(n.shape) else sizes) for n in group.gives]
+    return column_pass(plan.pass_name, group.formula(group.nodes, tuple(takes)), ins, outs, sizes,
+                       on_array=len(group.nodes) > 1 or group.nodes[0].op not in ('sum', 'mean'))
+
 def _lower_rows_group(group, plan, graph):
     "Lines of a group without a product, or None."
-    takes, space = group.takes_as(graph), group.space
+    takes, space = aligned_shapes(group.nodes, graph, group.space), group.space
     if not takes: return None
+    if layout := rows_left(group.nodes, graph, space): return _lower_column_group(group, plan, layout, takes)
     found = [choose_layout(list(takes.values()), space.full, space.axes, math.prod(n.shape)) for n in group.gives]
     if None in found or len({f.roles for f in found}) > 1: return None
     formula, count = group.formula(group.nodes, tuple(takes)), math.prod(space.full)
@@ -227,7 +247,7 @@ def _lower_rows_group(group, plan, graph):
         return flat_passes(plan, formula, places, outs, count, reuse=True)
     ins = [p.operand(v) for p, v in zip(places, found[0].views)]
     results = [o.operand(f.out) for o, f in zip(outs, found)]
-    if found[0].roles == 'w': return whole_tensor_pass(plan.pass_name, formula, ins, results)
+    if found[0].roles == 'w': return whole_tensor_pass(plan.pass_name, formula, ins, results, reuse=True)
     return row_pass(plan.pass_name, formula, ins, results, found[0].roles, reuse=True)
 
 def subgraph(nodes: list[Node], graph: Graph) -> Graph:
@@ -251,13 +271,19 @@ def lower_group(nodes: list[Node], plan: KernelPlan, graph: Graph) -> list[str] 
         if lines and source in plan.tensors: plan.tensors[name] = plan.tensors[source].reshaped(*graph[name].shape)
     return lines
 
+def _may_be_a_pass(group, graph):
+    "Whether a group has several nodes, or one that a group's pass may do in fewer loops."
+    if len(group) > 1 or group[0].op in ('softmax', 'log_softmax', 'logsumexp'): return True
+    space = is_rowwise(group[0]) and group_space(group, graph)
+    return bool(space and rows_left(group, graph, space))
+
 def plan_fused(graph: Graph, plan: KernelPlan, pays: Callable[[Graph], bool] = lambda graph: True) -> KernelPlan:
     """Lower a graph group by group.
 
     A group without a layout, or one that, as a graph, does not `pay`, is cut into smaller ones, at last into nodes."""
     def lower(groups, level):
         for group in groups:
-            lines = len(group) > 1 and pays(subgraph(group, graph)) and lower_group(group, plan, graph)
+            lines = _may_be_a_pass(group, graph) and pays(subgraph(group, graph)) and lower_group(group, plan, graph)
             if lines:
                 named = textwrap.shorten(', '.join(n.op for n in group), 96, placeholder=' ...')
                 plan.add_pass([f'    # {named}', *lines])

@@ -124,6 +124,15 @@ def _result_view(sizes, worked, count):
     first = worked.index(True)
     return tuple(each if k == first else 1 if w else n for k, (n, w) in enumerate(zip(sizes, worked)))
 
+MIN_REDUCED_ROWS = 32               # below them most partitions would idle
+
+def column_layout(shapes: Sequence[tuple[int, ...]], full: tuple[int, ...],
+                  axes: tuple[int, ...]) -> tuple[list[int], list[tuple[int, ...]]] | None:
+    "(sizes, view of each shape) of an operation that reduces the last axis but one; None for any other."
+    sizes, worked, views = merge_axes(shapes, full, axes)
+    fits = worked[-2:] == [True, False] and sum(worked) == 1
+    return (sizes, views) if fits and sizes[-2] >= MIN_REDUCED_ROWS else None
+
 def _full_reduction(sizes, views, result):
     count = math.prod(sizes)
     if any(math.prod(v) not in (1, count) for v in views): return None

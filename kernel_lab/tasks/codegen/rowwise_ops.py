@@ -187,10 +187,12 @@ def _mean(x): return x.sum() * (1 / x.cols)
 def _variance(x, correction=1): return (x - _mean(x)).activation('square').sum() * (1 / (x.cols - correction))
 
 def _softmax(x):
+    if found := x.exp_sum(): return (x - found[0]).activation('exp') * found[1].inverse()
     e = (x - x.max()).activation('exp')
     return e / e.sum()
 
 def _log_sum(x):
+    if found := x.exp_sum(): return found[0] + found[1].activation('log')
     top = x.max()
     return top + (x - top).activation('exp').sum().activation('log')
 

@@ -202,6 +202,32 @@ def _index(node, plan):
     dim, index = given[0]
     return _index_select(replace(node, args=(x, dim, index)), plan)
 
+EXACT_INDEX, MAX_PICKED = 1 << 24, 8        # engines compute places as float32; above, a pass over the rows is as fast
+
+def may_pick(columns: int, picked: int) -> bool:
+    "Whether `pick` can take so many elements from rows of so many columns."
+    return BLOCK_ROWS * columns <= EXACT_INDEX and picked <= MAX_PICKED
+
+def _pick(node, plan):
+    "pick: elements of rows by their columns, each fetched from where it lies, without the rest of its row."
+    x, index = (plan.materialise(r) for r in node.args)
+    V, K, out = x.shape[-1], index.shape[-1], plan.allocate(node)
+    M = index.size // K
+    body = ['index = nl.ndarray((n, KK), dtype=nl.int32, buffer=nl.sbuf)'.replace('KK', str(K)),
+            f'nisa.dma_copy(dst=index, src={index.text((M, K))}[at:at + n, :])',
+            'first = nl.ndarray((n, 1), dtype=nl.int32, buffer=nl.sbuf)',
+            f'nisa.iota(dst=first, pattern=[[1, 1]], offset=0, channel_multiplier={V})',
+            f'picked = nl.ndarray((n, {K}), dtype=nl.{x.dtype}, buffer=nl.sbuf)', f'for j in range({K}):',
+            '    place = nl.ndarray((n, 1), dtype=nl.int32, buffer=nl.sbuf)',
+            '    nisa.tensor_tensor(dst=place, data1=first, data2=index[:, j:j + 1], op=nl.add)',
+            f'    nisa.dma_copy(dst=picked[:, j:j + 1], src={x.text((x.size, 1))}.ap([[1, n], [1, 1]], offset=at * {V}, '
+            'vector_offset=place))']
+    if out.dtype != x.dtype:
+        body += [f'cast = nl.ndarray((n, {K}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
+                 'nisa.tensor_copy(dst=cast, src=picked)']
+    body += [f'nisa.dma_copy(dst={out.text((M, K))}[at:at + n, :], src={"cast" if out.dtype != x.dtype else "picked"})']
+    return _row_blocks(plan.pass_name, body, M)
+
 def _as_uint32(index): return index.copy_as('uint32')
 
 def _masked_sum(data, index):
@@ -308,7 +334,7 @@ def _index_add(node, plan):
 INDEX_RULES = {**{k: _sorted for k in ('topk', 'sort', 'argsort', 'msort')},
                **{k: _extreme for k in ('argmax', 'argmin', 'max', 'min')}, 'median': _order_statistic,
                'kthvalue': _order_statistic,
-            'embedding': _embedding, 'index_select': _index_select, 'index': _index, 'gather': _gather,
+            'embedding': _embedding, 'index_select': _index_select, 'index': _index, 'gather': _gather, 'pick': _pick,
             'take_along_dim': _gather, 'one_hot': _one_hot,
             'scatter': _scatter, 'scatter_add': _scatter, 'index_add': _index_add}
 
