@@ -529,7 +529,7 @@ def test_a_person_asks_the_timeline(lab_server, visit):
     box, info = lanes(page), page.locator('.kl-lab .kl-tl-info')
     canvas, whole = page.locator('.kl-lab .kl-tl canvas'), window(page)
     for n in range(200):                                            # the first bar of the lane of DMA in
-        page.mouse.click(box['x'] + 130 + 4 * n, box['y'] + 22 + 4 * 28 + 11)
+        page.mouse.click(box['x'] + 130 + 4 * n, box['y'] + 6 + 4 * 28 + 11)
         if 'dma_copy' in info.inner_text(): break
     line = int(re.search(r'line (\d+)', info.inner_text())[1])
     page.locator('.kl-lab .kl-at').wait_for(state='attached', timeout=SLOW)
