@@ -111,13 +111,16 @@ def _parts(start, moves):
     exact = next((k for k, m in enumerate(moves) if not m.is_exact), len(moves))
     return [FoundPath(start, some, some[-1].us if some else start.us) for some in {moves, moves[:exact], ()}]
 
+HOPELESS = 4                    # times as slow as another start: no search makes up for it
+
 def found_paths(starts: list[SearchStart], method: str, seconds: float, seed: int) -> list[FoundPath]:
     "What searches of so many `seconds` of CPU time together find from some starts, the fastest first."
-    paths = []
+    paths, least = [], min(start.us for start in starts)
+    hopeful = sum(start.us < HOPELESS * least for start in starts)
     for start in starts:
         moves = ()
-        if not why_left_alone(start.program):
-            try: moves = search(start.program, method, seconds / len(starts), seed=seed).steps
+        if start.us < HOPELESS * least and not why_left_alone(start.program):
+            try: moves = search(start.program, method, seconds / hopeful, seed=seed).steps
             except KernelError: pass
         paths += _parts(start, moves)
     return sorted(paths, key=lambda p: p.us)

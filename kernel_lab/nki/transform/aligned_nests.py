@@ -161,7 +161,8 @@ def _moved_inward(program, name):
     holds = lambda x: any(program.tensors[a.tensor].name == _MARK for _, o in walk_body((x,)) for a in o.outs.values())
     while True:
         loop = program.loops[name]
-        n = next(n for n, x in enumerate(loop.body) if holds(x))
+        n = next((n for n, x in enumerate(loop.body) if holds(x)), None)
+        if n is None: raise IllegalTransformation(f'the load is not in loop {name} any more')
         inner = loop.body[n]
         if isinstance(inner, Instruction): return hoist_invariants(program, loop)
         if n < len(loop.body) - 1: program = distribute(program, loop, n + 1, ('sbuf', 'psum'))

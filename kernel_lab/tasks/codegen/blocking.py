@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 import math
 from ...nki.chip.dtypes import itemsize
 from .tile_text import (BLOCK_ROWS, BlockLoops, ChunkLoops, ChunkedExpr, KernelWriter,
-    OnlineLoops, Operand, TileExpr)
+    OnlineLoops, Operand, RowTooLong, TileExpr)
 
 # %% ../../../nbs/3_tasks/2_codegen/03_blocking.ipynb #4a571aa8
 @dataclass(frozen=True)
 class IterationSpace:
-    "Iteration space of a pass: the size and the role of each axis; roles are letters: o(uter loop), r(ows), c(olumns)."
+    """Iteration space of a pass: the size and the role of each axis; roles are letters: o(uter loop), r(ows),
+    c(olumns), s(um of the tiles of a loop inside of the block)."""
     sizes: tuple[int, ...]
     roles: str
 
@@ -23,6 +24,8 @@ class IterationSpace:
     def count(self, role): return math.prod(self.sizes[k] for k in self.axes(role))
     @property
     def outer(self): return [k for k in self.axes('o') if self.sizes[k] > 1]
+    @property
+    def summed(self): return self.axes('s')
 
 def iteration_space(operands: Sequence[Operand], outs: Sequence[Operand], roles: str) -> IterationSpace:
     "The iteration space in which operands (and, except for columns, results) have these roles."
@@ -43,11 +46,11 @@ def block_source(operand: Operand, space: IterationSpace, at: str = 'at:at + n',
     "The text of a block of an operand, rows first; `cut` is {axis: (slice, size)} of a chunk of the columns."
     cut, many = cut or {}, column_count(operand, space.roles) > 1
     def index(k, role):
-        if role == 'o': return f'b{k}' if operand.view[k] > 1 else '0'
+        if role in 'os': return f'b{k}' if operand.view[k] > 1 else '0'
         if role == 'r': return at if operand.view[k] > 1 or space.sizes[k] == 1 else ':'
         return cut.get(k, (':',))[0] if operand.view[k] > 1 else ':'
     text = f'{operand.text}[{", ".join(map(index, range(len(space.roles)), space.roles))}]'
-    left = [k for k, r in enumerate(space.roles) if r != 'o']
+    left = [k for k, r in enumerate(space.roles) if r not in 'os']
     row = left.index(space.axes('r')[0])
     if row:
         text, left = f'{text}.permute({(row, *(j for j in range(len(left)) if j != row))})', [left[row], *left[:row],
@@ -105,7 +108,7 @@ def load_block(writer: KernelWriter, operand: Operand, space: IterationSpace, he
             space.roles), space.axes('r')[0]
     kind = operand.dtype if many > 1 else 'float32'
     once = head is not None and piece is None and operand.view[row] == 1 < space.sizes[row] and all(operand.view[k] == 1
-            for k in space.outer)
+            for k in (*space.outer, *space.summed))
     into, n = (head, 'ROWS') if once else (writer, 'n')
     wide = piece is not None and many > 1
     like = TileExpr(into, operand.name, piece.cols if wide else many, piece.width if wide else '', n)
@@ -170,6 +173,63 @@ def _write_unchunked(writer, head, formula, operands, outs, space):
     got = formula(*(load_block(writer, o, space, head) for o in operands))
     for tile, o in zip(got if isinstance(got, tuple) else (got,), outs): store_block(writer, tile, o, space)
 
+STEP_COLUMNS = 2048         # columns of a load that serves several steps of a sum
+
+def _steps_at_once(space, operands):
+    "How many steps of a sum of tiles share a load."
+    if len(space.summed) > 1: return 1
+    width, count = max(column_count(o, space.roles) for o in operands), space.sizes[space.summed[0]]
+    return max(k for k in range(1, count + 1) if count % k == 0 and (k == 1 or k * width <= STEP_COLUMNS))
+
+def _load_steps(writer, operand, space, first, steps):
+    "Emit the load of an operand for `steps` steps of a sum from step `first` on; their columns lie side by side."
+    (axis,), width = space.summed, column_count(operand, space.roles)
+    sizes = tuple(operand.view[k] if r == 'c' and width == 1 else n
+                  for k, (n, r) in enumerate(zip(space.sizes, space.roles)))
+    wide, cut = IterationSpace(sizes, space.roles.replace('s', 'c')), {axis: (f'{first}:{first} + {steps}', steps)}
+    if _broadcasts_columns(operand, space): width = space.count('c')
+    tile = TileExpr(writer, operand.name, width).new(f'{operand.name}_steps', steps * width, operand.dtype)
+    writer.emit(f'nisa.dma_copy(dst={tile_with_axes(tile, operand, wide, cut)}, '
+                f'src={block_source(operand, wide, cut=cut)})')
+    return replace(tile, cols=width)
+
+def _step_of(tile, step):
+    "The columns of one step of a tile of several."
+    start = step if tile.cols == 1 else f'({step}) * {tile.cols}'
+    return replace(tile, name=f'{tile.name}[:, {start}:{start} + {tile.cols}]', width='')
+
+def _write_summed(writer, head, formula, operands, outs, space):
+    """Emit a block whose results are sums over a loop inside, where they have one element along the axes of that.
+
+    What does not move with the loop, and columns, are loaded before it; the rest for several steps at once."""
+    moves = lambda o: any(o.view[k] > 1 for k in space.summed)
+    tiles = {o: load_block(writer, o, space, head) for o in operands if not moves(o)}
+    blank, sums, depth = TileExpr(writer, '', space.count('c')), {}, writer.depth
+    for o in outs:
+        if not moves(o): sums[o] = blank.new('sum'); writer.emit(f'nisa.memset(dst={sums[o].name}, value=0.0)')
+    moving, several = [o for o in operands if moves(o)], _steps_at_once(space, operands)
+    loop = lambda k, name, trips: writer.emit(f'for {name} in nl.sequential_range({trips}):')
+    if several > 1:
+        (axis,) = space.summed
+        count, turn = space.sizes[axis], writer.fresh_name('turn')
+        columns = {o: _load_steps(writer, o, space, 0, count) for o in moving if column_count(o, space.roles) == 1}
+        if count > several: loop(axis, turn, count // several); writer.depth += 1
+        first = f'{turn} * {several}' if count > several else '0'
+        wide = {o: _load_steps(writer, o, space, first, several) for o in moving if o not in columns}
+        loop(axis, 'step', several); writer.depth += 1
+        at = f'{first} + step' if count > several else 'step'
+        tiles |= {o: _step_of(t, at) for o, t in columns.items()} | {o: _step_of(t, 'step') for o, t in wide.items()}
+        if any(moves(o) for o in outs): writer.emit(f'b{axis} = {at}')
+    else:
+        for k in space.summed: loop(k, f'b{k}', space.sizes[k]); writer.depth += 1
+        tiles |= {o: load_block(writer, o, space, head) for o in moving}
+    got = formula(*(tiles[o] for o in operands))
+    for tile, o in zip(got if isinstance(got, tuple) else (got,), outs):
+        if o in sums: sums[o].emit('tensor_tensor', sums[o], data1=sums[o], data2=tile, op='nl.add')
+        else: store_block(writer, tile, o, space)
+    writer.depth = depth
+    for o, tile in sums.items(): store_block(writer, tile, o, space)
+
 def _loops(writer, space, width, heads, shape, reuse):
     "The loops over chunks; of one axis, and with `reuse`, those that reduce as little as they can."
     how = writer, space.count('c'), width, heads, shape
@@ -222,8 +282,9 @@ def row_pass(block: str, formula: Callable, operands: Sequence[Operand], outs: S
     taken = {o.name for o in (*operands, *outs)} | {'n', 'at', 'w', 'c', 't', 'm', 'i'}
     head, writer = KernelWriter(1, taken), KernelWriter(2, taken)
     head.used = writer.used
-    _write_unchunked(writer, head, formula, operands, outs, f)
-    if (writer.peak_bytes() if reuse else writer.bytes_per_partition) > TILE_BYTES_PER_PARTITION:
+    (_write_summed if f.summed else _write_unchunked)(writer, head, formula, operands, outs, f)
+    if f.summed and writer.peak_bytes() > TILE_BYTES_PER_PARTITION: raise RowTooLong(f'rows of {block} exceed SBUF')
+    if (writer.peak_bytes() if reuse else writer.bytes_per_partition) > TILE_BYTES_PER_PARTITION and not f.summed:
         per_column = writer.bytes_per_partition / f.count('c')
         most = max(int(TILE_BYTES_PER_PARTITION / per_column) // BLOCK_ROWS * BLOCK_ROWS, BLOCK_ROWS)
         head, writer = _chunked_writers(taken, formula, operands, outs, f, most, reuse)

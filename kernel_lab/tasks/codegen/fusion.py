@@ -11,11 +11,12 @@ import math
 import textwrap
 from .blocking import column_pass, row_pass, whole_tensor_pass
 from .graph import Graph, Node, Ref, hbm_dtype
-from .layout import broadcast_shape, choose_layout, column_layout, worked_axes
+from .layout import broadcast_shape, choose_layout, column_layout, summed_layout, worked_axes
 from .lowering_rules import (PRODUCT_SIDES, RESHAPES, ProductTail, flat_passes, formula_of,
     inline_constants, logical_form, loss_reduction, lower_matmul)
 from .plan import KernelPlan
 from .rowwise_ops import ELEMENTWISE_OPS, LOSS_OPS, ROW_OPS
+from .tile_text import RowTooLong
 
 # %% ../../../nbs/3_tasks/2_codegen/12_fusion.ipynb #d2eb937d
 @dataclass(frozen=True)
@@ -51,12 +52,27 @@ def is_rowwise(node: Node) -> bool:
     known = node.op in ELEMENTWISE_OPS or node.op in ROW_OPS or node.op in LOSS_OPS
     return known and node.op not in _UNFUSABLE_OPS and bool(node.refs())
 
+MOST_SUMMED, LEAST_COLUMNS = 256, 64    # tiles that a sum adds up; columns of such a tile
+
+def tile_sum_axes(node: Node, graph: Graph) -> tuple[int, ...]:
+    """The axes along which a sum adds up whole tiles, of rows and columns that it keeps; () for any other node.
+
+    Such a sum takes part in a pass as an elementwise operation that adds to a tile."""
+    if node.op != 'sum' or not isinstance(node.args[0], Ref) or node.kwargs: return ()
+    shape = graph[node.args[0].name].shape
+    axes = worked_axes(node, len(shape))
+    kept, summed = (math.prod(n for k, n in enumerate(shape) if (k in axes) == side) for side in (False, True))
+    last = max((k for k, n in enumerate(shape) if n > 1), default=0)
+    wide = last not in axes and shape and LEAST_COLUMNS <= shape[last] < kept
+    return axes if wide and 1 < summed <= MOST_SUMMED else ()
+
 def _is_product(node): return node.op in PRODUCT_SIDES and len(node.shape) > 1
 
 def node_space(node: Node, graph: Graph) -> GroupSpace:
     "What a rowwise node or a product works on."
     if _is_product(node): return GroupSpace(tuple(node.shape))
     full = tuple(broadcast_shape([graph[r].shape for r in node.refs()]))
+    if tile_sum_axes(node, graph): return GroupSpace(full)
     elementwise = node.op in LOSS_OPS and not loss_reduction(node)
     return GroupSpace(full, () if elementwise else worked_axes(logical_form(node), len(full)))
 
@@ -74,6 +90,7 @@ def _fits(node, graph, space):
     if node.op in RESHAPES: return space.is_column(shape) and all(map(space.is_column, shapes))
     mine = node_space(node, graph)
     if mine.full == space.full and mine.axes in ((), space.axes):
+        if tile_sum_axes(node, graph): return not set(tile_sum_axes(node, graph)) & set(space.axes)
         return shape == space.full or bool(mine.axes) and space.is_column(shape)
     return not mine.axes and mine.full == shape and space.is_column(shape) and node.op not in ROW_OPS
 
@@ -134,9 +151,14 @@ def aligned_shapes(nodes: list[Node], graph: Graph, space: GroupSpace) -> dict |
 
 def rows_left(nodes: list[Node], graph: Graph, space: GroupSpace) -> tuple | None:
     "The `column_layout` of a group that reduces rows to one row; None for any other."
-    if not space.axes or any(n.op in _SCANS for n in nodes): return None
+    if not space.axes or any(n.op in _SCANS or tile_sum_axes(n, graph) for n in nodes): return None
     shapes = aligned_shapes(nodes, graph, space)
     return column_layout([*shapes.values()], space.full, space.axes) if shapes else None
+
+def _sums_at_the_end(nodes, graph):
+    "Whether all sums of tiles go along the same axes, and nothing in a group needs them."
+    sums = {n.name: axes for n in nodes if (axes := tile_sum_axes(n, graph))}
+    return len({*sums.values()}) < 2 and not any(r in sums for n in nodes for r in n.refs())
 
 def _can_fuse(nodes, graph, waits, level):
     "Whether nodes can be one pass."
@@ -144,6 +166,7 @@ def _can_fuse(nodes, graph, waits, level):
     if not all(_is_product(n) or n.op in RESHAPES or is_rowwise(n) for n in nodes): return False
     if len(products) > 1 or len(nodes) > (MAX_TAIL_NODES if products else MAX_FUSED_NODES): return False
     space = group_space(nodes, graph)
+    if not _sums_at_the_end(nodes, graph) or products and any(tile_sum_axes(n, graph) for n in nodes): return False
     if space is None or products and (space.axes or space.full != tuple(products[0].shape)): return False
     if space.axes and math.prod(space.kept) == math.prod(space.full): return False
     in_rows = not products and bool(rows_left(nodes, graph, space))
@@ -184,9 +207,9 @@ def _topological(groups, where):
     return order
 
 # %% ../../../nbs/3_tasks/2_codegen/12_fusion.ipynb #e58af8d9
-def _apply(node, env):
-    "The tile of a node; `env` has those of its operands."
-    if node.op in RESHAPES: return env[node.refs()[0]]
+def _apply(node, env, summed=()):
+    "The tile of a node; `env` has those of its operands. One that is summed tile by tile is its operand."
+    if node.op in RESHAPES or node.name in summed: return env[node.refs()[0]]
     if node.op == 'cast' and ('16' in node.dtype or 'float8' in node.dtype):
         return env[node.refs()[0]].copy_as(node.dtype)
     return formula_of(node)(*(env[r] for r in node.refs()))
@@ -203,6 +226,7 @@ class _Group:
                 self.source[n.name] = self.source.get(n.refs()[0], n.refs()[0])
         used = {self.source.get(n.name, n.name) for n in _given(nodes, graph)}
         self.gives = [n for n in self.nodes if n.name in used]
+        self.sums = {n.name: axes for n in self.nodes if (axes := tile_sum_axes(n, graph))}
 
     def takes(self, nodes):
         "The names of what these nodes read from outside."
@@ -212,7 +236,7 @@ class _Group:
         "A function of the tiles of `takes` that returns a tile for each result that is given."
         def f(*tiles):
             env = dict(zip(takes, tiles))
-            for n in nodes: env[n.name] = _apply(n, env)
+            for n in nodes: env[n.name] = _apply(n, env, self.sums)
             return tuple(env[n.name] for n in self.gives)
         return f
 
@@ -237,6 +261,7 @@ def _lower_rows_group(group, plan, graph):
     "Lines of a group without a product, or None."
     takes, space = aligned_shapes(group.nodes, graph, group.space), group.space
     if not takes: return None
+    if group.sums: return _lower_sums_group(group, plan, takes)
     if layout := rows_left(group.nodes, graph, space): return _lower_column_group(group, plan, layout, takes)
     found = [choose_layout(list(takes.values()), space.full, space.axes, math.prod(n.shape)) for n in group.gives]
     if None in found or len({f.roles for f in found}) > 1: return None
@@ -248,7 +273,20 @@ def _lower_rows_group(group, plan, graph):
     ins = [p.operand(v) for p, v in zip(places, found[0].views)]
     results = [o.operand(f.out) for o, f in zip(outs, found)]
     if found[0].roles == 'w': return whole_tensor_pass(plan.pass_name, formula, ins, results, reuse=True)
-    return row_pass(plan.pass_name, formula, ins, results, found[0].roles, reuse=True)
+    try: return row_pass(plan.pass_name, formula, ins, results, found[0].roles, reuse=True)
+    except RowTooLong: plan.discard(group.gives)
+
+def _lower_sums_group(group, plan, takes):
+    "Lines of a group that ends in sums of tiles, or None."
+    space, (axes,) = group.space, {*group.sums.values()}
+    found = summed_layout([*takes.values()], space.full, space.axes, axes)
+    whole = all(n.name in group.sums or math.prod(n.shape) == math.prod(space.full) for n in group.gives)
+    if found is None or not whole: return None
+    places, outs = [plan.materialise(r) for r in takes], [plan.allocate(n) for n in group.gives]
+    results = [o.operand(found.out if n.name in group.sums else found.full) for n, o in zip(group.gives, outs)]
+    ins, formula = [p.operand(v) for p, v in zip(places, found.views)], group.formula(group.nodes, tuple(takes))
+    try: return row_pass(plan.pass_name, formula, ins, results, found.roles, reuse=True)
+    except RowTooLong: plan.discard(group.gives)
 
 def subgraph(nodes: list[Node], graph: Graph) -> Graph:
     "Some nodes of a graph as a graph of their own, with names by position."
@@ -283,7 +321,8 @@ def plan_fused(graph: Graph, plan: KernelPlan, pays: Callable[[Graph], bool] = l
     A group without a layout, or one that, as a graph, does not `pay`, is cut into smaller ones, at last into nodes."""
     def lower(groups, level):
         for group in groups:
-            lines = _may_be_a_pass(group, graph) and pays(subgraph(group, graph)) and lower_group(group, plan, graph)
+            several = _may_be_a_pass(group, graph) or tile_sum_axes(group[0], graph)
+            lines = several and pays(subgraph(group, graph)) and lower_group(group, plan, graph)
             if lines:
                 named = textwrap.shorten(', '.join(n.op for n in group), 96, placeholder=' ...')
                 plan.add_pass([f'    # {named}', *lines])

@@ -266,9 +266,9 @@ def graph_of_program(found: 'torch.export.ExportedProgram', kinds: dict) -> Grap
     returned = next(n for n in found.graph.nodes if n.op == 'output').args[0]
     outs = tuple(r.name for r in iter_refs(reader.resolve(_plain_argument(returned))))
     ins = tuple(Node(k, 'input', (), {}, tuple(s), d) for k, (s, d) in kinds.items())
-    return Graph(ins, _live_nodes(reader.nodes, outs), outs)
+    return Graph(ins, live_nodes(reader.nodes, outs), outs)
 
-def _live_nodes(nodes, outs):
+def live_nodes(nodes: Iterable[Node], outs: Iterable[str]) -> tuple[Node, ...]:
     "The nodes that the outputs depend on: dead ones are dropped."
     wanted, kept = set(outs), []
     for n in reversed(nodes):

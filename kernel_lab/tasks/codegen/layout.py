@@ -20,6 +20,8 @@ ARGUMENT_NAMES = {
     **dict.fromkeys(('linalg_vector_norm', 'norm', 'linalg_norm'), 'self p dim keepdim'),
     'aminmax': 'self', 'topk': 'self k dim largest sorted', 'linalg_vecdot': 'x1 x2 dim',
     'layer_norm': 'input normalized_shape weight bias eps', 'rms_norm': 'input normalized_shape weight eps',
+    **dict.fromkeys(('backwards_cumsum', 'backwards_cumprod'), 'self dim'),
+    **dict.fromkeys(('recurrence', 'backwards_recurrence'), 'decay x dim'),
     'cosine_similarity': 'x1 x2 dim eps', 'pairwise_distance': 'x1 x2 p eps keepdim'}
 _LAST_AXIS_OPS = ('glu', 'linalg_vecdot', 'pairwise_distance', 'topk', 'sort', 'argsort')
 
@@ -64,10 +66,12 @@ def merge_axes(shapes: Sequence[tuple[int, ...]], full: tuple[int, ...],
 # %% ../../../nbs/3_tasks/2_codegen/05_layout.ipynb #6e081e63
 @dataclass(frozen=True)
 class RowLayout:
-    "Layout of a pass: the roles of its axes (`w`: the whole tensor), the view of each operand, the view of the result."
+    """Layout of a pass: the roles of its axes (`w`: the whole tensor), the view of each operand, that of the result,
+    and that of a result of all elements where the other is a sum."""
     roles: str
     views: tuple
     out: tuple
+    full: tuple = ()
 
 BLOCK_OVERHEAD_COLUMNS = 500     # fixed cost of a block, in columns processed in the same time
 
@@ -114,6 +118,31 @@ def _split_last_axis(sizes, views):
     cols = next((c for c in range(min(n // 2, WHOLE_TENSOR_MIN_ELEMENTS), 63, -1) if n % c == 0), None)
     if n > WHOLE_TENSOR_MIN_ELEMENTS and cols:
         yield [*sizes[:-1], n // cols, cols], [(*v[:-1], *((1, 1) if v[-1] == 1 else (n // cols, cols))) for v in views]
+
+def _columns_of(n):
+    "Columns, at most `WHOLE_TENSOR_MIN_ELEMENTS`, of the rows into which so many elements are cut."
+    cost = lambda c: -(-n // c // 128) * (c + BLOCK_OVERHEAD_COLUMNS)
+    return min((c for c in range(1, min(n, WHOLE_TENSOR_MIN_ELEMENTS) + 1) if n % c == 0), key=cost)
+
+def summed_layout(shapes: Sequence[tuple[int, ...]], full: tuple[int, ...], axes: tuple[int, ...],
+                  summed: tuple[int, ...]) -> RowLayout | None:
+    """The cheapest `RowLayout` for an operation along `axes` of `full` whose results are added up along the axes
+    `summed`, with role `s`; `out` is the view of the sum. None where there is none whose columns come last."""
+    one = tuple(1 if k in summed else n for k, n in enumerate(full))
+    sizes, worked, (*views, out) = merge_axes([*shapes, one], full, axes)
+    is_summed, options = [n == 1 < m for n, m in zip(out, sizes)], []
+    if sum(not s for s in is_summed) == 1 and not any(worked) and not is_summed[-1]:       # rows of any length
+        cols = _columns_of(sizes[-1])
+        cut = lambda v: (*v[:-1], *((1, 1) if v[-1] == 1 else (v[-1] // cols, cols)))
+        sizes, views, out, is_summed = cut(sizes), [*map(cut, views)], cut(out), [*is_summed, False]
+        worked = [False] * len(sizes)
+    for row, (w, s) in enumerate(zip(worked, is_summed)):
+        if w or s: continue
+        roles = ''.join('s' if s else r for r, s in zip(_roles(None, worked, row), is_summed))
+        if roles[-1] == 'c': options.append(roles)
+    if not options: return None
+    roles = min(options, key=lambda roles: _cost(sizes, roles.replace('s', 'o')))
+    return RowLayout(roles, tuple(views), tuple(out), tuple(sizes))
 
 def _result_view(sizes, worked, count):
     "The view of a result: that of the operands where it has as many elements, else with its own number of columns."

@@ -90,6 +90,10 @@ class KernelPlan:
         self.intermediates.append(p)
         return p
 
+    def discard(self, nodes):
+        "Take back the HBM tensors that were allocated for nodes."
+        for n in nodes: self.intermediates.remove(self.tensors.pop(n.name))
+
     def result_parts(self, node):
         "{index: the node that takes it} of an operation with several results."
         return {n.args[1]: n for n in self.nodes.values() if n.op == 'getitem' and n.args[0] == Ref(node.name)}

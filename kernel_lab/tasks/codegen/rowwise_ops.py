@@ -243,6 +243,10 @@ ROW_OPS = {
     'cummax': lambda x: x.scan('maximum', REDUCTION_START['maximum']),
     'cummin': lambda x: x.scan('minimum', REDUCTION_START['minimum']), 'logcumsumexp': _running_log_sum, 'glu': _glu,
     'cosine_similarity': _cosine, 'pairwise_distance': _distance,
+    'recurrence': lambda decay, x: x.recurrence(decay),
+    'backwards_recurrence': lambda decay, x: x.recurrence(decay, backwards=True),
+    'backwards_cumsum': lambda x: x.scan('add', 0.0, backwards=True),
+    'backwards_cumprod': lambda x: x.scan('multiply', 1.0, backwards=True),
 }
 
 # %% ../../../nbs/3_tasks/2_codegen/04_rowwise_ops.ipynb #c446a928

@@ -14,6 +14,7 @@ import math
 import re
 import textwrap
 import tokenize
+from ...core.errors import UsageError
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #f8f6a292
 class KernelWriter:
@@ -162,10 +163,32 @@ class TileExpr(RowExpr):
         "A column: each row reduced by `op`."
         return self.emit('tensor_reduce', self.new(hint, 1), op=f'nl.{op}', data=self, axis=1)
 
-    def scan(self, op, start):
-        "The running `op` of every row, starting from `start`, a number or a column."
-        return self.emit('tensor_scalar_cumulative', self.new('running'), src=self, op0='nl.add', op1=f'nl.{op}',
-                         imm0=0.0, imm1=start, reduce_cmd='nisa.reduce_cmd.load_reduce')
+    def backwards(self, rows=None):
+        "The same columns from the last to the first; a tile of one column is itself."
+        if self.cols == 1: return self
+        if not self.name.isidentifier(): return self.copy_as(self.dtype).backwards(rows)
+        w = self.width or str(self.cols)
+        return replace(self, rows=rows or self.rows,
+                       name=f'{self.name}.ap([[{w}, {rows or self.rows}], [-1, {w}]], offset={w} - 1)')
+
+    def scan(self, op, start, backwards=False):
+        """The running `op` of every row, starting from `start`, a number or a column; `backwards` from the last
+        column."""
+        run = self.new('running')
+        out, src = (run.backwards(), self.backwards()) if backwards else (run, self)
+        self.emit('tensor_scalar_cumulative', out, src=src, op0='nl.add', op1=f'nl.{op}', imm0=0.0, imm1=start,
+                  reduce_cmd='nisa.reduce_cmd.load_reduce')
+        return run
+
+    def recurrence(self, decay, start=0.0, backwards=False):
+        """The state h of every row, h = decay · h + self from column to column, from h = `start`, a number or a
+        column; `decay` is a tile as wide or a column, `backwards` from the last column."""
+        like = self if self.rows == 'n' else replace(self, rows=decay.rows)
+        state = like.new('state')
+        turned = (lambda x: x.backwards(state.rows)) if backwards else (lambda x: x)
+        self.emit('tensor_tensor_scan', turned(state), data0=turned(decay), data1=turned(self), initial=start,
+                  op0='nl.multiply', op1='nl.add')
+        return state
 
     def columns(self, start, stop, step=1):
         "A slice of its columns."
@@ -177,6 +200,9 @@ class TileExpr(RowExpr):
         return self.emit('tensor_copy', self, src=other)
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #f8475d0a
+class RowTooLong(UsageError):
+    "A row must be in SBUF at once, and does not fit."
+
 class ChunkedExpr(RowExpr):
     """An expression on rows of which one chunk at a time is in SBUF.
 
@@ -209,16 +235,28 @@ class ChunkedExpr(RowExpr):
 
     def exp_sum(self): return self.chunks.exp_sum(self)
 
-    def scan(self, op, start):
-        "The running `op`; the last column of a chunk starts the next one, and each further loop starts afresh."
+    def carrying(self, run_from, start):
+        """`run_from(carried)` for chunk after chunk: its last column starts the next one, and each further loop starts
+        afresh."""
         carried = self.chunks.column('carried', start)
         self.chunks.carried.append((carried, start))
         def make():
-            run = self.current().scan(op, carried.name)
+            run = run_from(carried.name)
             last = replace(run, name=f'{run.name}[:, {run.width} - 1:{run.width}]', cols=1, width='')
             carried.assign(last)
             return run
         return ChunkedExpr(self.chunks, make)
+
+    def scan(self, op, start, backwards=False):
+        "The running `op`."
+        if backwards: raise RowTooLong('chunks come in order, not backwards')
+        return self.carrying(lambda carried: self.current().scan(op, carried), start)
+
+    def recurrence(self, decay, start=0.0, backwards=False):
+        "The state of a recurrence."
+        if backwards: raise RowTooLong('chunks come in order, not backwards')
+        now = lambda: decay.current() if isinstance(decay, ChunkedExpr) else decay
+        return self.carrying(lambda carried: self.current().recurrence(now(), carried), start)
 
 REDUCTION_START = {'add': 0.0, 'multiply': 1.0, 'maximum': -3.4e38, 'minimum': 3.4e38}
 
