@@ -86,7 +86,8 @@ def _eager_mark(fig, us, p, beyond):
     "A dashed line at the time of eager execution, its text `beyond` it, or before it where there is more room."
     fig.add_vline(x=us, line=dict(color=p['soft'], width=1, dash='dash'))
     fig.add_annotation(x=us, y=1, yref='paper', yanchor='bottom', xanchor='left' if beyond else 'right',
-                       xshift=3 if beyond else -3,                       text=f'eager {time_text(us)}', showarrow=False, font=dict(size=11, color=p['soft']))
+                       xshift=3 if beyond else -3,
+                       text=f'eager {time_text(us)}', showarrow=False, font=dict(size=11, color=p['soft']))
 
 def speedup_title(frame: 'pd.DataFrame', eager_us: float | None = None) -> tuple[str, str]:
     "(title, subtitle): the best speedup and the step that reached it; `eager_us`: time of eager execution."

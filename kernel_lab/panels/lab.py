@@ -128,7 +128,8 @@ def show(self: Lab, index: int) -> None:
     self.cost.show(run)
     self.speedup.show(run, named(run))
     self.utilisation.show(run, named(run, *(ends_of(run) or [step.index])))
-    self.timeline.show(timeline_of(e, self.task), note=f'{status_word(e.status)}: only a correct kernel is timed', of=here)
+    note = f'{status_word(e.status)}: only a correct kernel is timed'
+    self.timeline.show(timeline_of(e, self.task), note=note, of=here)
     self.diff.show(e.verification, here)
 
 def ends_of(run: Run) -> list[int]:

@@ -211,7 +211,7 @@ def _made(self: StepControl, step):
 def begin(self: StepControl, turn: Callable[[], object]) -> None:
     "Start `turn`, as `self.step`, in the background; nothing where something is at work."
     if self.busy: return
-    self._depth += 1                                            # from here on: a second click may come before the thread
+    self._depth += 1                                            # a second click may come before the thread
     self._refresh()
     self.say('Starting …')
     self.work = Background(lambda: self._background(turn))

@@ -12,7 +12,8 @@ from kernel_lab.nki.writing.writer import to_source
 from kernel_lab.tasks.baselines.eager import graph_specs
 from kernel_lab.tasks.codegen.fusion import fusion_groups
 from kernel_lab.tasks.codegen.graph import capture
-from kernel_lab.tasks.codegen.lower import lower_fused, lower_unfused, with_parts
+from kernel_lab.tasks.codegen.lower import lower_fused, lower_unfused
+from kernel_lab.tasks.codegen.rewrites.parts import with_parts
 from kernel_lab.tasks.codegen.precision import kernel_graph
 from kernel_lab.tasks.model.task import task_from
 from kernel_lab.tasks.suite.registry import TASKS, get_task

@@ -6,8 +6,9 @@ import torch
 from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.tasks.codegen.graph import capture
-from kernel_lab.tasks.codegen.lower import (lower_fused, lower_unfused, turned_axes, with_backwards_scans,
-                                            with_recurrences, with_time_last)
+from kernel_lab.tasks.codegen.lower import lower_fused, lower_unfused
+from kernel_lab.tasks.codegen.rewrites.recurrences import with_backwards_scans, with_recurrences
+from kernel_lab.tasks.codegen.rewrites.time_last import turned_axes, with_time_last
 from kernel_lab.tasks.model.task import task_from
 from kernel_lab.tasks.suite.registry import get_task
 from kernel_lab.tasks.codegen.precision import kernel_graph

@@ -9,11 +9,12 @@ from enum import IntEnum
 from functools import cached_property
 import math
 import textwrap
-from .blocking import column_pass, row_pass, whole_tensor_pass
+from .blocking import row_pass, whole_tensor_pass
 from .graph import Graph, Node, Ref, hbm_dtype
 from .layout import broadcast_shape, choose_layout, column_layout, summed_layout, worked_axes
 from .lowering_rules import (PRODUCT_SIDES, RESHAPES, ProductTail, flat_passes, formula_of,
     inline_constants, logical_form, loss_reduction, lower_matmul)
+from .loops.column_pass import column_pass
 from .plan import KernelPlan
 from .rowwise_ops import ELEMENTWISE_OPS, LOSS_OPS, ROW_OPS
 from .tile_text import RowTooLong

@@ -200,6 +200,9 @@ class TileExpr(RowExpr):
         return self.emit('tensor_copy', self, src=other)
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #f8475d0a
+# bytes a partition that the tiles of a pass may take: as they come, and those of all its loops together
+TILE_BYTES_PER_PARTITION, CHUNKED_BYTES_PER_PARTITION = 128 * 1024, 192 * 1024
+
 class RowTooLong(UsageError):
     "A row must be in SBUF at once, and does not fit."
 
@@ -339,125 +342,6 @@ def assemble_kernel(name: str, inputs: Sequence[str], outs: Sequence[Operand], s
              *(declare(o, 'private_hbm') for o in between)]
     for stage in stages: lines += ['', *stage]
     return KERNEL_HEADER + '\n'.join(lines) + f'\n    return {", ".join(o.name for o in outs)}\n'
-
-# %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #f198db98
-class OnlineLoops(ChunkLoops):
-    "Loops over chunks of `each` columns; what several ask for is reduced once."
-    def __init__(self, *how, each):
-        super().__init__(*how)
-        self.each = each
-
-    def reduced(self, *how): return self.once(how[1], how[0], lambda: super(OnlineLoops, self).reduced(*how))
-    def exp_sum(self, expr): return self.once('exp', expr, lambda: self.parts(expr))
-
-    def parts(self, expr):
-        "(maximum, sum of e^(x − maximum)) of each row from those of its chunks."
-        new = lambda hint: TileExpr(self.writer, hint, -(-self.cols // self.each)).new(hint)
-        low, sums, at = new('negated'), new('sums'), f'[:, c // {self.each}:c // {self.each} + 1]'
-        with self.loop():
-            part, here = expr.current(), replace(low, name=f'{low.name}{at}', cols=1)
-            here.emit('tensor_reduce', here, op='nl.maximum', data=part, axis=1, negate=True)
-            here.emit('tensor_scalar', here, data=here, op0='nl.minimum', operand0=FINITE_LIMITS[math.inf])
-            part.emit('activation_reduce', part.new('exp', dtype='float32'), op='nl.exp', data=part, reduce_op='nl.add',
-                      reduce_res=f'{sums.name}{at}', bias=here)
-        least = low.min()
-        return least * -1.0, (low.activation('exp', -1.0, least) * sums).sum()
-
-# %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #965ef7af
-ONE_PASS_DTYPES, BANK_COLUMNS = ('float32', 'bfloat16', 'float16'), 512     # of what a product with ones adds
-
-class BlockLoops(ChunkLoops):
-    """Loops over blocks of rows of a matrix [rows, width]. A reduction over rows is one row, the same on all partitions.
-
-    `on_array`: sums by the Tensor engine; otherwise row on row, as all other reductions."""
-    def __init__(self, writer, head, rows, width, on_array):
-        self.head, self.on_array, self.ones = head, on_array, {}
-        self.trips, self.block = -(-rows // BLOCK_ROWS), 'ROWS' if rows % BLOCK_ROWS == 0 else 'n'
-        super().__init__(writer, rows, width, self.lines(rows, 'affine'), '')
-        self.in_order = self.lines(rows, 'sequential')
-
-    def lines(self, rows, kind):
-        "The first lines of a loop: start `at`, and `n` rows."
-        if self.block == 'ROWS': return [f'for k in nl.{kind}_range({self.trips}):', 'at = k * ROWS']
-        return [f'for k in range({self.trips}):', 'at = k * ROWS', f'n = min(ROWS, {rows} - at)']
-
-    def row(self, hint): return TileExpr(self.writer, hint, self.width, rows='ROWS').new(hint)
-
-    def ones_of(self, dtype):
-        "A tile of ones; it is made once, before all loops."
-        if dtype not in self.ones:
-            self.ones[dtype] = TileExpr(self.head, 'ones', BLOCK_ROWS, rows='ROWS').new('ones', dtype=dtype)
-            self.head.emit(f'nisa.memset(dst={self.ones[dtype].name}, value=1.0)')
-        return self.ones[dtype]
-
-    def reduced(self, expr, op, hint):
-        "Emit a reduction over rows, once for the same expression; returns the row."
-        by = self.summed if op == 'add' and self.on_array else self.gathered
-        return self.once(op, expr, lambda: by(expr, op, hint))
-
-    def in_psum(self, hint, shape):
-        name = self.writer.fresh_name(hint)
-        self.writer.emit(f'{name} = nl.ndarray(({shape}), dtype=nl.float32, buffer=nl.psum)')
-        return name
-
-    def sums(self):
-        "(name, first column, columns) of each bank of PSUM that a row takes."
-        banks = [(c, min(BANK_COLUMNS, self.width - c)) for c in range(0, self.width, BANK_COLUMNS)]
-        return [(self.in_psum('sums', f'ROWS, {m}'), c, m) for c, m in banks]
-
-    def add_up(self, sums, tile):
-        "Emit the products with ones that add the rows of a tile to sums in PSUM."
-        ones = self.ones_of(tile.dtype).rows_text(tile.rows)
-        for bank, c, m in sums:
-            self.writer.emit(f'nisa.nc_matmul(dst={bank}, stationary={ones}, moving={tile.name}[:, {c}:{c + m}])')
-
-    def from_banks(self, sums, hint):
-        row = TileExpr(self.writer, hint, self.width, rows='ROWS').new(hint)
-        for bank, c, m in sums: self.writer.emit(f'nisa.tensor_copy(dst={row.name}[:, {c}:{c + m}], src={bank})')
-        return row
-
-    def summed(self, expr, op, hint):
-        "Emit the sum of rows by the Tensor engine."
-        sums = self.sums()
-        with self.loop():
-            part = expr.current()
-            self.add_up(sums, part if part.dtype in ONE_PASS_DTYPES else part.copy_as('float32'))
-        return self.from_banks(sums, hint)
-
-    def gathered(self, expr, op, hint):
-        "Emit a reduction row on row, 128 of them side by side, and then over these."
-        best, affine = self.row('gathered'), self.heads
-        self.writer.emit(f'nisa.memset(dst={best.name}, value={REDUCTION_START[op]})')
-        self.heads = self.in_order
-        with self.loop():
-            part = expr.current()
-            here = replace(best, name=best.rows_text(part.rows), rows=part.rows)
-            here.emit('tensor_tensor', here, data1=here, data2=part, op=f'nl.{op}')
-        self.heads = affine
-        if op != 'add': return self.turned(best, op, hint)
-        self.add_up(sums := self.sums(), best)
-        return self.from_banks(sums, hint)
-
-    def turned(self, tile, op, hint):
-        "Emit a reduction of a tile over partitions by transposing it, and back as a row on all of them."
-        row, whole, left = self.row(hint), self.width // BLOCK_ROWS, self.width % BLOCK_ROWS
-        if whole:
-            with self.writer.indented(f'for j in nl.affine_range({whole}):'):
-                self.turn(tile, row, 'j * ROWS:(j + 1) * ROWS', BLOCK_ROWS, op)
-        if left: self.turn(tile, row, f'{self.width - left}:{self.width}', left, op)
-        return row
-
-    def turn(self, tile, row, columns, m, op):
-        "Emit the reduction of `m` columns of a tile over partitions into those of `row`."
-        ones, turned = self.ones_of('float32'), self.in_psum('turned', f'{m}, ROWS')
-        self.writer.emit(f'nisa.nc_transpose(dst={turned}, data={tile.name}[:, {columns}])')
-        best = TileExpr(self.writer, turned, BLOCK_ROWS, rows=str(m)).reduce(op, 'best')
-        wide = replace(ones, writer=self.writer, name=ones.rows_text(str(m)), rows=str(m)) * best
-        back = self.in_psum('back', f'ROWS, {m}')
-        self.writer.emit(f'nisa.nc_transpose(dst={back}, data={wide.name})')
-        self.writer.emit(f'nisa.tensor_copy(dst={row.name}[:, {columns}], src={back})')
-
-    def is_row(self, tile): return isinstance(tile, TileExpr) and tile.cols > 1
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #2968b544
 COMMENT, MOST_COLUMNS = '_comment_', 110

@@ -220,8 +220,8 @@ def _pick(node, plan):
             f'picked = nl.ndarray((n, {K}), dtype=nl.{x.dtype}, buffer=nl.sbuf)', f'for j in range({K}):',
             '    place = nl.ndarray((n, 1), dtype=nl.int32, buffer=nl.sbuf)',
             '    nisa.tensor_tensor(dst=place, data1=first, data2=index[:, j:j + 1], op=nl.add)',
-            f'    nisa.dma_copy(dst=picked[:, j:j + 1], src={x.text((x.size, 1))}.ap([[1, n], [1, 1]], offset=at * {V}, '
-            'vector_offset=place))']
+            f'    nisa.dma_copy(dst=picked[:, j:j + 1], src={x.text((x.size, 1))}.ap([[1, n], [1, 1]], '
+            f'offset=at * {V}, vector_offset=place))']
     if out.dtype != x.dtype:
         body += [f'cast = nl.ndarray((n, {K}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
                  'nisa.tensor_copy(dst=cast, src=picked)']

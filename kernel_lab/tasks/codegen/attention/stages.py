@@ -9,10 +9,9 @@ import re
 import numpy as np
 from ..lowering_rules import formula_of, logical_form
 from ..matmul import PSUM_BANK_COLUMNS, SQUARES_PER_BANK, matmul_dtype
-from ..plan import KernelPlan
 from ..tile_text import BLOCK_ROWS, KernelWriter, TileExpr
 from .matching import AttentionSpec, ComputedRows, all_views, leaves_of
-from .strided_views import StridedView, indexed_text
+from .strided_views import indexed_text
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/02_stages.ipynb #c02684b0
 def indented(k: int, lines: list[str]) -> list[str]:
