@@ -5,6 +5,7 @@
 # %% ../../nbs/1_core/00_errors.ipynb #f0cb402c
 import difflib
 import math
+import os
 import re
 import sys
 import threading
@@ -24,6 +25,49 @@ class LabError(Exception):
     def __str__(self):
         "The message and the hint, as one paragraph."
         return _paragraph(self.message, self.hint)
+
+    def _render_traceback_(self):
+        "What a notebook shows: the error, and the lines of the person's own code that led to it. IPython asks for it."
+        return own_traceback(self)
+
+_FRAMES = {'all': False}
+
+def show_all_frames(yes: bool = True) -> None:
+    "Whether notebooks show the frames of the lab in the traceback of an error, too."
+    _FRAMES['all'] = yes
+
+def own_traceback(error: BaseException) -> list[str]:
+    """An error as lines of text: what it says, then the lines of code outside of the lab on the way to it, the last one
+    with what stands around it, and how many frames are left out."""
+    import linecache
+    import traceback
+    frames = traceback.extract_tb(error.__traceback__)
+    if _FRAMES['all']: return traceback.format_exception(error)
+    places = [(f.filename, f.lineno, f'in {f.name}') for f in frames if not _is_of_a_library(f.filename)]
+    mine, line, file = len(places), getattr(error, 'line', None), getattr(error, 'file', None)
+    if line and file and (file, line) not in [p[:2] for p in places]: places.append((file, line, 'of the kernel'))
+    lines = [f'{type(error).__name__}: {error}', '']
+    for file, number, where in places:
+        lines.append(f'{_place_name(file)}, line {number}, {where}')
+        around = range(max(1, number - 2), number + 3) if (file, number, where) == places[-1] else (number,)
+        for n in around:
+            if text := linecache.getline(file, n).rstrip():
+                lines.append(f'{"→" if n == number else " "} {n:>4}  {text}')
+    if left := len(frames) - mine:
+        lines += ['', f'{left} frames of libraries are left out: kernel_lab.core.errors.show_all_frames() shows them.']
+    return lines
+
+def _is_of_a_library(file):
+    "Whether a file is of the lab, or of another installed package."
+    lab = getattr(sys.modules.get('kernel_lab'), '__file__', None)
+    ours = bool(lab) and file.startswith(os.path.dirname(lab) + os.sep)
+    return ours or f'{os.sep}site-packages{os.sep}' in file or file.startswith('<frozen')
+
+def _place_name(file):
+    "The name of a file, or of the cell of a notebook."
+    shell = getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)()
+    named = shell and shell.compile.format_code_name(file)
+    return ' '.join(named) if named else file
 
 def _paragraph(text, hint):
     return text if not hint else f'{text} {hint}' if text.endswith(('.', '?', '!')) else f'{text}. {hint}'

@@ -4,6 +4,7 @@
 
 # %% ../../nbs/2_nki/01_run.ipynb #dcb6c73c
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 import os
 import warnings
@@ -76,6 +77,14 @@ def _write_back(program, given, outputs):
         if is_torch(x): x.detach()[...] = _in_kind((found[k],), True)
         else: x[...] = found[k]
 
+@contextmanager
+def _in_file_of(kernel):
+    "Errors that name a line of a kernel know its file, too, so that a notebook can show the line."
+    try: yield
+    except KernelError as e:
+        e.file = getattr(getattr(getattr(kernel, 'func', kernel), '__code__', None), 'co_filename', None)
+        raise
+
 def _checked(kernel, program):
     "The program, checked. The vendor's simulator has no sizes of memories, so `nki.simulate` only warns about those."
     if not getattr(kernel, 'roomy', False): return assert_ok(program)
@@ -92,7 +101,7 @@ def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: boo
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
     kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
-    program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
+    with _in_file_of(kernel): program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
     for says in race_warnings(program): warnings.warn(says, stacklevel=3)
     given, count = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs)), len(program.output_ids)
     _refuse_unwritable(program, given)
@@ -127,7 +136,7 @@ def profile(kernel: Callable, *inputs: object, chip: str = 'trn1', **kwargs: obj
     """The simulated `Profile` of a kernel for inputs of these shapes (arrays or `ArraySpec`s); `.timeline` has every
     instruction. Loops that depend on data turn as often as they do for these inputs."""
     kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
-    program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))
+    with _in_file_of(kernel): program = assert_ok(trace(kernel, *inputs, chip=chip, **kwargs))
     if program.depends_on_data:
         given = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs))
         if not any(isinstance(x, ArraySpec) for x in given): program = with_turns_for(program, *map(to_numpy, given))

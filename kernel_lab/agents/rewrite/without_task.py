@@ -64,24 +64,38 @@ def narrowest_unit(program: Program) -> float:
     narrow = {t.dtype for t in program.tensors if is_float(t.dtype) and t.dtype != 'float32'}
     return max((float(ml_dtypes.finfo(numpy_of(d)).eps) for d in narrow), default=0.0)
 
+BLOCK_ELEMENTS = 1 << 20        # that are compared at a time: an output may have a gigabyte
+
+def _blocks(a, b):
+    "Yield the elements of two arrays, some at a time."
+    a, b = a.reshape(-1), b.reshape(-1)
+    for k in range(0, a.size, BLOCK_ELEMENTS): yield a[k:k + BLOCK_ELEMENTS], b[k:k + BLOCK_ELEMENTS]
+
+def _largest(x): return float(np.abs(x[np.isfinite(x)].astype(np.float64)).max(initial=0.0))
+
 def how_different(one: np.ndarray, other: np.ndarray, sums: int = 0, unit: float = 0.0) -> str:
     """How two outputs differ, as text; '' where they do not. `sums`: how many moves between them round otherwise; with
     none every bit counts. `unit`: see `narrowest_unit`."""
     a, b = (np.asarray(x) for x in (one, other))
     if a.dtype != b.dtype or a.shape != b.shape: return f'it is {b.dtype}{b.shape}, not {a.dtype}{a.shape}'
-    if a.tobytes() == b.tobytes(): return ''
-    a, b = (x.astype(np.float64) for x in (a, b))
-    if (np.isnan(a) != np.isnan(b)).any(): return 'other elements are no numbers'
-    away = np.where(np.isnan(a) | (a == b), 0.0, np.abs(a - b))
+    if all(x.tobytes() == y.tobytes() for x, y in _blocks(a, b)): return ''
+    most = sums * ROUNDING * 2.0**-23 * max((_largest(x) for x, _ in _blocks(a, b)), default=0.0)
+    changed = signs = off = furthest = 0
+    is_beyond = False
+    for x, y in _blocks(a, b):
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        if (np.isnan(x) != np.isnan(y)).any(): return 'other elements are no numbers'
+        away = np.where(np.isnan(x) | (x == y), 0.0, np.abs(x - y))
+        changed, signs = changed + np.count_nonzero(away), signs + np.count_nonzero(np.signbit(x) != np.signbit(y))
+        furthest, off = max(furthest, away.max(initial=0.0)), off + np.count_nonzero(away > most)
+        larger = np.maximum(np.abs(x), np.abs(y))
+        step = np.exp2(np.floor(np.log2(np.where(np.isfinite(larger) & (larger > 0), larger, 1.0)))) * unit
+        is_beyond |= bool((away > np.maximum(most, TIPPED * step)).any())
     if not sums:
-        changed = np.count_nonzero(away) or np.count_nonzero(np.signbit(a) != np.signbit(b))
+        changed = changed or signs
         return f'{changed:,} elements changed, and no move of those adds otherwise' if changed else ''
-    most = sums * ROUNDING * 2.0**-23 * np.abs(a[np.isfinite(a)]).max(initial=0.0)
-    tipped = np.maximum(np.abs(a), np.abs(b))
-    step = np.exp2(np.floor(np.log2(np.where(np.isfinite(tipped) & (tipped > 0), tipped, 1.0)))) * unit
-    if (away > np.maximum(most, TIPPED * step)).any(): return f'an element is {away.max():.3g} away, a sum {most:.3g}'
-    share = np.mean(away > most) if away.size else 0.0
-    return f'{share:.0%} of the elements are off by a unit of their dtype' if share > MOST_TIPPED else ''
+    if is_beyond: return f'an element is {furthest:.3g} away, a sum {most:.3g}'
+    return f'{off / a.size:.0%} of the elements are off by a unit of their dtype' if off > MOST_TIPPED * a.size else ''
 
 def multiplies(program: Program) -> bool:
     "Whether a program has products of the Tensor engine, whose sums the library that executes them may order anew."
