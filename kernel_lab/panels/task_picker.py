@@ -76,12 +76,14 @@ class TaskSearch(anywidget.AnyWidget):
 
     def __init__(self, tasks: dict[str, Task], **kw):
         self.options = tuple(tasks)
+        self._valid = self.options[0]
         super().__init__(rows=task_rows(tasks), value=self.options[0], **kw)
 
     @traitlets.validate('value')
     def _known(self, proposal):
         "A name that the page made up changes nothing."
-        return proposal['value'] if proposal['value'] in self.options else self.value
+        if proposal['value'] in self.options: self._valid = proposal['value']
+        return self._valid
 
 # %% ../../nbs/7_panels/04_task_picker.ipynb #9d30f04e
 class TaskPicker(Panel):

@@ -8,6 +8,7 @@ from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.panels.step_control import StepControl
 from kernel_lab.panels.lab import Lab
+from kernel_lab.panels.engine_timeline import packed_timeline
 from kernel_lab.panels.figure_panels import CorrectnessDiff, SpeedupPanel, TimelinePanel, UtilisationPanel, library
 from kernel_lab.panels.source_and_log import CompileLog, CostPanel, SourceEditor
 from kernel_lab.tasks.model.task import task_from
@@ -102,7 +103,7 @@ def test_picking_starts_afresh_and_the_run_can_be_resumed(lab, store):
     assert 'softmax small' in line and 'unfinished' in line
     again.picker.resume.value = run.id
     assert again.loop.run.id == run.id and again.picker.choice[
-        'task'] == 'softmax' and again.shown.index == 1 and again.timeline.timeline is not None
+        'task'] == 'softmax' and again.shown.index == 1 and len(again.timeline.timelines) == 1
     again.control.button.click()
     again.control.wait()
     assert len(store.load_run(run.id).steps) == 3
@@ -155,16 +156,23 @@ def drawn(panel):
 def test_the_state_of_a_picture_is_the_picture(lab):
     lab.control.button.click()
     lab.control.wait()
-    first = lab.timeline.plot
+    first, lanes = lab.speedup.plot, lab.timeline.canvas
     lab.control.button.click()
     lab.control.wait()
-    assert lab.timeline.plot is first                                    # one plot for a panel: nothing is left open
-    for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff):
+    assert lab.speedup.plot is first and lab.timeline.canvas is lanes      # one for a panel: nothing is left open
+    for panel in (lab.speedup, lab.utilisation, lab.diff):
         assert drawn(panel) == json.loads(panel.figure.to_json())
-    lab.timeline.zoom((0, 5))
-    assert drawn(lab.timeline)['layout']['xaxis']['range'] == [0, 5]
+    (part,) = lanes.get_state()['parts']
+    assert part == packed_timeline(lab.timeline.timelines[0]) and part['count'] == len(lab.timeline.timelines[0])
     lab.picker.pick(task='matmul')
-    assert {panel.plot.get_state()['drawn'] for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff)} == {''}
+    assert {panel.plot.get_state()['drawn'] for panel in (lab.speedup, lab.utilisation, lab.diff)} == {''}
+    assert lanes.get_state()['parts'] == []
+
+
+def test_a_timeline_panel_zooms():
+    panel = TimelinePanel(AgentLoop('softmax', workload='small', store=False, seeds=1).step().evaluation.profile.timeline)
+    panel.zoom((0, 5))
+    assert drawn(panel)['layout']['xaxis']['range'] == [0, 5]
 
 
 def test_every_picture_names_its_run_and_step(lab):
@@ -174,14 +182,14 @@ def test_every_picture_names_its_run_and_step(lab):
     lab.control.chips.value = 0
     run = f'run {lab.loop.run.id}'
     of = lambda panel: next(a['text'] for a in drawn(panel)['layout']['annotations'] if a.get('name') == 'of')
-    assert [of(p) for p in (lab.timeline, lab.diff, lab.speedup)
-            ] == [f'{run} · step 0', f'{run} · step 0', f'{run} · 2 steps']
+    assert lab.timeline.canvas.words['of'] == f'{run} · step 0'
+    assert [of(p) for p in (lab.diff, lab.speedup)] == [f'{run} · step 0', f'{run} · 2 steps']
     assert of(lab.utilisation).startswith(f'{run} · step') and f'{run} · step 0' in lab.about.value
 
 
 def test_a_reload_does_not_wait_for_the_library(lab):
     lab.control.button.click()
     lab.control.wait()
-    assert len({panel.box.children[0] for panel in (lab.timeline, lab.speedup, lab.utilisation, lab.diff)}) == 1
-    esm = [w.get_state()['_esm'] for w in (library(), lab.timeline.plot)]
-    assert sum(map(len, esm)) < 10_000                                   # JupyterLab waits four seconds for all states
+    assert len({panel.box.children[0] for panel in (lab.speedup, lab.utilisation, lab.diff)}) == 1
+    esm = [w.get_state()['_esm'] for w in (library(), lab.speedup.plot, lab.timeline.canvas)]
+    assert sum(map(len, esm)) < 40_000                                   # JupyterLab waits four seconds for all states
