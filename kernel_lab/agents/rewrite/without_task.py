@@ -46,6 +46,7 @@ def why_left_alone(program: Program) -> str | None:
 # %% ../../../nbs/6_agents/1_rewrite/06_without_task.ipynb #69bb4a9a
 DRAWS = 3
 ROUNDING = 64                   # float32 units in the last place, of the largest number of an output: a sum's order
+SHAKES = 4                      # times what the last bit of the inputs does to an output: that of another sum's order
 TIPPED = 2                      # units of the narrowest dtype that an element may be away,
 MOST_TIPPED = 0.02              # and the share of elements that may be away by more than float32 is
 
@@ -73,13 +74,18 @@ def _blocks(a, b):
 
 def _largest(x): return float(np.abs(x[np.isfinite(x)].astype(np.float64)).max(initial=0.0))
 
-def how_different(one: np.ndarray, other: np.ndarray, sums: int = 0, unit: float = 0.0) -> str:
+def furthest_apart(one: np.ndarray, other: np.ndarray) -> float:
+    "The largest finite difference of two arrays."
+    with np.errstate(all='ignore'):
+        return max((_largest(x.astype(np.float64) - y.astype(np.float64)) for x, y in _blocks(one, other)), default=0.0)
+
+def how_different(one: np.ndarray, other: np.ndarray, sums: int = 0, unit: float = 0.0, least: float = 0.0) -> str:
     """How two outputs differ, as text; '' where they do not. `sums`: how many moves between them round otherwise; with
-    none every bit counts. `unit`: see `narrowest_unit`."""
+    none every bit counts. `unit`: see `narrowest_unit`. `least`: a difference that sums may make in any case."""
     a, b = (np.asarray(x) for x in (one, other))
     if a.dtype != b.dtype or a.shape != b.shape: return f'it is {b.dtype}{b.shape}, not {a.dtype}{a.shape}'
     if all(x.tobytes() == y.tobytes() for x, y in _blocks(a, b)): return ''
-    most = sums * ROUNDING * 2.0**-23 * max((_largest(x) for x, _ in _blocks(a, b)), default=0.0)
+    most = max(least, sums * ROUNDING * 2.0**-23 * max((_largest(x) for x, _ in _blocks(a, b)), default=0.0))
     changed = signs = off = furthest = 0
     is_beyond = False
     for x, y in _blocks(a, b):
@@ -105,6 +111,7 @@ class OwnNumbers:
     "What a kernel computes on its draws; `limits`: the most seconds and memory that each execution may take."
     def __init__(self, program: Program, seed: int, limits: Limits):
         self.program, self.limits, self.draws = check_affordable(program, limits), limits, []
+        self._shaken = {}
         for k in range(DRAWS):
             arrays = drawn_inputs(program, seed * DRAWS + k)
             self.draws.append((arrays, self._outputs(program, arrays)))
@@ -113,6 +120,26 @@ class OwnNumbers:
         with within(self.limits.work_seconds, 'the execution of the kernel'), np.errstate(all='ignore'):
             return execute(program, *[x.copy() for x in arrays])
 
+    def shaken(self, draw: int) -> list[float]:
+        """Of each output, how far a change of the inputs in their last bit moves it, `SHAKES` times: an exponential
+        makes much of a sum's last bit."""
+        if draw not in self._shaken:
+            arrays, outs = self.draws[draw]
+            rng = np.random.default_rng(draw)
+            near = [np.nextafter(x, np.where(rng.random(x.shape) < 0.5, -np.inf, np.inf).astype(x.dtype))
+                    if x.dtype.kind == 'f' else x for x in arrays]
+            moved = self._outputs(self.program, near)
+            self._shaken[draw] = [SHAKES * furthest_apart(a, b) for a, b in zip(outs, moved, strict=True)]
+        return self._shaken[draw]
+
+    def _says(self, draw, last, now, sums, unit):
+        "How the outputs of a draw differ from those before, as text; '' where they do not."
+        for k, (one, other) in enumerate(zip(last, now, strict=True)):
+            says = how_different(one, other, sums, unit)
+            if says and sums: says = how_different(one, other, sums, unit, self.shaken(draw)[k])
+            if says: return says
+        return ''
+
     def against(self, programs: Sequence[Program], moves: Sequence[MoveTaken] = ()) -> str:
         """How the outputs of a path of programs differ from the kernel's, as text; '' where they do not. `moves`: those
         between one program and the next."""
@@ -120,13 +147,12 @@ class OwnNumbers:
         exact = int(any(map(multiplies, programs)))
         stops = [(len(moves), exact)]
         if rounded: stops = [(rounded[0], exact), (rounded[-1] + 1, exact + len(rounded)), *stops]
-        for arrays, last in self.draws:
+        for draw, (arrays, last) in enumerate(self.draws):
             at = None
             for stop, sums in stops:
                 if stop == at: continue
                 now, at = self._outputs(without_unused_tensors(programs[stop]), arrays), stop
-                for one, other in zip(last, now, strict=True):
-                    if says := how_different(one, other, sums, unit): return says
+                if says := self._says(draw, last, now, sums, unit): return says
                 last = now
         return ''
 
