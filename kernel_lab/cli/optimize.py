@@ -17,7 +17,7 @@ from .runs import find_run, open_store, store_option, write_report
 from .tasks import find_task
 from ..core.durations import one_clock
 from ..core.errors import LabError, UsageError, choose
-from ..core.format import speedup_text, stages_text
+from ..core.format import note_stage, speedup_text
 from ..core.interrupts import interrupted
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #ffdc16df
@@ -45,9 +45,7 @@ def stages_on(progress, bar, doing):
     stages = {}
     def heard(name, seconds):
         if name == 'compile' and seconds is None: stages.clear()            # the next evaluation begins
-        if seconds is None: stages.pop(name, None)
-        stages[name] = seconds
-        progress.update(bar, description=f'{doing()}: {stages_text(stages)}')
+        progress.update(bar, description=f'{doing()}: {note_stage(stages, name, seconds)}')
     return heard
 
 def step_until_done(loop, source=None):

@@ -30,10 +30,8 @@ class Background:
     def _work(self):
         try:
             with stoppable(self._asked): self.result = self._function()
-            self._end()
-        except BaseException as e:          # noqa: BLE001 (the error is handed to whoever asks)
-            self.error = e
-            self._end()
+        except BaseException as e: self.error = e       # noqa: BLE001 (it is handed to whoever asks)
+        finally: self._end()
         if not self.is_left: self._then(self)
 
     def _end(self):
@@ -52,10 +50,6 @@ class Background:
     def stopped(self) -> bool:
         "Whether it was asked to stop."
         return self._asked.is_set()
-
-    def is_mine(self) -> bool:
-        "Whether the thread that asks is the one that works."
-        return threading.current_thread() is self.thread
 
     def wait(self, seconds: float | None = None) -> bool:
         "Wait for the end, for so many `seconds` at most; whether it has ended."

@@ -68,3 +68,10 @@ def csv_cell(value: object) -> object:
 def stages_text(stages: dict[str, float | None]) -> str:
     "{stage: wall seconds, None while it is at work} as a line: 'compile 0.31 s · verify …'."
     return ' · '.join(f'{name} {"…" if seconds is None else f"{seconds:.2f} s"}' for name, seconds in stages.items())
+
+
+def note_stage(stages: dict[str, float | None], name: str, seconds: float | None) -> str:
+    "Note in `stages` that a stage begins, or with its `seconds` that it is over; returns all as a line."
+    if seconds is None: stages.pop(name, None)                      # the last in the line is the one at work
+    stages[name] = seconds
+    return stages_text(stages)

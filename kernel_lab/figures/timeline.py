@@ -170,10 +170,14 @@ def _tracks(shares, theme):
                  line_width=0, layer='below', name='track') for i in range(len(shares))]
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #185747c3
+def latency_title(latency_us: float, kind: str, chip: str = '') -> str:
+    "A latency in µs with its kind and chip, as in '51.2 µs simulated on trn1'."
+    return f'{time_text(latency_us)} {kind}' + (f' on {chip}' if chip else '')
+
 def timeline_title(timeline: 'Timeline | pd.DataFrame | TimelineTable') -> str:
     "Latency, kind and chip, as in '51.2 µs simulated on trn1'."
     timeline = timeline_table(timeline)
-    return f'{time_text(timeline.latency_us)} {timeline.kind}' + (f' on {timeline.chip}' if timeline.chip else '')
+    return latency_title(timeline.latency_us, timeline.kind, timeline.chip)
 
 def timeline_note(timeline: 'Timeline | pd.DataFrame | TimelineTable', bars: 'pd.DataFrame',
                   window: tuple[float, float] | None = None) -> str:

@@ -9,8 +9,8 @@ import anywidget
 import ipywidgets as widgets
 import numpy as np
 import traitlets
-from ..core.format import time_text
 from ..figures.theme import LANE_COLOURS
+from ..figures.timeline import latency_title
 from .style import STATIC, Panel, rest_html
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def packed_timeline(timeline: 'Timeline') -> dict:
         loops=[[(l.name, l.trips) for l in loops] for loops, _ in program.walk()], title=timeline_words(timeline))
 
 def timeline_words(timeline: 'Timeline') -> str:
-    "The title of a timeline: '28.6 µs simulated on trn2'."
-    return f'{time_text(timeline.latency_us)} {timeline.kind} on {timeline.chip.name}'
+    "The title of a timeline: '28.6 µs simulated on trn2'; no table of its rows is made for it."
+    return latency_title(timeline.latency_us, timeline.kind, timeline.chip.name)
 
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #2164a8a6
 class TimelineCanvas(anywidget.AnyWidget):

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from ..core.durations import latency_of, stands_out
 from ..core.background import Background
 from ..core.errors import LabError, choose, raise_if_stopped
-from ..core.format import speedup_text, stages_text, status_mark, status_word, time_text
+from ..core.format import note_stage, speedup_text, status_mark, status_word, time_text
 from ..figures.theme import BAD_COLOUR
 from .style import Panel
 
@@ -134,9 +134,7 @@ STOPPED = 'Stopped. Everything so far is kept; step again to go on.'
 @patch
 def stage(self: StepControl, name: str, seconds: float | None) -> None:
     "Say that a stage of an evaluation begins, or, with its `seconds` of wall time, that it is over."
-    if seconds is None: self._stages.pop(name, None)                # the last in the line is the one at work
-    self._stages[name] = seconds
-    self.say(f'{self._doing.rstrip("… ")}: {stages_text(self._stages)}')
+    self.say(f'{self._doing.rstrip("… ")}: {note_stage(self._stages, name, seconds)}')
 
 @patch
 def _fail(self: StepControl, text):
@@ -214,16 +212,13 @@ def begin(self: StepControl, turn: Callable[[], object]) -> None:
     self._depth += 1                                            # a second click may come before the thread
     self._refresh()
     self.say('Starting …')
-    self.work = Background(lambda: self._background(turn))
+    self.work = Background(turn, self._ended)
 
 @patch
-def _background(self: StepControl, turn):
-    "What the thread does: the turn, and the end of `begin`."
-    try: turn()
-    finally:
-        if self._is_heard():
-            self._depth -= 1
-            self._refresh()
+def _ended(self: StepControl, work):
+    "The end of what `begin` began; not called where the work was left to itself."
+    self._depth -= 1
+    self._refresh()
 
 @patch
 def stop(self: StepControl) -> None:

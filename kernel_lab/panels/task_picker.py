@@ -15,8 +15,7 @@ from ..core.errors import choose
 from ..core.format import speedup_text
 from ..nki.chip.chips import CHIPS
 from .style import STATIC, Panel
-from ..tasks.baselines.best_kernels import BEST_FILE, read_best
-from ..tasks.baselines.known_times import TIMES_FILE, read_times
+from ..tasks.baselines.known_times import known_task_times
 from ..tasks.model.task import Task
 from ..tasks.suite.registry import TASKS
 
@@ -59,14 +58,13 @@ def earlier_runs(store: 'Store | None', limit: int = 20, without: str | None = N
 def task_rows(tasks: dict[str, Task]) -> list[dict]:
     """What a person searches tasks by, one dict a task: name, level, family, doc (one line), tags, order, `room` (the
     first kernel over the bound) and `best` (the best kept kernel's gain over the first), None where unknown."""
-    times = {t.task: t for t in read_times(TIMES_FILE)}
-    gains = {}
-    for b in read_best(BEST_FILE): gains[b.task] = max(b.gain, gains.get(b.task, 1.0))
-    def room(name):
-        t = times.get(name)
-        return t.first_us / t.bound_us if t and t.first_us and t.bound_us else None
-    return [dict(name=t.name, level=t.level, family=t.family, doc=t.doc.splitlines()[0], tags=list(t.tags), order=n,
-                 room=room(t.name), best=gains.get(t.name)) for n, t in enumerate(tasks.values())]
+    def row(order, task):
+        times = known_task_times(task)
+        over = lambda us: times.first_us / us if times and times.first_us and us else None
+        return dict(name=task.name, level=task.level, family=task.family, doc=task.doc.splitlines()[0],
+                    tags=list(task.tags), order=order, room=over(times and times.bound_us),
+                    best=over(times and times.best_us))
+    return [row(n, task) for n, task in enumerate(tasks.values())]
 
 class TaskSearch(anywidget.AnyWidget):
     "A field that finds a task. Traits: `value` (a name), `rows` (see `task_rows`); `options`: the names."

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Tensor, accesses, replace
 from ..ir.program import Program
-from ..ir.regions import row_major_steps
 from ..chip.dtypes import is_float
 from .cleanup import with_instructions
-from .definitions import DefUse, IllegalTransformation, squeezed
+from .definitions import DefUse, IllegalTransformation, squeezed, whole_access
 
 # %% ../../../nbs/2_nki/9_transform/04_combine.ipynb #b45be719
 def _maker(uses, o, a):
@@ -192,6 +191,6 @@ def reciprocal_on_scalar(program: Program, o: Instruction) -> Program:
     by = o.ins['data2']
     t = program.tensors[by.tensor]
     tile = Tensor(f'{t.name}_inverse', by.shape, 'float32', 'sbuf', scope=DefUse(program).chain(o), line=t.line)
-    dst = Access(len(program.tensors), Affine(0), tuple(zip(row_major_steps(by.shape), by.shape)), 0)
+    dst = whole_access(len(program.tensors), by.shape)
     now = replace(o, ins={**o.ins, 'data2': dst}, attrs={**o.attrs, 'op': 'multiply'})
     return with_instructions(program, {id(o): [inverse(dst, by), now]}, [*program.tensors, tile])

@@ -13,7 +13,7 @@ from ...core.errors import LabError
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, tensors_of, walk_body
 from ..ir.program import Program
-from ..ir.regions import common_digits
+from ..ir.regions import common_digits, row_major_steps
 
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #f3d20640
 class IllegalTransformation(LabError):
@@ -30,6 +30,10 @@ def refusals_noted() -> Iterator[list[str]]:
     before = _NOTED.set([])
     try: yield _NOTED.get()
     finally: _NOTED.reset(before)
+
+def whole_access(number: int, shape: tuple[int, ...]) -> Access:
+    "The access to all of tensor `number`, of such a shape, partitions first."
+    return Access(number, Affine(0), tuple(zip(row_major_steps(shape), shape)), 0)
 
 class DefUse:
     """Who writes and reads each memory of a program, and where; a program has one, which is kept with it.

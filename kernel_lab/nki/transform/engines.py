@@ -12,11 +12,10 @@ from ..ir.instructions import spec_of
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Tensor, accesses, replace
 from ..ir.program import Program
-from ..ir.regions import row_major_steps
 from ..timing.flat_program import CAUSES
 from ..timing.timeline import Timeline, cached_schedule
 from .cleanup import with_instructions
-from .definitions import ELEMENTWISE, DefUse, IllegalTransformation
+from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, whole_access
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #27fac35b
 COMPUTE_ENGINES = ('Vector', 'Scalar', 'GpSimd')
@@ -113,7 +112,7 @@ def row_sum_on_scalar(program: Program, o: Instruction) -> Program:
         raise IllegalTransformation('a register holds a sum that goes on')
     t, scope = program.tensors[data.tensor], DefUse(program).chain(o)
     tile = Tensor(f'{t.name}_copied', data.shape, 'float32', 'sbuf', scope=scope, line=t.line)
-    dst = Access(len(program.tensors), Affine(0), tuple(zip(row_major_steps(data.shape), data.shape)), 0)
+    dst = whole_access(len(program.tensors), data.shape)
     added = Instruction('activation', {'dst': dst, 'reduce_res': total}, {'data': data, 'scale': 1.0},
                         {'func': 'copy', 'reduce_op': 'add', 'reduce_cmd': 'reset_reduce'}, 'Scalar', line=o.line)
     return with_instructions(program, {id(o): [added]}, [*program.tensors, tile])

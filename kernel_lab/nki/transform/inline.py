@@ -4,13 +4,11 @@
 
 # %% ../../../nbs/2_nki/9_transform/02_inline.ipynb #d59d488b
 from ..executor.forward_copies import forwarded_access
-from ..ir.affine import Affine
-from ..ir.nodes import Access, replace
+from ..ir.nodes import replace
 from ..ir.program import Program
-from ..ir.regions import row_major_steps
 from .cleanup import with_instructions
 from .definitions import (DefUse, IllegalTransformation, definition_by, digits,
-    elements_written, is_plain_copy, only_store, with_unit_axes)
+    elements_written, is_plain_copy, only_store, with_unit_axes, whole_access)
 
 # %% ../../../nbs/2_nki/9_transform/02_inline.ipynb #07820b5f
 class _Place:
@@ -26,7 +24,7 @@ class _Place:
         t = self.uses.program.tensors[node.instruction.outs['dst'].tensor]
         own = dict(shape=shape, buffer='sbuf', par=0, scope=self.scope, alias=None, places=(), zero=False)
         self.tensors.append(replace(t, **own))
-        return Access(len(self.tensors) - 1, Affine(0), tuple(zip(row_major_steps(shape), shape)), 0)
+        return whole_access(len(self.tensors) - 1, shape)
 
     def pattern(self, system, k, per_row=False):
         "The access to tensor `k` that goes with the place's, by digits."

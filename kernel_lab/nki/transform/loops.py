@@ -9,10 +9,9 @@ from ..executor.loop_passes import fused_nests
 from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, with_bodies, replace
 from ..ir.affine import Affine
 from ..ir.program import Program
-from ..ir.regions import row_major_steps
 from .cleanup import clean, fresh_loop_name, in_wider_tile, with_instructions, with_replaced
 from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, digits, is_plain_copy,
-    squeezed, with_unit_axes)
+    squeezed, with_unit_axes, whole_access)
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #ecbb6d8b
 def _loops_kept(uses, load):
@@ -70,7 +69,7 @@ def load_where_read(program: Program, k: int) -> Program:
         far = None if a.index or a.par else forwarded_access(a, system, load.ins['src'].tensor, program.trips)
         if far is None: raise IllegalTransformation(f'line {o.line} reads {t.name} otherwise than as it lies')
         tensors.append(replace(t, shape=a.shape, scope=uses.chain(o)))
-        whole = Access(len(tensors) - 1, Affine(0), tuple(zip(row_major_steps(a.shape), a.shape)), 0)
+        whole = whole_access(len(tensors) - 1, a.shape)
         before.append(replace(load, outs={'dst': whole}, ins={'src': replace(far, par=None)}))
         return whole
     for o in uses.readers[k]:

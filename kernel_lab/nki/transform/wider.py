@@ -9,10 +9,10 @@ from ..chip.dtypes import is_float
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, accesses, replace
 from ..ir.program import Program
-from ..ir.regions import iterations_disjoint, region_of, row_major_steps
+from ..ir.regions import iterations_disjoint, region_of
 from .cleanup import fresh_loop_name, with_instructions
 from .definitions import (STATIC_LOOPS, ELEMENTWISE, DefUse, IllegalTransformation,
-    is_plain_copy, squeezed)
+    is_plain_copy, squeezed, whole_access)
 from .phases import distribute, replaced_loop, several_of, strip_mine
 
 # %% ../../../nbs/2_nki/9_transform/14_wider.ipynb #98447916
@@ -69,7 +69,7 @@ class _Stack:
         t, scope = self.program.tensors[a.tensor], self.uses.chain(self.end)
         own = dict(shape=shape, buffer='sbuf', par=0, scope=scope, alias=None, places=(), zero=False, role='scratch')
         self.tensors.append(replace(t, name=f'{t.name}_halves', **own))
-        return Access(len(self.tensors) - 1, Affine(0), tuple(zip(row_major_steps(shape), shape)), 0)
+        return whole_access(len(self.tensors) - 1, shape)
 
     def half(self, whole, n):
         "The access to one half of a new tile."

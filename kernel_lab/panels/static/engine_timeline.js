@@ -1,5 +1,5 @@
 // The engine lanes of one or several timelines over one time axis, on a canvas. Python sends each timeline once, its rows sorted by lane and
-// start; zooming, panning, searching and selecting ask nobody. `mount` needs no notebook: a page of its own uses it as well.
+// start; zooming, panning, searching and selecting ask nobody. `mount` itself needs no notebook.
 const LANE = 22, GAP = 6, AXIS = 24, LEFT = 118, RIGHT = 10, HEAD = 22, SAMPLE = 24
 const HUES = ['#4268CD', '#6BB28D', '#D8911E', '#9A4773', '#8286AD', '#9C744A', '#2A9DA8', '#C8453B', '#7A9A3B', '#B96AC9', '#5A7FA8', '#C07F5C']
 const CAUSE_HUES = ['#8B929C', '#8286AD', '#4268CD', '#9C744A', '#9A4773', '#D8911E', '#C8453B', '#2A9DA8']

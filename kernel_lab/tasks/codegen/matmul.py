@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 import math
 from .blocking import transpose_lines
-from .tile_text import BLOCK_ROWS, Operand, KernelWriter, TileExpr
+from .tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS, KernelWriter, Operand, TileExpr
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #42652a48
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ def matmul_dtype(*dtypes: str) -> str:
     return dtypes[0] if len(set(dtypes)) == 1 and 'float8' not in dtypes[0] else 'bfloat16'
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #78a5dd41
-PSUM_BANK_COLUMNS = 512      # of float32 in a PSUM bank
-SQUARES_PER_BANK = 4        # squares of float32 in one
+SQUARES_PER_BANK = 4        # squares of float32 in a PSUM bank
 BLOCKS_PER_COPY = 8     # blocks of 128 of the contraction in one copy
 
 def _indent(k, lines): return ['    ' * k + l for l in lines]

@@ -312,6 +312,7 @@ class ChunkLoops:
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #7230f4c8
 BLOCK_ROWS = 128
+PSUM_BANK_COLUMNS = 512      # of float32 in a PSUM bank
 KERNEL_HEADER = (
     f'import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\nROWS = {BLOCK_ROWS}  # rows in a block: one a'
     ' partition\n\n\n'

@@ -213,7 +213,7 @@ def _pick(node, plan):
     x, index = (plan.materialise(r) for r in node.args)
     V, K, out = x.shape[-1], index.shape[-1], plan.allocate(node)
     M = index.size // K
-    body = ['index = nl.ndarray((n, KK), dtype=nl.int32, buffer=nl.sbuf)'.replace('KK', str(K)),
+    body = [f'index = nl.ndarray((n, {K}), dtype=nl.int32, buffer=nl.sbuf)',
             f'nisa.dma_copy(dst=index, src={index.text((M, K))}[at:at + n, :])',
             'first = nl.ndarray((n, 1), dtype=nl.int32, buffer=nl.sbuf)',
             f'nisa.iota(dst=first, pattern=[[1, 1]], offset=0, channel_multiplier={V})',

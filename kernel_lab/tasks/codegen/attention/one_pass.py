@@ -5,10 +5,9 @@
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/03_one_pass.ipynb #73188890
 import math
 import re
-from ..graph import Graph, Node, Ref, node_graph
-from ..matmul import PSUM_BANK_COLUMNS
+from ..graph import Graph, Node, Ref, live_nodes, node_graph
 from ..plan import KernelPlan
-from ..tile_text import BLOCK_ROWS
+from ..tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS
 from .matching import SOFTMAX, attention_at
 from .stages import (AttentionPass, NoText, exponential_lines, indented,
     load_products, load_values, mask_lines, product_lines, score_lines, turn_lines)
@@ -121,8 +120,6 @@ def with_attention(graph: Graph, computes: bool = True) -> Graph:
     `computes`: with the elementwise operations that make q and k."""
     for node in graph.nodes:
         if node.op not in SOFTMAX or not (found := _attention_node(graph, node, computes)): continue
-        nodes, wanted, kept = [found[0] if n is found[1] else n for n in graph.nodes], set(graph.outputs), []
-        for n in reversed(nodes):
-            if n.name in wanted: wanted |= set(n.refs()); kept.append(n)
-        graph = Graph(graph.inputs, tuple(reversed(kept)), graph.outputs)
+        nodes = [found[0] if n is found[1] else n for n in graph.nodes]
+        graph = Graph(graph.inputs, live_nodes(nodes, graph.outputs), graph.outputs)
     return graph

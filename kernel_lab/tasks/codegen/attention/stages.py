@@ -8,8 +8,8 @@ import math
 import re
 import numpy as np
 from ..lowering_rules import formula_of, logical_form
-from ..matmul import PSUM_BANK_COLUMNS, SQUARES_PER_BANK, matmul_dtype
-from ..tile_text import BLOCK_ROWS, KernelWriter, TileExpr
+from ..matmul import SQUARES_PER_BANK, matmul_dtype
+from ..tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS, KernelWriter, TileExpr
 from .matching import AttentionSpec, ComputedRows, all_views, leaves_of
 from .strided_views import indexed_text
 

@@ -5,7 +5,8 @@
 # %% ../../../../nbs/3_tasks/2_codegen/2_loops/00_reductions.ipynb #72dcd67e
 from dataclasses import replace
 import math
-from ..tile_text import BLOCK_ROWS, FINITE_LIMITS, REDUCTION_START, ChunkLoops, TileExpr
+from ..tile_text import (BLOCK_ROWS, FINITE_LIMITS, PSUM_BANK_COLUMNS, REDUCTION_START, ChunkLoops,
+    TileExpr)
 
 # %% ../../../../nbs/3_tasks/2_codegen/2_loops/00_reductions.ipynb #1bdfdec2
 class OnlineLoops(ChunkLoops):
@@ -31,7 +32,7 @@ class OnlineLoops(ChunkLoops):
         return least * -1.0, (low.activation('exp', -1.0, least) * sums).sum()
 
 # %% ../../../../nbs/3_tasks/2_codegen/2_loops/00_reductions.ipynb #a8636549
-ONE_PASS_DTYPES, BANK_COLUMNS = ('float32', 'bfloat16', 'float16'), 512     # of what a product with ones adds
+ONE_PASS_DTYPES = ('float32', 'bfloat16', 'float16')        # of what a product with ones adds
 
 class BlockLoops(ChunkLoops):
     """Loops over blocks of rows of a matrix [rows, width]. A reduction over rows is one row, the same on all
@@ -70,7 +71,7 @@ class BlockLoops(ChunkLoops):
 
     def sums(self):
         "(name, first column, columns) of each bank of PSUM that a row takes."
-        banks = [(c, min(BANK_COLUMNS, self.width - c)) for c in range(0, self.width, BANK_COLUMNS)]
+        banks = [(c, min(PSUM_BANK_COLUMNS, self.width - c)) for c in range(0, self.width, PSUM_BANK_COLUMNS)]
         return [(self.in_psum('sums', f'ROWS, {m}'), c, m) for c, m in banks]
 
     def add_up(self, sums, tile):
