@@ -97,6 +97,10 @@ class Draw:
     @property
     def name(self): return self.change.name if self.target is None else f'{self.target}: {self.change.name}'
 
+    def substitutes(self):
+        "Draws to take where this one does not count."
+        return []
+
     def of(self, arrays, seed):
         "Inputs {name: array} changed; what is not touched is the same array."
         made = {}
@@ -121,6 +125,12 @@ class Patchwork(Draw):
     """A draw whose rows (along the last axis) have different changes: each one of `parts` or none, at random. Inputs
     with the same number of rows get the same choice."""
     parts: tuple[Draw, ...] = ()
+
+    def substitutes(self):
+        "One of its parts from each family, at random."
+        import random
+        chance = random.SystemRandom()
+        return list({d.change.family: d for d in chance.sample(self.parts, len(self.parts))}.values())
 
     def of(self, arrays, seed):
         "Inputs {name: array} of more than one row changed, row by row."
@@ -295,6 +305,12 @@ def _hopeless(ratio):
 def has_choices(wants: Iterable[np.ndarray]) -> bool:
     "Whether an output is of whole numbers: indices and counts, which jump where a rounding turns a comparison."
     return any(w.dtype.kind in 'iub' for w in wants)
+
+def counts_all_the_same(found, wants, ratios):
+    """Whether a failure counts on inputs with a `Soundness` that is not admitted: roundings move the answer by one
+    tolerance at most, and the kernel is off by 1024 somewhere, or not finite."""
+    if found.reason or has_choices(wants) or max(getattr(found, name) for name, _ in _ASKED) > 1: return False
+    return any((~(r <= HOPELESS_TOLERANCES)).any() for r in ratios)
 
 def within_noise(task, workload, arrays, wants, ratios, tolerance):
     """Whether every wrong element is off by at most `NOISE_FACTOR` times the effect of rounding errors. `ratios` are

@@ -13,8 +13,8 @@ import numpy as np
 from ...core.errors import KernelError, UsageError, in_time
 from ...core.heap import return_free_memory
 from ..records.verification import Element, SeedReport, Verification
-from .adversarial_inputs import (FAMILIES, choose_draws, draws_by_name,
-    has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
+from .adversarial_inputs import (FAMILIES, choose_draws, counts_all_the_same,
+    draws_by_name, has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
@@ -243,8 +243,9 @@ def _unfair(task, workload, plain, changed, draw, trial):
     why = reason_against(found, lambda: soundness(task, workload, plain[0], wants=plain[1]))
     if not why and found.moved > MAX_ROUNDING_TOLERANCES:
         why = f'roundings make the answer jump, by {found.moved:.2g} tolerances'
-    if why or not trial: return why
+    if not trial: return why
     ratios = [trial.ratios(k) for k in range(len(trial.got))]
+    if why and not counts_all_the_same(found, trial.want, ratios): return why
     fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance)
     return 'the elements that are off are those that roundings move as far' if fine else ''
 
@@ -261,17 +262,21 @@ def _changed_trial(program, task, workload, seed, arrays, draw, want=None):
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #0430ad4d
 def _trials(program, task, workload, plan, left_out):
-    "Yield every `DrawResult` of a plan; draws that do not count are appended to `left_out`."
+    """Yield every `DrawResult` of a plan; draws that do not count are appended to `left_out`, and their substitutes take
+    their place."""
     for seed, draws in plan:
         arrays = task.draw(workload, seed)
         trial = _trial(program, task, workload, seed, arrays)
         want = trial.want
         yield trial
-        for d in draws:
-            trial = None                                               # its arrays are free before the next are made
+        waiting = list(draws)
+        while waiting:
+            trial, d = None, waiting.pop(0)                            # its arrays are free before the next are made
             trial, why = _changed_trial(program, task, workload, seed, arrays, d, want)
             if trial: yield trial
-            else: left_out.append((d.name, why))
+            else:
+                left_out.append((d.name, why))
+                waiting += d.substitutes()
         arrays = want = trial = None
 
 def _until_wrong(trials):

@@ -15,7 +15,7 @@ from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits
 from kernel_lab.tasks.codegen.graph import export_program
 from kernel_lab.tasks.model.workload import Kernel
-from bad_kernels import GOOD, HEAD, QUICK, ROOMY, TASK, attack, body, children, left_behind
+from bad_kernels import GOOD, HEAD, PATIENT, QUICK, ROOMY, TASK, attack, body, children, left_behind
 
 # name: (source, status, words of the error)
 KERNELS = {
@@ -169,7 +169,8 @@ def blamed(source):
 @pytest.mark.parametrize('name', KERNELS)
 def test_bad_kernel(name, clean):
     source, status, says = KERNELS[name]
-    e = evaluate(Kernel(source), TASK, seeds=1, baseline_us=1.0, limits=ROOMY if status == 'out_of_memory' else QUICK)
+    limits = {'out_of_memory': ROOMY, 'timeout': QUICK}.get(status, PATIENT)
+    e = evaluate(Kernel(source), TASK, seeds=1, baseline_us=1.0, limits=limits)
     assert status in (None, str(e.status)), f'{e.status}: {e.error}'
     assert e.status not in ('correct', 'lab_error'), str(e)
     assert e.profile is None and e.speedup is None
@@ -192,7 +193,7 @@ def test_the_good_one(clean):
 
 def test_every_limit_error_says_what_to_try():
     for name in ('130 partitions', 'a PSUM tile of 3 KiB', 'a matmul operand in HBM'):
-        error = evaluate(Kernel(KERNELS[name][0]), TASK, seeds=1, limits=QUICK).error
+        error = evaluate(Kernel(KERNELS[name][0]), TASK, seeds=1, limits=PATIENT).error
         assert error['hint'] and error['limit'] and error['value'] and error['line'], (name, error)
 
 
@@ -211,15 +212,15 @@ def test_unknown_names(wrong, says):
 
 def test_no_secret_reaches_the_kernel(monkeypatch, clean):
     monkeypatch.setenv('ANTHROPIC_API_KEY', 'sk-very-secret-1234')
-    e = evaluate(Kernel(attack('raise ValueError(sorted(os.environ.items()))')), TASK, seeds=1, limits=QUICK)
+    e = evaluate(Kernel(attack('raise ValueError(sorted(os.environ.items()))')), TASK, seeds=1, limits=PATIENT)
     assert 'OMP_NUM_THREADS' in str(e) and 'sk-very' not in str(e.to_dict())
 
 
 def test_no_value_reaches_the_kernel(clean):
     "The kernel sees a symbol: no array, no bytes."
     e = evaluate(Kernel(body('raise ValueError([type(x).__name__, hasattr(x, "__dlpack__"), hasattr(x, "tobytes")])')),
-                 TASK, seeds=1, limits=QUICK)
+                 TASK, seeds=1, limits=PATIENT)
     assert 'False, False' in str(e), str(e)
     for text in ('x.__array__()', 'np.asarray(x)', 'np.array([x])', 'memoryview(x)'):
-        e = evaluate(Kernel(body(f'import numpy as np; raise ValueError(repr({text}))')), TASK, seeds=1, limits=QUICK)
+        e = evaluate(Kernel(body(f'import numpy as np; raise ValueError(repr({text}))')), TASK, seeds=1, limits=PATIENT)
         assert e.status == Status.TRACE_ERROR and 'ValueError' not in str(e), (text, str(e))

@@ -149,3 +149,19 @@ def test_first_kernels_on_every_admitted_draw(name):
         assert len(found.left_out) <= max(3, len(fair) // 2), found.left_out
         assert not precision_notes(program,
                                    w) or 'quant' in task.family or w.dtype != 'float32', precision_notes(program, w)
+
+
+def test_parts_are_tried_where_the_patchwork_does_not_count(monkeypatch):
+    from kernel_lab.evaluate.verification import verify as module
+    judged, real = [], module._changed_trial
+
+    def without_patchwork(*args):
+        judged.append(args[5])
+        return (None, 'not today') if args[5].name == 'patchwork' else real(*args)
+
+    monkeypatch.setattr(module, '_changed_trial', without_patchwork)
+    task = get_task('softmax')
+    got = verify(program_of(task, 'small'), task, 'small', seeds=[1], draws=['patchwork'])
+    assert got.passed and got.left_out == (('patchwork', 'not today'),)
+    first, *rest = judged
+    assert len(rest) > 1 and set(rest) < set(first.parts) and [r.draw for r in got.seeds] == ['', *(d.name for d in rest)]
