@@ -185,11 +185,12 @@ def strict(f: Callable) -> Callable:
     known = [p.name for p in takes if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     allowed = {*known, *(ACCEPTED if any(p.kind is p.VAR_KEYWORD for p in takes) else ())}
     needed = _cannot_be_none(takes)
+    places = tuple([k for k, name in enumerate(known) if name in needed])
     @wraps(f)
     def g(*args, **kw):
         if kw and not allowed.issuperset(kw): raise _unknown_keyword(f, known, next(k for k in kw if k not in allowed))
-        for x in args:
-            if x is None: _refuse_none(f, needed, args, kw)
+        if any([args[k] is None for k in places if k < len(args)]):
+            _refuse_none(f, needed, args, kw)
         for k in kw:
             if kw[k] is None and k in needed: _refuse_none(f, needed, args, kw)
         is_outermost = not CALLERS
