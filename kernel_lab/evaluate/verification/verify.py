@@ -262,8 +262,8 @@ def _changed_trial(program, task, workload, seed, arrays, draw, want=None):
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #0430ad4d
 def _trials(program, task, workload, plan, left_out):
-    """Yield every `DrawResult` of a plan; draws that do not count are appended to `left_out`, and their substitutes take
-    their place."""
+    """Yield every `DrawResult` of a plan; draws that do not count are appended to `left_out`, and their substitutes
+    take their place."""
     for seed, draws in plan:
         arrays = task.draw(workload, seed)
         trial = _trial(program, task, workload, seed, arrays)
