@@ -65,7 +65,7 @@ def nkibench():
             ArraySpec(x.shape, x.dtype.name) if isinstance(x, np.ndarray) else x
             for x in reference.transform_to_nki_inputs(reference.get_inputs())]
         profile = []
-        seconds = timed(lambda: profile.append(profile_of(schedule(trace(kernel, *arrays)))))
+        seconds = timed(lambda: profile.append(profile_of(schedule(trace(kernel, *arrays, chip="trn1")))))
         print(
             f"{path.stem[:-2]:44}{profile[0].instructions:12,} instructions{seconds:8.2f} s from source to profile,"
             f" {profile[0].latency_us:10,.0f} µs simulated",

@@ -16,7 +16,7 @@ from ..evaluate.pipeline import evaluate
 from ..evaluate.records.verification import FLEETING, Status, new_id, now
 from ..evaluate.records.run import Run, Step
 from ..evaluate.store.store import Store
-from ..nki.chip.chips import CHIPS
+from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from ..nki.explain.profile import is_of_another_clock
 from ..nki.timing.timeline import CLOCK
 from ..tasks.model.task import Task
@@ -75,7 +75,7 @@ class AgentLoop:
     `max_steps`: the most turns of the agent; `options` go to `evaluate`. `UsageError` for a name that does not exist,
     for neither task nor run, and for a run of another task."""
     def __init__(self, task: str | Task | None = None, agent: Agent | None = None, workload: str | None = None,
-                 chip: str = 'trn1', store: Store | bool | None = None, max_steps: int = 10,
+                 chip: str = DEFAULT_CHIP, store: Store | bool | None = None, max_steps: int = 10,
                  run: Run | str | None = None, **options: object):
         if task is None and run is None:
             raise UsageError('A loop needs a task, or a run to resume.', hint="Try AgentLoop('softmax', agent).")

@@ -13,7 +13,7 @@ from .tools import ToolBench, clip, outcome_text, profile_text, tool_schemas, us
 from ..core.errors import UsageError, choose
 from ..evaluate.records.run import Run, Step
 from ..nki import isa, language as nl
-from ..nki.chip.chips import CHIPS
+from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from ..nki.ir.instructions import INSTRUCTIONS
 from ..nki.ir.semantics import ACT, ALU, REDUCE
 from ..tasks.model.task import Task, source_of
@@ -99,7 +99,7 @@ Say in one or two sentences what limits the kernel and what you will change. Cha
 effect; use compile for a quick check. Read errors: they name the line, the limit and a way out. Submit the fastest correct kernel you \
 have. Always send whole sources."""
 
-def system_prompt(chip: str = 'trn1') -> str:
+def system_prompt(chip: str = DEFAULT_CHIP) -> str:
     "The system prompt for a chip."
     limits, partitions = limits_text(chip), choose(CHIPS, chip, 'chip').partitions
     return SYSTEM_TEMPLATE.format(instructions=instruction_text(), names=names_text(), limits=limits, chip=chip,

@@ -9,6 +9,7 @@ from ..evaluate.pipeline import evaluate
 from ..evaluate.records.evaluation import Evaluation
 from ..evaluate.records.verification import Status
 from ..evaluate.sandbox.run import Limits, trace_in_child
+from ..nki.chip.chips import DEFAULT_CHIP
 from ..nki.ir.program import Program
 from ..nki.record.python_subset import check_python
 from ..targets.registry import target_for
@@ -70,7 +71,7 @@ class ToolBench:
     `Evaluation` of this conversation; `submitted`: the kernel that was handed in; `options` go to `evaluate`."""
     task: object
     workload: object
-    chip: str = 'trn1'
+    chip: str = DEFAULT_CHIP
     baseline_us: float | None = None
     earlier: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)

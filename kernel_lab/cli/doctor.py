@@ -14,6 +14,7 @@ from .. import __version__
 from .render import EXIT_GOOD, EXIT_NOT_CORRECT, AsJson, ChipName, TextTable, say
 from .runs import open_store
 from ..core.errors import choose
+from ..nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../nbs/7_cli/09_doctor.ipynb #974a4614
 DOCTOR_PACKAGES = ('numpy', 'ml_dtypes', 'torch', 'pandas', 'plotly', 'libcst', 'sqlalchemy', 'ipywidgets', 'anywidget',
@@ -67,7 +68,7 @@ def doctor(
     json_: AsJson = False,
     canary: Annotated[bool, typer.Option('--canary', help=(
         'Run a kernel with a known answer on every target there is.'))] = False,
-    chip: ChipName = 'trn1'):
+    chip: ChipName = DEFAULT_CHIP):
     "Say which targets and agents work on this machine, and why the others do not."
     if canary: raise typer.Exit(report_canary(chip, json_))
     found = examine()

@@ -25,6 +25,7 @@ from .tasks import find_task
 from ..core.durations import compare_times, microseconds, one_clock
 from ..core.errors import WALL_FACTOR, KernelError, UsageError
 from ..core.format import speedup_text
+from ..nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../nbs/7_cli/03_evaluate.ipynb #8d85daaa
 def kernel_files(paths):
@@ -138,8 +139,8 @@ def _row_lines(name, e, as_json):
 
 # %% ../../nbs/7_cli/03_evaluate.ipynb #05d770b2
 def evaluate_(
-    task: TaskName, kernels: KernelFiles, workload: WorkloadName = None, chip: ChipName = 'trn1', entry: Entry = None,
-    json_: AsJson = False, strict: Strict = False,
+    task: TaskName, kernels: KernelFiles, workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP,
+    entry: Entry = None, json_: AsJson = False, strict: Strict = False,
     seeds: Annotated[int, typer.Option(metavar='N', min=1, max=20, help='How many fresh inputs to verify on.')] = 3,
     seconds: Annotated[float, typer.Option(metavar='S', min=1, help=(
         "The most time that the kernel's Python may take."))] = 60,

@@ -19,6 +19,7 @@ from ..core.durations import one_clock
 from ..core.errors import LabError, UsageError, choose
 from ..core.format import note_stage, speedup_text
 from ..core.interrupts import interrupted
+from ..nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #ffdc16df
 def agent_named(name):
@@ -129,7 +130,7 @@ def optimize(
         'A task; `kernel-lab tasks` lists them. With --shape a file, KERNEL.py.'))] = None,
     kernel: Annotated[str | None, typer.Argument(metavar='KERNEL.py', help='Start from this kernel.')] = None,
     agent: Annotated[str, typer.Option(metavar='NAME', help='rewrite: built in. react: asks a model.')] = 'rewrite',
-    steps: Steps = 10, workload: WorkloadName = None, chip: ChipName = 'trn1',
+    steps: Steps = 10, workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP,
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
     out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
     strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None,
@@ -168,7 +169,7 @@ def optimize(
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #280f6670
 def demo(task: Annotated[str, typer.Option(metavar='TASK', help='Another task.')] = 'rmsnorm_matmul', steps: Steps = 10,
-         workload: WorkloadName = None, chip: ChipName = 'trn1', out: PagePath = 'report.html',
+         workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP, out: PagePath = 'report.html',
          store: StorePlace = None):
     "Watch the built-in agent improve one kernel, and get a report. No key, no GPU, no Trainium; under a minute."
     page, kept = Path(out).resolve(), open_store(store)

@@ -14,6 +14,7 @@ from ..core.errors import UsageError, choose
 from ..core.files import write_whole
 from ..core.format import speedup_text, time_text, visible_text
 from ..core.interrupts import INTERRUPTED
+from ..nki.chip.chips import DEFAULT_CHIP
 
 if TYPE_CHECKING:
     from ..agents.rewrite.without_task import OptimisedKernel
@@ -47,7 +48,7 @@ def search_line(found):
             f'{found.scheduled:,} of them timed exactly; {found.ended}')
 
 def optimize_file(path: str, shapes: list[str], out: str | None = None, entry: str | None = None,
-                  figure: str | None = None, chip: str = 'trn1', **asked) -> int:
+                  figure: str | None = None, chip: str = DEFAULT_CHIP, **asked) -> int:
     """Make the kernel at `path` faster for inputs of these shapes, print what was done, write it → exit code.
 
     `asked`: seconds, seed, method and limits of the search. `KernelError` for a kernel that is refused."""

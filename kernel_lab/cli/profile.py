@@ -11,6 +11,7 @@ from .render import (AsJson, ChipName, Entry, Strict, WorkloadName, WorkSeconds,
     why_lines, writing)
 from .tasks import find_task
 from ..core.errors import KernelError, UsageError, choose
+from ..nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../nbs/7_cli/04_profile.ipynb #300b2ddc
 def parse_shape(text):
@@ -72,7 +73,7 @@ def profile(
         'A task and a kernel, or a kernel with --shape.'))],
     shape: Annotated[list[str] | None, typer.Option(metavar='SHAPE', help=(
         'Shape of an input, as 128x512:float32; repeat.'))] = None,
-    workload: WorkloadName = None, chip: ChipName = 'trn1', entry: Entry = None, json_: AsJson = False,
+    workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP, entry: Entry = None, json_: AsJson = False,
     strict: Strict = False, work_seconds: WorkSeconds = 120,
     explain: Annotated[bool, typer.Option('--why', help=(
         'Also say why it takes so long: losses, waits, the critical path by line.'))] = False,

@@ -17,6 +17,7 @@ from .render import (EXIT_FAILED, EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, Text
     microseconds, progress_on, require_writable, say, with_progress, writing)
 from ..core.errors import UsageError, choose
 from ..core.format import csv_cell, speedup_text
+from ..nki.chip.chips import DEFAULT_CHIP
 from ..tasks.baselines.known_times import TABLE_CHIP
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #0fa65e15
@@ -90,7 +91,7 @@ def add_imported_tasks():
     from ..tasks.suite.registry import TASK_FINDERS
     if imported_task not in TASK_FINDERS: TASK_FINDERS.append(imported_task)
 
-def find_task(name, workload=None, chip='trn1'):
+def find_task(name, workload=None, chip=DEFAULT_CHIP):
     "The task called `name`. `UsageError` where the task, the workload or the chip does not exist."
     from ..nki.chip.chips import CHIPS
     task = known_task(name)

@@ -15,6 +15,7 @@ from .tasks import find_task
 from ..core.errors import KernelError, LabError, UsageError
 from ..core.format import bytes_text, speedup_text, time_text
 from ..core.interrupts import INTERRUPTED
+from ..nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../nbs/7_cli/07_trainium_kit.ipynb #351b362f
 WORTH_RUNNING = 1.02            # times faster than the first kernel that the best must be to be in a kit
@@ -49,7 +50,7 @@ def trainium_kit(
         'Tasks; kernel-lab tasks lists them. Those written by hand if left out.'))] = None,
     workload: Annotated[str | None, typer.Option('--workload', '-w', metavar='NAME', help=(
         "One of the tasks' workloads; the first if left out."))] = None,
-    chip: Annotated[str, typer.Option(metavar='CHIP', help='The chip: {chips}.')] = 'trn1',
+    chip: Annotated[str, typer.Option(metavar='CHIP', help='The chip: {chips}.')] = DEFAULT_CHIP,
     seconds: Annotated[float, typer.Option(metavar='S', min=0, help='How long to search for each best kernel.')] = 30):
     "Write a folder with kernels and a script for somebody with a Trainium, who needs nothing of the lab."
     from ..targets.trainium_kit import kit_bytes, new_folder, write_kit

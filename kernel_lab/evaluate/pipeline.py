@@ -23,7 +23,7 @@ from ..tasks.baselines.known_times import known_task_times
 from .verification.verify import fresh_seeds, verify
 from .records.provenance import task_key, versions
 from ..nki.executor.plan import bytes_held
-from ..nki.chip.chips import CHIPS
+from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from ..nki.ir.nodes import accesses, times_counted
 from ..nki.ir.program import Program
 from ..nki.record.python_subset import check_python, read_outside
@@ -34,7 +34,7 @@ from ..tasks.model.task import Task
 from ..tasks.model.workload import DTYPES, Kernel, Workload
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #aa322b84
-def look_up(kernel, task, workload=None, chip='trn1') -> tuple:
+def look_up(kernel, task, workload=None, chip=DEFAULT_CHIP) -> tuple:
     "The Kernel, Task and Workload meant by names or records; UsageError for a name that does not exist."
     choose(CHIPS, chip, 'chip')
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
@@ -49,7 +49,7 @@ def look_up(kernel, task, workload=None, chip='trn1') -> tuple:
     choose(DTYPES, workload.dtype, 'dtype of a workload')
     return kernel, task, workload
 
-def resolve(kernel, task, workload=None, chip='trn1') -> tuple:
+def resolve(kernel, task, workload=None, chip=DEFAULT_CHIP) -> tuple:
     """The Kernel, Task, Workload and Target; UsageError for a name that does not exist, or a target that is not
     available here."""
     kernel, task, workload = look_up(kernel, task, workload, chip)
@@ -62,7 +62,7 @@ class Question:
     kernel: Kernel
     task: Task
     workload: Workload
-    chip: str = 'trn1'
+    chip: str = DEFAULT_CHIP
     target: Target | None = None
     seeds: int | Sequence[int] = 3
     limits: Limits = Limits()
@@ -338,16 +338,16 @@ def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=N
     if on_stage is not None and not callable(on_stage):
         raise UsageError(f'on_stage is {on_stage!r}.', hint='Give a function of a name and of seconds, or None.')
 
-def recall(store, kernel, task, workload=None, chip='trn1', *, seeds=3, baseline_us=None,
+def recall(store, kernel, task, workload=None, chip=DEFAULT_CHIP, *, seeds=3, baseline_us=None,
            limits=Limits(), strict=False) -> Evaluation | None:
     "The Evaluation that `evaluate` would take from a store, `cached`; None if it would have to make one."
     question = Question(*look_up(kernel, task, workload, chip), chip, seeds=seeds, limits=limits,
                         baseline_us=baseline_us, strict=strict)
     return _recall(EvaluationInProgress({}, store=store), question)
 
-def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | None = None, chip: str = 'trn1', *,
-             seeds: int | Sequence[int] = 3, baseline_us: float | None = None, limits: Limits = Limits(),
-             log: Callable | None = None, store: object = None, strict: bool = False,
+def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | None = None,
+             chip: str = DEFAULT_CHIP, *, seeds: int | Sequence[int] = 3, baseline_us: float | None = None,
+             limits: Limits = Limits(), log: Callable | None = None, store: object = None, strict: bool = False,
              on_stage: Callable | None = None) -> Evaluation:
     """Evaluate a kernel (a Kernel or its source) on a task (a Task or its name): trace, verify, profile, run guards.
 

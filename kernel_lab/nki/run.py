@@ -13,7 +13,7 @@ from ..core.errors import KernelError, OutsideError
 from .checks.capacity import too_large
 from .checks.checker import assert_ok, check
 from .checks.races import race_warnings
-from .chip.chips import get_chip, platform_chip
+from .chip.chips import DEFAULT_CHIP, get_chip, platform_chip
 from .chip.dtypes import PACKED, is_float, numpy_of
 from .executor.interpreter import run_program, with_turns_for
 from .executor.vectorized import execute
@@ -96,7 +96,8 @@ def _checked(kernel, program):
 # %% ../../nbs/2_nki/01_run.ipynb #cb3f1f72
 def _of_kernel(kwargs): return {k: v for k, v in kwargs.items() if k not in ('grid', 'strict')}
 
-def simulate(kernel: Callable, *inputs: object, chip: str = 'trn1', precise: bool = True, **kwargs: object) -> object:
+def simulate(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP, precise: bool = True,
+             **kwargs: object) -> object:
     """Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, as arrays or
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
     Raises `KernelError` where the kernel breaks a limit of the chip."""
@@ -132,7 +133,7 @@ def call(kernel: Callable, *inputs, **kwargs):
     return simulate(kernel, *inputs, chip=later, precise=precise, **kwargs)
 
 # %% ../../nbs/2_nki/01_run.ipynb #75b4f04e
-def profile(kernel: Callable, *inputs: object, chip: str = 'trn1', **kwargs: object) -> Profile:
+def profile(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP, **kwargs: object) -> Profile:
     """The simulated `Profile` of a kernel for inputs of these shapes (arrays or `ArraySpec`s); `.timeline` has every
     instruction. Loops that depend on data turn as often as they do for these inputs."""
     kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)

@@ -12,6 +12,7 @@ from ..core.format import status_word
 from ..evaluate.records.run import Run
 from ..evaluate.store.store import Store
 from ..figures.timeline import timeline_of
+from ..nki.chip.chips import DEFAULT_CHIP
 from .engine_timeline import EngineTimeline
 from .figure_panels import CorrectnessDiff, SpeedupPanel, UtilisationPanel, named
 from .source_and_log import CompileLog, CostPanel, SourceEditor
@@ -26,7 +27,7 @@ class Lab(Panel):
 
     `store`: where runs are saved, your own store if None, False for none; `options` (seeds, limits, max_steps) go to
     `AgentLoop`. `UsageError` for a task, workload, chip or agent that does not exist."""
-    def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = 'trn1',
+    def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = DEFAULT_CHIP,
                  agent: str = 'rewrite', store: Store | bool | None = None, **options: object):
         self.store, self.options = Store() if store is None else store, options
         self.picker = TaskPicker(task, workload, chip, agent, self.store)

@@ -13,7 +13,7 @@ from fastcore.basics import patch
 from ..agents.chat import why_no_model
 from ..core.errors import choose
 from ..core.format import speedup_text
-from ..nki.chip.chips import CHIPS
+from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from .style import STATIC, Panel
 from ..tasks.baselines.known_times import known_task_times
 from ..tasks.model.task import Task
@@ -88,7 +88,7 @@ class TaskPicker(Panel):
     """A search for the `task`, menus for `workload`, `chip` and `agent`, and for the earlier runs of `store`.
 
     `on_pick(f)` calls `f(run id)`, or `f(None)` for a new run. `UsageError` for a name that does not exist."""
-    def __init__(self, task: str | Task | None = None, workload: str | None = None, chip: str = 'trn1',
+    def __init__(self, task: str | Task | None = None, workload: str | None = None, chip: str = DEFAULT_CHIP,
                  agent: str = 'rewrite', store: 'Store | None' = None):
         own = {task.name: task} if isinstance(task, Task) else {}
         self.tasks, self.store, self._callbacks, self._quiet = {**TASKS, **own}, store, [], False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 import numpy as np
 from ..core.errors import LabError, UsageError, choose
+from ..nki.chip.chips import DEFAULT_CHIP
 from .neuron import neuron
 from .nki_sim import nki_sim
 from .protocol import Compiled, Target, has_any, has_command, has_device, has_package
@@ -131,7 +132,7 @@ def run_canary_on(target: Target, dialect: str, chip: str) -> CanaryResult:
                         f'{wrong:,} of {want.size:,} numbers are wrong' if wrong else '')
 
 # %% ../../nbs/4_targets/07_registry.ipynb #93c9318b
-def run_canary(chip: str = 'trn1', device: Target | None = None) -> list[CanaryResult]:
+def run_canary(chip: str = DEFAULT_CHIP, device: Target | None = None) -> list[CanaryResult]:
     "A `CanaryResult` of every target and dialect that can run on this machine, the simulator first."
     device = device or TARGETS['neuron']
     results = [run_canary_on(TARGETS['nki_sim'], dialect, chip) for dialect in CANARY_KERNELS]

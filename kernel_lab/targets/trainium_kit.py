@@ -12,7 +12,7 @@ import numpy as np
 from .. import __version__
 from ..core.durations import Duration
 from ..core.errors import UsageError, choose
-from ..nki.chip.chips import get_chip
+from ..nki.chip.chips import DEFAULT_CHIP, get_chip
 from ..nki.chip.dtypes import dtype_name
 from ..nki.timing.timeline import CLOCK
 from ..tasks.model.task import Task
@@ -65,7 +65,7 @@ def new_folder(folder: str | Path) -> Path:
         raise UsageError(f'{folder} is not empty.', hint='A kit is written to a new folder.')
     return folder
 
-def write_kit(folder: str | Path, cases: Sequence[KitCase], chip: str = 'trn1') -> Path:
+def write_kit(folder: str | Path, cases: Sequence[KitCase], chip: str = DEFAULT_CHIP) -> Path:
     """Write a kit for a chip; returns the folder. `UsageError` where it is not empty or cannot be written,
     `KernelError` for a kernel whose entry is not plain."""
     folder, about, known = new_folder(folder), [], {}

@@ -103,10 +103,10 @@ def test_a_forged_program_for_other_inputs():
 
 def test_a_forged_program_gains_nothing():
     "It may claim another chip and another text; both are ours, and it costs what its instructions cost."
-    claimed = json.loads(trace_source(GOOD, None, [X], 'trn1').to_json()) | {'chip': 'trn2', 'source': 'innocent'}
+    claimed = json.loads(trace_source(GOOD, None, [X], 'trn2').to_json()) | {'chip': 'trn1', 'source': 'innocent'}
     e, honest = (evaluate(k, TASK, seeds=1, baseline_us=1.0) for k in (forged(json.dumps(claimed)), GOOD))
     assert e.status == Status.CORRECT and e.latency_us == honest.latency_us
-    assert e.profile.timeline.program.chip == 'trn1' and e.profile.timeline.program.source == e.kernel.source
+    assert e.profile.timeline.program.chip == 'trn2' and e.profile.timeline.program.source == e.kernel.source
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from .source_tree import KernelTree, Stmt, environment, value_of
-from ...nki.chip.chips import get_chip
+from ...nki.chip.chips import DEFAULT_CHIP, get_chip
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ProfileFacts:
     """The facts that moves use: the chip, the kernel's latency in µs, busy µs by engine and by source line, and the
     shapes of its inputs."""
-    chip: str = 'trn1'
+    chip: str = DEFAULT_CHIP
     latency_us: float = 1.0
     busy: dict = field(default_factory=dict)      # engine -> µs
     lines: dict = field(default_factory=dict)     # source line -> engine -> µs

@@ -13,6 +13,7 @@ from ...core.format import speedup_text, time_text
 from ...evaluate.pipeline import check_affordable
 from ...evaluate.sandbox.run import Limits, trace_in_child
 from ...nki.checks.checker import assert_ok
+from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.chip.dtypes import is_float, numpy_of
 from ...nki.executor.vectorized import execute
 from ...nki.ir.nodes import ArraySpec
@@ -221,8 +222,9 @@ def _standing(found, first_us, lifted_us, numbers, limits):
         except KernelError as e: says.append(f'{moves[-1]} is left out: {_no_source(e)}')
     return (), None, says
 
-def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = 'trn1', seconds: float = 60.0, seed: int = 0,
-              method: str = 'beam', limits: Limits = Limits(), say: Callable | None = None) -> OptimisedKernel:
+def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = DEFAULT_CHIP, seconds: float = 60.0,
+              seed: int = 0, method: str = 'beam', limits: Limits = Limits(),
+              say: Callable | None = None) -> OptimisedKernel:
     """Transform a kernel for inputs of these shapes as far as the clock says that it gets faster, for about so many
     `seconds` of CPU time; what stands computes on random inputs what the kernel computes. One of the earlier
     dialect is lifted first, and must be faster than the kernel was under its own compiler. `say` is given a line when

@@ -17,6 +17,7 @@ from .jobs import (JOB_TIMEOUT_S, finished_or_retried, has_room, job_outcome, jo
 from ..records.evaluation import Evaluation
 from ..sandbox.protocol import Limits
 from ..store.store import Store
+from ...nki.chip.chips import DEFAULT_CHIP
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel
 
@@ -176,9 +177,10 @@ def _check_numbers(workers, seconds, progress):
         raise UsageError(f'progress is {progress!r}.', hint='Give True, or a function of (done, total).')
 
 # %% ../../../nbs/5_evaluate/4_pool/02_dispatch.ipynb #913c0e8c
-def evaluate_many(kernels: Iterable, tasks: Task | str | Iterable, workload: str | None = None, chip: str = 'trn1', *,
-                  pool: object = 'local', workers: int | None = None, seconds: float = JOB_TIMEOUT_S,
-                  seeds: int | Sequence[int] = 3, limits: Limits = Limits(), store: 'Store | str | None' = None,
+def evaluate_many(kernels: Iterable, tasks: Task | str | Iterable, workload: str | None = None,
+                  chip: str = DEFAULT_CHIP, *, pool: object = 'local', workers: int | None = None,
+                  seconds: float = JOB_TIMEOUT_S, seeds: int | Sequence[int] = 3,
+                  limits: Limits = Limits(), store: 'Store | str | None' = None,
                   progress: Callable | bool | None = None, strict: bool = False) -> Iterator[tuple[int, Evaluation]]:
     """(number of the kernel, `Evaluation`) of each of `kernels`, as they finish: on one task, or each on its own of
     as many `tasks`; one kernel alone is a list of one. `pool` is what `make_pool` takes; `seconds` is the most one

@@ -22,6 +22,7 @@ from ..records.verification import Status
 from ..sandbox.protocol import Limits
 from ..sandbox.run import check_admitted, sandbox_status
 from ..records.provenance import task_key, versions
+from ...nki.chip.chips import DEFAULT_CHIP
 from ...targets.registry import TARGET_OF
 from ...tasks.suite.registry import TASKS, get_task
 from ...tasks.model.workload import Kernel
@@ -39,7 +40,7 @@ class Job:
     kernel: Kernel
     task: Task
     workload: str
-    chip: str = 'trn1'
+    chip: str = DEFAULT_CHIP
     seeds: int | tuple[int, ...] = 3
     limits: Limits = Limits()
     keep: bool = False
@@ -51,7 +52,7 @@ class Job:
         "The content keys of task and workload, as the asking process knows them."
         return dict(task=task_key(self.task), asked=task_key(self.task, self.task.workload(self.workload)))
 
-def jobs_of(kernels, tasks, workload=None, chip='trn1', seeds=3, limits=Limits(), keep=False, strict=False):
+def jobs_of(kernels, tasks, workload=None, chip=DEFAULT_CHIP, seeds=3, limits=Limits(), keep=False, strict=False):
     """A `Job` for each kernel, made when it is asked for: all on one task, or each on its own of as many tasks.
     Raises UsageError at once for names that do not exist."""
     is_several, seeds = isinstance(tasks, (list, tuple)), int(seeds) if isinstance(seeds, Integral) else tuple(seeds)

@@ -15,6 +15,7 @@ from .shared_arrays import array_layout, specs_of
 from .protocol import MAX_PARTS_PER_MIB, Limits, ChildReply  # noqa: F401 (for others)
 from .server import Server
 from .tiers import SandboxStatus, status_of_server
+from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.ir.program import Program
 from ...tasks.model.workload import Kernel
 
@@ -86,7 +87,7 @@ def _too_long(kernel):
     return KernelError("the kernel's text is too long", kind='limit', limit=f'{MAX_SOURCE_BYTES} bytes',
                        value=size) if size > MAX_SOURCE_BYTES else None
 
-def trace_kernel(kernel: Kernel, specs: Sequence, chip: str = 'trn1',
+def trace_kernel(kernel: Kernel, specs: Sequence, chip: str = DEFAULT_CHIP,
                  limits: Limits = Limits()) -> tuple[Program | KernelError, ChildReply]:
     """Trace a kernel on inputs like `specs` (ArraySpecs) in a child. Returns the Program or a KernelError, and the
     reply."""
@@ -99,7 +100,7 @@ def trace_kernel(kernel: Kernel, specs: Sequence, chip: str = 'trn1',
     try: return admit_program(reply.text, kernel, specs, chip), reply
     except KernelError as e: return e, reply
 
-def trace_in_child(kernel: Kernel, specs: Sequence, chip: str = 'trn1',
+def trace_in_child(kernel: Kernel, specs: Sequence, chip: str = DEFAULT_CHIP,
                    limits: Limits = Limits()) -> Program | KernelError:
     "The Program that a kernel issues on inputs like `specs` (ArraySpecs), or a KernelError as a value."
     return trace_kernel(kernel, specs, chip, limits)[0]

@@ -23,6 +23,7 @@ from .database import (EVALUATIONS, EXPERIENCES, KERNELS, RUNS, STEPS, Database,
     upgrade)
 from .rows import (evaluation_of, evaluations, find_known, program_of, put_evaluation,
     put_kernel, readable_rows, reading, writer_columns)
+from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
@@ -45,7 +46,7 @@ def save_evaluation(self: Store, evaluation: Evaluation, task: Task | None = Non
     with self._write() as c: put_evaluation(c, evaluation, task, program=program)
 
 @patch
-def known(self: Store, kernel: Kernel, task: Task, workload: str | Workload | None = None, chip: str = 'trn1', *,
+def known(self: Store, kernel: Kernel, task: Task, workload: str | Workload | None = None, chip: str = DEFAULT_CHIP, *,
           seeds: int = 1, limits: object | None = None, target: str = 'nki_sim') -> Evaluation | None:
     """The stored evaluation of a kernel on a task, marked as `cached`; None if there is none by this version of the lab
     with at least so many seeds and (if it exceeded one) the same `Limits`."""

@@ -15,6 +15,7 @@ from ...core.errors import LabError, in_time
 from ..records.evaluation import GuardReport
 from .program_bounds import program_bounds
 from ...nki.checks.races import race_warnings
+from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_flops
 from ...nki.ir.nodes import accesses
@@ -32,7 +33,7 @@ class Evidence:
     source: str
     task: Task
     workload: Workload
-    chip: str = 'trn1'
+    chip: str = DEFAULT_CHIP
     program: object = None
     latency_us: float | None = None
     error: dict | None = None

@@ -281,6 +281,7 @@ def _trn3():
     return Chip('trn3', 4, {**same, **new, **taken})
 
 CHIPS = {c.name: c for c in (_trn1(), _trn2(), _trn3())}
+DEFAULT_CHIP = 'trn2'              # where nobody names one
 
 def get_chip(chip: 'str | Chip') -> Chip:
     "A `Chip` from its name; a `Chip` is returned as it is. `UsageError` for an unknown name."

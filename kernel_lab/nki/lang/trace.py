@@ -14,7 +14,7 @@ from . import (collectives, isa, isa_core, language, legacy_isa, legacy_language
     namespaces, numpy_habits, registers)      # noqa: F401  tiles learn what to say of NumPy
 from ..record import placement as places
 from ..ir.affine import Index, Unroll
-from ..chip.chips import platform_chip
+from ..chip.chips import DEFAULT_CHIP, platform_chip
 from ..chip.dtypes import NUMPY, dtype_name, itemsize
 from .isa_core import recorder, recording
 from .multicore import merge
@@ -383,7 +383,7 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
     except (Exception, SystemExit) as e: raise _python_error(e, file) from e
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #a8b72ab9
-def trace(kernel: Callable, *inputs: object, chip: str = 'trn1', grid: tuple | None = None, strict: bool = False,
+def trace(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP, grid: tuple | None = None, strict: bool = False,
           **kwargs: object) -> Program:
     """The `Program` of a kernel for these inputs: arrays, tensors or `ArraySpec`s, and plain Python values. `grid` is
     the launch grid. `KernelError` with the line of the kernel for anything that is wrong in it. Python that the
@@ -440,7 +440,7 @@ def _entry(namespace, entry):
     raise KernelError(f'the source has {what}', kind='entry',
                       hint=f'{found} Decorate one function with @nki.jit, or name the entry.')
 
-def trace_source(source: str, entry: str | None = None, specs: tuple | list = (), chip: str = 'trn1') -> Program:
+def trace_source(source: str, entry: str | None = None, specs: tuple | list = (), chip: str = DEFAULT_CHIP) -> Program:
     """The `Program` of the text of a kernel for inputs of these shapes; `specs` are `ArraySpec`s and plain values.
     `KernelError` with the line of the kernel for anything that is wrong in it."""
     with installed(): return replace(trace(load_source(source, entry), *specs, chip=chip), source=source)

@@ -9,7 +9,7 @@ import math
 import ast
 import linecache
 from ...core.errors import KernelError
-from ..chip.chips import get_chip
+from ..chip.chips import DEFAULT_CHIP, get_chip
 from ..chip.dtypes import dtype_name, itemsize
 from ..ir.affine import OPEN_BOOLS
 from ..ir.nodes import Tensor
@@ -100,7 +100,7 @@ def _checked_name(name):
 
 class Recorder:
     "Collects one kernel's tensors, loops and instructions while its Python runs."
-    def __init__(self, chip='trn1', dialect='nki', unroll=()):
+    def __init__(self, chip=DEFAULT_CHIP, dialect='nki', unroll=()):
         self.chip, self.dialect, self.unroll = get_chip(chip), dialect, frozenset(unroll)
         OPEN_BOOLS.clear()                  # of a trace that was given up
         self.tensors, self.constants, self.body, self.open, self.keys, self.broken = [], {}, [], [], {}, None

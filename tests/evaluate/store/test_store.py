@@ -32,19 +32,19 @@ from kernel_lab.tasks.suite.registry import get_task
 from kernel_lab.tasks.model.workload import Kernel, Tolerance
 
 SOFTMAX = get_task('softmax')
-ABOUT = dict(task='softmax', workload='small', chip='trn1', target='nki_sim')
-ASKED = dict(**versions('trn1'), task=task_key(SOFTMAX), asked=task_key(SOFTMAX, SOFTMAX.workload('small')))
+ABOUT = dict(task='softmax', workload='small', chip='trn2', target='nki_sim')
+ASKED = dict(**versions('trn2'), task=task_key(SOFTMAX), asked=task_key(SOFTMAX, SOFTMAX.workload('small')))
 
 
 def a_run(id='r1', **kw):
-    return Run(**{**dict(id=id, task='softmax', workload='small', chip='trn1', agent='rewrite', created=now()), **kw})
+    return Run(**{**dict(id=id, task='softmax', workload='small', chip='trn2', agent='rewrite', created=now()), **kw})
 
 
 def an_evaluation(id='e1', source='def kernel(x): return x', us=None):
     "A wrong one, or a correct one that takes `us`."
     report = SeedReport(1, 0, 3.0, 1.0, 0.5, (0, 1), float('nan'), float('inf'), 1, None if us else (0, 1))
     grid = {'shape': (1, 2), 'tile': (128, 512), 'cell': (1, 1), 'first_bad': (0, 1), 'error': [[0.0, None]]}
-    profile = us and Profile('trn1', us, {'DMA': 0.9}, 'DMA', 0, 0, 0, 0, 1.0, 100 / us, 1, 1, 1, 0, {})
+    profile = us and Profile('trn2', us, {'DMA': 0.9}, 'DMA', 0, 0, 0, 0, 1.0, 100 / us, 1, 1, 1, 0, {})
     return Evaluation(id, kernel=Kernel(source, name=f'kernel of {id}'), status='correct' if us else 'not_finite',
                       profile=profile, created=now(), log='a log', versions=ASKED,
                       verification=Verification(bool(us), Tolerance(1e-5, 1e-5, 'a test'), (report,), grid), **ABOUT)
@@ -151,7 +151,7 @@ def test_interrupted_in_the_middle(store, monkeypatch):
 def test_every_row_says_who_wrote_it(store):
     e = evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1, store=store)
     store.save_run(a_run(steps=(a_step(us=9.0), a_step(index=1, source='b', us=5.0))))
-    mine = versions('trn1')
+    mine = versions('trn2')
     for table in ('tasks', 'kernels', 'programs', 'evaluations', 'runs', 'steps', 'experiences'):
         columns = 'lab, machine' + (', chip_record' if table not in ('tasks', 'kernels') else '')
         with store._read() as c: rows = c.exec_driver_sql(f'select {columns} from {table}').all()

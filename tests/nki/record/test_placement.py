@@ -96,7 +96,7 @@ def test_psum_banks():
 @pytest.mark.parametrize(
     'buffer,says',
     [
-        (lambda: ncc.sbuf.mod_alloc(base_addr=200_000), 'inside SBUF'),
+        (lambda: ncc.sbuf.mod_alloc(base_addr=300_000), 'inside SBUF'),
         (lambda: ncc.sbuf.alloc(lambda i, p, n: (64, 0)), 'cannot start there'),
         (lambda: ncc.sbuf.mod_alloc(base_addr=3), 'aligned'),
         (lambda: ncc.psum.mod_alloc(base_bank=8), 'inside PSUM'),
