@@ -18,14 +18,25 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #a32508eb
 def packed_timeline(timeline: 'Timeline') -> dict:
-    """A simulated timeline as the page draws it: `rows` (bytes, column after column: start and duration in µs, the
-    number of the instruction, its turn, the row that it waited for or -1, the cause) of `count` rows, sorted by lane
-    and start; `lanes` with their colours and the rows they span; texts by instruction; `critical`: the rows of the
-    critical path, in order. `UsageError` for a measured timeline."""
-    from ..nki.explain.critical_path import critical_rows
+    """A simulated timeline as the page draws it: the times of `packed_times`, and texts by instruction.
+    `UsageError` for a measured timeline."""
     from ..nki.ir.program import instruction_text
-    from ..nki.timing.flat_program import CAUSES, LANES
-    path, program = critical_rows(timeline), timeline.program
+    from ..nki.timing.flat_program import CAUSES
+    program = timeline.program
+    return dict(
+        packed_times(timeline), causes=list(CAUSES), ops=[o.op for o in program.instructions],
+        lines=[int(o.line or 0) for o in program.instructions],
+        labels=[instruction_text(program, o) for o in program.instructions],
+        loops=[[(l.name, l.trips) for l in loops] for loops, _ in program.walk()])
+
+def packed_times(timeline: 'Timeline') -> dict:
+    """What a change of times changes: `rows` (bytes, column after column: start and duration in µs, the number of the
+    instruction, its turn, the row that it waited for or -1, the cause) of `count` rows, sorted by lane and start;
+    `lanes` with their colours and the rows they span; `critical`: the rows of the critical path, in order; latency and
+    title. `UsageError` for a measured timeline."""
+    from ..nki.explain.critical_path import critical_rows
+    from ..nki.timing.flat_program import LANES
+    path = critical_rows(timeline)
     core = 0 if timeline.core is None else timeline.core.clip(min=0)
     lane = timeline.lane + len(LANES) * core
     order = np.lexsort((timeline.start_us, lane))
@@ -37,12 +48,9 @@ def packed_timeline(timeline: 'Timeline') -> dict:
                (timeline.turn, '<u4'), (place[timeline.after], '<i4'), (timeline.cause, 'u1'))
     return dict(
         rows=b''.join(column[order].astype(kind).tobytes() for column, kind in columns), count=len(order),
-        critical=place[path].astype('<u4').tobytes(), causes=list(CAUSES), latency=float(timeline.latency_us),
+        critical=place[path].astype('<u4').tobytes(), latency=float(timeline.latency_us),
         lanes=[{'name': name, 'colour': LANE_COLOURS[LANES[k % len(LANES)]], 'from': int(edges[k]),
-                'to': int(edges[k + 1])} for k, name in enumerate(names)],
-        ops=[o.op for o in program.instructions], lines=[int(o.line or 0) for o in program.instructions],
-        labels=[instruction_text(program, o) for o in program.instructions],
-        loops=[[(l.name, l.trips) for l in loops] for loops, _ in program.walk()], title=timeline_words(timeline))
+                'to': int(edges[k + 1])} for k, name in enumerate(names)], title=timeline_words(timeline))
 
 def timeline_words(timeline: 'Timeline') -> str:
     "The title of a timeline: '28.6 µs simulated on trn2'; no table of its rows is made for it."
@@ -51,11 +59,12 @@ def timeline_words(timeline: 'Timeline') -> str:
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #2164a8a6
 class TimelineCanvas(anywidget.AnyWidget):
     """The canvas. Traits: `parts` (see `packed_timeline`), `words` (`title`, `of`: the run and step), `line` (a source
-    line to mark, 0 for none)."""
+    line to mark, 0 for none), `moved` (the `packed_times` of one part, `part`, that changed since; {} for none)."""
     _esm, _css = STATIC / 'engine_timeline.js', STATIC / 'engine_timeline.css'
     parts = traitlets.List().tag(sync=True)
     words = traitlets.Dict().tag(sync=True)
     line = traitlets.Int(0).tag(sync=True)
+    moved = traitlets.Dict().tag(sync=True)
 
 class EngineTimeline(Panel):
     "The engine lanes of timelines: `show(timeline, …)`; `on_select(f)` calls `f(line)` when a bar is clicked."
@@ -76,8 +85,17 @@ class EngineTimeline(Panel):
         self.note.layout.display = 'none' if self.timelines else None
         self.canvas.layout.display = None if self.timelines else 'none'
         with self.canvas.hold_sync():
-            self.canvas.words, self.canvas.line = dict(title=self.title, of=of), 0
+            self.canvas.words, self.canvas.line, self.canvas.moved = dict(title=self.title, of=of), 0, {}
             self.canvas.parts = [packed_timeline(t) for t in self.timelines]
+
+    def move(self, timeline: 'Timeline', of: str = '') -> None:
+        "Draw the last of the timelines anew, where only times have changed: of the same program. What is in view stays."
+        part = len(self.timelines) - 1
+        self.timelines = (*self.timelines[:part], timeline)
+        self.title = ' and '.join(map(timeline_words, self.timelines))
+        with self.canvas.hold_sync():
+            self.canvas.words = dict(title=self.title, of=of)
+            self.canvas.moved = dict(packed_times(timeline), part=part)
 
     def mark(self, line: int | None) -> None:
         "Mark the instructions of a source line; None for no line."
