@@ -116,7 +116,7 @@ def _kernels(points, p):
             f'flops a byte<br>{percent_text(e.roof_share)} of its roof, bound by {e.bound}<br>{time_text(e.latency_us)} '
             'simulated' for name, e in points.items()]
     return dict(x=[max(e.intensity, 1e-3) for e in points.values()], y=[max(e.achieved_gflops, 1e-3) for e in points.values()],
-                mode='markers+text', text=[escaped(n, 24) for n in points], textposition='bottom center', name='kernels',
+                mode='markers+text', text=[f'  {escaped(n, 24)}' for n in points], textposition='middle right', name='kernels',
                 hoverinfo='text', hovertext=tips, cliponaxis=False, textfont=dict(size=12, color=p['ink']),
                 marker=dict(size=12, color=BAD_COLOUR, symbol=[marks[k % 6] for k in range(len(points))],
                             line=dict(width=1.5, color='#FFFFFF')))

@@ -42,7 +42,7 @@ class Comparison(Panel):
         self.source.value = f'<div class="kl-comparison">{comparison_source_html(c)}</div>'
         timed = [side for side in (c.first, c.second) if _is_simulated(side.timeline)]
         self.lanes.layout.display = None if timed else 'none'
-        self.lanes.show(*(side.timeline for side in timed), of=' above '.join(side.name for side in timed))
+        self.lanes.show(*(side.timeline for side in timed), names=tuple(side.name for side in timed))
 
     def _rest(self, note, of):
         self.head.value, self.numbers.value, self.source.value = rest_html('No comparison', note, of), '', ''

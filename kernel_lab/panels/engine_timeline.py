@@ -4,6 +4,7 @@
 
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #51f8d757
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
@@ -66,6 +67,8 @@ class TimelineCanvas(anywidget.AnyWidget):
     line = traitlets.Int(0).tag(sync=True)
     moved = traitlets.Dict().tag(sync=True)
 
+def _named(part, name): return part | dict(title=f'{name}: {part["title"]}') if name else part
+
 class EngineTimeline(Panel):
     "The engine lanes of timelines: `show(timeline, …)`; `on_select(f)` calls `f(line)` when a bar is clicked."
     def __init__(self, *timelines: 'Timeline'):
@@ -76,8 +79,9 @@ class EngineTimeline(Panel):
         self.show(*timelines)
 
     def show(self, *timelines: 'Timeline | None', note: str = 'Only a correct kernel has a timeline',
-             of: str = '') -> None:
-        """Draw timelines under each other; none, or None, for an empty panel with a `note`. `of` names run and step.
+             of: str = '', names: tuple[str, ...] = ()) -> None:
+        """Draw timelines under each other; none, or None, for an empty panel with a `note`. `of` names run and step,
+        `names` the timelines, in their order.
         `UsageError` for a measured timeline."""
         self.timelines = tuple(t for t in timelines if t is not None)
         self.title = ' and '.join(map(timeline_words, self.timelines)) or 'No timeline'
@@ -86,7 +90,8 @@ class EngineTimeline(Panel):
         self.canvas.layout.display = None if self.timelines else 'none'
         with self.canvas.hold_sync():
             self.canvas.words, self.canvas.line, self.canvas.moved = dict(title=self.title, of=of), 0, {}
-            self.canvas.parts = [packed_timeline(t) for t in self.timelines]
+            named = zip_longest(self.timelines, names[:len(self.timelines)])
+            self.canvas.parts = [_named(packed_timeline(t), name) for t, name in named]
 
     def move(self, timeline: 'Timeline', of: str = '') -> None:
         "Draw the last of the timelines anew, where only times have changed: of the same program. What is in view stays."

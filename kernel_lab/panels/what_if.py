@@ -78,7 +78,7 @@ def what_if_words(now: 'Timeline', then: 'Timeline', change: 'Change') -> str:
     said = str(change)
     if not said: return f'{timeline_words(now)}. Move a slider.'
     ratio = now.latency_us / then.latency_us
-    verdict = 'no difference' if abs(ratio - 1) < 5e-4 else f'{speedup_text(ratio)} as fast'
+    verdict = 'no difference' if abs(ratio - 1) < 5e-3 else f'{speedup_text(ratio)} as fast'
     with_ = said if said.startswith('on ') else f'with {said}'
     return f'{time_text(now.latency_us)} → {time_text(then.latency_us)} simulated {with_}: {verdict}'
 

@@ -109,7 +109,7 @@ export function mount(el, { select = () => {} } = {}) {
       const isS = pool.name === 'SBUF', left = isS ? LEFT : LEFT + (w - LEFT - RIGHT) * 0.72 + 54, wide = isS ? (w - LEFT - RIGHT) * 0.72 - 20 : w - RIGHT - left
       const y = HEAD + Math.floor(p / 2) * (PLAN + HEAD + GAP), top = range(pool), scale = wide / top
       g.fillStyle = soft; g.font = '11px ' + getComputedStyle(root).fontFamily; g.textBaseline = 'middle'; g.textAlign = 'left'
-      g.fillText(isS ? `${pool.label}: ${m.partitions} partitions × ${bytes(top)} of ${bytes(pool.room)}` : `${pool.label}: ${m.partitions} partitions × ${pool.room} banks`, left, y - 9)
+      g.fillText(isS ? `${pool.label}: ${m.partitions} partitions × ${bytes(top)} of ${bytes(pool.room)}` : `${pool.label}: ${pool.room} banks`, left, y - 9)
       g.textAlign = 'right'
       if (isS) { g.fillText('partition 0', left - 10, y + 6); g.fillText(`${m.partitions - 1}`, left - 10, y + PLAN - 6) }
       g.fillStyle = 'rgba(128,136,148,0.09)'; g.fillRect(left, y, wide, PLAN)
