@@ -6,14 +6,16 @@ another"""
 # %% ../../nbs/7_panels/05_what_if.ipynb #a479f47d
 from typing import TYPE_CHECKING
 import math
+import anywidget
 import ipywidgets as widgets
+import traitlets
 from ..core.errors import LabError
 from ..core.format import speedup_text, time_text
 from ..figures.bounds import roofline_figure, waterfall_figure
 from ..figures.theme import escaped
 from .engine_timeline import EngineTimeline, timeline_words
 from .figure_panels import Picture
-from .style import Panel, rest_html
+from .style import STATIC, Panel, rest_html
 
 if TYPE_CHECKING:
     from ..nki.explain.retiming import Change
@@ -54,13 +56,36 @@ _STOPS = [(f'{x:g}×', x) for x in SPEEDS]
 _ENGINES = ('tensor', 'vector', 'scalar', 'gpsimd')
 _SPELT = {'tensor': 'Tensor', 'vector': 'Vector', 'scalar': 'Scalar', 'gpsimd': 'GpSimd', 'dma': 'DMA'}
 
+class StopSlider(anywidget.AnyWidget):
+    """A slider over stops with a name each: `value` is the one it is at, `options` are [(name, value)].
+
+    Traits: `label`, `says` (what it is for), `stops` (their names), `index`, `home` (where a double click leads)."""
+    _esm, _css = STATIC / 'stop_slider.js', STATIC / 'stop_slider.css'
+    label, says = traitlets.Unicode().tag(sync=True), traitlets.Unicode().tag(sync=True)
+    stops = traitlets.List().tag(sync=True)
+    index, home = traitlets.Int(0).tag(sync=True), traitlets.Int(0).tag(sync=True)
+
+    def __init__(self, label: str, says: str, options: list[tuple[str, float]], value: float):
+        self.options = options
+        at = [v for _, v in options].index(value)
+        super().__init__(label=label, says=says, stops=[name for name, _ in options], index=at, home=at)
+
+    @traitlets.validate('index')
+    def _inside(self, proposal):
+        "An index that a page made up becomes the nearest one that exists."
+        return min(max(proposal['value'], 0), len(self.options) - 1)
+
+    @property
+    def value(self) -> float:
+        "The stop that it is at; setting it moves the slider. ValueError for what is no stop."
+        return self.options[self.index][1]
+
+    @value.setter
+    def value(self, value): self.index = [v for _, v in self.options].index(value)
+
 def _slider(name):
     stops = [*_STOPS, ('free', math.inf)] if name == 'dma' else _STOPS
-    slider = widgets.SelectionSlider(options=stops, value=1.0, description=_SPELT[name], continuous_update=True,
-                                     tooltip=f'{_SPELT[name]} so many times as fast',
-                                     style=dict(description_width='54px'), layout=widgets.Layout(width='250px'))
-    slider.add_class('kl-slider')
-    return slider
+    return StopSlider(_SPELT[name], f'{_SPELT[name]} so many times as fast', stops, 1.0)
 
 def _menu(label, options, value):
     return widgets.Dropdown(options=options, value=value, description=label, style=dict(description_width='initial'))
@@ -115,7 +140,7 @@ class WhatIf(Panel):
     def _make_controls(self, chip):
         "The controls, for a kernel on this chip, all as it is."
         self.controls = what_if_controls(chip)
-        for w in self.controls.values(): w.observe(lambda _: self._apply(), 'value')
+        for w in self.controls.values(): w.observe(lambda _: self._apply(), 'index')
         self.box.children = [*self.controls.values(), self.reset]
 
     def change(self) -> 'Change':
