@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ..core.errors import UsageError
 from ..core.format import percent_text, time_text
-from .theme import (BAD_COLOUR, ENGINE_COLOURS, GOOD_COLOUR, IDLE_COLOUR, THEMES, WARN_COLOUR, empty_figure,
-    escaped, figure_texts)
+from .theme import (BAD_COLOUR, ENGINE_COLOURS, GOOD_COLOUR, IDLE_COLOUR, THEMES, WARN_COLOUR,
+    empty_figure, escaped, figure_texts)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -106,17 +106,20 @@ def _ceiling(name, peak, hbm, edge, p):
 
 def _slope(hbm, ceilings, edge, p):
     top = max(ceilings.values())
-    return dict(x=[edge[0], edge[0] * 1.6, top / hbm], y=[edge[0] * hbm, edge[0] * 1.6 * hbm, top], mode='lines+text',
-                name='HBM', hoverinfo='text', text=['', f'HBM  {hbm:,.0f} GB/s', ''], textposition='bottom right',
-                textfont=dict(size=11, color=p['ink']), line=dict(color=ENGINE_COLOURS['DMA'], width=2), hovertext=f'<b>HBM</b><br>{hbm:,.0f} GB/s')
+    x = [edge[0], edge[0] * 1.6, top / hbm]
+    return dict(x=x, y=[hbm * one for one in x], mode='lines+text', name='HBM', hoverinfo='text',
+                text=['', f'HBM  {hbm:,.0f} GB/s', ''], textposition='bottom right',
+                textfont=dict(size=11, color=p['ink']), line=dict(color=ENGINE_COLOURS['DMA'], width=2),
+                hovertext=f'<b>HBM</b><br>{hbm:,.0f} GB/s')
 
 def _kernels(points, p):
     marks = ['circle', 'star', 'diamond', 'square', 'triangle-up', 'cross']
-    tips = [f'<b>{escaped(name, 60)}</b><br>{e.achieved_gflops:,.1f} GFLOP/s simulated ({e.unit})<br>{e.intensity:,.2f} '
-            f'flops a byte<br>{percent_text(e.roof_share)} of its roof, bound by {e.bound}<br>{time_text(e.latency_us)} '
-            'simulated' for name, e in points.items()]
-    return dict(x=[max(e.intensity, 1e-3) for e in points.values()], y=[max(e.achieved_gflops, 1e-3) for e in points.values()],
-                mode='markers+text', text=[f'  {escaped(n, 24)}' for n in points], textposition='middle right', name='kernels',
-                hoverinfo='text', hovertext=tips, cliponaxis=False, textfont=dict(size=12, color=p['ink']),
+    tips = [f'<b>{escaped(name, 60)}</b><br>{e.achieved_gflops:,.1f} GFLOP/s simulated ({e.unit})<br>'
+            f'{e.intensity:,.2f} flops a byte<br>{percent_text(e.roof_share)} of its roof, bound by {e.bound}<br>'
+            f'{time_text(e.latency_us)} simulated' for name, e in points.items()]
+    x, y = ([max(getattr(e, name), 1e-3) for e in points.values()] for name in ('intensity', 'achieved_gflops'))
+    return dict(x=x, y=y, mode='markers+text', text=[f'  {escaped(n, 24)}' for n in points], name='kernels',
+                textposition='middle right', hoverinfo='text', hovertext=tips, cliponaxis=False,
+                textfont=dict(size=12, color=p['ink']),
                 marker=dict(size=12, color=BAD_COLOUR, symbol=[marks[k % 6] for k in range(len(points))],
                             line=dict(width=1.5, color='#FFFFFF')))

@@ -51,7 +51,8 @@ _NUMBERS = (
     ('latency', 'latency_us', time_text), ('peak, by the chip', 'peak_us', time_text),
     ('read from HBM', 'hbm_read_bytes', bytes_text), ('written to HBM', 'hbm_write_bytes', bytes_text),
     ('instructions', 'instructions', lambda n: f'{n:,.0f}'), ('flops of products', 'flops', lambda n: f'{n:,.0f}'),
-    ('SBUF at most, a partition', 'sbuf_peak_bytes', bytes_text), ('PSUM banks at most', 'psum_peak_banks', lambda n: f'{n:.0f}'),
+    ('SBUF at most, a partition', 'sbuf_peak_bytes', bytes_text),
+    ('PSUM banks at most', 'psum_peak_banks', lambda n: f'{n:.0f}'),
     ('spilled', 'spill_bytes', bytes_text))
 
 def _issued(side):
@@ -99,7 +100,7 @@ class KernelComparison:
         a, b = (side.profile for side in (self.first, self.second))
         if a and b and a.chip != b.chip: said.append(f'times of two chips: {a.chip} and {b.chip}')
         if a and b and a.kind != b.kind: said.append(f'one time is {a.kind}, the other {b.kind}')
-        if a and b and not said: said.append(f'bound: {a.bound}' if a.bound == b.bound else f'bound: {a.bound} → {b.bound}')
+        if a and b and not said: said.append(f'bound: {" → ".join(dict.fromkeys((a.bound, b.bound)))}')
         return ' · '.join(said)
 
     def frame(self) -> 'pd.DataFrame':
@@ -114,11 +115,12 @@ class KernelComparison:
         return comparison_html(self)
 
     def __str__(self):
-        lines = [f'{n.what}: {_text(n, n.first)} → {_text(n, n.second)}' for n in compared_numbers(self.first, self.second)
-                 if n.first != n.second]
+        numbers = compared_numbers(self.first, self.second)
+        lines = [f'{n.what}: {_text(n, n.first)} → {_text(n, n.second)}' for n in numbers if n.first != n.second]
         return '\n'.join([self.title, *filter(None, [self.note]), *lines])
 
-    def _repr_html_(self): return f'<style>{static_text("comparison.css")}{static_text("source.css")}</style>{self.html()}'
+    def _repr_html_(self):
+        return f'<style>{static_text("comparison.css")}{static_text("source.css")}</style>{self.html()}'
 
 def _text(number, value): return '–' if value is None else number.text(value)
 
@@ -142,7 +144,8 @@ def _number_row(number):
     ratio, bar = _ratio_cell(number)
     kind = ' class="kl-same"' if number.first == number.second else ''
     cells = ''.join(f'<td>{escaped(_text(number, v))}</td>' for v in (number.first, number.second))
-    return f'<tr{kind}><th scope="row">{escaped(number.what)}</th>{cells}<td>{ratio}</td><td class="kl-ratio">{bar}</td></tr>'
+    return (f'<tr{kind}><th scope="row">{escaped(number.what)}</th>{cells}<td>{ratio}</td>'
+            f'<td class="kl-ratio">{bar}</td></tr>')
 
 def numbers_html(comparison: KernelComparison) -> str:
     "The table of numbers."
@@ -161,5 +164,5 @@ def comparison_source_html(comparison: KernelComparison) -> str:
 def comparison_html(comparison: KernelComparison) -> str:
     "Title, numbers, and the source of the second with what changed since the first."
     c = comparison
-    return (f'<div class="kl-comparison"><p><b>{escaped(c.title)}</b><br><span class="kl-quiet">{escaped(c.note)}</span></p>'
-            f'{numbers_html(c)}{comparison_source_html(c)}</div>')
+    head = f'<p><b>{escaped(c.title)}</b><br><span class="kl-quiet">{escaped(c.note)}</span></p>'
+    return f'<div class="kl-comparison">{head}{numbers_html(c)}{comparison_source_html(c)}</div>'

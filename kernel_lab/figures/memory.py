@@ -73,13 +73,15 @@ def memory_figure(timeline: 'Timeline | MemoryUse', theme: str = 'auto') -> 'go.
     fig.update_layout(xaxis=dict(title_text='simulated time (µs)', range=[0, use.timeline.latency_us], anchor='y2'),
                       yaxis=dict(domain=[0.42, 1], title_text='SBUF, KiB a partition', range=[0, top / 1024]),
                       yaxis2=dict(domain=[0, 0.32], title_text='PSUM, banks', range=[0, use.rooms[1]], anchor='x'))
-    fig.update_layout(showlegend=True, legend=dict(orientation='h', y=-0.16, x=0, font=dict(size=11), traceorder='normal'))
+    legend = dict(orientation='h', y=-0.16, x=0, font=dict(size=11), traceorder='normal')
+    fig.update_layout(showlegend=True, legend=legend)
     if room <= top: fig.add_hline(y=room / 1024, line=dict(color=BAD_COLOUR, width=1.5), yref='y')
     return fig
 
 def _area(column, name, k, axis, pool):
     text = bytes_text if pool == 0 else lambda n: f'{n:.0f} banks'
     colour = IDLE_COLOUR if name == 'others' else _HUES[k % len(_HUES)]
-    return dict(x=column.index.to_numpy(), y=column.to_numpy() / (1 if pool else 1024), name=escaped(name, 60), yaxis=axis, mode='lines',
-                stackgroup=axis, line=dict(width=0.5, color=colour, shape='hv'), hoverinfo='text',
+    return dict(x=column.index.to_numpy(), y=column.to_numpy() / (1 if pool else 1024), name=escaped(name, 60),
+                yaxis=axis, mode='lines', stackgroup=axis, hoverinfo='text',
+                line=dict(width=0.5, color=colour, shape='hv'),
                 hovertext=[f'<b>{escaped(name, 60)}</b><br>{text(n)} at {time_text(us)}' for us, n in column.items()])

@@ -13,5 +13,5 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.panels', {
     'engine_timeline': 'EngineTimeline',
     'memory_view': 'MemoryView',
     'what_if': 'RooflinePanel WaterfallPanel WhatIf',
-    'comparison_panel': 'Comparison',
+    'comparison_panel': 'ComparisonPanel',
     'figure_panels': 'CorrectnessDiff SpeedupPanel TimelinePanel UtilisationPanel'})

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..tasks.model.task import Task
 
 # %% ../../nbs/7_panels/06_comparison_panel.ipynb #82b069f4
-class Comparison(Panel):
-    "Two kernels: `Comparison(a, b)` of evaluations, steps or timelines."
+class ComparisonPanel(Panel):
+    "Two kernels: `ComparisonPanel(a, b)` of evaluations, steps or timelines."
     def __init__(self, first: 'Timeline | Evaluation | Step | None' = None,
                  second: 'Timeline | Evaluation | Step | None' = None, names: tuple[str, str] = ('', ''),
                  task: 'Task | None' = None):

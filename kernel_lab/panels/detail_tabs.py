@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import ipywidgets as widgets
 from ..core.errors import LabError, choose
 from ..figures.timeline import timeline_of
-from .comparison_panel import Comparison
+from .comparison_panel import ComparisonPanel
 from .figure_panels import named
 from .memory_view import MemoryView
 from .style import Panel
@@ -54,7 +54,7 @@ class StepComparison(Panel):
     def __init__(self):
         self.menu = widgets.Dropdown(description='with', style=dict(description_width='initial'))
         self.menu.observe(lambda _: self._quiet or self._draw(), 'value')
-        self.panel, self.shown, self._quiet = Comparison(), None, False
+        self.panel, self.shown, self._quiet = ComparisonPanel(), None, False
         super().__init__(self.menu, self.panel)
 
     def show(self, shown: ShownStep) -> None:

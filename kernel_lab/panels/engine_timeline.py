@@ -60,7 +60,7 @@ def timeline_words(timeline: 'Timeline') -> str:
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #2164a8a6
 class TimelineCanvas(anywidget.AnyWidget):
     """The canvas. Traits: `parts` (see `packed_timeline`), `words` (`title`, `of`: the run and step), `line` (a source
-    line to mark, 0 for none), `moved` (the `packed_times` of one part, `part`, that changed since; {} for none)."""
+    line to mark, 0 for none), `moved` (the `packed_times` of the part number `part`, changed since; {} for none)."""
     _esm, _css = STATIC / 'engine_timeline.js', STATIC / 'engine_timeline.css'
     parts = traitlets.List().tag(sync=True)
     words = traitlets.Dict().tag(sync=True)
@@ -94,7 +94,7 @@ class EngineTimeline(Panel):
             self.canvas.parts = [_named(packed_timeline(t), name) for t, name in named]
 
     def move(self, timeline: 'Timeline', of: str = '') -> None:
-        "Draw the last of the timelines anew, where only times have changed: of the same program. What is in view stays."
+        "Draw the last timeline anew, where only times have changed: of the same program. What is in view stays."
         part = len(self.timelines) - 1
         self.timelines = (*self.timelines[:part], timeline)
         self.title = ' and '.join(map(timeline_words, self.timelines))

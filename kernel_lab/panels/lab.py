@@ -37,8 +37,8 @@ class Lab(Panel):
         self.control = StepControl(self._new_loop, lambda: self.editor.value)
         self.about = widgets.HTML().add_class('kl-shown')
         super().__init__(card(self.picker, self.control, grid_gap='10px', overflow='visible'), self.cost,
-            card(self.about, self.editor), card(self.timeline, self.details), row(card(self.compile_log), card(self.speedup)),
-            row(card(self.utilisation), card(self.diff)))
+            card(self.about, self.editor), card(self.timeline, self.details),
+            row(card(self.compile_log), card(self.speedup)), row(card(self.utilisation), card(self.diff)))
         self.add_class('kl-lab')
         self._connect()
         self.restart()

@@ -18,7 +18,7 @@ from .figure_panels import Picture
 from .style import STATIC, Panel, rest_html
 
 if TYPE_CHECKING:
-    from ..nki.explain.retiming import Change
+    from ..nki.explain.retiming import Assumptions
     from ..nki.timing.timeline import Timeline
 
 # %% ../../nbs/7_panels/05_what_if.ipynb #069e89be
@@ -91,14 +91,14 @@ def _menu(label, options, value):
     return widgets.Dropdown(options=options, value=value, description=label, style=dict(description_width='initial'))
 
 def what_if_controls(chip: str) -> dict[str, widgets.Widget]:
-    "{field of a `Change`: its control}; `chip`: the name of the chip that the kernel is on."
+    "{field of `Assumptions`: its control}; `chip`: the name of the chip that the kernel is on."
     from ..nki.chip.chips import CHIPS
     chips = [(chip, ''), *((c, c) for c in CHIPS if c != chip)]
     buffers = [('as written', 1), ('two', 2), ('three', 3), ('four', 4)]
     return {**{name: _slider(name) for name in ('dma', *_ENGINES)}, 'buffers': _menu('buffers a tile', buffers, 1),
             'chip': _menu('chip', chips, ''), 'endless': _menu('SBUF', [('as it is', False), ('endless', True)], False)}
 
-def what_if_words(now: 'Timeline', then: 'Timeline', change: 'Change') -> str:
+def what_if_words(now: 'Timeline', then: 'Timeline', change: 'Assumptions') -> str:
     "What a change brings: '52.2 µs → 37.4 µs simulated with DMA 2.00×: 1.39× as fast'."
     said = str(change)
     if not said: return f'{timeline_words(now)}. Move a slider.'
@@ -128,8 +128,9 @@ class WhatIf(Panel):
         except LabError as e: note = str(e)
         is_there = self.retimed is not None
         self.note.value = '' if is_there else rest_html('Nothing to ask', note, of)
-        for w, shown in ((self.note, not is_there), (self.box, is_there), (self.verdict, is_there), (self.lanes, is_there),
-                         *([(self.falls, is_there)] if self.falls else [])): w.layout.display = None if shown else 'none'
+        self.note.layout.display = 'none' if is_there else None
+        for w in filter(None, (self.falls, self.box, self.verdict, self.lanes)):
+            w.layout.display = None if is_there else 'none'
         if not is_there: return
         self.timeline = self.then = timeline
         if self.falls: self.falls.show(timeline, of=of)
@@ -143,15 +144,15 @@ class WhatIf(Panel):
         for w in self.controls.values(): w.observe(lambda _: self._apply(), 'index')
         self.box.children = [*self.controls.values(), self.reset]
 
-    def change(self) -> 'Change':
+    def change(self) -> 'Assumptions':
         "What the controls say."
-        from ..nki.explain.retiming import Change
-        return Change(**{name: w.value for name, w in self.controls.items()})
+        from ..nki.explain.retiming import Assumptions
+        return Assumptions(**{name: w.value for name, w in self.controls.items()})
 
     def ask(self, **values: object) -> str:
-        "Set controls by name, the others as the kernel is; the answer in words. `UsageError` for what is no `Change`."
-        from ..nki.explain.retiming import Change
-        wanted = Change(**values)
+        "Set controls by name, the others as the kernel is; the answer in words. Raises as `Assumptions`."
+        from ..nki.explain.retiming import Assumptions
+        wanted = Assumptions(**values)
         if self.timeline is None: return ''
         self._quiet = True
         for name, w in self.controls.items(): _set(w, getattr(wanted, name))

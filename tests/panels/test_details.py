@@ -153,10 +153,10 @@ def test_a_hundred_thousand_instructions_are_painted_at_once(mounted, timelines)
 
 
 def test_a_slider_moves_the_lower_timeline_only(mounted, timelines):
-    from kernel_lab.nki.explain.retiming import Change, Retimer
+    from kernel_lab.nki.explain.retiming import Assumptions, Retimer
     from kernel_lab.panels.engine_timeline import packed_timeline, packed_times
     timeline = timelines['many']
-    quick = Retimer(timeline)(Change(dma=4))
+    quick = Retimer(timeline)(Assumptions(dma=4))
     page = mounted('engine_timeline', [packed_timeline(timeline)] * 2, {'title': 'now'})
     took = page.evaluate("""([times, words]) => { const given = revive(times), began = performance.now()
         panel.move(1, given, words); return performance.now() - began }""",

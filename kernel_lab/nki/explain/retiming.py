@@ -4,7 +4,6 @@
 
 # %% ../../../nbs/2_nki/8_explain/07_retiming.ipynb #e9bd9ff3
 from dataclasses import dataclass, replace
-from functools import cached_property
 import math
 import numpy as np
 from ...core.errors import UsageError
@@ -18,7 +17,7 @@ from ..timing.timeline import Timeline, run_options, schedule_again, timeline_fr
 
 # %% ../../../nbs/2_nki/8_explain/07_retiming.ipynb #5180679d
 @dataclass(frozen=True)
-class Change:
+class Assumptions:
     """Other circumstances: DMA and engines so many times as fast (`dma` may be infinite: free), so many `buffers` for
     every tile, another `chip` ('' for the same), SBUF without an end. `UsageError` for a speed or a number that is not
     positive."""
@@ -84,7 +83,7 @@ def _waits_for_tile(graph, program, before, place):
     some, which = np.unique(pairs, return_inverse=True)
     def is_tile(a, b): return bool(tiles[a][0] & tiles[b][0]) and not tiles[a][1] & tiles[b][1]
     found = np.zeros(len(rows), bool)
-    found[mine] = np.array([is_tile(*divmod(p, len(tiles))) for p in some.tolist()], bool)[which] if len(mine) else False
+    if len(mine): found[mine] = np.array([is_tile(*divmod(p, len(tiles))) for p in some.tolist()], bool)[which]
     return found
 
 def with_buffers(graph: 'DependencyGraph', program: 'Program', buffers: int) -> 'DependencyGraph':     # noqa: F821
@@ -102,7 +101,7 @@ def with_buffers(graph: 'DependencyGraph', program: 'Program', buffers: int) -> 
 _FREE = QUESTIONS['DMA were free']
 
 def _faster(flat, change):
-    "The `FlatProgram` with the costs of a `Change`."
+    "The `FlatProgram` with the costs of `Assumptions`."
     speed = np.array([*change.engines.values(), 1.0])                   # the last one for no engine
     copies = flat.copies.copy()
     if math.isinf(change.dma):
@@ -110,8 +109,8 @@ def _faster(flat, change):
     else: copies['work_ns'] /= change.dma
     return flat._replace(work_ns=flat.work_ns / speed[flat.engines], copies=copies)
 
-def changed_chip(chip: Chip, change: Change) -> Chip:
-    "The chip whose own times are those of a `Change`; its name says what changed."
+def changed_chip(chip: Chip, change: Assumptions) -> Chip:
+    "The chip whose own times are those of `Assumptions`; its name says what changed."
     if math.isinf(change.dma): faster = _FREE(chip)
     else: faster = {name: change.dma * getattr(chip, name) for name in ('hbm_gbps', 'hbm_stack_gbps', 'dma_gbps')}
     clocks = {f'{e.lower()}_ghz': x * chip.clock(e) for e, x in change.engines.items() if x != 1}
@@ -122,20 +121,20 @@ def changed_chip(chip: Chip, change: Change) -> Chip:
 # %% ../../../nbs/2_nki/8_explain/07_retiming.ipynb #b9aaf434
 class Retimer:
     """A timeline under other circumstances: `Retimer(timeline)(change)` is the `Timeline` of the same program with a
-    `Change`, simulated. Raises as `schedule` does where another chip has no room; `UsageError` for a measured
+    `Assumptions`, simulated. Raises as `schedule` does where another chip has no room; `UsageError` for a measured
     timeline."""
     def __init__(self, timeline: Timeline):
         self.timeline, self._bases, self._graphs = assert_simulated(timeline, 'what if'), {}, {}
 
-    def __call__(self, change: Change) -> Timeline:
+    def __call__(self, change: Assumptions) -> Timeline:
         base, ahead, queues, graph = self._graph(change)
         from ..timing import scheduler
         chip = changed_chip(base.chip, change)
         return timeline_from(base.program, chip,
                              scheduler.place(graph._replace(flat=_faster(graph.flat, change)), chip, ahead, queues))
 
-    def base(self, change: Change) -> Timeline:
-        "The timeline on the chip and with the SBUF of a `Change`, without anything else that it changes."
+    def base(self, change: Assumptions) -> Timeline:
+        "The timeline on the chip and with the SBUF of `Assumptions`, without anything else that it changes."
         key = change.chip, change.endless
         if key not in self._bases:
             chip = get_chip(change.chip or self.timeline.chip)
@@ -144,7 +143,7 @@ class Retimer:
         return self._bases[key]
 
     def _graph(self, change):
-        "(base, rows ahead, DMA queues, its `DependencyGraph`) of a `Change`."
+        "(base, rows ahead, DMA queues, its `DependencyGraph`) of `Assumptions`."
         base, key = self.base(change), (change.chip, change.endless, change.buffers)
         options = run_options(base.program, base.chip)
         ahead, queues = options.get('ahead', 0), options.pop('queues', 1)
