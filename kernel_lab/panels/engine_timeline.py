@@ -114,5 +114,6 @@ class EngineTimeline(Panel):
         "Handle what the page says: {'type': 'select', 'part': 0, 'line': 12, …}. Anything else is ignored."
         line, part = (event.get(k) if isinstance(event, dict) else None for k in ('line', 'part'))
         if not isinstance(line, int) or not isinstance(part, int) or event.get('type') != 'select': return
-        if part == len(self.timelines) - 1:                     # the source beside the page is that of the last
+        source = [t.program.source for t in self.timelines]     # beside the page is that of the last
+        if 0 <= part < len(source) and source[part] == source[-1]:
             for f in self._callbacks: f(line)
