@@ -4,6 +4,7 @@
 
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #51f8d757
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
@@ -18,14 +19,25 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #a32508eb
 def packed_timeline(timeline: 'Timeline') -> dict:
-    """A simulated timeline as the page draws it: `rows` (bytes, column after column: start and duration in µs, the
-    number of the instruction, its turn, the row that it waited for or -1, the cause) of `count` rows, sorted by lane
-    and start; `lanes` with their colours and the rows they span; texts by instruction; `critical`: the rows of the
-    critical path, in order. `UsageError` for a measured timeline."""
-    from ..nki.explain.critical_path import critical_rows
+    """A simulated timeline as the page draws it: the times of `packed_times`, and texts by instruction.
+    `UsageError` for a measured timeline."""
     from ..nki.ir.program import instruction_text
-    from ..nki.timing.flat_program import CAUSES, LANES
-    path, program = critical_rows(timeline), timeline.program
+    from ..nki.timing.flat_program import CAUSES
+    program = timeline.program
+    return dict(
+        packed_times(timeline), causes=list(CAUSES), ops=[o.op for o in program.instructions],
+        lines=[int(o.line or 0) for o in program.instructions],
+        labels=[instruction_text(program, o) for o in program.instructions],
+        loops=[[(l.name, l.trips) for l in loops] for loops, _ in program.walk()])
+
+def packed_times(timeline: 'Timeline') -> dict:
+    """What a change of times changes: `rows` (bytes, column after column: start and duration in µs, the number of the
+    instruction, its turn, the row that it waited for or -1, the cause) of `count` rows, sorted by lane and start;
+    `lanes` with their colours and the rows they span; `critical`: the rows of the critical path, in order; latency and
+    title. `UsageError` for a measured timeline."""
+    from ..nki.explain.critical_path import critical_rows
+    from ..nki.timing.flat_program import LANES
+    path = critical_rows(timeline)
     core = 0 if timeline.core is None else timeline.core.clip(min=0)
     lane = timeline.lane + len(LANES) * core
     order = np.lexsort((timeline.start_us, lane))
@@ -37,12 +49,9 @@ def packed_timeline(timeline: 'Timeline') -> dict:
                (timeline.turn, '<u4'), (place[timeline.after], '<i4'), (timeline.cause, 'u1'))
     return dict(
         rows=b''.join(column[order].astype(kind).tobytes() for column, kind in columns), count=len(order),
-        critical=place[path].astype('<u4').tobytes(), causes=list(CAUSES), latency=float(timeline.latency_us),
+        critical=place[path].astype('<u4').tobytes(), latency=float(timeline.latency_us),
         lanes=[{'name': name, 'colour': LANE_COLOURS[LANES[k % len(LANES)]], 'from': int(edges[k]),
-                'to': int(edges[k + 1])} for k, name in enumerate(names)],
-        ops=[o.op for o in program.instructions], lines=[int(o.line or 0) for o in program.instructions],
-        labels=[instruction_text(program, o) for o in program.instructions],
-        loops=[[(l.name, l.trips) for l in loops] for loops, _ in program.walk()], title=timeline_words(timeline))
+                'to': int(edges[k + 1])} for k, name in enumerate(names)], title=timeline_words(timeline))
 
 def timeline_words(timeline: 'Timeline') -> str:
     "The title of a timeline: '28.6 µs simulated on trn2'; no table of its rows is made for it."
@@ -51,11 +60,14 @@ def timeline_words(timeline: 'Timeline') -> str:
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #2164a8a6
 class TimelineCanvas(anywidget.AnyWidget):
     """The canvas. Traits: `parts` (see `packed_timeline`), `words` (`title`, `of`: the run and step), `line` (a source
-    line to mark, 0 for none)."""
+    line to mark, 0 for none), `moved` (the `packed_times` of the part number `part`, changed since; {} for none)."""
     _esm, _css = STATIC / 'engine_timeline.js', STATIC / 'engine_timeline.css'
     parts = traitlets.List().tag(sync=True)
     words = traitlets.Dict().tag(sync=True)
     line = traitlets.Int(0).tag(sync=True)
+    moved = traitlets.Dict().tag(sync=True)
+
+def _named(part, name): return part | dict(title=f'{name}: {part["title"]}') if name else part
 
 class EngineTimeline(Panel):
     "The engine lanes of timelines: `show(timeline, …)`; `on_select(f)` calls `f(line)` when a bar is clicked."
@@ -67,8 +79,9 @@ class EngineTimeline(Panel):
         self.show(*timelines)
 
     def show(self, *timelines: 'Timeline | None', note: str = 'Only a correct kernel has a timeline',
-             of: str = '') -> None:
-        """Draw timelines under each other; none, or None, for an empty panel with a `note`. `of` names run and step.
+             of: str = '', names: tuple[str, ...] = ()) -> None:
+        """Draw timelines under each other; none, or None, for an empty panel with a `note`. `of` names run and step,
+        `names` the timelines, in their order.
         `UsageError` for a measured timeline."""
         self.timelines = tuple(t for t in timelines if t is not None)
         self.title = ' and '.join(map(timeline_words, self.timelines)) or 'No timeline'
@@ -76,8 +89,18 @@ class EngineTimeline(Panel):
         self.note.layout.display = 'none' if self.timelines else None
         self.canvas.layout.display = None if self.timelines else 'none'
         with self.canvas.hold_sync():
-            self.canvas.words, self.canvas.line = dict(title=self.title, of=of), 0
-            self.canvas.parts = [packed_timeline(t) for t in self.timelines]
+            self.canvas.words, self.canvas.line, self.canvas.moved = dict(title=self.title, of=of), 0, {}
+            named = zip_longest(self.timelines, names[:len(self.timelines)])
+            self.canvas.parts = [_named(packed_timeline(t), name) for t, name in named]
+
+    def move(self, timeline: 'Timeline', of: str = '') -> None:
+        "Draw the last timeline anew, where only times have changed: of the same program. What is in view stays."
+        part = len(self.timelines) - 1
+        self.timelines = (*self.timelines[:part], timeline)
+        self.title = ' and '.join(map(timeline_words, self.timelines))
+        with self.canvas.hold_sync():
+            self.canvas.words = dict(title=self.title, of=of)
+            self.canvas.moved = dict(packed_times(timeline), part=part)
 
     def mark(self, line: int | None) -> None:
         "Mark the instructions of a source line; None for no line."
@@ -91,5 +114,6 @@ class EngineTimeline(Panel):
         "Handle what the page says: {'type': 'select', 'part': 0, 'line': 12, …}. Anything else is ignored."
         line, part = (event.get(k) if isinstance(event, dict) else None for k in ('line', 'part'))
         if not isinstance(line, int) or not isinstance(part, int) or event.get('type') != 'select': return
-        if part == len(self.timelines) - 1:                     # the source beside the page is that of the last
+        source = [t.program.source for t in self.timelines]     # beside the page is that of the last
+        if 0 <= part < len(source) and source[part] == source[-1]:
             for f in self._callbacks: f(line)

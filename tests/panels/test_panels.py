@@ -193,3 +193,26 @@ def test_a_reload_does_not_wait_for_the_library(lab):
     assert len({panel.box.children[0] for panel in (lab.speedup, lab.utilisation, lab.diff)}) == 1
     esm = [w.get_state()['_esm'] for w in (library(), lab.speedup.plot, lab.timeline.canvas)]
     assert sum(map(len, esm)) < 40_000                                   # JupyterLab waits four seconds for all states
+
+
+def test_details_are_built_when_they_are_opened(lab):
+    lab.control.button.click()
+    lab.control.wait()
+    assert lab.details.built == {} and lab.details.layout.display is None
+    memory = lab.details.look_at('Memory')
+    assert memory.use.timeline is lab.timeline.timelines[0] and memory.canvas.words['of'].endswith('step 0')
+    tile = next(t for t in memory.canvas.part['tiles'] if t['line'])
+    memory.on_event({'type': 'select', 'line': tile['line']})           # a tile shows its line in the editor
+    assert lab.editor.at == tile['line']
+    lab.editor._handle_custom_msg({'type': 'line', 'line': tile['line']}, [])
+    assert memory.canvas.line == tile['line'] == lab.timeline.canvas.line
+    lab.editor.value += '\n<b>'
+    lab.control.edit_button.click()
+    lab.control.wait()
+    assert memory.canvas.part == {} and 'only a correct kernel' in memory.note.value
+    for name in ('What if', 'Roofline', 'Comparison'): lab.details.look_at(name)
+    assert 'only a correct kernel' in lab.details.built['What if'].note.value
+    assert lab.details.built['Comparison'].panel.comparison.second.note
+    assert 'first, best' in lab.details.built['Roofline'].figure.data[-1].text[0]
+    lab.picker.pick(task='matmul')
+    assert lab.details.tabs.value == 'none' and lab.details.layout.display == 'none'

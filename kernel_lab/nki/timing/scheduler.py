@@ -10,7 +10,7 @@ from ..chip.chips import CHIPS, Chip
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, Tensor
 from ..ir.program import Program
-from .dependencies import dependency_graph
+from .dependencies import DependencyGraph, dependency_graph
 from .flat_program import DMA_IN
 from .jit import cached_njit, inline_njit
 from .list_scheduler import place_out_of_order
@@ -100,7 +100,10 @@ def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balan
     """The `ScheduleResult` of a program on a chip: in program order, or up to `ahead` rows out of it. With `reuse`,
     loads of what is still there cost nothing; `balance`: the compiler chooses between engines; DMA copies are spread
     over `queues`; tiles rotate through `copies` sets of buffers."""
-    graph = dependency_graph(program, chip, reuse, balance, copies, int(ahead))
+    return place(dependency_graph(program, chip, reuse, balance, copies, int(ahead)), chip, ahead, queues)
+
+def place(graph: DependencyGraph, chip: Chip, ahead: int = 0, queues: float = 1) -> ScheduleResult:
+    "The `ScheduleResult` of a graph that exists already, which may be timed several times with other costs."
     placement, cores, vectors = _empty_placement(graph.core), 1 + int((graph.core > 0).any()), int(chip.vector_queues)
     figures = rates(chip, queues, cores if not ahead else 1)
     if cores == 1: figures = figures._replace(cross_core_ns=0.0)         # nobody waits for another core

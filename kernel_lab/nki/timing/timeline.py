@@ -6,7 +6,7 @@
 from dataclasses import dataclass, replace
 from functools import reduce
 import numpy as np
-from ...core.errors import KernelError
+from ...core.errors import KernelError, UsageError
 from ..chip.chips import Chip, get_chip
 from ..ir.nodes import Access, Loop, accesses, facts_of, tensors_of, without_gc
 from ..ir.instructions import INSTRUCTIONS, Circumstances
@@ -230,15 +230,16 @@ def _assert_fits(program, chip, run):
                       hint='Use smaller tiles, or allocate inside the loop what lives only there.')
 
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #087c1971
-def _run_options(program, chip, does):
-    "The scheduler's arguments for a program: those of the earlier dialect's compiler, or none."
+def run_options(program: Program, chip: Chip, without: tuple | list = ()) -> dict:
+    "The arguments of `scheduler.run` for a program: those of the earlier dialect's compiler, or none."
+    does = lambda name: name not in without
     if program.dialect != 'neuronxcc.nki': return {}
     queues = 0.5 if program.untouched and does('dge') else int(chip.compiler_queues)
     return dict(ahead=int(chip.compiler_window) if does('reorder') else 0, reuse=does('reuse')
                 and not program.untouched,
                 balance=does('balance'), queues=queues, copies=int(chip.compiler_buffers))
 
-def _timeline(program, chip, run):
+def timeline_from(program: Program, chip: Chip, run: 'ScheduleResult') -> Timeline:      # noqa: F821  numba is slow to import
     "The `Timeline` of a `ScheduleResult`."
     rows, copies = run.rows, run.flat.copies
     start, end = ((x + chip.start_ns) / 1000 for x in (rows.start, rows.end))
@@ -259,19 +260,42 @@ def schedule(program: Program, chip: Chip | str | None = None, without: tuple | 
     `KernelError` for a kernel of the current dialect that does not fit its memories all the same, and for a program
     that cannot be scheduled."""
     chip, program = get_chip(chip or program.chip), assert_schedulable(require_fixed_trips(program, 'the schedule'))
-    does = lambda name: program.dialect == 'neuronxcc.nki' and name not in without
-    program = compiled_program(program, without)
+    return _schedule_compiled(compiled_program(program, without), chip, without)
+
+def _schedule_compiled(program, chip, without=()):
+    "The `Timeline` of a program that its compiler has left as it is, but for what must go to HBM."
     from . import scheduler             # numba: loaded by the first schedule
-    if program.dialect == 'nki': program = spilled(program, chip)
-    elif does('spill') and not program.untouched: program = spill(program, chip)
-    run = scheduler.run(program, chip, **_run_options(program, chip, does))
-    _assert_fits(program, chip, run)
-    return _timeline(program, chip, run)
+    fits = program
+    if program.dialect == 'nki': fits = spilled(program, chip)
+    elif program.dialect == 'neuronxcc.nki' and 'spill' not in without and not program.untouched:
+        fits = spill(program, chip)
+    if fits is not program: fits.__dict__['_unspilled'] = program
+    run = scheduler.run(fits, chip, **run_options(fits, chip, without))
+    _assert_fits(fits, chip, run)
+    return timeline_from(fits, chip, run)
 
 def cached_schedule(program: Program) -> Timeline:
     "The `schedule` of a program on the chip that it was traced for; kept with the program. Raises as `schedule` does."
     if '_timed' not in program.__dict__: program.__dict__['_timed'] = schedule(program)
     return program.__dict__['_timed']
+
+# %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #9a15f8cb
+def schedule_again(timeline: Timeline, chip: Chip | str | None = None) -> Timeline:
+    """The `Timeline` of the same program on another chip, or on its own once more: spilled anew, as that chip's SBUF
+    asks for. Raises as `schedule` does."""
+    program = timeline.program.__dict__.get('_unspilled', timeline.program)
+    return _schedule_compiled(program, get_chip(chip or timeline.chip))
+
+def result_of(timeline: Timeline) -> 'ScheduleResult':                                  # noqa: F821
+    "The `ScheduleResult` of a simulated timeline. `UsageError` for one that came about in another way."
+    from . import scheduler
+    if timeline.kind != 'simulated':
+        raise UsageError(f'What was in memory is known of simulated timelines only; this one is {timeline.kind}.')
+    result = scheduler.run(timeline.program, timeline.chip, **run_options(timeline.program, timeline.chip))
+    if not np.array_equal((result.rows.end + timeline.chip.start_ns) / 1000, timeline.end_us):
+        raise UsageError('This timeline was not made by today\'s clock with all passes of the compiler.',
+                         hint='Schedule its program again.')
+    return result
 
 # %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #e5171832
 def _iterations(program):

@@ -301,6 +301,15 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
       say(parts.length ? 'Click into the lanes; then the wheel zooms, a drag pans, W A S D and arrows move, / finds. Click a bar for its line and what it waited for.' : '')
       drawLegend(); draw()
     },
+    move(k, times, words = {}) {                                      // the times of one timeline have changed; what is in view stays
+      const was = parts[k], all = hi - lo > 0.999 * end
+      if (!was) return
+      parts = parts.with(k, { ...opened({ ...was, ...times }), opIndex: was.opIndex })
+      end = Math.max(1e-3, ...parts.map(t => t.latency)); title.textContent = words.title ?? ''; said = words.of ?? ''
+      if (all) { lo = 0; hi = end } else { hi = Math.min(hi, end); lo = Math.min(lo, hi * 0.999) }
+      if (chosen?.p === k) chosen = null
+      draw()
+    },
     line(number) { find.value = number ? `line:${number}` : ''; search() },
     close() { grown.disconnect(); themed.disconnect(); cancelAnimationFrame(frame); root.remove() },
   }
@@ -308,9 +317,10 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
 
 export default { render({ model, el }) {
   const timeline = mount(el, { select: found => model.send({ type: 'select', ...found }) })
-  const draw = () => timeline.show(model.get('parts'), model.get('words'))
+  const moved = () => { const m = model.get('moved'); if (m.rows) timeline.move(m.part, m, model.get('words')) }
+  const draw = () => { timeline.show(model.get('parts'), model.get('words')); moved() }
   const line = () => timeline.line(model.get('line'))
-  model.on('change:parts', draw); model.on('change:line', line)
+  model.on('change:parts', draw); model.on('change:line', line); model.on('change:moved', moved)
   draw(); line()
-  return () => { model.off('change:parts', draw); model.off('change:line', line); timeline.close() }
+  return () => { model.off('change:parts', draw); model.off('change:line', line); model.off('change:moved', moved); timeline.close() }
 } }
