@@ -111,6 +111,7 @@ def _restore(memory, k, where, values, known):
         if memory.tile_written[k][tile]:
             memory.tile_written[k][tile] = 0
             memory.written_flags[key] = np.ones(size, bool)
+        if key not in memory.written_flags: continue            # it failed before it wrote
         memory.first_missing.pop(key, None)
         memory.written_flags[key][where[(where // size == tile) & ~known] - tile * size] = False
 
@@ -272,11 +273,16 @@ class _Inspection(_Search):
 
     def value(self, name):
         "A tensor now, as a masked array of its shape: masked where nothing was written."
+        t = self.program.tensors[self._tensor(name)]
+        return self.elements(name, np.arange(t.size)).reshape(t.shape)
+
+    def elements(self, name, where):
+        "The elements at these positions of a tensor, counted through all its dimensions; masked as in `value`."
         k = self._tensor(name)
-        t = self.program.tensors[k]
-        if self.memory.flat[k] is None: return np.ma.masked_all(t.shape, np.float32)
-        known = np.ones(t.size, bool) if t.role == 'input' else _written_flags(self.memory, k, np.arange(t.size))
-        return np.ma.masked_array(self.memory.flat[k].copy().reshape(t.shape), ~known.reshape(t.shape))
+        if self.memory.flat[k] is None: return np.ma.masked_all(len(where), np.float32)
+        is_input = self.program.tensors[k].role == 'input'
+        known = np.ones(len(where), bool) if is_input else _written_flags(self.memory, k, where)
+        return np.ma.masked_array(self.memory.flat[k][where], ~known)
 
     def state(self, buffer=None):
         "A pandas frame of the tensors: name, buffer, dtype, shape, role, bytes, share written, line of the kernel."
