@@ -12,4 +12,5 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.figures', {
     'error_map': 'error_map_figure',
     'survey': 'funnel_figure residual_figure',
     'report': 'report_html',
+    'animation': 'Animation animate write_animation',
     'theme': 'save_figure'})

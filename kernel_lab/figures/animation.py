@@ -36,7 +36,7 @@ def _kept(timeline, most):
     weight = {v: sum(v in names for names in around) for v in keep}
     while count() > most and any(n > 2 for n in keep.values()):
         v = max((v for v, n in keep.items() if n > 2), key=lambda v: (keep[v], weight[v]))
-        keep[v] = max(2, keep[v] // 2)
+        keep[v] = max(2, keep[v] * 4 // 5)
     mask, trips = np.ones(len(timeline), bool), program.trips
     for k, (loops, _) in enumerate(program.walked):
         mine = np.flatnonzero(timeline.instr == k)
@@ -218,7 +218,7 @@ def _add_clock(columns, n, animation, timeline, where):
     columns.add(f'address{n}', _deltas(np.array([a for p in pieces for a, _ in p], np.int64)))
     columns.add(f'bytes{n}', _deltas(np.array([b for p in pieces for _, b in p], np.int64)))
     spans = folded_spans(timeline, rows)
-    return dict(latency=float(timeline.latency_us), chip=timeline.chip.name, ticks=ticks, folded=spans.tolist(),
+    return dict(latency=float(timeline.latency_us), chip=timeline.chip.name.split()[0], ticks=ticks, folded=spans.tolist(),
                 sbuf=int(timeline.chip.sbuf_bytes))
 
 def _add_map(columns, n, animation, timeline, where):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/6_figures/09_sampled_values.ipynb #4ac80c43
 UNWRITTEN = np.uint32(0xFFC0DEAD)       # the bits of a sample that nothing has written: a NaN that no engine makes
-MAX_SAMPLES = 2**17                     # of all writes together
+MAX_SAMPLES = 200_000                   # of all writes together
 
 def matrix_of(t: 'Tensor') -> tuple[int, int]:
     "(rows, columns) of a tile: partitions and the elements of one; in HBM all rows of its last dimension."
@@ -26,8 +26,8 @@ def matrix_of(t: 'Tensor') -> tuple[int, int]:
     return (t.size if t.buffer == 'hbm' else t.tile_size) // max(columns, 1), columns
 
 def grid_side(writes: int) -> int:
-    "8, 4 or 2: samples a side of the grid of a tile, so that those of this many writes are not too many."
-    return next((side for side in (8, 4) if writes * side * side <= MAX_SAMPLES), 2)
+    "8, 6, 4, 3 or 2: samples a side of the grid of a tile, so that those of this many writes are not too many."
+    return next((side for side in (8, 6, 4, 3) if writes * side * side <= MAX_SAMPLES), 2)
 
 def grid_elements(t: 'Tensor', tile: int, side: int) -> np.ndarray:
     "Elements of a tensor, `side`² of them, spread over one of its tiles."
@@ -52,7 +52,7 @@ def written_range(stepper: 'Stepper', instruction: 'Instruction', name: str, env
     return (float(x.min()), float(x.max()), count) if x.size else (np.nan, np.nan, count)
 
 # %% ../../nbs/6_figures/09_sampled_values.ipynb #3dd34e84
-MAX_ELEMENTS_COMPUTED = 2**31
+MAX_ELEMENTS_COMPUTED = 2**32
 
 @dataclass(frozen=True)
 class SampledValues:

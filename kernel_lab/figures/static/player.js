@@ -179,12 +179,12 @@ function touches(a, map, e, byte) {
   return reaches(o.ap, Math.floor(byte / map.tensors[map.operands[a.instr[r]][k].tensor].item) - map.offset[e])
 }
 
-// Who wrote a byte of a value last before a moment, and who reads it next: rows, or -1. `sure` is false where a mask or an index decides.
-function provenance(a, clock, v, byte, t) {
+// Who wrote a byte of a value last before a moment (and before row `until`), and who reads it next: rows, or -1. `sure` is false where a mask or an index decides.
+function provenance(a, clock, v, byte, t, until = Infinity) {
   const { map } = clock, found = { writer: -1, reader: -1, readers: 0, sure: true }
   for (const e of map.entries[v]) {
     const r = a.row[e]
-    if (a.write[e] < 0 || clock.start[r] > t || !touches(a, map, e, byte)) continue
+    if (a.write[e] < 0 || r >= until || clock.start[r] > t || !touches(a, map, e, byte)) continue
     found.writer = r
     found.sure = !a.head.instructions[a.instr[r]].masked && !a.head.instructions[a.instr[r]].operands[e - a.first[r]].indexed
   }
@@ -239,13 +239,19 @@ function geometryOf(width, height) {
 // HBM tensors as blocks under each other: inputs, what lies between, outputs; as high as the logarithm of their bytes. Small room: the rest as one.
 function blocksOf(a, map, g) {
   const used = new Set(map.tensor), rank = t => t.role === 'input' ? 0 : t.role === 'output' ? 2 : 1
-  let all = map.tensors.map((t, k) => ({ t, k })).filter(({ t, k }) => t.buffer === 'hbm' && used.has(k)).sort((x, y) => rank(x.t) - rank(y.t) || x.k - y.k)
-  const most = Math.max(3, Math.floor(g.mem / 24)), rest = all.length > most ? all.splice(most - 1) : []
-  const weight = all.map(({ t }) => 1 + Math.log2(1 + t.rows * t.columns * t.item / 1024)), total = weight.reduce((x, y) => x + y, 0) + (rest.length ? 1 : 0), gaps = 7 * (all.length - 1 + (rest.length ? 1 : 0))
-  const blocks = new Map(), tall = Math.min((g.mem - gaps) / total, 26)
+  const moved = new Float64Array(map.tensors.length)
+  for (let e = 0; e < map.value.length; e++) { const k = map.tensor[map.value[e]]; if (map.tensors[k].buffer === 'hbm') moved[k] += map.tensors[k].item * a.head.instructions[a.instr[a.row[e]]].operands[e - a.first[a.row[e]]].ap.reduce((n, x) => n * x[1], 1) }
+  let all = map.tensors.map((t, k) => ({ t, k })).filter(({ t, k }) => t.buffer === 'hbm' && used.has(k)), rest = []
+  const most = Math.max(3, Math.floor(g.mem / 23))
+  if (all.length > most) { all.sort((x, y) => moved[y.k] - moved[x.k]); rest = all.splice(most - 1) }
+  all.sort((x, y) => rank(x.t) - rank(y.t) || x.k - y.k)
+  const n = all.length + (rest.length ? 1 : 0), room = g.mem - 6 * (n - 1), weight = all.map(({ t }) => 1 + Math.log2(1 + t.rows * t.columns * t.item / 1024))
+  let heights = weight.map(w => w * Math.min(room / weight.reduce((x, y) => x + y, 0), 26))
+  if (rest.length || Math.min(...heights) < 17) heights = heights.map(() => Math.min(room / n, 96))
+  const blocks = new Map()
   let y = g.top
-  all.forEach(({ t, k }, i) => { const h = Math.max(14, tall * weight[i]); blocks.set(k, { t, x: 1, y, w: g.hbm - 2, h }); y += h + 7 })
-  for (const { t, k } of rest) blocks.set(k, { t, x: 1, y, w: g.hbm - 2, h: 14, rest: rest.length })
+  all.forEach(({ t, k }, i) => { blocks.set(k, { t, x: 1, y, w: g.hbm - 2, h: heights[i] }); y += heights[i] + 6 })
+  for (const { t, k } of rest) blocks.set(k, { t, x: 1, y, w: g.hbm - 2, h: heights[0], rest: rest.length })
   return blocks
 }
 
@@ -335,7 +341,7 @@ export function mount(root, { heading = true } = {}) {
   function saySpeed(k) {
     [...whatif.querySelectorAll('button')].forEach((b, i) => b.setAttribute('aria-pressed', i === k))
     const base = a.clocks[0].latency, gain = base / clock.latency
-    quiet.textContent = k ? `${time(clock.latency)} simulated on ${clock.chip}, ${gain >= 1 ? `${gain.toFixed(2)}× as fast as it is` : `${(1 / gain).toFixed(2)}× as long as it is`}: ${clock.says}` : `${count(a.head.count)} instructions${a.n < a.head.count ? `, ${count(a.n)} of them shown` : ''} · every time here is simulated`
+    quiet.textContent = k ? `${time(clock.latency)} simulated on ${clock.chip}: ${gain >= 1 ? `${gain.toFixed(2)}× as fast` : `${(1 / gain).toFixed(2)}× as long`} · ${clock.says}` : `${count(a.head.count)} instructions${a.n < a.head.count ? `, ${count(a.n)} of them shown` : ''} · every time here is simulated`
   }
 
   // ----- what is at work
@@ -355,6 +361,7 @@ export function mount(root, { heading = true } = {}) {
   function layout() {
     if (!a || !stage.clientWidth) return
     g = geometryOf(stage.clientWidth, stage.clientHeight)
+    if (g.sbuf.w < 40 || g.mem < 40) { g = null; return }                 // no room for a picture
     blocks = blocksOf(a, clock.map, g)
     pal = paletteOf(root, a.head.lanes)
     cells = hbmCells()
@@ -632,12 +639,23 @@ export function mount(root, { heading = true } = {}) {
     ctx.save(); ctx.beginPath(); ctx.rect(LEFT, 0, laneWidth(), height); ctx.clip()
     const old = morph?.from, s0 = r => share < 1 ? old.at(old.start[r]) * (1 - share) + clock.at(clock.start[r]) * share : clock.at(clock.start[r]), s1 = r => share < 1 ? old.at(old.end[r]) * (1 - share) + clock.at(clock.end[r]) * share : clock.at(clock.end[r])
     const colours = a.head.lanes.map((_, k) => mix(pal.lanes[k], pal.paper, 0.92)), gaps = a.n < 2500
+    const tracks = a.head.lanes.length * a.head.cores, thin = Array.from({ length: tracks }, () => null), wide = Math.ceil(laneWidth()) + 1
     for (let r = 0; r < a.n; r++) {
       const x0 = toX(s0(r)), x1 = toX(s1(r))
       if (x1 < LEFT || x0 > LEFT + laneWidth()) continue
+      if (!gaps && x1 - x0 < 1.5) {                                     // narrower than a pixel: a column is as strong as its busy share
+        const k = Math.round(laneY(r) / (tall + 4)), busy = thin[k] ??= { share: new Float32Array(wide), lane: a.lane[r] }
+        for (let x = Math.max(0, Math.floor(x0 - LEFT)); x <= Math.min(wide - 1, Math.floor(x1 - LEFT)); x++) busy.share[x] += Math.max(0, Math.min(x + 1, x1 - LEFT) - Math.max(x, x0 - LEFT))
+        continue
+      }
       ctx.fillStyle = colours[a.lane[r]]
       ctx.fillRect(x0, laneY(r), Math.max(x1 - x0 - (gaps && x1 - x0 > 3 ? 0.7 : 0), 0.6), tall)
     }
+    thin.forEach((busy, k) => busy?.share.forEach((b, x) => {
+      if (b <= 0) return
+      ctx.globalAlpha = 0.12 + 0.88 * Math.min(1, b); ctx.fillStyle = colours[busy.lane]; ctx.fillRect(LEFT + x, k * (tall + 4), 1.02, tall)
+    }))
+    ctx.globalAlpha = 1
     for (const [x, y, word] of [[0, clock.begins, 'launch'], [clock.ends, clock.latency, 'end']]) {
       const x0 = toX(clock.at(x)), x1 = toX(clock.at(y))
       if (x1 - x0 > 34) text(ctx, word, (x0 + x1) / 2, low / 2 - 2, soft, ui(11.5), 'center')
@@ -676,6 +694,8 @@ export function mount(root, { heading = true } = {}) {
       const row = node('div', 'kl-an-line'), no = node('span', 'kl-an-no', i + 1), code = node('code')
       for (const [s, cls] of parts) code.append(cls ? node('span', 'kl-an-' + cls, s) : document.createTextNode(s))
       if (!parts.length) code.textContent = ' '
+      const own = parts.length && !parts[0][1] ? parts[0][0].search(/\S|$/) : 0, deep = Math.min(own, 20) + 2      // what is wrapped hangs below its line
+      code.style.paddingLeft = deep + 'ch'; code.style.textIndent = -deep + 'ch'
       row.append(no, code)
       if (a.head.instructions.some(o => o.line === i + 1)) { row.classList.add('kl-an-has'); row.addEventListener('click', () => lookAtLine(i + 1)) }
       return row
@@ -738,9 +758,8 @@ export function mount(root, { heading = true } = {}) {
     item.append(node('span', 'kl-an-way', x.writes ? 'writes' : 'reads'), ` ${mem} `, node('b', '', tensor.name))
     if (x.writes && a.nans && !Number.isNaN(a.least[w])) item.append(`: ${number(a.least[w])} to ${number(a.greatest[w])}`)
     if (x.writes && a.nans && a.nans[w]) item.append(node('span', 'kl-an-bad', ` ${count(a.nans[w])} NaN`))
-    const mine = clock.map.entries[v], k = mine.indexOf(e)
-    const [b0, b1, b2] = boxOf(a, clock.map, e), p = provenance(a, clock, v, clock.map.offset[e] * clock.map.tensors[clock.map.operands[a.instr[r]][e - a.first[r]].tensor].item, x.writes ? clock.end[r] : clock.start[r])
-    if (!x.writes && p.writer >= 0 && p.writer !== r) item.append(', ', link('', p.writer, 'from'))
+    const p = provenance(a, clock, v, clock.map.offset[e] * clock.map.tensors[clock.map.operands[a.instr[r]][e - a.first[r]].tensor].item, x.writes ? clock.end[r] : clock.start[r], x.writes ? Infinity : r)
+    if (!x.writes && p.writer >= 0) item.append(', ', link('', p.writer, 'from'))
     if (x.writes && p.reader >= 0) item.append(', ', link('', p.reader, 'read next by'))
     return item
   }
@@ -910,7 +929,7 @@ export function mount(root, { heading = true } = {}) {
     if (top) source.scrollTop = top.offsetTop - source.clientHeight * 0.6
     layout(); before = performance.now(); soon()
   }
-  function fail(error) { root.replaceChildren(node('p', 'kl-an-fail', error.message)) }
+  function fail(error) { a = null; root.replaceChildren(node('p', 'kl-an-fail', `This animation cannot be shown: ${error.message}`)) }
   return {
     async load(bytes) { try { show(opened(await inflated(bytes))) } catch (error) { fail(error) } },
     close() { closed = true; cancelAnimationFrame(frame); grown.disconnect(); themed.disconnect(); dark.removeEventListener('change', turned); ears.removeEventListener('keydown', pressed) },
@@ -921,7 +940,9 @@ export function mount(root, { heading = true } = {}) {
 export function play(el, text) {
   const player = mount(el)
   window.player = player
-  return player.load(Uint8Array.from(atob(text.trim()), c => c.charCodeAt(0)))
+  let bytes = new Uint8Array()
+  try { bytes = Uint8Array.from(atob(text.trim()), c => c.charCodeAt(0)) } catch { /* an empty animation is refused below */ }
+  return player.load(bytes)
 }
 
 export default { render({ model, el }) {

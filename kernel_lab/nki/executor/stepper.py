@@ -95,6 +95,11 @@ def _positions(view, off, env):
 def _written_flags(memory, k, where):
     "Whether each of these elements of tensor `k` holds a value."
     size, whole = memory.program.tensors[k].tile_size, np.frombuffer(memory.tile_written[k], np.uint8)
+    first, last = (where.min() // size, where.max() // size) if len(where) else (0, 0)
+    if whole[first:last + 1].all(): return np.ones(len(where), bool)
+    if first == last:
+        flags = memory.written_flags.get((k, int(first)))
+        return np.zeros(len(where), bool) if flags is None else flags[where - first * size]
     known = whole[where // size] != 0
     for tile in np.unique(where[~known] // size):
         if (k, int(tile)) in memory.written_flags:
