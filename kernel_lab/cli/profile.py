@@ -69,7 +69,7 @@ def write_trace(profile, path):
 
 # %% ../../nbs/7_cli/04_profile.ipynb #d13da30d
 def random_inputs(program):
-    "Arrays for the inputs of a program, drawn from a normal distribution (seed 0); the inputs themselves where one is no float."
+    "Arrays for the inputs of a program, drawn from a normal distribution (seed 0); none where an input is no float."
     from numpy.random import default_rng
     from ..nki.chip.dtypes import NUMPY, is_float
     if not all(is_float(t.dtype) and t.dtype in NUMPY for t in program.inputs): return []
@@ -77,12 +77,13 @@ def random_inputs(program):
     return [rng.standard_normal(t.shape, 'float32').astype(NUMPY[t.dtype]) for t in program.inputs]
 
 def write_animated(profile, path, draw=None):
-    "Save the animation of a profile's timeline as html; `draw`: the arrays of its inputs, by name, or None for random ones."
+    "Save the animation of a profile's timeline as html; `draw`: the arrays of its inputs, by name; None: random ones."
     from dataclasses import replace
     from ..figures.animation import animate, write_animation
     arrays = random_inputs(profile.timeline.program) if draw is None else [*draw.values()]
     found = animate(profile.timeline, *arrays)
-    if draw is None and arrays: found = replace(found, notes=(*found.notes, 'Values are those of random inputs (normal, seed 0).'))
+    says = 'Values are those of random inputs (normal, seed 0).'
+    if draw is None and arrays: found = replace(found, notes=(*found.notes, says))
     with writing(path): write_animation(found, [], path)
     say(f'animation   {path}', err=True)
 

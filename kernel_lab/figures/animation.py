@@ -54,7 +54,8 @@ def fold(timeline: 'Timeline', most: int = MAX_ROWS) -> tuple[np.ndarray, list[s
     says = [f'Of the {program.trips[v]:,} iterations of the loop in line {program.loops[v].line} the first {n - 1:,} '
             'and the last are shown.' for v, n in folded.items()]
     if len(rows) > most:
-        says.append(f'Of {len(rows):,} instructions the first {most - most // 2:,} and the last {most // 2:,} are shown.')
+        says.append(f'Of {len(rows):,} instructions the first {most - most // 2:,} and the last {most // 2:,} are '
+                    'shown.')
         rows = np.concatenate([rows[:most - most // 2], rows[len(rows) - most // 2:]])
     return rows, says
 
@@ -71,7 +72,7 @@ def folded_spans(timeline: 'Timeline', rows: np.ndarray) -> np.ndarray:
 
 # %% ../../nbs/6_figures/10_animation.ipynb #8a8c0eaa
 @dataclass(frozen=True)
-class Clock:
+class WhatIfClock:
     "What is assumed, the chip, and a schedule of the same program under it."
     name: str
     says: str
@@ -103,24 +104,24 @@ def _questions(chip):
             ('own buffers', 'a tile for each value: the next load need not wait for the last reader', _own_buffers),
             (other.name, f'the same program on {other.name}', _on(lambda c: other)))
 
-def what_if_clocks(timeline: 'Timeline') -> tuple[list[Clock], list[str]]:
-    "(the `Clock`s of up to four what-ifs, why others are left out) of a simulated timeline."
+def what_if_clocks(timeline: 'Timeline') -> tuple[list[WhatIfClock], list[str]]:
+    "(the `WhatIfClock`s of up to four what-ifs, why others are left out) of a simulated timeline."
     clocks, why_not = [], []
     for name, says, place in _questions(timeline.chip):
         try: other = place(timeline.program, timeline.chip)
         except (KernelError, IllegalTransformation) as e:
             why_not.append(f'{name}: {str(e).splitlines()[0]}')
             continue
-        if len(other) == len(timeline) and (other.instr == timeline.instr).all() and (other.turn == timeline.turn).all():
-            clocks.append(Clock(name, says, other))
+        if all(np.array_equal(getattr(other, x), getattr(timeline, x)) for x in ('instr', 'turn')):
+            clocks.append(WhatIfClock(name, says, other))
         else: why_not.append(f'{name}: it needs other instructions (tiles that do not fit go to HBM and back).')
     return clocks, why_not
 
 # %% ../../nbs/6_figures/10_animation.ipynb #e568dada
 @dataclass(frozen=True, eq=False)
 class Animation:
-    """A kernel at work. `timeline`: the whole; `rows`: which of them are shown; `where`: what they touch; `values`: what
-    they wrote, or None; `clocks`: what-ifs; `notes`: what is folded, left out or unknown, a sentence each."""
+    """A kernel at work. `timeline`: the whole; `rows`: which of its rows are shown; `where`: what they touch; `values`:
+    what they wrote, or None; `clocks`: what-ifs; `notes`: what is folded, left out or unknown, a sentence each."""
     timeline: 'Timeline'
     rows: np.ndarray
     where: MemoryMap
@@ -161,9 +162,11 @@ def _are_specs(inputs):
     from ..nki.ir.nodes import ArraySpec
     return any(isinstance(x, ArraySpec) for x in inputs)
 
-def animate(what: 'Callable | Program | Timeline', *inputs: object, chip: str = 'trn2', most: int = MAX_ROWS) -> Animation:
-    """The `Animation` of a kernel, a `Program` or a simulated `Timeline` (whose own chip counts) on `inputs`: arrays, or
-    `ArraySpec`s for one without values; of at most `most` instructions. `KernelError` where the kernel is refused."""
+def animate(what: 'Callable | Program | Timeline', *inputs: object, chip: str = 'trn2',
+            most: int = MAX_ROWS) -> Animation:
+    """The `Animation` of a kernel, a `Program` or a simulated `Timeline` (whose own chip counts) on `inputs`: arrays,
+    or `ArraySpec`s for one without values; of at most `most` instructions. `KernelError` where the kernel is
+    refused."""
     from ..nki.explain.traffic import assert_simulated
     from ..nki.ir.inputs import is_torch, to_numpy
     timeline = assert_simulated(_timeline_of(what, inputs, chip), 'the animation')
@@ -218,26 +221,35 @@ def _add_clock(columns, n, animation, timeline, where):
     columns.add(f'address{n}', _deltas(np.array([a for p in pieces for a, _ in p], np.int64)))
     columns.add(f'bytes{n}', _deltas(np.array([b for p in pieces for _, b in p], np.int64)))
     spans = folded_spans(timeline, rows)
-    return dict(latency=float(timeline.latency_us), chip=timeline.chip.name.split()[0], ticks=ticks, folded=spans.tolist(),
-                sbuf=int(timeline.chip.sbuf_bytes))
+    return dict(latency=float(timeline.latency_us), chip=timeline.chip.name.split()[0], ticks=ticks,
+                folded=spans.tolist(), sbuf=int(timeline.chip.sbuf_bytes))
 
 def _add_map(columns, n, animation, timeline, where):
     "The columns of what the rows touch; each tensor as the player draws it."
     group = timeline.instr[animation.rows].astype(np.int64)[where.row] * 64 + where.operand
     columns.add(f'value{n}', _by_instruction(where.value, group))
     columns.add(f'offset{n}', _by_instruction(where.offset, group))
-    columns.add(f'tensor{n}', _deltas(where.tensor))
     columns.add(f'tile{n}', _deltas(where.tile))
     columns.add(f'core{n}', where.core, 'u1')
-    return dict(tensors=[_tensor(t) for t in timeline.program.tensors],
-                operands=[[dict(tensor=o.access.tensor) for o in operands_of(i)] for i in timeline.program.instructions])
+    program, samples = timeline.program, animation.values.inputs if animation.values else {}
+    operands = [[o.access.tensor for o in operands_of(program.instructions[k])] for k in _used(animation)]
+    used = np.unique([*where.tensor, *(k for some in operands for k in some)]).astype(int)
+    columns.add(f'tensor{n}', _deltas(np.searchsorted(used, where.tensor)))
+    place = {k: n for n, k in enumerate(used.tolist())}
+    return dict(tensors=[_tensor(program.tensors[k], samples.get(k)) for k in used.tolist()],
+                operands=[[place[k] for k in some] for some in operands])
 
-def _tensor(t):
-    "A tensor as the player draws it: a matrix of rows (partitions) and columns."
+def _tensor(t, samples):
+    "A tensor as the player draws it: a matrix of rows (partitions) and columns; of an input its samples."
     from ..nki.chip.dtypes import itemsize
     rows, columns = matrix_of(t)
+    known = {} if samples is None else dict(samples=samples.tolist())
     return dict(name=t.name, shape=list(t.shape), dtype=t.dtype, buffer=t.buffer, role=t.role, item=itemsize(t.dtype),
-                rows=rows, columns=columns, first=int(t.places[0][0]) if t.places else 0)
+                rows=rows, columns=columns, first=int(t.places[0][0]) if t.places else 0, **known)
+
+def _used(animation):
+    "The numbers of the instructions that are shown."
+    return np.unique(animation.timeline.instr[animation.rows]).tolist()
 
 # %% ../../nbs/6_figures/10_animation.ipynb #0a12434f
 def _operand(o):
@@ -246,10 +258,9 @@ def _operand(o):
 
 def _instruction(program, loops, o, chip):
     from ..nki.ir.instructions import spec_of
-    from ..nki.ir.program import instruction_text
     from ..nki.timing.flat_program import dma_ns
     moved = int(dma_ns(program, o, chip)[1]) if spec_of(o).engines == ('DMA',) else 0
-    return dict(op=o.op, line=int(o.line or 0), text=instruction_text(program, o), masked=bool(o.mask), bytes=moved,
+    return dict(op=o.op, line=int(o.line or 0), masked=bool(o.mask), bytes=moved,
                 loops=[[l.name, l.trips] for l in loops], operands=[_operand(x) for x in operands_of(o)])
 
 def _head(animation):
@@ -260,27 +271,29 @@ def _head(animation):
     return dict(
         name=program.name, title=latency_title(t.latency_us, t.kind, chip.name), chip=chip.name, kind=t.kind,
         count=len(t), rows=len(animation.rows), cores=t.cores, notes=list(animation.notes), source=program.source,
-        lanes=[dict(name=n, colour=LANE_COLOURS[n]) for n in LANES], causes=list(CAUSES), side=values.side if values else 0,
+        lanes=[dict(name=n, colour=LANE_COLOURS[n]) for n in LANES], causes=list(CAUSES),
+        side=values.side if values else 0,
         partitions=int(chip.partitions), banks=int(chip.psum_banks), bank=int(chip.psum_bank_bytes),
-        outputs=list(program.output_ids),
-        inputs={str(k): x.tolist() for k, x in values.inputs.items()} if values else {},
-        instructions=[_instruction(program, loops, o, chip) for loops, o in program.walked])
+        instructions=[_instruction(program, *program.walked[k], chip) for k in _used(animation)])
+
+def _clock(columns, n, animation, clock):
+    "The columns of one clock, and what the head says of it; tiles of its own where its program has other ones."
+    t = clock.timeline
+    is_own = n == 0 or t.program is not animation.timeline.program
+    where = memory_map(t, animation.rows) if n and is_own else animation.where
+    return dict(name=clock.name, says=clock.says, **_add_clock(columns, n, animation, t, where),
+                **(_add_map(columns, n, animation, t, where) if is_own else {}))
 
 def pack(animation: Animation) -> bytes:
-    """An animation as the player reads it, compressed: a head of JSON (its length in 8 hex digits before it), then columns
-    of little-endian numbers, each filled up to 4 bytes."""
+    """An animation as the player reads it, compressed: a head of JSON (its length in 8 hex digits before it), then
+    columns of little-endian numbers, each filled up to 4 bytes."""
     columns, t, rows = _Columns(), animation.timeline, animation.rows
-    columns.add('instr', _deltas(t.instr[rows].astype(np.int64)))
+    columns.add('instr', _deltas(np.searchsorted(_used(animation), t.instr[rows])))
     columns.add('turn', _by_instruction(t.turn[rows].astype(np.int64), t.instr[rows]))
     columns.add('lane', t.lane[rows], 'u1')
     columns.add('rowcore', np.zeros(len(rows)) if t.core is None else t.core[rows], 'i1')
-    clocks = [dict(name='as it is', says=f'simulated on {t.chip.name}', **_add_clock(columns, 0, animation, t, animation.where),
-                   **_add_map(columns, 0, animation, t, animation.where))]
-    for n, clock in enumerate(animation.clocks, 1):
-        own = clock.timeline.program is not t.program
-        where = memory_map(clock.timeline, rows) if own else animation.where
-        clocks.append(dict(name=clock.name, says=clock.says, **_add_clock(columns, n, animation, clock.timeline, where),
-                           **(_add_map(columns, n, animation, clock.timeline, where) if own else {})))
+    asis = WhatIfClock('as it is', f'simulated on {t.chip.name}', t)
+    clocks = [_clock(columns, n, animation, clock) for n, clock in enumerate((asis, *animation.clocks))]
     if animation.values: _add_values(columns, animation.values)
     head = json.dumps(dict(_head(animation), clocks=clocks, columns=columns.head)).encode()
     return gzip.compress(b'%08x' % len(head) + head + b''.join(columns.parts), 9, mtime=0)
@@ -296,18 +309,20 @@ MAX_PAGE_BYTES = 2_000_000
 
 def animation_page(animation: Animation) -> str:
     "The animation as the text of one HTML file. `UsageError` where it would be larger than 2 MB."
+    t = animation.timeline
     page = render_template(
-        'animation.html.j2', title=f'{animation.timeline.program.name}: {latency_title(animation.timeline.latency_us, animation.timeline.kind, animation.timeline.chip.name)}',
-        css=static_text('player.css'), script=static_text('player.js'), data=base64.b64encode(animation.packed).decode())
+        'animation.html.j2', title=f'{t.program.name}: {latency_title(t.latency_us, t.kind, t.chip.name)}',
+        css=static_text('player.css'), script=static_text('player.js'),
+        data=base64.b64encode(animation.packed).decode())
     if len(page.encode()) > MAX_PAGE_BYTES:
-        raise UsageError(f'The animation of {animation.timeline.program.name} would have {len(page) / 1e6:.1f} MB; a file has '
-                         f'at most {MAX_PAGE_BYTES / 1e6:.0f} MB.', hint='Animate fewer instructions: animate(…, most=5_000).')
+        raise UsageError(f'The animation of {t.program.name} would have {len(page) / 1e6:.1f} MB; a file has at most '
+                         f'{MAX_PAGE_BYTES / 1e6:.0f} MB.', hint='Animate fewer instructions: animate(…, most=5_000).')
     return page
 
 def write_animation(what: 'Animation | Callable | Program | Timeline', inputs: tuple | list, path: str | Path,
                     chip: str = 'trn2') -> Path:
-    """Write the animation of a kernel, program or timeline on `inputs` (see `animate`) to `path`, one HTML file of at most
-    2 MB that plays without server or network; returns the path."""
+    """Write the animation of a kernel, program or timeline on `inputs` (see `animate`) to `path`, one HTML file of at
+    most 2 MB that plays without server or network; returns the path."""
     animation = what if isinstance(what, Animation) else animate(what, *inputs, chip=chip)
     page = animation.to_html()
     with replacing(path) as file: file.write(page)

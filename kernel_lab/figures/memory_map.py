@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 import numpy as np
-from ..nki.chip.dtypes import itemsize
 
 if TYPE_CHECKING:
     from ..nki.chip.chips import Chip
@@ -18,21 +17,21 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/6_figures/08_memory_map.ipynb #639ba918
 @dataclass(frozen=True)
-class Operand:
+class MemoryOperand:
     "One operand of an instruction: its name there, its `Access`, and whether it is written."
     name: str
     access: 'Access'
     writes: bool
 
-def operands_of(instruction: 'Instruction') -> list[Operand]:
-    "The `Operand`s of an instruction that lie in memory, reads first, those of indices included."
+def operands_of(instruction: 'Instruction') -> list[MemoryOperand]:
+    "The `MemoryOperand`s of an instruction that lie in memory, reads first, those of indices included."
     from ..nki.ir.nodes import Access
     found = []
     for side, writes in ((instruction.ins, False), (instruction.outs, True)):
         for name, a in side.items():
             if not isinstance(a, Access): continue
-            if a.index is not None: found.append(Operand(f'index of {name}', a.index, False))
-            found.append(Operand(name, a, writes))
+            if a.index is not None: found.append(MemoryOperand(f'index of {name}', a.index, False))
+            found.append(MemoryOperand(name, a, writes))
     return sorted(found, key=lambda o: o.writes)
 
 def loop_values(loops: tuple, turn: np.ndarray) -> dict[str, np.ndarray]:
@@ -44,7 +43,7 @@ def loop_values(loops: tuple, turn: np.ndarray) -> dict[str, np.ndarray]:
 @dataclass(frozen=True)
 class MemoryMap:
     """Columns with an entry for each operand of each row: `row`, `operand` (its number in `operands_of`), `value` (the
-    life of a tile), `offset` (its first element there), `writes`; and for each value its `tensor`, `tile` and `core`."""
+    life of a tile), `offset` (its first element there), `writes`; and of each value its `tensor`, `tile`, `core`."""
     row: np.ndarray
     operand: np.ndarray
     value: np.ndarray
@@ -141,7 +140,8 @@ def lives(where: MemoryMap, start: np.ndarray, end: np.ndarray) -> tuple[np.ndar
 def _needed(program, chip, k):
     "Bytes a partition of a tile: in PSUM whole banks."
     t = program.tensors[k]
-    return -(-t.tile_bytes // int(chip.psum_bank_bytes)) * int(chip.psum_bank_bytes) if t.buffer == 'psum' else t.tile_bytes
+    bank = int(chip.psum_bank_bytes) if t.buffer == 'psum' else 1
+    return -(-t.tile_bytes // bank) * bank
 
 def addresses(program: 'Program', chip: 'Chip', where: MemoryMap, begin: np.ndarray,
               end: np.ndarray) -> list[list[tuple]]:

@@ -13,7 +13,6 @@ from .memory_map import MemoryMap, operands_of
 if TYPE_CHECKING:
     from ..nki.executor.stepper import Stepper
     from ..nki.ir.nodes import Instruction, Tensor
-    from ..nki.ir.program import Program
     from ..nki.timing.timeline import Timeline
 
 # %% ../../nbs/6_figures/09_sampled_values.ipynb #4ac80c43
@@ -36,6 +35,11 @@ def grid_elements(t: 'Tensor', tile: int, side: int) -> np.ndarray:
     return (tile * rows * columns + spread(rows)[:, None] * columns + spread(columns)).reshape(-1)
 
 # %% ../../nbs/6_figures/09_sampled_values.ipynb #ae0ad148
+def _known_count(stepper, a, missing):
+    "How many of these elements of an access hold a value: what follows from undefined elements holds none."
+    cells = a.offset.const + sum(s * k for (s, _), k in zip(a.ap, np.nonzero(missing)))
+    return int((~np.ma.getmaskarray(stepper.elements(a.tensor, cells))).sum())
+
 def written_range(stepper: 'Stepper', instruction: 'Instruction', name: str, env: dict) -> tuple:
     "(least, greatest, number of NaNs) of what output `name` has just written; (nan, nan, 0) where that is not known."
     from ..nki.ir.overlap import part_left
@@ -45,10 +49,9 @@ def written_range(stepper: 'Stepper', instruction: 'Instruction', name: str, env
     low, high = a.span()
     if a.offset.const + low < 0 or a.offset.const + high >= flat.size: return np.nan, np.nan, 0
     x = as_strided(flat[a.offset.const:], a.shape, [s * flat.itemsize for s, _ in a.ap]).astype(np.float32)
-    x = x if bits is None else x[bits]
-    missing = np.isnan(x)
-    count = int(missing.sum())
-    x = x[~missing] if count else x
+    bits, is_nan = np.True_ if bits is None else bits, np.isnan(x)
+    count = _known_count(stepper, a, is_nan & bits) if is_nan.any() else 0
+    x = x[bits & ~is_nan]
     return (float(x.min()), float(x.max()), count) if x.size else (np.nan, np.nan, count)
 
 # %% ../../nbs/6_figures/09_sampled_values.ipynb #3dd34e84

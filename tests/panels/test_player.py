@@ -63,6 +63,7 @@ def tab():
     with sync_playwright() as p:
         chromium = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = chromium.new_context(offline=True, viewport={'width': 1280, 'height': 800}, reduced_motion='reduce').new_page()
+        page.set_default_timeout(15_000)
         yield page, Watch(page, 'file:')
         chromium.close()
 

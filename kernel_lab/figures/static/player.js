@@ -140,7 +140,7 @@ const FADE = 0.006                              // of the latency: how long a ti
 
 // The part of a tile that an entry touches, as a box of rows and bytes: [first row, last row, first byte, last byte].
 function boxOf(a, map, e) {
-  const r = a.row[e], k = e - a.first[r], o = a.head.instructions[a.instr[r]].operands[k], t = map.tensors[map.operands[a.instr[r]][k].tensor]
+  const r = a.row[e], k = e - a.first[r], o = a.head.instructions[a.instr[r]].operands[k], t = map.tensors[map.operands[a.instr[r]][k]]
   const base = map.tensors[map.tensor[map.value[e]]], w = t.columns, at = map.offset[e]
   let lo = 0, hi = 0, r0 = Math.floor(at / w), r1 = r0, c0 = at - r0 * w, c1 = c0
   for (const [s, n] of o.ap) {
@@ -176,7 +176,7 @@ function reaches(ap, rel) {
 function touches(a, map, e, byte) {
   const r = a.row[e], k = e - a.first[r], o = a.head.instructions[a.instr[r]].operands[k]
   if (o.indexed) return true
-  return reaches(o.ap, Math.floor(byte / map.tensors[map.operands[a.instr[r]][k].tensor].item) - map.offset[e])
+  return reaches(o.ap, Math.floor(byte / map.tensors[map.operands[a.instr[r]][k]].item) - map.offset[e])
 }
 
 // Who wrote a byte of a value last before a moment (and before row `until`), and who reads it next: rows, or -1. `sure` is false where a mask or an index decides.
@@ -204,7 +204,7 @@ function samplesAt(a, clock, v, t) {
   let last = -1
   for (const e of map.entries[v]) if (a.write[e] >= 0 && clock.end[a.row[e]] <= t) last = e
   if (last >= 0 && a.samples) { const n = a.side * a.side; return { bits: a.samples, floats: a.floats, from: a.write[last] * n, side: a.side, entry: last } }
-  const given = last < 0 && a.head.inputs[k]
+  const given = last < 0 && map.tensors[k].samples
   if (!given) return null
   const bits = Uint32Array.from(given)
   return { bits, floats: new Float32Array(bits.buffer), from: 0, side: 8, entry: -1 }
@@ -213,7 +213,7 @@ function samplesAt(a, clock, v, t) {
 function turnText(a, r) {
   let turn = a.turn[r]
   const out = []
-  for (const [name, trips] of [...a.head.instructions[a.instr[r]].loops].reverse()) { out.unshift(`${name}=${turn % trips}`); turn = Math.floor(turn / trips) }
+  for (const [name, trips] of [...a.head.instructions[a.instr[r]].loops].reverse()) { if (trips > 1) out.unshift(`${name}=${turn % trips}`); turn = Math.floor(turn / trips) }
   return out.join(' ')
 }
 
@@ -264,8 +264,8 @@ export function mount(root, { heading = true } = {}) {
   // the parts of the page
   const button = (face, name, cls = '') => { const b = node('button', cls, null, { type: 'button', 'aria-label': name, title: name }); b.append(ICONS[face] ? icon(face) : face); return b }
   const head = node('header', 'kl-an-head'), titles = node('div', 'kl-an-titles'), title = node('h1', 'kl-an-title'), quiet = node('div', 'kl-an-quiet'), whatif = node('div', 'kl-an-whatif', null, { role: 'group', 'aria-label': 'What if' })
-  const stage = node('canvas', 'kl-an-stage', null, { role: 'img' }), lanes = node('canvas', 'kl-an-lanes', null, { role: 'slider', tabindex: 0, 'aria-label': 'Simulated time', 'aria-valuemin': 0 })
-  const bar = node('div', 'kl-an-bar', null, { role: 'group', 'aria-label': 'Playback' }), clockText = node('output', 'kl-an-clock'), source = node('div', 'kl-an-code', null, { tabindex: 0, role: 'region', 'aria-label': 'Source of the kernel' })
+  const stage = node('canvas', 'kl-an-stage', null, { role: 'img', tabindex: -1 }), lanes = node('canvas', 'kl-an-lanes', null, { role: 'slider', tabindex: 0, 'aria-label': 'Simulated time', 'aria-valuemin': 0 })
+  const bar = node('div', 'kl-an-bar', null, { role: 'group', 'aria-label': 'Playback' }), clockText = node('span', 'kl-an-clock'), source = node('div', 'kl-an-code', null, { tabindex: 0, role: 'region', 'aria-label': 'Source of the kernel' })
   const info = node('div', 'kl-an-info', null, { tabindex: 0, role: 'region', 'aria-label': 'The instruction and the byte that are looked at' }), tip = node('div', 'kl-an-tip'), notes = node('details', 'kl-an-notes'), left = node('div', 'kl-an-left'), right = node('div', 'kl-an-right')
   const toStart = button('start', 'To the start (Home)'), back = button('back', 'One instruction back (←)'), run = button('play', 'Play (Space)', 'kl-an-run'), forth = button('forth', 'One instruction forward (→)'), toNan = button('First NaN', 'Go to the first NaN (N)')
   const rate = node('select', '', null, { 'aria-label': 'Speed' }), which = node('select', '', null, { 'aria-label': 'Core' }), theme = button('theme', 'Light or dark')
@@ -459,11 +459,11 @@ export function mount(root, { heading = true } = {}) {
     // tiles
     const labels = []
     for (const v of alive) drawValue(ctx, v, labels)
-    drawLabels(ctx, labels)
     // at work
     const mine = rows.filter(r => a.core[r] < 0 || a.core[r] === core || a.head.cores === 1)
     drawPills(ctx, mine, soft, line)
     mine.forEach((r, n) => { if (n < 40) drawWork(ctx, r, nowMs) })
+    drawLabels(ctx, labels)
     if (pinned) drawPin(ctx)
     stage.setAttribute('aria-label', `At ${time(t)}: ${mine.map(r => `${a.head.lanes[a.lane[r]].name} ${a.head.instructions[a.instr[r]].op}`).join(', ') || 'nothing is at work'}`)
   }
@@ -721,7 +721,7 @@ export function mount(root, { heading = true } = {}) {
     })
     const n = lineNodes[focus - 1]
     if (!n) return
-    const up = n.offsetTop - source.offsetTop, low = source.scrollTop + source.clientHeight
+    const up = n.offsetTop, low = source.scrollTop + source.clientHeight
     if (up < source.scrollTop + 20 || up > low - 40) source.scrollTo({ top: up - source.clientHeight / 2, behavior: still.matches ? 'auto' : 'smooth' })
   }
   const rowWords = r => { const o = a.head.instructions[a.instr[r]], turn = turnText(a, r); return `${o.op}, line ${o.line}${turn ? ` (${turn})` : ''}` }
@@ -734,7 +734,7 @@ export function mount(root, { heading = true } = {}) {
     return p
   }
   function sayInfo() {
-    const r = chosen >= 0 ? chosen : mainRow(), key = [r, chosen, a.clocks.indexOf(clock), pinned ? [pinned.v, pinned.row, pinned.byte, samplesAt(a, clock, pinned.v, t)?.entry, provenance(a, clock, pinned.v, pinned.at, t).writer, provenance(a, clock, pinned.v, pinned.at, t).reader].join() : ''].join(' ')
+    const r = chosen >= 0 ? chosen : mainRow(), key = [r, chosen, t <= 0 ? 'start' : t >= clock.latency ? 'end' : '', a.clocks.indexOf(clock), pinned ? [pinned.v, pinned.row, pinned.byte, samplesAt(a, clock, pinned.v, t)?.entry, provenance(a, clock, pinned.v, pinned.at, t).writer, provenance(a, clock, pinned.v, pinned.at, t).reader].join() : ''].join(' ')
     if (key === lastInfo) return
     lastInfo = key
     const parts = []
@@ -758,7 +758,7 @@ export function mount(root, { heading = true } = {}) {
     item.append(node('span', 'kl-an-way', x.writes ? 'writes' : 'reads'), ` ${mem} `, node('b', '', tensor.name))
     if (x.writes && a.nans && !Number.isNaN(a.least[w])) item.append(`: ${number(a.least[w])} to ${number(a.greatest[w])}`)
     if (x.writes && a.nans && a.nans[w]) item.append(node('span', 'kl-an-bad', ` ${count(a.nans[w])} NaN`))
-    const p = provenance(a, clock, v, clock.map.offset[e] * clock.map.tensors[clock.map.operands[a.instr[r]][e - a.first[r]].tensor].item, x.writes ? clock.end[r] : clock.start[r], x.writes ? Infinity : r)
+    const p = provenance(a, clock, v, clock.map.offset[e] * clock.map.tensors[clock.map.operands[a.instr[r]][e - a.first[r]]].item, x.writes ? clock.end[r] : clock.start[r], x.writes ? Infinity : r)
     if (!x.writes && p.writer >= 0) item.append(', ', link('', p.writer, 'from'))
     if (x.writes && p.reader >= 0) item.append(', ', link('', p.reader, 'read next by'))
     return item
@@ -783,8 +783,8 @@ export function mount(root, { heading = true } = {}) {
     const out = [head]
     if (found) {
       const value = node('p', '', `≈ ${found.words}`)
-      value.append(node('span', 'kl-an-quiet', ` the nearest sample, [${found.at.join(', ')}]; the ${found.s.side} × ${found.s.side} samples of this tile:`))
-      out.push(value, heat(found))
+      value.append(node('span', 'kl-an-quiet', ` the nearest sample, [${found.at.join(', ')}], of ${found.s.side} × ${found.s.side} of this tile`))
+      out.unshift(heat(found)); out.push(value)
     } else if (!a.head.side) out.push(node('p', 'kl-an-quiet', 'No values travel along.'))
     return [...out, writer, reader, node('hr')]
   }

@@ -253,9 +253,10 @@ class _Search(_Navigation):
         "Whether the last instruction wrote a NaN."
         step, env = self._step(self.last), self.last.env
         for v in step.outs.values():
-            if v.dtype.kind not in 'iub' and np.isnan(self.memory.flat[v.k][_positions(v, v.at(env),
-                    env)].astype(np.float32)).any():
-                return True
+            if v.dtype.kind in 'iub': continue
+            where = _positions(v, v.at(env), env)
+            bad = where[np.isnan(self.memory.flat[v.k][where].astype(np.float32))]
+            if _written_flags(self.memory, v.k, bad).any(): return True         # others are undefined
         return False
 
     def to_nan(self):
