@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ..core.errors import KernelError, UsageError
 from ..core.files import replacing
-from .memory_map import MemoryMap, addresses, lives, memory_map, operands_of
+from .memory_map import (MemoryMap, addresses, given_place, lives, memory_map,
+    operands_of, rows_by_instruction)
 from .sampled_values import SampledValues, matrix_of, sample_values
 from .theme import LANE_COLOURS, render_template, static_text
 from .timeline import latency_title
@@ -38,9 +39,9 @@ def _kept(timeline, most):
         v = max((v for v, n in keep.items() if n > 2), key=lambda v: (keep[v], weight[v]))
         keep[v] = max(2, keep[v] * 4 // 5)
     mask, trips = np.ones(len(timeline), bool), program.trips
-    for k, (loops, _) in enumerate(program.walked):
-        mine = np.flatnonzero(timeline.instr == k)
-        if not loops or not len(mine): continue
+    for k, mine in rows_by_instruction(timeline.instr):
+        loops = program.walked[k][0]
+        if not loops: continue
         values = np.unravel_index(timeline.turn[mine].astype(np.int64), [l.trips for l in loops])
         for l, value in zip(loops, values): mask[mine] &= (value < keep[l.name] - 1) | (value == l.trips - 1)
     return mask, {v: n for v, n in keep.items() if n < trips[v]}
@@ -229,7 +230,7 @@ def _add_map(columns, n, animation, timeline, where):
     group = timeline.instr[animation.rows].astype(np.int64)[where.row] * 64 + where.operand
     columns.add(f'value{n}', _by_instruction(where.value, group))
     columns.add(f'offset{n}', _by_instruction(where.offset, group))
-    columns.add(f'tile{n}', _deltas(where.tile))
+    columns.add(f'partition{n}', [given_place(timeline.program, *x)[0] for x in zip(where.tensor, where.tile)], 'u1')
     columns.add(f'core{n}', where.core, 'u1')
     program, samples = timeline.program, animation.values.inputs if animation.values else {}
     operands = [[o.access.tensor for o in operands_of(program.instructions[k])] for k in _used(animation)]
@@ -245,7 +246,7 @@ def _tensor(t, samples):
     rows, columns = matrix_of(t)
     known = {} if samples is None else dict(samples=samples.tolist())
     return dict(name=t.name, shape=list(t.shape), dtype=t.dtype, buffer=t.buffer, role=t.role, item=itemsize(t.dtype),
-                rows=rows, columns=columns, first=int(t.places[0][0]) if t.places else 0, **known)
+                rows=rows, columns=columns, **known)
 
 def _used(animation):
     "The numbers of the instructions that are shown."
@@ -307,17 +308,28 @@ def _add_values(columns, values):
 # %% ../../nbs/6_figures/10_animation.ipynb #d3c0c530
 MAX_PAGE_BYTES = 2_000_000
 
+def _without_samples(animation):
+    "The animation with the ranges of what was written alone."
+    bare = replace(animation.values, side=0, samples=animation.values.samples[:, :0])
+    says = f'Samples of tiles are left out: the file would be larger than {MAX_PAGE_BYTES / 1e6:.0f} MB.'
+    return replace(animation, values=bare, notes=(*animation.notes, says))
+
 def animation_page(animation: Animation) -> str:
-    "The animation as the text of one HTML file. `UsageError` where it would be larger than 2 MB."
-    t = animation.timeline
-    page = render_template(
-        'animation.html.j2', title=f'{t.program.name}: {latency_title(t.latency_us, t.kind, t.chip.name)}',
-        css=static_text('player.css'), script=static_text('player.js'),
-        data=base64.b64encode(animation.packed).decode())
-    if len(page.encode()) > MAX_PAGE_BYTES:
+    """The animation as the text of one HTML file; without samples of tiles where it would be larger than 2 MB with
+    them. `UsageError` where it is too large all the same."""
+    page, t = _page(animation), animation.timeline
+    if len(page) > MAX_PAGE_BYTES and animation.values: page = _page(_without_samples(animation))
+    if len(page) > MAX_PAGE_BYTES:
         raise UsageError(f'The animation of {t.program.name} would have {len(page) / 1e6:.1f} MB; a file has at most '
                          f'{MAX_PAGE_BYTES / 1e6:.0f} MB.', hint='Animate fewer instructions: animate(…, most=5_000).')
     return page
+
+def _page(animation):
+    t = animation.timeline
+    return render_template(
+        'animation.html.j2', title=f'{t.program.name}: {latency_title(t.latency_us, t.kind, t.chip.name)}',
+        css=static_text('player.css'), script=static_text('player.js'),
+        data=base64.b64encode(animation.packed).decode())
 
 def write_animation(what: 'Animation | Callable | Program | Timeline', inputs: tuple | list, path: str | Path,
                     chip: str = 'trn2') -> Path:

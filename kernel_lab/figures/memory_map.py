@@ -4,6 +4,7 @@
 
 # %% ../../nbs/6_figures/08_memory_map.ipynb #22fb081c
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -66,12 +67,17 @@ def _entries(program, loops, instruction, turn):
             if l.name in program.tensors[base].scope: iteration = iteration * l.trips + env[l.name]
         yield n, base, tile, iteration, at - tile * size, o.writes
 
+def rows_by_instruction(instr: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    "Yield (number of an instruction, its rows in order) for each that occurs in `instr`."
+    order = np.argsort(instr, kind='stable')
+    found, first = np.unique(instr[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, first[1:]))
+
 def memory_map(timeline: 'Timeline', rows: np.ndarray) -> MemoryMap:
     "The `MemoryMap` of these rows of a timeline."
     program, columns = timeline.program, [[] for _ in range(7)]
     instr, turn = timeline.instr[rows], timeline.turn[rows].astype(np.int64)
-    for k in np.unique(instr):
-        mine = np.flatnonzero(instr == k)
+    for k, mine in rows_by_instruction(instr):
         loops, instruction = program.walked[k]
         for n, base, *found, writes in _entries(program, loops, instruction, turn[mine]):
             full = lambda x: np.full(len(mine), x)
@@ -143,6 +149,11 @@ def _needed(program, chip, k):
     bank = int(chip.psum_bank_bytes) if t.buffer == 'psum' else 1
     return -(-t.tile_bytes // bank) * bank
 
+def given_place(program: 'Program', k: int, tile: int) -> tuple[int, int]:
+    "(partition, byte) where the kernel put a tile of tensor `k`; (0, 0) where it left that to the compiler."
+    places = program.tensors[k].places
+    return tuple(map(int, places[min(tile, len(places) - 1)])) if places else (0, 0)
+
 def addresses(program: 'Program', chip: 'Chip', where: MemoryMap, begin: np.ndarray,
               end: np.ndarray) -> list[list[tuple]]:
     """For each value its pieces [(first byte in its partitions, bytes)], none in HBM: where the kernel put it, else by
@@ -156,6 +167,6 @@ def addresses(program: 'Program', chip: 'Chip', where: MemoryMap, begin: np.ndar
             need = [_needed(program, chip, where.tensor[k]) for k in free]
             for k, found in zip(free, _placed(size, need, begin[free], end[free])): pieces[k] = found
             for k in set(mine) - set(free):
-                t = program.tensors[where.tensor[k]]
-                pieces[k] = [(int(t.places[min(where.tile[k], len(t.places) - 1)][1]), t.tile_bytes)]
+                at = given_place(program, where.tensor[k], where.tile[k])[1]
+                pieces[k] = [(at, program.tensors[where.tensor[k]].tile_bytes)]
     return pieces

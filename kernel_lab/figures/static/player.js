@@ -70,7 +70,7 @@ function opened(buffer) {
     floats: c.samples && new Float32Array(c.samples.buffer, c.samples.byteOffset, c.samples.length) }
   let map = null
   a.clocks = head.clocks.map((k, i) => {
-    if (k.tensors) map = readMap(a, k, summedBy(c[`value${i}`], group), summedBy(c[`offset${i}`], group), summed(c[`tensor${i}`]), summed(c[`tile${i}`]), c[`core${i}`])
+    if (k.tensors) map = readMap(a, k, summedBy(c[`value${i}`], group), summedBy(c[`offset${i}`], group), summed(c[`tensor${i}`]), c[`partition${i}`], c[`core${i}`])
     else map = a.base
     a.base ??= map
     return readClock(a, k, map, i, c)
@@ -80,8 +80,8 @@ function opened(buffer) {
   return a
 }
 
-function readMap(a, k, value, offset, tensor, tile, core) {
-  const m = { tensors: k.tensors, operands: k.operands, value, offset, tensor, tile, core, entries: Array.from(tensor, () => []) }
+function readMap(a, k, value, offset, tensor, partition, core) {
+  const m = { tensors: k.tensors, operands: k.operands, value, offset, tensor, partition, core, entries: Array.from(tensor, () => []) }
   for (let e = 0; e < value.length; e++) m.entries[value[e]].push(e)
   return m
 }
@@ -203,7 +203,7 @@ function samplesAt(a, clock, v, t) {
   const { map } = clock, k = map.tensor[v]
   let last = -1
   for (const e of map.entries[v]) if (a.write[e] >= 0 && clock.end[a.row[e]] <= t) last = e
-  if (last >= 0 && a.samples) { const n = a.side * a.side; return { bits: a.samples, floats: a.floats, from: a.write[last] * n, side: a.side, entry: last } }
+  if (last >= 0 && a.side) { const n = a.side * a.side; return { bits: a.samples, floats: a.floats, from: a.write[last] * n, side: a.side, entry: last } }
   const given = last < 0 && map.tensors[k].samples
   if (!given) return null
   const bits = Uint32Array.from(given)
@@ -395,7 +395,7 @@ export function mount(root, { heading = true } = {}) {
       const w = tensor.columns * tensor.item, y0 = b.y + r0 / tensor.rows * b.h, y1 = b.y + (r1 + 1) / tensor.rows * b.h
       return [{ x: b.x + b0 / w * b.w, y: y0, w: Math.max(1.5, (b1 + 1 - b0) / w * b.w), h: Math.max(1.5, y1 - y0), kind: 'hbm' }]
     }
-    const y = g.top + (tensor.first + r0) * tall, h = Math.max(1.5, (r1 + 1 - r0) * tall), out = []
+    const y = g.top + (clock.map.partition[v] + r0) * tall, h = Math.max(1.5, (r1 + 1 - r0) * tall), out = []
     let at = 0
     for (const [address, bytes] of clock.pieces[v]) {
       const lo = Math.max(b0, at), hi = Math.min(b1 + 1, at + bytes)
@@ -763,7 +763,7 @@ export function mount(root, { heading = true } = {}) {
     if (x.writes && p.reader >= 0) item.append(', ', link('', p.reader, 'read next by'))
     return item
   }
-  const where = (tensor, row, byte) => tensor.buffer === 'hbm' ? `row ${count(row)}, element ${count(Math.floor(byte / tensor.item))}` : `partition ${tensor.first + row}, element ${count(Math.floor(byte / tensor.item))}`
+  const where = (v, tensor, row, byte) => tensor.buffer === 'hbm' ? `row ${count(row)}, element ${count(Math.floor(byte / tensor.item))}` : `partition ${clock.map.partition[v] + row}, element ${count(Math.floor(byte / tensor.item))}`
   function sampleWords(v, row, byte) {
     const tensor = clock.map.tensors[clock.map.tensor[v]], s = samplesAt(a, clock, v, t)
     if (!s) return null
@@ -773,7 +773,7 @@ export function mount(root, { heading = true } = {}) {
   }
   function pinWords() {
     const { v, row, byte } = pinned, tensor = clock.map.tensors[clock.map.tensor[v]], p = provenance(a, clock, v, pinned.at, t), head = node('p', 'kl-an-what'), found = sampleWords(v, row, byte)
-    head.append(node('b', '', tensor.name), node('span', '', ` ${where(tensor, row, byte)}`))
+    head.append(node('b', '', tensor.name), node('span', '', ` ${where(v, tensor, row, byte)}`))
     const close = node('button', 'kl-an-link', 'close', { type: 'button' })
     close.addEventListener('click', () => { pinned = null; soon() })
     head.append(' ', close)
@@ -832,7 +832,7 @@ export function mount(root, { heading = true } = {}) {
     if (!found) return
     const tensor = clock.map.tensors[clock.map.tensor[found.v]], s = sampleWords(found.v, found.row, found.byte)
     const first = node('div'); first.append(node('b', '', tensor.name), ` ${tensor.dtype} ${tensor.shape.join(' × ')}`)
-    tip.replaceChildren(first, node('div', '', where(tensor, found.row, found.byte)), ...(s ? [node('div', 'kl-an-value', `≈ ${s.words}`)] : []), node('div', 'kl-an-dim', 'click: who wrote it, who reads it'))
+    tip.replaceChildren(first, node('div', '', where(found.v, tensor, found.row, found.byte)), ...(s ? [node('div', 'kl-an-value', `≈ ${s.words}`)] : []), node('div', 'kl-an-dim', 'click: who wrote it, who reads it'))
     place(e)
   }
   function place(e) {
