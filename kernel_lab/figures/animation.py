@@ -273,7 +273,7 @@ def _head(animation):
         name=program.name, title=latency_title(t.latency_us, t.kind, chip.name), chip=chip.name, kind=t.kind,
         count=len(t), rows=len(animation.rows), cores=t.cores, notes=list(animation.notes), source=program.source,
         lanes=[dict(name=n, colour=LANE_COLOURS[n]) for n in LANES], causes=list(CAUSES),
-        side=values.side if values else 0,
+        side=values.side if values else 0, known=bool(values) and values.known == len(values.least),
         partitions=int(chip.partitions), banks=int(chip.psum_banks), bank=int(chip.psum_bank_bytes),
         instructions=[_instruction(program, *program.walked[k], chip) for k in _used(animation)])
 

@@ -658,7 +658,7 @@ export function mount(root, { heading = true } = {}) {
     ctx.globalAlpha = 1
     for (const [x, y, word] of [[0, clock.begins, 'launch'], [clock.ends, clock.latency, 'end']]) {
       const x0 = toX(clock.at(x)), x1 = toX(clock.at(y))
-      if (x1 - x0 > 34) text(ctx, word, (x0 + x1) / 2, low / 2 - 2, soft, ui(11.5), 'center')
+      if (x1 - x0 > 56) text(ctx, word, (x0 + x1) / 2, low / 2 - 2, soft, ui(11.5), 'center')
     }
     for (const [x, y] of clock.folded) {
       const x0 = toX(clock.at(x)), x1 = toX(clock.at(y))
@@ -915,7 +915,7 @@ export function mount(root, { heading = true } = {}) {
     which.hidden = a.head.cores < 2
     which.replaceChildren(...[0, 1].map(c => node('option', '', `core ${c}`, { value: c })))
     toNan.disabled = a.nan < 0
-    toNan.textContent = a.nans ? a.nan < 0 ? 'no NaN' : 'First NaN' : 'no values'
+    toNan.textContent = a.nan >= 0 ? 'First NaN' : !a.nans ? 'no values' : a.head.known ? 'no NaN' : 'no NaN known'
     whatif.replaceChildren(...(a.clocks.length > 1 ? a.clocks.map((c, k) => {
       const b = node('button', '', c.name, { type: 'button', title: `${c.says}: ${time(c.latency)} simulated`, 'aria-pressed': k === 0 })
       b.addEventListener('click', () => change(k))
