@@ -14,6 +14,7 @@ from chromium import CHROMIUM, FLAGS, Watch
 from kernel_lab.figures.animation import MAX_PAGE_BYTES, animate, write_animation
 from kernel_lab.figures.sampled_values import SampledValues, grid_elements, grid_side
 from kernel_lab.nki import ArraySpec, isa as nisa, language as nl, schedule, trace
+from kernel_lab.nki.executor.stepper import Stepper
 from kernel_lab.panels.player import PLAYER
 
 if not find_spec('playwright'): pytest.skip('playwright is not installed', allow_module_level=True)
@@ -176,6 +177,19 @@ def test_a_byte_says_its_value_its_writer_and_its_reader(player, animation):
     player.keyboard.press('Escape')
     state(player)
     assert 'written by' not in info.inner_text()
+
+
+def test_who_wrote_it_is_what_the_stepper_says(player, animation):
+    "Elements of the output and of the last tile, at the end: the browser decides by access patterns, the stepper by sets."
+    t, where = animation.timeline, animation.where
+    s, rows = Stepper(t.program, X), {k: r for r, k in enumerate(zip(t.instr.tolist(), t.turn.tolist()))}
+    s.goto(s.count)
+    for v in (int(where.value[where.row == 15][1]), int(where.value[where.row == 15][0])):
+        k = int(where.tensor[v])
+        for element in np.random.default_rng(v).integers(0, t.program.tensors[k].size, 24).tolist():
+            moment = s.writer(k, *np.unravel_index(element, t.program.tensors[k].shape))
+            found = player.evaluate('([v, byte]) => player.who(v, byte, Infinity)', [v, 4 * element])
+            assert found['writer'] == rows[moment.number, moment.env['i0']] and found['sure'], (k, element)
 
 
 def test_the_first_nan_and_another_clock(player, animation):

@@ -933,7 +933,7 @@ export function mount(root, { heading = true } = {}) {
   return {
     async load(bytes) { try { show(opened(await inflated(bytes))) } catch (error) { fail(error) } },
     close() { closed = true; cancelAnimationFrame(frame); grown.disconnect(); themed.disconnect(); dark.removeEventListener('change', turned); ears.removeEventListener('keydown', pressed) },
-    get animation() { return a }, get clock() { return clock }, rectsOf: v => rectsOf(v, whole(v)),
+    get animation() { return a }, get clock() { return clock }, rectsOf: v => rectsOf(v, whole(v)), who: (v, byte, when) => provenance(a, clock, v, byte, when),
   }
 }
 
