@@ -60,6 +60,7 @@ ROOMS = {
     "agents": "who writes kernels: the turn engine, chat, tools, the ReAct agent",
     "agents.rewrite": "the built-in agent that needs no model: moves on a kernel's source",
     "figures": "records → plotly figures, and the report",
+    "figures.animation": "a kernel at work over simulated time: places in memory, sampled values, one page that plays",
     "panels": "widgets of the page, and `Lab`",
     "cli": "the commands of `kernel-lab`",
 }

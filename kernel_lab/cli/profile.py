@@ -68,6 +68,26 @@ def write_trace(profile, path):
     say(f'trace       {path}', err=True)
 
 # %% ../../nbs/7_cli/04_profile.ipynb #d13da30d
+def random_inputs(program):
+    "Arrays for the inputs of a program, drawn from a normal distribution (seed 0); none where an input is no float."
+    from numpy.random import default_rng
+    from ..nki.chip.dtypes import NUMPY, is_float
+    if not all(is_float(t.dtype) and t.dtype in NUMPY for t in program.inputs): return []
+    rng = default_rng(0)
+    return [rng.standard_normal(t.shape, 'float32').astype(NUMPY[t.dtype]) for t in program.inputs]
+
+def write_animated(profile, path, draw=None):
+    "Save the animation of a profile's timeline as html; `draw`: the arrays of its inputs, by name; None: random ones."
+    from dataclasses import replace
+    from ..figures.animation.animate import animate, write_animation
+    arrays = random_inputs(profile.timeline.program) if draw is None else [*draw.values()]
+    found = animate(profile.timeline, *arrays)
+    says = 'Values are those of random inputs (normal, seed 0).'
+    if draw is None and arrays: found = replace(found, notes=(*found.notes, says))
+    with writing(path): write_animation(found, [], path)
+    say(f'animation   {path}', err=True)
+
+# %% ../../nbs/7_cli/04_profile.ipynb #1c2a4156
 def profile(
     what: Annotated[list[str], typer.Argument(metavar='[TASK] KERNEL.py', help=(
         'A task and a kernel, or a kernel with --shape.'))],
@@ -79,6 +99,8 @@ def profile(
         'Also say why it takes so long: losses, waits, the critical path by line.'))] = False,
     timeline: Annotated[str | None, typer.Option(metavar='FILE.html', help=(
         'Also write the timeline as a page.'))] = None,
+    animation: Annotated[str | None, typer.Option(metavar='FILE.html', help=(
+        'Also write an animation: memories, engines and source, as a page that plays without a network.'))] = None,
     perfetto: Annotated[str | None, typer.Option(metavar='FILE.json', help=(
         'Also write a trace that ui.perfetto.dev opens (.json or .json.gz).'))] = None):
     "Show what every engine does while a kernel runs: by task, or by the shapes of its inputs."
@@ -94,4 +116,5 @@ def profile(
     if explain and not json_: say('', *why_lines(p.timeline, kernel.source))
     if shape and not json_: say('', 'Not verified: no task says what the result should be.')
     if timeline: write_timeline(p, timeline)
+    if animation: write_animated(p, animation, None if shape else find_task(what[0], workload, chip).draw(workload))
     if perfetto: write_trace(p, perfetto)

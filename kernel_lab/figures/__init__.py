@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.figures', {
     'move_path': 'move_path_figure',
     'error_map': 'error_map_figure',
     'comparison': 'compare_kernels',
+    'animation.animate': 'Animation animate write_animation',
     'survey': 'funnel_figure residual_figure',
     'report': 'report_html',
     'theme': 'save_figure'})

@@ -15,16 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from chromium import CHROMIUM, FLAGS, Watch
+
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
     if not find_spec(needed): pytest.skip(f'{needed} is not installed', allow_module_level=True)
 ROOT = Path(__file__).parents[2]
-CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which(
-    'chromium-browser') or shutil.which('google-chrome')
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on this machine (apt-get install chromium)')
-FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-         '--disable-component-update', '--disable-sync']
 SLOW = 180_000          # ms; a loaded machine of two cores starts a kernel in half a minute
-NOISE = re.compile(r'favicon|ERR_ABORTED|status of 404.*(workspaces|settings)', re.I)
 
 
 def settings(folder, theme):
@@ -101,7 +98,7 @@ def visit(lab_server, browser):
         first_cells(name, folder / 'notebooks', cells)
         contexts.append(browser.new_context(viewport={'width': 1400, 'height': 1000}))
         page = contexts[-1].new_page()
-        watch = Watch(page, address)
+        watch = Watch(page, address, address.replace('http', 'ws'))
         run_all(page, f'{address}/lab/workspaces/{name}/tree/{name}.ipynb?reset')
         return page, watch
     yield open_page
@@ -114,18 +111,6 @@ def first_cells(name, folder, cells=None, said=None):
     page['cells'] = page['cells'][:cells]
     if said: page['cells'][0]['source'] = [said]
     (folder / f'{name}.ipynb').write_text(json.dumps(page))
-
-
-class Watch:
-    "Console errors and requests of a page."
-    def __init__(self, page, address):
-        self.errors, self.outside = [], []
-        page.on(
-            'console', lambda m: m.type == 'error' and not NOISE.search(f'{m.text} {m.location.get("url")}') and self.
-            errors.append(m.text))
-        page.on('pageerror', lambda e: self.errors.append(str(e)))
-        page.on('request', lambda r: r.url.startswith((address, address.replace('http', 'ws'), 'data:',
-                                                       'blob:')) or self.outside.append(r.url))
 
 
 def run_all(page, url):
@@ -440,7 +425,7 @@ def git(top, *words): return subprocess.run(['git', *words], cwd=top, capture_ou
 
 
 @pytest.mark.parametrize(
-    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/10_lab.ipynb']
+    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/11_lab.ipynb']
 )
 def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
     top, address = checkout

@@ -95,6 +95,11 @@ def _positions(view, off, env):
 def _written_flags(memory, k, where):
     "Whether each of these elements of tensor `k` holds a value."
     size, whole = memory.program.tensors[k].tile_size, np.frombuffer(memory.tile_written[k], np.uint8)
+    first, last = (where.min() // size, where.max() // size) if len(where) else (0, 0)
+    if whole[first:last + 1].all(): return np.ones(len(where), bool)
+    if first == last:
+        flags = memory.written_flags.get((k, int(first)))
+        return np.zeros(len(where), bool) if flags is None else flags[where - first * size]
     known = whole[where // size] != 0
     for tile in np.unique(where[~known] // size):
         if (k, int(tile)) in memory.written_flags:
@@ -111,6 +116,7 @@ def _restore(memory, k, where, values, known):
         if memory.tile_written[k][tile]:
             memory.tile_written[k][tile] = 0
             memory.written_flags[key] = np.ones(size, bool)
+        if key not in memory.written_flags: continue            # it failed before it wrote
         memory.first_missing.pop(key, None)
         memory.written_flags[key][where[(where // size == tile) & ~known] - tile * size] = False
 
@@ -247,9 +253,10 @@ class _Search(_Navigation):
         "Whether the last instruction wrote a NaN."
         step, env = self._step(self.last), self.last.env
         for v in step.outs.values():
-            if v.dtype.kind not in 'iub' and np.isnan(self.memory.flat[v.k][_positions(v, v.at(env),
-                    env)].astype(np.float32)).any():
-                return True
+            if v.dtype.kind in 'iub': continue
+            where = _positions(v, v.at(env), env)
+            bad = where[np.isnan(self.memory.flat[v.k][where].astype(np.float32))]
+            if _written_flags(self.memory, v.k, bad).any(): return True         # others are undefined
         return False
 
     def to_nan(self):
@@ -272,11 +279,16 @@ class _Inspection(_Search):
 
     def value(self, name):
         "A tensor now, as a masked array of its shape: masked where nothing was written."
+        t = self.program.tensors[self._tensor(name)]
+        return self.elements(name, np.arange(t.size)).reshape(t.shape)
+
+    def elements(self, name, where):
+        "The elements at these positions of a tensor, counted through all its dimensions; masked as in `value`."
         k = self._tensor(name)
-        t = self.program.tensors[k]
-        if self.memory.flat[k] is None: return np.ma.masked_all(t.shape, np.float32)
-        known = np.ones(t.size, bool) if t.role == 'input' else _written_flags(self.memory, k, np.arange(t.size))
-        return np.ma.masked_array(self.memory.flat[k].copy().reshape(t.shape), ~known.reshape(t.shape))
+        if self.memory.flat[k] is None: return np.ma.masked_all(len(where), np.float32)
+        is_input = self.program.tensors[k].role == 'input'
+        known = np.ones(len(where), bool) if is_input else _written_flags(self.memory, k, where)
+        return np.ma.masked_array(self.memory.flat[k][where], ~known)
 
     def state(self, buffer=None):
         "A pandas frame of the tensors: name, buffer, dtype, shape, role, bytes, share written, line of the kernel."
