@@ -92,9 +92,7 @@ def _timelines(run, task):
 # %% ../../nbs/6_figures/10_report.ipynb #04475074
 def figures_json(figures: dict[str, tuple['go.Figure', 'pd.DataFrame']]) -> str:
     "Figures as JSON that is safe inside a script element."
-    text = json.dumps({name: json.loads(fig.to_json()) for name, (fig, _) in figures.items()})
-    escapes = {'<': '\\u003c', '>': '\\u003e', '\u2028': '\\u2028', '\u2029': '\\u2029'}
-    return text.translate(str.maketrans(escapes))
+    return script_json({name: json.loads(fig.to_json()) for name, (fig, _) in figures.items()})
 
 def data_table(data: 'pd.DataFrame') -> str:
     "A data frame as an HTML table, its text escaped."
