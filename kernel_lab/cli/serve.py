@@ -4,6 +4,7 @@
 
 # %% ../../nbs/7_cli/12_serve.ipynb #f0e94f9f
 import json
+import logging
 import secrets
 import socket
 from pathlib import Path
@@ -24,7 +25,8 @@ def page_notebook(folder: str | Path, place: str | None = None) -> Path:
     "Write the notebook of the page to a folder; its runs are kept in the store `place`, or nowhere. Returns its path."
     store = f'Store({place!r})' if place else 'False'
     imports = ['from kernel_lab.panels import Lab', 'from kernel_lab.evaluate.store.store import Store']
-    cell = dict(cell_type='code', execution_count=None, id='lab', metadata={}, outputs=[], source='\n'.join([*imports, f'Lab(store={store})']))
+    source = '\n'.join([*imports, f'Lab(store={store})'])
+    cell = dict(cell_type='code', execution_count=None, id='lab', metadata={}, outputs=[], source=source)
     kernel = dict(name='python3', display_name='Python 3', language='python')
     notebook = dict(cells=[cell], metadata=dict(kernelspec=kernel), nbformat=4, nbformat_minor=5)
     path = Path(folder) / 'lab.ipynb'
@@ -43,6 +45,10 @@ def require_free(host: str, port: int) -> None:
         raise UsageError(f'Nothing can be served on {host}, port {port}: {e.strerror or e}.',
                          hint='Give another with --port, or --host.') from None
 
+# nothing is asked of another server, whatever a template of voila names
+POLICY = ("default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' ws: wss: data: blob:; "
+          "frame-ancestors 'self'")
+
 def _bounded(base, persons):
     "The class of kernel managers `base` with at most `persons` kernels, which see no secret environment variables."
     from tornado.web import HTTPError
@@ -52,7 +58,7 @@ def _bounded(base, persons):
 
         async def start_kernel(self, *args, env=None, **kw):
             if len(self) + self.starting >= persons:
-                raise HTTPError(503, f'{persons} persons are here, which is as many as may be. Try again later.')
+                raise HTTPError(503, reason=f'As many persons are here as may be ({persons}). Try again later.')
             self.starting += 1
             env = {k: v for k, v in (env or {}).items() if not is_secret_name(k)}
             try: return await super().start_kernel(*args, env=env, **kw)
@@ -65,11 +71,13 @@ def _voila(path, host, port, token, persons) -> 'Voila':
     except ImportError:
         raise UsageError('The page is served by voila, which is not installed.',
                          hint="pip install 'kernel-lab[app]' brings it.") from None
-    import logging
+    for name in 'tornado.access', 'tornado.general': logging.getLogger(name).setLevel(logging.CRITICAL)
     server = Voila(ip=host, port=port, port_retries=0, token=token, open_browser=False, log_level=logging.ERROR)
     server.config.MappingKernelManager.update(cull_idle_timeout=120, cull_interval=30)
+    server.tornado_settings = {'headers': {'Content-Security-Policy': POLICY}}
     server.initialize([str(path)])
     own = server.voila_configuration
+    own.extension_allowlist = ['@jupyter-widgets/jupyterlab-manager', 'anywidget']
     own.multi_kernel_manager_class = _bounded(own.multi_kernel_manager_class, persons)
     return server
 
