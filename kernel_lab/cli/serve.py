@@ -77,7 +77,7 @@ def _voila(path, host, port, token, persons) -> 'Voila':
     server.tornado_settings = {'headers': {'Content-Security-Policy': POLICY}}
     server.initialize([str(path)])
     own = server.voila_configuration
-    own.extension_allowlist = ['@jupyter-widgets/jupyterlab-manager', 'anywidget']
+    own.extension_denylist = ['jupyterlab-jupytext']         # it needs more of JupyterLab than voila has
     own.multi_kernel_manager_class = _bounded(own.multi_kernel_manager_class, persons)
     return server
 

@@ -1,6 +1,7 @@
 """`kernel-lab app` as a class meets it: a token, a process a person, a bound, Ctrl-C. One server, a small notebook."""
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,11 @@ import pytest
 
 if not find_spec('voila'): pytest.skip('voila is not installed', allow_module_level=True)
 ROOT = Path(__file__).parents[2]
-CELL = "import os\nprint('answer', 6 * 7, os.environ.get('PLANTED_API_KEY'), os.getpid())"
+CELL = """import os
+from kernel_lab.panels import SourceEditor
+print('answer', 6 * 7, os.environ.get('PLANTED_API_KEY'))
+SourceEditor('x = 1')"""
+CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
 
 
 def free_port():
@@ -76,10 +81,26 @@ def test_without_the_token_nothing_is_shown_and_no_process_starts(served, query)
     assert 'answer' not in text and children(server.pid) == []
 
 
+def looked_at(port):
+    "The text of the page in a browser, with a live panel, and nothing asked of another server."
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox', '--disable-gpu'])
+        page, answered = browser.new_page(), []
+        page.on('response', lambda r: answered.append(r.url))
+        page.goto(f'http://127.0.0.1:{port}/?token=of-the-class', timeout=120_000)
+        page.locator('.kl-editor textarea').first.wait_for(timeout=120_000)
+        assert page.locator('.kl-editor textarea').first.input_value() == 'x = 1'
+        assert all(url.startswith((f'http://127.0.0.1:{port}', 'data:', 'blob:')) for url in answered), answered
+        text = page.locator('body').inner_text()
+        browser.close()
+    return text
+
+
 def test_a_person_has_a_process_without_the_keys_and_the_next_is_one_too_many(served):
     server, port, _ = served
-    status, _, text = fetched(port, '?token=of-the-class')
-    assert status == 200 and 'answer 42 None' in text and 'planted-secret' not in text
+    text = looked_at(port) if CHROMIUM and find_spec('playwright') else fetched(port, '?token=of-the-class')[2]
+    assert 'answer 42 None' in text and 'planted-secret' not in text
     assert len(children(server.pid)) == 1
     status, _, text = fetched(port, '?token=of-the-class')
     assert status == 503 and 'As many persons are here as may be (1)' in text and len(children(server.pid)) == 1
