@@ -90,6 +90,11 @@ def _timelines(run, task):
     return {f'timeline {i}': drawn(i, t) for i, t in found.items()}
 
 # %% ../../nbs/6_figures/10_report.ipynb #04475074
+def script_json(data: object) -> str:
+    "Data as JSON that is safe inside a script element."
+    escapes = {'<': '\\u003c', '>': '\\u003e', '\u2028': '\\u2028', '\u2029': '\\u2029'}
+    return json.dumps(data).translate(str.maketrans(escapes))
+
 def figures_json(figures: dict[str, tuple['go.Figure', 'pd.DataFrame']]) -> str:
     "Figures as JSON that is safe inside a script element."
     return script_json({name: json.loads(fig.to_json()) for name, (fig, _) in figures.items()})

@@ -134,11 +134,11 @@ def test_folds_links_and_copies_in_both_themes(page, loop, tmp_path):
     assert source.get_attribute('open') is None
     link.focus()
     page.keyboard.press('Enter')                                        # the browser unfolds what a link leads to
-    page.wait_for_function("document.querySelector('.kl-line:target')?.checkVisibility()")
+    page.locator('.kl-line:target').wait_for()
     number = link.get_attribute('data-n')
     assert page.locator('.kl-line:target').inner_text().strip() == program.source.splitlines()[int(number) - 1].strip()
     page.locator('.kl-copy').first.click()
-    page.wait_for_function("document.querySelector('.kl-copy').textContent === 'copied'")
+    page.locator('.kl-copy:text-is("copied")').first.wait_for()
     assert page.evaluate('navigator.clipboard.readText()').strip() == program.source.strip()
     def inks():
         return page.evaluate("(s => [s.color, s.backgroundColor])(getComputedStyle(document.querySelector('.kl-record')))")

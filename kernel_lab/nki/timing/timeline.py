@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 import numpy as np
 from ...core.errors import KernelError, UsageError
-from ...core.errors import KernelError
 from ...core.markup import Shown
 from ..chip.chips import Chip, get_chip
 from ..ir.nodes import Access, Loop, accesses, facts_of, tensors_of, without_gc
@@ -234,13 +233,10 @@ def _assert_fits(program, chip, run):
                       value=f'{lifetimes.units[value]:.0f} more',
                       hint='Use smaller tiles, or allocate inside the loop what lives only there.')
 
-# %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #087c1971
+# %% ../../../nbs/2_nki/7_timing/10_timeline.ipynb #087c1971
 def run_options(program: Program, chip: Chip, without: tuple | list = ()) -> dict:
     "The arguments of `scheduler.run` for a program: those of the earlier dialect's compiler, or none."
     does = lambda name: name not in without
-# %% ../../../nbs/2_nki/7_timing/10_timeline.ipynb #087c1971
-def _run_options(program, chip, does):
-    "The scheduler's arguments for a program: those of the earlier dialect's compiler, or none."
     if program.dialect != 'neuronxcc.nki': return {}
     queues = 0.5 if program.untouched and does('dge') else int(chip.compiler_queues)
     return dict(ahead=int(chip.compiler_window) if does('reorder') else 0, reuse=does('reuse')
@@ -287,7 +283,7 @@ def cached_schedule(program: Program) -> Timeline:
     if '_timed' not in program.__dict__: program.__dict__['_timed'] = schedule(program)
     return program.__dict__['_timed']
 
-# %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #9a15f8cb
+# %% ../../../nbs/2_nki/7_timing/10_timeline.ipynb #9a15f8cb
 def schedule_again(timeline: Timeline, chip: Chip | str | None = None) -> Timeline:
     """The `Timeline` of the same program on another chip, or on its own once more: spilled anew, as that chip's SBUF
     asks for. Raises as `schedule` does."""
@@ -305,7 +301,6 @@ def result_of(timeline: Timeline) -> 'ScheduleResult':                          
                          hint='Schedule its program again.')
     return result
 
-# %% ../../../nbs/2_nki/7_timing/09_timeline.ipynb #e5171832
 # %% ../../../nbs/2_nki/7_timing/10_timeline.ipynb #e5171832
 def _iterations(program):
     "For each instruction, its loops as (name, trips), outermost first."
