@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from .markup import BAD_COLOUR, Shown, record, said, table
 
 # %% ../../nbs/1_core/00_errors.ipynb #938a6c82
 class LabError(Exception):
@@ -84,7 +85,7 @@ def _short(x):
     text = str(x)
     return x if len(text) <= MAX_TEXT_LENGTH else f'{text[:MAX_TEXT_LENGTH]}…'
 
-class KernelError(LabError):
+class KernelError(LabError, Shown):
     """A kernel that cannot be accepted.
 
     `kind` is one of `ERROR_KINDS`; `line` is counted from 1 in the kernel's source; `instruction` and `operand` are
@@ -105,6 +106,13 @@ class KernelError(LabError):
         text = ': '.join([*filter(None, where), self.message])
         if self.limit is not None: text += f' (limit {self.limit}, got {self.value}).'
         return _paragraph(text, self.hint)
+
+    def _repr_html_(self):
+        parts = [(k, getattr(self, k)) for k in ('line', 'instruction', 'operand', 'limit', 'value')]
+        rows = [(k, v) for k, v in parts if v is not None]
+        names = (('', 'word'), ('', 'mono'))
+        return record(self.message, f'{self.kind} error', *([table(names, rows)] if rows else []),
+                      *([said(self.hint)] if self.hint else []), mark='✕', colour=BAD_COLOUR)
 
     def to_dict(self) -> dict:
         "The error as a dict of its message and parts; `from_dict` reads it."

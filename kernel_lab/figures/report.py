@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from ..core.durations import CONFIDENCE, latency_of, stands_out
 from ..core.files import replacing
+from ..core.secrets import for_others
 from ..core.format import percent_text, speedup_text, status_mark, time_text
 from .error_map import error_map_figure, error_map_frame
 from .source import source_html
@@ -89,11 +90,14 @@ def _timelines(run, task):
     return {f'timeline {i}': drawn(i, t) for i, t in found.items()}
 
 # %% ../../nbs/6_figures/10_report.ipynb #04475074
+def script_json(data: object) -> str:
+    "Data as JSON that is safe inside a script element."
+    escapes = {'<': '\\u003c', '>': '\\u003e', '\u2028': '\\u2028', '\u2029': '\\u2029'}
+    return json.dumps(data).translate(str.maketrans(escapes))
+
 def figures_json(figures: dict[str, tuple['go.Figure', 'pd.DataFrame']]) -> str:
     "Figures as JSON that is safe inside a script element."
-    text = json.dumps({name: json.loads(fig.to_json()) for name, (fig, _) in figures.items()})
-    escapes = {'<': '\\u003c', '>': '\\u003e', '\u2028': '\\u2028', '\u2029': '\\u2029'}
-    return text.translate(str.maketrans(escapes))
+    return script_json({name: json.loads(fig.to_json()) for name, (fig, _) in figures.items()})
 
 def data_table(data: 'pd.DataFrame') -> str:
     "A data frame as an HTML table, its text escaped."
@@ -105,22 +109,28 @@ def report_html(run: 'Run', path: str | Path, task: 'Task | None' = None) -> Pat
     """Write the report of a run to `path` (one self-contained HTML file, light and dark); returns the path.
 
     `task` is only needed for a run whose task is not of the suite."""
+    from ..evaluate.records.run import Run, run_for_others
+    if isinstance(run, Run): run = run_for_others(run)              # before its texts are cut to a width
     page = report_page(run, report_figures(run, task))
     with replacing(path) as file: file.write(page)
     return Path(path)
 
+LIBRARY = '/* plotly.js */'       # where it comes: nothing in it is of a person or a machine
+
 def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame']]) -> str:
-    "The report as the text of one HTML file. `figures`: what `report_figures` gives."
+    """The report as the text of one HTML file, without names of the person and the machine, absolute paths and keys.
+    `figures`: what `report_figures` gives."""
     from plotly.offline import get_plotlyjs
     parts = dict(steps=('speedup',), engines=('timeline', 'utilisation'), numbers=('correctness',))
-    return render_template(
+    page = render_template(
         'report.html.j2', run=run, key_numbers=key_numbers(run), provenance=_provenance(run), source=_best_source(run),
         versions=_versions(run),
         about=' · '.join(map(str, (run.workload, run.chip, f'agent {run.agent}', run.state, run.created))),
         steps=ledger_html(run), tables={name: data_table(data) for name, (_, data) in figures.items()},
         css=static_text('report.css') + static_text('source.css') + figure_css('var(--ink)', 'var(--soft)'),
         figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()},
-        figures_json=figures_json(figures), plotly=get_plotlyjs(), plotly_config=json.dumps(PLOTLY_CONFIG))
+        figures_json=figures_json(figures), plotly=LIBRARY, plotly_config=json.dumps(PLOTLY_CONFIG))
+    return for_others(page).replace(LIBRARY, get_plotlyjs(), 1)
 
 # %% ../../nbs/6_figures/10_report.ipynb #0baef1a8
 def _provenance(run):

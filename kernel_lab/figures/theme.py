@@ -9,17 +9,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 from ..core.errors import UsageError, choose
-from ..core.format import status_mark
+from ..core.files import write_whole
+from ..core.secrets import for_others
+from ..core.markup import (BAD_COLOUR, ENGINE_COLOURS, GOOD_COLOUR, IDLE_COLOUR, LANE_COLOURS, WARN_COLOUR,
+    status_colour)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-# %% ../../nbs/6_figures/00_theme.ipynb #0eb8eba5
-LANE_COLOURS = {
-    'Tensor': '#4268CD', 'Vector': '#6BB28D', 'Scalar': '#D8911E', 'GpSimd': '#9A4773', 'DMA in': '#8286AD',
-    'DMA out': '#9C744A'}
-ENGINE_COLOURS = {**{k: v for k, v in LANE_COLOURS.items() if not k.startswith('DMA')}, 'DMA': LANE_COLOURS['DMA in']}
-GOOD_COLOUR, BAD_COLOUR, WARN_COLOUR, IDLE_COLOUR = '#2F8F6B', '#C8453B', '#C98A12', '#8B929C'
 
 # %% ../../nbs/6_figures/00_theme.ipynb #e7f4d792
 TEXT_FONTS = 'Inter, "Segoe UI", system-ui, -apple-system, Roboto, "Helvetica Neue", Arial, sans-serif'
@@ -87,13 +83,6 @@ def figure_css(ink: str, soft: str, within: str = '') -> str:
     weight = lambda name, n: f'{within} .js-plotly-plot {name} {{ font-weight: {n} !important; }}'
     return '\n'.join([rule(strong, ink), rule(quiet, soft), weight('.gtitle', 600), weight('.gtitle tspan tspan', 400)])
 
-# %% ../../nbs/6_figures/00_theme.ipynb #63412622
-_COLOURS = {'✓': GOOD_COLOUR, '!': WARN_COLOUR, '✕': BAD_COLOUR}
-
-def status_colour(status: str) -> str:
-    "The colour of a status: good, bad, or a warning."
-    return _COLOURS[status_mark(status)]
-
 # %% ../../nbs/6_figures/00_theme.ipynb #4fc97c69
 def static_text(name: str) -> str:
     "The text of a file in the folder `static` of this package."
@@ -116,10 +105,17 @@ def save_figure(fig: 'go.Figure', path: str | Path, theme: str = 'light', width:
     kind = str(path).rsplit('.', 1)[-1].lower()
     choose({k: k for k in ('html', 'png', 'svg', 'pdf', 'json')}, kind, 'kind of figure file')
     fig = go.Figure(fig).update_layout(template=template(theme))
-    if kind == 'html': fig.write_html(path, include_plotlyjs=True, config=PLOTLY_CONFIG)
+    if kind == 'html': write_whole(path, _figure_page(fig))
     elif kind == 'json': fig.write_json(path)
     else: _write_image(fig, path, width, height)
     return path
+
+def _figure_page(fig):
+    "A page with one figure; nothing in it tells of the person or the machine."
+    from plotly.offline import get_plotlyjs
+    drawn = for_others(fig.to_html(include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG))
+    return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Kernel Lab</title></head><body>'
+            f'<script>{get_plotlyjs()}</script>{drawn}</body></html>')
 
 def _write_image(fig, path, width, height):
     try: fig.write_image(path, width=width, height=height or fig.layout.height, scale=2)

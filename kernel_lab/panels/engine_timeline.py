@@ -102,6 +102,10 @@ class EngineTimeline(Panel):
             self.canvas.words = dict(title=self.title, of=of)
             self.canvas.moved = dict(packed_times(timeline), part=part)
 
+    def static_html(self) -> str:
+        "The timelines as records."
+        return ''.join(t._repr_html_() for t in self.timelines) or self.note.value
+
     def mark(self, line: int | None) -> None:
         "Mark the instructions of a source line; None for no line."
         self.canvas.line = line or 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
 import traitlets
+from ..figures.notebook_html import plot_html
 from ..figures.error_map import error_map_figure, error_map_title
 from ..figures.speedup import speedup_figure
 from ..figures.theme import PLOTLY_CONFIG, THEMES, empty_figure, escaped, figure_texts, title_markup
@@ -98,6 +99,10 @@ class Picture(Panel):
         self.figure, self.title, self.note.layout.display, self.box.layout.display = None, title, None, 'none'
         if self.plot: self.plot.drawn = ''
         self.note.value = rest_html(title, note, of)
+
+    def static_html(self) -> str:
+        "The figure as data that a page draws, or why there is none."
+        return self.note.value if self.figure is None else plot_html(self.figure, self.title)
 
     def on_mouse(self, event: dict) -> None:
         """Handle {'type': 'window', 'window': [from, to] or None} or {'type': 'click', 'trace': …, 'y': …}.

@@ -12,6 +12,7 @@ import traitlets
 from fastcore.basics import patch
 from ..core.durations import latency_of
 from ..core.errors import KernelError
+from ..core.markup import MAX_LINES, code, code_line, record, said
 from ..core.format import status_mark, status_word, time_text
 from ..figures.report import key_numbers
 from ..figures.source import line_costs
@@ -58,6 +59,18 @@ class SourceEditor(anywidget.AnyWidget):
     def on_line(self, f: Callable[[int], object]) -> None:
         "Call `f(line)` when the person clicks on the number of a line."
         self._callbacks['line'].append(f)
+
+    def static_html(self) -> str:
+        "The source as lines with their costs, the marked ones with what is wrong there."
+        cost = lambda k: sum(share for _, share in self.costs.get(str(k), {}).get('shares', ()))
+        rows = [code_line(text, k, cost=cost(k) if self.costs else None, tip=self.costs.get(str(k), {}).get('text', ''),
+                          bad=str(k) in self.marks) for k, text in enumerate(self.value.splitlines(), 1)]
+        wrong = [said(m, 'bad') for m in self.marks.values()]
+        return record('Kernel', f'{len(rows)} lines', code(rows[:MAX_LINES]), *wrong)
+
+    def _repr_mimebundle_(self, **kwargs):
+        data, *metadata = super()._repr_mimebundle_(**kwargs)
+        return data | {'text/html': self.static_html()}, *metadata
 
     def look_at(self, line: int) -> None:
         "Scroll to a line and show it."

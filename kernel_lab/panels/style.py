@@ -7,6 +7,8 @@ import html
 from importlib.resources import files
 from pathlib import Path
 import ipywidgets as widgets
+from ..core.markup import static_file
+from ..figures.notebook_html import save_page
 from ..figures.theme import figure_css
 
 # %% ../../nbs/7_panels/00_style.ipynb #f6ed40ee
@@ -20,6 +22,32 @@ class Panel(widgets.VBox):
         sheet = widgets.HTML(f'<style>{PANEL_CSS}</style>', layout=widgets.Layout(display='none'))
         super().__init__([sheet, *shown], **kw)
         self.add_class('kl')
+
+    def static_html(self) -> str:
+        "What the panel shows, as HTML without a kernel."
+        return ''.join(map(static_of, self.children))
+
+    def _repr_mimebundle_(self, **kwargs):
+        shown = f'{static_sheet()}<div class="kl">{self.static_html()}</div>'
+        return super()._repr_mimebundle_(**kwargs) | {'text/html': shown}
+
+    def save_html(self, path: str | Path) -> Path:
+        "Write what the panel shows as one HTML file (see `save_page`); returns the path."
+        body = static_sheet() + f'<div class="kl">{self.static_html()}</div>'
+        return save_page(type(self).__name__, body, path)
+
+def static_sheet() -> str:
+    "The style sheets of a static panel, as an element."
+    return f'<style>{static_file("record.css")}{PANEL_CSS}</style>'
+
+def static_of(widget: widgets.Widget) -> str:
+    "What a widget shows, as HTML without a kernel: its own `static_html`, or that of its children; '' for controls."
+    if widget.layout.display == 'none': return ''
+    if hasattr(widget, 'static_html'): return widget.static_html()
+    if isinstance(widget, widgets.HTML): return f'<div class="widget-html">{widget.value}</div>'
+    if not isinstance(widget, widgets.Box): return ''
+    inside = ''.join(map(static_of, widget.children))
+    return f'<div class="{html.escape(" ".join(widget._dom_classes))}">{inside}</div>' if inside else ''
 
 def card(*shown: widgets.Widget, **layout) -> widgets.VBox:
     "Widgets in a thin frame."

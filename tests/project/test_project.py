@@ -151,10 +151,10 @@ def test_every_import_is_declared():
     p = project()
     declared = {
         canonicalize_name(Requirement(r).name) for r in [
-            *p["dependencies"], *(r for extra in ("agents", "cluster", "parquet")
+            *p["dependencies"], *(r for extra in ("agents", "app", "cluster", "parquet")
                                   for r in p["optional-dependencies"][extra])]}
-    # the lab itself; the dialects it provides; what anthropic brings; what torch-neuronx brings to a device
-    declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "torch-xla"}
+    # the lab itself; the dialects it provides; what anthropic, jinja2, voila bring; what torch-neuronx brings to a device
+    declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "markupsafe", "tornado", "torch-xla"}
     used = set()
     for module in MODULES:
         for node in ast.walk(ast.parse(module.read_text())):

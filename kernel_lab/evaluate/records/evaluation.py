@@ -5,10 +5,12 @@ plausibility guards found."""
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #13cfe62c
 from dataclasses import dataclass, field, replace
-from html import escape
 from ...core.durations import Comparison, Duration, compare_times, latency_of
 from ...core.errors import KernelError, SimulatorError, UsageError
-from .verification import Status, Verification, known_fields, to_json_data
+from ...core.format import status_mark, status_word, time_text
+from ...core.markup import (WARN_COLOUR, Shown, anchor_of, code, code_line, code_of, fold, record, said,
+    status_colour, table)
+from .verification import Status, Verification, known_fields, to_json_data, verification_parts
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #7e399ba6
@@ -58,7 +60,7 @@ def _ratio(simulated_us, latency):
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #b18b561a
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Shown):
     """One kernel evaluated on one task: status, log, error, verification, profile, baseline times in µs, wall seconds
     by stage, versions."""
     id: str
@@ -175,9 +177,42 @@ def headline(e: Evaluation) -> str:
     return f'{name}: {e.latency}{speed}, {e.profile.bound} is busiest, {e.profile.peak_pct:.0f}% of peak'
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #60d9c1c8
+MOST_LINES = 300        # of a kernel's source in a record
+
+def _line_costs(profile):
+    "{line: (share of the costliest line, tooltip)} of a profile."
+    lines = getattr(profile, 'lines', None) or {}
+    most = max((sum(c.values()) for c in lines.values()), default=0.0) or 1.0
+    say = lambda c: ', '.join(f'{engine} {time_text(us)}' for engine, us in c.items()) + f' {profile.kind}'
+    return {int(k): (sum(c.values()) / most, say(c)) for k, c in lines.items()}
+
+def _source_part(e, anchor):
+    "The kernel's source with what each line cost, the line of the error marked."
+    costs, wrong, lines = _line_costs(e.profile), (e.error or {}).get('line'), e.kernel.source.splitlines()
+    row = lambda k, text: code_line(text, k, f'{anchor}-L{k}', cost=costs.get(k, (0, ''))[0] if costs else None,
+                                    tip=costs.get(k, (0, ''))[1], bad=k == wrong)
+    rows = [row(k, text) for k, text in enumerate(lines[:MOST_LINES], 1)]
+    left = len(lines) - MOST_LINES
+    more = [said(f'{left:,} more lines are left out.')] if left > 0 else []
+    note = f'{len(lines):,} lines' + (f', bars: {e.profile.kind} time of a line' if costs else '')
+    return fold('Source', code(rows), *more, note=note, open=bool(wrong))
+
+def evaluation_parts(e: Evaluation, anchor: str) -> list:
+    "The parts of an evaluation's record; `anchor`: the name that its lines of source begin with."
+    from ...nki.explain.profile import engine_table, profile_parts
+    v, p = e.verification, e.profile
+    error = [said(KernelError.from_dict(e.error), 'bad')] if e.error else []
+    guards = [said(g, 'bad' if g.severity != 'note' else 'soft') for g in e.guards if g.found]
+    checked = [fold('Verification', *verification_parts(v), note='passed' if v.passed else 'wrong', open=not v.passed,
+                    bad=not v.passed)] if v else []
+    timed = profile_parts(p) if hasattr(p, 'lines') else [engine_table(p.engines, p.bound)] if p else []
+    seconds = [(k, f'{s:.2f} s') for k, s in (e.seconds or {}).items()]
+    about = [fold('Seconds and versions', table((('', 'word'), ('', 'left')), [*seconds, *e.versions.items()]))]
+    log = [fold('Log', code_of(e.log), note=f'{e.log.count(chr(10)) + 1:,} lines')] if e.log.strip() else []
+    return [*error, *guards, *checked, *timed, _source_part(e, anchor), *log, *about]
+
 def _evaluation_html(e):
-    color = '#2a7' if e.status == Status.CORRECT else '#b80' if e.status == Status.IMPLAUSIBLE else '#c33'
-    log = f'<details><summary>log</summary><pre>{escape(e.log)}</pre></details>' if e.log else ''
-    wrong = e.verification._repr_html_() if e.verification and not e.verification.passed else ''
-    about = escape(f'{e.task}, {e.workload}, {e.chip}, {e.target}')
-    return f'<div><b style="color:{color}">{escape(headline(e))}</b><br>{about}{wrong}{log}</div>'
+    anchor, about = anchor_of('evaluation', e.id), f'{e.task}, {e.workload}, {e.chip}, {e.target}'
+    colour = WARN_COLOUR if e.status == Status.IMPLAUSIBLE else status_colour(e.status)
+    title = headline(e) if e.profile else status_word(e.status)
+    return record(title, about, *evaluation_parts(e, anchor), mark=status_mark(e.status), colour=colour, anchor=anchor)

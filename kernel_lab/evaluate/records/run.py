@@ -4,15 +4,19 @@
 
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #d73ec5dd
 from dataclasses import dataclass, field, fields, replace
-from html import escape
 from ...core.durations import one_clock, stands_out
 from ...core.errors import SimulatorError
-from .evaluation import Evaluation
+from ...core.secrets import for_others
+from ...core.format import speedup_text, status_mark, status_word, time_text, visible_text
+from ...core.markup import Shown, anchor_of, bar, fold, record, said, status_colour, table, trusted
+from .evaluation import Evaluation, evaluation_parts
 from .verification import known_fields, to_json_data
 
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #c30897d3
+MAX_SAID = 4000         # characters of a prompt or a thought in a record
+
 @dataclass(frozen=True)
-class Step:
+class Step(Shown):
     "One turn of an agent or a person: the move in words, and the evaluation of its kernel."
     run: str
     index: int
@@ -42,14 +46,27 @@ class Step:
         return cls(**{**known_fields(cls, d), **parts})
 
     def _repr_html_(self):
-        why = f'{escape(self.why)} {escape(self.expected)}'
-        return f'<b>step {self.index}: {escape(self.move)}</b> {why}{self.evaluation._repr_html_()}'
+        anchor, e = anchor_of('step', self.run, self.index), self.evaluation
+        return record(f'step {self.index}: {self.move}', f'run {self.run}, {e.task}, {e.workload}, {e.chip}',
+                      *step_parts(self, anchor), mark=status_mark(e.status), colour=status_colour(e.status),
+                      anchor=anchor)
+
+    def __str__(self): return f'step {self.index}: {visible_text(self.move)}: {self.evaluation}'
+
+def step_parts(step: Step, anchor: str) -> list:
+    "The parts of a step's record: its outcome and reasons, what a model was asked and answered, its evaluation."
+    asked = [fold(name, said(text[:MAX_SAID])) for name, text in (('Prompt', step.prompt), ('Thought', step.thought))
+             if text]
+    tools = [fold('Tool calls', *[said(str(c)[:MAX_SAID]) for c in step.tool_calls[:20]],
+                  note=f'{len(step.tool_calls)}')] if step.tool_calls else []
+    why = [said(t) for t in (step.why, step.expected and f'Expected: {step.expected}') if t]
+    return [said(step.evaluation), *why, *asked, *tools, *evaluation_parts(step.evaluation, anchor)]
 
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #77c69c99
 RUN_STATES = ('running', 'finished', 'interrupted', 'failed')
 
 @dataclass(frozen=True)
-class Run:
+class Run(Shown):
     "All steps of one agent on one task and workload, timed by one clock; `best` is the fastest correct one."
     id: str
     task: str
@@ -105,6 +122,21 @@ class Run:
         return list(map(_step_row, self.steps))
 
     def _repr_html_(self): return _run_html(self)
+    def __str__(self): return _run_text(self)
+
+# %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #bf33ffea
+def run_for_others(run: Run) -> Run:
+    "The run with its texts as they may be sent to others (`for_others`); profiles and numbers are the same."
+    def cleared(x):
+        if isinstance(x, str): return for_others(x)
+        return {k: cleared(v) for k, v in x.items()} if isinstance(x, dict) else x
+    def step(s):
+        e = s.evaluation
+        kernel = replace(e.kernel, source=for_others(e.kernel.source), name=for_others(e.kernel.name))
+        e = replace(e, error=cleared(e.error), log=for_others(e.log), versions=cleared(e.versions), kernel=kernel)
+        texts = {k: for_others(getattr(s, k)) for k in ('move', 'why', 'expected', 'prompt', 'thought')}
+        return replace(s, evaluation=e, **texts)
+    return replace(run, agent=for_others(run.agent), config=cleared(run.config), steps=tuple(map(step, run.steps)))
 
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #72c0b362
 def _step_row(step):
@@ -112,10 +144,41 @@ def _step_row(step):
     return dict(step=step.index, move=step.move, status=str(e.status), latency_us=e.latency_us, speedup=e.speedup,
                 bound=e.profile and e.profile.bound, peak_pct=e.profile and e.profile.peak_pct, cost_usd=step.cost_usd)
 
+MAX_DETAILS = 120_000       # characters of the steps' details in a record
+
+def _run_head(run): return f'{run.workload}, {run.chip}, agent {run.agent}: {run.state}, run {run.id}'
+
+def _run_rows(run, top):
+    "Cells of the table of steps; `top`: µs of the slowest."
+    for s in run.steps:
+        e, won = s.evaluation, run.best is s
+        mark = trusted(f'<b style="color:{status_colour(e.status)}">{status_mark(e.status)}</b>')
+        us = e.latency_us or 0
+        yield (s.index, mark, status_word(e.status), time_text(e.latency_us),
+               bar(us / top, status_colour('correct') if won else '#8B929C'), speedup_text(e.speedup),
+               e.profile and e.profile.bound or '', s.move + ' (best)' * won)
+
 def _run_html(run):
-    def cell(v): return '' if v is None else f'{v:.4g}' if isinstance(v, float) else escape(str(v))
-    rows = ''.join('<tr>' + ''.join(f'<td>{cell(v)}' for v in row.values()) for row in run.rows())
-    kind = one_clock(run._latencies())[0] or 'simulated'
-    head = escape(f'{run.task}, {run.workload}, {run.chip}, {run.agent}: {run.state}')
-    columns = f'<tr><th>step<th>move<th>status<th>µs {kind}<th>speed-up<th>busiest<th>% of peak<th>$</tr>'
-    return f'<b>{head}</b><table>{columns}{rows}</table>'
+    anchor, kind = anchor_of('run', run.id), one_clock(run._latencies())[0] or 'simulated'
+    top = max((s.evaluation.latency_us or 0 for s in run.steps), default=0) or 1
+    names = (('step', 'right'), ('', 'word'), ('status', 'word'), (f'{kind} latency', 'right'), ('', 'word'),
+             ('speed-up', 'right'), ('busiest', 'word'), ('move', 'left'))
+    body = [table(names, _run_rows(run, top)), *_details(run, anchor)] if run.steps else [said('No step yet.')]
+    return record(run.task, _run_head(run), *body, anchor=anchor)
+
+def _details(run, anchor):
+    "Each step to unfold; a sentence for those that are left out."
+    first = [s for s in (run.steps[0], run.best, run.steps[-1]) if s]
+    found, room = {}, MAX_DETAILS
+    for s in sorted(run.steps, key=lambda s: s not in first):
+        if room <= 0: break
+        parts = step_parts(s, f'{anchor}-{s.index}')
+        found[s.index] = fold(f'Step {s.index}: {s.move}', *parts, note=status_word(s.evaluation.status))
+        room -= len(found[s.index])
+    left = len(run.steps) - len(found)
+    return [*(found[k] for k in sorted(found)), *([said(f'The details of {left:,} more steps are left out; run.steps '
+                                                       'has all of them.')] if left else [])]
+
+def _run_text(run):
+    "A run as lines of text: a head, and a line a step."
+    return '\n'.join([visible_text(f'{run.task}, {_run_head(run)}'), *(f'  {s}' for s in run.steps)])

@@ -9,9 +9,10 @@ import secrets
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from html import escape
 import numpy as np
 from ...core.errors import KernelError, SimulatorError
+from ...core.format import status_mark
+from ...core.markup import Shown, fold, record, said, status_colour, table
 from ...tasks.model.workload import Tolerance
 
 # %% ../../../nbs/5_evaluate/1_records/00_verification.ipynb #33948f19
@@ -155,7 +156,7 @@ class Guess:
 
 # %% ../../../nbs/5_evaluate/1_records/00_verification.ipynb #3cf3e4da
 @dataclass(frozen=True)
-class Verification:
+class Verification(Shown):
     """The result of comparing outputs with the reference: `passed`, the tolerance, a report for each output and draw,
     and for the worst output `tile_map` (errors on a grid), its worst elements and guesses at the cause."""
     passed: bool
@@ -199,10 +200,19 @@ class Verification:
             *map(str, self.guesses[:1]), f'tolerance: {self.tolerance.why}', *map(str, self.seeds), *self.notes])
 
     def _repr_html_(self):
-        worst = ''.join(f'<li>{escape(str(e))}</li>' for e in self.elements)
-        worst = (
-            f'<details><summary>the {len(self.elements)} worst elements</summary><ol>{worst}</ol></details>'
-            if worst
-            else ''
-        )
-        return f'<b>{"verified" if self.passed else "wrong"}</b><pre>{escape(str(self))}</pre>{worst}'
+        status = 'correct' if self.passed else 'wrong_result'
+        about = f'{len(self.seeds)} draw{"s" * (len(self.seeds) != 1)}'
+        return record('verified' if self.passed else 'wrong', about, *verification_parts(self),
+                      mark=status_mark(status), colour=status_colour(status))
+
+def verification_parts(v: 'Verification') -> list:
+    "The parts of a verification's record: the likely causes, the reports, the worst elements, the tolerance."
+    guesses = [said(g, 'bad') for g in v.guesses[:3]]
+    worst = [said(v.worst, 'bad')] if v.worst and not v.passed else []
+    rows = [('✓' if r.passed else '✕', r.drawn, r.output, f'{r.max_abs:.3g}', f'{r.mismatch_share:.2%}', r.nan_count)
+            for r in v.seeds[:40]]
+    names = (('', 'word'), ('inputs', 'left'), ('output', 'right'), ('largest difference', 'right'), ('wrong', 'right'),
+             ('not finite', 'right'))
+    elements = [fold(f'The {len(v.elements)} worst elements', *map(said, v.elements))] if v.elements else []
+    return [*guesses, *worst, fold('Draws', table(names, rows), note=f'{len(v.seeds)}'), *elements,
+            fold('Tolerance and notes', *map(said, (v.tolerance.why, *v.notes)))]

@@ -9,6 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from ...core.errors import UsageError
 from ...core.files import replacing
+from ...core.secrets import for_others
 from .rows import evaluation_of, evaluations, reading, readable_rows
 from ..records.evaluation import Evaluation
 from .database import EVALUATIONS, KERNELS, RUNS, STEPS, TASKS
@@ -56,7 +57,12 @@ def _row(r):
         found = {k: getattr(r, k) for k in ('run', 'agent', 'level', 'family', 'entry', 'parent', 'maker', 'source')}
         found |= {_CALLED.get(k, k): step[k] for k in _OF_STEP if k in step} | {'step': r.number}
         found |= {_CALLED.get(k, k): getattr(r, f'e_{k}') for k in _OF_EVALUATION} | _scalars(e)
-        return {k: None if found.get(k) is None else t(found[k]) for k, t in COLUMNS.items()}
+        return _for_others({k: None if found.get(k) is None else t(found[k]) for k, t in COLUMNS.items()})
+
+def _for_others(row):
+    "The row without names of the person and the machine, absolute paths and keys; the texts are looked at together."
+    texts = [k for k, x in row.items() if isinstance(x, str)]
+    return row | dict(zip(texts, for_others('\0'.join(row[k].replace('\0', '␀') for k in texts)).split('\0')))
 
 def _query(runs=(), task=None):
     of_e = [EVALUATIONS.c[k].label(f'e_{k}') for k in _OF_EVALUATION]

@@ -5,6 +5,7 @@
 # %% ../../../nbs/2_nki/5_checks/00_diagnostic.ipynb #8e15ffea
 from dataclasses import dataclass
 from ...core.errors import KernelError
+from ...core.markup import Shown
 from ..chip.chips import Chip
 from ..ir.instructions import spec_of
 from ..ir.nodes import Access, Instruction, Tensor
@@ -12,7 +13,7 @@ from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/5_checks/00_diagnostic.ipynb #1dfb5d30
 @dataclass(frozen=True)
-class Diagnostic:
+class Diagnostic(Shown):
     "One broken limit; `line` is that of the kernel's source, 0 where there is none; `kind` is the error's kind."
     message: str
     line: int = 0
@@ -30,6 +31,7 @@ class Diagnostic:
                            limit=self.limit, value=self.value, hint=self.hint or None)
 
     def __str__(self): return str(self.error())
+    def _repr_html_(self): return self.error()._repr_html_()
 
 # %% ../../../nbs/2_nki/5_checks/00_diagnostic.ipynb #4af65992
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@
 from dataclasses import dataclass, field
 import math
 import numpy as np
-from ...core.durations import latency_of, microseconds
+from ...core.durations import latency_of
+from ...core.format import bytes_text, percent_text, time_text
+from ...core.markup import ENGINE_COLOURS, Shown, bar, fold, record, said, table
 from ..chip.dtypes import itemsize
 from ..chip.chips import ENGINES
 from ..timing.timeline import CLOCK, LANES, Timeline, schedule
@@ -74,7 +76,7 @@ def least_bytes(program) -> int:
 
 # %% ../../../nbs/2_nki/8_explain/00_profile.ipynb #6bd442ad
 @dataclass(frozen=True)
-class Profile:
+class Profile(Shown):
     """A timeline in a few numbers. Times in µs, bytes over HBM, engines as active shares of the latency; kind is
     'simulated' or 'measured'. `latency`: a `Duration`."""
     chip: str
@@ -142,11 +144,43 @@ def profile_text(profile: Profile) -> str:
     count = f'{profile.instructions:,} instructions, {profile.uncosted:,} without a cost'
     return '\n'.join([head, *bars, f'  {moved}; {count}'])
 
+def engine_table(engines: dict, bound: str = '') -> str:
+    "Engine → active share as a table of bars; `bound` is marked as the busiest."
+    rows = [(e, bar(share, ENGINE_COLOURS.get(e, ENGINE_COLOURS['DMA'])), percent_text(share), 'busiest' * (e == bound))
+            for e, share in engines.items()]
+    return table((('engine', 'word'), ('active', 'word'), ('', 'right'), ('', 'word')), rows)
+
+def _facts(profile):
+    "The numbers of a profile beside its engines: what each is, and its value."
+    known = lambda value, text: '–' if value is None else text(value)
+    best = f'{time_text(profile.peak_us)}, {profile.peak_pct:.1f} % of it reached'
+    return [('latency', str(profile.latency)), ('the best possible', best),
+            ('read from HBM', bytes_text(profile.hbm_read_bytes)),
+            ('written to HBM', bytes_text(profile.hbm_write_bytes)),
+            ('flops of products', f'{profile.flops:,}'), ('instructions', f'{profile.instructions:,}'),
+            ('SBUF, at most', known(profile.sbuf_peak_bytes, lambda n: f'{bytes_text(n)} a partition')),
+            ('PSUM, at most', known(profile.psum_peak_banks, lambda n: f'{n} banks')),
+            ('spilled', bytes_text(profile.spill_bytes)), ('clock', profile.clock or '–')]
+
+def _line_rows(profile, most=40):
+    "Line, busy time, bar and engine of the costliest lines, in the order of the source."
+    costs = sorted(profile.lines.items(), key=lambda kv: -sum(kv[1].values()))[:most]
+    top = sum(costs[0][1].values()) if costs else 1.0
+    def row(line, cost):
+        us, engine = sum(cost.values()), max(cost, key=cost.get)
+        return line or '', time_text(us), bar(us / (top or 1), ENGINE_COLOURS.get(engine, '')), engine
+    return [row(*cost) for cost in sorted(costs)]
+
+def profile_parts(profile: Profile) -> list:
+    "The parts of a profile's record: engines, the busiest lines, numbers."
+    lines, left = _line_rows(profile), len(profile.lines) - 40
+    names = (('line', 'right'), (f'busy, {profile.kind}', 'right'), ('', 'word'), ('mostly', 'word'))
+    more = [said(f'{left:,} lines with less time are left out.')] if left > 0 else []
+    return [engine_table(profile.engines, profile.bound),
+            fold('Lines of source', table(names, lines), *more, note=f'{len(profile.lines):,} with a cost'),
+            fold('Numbers', table((('', 'word'), ('', 'left')), _facts(profile)))]
+
 def profile_html(profile: Profile) -> str:
-    "A profile as an HTML table of bars."
-    bar = lambda share: f'<div style="background:#4c78a8;height:10px;width:{160 * share:.0f}px"></div>'
-    rows = ''.join(f'<tr><td>{e}</td><td style="width:170px">{bar(s)}</td><td>{100 * s:.1f} %</td></tr>'
-                   for e, s in profile.engines.items())
-    interval = str(profile.latency).partition(' µs ')[2]
-    return (f'<b>{microseconds(profile.latency_us)} µs</b> {interval} on {profile.chip}, '
-            f'{profile.peak_pct:.1f} % of peak<table>{rows}</table>')
+    "A profile as a record."
+    about = f'on {profile.chip} · {profile.bound} is busiest · {profile.peak_pct:.1f} % of peak'
+    return record(f'{time_text(profile.latency_us)} {profile.kind}', about, *profile_parts(profile))

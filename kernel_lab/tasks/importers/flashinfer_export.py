@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 import numpy as np
 import kernel_lab
+from ...core.secrets import for_others
 from ...core.errors import UsageError
 from .flashinfer_bench import definition_problem
 from .flashinfer_bench import FlashInferDataset, solution_problem, workload_problem
@@ -224,7 +225,7 @@ def write_dataset(data: FlashInferDataset, folder: Path | str) -> list[Path]:
     root, out = Path(folder), []
     def put(path, text):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding='utf-8')
+        path.write_text(for_others(text), encoding='utf-8')
         out.append(path)
     kind = lambda name: slug(data.definitions[name]['op_type']) if name in data.definitions else 'other'
     lines = lambda rows: ''.join(json.dumps(r) + '\n' for r in rows)

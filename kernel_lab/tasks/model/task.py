@@ -7,13 +7,14 @@ notebook cell."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from html import escape
 from zlib import crc32
 import inspect
 import os
 import textwrap
 import numpy as np
 from ...core.errors import LabError, UsageError, choose, in_time, timed_lines
+from ...core.format import visible_text
+from ...core.markup import Shown, code_of, fold, record, said, table
 from .workload import DTYPES, Kernel, Tolerance, Workload, mean_square, tolerance_for
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #5b96b4ed
@@ -53,7 +54,7 @@ def to_torch(x: np.ndarray):
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #a5d02db7
 @dataclass(frozen=True, eq=False)
-class Task:
+class Task(Shown):
     "What must be computed: `reference(*tensors)`, `inputs(workload, rng)`, the workloads, and a first kernel."
     name: str
     level: int
@@ -132,10 +133,18 @@ class Task:
         return tuple((tuple(shape), dtype) for shape, dtype in _counts(self, self.workload(workload))['outputs'])
 
     def _repr_html_(self):
-        rows = ''.join(f'<li><code>{escape(str(w))}</code></li>' for w in self.workloads)
-        return (f'<b>{escape(self.name)}</b> (level {self.level}, {escape(self.family)}): '
-                f'{escape(self.doc)}<ul>{rows}</ul>'
-                f'<pre>{escape(source_of(self.reference))}</pre>')
+        shapes = lambda w: ', '.join(f'{k} {" × ".join(map(str, s))}' for k, s in w.shapes.items())
+        sizes = table((('workload', 'word'), ('dtype', 'word'), ('inputs', 'mono')),
+                      [(w.name, w.dtype, shapes(w)) for w in self.workloads])
+        first = [fold('First kernel', code_of(self.first_kernel.source))] if self.first_kernel else []
+        about = ', '.join([f'level {self.level}', self.family, *self.tags])
+        return record(self.name, about, said(self.doc), sizes, fold('Reference', code_of(source_of(self.reference))),
+                      *first)
+
+    def shown_text(self) -> str:
+        "The name, what it computes, and the workloads, as lines of text."
+        head = f'{self.name} (level {self.level}, {self.family}): {self.doc}'
+        return visible_text('\n'.join([head, *(f'  {w}' for w in self.workloads)]), lines=True)
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #11f30185
 def _in_workload_dtype(x, workload):

@@ -7,15 +7,15 @@ outputs must come."""
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from html import escape
 import math
 import ml_dtypes
 import numpy as np
 from ...core.errors import choose
+from ...core.markup import Shown, code_of, fold, record
 
 # %% ../../../nbs/3_tasks/1_model/00_workload.ipynb #39384a37
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Shown):
     "One candidate's source text, entry function and target; `hash` identifies it."
     source: str
     entry: str | None = None
@@ -28,8 +28,8 @@ class Kernel:
         return sha256('\0'.join([self.source, self.entry or '', self.target]).encode()).hexdigest()
 
     def _repr_html_(self) -> str:
-        head = f'<b>{escape(self.name or "kernel")}</b> <code>{self.hash[:10]}</code>'
-        return f'<details><summary>{head}</summary><pre>{escape(self.source)}</pre></details>'
+        about = f'{self.target}, {self.source.count(chr(10)) + 1:,} lines, {self.hash[:10]}'
+        return record(self.name or 'kernel', about, fold('Source', code_of(self.source)))
 
 # %% ../../../nbs/3_tasks/1_model/00_workload.ipynb #697ea4c1
 DTYPES = {'float32': np.dtype(np.float32), 'bfloat16': np.dtype(ml_dtypes.bfloat16), 'float16': np.dtype(np.float16),

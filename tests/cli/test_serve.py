@@ -1,0 +1,115 @@
+"""`kernel-lab app` as a class meets it: a token, a process a person, a bound, Ctrl-C. One server, a small notebook."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if not find_spec('voila'): pytest.skip('voila is not installed', allow_module_level=True)
+ROOT = Path(__file__).parents[2]
+CELL = """import os
+from kernel_lab.panels import SourceEditor
+print('answer', 6 * 7, os.environ.get('PLANTED_API_KEY'))
+SourceEditor('x = 1')"""
+CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+
+def command(*words): return [sys.executable, '-c', 'from kernel_lab.cli.entry import start; start()', 'app', *map(str, words)]
+
+
+@pytest.fixture(scope='module')
+def served(tmp_path_factory):
+    "(process, port, log) of a server with room for one person."
+    folder = tmp_path_factory.mktemp('class')
+    cell = dict(cell_type='code', execution_count=None, id='a', metadata={}, outputs=[], source=CELL)
+    spec = dict(name='python3', display_name='Python 3', language='python')
+    (folder / 'small.ipynb').write_text(json.dumps(dict(cells=[cell], metadata=dict(kernelspec=spec), nbformat=4, nbformat_minor=5)))
+    own = {k: str(folder / k.lower()) for k in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
+    env = {**os.environ, **own, 'PLANTED_API_KEY': 'planted-secret', 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
+    port, log = free_port(), folder / 'log'
+    with open(log, 'w') as out:
+        words = command(folder / 'small.ipynb', '--port', port, '--token', 'of-the-class', '--persons', 1)
+        server = subprocess.Popen(words, cwd=folder, env=env, stdout=out, stderr=out, start_new_session=True)
+    try:
+        for _ in range(240):
+            assert server.poll() is None, log.read_text()
+            try: urllib.request.urlopen(f'http://127.0.0.1:{port}/login', timeout=2).close(); break
+            except OSError: time.sleep(0.5)
+        yield server, port, log
+    finally:
+        if server.poll() is None: os.killpg(server.pid, signal.SIGKILL)
+
+
+def fetched(port, query=''):
+    "(status, final address, text) of the page."
+    try:
+        with urllib.request.urlopen(f'http://127.0.0.1:{port}/{query}', timeout=120) as r: return r.status, r.url, r.read().decode()
+    except urllib.error.HTTPError as e: return e.code, e.url, e.read().decode()
+
+
+def children(pid): return (Path(f'/proc/{pid}/task/{pid}/children').read_text()).split()
+
+
+def test_the_log_says_the_link_and_a_busy_port_is_refused(served):
+    _, port, log = served
+    assert f'http://127.0.0.1:{port}/?token=of-the-class' in log.read_text() and 'at most 1 at once' in log.read_text()
+    again = subprocess.run(command('--port', port), capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(ROOT)})
+    assert again.returncode == 2 and again.stderr.count('\n') == 1
+    assert f'port {port}: Address already in use. Give another with --port' in again.stderr
+
+
+@pytest.mark.parametrize('query', ['', '?token=wrong', 'voila/files/small.ipynb'])
+def test_without_the_token_nothing_is_shown_and_no_process_starts(served, query):
+    server, port, _ = served
+    status, url, text = fetched(port, query)
+    assert status in (200, 403) and ('/login' in url or status == 403)
+    assert 'answer' not in text and children(server.pid) == []
+
+
+def looked_at(port):
+    "The text of the page in a browser, with a live panel, and nothing asked of another server."
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox', '--disable-gpu'])
+        page, answered = browser.new_page(), []
+        page.on('response', lambda r: answered.append(r.url))
+        page.goto(f'http://127.0.0.1:{port}/?token=of-the-class', timeout=120_000)
+        page.locator('.kl-editor textarea').first.wait_for(timeout=120_000)
+        assert page.locator('.kl-editor textarea').first.input_value() == 'x = 1'
+        assert all(url.startswith((f'http://127.0.0.1:{port}', 'data:', 'blob:')) for url in answered), answered
+        text = page.locator('body').inner_text()
+        browser.close()
+    return text
+
+
+def test_a_person_has_a_process_without_the_keys_and_the_next_is_one_too_many(served):
+    server, port, _ = served
+    text = looked_at(port) if CHROMIUM and find_spec('playwright') else fetched(port, '?token=of-the-class')[2]
+    assert 'answer 42 None' in text and 'planted-secret' not in text
+    assert len(children(server.pid)) == 1
+    status, _, text = fetched(port, '?token=of-the-class')
+    assert status == 503 and 'As many persons are here as may be (1)' in text and len(children(server.pid)) == 1
+
+
+def test_ctrl_c_ends_it_and_every_process(served):
+    server, _, log = served
+    kernels = children(server.pid)
+    server.send_signal(signal.SIGINT)
+    server.wait(60)
+    assert 'all processes of the page are gone' in log.read_text() and 'Traceback' not in log.read_text()
+    assert not [pid for pid in kernels if Path(f'/proc/{pid}').exists()]
