@@ -34,7 +34,7 @@ $(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(BYTECODE)
 	@echo "make env: compiling the clock that times kernels, and the comparison of their outputs (once)"
-	@$(BIN)/python -c "from kernel_lab.nki.timing import scheduler; from kernel_lab.evaluate.verification import verify; scheduler.warm(); verify.warm()"
+	@$(BIN)/python -c "from kernel_lab.nki.timing import scheduler; from kernel_lab.nki.explain import memory; from kernel_lab.evaluate.verification import verify; scheduler.warm(); memory.warm(); verify.warm()"
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 

