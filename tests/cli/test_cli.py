@@ -225,7 +225,7 @@ def test_interrupt_keeps_the_run_and_resume_goes_on(lab, tmp_path, env):
     assert started.returncode == 130 and "Traceback" not in err, out + err
     run_id = re.search(r"kernel-lab optimize --resume (\w+)", err)[1]
     assert "interrupted" in lab("runs").stdout
-    done = lab("optimize", "--resume", run_id, "--steps", "2", "--out", "best.py")
+    done = lab("optimize", "--resume", run_id, "--steps", "1", "--out", "best.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first kernel" in done.stdout and (tmp_path / "best.py").exists()
     assert "finished" in lab("runs").stdout
