@@ -346,7 +346,7 @@ def own_base(name):
     return own(f, {'x': shape}, source, chip)
 
 
-FAST = [pytest.param(n, marks=pytest.mark.slow) if n in ('wide', 'scratch', 'backwards') else n for n in OWN]
+FAST = [pytest.param(n, marks=pytest.mark.slow) if n in ('wide', 'scratch', 'backwards', 'register') else n for n in OWN]
 
 
 @pytest.mark.parametrize('name', FAST)
