@@ -1,7 +1,6 @@
 """`kernel-lab app` as a class meets it: a token, a process a person, a bound, Ctrl-C. One server, a small notebook."""
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from chromium import CHROMIUM, launched
+
 if not find_spec('voila'): pytest.skip('voila is not installed', allow_module_level=True)
 ROOT = Path(__file__).parents[2]
 CELL = """import os
 from kernel_lab.panels import SourceEditor
 print('answer', 6 * 7, os.environ.get('PLANTED_API_KEY'))
 SourceEditor('x = 1')"""
-CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
 
 
 def free_port():
@@ -83,18 +83,14 @@ def test_without_the_token_nothing_is_shown_and_no_process_starts(served, query)
 
 def looked_at(port):
     "The text of the page in a browser, with a live panel, and nothing asked of another server."
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox', '--disable-gpu'])
+    with launched() as browser:
         page, answered = browser.new_page(), []
         page.on('response', lambda r: answered.append(r.url))
         page.goto(f'http://127.0.0.1:{port}/?token=of-the-class', timeout=120_000)
         page.locator('.kl-editor textarea').first.wait_for(timeout=120_000)
         assert page.locator('.kl-editor textarea').first.input_value() == 'x = 1'
         assert all(url.startswith((f'http://127.0.0.1:{port}', 'data:', 'blob:')) for url in answered), answered
-        text = page.locator('body').inner_text()
-        browser.close()
-    return text
+        return page.locator('body').inner_text()
 
 
 def test_a_person_has_a_process_without_the_keys_and_the_next_is_one_too_many(served):

@@ -2,19 +2,16 @@
 empty page. One browser and few pages, so that it takes seconds."""
 import base64
 import os
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from chromium import CHROMIUM
 from kernel_lab.core.format import bytes_text
 
 if not find_spec('playwright'): pytest.skip('playwright is not installed', allow_module_level=True)
-CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which(
-    'chromium-browser') or shutil.which('google-chrome')
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on this machine (apt-get install chromium)')
-FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-background-networking', '--disable-component-update']
 EVIL = '<img src=x onerror="window.evil=1">'
 MOUNT = """async ([source, given]) => {
     const revive = x => x?.bytes !== undefined ? new DataView(Uint8Array.from(atob(x.bytes), c => c.charCodeAt(0)).buffer)
@@ -33,15 +30,6 @@ def plain(x):
     if isinstance(x, dict): return {k: plain(v) for k, v in x.items()}
     if isinstance(x, list | tuple): return [plain(v) for v in x]
     return x
-
-
-@pytest.fixture(scope='module')
-def browser():
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import CHROMIUM, FLAGS, Watch
+from chromium import CHROMIUM, Watch
 
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
     if not find_spec(needed): pytest.skip(f'{needed} is not installed', allow_module_level=True)
@@ -78,15 +78,6 @@ def wait_for(url, server, log, seconds=120):
         try: return urllib.request.urlopen(url, timeout=2).read()
         except OSError: time.sleep(0.5)
     pytest.fail(f'JupyterLab did not answer:\n{log.read_text()[-3000:]}')
-
-
-@pytest.fixture(scope='module')
-def browser():
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
@@ -337,6 +328,7 @@ def test_a_reload_and_a_second_tab_show_the_same(lab_server, visit):
     assert alike(shown(page), other) and other != seen and one_run(page, 0) != run
     zoom(page)
     page.locator('.kl-lab .kl-tl canvas').dblclick(position={'x': 300, 'y': 40})
+    page.evaluate('() => new Promise(requestAnimationFrame)')           # what is seen changes with the next frame
     assert window(page)[0] == 0
     assert alike(page, other)                     # the whole of this timeline, not of the first that was drawn
     assert watch.errors == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chromium import CHROMIUM, FLAGS, Watch
+from chromium import CHROMIUM, Watch, launched
 from kernel_lab.figures.animation.animate import MAX_PAGE_BYTES, animate, write_animation
 from kernel_lab.figures.animation.sampled_values import SampledValues, grid_elements, grid_side
 from kernel_lab.nki import ArraySpec, isa as nisa, language as nl, schedule, trace
@@ -60,13 +60,10 @@ def folder(tmp_path_factory): return tmp_path_factory.mktemp('animations')
 @pytest.fixture(scope='module')
 def tab():
     "(page, watch) of a browser that is offline."
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with launched() as chromium:
         page = chromium.new_context(offline=True, viewport={'width': 1280, 'height': 800}, reduced_motion='reduce').new_page()
         page.set_default_timeout(15_000)
         yield page, Watch(page, 'file:')
-        chromium.close()
 
 
 @pytest.fixture

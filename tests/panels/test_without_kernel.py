@@ -2,7 +2,6 @@
 writes, files for a friend, hostile text."""
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,10 +12,10 @@ import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from chromium import CHROMIUM, launched
+
 if not find_spec('playwright'): pytest.skip('playwright is not installed', allow_module_level=True)
 ROOT = Path(__file__).parents[2]
-CHROMIUM = os.environ.get('KERNEL_LAB_CHROMIUM') or shutil.which('chromium') or shutil.which(
-    'chromium-browser') or shutil.which('google-chrome')
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on this machine (apt-get install chromium)')
 EVIL = '</style></script><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">\x1b[2J" onclick="window.hacked = 1'
 PLOTLY = 'application/vnd.plotly.v1+json'               # all that a kernel gives of a plotly figure
@@ -25,14 +24,11 @@ VIEW, STATE = 'application/vnd.jupyter.widget-view+json', 'application/vnd.jupyt
 
 @pytest.fixture(scope='module')
 def page():
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox', '--disable-gpu'])
+    with launched() as browser:
         found = browser.new_context(viewport={'width': 1280, 'height': 900}, offline=True).new_page()
         found.asked = []
         found.on('request', lambda r: r.url.startswith(('file:', 'data:', 'blob:')) or found.asked.append(r.url))
         yield found
-        browser.close()
 
 
 @pytest.fixture(scope='module')

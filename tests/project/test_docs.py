@@ -2,17 +2,16 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from chromium import CHROMIUM, launched
+
 pytest.importorskip("material", reason="mkdocs-material is not installed")
 ROOT = Path(__file__).parents[2]
-CHROMIUM = os.environ.get("KERNEL_LAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 CDN = "from IPython.display import HTML\nHTML('<script src=\"https://cdn.example/x.js\"></script>')"
 FIGURE = "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['Tensor'], y=[3]), layout=dict(height=240))"
 TREE = {
@@ -88,9 +87,9 @@ def test_a_figure_is_on_its_page_and_plotly_beside_it(site):
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium on this machine")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_draws_and_searches_without_the_network(site, scheme):
-    sync = pytest.importorskip("playwright.sync_api")
-    with sync.sync_playwright() as p:
-        page = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS).new_page(color_scheme=scheme)
+    pytest.importorskip("playwright.sync_api")
+    with launched() as browser:
+        page = browser.new_page(color_scheme=scheme)
         asked = []
         page.on("request", lambda r: asked.append(r.url))
         page.goto((site / "chip" / "engines" / "bars.html").as_uri())
