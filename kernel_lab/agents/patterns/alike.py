@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from .library import word_index, word_scores
-from ...evaluate.records.run import Run
+from ...evaluate.records.run import Step
 from ...evaluate.records.verification import Status
 from ...evaluate.store.store import Store
 from ...nki.chip.chips import DEFAULT_CHIP
@@ -40,11 +40,11 @@ def tasks_alike(task: Task) -> list[Task]:
     return [task, *(others[k] for k in order)]
 
 # %% ../../../nbs/6_agents/3_patterns/10_alike.ipynb #a516d629
-def _of_run(run: Run) -> Iterator[VerifiedKernel]:
-    for s in run.steps:
+def _of_steps(steps: Iterable[Step]) -> Iterator[VerifiedKernel]:
+    for s in steps:
         e = s.evaluation
         if e.status == Status.CORRECT and e.profile and s.index:
-            yield VerifiedKernel(e.kernel, run.task, e.profile.latency_us, e.speedup or 1.0, f'step {s.index} of this run')
+            yield VerifiedKernel(e.kernel, e.task, e.profile.latency_us, e.speedup or 1.0, f'step {s.index} of this run')
 
 def _of_store(store: Store, names: Iterable[str], chip: str) -> Iterator[VerifiedKernel]:
     for name in names:
@@ -57,7 +57,7 @@ def _of_suite(tasks: Iterable[Task], chip: str) -> Iterator[VerifiedKernel]:
 
 MAX_ALIKE_TASKS = 8             # of a family, that are looked at
 
-def kernels_alike(task: Task, chip: str = DEFAULT_CHIP, store: Store | None = None, run: Run | None = None,
+def kernels_alike(task: Task, chip: str = DEFAULT_CHIP, store: Store | None = None, steps: Iterable[Step] = (),
                   most: int = 3, but: Iterable[str] = (), answers: bool = False) -> list[VerifiedKernel]:
     """Verified kernels of tasks of a task's family, the nearest task first, and of one task the fastest; at most one of
     a task and origin.
@@ -65,7 +65,7 @@ def kernels_alike(task: Task, chip: str = DEFAULT_CHIP, store: Store | None = No
     `but`: hashes of kernels that are known already. `answers`: also the suite's best kernels of the task itself, which
     whoever measures an agent must not show it."""
     tasks = tasks_alike(task)[:MAX_ALIKE_TASKS]
-    found = [*(_of_run(run) if run else ()), *(_of_store(store, [t.name for t in tasks], chip) if store else ()),
+    found = [*_of_steps(steps), *(_of_store(store, [t.name for t in tasks], chip) if store else ()),
              *_of_suite(tasks if answers else tasks[1:], chip)]
     place = {t.name: k for k, t in enumerate(tasks)}
     fit = [v for v in found if v.gain > 1.05 and len(v.kernel.source) <= MAX_SHOWN_KERNEL and v.kernel.hash not in {*but}]
