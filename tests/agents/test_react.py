@@ -13,7 +13,8 @@ from kernel_lab.agents import tools
 from kernel_lab.agents.engine.loop import AgentLoop
 from kernel_lab.agents.models.anthropic import AnthropicModel
 from kernel_lab.agents.models.messages import ChatError
-from kernel_lab.agents.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
+from kernel_lab.agents.systems.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
+from kernel_lab.agents.tools import bench as benches
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
@@ -52,7 +53,12 @@ BASE = SOFTMAX.first_kernel.source
 OPTIONS = {'seeds': 1}
 
 
-def version(n): return f'{BASE}\n# version {n}\n'
+def version(n):
+    "The kernel with an instruction more, so that it is another Program."
+    more = f'    more = nl.ndarray((1, {n}), dtype=nl.float32, buffer=nl.sbuf)\n    nisa.memset(dst=more, value=0.0)\n'
+    return BASE.replace('    for i in', f'{more}    for i in', 1) + f'\n# version {n}\n'
+
+
 def handed(source): return {'source': source, 'move': 'a move', 'why': 'a reason', 'expected': 'a gain'}
 def submits(source, **kw): return Say(calls=(('submit', handed(source)),), **kw)
 def profiles(*sources, **kw): return Say(calls=tuple(('profile', {'source': s}) for s in sources), **kw)
@@ -81,7 +87,8 @@ def quick(monkeypatch, measured):
                        profile=profile)
 
     monkeypatch.setattr(loops, 'evaluate', fake)
-    monkeypatch.setattr(tools, 'evaluate', fake)
+    monkeypatch.setattr(benches, 'evaluate', fake)
+    monkeypatch.setattr(benches, 'digest_of', lambda bench, kernel: kernel.hash)           # all copies have one timeline
     return made
 
 

@@ -44,16 +44,17 @@ def _rewrite(program, moves, us, first_us):
     return Rewrite(source, family, why, expected, first_us - moves[-1].us)
 
 def program_rewrites(program: Program, families: Iterable[str] = tuple(FAMILIES), seconds: float = 20.0,
-                     seed: int = 0) -> list[Rewrite]:
+                     seed: int = 0, candidates: int | None = None) -> list[Rewrite]:
     """The path that a search finds, as a `Rewrite` for each group of neighbouring moves of a family; each contains
     those before it, and its gain is that of all of them.
 
-    `seconds`: CPU time to search for, about. The sources are written, not run: whoever takes one evaluates it. A
+    `seconds`: CPU time to search for, about; `candidates`: the most that it looks at (None: no limit), and where these
+    are spent first the same is found every time. The sources are written, not run: whoever takes one evaluates it. A
     program of the earlier dialect is lifted first. One without a schedule, or that the writer has no source for, has
     none."""
     try:
         first_us, start = float(schedule(program).latency_us), program if program.dialect == 'nki' else lift(program)
-        found = search(start, 'beam', seconds, seed=seed, families=families)
+        found = search(start, 'beam', seconds, candidates, seed=seed, families=families)
         programs, rewrites, us, count = replayed(start, found.steps), [], first_us, 0
         for moves in _groups(found.steps, first_us):
             count += len(moves)

@@ -61,7 +61,7 @@ def first_difference(a: Program, b: Program) -> tuple | None:
         if repr(one) != repr(other): return one, other
     return None if len(x) == len(y) else (len(x), len(y))
 
-# %% ../../../nbs/2_nki/9_writing/02_same_program.ipynb #fe557480
+# %% ../../../nbs/2_nki/9_writing/02_same_program.ipynb #0a7524bb
 def program_digest(program: Program) -> str:
     "A SHA-256, in hex, that two programs share where they are the same but for names, lines and the order of declarations."
     return sha256('\n'.join(map(repr, _Numbered(program).rows)).encode()).hexdigest()
