@@ -108,14 +108,14 @@ MODEL_OPTIONS = ('model', 'base_url', 'max_dollars', 'max_tokens', 'turns')
 
 def new_loop(store, task, agent, steps, workload, chip, said=None, **options):
     "A loop on a task, from its first kernel. `said`: options of the agent's model; `options` go to `evaluate`."
-    from ..agents.loop import AgentLoop
+    from ..agents.engine.loop import AgentLoop
     return AgentLoop(find_task(task, workload, chip), agent_named(agent, **said or {}), workload, chip, store=store,
                      max_steps=steps, **options)
 
 def resumed_loop(store, name, steps, said=None, **options):
     """The loop of a stored run, which goes on after its last step, with the model and limits that it had, but for what
     is `said`; `options` go to `evaluate`."""
-    from ..agents.loop import AgentLoop
+    from ..agents.engine.loop import AgentLoop
     run = find_run(store, name)
     kept = {k: run.config[k] for k in MODEL_OPTIONS if run.config.get(k) is not None}
     kept |= {k: v for k, v in (said or {}).items() if v is not None}

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from loopback import Drop, Refuse, Say, Server
 
-from kernel_lab.agents import loop as loops
+from kernel_lab.agents.engine import session as loops
 from kernel_lab.agents import tools
-from kernel_lab.agents.loop import AgentLoop
+from kernel_lab.agents.engine.loop import AgentLoop
 from kernel_lab.agents.models.anthropic import AnthropicModel
 from kernel_lab.agents.models.messages import ChatError
 from kernel_lab.agents.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
