@@ -86,7 +86,7 @@ def quick(monkeypatch, measured):
         return replace(measured, id=new_id(), kernel=kernel, baseline_us=baseline_us or profile.latency_us,
                        profile=profile)
 
-    monkeypatch.setattr(loops, 'evaluate', fake)
+    monkeypatch.setattr(loops, 'evaluate_kernel', fake)
     monkeypatch.setattr(benches, 'evaluate', fake)
     monkeypatch.setattr(benches, 'digest_of', lambda bench, kernel: kernel.hash)           # all copies have one timeline
     return made

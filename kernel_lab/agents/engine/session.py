@@ -8,13 +8,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from fastcore.basics import patch
 from time import perf_counter
 from .recording import Recording
 from ..models.budget import Budget
 from ..models.messages import Model, Reply, Request
 from ..models.prices import PRICES_DATE, Usage
 from ...core.errors import LabError, UsageError, raise_if_stopped
-from ...evaluate.pipeline import evaluate
+from ...evaluate.pipeline import evaluate as evaluate_kernel
 from ...evaluate.records.evaluation import Evaluation
 from ...evaluate.records.journal import digest
 from ...evaluate.records.run import Run, Step
@@ -140,21 +141,20 @@ def _send(session, model, request, key, asked):
     session.keep('reply', key, body)
     return reply, body['cost_usd']
 
-def ask(session: Session, model: Model, request: Request, key: str) -> Reply:
+@patch
+def ask(self: Session, model: Model, request: Request, key: str) -> Reply:
     """The model's reply to a request. `ChatError` where none came, `BudgetOver` where the budget does not allow it,
     `UsageError` where the journal holds the reply to another request under this key."""
-    key = session.key('reply', key)
+    key = self.key('reply', key)
     asked = digest({k: v for k, v in request.to_dict().items() if k not in ('max_tokens', 'attempts')})
-    body = session.known('reply', key)
+    body = self.known('reply', key)
     if body is None: raise_if_stopped()
-    reply, cost = _ask_known(session, body, asked, key) if body else _send(session, model, request, key, asked)
-    session.tell(Event('reply', reply.text, reply))
-    with session._lock:
-        session._unpaid.append((reply, cost))
-        session._latest = request, reply.usage
+    reply, cost = _ask_known(self, body, asked, key) if body else _send(self, model, request, key, asked)
+    self.tell(Event('reply', reply.text, reply))
+    with self._lock:
+        self._unpaid.append((reply, cost))
+        self._latest = request, reply.usage
     return reply
-
-Session.ask = ask
 
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #31f6a753
 def same_kernel(steps: list[Step], kernel: Kernel) -> Step | None:
@@ -172,7 +172,7 @@ def _evaluated(session, kernel):
     if seen := same_kernel(session.steps, kernel):
         same = session.recording.entry_of(seen.index).body.get('program')
         return seen.evaluation, same, f'Already tried in step {seen.index}: the same kernel.'
-    found = evaluate(kernel, session.task, session.workload, session.recording.run.chip,
+    found = evaluate_kernel(kernel, session.task, session.workload, session.recording.run.chip,
                      baseline_us=session.run.first_us, store=session.recording.store, **session.evaluation_options)
     mine = digest_of_program(found)
     seen = next((s.index for s in session.steps if mine and
@@ -187,58 +187,56 @@ def _bill(session):
     return dict(tokens_in=sum(r.usage.prompt for r, _ in asked), tokens_out=sum(r.usage.output for r, _ in asked),
                 cost_usd=None if None in costs else sum(costs), thought=said)
 
-def evaluate_step(session: Session, kernel: Kernel, move: str, why: str = '', expected: str = '', key: str = '',
+@patch
+def evaluate(self: Session, kernel: Kernel, move: str, why: str = '', expected: str = '', key: str = '',
                   **fields: object) -> Step:
     """Evaluate a kernel as a step that follows the last one of the branch → the `Step`, which is stored.
 
     `key` defaults to the kernel's hash; `fields` are further fields of the step, as `prompt`."""
-    key, bill = session.key('step', key or kernel.hash[:16]), _bill(session)
-    body = session.known('step', key)
+    key, bill = self.key('step', key or kernel.hash[:16]), _bill(self)
+    body = self.known('step', key)
     if body is None:
-        since, base = perf_counter(), session.steps[-1] if session.steps else None
-        evaluation, program, says = _evaluated(session, kernel)
+        since, base = perf_counter(), self.steps[-1] if self.steps else None
+        evaluation, program, says = _evaluated(self, kernel)
         raise_if_stopped()
-        with session._lock, session.recording.lock:
-            step = Step(session.recording.run.id, len(session.recording.run.steps), move, f'{why} {says}'.strip(),
+        with self._lock, self.recording.lock:
+            step = Step(self.recording.run.id, len(self.recording.run.steps), move, f'{why} {says}'.strip(),
                         expected, evaluation, seconds=round(perf_counter() - since, 3), created=now(),
                         **{'after': base.index if base else None, **bill, **fields})
-            session.keep('step', key, {'step': step.index, 'program': program}, step)
-        session.fresh.append(step)
-    else: step = session.recording.run.steps[body['step']]
-    session.steps.append(step)
-    session.tell(Event('step', str(step), step))
+            self.keep('step', key, {'step': step.index, 'program': program}, step)
+        self.fresh.append(step)
+    else: step = self.recording.run.steps[body['step']]
+    self.steps.append(step)
+    self.tell(Event('step', str(step), step))
     return step
 
-Session.evaluate = evaluate_step
-
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #405b3dc2
-def tool(session: Session, name: str, use: Callable[[], tuple[str, bool]], key: str) -> tuple[str, bool]:
+@patch
+def tool(self: Session, name: str, use: Callable[[], tuple[str, bool]], key: str) -> tuple[str, bool]:
     "What a tool answers, (text, whether it went well): `use()`, or what the journal knows. The steps in it are seen."
-    key = session.key('tool', key)
-    entry = session._known.get(('tool', key))
+    key = self.key('tool', key)
+    entry = self._known.get(('tool', key))
     if entry is None:
-        if session.is_replay: session.known('tool', key)
-        since, before = perf_counter(), len(session.steps)
+        if self.is_replay: self.known('tool', key)
+        since, before = perf_counter(), len(self.steps)
         text, ok = use()
         raise_if_stopped()
-        session.keep('tool', key, dict(name=name, text=text, ok=ok, seconds=round(perf_counter() - since, 3),
-                                       steps=[s.index for s in session.steps[before:]]))
+        self.keep('tool', key, dict(name=name, text=text, ok=ok, seconds=round(perf_counter() - since, 3),
+                                       steps=[s.index for s in self.steps[before:]]))
     else:
-        session._met.add(entry.seq)
-        for index in entry.body['steps']: _see(session, index)
+        self._met.add(entry.seq)
+        for index in entry.body['steps']: _see(self, index)
         text, ok = entry.body['text'], entry.body['ok']
-    session.tell(Event('tool', text, dict(name=name, ok=ok)))
+    self.tell(Event('tool', text, dict(name=name, ok=ok)))
     return text, ok
 
-def _see(session, index):
+def _see(self, index):
     "A step of a tool that is answered by the journal: the agent sees it, under the key that it was given then."
-    entry = session.recording.entry_of(index)
-    session.key('step', entry.key.partition('#')[0])
-    session._met.add(entry.seq)
-    _bill(session)
-    session.steps.append(session.recording.run.steps[index])
-
-Session.tool = tool
+    entry = self.recording.entry_of(index)
+    self.key('step', entry.key.partition('#')[0])
+    self._met.add(entry.seq)
+    _bill(self)
+    self.steps.append(self.recording.run.steps[index])
 
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #710cd410
 def _is_due(session, edit, branch):
@@ -247,20 +245,19 @@ def _is_due(session, edit, branch):
     before = [x for x in branch if x.seq < edit.seq and x.kind in ('reply', 'tool', 'step')]
     return all(x.seq in session._met or x.body.get('step') in by_hand for x in before)
 
-def hear(session: Session, key: str) -> list[dict]:
+@patch
+def hear(self: Session, key: str) -> list[dict]:
     "What a person wrote on this branch since the last time, as bodies of `edit` entries; their kernels are seen as steps."
-    key = session.key('heard', key)
-    entry = session._known.get(('heard', key))
+    key = self.key('heard', key)
+    entry = self._known.get(('heard', key))
     if entry is None:
-        branch = session.recording.branch(session.head)
-        edits = [e for e in branch if e.kind == 'edit' and e.seq not in session._heard and _is_due(session, e, branch)]
-        if edits and not session.is_replay: session.keep('heard', key, {'edits': [e.seq for e in edits]})
+        branch = self.recording.branch(self.head)
+        edits = [e for e in branch if e.kind == 'edit' and e.seq not in self._heard and _is_due(self, e, branch)]
+        if edits and not self.is_replay: self.keep('heard', key, {'edits': [e.seq for e in edits]})
     else:
-        by_seq = {e.seq: e for e in session.recording.entries}
+        by_seq = {e.seq: e for e in self.recording.entries}
         edits = [by_seq[seq] for seq in entry.body['edits']]
-    session._heard.update(e.seq for e in edits)
+    self._heard.update(e.seq for e in edits)
     for e in edits:
-        if e.body.get('step') is not None: session.steps.append(session.recording.run.steps[e.body['step']])
+        if e.body.get('step') is not None: self.steps.append(self.recording.run.steps[e.body['step']])
     return [e.body for e in edits]
-
-Session.hear = hear

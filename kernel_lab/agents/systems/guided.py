@@ -38,8 +38,9 @@ class GuidedAgent(AsksModels):
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk.messages = [{'role': 'user', 'content': asked}]
         for n in range(self.turns):
-            if not talk.turn(n, last=n == self.turns - 2): break
+            more = talk.turn(n, last=n == self.turns - 2)
             yield
+            if not more: break
         done = talk.bench.submitted
         session.note(f'Handed in: {done["move"]}. {done["why"]}' if done else talk.ended or f'All {self.turns} turns are used up.', 'end')
 

@@ -68,8 +68,9 @@ class ReactAgent(AsksModels):
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk = Conversation(session, self.model, bench_of(session), self.tools, system, [{'role': 'user', 'content': asked}])
         for n in range(self.turns):
-            if not talk.turn(n, last=n == self.turns - 2): break
+            more = talk.turn(n, last=n == self.turns - 2)
             yield
+            if not more: break
         why = talk.ended or ('' if talk.bench.submitted else f'All {self.turns} turns are used up.')
         done = talk.bench.submitted
         session.note(f'Handed in: {done["move"]}. {done["why"]}'.strip() if done else why, 'end')

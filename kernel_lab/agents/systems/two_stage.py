@@ -61,7 +61,8 @@ class TwoStageAgent(AsksModels):
         talk = Conversation(session, model, bench_of(session), {n: ALL_TOOLS[n] for n in stage.tools}, system,
                             [{'role': 'user', 'content': asked}], stage.name)
         for n in range(turns):
-            if not talk.turn(n, last=n == turns - 2): break
+            more = talk.turn(n, last=n == turns - 2)
             yield
+            if not more: break
         done = talk.bench.submitted
         session.note(f'{stage.name}: {done["move"]}' if done else f'{stage.name}: {talk.ended or "all turns are used up"}', f'{stage.name} end')
