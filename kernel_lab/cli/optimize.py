@@ -98,13 +98,13 @@ def against_first(run):
 # %% ../../nbs/7_cli/05_optimize.ipynb #d93f7fe9
 def new_loop(store, task, agent, steps, workload, chip, **options):
     "A loop on a task, from its first kernel; `options` go to `evaluate`."
-    from ..agents.loop import AgentLoop
+    from ..agents.engine.loop import AgentLoop
     return AgentLoop(find_task(task, workload, chip), agent_named(agent), workload, chip, store=store, max_steps=steps,
                      **options)
 
 def resumed_loop(store, name, steps, **options):
     "The loop of a stored run, which goes on after its last step; `options` go to `evaluate`."
-    from ..agents.loop import AgentLoop
+    from ..agents.engine.loop import AgentLoop
     run = find_run(store, name)
     return AgentLoop(find_task(run.task, run.workload, run.chip), agent_named(run.agent), store=store, max_steps=steps,
                      run=run, **options)

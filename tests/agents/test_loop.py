@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from kernel_lab.agents import loop as loops
-from kernel_lab.agents.loop import EDITED_BY_HAND, FIRST_KERNEL, AgentLoop, Proposal, base_step
+from kernel_lab.agents.engine import session as loops
+from kernel_lab.agents.engine.loop import EDITED_BY_HAND, FIRST_KERNEL, AgentLoop, Proposal, base_step
 from kernel_lab.core.errors import LabError, SimulatorError, UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
@@ -171,15 +171,15 @@ def test_an_evaluation_that_is_cut_off(quick, store, monkeypatch, error):
 
 
 def test_ctrl_c_while_saving_saves_again(quick, store, monkeypatch):
-    loop, real, calls = AgentLoop('softmax', Scripted(propose(1)), 'small', store=store), store.save_step, []
+    loop, real, calls = AgentLoop('softmax', Scripted(propose(1)), 'small', store=store), store.append_entry, []
 
-    def save(step):
-        calls.append(step)
+    def save(*entry):
+        calls.append(entry)
         if len(calls) == 2: raise KeyboardInterrupt
-        return real(step)
-    monkeypatch.setattr(store, 'save_step', save)
+        return real(*entry)
+    monkeypatch.setattr(store, 'append_entry', save)
     with pytest.raises(KeyboardInterrupt): list(loop)
-    assert len(store.load_run(loop.run.id).steps) == 2
+    assert len(store.load_run(loop.run.id).steps) == 2 and [s.index for s in loop.branch.steps] == [0, 1]
 
 
 def test_leaving_a_for_loop(quick, store):
@@ -212,7 +212,7 @@ def test_resuming(quick, store):
 KILLED = textwrap.dedent('''
     import os, signal, sys
     from dataclasses import replace
-    from kernel_lab.agents.loop import AgentLoop, Proposal
+    from kernel_lab.agents.engine.loop import AgentLoop, Proposal
     from kernel_lab.evaluate.store.store import Store
     from kernel_lab.tasks.suite.registry import get_task
 

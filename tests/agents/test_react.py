@@ -10,10 +10,10 @@ import pytest
 from loopback import Drop, Raw, Refuse, Say, Server
 
 from kernel_lab.agents import chat as chats
-from kernel_lab.agents import loop as loops
+from kernel_lab.agents.engine import session as loops
 from kernel_lab.agents.chat import Chat, ChatError, Reply
 from kernel_lab.agents.chat import Usage, dollars
-from kernel_lab.agents.loop import AgentLoop
+from kernel_lab.agents.engine.loop import AgentLoop
 from kernel_lab.agents.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
 from kernel_lab.agents.tools import bench as benches
 from kernel_lab.core.errors import UsageError

@@ -8,7 +8,7 @@ import inspect
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
-from ..loop import base_step
+from ..engine.loop import base_step
 from ..patterns.library import PATTERNS
 from ..patterns.pattern import kernel_text, measured
 from ..patterns.tiles import neighbours_in_a_partition
