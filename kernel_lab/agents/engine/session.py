@@ -201,7 +201,7 @@ def evaluate_step(session: Session, kernel: Kernel, move: str, why: str = '', ex
         with session._lock, session.recording.lock:
             step = Step(session.recording.run.id, len(session.recording.run.steps), move, f'{why} {says}'.strip(),
                         expected, evaluation, seconds=round(perf_counter() - since, 3), created=now(),
-                        after=base.index if base else None, **{**bill, **fields})
+                        **{'after': base.index if base else None, **bill, **fields})
             session.keep('step', key, {'step': step.index, 'program': program}, step)
         session.fresh.append(step)
     else: step = session.recording.run.steps[body['step']]
