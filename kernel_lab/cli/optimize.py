@@ -35,7 +35,7 @@ def agent_named(name, **said):
         return RewriteAgent()
     def react():
         from ..agents.models.registry import leaves_the_machine, why_no_model
-        from ..agents.react import ReactAgent
+        from ..agents.systems.react import ReactAgent
         if reason := why_no_model(said.get('model'), said.get('base_url')): raise UsageError(reason)
         agent = ReactAgent(**said)
         say(leaves_the_machine(agent))

@@ -29,7 +29,7 @@ def _rewrite(**kw):
     return RewriteAgent()
 
 def _react(on_text=None):
-    from ..agents.react import ReactAgent
+    from ..agents.systems.react import ReactAgent
     return ReactAgent(on_text=on_text)
 
 def agents_offered() -> dict[str, Callable]:

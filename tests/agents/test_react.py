@@ -9,10 +9,11 @@ import pytest
 from loopback import Drop, Refuse, Say, Server
 
 from kernel_lab.agents.engine import session as loops
+from kernel_lab.agents import tools
 from kernel_lab.agents.engine.loop import AgentLoop
 from kernel_lab.agents.models.anthropic import AnthropicModel
 from kernel_lab.agents.models.messages import ChatError
-from kernel_lab.agents.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
+from kernel_lab.agents.systems.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
 from kernel_lab.agents.tools import bench as benches
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
@@ -81,13 +82,13 @@ def quick(monkeypatch, measured):
             return Evaluation(new_id(), task.name, workload.name, chip, 'nki', kernel, Status.NO_ENTRY,
                               baseline_us=baseline_us)
         n = int(kernel.source.rsplit('# version', 1)[1]) if '# version' in kernel.source else 0
-        profile = replace(measured.profile, latency_us=100/(n + 1), timeline=None)  # else all are one Program
+        profile = replace(measured.profile, latency_us=100/(n + 1))
         return replace(measured, id=new_id(), kernel=kernel, baseline_us=baseline_us or profile.latency_us,
                        profile=profile)
 
     monkeypatch.setattr(loops, 'evaluate', fake)
     monkeypatch.setattr(benches, 'evaluate', fake)
-    monkeypatch.setattr(benches, 'digest_of', lambda bench, kernel: kernel.hash)          # all copies have one timeline
+    monkeypatch.setattr(benches, 'digest_of', lambda bench, kernel: kernel.hash)           # all copies have one timeline
     return made
 
 

@@ -130,7 +130,8 @@ _CREDENTIALS = ('authorization', 'x-api-key', 'x-amz-security-token')
 def _said(error):
     "What an exception says, without the credentials of its request, wherever these come from."
     text = str(getattr(error, 'api_message', None) or error)
-    headers = getattr(getattr(error, 'request', None), 'headers', {})
+    own = vars(error)                           # httpx2 keeps it in _request, the SDKs in request
+    headers = getattr(own.get('request') or own.get('_request'), 'headers', {})
     for part in ' '.join(headers.get(name, '') for name in _CREDENTIALS).split():
         if len(part) >= MIN_SECRET_LENGTH: text = text.replace(part, '[key]')
     return printable(without_secrets(text))

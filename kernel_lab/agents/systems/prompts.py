@@ -151,8 +151,9 @@ def precision_text(workload: Workload, rtol: float) -> str:
     return (f'Inputs are {workload.dtype}; sums, statistics and PSUM are fp32, and an output is rounded once, when it '
             'is stored.')
 
-def ask_text(run: Run, task: Task, workload: Workload | str, published: bool = True) -> str:
-    "The first message of a conversation; `published`: for the four tools of the published agent."
+def ask_text(run: Run, task: Task, workload: Workload | str, published: bool = True, profiled: bool = True) -> str:
+    """The first message of a conversation; `published`: for the four tools of the published agent; `profiled`: with the
+    profile of the kernel to start from."""
     w, start = task.workload(workload), base_step(run)
     first = start.evaluation.kernel if start else task.first(w)
     source, tolerance = first.source if first else '', task.tolerance(w)
@@ -164,9 +165,9 @@ def ask_text(run: Run, task: Task, workload: Workload | str, published: bool = T
         target=target_text(task, w, run.chip), precision=precision_text(w, tolerance.rtol), source=sent.rstrip(),
         reference=clip(source_of(task.reference).strip()), history=history_text(run), characters=len(source),
         sample='' if sent else kernel_text(neighbours_in_a_partition).strip(), looks_up=not published,
-        known=_known_text(start) if start else '')
+        known=_known_text(start, profiled) if start else '')
 
-def _known_text(step: Step) -> str:
+def _known_text(step: Step, profiled: bool) -> str:
     "The outcome and the profile of a step's kernel, or where it is wrong."
     e = step.evaluation
-    return f'Step {step.index}. {outcome_text(e)}\n{profile_text(e) if e.profile else verify_text(e)}'
+    return f'Step {step.index}. {outcome_text(e)}\n{profile_text(e) if e.profile and profiled else verify_text(e)}'
