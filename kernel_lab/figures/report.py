@@ -128,7 +128,8 @@ def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame'
         versions=_versions(run),
         about=' · '.join(map(str, (run.workload, run.chip, f'agent {run.agent}', run.state, run.created))),
         steps=ledger_html(run), tree=_tree(run), tables={name: data_table(data) for name, (_, data) in figures.items()},
-        css=''.join(map(static_text, ('report.css', 'source.css', 'run_tree.css'))) + figure_css('var(--ink)', 'var(--soft)'),
+        css=''.join(map(static_text, ('report.css', 'source.css', 'run_tree.css'))) + figure_css('var(--ink)',
+                                                                                                'var(--soft)'),
         figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()},
         figures_json=figures_json(figures), plotly=LIBRARY, plotly_config=json.dumps(PLOTLY_CONFIG))
     return for_others(page).replace(LIBRARY, get_plotlyjs(), 1)

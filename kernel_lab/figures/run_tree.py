@@ -59,7 +59,7 @@ def tree_nodes(run: 'Run') -> list[TreeNode]:
     return list(found.values())
 
 # %% ../../nbs/6_figures/10_run_tree.ipynb #ffb13984
-COLUMN, ROW, TOP = 74, 46, 26       # pixels
+COLUMN, ROW, TOP, LEFT = 78, 56, 28, 34       # pixels
 
 def _label(node, best):
     "What a dot says: hovered, and to a screen reader."
@@ -70,38 +70,40 @@ def _label(node, best):
     return visible_text(f'step {s.index}{" (best)" if best else ""}: {s.move}: {how}{cost}{left}')
 
 def _edge(a, b):
-    x, y, u, v = 16 + a.column * COLUMN, TOP + a.row * ROW, 16 + b.column * COLUMN, TOP + b.row * ROW
+    x, y, u, v = LEFT + a.column * COLUMN, TOP + a.row * ROW, LEFT + b.column * COLUMN, TOP + b.row * ROW
     bend = f'M{x} {y} H{u}' if y == v else f'M{x} {y} C{x + COLUMN * .6:.0f} {y} {u - COLUMN * .6:.0f} {v} {u} {v}'
     return f'<path class="kl-edge" d="{bend}"/>'
 
 def _dot(node, best, selected):
     s, e = node.step, node.step.evaluation
-    x, y, says = 16 + node.column * COLUMN, TOP + node.row * ROW, html.escape(_label(node, best), quote=True)
+    x, y, says = LEFT + node.column * COLUMN, TOP + node.row * ROW, html.escape(_label(node, best), quote=True)
     ring = f'<circle class="kl-ring" cx="{x}" cy="{y}" r="11"/>' if best else ''
     under = time_text(e.latency_us) if e.latency_us else status_word(e.status)
     more = f'<text class="kl-more" x="{x + 13}" y="{y - 8}">+{node.hidden}</text>' if node.hidden else ''
-    return (f'<g class="kl-node{" kl-on" if selected else ""}" data-step="{s.index}" role="button" tabindex="{0 if selected else -1}" '
-            f'aria-label="{says}" aria-pressed="{str(selected).lower()}"><title>{says}</title>{ring}'
+    return (f'<g class="kl-node{" kl-on" if selected else ""}" data-step="{s.index}" role="button" '
+            f'tabindex="{0 if selected else -1}" aria-label="{says}" aria-pressed="{str(selected).lower()}"><title>{says}</title>{ring}'
             f'<circle class="kl-dot" cx="{x}" cy="{y}" r="7" fill="{status_colour(e.status)}"/>'
-            f'<text class="kl-index" x="{x}" y="{y - 12}">{s.index}</text>'
-            f'<text class="kl-under" x="{x}" y="{y + 20}">{html.escape(under)}</text>{more}</g>')
+            f'<text class="kl-index" x="{x}" y="{y - (15 if best else 12)}">{s.index}</text>'
+            f'<text class="kl-under" x="{x}" y="{y + (24 if best else 20)}">{html.escape(under)}</text>{more}</g>')
 
 def run_tree_svg(run: 'Run', selected: int | None = None) -> str:
     "The tree of a run as an SVG element; `selected`: a step to mark. '' for a run without steps."
     nodes = tree_nodes(run)
     if not nodes: return ''
     at, best = {n.step.index: n for n in nodes}, run.best.index if run.best else None
-    width, height = 40 + COLUMN * max(n.column for n in nodes), TOP + 30 + ROW * max(n.row for n in nodes)
+    width, height = 2 * LEFT + COLUMN * max(n.column for n in nodes), TOP + 30 + ROW * max(n.row for n in nodes)
     edges = ''.join(_edge(at[n.parent], n) for n in nodes if n.parent is not None)
     chosen = selected if selected in at else nodes[0].step.index
     dots = ''.join(_dot(n, n.step.index == best, n.step.index == chosen) for n in nodes)
     ends = len(run.branches()) if hasattr(run, 'branches') else 1
-    return (f'<svg class="kl-tree" role="group" aria-label="The tree of the run: {len(run.steps)} kernels, {ends} branches" '
+    says = f'The tree of the run: {len(run.steps)} kernels, {ends} branches'
+    return (f'<svg class="kl-tree" role="group" aria-label="{says}" '
             f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">{edges}{dots}</svg>')
 
 # %% ../../nbs/6_figures/10_run_tree.ipynb #3c3aa21f
 def branch_ends(run: 'Run') -> list[dict]:
-    "One dict a branch, in order: `step` (its last), `kernels`, `best_us`, `cost_usd` (None: unknown), and `why` it ended in words."
+    """One dict a branch, in order: `step` (its last), `kernels`, `best_us`, `cost_usd` (None: unknown), and `why` it ended
+    in words."""
     found = []
     for end in run.branches():
         steps = run.path(end).steps

@@ -83,7 +83,7 @@ def _new_loop(self: Lab, run=None):
 
 @patch
 def _heard(self: Lab, event):
-    "Show what an agent does in the status line: its requests, the end of what its model says, its tools and their cost."
+    "Show what an agent does in the status line: its requests, the end of what its model says, its tools, its cost."
     if event.kind in ('request', 'note'): return self.control.say(event.text)
     if event.kind in ('text', 'thinking'):
         self._said = (getattr(self, '_said', '') + event.text)[-400:]

@@ -558,3 +558,26 @@ def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):
     assert page.locator('.kl-lab .kl-chips .widget-toggle-button').count() == 1
     page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').wait_for(timeout=SLOW)
     assert watch.outside == [] and watch.errors == []
+
+
+def test_a_person_goes_back_and_tries_another_way(lab_server, visit):
+    target = Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1])
+    page, watch = visit('tree', cells=2)
+    press(page, 'Evaluate the first kernel', 1)
+    press(page, 'Step', 2)
+    back = page.locator('.kl-lab button:text-is("Go on from this step")')
+    assert not back.is_visible() and not page.locator('.kl-lab .kl-tree').is_visible()
+    page.locator('.kl-lab .kl-chips .widget-toggle-button').first.click()
+    back.click()
+    page.locator('.kl-lab .kl-status:text("Back at step 0")').wait_for(timeout=SLOW)
+    press(page, 'Step', 3)
+    dots = page.locator('.kl-lab .kl-tree .kl-node')
+    dots.nth(2).wait_for(timeout=SLOW)
+    assert dots.count() == 3 and page.locator('.kl-lab .kl-tree .kl-edge').count() == 2
+    dots.nth(1).click()
+    page.locator('.kl-lab .kl-shown:has-text("· step 1 ·")').wait_for(timeout=SLOW)
+    page.keyboard.press('ArrowRight')
+    page.locator('.kl-lab .kl-shown:has-text("· step 2 ·")').wait_for(timeout=SLOW)
+    page.locator('.kl-lab .kl-tree-box').scroll_into_view_if_needed()
+    page.screenshot(path=target / 'tree-light.png')
+    assert watch.outside == [] and watch.errors == []
