@@ -70,7 +70,8 @@ def _label(node, best):
     return visible_text(f'step {s.index}{" (best)" if best else ""}: {s.move}: {how}{cost}{left}')
 
 def _edge(a, b):
-    x, y, u, v = LEFT + a.column * COLUMN, TOP + a.row * ROW, LEFT + b.column * COLUMN, TOP + b.row * ROW
+    x, y = LEFT + a.column * COLUMN, TOP + a.row * ROW
+    u, v = LEFT + b.column * COLUMN, TOP + b.row * ROW
     bend = f'M{x} {y} H{u}' if y == v else f'M{x} {y} C{x + COLUMN * .6:.0f} {y} {u - COLUMN * .6:.0f} {v} {u} {v}'
     return f'<path class="kl-edge" d="{bend}"/>'
 
@@ -80,8 +81,9 @@ def _dot(node, best, selected):
     ring = f'<circle class="kl-ring" cx="{x}" cy="{y}" r="11"/>' if best else ''
     under = time_text(e.latency_us) if e.latency_us else status_word(e.status)
     more = f'<text class="kl-more" x="{x + 13}" y="{y - 8}">+{node.hidden}</text>' if node.hidden else ''
-    return (f'<g class="kl-node{" kl-on" if selected else ""}" data-step="{s.index}" role="button" '
-            f'tabindex="{0 if selected else -1}" aria-label="{says}" aria-pressed="{str(selected).lower()}"><title>{says}</title>{ring}'
+    marks = f'class="kl-node{" kl-on" if selected else ""}" data-step="{s.index}" role="button"'
+    return (f'<g {marks} tabindex="{0 if selected else -1}" aria-label="{says}" '
+            f'aria-pressed="{str(selected).lower()}"><title>{says}</title>{ring}'
             f'<circle class="kl-dot" cx="{x}" cy="{y}" r="7" fill="{status_colour(e.status)}"/>'
             f'<text class="kl-index" x="{x}" y="{y - (15 if best else 12)}">{s.index}</text>'
             f'<text class="kl-under" x="{x}" y="{y + (24 if best else 20)}">{html.escape(under)}</text>{more}</g>')
