@@ -132,7 +132,8 @@ class CompileLog(Panel):
         self.text = f'{mark} {title}\n{text}'.strip()
         coloured = f'<b style="color:{colour}">{html.escape(mark)}</b>'
         self.head.value = f'<span class="kl-title">{coloured} {html.escape(title)}</span>'
-        self.body.value = f'<div class="kl-said"><pre>{html.escape(text)}</pre></div>' if text else ''
+        where = 'class="kl-said" role="region" aria-label="Compile log" tabindex="0"'      # the keyboard scrolls it
+        self.body.value = f'<div {where}><pre>{html.escape(text)}</pre></div>' if text else ''
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #226d692d
 def cost_numbers(run: 'Run') -> list[tuple[str, str]]:

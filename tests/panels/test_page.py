@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import CHROMIUM, Watch
+from chromium import CHROMIUM, Watch, barriers
 
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
     if not find_spec(needed): pytest.skip(f'{needed} is not installed', allow_module_level=True)
@@ -558,3 +558,29 @@ def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):
     assert page.locator('.kl-lab .kl-chips .widget-toggle-button').count() == 1
     page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').wait_for(timeout=SLOW)
     assert watch.outside == [] and watch.errors == []
+
+
+# --- for a screen reader, and for eyes that see little ---
+
+def test_axe_finds_nothing_serious(lab_server, visit):
+    folder = lab_server[1]
+    page, watch = visit('access', cells=2)
+    assert barriers(page, '.kl-lab') == []
+    press(page, 'Evaluate the first kernel', 1)
+    found = {'evaluated': barriers(page, '.kl-lab')}
+    for name in ('Memory', 'What if', 'Roofline', 'Comparison'):
+        page.locator(f'.kl-lab .kl-tabs button:text-is("{name}")').click()
+        page.wait_for_timeout(1500)
+        found[name] = barriers(page, '.kl-lab .kl-tabs')
+    page.locator('.kl-lab .kl-ts > input').focus()
+    found['tasks'] = barriers(page, '.kl-lab .kl-ts')
+    page.keyboard.press('Escape')
+    save(page)
+    settings(folder, 'JupyterLab Dark')
+    try:
+        shown(page)
+        page.locator('body[data-jp-theme-light="false"]').wait_for(timeout=SLOW, state='attached')
+        assert pictures(page)
+        found['dark'] = barriers(page, '.kl-lab')
+    finally: settings(folder, 'JupyterLab Light')
+    assert {name: bad for name, bad in found.items() if bad} == {} and watch.errors == []

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from chromium import CHROMIUM, launched
+from chromium import CHROMIUM, barriers, launched
 
 if not find_spec('playwright'): pytest.skip('playwright is not installed', allow_module_level=True)
 ROOT = Path(__file__).parents[2]
@@ -143,3 +143,20 @@ def test_folds_links_and_copies_in_both_themes(page, loop, tmp_path):
     dark = inks()
     page.emulate_media(color_scheme='light')
     assert light != dark and light[1] == 'rgb(255, 255, 255)' and dark[1] == 'rgb(20, 23, 28)'
+
+
+def test_axe_finds_nothing_serious(page, loop, tmp_path):
+    from kernel_lab.core.markup import save_html
+    from kernel_lab.figures import report_html
+    run = loop.run
+    report_html(run, tmp_path / 'report.html')
+    save_html(run.steps[0].evaluation, tmp_path / 'record.html')
+    found = {}
+    for name in ('report', 'record'):
+        for theme in ('light', 'dark'):
+            page.emulate_media(color_scheme=theme)
+            seen(page, tmp_path / f'{name}.html')
+            page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+            found[name, theme] = barriers(page)
+    page.emulate_media(color_scheme='light')
+    assert {key: bad for key, bad in found.items() if bad} == {}
