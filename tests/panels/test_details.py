@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import CHROMIUM
+from chromium import CHROMIUM, barriers
 from kernel_lab.core.format import bytes_text
 
 if not find_spec('playwright'): pytest.skip('playwright is not installed', allow_module_level=True)
@@ -129,6 +129,7 @@ def test_what_was_spilled_is_marked_in_both_themes(mounted, timelines):
         assert 'saved to HBM' in page.locator('.kl-mv-list').inner_text()
         assert EVIL in page.locator('.kl-mv .kl-title').inner_text() and not page.evaluate('window.evil')
         page.screenshot(path=page.shots / f'memory-spilled-{"dark" if dark else "light"}.png')
+        assert barriers(page, '#at') == []
 
 
 def test_a_hundred_thousand_instructions_are_painted(mounted, timelines):
@@ -148,3 +149,4 @@ def test_a_slider_moves_the_lower_timeline_only(mounted, timelines):
     assert window == pytest.approx([0, timeline.latency_us]) and quick.latency_us < timeline.latency_us
     assert page.locator('.kl-title').inner_text() == 'then'
     page.screenshot(path=page.shots / 'what-if-light.png')
+    assert barriers(page, '#at') == []

@@ -241,7 +241,37 @@ def test_a_person_edits_and_breaks_the_kernel(lab_server, visit):
     assert 'parse error' in log and 'line 5' in log and 'Traceback' not in log
     assert page.locator('.kl-lab .kl-lineno').nth(4).evaluate('e => e.parentNode.className') == 'kl-line kl-marked'
     page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or folder) / 'lab-broken.png')
+    completes_and_compares(page, Path(os.environ.get('KERNEL_LAB_SHOTS') or folder))
     assert watch.outside == [] and watch.errors == []
+
+
+def completes_and_compares(page, shots):
+    "Names after `nisa.` with what they say, taken by keyboard; then what differs from the first step."
+    area, text = page.locator('.kl-lab textarea').first, lambda: page.locator('.kl-lab textarea').first.input_value()
+    page.locator('.kl-lab .kl-chips .widget-toggle-button').first.click()
+    page.wait_for_function('() => document.querySelector(".kl-lab textarea").value.includes("nl.load") || document.querySelector(".kl-lab textarea").value.includes("dma_copy")', timeout=SLOW)
+    first = text()
+    area.evaluate('e => { const at = e.value.indexOf("\\n", e.value.indexOf("def ")); e.focus(); e.setSelectionRange(at, at) }')
+    page.keyboard.press('Enter')
+    assert text() != first and page.evaluate('() => { const e = document.querySelector(".kl-lab textarea"); return e.value.slice(0, e.selectionStart).endsWith("    ") }')
+    page.keyboard.type('nisa.tensor_t')
+    page.locator('.kl-lab .kl-names.kl-open [role=option]').first.wait_for(timeout=SLOW)
+    assert page.locator('.kl-lab .kl-names [aria-selected=true]').inner_text().startswith('tensor_t')
+    assert 'data1' in page.locator('.kl-lab .kl-names-doc b').inner_text() and len(page.locator('.kl-lab .kl-names-doc p').inner_text()) > 10
+    assert barriers(page, '.kl-lab .kl-editor-wrap') == []
+    page.screenshot(path=shots / 'lab-names.png')
+    page.keyboard.press('Enter')
+    assert 'nisa.tensor_tensor' in text() and page.locator('.kl-lab .kl-names.kl-open').count() == 0
+    page.keyboard.press('Control+z')                                    # a person can take it back
+    page.wait_for_function('() => !document.querySelector(".kl-lab textarea").value.includes("nisa.tensor_tensor")')
+    page.keyboard.press('Escape')
+    lines = text().split('\n')
+    page.locator('.kl-lab .kl-above select').select_option(index=1)
+    page.locator('.kl-lab .kl-diff-note:has-text("against step 0: 1 line new, 0 gone")').wait_for(timeout=SLOW)
+    fresh = page.evaluate('() => [...document.querySelectorAll(".kl-lab .kl-line")].flatMap((r, i) => r.querySelector(".kl-fresh") ? [i] : [])')
+    assert [lines[i] for i in fresh] == [next(l for l in lines if 'nisa.tensor_t' in l)]
+    page.screenshot(path=shots / 'lab-diff.png')
+
 
 
 # --- every view shows what is so now, and says of which run and step ---

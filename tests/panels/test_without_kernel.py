@@ -148,11 +148,13 @@ def test_folds_links_and_copies_in_both_themes(page, loop, tmp_path):
 def test_axe_finds_nothing_serious(page, loop, tmp_path):
     from kernel_lab.core.markup import save_html
     from kernel_lab.figures import report_html
+    from kernel_lab.panels import Lab
     run = loop.run
     report_html(run, tmp_path / 'report.html')
     save_html(run.steps[0].evaluation, tmp_path / 'record.html')
+    Lab('softmax', 'small', 'trn2', store=False).save_html(tmp_path / 'lab.html')
     found = {}
-    for name in ('report', 'record'):
+    for name in ('report', 'record', 'lab'):
         for theme in ('light', 'dark'):
             page.emulate_media(color_scheme=theme)
             seen(page, tmp_path / f'{name}.html')
