@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from chromium import CHROMIUM, Watch, barriers
+from jupyter_page import environment, free_port, jupyter_lab, settings, wait_for
 
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
     if not find_spec(needed): pytest.skip(f'{needed} is not installed', allow_module_level=True)
@@ -24,60 +24,10 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on th
 SLOW = 180_000          # ms; a loaded machine of two cores starts a kernel in half a minute
 
 
-def settings(folder, theme):
-    "JupyterLab's user settings: a theme, and no news."
-    home = folder / 'settings' / '@jupyterlab' / 'apputils-extension'
-    home.mkdir(parents=True, exist_ok=True)
-    (home / 'themes.jupyterlab-settings').write_text(json.dumps({'theme': theme}))
-    (home / 'notification.jupyterlab-settings').write_text(json.dumps({'fetchNews': 'false', 'checkForUpdates': False,
-            'doNotDisturbMode': True}))
-
-
-def environment(folder):
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(('ANTHROPIC_', 'JUPYTER', 'JPY_'))}
-    own = {
-        name: str(folder / name.lower())
-        for name in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
-    return {
-        **keep, **own, 'JUPYTERLAB_SETTINGS_DIR': str(folder / 'settings'),
-        'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'), 'PYTHONPATH': str(ROOT)}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
-
-
 @pytest.fixture(scope='module')
 def lab_server(tmp_path_factory):
     "(address, folder) of a JupyterLab over an empty folder of notebooks."
-    folder = tmp_path_factory.mktemp('lab')
-    (folder / 'notebooks').mkdir()
-    settings(folder, 'JupyterLab Light')
-    port = free_port()
-    command = [
-        sys.executable, '-m', 'jupyterlab', '--no-browser', '--ip', '127.0.0.1', '--port',
-        str(port), '--allow-root', '--ServerApp.port_retries=0', '--IdentityProvider.token=', '--ServerApp.password=',
-        f'--ServerApp.root_dir={folder / "notebooks"}']
-    with open(folder / 'server.log', 'w') as log:
-        server = subprocess.Popen(command, env=environment(folder), stdout=log, stderr=log,
-            cwd=folder)
-    try:
-        wait_for(f'http://127.0.0.1:{port}/api/status', server, folder / 'server.log')
-        yield f'http://127.0.0.1:{port}', folder
-    finally:
-        server.terminate()
-        try: server.wait(20)
-        except subprocess.TimeoutExpired: server.kill()
-
-
-def wait_for(url, server, log, seconds=120):
-    for _ in range(seconds * 2):
-        assert server.poll() is None, f'JupyterLab ended:\n{log.read_text()[-3000:]}'
-        try: return urllib.request.urlopen(url, timeout=2).read()
-        except OSError: time.sleep(0.5)
-    pytest.fail(f'JupyterLab did not answer:\n{log.read_text()[-3000:]}')
+    with jupyter_lab(tmp_path_factory.mktemp('lab')) as served: yield served
 
 
 @pytest.fixture
