@@ -45,7 +45,8 @@ UNTIL = """text => new Promise((done, fail) => { const holds = new Function('ret
     setTimeout(() => fail(new Error(`not within two minutes: ${text}`)), 120_000)
     const look = () => window.began && holds() ? done(performance.now() - window.began) : requestAnimationFrame(look)
     look() })"""
-FRAMES = """async times => { const canvas = document.querySelector('.kl-tl canvas'), box = canvas.getBoundingClientRect(), found = []
+FRAMES = """async times => { const canvas = document.querySelector(".kl-tl canvas"), found = []
+    const box = canvas.getBoundingClientRect()
     canvas.focus()
     for (let n = 0; n < times; n++) {
         const zooms = n % 2 === 0, way = n % 8 < 4 ? -1 : 1, began = performance.now()

@@ -23,7 +23,7 @@ SKIPPED = {"slow", "gpu", "notest"}
 NOT_EXECUTED = {"lab.ipynb"}          # a page of widgets: it lives in JupyterLab
 SETTINGS = {"IN_TEST": "1", "PLOTLY_RENDERER": "plotly_mimetype", "COLUMNS": "110", "KERNEL_LAB_STORE": ""}
 NOISE = [(r"\x1b\[[0-9;]*[A-Za-z]", ""), (r" at 0x[0-9a-f]{6,}", ""), (r"/tmp/(?:tmp|docs-)\w{8}", "/tmp/…")]
-SECRETS = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+SECRETS = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 
 
 def directives(source: str) -> set[str]:

@@ -22,16 +22,24 @@ from ..core.interrupts import interrupted
 from ..nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #ffdc16df
-def agent_named(name):
-    "A new agent: `rewrite` (built in, needs no model) or `react` (asks a model; its key comes from the environment)."
+def agent_named(name, **said):
+    """A new agent: `rewrite` (built in, needs no model) or `react` (asks a model; its key comes from the environment).
+
+    `said`: model, base_url, max_dollars, max_tokens, turns, where they are not None; only for an agent that asks a
+    model."""
+    said = {k: v for k, v in said.items() if v is not None}
     def rewrite():
         from ..agents.rewrite.agent import RewriteAgent
+        if said:
+            raise UsageError(f'rewrite asks no model: {", ".join(said)} cannot be kept.', hint='Add --agent react.')
         return RewriteAgent()
     def react():
-        from ..agents.chat import why_no_model
-        from ..agents.react import ReactAgent
-        if reason := why_no_model(): raise UsageError(reason)
-        return ReactAgent()
+        from ..agents.models.registry import leaves_the_machine, why_no_model
+        from ..agents.systems.react import ReactAgent
+        if reason := why_no_model(said.get('model'), said.get('base_url')): raise UsageError(reason)
+        agent = ReactAgent(**said)
+        say(leaves_the_machine(agent))
+        return agent
     return choose({'rewrite': rewrite, 'react': react}, name, 'agent')()
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #7406768c
@@ -96,18 +104,23 @@ def against_first(run):
     return f'{speedup_text(run.best_speedup)} as fast as the first kernel'
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #d93f7fe9
-def new_loop(store, task, agent, steps, workload, chip, **options):
-    "A loop on a task, from its first kernel; `options` go to `evaluate`."
-    from ..agents.loop import AgentLoop
-    return AgentLoop(find_task(task, workload, chip), agent_named(agent), workload, chip, store=store, max_steps=steps,
-                     **options)
+MODEL_OPTIONS = ('model', 'base_url', 'max_dollars', 'max_tokens', 'turns')
 
-def resumed_loop(store, name, steps, **options):
-    "The loop of a stored run, which goes on after its last step; `options` go to `evaluate`."
-    from ..agents.loop import AgentLoop
+def new_loop(store, task, agent, steps, workload, chip, said=None, **options):
+    "A loop on a task, from its first kernel. `said`: options of the agent's model; `options` go to `evaluate`."
+    from ..agents.engine.loop import AgentLoop
+    return AgentLoop(find_task(task, workload, chip), agent_named(agent, **said or {}), workload, chip, store=store,
+                     max_steps=steps, **options)
+
+def resumed_loop(store, name, steps, said=None, **options):
+    """The loop of a stored run, which goes on after its last step, with the model and limits that it had, but for what
+    is `said`; `options` go to `evaluate`."""
+    from ..agents.engine.loop import AgentLoop
     run = find_run(store, name)
-    return AgentLoop(find_task(run.task, run.workload, run.chip), agent_named(run.agent), store=store, max_steps=steps,
-                     run=run, **options)
+    kept = {k: run.config[k] for k in MODEL_OPTIONS if run.config.get(k) is not None}
+    kept |= {k: v for k, v in (said or {}).items() if v is not None}
+    return AgentLoop(find_task(run.task, run.workload, run.chip), agent_named(run.agent, **kept), store=store,
+                     max_steps=steps, run=run, **options)
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #98622ee6
 def write_best(loop, path):
@@ -125,12 +138,24 @@ def given_kernel(loop, source):
             "the agent went on from the task's first kernel"]
 
 # %% ../../nbs/7_cli/05_optimize.ipynb #b0f4cf6c
+ModelName = Annotated[str | None, typer.Option('--model', metavar='NAME', help=(
+    'With react: claude-…, openai:NAME, bedrock:NAME, or A+B.'))]
+BaseUrl = Annotated[str | None, typer.Option('--base-url', metavar='URL', help='With react: the server of the model.')]
+MaxDollars = Annotated[float | None, typer.Option('--max-dollars', metavar='X', min=0, help=(
+    'With react: the most dollars of the run.'))]
+MaxTokens = Annotated[int | None, typer.Option('--max-tokens', metavar='N', min=1, help=(
+    'With react: the most tokens of the run.'))]
+Turns = Annotated[int | None, typer.Option('--turns', metavar='N', min=1, max=100, help=(
+    'With react: the most requests of a step.'))]
+
 def optimize(
     task: Annotated[str | None, typer.Argument(metavar='TASK', help=(
         'A task; `kernel-lab tasks` lists them. With --shape a file, KERNEL.py.'))] = None,
     kernel: Annotated[str | None, typer.Argument(metavar='KERNEL.py', help='Start from this kernel.')] = None,
     agent: Annotated[str, typer.Option(metavar='NAME', help='rewrite: built in. react: asks a model.')] = 'rewrite',
     steps: Steps = 10, workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP,
+    model: ModelName = None, base_url: BaseUrl = None, max_dollars: MaxDollars = None, max_tokens: MaxTokens = None,
+    turns: Turns = None,
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
     out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
     strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None,
@@ -156,7 +181,8 @@ def optimize(
     if resume and (workload or kernel):
         raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
     kept, source = open_store(store), read_kernel(kernel).source if kernel else None
-    options = dict(strict=strict, limits=Limits(work_seconds=work_seconds))
+    options = dict(strict=strict, limits=Limits(work_seconds=work_seconds),
+                   said=dict(zip(MODEL_OPTIONS, (model, base_url, max_dollars, max_tokens, turns))))
     if resume: loop = resumed_loop(kept, resume, steps, **options)
     else: loop = new_loop(kept, task, agent, steps, workload, chip, **options)
     where = store_option(kept, store)

@@ -11,7 +11,7 @@ import platform
 import re
 
 # %% ../../nbs/1_core/04_secrets.ipynb #4b47d3ad
-_SECRET_NAME = re.compile('(KEY|TOKEN|SECRET|PASSWORD)$')
+_SECRET_NAME = re.compile('(KEY|TOKEN|SECRET|PASSWORD)$|BEARER_TOKEN')
 _URL_PASSWORD = re.compile(r'([a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@/]+(?=@)|([?&]\w*pass\w*=)[^\s&\'"]+', re.I)
 MIN_SECRET_LENGTH = 8  # characters; shorter values would blot out ordinary words
 

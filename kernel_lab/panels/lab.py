@@ -6,7 +6,7 @@
 import html
 import ipywidgets as widgets
 from fastcore.basics import patch
-from ..agents.loop import AgentLoop
+from ..agents.engine.loop import AgentLoop
 from ..core.errors import LabError
 from ..core.format import status_word
 from ..evaluate.records.run import Run

@@ -10,7 +10,7 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 from fastcore.basics import patch
-from ..agents.chat import why_no_model
+from ..agents.models.registry import why_no_model
 from ..core.errors import choose
 from ..core.format import speedup_text
 from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
@@ -29,7 +29,7 @@ def _rewrite(**kw):
     return RewriteAgent()
 
 def _react(on_text=None):
-    from ..agents.react import ReactAgent
+    from ..agents.systems.react import ReactAgent
     return ReactAgent(on_text=on_text)
 
 def agents_offered() -> dict[str, Callable]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from kernel_lab.agents import loop as loops
-from kernel_lab.agents.loop import EDITED_BY_HAND, FIRST_KERNEL, AgentLoop, Proposal, base_step
+from kernel_lab.agents.engine import session as loops
+from kernel_lab.agents.engine.loop import EDITED_BY_HAND, FIRST_KERNEL, AgentLoop, Proposal, base_step
 from kernel_lab.core.errors import LabError, SimulatorError, UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
@@ -64,7 +64,7 @@ def quick(monkeypatch, measured):
         return replace(measured, id=new_id(), kernel=kernel, baseline_us=baseline_us or profile.latency_us,
                        profile=profile)
 
-    monkeypatch.setattr(loops, 'evaluate', fake)
+    monkeypatch.setattr(loops, 'evaluate_kernel', fake)
     return made
 
 
@@ -117,14 +117,14 @@ def test_a_repeat_is_told_and_two_end_the_run(quick, store):
 
 def test_chance_results_are_not_reused(quick, measured, monkeypatch):
     loop = AgentLoop('softmax', Scripted(propose(1), propose(1)), 'small', store=False)
-    fake, tries = loops.evaluate, []
+    fake, tries = loops.evaluate_kernel, []
 
     def slow(kernel, *args, **kw):
         tries.append(kernel)
         e = fake(kernel, *args, **kw)
         return e if len(tries) != 2 else replace(e, status=Status.TIMEOUT, profile=None, verification=None)
 
-    monkeypatch.setattr(loops, 'evaluate', slow)
+    monkeypatch.setattr(loops, 'evaluate_kernel', slow)
     assert [s.evaluation.status for s in loop] == [Status.CORRECT, Status.TIMEOUT, Status.CORRECT]
 
 
@@ -160,26 +160,26 @@ def test_an_agent_that_fails_loses_nothing(quick, store, error, state):
 
 @pytest.mark.parametrize('error', [KeyboardInterrupt(), SimulatorError('ours')])
 def test_an_evaluation_that_is_cut_off(quick, store, monkeypatch, error):
-    loop, fake = AgentLoop('softmax', Scripted(propose(1), propose(2)), 'small', store=store), loops.evaluate
+    loop, fake = AgentLoop('softmax', Scripted(propose(1), propose(2)), 'small', store=store), loops.evaluate_kernel
     loop.step()
 
     def cut(*args, **kw): raise error
-    monkeypatch.setattr(loops, 'evaluate', cut)
+    monkeypatch.setattr(loops, 'evaluate_kernel', cut)
     with pytest.raises(type(error)): loop.step()
-    monkeypatch.setattr(loops, 'evaluate', fake)
+    monkeypatch.setattr(loops, 'evaluate_kernel', fake)
     assert len(store.load_run(loop.run.id).steps) == 1 and loop.step().index == 1
 
 
 def test_ctrl_c_while_saving_saves_again(quick, store, monkeypatch):
-    loop, real, calls = AgentLoop('softmax', Scripted(propose(1)), 'small', store=store), store.save_step, []
+    loop, real, calls = AgentLoop('softmax', Scripted(propose(1)), 'small', store=store), store.append_entry, []
 
-    def save(step):
-        calls.append(step)
+    def save(*entry):
+        calls.append(entry)
         if len(calls) == 2: raise KeyboardInterrupt
-        return real(step)
-    monkeypatch.setattr(store, 'save_step', save)
+        return real(*entry)
+    monkeypatch.setattr(store, 'append_entry', save)
     with pytest.raises(KeyboardInterrupt): list(loop)
-    assert len(store.load_run(loop.run.id).steps) == 2
+    assert len(store.load_run(loop.run.id).steps) == 2 and [s.index for s in loop.branch.steps] == [0, 1]
 
 
 def test_leaving_a_for_loop(quick, store):
@@ -212,7 +212,7 @@ def test_resuming(quick, store):
 KILLED = textwrap.dedent('''
     import os, signal, sys
     from dataclasses import replace
-    from kernel_lab.agents.loop import AgentLoop, Proposal
+    from kernel_lab.agents.engine.loop import AgentLoop, Proposal
     from kernel_lab.evaluate.store.store import Store
     from kernel_lab.tasks.suite.registry import get_task
 

@@ -1,21 +1,20 @@
-"""The model agent on the wire: the real SDK against a loopback server, in good times and bad."""
+"""The model agent: conversations through the real SDK with a loopback server, in good times and bad."""
 import builtins
 import json
 import logging
 import time
-import traceback
 from dataclasses import replace
 
 import pytest
-from loopback import Drop, Raw, Refuse, Say, Server
+from loopback import Drop, Refuse, Say, Server
 
-from kernel_lab.agents import chat as chats
-from kernel_lab.agents import loop as loops
+from kernel_lab.agents.engine import session as loops
 from kernel_lab.agents import tools
-from kernel_lab.agents.chat import Chat, ChatError, Reply
-from kernel_lab.agents.chat import Usage, dollars
-from kernel_lab.agents.loop import AgentLoop
-from kernel_lab.agents.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
+from kernel_lab.agents.engine.loop import AgentLoop
+from kernel_lab.agents.models.anthropic import AnthropicModel
+from kernel_lab.agents.models.messages import ChatError
+from kernel_lab.agents.systems.react import MAX_CALLS_PER_REPLY, ReactAgent, kernel_in
+from kernel_lab.agents.tools import bench as benches
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
@@ -24,7 +23,6 @@ from kernel_lab.evaluate.store.store import Store
 from kernel_lab.tasks.suite.registry import get_task
 
 SECRET = 'sk-test-0123456789-do-not-tell'
-HELLO = [{'role': 'user', 'content': 'Hello'}]
 SOON = {'retry-after-ms': '5'}
 
 
@@ -47,180 +45,6 @@ def wire(monkeypatch):
     for server in opened: server.__exit__()
 
 
-def failure(chat, messages=HELLO):
-    "The ChatError that sending raises."
-    with pytest.raises(ChatError) as caught: chat.send(messages)
-    return caught.value
-
-
-# ---- the wire
-# -------------------------------------------------------------------------------------------------------------------
-
-def test_text_is_streamed_and_counted(wire):
-    usage, pieces = {'input_tokens': 7, 'output_tokens': 900, 'cache_read_input_tokens': 5_000}, []
-    server = wire(Say('Wider tiles. ' * 200, thinking='The DMA waits.', usage=usage))
-    chat = Chat('system text', model='claude-sonnet-5-5', on_text=pieces.append)
-    reply = chat.send(HELLO)
-    assert reply.text == ('Wider tiles. ' *
-                          200).strip() and reply.thought == 'The DMA waits.' and reply.stop == 'end_turn'
-    assert len(pieces) > 3 and ''.join(pieces).startswith('The DMA waits.')
-    assert reply.usage == Usage(input=7, output=900, cache_read=5_000) == chat.meter.usage
-    assert chat.meter.cost == pytest.approx(dollars(reply.usage, 'claude-sonnet-5-5'))
-    body, headers = server.asked[0], server.headers_seen[0]
-    assert body['stream'] is True and body['system'][0]['cache_control'] == {'type': 'ephemeral'}
-    assert server.paths == ['/v1/messages'] and SECRET in headers['authorization'] and SECRET not in json.dumps(body)
-
-
-def test_cache_writes_of_both_kinds_are_priced(wire):
-    usage = {'input_tokens': 1, 'output_tokens': 1, 'cache_creation_input_tokens': 300,
-             'cache_creation': {'ephemeral_5m_input_tokens': 100, 'ephemeral_1h_input_tokens': 200}}
-    wire(Say('x', usage=usage))
-    assert Chat().send(HELLO).usage == Usage(1, 1, 0, 100, 200)
-
-
-def test_an_unknown_model_has_no_price(wire):
-    wire(Say('x'))
-    chat = Chat(model='house-model-7b')
-    chat.send(HELLO)
-    assert chat.meter.cost is None and 'unknown price' in str(chat.meter) and '$' not in str(chat.meter)
-
-
-def test_the_model_comes_from_the_environment(wire, monkeypatch):
-    server = wire(Say('x'))
-    monkeypatch.setenv('KERNEL_LAB_MODEL', 'claude-haiku-4-5')
-    Chat().send(HELLO)
-    assert server.asked[0]['model'] == 'claude-haiku-4-5' and 'thinking' not in server.asked[0]
-
-
-def test_tool_calls_and_signed_thinking_come_back_as_sent(wire):
-    long = 'def k(x):\n' + '    pass\n' * 400
-    wire(Say('Let me see.', thinking='hm', calls=(('profile', {'source': long}), ('compile', {'source': 'é'}))))
-    reply = Chat().send(HELLO)
-    assert [c.name
-            for c in reply.calls] == ['profile', 'compile'] and reply.calls[0].input['source'].count('pass') == 400
-    assert reply.content[0] == {'type': 'thinking', 'thinking': 'hm', 'signature': 'c2lnbmVk'
-                                } and reply.stop == 'tool_use'
-
-
-def test_429_waits_as_told(wire):
-    server = wire(Refuse(429, 'rate_limit_error', headers={'retry-after': '1'}), Say('there'))
-    assert Chat().send(HELLO).text == 'there' and len(server.asked) == 2
-    assert [h['x-stainless-retry-count'] for h in server.headers_seen] == ['0', '1']
-
-
-def test_429_for_ever_is_rate_limited(wire):
-    server = wire(Refuse(429, 'rate_limit_error', headers=SOON))
-    assert failure(Chat()).kind == 'rate limited' and len(server.asked) == 3
-
-
-def test_a_server_that_asks_for_an_hour_is_not_waited_for(wire):
-    server = wire(Refuse(429, headers={'retry-after': '3600'}))
-    assert failure(Chat()).kind == 'rate limited' and len(server.asked) == 1
-
-
-@pytest.mark.parametrize('times, kind', [(2, None), (9, 'overloaded')])
-def test_529_several_times(wire, times, kind):
-    server = wire(*[Refuse(529, 'overloaded_error', headers=SOON)] * times, Say('there'))
-    if kind: assert failure(Chat()).kind == kind and len(server.asked) == 3
-    else: assert Chat().send(HELLO).text == 'there' and len(server.asked) == 3
-
-
-@pytest.mark.parametrize('status, kind', [(400, 'bad request'), (401, 'bad key'), (403, 'bad key'), (404, 'no model'),
-                                          (413, 'bad request')])
-def test_a_refusal_is_final_and_quotes_the_server(wire, status, kind):
-    server = wire(Refuse(status, message='the reason of the server'))
-    error = failure(Chat())
-    assert error.kind == kind and 'the reason of the server' in str(error) and len(server.asked) == 1
-
-
-def test_500_is_retried_then_named(wire):
-    wire(Refuse(500, headers=SOON), Say('there'))
-    assert Chat().send(HELLO).text == 'there'
-    wire(Refuse(500, headers=SOON))
-    assert failure(Chat()).kind == 'server'
-
-
-@pytest.mark.parametrize('how', ['cut', 'reset', 'polite'])
-@pytest.mark.parametrize('after', [0, 1, 4])
-def test_a_dropped_stream_is_asked_for_again(wire, how, after):
-    long = Say('word ' * 1000)
-    server = wire(Drop(long, after, how), Say('whole'))
-    chat = Chat()
-    assert chat.send(HELLO).text == 'whole' and len(
-        server.asked) == 2 and server.asked[0]['messages'] == server.asked[1]['messages']
-    assert chat.meter.usage.input == (200 if after and how != 'reset' else
-                                      chat.meter.usage.input) and chat.meter.requests <= 2
-
-
-def test_a_stream_that_always_drops_is_an_error_that_counted(wire):
-    server = wire(Drop(Say('word ' * 1000), 5))
-    chat = Chat(model='claude-opus-5-5')
-    error = failure(chat)
-    assert error.kind == 'dropped' and len(server.asked) == 3 and error.usage.input == 300 and chat.meter.cost > 0
-
-
-def test_an_error_event_in_the_stream_is_a_dropped_reply(wire):
-    event = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
-    wire(Raw(event), Say('there'))
-    assert Chat().send(HELLO).text == 'there'
-
-
-NONSENSE = [b'', b'<html>no</html>', b'\xff\xfe\x00' * 50,
-            b'event: message_start\ndata: {"type"\n\n', b'event: message_start\ndata: []\n\n',
-            b'event: message_start\ndata: {"type":"message_start","message":7}\n\n',
-            b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
-            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":9,"delta":{}}\n\n']
-
-
-@pytest.mark.parametrize('body', NONSENSE)
-def test_nonsense_is_a_dropped_reply(wire, body):
-    server = wire(Raw(body))
-    assert failure(Chat()).kind == 'dropped' and len(server.asked) == 3
-
-
-def test_tool_arguments_that_are_no_json_are_asked_for_again(wire):
-    server = wire(Say(calls=(('compile', '{"source": "def k(x', ), ('compile', '{]'))), Say('sorry'))
-    assert Chat().send(HELLO).text == 'sorry' and len(server.asked) == 2
-
-
-def test_a_stream_that_never_ends_is_left(wire, monkeypatch):
-    monkeypatch.setattr(chats, 'MAX_STREAM_EVENTS', 50)
-    wire(Say('word ' * 20_000))
-    assert failure(Chat()).kind == 'dropped'
-
-
-def test_nobody_listens(wire, monkeypatch):
-    server = wire(Say('x'))
-    server.__exit__()
-    assert failure(Chat(retries=0)).kind == 'unreachable'
-
-
-def test_no_key_no_request(wire, monkeypatch):
-    server = wire(Say('x'))
-    monkeypatch.delenv('ANTHROPIC_API_KEY')
-    assert failure(Chat()).kind == 'no key' and not server.asked and 'ANTHROPIC_API_KEY' in chats.why_no_model()
-
-
-def test_a_listener_that_fails_is_our_fault_and_is_not_hidden(wire):
-    server = wire(Say('x'))
-    def listener(piece): raise ValueError('panel')
-    with pytest.raises(ValueError, match='panel'): Chat(on_text=listener).send(HELLO)
-    assert len(server.asked) == 1
-
-
-def test_the_key_is_in_no_exception_log_or_repr(wire, caplog):
-    caplog.set_level(logging.DEBUG)
-    wire(Refuse(401, 'authentication_error', message='refused:', echo_key=True))
-    chat = Chat()
-    error = failure(chat)
-    frames = ''.join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
-    assert '[key]' in str(error) and error.__context__ is None and error.__cause__ is None
-    for text in (str(error), repr(error), repr(vars(error)), frames, caplog.text, repr(chat), repr(vars(chat)),
-                 repr(chat.meter)):
-        assert SECRET not in text
-    assert isinstance(chat, Chat) and Reply().text == ''
-
-
 # ---- the agent
 # ------------------------------------------------------------------------------------------------------------------
 
@@ -229,7 +53,12 @@ BASE = SOFTMAX.first_kernel.source
 OPTIONS = {'seeds': 1}
 
 
-def version(n): return f'{BASE}\n# version {n}\n'
+def version(n):
+    "The kernel with an instruction more, so that it is another Program."
+    more = f'    more = nl.ndarray((1, {n}), dtype=nl.float32, buffer=nl.sbuf)\n    nisa.memset(dst=more, value=0.0)\n'
+    return BASE.replace('    for i in', f'{more}    for i in', 1) + f'\n# version {n}\n'
+
+
 def handed(source): return {'source': source, 'move': 'a move', 'why': 'a reason', 'expected': 'a gain'}
 def submits(source, **kw): return Say(calls=(('submit', handed(source)),), **kw)
 def profiles(*sources, **kw): return Say(calls=tuple(('profile', {'source': s}) for s in sources), **kw)
@@ -257,8 +86,9 @@ def quick(monkeypatch, measured):
         return replace(measured, id=new_id(), kernel=kernel, baseline_us=baseline_us or profile.latency_us,
                        profile=profile)
 
-    monkeypatch.setattr(loops, 'evaluate', fake)
-    monkeypatch.setattr(tools, 'evaluate', fake)
+    monkeypatch.setattr(loops, 'evaluate_kernel', fake)
+    monkeypatch.setattr(benches, 'evaluate', fake)
+    monkeypatch.setattr(benches, 'digest_of', lambda bench, kernel: kernel.hash)           # all copies have one timeline
     return made
 
 
@@ -418,13 +248,13 @@ def test_the_dollar_budget(wire, quick):
     server = wire(*[profiles(version(n)) for n in range(1, 9)])
     step = loop_of(ReactAgent('claude-opus-5-5', max_dollars=0.002)).step()            # 0.0008 a request
     assert len(server.asked) == 2 and '$0.002' in step.why and step.cost_usd == pytest.approx(0.0016)
-    with pytest.raises(UsageError, match='cannot be kept'): ReactAgent('house-model', max_dollars=1)
+    with pytest.raises(UsageError, match='cannot be kept'): ReactAgent('openai:house-model', max_dollars=1)
 
 
 def test_an_unknown_price_stays_unknown_in_the_run(wire, quick, tmp_path):
     wire(submits(version(1)))
     store = Store(tmp_path/'runs.db')
-    loop = loop_of(ReactAgent('house-model-7b'), store)
+    loop = loop_of(ReactAgent(AnthropicModel('house-model-7b')), store)
     loop.step()
     assert store.load_run(loop.run.id).steps[1].cost_usd is None and loop.run._repr_html_()
 
@@ -475,7 +305,7 @@ def test_the_key_is_nowhere_after_a_run(wire, quick, tmp_path, caplog, capfd):
     agent = ReactAgent()
     loop = loop_of(agent, store)
     step = loop.step()
-    assert '[key]' in step.thought and '[key]' in step.why
+    assert '[ANTHROPIC_API_KEY]' in step.thought and '[key]' in step.why
     files = b''.join(p.read_bytes() for p in tmp_path.iterdir() if p.is_file())
     out, err = capfd.readouterr()
     for text in (json.dumps(loop.run.to_dict()), repr(loop.run), repr(agent), repr(vars(agent)), repr(vars(loop)),

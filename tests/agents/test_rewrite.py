@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from kernel_lab.agents.loop import AgentLoop
+from kernel_lab.agents.engine.loop import AgentLoop
 from kernel_lab.agents.rewrite.agent import MOVES, RewriteAgent, rewrites_of
 from kernel_lab.agents.rewrite.source_tree import KernelTree
 from kernel_lab.agents.rewrite.evidence import ProfileFacts, MoveContext

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pandas
 import pytest
+from loopback import Say, Server
 from kernel_lab.cli.app import COMMANDS, command_table, run
 from kernel_lab.tasks.suite.registry import get_task
 
@@ -438,12 +439,33 @@ def test_react_without_a_key_says_so_and_makes_no_run(lab, env):
     assert "No runs yet" in lab("runs").stdout
 
 
+def test_react_with_a_server_of_ones_own(lab, env):
+    say = Say("Nothing to gain.", usage={"input_tokens": 70})
+    react = ("optimize", "softmax", "-w", "small", "--agent", "react", "--model", "openai:mine")
+    with Server([say]) as server:
+        env |= {"NO_PROXY": "127.0.0.1", "OPENAI_API_KEY": FAKE_KEY}
+        url = ("--base-url", server.url + "/v1")
+        done = lab(*react, *url, "--steps", "1", "--turns", "1", "--max-tokens", "9000")
+        assert done.returncode == 0 and len(server.asked) == 1, done.stderr
+        assert "Nothing leaves this machine" in done.stdout and server.url.split("//")[1] in done.stdout
+        assert server.asked[0]["model"] == "mine" and server.asked[0]["max_tokens"] == 9000
+        again = lab("optimize", "--resume", "latest", "--steps", "2")
+        assert again.returncode == 0 and "openai:mine" in again.stdout, again.stdout + again.stderr
+        assert FAKE_KEY not in done.stdout + done.stderr + again.stdout + json.dumps(server.asked)
+        refused(lab(*react, *url, "--max-dollars", "1"), 2, "price of openai:mine is unknown", "max_tokens")
+    refused(lab(*react, *url), 2, "Nothing answers at 127.0.0.1")
+    refused(lab(*react, "--base-url", "https://me:pass@host/v1"), 2, "no password")
+    refused(lab(*react[:-1], "gpt"), 2, "openai:NAME")
+    refused(lab("optimize", "softmax", "--turns", "3"), 2, "rewrite asks no model", "--agent react")
+
+
 def test_doctor(lab, env):
     env["ANTHROPIC_API_KEY"] = FAKE_KEY
     done = lab("doctor")
     assert done.returncode == 0 and "nki_sim" in done.stdout and "present" in done.stdout
     assert FAKE_KEY not in done.stdout + done.stderr
     found = json.loads(lab("doctor", "--json").stdout)
+    assert found["models"]["anthropic"] is None and "OPENAI_API_KEY" in found["models"]["openai"]
     assert found["targets"]["nki_sim"] is None and all(found["targets"][t] for t in ("neuron", "triton", "cuda"))
     assert FAKE_KEY not in json.dumps(found)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_lab.agents.loop import AgentLoop
+from kernel_lab.agents.engine.loop import AgentLoop
 from kernel_lab.core.errors import KernelError
 from kernel_lab.core.markup import save_html
 from kernel_lab.evaluate import evaluate

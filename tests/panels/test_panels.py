@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from kernel_lab.agents.loop import AgentLoop
+from kernel_lab.agents.engine.loop import AgentLoop
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.panels.step_control import StepControl

@@ -33,7 +33,7 @@ def page():
 
 @pytest.fixture(scope='module')
 def loop():
-    from kernel_lab.agents.loop import AgentLoop
+    from kernel_lab.agents.engine.loop import AgentLoop
     found = AgentLoop('softmax', workload='small', chip='trn2', store=False, seeds=1)
     found.step()
     return found

@@ -23,7 +23,7 @@ def name(nb): return nb.relative_to(CONFIG.nbs_path).as_posix()
 def test_notebook(nb, monkeypatch, tmp_path):
     monkeypatch.setenv("KERNEL_LAB_HOME", str(tmp_path))
     monkeypatch.setenv("IN_TEST", "1")         # as nbdev sets it: a cell may ask whether it is tested
-    for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"): monkeypatch.delenv(key, raising=False)
+    for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"): monkeypatch.delenv(key, raising=False)
     monkeypatch.chdir(nb.parent)
     monkeypatch.syspath_prepend(CONFIG.config_path)
     shell = CaptureShell(nb)

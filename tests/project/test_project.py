@@ -153,8 +153,8 @@ def test_every_import_is_declared():
         canonicalize_name(Requirement(r).name) for r in [
             *p["dependencies"], *(r for extra in ("agents", "app", "cluster", "parquet")
                                   for r in p["optional-dependencies"][extra])]}
-    # the lab itself; the dialects it provides; what anthropic, jinja2, voila bring; what torch-neuronx brings to a device
-    declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "markupsafe", "tornado", "torch-xla"}
+    # the lab itself; the dialects it provides; what anthropic and its extra, jinja2, voila bring; what torch-neuronx brings to a device
+    declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "boto3", "botocore", "markupsafe", "tornado", "torch-xla"}
     used = set()
     for module in MODULES:
         for node in ast.walk(ast.parse(module.read_text())):

@@ -33,6 +33,12 @@ class Step(Shown):
     seconds: float = 0.0
     created: str = ''
     parent: str = ''                                                     # hash of the kernel that was changed
+    after: int | None = None        # index of the step that it follows in the tree of a run; None: of the one before it
+
+    @property
+    def follows(self) -> int | None:
+        "The index of the step that this one follows; None for a root."
+        return self.after if self.after is not None else self.index - 1 if self.index else None
 
     def to_dict(self) -> dict:
         "The step as JSON data."
@@ -108,6 +114,23 @@ class Run(Shown):
         is_distinct = self.best and stands_out(self.best.evaluation.profile, [s.evaluation.profile for s in self.steps])
         return self.first_us / self.best.evaluation.latency_us if is_distinct else None
 
+    def path(self, index: int | None = None) -> 'Run':
+        """The run as seen from one of its steps (the last one if None): that step and those it follows, in order.
+        `SimulatorError` where there is no such step."""
+        if not self.steps and index is None: return self
+        at, found = len(self.steps) - 1 if index is None else index, []
+        while at is not None:
+            if not 0 <= at < len(self.steps):
+                raise SimulatorError(f'run {self.id} has {len(self.steps)} steps, and no step {at}')
+            found.append(self.steps[at])
+            at = self.steps[at].follows
+        return replace(self, steps=tuple(found[::-1]))
+
+    def branches(self) -> list[int]:
+        "The indices of the steps that no other step follows, in order: the ends of the branches."
+        followed = {s.follows for s in self.steps}
+        return [s.index for s in self.steps if s.index not in followed]
+
     def to_dict(self) -> dict:
         "The run as JSON data."
         return {**to_json_data(replace(self, steps=())), 'steps': [s.to_dict() for s in self.steps]}
@@ -180,5 +203,9 @@ def _details(run, anchor):
                                                        'has all of them.')] if left else [])]
 
 def _run_text(run):
-    "A run as lines of text: a head, and a line a step."
-    return '\n'.join([visible_text(f'{run.task}, {_run_head(run)}'), *(f'  {s}' for s in run.steps)])
+    "A run as lines of text: a head, and a line a step, which names the step that it follows where a branch begins."
+    return '\n'.join([visible_text(f'{run.task}, {_run_head(run)}'), *(f'  {s}{_from_text(s)}' for s in run.steps)])
+
+def _from_text(step):
+    "Which step one follows, where it is not the step before it."
+    return '' if step.follows in (None, step.index - 1) else f' (after step {step.follows})'

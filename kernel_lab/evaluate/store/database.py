@@ -180,7 +180,7 @@ def put(connection: sa.Connection, table: sa.Table, row: dict, replace: bool = F
     ).rowcount > 0
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #f4bef6af
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _meta = sa.MetaData()
 def _text(name, **kw): return sa.Column(name, sa.Text, **kw)
 def _texts(*names): return [_text(n) for n in names]
@@ -212,6 +212,9 @@ EXPERIENCES = _table('experiences', _id(), *_texts('task', 'workload', 'chip'), 
                      _to('fast', 'kernels.hash', True), *_floats('slow_us', 'fast_us'),
                      *_texts('kind', 'move', 'lesson', 'maker'), _to('run', 'runs.id'), *_whole('step'),
                      *_texts('created', 'lab', 'chip_record', 'machine'))
+JOURNAL = _table('journal', sa.Column('run', sa.Text, sa.ForeignKey('runs.id'), primary_key=True),
+                 sa.Column('seq', sa.Integer, primary_key=True), *_whole('prev'),
+                 *_texts('kind', 'key', 'body', 'created', 'lab', 'machine'))
 sa.Index('evaluations_by_key', EVALUATIONS.c.key)
 sa.Index('steps_by_evaluation', STEPS.c.evaluation)
 
@@ -266,6 +269,12 @@ MIGRATIONS = {
         'create index evaluations_by_key on evaluations (key)',
         'create index steps_by_evaluation on steps (evaluation)',
         _scalars_of_bodies,
+    ],
+    2: [  # from version 2 to version 3
+        (
+            'create table journal (run text not null references runs (id), seq integer not null, prev integer, kind'
+            ' text, key text, body text, created text, lab text, machine text, primary key (run, seq))'
+        ),
     ]
 }
 

@@ -198,8 +198,9 @@ def is_lease_lost(holder: str | None, saved: float | None = None) -> bool:
     return not _is_running(int(pid)) or start not in (*_started(pid), '-')
 
 # %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #1e18bee8
-def _save_step(connection, step, agent):
-    "Store a step, its evaluation and its experience."
+def put_step(connection: sa.Connection, step: Step, agent: str) -> None:
+    """Store a step of a run by this agent, its evaluation and its experience. UsageError if the run has another step with
+    its number."""
     data = to_json_data(replace(step, evaluation=None))
     body = {k: v for k, v in data.items() if k not in ('run', 'index', 'evaluation')}
     put_evaluation(connection, step.evaluation, parent=step.parent, maker=f'{agent}: {step.move}')
@@ -217,13 +218,15 @@ def _save_step(connection, step, agent):
 def save_step(self: Store, step: Step) -> None:
     """Store a step of a stored run. When this returns, it is on disk. UsageError if the run is not stored, or has
     another step with this number."""
-    with self._write() as c:
-        agent = c.execute(sa.select(RUNS.c.agent).where(RUNS.c.id == step.run)).scalar()
-        if agent is None:
-            raise UsageError(f'There is no run {step.run!r} in the store {self.path}.',
-                             hint='Save the run first, with save_run.')
-        c.execute(sa.update(RUNS).where(RUNS.c.id == step.run).values(saved=time.time(), holder=lease_holder()))
-        _save_step(c, step, agent)
+    with self._write() as c: put_step(c, step, renew_lease(c, step.run, self.path))
+
+def renew_lease(connection: sa.Connection, run: str, path: object) -> str:
+    "Say that this process works on a stored run → its agent. UsageError if the store at `path` has no such run."
+    agent = connection.execute(sa.select(RUNS.c.agent).where(RUNS.c.id == run)).scalar()
+    if agent is None:
+        raise UsageError(f'There is no run {run!r} in the store {path}.', hint='Save the run first, with save_run.')
+    connection.execute(sa.update(RUNS).where(RUNS.c.id == run).values(saved=time.time(), holder=lease_holder()))
+    return agent
 
 @patch
 def save_run(self: Store, run: Run) -> None:
@@ -234,7 +237,7 @@ def save_run(self: Store, run: Run) -> None:
             c, RUNS, {
                 **row, 'config': as_json(to_json_data(run.config)), 'saved': time.time(), 'holder': lease_holder(),
                 **writer_columns(run.chip)}, replace=True)
-        for step in run.steps: _save_step(c, step, run.agent)
+        for step in run.steps: put_step(c, step, run.agent)
 
 # %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #454a35b3
 def _state(row): return 'interrupted' if row.state == 'running' and is_lease_lost(row.holder, row.saved) else row.state

@@ -117,3 +117,31 @@ def critical_lines(timeline):
     rows, share = np.bincount(which, path.row >= 0, len(lines)).astype(np.int64), (dur + wait) / timeline.latency_us
     res = pd.DataFrame(dict(line=lines, rows=rows, dur_us=dur, wait_us=wait, share=share))
     return res.sort_values('share', ascending=False, kind='stable', ignore_index=True)
+
+# %% ../../../nbs/2_nki/8_explain/02_critical_path.ipynb #6f7047fd
+def _waits_of(timeline, mine, begin):
+    "(row, idle µs before it) of the rows of a lane that were waited before."
+    rows = mine[np.argsort(timeline.start_us[mine], kind='stable')]
+    ends = np.concatenate([[begin], np.maximum.accumulate(timeline.end_us[rows])])
+    gap = timeline.start_us[rows] - ends[:-1]
+    return rows[gap > 0], gap[gap > 0]
+
+def _wait_rows(timeline, lane, rows, us):
+    "(lane, line, cause, line and lane that were waited for, µs) of each row that was waited before."
+    ops, instr, after = timeline.program.instructions, timeline.instr, timeline.after
+    for row, t in zip(rows.tolist(), us.tolist()):
+        other = after[row]
+        there = (ops[instr[other]].line, LANES[timeline.lane[other]]) if other >= 0 else (0, '')
+        yield LANES[lane], ops[instr[row]].line, CAUSES[timeline.cause[row]], *there, t
+
+def waits_by_line(timeline):
+    """A frame of the idle time before instructions: lane, line, cause, for_line (of the instruction that was waited
+    for, 0 for none), for_lane, us; the longest first. Of a kernel on two cores both count."""
+    import pandas as pd
+    assert_simulated(timeline, 'what an engine waited for')
+    begin, found = _ends(timeline)[0], []
+    for own, lane in product(rows_by_core(timeline), range(len(LANES))):
+        found += _wait_rows(timeline, lane, *_waits_of(timeline, np.flatnonzero(own & (timeline.lane == lane)), begin))
+    keys = ['lane', 'line', 'cause', 'for_line', 'for_lane']
+    res = pd.DataFrame(found, columns=[*keys, 'us']).groupby(keys, as_index=False, sort=True).us.sum()
+    return res.sort_values('us', ascending=False, kind='stable', ignore_index=True)

@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/2_nki/9_writing/02_same_program.ipynb #5b8da656
 import json, math
+from hashlib import sha256
 from ..ir.nodes import Access, Loop
 from ..ir.program import Program
 
@@ -59,3 +60,8 @@ def first_difference(a: Program, b: Program) -> tuple | None:
     for one, other in zip(x, y):
         if repr(one) != repr(other): return one, other
     return None if len(x) == len(y) else (len(x), len(y))
+
+# %% ../../../nbs/2_nki/9_writing/02_same_program.ipynb #0a7524bb
+def program_digest(program: Program) -> str:
+    "A SHA-256, in hex, that two programs share where they are one but for names, lines, order of declarations."
+    return sha256('\n'.join(map(repr, _Numbered(program).rows)).encode()).hexdigest()

@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 import servers
 
-from kernel_lab.agents.loop import AgentLoop, Proposal
+from kernel_lab.agents.engine.loop import AgentLoop, Proposal
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store import store as module
 from kernel_lab.evaluate.store import database as tables
