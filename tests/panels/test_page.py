@@ -542,6 +542,17 @@ def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):
 
 # --- for a screen reader, and for eyes that see little ---
 
+def slid_by_keyboard(page):
+    "The arrows move a slider, and letters on the lanes are no shortcuts of JupyterLab."
+    cells = page.locator('.jp-Notebook .jp-Cell').count()
+    page.locator('.kl-lab .kl-what-if input[type=range]').first.focus()
+    page.keyboard.press('ArrowRight')
+    page.locator('.kl-lab .kl-tabs .kl-title:has-text("with DMA 1.50×")').first.wait_for(timeout=SLOW)
+    page.locator('.kl-lab .kl-tabs .kl-tl canvas').first.focus()
+    for key in 'bxb': page.keyboard.press(key)
+    assert page.locator('.jp-Notebook .jp-Cell').count() == cells
+
+
 def test_axe_finds_nothing_serious(lab_server, visit):
     folder = lab_server[1]
     page, watch = visit('access', cells=2)
@@ -552,6 +563,7 @@ def test_axe_finds_nothing_serious(lab_server, visit):
         page.locator(f'.kl-lab .kl-tabs button:text-is("{name}")').click()
         page.wait_for_timeout(1500)
         found[name] = barriers(page, '.kl-lab .kl-tabs')
+        if name == 'What if': slid_by_keyboard(page)
     page.locator('.kl-lab .kl-ts > input').focus()
     found['tasks'] = barriers(page, '.kl-lab .kl-ts')
     page.keyboard.press('Escape')

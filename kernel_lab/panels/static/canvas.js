@@ -97,6 +97,7 @@ function interactive(w, root, { hit, describe, click, keys, around = () => undef
     a: () => w.pan(-0.15), d: () => w.pan(0.15), ...keys }
   canvas.addEventListener('keydown', e => {
     const act = !e.ctrlKey && !e.metaKey && !e.altKey && moves[e.key]
-    if (act) { act(); e.preventDefault(); e.stopPropagation() }
+    if (act) { act(); e.preventDefault() }
+    if (act || (e.key.length === 1 && !e.ctrlKey && !e.metaKey && !e.altKey)) e.stopPropagation()    // in JupyterLab B would make a cell, X cut one
   })
 }
