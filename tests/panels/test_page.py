@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chromium import CHROMIUM, Watch
+from chromium import CHROMIUM, Watch, barriers
+from jupyter_page import environment, free_port, jupyter_lab, settings, wait_for
 
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
     if not find_spec(needed): pytest.skip(f'{needed} is not installed', allow_module_level=True)
@@ -24,76 +24,66 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on th
 SLOW = 180_000          # ms; a loaded machine of two cores starts a kernel in half a minute
 
 
-def settings(folder, theme):
-    "JupyterLab's user settings: a theme, and no news."
-    home = folder / 'settings' / '@jupyterlab' / 'apputils-extension'
-    home.mkdir(parents=True, exist_ok=True)
-    (home / 'themes.jupyterlab-settings').write_text(json.dumps({'theme': theme}))
-    (home / 'notification.jupyterlab-settings').write_text(json.dumps({'fetchNews': 'false', 'checkForUpdates': False,
-            'doNotDisturbMode': True}))
-
-
-def environment(folder):
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(('ANTHROPIC_', 'JUPYTER', 'JPY_'))}
-    own = {
-        name: str(folder / name.lower())
-        for name in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
-    return {
-        **keep, **own, 'JUPYTERLAB_SETTINGS_DIR': str(folder / 'settings'),
-        'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'), 'PYTHONPATH': str(ROOT)}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
-
-
 @pytest.fixture(scope='module')
 def lab_server(tmp_path_factory):
     "(address, folder) of a JupyterLab over an empty folder of notebooks."
-    folder = tmp_path_factory.mktemp('lab')
-    (folder / 'notebooks').mkdir()
-    settings(folder, 'JupyterLab Light')
-    port = free_port()
-    command = [
-        sys.executable, '-m', 'jupyterlab', '--no-browser', '--ip', '127.0.0.1', '--port',
-        str(port), '--allow-root', '--ServerApp.port_retries=0', '--IdentityProvider.token=', '--ServerApp.password=',
-        f'--ServerApp.root_dir={folder / "notebooks"}']
-    with open(folder / 'server.log', 'w') as log:
-        server = subprocess.Popen(command, env=environment(folder), stdout=log, stderr=log,
-            cwd=folder)
-    try:
-        wait_for(f'http://127.0.0.1:{port}/api/status', server, folder / 'server.log')
-        yield f'http://127.0.0.1:{port}', folder
-    finally:
-        server.terminate()
-        try: server.wait(20)
-        except subprocess.TimeoutExpired: server.kill()
+    with jupyter_lab(tmp_path_factory.mktemp('lab')) as served: yield served
 
 
-def wait_for(url, server, log, seconds=120):
-    for _ in range(seconds * 2):
-        assert server.poll() is None, f'JupyterLab ended:\n{log.read_text()[-3000:]}'
-        try: return urllib.request.urlopen(url, timeout=2).read()
-        except OSError: time.sleep(0.5)
-    pytest.fail(f'JupyterLab did not answer:\n{log.read_text()[-3000:]}')
+@pytest.fixture(scope='module')
+def context(browser):
+    "One for all tests: the browser reads and compiles JupyterLab once."
+    made = browser.new_context(viewport={'width': 1400, 'height': 1000})
+    yield made
+    made.close()
+
+
+def opened(lab_server, context, name, cells=None):
+    "A copy of the page (its first `cells`) in a tab of its own, with a kernel of its own: (page, watch)."
+    address, folder = lab_server
+    first_cells(name, folder / 'notebooks', cells)
+    page = context.new_page()
+    watch = Watch(page, address, address.replace('http', 'ws'))
+    run_all(page, f'{address}/lab/workspaces/{name}/tree/{name}.ipynb?reset')
+    return page, watch
 
 
 @pytest.fixture
-def visit(lab_server, browser):
-    "visit(name) opens a copy of the page (its first `cells`), with a kernel of its own; gives (page, watch)."
-    address, folder = lab_server
-    contexts = []
+def visit(lab_server, context):
+    "visit(name) opens a copy of the page for this test alone."
+    pages = []
     def open_page(name, cells=None):
-        first_cells(name, folder / 'notebooks', cells)
-        contexts.append(browser.new_context(viewport={'width': 1400, 'height': 1000}))
-        page = contexts[-1].new_page()
-        watch = Watch(page, address, address.replace('http', 'ws'))
-        run_all(page, f'{address}/lab/workspaces/{name}/tree/{name}.ipynb?reset')
-        return page, watch
+        pages.append(opened(lab_server, context, name, cells))
+        return pages[-1]
     yield open_page
-    for context in contexts: context.close()
+    for page, _ in pages: page.close()
+
+
+@pytest.fixture(scope='module')
+def tabs(): return []
+
+
+@pytest.fixture
+def shared(lab_server, context, tabs):
+    "(page, watch) of a page that tests use one after the other, each from an untouched small softmax; anew if that fails."
+    from playwright.sync_api import Error
+    if tabs:
+        try: afresh(*tabs[-1])
+        except Error:                                     # as another test left it when it failed
+            tabs.pop()[0].close()
+    if not tabs: tabs.append(opened(lab_server, context, f'shared{time.monotonic_ns()}', 2))
+    return tabs[-1]
+
+
+def afresh(page, watch):
+    "Pick another task, then the small softmax: no step, no edit, nothing found."
+    page.bring_to_front()
+    page.keyboard.press('Escape')
+    pick(page, 'rmsnorm')
+    begin(page)
+    page.wait_for_function(STEPS, arg=0, timeout=20_000)
+    page.locator('.kl-lab .kl-main:not([disabled])').wait_for(timeout=20_000)
+    watch.errors.clear(); watch.outside.clear()
 
 
 def first_cells(name, folder, cells=None, said=None):
@@ -124,6 +114,10 @@ def run_all(page, url):
     else: pytest.fail(f'the page did not appear: {page.locator(".jp-OutputArea-output").all_inner_texts()}')
     page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].every(p => '
                            '!p.textContent.includes("*"))', timeout=SLOW)
+    begin(page)
+
+
+def begin(page):
     pick(page, 'softmax')
     page.locator('.kl-lab select').first.select_option('small')
     page.wait_for_timeout(1000)
@@ -136,6 +130,8 @@ def pick(page, task):
     page.wait_for_timeout(300)
 
 
+# those of the run before stay in the page, hidden, until there are new ones
+STEPS = """n => [...document.querySelectorAll('.kl-lab .kl-chips .widget-toggle-button')].filter(b => b.offsetParent).length === n"""
 DRAWN = """() => document.querySelectorAll('.kl-lab .js-plotly-plot .gtitle').length === 3 &&
     document.querySelector('.kl-lab .kl-tl canvas')?.dataset.bars > 0"""
 
@@ -151,8 +147,7 @@ def bars(page, said):
 def press(page, label, steps):
     "Press a button and wait until there are as many chips as `steps`."
     page.locator(f'.kl-lab button:text-is("{label}")').click()
-    page.wait_for_function('n => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === n',
-                           arg=steps, timeout=SLOW)
+    page.wait_for_function(STEPS, arg=steps, timeout=SLOW)
     page.wait_for_function('() => !document.querySelector(".kl-lab .kl-main").disabled', timeout=SLOW)
     page.wait_for_function(DRAWN, timeout=SLOW)        # the browser draws after Python is done
     page.wait_for_timeout(800)
@@ -229,19 +224,48 @@ def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
     assert watch.outside == [] and watch.errors == []
 
 
-def test_a_person_edits_and_breaks_the_kernel(lab_server, visit):
+def test_a_person_edits_and_breaks_the_kernel(lab_server, shared):
     folder = lab_server[1]
-    page, watch = visit('edit')
+    page, watch = shared
     page.locator('.kl-lab textarea').first.fill('import nki\n\n@nki.jit\ndef softmax(x):\n    return y <b>\n')
     page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').click(timeout=SLOW)
-    page.wait_for_function('() => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === 2',
-                           timeout=SLOW)
+    page.wait_for_function(STEPS, arg=2, timeout=SLOW)
     page.locator('.kl-lab .kl-band').wait_for(timeout=SLOW)
     log = page.locator('.kl-lab .kl-log').first.inner_text()
     assert 'parse error' in log and 'line 5' in log and 'Traceback' not in log
     assert page.locator('.kl-lab .kl-lineno').nth(4).evaluate('e => e.parentNode.className') == 'kl-line kl-marked'
     page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or folder) / 'lab-broken.png')
+    completes_and_compares(page, Path(os.environ.get('KERNEL_LAB_SHOTS') or folder))
     assert watch.outside == [] and watch.errors == []
+
+
+def completes_and_compares(page, shots):
+    "Names after `nisa.` with what they say, taken by keyboard; then what differs from the first step."
+    area, text = page.locator('.kl-lab textarea').first, lambda: page.locator('.kl-lab textarea').first.input_value()
+    page.locator('.kl-lab .kl-chips .widget-toggle-button').first.click()
+    page.wait_for_function('() => document.querySelector(".kl-lab textarea").value.includes("nl.load") || document.querySelector(".kl-lab textarea").value.includes("dma_copy")', timeout=SLOW)
+    first = text()
+    area.evaluate('e => { const at = e.value.indexOf("\\n", e.value.indexOf("def ")); e.focus(); e.setSelectionRange(at, at) }')
+    page.keyboard.press('Enter')
+    assert text() != first and page.evaluate('() => { const e = document.querySelector(".kl-lab textarea"); return e.value.slice(0, e.selectionStart).endsWith("    ") }')
+    page.keyboard.type('nisa.tensor_t')
+    page.locator('.kl-lab .kl-names.kl-open [role=option]').first.wait_for(timeout=SLOW)
+    assert page.locator('.kl-lab .kl-names [aria-selected=true]').inner_text().startswith('tensor_t')
+    assert 'data1' in page.locator('.kl-lab .kl-names-doc b').inner_text() and len(page.locator('.kl-lab .kl-names-doc p').inner_text()) > 10
+    assert barriers(page, '.kl-lab .kl-editor-wrap') == []
+    page.screenshot(path=shots / 'lab-names.png')
+    page.keyboard.press('Enter')
+    assert 'nisa.tensor_tensor' in text() and page.locator('.kl-lab .kl-names.kl-open').count() == 0
+    page.keyboard.press('Control+z')                                    # a person can take it back
+    page.wait_for_function('() => !document.querySelector(".kl-lab textarea").value.includes("nisa.tensor_tensor")')
+    page.keyboard.press('Escape')
+    lines = text().split('\n')
+    page.locator('.kl-lab .kl-above select').select_option(index=1)
+    page.locator('.kl-lab .kl-diff-note:has-text("against step 0: 1 line new, 0 gone")').wait_for(timeout=SLOW)
+    fresh = page.evaluate('() => [...document.querySelectorAll(".kl-lab .kl-line")].flatMap((r, i) => r.querySelector(".kl-fresh") ? [i] : [])')
+    assert [lines[i] for i in fresh] == [next(l for l in lines if 'nisa.tensor_t' in l)]
+    page.screenshot(path=shots / 'lab-diff.png')
+
 
 
 # --- every view shows what is so now, and says of which run and step ---
@@ -417,7 +441,7 @@ def git(top, *words): return subprocess.run(['git', *words], cwd=top, capture_ou
 
 
 @pytest.mark.parametrize(
-    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/11_lab.ipynb']
+    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/12_lab.ipynb']
 )
 def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
     top, address = checkout
@@ -450,19 +474,19 @@ def test_views_are_made_where_they_are_asked_for(tmp_path):
     shutil.copytree(ROOT / 'tools', top / 'tools')
     shutil.copy(ROOT / 'nbs' / 'lab.ipynb', top / 'nbs')
     sync = [sys.executable, top / 'tools' / 'sync.py']
-    subprocess.run(sync, check=True)
+    subprocess.run(sync, check=True, env=environment(tmp_path))
     view = top / 'src_nbs' / 'lab.py'
     assert view.read_text().count('# %%') == len(json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'])
     view.write_text(view.read_text() + '\n# %%\n1 + 1\n')
     later = time.time() + 5
     os.utime(view, (later, later))
-    subprocess.run(sync, check=True)
+    subprocess.run(sync, check=True, env=environment(tmp_path))
     assert json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'][-1]['source'] == ['1 + 1']
 
 # --- finding a task ---
 
-def test_a_person_finds_a_task(lab_server, visit):
-    page, watch = visit('find', cells=2)
+def test_a_person_finds_a_task(lab_server, shared):
+    page, watch = shared
     field, names = page.locator('.kl-lab .kl-ts > input'), page.locator('.kl-lab .kl-ts-name')
     field.fill('llama')
     assert names.first.inner_text() == 'llama_layer' and '250 tasks' in page.locator('.kl-lab .kl-ts-head').inner_text()
@@ -500,8 +524,8 @@ def run_a_cell(page, code, printed):
     page.locator(f'.jp-OutputArea-output:has-text("{printed}")').last.wait_for(timeout=5_000)
 
 
-def test_a_person_asks_the_timeline(lab_server, visit):
-    page, watch = visit('lanes', cells=2)
+def test_a_person_asks_the_timeline(lab_server, shared):
+    page, watch = shared
     press(page, 'Evaluate the first kernel', 1)
     box, info = lanes(page), page.locator('.kl-lab .kl-tl-info')
     canvas, whole = page.locator('.kl-lab .kl-tl canvas'), window(page)
@@ -536,8 +560,8 @@ def test_a_person_asks_the_timeline(lab_server, visit):
     assert watch.outside == [] and watch.errors == []
 
 
-def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):
-    page, watch = visit('stop')
+def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(shared):
+    page, watch = shared
     press(page, 'Evaluate the first kernel', 1)
     stop = page.locator('.kl-lab button:text-is("Stop")')
     assert stop.is_disabled()
@@ -558,3 +582,64 @@ def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):
     assert page.locator('.kl-lab .kl-chips .widget-toggle-button').count() == 1
     page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').wait_for(timeout=SLOW)
     assert watch.outside == [] and watch.errors == []
+
+
+def test_a_person_goes_back_and_tries_another_way(lab_server, visit):
+    target = Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1])
+    page, watch = visit('tree', cells=2)
+    press(page, 'Evaluate the first kernel', 1)
+    press(page, 'Step', 2)
+    back = page.locator('.kl-lab button:text-is("Go on from this step")')
+    assert not back.is_visible() and not page.locator('.kl-lab .kl-tree').is_visible()
+    page.locator('.kl-lab .kl-chips .widget-toggle-button').first.click()
+    back.click()
+    page.locator('.kl-lab .kl-status:text("Back at step 0")').wait_for(timeout=SLOW)
+    press(page, 'Step', 3)
+    dots = page.locator('.kl-lab .kl-tree .kl-node')
+    dots.nth(2).wait_for(timeout=SLOW)
+    assert dots.count() == 3 and page.locator('.kl-lab .kl-tree .kl-edge').count() == 2
+    dots.nth(1).click()
+    page.locator('.kl-lab .kl-shown:has-text("· step 1 ·")').wait_for(timeout=SLOW)
+    page.keyboard.press('ArrowRight')
+    page.locator('.kl-lab .kl-shown:has-text("· step 2 ·")').wait_for(timeout=SLOW)
+    page.locator('.kl-lab .kl-tree-box').scroll_into_view_if_needed()
+    page.screenshot(path=target / 'tree-light.png')
+    assert watch.outside == [] and watch.errors == []
+
+
+# --- for a screen reader, and for eyes that see little ---
+
+def slid_by_keyboard(page):
+    "The arrows move a slider, and letters on the lanes are no shortcuts of JupyterLab."
+    cells = page.locator('.jp-Notebook .jp-Cell').count()
+    page.locator('.kl-lab .kl-what-if input[type=range]').first.focus()
+    page.keyboard.press('ArrowRight')
+    page.locator('.kl-lab .kl-tabs .kl-title:has-text("with DMA 1.50×")').first.wait_for(timeout=SLOW)
+    page.locator('.kl-lab .kl-tabs .kl-tl canvas').first.focus()
+    for key in 'bxb': page.keyboard.press(key)
+    assert page.locator('.jp-Notebook .jp-Cell').count() == cells
+
+
+def test_axe_finds_nothing_serious(lab_server, visit):
+    folder = lab_server[1]
+    page, watch = visit('access', cells=2)
+    assert barriers(page, '.kl-lab') == []
+    press(page, 'Evaluate the first kernel', 1)
+    found = {'evaluated': barriers(page, '.kl-lab')}
+    for name in ('Memory', 'What if', 'Roofline', 'Comparison'):
+        page.locator(f'.kl-lab .kl-tabs button:text-is("{name}")').click()
+        page.wait_for_timeout(1500)
+        found[name] = barriers(page, '.kl-lab .kl-tabs')
+        if name == 'What if': slid_by_keyboard(page)
+    page.locator('.kl-lab .kl-ts > input').focus()
+    found['tasks'] = barriers(page, '.kl-lab .kl-ts')
+    page.keyboard.press('Escape')
+    save(page)
+    settings(folder, 'JupyterLab Dark')
+    try:
+        shown(page)
+        page.locator('body[data-jp-theme-light="false"]').wait_for(timeout=SLOW, state='attached')
+        assert pictures(page)
+        found['dark'] = barriers(page, '.kl-lab')
+    finally: settings(folder, 'JupyterLab Light')
+    assert {name: bad for name, bad in found.items() if bad} == {} and watch.errors == []
