@@ -64,10 +64,12 @@ ROOMS = {
     "agents.patterns": "ways to write a kernel faster: a sign that it applies, a measured pair; kernels alike",
     "agents.tools": "what a model can call: profile, edit, look up, ask the optimiser; results as text",
     "agents.systems": "prompts, made from the tables",
+    "agents.suites": "agents over many tasks: classes, metrics with intervals, runs that go on after a kill, ablations",
     "figures": "records → plotly figures, and the report",
     "figures.animation": "a kernel at work over simulated time: places in memory, sampled values, one page that plays",
     "panels": "widgets of the page, and `Lab`",
     "cli": "the commands of `kernel-lab`",
+    "cli.agents": "commands that let agents work: one kernel, one task, a suite of tasks; and go through a run again",
 }
 
 

@@ -62,10 +62,11 @@ def beside_line(table: TextTable, name: str, measured_us: float | None, simulate
     return table.line((name, microseconds(measured_us), microseconds(simulated_us), ratio))
 
 # %% ../../nbs/7_cli/00_render.ipynb #41f7dac7
-def step_table(kind: str = 'simulated') -> TextTable:
-    "The table of a run's steps, with the kind of its latencies."
-    return TextTable((('step', 4, 'right'), ('status', 13, 'left'), (f'{kind} µs', 12, 'right'),
-                      ('speedup', 8, 'right'), ('busiest', 7, 'left'), ('% of peak', 9, 'right'), ('move', 0, 'left')))
+def step_table(kind: str = 'simulated', paid: bool = False) -> TextTable:
+    "The table of a run's steps, with the kind of its latencies; with `paid` also what was paid so far."
+    columns = (('step', 4, 'right'), ('status', 13, 'left'), (f'{kind} µs', 12, 'right'), ('speedup', 8, 'right'),
+               ('busiest', 7, 'left'), ('% of peak', 9, 'right'))
+    return TextTable((*columns, *([('paid so far', 11, 'right')] if paid else []), ('move', 0, 'left')))
 
 # %% ../../nbs/7_cli/00_render.ipynb #d5bcf4d5
 def step_cells(step: 'Step', first_us: float | None = None) -> tuple:
@@ -78,10 +79,11 @@ def step_cells(step: 'Step', first_us: float | None = None) -> tuple:
             profile.bound, f'{profile.peak_pct:.1f}', step.move)
 
 # %% ../../nbs/7_cli/00_render.ipynb #f1230d48
-def step_text(step: 'Step', first_us: float | None = None, best: bool = False) -> Text:
-    "One step as a coloured line; `best`: whether it is the fastest so far."
-    ok = step.evaluation.profile is not None
-    return Text(step_table().line(step_cells(step, first_us)), style='bold green' if best else '' if ok else 'red')
+def step_text(step: 'Step', first_us: float | None = None, best: bool = False, paid: str = '') -> Text:
+    "One step as a coloured line; `best`: whether it is the fastest so far; `paid`: so far, of a run that costs money."
+    ok, cells = step.evaluation.profile is not None, step_cells(step, first_us)
+    line = step_table(paid=bool(paid)).line((*cells[:-1], *([paid] if paid else []), cells[-1]))
+    return Text(line, style='bold green' if best else '' if ok else 'red')
 
 def reason_text(step: 'Step') -> Padding | None:
     "Why a step made its move and what it expected, indented; None for a step without reasons."
@@ -177,8 +179,9 @@ def say(*lines: object, err: bool = False, console: 'Console | None' = None) -> 
 
 def progress_on(console: 'Console') -> 'Progress':
     "A progress display, which is disabled where there is no terminal."
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    count = TextColumn('{task.completed}/{task.total}')
+    from rich.progress import (BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn,
+        TimeElapsedColumn)
+    count = MofNCompleteColumn()                    # an agent with a limit of its own has no number of steps
     columns = SpinnerColumn(), TextColumn('{task.description}'), BarColumn(), count, TimeElapsedColumn()
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal,
                     redirect_stdout=sys.stdout.isatty())

@@ -5,12 +5,14 @@
 # %% ../../nbs/7_panels/09_task_picker.ipynb #32d9353d
 import html
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
 import traitlets
 from fastcore.basics import patch
 from ..agents.models.registry import why_no_model
+from ..agents.systems.registry import AGENTS, agent_named, asks_a_model
 from ..core.errors import choose
 from ..core.format import speedup_text
 from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
@@ -24,22 +26,16 @@ if TYPE_CHECKING:
     from ..evaluate.store.store import Store
 
 # %% ../../nbs/7_panels/09_task_picker.ipynb #a48beadd
-def _rewrite():
-    from ..agents.rewrite.agent import RewriteAgent
-    return RewriteAgent()
-
-def _react():
-    from ..agents.systems.react import ReactAgent
-    return ReactAgent()
-
 def agents_offered() -> dict[str, Callable]:
-    "Name → function that creates the agent: `rewrite`, and `react` where a model can be reached."
-    return {'rewrite': _rewrite} if why_no_model() else {'rewrite': _rewrite, 'react': _react}
+    "Name → function that creates the agent: `rewrite`, and those that ask a model where one can be reached."
+    reachable = why_no_model() is None
+    return {name: partial(agent_named, name) for name in AGENTS if reachable or not asks_a_model(name)}
 
 def agent_note() -> str:
-    "One sentence about the agents that are offered, and why the model agent is not."
-    if why_no_model(): return f'Model agent not offered. {why_no_model()}'
-    return 'react asks a model and costs money; rewrite is built in and free.'
+    "One sentence about the agents that are offered, and why those that ask a model are not."
+    asking = [name for name in AGENTS if asks_a_model(name)]
+    if reason := why_no_model(): return f'Not offered, since they ask a model: {", ".join(asking)}. {reason}'
+    return f'{", ".join(asking)} ask a model and cost money; rewrite is built in and free.'
 
 # %% ../../nbs/7_panels/09_task_picker.ipynb #f85cf329
 def run_line(run: 'Run') -> str:
