@@ -65,10 +65,13 @@ ROOMS = {
                        "kernels that are alike",
     "agents.tools": "what a model can call: compile, verify, profile, edit, look up, ask the optimiser; results as text",
     "agents.systems": "prompts, made from the tables",
+    "agents.recorded": "runs that the lab brings along, to look at and to replay without a model",
+    "agents.mcp": "the tools for an agent that a person already uses, over the Model Context Protocol",
     "figures": "records → plotly figures, and the report",
     "figures.animation": "a kernel at work over simulated time: places in memory, sampled values, one page that plays",
     "panels": "widgets of the page, and `Lab`",
     "cli": "the commands of `kernel-lab`",
+    "cli.agents": "commands that let an agent work",
 }
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .agents.mcp import mcp
 from .best import best
 from .calibrate import calibrate
 from .doctor import doctor
@@ -94,6 +95,7 @@ COMMANDS = {
     'export': (export, LOOK),
     'report': (report, LOOK),
     'app': (serve_page, LOOK),
+    'mcp': (mcp, WORK),
     'renew': (renew, WORK),
     'best': (best, LOOK),
     # in the order of `--help`
