@@ -7,7 +7,8 @@ PORT   ?= 8888
 # more workers than the two cores of a small machine: a third of the tests' time is waiting, for a browser or a process that starts
 JOBS   ?= 4
 # tests keep away from the person's own store
-TESTENV = KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
+# (and keep bytecode: a run starts some three hundred processes, each of which would compile pandas or JupyterLab anew)
+TESTENV = PYTHONDONTWRITEBYTECODE= KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
 # without bytecode every process compiles the lab's modules anew, half a second of the processor; Python writes none where
 # PYTHONDONTWRITEBYTECODE is set, and the sandbox's processes never do
 BYTECODE = $(BIN)/python -m compileall -q kernel_lab

@@ -1,12 +1,22 @@
 "What every test shares."
 import gc
+import os
 import signal
+import sys
+
+# before numpy and torch are imported, here and in what a test starts: there are more workers than cores, and a second thread
+# of each mostly spins (twice the processor time on a busy machine)
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"): os.environ.setdefault(_name, "1")
+sys.modules.setdefault("rfc3987_syntax", None)             # see tests/support/without_grammars
+
+from kernel_lab.core import workers  # noqa: E402
 
 
 def pytest_sessionstart():
     "A worker is born deaf to Ctrl-C, and so would be every process it starts; some tests press it."
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.set_threshold(100_000, 50, 100)                     # a worker holds gigabytes that are no garbage
+    workers.TEMPLATE_IDLE_S = 900                          # one process that has imported torch serves all tests of this one
 
 
 def pytest_unconfigure():

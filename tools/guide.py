@@ -61,9 +61,8 @@ ROOMS = {
     "agents.models": "language models of any provider: what they cost, how they are asked, a budget that holds",
     "agents.engine": "a run as a tree of steps: the journal that brings it back, the session of an agent, the loop",
     "agents.rewrite": "the built-in agent that needs no model: moves on a kernel's source",
-    "agents.patterns": "ways to write a kernel faster, each with a sign that it applies and a pair of kernels; verified "
-                       "kernels that are alike",
-    "agents.tools": "what a model can call: compile, verify, profile, edit, look up, ask the optimiser; results as text",
+    "agents.patterns": "ways to write a kernel faster: a sign that it applies, a measured pair; kernels alike",
+    "agents.tools": "what a model can call: profile, edit, look up, ask the optimiser; results as text",
     "agents.systems": "prompts, made from the tables",
     "agents.recorded": "runs that the lab brings along, to look at and to replay without a model",
     "agents.mcp": "the tools for an agent that a person already uses, over the Model Context Protocol",

@@ -131,14 +131,14 @@ def _started(call, paths, arguments, environment, fds, **kw):
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=fds,
                             start_new_session=True, **kw)
 
-def serve_template(requests: str) -> list[str]:
+def serve_template(requests: str, idle: str) -> list[str]:
     """For each request that comes on the file descriptor `requests`, import the modules that it names and fork a
     worker, or say how a worker ended. Returns in the worker, with the arguments of `begin`. Ends with the parent, and
-    when there was no worker for `TEMPLATE_IDLE_S`."""
+    when there was no worker for `idle` seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workers = 0
     with socket.socket(fileno=int(requests)) as end:
-        while workers or wait([end], TEMPLATE_IDLE_S):
+        while workers or wait([end], float(idle)):
             text, fds, *_ = socket.recv_fds(end, MAX_REQUEST_BYTES, 3)
             if not text: break
             request = json.loads(text)
@@ -176,8 +176,8 @@ class Template:
         self._lock, self._owner = threading.Lock(), os.getpid()
         with theirs:
             call = 'workers.begin(*workers.serve_template(*sys.argv[2:]))'
-            self._process = _started(call, paths, [str(theirs.fileno())], environment, [theirs.fileno()],
-                                     stderr=subprocess.DEVNULL)
+            self._process = _started(call, paths, [str(theirs.fileno()), str(TEMPLATE_IDLE_S)], environment,
+                                     [theirs.fileno()], stderr=subprocess.DEVNULL)
 
     def ask(self, request: dict, fds: list[int] = ()) -> int:
         """The number that answers a request. EOFError or OSError if the template has ended or takes no request of this

@@ -40,7 +40,8 @@ def served(tmp_path_factory):
     spec = dict(name='python3', display_name='Python 3', language='python')
     (folder / 'small.ipynb').write_text(json.dumps(dict(cells=[cell], metadata=dict(kernelspec=spec), nbformat=4, nbformat_minor=5)))
     own = {k: str(folder / k.lower()) for k in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
-    env = {**os.environ, **own, 'PLANTED_API_KEY': 'planted-secret', 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
+    env = {**os.environ, **own, 'PLANTED_API_KEY': 'planted-secret', 'PYTHONUNBUFFERED': '1',
+           'PYTHONPATH': os.pathsep.join((str(ROOT), str(ROOT / 'tests' / 'support' / 'without_grammars')))}
     port, log = free_port(), folder / 'log'
     with open(log, 'w') as out:
         words = command(folder / 'small.ipynb', '--port', port, '--token', 'of-the-class', '--persons', 1)

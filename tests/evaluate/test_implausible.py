@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernel_lab.agents.engine.loop import base_step
-from kernel_lab.agents.systems.react import ask_text, history_text
+from kernel_lab.agents.systems.prompts import ask_text, history_text
 from kernel_lab.agents.tools import ToolBench, use_tool
 from kernel_lab.cli.evaluate import error_sentence, fastest_line, result_line, summary_lines
 from kernel_lab.cli.render import evaluation_lines, step_cells, step_text

@@ -40,7 +40,8 @@ def environment(folder):
         for name in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
     return {
         **keep, **own, 'JUPYTERLAB_SETTINGS_DIR': str(folder / 'settings'),
-        'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'), 'PYTHONPATH': str(ROOT)}
+        'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'),
+        'PYTHONPATH': os.pathsep.join((str(ROOT), str(ROOT / 'tests' / 'support' / 'without_grammars')))}
 
 
 def free_port():
@@ -80,20 +81,60 @@ def wait_for(url, server, log, seconds=120):
     pytest.fail(f'JupyterLab did not answer:\n{log.read_text()[-3000:]}')
 
 
-@pytest.fixture
-def visit(lab_server, browser):
-    "visit(name) opens a copy of the page (its first `cells`), with a kernel of its own; gives (page, watch)."
+@pytest.fixture(scope='module')
+def context(browser):
+    "One for all tests: the browser reads and compiles JupyterLab once."
+    made = browser.new_context(viewport={'width': 1400, 'height': 1000})
+    yield made
+    made.close()
+
+
+def opened(lab_server, context, name, cells=None):
+    "A copy of the page (its first `cells`) in a tab of its own, with a kernel of its own: (page, watch)."
     address, folder = lab_server
-    contexts = []
+    first_cells(name, folder / 'notebooks', cells)
+    page = context.new_page()
+    watch = Watch(page, address, address.replace('http', 'ws'))
+    run_all(page, f'{address}/lab/workspaces/{name}/tree/{name}.ipynb?reset')
+    return page, watch
+
+
+@pytest.fixture
+def visit(lab_server, context):
+    "visit(name) opens a copy of the page for this test alone."
+    pages = []
     def open_page(name, cells=None):
-        first_cells(name, folder / 'notebooks', cells)
-        contexts.append(browser.new_context(viewport={'width': 1400, 'height': 1000}))
-        page = contexts[-1].new_page()
-        watch = Watch(page, address, address.replace('http', 'ws'))
-        run_all(page, f'{address}/lab/workspaces/{name}/tree/{name}.ipynb?reset')
-        return page, watch
+        pages.append(opened(lab_server, context, name, cells))
+        return pages[-1]
     yield open_page
-    for context in contexts: context.close()
+    for page, _ in pages: page.close()
+
+
+@pytest.fixture(scope='module')
+def tabs(): return []
+
+
+@pytest.fixture
+def shared(lab_server, context, tabs):
+    "(page, watch) of a page that tests use one after the other, each from an untouched small softmax; anew if that fails."
+    from playwright.sync_api import Error
+    if tabs:
+        try: afresh(*tabs[-1])
+        except Error:                                     # as another test left it when it failed
+            tabs.pop()[0].close()
+    if not tabs: tabs.append(opened(lab_server, context, f'shared{time.monotonic_ns()}', 2))
+    return tabs[-1]
+
+
+def afresh(page, watch):
+    "Pick another task, then the small softmax: no step, no edit, nothing found."
+    page.bring_to_front()
+    page.keyboard.press('Escape')
+    pick(page, 'rmsnorm')
+    begin(page)
+    page.wait_for_function(STEPS, arg=0, timeout=20_000)
+    page.locator('.kl-lab .kl-main:not([disabled])').wait_for(timeout=20_000)
+    watch.errors.clear(); watch.outside.clear()
 
 
 def first_cells(name, folder, cells=None, said=None):
@@ -124,6 +165,10 @@ def run_all(page, url):
     else: pytest.fail(f'the page did not appear: {page.locator(".jp-OutputArea-output").all_inner_texts()}')
     page.wait_for_function('() => [...document.querySelectorAll(".jp-InputPrompt")].every(p => '
                            '!p.textContent.includes("*"))', timeout=SLOW)
+    begin(page)
+
+
+def begin(page):
     pick(page, 'softmax')
     page.locator('.kl-lab select').first.select_option('small')
     page.wait_for_timeout(1000)
@@ -136,6 +181,8 @@ def pick(page, task):
     page.wait_for_timeout(300)
 
 
+# those of the run before stay in the page, hidden, until there are new ones
+STEPS = """n => [...document.querySelectorAll('.kl-lab .kl-chips .widget-toggle-button')].filter(b => b.offsetParent).length === n"""
 DRAWN = """() => document.querySelectorAll('.kl-lab .js-plotly-plot .gtitle').length === 3 &&
     document.querySelector('.kl-lab .kl-tl canvas')?.dataset.bars > 0"""
 
@@ -151,8 +198,7 @@ def bars(page, said):
 def press(page, label, steps):
     "Press a button and wait until there are as many chips as `steps`."
     page.locator(f'.kl-lab button:text-is("{label}")').click()
-    page.wait_for_function('n => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === n',
-                           arg=steps, timeout=SLOW)
+    page.wait_for_function(STEPS, arg=steps, timeout=SLOW)
     page.wait_for_function('() => !document.querySelector(".kl-lab .kl-main").disabled', timeout=SLOW)
     page.wait_for_function(DRAWN, timeout=SLOW)        # the browser draws after Python is done
     page.wait_for_timeout(800)
@@ -229,13 +275,12 @@ def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
     assert watch.outside == [] and watch.errors == []
 
 
-def test_a_person_edits_and_breaks_the_kernel(lab_server, visit):
+def test_a_person_edits_and_breaks_the_kernel(lab_server, shared):
     folder = lab_server[1]
-    page, watch = visit('edit')
+    page, watch = shared
     page.locator('.kl-lab textarea').first.fill('import nki\n\n@nki.jit\ndef softmax(x):\n    return y <b>\n')
     page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').click(timeout=SLOW)
-    page.wait_for_function('() => document.querySelectorAll(".kl-lab .kl-chips .widget-toggle-button").length === 2',
-                           timeout=SLOW)
+    page.wait_for_function(STEPS, arg=2, timeout=SLOW)
     page.locator('.kl-lab .kl-band').wait_for(timeout=SLOW)
     log = page.locator('.kl-lab .kl-log').first.inner_text()
     assert 'parse error' in log and 'line 5' in log and 'Traceback' not in log
@@ -417,7 +462,7 @@ def git(top, *words): return subprocess.run(['git', *words], cwd=top, capture_ou
 
 
 @pytest.mark.parametrize(
-    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/11_lab.ipynb']
+    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/12_lab.ipynb']
 )
 def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
     top, address = checkout
@@ -450,19 +495,19 @@ def test_views_are_made_where_they_are_asked_for(tmp_path):
     shutil.copytree(ROOT / 'tools', top / 'tools')
     shutil.copy(ROOT / 'nbs' / 'lab.ipynb', top / 'nbs')
     sync = [sys.executable, top / 'tools' / 'sync.py']
-    subprocess.run(sync, check=True)
+    subprocess.run(sync, check=True, env=environment(tmp_path))
     view = top / 'src_nbs' / 'lab.py'
     assert view.read_text().count('# %%') == len(json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'])
     view.write_text(view.read_text() + '\n# %%\n1 + 1\n')
     later = time.time() + 5
     os.utime(view, (later, later))
-    subprocess.run(sync, check=True)
+    subprocess.run(sync, check=True, env=environment(tmp_path))
     assert json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'][-1]['source'] == ['1 + 1']
 
 # --- finding a task ---
 
-def test_a_person_finds_a_task(lab_server, visit):
-    page, watch = visit('find', cells=2)
+def test_a_person_finds_a_task(lab_server, shared):
+    page, watch = shared
     field, names = page.locator('.kl-lab .kl-ts > input'), page.locator('.kl-lab .kl-ts-name')
     field.fill('llama')
     assert names.first.inner_text() == 'llama_layer' and '250 tasks' in page.locator('.kl-lab .kl-ts-head').inner_text()
@@ -500,8 +545,8 @@ def run_a_cell(page, code, printed):
     page.locator(f'.jp-OutputArea-output:has-text("{printed}")').last.wait_for(timeout=5_000)
 
 
-def test_a_person_asks_the_timeline(lab_server, visit):
-    page, watch = visit('lanes', cells=2)
+def test_a_person_asks_the_timeline(lab_server, shared):
+    page, watch = shared
     press(page, 'Evaluate the first kernel', 1)
     box, info = lanes(page), page.locator('.kl-lab .kl-tl-info')
     canvas, whole = page.locator('.kl-lab .kl-tl canvas'), window(page)
@@ -536,8 +581,8 @@ def test_a_person_asks_the_timeline(lab_server, visit):
     assert watch.outside == [] and watch.errors == []
 
 
-def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):
-    page, watch = visit('stop')
+def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(shared):
+    page, watch = shared
     press(page, 'Evaluate the first kernel', 1)
     stop = page.locator('.kl-lab button:text-is("Stop")')
     assert stop.is_disabled()
@@ -557,4 +602,27 @@ def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(visit):
     assert page.evaluate('window.stopped') < 2_000                   # 500 on an idle machine
     assert page.locator('.kl-lab .kl-chips .widget-toggle-button').count() == 1
     page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').wait_for(timeout=SLOW)
+    assert watch.outside == [] and watch.errors == []
+
+
+def test_a_person_goes_back_and_tries_another_way(lab_server, visit):
+    target = Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1])
+    page, watch = visit('tree', cells=2)
+    press(page, 'Evaluate the first kernel', 1)
+    press(page, 'Step', 2)
+    back = page.locator('.kl-lab button:text-is("Go on from this step")')
+    assert not back.is_visible() and not page.locator('.kl-lab .kl-tree').is_visible()
+    page.locator('.kl-lab .kl-chips .widget-toggle-button').first.click()
+    back.click()
+    page.locator('.kl-lab .kl-status:text("Back at step 0")').wait_for(timeout=SLOW)
+    press(page, 'Step', 3)
+    dots = page.locator('.kl-lab .kl-tree .kl-node')
+    dots.nth(2).wait_for(timeout=SLOW)
+    assert dots.count() == 3 and page.locator('.kl-lab .kl-tree .kl-edge').count() == 2
+    dots.nth(1).click()
+    page.locator('.kl-lab .kl-shown:has-text("· step 1 ·")').wait_for(timeout=SLOW)
+    page.keyboard.press('ArrowRight')
+    page.locator('.kl-lab .kl-shown:has-text("· step 2 ·")').wait_for(timeout=SLOW)
+    page.locator('.kl-lab .kl-tree-box').scroll_into_view_if_needed()
+    page.screenshot(path=target / 'tree-light.png')
     assert watch.outside == [] and watch.errors == []

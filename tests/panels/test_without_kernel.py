@@ -77,7 +77,8 @@ def executed(shown):
 def test_nbconvert_shows_every_figure_without_a_network(page, loop, tmp_path):
     figures, panels, records = displays(loop)
     nbformat.write(executed([*figures, *panels, *records]), tmp_path / 'all.ipynb')
-    config = {**os.environ, 'JUPYTER_CONFIG_PATH': str(ROOT / 'kernel_lab' / 'figures' / 'static'), 'PYTHONPATH': str(ROOT)}
+    config = {**os.environ, 'JUPYTER_CONFIG_PATH': str(ROOT / 'kernel_lab' / 'figures' / 'static'),
+              'PYTHONPATH': os.pathsep.join((str(ROOT), str(ROOT / 'tests' / 'support' / 'without_grammars')))}
     subprocess.run([sys.executable, '-m', 'nbconvert', '--to', 'html', 'all.ipynb'], cwd=tmp_path, env=config, check=True, capture_output=True)
     plots, shown, width = seen(page, tmp_path / 'all.html')
     assert plots == len(figures) + 4 and shown >= len(records) + 3 and width <= 1280       # 4 panels are plotly figures

@@ -2,7 +2,7 @@
 import sys
 from pathlib import Path
 
-TOOL = """#!{python}
+TOOL = """#!{python} -IS
 import json, pathlib, sys, time
 mode = pathlib.Path(__file__).parent.joinpath("mode").read_text()
 words = sys.argv[1:]

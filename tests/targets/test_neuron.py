@@ -1,10 +1,12 @@
 """The target `neuron` against imitations of the vendor's packages and profiler, made in a temporary folder: the whole
 way, and each way to fail."""
 import json
+import shutil
 import socket
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,15 +77,29 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}:{':'.join(sys.path)}")
     monkeypatch.setenv("PATH", str(tmp_path / "site"), prepend=":")
 
-    def ready(mode="", **kw):
+    def ready(mode="", captures=1, **kw):
         for folder in ("site", "site/neuronxcc"): (tmp_path / folder / "mode").write_text(mode)
-        return Neuron(home=tmp_path / "builds", devices=str(tmp_path / "neuron[0-9]*"), **kw)
+        return Neuron(home=tmp_path / "builds", devices=str(tmp_path / "neuron[0-9]*"), captures=captures, **kw)
     yield ready
     for name in [n for n in sys.modules if n.split(".")[0] in ("nki", "neuronxcc")]: del sys.modules[name]
 
 
 def compiled(target, dialect="nki"):
     return target.compile(CANARY_KERNELS[dialect], CANARY_TASK, CANARY_TASK.workload(), "trn1")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory): return SimpleNamespace(folder=tmp_path_factory.mktemp("kept") / "build", done=None)
+
+
+@pytest.fixture
+def build(machine, kept, tmp_path):
+    "A compiled kernel with a folder of its own, a copy of what was compiled once for all tests that only profile."
+    if not kept.done:
+        kept.done = compiled(machine())
+        shutil.copytree(kept.done.artifact.folder, kept.folder)
+    folder, first = shutil.copytree(kept.folder, tmp_path / "build"), kept.done.artifact
+    return replace(kept.done, artifact=replace(first, folder=folder, neff=folder / first.neff.relative_to(first.folder)))
 
 
 # --- the whole way ---
@@ -116,10 +132,10 @@ def test_everything_is_kept(machine):
         folder / "compiler.log").read_text() and "compiler: hello" in done.log and str(folder) in done.log
 
 
-def test_measured_profile_is_drawn_like_a_simulated_one(machine):
+def test_measured_profile_is_drawn_like_a_simulated_one(machine, build):
     from kernel_lab.figures.timeline import timeline_figure
     from kernel_lab.cli.render import profile_lines
-    profile = (target := machine()).profile(compiled(target))
+    profile = machine().profile(build)
     assert "measured" in timeline_figure(profile.timeline).layout.title.text and "memory not measured" in "\n".join(
         profile_lines(profile))
 
@@ -135,15 +151,15 @@ def test_benchmark_names_its_clock(machine):
         compare_times(new, old)
 
 
-def test_a_latency_that_differs_from_run_to_run_has_an_interval(machine):
+def test_a_latency_that_differs_from_run_to_run_has_an_interval(machine, build):
     "Seven captures of 52 to 58 µs: the profile is that of the median one; a simulated time is not held against it."
-    target = machine("jitter")
-    profile = target.profile(compiled(target))
+    target = machine("jitter", captures=7)
+    profile = target.profile(build)
     assert (profile.latency_us, profile.low_us, profile.high_us,
             profile.count) == tuple(map(pytest.approx, (55, 52, 58, 7)))
     assert profile.timeline.latency_us == pytest.approx(55) and profile.latency.interval == (profile.low_us,
                                                                                              profile.high_us)
-    again = target.profile(compiled(target))
+    again = target.profile(build)
     assert not (c := compare_times(profile.latency,
                                    again.latency)).distinguishable and str(c).startswith("not distinguishable")
     simulated = run_canary_on(TARGETS["nki_sim"], "nki", "trn1")
@@ -224,23 +240,20 @@ def test_no_neff(machine):
         ("simulated", "no measurement"),
     ],
 )
-def test_a_profiler_that_fails(machine, mode, said):
-    done = compiled(machine())
-    with pytest.raises(ToolError, match=said): machine(mode).profile(done)
+def test_a_profiler_that_fails(machine, build, mode, said):
+    with pytest.raises(ToolError, match=said): machine(mode).profile(build)
 
 
-def test_a_profiler_that_hangs(machine):
-    done = compiled(machine())
-    with pytest.raises(ToolError, match="more than 1 s"): machine("capture hangs", seconds=1).profile(done)
+def test_a_profiler_that_hangs(machine, build):
+    with pytest.raises(ToolError, match="more than 1 s"): machine("capture hangs", seconds=1).profile(build)
 
 
 @pytest.mark.parametrize("mode", ["no table", "half a table"])
-def test_without_the_table_there_is_no_timeline(machine, mode):
-    done = compiled(machine())
-    profile = machine(mode).profile(done)
+def test_without_the_table_there_is_no_timeline(machine, build, mode):
+    profile = machine(mode, captures=2).profile(build)
     assert (profile.latency_us, profile.timeline, profile.lines) == (pytest.approx(52.0), None, {})
     # of the median capture
-    assert any("no timeline" in p.read_text() for p in done.artifact.folder.rglob("profiler.log"))
+    assert any("no timeline" in p.read_text() for p in build.artifact.folder.rglob("profiler.log"))
 
 
 # --- the canary ---

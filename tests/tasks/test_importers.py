@@ -6,12 +6,14 @@ somebody has them.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kernel_lab.cli.app import run
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.sandbox.run import Limits
@@ -74,7 +76,7 @@ BAD = {
     "15_at_import": (model(top="raise ValueError('not today')"), "not today"), "16_package": (model(
         top="import no_such_package_xyz"), "no_such_package_xyz, which is not installed"), "17_hub": (model(
             init="self.m = AutoModel.from_pretrained('x')"), "hub"), "18_hangs_at_import": (model(
-                top="while True: pass"), "longer than"), "19_half_an_answer": (
+                top="while True: time.sleep(0.001)"), "longer than"), "19_half_an_answer": (
                     model("os.write(1, b'x' * 10000); os.closerange(3, 99); os._exit(0)"), "ended the process|junk"),}
 
 
@@ -106,22 +108,71 @@ def test_the_bad_are_named_with_their_reason(mixed, name):
 def test_a_link_to_itself_is_named(mixed): assert "cannot be read" in reasons(mixed)["circle"]
 
 
-def test_importing_changes_nothing_here(tmp_path):
+@pytest.mark.slow
+def test_a_file_that_keeps_the_processor_busy_is_ended(tmp_path):
+    checkout(tmp_path, {"level1/1_busy.py": model(top="while True: pass"), "level1/2_after.py": model()})
+    imported = import_suite(tmp_path, seconds=10, workers=1)
+    assert "longer than" in reasons(imported)["1_busy"] and len(imported.tasks) == 1
+
+
+# --- those that behave: one import serves all tests, and its checkout is gone afterwards ---
+
+LINEAR = model("return self.fc(x).relu()", "self.fc = nn.Linear(width, width)")
+ARGS = """import torch
+class Model(torch.nn.Module):
+    def forward(self, x, s, k=2): return x * s + k
+def get_inputs(): return [torch.rand(4, 8), 3.0, 5]
+"""
+GOOD = {
+    "level1/1_leaves.py": model(top="torch.manual_seed(1); os.environ['LEFT_BEHIND'] = '1'; "
+                                    "open('left_behind', 'w').write('x')"),
+    "level1/2_key.py": model(top="raise ValueError(os.environ.get('ANTHROPIC_API_KEY', 'nothing'))"),
+    "level1/3_bn.py": model("return self.bn(x)", "self.bn = nn.BatchNorm2d(8)", "torch.rand(4, 8, 6, 6)"),
+    "level1/4_drop.py": model("return self.drop(self.bn(x))", "self.bn = nn.BatchNorm2d(8); self.drop = nn.Dropout(.5)",
+                              "torch.rand(4, 8, 6, 6)"),
+    "level2/7_linear.py": LINEAR,
+    "level3/1_lstm.py": model("y, (h, c) = self.rnn(x); return y, h, c", "self.rnn = nn.LSTM(16, 16, batch_first=True)",
+                              "torch.rand(2, 5, 16)"),
+    "level3/2_args.py": ARGS}
+
+
+def what_is_here(root):
+    "What an import must not change: the state of both random generators, the environment, files."
     import torch
-    checkout(tmp_path, {"level1/1_a.py": model(top="torch.manual_seed(1); os.environ['LEFT_BEHIND'] = '1'; "
-                                                   "open('left_behind', 'w').write('x')")})
-    torch.manual_seed(7)
-    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
-    import_suite(tmp_path, seconds=20)
-    assert torch.equal(torch.random.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
-    assert "LEFT_BEHIND" not in os.environ and not Path("left_behind").exists() and not (tmp_path /
-                                                                                         "left_behind").exists()
+    left = [p for p in (Path("left_behind"), root / "left_behind") if p.exists()]
+    return torch.random.get_rng_state().tolist(), np.random.get_state()[1].tolist(), dict(os.environ), left
 
 
-def test_keys_do_not_reach_a_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "not-a-key-991")
-    checkout(tmp_path, {"level1/1_a.py": model(top="raise ValueError(os.environ.get('ANTHROPIC_API_KEY', 'nothing'))")})
-    assert "nothing" in reasons(import_suite(tmp_path, seconds=20))["1_a"]
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    "(the import of `GOOD` while there is a key, what was here before it, what was here after it)."
+    import torch
+    root = checkout(tmp_path_factory.mktemp("good"), GOOD)
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv("ANTHROPIC_API_KEY", "not-a-key-991")
+        torch.manual_seed(7)
+        before = what_is_here(root)
+        imported = import_suite(root, seconds=20, workers=1)
+        after = what_is_here(root)
+    shutil.rmtree(root)
+    return imported, before, after
+
+
+@pytest.fixture(scope="module")
+def tasks(good): return good[0].tasks
+
+
+@pytest.fixture(scope="module")
+def linear(tasks): return tasks["kernelbench/2/7_linear"]
+
+
+def test_importing_changes_nothing_here(good):
+    imported, before, after = good
+    assert before == after and "LEFT_BEHIND" not in after[2] and not after[3]
+    assert "same whatever the inputs" in reasons(imported)["1_leaves"]        # it ran, and drew from its one seed
+
+
+def test_keys_do_not_reach_a_file(good): assert "nothing" in reasons(good[0])["2_key"]
 
 
 # --- paths ---
@@ -151,15 +202,6 @@ def test_broken_json_is_named(tmp_path):
 
 # --- the contract of an imported task ---
 
-LINEAR = model("return self.fc(x).relu()", "self.fc = nn.Linear(width, width)")
-
-
-@pytest.fixture(scope="module")
-def linear(tmp_path_factory):
-    root = checkout(tmp_path_factory.mktemp("linear"), {"level2/7_linear.py": LINEAR})
-    return import_suite(root).tasks["kernelbench/2/7_linear"]
-
-
 def test_weights_are_inputs(linear):
     x, w, b = linear.draw("small", 1).values()
     np.testing.assert_allclose(
@@ -183,15 +225,8 @@ def test_its_written_kernel_is_correct_and_an_impostor_is_not(linear):
             if s != first.source} <= {False}
 
 
-def test_modes_of_a_normalisation(tmp_path):
-    imported = import_suite(
-        checkout(
-            tmp_path, {
-                "level1/1_bn.py": model("return self.bn(x)", "self.bn = nn.BatchNorm2d(8)", "torch.rand(4, 8, 6, 6)"),
-                "level1/2_drop.py": model("return self.drop(self.bn(x))",
-                                          "self.bn = nn.BatchNorm2d(8); self.drop = nn.Dropout(.5)",
-                                          "torch.rand(4, 8, 6, 6)")}))
-    train, calm = imported.tasks.values()
+def test_modes_of_a_normalisation(tasks):
+    train, calm = (tasks[f"kernelbench/1/{name}"] for name in ("3_bn", "4_drop"))
     x, w, b = train.draw("small").values()
     mean, var = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
     want = (x - mean) / np.sqrt(var + 1e-5) * w[:, None, None] + b[:, None, None]
@@ -200,25 +235,16 @@ def test_modes_of_a_normalisation(tmp_path):
                                             ] and "evaluation mode" in calm.doc
 
 
-def test_states_and_numbers_among_the_arguments(tmp_path):
-    text = model("y, (h, c) = self.rnn(x); return y, h, c", "self.rnn = nn.LSTM(16, 16, batch_first=True)",
-                 "torch.rand(2, 5, 16)")
-    args = (
-        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, s, k=2): return x * s + k\ndef"
-        " get_inputs(): return [torch.rand(4, 8), 3.0, 5]\n"
-    )
-    imported = import_suite(checkout(tmp_path, {"level3/1_lstm.py": text, "level3/2_args.py": args}))
-    lstm, scaled = imported.tasks.values()
+def test_states_and_numbers_among_the_arguments(tasks):
+    lstm, scaled = (tasks[f"kernelbench/3/{name}"] for name in ("1_lstm", "2_args"))
     assert [o.shape for o in lstm.expected(lstm.draw("small"))] == [(2, 5, 16), (1, 2, 16), (1, 2, 16)]
     arrays = scaled.draw()
     np.testing.assert_allclose(scaled.expected(arrays)[0], arrays["x"] * 3 + 5, rtol=1e-6)
     assert [n.op for n in capture(scaled).nodes] == ["mul", "add"]
 
 
-def test_a_kept_import_needs_no_checkout(tmp_path, linear):
-    root = checkout(tmp_path / "co", {"level2/7_linear.py": LINEAR})
-    kept = save_import(import_suite(root), tmp_path / "kept" / "a.json")
-    (root / "level2" / "7_linear.py").unlink()
+def test_a_kept_import_needs_no_checkout(tmp_path, good, linear):
+    kept = save_import(good[0], tmp_path / "kept" / "a.json")
     again = find_imported_task(tmp_path / "kept", "kernelbench/2/7_linear")
     for k, v in linear.draw("small", 3).items(): np.testing.assert_array_equal(again.draw("small", 3)[k], v)
     kept.write_text(kept.read_text()[:-20])
@@ -257,9 +283,11 @@ def test_the_command_and_the_names_afterwards(lab, tmp_path):
         (("tasks", "kernelbench/1/none"), "no task"),
     ],
 )
-def test_wrong_commands(lab, words, said):
-    done = lab(*words)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stdout + done.stderr
+def test_wrong_commands(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERNEL_LAB_HOME", str(tmp_path / "home"))
+    code, (out, err) = run(list(words)), capsys.readouterr()
+    assert code == 2 and said in err and "Traceback" not in err, out + err
 
 
 # --- written for FlashInfer-Bench ---

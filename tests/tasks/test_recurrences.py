@@ -19,6 +19,14 @@ def mine(reference, **shapes):
                      name='mine')
 
 
+GRAPHS = []            # (task, graph) of the last one: torch traces it once for all that a test asks
+
+
+def graph_of(task):
+    if not any(known is task for known, _ in GRAPHS): GRAPHS[:] = [(task, capture(task))]
+    return GRAPHS[0][1]
+
+
 def steps(a, b, axis=-1, shift=0, times=1, swapped=False, value=0.0, end=None):
     "Doubling steps with zeros in front along an axis, and faults: a wrong shift, factor, order, filling or end."
     a, b, reach = a.movedim(axis, -1), b.movedim(axis, -1), 1
@@ -53,23 +61,26 @@ def scans(graph):
 
 def error(task, source=None):
     arrays = task.draw()
-    got = execute(trace_source(source or lower_fused(capture(task)), specs=tuple(arrays.values())), *arrays.values())
+    got = execute(trace_source(source or lower_fused(graph_of(task)), specs=tuple(arrays.values())), *arrays.values())
     return max(float(np.max(abs(g - w))) for g, w in zip(got, task.expected(arrays)))
 
 
-@pytest.mark.parametrize('n', [8, 9, 31, 64, 200])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize('n', [9, 64, *(pytest.param(n, marks=SLOW) for n in (8, 31, 200))])
 @pytest.mark.parametrize('write', [steps, joined])
 def test_both_ways_of_writing_are_one_scan(write, n):
     task = mine(write, a=(5, n), b=(5, n))
-    assert scans(with_recurrences(capture(task))) == ['recurrence']
-    assert not any(n.op in ('mul', 'add') for n in with_recurrences(capture(task)).nodes)
+    assert scans(with_recurrences(graph_of(task))) == ['recurrence']
+    assert not any(n.op in ('mul', 'add') for n in with_recurrences(graph_of(task)).nodes)
     assert error(task) < 1e-5
 
 
 @pytest.mark.parametrize('fault', [dict(shift=1), dict(times=2), dict(swapped=True), dict(value=1.0), dict(end=16)])
 def test_a_faulty_step_is_no_recurrence(fault):
     task = mine(lambda a, b: steps(a, b, **fault), a=(5, 32), b=(5, 32))
-    assert scans(with_recurrences(capture(task))) == []
+    assert scans(with_recurrences(graph_of(task))) == []
     assert error(task) < 1e-5
 
 
@@ -80,21 +91,22 @@ def test_a_fault_in_one_step_of_five_is_seen():
         for reach in (1, 2, 4, 8): decay = decay * torch.nn.functional.pad(decay, (reach, 0))[..., :32]
         return half + decay * torch.nn.functional.pad(half, (15, 0))[..., :32]
     task = mine(late, a=(5, 32), b=(5, 32))
-    assert scans(with_recurrences(capture(task))) == []
+    assert scans(with_recurrences(graph_of(task))) == []
     assert error(task) < 1e-5
 
 
-@pytest.mark.parametrize('axis, shape', [(0, (40, 6)), (1, (3, 40, 5)), (0, (40, 3, 130)), (2, (3, 5, 40))])
+@pytest.mark.parametrize('axis, shape', [pytest.param(0, (40, 6), marks=SLOW), (1, (3, 40, 5)), (0, (40, 3, 130)),
+                                         pytest.param(2, (3, 5, 40), marks=SLOW)])
 @pytest.mark.parametrize('write', [steps, joined])
 def test_any_axis(write, axis, shape):
     task = mine(lambda a, b: write(a, b, axis), a=shape, b=shape)
     assert error(task) < 1e-5
-    if write is joined: assert scans(with_recurrences(capture(task))) == ['recurrence']
+    if write is joined: assert scans(with_recurrences(graph_of(task))) == ['recurrence']
 
 
 def test_a_decay_that_is_the_same_at_all_times():
     task = mine(lambda a, b: joined(a.expand(40, 6), b, 0), a=(6,), b=(40, 6))
-    (node,) = with_recurrences(capture(task)).nodes
+    (node,) = with_recurrences(graph_of(task)).nodes
     assert node.op == 'recurrence' and [r for r in node.refs()] == ['a', 'b']
     assert error(task) < 1e-5
 
@@ -104,7 +116,7 @@ def test_the_middle_of_a_sequence_is_a_sequence():
     assert error(mine(lambda a, b: joined(a[:, 7:], b[:, 7:]) + b[:, 7:], a=(5, 40), b=(5, 40))) < 1e-5
 
 
-@pytest.mark.parametrize('n', [12, 300])
+@pytest.mark.parametrize('n', [40, *(pytest.param(n, marks=SLOW) for n in (12, 300))])
 @pytest.mark.parametrize('f, found', [
     (lambda x: x.flip(-1).cumsum(-1).flip(-1) + x, ['backwards_cumsum']),
     (lambda x: x.flip(-1).cumprod(-1).flip(-1), ['backwards_cumprod']),
@@ -113,7 +125,7 @@ def test_the_middle_of_a_sequence_is_a_sequence():
     (lambda x: x.flip(0).cumsum(-1).flip(0), []), (lambda x: x.flip(-1).cumsum(-1), [])])
 def test_scans_between_flips(f, found, n):
     task = mine(f, x=(5, n))
-    assert scans(with_backwards_scans(with_recurrences(capture(task)))) == found
+    assert scans(with_backwards_scans(with_recurrences(graph_of(task)))) == found
     assert error(task) < 1e-4
 
 
@@ -122,7 +134,7 @@ def test_a_scan_of_flips_that_is_also_used_as_it_is_stays():
         y = x.flip(-1).cumsum(-1)
         return y, y.flip(-1)
     task = mine(f, x=(5, 40))
-    assert scans(with_backwards_scans(capture(task))) == []
+    assert scans(with_backwards_scans(graph_of(task))) == []
     assert error(task) < 1e-4
 
 
@@ -192,7 +204,7 @@ def test_transpositions_are_right(shape, order):
 @pytest.mark.parametrize('chip', ['trn2', None])
 def test_sums_of_tiles(f, shapes, chip):
     task = mine(f, **shapes)
-    assert error(task, lower_fused(capture(task), chip=chip)) < 1e-4
+    assert error(task, lower_fused(graph_of(task), chip=chip)) < 1e-4
 
 
 def test_first_kernels_know_nothing_of_it():

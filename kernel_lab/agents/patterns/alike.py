@@ -18,7 +18,7 @@ from ...tasks.suite.registry import TASKS, get_task
 # %% ../../../nbs/6_agents/3_patterns/10_alike.ipynb #ed05f489
 @dataclass(frozen=True)
 class VerifiedKernel:
-    "A kernel that was correct for a task, its simulated µs there, how many times faster than before, and where it is from."
+    "A kernel that was correct for a task, its simulated µs, how many times faster than before, where it is from."
     kernel: Kernel
     task: str
     us: float
@@ -44,7 +44,8 @@ def _of_steps(steps: Iterable[Step]) -> Iterator[VerifiedKernel]:
     for s in steps:
         e = s.evaluation
         if e.status == Status.CORRECT and e.profile and s.index:
-            yield VerifiedKernel(e.kernel, e.task, e.profile.latency_us, e.speedup or 1.0, f'step {s.index} of this run')
+            origin = f'step {s.index} of this run'
+            yield VerifiedKernel(e.kernel, e.task, e.profile.latency_us, e.speedup or 1.0, origin)
 
 def _of_store(store: Store, names: Iterable[str], chip: str) -> Iterator[VerifiedKernel]:
     for name in names:
@@ -53,7 +54,7 @@ def _of_store(store: Store, names: Iterable[str], chip: str) -> Iterator[Verifie
 
 def _of_suite(tasks: Iterable[Task], chip: str) -> Iterator[VerifiedKernel]:
     for t in tasks:
-        for best in best_kernels(t, None, chip): yield VerifiedKernel(best.kernel, t.name, best.us, best.gain, best.maker)
+        for b in best_kernels(t, None, chip): yield VerifiedKernel(b.kernel, t.name, b.us, b.gain, b.maker)
 
 MAX_ALIKE_TASKS = 8             # of a family, that are looked at
 
@@ -68,7 +69,9 @@ def kernels_alike(task: Task, chip: str = DEFAULT_CHIP, store: Store | None = No
     found = [*_of_steps(steps), *(_of_store(store, [t.name for t in tasks], chip) if store else ()),
              *_of_suite(tasks if answers else tasks[1:], chip)]
     place = {t.name: k for k, t in enumerate(tasks)}
-    fit = [v for v in found if v.gain > 1.05 and len(v.kernel.source) <= MAX_SHOWN_KERNEL and v.kernel.hash not in {*but}]
+    but = {*but}
+    is_fit = lambda v: v.gain > 1.05 and len(v.kernel.source) <= MAX_SHOWN_KERNEL and v.kernel.hash not in but
+    fit = [*filter(is_fit, found)]
     kept = {}
     for v in sorted(fit, key=lambda v: (place.get(v.task, 0), v.us)): kept.setdefault((v.task, v.origin), v)
     return [*kept.values()][:most]

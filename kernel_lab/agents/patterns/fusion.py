@@ -118,7 +118,7 @@ TWO_IN_ONE = Pattern(
 # %% ../../../nbs/6_agents/3_patterns/04_fusion.ipynb #ab832469
 def copied_from_psum(xt, w):
     "silu(xt.T @ w), copied out of PSUM first."
-    K, M, N = xt.shape[0], xt.shape[1], w.shape[1]
+    M, N = xt.shape[1], w.shape[1]
     out = nl.ndarray((M, N), dtype=w.dtype, buffer=nl.shared_hbm)
     a = nl.ndarray((P, M), dtype=xt.dtype, buffer=nl.sbuf)
     b = nl.ndarray((P, N), dtype=w.dtype, buffer=nl.sbuf)
@@ -135,7 +135,7 @@ def copied_from_psum(xt, w):
 
 def read_in_psum(xt, w):
     "silu(xt.T @ w): the function reads PSUM."
-    K, M, N = xt.shape[0], xt.shape[1], w.shape[1]
+    M, N = xt.shape[1], w.shape[1]
     out = nl.ndarray((M, N), dtype=w.dtype, buffer=nl.shared_hbm)
     a = nl.ndarray((P, M), dtype=xt.dtype, buffer=nl.sbuf)
     b = nl.ndarray((P, N), dtype=w.dtype, buffer=nl.sbuf)

@@ -20,8 +20,8 @@ from ...nki.explain.profile import Profile
 from ...nki.ir.program import Program
 
 # %% ../../../nbs/6_agents/3_patterns/09_library.ipynb #4cbda434
-PATTERNS = {p.name: p for p in (*TILE_PATTERNS, *MEMORY_PATTERNS, *FUSION_PATTERNS, *BALANCE_PATTERNS, *PRODUCT_PATTERNS,
-                                *LAYOUT_PATTERNS, *ATTENTION_PATTERNS)}
+PATTERNS = {p.name: p for p in (*TILE_PATTERNS, *MEMORY_PATTERNS, *FUSION_PATTERNS, *BALANCE_PATTERNS,
+                                *PRODUCT_PATTERNS, *LAYOUT_PATTERNS, *ATTENTION_PATTERNS)}
 
 def pattern_table(chip: str = DEFAULT_CHIP) -> str:
     "All patterns as a Markdown table: name, family, simulated µs of the two kernels, how many times faster."
@@ -62,7 +62,7 @@ def _index(): return word_index([p.words for p in PATTERNS.values()])
 # %% ../../../nbs/6_agents/3_patterns/09_library.ipynb #54097999
 @dataclass(frozen=True)
 class FoundPattern:
-    "A pattern, its score by words (0 to 1), and the share of the latency that it concerns by a profile (None: not asked)."
+    "A pattern, its score by words (0 to 1), and the share of the latency that it concerns (None: no profile)."
     pattern: Pattern
     words: float
     share: float | None = None

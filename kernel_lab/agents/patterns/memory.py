@@ -4,7 +4,8 @@
 
 # %% ../../../nbs/6_agents/3_patterns/03_memory.ipynb #fae6e5f8
 from .pattern import P, Pattern
-from .signs import loads_in_an_outer_loop, loads_in_the_loop, reused_tiles, round_trips, short_runs
+from .signs import (loads_in_an_outer_loop, loads_in_the_loop, reused_tiles, round_trips,
+    short_runs)
 from ...nki import isa as nisa, language as nl
 
 # %% ../../../nbs/6_agents/3_patterns/03_memory.ipynb #0f05d134

@@ -22,7 +22,7 @@ from ...nki.ir.nodes import ArraySpec
 from ...nki.ir.program import Program
 from ...nki.lang.trace import trace_source
 from ...nki.timing.timeline import schedule
-from .signs import scaled_apart, narrow_instructions
+from .signs import scaled_apart
 
 # %% ../../../nbs/6_agents/3_patterns/01_pattern.ipynb #0875d8fd
 P = 128
@@ -37,8 +37,8 @@ def kernel_text(function: Callable) -> str:
 class Pattern(Shown):
     """A way to write a kernel faster.
 
-    `text`: a paragraph for people; `applies(profile, program)`: how much of the latency it concerns, 0 to 1 (of waits it
-    may count twice); `before`, `after`: two kernels that compute the same; `inputs`: their inputs, as '512x2048
+    `text`: a paragraph for people; `applies(profile, program)`: how much of the latency it concerns, 0 to 1 (it may
+    count waits twice); `before`, `after`: two kernels that compute the same; `inputs`: their inputs, as '512x2048
     512x1:bfloat16'; `rounds`: whether the second adds in another order or rounds elsewhere."""
     name: str
     family: str
@@ -54,8 +54,9 @@ class Pattern(Shown):
 
     @property
     def words(self) -> str:
-        "What a search looks through: the name, which counts most, family, paragraph, what its kernels say that they do."
-        return ' '.join([*[self.name] * 4, self.family, self.text, *(inspect.getdoc(f) or '' for f in (self.before, self.after))])
+        "What a search looks through: the name, which counts most, family, paragraph, what its kernels say they do."
+        says = [inspect.getdoc(f) or '' for f in (self.before, self.after)]
+        return ' '.join([*[self.name] * 4, self.family, self.text, *says])
 
     def _repr_html_(self):
         gain = measured(self)

@@ -112,7 +112,8 @@ def loads_in_an_outer_loop(profile: Profile, program: Program) -> float:
 def round_trips(profile: Profile, program: Program) -> float:
     "Copies of values that leave for HBM and come back."
     back = {k for k in program.read_back if program.tensors[k].buffer == 'hbm'}
-    return share_of(profile, [o for o in _all(program, *_COPIES) if {program.base[a.tensor] for a in accesses(o)} & back])
+    of = lambda o: {program.base[a.tensor] for a in accesses(o)}
+    return share_of(profile, [o for o in _all(program, *_COPIES) if of(o) & back])
 
 def element_runs(profile: Profile, program: Program, axes: int = 0) -> float:
     "Copies that take an element at a time from HBM; with `axes` only those of accesses with so many axes."

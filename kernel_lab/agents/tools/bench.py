@@ -27,8 +27,8 @@ class ToolBench:
 
     `baseline_us`: latency of the run's first kernel; `earlier`: kernel hash → `Step` of the run; `tried`: kernel hash →
     `Evaluation` of this conversation; `submitted`: the kernel that was handed in; `options` go to `evaluate`;
-    `evaluator(kernel, said)`: evaluates instead of `evaluate`, `said` being what the model said about the kernel (`move`,
-    `why`, `expected`)."""
+    `evaluator(kernel, said)`: evaluates instead of `evaluate`, `said` being what the model said about the kernel
+    (`move`, `why`, `expected`)."""
     task: object
     workload: object
     chip: str = DEFAULT_CHIP
@@ -102,14 +102,15 @@ def kernel_name(bench: ToolBench, e: Evaluation) -> str:
 _NAME = re.compile(r'(?:kernel )?([0-9a-f]{6,64})|(?:step )?(\d{1,4})|best|last')
 
 def source_named(bench: ToolBench, text: str) -> str:
-    """The source that a text is, or names: 'best', 'last', 'step 3', '3', or the beginning of a hash. `UsageError` where
-    there is no such kernel."""
+    """The source that a text is, or names: 'best', 'last', 'step 3', '3', or the beginning of a hash. `UsageError`
+    where there is no such kernel."""
     name = text.strip()
     match = _NAME.fullmatch(name)
     if not match or '\n' in name: return text
     known = bench.known
     if name == 'last': found = [*bench.tried.values()][-1:] or [*known.values()][-1:]
-    elif name == 'best': found = sorted((e for e in known.values() if e.profile), key=lambda e: e.profile.latency_us)[:1]
+    elif name == 'best':
+        found = sorted((e for e in known.values() if e.profile), key=lambda e: e.profile.latency_us)[:1]
     elif match[2]: found = [s.evaluation for s in bench.earlier.values() if s.index == int(match[2])]
     else: found = [e for h, e in known.items() if h.startswith(match[1])]
     if len({e.kernel.hash for e in found}) == 1: return found[0].kernel.source
@@ -143,5 +144,5 @@ def other_task_text(bench: ToolBench, source: str, program: Program | None = Non
         if [tuple(s) for s, _ in gives] != [tuple(s) or (1,) for s, _ in wants]: found = f'it returns {_shapes(gives)}'
     if not found: return ''
     takes = ', '.join(f'{k} {list(v)}' for k, v in workload.shapes.items())
-    return (f'This looks like a kernel for another task: {found}. The task {task.name} takes ({takes}) in {workload.dtype} '
-            f'and returns {_shapes(task.outputs(workload))}.')
+    return (f'This looks like a kernel for another task: {found}. The task {task.name} takes ({takes}) in '
+            f'{workload.dtype} and returns {_shapes(task.outputs(workload))}.')

@@ -55,7 +55,8 @@ class Tool:
 MAX_ARGUMENT_CHARS, MAX_LIST = 100_000, 16        # characters of one argument; entries of a list
 
 def _wrong_text(key, value):
-    if len(value) > MAX_ARGUMENT_CHARS: return f'{key} has {len(value):,} characters; at most {MAX_ARGUMENT_CHARS:,} are read.'
+    if len(value) > MAX_ARGUMENT_CHARS:
+        return f'{key} has {len(value):,} characters; at most {MAX_ARGUMENT_CHARS:,} are read.'
     if any('\ud800' <= c <= '\udfff' for c in value): return f'{key} holds half a character (a lone surrogate).'
 
 def _wrong_value(key, value, annotation):
@@ -78,7 +79,8 @@ def wrong_call(tools: dict[str, Tool], name: object, given: object) -> str | Non
     if not isinstance(name, str) or name not in tools:
         return f'There is no tool {str(name)[:40]!r}. There are: {", ".join(tools)}.'
     takes, required = tools[name].parameters, tools[name].required
-    if not isinstance(given, dict): return f'{name} takes an object with {", ".join(takes)}, not {type(given).__name__}.'
+    if not isinstance(given, dict):
+        return f'{name} takes an object with {", ".join(takes)}, not {type(given).__name__}.'
     if missing := [k for k in required if k not in given]: return f'{name} also needs {", ".join(missing)}.'
     if extra := [str(k)[:40] for k in given if k not in takes]:
         return f'{name} takes {", ".join(takes)}, not {", ".join(extra[:5])}.'

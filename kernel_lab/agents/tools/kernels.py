@@ -42,8 +42,8 @@ def compile_kernel(bench: ToolBench, source: str) -> tuple[str, bool]:
 def _twin_text(bench, twin):
     "What is said about a kernel that is the same Program as a known one."
     us = f'{twin.profile.latency_us:.1f} us' if twin.profile else twin.status.value
-    return (f'The same Program as {kernel_name(bench, twin)}: only comments, names or the order of declarations differ. '
-            f'That was {twin.status.value}: {us}. Change an instruction, a loop or a tile.')
+    return (f'The same Program as {kernel_name(bench, twin)}: only comments, names or the order of declarations '
+            f'differ. That was {twin.status.value}: {us}. Change an instruction, a loop or a tile.')
 
 def _judged(bench, source, said=None):
     "(evaluation, what to say before it) of a source; of one that is a known Program that kernel's."
@@ -82,19 +82,20 @@ Stages = Literal['compile', 'verify', 'profile']
 def _staged(bench, source, stages):
     "The result of the stages of one kernel, named."
     name = f'This is kernel {Kernel(source).hash[:8]}.'
-    if stages == 'compile':
-        return compile_kernel(bench, source)
+    if stages == 'compile': return compile_kernel(bench, source)
     e, before = _judged(bench, source)
     if before.startswith('The same Program'): return before, _is_right(e)
-    text = '\n'.join([outcome_text(e), verify_text(e)]) if stages == 'verify' and e.verification else result_text(bench, e)
+    numbers = stages == 'verify' and e.verification
+    text = f'{outcome_text(e)}\n{verify_text(e)}' if numbers else result_text(bench, e)
     return '\n'.join(filter(None, [text, before, name])), _is_right(e)
 
 def profile(bench: ToolBench, source: str, stages: Stages = 'profile') -> tuple[str, bool]:
-    """Compile, verify and profile a kernel: one tool, of which a failed stage ends the rest. Reports the latency, what it is lost to,
-    the waits of each engine with the line that each is for, the critical path by line, and the costliest lines.
+    """Compile, verify and profile a kernel: one tool, of which a failed stage ends the rest. Reports the latency, what
+    it is lost to, the waits of each engine with the line that each is for, the critical path by line, and the costliest
+    lines.
 
-    source: The whole kernel as Python source, with one function decorated with @nki.jit; or the name of a known one: best, last,
-      step 3, or the beginning of its hash.
+    source: The whole kernel as Python source, with one function decorated with @nki.jit; or the name of a known one:
+      best, last, step 3, or the beginning of its hash.
     stages: How far to go: compile (cheap, runs nothing), verify (compares with the reference), or profile (all)."""
     try: return _staged(bench, source_named(bench, source), stages)
     except UsageError as e: return str(e), False
@@ -108,10 +109,12 @@ def _nearest(source, old):
     return f' The nearest is line {lines.index(near[0]) + 1}:\n{quoted(near[0], 300)}' if near else ''
 
 def edited_source(source: str, old: str, new: str) -> str:
-    "A source with `old`, which stands there exactly once, replaced. `UsageError` where it does not, or nothing changes."
-    if not old: raise UsageError('The old text is empty.', hint='Give the text to replace, with enough around it to be unique.')
+    "A source with `old`, which stands there exactly once, replaced. `UsageError` where it does not."
+    if not old: raise UsageError('The old text is empty.', hint='Give the text to replace, enough of it to be unique.')
     count = source.count(old)
-    if not count: raise UsageError('The old text does not stand in that kernel; spaces and line breaks count.' + _nearest(source, old))
+    if not count:
+        near = _nearest(source, old)
+        raise UsageError(f'The old text does not stand in that kernel; spaces and line breaks count.{near}')
     if count > 1:
         at = [source[:k].count('\n') + 1 for k in range(len(source)) if source.startswith(old, k)][:8]
         raise UsageError(f'The old text stands there {count} times, in lines {", ".join(map(str, at))}.',
@@ -134,7 +137,8 @@ MAX_VARIANTS = 6
 
 def _row(bench, n, e, note):
     p = e.profile
-    times = f'{p.latency_us:.1f} | {p.bound} {100 * p.engines[p.bound]:.0f} % | {p.peak_pct:.1f}' if p else '– | – | –'
+    share = p and 100 * p.engines[p.bound]
+    times = f'{p.latency_us:.1f} | {p.bound} {share:.0f} % | {p.peak_pct:.1f}' if p else '– | – | –'
     why = note or ('' if p else ' '.join(quoted(headline(e), 200).removeprefix('| ').replace('|', '/').split()))
     return f'| {n} | {e.kernel.hash[:8]} | {e.status.value} | {times} | {why} |'
 
@@ -159,7 +163,8 @@ def variants(bench: ToolBench, sources: list[str]) -> tuple[str, bool]:
 def submit_kernel(bench: ToolBench, source: str, move: str, why: str, expected: str) -> tuple[str, bool]:
     """Hand in a correct kernel. This ends your turn.
 
-    source: The whole kernel as Python source, or the name of one that you have profiled: best, last, or the beginning of its hash.
+    source: The whole kernel as Python source, or the name of one that you have profiled: best, last, or the beginning
+      of its hash.
     move: The change in two to five words.
     why: One sentence: what in the profile asks for it.
     expected: One sentence: what it should bring."""
@@ -171,6 +176,7 @@ def submit_kernel(bench: ToolBench, source: str, move: str, why: str, expected: 
         same = 'is the same Program' if before else 'tried exactly this kernel'
         return f'Not accepted: step {step.index} {same}. Change something.', False
     if not _is_right(e):
-        return '\n'.join(filter(None, ['Not accepted: only a correct kernel can be.', outcome_text(e), before, verify_text(e)])), False
+        said = 'Not accepted: only a correct kernel can be.', outcome_text(e), before, verify_text(e)
+        return '\n'.join(filter(None, said)), False
     bench.submitted = dict(hash=e.kernel.hash, move=move, why=why, expected=expected)
     return '\n'.join(['Accepted.', profile_text(e, lines=0), *(f'warning: {w}' for w in e.warnings)]), True

@@ -76,7 +76,8 @@ def functions_text() -> str:
 def operations_text() -> str:
     "The operations of `op` arguments, and of reductions."
     listed = lambda table: ', '.join(name for name in table if name in vars(nl))
-    return f'op arguments, nl.NAME. ALU: {listed(ALU)}. Reductions: {listed(REDUCE)}. divide and mod take eight cycles an element.'
+    return (f'op arguments, nl.NAME. ALU: {listed(ALU)}. Reductions: {listed(REDUCE)}. divide and mod take eight '
+            'cycles an element.')
 
 TOPICS = {'functions': functions_text, 'operations': operations_text,
           'limits': lambda: '\n'.join(f'{limit.id}: {limit.says}' for limit in LIMITS)}
@@ -89,9 +90,11 @@ def api_text(name: str, chip: str) -> str:
     calls = {n: n for n in (*INSTRUCTIONS, *_SAME_ROW) if n in vars(isa)}
     choose({**calls, **dict.fromkeys(TOPICS)}, name, 'instruction or topic')
     row, c = INSTRUCTIONS[_SAME_ROW.get(name, name)], get_chip(chip)
-    formula = ' '.join(filter(None, [inspect.getdoc(row.cost) if row.cost else 'DMA: by bytes and runs.', cycles_text(name, c)]))
+    says = inspect.getdoc(row.cost) if row.cost else 'DMA: by bytes and runs.'
+    formula = ' '.join(filter(None, [says, cycles_text(name, c)]))
+    engines = ', '.join(row.engines)
     return '\n'.join([f'{signature_text(name)}', f'  {" ".join(inspect.getdoc(getattr(isa, name)).split())}',
-                      f'  engines: {", ".join(row.engines)}; N = elements of a partition; cycles on 512 columns: {formula}',
+                      f'  engines: {engines}; N = elements of a partition; cycles on 512 columns: {formula}',
                       *([f'  dtypes: {dtypes}'] if (dtypes := dtypes_of(row.name)) else []),
                       *(f'  {says}' for says in limits_of(name)[:6])])
 
@@ -100,8 +103,8 @@ MAX_NAMES = 8
 def read_api(bench: ToolBench, names: list[str]) -> tuple[str, bool]:
     """Read the instruction tables: signature, engines, meaning, costs in cycles, limits.
 
-    names: Up to eight names of instructions, such as tensor_tensor, or topics: functions (of activations, with domains and
-      tables), operations (ALU and reductions), limits (all)."""
+    names: Up to eight names of instructions, such as tensor_tensor, or topics: functions (of activations, with domains
+      and tables), operations (ALU and reductions), limits (all)."""
     if not 0 < len(names) <= MAX_NAMES: return f'Ask for one to {MAX_NAMES} names.', False
     found = []
     for name in names:
@@ -135,18 +138,20 @@ def _timed(bench, kernel):
     return e.profile, timeline.program
 
 def find_patterns(bench: ToolBench, query: str = '', kernel: str = '', show: str = '') -> tuple[str, bool]:
-    """Search the library of measured NKI patterns by words, by a kernel's profile, or both; also names verified kernels of the
-    same family of tasks.
+    """Search the library of measured NKI patterns by words, by a kernel's profile, or both; also names verified kernels
+    of the same family of tasks.
 
     query: Words, such as sum over partitions.
     kernel: A correct kernel whose profile is searched for signs: best, last, step 3, a hash, or a whole source.
     show: The name of a pattern, or the hash of a verified kernel, to read its source instead."""
-    alike = kernels_alike(bench.task, bench.chip, bench.options.get('store'), [*bench.earlier.values()], but=[*bench.tried])
+    store, steps = bench.options.get('store'), [*bench.earlier.values()]
+    alike = kernels_alike(bench.task, bench.chip, store, steps, but=[*bench.tried])
     try:
         if show: return clip(_shown(bench, show, alike), 9_000), True
         profile, program = _timed(bench, kernel) if kernel else (None, None)
         found = search_patterns(query, profile, program)
     except UsageError as e: return str(e), False
-    texts = [_pattern_text(f, bench.chip) for f in found] or ['No pattern fits. There are: ' + ', '.join(PATTERNS) + '.']
+    none = f'No pattern fits. There are: {", ".join(PATTERNS)}.'
+    texts = [_pattern_text(f, bench.chip) for f in found] or [none]
     more = ['Verified kernels of this family (read one with show):', *(f'  {v.kernel.hash[:8]}: {v}' for v in alike)]
     return '\n'.join([*texts, *(more if alike else [])]), bool(found)

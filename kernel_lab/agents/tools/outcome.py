@@ -35,9 +35,9 @@ def error_text(error: KernelError | dict) -> str:
     "An error of a kernel, quoted: its line, limit, value and way out."
     return quoted(KernelError.from_dict(error) if isinstance(error, dict) else error)
 
-_PLAIN = {Status.IMPLAUSIBLE: 'This kernel is not accepted and has no latency: its numbers are right, but a guard found that it does not '
-                              'do the work.',
-          Status.BELOW_BOUND: 'This kernel is not accepted and has no latency: it is faster than any kernel can be.'}
+_NONE = 'This kernel is not accepted and has no latency: '
+_PLAIN = {Status.IMPLAUSIBLE: f'{_NONE}its numbers are right, but a guard found that it does not do the work.',
+          Status.BELOW_BOUND: f'{_NONE}it is faster than any kernel can be.'}
 
 def outcome_text(evaluation: Evaluation) -> str:
     "The status of an evaluation, its error if there is one, its warnings, and the verdict of the guards."

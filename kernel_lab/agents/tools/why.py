@@ -34,7 +34,8 @@ LEAST_US = 0.05                 # a wait or a loss that is shorter is not said
 
 def loss_text(timeline: Timeline) -> str:
     "The latency as a sum of losses, in µs."
-    parts = [f'{r.bar} {r.us:.1f}' for r in waterfall(timeline).itertuples() if r.us > max(LEAST_US, 0.004 * timeline.latency_us)]
+    least = max(LEAST_US, 0.004 * timeline.latency_us)
+    parts = [f'{r.bar} {r.us:.1f}' for r in waterfall(timeline).itertuples() if r.us > least]
     return f'losses, us: {", ".join(parts)}'
 
 _WAITS = 'DMA', 'another engine', 'a buffer', 'issue, queue, port', 'nothing left to do'
@@ -46,7 +47,8 @@ def _wait_line(row, lines):
 
 def waits_text(timeline: Timeline, lines: SourceLines, most: int = 2) -> list[str]:
     "For each engine at work: active share, waits by cause in % of the latency, and its `most` longest waits by line."
-    share, waits, text = 100 * idle(timeline) / timeline.latency_us, waits_by_line(timeline), ['waits, % of the latency:']
+    share, waits = 100 * idle(timeline) / timeline.latency_us, waits_by_line(timeline)
+    text = ['waits, % of the latency:']
     for lane, row in share.iterrows():
         if row.active < 1: continue
         causes = ', '.join(f'{name} {row[name]:.0f}' for name in _WAITS if row[name] >= 1)
@@ -78,7 +80,8 @@ def costly_lines(profile: Profile, lines: SourceLines, most: int = 10) -> list[s
     cost = profile.lines
     top = sorted((n for n in cost if n > 0), key=lambda n: -sum(cost[n].values()))
     count = min(most, _as_many_as_matter([sum(cost[n].values()) for n in top]))
-    spent = {n: ', '.join(f'{engine} {us:.1f}' for engine, us in cost[n].items() if us >= LEAST_US) for n in top[:count]}
+    said = lambda n: ', '.join(f'{engine} {us:.1f}' for engine, us in cost[n].items() if us >= LEAST_US)
+    spent = {n: said(n) for n in top[:count]}
     return ['costliest lines (busy us):', *(f'  line {n}: {spent[n]}{lines.code(n)}' for n in spent)] if spent else []
 
 # %% ../../../nbs/6_agents/4_tools/01_why.ipynb #f5c525cc
@@ -87,7 +90,8 @@ MAX_RETIMED_ROWS = 200_000      # instructions of a timeline; a longer one is no
 def gains_text(timeline: Timeline, busiest: str) -> str:
     "The simulated latency under other circumstances, in µs; '' where it would take too long to ask."
     if len(timeline) > MAX_RETIMED_ROWS: return ''
-    retimed, ask = Retimer(timeline), {'free DMA': Assumptions(dma=math.inf), 'two buffers a tile': Assumptions(buffers=2)}
+    ask = {'free DMA': Assumptions(dma=math.inf), 'two buffers a tile': Assumptions(buffers=2)}
+    retimed = Retimer(timeline)
     if busiest != 'DMA': ask[f'{busiest} twice as fast'] = Assumptions(**{busiest.lower(): 2.0})
     found = ', '.join(f'{name} {retimed(change).latency_us:.1f}' for name, change in ask.items())
     return f'what if, us: {found}'
@@ -105,14 +109,16 @@ def target_text(task: Task, workload: Workload | str | None, chip: str) -> str:
 def _head_lines(e):
     "Latency and what it is compared with; engines; memory."
     p, chip = e.profile, get_chip(e.profile.chip)
-    against = [f'{x:.2f}x against {what}' for x, what in ((e.speedup, 'the first kernel'), (e.over_eager, 'eager')) if x]
+    times = (e.speedup, 'the first kernel'), (e.over_eager, 'eager')
+    against = [f'{x:.2f}x against {what}' for x, what in times if x]
     engines = ', '.join(f'{name} {100*share:.0f} %' for name, share in p.engines.items())
     unknown = lambda n, text: 'not measured' if n is None else text
     room = (chip.sbuf_bytes - chip.sbuf_reserved) / 1024
     memory = unknown(p.sbuf_peak_bytes, f'SBUF {(p.sbuf_peak_bytes or 0)/1024:.0f} of {room:.0f} KiB a partition, PSUM '
                                         f'{p.psum_peak_banks} of {chip.psum_banks:.0f} banks')
     spilled = f', spilled {p.spill_bytes} bytes' if p.spill_bytes else ''
-    return [', '.join([f'latency: {p.latency_us:.1f} us ({p.kind}, {p.chip})', *against]) + f'; {p.peak_pct:.1f} % of peak',
+    latency = ', '.join([f'latency: {p.latency_us:.1f} us ({p.kind}, {p.chip})', *against])
+    return [f'{latency}; {p.peak_pct:.1f} % of peak',
             f'engines active: {engines}; busiest: {p.bound}',
             f'HBM: {p.hbm_read_bytes/1e6:.2f} MB read, {p.hbm_write_bytes/1e6:.2f} MB written; {memory}{spilled}',
             f'{p.instructions} instructions; matmul flops {p.flops:.3g}, for transposes {p.transpose_flops:.3g}']

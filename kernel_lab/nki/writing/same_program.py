@@ -63,5 +63,5 @@ def first_difference(a: Program, b: Program) -> tuple | None:
 
 # %% ../../../nbs/2_nki/9_writing/02_same_program.ipynb #0a7524bb
 def program_digest(program: Program) -> str:
-    "A SHA-256, in hex, that two programs share where they are the same but for names, lines and the order of declarations."
+    "A SHA-256, in hex, that two programs share where they are one but for names, lines, order of declarations."
     return sha256('\n'.join(map(repr, _Numbered(program).rows)).encode()).hexdigest()

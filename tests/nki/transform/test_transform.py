@@ -248,7 +248,7 @@ def test_random_moves_of_twenty_thousand_kernels():
 
 GAINS = {'focal_loss': 3.5, 'dequantize_bias_gelu': 3.0, 'lion_step': 2.5, 'linear_bias_gelu': 1.25,
          'reverse_cumsum': 40.0, 'rope_neighbours': 15.0, 'generalized_advantages': 8.0, 'pixel_shuffle': 15.0}
-LONGEST = 'linear_bias_gelu', 'generalized_advantages'
+LONGEST = 'linear_bias_gelu', 'generalized_advantages', 'dequantize_bias_gelu'
 
 
 @pytest.mark.parametrize('name, least', [pytest.param(k, v, marks=[pytest.mark.slow] * (k in LONGEST), id=f'{k}-{v}')
