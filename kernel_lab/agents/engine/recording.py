@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #ca4f9828
 import json
+import lzma
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -139,16 +140,33 @@ class Recording:
 RECORDING_FORMAT = 1
 
 def to_file(recording: Recording, path: str | Path) -> None:
-    "Write a recording as JSON."
+    "Write a recording as JSON, packed where the name ends with `.xz`."
     from ...core.files import replacing
     parts = dict(format=RECORDING_FORMAT, run=recording.run.to_dict(), journal=[e.to_dict() for e in recording.entries])
-    with replacing(path) as file: file.write(json.dumps(parts, ensure_ascii=False, separators=(',', ':')))
+    text = json.dumps(parts, ensure_ascii=False, separators=(',', ':'))
+    if not str(path).endswith('.xz'):
+        with replacing(path) as file: file.write(text)
+    else:
+        packed = lzma.compress(text.encode('utf-8', 'surrogatepass'), preset=9)
+        with replacing(path, binary=True) as file: file.write(packed)
+
+MAX_RECORDING_BYTES = 200_000_000        # unpacked: a small file may unpack to anything
+
+def _text_of(path):
+    "The text of a recording's file, unpacked."
+    data = Path(path).read_bytes()
+    if data.startswith(b'\xfd7zXZ'):
+        unpacker = lzma.LZMADecompressor()
+        data = unpacker.decompress(data, MAX_RECORDING_BYTES)
+        if not unpacker.eof: raise ValueError
+    return data.decode('utf-8', 'surrogatepass')
 
 def from_file(path: str | Path) -> Recording:
     "The recording that `to_file` wrote. `UsageError` where the file is none, or of a newer lab."
-    try: parts = json.loads(Path(path).read_text(encoding='utf-8'))
+    try: parts = json.loads(_text_of(path))
     except OSError as e: raise UsageError(f'{path} cannot be read: {e.strerror or type(e).__name__}.') from None
-    except ValueError: raise UsageError(f'{path} is no recording: it is no JSON.') from None
+    except (ValueError, lzma.LZMAError, RecursionError):
+        raise UsageError(f'{path} is no recording: it is no JSON, or not the whole of it.') from None
     if not isinstance(parts, dict) or not {'format', 'run', 'journal'} <= set(parts):
         raise UsageError(f'{path} is no recording of a run.')
     if parts['format'] != RECORDING_FORMAT:

@@ -5,6 +5,7 @@
 # %% ../../../nbs/6_agents/5_systems/01_conversation.ipynb #e23c5481
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from ..engine.loop import base_step, steps_by_kernel
 from ..engine.session import Session
 from ..models.messages import Call, Model, Reply, Request
@@ -85,10 +86,15 @@ class Conversation:
             self.messages[-1] = {'role': 'user', 'content': [*before, block]}
         else: self.messages.append({'role': 'user', 'content': [block]})
 
+    @cached_property
+    def schemas(self) -> tuple[dict, ...]:
+        "The tools as they are offered: those of a run stay as they were worded when it began."
+        return tuple(self.session.once(f'{self.name} tools', lambda: tool_schemas(self.tools)))
+
     def turn(self, n: int, last: bool = False) -> bool:
         "One request and the results of its calls → whether to go on. `last`: ask the model to submit next."
         for said in self.session.hear(self.name): self.say(heard_text(self.session, said))
-        request = Request(self.system, tuple(self.messages), tool_schemas(self.tools), REPLY_TOKENS)
+        request = Request(self.system, tuple(self.messages), self.schemas, REPLY_TOKENS)
         reply = self.session.ask(self.model, request, f'{self.name} {n}')
         if reply.content: self.messages.append({'role': 'assistant', 'content': list(reply.content)})
         if not reply.calls: return self._after_prose(reply, n)
