@@ -13,6 +13,7 @@ import typer
 from .. import __version__
 from .agents.bench import ablate, bench
 from .agents.best import best
+from .agents.mcp import mcp
 from .agents.optimize import demo, optimize
 from .agents.replay import replay
 from .calibrate import calibrate
@@ -99,6 +100,7 @@ COMMANDS = {
     'report': (report, LOOK),
     'replay': (replay, LOOK),
     'app': (serve_page, LOOK),
+    'mcp': (mcp, WORK),
     'renew': (renew, WORK),
     'best': (best, LOOK),
     # in the order of `--help`

@@ -112,11 +112,11 @@ def hot_lines(profile: 'Profile', source: str, count: int = 5) -> Iterator[str]:
 # %% ../../nbs/7_cli/00_render.ipynb #967921fd
 def waterfall_lines(timeline: 'Timeline') -> Iterator[str]:
     "The bars of *why not peak*, those that are not 0, as lines of text."
-    from ..nki.explain.efficiency import waterfall
-    yield f'why not peak: {microseconds(timeline.latency_us)} µs {timeline.kind}, as a sum'
+    from ..nki.explain.waterfall import waterfall
+    yield f'why not peak: {microseconds(timeline.latency_us)} µs {timeline.kind}, as a sum of what each loss costs'
     for r in waterfall(timeline).itertuples():
         if r.us > 0:
-            yield f'  {r.bar:<24} {microseconds(r.us):>8} µs {100 * r.share:5.1f} %  {"█" * round(30 * r.share)}'
+            yield f'  {r.bar:<28} {microseconds(r.us):>8} µs {100 * r.share:5.1f} %  {"█" * round(30 * r.share)}'
 
 def idle_lines(timeline: 'Timeline') -> Iterator[str]:
     "Active and waiting time of each lane by cause, in percent of the latency, as a table."

@@ -7,6 +7,7 @@ import json
 import logging
 import secrets
 import socket
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -65,15 +66,25 @@ def _bounded(base, persons):
             finally: self.starting -= 1
     return Bounded
 
-def _voila(path, host, port, token, persons) -> 'Voila':
-    "The server, not started yet."
+TEMPLATES = Path(str(files('kernel_lab.cli'))) / 'static' / 'voila'
+
+def _own_voila():
+    "The class of voila's server with our template before its own. `UsageError` where voila is not installed."
     try: from voila.app import Voila
     except ImportError:
         raise UsageError('The page is served by voila, which is not installed.',
                          hint="pip install 'kernel-lab[app]' brings it.") from None
+    class OwnVoila(Voila):
+        def setup_template_dirs(self):
+            super().setup_template_dirs()
+            self.template_paths.insert(0, str(TEMPLATES))
+    return OwnVoila
+
+def _voila(path, host, port, token, persons, idle=120) -> 'Voila':
+    "The server, not started yet; the process of a tab that was closed ends after `idle` seconds."
     for name in 'tornado.access', 'tornado.general': logging.getLogger(name).setLevel(logging.CRITICAL)
-    server = Voila(ip=host, port=port, port_retries=0, token=token, open_browser=False, log_level=logging.ERROR)
-    server.config.MappingKernelManager.update(cull_idle_timeout=120, cull_interval=30)
+    server = _own_voila()(ip=host, port=port, port_retries=0, token=token, open_browser=False, log_level=logging.ERROR)
+    server.config.MappingKernelManager.update(cull_idle_timeout=idle, cull_interval=max(1, min(30, idle // 4)))
     server.tornado_settings = {'headers': {'Content-Security-Policy': POLICY}}
     server.initialize([str(path)])
     own = server.voila_configuration
@@ -95,6 +106,8 @@ def app(
     token: Annotated[str | None, typer.Option(metavar='TOKEN', help=(
         "What a visitor must know; a random one if left out, '' for none."))] = None,
     persons: Annotated[int, typer.Option(metavar='N', min=1, help='At most so many at once, a process each.')] = 20,
+    idle: Annotated[int, typer.Option(metavar='SECONDS', min=1, help=(
+        'End the process of a closed tab after so long.'))] = 120,
     store: StorePlace = None):
     "Serve the page to a class: a process for each person, until Ctrl-C. Nothing is kept without --store."
     if notebook and not Path(notebook).is_file(): raise UsageError(f'There is no notebook {notebook}.')
@@ -102,7 +115,7 @@ def app(
     token = secrets.token_urlsafe(16) if token is None else token
     with TemporaryDirectory(prefix='kernel-lab-') as folder:
         path = Path(notebook).resolve() if notebook else page_notebook(folder, store and str(store))
-        server = _voila(path, host, port, token, persons)
+        server = _voila(path, host, port, token, persons, idle)
         say(f'page        {link_of(host, port, token)}', f'persons     at most {persons} at once; Ctrl-C ends it')
         if not token: say('open        There is no token: everybody who reaches the port can use the page.')
         server.start()

@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 import numpy as np
 from ..core.errors import UsageError
-from ..core.format import percent_text, time_text
+from ..core.format import percent_text, speedup_text, time_text
 from .theme import (BAD_COLOUR, ENGINE_COLOURS, GOOD_COLOUR, IDLE_COLOUR, THEMES, WARN_COLOUR,
     empty_figure, escaped, figure_texts)
 
@@ -20,18 +20,16 @@ if TYPE_CHECKING:
 _LEAST = 5e-4                   # share of the latency below which a bar is nothing
 
 def waterfall_figure(timeline: 'Timeline', theme: str = 'auto') -> 'go.Figure':
-    """Why a timeline is not at its peak, as a plotly figure: each loss as a bar that begins where the one before ended,
-    in the colour of the engine that sets the bound so far. `UsageError` for a measured timeline."""
-    from ..nki.explain.efficiency import waterfall
+    """Why a timeline is not at its peak, as a plotly figure: what would be gained without each loss as a bar that
+    begins where the one before ended, in the colour of the resource whose time it is. `UsageError` for a measured
+    timeline."""
+    from ..nki.explain.waterfall import waterfall
     table, latency, p = waterfall(timeline), float(timeline.latency_us), THEMES[theme]
     shown = table[(table['share'] > _LEAST) | (table.index == 0)]
     first = shown.iloc[0]
     fig = empty_figure(f'{percent_text(first.share)} of the time is {first.bar}', _waterfall_note(table, timeline),
                        height=110 + 27 * len(shown), theme=theme)
-    rest = shown.after_us - shown.us
-    tips = [f'<b>{escaped(r.bar)}</b><br>{time_text(r.us)}, {percent_text(r.share)} of the latency<br>'
-            + (f'bound so far: {r.bound}<br>' if r.bound else '') + f'sum so far {time_text(r.after_us)}'
-            for r in shown.itertuples()]
+    rest, tips = shown.after_us - shown.us, [_loss_tip(r, latency) for r in shown.itertuples()]
     fig.add_bar(orientation='h', y=shown.bar, x=shown.us, base=rest, hoverinfo='text', hovertext=tips, width=0.62,
                 marker=dict(color=[_loss_colour(r) for r in shown.itertuples()]), cliponaxis=False,
                 text=[f'{time_text(r.us)}  {percent_text(r.share)}' for r in shown.itertuples()],
@@ -42,16 +40,22 @@ def waterfall_figure(timeline: 'Timeline', theme: str = 'auto') -> 'go.Figure':
     fig.add_vline(x=latency, line=dict(color=p['soft'], width=1, dash='dot'))
     return fig
 
+def _loss_tip(row, latency):
+    said = f'<b>{escaped(row.bar)}</b><br>{time_text(row.us)}, {percent_text(row.share)} of the latency'
+    if row.bar == 'losses that hide each other': said += '<br>gained only where several of the losses above go'
+    if row.without_us == row.without_us:
+        said += f'<br>without it alone {time_text(row.without_us)}, {speedup_text(latency / row.without_us)} as fast'
+    return said + (f'<br>time of {row.resource}' if row.resource else '') + f'<br>sum so far {time_text(row.after_us)}'
+
 def _waterfall_note(table, timeline):
-    largest = table.iloc[1:].sort_values('us', ascending=False).iloc[0]
-    said = f'largest loss: {largest.bar}, {time_text(largest.us)} · ' if largest.us > 0 else ''
-    chip = timeline.chip.name
-    return f'{said}{time_text(timeline.latency_us)} {timeline.kind} on {chip} · colour: the bound so far'
+    losses = table[table.without_us.notna()].sort_values('us', ascending=False)
+    most, latency = losses.iloc[0], timeline.latency_us
+    said = f'without {most.bar} alone {time_text(most.without_us)}' if most.share > _LEAST else 'no loss gains alone'
+    return f'{said} · {time_text(latency)} {timeline.kind} on {timeline.chip.name} · colour: whose time'
 
 def _loss_colour(row):
     if row.Index == 0: return GOOD_COLOUR
-    return {'imperfect overlap': WARN_COLOUR, 'start and end': IDLE_COLOUR}.get(
-        row.bar, ENGINE_COLOURS.get(row.bound, IDLE_COLOUR))
+    return {'imperfect overlap': WARN_COLOUR}.get(row.bar, ENGINE_COLOURS.get(row.resource, IDLE_COLOUR))
 
 # %% ../../nbs/6_figures/03_bounds.ipynb #fe7d11e0
 def roofline_ceilings(chip: 'Chip', cores: int = 1) -> dict[str, float]:

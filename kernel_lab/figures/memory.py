@@ -62,21 +62,27 @@ def memory_figure(timeline: 'Timeline | MemoryUse', theme: str = 'auto') -> 'go.
     title = (f'SBUF {bytes_text(most)} of {bytes_text(room)} a partition at most, PSUM {use.peak(1)[1]:.0f} of '
              f'{use.rooms[1]:.0f} banks')
     note = f'{time_text(use.timeline.latency_us)} simulated on {chip} · {spill_words(use.timeline)}'
-    fig = empty_figure(title, note, height=460, theme=theme)
+    fig = empty_figure(title, note, height=460 if use.peak(1)[1] else 330, theme=theme)
     for pool, axis in ((0, 'y'), (1, 'y2')):
         frame = memory_frame(use, pool)
         for name in frame: fig.add_scatter(**_area(frame[name], name, len(fig.data), axis, pool))
     if most: fig.add_annotation(x=when, y=most / 1024, yref='y', text=f'peak, {bytes_text(max(room - most, 0))} free',
                                 showarrow=True, arrowhead=0, arrowcolor=p['soft'], ax=40, ay=-16,
                                 font=dict(size=11, color=p['soft']))
+    return fig.update_layout(_memory_axes(use, most, room))
+
+def _memory_axes(use, most, room):
+    "SBUF above PSUM; SBUF alone where PSUM is not used. A line where SBUF ends."
     top = max(most, room / 512) * 1.25 if most < 0.6 * room else max(room, most) * 1.1
-    fig.update_layout(xaxis=dict(title_text='simulated time (µs)', range=[0, use.timeline.latency_us], anchor='y2'),
-                      yaxis=dict(domain=[0.42, 1], title_text='SBUF, KiB a partition', range=[0, top / 1024]),
-                      yaxis2=dict(domain=[0, 0.32], title_text='PSUM, banks', range=[0, use.rooms[1]], anchor='x'))
-    legend = dict(orientation='h', y=-0.16, x=0, font=dict(size=11), traceorder='normal')
-    fig.update_layout(showlegend=True, legend=legend)
-    if room <= top: fig.add_hline(y=room / 1024, line=dict(color=BAD_COLOUR, width=1.5), yref='y')
-    return fig
+    has_psum = use.peak(1)[1] > 0
+    end = dict(type='line', xref='paper', x0=0, x1=1, y0=room / 1024, y1=room / 1024, yref='y',
+               line=dict(color=BAD_COLOUR, width=1.5))
+    legend = dict(orientation='h', y=-0.16 if has_psum else -0.3, x=0, font=dict(size=11), traceorder='normal')
+    return dict(showlegend=True, legend=legend, shapes=[end] * (room <= top),
+                xaxis=dict(title_text='simulated time (µs)', range=[0, use.timeline.latency_us],
+                           anchor='y2' if has_psum else 'y'),
+                yaxis=dict(domain=[0.42 * has_psum, 1], title_text='SBUF, KiB a partition', range=[0, top / 1024]),
+                yaxis2=dict(domain=[0, 0.32], title_text='PSUM, banks', range=[0, use.rooms[1]], anchor='x'))
 
 def _area(column, name, k, axis, pool):
     text = bytes_text if pool == 0 else lambda n: f'{n:.0f} banks'

@@ -37,9 +37,10 @@ class Lab(Panel):
         self.timeline, self.speedup = EngineTimeline(), SpeedupPanel()
         self.diff, self.utilisation, self.details = CorrectnessDiff(), UtilisationPanel(), DetailTabs()
         self.control = StepControl(self._new_loop, lambda: self.editor.value)
-        self.about, self.tree = widgets.HTML().add_class('kl-shown'), RunTree()
+        self.about, self.against = widgets.HTML().add_class('kl-shown'), widgets.Dropdown(description='diff against')
+        self.tree, kernel = RunTree(), widgets.HBox([self.about, self.against]).add_class('kl-above')
         super().__init__(card(self.picker, self.control, self.tree, grid_gap='10px', overflow='visible'), self.cost,
-            card(self.about, self.editor), card(self.timeline, self.details),
+            card(kernel, self.editor, overflow='visible'), card(self.timeline, self.details),
             row(card(self.compile_log), card(self.speedup)), row(card(self.utilisation), card(self.diff)))
         self.add_class('kl-lab')
         self._connect()
@@ -58,6 +59,7 @@ class Lab(Panel):
             self.editor.on_line(panel.mark)
             panel.on_select(self.editor.look_at)
         self.editor.observe(lambda _: self._edited(), 'value')
+        self.against.observe(lambda _: self._against_step(), 'value')
 
     @property
     def loop(self) -> AgentLoop | None:
@@ -104,6 +106,7 @@ def _draw_tree(self: Lab):
 def restart(self: Lab, run: str | None = None) -> None:
     "Empty the page for the picked task, or show an earlier run by its id. What is at work is stopped."
     self.control.stop()
+    if self.loop and self.loop.steps: self.picker.show_trends()
     self.control.loop = None
     if run is None: return self._empty()
     try: self.control.loop = self._new_loop(run)
@@ -127,6 +130,7 @@ def _empty(self: Lab):
     self.shown, self.editor.marks, self.editor.costs = None, {}, {}
     self._source(first.source if first else '',
                  'the first kernel, not evaluated yet' if first else 'write a first kernel here')
+    self._offer_bases([])
     for panel in (self.timeline, self.speedup, self.diff, self.utilisation, self.cost, self.details):
         panel.show(None)
     self._draw_tree()
@@ -145,6 +149,7 @@ def show(self: Lab, index: int) -> None:
     here = named(run, step.index)
     self._source(e.kernel.source, ' · '.join(filter(None, [here, step.move, step.why])))
     self.editor.show(e)
+    self._offer_bases(run.steps)
     self.compile_log.show(e)
     self.cost.show(run)
     self._draw_tree()
@@ -168,6 +173,25 @@ def _source(self: Lab, text, said):
     self.about.value = ('<div style="margin-bottom:8px"><span class="kl-title">Kernel</span> '
                         f'<span class="kl-quiet">{html.escape(said)}</span></div>')
     self._edited()
+
+@patch
+def _offer_bases(self: Lab, steps):
+    "Offer to compare the text with each of these steps; the one that is chosen stays, if it is still there."
+    chosen, indices = self.against.value, [s.index for s in steps]
+    self.against.options = [('nothing', NO_STEP), *((f'step {s.index}: {s.move}'[:60], s.index) for s in steps)]
+    self.against.value = chosen if chosen in indices else NO_STEP
+    self.against.layout.display = None if steps else 'none'
+    self._against_step()
+
+NO_STEP = -1
+
+@patch
+def _against_step(self: Lab):
+    "Mark in the margin of the editor what differs from the step that is chosen."
+    index = self.against.value
+    base = self.loop.run.steps[index].evaluation.kernel.source if index not in (None, NO_STEP) else ''
+    with self.editor.hold_sync():
+        self.editor.base, self.editor.base_name = base, f'step {index}' if index not in (None, NO_STEP) else ''
 
 @patch
 def _edited(self: Lab):

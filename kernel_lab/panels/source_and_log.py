@@ -4,7 +4,9 @@
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #5091f003
 import html
+import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
@@ -25,11 +27,26 @@ if TYPE_CHECKING:
     from ..nki.explain.profile import Profile
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #b1cd2552
+@cache
+def names_offered() -> dict[str, list]:
+    "{'nl': […], 'nisa': […]}: (name, its parameters, its docstring) of what kernels may use, by name."
+    from ..nki.lang import isa, language
+    modules = dict(nl=language, nisa=isa)
+    return {short: [_offered(name, getattr(m, name)) for name in sorted(m.__all__)] for short, m in modules.items()}
+
+def _offered(name, x):
+    "(name, parameters without their types, docstring); of a value what it is."
+    if not inspect.isfunction(x): return name, '', 'a memory' if isinstance(x, str) else ''
+    bare = [p.replace(annotation=p.empty) for p in inspect.signature(x).parameters.values() if p.kind != p.VAR_KEYWORD]
+    return name, str(inspect.Signature(bare)), inspect.getdoc(x) or ''
+
+# %% ../../nbs/7_panels/01_source_and_log.ipynb #856a188a
 class SourceEditor(anywidget.AnyWidget):
     """A kernel's source to edit.
 
     Traits: `value` (text), `marks` {line: message}, `costs` (see `cost_bars`), `colours` {engine: colour}, `editable`,
-    `height` in pixels, `at` (the line to show, 0 for none)."""
+    `height` in pixels, `at` (the line to show, 0 for none), `base` and `base_name` (a text that it is compared with in
+    the margin, '' for none)."""
     _esm, _css = STATIC / 'source_editor.js', STATIC / 'source_editor.css'
     value = traitlets.Unicode('').tag(sync=True)
     marks = traitlets.Dict().tag(sync=True)
@@ -38,6 +55,8 @@ class SourceEditor(anywidget.AnyWidget):
     editable = traitlets.Bool(True).tag(sync=True)
     height = traitlets.Int(430).tag(sync=True)
     at = traitlets.Int(0).tag(sync=True)
+    base = traitlets.Unicode('').tag(sync=True)
+    base_name = traitlets.Unicode('').tag(sync=True)
 
     def __init__(self, value: str = '', **kw):
         super().__init__(value=value, **kw)
@@ -45,8 +64,10 @@ class SourceEditor(anywidget.AnyWidget):
         self.on_msg(lambda _, content, __: self.on_event(content))
 
     def on_event(self, event: dict) -> None:
-        "Handle what the page says: {'type': 'evaluate'}, or {'type': 'line', 'line': 12}. Anything else is ignored."
+        """Handle what the page says: {'type': 'evaluate'}, {'type': 'names'}, or {'type': 'line', 'line': 12}. Anything
+        else is ignored."""
         kind, line = (event.get(k) if isinstance(event, dict) else None for k in ('type', 'line'))
+        if kind == 'names': self.send({'type': 'names', 'names': names_offered()})
         if kind == 'evaluate':
             for f in self._callbacks['evaluate']: f()
         if kind == 'line' and isinstance(line, int):
@@ -132,7 +153,8 @@ class CompileLog(Panel):
         self.text = f'{mark} {title}\n{text}'.strip()
         coloured = f'<b style="color:{colour}">{html.escape(mark)}</b>'
         self.head.value = f'<span class="kl-title">{coloured} {html.escape(title)}</span>'
-        self.body.value = f'<div class="kl-said"><pre>{html.escape(text)}</pre></div>' if text else ''
+        where = 'class="kl-said" role="region" aria-label="Compile log" tabindex="0"'      # the keyboard scrolls it
+        self.body.value = f'<div {where}><pre>{html.escape(text)}</pre></div>' if text else ''
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #226d692d
 def cost_numbers(run: 'Run') -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@
 
 # %% ../../nbs/7_panels/00_style.ipynb #065bbe9a
 import html
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 import ipywidgets as widgets
@@ -61,6 +62,42 @@ def row(*shown: widgets.Widget, widths: list[str] | None = None) -> widgets.Grid
     box = widgets.GridBox(list(shown), layout=widgets.Layout(grid_template_columns=tracks, width='100%'))
     box.add_class('kl-row')
     return box
+
+# %% ../../nbs/7_panels/00_style.ipynb #16f29e10
+def canvas_files(name: str) -> dict[str, str]:
+    "The script and style sheet of a canvas, as an `AnyWidget` takes them: those that all share, and its own."
+    text = lambda ending: ''.join((STATIC / f'{n}.{ending}').read_text(encoding='utf-8') for n in ('canvas', name))
+    return dict(_esm=text('js'), _css=text('css'))
+
+class CanvasPanel(Panel):
+    "A `canvas`, or a `note` in its place: `mark(line)`; `on_select(f)` calls `f(line)` when something is clicked."
+    def __init__(self, canvas: widgets.Widget):
+        self.canvas, self.note, self._callbacks, self.of = canvas, widgets.HTML(), [], ''
+        canvas.on_msg(lambda _, event, __: self.on_event(event))
+        super().__init__(self.note, canvas)
+
+    def rest(self, note: str = '') -> None:
+        "Show a note (HTML) in place of the canvas; '' for the canvas."
+        self.note.value = note
+        self.note.layout.display, self.canvas.layout.display = (None, 'none') if note else ('none', None)
+
+    def mark(self, line: int | None) -> None:
+        "Mark what a source line does; None for no line."
+        self.canvas.line = line or 0
+
+    def on_select(self, f: Callable[[int], object]) -> None:
+        "Call `f(line)` when something is clicked, with the source line that it is of."
+        self._callbacks.append(f)
+
+    def on_event(self, event: dict) -> None:
+        "Handle what the page says: {'type': 'select', 'line': 12, …}. Anything else is ignored."
+        line = event.get('line') if isinstance(event, dict) and event.get('type') == 'select' else None
+        if type(line) is int and line > 0 and self.is_beside(event):
+            for f in self._callbacks: f(line)
+
+    def is_beside(self, event: dict) -> bool:
+        "Whether what was clicked is of the source that stands beside the panel."
+        return True
 
 # %% ../../nbs/7_panels/00_style.ipynb #6ccabb97
 def rest_html(title: str, note: str, of: str = '') -> str:

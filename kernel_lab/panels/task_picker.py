@@ -62,11 +62,22 @@ def task_rows(tasks: dict[str, Task]) -> list[dict]:
                     best=over(times and times.best_us))
     return [row(n, task) for n, task in enumerate(tasks.values())]
 
+def best_trends(store: 'Store | None', limit: int = 200) -> dict[str, list[float]]:
+    """Task → the best gain over the first kernel that its runs had reached, after each of them, oldest first; simulated.
+    Of the latest `limit` runs of a store; `UsageError` where it cannot be read."""
+    trends = {}
+    for run in reversed(store.overview(limit) if store else []):
+        gains = trends.setdefault(run['task'], [])
+        if run['over_first']: gains.append(round(max([run['over_first'], *gains[-1:]]), 3))
+    return {task: gains for task, gains in trends.items() if gains}
+
 class TaskSearch(anywidget.AnyWidget):
-    "A field that finds a task. Traits: `value` (a name), `rows` (see `task_rows`); `options`: the names."
+    """A field that finds a task. Traits: `value` (a name), `rows` (see `task_rows`), `trends` (see `best_trends`);
+    `options`: the names."""
     _esm, _css = STATIC / 'task_search.js', STATIC / 'task_search.css'
     value = traitlets.Unicode().tag(sync=True)
     rows = traitlets.List().tag(sync=True)
+    trends = traitlets.Dict().tag(sync=True)
 
     def __init__(self, tasks: dict[str, Task], **kw):
         self.options = tuple(tasks)
@@ -137,11 +148,17 @@ def pick(self: TaskPicker, task: str | None = None, workload: str | None = None,
     if tell: self._tell()
 
 @patch
+def show_trends(self: TaskPicker) -> None:
+    "Show beside each task what its runs in the store have reached."
+    self.menus['task'].trends = best_trends(self.store)
+
+@patch
 def refresh(self: TaskPicker, without: str | None = None) -> None:
     "Read the earlier runs from the store again; `without`: an id to leave out."
     self._quiet = True
     try:
         found = earlier_runs(self.store, without=without)
+        self.show_trends()
         self.resume.options = [('start afresh', ''), *found.items()]
         self.resume.layout.display = None if found else 'none'
     finally: self._quiet = False

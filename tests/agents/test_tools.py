@@ -18,7 +18,7 @@ from kernel_lab.evaluate.records.evaluation import GuardReport
 from kernel_lab.evaluate.records.run import Run, Step
 from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.nki.explain.critical_path import idle, waits_by_line
-from kernel_lab.nki.explain.efficiency import waterfall
+from kernel_lab.nki.explain.waterfall import waterfall
 from kernel_lab.nki.writing.same_program import program_digest
 from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.suite.registry import get_task

@@ -44,7 +44,7 @@ def served(tmp_path_factory):
            'PYTHONPATH': os.pathsep.join((str(ROOT), str(ROOT / 'tests' / 'support' / 'without_grammars')))}
     port, log = free_port(), folder / 'log'
     with open(log, 'w') as out:
-        words = command(folder / 'small.ipynb', '--port', port, '--token', 'of-the-class', '--persons', 1)
+        words = command(folder / 'small.ipynb', '--port', port, '--token', 'of-the-class', '--persons', 1, '--idle', 5)
         server = subprocess.Popen(words, cwd=folder, env=env, stdout=out, stderr=out, start_new_session=True)
     try:
         for _ in range(240):
@@ -85,12 +85,14 @@ def test_without_the_token_nothing_is_shown_and_no_process_starts(served, query)
 def looked_at(port):
     "The text of the page in a browser, with a live panel, and nothing asked of another server."
     with launched() as browser:
-        page, answered = browser.new_page(), []
+        page, answered, errors = browser.new_page(), [], []
         page.on('response', lambda r: answered.append(r.url))
+        page.on('console', lambda m: m.type == 'error' and 'favicon' not in m.text and errors.append(m.text))
         page.goto(f'http://127.0.0.1:{port}/?token=of-the-class', timeout=120_000)
         page.locator('.kl-editor textarea').first.wait_for(timeout=120_000)
         assert page.locator('.kl-editor textarea').first.input_value() == 'x = 1'
         assert all(url.startswith((f'http://127.0.0.1:{port}', 'data:', 'blob:')) for url in answered), answered
+        assert errors == []
         return page.locator('body').inner_text()
 
 
@@ -101,6 +103,15 @@ def test_a_person_has_a_process_without_the_keys_and_the_next_is_one_too_many(se
     assert len(children(server.pid)) == 1
     status, _, text = fetched(port, '?token=of-the-class')
     assert status == 503 and 'As many persons are here as may be (1)' in text and len(children(server.pid)) == 1
+
+
+def test_the_process_of_a_closed_tab_ends_and_its_place_is_free(served):
+    server, port, _ = served
+    for _ in range(120):                                                # 5 seconds, and a second between two looks
+        if not children(server.pid): break
+        time.sleep(0.25)
+    assert children(server.pid) == []
+    assert 'answer 42' in fetched(port, '?token=of-the-class')[2] and len(children(server.pid)) == 1
 
 
 def test_ctrl_c_ends_it_and_every_process(served):

@@ -23,7 +23,7 @@ from kernel_lab.tasks.model.workload import Kernel
 EVIL = '</style></pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e" onmouseover="alert(1)\'\r\n</details>'
 TAGS = {'div', 'style', 'b', 'span', 'details', 'summary', 'p', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'i', 'button', 'pre', 'a',
         'svg', 'text', 'rect', 'path'}
-ATTRIBUTES = {'class', 'id', 'style', 'title', 'open', 'href', 'type', 'aria-label', 'data-n', 'onclick', 'viewbox', 'role', 'x', 'y', 'width',
+ATTRIBUTES = {'class', 'tabindex', 'id', 'style', 'title', 'open', 'href', 'type', 'aria-label', 'data-n', 'onclick', 'viewbox', 'role', 'x', 'y', 'width',
               'height', 'fill', 'd', 'text-anchor'}
 
 

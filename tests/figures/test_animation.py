@@ -128,7 +128,7 @@ def test_unrolled_code_loses_its_middle(found):
     raw = gzip.decompress(m.packed)
     head = json.loads(raw[8:8 + int(raw[:8], 16)])
     assert (head['count'], head['rows'], len(head['instructions']), head['chip']) == (20, 6, 6, 'trn2')
-    assert all(len(c['folded']) for c in head['clocks'])
+    assert all(len(c['folded']) for c in head['clocks'] if c['name'] != 'free DMA')     # there all is at one moment
     assert len(head['clocks'][0]['tensors']) == 2 + 4                   # what is not shown is not told
 
 

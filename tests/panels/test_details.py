@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import CHROMIUM
+from chromium import CHROMIUM, barriers
 from kernel_lab.core.format import bytes_text
 
 if not find_spec('playwright'): pytest.skip('playwright is not installed', allow_module_level=True)
@@ -35,7 +35,7 @@ def plain(x):
 @pytest.fixture
 def mounted(browser, tmp_path):
     "mounted(script, *what it shows, dark=False) → a page of 1,280 pixels; it had no error when the test ends."
-    from kernel_lab.panels.style import PANEL_CSS, STATIC
+    from kernel_lab.panels.style import PANEL_CSS, canvas_files
     pages, errors = [], []
     def open_page(name, *given, dark=False):
         page = browser.new_page(viewport={'width': 1280, 'height': 720})
@@ -43,9 +43,10 @@ def mounted(browser, tmp_path):
         page.on('pageerror', lambda e: errors.append(str(e)))
         page.on('request', lambda r: r.url.startswith(('blob:', 'data:', 'about:')) or errors.append(r.url))
         theme = '--jp-ui-font-color1:#e4e7ec;--jp-ui-font-color2:#9aa2ae;--jp-layout-color1:#14171c;background:#14171c' if dark else ''
-        sheet = PANEL_CSS + (STATIC / f'{name}.css').read_text()
+        files = canvas_files(name)
+        sheet = PANEL_CSS + files['_css']
         page.set_content(f'<body style="margin:8px;{theme}"><style>{sheet}</style><div class="kl" id="at"></div></body>')
-        page.evaluate(MOUNT, [(STATIC / f'{name}.js').read_text(), plain(given)])
+        page.evaluate(MOUNT, [files['_esm'], plain(given)])
         page.wait_for_timeout(150)
         page.shots = Path(os.environ.get('KERNEL_LAB_SHOTS') or tmp_path)
         return page
@@ -128,6 +129,7 @@ def test_what_was_spilled_is_marked_in_both_themes(mounted, timelines):
         assert 'saved to HBM' in page.locator('.kl-mv-list').inner_text()
         assert EVIL in page.locator('.kl-mv .kl-title').inner_text() and not page.evaluate('window.evil')
         page.screenshot(path=page.shots / f'memory-spilled-{"dark" if dark else "light"}.png')
+        assert barriers(page, '#at') == []
 
 
 def test_a_hundred_thousand_instructions_are_painted(mounted, timelines):
@@ -147,3 +149,4 @@ def test_a_slider_moves_the_lower_timeline_only(mounted, timelines):
     assert window == pytest.approx([0, timeline.latency_us]) and quick.latency_us < timeline.latency_us
     assert page.locator('.kl-title').inner_text() == 'then'
     page.screenshot(path=page.shots / 'what-if-light.png')
+    assert barriers(page, '#at') == []

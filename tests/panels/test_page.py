@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chromium import CHROMIUM, Watch
+from chromium import CHROMIUM, Watch, barriers
+from jupyter_page import environment, free_port, jupyter_lab, settings, wait_for
 
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
     if not find_spec(needed): pytest.skip(f'{needed} is not installed', allow_module_level=True)
@@ -24,61 +24,10 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on th
 SLOW = 180_000          # ms; a loaded machine of two cores starts a kernel in half a minute
 
 
-def settings(folder, theme):
-    "JupyterLab's user settings: a theme, and no news."
-    home = folder / 'settings' / '@jupyterlab' / 'apputils-extension'
-    home.mkdir(parents=True, exist_ok=True)
-    (home / 'themes.jupyterlab-settings').write_text(json.dumps({'theme': theme}))
-    (home / 'notification.jupyterlab-settings').write_text(json.dumps({'fetchNews': 'false', 'checkForUpdates': False,
-            'doNotDisturbMode': True}))
-
-
-def environment(folder):
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(('ANTHROPIC_', 'JUPYTER', 'JPY_'))}
-    own = {
-        name: str(folder / name.lower())
-        for name in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
-    return {
-        **keep, **own, 'JUPYTERLAB_SETTINGS_DIR': str(folder / 'settings'),
-        'JUPYTERLAB_WORKSPACES_DIR': str(folder / 'workspaces'),
-        'PYTHONPATH': os.pathsep.join((str(ROOT), str(ROOT / 'tests' / 'support' / 'without_grammars')))}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
-
-
 @pytest.fixture(scope='module')
 def lab_server(tmp_path_factory):
     "(address, folder) of a JupyterLab over an empty folder of notebooks."
-    folder = tmp_path_factory.mktemp('lab')
-    (folder / 'notebooks').mkdir()
-    settings(folder, 'JupyterLab Light')
-    port = free_port()
-    command = [
-        sys.executable, '-m', 'jupyterlab', '--no-browser', '--ip', '127.0.0.1', '--port',
-        str(port), '--allow-root', '--ServerApp.port_retries=0', '--IdentityProvider.token=', '--ServerApp.password=',
-        f'--ServerApp.root_dir={folder / "notebooks"}']
-    with open(folder / 'server.log', 'w') as log:
-        server = subprocess.Popen(command, env=environment(folder), stdout=log, stderr=log,
-            cwd=folder)
-    try:
-        wait_for(f'http://127.0.0.1:{port}/api/status', server, folder / 'server.log')
-        yield f'http://127.0.0.1:{port}', folder
-    finally:
-        server.terminate()
-        try: server.wait(20)
-        except subprocess.TimeoutExpired: server.kill()
-
-
-def wait_for(url, server, log, seconds=120):
-    for _ in range(seconds * 2):
-        assert server.poll() is None, f'JupyterLab ended:\n{log.read_text()[-3000:]}'
-        try: return urllib.request.urlopen(url, timeout=2).read()
-        except OSError: time.sleep(0.5)
-    pytest.fail(f'JupyterLab did not answer:\n{log.read_text()[-3000:]}')
+    with jupyter_lab(tmp_path_factory.mktemp('lab')) as served: yield served
 
 
 @pytest.fixture(scope='module')
@@ -286,7 +235,37 @@ def test_a_person_edits_and_breaks_the_kernel(lab_server, shared):
     assert 'parse error' in log and 'line 5' in log and 'Traceback' not in log
     assert page.locator('.kl-lab .kl-lineno').nth(4).evaluate('e => e.parentNode.className') == 'kl-line kl-marked'
     page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or folder) / 'lab-broken.png')
+    completes_and_compares(page, Path(os.environ.get('KERNEL_LAB_SHOTS') or folder))
     assert watch.outside == [] and watch.errors == []
+
+
+def completes_and_compares(page, shots):
+    "Names after `nisa.` with what they say, taken by keyboard; then what differs from the first step."
+    area, text = page.locator('.kl-lab textarea').first, lambda: page.locator('.kl-lab textarea').first.input_value()
+    page.locator('.kl-lab .kl-chips .widget-toggle-button').first.click()
+    page.wait_for_function('() => document.querySelector(".kl-lab textarea").value.includes("nl.load") || document.querySelector(".kl-lab textarea").value.includes("dma_copy")', timeout=SLOW)
+    first = text()
+    area.evaluate('e => { const at = e.value.indexOf("\\n", e.value.indexOf("def ")); e.focus(); e.setSelectionRange(at, at) }')
+    page.keyboard.press('Enter')
+    assert text() != first and page.evaluate('() => { const e = document.querySelector(".kl-lab textarea"); return e.value.slice(0, e.selectionStart).endsWith("    ") }')
+    page.keyboard.type('nisa.tensor_t')
+    page.locator('.kl-lab .kl-names.kl-open [role=option]').first.wait_for(timeout=SLOW)
+    assert page.locator('.kl-lab .kl-names [aria-selected=true]').inner_text().startswith('tensor_t')
+    assert 'data1' in page.locator('.kl-lab .kl-names-doc b').inner_text() and len(page.locator('.kl-lab .kl-names-doc p').inner_text()) > 10
+    assert barriers(page, '.kl-lab .kl-editor-wrap') == []
+    page.screenshot(path=shots / 'lab-names.png')
+    page.keyboard.press('Enter')
+    assert 'nisa.tensor_tensor' in text() and page.locator('.kl-lab .kl-names.kl-open').count() == 0
+    page.keyboard.press('Control+z')                                    # a person can take it back
+    page.wait_for_function('() => !document.querySelector(".kl-lab textarea").value.includes("nisa.tensor_tensor")')
+    page.keyboard.press('Escape')
+    lines = text().split('\n')
+    page.locator('.kl-lab .kl-above select').select_option(index=1)
+    page.locator('.kl-lab .kl-diff-note:has-text("against step 0: 1 line new, 0 gone")').wait_for(timeout=SLOW)
+    fresh = page.evaluate('() => [...document.querySelectorAll(".kl-lab .kl-line")].flatMap((r, i) => r.querySelector(".kl-fresh") ? [i] : [])')
+    assert [lines[i] for i in fresh] == [next(l for l in lines if 'nisa.tensor_t' in l)]
+    page.screenshot(path=shots / 'lab-diff.png')
+
 
 
 # --- every view shows what is so now, and says of which run and step ---
@@ -626,3 +605,41 @@ def test_a_person_goes_back_and_tries_another_way(lab_server, visit):
     page.locator('.kl-lab .kl-tree-box').scroll_into_view_if_needed()
     page.screenshot(path=target / 'tree-light.png')
     assert watch.outside == [] and watch.errors == []
+
+
+# --- for a screen reader, and for eyes that see little ---
+
+def slid_by_keyboard(page):
+    "The arrows move a slider, and letters on the lanes are no shortcuts of JupyterLab."
+    cells = page.locator('.jp-Notebook .jp-Cell').count()
+    page.locator('.kl-lab .kl-what-if input[type=range]').first.focus()
+    page.keyboard.press('ArrowRight')
+    page.locator('.kl-lab .kl-tabs .kl-title:has-text("with DMA 1.50×")').first.wait_for(timeout=SLOW)
+    page.locator('.kl-lab .kl-tabs .kl-tl canvas').first.focus()
+    for key in 'bxb': page.keyboard.press(key)
+    assert page.locator('.jp-Notebook .jp-Cell').count() == cells
+
+
+def test_axe_finds_nothing_serious(lab_server, visit):
+    folder = lab_server[1]
+    page, watch = visit('access', cells=2)
+    assert barriers(page, '.kl-lab') == []
+    press(page, 'Evaluate the first kernel', 1)
+    found = {'evaluated': barriers(page, '.kl-lab')}
+    for name in ('Memory', 'What if', 'Roofline', 'Comparison'):
+        page.locator(f'.kl-lab .kl-tabs button:text-is("{name}")').click()
+        page.wait_for_timeout(1500)
+        found[name] = barriers(page, '.kl-lab .kl-tabs')
+        if name == 'What if': slid_by_keyboard(page)
+    page.locator('.kl-lab .kl-ts > input').focus()
+    found['tasks'] = barriers(page, '.kl-lab .kl-ts')
+    page.keyboard.press('Escape')
+    save(page)
+    settings(folder, 'JupyterLab Dark')
+    try:
+        shown(page)
+        page.locator('body[data-jp-theme-light="false"]').wait_for(timeout=SLOW, state='attached')
+        assert pictures(page)
+        found['dark'] = barriers(page, '.kl-lab')
+    finally: settings(folder, 'JupyterLab Light')
+    assert {name: bad for name, bad in found.items() if bad} == {} and watch.errors == []

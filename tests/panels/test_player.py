@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chromium import CHROMIUM, Watch, launched
+from chromium import CHROMIUM, Watch, barriers, launched
 from kernel_lab.figures.animation.animate import MAX_PAGE_BYTES, animate, write_animation
 from kernel_lab.figures.animation.sampled_values import SampledValues, grid_elements, grid_side
 from kernel_lab.nki import ArraySpec, isa as nisa, language as nl, schedule, trace
@@ -297,3 +297,13 @@ def test_the_panel_plays_what_python_sends(tab, animation):
     page.evaluate('() => window.change()')
     page.locator('button:text-is("no NaN")').wait_for()
     page.evaluate('() => window.stop()')
+
+
+def test_axe_finds_nothing_serious(player):
+    found = {}
+    for theme in ('light', 'dark'):
+        player.emulate_media(color_scheme=theme)
+        player.wait_for_timeout(100)
+        found[theme] = barriers(player)
+    player.emulate_media(color_scheme='light')
+    assert found == {'light': [], 'dark': []}

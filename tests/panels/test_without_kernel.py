@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from chromium import CHROMIUM, launched
+from chromium import CHROMIUM, barriers, launched
 
 if not find_spec('playwright'): pytest.skip('playwright is not installed', allow_module_level=True)
 ROOT = Path(__file__).parents[2]
@@ -49,16 +49,16 @@ def seen(page, path):
 def displays(loop):
     "Every kind of figure, panel and record that a cell can end in."
     from kernel_lab.figures import error_map_figure, speedup_figure, timeline_figure, utilisation_figure
-    from kernel_lab.panels import (CompileLog, CorrectnessDiff, CostPanel, EngineTimeline, Lab, SourceEditor, SpeedupPanel, TimelinePanel,
-                                   UtilisationPanel)
+    from kernel_lab.panels import (CompileLog, CorrectnessDiff, CostPanel, EngineTimeline, Lab, MemoryView, SourceEditor, SpeedupPanel, TimelinePanel,
+                                   UtilisationPanel, WhatIf)
     run = loop.run
     e = run.steps[0].evaluation
     timeline = e.profile.timeline
     editor = SourceEditor()
     editor.show(e)
     figures = [timeline_figure(timeline), utilisation_figure(e), speedup_figure(run), error_map_figure(e.verification)]
-    panels = [TimelinePanel(timeline), UtilisationPanel(e), SpeedupPanel(run), CorrectnessDiff(e.verification), EngineTimeline(timeline),
-              CostPanel(run), CompileLog(e), editor, Lab('softmax', 'small', 'trn2', store=False)]
+    panels = [TimelinePanel(timeline), UtilisationPanel(e), SpeedupPanel(run), CorrectnessDiff(e.verification), EngineTimeline(timeline), MemoryView(timeline),
+              WhatIf(timeline), CostPanel(run), CompileLog(e), editor, Lab('softmax', 'small', 'trn2', store=False)]
     return figures, panels, [timeline.program, timeline, e.profile, e, run]
 
 
@@ -81,7 +81,7 @@ def test_nbconvert_shows_every_figure_without_a_network(page, loop, tmp_path):
               'PYTHONPATH': os.pathsep.join((str(ROOT), str(ROOT / 'tests' / 'support' / 'without_grammars')))}
     subprocess.run([sys.executable, '-m', 'nbconvert', '--to', 'html', 'all.ipynb'], cwd=tmp_path, env=config, check=True, capture_output=True)
     plots, shown, width = seen(page, tmp_path / 'all.html')
-    assert plots == len(figures) + 4 and shown >= len(records) + 3 and width <= 1280       # 4 panels are plotly figures
+    assert plots == len(figures) + 4 + 1 + 1 + 3 and shown >= len(records) + 2 and width <= 1280   # what if: a waterfall and two timelines
     heights = page.evaluate("[...document.querySelectorAll('.jp-OutputArea-output')].map(o => o.getBoundingClientRect().height)")
     assert len(heights) == len(figures + panels + records) and min(heights) > 30           # no output is blank
     assert page.evaluate("[...document.querySelectorAll('.js-plotly-plot .gtitle')].every(t => t.textContent.length > 3)")
@@ -144,3 +144,37 @@ def test_folds_links_and_copies_in_both_themes(page, loop, tmp_path):
     dark = inks()
     page.emulate_media(color_scheme='light')
     assert light != dark and light[1] == 'rgb(255, 255, 255)' and dark[1] == 'rgb(20, 23, 28)'
+
+
+def test_axe_finds_nothing_serious(page, loop, tmp_path):
+    from kernel_lab.core.markup import save_html
+    from kernel_lab.figures import report_html
+    from kernel_lab.panels import Lab
+    run = loop.run
+    report_html(run, tmp_path / 'report.html')
+    save_html(run.steps[0].evaluation, tmp_path / 'record.html')
+    Lab('softmax', 'small', 'trn2', store=False).save_html(tmp_path / 'lab.html')
+    found = {}
+    for name in ('report', 'record', 'lab'):
+        for theme in ('light', 'dark'):
+            page.emulate_media(color_scheme=theme)
+            seen(page, tmp_path / f'{name}.html')
+            page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+            found[name, theme] = barriers(page)
+    page.emulate_media(color_scheme='light')
+    assert {key: bad for key, bad in found.items() if bad} == {}
+
+
+def test_a_saved_panel_is_seen_in_the_dark_too(page, loop, tmp_path):
+    from kernel_lab.panels import MemoryView
+    view = MemoryView(loop.run.steps[0].evaluation.profile.timeline)
+    shades = {}
+    for theme in ('light', 'dark'):
+        page.emulate_media(color_scheme=theme)
+        assert seen(page, view.save_html(tmp_path / 'memory.html'))[0] == 1
+        ink = page.evaluate("getComputedStyle(document.querySelector('.gtitle')).fill")
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        shades[theme] = [sum(map(int, c[4:-1].split(','))) for c in (ink, paper)]
+        page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or tmp_path) / f'memory-file-{theme}.png')
+    page.emulate_media(color_scheme='light')
+    assert shades['light'][1] - shades['light'][0] > 400 and shades['dark'][0] - shades['dark'][1] > 400, shades

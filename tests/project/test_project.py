@@ -151,10 +151,11 @@ def test_every_import_is_declared():
     p = project()
     declared = {
         canonicalize_name(Requirement(r).name) for r in [
-            *p["dependencies"], *(r for extra in ("agents", "app", "cluster", "parquet")
+            *p["dependencies"], *(r for extra in ("agents", "mcp", "app", "cluster", "parquet")
                                   for r in p["optional-dependencies"][extra])]}
-    # the lab itself; the dialects it provides; what anthropic and its extra, jinja2, voila bring; what torch-neuronx brings to a device
-    declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "boto3", "botocore", "markupsafe", "tornado", "torch-xla"}
+    # the lab itself; the dialects it provides; what anthropic and its extra, jinja2, voila, mcp bring; what torch-neuronx brings to a device
+    declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "boto3", "botocore", "markupsafe", "tornado", "torch-xla",
+                 "anyio", "mcp-types"}
     used = set()
     for module in MODULES:
         for node in ast.walk(ast.parse(module.read_text())):

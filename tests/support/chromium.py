@@ -30,3 +30,12 @@ class Watch:
             errors.append(m.text))
         page.on('pageerror', lambda e: self.errors.append(str(e)))
         page.on('request', lambda r: r.url.startswith((*addresses, 'data:', 'blob:')) or self.outside.append(r.url))
+
+
+def barriers(page, within=None):
+    """What axe-core finds on a page, or on its part `within` (a CSS selector), that is serious or critical: a line
+    each, with the element and what is wrong."""
+    from axe_playwright_python.sync_playwright import Axe
+    found = Axe().run(page, context=within).response['violations']
+    return [f'{v["id"]}: {" ".join(map(str, n["target"]))}: {n["failureSummary"].splitlines()[-1].strip()}'
+            for v in found if v['impact'] in ('serious', 'critical') for n in v['nodes']]

@@ -12,7 +12,7 @@ from typing import Protocol
 from fastcore.basics import patch
 
 from .recording import Recording
-from .session import EDITED_BY_HAND, Event, RecordingEnds, Session
+from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
 from ..models.budget import Budget, BudgetOver
 from ...core.errors import LabError, UsageError, choose
 from ...core.interrupts import interrupted
@@ -85,8 +85,8 @@ class AgentLoop:
 
     `run`: a `Run` or its id to resume; `store`: where the run is saved, your own store if None, False for none;
     `max_steps`: the most steps of the agent (None: its own limit, or 10 for an agent that proposes); `on_event`: called
-    with each `Event`; `options` go to `evaluate`. `UsageError` for a name that does not exist, for neither task nor run,
-    and for a run of another task."""
+    with each `Event`; `options` go to `evaluate`. `UsageError` for a name that does not exist, for neither task nor
+    run, for a run of another task, and for a damaged journal."""
     def __init__(self, task: str | Task | None = None, agent: 'Agent | ModelAgent | None' = None,
                  workload: str | None = None, chip: str = DEFAULT_CHIP, store: Store | bool | None = None,
                  max_steps: int | None = None, run: Run | str | None = None,
@@ -102,14 +102,16 @@ class AgentLoop:
         own = getattr(agent, 'max_steps', None if hasattr(agent, 'work') else 10)
         self.max_steps = own if max_steps is None else max_steps
         # an agent that evaluates by itself does so with the same options
-        if isinstance(getattr(agent, 'options', None), dict): agent.options = {'store': store or None, **options, **agent.options}
+        if isinstance(getattr(agent, 'options', None), dict):
+            agent.options = {'store': store or None, **options, **agent.options}
         self.on_event, self.ended, self.is_replay = on_event or (lambda event: None), '', False
         self.recording = Recording.load(run, store or None) if run else Recording(self._new_run(), store or None)
         self.head, self._over, self._at_work, self._session = self.recording.head, False, None, None
 
     def _new_run(self):
         "An empty run; it is saved with its first entry."
-        config = {**({} if self.max_steps is None else {'max_steps': self.max_steps}), **getattr(self.agent, 'config', {})}
+        limit = {} if self.max_steps is None else {'max_steps': self.max_steps}
+        config = {**limit, **getattr(self.agent, 'config', {})}
         name = getattr(self.agent, 'name', EDITED_BY_HAND)
         return Run(id=new_id(), task=self.task.name, workload=self.workload.name, chip=self.chip, agent=name, steps=(),
                    state='running', created=now(), config=to_json_data(config))
@@ -165,9 +167,7 @@ class AgentLoop:
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #ce060e77
 def _session(loop, steps=()):
     "A session at the head of a loop's branch, whose agent has seen `steps`."
-    spent, agent = loop.recording.spent, loop.agent
-    dollars = None if spent.dollars is None else spent.dollars + spent.open_dollars
-    budget = Budget(getattr(agent, 'max_dollars', None), getattr(agent, 'max_tokens', None), dollars, spent.tokens)
+    budget = Budget(getattr(loop.agent, 'max_dollars', None), getattr(loop.agent, 'max_tokens', None))
     loop._session = Session(loop.recording, loop.task, loop.workload, loop.head, loop.options, budget, loop.on_event,
                             loop.is_replay, list(steps))
     return loop._session
@@ -179,7 +179,7 @@ def _record(loop, proposal):
             if f.name not in ('kernel', 'move', 'why', 'expected')}
     base = base_step(loop.branch)
     try:
-        return s.evaluate(proposal.kernel, proposal.move, proposal.why, proposal.expected, f'step {len(s.steps)}',
+        return s.evaluate(proposal.kernel, proposal.move, proposal.why, proposal.expected, f'{BY_LOOP}{len(s.steps)}',
                           parent=base.evaluation.kernel.hash if base else '', **said)
     finally: loop.head = s.head
 
@@ -204,9 +204,18 @@ def _proposed(loop):
     loop._over = step is None or _circling(loop)
     return step
 
+def _tell_edits(loop):
+    "Note each kernel edited by hand of which the branch has no notice: after a kill, or a step back to it."
+    branch = loop.recording.branch(loop.head)
+    told = {e.body.get('step') for e in branch if e.kind == 'edit'}
+    for step in loop.branch.steps:
+        if step.move == EDITED_BY_HAND and step.index not in told:
+            loop._said({'step': step.index, 'source': step.evaluation.kernel.source})
+
 def _worked(loop):
     "The turn of a generator → the last step of it, or None."
     if loop._at_work is None:
+        _tell_edits(loop)
         first = [s for s in loop.branch.steps[:1] if s.move == FIRST_KERNEL]
         s = _session(loop, first)
         loop._at_work = s, loop.agent.work(s)
@@ -281,7 +290,8 @@ def __iter__(self: AgentLoop) -> Iterator[Step]:
 @patch
 def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = '', plan: str = '') -> Step | None:
     """Take part in a run: a kernel is evaluated as a step of its own (→ the `Step`), from which the agent goes on; a
-    `message` or a `plan` is kept for the agent's next turn. `UsageError` for neither, and for words to a simple agent."""
+    `message` or a `plan` is kept for the agent's next turn. `UsageError` for neither, and for words to a simple
+    agent."""
     if source is None:
         said = {k: v for k, v in (('message', message), ('plan', plan)) if str(v).strip()}
         if not said: raise UsageError('There is nothing to edit.', hint='Give a kernel, message="…" or plan="…".')
@@ -301,15 +311,17 @@ def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = 
 def _said(self: AgentLoop, said):
     "Write down what a person said; the agent meets it when it goes through the journal again."
     self.head = self.recording.append('edit', '', said, self.head).seq
-    self._at_work, self._over = None, False
+    self._at_work, self._session, self._over = None, None, False
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #e150232a
 @patch
 def rewind(self: AgentLoop, step: int) -> 'AgentLoop':
     "Go back to a step of the run: the next one will follow it. What came after stays, as a branch. → the loop."
     entry = self.recording.entry_of(step)
+    after = (e for e in self.recording.entries if e.prev == entry.seq and e.kind == 'tool')
+    entry = next((e for e in after if e.body['steps'][-1:] == [step]), entry)   # a tool that it ended is not run again
     self.head = self.recording.append('rewind', '', {'to': step}, entry.seq).seq
-    self._at_work, self._over, self.ended = None, False, ''
+    self._at_work, self._session, self._over, self.ended = None, None, False, ''
     if self.run.state == 'finished': self.recording.mark('interrupted')
     return self
 
@@ -317,19 +329,21 @@ def rewind(self: AgentLoop, step: int) -> 'AgentLoop':
 def branch_at(self: AgentLoop, step: int | None = None) -> 'AgentLoop':
     "A second loop on the same run and in the same tree, at a step, or at the last step of this one."
     other = copy(self)
-    other.agent, other._at_work = copy(self.agent), None
+    other.agent = copy(self.agent)
     here = [s.index for s in self.branch.steps]
     if step is None and not here: raise UsageError('There is no step to branch from.', hint='Take one first: step().')
     return other.rewind(here[-1] if step is None else step)
 
 @patch
 def leave(self: AgentLoop) -> 'AgentLoop':
-    """Give up on a turn that cannot be stopped → a loop that goes on from what is kept. Whatever the left turn still does
-    reaches neither the run nor the store."""
+    """Give up on a turn that cannot be stopped → a loop that goes on from what is kept. Whatever the left turn still
+    does reaches neither the run, nor the store, nor who listens."""
     other, kept = copy(self), self.recording
     with kept.lock:
         self.recording = replace(kept, store=None, entries=list(kept.entries), pending=[])
         if self._session: other.head, self._session.recording = self._session.head, self.recording
+    self.on_event = lambda event: None
+    if self._session: self._session.tell = self.on_event
     other._at_work = other._session = None
     return other
 
@@ -354,15 +368,17 @@ def run_until(self: AgentLoop, *, steps: int | None = None, dollars: float | Non
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #7545a364
 def replayed(recording: Recording, agent: 'Agent | ModelAgent', task: str | Task | None = None,
              on_event: Callable[[Event], object] | None = None) -> Iterator[Step]:
-    """Go through a recorded run once more with its agent, at no cost → its steps, one after another.
+    """Go through the last branch of a recorded run once more with its agent, at no cost → its steps, one after
+    another; those at its end that the agent had not taken notice of yet come last.
 
     `UsageError` where the agent would do something else today than it did then."""
     loop = AgentLoop(task, agent, run=recording.run, store=False, on_event=on_event)
     loop.recording, loop.is_replay = recording, True
-    if not hasattr(agent, 'work'): yield from recording.run.steps; return
-    s = _session(loop, [])
-    s.head, seen = recording.head, 0
-    s = replace(s, head=recording.head, steps=[x for x in recording.run.steps[:1] if x.move == FIRST_KERNEL])
+    if not hasattr(agent, 'work'):
+        yield from recording.run.steps
+        return
+    loop.head, seen = recording.head, 0
+    s = _session(loop, [x for x in loop.branch.steps[:1] if x.move == FIRST_KERNEL])
     work = agent.work(s)
     while True:
         try: next(work)
@@ -370,3 +386,5 @@ def replayed(recording: Recording, agent: 'Agent | ModelAgent', task: str | Task
         finally:
             yield from s.steps[seen:]
             seen = len(s.steps)
+    met = {x.index for x in s.steps}
+    yield from (x for x in loop.branch.steps if x.index not in met)

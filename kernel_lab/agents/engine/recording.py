@@ -4,17 +4,58 @@
 
 # %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #ca4f9828
 import json
+import lzma
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from ...core.errors import UsageError
+from ..models.messages import scrubbed
+from ..models.prices import Usage
+from ...core.errors import SimulatorError, UsageError
+from ...core.secrets import storable_text
 from ...evaluate.records.journal import Entry, Spent, branch_to, spent_in
 from ...evaluate.records.run import Run, Step
-from ...evaluate.records.verification import now
-from ...evaluate.store.store import Store
-import kernel_lab.evaluate.store.journal
+from ...evaluate.records.verification import now, to_json_data
+from ...evaluate.store.journal import Store               # the store with its journal
 
 # %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #fbc11550
+def _is_text(x): return isinstance(x, str)
+def _is_count(x): return isinstance(x, int) and not isinstance(x, bool) and x >= 0
+def _is_cost(x): return x is None or (isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < float('inf'))
+def _is_usage(x): return isinstance(x, dict) and set(x) <= {*_RATES} and all(map(_is_count, x.values()))
+def _is_list(of): return lambda x: isinstance(x, list) and all(map(of, x))
+
+_RATES = Usage.__dataclass_fields__
+_PAID = dict(sent=_is_count, usage=_is_usage, tokens_in=_is_count, tokens_out=_is_count, cost_usd=_is_cost)
+_HOLDS = {'kept': dict(value=lambda x: True), 'sent': dict(request=_is_text, most_usd=_is_cost, most_tokens=_is_count),
+          'reply': dict(request=_is_text, content=_is_list(lambda b: isinstance(b, dict)), stop=_is_text,
+                        model=_is_text, **_PAID),
+          'failed': _PAID, 'tool': dict(text=_is_text, ok=lambda x: isinstance(x, bool), steps=_is_list(_is_count)),
+          'step': dict(step=_is_count), 'heard': dict(edits=_is_list(_is_count)), 'note': dict(text=_is_text)}
+
+def _fault(entry, before, steps):
+    "What is wrong with an entry of a run of so many steps, or None; `before`: the kinds of those before it, by number."
+    if not _is_count(entry.seq) or entry.seq in before: return 'its number is not its own'
+    if not isinstance(entry.body, dict) or not isinstance(entry.key, str): return 'its key or its body is damaged'
+    if entry.prev is not None and (not _is_count(entry.prev) or entry.prev not in before):
+        return f'the entry before it, {entry.prev}, is missing'
+    wrong = [k for k, fits in _HOLDS.get(entry.kind, {}).items() if k not in entry.body or not fits(entry.body[k])]
+    if wrong: return f'its {wrong[0]} is missing or no longer what it was'
+    named = [entry.body.get('step', 0), *(entry.body['steps'] if entry.kind == 'tool' else ())]
+    lost = [n for n in named if not _is_count(n) or n >= steps]
+    if lost: return f'the run has no step {lost[0]}'
+    if entry.kind == 'heard' and any(before.get(n) != 'edit' for n in entry.body['edits']):
+        return 'what the person wrote is missing'
+
+def check_journal(run: Run, entries: list[Entry]) -> None:
+    "`UsageError` where the journal of a run is damaged, with the number of the entry."
+    before = {}
+    for e in entries:
+        if why := _fault(e, before, len(run.steps)):
+            raise UsageError(f'The journal of run {run.id} is damaged at entry {e.seq} ({e.kind}): {why}.',
+                             hint='Its steps can be seen as before; to go on, begin a run from its best kernel.')
+        before[e.seq] = e.kind
+
+# %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #70588a00
 @dataclass
 class Recording:
     """A run with its journal. `store`: where it is written, or None; what could not be written yet, after an interrupt,
@@ -28,8 +69,11 @@ class Recording:
 
     @classmethod
     def load(cls, run: Run, store: Store | None) -> 'Recording':
-        "The recording of a stored run. The steps of an older lab, which wrote no journal, get their entries here."
+        """The recording of a stored run, with the steps that it has by now. The steps of an older lab, which wrote no
+        journal, get their entries here. `UsageError` for a damaged journal."""
         entries = store.journal(run.id) if store else []
+        if entries: run = store.load_run(run.id)
+        check_journal(run, entries)
         made = cls(run, store, entries, is_saved=store is not None)
         if not entries:
             for step in run.steps: made._add('step', f'step {step.index}', {'step': step.index}, made.head, step)
@@ -56,6 +100,7 @@ class Recording:
         return spent_in(self.entries)
 
     def _add(self, kind, key, body, prev, step=None):
+        body = scrubbed(to_json_data(body), storable_text)
         entry = Entry(self.head + 1 if self.entries else 0, prev, kind, key, body, now())
         self.entries.append(entry)
         self.pending.append((entry, step))
@@ -95,20 +140,39 @@ class Recording:
 RECORDING_FORMAT = 1
 
 def to_file(recording: Recording, path: str | Path) -> None:
-    "Write a recording as JSON."
+    "Write a recording as JSON, packed where the name ends with `.xz`."
     from ...core.files import replacing
     parts = dict(format=RECORDING_FORMAT, run=recording.run.to_dict(), journal=[e.to_dict() for e in recording.entries])
-    with replacing(path) as file: file.write(json.dumps(parts, ensure_ascii=False, separators=(',', ':')))
+    text = json.dumps(parts, ensure_ascii=False, separators=(',', ':'))
+    if not str(path).endswith('.xz'):
+        with replacing(path) as file: file.write(text)
+    else:
+        packed = lzma.compress(text.encode('utf-8', 'surrogatepass'), preset=9)
+        with replacing(path, binary=True) as file: file.write(packed)
+
+MAX_RECORDING_BYTES = 200_000_000        # unpacked: a small file may unpack to anything
+
+def _text_of(path):
+    "The text of a recording's file, unpacked."
+    data = Path(path).read_bytes()
+    if data.startswith(b'\xfd7zXZ'):
+        unpacker = lzma.LZMADecompressor()
+        data = unpacker.decompress(data, MAX_RECORDING_BYTES)
+        if not unpacker.eof: raise ValueError
+    return data.decode('utf-8', 'surrogatepass')
 
 def from_file(path: str | Path) -> Recording:
     "The recording that `to_file` wrote. `UsageError` where the file is none, or of a newer lab."
-    try: parts = json.loads(Path(path).read_text(encoding='utf-8'))
+    try: parts = json.loads(_text_of(path))
     except OSError as e: raise UsageError(f'{path} cannot be read: {e.strerror or type(e).__name__}.') from None
-    except ValueError: raise UsageError(f'{path} is no recording: it is no JSON.') from None
+    except (ValueError, lzma.LZMAError, RecursionError):
+        raise UsageError(f'{path} is no recording: it is no JSON, or not the whole of it.') from None
     if not isinstance(parts, dict) or not {'format', 'run', 'journal'} <= set(parts):
         raise UsageError(f'{path} is no recording of a run.')
     if parts['format'] != RECORDING_FORMAT:
         raise UsageError(f'{path} is a recording of format {parts["format"]}; this lab reads {RECORDING_FORMAT}.')
-    try: return Recording(Run.from_dict(parts['run']), None, [Entry.from_dict(e) for e in parts['journal']])
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    try: made = Recording(Run.from_dict(parts['run']), None, [Entry.from_dict(e) for e in parts['journal']])
+    except (KeyError, TypeError, ValueError, AttributeError, SimulatorError) as e:
         raise UsageError(f'{path} is a damaged recording: {type(e).__name__}: {e}.') from None
+    check_journal(made.run, made.entries)
+    return made

@@ -15,11 +15,12 @@ from ..models.budget import Budget
 from ..models.messages import Model, Reply, Request
 from ..models.prices import PRICES_DATE, Usage
 from ...core.errors import LabError, UsageError, raise_if_stopped
+from ...core.secrets import storable_text
 from ...evaluate.pipeline import evaluate as evaluate_kernel
 from ...evaluate.records.evaluation import Evaluation
-from ...evaluate.records.journal import digest
+from ...evaluate.records.journal import Entry, digest
 from ...evaluate.records.run import Run, Step
-from ...evaluate.records.verification import FLEETING, now, to_json_data
+from ...evaluate.records.verification import FLEETING, now
 from ...evaluate.store.rows import program_behind
 from ...nki.writing.same_program import program_digest
 from ...tasks.model.task import Task
@@ -27,6 +28,7 @@ from ...tasks.model.workload import Kernel, Workload
 
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #9dfbc9f8
 EDITED_BY_HAND = 'edited by hand'
+BY_LOOP = 'step '           # how the keys of steps begin that the agent's generator did not make
 
 class RecordingEnds(UsageError):
     "A replay asks for something that its recording does not hold."
@@ -44,8 +46,9 @@ class Session:
     """The world as one agent sees it on one branch of a run.
 
     `head`: the number of the journal's entry that comes before the next one; `evaluation_options` go to `evaluate`;
-    `tell` is called with each `Event`; `is_replay`: nothing is sent or evaluated, what the journal does not know raises
-    `RecordingEnds`. `steps`: those that the agent has seen so far; `fresh`: those that were evaluated just now."""
+    `budget`: limits; what is spent of them, on every branch, says the journal; `tell` is called with each `Event`;
+    `is_replay`: nothing is sent or evaluated, what the journal does not know raises `RecordingEnds`. `steps`: those
+    that the agent has seen so far; `fresh`: those that were evaluated just now."""
     recording: Recording
     task: Task
     workload: Workload
@@ -60,7 +63,7 @@ class Session:
     def __post_init__(self):
         self._lock, self._times, self._unpaid = threading.RLock(), Counter(), []
         self._known = {(e.kind, e.key): e for e in self.recording.branch(self.head)}
-        self._heard, self._met, self._latest = set(), set(), (None, Usage())
+        self._heard, self._met, self._latest, self._failure = set(), set(), (None, Usage(), ''), None
 
     @property
     def run(self) -> Run:
@@ -82,19 +85,19 @@ class Session:
         if entry: self._met.add(entry.seq)
         return entry and entry.body
 
-    def keep(self, kind: str, key: str, body: dict, step: Step | None = None) -> int:
-        "Write an entry at the end of the branch → its number."
-        with self._lock:
-            entry = self.recording.add(kind, key, to_json_data(body), self.head, step)
+    def keep(self, kind: str, key: str, body: dict, step: Step | None = None) -> Entry:
+        "Write an entry at the end of the branch → the entry, with the body as it is kept."
+        with self._lock, self.recording.lock:
+            entry = self.recording.add(kind, key, body, self.head, step)
             self.head, self._known[kind, key] = entry.seq, entry
             self._met.add(entry.seq)
             self.recording.flush()
-        return entry.seq
+        return entry
 
     def once(self, key: str, make: Callable[[], object]) -> object:
         "JSON data that is worked out once in a run, as a prompt that another version of the lab would word otherwise."
         key = self.key('kept', key)
-        if (body := self.known('kept', key)) is None: self.keep('kept', key, body := {'value': make()})
+        if (body := self.known('kept', key)) is None: body = self.keep('kept', key, {'value': make()}).body
         return body['value']
 
     def note(self, text: str, key: str = 'note') -> None:
@@ -105,41 +108,53 @@ class Session:
             self.tell(Event('note', text))
 
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #9750a21c
-def _ask_known(session, body, asked, key):
+def _reply_in(session, body, asked, key):
     "The reply in the journal. `UsageError` where it answered another request."
     if body['request'] != asked:
         raise UsageError(f'Run {session.recording.run.id} was made with other prompts or another version of its agent: '
                          f'{key!r} would ask something else now.', hint='Look at it, or branch from an earlier step.')
-    u = Usage(**body['usage'])
-    return Reply(tuple(body['content']), body['stop'], u, body['model']), body['cost_usd']
+    return Reply(tuple(body['content']), body['stop'], Usage(**body['usage']), body['model'])
 
-def _reserve(session, request, model):
-    "A reservation for a request; where it goes on with an earlier one, the tokens of that are known."
-    before, usage = session._latest
-    goes_on = before and (before.system, before.tools) == (request.system, request.tools) and (
-        request.messages[:len(before.messages)] == before.messages)
-    known = (usage.prompt, before.size) if goes_on and usage.prompt else (None, None)
-    return session.budget.reserve(request, model.name, *known)
+def _budget_left(session):
+    "The session's limits, with what all requests of the run have cost so far, and may yet."
+    limits, spent = session.budget, session.recording.spent
+    dollars = None if spent.dollars is None else spent.dollars + spent.open_dollars
+    return Budget(limits.max_dollars, limits.max_tokens, dollars, spent.tokens)
+
+def _known_prompt(session, request, model):
+    """(tokens, bytes) of the request that this one goes on with, (None, None) for none. A member of an ensemble counts
+    otherwise than the one that answered before."""
+    before, usage, name = session._latest
+    goes_on = before and name == model.name and '+' not in name and (
+        (before.system, before.tools) == (request.system, request.tools)
+        and request.messages[:len(before.messages)] == before.messages)
+    return (usage.prompt, before.size) if goes_on and usage.prompt else (None, None)
+
+def _reserve(session, request, model, key, asked):
+    "Reserve a request's money and write it down, in one go → (its budget, the reservation, the entry's number)."
+    with session._lock, session.recording.lock:
+        budget = _budget_left(session)
+        reserved = budget.reserve(request, model.name, *_known_prompt(session, request, model))
+        sent = session.keep('sent', key, dict(request=asked, model=model.name, most_usd=reserved.dollars,
+                                              prices=PRICES_DATE, most_tokens=reserved.tokens))
+    return budget, reserved, sent.seq
 
 def _send(session, model, request, key, asked):
-    "Send a request; reserve, write down and settle."
-    reserved = _reserve(session, request, model)
-    sent = session.keep('sent', key, dict(request=asked, model=model.name, most_usd=reserved.dollars, prices=PRICES_DATE,
-                                          most_tokens=reserved.tokens))
+    "Send a request → the body of the entry with its reply."
+    budget, reserved, sent = _reserve(session, request, model, key, asked)
     since = perf_counter()
     session.tell(Event('request', f'asking {model.name}', reserved.request))
     def paid(usage, name):
-        cost = session.budget.settle(reserved, usage, name)
-        return dict(sent=sent, usage=to_json_data(usage), tokens_in=usage.prompt, tokens_out=usage.output, model=name,
-                    cost_usd=cost, seconds=round(perf_counter() - since, 3))
+        cost = budget.settle(reserved, usage, name)
+        return dict(sent=sent, usage=usage, tokens_in=usage.prompt, tokens_out=usage.output, model=name, cost_usd=cost,
+                    seconds=round(perf_counter() - since, 3))
     try: reply = model.send(reserved.request, lambda kind, text: session.tell(Event(kind, text)))
     except LabError as e:
         usage = getattr(e, 'usage', Usage())
         session.keep('failed', key, dict(error=getattr(e, 'kind', ''), text=str(e), **paid(usage, model.name)))
         raise
-    body = dict(request=asked, content=list(reply.content), stop=reply.stop, **paid(reply.usage, reply.model))
-    session.keep('reply', key, body)
-    return reply, body['cost_usd']
+    return session.keep('reply', key, dict(request=asked, content=reply.content, stop=reply.stop,
+                                           **paid(reply.usage, reply.model))).body
 
 @patch
 def ask(self: Session, model: Model, request: Request, key: str) -> Reply:
@@ -148,12 +163,14 @@ def ask(self: Session, model: Model, request: Request, key: str) -> Reply:
     key = self.key('reply', key)
     asked = digest({k: v for k, v in request.to_dict().items() if k not in ('max_tokens', 'attempts')})
     body = self.known('reply', key)
-    if body is None: raise_if_stopped()
-    reply, cost = _ask_known(self, body, asked, key) if body else _send(self, model, request, key, asked)
+    if body is None:
+        raise_if_stopped()
+        body = _send(self, model, request, key, asked)
+    reply = _reply_in(self, body, asked, key)
     self.tell(Event('reply', reply.text, reply))
     with self._lock:
-        self._unpaid.append((reply, cost))
-        self._latest = request, reply.usage
+        self._unpaid.append((reply, body['cost_usd']))
+        self._latest = request, reply.usage, model and model.name
     return reply
 
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #31f6a753
@@ -163,17 +180,31 @@ def same_kernel(steps: list[Step], kernel: Kernel) -> Step | None:
                  s.evaluation.status not in FLEETING), None)
 
 def digest_of_program(evaluation: Evaluation) -> str | None:
-    "What the Programs of two evaluations share where they are the same; None where it has none, or one too long to keep."
+    "What two evaluations of the same Program share; None where there is no Program, or one too long to keep."
     program = program_behind(evaluation)
     return program and program_digest(program)
+
+class _Shelf:
+    "The store of a session's run, for an evaluation that may end after the session was left."
+    def __init__(self, session): self.session = session
+
+    def known(self, *asked, **more):
+        store = self.session.recording.store
+        return store and store.known(*asked, **more)
+
+    def save_evaluation(self, *made, **more):
+        store = self.session.recording.store
+        if store: store.save_evaluation(*made, **more)
 
 def _evaluated(session, kernel):
     "(the evaluation of a kernel, the digest of its Program, a sentence where one of them is an old one)."
     if seen := same_kernel(session.steps, kernel):
         same = session.recording.entry_of(seen.index).body.get('program')
         return seen.evaluation, same, f'Already tried in step {seen.index}: the same kernel.'
+    shelf = session.recording.store and _Shelf(session)
     found = evaluate_kernel(kernel, session.task, session.workload, session.recording.run.chip,
-                     baseline_us=session.run.first_us, store=session.recording.store, **session.evaluation_options)
+                            baseline_us=session.run.first_us, **{'store': shelf, **session.evaluation_options})
+    if found.cached: found = replace(found, log=found.log.partition('\n')[2])       # as it was when it was made
     mine = digest_of_program(found)
     seen = next((s.index for s in session.steps if mine and
                  session.recording.entry_of(s.index).body.get('program') == mine), None)
@@ -187,24 +218,34 @@ def _bill(session):
     return dict(tokens_in=sum(r.usage.prompt for r, _ in asked), tokens_out=sum(r.usage.output for r, _ in asked),
                 cost_usd=None if None in costs else sum(costs), thought=said)
 
+def _new_step(session, kernel, key, said):
+    "Evaluate a kernel as the step that follows the last one → the step, which is kept. `said`: fields of the step."
+    since, base = perf_counter(), session.steps[-1] if session.steps else None
+    evaluation, program, says = _evaluated(session, kernel)
+    raise_if_stopped()
+    said = {**said, 'why': f'{said["why"]} {says}'.strip()}
+    with session._lock, session.recording.lock:
+        run = session.recording.run
+        step = Step(run.id, len(run.steps), evaluation=evaluation, seconds=round(perf_counter() - since, 3),
+                    created=now(), **{'after': base.index if base else None, **said})
+        session.keep('step', key, {'step': step.index, 'program': program}, step)
+    session.fresh.append(step)
+    return step
+
 @patch
 def evaluate(self: Session, kernel: Kernel, move: str, why: str = '', expected: str = '', key: str = '',
                   **fields: object) -> Step:
     """Evaluate a kernel as a step that follows the last one of the branch → the `Step`, which is stored.
 
     `key` defaults to the kernel's hash; `fields` are further fields of the step, as `prompt`."""
+    kernel = replace(kernel, source=storable_text(kernel.source))
     key, bill = self.key('step', key or kernel.hash[:16]), _bill(self)
     body = self.known('step', key)
     if body is None:
-        since, base = perf_counter(), self.steps[-1] if self.steps else None
-        evaluation, program, says = _evaluated(self, kernel)
-        raise_if_stopped()
-        with self._lock, self.recording.lock:
-            step = Step(self.recording.run.id, len(self.recording.run.steps), move, f'{why} {says}'.strip(),
-                        expected, evaluation, seconds=round(perf_counter() - since, 3), created=now(),
-                        **{'after': base.index if base else None, **bill, **fields})
-            self.keep('step', key, {'step': step.index, 'program': program}, step)
-        self.fresh.append(step)
+        try: step = _new_step(self, kernel, key, dict(move=move, why=why, expected=expected, **{**bill, **fields}))
+        except LabError as e:
+            self._failure = e
+            raise
     else: step = self.recording.run.steps[body['step']]
     self.steps.append(step)
     self.tell(Event('step', str(step), step))
@@ -221,8 +262,9 @@ def tool(self: Session, name: str, use: Callable[[], tuple[str, bool]], key: str
         since, before = perf_counter(), len(self.steps)
         text, ok = use()
         raise_if_stopped()
-        self.keep('tool', key, dict(name=name, text=text, ok=ok, seconds=round(perf_counter() - since, 3),
-                                       steps=[s.index for s in self.steps[before:]]))
+        if self._failure: raise self._failure            # of the lab, which is no answer to a model
+        text = self.keep('tool', key, dict(name=name, text=text, ok=ok, seconds=round(perf_counter() - since, 3),
+                                           steps=[s.index for s in self.steps[before:]])).body['text']
     else:
         self._met.add(entry.seq)
         for index in entry.body['steps']: _see(self, index)
@@ -240,14 +282,13 @@ def _see(self, index):
 
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #710cd410
 def _is_due(session, edit, branch):
-    "Whether the agent stands where it stood when the person wrote: it has met all that came before on its branch."
-    by_hand = {x.body.get('step') for x in branch if x.kind == 'edit'} | {s.index for s in session.steps}
-    before = [x for x in branch if x.seq < edit.seq and x.kind in ('reply', 'tool', 'step')]
-    return all(x.seq in session._met or x.body.get('step') in by_hand for x in before)
+    "Whether the agent stands where it stood when the person wrote: it has met all of its own that came before."
+    own = [x for x in branch if x.kind in ('reply', 'tool', 'step') and not x.key.startswith(BY_LOOP)]
+    return all(x.seq in session._met for x in own if x.seq < edit.seq)
 
 @patch
 def hear(self: Session, key: str) -> list[dict]:
-    "What a person wrote on this branch since the last time, as bodies of `edit` entries; their kernels are seen as steps."
+    "What a person wrote on this branch since the last time, as bodies of `edit` entries; their kernels become steps."
     key = self.key('heard', key)
     entry = self._known.get(('heard', key))
     if entry is None:

@@ -26,7 +26,8 @@ def planner_figures(step: Step) -> list[tuple[str, str]]:
     "The figures of a correct step's profile that a planner sees, as (name, text)."
     p = step.evaluation.profile
     found = {'latency': f'{p.latency_us:.1f} us (simulated)', 'HBM read': f'{p.hbm_read_bytes} bytes',
-             'HBM write': f'{p.hbm_write_bytes} bytes', 'spilled': f'{p.spill_bytes} bytes', 'matmul flops': f'{p.flops}',
+             'HBM write': f'{p.hbm_write_bytes} bytes', 'spilled': f'{p.spill_bytes} bytes',
+             'matmul flops': f'{p.flops}',
              'flops of transposes': f'{p.transpose_flops}', 'share of the peak': f'{p.peak_pct:.1f} %',
              'SBUF peak': f'{p.sbuf_peak_bytes} bytes a partition', 'PSUM peak': f'{p.psum_peak_banks} banks',
              'instructions': f'{p.instructions}', 'busiest': p.bound}
@@ -37,7 +38,7 @@ def planner_figures(step: Step) -> list[tuple[str, str]]:
 # %% ../../../nbs/6_agents/5_systems/03_beam.ipynb #587baaa2
 @dataclass(frozen=True)
 class Sample:
-    "One kernel of a round: `parent`: the step that was changed; `plan`: the number of the plan; `step`: None where no kernel came."
+    "One kernel of a round: `parent`: the step that was changed; `plan`: its number; `step`: None where no kernel came."
     parent: Step
     plan: int
     step: Step | None
@@ -67,8 +68,8 @@ def worth_remembering(samples: list[Sample], top_k: int, gain: float, loss: floa
     return [*up, *down[:top_k - len(up)]]
 
 def selected(samples: list[Sample], beam: list[Step], width: int, rules: str) -> list[Step]:
-    """The next beam. By the `code`: of each plan its fastest correct kernel, or its parent, last, where all of them failed; the
-    `width` first of them. As `described`: the fastest of the beam and all its correct kernels."""
+    """The next beam. By the `code`: of each plan its fastest correct kernel, or its parent, last, where all of them
+    failed; the `width` first of them. As `described`: the fastest of the beam and all its correct kernels."""
     us = lambda step: step.evaluation.latency_us
     if rules == 'described':
         every = {s.evaluation.kernel.hash: s for s in [*beam, *(s.step for s in samples if s.speedup)]}
@@ -89,9 +90,9 @@ def selected(samples: list[Sample], beam: list[Step], width: int, rules: str) ->
 class BeamAgent(AsksModels):
     """A beam of kernels, plans by a model, kernels by `executor` (the same model if None).
 
-    `rounds`; `beam`: kernels kept; `plans` of each; `samples`: kernels of each plan; `top_k`: new items of memory a round;
-    `memory`: items in a prompt; `gain`, `loss`: thresholds of an item; `fixes`: attempts to mend a kernel that failed;
-    `rules`: see `selected`; `seed`: of what is drawn."""
+    `rounds`; `beam`: kernels kept; `plans` of each; `samples`: kernels of each plan; `top_k`: new items of memory a
+    round; `memory`: items in a prompt; `gain`, `loss`: thresholds of an item; `fixes`: attempts to mend a kernel that
+    failed; `rules`: see `selected`; `seed`: of what is drawn."""
     executor: Model | str | None = None
     rounds: int = 16
     beam: int = 6
@@ -159,7 +160,8 @@ class BeamSearch:
         new = [text for n, s in enumerate(worth_remembering(self.samples, a.top_k, a.gain, a.loss))
                if (text := self.summary(s, f'round {t}/item {n}'))]
         room = max(0, a.memory - len(new))
-        kept = self.memory[-room:] if a.rules == 'described' and room else self.draw.sample(self.memory, min(room, len(self.memory)))
+        room = min(room, len(self.memory))
+        kept = self.memory[-room:] if a.rules == 'described' and room else self.draw.sample(self.memory, room)
         self.memory = [*kept, *new] if a.rules == 'described' else [*new, *kept]
         self.beam, self.samples = selected(self.samples, self.beam, a.beam, a.rules), []
 
@@ -211,7 +213,8 @@ class BeamSearch:
             e = step.evaluation
             says = '\n'.join([outcome_text(e), *([verify_text(e)] if e.verification else [])])
             asked = render_prompt('fixer_for.md.j2', plan=plan, source=e.kernel.source.rstrip(), says=clip(says))
-            step = self._evaluated(self._ask(self.agent.executor, '', asked, f'{key}/fix {n}'), plan, step, f'{key}/fix {n}') or step
+            text = self._ask(self.agent.executor, '', asked, f'{key}/fix {n}')
+            step = self._evaluated(text, plan, step, f'{key}/fix {n}') or step
         return step
 
     def _evaluated(self, text, plan, parent, key):

@@ -4,16 +4,17 @@
 
 # %% ../../../nbs/6_agents/5_systems/01_conversation.ipynb #e23c5481
 import re
-from dataclasses import dataclass, field
-from ..engine.loop import steps_by_kernel
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from ..engine.loop import base_step, steps_by_kernel
 from ..engine.session import Session
 from ..models.messages import Call, Model, Reply, Request
 from ..tools.bench import ToolBench, source_named
 from ..tools.calls import Tool
 from ..tools.outcome import clip
 from ..tools.tool_sets import tool_schemas, use_tool
-from ...core.errors import UsageError
 from ...evaluate.records.evaluation import Evaluation
+from ...evaluate.records.run import Run
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/6_agents/5_systems/01_conversation.ipynb #4ac8a0b4
@@ -36,6 +37,15 @@ def bench_of(session: Session) -> ToolBench:
     return ToolBench(session.task, session.workload, run.chip, run.first_us, steps_by_kernel(run),
                      session.evaluation_options, evaluator=evaluator)
 
+def with_timeline(run: Run, bench: ToolBench) -> Run:
+    """The run with the timeline of the kernel that the next one starts from, which a store does not keep: the first
+    message is the same before and after a resume."""
+    start = base_step(run)
+    if start is None or start.evaluation.profile is None: return run
+    e = start.evaluation
+    timed = replace(start, evaluation=replace(e, profile=replace(e.profile, timeline=bench.timeline(e))))
+    return replace(run, steps=tuple(timed if s is start else s for s in run.steps))
+
 # %% ../../../nbs/6_agents/5_systems/01_conversation.ipynb #92d8273b
 def heard_text(session: Session, said: dict) -> str:
     "What a person wrote, as a text for the model."
@@ -43,13 +53,14 @@ def heard_text(session: Session, said: dict) -> str:
     if said.get('plan'): return f'Follow this plan:\n{said["plan"]}'
     e = session.recording.run.steps[said['step']].evaluation
     us = f'{e.latency_us:.1f} us (simulated)' if e.latency_us else e.status.value
-    return f'I have changed the kernel by hand (step {said["step"]}: {us}). Go on from it:\n```python\n{said["source"]}```'
+    return (f'I have changed the kernel by hand (step {said["step"]}: {us}). Go on from it:\n'
+            f'```python\n{said["source"]}```')
 
 # %% ../../../nbs/6_agents/5_systems/01_conversation.ipynb #eb7e7604
 MAX_CALLS_PER_REPLY = 6         # calls of one reply that are run
 REPLY_TOKENS = 16_000
 _CUT = ('max_tokens', 'refusal')
-_NUDGE = ('There is no kernel in this reply. Call submit with the best correct kernel you have, or profile another one.')
+_NUDGE = 'There is no kernel in this reply. Call submit with the best correct kernel you have, or profile another one.'
 _LAST = 'This is your last turn: call submit now.'
 
 @dataclass
@@ -75,14 +86,20 @@ class Conversation:
             self.messages[-1] = {'role': 'user', 'content': [*before, block]}
         else: self.messages.append({'role': 'user', 'content': [block]})
 
+    @cached_property
+    def schemas(self) -> tuple[dict, ...]:
+        "The tools as they are offered: those of a run stay as they were worded when it began."
+        return tuple(self.session.once(f'{self.name} tools', lambda: tool_schemas(self.tools)))
+
     def turn(self, n: int, last: bool = False) -> bool:
         "One request and the results of its calls → whether to go on. `last`: ask the model to submit next."
         for said in self.session.hear(self.name): self.say(heard_text(self.session, said))
-        request = Request(self.system, tuple(self.messages), tool_schemas(self.tools), REPLY_TOKENS)
+        request = Request(self.system, tuple(self.messages), self.schemas, REPLY_TOKENS)
         reply = self.session.ask(self.model, request, f'{self.name} {n}')
         if reply.content: self.messages.append({'role': 'assistant', 'content': list(reply.content)})
         if not reply.calls: return self._after_prose(reply, n)
-        results = [self._answer(call, f'{self.name} {n}/{k}', self._why_skipped(reply, k)) for k, call in enumerate(reply.calls)]
+        results = [self._answer(call, f'{self.name} {n}/{k}', self._why_skipped(reply, k))
+                   for k, call in enumerate(reply.calls)]
         self.messages.append({'role': 'user', 'content': results})
         if last and self.bench.submitted is None: self.say(_LAST)
         return self.bench.submitted is None
@@ -103,7 +120,8 @@ class Conversation:
         return text, ok
 
     def _answer(self, call: Call, key, skip):
-        text, ok = self.session.tool(call.name, lambda: (skip, False), key) if skip else self.use(call.name, call.input, key)
+        if skip: text, ok = self.session.tool(call.name, lambda: (skip, False), key)
+        else: text, ok = self.use(call.name, call.input, key)
         return {'type': 'tool_result', 'tool_use_id': call.id, 'content': text, 'is_error': not ok}
 
     def _after_prose(self, reply: Reply, n):
@@ -111,8 +129,12 @@ class Conversation:
         found = kernels_in(reply.text)
         if found:
             why = clip(reply.text.split('```')[0].strip(), 300)
-            text, ok = self.use('submit', dict(source=found[-1], move='from the reply', why=why, expected=''), f'{self.name} {n}/prose')
-            if len(found) > 1: text = f'The reply holds {len(found)} kernels; the last one was read, the others were not.\n{text}'
+            given = dict(source=found[-1], move='from the reply', why=why, expected='')
+            text, ok = self.use('submit', given, f'{self.name} {n}/prose')
+            if len(found) > 1:
+                says = f'The reply holds {len(found)} kernels; the last one was read, the others were not.'
+                self.session.note(says, f'{self.name} {n}/prose')
+                text = f'{says}\n{text}'
         else: text, ok = _NUDGE, False
         if ok: return False
         if self.nudged or not reply.content or reply.stop not in ('end_turn', 'max_tokens'):

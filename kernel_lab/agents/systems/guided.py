@@ -34,7 +34,7 @@ class GuidedAgent(AsksModels):
             return
         given = dict(source=start.evaluation.kernel.source)
         found, _ = talk.use('optimise', given, 'first proposals')
-        asked = session.once('ask', lambda: self._asked(session, start, found))
+        asked = session.once('ask', lambda: self._asked(session, talk.bench, start, found))
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk.messages = [{'role': 'user', 'content': asked}]
         for n in range(self.turns):
@@ -42,10 +42,12 @@ class GuidedAgent(AsksModels):
             yield
             if not more: break
         done = talk.bench.submitted
-        session.note(f'Handed in: {done["move"]}. {done["why"]}' if done else talk.ended or f'All {self.turns} turns are used up.', 'end')
+        why = talk.ended or f'All {self.turns} turns are used up.'
+        session.note(f'Handed in: {done["move"]}. {done["why"]}' if done else why, 'end')
 
-    def _asked(self, session, start, found):
-        w = session.workload
+    def _asked(self, session, bench, start, found):
+        w, e = session.workload, start.evaluation
         shapes = ', '.join(f'{name} {list(shape)}' for name, shape in w.shapes.items())
         return render_prompt('guided_first.md.j2', task=session.task, workload=w, inputs=shapes, proposals=found,
-                             target=target_text(session.task, w, session.run.chip), profile=profile_text(start.evaluation))
+                             target=target_text(session.task, w, session.run.chip),
+                             profile=profile_text(e, bench.timeline(e)))

@@ -9,7 +9,7 @@ from ..engine.session import Session
 from ..models.messages import Model
 from ..models.prices import prices_of
 from ..models.registry import model_named
-from .conversation import Conversation, bench_of
+from .conversation import Conversation, bench_of, with_timeline
 from .prompts import ask_text, prompt_version, system_prompt
 from ..tools.calls import Tool
 from ..tools.tool_sets import ALL_TOOLS, MODEL_TOOLS, PUBLISHED_TOOLS
@@ -18,9 +18,9 @@ from ...core.errors import UsageError
 # %% ../../../nbs/6_agents/5_systems/02_react.ipynb #c1ccc9ce
 @dataclass
 class AsksModels:
-    """The settings of an agent that asks a model. `model`: a `Model` or its name (see `model_named`), by default that of
-    the environment; `base_url`: of its server; `max_dollars`, `max_tokens`: budgets of a run. `UsageError` where dollars
-    are limited and the price is unknown."""
+    """The settings of an agent that asks a model. `model`: a `Model` or its name (see `model_named`), by default that
+    of the environment; `base_url`: of its server; `max_dollars`, `max_tokens`: budgets of a run. `UsageError` where
+    dollars are limited and the price is unknown."""
     model: Model | str | None = None
     base_url: str | None = None
     max_dollars: float | None = None
@@ -56,17 +56,19 @@ class ReactAgent(AsksModels):
         "The tools that the model is offered."
         names = list(PUBLISHED_TOOLS if self.exact else MODEL_TOOLS)
         if not self.profiling:
-            names = ['compile', 'verify', *(n for n in names if n not in ('compile', 'verify', 'profile', 'edit', 'variants', 'optimise'))]
+            profiles = ('compile', 'verify', 'profile', 'edit', 'variants', 'optimise')
+            names = ['compile', 'verify', *(n for n in names if n not in profiles)]
         if not self.retrieval: names = [n for n in names if n not in ('search_patterns', 'read_api')]
         return {n: PUBLISHED_TOOLS[n] if self.exact and n in PUBLISHED_TOOLS else ALL_TOOLS[n] for n in names}
 
     def work(self, session: Session) -> Iterator[None]:
         "Turns until a kernel is handed in, or none is left."
-        run = session.run
+        run, bench = session.run, bench_of(session)
         system = session.once('system', lambda: system_prompt(run.chip, self.exact))
-        asked = session.once('ask', lambda: ask_text(run, session.task, session.workload, self.exact, self.profiling))
+        asked = session.once('ask', lambda: ask_text(with_timeline(run, bench), session.task, session.workload,
+                                                     self.exact, self.profiling))
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
-        talk = Conversation(session, self.model, bench_of(session), self.tools, system, [{'role': 'user', 'content': asked}])
+        talk = Conversation(session, self.model, bench, self.tools, system, [{'role': 'user', 'content': asked}])
         for n in range(self.turns):
             more = talk.turn(n, last=n == self.turns - 2)
             yield

@@ -10,11 +10,13 @@ from ...core.errors import UsageError, choose
 from ...evaluate.records.run import Run
 
 # %% ../../../nbs/6_agents/5_systems/06_registry.ipynb #8adab431
-AGENTS = {'rewrite': ('rewrite.agent', 'RewriteAgent', 'built in: moves on the traced program; needs no model and no key'),
-          'react': ('systems.react', 'ReactAgent', 'a model in one conversation: write, verify, profile, hand in (NKI-Agent)'),
-          'beam': ('systems.beam', 'BeamAgent', 'a model that plans, writes and remembers, over a beam of kernels (AccelOpt)'),
-          'two_stage': ('systems.two_stage', 'TwoStageAgent', 'a model that first makes it right, then fast (the GRPO report)'),
-          'guided': ('systems.guided', 'GuidedAgent', 'a model that chooses among the built-in optimiser\'s proposals')}
+AGENTS = {
+    'rewrite': ('rewrite.agent', 'RewriteAgent', 'built in: moves on the traced program; needs no model and no key'),
+    'react': ('systems.react', 'ReactAgent', 'a model in a conversation: write, verify, profile, hand in (NKI-Agent)'),
+    'beam': ('systems.beam', 'BeamAgent', 'a model that plans, writes and remembers, on a beam of kernels (AccelOpt)'),
+    'two_stage': ('systems.two_stage', 'TwoStageAgent',
+                  'a model that first makes it right, then fast (the GRPO report)'),
+    'guided': ('systems.guided', 'GuidedAgent', "a model that chooses among the built-in optimiser's proposals")}
 
 def asks_a_model(name: str) -> bool:
     "Whether the agent of this name needs a model. `UsageError` for no agent."
@@ -27,22 +29,25 @@ def agent_class(name: str) -> type:
     return getattr(import_module(f'kernel_lab.agents.{module}'), cls)
 
 def agent_named(name: str, **settings: object) -> object:
-    """The agent of this name with settings, of which those that are None are left out. `UsageError` for no agent, and for
-    a setting that it does not have."""
+    """The agent of this name with settings, of which those that are None are left out. `UsageError` for no agent, and
+    for a setting that it does not have."""
     cls, given = agent_class(name), {k: v for k, v in settings.items() if v is not None}
-    takes = [f.name for f in fields(cls) if f.init] if asks_a_model(name) else ['moves', 'worth', 'families', 'seconds', 'seed']
+    own = ['moves', 'worth', 'families', 'seconds', 'seed']
+    takes = [f.name for f in fields(cls) if f.init] if asks_a_model(name) else own
     if extra := [k for k in given if k not in takes]:
         raise UsageError(f'The agent {name} has no {", ".join(extra)}.', hint=f'It has: {", ".join(takes)}.')
     return cls(**given)
 
 def agent_of(run: Run, model: Model | str | None = None, **settings: object) -> object:
-    """The agent that goes on with a run, with the settings that are stored there; `model` and `settings` replace some of
-    them. `UsageError` where the run was made by an agent that cannot be made again."""
+    """The agent that goes on with a run, with the settings that are stored there; `model` and `settings` replace some
+    of them. `UsageError` where the run was made by an agent that cannot be made again."""
     if run.agent not in AGENTS:
         raise UsageError(f'The agent {run.agent!r} of run {run.id} cannot be made again by its name.',
                          hint='Give the agent: AgentLoop(agent=…, run=…).')
     cls = agent_class(run.agent)
-    if not asks_a_model(run.agent): return cls(**{k: run.config[k] for k in ('worth', 'seconds', 'seed') if k in run.config})
+    if not asks_a_model(run.agent):
+        return cls(**{k: run.config[k] for k in ('worth', 'seconds', 'seed') if k in run.config})
     known = {f.name for f in fields(cls) if f.init} - {'target_stage'}
     kept = {k: v for k, v in run.config.items() if k in known}
-    return cls(**{**kept, **({'model': model} if model else {}), **{k: v for k, v in settings.items() if v is not None}})
+    given = {'model': model or None, **settings}
+    return cls(**{**kept, **{k: v for k, v in given.items() if v is not None}})

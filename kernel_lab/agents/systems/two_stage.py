@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ..engine.session import Session
 from ..models.messages import Model
-from .conversation import Conversation, bench_of
+from .conversation import Conversation, bench_of, with_timeline
 from .prompts import ask_text, prompt_version, render_prompt, system_prompt
 from .react import AsksModels
 from ..tools.tool_sets import ALL_TOOLS
@@ -22,13 +22,15 @@ class Stage:
     turns: int = 5
     profiled: bool = True
 
-RIGHT = Stage('right', 'stage_right.md.j2', ('compile', 'verify', 'read_api', 'search_patterns', 'submit'), profiled=False)
+RIGHT = Stage('right', 'stage_right.md.j2', ('compile', 'verify', 'read_api', 'search_patterns', 'submit'),
+              profiled=False)
 FAST = Stage('fast', 'stage_fast.md.j2', ('profile', 'edit', 'variants', 'read_api', 'search_patterns', 'submit'))
 
 @dataclass
 class TwoStageAgent(AsksModels):
-    """A stage that makes a kernel right, then one that makes it fast. `fast_model`: asks another model in the second stage;
-    `target_stage`: a third one for the chip at hand; `right_turns`, `fast_turns`: the most requests of a stage."""
+    """A stage that makes a kernel right, then one that makes it fast. `fast_model`: asks another model in the second
+    stage; `target_stage`: a third one for the chip at hand; `right_turns`, `fast_turns`: the most requests of a
+    stage."""
     fast_model: Model | None = None
     target_stage: Stage | None = None
     right_turns: int = 5
@@ -53,16 +55,18 @@ class TwoStageAgent(AsksModels):
 
     def _stage(self, session, stage, model, turns):
         "One conversation."
-        run = session.run
+        run, bench = session.run, bench_of(session)
         system = session.once(f'{stage.name} system', lambda: (
             f'{system_prompt(run.chip, False).rpartition("# How to work")[0]}{render_prompt(stage.template)}'))
-        asked = session.once(f'{stage.name} ask', lambda: ask_text(run, session.task, session.workload, False, stage.profiled))
+        asked = session.once(f'{stage.name} ask', lambda: ask_text(with_timeline(run, bench), session.task,
+                                                                   session.workload, False, stage.profiled))
         session.once(f'{stage.name} prompts', lambda: [prompt_version(system), prompt_version(asked)])
-        talk = Conversation(session, model, bench_of(session), {n: ALL_TOOLS[n] for n in stage.tools}, system,
+        talk = Conversation(session, model, bench, {n: ALL_TOOLS[n] for n in stage.tools}, system,
                             [{'role': 'user', 'content': asked}], stage.name)
         for n in range(turns):
             more = talk.turn(n, last=n == turns - 2)
             yield
             if not more: break
         done = talk.bench.submitted
-        session.note(f'{stage.name}: {done["move"]}' if done else f'{stage.name}: {talk.ended or "all turns are used up"}', f'{stage.name} end')
+        why = done['move'] if done else talk.ended or 'all turns are used up'
+        session.note(f'{stage.name}: {why}', f'{stage.name} end')

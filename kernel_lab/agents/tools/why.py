@@ -9,7 +9,7 @@ from ...core.format import visible_text
 from ...evaluate.records.evaluation import Evaluation
 from ...nki.chip.chips import get_chip
 from ...nki.explain.critical_path import critical_lines, idle, waits_by_line
-from ...nki.explain.efficiency import waterfall
+from ...nki.explain.waterfall import waterfall
 from ...nki.explain.profile import Profile
 from ...nki.explain.retiming import Assumptions, Retimer
 from ...nki.timing.timeline import Timeline

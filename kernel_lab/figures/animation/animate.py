@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import gzip
 import html
 import json
+import math
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,6 @@ from .memory_map import (MemoryMap, addresses, given_place, lives, memory_map,
 from .sampled_values import SampledValues, matrix_of, sample_values
 from ..theme import LANE_COLOURS, render_template, static_text
 from ..timeline import latency_title
-from ...nki.transform.definitions import IllegalTransformation
 
 if TYPE_CHECKING:
     from ...nki.ir.program import Program
@@ -79,43 +79,32 @@ class WhatIfClock:
     says: str
     timeline: 'Timeline'
 
-def _own_buffers(program, chip):
-    from ...nki.timing.timeline import schedule
-    from ...nki.transform.tiles import own_tiles
-    return schedule(own_tiles(program), chip)
-
-def _on(change):
-    def scheduled(program, chip):
-        from ...nki.timing.timeline import schedule
-        return schedule(program, change(chip))
-    return scheduled
-
 def _other_chip(chip):
     from ...nki.chip.chips import CHIPS
-    names = [n for n in ('trn3', 'trn2', 'trn1') if n in CHIPS and n != chip.name.split()[0]]
-    return CHIPS[names[0]]
+    return next(n for n in ('trn3', 'trn2', 'trn1') if n in CHIPS and n != chip.name.split()[0])
 
 def _questions(chip):
-    "(name, what it says, program and chip → timeline) of the four what-ifs."
-    from ...nki.explain.efficiency import QUESTIONS
-    ask = lambda question: _on(lambda c: c.but(**QUESTIONS[question](c)))
+    "(name, what it says, `Assumptions`) of the four what-ifs."
+    from ...nki.explain.retiming import Assumptions
     other = _other_chip(chip)
-    return (('DMA twice as fast', 'twice the bandwidth of DMA and HBM', ask('DMA had twice the bandwidth')),
-            ('free DMA', 'copies take no time', ask('DMA were free')),
-            ('own buffers', 'a tile for each value: the next load need not wait for the last reader', _own_buffers),
-            (other.name, f'the same program on {other.name}', _on(lambda c: other)))
+    return (('DMA twice as fast', 'twice the bandwidth of DMA and HBM', Assumptions(dma=2.0)),
+            ('free DMA', 'copies take no time', Assumptions(dma=math.inf)),
+            ('two buffers', 'two for every tile, drawn in one place: a load need not wait for the last reader',
+             Assumptions(buffers=2)), (other, f'the same program on {other}', Assumptions(chip=other)))
 
 def what_if_clocks(timeline: 'Timeline') -> tuple[list[WhatIfClock], list[str]]:
     "(the `WhatIfClock`s of up to four what-ifs, why others are left out) of a simulated timeline."
-    clocks, why_not = [], []
-    for name, says, place in _questions(timeline.chip):
-        try: other = place(timeline.program, timeline.chip)
-        except (KernelError, IllegalTransformation) as e:
+    from ...nki.explain.retiming import Retimer
+    retimed, clocks, why_not = Retimer(timeline), [], []
+    for name, says, change in _questions(timeline.chip):
+        try: other = retimed(change)
+        except KernelError as e:
             why_not.append(f'{name}: {str(e).splitlines()[0]}')
             continue
-        if all(np.array_equal(getattr(other, x), getattr(timeline, x)) for x in ('instr', 'turn')):
-            clocks.append(WhatIfClock(name, says, other))
-        else: why_not.append(f'{name}: it needs other instructions (tiles that do not fit go to HBM and back).')
+        if not all(np.array_equal(getattr(other, x), getattr(timeline, x)) for x in ('instr', 'turn')):
+            why_not.append(f'{name}: it needs other instructions (tiles that do not fit go to HBM and back).')
+        elif np.array_equal(other.end_us, timeline.end_us): why_not.append(f'{name}: no difference.')
+        else: clocks.append(WhatIfClock(name, says, other))
     return clocks, why_not
 
 # %% ../../../nbs/6_figures/1_animation/02_animate.ipynb #e568dada

@@ -127,7 +127,7 @@ class Retimer:
         self.timeline, self._bases, self._graphs = assert_simulated(timeline, 'what if'), {}, {}
 
     def __call__(self, change: Assumptions) -> Timeline:
-        base, ahead, queues, graph = self._graph(change)
+        base, ahead, queues, graph = self.graph_of(change)
         from ..timing import scheduler
         chip = changed_chip(base.chip, change)
         return timeline_from(base.program, chip,
@@ -142,15 +142,15 @@ class Retimer:
             self._bases[key] = schedule_again(self.timeline, chip) if any(key) else self.timeline
         return self._bases[key]
 
-    def _graph(self, change):
-        "(base, rows ahead, DMA queues, its `DependencyGraph`) of `Assumptions`."
+    def graph_of(self, change: Assumptions) -> tuple:
+        "(base, rows ahead, DMA queues, `DependencyGraph`, its costs unchanged) of `Assumptions`."
         base, key = self.base(change), (change.chip, change.endless, change.buffers)
         options = run_options(base.program, base.chip)
         ahead, queues = options.get('ahead', 0), options.pop('queues', 1)
         if key not in self._graphs:
             from ..timing.dependencies import dependency_graph
             if change.buffers > 1:
-                one = self._graph(replace(change, buffers=1))[-1]
+                one = self.graph_of(replace(change, buffers=1))[-1]
                 self._graphs[key] = with_buffers(one, base.program, change.buffers)
             else: self._graphs[key] = dependency_graph(base.program, base.chip, **options)
         return base, ahead, queues, self._graphs[key]

@@ -64,8 +64,8 @@ def pieces(o, loops, turn, rows):
     return found
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #844cf114
-# start: bytes from the tensor's first byte, for each copy; size: bytes a copy
-Copies = namedtuple('Copies', 'instr tensor way pattern start size')
+# start: bytes from the tensor's first byte, for each copy; size: bytes a copy; rows of the timeline, for each copy
+Copies = namedtuple('Copies', 'instr tensor way pattern start size rows', defaults=[None])
 
 def _pattern(access, size, box):
     "((step, count), …) in bytes, the contiguous part last, and the shift of the box's first element."
@@ -94,7 +94,8 @@ def copies(timeline):
                 pattern, shift = _pattern(a, size, box if a.shape == mask_access(o).shape else None)
                 begin = offsets(a.offset, env, len(rows)) * size + shift
                 total = math.prod(a.shape) * size * share
-                res.append(Copies(k, program.base[a.tensor], way, () if a.index else pattern, begin, total))
+                res.append(Copies(k, program.base[a.tensor], way, () if a.index else pattern, begin, total,
+                                  rows))
     return res
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #a8a23092

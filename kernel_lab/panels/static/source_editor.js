@@ -15,10 +15,34 @@ function paint(pre, text) {
   pre.append(text.slice(at) + '\n ')
 }
 
-function gutter(box, model) {
-  const costs = model.get('costs'), marks = model.get('marks'), colours = model.get('colours')
-  const rows = model.get('value').split('\n').map((_, i) => {
+// Which lines of `after` are not in `before`, and which of `before` are gone: {number of a line: those gone before it}.
+function differences(before, after) {
+  const a = before.split('\n'), b = after.split('\n'), fresh = new Set(), gone = new Map()
+  let from = 0, x = a.length, y = b.length
+  while (from < x && from < y && a[from] === b[from]) from++
+  while (x > from && y > from && a[x - 1] === b[y - 1]) { x--; y-- }
+  const n = x - from, m = y - from, long = n * m > 4e6, at = (i, j) => i * (m + 1) + j, common = new Uint16Array(long ? 0 : (n + 1) * (m + 1))
+  if (!long) for (let i = n - 1; i >= 0; i--) for (let j = m - 1; j >= 0; j--)
+    common[at(i, j)] = a[from + i] === b[from + j] ? common[at(i + 1, j + 1)] + 1 : Math.max(common[at(i + 1, j)], common[at(i, j + 1)])
+  for (let i = 0, j = 0; i < n || j < m;) {
+    if (!long && i < n && j < m && a[from + i] === b[from + j]) { i++; j++ }
+    else if (j < m && (i === n || (!long && common[at(i, j + 1)] >= common[at(i + 1, j)]))) fresh.add(from + j++)
+    else { const k = from + j; gone.set(k, [...gone.get(k) ?? [], a[from + i++]]) }
+  }
+  return { fresh, gone }
+}
+
+const counted = (n, what) => `${n} ${what}${n === 1 ? '' : 's'}`
+function gutter(box, model, diff) {
+  const costs = model.get('costs'), marks = model.get('marks'), colours = model.get('colours'), lines = model.get('value').split('\n')
+  const rows = lines.map((_, i) => {
     const row = node('div', 'kl-line'), bar = node('span', 'kl-cost'), cost = costs[i + 1]
+    const change = row.appendChild(node('span', 'kl-change'))
+    if (diff) {
+      const gone = [...diff.gone.get(i) ?? [], ...i === lines.length - 1 ? diff.gone.get(i + 1) ?? [] : []]
+      change.classList.toggle('kl-fresh', diff.fresh.has(i)); change.classList.toggle('kl-gone', gone.length > 0)
+      if (gone.length) row.title = `gone here: ${gone.join('\n')}`
+    }
     for (const [engine, share] of cost ? cost.shares : []) {
       const piece = node('i'); piece.style.width = `${100 * share}%`; piece.style.background = colours[engine] ?? '#888'; bar.append(piece)
     }
@@ -31,46 +55,128 @@ function gutter(box, model) {
   box.replaceChildren(...rows)
 }
 
+// The names of a module that fit what stands before the caret, in a list under it. The names come from Python, once, when they are first needed.
+function completion(model, wrap, area, body) {
+  const id = `kl-names-${Math.random().toString(36).slice(2)}`, box = node('div', 'kl-names'), list = node('div'), doc = node('div', 'kl-names-doc'), ruler = node('span', '', 'x'.repeat(100))
+  list.id = id; list.setAttribute('role', 'listbox'); list.setAttribute('aria-label', 'Names'); doc.setAttribute('aria-live', 'polite')
+  for (const [k, v] of Object.entries({ 'aria-autocomplete': 'list', 'aria-controls': id })) area.setAttribute(k, v)
+  box.append(list, doc); wrap.append(box); ruler.className = 'kl-ruler'; body.append(ruler)
+  let names = null, asked = false, found = [], at = 0, typed = ''
+  const open = () => box.classList.contains('kl-open')
+  const close = () => { box.classList.remove('kl-open'); area.removeAttribute('aria-activedescendant') }
+  const ask = () => { if (!asked) { asked = true; model.send({ type: 'names' }) } }
+  const heard = said => { if (said.type === 'names') { names = said.names; if (document.activeElement === area) look() } }
+  model.on('msg:custom', heard)
+  function point(n) {
+    at = Math.max(0, Math.min(n, found.length - 1));
+    [...list.children].forEach((o, i) => { o.setAttribute('aria-selected', String(i === at)); if (i === at) o.scrollIntoView({ block: 'nearest' }) })
+    area.setAttribute('aria-activedescendant', `${id}-${at}`)
+    const [name, signature, text] = found[at]
+    doc.replaceChildren(node('b', '', name + signature), node('p', '', text))
+  }
+  function look() {
+    const before = area.value.slice(0, area.selectionStart), m = /\b(nl|nisa)\.(\w*)$/.exec(before)
+    if (!m || area.readOnly || area.selectionStart !== area.selectionEnd) return close()
+    if (!names) return ask()
+    typed = m[2]
+    const fits = n => n.startsWith(typed) ? 0 : n.toLowerCase().includes(typed.toLowerCase()) ? 1 : 2
+    found = names[m[1]].map(n => [fits(n[0]), n]).filter(([f]) => f < 2).sort((a, b) => a[0] - b[0]).map(([, n]) => n)
+    if (!found.length || (found.length === 1 && found[0][0] === typed)) return close()
+    list.replaceChildren(...found.map(([name], i) => {
+      const o = node('div', '', name); o.id = `${id}-${i}`; o.setAttribute('role', 'option')
+      o.addEventListener('pointerdown', e => { e.preventDefault(); take(i) })
+      return o
+    }))
+    box.classList.add('kl-open')
+    place(before.split('\n'), m[2].length)
+    point(0)
+  }
+  function place(lines, back) {
+    const frame = wrap.getBoundingClientRect(), text = body.getBoundingClientRect(), top = text.top - frame.top + 8 + 19 * lines.length
+    const wide = ruler.getBoundingClientRect().width / 100, left = text.left - frame.left + 4 + wide * (lines.at(-1).length - back)
+    box.style.left = Math.max(0, Math.min(left, frame.width - box.offsetWidth - 4)) + 'px'
+    box.style.top = (top + box.offsetHeight > frame.height && top - 19 > box.offsetHeight ? top - 21 - box.offsetHeight : top + 2) + 'px'
+  }
+  function take(n) {
+    const end = area.selectionStart
+    area.setSelectionRange(end - typed.length, end)
+    insert(area, found[n][0]); close()
+  }
+  area.addEventListener('input', look); area.addEventListener('click', close); area.addEventListener('blur', close); area.addEventListener('focus', ask)
+  return { close, stop() { model.off('msg:custom', heard) }, key(e) {                     // whether the list took the key
+    if (e.key === ' ' && e.ctrlKey) { look(); return true }
+    if (!open()) return false
+    const act = { ArrowDown: () => point(at + 1), ArrowUp: () => point(at - 1), Enter: () => take(at), Tab: () => take(at), Escape: close }[e.ctrlKey || e.metaKey ? '' : e.key]
+    if (act) act()
+    else if (e.key.startsWith('Arrow') || e.key === 'Home' || e.key === 'End') close()
+    return Boolean(act)
+  } }
+}
+
+// Type text at the caret, so that Ctrl+Z takes it back.
+function insert(area, text) {
+  area.focus()
+  if (document.execCommand('insertText', false, text)) return
+  area.setRangeText(text, area.selectionStart, area.selectionEnd, 'end'); area.dispatchEvent(new Event('input'))
+}
+
 function render({ model, el }) {
-  const root = node('div', 'kl-editor'), side = node('div', 'kl-gutter'), body = node('div', 'kl-body'), pre = node('pre'), area = node('textarea')
+  const wrap = node('div', 'kl-editor-wrap'), root = node('div', 'kl-editor'), side = node('div', 'kl-gutter'), body = node('div', 'kl-body'), pre = node('pre'), area = node('textarea'), note = node('div', 'kl-quiet kl-diff-note')
   Object.assign(area, { spellcheck: false, wrap: 'off', autocomplete: 'off' })
   area.setAttribute('aria-label', 'Kernel source')
-  area.title = 'Ctrl+Enter evaluates an edit. Tab indents; Escape, then Tab, leaves the text.'
-  body.append(pre, area); root.append(side, body); el.append(root)
-  const bands = () => {
+  area.title = 'Ctrl+Enter evaluates an edit. Ctrl+Space shows names of nl. and nisa. Tab indents; Escape, then Tab, leaves the text.'
+  note.setAttribute('role', 'status')
+  body.append(pre, area); root.append(side, body); wrap.append(root, note); el.append(wrap)
+  const names = completion(model, wrap, area, body)
+  const bands = diff => {
     body.querySelectorAll('.kl-band').forEach(b => b.remove())
-    if (model.get('at')) { const b = node('div', 'kl-band kl-at'); b.style.top = `${8 + 19 * (model.get('at') - 1)}px`; body.prepend(b) }
-    for (const line of Object.keys(model.get('marks'))) { const b = node('div', 'kl-band'); b.style.top = `${8 + 19 * (line - 1)}px`; body.prepend(b) }
+    const band = (line, kind) => { const b = node('div', `kl-band ${kind}`); b.style.top = `${8 + 19 * (line - 1)}px`; body.prepend(b) }
+    for (const i of diff?.fresh ?? []) band(i + 1, 'kl-fresh')
+    if (model.get('at')) band(model.get('at'), 'kl-at')
+    for (const line of Object.keys(model.get('marks'))) band(Number(line), '')
+  }
+  const compared = () => {
+    const name = model.get('base_name')
+    if (!name) { note.textContent = ''; return null }
+    const diff = differences(model.get('base'), model.get('value')), gone = [...diff.gone.values()].reduce((n, some) => n + some.length, 0)
+    note.textContent = diff.fresh.size || gone ? `against ${name}: ${counted(diff.fresh.size, 'line')} new, ${gone} gone` : `the same as ${name}`
+    return diff
   }
   const draw = () => {
-    paint(pre, model.get('value')); gutter(side, model); bands()
+    const diff = compared()
+    paint(pre, model.get('value')); gutter(side, model, diff); bands(diff)
     root.style.maxHeight = model.get('height') + 'px'
     root.classList.toggle('kl-timed', Object.keys(model.get('costs')).length > 0)
     area.readOnly = !model.get('editable')
   }
   const look = line => { if (line) root.scrollTop = 8 + 19 * (line - 1) - root.clientHeight / 2 }
-  const looked = () => { bands(); look(model.get('at')) }
+  const looked = () => { bands(compared()); look(model.get('at')) }
   const marked = () => look(Number(Object.keys(model.get('marks'))[0] ?? 0))
-  const take = () => { if (area.value !== model.get('value')) area.value = model.get('value'); draw() }
+  const take = () => { if (area.value !== model.get('value')) { area.value = model.get('value'); names.close() } draw() }
   let timer, leaving = false
   const send = () => { clearTimeout(timer); model.save_changes() }
   area.addEventListener('input', () => { model.set('value', area.value); draw(); clearTimeout(timer); timer = setTimeout(send, 200) })
   area.addEventListener('blur', send)
+  const indented = () => {                                          // a new line is as deep as this one, deeper after a colon
+    const line = area.value.slice(0, area.selectionStart).split('\n').at(-1)
+    return /^ */.exec(line)[0] + (/:\s*(#.*)?$/.test(line) ? '    ' : '')
+  }
   area.addEventListener('keydown', e => {
     e.stopPropagation()
+    if (names.key(e)) { e.preventDefault(); return }
     if (e.key === 'Escape') { leaving = true; return }
     if (e.key === 'Tab' && leaving) return                         // Escape, then Tab, goes on to what comes after the editor
     if (e.key !== 'Shift') leaving = false
-    if (e.key === 'Tab' && !e.shiftKey && !area.readOnly) {
-      e.preventDefault(); area.setRangeText('    ', area.selectionStart, area.selectionEnd, 'end'); area.dispatchEvent(new Event('input'))
-    }
+    if (area.readOnly) return
+    if (e.key === 'Tab' && !e.shiftKey) { e.preventDefault(); insert(area, '    ') }
     if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) { e.preventDefault(); send(); model.send({ type: 'evaluate' }) }
+    else if (e.key === 'Enter' && !e.shiftKey && !e.isComposing && indented()) { e.preventDefault(); insert(area, '\n' + indented()) }
   })
-  const names = ['value', 'costs', 'marks', 'height', 'editable']
-  for (const n of names) model.on('change:' + n, take)
+  const watched = ['value', 'costs', 'marks', 'height', 'editable', 'base', 'base_name']
+  for (const n of watched) model.on('change:' + n, take)
   model.on('change:at', looked); model.on('change:marks', marked)
   take()
   requestAnimationFrame(() => { marked(); looked() })
-  return () => { for (const n of names) model.off('change:' + n, take); model.off('change:at', looked); model.off('change:marks', marked) }
+  return () => { names.stop(); for (const n of watched) model.off('change:' + n, take); model.off('change:at', looked); model.off('change:marks', marked) }
 }
 export default { render }

@@ -11,6 +11,7 @@ export default { render({ model, el }) {
     root.classList.toggle('kl-moved', model.get('index') !== model.get('home'))
   }
   range.addEventListener('input', () => { model.set('index', +range.value); draw(); model.save_changes() })
+  range.addEventListener('keydown', e => { if (!e.ctrlKey && !e.metaKey && !e.altKey && e.key !== 'Tab') e.stopPropagation() })   // the arrows are the slider's, not JupyterLab's
   range.addEventListener('dblclick', () => { model.set('index', model.get('home')); draw(); model.save_changes() })
   model.on('change:index', draw)
   draw()

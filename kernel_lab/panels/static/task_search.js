@@ -14,6 +14,18 @@ function rank(row, words) {
   return sum
 }
 
+// The best of a person's runs of a task, run after run, as a line from 1× up; a dot where there is one.
+function spark(gains) {
+  const wide = 46, high = 16, box = document.createElementNS('http://www.w3.org/2000/svg', 'svg'), draw = (tag, of) => { const n = document.createElementNS(box.namespaceURI, tag); for (const [k, v] of Object.entries(of)) n.setAttribute(k, v); box.append(n); return n }
+  const top = Math.max(...gains, 1.01), x = i => gains.length > 1 ? 3 + i / (gains.length - 1) * (wide - 6) : wide - 3, y = g => high - 3 - (g - 1) / (top - 1) * (high - 6)
+  for (const [k, v] of Object.entries({ viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, role: 'img' })) box.setAttribute(k, v)
+  const said = `your runs: the best is ${times(gains.at(-1))} the first kernel after ${gains.length} run${gains.length === 1 ? '' : 's'}, simulated`
+  box.setAttribute('aria-label', said); draw('title', {}).textContent = said
+  draw('polyline', { points: gains.map((g, i) => `${x(i)},${y(g)}`).join(' ') })
+  draw('circle', { cx: x(gains.length - 1), cy: y(gains.at(-1)), r: 2.2 })
+  return box
+}
+
 function render({ model, el }) {
   const id = `kl-tasks-${Math.random().toString(36).slice(2)}`
   const root = node('div', 'kl-ts'), label = node('label', '', 'task'), input = node('input'), panel = node('div', 'kl-ts-panel'), head = node('div', 'kl-ts-head'), list = node('div', 'kl-ts-list')
@@ -46,7 +58,9 @@ function render({ model, el }) {
       o.id = `${id}-${i}`; o.setAttribute('role', 'option'); o.title = row.doc
       const numbers = node('span', 'kl-ts-room', row.room == null ? '' : times(row.room)), best = node('span', 'kl-ts-best', row.best == null ? '' : times(row.best))
       numbers.title = 'the first kernel over the bound: room to gain, simulated'; best.title = 'the best kernel that is kept over the first, simulated'
-      o.append(node('span', 'kl-ts-name', row.name), node('span', 'kl-ts-doc', row.doc), best, numbers)
+      const trend = node('span', 'kl-ts-trend'), gains = model.get('trends')[row.name]
+      if (gains?.length) trend.append(spark(gains))
+      o.append(node('span', 'kl-ts-name', row.name), node('span', 'kl-ts-doc', row.doc), trend, best, numbers)
       o.addEventListener('pointerdown', e => { e.preventDefault(); choose(row) })
       if (!byRoom && !words.length && group !== before) { const g = node('div', 'kl-ts-group', group); g.setAttribute('role', 'presentation'); out.push(g); before = group }
       return [...out, o]

@@ -15,7 +15,8 @@ from kernel_lab.nki.chip.chips import CHIPS, ENGINES
 from kernel_lab.nki.explain.profile import matmul_work
 from kernel_lab.nki.timing.timeline import LANES
 from kernel_lab.nki.explain.traffic import chip_bytes, copies, regions, touched_bytes, traffic
-from kernel_lab.nki.explain.efficiency import waterfall, what_if
+from kernel_lab.nki.explain.efficiency import what_if
+from kernel_lab.nki.explain.waterfall import waterfall
 from kernel_lab.targets.neuron_profile import (
     ToolError,
     measured_profile,

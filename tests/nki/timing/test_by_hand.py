@@ -7,7 +7,8 @@ from kernel_lab.nki.explain.critical_path import (critical_lines, critical_path,
 from kernel_lab.nki.explain.neuron_profile import profiler_summary
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.explain.traffic import traffic
-from kernel_lab.nki.explain.efficiency import waterfall, what_if
+from kernel_lab.nki.explain.efficiency import what_if
+from kernel_lab.nki.explain.waterfall import waterfall
 from dialects import nisa, nl
 
 def kernel(a, b):
@@ -91,8 +92,8 @@ def test_path_lines_and_bars(t):
     for total in (path.dur_us.sum() + path.wait_us.sum(), lines.share.sum() * t.latency_us, bars.us.sum()):
         assert total == pytest.approx(t.latency_us)
     assert (bars.us >= -1e-9).all() and bars.bar[0] == 'ideal memory'
-    assert dict(zip(bars.bar, bars.us))['reloads'] == pytest.approx(
-        (A + B) / min(t.chip.dma_gbps, t.chip.hbm_gbps) / 1e3)
+    moved = (A + B) / min(t.chip.dma_gbps, t.chip.hbm_gbps) / 1e3      # what the two copies take, and are issued in
+    assert moved < dict(zip(bars.bar, bars.us))['reloads'] < moved + 2 * t.chip.dma_issue_ns / 1e3
     busy = profile_of(t).lines[PROGRAM.instructions[4].line]
     assert busy == pytest.approx({'Tensor': (t.end_us - t.start_us)[4]})
 

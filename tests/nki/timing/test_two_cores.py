@@ -12,7 +12,8 @@ from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.ranks import trace_ranks
 from kernel_lab.nki.ir.cost import RING_COSTS, ring_collective_ns
 from kernel_lab.nki.timing.timeline import LANES
-from kernel_lab.nki.explain.efficiency import waterfall, what_if
+from kernel_lab.nki.explain.efficiency import what_if
+from kernel_lab.nki.explain.waterfall import waterfall
 from dialects import nisa, nl
 from timelines import assert_after_its_inputs, ns, pipeline
 
