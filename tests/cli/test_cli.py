@@ -456,10 +456,10 @@ def test_react_with_a_server_of_ones_own(lab, here, env, monkeypatch):
             env[name] = value
             monkeypatch.setenv(name, value)
         url = ("--base-url", server.url + "/v1")
-        done = lab(*react, *url, "--steps", "1", "--turns", "1", "--max-tokens", "9000")
+        done = lab(*react, *url, "--steps", "1", "--turns", "1", "--max-tokens", "200000")
         assert done.returncode == 0 and len(server.asked) == 1, done.stderr
         assert "Nothing leaves this machine" in done.stdout and server.url.split("//")[1] in done.stdout
-        assert server.asked[0]["model"] == "mine" and server.asked[0]["max_tokens"] == 9000
+        assert server.asked[0]["model"] == "mine" and server.asked[0]["max_tokens"] == 16_000
         again = here("optimize", "--resume", "latest", "--steps", "2")
         assert again.returncode == 0 and "openai:mine" in again.stdout, again.stdout + again.stderr
         assert FAKE_KEY not in done.stdout + done.stderr + again.stdout + json.dumps(server.asked)
@@ -544,3 +544,43 @@ def test_work_seconds_end_a_program_that_takes_too_long(here, tmp_path, softmax)
     refused(done, 1, "timeout", "limit 1 s")
     refused(here("profile", *words), 1, "timeout")
     refused(here("evaluate", "softmax", "long.py", "-w", "small", "--work-seconds", "0"), 2)
+
+
+def test_bench_and_ablate(here, tmp_path):
+    done = here("bench", "--task", "relu", "--task", "softmax", "-w", "small", "--steps", "1", "--define", "--out", "f.json")
+    assert done.returncode == 0 and "fast rate" in done.stdout and "share of all tasks" in done.stdout, done.stderr
+    suite = re.search(r"^suite (\w+): 2 runs", done.stdout, re.M)[1]
+    again = here("bench", "--resume", suite[:6], "--define")
+    assert [line for line in again.stdout.splitlines() if "f.json" not in line] == done.stdout.splitlines()[:-1]
+    assert len(json.loads((tmp_path / "f.json").read_text())["outcomes"]) == 2
+    assert suite in here("runs").stdout
+    off = here("ablate", "--agent", "rewrite", "--task", "relu", "-w", "small", "--steps", "1")
+    assert off.returncode == 0 and "no search" in off.stdout and "whole" in off.stdout
+
+
+@pytest.mark.parametrize("words, said", [
+    ("bench", "--suite level1"), ("bench --suite level9", "no suite 'level9'"), ("bench --task sofmax", "Did you mean 'softmax'"),
+    ("bench --task relu --agent oracle", "no agent 'oracle'"), ("bench --task relu -w huge", "small"),
+    ("bench --task relu --agent beam --model gpt", "openai:NAME"), ("bench --resume nothing", "no suite 'nothing'"),
+    ("bench --task relu --samples 0", "--samples"), ("bench --task relu --chip h100", "no chip 'h100'"),
+    ("bench --task relu --out no/such/f.json", "no folder"), ("ablate --agent guided --task relu", "switched off"),
+    ("ablate --agent react --switch hope --task relu", "profiling"), ("replay nothing", "no run"),
+    ("optimize relu --agent two_stage --model gpt", "openai:NAME")])
+def test_suites_refuse_in_a_line(here, words, said):
+    refused(here(*words.split()), 2, re.escape(said))
+
+
+def test_a_model_in_bench_optimize_and_replay(here, monkeypatch):
+    prose = Say("Nothing to gain.", usage={"input_tokens": 70})
+    with Server([prose]) as server:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("OPENAI_API_KEY", FAKE_KEY)
+        model = ("--model", "openai:mine", "--base-url", server.url + "/v1")
+        done = here("bench", "--agent", "react", "--alone", "--task", "relu", "-w", "small", *model, "--turns", "1")
+        assert done.returncode == 0 and "unknown price" in done.stdout and "Nothing leaves" in done.stdout, done.stderr
+        assert "1 run: 1 failed" in done.stdout and FAKE_KEY not in done.stdout
+        stepped = here("optimize", "relu", "-w", "small", "--agent", "guided", *model, "--turns", "1")
+        assert "paid so far" in stepped.stdout and "unknown price" in stepped.stdout
+        asked = len(server.asked)
+        same = here("replay", "latest")
+        assert same.returncode == 0 and "the same: 1 steps" in same.stdout and len(server.asked) == asked

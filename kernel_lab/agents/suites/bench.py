@@ -134,7 +134,7 @@ def _one_by_one(plan, todo, store, purse, model, tell):
 
 def _in_threads(plan, todo, store, jobs, *rest):
     "As `_one_by_one`, several at once: each thread takes the next run when it has ended one."
-    stop, purse = threading.Event(), rest[0]
+    stop = threading.Event()
     def work(planned):
         with stoppable(stop): return list(_one_by_one(plan, [planned], store, *rest))
     waiting, busy = list(todo), set()

@@ -17,7 +17,7 @@ from ..render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, Entry, PagePath, St
 from ..runs import find_run, open_store, store_option, write_report
 from ..tasks import find_task
 from ...core.durations import one_clock
-from ...core.errors import LabError, UsageError, choose
+from ...core.errors import LabError, UsageError
 from ...core.format import note_stage, speedup_text
 from ...core.interrupts import interrupted
 from ...nki.chip.chips import DEFAULT_CHIP
