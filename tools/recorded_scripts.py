@@ -147,9 +147,10 @@ def beam_answers():
             fused = "activation_reduce" in text
             return plans[2 * fused + len(asked) % 2]
         if request.system.startswith("You write down"):
-            return ("**Keep what one row needs in SBUF**\nWhere the next operation reads what the last one wrote, a trip "
-                    "to HBM buys nothing.\nSlow:\n```python\nnisa.dma_copy(dst=lt_hbm[0:ROWS, :], src=less)\n```\nFast:\n"
-                    "```python\nnisa.tensor_tensor(dst=masked, data1=scores, data2=penalty, op=nl.add)\n```")
+            return ("**Keep what one row needs in SBUF**\nWhere the next operation reads what the last one wrote, "
+                    "a trip to HBM buys nothing.\nSlow:\n```python\nnisa.dma_copy(dst=lt_hbm[0:ROWS, :], src=less)\n"
+                    "```\nFast:\n```python\nnisa.tensor_tensor(dst=masked, data1=scores, data2=penalty, op=nl.add)\n"
+                    "```")
         chosen = next(n for n, plan in enumerate(plans) if plan in text)
         return f"```python\n{codes[chosen]}```"
     return [answer]
