@@ -105,8 +105,8 @@ def run_tree_svg(run: 'Run', selected: int | None = None) -> str:
 
 # %% ../../nbs/6_figures/10_run_tree.ipynb #3c3aa21f
 def branch_ends(run: 'Run') -> list[dict]:
-    """One dict a branch, in order: `step` (its last), `kernels`, `best_us`, `cost_usd` (None: unknown), `why` it ended, in
-    words."""
+    """One dict a branch, in order: `step` (its last), `kernels`, `best_us`, `cost_usd` (None: unknown), `why` it
+    ended, in words."""
     found = []
     for end in run.branches():
         steps = run.path(end).steps
