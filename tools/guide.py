@@ -63,7 +63,7 @@ ROOMS = {
     "agents.rewrite": "the built-in agent that needs no model: moves on a kernel's source",
     "agents.patterns": "ways to write a kernel faster: a sign that it applies, a measured pair; kernels alike",
     "agents.tools": "what a model can call: profile, edit, look up, ask the optimiser; results as text",
-    "agents.systems": "the published systems and one of our own, made of the same parts; their prompts, from the tables",
+    "agents.systems": "the published systems and one of our own, of the same parts; their prompts",
     "agents.suites": "agents over many tasks: classes, metrics with intervals, runs that go on after a kill, ablations",
     "agents.recorded": "runs that the lab brings along, to look at and to replay without a model",
     "agents.mcp": "the tools for an agent that a person already uses, over the Model Context Protocol",

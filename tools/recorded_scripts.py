@@ -46,11 +46,12 @@ def masked_softmax(x, mask):
 # the masked columns still count in the sum: wrong wherever a mask has a zero
 MASKED_TOO_LATE = (SOFTMAX
     .replace("op0=nl.less, operand0=0.5, op1=nl.multiply, operand1=-3e38", "op0=nl.greater_equal, operand0=0.5")
-    .replace("        masked = tile(columns)\n        nisa.tensor_tensor(dst=masked, data1=scores, data2=penalty, op=nl.add)\n", "")
+    .replace("        masked = tile(columns)\n"
+             "        nisa.tensor_tensor(dst=masked, data1=scores, data2=penalty, op=nl.add)\n", "")
     .replace("data=masked", "data=scores")
     .replace("dst=out[here, :], src=weights", "dst=out[here, :], src=kept")
-    .replace("        nisa.dma_copy(dst=out", "        kept = tile(columns)\n        nisa.tensor_tensor(dst=kept, data1=weights, "
-             "data2=penalty, op=nl.multiply)\n        nisa.dma_copy(dst=out"))
+    .replace("        nisa.dma_copy(dst=out", "        kept = tile(columns)\n        nisa.tensor_tensor(dst=kept, "
+             "data1=weights, data2=penalty, op=nl.multiply)\n        nisa.dma_copy(dst=out"))
 DIVISION = "        nisa.tensor_scalar(dst=weights, data=powers, op0=nl.divide, operand0=total)\n"
 INVERSE = "        inverse = tile(1)\n        nisa.reciprocal(dst=inverse, data=total)\n"
 ON_SCALAR = INVERSE + "        nisa.activation(dst=weights, op=nl.copy, data=powers, scale=inverse)\n"
@@ -86,13 +87,15 @@ def cross_entropy(logits, target):
 HOT = """        nisa.tensor_scalar(dst=hot, data=count, op0=nl.equal, operand0=index)
         nisa.tensor_tensor(dst=picked, data1=lower, data2=hot, op=nl.multiply)
 """
-PICKED_AT_ONCE = """        nisa.scalar_tensor_tensor(dst=picked, data=count, op0=nl.equal, operand0=index, op1=nl.multiply,
+PICKED_AT_ONCE = """\
+        nisa.scalar_tensor_tensor(dst=picked, data=count, op0=nl.equal, operand0=index, op1=nl.multiply,
                                   operand1=lower)
 """
 SUMS = """        nisa.activation(dst=powers, op=nl.exp, data=lower)
         nisa.tensor_reduce(dst=total, op=nl.add, data=powers, axis=1)
 """
-SUMMED_ON_SCALAR = """        nisa.activation_reduce(dst=powers, op=nl.exp, data=lower, reduce_op=nl.add, reduce_res=total)
+SUMMED_ON_SCALAR = """\
+        nisa.activation_reduce(dst=powers, op=nl.exp, data=lower, reduce_op=nl.add, reduce_res=total)
 """
 
 
@@ -124,7 +127,8 @@ REACT = [
           ("edit", dict(kernel="last", old=DIVISION, new=ON_VECTOR)),
           ("edit", dict(kernel="last", old=ON_VECTOR, new=ON_SCALAR))),
     reply("I hand in the faster of them.",
-          submit("fused in SBUF", "The first kernel writes every intermediate to HBM.", "One load and one store a row."))]
+          submit("fused in SBUF", "The first kernel writes every intermediate to HBM.",
+                 "One load and one store a row."))]
 
 
 def beam_answers():
@@ -143,9 +147,10 @@ def beam_answers():
             fused = "activation_reduce" in text
             return plans[2 * fused + len(asked) % 2]
         if request.system.startswith("You write down"):
-            return ("**Keep what one row needs in SBUF**\nWhere the next operation reads what the last one wrote, a trip to "
-                    "HBM buys nothing.\nSlow:\n```python\nnisa.dma_copy(dst=lt_hbm[0:ROWS, :], src=less)\n```\nFast:\n"
-                    "```python\nnisa.tensor_tensor(dst=masked, data1=scores, data2=penalty, op=nl.add)\n```")
+            return ("**Keep what one row needs in SBUF**\nWhere the next operation reads what the last one wrote, "
+                    "a trip to HBM buys nothing.\nSlow:\n```python\nnisa.dma_copy(dst=lt_hbm[0:ROWS, :], src=less)\n"
+                    "```\nFast:\n```python\nnisa.tensor_tensor(dst=masked, data1=scores, data2=penalty, op=nl.add)\n"
+                    "```")
         chosen = next(n for n, plan in enumerate(plans) if plan in text)
         return f"```python\n{codes[chosen]}```"
     return [answer]

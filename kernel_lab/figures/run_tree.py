@@ -93,7 +93,8 @@ def run_tree_svg(run: 'Run', selected: int | None = None) -> str:
     nodes = tree_nodes(run)
     if not nodes: return ''
     at, best = {n.step.index: n for n in nodes}, run.best.index if run.best else None
-    width, height = 2 * LEFT + COLUMN * max(n.column for n in nodes), TOP + 30 + ROW * max(n.row for n in nodes)
+    width = 2 * LEFT + COLUMN * max(n.column for n in nodes)
+    height = TOP + 30 + ROW * max(n.row for n in nodes)
     edges = ''.join(_edge(at[n.parent], n) for n in nodes if n.parent is not None)
     chosen = selected if selected in at else nodes[0].step.index
     dots = ''.join(_dot(n, n.step.index == best, n.step.index == chosen) for n in nodes)
@@ -104,8 +105,8 @@ def run_tree_svg(run: 'Run', selected: int | None = None) -> str:
 
 # %% ../../nbs/6_figures/10_run_tree.ipynb #3c3aa21f
 def branch_ends(run: 'Run') -> list[dict]:
-    """One dict a branch, in order: `step` (its last), `kernels`, `best_us`, `cost_usd` (None: unknown), and `why` it ended
-    in words."""
+    """One dict a branch, in order: `step` (its last), `kernels`, `best_us`, `cost_usd` (None: unknown), `why` it
+    ended, in words."""
     found = []
     for end in run.branches():
         steps = run.path(end).steps

@@ -63,7 +63,7 @@ def task_rows(tasks: dict[str, Task]) -> list[dict]:
     return [row(n, task) for n, task in enumerate(tasks.values())]
 
 def best_trends(store: 'Store | None', limit: int = 200) -> dict[str, list[float]]:
-    """Task → the best gain over the first kernel that its runs had reached, after each of them, oldest first; simulated.
+    """Task → the best gain over the first kernel that its runs had reached after each, oldest first (simulated).
     Of the latest `limit` runs of a store; `UsageError` where it cannot be read."""
     trends = {}
     for run in reversed(store.overview(limit) if store else []):

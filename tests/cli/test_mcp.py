@@ -84,7 +84,7 @@ HOSTILE = [
     ("optimise", {"source": "best", "take": "2"}), ("optimise", {"source": "best", "take": -1}),
     ("edit", {"kernel": "best", "old": "", "new": "x"}), ("read_api", {"names": []}), ("start", {"task": "sofmax"}),
     ("start", {"task": "softmax", "chip": "h100"}), ("start", {"task": "../../etc"}), ("submit", {"source": "best"}),
-    ("profile", {"source": HEAD + f"import os\n@nki.jit\ndef softmax(x):\n    raise ValueError(str(dict(os.environ)))\n"}),
+    ("profile", {"source": HEAD + "import os\n@nki.jit\ndef softmax(x):\n    raise ValueError(str(dict(os.environ)))\n"}),
     ("profile", {"source": "raise SystemExit"}), ("profile", {"source": "import os\nos._exit(0)"}),
     ("profile", {"source": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)"}), ("profile", {"source": "\0"})]
 

@@ -20,7 +20,7 @@ from ...evaluate.pipeline import evaluate as evaluate_kernel
 from ...evaluate.records.evaluation import Evaluation
 from ...evaluate.records.journal import Entry, digest
 from ...evaluate.records.run import Run, Step
-from ...evaluate.records.verification import FLEETING, now
+from ...evaluate.records.verification import FLEETING, new_id, now
 from ...evaluate.store.rows import program_behind
 from ...nki.writing.same_program import program_digest
 from ...tasks.model.task import Task
@@ -131,12 +131,13 @@ def _known_prompt(session, request, model):
     return (usage.prompt, before.size) if goes_on and usage.prompt else (None, None)
 
 def _reserve(session, request, model, key, asked):
-    "Reserve a request's money and write it down, in one go → (its budget, the reservation, the entry's number)."
+    """Reserve a request's money and write it down, in one go → (its budget, the reservation, the entry's number). No
+    two say the same (`by`): of two processes at one run, the second is told before it sends."""
     with session._lock, session.recording.lock:
         budget = _budget_left(session)
         reserved = budget.reserve(request, model.name, *_known_prompt(session, request, model))
         sent = session.keep('sent', key, dict(request=asked, model=model.name, most_usd=reserved.dollars,
-                                              prices=PRICES_DATE, most_tokens=reserved.tokens))
+                                              prices=PRICES_DATE, most_tokens=reserved.tokens, by=new_id()))
     return budget, reserved, sent.seq
 
 def _send(session, model, request, key, asked):

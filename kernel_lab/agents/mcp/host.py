@@ -56,8 +56,8 @@ class HostedAgent:
 
 # %% ../../../nbs/6_agents/8_mcp/00_host.ipynb #9d532e76
 def start(host: 'Host', task: str, workload: str = '', chip: str = '') -> tuple[str, bool]:
-    """Begin to work on a task: its first kernel is evaluated, and the answer says what must be computed, how exact, and how
-    fast it is now. An earlier task is left as it is.
+    """Begin to work on a task: its first kernel is evaluated, and the answer says what must be computed, how exact,
+    and how fast it is now. An earlier task is left as it is.
 
     task: The name of a task, as masked_softmax; the resource kernel-lab://tasks lists all.
     workload: The name of one of its sizes, as small or full; the task's own default if empty.
@@ -65,7 +65,8 @@ def start(host: 'Host', task: str, workload: str = '', chip: str = '') -> tuple[
     return host.start(task, workload, chip), True
 
 START = Tool('start', start)
-NOT_STARTED = 'No task is chosen yet. Call start with the name of a task first; the resource kernel-lab://tasks lists all.'
+NOT_STARTED = ('No task is chosen yet. Call start with the name of a task first; the resource kernel-lab://tasks lists '
+               'all.')
 
 @dataclass
 class Host:
@@ -93,7 +94,8 @@ class Host:
 
     def start(self, task: str, workload: str = '', chip: str = '') -> str:
         "Begin a run → its first message. `UsageError` for a task, a workload or a chip that does not exist."
-        self._take(AgentLoop(task, HostedAgent(), workload or None, chip or self.chip, store=self.store, **self.options))
+        self._take(AgentLoop(task, HostedAgent(), workload or None, chip or self.chip, store=self.store,
+                             **self.options))
         return self.first_message
 
     def resume(self, run: Run | str) -> None:

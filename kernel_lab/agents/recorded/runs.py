@@ -35,8 +35,8 @@ class RecordedRun:
     best_us: float
 
     def __str__(self):
-        return (f'{self.name}: {self.agent} on {self.task}, {self.workload}: {self.first_us:.1f} → {self.best_us:.1f} us '
-                f'(simulated) in {self.steps} steps; {self.label}')
+        return (f'{self.name}: {self.agent} on {self.task}, {self.workload}: {self.first_us:.1f} → {self.best_us:.1f} '
+                f'us (simulated) in {self.steps} steps; {self.label}')
 
 def described(name: str, run: Run) -> dict:
     "The row of the index for a run."

@@ -18,7 +18,8 @@ def host_of(store, task=None, workload=None, chip=DEFAULT_CHIP, resume=None, **o
     "A host of tools: on a task, on a stored run, or on what `start` chooses; `options` go to `evaluate`."
     from ...agents.mcp.host import Host
     if resume and (task or workload): raise UsageError('A resumed run keeps its own task and workload.')
-    if workload and not task: raise UsageError('--workload goes with --task.', hint='start takes a workload of its own.')
+    if workload and not task:
+        raise UsageError('--workload goes with --task.', hint='start takes a workload of its own.')
     add_imported_tasks()
     if task: find_task(task, workload, chip)
     host = Host(task, workload, chip, store, options)

@@ -35,7 +35,7 @@ def append_entry(self: Store, run: str, entry: Entry, step: Step | None = None) 
 
 @patch
 def journal(self: Store, run: str) -> list[Entry]:
-    "The journal of a run in the order in which it was written; empty for a run of an older lab. `BrokenRow` if damaged."
+    "The journal of a run, in the order of its writing; empty for a run of an older lab. `BrokenRow` if damaged."
     query = sa.select(JOURNAL).where(JOURNAL.c.run == run).order_by(JOURNAL.c.seq)
     with self._read() as c, reading(f'the journal of run {run}'):
         return [Entry(r.seq, r.prev, r.kind, r.key, dict(json.loads(r.body)), r.created) for r in c.execute(query)]

@@ -199,8 +199,8 @@ def is_lease_lost(holder: str | None, saved: float | None = None) -> bool:
 
 # %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #1e18bee8
 def put_step(connection: sa.Connection, step: Step, agent: str) -> None:
-    """Store a step of a run by this agent, its evaluation and its experience. UsageError if the run has another step with
-    its number."""
+    """Store a step of a run by this agent, its evaluation and its experience. UsageError if the run has another step
+    with its number."""
     data = to_json_data(replace(step, evaluation=None))
     body = {k: v for k, v in data.items() if k not in ('run', 'index', 'evaluation')}
     put_evaluation(connection, step.evaluation, parent=step.parent, maker=f'{agent}: {step.move}')

@@ -85,7 +85,7 @@ class _Losses:
 
     def without(self, run, loss):
         "The run without a loss."
-        flat, instr = run.graph.flat, run.graph.instr
+        flat = run.graph.flat
         if loss == 'elementwise work':
             return _with(run, work_ns=np.where(np.isin(flat.engines, _ELEMENTWISE), 0.0, flat.work_ns))
         if loss == 'reloads': return _without_rows(run, self.reloads)
