@@ -7,6 +7,7 @@ import html
 import ipywidgets as widgets
 from fastcore.basics import patch
 from ..agents.engine.loop import AgentLoop
+from ..agents.systems.registry import agent_of
 from ..core.errors import LabError
 from ..core.format import status_word
 from ..evaluate.records.run import Run
@@ -78,7 +79,7 @@ def _new_loop(self: Lab, run=None):
     picked = self.picker.choice
     kept = self.store.load_run(run) if run else None
     name = kept.agent if kept and kept.agent in agents_offered() else picked['agent']
-    agent = agents_offered()[name]()
+    agent = agent_of(kept) if kept and kept.agent == name else agents_offered()[name]()
     task = self.picker.tasks.get(kept.task, kept.task) if kept else self.task
     return AgentLoop(task, agent, picked['workload'], picked['chip'], self.store, run=kept, on_event=self._heard,
                      **self.options)

@@ -152,3 +152,20 @@ def test_after_a_kill_the_table_is_the_same(tmp_path, moment):
     assert table(found) == wanted
     assert len(again.asked) == len(model.asked) - (moment - 1)          # none but the one in flight is asked again
     assert sum(o.open_dollars for o in found) > 0                       # whose cost nobody saw
+
+
+@pytest.mark.slow
+def test_threads_and_processes_come_to_the_same(tmp_path):
+    """A model's runs in threads and the built-in agent's in processes; the model says nothing, which costs a little."""
+    rows = SuiteRow('me', 'react', {'turns': 1}), SuiteRow('built in', 'rewrite', {'seconds': 1.0})
+    plan = SuitePlan(rows, ('softmax', 'relu'), 'small', steps=1, seeds=1, max_dollars=1.0)
+    model = ScriptedModel([Reply(({'type': 'text', 'text': 'No.'},), 'end_turn', Usage(1000, 10))], 'claude-opus-5',
+                          repeat=True)
+    seen = {}
+    for jobs in (1, 3):
+        store = Store(tmp_path/f'{jobs}.sqlite3')
+        made = run_suite(replace(plan, id=f"suite{jobs}"), store, jobs=jobs, model=model)
+        found = sorted(made, key=lambda o: (o.row, o.task))
+        seen[jobs] = [(o.row, o.task, str(o.ending), o.gain) for o in found]
+        store.close()
+    assert seen[1] == seen[3] and len(seen[1]) == 4

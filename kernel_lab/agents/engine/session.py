@@ -94,10 +94,13 @@ class Session:
             self.recording.flush()
         return entry
 
-    def once(self, key: str, make: Callable[[], object]) -> object:
-        "JSON data that is worked out once in a run, as a prompt that another version of the lab would word otherwise."
+    def once(self, key: str, make: Callable[[], object], kind: type = object) -> object:
+        """JSON data that is worked out once in a run, as a prompt that another version of the lab would word otherwise.
+        `UsageError` where what the journal holds is not of this `kind`."""
         key = self.key('kept', key)
         if (body := self.known('kept', key)) is None: body = self.keep('kept', key, {'value': make()}).body
+        if not isinstance(body['value'], kind):
+            raise UsageError(f'The journal of run {self.recording.run.id} is damaged: {key!r} is no {kind.__name__}.')
         return body['value']
 
     def note(self, text: str, key: str = 'note') -> None:

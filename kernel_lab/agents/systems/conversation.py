@@ -89,7 +89,7 @@ class Conversation:
     @cached_property
     def schemas(self) -> tuple[dict, ...]:
         "The tools as they are offered: those of a run stay as they were worded when it began."
-        return tuple(self.session.once(f'{self.name} tools', lambda: tool_schemas(self.tools)))
+        return tuple(self.session.once(f'{self.name} tools', lambda: tool_schemas(self.tools), list))
 
     def turn(self, n: int, last: bool = False) -> bool:
         "One request and the results of its calls → whether to go on. `last`: ask the model to submit next."

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ..engine.session import Session
 from ..models.messages import Model
+from ..models.registry import model_named
 from .conversation import Conversation, bench_of, with_timeline
 from .prompts import ask_text, prompt_version, render_prompt, system_prompt
 from .react import AsksModels
@@ -31,11 +32,15 @@ class TwoStageAgent(AsksModels):
     """A stage that makes a kernel right, then one that makes it fast. `fast_model`: asks another model in the second
     stage; `target_stage`: a third one for the chip at hand; `right_turns`, `fast_turns`: the most requests of a
     stage."""
-    fast_model: Model | None = None
+    fast_model: Model | str | None = None
     target_stage: Stage | None = None
     right_turns: int = 5
     fast_turns: int = 5
     name: str = field(default='two_stage', init=False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if isinstance(self.fast_model, str): self.fast_model = model_named(self.fast_model, self.base_url)
 
     @property
     def config(self) -> dict:
