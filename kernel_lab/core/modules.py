@@ -76,6 +76,7 @@ class MovedFinder:
 
 FORMER_MODULES = frozenset(f'kernel_lab.{name}' for name in (  # modules of version 0.1.0 that are packages now
     'agents.rewrite',
+    'agents.tools',
     'cli',
     'evaluate.pool',
     'evaluate.records',

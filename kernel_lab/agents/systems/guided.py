@@ -26,7 +26,7 @@ class GuidedAgent(AsksModels):
         "Turns until a kernel is handed in, or none is left."
         run = session.run
         tools = {n: ALL_TOOLS[n] for n in GUIDED_TOOLS}
-        system = session.once('system', lambda: render_prompt('guided.md.j2', chip=run.chip))
+        system = session.once('system', lambda: render_prompt('guided.md.j2', chip=run.chip), str)
         talk = Conversation(session, self.model, bench_of(session), tools, system)
         start = base_step(run)
         if start is None or start.evaluation.profile is None:
@@ -34,7 +34,7 @@ class GuidedAgent(AsksModels):
             return
         given = dict(source=start.evaluation.kernel.source)
         found, _ = talk.use('optimise', given, 'first proposals')
-        asked = session.once('ask', lambda: self._asked(session, talk.bench, start, found))
+        asked = session.once('ask', lambda: self._asked(session, talk.bench, start, found), str)
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk.messages = [{'role': 'user', 'content': asked}]
         for n in range(self.turns):

@@ -64,9 +64,9 @@ class ReactAgent(AsksModels):
     def work(self, session: Session) -> Iterator[None]:
         "Turns until a kernel is handed in, or none is left."
         run, bench = session.run, bench_of(session)
-        system = session.once('system', lambda: system_prompt(run.chip, self.exact))
+        system = session.once('system', lambda: system_prompt(run.chip, self.exact), str)
         asked = session.once('ask', lambda: ask_text(with_timeline(run, bench), session.task, session.workload,
-                                                     self.exact, self.profiling))
+                                                     self.exact, self.profiling), str)
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk = Conversation(session, self.model, bench, self.tools, system, [{'role': 'user', 'content': asked}])
         for n in range(self.turns):

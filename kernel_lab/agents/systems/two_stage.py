@@ -62,9 +62,9 @@ class TwoStageAgent(AsksModels):
         "One conversation."
         run, bench = session.run, bench_of(session)
         system = session.once(f'{stage.name} system', lambda: (
-            f'{system_prompt(run.chip, False).rpartition("# How to work")[0]}{render_prompt(stage.template)}'))
+            f'{system_prompt(run.chip, False).rpartition("# How to work")[0]}{render_prompt(stage.template)}'), str)
         asked = session.once(f'{stage.name} ask', lambda: ask_text(with_timeline(run, bench), session.task,
-                                                                   session.workload, False, stage.profiled))
+                                                                   session.workload, False, stage.profiled), str)
         session.once(f'{stage.name} prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk = Conversation(session, model, bench, {n: ALL_TOOLS[n] for n in stage.tools}, system,
                             [{'role': 'user', 'content': asked}], stage.name)
