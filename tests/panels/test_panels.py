@@ -122,7 +122,8 @@ def test_without_a_key_the_page_offers_the_built_in_agent(lab):
 def test_with_a_key_the_model_agent_is_offered(store, monkeypatch):
     pytest.importorskip('anthropic')
     monkeypatch.setenv('ANTHROPIC_API_KEY', 'not-a-real-key')
-    assert Lab('softmax', 'small', store=store).picker.menus['agent'].options == ('rewrite', 'react')
+    assert Lab('softmax', 'small', store=store).picker.menus['agent'].options == (
+        'rewrite', 'react', 'beam', 'two_stage', 'guided')
 
 
 def test_a_task_of_ones_own(store):

@@ -160,7 +160,8 @@ def _gains(us, now, alone, rest):
     for resource in ('DMA', 'Tensor', ''):
         mine = names == resource if resource else np.ones(len(LOSSES), bool)
         gone = us([loss for loss, yes in zip(LOSSES, mine) if yes]) if resource else rest
-        if gains[mine].sum() > now - gone: gains[mine] *= max(now - gone, 0) / gains[mine].sum()
+        total, room = gains[mine].sum(), max(now - gone, 0)
+        if total > room: gains[mine] *= room / total
     return gains
 
 def waterfall(timeline):
