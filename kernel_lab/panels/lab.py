@@ -32,7 +32,7 @@ class Lab(Panel):
     `AgentLoop`. `UsageError` for a task, workload, chip or agent that does not exist."""
     def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = DEFAULT_CHIP,
                  agent: str = 'rewrite', store: Store | bool | None = None, **options: object):
-        self.store, self.options = Store() if store is None else store, options
+        self.store, self.options, self._said = Store() if store is None else store, options, ''
         self.picker = TaskPicker(task, workload, chip, agent, self.store)
         self.editor, self.compile_log, self.cost = SourceEditor(height=470), CompileLog(), CostPanel()
         self.timeline, self.speedup = EngineTimeline(), SpeedupPanel()
@@ -89,7 +89,7 @@ def _heard(self: Lab, event):
     "Show what an agent does in the status line: its requests, the end of what its model says, its tools, its cost."
     if event.kind in ('request', 'note'): return self.control.say(event.text)
     if event.kind in ('text', 'thinking'):
-        self._said = (getattr(self, '_said', '') + event.text)[-400:]
+        self._said = (self._said + event.text)[-400:]
         return self.control.say(' '.join(self._said.split())[-160:])
     self._said = ''
     if event.kind == 'reply': self.control.say(f'{self.loop.spent}')

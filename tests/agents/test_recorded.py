@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 
 from kernel_lab.agents.engine.recording import from_file
-from kernel_lab.agents.recorded.runs import (FOLDER, described, place_of, recorded_agent, recorded_run, recorded_runs,
+from kernel_lab.agents.recorded.runs import (FOLDER, described, place_of, recorded_run, recorded_runs,
                                              replay_recorded)
+from kernel_lab.agents.systems.registry import replaying_agent
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.verification import Status
@@ -41,7 +42,7 @@ def test_a_replay_asks_for_every_reply_that_was_kept(name):
     recording = recorded_run(name)
     kept, heard = [e for e in recording.entries if e.kind == "reply"], []
     from kernel_lab.agents.engine.loop import replayed
-    list(replayed(recording, recorded_agent(recording), on_event=lambda e: heard.append(e.kind)))
+    list(replayed(recording, replaying_agent(recording.run), on_event=lambda e: heard.append(e.kind)))
     assert kept and heard.count("reply") == len(kept)
 
 

@@ -101,9 +101,6 @@ class AgentLoop:
         self.agent, self.chip, self.options = agent, run.chip if run else chip, options
         own = getattr(agent, 'max_steps', None if hasattr(agent, 'work') else 10)
         self.max_steps = own if max_steps is None else max_steps
-        # an agent that evaluates by itself does so with the same options
-        if isinstance(getattr(agent, 'options', None), dict):
-            agent.options = {'store': store or None, **options, **agent.options}
         self.on_event, self.ended, self.is_replay = on_event or (lambda event: None), '', False
         self.recording = Recording.load(run, store or None) if run else Recording(self._new_run(), store or None)
         self.head, self._over, self._at_work, self._session = self.recording.head, False, None, None

@@ -202,16 +202,15 @@ class _Shelf:
 
 def _evaluated(session, kernel):
     "(the evaluation of a kernel, the digest of its Program, a sentence where one of them is an old one)."
+    programs = {e.body['step']: e.body.get('program') for e in session.recording.entries if e.kind == 'step'}
     if seen := same_kernel(session.steps, kernel):
-        same = session.recording.entry_of(seen.index).body.get('program')
-        return seen.evaluation, same, f'Already tried in step {seen.index}: the same kernel.'
+        return seen.evaluation, programs.get(seen.index), f'Already tried in step {seen.index}: the same kernel.'
     shelf = session.recording.store and _Shelf(session)
     found = evaluate_kernel(kernel, session.task, session.workload, session.recording.run.chip,
                             baseline_us=session.run.first_us, **{'store': shelf, **session.evaluation_options})
     if found.cached: found = replace(found, log=found.log.partition('\n')[2])       # as it was when it was made
     mine = digest_of_program(found)
-    seen = next((s.index for s in session.steps if mine and
-                 session.recording.entry_of(s.index).body.get('program') == mine), None)
+    seen = next((s.index for s in session.steps if mine and programs.get(s.index) == mine), None)
     return found, mine, '' if seen is None else f'The same Program as step {seen}: only the text differs.'
 
 def _bill(session):
@@ -260,21 +259,18 @@ def evaluate(self: Session, kernel: Kernel, move: str, why: str = '', expected: 
 def tool(self: Session, name: str, use: Callable[[], tuple[str, bool]], key: str) -> tuple[str, bool]:
     "What a tool answers, (text, whether it went well): `use()`, or what the journal knows. The steps in it are seen."
     key = self.key('tool', key)
-    entry = self._known.get(('tool', key))
-    if entry is None:
-        if self.is_replay: self.known('tool', key)
+    body = self.known('tool', key)
+    if body is None:
         since, before = perf_counter(), len(self.steps)
         text, ok = use()
         raise_if_stopped()
         if self._failure: raise self._failure            # of the lab, which is no answer to a model
-        text = self.keep('tool', key, dict(name=name, text=text, ok=ok, seconds=round(perf_counter() - since, 3),
-                                           steps=[s.index for s in self.steps[before:]])).body['text']
+        body = self.keep('tool', key, dict(name=name, text=text, ok=ok, seconds=round(perf_counter() - since, 3),
+                                           steps=[s.index for s in self.steps[before:]])).body
     else:
-        self._met.add(entry.seq)
-        for index in entry.body['steps']: _see(self, index)
-        text, ok = entry.body['text'], entry.body['ok']
-    self.tell(Event('tool', text, dict(name=name, ok=ok)))
-    return text, ok
+        for index in body['steps']: _see(self, index)
+    self.tell(Event('tool', body['text'], dict(name=name, ok=body['ok'])))
+    return body['text'], body['ok']
 
 def _see(self, index):
     "A step of a tool that is answered by the journal: the agent sees it, under the key that it was given then."

@@ -5,7 +5,7 @@ prices kept unknown"""
 
 # %% ../../../nbs/6_agents/0_models/00_prices.ipynb #2cb77343
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 # %% ../../../nbs/6_agents/0_models/00_prices.ipynb #8ef1ca1b
 @dataclass(frozen=True)
@@ -94,23 +94,3 @@ def dollars(usage: Usage, model: str) -> float | None:
 def dollars_text(x: float | None) -> str:
     "Dollars as text: `$0.0228`, `$12.30`, or `unknown price` for None."
     return 'unknown price' if x is None else f'${x:.4f}' if x < 1 else f'${x:.2f}'
-
-@dataclass
-class Meter:
-    "Counts requests, tokens and dollars; `cost` becomes None for good at the first request whose price is unknown."
-    usage: Usage = field(default_factory=Usage)
-    cost: float | None = 0.0
-    requests: int = 0
-
-    def add(self, usage: Usage, model: str) -> 'Meter':
-        "Count one request; returns the meter."
-        paid = dollars(usage, model)
-        self.usage, self.requests = self.usage + usage, self.requests + 1
-        self.cost = None if paid is None or self.cost is None else self.cost + paid
-        return self
-
-    def __str__(self) -> str:
-        "One line: requests, tokens in (and how many came from the cache), tokens out, dollars."
-        u = self.usage
-        tokens = f'{u.prompt:,} tokens in ({u.cache_read:,} cached), {u.output:,} out'
-        return f'{self.requests} requests, {tokens}, {dollars_text(self.cost)}'

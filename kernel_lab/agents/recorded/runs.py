@@ -11,8 +11,7 @@ from pathlib import Path
 import kernel_lab
 from ..engine.loop import replayed
 from ..engine.recording import Recording, from_file
-from ..models.scripted import ScriptedModel
-from ..systems.registry import agent_of
+from ..systems.registry import replaying_agent
 from ...core.errors import choose
 from ...evaluate.records.run import Run, Step
 
@@ -58,13 +57,8 @@ def recorded_run(name: str) -> Recording:
     choose({r.name: r for r in recorded_runs()}, name, 'recorded run')
     return from_file(place_of(name))
 
-def recorded_agent(recording: Recording) -> object:
-    "The agent that made a recorded run, with a model that is never asked: what it said is in the journal."
-    model = ScriptedModel((), name=recording.run.config.get('model', 'scripted'))
-    return agent_of(recording.run, model, **({'executor': model} if recording.run.agent == 'beam' else {}))
-
 # %% ../../../nbs/6_agents/7_recorded/00_runs.ipynb #02dacffe
 def replay_recorded(name: str) -> Iterator[Step]:
     "Go through a recorded run once more with its agent → its steps. `UsageError` where it would go another way today."
     recording = recorded_run(name)
-    yield from replayed(recording, recorded_agent(recording))
+    yield from replayed(recording, replaying_agent(recording.run))

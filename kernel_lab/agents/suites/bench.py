@@ -107,7 +107,8 @@ _NO_MONEY = 'The budget of the suite was used up before this run.'
 
 def _worker_run(plan, number, place):
     "One run of a plan in a worker process."
-    return work_on(SuitePlan.from_dict(plan), SuitePlan.from_dict(plan).runs[number], Store(place))
+    made = SuitePlan.from_dict(plan)
+    return work_on(made, made.runs[number], Store(place))
 
 def _in_processes(plan, numbers, store, jobs):
     "Yield what became of runs that ask no model, from worker processes."

@@ -105,11 +105,11 @@ def _why(run, ending, note):
 
 def _course(run):
     "(dollars so far, speed-up) of each own kernel that was the fastest so far."
-    paid, found = 0.0, []
+    paid, found, own = 0.0, [], {s.index for s in own_steps(run)}
     for s in run.steps:
         paid = None if paid is None or s.cost_usd is None else paid + s.cost_usd
         us = s.evaluation.latency_us
-        if s in own_steps(run) and us and run.first_us and (not found or run.first_us / us > found[-1][1]):
+        if s.index in own and us and run.first_us and (not found or run.first_us / us > found[-1][1]):
             found.append((paid, run.first_us / us))
     return tuple(found)
 

@@ -12,7 +12,7 @@ from ..engine.session import Session
 from ..models.messages import Model, Request
 from ..models.registry import model_named
 from .conversation import kernels_in
-from .prompts import prompt_version, render_prompt
+from .prompts import inputs_text, prompt_version, render_prompt
 from .react import AsksModels
 from ..tools.outcome import clip, outcome_text, verify_text
 from ...core.errors import UsageError
@@ -186,9 +186,9 @@ class BeamSearch:
         s, figures = self.session, planner_figures(parent)
         self.draw.shuffle(figures)
         w = s.workload
-        shapes = ', '.join(f'{name} {list(shape)}' for name, shape in w.shapes.items())
-        return render_prompt('plan_for.md.j2', task=s.task, workload=w, inputs=shapes, chip=s.run.chip, figures=figures,
-                             reference=clip(source_of(s.task.reference).strip()), us=parent.evaluation.latency_us,
+        return render_prompt('plan_for.md.j2', task=s.task, workload=w, inputs=inputs_text(w), chip=s.run.chip,
+                             figures=figures, reference=clip(source_of(s.task.reference).strip()),
+                             us=parent.evaluation.latency_us,
                              source=parent.evaluation.kernel.source.rstrip())
 
     def try_plan(self, t: int, c: int, parent: Step, p: int) -> None:

@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/6_agents/5_systems/01_conversation.ipynb #e23c5481
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from ..engine.loop import base_step, steps_by_kernel
@@ -103,6 +104,13 @@ class Conversation:
         self.messages.append({'role': 'user', 'content': results})
         if last and self.bench.submitted is None: self.say(_LAST)
         return self.bench.submitted is None
+
+    def up_to(self, turns: int) -> Iterator[None]:
+        "At most so many turns, until nothing is to be said; the one before the last asks the model to hand in."
+        for n in range(turns):
+            more = self.turn(n, last=n == turns - 2)
+            yield
+            if not more: return
 
     def _why_skipped(self, reply, k):
         if reply.stop in _CUT: return f'Not run: the reply was cut off ({reply.stop}). Send a shorter one.'

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..engine.loop import base_step
 from ..engine.session import Session
 from .conversation import Conversation, bench_of
-from .prompts import prompt_version, render_prompt
+from .prompts import inputs_text, prompt_version, render_prompt
 from .react import AsksModels
 from ..tools.tool_sets import ALL_TOOLS
 from ..tools.why import profile_text, target_text
@@ -37,17 +37,13 @@ class GuidedAgent(AsksModels):
         asked = session.once('ask', lambda: self._asked(session, talk.bench, start, found), str)
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk.messages = [{'role': 'user', 'content': asked}]
-        for n in range(self.turns):
-            more = talk.turn(n, last=n == self.turns - 2)
-            yield
-            if not more: break
+        yield from talk.up_to(self.turns)
         done = talk.bench.submitted
         why = talk.ended or f'All {self.turns} turns are used up.'
         session.note(f'Handed in: {done["move"]}. {done["why"]}' if done else why, 'end')
 
     def _asked(self, session, bench, start, found):
         w, e = session.workload, start.evaluation
-        shapes = ', '.join(f'{name} {list(shape)}' for name, shape in w.shapes.items())
-        return render_prompt('guided_first.md.j2', task=session.task, workload=w, inputs=shapes, proposals=found,
-                             target=target_text(session.task, w, session.run.chip),
+        return render_prompt('guided_first.md.j2', task=session.task, workload=w, inputs=inputs_text(w),
+                             proposals=found, target=target_text(session.task, w, session.run.chip),
                              profile=profile_text(e, bench.timeline(e)))

@@ -142,6 +142,10 @@ def history_text(run: Run) -> str:
         return f'- step {s.index}, {s.move}: {speed}'
     return '\n'.join(map(line, run.steps)) or '- nothing yet'
 
+def inputs_text(workload: Workload) -> str:
+    "The inputs of a workload in their order: 'x [256, 512], w [512]'."
+    return ', '.join(f'{name} {list(shape)}' for name, shape in workload.shapes.items())
+
 def precision_text(workload: Workload, rtol: float) -> str:
     "What a narrower dtype inside a kernel means for a tolerance."
     if workload.dtype == 'float32':
@@ -158,9 +162,8 @@ def ask_text(run: Run, task: Task, workload: Workload | str, published: bool = T
     first = start.evaluation.kernel if start else task.first(w)
     source, tolerance = first.source if first else '', task.tolerance(w)
     sent = source if len(source) <= (MAX_PUBLISHED_KERNEL if published else MAX_FIRST_KERNEL) else ''
-    shapes = ', '.join(f'{name} {list(shape)}' for name, shape in w.shapes.items())
     return render_prompt(
-        'first_message.md.j2', task=task, workload=w, chip=run.chip, inputs=shapes, names=', '.join(w.shapes),
+        'first_message.md.j2', task=task, workload=w, chip=run.chip, inputs=inputs_text(w), names=', '.join(w.shapes),
         outputs=', '.join(f'{list(shape)} {dtype}' for shape, dtype in task.outputs(w)), tolerance=tolerance,
         target=target_text(task, w, run.chip), precision=precision_text(w, tolerance.rtol), source=sent.rstrip(),
         reference=clip(source_of(task.reference).strip()), history=history_text(run), characters=len(source),

@@ -35,7 +35,7 @@ class AsksModels:
     @property
     def config(self) -> dict:
         "The settings that are stored with a run, from which `agent_of` makes the agent again."
-        own = {k: getattr(self, k) for k in self.__dataclass_fields__ if k not in ('model', 'options')}
+        own = {k: getattr(self, k) for k in self.__dataclass_fields__ if k != 'model'}
         return {'model': self.model.name, **own}
 
 # %% ../../../nbs/6_agents/5_systems/02_react.ipynb #1d262cbb
@@ -69,10 +69,7 @@ class ReactAgent(AsksModels):
                                                      self.exact, self.profiling), str)
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk = Conversation(session, self.model, bench, self.tools, system, [{'role': 'user', 'content': asked}])
-        for n in range(self.turns):
-            more = talk.turn(n, last=n == self.turns - 2)
-            yield
-            if not more: break
+        yield from talk.up_to(self.turns)
         why = talk.ended or ('' if talk.bench.submitted else f'All {self.turns} turns are used up.')
         done = talk.bench.submitted
         session.note(f'Handed in: {done["move"]}. {done["why"]}'.strip() if done else why, 'end')

@@ -6,6 +6,7 @@
 from dataclasses import fields
 from importlib import import_module
 from ..models.messages import Model
+from ..models.scripted import ScriptedModel
 from ...core.errors import UsageError, choose
 from ...evaluate.records.run import Run
 
@@ -51,3 +52,11 @@ def agent_of(run: Run, model: Model | str | None = None, **settings: object) -> 
     kept = {k: v for k, v in run.config.items() if k in known}
     given = {'model': model or None, **settings}
     return cls(**{**kept, **{k: v for k, v in given.items() if v is not None}})
+
+def replaying_agent(run: Run) -> object:
+    "The agent of a recorded run, with models that are never asked. `UsageError` where it cannot be made again."
+    if not asks_a_model(run.agent): return agent_of(run)
+    mute = lambda name: ScriptedModel((), str(run.config.get(name) or 'scripted'))
+    takes = agent_class(run.agent).__dataclass_fields__
+    others = {k: mute(k) for k in ('executor', 'fast_model') if k in takes and run.config.get(k)}
+    return agent_of(run, mute('model'), **others)

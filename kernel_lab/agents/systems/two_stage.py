@@ -68,10 +68,7 @@ class TwoStageAgent(AsksModels):
         session.once(f'{stage.name} prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk = Conversation(session, model, bench, {n: ALL_TOOLS[n] for n in stage.tools}, system,
                             [{'role': 'user', 'content': asked}], stage.name)
-        for n in range(turns):
-            more = talk.turn(n, last=n == turns - 2)
-            yield
-            if not more: break
+        yield from talk.up_to(turns)
         done = talk.bench.submitted
         why = done['move'] if done else talk.ended or 'all turns are used up'
         session.note(f'{stage.name}: {why}', f'{stage.name} end')

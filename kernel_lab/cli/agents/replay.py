@@ -22,17 +22,6 @@ def recording_named(name: str, place: str | None = None) -> 'Recording':
     store = open_store(place)
     return Recording.load(find_run(store, name), store)
 
-def replaying_agent(recording: 'Recording'):
-    "The agent of a recorded run, with models that are never asked. `UsageError` where it cannot be made again."
-    from ...agents.models.scripted import ScriptedModel
-    from ...agents.systems.registry import agent_class, agent_of, asks_a_model
-    run = recording.run
-    if not asks_a_model(run.agent): return agent_of(run)
-    mute = lambda name: ScriptedModel([], str(run.config.get(name) or 'scripted'))
-    has = lambda k: k in agent_class(run.agent).__dataclass_fields__ and run.config.get(k)
-    others = {k: mute(k) for k in ('executor', 'fast_model') if has(k)}
-    return agent_of(run, mute('model'), **others)
-
 def differences_of(recording: 'Recording', steps: list) -> list[str]:
     "How replayed steps differ from those on the last branch of a recording, a sentence each; [] where they do not."
     kept = [recording.run.steps[e.body['step']] for e in recording.branch(recording.head) if e.kind == 'step']
@@ -44,11 +33,12 @@ def replay(run: Annotated[str, typer.Argument(metavar='RUN|FILE', help=(
                'An id, its beginning, latest, or the file of a recording.'))] = 'latest', store: StorePlace = None):
     "Go through a recorded run once more, without a model, and say whether it comes out the same."
     from ...agents.engine.loop import replayed
+    from ...agents.systems.registry import replaying_agent
     found = recording_named(run, store)
     r = found.run
     say(f'run {r.id}: {r.agent} on {r.task} ({r.workload}), {r.chip}; {found.spent}', step_table().head())
     steps = []
-    for step in replayed(found, replaying_agent(found), known_task(found.run.task)):
+    for step in replayed(found, replaying_agent(found.run), known_task(found.run.task)):
         steps.append(step)
         show_step(step, found.run, None)
     if wrong := differences_of(found, steps):
