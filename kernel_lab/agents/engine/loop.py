@@ -294,8 +294,10 @@ def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = 
         if not said: raise UsageError('There is nothing to edit.', hint='Give a kernel, message="…" or plan="…".')
         if not hasattr(self.agent, 'work'):
             raise UsageError('This agent takes kernels, and no words.', hint='Give a kernel: edit(source).')
+        _tell_edits(self)
         return self._said(said)
     _check_clock(self)
+    _tell_edits(self)               # in the order in which they were made: the agent hears what came first first
     kernel = source if isinstance(source, Kernel) else Kernel(source)
     if not self.run.steps and self.task.first(self.workload) is not None:
         with _guard(self): _first(self)
