@@ -4,9 +4,10 @@
 
 # %% ../../nbs/2_nki/00_ranks.ipynb #7b84f274
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 import threading
-from ..core.errors import KernelError, UsageError
+from ..core.errors import KernelError, UsageError, raise_if_stopped, stoppable
 from .lang.trace import arrays_of, to_numpy
 from .checks.checker import assert_ok
 from .lang.collectives import as_rank
@@ -101,6 +102,16 @@ def trace_ranks(kernel: Callable, ranks: list, chip: str = 'trn2', **kwargs) -> 
         with as_rank(r, len(ranks)): programs.append(assert_ok(trace(kernel, *args, chip=chip, **named, **kwargs)))
     return programs
 
+def _all_done(run, ranks):
+    "The futures of run(0), run(1), … in threads, done; Ctrl-C, and a request to stop, end them."
+    stop, asked = threading.Event(), 0.1                # how often it asks whether it should stop, in seconds
+    with ThreadPoolExecutor(ranks) as pool:
+        with stoppable(stop): runs = [pool.submit(copy_context().run, run, r) for r in range(ranks)]
+        try:
+            while wait(runs, asked).not_done: raise_if_stopped()
+        except BaseException: stop.set(); raise
+    return runs
+
 def simulate_ranks(kernel: Callable, ranks: list, chip: str = 'trn2', **kwargs: object) -> list:
     """Run a kernel on several simulated devices: [inputs of rank 0, inputs of rank 1, …] in (a tuple, or a dict by
     name), a list of outputs back."""
@@ -110,7 +121,7 @@ def simulate_ranks(kernel: Callable, ranks: list, chip: str = 'trn2', **kwargs: 
         inputs = map(to_numpy, arrays_of(getattr(kernel, 'func', kernel), args, named | kwargs))
         try: return interpret(programs[r], *inputs, exchange=table.serve(r))
         finally: table.leave(r)
-    with ThreadPoolExecutor(len(ranks)) as pool: runs = [pool.submit(run, r) for r in range(len(ranks))]
+    runs = _all_done(run, len(ranks))
     wrong = sorted((e for e in (f.exception() for f in runs) if e is not None), key=lambda e: e in table.abandoned)
     if wrong: raise wrong[0]
     return [y[0] if len(y) == 1 else y for y in (f.result() for f in runs)]

@@ -100,7 +100,10 @@ def simulate(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP, precis
              **kwargs: object) -> object:
     """Run a kernel on numpy arrays or torch tensors, in the simulator; returns one output or a tuple, as arrays or
     tensors like the inputs. Inputs that the kernel writes to are changed. `precise=False` keeps narrow floats in fp32.
-    Raises `KernelError` where the kernel breaks a limit of the chip."""
+    Raises `KernelError` where the kernel breaks a limit of the chip, or would execute more than `MAX_INSTRUCTIONS`.
+
+    The kernel's Python runs in this process: `while True: pass` in it runs until Ctrl-C, and only `evaluate`, which
+    traces in a process of its own, ends it by a limit."""
     kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
     with _in_file_of(kernel): program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
     for says in race_warnings(program): warnings.warn(says, stacklevel=3)

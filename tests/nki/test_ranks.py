@@ -1,8 +1,10 @@
 "Collectives over simulated ranks: against numpy, with mistakes, through the program's file format, and forged."
 import json
+import threading
+import time
 import numpy as np
 import pytest
-from kernel_lab.core.errors import KernelError
+from kernel_lab.core.errors import KernelError, stoppable
 from kernel_lab.nki import assert_ok, execute, profile, schedule, simulate_ranks
 from kernel_lab.nki.lang.collectives import ReplicaGroup
 from kernel_lab.nki.ir.program import Program
@@ -113,3 +115,14 @@ def test_two_cores_gather_their_own_tiles():
         return out
     for y in simulate_ranks(nki.jit(kernel)[2], [(x,) for x in XS[:2]]):
         np.testing.assert_array_equal(y, np.hstack(XS[:2]))
+
+def test_ranks_that_work_for_hours_can_be_stopped():
+    def long(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        for _ in nl.sequential_range(10_000_000): nl.store(out, nl.load(x))
+        return out
+    stop, threads = threading.Event(), threading.active_count()
+    threading.Timer(0.5, stop.set).start()
+    since = time.monotonic()
+    with stoppable(stop), pytest.raises(KeyboardInterrupt): simulate_ranks(long, [(x,) for x in XS[:2]])
+    assert time.monotonic() - since < 20 and threading.active_count() <= threads

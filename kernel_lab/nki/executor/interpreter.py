@@ -21,7 +21,7 @@ from .race_watch import RaceWatch, watched_tensors
 from .written_masks import common_mask, open_columns, shuffled_mask, transposed_mask
 from ..ir.regions import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
-from ..ir.program import Program, with_turns
+from ..ir.program import Program, require_length, with_turns
 
 # %% ../../../nbs/2_nki/6_executor/01_interpreter.ipynb #8899d2e1
 def raise_unwritten(instruction, name, view):
@@ -324,6 +324,7 @@ def blas_pools(): return ThreadpoolController()       # finding the libraries ta
 @without_gc()
 def run_program(program, arrays, exchange=None, watch=None):
     "The memory of a program that has run; `watch(instruction, operands)` sees everything that was computed."
+    require_length(program)
     written = {program.base[a.tensor] for o in program.instructions for a in o.outs.values()}
     first, last = ({}, {}) if watch else _live_ranges(program)           # who watches may keep what it saw
     memory = load_memory(program, [x.copy() if k in written else x

@@ -18,7 +18,7 @@ from .interpreter import (
 
 from ..ir.regions import masked_box, operand_boxes, mask_access
 from ..ir.nodes import Loop, accesses
-from ..ir.program import instruction_text, with_turns
+from ..ir.program import instruction_text, require_length, with_turns
 
 # %% ../../../nbs/2_nki/6_executor/08_stepper.ipynb #25c79357
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def with_measured_trips(program, inputs):
 class _Position:
     "A program between two of its instructions: `at` of `count` have been run on these inputs."
     def __init__(self, program, *inputs):
-        self.program = program = with_measured_trips(program, inputs)
+        self.program = program = require_length(with_measured_trips(program, inputs))
         self.course = _ExecutionOrder(program)
         written = {a.tensor for o in program.instructions for a in o.outs.values()}
         self.inputs = [x.copy() if k in written else x

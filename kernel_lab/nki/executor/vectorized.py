@@ -20,7 +20,7 @@ from ..ir.semantics import ACT, ALU, REDUCE, apply_function, row_reduction
 from .plan import in_shape, is_light, plan_of
 from ..ir.nodes import Access, accesses
 from ..ir.regions import apart
-from ..ir.program import Program
+from ..ir.program import Program, require_length
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #aa37ceb7
 def _is_separate(code, dst, a):
@@ -332,6 +332,7 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
 
     Independent iterations use `threads` (default: all processors). `strict`: outputs are filled with poison first,
     and an output element that was never written is an error. Without a plan the interpreter runs the program."""
+    require_length(program)
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
     run = lambda plan: in_shape(program, _run_plan(*plan, check_inputs(program, arrays), threads or _processors(),

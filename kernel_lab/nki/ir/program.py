@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 import hashlib
+from math import prod
 from ...core.errors import KernelError
 from ...core.format import visible_text
 from ...core.markup import Shown
@@ -121,3 +122,18 @@ def require_fixed_trips(program, what) -> Program:
     if loop is None: return program
     raise KernelError(f'{what} needs to know how often this loop turns, which depends on data', kind='unsupported',
                       line=loop.line or None, hint='Give the program with_turns(program, turns_of(program, *inputs)).')
+
+# %% ../../../nbs/2_nki/2_ir/03_program.ipynb #7861e94b
+MAX_INSTRUCTIONS = 50_000_000       # that are executed or scheduled in the caller's own process
+
+def require_length(program) -> Program:
+    "The program; a `KernelError` at the line that passes the limit where it has more than `MAX_INSTRUCTIONS`."
+    if program.count <= MAX_INSTRUCTIONS: return program
+    total = 0
+    for loops, o in program.walked:
+        times = prod(l.trips for l in loops)
+        total += times
+        if total > MAX_INSTRUCTIONS: break
+    raise KernelError(f'the program is too long to execute: it runs {times:,} times', kind='limit',
+                      line=o.line or None, instruction=o.op, limit=f'{MAX_INSTRUCTIONS:,} instructions in all',
+                      value=f'{program.count:,}', hint='Use larger tiles, fewer turns of the loops, or a smaller shape.')

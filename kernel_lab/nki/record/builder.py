@@ -95,12 +95,17 @@ def recorded_at_most(instructions: float = math.inf, parts: float = math.inf) ->
     try: yield
     finally: _AT_MOST.reset(before)
 
+MAX_RECORDED = 2_000_000            # instructions of one trace, loop bodies once: gigabytes, and a minute or two
+
 class Tally:
-    "What a trace has recorded so far, against the limits of the enclosing `recorded_at_most`."
-    def __init__(self): self.most, self.instructions, self.parts = _AT_MOST.get(), 0, 0
+    "What a trace has recorded so far, against `MAX_RECORDED` and the limits of the enclosing `recorded_at_most`."
+    def __init__(self): self.most, self.recorded, self.instructions, self.parts = _AT_MOST.get(), 0, 0, 0
 
     def count(self, draft: InstructionDraft, loops: list[OpenLoop]) -> None:
         "Count an instruction inside these loops; KernelError of kind 'limit' if there are too many."
+        self.recorded += 1
+        if self.recorded > MAX_RECORDED:
+            raise _too_much('the trace is too long', draft, f'{MAX_RECORDED:,} instructions', self.recorded, _UNROLLED)
         if self.most == (math.inf, math.inf): return
         self.instructions += math.prod([l.trips for l in loops]) * times_counted(draft)
         self.parts += least_parts(draft)
@@ -109,7 +114,9 @@ class Tally:
                             self.instructions, 'Use larger tiles, or a smaller workload.')
         if self.parts > self.most[1]:
             raise _too_much('the traced program has too many parts', draft, f'{self.most[1]:,}', self.parts,
-                            'Loops written with nl.affine_range stay loops; Python loops are unrolled.')
+                            _UNROLLED)
+
+_UNROLLED = 'Loops written with nl.affine_range stay loops; Python loops are unrolled.'
 
 def _too_much(what, draft, limit, value, hint):
     return KernelError(what, kind='limit', line=draft.line or None, limit=limit, value=f'{value:,} so far', hint=hint)
