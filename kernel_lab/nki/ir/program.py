@@ -136,4 +136,4 @@ def require_length(program) -> Program:
         if total > MAX_INSTRUCTIONS: break
     raise KernelError(f'the program is too long to execute: it runs {times:,} times', kind='limit',
                       line=o.line or None, instruction=o.op, limit=f'{MAX_INSTRUCTIONS:,} instructions in all',
-                      value=f'{program.count:,}', hint='Use larger tiles, fewer turns of the loops, or a smaller shape.')
+                      value=f'{program.count:,}', hint='Use larger tiles, fewer turns, or a smaller shape.')
