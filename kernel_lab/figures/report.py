@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.durations import CONFIDENCE, latency_of, stands_out
 from ..core.files import replacing
 from ..core.secrets import for_others
-from ..core.format import percent_text, speedup_text, status_mark, time_text
+from ..core.format import dollars_text, percent_text, speedup_text, status_mark, time_text, tokens_text
 from .error_map import error_map_figure, error_map_frame
 from .source import source_html
 from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
@@ -48,9 +48,9 @@ def _gain(run):
 
 def _spent(steps):
     "Dollars and tokens, where a model was asked."
-    if not any(s.tokens_out for s in steps): return []
-    tokens = sum(s.tokens_in + s.tokens_out for s in steps)
-    return [(f'${sum(s.cost_usd or 0 for s in steps):.2f}', f'{tokens:,} tokens')]
+    from ..evaluate.records.run import bill_of
+    bill = bill_of(steps)
+    return [(dollars_text(bill[0]), tokens_text(bill[1]))] if bill else []
 
 # %% ../../nbs/6_figures/11_report.ipynb #5028a5ce
 def ledger_html(run: 'Run') -> str:

@@ -6,7 +6,7 @@
 import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from ..core.format import speedup_text, status_word, time_text, visible_text
+from ..core.format import dollars_text, speedup_text, status_word, time_text, visible_text
 from ..core.markup import status_colour
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _label(node, best):
     e, s = node.step.evaluation, node.step
     how = f'{time_text(e.latency_us)}, {speedup_text(e.speedup)}' if e.latency_us else status_word(e.status)
     left = f'; {node.hidden} more kernels from here are not drawn' if node.hidden else ''
-    cost = f'; ${s.cost_usd:.4f}' if s.cost_usd else ''
+    cost = f'; {dollars_text(s.cost_usd)}' if s.cost_usd != 0 else ''
     return visible_text(f'step {s.index}{" (best)" if best else ""}: {s.move}: {how}{cost}{left}')
 
 def _edge(a, b):

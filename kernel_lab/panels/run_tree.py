@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
 import traitlets
-from ..core.format import time_text
+from ..core.format import dollars_text, time_text
 from ..figures.run_tree import branch_ends, run_tree_svg
 from ..figures.theme import static_text
 from .style import STATIC, Panel, rest_html
@@ -61,5 +61,5 @@ class RunTree(Panel):
 def branch_line(end: dict) -> str:
     "A branch in words: 'to step 4: 3 kernels, best 90.0 µs, $0.0120; 50 % slower than the fastest kernel'."
     best = f', best {time_text(end["best_us"])}' if end['best_us'] else ''
-    cost = ', unknown price' if end['cost_usd'] is None else f', ${end["cost_usd"]:.4f}' if end['cost_usd'] else ''
+    cost = f', {dollars_text(end["cost_usd"])}' if end['cost_usd'] != 0 else ''
     return f'to step {end["step"]}: {end["kernels"]} kernel{"s" * (end["kernels"] > 1)}{best}{cost}; {end["why"]}'

@@ -16,7 +16,7 @@ from ..runs import open_store, store_option
 from ..tasks import add_imported_tasks
 from ...core.errors import UsageError
 from ...core.files import write_whole
-from ...core.format import speedup_text
+from ...core.format import dollars_text, speedup_text
 from ...core.interrupts import INTERRUPTED
 from ...evaluate.records.verification import to_json_data
 from ...nki.chip.chips import DEFAULT_CHIP
@@ -32,7 +32,6 @@ OUTCOME_TABLE = TextTable((('row', 14, 'left'), ('task', 24, 'left'), ('run', 17
 
 def outcome_line(o: 'TaskOutcome') -> str:
     "What became of one run as a line."
-    from ...agents.models.prices import dollars_text
     gain = speedup_text(o.speedup) if o.speedup else NO_VALUE
     return OUTCOME_TABLE.line((o.row, o.task, o.run or NO_VALUE, o.ending.value, microseconds(o.latency_us), gain,
                                f'{o.right}/{o.kernels}', dollars_text(o.dollars), o.why[:160]))
@@ -150,8 +149,8 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
 
 def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='The agent.')] = 'rewrite',
            switch: Annotated[list[str] | None, typer.Option('--switch', metavar='NAME', help=(
-               'A part to switch off: profiling, retrieval or tools of react; memory, fixer, width or samples of beam; '
-               'search of rewrite; all parts of the agent if left out; repeat.'))] = None,
+               'A part to switch off: profiling, retrieval, proposals or tools of react; memory, fixer, width or samples of '
+               'beam; search of rewrite; all parts of the agent if left out; repeat.'))] = None,
            singly: Annotated[bool, typer.Option('--singly', help=(
                'One part off at a time, not all combinations.'))] = False,
            suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: ChipName = DEFAULT_CHIP,
