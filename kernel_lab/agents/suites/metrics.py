@@ -80,6 +80,18 @@ MEAN_OF_CORRECT = Metric('× of correct', 'geometric mean of the speed-ups over 
 MEAN_OF_ALL = Metric('× of all', 'geometric mean of the speed-ups over the first kernel; without a correct kernel, 1×',
                      lambda runs: (mean(log(o.gain) for o in runs), 1), '{:.2f}×', exp)
 
+FAST_OVER_EAGER = Metric('fast vs eager', 'share of all tasks that are correct and faster than eager execution (both '
+                         'simulated)', lambda runs: (mean(o.is_correct and (o.over_eager or 0) > 1 for o in runs), 1),
+                         '{:.0%}')
+
+def _eager_part(runs):
+    "Logarithms of a task's correct runs over eager execution; a task without one contributes nothing."
+    found = [log(o.over_eager) for o in runs if o.is_correct and o.over_eager]
+    return (mean(found), 1) if found else (0.0, 0)
+
+MEAN_OVER_EAGER = Metric('× of eager', 'geometric mean of the speed-ups over eager execution, correct ones only',
+                         _eager_part, '{:.2f}×', exp)
+
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #347de8c8
 COMPUTE_ENGINES, BUSY = ('Tensor', 'Vector', 'Scalar', 'GpSimd'), 0.1
 
@@ -150,8 +162,8 @@ def cost_to_reach(p: float) -> Metric:
                   part, dollars_text)
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #ad56456c
-METRICS = (CORRECT_RATE, fast_p(), fast_p(1.5), fast_p(2), MEAN_OF_CORRECT, MEAN_OF_ALL, PEAK, MULTI_ENGINE, SCORE,
-           COST, TOKENS, cost_to_reach(1.5))
+METRICS = (CORRECT_RATE, fast_p(), fast_p(1.5), fast_p(2), FAST_OVER_EAGER, MEAN_OF_CORRECT, MEAN_OF_ALL,
+           MEAN_OVER_EAGER, PEAK, MULTI_ENGINE, SCORE, COST, TOKENS, cost_to_reach(1.5))
 
 def classes(outcomes: Iterable[TaskOutcome]) -> dict[str, int]:
     "Class → number of runs, all classes."

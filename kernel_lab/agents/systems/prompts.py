@@ -25,7 +25,7 @@ from ...nki.ir.instructions import INSTRUCTIONS
 from ...nki.record.python_subset import CONTAINER_CALLS, LOOPED_CALLS, PYTHON_TABLE
 from ...nki.record.tile import Tile
 from ...tasks.model.task import Task, source_of
-from ...tasks.model.workload import EPSILON, Workload
+from ...tasks.model.workload import EPSILON, Workload, entry_name
 
 # %% ../../../nbs/6_agents/5_systems/00_prompts.ipynb #c2f02972
 def prompt_file(name: str) -> str:
@@ -169,6 +169,7 @@ def ask_text(run: Run, task: Task, workload: Workload | str, published: bool = T
     sent = source if len(source) <= (MAX_PUBLISHED_KERNEL if published else MAX_FIRST_KERNEL) else ''
     return render_prompt(
         'first_message.md.j2', task=task, workload=w, chip=run.chip, inputs=inputs_text(w), names=', '.join(w.shapes),
+        entry=entry_name(task.name),
         outputs=', '.join(f'{list(shape)} {dtype}' for shape, dtype in task.outputs(w)), tolerance=tolerance,
         target=target_text(task, w, run.chip), precision=precision_text(w, tolerance.rtol), source=sent.rstrip(),
         reference=clip(source_of(task.reference).strip()), history=history_text(run), characters=len(source),

@@ -105,3 +105,31 @@ def spent_in(entries: Sequence[Entry]) -> Spent:
                  sum(not _counted(e.body) for e in entries if e.kind == 'reply'))
 
 def _counted(body): return body.get('tokens_in', 0) + body.get('tokens_out', 0)
+
+# %% ../../../nbs/5_evaluate/1_records/03_journal.ipynb #66785565
+ITEM, IN_SIGHT = 'remembered ', 'in sight of '          # how the keys of such entries begin; then a name, or a plan's
+
+@dataclass(frozen=True)
+class MemoryItem:
+    """What a search remembers: `text`; the `step` that taught it, `speedup` times as fast as the one that it was made
+    from (`parent`); `used_by`: the steps whose plan was made with it in sight. `number`: of its entry."""
+    number: int
+    text: str
+    step: int
+    parent: int
+    speedup: float
+    used_by: tuple[int, ...] = ()
+
+def _seen_by(entry, by_seq):
+    "The numbers of the items that were in sight of a step's plan; none where a person wrote the plan."
+    asked = IN_SIGHT + entry.key.rpartition('/sample')[0]
+    while entry is not None and entry.key != asked: entry = by_seq.get(entry.prev)
+    return entry.body['value'] if entry else ()
+
+def memory_items(entries: Sequence[Entry]) -> list[MemoryItem]:
+    "All that a run has remembered, on every branch, in the order in which it was learned."
+    by_seq, used = {e.seq: e for e in entries}, {}
+    for e in entries:
+        for n in _seen_by(e, by_seq) if e.kind == 'step' and '/sample' in e.key else (): used.setdefault(n, []).append(e)
+    return [MemoryItem(e.seq, **e.body['value'], used_by=tuple(x.body['step'] for x in used.get(e.seq, ())))
+            for e in entries if e.kind == 'kept' and e.key.startswith(ITEM)]
