@@ -228,6 +228,7 @@ def demo(task: Annotated[str, typer.Option(metavar='TASK', help='Another task.')
     loop = new_loop(kept, task, 'rewrite', steps, workload, chip)
     say(f'{task} on a simulated {chip}: the built-in agent starts from the first kernel; every step is verified.\n')
     code = report_outcome(loop, step_until_done(loop), store_option(kept, store))
-    say('', f'report      {write_report(loop.run, page)}', *write_best(loop, page.with_name(f'best_{task}.py')),
+    written = write_report(loop.run, page, loop.recording.entries)
+    say('', f'report      {written}', *write_best(loop, page.with_name(f'best_{task}.py')),
         f'store       {kept.path}', f'run         {loop.run.id}')
     raise typer.Exit(code)
