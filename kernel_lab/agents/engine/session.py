@@ -103,12 +103,11 @@ class Session:
             raise UsageError(f'The journal of run {self.recording.run.id} is damaged: {key!r} is no {kind.__name__}.')
         return body['value']
 
-    def remember(self, key: str, value: object) -> int | None:
-        """Write down JSON data from which nothing is worked out → the number of its entry; None in a replay of a run
-        that did not write it."""
+    def remember(self, key: str, value: object) -> str:
+        "Write down JSON data from which nothing is worked out → its key; a replay may lack it."
         key = self.key('kept', key)
-        if entry := self._known.get(('kept', key)): return entry.seq
-        return None if self.is_replay else self.keep('kept', key, {'value': value}).seq
+        if ('kept', key) not in self._known and not self.is_replay: self.keep('kept', key, {'value': value})
+        return key
 
     def note(self, text: str, key: str = 'note') -> None:
         "Write down a sentence about the run, and tell it."

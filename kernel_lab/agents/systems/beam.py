@@ -137,11 +137,11 @@ class BeamAgent(AsksModels):
 @dataclass
 class BeamSearch:
     """The state of a beam search at work: its agent and session, the beam, the samples of this round, and
-    the memory: (number of the journal's entry, text) of each item."""
+    the memory: (key in the journal, text) of each item."""
     agent: BeamAgent
     session: Session
     beam: list[Step] = field(default_factory=list)
-    memory: list[tuple[int | None, str]] = field(default_factory=list)
+    memory: list[tuple[str, str]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
     def __post_init__(self): self.draw = random.Random(self.agent.seed)
@@ -167,7 +167,7 @@ class BeamSearch:
         self.memory = [*kept, *new] if a.rules == 'described' else [*new, *kept]
         self.beam, self.samples = selected(self.samples, self.beam, a.beam, a.rules), []
 
-    def learned(self, sample: Sample, key: str) -> tuple[int | None, str] | None:
+    def learned(self, sample: Sample, key: str) -> tuple[str, str] | None:
         "The item of memory that a sample becomes, written into the journal; None where there is nothing in it."
         text = self.summary(sample, key)
         taught = dict(text=text, step=sample.step.index, parent=sample.parent.index, speedup=sample.speedup)
@@ -214,7 +214,7 @@ class BeamSearch:
         "A model's plan, made with the memory in sight."
         texts = [text for _, text in self.memory]
         system = self._system('planner.md.j2', chip=self.session.run.chip, experiences=texts)
-        if self.memory: self.session.remember(f'{IN_SIGHT}{key}', [n for n, _ in self.memory])
+        if self.memory: self.session.remember(f'{IN_SIGHT}{key}', [key for key, _ in self.memory])
         return self._ask(self.agent.model, system, asked, key)
 
     def try_sample(self, shown: str, plan: str, parent: Step, key: str) -> Step | None:

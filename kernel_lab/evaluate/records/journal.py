@@ -120,16 +120,26 @@ class MemoryItem:
     speedup: float
     used_by: tuple[int, ...] = ()
 
-def _seen_by(entry, by_seq):
-    "The numbers of the items that were in sight of a step's plan; none where a person wrote the plan."
-    asked = IN_SIGHT + entry.key.rpartition('/sample')[0]
-    while entry is not None and entry.key != asked: entry = by_seq.get(entry.prev)
-    return entry.body['value'] if entry else ()
+def _before(entry, by_seq, fits):
+    "The nearest entry of a branch, from this one on backwards, that fits; None for none."
+    while entry is not None and not fits(entry): entry = by_seq.get(entry.prev)
+    return entry
+
+def _seen_by(step, by_seq, items):
+    "Yield the numbers of the items that were in sight of a step's plan; none where a person wrote the plan."
+    asked = IN_SIGHT + step.key.rpartition('/sample')[0]
+    plan = _before(step, by_seq, lambda e: e.key == asked)
+    for key in plan.body['value'] if plan else ():
+        same = items.get(key, ())           # on several branches there may be several
+        found = same[0] if len(same) == 1 else _before(plan, by_seq, lambda e: e in same)
+        if found is not None: yield found.seq
 
 def memory_items(entries: Sequence[Entry]) -> list[MemoryItem]:
     "All that a run has remembered, on every branch, in the order in which it was learned."
-    by_seq, used = {e.seq: e for e in entries}, {}
+    by_seq, items, used = {e.seq: e for e in entries}, {}, {}
+    learned = [e for e in entries if e.kind == 'kept' and e.key.startswith(ITEM)]
+    for e in learned: items.setdefault(e.key, []).append(e)
     for e in entries:
-        for n in _seen_by(e, by_seq) if e.kind == 'step' and '/sample' in e.key else (): used.setdefault(n, []).append(e)
-    return [MemoryItem(e.seq, **e.body['value'], used_by=tuple(x.body['step'] for x in used.get(e.seq, ())))
-            for e in entries if e.kind == 'kept' and e.key.startswith(ITEM)]
+        for n in _seen_by(e, by_seq, items) if e.kind == 'step' and '/sample' in e.key else ():
+            used.setdefault(n, []).append(e.body['step'])
+    return [MemoryItem(e.seq, **e.body['value'], used_by=tuple(used.get(e.seq, ()))) for e in learned]
