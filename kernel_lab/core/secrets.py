@@ -9,12 +9,14 @@ import json
 import os
 import platform
 import re
+from functools import cache
 
 # %% ../../nbs/1_core/04_secrets.ipynb #4b47d3ad
 _SECRET_NAME = re.compile('(KEY|TOKEN|SECRET|PASSWORD)$|BEARER_TOKEN')
 _URL_PASSWORD = re.compile(r'([a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@/]+(?=@)|([?&]\w*pass\w*=)[^\s&\'"]+', re.I)
 MIN_SECRET_LENGTH = 8  # characters; shorter values would blot out ordinary words
 
+@cache
 def is_secret_name(name: str) -> bool:
     "Whether an environment variable of this name holds a secret."
     return bool(_SECRET_NAME.search(name.upper()))

@@ -156,9 +156,9 @@ def many_paths(seeds):
 
 def test_both_paths_of_random_kernels():
     "The last two: numpy multiplies a tile by itself in its own way, and a product that underflows is -0."
-    found, failed = many_paths([*range(90), 23503, 299631])
+    found, failed = many_paths([*range(45), 23503, 299631])
     assert not failed, next(iter(failed.values()))
-    assert found['same'] > 60 and found['same but for sums'] < 20, found
+    assert found['same'] > 30 and found['same but for sums'] < 20, found
 
 
 @pytest.mark.slow

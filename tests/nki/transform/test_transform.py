@@ -99,7 +99,7 @@ def walk_in_random_kernels(seeds):
 
 
 def test_random_moves_of_random_kernels():
-    taken = walk_in_random_kernels(range(50))
+    taken = walk_in_random_kernels(range(25))
     assert taken.total() > 5, taken
 
 
@@ -237,7 +237,7 @@ def walk_in_passes(seeds):
 
 
 def test_random_moves_of_random_passes():
-    taken, refused = walk_in_passes(range(40))
+    taken, refused = walk_in_passes(range(20))
     assert len(taken) >= 9 and taken['fuse rows'] > 5 and taken.total() > 40 and refused < 30, (taken, refused)
 
 
