@@ -13,7 +13,6 @@ from ..evaluate.records.journal import memory_items
 from ..figures.run_tree import branch_ends, memory_html, run_tree_svg
 from ..figures.theme import static_text
 from .comparison_panel import ComparisonPanel
-from .figure_panels import named
 from .style import STATIC, Panel, rest_html
 import html
 
@@ -39,13 +38,13 @@ class RunTree(Panel):
     shows the chosen step beside another one."""
     def __init__(self, run: 'Run | None' = None):
         self.canvas, self.head, self._callbacks, self.run = TreeCanvas(), widgets.HTML(), [], None
-        self.memory, self.comparison, self.task, self.selected = widgets.HTML(), ComparisonPanel(), None, None
+        self.memory, self.comparison, self.task, self.selected = widgets.HTML(), None, None, None
         self.menu = widgets.Dropdown(description='compare with', style=dict(description_width='initial'), tooltip=(
             'Another step beside the one that is shown; or Shift and a click on a dot, or the key c on it'))
-        self._compared = None
+        self._compared, self.place = None, widgets.VBox()
         self.menu.observe(lambda _: self._draw(), 'value')
         self.canvas.on_msg(lambda _, event, __: self.on_event(event))
-        super().__init__(self.head, self.canvas, self.menu, self.comparison, self.memory)
+        super().__init__(self.head, self.canvas, self.menu, self.place, self.memory)
         self.show(run)
 
     def show(self, run: 'Run | None', selected: int | None = None, journal: Sequence['Entry'] = (),
@@ -82,12 +81,11 @@ class RunTree(Panel):
     def _draw(self):
         self.canvas.layout.display = None if self.run else 'none'
         self.canvas.svg = run_tree_svg(self.run, self.selected, self.second) if self.run else ''
-        self.comparison.layout.display = 'none' if self.second is None else None
         pair = None if self.second is None else (self.run.id, *sorted([self.selected, self.second]))
         if pair == self._compared: return
         self._compared = pair
-        steps = [self.run.steps[k] for k in pair[1:]] if pair else (None, None)
-        self.comparison.show(*steps, task=self.task, of=named(self.run, *pair[1:]) if pair else '')
+        self.comparison = ComparisonPanel(*(self.run.steps[k] for k in pair[1:]), task=self.task) if pair else None
+        self.place.children = [self.comparison] if pair else []
 
     def _head(self):
         run = self.run

@@ -286,10 +286,9 @@ def __iter__(self: AgentLoop) -> Iterator[Step]:
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #6b8006c2
 @patch
 def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = '', plan: str = '') -> Step | None:
-    """Take part in a run, also in one at which another process works: a kernel is evaluated as a step of its own (→ the
-    `Step`), from which the agent goes on; a `message` or a `plan` is kept for the agent's next turn. `UsageError` for
-    neither, and for words to a simple agent."""
-    if self.recording.catch_up(): self.head, self._at_work, self._session = self.recording.head, None, None
+    """Take part in a run: a kernel is evaluated as a step of its own (→ the `Step`), from which the agent goes on; a
+    `message` or a `plan` is kept for the agent's next turn. `UsageError` for neither, and for words to a simple
+    agent."""
     if source is None:
         said = {k: v for k, v in (('message', message), ('plan', plan)) if str(v).strip()}
         if not said: raise UsageError('There is nothing to edit.', hint='Give a kernel, message="…" or plan="…".')
