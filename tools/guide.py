@@ -67,6 +67,7 @@ ROOMS = {
     "agents.suites": "agents over many tasks: classes, metrics with intervals, runs that go on after a kill, ablations",
     "agents.recorded": "runs that the lab brings along, to look at and to replay without a model",
     "agents.mcp": "the tools for an agent that a person already uses, over the Model Context Protocol",
+    "agents.reproduced": "what the published systems claim, beside what stands here and what was simulated; pages only",
     "figures": "records → plotly figures, and the report",
     "figures.animation": "a kernel at work over simulated time: places in memory, sampled values, one page that plays",
     "panels": "widgets of the page, and `Lab`",

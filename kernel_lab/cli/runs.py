@@ -147,14 +147,16 @@ def export(
     raise typer.Exit(export_store(path, run, task, format, store))
 
 # %% ../../nbs/7_cli/02_runs.ipynb #6c6f6d9c
-def write_report(run, path):
-    "Write the report of a run → its absolute path."
+def write_report(run, path, journal=()):
+    "Write the report of a run with its journal → its absolute path."
     from ..figures.report import report_html
-    with writing(path): report_html(run, str(path))
+    with writing(path): report_html(run, str(path), journal=journal)
     return Path(path).resolve()
 
 # %% ../../nbs/7_cli/02_runs.ipynb #6cb071b6
 def report(run: Annotated[str, typer.Argument(metavar='RUN', help='An id, its beginning, or latest.')] = 'latest',
            out: PagePath = 'report.html', store: StorePlace = None):
     "Write a stored run as one self-contained page with its pictures."
-    say(f'report      {write_report(find_run(open_store(store), run), out)}')
+    kept = open_store(store)
+    found = find_run(kept, run)
+    say(f'report      {write_report(found, out, kept.journal(found.id))}')

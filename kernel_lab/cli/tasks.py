@@ -80,6 +80,11 @@ def imported_task(name):
     from ..tasks.importers.import_suite import find_imported_task
     return find_imported_task(import_folder(), name)
 
+def imported_suites():
+    "Suite → the names of its tasks that were imported earlier."
+    from ..tasks.importers.import_suite import imported_names
+    return imported_names(import_folder())
+
 def known_task(name):
     "The task called `name`: of the lab, or imported earlier."
     from ..tasks.suite.registry import get_task

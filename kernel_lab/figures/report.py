@@ -4,16 +4,17 @@
 
 # %% ../../nbs/6_figures/11_report.ipynb #ea94cc1c
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from ..core.durations import CONFIDENCE, latency_of, stands_out
 from ..core.files import replacing
 from ..core.secrets import for_others
-from ..core.format import percent_text, speedup_text, status_mark, time_text
+from ..core.format import dollars_text, percent_text, speedup_text, status_mark, time_text, tokens_text
 from .error_map import error_map_figure, error_map_frame
 from .source import source_html
 from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
-from .run_tree import run_tree_svg
+from .run_tree import memory_html, run_tree_svg
 from .theme import PLOTLY_CONFIG, figure_css, render_template, static_text, status_colour
 from .timeline import (timeline_figure, timeline_of, timeline_summary, timeline_table,
     utilisation_figure, utilisation_frame)
@@ -21,6 +22,7 @@ from .timeline import (timeline_figure, timeline_of, timeline_summary, timeline_
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from ..evaluate.records.journal import Entry
     from ..evaluate.records.run import Run
     from ..tasks.model.task import Task
 
@@ -48,9 +50,9 @@ def _gain(run):
 
 def _spent(steps):
     "Dollars and tokens, where a model was asked."
-    if not any(s.tokens_out for s in steps): return []
-    tokens = sum(s.tokens_in + s.tokens_out for s in steps)
-    return [(f'${sum(s.cost_usd or 0 for s in steps):.2f}', f'{tokens:,} tokens')]
+    from ..evaluate.records.run import bill_of
+    bill = bill_of(steps)
+    return [(dollars_text(bill[0]), tokens_text(bill[1]))] if bill else []
 
 # %% ../../nbs/6_figures/11_report.ipynb #5028a5ce
 def ledger_html(run: 'Run') -> str:
@@ -106,28 +108,29 @@ def data_table(data: 'pd.DataFrame') -> str:
     return data.to_html(index=False, border=0, classes='data', float_format=lambda v: f'{v:.4g}', na_rep='–')
 
 # %% ../../nbs/6_figures/11_report.ipynb #fb0dd785
-def report_html(run: 'Run', path: str | Path, task: 'Task | None' = None) -> Path:
+def report_html(run: 'Run', path: str | Path, task: 'Task | None' = None, journal: Sequence['Entry'] = ()) -> Path:
     """Write the report of a run to `path` (one self-contained HTML file, light and dark); returns the path.
 
-    `task` is only needed for a run whose task is not of the suite."""
+    `task` is only needed for a run whose task is not of the suite; `journal`: of the run, for what it remembers."""
+    from ..evaluate.records.journal import memory_items
     from ..evaluate.records.run import Run, run_for_others
     if isinstance(run, Run): run = run_for_others(run)              # before its texts are cut to a width
-    page = report_page(run, report_figures(run, task))
+    page = report_page(run, report_figures(run, task), memory_html(memory_items(journal)))
     with replacing(path) as file: file.write(page)
     return Path(path)
 
 LIBRARY = '/* plotly.js */'       # where it comes: nothing in it is of a person or a machine
 
-def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame']]) -> str:
+def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame']], memory: str = '') -> str:
     """The report as the text of one HTML file, without names of the person and the machine, absolute paths and keys.
-    `figures`: what `report_figures` gives."""
+    `figures`: what `report_figures` gives; `memory`: what `memory_html` gives."""
     from plotly.offline import get_plotlyjs
     parts = dict(steps=('speedup',), engines=('timeline', 'utilisation'), numbers=('correctness',))
     page = render_template(
         'report.html.j2', run=run, key_numbers=key_numbers(run), provenance=_provenance(run), source=_best_source(run),
         versions=_versions(run),
         about=' · '.join(map(str, (run.workload, run.chip, f'agent {run.agent}', run.state, run.created))),
-        steps=ledger_html(run), tree=_tree(run), tables={name: data_table(data) for name, (_, data) in figures.items()},
+        steps=ledger_html(run), tree=_tree(run), memory=memory, tables={name: data_table(data) for name, (_, data) in figures.items()},
         css=''.join(map(static_text, ('report.css', 'source.css', 'run_tree.css'))) + figure_css('var(--ink)',
                                                                                                 'var(--soft)'),
         figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()},

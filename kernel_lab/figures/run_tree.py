@@ -4,12 +4,14 @@
 
 # %% ../../nbs/6_figures/10_run_tree.ipynb #85f43f73
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from ..core.format import speedup_text, status_word, time_text, visible_text
+from ..core.format import dollars_text, speedup_text, status_word, time_text, visible_text
 from ..core.markup import status_colour
 
 if TYPE_CHECKING:
+    from ..evaluate.records.journal import MemoryItem
     from ..evaluate.records.run import Run, Step
 
 # %% ../../nbs/6_figures/10_run_tree.ipynb #67ca2347
@@ -66,7 +68,7 @@ def _label(node, best):
     e, s = node.step.evaluation, node.step
     how = f'{time_text(e.latency_us)}, {speedup_text(e.speedup)}' if e.latency_us else status_word(e.status)
     left = f'; {node.hidden} more kernels from here are not drawn' if node.hidden else ''
-    cost = f'; ${s.cost_usd:.4f}' if s.cost_usd else ''
+    cost = f'; {dollars_text(s.cost_usd)}' if s.cost_usd != 0 else ''
     return visible_text(f'step {s.index}{" (best)" if best else ""}: {s.move}: {how}{cost}{left}')
 
 def _edge(a, b):
@@ -75,10 +77,11 @@ def _edge(a, b):
     bend = f'M{x} {y} H{u}' if y == v else f'M{x} {y} C{x + COLUMN * .6:.0f} {y} {u - COLUMN * .6:.0f} {v} {u} {v}'
     return f'<path class="kl-edge" d="{bend}"/>'
 
-def _dot(node, best, selected):
+def _dot(node, best, selected, second=False):
     s, e = node.step, node.step.evaluation
     x, y, says = LEFT + node.column * COLUMN, TOP + node.row * ROW, html.escape(_label(node, best), quote=True)
     ring = f'<circle class="kl-ring" cx="{x}" cy="{y}" r="11"/>' if best else ''
+    if second: ring += f'<circle class="kl-second" cx="{x}" cy="{y}" r="14"/>'
     under = time_text(e.latency_us) if e.latency_us else status_word(e.status)
     more = f'<text class="kl-more" x="{x + 13}" y="{y - 8}">+{node.hidden}</text>' if node.hidden else ''
     marks = f'class="kl-node{" kl-on" if selected else ""}" data-step="{s.index}" role="button"'
@@ -88,8 +91,9 @@ def _dot(node, best, selected):
             f'<text class="kl-index" x="{x}" y="{y - (15 if best else 12)}">{s.index}</text>'
             f'<text class="kl-under" x="{x}" y="{y + (24 if best else 20)}">{html.escape(under)}</text>{more}</g>')
 
-def run_tree_svg(run: 'Run', selected: int | None = None) -> str:
-    "The tree of a run as an SVG element; `selected`: a step to mark. '' for a run without steps."
+def run_tree_svg(run: 'Run', selected: int | None = None, second: int | None = None) -> str:
+    """The tree of a run as an SVG element; `selected`: a step to mark, `second`: one that it is compared with. '' for a
+    run without steps."""
     nodes = tree_nodes(run)
     if not nodes: return ''
     at, best = {n.step.index: n for n in nodes}, run.best.index if run.best else None
@@ -97,7 +101,7 @@ def run_tree_svg(run: 'Run', selected: int | None = None) -> str:
     height = TOP + 30 + ROW * max(n.row for n in nodes)
     edges = ''.join(_edge(at[n.parent], n) for n in nodes if n.parent is not None)
     chosen = selected if selected in at else nodes[0].step.index
-    dots = ''.join(_dot(n, n.step.index == best, n.step.index == chosen) for n in nodes)
+    dots = ''.join(_dot(n, n.step.index == best, n.step.index == chosen, n.step.index == second) for n in nodes)
     ends = len(run.branches()) if hasattr(run, 'branches') else 1
     says = f'The tree of the run: {len(run.steps)} kernels, {ends} branches'
     return (f'<svg class="kl-tree" role="group" aria-label="{says}" '
@@ -124,3 +128,26 @@ def _why_ended(run, steps):
     if not e.latency_us: return f'ended with a kernel that is {status_word(e.status)}'
     us = min(s.evaluation.latency_us for s in steps if s.evaluation.latency_us)
     return f'{100 * (us / best.evaluation.latency_us - 1):.0f} % slower than the fastest kernel'
+
+# %% ../../nbs/6_figures/10_run_tree.ipynb #16725dd5
+MAX_ITEMS = 40      # shown, the latest
+
+def _numbers(steps, most=12):
+    "'step 4', 'steps 4, 5 and 9 more'."
+    few = ', '.join(map(str, steps[:most])) + (f' and {len(steps) - most} more' if len(steps) > most else '')
+    return f'step{"s" * (len(steps) > 1)} {few}'
+
+def memory_line(item: 'MemoryItem') -> str:
+    "Where an item of memory comes from and what came of it: 'learned from step 2 …; in sight of the plans of steps 3, 4'."
+    learned = f'learned from step {item.step}, {speedup_text(item.speedup)} as fast as step {item.parent}'
+    used = f'in sight of the plans of {_numbers(item.used_by)}' if item.used_by else 'in sight of no plan yet'
+    return f'{learned}; {used}'
+
+def memory_html(items: Sequence['MemoryItem']) -> str:
+    "What a search remembers, as HTML to unfold; '' where it is nothing."
+    if not items: return ''
+    rows = ''.join(f'<li><span class="kl-from">{html.escape(memory_line(x))}</span>'
+                   f'<pre>{html.escape(visible_text(x.text, lines=True))}</pre></li>' for x in items[-MAX_ITEMS:])
+    many = f'{len(items)} item{"s" * (len(items) > 1)} of memory'
+    left = f', of which the latest {MAX_ITEMS} are shown' if len(items) > MAX_ITEMS else ''
+    return f'<details class="kl-memory-items"><summary>{many}{left}</summary><ol>{rows}</ol></details>'

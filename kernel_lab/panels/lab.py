@@ -101,7 +101,7 @@ def _draw_tree(self: Lab):
     run = self.loop.run if self.loop else None
     has = run is not None and len(run.branches()) > 1
     self.tree.layout.display = None if has else 'none'
-    self.tree.show(run if has else None, self.control.shown)
+    self.tree.show(run if has else None, self.control.shown, self.loop.recording.entries if has else (), self.task)
 
 @patch
 def restart(self: Lab, run: str | None = None) -> None:

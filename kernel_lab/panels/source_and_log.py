@@ -168,14 +168,10 @@ class CompileLog(Panel):
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #226d692d
 def cost_numbers(run: 'Run') -> list[tuple[str, str]]:
-    """[(number, what it is)] of a run: the key numbers of its report, then wall seconds and steps; tokens and dollars
-    where a model was asked."""
-    seconds, tokens = sum(s.seconds for s in run.steps), sum(s.tokens_in + s.tokens_out for s in run.steps)
-    spent = [(f'{seconds:.1f} s', f'wall time of {len(run.steps)} step{"s" * (len(run.steps) != 1)}')]
-    if not tokens: return [*key_numbers(run), *spent]
-    prices = [s.cost_usd for s in run.steps if s.tokens_in + s.tokens_out]
-    paid = 'price unknown' if None in prices else f'${sum(prices):.2f} spent'
-    return [n for n in key_numbers(run) if not n[1].endswith('tokens')] + [*spent, (f'{tokens:,}', f'tokens, {paid}')]
+    """[(number, what it is)] of a run: the key numbers of its report, dollars and tokens among them where a model was
+    asked, then wall seconds and steps."""
+    many = f'{len(run.steps)} step{"s" * (len(run.steps) != 1)}'
+    return [*key_numbers(run), (f'{sum(s.seconds for s in run.steps):.1f} s', f'wall time of {many}')]
 
 class CostPanel(Panel):
     "The numbers of a run in a strip: `show(run)`."

@@ -235,3 +235,14 @@ def test_a_kernel_that_was_written_by_somebody_is_not_replaced():
     source = TASKS['adamw_step'].first('small').source + '\n# mine\n'
     evaluation, agent, task, workload = started('adamw_step', 'small', source)
     assert all(r.name != 'fuse anew' for r in agent.planned(evaluation, task, workload))
+
+
+def test_an_imported_task_whose_name_is_no_name_of_python_is_fused_anew():
+    "A kernel of `suite/1_name` is a function `kernel_1_name`; the agent used to end there with a SyntaxError."
+    from dataclasses import replace
+    from kernel_lab.agents.rewrite.agent import fused_anew
+    task = replace(TASKS['softmax'], name='suite/1_soft-max')
+    kernel = fused_anew(task, task.workload('small'), 'trn2')
+    assert kernel is not None and 'def kernel_1_soft_max(' in kernel.source
+    specs = [ArraySpec(shape, 'float32') for shape in task.workload('small').shapes.values()]
+    assert schedule(trace_source(kernel.source, None, specs, chip='trn2'), 'trn2').latency_us > 0

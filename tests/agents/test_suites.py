@@ -13,6 +13,7 @@ import pytest
 from kernel_lab.agents.models.messages import Reply
 from kernel_lab.agents.models.prices import Usage
 from kernel_lab.agents.models.scripted import ScriptedModel
+from kernel_lab.agents.suites.ablate import ablation_rows
 from kernel_lab.agents.suites.bench import Purse, kept_outcomes, run_suite
 from kernel_lab.agents.suites.metrics import (METRICS, best_of, by_task, classes, estimate, fast_p, paid_to_reach,
                                               pass_at_k)
@@ -169,3 +170,24 @@ def test_threads_and_processes_come_to_the_same(tmp_path):
         seen[jobs] = [(o.row, o.task, str(o.ending), o.gain) for o in found]
         store.close()
     assert seen[1] == seen[3] and len(seen[1]) == 4
+
+
+def test_without_proposals_a_model_is_offered_none_and_told_of_none(tmp_path):
+    "The row without them: no tool, no word of it in the prompts, and a call all the same is refused."
+    rows = ablation_rows('react', ['proposals'], {'turns': 2})
+    assert [r.label for r in rows] == ['whole', 'no proposals']
+    def ask_for_them(request):
+        if len(request.messages) > 1: return 'I give up.'
+        call = {'type': 'tool_use', 'id': 'c', 'name': 'optimise', 'input': {'source': 'best'}}
+        return Reply((call,), 'tool_use', Usage(1000, 10))
+    plan = SuitePlan(rows, ('softmax',), 'small', steps=2, seeds=1)
+    model = ScriptedModel([ask_for_them], 'claude-opus-5', repeat=True)
+    found = list(run_suite(plan, Store(tmp_path / 'lab.sqlite3'), model=model))
+    assert [o.row for o in found] == [r.label for r in rows]
+    first, after, without, refused = model.asked
+    assert 'optimise' in {t['name'] for t in first.tools} and 'Ask optimise' in first.system
+    said = str([without.system, without.messages, without.tools])
+    assert 'optimise' not in {t['name'] for t in without.tools} and 'optimise' not in said and 'profile' in said
+    answers = [r.messages[-1]['content'][0] for r in (after, refused)]
+    assert '1. ' in answers[0]['content'] and not answers[0]['is_error']
+    assert 'Not run' in answers[1]['content'] and answers[1]['is_error']

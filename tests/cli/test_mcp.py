@@ -2,8 +2,11 @@
 import asyncio
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,6 +16,7 @@ from mcp.client import Client                                                   
 from mcp.client.stdio import StdioServerParameters, stdio_client                                    # noqa: E402
 from mcp.shared.exceptions import MCPError                                                          # noqa: E402
 
+from kernel_lab.agents.engine.loop import AgentLoop                                                 # noqa: E402
 from kernel_lab.evaluate.store.store import Store                                                   # noqa: E402
 from kernel_lab.tasks.suite.registry import get_task                                                # noqa: E402
 
@@ -178,3 +182,46 @@ def test_a_run_is_resumed(tmp_path):
     assert not talk(tmp_path, second, "--resume", "latest").is_error
     [run] = runs_in(tmp_path)
     assert (run.state, len(run.steps)) == ("finished", before)
+
+
+def holder_of(place):
+    "The process that works at the only run of a store."
+    with sqlite3.connect(place) as c: return int(c.execute("select holder from runs").fetchone()[0].split()[3])
+
+
+def test_an_edit_in_the_page_is_heard_and_a_killed_server_leaves_no_run_running(tmp_path):
+    "Also where the edit is the last thing that was written, and while nobody has asked for the server's exit code."
+    mine, place = SOFTMAX + "# by hand\n", tmp_path / "runs.db"
+
+    async def ask(client):
+        await client.call_tool("start", {"task": "softmax", "workload": "small"})
+        server, store = holder_of(place), Store(place)
+        def write(source): return AgentLoop(run=store.latest(), store=store, seeds=1).edit(source)
+        step = write(mine)
+        answers = [text_of(await client.call_tool("profile", {"source": "last"})) for _ in range(2)]
+        shown = (await client.read_resource(f"kernel-lab://steps/{step.index}")).contents[0].text
+        write(mine + "# again\n")
+        before, holder = store.latest().state, holder_of(place)
+        os.kill(server, signal.SIGKILL)
+        until = time.monotonic() + 20
+        while store.latest().state == "running" and time.monotonic() < until: time.sleep(0.05)
+        after, found = store.latest().state, store.latest()
+        store.close()
+        return step, answers, shown, before, holder == server, after, found
+    step, (first, second), shown, before, is_held, after, run = talk_and_die(tmp_path, ask)
+    assert "changed the kernel by hand" in first and f"step {step.index}" in first and "by hand (step" not in second
+    assert "# by hand" in shown and (before, is_held, after) == ("running", True, "interrupted")
+    assert [s.move for s in run.steps if "by hand" in s.move] == ["edited by hand"] * 2
+
+    async def go_on(client): return text_of(await client.call_tool("profile", {"source": "last"}))
+    assert "changed the kernel by hand" in talk(tmp_path, go_on, "--resume", run.id)
+
+
+def talk_and_die(tmp_path, ask):
+    "As `talk`, where the server does not live to the end."
+    found = []
+    async def kept(client): found.append(await ask(client))
+    try: talk(tmp_path, kept)
+    except Exception:
+        if not found: raise
+    return found[0]

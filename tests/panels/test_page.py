@@ -645,7 +645,34 @@ def test_a_person_goes_back_and_tries_another_way(lab_server, visit):
     page.locator('.kl-lab .kl-shown:has-text("· step 2 ·")').wait_for(timeout=SLOW)
     page.locator('.kl-lab .kl-tree-box').scroll_into_view_if_needed()
     page.screenshot(path=target / 'tree-light.png')
+    two_steps_are_compared(page, dots, lab_server[1], target)
     assert watch.outside == [] and watch.errors == []
+
+
+def two_steps_are_compared(page, dots, folder, target):
+    "Of two branches, by a click with Shift and by the key c; the page shows them after a reload too, light and dark."
+    beside = page.locator('.kl-lab .kl-comparison')
+    dots.nth(1).click(modifiers=['Shift'])
+    beside.first.wait_for(timeout=SLOW)
+    assert page.locator('.kl-lab .kl-tree .kl-second').count() == 1
+    assert 'latency' in beside.first.inner_text() and page.locator('.kl-lab .kl-shown:has-text("· step 2 ·")').count() == 1
+    page.screenshot(path=target / 'tree-compared-light.png')
+    dots.nth(1).focus()
+    page.keyboard.press('c')
+    beside.first.wait_for(timeout=SLOW, state='hidden')
+    page.keyboard.press('c')
+    beside.first.wait_for(timeout=SLOW)
+    assert barriers(page, '.kl-lab') == []
+    save(page)
+    settings(folder, 'JupyterLab Dark')
+    try:
+        shown(page)
+        page.locator('body[data-jp-theme-light="false"]').wait_for(timeout=SLOW, state='attached')
+        page.locator('.kl-lab .kl-tree .kl-second').first.wait_for(timeout=SLOW, state='attached')
+        page.locator('.kl-lab .kl-tree-box').scroll_into_view_if_needed()
+        page.screenshot(path=target / 'tree-compared-dark.png')
+        assert 'latency' in page.locator('.kl-lab .kl-comparison').first.inner_text()
+    finally: settings(folder, 'JupyterLab Light')
 
 
 # --- for a screen reader, and for eyes that see little ---

@@ -103,6 +103,12 @@ class Session:
             raise UsageError(f'The journal of run {self.recording.run.id} is damaged: {key!r} is no {kind.__name__}.')
         return body['value']
 
+    def remember(self, key: str, value: object) -> str:
+        "Write down JSON data from which nothing is worked out → its key; a replay may lack it."
+        key = self.key('kept', key)
+        if ('kept', key) not in self._known and not self.is_replay: self.keep('kept', key, {'value': value})
+        return key
+
     def note(self, text: str, key: str = 'note') -> None:
         "Write down a sentence about the run, and tell it."
         key = self.key('note', key)

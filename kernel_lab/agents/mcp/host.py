@@ -9,7 +9,7 @@ from itertools import count
 from ..engine.loop import AgentLoop
 from ..engine.session import Session
 from ..models.scripted import ScriptedModel
-from ..systems.conversation import Conversation, bench_of
+from ..systems.conversation import Conversation, bench_of, heard_text
 from ..systems.prompts import ask_text
 from ..tools.calls import Tool, wrong_call
 from ..tools.tool_sets import MODEL_TOOLS
@@ -25,7 +25,7 @@ class Caller:
     "Answers the calls of an agent from outside, in a session."
     def __init__(self, session: Session):
         nobody = ScriptedModel((), name=AGENT_NAME)
-        self.session, self.calls = session, 0
+        self.session, self.calls, self.latest = session, 0, ('', False)
         self.talk = Conversation(session, nobody, bench_of(session), MODEL_TOOLS, '', name='call')
 
     def known(self) -> dict | None:
@@ -39,7 +39,18 @@ class Caller:
         key = f'call {self.calls}'
         self.calls += 1
         self.session.once(key, lambda: dict(name=name, given=given))
-        return self.talk.use(name, given, key)
+        said = self._heard()
+        text, ok = self.talk.use(name, given, key)
+        self.latest = '\n\n'.join([*said, text]), ok
+        return self.latest
+
+    def _heard(self):
+        "What a person has written since the last call, as texts; kernels of theirs can be named from now on."
+        said = self.session.hear('call')
+        for step in (self.session.recording.run.steps[x['step']] for x in said if x.get('step') is not None):
+            self.talk.bench.tried.pop(step.evaluation.kernel.hash, None)
+            self.talk.bench.tried[step.evaluation.kernel.hash] = step.evaluation
+        return [heard_text(self.session, x) for x in said]
 
 @dataclass
 class HostedAgent:
@@ -88,9 +99,22 @@ class Host:
     def _take(self, loop):
         self.close()
         if not loop.run.steps and loop.task.first(loop.workload) is not None: loop.step()
+        self.loop = loop
+        self._go_through()
+
+    def _go_through(self):
+        "Go through the calls that the journal knows."
+        loop = self.loop
         session = Session(loop.recording, loop.task, loop.workload, loop.head, loop.options, steps=loop.steps[:1])
-        self.loop, self.caller = loop, Caller(session)
+        self.caller = Caller(session)
         while call := self.caller.known(): self.caller.call(**call)
+
+    def catch_up(self) -> bool:
+        "Go on from what a person has added to the run in another process; whether there was anything."
+        if not self.loop.recording.catch_up(): return False
+        self.loop.head = self.loop.recording.head
+        self._go_through()
+        return True
 
     def start(self, task: str, workload: str = '', chip: str = '') -> str:
         "Begin a run → its first message. `UsageError` for a task, a workload or a chip that does not exist."
@@ -111,6 +135,7 @@ class Host:
         "The loop at work; the task that was chosen beforehand starts here. `UsageError` where none was."
         if self.loop is None and self.task: self.start(self.task, self.workload or '')
         if self.loop is None: raise UsageError(NOT_STARTED)
+        self.catch_up()
         return self.loop
 
     @property
@@ -126,10 +151,18 @@ class Host:
             if name == 'start': return self.tools[name].run(self, **given)
             loop = self.require_run()
             if loop.run.state != 'running': loop.recording.mark('running')
-            text, ok = self.caller.call(name, given)
+            text, ok = self._called(name, given)
         except UsageError as e: return str(e), False
         if name == 'submit' and ok: loop.recording.mark('finished')
         return text, ok
+
+    def _called(self, name, given):
+        "The answer to a call, also where a person has written to the run while it was at work."
+        before = self.caller.calls
+        try: return self.caller.call(name, given)
+        except UsageError:
+            if not self.catch_up(): raise
+        return self.caller.latest if self.caller.calls > before else self.caller.call(name, given)
 
     def close(self) -> None:
         "The run at work is left: it is interrupted, unless a kernel was handed in last."

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from fastcore.basics import patch
 from .messages import Request
-from .prices import PICO, Usage, dollars_text, picodollars, prices_of
+from .prices import PICO, Usage, picodollars, prices_of
 from ...core.errors import LabError, SimulatorError, UsageError
+from ...core.format import dollars_text
 
 # %% ../../../nbs/6_agents/0_models/07_budget.ipynb #c016bcea
 SPARE_TOKENS = 1_000        # what a server adds to a prompt
@@ -120,7 +121,7 @@ def _reserved(budget, request, model, prompt):
 def _over(budget, model):
     "The error that says which limit does not pay for another request."
     pico, tokens = budget.left()
-    said = [f'${max(pico, 0)/PICO:.4f} of ${budget.max_dollars:g}'] if pico is not None else []
+    said = [f'{dollars_text(max(pico, 0)/PICO)} of {dollars_text(budget.max_dollars)}'] if pico is not None else []
     said += [f'{max(tokens, 0):,} of {budget.max_tokens:,} tokens'] if tokens is not None else []
     return BudgetOver(f'The budget is used up: {" and ".join(said)} left, which may not pay for another request to '
                       f'{model}.', hint='Raise max_dollars or max_tokens to go on.')

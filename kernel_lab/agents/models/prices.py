@@ -89,8 +89,3 @@ def dollars(usage: Usage, model: str) -> float | None:
     "What ONE request with this `Usage` costs in dollars, or None if the price of `model` is unknown."
     paid = picodollars(usage, model)
     return None if paid is None else paid/PICO
-
-# %% ../../../nbs/6_agents/0_models/00_prices.ipynb #e49fe051
-def dollars_text(x: float | None) -> str:
-    "Dollars as text: `$0.0228`, `$12.30`, or `unknown price` for None."
-    return 'unknown price' if x is None else f'${x:.4f}' if x < 1 else f'${x:.2f}'

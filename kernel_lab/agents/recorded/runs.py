@@ -11,6 +11,8 @@ from pathlib import Path
 import kernel_lab
 from ..engine.loop import replayed
 from ..engine.recording import Recording, from_file
+from ..suites.outcomes import TaskOutcome, best_own, outcome_of
+from ..suites.pattern_score import score_of
 from ..systems.registry import replaying_agent
 from ...core.errors import choose
 from ...evaluate.records.run import Run, Step
@@ -62,3 +64,10 @@ def replay_recorded(name: str) -> Iterator[Step]:
     "Go through a recorded run once more with its agent → its steps. `UsageError` where it would go another way today."
     recording = recorded_run(name)
     yield from replayed(recording, replaying_agent(recording.run))
+
+# %% ../../../nbs/6_agents/7_recorded/00_runs.ipynb #8a3128ef
+def recorded_outcome(name: str) -> TaskOutcome:
+    "What became of a recorded run; its row is agent and label. `UsageError` where there is none."
+    r = recorded_run(name)
+    best = best_own(r.run)
+    return outcome_of(r.run, r.entries, f'{r.run.agent}, {r.run.config["label"]}', score=best and score_of(best.evaluation))

@@ -13,7 +13,7 @@ from ...core.errors import UsageError, choose
 SWITCHES = {
     'rewrite': {'search': ({}, {'families': []})},
     'react': {'profiling': ({}, {'profiling': False}), 'retrieval': ({}, {'retrieval': False}),
-              'tools': ({}, {'exact': True})},
+              'proposals': ({}, {'proposals': False}), 'tools': ({}, {'exact': True})},
     'beam': {'memory': ({}, {'memory': 0, 'top_k': 0}), 'fixer': ({'fixes': 1}, {'fixes': 0}),
              'width': ({}, {'beam': 1}), 'samples': ({}, {'samples': 1})},
     'two_stage': {'fast stage': ({}, {'fast_turns': 0}), 'right stage': ({}, {'right_turns': 0})}}     # name → on, off

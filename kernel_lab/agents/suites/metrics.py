@@ -12,14 +12,16 @@ from statistics import mean
 import numpy as np
 from .outcomes import Ending, TaskOutcome
 from ...core.errors import UsageError
+from ...core.format import dollars_text
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #06f7b204
 @dataclass(frozen=True)
 class Estimate:
-    "A figure with its 95 % interval over tasks. `value` None: there is none, or a price is unknown."
+    "A figure with its 95 % interval over tasks. `value` None: there is none, or what it needs `is_unknown`."
     value: float | None
     low: float | None = None
     high: float | None = None
+    is_unknown: bool = False
 
 @dataclass(frozen=True)
 class Metric:
@@ -28,13 +30,13 @@ class Metric:
     name: str
     says: str
     part: Callable[[Sequence[TaskOutcome]], tuple[float, float]]
-    form: str = '{:.2f}'
+    form: str | Callable[[float], str] = '{:.2f}'
     back: Callable[[float], float] = float
 
     def text(self, e: Estimate) -> str:
-        "An estimate in words, '62 % (45 % to 80 %)'; a dash for none."
-        if e.value is None: return '–'
-        write = self.form.format
+        "An estimate in words, '62 % (45 % to 80 %)'; a dash for none, 'unknown' where it needs what nobody knows."
+        if e.value is None: return 'unknown' if e.is_unknown else '–'
+        write = self.form if callable(self.form) else self.form.format
         return write(e.value) if e.low is None else f'{write(e.value)} ({write(e.low)} to {write(e.high)})'
 
 def by_task(outcomes: Iterable[TaskOutcome]) -> dict[str, list[TaskOutcome]]:
@@ -47,7 +49,8 @@ def estimate(metric: Metric, outcomes: Iterable[TaskOutcome], seed: int = 0, dra
     "A figure over some outcomes, with its interval; no interval for fewer than two tasks."
     parts = np.array([metric.part(runs) for runs in by_task(outcomes).values()], float).reshape(-1, 2)
     whole = parts.sum(axis=0)
-    if not whole[1] or not np.isfinite(whole).all(): return Estimate(None)
+    if not np.isfinite(whole).all(): return Estimate(None, is_unknown=True)
+    if not whole[1]: return Estimate(None)
     value = metric.back(whole[0] / whole[1])
     if len(parts) < 2: return Estimate(value)
     drawn = parts[np.random.default_rng(seed).integers(0, len(parts), (draws, len(parts)))].sum(axis=1)
@@ -76,6 +79,18 @@ MEAN_OF_CORRECT = Metric('× of correct', 'geometric mean of the speed-ups over 
                          _over_correct(lambda o: log(o.gain)), '{:.2f}×', exp)
 MEAN_OF_ALL = Metric('× of all', 'geometric mean of the speed-ups over the first kernel; without a correct kernel, 1×',
                      lambda runs: (mean(log(o.gain) for o in runs), 1), '{:.2f}×', exp)
+
+FAST_OVER_EAGER = Metric('fast vs eager', 'share of all tasks that are correct and faster than eager execution (both '
+                         'simulated)', lambda runs: (mean(o.is_correct and (o.over_eager or 0) > 1 for o in runs), 1),
+                         '{:.0%}')
+
+def _eager_part(runs):
+    "Logarithms of a task's correct runs over eager execution; a task without one contributes nothing."
+    found = [log(o.over_eager) for o in runs if o.is_correct and o.over_eager]
+    return (mean(found), 1) if found else (0.0, 0)
+
+MEAN_OVER_EAGER = Metric('× of eager', 'geometric mean of the speed-ups over eager execution, correct ones only',
+                         _eager_part, '{:.2f}×', exp)
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #347de8c8
 COMPUTE_ENGINES, BUSY = ('Tensor', 'Vector', 'Scalar', 'GpSimd'), 0.1
@@ -129,10 +144,10 @@ def best_of_n(n: int) -> Metric:
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #5af3b6d7
 def _paid(o): return nan if o.dollars is None else o.dollars
+def _told(o): return nan if o.tokens is None else o.tokens
 
-COST = Metric('$ a task', 'mean dollars a task', lambda runs: (mean(map(_paid, runs)), 1), '${:.4f}')
-TOKENS = Metric('tokens a task', 'mean tokens a task, in and out', lambda runs: (mean(o.tokens for o in runs), 1),
-                '{:,.0f}')
+COST = Metric('$ a task', 'mean dollars a task', lambda runs: (mean(map(_paid, runs)), 1), dollars_text)
+TOKENS = Metric('tokens a task', 'mean tokens a task, in and out', lambda runs: (mean(map(_told, runs)), 1), '{:,.0f}')
 
 def paid_to_reach(outcome: TaskOutcome, p: float) -> tuple[float, bool]:
     """(dollars paid until a kernel was `p` times as fast as the first one, or all of them; whether one was). nan:
@@ -144,11 +159,11 @@ def cost_to_reach(p: float) -> Metric:
     "Dollars for each run that made a kernel `p` times as fast as the first one."
     def part(runs): return tuple(map(sum, zip(*(paid_to_reach(o, p) for o in runs))))
     return Metric(f'$ to {p:g}×', f'dollars of all runs until they reached {p:g}× or ended, for each that reached it',
-                  part, '${:.4f}')
+                  part, dollars_text)
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #ad56456c
-METRICS = (CORRECT_RATE, fast_p(), fast_p(1.5), fast_p(2), MEAN_OF_CORRECT, MEAN_OF_ALL, PEAK, MULTI_ENGINE, SCORE,
-           COST, TOKENS, cost_to_reach(1.5))
+METRICS = (CORRECT_RATE, fast_p(), fast_p(1.5), fast_p(2), FAST_OVER_EAGER, MEAN_OF_CORRECT, MEAN_OF_ALL,
+           MEAN_OVER_EAGER, PEAK, MULTI_ENGINE, SCORE, COST, TOKENS, cost_to_reach(1.5))
 
 def classes(outcomes: Iterable[TaskOutcome]) -> dict[str, int]:
     "Class → number of runs, all classes."

@@ -49,7 +49,7 @@ class TaskOutcome:
     bound: str = ''
     engines: dict = field(default_factory=dict)
     score: float | None = None
-    tokens: int = 0
+    tokens: int | None = 0
     dollars: float | None = 0.0
     open_dollars: float = 0.0
     kernels: int = 0
@@ -119,7 +119,8 @@ def outcome_of(run: Run, entries: Sequence[Entry] = (), row: str = '', sample: i
     spent, best = spent_in(entries) if entries else Spent(), best_own(run)
     note = None if run.state == 'finished' else end_note(entries)
     ending, own = _ending(run, spent, note), own_steps(run)
-    money = dict(tokens=spent.tokens_in + spent.tokens_out, dollars=spent.dollars, open_dollars=spent.open_dollars)
+    tokens = None if spent.uncounted else spent.tokens_in + spent.tokens_out
+    money = dict(tokens=tokens, dollars=spent.dollars, open_dollars=spent.open_dollars)
     counts = dict(kernels=len(own), right=sum(s.evaluation.profile is not None for s in own), course=_course(run),
                   marked=sum(s.evaluation.status in WITHOUT_A_CORRECT_ONE[Ending.CHEAT] for s in own))
     if best is None: timed = {}

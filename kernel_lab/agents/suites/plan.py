@@ -24,10 +24,6 @@ def suites() -> dict[str, list[str]]:
         found.setdefault(task.family, []).append(name)
     return found
 
-def suite_tasks(name: str) -> list[str]:
-    "The names of the tasks of a suite. `UsageError`, with the names that there are, for none."
-    return choose(suites(), name, 'suite')
-
 # %% ../../../nbs/6_agents/6_suites/03_plan.ipynb #e6d6866d
 @dataclass(frozen=True)
 class SuiteRow:

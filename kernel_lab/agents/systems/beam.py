@@ -16,6 +16,7 @@ from .prompts import inputs_text, prompt_version, render_prompt
 from .react import AsksModels
 from ..tools.outcome import clip, outcome_text, verify_text
 from ...core.errors import UsageError
+from ...evaluate.records.journal import IN_SIGHT, ITEM
 from ...evaluate.records.run import Step
 from ...evaluate.records.verification import Status
 from ...tasks.model.task import source_of
@@ -135,11 +136,12 @@ class BeamAgent(AsksModels):
 # %% ../../../nbs/6_agents/5_systems/03_beam.ipynb #5536780d
 @dataclass
 class BeamSearch:
-    "The state of a beam search at work: its agent and session, the beam, the memory, and the samples of this round."
+    """The state of a beam search at work: its agent and session, the beam, the samples of this round, and
+    the memory: (key in the journal, text) of each item."""
     agent: BeamAgent
     session: Session
     beam: list[Step] = field(default_factory=list)
-    memory: list[str] = field(default_factory=list)
+    memory: list[tuple[str, str]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
     def __post_init__(self): self.draw = random.Random(self.agent.seed)
@@ -157,13 +159,19 @@ class BeamSearch:
     def next_round(self, t: int) -> None:
         "Remember what the last round taught, and select the beam."
         a = self.agent
-        new = [text for n, s in enumerate(worth_remembering(self.samples, a.top_k, a.gain, a.loss))
-               if (text := self.summary(s, f'round {t}/item {n}'))]
+        new = [item for n, s in enumerate(worth_remembering(self.samples, a.top_k, a.gain, a.loss))
+               if (item := self.learned(s, f'round {t}/item {n}'))]
         room = max(0, a.memory - len(new))
         room = min(room, len(self.memory))
         kept = self.memory[-room:] if a.rules == 'described' and room else self.draw.sample(self.memory, room)
         self.memory = [*kept, *new] if a.rules == 'described' else [*new, *kept]
         self.beam, self.samples = selected(self.samples, self.beam, a.beam, a.rules), []
+
+    def learned(self, sample: Sample, key: str) -> tuple[str, str] | None:
+        "The item of memory that a sample becomes, written into the journal; None where there is nothing in it."
+        text = self.summary(sample, key)
+        taught = dict(text=text, step=sample.step.index, parent=sample.parent.index, speedup=sample.speedup)
+        return (self.session.remember(f'{ITEM}{key}', taught), text) if text else None
 
     def summary(self, sample: Sample, key: str) -> str:
         "The summariser's words on a sample; '' where it finds nothing in it."
@@ -195,13 +203,19 @@ class BeamSearch:
         "Ask for one plan, unless a person has written one, and for its kernels."
         key, asked = f'round {t}/kernel {c}/plan {p}', self.question(parent)
         said = [x.get('plan') or x.get('message') for x in self.session.hear(key) if x.get('plan') or x.get('message')]
-        system = self._system('planner.md.j2', chip=self.session.run.chip, experiences=self.memory)
-        plan = said[-1] if said else self._ask(self.agent.model, system, asked, key)
+        plan = said[-1] if said else self.planned(key, asked)
         shown = asked.rpartition('\n\nThe plan for one step:')[0]
         for k in range(self.agent.samples):
             step = self.try_sample(shown, plan, parent, f'{key}/sample {k}')
             self.samples.append(Sample(parent, p, step))
             if step and step.evaluation.status == Status.TIMEOUT: break
+
+    def planned(self, key: str, asked: str) -> str:
+        "A model's plan, made with the memory in sight."
+        texts = [text for _, text in self.memory]
+        system = self._system('planner.md.j2', chip=self.session.run.chip, experiences=texts)
+        if self.memory: self.session.remember(f'{IN_SIGHT}{key}', [key for key, _ in self.memory])
+        return self._ask(self.agent.model, system, asked, key)
 
     def try_sample(self, shown: str, plan: str, parent: Step, key: str) -> Step | None:
         "One kernel of a plan, mended up to `fixes` times; None where the model writes none."

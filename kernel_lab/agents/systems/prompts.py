@@ -14,6 +14,7 @@ from ..patterns.pattern import kernel_text, measured
 from ..patterns.tiles import neighbours_in_a_partition
 from ..tools.look_up import cycles_text, functions_text, operations_text, signature_text
 from ..tools.outcome import clip, outcome_text, verify_text
+from ..tools.tool_sets import MODEL_TOOLS, PUBLISHED_TOOLS
 from ..tools.why import profile_text, target_text
 from ...core.errors import KernelError, UsageError
 from ...evaluate.records.run import Run, Step
@@ -24,7 +25,7 @@ from ...nki.ir.instructions import INSTRUCTIONS
 from ...nki.record.python_subset import CONTAINER_CALLS, LOOPED_CALLS, PYTHON_TABLE
 from ...nki.record.tile import Tile
 from ...tasks.model.task import Task, source_of
-from ...tasks.model.workload import EPSILON, Workload
+from ...tasks.model.workload import EPSILON, Workload, entry_name
 
 # %% ../../../nbs/6_agents/5_systems/00_prompts.ipynb #c2f02972
 def prompt_file(name: str) -> str:
@@ -118,12 +119,15 @@ def _of_engines(chip, name): return ', '.join(f'{e} {getattr(chip, f"{e.lower()}
 # %% ../../../nbs/6_agents/5_systems/00_prompts.ipynb #d0674eca
 MAX_SYSTEM_CHARS = 16_000
 
+def _told(published, tools): return tuple(PUBLISHED_TOOLS if published else MODEL_TOOLS if tools is None else tools)
+
 @lru_cache(maxsize=16)
-def system_prompt(chip: str = DEFAULT_CHIP, published: bool = True) -> str:
-    "The system prompt for a chip; `published`: for the four tools of the published agent, else for the lab's own."
-    c = get_chip(chip)
+def system_prompt(chip: str = DEFAULT_CHIP, published: bool = True, tools: tuple[str, ...] | None = None) -> str:
+    """The system prompt for a chip; `published`: for the four tools of the published agent, else for the lab's own, or
+    for those of these names (`tools`)."""
+    c, tools = get_chip(chip), _told(published, tools)
     return render_prompt(
-        'system.md.j2', chip=c, published=published, looks_up=not published, python=python_text(), views=views_text(),
+        'system.md.j2', chip=c, published=published, tools=tools, python=python_text(), views=views_text(),
         partition_starts=limit_lines((_START,))[0], reach=limit_lines(_REACH), instructions=instruction_lines(),
         operations=operations_text(), functions=functions_text(), limits=[*sizes_of(c), *limit_lines(_OFTEN)],
         starts=_of_engines(c, 'start'), delays=_of_engines(c, 'latency_ns'), costs=cost_lines(c),
@@ -155,19 +159,21 @@ def precision_text(workload: Workload, rtol: float) -> str:
     return (f'Inputs are {workload.dtype}; sums, statistics and PSUM are fp32, and an output is rounded once, when it '
             'is stored.')
 
-def ask_text(run: Run, task: Task, workload: Workload | str, published: bool = True, profiled: bool = True) -> str:
-    """The first message of a conversation; `published`: for the four tools of the published agent; `profiled`: with the
-    profile of the kernel to start from."""
+def ask_text(run: Run, task: Task, workload: Workload | str, published: bool = True, profiled: bool = True,
+             tools: tuple[str, ...] | None = None) -> str:
+    """The first message of a conversation; `published`, `tools`: as for `system_prompt`; `profiled`: with the profile
+    of the kernel to start from."""
     w, start = task.workload(workload), base_step(run)
     first = start.evaluation.kernel if start else task.first(w)
     source, tolerance = first.source if first else '', task.tolerance(w)
     sent = source if len(source) <= (MAX_PUBLISHED_KERNEL if published else MAX_FIRST_KERNEL) else ''
     return render_prompt(
         'first_message.md.j2', task=task, workload=w, chip=run.chip, inputs=inputs_text(w), names=', '.join(w.shapes),
+        entry=entry_name(task.name),
         outputs=', '.join(f'{list(shape)} {dtype}' for shape, dtype in task.outputs(w)), tolerance=tolerance,
         target=target_text(task, w, run.chip), precision=precision_text(w, tolerance.rtol), source=sent.rstrip(),
         reference=clip(source_of(task.reference).strip()), history=history_text(run), characters=len(source),
-        sample='' if sent else kernel_text(neighbours_in_a_partition).strip(), looks_up=not published,
+        sample='' if sent else kernel_text(neighbours_in_a_partition).strip(), tools=_told(published, tools),
         known=_known_text(start, profiled) if start else '')
 
 def _known_text(step: Step, profiled: bool) -> str:

@@ -43,12 +43,13 @@ class AsksModels:
 class ReactAgent(AsksModels):
     """A model in one conversation of at most `turns` requests.
 
-    `exact`: the four tools of the published agent; `profiling`, `retrieval`: whether it has a profile, and patterns and
-    the instruction table to look up."""
+    `exact`: the four tools of the published agent; `profiling`, `retrieval`, `proposals`: whether it has a profile,
+    patterns and the instruction table to look up, and the built-in optimiser to ask."""
     turns: int = 10
     exact: bool = False
     profiling: bool = True
     retrieval: bool = True
+    proposals: bool = True
     name: str = field(default='react', init=False)
 
     @property
@@ -59,14 +60,15 @@ class ReactAgent(AsksModels):
             profiles = ('compile', 'verify', 'profile', 'edit', 'variants', 'optimise')
             names = ['compile', 'verify', *(n for n in names if n not in profiles)]
         if not self.retrieval: names = [n for n in names if n not in ('search_patterns', 'read_api')]
+        if not self.proposals: names = [n for n in names if n != 'optimise']
         return {n: PUBLISHED_TOOLS[n] if self.exact and n in PUBLISHED_TOOLS else ALL_TOOLS[n] for n in names}
 
     def work(self, session: Session) -> Iterator[None]:
         "Turns until a kernel is handed in, or none is left."
-        run, bench = session.run, bench_of(session)
-        system = session.once('system', lambda: system_prompt(run.chip, self.exact), str)
+        run, bench, told = session.run, bench_of(session), tuple(self.tools)
+        system = session.once('system', lambda: system_prompt(run.chip, self.exact, told), str)
         asked = session.once('ask', lambda: ask_text(with_timeline(run, bench), session.task, session.workload,
-                                                     self.exact, self.profiling), str)
+                                                     self.exact, self.profiling, told), str)
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk = Conversation(session, self.model, bench, self.tools, system, [{'role': 'user', 'content': asked}])
         yield from talk.up_to(self.turns)

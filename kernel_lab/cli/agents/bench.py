@@ -13,10 +13,10 @@ from .optimize import BaseUrl, MaxTokens, ModelName, Turns, announced, asked_of
 from ..render import (EXIT_GOOD, NO_VALUE, ChipName, StorePlace, TextTable, microseconds,
     require_writable, say, with_progress, writing)
 from ..runs import open_store, store_option
-from ..tasks import add_imported_tasks
-from ...core.errors import UsageError
+from ..tasks import add_imported_tasks, imported_suites
+from ...core.errors import UsageError, choose
 from ...core.files import write_whole
-from ...core.format import speedup_text
+from ...core.format import dollars_text, speedup_text
 from ...core.interrupts import INTERRUPTED
 from ...evaluate.records.verification import to_json_data
 from ...nki.chip.chips import DEFAULT_CHIP
@@ -32,7 +32,6 @@ OUTCOME_TABLE = TextTable((('row', 14, 'left'), ('task', 24, 'left'), ('run', 17
 
 def outcome_line(o: 'TaskOutcome') -> str:
     "What became of one run as a line."
-    from ...agents.models.prices import dollars_text
     gain = speedup_text(o.speedup) if o.speedup else NO_VALUE
     return OUTCOME_TABLE.line((o.row, o.task, o.run or NO_VALUE, o.ending.value, microseconds(o.latency_us), gain,
                                f'{o.right}/{o.kernels}', dollars_text(o.dollars), o.why[:160]))
@@ -60,9 +59,10 @@ def definition_lines(outcomes: Sequence['TaskOutcome']):
 # %% ../../../nbs/7_cli/1_agents/03_bench.ipynb #9bbf1574
 def tasks_named(suites: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
     "The names of the tasks of some suites, and some more. `UsageError` where there is none of them."
-    from ...agents.suites.plan import suite_tasks
+    from ...agents.suites.plan import suites as of_the_lab
     add_imported_tasks()
-    found = tuple(dict.fromkeys([*(t for s in suites or () for t in suite_tasks(s)), *(tasks or ())]))
+    known = {**imported_suites(), **of_the_lab()} if suites else {}
+    found = tuple(dict.fromkeys([*(t for s in suites or () for t in choose(known, s, 'suite')), *(tasks or ())]))
     if not found: raise UsageError('A suite needs tasks.', hint='Add --suite level1, --suite all, or --task NAME.')
     return found
 
@@ -98,18 +98,29 @@ def resumed_plan(resume: str, place: str | None, max_dollars: float | None) -> '
     plan = plan_of(open_store(place), resume)
     return plan if max_dollars is None else replace(plan, max_dollars=max_dollars)
 
-def settings_of(agent: str, **said: object) -> dict:
-    """The settings of a row's agent, of what is said; before it asks a model, a line says what goes where. `UsageError`
-    where its model cannot be reached."""
+def settings_of(agent: str, given: dict | None = None, **said: object) -> dict:
+    """The settings of a row's agent, of what is said, and of those that are `given` by name; before it asks a model, a
+    line says what goes where. `UsageError` where its model cannot be reached, and for a setting that it does not
+    have."""
     from ...agents.systems.registry import agent_named, asks_a_model
-    if not asks_a_model(agent): return {}
-    settings = asked_of(agent, said)
+    settings = {**(asked_of(agent, said) if asks_a_model(agent) else {}), **(given or {})}
     announced(agent_named(agent, **settings))
     return settings
 
+def given_settings(texts: Sequence[str] | None) -> dict:
+    "Settings from texts NAME=VALUE, a value as JSON or else as text. `UsageError` for a text without a name."
+    found = {}
+    for text in texts or ():
+        name, is_said, value = text.partition('=')
+        if not is_said or not name.isidentifier():
+            raise UsageError(f'{text!r} is no setting.', hint='--set NAME=VALUE, as --set exact=true or --set rounds=4.')
+        try: found[name] = json.loads(value)
+        except ValueError: found[name] = value
+    return found
+
 # %% ../../../nbs/7_cli/1_agents/03_bench.ipynb #8f465f72
 Suites = Annotated[list[str] | None, typer.Option('--suite', metavar='NAME', help=(
-    'Tasks: all, level1, level2, level3, or a family; repeat.'))]
+    'Tasks: all, level1, level2, level3, a family, or an imported suite, as nkibench; repeat.'))]
 OfTasks = Annotated[list[str] | None, typer.Option('--task', metavar='TASK', help='A task more; repeat.')]
 Workload = Annotated[str | None, typer.Option('--workload', '-w', metavar='NAME', help=(
     "One of the tasks' workloads; the first of each if left out."))]
@@ -121,6 +132,8 @@ MostSteps = Annotated[int | None, typer.Option('--steps', metavar='N', min=1, he
     "The most steps of a run; the agent's own limit if left out."))]
 Samples = Annotated[int, typer.Option('--samples', metavar='N', min=1, max=100, help=(
     'Runs of an agent on a task, for pass@k.'))]
+Settings = Annotated[list[str] | None, typer.Option('--set', metavar='NAME=VALUE', help=(
+    "A setting of the agent, as exact=true of react or rounds=4 of beam; repeat."))]
 Jobs = Annotated[int, typer.Option('--jobs', metavar='N', min=1, max=64, help='Runs at once.')]
 Resume = Annotated[str | None, typer.Option('--resume', metavar='ID', help='Go on with a stored suite.')]
 StopOnError = Annotated[bool, typer.Option('--stop-on-error', help=(
@@ -133,7 +146,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
           suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: ChipName = DEFAULT_CHIP,
           model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
           task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
-          samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
+          settings: Settings = None, samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
           alone: Annotated[bool, typer.Option('--alone', help='Without the row of the built-in agent.')] = False,
           stop_on_error: StopOnError = False, resume: Resume = None, define: Define = False, out: OutJson = None,
           store: StorePlace = None):
@@ -142,7 +155,8 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     names = tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
-    rows = tuple(SuiteRow(a, a, settings_of(a, **said)) for a in dict.fromkeys(agent or ['rewrite']))
+    given = given_settings(settings)
+    rows = tuple(SuiteRow(a, a, settings_of(a, given, **said)) for a in dict.fromkeys(agent or ['rewrite']))
     rows = rows if alone else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip, samples, steps, max_dollars=max_dollars,
                      on_error='stop' if stop_on_error else 'continue')
@@ -150,14 +164,14 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
 
 def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='The agent.')] = 'rewrite',
            switch: Annotated[list[str] | None, typer.Option('--switch', metavar='NAME', help=(
-               'A part to switch off: profiling, retrieval or tools of react; memory, fixer, width or samples of beam; '
-               'search of rewrite; all parts of the agent if left out; repeat.'))] = None,
+               'A part to switch off: profiling, retrieval, proposals or tools of react; memory, fixer, width or samples of '
+               'beam; search of rewrite; all parts of the agent if left out; repeat.'))] = None,
            singly: Annotated[bool, typer.Option('--singly', help=(
                'One part off at a time, not all combinations.'))] = False,
            suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: ChipName = DEFAULT_CHIP,
            model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
            task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
-           samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
+           settings: Settings = None, samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
            stop_on_error: StopOnError = False, resume: Resume = None, define: Define = False, out: OutJson = None,
            store: StorePlace = None):
     "Work on a suite with parts of an agent on and off, a row for each combination, and print the table."
@@ -166,8 +180,8 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     rows, names = ablation_rows(agent, switch or (), singly=singly), tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
-    settings = settings_of(agent, **said)
-    rows = tuple(replace(r, settings={**settings, **r.settings}) for r in rows)
+    own = settings_of(agent, given_settings(settings), **said)
+    rows = tuple(replace(r, settings={**own, **r.settings}) for r in rows)
     plan = SuitePlan(with_baseline(rows), names, workload, chip, samples, steps, max_dollars=max_dollars,
                      on_error='stop' if stop_on_error else 'continue')
     raise typer.Exit(do_suite(plan, jobs, store, out, define))

@@ -18,7 +18,7 @@ from ..runs import find_run, open_store, store_option, write_report
 from ..tasks import find_task
 from ...core.durations import one_clock
 from ...core.errors import LabError, UsageError
-from ...core.format import note_stage, speedup_text
+from ...core.format import dollars_text, note_stage, speedup_text
 from ...core.interrupts import interrupted
 from ...nki.chip.chips import DEFAULT_CHIP
 
@@ -66,9 +66,8 @@ def show_step(step, run, console, paid=''):
 def paid_text(loop):
     "What a run has cost so far, with what it may cost; '' for an agent that asks no model."
     if not hasattr(loop.agent, 'model'): return ''
-    from ...agents.models.prices import dollars_text
     most = getattr(loop.agent, 'max_dollars', None)
-    return dollars_text(loop.spent.dollars) + (f' of ${most:g}' if most is not None else '')
+    return dollars_text(loop.spent.dollars) + (f' of {dollars_text(most)}' if most is not None else '')
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #da290ef1
 def stages_on(progress, bar, doing):
@@ -229,6 +228,7 @@ def demo(task: Annotated[str, typer.Option(metavar='TASK', help='Another task.')
     loop = new_loop(kept, task, 'rewrite', steps, workload, chip)
     say(f'{task} on a simulated {chip}: the built-in agent starts from the first kernel; every step is verified.\n')
     code = report_outcome(loop, step_until_done(loop), store_option(kept, store))
-    say('', f'report      {write_report(loop.run, page)}', *write_best(loop, page.with_name(f'best_{task}.py')),
+    written = write_report(loop.run, page, loop.recording.entries)
+    say('', f'report      {written}', *write_best(loop, page.with_name(f'best_{task}.py')),
         f'store       {kept.path}', f'run         {loop.run.id}')
     raise typer.Exit(code)

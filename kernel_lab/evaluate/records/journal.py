@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from ...core.errors import SimulatorError
+from ...core.format import dollars_text, tokens_text
 from .verification import to_json_data
 
 # %% ../../../nbs/5_evaluate/1_records/03_journal.ipynb #597ce33a
@@ -68,7 +69,8 @@ def branch_to(entries: Sequence[Entry], seq: int | None) -> list[Entry]:
 @dataclass(frozen=True)
 class Spent:
     """What the requests of a run have cost: `dollars` that are known to have been paid (None: a price is unknown),
-    `open_dollars` at most for requests whose end nobody saw, tokens in and out, and requests answered."""
+    `open_dollars` at most for requests whose end nobody saw, tokens in and out, and requests answered; `uncounted`: how
+    many of these whose tokens nobody counted."""
     dollars: float | None = 0.0
     open_dollars: float = 0.0
     tokens_in: int = 0
@@ -76,6 +78,7 @@ class Spent:
     open_tokens: int = 0
     requests: int = 0
     open_requests: int = 0
+    uncounted: int = 0
 
     @property
     def tokens(self) -> int:
@@ -83,9 +86,11 @@ class Spent:
         return self.tokens_in + self.tokens_out + self.open_tokens
 
     def __str__(self):
-        cost = 'unknown price' if self.dollars is None else f'${self.dollars:.4f}'
-        left = f', and at most ${self.open_dollars:.4f} for {self.open_requests} cut off' if self.open_requests else ''
-        return f'{self.requests} requests, {self.tokens_in:,} tokens in, {self.tokens_out:,} out, {cost}{left}'
+        most = dollars_text(self.open_dollars)
+        left = f', and at most {most} for {self.open_requests} cut off' if self.open_requests else ''
+        counted = f'{tokens_text(self.tokens_in)} in, {self.tokens_out:,} out'
+        if self.uncounted: counted = f'at least {counted}' if self.tokens_in + self.tokens_out else tokens_text(None)
+        return f'{self.requests} requests, {counted}, {dollars_text(self.dollars)}{left}'
 
 def spent_in(entries: Sequence[Entry]) -> Spent:
     "What the requests in a journal have cost."
@@ -96,4 +101,45 @@ def spent_in(entries: Sequence[Entry]) -> Spent:
     return Spent(None if None in costs or any(b.get('most_usd') is None for b in left) else sum(costs),
                  sum(b.get('most_usd') or 0 for b in left), sum(b.get('tokens_in', 0) for b in paid),
                  sum(b.get('tokens_out', 0) for b in paid), sum(b.get('most_tokens', 0) for b in left),
-                 sum(e.kind == 'reply' for e in entries), len(left))
+                 sum(e.kind == 'reply' for e in entries), len(left),
+                 sum(not _counted(e.body) for e in entries if e.kind == 'reply'))
+
+def _counted(body): return body.get('tokens_in', 0) + body.get('tokens_out', 0)
+
+# %% ../../../nbs/5_evaluate/1_records/03_journal.ipynb #66785565
+ITEM, IN_SIGHT = 'remembered ', 'in sight of '          # how the keys of such entries begin; then a name, or a plan's
+
+@dataclass(frozen=True)
+class MemoryItem:
+    """What a search remembers: `text`; the `step` that taught it, `speedup` times as fast as the one that it was made
+    from (`parent`); `used_by`: the steps whose plan was made with it in sight. `number`: of its entry."""
+    number: int
+    text: str
+    step: int
+    parent: int
+    speedup: float
+    used_by: tuple[int, ...] = ()
+
+def _before(entry, by_seq, fits):
+    "The nearest entry of a branch, from this one on backwards, that fits; None for none."
+    while entry is not None and not fits(entry): entry = by_seq.get(entry.prev)
+    return entry
+
+def _seen_by(step, by_seq, items):
+    "Yield the numbers of the items that were in sight of a step's plan; none where a person wrote the plan."
+    asked = IN_SIGHT + step.key.rpartition('/sample')[0]
+    plan = _before(step, by_seq, lambda e: e.key == asked)
+    for key in plan.body['value'] if plan else ():
+        same = items.get(key, ())           # on several branches there may be several
+        found = same[0] if len(same) == 1 else _before(plan, by_seq, lambda e: e in same)
+        if found is not None: yield found.seq
+
+def memory_items(entries: Sequence[Entry]) -> list[MemoryItem]:
+    "All that a run has remembered, on every branch, in the order in which it was learned."
+    by_seq, items, used = {e.seq: e for e in entries}, {}, {}
+    learned = [e for e in entries if e.kind == 'kept' and e.key.startswith(ITEM)]
+    for e in learned: items.setdefault(e.key, []).append(e)
+    for e in entries:
+        for n in _seen_by(e, by_seq, items) if e.kind == 'step' and '/sample' in e.key else ():
+            used.setdefault(n, []).append(e.body['step'])
+    return [MemoryItem(e.seq, **e.body['value'], used_by=tuple(used.get(e.seq, ()))) for e in learned]

@@ -163,6 +163,10 @@ def _pid_namespace():
     try: return os.readlink('/proc/self/ns/pid')
     except OSError: return ''
 
+def _has_ended(pid):
+    "Whether a process has ended and only waits to be asked for its exit code (a zombie)."
+    return _file_text(f'/proc/{pid}/stat').rpartition(')')[2].split()[:1] in (['Z'], ['X'])
+
 def _started(pid):
     "The start time of a process in clock ticks, as a list of one text; empty if it does not exist or is unknown."
     return _file_text(f'/proc/{pid}/stat').rpartition(')')[2].split()[19:20]
@@ -180,11 +184,11 @@ def lease_holder(pid: int | None = None) -> str:
 LEASE_TIMEOUT_S = 86_400
 
 def _is_running(pid):
-    "Whether a process with this id exists."
+    "Whether a process with this id exists and has not ended."
     try: os.kill(pid, 0)
     except ProcessLookupError: return False
     except PermissionError: return True
-    return True
+    return not _has_ended(pid)
 
 _HOLDER = re.compile(r'(\S+ ){3}\d+ \S+')
 
@@ -221,12 +225,16 @@ def save_step(self: Store, step: Step) -> None:
     with self._write() as c: put_step(c, step, renew_lease(c, step.run, self.path))
 
 def renew_lease(connection: sa.Connection, run: str, path: object) -> str:
-    "Say that this process works on a stored run → its agent. UsageError if the store at `path` has no such run."
-    agent = connection.execute(sa.select(RUNS.c.agent).where(RUNS.c.id == run)).scalar()
-    if agent is None:
+    """Say that this process works on a stored run, unless another one does and still lives → its agent. UsageError if
+    the store at `path` has no such run."""
+    row = connection.execute(sa.select(RUNS.c.agent, RUNS.c.state, RUNS.c.holder, RUNS.c.saved).where(
+        RUNS.c.id == run)).first()
+    if row is None:
         raise UsageError(f'There is no run {run!r} in the store {path}.', hint='Save the run first, with save_run.')
-    connection.execute(sa.update(RUNS).where(RUNS.c.id == run).values(saved=time.time(), holder=lease_holder()))
-    return agent
+    is_held = row.state == 'running' and not is_lease_lost(row.holder, row.saved)
+    holder = row.holder if is_held else lease_holder()
+    connection.execute(sa.update(RUNS).where(RUNS.c.id == run).values(saved=time.time(), holder=holder))
+    return row.agent
 
 @patch
 def save_run(self: Store, run: Run) -> None:

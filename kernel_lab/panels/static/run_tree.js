@@ -14,11 +14,16 @@ export default { render({ model, el }) {
     const on = root.querySelector('.kl-on')
     if (on) { if (had) on.focus(); on.scrollIntoView({ block: 'nearest', inline: 'nearest' }) }
   }
-  root.addEventListener('click', e => choose(e.target.closest('.kl-node')))
+  const compare = node => node && model.send({ type: 'compare', step: +node.dataset.step })
+  root.addEventListener('click', e => {
+    const node = e.target.closest('.kl-node')
+    if (e.shiftKey || e.ctrlKey || e.metaKey) { e.preventDefault(); compare(node) } else choose(node)
+  })
   root.addEventListener('keydown', e => {
     const at = e.target.closest('.kl-node'); if (!at) return
     const all = nodes(), k = all.indexOf(at), step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -all.length, End: all.length }[e.key]
-    if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); choose(at, true) }
+    if (e.key === 'c' && !e.ctrlKey && !e.metaKey) { e.preventDefault(); e.stopPropagation(); compare(at) }
+    else if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); choose(at, true) }
     else if (step) { e.preventDefault(); e.stopPropagation(); choose(all[Math.min(Math.max(k + step, 0), all.length - 1)], true) }
   })
   model.on('change:svg', draw)

@@ -14,6 +14,7 @@ from .graph import Graph, Node, Ref, hbm_dtype
 from .matmul import Matrix
 from .precision import result_dtype
 from .tile_text import Operand, assemble_kernel
+from ..model.workload import entry_name
 
 # %% ../../../nbs/3_tasks/2_codegen/07_plan.ipynb #f0aa05d4
 @dataclass(frozen=True)
@@ -209,12 +210,12 @@ def _output_tensors(plan, graph):
     return [plan.materialise(name) for name in graph.outputs]
 
 def render_kernel(plan: KernelPlan, graph: Graph, name: str = 'kernel', doc: str = '') -> str:
-    "The text of a planned kernel."
+    "The text of a planned kernel; `name`: of its task."
     outs = _output_tensors(plan, graph)
     between = [p for p in plan.intermediates if p.name not in {o.name for o in outs}]
     declared = lambda p: Operand(p.name, p.declared, p.declared, p.dtype)
     ins = [n.name for n in graph.inputs]
-    text = assemble_kernel(name, [n + INPUT_SUFFIX for n in ins], [declared(p) for p in dict.fromkeys(outs)],
+    text = assemble_kernel(entry_name(name), [n + INPUT_SUFFIX for n in ins], [declared(p) for p in dict.fromkeys(outs)],
                            plan.passes, list(map(declared, between)), doc)
     taken = _bound_names(text) | set(keyword.kwlist) | {'nl', 'nki', 'nisa', 'ROWS'}
     for n in ins: text = re.sub(rf'\b{n}{INPUT_SUFFIX}', f'{n}_in' if n in taken else n, text)

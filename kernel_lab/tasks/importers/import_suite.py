@@ -189,6 +189,15 @@ def import_file(folder: Path | str, path: Path | str) -> Path:
     full = os.path.realpath(path)
     return Path(folder) / f'{Path(full).name}-{hashlib.sha256(full.encode("utf-8", "replace")).hexdigest()[:8]}.json'
 
+def imported_names(folder: Path | str) -> dict[str, list[str]]:
+    "Suite, as `nkibench` → the names of its tasks in a folder of imports. A file that is no import is left out."
+    found = {}
+    for p in sorted(Path(folder).glob('*.json')):
+        try: names = load_import(p).tasks
+        except UsageError: continue
+        for name in names: found.setdefault(name.partition('/')[0], {})[name] = True
+    return {suite: list(names) for suite, names in found.items()}
+
 def find_imported_task(folder: Path | str, name: str) -> Task | None:
     "The task of this name in a folder of imports, or None."
     for p in sorted(Path(folder).glob('*.json')) if '/' in str(name) else ():

@@ -7,7 +7,9 @@ outputs must come."""
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+import keyword
 import math
+import re
 import ml_dtypes
 import numpy as np
 from ...core.errors import choose
@@ -30,6 +32,11 @@ class Kernel(Shown):
     def _repr_html_(self) -> str:
         about = f'{self.target}, {self.source.count(chr(10)) + 1:,} lines, {self.hash[:10]}'
         return record(self.name or 'kernel', about, fold('Source', code_of(self.source)))
+
+def entry_name(task: str) -> str:
+    "The name of a kernel's function for a task of this name: its last part, made a name of Python."
+    name = re.sub(r'\W', '_', task.rpartition('/')[2])
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f'kernel_{name}'
 
 # %% ../../../nbs/3_tasks/1_model/00_workload.ipynb #697ea4c1
 DTYPES = {'float32': np.dtype(np.float32), 'bfloat16': np.dtype(ml_dtypes.bfloat16), 'float16': np.dtype(np.float16),
