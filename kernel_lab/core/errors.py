@@ -226,4 +226,4 @@ def choose(options: Mapping, name: str, what: str) -> object:
         listed = [*near, *(n for n in names if n not in near)][:MAX_LISTED_NAMES // 2]
     hint = (f'Did you mean {near[0]!r}? ' if near else '') + f'There are: {", ".join(listed)}' + (
         f' … ({len(names)} in all).' if len(names) > len(listed) else '.')
-    raise UsageError(f'There is no {what} {str(name)!r}.', hint=hint)
+    raise UsageError(f'There is no {what} {str(name)!r}.', hint=hint if names else 'There is none at all.')

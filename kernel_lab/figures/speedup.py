@@ -84,7 +84,8 @@ def speedup_figure(run: 'Run', theme: str = 'auto') -> 'go.Figure':
 
 def _eager_mark(fig, us, p, beyond):
     "A dashed line at the time of eager execution, its text `beyond` it, or before it where there is more room."
-    fig.add_vline(x=us, line=dict(color=p['soft'], width=1, dash='dash'))
+    line = dict(color=p['soft'], width=1, dash='dash')
+    fig.add_vline(x=us, line=line, opacity=0.45, layer='below')         # behind what the rows say
     fig.add_annotation(x=us, y=1, yref='paper', yanchor='bottom', xanchor='left' if beyond else 'right',
                        xshift=3 if beyond else -3,
                        text=f'eager {time_text(us)}', showarrow=False, font=dict(size=11, color=p['soft']))

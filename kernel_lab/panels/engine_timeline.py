@@ -31,10 +31,10 @@ def packed_timeline(timeline: 'Timeline') -> dict:
         loops=[[(l.name, l.trips) for l in loops] for loops, _ in program.walk()])
 
 def packed_times(timeline: 'Timeline') -> dict:
-    """What a change of times changes: `rows` (bytes, column after column: start and duration in µs, the number of the
-    instruction, its turn, the row that it waited for or -1, the cause) of `count` rows, sorted by lane and start;
-    `lanes` with their colours and the rows they span; `critical`: the rows of the critical path, in order; latency and
-    title. `UsageError` for a measured timeline."""
+    """What a change of times changes: `rows` (bytes, column after column: start and duration in µs, the row that it
+    waited for or -1, the cause) of `count` rows, sorted by lane and start; `which` (the number of the instruction and
+    its turn); `lanes` with their colours and the rows they span; `critical`: the rows of the critical path, in order;
+    latency and title. `UsageError` for a measured timeline."""
     from ..nki.explain.critical_path import critical_rows
     from ..nki.timing.flat_program import LANES
     path = critical_rows(timeline)
@@ -45,10 +45,11 @@ def packed_times(timeline: 'Timeline') -> dict:
     place[order], place[-1] = np.arange(len(order)), -1
     names = [f'{name} {c}' if timeline.cores > 1 else name for c in range(timeline.cores) for name in LANES]
     edges = np.searchsorted(lane[order], np.arange(len(names) + 1))
-    columns = ((timeline.start_us, '<f8'), (timeline.end_us - timeline.start_us, '<f4'), (timeline.instr, '<u4'),
-               (timeline.turn, '<u4'), (place[timeline.after], '<i4'), (timeline.cause, 'u1'))
+    columns = lambda *some: b''.join(column[order].astype(kind).tobytes() for column, kind in some)
     return dict(
-        rows=b''.join(column[order].astype(kind).tobytes() for column, kind in columns), count=len(order),
+        rows=columns((timeline.start_us, '<f8'), (timeline.end_us - timeline.start_us, '<f4'),
+                     (place[timeline.after], '<i4'), (timeline.cause, 'u1')),
+        which=columns((timeline.instr, '<u4'), (timeline.turn, '<u4')), count=len(order),
         critical=place[path].astype('<u4').tobytes(), latency=float(timeline.latency_us),
         lanes=[{'name': name, 'colour': LANE_COLOURS[LANES[k % len(LANES)]], 'from': int(edges[k]),
                 'to': int(edges[k + 1])} for k, name in enumerate(names)], title=timeline_words(timeline))
@@ -96,7 +97,9 @@ class EngineTimeline(CanvasPanel):
         self.title = ' and '.join(map(timeline_words, self.timelines))
         with self.canvas.hold_sync():
             self.canvas.words = dict(title=self.title, of=of)
-            self.canvas.moved = dict(packed_times(timeline), part=part)
+            times, known = packed_times(timeline), self.canvas.parts[part]['which']
+            if times['which'] == known: del times['which']          # most moves change no order: a third less to send
+            self.canvas.moved = dict(times, part=part)
 
     def static_html(self) -> str:
         "The timelines as figures, those of more than 100,000 instructions as records."

@@ -133,6 +133,15 @@ def log_text(evaluation: 'Evaluation') -> str:
                       *([f'wall time: {stages}'] if stages else []), *[l for l in log if l.startswith(TRACED)]])
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #3651e9ed
+MOST_SHOWN = 200_000                             # characters of a log on the page
+
+def shortened(text: str) -> str:
+    "The beginning and the end of a long text, with a line between them that says what is left out."
+    if len(text) <= MOST_SHOWN: return text
+    half = MOST_SHOWN // 2
+    lines = text.count('\n', half, -half)
+    return f'{text[:half]}\n… {lines:,} lines left out, {len(text):,} characters in all …\n{text[-half:]}'
+
 class CompileLog(Panel):
     "Status and log of an evaluation: `show(evaluation)`, or `say(title, text)` for other text; `text`: the text shown."
     def __init__(self, evaluation: 'Evaluation | None' = None):
@@ -150,6 +159,7 @@ class CompileLog(Panel):
 
     def say(self, title: str, text: str = '', mark: str = '', colour: str = 'inherit') -> None:
         "Show a title line, after a mark in a CSS colour, and text; all plain text."
+        text = shortened(text)
         self.text = f'{mark} {title}\n{text}'.strip()
         coloured = f'<b style="color:{colour}">{html.escape(mark)}</b>'
         self.head.value = f'<span class="kl-title">{coloured} {html.escape(title)}</span>'

@@ -29,17 +29,15 @@ class Panel(widgets.VBox):
         return ''.join(map(static_of, self.children))
 
     def _repr_mimebundle_(self, **kwargs):
-        shown = f'{static_sheet()}<div class="kl">{self.static_html()}</div>'
-        return super()._repr_mimebundle_(**kwargs) | {'text/html': shown}
+        return super()._repr_mimebundle_(**kwargs) | {'text/html': still(self)}
 
     def save_html(self, path: str | Path) -> Path:
         "Write what the panel shows as one HTML file (see `save_page`); returns the path."
-        body = static_sheet() + f'<div class="kl">{self.static_html()}</div>'
-        return save_page(type(self).__name__, body, path)
+        return save_page(type(self).__name__, still(self), path)
 
-def static_sheet() -> str:
-    "The style sheets of a static panel, as an element."
-    return f'<style>{static_file("record.css")}{PANEL_CSS}</style>'
+def still(panel: Panel) -> str:
+    "What a panel shows as HTML without a kernel, with its style sheets."
+    return f'<style>{static_file("record.css")}{PANEL_CSS}</style><div class="kl kl-still">{panel.static_html()}</div>'
 
 def static_of(widget: widgets.Widget) -> str:
     "What a widget shows, as HTML without a kernel: its own `static_html`, or that of its children; '' for controls."

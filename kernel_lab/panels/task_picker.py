@@ -110,7 +110,8 @@ class TaskPicker(Panel):
         self.refresh()
         self.pick(task=getattr(task, 'name', task), workload=workload, chip=chip, agent=agent)
         for name, menu in self.menus.items():
-            menu.observe(lambda change, name=name: self._quiet or self.pick(**{name: change['new']}), 'value')
+            menu.observe(lambda change, name=name: self._quiet or change['new'] == change['old'] or self.pick(
+                **{name: change['new']}), 'value')              # a name that a page made up leaves the old one
         self.resume.observe(lambda change: self._quiet or (change['new'] and self._tell(change['new'])), 'value')
 
     @property

@@ -483,6 +483,47 @@ def test_views_are_made_where_they_are_asked_for(tmp_path):
     subprocess.run(sync, check=True, env=environment(tmp_path))
     assert json.loads((top / 'nbs' / 'lab.ipynb').read_text())['cells'][-1]['source'] == ['1 + 1']
 
+# --- another front end ---
+
+@pytest.mark.slow
+def test_the_page_is_alive_in_notebook_7(lab_server, context):
+    "Which the same server serves under /notebooks: a step, the lanes, an edit taken back and one evaluated, a reload."
+    if not find_spec('notebook'): pytest.skip('notebook is not installed')
+    address, folder = lab_server
+    first_cells('seven', folder / 'notebooks', 2)
+    page = context.new_page()
+    page.goto(f'{address}/notebooks/seven.ipynb', timeout=SLOW)
+    page.locator('.jp-Notebook .jp-CodeCell').first.wait_for(timeout=SLOW)
+    watch = Watch(page, address, address.replace('http', 'ws'))
+    page.wait_for_function("path => fetch('/api/sessions').then(r => r.json()).then(all => all.some(s => s.path === path && s.kernel.execution_state === 'idle'))",
+                           arg='seven.ipynb', timeout=SLOW, polling=500)
+    prompt = page.locator('.jp-Notebook .jp-CodeCell .jp-InputPrompt').first
+    while not re.search(r'[*\d]', prompt.inner_text()):             # the server has a kernel before the page knows of it
+        prompt.click()
+        page.keyboard.press('Control+Enter')
+        page.wait_for_timeout(2000)
+    page.locator('.kl-lab button:text-is("Evaluate the first kernel")').wait_for(timeout=SLOW)
+    begin(page)
+    press(page, 'Evaluate the first kernel', 1)
+    zoom(page)
+    area = page.locator('.kl-lab textarea').first
+    text = area.input_value()
+    area.focus()
+    page.keyboard.insert_text('# mine')
+    assert area.input_value() != text
+    page.keyboard.press('Control+z')                                # the editor's, not the cells'
+    page.wait_for_function('text => document.querySelector(".kl-lab textarea").value === text', arg=text)
+    area.fill(text + '\n# mine\n')
+    page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').click(timeout=SLOW)
+    page.wait_for_function(STEPS, arg=2, timeout=SLOW)
+    page.locator('.kl-lab .kl-shown:has-text("step 1 · edited by hand")').wait_for(timeout=SLOW)
+    said = page.locator('.kl-lab .kl-shown').inner_text()
+    save(page)
+    assert shown(page).locator('.kl-lab .kl-shown').inner_text() == said
+    assert watch.outside == [] and [e for e in watch.errors if "'schema'" not in e] == []      # of its own settings page
+    page.close()
+
+
 # --- finding a task ---
 
 def test_a_person_finds_a_task(lab_server, shared):

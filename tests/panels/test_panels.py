@@ -1,5 +1,6 @@
 """The panels in this process: buttons are pressed with click(), and the state is looked at. No browser."""
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -168,6 +169,28 @@ def test_the_state_of_a_picture_is_the_picture(lab):
     lab.picker.pick(task='matmul')
     assert {panel.plot.get_state()['drawn'] for panel in (lab.speedup, lab.utilisation, lab.diff)} == {''}
     assert lanes.get_state()['parts'] == []
+
+
+def test_a_message_that_no_page_sends_changes_nothing(lab):
+    lab.control.button.click()
+    lab.control.wait()
+    run, said = lab.loop.run, lab.control.message
+    made_up = [None, 'click', {}, {'type': 'click', 'trace': 99, 'y': 0}, {'type': 'click', 'trace': 0, 'y': 99}, {'type': 'click', 'trace': 0, 'y': EVIL},
+               {'type': 'window', 'window': [EVIL, None]}, {'type': 'select', 'line': -1}, {'type': 'select', 'step': 10**9}, {'type': 'line', 'line': EVIL}]
+    for widget in (lab.speedup.plot, lab.utilisation.plot, lab.diff.plot, lab.editor, lab.timeline.canvas, lab.tree.canvas):
+        for message in made_up: widget._handle_custom_msg(message, [])
+    lab.picker.menus['task'].set_state({'value': EVIL})
+    assert lab.picker.menus['task'].value == 'softmax' and lab.loop.run is run and lab.shown.index == 0 and lab.control.message == said
+
+
+def test_a_run_that_is_gone_and_ten_megabytes_of_log_are_said(lab):
+    lab.restart('nosuchrun')
+    assert "There is no run 'nosuchrun'. There is none at all." in lab.compile_log.text and lab.loop is None
+    lab.control.button.click()
+    lab.control.wait()
+    line = f'{EVIL} ' * 3 + '\n'
+    lab.compile_log.show(replace(lab.loop.steps[0].evaluation, log=line * (10_000_000 // len(line))))
+    assert len(lab.compile_log.body.value) < 1_000_000 and '<img' not in lab.compile_log.body.value and 'lines left out' in lab.compile_log.text
 
 
 def test_a_timeline_panel_zooms():

@@ -10,9 +10,9 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from ...core.errors import UsageError
 from ...core.secrets import storable_text
 
@@ -170,9 +170,13 @@ class Database:
         self.engine.dispose()
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #549943c6
+def _dialect(connection):
+    "SQLAlchemy's module of the database that is open; the other one is not loaded."
+    return import_module(f'sqlalchemy.dialects.{connection.dialect.name}')
+
 def put(connection: sa.Connection, table: sa.Table, row: dict, replace: bool = False) -> bool:
     "Insert a row; if its key exists, do nothing, or `replace` the old row. Returns whether a row was written."
-    insert = {'sqlite': sqlite.insert, 'postgresql': postgresql.insert}[connection.dialect.name](table).values(row)
+    insert = _dialect(connection).insert(table).values(row)
     keys = [c.name for c in table.primary_key]
     rest = {k: v for k, v in row.items() if k not in keys}
     return connection.execute(

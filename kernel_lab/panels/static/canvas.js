@@ -24,13 +24,14 @@ function cleared(canvas, height) {
   return g
 }
 
-// `draw` in the next frame, once: after `soon()`, after the panel has another size, after the page has another theme.
+// `draw` in the next frame, once: after `soon()`, after the panel has another size, after the page has another theme; at once, and not again, after `now()`.
 function redrawing(root, draw) {
   let frame = 0
   const soon = () => { frame ||= requestAnimationFrame(() => { frame = 0; draw() }) }
   const grown = new ResizeObserver(soon), dressed = new MutationObserver(soon)
   grown.observe(root); dressed.observe(document.body, { attributes: true })
-  return { soon, stop() { grown.disconnect(); dressed.disconnect(); cancelAnimationFrame(frame) } }
+  const now = () => { cancelAnimationFrame(frame); frame = 0; draw() }
+  return { soon, now, stop() { grown.disconnect(); dressed.disconnect(); cancelAnimationFrame(frame) } }
 }
 
 // The part of the time axis that a canvas shows, in µs.

@@ -7,11 +7,19 @@ const percent = x => x >= 0.0995 ? `${(100 * x).toFixed(0)} %` : `${(100 * x).to
 // The first index in [lo, hi) whose value is above x.
 function above(values, x, lo, hi) { while (lo < hi) { const m = (lo + hi) >> 1; if (values[m] > x) hi = m; else lo = m + 1 } return lo }
 
+// The same, quick where it is near a guess: one column of pixels after another asks for the next moment.
+function near(values, x, lo, hi, guess) {
+  let a = clamp(guess, lo, hi), step = 1
+  if (a > lo && values[a - 1] > x) return above(values, x, lo, a)
+  while (a + step < hi && values[a + step] <= x) { a += step; step *= 2 }
+  return above(values, x, a, Math.min(a + step, hi))
+}
+
 // A timeline as typed arrays, with what makes any window cheap: per lane the latest end so far, and the time that is covered so far.
 function opened(part) {
-  const n = part.count, take = columns(part.rows, n)
-  const t = { ...part, start: take(Float64Array), dur: take(Float32Array), instr: take(Uint32Array), turn: take(Uint32Array), after: take(Int32Array),
-    cause: take(Uint8Array), latest: new Float64Array(n), covered: new Float64Array(n + part.lanes.length) }
+  const n = part.count, take = columns(part.rows, n), of = columns(part.which, n)
+  const t = { ...part, first: part.first ?? part.which, start: take(Float64Array), dur: take(Float32Array), after: take(Int32Array), instr: of(Uint32Array), turn: of(Uint32Array),
+    cause: take(Uint8Array), latest: new Float64Array(n), covered: new Float64Array(n + part.lanes.length), hint: new Uint32Array(part.lanes.length) }
   t.path = columns(part.critical, part.critical.byteLength / 4)(Uint32Array)
   t.critical = new Uint8Array(n)
   for (const k of t.path) t.critical[k] = 1
@@ -26,7 +34,8 @@ function opened(part) {
     t.covered[lane.to + i] = sum
   })
   t.busy = (i, when) => {                                             // µs in which lane i was busy before a moment; exact
-    const { from, to } = t.lanes[i], k = above(t.start, when, from, to)
+    const { from, to } = t.lanes[i], k = near(t.start, when, from, to, t.hint[i])
+    t.hint[i] = k
     return t.covered[k + i] - (k > from ? Math.max(0, t.latest[k - 1] - when) : 0)
   }
   t.share = (i, lo, hi) => hi > lo ? (t.busy(i, hi) - t.busy(i, lo)) / (hi - lo) : 0
@@ -54,7 +63,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
   Object.assign(canvas, { tabIndex: 0 }); canvas.setAttribute('role', 'application')
   info.setAttribute('aria-live', 'polite')
   let parts = [], chosen = null, matches = null, tops = [], said = note, bars = 0
-  const { soon, stop } = redrawing(root, () => draw()), w = new TimeWindow(canvas, soon), x = us => w.x(us)
+  const { soon, now, stop } = redrawing(root, () => draw()), w = new TimeWindow(canvas, soon), x = us => w.x(us)
 
   const hue = (t, k, lane) => {
     const o = t.instr[k]
@@ -232,16 +241,16 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
       w.whole(Math.max(1e-3, ...parts.map(t => t.latency))); chosen = null; find.value = ''; matches = null
       title.textContent = words.title ?? ''; said = words.of ?? ''
       say(parts.length ? 'Click into the lanes; then the wheel zooms, a drag pans, W A S D and arrows move, / finds. Click a bar for its line and what it waited for.' : '')
-      drawLegend(); draw()
+      drawLegend(); now()
     },
     move(k, times, words = {}) {                                      // the times of one timeline have changed; what is in view stays
       const was = parts[k], all = w.hi - w.lo > 0.999 * w.end
       if (!was) return
-      parts = parts.with(k, { ...opened({ ...was, ...times }), opIndex: was.opIndex })
+      parts = parts.with(k, { ...opened({ ...was, which: was.first, ...times }), opIndex: was.opIndex })
       w.end = Math.max(1e-3, ...parts.map(t => t.latency)); title.textContent = words.title ?? ''; said = words.of ?? ''
       if (all) w.whole(); else { w.hi = Math.min(w.hi, w.end); w.lo = Math.min(w.lo, w.hi * 0.999) }
       if (chosen?.p === k) chosen = null
-      draw()
+      now()
     },
     line(number) { find.value = number ? `line:${number}` : ''; search() },
     close() { stop(); root.remove() },

@@ -23,7 +23,7 @@ export function mount(el, { select = () => {} } = {}) {
   lanes.tabIndex = 0; lanes.setAttribute('role', 'application'); plan.setAttribute('role', 'img')
   info.setAttribute('aria-live', 'polite')
   let m = null, look = null, now = 0, chosen = -1, line = 0, tops = [], boxes = [], drawn = 0, hatch = null, said = ''
-  const { soon, stop } = redrawing(root, () => draw()), w = new TimeWindow(lanes, soon), x = us => w.x(us)
+  const { soon, now: paint, stop } = redrawing(root, () => draw()), w = new TimeWindow(lanes, soon), x = us => w.x(us)
   const range = p => tick.checked || p.name === 'PSUM' ? Math.max(p.room, p.top) : Math.min(Math.max(p.top, p.room / 512) * 1.06, Math.max(p.room, p.top))
   const hue = k => HUES[m.tile[k] % HUES.length], isOut = k => chosen >= 0 ? m.tile[k] !== chosen : line > 0 && !m.tiles[m.tile[k]].lines.includes(line)
   function living(when) { const found = []; for (let k = 0; k < m.count && m.from[k] <= when; k++) if (m.until[k] > when) found.push(k); return found }
@@ -197,7 +197,7 @@ export function mount(el, { select = () => {} } = {}) {
       w.whole(Math.max(1e-3, m.latency))
       now = m.pools[0].peak ? m.pools[0].peakUs : m.pools[1].peakUs
       title.textContent = m.title; says.textContent = m.words; list.dataset.key = ''
-      draw()
+      paint()
     },
     line(number) { chosen = -1; line = number; list.dataset.key = ''; soon() },
     at(when) { go(when) },

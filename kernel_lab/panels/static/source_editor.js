@@ -156,7 +156,10 @@ function render({ model, el }) {
   let timer, leaving = false
   const send = () => { clearTimeout(timer); model.save_changes() }
   area.addEventListener('input', () => { model.set('value', area.value); draw(); clearTimeout(timer); timer = setTimeout(send, 200) })
-  area.addEventListener('blur', send)
+  const undoes = e => { if (e.target === area && (e.ctrlKey || e.metaKey) && /^[zy]$/i.test(e.key)) e.stopImmediatePropagation() }
+  area.addEventListener('focus', () => addEventListener('keydown', undoes, true))     // Notebook 7 would take Ctrl+Z for its cells
+  const left = () => removeEventListener('keydown', undoes, true)
+  area.addEventListener('blur', () => { left(); send() })
   const indented = () => {                                          // a new line is as deep as this one, deeper after a colon
     const line = area.value.slice(0, area.selectionStart).split('\n').at(-1)
     return /^ */.exec(line)[0] + (/:\s*(#.*)?$/.test(line) ? '    ' : '')
@@ -177,6 +180,6 @@ function render({ model, el }) {
   model.on('change:at', looked); model.on('change:marks', marked)
   take()
   requestAnimationFrame(() => { marked(); looked() })
-  return () => { names.stop(); for (const n of watched) model.off('change:' + n, take); model.off('change:at', looked); model.off('change:marks', marked) }
+  return () => { left(); names.stop(); for (const n of watched) model.off('change:' + n, take); model.off('change:at', looked); model.off('change:marks', marked) }
 }
 export default { render }

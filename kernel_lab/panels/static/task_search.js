@@ -34,7 +34,10 @@ function render({ model, el }) {
   label.htmlFor = id + '-in'
   for (const [k, v] of Object.entries({ role: 'combobox', 'aria-expanded': 'false', 'aria-controls': id, 'aria-autocomplete': 'list' })) input.setAttribute(k, v)
   list.id = id; list.setAttribute('role', 'listbox'); list.setAttribute('aria-label', 'Tasks'); sort.type = 'button'
-  head.append(count, sort); panel.append(head, list); root.append(label, input, panel); el.append(root)
+  const columns = node('div', 'kl-ts-columns')
+  columns.append(...['task', '', 'yours', 'best', 'room'].map(word => node('span', '', word))); columns.setAttribute('aria-hidden', 'true')
+  columns.title = 'your runs · the best kernel that is kept, over the first · the first kernel over the bound; simulated'
+  head.append(count, sort); panel.append(head, columns, list); root.append(label, input, panel); el.append(root)
   let open = false, found = [], at = 0, byRoom = false
   const current = () => model.get('value')
   const close = () => { open = false; root.classList.remove('kl-open'); input.setAttribute('aria-expanded', 'false'); input.removeAttribute('aria-activedescendant'); input.value = current() }
