@@ -9,10 +9,11 @@ export default { render({ model, el }) {
     model.send({ type: 'select', step: +node.dataset.step })
   }
   const draw = () => {
-    const had = root.contains(document.activeElement)
+    const had = root.contains(document.activeElement) && document.activeElement.closest('.kl-node')?.dataset.step
     root.innerHTML = model.get('svg')
-    const on = root.querySelector('.kl-on')
-    if (on) { if (had) on.focus(); on.scrollIntoView({ block: 'nearest', inline: 'nearest' }) }
+    const on = root.querySelector('.kl-on'), at = nodes().find(n => n.dataset.step === had) ?? on
+    if (had) at?.focus()
+    on?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
   }
   const compare = node => node && model.send({ type: 'compare', step: +node.dataset.step })
   root.addEventListener('click', e => {
