@@ -88,7 +88,8 @@ def _voila(path, host, port, token, persons, idle=120) -> 'Voila':
     server.tornado_settings = {'headers': {'Content-Security-Policy': POLICY}}
     server.initialize([str(path)])
     own = server.voila_configuration
-    own.extension_denylist = ['jupyterlab-jupytext']         # it needs more of JupyterLab than voila has
+    # they need more of JupyterLab than voila has
+    own.extension_denylist = ['jupyterlab-jupytext', '@jupyter-notebook/lab-extension']
     own.multi_kernel_manager_class = _bounded(own.multi_kernel_manager_class, persons)
     return server
 

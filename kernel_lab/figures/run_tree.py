@@ -138,7 +138,7 @@ def _numbers(steps, most=12):
     return f'step{"s" * (len(steps) > 1)} {few}'
 
 def memory_line(item: 'MemoryItem') -> str:
-    "Where an item of memory comes from and what came of it: 'learned from step 2 …; in sight of the plans of steps 3, 4'."
+    "Where an item of memory comes from, and who saw it: 'learned from step 2 …; in sight of the plans of steps 3, 4'."
     learned = f'learned from step {item.step}, {speedup_text(item.speedup)} as fast as step {item.parent}'
     used = f'in sight of the plans of {_numbers(item.used_by)}' if item.used_by else 'in sight of no plan yet'
     return f'{learned}; {used}'

@@ -70,4 +70,5 @@ def recorded_outcome(name: str) -> TaskOutcome:
     "What became of a recorded run; its row is agent and label. `UsageError` where there is none."
     r = recorded_run(name)
     best = best_own(r.run)
-    return outcome_of(r.run, r.entries, f'{r.run.agent}, {r.run.config["label"]}', score=best and score_of(best.evaluation))
+    row = f'{r.run.agent}, {r.run.config["label"]}'
+    return outcome_of(r.run, r.entries, row, score=best and score_of(best.evaluation))

@@ -113,7 +113,8 @@ def given_settings(texts: Sequence[str] | None) -> dict:
     for text in texts or ():
         name, is_said, value = text.partition('=')
         if not is_said or not name.isidentifier():
-            raise UsageError(f'{text!r} is no setting.', hint='--set NAME=VALUE, as --set exact=true or --set rounds=4.')
+            raise UsageError(f'{text!r} is no setting.',
+                             hint='--set NAME=VALUE, as --set exact=true or --set rounds=4.')
         try: found[name] = json.loads(value)
         except ValueError: found[name] = value
     return found
@@ -164,8 +165,8 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
 
 def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='The agent.')] = 'rewrite',
            switch: Annotated[list[str] | None, typer.Option('--switch', metavar='NAME', help=(
-               'A part to switch off: profiling, retrieval, proposals or tools of react; memory, fixer, width or samples of '
-               'beam; search of rewrite; all parts of the agent if left out; repeat.'))] = None,
+               'A part to switch off: profiling, retrieval, proposals or tools of react; memory, fixer, width or '
+               'samples of beam; search of rewrite; all parts of the agent if left out; repeat.'))] = None,
            singly: Annotated[bool, typer.Option('--singly', help=(
                'One part off at a time, not all combinations.'))] = False,
            suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: ChipName = DEFAULT_CHIP,

@@ -215,8 +215,9 @@ def render_kernel(plan: KernelPlan, graph: Graph, name: str = 'kernel', doc: str
     between = [p for p in plan.intermediates if p.name not in {o.name for o in outs}]
     declared = lambda p: Operand(p.name, p.declared, p.declared, p.dtype)
     ins = [n.name for n in graph.inputs]
-    text = assemble_kernel(entry_name(name), [n + INPUT_SUFFIX for n in ins], [declared(p) for p in dict.fromkeys(outs)],
-                           plan.passes, list(map(declared, between)), doc)
+    renamed = [n + INPUT_SUFFIX for n in ins]
+    text = assemble_kernel(entry_name(name), renamed, [declared(p) for p in dict.fromkeys(outs)], plan.passes,
+                           list(map(declared, between)), doc)
     taken = _bound_names(text) | set(keyword.kwlist) | {'nl', 'nki', 'nisa', 'ROWS'}
     for n in ins: text = re.sub(rf'\b{n}{INPUT_SUFFIX}', f'{n}_in' if n in taken else n, text)
     return text
