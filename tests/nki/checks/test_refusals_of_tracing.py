@@ -237,7 +237,8 @@ OTHER = 'Another function of the language records it, so that it is no breach in
 # tracing stops early; the parent holds every program to them (tests/evaluate/sandbox/test_long_programs.py)
 ASKED = 'limits of the one who asks'
 IMPOSSIBLE = {
-    ASKED: [('builder', 'the program is too long to execute here'), ('builder', 'the traced program has too many parts')],
+    ASKED: [('builder', 'the program is too long to execute here'), ('builder', 'the traced program has too many parts'),
+            ('builder', 'the trace is too long')],                  # memory of the process that traces; no Program keeps it
     OTHER: [('isa_vector', 'rng writes random bits')],                  # nl.rand
     PYTHON: [
         ('isa_core', 'NKI functions work only inside a kernel'), ('language', 'nl.store takes a tile'),
