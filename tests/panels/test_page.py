@@ -17,6 +17,8 @@ import pytest
 from chromium import CHROMIUM, Watch, barriers
 from jupyter_page import environment, free_port, jupyter_lab, settings, wait_for
 
+from kernel_lab.tasks.suite.registry import get_task
+
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
     if not find_spec(needed): pytest.skip(f'{needed} is not installed', allow_module_level=True)
 ROOT = Path(__file__).parents[2]
@@ -120,13 +122,15 @@ def run_all(page, url):
 def begin(page):
     pick(page, 'softmax')
     page.locator('.kl-lab select').first.select_option('small')
+    page.locator('.kl-lab .kl-doc:has-text(" small: x")').wait_for(timeout=SLOW)
     page.wait_for_timeout(1000)
 
 
 def pick(page, task):
-    "Find a task by its name."
+    "Find a task by its name, and wait until the page describes it."
     page.locator('.kl-lab .kl-ts > input').fill(task)
     page.keyboard.press('Enter')
+    page.locator(f'.kl-lab .kl-doc:has-text("{get_task(task).doc[:40]}")').wait_for(timeout=SLOW)
     page.wait_for_timeout(300)
 
 
