@@ -90,7 +90,7 @@ def no_errors(tab):
 
 def state(page):
     "(moment in µs, row that is looked at) when the picture stands still."
-    page.wait_for_timeout(60)
+    page.evaluate('() => new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))')
     data = page.evaluate('() => ({ ...document.querySelector(".kl-an").dataset })')
     return float(data['t']), int(data['row'])
 
