@@ -9,7 +9,13 @@ import sys
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"): os.environ.setdefault(_name, "1")
 sys.modules.setdefault("rfc3987_syntax", None)             # see tests/support/without_grammars
 
+from hypothesis import settings  # noqa: E402
+
 from kernel_lab.core import workers  # noqa: E402
+
+# the same examples in every run; `make test ARGS=--hypothesis-profile=default` draws others
+settings.register_profile("same", derandomize=True, database=None)
+settings.load_profile("same")
 
 
 def pytest_sessionstart():

@@ -213,7 +213,7 @@ def _spilled_bytes(program, run, side):
     if all(t.role != 'spilled' for t in program.tensors): return 0
     is_spilled = lambda a: isinstance(a, Access) and program.tensors[a.tensor].role == 'spilled'
     mine = np.array([any(map(is_spilled, getattr(o, side).values())) for o in program.instructions], bool)
-    return int((run.flat.copies['bytes'][run.instr] * run.share * mine[run.instr]).sum()) if mine.any() else 0
+    return round((run.flat.copies['bytes'][run.instr] * run.share * mine[run.instr]).sum()) if mine.any() else 0
 
 def _capacity(chip): return sbuf_room(chip), chip.psum_banks
 
@@ -251,7 +251,7 @@ def timeline_from(program: Program, chip: Chip, run: 'ScheduleResult') -> Timeli
     lost = int(run.edges.lost.sum()) * int(chip.partitions)
     saved, reloaded = (lost + _spilled_bytes(program, run, side) for side in ('outs', 'ins'))
     size = lambda column: ((copies['bytes'] * copies[column])[run.instr] * run.share).sum()
-    moved = [lost + int(size(column)) for column in ('reads_hbm', 'writes_hbm')]
+    moved = [lost + round(size(column)) for column in ('reads_hbm', 'writes_hbm')]
     return Timeline(program, chip, latency / 1000, start, end, rows.lane, run.instr, run.turn, *peaks,
                     saved, reloaded, *moved, after=rows.after,
                     cause=rows.cause,

@@ -2,7 +2,7 @@
 import json
 from dataclasses import replace
 import numpy as np, pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from kernel_lab.core.errors import UsageError
 from kernel_lab.nki import ArraySpec, profile_of, schedule, trace
 from kernel_lab.nki.explain.efficiency import efficiency, flops
@@ -99,6 +99,7 @@ def test_bytes_are_counted_once_and_again(program):
 
 @settings(max_examples=30, deadline=None)
 @given(kernels, chips)
+@example(earlier(29, 100, []), 'trn1')          # 0.29 of a tile is a whole number of bytes, but for the last bit of a float
 def test_what_is_exported_is_read_back(program, chip):
     t = schedule(program, chip)
     p, q = profile_of(t), measured_profile(summary_of(profiler_json(t)), t.chip)
