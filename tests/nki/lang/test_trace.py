@@ -1,5 +1,6 @@
 "The front doors: what a kernel may look like, and what it is told when it may not."
 import numpy as np, pytest, sys
+from types import ModuleType
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.nki import ArraySpec, installed, profile, simulate, trace
 from kernel_lab.nki.lang.trace import trace_source
@@ -81,3 +82,19 @@ def test_two_kernels_need_a_name():
     text = HEAD.replace('kernel', 'one') + '    return x\n\n' + HEAD.replace('kernel', 'two') + '    return x\n'
     with pytest.raises(KernelError, match='2 kernels'): trace_source(text, None, SPEC)
     assert trace_source(text, 'two', SPEC).name == 'two'
+
+
+def test_stand_ins_are_put_in_place_and_taken_away(monkeypatch):
+    "A dialect that is installed comes back, with its parts; what a kernel put beside the stand-ins goes with them."
+    theirs = {name: ModuleType(name) for name in ('nki', 'nki.own', 'neuronxcc', 'nkiother')}
+    for name, module in theirs.items(): monkeypatch.setitem(sys.modules, name, module)
+    for left_behind in ((), ('nki.left', 'unrelated')):
+        with installed():
+            assert sys.modules['nki'] is not theirs['nki'] and 'nki.own' not in sys.modules
+            assert sys.modules['nkiother'] is theirs['nkiother']
+            outer = sys.modules['nki']
+            with installed(): assert sys.modules['nki'] is outer
+            assert sys.modules['nki'] is outer
+            for name in left_behind: monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        assert all(sys.modules[name] is module for name, module in theirs.items())
+        assert 'nki.left' not in sys.modules and 'neuronxcc.nki' not in sys.modules
