@@ -276,7 +276,8 @@ def _modules():
 def _dialect_names():
     "The names in `sys.modules` that are a dialect's; that has thousands, and a kernel is traced in two milliseconds."
     if 'nki' not in sys.modules and 'neuronxcc' not in sys.modules: return []
-    return [n for n in list(sys.modules) if n.startswith(('nki', 'neuronxcc')) and n.split('.')[0] in ('nki', 'neuronxcc')]
+    mine = ('nki', 'neuronxcc')
+    return [n for n in list(sys.modules) if n.startswith(mine) and n.split('.')[0] in mine]
 
 @contextmanager
 def installed() -> Iterator[None]:
