@@ -235,6 +235,7 @@ def test_a_person_edits_and_breaks_the_kernel(lab_server, shared):
     page.locator('.kl-lab button:text-is("Evaluate my edit"):not([disabled])').click(timeout=SLOW)
     page.wait_for_function(STEPS, arg=2, timeout=SLOW)
     page.locator('.kl-lab .kl-band').wait_for(timeout=SLOW)
+    page.locator('.kl-lab .kl-log:has-text("parse error")').first.wait_for(timeout=SLOW)     # it comes after the chips
     log = page.locator('.kl-lab .kl-log').first.inner_text()
     assert 'parse error' in log and 'line 5' in log and 'Traceback' not in log
     assert page.locator('.kl-lab .kl-lineno').nth(4).evaluate('e => e.parentNode.className') == 'kl-line kl-marked'

@@ -256,22 +256,18 @@ def _modules():
     constants = _module('neuronxcc.nki.language.constants', sizeinbytes=itemsize_of)
     typing.immutable, typing.mutable, typing.scalar = typing.tensor, typing.mutable_tensor, Annotation('scalar')
     legacy_isa.constants = _module('neuronxcc.nki.isa.constants', **_public(current['nki.isa.constants']))
-    compiler = _module('neuronxcc.nki.compiler', sbuf=places.sbuf, psum=places.psum,
-                       multi_buffer=lambda factor=2: None, no_reorder=nullcontext,
-                       allocation_scope=nullcontext, enable_stack_allocator=old,
-                       skip_middle_end_transformations=_skip_middle_end,
-                       force_auto_alloc=places.force_auto_alloc)
+    compiler = _module('neuronxcc.nki.compiler', sbuf=places.sbuf, psum=places.psum, multi_buffer=lambda factor=2: None,
+                       no_reorder=nullcontext, allocation_scope=nullcontext, enable_stack_allocator=old,
+                       skip_middle_end_transformations=_skip_middle_end, force_auto_alloc=places.force_auto_alloc)
     legacy_language.constants = constants
     legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=benchmark, profile=benchmark,
-                     simulate_kernel=simulate_kernel,
-                     isa=legacy_isa, language=legacy_language, typing=typing, compiler=compiler, tensor=Tile,
-                     FrameworkKernel=object)
+                     simulate_kernel=simulate_kernel, isa=legacy_isa, language=legacy_language, typing=typing,
+                     compiler=compiler, tensor=Tile, FrameworkKernel=object)
+    parts = {'': legacy, '.isa': legacy_isa, '.isa.constants': legacy_isa.constants, '.language': legacy_language,
+             '.language.constants': constants, '.typing': typing, '.compiler': compiler}
     root = _module('neuronxcc', nki=legacy, __version__='0')
-    return current | {'nki.language.constants': constants, 'neuronxcc': root, 'neuronxcc.nki': legacy,
-                      'neuronxcc.nki.isa': legacy_isa,
-            'neuronxcc.nki.language': legacy_language, 'neuronxcc.nki.language.constants': constants,
-                      'neuronxcc.nki.isa.constants': legacy_isa.constants, 'neuronxcc.nki.typing': typing,
-            'neuronxcc.nki.compiler': compiler}
+    return current | {'nki.language.constants': constants, 'neuronxcc': root} | {
+        f'neuronxcc.nki{name}': module for name, module in parts.items()}
 
 def _dialect_names():
     "The names in `sys.modules` that are a dialect's; that has thousands, and a kernel is traced in two milliseconds."
