@@ -13,7 +13,8 @@ from .definitions import IllegalTransformation
 from .engines import moved_sums, moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
-    keep_resident, load_where_read, residable_loads, wide_loads)
+    keep_resident, load_where_read, residable_loads, residable_work,
+    wide_loads)
 from .hbm_copies import dense_copies, strided_copies, transposed_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
@@ -80,9 +81,16 @@ def _fusions(program):
 def _hoists(program):
     for o in hoistable_loads(program): yield program.tensors[o.outs['dst'].tensor].name, hoist_load(program, o)
 
+def _made_resident(program, some):
+    tiles = {program.tensors[a.tensor].name: None for o in some for a in o.outs.values()}
+    return f'what makes {", ".join(tiles)}', keep_resident(program, *some)
+
 def _resident(program):
     for o in residable_loads(program):
         try: yield program.tensors[o.outs['dst'].tensor].name, keep_resident(program, o)
+        except IllegalTransformation: continue
+    for some in residable_work(program):
+        try: yield _made_resident(program, some)
         except IllegalTransformation: continue
 
 def _where_read(program):
@@ -161,7 +169,7 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
     MoveFamily('hoist a load',
                'What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
     MoveFamily('keep a tile resident',
-               'What every turn of an outer loop needs is loaded once, if SBUF has room.', _resident),
+               'What every turn of an outer loop needs is loaded or made once, if SBUF has room.', _resident),
     MoveFamily('load where it is read',
                'What is loaded just before it is read takes no SBUF before that, and loops can turn.', _where_read),
     MoveFamily('load for several',
