@@ -104,7 +104,8 @@ def _fills_own_tile(uses, o, a, mine, n):
     t, chain, others = uses.program.tensors[a.tensor], uses.chain(o), _others(uses, a.tensor, mine)
     depth, writers = len(t.scope), uses.writers[a.tensor]
     plain = t.role == 'scratch' and t.size == t.tile_size and not (t.par or t.zero or t.places or a.par or a.index)
-    if not plain or t.buffer == 'hbm' or a.tensor in uses.shared or not n < depth or t.scope != chain[:depth]: return False
+    if not plain or t.buffer == 'hbm' or a.tensor in uses.shared: return False
+    if depth <= n or t.scope != chain[:depth]: return False
     if any(id(w) not in mine for w in writers) or others and t.buffer != 'sbuf': return False
     if depth < len(chain):                                          # filled piece by piece
         whole = len(others) == len(uses.readers[a.tensor]) and t.buffer == 'sbuf'
@@ -115,9 +116,10 @@ def _fills_own_tile(uses, o, a, mine, n):
 def _reads_steadily(uses, o, a, mine, n):
     "Whether what access `a` of an instruction reads is from before loop number `n` around it, or of `mine`."
     k, loop = uses.program.base[a.tensor], uses.around[id(o)][n]
-    if a.index or k in uses.shared and uses.program.tensors[k].buffer != 'hbm': return False
-    if any(id(w) in mine for w in uses.writers[k]): return True
-    return loop.name not in uses.program.tensors[k].scope and not any(loop in uses.around[id(w)] for w in uses.writers[k])
+    t, writers = uses.program.tensors[k], uses.writers[k]
+    if a.index or k in uses.shared and t.buffer != 'hbm': return False
+    if any(id(w) in mine for w in writers): return True
+    return loop.name not in t.scope and not any(loop in uses.around[id(w)] for w in writers)
 
 def _is_repeated(uses, o, mine, n):
     "Whether loop number `n` around an instruction of `mine` repeats it, while `mine` are together."
