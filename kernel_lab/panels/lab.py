@@ -213,7 +213,7 @@ def _edited(self: Lab):
 # %% ../../nbs/7_panels/12_lab.ipynb #426ffc20
 @patch
 def catch_up(self: Lab) -> bool:
-    """Show what other processes have added to the store: earlier runs, and steps of the run that is shown; whether there
+    """Show what other processes have added to the store: earlier runs, steps of the run that is shown; whether there
     was anything. The page moves to the last step if it showed the last and no edit waits. `UsageError` where the store
     cannot be read."""
     if not self.store: return False
@@ -232,7 +232,7 @@ def _take_steps(self: Lab):
     self.control.refresh()
     self.cost.show(self.loop.run)
     self._draw_tree()
-    self.control.say(f'Step {last} came from another process: {step_line(self.loop.steps[-1], self.loop.run)}')
+    self.control.say(f'From another process: {step_line(self.loop.steps[-1], self.loop.run)}')
     return True
 
 FOLLOW_S = 1.0

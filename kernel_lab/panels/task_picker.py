@@ -48,7 +48,11 @@ def run_line(run: 'Run') -> str:
 def earlier_runs(store: 'Store | None', limit: int = 20, without: str | None = None) -> dict[str, str]:
     "Line → id of the latest `limit` runs of a store that have steps, unfinished ones first; not the id `without`."
     runs = [r for r in store.runs(limit) if r.steps and r.id != without] if store else []
-    return {run_line(r): r.id for r in sorted(runs, key=lambda r: r.state == 'finished')}
+    found = {}
+    for run in sorted(runs, key=lambda r: r.state == 'finished'):
+        line = run_line(run)
+        found[line if line not in found else f'{line} · {run.id}'] = run.id
+    return found
 
 # %% ../../nbs/7_panels/09_task_picker.ipynb #3bb55bcf
 def task_rows(tasks: dict[str, Task]) -> list[dict]:
