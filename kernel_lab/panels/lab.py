@@ -238,8 +238,8 @@ def _take_steps(self: Lab):
 FOLLOW_S = 1.0
 
 class Follower:
-    """Calls `catch_up` of a page every `seconds` in a thread of its own, until `stop()`, the end of the page, or that of
-    its store's file."""
+    """Calls `catch_up` of a page every `seconds` in a thread of its own, until `stop()`, the end of the page or of its
+    store's file."""
     def __init__(self, lab: Lab, seconds: float = FOLLOW_S):
         self._lab, self._asked, self.seconds = weakref.ref(lab), threading.Event(), seconds
         self.thread = threading.Thread(target=copy_context().run, args=(self._work,), daemon=True)
