@@ -248,7 +248,8 @@ class Follower:
     def _work(self):
         while not self._asked.wait(self.seconds):
             lab = self._lab()
-            if lab is None or lab.comm is None or not Path(lab.store.path).exists(): return
+            if lab is None or lab.comm is None: return
+            if isinstance(lab.store.path, Path) and not lab.store.path.exists(): return
             try: lab.catch_up()
             except LabError: pass                       # a busy store, a damaged row: the next look may find more
             del lab
