@@ -88,14 +88,16 @@ def table(asked):
         rows.append(r)
         if 'refused' in r: print(f'{r["name"]:60} {r["refused"]}', flush=True); continue
         why = '' if r['moves'] else ' '.join(r['says'])[:100]
-        print(f'{r["name"]:60} {r["first"]:10,.1f} → {r["after"]:10,.1f} µs {r["first"] / r["after"]:5.2f}× {why}', flush=True)
+        gain = r['first'] / r['after']
+        print(f'{r["name"]:60} {r["first"]:10,.1f} → {r["after"]:10,.1f} µs {gain:5.2f}× {why}', flush=True)
     timed = [r for r in rows if 'refused' not in r]
     gains = [r['first'] / r['after'] for r in timed]
     if not timed: return
     alone = sum(r['says'][:1] != [] and r['says'][0].startswith('Left alone') for r in timed)
-    print(f'{len(rows)} kernels drawn, {len(timed)} traced ({dict(Counter(r["dialect"] for r in timed))}), {alone} left '
-          f'alone; faster by 5 %: {sum(g >= FASTER for g in gains)}, slower: {sum(g < 1 for g in gains)}; {mean(gains)} '
-          f'over all traced; simulated on {asked.chip}')
+    kinds = dict(Counter(r['dialect'] for r in timed))
+    print(f'{len(rows)} kernels drawn, {len(timed)} traced ({kinds}), {alone} left alone; faster by 5 %: '
+          f'{sum(g >= FASTER for g in gains)}, slower: {sum(g < 1 for g in gains)}; {mean(gains)} over all traced; '
+          f'simulated on {asked.chip}')
 
 
 def main():
