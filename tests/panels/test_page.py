@@ -17,6 +17,8 @@ import pytest
 from chromium import CHROMIUM, Watch, barriers
 from jupyter_page import environment, free_port, jupyter_lab, settings, wait_for
 
+from kernel_lab.agents.engine.loop import AgentLoop
+from kernel_lab.evaluate.store.store import Store
 from kernel_lab.tasks.suite.registry import get_task
 
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
@@ -603,6 +605,26 @@ def test_a_person_asks_the_timeline(lab_server, shared):
     assert page.evaluate('() => document.activeElement.tagName') != 'TEXTAREA'
     page.wait_for_timeout(500)
     page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1]) / 'lab-lanes.png')
+    assert watch.outside == [] and watch.errors == []
+
+
+def test_a_person_sees_what_another_process_writes(lab_server, shared):
+    page, watch = shared
+    store = Store(lab_server[1] / 'kernel_lab_home' / 'lab.sqlite3')
+    other = AgentLoop('softmax', None, 'small', store=store, seeds=1)
+    first = other.task.first('small').source
+    other.edit(first + '# by another process\n')
+    menu = page.locator('.kl-lab select:has(option:text-is("start afresh"))')
+    begun = menu.locator(f'option:has-text("{other.run.agent} · 2 steps")')
+    begun.wait_for(state='attached', timeout=SLOW)
+    menu.select_option(label=begun.inner_text())
+    page.wait_for_function(STEPS, arg=2, timeout=SLOW)
+    other.edit(first + '# once more\n')
+    page.locator('.kl-lab .kl-status:has-text("From another process: step 2")').wait_for(timeout=SLOW)
+    page.wait_for_function(STEPS, arg=3, timeout=SLOW)
+    page.wait_for_function('() => document.querySelector(".kl-lab textarea").value.includes("once more")', timeout=SLOW)
+    page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1]) / 'lab-followed.png')
+    store.close()
     assert watch.outside == [] and watch.errors == []
 
 
