@@ -23,11 +23,15 @@ from ...tasks.model.workload import Workload
 # %% ../../../nbs/5_evaluate/1_records/04_provenance.ipynb #ad1621de
 _IMPORT = re.compile(r'^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^#\n]+)|import[ \t]+([^#\n]+))', re.M)
 
+_HERE = os.path.dirname(os.path.dirname(kernel_lab.__file__))
+
+@cache
 def _file(name):
-    "The file of a module of the lab, or None."
-    path = Path(kernel_lab.__file__).parents[1].joinpath(*name.split('.'))
-    return next((p for p in (path.with_suffix('.py'), path / '__init__.py')
-                 if name.startswith('kernel_lab') and p.exists()), None)
+    "The file of a module of the lab, or None; asked some thousand times by one evaluation."
+    if not name.startswith('kernel_lab'): return None
+    path = os.path.join(_HERE, *name.split('.'))
+    found = next((p for p in (f'{path}.py', os.path.join(path, '__init__.py')) if os.path.exists(p)), None)
+    return found and Path(found)
 
 def _names(text): return [w.split()[0] for w in text.strip('() \\').split(',') if w.strip()]
 

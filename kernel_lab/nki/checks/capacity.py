@@ -9,7 +9,7 @@ from ..chip.chips import Chip
 from ..chip.dtypes import itemsize
 from ..ir.instructions import spec_of
 from ..ir.liveness import Peak, lifetimes, peak_usage
-from ..ir.nodes import Access, accesses
+from ..ir.nodes import Access, Loop, accesses
 from ..ir.program import Program
 from ..ir.spilling import sbuf_room, spilled
 from ..record.placement import placement_error
@@ -127,6 +127,17 @@ def registers_at_once(program: Program, chip: Chip) -> Iterator[Diagnostic]:
     if n > chip.registers:
         yield Diagnostic(f'{n} registers of {engine} are alive at once', line, 'register_alloc', 'dst',
                          int(chip.registers), n, 'Set a register just before it is used, or keep the numbers in SBUF.')
+
+def idle_loops(program: Program) -> Iterator[Diagnostic]:
+    "A loop has a body, turns at least once, and counts upwards: a traced one does, one made up may not."
+    def inside(body):
+        for l in body:
+            if type(l) is not Loop: continue
+            if not l.body: yield Diagnostic(f'loop {l.name[:40]!r} is empty', l.line, kind='invalid')
+            if l.trips < 1: yield Diagnostic(f'loop {l.name[:40]!r} never turns', l.line, kind='invalid')
+            if l.bound and l.bound[2] < 1: yield Diagnostic(f'loop {l.name[:40]!r} never ends', l.line, kind='invalid')
+            yield from inside(l.body)
+    yield from inside(program.body)
 
 def loop_bounds(program: Program) -> Iterator[Diagnostic]:
     "C36: what a loop that depends on data counts to is a register, or a number; and the loop of a core names one."

@@ -242,7 +242,7 @@ def races(program, unsure=None):
         own = own_tensors(side[0][1], side[0][2]) if same else unlike
         if math.prod(l.trips for l in outer) > MAX_ITERATIONS:
             unsure.append(f'only {MAX_ITERATIONS} iterations of the loop on line {outer[0].line} were compared')
-        for turn in islice(product(*(range(l.trips) for l in outer)), MAX_ITERATIONS):
+        for turn in islice(product(*(range(min(l.trips, MAX_ITERATIONS)) for l in outer)), MAX_ITERATIONS):
             env = dict(zip((l.name for l in outer), turn))
             yield from _pairs(program, [(c, list(core_accesses(program, body, env | mine, own, unsure=unsure)))
                                         for c, body, mine in side], unsure)

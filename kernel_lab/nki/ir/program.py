@@ -126,14 +126,27 @@ def require_fixed_trips(program, what) -> Program:
 # %% ../../../nbs/2_nki/2_ir/03_program.ipynb #7861e94b
 MAX_INSTRUCTIONS = 50_000_000       # that are executed or scheduled in the caller's own process
 
+def steps_of(node) -> int:
+    "Steps of whoever walks a node as often as it turns: instructions, and what has none inside counts as one."
+    if not isinstance(node, Loop): return 1
+    if '_steps' not in node.__dict__:
+        node.__dict__['_steps'] = max(1, node.trips * max(1, sum(map(steps_of, node.body))))
+    return node.__dict__['_steps']
+
 def require_length(program) -> Program:
-    "The program; a `KernelError` at the line that passes the limit where it has more than `MAX_INSTRUCTIONS`."
-    if program.count <= MAX_INSTRUCTIONS: return program
-    total = 0
+    """The program; a `KernelError` at the line that passes the limit where it has more than `MAX_INSTRUCTIONS`, turns
+    in which nothing happens counted as one."""
+    steps = sum(map(steps_of, program.body))
+    if steps <= MAX_INSTRUCTIONS: return program
+    total, shown = 0, f'{steps:,}' if steps < 10**30 else 'more than 10**30'
+    where = dict(kind='limit', limit=f'{MAX_INSTRUCTIONS:,} instructions in all', value=shown,
+                 hint='Use larger tiles, fewer turns, or a smaller shape.')
     for loops, o in program.walked:
-        times = prod(l.trips for l in loops)
+        times = prod(max(l.trips, 0) for l in loops)
         total += times
-        if total > MAX_INSTRUCTIONS: break
-    raise KernelError(f'the program is too long to execute: it runs {times:,} times', kind='limit',
-                      line=o.line or None, instruction=o.op, limit=f'{MAX_INSTRUCTIONS:,} instructions in all',
-                      value=f'{program.count:,}', hint='Use larger tiles, fewer turns, or a smaller shape.')
+        if total <= MAX_INSTRUCTIONS: continue
+        raise KernelError(f'the program is too long to execute: it runs {times:,} times', line=o.line or None,
+                          instruction=o.op, **where)
+    loop = max(program.body, key=steps_of)
+    raise KernelError(f'the program is too long to execute: most steps are turns of loop {loop.name[:40]!r}',
+                      line=loop.line or None, **where)

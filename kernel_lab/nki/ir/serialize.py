@@ -121,7 +121,7 @@ def _read_loop(d, loops, tensors):
     name = _str(d['loop'])
     if name in loops: _refuse(f'loop {name[:40]!r} stands inside itself')
     body = tuple(_read_node(x, (*loops, name), tensors) for x in _list(d.get('body'))) or _refuse('a loop is empty')
-    return Loop(name, _int(d.get('n'), 0, 2**31), body, _of(d.get('kind'), LOOP_KINDS), _int(d.get('line'), 0),
+    return Loop(name, _int(d.get('n'), 1, 2**31), body, _of(d.get('kind'), LOOP_KINDS), _int(d.get('line'), 0),
                 _read_bound(d, loops, tensors))
 
 def _read_node(d, loops, tensors):

@@ -107,10 +107,11 @@ def _assert_row_count(program):
                                     hint='Time a smaller shape.')
 
 def _assert_bodies(body):
-    "Refuse a loop without a body."
+    "Refuse a loop without a body, and one that never turns."
     for item in body:
         if not isinstance(item, Loop): continue
         if not item.body: raise KernelError(f'loop {item.name!r} is empty', kind='invalid', line=item.line or None)
+        if item.trips < 1: raise KernelError(f'loop {item.name!r} never turns', kind='invalid', line=item.line or None)
         _assert_bodies(item.body)
 
 def _is_known_inside(program, instruction, loops):
@@ -126,8 +127,8 @@ def _assert_operands(program):
         if any(not isinstance(a, Access) for a in instruction.outs.values()):
             raise instruction_error(k, instruction, 'it writes to what is no tensor')
         if _is_known_inside(program, instruction, loops): continue
-        around, runs = [l.name for l in loops], all([l.trips for l in loops])
-        asked = [a for a in accesses(instruction) if not _is_plainly_inside(program.tensors, a)] if runs else ()
+        around = [l.name for l in loops]
+        asked = [a for a in accesses(instruction) if not _is_plainly_inside(program.tensors, a)]
         for a in asked: _assert_operand(program, k, instruction, a, around)
         if instruction.mask: _assert_mask(k, instruction, around)
         elif asked and instruction.op in INSTRUCTIONS:
