@@ -225,12 +225,17 @@ def _standing(found, first_us, lifted_us, numbers, limits):
 def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = DEFAULT_CHIP, seconds: float = 60.0,
               seed: int = 0, method: str = 'beam', limits: Limits = Limits(),
               say: Callable | None = None) -> OptimisedKernel:
-    """Transform a kernel for inputs of these shapes as far as the clock says that it gets faster, for about so many
+    "`optimised_program` of a kernel for inputs of these shapes. `KernelError` for a kernel that is refused."
+    return optimised_program(traced(kernel, specs, chip, limits), seconds, seed, method, limits, say)
+
+def optimised_program(program: Program, seconds: float = 60.0, seed: int = 0, method: str = 'beam',
+                      limits: Limits = Limits(), say: Callable | None = None) -> OptimisedKernel:
+    """Transform a kernel's program, for its chip, as far as the clock says that it gets faster, for about so many
     `seconds` of CPU time; what stands computes on random inputs what the kernel computes. One of the earlier
     dialect is lifted first, and must be faster than the kernel was under its own compiler. `say` is given a line when
-    the search begins; Ctrl-C ends it, and what it has found is what is written. `KernelError` for a kernel that is
+    the search begins; Ctrl-C ends it, and what it has found is what is written. `KernelError` for a program that is
     refused."""
-    program = traced(kernel, specs, chip, limits)
+    chip = program.chip
     if why := why_left_alone(program):
         return OptimisedKernel(_latency_us(program), None, (), None, (f'Left alone: {why}.',))
     first_us, numbers = float(schedule(program, chip).latency_us), OwnNumbers(program, seed, limits)

@@ -6,12 +6,14 @@
 from collections.abc import Iterator
 from ..executor.forward_copies import forwarded_access
 from ..executor.loop_passes import fused_nests
-from ..ir.nodes import Access, Instruction, Loop, accesses, walk_body, with_bodies, replace
+from ..ir.nodes import (Access, Instruction, Loop, accesses, facts_of, walk_body, with_bodies,
+    replace)
 from ..ir.affine import Affine
 from ..ir.program import Program
 from .cleanup import clean, fresh_loop_name, in_wider_tile, with_instructions, with_replaced
 from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, digits, is_plain_copy,
     squeezed, with_unit_axes, whole_access)
+from .phases import has_order, with_operands
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #ecbb6d8b
 def _loops_kept(uses, load):
@@ -90,56 +92,144 @@ def wide_loads(program: Program) -> Iterator[int]:
         if any(uses.chain(o) != uses.chain(load) for o in uses.readers[k]): yield k
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #09b21812
-def _repeating_loop(uses, load):
-    "Index of the outermost loop that repeats a load which an inner loop moves; None where there is none."
-    around, src = uses.around[id(load)], load.ins['src']
-    moving = {v for v, c in src.offset.terms if c}
+def _moving(o):
+    "Names of the loops that move an operand or the mask of an instruction."
+    offsets = [*(a.offset for a in accesses(o)), *(at for at, _ in o.mask)]
+    return {v for at in offsets for v, c in at.terms if c}
+
+def _others(uses, k, mine): return [r for r in uses.readers[k] if id(r) not in mine]
+
+def _fills_own_tile(uses, o, a, mine, n):
+    "Whether access `a` of an instruction writes a tile of `mine` alone, made anew inside of loop `n`, and read later."
+    t, chain, others = uses.program.tensors[a.tensor], uses.chain(o), _others(uses, a.tensor, mine)
+    depth, writers = len(t.scope), uses.writers[a.tensor]
+    plain = t.role == 'scratch' and t.size == t.tile_size and not (t.par or t.zero or t.places or a.par or a.index)
+    if not plain or t.buffer == 'hbm' or a.tensor in uses.shared: return False
+    if depth <= n or t.scope != chain[:depth]: return False
+    if any(id(w) not in mine for w in writers) or others and t.buffer != 'sbuf': return False
+    if depth < len(chain):                                          # filled piece by piece
+        whole = len(others) == len(uses.readers[a.tensor]) and t.buffer == 'sbuf'
+        if not whole or any(chain[depth] in uses.chain(r) for r in others): return False
+    last = max(uses.order[id(w)] for w in writers)
+    return all(uses.chain(r)[:depth] == t.scope and uses.order[id(r)] > last for r in others)
+
+def _reads_steadily(uses, o, a, mine, n):
+    "Whether what access `a` of an instruction reads is from before loop number `n` around it, or of `mine`."
+    k, loop = uses.program.base[a.tensor], uses.around[id(o)][n]
+    t, writers = uses.program.tensors[k], uses.writers[k]
+    if a.index or k in uses.shared and t.buffer != 'hbm': return False
+    if any(id(w) in mine for w in writers): return True
+    return loop.name not in t.scope and not any(loop in uses.around[id(w)] for w in writers)
+
+def _is_repeated(uses, o, mine, n):
+    "Whether loop number `n` around an instruction of `mine` repeats it, while `mine` are together."
+    return all([_fills_own_tile(uses, o, a, mine, n) for a in o.outs.values()]) and all(
+        [_reads_steadily(uses, o, a, mine, n) for a in accesses(o, reads=True)])
+
+def _repeating_loop(uses, some):
+    """Number of the outermost loop that repeats instructions of one body which a loop inside of it moves; None where
+    there is none."""
+    around, mine, moving = uses.around[id(some[0])], {id(o) for o in some}, {v for o in some for v in _moving(o)}
+    if any(has_order(o) or not o.outs for o in some): return None
     for n, loop in enumerate(around):
-        inner = [l for l in around[n:] if l.name in moving]
-        written = any(loop in uses.around[id(w)] for w in uses.writers[uses.program.base[src.tensor]])
-        if inner and loop.name not in moving and not written: return n
+        inside = any(l.name in moving for l in around[n + 1:])
+        if inside and loop.name not in moving and all(_is_repeated(uses, o, mine, n) for o in some): return n
     return None
 
-def _is_private(uses, load):
-    "Whether a load alone fills a tile that lives for one iteration of the loops around it."
-    dst, t = load.outs['dst'], uses.program.tensors[load.outs['dst'].tensor]
-    whole = t.size == t.tile_size and t.par == 0 and not dst.offset.terms and dst.par == 0 and not dst.index
-    chain = uses.chain(load)
-    together = all(uses.chain(o)[:len(chain)] == chain for o in uses.readers[dst.tensor])
-    return whole and t.buffer == 'sbuf' and t.scope == chain and together and uses.only_writer(dst.tensor) is load
+class _ResidentTiles:
+    "The tiles of instructions which loop number `n` around them repeats, with a place for every turn of inner loops."
+    def __init__(self, program, some, n):
+        self.program, self.tensors, self.uses = program, list(program.tensors), DefUse(program)
+        around, moving = self.uses.around[id(some[0])], {v for o in some for v in _moving(o)}
+        self.some, self.before, self.inner = some, around[:n], [l for l in around[n:] if l.name in moving]
+        self.names = {l.name: fresh_loop_name(program, l.name) for l in self.inner}
+        mine, self.places = {id(o) for o in some}, {}
+        for k in {a.tensor: None for o in some for a in o.outs.values()}:
+            if others := _others(self.uses, k, mine): self.widen(k, others)
+            else: self.tensors[k] = self.tensors[k].in_scope(self.scope(self.inner))
 
+    def scope(self, inner): return (*(l.name for l in self.before), *(self.names[l.name] for l in inner))
+
+    def widen(self, k, readers):
+        "Give tile `k` a place for every turn of the inner loops that it is declared in."
+        t, terms, room = self.tensors[k], [], 1
+        own = [l for l in self.inner if l.name in t.scope]
+        for l in reversed(own): terms.append((l.name, room)); room *= l.trips
+        self.tensors[k] = replace(t, shape=(t.shape[0], *(l.trips for l in own), *t.shape[1:]), scope=self.scope(()))
+        self.places[k] = t, room, terms, readers
+
+    def place(self, a):
+        "An access at the place of its tile that the inner loops choose."
+        if a.tensor not in self.places: return a
+        t, room, terms, _ = self.places[a.tensor]
+        return in_wider_tile(a, t, room, terms, self.program.trips)
+
+    def nest(self):
+        "The nest that makes the tiles."
+        call = lambda x: Affine(x.const, tuple(sorted((self.names.get(v, v), c) for v, c in x.terms)))
+        body = tuple([with_operands(with_operands(o, self.place), lambda a: a, call) for o in self.some])
+        for l in reversed(self.inner): body = (replace(l, name=self.names[l.name], body=body, kind='affine'),)
+        return body
+
+    def replaced(self):
+        "{id of an instruction: what stands in its place}, of these and of the readers of their tiles."
+        readers = {id(r): [with_operands(r, self.place)] for *_, found in self.places.values() for r in found}
+        return readers | {id(o): [] for o in self.some}
+
+def keep_resident(program: Program, *some: Instruction) -> Program:
+    """The program with instructions of one body done before the loop that repeats them, their tiles kept for each turn
+    of inner loops. `IllegalTransformation` where no loop repeats them, or where their tiles are not theirs alone."""
+    uses = DefUse(program)
+    n = _repeating_loop(uses, some) if len({uses.chain(o) for o in some}) == 1 else None
+    if n is None: raise IllegalTransformation(f'no loop repeats line {some[0].line}, or its tiles are shared')
+    kept, loop = _ResidentTiles(program, some, n), uses.around[id(some[0])][n]
+    before = lambda o: (*kept.nest(), *with_replaced((o,), kept.replaced())) if o is loop else None
+    return clean(replace(program, tensors=tuple(kept.tensors), body=with_bodies(program.body, before)))
+
+# %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #6dba1295
 def residable_loads(program: Program) -> Iterator[Instruction]:
     "Yield the loads that an inner loop moves and an outer loop repeats."
     uses = DefUse(program)
     if any(l.kind not in STATIC_LOOPS for l in program.loops.values()): return
     for o in program.instructions:
-        if is_plain_copy(program, o) and _is_private(uses, o) and program.tensors[o.ins['src'].tensor].buffer == 'hbm':
-            if _repeating_loop(uses, o) is not None: yield o
+        if is_plain_copy(program, o) and program.tensors[o.ins['src'].tensor].buffer == 'hbm':
+            whole = program.tensors[o.outs['dst'].tensor].scope == uses.chain(o) and not o.outs['dst'].offset.terms
+            if whole and _repeating_loop(uses, (o,)) is not None: yield o
 
-def keep_resident(program: Program, load: Instruction) -> Program:
-    "The program with the tiles of a load, one for each turn of inner loops, loaded before the loop that repeats it."
-    uses, tensors = DefUse(program), list(program.tensors)
-    n = _repeating_loop(uses, load) if _is_private(uses, load) else None
-    if n is None: raise IllegalTransformation(f'no loop repeats the load in line {load.line}, or its tile is shared')
-    around, k = uses.around[id(load)], load.outs['dst'].tensor
-    moving = {v for v, c in load.ins['src'].offset.terms if c}
-    inner, t = [l for l in around[n:] if l.name in moving], tensors[k]
-    names = {l.name: fresh_loop_name(program, l.name) for l in inner}
-    terms, room = [], 1
-    for l in reversed(inner): terms.append((l.name, room)); room *= l.trips
-    shape = (t.shape[0], *(l.trips for l in inner), *t.shape[1:])
-    tensors[k] = replace(t, shape=shape, scope=tuple(l.name for l in around[:n]))
-    src, renamed = load.ins['src'], [(names[v], c) for v, c in terms]
-    at = tuple(sorted((names.get(v, v), c) for v, c in src.offset.terms))
-    moved = replace(src, offset=Affine(src.offset.const, at))
-    dst = in_wider_tile(load.outs['dst'], t, room, renamed, program.trips)
-    first = replace(load, ins={'src': moved}, outs={'dst': dst})
-    for l in reversed(inner): first = replace(l, name=names[l.name], body=(first,), kind='affine')
-    place = lambda a: in_wider_tile(a, t, room, terms, program.trips) if isinstance(a, Access) and a.tensor == k else a
-    replaced = {id(o): [replace(o, ins={x: place(a) for x, a in o.ins.items()})] for o in uses.readers[k]}
-    replaced[id(load)] = []
-    before = lambda o: (first, *with_replaced((o,), replaced)) if o is around[n] else None
-    return clean(replace(program, tensors=tuple(tensors), body=with_bodies(program.body, before)))
+def _together(some):
+    "Lists of instructions that share a tile which they write, in order."
+    groups = []
+    for o in some:
+        mine = [g for g in groups if (facts_of(o).read | facts_of(o).written) & g[0]]
+        tiles = facts_of(o).written.union(*(g[0] for g in mine))
+        groups = [g for g in groups if not any(g is x for x in mine)]
+        groups.append((tiles, [*(x for g in mine for x in g[1]), o]))
+    return [found for _, found in groups]
+
+def _repeated(uses, body, n):
+    "The instructions of a body that loop number `n` around it repeats."
+    found = [o for o in body if isinstance(o, Instruction) and o.outs]
+    if not found: return []
+    name = uses.around[id(found[0])][n].name
+    found = [o for o in found if name not in _moving(o) and not has_order(o)]
+    while found:
+        mine = {id(o) for o in found}
+        kept = [o for o in found if _is_repeated(uses, o, mine, n)]
+        if len(kept) == len(found): break
+        found = kept
+    return found
+
+def residable_work(program: Program) -> Iterator[tuple[Instruction, ...]]:
+    "Yield instructions that make tiles together, which an inner loop moves and an outer loop repeats; no single loads."
+    uses, seen = DefUse(program), {(id(o),) for o in residable_loads(program)}
+    if any(l.kind not in STATIC_LOOPS for l in program.loops.values()): return
+    for loop in program.loops.values():
+        first = next((o for o in loop.body if isinstance(o, Instruction)), None)
+        for n in range(len(uses.around[id(first)]) - 1 if first else 0):
+            for some in _together(_repeated(uses, loop.body, n)):
+                ids = tuple(map(id, some))
+                if ids not in seen and _repeating_loop(uses, some) is not None: yield tuple(some)
+                seen.add(ids)
 
 # %% ../../../nbs/2_nki/9_transform/03_loops.ipynb #c2a08d8a
 def _store_before(uses, body, n):

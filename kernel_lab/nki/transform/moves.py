@@ -13,7 +13,7 @@ from .definitions import IllegalTransformation
 from .engines import moved_sums, moved_work, shared_work
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
-    keep_resident, load_where_read, residable_loads, wide_loads)
+    keep_resident, load_where_read, residable_loads, residable_work, wide_loads)
 from .hbm_copies import dense_copies, strided_copies, transposed_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
@@ -48,13 +48,14 @@ class MoveFamily:
 
     `is_exact`: whether the moves leave every bit of the results; others add in another order, or round once more.
     `opens`: taken where it costs nothing, since other families need it. `asks`: `find(program, wanted)` makes only the
-    moves that say the change `wanted`."""
+    moves that say the change `wanted`. `excludes`: a move may rule a better one of the family out."""
     name: str
     why: str
     find: Callable
     is_exact: bool = True
     opens: bool = False
     asks: bool = False
+    excludes: bool = False
 
     def moves(self, program: Program, wanted: str | None = None) -> Iterator[Move]:
         "Yield the legal moves of a program, in order. `wanted`: only those that say this change."
@@ -80,9 +81,16 @@ def _fusions(program):
 def _hoists(program):
     for o in hoistable_loads(program): yield program.tensors[o.outs['dst'].tensor].name, hoist_load(program, o)
 
+def _made_resident(program, some):
+    tiles = {program.tensors[a.tensor].name: None for o in some for a in o.outs.values()}
+    return f'what makes {", ".join(tiles)}', keep_resident(program, *some)
+
 def _resident(program):
     for o in residable_loads(program):
         try: yield program.tensors[o.outs['dst'].tensor].name, keep_resident(program, o)
+        except IllegalTransformation: continue
+    for some in residable_work(program):
+        try: yield _made_resident(program, some)
         except IllegalTransformation: continue
 
 def _where_read(program):
@@ -148,7 +156,8 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                on_chip_moves),
     MoveFamily('align nests',
                'Loops turned around so that maker and reader of a tensor walk alike: its rows never leave SBUF.',
-               alignment_moves),
+               alignment_moves,
+               excludes=True),
     MoveFamily('fuse nests',
                'Two loops over the same rows as one: the second finds its tile where the first left it.', _fusions),
     MoveFamily('divide once a row',
@@ -161,12 +170,12 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
     MoveFamily('hoist a load',
                'What does not change from iteration to iteration is loaded once, and stays in SBUF.', _hoists),
     MoveFamily('keep a tile resident',
-               'What every turn of an outer loop needs is loaded once, if SBUF has room.', _resident),
+               'What every turn of an outer loop needs is loaded or made once, if SBUF has room.', _resident),
     MoveFamily('load where it is read',
                'What is loaded just before it is read takes no SBUF before that, and loops can turn.', _where_read),
     MoveFamily('load for several',
                'A load in the innermost loops serves several rows, whose sums stand in banks of PSUM.',
-               several_moves, is_exact=False, asks=True),
+               several_moves, is_exact=False, asks=True, excludes=True),
     MoveFamily('leave out a copy', 'What a copy moves can be read where it is, or made where it goes.', _left_out),
     MoveFamily('work in blocks of columns',
                'A block of columns stays on chip from its first use to its last, in PSUM too.', block_moves),

@@ -190,19 +190,23 @@ def _wherever(search, place, price):
     better = there and _is_better(place, there, last.family, price) and search.clock.is_allowed(program)
     return there if better else place
 
+def _helpful(search, place, family, price):
+    "Yield the places after moves of a family that help, and which the chip takes."
+    for found in search.judged_moves(place, family):
+        if not search.promises(place, family, found, LEAST): continue
+        after = search.place(place, family, found)
+        if after is None or not _is_better(place, after, family, price): continue
+        if search.clock.is_allowed(after.program): yield after
+
 @without_gc()
 def _swept(search, place, family, price=ROOM_PRICES[0]):
-    "The place where one family's moves end, each taken as soon as it helps."
+    "The place where one family's moves end, each taken as soon as it helps, or the best where one excludes others."
     start, again = place, True
     while again and search.left():
-        again = False
-        for found in search.judged_moves(place, family):
-            if not search.promises(place, family, found, LEAST): continue
-            after = search.place(place, family, found)
-            if after is None or not _is_better(place, after, family, price): continue
-            if not search.clock.is_allowed(after.program): continue
-            place, again = _wherever(search, after, price), True
-            break
+        helpful = _helpful(search, place, family, price)
+        after = min(helpful, key=lambda p: p.us, default=None) if FAMILIES[family].excludes else next(helpful, None)
+        again = after is not None
+        if again: place = _wherever(search, after, price)
     search.memory.note(family, search.lane(start), 1 - place.us / start.us)
     return place
 

@@ -18,7 +18,7 @@ from kernel_lab.nki.tuning.moves_taken import (MoveMemory, MoveTaken, move_row, 
     replayed)
 from kernel_lab.nki.tuning.search import METHODS, search
 from kernel_lab.nki.transform.definitions import DefUse
-from kernel_lab.nki.transform.moves import FAMILIES
+from kernel_lab.nki.transform.moves import FAMILIES, MoveFamily
 from kernel_lab.nki.writing.same_program import first_difference
 from kernel_lab.tasks.suite.registry import TASKS
 
@@ -297,6 +297,19 @@ def test_a_move_is_taken_on_all_copies_at_once_and_replays():
     assert moves_of_rows([move_row(m) for m in found.steps]) == found.steps
     assert moves_of_rows([['a family', 'a change', 0, 1.0]]) == (MoveTaken('a family', 'a change', 0, 1.0),)
     with pytest.raises(UsageError): moves_of_rows([['a family', 'a change', 0, 1.0, 'x']])
+
+
+@pytest.mark.parametrize('excludes', [False, True])
+def test_a_climb_takes_the_best_of_moves_that_exclude_each_other(monkeypatch, excludes):
+    root, _ = first_kernel('swiglu')
+    times = lambda m: schedule(m[2]).latency_us
+    good = sorted((m for m in of_all_moves(root) if not check(m[2]) and times(m) < 0.99 * schedule(root).latency_us),
+                  key=times, reverse=True)
+    assert times(good[-1]) < times(good[0])
+    after = lambda p: [(m[1], m[2]) for m in (good[0], good[-1])] if p is root else []
+    monkeypatch.setitem(FAMILIES, 'one of two', MoveFamily('one of two', 'For a test.', after, excludes=excludes))
+    found = search(root, 'climb', families=('one of two',))
+    assert found.latency_us == times(good[-1 if excludes else 0])
 
 
 @pytest.mark.parametrize('family', [f.name for f in FAMILIES.values() if f.asks])
