@@ -35,8 +35,9 @@ def key_numbers(run: 'Run') -> list[tuple[str, str]]:
     p, over_eager = best.evaluation.profile, getattr(best.evaluation, 'over_eager', None)
     eager = [(speedup_text(over_eager), 'as fast as eager execution')] if over_eager else []
     kind = latency_of(p).kind
+    was = f', from {time_text(run.first_us)}' if best.index else ''
     return [
-        _gain(run), *eager, (time_text(p.latency_us), f'{kind}, from {time_text(run.first_us)} {kind}'),
+        _gain(run), *eager, (time_text(p.latency_us), kind + was),
         (f'{p.peak_pct:.0f} %', 'of peak'), (p.bound, f'is busiest, {percent_text(p.engines[p.bound])}'), correct,
         *_spent(steps)]
 

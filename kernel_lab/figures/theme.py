@@ -27,6 +27,9 @@ THEMES = {
     'light': dict(paper='#FFFFFF', ink='#22262D', soft='#69707B', grid='#E9EBEF', track='#F5F6F8'),
     'dark': dict(paper='#14171C', ink='#E4E7EC', soft='#9AA2AE', grid='#262B33', track='#1B1F26')}
 
+# a drag zooms and a double click shows all; one button of plotly.js would upload the figure to a server
+UNWANTED_BUTTONS = ['select2d', 'lasso2d', 'autoScale2d', 'zoom2d', 'pan2d', 'zoomIn2d', 'zoomOut2d', 'sendChartToCloud']
+
 def template(theme: str = 'auto') -> 'go.layout.Template':
     """The plotly template of a theme ('auto', 'light', 'dark'): quiet axes, no boxes, one type face, short dark
     tooltips."""
@@ -43,7 +46,7 @@ def template(theme: str = 'auto') -> 'go.layout.Template':
         font=dict(family=TEXT_FONTS, size=12, color=p['ink']), paper_bgcolor=p['paper'], plot_bgcolor=TRANSPARENT,
         xaxis=axis, yaxis=axis, title=title, margin=dict(l=12, r=16, t=62, b=12), showlegend=False, bargap=0.3,
         hovermode='closest', colorway=list(LANE_COLOURS.values()), hoverlabel=tooltip,
-        modebar=dict(bgcolor=TRANSPARENT, color=p['soft'], activecolor=p['ink']))
+        modebar=dict(bgcolor=TRANSPARENT, color=p['soft'], activecolor=p['ink'], remove=UNWANTED_BUTTONS))
     return go.layout.Template(layout=layout)
 
 # %% ../../nbs/6_figures/00_theme.ipynb #dba3b03b
@@ -124,5 +127,5 @@ def _write_image(fig, path, width, height):
                          hint='Install kaleido and a Chromium, or write .html.') from e
 
 PLOTLY_CONFIG = {
-    'displaylogo': False, 'responsive': True, 'modeBarButtonsToRemove': ['select2d', 'lasso2d', 'autoScale2d'],
+    'displaylogo': False, 'responsive': True, 'modeBarButtonsToRemove': UNWANTED_BUTTONS,
     'toImageButtonOptions': {'format': 'svg', 'filename': 'kernel-lab'}}

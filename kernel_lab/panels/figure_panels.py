@@ -63,8 +63,8 @@ class Fit(anywidget.AnyWidget):
 # %% ../../nbs/7_panels/02_figure_panels.ipynb #39a5aa62
 def named(run: 'Run', *indices: int) -> str:
     "The run and steps of a figure: 'run 3f2a9c · step 2', 'run 3f2a9c · steps 0, 2', without indices '… · 3 steps'."
-    steps = ', '.join(map(str, indices))
-    return f'run {run.id} · ' + (f'step{"s" * (len(indices) > 1)} {steps}' if indices else f'{len(run.steps)} steps')
+    steps, many = ', '.join(map(str, indices)), len(run.steps) if not indices else 0
+    return f'run {run.id} · ' + (f'step{"s" * (len(indices) > 1)} {steps}' if indices else f'{many} step{"s" * (many != 1)}')
 
 def stamped(figure: 'go.Figure', of: str) -> 'go.Figure':
     "A figure with the text `of` on a line of its own, below the axis and to the right."

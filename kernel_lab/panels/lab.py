@@ -20,7 +20,7 @@ from .figure_panels import CorrectnessDiff, SpeedupPanel, UtilisationPanel, name
 from .source_and_log import CompileLog, CostPanel, SourceEditor
 from .run_tree import RunTree
 from .step_control import StepControl
-from .style import Panel, card, row
+from .style import Panel, card, rest_html, row
 from .task_picker import TaskPicker, agents_offered
 from ..tasks.model.task import Task
 
@@ -125,6 +125,10 @@ def _evaluate_edit(self: Lab):
     text = self.editor.value
     if self.control.edited: self.control.begin(lambda: self.control.evaluate(text))
 
+AFTER_THE_FIRST_STEP = (('speedup', 'No step yet', 'the latency of each step'),
+                        ('diff', 'Nothing to compare', 'where the numbers differ from the reference'),
+                        ('utilisation', 'No utilisation yet', 'how busy each engine was'))
+
 @patch
 def _empty(self: Lab):
     first = self.task.first(self.picker.choice['workload'])
@@ -134,6 +138,8 @@ def _empty(self: Lab):
     self._offer_bases([])
     for panel in (self.timeline, self.speedup, self.diff, self.utilisation, self.cost, self.details):
         panel.show(None)
+    for panel, title, what in AFTER_THE_FIRST_STEP: getattr(self, panel).rest(title, f'after the first step: {what}')
+    self.timeline.rest(rest_html('No timeline yet', 'after the first step: what every engine did, and when'))
     self._draw_tree()
     self.compile_log.say('Nothing compiled yet', '')
     self.control._refresh()

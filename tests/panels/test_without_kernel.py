@@ -46,6 +46,11 @@ def seen(page, path):
         document.querySelectorAll('.kl-record').length, document.documentElement.scrollWidth]""")
 
 
+def buttons(page):
+    "What the buttons on the figures of a page offer."
+    return set(page.evaluate("[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)"))
+
+
 def displays(loop):
     "Every kind of figure, panel and record that a cell can end in."
     from kernel_lab.figures import error_map_figure, speedup_figure, timeline_figure, utilisation_figure
@@ -85,6 +90,10 @@ def test_nbconvert_shows_every_figure_without_a_network(page, loop, tmp_path):
     heights = page.evaluate("[...document.querySelectorAll('.jp-OutputArea-output')].map(o => o.getBoundingClientRect().height)")
     assert len(heights) == len(figures + panels + records) and min(heights) > 30           # no output is blank
     assert page.evaluate("[...document.querySelectorAll('.js-plotly-plot .gtitle')].every(t => t.textContent.length > 3)")
+    assert buttons(page) == {'Download plot', 'Reset axes'}                                # none uploads a figure
+    ragged = page.evaluate("""[...document.querySelectorAll('.kl-record :is(th, td):not(.kl-right)')]
+        .filter(c => !/left|start/.test(getComputedStyle(c).textAlign)).map(c => c.textContent)""")
+    assert ragged == []                                                 # JupyterLab sets the cells of tables to the right
     page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or tmp_path) / 'nbconvert.png', full_page=True)
 
 
@@ -93,7 +102,7 @@ def test_a_panel_as_a_file_is_interactive(page, loop, tmp_path):
     page.asked.clear()
     assert seen(page, SpeedupPanel(loop.run).save_html(tmp_path / 'panel.html'))[0] == 1
     page.locator('.js-plotly-plot').hover()
-    assert page.locator('.modebar-btn').count() > 0 and page.asked == []
+    assert buttons(page) == {'Download plot', 'Reset axes'} and page.asked == []
 
 
 def test_hostile_text_runs_nowhere(page, loop, tmp_path):
