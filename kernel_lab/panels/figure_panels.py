@@ -91,8 +91,8 @@ class Picture(Panel):
             self.plot = Plot()
             self.plot.on_msg(lambda _, event, __: self.on_event(event))
             self.box.children = [library(), self.plot]
+        self.note.layout.display, self.box.layout.display = 'none', None       # first: in a hidden box it is drawn twice
         self.plot.drawn = self.figure.to_json()
-        self.note.layout.display, self.box.layout.display = 'none', None
         return self.figure
 
     def rest(self, title: str, note: str, of: str = '') -> None:

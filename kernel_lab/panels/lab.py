@@ -4,10 +4,12 @@
 
 # %% ../../nbs/7_panels/12_lab.ipynb #9df968cb
 import html
+from collections.abc import Callable
 import ipywidgets as widgets
 from fastcore.basics import patch
 from ..agents.engine.loop import AgentLoop
 from ..agents.systems.registry import agent_of
+from ..core.background import Background
 from ..core.errors import LabError
 from ..core.format import status_word
 from ..evaluate.records.run import Run
@@ -153,7 +155,7 @@ def show(self: Lab, index: int) -> None:
     run = self.loop.run
     self.shown = step = run.steps[index]
     e = step.evaluation
-    here = named(run, step.index)
+    here, timeline_when_traced = named(run, step.index), meanwhile(lambda: timeline_of(e, self.task))
     self._source(e.kernel.source, ' · '.join(filter(None, [here, step.move, step.why])))
     self.editor.show(e)
     self._offer_bases(run.steps)
@@ -162,11 +164,19 @@ def show(self: Lab, index: int) -> None:
     self._draw_tree()
     self.speedup.show(run, named(run))
     self.utilisation.show(run, named(run, *(ends_of(run) or [step.index])))
-    note = f'{status_word(e.status)}: only a correct kernel is timed'
-    timeline = timeline_of(e, self.task)
+    self.diff.show(e.verification, here)
+    note, timeline = f'{status_word(e.status)}: only a correct kernel is timed', timeline_when_traced()
     self.timeline.show(timeline, note=note, of=here)
     self.details.show(ShownStep(run, step.index, timeline, note, self.task))
-    self.diff.show(e.verification, here)
+
+def meanwhile(function: Callable[[], object]) -> Callable[[], object]:
+    "Begin a call in another thread; returns a function that waits for its result, or raises what it raised."
+    work = Background(function)
+    def result():
+        work.wait()
+        if work.error is not None: raise work.error
+        return work.result
+    return result
 
 def ends_of(run: Run) -> list[int]:
     "The indices of a run's first timed step and its best, whose utilisation is compared; none where no step was timed."

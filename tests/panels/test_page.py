@@ -557,6 +557,27 @@ def test_a_person_finds_a_task(lab_server, shared):
     assert watch.outside == [] and watch.errors == []
 
 
+def test_a_run_of_another_chip_is_shown_as_of_its_chip(shared):
+    page, watch = shared
+    chip, title = page.locator('.kl-lab .widget-dropdown:has-text("chip") select').first, page.locator('.kl-lab .kl-tl .kl-title').first
+    chip.select_option('trn1')
+    page.locator('.kl-lab .kl-doc:has-text(" small: x")').wait_for(timeout=SLOW)
+    press(page, 'Evaluate the first kernel', 1)
+    assert title.inner_text().endswith('simulated on trn1')
+    chip.select_option('trn2')
+    page.wait_for_function(STEPS, arg=0, timeout=SLOW)
+    page.locator('.kl-lab .kl-rest:visible .kl-title:text-is("No timeline yet")').wait_for(timeout=SLOW)
+    page.locator('.kl-lab .widget-dropdown:has-text("earlier runs") select').select_option(index=1)
+    page.wait_for_function(STEPS, arg=1, timeout=SLOW)
+    page.wait_for_function(DRAWN, timeout=SLOW)
+    assert title.inner_text().endswith('simulated on trn1') and chip.input_value() == 'trn1'
+    page.locator('.kl-lab .kl-tabs button:text-is("Roofline")').click()
+    page.locator('.kl-lab .kl-tabs .gtitle:has-text("simulated on trn1")').wait_for(timeout=SLOW)
+    chip.select_option('trn2')                                          # as the next test wants it
+    page.wait_for_function(STEPS, arg=0, timeout=SLOW)
+    assert watch.outside == [] and watch.errors == []
+
+
 # --- work in the background ---
 
 def run_a_cell(page, code, printed):
