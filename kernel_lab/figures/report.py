@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from ..core.durations import CONFIDENCE, latency_of, stands_out
 from ..core.files import replacing
-from ..core.secrets import for_others
 from ..core.format import dollars_text, percent_text, speedup_text, status_mark, time_text, tokens_text
 from .error_map import error_map_figure, error_map_frame
 from .source import source_html
 from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
 from .run_tree import memory_html, run_tree_svg
-from .theme import PLOTLY_CONFIG, figure_css, render_template, static_text, status_colour
+from .theme import PLOTLY_CONFIG, figure_css, page_for_others, render_template, static_text, status_colour
 from .timeline import (timeline_figure, timeline_of, timeline_summary, timeline_table,
     utilisation_figure, utilisation_frame)
 
@@ -137,7 +136,7 @@ def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame'
                                                                                                 'var(--soft)'),
         figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()},
         figures_json=figures_json(figures), plotly=LIBRARY, plotly_config=json.dumps(PLOTLY_CONFIG))
-    return for_others(page).replace(LIBRARY, get_plotlyjs(), 1)
+    return page_for_others(page).replace(LIBRARY, get_plotlyjs(), 1)
 
 # %% ../../nbs/6_figures/11_report.ipynb #0baef1a8
 def _tree(run):

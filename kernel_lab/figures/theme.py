@@ -113,10 +113,16 @@ def save_figure(fig: 'go.Figure', path: str | Path, theme: str = 'light', width:
     else: _write_image(fig, path, width, height)
     return path
 
+_NUMBERS = re.compile(r'("bdata": ?"[\w+/=\\]*")')           # text never looks so: its quotes are escaped
+
+def page_for_others(text: str) -> str:
+    "What `for_others` leaves of a page with figures; their numbers stay, whose base64 can look like a path or a name."
+    return ''.join(part if k % 2 else for_others(part) for k, part in enumerate(_NUMBERS.split(text)))
+
 def _figure_page(fig):
     "A page with one figure; nothing in it tells of the person or the machine."
     from plotly.offline import get_plotlyjs
-    drawn = for_others(fig.to_html(include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG))
+    drawn = page_for_others(fig.to_html(include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG))
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Kernel Lab</title></head><body>'
             f'<script>{get_plotlyjs()}</script>{drawn}</body></html>')
 

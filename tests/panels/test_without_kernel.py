@@ -1,5 +1,6 @@
 """Figures, panels and records on pages without a kernel, a server or a network, in a real browser: what nbconvert
 writes, files for a friend, hostile text."""
+import base64
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -103,6 +105,20 @@ def test_a_panel_as_a_file_is_interactive(page, loop, tmp_path):
     assert seen(page, SpeedupPanel(loop.run).save_html(tmp_path / 'panel.html'))[0] == 1
     page.locator('.js-plotly-plot').hover()
     assert buttons(page) == {'Download plot', 'Reset axes'} and page.asked == []
+
+
+def test_numbers_of_figures_are_as_they_were_in_what_others_get(page, loop, tmp_path):
+    "Their base64 has slashes: whatever looked like an absolute path was taken out, and the figure stayed blank."
+    from plotly.graph_objects import Figure, Heatmap
+    from kernel_lab.figures import save_figure
+    from kernel_lab.figures.notebook_html import plot_html, save_page
+    numbers = np.frombuffer(base64.b64decode('AA+/home/ada/x+/y/z8AAAA') * 4 + bytes(8), np.float64).reshape(-1, 2)
+    figure = Figure(Heatmap(z=numbers))
+    body = plot_html(figure)
+    assert '+/home/ada/' in body
+    for path in (save_figure(figure, tmp_path / 'figure.html'), save_page('t', body, tmp_path / 'page.html')):
+        page.goto(path.as_uri())
+        page.locator('.hm image').wait_for(state='attached', timeout=20_000)
 
 
 def test_hostile_text_runs_nowhere(page, loop, tmp_path):
