@@ -4,7 +4,11 @@
 
 # %% ../../nbs/7_panels/12_lab.ipynb #9df968cb
 import html
+import threading
+import weakref
 from collections.abc import Callable
+from contextvars import copy_context
+from pathlib import Path
 import ipywidgets as widgets
 from fastcore.basics import patch
 from ..agents.engine.loop import AgentLoop
@@ -21,7 +25,7 @@ from .engine_timeline import EngineTimeline
 from .figure_panels import CorrectnessDiff, SpeedupPanel, UtilisationPanel, named
 from .source_and_log import CompileLog, CostPanel, SourceEditor
 from .run_tree import RunTree
-from .step_control import StepControl
+from .step_control import StepControl, step_line
 from .style import Panel, card, rest_html, row
 from .task_picker import TaskPicker, agents_offered
 from ..tasks.model.task import Task
@@ -35,6 +39,7 @@ class Lab(Panel):
     def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = DEFAULT_CHIP,
                  agent: str = 'rewrite', store: Store | bool | None = None, **options: object):
         self.store, self.options, self._said = Store() if store is None else store, options, ''
+        self.follower = None
         self.picker = TaskPicker(task, workload, chip, agent, self.store)
         self.editor, self.compile_log, self.cost = SourceEditor(height=470), CompileLog(), CostPanel()
         self.timeline, self.speedup = EngineTimeline(), SpeedupPanel()
@@ -109,6 +114,10 @@ def _draw_tree(self: Lab):
 def restart(self: Lab, run: str | None = None) -> None:
     "Empty the page for the picked task, or show an earlier run by its id. What is at work is stopped."
     self.control.stop()
+    with self.control.turns: self._show_run(run)
+
+@patch
+def _show_run(self: Lab, run):
     if self.loop and self.loop.steps: self.picker.show_trends()
     self.control.loop = None
     if run is None: return self._empty()
@@ -117,7 +126,8 @@ def restart(self: Lab, run: str | None = None) -> None:
     kept = self.loop.run
     self.picker.pick(kept.task, kept.workload, kept.chip, kept.agent if kept.agent in agents_offered() else None,
                      tell=False)
-    self.control._refresh()
+    self.control.refresh()
+    if not kept.steps: return self.control.say(f'Run {kept.id} has no step yet.')
     self.control.look(kept.steps[-1].index)
     self.control.say(f'Run {kept.id}, {"finished" if self.loop.done else "unfinished: step to go on"}.')
 
@@ -144,7 +154,7 @@ def _empty(self: Lab):
     self.timeline.rest(rest_html('No timeline yet', 'after the first step: what every engine did, and when'))
     self._draw_tree()
     self.compile_log.say('Nothing compiled yet', '')
-    self.control._refresh()
+    self.control.refresh()
     ready = 'Ready. The first step evaluates the first kernel.'
     self.control.say(ready if first else 'Write a kernel and evaluate it.')
 
@@ -214,4 +224,64 @@ def _against_step(self: Lab):
 def _edited(self: Lab):
     "Offer to evaluate the text when it differs from the kernel that is shown."
     self.control.edited = self.editor.value != self.original
-    self.control._refresh()
+    self.control.refresh()
+
+# %% ../../nbs/7_panels/12_lab.ipynb #426ffc20
+@patch
+def catch_up(self: Lab) -> bool:
+    """Show what other processes have added to the store: earlier runs, steps of the run that is shown; whether there
+    was anything. The page moves to the last step if it showed the last and no edit waits. `UsageError` where the store
+    cannot be read."""
+    if not self.store: return False
+    with self.control.turns:
+        if self.control.busy: return False
+        has_runs = self.picker.catch_up(without=self.loop.run.id if self.loop else None)
+        return self._take_steps() or has_runs
+
+@patch
+def _take_steps(self: Lab):
+    "Take over steps that another process has added to the run that is shown; whether there were any."
+    before = len(self.loop.steps) if self.loop else 0
+    if not before or not self.loop.catch_up() or len(self.loop.steps) == before: return False
+    last = len(self.loop.steps) - 1
+    if self.control.shown == before - 1 and not self.control.edited: self.control.look(last)
+    self.control.refresh()
+    self.cost.show(self.loop.run)
+    self._draw_tree()
+    self.control.say(f'From another process: {step_line(self.loop.steps[-1], self.loop.run)}')
+    return True
+
+FOLLOW_S = 1.0
+
+class Follower:
+    """Calls `catch_up` of a page every `seconds` in a thread of its own, until `stop()`, the end of the page or of its
+    store's file."""
+    def __init__(self, lab: Lab, seconds: float = FOLLOW_S):
+        self._lab, self._asked, self.seconds = weakref.ref(lab), threading.Event(), seconds
+        self.thread = threading.Thread(target=copy_context().run, args=(self._work,), daemon=True)
+        self.thread.start()
+
+    def _work(self):
+        while not self._asked.wait(self.seconds):
+            lab = self._lab()
+            if lab is None or lab.comm is None: return
+            if isinstance(lab.store.path, Path) and not lab.store.path.exists(): return
+            try: lab.catch_up()
+            except LabError: pass                       # a busy store, a damaged row: the next look may find more
+            del lab
+
+    def stop(self) -> None:
+        "End the thread, and wait for it."
+        self._asked.set()
+        self.thread.join()
+
+@patch
+def _repr_mimebundle_(self: Lab, **kwargs):
+    if self.store and self.follower is None: self.follower = Follower(self)
+    return Panel._repr_mimebundle_(self, **kwargs)
+
+@patch
+def close(self: Lab) -> None:
+    "End the page, and with it what it follows."
+    if self.follower: self.follower.stop()
+    Panel.close(self)

@@ -46,6 +46,7 @@ class StepControl(Panel):
         self.source, self._callbacks = source, {'step': [], 'show': [], 'error': [], 'back': []}
         self.edited, self.shown, self._quiet, self._depth, self._edit_at_work = False, None, False, 0, False
         self.work, self._left, self._doing, self._stages = None, set(), '', {}
+        self.turns = threading.RLock()                  # held by who draws a step, and while a turn begins
         self.button = widgets.Button(description='Step',
                                      tooltip='One turn: the agent proposes a kernel, the lab evaluates it')
         self.all_button = widgets.Button(description='Run to the end',
@@ -63,7 +64,7 @@ class StepControl(Panel):
         self._dress()
         super().__init__(self._line, self.chips, widgets.HBox([self.back_button, self.words], layout=widgets.Layout(
             flex_flow='row wrap', grid_gap='8px', align_items='center')))
-        self._refresh()
+        self.refresh()
         self.say('Ready. The first step evaluates the first kernel.')
 
     def _dress(self):
@@ -112,10 +113,11 @@ def on(self: StepControl, event: str, f: Callable) -> None:
 @patch
 def look(self: StepControl, index: int) -> None:
     "Select a step, and call the functions registered for 'show'."
-    self.shown = index
-    if index in [value for _, value in self.chips.options]: self.chips.value = index
-    self._tell('show', index)
-    self._refresh()
+    with self.turns:
+        self.shown = index
+        if index in [value for _, value in self.chips.options]: self.chips.value = index
+        self._tell('show', index)
+        self.refresh()
 
 # %% ../../nbs/7_panels/10_step_control.ipynb #af4729d6
 @patch
@@ -124,7 +126,7 @@ def _turn(self: StepControl, text):
     "Disable the buttons and show a sentence while something runs; exceptions become text."
     self._depth += 1
     self._doing, self._stages = text, {}
-    self._refresh()
+    self.refresh()
     self.say(text)
     try:
         yield
@@ -136,7 +138,7 @@ def _turn(self: StepControl, text):
     finally:
         if self._is_heard():
             self._depth -= 1
-            self._refresh()
+            self.refresh()
 
 STOPPED = 'Stopped. Everything so far is kept; step again to go on.'
 
@@ -151,7 +153,7 @@ def _fail(self: StepControl, text):
     self._tell('error', text)
 
 @patch
-def _refresh(self: StepControl):
+def refresh(self: StepControl) -> None:
     "Enable buttons and label chips by the state of the loop."
     steps, done = (self.loop.steps if self.loop else []), bool(self.loop and self.loop.done)
     self.button.disabled = self.all_button.disabled = self.busy or done or self.edited
@@ -192,7 +194,7 @@ def evaluate(self: StepControl, source: 'str | Kernel') -> 'Step | None':
 def _offer_again(self: StepControl):
     "An edit whose evaluation was cut short is still to be evaluated."
     self.edited, self._edit_at_work = self.edited or self._edit_at_work, False
-    self._refresh()
+    self.refresh()
 
 @patch
 def finish(self: StepControl) -> list['Step']:
@@ -223,11 +225,12 @@ def _made(self: StepControl, step):
 def go_back(self: StepControl) -> None:
     "Go back to the step that is shown; the next one follows it."
     if self.busy or not self.loop or self.shown is None: return
-    try: self.loop.rewind(self.shown)
+    try:
+        with self.turns: self.loop.rewind(self.shown)
     except LabError as e: return self._fail(str(e))
     self.say(f'Back at step {self.shown}: the next step follows it. What came after stays, as a branch.')
     self._tell('back', self.shown)
-    self._refresh()
+    self.refresh()
 
 @patch
 def tell_agent(self: StepControl, text: str) -> None:
@@ -237,15 +240,16 @@ def tell_agent(self: StepControl, text: str) -> None:
     except LabError as e: return self._fail(str(e))
     self.words.value = ''
     self.say('The agent reads your message in its next turn.')
-    self._refresh()
+    self.refresh()
 
 # %% ../../nbs/7_panels/10_step_control.ipynb #3d0c3399
 @patch
 def begin(self: StepControl, turn: Callable[[], object]) -> None:
     "Start `turn`, as `self.step`, in the background; nothing where something is at work."
-    if self.busy: return
-    self._depth += 1                                            # a second click may come before the thread
-    self._refresh()
+    with self.turns:
+        if self.busy: return
+        self._depth += 1                                        # a second click may come before the thread
+    self.refresh()
     self.say('Starting …')
     self.work = Background(turn, self._ended)
 
@@ -253,7 +257,7 @@ def begin(self: StepControl, turn: Callable[[], object]) -> None:
 def _ended(self: StepControl, work):
     "The end of what `begin` began; not called where the work was left to itself."
     self._depth -= 1
-    self._refresh()
+    self.refresh()
 
 @patch
 def stop(self: StepControl) -> None:

@@ -49,7 +49,11 @@ def run_line(run: 'Run') -> str:
 def earlier_runs(store: 'Store | None', limit: int = 20, without: str | None = None) -> dict[str, str]:
     "Line → id of the latest `limit` runs of a store that have steps, unfinished ones first; not the id `without`."
     runs = [r for r in store.runs(limit) if r.steps and r.id != without] if store else []
-    return {run_line(r): r.id for r in sorted(runs, key=lambda r: r.state == 'finished')}
+    found = {}
+    for run in sorted(runs, key=lambda r: r.state == 'finished'):
+        line = run_line(run)
+        found[line if line not in found else f'{line} · {run.id}'] = run.id
+    return found
 
 # %% ../../nbs/7_panels/09_task_picker.ipynb #3bb55bcf
 def task_rows(tasks: dict[str, Task]) -> list[dict]:
@@ -155,13 +159,28 @@ def show_trends(self: TaskPicker) -> None:
     self.menus['task'].trends = best_trends(self.store)
 
 @patch
+def _list(self: TaskPicker, found):
+    "Offer these earlier runs; the one that is chosen stays."
+    chosen = self.resume.value
+    self.resume.options = [('start afresh', ''), *found.items()]
+    self.resume.value = chosen if chosen in found.values() else ''
+
+@patch
+def catch_up(self: TaskPicker, without: str | None = None) -> bool:
+    "Offer the runs that another process has begun since; whether there was one. `without`: an id to leave out."
+    if not self.store or not set(self.store.begun_ids()) - self._seen - {without}: return False
+    self.refresh(without)
+    return True
+
+@patch
 def refresh(self: TaskPicker, without: str | None = None) -> None:
     "Read the earlier runs from the store again; `without`: an id to leave out."
     self._quiet = True
     try:
         found = earlier_runs(self.store, without=without)
         self.show_trends()
-        self.resume.options = [('start afresh', ''), *found.items()]
+        self._seen = set(self.store.begun_ids()) if self.store else set()
+        self._list(found)
         self.resume.layout.display = None if found else 'none'
     finally: self._quiet = False
 

@@ -17,6 +17,8 @@ import pytest
 from chromium import CHROMIUM, Watch, barriers
 from jupyter_page import environment, free_port, jupyter_lab, settings, wait_for
 
+from kernel_lab.agents.engine.loop import AgentLoop
+from kernel_lab.evaluate.store.store import Store
 from kernel_lab.tasks.suite.registry import get_task
 
 for needed in ('playwright', 'jupyterlab'):             # looked for, not imported: every worker collects this file
@@ -202,7 +204,7 @@ def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
     folder = lab_server[1]
     target = Path(os.environ.get('KERNEL_LAB_SHOTS') or folder)
     page, watch = visit('steps')
-    assert {'No step yet', 'No timeline',
+    assert {'No step yet', 'No timeline yet',
             'Nothing to compare'} <= set(page.locator('.kl-lab .kl-rest .kl-title').all_text_contents())
 
     press(page, 'Evaluate the first kernel', 1)
@@ -557,27 +559,6 @@ def test_a_person_finds_a_task(lab_server, shared):
     assert watch.outside == [] and watch.errors == []
 
 
-def test_a_run_of_another_chip_is_shown_as_of_its_chip(shared):
-    page, watch = shared
-    chip, title = page.locator('.kl-lab .widget-dropdown:has-text("chip") select').first, page.locator('.kl-lab .kl-tl .kl-title').first
-    chip.select_option('trn1')
-    page.locator('.kl-lab .kl-doc:has-text(" small: x")').wait_for(timeout=SLOW)
-    press(page, 'Evaluate the first kernel', 1)
-    assert title.inner_text().endswith('simulated on trn1')
-    chip.select_option('trn2')
-    page.wait_for_function(STEPS, arg=0, timeout=SLOW)
-    page.locator('.kl-lab .kl-rest:visible .kl-title:text-is("No timeline yet")').wait_for(timeout=SLOW)
-    page.locator('.kl-lab .widget-dropdown:has-text("earlier runs") select').select_option(index=1)
-    page.wait_for_function(STEPS, arg=1, timeout=SLOW)
-    page.wait_for_function(DRAWN, timeout=SLOW)
-    assert title.inner_text().endswith('simulated on trn1') and chip.input_value() == 'trn1'
-    page.locator('.kl-lab .kl-tabs button:text-is("Roofline")').click()
-    page.locator('.kl-lab .kl-tabs .gtitle:has-text("simulated on trn1")').wait_for(timeout=SLOW)
-    chip.select_option('trn2')                                          # as the next test wants it
-    page.wait_for_function(STEPS, arg=0, timeout=SLOW)
-    assert watch.outside == [] and watch.errors == []
-
-
 # --- work in the background ---
 
 def run_a_cell(page, code, printed):
@@ -624,6 +605,26 @@ def test_a_person_asks_the_timeline(lab_server, shared):
     assert page.evaluate('() => document.activeElement.tagName') != 'TEXTAREA'
     page.wait_for_timeout(500)
     page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1]) / 'lab-lanes.png')
+    assert watch.outside == [] and watch.errors == []
+
+
+def test_a_person_sees_what_another_process_writes(lab_server, shared):
+    page, watch = shared
+    store = Store(lab_server[1] / 'kernel_lab_home' / 'lab.sqlite3')
+    other = AgentLoop('softmax', None, 'small', store=store, seeds=1)
+    first = other.task.first('small').source
+    other.edit(first + '# by another process\n')
+    menu = page.locator('.kl-lab select:has(option:text-is("start afresh"))')
+    begun = menu.locator(f'option:has-text("{other.run.agent} · 2 steps")')
+    begun.wait_for(state='attached', timeout=SLOW)
+    menu.select_option(label=begun.inner_text())
+    page.wait_for_function(STEPS, arg=2, timeout=SLOW)
+    other.edit(first + '# once more\n')
+    page.locator('.kl-lab .kl-status:has-text("From another process: step 2")').wait_for(timeout=SLOW)
+    page.wait_for_function(STEPS, arg=3, timeout=SLOW)
+    page.wait_for_function('() => document.querySelector(".kl-lab textarea").value.includes("once more")', timeout=SLOW)
+    page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1]) / 'lab-followed.png')
+    store.close()
     assert watch.outside == [] and watch.errors == []
 
 

@@ -325,6 +325,15 @@ def rewind(self: AgentLoop, step: int) -> 'AgentLoop':
     return self
 
 @patch
+def catch_up(self: AgentLoop) -> bool:
+    """Take over what another process has added to the run in the store since; whether there was anything. A loop at the
+    end of the journal stays at its end. Not for use while a turn is at work."""
+    at_end = self.head == self.recording.head
+    if not self.recording.catch_up(): return False
+    if at_end: self.head, self._at_work, self._session, self._over = self.recording.head, None, None, False
+    return True
+
+@patch
 def branch_at(self: AgentLoop, step: int | None = None) -> 'AgentLoop':
     "A second loop on the same run and in the same tree, at a step, or at the last step of this one."
     other = copy(self)

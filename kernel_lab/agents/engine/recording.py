@@ -123,7 +123,7 @@ class Recording:
         "Take over what another process has added to the run in the store since; whether there was anything."
         if self.store is None or not self.is_saved: return False
         with self.lock:
-            if len(self.store.journal(self.run.id)) == len(self.entries) - len(self.pending): return False
+            if self.store.journal_length(self.run.id) == len(self.entries) - len(self.pending): return False
             fresh = Recording.load(self.store.load_run(self.run.id), self.store)
             self.run, self.entries = fresh.run, fresh.entries
             self.pending.clear()

@@ -39,3 +39,9 @@ def journal(self: Store, run: str) -> list[Entry]:
     query = sa.select(JOURNAL).where(JOURNAL.c.run == run).order_by(JOURNAL.c.seq)
     with self._read() as c, reading(f'the journal of run {run}'):
         return [Entry(r.seq, r.prev, r.kind, r.key, dict(json.loads(r.body)), r.created) for r in c.execute(query)]
+
+@patch
+def journal_length(self: Store, run: str) -> int:
+    "How many entries the journal of a run has: what a reader of it asks before it reads it again."
+    with self._read() as c:
+        return c.execute(sa.select(sa.func.count()).select_from(JOURNAL).where(JOURNAL.c.run == run)).scalar()

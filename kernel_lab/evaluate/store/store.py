@@ -304,6 +304,12 @@ def run_ids(self: Store, beginning: str = '', limit: int = 10) -> list[str]:
         return list(c.execute(query).scalars())
 
 @patch
+def begun_ids(self: Store, limit: int = 20) -> list[str]:
+    "The ids of the runs that were saved last and have a step, newest first."
+    has_step = sa.select(STEPS.c.run).where(STEPS.c.run == RUNS.c.id).exists()
+    with self._read() as c: return list(c.execute(_newest(limit, RUNS.c.id).where(has_step)).scalars())
+
+@patch
 def alone(self: Store, task: str | None = None) -> int:
     "The number of evaluations, optionally of one task, that are not a step of a run."
     is_step = sa.exists().where(STEPS.c.evaluation == EVALUATIONS.c.id)
