@@ -28,7 +28,8 @@ THEMES = {
     'dark': dict(paper='#14171C', ink='#E4E7EC', soft='#9AA2AE', grid='#262B33', track='#1B1F26')}
 
 # a drag zooms and a double click shows all; one button of plotly.js would upload the figure to a server
-UNWANTED_BUTTONS = ['select2d', 'lasso2d', 'autoScale2d', 'zoom2d', 'pan2d', 'zoomIn2d', 'zoomOut2d', 'sendChartToCloud']
+UNWANTED_BUTTONS = ['select2d', 'lasso2d', 'autoScale2d', 'zoom2d', 'pan2d', 'zoomIn2d', 'zoomOut2d',
+                    'sendChartToCloud']
 
 def template(theme: str = 'auto') -> 'go.layout.Template':
     """The plotly template of a theme ('auto', 'light', 'dark'): quiet axes, no boxes, one type face, short dark

@@ -70,7 +70,7 @@ class TimelineCanvas(anywidget.AnyWidget):
     moved = traitlets.Dict().tag(sync=True)
 
 def together_words(timelines: 'list[Timeline]') -> str:
-    "The title of timelines on one axis: '52.2 µs and 37.4 µs simulated on trn2', '52.2 µs simulated on trn2, 37.4 µs with …'."
+    "The title of timelines on one axis: '52.2 µs and 37.4 µs simulated on trn2', or '… on trn2, 37.4 µs with …'."
     if not timelines: return 'No timeline'
     first, *others = timelines
     chip, times = first.chip.name, [time_text(t.latency_us) for t in timelines]

@@ -64,7 +64,8 @@ class Fit(anywidget.AnyWidget):
 def named(run: 'Run', *indices: int) -> str:
     "The run and steps of a figure: 'run 3f2a9c · step 2', 'run 3f2a9c · steps 0, 2', without indices '… · 3 steps'."
     steps, many = ', '.join(map(str, indices)), len(run.steps) if not indices else 0
-    return f'run {run.id} · ' + (f'step{"s" * (len(indices) > 1)} {steps}' if indices else f'{many} step{"s" * (many != 1)}')
+    if not indices: return f'run {run.id} · {many} step{"s" * (many != 1)}'
+    return f'run {run.id} · step{"s" * (len(indices) > 1)} {steps}'
 
 def stamped(figure: 'go.Figure', of: str) -> 'go.Figure':
     "A figure with the text `of` on a line of its own, below the axis and to the right."
@@ -91,7 +92,7 @@ class Picture(Panel):
             self.plot = Plot()
             self.plot.on_msg(lambda _, event, __: self.on_event(event))
             self.box.children = [library(), self.plot]
-        self.note.layout.display, self.box.layout.display = 'none', None       # first: in a hidden box it is drawn twice
+        self.note.layout.display, self.box.layout.display = 'none', None      # first: a hidden box draws it twice
         self.plot.drawn = self.figure.to_json()
         return self.figure
 

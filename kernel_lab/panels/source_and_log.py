@@ -109,7 +109,7 @@ def cost_bars(profile: 'Profile | None') -> dict[str, dict]:
             for line, cost in costs.items()}
 
 def error_words(error: dict) -> str:
-    "What was wrong at the line of a kernel's error: operand, limit, value and hint; the line itself is named beside it."
+    "What was wrong at the line of a kernel's error: operand, limit, value and hint, without the line itself."
     return str(KernelError.from_dict(error)).removeprefix(f'line {error["line"]}: ')
 
 @patch
