@@ -5,10 +5,12 @@
 Each row has the median and the worst of some repetitions beside what is wanted on two idle cores, and the table the
 load while it ran. A time begins with the key or the click of the person. *to the last pixel* ends with the last change
 of the page in the two seconds after it, *first paint* when the canvas has drawn; a frame is counted from the wheel's
-event to the end of the drawing, the wait for the screen included."""
+event to the end of the drawing, the wait for the screen included. Modules are compiled before, as an installation leaves
+them: compiling them anew, which PYTHONDONTWRITEBYTECODE asks of every process, makes the first `Lab()` twice as long."""
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from itertools import chain
@@ -171,6 +173,8 @@ def main():
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--instructions", type=int, default=1_000_000)
     given, before = parser.parse_args(), os.getloadavg()[0]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    subprocess.run([sys.executable, "-c", "from kernel_lab.panels import Lab; Lab(store=False)"], check=True)
     print(f"{'':42} {'median':>8} {'worst':>8} {'wanted':>8}  ms")
     with tempfile.TemporaryDirectory() as top, jupyter_lab(Path(top)) as (address, folder), launched() as browser:
         books = folder / "notebooks"

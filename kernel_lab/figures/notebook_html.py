@@ -10,7 +10,7 @@ from ..core.files import write_whole
 from ..core.markup import static_file
 from ..core.secrets import for_others
 from .report import script_json
-from .theme import PLOTLY_CONFIG, render_template, static_text
+from .theme import PLOTLY_CONFIG, page_for_others, render_template, static_text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -55,7 +55,7 @@ def save_page(title: str, body: str, path: str | Path) -> Path:
     """Write HTML that this package made as one file that opens anywhere, its figures drawn and interactive; returns the
     path. Names of the person and the machine, absolute paths and keys are taken out. OSError if it cannot be
     written."""
-    title, body = for_others(title), for_others(body)
+    title, body = for_others(title), page_for_others(body)
     page = render_template('page.html.j2', title=title, body=body, css=static_file('record.css'),
                            scripts=plotting_scripts() if 'class="kl-plot"' in body else '')
     return write_whole(path, page)

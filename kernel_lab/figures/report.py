@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from ..core.durations import CONFIDENCE, latency_of, stands_out
 from ..core.files import replacing
-from ..core.secrets import for_others
 from ..core.format import dollars_text, percent_text, speedup_text, status_mark, time_text, tokens_text
 from .error_map import error_map_figure, error_map_frame
 from .source import source_html
 from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
 from .run_tree import memory_html, run_tree_svg
-from .theme import PLOTLY_CONFIG, figure_css, render_template, static_text, status_colour
+from .theme import PLOTLY_CONFIG, figure_css, page_for_others, render_template, static_text, status_colour
 from .timeline import (timeline_figure, timeline_of, timeline_summary, timeline_table,
     utilisation_figure, utilisation_frame)
 
@@ -35,8 +34,9 @@ def key_numbers(run: 'Run') -> list[tuple[str, str]]:
     p, over_eager = best.evaluation.profile, getattr(best.evaluation, 'over_eager', None)
     eager = [(speedup_text(over_eager), 'as fast as eager execution')] if over_eager else []
     kind = latency_of(p).kind
+    was = f', from {time_text(run.first_us)}' if best.index else ''
     return [
-        _gain(run), *eager, (time_text(p.latency_us), f'{kind}, from {time_text(run.first_us)} {kind}'),
+        _gain(run), *eager, (time_text(p.latency_us), kind + was),
         (f'{p.peak_pct:.0f} %', 'of peak'), (p.bound, f'is busiest, {percent_text(p.engines[p.bound])}'), correct,
         *_spent(steps)]
 
@@ -136,7 +136,7 @@ def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame'
                                                                                                 'var(--soft)'),
         figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()},
         figures_json=figures_json(figures), plotly=LIBRARY, plotly_config=json.dumps(PLOTLY_CONFIG))
-    return for_others(page).replace(LIBRARY, get_plotlyjs(), 1)
+    return page_for_others(page).replace(LIBRARY, get_plotlyjs(), 1)
 
 # %% ../../nbs/6_figures/11_report.ipynb #0baef1a8
 def _tree(run):

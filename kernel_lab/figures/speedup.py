@@ -94,9 +94,9 @@ def speedup_title(frame: 'pd.DataFrame', eager_us: float | None = None) -> tuple
     "(title, subtitle): the best speedup and the step that reached it; `eager_us`: time of eager execution."
     right = frame[frame.latency_us.notna()]
     if not len(frame): return 'No correct kernel yet', 'a run has not started'
-    if not len(right): return 'No correct kernel yet', f'{len(frame)} steps, none of them timed'
+    if not len(right): return 'No correct kernel yet', f'{len(frame)} step{"s" * (len(frame) != 1)}, none timed'
     best, failed = right.loc[right.latency_us.idxmin()], len(frame) - len(right)
-    tail = (f' · {speedup_text(eager_us / best.latency_us)} over eager'
+    tail = (f' · {speedup_text(eager_us / best.latency_us)} as fast as eager'
             if eager_us else '') + (f' · {failed} of {len(frame)} steps failed' if failed else '')
     kind, first = kind_of_times(frame), right.iloc[0]
     if best.step == first.step:

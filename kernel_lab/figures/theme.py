@@ -27,6 +27,10 @@ THEMES = {
     'light': dict(paper='#FFFFFF', ink='#22262D', soft='#69707B', grid='#E9EBEF', track='#F5F6F8'),
     'dark': dict(paper='#14171C', ink='#E4E7EC', soft='#9AA2AE', grid='#262B33', track='#1B1F26')}
 
+# a drag zooms and a double click shows all; one button of plotly.js would upload the figure to a server
+UNWANTED_BUTTONS = ['select2d', 'lasso2d', 'autoScale2d', 'zoom2d', 'pan2d', 'zoomIn2d', 'zoomOut2d',
+                    'sendChartToCloud']
+
 def template(theme: str = 'auto') -> 'go.layout.Template':
     """The plotly template of a theme ('auto', 'light', 'dark'): quiet axes, no boxes, one type face, short dark
     tooltips."""
@@ -43,7 +47,7 @@ def template(theme: str = 'auto') -> 'go.layout.Template':
         font=dict(family=TEXT_FONTS, size=12, color=p['ink']), paper_bgcolor=p['paper'], plot_bgcolor=TRANSPARENT,
         xaxis=axis, yaxis=axis, title=title, margin=dict(l=12, r=16, t=62, b=12), showlegend=False, bargap=0.3,
         hovermode='closest', colorway=list(LANE_COLOURS.values()), hoverlabel=tooltip,
-        modebar=dict(bgcolor=TRANSPARENT, color=p['soft'], activecolor=p['ink']))
+        modebar=dict(bgcolor=TRANSPARENT, color=p['soft'], activecolor=p['ink'], remove=UNWANTED_BUTTONS))
     return go.layout.Template(layout=layout)
 
 # %% ../../nbs/6_figures/00_theme.ipynb #dba3b03b
@@ -110,10 +114,16 @@ def save_figure(fig: 'go.Figure', path: str | Path, theme: str = 'light', width:
     else: _write_image(fig, path, width, height)
     return path
 
+_NUMBERS = re.compile(r'("bdata": ?"[\w+/=\\]*")')           # text never looks so: its quotes are escaped
+
+def page_for_others(text: str) -> str:
+    "What `for_others` leaves of a page with figures; their numbers stay, whose base64 can look like a path or a name."
+    return ''.join(part if k % 2 else for_others(part) for k, part in enumerate(_NUMBERS.split(text)))
+
 def _figure_page(fig):
     "A page with one figure; nothing in it tells of the person or the machine."
     from plotly.offline import get_plotlyjs
-    drawn = for_others(fig.to_html(include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG))
+    drawn = page_for_others(fig.to_html(include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG))
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Kernel Lab</title></head><body>'
             f'<script>{get_plotlyjs()}</script>{drawn}</body></html>')
 
@@ -124,5 +134,5 @@ def _write_image(fig, path, width, height):
                          hint='Install kaleido and a Chromium, or write .html.') from e
 
 PLOTLY_CONFIG = {
-    'displaylogo': False, 'responsive': True, 'modeBarButtonsToRemove': ['select2d', 'lasso2d', 'autoScale2d'],
+    'displaylogo': False, 'responsive': True, 'modeBarButtonsToRemove': UNWANTED_BUTTONS,
     'toImageButtonOptions': {'format': 'svg', 'filename': 'kernel-lab'}}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anywidget
 import numpy as np
 import traitlets
+from ..core.format import time_text
 from ..figures.notebook_html import plot_html
 from ..figures.theme import LANE_COLOURS
 from ..figures.timeline import latency_title, timeline_figure
@@ -68,6 +69,17 @@ class TimelineCanvas(anywidget.AnyWidget):
     line = traitlets.Int(0).tag(sync=True)
     moved = traitlets.Dict().tag(sync=True)
 
+def together_words(timelines: 'list[Timeline]') -> str:
+    "The title of timelines on one axis: '52.2 µs and 37.4 µs simulated on trn2', or '… on trn2, 37.4 µs with …'."
+    if not timelines: return 'No timeline'
+    first, *others = timelines
+    chip, times = first.chip.name, [time_text(t.latency_us) for t in timelines]
+    if all(t.chip.name == chip for t in others): return f'{" and ".join(times)} {first.kind} on {chip}'
+    changed = [t.chip.name.removeprefix(f'{chip} ') for t in others]
+    where = [c if c.startswith(('with ', 'but ')) else f'on {c}' for c in changed]
+    rest = [f'{us} {place}' for us, place in zip(times[1:], where)]
+    return ', '.join([timeline_words(first), *rest])
+
 def _named(part, name): return part | dict(title=f'{name}: {part["title"]}') if name else part
 
 class EngineTimeline(CanvasPanel):
@@ -82,7 +94,7 @@ class EngineTimeline(CanvasPanel):
         `names` the timelines, in their order.
         `UsageError` for a measured timeline."""
         self.timelines = tuple(t for t in timelines if t is not None)
-        self.title = ' and '.join(map(timeline_words, self.timelines)) or 'No timeline'
+        self.title = together_words(self.timelines)
         self.of = of
         self.rest('' if self.timelines else rest_html(self.title, note, of))
         with self.canvas.hold_sync():
@@ -94,7 +106,7 @@ class EngineTimeline(CanvasPanel):
         "Draw the last timeline anew, where only times have changed: of the same program. What is in view stays."
         part = len(self.timelines) - 1
         self.timelines = (*self.timelines[:part], timeline)
-        self.title = ' and '.join(map(timeline_words, self.timelines))
+        self.title = together_words(self.timelines)
         with self.canvas.hold_sync():
             self.canvas.words = dict(title=self.title, of=of)
             times, known = packed_times(timeline), self.canvas.parts[part]['which']

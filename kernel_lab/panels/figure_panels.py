@@ -63,8 +63,9 @@ class Fit(anywidget.AnyWidget):
 # %% ../../nbs/7_panels/02_figure_panels.ipynb #39a5aa62
 def named(run: 'Run', *indices: int) -> str:
     "The run and steps of a figure: 'run 3f2a9c · step 2', 'run 3f2a9c · steps 0, 2', without indices '… · 3 steps'."
-    steps = ', '.join(map(str, indices))
-    return f'run {run.id} · ' + (f'step{"s" * (len(indices) > 1)} {steps}' if indices else f'{len(run.steps)} steps')
+    steps, many = ', '.join(map(str, indices)), len(run.steps) if not indices else 0
+    if not indices: return f'run {run.id} · {many} step{"s" * (many != 1)}'
+    return f'run {run.id} · step{"s" * (len(indices) > 1)} {steps}'
 
 def stamped(figure: 'go.Figure', of: str) -> 'go.Figure':
     "A figure with the text `of` on a line of its own, below the axis and to the right."
@@ -91,8 +92,8 @@ class Picture(Panel):
             self.plot = Plot()
             self.plot.on_msg(lambda _, event, __: self.on_event(event))
             self.box.children = [library(), self.plot]
+        self.note.layout.display, self.box.layout.display = 'none', None      # first: a hidden box draws it twice
         self.plot.drawn = self.figure.to_json()
-        self.note.layout.display, self.box.layout.display = 'none', None
         return self.figure
 
     def rest(self, title: str, note: str, of: str = '') -> None:

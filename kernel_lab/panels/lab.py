@@ -6,12 +6,14 @@
 import html
 import threading
 import weakref
+from collections.abc import Callable
 from contextvars import copy_context
 from pathlib import Path
 import ipywidgets as widgets
 from fastcore.basics import patch
 from ..agents.engine.loop import AgentLoop
 from ..agents.systems.registry import agent_of
+from ..core.background import Background
 from ..core.errors import LabError
 from ..core.format import status_word
 from ..evaluate.records.run import Run
@@ -24,7 +26,7 @@ from .figure_panels import CorrectnessDiff, SpeedupPanel, UtilisationPanel, name
 from .source_and_log import CompileLog, CostPanel, SourceEditor
 from .run_tree import RunTree
 from .step_control import StepControl, step_line
-from .style import Panel, card, row
+from .style import Panel, card, rest_html, row
 from .task_picker import TaskPicker, agents_offered
 from ..tasks.model.task import Task
 
@@ -135,6 +137,10 @@ def _evaluate_edit(self: Lab):
     text = self.editor.value
     if self.control.edited: self.control.begin(lambda: self.control.evaluate(text))
 
+AFTER_THE_FIRST_STEP = (('speedup', 'No step yet', 'the latency of each step'),
+                        ('diff', 'Nothing to compare', 'where the numbers differ from the reference'),
+                        ('utilisation', 'No utilisation yet', 'how busy each engine was'))
+
 @patch
 def _empty(self: Lab):
     first = self.task.first(self.picker.choice['workload'])
@@ -144,6 +150,8 @@ def _empty(self: Lab):
     self._offer_bases([])
     for panel in (self.timeline, self.speedup, self.diff, self.utilisation, self.cost, self.details):
         panel.show(None)
+    for panel, title, what in AFTER_THE_FIRST_STEP: getattr(self, panel).rest(title, f'after the first step: {what}')
+    self.timeline.rest(rest_html('No timeline yet', 'after the first step: what every engine did, and when'))
     self._draw_tree()
     self.compile_log.say('Nothing compiled yet', '')
     self.control.refresh()
@@ -157,7 +165,7 @@ def show(self: Lab, index: int) -> None:
     run = self.loop.run
     self.shown = step = run.steps[index]
     e = step.evaluation
-    here = named(run, step.index)
+    here, timeline_when_traced = named(run, step.index), meanwhile(lambda: timeline_of(e, self.task))
     self._source(e.kernel.source, ' · '.join(filter(None, [here, step.move, step.why])))
     self.editor.show(e)
     self._offer_bases(run.steps)
@@ -166,11 +174,19 @@ def show(self: Lab, index: int) -> None:
     self._draw_tree()
     self.speedup.show(run, named(run))
     self.utilisation.show(run, named(run, *(ends_of(run) or [step.index])))
-    note = f'{status_word(e.status)}: only a correct kernel is timed'
-    timeline = timeline_of(e, self.task)
+    self.diff.show(e.verification, here)
+    note, timeline = f'{status_word(e.status)}: only a correct kernel is timed', timeline_when_traced()
     self.timeline.show(timeline, note=note, of=here)
     self.details.show(ShownStep(run, step.index, timeline, note, self.task))
-    self.diff.show(e.verification, here)
+
+def meanwhile(function: Callable[[], object]) -> Callable[[], object]:
+    "Begin a call in another thread; returns a function that waits for its result, or raises what it raised."
+    work = Background(function)
+    def result():
+        work.wait()
+        if work.error is not None: raise work.error
+        return work.result
+    return result
 
 def ends_of(run: Run) -> list[int]:
     "The indices of a run's first timed step and its best, whose utilisation is compared; none where no step was timed."

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 import anywidget
 import traitlets
+from ..core.errors import UsageError
 
 if TYPE_CHECKING:
     from ..figures.animation.animate import Animation
@@ -25,5 +26,8 @@ class Player(anywidget.AnyWidget):
         if animation is not None: self.show(animation)
 
     def show(self, animation: 'Animation') -> None:
-        "Play another kernel, from its start."
+        "Play another kernel, from its start. `UsageError` for anything but an `Animation`."
+        if not hasattr(animation, 'packed'):
+            raise UsageError(f'A player plays an `Animation`, and this is of type {type(animation).__name__}.',
+                             hint='Player(animate(timeline)), with `animate` of kernel_lab.figures.')
         self.packed = animation.packed

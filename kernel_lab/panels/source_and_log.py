@@ -108,13 +108,17 @@ def cost_bars(profile: 'Profile | None') -> dict[str, dict]:
     return {str(line): dict(shares=[[e, us / most] for e, us in cost.items()], text=say(cost))
             for line, cost in costs.items()}
 
+def error_words(error: dict) -> str:
+    "What was wrong at the line of a kernel's error: operand, limit, value and hint, without the line itself."
+    return str(KernelError.from_dict(error)).removeprefix(f'line {error["line"]}: ')
+
 @patch
 def show(self: SourceEditor, evaluation: 'Evaluation') -> None:
     "Show an evaluation's source with its error line marked and its line costs drawn."
     error = evaluation.error or {}
     with self.hold_sync():
         self.value, self.at = evaluation.kernel.source, 0
-        self.marks = {str(error['line']): str(error.get('message', ''))} if error.get('line') else {}
+        self.marks = {str(error['line']): error_words(error)} if error.get('line') else {}
         self.costs = cost_bars(evaluation.profile)
 
 # %% ../../nbs/7_panels/01_source_and_log.ipynb #15241994

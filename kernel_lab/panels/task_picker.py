@@ -42,7 +42,8 @@ def run_line(run: 'Run') -> str:
     "A run as a line: 'softmax small · rewrite · 4 steps · 1.62× · interrupted · 2026-01-01 12:00'."
     best = speedup_text(run.best_speedup) if run.best else 'none correct'
     state = 'unfinished' if run.state == 'running' else run.state
-    return (f'{run.task} {run.workload} · {run.agent} · {len(run.steps)} steps · {best} · {state} · '
+    many = f'{len(run.steps)} step{"s" * (len(run.steps) != 1)}'
+    return (f'{run.task} {run.workload} · {run.agent} · {many} · {best} · {state} · '
             f'{run.created[:16].replace("T", " ")}')
 
 def earlier_runs(store: 'Store | None', limit: int = 20, without: str | None = None) -> dict[str, str]:

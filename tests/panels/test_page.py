@@ -204,7 +204,7 @@ def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
     folder = lab_server[1]
     target = Path(os.environ.get('KERNEL_LAB_SHOTS') or folder)
     page, watch = visit('steps')
-    assert {'No step yet', 'No timeline',
+    assert {'No step yet', 'No timeline yet',
             'Nothing to compare'} <= set(page.locator('.kl-lab .kl-rest .kl-title').all_text_contents())
 
     press(page, 'Evaluate the first kernel', 1)

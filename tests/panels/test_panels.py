@@ -240,3 +240,55 @@ def test_details_are_built_when_they_are_opened(lab):
     assert 'first, best' in lab.details.built['Roofline'].figure.data[-1].text[0]
     lab.picker.pick(task='matmul')
     assert lab.details.tabs.value == 'none' and lab.details.layout.display == 'none'
+
+
+@pytest.mark.parametrize('holds', [None, b''])
+def test_an_empty_store_offers_no_run_until_there_is_one(tmp_path, holds):
+    path = tmp_path / 'new' / 'lab.sqlite3'
+    if holds is not None:
+        path.parent.mkdir()
+        path.write_bytes(holds)
+    lab = Lab('softmax', 'small', store=Store(path), seeds=1)
+    assert [value for _, value in lab.picker.resume.options] == [''] and not lab.control.button.disabled
+    lab.restart('0123456789ab')                                         # which nobody has made
+    assert lab.loop is None and 'cannot be shown' in lab.compile_log.text and '0123456789ab' in lab.compile_log.text
+    lab.control.button.click()
+    lab.control.wait()
+    assert [value for _, value in Lab('softmax', 'small', store=Store(path)).picker.resume.options] == ['', lab.loop.run.id]
+
+
+def test_a_damaged_store_is_named_and_left_alone(tmp_path):
+    path = tmp_path / 'lab.sqlite3'
+    path.write_bytes(b'these are my notes\n' * 200)
+    with pytest.raises(UsageError, match=r'lab\.sqlite3 is not a store.*Move it away'): Lab('softmax', 'small', store=Store(path))
+    assert path.read_bytes() == b'these are my notes\n' * 200
+
+
+def test_a_run_of_another_chip_takes_its_chip_along(store):
+    loop = AgentLoop('softmax', workload='small', chip='trn1', store=store, seeds=1)
+    loop.step()
+    lab = Lab('softmax', 'small', chip='trn2', store=store, seeds=1)
+    lab.picker.resume.value = loop.run.id
+    assert lab.picker.choice['chip'] == 'trn1' and lab.timeline.title.endswith('on trn1')
+    what_if, roofline, memory = (lab.details.look_at(name) for name in ('What if', 'Roofline', 'Memory'))
+    assert what_if.words.startswith(lab.timeline.title) and what_if.controls['chip'].options[0] == ('trn1', '')
+    assert 'on trn1' in roofline.figure.layout.title.text and '176 KiB' in memory.title            # trn2 has 208 KiB
+    lab.picker.menus['chip'].value = 'trn2'
+    assert lab.loop is None and not lab.timeline.timelines
+    lab.control.button.click()
+    lab.control.wait()
+    assert lab.loop.run.chip == 'trn2' and lab.timeline.title.endswith('on trn2')
+
+
+def test_profiles_of_two_chips_stand_side_by_side_or_are_refused(store):
+    from kernel_lab.panels import ComparisonPanel, EngineTimeline, RooflinePanel
+    one, two = (AgentLoop('softmax', workload='small', chip=c, store=store, seeds=1) for c in ('trn1', 'trn2'))
+    a, b = one.step().evaluation, two.step().evaluation
+    lanes = [e.profile.timeline for e in (a, b)]
+    assert 'times of two chips: trn1 and trn2' in ComparisonPanel(a, b).head.value
+    title = EngineTimeline(*lanes).title
+    assert 'on trn1' in title and 'on trn2' in title
+    roof = RooflinePanel(dict(zip('ab', lanes)))
+    assert roof.figure is None and 'a on trn1, b on trn2' in roof.note.value
+    with pytest.raises(UsageError, match='trn2.*trn1'):                  # no run, and so no picture of one, mixes two clocks
+        replace(two.run, steps=(*two.steps, replace(one.steps[0], run=two.run.id, index=1)))

@@ -1,5 +1,6 @@
 """Figures, panels and records on pages without a kernel, a server or a network, in a real browser: what nbconvert
 writes, files for a friend, hostile text."""
+import base64
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -44,6 +46,11 @@ def seen(page, path):
     page.goto(path.as_uri(), wait_until='domcontentloaded')
     return page.evaluate("""[document.querySelectorAll('.js-plotly-plot .main-svg').length > 0 && document.querySelectorAll('.js-plotly-plot').length,
         document.querySelectorAll('.kl-record').length, document.documentElement.scrollWidth]""")
+
+
+def buttons(page):
+    "What the buttons on the figures of a page offer."
+    return set(page.evaluate("[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)"))
 
 
 def displays(loop):
@@ -85,6 +92,10 @@ def test_nbconvert_shows_every_figure_without_a_network(page, loop, tmp_path):
     heights = page.evaluate("[...document.querySelectorAll('.jp-OutputArea-output')].map(o => o.getBoundingClientRect().height)")
     assert len(heights) == len(figures + panels + records) and min(heights) > 30           # no output is blank
     assert page.evaluate("[...document.querySelectorAll('.js-plotly-plot .gtitle')].every(t => t.textContent.length > 3)")
+    assert buttons(page) == {'Download plot', 'Reset axes'}                                # none uploads a figure
+    ragged = page.evaluate("""[...document.querySelectorAll('.kl-record :is(th, td):not(.kl-right)')]
+        .filter(c => !/left|start/.test(getComputedStyle(c).textAlign)).map(c => c.textContent)""")
+    assert ragged == []                                                 # JupyterLab sets the cells of tables to the right
     page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or tmp_path) / 'nbconvert.png', full_page=True)
 
 
@@ -93,7 +104,21 @@ def test_a_panel_as_a_file_is_interactive(page, loop, tmp_path):
     page.asked.clear()
     assert seen(page, SpeedupPanel(loop.run).save_html(tmp_path / 'panel.html'))[0] == 1
     page.locator('.js-plotly-plot').hover()
-    assert page.locator('.modebar-btn').count() > 0 and page.asked == []
+    assert buttons(page) == {'Download plot', 'Reset axes'} and page.asked == []
+
+
+def test_numbers_of_figures_are_as_they_were_in_what_others_get(page, loop, tmp_path):
+    "Their base64 has slashes: whatever looked like an absolute path was taken out, and the figure stayed blank."
+    from plotly.graph_objects import Figure, Heatmap
+    from kernel_lab.figures import save_figure
+    from kernel_lab.figures.notebook_html import plot_html, save_page
+    numbers = np.frombuffer(base64.b64decode('AA+/some/ada/x+/y/z8AAAA') * 4 + bytes(8), np.float64).reshape(-1, 2)
+    figure = Figure(Heatmap(z=numbers))
+    body = plot_html(figure)
+    assert '+/some/ada/' in body
+    for path in (save_figure(figure, tmp_path / 'figure.html'), save_page('t', body, tmp_path / 'page.html')):
+        page.goto(path.as_uri())
+        page.locator('.hm image').wait_for(state='attached', timeout=20_000)
 
 
 def test_hostile_text_runs_nowhere(page, loop, tmp_path):

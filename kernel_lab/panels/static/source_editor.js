@@ -121,12 +121,12 @@ function insert(area, text) {
 }
 
 function render({ model, el }) {
-  const wrap = node('div', 'kl-editor-wrap'), root = node('div', 'kl-editor'), side = node('div', 'kl-gutter'), body = node('div', 'kl-body'), pre = node('pre'), area = node('textarea'), note = node('div', 'kl-quiet kl-diff-note')
+  const wrap = node('div', 'kl-editor-wrap'), root = node('div', 'kl-editor'), side = node('div', 'kl-gutter'), body = node('div', 'kl-body'), pre = node('pre'), area = node('textarea'), note = node('div', 'kl-quiet kl-diff-note'), wrong = node('div', 'kl-wrong')
   Object.assign(area, { spellcheck: false, wrap: 'off', autocomplete: 'off' })
   area.setAttribute('aria-label', 'Kernel source')
   area.title = 'Ctrl+Enter evaluates an edit. Ctrl+Space shows names of nl. and nisa. Tab indents; Escape, then Tab, leaves the text.'
-  note.setAttribute('role', 'status')
-  body.append(pre, area); root.append(side, body); wrap.append(root, note); el.append(wrap)
+  note.setAttribute('role', 'status'); wrong.setAttribute('role', 'status')
+  body.append(pre, area); root.append(side, body); wrap.append(root, wrong, note); el.append(wrap)
   const names = completion(model, wrap, area, body)
   const bands = diff => {
     body.querySelectorAll('.kl-band').forEach(b => b.remove())
@@ -147,6 +147,7 @@ function render({ model, el }) {
     paint(pre, model.get('value')); gutter(side, model, diff); bands(diff)
     root.style.maxHeight = model.get('height') + 'px'
     root.classList.toggle('kl-timed', Object.keys(model.get('costs')).length > 0)
+    wrong.textContent = Object.entries(model.get('marks')).map(([line, said]) => `Line ${line}: ${said}`).join('\n')
     area.readOnly = !model.get('editable')
   }
   const look = line => { if (line) root.scrollTop = 8 + 19 * (line - 1) - root.clientHeight / 2 }
