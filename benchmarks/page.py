@@ -5,8 +5,9 @@
 Each row has the median and the worst of some repetitions beside what is wanted on two idle cores, and the table the
 load while it ran. A time begins with the key or the click of the person. *to the last pixel* ends with the last change
 of the page in the two seconds after it, *first paint* when the canvas has drawn; a frame is counted from the wheel's
-event to the end of the drawing, the wait for the screen included. Modules are compiled before, as an installation leaves
-them: compiling them anew, which PYTHONDONTWRITEBYTECODE asks of every process, makes the first `Lab()` twice as long."""
+event to the end of the drawing, the wait for the screen included. Modules are compiled before, as an installation
+leaves them: compiling them anew, which PYTHONDONTWRITEBYTECODE asks of every process, makes the first `Lab()` twice as
+long."""
 import argparse
 import json
 import os
