@@ -13,7 +13,7 @@ import numpy as np
 from ...core.errors import KernelError, UsageError, in_time
 from ...core.heap import return_free_memory
 from ..records.verification import Element, SeedReport, Verification
-from .adversarial_inputs import (FAMILIES, choose_draws, counts_all_the_same,
+from .adversarial_inputs import (FAMILIES, are_rare, choose_draws, counts_all_the_same,
     draws_by_name, has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
@@ -238,13 +238,13 @@ def _unfair(task, workload, plain, changed, draw, trial):
     tight = draw.change.tight
     found = soundness(task, workload, changed, tight, trial and trial.want)
     is_close = not found.reason and found.single <= 1          # else no roundings bring float32 and float64 together
-    is_quick = is_close and trial and not has_choices(trial.want)
+    ratios = [trial.ratios(k) for k in range(len(trial.got))] if trial else []
+    is_quick = is_close and trial and not has_choices(trial.want) and not are_rare(ratios)     # few may have jumped
     if is_quick and quick_soundness(task, workload, changed, tight, trial.want): return ''
     why = reason_against(found, lambda: soundness(task, workload, plain[0], wants=plain[1]))
     if not why and found.moved > MAX_ROUNDING_TOLERANCES:
         why = f'roundings make the answer jump, by {found.moved:.2g} tolerances'
     if not trial: return why
-    ratios = [trial.ratios(k) for k in range(len(trial.got))]
     if why and not counts_all_the_same(found, trial.want, ratios): return why
     fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance)
     return 'the elements that are off are those that roundings move as far' if fine else ''

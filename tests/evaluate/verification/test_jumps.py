@@ -1,0 +1,28 @@
+"""A right kernel is not blamed for an answer that jumps where two logits are alike but for roundings of a long sum."""
+import numpy as np
+import pytest
+from kernel_lab.evaluate.verification.adversarial_inputs import _named, are_rare
+from kernel_lab.evaluate.verification.verify import _changed_trial
+from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.targets.nki_sim import specs_of
+from kernel_lab.tasks.suite.registry import TASKS
+
+
+@pytest.mark.slow
+def test_a_softmax_over_large_logits_jumps_in_a_few_rows():
+    task = TASKS['linear_softmax']
+    w = task.workload()
+    first = task.first(w)
+    program = trace_source(first.source, first.entry, specs_of(task, w), 'trn2')
+    seed = 1125246467                                   # six of 1,024 rows jump
+    trial, why = _changed_trial(program, task, w, seed, task.draw(w, seed), _named('far up'))
+    assert trial is None and 'roundings move as far' in why
+    spoilt = trace_source(first.source.replace('op=nl.exp', 'op=nl.square', 1), first.entry, specs_of(task, w), 'trn2')
+    trial, why = _changed_trial(spoilt, task, w, seed, task.draw(w, seed), _named('far up'))
+    assert not why and not trial.passed                 # a wrong one is
+
+
+def test_few_rows_are_rare_and_single_numbers_never():
+    ratios = np.zeros((1000, 8))
+    ratios[:10, 3] = 5
+    assert are_rare([ratios]) and not are_rare([ratios, ratios[:100]]) and not are_rare([np.array([5.0, 0])])
