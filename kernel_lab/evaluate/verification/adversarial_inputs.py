@@ -5,7 +5,7 @@
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #6355ee74
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import cycle
 import math
 from zlib import crc32
@@ -141,8 +141,7 @@ def _has_rows(x): return x.dtype.kind not in 'iub' and math.prod(x.shape[:-1]) >
 
 @dataclass(frozen=True)
 class Patchwork(Draw):
-    """A draw whose rows (along the last axis) have different changes: each one of `parts` or none, at random. Inputs
-    with the same number of rows get the same choice."""
+    "A draw whose rows (along the last axis) have different changes: each one of `parts` or none, at random."
     parts: tuple[Draw, ...] = ()
 
     def substitutes(self):
@@ -224,8 +223,7 @@ def _nudging():
     return Nudging
 
 def _in_float64(task, arrays, nudge=0.0, seed=0, narrow=False):
-    """The reference's outputs in float64, with random relative errors `nudge` of inputs and results of operations.
-    `narrow`: in float32, where the errors are those of dtypes with few bits."""
+    "The reference's outputs in float64, all numbers off by up to `nudge`; `narrow`: float32, for dtypes of few bits."
     import torch
     return_free_memory()
     mode = _nudging()(nudge, seed)
@@ -243,8 +241,7 @@ def _in_float64(task, arrays, nudge=0.0, seed=0, narrow=False):
 
 @dataclass(frozen=True)
 class Soundness:
-    """Numerical stability of a reference on some inputs, in tolerances: float32 against float64, the effect of rounding
-    errors, the effect of rounding the outputs; or the `reason` why it is unusable."""
+    "Stability of a reference in tolerances: float32 by float64, of roundings, of storing; or the `reason` against it."
     single: float = math.inf
     moved: float = math.inf
     stored: float = math.inf
@@ -253,8 +250,7 @@ class Soundness:
 def _finite(arrays): return all(np.isfinite(x.astype(np.float32)).all() for x in arrays if x.dtype.kind not in 'iub')
 
 def quick_soundness(task, workload, arrays, tight, wants):
-    """The `Soundness` of a reference on inputs {name: array} with its float32 outputs `wants`, from one more run of it:
-    the difference that float32 and roundings make together (`moved`). None if that is no harmless one."""
+    "The `Soundness` by one more run of a reference, float32 and roundings together; None if that is not harmless."
     w = task.workload(workload)
     tol, eps = tolerance_on(task, w, wants, tight), EPSILON[w.output_dtype]
     if not (_finite(arrays.values()) and _finite(wants) and all(map(np.any, wants)) and math.isfinite(tol.atol)):
@@ -312,11 +308,10 @@ def reason_against(found, plain):
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #d81b74e0
 NOISE_TRIES, NOISE_FACTOR = 4, 4  # an error counts if it exceeds the noise by this factor
 CHOICE_TRIES, CHOICE_FACTOR = 16, 16  # a choice does not grow with the roundings that change it: these do
-HOPELESS_TOLERANCES, HOPELESS_SHARE, HOPELESS_ROWS = 1024, 0.1, 64
+HOPELESS_TOLERANCES, HOPELESS_SHARE, HOPELESS_ROWS, RARE_SHARE = 1024, 0.1, 64, 0.01
 
 def _hopeless(ratio):
-    """Whether a tenth of an output, in 64 rows or more, is off by 1024 tolerances or not finite: roundings that change
-    a choice move single rows so far, but not most of them."""
+    "Whether a tenth of an output, in 64 rows or more, is off by 1024 tolerances or not finite: no choice moves that."
     far = ~(ratio <= HOPELESS_TOLERANCES)
     if far.ndim < 2 or far.mean() < HOPELESS_SHARE: return False
     return int(far.reshape(-1, far.shape[-1]).any(1).sum()) >= HOPELESS_ROWS
@@ -326,39 +321,31 @@ def has_choices(wants: Iterable[np.ndarray]) -> bool:
     return any(w.dtype.kind in 'iub' for w in wants)
 
 def counts_all_the_same(found, wants, ratios):
-    """Whether a failure counts on inputs with a `Soundness` that is not admitted: roundings move the answer by one
-    tolerance at most, and the kernel is off by 1024 somewhere, or not finite."""
+    "Whether a failure counts though inputs are not admitted: roundings move 1 tolerance, the kernel 1024."
     if found.reason or has_choices(wants) or max(getattr(found, name) for name, _ in _ASKED) > 1: return False
     return any((~(r <= HOPELESS_TOLERANCES)).any() for r in ratios)
 
 def within_noise(task, workload, arrays, wants, ratios, tolerance):
-    """Whether every wrong element is off by at most `NOISE_FACTOR` times the effect of rounding errors. `ratios` are
-    the errors of each output in tolerances. Where few rows are wrong, their answers may have jumped (from one of two
-    like logits to the other): there larger roundings, as a long sum makes them, have to move the row as far."""
-    nudge = EPSILON[task.workload(workload).output_dtype] / 2
-    explained = lambda factor, tries, by_row=False: _is_explained(
-        task, arrays, wants, ratios, tolerance, factor * nudge, tries, by_row)
+    """Whether every wrong element is off by at most `NOISE_FACTOR` times the effect of roundings; `ratios`: errors in
+    tolerances. A few rows may have jumped to another of two like logits: larger roundings must move those as far."""
+    nudge, explained = EPSILON[task.workload(workload).output_dtype] / 2, partial(_is_explained, task, arrays, wants,
+                                                                                  ratios, tolerance)
     if any(map(_hopeless, ratios)): return False
-    if has_choices(wants): return explained(CHOICE_FACTOR, CHOICE_TRIES)
-    return explained(1, NOISE_TRIES) or are_rare(ratios) and explained(CHOICE_FACTOR, CHOICE_TRIES, True)
-
-RARE_SHARE = 0.01
+    if has_choices(wants): return explained(CHOICE_FACTOR * nudge, CHOICE_TRIES)
+    return explained(nudge, NOISE_TRIES) or are_rare(ratios) and explained(CHOICE_FACTOR * nudge, CHOICE_TRIES, True)
 
 def are_rare(ratios):
     "Whether one row in a hundred of each output, or fewer, has a wrong element."
-    share = lambda wrong: wrong.reshape(-1, wrong.shape[-1]).any(1).mean() if wrong.ndim > 1 else 1
-    return all(share(~(r <= 1)) <= RARE_SHARE for r in ratios)
+    return all(r.ndim > 1 and (~(r <= 1)).reshape(-1, r.shape[-1]).any(1).mean() <= RARE_SHARE for r in ratios)
 
 def _moves(out, want, wrong, tolerance, by_row):
     "How far each wrong element is moved in tolerances, or the element of its row that is moved farthest."
-    tol = output_tolerance(want, tolerance)
+    tol, rows = output_tolerance(want, tolerance), wrong.any(-1)
     if not by_row: return error_ratio(out[wrong], want[wrong], tol)
-    rows = wrong.any(-1)
     return np.repeat(error_ratio(out[rows], want[rows], tol).max(-1), wrong[rows].sum(-1))
 
 def _is_explained(task, arrays, wants, ratios, tolerance, nudge, tries, by_row=False):
-    """Whether random relative errors `nudge` of every operation move each wrong element far enough in one of so many
-    `tries`; after `NOISE_TRIES` of them at least one has to be."""
+    "Whether roundings move each wrong element far enough in one of so many `tries`, one of them in `NOISE_TRIES`."
     wrong = [~(r <= 1) for r in ratios]
     off, most = [r[b] for r, b in zip(ratios, wrong)], [np.zeros(int(b.sum())) for b in wrong]
     for n in range(tries):
