@@ -141,7 +141,8 @@ def _has_rows(x): return x.dtype.kind not in 'iub' and math.prod(x.shape[:-1]) >
 
 @dataclass(frozen=True)
 class Patchwork(Draw):
-    "A draw whose rows (along the last axis) have different changes: each one of `parts` or none, at random."
+    """A draw whose rows (along the last axis) have different changes: each one of `parts` or none, at random. Inputs
+    with the same number of rows get the same choice."""
     parts: tuple[Draw, ...] = ()
 
     def substitutes(self):
@@ -223,7 +224,8 @@ def _nudging():
     return Nudging
 
 def _in_float64(task, arrays, nudge=0.0, seed=0, narrow=False):
-    "The reference's outputs in float64, all numbers off by up to `nudge`; `narrow`: float32, for dtypes of few bits."
+    """The reference's outputs in float64, with random relative errors `nudge` of inputs and results of operations.
+    `narrow`: in float32, where the errors are those of dtypes with few bits."""
     import torch
     return_free_memory()
     mode = _nudging()(nudge, seed)
@@ -241,7 +243,8 @@ def _in_float64(task, arrays, nudge=0.0, seed=0, narrow=False):
 
 @dataclass(frozen=True)
 class Soundness:
-    "Stability of a reference in tolerances: float32 by float64, of roundings, of storing; or the `reason` against it."
+    """Numerical stability of a reference on some inputs, in tolerances: float32 against float64, the effect of rounding
+    errors, the effect of rounding the outputs; or the `reason` why it is unusable."""
     single: float = math.inf
     moved: float = math.inf
     stored: float = math.inf
@@ -250,7 +253,8 @@ class Soundness:
 def _finite(arrays): return all(np.isfinite(x.astype(np.float32)).all() for x in arrays if x.dtype.kind not in 'iub')
 
 def quick_soundness(task, workload, arrays, tight, wants):
-    "The `Soundness` by one more run of a reference, float32 and roundings together; None if that is not harmless."
+    """The `Soundness` of a reference on inputs {name: array} with its float32 outputs `wants`, from one more run of it:
+    the difference that float32 and roundings make together (`moved`). None if that is no harmless one."""
     w = task.workload(workload)
     tol, eps = tolerance_on(task, w, wants, tight), EPSILON[w.output_dtype]
     if not (_finite(arrays.values()) and _finite(wants) and all(map(np.any, wants)) and math.isfinite(tol.atol)):
@@ -319,11 +323,6 @@ def _hopeless(ratio):
 def has_choices(wants: Iterable[np.ndarray]) -> bool:
     "Whether an output is of whole numbers: indices and counts, which jump where a rounding turns a comparison."
     return any(w.dtype.kind in 'iub' for w in wants)
-
-def counts_all_the_same(found, wants, ratios):
-    "Whether a failure counts though inputs are not admitted: roundings move 1 tolerance, the kernel 1024."
-    if found.reason or has_choices(wants) or max(getattr(found, name) for name, _ in _ASKED) > 1: return False
-    return any((~(r <= HOPELESS_TOLERANCES)).any() for r in ratios)
 
 def within_noise(task, workload, arrays, wants, ratios, tolerance):
     """Whether every wrong element is off by at most `NOISE_FACTOR` times the effect of roundings; `ratios`: errors in

@@ -13,8 +13,8 @@ import numpy as np
 from ...core.errors import KernelError, UsageError, in_time
 from ...core.heap import return_free_memory
 from ..records.verification import Element, SeedReport, Verification
-from .adversarial_inputs import (FAMILIES, are_rare, choose_draws, counts_all_the_same,
-    draws_by_name, has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
+from .adversarial_inputs import (FAMILIES, HOPELESS_TOLERANCES, are_rare,
+    choose_draws, draws_by_name, has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
@@ -232,6 +232,12 @@ def _trial(program, task, workload, seed, arrays, draw=None):
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #daacf3c5
 MAX_ROUNDING_TOLERANCES = 32  # effect of rounding errors, in tolerances, beyond which a failure does not count
 
+def _counts_all_the_same(found, wants, ratios):
+    """Whether a failure counts on inputs with a `Soundness` that is not admitted: roundings move the answer by one
+    tolerance at most, and the kernel is off by 1024 somewhere, or not finite."""
+    if found.reason or has_choices(wants) or max(found.single, found.moved, found.stored) > 1: return False
+    return any((~(r <= HOPELESS_TOLERANCES)).any() for r in ratios)
+
 def _unfair(task, workload, plain, changed, draw, trial):
     """The reason why a failure on changed inputs does not count; empty if it counts. `plain`: the ordinary inputs, and
     the reference's outputs for them."""
@@ -245,7 +251,7 @@ def _unfair(task, workload, plain, changed, draw, trial):
     if not why and found.moved > MAX_ROUNDING_TOLERANCES:
         why = f'roundings make the answer jump, by {found.moved:.2g} tolerances'
     if not trial: return why
-    if why and not counts_all_the_same(found, trial.want, ratios): return why
+    if why and not _counts_all_the_same(found, trial.want, ratios): return why
     fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance)
     return 'the elements that are off are those that roundings move as far' if fine else ''
 
