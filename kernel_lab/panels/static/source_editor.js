@@ -153,9 +153,13 @@ function render({ model, el }) {
   const look = line => { if (line) root.scrollTop = 8 + 19 * (line - 1) - root.clientHeight / 2 }
   const looked = () => { bands(compared()); look(model.get('at')) }
   const marked = () => look(Number(Object.keys(model.get('marks'))[0] ?? 0))
-  const take = () => { if (area.value !== model.get('value')) { area.value = model.get('value'); names.close() } draw() }
-  let timer, leaving = false
-  const send = () => { clearTimeout(timer); model.save_changes() }
+  let timer = 0, leaving = false                                    // timer: what is typed is not with Python yet
+  const take = () => {
+    if (timer && area.value !== model.get('value')) model.set('value', area.value)     // an echo of an older text: what was typed since stays
+    if (area.value !== model.get('value')) { area.value = model.get('value'); names.close() }
+    draw()
+  }
+  const send = () => { clearTimeout(timer); timer = 0; model.save_changes() }
   area.addEventListener('input', () => { model.set('value', area.value); draw(); clearTimeout(timer); timer = setTimeout(send, 200) })
   const undoes = e => { if (e.target === area && (e.ctrlKey || e.metaKey) && /^[zy]$/i.test(e.key)) e.stopImmediatePropagation() }
   area.addEventListener('focus', () => addEventListener('keydown', undoes, true))     // Notebook 7 would take Ctrl+Z for its cells
