@@ -68,7 +68,8 @@ function render({ model, el }) {
       if (!byRoom && !words.length && group !== before) { const g = node('div', 'kl-ts-group', group); g.setAttribute('role', 'presentation'); out.push(g); before = group }
       return [...out, o]
     }))
-    point(words.length || byRoom ? 0 : Math.max(0, found.findIndex(r => r.name === current())))
+    const named = found.findIndex(r => r.name === (words.length || byRoom ? words.join('_') : current()))    // a whole name is meant, however they are sorted
+    point(Math.max(0, named))
   }
   function show() {
     if (open) return
