@@ -302,28 +302,34 @@ def set_call(code: KernelTree, stmt: Stmt, op: str, /, **args) -> Stmt:
     return stmt
 
 class _Rename(cst.CSTTransformer):
-    "Replace the variable `old` by `new`; with `index`, by `new[:, index, …]`."
-    def __init__(self, old, new, index=None, rank=2):
-        self.old, self.new, self.index, self.rank, self.skip, self.plain = old, new, index, rank, set(), set()
+    "Replace variables by those of `names`; with `index`, by `new[:, index, …]`."
+    def __init__(self, names, index=None, rank=2):
+        self.names, self.index, self.rank, self.skip, self.plain = names, index, rank, set(), set()
     def visit_Arg(self, node): self.skip.add(node.keyword)
     def visit_Attribute(self, node): self.skip.add(node.attr)
     def visit_Subscript(self, node):
         if isinstance(node.value, cst.Name): self.plain.add(node.value)
     def leave_Name(self, original, updated):
-        if original.value != self.old or original in self.skip: return updated
-        if self.index is None or original in self.plain: return updated.with_changes(value=self.new)
-        return parse_expression(f'{self.new}[:, {self.index}{", :" * (self.rank - 1)}]')
+        new = self.names.get(original.value)
+        if new is None or original in self.skip: return updated
+        if self.index is None or original in self.plain: return updated.with_changes(value=new)
+        return parse_expression(f'{new}[:, {self.index}{", :" * (self.rank - 1)}]')
     def leave_Subscript(self, original, updated):
-        if self.index is None or not isinstance(original.value, cst.Name) or original.value.value != self.old:
-            return updated
+        new = self.names.get(original.value.value) if isinstance(original.value, cst.Name) else None
+        if self.index is None or new is None: return updated
         parts = [text_of(e).rstrip(', ') for e in updated.slice]
-        return parse_expression(f'{self.new}[{", ".join([parts[0], self.index, *parts[1:]])}]')
+        return parse_expression(f'{new}[{", ".join([parts[0], self.index, *parts[1:]])}]')
+
+def rename_all(stmt, names: dict[str, str], index=None, rank=2):
+    """Replace tiles by those of `names`, old to new (or by `new[:, index, …]`), in a statement and everything inside
+    it, all at once. A node that mentions none of them stays the same object."""
+    def renamed(node):
+        return node if names.keys().isdisjoint(names_in(node)) else node.visit(_Rename(names, index, rank))
+    if stmt.kind == 'loop':
+        for s in stmt.body: rename_all(s, names, index, rank)
+    else: stmt.node, stmt.args = renamed(stmt.node), {k: renamed(v) for k, v in stmt.args.items()}
+    return stmt
 
 def rename(stmt, old, new, index=None, rank=2):
     "Replace tile `old` by `new` (or by `new[:, index, …]`) in a statement and everything inside it."
-    if stmt.kind == 'loop':
-        for s in stmt.body: rename(s, old, new, index, rank)
-    else:
-        stmt.node = stmt.node.visit(_Rename(old, new, index, rank))
-        stmt.args = {k: v.visit(_Rename(old, new, index, rank)) for k, v in stmt.args.items()}
-    return stmt
+    return rename_all(stmt, {old: new}, index, rank)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 import libcst as cst
 from .source_tree import (Stmt, buffer_of, environment, divides_evenly, parse_expression,
-    fits_on_chip, names_in, rename, parse_statement, sbuf_bytes, text_of, tile_bytes, trips)
+    fits_on_chip, names_in, rename, rename_all, parse_statement, sbuf_bytes, text_of, tile_bytes, trips)
 from .evidence import Rewrite, ProfileFacts, MoveContext, reason_text, rewrite_with_gain
 
 # %% ../../../nbs/6_agents/2_rewrite/03_transform_loops.ipynb #e6123b5e
@@ -226,7 +226,7 @@ def _copy(s, var, index, tiles, bare):
     if bare and s.kind != 'loop': new.node = new.node.with_changes(leading_lines=[])
     if s.kind == 'loop' and var in names_in(s.node.iter):
         new.node = s.node.with_changes(iter=parse_expression(text_of(s.node.iter).replace(var, index)))
-    for old, name in ((var, index), *tiles.items()): rename(new, old, name)
+    rename_all(new, {var: index, **tiles})
     if s.kind == 'alloc': new.name = tiles.get(s.name, s.name)
     return new
 
