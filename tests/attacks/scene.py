@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
+from contextlib import suppress
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Scene:
         os.environ['A_SECRET_KEY'] = self.secret
         (self.folder / 'secret.txt').write_text(self.secret)
         self._restore()
-        self.visits, self.doors = set(), []
+        self.doors = {}
         self._listen('tcp', socket.AF_INET, socket.SOCK_STREAM, ('127.0.0.1', 0))
         self._listen('udp', socket.AF_INET, socket.SOCK_DGRAM, ('127.0.0.1', 0))
         self._listen('unix', socket.AF_UNIX, socket.SOCK_STREAM, str(self.folder / 'door'))
@@ -52,14 +52,18 @@ class Scene:
         door = socket.socket(family, kind)
         door.bind(address)
         if kind == socket.SOCK_STREAM: door.listen(16)
-        self.doors.append(door)
-        def wait():
-            while True:
-                try:
-                    (door.accept()[0].close() if kind == socket.SOCK_STREAM else door.recvfrom(64))
-                    self.visits.add(name)
-                except OSError: return
-        threading.Thread(target=wait, daemon=True).start()
+        door.setblocking(False)                  # who has been there is asked of the system, when it matters
+        self.doors[name] = door
+
+    def _visits(self):
+        "The doors that somebody used since this was asked last."
+        found = set()
+        for name, door in self.doors.items():
+            with suppress(BlockingIOError):
+                while True:
+                    door.accept()[0].close() if door.type == socket.SOCK_STREAM else door.recvfrom(64)
+                    found.add(name)
+        return found
 
     def _restore(self):
         for p in self.folder.iterdir():
@@ -77,7 +81,7 @@ class Scene:
 
     @property
     def words(self):
-        tcp, udp = (self.doors[k].getsockname()[1] for k in (0, 1))
+        tcp, udp = (self.doors[k].getsockname()[1] for k in ('tcp', 'udp'))
         return {
             '@FOLDER': str(self.folder), '@TCP': tcp, '@UDP': udp, '@DOOR': str(self.folder / 'door'),
             '@ABSTRACT': self.secret[:20] + '-door', '@VICTIM': self.victim.pid, '@ADDRESS': self.address,
@@ -91,7 +95,7 @@ class Scene:
     def hurt(self):
         """What has happened since, as a set of words: doors that were used, files that changed or appeared, what was
         done to the process."""
-        found, now = set(self.visits), self._state()
+        found, now = self._visits(), self._state()
         found |= {n for n in VICTIMS
                   if now.get(n) != self.before[n]} | {p.name for p in self.folder.iterdir()} - {*KEPT, *VICTIMS}
         if self.victim.poll() is not None or _stopped(self.victim.pid): found.add('signalled')
@@ -100,14 +104,14 @@ class Scene:
 
     def heal(self):
         "As it was, for the next."
-        self.visits.clear()
+        self._visits()
         self._restore()
         os.setpriority(os.PRIO_PROCESS, self.victim.pid, self.niceness)
         os.kill(self.victim.pid, signal.SIGCONT)
 
     def __exit__(self, *_):
         os.environ.pop('A_SECRET_KEY', None)
-        for door in self.doors: door.close()
+        for door in self.doors.values(): door.close()
         self.victim.kill(); self.victim.wait(); self.victim.stdin.close(); self.victim.stdout.close()
         self.shm.close(); self.shm.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -657,9 +657,9 @@ def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(shared):
     assert watch.outside == [] and watch.errors == []
 
 
-def test_a_person_goes_back_and_tries_another_way(lab_server, visit):
+def test_a_person_goes_back_and_tries_another_way(lab_server, shared):
     target = Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1])
-    page, watch = visit('tree', cells=2)
+    page, watch = shared
     press(page, 'Evaluate the first kernel', 1)
     press(page, 'Step', 2)
     back = page.locator('.kl-lab button:text-is("Go on from this step")')
@@ -720,9 +720,9 @@ def slid_by_keyboard(page):
     assert page.locator('.jp-Notebook .jp-Cell').count() == cells
 
 
-def test_axe_finds_nothing_serious(lab_server, visit):
+def test_axe_finds_nothing_serious(lab_server, shared):
     folder = lab_server[1]
-    page, watch = visit('access', cells=2)
+    page, watch = shared
     assert barriers(page, '.kl-lab') == []
     press(page, 'Evaluate the first kernel', 1)
     found = {'evaluated': barriers(page, '.kl-lab')}
