@@ -1,4 +1,5 @@
 """The loop under bad luck: interrupts at every moment, agents that fail or go in circles, runs that are resumed."""
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from kernel_lab.agents.engine import session as loops
 from kernel_lab.agents.engine.loop import EDITED_BY_HAND, FIRST_KERNEL, AgentLoop, Proposal, base_step
 from kernel_lab.core.errors import LabError, SimulatorError, UsageError
+from kernel_lab.core.interrupts import hearing
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
 from kernel_lab.evaluate.records.verification import Status, new_id
@@ -180,6 +182,20 @@ def test_ctrl_c_while_saving_saves_again(quick, store, monkeypatch):
     monkeypatch.setattr(store, 'append_entry', save)
     with pytest.raises(KeyboardInterrupt): list(loop)
     assert len(store.load_run(loop.run.id).steps) == 2 and [s.index for s in loop.branch.steps] == [0, 1]
+
+
+def swallowed():
+    "Ctrl-C, and a library that makes nothing of it: the agent has no proposal."
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(1000): pass
+
+
+def test_a_ctrl_c_that_the_agent_caught_does_not_finish_the_run(quick, store):
+    loop = AgentLoop('softmax', Scripted(propose(1), swallowed, propose(2)), 'small', store=store)
+    with pytest.raises(KeyboardInterrupt), hearing(): list(loop)
+    assert store.load_run(loop.run.id).state == 'interrupted' and len(loop.run.steps) == 2
+    assert [s.index for s in loop] == [2] and store.load_run(loop.run.id).state == 'finished'
 
 
 def test_leaving_a_for_loop(quick, store):

@@ -233,9 +233,10 @@ def test_interrupt_keeps_the_run_and_resume_goes_on(here, tmp_path, env):
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130 and "Traceback" not in err, out + err
-    run_id = re.search(r"kernel-lab optimize --resume (\w+)", err)[1]
+    said = re.search(r"kernel-lab optimize --resume (\w+)", err)
+    assert said, out + err
     assert "interrupted" in here("runs").stdout
-    done = here("optimize", "--resume", run_id, "--steps", "1", "--out", "best.py")
+    done = here("optimize", "--resume", said[1], "--steps", "1", "--out", "best.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first kernel" in done.stdout and (tmp_path / "best.py").exists()
     assert "finished" in here("runs").stdout

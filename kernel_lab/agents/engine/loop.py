@@ -272,6 +272,9 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
         if self.done: return None
         _mark(self, 'running')
         made = _turn(self)
+        if made is None and interrupted():              # what the agent asked for may have caught the Ctrl-C
+            self._over, self._at_work = False, None
+            raise KeyboardInterrupt
         if self.done: _mark(self, 'finished')
         return made
 

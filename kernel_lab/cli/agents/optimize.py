@@ -84,23 +84,23 @@ def step_until_done(loop, source=None):
     Returns what ended it early, a `KeyboardInterrupt` or a `LabError`, or None."""
     from rich.console import Console
     console = Console(highlight=False, emoji=False)
-    with progress_on(console) as progress:
-        bar = progress.add_task(f'{loop.run.agent} works on {loop.task.name}', completed=len(loop.steps),
-                                total=loop.max_steps and loop.max_steps + 1)
-        loop.options.setdefault('on_stage', stages_on(progress, bar, lambda: f'step {len(loop.steps)}'))
-        kind = one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'
-        say(step_table(kind, bool(paid_text(loop))).head(), console=console)
-        try:
+    try:
+        with progress_on(console) as progress:
+            bar = progress.add_task(f'{loop.run.agent} works on {loop.task.name}', completed=len(loop.steps),
+                                    total=loop.max_steps and loop.max_steps + 1)
+            loop.options.setdefault('on_stage', stages_on(progress, bar, lambda: f'step {len(loop.steps)}'))
+            kind = one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'
+            say(step_table(kind, bool(paid_text(loop))).head(), console=console)
             if source: loop.edit(source)
             for step in loop.steps: show_step(step, loop.run, console, paid_text(loop) and '·')
             for step in loop:
                 show_step(step, loop.run, console, paid_text(loop))
                 progress.update(bar, advance=1, description=f'{loop.run.agent} looks for a move')
                 if interrupted(): raise KeyboardInterrupt              # a library caught it
-        except (KeyboardInterrupt, Exception) as cut:
-            if interrupted(): return KeyboardInterrupt()
-            if not isinstance(cut, KeyboardInterrupt | LabError): raise
-            return cut
+    except (KeyboardInterrupt, Exception) as cut:
+        if interrupted(): return KeyboardInterrupt()
+        if not isinstance(cut, KeyboardInterrupt | LabError): raise
+        return cut
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #003fd70c
 def report_outcome(loop, cut=None, where=''):
