@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #834e55ea
 import math
+import random
 import secrets
 import time
 from collections.abc import Collection, Sequence
@@ -267,13 +268,29 @@ def _changed_trial(program, task, workload, seed, arrays, draw, want=None):
     return trial, ''
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #0430ad4d
+MAX_NOISE_SHARE = 1e-3   # of the elements of an output
+
+def _is_noise(task, workload, trial):
+    "Whether few elements are wrong, and those by no more than roundings of the inputs move them."
+    ratios = [trial.ratios(k) for k in range(len(trial.got))]
+    is_few = all((~(r <= 1)).mean() <= MAX_NOISE_SHARE for r in ratios)
+    return is_few and within_noise(task, workload, trial.arrays, trial.want, ratios, trial.tolerance)
+
+def _plain_trial(program, task, workload, seed, left_out):
+    """The `DrawResult` of inputs as the task draws them. Where they happen to cancel, in an element or two, they say
+    nothing about a kernel that is off there: one other draw, whose seed follows from `seed`, decides."""
+    trial = _trial(program, task, workload, seed, task.draw(workload, seed))
+    if trial.passed or not _is_noise(task, workload, trial): return trial
+    left_out.append((f'seed {seed}', 'the few elements that are off are those that roundings move as far'))
+    trial, seed = None, random.Random(seed).getrandbits(31)
+    return _trial(program, task, workload, seed, task.draw(workload, seed))
+
 def _trials(program, task, workload, plan, left_out):
     """Yield every `DrawResult` of a plan; draws that do not count are appended to `left_out`, and their substitutes
     take their place."""
     for seed, draws in plan:
-        arrays = task.draw(workload, seed)
-        trial = _trial(program, task, workload, seed, arrays)
-        want = trial.want
+        trial = _plain_trial(program, task, workload, seed, left_out)
+        seed, arrays, want = trial.seed, trial.arrays, trial.want
         yield trial
         waiting = list(draws)
         while waiting:
