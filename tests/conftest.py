@@ -9,6 +9,7 @@ import sys
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"): os.environ.setdefault(_name, "1")
 sys.modules.setdefault("rfc3987_syntax", None)             # see tests/support/without_grammars
 
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from kernel_lab.core import workers  # noqa: E402
@@ -33,11 +34,15 @@ def pytest_unconfigure():
 
 
 def pytest_collection_modifyitems(items):
-    """The longest file first and notebooks last, of these the upper rooms' first, which take longest: nobody waits in the
-    end for one that began late."""
+    "Notebooks last, of these the upper rooms' first, which take longest."
     files = [i for i in items if i.path.name != "test_notebooks.py"]
-    pages = [i for i in items if i.path.name == "test_notebooks.py"]
-    items[:] = sorted(files, key=lambda i: i.path.name != "test_page.py") + pages[::-1]
+    items[:] = files + [i for i in items if i.path.name == "test_notebooks.py"][::-1]
+
+
+@pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+def pytest_begin_with_the_longest_file(items):
+    "In a random order too: nobody waits in the end for a file that began late."
+    items.sort(key=lambda i: i.path.name != "test_page.py")
 
 
 def pytest_xdist_make_scheduler(config, log):
