@@ -211,6 +211,10 @@ class DrawResult:
         "The `error_ratio` of every element of output `k`."
         return compare(self.got[k], self.want[k], self.tolerance)[1]
 
+    def all_ratios(self):
+        "`ratios` of each output."
+        return [self.ratios(k) for k in range(len(self.got))]
+
 def _read_only(x):
     "The array, in C order, as one that cannot be written."
     view = np.ascontiguousarray(x).view()
@@ -231,6 +235,7 @@ def _trial(program, task, workload, seed, arrays, draw=None):
                       tuple(report_on(g, w, tolerance, seed, k, name) for k, (g, w) in enumerate(zip(got, wants))))
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #daacf3c5
+MOVED_AS_FAR = 'the elements that are off are those that roundings move as far'
 MAX_ROUNDING_TOLERANCES = 32  # effect of rounding errors, in tolerances, beyond which a failure does not count
 
 def _counts_all_the_same(found, wants, ratios):
@@ -245,7 +250,7 @@ def _unfair(task, workload, plain, changed, draw, trial):
     tight = draw.change.tight
     found = soundness(task, workload, changed, tight, trial and trial.want)
     is_close = not found.reason and found.single <= 1          # else no roundings bring float32 and float64 together
-    ratios = [trial.ratios(k) for k in range(len(trial.got))] if trial else []
+    ratios = trial.all_ratios() if trial else []
     is_quick = is_close and trial and not has_choices(trial.want) and not are_rare(ratios)     # few may have jumped
     if is_quick and quick_soundness(task, workload, changed, tight, trial.want): return ''
     why = reason_against(found, lambda: soundness(task, workload, plain[0], wants=plain[1]))
@@ -254,7 +259,7 @@ def _unfair(task, workload, plain, changed, draw, trial):
     if not trial: return why
     if why and not _counts_all_the_same(found, trial.want, ratios): return why
     fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance)
-    return 'the elements that are off are those that roundings move as far' if fine else ''
+    return MOVED_AS_FAR if fine else ''
 
 def _changed_trial(program, task, workload, seed, arrays, draw, want=None):
     """(the `DrawResult` of adversarial inputs, '') or (None, the reason why it does not count). `want`: the reference's
@@ -272,7 +277,7 @@ MAX_NOISE_SHARE = 1e-3   # of the elements of an output
 
 def _is_noise(task, workload, trial):
     "Whether few elements are wrong, and those by no more than roundings of the inputs move them."
-    ratios = [trial.ratios(k) for k in range(len(trial.got))]
+    ratios = trial.all_ratios()
     is_few = all((~(r <= 1)).mean() <= MAX_NOISE_SHARE for r in ratios)
     return is_few and within_noise(task, workload, trial.arrays, trial.want, ratios, trial.tolerance)
 
@@ -281,7 +286,7 @@ def _plain_trial(program, task, workload, seed, left_out):
     nothing about a kernel that is off there: one other draw, whose seed follows from `seed`, decides."""
     trial = _trial(program, task, workload, seed, task.draw(workload, seed))
     if trial.passed or not _is_noise(task, workload, trial): return trial
-    left_out.append((f'seed {seed}', 'the few elements that are off are those that roundings move as far'))
+    left_out.append((f'seed {seed}', MOVED_AS_FAR))
     trial, seed = None, random.Random(seed).getrandbits(31)
     return _trial(program, task, workload, seed, task.draw(workload, seed))
 
