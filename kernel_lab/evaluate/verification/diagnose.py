@@ -314,10 +314,10 @@ DIAGNOSES = [
     not_computed, overflow, tail, sign, factor, offset, shifted, reversed_axes, transposed, stale, factors, other_tile]
 
 def likely_causes(case: WrongOutput, guesses: Sequence[Callable] = DIAGNOSES, seconds: float = math.inf) -> list[Guess]:
-    "The guesses about a wrong output, highest confidence first; after so many `seconds` no other is tried."
-    until, found = time.monotonic() + seconds, []
+    "The guesses about a wrong output, highest confidence first; none is begun after `seconds` of processor time."
+    until, found = time.process_time() + seconds, []
     with np.errstate(all='ignore'):
         for f in guesses:
-            if time.monotonic() > until: break
+            if time.process_time() > until: break
             found += [g] if (g := f(case)) else []
     return sorted(found, key=lambda g: -g.confidence)

@@ -253,13 +253,13 @@ CONVINCING_CONFIDENCE, MAX_INPUT_ELEMENTS, MAX_SECONDS = 0.9, 1 << 21, 2.0
 
 def guess_causes(case: RerunCase, most: int = 3, seconds: float = MAX_SECONDS) -> tuple[Guess, ...]:
     """The `most` best guesses about a wrong output, highest confidence first; may be empty. The reference is run again
-    until so many `seconds` have passed."""
-    until = time.monotonic() + seconds
+    until so many `seconds` of the processor have passed."""
+    until = time.process_time() + seconds
     found = likely_causes(case, seconds=seconds)
     if found and found[0].confidence >= CONVINCING_CONFIDENCE or case.workload.elements > MAX_INPUT_ELEMENTS:
         return tuple(found[:most])
     for f in HYPOTHESES:
-        if (left := until - time.monotonic()) <= 0: break
+        if (left := until - time.process_time()) <= 0: break
         try:
             with within(left, 'guessing'): found += [g] if (g := f(case)) else []
         # a reference that cannot be taken apart, or a guess that takes too long

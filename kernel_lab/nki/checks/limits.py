@@ -5,7 +5,7 @@
 # %% ../../../nbs/2_nki/5_checks/08_limits.ipynb #788da5af
 from collections.abc import Callable
 from dataclasses import dataclass
-from .capacity import (allocations, capacity, places, register_values, registers_at_once,
+from .capacity import (allocations, memory_overflow, places, register_values, registers_at_once,
                                             too_large)
 from .rules_data_movement import dma_sums, dma_transposes, gathered_transposes
 from .rules_elementwise import (access_patterns, both_psum, columns, current_dialect_only,
@@ -53,10 +53,10 @@ _FIRST_LIMITS = (
     Limit('C6', 'A PSUM tile fits one bank of 2 KiB a partition; on trn3 it may take all eight.', 'architecture guide',
           _ALL, (too_large,)),
     Limit('C7', 'PSUM has eight banks.', 'architecture guide',
-          _ALL, (capacity,)),
+          _ALL, (memory_overflow,)),
     Limit('C8', 'SBUF has 192, 224 or 256 KiB a partition, 16 KiB kept back; what the compiler places goes to HBM and '
                 'back.', 'architecture guides, allocation guide, memory hierarchy',
-          _ALL, (capacity, too_large)),
+          _ALL, (memory_overflow, too_large)),
     Limit('C9', 'An access of more than 64 partitions starts at 0, of more than 32 at 0 or 64, a smaller one at a '
                 'multiple of 32.',
           'architecture guide',
