@@ -7,6 +7,8 @@ from kernel_lab.agents.rewrite.agent import MOVES, RewriteAgent, rewrites_of
 from kernel_lab.agents.rewrite.source_tree import KernelTree
 from kernel_lab.agents.rewrite.evidence import ProfileFacts, MoveContext
 from kernel_lab.core.errors import KernelError
+from kernel_lab.agents.systems.registry import agent_of
+from kernel_lab.evaluate.records.run import Run
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.nki import execute
 from kernel_lab.nki.chip.chips import CHIPS
@@ -14,7 +16,7 @@ from kernel_lab.nki.explain.profile import profile_of
 from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.lang.trace import trace_source
-from kernel_lab.nki.transform.moves import FAMILIES
+from kernel_lab.nki.transform.moves import FAMILIES, THREE_TERMS
 from kernel_lab.tasks.suite.registry import BY_HAND, TASKS
 
 ALL = pytest.mark.parametrize('task', [pytest.param(t, id=t.name, marks=[pytest.mark.slow] * (t.name == 'causal_attention'))
@@ -246,3 +248,8 @@ def test_an_imported_task_whose_name_is_no_name_of_python_is_fused_anew():
     assert kernel is not None and 'def kernel_1_soft_max(' in kernel.source
     specs = [ArraySpec(shape, 'float32') for shape in task.workload('small').shapes.values()]
     assert schedule(trace_source(kernel.source, None, specs, chip='trn2'), 'trn2').latency_us > 0
+
+def test_a_resumed_agent_has_the_moves_that_were_asked_for():
+    agent = RewriteAgent(families=(*FAMILIES, THREE_TERMS), seconds=3)
+    run = Run('1', 'matmul', 'full', 'trn2', 'rewrite', config=agent.config)
+    assert agent_of(run).config == agent.config and THREE_TERMS not in RewriteAgent().families

@@ -13,6 +13,9 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.sandbox.run import Limits
 from kernel_lab.nki import ArraySpec, execute, schedule
 from kernel_lab.nki.lang.trace import trace_source
+from kernel_lab.nki.transform.cleanup import with_instructions
+from kernel_lab.nki.transform.engines import three_terms
+from kernel_lab.nki.transform.moves import FAMILIES, THREE_TERMS
 from kernel_lab.nki.tuning.moves_taken import MoveTaken
 from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.suite.registry import TASKS
@@ -214,3 +217,20 @@ def test_a_path_is_compared_part_by_part():
     assert own.against([program, nudged, nudged], [rounds, exact]) == ''
     assert own.against([program, program, nudged], [rounds, exact])
     assert own.against([program, nudged, nudged], [exact, rounds])
+
+def test_three_terms_are_taken_only_if_asked_and_show_their_error():
+    task = TASKS['matmul']
+    workload = task.smallest('float32')
+    kernel, specs = task.first(workload), [ArraySpec(s) for s in workload.shapes.values()]
+    program = trace_source(kernel.source, kernel.entry, specs, 'trn2')
+    numbers = OwnNumbers(program, 0, Limits())
+    after = three_terms(program)
+    says = without_task.error_line(numbers, after)
+    assert 0 < float(re.search(r'at most (\S+)', says)[1]) < 3e-5
+    taken = MoveTaken(THREE_TERMS, 'the product', 0, 1.0, is_exact=False)
+    assert numbers.against([program, after], [taken]) == ''
+    low = {id(o): [] for o in after.instructions if o.op == 'nc_matmul' and o.attrs.get('accumulate')}
+    assert len(low) == 2 and 'away' in numbers.against([program, with_instructions(after, low)], [taken])
+    done = optimised(kernel, specs, seconds=5)
+    assert THREE_TERMS not in {m.family for m in done.moves} and not any(r.startswith('Error') for r in done.reasons)
+    with pytest.raises(KernelError): optimised(Kernel(HEAD + '    return x.y\n'), SPECS, families=(*FAMILIES, THREE_TERMS))

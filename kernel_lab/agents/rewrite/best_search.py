@@ -18,7 +18,7 @@ from ...evaluate.sandbox.run import Limits
 from ...nki.ir.program import Program
 from ...nki.timing.timeline import CLOCK, schedule
 from ...nki.transform.cleanup import without_unused_tensors
-from ...nki.transform.moves import FAMILIES
+from ...nki.transform.moves import KNOWN_FAMILIES
 from ...nki.tuning.moves_taken import MoveTaken, move_row, moves_of_rows, numbered_moves, replayed
 from ...nki.tuning.search import search
 from ...nki.writing.same_program import first_difference
@@ -77,7 +77,7 @@ def recipe_rows(program: Program, moves: Iterable[MoveTaken]) -> list:
 def _at_places(program, rows):
     for family, *_, places in rows:
         for at in places:
-            found = numbered_moves(program, family) if family in FAMILIES else ()
+            found = numbered_moves(program, family) if family in KNOWN_FAMILIES else ()
             program = next((after for *_, after in islice(found, at, None)), None)
             if program is None: raise UsageError(f'There is no move {at} of the family "{family}" here.')
     return program

@@ -11,7 +11,7 @@ from ...core.errors import KernelError
 from ...nki.ir.program import Program
 from ...nki.timing.timeline import schedule
 from ...nki.writing.lift import lift
-from ...nki.transform.moves import FAMILIES
+from ...nki.transform.moves import FAMILIES, KNOWN_FAMILIES
 from ...nki.writing.writer import write_lines
 from ...nki.tuning.moves_taken import MoveTaken, replayed
 from ...nki.tuning.search import search
@@ -38,7 +38,7 @@ def _groups(moves: tuple[MoveTaken, ...], us: float) -> Iterator[list[MoveTaken]
 def _rewrite(program, moves, us, first_us):
     "The `Rewrite` of a group of moves that ends with `program`; `us` before it, `first_us` before all."
     family, done = moves[-1].family, _changes(moves)
-    why = f'{FAMILIES[family].why} Here: {done}.'
+    why = f'{KNOWN_FAMILIES[family].why} Here: {done}.'
     expected = f'Latency should fall by {us - moves[-1].us:.1f} µs, from {us:.1f} µs: the program has been timed.'
     source = write_lines(program, {'': f'{family}: {done}'})
     return Rewrite(source, family, why, expected, first_us - moves[-1].us)

@@ -21,6 +21,7 @@ from ...nki.ir.program import Program
 from ...nki.ir.semantics_collective import COLLECTIVES
 from ...nki.timing.timeline import schedule
 from ...nki.transform.cleanup import without_unused_tensors
+from ...nki.transform.moves import FAMILIES, OPT_IN_FAMILIES
 from ...nki.writing.lift import lift
 from ...nki.writing.same_program import first_difference
 from ...nki.writing.writer import write_lines
@@ -50,6 +51,7 @@ ROUNDING = 64                   # float32 units in the last place, of the larges
 SHAKES = 4                      # times what the last bit of the inputs does to an output: that of another sum's order
 TIPPED = 2                      # units of the narrowest dtype that an element may be away,
 MOST_TIPPED = 0.02              # and the share of elements that may be away by more than float32 is
+UNASKED_SUMS = 8                # that a move of `OPT_IN_FAMILIES` counts for
 
 def drawn_inputs(program: Program, seed: int) -> list[np.ndarray]:
     "Random inputs of a program: normal, positive or large numbers by seed; integers from 0 to 7."
@@ -145,7 +147,7 @@ class OwnNumbers:
         """How the outputs of a path of programs differ from the kernel's, as text; '' where they do not. `moves`: those
         between one program and the next."""
         rounded, unit = [k for k, m in enumerate(moves) if not m.is_exact], narrowest_unit(self.program)
-        exact = int(any(map(multiplies, programs)))
+        exact = int(any(map(multiplies, programs))) + UNASKED_SUMS * len(asked_for(moves))
         stops = [(len(moves), exact)]
         if rounded: stops = [(rounded[0], exact), (rounded[-1] + 1, exact + len(rounded)), *stops]
         for draw, (arrays, last) in enumerate(self.draws):
@@ -156,6 +158,18 @@ class OwnNumbers:
                 if says := self._says(draw, last, now, sums, unit): return says
                 last = now
         return ''
+
+# %% ../../../nbs/6_agents/2_rewrite/06_without_task.ipynb #c2b6f840
+def asked_for(moves: Sequence[MoveTaken]) -> list[MoveTaken]:
+    "The moves of families that nobody gets unasked."
+    return [m for m in moves if m.family in OPT_IN_FAMILIES]
+
+def error_line(numbers: OwnNumbers, program: Program) -> str:
+    "How far the outputs of a program are from the kernel's own on random inputs, as a sentence."
+    far = [(furthest_apart(a, b), _largest(np.asarray(a))) for arrays, outs in numbers.draws
+           for a, b in zip(outs, numbers._outputs(program, arrays), strict=True)]
+    most = max((d / size for d, size in far if size), default=0.0)
+    return f"Error: an output is at most {most:.1e} of its largest number from the kernel's own, on random inputs."
 
 # %% ../../../nbs/6_agents/2_rewrite/06_without_task.ipynb #6bc36b09
 def first_reasons(moves: Sequence[MoveTaken]) -> list[str]:
@@ -218,23 +232,27 @@ def _standing(found, first_us, lifted_us, numbers, limits):
         if different := numbers.against(programs[:n + 1], moves):
             says.append(f'{moves[-1]} is left out: {different}.')
             continue
-        try: return moves, written_again(program, story(first_us, moves, program.chip, lifted_us), limits), says
-        except KernelError as e: says.append(f'{moves[-1]} is left out: {_no_source(e)}')
+        try: source = written_again(program, story(first_us, moves, program.chip, lifted_us), limits)
+        except KernelError as e:
+            says.append(f'{moves[-1]} is left out: {_no_source(e)}')
+            continue
+        return moves, source, says + [error_line(numbers, program)] * bool(asked_for(moves))
     return (), None, says
 
 def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = DEFAULT_CHIP, seconds: float = 60.0,
-              seed: int = 0, method: str = 'beam', limits: Limits = Limits(),
-              say: Callable | None = None) -> OptimisedKernel:
+              seed: int = 0, method: str = 'beam', limits: Limits = Limits(), say: Callable | None = None,
+              families: Sequence[str] = tuple(FAMILIES)) -> OptimisedKernel:
     "`optimised_program` of a kernel for inputs of these shapes. `KernelError` for a kernel that is refused."
-    return optimised_program(traced(kernel, specs, chip, limits), seconds, seed, method, limits, say)
+    return optimised_program(traced(kernel, specs, chip, limits), seconds, seed, method, limits, say, families)
 
 def optimised_program(program: Program, seconds: float = 60.0, seed: int = 0, method: str = 'beam',
-                      limits: Limits = Limits(), say: Callable | None = None) -> OptimisedKernel:
+                      limits: Limits = Limits(), say: Callable | None = None,
+                      families: Sequence[str] = tuple(FAMILIES)) -> OptimisedKernel:
     """Transform a kernel's program, for its chip, as far as the clock says that it gets faster, for about so many
     `seconds` of CPU time; what stands computes on random inputs what the kernel computes. One of the earlier
     dialect is lifted first, and must be faster than the kernel was under its own compiler. `say` is given a line when
-    the search begins; Ctrl-C ends it, and what it has found is what is written. `KernelError` for a program that is
-    refused."""
+    the search begins; Ctrl-C ends it, and what it has found is what is written. `families`: of moves, with those of
+    `OPT_IN_FAMILIES` that are wanted. `KernelError` for a program that is refused."""
     chip = program.chip
     if why := why_left_alone(program):
         return OptimisedKernel(_latency_us(program), None, (), None, (f'Left alone: {why}.',))
@@ -245,7 +263,7 @@ def optimised_program(program: Program, seconds: float = 60.0, seed: int = 0, me
     except KernelError as e:
         return OptimisedKernel(first_us, None, (), None, (f'Left alone: {_no_source(e)}',))
     if say: say(f'{time_text(first_us)} simulated on {chip}; searching for at most {seconds:.0f} s of CPU time')
-    found = search(start, method, seconds, seed=seed)
+    found = search(start, method, seconds, seed=seed, families=families)
     lifted_us = None if start is program else found.first_us
     moves, source, says = _standing(found, first_us, lifted_us, numbers, limits)
     if lifted_us: says.insert(0, f'In the current dialect it takes {time_text(lifted_us)} before any move.')

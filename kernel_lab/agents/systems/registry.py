@@ -5,6 +5,7 @@
 # %% ../../../nbs/6_agents/5_systems/06_registry.ipynb #a2cbd6e8
 from dataclasses import fields
 from importlib import import_module
+from ...nki.transform.moves import FAMILIES, OPT_IN_FAMILIES
 from ..models.messages import Model
 from ..models.scripted import ScriptedModel
 from ...core.errors import UsageError, choose
@@ -47,7 +48,9 @@ def agent_of(run: Run, model: Model | str | None = None, **settings: object) -> 
                          hint='Give the agent: AgentLoop(agent=…, run=…).')
     cls = agent_class(run.agent)
     if not asks_a_model(run.agent):
-        return cls(**{k: run.config[k] for k in ('worth', 'seconds', 'seed') if k in run.config})
+        asked_for = [f for f in run.config.get('families', ()) if f in OPT_IN_FAMILIES]
+        kept = {k: run.config[k] for k in ('worth', 'seconds', 'seed') if k in run.config}
+        return cls(**kept, families=(*FAMILIES, *asked_for))
     known = {f.name for f in fields(cls) if f.init} - {'target_stage'}
     kept = {k: v for k, v in run.config.items() if k in known}
     given = {'model': model or None, **settings}

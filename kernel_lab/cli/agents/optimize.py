@@ -40,10 +40,11 @@ def announced(agent):
     if hasattr(agent, 'model'): say(leaves_the_machine(agent))
     return agent
 
-def new_agent(name, **said):
-    "A new agent, of those that `AGENTS` lists; `said`: settings of an agent that asks a model, see `asked_of`."
+def new_agent(name, families=None, **said):
+    """A new agent, of those that `AGENTS` lists. `families`: of the moves of rewrite, by default those that keep
+    float32; `said`: settings of an agent that asks a model, see `asked_of`."""
     from ...agents.systems.registry import agent_named
-    return announced(agent_named(name, **asked_of(name, said)))
+    return announced(agent_named(name, families=families, **asked_of(name, said)))
 
 def agent_again(run, said):
     "The agent that goes on with a stored run, with the settings that it had, but for what is `said`."
@@ -129,6 +130,12 @@ def against_first(run):
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #d93f7fe9
 MODEL_OPTIONS = ('model', 'base_url', 'max_dollars', 'max_tokens', 'turns')
 
+def families_asked(three_terms):
+    "The option `families` of a search, with that of products in three terms; nothing where it is not asked for."
+    if not three_terms: return {}
+    from ...nki.transform.moves import FAMILIES, THREE_TERMS
+    return {'families': (*FAMILIES, THREE_TERMS)}
+
 def new_loop(store, task, agent, steps, workload, chip, said=None, **options):
     "A loop on a task, from its first kernel. `said`: options of the agent's model; `options` go to `evaluate`."
     from ...agents.engine.loop import AgentLoop
@@ -191,23 +198,29 @@ def optimize(
     seed: Annotated[int, typer.Option(metavar='N', min=0, help='With --shape: of the search and the inputs.')] = 0,
     search: Annotated[str, typer.Option(metavar='NAME', help='With --shape: beam, anneal or climb.')] = 'beam',
     figure: Annotated[str | None, typer.Option(metavar='FILE.html', help=(
-        'With --shape: also write what each move is worth.'))] = None):
+        'With --shape: also write what each move is worth.'))] = None,
+    three_terms: Annotated[bool, typer.Option('--three-terms', help=(
+        'Products of float32 may become three of bfloat16, less exact; the error is shown.'))] = False):
     "Let an agent improve a kernel, step by step; or make a kernel faster by its shapes alone. All is verified."
     from ...evaluate.sandbox.run import Limits
     if shape:
         if task is None or kernel or resume:
             raise UsageError('--shape goes with one KERNEL.py, and with no task.', hint='The file comes first.')
         raise typer.Exit(optimize_file(task, shape, out, entry, figure, chip=chip, seconds=seconds, seed=seed,
-                                       method=search, limits=Limits(work_seconds=work_seconds)))
+                                       method=search, limits=Limits(work_seconds=work_seconds),
+                                       **families_asked(three_terms)))
     require_writable(out)
     if (task is None) == (resume is None):
         raise UsageError('optimize takes a TASK, --resume RUN, or KERNEL.py with --shape for every input.',
                          hint='`kernel-lab tasks` lists the tasks.')
+    if resume and three_terms:
+        raise UsageError('A resumed run keeps the moves that it was begun with.', hint='Leave --three-terms out.')
     if resume and (workload or kernel):
         raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
     kept, source = open_store(store), read_kernel(kernel).source if kernel else None
     options = dict(strict=strict, limits=Limits(work_seconds=work_seconds),
-                   said=dict(zip(MODEL_OPTIONS, (model, base_url, max_dollars, max_tokens, turns))))
+                   said={**dict(zip(MODEL_OPTIONS, (model, base_url, max_dollars, max_tokens, turns))),
+                         **families_asked(three_terms)})
     if resume: loop = resumed_loop(kept, resume, steps, **options)
     else: loop = new_loop(kept, task, agent, steps, workload, chip, **options)
     where = store_option(kept, store)

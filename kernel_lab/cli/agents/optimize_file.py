@@ -31,15 +31,16 @@ def place_beside(path: str) -> Path:
 # %% ../../../nbs/7_cli/1_agents/00_optimize_file.ipynb #3a049ef7
 def move_lines(done: 'OptimisedKernel', chip: str):
     "Yield a line a move of an `OptimisedKernel`, the reason under the first of a family, and a line for the whole."
-    from ...agents.rewrite.without_task import first_reasons
+    from ...agents.rewrite.without_task import asked_for, first_reasons
     times = [done.found.first_us, *(m.us for m in done.moves)] if done.moves else []
     for m, before, why in zip(done.moves, times, first_reasons(done.moves)):
         yield f'{time_text(before):>10} → {time_text(m.us):>10}  {visible_text(str(m))}'
         if why: yield Padding(Text(why, style='dim'), (0, 0, 0, 26))
     if done.moves:
         yield ''
+        own = 'nearly its own' if asked_for(done.moves) else 'its own'
         yield (f'{time_text(done.first_us)} → {time_text(done.latency_us)} simulated on {chip}, '
-               f'{speedup_text(done.first_us / done.latency_us)} as fast; the numbers are its own on random inputs')
+               f'{speedup_text(done.first_us / done.latency_us)} as fast; the numbers are {own} on random inputs')
 
 def search_line(found):
     "What a search did, as a line of text."

@@ -13,7 +13,7 @@ from ...core.errors import UsageError
 from ...core.files import write_whole
 from ..ir.program import Program
 from ..timing.timeline import CLOCK, Timeline
-from ..transform.moves import FAMILIES, Move, NamedMove
+from ..transform.moves import KNOWN_FAMILIES, Move, NamedMove
 
 # %% ../../../nbs/2_nki/9_tuning/01_moves_taken.ipynb #85c4f443
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def numbered_moves(program: Program, family: str, wanted: str | None = None) -> 
     """Yield (move, place among those that say the same, program) of a family's moves. `wanted`: only those that say
     this change."""
     times = {}
-    for move in FAMILIES[family].moves(program, wanted):
+    for move in KNOWN_FAMILIES[family].moves(program, wanted):
         times[move.change] = times.get(move.change, -1) + 1
         yield move, times[move.change], move.program
 
@@ -43,7 +43,7 @@ class MoveCache:
     def moves(self, program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[Move, int, Program]]:
         "Yield what `numbered_moves` yields; the same objects each time, as long as the list is one of the last asked."
         key = id(program), family
-        if wanted and FAMILIES[family].asks and key not in self._kept:
+        if wanted and KNOWN_FAMILIES[family].asks and key not in self._kept:
             yield from numbered_moves(program, family, wanted)
             return
         kept = self._kept.setdefault(key, (program, [], numbered_moves(program, family)))   # the program lives as long
@@ -57,7 +57,7 @@ class MoveCache:
 
 def taken_once(program: Program, move: MoveTaken) -> Program | None:
     "The program after a move, taken once; None where the program does not have it."
-    moves = numbered_moves(program, move.family, move.change) if move.family in FAMILIES else ()
+    moves = numbered_moves(program, move.family, move.change) if move.family in KNOWN_FAMILIES else ()
     return next((after for m, nth, after in moves if (m.change, nth) == (move.change, move.nth)), None)
 
 def after_move(program: Program, move: MoveTaken) -> Program:

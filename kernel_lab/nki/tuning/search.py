@@ -19,7 +19,7 @@ from .moves_taken import (MoveCache, MoveMemory, MoveTaken, SearchFile, busiest_
     moves_of_rows, replayed, search_head)
 from ..timing.timeline import cached_schedule
 from ..transform.cleanup import without_unused_tensors
-from ..transform.moves import FAMILIES, MIN_GAIN, Move
+from ..transform.moves import FAMILIES, KNOWN_FAMILIES, MIN_GAIN, Move
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #c8670f5a
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,9 @@ class JudgedMove:
 class _SearchRun:
     "What all searches share: the clock, the budget, the best place so far."
     def __init__(self, program, families, budget, rng, memory, file):
-        self.first, self.families, self.rng, self.file = program, families, rng, file
+        self.first, self.rng, self.file = program, rng, file
+        self.families = [f for f in families if f in FAMILIES]
+        self.asked_for = [f for f in families if f not in FAMILIES]
         self.memory = MoveMemory() if memory is None else memory
         self.seconds, self.candidates = budget
         self.clock, self.cache = CandidateClock(), MoveCache()
@@ -132,7 +134,7 @@ class _SearchRun:
         gain."""
         gain, after = found.gain_us, found.move.program
         if gain is None: return True
-        opens = FAMILIES[family].opens or after.count < place.program.count
+        opens = KNOWN_FAMILIES[family].opens or after.count < place.program.count
         return gain > MIN_GAIN * place.us if after.dialect != 'nki' and not opens else gain >= -slack * place.us
 
     def save(self, **state):
@@ -169,7 +171,7 @@ def _is_better(before, after, family, price):
     """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
     with fewer instructions."""
     if after.us > before.us * (1 + MIN_GAIN): return False
-    fewer = after.program.count < before.program.count or FAMILIES[family].opens
+    fewer = after.program.count < before.program.count or KNOWN_FAMILIES[family].opens
     if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
     gain = 1 - after.us / before.us
     return gain > price or gain > price * (_room_taken(after.program) - _room_taken(before.program))
@@ -211,12 +213,28 @@ def _swept(search, place, family, price=ROOM_PRICES[0]):
     return place
 
 def _climbed(search, place, price=ROOM_PRICES[0]):
-    "The place where no family helps any more, one family after the other."
+    "The place where no family helps any more, one family after the other, nor one that was asked for."
     while search.left():
         before = place
         for family in search.families: place = _swept(search, place, family, price)
         if place is before: break
+    return _with_asked_for(search, place, price)
+
+def _with_asked_for(search, place, price):
+    """The place where a climb ends after the first move of a family of `OPT_IN_FAMILIES`, if it is faster in the end.
+    Where a climb has left no room for it, it begins with that move."""
+    for family in search.asked_for:
+        if family in {m.family for m in place.moves}: continue
+        starts = (_first_of(search, start, family) for start in (place, search.root))
+        if after := next(filter(None, starts), None):
+            place = min(place, _climbed(search, after, price), key=lambda p: p.us)
     return place
+
+def _first_of(search, place, family):
+    "The place after the first move of a family, whatever it costs; None where there is none that the chip takes."
+    found = next(search.judged_moves(place, family), None)
+    after = found and search.place(place, family, found)
+    return after if after and search.clock.is_allowed(after.program) else None
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #6fc54620
 WIDTH, PATIENCE = 4, 2          # places of a round; rounds without a faster program after which the beam stops
