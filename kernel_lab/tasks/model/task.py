@@ -200,10 +200,14 @@ def work_out_counts(task: Task, workload: Workload) -> dict:
             'outputs': [[list(o.shape), o.dtype.name] for o in outs]}
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #f41a8eec
+_SHARED_NAMES = ('<string>', '<stdin>')     # of any text that is compiled: `inspect` may find another's lines there
+
 def source_of(fn: Callable) -> str:
     """The dedented source of a function, after the constants and functions of its module or of the lab that it uses;
     its name where there is no source."""
-    try: return '\n\n'.join([*_called_sources(fn, {}).values(), textwrap.dedent(inspect.getsource(fn))])
+    try:
+        if fn.__code__.co_filename in _SHARED_NAMES: return fn.__name__
+        return '\n\n'.join([*_called_sources(fn, {}).values(), textwrap.dedent(inspect.getsource(fn))])
     except (OSError, TypeError, AttributeError): return getattr(fn, '__name__', repr(fn))
 
 def _called_sources(fn, found):
