@@ -16,7 +16,8 @@ from ..chip.dtypes import itemsize
 from ..ir.instructions import spec_of
 from ..ir.semantics_collective import COLLECTIVES
 from ..ir.overlap import in_bytes, joined_axes, part_left, touched
-from ..ir.nodes import Access, Loop, accesses
+from ..ir.nodes import Access, Loop, accesses, replace
+from ..ir.regions import covers_tile
 from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #bd39a2a7
@@ -135,10 +136,90 @@ def own_tensors(body, env):
                 own |= {a.tensor for a in o.outs.values()}
     return own
 
-# %% ../../../nbs/2_nki/5_checks/07_races.ipynb #558e7d3b
+# %% ../../../nbs/2_nki/5_checks/07_races.ipynb #9cead9ea
 def _plain(a):
     return (a.ap, a.offset.const, tuple(sorted(c for _, c in a.offset.terms))) if isinstance(a, Access) else a
 
+_COMMUTATIVE = ('add', 'multiply')              # a maximum is not: of 0.0 and -0.0 it takes the first
+
+def _exchanges(flat):
+    "(place in `flat`, ((tile that is filled, tile of the other core that is sent), …)) of each outside of loops."
+    return [(n, tuple(zip(o.outs.values(), o.ins.values()))) for n, (loops, o) in enumerate(flat)
+            if o.op == 'sendrecv' and len(o.outs) == 2 and not loops]
+
+def _adds_received(program, o, received):
+    """(place of the exchange, own operand, received one, what the other core sent) of an instruction that adds what
+    was `received` to a tile; None if none."""
+    a, b = (o.ins.get(k) for k in ('data1', 'data2'))
+    if o.op != 'tensor_tensor' or o.attrs.get('op') not in _COMMUTATIVE or o.mask or not isinstance(b, Access):
+        return None
+    if a.tensor in received: a, b = b, a
+    if b.tensor not in received or a.tensor in received or a.index or b.index: return None
+    tiles = [program.tensors[x.tensor] for x in (a, b, o.outs['dst'])]
+    if any(t.alias is not None for t in tiles) or not covers_tile(tiles[2], o.outs['dst']): return None
+    n, filled, sent = received[b.tensor]
+    return (n, a, b, sent) if _plain(filled) == _plain(b) and tiles[0].dtype == tiles[1].dtype else None
+
+def exchanged_sums(program):
+    """Pairs of instructions by which two cores, outside of loops, each add what the other has sent to the same that
+    they have sent: both results are the same."""
+    flat, found, received = list(program.walk()), {}, {}
+    exchanges, written = dict(_exchanges(flat)), [{a.tensor for a in o.outs.values()} for _, o in flat]
+    for at, (loops, o) in enumerate(flat):
+        received |= {dst.tensor: (at, dst, src) for dst, src in exchanges.get(at, ())}
+        if not all(l.kind == 'core' for l in loops) or not (sums := _adds_received(program, o, received)): continue
+        n, a, b, sent = sums
+        if not any({a.tensor, b.tensor} & w for w in written[n + 1:at]): found.setdefault(n, []).append((o, a, sent))
+    alike = lambda a, b: program.tensors[a.tensor].dtype == program.tensors[b.tensor].dtype
+    for (o, a, sent), (p, c, back) in (pair for pair in found.values() if len(pair) == 2):
+        crossed = all(x.tensor == y.tensor and _plain(x) == _plain(y) for x, y in ((sent, c), (back, a)))
+        if crossed and o.attrs == p.attrs and alike(a, c) and alike(o.outs['dst'], p.outs['dst']): yield o, p
+
+def exchanged_halves(program):
+    "Exchanges outside of loops by which two cores give each other what the other's tile lacks: both hold the same."
+    flat = list(program.walk())
+    for n, ((a, b), (c, d)) in _exchanges(flat):
+        one, other = (program.tensors[x.tensor] for x in (a, c))
+        same = (one.shape, one.dtype) == (other.shape, other.dtype) and one.alias is None and other.alias is None
+        places = a.tensor == d.tensor != c.tensor == b.tensor and _plain(a) == _plain(b) and _plain(c) == _plain(d)
+        if not (same and places) or any(x.index or x.offset.terms for x in (a, b, c, d)): continue
+        if a.partitions * a.free + c.partitions * c.free != one.size: continue
+        cells = np.zeros(one.size, bool)
+        for x in (a, c): cells[sum(np.ix_(*(np.arange(k) * step for step, k in x.ap)), x.offset.const)] = True
+        if cells.all(): yield flat[n][1]
+
+def _renumbered(side, now):
+    "The operands of an instruction with other numbers of their tensors."
+    of = lambda a: replace(a, tensor=now.get(a.tensor, a.tensor), index=a.index and of(a.index)) if isinstance(
+        a, Access) else a
+    return {k: of(a) for k, a in side.items()}
+
+def after_exchanges(program):
+    """(the program in which tiles that two cores hold alike after an exchange have numbers of their own from there on,
+    {id of the instruction that makes them so: the tile}, {tile of one core: that of the other})."""
+    sums, halves = list(exchanged_sums(program)), {id(o) for o in exchanged_halves(program)}
+    first = {id(p): o for o, p in sums}
+    makes = {id(o) for pair in sums for o in pair} | halves
+    if not makes: return program, set(), {}
+    tensors, now, made, settled, twin, tile_of = list(program.tensors), {}, {}, set(), {}, {}
+    for _, o in program.walk():
+        ins = _renumbered(o.ins, now)
+        if id(o) in makes:
+            for a in o.outs.values():
+                now[a.tensor] = len(tensors)
+                tensors.append(program.tensors[a.tensor])
+        made[id(o)] = replace(o, ins=ins, outs=_renumbered(o.outs, now))
+        if id(o) not in makes: continue
+        settled.add(id(made[id(o)]))
+        new = [a.tensor for a in made[id(o)].outs.values()]
+        if id(o) in halves: twin[new[0]] = new[1]
+        elif id(o) in first: twin[tile_of[id(first[id(o)])]] = new[0]
+        tile_of[id(o)] = new[0]
+    def renewed(body): return tuple(replace(o, body=renewed(o.body)) if isinstance(o, Loop) else made[id(o)]
+                                    for o in body)
+    return replace(program, body=renewed(program.body), tensors=tuple(tensors)), settled, twin
+
+# %% ../../../nbs/2_nki/5_checks/07_races.ipynb #558e7d3b
 def _alike(o, p, twin):
     "Whether two cores' instructions compute the same from the same: not from chance, or what their engine has summed."
     if o.op != p.op or o.attrs != p.attrs or o.mask or o.ins.keys() != p.ins.keys(): return False
@@ -166,23 +247,24 @@ def _aligned(one, other):
     known = {id(o) for pair in pairs for o in pair}
     return pairs, [o for o in (*mine, *theirs) if id(o) not in known]
 
-def core_dependent_tensors(program):
+def core_dependent_tensors(program, settled=(), twins=None):
     """Tensors that may differ between two cores with bodies of their own: what only one of them computes, what they
-    compute differently, and what follows from either."""
+    compute differently, and what follows from either; but for what is `settled`, see `after_exchanges`."""
     each = {}
     for o in program.loops.values():
         if o.kind == 'core': each.setdefault(o.name.partition('.')[0], []).extend(_signed(o.body))
     if len(each) != 2 or not all(each.values()): return frozenset()
     rows, alone = _aligned(*each.values())
-    own, before, twin = {a.tensor for o in alone for a in o.outs.values()}, None, {}
+    own, before, twin = {a.tensor for o in alone for a in o.outs.values()}, None, {**(twins or {})}
     while before != own:
         before = set(own)
         for o, p in rows:
-            if not _alike(o, p, twin) or any(a.tensor in own for a in accesses(o, reads=True)):
+            differs = not _alike(o, p, twin) or any(a.tensor in own for a in accesses(o, reads=True))
+            if differs and id(o) not in settled:
                 own |= {a.tensor for x in (o, p) for a in x.outs.values()}
             twin |= {a.tensor: p.outs[k].tensor for k, a in o.outs.items() if k in p.outs}
         for o in _flat(program.body):
-            if o.op == 'sendrecv' and any(a.tensor in own for a in o.ins.values()):
+            if o.op == 'sendrecv' and id(o) not in settled and any(a.tensor in own for a in o.ins.values()):
                 own |= {a.tensor for a in o.outs.values()}
     return own
 
@@ -236,7 +318,8 @@ def races(program, unsure=None):
     too) of each race; why others may have been missed is appended to the list `unsure`."""
     if program.dialect != 'nki': return
     unsure = [] if unsure is None else unsure
-    unlike = core_dependent_tensors(program)
+    program, *alike = after_exchanges(program)
+    unlike = core_dependent_tensors(program, *alike)
     for outer, side in barrier_intervals(program.body):
         same = all(body is side[0][1] for _, body, _ in side)
         own = own_tensors(side[0][1], side[0][2]) if same else unlike
@@ -311,7 +394,8 @@ def uncertain_accesses(program):
 def doubled_writes(program):
     "(tensor, core 0's instruction) of writes that both cores do alike, to the same place."
     if program.dialect != 'nki': return
-    unlike = core_dependent_tensors(program)
+    program, *alike = after_exchanges(program)
+    unlike = core_dependent_tensors(program, *alike)
     for outer, side in barrier_intervals(program.body):
         same, env = all(body is side[0][1] for _, body, _ in side), {l.name: 0 for l in outer}
         own = own_tensors(side[0][1], side[0][2]) if same else unlike

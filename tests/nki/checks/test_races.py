@@ -297,3 +297,59 @@ def test_work_beside_does_not_make_values_different(mine):
     program = one_place(mine)
     assert not [*races(program)], program
     assert 'both cores write the same values' in ' '.join(race_warnings(program))
+
+def summed(x, how='sum', by=nl.add):
+    "Each core sends its part, adds what it gets, and both store the whole to one place."
+    core = nl.program_id(0)
+    out = shared((64, 32), 'out')
+    t, u, v = (nl.ndarray((64, 32), np.float32) for _ in range(3))
+    nisa.dma_copy(t, x[core])
+    if how == 'another part': nisa.tensor_scalar(v, t, nl.multiply, 2.0)
+    nisa.sendrecv(v if how == 'another part' else t, u, 1 - core, 1 - core)
+    if how == 'changed before': nisa.tensor_scalar(t, t, nl.multiply, 2.0)
+    if how == 'late': nisa.sendrecv(t, v, 1 - core, 1 - core)
+    if how == 'twice': nisa.tensor_tensor(u, u, t, nl.subtract)
+    nisa.tensor_tensor(t[0:32] if how == 'half of it' else t, t[0:32] if how == 'half of it' else t,
+                       u[0:32] if how == 'half of it' else u, by)
+    if how == 'changed after': nisa.tensor_scalar(t, t, nl.multiply, 1.0 + core)
+    nisa.dma_copy(out, t)
+    return out
+
+def both_say(kernel, *args):
+    program = trace(nki.jit(kernel)[2], *args, chip='trn2')
+    return list(races(program)), race_warnings(program)
+
+def test_a_sum_of_what_was_exchanged_is_one_value_on_both_cores():
+    for by in (nl.add, nl.multiply):
+        found, said = both_say(summed, X, 'sum', by)
+        assert not found and any('the same values to the same places of out' in s for s in said)
+    np.testing.assert_array_equal(simulate(nki.jit(summed)[2], X, chip='trn2'), X[0] + X[1])
+    assert not both_say(summed, X, 'late')[0]                   # another exchange does not matter
+
+@pytest.mark.parametrize('how, by', [('sum', nl.subtract), ('sum', nl.maximum), ('another part', nl.add),
+                                     ('changed before', nl.add), ('changed after', nl.add), ('half of it', nl.add),
+                                     ('twice', nl.add)])
+def test_a_sum_that_differs_between_the_cores_is_a_race(how, by): assert both_say(summed, X, how, by)[0]
+
+def gathered(x, how='halves'):
+    "Each core makes half of a tile, the other half is sent; both store the whole to one place."
+    core, n = nl.program_id(0), 16
+    out, t = shared((64, 32), 'out'), nl.ndarray((64, 32), np.float32)
+    mine, theirs = nl.ds(n * core, n), nl.ds(n * (1 - core), n)
+    if how == 'own before': nisa.dma_copy(t, x[core])
+    nisa.dma_copy(t[:, mine], x[core, :, mine])
+    if how == 'a quarter': nisa.sendrecv(t[:, nl.ds(n * core, 8)], t[:, nl.ds(n * (1 - core), 8)], 1 - core, 1 - core)
+    else: nisa.sendrecv(t[:, mine], t[:, theirs], 1 - core, 1 - core)
+    if how == 'changed after': nisa.tensor_scalar(t[:, 0:1], t[:, 0:1], nl.multiply, 1.0 + core)
+    nisa.dma_copy(out, t)
+    return out
+
+def test_halves_that_were_exchanged_are_one_tile_on_both_cores():
+    for how in ('halves', 'own before'):
+        found, said = both_say(gathered, X, how)
+        assert not found and any('the same values to the same places of out' in s for s in said)
+    got = simulate(nki.jit(gathered)[2], X, chip='trn2')
+    np.testing.assert_array_equal(got, np.concatenate([X[0, :, :16], X[1, :, 16:]], 1))
+
+@pytest.mark.parametrize('how', ['changed after', 'a quarter'])
+def test_halves_that_differ_between_the_cores_are_a_race(how): assert both_say(gathered, X, how)[0]
