@@ -18,6 +18,7 @@ from ..ir.semantics_collective import COLLECTIVES
 from ..ir.overlap import in_bytes, joined_axes, part_left, touched
 from ..ir.nodes import Access, Loop, accesses, replace
 from ..ir.regions import covers_tile
+from ..ir.spilling import rewrite_body
 from ..ir.program import Program
 
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #bd39a2a7
@@ -197,6 +198,7 @@ def _renumbered(side, now):
 def after_exchanges(program):
     """(the program in which tiles that two cores hold alike after an exchange have numbers of their own from there on,
     {id of the instruction that makes them so: the tile}, {tile of one core: that of the other})."""
+    if all(l.kind != 'core' for l in program.loops.values()): return program, set(), {}
     sums, halves = list(exchanged_sums(program)), {id(o) for o in exchanged_halves(program)}
     first = {id(p): o for o, p in sums}
     makes = {id(o) for pair in sums for o in pair} | halves
@@ -215,9 +217,7 @@ def after_exchanges(program):
         if id(o) in halves: twin[new[0]] = new[1]
         elif id(o) in first: twin[tile_of[id(first[id(o)])]] = new[0]
         tile_of[id(o)] = new[0]
-    def renewed(body): return tuple(replace(o, body=renewed(o.body)) if isinstance(o, Loop) else made[id(o)]
-                                    for o in body)
-    return replace(program, body=renewed(program.body), tensors=tuple(tensors)), settled, twin
+    return replace(program, body=rewrite_body(program.body, made), tensors=tuple(tensors)), settled, twin
 
 # %% ../../../nbs/2_nki/5_checks/07_races.ipynb #558e7d3b
 def _alike(o, p, twin):

@@ -19,7 +19,7 @@ from .moves_taken import (MoveCache, MoveMemory, MoveTaken, SearchFile, busiest_
     moves_of_rows, replayed, search_head)
 from ..timing.timeline import cached_schedule
 from ..transform.cleanup import without_unused_tensors
-from ..transform.moves import FAMILIES, KNOWN_FAMILIES, MIN_GAIN, Move
+from ..transform.moves import FAMILIES, MIN_GAIN, Move
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #c8670f5a
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class _SearchRun:
         gain."""
         gain, after = found.gain_us, found.move.program
         if gain is None: return True
-        opens = KNOWN_FAMILIES[family].opens or after.count < place.program.count
+        opens = FAMILIES[family].opens or after.count < place.program.count
         return gain > MIN_GAIN * place.us if after.dialect != 'nki' and not opens else gain >= -slack * place.us
 
     def save(self, **state):
@@ -171,7 +171,7 @@ def _is_better(before, after, family, price):
     """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
     with fewer instructions."""
     if after.us > before.us * (1 + MIN_GAIN): return False
-    fewer = after.program.count < before.program.count or KNOWN_FAMILIES[family].opens
+    fewer = after.program.count < before.program.count or FAMILIES[family].opens
     if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
     gain = 1 - after.us / before.us
     return gain > price or gain > price * (_room_taken(after.program) - _room_taken(before.program))
