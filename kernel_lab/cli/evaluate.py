@@ -24,7 +24,7 @@ from .runs import open_store
 from .tasks import find_task
 from ..core.durations import compare_times, microseconds, one_clock
 from ..core.errors import WALL_FACTOR, KernelError, UsageError
-from ..core.format import speedup_text
+from ..core.format import count_text, speedup_text
 from ..nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../nbs/7_cli/03_evaluate.ipynb #8d85daaa
@@ -92,7 +92,7 @@ def result_line(name: str, e) -> str:
 def summary_lines(rows):
     "Counts of statuses and the fastest kernel, of pairs (name, `Evaluation` or `UsageError`), as lines of text."
     counts, read = Counter(status_text(e) for _, e in rows), [(n, e) for n, e in rows if not isinstance(e, UsageError)]
-    yield f'{len(rows)} kernel{"s" * (len(rows) != 1)}: ' + ', '.join(
+    yield f'{count_text(len(rows), "kernel")}: ' + ', '.join(
         f'{n} {status}' for status, n in counts.most_common()) + f'; {sum(e.cached for _, e in read)} known before'
     clocks = {}
     for n, e in read:

@@ -15,7 +15,7 @@ from .render import (EXIT_GOOD, NO_VALUE, AsJson, PagePath, StorePlace, TextTabl
 from .tasks import add_imported_tasks, known_task
 from ..core.errors import UsageError, choose
 from ..core.files import replacing
-from ..core.format import csv_cell, speedup_text
+from ..core.format import count_text, csv_cell, speedup_text
 
 # %% ../../nbs/7_cli/02_runs.ipynb #1708c218
 def open_store(place=None):
@@ -60,7 +60,7 @@ def list_runs(limit=20, task=None, as_json=False, place=None):
     if found: say(RUN_TABLE.head(), *map(runs_line, found))
     else: say(f'No runs of {task}.' if task else 'No runs yet. `kernel-lab demo` makes one.')
     if alone := store.alone(task):
-        say(f'{alone} evaluation{"s" * (alone != 1)} without a run; `kernel-lab export '
+        say(f'{count_text(alone, "evaluation")} without a run; `kernel-lab export '
             f'PATH{store_option(store, place)}` writes them too.')
     return EXIT_GOOD
 

@@ -35,9 +35,13 @@ def dollars_text(x: float | None) -> str:
     "Dollars as text: '$0.0228', '$12.30', or 'unknown price' for None."
     return 'unknown price' if x is None else f'${x:.4f}' if x < 1 else f'${x:.2f}'
 
+def count_text(n: int, noun: str) -> str:
+    "A number of things as text: '1 step', '1,234 steps'."
+    return f'{n:,} {noun}{"s" * (n != 1)}'
+
 def tokens_text(n: int | None) -> str:
     "A number of tokens as text: '1,234 tokens', or 'tokens not counted' for None."
-    return 'tokens not counted' if n is None else f'{n:,} token{"s" * (n != 1)}'
+    return 'tokens not counted' if n is None else count_text(n, 'token')
 
 def _three_digits(x):
     return f'{x:.0f}' if abs(x) >= 99.95 or x == 0 else f'{x:.1f}' if abs(x) >= 9.995 else f'{x:.2f}'

@@ -82,7 +82,7 @@ def roofline_figure(timelines: 'dict[str, Timeline]', theme: str = 'auto') -> 'g
     points, one, p = roofline_points(timelines), next(iter(timelines.values())), THEMES[theme]
     chip, ceilings, hbm = one.chip, roofline_ceilings(one.chip, one.cores), one.chip.memory_gbps(one.cores)
     last = list(points.values())[-1]
-    bound = 'bandwidth' if last.bound == 'memory' else last.unit
+    bound = 'bandwidth' if last.bound == 'memory' else _rate_name(last)
     fig = empty_figure(f'{percent_text(last.roof_share)} of what {bound} allows at this intensity',
                        f'simulated on {chip.name} · {last.intensity:,.1f} flops a byte of HBM, '
                        f'{last.achieved_gflops:,.0f} GFLOP/s · a point can rise to its roof', height=380, theme=theme)
@@ -100,6 +100,10 @@ def roofline_figure(timelines: 'dict[str, Timeline]', theme: str = 'auto') -> 'g
         yaxis=dict(type='log', range=[np.log10(min(low, edge[0] * hbm)), np.log10(max(ceilings.values()) * 2.2)],
                    title_text='simulated GFLOP/s', dtick='D2'))
     return fig
+
+def _rate_name(e):
+    "The ceiling on the right: of products that of bf16, which those of float32 cannot reach."
+    return f'{e.unit} in bf16' if e.unit == 'Tensor' else e.unit
 
 def _ceiling(name, peak, hbm, edge, p):
     return dict(x=[peak / hbm, edge[1]], y=[peak, peak], mode='lines+text', name=name, hoverinfo='text',

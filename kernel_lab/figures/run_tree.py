@@ -7,7 +7,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from ..core.format import dollars_text, speedup_text, status_word, time_text, visible_text
+from ..core.format import count_text, dollars_text, speedup_text, status_word, time_text, visible_text
 from ..core.markup import status_colour
 
 if TYPE_CHECKING:
@@ -148,6 +148,6 @@ def memory_html(items: Sequence['MemoryItem']) -> str:
     if not items: return ''
     rows = ''.join(f'<li><span class="kl-from">{html.escape(memory_line(x))}</span>'
                    f'<pre>{html.escape(visible_text(x.text, lines=True))}</pre></li>' for x in items[-MAX_ITEMS:])
-    many = f'{len(items)} item{"s" * (len(items) > 1)} of memory'
+    many = f'{count_text(len(items), "item")} of memory'
     left = f', of which the latest {MAX_ITEMS} are shown' if len(items) > MAX_ITEMS else ''
     return f'<details class="kl-memory-items"><summary>{many}{left}</summary><ol>{rows}</ol></details>'

@@ -5,7 +5,7 @@
 # %% ../../nbs/6_figures/04_speedup.ipynb #b10caed0
 from typing import TYPE_CHECKING, Any
 from ..core.durations import latency_of, one_clock, stands_out
-from ..core.format import percent_text, speedup_text, status_word, time_text
+from ..core.format import count_text, percent_text, speedup_text, status_word, time_text
 from .theme import (GOOD_COLOUR, IDLE_COLOUR, THEMES, empty_figure, escaped, figure_texts,
     status_colour)
 
@@ -94,7 +94,7 @@ def speedup_title(frame: 'pd.DataFrame', eager_us: float | None = None) -> tuple
     "(title, subtitle): the best speedup and the step that reached it; `eager_us`: time of eager execution."
     right = frame[frame.latency_us.notna()]
     if not len(frame): return 'No correct kernel yet', 'a run has not started'
-    if not len(right): return 'No correct kernel yet', f'{len(frame)} step{"s" * (len(frame) != 1)}, none timed'
+    if not len(right): return 'No correct kernel yet', f'{count_text(len(frame), "step")}, none timed'
     best, failed = right.loc[right.latency_us.idxmin()], len(frame) - len(right)
     tail = (f' · {speedup_text(eager_us / best.latency_us)} as fast as eager'
             if eager_us else '') + (f' · {failed} of {len(frame)} steps failed' if failed else '')

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
 import traitlets
+from ..core.format import count_text
 from ..figures.notebook_html import plot_html
 from ..figures.error_map import error_map_figure, error_map_title
 from ..figures.speedup import speedup_figure
@@ -63,8 +64,8 @@ class Fit(anywidget.AnyWidget):
 # %% ../../nbs/7_panels/02_figure_panels.ipynb #39a5aa62
 def named(run: 'Run', *indices: int) -> str:
     "The run and steps of a figure: 'run 3f2a9c · step 2', 'run 3f2a9c · steps 0, 2', without indices '… · 3 steps'."
-    steps, many = ', '.join(map(str, indices)), len(run.steps) if not indices else 0
-    if not indices: return f'run {run.id} · {many} step{"s" * (many != 1)}'
+    steps = ', '.join(map(str, indices))
+    if not indices: return f'run {run.id} · {count_text(len(run.steps), "step")}'
     return f'run {run.id} · step{"s" * (len(indices) > 1)} {steps}'
 
 def stamped(figure: 'go.Figure', of: str) -> 'go.Figure':

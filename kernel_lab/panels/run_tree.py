@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
 import traitlets
-from ..core.format import dollars_text, time_text
+from ..core.format import count_text, dollars_text, time_text
 from ..evaluate.records.journal import memory_items
 from ..figures.run_tree import branch_ends, memory_html, run_tree_svg
 from ..figures.theme import static_text
@@ -113,4 +113,4 @@ def branch_line(end: dict) -> str:
     "A branch in words: 'to step 4: 3 kernels, best 90.0 µs, $0.0120; 50 % slower than the fastest kernel'."
     best = f', best {time_text(end["best_us"])}' if end['best_us'] else ''
     cost = f', {dollars_text(end["cost_usd"])}' if end['cost_usd'] != 0 else ''
-    return f'to step {end["step"]}: {end["kernels"]} kernel{"s" * (end["kernels"] > 1)}{best}{cost}; {end["why"]}'
+    return f'to step {end["step"]}: {count_text(end["kernels"], "kernel")}{best}{cost}; {end["why"]}'

@@ -15,7 +15,7 @@ from fastcore.basics import patch
 from ..core.durations import latency_of
 from ..core.errors import KernelError
 from ..core.markup import MAX_LINES, code, code_line, record, said
-from ..core.format import status_mark, status_word, time_text
+from ..core.format import count_text, status_mark, status_word, time_text
 from ..figures.report import key_numbers
 from ..figures.source import line_costs
 from ..figures.theme import ENGINE_COLOURS, status_colour
@@ -174,7 +174,7 @@ class CompileLog(Panel):
 def cost_numbers(run: 'Run') -> list[tuple[str, str]]:
     """[(number, what it is)] of a run: the key numbers of its report, dollars and tokens among them where a model was
     asked, then wall seconds and steps."""
-    many = f'{len(run.steps)} step{"s" * (len(run.steps) != 1)}'
+    many = count_text(len(run.steps), 'step')
     return [*key_numbers(run), (f'{sum(s.seconds for s in run.steps):.1f} s', f'wall time of {many}')]
 
 class CostPanel(Panel):

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from ..agents.models.registry import why_no_model
 from ..agents.systems.registry import AGENTS, agent_named, asks_a_model
 from ..core.errors import choose
-from ..core.format import speedup_text
+from ..core.format import count_text, speedup_text
 from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from .style import STATIC, Panel
 from ..tasks.baselines.known_times import known_task_times
@@ -39,12 +39,11 @@ def agent_note() -> str:
 
 # %% ../../nbs/7_panels/09_task_picker.ipynb #f85cf329
 def run_line(run: 'Run') -> str:
-    "A run as a line: 'softmax small · rewrite · 4 steps · 1.62× · interrupted · 2026-01-01 12:00'."
+    "A run as a line: 'softmax small on trn2 · rewrite · 4 steps · 1.62× · interrupted · 2026-01-01 12:00'."
     best = speedup_text(run.best_speedup) if run.best else 'none correct'
     state = 'unfinished' if run.state == 'running' else run.state
-    many = f'{len(run.steps)} step{"s" * (len(run.steps) != 1)}'
-    return (f'{run.task} {run.workload} · {run.agent} · {many} · {best} · {state} · '
-            f'{run.created[:16].replace("T", " ")}')
+    return ' · '.join((f'{run.task} {run.workload} on {run.chip}', run.agent, count_text(len(run.steps), 'step'), best,
+                       state, run.created[:16].replace('T', ' ')))
 
 def earlier_runs(store: 'Store | None', limit: int = 20, without: str | None = None) -> dict[str, str]:
     "Line → id of the latest `limit` runs of a store that have steps, unfinished ones first; not the id `without`."

@@ -12,7 +12,7 @@ from statistics import mean
 import numpy as np
 from .outcomes import Ending, TaskOutcome
 from ...core.errors import UsageError
-from ...core.format import dollars_text
+from ...core.format import count_text, dollars_text
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #06f7b204
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def classes(outcomes: Iterable[TaskOutcome]) -> dict[str, int]:
 def classes_text(outcomes: Sequence[TaskOutcome]) -> str:
     "The classes as words: '4 runs: 3 correct, 1 failed'."
     some = ', '.join(f'{n} {name}' for name, n in classes(outcomes).items() if n)
-    return f'{len(outcomes)} run{"s" * (len(outcomes) != 1)}' + (f': {some}' if some else '')
+    return count_text(len(outcomes), 'run') + (f': {some}' if some else '')
 
 def metrics_for(outcomes: Sequence[TaskOutcome]) -> list[Metric]:
     "The metrics of a table; with several runs on every task pass@k and best of n too."

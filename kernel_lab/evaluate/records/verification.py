@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 import numpy as np
 from ...core.errors import KernelError, SimulatorError
-from ...core.format import status_mark
+from ...core.format import count_text, status_mark
 from ...core.markup import Shown, fold, record, said, status_colour, table
 from ...tasks.model.workload import Tolerance
 
@@ -201,7 +201,7 @@ class Verification(Shown):
 
     def _repr_html_(self):
         status = 'correct' if self.passed else 'wrong_result'
-        about = f'{len(self.seeds)} draw{"s" * (len(self.seeds) != 1)}'
+        about = count_text(len(self.seeds), 'draw')
         return record('verified' if self.passed else 'wrong', about, *verification_parts(self),
                       mark=status_mark(status), colour=status_colour(status))
 

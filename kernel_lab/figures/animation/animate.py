@@ -197,6 +197,7 @@ def _ticks(timeline):
 
 def _add_clock(columns, n, animation, timeline, where):
     "The columns of one clock: times of the rows, what each waited for, addresses of the values."
+    from ...nki.ir.spilling import sbuf_room
     rows, ticks = animation.rows, _ticks(timeline)
     start, end = (np.rint(x[rows] * ticks).astype(np.int64) for x in (timeline.start_us, timeline.end_us))
     columns.add(f'start{n}', _by_instruction(start, timeline.instr[rows]))
@@ -212,7 +213,7 @@ def _add_clock(columns, n, animation, timeline, where):
     columns.add(f'bytes{n}', _deltas(np.array([b for p in pieces for _, b in p], np.int64)))
     spans = folded_spans(timeline, rows)
     return dict(latency=float(timeline.latency_us), chip=timeline.chip.name.split()[0], ticks=ticks,
-                folded=spans.tolist(), sbuf=int(timeline.chip.sbuf_bytes))
+                folded=spans.tolist(), sbuf=int(sbuf_room(timeline.chip)))
 
 def _add_map(columns, n, animation, timeline, where):
     "The columns of what the rows touch; each tensor as the player draws it."
