@@ -12,8 +12,8 @@ from ..core.markup import Shown, code_of, fold, record, said
 from ..evaluate.pipeline import evaluate
 from ..evaluate.records.evaluation import Evaluation
 from ..evaluate.records.verification import Status, Verification
-from ..evaluate.sandbox.run import Limits, sandbox, trace_in_child
-from ..evaluate.verification.verify import verify
+from ..evaluate.sandbox.run import Limits, trace_in_child
+from ..evaluate.verification.verify import MAX_CHANGED_ELEMENTS, fresh_seeds, verify
 from ..nki.chip.chips import DEFAULT_CHIP
 from ..nki.ir.nodes import ArraySpec
 from ..nki.ir.program import Program
@@ -60,6 +60,7 @@ class HintLadder(Shown):
 
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #33873ff2
 SECONDS = 1.5           # of wall time, for the Python of a kernel
+OPENING_SECONDS = 20    # of the same, while the judge's process starts
 WORK_SECONDS = 20.0     # of each later stage
 MAX_INSTRUCTIONS = 200_000
 
@@ -94,16 +95,21 @@ class Puzzle(Shown):
         return bound_of(self.task, self.chip)
 
     def opened(self) -> 'Puzzle':
-        "The puzzle, once what the first check would wait for is loaded: torch, the judge's process."
+        """The puzzle, once what the first check would wait for is there: torch, the judge's process, and for small
+        inputs the draws that are hard on a kernel."""
         self.bound
-        try: sandbox()
+        try: self.judge(kernel_of(self.answer or self.start), seconds=OPENING_SECONDS)
         except LabError: pass                   # the first check says what is missing
         return self
 
-    def judge(self, kernel: Kernel, seeds: int | list = 1, seconds: float = SECONDS) -> Evaluation:
-        "The `Evaluation` of a kernel, without a store, a baseline or progress."
+    def judge(self, kernel: Kernel, seconds: float = SECONDS) -> Evaluation:
+        """The `Evaluation` of a kernel on a fresh draw of inputs, without a store, a baseline or progress. Small inputs
+        are drawn once more to be hard on it (patchwork, large numbers); for large ones to find such draws takes
+        seconds."""
         limits = Limits(seconds=seconds, work_seconds=max(WORK_SECONDS, seconds), instructions=MAX_INSTRUCTIONS)
-        return evaluate(kernel, self.task, None, self.chip, seeds=seeds, limits=limits, eager=False)
+        small = self.task.workload().elements <= MAX_CHANGED_ELEMENTS
+        return evaluate(kernel, self.task, None, self.chip, seeds=1 if small else fresh_seeds(1), limits=limits,
+                        eager=False)
 
     def check(self, kernel: object, seconds: float = SECONDS) -> Answer:
         """Judge a kernel, a function or its text: right, how fast, what the engines did, how near the bound. Always an
@@ -158,6 +164,11 @@ def _judged(p: Puzzle, kernel: Kernel, seconds: float) -> Answer:
     if e.status in (Status.WRONG_RESULT, Status.NOT_FINITE): return _explained(p, found, kernel)
     return replace(found, line=(e.error or {}).get('line'))
 
+def specs_of(p: Puzzle) -> list[ArraySpec]:
+    "The inputs of a puzzle as `ArraySpec`s."
+    w = p.task.workload()
+    return [ArraySpec(tuple(shape), w.dtype) for shape in w.shapes.values()]
+
 def output_line(program: Program, output: int) -> int | None:
     "The line of the last instruction that writes an output."
     k = program.base[program.output_ids[output]]
@@ -166,8 +177,7 @@ def output_line(program: Program, output: int) -> int | None:
 
 def _explained(p, a, kernel):
     "The answer with what is wrong on the draw with seed 0, or, where that is right, on the one that was judged."
-    specs = [ArraySpec(tuple(s), p.task.workload().dtype) for s in p.task.workload().shapes.values()]
-    program = trace_in_child(kernel, specs, p.chip)
+    program = trace_in_child(kernel, specs_of(p), p.chip, Limits(seconds=OPENING_SECONDS))
     wrong = a.evaluation.verification
     if isinstance(program, KernelError): return replace(a, wrong=wrong)
     found, line = verify(program, p.task, p.task.workload(), [0]), output_line(program, wrong.worst.output)
