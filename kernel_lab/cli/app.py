@@ -19,6 +19,7 @@ from .agents.replay import replay
 from .calibrate import calibrate
 from .doctor import doctor
 from .evaluate import evaluate_
+from .learn import grade, learn, strip
 from .profile import profile
 from .render import EXIT_GOOD, EXIT_USAGE, exit_code, say
 from .renew import renew
@@ -86,9 +87,12 @@ def _top(version: Annotated[bool, typer.Option('--version', help='Print the vers
     if version: say(f'kernel-lab {__version__}'); raise typer.Exit(EXIT_GOOD)
 
 # %% ../../nbs/7_cli/10_app.ipynb #c0710248
-LOOK, WORK = 'Look at things', 'Work on a kernel'
+LOOK, WORK, TEACH = 'Look at things', 'Work on a kernel', 'Learn and teach'
 COMMANDS = {
     'demo': (demo, 'Start here'),
+    'learn': (learn, TEACH),
+    'grade': (grade, TEACH),
+    'strip': (strip, TEACH),
     'tasks': (tasks, LOOK),
     'evaluate': (evaluate_, WORK),
     'profile': (profile, WORK),

@@ -111,6 +111,8 @@ def _line_text(a, number):
     lines = a.source.splitlines()
     return lines[number - 1].strip()[:160] if number and 0 < number <= len(lines) else ''
 
+def _line_says(a): return f'Line {a.line} writes this output' if a.wrong else f'Line {a.line}'
+
 def _busiest(a, most=3):
     "(line, µs, lane, text) of the lines that kept the lanes busy longest."
     return [(n, us, lane, _line_text(a, n)) for n, us, lane in line_times(a.timeline)[:most] if us > 0]
@@ -118,7 +120,7 @@ def _busiest(a, most=3):
 def _text_lines(a):
     yield f'{"✓" if a.right else "✕"} {verdict(a)}'
     yield from (f'  {m}' for m in mistakes(a))
-    if a.line and not a.right: yield f'  line {a.line}: {_line_text(a, a.line)}'
+    if a.line and not a.right: yield f'  {_line_says(a)}: {_line_text(a, a.line)}'
     if a.right:
         yield f'  The bound: {a.bound}.'
         yield f'  {engines_sentence(a)}'
@@ -134,7 +136,7 @@ def _around(a, most=2):
 
 def _html(a):
     parts = [said(m, 'bad') for m in mistakes(a)]
-    if a.line and not a.right: parts.append(_around(a))
+    if a.line and not a.right: parts += [said(f'{_line_says(a)}:'), _around(a)]
     if a.right:
         parts += [said(f'The bound: {a.bound}.'), said(engines_sentence(a)), lanes_svg(a.timeline)]
         lines = [code_line(f'{time_text(us):>8} {lane:<8}{text}', n) for n, us, lane, text in _busiest(a)]

@@ -69,3 +69,7 @@ def kernel_of(given: object) -> Kernel:
         raise UsageError(f'A kernel is a function or its text, not a {type(given).__name__}.',
                          hint='Write check(kernel), without calling it: not check(kernel(x)).')
     return Kernel(text_of_function(given), entry=given.__name__)
+
+def own_text(kernel: Kernel) -> str:
+    "The text of a kernel without the imports that `kernel_of` wrote below it."
+    return kernel.source.removesuffix(IMPORTS).rstrip() + '\n'

@@ -51,5 +51,5 @@ def standing() -> Standing:
     for p in PUZZLES.values():
         r = record_of(p.name)
         mark = '✓' if r['met'] else '○' if r['right'] else ''
-        rows.append((p.lesson, p.name, mark, r['tries'], r['hints'], time_text(r.get('us')), percent_text(r.get('share'))))
+        rows.append((p.lesson, p.name, mark, r['tries'], r['hints'], time_text(r['us']), percent_text(r['share'])))
     return Standing(tuple(rows))

@@ -4,6 +4,7 @@
 
 # %% ../../nbs/6_puzzles/00_progress.ipynb #aa55ba09
 import json
+import math
 import os
 from pathlib import Path
 from ..core.errors import UsageError
@@ -48,10 +49,15 @@ def write_progress(puzzles: dict[str, dict], path: Path | None = None) -> Path:
 
 # %% ../../nbs/6_puzzles/00_progress.ipynb #200a2335
 def record_of(name: str) -> dict:
-    "The record of one puzzle: tries, hints, solution_seen, right, and of the fastest right kernel us, share, source."
-    fresh = {'tries': 0, 'hints': 0, 'solution_seen': False, 'right': False, 'met': False}
-    try: return fresh | read_progress().get(name, {})
-    except OSError: return fresh
+    """The record of one puzzle: tries, hints, solution_seen, right, met, and of the fastest right kernel us, share (None
+    without one) and source. What a hand-edited file says wrongly counts as nothing."""
+    try: r = read_progress().get(name, {})
+    except OSError: r = {}
+    number = lambda key: r[key] if _is_number(r.get(key)) and 0 < r[key] < math.inf else None
+    count = lambda key: r[key] if type(r.get(key)) is int and r[key] >= 0 else 0
+    return {**{key: count(key) for key in ('tries', 'hints')}, **{key: number(key) for key in ('us', 'share')},
+            **{key: r.get(key) is True for key in ('solution_seen', 'right', 'met')},
+            'source': r['source'] if isinstance(r.get('source'), str) else ''}
 
 def note(name: str, **facts: object) -> str:
     "Change the record of a puzzle; returns '' or, where it cannot be written, a sentence that says why."
@@ -64,9 +70,8 @@ def note_try(name: str, right: bool, met: bool = False, us: float | None = None,
              source: str = '') -> str:
     "Count a try; keep a right kernel that is the fastest so far. Returns what `note` does."
     old = record_of(name)
-    best = right and us is not None and (not _is_number(old.get('us')) or us < old['us'])
+    best = right and us is not None and (old['us'] is None or us < old['us'])
     new = dict(us=us, share=share, source=source) if best else {}
-    tries = old['tries'] if isinstance(old['tries'], int) else 0
-    return note(name, tries=tries + 1, right=bool(old['right'] or right), met=bool(old['met'] or met), **new)
+    return note(name, tries=old['tries'] + 1, right=old['right'] or right, met=old['met'] or met, **new)
 
 def _is_number(x): return isinstance(x, (int, float)) and not isinstance(x, bool)

@@ -11,15 +11,16 @@ from ..core.format import percent_text, time_text
 from ..core.markup import Shown, code_of, fold, record, said
 from ..evaluate.pipeline import evaluate
 from ..evaluate.records.evaluation import Evaluation
-from ..evaluate.records.verification import Status, Verification
+from ..evaluate.records.verification import Status
 from ..evaluate.sandbox.run import Limits, trace_in_child
 from ..evaluate.verification.verify import MAX_CHANGED_ELEMENTS, fresh_seeds, verify
 from ..nki.chip.chips import DEFAULT_CHIP
 from ..nki.ir.nodes import ArraySpec
 from ..nki.ir.program import Program
+from ..nki.timing.timeline import Timeline
 from .answer import Answer
 from .bound import PuzzleBound, bound_of
-from .kernel_text import kernel_of
+from .kernel_text import kernel_of, own_text
 from .progress import note, note_try, record_of
 from ..tasks.model.task import Task, source_of, task_from
 from ..tasks.model.workload import Kernel
@@ -28,11 +29,12 @@ from ..tasks.model.workload import Kernel
 @dataclass(frozen=True)
 class Hint:
     """A step towards the solution. `says` may have the places `{us}`, `{before_us}` and `{saved_us}`: simulated times of
-    `kernel` and `before`, texts of kernels. `status`: how `kernel` is judged."""
+    `kernel` and `before`, texts of kernels. `gains`: whether `kernel` is the faster of the two; a step may also be a
+    warning."""
     says: str
     kernel: str = ''
     before: str = ''
-    status: Status = Status.CORRECT
+    gains: bool = True
 
     @property
     def is_measured(self) -> bool:
@@ -73,7 +75,7 @@ class Puzzle(Shown):
     name: str
     reference: Callable
     inputs: Callable
-    start: str | Callable
+    start: str | Callable = ''
     hints: tuple[Hint | str, ...] = ()
     answer: str | Callable = ''
     goal: float | None = None
@@ -90,6 +92,12 @@ class Puzzle(Shown):
                          reduces=self.reduces)
 
     @cached_property
+    def timeline(self) -> Timeline:
+        "The simulated `Timeline` of the worked solution, to look at before one writes one's own. `UsageError` without one."
+        if not self.answer: raise UsageError(f'The puzzle {self.name!r} has no worked solution.')
+        return self.judge(kernel_of(self.answer), OPENING_SECONDS).profile.timeline
+
+    @cached_property
     def bound(self) -> PuzzleBound:
         "The time that no kernel for it can beat."
         return bound_of(self.task, self.chip)
@@ -98,7 +106,8 @@ class Puzzle(Shown):
         """The puzzle, once what the first check would wait for is there: torch, the judge's process, and for small
         inputs the draws that are hard on a kernel."""
         self.bound
-        try: self.judge(kernel_of(self.answer or self.start), seconds=OPENING_SECONDS)
+        try:
+            if kernel := self.answer or self.start: self.judge(kernel_of(kernel), seconds=OPENING_SECONDS)
         except LabError: pass                   # the first check says what is missing
         return self
 
@@ -114,7 +123,7 @@ class Puzzle(Shown):
     def check(self, kernel: object, seconds: float = SECONDS) -> Answer:
         """Judge a kernel, a function or its text: right, how fast, what the engines did, how near the bound. Always an
         `Answer`, never an exception but Ctrl-C; the try is noted in the student's progress."""
-        try: answer = _judged(self, kernel_of(kernel), seconds)
+        try: answer = judged(self, kernel_of(kernel), seconds)
         except LabError as e: answer = Answer(self.name, self.bound, self.goal, refused=str(e))
         kept = note_try(self.name, answer.right, answer.met, answer.latency_us, answer.share, answer.source)
         return replace(answer, notes=(*answer.notes, *_next(self, answer), *([kept] if kept else [])))
@@ -129,10 +138,11 @@ class Puzzle(Shown):
         "A worked solution, as a `Kernel` that shows its text; that it was looked at is noted. `UsageError` without one."
         if not self.answer: raise UsageError(f'The puzzle {self.name!r} has no worked solution.', hint='Ask your teacher.')
         note(self.name, solution_seen=True)
-        return replace(kernel_of(self.answer), name=f'{self.name}, a solution')
+        return Kernel(own_text(kernel_of(self.answer)), name=f'{self.name}, a solution')
 
     def __str__(self):
-        return '\n'.join([f'{self.name}: {self.says}', f'{self.asked}', '', kernel_of(self.start).source])
+        start = own_text(kernel_of(self.start)) if self.start else ''
+        return '\n'.join([f'{self.name}: {self.says}', self.asked, '', start]).rstrip()
 
     @property
     def asked(self) -> str:
@@ -144,8 +154,7 @@ class Puzzle(Shown):
     def _repr_html_(self):
         return record(self.name, self.lesson, said(self.says, ''), said(self.asked),
                       fold('Reference', code_of(source_of(self.reference)), open=True),
-                      fold('Start', code_of(kernel_of(self.start).source.rpartition('import nki\n')[0].rstrip()
-                                            or kernel_of(self.start).source), open=True))
+                      *([fold('Start', code_of(own_text(kernel_of(self.start))), open=True)] if self.start else []))
 
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #658354e6
 def _refusal(e: Evaluation):
@@ -155,11 +164,11 @@ def _refusal(e: Evaluation):
             return f'{g.says} (line {g.line}). A kernel of a puzzle uses nki, numpy and math only.', g.line
     return '', None
 
-def _judged(p: Puzzle, kernel: Kernel, seconds: float) -> Answer:
+def judged(p: Puzzle, kernel: Kernel, seconds: float) -> Answer:
     "The `Answer` without what to do next."
     e = p.judge(kernel, seconds=seconds)
     refused, line = _refusal(e)
-    found = Answer(p.name, p.bound, p.goal, e, refused, None, line, (), kernel.source)
+    found = Answer(p.name, p.bound, p.goal, e, refused, None, line, (), own_text(kernel))
     if refused: return found
     if e.status in (Status.WRONG_RESULT, Status.NOT_FINITE): return _explained(p, found, kernel)
     return replace(found, line=(e.error or {}).get('line'))
