@@ -58,8 +58,8 @@ def resolve(kernel, task, workload=None, chip=DEFAULT_CHIP) -> tuple:
 @dataclass(frozen=True)
 class Question:
     """What an evaluation answers: which kernel, on which task, workload, chip and target, with which seeds, limits and
-    baseline (µs), whether Python that the vendor's compiler does not take is refused (`strict`), and whether the time of
-    eager execution is worked out (`eager`)."""
+    baseline (µs), whether Python that the vendor's compiler does not take is refused (`strict`), and whether the time
+    of eager execution is worked out (`eager`)."""
     kernel: Kernel
     task: Task
     workload: Workload
@@ -266,7 +266,7 @@ def first_kernel_us(task: Task, workload: Workload, chip: str, limits: Limits = 
     return _BASELINES[key]
 
 def _eager_stage(progress, question):
-    "The time of eager execution in µs; None if it has operations without a kernel, cannot be captured, or is not asked."
+    "The time of eager execution in µs; None if it is not asked, has operations without a kernel, or is not captured."
     if not question.eager: return None
     with progress.stage('eager'): us = eager_us(question.task, question.workload, question.chip)
     if us is None: progress.say('the time of eager execution is not known')

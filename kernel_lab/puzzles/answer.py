@@ -10,7 +10,7 @@ from ..core.format import percent_text, status_word, time_text
 from ..core.markup import (BAD_COLOUR, GOOD_COLOUR, WARN_COLOUR, Shown, code, code_line, fold, record, said,
                                     trusted)
 from ..evaluate.records.evaluation import Evaluation
-from ..evaluate.records.verification import SeedReport, Status, Verification
+from ..evaluate.records.verification import Status, Verification
 from ..nki.timing.lane_picture import lane_lines, lanes_svg, line_times
 from ..nki.timing.timeline import Timeline
 from .bound import PuzzleBound
@@ -80,15 +80,16 @@ def verdict(a: Answer) -> str:
         e = a.evaluation.error
         if e: return f'{status_word(a.evaluation.status).capitalize()}: {KernelError.from_dict(e)}'
         return f'{status_word(a.evaluation.status).capitalize()}. It has no time: only a right kernel has one.'
-    speed = f'{time_text(a.latency_us)} {a.evaluation.latency.kind} on {a.bound.chip}, {percent_text(a.share)} of the bound'
+    time = f'{time_text(a.latency_us)} {a.evaluation.latency.kind} on {a.bound.chip}'
+    speed = f'{time}, {percent_text(a.share)} of the bound'
     if a.goal is None: return f'Right: {speed}.'
     goal = f'the goal is {percent_text(a.goal)}'
-    return f'Right, and the goal is met: {speed} ({goal}).' if a.met else f'Right, and not fast enough yet: {speed} ({goal}).'
+    return f'Right, and {"the goal is met" if a.met else "not fast enough yet"}: {speed} ({goal}).'
 
 def mistakes(a: Answer) -> list[str]:
     "Where the numbers are wrong and what that looks like, as sentences."
     if a.wrong is None or a.wrong.worst is None: return []
-    report = _report(a.wrong)
+    report = a.wrong.worst
     share = percent_text(report.mismatch_share)
     where = wrong_rectangle(a.wrong.tile_map)
     index = ', '.join(map(str, report.worst_index))
@@ -96,8 +97,6 @@ def mistakes(a: Answer) -> list[str]:
     lost = f'; {report.nan_count:,} are not finite' if report.nan_count else ''
     says = [f'{share} of the elements are wrong{f", {where}" if where else ""}; {worst}{lost}.']
     return says + [f'{str(g).capitalize()}.' for g in a.wrong.guesses[:1]]
-
-def _report(v: Verification) -> SeedReport: return v.worst
 
 def engines_sentence(a: Answer) -> str:
     "What each engine did, as a sentence."

@@ -34,8 +34,8 @@ class PuzzleBound:
     def __str__(self):
         work = (f'{time_text(self.tensor_us)} for Tensor to do {self.flops:,} flops' if self.by == 'Tensor' else
                 f'{time_text(self.dma_us)} for DMA to move {bytes_text(self.bytes)}')
-        return (f'no kernel for it takes less than {time_text(self.us)} on {self.chip}: {time_text(self.launch_us)} for '
-                f'the launch, then {work}')
+        return (f'no kernel for it takes less than {time_text(self.us)} on {self.chip}: '
+                f'{time_text(self.launch_us)} for the launch, then {work}')
 
 def bound_of(task: Task, chip: str) -> PuzzleBound:
     "The `PuzzleBound` of a task on its first workload. `UsageError` for an unknown chip, and what `Task.flops` raises."

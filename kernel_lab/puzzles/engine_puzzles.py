@@ -26,8 +26,16 @@ ONE_BUFFER = '''def kernel(x):
         nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=tile)
     return out
 '''
-OUT_OF_PLACE = ONE_BUFFER.replace('''    for i in''', '''    result = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
-    for i in''').replace('activation(dst=tile', 'activation(dst=result').replace('src=tile)\n    return', 'src=result)\n    return')
+OUT_OF_PLACE = '''def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
+    result = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
+    for i in nl.affine_range(x.shape[0] // 128):
+        nisa.dma_copy(dst=tile, src=x[i * 128:(i + 1) * 128, :])
+        nisa.activation(dst=result, op=nl.exp, data=tile, scale=0.5)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=result)
+    return out
+'''
 
 def exp_of_half(x): return (x * 0.5).exp()
 
@@ -36,7 +44,8 @@ one_buffer = Puzzle(
     lesson='Lesson 7', says='Compute exp(x / 2). The kernel is right; read in its timeline why it is slow.',
     pitfall='one tile for all turns: load, compute and store take turns instead of overlapping',
     hints=('Look at the lanes: is there a moment in which two of them work?',
-           'What does the load of turn 2 wait for? Not for Scalar: for the store of turn 1, which still reads the tile.',
+           'What does the load of turn 2 wait for? Not for Scalar: for the store of turn 1, which still reads the '
+           'tile.',
            Hint('A second tile for the result lets the next load begin when Scalar is done: {us} instead of '
                 '{before_us}.', kernel=OUT_OF_PLACE, before=ONE_BUFFER),
            Hint('A tile that is made inside the loop is another one each turn, as many as fit: {us}.',
@@ -61,11 +70,14 @@ _ADDED = '''        nisa.tensor_tensor(dst=bent, data1=bent, data2=half, op=nl.a
 '''
 HALF_BY_SCALAR = _SUM_OF_THREE.format(half='''        nisa.activation(dst=half, op=nl.copy, data=tile, scale=0.5)
 ''' + _ADDED)
-HALF_BY_VECTOR = _SUM_OF_THREE.format(half='''        nisa.tensor_scalar(dst=half, data=tile, op0=nl.multiply, operand0=0.5)
-''' + _ADDED)
+_SCALED = '''        nisa.tensor_scalar(dst=half, data=tile, op0=nl.multiply, operand0=0.5)
+'''
+HALF_BY_VECTOR = _SUM_OF_THREE.format(half=_SCALED + _ADDED)
+_SCALED_AND_ADDED = '''        nisa.scalar_tensor_tensor(dst=bent, data=tile, op0=nl.multiply, operand0=0.5, op1=nl.add,
+                                  operand1=bent)
+'''
 HALF_AND_SUM = _SUM_OF_THREE.replace('''        half = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
-''', '').format(half='''        nisa.scalar_tensor_tensor(dst=bent, data=tile, op0=nl.multiply, operand0=0.5, op1=nl.add, operand1=bent)
-''')
+''', '').format(half=_SCALED_AND_ADDED)
 
 def sum_of_three(x): return x.tanh() + x.square() + x * 0.5
 
@@ -74,8 +86,8 @@ busy_scalar = Puzzle(
     goal=0.82, lesson='Lesson 7', says='tanh(x) + x² + x / 2. Find the engine that everything waits for.',
     pitfall='Scalar applies both functions and scales as well, while Vector has time',
     hints=('Which lane has no gaps? Which of its instructions could another engine do?',
-           Hint('Vector can scale, with nisa.tensor_scalar. Hardly anything is won, because now Vector has no gaps: {us} '
-                'instead of {before_us}.', kernel=HALF_BY_VECTOR, before=HALF_BY_SCALAR),
+           Hint('Vector can scale, with nisa.tensor_scalar. Hardly anything is won, because now Vector has no gaps: '
+                '{us} instead of {before_us}.', kernel=HALF_BY_VECTOR, before=HALF_BY_SCALAR),
            Hint('Vector adds x / 2 anyway, and can scale while it adds: nisa.scalar_tensor_tensor(dst, data, op0, '
                 'operand0, op1, operand1) is (data op0 operand0) op1 operand1, in one pass. {us}.', kernel=HALF_AND_SUM,
                 before=HALF_BY_SCALAR)))

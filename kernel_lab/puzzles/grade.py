@@ -59,7 +59,8 @@ def _of_folder(path, puzzles):
 def handed_in(folder: str | Path, puzzles: dict[str, Puzzle] = PUZZLES) -> Iterator[HandedIn]:
     "What the students of a class handed in, student by student. `UsageError` where there is nothing."
     folder = Path(folder)
-    if not folder.is_dir(): raise UsageError(f'There is no folder {folder}.', hint='Give the folder with what was handed in.')
+    if not folder.is_dir():
+        raise UsageError(f'There is no folder {folder}.', hint='Give the folder with what was handed in.')
     found = [p for p in sorted(folder.iterdir()) if p.suffix == '.json' or p.is_dir() and not p.name.startswith('.')]
     if not found:
         raise UsageError(f'Nobody has handed in anything in {folder}.',
@@ -98,7 +99,8 @@ def mark_of(handed: HandedIn, puzzles: dict[str, Puzzle] = PUZZLES) -> Mark:
     except UsageError as e: return Mark(handed.student, handed.puzzle, remarks=(str(e),))
     if not a.right: remarks.append(str(a).splitlines()[0])
     if handed.claimed and not a.met: remarks.append('the file says that the goal is met, and it is not')
-    if p.answer and _same_text(own_text(Kernel(handed.source)), own_text(kernel_of(p.answer))): remarks.append('the text of the worked solution')
+    if p.answer and _same_text(own_text(Kernel(handed.source)), own_text(kernel_of(p.answer))):
+        remarks.append('the text of the worked solution')
     return Mark(handed.student, handed.puzzle, a.right, a.met, a.share, tuple(remarks))
 
 @dataclass(frozen=True)
@@ -150,8 +152,8 @@ class ClassTable(Shown):
         return record(f'{len(self.students)} students', 'judged again', table(names, self.rows()), *more)
 
 def grade(folder: str | Path, puzzles: dict[str, Puzzle] = PUZZLES, say: Callable | None = None) -> ClassTable:
-    """Judge again what a class handed in: `NAME.json` (progress) or `NAME/PUZZLE.py` in a folder. `say` gets each `Mark`
-    as it is made. `UsageError` where there is nothing to judge."""
+    """Judge again what a class handed in: `NAME.json` (progress) or `NAME/PUZZLE.py` in a folder. `say` gets each
+    `Mark` as it is made. `UsageError` where there is nothing to judge."""
     marks, wrong, texts = [], [], {}
     for handed in handed_in(folder, puzzles):
         if handed.wrong: wrong.append(handed); continue

@@ -23,7 +23,7 @@ SECONDS_AT_MOST = 60.0  # of CPU time; the candidates are spent long before
 
 @dataclass(frozen=True)
 class MovesFound(Shown):
-    "What the search made of a kernel: latencies in µs, the worth of each move, the text of the last program, or why not."
+    "What the search made of a kernel: latencies in µs, the worth of each move, the last text, or why there is none."
     puzzle: str
     bound: PuzzleBound
     first_us: float
@@ -45,7 +45,8 @@ class MovesFound(Shown):
         return [(w.move.family, w.move.change, time_text(w.after_us), w.move.why) for w in self.worth]
 
     def __str__(self):
-        moves = [f'  {n}. {family}: {change} → {us}. {why}' for n, (family, change, us, why) in enumerate(self.rows(), 1)]
+        line = lambda n, family, change, us, why: f'  {n}. {family}: {change} → {us}. {why}'
+        moves = [line(n, *row) for n, row in enumerate(self.rows(), 1)]
         return '\n'.join([self.head, *moves, *(f'  {r}' for r in self.reasons)])
 
     def _repr_html_(self):

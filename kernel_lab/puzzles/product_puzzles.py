@@ -122,5 +122,5 @@ rows_as_they_lie = Puzzle(
     pitfall='nothing refuses a square operand that lies the wrong way: the numbers are just wrong',
     hints=('Which axis is summed over by nc_matmul, and which axis of a lies on the partitions?',
            'The tile a has a row of x on each partition. The contraction must be there instead: transpose it first.',
-           Hint('nisa.nc_transpose writes to PSUM, and operands come from SBUF: transpose, tensor_copy, multiply. {us}.',
-                kernel=FLIPPED_ROWS)))
+           Hint('nisa.nc_transpose writes to PSUM, and operands come from SBUF: transpose, tensor_copy, multiply. '
+                '{us}.', kernel=FLIPPED_ROWS)))

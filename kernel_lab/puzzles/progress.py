@@ -23,11 +23,13 @@ def progress_file() -> Path:
 def parsed_progress(text: str) -> dict[str, dict]:
     "{puzzle: its record} of the text of a progress file. `UsageError` where it is none."
     try: data = json.loads(text)
-    except (ValueError, RecursionError) as e: raise UsageError('It is not JSON.', hint='Hand in the file as it was written.') from e
+    except (ValueError, RecursionError) as e:
+        raise UsageError('It is not JSON.', hint='Hand in the file as it was written.') from e
     if not isinstance(data, dict) or not isinstance(data.get('puzzles'), dict):
         raise UsageError('It holds no puzzles.', hint='Hand in what kernel-lab learn --export wrote.')
     if data.get('format') != FORMAT:
-        raise UsageError(f'It has the format {data.get("format")!r}, this lab reads {FORMAT}.', hint='Update kernel-lab.')
+        raise UsageError(f'It has the format {data.get("format")!r}, this lab reads {FORMAT}.',
+                         hint='Update kernel-lab.')
     return {str(name): r for name, r in data['puzzles'].items() if isinstance(r, dict)}
 
 def read_progress(path: Path | None = None) -> dict[str, dict]:
@@ -49,8 +51,8 @@ def write_progress(puzzles: dict[str, dict], path: Path | None = None) -> Path:
 
 # %% ../../nbs/6_puzzles/00_progress.ipynb #200a2335
 def record_of(name: str) -> dict:
-    """The record of one puzzle: tries, hints, solution_seen, right, met, and of the fastest right kernel us, share (None
-    without one) and source. What a hand-edited file says wrongly counts as nothing."""
+    """The record of one puzzle: tries, hints, solution_seen, right, met, and of the fastest right kernel us, share
+    (None without one) and source. What a hand-edited file says wrongly counts as nothing."""
     try: r = read_progress().get(name, {})
     except OSError: r = {}
     number = lambda key: r[key] if _is_number(r.get(key)) and 0 < r[key] < math.inf else None

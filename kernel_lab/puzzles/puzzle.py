@@ -28,13 +28,11 @@ from ..tasks.model.workload import Kernel
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #30afc9fb
 @dataclass(frozen=True)
 class Hint:
-    """A step towards the solution. `says` may have the places `{us}`, `{before_us}` and `{saved_us}`: simulated times of
-    `kernel` and `before`, texts of kernels. `gains`: whether `kernel` is the faster of the two; a step may also be a
-    warning."""
+    """A step towards the solution. `says` may have the places `{us}` and `{before_us}`: simulated times of `kernel` and
+    `before`, texts of kernels, where `kernel` is the faster one."""
     says: str
     kernel: str = ''
     before: str = ''
-    gains: bool = True
 
     @property
     def is_measured(self) -> bool:
@@ -93,7 +91,7 @@ class Puzzle(Shown):
 
     @cached_property
     def timeline(self) -> Timeline:
-        "The simulated `Timeline` of the worked solution, to look at before one writes one's own. `UsageError` without one."
+        "The simulated `Timeline` of the worked solution, to look at before one writes it. `UsageError` without one."
         if not self.answer: raise UsageError(f'The puzzle {self.name!r} has no worked solution.')
         return self.judge(kernel_of(self.answer), OPENING_SECONDS).profile.timeline
 
@@ -105,7 +103,7 @@ class Puzzle(Shown):
     def opened(self) -> 'Puzzle':
         """The puzzle, once what the first check would wait for is there: torch, the judge's process, and for small
         inputs the draws that are hard on a kernel."""
-        self.bound
+        _ = self.bound
         try:
             if kernel := self.answer or self.start: self.judge(kernel_of(kernel), seconds=OPENING_SECONDS)
         except LabError: pass                   # the first check says what is missing
@@ -135,8 +133,9 @@ class Puzzle(Shown):
         return HintLadder(self.name, tuple(hint_text(self, h) for h in self.hints[:count]), len(self.hints))
 
     def solution(self) -> Kernel:
-        "A worked solution, as a `Kernel` that shows its text; that it was looked at is noted. `UsageError` without one."
-        if not self.answer: raise UsageError(f'The puzzle {self.name!r} has no worked solution.', hint='Ask your teacher.')
+        "A worked solution as a `Kernel`; that it was looked at is noted. `UsageError` without one."
+        if not self.answer:
+            raise UsageError(f'The puzzle {self.name!r} has no worked solution.', hint='Ask your teacher.')
         note(self.name, solution_seen=True)
         return Kernel(own_text(kernel_of(self.answer)), name=f'{self.name}, a solution')
 
@@ -206,7 +205,6 @@ def hint_text(p: Puzzle, hint: Hint | str) -> str:
     "The words of a hint, with the times of its kernels."
     if isinstance(hint, str): return hint
     if not hint.is_measured: return hint.says
-    us = p.judge(kernel_of(hint.kernel)).latency_us
-    before = p.judge(kernel_of(hint.before or p.start)).latency_us if '{before_us}' in hint.says or '{saved_us}' in hint.says else None
-    saved = before - us if us is not None and before is not None else None
-    return hint.says.format(us=time_text(us), before_us=time_text(before), saved_us=time_text(saved))
+    times = {name: time_text(p.judge(kernel_of(text)).latency_us)
+             for name, text in (('us', hint.kernel), ('before_us', hint.before)) if f'{{{name}}}' in hint.says}
+    return hint.says.format(**times)

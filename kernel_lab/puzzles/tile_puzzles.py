@@ -32,8 +32,8 @@ one_tile = Puzzle(
     lesson='Lesson 1', says='Compute tanh(x / 2) of a matrix that fits in one tile.',
     pitfall='the factor is missing: every number is wrong, by a plausible amount',
     hints=('The answer says what the numbers look like. Which operation of the reference is nowhere in the kernel?',
-           Hint('A product of its own, nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=0.5), makes it '
-                'right. It takes {us}: Vector passes over the tile, then Scalar does.', kernel=ONE_TILE_TWICE),
+           Hint('A product of its own, nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=0.5), makes '
+                'it right. It takes {us}: Vector passes over the tile, then Scalar does.', kernel=ONE_TILE_TWICE),
            Hint('Scalar computes op(data · scale) in one pass: nisa.activation has an argument scale. {us} instead of '
                 '{before_us}.', kernel=ONE_TILE, before=ONE_TILE_TWICE)))
 
@@ -74,8 +74,8 @@ one_instruction = Puzzle(
                 kernel=TWO_PASSES, before=THREE_PASSES),
            Hint('Scalar computes op(data · scale + bias) at once, where the bias is a column, (128, 1), in SBUF: '
                 '{us} instead of {before_us}.', kernel=ONE_PASS, before=TWO_PASSES),
-           'Make the column with nl.ndarray((128, 1), …) and nisa.memset(dst=one, value=1.0), before the tile is there: '
-           'it costs nothing then.'))
+           'Make the column with nl.ndarray((128, 1), …) and nisa.memset(dst=one, value=1.0), before the tile is '
+           'there: it costs nothing then.'))
 
 # %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #ee8faf2b
 SQUARES = '''def kernel(x):
@@ -109,7 +109,8 @@ more_rows = Puzzle(
 
 last_rows = Puzzle(
     'the last rows', squares, normal(x=(300, 256)), start=SQUARES, answer=HUNDRED_ROWS, goal=0.78, lesson='Lesson 2',
-    says='Square every element of a matrix with 300 rows.', pitfall='300 // 128 is 2: the last 44 rows are never written',
+    says='Square every element of a matrix with 300 rows.',
+    pitfall='300 // 128 is 2: the last 44 rows are never written',
     hints=('How many turns has the loop, and how many rows does that make?',
            'A tile may have fewer than 128 rows. Which number of rows divides 300?',
            Hint('Three tiles of 100 rows: {us}.', kernel=HUNDRED_ROWS)))
