@@ -114,8 +114,8 @@ def lessons() -> None:
 if __name__ == "__main__":
     for nb in nbglob(as_path=True): tidy(nb)
     export()
-    lessons()
     subprocess.run([sys.executable, str(ROOT / "tools" / "guide.py")], cwd=ROOT, check=True)
     subprocess.run([str(Path(sys.executable).parent / "nbdev_clean")], cwd=ROOT, check=True)
+    lessons()
     subprocess.run([sys.executable, str(ROOT / "tools" / "readme.py")], cwd=ROOT, check=True)
     compileall.compile_dir(get_config().lib_path, quiet=1)

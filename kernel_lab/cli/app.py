@@ -90,9 +90,6 @@ def _top(version: Annotated[bool, typer.Option('--version', help='Print the vers
 LOOK, WORK, TEACH = 'Look at things', 'Work on a kernel', 'Learn and teach'
 COMMANDS = {
     'demo': (demo, 'Start here'),
-    'learn': (learn, TEACH),
-    'grade': (grade, TEACH),
-    'strip': (strip, TEACH),
     'tasks': (tasks, LOOK),
     'evaluate': (evaluate_, WORK),
     'profile': (profile, WORK),
@@ -107,6 +104,9 @@ COMMANDS = {
     'mcp': (mcp, WORK),
     'renew': (renew, WORK),
     'best': (best, LOOK),
+    'learn': (learn, TEACH),
+    'grade': (grade, TEACH),
+    'strip': (strip, TEACH),
     # in the order of `--help`
     'synthesize': (synthesize, WORK),
     'calibrate': (calibrate, LOOK),
