@@ -15,7 +15,7 @@ BYTECODE = $(BIN)/python -m compileall -q kernel_lab
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab demo check test slow views export number docs pins picture clean distclean
+.PHONY: help env lab demo check test slow views export number docs outputs pins picture clean distclean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ number: env      ## number the notebooks of every room again, and link each to i
 
 docs: env        ## the documentation in _docs/site, from executed notebooks (ARGS=--changed executes only what differs from main)
 	$(BIN)/python tools/docs.py $(ARGS)
+
+outputs: env     ## execute the pages that carry their outputs in git, lessons and the README's, and write these
+	$(BIN)/python tools/outputs.py $(ARGS)
 
 picture: env     ## draw the README's picture again (needs a chromium)
 	$(BIN)/python tools/picture.py

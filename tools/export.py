@@ -96,10 +96,26 @@ def export() -> None:
         module.write_text(with_wrapped_docstring(with_public_names(text, module)), encoding="utf-8")
 
 
+def lessons() -> None:
+    "The students' copies of nbs/lessons, which the package brings along, in kernel_lab/puzzles/lessons."
+    sys.path.insert(0, str(ROOT))
+    from kernel_lab.puzzles.student_copy import student_copy
+    folder = ROOT / "kernel_lab" / "puzzles" / "lessons"
+    pages = {p.name: p for p in (ROOT / "nbs" / "lessons").glob("[0-9]*.ipynb")}
+    for old in set(folder.glob("*.ipynb")) - {folder / name for name in pages}: old.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, page in pages.items():
+        made = student_copy(json.loads(page.read_text(encoding="utf-8")))
+        text = json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+        if not (folder / name).exists() or (folder / name).read_text(encoding="utf-8") != text:
+            (folder / name).write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
     for nb in nbglob(as_path=True): tidy(nb)
     export()
     subprocess.run([sys.executable, str(ROOT / "tools" / "guide.py")], cwd=ROOT, check=True)
     subprocess.run([str(Path(sys.executable).parent / "nbdev_clean")], cwd=ROOT, check=True)
+    lessons()
     subprocess.run([sys.executable, str(ROOT / "tools" / "readme.py")], cwd=ROOT, check=True)
     compileall.compile_dir(get_config().lib_path, quiet=1)

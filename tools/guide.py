@@ -70,6 +70,7 @@ ROOMS = {
     "agents.reproduced": "what the published systems claim, beside what stands here and what was simulated; pages only",
     "figures": "records → plotly figures, and the report",
     "figures.animation": "a kernel at work over simulated time: places in memory, sampled values, one page that plays",
+    "puzzles": "lessons' puzzles: what is asked, the judge's answer, hints that are measured, a class table",
     "panels": "widgets of the page, and `Lab`",
     "cli": "the commands of `kernel-lab`",
     "cli.agents": "commands that let agents work: one kernel, one task, a suite of tasks; and go through a run again",

@@ -58,7 +58,8 @@ def resolve(kernel, task, workload=None, chip=DEFAULT_CHIP) -> tuple:
 @dataclass(frozen=True)
 class Question:
     """What an evaluation answers: which kernel, on which task, workload, chip and target, with which seeds, limits and
-    baseline (µs), and whether Python that the vendor's compiler does not take is refused (`strict`)."""
+    baseline (µs), whether Python that the vendor's compiler does not take is refused (`strict`), and whether the time
+    of eager execution is worked out (`eager`)."""
     kernel: Kernel
     task: Task
     workload: Workload
@@ -68,6 +69,7 @@ class Question:
     limits: Limits = Limits()
     baseline_us: float | None = None
     strict: bool = False
+    eager: bool = True
 
     @property
     def about(self):
@@ -264,7 +266,8 @@ def first_kernel_us(task: Task, workload: Workload, chip: str, limits: Limits = 
     return _BASELINES[key]
 
 def _eager_stage(progress, question):
-    "The time of eager execution in µs; None if it has operations without a kernel, or cannot be captured."
+    "The time of eager execution in µs; None if it is not asked, has operations without a kernel, or is not captured."
+    if not question.eager: return None
     with progress.stage('eager'): us = eager_us(question.task, question.workload, question.chip)
     if us is None: progress.say('the time of eager execution is not known')
     return us
@@ -348,18 +351,19 @@ def recall(store, kernel, task, workload=None, chip=DEFAULT_CHIP, *, seeds=3, ba
 def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | None = None,
              chip: str = DEFAULT_CHIP, *, seeds: int | Sequence[int] = 3, baseline_us: float | None = None,
              limits: Limits = Limits(), log: Callable | None = None, store: object = None, strict: bool = False,
-             on_stage: Callable | None = None) -> Evaluation:
+             on_stage: Callable | None = None, eager: bool = True) -> Evaluation:
     """Evaluate a kernel (a Kernel or its source) on a task (a Task or its name): trace, verify, profile, run guards.
 
     `workload` and `chip` are names (default: the task's first workload). `seeds`: a number of fresh random seeds, or a
     list. `baseline_us`: simulated latency that speed-ups are relative to (default: that of the task's first kernel).
     `log` is called with each line of the log, `on_stage` with the name of each stage as it begins, and None, and as it
     ends, and its seconds. With a `store` (a Store), a stored evaluation is reused, and a new one is
-    saved. Python that the vendor's compiler does not take is a warning, with `strict` the status `unsupported`. A bad
+    saved. Python that the vendor's compiler does not take is a warning, with `strict` the status `unsupported`. Without
+    `eager` the time of eager execution stays unknown, which torch takes some seconds to read the first time. A bad
     kernel gives an Evaluation with its status; UsageError for unknown names and invalid arguments."""
     check_arguments(seeds, limits, store, baseline_us, log, on_stage)
     kernel, task, workload, target = resolve(kernel, task, workload, chip)
-    question = Question(kernel, task, workload, chip, target, seeds, limits, baseline_us, strict)
+    question = Question(kernel, task, workload, chip, target, seeds, limits, baseline_us, strict, eager)
     progress = EvaluationInProgress(question.about, log, question.asked, store, on_stage)
     if found := _recall(progress, question): return found
     with freed_memory_kept(): evaluation = _evaluate(progress, question)

@@ -1,0 +1,78 @@
+"""The lessons: what a student gets, that it suffices, and that it holds no solution."""
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from kernel_lab.puzzles.kernel_text import kernel_of, own_text
+from kernel_lab.puzzles.ladder import PUZZLES
+from kernel_lab.puzzles.student_copy import SOLUTION_TAG, lesson_files
+
+ROOT = Path(__file__).parents[2]
+LESSONS = sorted((ROOT / "nbs" / "lessons").glob("[0-9]*.ipynb"))
+
+
+def cells(path): return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def source(cell): return "".join(cell["source"])
+
+
+def puzzles_of(path):
+    "The puzzles that a lesson opens, by name."
+    return re.findall(r"get_puzzle\('([^']+)'\)", "\n".join(source(c) for c in cells(path) if c["cell_type"] == "code"))
+
+
+@pytest.fixture(params=LESSONS, ids=lambda p: p.stem)
+def lesson(request): return request.param
+
+
+def test_a_lesson_has_a_picture_first_and_a_puzzle_with_a_solution(lesson):
+    code = [c for c in cells(lesson) if c["cell_type"] == "code"]
+    first = next(c for c in code if c["outputs"])
+    assert any("application/vnd.plotly.v1+json" in o.get("data", {}) for o in first["outputs"]), "no picture first"
+    assert puzzles_of(lesson) and any(SOLUTION_TAG in c["metadata"].get("tags", []) for c in code)
+    number = int(lesson.stem[:2])
+    assert {PUZZLES[name].lesson for name in puzzles_of(lesson)} == {f"Lesson {number}"}
+    assert re.search(rf"^> Lesson {number}: .*About (\d+) minutes", source(cells(lesson)[0]), re.M)
+
+
+def test_the_start_in_a_lesson_is_that_of_its_puzzle(lesson):
+    "The body of a start stands in a cell, so that a student can change it."
+    body = lambda text: text.split("\n", 1)[1].strip()
+    code = [source(c) for c in cells(lesson) if c["cell_type"] == "code"]
+    for name in puzzles_of(lesson):
+        start = own_text(kernel_of(PUZZLES[name].start))
+        assert any(body(start) in text for text in code), name
+
+
+def test_every_instruction_of_a_solution_is_explained_before_it_is_needed(lesson):
+    "What a solution calls stands in the lesson before its solution, or in a lesson before it."
+    known = "".join(source(c) for earlier in LESSONS if earlier.stem < lesson.stem for c in cells(earlier))
+    known += "".join(source(c) for c in cells(lesson) if SOLUTION_TAG not in c["metadata"].get("tags", []))
+    for name in puzzles_of(lesson):
+        for word in set(re.findall(r"\b(?:nisa|nl)\.\w+", own_text(kernel_of(PUZZLES[name].answer)))):
+            assert word in known or word.split(".")[1] in known, (name, word)
+
+
+def test_a_student_gets_no_solution_and_no_output():
+    assert [f.name for f in lesson_files()] == [p.name for p in LESSONS]
+    for f in lesson_files():
+        made = json.loads(f.read_text(encoding="utf-8"))["cells"]
+        assert not [c for c in made if c.get("outputs") or SOLUTION_TAG in c["metadata"].get("tags", [])]
+        text = "\n".join(source(c) for c in made)
+        for name in puzzles_of(ROOT / "nbs" / "lessons" / f.name):
+            answer = own_text(kernel_of(PUZZLES[name].answer)).split("\n", 1)[1].strip()
+            assert answer not in text.replace("# one tile for all turns", ""), (f.name, name)
+
+
+def test_a_students_copy_runs_from_top_to_bottom_and_out_of_order(lesson, tmp_path, monkeypatch):
+    from execnb.shell import CaptureShell
+    monkeypatch.setenv("KERNEL_LAB_HOME", str(tmp_path))
+    made = json.loads((ROOT / "kernel_lab" / "puzzles" / "lessons" / lesson.name).read_text(encoding="utf-8"))["cells"]
+    code = [source(c) for c in made if c["cell_type"] == "code"]
+    shell = CaptureShell()
+    for text in [*code, *[t for t in code if "check(" in t or "hint()" in t][::-1]]:
+        done = shell.run_cell(text)
+        assert not done.exception, (text, done.exception)

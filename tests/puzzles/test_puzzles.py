@@ -1,0 +1,227 @@
+"""Every puzzle of the ladder: its start is what it claims to be, its solution meets the goal, its hints tell the truth;
+and what a student may hand in, in bad faith or by accident, is answered by a sentence."""
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+
+from kernel_lab.evaluate.records.verification import Status
+from kernel_lab.puzzles.grade import grade
+from kernel_lab.puzzles.kernel_text import kernel_of
+from kernel_lab.puzzles.ladder import PUZZLES, get_puzzle, standing
+from kernel_lab.puzzles.progress import progress_file, read_progress, write_progress
+from kernel_lab.puzzles.puzzle import Hint, Puzzle, hint_text
+from kernel_lab.puzzles.tile_puzzles import ONE_TILE
+
+MOST_SECONDS = 2.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNEL_LAB_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture(params=PUZZLES, ids=lambda n: n.replace(" ", "_"))
+def puzzle(request): return get_puzzle(request.param)
+
+
+def test_a_solution_meets_the_goal_and_the_start_does_not(puzzle):
+    start, solved = puzzle.check(puzzle.start), puzzle.check(puzzle.answer)
+    assert solved.right and solved.met, str(solved)
+    assert not start.met, str(start)
+    assert puzzle.bound.us <= solved.latency_us and solved.share < 1
+
+
+def test_a_start_shows_its_pitfall(puzzle):
+    "Wrong starts are refused or wrong, slow ones right; none crashes the judge."
+    start = puzzle.judge(kernel_of(puzzle.start))
+    assert start.status in {Status.CORRECT, Status.WRONG_RESULT, Status.NOT_FINITE, Status.LIMIT_EXCEEDED,
+                            Status.UNINITIALISED}, start
+    if start.status != Status.CORRECT: return
+    assert start.latency_us > 1.02 * puzzle.judge(kernel_of(puzzle.answer)).latency_us
+
+
+def measured(puzzle):
+    return [h for h in puzzle.hints if isinstance(h, Hint) and h.kernel]
+
+
+def test_every_claim_of_a_hint_is_measured(puzzle):
+    assert measured(puzzle), "no hint of this puzzle has a kernel"
+    for hint in measured(puzzle):
+        after = puzzle.judge(kernel_of(hint.kernel))
+        assert after.status == Status.CORRECT, (hint.says, str(after))
+        assert "{" not in hint_text(puzzle, hint) and "–" not in hint_text(puzzle, hint)
+        if not hint.before: continue
+        before = puzzle.judge(kernel_of(hint.before))
+        assert before.status == Status.CORRECT, (hint.says, str(before))
+        assert after.latency_us < before.latency_us, hint.says
+
+
+def test_no_hint_states_a_time_that_was_not_measured(puzzle):
+    for hint in puzzle.hints:
+        words = hint if isinstance(hint, str) else hint.says
+        assert not re.search(r"\d\s*(µs|ms|%|×|times)", words), words
+
+
+def test_the_last_hint_leads_to_a_kernel_that_meets_the_goal(puzzle):
+    assert any(puzzle.check(h.kernel).met for h in measured(puzzle)), puzzle.name
+
+
+def test_a_false_claim_is_found():
+    "What the two tests above are worth: a hint that is wrong about its kernel does not pass them."
+    real = get_puzzle("one tile")
+    slower = Hint("Faster: {us} instead of {before_us}.", kernel=real.hints[1].kernel, before=ONE_TILE)
+    with pytest.raises(AssertionError):
+        test_every_claim_of_a_hint_is_measured(Puzzle(real.name, real.reference, real.inputs, real.start, (slower,)))
+
+
+# --- answers ---
+
+def test_an_answer_takes_two_seconds_at_most(puzzle):
+    puzzle.check(puzzle.start)                     # what the first check of all compiles, once a machine
+    taken = []
+    for kernel in (puzzle.start, puzzle.answer):
+        began = time.process_time(), time.monotonic()
+        puzzle.check(kernel)
+        taken.append(min(time.process_time() - began[0], time.monotonic() - began[1]))
+    assert max(taken) < MOST_SECONDS, taken
+
+
+def with_line(line): return ONE_TILE.replace("    return out", f"    {line}\n    return out")
+
+
+REMEMBERED = '''import nki, nki.isa as nisa, nki.language as nl
+import numpy as np
+ANSWER = {numbers}
+def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=nl.shared_constant(np.full((128, 512), 0.25, np.float32)))
+    return out
+'''
+
+BAD = {
+    "nothing": (None, "not a NoneType"),
+    "the result": (np.zeros(3), "without calling it"),
+    "a class": (Puzzle, "function or its text"),
+    "blank": ("   \n", "is empty"),
+    "no python": ("def kernel(x", "does not parse"),
+    "no function": ("x = 1", "no function"),
+    "two functions": (ONE_TILE.replace("def kernel", "def one") + "\n\ndef other(x): return x\n", "none is called kernel"),
+    "an endless loop": (with_line("while True: pass"), "took too long"),
+    "an endless recursion": (with_line("kernel(x)"), ""),
+    "a gigabyte": (with_line("[print('x' * 2**20) for _ in range(1024)] and missing"), ""),
+    "memory": (with_line("[0] * 2**40"), ""),
+    "the solution": ("from kernel_lab.puzzles import PUZZLES\n" + ONE_TILE, "asks for the lab"),
+    "the solution, in disguise": (with_line("__import__('kernel_lab.puzzles')"), "runs text as code"),
+    "a file": (with_line("open('/etc/passwd')"), "asks for the system"),
+    "exec": (with_line("exec('x = 1')"), "runs text as code"),
+    "an exit": (with_line("raise SystemExit(0)"), "a kernel does not exit"),
+    "numbers by heart": (REMEMBERED.format(numbers="1"), ""),
+    "the input returned": ("def kernel(x): return x", ""),
+    "nothing written": ("def kernel(x): return nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)", ""),
+    "wrong shape": ("def kernel(x):\n    return nl.ndarray((1, 1), dtype=x.dtype, buffer=nl.shared_hbm)", ""),
+    "zero characters": ("def kernel(x):\0 return x", ""),
+    "deep brackets": ("x = " + "(" * 5000 + ")" * 5000 + "\n" + ONE_TILE, ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_answers_get_a_sentence_and_never_pass(name):
+    given, says = BAD[name]
+    answer = get_puzzle("one tile").check(given)
+    assert not answer.right and not answer.met, name
+    text = str(answer) + answer._repr_html_()
+    assert "Traceback" not in text and "site-packages" not in text and "File \"" not in text, text
+    assert says in text, str(answer)
+    assert read_progress()["one tile"]["tries"] == 1 and not read_progress()["one tile"].get("source")
+
+
+def test_an_endless_answer_is_ended_in_two_seconds():
+    puzzle = get_puzzle("one tile")
+    began = time.monotonic()
+    assert "took too long" in str(puzzle.check(with_line("while True: pass")))
+    assert time.monotonic() - began < 3 * MOST_SECONDS        # 1.5 s, where nobody else needs the processor
+
+
+def test_right_and_slow_is_right_and_says_so():
+    puzzle = get_puzzle("row by row")
+    answer = puzzle.check(puzzle.start)
+    assert answer.right and not answer.met and "not fast enough yet" in str(answer)
+
+
+def test_fast_and_wrong_has_no_time():
+    answer = get_puzzle("one tile").check(ONE_TILE.replace("nl.tanh", "nl.exp"))
+    assert answer.latency_us is None and answer.share is None and "µs" not in str(answer)
+
+
+def test_a_function_keeps_the_lines_that_its_author_counts():
+    nl = nisa = None
+
+    def kernel(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.psum)
+        nisa.dma_copy(dst=tile, src=x)
+        return out
+
+    answer = get_puzzle("one tile").check(kernel)
+    assert answer.line == 4 and "line 4: nisa.dma_copy(dst=tile, src=x)" in str(answer).lower(), str(answer)
+
+
+# --- progress ---
+
+def test_progress_survives_what_happens_to_files(home):
+    puzzle = get_puzzle("one tile")
+    puzzle.check(ONE_TILE)
+    assert standing().solved == 1
+    progress_file().write_text("half of a fi")
+    assert standing().solved == 0 and progress_file().with_suffix(".json.unreadable").exists()
+    puzzle.check(ONE_TILE)
+    assert standing().solved == 1 and not list(home.glob("*.part"))
+
+
+@pytest.mark.parametrize("record", [{"hints": "three", "tries": None}, {"hints": -4}, {"us": "fast", "share": []},
+                                    {"right": 1, "met": "no"}, {"hints": 10**9}, {"hints": 2.5}])
+def test_a_strange_record_is_no_traceback(record):
+    write_progress({"one tile": record})
+    puzzle = get_puzzle("one tile")
+    assert puzzle.hint().shown and standing().rows
+    assert puzzle.check(ONE_TILE).met and standing().solved == 1
+
+
+def test_a_solution_is_shown_when_asked_and_noted():
+    puzzle = get_puzzle("one tile")
+    assert ONE_TILE.strip() not in str(puzzle) + puzzle._repr_html_()
+    assert puzzle.solution().source == ONE_TILE
+    assert read_progress()["one tile"]["solution_seen"] is True
+
+
+# --- the class ---
+
+def test_a_class_is_judged_by_its_kernels_alone(tmp_path):
+    room = tmp_path / "room"
+    room.mkdir()
+    claims = {"met": True, "right": True, "us": 0.1, "share": 0.999}
+    write_progress({"one tile": claims | {"source": "def kernel(x): return x"}}, room / "liar.json")
+    write_progress({"one tile": claims | {"source": 7}, "no such puzzle": claims}, room / "odd.json")
+    write_progress({"one tile": {"source": ONE_TILE.replace("tile", "mine")}}, room / "modest.json")
+    (room / "broken.json").write_text("[[[[")
+    (room / "future.json").write_text(json.dumps({"format": 99, "puzzles": {}}))
+    (room / "link.json").symlink_to("/etc/passwd")
+    (room / "binary.json").write_bytes(b"\xff\xfe\x00")
+    (room / "copier").mkdir()
+    (room / "copier" / "one_tile.py").write_text(ONE_TILE.replace("tile", "mine"))
+    table = grade(room)
+    assert {m.student: m.met for m in table.marks} == {"liar": False, "modest": True, "copier": True}
+    assert {w.student for w in table.wrong} == {"broken", "future", "link", "binary"}
+    remarks = "\n".join(table.remarks())
+    assert "liar, one tile: the file says that the goal is met, and it is not" in remarks
+    assert "modest, one tile: the same text as copier" in remarks and "Traceback" not in remarks
+
+
+def test_a_spreadsheet_runs_no_name_of_a_student(tmp_path):
+    (tmp_path / "=cmd()").mkdir()
+    (tmp_path / "=cmd()" / "one_tile.py").write_text(ONE_TILE)
+    assert "'=cmd()" in grade(tmp_path).csv()
