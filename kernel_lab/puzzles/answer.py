@@ -105,8 +105,8 @@ def engines_sentence(a: Answer) -> str:
     idle = [name for name, s in shares if s < 0.0005]
     rest = f'; {", ".join(idle)} did nothing' if idle else ''
     moved = a.evaluation.profile.hbm_read_bytes + a.evaluation.profile.hbm_write_bytes
-    return (f'Busy: {", ".join(busy)} of the time{rest}. DMA moved {bytes_text(moved)}; {bytes_text(a.bound.bytes)} must '
-            'move.')
+    return (f'Busy: {", ".join(busy)} of the time{rest}. DMA moved {bytes_text(moved)}; '
+            f'{bytes_text(a.bound.bytes)} must move.')
 
 def _line_text(a, number):
     lines = a.source.splitlines()
