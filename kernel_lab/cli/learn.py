@@ -34,7 +34,8 @@ def _export(path):
                          hint='Solve one first: kernel-lab learn.')
     require_writable(path)
     with writing(path): write_progress(found, Path(path))
-    say(f'{sum(bool(r.get("right")) for r in found.values())} right kernels in {path}')
+    count = sum(r.get('right') is True for r in found.values())
+    say(f'{count} right kernel{"s" * (count != 1)} in {path}')
 
 # %% ../../nbs/7_cli/10_learn.ipynb #9adbdd24
 def grade(

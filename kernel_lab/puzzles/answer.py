@@ -6,7 +6,7 @@ the goal is met."""
 # %% ../../nbs/6_puzzles/03_answer.ipynb #4c619a2f
 from dataclasses import dataclass
 from ..core.errors import KernelError
-from ..core.format import percent_text, status_word, time_text
+from ..core.format import bytes_text, percent_text, status_word, time_text
 from ..core.markup import (BAD_COLOUR, GOOD_COLOUR, WARN_COLOUR, Shown, code, code_line, fold, record, said,
                                     trusted)
 from ..evaluate.records.evaluation import Evaluation
@@ -99,12 +99,14 @@ def mistakes(a: Answer) -> list[str]:
     return says + [f'{str(g).capitalize()}.' for g in a.wrong.guesses[:1]]
 
 def engines_sentence(a: Answer) -> str:
-    "What each engine did, as a sentence."
+    "What each engine did, and how many bytes DMA moved of those that it must, as two sentences."
     shares = sorted(a.evaluation.profile.engines.items(), key=lambda kv: -kv[1])
     busy = [f'{name} {percent_text(s)}' for name, s in shares if s >= 0.0005]
     idle = [name for name, s in shares if s < 0.0005]
     rest = f'; {", ".join(idle)} did nothing' if idle else ''
-    return f'Busy: {", ".join(busy)} of the time{rest}.'
+    moved = a.evaluation.profile.hbm_read_bytes + a.evaluation.profile.hbm_write_bytes
+    return (f'Busy: {", ".join(busy)} of the time{rest}. DMA moved {bytes_text(moved)}; '
+            f'{bytes_text(a.bound.bytes)} must move.')
 
 def _line_text(a, number):
     lines = a.source.splitlines()

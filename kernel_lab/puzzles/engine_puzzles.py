@@ -163,7 +163,7 @@ two_trips = Puzzle(
     'two trips', square_of_tanh, normal(x=(1024, 1024)), start=TWO_TRIPS, answer=ONE_TRIP_TWO_ENGINES, goal=0.9,
     lesson='Lesson 9', says='tanh(x)², without the detour over HBM.',
     pitfall='the intermediate result is stored and loaded again: twice the bytes',
-    hints=('How many bytes move, and how many must? The answer and the bound say both.',
+    hints=('How many bytes move, and how many must? The answer says both.',
            Hint('Square the tile while it is in SBUF: one loop, no middle. {us} instead of {before_us}.',
                 kernel=ONE_TRIP, before=TWO_TRIPS),
            Hint('Scalar does both functions now. A square is a product, which Vector can do: {us}.',

@@ -95,7 +95,9 @@ ALL_ROWS_AT_ONCE = '''def kernel(x):
     nisa.dma_copy(dst=out, src=tile)
     return out
 '''
-HUNDRED_ROWS = SQUARES.replace('128', '100')
+WHOLE_TILES = SQUARES.replace('nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.multiply)',
+                              'nisa.activation(dst=tile, op=nl.square, data=tile)')
+HUNDRED_ROWS = WHOLE_TILES.replace('128', '100')
 
 def squares(x): return x * x
 
@@ -108,7 +110,7 @@ more_rows = Puzzle(
            Hint('The rows of turn i are x[i * 128:(i + 1) * 128, :], in the output too. {us} in all.', kernel=SQUARES)))
 
 last_rows = Puzzle(
-    'the last rows', squares, normal(x=(300, 256)), start=SQUARES, answer=HUNDRED_ROWS, goal=0.78, lesson='Lesson 2',
+    'the last rows', squares, normal(x=(300, 256)), start=WHOLE_TILES, answer=HUNDRED_ROWS, goal=0.78, lesson='Lesson 2',
     says='Square every element of a matrix with 300 rows.',
     pitfall='300 // 128 is 2: the last 44 rows are never written',
     hints=('How many turns has the loop, and how many rows does that make?',

@@ -176,7 +176,7 @@ def test_the_wheel_is_whole(tmp_path):
     wanted = {
         p.relative_to(source).as_posix()
         for p in (source / "kernel_lab").rglob("*")
-        if p.suffix in {".py", ".js", ".css", ".j2", ".svg"}}
+        if p.suffix in {".py", ".js", ".css", ".j2", ".svg", ".ipynb"}}
     assert not wanted - names
 
 
