@@ -22,6 +22,7 @@ from .answer import Answer
 from .bound import PuzzleBound, bound_of
 from .kernel_text import kernel_of, own_text
 from .progress import note, note_try, record_of
+from ..tasks.codegen.graph import capture
 from ..tasks.model.task import Task, source_of, task_from
 from ..tasks.model.workload import Kernel
 
@@ -101,10 +102,11 @@ class Puzzle(Shown):
         return bound_of(self.task, self.chip)
 
     def opened(self) -> 'Puzzle':
-        """The puzzle, once what the first check would wait for is there: torch, the judge's process, and for small
-        inputs the draws that are hard on a kernel."""
+        """The puzzle, once what the first check would wait for is there: torch and its reader of references, which a
+        diagnosis asks, the judge's process, and for small inputs the draws that are hard on a kernel."""
         _ = self.bound
         try:
+            capture(self.task, self.task.workload())
             if kernel := self.answer or self.start: self.judge(kernel_of(kernel), seconds=OPENING_SECONDS)
         except LabError: pass                   # the first check says what is missing
         return self

@@ -110,8 +110,8 @@ more_rows = Puzzle(
            Hint('The rows of turn i are x[i * 128:(i + 1) * 128, :], in the output too. {us} in all.', kernel=SQUARES)))
 
 last_rows = Puzzle(
-    'the last rows', squares, normal(x=(300, 256)), start=WHOLE_TILES, answer=HUNDRED_ROWS, goal=0.78, lesson='Lesson 2',
-    says='Square every element of a matrix with 300 rows.',
+    'the last rows', squares, normal(x=(300, 256)), start=WHOLE_TILES, answer=HUNDRED_ROWS, goal=0.78,
+    lesson='Lesson 2', says='Square every element of a matrix with 300 rows.',
     pitfall='300 // 128 is 2: the last 44 rows are never written',
     hints=('How many turns has the loop, and how many rows does that make?',
            'A tile may have fewer than 128 rows. Which number of rows divides 300?',
