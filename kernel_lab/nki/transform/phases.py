@@ -347,7 +347,7 @@ def cut_before(program: Program, name: str, n: int) -> Program:
 
 LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits for others; cuts, the longest first
 
-def waiting_cuts(program: Program) -> list[tuple[Loop, int]]:
+def _cuts(program):
     "[(loop, item before which to take it apart)], without doubles."
     timeline = cached_schedule(program)
     waited, found = waits_us(timeline), {}
@@ -364,7 +364,7 @@ def waiting_cuts(program: Program) -> list[tuple[Loop, int]]:
 def phase_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
     """Yield (change, program) for loops taken apart where an engine waits for what follows from its own work: the
     Tensor engine for another, and where any waits longest. `wanted`: only those that say this change."""
-    for loop, n in waiting_cuts(program):
+    for loop, n in _cuts(program):
         apart = lambda p, l, n=n: cut_before(p, l.name, n)
         yield from _tried(program, loop, apart, f'loop {loop.name} at {n}', wanted)
 

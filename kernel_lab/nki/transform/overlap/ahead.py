@@ -8,7 +8,9 @@ from ...ir.affine import Affine
 from ...ir.nodes import Instruction, Loop, replace
 from ...ir.program import Program
 from ..definitions import IllegalTransformation
-from ..phases import (handed_over, replaced_loop, require_loop, waiting_cuts, with_operands)
+from ...timing.timeline import cached_schedule
+from ..engines import waits_us
+from ..phases import handed_over, replaced_loop, require_loop, with_operands
 
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/01_ahead.ipynb #d7103313
 def _loops_in(x): return [x, *(l for o in x.body for l in _loops_in(o))] if isinstance(x, Loop) else []
@@ -85,15 +87,26 @@ def one_step_ahead(program: Program, loop: Loop, cut: int) -> Program:
 
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/01_ahead.ipynb #8ef76b24
 LONGEST_BODY = 40                   # instructions of a loop that is turned
+LEAST_WAIT, MOST_CUTS = 0.005, 24   # share of the latency that engines wait in a loop; cuts that are tried
 
-def _length(x): return sum(map(_length, x.body)) if isinstance(x, Loop) else 1
+def _instructions(x): return [i for o in x.body for i in _instructions(o)] if isinstance(x, Loop) else [x]
+
+def _cuts(program):
+    "[(loop, items of its first part)] of loops in which engines wait, where they wait longest first."
+    timeline = cached_schedule(program)
+    waited, found = waits_us(timeline), []
+    for loop in program.loops.values():
+        inside = _instructions(loop)
+        us = sum(waited.get(id(o), 0.0) for o in inside)
+        if len(inside) > LONGEST_BODY or us < LEAST_WAIT * timeline.latency_us: continue
+        found += [(-us, len(found) + n, loop, n) for n in range(1, len(loop.body))]
+    return [(loop, n) for *_, loop, n in sorted(found, key=lambda x: x[:2])][:MOST_CUTS]
 
 def ahead_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
-    """Yield (change, program) for loops whose next iteration can begin early, where an engine waits longest. `wanted`:
-    only those that say this change."""
+    "Yield (change, program) for loops whose next iteration can begin early. `wanted`: only those that say this change."
     if program.dialect != 'nki': return
-    for loop, cut in waiting_cuts(program):
+    for loop, cut in _cuts(program):
         change = f'loop {loop.name} at {cut}'
-        if wanted not in (None, change) or _length(loop) > LONGEST_BODY: continue
+        if wanted not in (None, change): continue
         try: yield change, one_step_ahead(program, loop, cut)
         except IllegalTransformation: continue
