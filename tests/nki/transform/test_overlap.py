@@ -142,7 +142,7 @@ def test_a_loop_in_a_turned_loop_is_turned_too():
         for loop in order:
             for name in [l.name for l in after.loops.values() if len(l.body) == len(loop.body) and l.trips == loop.trips]:
                 after = one_step_ahead(after, after.loops[name], 1)
-        assert bits(after, arrays) == want and after.count == count and not check(after)
+        assert bits(after, arrays) == want and after.count <= count and not check(after)
         assert len(after.loops) > len(program.loops)
 
 
