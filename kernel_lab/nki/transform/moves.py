@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..checks.checker import check
 from ..ir.program import Program
 from .overlap.ahead import ahead_moves
-from .aligned_nests import alignment_moves, block_moves, several_moves
+from .aligned_nests import alignment_moves, block_moves, several_moves, tile_moves
 from .combine import combined, divisions, multiply_instead, quotients, reciprocal_on_scalar
 from .definitions import IllegalTransformation
 from .overlap.engine_balance import balance_moves
@@ -161,6 +161,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                'Loops turned around so that maker and reader of a tensor walk alike: its rows never leave SBUF.',
                alignment_moves,
                excludes=True),
+    MoveFamily('align for a tile',
+               'Loops turned around so that a tile is read as it is made: a part of it is enough, and SBUF has room.',
+               tile_moves, opens=True),
     MoveFamily('fuse nests',
                'Two loops over the same rows as one: the second finds its tile where the first left it.', _fusions),
     MoveFamily('divide once a row',

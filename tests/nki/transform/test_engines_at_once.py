@@ -126,10 +126,10 @@ def test_a_loop_in_a_turned_loop_is_turned_too():
     body = """    for i in nl.affine_range(5):
         t = nl.ndarray((16, 64), nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=t, src=x[16 * i:16 * (i + 1), :])
-        for j in nl.affine_range(4):
-            u = nl.ndarray((16, 16), nl.float32, buffer=nl.sbuf)
-            nisa.activation(dst=u, op=nl.square, data=t[:, nl.ds(16 * j, 16)])
-            nisa.tensor_tensor(dst=t[:, nl.ds(16 * j, 16)], data1=u, data2=w[:, nl.ds(16 * j, 16)], op=nl.add)
+        for j in nl.affine_range(8):
+            u = nl.ndarray((16, 8), nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=u, op=nl.square, data=t[:, nl.ds(8 * j, 8)])
+            nisa.tensor_tensor(dst=t[:, nl.ds(8 * j, 8)], data1=u, data2=w[:, nl.ds(8 * j, 8)], op=nl.add)
         nisa.dma_copy(dst=out[16 * i:16 * (i + 1), :], src=t)
     return out
 """
@@ -140,7 +140,7 @@ def test_a_loop_in_a_turned_loop_is_turned_too():
     for order in ((inner, outer), (outer, inner)):
         after = program
         for loop in order:
-            for name in [l.name for l in after.loops.values() if len(l.body) == len(loop.body) and l.trips == loop.trips]:
+            for name in [l.name for l in after.loops.values() if l.trips == loop.trips]:
                 after = one_step_ahead(after, after.loops[name], 1)
         assert bits(after, arrays) == want and after.count <= count and not check(after)
         assert len(after.loops) > len(program.loops)
