@@ -94,6 +94,19 @@ def alignment_moves(program: Program) -> Iterator[tuple[str, Program]]:
             try: yield f'{t.name}, {depth} loop{"s" * (depth > 1)} in common', hold_on_chip(*nest)
             except IllegalTransformation: continue
 
+# %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #26a06079
+def tile_moves(program: Program) -> Iterator[tuple[str, Program]]:
+    "Yield (change, program) for every tile in SBUF that is smaller once the nests that use it walk through it alike."
+    uses = DefUse(program)
+    for k, t in enumerate(program.tensors):
+        own = t.buffer == 'sbuf' and t.role == 'scratch' and k not in uses.shared and not (t.zero or t.places)
+        chains = {uses.chain(o) for o in (*uses.writers[k], *uses.readers[k])} if own else ()
+        if len(chains) < 2 or not uses.writers[k] or program.dialect != 'nki': continue
+        for depth, (after, n) in enumerate(aligned(program, k), 1):
+            code = contract_tensors(OpenProgram(after), {n})
+            if code.tensors[n].size == t.size: continue
+            yield f'{t.name}, {depth} loop{"s" * (depth > 1)} in common', clean(code.closed())
+
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #a989b3cc
 def unroll(program: Program, name: str) -> Program:
     """The program with the iterations of a loop one after the other. `IllegalTransformation` for a loop that holds

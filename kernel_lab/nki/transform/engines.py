@@ -81,7 +81,7 @@ def _longest(program, work):
         o = cached_schedule(program).program.instructions[n]    # spilling adds instructions, which stay where they are
         if work[n] and id(o) in own and o.attrs.get('reduce_cmd', 'idle') in (None, 'idle'): yield o
 
-def _forms_here(program, o):
+def forms_on_chip(program: Program, o: Instruction) -> list[Instruction]:
     "The `other_forms` on the chip: where Scalar has no copies, a function copies floats."
     if o.op != 'tensor_copy': return [*other_forms(o)]
     copies = get_chip(program.chip).scalar_copies
@@ -94,7 +94,7 @@ def moved_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Pro
     work = work_by_engine(cached_schedule(program))
     busiest = max(work, key=lambda e: work[e].sum())
     for o in _longest(program, work[busiest]):
-        for form in _forms_here(program, o):
+        for form in forms_on_chip(program, o):
             if form.engine != busiest: yield o, form, with_instructions(program, {id(o): [form]})
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #6a29edfb
@@ -161,7 +161,7 @@ def shared_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Pr
     busiest = max(work, key=lambda e: work[e].sum())
     for o in _longest(program, work[busiest]):
         last = next(iter(o.outs.values())).ap[-1][1]
-        for form in _forms_here(program, o):
+        for form in forms_on_chip(program, o):
             for columns in (int(last * share) for share in SHARES):
                 if form.engine == busiest or min(columns, last - columns) < MIN_COLUMNS: continue
                 try: two = shared_columns(o, form, columns)

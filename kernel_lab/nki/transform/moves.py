@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ..checks.checker import check
 from ..ir.program import Program
-from .aligned_nests import alignment_moves, block_moves, several_moves
+from .overlap.ahead import ahead_moves
+from .aligned_nests import alignment_moves, block_moves, several_moves, tile_moves
 from .combine import combined, divisions, multiply_instead, quotients, reciprocal_on_scalar
 from .definitions import IllegalTransformation
+from .overlap.engine_balance import balance_moves
 from .engines import float32_products, moved_sums, moved_work, shared_work, three_terms
 from .inline import compute_where_read, compute_where_written
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
@@ -159,6 +161,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                'Loops turned around so that maker and reader of a tensor walk alike: its rows never leave SBUF.',
                alignment_moves,
                excludes=True),
+    MoveFamily('align for a tile',
+               'Loops turned around so that a tile is read as it is made: a part of it is enough, and SBUF has room.',
+               tile_moves, opens=True),
     MoveFamily('fuse nests',
                'Two loops over the same rows as one: the second finds its tile where the first left it.', _fusions),
     MoveFamily('divide once a row',
@@ -183,6 +188,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
     MoveFamily('use all lanes',
                'An instruction takes as long on half of the partitions as on all: two become one.', lane_moves),
     MoveFamily('combine instructions', 'An engine passes over a tile once for two operations.', _combinations),
+    MoveFamily('balance the engines',
+               'All long element-wise work dealt out again: single moves stop where two engines wait for one port.',
+               balance_moves, excludes=True),
     MoveFamily('move to another engine',
                'A kernel is as slow as its busiest engine; others may have time.', _other_engines),
     MoveFamily('exchange loops',
@@ -190,6 +198,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
     MoveFamily('take a loop apart',
                'An engine works ahead instead of waiting for what follows from each step of its own.',
                phase_moves, asks=True),
+    MoveFamily('work a step ahead',
+               'The next iteration begins before this one ends, so that no engine waits for the last steps of another.',
+               ahead_moves, asks=True),
     MoveFamily('share with another engine', 'Two engines do one instruction, each some of its columns.', _shared),
     MoveFamily('sum on Scalar',
                'A sum of each row is work for Vector alone; Scalar, where it has time, adds up what it copies.', _sums,

@@ -59,7 +59,7 @@ def has_order(o):
         return o.__dict__['_has_order']
     return spec_of(o).random or o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce')
 
-def _require_loop(program, loop):
+def require_loop(program: Program, loop: Loop) -> None:
     "`IllegalTransformation` unless the iterations of a loop are known, and meet in memory alone."
     if program.dialect != 'nki' or loop.kind not in STATIC_LOOPS or loop.trips < 2:
         what = f'loop {loop.name} is {loop.kind}, of {loop.trips} iterations'
@@ -95,11 +95,11 @@ def _widened(program, k, loop, buffers):
     scope = tuple(v for v in t.scope if v != loop.name)
     return replace(t, shape=(t.shape[0], loop.trips, *t.shape[1:]), scope=scope), place
 
-def _names_around(body, loop):
+def names_around(body: tuple, loop: Loop) -> list[str] | None:
     "Names of the loops of a body around a loop, outermost first; None where it is not there."
     for o in body:
         if o is loop: return []
-        inner = _names_around(o.body, loop) if isinstance(o, Loop) else None
+        inner = names_around(o.body, loop) if isinstance(o, Loop) else None
         if inner is not None: return [o.name, *inner]
     return None
 
@@ -108,7 +108,7 @@ def _touched(items, written=False):
     found = [facts_of(x).written if written else facts_of(x).read | facts_of(x).written for x in items]
     return frozenset().union(*found)
 
-def _handed_over(program, loop, first, second):
+def handed_over(program: Program, loop: Loop, first: tuple, second: tuple) -> set[int]:
     """Numbers of the loop's own tiles that both parts use. `IllegalTransformation` where the parts share another memory
     whose iterations are not apart."""
     own, memories = set(), lambda ks: {program.base[k] for k in ks}
@@ -119,7 +119,7 @@ def _handed_over(program, loop, first, second):
         if loop.name in t.scope: own.add(k); continue
         users = _instructions([x for x in loop.body if touching({k})(x)])
         places = [region_of(t.shape, a, program.trips) for o in users for a in accesses(o) if a.tensor == k]
-        if not iterations_disjoint(places, loop.name, program.trips, _names_around(program.body, loop)):
+        if not iterations_disjoint(places, loop.name, program.trips, names_around(program.body, loop)):
             raise IllegalTransformation(f'iterations of {loop.name} share {t.name}')
     return own
 
@@ -127,11 +127,11 @@ def distribute(program: Program, loop: Loop, cut: int, buffers: tuple[str, ...] 
     """The program with a loop as two: all iterations of its first `cut` items, then all of the rest; tiles in `buffers`
     that go from one to the other have a place for each iteration. `IllegalTransformation` where iterations are not
     apart."""
-    _require_loop(program, loop)
+    require_loop(program, loop)
     parts = loop.body[:cut], loop.body[cut:]
     if not all(parts): raise IllegalTransformation(f'loop {loop.name} has no two parts')
     tensors, places = list(program.tensors), {}
-    for k in _handed_over(program, loop, *parts): tensors[k], places[k] = _widened(program, k, loop, buffers)
+    for k in handed_over(program, loop, *parts): tensors[k], places[k] = _widened(program, k, loop, buffers)
     new = fresh_loop_name(program, loop.name)
     move = lambda a: places[a.tensor](a) if a.tensor in places else a
     call = lambda x: Affine(x.const, tuple(sorted((new if v == loop.name else v, c) for v, c in x.terms)))
@@ -179,7 +179,7 @@ def _invariant_items(program, loop):
 def hoist_invariants(program: Program, loop: Loop) -> Program:
     """The program with what is the same in every iteration of a loop done once, before it. `IllegalTransformation`
     where nothing is."""
-    _require_loop(program, loop)
+    require_loop(program, loop)
     kept = _invariant_items(program, loop)
     if not kept: raise IllegalTransformation(f'nothing in loop {loop.name} is the same in every iteration')
     written = _touched(kept, written=True)
@@ -244,12 +244,12 @@ def without_repeated_nests(program: Program) -> Program:
 def interchange(program: Program, outer: Loop, inner: Loop) -> Program:
     """The program with `inner`, all of `outer`'s body, around it. `IllegalTransformation` where neither loop's
     iterations are shown to be apart."""
-    _require_loop(program, outer)
+    require_loop(program, outer)
     if outer.body != (inner,) or inner.kind not in STATIC_LOOPS:
         raise IllegalTransformation(f'{inner.name} is not all of {outer.name}')
     names, code = {outer.name: inner.name, inner.name: outer.name}, _Places(program)
     between = next((t for t in program.tensors if outer.name in t.scope and inner.name not in t.scope), None)
-    around = _names_around(program.body, outer)
+    around = names_around(program.body, outer)
     apart = any(has_disjoint_writes(code, [outer], v, around) for v in names)
     if between or not apart:
         shared = f', which share {between.name}' if between else ''

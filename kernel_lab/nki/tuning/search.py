@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 import math, random, time
+from typing import NamedTuple
 from ...core.errors import choose
 from ..chip.chips import get_chip
 from ..ir.liveness import peak_usage
@@ -161,22 +162,30 @@ class _SearchRun:
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #0442b315
 ROOM_PRICES = 0.1, 0.4          # shares of the latency that a move must bring if it takes all of SBUF
+FLOORS = 0.05, 0.01, MIN_GAIN   # shares of the latency that a move of a climb by floors must bring, one after another
+
+class Wanted(NamedTuple):
+    "What a climb asks of a move: a share of the latency for all of SBUF, and for the move itself."
+    room: float = ROOM_PRICES[0]
+    least: float = MIN_GAIN
 
 def _room_taken(program):
     "Share of SBUF that a program needs at its peak."
     chip = get_chip(program.chip)
     return peak_usage(program, 'sbuf', chip).bytes / sbuf_room(chip)
 
-def _is_better(before, after, family, price):
+def _is_better(before, after, family, wanted):
     """Whether a place is faster than another by more than its memory is worth, which a later move may need; or as fast
-    with fewer instructions."""
+    with fewer instructions, where a climb takes what is as good."""
     if after.us > before.us * (1 + MIN_GAIN): return False
-    fewer = after.program.count < before.program.count or FAMILIES[family].opens
-    if fewer or after.us >= before.us * (1 - MIN_GAIN): return fewer
+    if FAMILIES[family].opens: return True
+    if after.us >= before.us * (1 - wanted.least):
+        return wanted.least == MIN_GAIN and after.program.count < before.program.count
     gain = 1 - after.us / before.us
-    return gain > price or gain > price * (_room_taken(after.program) - _room_taken(before.program))
+    room = lambda: _room_taken(after.program) - _room_taken(before.program)
+    return after.program.count < before.program.count or gain > wanted.room or gain > wanted.room * room()
 
-def _wherever(search, place, price):
+def _wherever(search, place, wanted):
     """The place after the last move is taken also wherever it says the same, as on copies of an unrolled loop; the
     place itself where that is not better. One schedule instead of one each."""
     last, program, times = place.moves[-1], place.program, 1
@@ -189,45 +198,48 @@ def _wherever(search, place, price):
     us = search.clock.latency_us(program)
     if us is None: return place
     there = search.noted(SearchPlace(program, us, (*place.moves[:-1], replace(last, us=us, times=times))))
-    better = there and _is_better(place, there, last.family, price) and search.clock.is_allowed(program)
+    better = there and _is_better(place, there, last.family, wanted) and search.clock.is_allowed(program)
     return there if better else place
 
-def _helpful(search, place, family, price):
+def _helpful(search, place, family, wanted):
     "Yield the places after moves of a family that help, and which the chip takes."
     for found in search.judged_moves(place, family):
-        if not search.promises(place, family, found, LEAST): continue
+        slack = LEAST if FAMILIES[family].opens else LEAST - wanted.least / 2
+        if not search.promises(place, family, found, slack): continue
         after = search.place(place, family, found)
-        if after is None or not _is_better(place, after, family, price): continue
+        if after is None or not _is_better(place, after, family, wanted): continue
         if search.clock.is_allowed(after.program): yield after
 
 @without_gc()
-def _swept(search, place, family, price=ROOM_PRICES[0]):
+def _swept(search, place, family, wanted=Wanted()):
     "The place where one family's moves end, each taken as soon as it helps, or the best where one excludes others."
     start, again = place, True
     while again and search.left():
-        helpful = _helpful(search, place, family, price)
+        helpful = _helpful(search, place, family, wanted)
         after = min(helpful, key=lambda p: p.us, default=None) if FAMILIES[family].excludes else next(helpful, None)
         again = after is not None
-        if again: place = _wherever(search, after, price)
+        if again: place = _wherever(search, after, wanted)
     search.memory.note(family, search.lane(start), 1 - place.us / start.us)
     return place
 
-def _climbed(search, place, price=ROOM_PRICES[0]):
-    "The place where no family helps any more, one family after the other, nor one that was asked for."
-    while search.left():
-        before = place
-        for family in search.families: place = _swept(search, place, family, price)
-        if place is before: break
-    return _with_asked_for(search, place, price)
+def _climbed(search, place, room=ROOM_PRICES[0], floors=FLOORS[-1:]):
+    """The place where no family helps any more, one family after the other, nor one that was asked for; with several
+    `floors` moves that bring little wait until none brings much."""
+    for least in floors:
+        while search.left():
+            before = place
+            for family in search.families: place = _swept(search, place, family, Wanted(room, least))
+            if place is before: break
+    return _with_asked_for(search, place, room, floors)
 
-def _with_asked_for(search, place, price):
+def _with_asked_for(search, place, room, floors):
     """The place where a climb ends after the first move of a family of `OPT_IN_FAMILIES`, if it is faster in the end.
     Where a climb has left no room for it, it begins with that move."""
     for family in search.asked_for:
         if family in {m.family for m in place.moves}: continue
         starts = (_first_of(search, start, family) for start in (place, search.root))
         if after := next(filter(None, starts), None):
-            place = min(place, _climbed(search, after, price), key=lambda p: p.us)
+            place = min(place, _climbed(search, after, room, floors), key=lambda p: p.us)
     return place
 
 def _first_of(search, place, family):
@@ -235,6 +247,11 @@ def _first_of(search, place, family):
     found = next(search.judged_moves(place, family), None)
     after = found and search.place(place, family, found)
     return after if after and search.clock.is_allowed(after.program) else None
+
+
+def _both_climbs(search, place):
+    "The faster of the places where a climb by floors ends, and one that takes whatever helps."
+    return min((_climbed(search, place, floors=floors) for floors in (FLOORS, FLOORS[-1:])), key=lambda p: p.us)
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #6fc54620
 WIDTH, PATIENCE = 4, 2          # places of a round; rounds without a faster program after which the beam stops
@@ -262,7 +279,8 @@ def _round(search, places):
 
 def _beam(search, state):
     places = [_prefixes(search, rows)[-1] for rows in state.get('places', ())]
-    places = places or [search.root, *(_climbed(search, search.root, price) for price in ROOM_PRICES)]
+    ways = [(room, floors) for floors in (FLOORS, FLOORS[-1:]) for room in ROOM_PRICES]
+    places = places or [search.root, *(_climbed(search, search.root, *way) for way in ways)]
     idle, best = int(state.get('idle', 0)), search.best.us
     while search.left() and places and idle < PATIENCE:
         places = _round(search, places)
@@ -301,7 +319,7 @@ def _try(search, path, temperature):
 MAX_IDLE, RESTARTS, SAVED_EVERY = 200, 3, 50    # tries that bring nothing, how often from the best; tries a state
 
 def _anneal(search, state):
-    path = _prefixes(search, state['path']) if 'path' in state else [_climbed(search, search.root)]
+    path = _prefixes(search, state['path']) if 'path' in state else [_both_climbs(search, search.root)]
     if 'rng' in state: search.rng.setstate((state['rng'][0], tuple(state['rng'][1]), state['rng'][2]))
     best, idle, restarts, tries = search.best, 0, 0, 0
     while search.left() and restarts < RESTARTS:
@@ -323,7 +341,7 @@ def _prefixes(search, rows):
     return places
 
 def _climb(search, state):
-    _climbed(search, search.best)
+    _both_climbs(search, search.best)
     return 'no family brought anything faster' if search.left() else 'the budget is spent'
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #a6f95442

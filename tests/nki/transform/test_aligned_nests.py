@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from kernel_lab.nki import ArraySpec, assert_ok, execute, schedule
 from kernel_lab.nki.lang.trace import trace_source
-from kernel_lab.nki.transform.aligned_nests import align_step, alignment_moves
+from kernel_lab.nki.transform.aligned_nests import align_step, alignment_moves, tile_moves
 from kernel_lab.nki.transform.definitions import IllegalTransformation
 from kernel_lab.nki.transform.on_chip import hold_on_chip
 
@@ -118,3 +118,47 @@ def test_another_order_is_refused(rows):
     program = trace_source(source, None, X, 'trn2')
     assert not [*alignment_moves(program)]
     with pytest.raises(IllegalTransformation, match='walk alike'): align_step(program, number_of(program, 'between'))
+
+
+KEYS = """import nki
+import nki.isa as nisa
+import nki.language as nl
+
+@nki.jit
+def kernel(x, y):
+    out = nl.ndarray((4, 64, 256), dtype=nl.float32, buffer=nl.shared_hbm)
+    keys = nl.ndarray((64, 4, 256), dtype=nl.float32, buffer=nl.sbuf)
+    BEFORE
+    for part in nl.affine_range(2):
+        for head in nl.affine_range(4):
+            nisa.dma_copy(dst=keys[:, FILLED, 128 * part:128 * (part + 1)], src=y[head, :, 128 * part:128 * (part + 1)])
+    for head in nl.affine_range(4):
+        a = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+        p = nl.ndarray((64, 256), dtype=nl.float32, buffer=nl.psum)
+        c = nl.ndarray((64, 256), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a, src=x[head])
+        nisa.nc_matmul(dst=p, stationary=a, moving=keys[:, READ, :])
+        nisa.tensor_copy(dst=c, src=p)
+        nisa.dma_copy(dst=out[head], src=c)
+    AFTER
+    return out
+"""
+
+
+@pytest.mark.parametrize('filled, read, before, after, is_smaller', [
+    ('head', 'head', 'pass', 'pass', True),
+    ('head', '3 - head', 'pass', 'pass', False),                                # read the other way round
+    ('head', '0', 'pass', 'pass', False),                                       # one head serves all
+    ('head', 'head', 'nisa.memset(dst=keys, value=1.0)', 'pass', False),        # filled as a whole before
+    ('head', 'head', 'pass', 'nisa.dma_copy(dst=out[0], src=keys[:, 3, :])', False)])   # needed after the nests
+def test_a_tile_shrinks_only_where_its_nests_walk_alike(filled, read, before, after, is_smaller):
+    source = KEYS.replace('FILLED', filled).replace('READ', read).replace('BEFORE', before).replace('AFTER', after)
+    program = assert_ok(trace_source(source, None, [ArraySpec((4, 64, 64)), ArraySpec((4, 64, 256))], 'trn2'))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 64, 64), (4, 64, 256))]
+    found, want = [*tile_moves(program)], execute(program, *arrays)[0]
+    size = lambda p: p.tensors[number_of(p, 'keys')].size
+    assert bool([p for _, p in found if size(p) == 64 * 256]) == is_smaller
+    for _, smaller in found:
+        assert size(smaller) < size(program)
+        assert execute(assert_ok(smaller), *arrays)[0].tobytes() == want.tobytes()

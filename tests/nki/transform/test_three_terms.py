@@ -86,8 +86,8 @@ def test_a_search_that_was_asked_takes_it_and_its_program_is_written_back(name):
     task = TASKS[name]
     workload = task.workload()
     program = trace_here(task.first(workload), specs_of(task, workload), 'trn2')
-    asked = search(program, 'climb', 60, 400, families=(*FAMILIES, THREE_TERMS))
-    plain = search(program, 'climb', 60, 400)
+    asked = search(program, 'climb', 60, 1500, families=(*FAMILIES, THREE_TERMS))
+    plain = search(program, 'climb', 60, 1500)
     assert [m.family for m in asked.steps].count(THREE_TERMS) == 1 and asked.latency_us < 0.9 * plain.latency_us
     assert all(m.is_exact is False for m in asked.steps if m.family == THREE_TERMS)
     source = to_source(asked.program)

@@ -16,6 +16,7 @@ from kernel_lab.nki.lang.trace import trace, trace_source
 from kernel_lab.nki.tuning.candidate_clock import CandidateClock, changed_windows, program_key
 from kernel_lab.nki.tuning.moves_taken import (MoveMemory, MoveTaken, move_row, moves_of_rows, numbered_moves,
     replayed)
+import kernel_lab.nki.tuning.search as climbs
 from kernel_lab.nki.tuning.search import METHODS, search
 from kernel_lab.nki.transform.definitions import DefUse
 from kernel_lab.nki.transform.moves import FAMILIES, MoveFamily
@@ -308,8 +309,13 @@ def test_a_climb_takes_the_best_of_moves_that_exclude_each_other(monkeypatch, ex
     assert times(good[-1]) < times(good[0])
     after = lambda p: [(m[1], m[2]) for m in (good[0], good[-1])] if p is root else []
     monkeypatch.setitem(FAMILIES, 'one of two', MoveFamily('one of two', 'For a test.', after, excludes=excludes))
+    floors = climbs.FLOORS
+    monkeypatch.setattr(climbs, 'FLOORS', floors[-1:])
     found = search(root, 'climb', families=('one of two',))
     assert found.latency_us == times(good[-1 if excludes else 0])
+    monkeypatch.setattr(climbs, 'FLOORS', floors)           # a move that brings much comes first in any case
+    assert times(good[-1]) < 0.95 * schedule(root).latency_us < times(good[0])
+    assert search(root, 'climb', families=('one of two',)).latency_us == times(good[-1])
 
 
 @pytest.mark.parametrize('family', [f.name for f in FAMILIES.values() if f.asks])
