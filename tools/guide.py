@@ -61,6 +61,7 @@ ROOMS = {
     "evaluate.verification": "outputs against the reference, adversarial inputs, diagnosis of a wrong output, guards "
                              "against cheats",
     "evaluate.store": "the database of evaluations and runs: save, read back, export",
+    "evaluate.gpu": "GPU kernels planned in the sandbox, assembled in confined processes, checked against a chip",
     "evaluate.survey": "all tasks put to the test; their table of times",
     "evaluate.pool": "many evaluations, on local workers or a Ray cluster",
     "agents": "who writes kernels: models, the engine of a run, patterns, tools, and agents made of them",
