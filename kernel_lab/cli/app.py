@@ -112,10 +112,13 @@ COMMANDS = {
     'doctor': (doctor, LOOK)}
 
 class LabCommand(typer.core.TyperCommand):
-    "A command whose help lists the chips, which are looked up only when the help is printed."
+    "A command whose help lists the chips or GPUs, which are looked up only when the help is printed."
     def format_help(self, ctx, formatter):
+        from ..gpu.chip.gpu_chips import GPUS
         from ..nki.chip.chips import CHIPS
-        for p in self.params: p.help = p.help and p.help.replace('{chips}', ', '.join(CHIPS))
+        known = {'{chips}': ', '.join(CHIPS), '{gpus}': ', '.join(GPUS)}
+        for p in self.params:
+            for place, names in known.items(): p.help = p.help and p.help.replace(place, names)
         super().format_help(ctx, formatter)
 
 for name, (command, panel) in COMMANDS.items(): app.command(name, cls=LabCommand, rich_help_panel=panel)(command)

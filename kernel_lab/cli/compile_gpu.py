@@ -43,7 +43,7 @@ def compile_gpu(
         'A Triton kernel and the function that launches it.'))],
     inputs: Annotated[list[str], typer.Option('--input', '-i', metavar='SPEC', help=(
         'An input of that function, in order: float32[4096,784], or a number. Once for each.'))] = (),
-    chip: Annotated[str | None, typer.Option(metavar='CHIP', help='The GPU: sm_80, sm_90 or sm_100.')] = None,
+    chip: Annotated[str | None, typer.Option(metavar='CHIP', help='The GPU to compile for: {gpus}.')] = None,
     target: Annotated[str, typer.Option(metavar='LANGUAGE', help='The language of the kernel: triton.')] = 'triton',
     entry: Annotated[str | None, typer.Option(metavar='NAME', help='The function or module class to call.')] = None,
     sass: Annotated[bool, typer.Option('--sass', help='Print the instructions, by line of the source.')] = False,

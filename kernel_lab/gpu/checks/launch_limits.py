@@ -10,7 +10,7 @@ from ...core.format import bytes_text
 from ..binary.kernel_binary import KernelBinary
 from ..chip.gpu_chips import GpuChip, get_gpu
 from ..plan.launch_plan import LaunchPlan
-from ..plan.nodes import Alternative, GpuKernel, Launch
+from ..plan.nodes import Alternative, GpuKernel, KernelLaunch
 from ...nki.checks.diagnostic import Diagnostic
 
 # %% ../../../nbs/3_gpu/5_checks/00_launch_limits.ipynb #b0e5043f
@@ -18,7 +18,7 @@ from ...nki.checks.diagnostic import Diagnostic
 class LaunchContext:
     "One alternative of a launch, on a chip; `binary` is None where it was not assembled."
     chip: GpuChip
-    launch: Launch
+    launch: KernelLaunch
     alternative: Alternative
     kernel: GpuKernel
     binary: KernelBinary | None = None
@@ -80,7 +80,7 @@ def _unwritten(plan):
         b = plan.buffers[v.buffer]
         if b.role == 'scratch' and v.buffer not in touched:
             yield Diagnostic('an output is returned that no step of the plan writes', b.line, operand=b.name,
-                             kind='uninitialised', hint='Launch a kernel on it, or fill it.')
+                             kind='uninitialised', hint='KernelLaunch a kernel on it, or fill it.')
 
 def broken_limits(plan: LaunchPlan, binaries: dict[int, KernelBinary] | None = None
                   ) -> tuple[list[Diagnostic], list[Diagnostic]]:

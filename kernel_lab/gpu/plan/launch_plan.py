@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ...core.format import bytes_text, visible_text
 from ...core.markup import Shown
-from .nodes import Buffer, BufferView, GpuKernel, Launch, LibraryCall
+from .nodes import Buffer, BufferView, GpuKernel, KernelLaunch, LibraryCall
 from .plan_json import plan_fields, plan_to_json
 from .plan_text import plan_html, plan_text
 
 # %% ../../../nbs/3_gpu/2_plan/04_launch_plan.ipynb #79874667
 @dataclass(frozen=True)
 class LaunchPlan(Shown):
-    """A submission as data. `steps` are `Launch`, `Fill` and `LibraryCall` in order; `inputs` and `outputs` are views
-    of buffers; `target`: 'triton' or 'cuda'; `versions`: of what compiled it."""
+    """A submission as data. `steps` are `KernelLaunch`, `Fill` and `LibraryCall` in order; `inputs` and `outputs` are
+    views of buffers; `target`: 'triton' or 'cuda'; `versions`: of what compiled it."""
     name: str
     target: str
     chip: str
@@ -30,9 +30,9 @@ class LaunchPlan(Shown):
     versions: dict = field(default_factory=dict)
 
     @property
-    def launches(self) -> list[Launch]:
+    def launches(self) -> list[KernelLaunch]:
         "The launches in order."
-        return [s for s in self.steps if isinstance(s, Launch)]
+        return [s for s in self.steps if isinstance(s, KernelLaunch)]
 
     @property
     def library_calls(self) -> list[LibraryCall]:

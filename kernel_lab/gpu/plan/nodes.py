@@ -86,7 +86,7 @@ class Alternative:
         return prod(self.grid)
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     "A kernel launched at a line of the source, in one of its `alternatives`."
     alternatives: tuple[Alternative, ...]
     line: int = 0

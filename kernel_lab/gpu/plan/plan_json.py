@@ -8,7 +8,7 @@ import json, math
 from dataclasses import asdict
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GPUS
-from .nodes import (BUFFER_ROLES, DTYPE_BYTES, Alternative, Buffer, BufferView, Fill, GpuKernel, Launch,
+from .nodes import (BUFFER_ROLES, DTYPE_BYTES, Alternative, Buffer, BufferView, Fill, GpuKernel, KernelLaunch,
     LibraryCall, Pointer)
 from .ptx import admit_ptx, ptx_entries
 
@@ -36,7 +36,7 @@ def plan_to_json(plan) -> str:
     return json.dumps(d, separators=(',', ':'))
 
 # %% ../../../nbs/3_gpu/2_plan/03_plan_json.ipynb #ec4038c8
-MAX_STEPS, MAX_BUFFERS, MAX_KERNELS, MAX_ALTERNATIVES, MAX_PARAMS = 10_000, 20_000, 512, 512, 256
+MAX_STEPS, MAX_BUFFERS, MAX_KERNELS, MAX_ALTERNATIVES, MAX_PARAMS = 4_000, 20_000, 512, 512, 256
 MAX_BYTES = 2**50
 
 def _refuse(what, **more): raise KernelError(f'the plan is not valid: {what}', kind='invalid', **more)
@@ -131,7 +131,7 @@ def _read_step(d, buffers, kernels):
         return Fill(_read_view(_dict(d, 'fill', 'value', 'line')['fill'], buffers), _number(d['value']), line)
     ways = _list(_dict(d, 'launch', 'line')['launch'], MAX_ALTERNATIVES, 'alternatives')
     if not ways: _refuse('a launch has no kernel')
-    return Launch(tuple(_read_alternative(a, buffers, kernels) for a in ways), line)
+    return KernelLaunch(tuple(_read_alternative(a, buffers, kernels) for a in ways), line)
 
 # %% ../../../nbs/3_gpu/2_plan/03_plan_json.ipynb #9a1d3298
 _FIELDS = ('format', 'name', 'target', 'chip', 'source', 'versions', 'buffers', 'kernels', 'steps', 'inputs',

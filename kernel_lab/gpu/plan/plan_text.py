@@ -5,7 +5,7 @@
 # %% ../../../nbs/3_gpu/2_plan/02_plan_text.ipynb #9280aec1
 from ...core.format import bytes_text
 from ...core.markup import anchor_of, code, code_line, code_of, fold, record, said, table
-from .nodes import Fill, Launch, Pointer
+from .nodes import Fill, KernelLaunch, Pointer
 
 # %% ../../../nbs/3_gpu/2_plan/02_plan_text.ipynb #2e9ebf45
 def argument_text(plan, x) -> str:
@@ -25,7 +25,7 @@ def step_text(plan, step) -> str:
     "A step as one line of text."
     names = lambda numbers: ', '.join(plan.buffers[b].name for b in numbers)
     if isinstance(step, Fill): return f'fill {names([step.view.buffer])} with {step.value:g}'
-    if not isinstance(step, Launch):
+    if not isinstance(step, KernelLaunch):
         return f'library {step.name}({names(step.reads)}) → {names(step.writes) or "nothing"}'
     others = len(step.alternatives) - 1
     more = f' or {others} alternative{"s" * (others > 1)}' if others else ''
@@ -47,7 +47,7 @@ def _steps_part(plan):
     rows = [code_line(step_text(plan, s), s.line or '') for s in plan.steps[:MAX_SHOWN_STEPS]]
     left = len(plan.steps) - len(rows)
     parts = [code(rows)] + ([said(f'{left:,} more steps are left out.')] if left > 0 else [])
-    raced = [s for s in plan.steps[:MAX_SHOWN_STEPS] if isinstance(s, Launch) and len(s.alternatives) > 1]
+    raced = [s for s in plan.steps[:MAX_SHOWN_STEPS] if isinstance(s, KernelLaunch) and len(s.alternatives) > 1]
     ways = lambda s: code([code_line(alternative_text(plan, a)) for a in s.alternatives])
     parts += [fold(f'Alternatives of line {s.line}', ways(s)) for s in raced]
     return fold('Steps', *parts, note=f'{len(plan.steps):,}', open=True)

@@ -6,7 +6,7 @@
 import sys
 import torch
 from ...core.errors import KernelError
-from ..plan.nodes import DTYPE_BYTES, Buffer, BufferView, GpuKernel, Launch
+from ..plan.nodes import DTYPE_BYTES, Buffer, BufferView, GpuKernel, KernelLaunch
 from ..plan.plan_json import MAX_ALTERNATIVES, MAX_BUFFERS, MAX_STEPS
 from ..plan.ptx import KERNEL_FILE
 
@@ -26,7 +26,7 @@ def dtype_of(tensor: torch.Tensor) -> str:
                       line=source_line() or None, limit=', '.join(DTYPE_BYTES), value=name,
                       hint='Give complex numbers as two real ones.')
 
-class Recording:
+class PlanRecording:
     "Buffers, kernels and steps of a submission, in the order in which they are made."
     def __init__(self):
         self.buffers, self.kernels, self.steps = [], [], []
@@ -58,7 +58,7 @@ class Recording:
     def step(self, step) -> None:
         "Add a step; while alternatives are recorded, only launches may happen."
         if self.racing is not None:
-            if isinstance(step, Launch): return self._race(step)
+            if isinstance(step, KernelLaunch): return self._race(step)
             raise KernelError('something else than the launch happens for each alternative of an autotuned kernel',
                               kind='unsupported', line=step.line or None,
                               hint='Fill and copy before the launch, not in pre_hook.')

@@ -15,7 +15,7 @@ from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip, get_gpu
 from ..plan.launch_plan import LaunchPlan
 from ..plan.ptx import KERNEL_FILE
-from .recording import Recording
+from .recording import PlanRecording
 from .torch_calls import torch_recorded
 from .triton_kernels import triton_recorded
 
@@ -83,7 +83,7 @@ def _arguments(recording, specs, names):
 
 def _module_of(cls, recording, init, chip, source):
     "An instance of a module class, its tensors as parameters of the plan."
-    with torch_recorded(Recording(), chip), triton_recorded(Recording(), chip, source): model = cls(*init)
+    with torch_recorded(PlanRecording(), chip), triton_recorded(PlanRecording(), chip, source): model = cls(*init)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         recording.buffer(tensor, name=name, role='parameter')
     return model
@@ -109,7 +109,7 @@ def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str 
     """The `LaunchPlan` of a submission for inputs like `specs` ({'shape', 'dtype'} of a tensor, {'value'} of a number)
     on `chip`; `init`: arguments of a module class. Runs the submission's Python: only in a process that is confined.
     `KernelError` with its line for anything that is wrong in it."""
-    chip, r = get_gpu(chip), Recording()
+    chip, r = get_gpu(chip), PlanRecording()
     with triton_recorded(r, chip, source), loaded(source) as module:
         call = find_entry(module, entry)
         title = name or call.__name__

@@ -17,7 +17,7 @@ from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip
 from ..plan.nodes import Fill, LibraryCall
 from ..plan.ptx import KERNEL_FILE
-from .recording import Recording, source_line
+from .recording import PlanRecording, source_line
 
 # %% ../../../nbs/3_gpu/3_record/01_torch_calls.ipynb #adff92a7
 ALLOCATIONS = {'aten::empty', 'aten::empty_like', 'aten::empty_strided', 'aten::new_empty', 'aten::new_empty_strided'}
@@ -46,7 +46,7 @@ def _written(schema, args, kwargs):
 
 class TorchOperations(TorchDispatchMode):
     "Records every operation of torch as a step, but for allocations and views."
-    def __init__(self, recording: Recording):
+    def __init__(self, recording: PlanRecording):
         super().__init__()
         self.recording = recording
 
@@ -95,7 +95,7 @@ def _on_meta(x):
 
 class FunctionsOfGpu(TorchFunctionMode):
     "Answers torch's functions as if there was a GPU, on tensors without data."
-    def __init__(self, recording: Recording):
+    def __init__(self, recording: PlanRecording):
         super().__init__()
         self.recording = recording
 
@@ -131,7 +131,7 @@ def _properties(chip):
 
 def _no_streams(*args, **kwargs):
     raise KernelError('a plan is one stream', kind='unsupported', line=source_line() or None,
-                      hint='Launch on the current stream: leave torch.cuda.Stream out.')
+                      hint='KernelLaunch on the current stream: leave torch.cuda.Stream out.')
 
 def _cuda_answers(chip):
     "Name in `torch.cuda` → what stands there while a submission is recorded."
@@ -155,7 +155,7 @@ def gpu_of(chip: GpuChip) -> Iterator[None]:
         for k, v in before.items(): setattr(torch.cuda, k, v)
 
 @contextmanager
-def torch_recorded(recording: Recording, chip: GpuChip) -> Iterator[None]:
+def torch_recorded(recording: PlanRecording, chip: GpuChip) -> Iterator[None]:
     """Context manager: torch works on tensors without data of a GPU like `chip`, and what it does becomes steps of
     `recording`."""
     with gpu_of(chip), torch.no_grad(), torch.device('meta'), FunctionsOfGpu(recording):

@@ -17,9 +17,9 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip
-from ..plan.nodes import Alternative, GpuKernel, Launch, Pointer
+from ..plan.nodes import Alternative, GpuKernel, KernelLaunch, Pointer
 from ..plan.ptx import KERNEL_FILE, without_paths
-from .recording import Recording, source_line
+from .recording import PlanRecording, source_line
 
 # %% ../../../nbs/3_gpu/3_record/02_triton_kernels.ipynb #5bca93bf
 class AbsentDriver:
@@ -130,7 +130,7 @@ def _record_launch(recording, source, fn, args, grid, kwargs):
         except CompilationError as e: raise compile_error(e, source) from e
     number = recording.kernel((fn, str(special), str(options)), make)
     choice = ', '.join(f'{k}={v}' for k, v in kwargs.items() if k not in ('debug', 'instrumentation_mode'))
-    recording.step(Launch((Alternative(number, sizes, passed, choice[:1000]),), source_line()))
+    recording.step(KernelLaunch((Alternative(number, sizes, passed, choice[:1000]),), source_line()))
 
 # %% ../../../nbs/3_gpu/3_record/02_triton_kernels.ipynb #58652127
 def _asserted(error): return isinstance(_innermost(error), CompileTimeAssertionFailure)
@@ -150,10 +150,10 @@ def _record_race(recording, tuner, args, kwargs):
     finally: recording.racing, tuner.nargs = None, None
     if not found:
         raise failed or KernelError('an autotuned kernel has no configuration', line=source_line() or None)
-    recording.step(Launch(found, source_line()))
+    recording.step(KernelLaunch(found, source_line()))
 
 @contextmanager
-def triton_recorded(recording: Recording, chip: GpuChip, source: str) -> Iterator[None]:
+def triton_recorded(recording: PlanRecording, chip: GpuChip, source: str) -> Iterator[None]:
     "Context manager: launches of Triton kernels become steps of `recording`, compiled for `chip`."
     def launch(fn, *args, grid, warmup, **kwargs): _record_launch(recording, source, fn, args, grid, kwargs)
     def race(tuner, *args, **kwargs): _record_race(recording, tuner, args, kwargs)
