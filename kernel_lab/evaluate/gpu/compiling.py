@@ -47,7 +47,7 @@ def assemble(kernel: GpuKernel, chip: str | GpuChip = DEFAULT_GPU, seconds: floa
     if done.code or not cubin: raise _assembler_error(done.errors, kernel)
     read = lambda tool, *words: run_tool(tool, [*words, 'kernel.cubin'], {'kernel.cubin': cubin}, (), seconds).text
     used = parse_usage(read('cuobjdump', '-res-usage'), kernel.entry, chip)
-    sass = parse_sass(read('nvdisasm', '-g', '-c'))
+    sass = parse_sass(read('nvdisasm', '-g', '-c'), kernel.entry)
     return KernelBinary(kernel, chip.name, cubin, **used, sass=sass, log=printable(done.errors, MAX_LOG))
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_compiling.ipynb #81bd0bd6

@@ -59,17 +59,21 @@ class SassInstruction:
         return int(width[1].lstrip('US')) // 8 if width else 4
 
 _LINE = re.compile(r'//## File "([^"]*)", line (\d{1,7})(?: inlined at "([^"]*)", line (\d{1,7}))?')
+_TEXT = re.compile(r'^//-+ \.text\.([\w$]+)\s+-+')
 _INSTRUCTION = re.compile(r'^\s*/\*([0-9a-f]{4,8})\*/\s+((?:@!?\w+\s+)?([A-Z][\w.]*)[^;]*);')
 MAX_SASS_BYTES = 64 << 20
 
-def parse_sass(text: str) -> tuple[SassInstruction, ...]:
-    "The instructions that `nvdisasm -g -c` printed; a `KernelError` of kind 'invalid' for none, or too much text."
+def parse_sass(text: str, entry: str = '') -> tuple[SassInstruction, ...]:
+    """The instructions that `nvdisasm -g -c` printed, only those of `entry` where it is given; a `KernelError` of kind
+    'invalid' for none, or too much text."""
     if len(text) > MAX_SASS_BYTES:
         raise KernelError('the disassembly is too long', kind='invalid', limit=f'{MAX_SASS_BYTES:,} bytes',
                           value=f'{len(text):,}')
-    found, at = [], 0
+    found, at, here = [], 0, True
     for row in text.splitlines():
-        if m := _LINE.search(row): at = _source_line(m)
+        if m := _TEXT.match(row): here = not entry or m[1] == entry
+        elif not here: continue
+        elif m := _LINE.search(row): at = _source_line(m)
         elif m := _INSTRUCTION.match(row): found.append(SassInstruction(int(m[1], 16), m[3], m[2].strip()[:300], at))
     if not found: raise KernelError('the disassembly has no instruction', kind='invalid')
     return tuple(found)

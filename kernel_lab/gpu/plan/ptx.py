@@ -63,12 +63,17 @@ _ENTRY = re.compile(r'\.entry\s+([A-Za-z_$][\w$]{0,254})\s*(?:\(([^)]*)\))?')
 _POINTER = r'(?:\.ptr\s*(?:\.\w+\s*)*(?:\.align\s+\d+\s+)?)?'
 _PARAM = re.compile(rf'\.param\s+(?:\.align\s+\d+\s+)?\.([usbf]\d+)\s+{_POINTER}[\w$]+(\[\d+\])?')
 
+def ptx_params(ptx: str) -> dict[str, tuple[str, ...]]:
+    "Name of each entry → types of its parameters, in order: 'u64', 'f32'; '' for one that is an array."
+    types = lambda text: tuple('' if p[2] else p[1] for p in _PARAM.finditer(text or ''))
+    return {m[1]: types(m[2]) for m in _ENTRY.finditer(ptx)}
+
 def ptx_entries(ptx: str) -> dict[str, tuple[int, ...]]:
     "Name of each entry → bytes of its parameters, in order; 0 for one that is an array."
-    widths = lambda text: tuple(0 if p[2] else int(p[1][1:]) // 8 for p in _PARAM.finditer(text or ''))
-    return {m[1]: widths(m[2]) for m in _ENTRY.finditer(ptx)}
+    return {name: tuple(int(t[1:]) // 8 if t else 0 for t in types) for name, types in ptx_params(ptx).items()}
 
 # %% ../../../nbs/3_gpu/2_plan/00_ptx.ipynb #aad73682
+MAX_ENTRIES = 64               # of one text: CUDA C++ may have several kernels in it
 MAX_PTX_BYTES = 16 << 20        # a matmul has some 100 KB, a tile that should be smaller 8 MB
 _REFUSED = (
     (re.compile(r'^\s*#', re.M), 'a line for the preprocessor'),
@@ -80,8 +85,8 @@ DEVICE_FUNCTIONS = ('vprintf', '__assertfail')       # that a driver provides
 def _refuse(what, **more): raise KernelError(f'the compiled kernel is not valid: {what}', kind='invalid', **more)
 
 def admit_ptx(ptx: object, entry: str) -> str:
-    """The PTX, if it is plain text of at most `MAX_PTX_BYTES` with the one entry `entry`, reads no file and calls
-    nothing but `DEVICE_FUNCTIONS` from elsewhere; otherwise a `KernelError` of kind 'invalid'."""
+    """The PTX, if it is plain text of at most `MAX_PTX_BYTES` with one entry `entry`, reads no file and calls nothing
+    but `DEVICE_FUNCTIONS` from elsewhere; otherwise a `KernelError` of kind 'invalid'."""
     if not isinstance(ptx, str) or not ptx.isascii(): _refuse('it is no text')
     if len(ptx) > MAX_PTX_BYTES:
         _refuse('it is too long', limit=f'{MAX_PTX_BYTES:,} bytes', value=f'{len(ptx):,}',
@@ -93,6 +98,6 @@ def admit_ptx(ptx: object, entry: str) -> str:
     if foreign:
         _refuse(f'it calls {foreign[0][:60]}, which is not in it', limit=', '.join(DEVICE_FUNCTIONS),
                 value=foreign[0][:60])
-    if (found := [m[1] for m in _ENTRY.finditer(ptx)]) != [entry]:
-        _refuse('it has other entries than the one it names', limit=entry, value=', '.join(found)[:100] or 'none')
+    if (found := [m[1] for m in _ENTRY.finditer(ptx)]).count(entry) != 1 or len(found) > MAX_ENTRIES:
+        _refuse('it does not have the entry that it names, once', limit=entry, value=', '.join(found)[:100] or 'none')
     return ptx

@@ -15,6 +15,7 @@ from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip, get_gpu
 from ..plan.launch_plan import LaunchPlan
 from ..plan.ptx import KERNEL_FILE
+from .cuda_kernels import cuda_recorded, nvrtc_version
 from .recording import PlanRecording
 from .torch_calls import torch_recorded
 from .triton_kernels import triton_recorded
@@ -81,9 +82,9 @@ def _arguments(recording, specs, names):
         args.append(tensor)
     return args
 
-def _module_of(cls, recording, init, chip, source):
+def _module_of(cls, recording, init, chip):
     "An instance of a module class, its tensors as parameters of the plan."
-    with torch_recorded(PlanRecording(), chip), triton_recorded(PlanRecording(), chip, source): model = cls(*init)
+    with torch_recorded(PlanRecording(), chip): model = cls(*init)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         recording.buffer(tensor, name=name, role='parameter')
     return model
@@ -102,7 +103,7 @@ def _outputs(recording, result):
 def _without_kernel(recording):
     done = ', '.join(dict.fromkeys(getattr(s, 'name', 'a fill') for s in recording.steps))
     return KernelError('the submission launches no kernel', kind='entry', limit='1', value='0',
-                       hint=f'torch did all of it: {done}.' if done else 'kernel[grid](...) launches one.')
+                       hint=f'torch did all of it: {done}.' if done else 'kernel[grid](...) launches one of Triton.')
 
 def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str | None = None, init: list = (),
                 name: str = '') -> LaunchPlan:
@@ -110,17 +111,19 @@ def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str 
     on `chip`; `init`: arguments of a module class. Runs the submission's Python: only in a process that is confined.
     `KernelError` with its line for anything that is wrong in it."""
     chip, r = get_gpu(chip), PlanRecording()
-    with triton_recorded(r, chip, source), loaded(source) as module:
+    with triton_recorded(r, chip, source), cuda_recorded(r, chip, source), loaded(source) as module:
         call = find_entry(module, entry)
         title = name or call.__name__
-        if isinstance(call, type): call = _module_of(call, r, init, chip, source)
+        if isinstance(call, type): call = _module_of(call, r, init, chip)
         args = _arguments(r, specs, _parameter_names(call.forward if isinstance(call, torch.nn.Module) else call))
         inputs = tuple(r.view(a) for a in args if isinstance(a, torch.Tensor))
         with torch_recorded(r, chip): outputs = _outputs(r, call(*args))
     if not r.kernels: raise _without_kernel(r)
-    versions = {'torch': torch.__version__.split('+')[0], 'triton': triton.__version__}
-    return LaunchPlan(title, 'triton', chip.name, tuple(r.buffers), tuple(r.kernels), tuple(r.steps), inputs, outputs,
-                      source, versions)
+    is_triton = any(k.scratch for k in r.kernels)
+    versions = {'triton': triton.__version__} if is_triton else {'nvrtc': nvrtc_version()}
+    versions['torch'] = torch.__version__.split('+')[0]
+    return LaunchPlan(title, 'triton' if is_triton else 'cuda', chip.name, tuple(r.buffers), tuple(r.kernels),
+                      tuple(r.steps), inputs, outputs, source, versions)
 
 def plan_job(request: dict) -> str:
     "The job of a child: `source`, `specs`, `chip`, `entry`, `init` and `name` of a request → a plan as JSON text."

@@ -10,6 +10,7 @@ from kernel_lab.evaluate.gpu import planning, toolchain
 from kernel_lab.evaluate.gpu.compiling import GpuCompiled, compile_plan, compile_submission
 from kernel_lab.evaluate.gpu.planning import GPU_LIMITS, plan_submission
 from kernel_lab.gpu.plan.launch_plan import LaunchPlan
+from kernel_lab.gpu.record import cuda_kernels
 
 HEAD = '''import torch
 import triton
@@ -182,3 +183,51 @@ def test_every_chip_has_a_binary(chip):
 def test_a_server_of_its_own_does_not_replace_that_of_other_kernels():
     from kernel_lab.evaluate.sandbox.run import sandbox
     assert sandbox(planning.PLAN_MODULES)[0] is not sandbox()[0] and sandbox()[0].modules == ()
+
+
+# --- CUDA C++ ---
+
+CUDA = '''import torch
+TEXT = r"""
+extern "C" __global__ void add(const float* x, float* y, int n) {
+    int k = blockIdx.x * blockDim.x + threadIdx.x;
+    if (k < n) y[k] = x[k] + 1;
+}
+"""
+def kernel(x):
+    y = torch.empty_like(x)
+    torch.cuda._compile_kernel(TEXT, 'add')(grid=(256, 1, 1), block=(256, 1, 1), args=[x, y, x.numel()])
+    return y
+'''
+needs_nvrtc = pytest.mark.skipif(cuda_kernels.nvrtc_path() is None, reason='NVRTC is not installed: the extra gpu')
+
+
+@needs_nvrtc
+def test_cuda_has_a_plan_and_a_binary_with_lines():
+    found = compile_submission(CUDA, SPECS)
+    assert isinstance(found, GpuCompiled) and (found.status, found.plan.target) == ('compiled', 'cuda'), str(found)
+    assert {4, 5} <= {*found.binaries[0].lines()} and found.plan.versions['nvrtc'] == '12.8'
+    assert LaunchPlan.from_json(found.plan.to_json()) == found.plan
+
+
+@needs_nvrtc
+@pytest.mark.parametrize('change, says', [
+    (('extern "C"', '#include "/etc/passwd"\nextern "C"'), 'line 3'), (('extern "C"', '#include </proc/self/environ>\nextern "C"'), 'line 3'),
+    (('y[k] = x[k] + 1;', 'asm(".incbin \\"/etc/passwd\\";");'), 'reads a file'), (('y[k] = x[k] + 1;', 'asm("#include \\"/etc/passwd\\"");'), None),
+    (('y[k] = x[k] + 1;', 'y[k] = z[k];'), 'line 5'), (("'add')", "'sub')"), 'NVRTC does not compile'), (('block=(256', 'block=(4096'), 'the block is'),
+    (("TEXT, 'add')", "TEXT, 'add', nvcc_options=['-I/etc'])"), 'not admitted'), (('float* y', 'float* y, int m'), 'takes other arguments'),
+    (('{\n    int k', '{\n#pragma message "x"\n    while (true) {}\n    int k'), None)])
+def test_bad_cuda_is_answered_and_reads_nothing(change, says):
+    found = compile_submission(CUDA.replace(*change), SPECS, limits=replace(GPU_LIMITS, seconds=20))
+    assert 'root:' not in str(found) and 'SECRET' not in str(found)
+    if says: assert isinstance(found, KernelError) and says in str(found), str(found)
+    else: assert isinstance(found, GpuCompiled | KernelError)
+
+
+@needs_nvrtc
+def test_two_kernels_of_one_text_have_a_binary_each():
+    both = CUDA.replace('"""\ndef', 'extern "C" __global__ void twice(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] *= 2; }\n"""\ndef')
+    both = both.replace('    return y', "    torch.cuda._compile_kernel(TEXT, 'twice')(args=[y, 3], block=(32, 1, 1))\n    return y")
+    found = compile_submission(both, SPECS)
+    assert isinstance(found, GpuCompiled), found
+    assert [b.kernel.name for b in found.binaries.values()] == ['add', 'twice'] and len({len(b.sass) for b in found.binaries.values()}) == 2
