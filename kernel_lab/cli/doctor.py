@@ -32,10 +32,12 @@ def versions():
 def examine():
     "The findings of `doctor` as data: versions, sandbox, and for each target, agent and model why it does not work."
     from ..agents.models.registry import KEY_VARIABLES, models_here, why_no_model
+    from ..evaluate.gpu.compiling import why_not_compiled
     from ..targets.registry import TARGETS
     return {
         'kernel_lab': __version__, 'python': sys.version.split()[0], 'store': str(open_store().path),
         'sandbox': _sandbox(), 'targets': {name: target.available() for name, target in TARGETS.items()},
+        'compilers': why_not_compiled(),
         'agents': {'rewrite': None, 'react': why_no_model()}, 'models': models_here(),
         'key_present': any(os.environ.get(name) for name in KEY_VARIABLES), 'packages': versions()}
 
@@ -78,6 +80,6 @@ def doctor(
     sandbox = found['sandbox']
     say('', *sandbox['text'].splitlines(),
         f'probes of the sandbox: {len(sandbox["died"])} stopped, {len(sandbox["survived"])} succeeded')
-    for part in 'targets', 'agents', 'models':
+    for part in 'targets', 'compilers', 'agents', 'models':
         say('', part, *(f'  {name:<10}{reason or "ready"}' for name, reason in found[part].items()))
     say('', 'packages', *(f'  {name:<11}{version or "not installed"}' for name, version in found['packages'].items()))

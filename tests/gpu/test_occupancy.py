@@ -1,5 +1,8 @@
 """Occupancy: what follows from the chips' figures whatever a block takes, and hand-computed cases of the vendor's
 calculator."""
+import csv
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,3 +39,11 @@ def test_to_take_more_never_makes_room(chip, threads, registers, shared):
     ('sm_80', 128, 32, 163 << 10, 1), ('sm_80', 128, 32, (163 << 10) + 1, 0), ('sm_90', 32, 16, 0, 32)])
 def test_by_hand(chip, threads, registers, shared, blocks):
     assert occupancy(GPUS[chip], threads, registers, shared).blocks == blocks
+
+
+def test_as_measured_on_a_card():
+    "What cuOccupancyMaxActiveBlocksPerMultiprocessor said on an H200 (9.0) of kernels with so many registers."
+    with open(Path(__file__).with_name('occupancy_sm_90.csv')) as f: rows = [{k: int(v) for k, v in r.items()} for r in csv.DictReader(f)]
+    assert len(rows) > 900 and len({r['blocks'] for r in rows}) > 10
+    wrong = [r for r in rows if occupancy(GPUS['sm_90'], r['threads'], r['registers'], r['shared_bytes']).blocks != r['blocks']]
+    assert not wrong, wrong[:5]

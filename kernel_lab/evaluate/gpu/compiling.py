@@ -7,11 +7,11 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from ...core.errors import KernelError, within
+from ...core.errors import KernelError, UsageError, within
 from ...core.format import bytes_text, percent_text, time_text
 from ...core.markup import Shown, fold, record, said, table, trusted
-from .planning import GPU_LIMITS, plan_submission
-from .toolchain import run_tool
+from .planning import GPU_LIMITS, plan_submission, why_no_triton
+from .toolchain import TOOLS, find_tool, run_tool
 from ..sandbox.protocol import Limits, printable
 from ...gpu.binary.kernel_binary import KernelBinary, parse_usage
 from ...gpu.binary.sass import parse_sass
@@ -21,6 +21,7 @@ from ...gpu.chip.gpu_chips import DEFAULT_GPU, GpuChip, get_gpu
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...gpu.plan.nodes import GpuKernel
 from ...gpu.plan.ptx import ptx_lines
+from ...gpu.record.nvrtc import nvrtc_path
 from ...nki.checks.diagnostic import Diagnostic
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_compiling.ipynb #a7838dbe
@@ -119,3 +120,14 @@ def compile_submission(source: str, specs: Sequence[dict], chip: str = DEFAULT_G
     try: found = compile_plan(plan, limits.work_seconds)
     except KernelError as e: return e
     return replace(found, seconds={'plan': reply.seconds.get('trace', 0.0), **found.seconds})
+
+# %% ../../../nbs/5_evaluate/3_gpu/03_compiling.ipynb #5dee766c
+def why_not_compiled() -> dict[str, str | None]:
+    "Language of GPU kernels → why no kernel in it can be compiled here, None where it can."
+    def missing(name):
+        try: return find_tool(name) and None
+        except UsageError: return name
+    tools = [t for t in TOOLS if missing(t)]
+    lacks = f'missing: {", ".join(tools)}' if tools else None
+    nvrtc = None if nvrtc_path() else 'missing: package nvidia-cuda-nvrtc-cu12'
+    return {'triton': why_no_triton() or lacks, 'cuda': why_no_triton() or nvrtc or lacks}

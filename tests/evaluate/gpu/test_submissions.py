@@ -10,7 +10,7 @@ from kernel_lab.evaluate.gpu import planning, toolchain
 from kernel_lab.evaluate.gpu.compiling import GpuCompiled, compile_plan, compile_submission
 from kernel_lab.evaluate.gpu.planning import GPU_LIMITS, plan_submission
 from kernel_lab.gpu.plan.launch_plan import LaunchPlan
-from kernel_lab.gpu.record import cuda_kernels
+from kernel_lab.gpu.record.nvrtc import nvrtc_path
 
 HEAD = '''import torch
 import triton
@@ -199,7 +199,7 @@ def kernel(x):
     torch.cuda._compile_kernel(TEXT, 'add')(grid=(256, 1, 1), block=(256, 1, 1), args=[x, y, x.numel()])
     return y
 '''
-needs_nvrtc = pytest.mark.skipif(cuda_kernels.nvrtc_path() is None, reason='NVRTC is not installed: the extra gpu')
+needs_nvrtc = pytest.mark.skipif(nvrtc_path() is None, reason='NVRTC is not installed: the extra gpu')
 
 
 @needs_nvrtc
