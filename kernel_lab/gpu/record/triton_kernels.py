@@ -46,7 +46,11 @@ TRITON_PTX = 87             # version of PTX: it knows all chips here, and drive
 def compile_to_ptx(source: ASTSource, backend, target: GPUTarget, options) -> tuple[str, dict]:
     "PTX of a kernel and what the compiler says about it: name, num_warps, shared, sizes of scratch memory."
     chosen = backend.parse_options({**vars(options), **source.parse_options(), 'ptx_version': TRITON_PTX})
+    if chosen.ptx_options or chosen.ir_override:
+        raise KernelError('a kernel asks for options of the assembler, or for another IR', kind='unsupported',
+                          line=source_line() or None, hint='Leave ptx_options and ir_override out.')
     facts, stages = {'num_warps': chosen.num_warps, 'num_ctas': chosen.num_ctas}, {}
+    facts['fuses'] = chosen.enable_fp_fusion
     backend.add_stages(stages, chosen, source.language)
     context = ir.context()
     ir.load_dialects(context)
@@ -129,7 +133,7 @@ def _made(fn, constants, types, ptx, facts):
     named = tuple((fn.arg_names[p[0]], str(v)[:200]) for p, v in constants.items() if len(p) == 1)
     scratch = (facts.get('global_scratch_size') or 0, facts.get('profile_scratch_size') or 0)
     return GpuKernel(fn.fn.__name__, facts['name'], ptx, (facts['num_warps'] * 32, 1, 1), types, facts['shared'] or 0,
-                     facts['num_ctas'], scratch, named, fn.fn.__code__.co_firstlineno)
+                     facts['num_ctas'], scratch, named, fn.fn.__code__.co_firstlineno, bool(facts['fuses']))
 
 def _record_launch(recording, source, fn, args, grid, kwargs):
     kwargs = {**kwargs, 'debug': False, 'instrumentation_mode': ''}
