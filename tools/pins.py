@@ -22,6 +22,11 @@ def asked():
                                                   for r in extra)]
 
 
+def only_on_linux():
+    "Canonical names of what is asked for on Linux alone."
+    return {canonicalize_name(r.name) for r in map(Requirement, asked()) if 'sys_platform == "linux"' in str(r.marker)}
+
+
 def closure(requirements):
     "Canonical name → (name, version) of every installed distribution that `requirements` reach."
     found, todo = {}, [(Requirement(r), {""}) for r in requirements]
@@ -39,6 +44,8 @@ def closure(requirements):
 
 
 if __name__ == "__main__":
-    pins = [f"{name}=={version}" for _, (name, version) in sorted(closure(asked()).items())]
+    linux = only_on_linux()
+    pins = [f"{name}=={version}" + ("; sys_platform == 'linux'" if key in linux else "")
+            for key, (name, version) in sorted(closure(asked()).items())]
     (ROOT / "constraints.txt").write_text(HEAD + "\n".join(pins) + "\n")
     print(f"constraints.txt: {len(pins)} packages")

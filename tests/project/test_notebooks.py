@@ -15,6 +15,8 @@ ELSEWHERE = {"lab.ipynb"}          # the page: run in a kernel and in a browser 
 NOTEBOOKS = [nb for nb in nbglob(CONFIG.nbs_path, as_path=True) if nb.name not in ELSEWHERE]
 LEFT_OUT = re.compile(rf"^#\|\s*({'|'.join(CONFIG.tst_flags.split())}|eval:\s*false)\s*$", re.M)
 
+NEEDS = re.compile(r"^#\|\s*needs:\s*(\w+)\s*$", re.M)          # a package of an extra
+
 
 def name(nb): return nb.relative_to(CONFIG.nbs_path).as_posix()
 
@@ -26,6 +28,8 @@ def test_notebook(nb, monkeypatch, tmp_path):
     for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"): monkeypatch.delenv(key, raising=False)
     monkeypatch.chdir(nb.parent)
     monkeypatch.syspath_prepend(CONFIG.config_path)
+    for package in NEEDS.findall("\n".join(cell.source for cell in dict2nb(as_test(nb)).cells)):
+        pytest.importorskip(package, reason=f"{package} is not installed")
     shell = CaptureShell(nb)
     for cell in dict2nb(as_test(nb)).cells:
         if cell.cell_type != "code" or LEFT_OUT.search(cell.source): continue

@@ -136,7 +136,7 @@ def test_settings_and_pyproject_agree():
 
 def test_constraints_pin_what_the_project_asks_for():
     pins = dict(
-        line.split("==")
+        line.partition(";")[0].split("==")
         for line in (ROOT / "constraints.txt").read_text().splitlines()
         if "==" in line and line[0] != "#")
     pins = {canonicalize_name(k): v for k, v in pins.items()}
@@ -151,7 +151,7 @@ def test_every_import_is_declared():
     p = project()
     declared = {
         canonicalize_name(Requirement(r).name) for r in [
-            *p["dependencies"], *(r for extra in ("agents", "mcp", "app", "cluster", "parquet")
+            *p["dependencies"], *(r for extra in ("agents", "mcp", "app", "cluster", "parquet", "gpu")
                                   for r in p["optional-dependencies"][extra])]}
     # the lab itself; the dialects it provides; what anthropic and its extra, jinja2, voila, mcp bring; what torch-neuronx brings to a device
     declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "boto3", "botocore", "markupsafe", "tornado", "torch-xla",

@@ -132,9 +132,12 @@ def landlock_version() -> int:
     try: return call_libc('syscall', CREATE_RULESET, None, 0, 1)
     except OSError: return 0
 
-def landlock(paths: Sequence[str]) -> str:
-    """Allow this process to read below `paths`, and forbid all other file access, TCP, and signals to other processes
-    (as far as the Landlock version can). Returns the layer's name. OSError without Landlock."""
+_WRITE = (1 << 1) | (1 << 5) | (1 << 8) | (1 << 14)     # write to a file, remove one, make one, cut one short
+
+def landlock(paths: Sequence[str], writable: Sequence[str] = ()) -> str:
+    """Allow this process to read below `paths` and to make plain files below the folders `writable`, and forbid all
+    other file access, TCP, and signals to other processes (as far as the Landlock version can). Returns the layer's
+    name. OSError without Landlock."""
     version = landlock_version()
     if not version: raise OSError(38, 'this system has no Landlock')
     files = sum(bits for since, bits in _FS.items() if since <= version)
@@ -142,17 +145,19 @@ def landlock(paths: Sequence[str]) -> str:
                              3 if version >= 6 else 0)[:24 if version >= 6 else 16 if version >= 4 else 8]
     rules = call_libc('syscall', CREATE_RULESET, attributes, len(attributes), 0)
     for path in paths: _allowed(rules, path)
+    for path in writable: _allowed(rules, path, files & _WRITE)
     call_libc('syscall', RESTRICT_SELF, rules, 0)
     os.close(rules)
     return f'landlock {version}'
 
-def _allowed(rules, path):
-    "Add the rule that a folder or file may be read, unless it does not exist or cannot be reached anyway."
+def _allowed(rules, path, more=0):
+    """Add the rule that a folder or file may be read, and the rights `more`, unless it does not exist or cannot be
+    reached anyway."""
     try: fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError): return
     try:
         call_libc('syscall', ADD_RULE, rules, 1,
-                  struct.pack('=Qi', _READ if os.path.isdir(path) else _READ & ~(1 << 3), fd), 0)
+                  struct.pack('=Qi', (_READ if os.path.isdir(path) else _READ & ~(1 << 3)) | more, fd), 0)
     finally: os.close(fd)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #36300dec

@@ -23,13 +23,14 @@ from ...tasks.model.workload import Kernel
 _SERVERS, _LOCK = {}, threading.Lock()
 ALLOW_VARIABLE = 'KERNEL_LAB_ALLOW_UNSANDBOXED'
 
-def sandbox() -> tuple[Server, SandboxStatus]:
-    "The server of this process and its `SandboxStatus`; the first call starts it."
+def sandbox(modules: tuple[str, ...] = ()) -> tuple[Server, SandboxStatus]:
+    "The server of this process whose zygote has imported `modules`, and its `SandboxStatus`; the first call starts it."
+    key = (os.getpid(), modules) if modules else os.getpid()
     with _LOCK:
-        if os.getpid() not in _SERVERS:
-            server = Server()
-            _SERVERS[os.getpid()] = server, status_of_server(server)
-        return _SERVERS[os.getpid()]
+        if key not in _SERVERS:
+            server = Server(modules=modules)
+            _SERVERS[key] = server, status_of_server(server)
+        return _SERVERS[key]
 
 def sandbox_status() -> SandboxStatus:
     "How kernels are confined in this process: tier, layers, and what a kernel could still do."
@@ -37,7 +38,8 @@ def sandbox_status() -> SandboxStatus:
 
 @atexit.register
 def _closed():
-    for server, _ in (v for k, v in _SERVERS.items() if k == os.getpid()): server.close()
+    is_mine = lambda key: (key[0] if isinstance(key, tuple) else key) == os.getpid()
+    for server, _ in (v for k, v in _SERVERS.items() if is_mine(k)): server.close()
 
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #6332e6a4
 _WARNED = set()                 # what was open, each time another set of it
@@ -54,11 +56,13 @@ def check_admitted(status: SandboxStatus) -> None:
         warnings.warn(f'the sandbox is {status.tier}: {"; ".join(status.open) or "walls are missing"}', stacklevel=2)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #2f5cb21e
-def run_job(job: str, request: dict, limits: Limits = Limits(), imports: Sequence[str] = ()) -> ChildReply:
-    """Run `job` ('module:function') on `request` (JSON data) in a confined child, which first imports `imports`.
+def run_job(job: str, request: dict, limits: Limits = Limits(), imports: Sequence[str] = (),
+            warm: Sequence[str] = ()) -> ChildReply:
+    """Run `job` ('module:function') on `request` (JSON data) in a confined child, which first imports `imports`;
+    `warm`: modules that a fork server of their own has imported before.
 
     SimulatorError if no child can be started, UsageError in tier S0 unless the user allows it."""
-    server, where = sandbox()
+    server, where = sandbox(tuple(warm))
     check_admitted(where)
     return replace(server.run(job, request, limits, imports), tier=where.tier)
 

@@ -117,7 +117,7 @@ def _drained(fd):
 
 # %% ../../../nbs/5_evaluate/2_sandbox/05_server.ipynb #4273c0cc
 _BOOT = ('import json, sys; sys.path[:0] = json.loads(sys.argv[2]); '
-         'from kernel_lab.evaluate.sandbox.zygote import serve; serve(int(sys.argv[1]))')
+         'from kernel_lab.evaluate.sandbox.zygote import serve; serve(int(sys.argv[1]), json.loads(sys.argv[3]))')
 MAX_ERROR_BYTES = 4096  # of an error beside the answer
 
 def _read_answer(fd, limits):
@@ -127,14 +127,16 @@ def _read_answer(fd, limits):
     with os.fdopen(os.dup(fd), 'rb') as f: f.seek(0); return f.read(size)
 
 class Server:
-    """A zygote that forks confined children. Of `walls` it uses those that this machine allows; `refused` has the
-    reason for each other one. UsageError on Windows, SimulatorError if the zygote cannot be started."""
-    def __init__(self, walls: Sequence[str] = WALLS):
+    """A zygote that forks confined children, and has imported `modules` before. Of `walls` it uses those that this
+    machine allows; `refused` has the reason for each other one. UsageError on Windows, SimulatorError if the zygote
+    cannot be started."""
+    def __init__(self, walls: Sequence[str] = WALLS, modules: Sequence[str] = ()):
         if not hasattr(os, 'fork'):
             raise UsageError('Kernels need a system that can fork: Linux or macOS.',
                              hint='On Windows the lab works in WSL.')
         self.lock, self.process, self.here, self.paths = threading.Lock(), None, None, readable_paths()
         self.walls, self.refused = (tuple(walls) if sys.platform == 'linux' else ()), {}
+        self.modules = tuple(modules)
         self._start()
         self._settle()
 
@@ -145,7 +147,7 @@ class Server:
         self.close()
         self.here, theirs = socket.socketpair()
         self.here.settimeout(CHILD_START_TIMEOUT_S)
-        arguments = [str(theirs.fileno()), json.dumps(import_paths())]
+        arguments = [str(theirs.fileno()), json.dumps(import_paths()), json.dumps(self.modules)]
         command, null = [sys.executable, '-P', '-s', '-S', '-B', '-c', _BOOT, *arguments], subprocess.DEVNULL
         with theirs:
             self.process = subprocess.Popen(command, stdin=null, stdout=null, stderr=subprocess.PIPE, cwd='/',

@@ -99,9 +99,10 @@ def _supervise(order, request_fd, fd, report, *inputs):
 # %% ../../../nbs/5_evaluate/2_sandbox/02_zygote.ipynb #4975aa81
 MAX_MESSAGE_BYTES = 1 << 16
 
-def serve(fd: int) -> None:
-    "Preload modules, then fork a supervisor for every order that arrives on the socket `fd`, until it is closed."
-    warm()
+def serve(fd: int, modules: Iterable[str] = ()) -> None:
+    """Preload modules, `modules` too, then fork a supervisor for every order that arrives on the socket `fd`, until it
+    is closed."""
+    warm((*WARM_MODULES, *modules))
     with open(os.devnull, 'r+b') as null: os.dup2(null.fileno(), 2)    # until here it is the parent's pipe
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)                      # supervisors are reaped by the system
     signal.signal(signal.SIGINT, signal.SIG_IGN)                       # the parent handles Ctrl-C
