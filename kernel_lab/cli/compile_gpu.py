@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 import typer
-from .evaluate import read_text
+from .evaluate import read_kernel
 from .render import EXIT_GOOD, EXIT_NOT_CORRECT, AsJson, say
-from ..core.errors import KernelError, choose
+from ..core.errors import KernelError, UsageError, choose
 
 if TYPE_CHECKING:
     from ..evaluate.gpu.compiling import GpuCompiled
@@ -52,15 +52,16 @@ def report_data(report: 'LaunchReport | None') -> dict:
     return {'run': run | {k: report.data[k] for k in kept if k in report.data}}
 
 # %% ../../nbs/7_cli/05_compile_gpu.ipynb #79b81978
-GPU_LANGUAGES = {'triton': 'Triton'}
+GPU_LANGUAGES = {'triton': 'Triton', 'cuda': 'CUDA C++'}
 
 def compile_gpu(
     path: Annotated[str, typer.Argument(metavar='KERNEL.py', help=(
-        'A Triton kernel and the function that launches it.'))],
+        'A kernel in Triton, or in CUDA C++ by torch.cuda._compile_kernel, and the function that launches it.'))],
     inputs: Annotated[list[str], typer.Option('--input', '-i', metavar='SPEC', help=(
         'An input of that function, in order: float32[4096,784], or a number. Once for each.'))] = (),
     chip: Annotated[str | None, typer.Option(metavar='CHIP', help='The GPU to compile for: {gpus}.')] = None,
-    target: Annotated[str, typer.Option(metavar='LANGUAGE', help='The language of the kernel: triton.')] = 'triton',
+    target: Annotated[str | None, typer.Option(metavar='LANGUAGE', help=(
+        'Refuse a kernel in another language: triton or cuda.'))] = None,
     entry: Annotated[str | None, typer.Option(metavar='NAME', help='The function or module class to call.')] = None,
     sass: Annotated[bool, typer.Option('--sass', help='Print the instructions, by line of the source.')] = False,
     run: Annotated[bool, typer.Option('--run', help='Run and time it on the card of this machine, too.')] = False,
@@ -69,10 +70,14 @@ def compile_gpu(
     from ..evaluate.gpu.compiling import compile_submission
     from ..evaluate.gpu.planning import input_spec
     from ..gpu.chip.gpu_chips import DEFAULT_GPU
-    choose(GPU_LANGUAGES, target, 'language of GPU kernels')
-    source = read_text(path)
+    if target: choose(GPU_LANGUAGES, target, 'language of GPU kernels')
+    source = read_kernel(path).source
     found = compile_submission(source, [*map(input_spec, inputs)], chip or DEFAULT_GPU, entry)
     if isinstance(found, KernelError): raise found
+    if target not in (None, found.plan.target):
+        written = GPU_LANGUAGES[found.plan.target]
+        raise UsageError(f'The kernel is written in {written}, not in {GPU_LANGUAGES[target]}.',
+                         hint=f'Say --target {found.plan.target}, or leave it out.')
     report = run_compiled(found) if run and not found.errors else None
     if json_: print(json.dumps(compiled_data(found) | report_data(report), indent=2))
     else: say(*str(found).splitlines(), *(str(report).splitlines() if report else ()))

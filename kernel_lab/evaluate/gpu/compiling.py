@@ -41,7 +41,8 @@ def assemble(kernel: GpuKernel, chip: str | GpuChip = DEFAULT_GPU, seconds: floa
     with the line of the source where the assembler refuses it, or takes longer than `seconds`; `UsageError` without
     the tools."""
     chip = get_gpu(chip)
-    words = ['-v', '-lineinfo', f'-arch={chip.target}', 'kernel.ptx', '-o', 'kernel.cubin']
+    fused = [] if kernel.fuses else ['--fmad=false']
+    words = ['-v', '-lineinfo', *fused, f'-arch={chip.target}', 'kernel.ptx', '-o', 'kernel.cubin']
     tool = 'ptxas-blackwell' if chip.capability >= 100 else 'ptxas'
     done = run_tool(tool, words, {'kernel.ptx': kernel.ptx.encode()}, ['kernel.cubin'], seconds)
     cubin = done.files['kernel.cubin']

@@ -47,7 +47,7 @@ class GpuKernel:
     """A compiled kernel: its name in the source, its PTX and the entry there; `block`: threads in x, y, z;
     `shared_bytes`: of dynamic shared memory; `cluster`: blocks of a cluster; `params`: the type of each parameter
     ('*fp32', 'i32'); `constants`: (name, value as text); `scratch`: bytes a block behind each further pointer;
-    `line`: of the kernel in the source."""
+    `line`: of the kernel in the source; `fuses`: whether the assembler may make one rounding of a product and a sum."""
     name: str
     entry: str
     ptx: str
@@ -58,6 +58,7 @@ class GpuKernel:
     scratch: tuple[int, ...] = ()
     constants: tuple[tuple[str, str], ...] = ()
     line: int = 0
+    fuses: bool = True
 
     @property
     def threads(self) -> int:

@@ -100,7 +100,8 @@ def _read_kernel(d):
     kernel = GpuKernel(
         _str(d['name']), entry, admit_ptx(d['ptx'], entry), _ints(d['block'], 3, 1, 2**20), params,
         _int(d['shared_bytes'], 0, 2**31), _int(d['cluster'], 1, 64), _ints(d['scratch'], 2, 0, 2**40),
-        tuple((_str(k), _str(v)) for k, v in _list(d['constants'], MAX_PARAMS)), _int(d['line']))
+        tuple((_str(k), _str(v)) for k, v in _list(d['constants'], MAX_PARAMS)), _int(d['line']), d['fuses'])
+    if type(kernel.fuses) is not bool: _refuse('a kernel says neither that it fuses nor that it does not')
     if len(kernel.block) != 3: _refuse('a block has three sizes')
     claimed = [*map(_width, params), *[8] * len(kernel.scratch)]
     if claimed == [*ptx_entries(kernel.ptx)[entry]]: return kernel

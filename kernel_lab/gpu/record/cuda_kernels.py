@@ -76,15 +76,17 @@ def _sizes(sizes, what, most):
 
 class CudaKernel:
     "A compiled kernel that writes down its launches; called as torch's."
-    def __init__(self, recording: PlanRecording, name: str, entry: str, ptx: str, line: int):
-        self.recording, self.name, self.entry, self.ptx, self.line = recording, name, entry, ptx, line
+    def __init__(self, recording: PlanRecording, name: str, entry: str, ptx: str, line: int, fuses: bool = True):
+        self.recording, self.name, self.entry, self.ptx = recording, name, entry, ptx
+        self.line, self.fuses = line, fuses
 
     def __call__(self, grid=(1, 1, 1), block=(1, 1, 1), args=(), shared_mem=0, stream=None):
         grid = _sizes(grid, 'grid', (2**31 - 1, 65535, 65535))
         block = _sizes(block, 'block', (1024, 1024, 64))
         types = tuple(_types(args or ()))
         _match(self.name, types, ptx_params(self.ptx)[self.entry])
-        made = GpuKernel(self.name, self.entry, self.ptx, block, types, int(shared_mem), line=self.line)
+        made = GpuKernel(self.name, self.entry, self.ptx, block, types, int(shared_mem), line=self.line,
+                         fuses=self.fuses)
         number = self.recording.kernel(made, lambda: made)
         passed = tuple(map(self._passed, args or ()))
         self.recording.step(KernelLaunch((Alternative(number, grid, passed),), source_line()))
@@ -107,7 +109,8 @@ def _compiled(recording, chip, source, text, name, options):
         raise
     if ptx is None: raise _error(log, text, source, start)
     head = re.search(rf'__global__[^;{{]*\b{re.escape(name.partition("<")[0])}\s*\(', source)
-    return CudaKernel(recording, name, entry, ptx, source[:head.start()].count('\n') + 1 if head else source_line())
+    line = source[:head.start()].count('\n') + 1 if head else source_line()
+    return CudaKernel(recording, name, entry, ptx, line, not any('fmad=false' in o for o in options))
 
 @contextmanager
 def cuda_recorded(recording: PlanRecording, chip: GpuChip, source: str) -> Iterator[None]:

@@ -94,6 +94,16 @@ def _parameter_names(call):
     try: return [*inspect.signature(call).parameters]
     except (TypeError, ValueError): return []
 
+def _require_inputs(call, args):
+    "A `KernelError` where the entry does not take so many inputs."
+    try: inspect.signature(call).bind(*args)
+    except TypeError as e:
+        names = ', '.join(map(str, inspect.signature(call).parameters.values()))
+        got = f'{len(args)} input{"s" * (len(args) != 1)}'
+        raise KernelError(f'the entry takes ({names}), and got {got}: {e}', kind='input',
+                          hint='Give one input for each parameter, in order.') from None
+    except ValueError: return                   # a callable without a signature
+
 def _outputs(recording, result):
     "Views of what the submission returned: a tensor, or some of them."
     values = result if isinstance(result, (tuple, list)) else (result,)
@@ -116,7 +126,9 @@ def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str 
         call = find_entry(module, entry)
         title = name or call.__name__
         if isinstance(call, type): call = _module_of(call, r, init, chip)
-        args = _arguments(r, specs, _parameter_names(call.forward if isinstance(call, torch.nn.Module) else call))
+        function = call.forward if isinstance(call, torch.nn.Module) else call
+        args = _arguments(r, specs, _parameter_names(function))
+        _require_inputs(function, args)
         inputs = tuple(r.view(a) for a in args if isinstance(a, torch.Tensor))
         with torch_recorded(r, chip): outputs = _outputs(r, call(*args))
     if not r.kernels: raise _without_kernel(r)

@@ -56,7 +56,7 @@ WRONG = {
     'a block of 1000': (GOOD.replace('BLOCK=1024', 'BLOCK=1000'), 'trace', "line 7: "),
     'a name that is none': (GOOD.replace('tl.load', 'tl.lode'), 'trace', 'line 8'),
     'no tensor returned': (wrapped(LAUNCH, 'return None'), 'entry', 'returns NoneType'),
-    'too few inputs': (GOOD.replace('def kernel(x)', 'def kernel(x, y)'), 'trace', "missing 1 required positional argument"),
+    'too few inputs': (GOOD.replace('def kernel(x)', 'def kernel(x, y)'), 'input', 'the entry takes (x, y), and got 1 input'),
     'an endless loop': (wrapped('while True: pass'), 'timeout', 'line 12: planning and compiling'),
 }
 
