@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/3_gpu/7_launch/00_cuda_driver.ipynb #1faf0496
 import ctypes
+import importlib
 import importlib.util
 from types import ModuleType
 from ...core.errors import KernelError, UsageError
@@ -48,8 +49,7 @@ def cuda_api() -> ModuleType:
         raise UsageError(f'No GPU can be used here: {why}.',
                          hint='Compiling needs none: kernel-lab compile. To launch, use a machine with an NVIDIA card '
                               'and pip install cuda-bindings.')
-    from cuda.bindings import driver
-    return driver
+    return importlib.import_module('cuda.bindings.driver')
 
 # %% ../../../nbs/3_gpu/7_launch/00_cuda_driver.ipynb #4c05eba6
 class CudaDriver:
