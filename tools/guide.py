@@ -55,6 +55,8 @@ ROOMS = {
     "gpu.record": "a submission's Python on tensors without data, in a confined child: → `LaunchPlan`",
     "gpu.binary": "what the assembler made: registers, stack, shared memory, SASS by line, mix of instructions",
     "gpu.checks": "limits of a GPU before a launch, what follows from plan and binary: line, limit, value, way out",
+    "gpu.clock": "time that holds on a card: ratios with intervals, clocks that must agree, floor, card state",
+    "gpu.launch": "the launcher: buffers with guards, a plan as one graph, races, a process that a deadline ends",
     "targets": "where a kernel can run: the simulator, a Neuron device",
     "evaluate": "`evaluate`: compile → verify → profile → plausibility",
     "evaluate.records": "what is kept: `Verification`, `Evaluation`, `Step`, `Run`, and where they come from",

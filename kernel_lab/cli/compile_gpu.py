@@ -14,6 +14,7 @@ from ..core.errors import KernelError, UsageError, choose
 if TYPE_CHECKING:
     from ..evaluate.gpu.compiling import GpuCompiled
     from ..gpu.binary.kernel_binary import KernelBinary
+    from ..gpu.launch.launcher import LaunchReport
 
 # %% ../../nbs/7_cli/05_compile_gpu.ipynb #3f4bb9f3
 def sass_lines(binary: 'KernelBinary', source: str) -> Iterator[str]:
@@ -35,6 +36,21 @@ def compiled_data(compiled: 'GpuCompiled') -> dict:
             'notes': compiled.notes(), 'library_calls': [(c.name, c.line) for c in compiled.plan.library_calls],
             'seconds': compiled.seconds}
 
+# %% ../../nbs/7_cli/05_compile_gpu.ipynb #4437dfc4
+def run_compiled(compiled: 'GpuCompiled') -> 'LaunchReport':
+    "What the launcher says of a compiled submission on this machine's card."
+    from ..gpu.launch.launcher import launch, order_of
+    return launch(order_of([compiled.plan], [[b.cubin for _, b in sorted(compiled.binaries.items())]]))
+
+def report_data(report: 'LaunchReport | None') -> dict:
+    "A launcher's report as JSON-able data; nothing for None."
+    if report is None: return {}
+    kept = ('card', 'plans', 'gbps', 'launch_floor_us', 'host_us', 'state')
+    d = report.duration
+    time = d and {'median': d.us, 'interval': d.interval, 'count': d.count}
+    run = {'status': report.status, 'says': report.says, 'measured_us': time, 'self': str(report.itself or '')}
+    return {'run': run | {k: report.data[k] for k in kept if k in report.data}}
+
 # %% ../../nbs/7_cli/05_compile_gpu.ipynb #79b81978
 GPU_LANGUAGES = {'triton': 'Triton', 'cuda': 'CUDA C++'}
 
@@ -48,8 +64,9 @@ def compile_gpu(
         'Refuse a kernel in another language: triton or cuda.'))] = None,
     entry: Annotated[str | None, typer.Option(metavar='NAME', help='The function or module class to call.')] = None,
     sass: Annotated[bool, typer.Option('--sass', help='Print the instructions, by line of the source.')] = False,
+    run: Annotated[bool, typer.Option('--run', help='Run and time it on the card of this machine, too.')] = False,
     json_: AsJson = False):
-    "Compile a GPU kernel without a GPU: launches, registers, spills, occupancy, instructions. Nothing is timed."
+    "Compile a GPU kernel without a GPU: launches, registers, spills, occupancy, instructions. --run needs a GPU."
     from ..evaluate.gpu.compiling import compile_submission
     from ..evaluate.gpu.planning import input_spec
     from ..gpu.chip.gpu_chips import DEFAULT_GPU
@@ -61,8 +78,10 @@ def compile_gpu(
         written = GPU_LANGUAGES[found.plan.target]
         raise UsageError(f'The kernel is written in {written}, not in {GPU_LANGUAGES[target]}.',
                          hint=f'Say --target {found.plan.target}, or leave it out.')
-    if json_: print(json.dumps(compiled_data(found), indent=2))
-    else: say(*str(found).splitlines())
+    report = run_compiled(found) if run and not found.errors else None
+    if json_: print(json.dumps(compiled_data(found) | report_data(report), indent=2))
+    else: say(*str(found).splitlines(), *(str(report).splitlines() if report else ()))
     if sass and not json_:
         for b in found.binaries.values(): say('', *sass_lines(b, source))
-    raise typer.Exit(EXIT_NOT_CORRECT if found.errors else EXIT_GOOD)
+    is_bad = found.errors or report and report.status != 'ran'
+    raise typer.Exit(EXIT_NOT_CORRECT if is_bad else EXIT_GOOD)

@@ -19,7 +19,7 @@ def median_ranks(count: int, confidence: float = CONFIDENCE) -> tuple[int, int] 
     """The ranks (counted from 1) of the two sorted runs that enclose the true median with this confidence, by the sign
     test. None if `count` is too small."""
     low, ways, tail = 0, 1, 1
-    while 2 * tail <= (1 - confidence) * 2 ** count:
+    while 2 * tail / 2 ** count <= 1 - confidence:      # whole numbers: 2 ** 1200 is no float
         low += 1
         ways = ways * (count - low + 1) // low
         tail += ways
