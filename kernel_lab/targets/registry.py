@@ -28,13 +28,13 @@ class Probe:
         return [name for name, is_met in self.needs if not is_met()]
 
     def available(self) -> str:
-        "Why no kernel can run: what is missing, or that this version of the lab cannot use the target yet."
+        "Why no kernel can run: what is missing, or that evaluations do not use the target yet."
         if missing := self.missing(): return f'missing: {", ".join(missing)}'
-        return f'{self.what} is here, but this version of the lab cannot drive it yet'
+        return f'{self.what} is here: kernel-lab compile --run uses it, an evaluation does not yet'
 
     def _refuse(self):
         raise UsageError(f'The target {self.name} is not available: {self.available()}.',
-                         hint='Use nki_sim, which runs everywhere.')
+                         hint='Use nki_sim, which runs everywhere. kernel-lab compile needs no GPU.')
 
     def compile(self, kernel: Kernel, task: Task, workload: Workload, chip: str) -> NoReturn:
         "Raises `UsageError` with the reason."
@@ -53,7 +53,7 @@ GPU_NEED = ('an NVIDIA GPU (/dev/nvidia0)', has_device('/dev/nvidia[0-9]*'))
 PROBES = (Probe('triton', 'a GPU with Triton', (('package triton', has_package('triton')), GPU_NEED)),
           Probe('cuda', 'a GPU with a CUDA compiler',
                 (('a compiler (command nvcc or package nvidia-cuda-nvrtc)',
-                  has_any(has_command('nvcc'), has_package('cuda.bindings'))), GPU_NEED)))
+                  has_any(has_command('nvcc'), has_package('nvidia.cuda_nvrtc'))), GPU_NEED)))
 TARGETS = {t.name: t for t in (nki_sim, neuron, *PROBES)}
 TARGET_OF = {'nki': 'nki_sim', 'triton': 'triton', 'cuda': 'cuda'}        # language of a kernel → target
 
@@ -63,7 +63,8 @@ def target_for(kernel: Kernel) -> Target:
     `UsageError` if there is no such language, or the target is not available on this machine."""
     target = TARGETS[choose(TARGET_OF, kernel.target, 'kernel target')]
     if (reason := target.available()) is not None:
-        raise UsageError(f'The target {target.name} is not available: {reason}.', hint='Write the kernel in NKI.')
+        raise UsageError(f'The target {target.name} is not available: {reason}.',
+                         hint='Write the kernel in NKI, or compile this one: kernel-lab compile.')
     return target
 
 # %% ../../nbs/4_targets/07_registry.ipynb #0dec6766

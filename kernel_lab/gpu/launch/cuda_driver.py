@@ -48,7 +48,7 @@ def cuda_api() -> ModuleType:
     if why := why_no_gpu():
         raise UsageError(f'No GPU can be used here: {why}.',
                          hint='Compiling needs none: kernel-lab compile. To launch, use a machine with an NVIDIA card '
-                              'and pip install cuda-bindings.')
+                              "and pip install 'kernel-lab[gpu]'.")
     return importlib.import_module('cuda.bindings.driver')
 
 # %% ../../../nbs/3_gpu/7_launch/00_cuda_driver.ipynb #4c05eba6
