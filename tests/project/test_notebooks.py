@@ -1,6 +1,8 @@
 """Every library notebook runs from top to bottom, in this process (no Jupyter kernel); cells marked slow, gpu or
 notest are left out."""
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from execnb.nbio import dict2nb
@@ -10,15 +12,21 @@ from nbdev.doclinks import nbglob
 
 from notebooks import as_test
 
-CONFIG = get_config()
-ELSEWHERE = {"lab.ipynb"}          # the page: run in a kernel and in a browser by its own test
-NOTEBOOKS = [nb for nb in nbglob(CONFIG.nbs_path, as_path=True) if nb.name not in ELSEWHERE]
-LEFT_OUT = re.compile(rf"^#\|\s*({'|'.join(CONFIG.tst_flags.split())}|eval:\s*false)\s*$", re.M)
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+import outputs  # noqa: E402
 
-NEEDS = re.compile(r"^#\|\s*needs:\s*(\w+)\s*$", re.M)          # a package of an extra
+CONFIG = get_config()
 
 
 def name(nb): return nb.relative_to(CONFIG.nbs_path).as_posix()
+
+
+# the page: run in a kernel and in a browser by its own test; pages that carry their outputs: by the test that compares these
+ELSEWHERE = {"lab.ipynb", *outputs.kept()}
+NOTEBOOKS = [nb for nb in nbglob(CONFIG.nbs_path, as_path=True) if name(nb) not in ELSEWHERE]
+LEFT_OUT = re.compile(rf"^#\|\s*({'|'.join(CONFIG.tst_flags.split())}|eval:\s*false)\s*$", re.M)
+
+NEEDS = re.compile(r"^#\|\s*needs:\s*(\w+)\s*$", re.M)          # a package of an extra
 
 
 @pytest.mark.parametrize("nb", sorted(NOTEBOOKS, key=name), ids=name)

@@ -22,10 +22,13 @@ def test_a_softmax_over_large_logits_jumps_in_a_few_rows():
     program = traced(task, w)
     seed = 1125246467                                   # six of 1,024 rows jump
     trial, why = _changed_trial(program, task, w, seed, task.draw(w, seed), _named('far up'))
-    assert trial is None and 'roundings move as far' in why
+    assert trial is None
     spoilt = traced(task, w, ('op=nl.exp', 'op=nl.square'))
-    trial, why = _changed_trial(spoilt, task, w, seed, task.draw(w, seed), _named('far up'))
-    assert not why and not trial.passed                 # a wrong one is
+    if 'roundings move as far' in why:                  # where torch's own float32 has jumped, nobody is judged by them
+        trial, why = _changed_trial(spoilt, task, w, seed, task.draw(w, seed), _named('far up'))
+        assert not why and not trial.passed             # a wrong one is
+    else: assert 'the reference in float32 is' in why
+    assert not verify(spoilt, task, w, seeds=[seed]).passed
 
 
 def test_few_rows_are_rare_and_single_numbers_never():
