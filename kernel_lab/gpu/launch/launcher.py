@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
+import kernel_lab
 from ...core.errors import KernelError, LabError, UsageError
 from ...core.durations import Duration
 from ...core.format import visible_text
@@ -179,7 +180,7 @@ class LaunchReport:
 def launch(order: LaunchOrder, seconds: float = 120, api: str = '') -> LaunchReport:
     """Do an order in a process of its own, which is killed after `seconds`. Every failure is a status of the report.
     `api`: a driver other than CUDA's, as 'module:name'."""
-    lab, began = Path(__file__).parents[3], time.monotonic()
+    lab, began = Path(kernel_lab.__file__).parents[1], time.monotonic()
     with tempfile.TemporaryDirectory(prefix='kernel-lab-') as place:
         folder = Path(place)
         (folder / 'order').write_text(order.to_json())
