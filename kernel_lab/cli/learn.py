@@ -7,6 +7,7 @@ teacher."""
 from pathlib import Path
 from typing import Annotated
 import typer
+from ..core.format import count_text
 from .render import EXIT_GOOD, EXIT_NOT_CORRECT, require_writable, say, writing
 from ..core.errors import UsageError
 
@@ -35,7 +36,7 @@ def _export(path):
     require_writable(path)
     with writing(path): write_progress(found, Path(path))
     count = sum(r.get('right') is True for r in found.values())
-    say(f'{count} right kernel{"s" * (count != 1)} in {path}')
+    say(f'{count_text(count, "right kernel")} in {path}')
 
 # %% ../../nbs/7_cli/11_learn.ipynb #9adbdd24
 def grade(

@@ -6,8 +6,7 @@
 from dataclasses import dataclass
 from ..core.format import bytes_text, time_text
 from ..nki.chip.chips import get_chip
-from ..nki.explain.efficiency import tensor_peak
-from ..tasks.baselines.eager import EXACT_RTOL, MIN_PASSES
+from ..tasks.baselines.eager import least_tensor_us
 from ..tasks.model.task import Task
 
 # %% ../../nbs/6_puzzles/01_bound.ipynb #3b0a984e
@@ -40,7 +39,6 @@ class PuzzleBound:
 def bound_of(task: Task, chip: str) -> PuzzleBound:
     "The `PuzzleBound` of a task on its first workload. `UsageError` for an unknown chip, and what `Task.flops` raises."
     c, w = get_chip(chip), task.workload()
-    passes = MIN_PASSES if w.dtype == 'float32' and task.tolerance(w).rtol < EXACT_RTOL else 1
-    flops, size = task.flops(w), task.min_bytes(w)
-    return PuzzleBound(c.name, c.launch_us, size / c.memory_gbps() / 1e3, passes * flops / tensor_peak(c) / 1e3, size,
-                       flops)
+    size = task.min_bytes(w)
+    dma_us = size / c.memory_gbps() / 1e3
+    return PuzzleBound(c.name, c.launch_us, dma_us, least_tensor_us(task, w, c), size, task.flops(w))

@@ -8,13 +8,13 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 import kernel_lab
+from ...core.commands import run_command
 from ...core.errors import KernelError, SimulatorError, UsageError
 from .planning import PLAN_MODULES
 from .tool_process import TOOL_FILE_MB, WALL_FAILED
@@ -54,15 +54,10 @@ def _read(path, most=TOOL_FILE_MB << 20):
 
 def _wait(command, folder, seconds, name):
     "The exit code of a process whose output goes to files; a `KernelError` where it takes too long."
-    with open(folder / 'out', 'wb') as out, open(folder / 'err', 'wb') as err:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd='/',
-                                   env={'LANG': 'C.UTF-8'}, start_new_session=True)
-        try: return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise KernelError(f'{name} took too long', kind='timeout', limit=f'{seconds:g} s', value='more',
-                              hint='Use smaller tiles: the assembler goes through all that they unroll to.') from None
-        finally:
-            if process.poll() is None: process.kill(); process.wait()
+    code = run_command(command, folder, 'err', seconds, 'out', env={'LANG': 'C.UTF-8'})
+    if code is not None: return code
+    raise KernelError(f'{name} took too long', kind='timeout', limit=f'{seconds:g} s', value='more',
+                      hint='Use smaller tiles: the assembler goes through all that they unroll to.')
 
 def run_tool(name: str, words: Sequence[str], inputs: dict[str, bytes], outputs: Sequence[str] = (),
              seconds: float = 60) -> ToolRun:

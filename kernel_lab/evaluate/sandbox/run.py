@@ -25,7 +25,7 @@ ALLOW_VARIABLE = 'KERNEL_LAB_ALLOW_UNSANDBOXED'
 
 def sandbox(modules: tuple[str, ...] = ()) -> tuple[Server, SandboxStatus]:
     "The server of this process whose zygote has imported `modules`, and its `SandboxStatus`; the first call starts it."
-    key = (os.getpid(), modules) if modules else os.getpid()
+    key = os.getpid(), modules
     with _LOCK:
         if key not in _SERVERS:
             server = Server(modules=modules)
@@ -38,8 +38,7 @@ def sandbox_status() -> SandboxStatus:
 
 @atexit.register
 def _closed():
-    is_mine = lambda key: (key[0] if isinstance(key, tuple) else key) == os.getpid()
-    for server, _ in (v for k, v in _SERVERS.items() if is_mine(k)): server.close()
+    for server, _ in (v for (pid, _), v in _SERVERS.items() if pid == os.getpid()): server.close()
 
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #6332e6a4
 _WARNED = set()                 # what was open, each time another set of it

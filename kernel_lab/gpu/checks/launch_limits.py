@@ -80,7 +80,7 @@ def _unwritten(plan):
         b = plan.buffers[v.buffer]
         if b.role == 'scratch' and v.buffer not in touched:
             yield Diagnostic('an output is returned that no step of the plan writes', b.line, operand=b.name,
-                             kind='uninitialised', hint='KernelLaunch a kernel on it, or fill it.')
+                             kind='uninitialised', hint='Launch a kernel on it, or fill it.')
 
 def broken_limits(plan: LaunchPlan, binaries: dict[int, KernelBinary] | None = None
                   ) -> tuple[list[Diagnostic], list[Diagnostic]]:

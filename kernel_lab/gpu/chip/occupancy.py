@@ -5,7 +5,7 @@
 # %% ../../../nbs/3_gpu/1_chip/01_occupancy.ipynb #7d5aacd7
 from dataclasses import dataclass
 from ...core.errors import UsageError
-from ...core.format import percent_text
+from ...core.format import count_text, percent_text
 from .gpu_chips import GpuChip
 
 # %% ../../../nbs/3_gpu/1_chip/01_occupancy.ipynb #6997cf2f
@@ -24,7 +24,7 @@ class Occupancy:
         return tuple(k for k, n in self.limits.items() if n == self.blocks)
 
     def __str__(self):
-        blocks = f'{self.blocks} block{"s" * (self.blocks != 1)} of an SM, {self.warps} warps'
+        blocks = f'{count_text(self.blocks, "block")} of an SM, {self.warps} warps'
         return f'{percent_text(self.share)} occupancy: {blocks}, limited by {" and ".join(self.limited_by)}'
 
 def _up(x, unit): return -(-x // unit) * unit

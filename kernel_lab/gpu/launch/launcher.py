@@ -8,7 +8,6 @@ import base64
 import json
 import os
 import secrets
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 import kernel_lab
+from ...core.commands import run_command
 from ...core.errors import KernelError, LabError, UsageError
 from ...core.durations import Duration
 from ...core.format import visible_text
@@ -185,12 +185,7 @@ def launch(order: LaunchOrder, seconds: float = 120, api: str = '') -> LaunchRep
         folder = Path(place)
         (folder / 'order').write_text(order.to_json())
         command = [sys.executable, '-P', '-s', '-B', '-c', _BOOT, str(lab), place, api]
-        with open(folder / 'errors', 'wb') as errors:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-                                       cwd='/', start_new_session=True)
-            try: process.wait(seconds)
-            except subprocess.TimeoutExpired: pass
-            finally: ended = process.poll() is not None; process.kill(); process.wait()
+        ended = run_command(command, folder, 'errors', seconds, 'printed') is not None
         return _report(folder, order, seconds, ended, time.monotonic() - began)
 
 def _report(folder, order, seconds, ended, wall):

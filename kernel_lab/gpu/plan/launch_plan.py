@@ -7,7 +7,7 @@ checked when it is read."""
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from ...core.format import bytes_text, visible_text
+from ...core.format import bytes_text, count_text, visible_text
 from ...core.markup import Shown
 from .nodes import Buffer, BufferView, GpuKernel, KernelLaunch, LibraryCall
 from .plan_json import plan_fields, plan_to_json
@@ -65,8 +65,8 @@ class LaunchPlan(Shown):
     def head(self) -> str:
         "The plan in a line."
         n, m, k = len(self.launches), len(self.library_calls), len(self.kernels)
-        calls = f', {m:,} library call{"s" * (m != 1)}' if m else ''
-        return (f'{self.name}: {n:,} launch{"es" * (n != 1)}{calls}, {k} kernel{"s" * (k != 1)}, '
+        calls = f', {count_text(m, "library call")}' if m else ''
+        return (f'{self.name}: {n:,} launch{"es" * (n != 1)}{calls}, {count_text(k, "kernel")}, '
                 f'{bytes_text(self.peak_bytes)}, {self.target}, {self.chip}')
 
     def view_text(self, view: BufferView) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 import torch
 import triton
+from ...core.format import count_text
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip, get_gpu
 from ..plan.launch_plan import LaunchPlan
@@ -99,8 +100,7 @@ def _require_inputs(call, args):
     try: inspect.signature(call).bind(*args)
     except TypeError as e:
         names = ', '.join(map(str, inspect.signature(call).parameters.values()))
-        got = f'{len(args)} input{"s" * (len(args) != 1)}'
-        raise KernelError(f'the entry takes ({names}), and got {got}: {e}', kind='input',
+        raise KernelError(f'the entry takes ({names}), and got {count_text(len(args), "input")}: {e}', kind='input',
                           hint='Give one input for each parameter, in order.') from None
     except ValueError: return                   # a callable without a signature
 

@@ -6,6 +6,7 @@ load."""
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #5efc7780
 from collections.abc import Iterator
 from functools import reduce
+from ...core.format import count_text
 from ..executor.loop_passes import body_in, fused_nests, has_disjoint_writes
 from ..executor.simplify import OpenProgram, contract_tensors
 from ..chip.chips import get_chip
@@ -91,7 +92,7 @@ def alignment_moves(program: Program) -> Iterator[tuple[str, Program]]:
         used = t.buffer == 'hbm' and t.role == 'scratch' and uses.writers[k] and uses.readers[k]
         if not used or k in program.output_ids or program.dialect != 'nki': continue
         for depth, nest in enumerate(aligned(program, k), 1):
-            try: yield f'{t.name}, {depth} loop{"s" * (depth > 1)} in common', hold_on_chip(*nest)
+            try: yield f'{t.name}, {count_text(depth, "loop")} in common', hold_on_chip(*nest)
             except IllegalTransformation: continue
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #26a06079
@@ -105,7 +106,7 @@ def tile_moves(program: Program) -> Iterator[tuple[str, Program]]:
         for depth, (after, n) in enumerate(aligned(program, k), 1):
             code = contract_tensors(OpenProgram(after), {n})
             if code.tensors[n].size == t.size: continue
-            yield f'{t.name}, {depth} loop{"s" * (depth > 1)} in common', clean(code.closed())
+            yield f'{t.name}, {count_text(depth, "loop")} in common', clean(code.closed())
 
 # %% ../../../nbs/2_nki/9_transform/12_aligned_nests.ipynb #a989b3cc
 def unroll(program: Program, name: str) -> Program:

@@ -74,12 +74,16 @@ def waits_us(timeline: Timeline) -> dict[int, float]:
         waited += np.bincount(timeline.instr[rows], gap, len(waited))
     return {id(o): us for o, us in zip(timeline.program.instructions, waited.tolist()) if us}
 
+def adds_up(o: Instruction) -> bool:
+    "Whether an instruction adds to a sum in its engine's register, or begins one."
+    return o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle')
+
 def _longest(program, work):
     "The instructions with the most work, those that may move."
     own = {id(o) for o in program.instructions}
     for n in np.argsort(-work, kind='stable')[:MAX_MOVED]:
         o = cached_schedule(program).program.instructions[n]    # spilling adds instructions, which stay where they are
-        if work[n] and id(o) in own and o.attrs.get('reduce_cmd', 'idle') in (None, 'idle'): yield o
+        if work[n] and id(o) in own and not adds_up(o): yield o
 
 def forms_on_chip(program: Program, o: Instruction) -> list[Instruction]:
     "The `other_forms` on the chip: where Scalar has no copies, a function copies floats."

@@ -13,7 +13,7 @@ import math
 from ...core.errors import KernelError, UsageError, in_time, within
 from ...nki.chip.dtypes import itemsize
 from ...nki.explain.efficiency import tensor_peak
-from ...nki.chip.chips import CHIPS
+from ...nki.chip.chips import CHIPS, Chip
 from ...nki.ir.nodes import ArraySpec
 from ...nki.timing.timeline import CLOCK, schedule
 from ...nki.lang.trace import trace_source
@@ -156,19 +156,24 @@ def touched_elements(graph):
 
 MIN_PASSES, EXACT_RTOL = 2, 2.0 ** -13  # of a float32 product in two terms of eleven bits; below it one term is too few
 
+def least_tensor_us(task: Task, workload: Workload, chip: Chip) -> float:
+    """Least time in µs of Tensor for the reference's products: in one pass, or two where a float32 answer is asked so
+    exactly that one operand must be split."""
+    exact = workload.dtype == 'float32' and task.tolerance(workload).rtol < EXACT_RTOL
+    return (MIN_PASSES if exact else 1) * task.flops(workload) / tensor_peak(chip) / 1e3
+
 def bounds(task: Task, workload: str | Workload | None = None, chip: str = TABLE_CHIP) -> dict[str, float]:
     """Least time by resource in µs: {'DMA': …, 'Tensor': …, 'all engines': …}, for every assignment of work to engines
     and every dtype of intermediate results.
 
-    Tensor: the reference's products, in one pass, or two where a float32 answer is asked so exactly that one operand
-    must be split. All engines: an elementwise operation counts as one of the operations that all engines do together at
-    their fastest, because a sum or a scaling may be a product as well."""
+    Tensor: `least_tensor_us`. All engines: an elementwise operation counts as one of the operations that all engines do
+    together at their fastest, because a sum or a scaling may be a product as well."""
     w, record = task.workload(workload), CHIPS[chip]
-    graph, exact = capture(task, w), w.dtype == 'float32' and task.tolerance(w).rtol < EXACT_RTOL
+    graph = capture(task, w)
     each = record.partitions * max(record.vector_16bit, record.vector_32bit) * record.vector_ghz
     others = record.partitions * (record.scalar_ghz + record.gpsimd_ghz)
     return {'DMA': moved_bytes(graph, task.in_place) / record.dma_gbps / 1e3,
-            'Tensor': (MIN_PASSES if exact else 1) * task.flops(w) / tensor_peak(record) / 1e3,
+            'Tensor': least_tensor_us(task, w, record),
             'all engines': touched_elements(graph) / (tensor_peak(record) + 2 * (each + others)) / 1e3}
 
 # %% ../../../nbs/3_tasks/6_baselines/03_eager.ipynb #33dd503f

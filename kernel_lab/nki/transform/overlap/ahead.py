@@ -5,7 +5,7 @@
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/01_ahead.ipynb #2bf040dc
 from collections.abc import Iterator
 from ...ir.affine import Affine
-from ...ir.nodes import Instruction, Loop, replace
+from ...ir.nodes import Instruction, Loop, replace, walk_body
 from ...ir.program import Program
 from ..definitions import IllegalTransformation
 from ...timing.timeline import cached_schedule
@@ -89,14 +89,12 @@ def one_step_ahead(program: Program, loop: Loop, cut: int) -> Program:
 LONGEST_BODY = 40                   # instructions of a loop that is turned
 LEAST_WAIT, MOST_CUTS = 0.005, 24   # share of the latency that engines wait in a loop; cuts that are tried
 
-def _instructions(x): return [i for o in x.body for i in _instructions(o)] if isinstance(x, Loop) else [x]
-
 def _cuts(program):
     "[(loop, items of its first part)] of loops in which engines wait, where they wait longest first."
     timeline = cached_schedule(program)
     waited, found = waits_us(timeline), []
     for loop in program.loops.values():
-        inside = _instructions(loop)
+        inside = [o for _, o in walk_body(loop.body)]
         us = sum(waited.get(id(o), 0.0) for o in inside)
         if len(inside) > LONGEST_BODY or us < LEAST_WAIT * timeline.latency_us: continue
         found += [(-us, len(found) + n, loop, n) for n in range(1, len(loop.body))]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 import math
 from typing import NamedTuple
+from ....core.format import count_text
 from ...chip.chips import Chip, get_chip
 from ...chip.dtypes import is_float
 from ...checks.diagnostic import RuleContext
@@ -19,7 +20,7 @@ from ...ir.program import Program
 from ...timing.flat_program import work_ns
 from ..cleanup import with_instructions
 from ..definitions import DefUse, whole_access
-from ..engines import COMPUTE_ENGINES, forms_on_chip
+from ..engines import COMPUTE_ENGINES, adds_up, forms_on_chip
 
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/00_engine_balance.ipynb #8b66c22c
 SBUF_PORT, PSUM_PORT = 'the port of SBUF', 'the port of PSUM'
@@ -55,7 +56,7 @@ class Way(NamedTuple):
 
 def is_free(o: Instruction) -> bool:
     "Whether an instruction may go to another engine: no mask, and no sum in an engine's register."
-    return not o.mask and o.attrs.get('reduce_cmd', 'idle') in (None, 'idle')
+    return not o.mask and not adds_up(o)
 
 def _is_allowed(program, o, chip):
     "Whether the chip takes an instruction, so far as rules of single instructions say."
@@ -77,21 +78,21 @@ def _in_two(program, o):
                         line=o.line)
     return tile, one, other
 
-def _forms(program, o, chip):
-    "The forms of an instruction that the chip takes, the one as it is first."
+def _other_forms(program, o, chip):
+    "The forms of an instruction beside the one as it is that the chip takes."
     now = _on_its_engine(o)
     others = [f for f in forms_on_chip(program, o) if (f.op, f.engine) != (now.op, now.engine)]
-    return [o, *(f for f in others if _is_allowed(program, f, chip))]
+    return [f for f in others if _is_allowed(program, f, chip)]
 
 def ways(program: Program, instruction: Instruction, chip: Chip) -> Iterator[Way]:
     """Yield the `Way`s to do an instruction of a compute engine, the one as it is first. A tile that is handed over is
     the tensor after the last of the program."""
     yield Way([instruction], None, busy_us(program, [instruction], chip))
     if not is_free(instruction): return
-    for form in _forms(program, instruction, chip)[1:]: yield Way([form], None, busy_us(program, [form], chip))
+    for form in _other_forms(program, instruction, chip): yield Way([form], None, busy_us(program, [form], chip))
     if (parts := _in_two(program, instruction)) is None: return
     wide = replace(program, tensors=(*program.tensors, parts[0]))
-    firsts, seconds = ([f for f in _forms(wide, o, chip) if _is_allowed(wide, f, chip)] for o in parts[1:])
+    firsts, seconds = ([*[o] * _is_allowed(wide, o, chip), *_other_forms(wide, o, chip)] for o in parts[1:])
     for some in ([f, g] for f in firsts for g in seconds): yield Way(some, parts[0], busy_us(wide, some, chip))
 
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/00_engine_balance.ipynb #09b3a69d
@@ -163,4 +164,4 @@ def balance_moves(program: Program) -> Iterator[tuple[str, Program]]:
     for how, start in starts.items():
         chosen = _evened(found, start, others)
         if not (count := sum(map(bool, chosen))): continue
-        yield f'{count} instruction{"s" * (count > 1)}{how}', _with_ways(program, rows, found, chosen)
+        yield f'{count_text(count, "instruction")}{how}', _with_ways(program, rows, found, chosen)
