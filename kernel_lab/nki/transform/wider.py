@@ -61,6 +61,7 @@ class _Stack:
         self.end = max(pair, key=lambda o: uses.order[id(o)])
         self.height, self.written, self.gone, self.loads = next(iter(pair[0].outs.values())).partitions, [], {}, {}
         self.made, self.loaded = {}, {}         # values, and accesses to what a load makes, → their new places
+        self.passed = []                        # copies whose source is read instead
         self.targets = {self.program.base[a.tensor] for o in pair for a in o.outs.values()}
 
     def new_tile(self, a):
@@ -102,8 +103,10 @@ class _Stack:
         dst, src = w.outs['dst'], w.ins['src']
         here = (dst.offset, squeezed(dst.ap)) == (a.offset, squeezed(a.ap)) and uses.chain(w) == uses.chain(self.end)
         if not here or uses.order[id(w)] > uses.order[id(reader)] or src.shape != a.shape: return a, reader
-        try: return self.read(src, w), w
+        try: src = self.read(src, w)
         except IllegalTransformation: return a, reader
+        self.passed.append(w)
+        return src, w
 
     def put_copy(self, src, dst, negative, line):
         "A copy, or one with the other sign, on the Scalar engine."
@@ -138,7 +141,7 @@ class _Stack:
         for name, x in pair[0].ins.items():
             sides = x, pair[1].ins[name]
             here = signs if name == 'data2' else (False, False)
-            if isinstance(x, Access): ins[name] = self.value(sides, pair, here)
+            if all(isinstance(side, Access) for side in sides): ins[name] = self.value(sides, pair, here)
             elif x == sides[1]: ins[name] = x
             else: raise IllegalTransformation(f'lines {pair[0].line} and {pair[1].line} take other numbers')
         self.written.append(replace(pair[0], ins=ins, attrs=attrs, outs={'dst': dst}))
@@ -160,11 +163,18 @@ class _Stack:
         return whole
 
     def require_made(self):
-        "What is read must still be written: nothing that a load or an instruction made before it went."
-        left = {a.tensor for o in self.written for a in accesses(o, reads=True)}
-        for k in left & {*range(len(self.program.tensors))}:
-            if any(id(w) in self.gone or id(w) in self.loads for w in self.uses.writers[k]):
-                raise IllegalTransformation(f'{self.program.tensors[k].name} is needed as it was, too')
+        """What is read must still be written: nothing that a load or an instruction made before it went. A copy that
+        nobody reads any longer goes, too."""
+        uses, tensors = self.uses, self.program.tensors
+        for o in self.passed:
+            if all(id(r) in self.gone for r in uses.readers[o.outs['dst'].tensor]): self.gone[id(o)] = []
+        left = {a.tensor for o in self.written for a in accesses(o, reads=True)} & {*range(len(tensors))}
+        for o in self.program.instructions:
+            if id(o) in self.gone or id(o) in self.loads: continue
+            left |= {k for a in accesses(o, reads=True) if self.program.base[k := a.tensor] not in self.targets}
+        for k in left:
+            if any(id(w) in self.gone or id(w) in self.loads for w in uses.writers[k]):
+                raise IllegalTransformation(f'{tensors[k].name} is needed as it was, too')
 
 # %% ../../../nbs/2_nki/9_transform/14_wider.ipynb #01166181
 def _target(stack, pair):

@@ -163,6 +163,24 @@ def test_what_forbids_two_halves_as_one(first, between, second, why):
     assert not first_difference(after, again)
 
 
+@pytest.mark.parametrize('operands', [('a[0:64, 0:1]', '2.0'), ('2.0', 'a[64:128, 0:1]'), ('2.0', '3.0')])
+def test_a_column_and_a_number_are_no_operands_of_one_instruction(operands):
+    first, second = (f'nisa.tensor_scalar(dst=r[{at}, :], data=a[{at}, :], op0=nl.multiply, operand0={x})'
+                     for at, x in zip(('0:64', '64:128'), operands))
+    program = program_of(PAIR.replace('FIRST', first).replace('BETWEEN', '').replace('SECOND', second))
+    with pytest.raises(IllegalTransformation, match='take other numbers'):
+        stack_halves(program, *[o for o in program.instructions if o.op == 'tensor_scalar'])
+
+
+def test_a_load_stays_where_a_copy_of_its_tile_has_another_reader():
+    made = ('w = nl.ndarray((64, 512), nl.float32, buffer=nl.sbuf); nisa.tensor_copy(dst=w, src=u); '
+            's = nl.ndarray((64, 512), nl.float32, buffer=nl.sbuf); nisa.activation(dst=s, op=nl.square, data=w); ')
+    first, second = made + FIRST.replace('data2=u', 'data2=w'), SECOND.replace('data2=u', 'data2=s')
+    program = program_of(PAIR.replace('FIRST', first).replace('BETWEEN', '').replace('SECOND', second))
+    with pytest.raises(IllegalTransformation, match='u is needed as it was, too'):
+        stack_halves(program, *[o for o in program.instructions if o.op == 'tensor_tensor'])
+
+
 def test_a_pair_that_is_needed_as_it_was_too_stays():
     sums = '; '.join(f'v{n} = nl.ndarray((64, 512), nl.float32, buffer=nl.sbuf); '
                      f'nisa.tensor_tensor(dst=v{n}, data1=a[{64 * n}:{64 * n + 64}, :], data2=u, op=nl.add)' for n in range(2))
