@@ -19,8 +19,10 @@ from kernel_lab.tasks.model.task import task_from
 from kernel_lab.tasks.suite.registry import TASKS, get_task
 from kernel_lab.tasks.synthesis.compose import candidate
 
-# elementwise, reductions of rows, of columns and of everything, products with what follows, several outputs, casts
-SOME = ('adamw_step', 'adafactor_step', 'swiglu', 'sandwich_norm', 'mse', 'masked_mean_pool', 'lamb_step')
+# elementwise, reductions of rows, of columns and of everything, products with what follows, several outputs, casts,
+# a recurrence down the columns
+SOME = ('adamw_step', 'adafactor_step', 'swiglu', 'sandwich_norm', 'mse', 'masked_mean_pool', 'lamb_step',
+        'rg_lru_block')
 
 
 def all_fused(graph):

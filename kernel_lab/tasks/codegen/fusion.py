@@ -138,7 +138,8 @@ def _is_within(nodes, products, space, graph, level):
     sizes = {math.prod(graph[r].shape) for n in nodes for r in n.refs()}
     return not products and not space.axes and (level > FusionLevel.SAME_SIZE or sizes <= {1, math.prod(space.full)})
 
-_SCANS = ('cumsum', 'cumprod', 'logcumsumexp')
+_SCANS = ('cumsum', 'cumprod', 'logcumsumexp', 'recurrence', 'backwards_cumsum', 'backwards_cumprod',
+          'backwards_recurrence')
 
 def aligned_shapes(nodes: list[Node], graph: Graph, space: GroupSpace) -> dict | None:
     "{what nodes read from outside: its shape along all axes of a group}; None where two line it up differently."
