@@ -45,7 +45,7 @@ def test_every_group_fused_agrees_with_the_reference_in_every_dtype(name):
         assert disagreement(task, task.smallest(dtype)) is None
 
 
-@pytest.mark.parametrize('number', [79, *(pytest.param(k, marks=pytest.mark.slow) for k in range(200) if k != 79)])
+@pytest.mark.parametrize('number', [79, 137, *(pytest.param(k, marks=pytest.mark.slow) for k in range(200) if k not in (79, 137))])
 def test_synthesized_tasks_too(number):
     task = candidate(number, 0).task()
     assert disagreement(task, task.workloads[0]) is None

@@ -39,10 +39,12 @@ def _final_results(graph):
         if not users if is_output else users and only_moved: found.add(n.name)
     return found
 
-def assign_dtypes(graph: Graph, kinds: dict, dtype: str, rounded: Iterable[str] = ()) -> Graph:
+def assign_dtypes(graph: Graph, kinds: dict, dtype: str, rounded: Iterable[str] = (),
+                  floats: Iterable[str] = ()) -> Graph:
     """A float32 graph with the dtypes that a kernel stores, for inputs {name: (shape, dtype)}.
 
-    Outputs and the results in `rounded` are of `dtype`; moved data keeps its dtype; everything else is float32."""
+    Outputs and the results in `rounded` are of `dtype`, and so are truth values among the outputs that are returned as
+    `floats`; moved data keeps its dtype; everything else is float32."""
     ins = tuple(replace(n, dtype=kinds[n.name][1]) for n in graph.inputs)
     narrow = {*rounded, *_final_results(graph)} if _is_narrow(dtype) else ()
     stored, nodes = {n.name: n.dtype for n in ins}, []
@@ -52,19 +54,26 @@ def assign_dtypes(graph: Graph, kinds: dict, dtype: str, rounded: Iterable[str] 
         stored[n.name] = dtype if is_rounded else result_dtype(n.op, operands, n.dtype)
         nodes.append(replace(n, dtype=stored[n.name]))
     late = {o: Node(f'{o}_rounded', 'cast', (Ref(o),), {}, graph[o].shape, dtype) for o in graph.outputs
-            if 'float' in stored[o] and hbm_dtype(stored[o]) != dtype}
+            if ('float' in stored[o] or o in floats) and hbm_dtype(stored[o]) != dtype}
     return Graph(ins, (*nodes, *late.values()), tuple(late[o].name if o in late else o for o in graph.outputs))
 
 def float32_tensors(kinds: dict) -> list:
     "Empty torch tensors for inputs {name: (shape, dtype)}, floats as float32."
     return [export_tensor(s, d, True) for s, d in kinds.values()]
 
+def _float_outputs(found, graph):
+    "Names of the outputs that an exported program returns as floats; the graph of (x > 0).to(x.dtype) ends in truth."
+    returned = next(n for n in found.graph.nodes if n.op == 'output').args[0]
+    kept = [n.meta['val'].dtype for n in returned if hasattr(n, 'meta')]
+    return {o for o, kind in zip(graph.outputs, kept) if kind.is_floating_point}
+
 def float32_graph(found: 'torch.export.ExportedProgram', kinds: dict, dtype: str, rounded: Iterable[str] = ()) -> Graph:
     """The graph of a program that was exported with `float32_tensors`, with stored dtypes assigned.
 
     Outputs are of `dtype`."""
     wide = {k: (s, 'float32' if 'float' in d else d) for k, (s, d) in kinds.items()}
-    return assign_dtypes(graph_of_program(found, wide), kinds, dtype, rounded)
+    graph = graph_of_program(found, wide)
+    return assign_dtypes(graph, kinds, dtype, rounded, _float_outputs(found, graph))
 
 # %% ../../../nbs/3_tasks/2_codegen/01_precision.ipynb #d1857ae5
 PRODUCT_OPERANDS = {'matmul': (0, 1), 'mm': (0, 1), 'bmm': (0, 1), 'linear': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2),
