@@ -85,10 +85,12 @@ def give_times(task, rows):
     from ...nki.timing.timeline import CLOCK
     _GIVEN[task] = {(r.workload, r.chip): r for r in rows if r.clock == CLOCK}
 
+ROUNDED_US = 0.005          # kept times have two digits behind the point
+
 def _with_best(row, task, workload):
     "A row with the best kernel that is kept, where that is faster than the one that the row knows."
     best = next(iter(best_kernels(task, workload, row.chip)), None)
-    if best is None or row.best_us is not None and best.us >= row.best_us: return row
+    if best is None or row.best_us is not None and best.us >= row.best_us - ROUNDED_US: return row
     return replace(row, best_us=best.us, best_by=best.maker)
 
 def known_task_times(task, workload=None, chip='trn2'):
