@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _COLOURS = {
     'PE': LANE_COLOURS['Tensor'], 'DVE': LANE_COLOURS['Vector'], 'ACT': LANE_COLOURS['Scalar'],
     'DMA': LANE_COLOURS['DMA in'], 'mixed': LANE_COLOURS['GpSimd']}
-_SYMBOLS = {'trn1': 'circle', 'trn2': 'diamond-open', 'trn3': 'square-open'}
+_SYMBOLS = {'PE': 'circle', 'DVE': 'square', 'ACT': 'diamond', 'DMA': 'triangle-up', 'mixed': 'cross'}
+_OPEN = {'trn1': '', 'trn2': '-open', 'trn3': '-open-dot'}
 
 def _words(known, missing):
     "(title, subtitle) of a frame of predictions."
@@ -45,7 +46,8 @@ def residual_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure':
     fig.add_scatter(x=ends, y=ends, mode='lines', line=dict(color=p['soft'], width=1), hoverinfo='skip',
                     showlegend=False)
     for (bound, chip), g in known.groupby(['bound', 'chip']):
-        marker = dict(color=_COLOURS.get(bound, IDLE_COLOUR), symbol=_SYMBOLS.get(chip, 'circle'), size=7, opacity=0.8)
+        symbol = _SYMBOLS.get(bound, 'circle') + _OPEN.get(chip, '')
+        marker = dict(color=_COLOURS.get(bound, IDLE_COLOUR), symbol=symbol, size=7, opacity=0.8)
         fig.add_scatter(x=g.measured_us, y=g.predicted_us, mode='markers', name=f'{bound} · {chip}', marker=marker,
                         hoverinfo='text', hovertext=[_point(r) for r in g.itertuples()])
     axis = lambda text: dict(type='log', title_text=text, range=np.log10(ends).tolist(), dtick=1)
