@@ -1,7 +1,9 @@
 """The suites of paper/data, from which the example paper is drawn: `python tools/record_suites.py [NAME …]`.
 
 `ablation`: the built-in agent with and without its search, on twelve tasks of all levels; no model is asked.
-`fixer`: a scripted beam on one task with and without its fixer, to show the figure; it says nothing of a model."""
+`fixer`: a scripted beam on one task with and without its fixer, to show the figure; it says nothing of a model.
+`funnel`: what becomes of some hundred candidates of the synthesis of
+tasks."""
 import json
 import sys
 import tempfile
@@ -63,5 +65,14 @@ def recorded(name):
     (FOLDER / f"{name}.json").write_text(json.dumps(to_json_data(whole), indent=1) + "\n", encoding="utf-8")
 
 
+def funnelled(count=400, seed=0):
+    "Draw candidates and write how many each filter turned down."
+    from kernel_lab.tasks.synthesis.synthesize import STAGES, funnel, synthesize
+    with tempfile.TemporaryDirectory() as folder:
+        fates = list(synthesize(folder, count, seed, DEFAULT_CHIP, 1))
+    whole = dict(rows=funnel(fates), words=STAGES, label=f"synthesis of tasks, seed {seed}, the lab's own filters")
+    (FOLDER / "funnel.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:] or plans(): recorded(name)
+    for name in sys.argv[1:] or (*plans(), "funnel"): funnelled() if name == "funnel" else recorded(name)

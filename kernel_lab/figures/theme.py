@@ -115,8 +115,16 @@ def figure_bytes(fig: 'go.Figure', kind: str, theme: str = 'light', width: int |
     "What `save_figure` writes into a file of this kind."
     import plotly.graph_objects as go
     title, on_paper = figure_texts(fig)[0], theme == 'paper'
-    fig = go.Figure(fig).update_layout(template=template(theme))
+    fig = _of_height(go.Figure(fig).update_layout(template=template(theme)), height)
     if on_paper: fig = greyscale_safe(titleless(fig))
     across = round(inches_of(width or 'column') * PX_PER_INCH) if on_paper else width or 1000
-    return drawn(fig, kind, across, height or fig.layout.height or 320, on_paper, facts,
-                 (facts or {}).get('title') or title)
+    return drawn(fig, kind, across, fig.layout.height or 320, on_paper, facts, (facts or {}).get('title') or title)
+
+_AROUND = 92        # pixels above and below a plot: a legend below it stands at a share of what is left
+
+def _of_height(fig, height):
+    "A figure of another height, whose legend stays as far below its plot; it is changed in place."
+    was = fig.layout.height or 320
+    if height and fig.layout.legend.y is not None and fig.layout.legend.y < 0:
+        fig.layout.legend.y *= (was - _AROUND) / max(40, height - _AROUND)
+    return fig.update_layout(height=height or was)

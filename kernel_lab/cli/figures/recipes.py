@@ -163,9 +163,9 @@ def _fast_rate(m, theme, over, than):
     from ...agents.suites.metrics import FAST_OVER_EAGER, fast_p
     from ...figures.suites.estimates import fast_rate_figure
     if over == 'eager' and than != 1: raise UsageError('The fast rate over eager execution is counted from 1× on.')
-    words = f'{than:g}× the first kernel' if than != 1 else 'the first kernel'
-    metric, says = choose({'first': (fast_p(than), words), 'eager': (FAST_OVER_EAGER, 'eager execution')}, over,
-                          'baseline')
+    words = f'more than {than:g}× as fast as the first kernel' if than != 1 else 'faster than the first kernel'
+    metric, says = choose({'first': (fast_p(than), words), 'eager': (FAST_OVER_EAGER, 'faster than eager execution')},
+                          over, 'baseline')
     return fast_rate_figure(estimates_frame(m.outcomes, metric), theme, says)
 
 def _geomean(m, theme, over, failures):
@@ -246,7 +246,7 @@ def _error_map(m, theme, step):
     return error_map_figure(chosen.evaluation.verification if chosen else None, theme)
 
 RECIPES = {r.name: r for r in (
-    FigureRecipe('fast_rate', 'Share of all tasks with a correct kernel faster than the baseline, by level', _OUTCOMES,
+    FigureRecipe('fast_rate', 'Share of all tasks with a correct and fast kernel, by level', _OUTCOMES,
                  _fast_rate, BOOTSTRAP, {'over': 'first', 'than': 1.0}),
     FigureRecipe('geomean', 'Geometric-mean speed-up, by level', _OUTCOMES, _geomean, BOOTSTRAP,
                  {'over': 'first', 'failures': True}),
@@ -305,12 +305,12 @@ _PARTS = {'outcomes': 'runs on tasks (recorded, runs, suite, file)',
 
 # %% ../../../nbs/7_cli/2_figures/01_recipes.ipynb #46e00996
 def _suite_table(m):
-    "Metrics as rows, agents as columns."
+    "Metrics as rows, agents as columns; without what tokens cost where no model was asked."
     from ...agents.suites.metrics import estimate, metrics_for
-    rows = _by_row(m.outcomes)
+    rows, free = _by_row(m.outcomes), all(o.tokens == 0 for o in m.outcomes)
     found = [(metric.name, *(metric.text(estimate(metric, mine)) for mine in rows.values()))
-             for metric in metrics_for(m.outcomes)]
-    return _frame([f for f in found if set(f[1:]) - {'–', 'unknown'}], ('figure', *rows))
+             for metric in metrics_for(m.outcomes) if not (free and ('$' in metric.name or 'token' in metric.name))]
+    return _frame([f for f in found if set(f[1:]) - {'–', 'unknown'}], ('metric', *rows))
 
 def _outcomes_table(m):
     "A line a run."

@@ -37,7 +37,7 @@ def drawn(fig: 'go.Figure', kind: str, width: float, height: float, on_paper: bo
     facts = facts or {}
     if kind == 'json': return fig.to_json().encode()
     if kind == 'html': return figure_page(fig, facts, title).encode()
-    svg = _svg(json.dumps(numbered(json.loads(fig.to_json()))), width, height)
+    svg = _svg(json.dumps(numbered(cleared_figure(fig))), width, height)
     inches = [f'{x / PX_PER_INCH:.4g}in' for x in (width, height)]
     if kind == 'svg': return svg_with(with_fonts(sized(svg, *inches) if on_paper else svg), facts, title).encode()
     if kind == 'png':
@@ -60,15 +60,21 @@ def page_for_others(text: str) -> str:
     "What `for_others` leaves of a page with figures; their numbers stay, whose base64 can look like a path or a name."
     return ''.join(part if k % 2 else for_others(part) for k, part in enumerate(_NUMBERS.split(text)))
 
+def cleared_figure(fig: 'go.Figure') -> dict:
+    "A figure as JSON data, its texts as they may be sent to others. plotly's own JSON hides the `/` of a path."
+    return json.loads(page_for_others(json.dumps(json.loads(fig.to_json()), ensure_ascii=False)))
+
 def figure_page(fig: 'go.Figure', facts: dict | None = None, title: str = '') -> str:
     "A figure as the text of one HTML file that needs no network, with the caption of its facts below it."
+    from plotly.io import to_html
     from plotly.offline import get_plotlyjs
-    shown = fig.to_html(include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG, div_id=FACTS_NAME)
+    shown = to_html(cleared_figure(fig), include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG,
+                    div_id=FACTS_NAME, validate=False)
     name, caption = (html.escape(for_others(t)) for t in (title or 'Kernel Lab', (facts or {}).get('caption', '')))
     below = f'<figcaption>{caption}</figcaption>' if caption else ''
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
             f'<title>{name}</title>{html_meta(facts) if facts else ""}<style>{font_css()} figure {{ margin: 0 }} '
             'figcaption { font: 13px/1.5 Inter, sans-serif; max-width: 60em; padding: 8px 12px; color: #69707B }'
             '</style>'
-            f'</head><body><script>{get_plotlyjs()}</script><figure>{page_for_others(shown)}{below}</figure>'
+            f'</head><body><script>{get_plotlyjs()}</script><figure>{shown}{below}</figure>'
             '</body></html>')

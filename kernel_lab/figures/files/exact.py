@@ -12,7 +12,10 @@ _UID = re.compile(r'id="(?:top)?defs-([0-9a-f]{6})"')
 
 def without_random_names(svg: str) -> str:
     "An SVG of plotly whose names are the same in every drawing."
-    for uid in dict.fromkeys(_UID.findall(svg)): svg = re.sub(rf'(?<![0-9a-f]){uid}', 'kernel', svg)
+    for uid in dict.fromkeys(_UID.findall(svg)):
+        names = sorted(set(re.findall(rf'id="([^"]*{uid}[^"]*)"', svg)), key=len, reverse=True)
+        known = re.compile('(?<=["#])(?:' + '|'.join(map(re.escape, names)) + ')(?=["\')])')
+        svg = known.sub(lambda m, uid=uid: m[0].replace(uid, 'kernel'), svg)
     return canonicalize(svg)
 
 def numbered(figure: dict) -> dict:

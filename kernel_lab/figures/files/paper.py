@@ -87,7 +87,7 @@ def greyscale_safe(fig: 'go.Figure') -> 'go.Figure':
     _tell_points_apart([t for t in scatters if 'markers' in (t.mode or '')])
     return fig
 
-PAPER_TOP = 20              # pixels above a figure without a title, for labels at its upper edge
+PAPER_TOP = 16              # pixels above a figure without a title, for labels at its upper edge
 
 def titleless(fig: 'go.Figure') -> 'go.Figure':
     "A figure without its title and the room for it: on paper the caption says it. It is changed in place."

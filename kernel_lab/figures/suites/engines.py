@@ -61,9 +61,10 @@ def peak_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure':
     ordered, p = frame.sort_values(['after', 'task'], kind='stable', ignore_index=True), THEMES[theme]
     step = -(-len(ordered) // MOST_TASKS)
     shown = ordered.iloc[::-1][::step][::-1].reset_index(drop=True)
+    some = f'{len(shown)} of ' if step > 1 else ''
     before, after = (percent_text(frame[c].median()) for c in ('before', 'after'))
     fig = empty_figure(f'{before} of the peak before, {after} after, at the median',
-                       f'{len(shown)} of {count_text(len(frame), "task")} · open: first kernel, filled: best',
+                       f'{some}{count_text(len(frame), "task")} · open: first kernel, filled: best',
                        height=90 + 17 * len(shown) + 40, theme=theme)
     x = [v for r in shown.itertuples() for v in (r.before, r.after, None)]
     fig.add_scatter(x=x, y=[v for k in range(len(shown)) for v in (k, k, None)], mode='lines', hoverinfo='skip',

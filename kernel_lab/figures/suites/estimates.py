@@ -65,7 +65,7 @@ def _is_wide(values): return bool(values.min() > 0 and values.max() > 8 * values
 def ratio_axis(values: 'pd.DataFrame', wide: bool) -> dict:
     "An axis of ratios: from 0, or where they are `wide` apart a logarithmic one, whose marks are written out."
     low, high = values.min().min(), values.max().max()
-    if not wide: return dict(range=[0, float(high) * 1.14], nticks=6)
+    if not wide: return dict(range=[0, float(high) * 1.14], tickmode='auto', nticks=6)
     ends = np.log10([min(low, 1) * 0.85, high * 1.5]).tolist()
     return dict(type='log', tickmode='array', range=ends, tickvals=_TICKS, ticktext=[f'{t:g}×' for t in _TICKS])
 
@@ -81,12 +81,12 @@ def _labels(fig, frame, row, k, rows, text, p, wide):
                            font=dict(size=10 if rows < 4 else 9, color=p['ink']))
 
 # %% ../../../nbs/6_figures/3_suites/00_estimates.ipynb #c2ae84bd
-def fast_rate_figure(frame: 'pd.DataFrame', theme: str = 'auto', over: str = 'the first kernel') -> 'go.Figure':
-    "The fast rate of each row by level as a figure. `frame`: `ESTIMATE_COLUMNS`; `over`: faster than what."
+def fast_rate_figure(frame: 'pd.DataFrame', theme: str = 'auto', says: str = 'faster than the first kernel') -> 'go.Figure':
+    "The fast rate of each row by level as a figure. `frame`: `ESTIMATE_COLUMNS`; `says`: what fast is."
     require_columns(frame, ESTIMATE_COLUMNS, 'estimates')
     best = frame.loc[frame[frame.group == frame.group.iloc[0]].value.idxmax()]
     title = f'{best.row}: fast on {percent_text(best.value)} of {count_text(int(best["count"]), "task")}'
-    fig = grouped_bars(frame, title, f'correct, and faster than {over} · whiskers: 95 %',
+    fig = grouped_bars(frame, title, f'fast: {says} · whiskers: 95 %',
                        'fast rate', percent_text, theme)
     return fig.update_layout(yaxis=dict(range=[0, 1.12], tickvals=[0, .25, .5, .75, 1],
                                         ticktext=['0', '25', '50', '75', '100 %']))

@@ -30,7 +30,7 @@ def outcomes_figure(frame: 'pd.DataFrame', theme: str = 'auto', noun: str = 'ker
     whole, p = table.sum(axis=1), THEMES[theme]
     right = table['correct'].sum() if 'correct' in table else 0
     fig = empty_figure(f'{percent_text(right / whole.sum())} of {count_text(int(whole.sum()), noun)} correct',
-                       'shares of all that were written; figures: how many',
+                       'in the bars: how many',
                        height=90 + 34 * len(table) + 60, theme=theme)
     labels = [f'{escaped(r, 30)} ({n})' for r, n in whole.items()]
     for k, name in enumerate(names):

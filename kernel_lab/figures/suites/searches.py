@@ -54,12 +54,13 @@ def iterations_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure'
     title = f'{speedup_text(last.median())} at the median of {count_text(len(last), "run")}'
     if len(last) == 1:
         title = f'{speedup_text(last.iloc[0])} after {count_text(int(frame.iteration.max()), "iteration")}'
-    fig = empty_figure(title, 'lines: best so far · grey: lessons remembered, right axis', height=340, theme=theme)
-    memory = frame.groupby('iteration').memory.sum()
+    memory, named = frame.groupby('iteration').memory.sum(), len(last) <= MOST_NAMED
+    note = 'lines: best so far' if named else 'thin lines: the best so far of each run'
+    fig = empty_figure(title, note + ' · grey: lessons remembered, right axis' * bool(memory.max() > 0), height=340,
+                       theme=theme)
     if memory.max() > 0:
         fig.add_scatter(name='lessons remembered', x=memory.index, y=memory, mode='lines', fill='tozeroy',
                         line=dict(color=p['grid'], width=1, shape='hv'), fillcolor=p['grid'], hoverinfo='skip')
-    named = len(last) <= MOST_NAMED
     for run, colour in row_colours(frame.run).items():
         mine = frame[frame.run == run]
         fig.add_scatter(name=escaped(run, 34), x=mine.iteration, y=mine.speedup, yaxis='y2',
