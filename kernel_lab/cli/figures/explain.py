@@ -25,11 +25,11 @@ def fact_lines(facts: dict) -> Iterator[str]:
     if facts.get('caption'): yield f'caption     {visible_text(facts["caption"])[:2000]}'
     for k, v in _dict(facts, 'data').items():
         yield f'data        {_said(k)} = {_said(repr(v))}, digest {_said(facts.get("digest"))}'
-    runs = facts.get('runs') if isinstance(facts.get('runs'), list) else []
+    runs, clocks = (facts[k] if isinstance(facts.get(k), list) else [] for k in ('runs', 'clocks'))
     if runs: yield f'runs        {_said(", ".join(map(str, runs[:12])))}{" …" if len(runs) > 12 else ""} ({len(runs)})'
     chips = ', '.join(f'{k} (record {v})' for k, v in _dict(facts, 'chips').items())
     if chips: yield f'chip        {_said(chips)}'
-    if facts.get('clocks'): yield f'clock       {_said(", ".join(map(str, facts["clocks"])))}'
+    if clocks: yield f'clock       {_said(", ".join(map(str, clocks)))}'
     tools = ', '.join(f'{k} {v}' for k, v in _dict(facts, 'drawn_with').items())
     yield f'drawn with  kernel_lab {_said(facts.get("kernel_lab", "?"))}{_said(f", {tools}") if tools else ""}'
 
