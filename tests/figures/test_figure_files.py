@@ -184,6 +184,16 @@ def test_paper_tells_bars_apart_without_colour():
     assert stacked.data[0].marker.pattern.shape != stacked.data[1].marker.pattern.shape
 
 
+@browser
+def test_a_browser_that_was_ended_is_started_again():
+    from kernel_lab.figures.files.browser import drawing_browser
+    fig = fast_rate_figure(rates(("before", "after")))
+    first = figure_bytes(fig, "png")
+    dead = drawing_browser()
+    dead.browser.subprocess.kill()
+    assert figure_bytes(fig, "png") == first and drawing_browser() is not dead
+
+
 def test_a_machine_without_a_browser_says_what_to_install(monkeypatch):
     from kernel_lab.figures.files import browser as module
     monkeypatch.setattr(module, "_OPEN", [])

@@ -2,6 +2,7 @@
 tables; what needs one is in test_figure_files.py."""
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,7 +220,6 @@ def paper(tmp_path_factory):
 
 
 def test_the_paper_is_built_from_what_is_in_the_repository(paper, tmp_path):
-    import shutil
     home = tmp_path / "paper"
     shutil.copytree(PAPER.parent / "data", home / "data")
     shutil.copy(paper / "FIGURES.toml", home)
@@ -239,6 +239,20 @@ def test_the_paper_is_built_from_what_is_in_the_repository(paper, tmp_path):
     for name in ("ablation.html", "peak.html", "suite.tex", "runs.csv", "runs.md"):
         lines, same = explain(home / "figures" / name)
         assert same, lines
+
+
+@pytest.mark.skipif(not (shutil.which("chromium") or shutil.which("google-chrome")), reason="no chromium")
+def test_all_formats_are_explained_and_drawn_the_same(tmp_path, capsys):
+    path = a_set(tmp_path, entry("fast", draw="fast_rate", recorded="model-*", than=2.0, width="page", height=300,
+                                 caption="Own words"), '["pdf", "png", "svg", "html"]')
+    assert built(path) == 0
+    for kind in FIGURE_FORMATS:
+        file = tmp_path / "figures" / f"fast.{kind}"
+        assert run(["figures", "explain", str(file)]) == 0
+        said = capsys.readouterr().out
+        assert "the same, byte by byte" in said and "than = 2.0" in said and "caption     Own words." in said
+    file.write_bytes(file.read_bytes().replace(b"Own words.", b"No words."))
+    assert run(["figures", "explain", str(file)]) == 2 and "it differs" in capsys.readouterr().out
 
 
 def test_explain_says_what_changed_in_the_data(tmp_path):
@@ -293,7 +307,6 @@ def test_tables_in_three_spellings_hold_the_same_cells(tmp_path):
 @pytest.mark.skipif(not PAPER.exists(), reason="no example paper")
 def test_the_paper_is_two_pages(tmp_path):
     typst = pytest.importorskip("typst")
-    import shutil
     if not (shutil.which("chromium") or shutil.which("google-chrome")): pytest.skip("no chromium")
     home = tmp_path / "paper"
     shutil.copytree(PAPER.parent / "data", home / "data")

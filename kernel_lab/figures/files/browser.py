@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 import threading
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -59,6 +60,9 @@ _HOW = ('pip install "kernel-lab[images]" brings the driver; a Chromium or Chrom
         '.html needs neither.')
 
 # %% ../../../nbs/6_figures/2_files/00_browser.ipynb #7093bbbb
+class BrowserGone(Exception):
+    "The browser that draws has ended, or does not answer."
+
 class DrawingBrowser:
     "A Chromium with plotly.js that draws until the process ends. `version`: of the browser, as 'Chromium 140.0.1'."
     def __init__(self):
@@ -72,7 +76,12 @@ class DrawingBrowser:
         self.version = 'Chromium ' + re.search(r'Chrom\w*/([\d.]+)', said)[1]
 
     def _wait(self, what, seconds):
-        return asyncio.run_coroutine_threadsafe(what, self.loop).result(seconds)
+        "The result of a coroutine. `BrowserGone` where the browser does not answer any more."
+        found = asyncio.run_coroutine_threadsafe(what, self.loop)
+        try: return found.result(seconds)
+        except Exception as e:                                      # noqa: BLE001 (the driver's own, or a timeout)
+            found.cancel()
+            raise BrowserGone(f'the browser ended or did not answer ({type(e).__name__}: {e})'.rstrip(': ')) from e
 
     async def _open(self, url):
         from choreographer import Browser
@@ -139,6 +148,13 @@ def drawing_browser() -> DrawingBrowser:
                          hint=_HOW) from None
     _OPEN[:] = [made]
     return made
+
+def in_browser(draw: Callable[[DrawingBrowser], object]) -> object:
+    "What `draw` makes in the browser of this process; where that was ended, by Ctrl-C for example, in a new one."
+    try: return draw(drawing_browser())
+    except BrowserGone: close_browser()
+    try: return draw(drawing_browser())
+    except BrowserGone as e: raise UsageError(f'The figure could not be drawn: {e}.', hint=_HOW) from None
 
 def close_browser() -> None:
     "End the browser of this process, if there is one; the next figure starts another."

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from ...core.errors import choose
 from ...core.secrets import for_others
-from .browser import drawing_browser, font_css
+from .browser import font_css, in_browser
 from .exact import (numbered, sized, with_fonts, without_dates,
     without_random_names)
 from .facts import FACTS_NAME, html_meta, pdf_with, png_with, svg_with
@@ -25,7 +25,7 @@ FIGURE_KINDS = ('html', 'svg', 'png', 'pdf', 'json')
 @lru_cache(maxsize=8)
 def _svg(figure_json, width, height):
     "The SVG of a figure, without random names; the last few are kept: one figure is often written in several kinds."
-    return without_random_names(drawing_browser().svg(figure_json, width, height))
+    return without_random_names(in_browser(lambda b: b.svg(figure_json, width, height)))
 
 def drawn(fig: 'go.Figure', kind: str, width: float, height: float, on_paper: bool = False,
           facts: dict | None = None, title: str = '') -> bytes:
@@ -42,9 +42,10 @@ def drawn(fig: 'go.Figure', kind: str, width: float, height: float, on_paper: bo
     if kind == 'svg': return svg_with(with_fonts(sized(svg, *inches) if on_paper else svg), facts, title).encode()
     if kind == 'png':
         scale = DOTS_PER_INCH / PX_PER_INCH if on_paper else 2.0
-        return png_with(drawing_browser().png(svg, width, height, scale), facts, title, on_paper and DOTS_PER_INCH)
+        data = in_browser(lambda b: b.png(svg, width, height, scale))
+        return png_with(data, facts, title, on_paper and DOTS_PER_INCH)
     css = [x * 96 / PX_PER_INCH for x in (width, height)] if on_paper else (width, height)
-    return pdf_with(without_dates(drawing_browser().pdf(svg, *css)), facts, title)
+    return pdf_with(without_dates(in_browser(lambda b: b.pdf(svg, *css))), facts, title)
 
 # %% ../../../nbs/6_figures/2_files/04_drawn.ipynb #59002c5f
 # a drag zooms and a double click shows all; one button of plotly.js would upload the figure to a server

@@ -81,7 +81,8 @@ def _labels(fig, frame, row, k, rows, text, p, wide):
                            font=dict(size=10 if rows < 4 else 9, color=p['ink']))
 
 # %% ../../../nbs/6_figures/3_suites/00_estimates.ipynb #c2ae84bd
-def fast_rate_figure(frame: 'pd.DataFrame', theme: str = 'auto', says: str = 'faster than the first kernel') -> 'go.Figure':
+def fast_rate_figure(frame: 'pd.DataFrame', theme: str = 'auto',
+                     says: str = 'faster than the first kernel') -> 'go.Figure':
     "The fast rate of each row by level as a figure. `frame`: `ESTIMATE_COLUMNS`; `says`: what fast is."
     require_columns(frame, ESTIMATE_COLUMNS, 'estimates')
     best = frame.loc[frame[frame.group == frame.group.iloc[0]].value.idxmax()]
