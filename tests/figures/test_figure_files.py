@@ -125,7 +125,8 @@ def test_facts_are_text_and_never_markup(tmp_path):
 
 # --- nothing of the person and the machine ---
 
-PERSON, HOST, PLACE = "zephyrine", "bluewhale-07.example", "/home/zephyrine/secret-project"
+PERSON, HOST = "zephyrine", "bluewhale-07.example"
+PLACE = f"/srv/{PERSON}/secret-project"
 
 
 @browser

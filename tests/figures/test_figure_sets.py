@@ -139,6 +139,18 @@ def test_one_bad_figure_is_a_sentence_and_the_others_are_built(tmp_path, capsys,
     assert {p.name for p in tmp_path.parent.rglob("x.*")} == set()
 
 
+@pytest.mark.parametrize("value", [-1.0, "fast", None, [], {}, 0, float("nan"), float("inf"), 1e308])
+@pytest.mark.parametrize("key", ["speedup", "engines", "dollars", "task", "row"])
+def test_damaged_numbers_in_a_suite_are_a_sentence_or_a_figure(tmp_path, capsys, key, value):
+    suite = json.loads((PAPER.parent / "data" / "ablation.json").read_text())
+    for o in suite["outcomes"][:3]: o[key] = value
+    (tmp_path / "it.json").write_text(json.dumps(suite))
+    text = "".join(entry(n, file="it.json") for n in ("fast_rate", "geomean", "engine_use", "ablation", "cost", "outcomes"))
+    code = built(a_set(tmp_path, text + '[[table]]\nname = "suite"\nfile = "it.json"\n'))
+    out, err = capsys.readouterr()
+    assert code in (0, 2) and "Traceback" not in out + err and (code == 0) == ("not built" not in err)
+
+
 @pytest.mark.parametrize("text, says", [
     ("[[figure]\n", "is no TOML"), ("figure = 3\n", "is no list of tables"), ("", "has no figure"),
     ('folder = "../up"\n' + entry("cost"), "leads out"), ('folder = "/tmp"\n' + entry("cost"), "leads out"),

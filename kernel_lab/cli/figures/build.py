@@ -5,6 +5,7 @@ it came from."""
 
 # %% ../../../nbs/7_cli/2_figures/02_build.ipynb #f0ddf094
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -175,8 +176,17 @@ def facts_of(entry: SetEntry, m: FigureMaterial, caption: str, title: str, kind:
 # %% ../../../nbs/7_cli/2_figures/02_build.ipynb #7b5b282f
 def entry_bytes(entry: SetEntry, m: FigureMaterial,
                 formats: tuple[str, ...] | None = None) -> tuple[dict[str, bytes], str]:
-    "({format: bytes}, caption) of an entry, drawn from its material. `UsageError` as `figure_of`."
-    formats = formats or entry.formats
+    "({format: bytes}, caption) of an entry, drawn from its material. `UsageError` as `figure_of`, or for damaged data."
+    try: return _entry_bytes(entry, m, formats or entry.formats)
+    except DATA_FAULTS as e:
+        if os.environ.get('KERNEL_LAB_DEBUG'): raise
+        raise UsageError(f'{entry.name} cannot be drawn from this data: {type(e).__name__}: {str(e)[:160]}.',
+                         hint='Is a number in it negative, not finite, or no number? KERNEL_LAB_DEBUG=1 says where.'
+                         ) from e
+
+DATA_FAULTS = ValueError, TypeError, ArithmeticError, LookupError, AttributeError
+
+def _entry_bytes(entry, m, formats):
     if entry.is_table:
         from ...figures.suites.tables import table_text
         frame, caption = table_of(entry.draw, m), caption_of(entry, m)

@@ -259,6 +259,8 @@ def material(source: dict, folder: Path | str = '.', place: str | None = None) -
     if name == 'runs':
         found = _stored(_texts(value, 'runs'), place)
         return _of_runs({'runs': [r.name for r in found]}, found)
-    if name == 'kernel': return _of_runs(source, _kernel(value, place))
+    if name == 'kernel':
+        found = _kernel(value, place)
+        return _of_runs({'kernel': found[0].name}, found)
     if name == 'suite': return _suite(value, place)
     return _file(value, Path(folder)) if name == 'file' else _tasks(value)

@@ -28,7 +28,7 @@ def row_colours(rows: 'pd.Series') -> dict[str, str]:
     "Row of a table → its colour, in the order in which they come."
     return {row: ROW_COLOURS[k % len(ROW_COLOURS)] for k, row in enumerate(dict.fromkeys(rows))}
 
-def legend_below(fig: 'go.Figure', lift: float = 46) -> 'go.Figure':
+def legend_below(fig: 'go.Figure', lift: float = 52) -> 'go.Figure':
     "A figure with its legend under the axis, `lift` pixels below the plot; it is changed in place."
     inside = max(80, (fig.layout.height or 320) - 62 - lift)
     return fig.update_layout(showlegend=True, legend=dict(
@@ -89,7 +89,7 @@ def fast_rate_figure(frame: 'pd.DataFrame', theme: str = 'auto',
     title = f'{best.row}: fast on {percent_text(best.value)} of {count_text(int(best["count"]), "task")}'
     fig = grouped_bars(frame, title, f'fast: {says} · whiskers: 95 %',
                        'fast rate', percent_text, theme)
-    return fig.update_layout(yaxis=dict(range=[0, 1.12], tickvals=[0, .25, .5, .75, 1],
+    return fig.update_layout(yaxis=dict(range=[0, 1.12], tickmode='array', tickvals=[0, .25, .5, .75, 1],
                                         ticktext=['0', '25', '50', '75', '100 %']))
 
 # %% ../../../nbs/6_figures/3_suites/00_estimates.ipynb #77fa3459

@@ -37,9 +37,10 @@ def outcomes_figure(frame: 'pd.DataFrame', theme: str = 'auto', noun: str = 'ker
         share = table[name] / whole
         colour = OUTCOME_COLOURS.get(name, ROW_COLOURS[k % len(ROW_COLOURS)])
         fig.add_bar(orientation='h', name=escaped(name, 30), y=labels, x=share, marker_color=colour, width=0.66,
-                    text=[str(n) if s >= 0.06 else '' for n, s in zip(table[name], share)], textposition='inside',
-                    insidetextanchor='middle', textangle=0, constraintext='none',
-                    textfont=dict(size=11, color='#000000' if theme == 'paper' else '#FFFFFF'), hoverinfo='text',
+                    text=[f'<b>{n}</b>' if s >= 0.06 else '' for n, s in zip(table[name], share)],
+                    textposition='inside', insidetextanchor='middle', textangle=0, constraintext='none',
+                    textfont=dict(size=11, color='#000000' if theme == 'paper' and name != 'correct' else '#FFFFFF'),
+                    hoverinfo='text',
                     hovertext=[f'<b>{escaped(name, 30)}</b><br>{n} of {w}, {percent_text(n / w)}'
                                for n, w in zip(table[name], whole)])
     fig.update_layout(barmode='stack',
