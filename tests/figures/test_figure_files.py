@@ -186,6 +186,21 @@ def test_paper_tells_bars_apart_without_colour():
 
 
 @browser
+def test_a_process_that_drew_leaves_nothing_behind(tmp_path):
+    code = ("import plotly.graph_objects as go\nfrom kernel_lab.figures.theme import save_figure\n"
+            "from kernel_lab.figures.files.browser import drawing_browser\n"
+            f"save_figure(go.Figure(go.Bar(y=[1])), {str(tmp_path / 'it.png')!r})\n"
+            "print(drawing_browser().browser.subprocess.pid, drawing_browser().folder.name)")
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT,
+                              env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)})
+        pid, folder = done.stdout.split()
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        assert not Path(folder).exists() and not Path(f"/proc/{pid}").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["it.png"]
+
+
+@browser
 def test_a_browser_that_was_ended_is_started_again():
     from kernel_lab.figures.files.browser import drawing_browser
     fig = fast_rate_figure(rates(("before", "after")))

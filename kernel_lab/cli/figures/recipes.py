@@ -210,6 +210,11 @@ def _predicted(m, theme):
     _require_predictions(m)
     return residual_figure(_frame(m.rows, m.rows[0]), theme)
 
+def _residuals(m, theme):
+    from ...figures.survey import ratio_figure
+    _require_predictions(m)
+    return ratio_figure(_frame(m.rows, m.rows[0]), theme)
+
 def _require_predictions(m):
     if 'predicted_us' not in m.rows[0]:
         raise UsageError('This file has no predictions.', hint='`kernel-lab calibrate --out FILE.csv` writes some.')
@@ -263,6 +268,8 @@ RECIPES = {r.name: r for r in (
     FigureRecipe('outcomes', 'What became of all kernels that were written', ('runs', 'outcomes'), _outcomes),
     FigureRecipe('predicted', 'Simulated against measured latency of published kernels', ('rows',), _predicted,
                  'Band: 25 %.'),
+    FigureRecipe('residuals', 'Simulated over measured latency of published kernels, by what bounds them', ('rows',),
+                 _residuals, 'Band: 25 %; diamond: median.'),
     FigureRecipe('funnel', 'Candidates from question to question', ('rows',), _funnel),
     FigureRecipe('speedup', 'Latency of each step of a run, and the best so far', _RUNS,
                  _of_run('speedup_figure'), EXACT),

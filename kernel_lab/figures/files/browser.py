@@ -147,6 +147,8 @@ def drawing_browser() -> DrawingBrowser:
         raise UsageError(f'No browser could be started to draw in: {said[0] if said else type(e).__name__}.',
                          hint=_HOW) from None
     _OPEN[:] = [made]
+    atexit.unregister(close_browser)
+    atexit.register(close_browser)      # last in, first out: before the folders of the browser are removed
     return made
 
 def in_browser(draw: Callable[[DrawingBrowser], object]) -> object:
@@ -159,5 +161,3 @@ def in_browser(draw: Callable[[DrawingBrowser], object]) -> object:
 def close_browser() -> None:
     "End the browser of this process, if there is one; the next figure starts another."
     while _OPEN: _OPEN.pop().close()
-
-atexit.register(close_browser)
