@@ -79,10 +79,13 @@ ROOMS = {
     "agents.mcp": "the tools for an agent that a person already uses, over the Model Context Protocol",
     "agents.reproduced": "what the published systems claim, beside what stands here and what was simulated; pages only",
     "figures": "records → plotly figures, and the report",
+    "figures.files": "figures as files: a browser that stays, exact bytes, facts inside, the theme for paper",
+    "figures.suites": "figures of many runs: rates, means, engines, costs, outcomes, each step of a search",
     "figures.animation": "a kernel at work over simulated time: places in memory, sampled values, one page that plays",
     "puzzles": "lessons' puzzles: what is asked, the judge's answer, hints that are measured, a class table",
     "panels": "widgets of the page, and `Lab`",
     "cli": "the commands of `kernel-lab`",
+    "cli.figures": "figures and tables of a paper from one file, and where a figure's file came from",
     "cli.agents": "commands that let agents work: one kernel, one task, a suite of tasks; and go through a run again",
 }
 

@@ -20,6 +20,7 @@ from .calibrate import calibrate
 from .compile_gpu import compile_gpu
 from .doctor import doctor
 from .evaluate import evaluate_
+from .figures.command import figures
 from .learn import grade, learn, strip
 from .profile import profile
 from .render import EXIT_GOOD, EXIT_USAGE, exit_code, say
@@ -127,10 +128,15 @@ class LabCommand(typer.core.TyperCommand):
 
 for name, (command, panel) in COMMANDS.items(): app.command(name, cls=LabCommand, rich_help_panel=panel)(command)
 
+GROUPS = {'figures': (figures, LOOK)}           # commands with commands of their own
+
+for name, (group, panel) in GROUPS.items(): app.add_typer(group, name=name, rich_help_panel=panel)
+
 # %% ../../nbs/7_cli/12_app.ipynb #3b741e30
 def command_table():
     "Usage and first help line of every command, in the order of `--help`."
     for name, command in typer.main.get_command(app).commands.items():
-        words = [p.metavar if p.required or p.metavar.startswith('[') else f'[{p.metavar}]'
-                 for p in command.params if p.param_type_name == 'argument']
-        yield ' '.join(['kernel-lab', name, *words]), command.help.strip().splitlines()[0]
+        for words, each in getattr(command, 'commands', {'': command}).items():
+            given = [p.metavar if p.required or p.metavar.startswith('[') else f'[{p.metavar}]'
+                     for p in each.params if p.param_type_name == 'argument']
+            yield ' '.join(filter(None, ['kernel-lab', name, words, *given])), each.help.strip().splitlines()[0]

@@ -73,6 +73,7 @@ def calibrate(
     require_writable(out, figure, table)
     from ..figures.survey import residual_figure
     from ..figures.theme import save_figure
+    from ..nki.timing.timeline import CLOCK
     from ..nki.validate.score import frame_of, matching_rows, score, score_markdown
     from ..nki.validate.left_out import left_out_lines, published_responses
     from ..nki.validate.published import read_rows
@@ -81,7 +82,7 @@ def calibrate(
     if lines:
         frame = frame_of(chosen, lines)
         scored = score(frame)
-        if out: write_text(frame.map(csv_cell).to_csv(index=False), out)
+        if out: write_text(frame.assign(clock=CLOCK).map(csv_cell).to_csv(index=False), out)
         if table: write_text('\n'.join(score_markdown(scored)) + '\n', table)
         if figure: save_figure(residual_figure(frame), figure)
         say('', *score_lines(scored))

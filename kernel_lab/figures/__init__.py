@@ -14,6 +14,12 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.figures', {
     'error_map': 'error_map_figure',
     'comparison': 'compare_kernels',
     'animation.animate': 'Animation animate write_animation',
-    'survey': 'funnel_figure residual_figure',
+    'survey': 'funnel_figure ratio_figure residual_figure',
+    'suites.estimates': 'ablation_figure fast_rate_figure geomean_figure pair_figure',
+    'suites.engines': 'engine_use_figure peak_figure',
+    'suites.searches': 'cost_figure iterations_figure',
+    'suites.outcomes': 'outcomes_figure',
+    'suites.tables': 'table_text',
+    'files.facts': 'facts_in',
     'report': 'report_html',
     'theme': 'save_figure'})

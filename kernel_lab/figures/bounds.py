@@ -34,7 +34,8 @@ def waterfall_figure(timeline: 'Timeline', theme: str = 'auto') -> 'go.Figure':
                 marker=dict(color=[_loss_colour(r) for r in shown.itertuples()]), cliponaxis=False,
                 text=[f'{time_text(r.us)}  {percent_text(r.share)}' for r in shown.itertuples()],
                 textposition='outside', constraintext='none', textfont=dict(size=11, color=p['ink']))
-    fig.update_layout(xaxis=dict(title_text=f'{timeline.kind} time (µs)', range=[0, latency * 1.16]),
+    end = latency * (1.5 if theme == 'paper' else 1.2)      # room for the last label
+    fig.update_layout(xaxis=dict(title_text=f'{timeline.kind} time (µs)', range=[0, end]),
                       yaxis=dict(autorange='reversed', showgrid=False, fixedrange=True, type='category',
                                  tickfont=dict(size=12, color=p['ink'])))
     fig.add_vline(x=latency, line=dict(color=p['soft'], width=1, dash='dot'))
@@ -91,7 +92,7 @@ def roofline_figure(timelines: 'dict[str, Timeline]', theme: str = 'auto') -> 'g
     edge[1] = max(edge[1], 2 * max(intensities))
     for name, peak in ceilings.items(): fig.add_scatter(**_ceiling(name, peak, hbm, edge, p))
     fig.add_scatter(**_slope(hbm, ceilings, edge, p))
-    fig.add_scatter(**_kernels(points, p))
+    fig.add_scatter(**_kernels(points, p, edge))
     rates = [e.achieved_gflops for e in points.values()]
     low = max(min([*(r for r in rates if r > 0), min(ceilings.values())]) / 4, 1e-3)
     fig.update_layout(
@@ -120,14 +121,15 @@ def _slope(hbm, ceilings, edge, p):
                 textfont=dict(size=11, color=p['ink']), line=dict(color=ENGINE_COLOURS['DMA'], width=2),
                 hovertext=f'<b>HBM</b><br>{hbm:,.0f} GB/s')
 
-def _kernels(points, p):
+def _kernels(points, p, edge):
+    middle = np.sqrt(edge[0] * edge[1])                             # names stand below the ceilings, within the plot
     marks = ['circle', 'star', 'diamond', 'square', 'triangle-up', 'cross']
     tips = [f'<b>{escaped(name, 60)}</b><br>{e.achieved_gflops:,.1f} GFLOP/s simulated ({e.unit})<br>'
             f'{e.intensity:,.2f} flops a byte<br>{percent_text(e.roof_share)} of its roof, bound by {e.bound}<br>'
             f'{time_text(e.latency_us)} simulated' for name, e in points.items()]
     x, y = ([max(getattr(e, name), 1e-3) for e in points.values()] for name in ('intensity', 'achieved_gflops'))
-    return dict(x=x, y=y, mode='markers+text', text=[f'  {escaped(n, 24)}' for n in points], name='kernels',
-                textposition='middle right', hoverinfo='text', hovertext=tips, cliponaxis=False,
-                textfont=dict(size=12, color=p['ink']),
+    return dict(x=x, y=y, mode='markers+text', text=[escaped(n, 24) for n in points], name='kernels',
+                textposition=[f'bottom {"left" if v > middle else "right"}' for v in x], hoverinfo='text',
+                hovertext=tips, cliponaxis=False, textfont=dict(size=12, color=p['ink']),
                 marker=dict(size=12, color=BAD_COLOUR, symbol=[marks[k % 6] for k in range(len(points))],
                             line=dict(width=1.5, color='#FFFFFF')))

@@ -10,7 +10,8 @@ from ..core.files import write_whole
 from ..core.markup import static_file
 from ..core.secrets import for_others
 from .report import script_json
-from .theme import PLOTLY_CONFIG, page_for_others, render_template, static_text
+from .files.drawn import PLOTLY_CONFIG, page_for_others
+from .theme import render_template, static_text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -14,7 +14,8 @@ from .error_map import error_map_figure, error_map_frame
 from .source import source_html
 from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
 from .run_tree import memory_html, run_tree_svg
-from .theme import PLOTLY_CONFIG, figure_css, page_for_others, render_template, static_text, status_colour
+from .files.drawn import PLOTLY_CONFIG, page_for_others
+from .theme import figure_css, render_template, static_text, status_colour
 from .timeline import (timeline_figure, timeline_of, timeline_summary, timeline_table,
     utilisation_figure, utilisation_frame)
 

@@ -126,8 +126,8 @@ def _step_bars(rows, p):
         said = dict(error_x=dict(type='data', array=above, arrayminus=below, color=p['soft'], thickness=1.2, width=4))
     won = rows.best & rows.stands_out
     colours = dict(color=[GOOD_COLOUR if b else IDLE_COLOUR for b in won], opacity=[1.0 if b else 0.55 for b in won])
-    return dict(name='latency', orientation='h', y=rows.step, x=rows.latency_us, marker=colours, hoverinfo='text',
-                hovertext=[step_tooltip(r) for r in rows.itertuples()], **said)
+    return dict(name='latency', orientation='h', width=0.62, y=rows.step, x=rows.latency_us, marker=colours,
+                hoverinfo='text', hovertext=[step_tooltip(r) for r in rows.itertuples()], **said)
 
 def _spread(rows): return bool((rows.low_us < rows.high_us).any())
 

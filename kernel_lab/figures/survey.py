@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _COLOURS = {
     'PE': LANE_COLOURS['Tensor'], 'DVE': LANE_COLOURS['Vector'], 'ACT': LANE_COLOURS['Scalar'],
     'DMA': LANE_COLOURS['DMA in'], 'mixed': LANE_COLOURS['GpSimd']}
-_SYMBOLS = {'trn1': 'circle', 'trn2': 'diamond-open', 'trn3': 'square-open'}
+_SYMBOLS = {'PE': 'circle', 'DVE': 'square', 'ACT': 'diamond', 'DMA': 'triangle-up', 'mixed': 'cross'}
+_OPEN = {'trn1': '', 'trn2': '-open', 'trn3': '-open-dot'}
 
 def _words(known, missing):
     "(title, subtitle) of a frame of predictions."
@@ -45,13 +46,36 @@ def residual_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure':
     fig.add_scatter(x=ends, y=ends, mode='lines', line=dict(color=p['soft'], width=1), hoverinfo='skip',
                     showlegend=False)
     for (bound, chip), g in known.groupby(['bound', 'chip']):
-        marker = dict(color=_COLOURS.get(bound, IDLE_COLOUR), symbol=_SYMBOLS.get(chip, 'circle'), size=7, opacity=0.8)
+        symbol = _SYMBOLS.get(bound, 'circle') + _OPEN.get(chip, '')
+        marker = dict(color=_COLOURS.get(bound, IDLE_COLOUR), symbol=symbol, size=7, opacity=0.8)
         fig.add_scatter(x=g.measured_us, y=g.predicted_us, mode='markers', name=f'{bound} · {chip}', marker=marker,
                         hoverinfo='text', hovertext=[_point(r) for r in g.itertuples()])
     axis = lambda text: dict(type='log', title_text=text, range=np.log10(ends).tolist(), dtick=1)
     fig.update_layout(xaxis=axis('measured (µs)'), yaxis=axis('simulated (µs)'), showlegend=True,
                       legend=dict(orientation='h', y=-0.16, x=0))
     return fig
+
+# %% ../../nbs/6_figures/09_survey.ipynb #6327c8d0
+def ratio_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure':
+    """Simulated over measured latency of each published kernel, a row for each bound and chip, with the median of each
+    and a band of 25 %. `frame`: as of `residual_figure`."""
+    known, p = frame[frame.predicted_us.notna()], THEMES[theme]
+    groups = [(f'{bound} · {chip}', g) for (bound, chip), g in known.groupby(['bound', 'chip'])]
+    fig = empty_figure(*_words(known, len(frame) - len(known)), height=100 + 26 * max(2, len(groups)) + 40, theme=theme)
+    fig.add_vrect(x0=1 / 1.25, x1=1.25, fillcolor=p['grid'], line_width=0, layer='below')
+    for k, (name, g) in enumerate(groups):
+        ratio, colour = g.predicted_us / g.measured_us, _COLOURS.get(name.split(' ')[0], IDLE_COLOUR)
+        fig.add_scatter(x=ratio, y=[k] * len(g), mode='markers', name=name, hoverinfo='text',
+                        hovertext=[_point(r) for r in g.itertuples()],
+                        marker=dict(symbol='line-ns', size=11, line=dict(width=1.2, color=colour), opacity=0.7))
+        fig.add_scatter(x=[ratio.median()], y=[k], mode='markers', name=f'median of {name}', hoverinfo='skip',
+                        marker=dict(symbol='diamond', size=9, color=p['ink']))
+    names = [f'{name} ({len(g)})' for name, g in groups]
+    marks = [.25, .5, .8, 1, 1.25, 2, 4]
+    return fig.update_layout(
+        xaxis=dict(type='log', tickvals=marks, ticktext=[f'{m:g}×' for m in marks], title_text='simulated / measured'),
+        yaxis=dict(tickvals=[*range(len(names))], ticktext=names, range=[len(names) - 0.4, -0.6], showgrid=False,
+                   tickfont=dict(size=12, color=p['ink'])))
 
 # %% ../../nbs/6_figures/09_survey.ipynb #1f197951
 def _with_opacity(colour, share=0.35):

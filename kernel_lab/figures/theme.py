@@ -8,9 +8,10 @@ import re
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
-from ..core.errors import UsageError, choose
-from ..core.files import write_whole
-from ..core.secrets import for_others
+from ..core.errors import choose
+from ..core.files import replacing
+from .files.drawn import FIGURE_KINDS, UNWANTED_BUTTONS, drawn
+from .files.paper import PX_PER_INCH, greyscale_safe, inches_of, titleless
 from ..core.markup import (BAD_COLOUR, ENGINE_COLOURS, GOOD_COLOUR, IDLE_COLOUR, LANE_COLOURS, WARN_COLOUR,
     status_colour)
 
@@ -25,15 +26,12 @@ THEMES = {
     'auto': dict(paper=TRANSPARENT, ink='#7A818C', soft='#868D98', grid='rgba(128,136,148,0.18)',
                  track='rgba(128,136,148,0.09)'),
     'light': dict(paper='#FFFFFF', ink='#22262D', soft='#69707B', grid='#E9EBEF', track='#F5F6F8'),
-    'dark': dict(paper='#14171C', ink='#E4E7EC', soft='#9AA2AE', grid='#262B33', track='#1B1F26')}
-
-# a drag zooms and a double click shows all; one button of plotly.js would upload the figure to a server
-UNWANTED_BUTTONS = ['select2d', 'lasso2d', 'autoScale2d', 'zoom2d', 'pan2d', 'zoomIn2d', 'zoomOut2d',
-                    'sendChartToCloud']
+    'dark': dict(paper='#14171C', ink='#E4E7EC', soft='#9AA2AE', grid='#262B33', track='#1B1F26'),
+    'paper': dict(paper='#FFFFFF', ink='#000000', soft='#333333', grid='#DDDDDD', track='#F3F3F3')}
 
 def template(theme: str = 'auto') -> 'go.layout.Template':
-    """The plotly template of a theme ('auto', 'light', 'dark'): quiet axes, no boxes, one type face, short dark
-    tooltips."""
+    """The plotly template of a theme ('auto', 'light', 'dark', 'paper'): quiet axes, no boxes, one type face, short
+    dark tooltips."""
     import plotly.graph_objects as go
     p = choose(THEMES, theme, 'theme')
     axis = dict(gridcolor=p['grid'], linecolor=p['grid'], zeroline=False, ticks='',
@@ -99,40 +97,34 @@ def render_template(name: str, /, **values) -> str:
     return pages.get_template(name).render(values)
 
 # %% ../../nbs/6_figures/00_theme.ipynb #fea5efce
-def save_figure(fig: 'go.Figure', path: str | Path, theme: str = 'light', width: int = 1000,
-                height: int | None = None) -> str | Path:
+def save_figure(fig: 'go.Figure', path: str | Path, theme: str = 'light', width: int | float | str | None = None,
+                height: int | None = None, facts: dict | None = None) -> str | Path:
     """Write `fig` to `path` (.html, .png, .svg, .pdf, .json) in a theme; returns the path.
 
-    `width` and `height` in pixels are those of an image. `UsageError` for another ending, and for an image where
-    kaleido or a browser is missing."""
-    import plotly.graph_objects as go
+    `width` and `height` in pixels (1000 wide, unless said) are those of an image; in the theme 'paper', `width` is
+    'column' (3.3 inches), 'page' (6.9) or a number of inches, and the title is left out. `facts`: what the file says of
+    itself. `UsageError` for another ending, and for an image where no browser is installed; OSError."""
     kind = str(path).rsplit('.', 1)[-1].lower()
-    choose({k: k for k in ('html', 'png', 'svg', 'pdf', 'json')}, kind, 'kind of figure file')
-    fig = go.Figure(fig).update_layout(template=template(theme))
-    if kind == 'html': write_whole(path, _figure_page(fig))
-    elif kind == 'json': fig.write_json(path)
-    else: _write_image(fig, path, width, height)
+    choose(dict.fromkeys(FIGURE_KINDS), kind, 'kind of figure file')
+    data = figure_bytes(fig, kind, theme, width, height, facts)
+    with replacing(path, binary=True) as file: file.write(data)
     return path
 
-_NUMBERS = re.compile(r'("bdata": ?"[\w+/=\\]*")')           # text never looks so: its quotes are escaped
+def figure_bytes(fig: 'go.Figure', kind: str, theme: str = 'light', width: int | float | str | None = None,
+                 height: int | None = None, facts: dict | None = None) -> bytes:
+    "What `save_figure` writes into a file of this kind."
+    import plotly.graph_objects as go
+    title, on_paper = figure_texts(fig)[0], theme == 'paper'
+    fig = _of_height(go.Figure(fig).update_layout(template=template(theme)), height)
+    if on_paper: fig = greyscale_safe(titleless(fig))
+    across = round(inches_of(width or 'column') * PX_PER_INCH) if on_paper else width or 1000
+    return drawn(fig, kind, across, fig.layout.height or 320, on_paper, facts, (facts or {}).get('title') or title)
 
-def page_for_others(text: str) -> str:
-    "What `for_others` leaves of a page with figures; their numbers stay, whose base64 can look like a path or a name."
-    return ''.join(part if k % 2 else for_others(part) for k, part in enumerate(_NUMBERS.split(text)))
+_AROUND = 92        # pixels above and below a plot: a legend below it stands at a share of what is left
 
-def _figure_page(fig):
-    "A page with one figure; nothing in it tells of the person or the machine."
-    from plotly.offline import get_plotlyjs
-    drawn = page_for_others(fig.to_html(include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG))
-    return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Kernel Lab</title></head><body>'
-            f'<script>{get_plotlyjs()}</script>{drawn}</body></html>')
-
-def _write_image(fig, path, width, height):
-    try: fig.write_image(path, width=width, height=height or fig.layout.height, scale=2)
-    except (ValueError, RuntimeError, ImportError) as e:
-        raise UsageError(f'This machine cannot draw {path}: {str(e).strip().splitlines()[0]}',
-                         hint='Install kaleido and a Chromium, or write .html.') from e
-
-PLOTLY_CONFIG = {
-    'displaylogo': False, 'responsive': True, 'modeBarButtonsToRemove': UNWANTED_BUTTONS,
-    'toImageButtonOptions': {'format': 'svg', 'filename': 'kernel-lab'}}
+def _of_height(fig, height):
+    "A figure of another height, whose legend stays as far below its plot; it is changed in place."
+    was = fig.layout.height or 320
+    if height and fig.layout.legend.y is not None and fig.layout.legend.y < 0:
+        fig.layout.legend.y *= (was - _AROUND) / max(40, height - _AROUND)
+    return fig.update_layout(height=height or was)

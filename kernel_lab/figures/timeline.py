@@ -271,7 +271,7 @@ def utilisation_figure(record: 'Profile | Evaluation | Run', theme: str = 'auto'
     for name in dict.fromkeys(frame.kernel): fig.add_bar(**_engine_bars(name, frame[frame.kernel == name], theme))
     fig.update_layout(
         barmode='group', bargap=0.36, bargroupgap=0.12,
-        xaxis=dict(range=[0, 1.12], tickvals=[0, .25, .5, .75, 1], ticktext=['0', '25', '50', '75', '100 %'],
+        xaxis=dict(range=[0, 1.24], tickvals=[0, .25, .5, .75, 1], ticktext=['0', '25', '50', '75', '100 %'],
                    title_text='active share of the time'),
         yaxis=dict(categoryorder='array', categoryarray=list(ENGINE_COLOURS)[::-1],
                    range=[-0.6, len(ENGINE_COLOURS) - 0.4], showgrid=False, fixedrange=True, type='category',

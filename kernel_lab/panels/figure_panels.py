@@ -13,7 +13,8 @@ from ..core.format import count_text
 from ..figures.notebook_html import plot_html
 from ..figures.error_map import error_map_figure, error_map_title
 from ..figures.speedup import speedup_figure
-from ..figures.theme import PLOTLY_CONFIG, THEMES, empty_figure, escaped, figure_texts, title_markup
+from ..figures.files.drawn import PLOTLY_CONFIG
+from ..figures.theme import THEMES, empty_figure, escaped, figure_texts, title_markup
 from ..figures.timeline import profiles_of, timeline_figure, timeline_table, utilisation_figure
 from .style import STATIC, Panel, rest_html
 

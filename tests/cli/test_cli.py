@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pandas
 import pytest
 from loopback import Say, Server
-from kernel_lab.cli.app import COMMANDS, command_table, run
+from kernel_lab.cli.app import COMMANDS, GROUPS, command_table, run
 from kernel_lab.tasks.suite.registry import get_task
 
 KERNEL_LAB = str(Path(sys.executable).with_name("kernel-lab"))
@@ -81,10 +81,10 @@ def helps(tmp_path_factory):
 def test_help_names_every_command_and_says_simulated(helps):
     done, _ = helps[0]
     assert done.returncode == 0 and "simulated" in done.stdout
-    for name in COMMANDS: assert re.search(rf"\b{name}\b", done.stdout)
+    for name in (*COMMANDS, *GROUPS): assert re.search(rf"\b{name}\b", done.stdout)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
 def test_help_of_a_command(name, capsys):
     assert run([name, "--help"]) == 0
     text = capsys.readouterr().out
@@ -92,7 +92,7 @@ def test_help_of_a_command(name, capsys):
 
 
 def test_command_table_covers_every_command():
-    assert [usage.split()[1] for usage, _ in command_table()] == list(COMMANDS)
+    assert list(dict.fromkeys(usage.split()[1] for usage, _ in command_table())) == [*COMMANDS, *GROUPS]
 
 
 def work():

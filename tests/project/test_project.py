@@ -151,7 +151,7 @@ def test_every_import_is_declared():
     p = project()
     declared = {
         canonicalize_name(Requirement(r).name) for r in [
-            *p["dependencies"], *(r for extra in ("agents", "mcp", "app", "cluster", "parquet", "gpu")
+            *p["dependencies"], *(r for extra in ("agents", "mcp", "app", "cluster", "parquet", "gpu", "images")
                                   for r in p["optional-dependencies"][extra])]}
     # the lab itself; the dialects it provides; what anthropic and its extra, jinja2, voila, mcp bring; what torch-neuronx brings to a device
     declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "boto3", "botocore", "markupsafe", "tornado", "torch-xla",
@@ -176,7 +176,7 @@ def test_the_wheel_is_whole(tmp_path):
     wanted = {
         p.relative_to(source).as_posix()
         for p in (source / "kernel_lab").rglob("*")
-        if p.suffix in {".py", ".js", ".css", ".j2", ".svg", ".ipynb"}}
+        if p.suffix in {".py", ".js", ".css", ".j2", ".svg", ".ipynb", ".woff2"} or p.name.endswith("-LICENSE.txt")}
     assert not wanted - names
 
 

@@ -79,15 +79,23 @@ def do_suite(plan: 'SuitePlan', jobs: int = 1, place: str | None = None, out: st
     _, cut = with_progress(run_suite(plan, store, jobs), count, f'suite {plan.id}', lambda o: [outcome_line(o)])
     found = kept_outcomes(store, plan)
     say('', *figure_lines(plan, found), *(['', *definition_lines(found)] if define else []))
-    if out: _write(plan, found, out)
+    if out: _write(plan, found, out, store)
     if cut: say(f'Interrupted. What was done is kept. Go on with: {again}', err=True)
     return INTERRUPTED if cut else EXIT_GOOD
 
-def _write(plan, found, out):
-    "A suite as JSON: plan, outcomes, figures."
+def _how(found, store):
+    "How a suite was timed: clocks, chips with their records, versions of the lab; what a figure of it says."
+    steps = [s.evaluation for o in found if o.run for s in store.load_run(o.run).steps]
+    timed = [e for e in steps if e.profile]
+    return dict(clocks=sorted({e.profile.clock for e in timed}),
+                chips={e.chip: e.versions.get('chip_record', '') for e in timed},
+                lab=', '.join(sorted({str(e.versions.get('kernel_lab', '')) for e in timed})))
+
+def _write(plan, found, out, store):
+    "A suite as JSON: plan, outcomes, figures, how it was timed."
     from ...agents.suites.bench import figures_of
     figures = {m.name: {r.label: asdict(e) for r, e in zip(plan.rows, each)} for m, each in figures_of(plan, found)}
-    whole = dict(plan=plan.to_dict(), outcomes=[asdict(o) for o in found], figures=figures)
+    whole = dict(plan=plan.to_dict(), outcomes=[asdict(o) for o in found], figures=figures, how=_how(found, store))
     with writing(out): write_whole(Path(out), json.dumps(to_json_data(whole), indent=1))
     say(f'written     {out}')
 
