@@ -68,7 +68,7 @@ def report_canary(chip, as_json=False):
 
 # %% ../../nbs/7_cli/09_doctor.ipynb #04b4907f
 def report_gpu(language, as_json=False):
-    "Say what this machine lacks for a language of GPU kernels, or what became of a canary in it; returns the exit code."
+    "Say what this machine lacks for a language of GPU kernels, or what became of a canary in it → exit code."
     from ..evaluate.gpu.compiling import why_not_compiled
     missing = choose(why_not_compiled(), language, 'language of GPU kernels')
     e = None if missing else gpu_canary(language)

@@ -17,8 +17,8 @@ def put_outputs(outputs: list[np.ndarray], rooms: list[np.ndarray]) -> None:
         if out.size: room.reshape(-1).view(np.uint8)[:] = np.ascontiguousarray(out).reshape(-1).view(np.uint8)
 
 def interpret_job(request: dict) -> str:
-    """The job of a confined child: `source`, `order` and `work_seconds` of a request, its `inputs` and `outputs` as (shape,
-    dtype) → outputs in their file, and the report as JSON."""
+    """The job of a confined child: `source`, `order` and `work_seconds` of a request, its `inputs` and `outputs` as
+    (shape, dtype) → outputs in their file, and the report as JSON."""
     rooms = mapped_arrays(OUTPUTS_FD, request['outputs'], TEXT_BYTES, writable=True)
     arrays = mapped_arrays(INPUTS_FD, request['inputs'])
     outputs, report = PlanInterpreter(request['source'], request['order'], arrays, request['work_seconds']).run()

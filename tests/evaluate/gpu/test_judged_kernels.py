@@ -2,12 +2,14 @@
 
 import pytest
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
-from gpu_gallery import RIGHT, WRONG, text_of, wrong_text
+import torch
+from gpu_gallery import HEAD, MATMUL, RIGHT, WRONG, text_of, wrong_text
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
 from kernel_lab.evaluate.sandbox.protocol import Limits
-from kernel_lab.tasks.model.workload import Kernel
+from kernel_lab.tasks.model.task import Task
+from kernel_lab.tasks.model.workload import Kernel, Workload
 
 
 @pytest.mark.parametrize('name', RIGHT)
@@ -147,3 +149,104 @@ def test_a_task_in_the_form_of_kernelbench_is_a_gpu_task(tmp_path):
     assert wrong.status == 'wrong_result', wrong
     renamed = evaluate(Kernel(NEW.replace('self.linear', 'self.layer'), target='triton'), task, seeds=1)
     assert renamed.status == 'input_written' and 'parameter layer.weight' in str(renamed), renamed
+
+
+# --- dtypes and operations that no task of the suite has ---
+
+def made(reference, inputs, shapes, dtype='float32', **more):
+    "A task of one workload."
+    return Task('made', 1, 'check', 'made for a test', reference, inputs, (Workload('only', shapes, dtype),), **more)
+
+
+def normal(w, rng): return {k: rng.standard_normal(s).astype('float32') for k, s in w.shapes.items()}
+
+
+def whole(w, rng): return {k: rng.integers(-1000, 1000, s, dtype='int32') for k, s in w.shapes.items()}
+
+
+def launched(name, body, grid, out, names='x', more=''):
+    "A submission of one kernel that is given its inputs, an output and the number of elements of the first."
+    given = names.split()
+    return HEAD + f'''@triton.jit
+def {name}({", ".join(given)}, out, n, BLOCK: tl.constexpr):
+{body}
+
+def kernel({", ".join(given)}):
+    out = {out}
+    {name}[{grid}]({", ".join(given)}, out, {given[0]}.numel(), BLOCK=256)
+    return out
+'''
+
+
+OTHERS = {
+    'float16': (made(lambda x, w: x @ w, normal, dict(x=(64, 80), w=(80, 48)), 'float16', reduces=lambda s: s['x'][1]), MATMUL.replace(", input_precision='ieee'", ''), 'fp16'),
+    'Gray code of int32': (made(lambda x: x ^ (x >> 1), whole, dict(x=(1000,))), launched(
+        'gray', '    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    v = tl.load(x + k, mask=k < n, other=0)\n    tl.store(out + k, v ^ (v >> 1), mask=k < n)',
+        '(triton.cdiv(x.numel(), 256),)', 'torch.empty_like(x)'), 'integer'),
+    'division of negative numbers': (made(lambda x: torch.div(x, 7, rounding_mode='trunc'), whole, dict(x=(1000,))), launched(
+        'divided', '    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    tl.store(out + k, tl.load(x + k, mask=k < n, other=0) // 7, mask=k < n)',
+        '(triton.cdiv(x.numel(), 256),)', 'torch.empty_like(x)'), 'integer'),
+    'histogram by atomics': (made(lambda x: torch.bincount(x.abs() % 16, minlength=16).int(), whole, dict(x=(1000,))), launched(
+        'count', '    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    v = tl.abs(tl.load(x + k, mask=k < n, other=0)) % 16\n    tl.atomic_add(out + v, 1, mask=k < n)',
+        '(triton.cdiv(x.numel(), 256),)', 'torch.zeros(16, dtype=torch.int32, device=x.device)'), 'integer'),
+    'largest by atomics': (made(lambda x: x.max().reshape(1), normal, dict(x=(1000,))), launched(
+        'largest', "    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    tl.atomic_max(out, tl.max(tl.load(x + k, mask=k < n, other=-float('inf')), axis=0))",
+        '(triton.cdiv(x.numel(), 256),)', "torch.full((1,), -float('inf'), device=x.device)"), 'fp32'),
+    'a loop with a condition': (made(lambda x: (x.abs() * 64).floor().clamp(max=20), normal, dict(x=(256,))), launched(
+        'steps', '''    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v, count = tl.abs(tl.load(x + k)) * 64, tl.zeros((BLOCK,), tl.float32)
+    i = 0
+    while i < 20:
+        count += tl.where(v >= i + 1, 1.0, 0.0)
+        i += 1
+    tl.store(out + k, count)''', '(1,)', 'torch.empty_like(x)'), 'fp32'),
+    'sorted rows': (made(lambda x: x.sort(-1).values, normal, dict(x=(4, 64))), launched(
+        'ordered', '    k = tl.program_id(0) * 64 + tl.arange(0, 64)\n    tl.store(out + k, tl.sort(tl.load(x + k)))', '(4,)', 'torch.empty_like(x)'), 'fp32'),
+}
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_other_dtypes_and_operations(name):
+    task, text, precision = OTHERS[name]
+    e = evaluate(Kernel(text, target='triton'), task, seeds=1)
+    assert e.status == 'correct' and e.gpu.precision == precision, f'{e}\n{e.log}'
+
+
+def test_whole_numbers_wrap_as_on_a_gpu():
+    "A product of int32 has 32 bits, in a loop as elsewhere: Python's numbers would not wrap, and hide it."
+    task = made(lambda x: x * 0 + 3 * 2**30, whole, dict(x=(256,)))
+    text = launched('wide', '    k = tl.arange(0, BLOCK)\n    for i in range(3, 4):\n        tl.store(out + k, tl.zeros((BLOCK,), tl.int32) + i * 1073741824)', '(1,)', 'torch.empty_like(x)')
+    e = evaluate(Kernel(text, target='triton'), task, seeds=1)
+    assert e.status == 'correct', f'{e}\n{e.log}'
+
+
+def test_eight_bit_floats_are_refused_with_a_sentence():
+    from kernel_lab.tasks.suite.registry import get_task
+    task = get_task('matmul_rows')
+    w = next(w for w in task.workloads if w.dtype == 'float8_e4m3')
+    e = evaluate(Kernel(MATMUL, target='triton'), task, w, seeds=1)
+    assert e.status == 'unsupported' and 'float8' in str(e), e
+
+
+def test_a_workload_that_is_too_large_names_a_way_out():
+    task = made(lambda x: x + 1, normal, dict(x=(4096, 8)))
+    text = launched('slow', '    k = tl.program_id(0)\n    tl.store(out + k, tl.load(x + k) + 1)', '(x.numel(),)', 'torch.empty_like(x)')
+    e = evaluate(Kernel(text, target='triton'), task, seeds=1, limits=Limits(seconds=60, work_seconds=3))
+    assert e.status == 'limit_exceeded' and 'for 32,768 programs' in str(e) and 'smaller workload' in str(e), e
+
+
+def test_an_input_may_be_written_where_the_task_lets_it():
+    "Under the submission's own name for it; another input may not."
+    body = HEAD + '''@triton.jit
+def add(here, there, n, BLOCK: tl.constexpr):
+    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(here + k, tl.load(here + k, mask=k < n) + tl.load(there + k, mask=k < n), mask=k < n)
+
+def kernel(mine, x):
+    add[(4,)](mine, x, x.numel(), BLOCK=256)
+    return mine
+'''
+    task = made(lambda cache, x: cache + x, normal, dict(cache=(1000,), x=(1000,)), in_place=('cache',))
+    assert evaluate(Kernel(body, target='triton'), task, seeds=1).status == 'correct'
+    e = evaluate(Kernel(body.replace('(mine, x, x', '(x, mine, x').replace('return mine', 'return x'), target='triton'), task, seeds=1)
+    assert e.status == 'input_written' and 'the input x' in str(e), e
