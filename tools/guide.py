@@ -54,6 +54,7 @@ ROOMS = {
     "gpu.plan": "the `LaunchPlan`: memory, compiled kernels, launches, library calls; its text and its strict reader",
     "gpu.record": "a submission's Python on tensors without data, in a confined child: → `LaunchPlan`",
     "gpu.binary": "what the assembler made: registers, stack, shared memory, SASS by line, mix of instructions",
+    "gpu.interpret": "kernels on arrays without a GPU: text vetted, each address looked up, roundings written out",
     "gpu.checks": "limits of a GPU before a launch, what follows from plan and binary: line, limit, value, way out",
     "gpu.clock": "time that holds on a card: ratios with intervals, clocks that must agree, floor, card state",
     "gpu.launch": "the launcher: buffers with guards, a plan as one graph, races, a process that a deadline ends",
@@ -64,7 +65,7 @@ ROOMS = {
     "evaluate.verification": "outputs against the reference, adversarial inputs, diagnosis of a wrong output, guards "
                              "against cheats",
     "evaluate.store": "the database of evaluations and runs: save, read back, export",
-    "evaluate.gpu": "GPU kernels planned in the sandbox, assembled in confined processes, checked against a chip",
+    "evaluate.gpu": "GPU kernels planned, assembled and interpreted in confined processes, judged against float64",
     "evaluate.survey": "all tasks put to the test; their table of times",
     "evaluate.pool": "many evaluations, on local workers or a Ray cluster",
     "agents": "who writes kernels: models, the engine of a run, patterns, tools, and agents made of them",

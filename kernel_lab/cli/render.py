@@ -158,6 +158,7 @@ def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterat
     for g in e.guards:
         if g.found: yield f'{g.severity:<11} {_beside(g.says)}' + (f' (line {g.line})' if g.line else '')
     if e.verification: yield from str(e.verification).splitlines()
+    if e.gpu: yield from e.gpu.lines()
     if e.profile: yield from profile_lines(e.profile)
 
 # %% ../../nbs/7_cli/00_render.ipynb #0626cac6

@@ -48,7 +48,7 @@ def _three_digits(x):
 
 # %% ../../nbs/1_core/05_format.ipynb #85128cbc
 # statuses that say nothing final about the kernel
-UNFINISHED = frozenset({'timeout', 'out_of_memory', 'lab_error', 'unsupported'})
+UNFINISHED = frozenset({'timeout', 'out_of_memory', 'lab_error', 'unsupported', 'compiled'})
 
 def status_word(status: str) -> str:
     "A status (a string or an enum) as words: 'wrong_result' → 'wrong result'."

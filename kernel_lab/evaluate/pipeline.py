@@ -16,7 +16,9 @@ from ..core.interrupts import interrupted
 from .verification.plausibility import Evidence, run_guards
 from .records.evaluation import Evaluation
 from .records.verification import Verification, Status, new_id, now, status_of
+from .gpu.gpu_stages import GPU_TARGETS, gpu_stages
 from .sandbox.run import Limits, trace_kernel
+from ..gpu.chip.gpu_chips import DEFAULT_GPU, GPUS
 from ..tasks.baselines.eager import eager_us
 from ..tasks.baselines.kept_facts import first_hash
 from ..tasks.baselines.known_times import known_task_times
@@ -28,7 +30,7 @@ from ..nki.ir.nodes import accesses, times_counted
 from ..nki.ir.program import Program
 from ..nki.record.python_subset import check_python, read_outside
 from ..targets.protocol import Target
-from ..targets.registry import TARGET_OF, target_for
+from ..targets.registry import TARGET_OF, TARGETS, target_for
 from ..tasks.suite.registry import get_task
 from ..tasks.model.task import Task
 from ..tasks.model.workload import DTYPES, Kernel, Workload
@@ -36,13 +38,15 @@ from ..tasks.model.workload import DTYPES, Kernel, Workload
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #aa322b84
 def look_up(kernel, task, workload=None, chip=DEFAULT_CHIP) -> tuple:
     "The Kernel, Task and Workload meant by names or records; UsageError for a name that does not exist."
-    choose(CHIPS, chip, 'chip')
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+    is_gpu = kernel.target in GPU_TARGETS
+    choose(GPUS if is_gpu else CHIPS, chip, 'GPU' if is_gpu else 'chip')
     if not isinstance(kernel.source, str):
         raise UsageError(f'A kernel is a text, not a {type(kernel.source).__name__}.',
                          hint='Give Kernel(source), or the source.')
     if not isinstance(kernel.entry, str | None):
-        raise UsageError(f'The entry of a kernel is {kernel.entry!r}.', hint='Give the name of a function, or None.')
+        raise UsageError(f'The entry of a kernel is {kernel.entry!r}.',
+                         hint='Give the name of a function, or None.')
     choose(TARGET_OF, kernel.target, 'kernel target')
     task = get_task(task)
     workload = task.workload(workload)
@@ -53,13 +57,20 @@ def resolve(kernel, task, workload=None, chip=DEFAULT_CHIP) -> tuple:
     """The Kernel, Task, Workload and Target; UsageError for a name that does not exist, or a target that is not
     available here."""
     kernel, task, workload = look_up(kernel, task, workload, chip)
-    return kernel, task, workload, target_for(kernel)
+    # whose numbers need no card, and whose time is not taken here
+    is_gpu = kernel.target in GPU_TARGETS
+    return kernel, task, workload, TARGETS[TARGET_OF[kernel.target]] if is_gpu else target_for(kernel)
+
+def chip_asked(kernel, chip=DEFAULT_CHIP) -> str:
+    "The name of the chip that is meant: of a GPU kernel the default GPU, where no chip is named."
+    is_gpu = getattr(kernel, 'target', 'nki') in GPU_TARGETS
+    return DEFAULT_GPU if is_gpu and chip == DEFAULT_CHIP else chip
 
 @dataclass(frozen=True)
 class Question:
-    """What an evaluation answers: which kernel, on which task, workload, chip and target, with which seeds, limits and
-    baseline (µs), whether Python that the vendor's compiler does not take is refused (`strict`), and whether the time
-    of eager execution is worked out (`eager`)."""
+    """What an evaluation answers: which kernel, on which task, workload, chip and target, with which seeds, limits
+    and baseline (µs), whether Python that the vendor's compiler does not take is refused (`strict`), and whether the
+    time of eager execution is worked out (`eager`)."""
     kernel: Kernel
     task: Task
     workload: Workload
@@ -125,8 +136,8 @@ class EvaluationInProgress:
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #e4bcb80d
 def instructions_by_line(program: Program) -> Counter:
-    """{line: instructions that will be executed because of it}; one with more elements than the largest tile counts as
-    several."""
+    """{line: instructions that will be executed because of it}; one with more elements than the largest tile counts
+    as several."""
     found = Counter()
     for loops, instruction in program.walk():
         found[instruction.line] += prod(loop.trips for loop in loops) * times_counted(instruction)
@@ -146,7 +157,8 @@ def check_affordable(program: Program, limits: Limits) -> Program:
                           limit=f'{limits.memory_mb} MB', value=f'{size >> 20} MB',
                           hint='Use fewer or smaller tensors, or a smaller workload.')
     if found.total() <= limits.instructions: return program
-    raise KernelError('the program is too long to execute here', kind='limit', line=found.most_common(1)[0][0] or None,
+    raise KernelError('the program is too long to execute here', kind='limit',
+                      line=found.most_common(1)[0][0] or None,
                       limit=f'{limits.instructions:,} instructions', value=f'{found.total():,}',
                       hint='Use larger tiles, or a smaller workload.')
 
@@ -189,7 +201,8 @@ def status_of_verification(verification: Verification) -> Status:
 MAX_TIMED_DRAWS = 3
 
 def timed_inputs(program: Program | None, task: Task, workload: Workload, verification: Verification) -> list:
-    "The inputs to time a kernel with: [None], or ordinary draws of its verification where its time depends on them."
+    """The inputs to time a kernel with: [None], or ordinary draws of its verification where its time depends on
+    them."""
     if program is None or not program.depends_on_data: return [None]
     seeds = dict.fromkeys(r.seed for r in verification.seeds if not r.draw)
     return [task.draw(workload, s) for s in [*seeds][:MAX_TIMED_DRAWS]]
@@ -206,14 +219,16 @@ def profile_stage(progress: EvaluationInProgress, question: Question, compiled, 
         inputs = timed_inputs(progress.program, question.task, question.workload, verification)
         p = max((question.target.profile(compiled, x) for x in inputs), key=lambda p: p.latency_us)
     if inputs != [None] and p.timeline:
-        progress.say(f'warning: the time depends on the inputs. It is the longest of {len(inputs)} draws, for which '
+        progress.say(f'warning: the time depends on the inputs. It is the longest of {len(inputs)} draws, for '
+                     f'which '
                      + _trips_text(progress.program, p.timeline.program))
     chip = CHIPS[compiled.chip]
     progress.say(f'{p.latency}, {p.bound} is busiest, {p.peak_pct:.1f}% of peak')
     sbuf = f'SBUF {p.sbuf_peak_bytes:,} of {chip.sbuf_bytes:,.0f} bytes a partition'
     progress.say(f'memory at most: {sbuf}, PSUM {p.psum_peak_banks} of {chip.psum_banks:.0f} banks')
     moved = p.spill_bytes + (p.timeline.reloaded if p.timeline else 0)
-    if moved: progress.say(f'warning: {moved:,} bytes saved to HBM and loaded again, because SBUF does not hold them')
+    if moved: progress.say(f'warning: {moved:,} bytes saved to HBM and loaded again, because SBUF does not '
+                           f'hold them')
     return p
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #4884dda7
@@ -231,10 +246,12 @@ def _evidence(progress, question, parts):
 
 _STATUS_OF_SEVERITY = {'refused': Status.BELOW_BOUND, 'implausible': Status.IMPLAUSIBLE}   # the graver first
 _HINT_OF_SEVERITY = {'refused': 'No kernel can: the model of time is wrong here, or was changed.',
-                     'implausible': 'Its numbers are right, but it does not do the work that they take, so it has no '
+                     'implausible': 'Its numbers are right, but it does not do the work that they take, so it '
+                     'has no '
                                     'latency: read every input, compute every output.'}
 
-def guard_stage(progress: EvaluationInProgress, question: Question, status: Status, parts: dict) -> tuple[Status, dict]:
+def guard_stage(progress: EvaluationInProgress, question: Question, status: Status,
+                parts: dict) -> tuple[Status, dict]:
     "The status of an evaluation and its parts, after the guards have run."
     with progress.stage('guards'): reports = run_guards(_evidence(progress, question, parts))
     for report in reports:
@@ -266,7 +283,8 @@ def first_kernel_us(task: Task, workload: Workload, chip: str, limits: Limits = 
     return _BASELINES[key]
 
 def _eager_stage(progress, question):
-    "The time of eager execution in µs; None if it is not asked, has operations without a kernel, or is not captured."
+    """The time of eager execution in µs; None if it is not asked, has operations without a kernel, or is not
+    captured."""
     if not question.eager: return None
     with progress.stage('eager'): us = eager_us(question.task, question.workload, question.chip)
     if us is None: progress.say('the time of eager execution is not known')
@@ -283,6 +301,9 @@ def _baseline_stage(progress, question, profile):
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #0fcd1917
 def _stages(progress, question):
     "The status and the other parts of an evaluation."
+    q = question
+    if q.kernel.target in GPU_TARGETS: return gpu_stages(progress, q.kernel, q.task, q.workload, q.chip,
+                                                         q.seeds, q.limits)
     compiled = compile_stage(progress, question)
     verification = verify_stage(progress, question, compiled)
     if not verification.passed: return status_of_verification(verification), dict(verification=verification)
@@ -303,6 +324,8 @@ def _evaluate(progress, question):
         reason = f'this is a fault of the lab, not of the kernel: {e if isinstance(e, LabError) else repr(e)}'
         status, parts = Status.LAB_ERROR, {'error': {'message': reason, 'kind': 'crash'}}
         progress.say(reason)
+    # the guards know programs of a NeuronCore
+    if question.kernel.target in GPU_TARGETS: return progress.finish(status, **parts)
     try: status, parts = guard_stage(progress, question, status, parts)
     except KernelError as e:
         if status == Status.CORRECT: status, parts = status_of(e), {'error': e.to_dict()}
@@ -344,6 +367,7 @@ def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=N
 def recall(store, kernel, task, workload=None, chip=DEFAULT_CHIP, *, seeds=3, baseline_us=None,
            limits=Limits(), strict=False) -> Evaluation | None:
     "The Evaluation that `evaluate` would take from a store, `cached`; None if it would have to make one."
+    chip = chip_asked(kernel, chip)
     question = Question(*look_up(kernel, task, workload, chip), chip, seeds=seeds, limits=limits,
                         baseline_us=baseline_us, strict=strict)
     return _recall(EvaluationInProgress({}, store=store), question)
@@ -353,15 +377,16 @@ def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | 
              limits: Limits = Limits(), log: Callable | None = None, store: object = None, strict: bool = False,
              on_stage: Callable | None = None, eager: bool = True) -> Evaluation:
     """Evaluate a kernel (a Kernel or its source) on a task (a Task or its name): trace, verify, profile, run guards.
-
-    `workload` and `chip` are names (default: the task's first workload). `seeds`: a number of fresh random seeds, or a
-    list. `baseline_us`: simulated latency that speed-ups are relative to (default: that of the task's first kernel).
-    `log` is called with each line of the log, `on_stage` with the name of each stage as it begins, and None, and as it
-    ends, and its seconds. With a `store` (a Store), a stored evaluation is reused, and a new one is
-    saved. Python that the vendor's compiler does not take is a warning, with `strict` the status `unsupported`. Without
+    `workload` and `chip` are names (default: the task's first workload). A kernel in Triton or CUDA C++
+    (`Kernel.target`) is compiled for a GPU, interpreted, and gets no time. `seeds`: a number of fresh random seeds,
+    or a list. `baseline_us`: simulated latency that speed-ups are relative to (default: that of the task's first
+    kernel). `log` is called with each line of the log, `on_stage` with the name of each stage as it begins, and None,
+    and as it ends, and its seconds. With a `store` (a Store), a stored evaluation is reused, and a new one is saved.
+    Python that the vendor's compiler does not take is a warning, with `strict` the status `unsupported`. Without
     `eager` the time of eager execution stays unknown, which torch takes some seconds to read the first time. A bad
     kernel gives an Evaluation with its status; UsageError for unknown names and invalid arguments."""
     check_arguments(seeds, limits, store, baseline_us, log, on_stage)
+    chip = chip_asked(kernel, chip)
     kernel, task, workload, target = resolve(kernel, task, workload, chip)
     question = Question(kernel, task, workload, chip, target, seeds, limits, baseline_us, strict, eager)
     progress = EvaluationInProgress(question.about, log, question.asked, store, on_stage)

@@ -30,7 +30,7 @@ class Probe:
     def available(self) -> str:
         "Why no kernel can run: what is missing, or that evaluations do not use the target yet."
         if missing := self.missing(): return f'missing: {", ".join(missing)}'
-        return f'{self.what} is here: kernel-lab compile --run uses it, an evaluation does not yet'
+        return f'{self.what} is here: kernel-lab compile --run uses it; an evaluation takes no time on it yet'
 
     def _refuse(self):
         raise UsageError(f'The target {self.name} is not available: {self.available()}.',

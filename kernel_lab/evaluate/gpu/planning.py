@@ -15,7 +15,9 @@ from ...gpu.plan.nodes import DTYPE_BYTES
 
 # %% ../../../nbs/5_evaluate/3_gpu/00_planning.ipynb #0a1727f9
 GPU_LIMITS = Limits(seconds=60, memory_mb=12288, answer_mb=64)
-PLAN_JOB, PLAN_MODULES = 'kernel_lab.gpu.record.submission:plan_job', ('kernel_lab.gpu.record.submission',)
+PLAN_JOB = 'kernel_lab.gpu.record.submission:plan_job'
+PLAN_MODULES = ('kernel_lab.gpu.record.submission', 'kernel_lab.evaluate.gpu.interpret_job',
+                'kernel_lab.gpu.interpret.recompile')
 
 def why_no_triton() -> str | None:
     "Why no Triton kernel can be planned here, or None."

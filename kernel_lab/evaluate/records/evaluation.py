@@ -10,7 +10,9 @@ from ...core.errors import KernelError, SimulatorError, UsageError
 from ...core.format import status_mark, status_word, time_text
 from ...core.markup import (WARN_COLOUR, Shown, anchor_of, code, code_line, code_of, fold, record, said,
     status_colour, table)
-from .verification import Status, Verification, known_fields, to_json_data, verification_parts
+from .gpu_facts import GpuFacts, require_one_class
+from .verification import (Status, Verification, known_fields, to_json_data,
+    verification_parts)
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #7e399ba6
@@ -48,7 +50,8 @@ def _check_consistent(e):
         raise SimulatorError('an evaluation cannot be wrong after it passed')
 
 def _without_time(d, guards):
-    "What changes in the fields of a correct evaluation that a guard found implausible, which an earlier lab paid for."
+    """What changes in the fields of a correct evaluation that a guard found implausible, which an earlier lab paid
+    for."""
     grave = [g for g in guards if g.found and g.severity != 'note']
     if d.get('status') != Status.CORRECT or not grave: return {}
     status = Status.BELOW_BOUND if any(g.severity == 'refused' for g in grave) else Status.IMPLAUSIBLE
@@ -81,6 +84,7 @@ class Evaluation(Shown):
     created: str = ''
     cached: bool = False                                                 # read from the store
     guards: tuple[GuardReport, ...] = ()
+    gpu: GpuFacts | None = None                                          # of a GPU kernel, which has no time
 
     def __post_init__(self):
         object.__setattr__(self, 'status', Status(self.status))
@@ -125,6 +129,7 @@ class Evaluation(Shown):
     def against(self, other: 'Evaluation') -> Comparison:
         """The `Comparison` of this latency with another evaluation's; UsageError if one has no latency, the tasks or
         the clocks differ."""
+        if self.gpu and other.gpu: require_one_class(self.gpu.precision, other.gpu.precision)
         for e in (self, other):
             if e.profile is None:
                 reason = e.status.value.replace('_', ' ')
@@ -160,17 +165,23 @@ class Evaluation(Shown):
         parts = {'kernel': Kernel(**known_fields(Kernel, d['kernel'])),
                  'verification': d.get('verification') and Verification.from_dict(d['verification']),
                  'profile': d.get('profile') and Profile.from_dict(d['profile']),
-                 'guards': guards}
+                 'guards': guards, 'gpu': d.get('gpu') and GpuFacts.from_dict(d['gpu'])}
         return cls(**{**known_fields(cls, d), **parts})
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #0279cef5
 def _worst_and_guess(verification):
     return f'{verification.worst}' + (f'; {verification.guess}' if verification.guess else '')
 
+def _gpu_words(e):
+    "What a GPU kernel without a time is known for."
+    if e.verification and not e.verification.passed: return _worst_and_guess(e.verification)
+    return f'precision {e.gpu.precision}, {e.gpu.floor}; no time was taken' if e.verification else e.gpu.judged
+
 def headline(e: Evaluation) -> str:
     "One line about an evaluation: status, latency, speed-up, bound, % of peak, or the error."
     name = e.status.value.replace('_', ' ')
     if e.error: return f'{name}: {KernelError.from_dict(e.error)}'
+    if e.gpu and e.profile is None: return f'{name}: {_gpu_words(e)}'
     if e.profile is None: return f'{name}: {_worst_and_guess(e.verification)}' if e.verification else name
     speed = f', {e.speedup:.2f}× the first kernel' if e.speedup else ''
     speed += f', {e.over_eager:.2f}× eager' if e.over_eager else ''
@@ -203,16 +214,19 @@ def evaluation_parts(e: Evaluation, anchor: str) -> list:
     v, p = e.verification, e.profile
     error = [said(KernelError.from_dict(e.error), 'bad')] if e.error else []
     guards = [said(g, 'bad' if g.severity != 'note' else 'soft') for g in e.guards if g.found]
-    checked = [fold('Verification', *verification_parts(v), note='passed' if v.passed else 'wrong', open=not v.passed,
+    checked = [fold('Verification', *verification_parts(v), note='passed' if v.passed else 'wrong',
+                    open=not v.passed,
                     bad=not v.passed)] if v else []
     timed = profile_parts(p) if hasattr(p, 'lines') else [engine_table(p.engines, p.bound)] if p else []
+    about_gpu = [fold('GPU', *map(said, e.gpu.lines()), note=e.gpu.precision, open=True)] if e.gpu else []
     seconds = [(k, f'{s:.2f} s') for k, s in (e.seconds or {}).items()]
     about = [fold('Seconds and versions', table((('', 'word'), ('', 'left')), [*seconds, *e.versions.items()]))]
     log = [fold('Log', code_of(e.log), note=f'{e.log.count(chr(10)) + 1:,} lines')] if e.log.strip() else []
-    return [*error, *guards, *checked, *timed, _source_part(e, anchor), *log, *about]
+    return [*error, *guards, *checked, *timed, *about_gpu, _source_part(e, anchor), *log, *about]
 
 def _evaluation_html(e):
     anchor, about = anchor_of('evaluation', e.id), f'{e.task}, {e.workload}, {e.chip}, {e.target}'
     colour = WARN_COLOUR if e.status == Status.IMPLAUSIBLE else status_colour(e.status)
     title = headline(e) if e.profile else status_word(e.status)
-    return record(title, about, *evaluation_parts(e, anchor), mark=status_mark(e.status), colour=colour, anchor=anchor)
+    return record(title, about, *evaluation_parts(e, anchor), mark=status_mark(e.status), colour=colour,
+                  anchor=anchor)

@@ -6,7 +6,7 @@
 from collections.abc import Collection
 from functools import lru_cache, cache
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import resolve_name
 from pathlib import Path
 import inspect
@@ -15,6 +15,7 @@ import platform
 import re
 import numpy as np
 import kernel_lab
+from ...gpu.chip.gpu_chips import GPUS
 from ...nki.chip.chips import get_chip
 from ...tasks.quality.checks import smallest_workload
 from ...tasks.model.task import Task, source_of
@@ -61,6 +62,7 @@ def modules_behind(*names: str, without: Collection[str] = ()) -> dict[str, Path
 DECIDING_MODULES = ('kernel_lab.evaluate.pipeline', 'kernel_lab.evaluate.sandbox.child',
                     'kernel_lab.tasks.suite.family')
 SUITE_MODULES = ('kernel_lab.tasks.suite.registry',)
+GPU_MODULES = ('kernel_lab.evaluate.gpu.gpu_stages',)         # which decide on GPU kernels, and on no others
 LIBRARIES = ('numpy', 'torch', 'ml_dtypes', 'numba', 'libcst')
 
 def _digest(*parts): return sha256(repr(parts).encode('utf-8', 'replace')).hexdigest()[:16]
@@ -76,15 +78,25 @@ def _text_key(path):
 def lab_key(*names: str) -> str:
     """The content key (16 hex digits) of some modules and all their imports, with the versions of Python and
     `LIBRARIES`; by default of the modules that determine an evaluation."""
-    files = modules_behind(*(names or DECIDING_MODULES), without=SUITE_MODULES)
+    files = modules_behind(*(names or DECIDING_MODULES), without={*SUITE_MODULES, *GPU_MODULES} - {*names})
     return _digest(platform.python_version_tuple()[:2], [version(p) for p in LIBRARIES], [(name, _text_key(p))
                                                                                           for name, p in files.items()])
 
 # %% ../../../nbs/5_evaluate/1_records/04_provenance.ipynb #7b62906d
 @cache
+def lab_key_for(chip: str | None) -> str:
+    "`lab_key` of an evaluation on a chip; on a GPU with the modules that judge its kernels, and the version of Triton."
+    if chip not in GPUS: return lab_key()
+    try: triton = version('triton')
+    except PackageNotFoundError: triton = None
+    return _digest(lab_key(*DECIDING_MODULES, *GPU_MODULES), triton)
+
+# %% ../../../nbs/5_evaluate/1_records/04_provenance.ipynb #c6a4281a
+@cache
 def chip_key(name: str) -> str:
-    "The content key (16 hex digits) of the figures of a chip. UsageError for an unknown chip."
-    return _digest(name, [row[:3] for row in get_chip(name).table()])
+    "The content key (16 hex digits) of the figures of a chip or a GPU. UsageError for an unknown one."
+    chip = GPUS[name] if name in GPUS else get_chip(name)
+    return _digest(name, [row[:3] for row in chip.table()])
 
 # %% ../../../nbs/5_evaluate/1_records/04_provenance.ipynb #768c7fc1
 def _array_text(x):
@@ -139,5 +151,5 @@ def machine_description() -> str:
 
 def versions(chip: str) -> dict[str, str]:
     "The provenance of a result on a chip: versions and keys of the lab, the chip, Python and numpy, and the machine."
-    return dict(kernel_lab=kernel_lab.__version__, lab=lab_key(), chip_record=chip_key(chip),
+    return dict(kernel_lab=kernel_lab.__version__, lab=lab_key_for(chip), chip_record=chip_key(chip),
                 python=platform.python_version(), numpy=np.__version__, machine=machine_description())

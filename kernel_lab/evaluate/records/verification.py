@@ -19,6 +19,7 @@ from ...tasks.model.workload import Tolerance
 class Status(StrEnum):
     "How an evaluation ended."
     CORRECT = 'correct'
+    COMPILED = 'compiled'               # for a GPU; its numbers need a card
     PARSE_ERROR = 'parse_error'
     NO_ENTRY = 'no_entry'
     TRACE_ERROR = 'trace_error'

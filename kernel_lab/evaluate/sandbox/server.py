@@ -33,12 +33,14 @@ def import_paths() -> list[str]:
     "The module search path of a child."
     return list(
         dict.fromkeys(
-            map(str, [Path(kernel_lab.__file__).parents[1], *(_package(m).parent for m in ('numpy', 'ml_dtypes'))])))
+            str(p.resolve()) for p in (Path(kernel_lab.__file__).parents[1],
+                                       *(_package(m).parent for m in ('numpy', 'ml_dtypes')))))
 
 def environment() -> dict[str, str]:
     "All environment variables of a child."
     env = {
-        'PATH': '/usr/bin:/bin', 'HOME': '/', 'LANG': 'C.UTF-8', 'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1',
+        'PATH': '/usr/bin:/bin', 'HOME': '/', 'LANG': 'C.UTF-8', 'OMP_NUM_THREADS': '1',
+        'OPENBLAS_NUM_THREADS': '1',
         'PYTHONHASHSEED': '0'}
     return env | {k: os.environ[k] for k in ('LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH') if k in os.environ}
 
@@ -208,7 +210,8 @@ def _reply(data, news, how, seconds, limits):
                       {k: news[k] for k in ('cpu_seconds', 'memory_mb') if k in news})
 
 @patch
-def run(self: Server, job: str, request: dict, limits: Limits = Limits(), imports: Sequence[str] = ()) -> ChildReply:
+def run(self: Server, job: str, request: dict, limits: Limits = Limits(),
+        imports: Sequence[str] = ()) -> ChildReply:
     """Run `job` ('module:function') on `request` (JSON data) in a fresh child, which imports the modules `imports`
     before it is confined. SimulatorError if no child can be started."""
     with anonymous_file() as answer:

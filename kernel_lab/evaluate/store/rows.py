@@ -16,7 +16,8 @@ from ...core.secrets import storable_text
 from ..records.verification import FLEETING, Status, now, to_json_data
 from ..records.evaluation import Evaluation
 from .database import DAMAGE_ERRORS, EVALUATIONS, KERNELS, PROGRAMS, TASKS, as_json, put
-from ..records.provenance import chip_key, lab_key, machine_description, task_key, canonical_text
+from ..records.provenance import chip_key, lab_key_for, machine_description, task_key, canonical_text
+from ...gpu.chip.gpu_chips import GPUS
 from ...nki.chip.chips import CHIPS
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task, source_of
@@ -25,8 +26,8 @@ from ...tasks.model.workload import Kernel, Workload
 # %% ../../../nbs/5_evaluate/2_store/01_rows.ipynb #46fa2f01
 def writer_columns(chip: str | None = None) -> dict[str, str | None]:
     "The provenance columns of a row that this process writes; with `chip_record` if a chip is given."
-    return dict(lab=lab_key(), machine=machine_description(),
-                **(dict(chip_record=chip_key(chip) if chip in CHIPS else None) if chip else {}))
+    return dict(lab=lab_key_for(chip), machine=machine_description(),
+                **(dict(chip_record=chip_key(chip) if chip in CHIPS or chip in GPUS else None) if chip else {}))
 
 # %% ../../../nbs/5_evaluate/2_store/01_rows.ipynb #d01fdb9f
 def put_kernel(connection: sa.Connection, kernel: Kernel, parent: str | None = None, maker: str = '') -> None:

@@ -9,7 +9,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 import torch
+import triton.compiler.code_generator       # this and three more: what the compiler imports when it is first called
+import triton.experimental.gluon.language.nvidia.hopper.tma
 import triton.language
+import triton.language.extra.libdevice
+import triton.tools.tensor_descriptor
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource

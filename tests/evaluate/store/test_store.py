@@ -236,7 +236,7 @@ def test_another_lab_does_not_know(store, monkeypatch):
     store.save_evaluation(an_evaluation(us=5.0))
     ask = lambda: store.known(Kernel('def kernel(x): return x'), SOFTMAX, 'small')
     assert ask().cached
-    monkeypatch.setattr(kept, 'lab_key', lambda *a: 'another')
+    monkeypatch.setattr(kept, 'lab_key_for', lambda *a: 'another')
     assert ask() is None
     monkeypatch.undo()
     monkeypatch.setattr(kept, 'chip_key', lambda *a: 'another')
