@@ -67,7 +67,8 @@ _TOP = '''        nisa.tensor_reduce(dst=top, op=nl.maximum, data=tile, axis=1, 
 FOUR_PASSES = _WIDE_SOFTMAX.format(passes=_TOP + '''        nisa.activation(dst=tile, op=nl.exp, data=tile, bias=top)
         nisa.tensor_reduce(dst=total, op=nl.add, data=tile, axis=1)
 ''')
-_EXP_AND_SUM = '''        nisa.activation_reduce(dst=tile, op=nl.exp, data=tile, bias=top, reduce_op=nl.add, reduce_res=total)
+_EXP_AND_SUM = '''\
+        nisa.activation_reduce(dst=tile, op=nl.exp, data=tile, bias=top, reduce_op=nl.add, reduce_res=total)
 '''
 SUM_IN_PASSING = _WIDE_SOFTMAX.format(passes=_TOP + _EXP_AND_SUM)
 
