@@ -12,13 +12,15 @@ from ..tasks.model.task import Task
 # %% ../../nbs/6_puzzles/01_bound.ipynb #3b0a984e
 @dataclass(frozen=True)
 class PuzzleBound:
-    "Least time of any kernel for a task on a chip, in µs: the launch, the lanes that must work, and how much they do."
+    """Least time of any kernel for a task on cores of a chip, in µs: the launch, the lanes that must work (all cores
+    together), and how much they do."""
     chip: str
     launch_us: float
     dma_us: float
     tensor_us: float
     bytes: int
     flops: int
+    cores: int = 1
 
     @property
     def us(self) -> float:
@@ -33,12 +35,14 @@ class PuzzleBound:
     def __str__(self):
         work = (f'{time_text(self.tensor_us)} for Tensor to do {self.flops:,} flops' if self.by == 'Tensor' else
                 f'{time_text(self.dma_us)} for DMA to move {bytes_text(self.bytes)}')
-        return (f'no kernel for it takes less than {time_text(self.us)} on {self.chip}: '
+        cores = f'{self.cores} cores of ' if self.cores > 1 else ''
+        return (f'no kernel for it takes less than {time_text(self.us)} on {cores}{self.chip}: '
                 f'{time_text(self.launch_us)} for the launch, then {work}')
 
-def bound_of(task: Task, chip: str) -> PuzzleBound:
-    "The `PuzzleBound` of a task on its first workload. `UsageError` for an unknown chip, and what `Task.flops` raises."
+def bound_of(task: Task, chip: str, cores: int = 1) -> PuzzleBound:
+    """The `PuzzleBound` of a task on its first workload, for a kernel that is launched on so many cores. `UsageError`
+    for an unknown chip, and what `Task.flops` raises."""
     c, w = get_chip(chip), task.workload()
     size = task.min_bytes(w)
-    dma_us = size / c.memory_gbps() / 1e3
-    return PuzzleBound(c.name, c.launch_us, dma_us, least_tensor_us(task, w, c), size, task.flops(w))
+    dma_us = size / c.memory_gbps(cores) / 1e3
+    return PuzzleBound(c.name, c.launch_us, dma_us, least_tensor_us(task, w, c) / cores, size, task.flops(w), cores)

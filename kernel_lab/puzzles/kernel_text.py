@@ -58,8 +58,9 @@ def _add_helpers(fn, entry, found):
 _HAS_IMPORT = re.compile(r'^\s*(?:import|from)\s+(?:nki|neuronxcc)\b', re.M)
 
 def kernel_of(given: object) -> Kernel:
-    """The `Kernel` that a student gave: a function, one decorated with `nki.jit`, a text, or a `Kernel`.
-    `UsageError` for anything else, with what to do."""
+    """The `Kernel` that a student gave: a function, one decorated with `nki.jit`, one launched on several cores
+    (`jit(kernel)[2]`), a text, or a `Kernel`. `UsageError` for anything else, with what to do."""
+    grid = getattr(given, 'grid', ())
     given = getattr(given, 'func', given) if not isinstance(given, (str, Kernel)) else given
     if isinstance(given, Kernel): return given
     if isinstance(given, str):
@@ -68,7 +69,9 @@ def kernel_of(given: object) -> Kernel:
     if not inspect.isfunction(given):
         raise UsageError(f'A kernel is a function or its text, not a {type(given).__name__}.',
                          hint='Write check(kernel), without calling it: not check(kernel(x)).')
-    return Kernel(text_of_function(given), entry=given.__name__)
+    text = text_of_function(given)
+    if not grid: return Kernel(text, entry=given.__name__)
+    return Kernel(f'{text}kernel = nki.jit({given.__name__})[{", ".join(map(str, grid))}]\n', entry='kernel')
 
 def own_text(kernel: Kernel) -> str:
     "The text of a kernel without the imports that `kernel_of` wrote below it."

@@ -70,7 +70,8 @@ class Puzzle(Shown):
     """Something to compute, and how fast. `reference(*tensors)` in torch; `inputs(rng)` → {name: array}; `start`: the
     kernel to begin with, text or function, right or wrong; `hints`: texts or `Hint`s, from vague to plain; `answer`: a
     worked solution; `goal`: the share of the bound that is asked, 0 to 1, or None. `says`: what to do, in Markdown.
-    `pitfall`: what is wrong with the start, for the teacher. `reduces`: as of `task_from`."""
+    `pitfall`: what is wrong with the start, for the teacher. `reduces`: as of `task_from`. `dtype`: what inputs and
+    outputs are stored in. `cores`: how many a kernel may be launched on."""
     name: str
     reference: Callable
     inputs: Callable
@@ -83,12 +84,16 @@ class Puzzle(Shown):
     lesson: str = ''
     pitfall: str = ''
     reduces: Callable | None = None
+    dtype: str = 'float32'
+    cores: int = 1
 
     @cached_property
     def task(self) -> Task:
         "The `Task` that the judge knows. `UsageError` where reference and inputs do not fit."
-        return task_from(self.reference, self.inputs, name=self.name, family='puzzles', level=1, doc=self.says or None,
+        made = task_from(self.reference, self.inputs, name=self.name, family='puzzles', level=1, doc=self.says or None,
                          reduces=self.reduces)
+        if self.dtype == 'float32': return made
+        return replace(made, workloads=tuple(replace(w, dtype=self.dtype) for w in made.workloads))
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -99,7 +104,7 @@ class Puzzle(Shown):
     @cached_property
     def bound(self) -> PuzzleBound:
         "The time that no kernel for it can beat."
-        return bound_of(self.task, self.chip)
+        return bound_of(self.task, self.chip, self.cores)
 
     def opened(self) -> 'Puzzle':
         """The puzzle, once what the first check would wait for is there: torch and its reader of references, which a
@@ -150,7 +155,8 @@ class Puzzle(Shown):
         "What is asked and what the bound is, as a sentence."
         shapes = ', '.join(f'{k} {" × ".join(map(str, s))}' for k, s in self.task.workload().shapes.items())
         goal = f'The goal is {percent_text(self.goal)} of the bound. ' if self.goal else ''
-        return f'Inputs: {shapes}. {goal}The bound: {self.bound}.'
+        kind = f', in {self.dtype}' if self.dtype != 'float32' else ''
+        return f'Inputs: {shapes}{kind}. {goal}The bound: {self.bound}.'
 
     def _repr_html_(self):
         return record(self.name, self.lesson, said(self.says, ''), said(self.asked),
@@ -171,6 +177,8 @@ def judged(p: Puzzle, kernel: Kernel, seconds: float) -> Answer:
     refused, line = _refusal(e)
     found = Answer(p.name, p.bound, p.goal, e, refused, None, line, (), own_text(kernel))
     if refused: return found
+    if e.status == Status.CORRECT and (cores := e.profile.timeline.cores) > p.cores:
+        return replace(found, refused=f'It runs on {cores} cores; the puzzle and its bound are for {p.cores}.')
     if e.status in (Status.WRONG_RESULT, Status.NOT_FINITE): return _explained(p, found, kernel)
     return replace(found, line=(e.error or {}).get('line'))
 

@@ -34,8 +34,8 @@ one_tile = Puzzle(
     hints=('The answer says what the numbers look like. Which operation of the reference is nowhere in the kernel?',
            Hint('A product of its own, nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=0.5), makes '
                 'it right. It takes {us}: Vector passes over the tile, then Scalar does.', kernel=ONE_TILE_TWICE),
-           Hint('Scalar computes op(data · scale) in one pass: nisa.activation has an argument scale. {us} instead of '
-                '{before_us}.', kernel=ONE_TILE, before=ONE_TILE_TWICE)))
+           Hint('Scalar computes op(data · scale) in one pass: nisa.activation has an argument scale. {us} instead '
+                'of {before_us}.', kernel=ONE_TILE, before=ONE_TILE_TWICE)))
 
 # %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #b8c07861
 THREE_PASSES = '''def kernel(x):
@@ -76,6 +76,29 @@ one_instruction = Puzzle(
                 '{us} instead of {before_us}.', kernel=ONE_PASS, before=TWO_PASSES),
            'Make the column with nl.ndarray((128, 1), …) and nisa.memset(dst=one, value=1.0), before the tile is '
            'there: it costs nothing then.'))
+
+# %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #ee512204
+SHIFTED_SIGMOID = '''def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    three = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=three, value=3.0)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.activation(dst=tile, op=nl.sigmoid, data=tile, bias=three)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+'''
+UNWRITTEN_COLUMN = SHIFTED_SIGMOID.replace('''    nisa.memset(dst=three, value=3.0)
+''', '')
+
+def sigmoid_of_shifted(x): return (x + 3).sigmoid()
+
+unwritten_column = Puzzle(
+    'a column that nobody wrote', sigmoid_of_shifted, normal(x=(128, 512)), start=UNWRITTEN_COLUMN,
+    answer=SHIFTED_SIGMOID, goal=0.81, lesson='Lesson 1', says='Compute 1 / (1 + exp(−(x + 3))), the sigmoid of x + 3.',
+    pitfall='a tile is read before anybody has written it: nl.ndarray makes room, not zeros',
+    hints=('The answer names a tile and two lines: where it was made, and where it is read. What is missing between?',
+           Hint('nisa.memset writes a number into all of a tile. {us}.', kernel=SHIFTED_SIGMOID)))
 
 # %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #ee8faf2b
 SQUARES = '''def kernel(x):
@@ -124,6 +147,76 @@ same_place = Puzzle(
     pitfall='all turns race for one place of the output: one wins, and the other rows stay empty',
     hints=('The answer names rows that nobody wrote. Who should have?', 'Which part of the last copy depends on i?',
            Hint('The destination needs the slice that the source of the load has: {us}.', kernel=SQUARES)))
+
+# %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #1221bd72
+SIGMOID_OF_ROWS = SQUARES.replace('nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.multiply)',
+                                  'nisa.activation(dst=tile, op=nl.sigmoid, data=tile)')
+FOUR_PARTITIONS = '''def kernel(x):
+    rows, cols = x.shape
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((4, 128, cols), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x.reshape((4, 128, cols)))
+    nisa.activation(dst=tile, op=nl.sigmoid, data=tile)
+    nisa.dma_copy(dst=out.reshape((4, 128, cols)), src=tile)
+    return out
+'''
+
+def sigmoid(x): return x.sigmoid()
+
+four_partitions = Puzzle(
+    'four partitions', sigmoid, normal(x=(512, 256)), start=FOUR_PARTITIONS, answer=SIGMOID_OF_ROWS, goal=0.8,
+    lesson='Lesson 2', says='The sigmoid of a matrix with 512 rows. The kernel is right: find out how many lanes work.',
+    pitfall='the tile has 4 on its first axis, so 124 of 128 partitions do nothing',
+    hints=('What is the first axis of the tile, and how long is it?',
+           Hint('An instruction takes as long on 4 partitions as on 128. Here each of the 4 goes through 128 rows, '
+                'one after the other. With a tile of 128 rows a turn: {us} instead of {before_us}.',
+                kernel=SIGMOID_OF_ROWS, before=FOUR_PARTITIONS)))
+
+# %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #02eb0dd4
+_LONG_ROWS = '''def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray({shape}, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x{view})
+    nisa.activation(dst=tile, op=nl.sigmoid, data=tile)
+    nisa.dma_copy(dst=out{view}, src=tile)
+    return out
+'''
+SIXTEEN_PARTITIONS = _LONG_ROWS.format(shape='x.shape', view='')
+ALL_PARTITIONS = _LONG_ROWS.format(shape='(128, 2048)', view='.reshape((128, 2048))')
+
+sixteen_rows = Puzzle(
+    'sixteen long rows', sigmoid, normal(x=(16, 16384)), start=SIXTEEN_PARTITIONS, answer=ALL_PARTITIONS, goal=0.78,
+    lesson='Lesson 2', says='The sigmoid of a matrix with 16 rows of 16,384 elements.',
+    pitfall='a tile with the shape of the matrix uses an eighth of the partitions',
+    hints=('How many partitions does the tile have, and how long are its rows?',
+           'What is done to an element does not depend on where it stands. A view of the same memory may have '
+           'another shape: x.reshape((rows, cols)).',
+           Hint('With 128 rows of 2048: {us} instead of {before_us}.', kernel=ALL_PARTITIONS,
+                before=SIXTEEN_PARTITIONS)))
+
+# %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #cb711253
+_EARLIER = '''import neuronxcc.nki.isa as nisa
+import neuronxcc.nki.language as nl
+
+def kernel(x):
+    blocks, cols = x.shape[0] // 128, x.shape[1]
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((blocks, {rows}, cols), dtype=x.dtype, buffer=nl.sbuf)
+    for i in nl.affine_range(blocks):
+        tile[i] = nl.load(x[i * 128:(i + 1) * 128, :])
+    for i in nl.affine_range(blocks):
+        nl.store(out[i * 128:(i + 1) * 128, :], value=nl.sigmoid(tile[i]))
+    return out
+'''
+WITHOUT_PAR_DIM, WITH_PAR_DIM = _EARLIER.format(rows='128'), _EARLIER.format(rows='nl.par_dim(128)')
+
+forgotten_par_dim = Puzzle(
+    'a forgotten par_dim', sigmoid, normal(x=(512, 256)), start=WITHOUT_PAR_DIM, answer=WITH_PAR_DIM, goal=0.8,
+    lesson='Lesson 2', says='The same sigmoid, in the earlier dialect of NKI.',
+    pitfall='without nl.par_dim the first axis is the partitions, here the number of the block',
+    hints=('Which axis of tile does the answer take for the partitions, and which one should it be?',
+           Hint('The axis that is meant is marked where the tile is made: (blocks, nl.par_dim(128), cols). {us}.',
+                kernel=WITH_PAR_DIM)))
 
 # %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #0539c424
 ROW_BY_ROW = '''def kernel(x):
@@ -185,7 +278,34 @@ costly_layout = Puzzle(
     answer=TRANSPOSED_BY_TENSOR, goal=0.6, lesson='Lesson 3', says='Compute exp of the transposed matrix.',
     pitfall='the copy walks down columns: a descriptor of four bytes for every element',
     hints=('DMA moves runs of neighbours. How long is a run that walks down a column of x?',
-           'Bring the rows in as they lie, 128 at a time, and let an engine transpose: nisa.nc_transpose(dst, data) on '
-           'Tensor writes to PSUM.',
+           'Bring the rows in as they lie, 128 at a time, and let an engine transpose: nisa.nc_transpose(dst, '
+           'data) on Tensor writes to PSUM.',
            Hint('Scalar reads PSUM, so exp can take the transposed tile from there: {us} instead of {before_us}.',
                 kernel=TRANSPOSED_BY_TENSOR, before=ELEMENT_BY_ELEMENT)))
+
+# %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #2d5950f5
+_GAINS = '''{pad}row = nl.ndarray((128, cols), dtype=x.dtype, buffer=nl.sbuf)
+{pad}nisa.dma_copy(dst=row, src=gain.broadcast(dim=0, size=128))
+'''
+_WITH_GAIN = '''def kernel(x, gain):
+    rows, cols = x.shape
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+{before}    for i in nl.affine_range(rows // 128):
+        tile = nl.ndarray((128, cols), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[i * 128:(i + 1) * 128, :])
+{inside}        nisa.tensor_tensor(dst=tile, data1=tile, data2=row, op=nl.multiply)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=tile)
+    return out
+'''
+GAIN_EACH_TURN = _WITH_GAIN.format(before='', inside=_GAINS.format(pad=' ' * 8))
+GAIN_ONCE = _WITH_GAIN.format(before=_GAINS.format(pad=' ' * 4), inside='')
+
+def with_gain(x, gain): return x * gain
+
+same_row = Puzzle(
+    'the same row for everybody', with_gain, normal(x=(1024, 1024), gain=(1, 1024)), start=GAIN_EACH_TURN,
+    answer=GAIN_ONCE, goal=0.85, lesson='Lesson 3', says='Multiply every row of x by a row of gains.',
+    pitfall='what is the same in every turn is loaded in every turn',
+    hints=('How many bytes move, and how many must? Which copy makes the difference?',
+           Hint('The gains do not depend on i: their tile can be made and filled before the loop. {us} instead of '
+                '{before_us}.', kernel=GAIN_ONCE, before=GAIN_EACH_TURN)))
