@@ -37,7 +37,12 @@ def regroup(ap, shape):
 
 def whole_shape(shape, size):
     "A shape with its -1 filled in."
-    shape = tuple(int(n) for n in (shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape))
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    try: shape = tuple(int(n) for n in sizes)
+    except (TypeError, ValueError):
+        raise KernelError('a shape is made of whole numbers', kind='shape', line=kernel_line(),
+                          value=', '.join(map(str, sizes)),
+                          hint='Give the sizes as one tuple: t.reshape((128, 4, 64)).') from None
     return tuple(size // -math.prod(shape) if n == -1 else n for n in shape) if -1 in shape else shape
 
 @method_of(Tile)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from ..chip.chips import get_chip
 from ..chip.dtypes import is_float
+from ..executor.memory import uses_stored_bits
 from ..ir.instructions import spec_of
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Tensor, accesses, replace
@@ -86,10 +87,13 @@ def _longest(program, work):
         if work[n] and id(o) in own and not adds_up(o): yield o
 
 def forms_on_chip(program: Program, o: Instruction) -> list[Instruction]:
-    "The `other_forms` on the chip: where Scalar has no copies, a function copies floats."
-    if o.op != 'tensor_copy': return [*other_forms(o)]
-    copies = get_chip(program.chip).scalar_copies
+    """The `other_forms` on the chip that read whole numbers alike: GpSimd alone adds and multiplies 32-bit integers as
+    they are, others in fp32. Where Scalar has no copies, a function copies floats."""
     floats = all(is_float(program.tensors[a.tensor].dtype) for a in accesses(o))
+    if o.op != 'tensor_copy':
+        exact = uses_stored_bits(program, o)
+        return [f for f in other_forms(o) if floats or uses_stored_bits(program, f) == exact]
+    copies = get_chip(program.chip).scalar_copies
     return [f for f in other_forms(o) if f.engine != 'Scalar' or (f.op == o.op if copies else f.op != o.op and floats)]
 
 def moved_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Program]]:
