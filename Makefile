@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.made
 PORT   ?= 8888
 # more workers than the two cores of a small machine: a third of the tests' time is waiting, for a browser or a process that starts
-JOBS   ?= 4
+JOBS   ?= 6
 # tests keep away from the person's own store
 # (and keep bytecode: a run starts some three hundred processes, each of which would compile pandas or JupyterLab anew)
 TESTENV = PYTHONDONTWRITEBYTECODE= KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
@@ -57,7 +57,7 @@ check: env       ## lint, the house, unit tests and changed notebooks, in two mi
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python tools/check.py $(ARGS)
 
-test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=4 workers)
+test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=6 workers)
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
