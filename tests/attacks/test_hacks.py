@@ -32,7 +32,7 @@ def reports(request):
         a.job for a in {
             i.callspec.params['a'].name: i.callspec.params['a']
             for i in request.session.items
-            if 'a' in getattr(getattr(i, 'callspec', None), 'params', {})}.values()])
+            if i.path == request.path and 'a' in getattr(getattr(i, 'callspec', None), 'params', {})}.values()])
 
 
 @pytest.mark.parametrize('a', ATTACKS, ids=lambda a: a.name)

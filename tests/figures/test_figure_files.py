@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from pathlib import Path
@@ -186,7 +187,8 @@ def test_paper_tells_bars_apart_without_colour():
 
 
 @browser
-def test_a_process_that_drew_leaves_nothing_behind(tmp_path):
+def test_a_process_that_drew_leaves_nothing_behind():
+    tmp_path = Path(tempfile.mkdtemp(prefix='kl-'))         # short: a browser keeps a socket in it, 108 letters long at most
     code = ("import plotly.graph_objects as go\nfrom kernel_lab.figures.theme import save_figure\n"
             "from kernel_lab.figures.files.browser import drawing_browser\n"
             f"save_figure(go.Figure(go.Bar(y=[1])), {str(tmp_path / 'it.png')!r})\n"
@@ -198,6 +200,7 @@ def test_a_process_that_drew_leaves_nothing_behind(tmp_path):
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
         assert not Path(folder).exists() and not Path(f"/proc/{pid}").exists()
     assert [p.name for p in tmp_path.iterdir()] == ["it.png"]
+    shutil.rmtree(tmp_path)
 
 
 @browser

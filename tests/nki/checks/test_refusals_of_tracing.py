@@ -270,7 +270,7 @@ IMPOSSIBLE = {
         ('views', 'a view through an index cannot change the element size'),
         ('views', 'the last axis must be contiguous to be read as another dtype'),
         ('views', 'the sizes of {} do not follow from {} elements'), ('views', 'there is no axis {} in {}'),
-        ('views', '{} is not an order of {} axes'), ('views', '{} works on free axes; axis {} walks over partitions'),
+        ('views', 'a shape is made of whole numbers'), ('views', '{} is not an order of {} axes'), ('views', '{} works on free axes; axis {} walks over partitions'),
         ('views', '{} → {} does not rearrange {} axes'), ('views', 'NkiTensor.indirect (tensor indirection) is not modelled'),
         ('legacy_isa', '{} works on a tile whose place is read from memory')],
     RUN: [
