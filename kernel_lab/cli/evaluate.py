@@ -94,8 +94,7 @@ def result_line(name: str, e) -> str:
 
 def summary_lines(rows):
     "Counts of statuses and the fastest kernel, of pairs (name, `Evaluation` or `UsageError`), as lines of text."
-    counts, read = Counter(status_text(e) for _, e in rows), [(n, e) for n,
-        e in rows if not isinstance(e, UsageError)]
+    counts, read = Counter(status_text(e) for _, e in rows), [row for row in rows if not isinstance(row[1], UsageError)]
     yield f'{count_text(len(rows), "kernel")}: ' + ', '.join(
         f'{n} {status}' for status, n in counts.most_common()) + f'; {sum(e.cached for _, e in read)} known before'
     clocks = {}
@@ -133,8 +132,8 @@ def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
     if cut:
         say(f'Interrupted after {len(rows)} of {len(kernels)} kernels; '
             'what came is kept, and the same command goes on.', err=True)
-    return INTERRUPTED if cut else EXIT_GOOD if all(getattr(e, 'profile', None) for _,
-                                                    e in rows) else EXIT_NOT_CORRECT
+    if cut: return INTERRUPTED
+    return EXIT_GOOD if all(getattr(e, 'profile', None) for _, e in rows) else EXIT_NOT_CORRECT
 
 def _row_lines(name, e, as_json):
     if not as_json: return [result_line(name, e)]
@@ -143,7 +142,6 @@ def _row_lines(name, e, as_json):
     return [json.dumps({'file': name, **record})]
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #05d770b2
-GPU_LANGUAGES = ('triton', 'cuda')
 KernelTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
     'What the kernel is written in: nki, triton or cuda; read from its text if left out.'))]
 
@@ -156,10 +154,10 @@ def evaluate_gpu_files(kernels, task, workload=None, chip=None, store=None, seed
     if not as_json and not one: say(GPU_TABLE.head())
     for name, kernel in kernels.items():
         if isinstance(kernel, UsageError) and one: raise kernel
-        e = kernel if isinstance(kernel, UsageError) else evaluate(kernel, what, workload, chip, seeds=seeds,
-            limits=limits,
-                                                                   store=None if fresh else store)
-        if fresh and not isinstance(kernel, UsageError): store.save_evaluation(e, what)
+        if isinstance(kernel, UsageError): e = kernel
+        else:
+            e = evaluate(kernel, what, workload, chip, seeds=seeds, limits=limits, store=None if fresh else store)
+            if fresh: store.save_evaluation(e, what)
         rows.append(e)
         if as_json: print(json.dumps(e.to_dict(), indent=2) if one else _row_lines(name, e, True)[0])
         elif one: say(*evaluation_lines(e, error_sentence(e)), *(['known since ' + e.created] if e.cached else []))
@@ -186,10 +184,11 @@ def evaluate_(
     correct."""
     from ..evaluate.pipeline import evaluate
     from ..evaluate.sandbox.run import Limits
+    from ..gpu.plan.plan_json import GPU_TARGETS
     files, limits = kernel_files(kernels), Limits(seconds=seconds, work_seconds=work_seconds)
     found = {path: _or_error(path, entry, target) for path in files}
     require_one_language([k.target for k in found.values() if not isinstance(k, UsageError)])
-    if any(getattr(k, 'target', '') in GPU_LANGUAGES for k in found.values()):
+    if any(getattr(k, 'target', '') in GPU_TARGETS for k in found.values()):
         raise typer.Exit(evaluate_gpu_files(found, task, workload, chip, open_store(store), seeds, limits,
                                             fresh, json_))
     what, store = find_task(task, workload, chip), open_store(store)

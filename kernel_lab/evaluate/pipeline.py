@@ -16,7 +16,8 @@ from ..core.interrupts import interrupted
 from .verification.plausibility import Evidence, run_guards
 from .records.evaluation import Evaluation
 from .records.verification import Verification, Status, new_id, now, status_of
-from .gpu.gpu_stages import GPU_TARGETS, gpu_stages
+from .gpu.gpu_stages import gpu_stages
+from ..gpu.plan.plan_json import GPU_TARGETS
 from .sandbox.run import Limits, trace_kernel
 from ..gpu.chip.gpu_chips import DEFAULT_GPU, GPUS
 from ..tasks.baselines.eager import eager_us

@@ -23,7 +23,6 @@ from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 
 # %% ../../../nbs/5_evaluate/3_gpu/09_gpu_stages.ipynb #d62f2c87
-GPU_TARGETS = ('triton', 'cuda')        # languages of kernels that are evaluated here
 # elements of inputs that are interpreted without asking for a smaller workload
 MOST_JUDGED = 1 << 18
 LANGUAGES = {'triton': 'Triton', 'cuda': 'CUDA C++'}
