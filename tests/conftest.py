@@ -47,13 +47,12 @@ def pytest_begin_with_the_longest_file(items):
 
 def pytest_xdist_make_scheduler(config, log):
     """With several workers (`make test`): a file goes to one of them, for what its tests share; notebooks go to
-    whoever is free, and so do pages that carry their outputs. Of our own, because xdist 3.8 loses the groups of `--dist loadgroup` under pytest 9.2."""
+    whoever is free. Of our own, because xdist 3.8 loses the groups of `--dist loadgroup` under pytest 9.2."""
     from xdist.scheduler import LoadFileScheduling
 
     class FilesAndNotebooks(LoadFileScheduling):
         def _split_scope(self, nodeid):
             if "test_notebooks.py" in nodeid: return nodeid
-            if "test_outputs.py" in nodeid: return nodeid.partition("[")[2]    # a page is executed once, for all its tests
             return super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False               # in the order of the files: the longest is first

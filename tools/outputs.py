@@ -5,11 +5,14 @@ their outputs into them; `--check` writes nothing and names the cells whose outp
 notebooks, relative to nbs/, choose some. A page that carries outputs must give the same ones every time: no addresses,
 no seconds, no random numbers."""
 import argparse
+import importlib
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
+import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -75,13 +78,31 @@ def executed(name: str) -> list[list[dict]]:
     return found
 
 
-def fresh(name: str) -> list[list[dict]]:
-    "The same, in a process of its own."
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [sys.executable, __file__, "--one", name, "--to", file.name]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode: sys.exit(f"{name} failed:\n{done.stderr[-3000:]}")
-        return json.loads(Path(file.name).read_text(encoding="utf-8"))
+def warm() -> None:
+    """Import what the pages import. A grammar of internet addresses, which is compiled on import for seconds, is left
+    out: no page checks one."""
+    sys.modules.setdefault("rfc3987_syntax", None)
+    for name in ("execnb.shell", "nbformat", "pandas", "plotly.io", "torch.export._trace", "kernel_lab.figures.timeline",
+                 "kernel_lab.puzzles.ladder"): importlib.import_module(name)
+
+
+def execute_into(name: str, file: str) -> None:
+    "Write the outputs of a page, or what went wrong, as JSON."
+    try: found = executed(name)
+    except BaseException: found = traceback.format_exc()
+    Path(file).write_text(json.dumps(found), encoding="utf-8")
+
+
+def fresh(names: Iterable[str]) -> Iterator[tuple[str, list[list[dict]] | str]]:
+    """(name of a page, the outputs of its cells or what went wrong), each page executed in a process of its own, forked
+    from this one, which has imported what pages need and run none."""
+    warm()
+    for name in names:
+        with tempfile.NamedTemporaryFile("w+", suffix=".json", encoding="utf-8") as file:
+            page = multiprocessing.get_context("fork").Process(target=execute_into, args=(name, file.name))
+            page.start()
+            page.join()
+            yield name, json.loads(file.read() or f'"it ended with code {page.exitcode}"')
 
 
 def stale(name: str, outputs: list[list[dict]]) -> list[str]:
@@ -104,13 +125,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="notebooks, relative to nbs/ (all that carry outputs)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where outputs are out of date")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--to", help=argparse.SUPPRESS)
+    parser.add_argument("--to", metavar="FILE", help="write all outputs to this file as JSON, and nothing else")
     args = parser.parse_args()
-    if args.one: Path(args.to).write_text(json.dumps(executed(args.one)), encoding="utf-8"); return
+    found = fresh(args.names or kept())
+    if args.to: Path(args.to).write_text(json.dumps(dict(found)), encoding="utf-8"); return
     wrong = []
-    for name in args.names or kept():
-        outputs = fresh(name)
+    for name, outputs in found:
+        if isinstance(outputs, str): sys.exit(f"{name} failed:\n{outputs[-3000:]}")
         wrong += stale(name, outputs)
         if not args.check: write(name, outputs)
     if wrong and args.check: sys.exit("\n".join([*wrong, "`make outputs` puts it right"]))

@@ -5,7 +5,12 @@
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #ca3d91bc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from pathlib import Path
+import inspect
+import json
+import kernel_lab
 from ..core.errors import KernelError, LabError, UsageError
 from ..core.format import percent_text, time_text
 from ..core.markup import Shown, code_of, fold, record, said
@@ -13,6 +18,7 @@ from ..evaluate.pipeline import evaluate
 from ..evaluate.records.evaluation import Evaluation
 from ..evaluate.records.verification import Status
 from ..evaluate.sandbox.run import Limits, trace_in_child
+from ..evaluate.verification.adversarial_inputs import work_out_draws
 from ..evaluate.verification.verify import MAX_CHANGED_ELEMENTS, fresh_seeds, verify
 from ..nki.chip.chips import DEFAULT_CHIP
 from ..nki.ir.nodes import ArraySpec
@@ -22,8 +28,9 @@ from .answer import Answer
 from .bound import PuzzleBound, bound_of
 from .kernel_text import kernel_of, own_text
 from .progress import note, note_try, record_of
+from ..tasks.baselines.kept_facts import give_facts
 from ..tasks.codegen.graph import capture
-from ..tasks.model.task import Task, source_of, task_from
+from ..tasks.model.task import Task, source_of, task_from, work_out_counts
 from ..tasks.model.workload import Kernel
 
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #30afc9fb
@@ -59,6 +66,39 @@ class HintLadder(Shown):
         rows = [said(f'{n}. {s}') for n, s in enumerate(self.shown, 1)]
         return record(f'Hint {len(self.shown)} of {self.count}', self.puzzle, *rows, said(self.rest))
 
+# %% ../../nbs/6_puzzles/04_puzzle.ipynb #74f3053f
+FACTS_FILE = Path(kernel_lab.__file__).parent / 'puzzles' / 'facts.jsonl'
+
+@lru_cache(maxsize=1)
+def _kept_facts() -> dict[str, dict]:
+    "{name of a puzzle: its facts} of the file."
+    if not FACTS_FILE.exists(): return {}
+    rows = map(json.loads, FACTS_FILE.read_text(encoding='utf-8').splitlines())
+    return {row['puzzle']: row for row in rows}
+
+def _said_of(fn, said=()):
+    "The text of a function and what it holds of the function that made it."
+    held = [c.cell_contents for c in fn.__closure__ or () if all(c.cell_contents is not f for f in said)]
+    return '\n'.join([source_of(fn), *(_said_of(x, (*said, fn)) if inspect.isfunction(x) else repr(x) for x in held)])
+
+def task_digest(task: Task) -> str:
+    "16 hex digits of what decides the facts of a puzzle's task: its name, reference, inputs, shapes and dtypes."
+    parts = [task.name, _said_of(task.reference), _said_of(task.inputs),
+             *(f'{w.name} {w.dtype} {dict(w.shapes)}' for w in task.workloads)]
+    return sha256('\n\n'.join(parts).encode()).hexdigest()[:16]
+
+def work_out_puzzle_facts(task: Task) -> dict:
+    "The line of a puzzle's task in the file of kept facts, as it would be written today."
+    return {'puzzle': task.name, 'digest': task_digest(task),
+            'workloads': {w.name: work_out_counts(task, w) for w in task.workloads},
+            'draws': {d: work_out_draws(task, d) for d in dict.fromkeys(w.dtype for w in task.workloads)}}
+
+def with_kept_facts(task: Task) -> Task:
+    "The task, which is given the facts that are kept of it, if any are."
+    facts = _kept_facts().get(task.name)
+    if facts and facts['digest'] == task_digest(task): give_facts(task, facts)
+    return task
+
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #33873ff2
 SECONDS = 1.5           # of wall time, for the Python of a kernel
 OPENING_SECONDS = 20    # of the same, while the judge's process starts
@@ -92,8 +132,9 @@ class Puzzle(Shown):
         "The `Task` that the judge knows. `UsageError` where reference and inputs do not fit."
         made = task_from(self.reference, self.inputs, name=self.name, family='puzzles', level=1, doc=self.says or None,
                          reduces=self.reduces)
-        if self.dtype == 'float32': return made
-        return replace(made, workloads=tuple(replace(w, dtype=self.dtype) for w in made.workloads))
+        if self.dtype != 'float32':
+            made = replace(made, workloads=tuple(replace(w, dtype=self.dtype) for w in made.workloads))
+        return with_kept_facts(made)
 
     @cached_property
     def timeline(self) -> Timeline:

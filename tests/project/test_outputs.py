@@ -15,15 +15,24 @@ PLANTED = {"USER": "plantedperson", "LOGNAME": "plantedperson", "HOSTNAME": "pla
            "HOME": "/tmp/plantedfolder", "MY_API_KEY": "planted-secret-0123456789"}
 
 
-@pytest.fixture(scope="module", params=outputs.kept())
-def executed(request, tmp_path_factory):
-    "(name of a page, its outputs of today), from a process whose environment has names planted in it."
+@pytest.fixture(scope="module")
+def all_executed(request, tmp_path_factory):
+    "{name of a page: its outputs of today} of the pages whose tests were asked for, with names planted in the environment."
+    names = {item.callspec.params["executed"] for item in request.session.items if "executed" in item.fixturenames}
     to = tmp_path_factory.mktemp("outputs") / "found.json"
-    command = [sys.executable, ROOT / "tools" / "outputs.py", "--one", request.param, "--to", to]
     home = {"HOME": str(tmp_path_factory.mktemp("plantedfolder"))}
+    command = [sys.executable, ROOT / "tools" / "outputs.py", *sorted(names), "--to", to]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **PLANTED, **home})
     assert done.returncode == 0, done.stderr[-3000:]
-    return request.param, json.loads(to.read_text())
+    return json.loads(to.read_text())
+
+
+@pytest.fixture(params=outputs.kept())
+def executed(request, all_executed):
+    "(name of a page, its outputs of today)."
+    found = all_executed[request.param]
+    assert not isinstance(found, str), found[-3000:]
+    return request.param, found
 
 
 def test_outputs_in_git_are_those_of_today(executed):

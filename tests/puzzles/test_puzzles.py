@@ -14,7 +14,7 @@ from kernel_lab.puzzles.grade import grade
 from kernel_lab.puzzles.kernel_text import kernel_of
 from kernel_lab.puzzles.ladder import PUZZLES, get_puzzle, standing
 from kernel_lab.puzzles.progress import progress_file, read_progress, write_progress
-from kernel_lab.puzzles.puzzle import Hint, Puzzle, hint_text
+from kernel_lab.puzzles.puzzle import FACTS_FILE, Hint, Puzzle, hint_text, task_digest, work_out_puzzle_facts
 from kernel_lab.puzzles.tile_puzzles import ONE_TILE
 
 MOST_SECONDS = 2.0
@@ -35,6 +35,26 @@ def test_a_solution_meets_the_goal_and_the_start_does_not(puzzle):
     assert solved.right and solved.met, str(solved)
     assert not start.met, str(start)
     assert puzzle.bound.us <= solved.latency_us and solved.share < 1
+
+
+def test_what_is_kept_of_a_puzzle_is_of_its_text_today(puzzle):
+    kept = {row["puzzle"]: row for row in map(json.loads, FACTS_FILE.read_text(encoding="utf-8").splitlines())}
+    assert list(kept) == list(PUZZLES), "`python tools/puzzle_facts.py` writes it anew"
+    assert kept[puzzle.name]["digest"] == task_digest(puzzle.task)
+
+
+@pytest.mark.parametrize("name", ["one tile", "two trips", *(pytest.param(n, marks=pytest.mark.slow) for n in PUZZLES
+                                                           if n not in ("one tile", "two trips"))])
+def test_what_is_kept_of_a_puzzle_is_what_comes_out_today(name):
+    "But for an extreme draw near the threshold, whose float32 sums are this processor's."
+    kept = {row["puzzle"]: row for row in map(json.loads, FACTS_FILE.read_text(encoding="utf-8").splitlines())}[name]
+    today = json.loads(json.dumps(work_out_puzzle_facts(PUZZLES[name].task)))
+    assert today["workloads"].keys() == kept["workloads"].keys() and today["draws"].keys() == kept["draws"].keys()
+    for dtype, found in today["draws"].items():
+        there = kept["draws"][dtype]
+        assert found["draws"].keys() == there["draws"].keys() and found["whole"] == there["whole"]
+        differ = [d for d in found["draws"] if bool(found["draws"][d]) != bool(there["draws"][d])]
+        assert len(differ) <= 1, differ
 
 
 def test_a_start_shows_its_pitfall(puzzle):
