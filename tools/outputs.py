@@ -82,20 +82,20 @@ def warm() -> None:
     """Import what the pages import. A grammar of internet addresses, which is compiled on import for seconds, is left
     out: no page checks one."""
     sys.modules.setdefault("rfc3987_syntax", None)
-    for name in ("execnb.shell", "nbformat", "pandas", "plotly.io", "torch.export._trace", "kernel_lab.figures.timeline",
-                 "kernel_lab.puzzles.ladder"): importlib.import_module(name)
+    for name in ("execnb.shell", "nbformat", "pandas", "plotly.io", "torch.export._trace",
+                 "kernel_lab.figures.timeline", "kernel_lab.puzzles.ladder"): importlib.import_module(name)
 
 
 def execute_into(name: str, file: str) -> None:
     "Write the outputs of a page, or what went wrong, as JSON."
     try: found = executed(name)
-    except BaseException: found = traceback.format_exc()
+    except BaseException: found = traceback.format_exc()            # noqa: BLE001
     Path(file).write_text(json.dumps(found), encoding="utf-8")
 
 
 def fresh(names: Iterable[str]) -> Iterator[tuple[str, list[list[dict]] | str]]:
-    """(name of a page, the outputs of its cells or what went wrong), each page executed in a process of its own, forked
-    from this one, which has imported what pages need and run none."""
+    """(name of a page, the outputs of its cells or what went wrong) of each page. It is executed in a process of its
+    own, forked from this one, which has imported what pages need and run none."""
     warm()
     for name in names:
         with tempfile.NamedTemporaryFile("w+", suffix=".json", encoding="utf-8") as file:
