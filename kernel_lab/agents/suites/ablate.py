@@ -18,6 +18,10 @@ SWITCHES = {
              'width': ({}, {'beam': 1}), 'samples': ({}, {'samples': 1})},
     'two_stage': {'fast stage': ({}, {'fast_turns': 0}), 'right stage': ({}, {'right_turns': 0})}}     # name → on, off
 
+# what is off → the switches of what it had carried: the published tools have neither patterns nor the optimiser, and
+# the optimiser's proposals are told with profiles
+NOTHING_LEFT = {'react': {'tools': {'retrieval', 'proposals'}, 'profiling': {'proposals'}}}
+
 def switches_of(agent: str) -> dict[str, tuple[dict, dict]]:
     "Name of a switch of an agent → its settings for on and for off. `UsageError` for an agent without."
     choose(AGENTS, agent, 'agent')
@@ -25,16 +29,21 @@ def switches_of(agent: str) -> dict[str, tuple[dict, dict]]:
 
 def ablation_rows(agent: str, names: Sequence[str] = (), settings: dict | None = None,
                   singly: bool = False) -> tuple[SuiteRow, ...]:
-    """A row for each combination of switches of an agent, the whole agent first. `names`: which switches (all if
-    empty); `settings`: of every row; `singly`: only the whole, and each switch off by itself. `UsageError` for no such
-    switch."""
+    """A row for each combination of switches of an agent that is an agent of its own, the whole agent first. `names`:
+    which switches (all if empty); `settings`: of every row; `singly`: only the whole, and each switch off by itself.
+    `UsageError` for no such switch."""
     known = switches_of(agent)
     names = list(dict.fromkeys(names or known))
     for name in names: choose(known, name, f'switch of {agent}')
     if len(names) > 5 and not singly:
         raise UsageError(f'{len(names)} switches have {2**len(names)} combinations.',
                          hint='Name some of them, or switch off one at a time.')
-    combinations = [c for c in product((False, True), repeat=len(names)) if not singly or sum(c) <= 1]
+    idle = NOTHING_LEFT.get(agent, {})
+    def is_another(off):
+        without = {n for n, x in zip(names, off) if x}
+        return not any(without & idle.get(n, set()) for n in without)
+    combinations = [c for c in product((False, True), repeat=len(names))
+                    if is_another(c) and (not singly or sum(c) <= 1)]
     def row(off):
         label = ', '.join(f'no {n}' for n, x in zip(names, off) if x) or 'whole'
         chosen = [known[n][x] for n, x in zip(names, off)]
