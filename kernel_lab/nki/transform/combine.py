@@ -181,7 +181,8 @@ def quotients(program: Program) -> list[Instruction]:
 
 def reciprocal_on_scalar(program: Program, o: Instruction) -> Program:
     """The program with the reciprocals of an element-wise division by the Scalar engine, and a product in its place.
-    Results are rounded once more than before. `IllegalTransformation` for any other instruction."""
+    Results are rounded once more than before; a divisor below 2.9e-39 has no finite reciprocal. `IllegalTransformation`
+    for any other instruction."""
     if not _is_quotient(program, o):
         raise IllegalTransformation(f'{o.op} in line {o.line} divides no floats by float32 numbers, one each')
     inverse = lambda dst, data: Instruction('activation', {'dst': dst}, {'data': data, 'scale': 1.0},
