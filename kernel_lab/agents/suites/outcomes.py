@@ -37,7 +37,8 @@ class TaskOutcome:
     Of the best kernel of the agent's own: `speedup` over the first kernel, `over_eager`, `latency_us`, `peak_pct`,
     `bound`, `engines` (active shares), `score` (see `pattern_score`). `dollars`: None where a price is unknown;
     `open_dollars`: at most, of requests that were cut off. `kernels` written, `right` ones, `marked` by a guard.
-    `course`: (dollars so far, speed-up) each time that a kernel was the fastest so far."""
+    `course`: (dollars so far, speed-up) each time that a kernel was the fastest so far. `is_timeless`: whether the best
+    kernel is accepted and nobody took its time, as of one for a GPU without a card."""
     row: str
     task: str
     sample: int = 0
@@ -58,6 +59,7 @@ class TaskOutcome:
     right: int = 0
     marked: int = 0
     course: tuple[tuple[float | None, float], ...] = ()
+    is_timeless: bool = False
 
     @property
     def is_correct(self) -> bool:
@@ -69,11 +71,6 @@ class TaskOutcome:
         """The speed-up; 1 where there is no correct kernel, or no first kernel to compare with; nan where it is correct
         and its time is unknown."""
         return nan if self.is_timeless else self.speedup or 1.0
-
-    @property
-    def is_timeless(self) -> bool:
-        "Whether the kernel is accepted and no time was taken of it, as of one for a GPU without a card."
-        return self.ending in (Ending.CORRECT, Ending.COMPILED) and self.latency_us is None
 
 # %% ../../../nbs/6_agents/6_suites/00_outcomes.ipynb #5bc01f92
 END_NOTE, BUDGET_NOTE = 'suite: ', 'suite: budget'       # how keys of such notes begin
@@ -131,7 +128,8 @@ def outcome_of(run: Run, entries: Sequence[Entry] = (), row: str = '', sample: i
     money = dict(tokens=tokens, dollars=spent.dollars, open_dollars=spent.open_dollars)
     counts = dict(kernels=len(own), right=sum(s.evaluation.status == Status.CORRECT for s in own), course=_course(run),
                   marked=sum(s.evaluation.status in WITHOUT_A_CORRECT_ONE[Ending.CHEAT] for s in own))
-    if best is None or best.evaluation.profile is None: timed = {}
+    if best is None: timed = {}
+    elif best.evaluation.profile is None: timed = {'is_timeless': True}
     else:
         e, p = best.evaluation, best.evaluation.profile
         timed = dict(speedup=run.first_us / e.latency_us if run.first_us else None, over_eager=e.over_eager,

@@ -12,18 +12,20 @@ from ...evaluate.records.run import Run
 from ...evaluate.records.verification import new_id, now, to_json_data
 from ...evaluate.store.store import Store
 from ...nki.chip.chips import DEFAULT_CHIP
+from ...tasks.suite.kernelbench import kernelbench_tasks
 from ...tasks.suite.registry import TASKS, get_task
 
 # %% ../../../nbs/6_agents/6_suites/03_plan.ipynb #148bb0f0
 LEVELS = 'level1', 'level2', 'level3'
 
 def suites() -> dict[str, list[str]]:
-    "Name of a suite → its tasks: all of them, those of a level, those of a family."
+    """Name of a suite → its tasks: all of them, those of a level, those of a family, and the subjects of KernelBench's
+    first level, which are not among all."""
     found = {'all': list(TASKS), **{level: [] for level in LEVELS}}
     for name, task in TASKS.items():
         found.setdefault(f'level{task.level}', []).append(name)
         found.setdefault(task.family, []).append(name)
-    return found
+    return {**found, 'kernelbench1': list(kernelbench_tasks())}
 
 # %% ../../../nbs/6_agents/6_suites/03_plan.ipynb #e6d6866d
 @dataclass(frozen=True)

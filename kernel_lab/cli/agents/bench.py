@@ -163,14 +163,16 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
           stop_on_error: StopOnError = False, resume: Resume = None, define: Define = False, out: OutJson = None,
           store: StorePlace = None):
     "Let agents work on a suite of tasks without you, and print the table: classes, speed-ups, cost, with intervals."
-    from ...agents.engine.loop import chip_of
+    from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, SuiteRow, with_baseline
+    from ...agents.systems.registry import agent_class
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     names = tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
     given = given_settings(settings)
-    rows = tuple(SuiteRow(a, a, settings_of(a, given, **said)) for a in dict.fromkeys(agent or ['rewrite']))
-    target = target or 'nki'
+    agents, target = dict.fromkeys(agent or ['rewrite']), target or 'nki'
+    for a in agents: require_target(agent_class(a), target, chip_of(target, chip))
+    rows = tuple(SuiteRow(a, a, settings_of(a, given, **said)) for a in agents)
     rows = rows if alone or target != 'nki' else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
                      target=target, on_error='stop' if stop_on_error else 'continue')
@@ -191,14 +193,16 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
            store: StorePlace = None):
     "Work on a suite with parts of an agent on and off, a row for each combination, and print the table."
     from ...agents.suites.ablate import ablation_rows
-    from ...agents.engine.loop import chip_of
+    from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, with_baseline
+    from ...agents.systems.registry import agent_class
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     rows, names = ablation_rows(agent, switch or (), singly=singly), tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
+    target = target or 'nki'
+    require_target(agent_class(agent), target, chip_of(target, chip))
     own = settings_of(agent, given_settings(settings), **said)
     rows = tuple(replace(r, settings={**own, **r.settings}) for r in rows)
-    target = target or 'nki'
     rows = rows if target != 'nki' else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
                      target=target, on_error='stop' if stop_on_error else 'continue')

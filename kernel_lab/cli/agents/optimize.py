@@ -200,8 +200,8 @@ MaxTokens = Annotated[int | None, typer.Option('--max-tokens', metavar='N', min=
     'With an agent that asks a model: the most tokens of the run.'))]
 AgentTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
     'What the agent writes: nki, triton or cuda (then --chip is a GPU, as sm_90); read from KERNEL.py, else nki.'))]
-Turns = Annotated[int | None, typer.Option('--turns', metavar='N', min=1, max=100, help=(
-    'With react and guided: the most requests.'))]
+Turns = Annotated[int | None, typer.Option('--turns', metavar='N', min=1, max=400, help=(
+    'With react, guided and cuda_agent: the most requests.'))]
 
 def optimize(
     task: Annotated[str | None, typer.Argument(metavar='TASK', help=(
