@@ -169,8 +169,7 @@ def job_outcome(outcome: Outcome, seconds: float) -> tuple[str | None, str | Non
 
 # %% ../../../nbs/5_evaluate/4_pool/00_jobs.ipynb #2ae9e1ce
 RESOURCES_OF_TARGET = {
-    'nki': {'CPU': 1}, 'neuron': {'CPU': 1, 'neuron_cores': 1}, 'triton': {'CPU': 1, 'GPU': 1},
-    'cuda': {'CPU': 1, 'GPU': 1}}
+    'nki': {'CPU': 1}, 'neuron': {'CPU': 1, 'neuron_cores': 1}, 'triton': {'CPU': 1}, 'cuda': {'CPU': 1}}
 
 def resources_of(job: Job | None = None) -> dict[str, int]:
     "{resource: how many} that a job (or an ordinary one) takes."
