@@ -33,9 +33,9 @@ LABELS = dict(rewrite="recorded with the built-in agent", scripted="scripted",
               model="recorded with a language model, tokens not counted")
 
 
-def record(name, label, task, agent, workload, chip="trn2"):
+def record(name, label, task, agent, workload, chip="trn2", target="nki"):
     "Play a run to its end and write its recording."
-    loop = AgentLoop(task, agent, workload, chip, store=False)
+    loop = AgentLoop(task, agent, workload, chip, store=False, target=target)
     for step in loop: print(" ", step, flush=True)
     recording = loop.recording
     recording.run = replace(recording.run, config={**recording.run.config, "label": label})
@@ -50,10 +50,15 @@ def write_index():
     write_whole(RECORDED, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
 
 
+def gpu_scripts():
+    "The scripted conversations about GPU kernels."
+    import recorded_gpu_scripts
+    return recorded_gpu_scripts.GPU_SCRIPTS
+
+
 class Replays(ReactAgent):
     "The react agent, whose tools evaluate and then answer as they answered when the conversation was recorded."
-    @property
-    def tools(self):
+    def tools_in(self, target):
         "The four published tools."
         return {name: Tool(name, self._as_then(tool.run)) for name, tool in PUBLISHED_TOOLS.items()}
 
@@ -83,9 +88,9 @@ def convert(path):
     agent = Replays(model, exact=True, max_tokens=None)
     agent.calls = [*d["calls"]]
     lost = "The {} of this conversation, {:,} characters, was not kept."
-    with patch("kernel_lab.agents.systems.react.system_prompt",
+    with patch("kernel_lab.agents.systems.react.system_for",
                lambda *a: lost.format("system prompt", d["system_chars"])), \
-         patch("kernel_lab.agents.systems.react.ask_text", lambda *a: lost.format("first message", d["ask_chars"])):
+         patch("kernel_lab.agents.systems.react.ask_for", lambda *a: lost.format("first message", d["ask_chars"])):
         record(f"model-{d['task']}", LABELS["model"], d["task"], agent, d["workload"], d["chip"])
 
 
@@ -102,6 +107,8 @@ def main():
         if wanted(f"rewrite-{task}"): record(f"rewrite-{task}", LABELS["rewrite"], task, RewriteAgent(), "small")
     for name, (task, workload, agent) in recorded_scripts.SCRIPTS.items() if "scripted" in asked.what else ():
         if wanted(name): record(name, LABELS["scripted"], task, agent(), workload)
+    for name, (task, workload, agent, target) in gpu_scripts().items() if "scripted" in asked.what else ():
+        if wanted(name): record(name, LABELS["scripted"], task, agent(), workload, target=target)
     for path in sorted(asked.folder.glob("*.json")) if "model" in asked.what else ():
         if wanted(f"model-{path.stem}"): convert(path)
     write_index()

@@ -21,13 +21,14 @@ from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, NO_VALUE, AsJson,
                                    KernelFiles, StorePlace, Strict, TaskName, TextTable, WorkloadName, WorkSeconds,
                                    evaluation_lines, say,
                                    with_progress)
-from .gpu_rows import GPU_TABLE, gpu_line, language_of, require_one_language
+from .gpu_rows import GPU_TABLE, gpu_line, require_one_language
 from .runs import open_store
 from .tasks import find_task, known_task
 from ..core.durations import compare_times, microseconds, one_clock
 from ..core.errors import WALL_FACTOR, KernelError, UsageError
 from ..core.format import count_text, speedup_text
 from ..nki.chip.chips import DEFAULT_CHIP
+from ..tasks.model.language import language_of
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #8d85daaa
 def kernel_files(paths):

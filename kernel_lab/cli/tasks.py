@@ -355,6 +355,28 @@ def make_for_training(folder, count, seed, chip, jobs):
     say(f'{perf_counter() - start:,.0f} s; the records are in {Path(folder) / TRAINING_RUN.file}')
     return EXIT_GOOD
 
+def make_for_gpu(folder, count, keep, seed, target, jobs):
+    "Make tasks for GPU kernels in a folder and print the funnel → exit code."
+    from ..tasks.synthesis import gpu_tasks, synthesize as synthesis
+    start = perf_counter()
+    names = [n for suite, tasks in imported_suites().items() if 'kernelbench' in suite.lower() for n in tasks]
+    run = gpu_tasks.synthesize_for_gpu(folder, count, target, seed, jobs or os.cpu_count(),
+                                       benchmark={n: known_task(n) for n in names})
+    fates, cut = with_progress(run, count, 'starting', so_far=_passed)
+    if cut:
+        say(f'Interrupted after {len(fates):,} of {count:,} candidates. The same command goes on from there.', err=True)
+        return INTERRUPTED
+    kept, times = gpu_tasks.curate_for_gpu(folder, fates, keep)
+    stages = gpu_tasks.gpu_run(target).stages
+    say('', *funnel_lines(synthesis.funnel(fates, len(kept), stages), len(kept), stages), '',
+        *reason_lines(synthesis.reasons(fates, stages=stages)))
+    unknown = times['unknown']
+    say('', f'{len(kept):,} tasks for {target}; eager time: ' + (
+        f'unknown of {unknown:,}, there is no card here' if unknown else
+        f'taken, {times["too short"]:,} too short and {times["too long"]:,} too long'),
+        f'{perf_counter() - start:,.0f} s; the tasks are in {Path(folder) / "tasks.jsonl"}')
+    return EXIT_GOOD
+
 def synthesize(
     folder: Annotated[str, typer.Argument(metavar='DIR', help=(
         'Where fates.jsonl and tasks.jsonl are kept, or training.jsonl; a run cut short goes on from it.'))],
@@ -369,12 +391,19 @@ def synthesize(
     jobs: Annotated[int | None, typer.Option(metavar='N', min=1, max=256, help=(
         'Processes at once; as many as there are cores.'))] = None,
     figure: Annotated[str | None, typer.Option(metavar='FILE', help=(
-        'Draw the funnel here (html, png, svg).'))] = None):
+        'Draw the funnel here (html, png, svg).'))] = None,
+    target: Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
+        'Tasks for kernels in triton or cuda: chains of up to five operators, none of them near KernelBench; eager '
+        'times where a card is.'))] = None):
     "Make tasks to train on: draw candidates, turn down all that teach nothing, choose among the rest."
     from ..nki.chip.chips import get_chip
     from ..tasks.synthesis import synthesize as synthesis
     get_chip(chip)
     count = choose({'checking': count or 15_000, 'training': count or 3_600}, purpose, 'purpose of tasks')
+    if target and target != 'nki':
+        if figure or purpose != 'checking':
+            raise UsageError('--target makes tasks for checking, without a figure.', hint='Leave the other option out.')
+        raise typer.Exit(make_for_gpu(folder, count, keep, seed, target, jobs))
     if purpose == 'training':
         if figure: raise UsageError('--figure draws the funnel of a run for checking.', hint='Leave it out.')
         raise typer.Exit(make_for_training(folder, count, seed, chip, jobs))

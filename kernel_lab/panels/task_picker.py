@@ -12,7 +12,7 @@ import ipywidgets as widgets
 import traitlets
 from fastcore.basics import patch
 from ..agents.models.registry import why_no_model
-from ..agents.systems.registry import AGENTS, agent_named, asks_a_model
+from ..agents.systems.registry import agent_named, agents_for, asks_a_model
 from ..core.errors import choose
 from ..core.format import count_text, speedup_text
 from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 def agents_offered() -> dict[str, Callable]:
     "Name → function that creates the agent: `rewrite`, and those that ask a model where one can be reached."
     reachable = why_no_model() is None
-    return {name: partial(agent_named, name) for name in AGENTS if reachable or not asks_a_model(name)}
+    return {name: partial(agent_named, name) for name in agents_for('nki') if reachable or not asks_a_model(name)}
 
 def agent_note() -> str:
     "One sentence about the agents that are offered, and why those that ask a model are not."
-    asking = [name for name in AGENTS if asks_a_model(name)]
+    asking = [name for name in agents_for('nki') if asks_a_model(name)]
     if reason := why_no_model(): return f'Not offered, since they ask a model: {", ".join(asking)}. {reason}'
     return f'{", ".join(asking)} ask a model and cost money; rewrite is built in and free.'
 

@@ -20,8 +20,8 @@ LABELS = {"rewrite": "recorded with the built-in agent", "model": "recorded with
 
 def test_all_are_there_and_small():
     kinds = Counter(r.label for r in recorded_runs())
-    assert kinds == {LABELS["rewrite"]: 6, LABELS["model"]: 12, LABELS["scripted"]: 4}
-    assert {r.agent for r in recorded_runs() if r.label == "scripted"} == {"react", "beam", "two_stage", "guided"}
+    assert kinds == {LABELS["rewrite"]: 6, LABELS["model"]: 12, LABELS["scripted"]: 6}
+    assert {r.agent for r in recorded_runs() if r.label == "scripted"} == {"react", "beam", "two_stage", "guided", "cuda_agent"}
     assert sum(f.stat().st_size for f in FOLDER.glob("*.json*")) < 1_500_000
     assert {f.name.removesuffix(".json.xz") for f in FOLDER.glob("*.json.xz")} == set(NAMES)
 
@@ -30,7 +30,7 @@ def test_all_are_there_and_small():
 def test_one_replays_and_is_what_the_index_says(name):
     recording, row = recorded_run(name), next(r for r in recorded_runs() if r.name == name)
     assert described(name, recording.run) == vars(row)
-    assert recording.run.state == "finished" and row.best_us < row.first_us
+    assert recording.run.state == "finished" and (row.best_us is None if row.target != "nki" else row.best_us < row.first_us)
     once, again = [[s.to_dict() for s in replay_recorded(name)] for _ in range(2)]
     assert once == again == [s.to_dict() for s in recording.run.steps]
     assert recording.spent.dollars is None or row.agent == "rewrite"
@@ -67,6 +67,10 @@ def test_another_agent_is_told_that_it_goes_another_way():
 def test_the_kernels_are_right(name):
     run = recorded_run(name).run
     task = get_task(run.task)
+    if run.target != "nki":
+        pytest.importorskip("triton", reason="triton is not installed")
+        assert evaluate(run.leader.evaluation.kernel, task, run.workload, run.chip, store=None).status == run.leader.evaluation.status
+        return
     found = evaluate(run.best.evaluation.kernel, task, task.workload(run.workload), run.chip, store=None)
     assert found.status == Status.CORRECT
     if found.profile.clock == run.best.evaluation.profile.clock:

@@ -449,6 +449,46 @@ def test_react_without_a_key_says_so_and_makes_no_run(here, monkeypatch):
     assert "No runs yet" in here("runs").stdout
 
 
+RELU_IN_TRITON = """import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def clip(x, out, n, BLOCK: tl.constexpr):
+    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + k, tl.maximum(tl.load(x + k, mask=k < n, other=0.0), 0.0), mask=k < n)
+
+def kernel(x):
+    out, n = torch.empty_like(x), x.numel()
+    clip[(triton.cdiv(n, 1024),)](x, out, n, BLOCK=1024)
+    return out
+"""
+
+
+def test_an_agent_writes_a_gpu_kernel_without_a_card(here, monkeypatch, tmp_path):
+    pytest.importorskip("triton", reason="triton is not installed")
+    given = dict(source=RELU_IN_TRITON, move="one pass", why="One read.", expected="Unknown.")
+    with Server([Say(calls=(("submit", given),))]) as server:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("OPENAI_API_KEY", FAKE_KEY)
+        model = ("--model", "openai:mine", "--base-url", server.url + "/v1", "--turns", "2")
+        best = tmp_path / "best.py"
+        done = here("optimize", "relu", "-w", "small", "--agent", "react", "--target", "triton", "--out", str(best), *model)
+        assert done.returncode == 0 and best.read_text() == RELU_IN_TRITON, done.stdout + done.stderr
+        assert "time on sm_90 is unknown" in done.stdout and "0.00" not in done.stdout and "×" not in done.stdout
+        assert "H100" in json.dumps(server.asked[0]) and "NeuronCore" not in json.dumps(server.asked[0])
+        asked = len(server.asked)
+        same = here("replay", "latest")
+        assert same.returncode == 0 and "the same: 1 steps" in same.stdout and len(server.asked) == asked
+        assert "sm_90" in here("runs").stdout and here("report", "latest", "--out", str(tmp_path / "r.html")).returncode == 0
+        suite = here("bench", "--agent", "react", "--target", "triton", "--task", "kernelbench/19_relu", "-w", "small", *model)
+        assert suite.returncode == 0 and "1 run: 1 correct" in suite.stdout and "without times" in suite.stdout, suite.stdout + suite.stderr
+        assert re.search(r"fast rate +unknown", suite.stdout) and "rewrite" not in suite.stdout
+    refused(here("optimize", "relu", "--target", "triton"), 2, "rewrite writes nki, not triton", "two_stage")
+    refused(here("optimize", "relu", "--agent", "react", "--target", "hip"), 2, "language of kernels")
+    refused(here("bench", "--agent", "guided", "--target", "cuda", "--task", "relu", *model), 2, "guided writes nki, not cuda")
+
+
 def test_react_with_a_server_of_ones_own(lab, here, env, monkeypatch):
     say = Say("Nothing to gain.", usage={"input_tokens": 70})
     react = ("optimize", "softmax", "-w", "small", "--agent", "react", "--model", "openai:mine")

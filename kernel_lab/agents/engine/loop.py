@@ -20,9 +20,12 @@ from ...evaluate.records.journal import Spent
 from ...evaluate.records.verification import new_id, now, to_json_data
 from ...evaluate.records.run import Run, Step
 from ...evaluate.store.store import Store
+from ...gpu.chip.gpu_chips import DEFAULT_GPU, GPUS
+from ...gpu.plan.plan_json import GPU_TARGETS
 from ...nki.chip.chips import CHIPS, DEFAULT_CHIP
 from ...nki.explain.profile import is_of_another_clock
 from ...nki.timing.timeline import CLOCK
+from ...tasks.model.language import KERNEL_LANGUAGES
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 from ...tasks.suite.registry import get_task
@@ -63,16 +66,29 @@ class ModelAgent(Protocol):
 FIRST_KERNEL = 'first kernel'
 
 def base_step(run: Run) -> Step | None:
-    """The step whose kernel the next proposal starts from: an edit that is the latest step, else the best, else the
-    latest; None for a run without steps."""
+    """The step whose kernel the next proposal starts from: an edit that is the latest step, else the leader (the best,
+    where there are times), else the latest; None for a run without steps."""
     if not run.steps or run.steps[-1].move == EDITED_BY_HAND: return run.steps[-1] if run.steps else None
-    return run.best or run.steps[-1]
+    return run.leader or run.steps[-1]
 
 def steps_by_kernel(run: Run) -> dict[str, Step]:
     "Kernel hash → the first step that tried it."
     return {step.evaluation.kernel.hash: step for step in reversed(run.steps)}
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #0aa64147
+def chip_of(target: str, chip: str = DEFAULT_CHIP) -> str:
+    "The chip that is meant with a language of kernels: of a GPU's the default GPU, where no chip is named."
+    return DEFAULT_GPU if target in GPU_TARGETS and chip == DEFAULT_CHIP else chip
+
+def require_target(agent: object, target: str, chip: str) -> None:
+    "`UsageError` for no language or chip of it, and for an agent that does not write it."
+    choose(KERNEL_LANGUAGES, target, 'language of kernels')
+    choose(GPUS if target in GPU_TARGETS else CHIPS, chip, 'GPU' if target in GPU_TARGETS else 'chip')
+    writes = getattr(agent, 'targets', (target,))
+    if target not in writes:
+        raise UsageError(f'The agent {agent.name} writes {" and ".join(writes)}, not {target}.',
+                         hint='react, beam and two_stage write all languages of kernels, cuda_agent writes cuda.')
+
 def _task_of(task, run):
     "The task, by name, as a record, or by the run that is resumed. `UsageError` where task and run differ."
     task = get_task(task if task is not None else run.task)
@@ -85,20 +101,22 @@ class AgentLoop:
 
     `run`: a `Run` or its id to resume; `store`: where the run is saved, your own store if None, False for none;
     `max_steps`: the most steps of the agent (None: its own limit, or 10 for an agent that proposes); `on_event`: called
-    with each `Event`; `options` go to `evaluate`. `UsageError` for a name that does not exist, for neither task nor
-    run, for a run of another task, and for a damaged journal."""
+    with each `Event`; `target`: the language of its kernels, 'nki', or 'triton' or 'cuda' for a GPU (`chip` is then
+    one, by default `sm_90`, and there is no first kernel); `options` go to `evaluate`. `UsageError` for a name that
+    does not exist, for neither task nor run, for a run of another task, and for a damaged journal."""
     def __init__(self, task: str | Task | None = None, agent: 'Agent | ModelAgent | None' = None,
                  workload: str | None = None, chip: str = DEFAULT_CHIP, store: Store | bool | None = None,
                  max_steps: int | None = None, run: Run | str | None = None,
-                 on_event: Callable[[Event], object] | None = None, **options: object):
+                 on_event: Callable[[Event], object] | None = None, target: str = 'nki', **options: object):
         if task is None and run is None:
             raise UsageError('A loop needs a task, or a run to resume.', hint="Try AgentLoop('softmax', agent).")
         store = Store() if store is None else store
         if isinstance(run, str): run = store.load_run(run)
         self.task = _task_of(task, run)
-        choose(CHIPS, run.chip if run else chip, 'chip')
+        target, chip = run.target if run else target, run.chip if run else chip_of(target, chip)
+        require_target(agent, target, chip)
         self.workload = self.task.workload(run.workload if run else workload)
-        self.agent, self.chip, self.options = agent, run.chip if run else chip, options
+        self.agent, self.target, self.chip, self.options = agent, target, chip, options
         own = getattr(agent, 'max_steps', None if hasattr(agent, 'work') else 10)
         self.max_steps = own if max_steps is None else max_steps
         self.on_event, self.ended, self.is_replay = on_event or (lambda event: None), '', False
@@ -109,6 +127,7 @@ class AgentLoop:
         "An empty run; it is saved with its first entry."
         limit = {} if self.max_steps is None else {'max_steps': self.max_steps}
         config = {**limit, **getattr(self.agent, 'config', {})}
+        if self.target != 'nki': config['target'] = self.target
         name = getattr(self.agent, 'name', EDITED_BY_HAND)
         return Run(id=new_id(), task=self.task.name, workload=self.workload.name, chip=self.chip, agent=name, steps=(),
                    state='running', created=now(), config=to_json_data(config))
@@ -187,9 +206,13 @@ def _circling(loop):
     last = [s.move != EDITED_BY_HAND and hashes[n] in hashes[:n] for n, s in list(enumerate(steps))[-2:]]
     return len(last) == 2 and all(last)
 
+def _first_kernel(loop):
+    "The kernel that step 0 evaluates, or None: tasks have them in NKI only."
+    return loop.task.first(loop.workload) if loop.run.target == 'nki' else None
+
 def _first(loop):
     "Step 0."
-    first = loop.task.first(loop.workload)
+    first = _first_kernel(loop)
     if first is None: raise UsageError(f'Task {loop.task.name} has no first kernel.', hint='Give one: step(source).')
     return _record(loop, Proposal(first, FIRST_KERNEL, '', ''))
 
@@ -230,7 +253,7 @@ def _worked(loop):
 
 def _turn(loop):
     "The agent's turn → its step, or None when it has nothing left to try."
-    needs_first = not hasattr(loop.agent, 'work') or loop.task.first(loop.workload) is not None
+    needs_first = not hasattr(loop.agent, 'work') or _first_kernel(loop) is not None
     if not loop.run.steps and needs_first: return _first(loop)
     if loop.agent is None:
         raise UsageError('This loop has no agent to take a turn.', hint='Give a kernel of your own: step(source).')
@@ -301,8 +324,8 @@ def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = 
         return self._said(said)
     _check_clock(self)
     _tell_edits(self)               # in the order in which they were made: the agent hears what came first first
-    kernel = source if isinstance(source, Kernel) else Kernel(source)
-    if not self.run.steps and self.task.first(self.workload) is not None:
+    kernel = source if isinstance(source, Kernel) else Kernel(source, target=self.run.target)
+    if not self.run.steps and _first_kernel(self) is not None:
         with _guard(self): _first(self)
     move = EDITED_BY_HAND if self.run.steps else FIRST_KERNEL
     with _guard(self): step = _record(self, Proposal(kernel, move, '', ''))

@@ -40,7 +40,8 @@ def _fault(entry, before, steps):
         return f'the entry before it, {entry.prev}, is missing'
     wrong = [k for k, fits in _HOLDS.get(entry.kind, {}).items() if k not in entry.body or not fits(entry.body[k])]
     if wrong: return f'its {wrong[0]} is missing or no longer what it was'
-    named = [entry.body.get('step', 0), *(entry.body['steps'] if entry.kind == 'tool' else ())]
+    named = [*([entry.body['step']] if 'step' in entry.body else ()),
+             *(entry.body['steps'] if entry.kind == 'tool' else ())]
     lost = [n for n in named if not _is_count(n) or n >= steps]
     if lost: return f'the run has no step {lost[0]}'
     if entry.kind == 'heard' and any(before.get(n) != 'edit' for n in entry.body['edits']):

@@ -23,6 +23,7 @@ from ...evaluate.records.run import Run, Step
 from ...evaluate.records.verification import FLEETING, new_id, now
 from ...evaluate.store.rows import program_behind
 from ...nki.writing.same_program import program_digest
+from ...tasks.model.language import text_digest
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 
@@ -69,6 +70,10 @@ class Session:
     def run(self) -> Run:
         "The run with the steps that the agent has seen."
         return replace(self.recording.run, steps=tuple(self.steps))
+
+    def kernel(self, source: str) -> Kernel:
+        "A source as a kernel in the language of the run."
+        return Kernel(source, target=self.recording.run.target)
 
     def key(self, kind: str, key: str) -> str:
         "A key that is used for the first time: the second `turn` becomes `turn#2`."
@@ -190,7 +195,9 @@ def same_kernel(steps: list[Step], kernel: Kernel) -> Step | None:
                  s.evaluation.status not in FLEETING), None)
 
 def digest_of_program(evaluation: Evaluation) -> str | None:
-    "What two evaluations of the same Program share; None where there is no Program, or one too long to keep."
+    """What two evaluations of the same Program share; of a GPU kernel, two texts that differ in comments only. None
+    where there is no Program, or one too long to keep."""
+    if evaluation.kernel.target != 'nki': return text_digest(evaluation.kernel.source)
     program = program_behind(evaluation)
     return program and program_digest(program)
 
@@ -217,7 +224,9 @@ def _evaluated(session, kernel):
     if found.cached: found = replace(found, log=found.log.partition('\n')[2])       # as it was when it was made
     mine = digest_of_program(found)
     seen = next((s.index for s in session.steps if mine and programs.get(s.index) == mine), None)
-    return found, mine, '' if seen is None else f'The same Program as step {seen}: only the text differs.'
+    if seen is None: return found, mine, ''
+    same = 'Program' if kernel.target == 'nki' else 'code'
+    return found, mine, f'The same {same} as step {seen}: only the text differs.'
 
 def _bill(session):
     "What the requests since the last step have cost, as fields of a step; and their text."

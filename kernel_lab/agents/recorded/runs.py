@@ -12,7 +12,7 @@ import kernel_lab
 from ..engine.loop import replayed
 from ..engine.recording import Recording, from_file
 from ..suites.outcomes import TaskOutcome, best_own, outcome_of
-from ..suites.pattern_score import score_of
+from ..suites.bench import score_of_best
 from ..systems.registry import replaying_agent
 from ...core.errors import choose
 from ...evaluate.records.run import Run, Step
@@ -24,7 +24,7 @@ RECORDED = FOLDER / 'index.json'
 @dataclass(frozen=True)
 class RecordedRun:
     """A run that the lab brings along. `label`: how it came about; `first_us`, `best_us`: simulated latencies of its
-    first and its best kernel."""
+    first and its best kernel, None of GPU kernels, whose time is unknown; `target`: their language."""
     name: str
     agent: str
     task: str
@@ -32,17 +32,22 @@ class RecordedRun:
     chip: str
     label: str
     steps: int
-    first_us: float
-    best_us: float
+    first_us: float | None
+    best_us: float | None
+    target: str = 'nki'
 
     def __str__(self):
-        return (f'{self.name}: {self.agent} on {self.task}, {self.workload}: {self.first_us:.1f} → {self.best_us:.1f} '
-                f'us (simulated) in {self.steps} steps; {self.label}')
+        gain = 'time unknown' if self.best_us is None else f'{self.first_us:.1f} → {self.best_us:.1f} us (simulated)'
+        written = '' if self.target == 'nki' else f', {self.target} for {self.chip}'
+        return (f'{self.name}: {self.agent} on {self.task}, {self.workload}{written}: {gain} in {self.steps} steps; '
+                f'{self.label}')
 
 def described(name: str, run: Run) -> dict:
     "The row of the index for a run."
-    return asdict(RecordedRun(name, run.agent, run.task, run.workload, run.chip, run.config['label'], len(run.steps),
-                              round(run.first_us, 3), round(run.best.evaluation.latency_us, 3)))
+    first, best = (run.first_us, run.best.evaluation.latency_us) if run.best else (None, None)
+    row = RecordedRun(name, run.agent, run.task, run.workload, run.chip, run.config['label'], len(run.steps),
+                      first and round(first, 3), best and round(best, 3), run.target)
+    return asdict(row)
 
 def place_of(name: str) -> Path:
     "The file of a recorded run."
@@ -71,4 +76,4 @@ def recorded_outcome(name: str) -> TaskOutcome:
     r = recorded_run(name)
     best = best_own(r.run)
     row = f'{r.run.agent}, {r.run.config["label"]}'
-    return outcome_of(r.run, r.entries, row, score=best and score_of(best.evaluation))
+    return outcome_of(r.run, r.entries, row, score=score_of_best(best))

@@ -96,6 +96,7 @@ class RewriteAgent:
     share of the latency. `seconds`: CPU time that a step may search among transformations, about; `seed`: of that
     search."""
     name = 'rewrite'
+    targets = ('nki',)
 
     def __init__(self, moves: tuple = MOVES, worth: float = 0.002, families: tuple[str, ...] = tuple(FAMILIES),
                  seconds: float = 30.0, seed: int = 0):

@@ -21,6 +21,7 @@ from .plan import PlannedRun, SuitePlan, agent_of_row, is_kept, keep_plan, new_r
 from ..systems.registry import asks_a_model
 from ...core.errors import LabError, stoppable
 from ...evaluate.records.journal import spent_in
+from ...evaluate.records.run import Step
 from ...evaluate.store.store import Store
 from ...tasks.suite.registry import TASKS
 
@@ -30,12 +31,16 @@ def _known(store, planned):
     if not is_kept(store, planned.id): return None, []
     return store.load_run(planned.id), store.journal(planned.id)
 
+def score_of_best(best: Step | None, store: Store | None = None) -> float | None:
+    "The pattern score of a best step; None where there is none, and for a GPU kernel, which has no NKI patterns."
+    return score_of(best.evaluation, store) if best and best.evaluation.profile else None
+
 def kept_outcome(store: Store, planned: PlannedRun) -> TaskOutcome:
     "What became of one place of a plan so far, from the store."
     run, entries = _known(store, planned)
     if run is None: return TaskOutcome(planned.row.label, planned.task, planned.sample)
     best = best_own(run)
-    return outcome_of(run, entries, planned.row.label, planned.sample, best and score_of(best.evaluation, store))
+    return outcome_of(run, entries, planned.row.label, planned.sample, score_of_best(best, store))
 
 def kept_outcomes(store: Store, plan: SuitePlan) -> list[TaskOutcome]:
     "What became of every place of a plan so far, in its order, also of those that were not begun."

@@ -63,7 +63,11 @@ def fast_p(p: float = 1.0) -> Metric:
     "Share of all tasks: correct, and more than `p` times as fast as the first kernel."
     name = 'fast rate' if p == 1 else f'fast {p:g}'
     return Metric(name, f'share of all tasks that are correct and more than {p:g}× as fast as the first kernel',
-                  lambda runs: (mean(o.is_correct and o.gain > p for o in runs), 1), '{:.0%}')
+                  lambda runs: (mean(_is_faster(o, p) for o in runs), 1), '{:.0%}')
+
+def _is_faster(o, p):
+    "Whether a run is correct and faster than p; nan where nobody knows."
+    return nan if o.is_timeless else float(o.is_correct and o.gain > p)
 
 CORRECT_RATE = Metric('correct', 'share of all tasks with a correct kernel of the agent\'s own',
                       lambda runs: (mean(o.is_correct for o in runs), 1), '{:.0%}')
@@ -80,12 +84,15 @@ MEAN_OF_CORRECT = Metric('× of correct', 'geometric mean of the speed-ups over 
 MEAN_OF_ALL = Metric('× of all', 'geometric mean of the speed-ups over the first kernel; without a correct kernel, 1×',
                      lambda runs: (mean(log(o.gain) for o in runs), 1), '{:.2f}×', exp)
 
+def _is_faster_than_eager(o): return nan if o.is_timeless else float(o.is_correct and (o.over_eager or 0) > 1)
+
 FAST_OVER_EAGER = Metric('fast vs eager', 'share of all tasks that are correct and faster than eager execution (both '
-                         'simulated)', lambda runs: (mean(o.is_correct and (o.over_eager or 0) > 1 for o in runs), 1),
+                         'simulated)', lambda runs: (mean(map(_is_faster_than_eager, runs)), 1),
                          '{:.0%}')
 
 def _eager_part(runs):
     "Logarithms of a task's correct runs over eager execution; a task without one contributes nothing."
+    if any(o.is_timeless for o in runs): return nan, nan
     found = [log(o.over_eager) for o in runs if o.is_correct and o.over_eager]
     return (mean(found), 1) if found else (0.0, 0)
 
@@ -100,9 +107,10 @@ def busy_engines(outcome: TaskOutcome) -> list[str]:
     return [e for e in COMPUTE_ENGINES if outcome.engines.get(e, 0.0) >= BUSY]
 
 PEAK = Metric('% of peak', 'mean share of the peak of correct kernels, in per cent',
-              _over_correct(lambda o: o.peak_pct or 0.0), '{:.1f} %')
+              _over_correct(lambda o: nan if o.is_timeless else o.peak_pct or 0.0), '{:.1f} %')
 MULTI_ENGINE = Metric('multi-engine', 'share of correct kernels that keep two compute engines or more each active '
-                      f'for {BUSY:.0%} of the latency', _over_correct(lambda o: len(busy_engines(o)) >= 2), '{:.0%}')
+                      f'for {BUSY:.0%} of the latency',
+                      _over_correct(lambda o: nan if o.is_timeless else len(busy_engines(o)) >= 2), '{:.0%}')
 SCORE = Metric('pattern score', 'mean NKI pattern score of correct kernels, 0 to 100 (defined by this lab)',
                _over_correct(lambda o: nan if o.score is None else o.score), '{:.0f}')
 
@@ -152,6 +160,7 @@ TOKENS = Metric('tokens a task', 'mean tokens a task, in and out', lambda runs: 
 def paid_to_reach(outcome: TaskOutcome, p: float) -> tuple[float, bool]:
     """(dollars paid until a kernel was `p` times as fast as the first one, or all of them; whether one was). nan:
     unknown."""
+    if outcome.is_timeless: return nan, True
     there = next((dollars for dollars, gain in outcome.course if gain >= p), False)
     return (_paid(outcome), False) if there is False else (nan if there is None else there, True)
 

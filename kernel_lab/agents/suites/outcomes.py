@@ -4,8 +4,9 @@
 
 # %% ../../../nbs/6_agents/6_suites/00_outcomes.ipynb #efe8c864
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import nan
 from ..engine.loop import FIRST_KERNEL
 from ..engine.session import EDITED_BY_HAND
 from ...evaluate.records.journal import Entry, Spent, spent_in
@@ -16,6 +17,7 @@ from ...evaluate.records.verification import Status
 class Ending(StrEnum):
     "What became of a task."
     CORRECT = 'correct'                     # a kernel of the agent's own is correct
+    COMPILED = 'compiled, not verified'     # one compiles, and its numbers need a card
     FAILED = 'failed'                       # none is, or it wrote none
     TIMED_OUT = 'timed out'
     UNVERIFIABLE = 'unverifiable'           # the lab could not tell
@@ -35,7 +37,8 @@ class TaskOutcome:
     Of the best kernel of the agent's own: `speedup` over the first kernel, `over_eager`, `latency_us`, `peak_pct`,
     `bound`, `engines` (active shares), `score` (see `pattern_score`). `dollars`: None where a price is unknown;
     `open_dollars`: at most, of requests that were cut off. `kernels` written, `right` ones, `marked` by a guard.
-    `course`: (dollars so far, speed-up) each time that a kernel was the fastest so far."""
+    `course`: (dollars so far, speed-up) each time that a kernel was the fastest so far. `is_timeless`: whether the best
+    kernel is accepted and nobody took its time, as of one for a GPU without a card."""
     row: str
     task: str
     sample: int = 0
@@ -56,6 +59,7 @@ class TaskOutcome:
     right: int = 0
     marked: int = 0
     course: tuple[tuple[float | None, float], ...] = ()
+    is_timeless: bool = False
 
     @property
     def is_correct(self) -> bool:
@@ -64,8 +68,9 @@ class TaskOutcome:
 
     @property
     def gain(self) -> float:
-        "The speed-up; 1 where there is no correct kernel, or no time to compare with."
-        return self.speedup or 1.0
+        """The speed-up; 1 where there is no correct kernel, or no first kernel to compare with; nan where it is correct
+        and its time is unknown."""
+        return nan if self.is_timeless else self.speedup or 1.0
 
 # %% ../../../nbs/6_agents/6_suites/00_outcomes.ipynb #5bc01f92
 END_NOTE, BUDGET_NOTE = 'suite: ', 'suite: budget'       # how keys of such notes begin
@@ -76,9 +81,8 @@ def own_steps(run: Run) -> list[Step]:
     return [s for s in run.steps if not given(s)]
 
 def best_own(run: Run) -> Step | None:
-    "The agent's fastest correct step, or None."
-    timed = [s for s in own_steps(run) if s.evaluation.profile]
-    return min(timed, key=lambda s: s.evaluation.latency_us, default=None)
+    "The agent's fastest correct step, of GPU kernels without a time the first by estimates; or None."
+    return replace(run, steps=tuple(own_steps(run))).leader
 
 def end_note(entries: Sequence[Entry]) -> Entry | None:
     "The last note on how a run of a suite ended early, or None."
@@ -88,6 +92,7 @@ def _ending(run, spent, note):
     own = own_steps(run)
     found = {s.evaluation.status for s in own or run.steps}
     if own and Status.CORRECT in found: return Ending.CORRECT
+    if own and Status.COMPILED in found: return Ending.COMPILED
     if kind := next((kind for kind, some in WITHOUT_A_CORRECT_ONE.items() if found & some), None): return kind
     is_over = run.state in ('finished', 'failed') or (note and not note.key.startswith(BUDGET_NOTE))
     has_begun = own or spent.requests or is_over
@@ -95,7 +100,7 @@ def _ending(run, spent, note):
 
 def _why(run, ending, note):
     "A sentence about a run without a correct kernel."
-    if ending == Ending.CORRECT: return ''
+    if ending in (Ending.CORRECT, Ending.COMPILED): return ''
     if note: return note.body['text']
     own = own_steps(run)
     if not own: return 'The agent wrote no kernel of its own.' if ending == Ending.FAILED else ''
@@ -121,9 +126,10 @@ def outcome_of(run: Run, entries: Sequence[Entry] = (), row: str = '', sample: i
     ending, own = _ending(run, spent, note), own_steps(run)
     tokens = None if spent.uncounted else spent.tokens_in + spent.tokens_out
     money = dict(tokens=tokens, dollars=spent.dollars, open_dollars=spent.open_dollars)
-    counts = dict(kernels=len(own), right=sum(s.evaluation.profile is not None for s in own), course=_course(run),
+    counts = dict(kernels=len(own), right=sum(s.evaluation.status == Status.CORRECT for s in own), course=_course(run),
                   marked=sum(s.evaluation.status in WITHOUT_A_CORRECT_ONE[Ending.CHEAT] for s in own))
     if best is None: timed = {}
+    elif best.evaluation.profile is None: timed = {'is_timeless': True}
     else:
         e, p = best.evaluation, best.evaluation.profile
         timed = dict(speedup=run.first_us / e.latency_us if run.first_us else None, over_eager=e.over_eager,

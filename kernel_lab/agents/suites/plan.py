@@ -5,24 +5,27 @@
 # %% ../../../nbs/6_agents/6_suites/03_plan.ipynb #efe4f5ad
 from dataclasses import asdict, dataclass, field
 from typing import Literal
-from ..systems.registry import AGENTS, agent_named, asks_a_model
-from ...core.errors import UsageError, choose
+from ..engine.loop import require_target
+from ..systems.registry import agent_class, agent_named, asks_a_model
+from ...core.errors import UsageError
 from ...evaluate.records.run import Run
 from ...evaluate.records.verification import new_id, now, to_json_data
 from ...evaluate.store.store import Store
-from ...nki.chip.chips import CHIPS, DEFAULT_CHIP
+from ...nki.chip.chips import DEFAULT_CHIP
+from ...tasks.suite.kernelbench import kernelbench_tasks
 from ...tasks.suite.registry import TASKS, get_task
 
 # %% ../../../nbs/6_agents/6_suites/03_plan.ipynb #148bb0f0
 LEVELS = 'level1', 'level2', 'level3'
 
 def suites() -> dict[str, list[str]]:
-    "Name of a suite → its tasks: all of them, those of a level, those of a family."
+    """Name of a suite → its tasks: all of them, those of a level, those of a family, and the subjects of KernelBench's
+    first level, which are not among all."""
     found = {'all': list(TASKS), **{level: [] for level in LEVELS}}
     for name, task in TASKS.items():
         found.setdefault(f'level{task.level}', []).append(name)
         found.setdefault(task.family, []).append(name)
-    return found
+    return {**found, 'kernelbench1': list(kernelbench_tasks())}
 
 # %% ../../../nbs/6_agents/6_suites/03_plan.ipynb #e6d6866d
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class PlannedRun:
 class SuitePlan:
     """Agents on tasks. `workload`: None for each task's first; `samples`: runs of a row on a task; `steps`: the most of
     a run (None: the agent's own limit); `seeds`: of an evaluation; `max_dollars`: of all runs together; `on_error`:
-    whether to 'continue' with the next run or to 'stop' where a model fails."""
+    whether to 'continue' with the next run or to 'stop' where a model fails; `target`: the language of the kernels."""
     rows: tuple[SuiteRow, ...]
     tasks: tuple[str, ...]
     workload: str | None = None
@@ -54,6 +57,7 @@ class SuitePlan:
     seeds: int = 3
     max_dollars: float | None = None
     on_error: Literal['continue', 'stop'] = 'continue'
+    target: str = 'nki'
     id: str = field(default_factory=new_id)
 
     def __post_init__(self):
@@ -81,9 +85,8 @@ def _check(plan):
     if len({r.label for r in plan.rows}) < len(plan.rows): raise UsageError('Two rows of a suite have the same label.')
     if plan.samples < 1: raise UsageError(f'A suite with {plan.samples} runs a task has none.')
     if plan.on_error not in ('continue', 'stop'): raise UsageError(f"on_error={plan.on_error!r}: 'continue' or 'stop'.")
-    choose(CHIPS, plan.chip, 'chip')
     for name in plan.tasks: get_task(name).workload(plan.workload)
-    for row in plan.rows: choose(AGENTS, row.agent, 'agent')
+    for row in plan.rows: require_target(agent_class(row.agent), plan.target, plan.chip)
 
 BASELINE = SuiteRow('rewrite', 'rewrite')
 
@@ -97,6 +100,7 @@ def new_run(plan: SuitePlan, planned: PlannedRun, config: dict | None = None) ->
     is_first = planned.id == plan.runs[0].id
     about = {'suite': plan.id, 'row': planned.row.label, 'sample': planned.sample}
     if is_first: about['plan'] = plan.to_dict()
+    if plan.target != 'nki': about['target'] = plan.target
     workload = get_task(planned.task).workload(plan.workload).name
     return Run(planned.id, planned.task, workload, plan.chip, planned.row.agent, state='interrupted', created=now(),
                config=to_json_data({**(config or {}), **about}))

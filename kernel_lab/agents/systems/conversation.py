@@ -16,13 +16,16 @@ from ..tools.outcome import clip
 from ..tools.tool_sets import tool_schemas, use_tool
 from ...evaluate.records.evaluation import Evaluation
 from ...evaluate.records.run import Run
+from ...tasks.model.language import language_said
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/6_agents/5_systems/01_conversation.ipynb #4ac8a0b4
-def kernels_in(text: str) -> list[str]:
-    "The sources in the fenced blocks of `text` that hold `@nki.jit` or `@jit`, in order."
+def kernels_in(text: str, target: str = 'nki') -> list[str]:
+    """The sources in the fenced blocks of `text` that hold `@nki.jit` or `@jit`, in order; of a run for a GPU also
+    those that name another language, so that they can be answered."""
     blocks = re.split(r'^[ \t]*```[a-zA-Z0-9_+-]*[ \t]*$', text, flags=re.MULTILINE)[1::2]
-    return [b.strip('\n') + '\n' for b in blocks if re.search(r'^\s*@(?:\w+\.)*jit\b', b, re.MULTILINE)]
+    is_kernel = lambda b: re.search(r'^\s*@(?:\w+\.)*jit\b', b, re.MULTILINE) or (target != 'nki' and language_said(b))
+    return [b.strip('\n') + '\n' for b in blocks if is_kernel(b)]
 
 def kernel_in(text: str) -> str | None:
     "The source in the last fenced block of `text` that holds a kernel, or None."
@@ -36,7 +39,7 @@ def bench_of(session: Session) -> ToolBench:
         move = ' '.join(said.get('move', '').split()) or f'try {len(session.steps)}'
         return session.evaluate(kernel, move, said.get('why', ''), said.get('expected', '')).evaluation
     return ToolBench(session.task, session.workload, run.chip, run.first_us, steps_by_kernel(run),
-                     session.evaluation_options, evaluator=evaluator)
+                     session.evaluation_options, evaluator=evaluator, target=run.target)
 
 def with_timeline(run: Run, bench: ToolBench) -> Run:
     """The run with the timeline of the kernel that the next one starts from, which a store does not keep: the first
@@ -61,7 +64,7 @@ def heard_text(session: Session, said: dict) -> str:
 MAX_CALLS_PER_REPLY = 6         # calls of one reply that are run
 REPLY_TOKENS = 16_000
 _CUT = ('max_tokens', 'refusal')
-_NUDGE = 'There is no kernel in this reply. Call submit with the best correct kernel you have, or profile another one.'
+_NUDGE = 'There is no kernel in this reply. Call submit with the best correct kernel you have, or {} another one.'
 _LAST = 'This is your last turn: call submit now.'
 
 @dataclass
@@ -123,7 +126,7 @@ class Conversation:
         for step in self.session.steps[before:]:
             self.bench.tried.setdefault(step.evaluation.kernel.hash, step.evaluation)
         if name == 'submit' and ok and self.bench.submitted is None:
-            kernel = Kernel(source_named(self.bench, given['source']))
+            kernel = self.bench.kernel(source_named(self.bench, given['source']))
             self.bench.submitted = dict(hash=kernel.hash, **{k: given[k] for k in ('move', 'why', 'expected')})
         return text, ok
 
@@ -134,7 +137,7 @@ class Conversation:
 
     def _after_prose(self, reply: Reply, n):
         "After a reply without calls: hand in its kernel, or remind the model once → whether to go on."
-        found = kernels_in(reply.text)
+        found = kernels_in(reply.text, self.bench.target)
         if found:
             why = clip(reply.text.split('```')[0].strip(), 300)
             given = dict(source=found[-1], move='from the reply', why=why, expected='')
@@ -143,7 +146,7 @@ class Conversation:
                 says = f'The reply holds {len(found)} kernels; the last one was read, the others were not.'
                 self.session.note(says, f'{self.name} {n}/prose')
                 text = f'{says}\n{text}'
-        else: text, ok = _NUDGE, False
+        else: text, ok = _NUDGE.format('judge' if 'judge' in self.tools else 'profile'), False
         if ok: return False
         if self.nudged or not reply.content or reply.stop not in ('end_turn', 'max_tokens'):
             self.ended = f'The model stopped ({reply.stop}) without a new correct kernel.'

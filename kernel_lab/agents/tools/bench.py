@@ -5,12 +5,12 @@
 # %% ../../../nbs/6_agents/4_tools/02_bench.ipynb #01a57fcc
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from ...core.errors import KernelError, UsageError
 from ...evaluate.pipeline import evaluate
 from ...evaluate.records.evaluation import Evaluation
-from ...evaluate.records.verification import Status
+from ...evaluate.records.run import estimated_rank
 from ...evaluate.sandbox.run import Limits, trace_in_child
 from ...evaluate.store.rows import program_behind
 from ...nki.chip.chips import DEFAULT_CHIP
@@ -18,9 +18,16 @@ from ...nki.ir.program import Program
 from ...nki.timing.timeline import Timeline, schedule
 from ...nki.writing.same_program import program_digest
 from ...targets.nki_sim import specs_of
+from ...tasks.model.language import text_digest
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/6_agents/4_tools/02_bench.ipynb #abbc5ac3
+def best_first(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    "The correct ones, the fastest first; of GPU kernels without a time the accepted ones, ordered by estimates."
+    timed = sorted((e for e in evaluations if e.profile), key=lambda e: e.profile.latency_us)
+    timeless = [e for e in evaluations if e.gpu and not e.profile and e.is_accepted]
+    return timed or sorted(timeless, key=estimated_rank)
+
 @dataclass
 class ToolBench:
     """Compiles, verifies and profiles the kernels of one conversation.
@@ -38,11 +45,16 @@ class ToolBench:
     tried: dict = field(default_factory=dict)
     submitted: dict | None = None
     evaluator: Callable[[Kernel, dict], Evaluation] | None = None
+    target: str = 'nki'                                          # the language of the kernels
     digests: dict = field(default_factory=dict, repr=False)      # kernel hash → digest of its Program, None for none
+
+    def kernel(self, source: str) -> Kernel:
+        "A source as a kernel in the language of the bench."
+        return Kernel(source, target=self.target)
 
     def evaluate(self, source: str, **said: str) -> Evaluation:
         "The `Evaluation` of a source; each kernel is evaluated once. `said`: what the model said about it."
-        kernel = Kernel(source)
+        kernel = self.kernel(source)
         if kernel.hash in self.earlier: return self.earlier[kernel.hash].evaluation
         if kernel.hash not in self.tried:
             if self.evaluator: self.tried[kernel.hash] = self.evaluator(kernel, said)
@@ -73,13 +85,13 @@ class ToolBench:
 
     @property
     def best(self) -> Evaluation | None:
-        "The fastest correct evaluation of this conversation, or None."
-        right = [e for e in self.tried.values() if e.status == Status.CORRECT and e.profile]
-        return min(right, key=lambda e: e.profile.latency_us, default=None)
+        "The fastest correct evaluation of this conversation, of GPU kernels the first by estimates; or None."
+        return next(iter(best_first([*self.tried.values()])), None)
 
 # %% ../../../nbs/6_agents/4_tools/02_bench.ipynb #5952e29a
 def digest_of(bench: ToolBench, kernel: Kernel) -> str | None:
-    "The digest of a kernel's Program, None where it has none; kept on the bench."
+    "The digest of a kernel's Program, None where it has none; kept on the bench. Of a GPU kernel that of its text."
+    if kernel.target != 'nki': return text_digest(kernel.source)
     if kernel.hash not in bench.digests:
         e = bench.known.get(kernel.hash)
         try: bench.digests[kernel.hash] = program_digest(e and program_behind(e) or bench.program(kernel))
@@ -89,7 +101,7 @@ def digest_of(bench: ToolBench, kernel: Kernel) -> str | None:
 def twin_of(bench: ToolBench, kernel: Kernel) -> Evaluation | None:
     "The evaluation of another kernel that is the same Program as this one, or None. A known kernel has none."
     if kernel.hash in bench.known: return None
-    others = {h: e for h, e in bench.known.items() if e.profile or h in bench.digests}
+    others = {h: e for h, e in bench.known.items() if e.profile or h in bench.digests or kernel.target != 'nki'}
     if not others or (mine := digest_of(bench, kernel)) is None: return None
     return next((e for e in others.values() if digest_of(bench, e.kernel) == mine), None)
 
@@ -110,7 +122,7 @@ def source_named(bench: ToolBench, text: str) -> str:
     known = bench.known
     if name == 'last': found = [*bench.tried.values()][-1:] or [*known.values()][-1:]
     elif name == 'best':
-        found = sorted((e for e in known.values() if e.profile), key=lambda e: e.profile.latency_us)[:1]
+        found = best_first([*known.values()])[:1]
     elif match[2]: found = [s.evaluation for s in bench.earlier.values() if s.index == int(match[2])]
     else: found = [e for h, e in known.items() if h.startswith(match[1])]
     if len({e.kernel.hash for e in found}) == 1: return found[0].kernel.source

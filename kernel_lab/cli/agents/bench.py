@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 import typer
-from .optimize import BaseUrl, MaxTokens, ModelName, Turns, announced, asked_of
+from .optimize import AgentTarget, BaseUrl, MaxTokens, ModelName, Turns, announced, asked_of
 from ..render import (EXIT_GOOD, NO_VALUE, ChipName, StorePlace, TextTable, microseconds,
     require_writable, say, with_progress, writing)
 from ..runs import open_store, store_option
@@ -32,8 +32,9 @@ OUTCOME_TABLE = TextTable((('row', 14, 'left'), ('task', 24, 'left'), ('run', 17
 
 def outcome_line(o: 'TaskOutcome') -> str:
     "What became of one run as a line."
-    gain = speedup_text(o.speedup) if o.speedup else NO_VALUE
-    return OUTCOME_TABLE.line((o.row, o.task, o.run or NO_VALUE, o.ending.value, microseconds(o.latency_us), gain,
+    blank = 'unknown' if o.is_timeless else NO_VALUE
+    gain, us = speedup_text(o.speedup) if o.speedup else blank, microseconds(o.latency_us) if o.latency_us else blank
+    return OUTCOME_TABLE.line((o.row, o.task, o.run or NO_VALUE, o.ending.value, us, gain,
                                f'{o.right}/{o.kernels}', dollars_text(o.dollars), o.why[:160]))
 
 def figure_lines(plan: 'SuitePlan', outcomes: Sequence['TaskOutcome']):
@@ -74,7 +75,8 @@ def do_suite(plan: 'SuitePlan', jobs: int = 1, place: str | None = None, out: st
     store = open_store(place)
     again = f'kernel-lab bench --resume {plan.id}{store_option(store, place)}'
     count = len(plan.runs)
-    say(f'suite {plan.id}: {count} runs on {len(plan.tasks)} tasks, simulated on {plan.chip}; to go on: {again}',
+    how = 'simulated on' if plan.target == 'nki' else f'{plan.target} without a card, so without times, for'
+    say(f'suite {plan.id}: {count} runs on {len(plan.tasks)} tasks, {how} {plan.chip}; to go on: {again}',
         OUTCOME_TABLE.head())
     _, cut = with_progress(run_suite(plan, store, jobs), count, f'suite {plan.id}', lambda o: [outcome_line(o)])
     found = kept_outcomes(store, plan)
@@ -153,6 +155,7 @@ OutJson = Annotated[str | None, typer.Option('--out', metavar='FILE.json', help=
 
 def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NAME', help='An agent; repeat.')] = None,
           suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: ChipName = DEFAULT_CHIP,
+          target: AgentTarget = None,
           model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
           task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
           settings: Settings = None, samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
@@ -160,15 +163,19 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
           stop_on_error: StopOnError = False, resume: Resume = None, define: Define = False, out: OutJson = None,
           store: StorePlace = None):
     "Let agents work on a suite of tasks without you, and print the table: classes, speed-ups, cost, with intervals."
+    from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, SuiteRow, with_baseline
+    from ...agents.systems.registry import agent_class
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     names = tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
     given = given_settings(settings)
-    rows = tuple(SuiteRow(a, a, settings_of(a, given, **said)) for a in dict.fromkeys(agent or ['rewrite']))
-    rows = rows if alone else with_baseline(rows)
-    plan = SuitePlan(rows, names, workload, chip, samples, steps, max_dollars=max_dollars,
-                     on_error='stop' if stop_on_error else 'continue')
+    agents, target = dict.fromkeys(agent or ['rewrite']), target or 'nki'
+    for a in agents: require_target(agent_class(a), target, chip_of(target, chip))
+    rows = tuple(SuiteRow(a, a, settings_of(a, given, **said)) for a in agents)
+    rows = rows if alone or target != 'nki' else with_baseline(rows)
+    plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
+                     target=target, on_error='stop' if stop_on_error else 'continue')
     raise typer.Exit(do_suite(plan, jobs, store, out, define))
 
 def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='The agent.')] = 'rewrite',
@@ -178,6 +185,7 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
            singly: Annotated[bool, typer.Option('--singly', help=(
                'One part off at a time, not all combinations.'))] = False,
            suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: ChipName = DEFAULT_CHIP,
+           target: AgentTarget = None,
            model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
            task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
            settings: Settings = None, samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
@@ -185,12 +193,17 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
            store: StorePlace = None):
     "Work on a suite with parts of an agent on and off, a row for each combination, and print the table."
     from ...agents.suites.ablate import ablation_rows
+    from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, with_baseline
+    from ...agents.systems.registry import agent_class
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     rows, names = ablation_rows(agent, switch or (), singly=singly), tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
+    target = target or 'nki'
+    require_target(agent_class(agent), target, chip_of(target, chip))
     own = settings_of(agent, given_settings(settings), **said)
     rows = tuple(replace(r, settings={**own, **r.settings}) for r in rows)
-    plan = SuitePlan(with_baseline(rows), names, workload, chip, samples, steps, max_dollars=max_dollars,
-                     on_error='stop' if stop_on_error else 'continue')
+    rows = rows if target != 'nki' else with_baseline(rows)
+    plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
+                     target=target, on_error='stop' if stop_on_error else 'continue')
     raise typer.Exit(do_suite(plan, jobs, store, out, define))

@@ -15,12 +15,15 @@ from ..render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, Entry, PagePath, St
     WorkloadName, WorkSeconds, exit_code, progress_on, reason_text, require_writable, say, step_table, step_text,
     writing)
 from ..runs import find_run, open_store, store_option, write_report
-from ..tasks import find_task
+from ..gpu_rows import GPU_STEP_TABLE, gpu_step_line
+from ..tasks import find_task, known_task
 from ...core.durations import one_clock
 from ...core.errors import LabError, UsageError
 from ...core.format import dollars_text, note_stage, speedup_text
 from ...core.interrupts import interrupted
+from ...evaluate.records.verification import Status
 from ...nki.chip.chips import DEFAULT_CHIP
+from ...tasks.model.language import language_of
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #ffdc16df
 def asked_of(name, said):
@@ -62,6 +65,8 @@ def _base(run, said):
 def show_step(step, run, console, paid=''):
     "Print one step of a run as a row, with its reason under it; `paid`: so far, of a run that costs money."
     best = run.best is not None and run.best.index == step.index
+    if run.target != 'nki':
+        return say(*filter(None, (gpu_step_line(step), reason_text(step))), console=console)
     say(*filter(None, (step_text(step, run.first_us, best, paid), reason_text(step))), console=console)
 
 def paid_text(loop):
@@ -91,7 +96,8 @@ def step_until_done(loop, source=None):
                                     total=loop.max_steps and loop.max_steps + 1)
             loop.options.setdefault('on_stage', stages_on(progress, bar, lambda: f'step {len(loop.steps)}'))
             kind = one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'
-            say(step_table(kind, bool(paid_text(loop))).head(), console=console)
+            is_nki = loop.run.target == 'nki'
+            say((step_table(kind, bool(paid_text(loop))) if is_nki else GPU_STEP_TABLE).head(), console=console)
             if source: loop.edit(source)
             for step in loop.steps: show_step(step, loop.run, console, paid_text(loop) and '·')
             for step in loop:
@@ -112,14 +118,23 @@ def report_outcome(loop, cut=None, where=''):
     if not run.steps:
         say('Stopped before the first step was done; nothing is stored.', err=True)
         return exit_code(cut) if cut else EXIT_NOT_CORRECT
-    if best: say(f'\nbest: step {best.index}, {best.evaluation.latency} on {run.chip}, {against_first(run)}')
+    if run.target != 'nki' and run.leader: say(f'\n{leader_text(run)}')
+    elif best: say(f'\nbest: step {best.index}, {best.evaluation.latency} on {run.chip}, {against_first(run)}')
     else: say('\nno step was correct')
     if loop.ended: say(loop.ended)
     if paid := paid_text(loop): say(f'paid: {paid}; {loop.spent}')
-    if cut is None: return EXIT_GOOD if best else EXIT_NOT_CORRECT
+    if cut is None: return EXIT_GOOD if run.leader else EXIT_NOT_CORRECT
     said = str(cut) if isinstance(cut, LabError) else 'Interrupted.'
     say(f'{said} The run is kept. Go on with: kernel-lab optimize --resume {run.id}{where}', err=True)
     return exit_code(cut)
+
+def leader_text(run):
+    "The kernel that a run for a GPU ends with, as a line: by what it was chosen, and that its time is unknown."
+    s = run.leader
+    rest = [x for x in run.steps if x.evaluation.is_accepted]
+    chosen = f'first of {len(rest)} by estimates' if len(rest) > 1 else 'the only one'
+    how = 'correct' if s.evaluation.status == Status.CORRECT else 'compiled, not verified'
+    return f'kept: step {s.index}, {how}, {chosen}; its time on {run.chip} is unknown, because there is no card here'
 
 def against_first(run):
     "How the best step of a run compares with the first kernel, in the report's words."
@@ -136,31 +151,39 @@ def families_asked(three_terms):
     from ...nki.transform.moves import FAMILIES, THREE_TERMS
     return {'families': (*FAMILIES, THREE_TERMS)}
 
-def new_loop(store, task, agent, steps, workload, chip, said=None, **options):
-    "A loop on a task, from its first kernel. `said`: options of the agent's model; `options` go to `evaluate`."
-    from ...agents.engine.loop import AgentLoop
-    return AgentLoop(find_task(task, workload, chip), new_agent(agent, **said or {}), workload, chip, store=store,
-                     max_steps=steps, **options)
+def new_loop(store, task, agent, steps, workload, chip, said=None, target='nki', **options):
+    """A loop on a task, from its first kernel, or in a language of GPUs. `said`: options of the agent's model;
+    `options` go to `evaluate`."""
+    from ...agents.engine.loop import AgentLoop, chip_of, require_target
+    from ...agents.systems.registry import agent_class
+    if target == 'nki': what = find_task(task, workload, chip)
+    else:
+        what = known_task(task)
+        what.workload(workload)
+        require_target(agent_class(agent), target, chip_of(target, chip))
+    return AgentLoop(what, new_agent(agent, **said or {}), workload, chip, store=store, max_steps=steps, target=target,
+                     **options)
 
 def resumed_loop(store, name, steps, said=None, **options):
     """The loop of a stored run, which goes on after its last step, with the model and limits that it had, but for what
     is `said`; `options` go to `evaluate`."""
     from ...agents.engine.loop import AgentLoop
     run = find_run(store, name)
-    return AgentLoop(find_task(run.task, run.workload, run.chip), agent_again(run, said or {}), store=store,
+    what = find_task(run.task, run.workload, run.chip) if run.target == 'nki' else known_task(run.task)
+    return AgentLoop(what, agent_again(run, said or {}), store=store,
                      max_steps=steps, run=run, **options)
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #98622ee6
 def write_best(loop, path):
     "Save the source of the fastest correct kernel → the path as lines to print; none if no step was correct."
-    if loop.best is None: return []
-    with writing(path): Path(path).write_text(loop.best.evaluation.kernel.source, encoding='utf-8')
+    if loop.run.leader is None: return []
+    with writing(path): Path(path).write_text(loop.run.leader.evaluation.kernel.source, encoding='utf-8')
     return [f'kernel      {path}']
 
 def given_kernel(loop, source):
     "Lines that say why the given kernel was not improved; none if it was correct."
     mine = [s.evaluation for s in loop.steps if s.evaluation.kernel.source == source]
-    if not mine or mine[0].profile is not None: return []
+    if not mine or mine[0].is_accepted: return []
     message = (mine[0].error or {}).get('message', '')
     return [f'your kernel is not correct ({mine[0].status}): {message}',
             "the agent went on from the task's first kernel"]
@@ -175,8 +198,10 @@ MaxDollars = Annotated[float | None, typer.Option('--max-dollars', metavar='X', 
     'With an agent that asks a model: the most dollars of the run.'))]
 MaxTokens = Annotated[int | None, typer.Option('--max-tokens', metavar='N', min=1, help=(
     'With an agent that asks a model: the most tokens of the run.'))]
-Turns = Annotated[int | None, typer.Option('--turns', metavar='N', min=1, max=100, help=(
-    'With react and guided: the most requests.'))]
+AgentTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
+    'What the agent writes: nki, triton or cuda (then --chip is a GPU, as sm_90); read from KERNEL.py, else nki.'))]
+Turns = Annotated[int | None, typer.Option('--turns', metavar='N', min=1, max=400, help=(
+    'With react, guided and cuda_agent: the most requests.'))]
 
 def optimize(
     task: Annotated[str | None, typer.Argument(metavar='TASK', help=(
@@ -185,7 +210,7 @@ def optimize(
     agent: Annotated[str, typer.Option(metavar='NAME', help=AGENT_HELP)] = 'rewrite',
     steps: Annotated[int | None, typer.Option(metavar='N', min=1, max=10_000, help=(
         "The most steps to take; the agent's own limit if left out, 10 for rewrite."))] = None,
-    workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP,
+    workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP, target: AgentTarget = None,
     model: ModelName = None, base_url: BaseUrl = None, max_dollars: MaxDollars = None, max_tokens: MaxTokens = None,
     turns: Turns = None,
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
@@ -217,12 +242,13 @@ def optimize(
         raise UsageError('A resumed run keeps the moves that it was begun with.', hint='Leave --three-terms out.')
     if resume and (workload or kernel):
         raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
+    if resume and target: raise UsageError('A resumed run keeps its language.', hint='Leave --target out.')
     kept, source = open_store(store), read_kernel(kernel).source if kernel else None
     options = dict(strict=strict, limits=Limits(work_seconds=work_seconds),
                    said={**dict(zip(MODEL_OPTIONS, (model, base_url, max_dollars, max_tokens, turns))),
                          **families_asked(three_terms)})
     if resume: loop = resumed_loop(kept, resume, steps, **options)
-    else: loop = new_loop(kept, task, agent, steps, workload, chip, **options)
+    else: loop = new_loop(kept, task, agent, steps, workload, chip, target=language_of(source or '', target), **options)
     where = store_option(kept, store)
     code = report_outcome(loop, step_until_done(loop, source), where)
     if source: say(*given_kernel(loop, source))

@@ -16,16 +16,17 @@ from ..records.evaluation import GuardReport
 from ..records.gpu_facts import GpuFacts, KernelResources
 from ..records.verification import Status, status_of
 from ..sandbox.protocol import Limits
-from ...gpu.checks.advice import floor_us, least_bytes
+from ...gpu.checks.advice import floor_us, launched_bytes, least_bytes
 from ...gpu.plan.nodes import DTYPE_BYTES
 from ...tasks.importers.module_inits import forward_inputs, init_inputs
+from ...tasks.model.language import language_said
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 
 # %% ../../../nbs/5_evaluate/3_gpu/09_gpu_stages.ipynb #d62f2c87
 # elements of inputs that are interpreted without asking for a smaller workload
 MOST_JUDGED = 1 << 18
-LANGUAGES = {'triton': 'Triton', 'cuda': 'CUDA C++'}
+LANGUAGES = {'nki': 'NKI', 'triton': 'Triton', 'cuda': 'CUDA C++'}
 
 def input_specs(task: Task, workload: Workload, source: str, entry: str | None = None) -> list[dict]:
     """{'shape', 'dtype'} of each tensor that a submission for a task is given. `KernelError` for a dtype that no plan
@@ -58,22 +59,25 @@ def facts_of(compiled: GpuCompiled) -> dict:
     advice = tuple(str(s) for s in compiled.signs) + tuple(f'dropped: {d}' for d in compiled.dropped)
     return dict(language=plan.target, plan=plan.hash, launches=len(plan.launches),
                 kernels=tuple(map(_resources, compiled.binaries.values())),
-                peak_bytes=plan.peak_bytes, least_bytes=least_bytes(plan), floor_us=floor_us(plan),
+                peak_bytes=plan.peak_bytes, least_bytes=least_bytes(plan), launched_bytes=launched_bytes(plan),
+                floor_us=floor_us(plan),
                 advice=advice, precision=precision,
                 precision_why=why)
 
 # %% ../../../nbs/5_evaluate/3_gpu/09_gpu_stages.ipynb #6560f852
 def _planned(kernel, task, workload, chip, limits, progress):
     "The plan of a kernel on a workload; a `KernelError` is raised."
+    if language_said(kernel.source) == 'nki': raise _another_language('nki', kernel.target)
     specs = input_specs(task, workload, kernel.source, kernel.entry)
     plan, reply = plan_submission(kernel.source, specs, chip, kernel.entry, init_inputs(task, workload), limits)
     if reply.layers: progress.layers, progress.tier = reply.layers, reply.tier
     if isinstance(plan, KernelError): raise plan
-    if plan.target != kernel.target:
-        raise KernelError(f'the kernel is written in {LANGUAGES[plan.target]}, not in '
-                          f'{LANGUAGES[kernel.target]}', kind='unsupported',
-                          hint=f'Say --target {plan.target}.')
+    if plan.target != kernel.target: raise _another_language(plan.target, kernel.target)
     return plan
+
+def _another_language(found, asked):
+    return KernelError(f'the kernel is written in {LANGUAGES[found]}, not in {LANGUAGES[asked]}', kind='unsupported',
+                       hint=f'Write it in {LANGUAGES[asked]}, or ask for the other: --target {found}.')
 
 def _compiled(plan, limits):
     compiled = compile_plan(plan, limits.work_seconds)

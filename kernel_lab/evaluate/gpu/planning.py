@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/5_evaluate/3_gpu/00_planning.ipynb #f7aff6c6
 import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from ...core.errors import KernelError, UsageError
@@ -52,8 +53,12 @@ _WORDS = {
     'crash': ('the process died while the submission was planned or compiled',
               'The compiler may have failed on this kernel: change the line, or make the tile smaller.')}
 
+_PLACE = re.compile(r' ?\(/[^()\n]*\)')         # where a module lies, in the words of an ImportError
+
 def _in_words(error):
-    "The sandbox's own errors in the words of this target; those of the submission as they are."
+    """The sandbox's own errors in the words of this target; those of the submission as they are, without the places of
+    this machine that an import names."""
+    error.message = _PLACE.sub('', error.message)
     is_own = error.kind in _WORDS and ('tracing the kernel' in error.message or 'without an answer' in error.message
                                        or 'while it was traced' in error.message)
     if not is_own: return error

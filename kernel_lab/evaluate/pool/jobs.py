@@ -15,13 +15,14 @@ import json
 import pickle
 from ...core.errors import LabError, UsageError
 from ...core.workers import Channel, Outcome, WorkerProcess, single_threaded_environment
-from ..pipeline import EvaluationInProgress, evaluate, look_up, resolve
+from ..pipeline import EvaluationInProgress, chip_asked, evaluate, look_up, resolve
 from ..store.rows import pack, program_behind, unpack
 from ..records.evaluation import Evaluation
 from ..records.verification import Status
 from ..sandbox.protocol import Limits
 from ..sandbox.run import check_admitted, sandbox_status
 from ..records.provenance import task_key, versions
+from ...gpu.chip.gpu_chips import GPUS
 from ...nki.chip.chips import DEFAULT_CHIP
 from ...targets.registry import TARGET_OF
 from ...tasks.suite.registry import TASKS, get_task
@@ -59,14 +60,16 @@ def jobs_of(kernels, tasks, workload=None, chip=DEFAULT_CHIP, seeds=3, limits=Li
     if is_several and hasattr(kernels, '__len__') and len(tasks) != len(kernels):
         raise UsageError(f'{len(tasks)} tasks were given for {len(kernels)} kernel{"s" * (len(kernels) != 1)}.',
                          hint=ONE_TASK_HINT)
-    for task in tasks if is_several else [tasks]: look_up('', task, workload, chip)
+    blank = Kernel('', target='triton' if chip in GPUS else 'nki')
+    for task in tasks if is_several else [tasks]: look_up(blank, task, workload, chip)
     for kernel in kernels if isinstance(kernels, (list, tuple)) else ():
-        look_up(kernel, tasks[0] if is_several else tasks, None, chip)
+        look_up(kernel, tasks[0] if is_several else tasks, None, chip_asked(kernel, chip))
     def job(number, kernel):
         if is_several and number == len(tasks):
             raise UsageError(f'There are more kernels than the {number} tasks.', hint=ONE_TASK_HINT)
-        kernel, task, w = look_up(kernel, tasks[number] if is_several else tasks, workload, chip)
-        return Job(number, kernel, task, w.name, chip, seeds, limits, keep, strict=strict)
+        one = chip_asked(kernel, chip)
+        kernel, task, w = look_up(kernel, tasks[number] if is_several else tasks, workload, one)
+        return Job(number, kernel, task, w.name, one, seeds, limits, keep, strict=strict)
     return (job(*pair) for pair in enumerate(kernels))
 
 ONE_TASK_HINT = 'Give one task, or one for each kernel.'
@@ -166,8 +169,7 @@ def job_outcome(outcome: Outcome, seconds: float) -> tuple[str | None, str | Non
 
 # %% ../../../nbs/5_evaluate/4_pool/00_jobs.ipynb #2ae9e1ce
 RESOURCES_OF_TARGET = {
-    'nki': {'CPU': 1}, 'neuron': {'CPU': 1, 'neuron_cores': 1}, 'triton': {'CPU': 1, 'GPU': 1},
-    'cuda': {'CPU': 1, 'GPU': 1}}
+    'nki': {'CPU': 1}, 'neuron': {'CPU': 1, 'neuron_cores': 1}, 'triton': {'CPU': 1}, 'cuda': {'CPU': 1}}
 
 def resources_of(job: Job | None = None) -> dict[str, int]:
     "{resource: how many} that a job (or an ordinary one) takes."

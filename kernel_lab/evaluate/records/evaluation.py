@@ -92,6 +92,12 @@ class Evaluation(Shown):
         _check_consistent(self)
 
     @property
+    def is_accepted(self) -> bool:
+        """Whether the kernel may be handed in: it is correct, or compiled where nothing can be verified without a card,
+        which its status says."""
+        return self.status in (Status.CORRECT, Status.COMPILED)
+
+    @property
     def implausible(self) -> tuple[str, ...]:
         "The findings of guards that are more severe than a note, as sentences."
         return tuple(g.says for g in self.guards if g.found and g.severity != 'note')

@@ -11,7 +11,7 @@ from ...core.secrets import for_others
 from ...core.format import speedup_text, status_mark, status_word, time_text, visible_text
 from ...core.markup import Shown, anchor_of, bar, fold, record, said, status_colour, table, trusted
 from .evaluation import Evaluation, evaluation_parts
-from .verification import known_fields, to_json_data
+from .verification import Status, known_fields, to_json_data
 
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #c30897d3
 MAX_SAID = 4000         # characters of a prompt or a thought in a record
@@ -76,6 +76,10 @@ def step_parts(step: Step, anchor: str) -> list:
     return [said(step.evaluation), *why, *asked, *tools, *evaluation_parts(step.evaluation, anchor)]
 
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #77c69c99
+def estimated_rank(e: Evaluation) -> tuple:
+    "By what accepted GPU kernels are ordered where no time was taken: those that are verified, then by estimates."
+    return (e.status != Status.CORRECT, *e.gpu.estimated_order)
+
 RUN_STATES = ('running', 'finished', 'interrupted', 'failed')
 
 @dataclass(frozen=True)
@@ -113,6 +117,19 @@ class Run(Shown):
     def best(self) -> Step | None:
         "The fastest correct step, or None."
         return min((s for s in self.steps if s.evaluation.profile), key=lambda s: s.evaluation.latency_us, default=None)
+
+    @property
+    def target(self) -> str:
+        "The language of the run's kernels: 'nki', 'triton' or 'cuda'."
+        return self.config.get('target') or 'nki'
+
+    @property
+    def leader(self) -> Step | None:
+        """The step to go on from: the fastest correct one; of GPU kernels without a time the one that comes first by
+        `estimated_rank`, the earlier of equals. None where none is accepted."""
+        if self.best: return self.best
+        timeless = [s for s in self.steps if s.evaluation.gpu and s.evaluation.is_accepted]
+        return min(timeless, key=lambda s: estimated_rank(s.evaluation), default=None)
 
     @property
     def best_speedup(self) -> float | None:

@@ -22,6 +22,12 @@ def least_bytes(plan: LaunchPlan) -> int:
     views = {(v.buffer, v.offset, v.shape, v.dtype): v for v in plan.outputs}
     return sum(plan.buffers[k].bytes for k in given) + sum(v.end - v.offset for v in views.values())
 
+def launched_bytes(plan: LaunchPlan) -> int:
+    """Bytes of the buffers that the launches and other steps of a plan name, each once a step: what a plan of several
+    kernels carries through memory between them. An estimate: a step may touch a part of a buffer, or some of it
+    twice."""
+    return sum(plan.buffers[b].bytes for step in plan.steps for b in step.buffers())
+
 def floor_us(plan: LaunchPlan) -> float:
     "An estimate, in µs, that no kernel can be faster than: `least_bytes` at the chip's published bandwidth."
     return least_bytes(plan) / get_gpu(plan.chip).memory_gbps / 1000

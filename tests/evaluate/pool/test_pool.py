@@ -380,9 +380,11 @@ def test_a_worker_of_another_lab_is_refused(monkeypatch):
     assert not pool.processes
 
 
-def test_a_device_that_is_not_there():
-    if any(Path('/dev').glob('nvidia[0-9]*')): pytest.skip('there is a GPU')
-    with pytest.raises(UsageError, match='no GPU'): ask([Kernel('def', target='cuda')], pool=LocalPool(1))
+def test_gpu_kernels_need_no_gpu_and_no_name_of_one():
+    pytest.importorskip('triton', reason='triton is not installed')
+    found = dict(ask([Kernel('def', target='cuda'), Kernel('def', target='triton')], pool=LocalPool(1)))
+    assert [(str(e.status), e.chip) for e in found.values()] == [('parse_error', 'sm_90')] * 2
+    with pytest.raises(UsageError, match="no GPU 'trn1'"): ask([Kernel('def', target='triton')], chip='trn1')
 
 
 # --- a Ray cluster ---
@@ -498,12 +500,11 @@ def test_workers_in_trouble_on_a_cluster(head, store):
         for word in ('the worker died (signal 9', 'my last words', '2 times')) and 'longer than 15 s' in found[1].log
     assert [e.cached for _, e in ask(remarks(1) * 3, store, pool=head.pool())] == [False, True, True]
     job, = jobs_of(['def'], 'relu', 'small')
-    for device, there in (('cuda', False), ('neuron', True)):
-        pool, on_it = head.pool(), replace(job, kernel=Kernel('def', target=device))
-        if there: assert pool.room(on_it); pool.given[0] = on_it; assert not pool.room(on_it) and pool.room(job)
-        else:
-            with pytest.raises(UsageError, match='The workers have no GPU'): pool.room(on_it)
-        pool.given.clear(); pool.close()
+    pool, on_it = head.pool(), replace(job, kernel=Kernel('def', target='neuron'))
+    assert pool.room(on_it)
+    pool.given[0] = on_it
+    assert not pool.room(on_it) and pool.room(job)
+    pool.given.clear(); pool.close()
     found = evaluate_many(['def', *[HOSTILE['hangs'][0]] * 5], 'relu', 'small', pool=head.pool(), seeds=1)
     next(found)
     before = started_by(head.process.pid)
