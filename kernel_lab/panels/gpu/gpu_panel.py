@@ -110,7 +110,7 @@ class GpuPanel(Panel):
 
     `view` is the `CodeView`, `diff` the error map, `compile_log` the log."""
     def __init__(self, compiled: 'GpuCompiled | None' = None, evaluation: 'Evaluation | None' = None,
-                 stages: 'dict[int, list[Listing]] | None' = None, note: str = '', height: int = 430):
+                 stages: 'dict[int, list[Listing]] | None' = None, note: str = '', height: int = 400):
         self.head, self.strip, self.graph = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.advice = widgets.HTML()
         self.kernels = widgets.Dropdown(description='kernel', layout=widgets.Layout(width='auto'))
@@ -118,7 +118,8 @@ class GpuPanel(Panel):
         self._quiet = False
         self.kernels.observe(lambda _: self._quiet or self._draw_code(), 'value')
         below = row(card(self.graph), card(self.diff))
-        super().__init__(self.head, self.strip, card(self.kernels, self.view, self.advice), below, card(self.compile_log))
+        code = card(self.kernels, self.view, self.advice)
+        super().__init__(self.head, self.strip, code, below, card(self.compile_log))
         self.add_class('kl-gpu')
         self.show(compiled, evaluation, stages, note)
 
@@ -211,14 +212,17 @@ def gpu_language(source: str) -> str:
     "The language of a GPU kernel's source: 'cuda' where it compiles a text of its own, else 'triton'."
     return 'cuda' if '__global__' in source else 'triton'
 
-def _evaluated(e, task):
-    compiled, stages, note = None, {}, ''
+def compiled_again(e: 'Evaluation', task: 'str | Task | None' = None) -> tuple:
+    "(what an evaluated kernel compiles to or None, Triton's texts, a note on what is missing), as far as they go."
     from ...evaluate.gpu.recorded import compiled_of, stages_of
+    compiled = None
     try:
         compiled = compiled_of(e, task)
-        stages = stages_of(compiled)
-    except LabError as error:
-        if not e.error: note = str(error)
+        return compiled, stages_of(compiled), ''
+    except LabError as error: return compiled, {}, '' if e.error else str(error)
+
+def _evaluated(e, task):
+    compiled, stages, note = compiled_again(e, task)
     return GpuPanel(compiled, e, stages, note)
 
 def _only_compiled(source, inputs, chip):
