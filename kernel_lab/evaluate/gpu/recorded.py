@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.resources import files
+import numpy as np
 from ...core.errors import KernelError, choose
 from .compiling import GpuCompiled, compile_plan
 from .gpu_stages import input_specs
@@ -114,6 +115,16 @@ def stages_of(compiled: GpuCompiled) -> dict[int, list[Listing]]:
 # %% ../../../nbs/5_evaluate/3_gpu/11_recorded.ipynb #96357fc4
 _KEPT = ('registers', 'stack_bytes', 'local_bytes', 'static_bytes', 'log')
 
+def coarser_map(tile_map: dict | None, most: int = 64) -> dict | None:
+    "An error map of at most `most` × `most` cells: each the worst of those that it takes the place of."
+    if not tile_map or not tile_map.get('error'): return tile_map
+    error = np.array([[np.nan if v is None else v for v in row] for row in tile_map['error']], dtype=float)
+    by = [-(-n // most) for n in error.shape]
+    padded = np.pad(error, [(0, -n % f) for n, f in zip(error.shape, by)], mode='edge')
+    worst = padded.reshape(padded.shape[0] // by[0], by[0], -1, by[1]).max(axis=(1, 3))
+    rows = [[None if np.isnan(v) else float(f'{v:.4g}') for v in row] for row in worst]
+    return {**tile_map, 'error': rows, 'cell': [c * f for c, f in zip(tile_map['cell'], by)]}
+
 def recording_data(r: GpuRecording) -> dict:
     "A recording as JSON-able data; what tells of the machine and the day is left out."
     c, binaries = r.compiled, {}
@@ -122,7 +133,9 @@ def recording_data(r: GpuRecording) -> dict:
         binaries[k] = {x: getattr(b, x) for x in _KEPT} | dict(cubin=base64.b64encode(b.cubin).decode(), sass=sass)
     stages = {k: [asdict(l) for l in found] for k, found in r.stages.items()}
     kept = {k: v for k, v in r.evaluation.versions.items() if k in ('kernel_lab', 'task', 'asked', 'limits')}
-    e = replace(r.evaluation, id=f'recorded {r.name}', created='', seconds={}, versions=kept)
+    v = r.evaluation.verification
+    small = v and replace(v, tile_map=coarser_map(v.tile_map))
+    e = replace(r.evaluation, id=f'recorded {r.name}', created='', seconds={}, versions=kept, verification=small)
     return dict(plan=c.plan.to_json(), source=c.plan.source, binaries=binaries, stages=stages, evaluation=e.to_dict())
 
 def recording_from(name: str, d: dict) -> GpuRecording:

@@ -92,7 +92,7 @@ def launch_graph(plan: 'LaunchPlan') -> LaunchGraph:                            
     return LaunchGraph(tuple(nodes), tuple(dict.fromkeys(edges)), max(0, len(plan.steps) - MAX_GRAPH_STEPS))
 
 # %% ../../../nbs/3_gpu/2_plan/02_launch_graph.ipynb #1c59467d
-BOX_WIDTH, BOX_HEIGHT, ROW_HEIGHT, BETWEEN = 250, 40, 68, 26
+BOX_WIDTH, BOX_HEIGHT, ROW_HEIGHT, BETWEEN = 280, 40, 68, 26
 
 def graph_rows(graph: LaunchGraph) -> list[list[int]]:
     "The numbers of the nodes, row by row from the top."
@@ -135,11 +135,12 @@ def _box(node, x, y):
     line = f' · line {node.line}' if node.line else ''
     at = f'x="{x + BOX_WIDTH / 2:g}" text-anchor="middle"'
     head = f'torch: {node.name}' if node.kind == 'library' else node.name
+    below = node.says if node.kind in ('buffer', 'output') else node.says + line
     return (f'<g><title>{html.escape(visible_text(f"{node.kind} {node.name}: {node.says}{line}"))}</title>'
             f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="{corner}" fill="{fill}" '
             f'stroke="{stroke}" stroke-width="1.3" stroke-dasharray="{dash}"/>'
             f'<text {at} y="{y + 16:g}" style="font-weight:600">{_cut(head, 32)}</text>'
-            f'<text class="kl-soft" {at} y="{y + 31:g}">{_cut((node.says + line).removeprefix(" · "), 44)}</text></g>')
+            f'<text class="kl-soft" {at} y="{y + 31:g}">{_cut(below.removeprefix(" · "), 46)}</text></g>')
 
 def _edge(a, b):
     (x0, y0), (x1, y1) = a, b

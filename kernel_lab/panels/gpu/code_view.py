@@ -92,8 +92,7 @@ class CodeView(anywidget.AnyWidget):
         rows = [row(k, text, d['marks'].get(str(k))) for k, text in enumerate(d['source'].splitlines(), 1)]
         by_line = source_folds(self.binary, d['source']) if self.binary else []
         folds = [fold('Line by line, with its instructions', *by_line)] if by_line else []
-        texts = [fold(l['title'], code([code_line(t, at or '') for t, at in l['rows'][:MOST_STATIC]]),
-                      *left_out(len(l['rows']) - MOST_STATIC + l['left']), note=l['says']) for l in d['listings']]
+        texts = [_text_fold(l) for l in d['listings']]
         return record(d['title'] or 'Kernel', d['about'], *(said(w, 'bad') for w in wrong.values()), code(rows), *folds,
                       *texts, *([said(d['note'])] if d['note'] else []))
 
@@ -102,6 +101,11 @@ class CodeView(anywidget.AnyWidget):
         return data | {'text/html': self.static_html()}, *metadata
 
 MOST_STATIC = 600       # rows of one text on a page without a script
+
+def _text_fold(l):
+    rows = code([code_line(t, at or '') for t, at in l['rows'][:MOST_STATIC]])
+    left = left_out(len(l['rows']) - MOST_STATIC + l['left'])
+    return fold(l['title'], rows, *left, note=l['says'].partition(': ')[2])
 
 def left_out(n: int) -> list:
     "A sentence on rows that are left out, none where all are there."

@@ -77,8 +77,8 @@ STOPPED_GPU = 'Stopped. The text stays; evaluate again when you like.'
 
 class GpuBench(Panel):
     """An editor and a `GpuPanel`: `pick(task, workload, language, chip)` asks for another kernel, `evaluate()` judges
-    the text, `begin()` does so in the background, `stop()` ends it. `store`: where evaluations are kept, or None; `options`
-    (seeds, limits) go to `kernel_lab.evaluate`. `UsageError` for a task that does not exist."""
+    the text, `begin()` does so in the background, `stop()` ends it. `store`: where evaluations are kept, or None;
+    `options` (seeds, limits) go to `kernel_lab.evaluate`. `UsageError` for a task that does not exist."""
     def __init__(self, task: 'str | Task' = 'softmax', workload: str | None = None, language: str = 'triton',
                  chip: str = DEFAULT_GPU, store: 'Store | None' = None, **options: object):
         self.store, self.options, self.work, self._stages = store or None, options, None, {}

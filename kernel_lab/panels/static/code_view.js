@@ -63,7 +63,7 @@ export function mount(el, { select = () => {} } = {}) {
     if (wrong) parts.push(wrong)
     parts.push(listing() ? (n ? `${words(n, 'row')} of ${listing().title}` : `nothing in ${listing().title}`) : 'nothing was compiled')
     if (mark?.tags.length) parts.push(mark.tags.map(([, t]) => t).join(', '))
-    return `Line ${l}: ${parts.join('; ')}${(mark?.signs ?? []).map(s => `. ${s}`).join('')}`
+    return `Line ${l}: ${parts.join('; ')}${(mark?.signs ?? []).map(s => `; ${s}`).join('')}`
   }
   // Choose a line of the source; `from`: the row of the listing that was chosen, none where it was the line.
   function pick(l, from) {
