@@ -23,7 +23,7 @@ from ...gpu.chip.gpu_chips import DEFAULT_GPU, GpuChip, get_gpu
 from ...gpu.plan.launch_graph import graph_notes, graph_svg, launch_graph
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...gpu.plan.nodes import GpuKernel
-from ...gpu.plan.ptx import ptx_lines
+from ...gpu.plan.ptx import called_lines, ptx_lines
 from ...gpu.record.nvrtc import nvrtc_path
 from ...nki.checks.diagnostic import Diagnostic
 
@@ -52,7 +52,7 @@ def assemble(kernel: GpuKernel, chip: str | GpuChip = DEFAULT_GPU, seconds: floa
     if done.code or not cubin: raise _assembler_error(done.errors, kernel)
     read = lambda tool, *words: run_tool(tool, [*words, 'kernel.cubin'], {'kernel.cubin': cubin}, (), seconds).text
     used = parse_usage(read('cuobjdump', '-res-usage'), kernel.entry, chip)
-    sass = parse_sass(read('nvdisasm', '-g', '-c'), kernel.entry)
+    sass = parse_sass(read('nvdisasm', '-g', '-c'), kernel.entry, called_lines(kernel.ptx))
     return KernelBinary(kernel, chip.name, cubin, **used, sass=sass, log=printable(done.errors, MAX_LOG))
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_compiling.ipynb #81bd0bd6
