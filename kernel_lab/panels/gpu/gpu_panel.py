@@ -82,10 +82,10 @@ def _resource_numbers(compiled, facts):
             (percent_text(most.occupancy), f'occupancy, limited by {" and ".join(most.limited_by)}{which}')]
 
 # %% ../../../nbs/7_panels/1_gpu/01_gpu_panel.ipynb #b1bbe92c
-def strip_html(cells: Sequence[tuple[str, str]], good: bool = False) -> str:
+def strip_html(cells: Sequence[tuple[str, str]]) -> str:
     "Numbers in a strip, as HTML with all text escaped."
     made = ''.join(f'<div><b>{escaped(n)}</b><span>{escaped(what)}</span></div>' for n, what in cells)
-    return f'<div class="kl-numbers{" good" if good else ""}">{made}</div>'
+    return f'<div class="kl-numbers">{made}</div>'
 
 def stages_html(verdicts: Sequence[tuple[str, str, str]]) -> str:
     "The stages of an evaluation in a row, as HTML with all text escaped."
@@ -129,7 +129,7 @@ class GpuPanel(Panel):
         self.compiled, self.evaluation, self.stages, self.note = compiled, evaluation, stages or {}, note
         e = evaluation
         self.head.value = self._head_html()
-        self.strip.value = strip_html(gpu_numbers(compiled, e), bool(e and e.status == 'correct'))
+        self.strip.value = strip_html(gpu_numbers(compiled, e))
         self.strip.layout.display = None if compiled or e else 'none'
         graph = launch_graph(compiled.plan) if compiled else e.gpu.graph if e and e.gpu else None
         self.graph.value = graph_html(graph)
