@@ -85,6 +85,7 @@ ROOMS = {
     "figures.animation": "a kernel at work over simulated time: places in memory, sampled values, one page that plays",
     "puzzles": "lessons' puzzles: what is asked, the judge's answer, hints that are measured, a class table",
     "panels": "widgets of the page, and `Lab`",
+    "panels.gpu": "a GPU kernel on the page: its source beside what became of it, verdicts, a bench to write one",
     "cli": "the commands of `kernel-lab`",
     "cli.figures": "figures and tables of a paper from one file, and where a figure's file came from",
     "cli.agents": "commands that let agents work: one kernel, one task, a suite of tasks; and go through a run again",

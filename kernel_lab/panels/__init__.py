@@ -15,4 +15,7 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.panels', {
     'player': 'Player',
     'what_if': 'RooflinePanel WaterfallPanel WhatIf',
     'comparison_panel': 'ComparisonPanel',
+    'gpu.gpu_panel': 'GpuPanel show_gpu',
+    'gpu.gpu_bench': 'GpuBench',
+    'gpu.code_view': 'CodeView',
     'figure_panels': 'CorrectnessDiff SpeedupPanel TimelinePanel UtilisationPanel'})

@@ -22,6 +22,7 @@ from ..figures.timeline import timeline_of
 from ..nki.chip.chips import DEFAULT_CHIP
 from .detail_tabs import DetailTabs, ShownStep
 from .engine_timeline import EngineTimeline
+from .gpu.gpu_bench import GpuBench
 from .figure_panels import CorrectnessDiff, SpeedupPanel, UtilisationPanel, named
 from .source_and_log import CompileLog, CostPanel, SourceEditor
 from .run_tree import RunTree
@@ -45,11 +46,13 @@ class Lab(Panel):
         self.timeline, self.speedup = EngineTimeline(), SpeedupPanel()
         self.diff, self.utilisation, self.details = CorrectnessDiff(), UtilisationPanel(), DetailTabs()
         self.control = StepControl(self._new_loop, lambda: self.editor.value)
+        self.bench, self.bench_place = None, widgets.VBox(layout=widgets.Layout(display='none'))
         self.about, self.against = widgets.HTML().add_class('kl-shown'), widgets.Dropdown(description='diff against')
         self.tree, kernel = RunTree(), widgets.HBox([self.about, self.against]).add_class('kl-above')
-        super().__init__(card(self.picker, self.control, self.tree, grid_gap='10px', overflow='visible'), self.cost,
-            card(kernel, self.editor, overflow='visible'), card(self.timeline, self.details),
-            row(card(self.compile_log), card(self.speedup)), row(card(self.utilisation), card(self.diff)))
+        self._of_runs = [self.cost, card(kernel, self.editor, overflow='visible'), card(self.timeline, self.details),
+                         row(card(self.compile_log), card(self.speedup)), row(card(self.utilisation), card(self.diff))]
+        head = card(self.picker, self.control, self.tree, grid_gap='10px', overflow='visible')
+        super().__init__(head, *self._of_runs, self.bench_place)
         self.add_class('kl-lab')
         self._connect()
         self.restart()
@@ -114,7 +117,29 @@ def _draw_tree(self: Lab):
 def restart(self: Lab, run: str | None = None) -> None:
     "Empty the page for the picked task, or show an earlier run by its id. What is at work is stopped."
     self.control.stop()
+    is_gpu = run is None and self.picker.choice['target'] != 'nki'
+    self._put_bench(is_gpu)
+    if is_gpu: return self._ask_bench()
     with self.control.turns: self._show_run(run)
+
+@patch
+def _put_bench(self: Lab, is_gpu):
+    "Show the bench for GPU kernels in place of what belongs to runs, or the other way round."
+    for panel in (self.control, *self._of_runs): panel.layout.display = 'none' if is_gpu else None
+    if is_gpu: self.tree.layout.display = 'none'
+    self.bench_place.layout.display = None if is_gpu else 'none'
+    if not is_gpu and self.bench: self.bench.stop()
+
+@patch
+def _ask_bench(self: Lab):
+    "The bench, made when it is first asked for, for what is picked."
+    picked, self.control.loop = self.picker.choice, None
+    asked = self.task, picked['workload'], picked['target'], picked['chip']
+    if self.bench is None:
+        kept = {k: v for k, v in self.options.items() if k in ('seeds', 'limits')}
+        self.bench = GpuBench(*asked, store=self.store or None, **kept)
+        self.bench_place.children = [self.bench]
+    else: self.bench.pick(*asked)
 
 @patch
 def _show_run(self: Lab, run):
@@ -125,7 +150,7 @@ def _show_run(self: Lab, run):
     except LabError as e: return self.compile_log.say('This run cannot be shown', str(e), '!')
     kept = self.loop.run
     self.picker.pick(kept.task, kept.workload, kept.chip, kept.agent if kept.agent in agents_offered() else None,
-                     tell=False)
+                     tell=False, target='nki')
     self.control.refresh()
     if not kept.steps: return self.control.say(f'Run {kept.id} has no step yet.')
     self.control.look(kept.steps[-1].index)

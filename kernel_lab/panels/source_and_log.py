@@ -19,7 +19,7 @@ from ..core.format import count_text, status_mark, status_word, time_text
 from ..figures.report import key_numbers
 from ..figures.source import line_costs
 from ..figures.theme import ENGINE_COLOURS, status_colour
-from .style import STATIC, Panel
+from .style import Panel, script_files
 
 if TYPE_CHECKING:
     from ..evaluate.records.evaluation import Evaluation
@@ -47,7 +47,7 @@ class SourceEditor(anywidget.AnyWidget):
     Traits: `value` (text), `marks` {line: message}, `costs` (see `cost_bars`), `colours` {engine: colour}, `editable`,
     `height` in pixels, `at` (the line to show, 0 for none), `base` and `base_name` (a text that it is compared with in
     the margin, '' for none)."""
-    _esm, _css = STATIC / 'source_editor.js', STATIC / 'source_editor.css'
+    _esm, _css = script_files('syntax', 'source_editor').values()
     value = traitlets.Unicode('').tag(sync=True)
     marks = traitlets.Dict().tag(sync=True)
     costs = traitlets.Dict().tag(sync=True)

@@ -62,10 +62,14 @@ def row(*shown: widgets.Widget, widths: list[str] | None = None) -> widgets.Grid
     return box
 
 # %% ../../nbs/7_panels/00_style.ipynb #16f29e10
+def script_files(*names: str) -> dict[str, str]:
+    "The scripts and style sheets of these names one after the other, as an `AnyWidget` takes them."
+    text = lambda ending: ''.join((STATIC / f'{n}.{ending}').read_text(encoding='utf-8') for n in names)
+    return dict(_esm=text('js'), _css=text('css'))
+
 def canvas_files(name: str) -> dict[str, str]:
     "The script and style sheet of a canvas, as an `AnyWidget` takes them: those that all share, and its own."
-    text = lambda ending: ''.join((STATIC / f'{n}.{ending}').read_text(encoding='utf-8') for n in ('canvas', name))
-    return dict(_esm=text('js'), _css=text('css'))
+    return script_files('canvas', name)
 
 class CanvasPanel(Panel):
     "A `canvas`, or a `note` in its place: `mark(line)`; `on_select(f)` calls `f(line)` when something is clicked."

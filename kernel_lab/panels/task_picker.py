@@ -15,6 +15,7 @@ from ..agents.models.registry import why_no_model
 from ..agents.systems.registry import agent_named, agents_for, asks_a_model
 from ..core.errors import choose
 from ..core.format import count_text, speedup_text
+from ..gpu.chip.gpu_chips import DEFAULT_GPU, GPUS
 from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from .style import STATIC, Panel
 from ..tasks.baselines.known_times import known_task_times
@@ -95,6 +96,8 @@ class TaskSearch(anywidget.AnyWidget):
         return self._valid
 
 # %% ../../nbs/7_panels/09_task_picker.ipynb #9d30f04e
+PAGE_TARGETS = [('NKI', 'nki'), ('Triton', 'triton'), ('CUDA C++', 'cuda')]
+
 class TaskPicker(Panel):
     """A search for the `task`, menus for `workload`, `chip` and `agent`, and for the earlier runs of `store`.
 
@@ -105,7 +108,8 @@ class TaskPicker(Panel):
         self.tasks, self.store, self._callbacks, self._quiet = {**TASKS, **own}, store, [], False
         self.menus = {'task': TaskSearch(self.tasks)} | {
             name: widgets.Dropdown(description=name, options=options, layout=widgets.Layout(width='auto'))
-            for name, options in (('workload', []), ('chip', list(CHIPS)), ('agent', list(agents_offered())))}
+            for name, options in (('workload', []), ('target', PAGE_TARGETS), ('chip', list(CHIPS)),
+                                  ('agent', list(agents_offered())))}
         self.resume = widgets.Dropdown(description='earlier runs', layout=widgets.Layout(max_width='420px'))
         self.doc = widgets.HTML()
         menus = widgets.HBox([*self.menus.values(), self.resume],
@@ -120,7 +124,7 @@ class TaskPicker(Panel):
 
     @property
     def choice(self) -> dict[str, str]:
-        "The chosen names: {'task', 'workload', 'chip', 'agent'}."
+        "The chosen names: {'task', 'workload', 'target', 'chip', 'agent'}."
         return {name: menu.value for name, menu in self.menus.items()}
 
     def on_pick(self, f: Callable[[str | None], object]) -> None:
@@ -133,12 +137,14 @@ class TaskPicker(Panel):
 # %% ../../nbs/7_panels/09_task_picker.ipynb #b4103541
 @patch
 def pick(self: TaskPicker, task: str | None = None, workload: str | None = None, chip: str | None = None,
-         agent: str | None = None, tell: bool = True) -> None:
-    """Choose by name; what is not given stays. `tell=False` calls no callback.
+         agent: str | None = None, tell: bool = True, target: str | None = None) -> None:
+    """Choose by name; what is not given stays. `tell=False` calls no callback. `target`: 'nki', 'triton' or 'cuda',
+    which decides what chips there are.
 
     `UsageError`, with the valid names, for a name that does not exist."""
     self._quiet = True
     try:
+        if target is not None: self._aim(target)
         for name, value in dict(task=task, chip=chip, agent=agent).items():
             if value is not None: self.menus[name].value = choose({o: o for o in self.menus[name].options}, value, name)
         sizes = {str(w): w.name for w in self.tasks[self.choice['task']].workloads}
@@ -182,6 +188,18 @@ def refresh(self: TaskPicker, without: str | None = None) -> None:
         self._list(found)
         self.resume.layout.display = None if found else 'none'
     finally: self._quiet = False
+
+@patch
+def _aim(self: TaskPicker, target):
+    "Choose what kernels are written in: a GPU has other chips, and no agent works for one here yet."
+    choose({value: name for name, value in PAGE_TARGETS}, target, 'target')
+    is_gpu = target != 'nki'
+    self.menus['target'].value = target
+    chips, standard = (list(GPUS), DEFAULT_GPU) if is_gpu else (list(CHIPS), DEFAULT_CHIP)
+    if list(self.menus['chip'].options) != chips:
+        self.menus['chip'].options = chips
+        self.menus['chip'].value = standard
+    self.menus['agent'].layout.display = 'none' if is_gpu else None
 
 def task_html(task: Task, workload: str) -> str:
     "The description, workload and reference of a task, and `agent_note`, as HTML with all text escaped."

@@ -746,3 +746,47 @@ def test_axe_finds_nothing_serious(lab_server, shared):
         found['dark'] = barriers(page, '.kl-lab')
     finally: settings(folder, 'JupyterLab Light')
     assert {name: bad for name, bad in found.items() if bad} == {} and watch.errors == []
+
+
+def test_a_gpu_kernel_is_written_judged_and_stopped(lab_server, visit, tmp_path):
+    "The menu `target` exchanges the page for a bench and back; a recorded kernel there, light and dark, after a reload."
+    shots, folder = Path(os.environ.get('KERNEL_LAB_SHOTS') or tmp_path), lab_server[1]
+    page, watch = visit('gpu', cells=2)
+    page.set_viewport_size({'width': 1280, 'height': 1900})
+    menu = lambda name: page.locator(f'.kl-lab .widget-dropdown:has(label:text-is("{name}")) select')
+    menu('target').select_option(label='Triton')
+    bench = page.locator('.kl-lab .kl-gpu').first
+    bench.locator('.kl-main').wait_for(timeout=SLOW)
+    assert not page.locator('.kl-lab button:text-is("Evaluate the first kernel")').is_visible()
+    assert menu('chip').input_value() == 'sm_90' and not menu('agent').is_visible()
+    menu('recorded').select_option(label='softmax of eight rows')
+    page.locator('.kl-lab .kl-cx-tag:has-text("spills")').first.wait_for(timeout=SLOW)
+    rows = page.locator('.kl-lab .kl-cx-source [role=option]')
+    rows.nth(9).click()
+    page.locator('.kl-lab .kl-cx-says:has-text("Line 10: ")').wait_for(timeout=SLOW)
+    page.wait_for_function('() => document.querySelector(".kl-lab .kl-gpu .kl-band.kl-at")', timeout=SLOW)      # the editor shows the line too
+    assert 'unknown: there is no card here' in bench.locator('.kl-numbers').inner_text()
+    page.screenshot(path=shots / 'lab-gpu-light.png')
+    menu('recorded').select_option(label='softmax')             # a text of 300 rows: axe looks at each of them
+    page.locator('.kl-lab .kl-cx .kl-quiet:has-text("38 registers")').wait_for(timeout=SLOW)
+    assert barriers(page, '.kl-lab') == []
+    save(page)
+    settings(folder, 'JupyterLab Dark')
+    try:
+        page.reload(timeout=SLOW)
+        page.locator('body[data-jp-theme-light="false"]').wait_for(timeout=SLOW, state='attached')
+        page.locator('.kl-lab .kl-cx .kl-quiet:has-text("38 registers")').wait_for(timeout=SLOW)
+        page.wait_for_timeout(1500)
+        page.screenshot(path=shots / 'lab-gpu-dark.png')
+        assert barriers(page, '.kl-lab') == []
+    finally: settings(folder, 'JupyterLab Light')
+    if find_spec('triton'):
+        begin_button, stop = page.locator('.kl-lab .kl-gpu .kl-main'), page.locator('.kl-lab .kl-gpu button:text-is("Stop")')
+        begin_button.click()
+        page.locator('.kl-lab .kl-gpu button:text-is("Stop"):not([disabled])').wait_for(timeout=SLOW)
+        stop.click()
+        page.locator('.kl-lab .kl-gpu .kl-status:has-text("Stopped")').wait_for(timeout=10_000)
+        assert begin_button.is_enabled()
+    menu('target').select_option(label='NKI')
+    page.locator('.kl-lab button:text-is("Evaluate the first kernel")').wait_for(timeout=SLOW)
+    assert watch.errors == [] and watch.outside == []

@@ -8,19 +8,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from ...core.errors import KernelError, UsageError, within
-from ...core.format import bytes_text, percent_text, time_text
-from ...core.markup import Shown, fold, record, said, table, trusted
+from ...core.format import bytes_text, time_text
+from ...core.markup import Shown, fold, record, said, trusted
 from .planning import GPU_LIMITS, plan_submission, why_no_triton
 from .toolchain import TOOLS, find_tool, run_tool
+from ..records.gpu_facts import KernelResources, resources_table
 from ..sandbox.protocol import Limits, printable
 from ...gpu.binary.kernel_binary import KernelBinary, parse_usage
 from ...gpu.binary.sass import parse_sass
 from ...gpu.checks.advice import Sign, floor_us, least_bytes, signs_of
 from ...gpu.checks.launch_limits import broken_limits
+from ...gpu.checks.line_marks import binary_parts
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, GpuChip, get_gpu
+from ...gpu.plan.launch_graph import graph_notes, graph_svg, launch_graph
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...gpu.plan.nodes import GpuKernel
-from ...gpu.plan.ptx import ptx_lines
+from ...gpu.plan.ptx import called_lines, ptx_lines
 from ...gpu.record.nvrtc import nvrtc_path
 from ...nki.checks.diagnostic import Diagnostic
 
@@ -49,7 +52,7 @@ def assemble(kernel: GpuKernel, chip: str | GpuChip = DEFAULT_GPU, seconds: floa
     if done.code or not cubin: raise _assembler_error(done.errors, kernel)
     read = lambda tool, *words: run_tool(tool, [*words, 'kernel.cubin'], {'kernel.cubin': cubin}, (), seconds).text
     used = parse_usage(read('cuobjdump', '-res-usage'), kernel.entry, chip)
-    sass = parse_sass(read('nvdisasm', '-g', '-c'), kernel.entry)
+    sass = parse_sass(read('nvdisasm', '-g', '-c'), kernel.entry, called_lines(kernel.ptx))
     return KernelBinary(kernel, chip.name, cubin, **used, sass=sass, log=printable(done.errors, MAX_LOG))
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_compiling.ipynb #81bd0bd6
@@ -90,14 +93,18 @@ class GpuCompiled(Shown):
         return '\n'.join([head, str(self.plan), *map(str, self.binaries.values()), self.floor, *self.notes()])
 
     def _repr_html_(self):
-        rows = [(b.kernel.name, b.registers, b.spills, bytes_text(b.shared_bytes), percent_text(b.occupancy.share),
-                 b.mix.get('tensor core', 0)) for b in self.binaries.values()]
-        names = 'registers', 'spill instructions', 'shared memory', 'occupancy', 'tensor-core instructions'
-        columns = (('kernel', 'mono'), *((name, 'right') for name in names))
-        kernels = [fold(b.head, trusted(b._repr_html_())) for b in self.binaries.values()]
+        graph = launch_graph(self.plan)
+        kernels = [fold(b.head, *binary_parts(b, self.plan.source)) for b in self.binaries.values()]
         plan = fold('Plan', trusted(self.plan._repr_html_()))
-        return record(self.plan.name, f'{self.status}, not run; {self.floor}', table(columns, rows),
-                      *map(said, self.notes()), plan, *kernels, mark='✕' if self.errors else '!')
+        return record(self.plan.name, f'{self.status}, not run; {self.floor}', trusted(graph_svg(graph)),
+                      *graph_notes(graph), resources_table(map(resources_of, self.binaries.values())),
+                      *map(said, self.notes()), *kernels, plan, mark='✕' if self.errors else '!')
+
+def resources_of(b: KernelBinary) -> KernelResources:
+    "What a kernel takes, read from its binary."
+    o = b.occupancy
+    return KernelResources(b.kernel.name, b.kernel.line, b.kernel.threads, b.registers, b.spills, b.stack_bytes,
+                           b.shared_bytes, o.share, o.limited_by, b.mix.get('tensor core', 0), b.hash)
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_compiling.ipynb #83a861ef
 def compile_plan(plan: LaunchPlan, seconds: float = 60) -> GpuCompiled:

@@ -11,22 +11,21 @@ from .planning import GPU_LIMITS, PLAN_MODULES
 from ..sandbox.protocol import Limits
 from ..sandbox.run import run_job
 from ...gpu.plan.launch_plan import LaunchPlan
-from ...gpu.plan.nodes import Pointer
+from ...gpu.plan.nodes import Alternative, Pointer
 
 # %% ../../../nbs/5_evaluate/3_gpu/06_sealing.ipynb #9e2274a3
 RECOMPILE_JOB = 'kernel_lab.gpu.interpret.recompile:recompile_job'
 
-def _one_launch_each(plan):
+def one_launch_each(plan: LaunchPlan) -> dict[int, Alternative]:
     "Number of a kernel → the first alternative that launches it."
     found = {}
     for launch in plan.launches:
         for a in launch.alternatives: found.setdefault(a.kernel, a)
     return found
 
-def forged_kernels(plan: LaunchPlan, limits: Limits = GPU_LIMITS) -> list[str]:
-    """Names of the kernels of a Triton plan whose PTX is not what the plan's text compiles to; those that no launch
-    uses are among them. `KernelError` where the text cannot be compiled by itself."""
-    launches = _one_launch_each(plan)
+def compiled_again(job: str, plan: LaunchPlan, launches: dict[int, Alternative], limits: Limits = GPU_LIMITS) -> list:
+    """What a job of `gpu.interpret.recompile` answers for kernels of a plan (number → an alternative that launches
+    it), a list with an entry for each. `KernelError` where the text cannot be compiled by itself."""
     kernels = [plan.kernels[n] for n in launches]
     args = lambda a: [[x.buffer, x.offset] if isinstance(x, Pointer) else {'n': str(x)} for x in a.args]
     request = {
@@ -35,11 +34,19 @@ def forged_kernels(plan: LaunchPlan, limits: Limits = GPU_LIMITS) -> list[str]:
                      'cluster': k.cluster}
                     for k in kernels],
         'launches': [{'args': args(a), 'choice': a.choice} for a in launches.values()]}
-    reply = run_job(RECOMPILE_JOB, request, limits, warm=PLAN_MODULES)
+    reply = run_job(job, request, limits, warm=PLAN_MODULES)
     if reply.error: raise reply.error
-    try: made = [str(h) for h in json.loads(reply.text)]
-    except (ValueError, TypeError) as e: raise KernelError('the answer of a child is not valid',
-                                                           kind='invalid') from e
+    try: made = json.loads(reply.text)
+    except (ValueError, TypeError): made = None
+    if isinstance(made, list) and len(made) == len(kernels): return made
+    raise KernelError('the answer of a child is not valid', kind='invalid')
+
+def forged_kernels(plan: LaunchPlan, limits: Limits = GPU_LIMITS) -> list[str]:
+    """Names of the kernels of a Triton plan whose PTX is not what the plan's text compiles to; those that no launch
+    uses are among them. `KernelError` where the text cannot be compiled by itself."""
+    launches = one_launch_each(plan)
+    kernels = [plan.kernels[n] for n in launches]
+    made = [str(h) for h in compiled_again(RECOMPILE_JOB, plan, launches, limits)]
     true = [hashlib.sha256(k.ptx.encode()).hexdigest() for k in kernels]
     never = [k.name for n, k in enumerate(plan.kernels) if n not in launches]
     return [k.name for k, a, b in zip(kernels, true, made, strict=True) if a != b] + never

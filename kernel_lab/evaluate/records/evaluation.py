@@ -10,7 +10,7 @@ from ...core.errors import KernelError, SimulatorError, UsageError
 from ...core.format import status_mark, status_word, time_text
 from ...core.markup import (WARN_COLOUR, Shown, anchor_of, code, code_line, code_of, fold, record, said,
     status_colour, table)
-from .gpu_facts import GpuFacts, require_one_class
+from .gpu_facts import GpuFacts, facts_parts, require_one_class
 from .verification import (Status, Verification, known_fields, to_json_data,
     verification_parts)
 from ...tasks.model.workload import Kernel
@@ -224,7 +224,7 @@ def evaluation_parts(e: Evaluation, anchor: str) -> list:
                     open=not v.passed,
                     bad=not v.passed)] if v else []
     timed = profile_parts(p) if hasattr(p, 'lines') else [engine_table(p.engines, p.bound)] if p else []
-    about_gpu = [fold('GPU', *map(said, e.gpu.lines()), note=e.gpu.precision, open=True)] if e.gpu else []
+    about_gpu = [fold('GPU', *facts_parts(e.gpu), note=e.gpu.precision, open=True)] if e.gpu else []
     seconds = [(k, f'{s:.2f} s') for k, s in (e.seconds or {}).items()]
     about = [fold('Seconds and versions', table((('', 'word'), ('', 'left')), [*seconds, *e.versions.items()]))]
     log = [fold('Log', code_of(e.log), note=f'{e.log.count(chr(10)) + 1:,} lines')] if e.log.strip() else []

@@ -8,13 +8,17 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from typing import TYPE_CHECKING
 from ...core.errors import KernelError
 from ...core.format import bytes_text
-from ...core.markup import Shown, anchor_of, code, code_line, fold, record, table
-from .sass import SassInstruction, instruction_mix, widths
+from ...core.markup import Shown, anchor_of, bar, code, code_line, fold, record, table, trusted
+from .sass import KINDS, SassInstruction, instruction_mix, widths
 from ..chip.gpu_chips import GpuChip, get_gpu
 from ..chip.occupancy import Occupancy, occupancy
 from ..plan.nodes import GpuKernel
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 # %% ../../../nbs/3_gpu/4_binary/01_kernel_binary.ipynb #173da5b5
 _USAGE = re.compile(r'Function ([\w$]{1,255}):\s*REG:(\d{1,4}) STACK:(\d{1,9}) SHARED:(\d{1,9}) LOCAL:(\d{1,9})')
@@ -90,9 +94,27 @@ class KernelBinary(Shown):
         return '\n'.join([self.head, f'  {self.occupancy}', f'  mix: {mix}', *more])
 
     def _repr_html_(self):
-        mix = table((('kind', 'word'), ('instructions', 'right')), self.mix.items())
         rows = lambda found: code([code_line(i.text, f'{i.address:04x}') for i in found])
         parts = [fold(f'line {line}' if line else 'no line', rows(found), note=f'{len(found):,}')
                  for line, found in self.lines().items()]
-        return record(self.kernel.name, f'{self.head}; {self.occupancy}', fold('Mix', mix, open=True),
+        return record(self.kernel.name, self.head, occupancy_table(self), mix_table(self),
                       fold('SASS by line', *parts), anchor=anchor_of('binary', self.hash))
+
+def occupancy_table(binary: KernelBinary) -> 'Markup':
+    "What limits the blocks of an SM, a row for each resource, as a table for a record; the limiter is marked."
+    o = binary.occupancy
+    uses = {'threads': f'{binary.kernel.threads:,} a block', 'registers': f'{binary.registers} a thread',
+            'shared memory': f'{bytes_text(binary.shared_bytes)} a block', 'blocks': ''}
+    most = max(o.limits.values(), default=0) or 1
+    row = lambda k, n: (k, uses.get(k, ''), trusted(f'{bar(n / most, "#C98A12" if n == o.blocks else "#8286AD")} {n}'),
+                        'limits' if n == o.blocks else '')
+    columns = ((str(o).partition(':')[0], 'word'), ('the kernel takes', 'word'), ('blocks that fit in an SM', 'word'),
+               ('', 'word'))
+    return table(columns, [row(k, n) for k, n in o.limits.items()])
+
+def mix_table(binary: KernelBinary) -> 'Markup':
+    "The instructions by kind, as a table for a record: a bar each, and what the kind is for."
+    says, total = {name: says for name, _, says in KINDS}, len(binary.sass) or 1
+    tone = lambda k: '#C8453B' if k.startswith('local') else '#2F8F6B' if k == 'tensor core' else '#8286AD'
+    row = lambda k, n: (k, trusted(f'{bar(n / total, tone(k))} {n:,}'), says.get(k, 'addresses, copies of registers'))
+    return table((('instructions', 'word'), ('', 'word'), ('', 'left')), [row(k, n) for k, n in binary.mix.items()])

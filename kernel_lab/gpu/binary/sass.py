@@ -63,9 +63,10 @@ _TEXT = re.compile(r'^//-+ \.text\.([\w$]+)\s+-+')
 _INSTRUCTION = re.compile(r'^\s*/\*([0-9a-f]{4,8})\*/\s+((?:@!?\w+\s+)?([A-Z][\w.]*)[^;]*);')
 MAX_SASS_BYTES = 64 << 20
 
-def parse_sass(text: str, entry: str = '') -> tuple[SassInstruction, ...]:
-    """The instructions that `nvdisasm -g -c` printed, only those of `entry` where it is given; a `KernelError` of kind
-    'invalid' for none, or too much text."""
+def parse_sass(text: str, entry: str = '', called: dict[tuple[str, int], int] | None = None
+               ) -> tuple[SassInstruction, ...]:
+    """The instructions that `nvdisasm -g -c` printed, only those of `entry` where it is given; `called`: lines of other
+    files → the line of the kernel that calls them. A `KernelError` of kind 'invalid' for none, or too much text."""
     if len(text) > MAX_SASS_BYTES:
         raise KernelError('the disassembly is too long', kind='invalid', limit=f'{MAX_SASS_BYTES:,} bytes',
                           value=f'{len(text):,}')
@@ -73,15 +74,16 @@ def parse_sass(text: str, entry: str = '') -> tuple[SassInstruction, ...]:
     for row in text.splitlines():
         if m := _TEXT.match(row): here = not entry or m[1] == entry
         elif not here: continue
-        elif m := _LINE.search(row): at = _source_line(m)
+        elif m := _LINE.search(row): at = _source_line(m, called or {})
         elif m := _INSTRUCTION.match(row): found.append(SassInstruction(int(m[1], 16), m[3], m[2].strip()[:300], at))
     if not found: raise KernelError('the disassembly has no instruction', kind='invalid')
     return tuple(found)
 
-def _source_line(m):
+def _source_line(m, called):
     "Where the kernel's own text is named: the line itself, or the line that an instruction was inlined at."
     if m[1].endswith(KERNEL_FILE): return int(m[2])
-    return int(m[4]) if m[3] and m[3].endswith(KERNEL_FILE) else 0
+    if m[3] and m[3].endswith(KERNEL_FILE): return int(m[4])
+    return called.get((m[1], int(m[2])), 0)
 
 # %% ../../../nbs/3_gpu/4_binary/00_sass.ipynb #25a920b1
 def instruction_mix(sass: Iterable[SassInstruction]) -> dict[str, int]:

@@ -97,8 +97,8 @@ def _number(text, kind):
     value = float(text) if text in ('inf', '-inf', 'nan') else ast.literal_eval(text)
     return bool(value) if kind in ('i1', 'u1') else value
 
-def recompiled(source: str, kernels: list[dict], launches: list[dict], chip: str | GpuChip) -> list[str]:
-    """SHA-256 of the PTX that each kernel of a plan compiles to, from the text alone. `kernels`: name, params,
+def compiled_kernels(source: str, kernels: list[dict], launches: list[dict], chip: str | GpuChip) -> list[tuple]:
+    """(PTX, {stage: text}) that each kernel of a plan compiles to, from the text alone. `kernels`: name, params,
     constants, block, cluster; `launches`: one for each, with args and choice. `KernelError` where the text has no
     such kernel, or is not Triton's language."""
     text, made = kernel_text(source, {k['name'] for k in kernels}), []
@@ -106,13 +106,26 @@ def recompiled(source: str, kernels: list[dict], launches: list[dict], chip: str
         functions = jit_functions(source, text)
         for kernel, launch in zip(kernels, launches):
             r = PlanRecording()
+            r.texts = {}
             with triton_recorded(r, get_gpu(chip), source), torch_recorded(PlanRecording(), get_gpu(chip)):
                 fn = functions[kernel['name']]
                 args, options = _call(launch, kernel, fn.arg_names, functions)
                 fn[(1,)](*args, **options)
-            made.append(hashlib.sha256(r.kernels[0].ptx.encode()).hexdigest())
+            made.append((r.kernels[0].ptx, r.texts))
     return made
+
+def recompiled(source: str, kernels: list[dict], launches: list[dict], chip: str | GpuChip) -> list[str]:
+    "SHA-256 of the PTX of `compiled_kernels`."
+    return [hashlib.sha256(ptx.encode()).hexdigest() for ptx, _ in compiled_kernels(source, kernels, launches, chip)]
 
 def recompile_job(request: dict) -> str:
     "The job of a child: `source`, `kernels`, `launches` and `chip` of a request → hashes as JSON."
     return json.dumps(recompiled(request['source'], request['kernels'], request['launches'], request['chip']))
+
+# %% ../../../nbs/3_gpu/4_interpret/05_recompile.ipynb #26cd2352
+STAGES_KEPT, MAX_STAGE_TEXT = ('ttir', 'ttgir', 'llir'), 4 << 20     # characters of one text: a page shows less
+
+def stages_job(request: dict) -> str:
+    "The job of a child: a request as that of `recompile_job` → [{stage: text}] as JSON, one for each kernel."
+    made = compiled_kernels(request['source'], request['kernels'], request['launches'], request['chip'])
+    return json.dumps([{k: texts.get(k, '')[:MAX_STAGE_TEXT] for k in STAGES_KEPT} for _, texts in made])

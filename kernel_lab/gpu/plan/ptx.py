@@ -39,14 +39,33 @@ _FILE = re.compile(r'^\s*\.file\s+(\d{1,6})\s+"([^"\n]*)"(?:\s+"([^"\n]*)")?')
 _LOC = re.compile(r'^\s*\.loc\s+(\d{1,6})\s+(\d{1,7})\s+\d{1,7}')
 _INSTRUCTION = re.compile(r'^\s*(?:@!?%\w+\s+)?[a-z][\w.:]*(?:\s|;).*$|^\s*(?:ret|exit);')
 
-def ptx_lines(ptx: str) -> list[tuple[int, int]]:
-    "(line of the PTX, line of the kernel's source or 0) of every instruction."
+_CALLED_AT = re.compile(rf'@\[ {re.escape(KERNEL_FILE)}:(\d{{1,7}}):')
+
+def _places(ptx):
+    "(line of the PTX, file, line in it, line of the kernel's source or 0) of every `.loc`."
     files = {m[1]: m[3] or m[2] for line in ptx.splitlines() if (m := _FILE.match(line))}
-    found, at = [], 0
     for k, line in enumerate(ptx.splitlines(), 1):
-        if m := _LOC.match(line): at = int(m[2]) if files.get(m[1], '').endswith(KERNEL_FILE) else 0
+        if not (m := _LOC.match(line)): continue
+        file, called = files.get(m[1], ''), _CALLED_AT.search(line)
+        own = int(m[2]) if file.endswith(KERNEL_FILE) else int(called[1]) if called else 0
+        yield k, file, int(m[2]), own
+
+def ptx_lines(ptx: str) -> list[tuple[int, int]]:
+    """(line of the PTX, line of the kernel's source or 0) of every instruction; of one that comes from a function of
+    Triton's library the line that calls it, where the compiler noted it."""
+    found, at, places = [], 0, {k: own for k, _, _, own in _places(ptx)}
+    for k, line in enumerate(ptx.splitlines(), 1):
+        if k in places: at = places[k]
         elif _INSTRUCTION.match(line): found.append((k, at))
     return found
+
+def called_lines(ptx: str) -> dict[tuple[str, int], int]:
+    """(file, line) of a library's function → the line of the kernel's source that it was called from, where that is
+    one line only: a disassembler names the first, not the second."""
+    found = {}
+    for _, file, line, own in _places(ptx):
+        if own and not file.endswith(KERNEL_FILE): found.setdefault((file, line), set()).add(own)
+    return {place: min(lines) for place, lines in found.items() if len(lines) == 1}
 
 # %% ../../../nbs/3_gpu/2_plan/00_ptx.ipynb #ce469007
 _SECTION = re.compile(r'^[ \t]*\.section\s+\.debug_\w+\s*\{[^}]*\}[ \t]*\n?', re.M)

@@ -31,6 +31,7 @@ class PlanRecording:
     def __init__(self):
         self.buffers, self.kernels, self.steps = [], [], []
         self.racing = None                  # alternatives of the launch that is being tuned
+        self.texts = None                   # a dict collects what the compiler makes on its way: stage → text
         self._storages, self._kernels = {}, {}
 
     def buffer(self, tensor: torch.Tensor, name: str = '', role: str = 'scratch') -> int:

@@ -47,8 +47,10 @@ class AbsentDriver:
 # %% ../../../nbs/3_gpu/3_record/02_triton_kernels.ipynb #34228dae
 TRITON_PTX = 87             # version of PTX: it knows all chips here, and drivers of 2025 read it
 
-def compile_to_ptx(source: ASTSource, backend, target: GPUTarget, options) -> tuple[str, dict]:
-    "PTX of a kernel and what the compiler says about it: name, num_warps, shared, sizes of scratch memory."
+def compile_to_ptx(source: ASTSource, backend, target: GPUTarget, options,
+                   texts: dict | None = None) -> tuple[str, dict]:
+    """PTX of a kernel and what the compiler says about it: name, num_warps, shared, sizes of scratch memory. `texts`
+    collects the text after each stage."""
     chosen = backend.parse_options({**vars(options), **source.parse_options(), 'ptx_version': TRITON_PTX})
     if chosen.ptx_options or chosen.ir_override:
         raise KernelError('a kernel asks for options of the assembler, or for another IR', kind='unsupported',
@@ -61,7 +63,9 @@ def compile_to_ptx(source: ASTSource, backend, target: GPUTarget, options) -> tu
     backend.load_dialects(context)
     functions = backend.get_codegen_implementation(chosen)
     module = source.make_ir(target, chosen, functions, backend.get_module_map(), context)
-    for name in [s for s in stages if s != backend.binary_ext]: module = stages[name](module, facts)
+    for name in [s for s in stages if s != backend.binary_ext]:
+        module = stages[name](module, facts)
+        if texts is not None: texts[name] = str(module)
     return without_paths(module), facts
 
 # %% ../../../nbs/3_gpu/3_record/02_triton_kernels.ipynb #e29b3026
@@ -148,7 +152,8 @@ def _record_launch(recording, source, fn, args, grid, kwargs):
     sizes = _grid(grid, bound)
     def make():
         text = ASTSource(fn, signature, constants, attributes)
-        try: return _made(fn, constants, types, *compile_to_ptx(text, backend, target, options))
+        try: return _made(fn, constants, types, *compile_to_ptx(text, backend, target, options,
+                                                                               recording.texts))
         except CompilationError as e: raise compile_error(e, source) from e
     number = recording.kernel((fn, str(special), str(options)), make)
     choice = ', '.join(f'{k}={v}' for k, v in kwargs.items() if k not in ('debug', 'instrumentation_mode'))

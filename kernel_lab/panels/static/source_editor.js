@@ -1,20 +1,3 @@
-const WORDS = 'False|None|True|and|as|assert|break|class|continue|def|elif|else|for|from|if|import|in|is|lambda|not|or|pass|raise|return|while|with|yield'
-const STRINGS = /"""[\s\S]*?"""|'{3}[\s\S]*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'/.source
-const KINDS = new RegExp(`(#[^\\n]*)|(${STRINGS})|(@[\\w.]+)|\\b(${WORDS})\\b|\\b(\\d[\\w.]*)\\b|\\b(nki|nisa|nl)\\b`, 'g')
-const NAMES = ['', 'comment', 'string', 'decorator', 'keyword', 'number', 'module']
-const node = (tag, cls, text) => { const n = document.createElement(tag); if (cls) n.className = cls; if (text != null) n.textContent = text; return n }
-
-function paint(pre, text) {
-  pre.replaceChildren()
-  let at = 0
-  for (const m of text.matchAll(KINDS)) {
-    if (m.index > at) pre.append(text.slice(at, m.index))
-    pre.append(node('span', 'kl-' + NAMES[m.findIndex((g, i) => i > 0 && g !== undefined)], m[0]))
-    at = m.index + m[0].length
-  }
-  pre.append(text.slice(at) + '\n ')
-}
-
 // Which lines of `after` are not in `before`, and which of `before` are gone: {number of a line: those gone before it}.
 function differences(before, after) {
   const a = before.split('\n'), b = after.split('\n'), fresh = new Set(), gone = new Map()
