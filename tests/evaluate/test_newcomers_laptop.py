@@ -22,8 +22,11 @@ del os.fork
 """
 MACOS = """
 import sys
-import kernel_lab.evaluate, kernel_lab.puzzles, kernel_lab.tasks, kernel_lab.figures, torch
-sys.platform = "darwin"
+from kernel_lab.evaluate.sandbox import server
+class Darwin:
+    platform = "darwin"
+    def __getattr__(self, name): return getattr(sys, name)
+server.sys = Darwin()                     # no walls of Linux
 """
 
 OWN = """

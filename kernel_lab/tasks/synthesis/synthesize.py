@@ -35,8 +35,6 @@ from ..model.task import Task, source_of
 from ..quality import checks as quality
 from . import catalogue, compose, operators as seeds
 from .compose import CHECKING, Candidate, Recipe, candidate
-try: import fcntl
-except ImportError: fcntl = None             # not on Windows
 
 # %% ../../../nbs/3_tasks/7_synthesis/03_synthesize.ipynb #5406bff1
 def likeness(graph: Graph) -> str:
@@ -344,7 +342,8 @@ class ResultLog:
         self.path, self.kind = path, kind
         try:
             self.file = path.open('a+b', buffering=0)
-            if fcntl: fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            import fcntl                        # Windows has none
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read()
         except BlockingIOError:
             raise UsageError(f'Another run writes to {path}.', hint='Wait for it, or take another folder.') from None
