@@ -79,7 +79,7 @@ number: env      ## number the notebooks of every room again, and link each to i
 docs: env        ## the documentation in _docs/site, from executed notebooks (ARGS=--changed executes only what differs from main)
 	$(BIN)/python tools/docs.py $(ARGS)
 
-outputs: env     ## execute the pages that carry their outputs in git, lessons and the README's, and write these
+outputs: env     ## execute the pages that carry their outputs in git, lessons, stories and the README's, and write these
 	$(BIN)/python tools/outputs.py $(ARGS)
 
 picture: env     ## draw the README's picture again (needs a chromium)

@@ -1,5 +1,5 @@
-"""The outputs of the pages that carry them in git: lessons, the story of a GPU kernel, and the README's notebook.
-`make outputs` writes them.
+"""The outputs of the pages that carry them in git: lessons, stories, and the README's notebook. `make outputs` writes
+them.
 
 `python tools/outputs.py` executes these notebooks, each in a fresh process with an empty KERNEL_LAB_HOME, and writes
 their outputs into them; `--check` writes nothing and names the cells whose outputs are out of date. Names of
@@ -27,8 +27,8 @@ MIMES = (docs_run.PLOTLY, "text/html", "image/svg+xml", "image/png", "text/markd
 
 def kept() -> list[str]:
     "The notebooks, relative to nbs/, that carry their outputs."
-    lessons = sorted(p.relative_to(NBS).as_posix() for p in (NBS / "lessons").glob("[0-9]*.ipynb"))
-    return ["gpu_softmax.ipynb", "index.ipynb", *lessons]
+    return ["index.ipynb", *(p.relative_to(NBS).as_posix() for folder in ("lessons", "stories")
+                             for p in sorted((NBS / folder).glob("[0-9]*.ipynb")))]
 
 
 def lines(text: str) -> list[str]:

@@ -12,7 +12,6 @@ from importlib import import_module
 from multiprocessing.connection import wait
 from pathlib import Path
 import ctypes
-import fcntl
 import json
 import math
 import os
@@ -28,6 +27,8 @@ import time
 from .commands import kill_group, last_line
 from .errors import SimulatorError
 from .secrets import environment_without_secrets
+try: import fcntl
+except ImportError: fcntl = None             # not on Windows
 
 # %% ../../nbs/1_core/07_workers.ipynb #bdc7b5a2
 MAX_MESSAGE_BYTES = 1 << 30

@@ -383,7 +383,7 @@ alone = Puzzle(
     goal=0.6, lesson='Lesson 12', says='The softmax of every row, times a gate. The kernel is right.',
     pitfall='copies of rows, a detour, a division, one tile for all turns, an engine that is slow',
     reduces=lambda s: s['x'][-1],
-    hints=('Ask the three questions of lesson 7, mend the one thing that the answer names, and ask again.',
+    hints=('Ask the five questions of this lesson in their order, mend one thing, and ask again from the top.',
            'Copies of single rows; bytes that need not move; a division; tiles of all turns; GpSimd. Each has been a '
            'puzzle.',
            Hint('One loop; both inputs loaded whole; max, exp with its sum, a reciprocal, and a '

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core.errors import KernelError
 from ..core.format import percent_text, speedup_text, time_text
 from ..core.markup import Shown, code_of, fold, record, said, table
-from ..evaluate.sandbox.run import Limits, trace_in_child
+from ..evaluate.sandbox.run import Limits, own_kernels, trace_in_child
 from ..nki.checks.checker import assert_ok
 from ..nki.tuning.move_worth import MoveWorth, why_no_move, worth_of_moves
 from ..nki.tuning.search import search
@@ -58,7 +58,7 @@ class MovesFound(Shown):
 def moves_for(puzzle: Puzzle, kernel: object) -> MovesFound:
     """The moves that the built-in search makes from a kernel, a function or its text, for the inputs of a puzzle.
     `UsageError` for what is no kernel, `KernelError` for one that the chip refuses."""
-    program = trace_in_child(kernel_of(kernel), specs_of(puzzle), puzzle.chip, Limits(seconds=20))
+    with own_kernels(): program = trace_in_child(kernel_of(kernel), specs_of(puzzle), puzzle.chip, Limits(seconds=20))
     if isinstance(program, KernelError): raise program
     found = search(assert_ok(program), 'beam', SECONDS_AT_MOST, CANDIDATES)
     worth = tuple(worth_of_moves(found.first, found.steps))

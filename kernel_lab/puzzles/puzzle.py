@@ -17,7 +17,7 @@ from ..core.markup import Shown, code_of, fold, record, said
 from ..evaluate.pipeline import evaluate
 from ..evaluate.records.evaluation import Evaluation
 from ..evaluate.records.verification import Status
-from ..evaluate.sandbox.run import Limits, trace_in_child
+from ..evaluate.sandbox.run import Limits, own_kernels, trace_in_child
 from ..evaluate.verification.adversarial_inputs import work_out_draws
 from ..evaluate.verification.verify import MAX_CHANGED_ELEMENTS, fresh_seeds, verify
 from ..nki.chip.chips import DEFAULT_CHIP
@@ -140,7 +140,7 @@ class Puzzle(Shown):
     def timeline(self) -> Timeline:
         "The simulated `Timeline` of the worked solution, to look at before one writes it. `UsageError` without one."
         if not self.answer: raise UsageError(f'The puzzle {self.name!r} has no worked solution.')
-        return self.judge(kernel_of(self.answer), OPENING_SECONDS).profile.timeline
+        with own_kernels(): return self.judge(kernel_of(self.answer), OPENING_SECONDS).profile.timeline
 
     @cached_property
     def bound(self) -> PuzzleBound:
@@ -153,7 +153,8 @@ class Puzzle(Shown):
         _ = self.bound
         try:
             capture(self.task, self.task.workload())
-            if kernel := self.answer or self.start: self.judge(kernel_of(kernel), seconds=OPENING_SECONDS)
+            if kernel := self.answer or self.start:
+                with own_kernels(): self.judge(kernel_of(kernel), seconds=OPENING_SECONDS)
         except LabError: pass                   # the first check says what is missing
         return self
 
@@ -169,7 +170,8 @@ class Puzzle(Shown):
     def check(self, kernel: object, seconds: float = SECONDS) -> Answer:
         """Judge a kernel, a function or its text: right, how fast, what the engines did, how near the bound. Always an
         `Answer`, never an exception but Ctrl-C; the try is noted in the student's progress."""
-        try: answer = judged(self, kernel_of(kernel), seconds)
+        try:
+            with own_kernels(): answer = judged(self, kernel_of(kernel), seconds)
         except LabError as e: answer = Answer(self.name, self.bound, self.goal, refused=str(e))
         kept = note_try(self.name, answer.right, answer.met, answer.latency_us, answer.share, answer.source)
         return replace(answer, notes=(*answer.notes, *_next(self, answer), *([kept] if kept else [])))
@@ -256,6 +258,7 @@ def hint_text(p: Puzzle, hint: Hint | str) -> str:
     "The words of a hint, with the times of its kernels."
     if isinstance(hint, str): return hint
     if not hint.is_measured: return hint.says
-    times = {name: time_text(p.judge(kernel_of(text)).latency_us)
-             for name, text in (('us', hint.kernel), ('before_us', hint.before)) if f'{{{name}}}' in hint.says}
+    with own_kernels():
+        times = {name: time_text(p.judge(kernel_of(text)).latency_us)
+                 for name, text in (('us', hint.kernel), ('before_us', hint.before)) if f'{{{name}}}' in hint.says}
     return hint.says.format(**times)

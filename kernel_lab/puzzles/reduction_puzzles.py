@@ -284,6 +284,31 @@ STATES_IN_HBM = '''def kernel(x, delta, A, B, C):
     nisa.dma_copy(dst=out, src=y)
     return out
 '''
+STATES_OF_A_TURN = '''def kernel(x, delta, A, B, C):
+    (channels, steps), states = x.shape, A.shape[1]
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    a = nl.ndarray((channels, states), dtype=nl.float32, buffer=nl.sbuf)
+    y = nl.ndarray((channels, steps), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=A)
+    nisa.memset(dst=y, value=0.0)
+    for n in nl.sequential_range(states):
+        d = nl.ndarray((channels, steps), dtype=nl.float32, buffer=nl.sbuf)
+        h = nl.ndarray((channels, steps), dtype=nl.float32, buffer=nl.sbuf)
+        b = nl.ndarray((channels, steps), dtype=nl.float32, buffer=nl.sbuf)
+        c = nl.ndarray((channels, steps), dtype=nl.float32, buffer=nl.sbuf)
+        decay = nl.ndarray((channels, steps), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=d, src=delta)
+        nisa.dma_copy(dst=h, src=x)
+        nisa.dma_copy(dst=b, src=B[n:n + 1, :].broadcast(dim=0, size=channels))
+        nisa.dma_copy(dst=c, src=C[n:n + 1, :].broadcast(dim=0, size=channels))
+        nisa.tensor_tensor(dst=h, data1=h, data2=d, op=nl.multiply)
+        nisa.tensor_tensor(dst=h, data1=h, data2=b, op=nl.multiply)
+        nisa.activation(dst=decay, op=nl.exp, data=d, scale=a[:, n:n + 1])
+''' + _SCAN + '''        nisa.tensor_tensor(dst=h, data1=h, data2=c, op=nl.multiply)
+        nisa.tensor_tensor(dst=y, data1=y, data2=h, op=nl.add)
+    nisa.dma_copy(dst=out, src=y)
+    return out
+'''
 STATES_IN_SBUF = '''def kernel(x, delta, A, B, C):
     (channels, steps), states = x.shape, A.shape[1]
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
@@ -316,7 +341,8 @@ mamba = Puzzle(
     lesson='Lesson 10', says='Scan every state of every channel, and sum C·h over the states.',
     pitfall='the states are kept in HBM, and what all states need is loaded for each',
     hints=('How many bytes move, and how many must? Which tensor in HBM is neither an input nor the output?',
-           'What does the second loop need of the first, in the same turn? And which loads of the first loop are '
-           'the same in every turn?',
-           Hint('One loop: scan, multiply by the row of C, add to y. delta, x and their product are made before '
-                'it. {us} instead of {before_us}.', kernel=STATES_IN_SBUF, before=STATES_IN_HBM)))
+           Hint('What does the second loop need of the first, in the same turn? One loop, then: scan, multiply by the '
+                'row of C, add to y, which is zeroed before the loop. {us} instead of {before_us}.',
+                kernel=STATES_OF_A_TURN, before=STATES_IN_HBM),
+           Hint('Which loads are the same in every turn, and which product? delta, x and delta · x are made before '
+                'the loop: {us} instead of {before_us}.', kernel=STATES_IN_SBUF, before=STATES_OF_A_TURN)))

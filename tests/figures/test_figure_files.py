@@ -224,3 +224,16 @@ def test_a_machine_without_a_browser_says_what_to_install(monkeypatch):
 
 def test_json_is_json(tmp_path):
     assert json.loads(Path(save_figure(fast_rate_figure(rates()), tmp_path / "it.json")).read_text())["data"]
+
+
+@browser
+def test_a_long_folder_for_temporary_files_does_not_stop_the_browser(tmp_path):
+    "Its socket would have an address of more than 108 bytes; clusters have such folders for each job."
+    long = tmp_path / ("job" * 40)
+    long.mkdir()
+    code = ("import plotly.graph_objects as go\nfrom kernel_lab.figures.files.drawn import drawn\n"
+            "assert drawn(go.Figure(go.Bar(x=[1], y=[2])), 'png', 300, 200).startswith(b'\\x89PNG')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
+                          env={**os.environ, "TMPDIR": str(long)})
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not [p for p in long.rglob("*") if p.is_socket()]

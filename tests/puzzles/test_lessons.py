@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lab.nki.chip.chips import get_chip
 from kernel_lab.puzzles.kernel_text import kernel_of, own_text
 from kernel_lab.puzzles.ladder import PUZZLES
+from kernel_lab.puzzles.puzzle import Puzzle
 from kernel_lab.puzzles.student_copy import SOLUTION_TAG, lesson_files
+from kernel_lab.puzzles.tile_puzzles import normal
 
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted((ROOT / "nbs" / "lessons").glob("[0-9]*.ipynb"))
@@ -54,6 +57,53 @@ def test_every_instruction_of_a_solution_is_explained_before_it_is_needed(lesson
     for name in puzzles_of(lesson):
         for word in set(re.findall(r"\b(?:nisa|nl)\.\w+", own_text(kernel_of(PUZZLES[name].answer)))):
             assert word in known or word.split(".")[1] in known, (name, word)
+
+
+FUSED = """def kernel(x_t, w, gain):
+    K, M = x_t.shape
+    K, N = w.shape
+    out = nl.ndarray((M, N), dtype=x_t.dtype, buffer=nl.shared_hbm)
+    a = nl.ndarray((128, K // 128, M), dtype=x_t.dtype, buffer=nl.sbuf)
+    b = nl.ndarray((128, K // 128, N), dtype=w.dtype, buffer=nl.sbuf)
+    g = nl.ndarray((128, N), dtype=gain.dtype, buffer=nl.sbuf)
+    for k in nl.affine_range(K // 128):
+        nisa.dma_copy(dst=a[:, k, :], src=x_t[k * 128:(k + 1) * 128, :])
+        nisa.dma_copy(dst=b[:, k, :], src=w[k * 128:(k + 1) * 128, :])
+    nisa.dma_copy(dst=g, src=gain.broadcast(dim=0, size=128))
+    for m in nl.affine_range(M // 128):
+        for n in nl.affine_range(N // 512):
+            acc = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
+            for k in nl.affine_range(K // 128):
+                nisa.nc_matmul(dst=acc, stationary=a[:, k, m * 128:(m + 1) * 128],
+                               moving=b[:, k, n * 512:(n + 1) * 512])
+            bent = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=bent, op=nl.tanh, data=acc)
+            result = nl.ndarray((128, 512), dtype=x_t.dtype, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=result, data1=bent, data2=g[:, n * 512:(n + 1) * 512], op=nl.multiply)
+            nisa.dma_copy(dst=out[m * 128:(m + 1) * 128, n * 512:(n + 1) * 512], src=result)
+    return out
+"""
+
+
+@pytest.mark.parametrize("k, m, n", [(512, 512, 1024), (1024, 1024, 2048)])
+def test_seven_lessons_are_enough_for_a_fused_kernel(k, m, n, tmp_path, monkeypatch):
+    "A product, a function and a row of gains at once, above 60 % of its bound, with what lessons 1-5, 7 and 9 teach."
+    monkeypatch.setenv("KERNEL_LAB_HOME", str(tmp_path))
+    taught = "".join(source(c) for p in LESSONS if int(p.stem[:2]) in (1, 2, 3, 4, 5, 7, 9) for c in cells(p))
+    for word in set(re.findall(r"\b(?:nisa|nl)\.\w+|\.broadcast", FUSED)): assert word in taught, word
+    fused = Puzzle("fused", lambda x_t, w, gain: (x_t.T @ w).tanh() * gain,
+                   normal(x_t=(k, m), w=(k, n), gain=(1, n)), goal=0.6, dtype="bfloat16")
+    answer = fused.check(FUSED, seconds=10)
+    assert answer.met, str(answer)
+
+
+def test_all_pages_say_one_size_of_sbuf(lesson):
+    "208 KiB of a partition are a kernel's; lesson 2 says why the chip has 16 more."
+    chip = get_chip("trn2")
+    assert chip.sbuf_bytes - chip.sbuf_reserved == 208 * 2**10
+    text = "\n".join(source(c) for c in cells(lesson))
+    others = {f"{n} KiB" for n in (192, 224, 256)} | {"57,344", ".sbuf_bytes //"}
+    assert {w for w in others if w in text} == ({"224 KiB"} if lesson.stem.startswith("02") else set())
 
 
 def test_a_student_gets_no_solution_and_no_output():

@@ -4,27 +4,88 @@
 
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #ec282a89
 import atexit
+import ctypes
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from importlib.resources import files
 import numpy as np
 from ...core.errors import KernelError, UsageError
+from .child import answer_of_job, load_job
 from .shared_arrays import array_layout, specs_of
-from .protocol import MAX_PARTS_PER_MIB, Limits, ChildReply  # noqa: F401 (for others)
+from .protocol import MAX_PARTS_PER_MIB, Limits, ChildReply, verdict  # noqa: F401 (for others)
 from .server import Server
 from .tiers import SandboxStatus, status_of_server
 from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.ir.program import Program
 from ...tasks.model.workload import Kernel
 
+# %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #ce655783
+ALLOW_VARIABLE = 'KERNEL_LAB_ALLOW_UNSANDBOXED'
+_OWN = ContextVar('own_kernels', default=False)
+
+@contextmanager
+def own_kernels() -> Iterator[None]:
+    "Context manager: the kernels inside are of whoever runs this, who lets them do what they themselves may do."
+    before = _OWN.set(True)
+    try: yield
+    finally: _OWN.reset(before)
+
+def is_allowed() -> bool:
+    "Whether kernels may run unconfined: they are one's own, or the user said so."
+    return _OWN.get() or bool(os.environ.get(ALLOW_VARIABLE))
+
+def can_start_children() -> bool:
+    "Whether this system has what a fork server is made of; Windows does not."
+    from . import shared_arrays
+    return hasattr(os, 'fork') and shared_arrays.fcntl is not None
+
+def no_walls(what: str) -> UsageError:
+    "The error that says what is missing for kernels of others, and what to use instead."
+    place = files('kernel_lab.evaluate.sandbox') / 'Containerfile'
+    return UsageError(f'Kernels are untrusted programs, and this machine cannot confine them: {what}.',
+                      hint=f'Use Linux, a virtual machine, or a container ({place}); or say --allow-unsandboxed (in '
+                           f'Python: set {ALLOW_VARIABLE}=1) for kernels that you trust.')
+
+class _Late(BaseException):
+    "Raised in the middle of a kernel whose time is over."
+
+def _in_seconds(work, seconds):
+    "What `work` returns, or None where it takes longer: then an exception is raised in it, from another thread."
+    me, lock, over = threading.get_ident(), threading.Lock(), []
+    def stop():
+        with lock:
+            if over: return
+            over.append('late')
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), ctypes.py_object(_Late))
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        found = work()
+        with lock: over.append('done')
+        for _ in range(1000): pass              # an exception on its way arrives here
+    except _Late: found = None
+    finally: timer.cancel()
+    return None if over[0] == 'late' else found
+
+def _here(job, request, limits):
+    "The reply of a job that runs in this process. `UsageError` unless its kernel is one's own or allowed."
+    if not is_allowed(): raise no_walls('it has no fork, of which a process for each kernel is made')
+    answer = _in_seconds(lambda: answer_of_job(load_job(job), request), limits.seconds)
+    data, how = (b'', 'timeout') if answer is None else (answer.encode('utf-8', 'replace'), 'end')
+    return ChildReply(*verdict(data, how, 0, limits), tier='S0')
+
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #3ee1cf96
 _SERVERS, _LOCK = {}, threading.Lock()
-ALLOW_VARIABLE = 'KERNEL_LAB_ALLOW_UNSANDBOXED'
 
 def sandbox(modules: tuple[str, ...] = ()) -> tuple[Server, SandboxStatus]:
     "The server of this process whose zygote has imported `modules`, and its `SandboxStatus`; the first call starts it."
+    if not can_start_children(): raise no_walls('it has no fork, of which a process for each kernel is made')
     key = os.getpid(), modules
     with _LOCK:
         if key not in _SERVERS:
@@ -45,11 +106,7 @@ _WARNED = set()                 # what was open, each time another set of it
 
 def check_admitted(status: SandboxStatus) -> None:
     "Warn once of what is open; UsageError in tier S0 unless the user allows it."
-    if status.tier == 'S0' and not os.environ.get(ALLOW_VARIABLE):
-        raise UsageError('Kernels are untrusted programs, and this machine cannot confine them: '
-                         f'{"; ".join(status.open[:3])}.',
-                         hint='Use Linux, a container or a virtual machine; or say --allow-unsandboxed (in Python: '
-                              f'set {ALLOW_VARIABLE}=1) for kernels that you trust.')
+    if status.tier == 'S0' and not is_allowed(): raise no_walls('; '.join(status.open[:3]))
     if not status.safe and (status.tier, tuple(status.open)) not in _WARNED:
         _WARNED.add((status.tier, tuple(status.open)))
         warnings.warn(f'the sandbox is {status.tier}: {"; ".join(status.open) or "walls are missing"}', stacklevel=2)
@@ -61,6 +118,7 @@ def run_job(job: str, request: dict, limits: Limits = Limits(), imports: Sequenc
     `warm`: modules that a fork server of their own has imported before.
 
     SimulatorError if no child can be started, UsageError in tier S0 unless the user allows it."""
+    if not can_start_children(): return _here(job, request, limits)
     server, where = sandbox(tuple(warm))
     check_admitted(where)
     return replace(server.run(job, request, limits, imports), tier=where.tier)

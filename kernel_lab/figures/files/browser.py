@@ -59,6 +59,25 @@ START_S, DRAW_S = 60, 60            # seconds: how long a browser may take to st
 _HOW = ('pip install "kernel-lab[images]" brings the driver; a Chromium or Chrome must be installed. '
         '.html needs neither.')
 
+# %% ../../../nbs/6_figures/2_files/00_browser.ipynb #8535b93e
+MOST_FOLDER = 60                    # bytes of a path that leave room for /org.chromium.Chromium.XXXXXX/SingletonSocket
+
+def short_folder() -> str | None:
+    """The folder in which a browser may keep its sockets where that for temporary files has too long a name; None where
+    that will do, or no shorter one can be written."""
+    if os.name == 'nt' or len(os.fsencode(tempfile.gettempdir())) <= MOST_FOLDER: return None
+    return next((f for f in ('/tmp', '/var/tmp', '/dev/shm') if os.access(f, os.W_OK | os.X_OK)), None)
+
+def _browser_in(folder):
+    "A browser of the driver, which keeps its files in a folder; where None says, in its usual place."
+    from choreographer import Browser
+    from choreographer.browsers.chromium import Chromium
+    given = dict(headless=True, enable_gpu=False, enable_sandbox=False)
+    if folder is None: return Browser(**given)
+    class ChromiumElsewhere(Chromium):
+        def get_env(self): return {**super().get_env(), 'TMPDIR': folder}
+    return Browser(browser_cls=ChromiumElsewhere, tmp_dir=folder, **given)
+
 # %% ../../../nbs/6_figures/2_files/00_browser.ipynb #7093bbbb
 class BrowserGone(Exception):
     "The browser that draws has ended, or does not answer."
@@ -84,8 +103,7 @@ class DrawingBrowser:
             raise BrowserGone(f'the browser ended or did not answer ({type(e).__name__}: {e})'.rstrip(': ')) from e
 
     async def _open(self, url):
-        from choreographer import Browser
-        self.browser = Browser(headless=True, enable_gpu=False, enable_sandbox=False)
+        self.browser = _browser_in(short_folder())
         await self.browser.open()
         self.tab = await self.browser.create_tab(url)
         ready = 'new Promise(r => { const go = () => window.Plotly && window.draw ? r(1) : setTimeout(go, 10); go() })'

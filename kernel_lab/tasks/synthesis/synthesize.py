@@ -12,7 +12,6 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 import errno
-import fcntl
 import inspect
 import json
 import os
@@ -343,6 +342,7 @@ class ResultLog:
         self.path, self.kind = path, kind
         try:
             self.file = path.open('a+b', buffering=0)
+            import fcntl                        # Windows has none
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read()
         except BlockingIOError:
