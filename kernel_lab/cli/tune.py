@@ -4,7 +4,6 @@
 
 # %% ../../nbs/7_cli/07_tune.ipynb #9a436a03
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,7 +44,8 @@ def problem_texts(names: Sequence[str], workload: str | None = None) -> dict[str
         if path.is_dir():
             inside = {f'{p.parent.name}_{p.stem}': file_text(p) for p in files_below(path, '.py')}
             inside = {k: t for k, t in inside.items() if 'class Model' in t and 'get_inputs' in t}
-            if not inside: raise UsageError(f'No problem is in the folder {name}.', hint='A problem has a class Model and get_inputs.')
+            if not inside: raise UsageError(f'No problem is in the folder {name}.',
+                                            hint='A problem has a class Model and get_inputs.')
             found |= inside
         elif path.suffix == '.py': found[path.stem] = file_text(path)
         else: found[name] = task_problem(name, workload)
@@ -65,7 +65,9 @@ def written_plans(texts: dict[str, str], folder: Path, chip: str, precision: str
         source.write_text(text)
         try: plans, work = plan_problem(read_problem(text, name), chip, precision)
         except LabError as e: plans, work = TunePlans(name, precision, chip, note=str(e)), []
-        except Exception as e: plans, work = TunePlans(name, precision, chip, note=f'its Python fails: {type(e).__name__}: {e}'[:300]), []
+        except Exception as e:                  # noqa: BLE001 a problem's Python may raise anything
+            note = f'its Python fails: {type(e).__name__}: {e}'[:300]
+            plans, work = TunePlans(name, precision, chip, note=note), []
         flat = compile_all([j for each in work for j in each], jobs)
         plans = with_candidates(plans, [[flat.pop(0) for _ in each] for each in work])
         plans.save(folder)
@@ -110,7 +112,8 @@ def tune(
         "One of a task's workloads; the first if left out."))] = None,
     chip: Annotated[str | None, typer.Option(metavar='CHIP', help='The GPU to compile for: {gpus}.')] = None,
     precision: Precision = 'default', jobs: CompileJobs = 2, workers: CardWorkers = 4, seconds: RaceSeconds = 12,
-    race: Annotated[bool, typer.Option('--race/--no-race', help='Race on the card of this machine, if there is one.')] = True,
+    race: Annotated[bool, typer.Option('--race/--no-race',
+                                       help='Race on the card of this machine, if there is one.')] = True,
     json_: AsJson = False):
     """Write GPU kernels for problems without a model: templates compiled without a GPU, raced where a card is, each
     verified against float64; the library is kept around them, and where it is faster."""
@@ -121,7 +124,8 @@ def tune(
     choose({'triton': 1}, target, 'language that is written')
     choose(PRECISIONS, precision, 'class of precision')
     if why := why_not_compiled()['triton']:
-        raise UsageError(f'No candidate can be compiled here: {why}.', hint="pip install 'kernel-lab[gpu]'; it needs no GPU.")
+        raise UsageError(f'No candidate can be compiled here: {why}.',
+                         hint="pip install 'kernel-lab[gpu]'; it needs no GPU.")
     folder, chip = Path(plans), get_gpu(chip or DEFAULT_GPU).name
     made = []
     for p in written_plans(problem_texts(problems, workload), folder, chip, precision, jobs):

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
 import torch
-from kernel_lab.agents.tune.candidates import compile_all, plan_problem, regions_of, sources_of, with_candidates
+from kernel_lab.agents.tune.candidates import compile_all, plan_problem, regions_of, with_candidates
 from kernel_lab.agents.tune.columns import ColumnConfig, ScanConfig, column_region, column_source, scan_region, scan_source
 from kernel_lab.agents.tune.problem import EXAMPLE_PROBLEM, read_problem
 from kernel_lab.agents.tune.products import PRODUCT_CONFIGS, product_configs, product_region, product_source

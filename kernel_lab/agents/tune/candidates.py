@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import TimeoutError as TooLong
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
 from multiprocessing import get_context
@@ -25,7 +25,6 @@ from ...core.errors import KernelError, LabError, UsageError, choose
 from ...evaluate.gpu.toolchain import run_tool
 from ...gpu.checks.launch_limits import broken_limits
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
-from ...gpu.plan.launch_plan import LaunchPlan
 from ...tasks.codegen.graph import Graph, Node, live_nodes
 
 # %% ../../../nbs/6_agents/7_tune/05_candidates.ipynb #cb9423f5
@@ -50,8 +49,10 @@ def sources_of(region: TunedRegion, precision: str = 'default') -> list[tuple[st
     "(label, text) of each candidate of a region. `UsageError` for an unknown class of precision."
     choose(PRECISIONS, precision, 'class of precision')
     configs, write = {
-        'product': (partial(product_configs, region, precision), product_source), 'rows': (partial(row_configs, region), row_source),
-        'columns': (lambda: COLUMN_CONFIGS, column_source), 'scan': (partial(scan_configs, region), scan_source)}[region.family]
+        'product': (partial(product_configs, region, precision), product_source),
+        'rows': (partial(row_configs, region), row_source),
+        'columns': (lambda: COLUMN_CONFIGS, column_source),
+        'scan': (partial(scan_configs, region), scan_source)}[region.family]
     return [(str(c), write(region, c)) for c in configs()]
 
 # %% ../../../nbs/6_agents/7_tune/05_candidates.ipynb #ee0536a7
@@ -91,7 +92,8 @@ class TuneCandidate:
     fails: str = ''
 
 def _cubin(kernel, chip, seconds):
-    words = ['-lineinfo', f'-arch={get_gpu(chip).target}', *([] if kernel.fuses else ['--fmad=false']), 'kernel.ptx', '-o', 'kernel.cubin']
+    words = ['-lineinfo', f'-arch={get_gpu(chip).target}', *([] if kernel.fuses else ['--fmad=false']), 'kernel.ptx',
+             '-o', 'kernel.cubin']
     tool = 'ptxas-blackwell' if get_gpu(chip).capability >= 100 else 'ptxas'
     done = run_tool(tool, words, {'kernel.ptx': kernel.ptx.encode()}, ['kernel.cubin'], seconds)
     if done.code or not done.files['kernel.cubin']: raise KernelError(f'ptxas refuses {kernel.name}: {done.errors[-200:]}')
@@ -175,7 +177,8 @@ class TunePlans:
         try:
             d = json.loads(gzip.decompress(Path(path).read_bytes()))
             read = lambda c: TuneCandidate(**c | {'cubins': tuple(base64.b64decode(b) for b in c['cubins'])})
-            made = [TuneRegionPlans(**r | {'inputs': tuple(r['inputs']), 'candidates': tuple(map(read, r['candidates']))})
+            made = [TuneRegionPlans(**r | {'inputs': tuple(r['inputs']),
+                                           'candidates': tuple(map(read, r['candidates']))})
                     for r in d.pop('regions')]
             return TunePlans(**d | {'regions': tuple(made)})
         except (OSError, ValueError, TypeError, KeyError, EOFError) as e:
@@ -193,11 +196,13 @@ def plan_problem(problem: TunedProblem, chip: str = DEFAULT_GPU, precision: str 
         jobs.append([(label, text, specs, chip) for label, text in sources_of(r, precision)])
         make = graph_text(_closed(g, r.inputs, [n.name for n in g.inputs]), 'make_inputs')
         made.append(TuneRegionPlans(r.family, r.output, r.inputs, make,
-                                    graph_text(_closed(g, (r.output,), r.inputs)), str(region_floor(g, r, chip, precision))))
+                                    graph_text(_closed(g, (r.output,), r.inputs)),
+                                    str(region_floor(g, r, chip, precision))))
         replaced[r.output] = f'region_{k}({", ".join(r.inputs)})'
         gone += [n for n in r.nodes if n != r.output]
     if not made: return TunePlans(problem.name, precision, chip, note='no template writes a part of it'), []
-    return TunePlans(problem.name, precision, chip, tuple(made), graph_text(g, 'whole', replaced, gone, problem.writes)), jobs
+    return TunePlans(problem.name, precision, chip, tuple(made),
+                     graph_text(g, 'whole', replaced, gone, problem.writes)), jobs
 
 def with_candidates(plans: TunePlans, compiled: Sequence[Sequence[TuneCandidate]]) -> TunePlans:
     "The plans with compiled candidates of each region."

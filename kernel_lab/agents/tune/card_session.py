@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 import kernel_lab
 from ...core.commands import kill_group
@@ -47,7 +47,7 @@ def serve_card(work: str, orders: int, answers: int) -> None:
         for line in told:
             order = json.loads(line)
             try: answer = call(order, turn)
-            except Exception as e:
+            except Exception as e:              # noqa: BLE001 a problem's Python may raise anything
                 lacks = type(e).__name__ == 'OutOfMemoryError' or getattr(e, 'kind', '') == 'memory'
                 answer = {'name': order['name'], 'status': 'memory' if lacks else 'failed',
                           'says': visible_text(f'{type(e).__name__}: {e}')[:400]}
@@ -64,7 +64,8 @@ class CardWorker:
         environment = os.environ | {'TORCHINDUCTOR_COMPILE_THREADS': '1', 'OMP_NUM_THREADS': '2'}
         with open(log, 'ab') as said:
             command = [sys.executable, '-c', _BOOT, lab, work, str(its_in), str(mine_in)]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment,
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                                            env=environment,
                                             pass_fds=(its_in, mine_in), start_new_session=True)
         os.close(its_in), os.close(mine_in)
         self.tell, self.answers, self.rest = os.fdopen(mine_out, 'w', buffering=1), its_out, b''

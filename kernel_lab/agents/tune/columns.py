@@ -19,7 +19,8 @@ def column_region(graph: Graph) -> TunedRegion | None:
     if not nodes or nodes[0].op not in _REDUCED or len(graph.outputs) != 1 or len(graph.inputs) != 1: return None
     n, x = nodes[0], graph.inputs[0]
     value = len(nodes) == 2 and n.op in ('max', 'min') and nodes[1].op == 'getitem' and nodes[1].args[1] == 0
-    if not (len(nodes) == 1 and n.op not in ('max', 'min') or value) or x.dtype != 'float32' or len(n.args) < 2: return None
+    if not (len(nodes) == 1 and n.op not in ('max',
+                                             'min') or value) or x.dtype != 'float32' or len(n.args) < 2: return None
     axes = n.args[1] if isinstance(n.args[1], tuple) else (n.args[1],)
     if len(axes) != 1 or n.kwargs.get('dtype'): return None
     axis, out = axes[0] % len(x.shape), graph[graph.outputs[0]]
@@ -40,9 +41,11 @@ class ColumnConfig:
 
 COLUMN_CONFIGS = (ColumnConfig(32, 64, 4), ColumnConfig(64, 64, 8), ColumnConfig(64, 32, 4), ColumnConfig(128, 32, 8),
                   ColumnConfig(32, 128, 4), ColumnConfig(16, 64, 2))
-_STEPS = {'sum': 't += v', 'mean': 't += v', 'max': 't = tl.where((v > t) | (v != v), v, t)', 'min': 't = tl.where((v < t) | (v != v), v, t)'}
+_STEPS = {'sum': 't += v', 'mean': 't += v', 'max': 't = tl.where((v > t) | (v != v), v, t)',
+          'min': 't = tl.where((v < t) | (v != v), v, t)'}
 _STARTS = {'sum': '0.0', 'mean': '0.0', 'max': "-float('inf')", 'min': "float('inf')"}
-_ENDS = {'sum': 'tl.sum(t, axis=0)', 'mean': 'tl.sum(t, axis=0) / {length}', 'max': 'tl.max(t, axis=0)', 'min': 'tl.min(t, axis=0)'}
+_ENDS = {'sum': 'tl.sum(t, axis=0)', 'mean': 'tl.sum(t, axis=0) / {length}', 'max': 'tl.max(t, axis=0)',
+         'min': 'tl.min(t, axis=0)'}
 
 def column_source(region: TunedRegion, config: ColumnConfig) -> str:
     "A Triton submission, `kernel(x)`, for a region of family 'columns'."
@@ -85,7 +88,8 @@ def scan_region(graph: Graph) -> TunedRegion | None:
     if len(scans) != 1 or len(graph.outputs) != 1 or scans[0].kwargs.get('dtype'): return None
     scan, out = scans[0], graph[graph.outputs[0]]
     rank, shape = len(out.shape), out.shape
-    if scan.args[1] % rank != rank - 1 or out.dtype != 'float32' or any(i.shape != shape for i in graph.inputs): return None
+    if scan.args[1] % rank != rank - 1 or out.dtype != 'float32' or any(i.shape != shape
+                                                                        for i in graph.inputs): return None
     known, lines, extra, reverse, shift = {graph.inputs[0].name: 'v'}, [], [], False, 0
     for n in graph.inputs[1:]:
         lines.append(f'{n.name}_ = tl.load(e{len(extra)} + at, mask=inside, other=0.0).to(tl.float32)')
@@ -93,17 +97,20 @@ def scan_region(graph: Graph) -> TunedRegion | None:
         extra.append(n.name)
     ops = [n.op for n in graph.nodes]
     if ops == ['flip', 'cumsum', 'flip']: reverse, known[scan.args[0].name] = True, 'v'
-    elif ops == ['narrow', 'cumsum', 'select', 'unsqueeze', 'zeros_like', 'cat'] and graph.nodes[0].args[2:] == (0, shape[-1] - 1):
+    elif ops == ['narrow', 'cumsum', 'select', 'unsqueeze', 'zeros_like',
+                 'cat'] and graph.nodes[0].args[2:] == (0, shape[-1] - 1):
         shift, known[scan.args[0].name] = 1, 'v'
     elif scan.name != out.name: return None
     else:
         for n in graph.nodes[:-1]:
             texts = [known.get(a.name) if isinstance(a, Ref) else number_text(a) for a in n.args[:2]
                      if isinstance(a, (Ref, int, float))]
-            if n.op not in POINTWISE or None in texts or n.shape != shape or not (text := expression(n, texts)): return None
+            if n.op not in POINTWISE or None in texts or n.shape != shape or not (text := expression(n,
+                                                                                                     texts)): return None
             lines.append(f'{n.name}_ = {text}')
             known[n.name] = f'{n.name}_'
-    facts = (('rows', prod(shape[:-1])), ('length', shape[-1]), ('how', scan.op), ('reverse', reverse), ('shift', shift),
+    facts = (('rows', prod(shape[:-1])), ('length', shape[-1]), ('how', scan.op), ('reverse', reverse),
+             ('shift', shift),
              ('lines', tuple(lines)), ('value', known[scan.args[0].name]), ('extra', len(extra)))
     return TunedRegion('scan', tuple(n.name for n in graph.nodes), (graph.inputs[0].name, *extra), out.name, facts)
 
@@ -118,13 +125,15 @@ class ScanConfig:
 def scan_configs(region: TunedRegion) -> list[ScanConfig]:
     "The configurations worth a race: up to the whole row at once."
     whole = 1 << (region.known['length'] - 1).bit_length()
-    return [c for c in (ScanConfig(2048, 4), ScanConfig(4096, 8), ScanConfig(8192, 8), ScanConfig(16384, 16), ScanConfig(32768, 32))
+    return [c for c in (ScanConfig(2048, 4), ScanConfig(4096, 8), ScanConfig(8192, 8), ScanConfig(16384, 16),
+                        ScanConfig(32768, 32))
             if c.block <= whole] or [ScanConfig(whole, 4)]
 
 def scan_source(region: TunedRegion, config: ScanConfig) -> str:
     "A Triton submission, `kernel(x, *operands)`, for a region of family 'scan'."
     f, extras = region.known, ''.join(f'e{k}, ' for k in range(region.known['extra']))
-    add, start, whole = ('+', '0.0', 'tl.sum(u, axis=0)') if f['how'] == 'cumsum' else ('*', '1.0', 'tl.reduce(u, 0, times)')
+    add, start, whole = ('+', '0.0', 'tl.sum(u, axis=0)') if f['how'] == 'cumsum' else ('*', '1.0',
+                                                                                        'tl.reduce(u, 0, times)')
     begin = f'({f["length"]} + BLOCK - 1) // BLOCK * BLOCK - BLOCK - s' if f['reverse'] else 's'
     lines = [f'row, carry = tl.program_id(0).to(tl.int64), {start}', f'for s in range(0, {f["length"]}, BLOCK):',
              f'    k = {begin} + tl.arange(0, BLOCK)', f'    inside = k < {f["length"]}',

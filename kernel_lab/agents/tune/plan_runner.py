@@ -45,7 +45,8 @@ class PlanRunner:
         at, taken = dict(zip(self.order, addresses)), []
         for k, b in enumerate(self.plan.buffers):
             if k in at or not b.bytes: continue
-            taken.append(self.memory(b.bytes, poison) if k == self.out.buffer else self._own(('buffer', k), b.bytes, poison))
+            taken.append(self.memory(b.bytes, poison) if k == self.out.buffer
+                         else self._own(('buffer', k), b.bytes, poison))
             if k == self.out.buffer: result = taken[-1]
             at[k] = taken[-1].address
         return at, result, taken
@@ -75,7 +76,8 @@ class PlanRunner:
             way = self.launches[number]
             kernel = self.plan.kernels[way.kernel]
             packed = self._arguments(number, way, at, poison, taken)
-            self.driver.call('cuLaunchKernel', self.functions[way.kernel], *way.grid, *kernel.block, kernel.shared_bytes,
+            self.driver.call('cuLaunchKernel', self.functions[way.kernel], *way.grid, *kernel.block,
+                             kernel.shared_bytes,
                              stream, packed, 0)
             number += 1
         return result, taken
@@ -99,7 +101,8 @@ class TorchMemory:
     def broken(self) -> bool:
         "Whether something was written into its guards."
         if self.poison is None: return False
-        return bool((self.bytes[:self.guard] != self.poison).any() | (self.bytes[self.guard + self.size:] != self.poison).any())
+        return bool((self.bytes[:self.guard] != self.poison).any()
+                    | (self.bytes[self.guard + self.size:] != self.poison).any())
 
 def on_tensors(runner: PlanRunner, tensors: Sequence, poison: int | None = None) -> tuple[object, list]:
     "(output, all memory taken) of a plan on torch's tensors, on torch's stream."

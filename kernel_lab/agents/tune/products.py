@@ -289,7 +289,8 @@ def product_source(region: TunedRegion, config: ProductConfig) -> str:
     lines = [*f['lines'], *([f"v = tl.where(n[None, :] {'>=' if f['triangle'] == 'triu' else '<='} m[:, None], v, 0.0)"]
                             if f['triangle'] else [])]
     even_k = f['depth'] % config.BK == 0
-    given = {'extras': extras, 'turn': _TURN if config.way == 'turned' else _STRAIGHT, 'bound': _bound(f['triangle']), 'lines': ''.join(f'    {l}\n' for l in lines),
+    given = {'extras': extras, 'turn': _TURN if config.way == 'turned' else _STRAIGHT,
+             'bound': _bound(f['triangle']), 'lines': ''.join(f'    {l}\n' for l in lines),
              'mask_a': 'r[:, None] < M' if even_k else '(r[:, None] < M) & (d[None, :] + k < K)',
              'mask_b': 'c[None, :] < N' if even_k else '(c[None, :] < N) & (d[:, None] + k < K)'}
     host = vars(config) | {
@@ -297,7 +298,8 @@ def product_source(region: TunedRegion, config: ProductConfig) -> str:
         'shape': repr(tuple(f['shape'])), 'rows': f['rows'], 'columns': f['columns'], 'depth': f['depth'],
         'batch': f['batch'], 'dtype': 'torch.bfloat16' if config.kind == 'bf16' else 'torch.float32',
         'apart': bool(config.way), 'half': config.way in ('half', 'turned'), 'turned': config.way == 'turned',
-        'split_a': 'whole' if config.way == 'half' else 'split', 'split_b': 'whole' if config.way == 'turned' else 'split',
+        'split_a': 'whole' if config.way == 'half' else 'split', 'split_b': 'whole' if config.way == 'turned'
+        else 'split',
         'turn': 'ah, al, bh, bl, M, N = bh, bl, ah, al, N, M' if config.way == 'turned' else '',
         'precision': 'tf32x3' if config.kind == 'three' else 'tf32'}
     kernel = (_PARTS if config.chunk else _DIRECT).replace('{', '{{').replace('}', '}}')
@@ -306,12 +308,16 @@ def product_source(region: TunedRegion, config: ProductConfig) -> str:
     return _HEAD + body + (_HOST_PARTS if config.chunk else _HOST_DIRECT).format(**host)
 
 PRODUCT_CONFIGS = (
-    ProductConfig(128, 256, 16, 8, 3, 256), ProductConfig(128, 256, 16, 8, 3, 128), ProductConfig(128, 128, 32, 4, 3, 128),
+    ProductConfig(128, 256, 16, 8, 3, 256), ProductConfig(128, 256, 16, 8, 3, 128),
+    ProductConfig(128, 128, 32, 4, 3, 128),
     ProductConfig(128, 128, 32, 8, 3, 128, way='apart'), ProductConfig(128, 128, 32, 8, 3, 64, way='apart'),
     ProductConfig(128, 128, 32, 8, 3, 32, way='apart'), ProductConfig(128, 128, 32, 8, 3, 128, way='half'),
-    ProductConfig(128, 128, 32, 8, 3, 128, way='turned'), ProductConfig(128, 64, 32, 4, 3), ProductConfig(128, 128, 32, 8, 3))
-NARROW_CONFIGS = {'tf32': (ProductConfig(128, 256, 32, 8, 3, 8192, 'tf32'), ProductConfig(128, 128, 32, 4, 4, 8192, 'tf32')),
-                  'bf16': (ProductConfig(128, 256, 64, 8, 3, 8192, 'bf16'), ProductConfig(128, 128, 64, 4, 4, 8192, 'bf16'))}
+    ProductConfig(128, 128, 32, 8, 3, 128, way='turned'), ProductConfig(128, 64, 32, 4, 3),
+    ProductConfig(128, 128, 32, 8, 3))
+NARROW_CONFIGS = {'tf32': (ProductConfig(128, 256, 32, 8, 3, 8192, 'tf32'),
+                           ProductConfig(128, 128, 32, 4, 4, 8192, 'tf32')),
+                  'bf16': (ProductConfig(128, 256, 64, 8, 3, 8192, 'bf16'),
+                           ProductConfig(128, 128, 64, 4, 4, 8192, 'bf16'))}
 
 def product_configs(region: TunedRegion, precision: str = 'default') -> tuple[ProductConfig, ...]:
     """The configurations for a region that a class of precision allows: 'default' (as exact as torch), 'tf32', 'bf16'.

@@ -175,9 +175,12 @@ def row_configs(region: TunedRegion) -> list[RowConfig]:
         return [RowConfig(up(f['length']), 1, w, c) for c, w in ((64, 4), (128, 8), (256, 8), (64, 8))
                 if up(f['length']) * c <= 1 << 15]
     n, found = f['length'], []
-    for block, warps in ((4096, 4), (8192, 8), (8192, 16), (16384, 8), (16384, 16), (32768, 16), (32768, 32), (65536, 32)):
+    for block, warps in ((4096, 4), (8192, 8), (8192, 16), (16384, 8), (16384, 16), (32768, 16), (32768, 32),
+                         (65536, 32)):
         parts = -(-n // block)
-        if parts <= 128 and parts * block < 2.1 * n and (parts > 1 or block == up(n)): found.append(RowConfig(block, parts, warps))
+        if parts <= 128 and parts * block < 2.1 * n and (parts > 1
+                                                         or block == up(n)): found.append(RowConfig(block, parts,
+                                                                                                    warps))
     if n <= 4096: found = [RowConfig(up(n), 1, w) for w in (2, 4, 8)]
     return found[:7]
 
@@ -211,13 +214,15 @@ def _line(line, f, config):
     on = lambda x, other: x if even else f'tl.where(inside, {x}, {other})'
     last = ', axis=0, keep_dims=True' if config.columns > 1 else ', axis=0'
     if how == 'softmax':
-        found = [f"{name} = tl.max({on(text, _NEUTRAL['max'])}{last})", f"{name}_ = tl.sum({on(f'tl.exp({text} - {name})', '0.0')}{last})"]
+        found = [f"{name} = tl.max({on(text, _NEUTRAL['max'])}{last})",
+                 f"{name}_ = tl.sum({on(f'tl.exp({text} - {name})', '0.0')}{last})"]
         merge = [f'{name} = tl.max(p0, axis=0)', f'{name}_ = tl.sum(p1 * tl.exp(p0 - {name}), axis=0)']
     elif how == 'moments':
         found = [f"{name} = tl.sum({on(text, '0.0')}{last}) / tl.minimum(BLOCK, N - part * BLOCK).to(tl.float32)",
                  f"{name}_ = {on(f'{text} - {name}', '0.0')}", f'{name}_ = tl.sum({name}_ * {name}_{last})']
         merge = ['size = tl.maximum(tl.minimum(BLOCK, N - tl.arange(0, WIDE) * BLOCK), 0).to(tl.float32)',
-                 f'{name} = tl.sum(p0 * size, axis=0) / N', f'{name}_ = tl.sum(p1 + size * (p0 - {name}) * (p0 - {name}), axis=0)']
+                 f'{name} = tl.sum(p0 * size, axis=0) / N',
+                 f'{name}_ = tl.sum(p1 + size * (p0 - {name}) * (p0 - {name}), axis=0)']
     else:
         found, merge = [f'{name} = tl.{how}({on(text, _NEUTRAL[how])}{last})'], [f'{name} = tl.{how}(p0, axis=0)']
     if config.parts == 1: return found
@@ -233,7 +238,8 @@ def row_source(region: TunedRegion, config: RowConfig) -> str:
     body = [t for line in f['lines'] for t in _line(line, f, config)]
     even = config.block * config.parts == f['length'] and (not strided or f['stride'] % config.columns == 0)
     if strided:
-        place = [f'wide = tl.cdiv({f["stride"]}, COLUMNS)', 'row, j = tl.program_id(0) // wide, tl.program_id(0) % wide',
+        place = [f'wide = tl.cdiv({f["stride"]}, COLUMNS)',
+                 'row, j = tl.program_id(0) // wide, tl.program_id(0) % wide',
                  'part, k, c = 0, tl.arange(0, BLOCK)[:, None], j * COLUMNS + tl.arange(0, COLUMNS)[None, :]',
                  f'inside = (k < N) & (c < {f["stride"]})',
                  f'at = row.to(tl.int64) * N * {f["stride"]} + k * {f["stride"]} + c']

@@ -7,14 +7,14 @@
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from statistics import median
 import numpy as np
-from .candidates import TuneCandidate, TunePlans, TuneRegionPlans
+from .candidates import TunePlans, TuneRegionPlans
 from .plan_runner import PlanRunner, TorchMemory, checked_output, on_tensors
 from .problem import model_and_inputs, problem_module, state_of
 from ...core.errors import LabError
-from ...gpu.clock.ratios import MIN_SAMPLES, ROUNDS_A_LOOK, random_rounds, sampled_ratio
+from ...gpu.clock.ratios import ROUNDS_A_LOOK, random_rounds, sampled_ratio
 from ...gpu.plan.launch_plan import LaunchPlan
 
 # %% ../../../nbs/6_agents/7_tune/07_torch_race.ipynb #b7540542

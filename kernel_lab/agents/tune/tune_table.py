@@ -66,13 +66,15 @@ def tuned_result(row: dict) -> TunedResult:
     over = lambda base: None if chosen == base else sampled_ratio(samples[chosen], samples[base])
     against = over('compile')
     if against and chosen == 'eager' and against.verdict != 'faster': chosen, against = 'compile', None
-    return TunedResult(name, chosen, against, over(best) if chosen == 'tuned' else None, us, tuple(row.get('kept', ())), status, says)
+    return TunedResult(name, chosen, against, over(best) if chosen == 'tuned' else None, us,
+                       tuple(row.get('kept', ())), status, says)
 
 def read_rows(path: Path | str) -> list[dict]:
     "The rows of a session's file, of each problem the last. `UsageError` where it cannot be read."
     try: lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f'The rows {path} cannot be read.', hint='A session writes them: kernel-lab tune FOLDER.') from e
+        raise UsageError(f'The rows {path} cannot be read.',
+                         hint='A session writes them: kernel-lab tune FOLDER.') from e
     found = {}
     for line in lines:
         try: row = json.loads(line)
