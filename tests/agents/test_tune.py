@@ -204,7 +204,7 @@ def test_candidates_are_compiled_and_bad_ones_say_why():
 
 def test_a_plan_with_scratch_and_several_launches_runs_on_its_own_memory():
     "The stub's kernels: x → t → out, twice, so that kept memory and packed arguments are used again."
-    from kernel_lab.agents.tune.plan_runner import PlanRunner
+    from kernel_lab.agents.tune.plan_runner import RegionRunner
     from kernel_lab.gpu.launch.cuda_driver import CudaDriver
     from kernel_lab.gpu.launch.stub_driver import example_plan, stub_cuda
     from kernel_lab.gpu.plan.nodes import Alternative, Buffer, BufferView, KernelLaunch, Pointer
@@ -215,7 +215,7 @@ def test_a_plan_with_scratch_and_several_launches_runs_on_its_own_memory():
 
     class Memory:
         def __init__(self, size, poison): self.address = int(driver.call('cuMemAlloc', size))
-    runner = PlanRunner(driver, plan, [b'copy'], Memory)
+    runner = RegionRunner(driver, plan, [b'copy'], Memory)
     first, second = Memory(1024, None), Memory(1024, None)
     for k, x in enumerate((first, second, first)):
         driver.api.array(x.address, 256)[:] = np.arange(256) + k

@@ -58,7 +58,7 @@ def sources_of(region: TunedRegion, precision: str = 'default') -> list[tuple[st
 # %% ../../../nbs/6_agents/7_tune/05_candidates.ipynb #ee0536a7
 @dataclass(frozen=True)
 class TuneFloor:
-    "The least µs of a region on a chip by published figures: of its bytes, of its operations at `rate`, and what bounds it."
+    "The least µs of a region on a chip by published figures: of its bytes, and of its operations at `rate`."
     bytes_us: float
     flops_us: float
     rate: str
@@ -96,7 +96,8 @@ def _cubin(kernel, chip, seconds):
              '-o', 'kernel.cubin']
     tool = 'ptxas-blackwell' if get_gpu(chip).capability >= 100 else 'ptxas'
     done = run_tool(tool, words, {'kernel.ptx': kernel.ptx.encode()}, ['kernel.cubin'], seconds)
-    if done.code or not done.files['kernel.cubin']: raise KernelError(f'ptxas refuses {kernel.name}: {done.errors[-200:]}')
+    if done.code or not done.files['kernel.cubin']:
+        raise KernelError(f'ptxas refuses {kernel.name}: {done.errors[-200:]}')
     return done.files['kernel.cubin']
 
 def compile_candidate(job: tuple) -> TuneCandidate:

@@ -21,7 +21,7 @@ from ...core.format import visible_text
 
 # %% ../../../nbs/6_agents/7_tune/08_card_session.ipynb #1df81f6c
 def card_work(order: dict, turn: object) -> dict:
-    "One problem: {'name', 'source', 'plans', 'seconds'} → its row as data. `turn()` returns when it has the card alone."
+    "One problem: {'name', 'source', 'plans', 'seconds'} → its row as data. `turn()` waits until it has the card alone."
     from .candidates import TunePlans
     from .torch_race import ProblemRace
     from ...gpu.launch.cuda_driver import CudaDriver

@@ -52,7 +52,8 @@ def column_source(region: TunedRegion, config: ColumnConfig) -> str:
     f = region.known
     which, arg = f['how'].removeprefix('arg'), f['how'].startswith('arg')
     less = '>' if which == 'max' else '<'
-    step = [f'better = v {less} t', 't, w = tl.where(better, v, t), tl.where(better, r[:, None], w)'] if arg else [_STEPS[which]]
+    both = [f'better = v {less} t', 't, w = tl.where(better, v, t), tl.where(better, r[:, None], w)']
+    step = both if arg else [_STEPS[which]]
     end = ([f'best = tl.{which}(t, axis=0)', f'y = tl.min(tl.where(t == best[None, :], w, {1 << 30}), axis=0)'] if arg
            else [f'y = {_ENDS[which].format(**f)}'])
     lines = [
@@ -61,7 +62,8 @@ def column_source(region: TunedRegion, config: ColumnConfig) -> str:
         *(['w = tl.zeros((ROWS, COLUMNS), tl.int32)'] if arg else []),
         f'base = x + batch.to(tl.int64) * {f["length"] * f["stride"]}',
         f'for start in range(0, {f["length"]}, ROWS):', '    r = start + tl.arange(0, ROWS)',
-        f'    v = tl.load(base + r[:, None].to(tl.int64) * {f["stride"]} + c[None, :], mask=(r[:, None] < {f["length"]}) & '
+        f'    v = tl.load(base + r[:, None].to(tl.int64) * {f["stride"]} + c[None, :], '
+        f'mask=(r[:, None] < {f["length"]}) & '
         f'(c[None, :] < {f["stride"]}), other={_STARTS[which]})', *(f'    {s}' for s in step), *end,
         f'tl.store(out + batch.to(tl.int64) * {f["stride"]} + c, y, mask=c < {f["stride"]})']
     body = ''.join(f'    {l}\n' for l in lines)

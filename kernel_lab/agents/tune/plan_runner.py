@@ -17,7 +17,7 @@ from ...gpu.plan.nodes import Fill, Pointer
 # %% ../../../nbs/6_agents/7_tune/06_plan_runner.ipynb #73cedead
 GUARD = 1 << 16
 
-class PlanRunner:
+class RegionRunner:
     """A plan as a function of tensors. `driver`: the card; `memory`: (bytes, poison or None) → an object with `address`
     and `tensor(view)`. `KernelError` for a plan that cannot be launched so."""
     def __init__(self, driver: object, plan: LaunchPlan, cubins: Sequence[bytes], memory: object):
@@ -66,7 +66,7 @@ class PlanRunner:
         return packed.address
 
     def run(self, addresses: Sequence[int], stream: int, poison: int | None = None) -> tuple[object, list]:
-        "(memory of the output, all memory taken) after the plan's steps were enqueued on a stream, on inputs at `addresses`."
+        "(memory of the output, all memory taken) after the plan's steps were enqueued on a stream; inputs by address."
         at, result, taken = self._buffers(addresses, poison)
         number = 0
         for step in self.plan.steps:
@@ -104,14 +104,14 @@ class TorchMemory:
         return bool((self.bytes[:self.guard] != self.poison).any()
                     | (self.bytes[self.guard + self.size:] != self.poison).any())
 
-def on_tensors(runner: PlanRunner, tensors: Sequence, poison: int | None = None) -> tuple[object, list]:
+def on_tensors(runner: RegionRunner, tensors: Sequence, poison: int | None = None) -> tuple[object, list]:
     "(output, all memory taken) of a plan on torch's tensors, on torch's stream."
     import torch
     tensors = [t.contiguous() for t in tensors]
     result, taken = runner.run([t.data_ptr() for t in tensors], torch.cuda.current_stream().cuda_stream, poison)
     return result.tensor(runner.out), taken
 
-def checked_output(runner: PlanRunner, tensors: Sequence) -> tuple[object, str]:
+def checked_output(runner: RegionRunner, tensors: Sequence) -> tuple[object, str]:
     """(output, what is wrong with it or '') of three runs in two patterns of poison: bytes written outside of buffers,
     elements nobody wrote, outputs that depend on old memory or differ from run to run."""
     import torch

@@ -258,7 +258,7 @@ def kernel(a, b{names}):
 class ProductConfig:
     """How a product is cut: tile of `BM` × `BN`, steps of `BK`, `chunk` terms before a rounding addition (0: direct),
     warps, stages; `kind`: 'three' TF32 products, or the narrower 'tf32' and 'bf16'; `way`: 'apart' adds the small
-    products in an accumulator of their own, 'half' splits only b beforehand and a in registers, 'turned' the reverse."""
+    products in an accumulator of their own, 'half' splits b beforehand and a in registers, 'turned' the reverse."""
     BM: int
     BN: int
     BK: int

@@ -33,8 +33,8 @@ class RowProgram:
         self.axes = axes
 
     def reduce(self, text: str, how: str) -> str:
-        """The name of a reduction of a block's text: 'sum', 'max', 'min'; or of two at once: 'softmax' (the maximum, and
-        as `NAME_` the sum of exponentials), 'moments' (the mean, and the sum of squares around it)."""
+        """The name of a reduction of a block's text: 'sum', 'max', 'min'; or of two at once: 'softmax' (the maximum,
+        and as `NAME_` the sum of exponentials), 'moments' (the mean, and the sum of squares around it)."""
         name = f'r{self.reductions}'
         self.reductions += 1
         self.lines.append((name, how, text))
@@ -57,13 +57,15 @@ class RowProgram:
         if name in self.known: return self.known[name]
         node = self.graph[name]
         if node.op == 'input' and node.shape == self.x.shape:
-            self.lines.append(f'b{len(self.extra)} = tl.load(e{len(self.extra)} + at, mask=inside, other=0.0).to(tl.float32)')
+            number = len(self.extra)
+            self.lines.append(f'b{number} = tl.load(e{number} + at, mask=inside, other=0.0).to(tl.float32)')
             self.known[name] = f'b{len(self.extra)}'
             self.extra.append(name)
             self.blocks.add(name)
             return self.known[name]
         if node.op == 'input' and len(node.shape) < len(self.x.shape) and node.shape == self.x.shape[-len(node.shape):]:
-            self.lines.append(f'b{len(self.extra)} = tl.load(e{len(self.extra)} + k, mask=inside, other=0.0).to(tl.float32)')
+            number = len(self.extra)
+            self.lines.append(f'b{number} = tl.load(e{number} + k, mask=inside, other=0.0).to(tl.float32)')
             self.known[name] = f'b{len(self.extra)}'
             self.extra.append(name)
             self.blocks.add(name)
@@ -229,7 +231,8 @@ def _line(line, f, config):
     at = f'(row * {f["reductions"]} + {name[1:]})'
     second = f'{name}_' if how in ('softmax', 'moments') else '0.0'
     other = _NEUTRAL.get(how, _NEUTRAL['max'] if how == 'softmax' else '0.0')
-    return [*found, f'p0, p1 = shared({name}, {second}, space + {at} * 2 * PARTS, count + {at}, part, PARTS, WIDE, {other})', *merge]
+    meet = f'p0, p1 = shared({name}, {second}, space + {at} * 2 * PARTS, count + {at}, part, PARTS, WIDE, {other})'
+    return [*found, meet, *merge]
 
 def row_source(region: TunedRegion, config: RowConfig) -> str:
     "A Triton submission, `kernel(x, *operands)`, for a region of family 'rows'."

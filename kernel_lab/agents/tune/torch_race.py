@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 import numpy as np
 from .candidates import TunePlans, TuneRegionPlans
-from .plan_runner import PlanRunner, TorchMemory, checked_output, on_tensors
+from .plan_runner import RegionRunner, TorchMemory, checked_output, on_tensors
 from .problem import model_and_inputs, problem_module, state_of
 from ...core.errors import LabError
 from ...gpu.clock.ratios import ROUNDS_A_LOOK, random_rounds, sampled_ratio
@@ -87,8 +87,8 @@ class RaceError:
     def says(self, precision: str = 'default') -> str:
         "What is wrong with it, '' for nothing."
         limit = max(NARROW_LIMITS.get(precision, 0.0), ERROR_TIMES * self.eager, ERROR_LEAST)
-        if not self.mine <= limit: return f'relative error {self.mine:.2e}; {limit:.2e} is allowed, eager has {self.eager:.2e}'
-        return ''
+        if self.mine <= limit: return ''
+        return f'relative error {self.mine:.2e}; {limit:.2e} is allowed, eager has {self.eager:.2e}'
 
 def relative_error(out: object, want: object) -> float:
     "‖out − want‖ / ‖want‖ of two tensors in float64; infinite for other shapes or values that are not finite."
@@ -148,7 +148,7 @@ def race_region(driver: object, clock: TorchClock, region: TuneRegionPlans, tens
             found.dropped[c.label] = c.fails or 'no time was left'
             continue
         try:
-            runner = PlanRunner(driver, LaunchPlan.from_json(c.plan), c.cubins, TorchMemory)
+            runner = RegionRunner(driver, LaunchPlan.from_json(c.plan), c.cubins, TorchMemory)
             out, says = checked_output(runner, tensors)
             errors[c.label] = RaceError(relative_error(out, want), eager_error)
             del out
@@ -237,7 +237,7 @@ class ProblemRace:
         self.ops = RegionOperations(self.plans)
         for k, r in enumerate(self.plans.regions):
             first = next(c for c in r.candidates if c.plan)
-            self.ops.runners[k] = PlanRunner(self.driver, LaunchPlan.from_json(first.plan), first.cubins, TorchMemory)
+            self.ops.runners[k] = RegionRunner(self.driver, LaunchPlan.from_json(first.plan), first.cubins, TorchMemory)
         names = {'torch': torch} | self.ops.names
         exec(compile(self.plans.whole, '<whole>', 'exec', dont_inherit=True), names)
         nothing_left = len(self.plans.regions) == 1 and f'return {self.plans.regions[0].output}\n' in self.plans.whole

@@ -17,8 +17,8 @@ from ...gpu.clock.ratios import MIN_SAMPLES, SampledRatio, sampled_ratio
 # %% ../../../nbs/6_agents/7_tune/09_tune_table.ipynb #0ba23ab0
 @dataclass(frozen=True)
 class TunedResult:
-    """What a row of samples says: the `chosen` of 'tuned', 'compile' and 'eager', its ratio to 'compile' and to the best
-    of torch's modes, `SampledRatio`s or None where it is that mode itself."""
+    """What a row of samples says: the `chosen` of 'tuned', 'compile' and 'eager', its ratio to 'compile' and to the
+    best of torch's modes, `SampledRatio`s or None where it is that mode itself."""
     name: str
     chosen: str
     against_compile: SampledRatio | None
@@ -94,7 +94,7 @@ def summary_lines(results: Sequence[TunedResult]) -> Iterator[str]:
            f'{kept["compile"]} compiled')
     if not timed: return
     beaten = sum(bool(r.against_best) and r.against_best.verdict == 'faster' for r in timed)
-    yield (f'faster than compiled (interval above 1.02): {sum(r.is_faster for r in timed)}; than the better of eager and '
-           f'compiled: {beaten}')
+    yield (f'faster than compiled (interval above 1.02): {sum(r.is_faster for r in timed)}; than the better of eager '
+           f'and compiled: {beaten}')
     yield (f'geometric mean over compiled {geometric_mean([r.ratio for r in timed]):.3f}, over the better of both '
            f'{geometric_mean([r.ratio_to_best for r in timed]):.3f}; least {min(r.ratio for r in timed):.3f}')
