@@ -107,8 +107,8 @@ def scan_region(graph: Graph) -> TunedRegion | None:
         for n in graph.nodes[:-1]:
             texts = [known.get(a.name) if isinstance(a, Ref) else number_text(a) for a in n.args[:2]
                      if isinstance(a, (Ref, int, float))]
-            if n.op not in POINTWISE or None in texts or n.shape != shape or not (text := expression(n,
-                                                                                                     texts)): return None
+            if n.op not in POINTWISE or None in texts or n.shape != shape: return None
+            if not (text := expression(n, texts)): return None
             lines.append(f'{n.name}_ = {text}')
             known[n.name] = f'{n.name}_'
     facts = (('rows', prod(shape[:-1])), ('length', shape[-1]), ('how', scan.op), ('reverse', reverse),
