@@ -99,8 +99,8 @@ def scan_region(graph: Graph) -> TunedRegion | None:
         extra.append(n.name)
     ops = [n.op for n in graph.nodes]
     if ops == ['flip', 'cumsum', 'flip']: reverse, known[scan.args[0].name] = True, 'v'
-    elif ops == ['narrow', 'cumsum', 'select', 'unsqueeze', 'zeros_like',
-                 'cat'] and graph.nodes[0].args[2:] == (0, shape[-1] - 1):
+    elif (sorted(ops) == ['cat', 'cumsum', 'narrow', 'select', 'unsqueeze', 'zeros_like']
+          and graph[scan.args[0].name].op == 'narrow' and graph[scan.args[0].name].args[2:] == (0, shape[-1] - 1)):
         shift, known[scan.args[0].name] = 1, 'v'
     elif scan.name != out.name: return None
     else:
