@@ -16,6 +16,7 @@ from .agents.best import best
 from .agents.mcp import mcp
 from .agents.optimize import demo, optimize
 from .agents.replay import replay
+from .agents.tune import tune
 from .calibrate import calibrate
 from .compile_gpu import compile_gpu
 from .doctor import doctor
@@ -97,6 +98,7 @@ COMMANDS = {
     'profile': (profile, WORK),
     'compile': (compile_gpu, WORK),
     'optimize': (optimize, WORK),
+    'tune': (tune, WORK),
     'bench': (bench, WORK),
     'ablate': (ablate, WORK),
     'runs': (runs, LOOK),

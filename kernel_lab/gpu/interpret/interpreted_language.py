@@ -67,7 +67,7 @@ class CheckedBuilder(InterpreterBuilder):
                                allowed_dot_input_precisions=_PRECISIONS)
 
     # memory
-    def create_masked_load(self, ptrs, mask, other, _0, _1, is_volatile):
+    def create_masked_load(self, ptrs, mask, other, cache_modifier=None, eviction_policy=None, is_volatile=False):
         dtype = ptrs.get_element_ty()
         stored, on = stored_dtype(dtype), np.asarray(mask.data, bool)
         on = np.broadcast_to(on, np.broadcast_shapes(on.shape, ptrs.data.shape))

@@ -1,0 +1,224 @@
+"""Templates of the tuner for GPUs: every configuration, made small, interpreted against float64; and what it leaves to the
+library."""
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
+import torch
+from kernel_lab.agents.tune.candidates import compile_all, plan_problem, regions_of, with_candidates
+from kernel_lab.agents.tune.columns import ColumnConfig, ScanConfig, column_region, column_source, scan_region, scan_source
+from kernel_lab.agents.tune.problem import EXAMPLE_PROBLEM, read_problem
+from kernel_lab.agents.tune.products import PRODUCT_CONFIGS, product_configs, product_region, product_source
+from kernel_lab.agents.tune.rows import RowConfig, row_region, row_source
+from kernel_lab.core.errors import KernelError
+from kernel_lab.evaluate.gpu.interpreting import interpret_plan
+from kernel_lab.gpu.record.submission import record_plan
+
+
+def problem(forward, *shapes, init='', more=''):
+    "A problem whose `forward` is an expression of x, y, z."
+    names = 'x y z'.split()[:len(shapes)]
+    inputs = ', '.join(f'torch.randn{s}' if isinstance(s, tuple) else s for s in shapes)
+    return f'''import torch
+import torch.nn as nn
+import torch.nn.functional as F
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init or 'pass'}
+    def forward(self, {', '.join(names)}): return {forward}
+def get_inputs(): return [{inputs}]
+def get_init_inputs(): return []
+'''
+
+
+def outcome(source, graph, region, text, seed=0):
+    "(relative error of an interpreted text, that of eager torch) against the graph's own text in float64."
+    from kernel_lab.agents.tune.problem import graph_text
+    rng = np.random.default_rng(seed)
+    arrays = {n.name: (rng.random(n.shape) > 0.5) if n.dtype == 'bool' else rng.standard_normal(n.shape).astype('float32')
+              for n in graph.inputs}
+    names = {'torch': torch}
+    exec(graph_text(replace_outputs(graph, region.output)), names)
+    wide = [torch.from_numpy(a).double() if a.dtype != bool else torch.from_numpy(a) for a in arrays.values()]
+    want = names['reference'](*wide).numpy()
+    specs = [{'shape': list(graph[n].shape), 'dtype': graph[n].dtype} for n in region.inputs]
+    plan = record_plan(text, specs, 'sm_90')
+    assert not plan.library_calls and plan.outputs[0].shape == graph[region.output].shape
+    got, _ = interpret_plan(plan, [arrays[n] for n in region.inputs])
+    assert not isinstance(got, KernelError), f'{got}\n{text}'
+    norm = np.linalg.norm(want) or 1.0
+    return np.linalg.norm(got.outputs[0] - want) / norm
+
+
+def replace_outputs(graph, name):
+    from kernel_lab.tasks.codegen.graph import Graph, live_nodes
+    return Graph(graph.inputs, live_nodes(graph.nodes, (name,)), (name,))
+
+
+def small(config):
+    return replace(config, BM=min(config.BM, 32), BN=min(config.BN, 32), BK=min(config.BK, 32), chunk=config.chunk and 64)
+
+
+PRODUCTS = {
+    'linear': problem('torch.relu(self.l(x)) / 2', (40, 64), init='self.l = nn.Linear(64, 48)'),
+    'square': problem('torch.matmul(x, y)', (48, 64), (64, 40)),
+    'both transposed': problem('torch.matmul(x.T, y.T)', (64, 48), (40, 64)),
+    'odd sizes': problem('torch.matmul(x, y)', (37, 53), (53, 41)),
+    'batched': problem('torch.bmm(x, y)', (3, 40, 32), (3, 32, 48)),
+    'four axes': problem("torch.einsum('bijl,lk->bijk', x, y)", (2, 3, 20, 32), (32, 48)),
+    'upper triangle': problem('torch.triu(torch.matmul(x, y))', (64, 64), (64, 64)),
+    'lower triangle': problem('torch.tril(torch.matmul(x, y))', (64, 64), (64, 64)),
+    'residual and gelu': problem('F.gelu(self.l(x) + y) * 0.5', (40, 64), (40, 48), init='self.l = nn.Linear(64, 48)'),
+}
+
+
+@pytest.mark.parametrize('name', PRODUCTS)
+def test_products_in_every_way_are_as_exact_as_float32(name):
+    graph = read_problem(PRODUCTS[name], name).graph
+    region = next(r for n in graph.nodes if (r := product_region(graph, n)))
+    for config in dict.fromkeys(map(small, product_configs(region))):
+        error = outcome(name, graph, region, product_source(region, config))
+        assert error < 6e-7, f'{name}, {config}: {error:.1e}'
+
+
+@pytest.mark.parametrize('precision, low, high', [('tf32', 1e-5, 1e-3), ('bf16', 5e-4, 1e-2)])
+def test_narrow_products_are_as_loose_as_their_class(precision, low, high):
+    graph = read_problem(PRODUCTS['square'], 'square').graph
+    region = product_region(graph, graph.nodes[0])
+    config = small(product_configs(region, precision)[-len(product_configs(region)) - 1])
+    assert config.kind == precision
+    assert low < outcome('square', graph, region, product_source(region, config)) < high
+
+
+ROWS = {
+    'softmax': problem('torch.softmax(x, dim=1)', (5, 300)),
+    'log softmax': problem('torch.log_softmax(x, dim=-1)', (5, 256)),
+    'layer norm': problem('self.n(x)', (4, 6, 50), init='self.n = nn.LayerNorm((6, 50))'),
+    'group norm': problem('self.n(x)', (3, 8, 5, 6), init='self.n = nn.GroupNorm(4, 8)'),
+    'instance norm': problem('self.n(x)', (3, 4, 5, 7), init='self.n = nn.InstanceNorm2d(4)'),
+    'l1': problem('x / torch.mean(torch.abs(x), dim=1, keepdim=True)', (6, 100)),
+    'l2': problem('x / torch.norm(x, p=2, dim=1, keepdim=True)', (6, 100)),
+    'rms over channels': problem('x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)', (2, 12, 5, 20)),
+    'rms with gain': problem('x * torch.rsqrt(torch.mean(x * x, dim=-1, keepdim=True) + 1e-5) * y', (6, 100), (100,)),
+}
+
+
+@pytest.mark.parametrize('name', ROWS)
+def test_rows_in_one_pass(name):
+    graph = read_problem(ROWS[name], name).graph
+    region = row_region(graph)
+    length = region.known['length']
+    wide = 1 << (length - 1).bit_length()
+    config = RowConfig(16, 1, 4, 32) if region.known['stride'] > 1 else RowConfig(wide, 1, 4)
+    assert outcome(name, graph, region, row_source(region, config)) < 5e-7
+
+
+def test_a_long_row_is_shared_and_its_meeting_is_in_the_text():
+    graph = read_problem(problem('torch.softmax(x, dim=1)', (8, 20000)), 'long').graph
+    text = row_source(row_region(graph), RowConfig(4096, 5, 4))
+    plan = record_plan(text, [{'shape': [8, 20000], 'dtype': 'float32'}], 'sm_90')
+    assert plan.launches[0].alternatives[0].grid == (40, 1, 1) and 'shared(r0, r0_' in text
+    assert [s.value for s in plan.steps if hasattr(s, 'value')] == [0.0]
+
+
+COLUMNS = {'sum': 'torch.sum(x, dim=1, keepdim=True)', 'mean': 'torch.mean(x, dim=1)', 'max': 'torch.max(x, dim=1)[0]',
+           'min': 'torch.min(x, dim=1)[0]', 'argmax': 'torch.argmax(x, dim=1)', 'argmin': 'torch.argmin(x, dim=1)'}
+
+
+@pytest.mark.parametrize('name', COLUMNS)
+def test_columns(name):
+    graph = read_problem(problem(COLUMNS[name], (3, 70, 50)), name).graph
+    region = column_region(graph)
+    assert outcome(name, graph, region, column_source(region, ColumnConfig(16, 32, 4))) < 3e-7
+
+
+SCANS = {'cumsum': 'torch.cumsum(x, dim=1)', 'cumprod': 'torch.cumprod(x * 0.5, dim=1)', 'masked': 'torch.cumsum(x * y, dim=1)',
+         'reverse': 'torch.cumsum(x.flip(1), dim=1).flip(1)',
+         'exclusive': 'torch.cat((torch.zeros_like(x.select(1, 0).unsqueeze(1)), torch.cumsum(x.narrow(1, 0, 99), dim=1)), dim=1)'}
+
+
+@pytest.mark.parametrize('name', SCANS)
+@pytest.mark.parametrize('block', [32, 128])
+def test_scans_carry_from_block_to_block(name, block):
+    shapes = [(4, 100), 'torch.randint(0, 2, (4, 100)).bool()'][:1 + (name == 'masked')]
+    graph = read_problem(problem(SCANS[name], *shapes), name).graph
+    region = scan_region(graph)
+    assert outcome(name, graph, region, scan_source(region, ScanConfig(block, 4))) < 5e-7
+
+
+@pytest.mark.parametrize('forward, shapes', [
+    ('torch.relu(x)', [(4096, 4096)]), ('torch.sort(x, dim=1)[0]', [(64, 1000)]), ('torch.cumsum(x, dim=0)', [(64, 1000)]),
+    ('torch.matmul(x, y)', [(32, 32), (32, 32)]), ('torch.matmul(x, y)', [(4096, 1 << 18), (1 << 18, 1)])])
+def test_what_no_template_writes_stays_with_the_library(forward, shapes):
+    made = read_problem(problem(forward, *shapes), 'kept')
+    plans, jobs = plan_problem(made)
+    assert regions_of(made.graph) == [] and jobs == [] and 'no template' in plans.note
+
+
+def test_what_is_behind_a_product_and_wanted_elsewhere_is_not_taken():
+    graph = read_problem(problem('self.l(x) + torch.relu(self.l(x)).sum()', (40, 64), init='self.l = nn.Linear(64, 48)'), 'two').graph
+    regions = [r for n in graph.nodes if (r := product_region(graph, n))]
+    assert [r.nodes for r in regions][1] == ('linear_1', 'relu')
+    graph = read_problem(problem('(lambda h: h + torch.relu(h))(self.l(x))', (40, 64), init='self.l = nn.Linear(64, 48)'), 'one').graph
+    assert product_region(graph, graph.nodes[0]).nodes == ('linear',)
+
+
+def test_the_whole_with_regions_in_it_does_what_the_problem_does():
+    source = EXAMPLE_PROBLEM.replace('1024, 512', '4096, 1024').replace('512, 256', '1024, 1024').replace('/ 2.0', '.softmax(1)')
+    plans, _ = plan_problem(read_problem(source, 'whole'))
+    names = {'torch': torch, 'region_0': lambda x, w, b: torch.relu(torch.nn.functional.linear(x, w, b))}
+    exec(plans.whole, names)
+    x, w, b = torch.randn(8, 1024), torch.randn(1024, 1024), torch.randn(1024)
+    assert torch.allclose(names['whole'](x, w, b), torch.relu(torch.nn.functional.linear(x, w, b)).softmax(1))
+
+
+def test_running_statistics_are_written_as_the_module_does():
+    source = problem('self.n(self.l(x))', (64, 128), init='self.l = nn.Linear(128, 96); self.n = nn.BatchNorm1d(96)')
+    from kernel_lab.agents.tune.problem import graph_text, model_and_inputs, problem_module, state_of
+    made = read_problem(source, 'norm')
+    model, inputs = model_and_inputs(problem_module(source, 'norm'), 'cpu')
+    mine = {k: t.detach().clone() for k, t in state_of(model).items()}
+    names = {'torch': torch}
+    exec(graph_text(made.graph, writes=made.writes), names)
+    out = names['reference'](*inputs, *mine.values())
+    assert torch.allclose(out, model(*inputs), atol=1e-6)
+    assert all(torch.allclose(t, mine[k]) for k, t in state_of(model).items()) and mine['n_running_mean'].abs().sum() > 0
+
+
+def test_candidates_are_compiled_and_bad_ones_say_why():
+    graph = read_problem(PRODUCTS['linear'], 'linear').graph
+    region = product_region(graph, graph.nodes[0])
+    specs = [{'shape': list(graph[n].shape), 'dtype': 'float32'} for n in region.inputs]
+    job = lambda config: (str(config), product_source(region, config), specs, 'sm_90')
+    huge = replace(PRODUCT_CONFIGS[0], BM=256, BK=64, stages=4)
+    found = compile_all([job(small(PRODUCT_CONFIGS[3])), job(huge), ('broken', 'def kernel(x): return x +', specs, 'sm_90')], 1)
+    assert found[0].cubins and not found[0].fails and json.loads(found[0].plan)['kernels']
+    assert 'shared memory' in found[1].fails and found[2].fails and not found[2].cubins
+    plans, jobs = plan_problem(read_problem(PRODUCTS['linear'], 'linear'))
+    assert with_candidates(plans, []) == plans
+
+
+def test_a_plan_with_scratch_and_several_launches_runs_on_its_own_memory():
+    "The stub's kernels: x → t → out, twice, so that kept memory and packed arguments are used again."
+    from kernel_lab.agents.tune.plan_runner import RegionRunner
+    from kernel_lab.gpu.launch.cuda_driver import CudaDriver
+    from kernel_lab.gpu.launch.stub_driver import example_plan, stub_cuda
+    from kernel_lab.gpu.plan.nodes import Alternative, Buffer, BufferView, KernelLaunch, Pointer
+    driver, base = CudaDriver(stub_cuda()), example_plan('copy', 256)
+    buffers = (*base.buffers[:1], Buffer('t', (256,), 'float32', 1024), Buffer('y', (256,), 'float32', 1024))
+    step = lambda a, b: KernelLaunch((Alternative(0, (8, 1, 1), (Pointer(a), Pointer(b), 256)),), 9)
+    plan = replace(base, buffers=buffers, steps=(step(0, 1), step(1, 2)), outputs=(BufferView(2, 0, (256,), (1,), 'float32'),))
+
+    class Memory:
+        def __init__(self, size, poison): self.address = int(driver.call('cuMemAlloc', size))
+    runner = RegionRunner(driver, plan, [b'copy'], Memory)
+    first, second = Memory(1024, None), Memory(1024, None)
+    for k, x in enumerate((first, second, first)):
+        driver.api.array(x.address, 256)[:] = np.arange(256) + k
+        out, taken = runner.run([x.address], driver.stream)
+        assert driver.api.array(out.address, 256).tolist() == (np.arange(256) + k).tolist()
+    assert len(runner.kept) == 1
