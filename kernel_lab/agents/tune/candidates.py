@@ -109,7 +109,7 @@ def compile_candidate(job: tuple) -> TuneCandidate:
         if errors := broken_limits(plan)[0]: return TuneCandidate(label, fails=str(errors[0]))
         if plan.library_calls: return TuneCandidate(label, fails=f'torch does {plan.library_calls[0].name}')
         return TuneCandidate(label, plan.to_json(), tuple(_cubin(k, chip, seconds) for k in plan.kernels))
-    except LabError as e: return TuneCandidate(label, fails=str(e))
+    except (LabError, SyntaxError) as e: return TuneCandidate(label, fails=str(e))
 
 def compile_all(jobs: Sequence[tuple], workers: int = 0, seconds: float = 60) -> list[TuneCandidate]:
     "Candidates of jobs (label, text, specs, chip), compiled by several processes; each may take `seconds`."
