@@ -37,6 +37,7 @@ $(STAMP): constraints.txt pyproject.toml tools/lab_settings.json
 	@echo "make env: compiling the clock that times kernels, and the comparison of their outputs (once)"
 	@$(BIN)/python -c "from kernel_lab.nki.timing import scheduler; from kernel_lab.nki.explain import memory; from kernel_lab.evaluate.verification import verify; scheduler.warm(); memory.warm(); verify.warm()"
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp tools/lab_settings.json $(VENV)/share/jupyter/lab/settings/overrides.json
+	@mkdir -p $(VENV)/etc/jupyter && cp kernel_lab/figures/static/jupyter_nbconvert_config.json $(VENV)/etc/jupyter/
 	@touch $@
 
 # git does not track my/: what is saved there stays the person's own, whatever a later checkout brings. Without a prerequisite: it is
