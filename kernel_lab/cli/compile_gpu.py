@@ -52,8 +52,6 @@ def report_data(report: 'LaunchReport | None') -> dict:
     return {'run': run | {k: report.data[k] for k in kept if k in report.data}}
 
 # %% ../../nbs/7_cli/06_compile_gpu.ipynb #79b81978
-GPU_LANGUAGES = {'triton': 'Triton', 'cuda': 'CUDA C++'}
-
 def compile_gpu(
     path: Annotated[str, typer.Argument(metavar='KERNEL.py', help=(
         'A kernel in Triton, or in CUDA C++ by torch.cuda._compile_kernel, and the function that launches it.'))],
@@ -70,13 +68,15 @@ def compile_gpu(
     from ..evaluate.gpu.compiling import compile_submission
     from ..evaluate.gpu.planning import input_spec
     from ..gpu.chip.gpu_chips import DEFAULT_GPU
-    if target: choose(GPU_LANGUAGES, target, 'language of GPU kernels')
+    from ..gpu.plan.plan_json import GPU_TARGETS
+    from ..tasks.model.language import LANGUAGE_NAMES
+    if target: choose({key: LANGUAGE_NAMES[key] for key in GPU_TARGETS}, target, 'language of GPU kernels')
     source = read_kernel(path).source
     found = compile_submission(source, [*map(input_spec, inputs)], chip or DEFAULT_GPU, entry)
     if isinstance(found, KernelError): raise found
     if target not in (None, found.plan.target):
-        written = GPU_LANGUAGES[found.plan.target]
-        raise UsageError(f'The kernel is written in {written}, not in {GPU_LANGUAGES[target]}.',
+        written = LANGUAGE_NAMES[found.plan.target]
+        raise UsageError(f'The kernel is written in {written}, not in {LANGUAGE_NAMES[target]}.',
                          hint=f'Say --target {found.plan.target}, or leave it out.')
     report = run_compiled(found) if run and not found.errors else None
     if json_: print(json.dumps(compiled_data(found) | report_data(report), indent=2))

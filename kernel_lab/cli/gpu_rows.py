@@ -40,7 +40,7 @@ def gpu_step_line(step: 'Step') -> str:
     cells = [NO_VALUE] * 6
     if g and g.kernels:
         cells = [g.precision or NO_VALUE, f'{g.error.relative:.1e}' if g.error else NO_VALUE, f'{g.launches:,}',
-                 bytes_text(g.launched_bytes), max(k.registers for k in g.kernels), sum(k.spills for k in g.kernels)]
+                 bytes_text(g.launched_bytes), g.registers, g.spills]
     why = f'  ({KernelError.from_dict({**e.error, "hint": None})})' if e.error else ''
     time = 'unknown' if e.is_accepted else NO_VALUE
     return GPU_STEP_TABLE.line((step.index, e.status.value, time, *cells, f'{step.move}{why}'))

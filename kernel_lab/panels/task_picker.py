@@ -19,6 +19,7 @@ from ..gpu.chip.gpu_chips import DEFAULT_GPU, GPUS
 from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from .style import STATIC, Panel
 from ..tasks.baselines.known_times import known_task_times
+from ..tasks.model.language import LANGUAGE_NAMES
 from ..tasks.model.task import Task
 from ..tasks.suite.registry import TASKS
 
@@ -96,7 +97,7 @@ class TaskSearch(anywidget.AnyWidget):
         return self._valid
 
 # %% ../../nbs/7_panels/09_task_picker.ipynb #9d30f04e
-PAGE_TARGETS = [('NKI', 'nki'), ('Triton', 'triton'), ('CUDA C++', 'cuda')]
+PAGE_TARGETS = [(name, key) for key, name in LANGUAGE_NAMES.items()]
 
 class TaskPicker(Panel):
     """A search for the `task`, menus for `workload`, `chip` and `agent`, and for the earlier runs of `store`.
@@ -192,7 +193,7 @@ def refresh(self: TaskPicker, without: str | None = None) -> None:
 @patch
 def _aim(self: TaskPicker, target):
     "Choose what kernels are written in: a GPU has other chips, and no agent works for one here yet."
-    choose({value: name for name, value in PAGE_TARGETS}, target, 'target')
+    choose(LANGUAGE_NAMES, target, 'target')
     is_gpu = target != 'nki'
     self.menus['target'].value = target
     chips, standard = (list(GPUS), DEFAULT_GPU) if is_gpu else (list(CHIPS), DEFAULT_CHIP)

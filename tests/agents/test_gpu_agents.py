@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from gpu_gallery import RELU_IN_TRITON
 
 from kernel_lab.agents.engine.loop import AgentLoop, chip_of, replayed
 from kernel_lab.agents.models.messages import Reply
@@ -24,19 +25,8 @@ from kernel_lab.tasks.suite.registry import get_task
 
 NEEDS_TRITON = pytest.importorskip("triton", reason="triton is not installed")
 
-HEAD = """import torch
-import triton
-import triton.language as tl
-
-@triton.jit
-def clip(x, out, n, BLOCK: tl.constexpr):
-    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + k, tl.maximum(tl.load(x + k, mask=k < n, other=0.0), 0.0), mask=k < n)
-
-def kernel(x):
-    out, n = torch.empty_like(x), x.numel()
-"""
-ONE = HEAD + "    clip[(triton.cdiv(n, 1024),)](x, out, n, BLOCK=1024)\n    return out\n"
+ONE = RELU_IN_TRITON
+HEAD = ONE.partition("    clip[")[0]
 TWO = HEAD + ("    t = torch.empty_like(x)\n    clip[(triton.cdiv(n, 1024),)](x, t, n, BLOCK=1024)\n"
               "    clip[(triton.cdiv(n, 1024),)](t, out, n, BLOCK=1024)\n    return out\n")
 WRONG = ONE.replace("0.0), mask", "1.0), mask").replace("0.0), 0.0)", "0.0), 1.0)")

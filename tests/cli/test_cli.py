@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pandas
 import pytest
+from gpu_gallery import RELU_IN_TRITON
 from loopback import Say, Server
 from kernel_lab.cli.app import COMMANDS, GROUPS, command_table, run
 from kernel_lab.tasks.suite.registry import get_task
@@ -447,22 +448,6 @@ def test_react_without_a_key_says_so_and_makes_no_run(here, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     refused(here("optimize", "softmax", "-w", "small", "--agent", "react"), 2, "ANTHROPIC_API_KEY", "built-in agent")
     assert "No runs yet" in here("runs").stdout
-
-
-RELU_IN_TRITON = """import torch
-import triton
-import triton.language as tl
-
-@triton.jit
-def clip(x, out, n, BLOCK: tl.constexpr):
-    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + k, tl.maximum(tl.load(x + k, mask=k < n, other=0.0), 0.0), mask=k < n)
-
-def kernel(x):
-    out, n = torch.empty_like(x), x.numel()
-    clip[(triton.cdiv(n, 1024),)](x, out, n, BLOCK=1024)
-    return out
-"""
 
 
 def test_an_agent_writes_a_gpu_kernel_without_a_card(here, monkeypatch, tmp_path):

@@ -37,8 +37,13 @@ def test_a_solution_meets_the_goal_and_the_start_does_not(puzzle):
     assert puzzle.bound.us <= solved.latency_us and solved.share < 1
 
 
+def kept_facts():
+    "{puzzle: its line in the file}."
+    return {row["puzzle"]: row for row in map(json.loads, FACTS_FILE.read_text(encoding="utf-8").splitlines())}
+
+
 def test_what_is_kept_of_a_puzzle_is_of_its_text_today(puzzle):
-    kept = {row["puzzle"]: row for row in map(json.loads, FACTS_FILE.read_text(encoding="utf-8").splitlines())}
+    kept = kept_facts()
     assert list(kept) == list(PUZZLES), "`python tools/puzzle_facts.py` writes it anew"
     assert kept[puzzle.name]["digest"] == task_digest(puzzle.task)
 
@@ -47,7 +52,7 @@ def test_what_is_kept_of_a_puzzle_is_of_its_text_today(puzzle):
                                                            if n not in ("one tile", "two trips"))])
 def test_what_is_kept_of_a_puzzle_is_what_comes_out_today(name):
     "But for an extreme draw near the threshold, whose float32 sums are this processor's."
-    kept = {row["puzzle"]: row for row in map(json.loads, FACTS_FILE.read_text(encoding="utf-8").splitlines())}[name]
+    kept = kept_facts()[name]
     today = json.loads(json.dumps(work_out_puzzle_facts(PUZZLES[name].task)))
     assert today["workloads"].keys() == kept["workloads"].keys() and today["draws"].keys() == kept["draws"].keys()
     for dtype, found in today["draws"].items():

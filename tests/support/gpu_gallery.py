@@ -9,6 +9,22 @@ import triton.language as tl
 '''
 
 
+RELU_IN_TRITON = """import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def clip(x, out, n, BLOCK: tl.constexpr):
+    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + k, tl.maximum(tl.load(x + k, mask=k < n, other=0.0), 0.0), mask=k < n)
+
+def kernel(x):
+    out, n = torch.empty_like(x), x.numel()
+    clip[(triton.cdiv(n, 1024),)](x, out, n, BLOCK=1024)
+    return out
+"""
+
+
 def rowwise(body, width='x.shape[-1]', names='x', load="tl.load(x + row * n + k, mask=k < n, other=0.0).to(tl.float32)", extra=''):
     "A kernel with a program for each row: `body` makes `y` of `v`, k, n."
     more = ', '.join(names.split())

@@ -18,7 +18,7 @@ from .react import AsksModels
 from ..tools.outcome import clip, outcome_text, verify_text
 from ...core.errors import UsageError
 from ...evaluate.records.journal import IN_SIGHT, ITEM
-from ...evaluate.gpu.gpu_stages import LANGUAGES
+from ...tasks.model.language import LANGUAGE_NAMES
 from ...evaluate.records.run import Step, estimated_rank
 from ...evaluate.records.verification import Status
 from ...tasks.model.task import source_of
@@ -246,7 +246,7 @@ class BeamSearch:
     @property
     def language(self) -> dict[str, str]:
         "What a template of GPU kernels is told of the language."
-        return {'language': LANGUAGES[self.target]}
+        return {'language': LANGUAGE_NAMES[self.target]}
 
     def planned(self, key: str, asked: str) -> str:
         "A model's plan, made with the memory in sight."

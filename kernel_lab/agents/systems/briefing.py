@@ -16,7 +16,7 @@ from ..tools.gpu_look_up import admitted_text, chip_lines, precision_classes_tex
 from ..tools.outcome import clip
 from ..tools.tool_sets import tools_for
 from ...core.format import bytes_text, percent_text, time_text
-from ...evaluate.gpu.gpu_stages import LANGUAGES
+from ...tasks.model.language import LANGUAGE_NAMES
 from ...evaluate.gpu.judging import MAX_VARIANTS
 from ...evaluate.records.run import Run, Step
 from ...gpu.chip.gpu_chips import get_gpu
@@ -67,13 +67,13 @@ def gpu_system_prompt(target: str, chip: str, published: bool = True, tools: tup
     """The system prompt for kernels in a language of GPUs; `published`: for the four tools of the published agent, else
     for the lab's own, or for those of these names (`tools`)."""
     told = tuple(tools_for(target, published)) if tools is None else tools
-    return render_prompt('gpu_system.md.j2', chip=get_gpu(chip), target=target, language=LANGUAGES[target],
+    return render_prompt('gpu_system.md.j2', chip=get_gpu(chip), target=target, language=LANGUAGE_NAMES[target],
                          published=published, tools=told, admitted=admitted_text(), limits=chip_lines(chip),
                          refused=refused_text(), precision=precision_classes_text().splitlines(), variants=MAX_VARIANTS)
 
 def stage_instructions(run: Run, template: str) -> str:
     "The instructions of a stage; a template whose name begins with gpu_ is told the language."
-    return render_prompt(template, target=run.target, language=LANGUAGES[run.target])
+    return render_prompt(template, target=run.target, language=LANGUAGE_NAMES[run.target])
 
 def system_for(run: Run, published: bool, tools: tuple[str, ...] | None = None) -> str:
     "The system prompt for the language of a run; `published`, `tools`: as for `system_prompt`."
@@ -116,7 +116,7 @@ def gpu_ask_text(run: Run, task: Task, workload: Workload, published: bool = Tru
         tolerance=tolerance, target=gpu_target_text(task, w, run.chip), precision=precision_text(w, tolerance.rtol),
         source=sent.rstrip(),
         reference=clip(source_of(task.reference).strip()), history=gpu_history_text(run), characters=len(source),
-        sample='' if sent else GPU_SAMPLES[run.target].strip(), language=LANGUAGES[run.target], known=known)
+        sample='' if sent else GPU_SAMPLES[run.target].strip(), language=LANGUAGE_NAMES[run.target], known=known)
 
 def ask_for(session: Session, bench: ToolBench, published: bool, profiled: bool = True,
             tools: tuple[str, ...] | None = None) -> str:

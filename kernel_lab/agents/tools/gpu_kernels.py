@@ -10,13 +10,13 @@ from .outcome import error_text, guard_text, outcome_text, quoted, verify_text
 from ...core.errors import KernelError, UsageError
 from ...core.format import bytes_text, percent_text
 from ...evaluate.gpu.compiling import compile_submission
-from ...evaluate.gpu.gpu_stages import LANGUAGES, facts_of, gpu_limits, input_specs
+from ...evaluate.gpu.gpu_stages import facts_of, gpu_limits, input_specs
 from ...evaluate.records.evaluation import Evaluation, headline
 from ...evaluate.records.gpu_facts import GpuFacts
 from ...evaluate.records.verification import Status
 from ...evaluate.sandbox.protocol import Limits
 from ...tasks.importers.module_inits import init_inputs
-from ...tasks.model.language import language_said
+from ...tasks.model.language import LANGUAGE_NAMES, language_said
 
 # %% ../../../nbs/6_agents/4_tools/05_gpu_kernels.ipynb #175e308a
 UNKNOWN_SPEED = 'speed: unknown, there is no card here; the estimates above are no times'
@@ -39,7 +39,7 @@ def language_text(bench: ToolBench, source: str) -> str:
     "A sentence where a text says by its imports that it is written in another language; '' where it does not."
     said = language_said(source)
     if said is None or said == bench.target: return ''
-    mine, other = LANGUAGES[bench.target], LANGUAGES[said]
+    mine, other = LANGUAGE_NAMES[bench.target], LANGUAGE_NAMES[said]
     return f'This run is of {mine} for {bench.chip}: write the kernel in it, not in {other}.'
 
 # %% ../../../nbs/6_agents/4_tools/05_gpu_kernels.ipynb #2f6d6184
@@ -52,7 +52,8 @@ def compiled_facts(bench: ToolBench, source: str) -> 'tuple[str, bool, GpuFacts 
     except KernelError as e: found = e
     if isinstance(found, KernelError): return f'does not compile ({found.kind})\n{error_text(found)}', False, None
     if found.plan.target != bench.target:
-        says = f'it is written in {LANGUAGES[found.plan.target]}, and this run is of {LANGUAGES[bench.target]}'
+        other, mine = LANGUAGE_NAMES[found.plan.target], LANGUAGE_NAMES[bench.target]
+        says = f'it is written in {other}, and this run is of {mine}'
         return f'compiles, but {says}.', False, None
     if found.errors:
         broken = '\n'.join(quoted(d, 500) for d in found.errors[:4])
@@ -148,10 +149,9 @@ def _gpu_row(n, e, note):
     g = e.gpu if e.gpu and e.gpu.kernels else None
     if g is None: cells = ['–'] * 7
     else:
-        most, spills = max(k.registers for k in g.kernels), sum(k.spills for k in g.kernels)
-        least = percent_text(min(k.occupancy for k in g.kernels))
         off = f'{g.error.relative:.1e}' if g.error else '–'
-        cells = [g.precision, off, f'{g.launches}', bytes_text(g.launched_bytes), f'{most}', f'{spills}', least]
+        cells = [g.precision, off, f'{g.launches}', bytes_text(g.launched_bytes), f'{g.registers}', f'{g.spills}',
+                 percent_text(g.occupancy)]
     says = '' if e.is_accepted else quoted(headline(e), 200).removeprefix('| ').replace('|', '/')
     why = note or ' '.join(says.split())
     return f'| {n} | {e.kernel.hash[:8]} | {e.status.value} | {" | ".join(cells)} | {why} |'

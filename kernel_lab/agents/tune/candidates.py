@@ -22,6 +22,7 @@ from .problem import TunedProblem, graph_text
 from .products import TunedRegion, product_configs, product_region, product_source
 from .rows import row_configs, row_region, row_source
 from ...core.errors import KernelError, LabError, UsageError, choose
+from ...core.files import replacing
 from ...evaluate.gpu.toolchain import run_tool
 from ...gpu.checks.launch_limits import broken_limits
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
@@ -167,9 +168,7 @@ class TunePlans:
         regions = [asdict(r) | {'candidates': [*map(coded, r.candidates)]} for r in self.regions]
         data = json.dumps(asdict(self) | {'regions': regions}).encode()
         path = Path(folder) / f'{self.name}.tune'
-        part = path.with_suffix('.part')
-        part.write_bytes(gzip.compress(data, 5, mtime=0))
-        os.replace(part, path)
+        with replacing(path, binary=True) as file: file.write(gzip.compress(data, 5, mtime=0))
         return path
 
     @staticmethod

@@ -20,14 +20,13 @@ from ...gpu.checks.advice import floor_us, launched_bytes, least_bytes
 from ...gpu.plan.launch_graph import launch_graph
 from ...gpu.plan.nodes import DTYPE_BYTES
 from ...tasks.importers.module_inits import forward_inputs, init_inputs
-from ...tasks.model.language import language_said
+from ...tasks.model.language import LANGUAGE_NAMES, language_said
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 
 # %% ../../../nbs/5_evaluate/3_gpu/10_gpu_stages.ipynb #d62f2c87
 # elements of inputs that are interpreted without asking for a smaller workload
 MOST_JUDGED = 1 << 18
-LANGUAGES = {'nki': 'NKI', 'triton': 'Triton', 'cuda': 'CUDA C++'}
 
 def input_specs(task: Task, workload: Workload, source: str, entry: str | None = None) -> list[dict]:
     """{'shape', 'dtype'} of each tensor that a submission for a task is given. `KernelError` for a dtype that no plan
@@ -70,8 +69,9 @@ def _planned(kernel, task, workload, chip, limits, progress):
     return plan
 
 def _another_language(found, asked):
-    return KernelError(f'the kernel is written in {LANGUAGES[found]}, not in {LANGUAGES[asked]}', kind='unsupported',
-                       hint=f'Write it in {LANGUAGES[asked]}, or ask for the other: --target {found}.')
+    other, mine = LANGUAGE_NAMES[found], LANGUAGE_NAMES[asked]
+    return KernelError(f'the kernel is written in {other}, not in {mine}', kind='unsupported',
+                       hint=f'Write it in {mine}, or ask for the other: --target {found}.')
 
 def _compiled(plan, limits):
     compiled = compile_plan(plan, limits.work_seconds)

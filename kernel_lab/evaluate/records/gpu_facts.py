@@ -91,12 +91,26 @@ class GpuFacts:
     launched_bytes: int = 0                     # of the buffers that the launches name, each once a launch
 
     @property
+    def registers(self) -> int:
+        "Registers a thread of the kernel that takes most."
+        return max((k.registers for k in self.kernels), default=0)
+
+    @property
+    def spills(self) -> int:
+        "Spill instructions of all kernels."
+        return sum(k.spills for k in self.kernels)
+
+    @property
+    def occupancy(self) -> float:
+        "The least occupancy of a kernel, 0 to 1."
+        return min((k.occupancy for k in self.kernels), default=0.0)
+
+    @property
     def estimated_order(self) -> tuple[float, ...]:
         """By what kernels of one task are ordered where no time was taken, the better first: bytes that launches name,
         launches, spills, signs of waste, then the least occupancy. An order of estimates; it says nothing of how much
         faster."""
-        spills, share = sum(k.spills for k in self.kernels), min((k.occupancy for k in self.kernels), default=0.0)
-        return self.launched_bytes, self.launches, spills, len(self.advice), -share
+        return self.launched_bytes, self.launches, self.spills, len(self.advice), -self.occupancy
 
     @classmethod
     def from_dict(cls, d: dict) -> 'GpuFacts':

@@ -44,6 +44,8 @@ def can_start_children() -> bool:
     from . import shared_arrays
     return hasattr(os, 'fork') and shared_arrays.fcntl is not None
 
+NO_FORK = 'it has no fork, of which a process for each kernel is made'
+
 def no_walls(what: str) -> UsageError:
     "The error that says what is missing for kernels of others, and what to use instead."
     place = files('kernel_lab.evaluate.sandbox') / 'Containerfile'
@@ -75,7 +77,7 @@ def _in_seconds(work, seconds):
 
 def _here(job, request, limits):
     "The reply of a job that runs in this process. `UsageError` unless its kernel is one's own or allowed."
-    if not is_allowed(): raise no_walls('it has no fork, of which a process for each kernel is made')
+    if not is_allowed(): raise no_walls(NO_FORK)
     answer = _in_seconds(lambda: answer_of_job(load_job(job), request), limits.seconds)
     data, how = (b'', 'timeout') if answer is None else (answer.encode('utf-8', 'replace'), 'end')
     return ChildReply(*verdict(data, how, 0, limits), tier='S0')
@@ -85,7 +87,7 @@ _SERVERS, _LOCK = {}, threading.Lock()
 
 def sandbox(modules: tuple[str, ...] = ()) -> tuple[Server, SandboxStatus]:
     "The server of this process whose zygote has imported `modules`, and its `SandboxStatus`; the first call starts it."
-    if not can_start_children(): raise no_walls('it has no fork, of which a process for each kernel is made')
+    if not can_start_children(): raise no_walls(NO_FORK)
     key = os.getpid(), modules
     with _LOCK:
         if key not in _SERVERS:

@@ -9,7 +9,9 @@ from hashlib import sha256
 from ...core.errors import choose
 
 # %% ../../../nbs/3_tasks/1_model/02_language.ipynb #70452523
-KERNEL_LANGUAGES = {'nki': 'NKI, for a NeuronCore', 'triton': 'Triton, for a GPU', 'cuda': 'CUDA C++, for a GPU'}
+LANGUAGE_NAMES = {'nki': 'NKI', 'triton': 'Triton', 'cuda': 'CUDA C++'}
+KERNEL_LANGUAGES = {key: f'{name}, for a {"NeuronCore" if key == "nki" else "GPU"}'
+                    for key, name in LANGUAGE_NAMES.items()}
 _CUDA = re.compile(r'\b_?compile_kernel\b|\bload_inline\b|\b__global__\b')
 _TRITON = re.compile(r'^[ \t]*(import|from)[ \t]+triton\b', re.M)
 _NKI = re.compile(r'^[ \t]*(import|from)[ \t]+(nki|neuronxcc)\b', re.M)
