@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+from collections.abc import Callable
 from functools import cache
 
 # %% ../../nbs/1_core/04_secrets.ipynb #4b47d3ad
@@ -21,12 +22,18 @@ def is_secret_name(name: str) -> bool:
     "Whether an environment variable of this name holds a secret."
     return bool(_SECRET_NAME.search(name.upper()))
 
+def secret_variables() -> list[tuple[str, str]]:
+    "Names and values of the environment variables whose name looks secret and whose value is no ordinary word."
+    found = [(name, os.environ[name]) for name in filter(is_secret_name, os.environ)]
+    return [(name, value) for name, value in found if len(value) >= MIN_SECRET_LENGTH]
+
 def without_secrets(text: str) -> str:
     "`text` without the values of secret environment variables (replaced by `[NAME]`) and without passwords in URLs."
-    for name, value in os.environ.items():
-        if len(value) >= MIN_SECRET_LENGTH and is_secret_name(name) and value in text:
-            text = text.replace(value, f'[{name}]')
-    return _URL_PASSWORD.sub(r'\1\2***', text) if '://' in text else text
+    for name, value in secret_variables():
+        if value in text: text = text.replace(value, f'[{name}]')
+    return _without_passwords(text)
+
+def _without_passwords(text): return _URL_PASSWORD.sub(r'\1\2***', text) if '://' in text else text
 
 def storable_text(text: str) -> str:
     "`text` as a database can hold it: without secrets, zero characters and unpaired surrogates."
@@ -50,16 +57,25 @@ def own_names() -> dict[str, str]:
     found = dict.fromkeys(people, '[user]') | dict.fromkeys(hosts, '[host]')
     return {name: other for name, other in found.items() if name and name.lower() not in COMMON_NAMES}
 
+def clearer() -> Callable[[str], str]:
+    "`for_others` for many texts: what must not be told is looked up once, as it is now."
+    forms = [(form, f'[{name}]') for name, value in secret_variables()
+             for form in {value, html.escape(value), json.dumps(value)[1:-1]}]
+    words = []
+    for name, other in sorted(own_names().items(), key=lambda n: -len(n[0])):
+        word = re.escape(name)
+        beside = rf'(?<!\w){word}(?=@)|(?<=@){word}(?!\w)'
+        words.append((re.compile(word if len(name) >= MIN_NAME_LENGTH else beside, re.I), other))
+
+    def cleared(text):
+        for form, other in forms: text = text.replace(form, other)
+        text = _PATH.sub(r'…/\1', _without_passwords(text))
+        for word, other in words: text = word.sub(other, text)
+        return text
+    return cleared
+
 def for_others(text: str) -> str:
     """`text` as it may be sent to others: without the values of secret environment variables (also where they are
     escaped as in HTML or JSON), without absolute paths but for their last part, without the names of the person and
     the machine."""
-    for name, value in os.environ.items():
-        if len(value) < MIN_SECRET_LENGTH or not is_secret_name(name): continue
-        for form in {value, html.escape(value), json.dumps(value)[1:-1]}: text = text.replace(form, f'[{name}]')
-    text = _PATH.sub(r'…/\1', without_secrets(text))
-    for name, other in sorted(own_names().items(), key=lambda n: -len(n[0])):
-        word = re.escape(name)
-        beside = rf'(?<!\w){word}(?=@)|(?<=@){word}(?!\w)'
-        text = re.sub(word if len(name) >= MIN_NAME_LENGTH else beside, other, text, flags=re.I)
-    return text
+    return clearer()(text)

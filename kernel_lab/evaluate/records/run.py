@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from ...core.durations import one_clock, stands_out
 from ...core.errors import SimulatorError
-from ...core.secrets import for_others
+from ...core.secrets import clearer
 from ...core.format import speedup_text, status_mark, status_word, time_text, visible_text
 from ...core.markup import Shown, anchor_of, bar, fold, record, said, status_colour, table, trusted
 from .evaluation import Evaluation, evaluation_parts
@@ -174,16 +174,17 @@ class Run(Shown):
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #bf33ffea
 def run_for_others(run: Run) -> Run:
     "The run with its texts as they may be sent to others (`for_others`); profiles and numbers are the same."
+    clear = clearer()
     def cleared(x):
-        if isinstance(x, str): return for_others(x)
+        if isinstance(x, str): return clear(x)
         return {k: cleared(v) for k, v in x.items()} if isinstance(x, dict) else x
     def step(s):
         e = s.evaluation
-        kernel = replace(e.kernel, source=for_others(e.kernel.source), name=for_others(e.kernel.name))
-        e = replace(e, error=cleared(e.error), log=for_others(e.log), versions=cleared(e.versions), kernel=kernel)
-        texts = {k: for_others(getattr(s, k)) for k in ('move', 'why', 'expected', 'prompt', 'thought')}
+        kernel = replace(e.kernel, source=clear(e.kernel.source), name=clear(e.kernel.name))
+        e = replace(e, error=cleared(e.error), log=clear(e.log), versions=cleared(e.versions), kernel=kernel)
+        texts = {k: clear(getattr(s, k)) for k in ('move', 'why', 'expected', 'prompt', 'thought')}
         return replace(s, evaluation=e, **texts)
-    return replace(run, agent=for_others(run.agent), config=cleared(run.config), steps=tuple(map(step, run.steps)))
+    return replace(run, agent=clear(run.agent), config=cleared(run.config), steps=tuple(map(step, run.steps)))
 
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #72c0b362
 def _step_row(step):

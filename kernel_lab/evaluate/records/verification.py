@@ -51,8 +51,12 @@ def status_of(error: BaseException) -> Status:
     return _STATUS_OF_KIND[error.kind] if isinstance(error, KernelError) else Status.LAB_ERROR
 
 # %% ../../../nbs/5_evaluate/1_records/00_verification.ipynb #dc217d5a
+_PLAIN = frozenset({str, int, bool, type(None)})
+
 def to_json_data(x: object) -> object:
     "`x` as JSON data: records become dicts, tuples lists, numpy scalars Python numbers, NaN and infinities strings."
+    if type(x) in _PLAIN: return x
+    if type(x) is float: return x if math.isfinite(x) else str(x)
     if is_dataclass(x): return {f.name: to_json_data(getattr(x, f.name)) for f in fields(x)}
     if isinstance(x, dict): return {str(k): to_json_data(v) for k, v in x.items()}
     if isinstance(x, (list, tuple)): return [to_json_data(v) for v in x]

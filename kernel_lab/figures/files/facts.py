@@ -10,16 +10,17 @@ import struct
 import zlib
 from pathlib import Path
 from ...core.errors import UsageError
-from ...core.secrets import for_others
+from ...core.secrets import clearer, for_others
 
 # %% ../../../nbs/6_figures/2_files/02_facts.ipynb #194a37cb
 FACTS_NAME = 'kernel-lab-figure'
 
 def facts_text(facts: dict) -> str:
     "Facts as one line of ASCII JSON that may be sent to others, the same for the same facts."
+    clear = clearer()
     def cleared(x):
-        if isinstance(x, str): return for_others(x)
-        if isinstance(x, dict): return {for_others(str(k)): cleared(v) for k, v in x.items()}
+        if isinstance(x, str): return clear(x)
+        if isinstance(x, dict): return {clear(str(k)): cleared(v) for k, v in x.items()}
         return [cleared(v) for v in x] if isinstance(x, (list, tuple)) else x
     return json.dumps(cleared(facts), sort_keys=True, separators=(',', ':'))
 
