@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import KernelError
 from ...core.format import bytes_text
 from ...core.markup import Shown, anchor_of, bar, code, code_line, fold, record, table, trusted
-from .sass import KINDS, SassInstruction, instruction_mix, widths
+from .sass import INSTRUCTION_KINDS, SassInstruction, instruction_mix, widths
 from ..chip.gpu_chips import GpuChip, get_gpu
 from ..chip.occupancy import Occupancy, occupancy
 from ..plan.nodes import GpuKernel
@@ -114,7 +114,7 @@ def occupancy_table(binary: KernelBinary) -> 'Markup':
 
 def mix_table(binary: KernelBinary) -> 'Markup':
     "The instructions by kind, as a table for a record: a bar each, and what the kind is for."
-    says, total = {name: says for name, _, says in KINDS}, len(binary.sass) or 1
+    says, total = {name: says for name, _, says in INSTRUCTION_KINDS}, len(binary.sass) or 1
     tone = lambda k: '#C8453B' if k.startswith('local') else '#2F8F6B' if k == 'tensor core' else '#8286AD'
     row = lambda k, n: (k, trusted(f'{bar(n / total, tone(k))} {n:,}'), says.get(k, 'addresses, copies of registers'))
     return table((('instructions', 'word'), ('', 'word'), ('', 'left')), [row(k, n) for k, n in binary.mix.items()])

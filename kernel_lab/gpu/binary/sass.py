@@ -11,7 +11,7 @@ from ...core.errors import KernelError
 from ..plan.ptx import KERNEL_FILE
 
 # %% ../../../nbs/3_gpu/4_binary/00_sass.ipynb #0b4f57ca
-KINDS = (
+INSTRUCTION_KINDS = (
     ('tensor core', r'(H|I|D|B|Q|O)?G?MMA|UTC\w*MMA', 'matrix products on the tensor cores'),
     ('local load', r'LDL', 'registers read back from memory: spills, or an array indexed at run time'),
     ('local store', r'STL', 'registers written to memory: spills, or an array indexed at run time'),
@@ -31,11 +31,11 @@ KINDS = (
     ('shuffle', r'SHFL|REDUX|VOTE|MATCH', 'exchange between threads of a warp'),
     ('barrier', r'BAR|DEPBAR|LDGDEPBAR|SYNCS|WARPSYNC|WARPGROUP|MEMBAR|ERRBAR|FENCE', 'waiting for others'),
     ('control', r'BRA|EXIT|RET|CALL|BSSY|BSYNC|NOP|BREAK|KILL', 'branches'))
-_KINDS = [(name, re.compile(rf'(?:{pattern})(?:\.|$)')) for name, pattern, _ in KINDS]
+_INSTRUCTION_KINDS = [(name, re.compile(rf'(?:{pattern})(?:\.|$)')) for name, pattern, _ in INSTRUCTION_KINDS]
 
 def kind_of(opcode: str) -> str:
-    "The kind of an opcode, 'integer and moves' for those of no row of `KINDS`."
-    return next((name for name, pattern in _KINDS if pattern.match(opcode)), 'integer and moves')
+    "The kind of an opcode, 'integer and moves' for those of no row of `INSTRUCTION_KINDS`."
+    return next((name for name, pattern in _INSTRUCTION_KINDS if pattern.match(opcode)), 'integer and moves')
 
 # %% ../../../nbs/3_gpu/4_binary/00_sass.ipynb #107caf85
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SassInstruction:
 
     @property
     def kind(self) -> str:
-        "What it is for: a name of `KINDS`, or 'integer and moves'."
+        "What it is for: a name of `INSTRUCTION_KINDS`, or 'integer and moves'."
         return kind_of(self.opcode)
 
     @property
