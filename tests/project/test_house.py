@@ -174,6 +174,15 @@ def test_no_private_name_is_imported_from_another_module():
     assert not wrong, wrong
 
 
+SAY_NOTHING = {"MOST", "KINDS", "ROOM", "FIRST", "ALL", "LIMIT", "NAMES", "TABLE"}
+
+
+def test_constants_are_named_by_what_they_bound():
+    wrong = [f"{module}: {name.id}" for module, tree in trees() for node in tree.body if isinstance(node, ast.Assign)
+             for name in node.targets if isinstance(name, ast.Name) and name.id in SAY_NOTHING]
+    assert not wrong, wrong
+
+
 def test_methods_stand_in_their_class():
     wrong = []
     for module, tree in trees():
