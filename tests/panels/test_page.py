@@ -453,7 +453,7 @@ def git(top, *words): return subprocess.run(['git', *words], cwd=top, capture_ou
 
 
 @pytest.mark.parametrize(
-    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/12_lab.ipynb']
+    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/13_lab.ipynb']
 )
 def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
     top, address = checkout
