@@ -27,7 +27,7 @@ from .figure_panels import CorrectnessDiff, SpeedupPanel, UtilisationPanel, name
 from .source_and_log import CompileLog, CostPanel, SourceEditor
 from .run_tree import RunTree
 from .step_control import StepControl, step_line
-from .style import Panel, card, rest_html, row
+from .style import Panel, card, inside_a_panel, rest_html, row
 from .task_picker import TaskPicker
 from ..tasks.model.task import Task
 
@@ -42,6 +42,14 @@ class Lab(Panel):
                  agent: str | Agent | ModelAgent = 'rewrite', store: Store | bool | None = None, **options: object):
         self.store, self.options, self._said = Store() if store is None else store, options, ''
         self.follower = None
+        with inside_a_panel(): shown = self._build(task, workload, chip, agent)
+        super().__init__(*shown)
+        self.add_class('kl-lab')
+        self._connect()
+        self.restart()
+
+    def _build(self, task, workload, chip, agent):
+        "Make the panels → those that stand on the page, from above."
         self.picker = TaskPicker(task, workload, chip, agent, self.store)
         self.editor, self.compile_log, self.cost = SourceEditor(height=470), CompileLog(), CostPanel()
         self.timeline, self.speedup = EngineTimeline(), SpeedupPanel()
@@ -54,10 +62,7 @@ class Lab(Panel):
         self._of_runs = [self.cost, card(kernel, self.editor, overflow='visible'), card(self.timeline, self.details),
                          row(card(self.compile_log), card(self.speedup)), row(card(self.utilisation), card(self.diff))]
         head = card(self.picker, self.control, self.tree, self.handout, grid_gap='10px', overflow='visible')
-        super().__init__(head, *self._of_runs, self.bench_place)
-        self.add_class('kl-lab')
-        self._connect()
-        self.restart()
+        return head, *self._of_runs, self.bench_place
 
     def _connect(self):
         "Register which panel reacts to which event."

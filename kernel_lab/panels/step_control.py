@@ -238,7 +238,9 @@ def _loop(self: StepControl):
 @patch
 def _made(self: StepControl, step):
     if step is None:
-        return self.say(f'{self.loop.run.agent} has nothing left to try. Edit the kernel to go on yourself.')
+        notes = [e.body['text'] for e in self.loop.recording.branch(self.loop.head) if e.kind == 'note']
+        why = f' ({notes[-1].rstrip(".")})' if notes else ''
+        return self.say(f'{self.loop.run.agent} has nothing left to try{why}. Edit the kernel to go on yourself.')
     raise_if_stopped()
     self.say(step_line(step, self.loop.run) + (' · the agent is done' if self.loop.done else ''))
     self._tell('step', step)
