@@ -27,7 +27,7 @@ from .figure_panels import CorrectnessDiff, SpeedupPanel, UtilisationPanel, name
 from .source_and_log import CompileLog, CostPanel, SourceEditor
 from .run_tree import RunTree
 from .step_control import StepControl, step_line
-from .style import Panel, card, inside_a_panel, rest_html, row
+from .style import Panel, card, inside_a_panel, row
 from .task_picker import TaskPicker
 from ..tasks.model.task import Task
 
@@ -180,11 +180,9 @@ def _empty(self: Lab):
     self._source(first.source if first else '',
                  'the first kernel, not evaluated yet' if first else 'write a first kernel here')
     self._offer_bases([])
-    for panel in (self.timeline, self.speedup, self.diff, self.utilisation, self.cost, self.details,
-                  self.handout):
-        panel.show(None)
+    for panel in (self.cost, self.details, self.handout): panel.show(None)
+    self.timeline.show(note='after the first step: what every engine did, and when', title='No timeline yet')
     for panel, title, what in AFTER_THE_FIRST_STEP: getattr(self, panel).rest(title, f'after the first step: {what}')
-    self.timeline.rest(rest_html('No timeline yet', 'after the first step: what every engine did, and when'))
     self._draw_tree()
     self.compile_log.say('Nothing compiled yet', '')
     self.control.refresh()

@@ -37,6 +37,7 @@ def agents_offered() -> dict[str, Callable]:
     reachable = why_no_model() is None
     return {name: partial(agent_named, name) for name in agents_for('nki') if reachable or not asks_a_model(name)}
 
+NAME_A_TABLE = 'KERNEL_LAB_PRICES may name a table of yours; until then max_tokens is the limit'
 HOW_TO_TYPE_A_KEY = 'Or type it: kernel_lab.agents.models.registry.ask_key() asks for one; then Lab() again.'
 
 def agent_note() -> str:
@@ -164,7 +165,7 @@ class AgentChoice(Panel):
         "Where the requests go, and what they cost at most."
         agent = self.make()
         if not hasattr(agent, 'model'): return agent_note()
-        unknown = f'The price of {agent.model.name} is unknown, and so is what it will cost; max_tokens is the limit.'
+        unknown = f'The price of {agent.model.name} is unknown, and so is what it will cost ({NAME_A_TABLE}).'
         has_price = prices_of(agent.model.name) is not None
         return f'{leaves_the_machine(agent)} {"" if has_price or not agent.model.host else unknown}'.strip()
 
