@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.panels', {
     'engine_timeline': 'EngineTimeline',
     'memory_view': 'MemoryView',
     'player': 'AnimationPanel Player',
+    'handout': 'Handout',
     'what_if': 'RooflinePanel WaterfallPanel WhatIf',
     'comparison_panel': 'ComparisonPanel',
     'gpu.gpu_panel': 'GpuPanel show_gpu',
