@@ -41,7 +41,7 @@ class Lab(Panel):
     def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = DEFAULT_CHIP,
                  agent: str | Agent | ModelAgent = 'rewrite', store: Store | bool | None = None, **options: object):
         self.store, self.options, self._said = Store() if store is None else store, options, ''
-        self.follower = None
+        self.follower, self._timelines = None, {}
         with inside_a_panel(): shown = self._build(task, workload, chip, agent)
         super().__init__(*shown)
         self.add_class('kl-lab')
@@ -196,7 +196,7 @@ def show(self: Lab, index: int) -> None:
     run = self.loop.run
     self.shown = step = run.steps[index]
     e = step.evaluation
-    here, timeline_when_traced = named(run, step.index), meanwhile(lambda: timeline_of(e, self.task))
+    here, timeline_when_traced = named(run, step.index), meanwhile(lambda: self._timeline(e))
     self._source(e.kernel.source, ' · '.join(filter(None, [here, step.move, step.why])))
     self.editor.show(e)
     self._offer_bases(run.steps)
@@ -211,6 +211,16 @@ def show(self: Lab, index: int) -> None:
     shown = ShownStep(run, step.index, timeline, note, self.task)
     self.details.show(shown)
     self.handout.show(shown, lambda: self.loop.recording.entries if self.loop else ())
+
+MOST_TIMELINES = 4             # kept for who looks back and forth: a stored step does not carry its own
+
+@patch
+def _timeline(self: Lab, evaluation):
+    "The timeline of an evaluation, traced again where it was not among the last ones that were looked at."
+    key, kept = evaluation.id, self._timelines
+    if key not in kept: kept[key] = timeline_of(evaluation, self.task)
+    while len(kept) > MOST_TIMELINES: del kept[next(iter(kept))]
+    return kept[key]
 
 def meanwhile(function: Callable[[], object]) -> Callable[[], object]:
     "Begin a call in another thread; returns a function that waits for its result, or raises what it raised."

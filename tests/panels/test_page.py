@@ -729,6 +729,8 @@ def test_a_person_plays_a_kernel_drops_an_edit_and_hands_it_to_a_friend(lab_serv
     page.locator('.kl-lab .kl-tabs .kl-quiet:text-matches("step 0$")').first.wait_for(timeout=SLOW)       # its values have come
     page.locator('.kl-lab .kl-an button:text-is("no NaN")').wait_for(timeout=SLOW)
     assert not page.locator('.kl-lab .kl-an-clock').inner_text().startswith('0.00 µs')                     # and it went on
+    paper = page.evaluate("getComputedStyle(document.querySelector('.kl-lab .kl-an')).backgroundColor")
+    assert paper.startswith('rgb(')                                     # of which the canvas mixes its colours
     assert barriers(page, '.kl-lab .kl-tabs') == []
     page.screenshot(path=target / 'lab-played.png')
     got = {}
