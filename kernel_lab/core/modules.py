@@ -4,15 +4,26 @@
 
 # %% ../../nbs/1_core/08_modules.ipynb #0f8b6ae8
 from collections.abc import Callable
+from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+import gc
 import importlib
 import sys
 import warnings
 
 # %% ../../nbs/1_core/08_modules.ipynb #ec90e35a
+@contextmanager
+def _without_collections():
+    "Pause the garbage collector: what an import makes stays, and each collection would look at all of it."
+    was = gc.isenabled()
+    gc.disable()
+    try: yield
+    finally:
+        if was: gc.enable()
+
 def lazy_face(
         package: str, table: dict[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return (`__getattr__`, `__dir__`, `__all__`) of a package whose public names are imported when first used.
@@ -23,7 +34,7 @@ def lazy_face(
 
     def find(name: str) -> object:
         if name not in home: raise AttributeError(f'module {package!r} has no attribute {name!r}')
-        return getattr(importlib.import_module(home[name]), name)
+        with _without_collections(): return getattr(importlib.import_module(home[name]), name)
 
     def names() -> list[str]: return sorted({*vars(importlib.import_module(package)), *home})
 

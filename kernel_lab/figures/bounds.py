@@ -121,6 +121,11 @@ def _slope(hbm, ceilings, edge, p):
                 textfont=dict(size=11, color=p['ink']), line=dict(color=ENGINE_COLOURS['DMA'], width=2),
                 hovertext=f'<b>HBM</b><br>{hbm:,.0f} GB/s')
 
+def _height(x, y, k):
+    "Where the name of a point stands: below it, or above or beside it where the names of earlier ones stand below."
+    near = sum(abs(np.log10(x[k] / x[j])) < 0.3 and abs(np.log10(y[k] / y[j])) < 0.25 for j in range(k))
+    return ('bottom', 'top', 'middle')[near % 3]
+
 def _kernels(points, p, edge):
     middle = np.sqrt(edge[0] * edge[1])                             # names stand below the ceilings, within the plot
     marks = ['circle', 'star', 'diamond', 'square', 'triangle-up', 'cross']
@@ -129,7 +134,8 @@ def _kernels(points, p, edge):
             f'{time_text(e.latency_us)} simulated' for name, e in points.items()]
     x, y = ([max(getattr(e, name), 1e-3) for e in points.values()] for name in ('intensity', 'achieved_gflops'))
     return dict(x=x, y=y, mode='markers+text', text=[escaped(n, 24) for n in points], name='kernels',
-                textposition=[f'bottom {"left" if v > middle else "right"}' for v in x], hoverinfo='text',
+                textposition=[f'{_height(x, y, k)} {"left" if v > middle else "right"}' for k, v in enumerate(x)],
+                hoverinfo='text',
                 hovertext=tips, cliponaxis=False, textfont=dict(size=12, color=p['ink']),
                 marker=dict(size=12, color=BAD_COLOUR, symbol=[marks[k % 6] for k in range(len(points))],
                             line=dict(width=1.5, color='#FFFFFF')))

@@ -5,6 +5,7 @@
 # %% ../../nbs/6_figures/00_theme.ipynb #3d5a2547
 import html
 import re
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,13 +49,14 @@ def template(theme: str = 'auto') -> 'go.layout.Template':
         modebar=dict(bgcolor=TRANSPARENT, color=p['soft'], activecolor=p['ink'], remove=UNWANTED_BUTTONS))
     return go.layout.Template(layout=layout)
 
+_template = cache(template)         # plotly checks each value of a template: some milliseconds a figure
+
 # %% ../../nbs/6_figures/00_theme.ipynb #dba3b03b
 def empty_figure(title: str, subtitle: str = '', height: int = 320, theme: str = 'auto') -> 'go.Figure':
     "An empty figure of `height` pixels; `title` states the finding, `subtitle` how to read it (both plain text)."
     import plotly.graph_objects as go
-    fig = go.Figure(layout=dict(template=template(theme), height=height))
-    fig.update_layout(title=dict(text=title_markup(title, subtitle, theme), y=1 - 24 / height))
-    return fig
+    title = dict(text=title_markup(title, subtitle, theme), y=1 - 24 / height)
+    return go.Figure(layout=dict(template=_template(theme), height=height, title=title))
 
 def title_markup(title: str, subtitle: str, theme: str = 'auto') -> str:
     "A title with a smaller, paler line under it, as plotly text; both are escaped."

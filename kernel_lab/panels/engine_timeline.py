@@ -89,14 +89,14 @@ class EngineTimeline(CanvasPanel):
         self.show(*timelines)
 
     def show(self, *timelines: 'Timeline | None', note: str = 'Only a correct kernel has a timeline',
-             of: str = '', names: tuple[str, ...] = ()) -> None:
-        """Draw timelines under each other; none, or None, for an empty panel with a `note`. `of` names run and step,
-        `names` the timelines, in their order.
+             of: str = '', names: tuple[str, ...] = (), title: str = '') -> None:
+        """Draw timelines under each other; none, or None, for an empty panel with a `note` and a `title`. `of` names
+        run and step, `names` the timelines, in their order.
         `UsageError` for a measured timeline."""
         self.timelines = tuple(t for t in timelines if t is not None)
         self.title = together_words(self.timelines)
         self.of = of
-        self.rest('' if self.timelines else rest_html(self.title, note, of))
+        self.rest('' if self.timelines else rest_html(title or self.title, note, of))
         with self.canvas.hold_sync():
             self.canvas.words, self.canvas.line, self.canvas.moved = dict(title=self.title, of=of), 0, {}
             named = zip_longest(self.timelines, names[:len(self.timelines)])

@@ -5,6 +5,7 @@
 # %% ../../nbs/7_panels/02_figure_panels.ipynb #f17bf4eb
 import math
 from collections.abc import Callable
+from operator import is_
 from typing import TYPE_CHECKING
 import anywidget
 import ipywidgets as widgets
@@ -85,6 +86,7 @@ class Picture(Panel):
     `title` is the title on the screen, `figure` the figure as drawn or None."""
     def __init__(self):
         self.box, self.note, self.plot, self.figure, self.title = widgets.VBox(), widgets.HTML(), None, None, ''
+        self._held = None
         super().__init__(self.note, self.box, Fit(layout=widgets.Layout(height='0', margin='0')))
 
     def put(self, figure: 'go.Figure', of: str = '') -> 'go.Figure':
@@ -97,6 +99,15 @@ class Picture(Panel):
         self.note.layout.display, self.box.layout.display = 'none', None      # first: a hidden box draws it twice
         self.plot.drawn = self.figure.to_json()
         return self.figure
+
+    def holds(self, record: 'Profile | Evaluation | Run', of: str) -> bool:
+        """Whether the figure is already that of a record, with the same words: the same object, or a run of the same
+        steps. What it is from now on the figure of is kept."""
+        held, self._held = self._held, (record, of)
+        if held is None or self.figure is None or held[1] != of: return False
+        if held[0] is record: return True
+        mine, theirs = (getattr(r, 'steps', None) for r in (held[0], record))
+        return mine is not None and theirs is not None and len(mine) == len(theirs) and all(map(is_, mine, theirs))
 
     def rest(self, title: str, note: str, of: str = '') -> None:
         "Show a title and a note in place of a figure."
@@ -173,7 +184,7 @@ class SpeedupPanel(Picture):
         "Draw the steps of a run; None for an empty panel. `of` names the run and its steps."
         self.steps = [s.index for s in run.steps] if run else []
         if not self.steps: return self.rest('No step yet', 'the first step evaluates the first kernel', of)
-        self.put(speedup_figure(run), of)
+        if not self.holds(run, of): self.put(speedup_figure(run), of)
 
     def on_mouse(self, event: dict) -> None:
         "Select the step whose bar or cross was clicked."
@@ -208,5 +219,6 @@ class UtilisationPanel(Picture):
 
     def show(self, record: 'Profile | Evaluation | Run | None', of: str = '') -> None:
         "Draw a profile, an evaluation or a run; None for an empty panel. `of` names its run and steps."
-        if record is not None and profiles_of(record): self.put(utilisation_figure(record), of)
+        if record is not None and profiles_of(record):
+            if not self.holds(record, of): self.put(utilisation_figure(record), of)
         else: self.rest('No utilisation yet', 'only a correct kernel is timed', of)

@@ -4,7 +4,9 @@
 
 # %% ../../nbs/7_panels/00_style.ipynb #065bbe9a
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.resources import files
 from pathlib import Path
 import ipywidgets as widgets
@@ -17,11 +19,25 @@ STATIC = Path(str(files('kernel_lab.panels'))) / 'static'      # scripts and sty
 PANEL_CSS = (STATIC / 'panel.css').read_text(encoding='utf-8') + figure_css('var(--kl-ink)', 'var(--kl-soft)', '.kl')
 
 # %% ../../nbs/7_panels/00_style.ipynb #9c434a1a
+_SHEET, _INSIDE = [], ContextVar('inside another panel', default=False)
+
+def sheet() -> widgets.HTML:
+    "The style sheet of this kernel's panels as a hidden widget; a new one after it was closed."
+    if not _SHEET or _SHEET[0].comm is None:
+        _SHEET[:] = [widgets.HTML(f'<style>{PANEL_CSS}</style>', layout=widgets.Layout(display='none'))]
+    return _SHEET[0]
+
+@contextmanager
+def inside_a_panel() -> Iterator[None]:
+    "Panels that are made here stand in another one, whose sheet is enough."
+    before = _INSIDE.set(True)
+    try: yield
+    finally: _INSIDE.reset(before)
+
 class Panel(widgets.VBox):
     "A box that contains the style sheet of the panels; `shown` are its visible children."
     def __init__(self, *shown: widgets.Widget, **kw):
-        sheet = widgets.HTML(f'<style>{PANEL_CSS}</style>', layout=widgets.Layout(display='none'))
-        super().__init__([sheet, *shown], **kw)
+        super().__init__([*([] if _INSIDE.get() else [sheet()]), *shown], **kw)
         self.add_class('kl')
 
     def static_html(self) -> str:
@@ -29,6 +45,7 @@ class Panel(widgets.VBox):
         return ''.join(map(static_of, self.children))
 
     def _repr_mimebundle_(self, **kwargs):
+        if sheet() not in self.children: self.children = [sheet(), *self.children]      # shown alone after all
         return super()._repr_mimebundle_(**kwargs) | {'text/html': still(self)}
 
     def save_html(self, path: str | Path) -> Path:

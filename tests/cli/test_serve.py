@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import CHROMIUM, launched
+from chromium import CHROMIUM, Watch, barriers, launched
 
 if not find_spec('voila'): pytest.skip('voila is not installed', allow_module_level=True)
 ROOT = Path(__file__).parents[2]
@@ -34,11 +34,11 @@ def command(*words): return [sys.executable, '-c', 'from kernel_lab.cli.entry im
 
 
 @contextmanager
-def serving(folder):
+def serving(folder, cell=CELL):
     "(process, port, log) of a server with room for one person."
-    cell = dict(cell_type='code', execution_count=None, id='a', metadata={}, outputs=[], source=CELL)
+    own_cell = dict(cell_type='code', execution_count=None, id='a', metadata={}, outputs=[], source=cell)
     spec = dict(name='python3', display_name='Python 3', language='python')
-    (folder / 'small.ipynb').write_text(json.dumps(dict(cells=[cell], metadata=dict(kernelspec=spec), nbformat=4, nbformat_minor=5)))
+    (folder / 'small.ipynb').write_text(json.dumps(dict(cells=[own_cell], metadata=dict(kernelspec=spec), nbformat=4, nbformat_minor=5)))
     own = {k: str(folder / k.lower()) for k in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR', 'KERNEL_LAB_HOME')}
     env = {**os.environ, **own, 'PLANTED_API_KEY': 'planted-secret', 'PYTHONUNBUFFERED': '1',
            'PYTHONPATH': os.pathsep.join((str(ROOT), str(ROOT / 'tests' / 'support' / 'without_grammars')))}
@@ -153,3 +153,21 @@ def test_ctrl_c_ends_it_and_every_process(tmp_path):
         server.wait(60)
         assert 'all processes of the page are gone' in log.read_text() and 'Traceback' not in log.read_text()
         assert not [pid for pid in kernels if Path(f'/proc/{pid}').exists()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM or not find_spec('playwright'), reason='there is no Chromium on this machine')
+def test_the_whole_page_is_alive_for_a_class(tmp_path):
+    "A step, its pictures, the animation and a file for a friend, without JupyterLab; axe finds nothing serious."
+    with serving(tmp_path, "from kernel_lab.panels import Lab\nLab('softmax', 'small', store=False, seeds=1)") as (_, port, _), launched() as browser:
+        page = browser.new_context(viewport={'width': 1280, 'height': 1400}).new_page()
+        watch = Watch(page, f'http://127.0.0.1:{port}', f'ws://127.0.0.1:{port}')
+        page.goto(f'http://127.0.0.1:{port}/?token=of-the-class', timeout=120_000)
+        page.locator('.kl-lab button:text-is("Evaluate the first kernel")').click(timeout=120_000)
+        page.wait_for_function("document.querySelectorAll('.kl-lab .js-plotly-plot .gtitle').length === 3", timeout=120_000)
+        page.locator('.kl-lab .kl-tabs button:text-is("Animation")').click()
+        page.locator('.kl-an-run').click(timeout=120_000)
+        page.wait_for_function('() => !document.querySelector(".kl-an-clock").textContent.startsWith("0.00")', timeout=120_000)
+        with page.expect_download(timeout=120_000) as kept: page.locator('.kl-lab button:text-is("Save as a file")').click()
+        assert kept.value.suggested_filename == 'softmax-small-report.html'
+        assert barriers(page, '.kl-lab') == [] and watch.errors == [] and watch.outside == []

@@ -453,7 +453,7 @@ def git(top, *words): return subprocess.run(['git', *words], cwd=top, capture_ou
 
 
 @pytest.mark.parametrize(
-    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/12_lab.ipynb']
+    'path', ['nbs/lab.ipynb', 'nbs/hack_lab.ipynb', 'nbs/index.ipynb', 'nbs/7_panels/13_lab.ipynb']
 )
 def test_a_saved_notebook_opens_after_git_brought_another(checkout, path):
     top, address = checkout
@@ -708,6 +708,89 @@ def two_steps_are_compared(page, dots, folder, target):
         page.screenshot(path=target / 'tree-compared-dark.png')
         assert 'latency' in page.locator('.kl-lab .kl-comparison').first.inner_text()
     finally: settings(folder, 'JupyterLab Light')
+
+
+# --- a kernel that is played, and files for a friend ---
+
+def test_a_person_plays_a_kernel_drops_an_edit_and_hands_it_to_a_friend(lab_server, shared, browser):
+    target = Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1])
+    page, watch = shared
+    press(page, 'Evaluate the first kernel', 1)
+    area, edit = page.locator('.kl-lab textarea').first, page.locator('.kl-lab button:text-is("Evaluate my edit")')
+    text = area.input_value()
+    area.fill(text + '# unwanted')
+    page.locator('.kl-lab .kl-main:text-is("Evaluate my edit")').wait_for(timeout=SLOW)     # what comes next is green
+    page.locator('.kl-lab button:text-is("Drop my edit")').click()
+    page.wait_for_function('text => document.querySelector(".kl-lab textarea").value === text', arg=text, timeout=SLOW)
+    page.locator('.kl-lab .kl-main:text-is("Step")').wait_for(timeout=SLOW)
+    assert edit.is_disabled()
+    page.locator('.kl-lab .kl-tabs button:text-is("Animation")').click()
+    page.locator('.kl-lab .kl-an .kl-an-run').click(timeout=SLOW)
+    page.locator('.kl-lab .kl-tabs .kl-quiet:text-matches("step 0$")').first.wait_for(timeout=SLOW)       # its values have come
+    page.locator('.kl-lab .kl-an button:text-is("no NaN")').wait_for(timeout=SLOW)
+    assert not page.locator('.kl-lab .kl-an-clock').inner_text().startswith('0.00 µs')                     # and it went on
+    paper = page.evaluate("getComputedStyle(document.querySelector('.kl-lab .kl-an')).backgroundColor")
+    assert paper.startswith('rgb(')                                     # of which the canvas mixes its colours
+    assert barriers(page, '.kl-lab .kl-tabs') == []
+    page.screenshot(path=target / 'lab-played.png')
+    got = {}
+    for kind in ('the report of this run', 'this step at work, as an animation'):
+        page.locator('.kl-lab select:has(option:text-is("the report of this run"))').select_option(label=kind)
+        with page.expect_download(timeout=SLOW) as kept: page.locator('.kl-lab button:text-is("Save as a file")').click()
+        got[kept.value.suggested_filename] = lab_server[1] / kept.value.suggested_filename
+        kept.value.save_as(got[kept.value.suggested_filename])
+    assert set(got) == {'softmax-small-report.html', 'softmax-small-step0-animation.html'}
+    friend = browser.new_context(offline=True)
+    try:
+        other = friend.new_page()
+        for path in got.values():
+            found = Watch(other)
+            other.goto(path.as_uri())
+            other.wait_for_timeout(500)
+            assert [u for u in found.outside if not u.startswith('file:')] == [] and found.errors == [], path
+        other.locator('.kl-an-run').click()
+        other.wait_for_function('() => !document.querySelector(".kl-an-clock").textContent.startsWith("0.00")', timeout=SLOW)
+    finally: friend.close()
+    assert watch.outside == [] and watch.errors == []
+
+
+STATES = """
+from dataclasses import replace
+from IPython.display import display
+from kernel_lab.panels import Lab
+from kernel_lab.tasks.model.task import task_from
+EVIL = '<img src=x onerror="window.hacked = 1"><script>window.hacked = 1</script>'
+def show():
+    task = task_from(lambda x: x * 2, lambda rng: {'x': rng.normal(size=(4, 4)).astype('float32')}, name='twice', doc=f'Twice {EVIL}.')
+    lab = Lab(task, store=False, seeds=1)
+    display(lab)
+    lab.control.evaluate(f'def kernel(x):\\n    return y  # {EVIL}\\n')
+    step = lab.loop.steps[0]
+    lab.compile_log.show(replace(step.evaluation, log=(EVIL + ' line\\n') * 110_000))
+    lab.details.look_at('Animation')
+    print('shown', 'now')
+"""
+
+
+def test_a_task_without_a_kernel_ten_megabytes_of_log_and_hostile_text(lab_server, shared):
+    "A kernel that never compiled, beside the page that works; nothing runs, nothing is wider than the window."
+    page, watch = shared
+    (lab_server[1] / 'notebooks' / 'states.py').write_text(STATES)
+    run_a_cell(page, 'import states; states.show()', 'shown now')
+    other = page.locator('.kl-lab').nth(1)
+    other.locator('.kl-log .kl-said:has-text("lines left out")').wait_for(timeout=SLOW)
+    assert 'line 2' in other.locator('.kl-status').first.inner_text()
+    assert 'No animation' in other.locator('.kl-tabs').inner_text() and '<img' in other.locator('.kl-doc').inner_text()
+    other.scroll_into_view_if_needed()
+    page.screenshot(path=Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1]) / 'lab-states.png')
+    assert page.evaluate('window.hacked') is None and page.locator('.kl-lab img').count() == 0
+    assert page.evaluate('() => [...document.querySelectorAll(".kl-lab")].every(e => e.scrollWidth <= e.clientWidth + 2)')
+    assert barriers(page, '.kl-lab .kl-log') == []
+    page.keyboard.press('Escape')
+    page.keyboard.press('d')
+    page.keyboard.press('d')                                            # the cell goes, and the page is alone again
+    page.wait_for_function('() => document.querySelectorAll(".kl-lab").length === 1', timeout=SLOW)
+    assert watch.outside == [] and watch.errors == []
 
 
 # --- for a screen reader, and for eyes that see little ---

@@ -116,7 +116,7 @@ def test_looking_at_the_page_stores_nothing(lab, store):
 
 
 def test_without_a_key_the_page_offers_the_built_in_agent(lab):
-    assert lab.picker.menus['agent'].options == ('rewrite',) and 'ANTHROPIC_API_KEY' in lab.picker.doc.value
+    assert lab.picker.menus['agent'].options == ('rewrite',) and 'ANTHROPIC_API_KEY' in lab.picker.agent.said.value
     with pytest.raises(UsageError, match='rewrite'): lab.picker.pick(agent='react')
 
 
@@ -292,3 +292,29 @@ def test_profiles_of_two_chips_stand_side_by_side_or_are_refused(store):
     assert roof.figure is None and 'a on trn1, b on trn2' in roof.note.value
     with pytest.raises(UsageError, match='trn2.*trn1'):                  # no run, and so no picture of one, mixes two clocks
         replace(two.run, steps=(*two.steps, replace(one.steps[0], run=two.run.id, index=1)))
+
+
+def test_a_store_of_another_version_is_named_and_left_alone(tmp_path):
+    import sqlite3
+    from kernel_lab.evaluate.store.database import META
+    path = tmp_path / 'lab.sqlite3'
+    Lab('softmax', 'small', store=Store(path), seeds=1).control.step()
+    held = sqlite3.connect(path)
+    held.execute(f"update {META.name} set value = '999' where key = 'schema'")
+    held.commit()
+    held.close()
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=r'newer lab \(schema 999'): Lab('softmax', 'small', store=Store(path))
+    assert path.read_bytes() == before
+
+
+def test_values_of_an_animation_are_stopped_with_their_tab(lab):
+    lab.control.button.click()
+    lab.control.wait()
+    played = lab.details.look_at('Animation')
+    work = played.work
+    lab.details.look_at('Memory')
+    assert played.work is None and (work.wait(30) or work.is_left)
+    assert lab.details.look_at('Animation').work.wait(60) and played.animation.values is not None
+    lab.picker.pick(task='matmul')
+    assert lab.handout.layout.display == 'none' and played.work is None

@@ -111,8 +111,8 @@ class Host:
 
     def catch_up(self) -> bool:
         "Go on from what a person has added to the run in another process; whether there was anything."
-        if not self.loop.recording.catch_up(): return False
-        self.loop.head = self.loop.recording.head
+        self.loop.head = self.caller.session.head
+        if not self.loop.catch_up(): return False
         self._go_through()
         return True
 

@@ -32,7 +32,7 @@ class AsksModels:
         if self.model is None or isinstance(self.model, str): self.model = model_named(self.model, self.base_url)
         if self.max_dollars is not None and prices_of(self.model.name) is None:
             raise UsageError(f'The price of {self.model.name} is unknown, so max_dollars cannot be kept.',
-                             hint='Cap max_tokens instead.')
+                             hint='Cap max_tokens instead, or name your own table of prices in KERNEL_LAB_PRICES.')
 
     @property
     def config(self) -> dict:

@@ -9,7 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 import typer
-from .optimize import AgentTarget, BaseUrl, MaxTokens, ModelName, Turns, announced, asked_of
+from ...agents.models.prices import use_prices
+from .optimize import (AgentTarget, BaseUrl, MaxTokens, ModelName, PriceFile, Turns, announced,
+    asked_of)
 from ..render import (EXIT_GOOD, NO_VALUE, ChipName, StorePlace, TextTable, microseconds,
     require_writable, say, with_progress, writing)
 from ..runs import open_store, store_option
@@ -158,6 +160,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
           target: AgentTarget = None,
           model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
           task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
+          prices: PriceFile = None,
           settings: Settings = None, samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
           alone: Annotated[bool, typer.Option('--alone', help='Without the row of the built-in agent.')] = False,
           stop_on_error: StopOnError = False, resume: Resume = None, define: Define = False, out: OutJson = None,
@@ -166,6 +169,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, SuiteRow, with_baseline
     from ...agents.systems.registry import agent_class
+    use_prices(prices)
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     names = tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
@@ -188,6 +192,7 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
            target: AgentTarget = None,
            model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
            task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
+           prices: PriceFile = None,
            settings: Settings = None, samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
            stop_on_error: StopOnError = False, resume: Resume = None, define: Define = False, out: OutJson = None,
            store: StorePlace = None):
@@ -196,6 +201,7 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
     from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, with_baseline
     from ...agents.systems.registry import agent_class
+    use_prices(prices)
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     rows, names = ablation_rows(agent, switch or (), singly=singly), tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)

@@ -10,6 +10,7 @@ import typer
 
 from ..evaluate import read_kernel
 from .optimize_file import optimize_file
+from ...agents.models.prices import use_prices
 from ...agents.systems.registry import AGENTS
 from ..render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, Entry, PagePath, Steps, StorePlace, Strict,
     WorkloadName, WorkSeconds, exit_code, progress_on, reason_text, require_writable, say, step_table, step_text,
@@ -196,6 +197,9 @@ BaseUrl = Annotated[str | None, typer.Option('--base-url', metavar='URL', help=(
     'With an agent that asks a model: its server.'))]
 MaxDollars = Annotated[float | None, typer.Option('--max-dollars', metavar='X', min=0, help=(
     'With an agent that asks a model: the most dollars of the run.'))]
+PriceFile = Annotated[str | None, typer.Option('--prices', metavar='FILE.json', help=(
+    'With an agent that asks a model: your table of prices, {"openai:NAME": {"input": 0.2, "output": 0.8}} in dollars '
+    'per million tokens; or set KERNEL_LAB_PRICES. A model without a price is shown as unknown.'))]
 MaxTokens = Annotated[int | None, typer.Option('--max-tokens', metavar='N', min=1, help=(
     'With an agent that asks a model: the most tokens of the run.'))]
 AgentTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
@@ -212,7 +216,7 @@ def optimize(
         "The most steps to take; the agent's own limit if left out, 10 for rewrite."))] = None,
     workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP, target: AgentTarget = None,
     model: ModelName = None, base_url: BaseUrl = None, max_dollars: MaxDollars = None, max_tokens: MaxTokens = None,
-    turns: Turns = None,
+    turns: Turns = None, prices: PriceFile = None,
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
     out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
     strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None,
@@ -235,6 +239,7 @@ def optimize(
                                        method=search, limits=Limits(work_seconds=work_seconds),
                                        **families_asked(three_terms)))
     require_writable(out)
+    use_prices(prices)
     if (task is None) == (resume is None):
         raise UsageError('optimize takes a TASK, --resume RUN, or KERNEL.py with --shape for every input.',
                          hint='`kernel-lab tasks` lists the tasks.')

@@ -910,7 +910,8 @@ export function mount(root, { heading = true } = {}) {
   tip.hidden = true
 
   function show(found) {
-    a = found; clock = a.clocks[0]; t = 0; chosen = -1; pinned = null; view = null; morph = move = null; core = 0; lastLines = lastInfo = ''; high = wanted()
+    const again = a && a.n === found.n && a.head.title === found.head.title && clock === a.clocks[0]      // the same kernel, now with its values: it goes on
+    a = found; clock = a.clocks[0]; t = again ? t : 0; chosen = -1; pinned = null; view = null; morph = move = null; core = 0; lastLines = lastInfo = ''; high = wanted()
     title.textContent = `${a.head.name}: ${a.head.title}`
     which.hidden = a.head.cores < 2
     which.replaceChildren(...[0, 1].map(c => node('option', '', `core ${c}`, { value: c })))

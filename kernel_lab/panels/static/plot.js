@@ -1,3 +1,21 @@
+const ruler = document.createElement('canvas').getContext('2d')
+function broken(layout, width) {                        // the line under a title, in two where the panel is narrower than it
+  const [title, below, more] = (layout.title?.text ?? '').split('<br>')
+  const [, open, text] = /^(<span[^>]*>)(.*)<\/span>$/s.exec(below ?? '') ?? []
+  if (!text || more || !width) return
+  ruler.font = `11.5px ${layout.template?.layout?.font?.family ?? 'sans-serif'}`
+  const long = s => ruler.measureText(new DOMParser().parseFromString(s, 'text/html').body.textContent).width > width - 32
+  if (!long(text)) return
+  const fits = by => { let parts = text.split(by); while (parts.length && long(parts.join(by))) parts.pop(); return parts.join(by) }
+  const first = fits(' · ') || fits(' ')
+  if (!first) return
+  const rest = text.slice(first.length).replace(/^( ·)? /, ''), top = layout.margin?.t ?? layout.template?.layout?.margin?.t ?? 62
+  layout.title.text = `${title}<br>${open}${first}</span><br>${open}${rest}</span>`
+  layout.margin = { ...layout.margin, t: top + 16 }
+  layout.height = (layout.height ?? 320) + 16
+  layout.title.y = 1 - 24 / layout.height
+}
+
 export default { render({ model, el }) {
   const plot = el.appendChild(document.createElement('div'))
   let Plotly, gone = false
@@ -11,8 +29,11 @@ export default { render({ model, el }) {
     if (!Plotly || gone) return
     if (!model.get('drawn')) return Plotly.purge(plot)
     const { data, layout } = JSON.parse(model.get('drawn'))
+    broken(layout, plot.clientWidth)
     const home = { name: 'everything', title: 'Show everything', icon: Plotly.Icons.home, click: everything }
-    Plotly.newPlot(plot, data, layout, { ...model.get('config'), doubleClick: false, modeBarButtonsToAdd: [home] })
+    const config = { ...model.get('config'), doubleClick: false, modeBarButtonsToAdd: [home] }
+    if (plot._fullLayout) return Plotly.react(plot, data, layout, config)          // what listens stays, and so does half of what is drawn
+    Plotly.newPlot(plot, data, layout, config)
     plot.on('plotly_relayout', moved)
     plot.on('plotly_doubleclick', everything)
     plot.on('plotly_click', e => e.points.slice(0, 1).forEach(p => say({ type: 'click', trace: p.curveNumber, y: p.y })))
