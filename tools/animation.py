@@ -1,9 +1,10 @@
-"""assets/animation.gif: the README's second picture, a small kernel in the animation that `kernel-lab profile --animation`
-writes, and what the page says of it as assets/animation.txt.
+"""assets/animation.gif: the README's second picture, a small kernel in the animation that `kernel-lab profile
+--animation` writes, and what the page says of it as assets/animation.txt.
 
 A Chromium opens the exported page, the time is moved by the mouse from frame to frame, and pillow joins the frames.
 Nothing is played, so no frame depends on how fast this machine is: the same Chromium with the same fonts gives the same
-bytes again (`--check` draws and compares). Another Chromium or other fonts draw other letters; a test compares the text."""
+bytes again (`--check` draws and compares). Another Chromium or other fonts draw other letters; a test compares the
+text."""
 import argparse
 import io
 import itertools
@@ -108,7 +109,8 @@ def gif(shots: list) -> bytes:
     palette = sheet.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     plain = [np.asarray(s.quantize(palette=palette, dither=Image.Dither.NONE)) for s in shots]
     parts = [Image.fromarray(plain[0])]
-    for old, new in itertools.pairwise(plain): parts.append(Image.fromarray(np.where(old == new, np.uint8(COLOURS), new)))
+    for old, new in itertools.pairwise(plain):
+        parts.append(Image.fromarray(np.where(old == new, np.uint8(COLOURS), new)))
     for p in parts: p.putpalette(palette.getpalette()[:3 * COLOURS] + [255, 0, 255])
     out = io.BytesIO()
     parts[0].save(out, "GIF", save_all=True, append_images=parts[1:], loop=0, optimize=False, disposal=1,

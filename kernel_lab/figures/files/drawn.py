@@ -6,7 +6,9 @@
 import html
 import json
 import re
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from importlib.resources import files
 from typing import TYPE_CHECKING
 from ...core.errors import choose
 from ...core.secrets import for_others
@@ -65,11 +67,26 @@ def cleared_figure(fig: 'go.Figure') -> dict:
     "A figure as JSON data, its texts as they may be sent to others. plotly's own JSON hides the `/` of a path."
     return json.loads(page_for_others(json.dumps(json.loads(fig.to_json()), ensure_ascii=False)))
 
+BASIC_TRACES = {'bar', 'pie', 'scatter'}           # what the small bundle draws
+
+@cache
+def _basic_plotlyjs(version):
+    "plotly.js for bars and lines, of this version; None where another is carried along."
+    text = (files('kernel_lab.figures') / 'static' / 'plotly-basic.min.js').read_text(encoding='utf-8')
+    return text if f'plotly.js (basic - minified) v{version}\n' in text[:200] else None
+
+def plotly_script(figures: Iterable[dict]) -> str:
+    """The text of a plotly.js that draws these figures (JSON data): the small bundle for bars and lines, where it is of
+    the version that plotly has, otherwise all of it."""
+    from plotly.offline import get_plotlyjs, get_plotlyjs_version
+    kinds = {trace.get('type', 'scatter') for figure in figures for trace in figure.get('data', [])}
+    return (kinds <= BASIC_TRACES and _basic_plotlyjs(get_plotlyjs_version())) or get_plotlyjs()
+
 def figure_page(fig: 'go.Figure', facts: dict | None = None, title: str = '') -> str:
     "A figure as the text of one HTML file that needs no network, with the caption of its facts below it."
     from plotly.io import to_html
-    from plotly.offline import get_plotlyjs
-    shown = to_html(cleared_figure(fig), include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG,
+    data = cleared_figure(fig)
+    shown = to_html(data, include_plotlyjs=False, full_html=False, config=PLOTLY_CONFIG,
                     div_id=FACTS_NAME, validate=False)
     name, caption = (html.escape(for_others(t)) for t in (title or 'Kernel Lab', (facts or {}).get('caption', '')))
     below = f'<figcaption>{caption}</figcaption>' if caption else ''
@@ -77,5 +94,5 @@ def figure_page(fig: 'go.Figure', facts: dict | None = None, title: str = '') ->
             f'<title>{name}</title>{html_meta(facts) if facts else ""}<style>{font_css()} figure {{ margin: 0 }} '
             'figcaption { font: 13px/1.5 Inter, sans-serif; max-width: 60em; padding: 8px 12px; color: #69707B }'
             '</style>'
-            f'</head><body><script>{get_plotlyjs()}</script><figure>{shown}{below}</figure>'
+            f'</head><body><script>{plotly_script([data])}</script><figure>{shown}{below}</figure>'
             '</body></html>')
