@@ -136,7 +136,7 @@ def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame'
                                                                                                 'var(--soft)'),
         figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()},
         figures_json=figures_json(figures), plotly=LIBRARY, plotly_config=json.dumps(PLOTLY_CONFIG))
-    return page_for_others(page).replace(LIBRARY, plotly_script([fig.to_dict() for fig, _ in figures.values()]), 1)
+    return page_for_others(page).replace(LIBRARY, plotly_script(), 1)
 
 # %% ../../nbs/6_figures/11_report.ipynb #0baef1a8
 def _tree(run):

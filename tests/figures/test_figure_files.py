@@ -146,7 +146,7 @@ def test_no_name_of_person_host_or_folder_in_any_format(kind, monkeypatch):
 
 @browser
 @pytest.mark.parametrize("figure, most", [
-    (rates(("a", "b")), 1.5e6), ({"data": [{"type": "heatmap", "z": [[1, 2], [3, 4]]}], "layout": {}}, 6e6)], ids=["bars", "heatmap"])
+    (rates(("a", "b")), 2.2e6), ({"data": [{"type": "heatmap", "z": [[1, 2], [3, 4]]}], "layout": {}}, 2.2e6)], ids=["bars", "heatmap"])
 def test_a_page_draws_its_figure_without_a_network_and_is_no_larger_than_it_must(figure, most, tmp_path):
     from chromium import Watch, launched
     figure = go.Figure(figure) if isinstance(figure, dict) else fast_rate_figure(figure)
