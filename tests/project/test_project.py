@@ -112,7 +112,8 @@ def test_no_file_names_a_machine_a_registry_or_a_key():
 
 def test_no_large_file():
     large = {p.relative_to(ROOT).as_posix(): p.stat().st_size for p in tracked() if p.stat().st_size > 1_000_000}
-    assert not large, large
+    plotly = large.pop("kernel_lab/figures/static/plotly-basic.min.js", 0)      # its makers' bundle, as it is
+    assert not large and plotly < 1_250_000, (large, plotly)
 
 
 # --- packaging ---
