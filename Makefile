@@ -83,8 +83,9 @@ docs: env        ## the documentation in _docs/site, from executed notebooks (AR
 outputs: env     ## execute the pages that carry their outputs in git, lessons, stories and the README's, and write these
 	$(BIN)/python tools/outputs.py $(ARGS)
 
-picture: env     ## draw the README's picture again (needs a chromium)
+picture: env     ## draw the README's picture and its animation again (needs a chromium)
 	$(BIN)/python tools/picture.py
+	$(BIN)/python tools/animation.py
 
 pins: env        ## write constraints.txt from what .venv holds now
 	$(BIN)/python tools/pins.py

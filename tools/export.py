@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 from nbdev.config import add_init, get_config
@@ -96,19 +97,24 @@ def export() -> None:
         module.write_text(with_wrapped_docstring(with_public_names(text, module)), encoding="utf-8")
 
 
-def lessons() -> None:
-    "The students' copies of nbs/lessons, which the package brings along, in kernel_lab/puzzles/lessons."
-    sys.path.insert(0, str(ROOT))
-    from kernel_lab.puzzles.student_copy import student_copy
-    folder = ROOT / "kernel_lab" / "puzzles" / "lessons"
-    pages = {p.name: p for p in (ROOT / "nbs" / "lessons").glob("[0-9]*.ipynb")}
+def copies(kind: str, made: Callable) -> None:
+    "The copies of nbs/KIND which the package brings along, in kernel_lab/puzzles/KIND, each what `made` gives."
+    folder = ROOT / "kernel_lab" / "puzzles" / kind
+    pages = {p.name: p for p in (ROOT / "nbs" / kind).glob("[0-9]*.ipynb")}
     for old in set(folder.glob("*.ipynb")) - {folder / name for name in pages}: old.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     for name, page in pages.items():
-        made = student_copy(json.loads(page.read_text(encoding="utf-8")))
-        text = json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(made(json.loads(page.read_text(encoding="utf-8"))), indent=1, ensure_ascii=False) + "\n"
         if not (folder / name).exists() or (folder / name).read_text(encoding="utf-8") != text:
             (folder / name).write_text(text, encoding="utf-8")
+
+
+def lessons() -> None:
+    "The students' copies of the lessons, and the stories, with which they come."
+    sys.path.insert(0, str(ROOT))
+    from kernel_lab.puzzles.student_copy import reader_copy, student_copy
+    copies("lessons", student_copy)
+    copies("stories", reader_copy)
 
 
 if __name__ == "__main__":

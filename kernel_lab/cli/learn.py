@@ -17,7 +17,7 @@ def learn(
     standing: Annotated[bool, typer.Option('--standing', help='Only say how far you are.')] = False,
     export: Annotated[str | None, typer.Option('--export', metavar='FILE.json', help=(
         'Write your answers as one file, to hand in.'))] = None):
-    "Open your own copies of the lessons: NKI in small steps, with puzzles that answer. Nothing is overwritten."
+    "Open your own copies of lessons and stories: NKI in small steps, with puzzles that answer. Nothing is overwritten."
     from ..puzzles.ladder import standing as how_far
     if export: return _export(export)
     if not standing:

@@ -10,7 +10,7 @@ from ..core.files import write_whole
 from ..core.markup import static_file
 from ..core.secrets import for_others
 from .report import script_json
-from .files.drawn import PLOTLY_CONFIG, page_for_others
+from .files.drawn import PLOTLY_CONFIG, page_for_others, plotly_script
 from .theme import render_template, static_text
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def plot_html(figure: 'go.Figure | dict', note: str = '') -> str:
 
 def plotting_scripts() -> str:
     "The scripts that draw every `plot_html` of a page: plotly's, and ours."
-    from plotly.offline import get_plotlyjs
-    return f'<script>{get_plotlyjs()}</script><script>{static_text("plots.js")}</script>'
+    return f'<script>{plotly_script()}</script><script>{static_text("plots.js")}</script>'
 
 # %% ../../nbs/6_figures/12_notebook_html.ipynb #04c7474f
 PLOTLY, WIDGET = 'application/vnd.plotly.v1+json', 'application/vnd.jupyter.widget-view+json'

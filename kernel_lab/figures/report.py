@@ -14,7 +14,7 @@ from .error_map import error_map_figure, error_map_frame
 from .source import source_html
 from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
 from .run_tree import memory_html, run_tree_svg
-from .files.drawn import PLOTLY_CONFIG, page_for_others
+from .files.drawn import PLOTLY_CONFIG, page_for_others, plotly_script
 from .theme import figure_css, render_template, static_text, status_colour
 from .timeline import (timeline_figure, timeline_of, timeline_summary, timeline_table,
     utilisation_figure, utilisation_frame)
@@ -125,7 +125,6 @@ LIBRARY = '/* plotly.js */'       # where it comes: nothing in it is of a person
 def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame']], memory: str = '') -> str:
     """The report as the text of one HTML file, without names of the person and the machine, absolute paths and keys.
     `figures`: what `report_figures` gives; `memory`: what `memory_html` gives."""
-    from plotly.offline import get_plotlyjs
     parts = dict(steps=('speedup',), engines=('timeline', 'utilisation'), numbers=('correctness',))
     page = render_template(
         'report.html.j2', run=run, key_numbers=key_numbers(run), provenance=_provenance(run), source=_best_source(run),
@@ -137,7 +136,7 @@ def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame'
                                                                                                 'var(--soft)'),
         figures={part: [n for n in figures if n.startswith(names)] for part, names in parts.items()},
         figures_json=figures_json(figures), plotly=LIBRARY, plotly_config=json.dumps(PLOTLY_CONFIG))
-    return page_for_others(page).replace(LIBRARY, get_plotlyjs(), 1)
+    return page_for_others(page).replace(LIBRARY, plotly_script(), 1)
 
 # %% ../../nbs/6_figures/11_report.ipynb #0baef1a8
 def _tree(run):

@@ -25,11 +25,20 @@ def _stripped(cell, number):
     cell = {**copy.deepcopy(cell), 'source': source.splitlines(keepends=True)}
     return cell | {'outputs': [], 'execution_count': None} if cell.get('cell_type') == 'code' else cell
 
+def _is_cell(c):
+    "Whether this is a cell as Jupyter writes it: its source a text or a list of texts, its tags a list."
+    if not isinstance(c, dict) or not isinstance(c.get('metadata', {}), dict): return False
+    source = c.get('source', '')
+    is_text = isinstance(source, str) or isinstance(source, list) and all(isinstance(s, str) for s in source)
+    return is_text and isinstance(c.get('metadata', {}).get('tags', []), list)
+
 def student_copy(notebook: dict) -> dict:
     """A notebook (its JSON) without the cells tagged `solution`, without nbgrader's solution regions, and without
     outputs. `UsageError` for what is no notebook, and where a region is not closed."""
     if not isinstance(notebook, dict) or not isinstance(notebook.get('cells'), list):
         raise UsageError('It is no notebook.', hint='Give a file that Jupyter wrote.')
+    if (odd := next((k for k, c in enumerate(notebook['cells']) if not _is_cell(c)), None)) is not None:
+        raise UsageError(f'Cell {odd} is no cell of a notebook.', hint='Nothing was written: a solution could stay.')
     tags = lambda c: c.get('metadata', {}).get('tags', [])
     kept = [(k, c) for k, c in enumerate(notebook['cells']) if SOLUTION_TAG not in tags(c)]
     return {**copy.deepcopy(notebook), 'cells': [_stripped(c, k) for k, c in kept]}
@@ -48,18 +57,40 @@ def strip_file(path: str | Path, to: str | Path) -> Path:
     return write_whole(target, json.dumps(made, indent=1, ensure_ascii=False) + '\n')
 
 # %% ../../nbs/6_puzzles/13_student_copy.ipynb #e19a1280
-def lesson_files() -> list:
-    "The lessons that the package brings along, in order, as files of its resources."
-    return sorted((f for f in (files('kernel_lab.puzzles') / 'lessons').iterdir() if f.name.endswith('.ipynb')),
+_LINK = re.compile(r'\[([^\]]*)\]\(\.\./([^)\s]*)\)')
+
+def reader_copy(notebook: dict) -> dict:
+    """A story (its JSON) for the folder `stories` in a folder of lessons: with its outputs; links to lessons lead
+    there, links to other pages of the library are text."""
+    def link(m):
+        folder, _, name = m[2].partition('/')
+        return f'[{m[1]}](../{name})' if folder == 'lessons' else m[1]
+    def cell(c):
+        if c.get('cell_type') != 'markdown': return copy.deepcopy(c)
+        return {**c, 'source': _LINK.sub(link, ''.join(c['source'])).splitlines(keepends=True)}
+    return {**copy.deepcopy(notebook), 'cells': [cell(c) for c in notebook['cells']]}
+
+# %% ../../nbs/6_puzzles/13_student_copy.ipynb #d333ad99
+def _brought(folder):
+    "The notebooks of a folder of this package, in order, as files of its resources."
+    return sorted((f for f in (files('kernel_lab.puzzles') / folder).iterdir() if f.name.endswith('.ipynb')),
                   key=lambda f: f.name)
 
+def lesson_files() -> list:
+    "The lessons that the package brings along, in order, as files of its resources."
+    return _brought('lessons')
+
+def story_files() -> list:
+    "The stories that the package brings along, in order, as files of its resources."
+    return _brought('stories')
+
 def open_lessons(folder: str | Path) -> list[tuple[Path, bool]]:
-    """Copy the lessons into a folder, which is made; (path, whether it was written) of each. A file that is there stays
-    as it is. OSError where nothing can be written."""
+    """Copy the lessons into a folder, which is made, and the stories into the folder `stories` in it; (path, whether it
+    was written) of each. A file that is there stays as it is. OSError where nothing can be written."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f'{folder} is a file.', hint='Give a folder for the lessons.')
-    found = [(folder / f.name, f) for f in lesson_files()]
+    found = [(folder / f.name, f) for f in lesson_files()] + [(folder / 'stories' / f.name, f) for f in story_files()]
     new = {path for path, _ in found if not path.exists()}
     for path, f in found:
         if path in new: write_whole(path, f.read_text(encoding='utf-8'))

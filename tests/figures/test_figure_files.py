@@ -144,6 +144,23 @@ def test_no_name_of_person_host_or_folder_in_any_format(kind, monkeypatch):
     if kind == "svg": assert "[user]" in text and "[host]" in text            # they were there, and were replaced
 
 
+@browser
+@pytest.mark.parametrize("figure, most", [
+    (rates(("a", "b")), 2.2e6), ({"data": [{"type": "heatmap", "z": [[1, 2], [3, 4]]}], "layout": {}}, 2.2e6)], ids=["bars", "heatmap"])
+def test_a_page_draws_its_figure_without_a_network_and_is_no_larger_than_it_must(figure, most, tmp_path):
+    from chromium import Watch, launched
+    figure = go.Figure(figure) if isinstance(figure, dict) else fast_rate_figure(figure)
+    (tmp_path / "page.html").write_bytes(figure_bytes(figure, "html", facts=FACTS))
+    assert (tmp_path / "page.html").stat().st_size <= most
+    with launched() as chromium:
+        page = chromium.new_page()
+        watch = Watch(page, "file:")
+        page.goto((tmp_path / "page.html").as_uri())
+        page.wait_for_selector(".main-svg")
+        drawn = page.locator(".main-svg .point, .main-svg .hm image").count()
+    assert drawn and not watch.errors and not watch.outside, (watch.errors, watch.outside)
+
+
 def test_pictures_in_the_repository_tell_nothing():
     for path in (ROOT / "assets").glob("*.png"):
         text = text_of("png", path.read_bytes())

@@ -116,6 +116,14 @@ WRONG = [
     (entry("x", draw="cost", file="other.json"), "is no data of a figure"),
     (entry("x", draw="predicted", file="no.csv"), "lacks"),
     (entry("x", draw="fast_rate", file="mixed.json"), "mixes clocks or chips (lab-6, lab-7, trn2)"),
+    (entry("x", draw="fast_rate", recorded="model-*", than="fast"), "than = 'fast' of x is no number"),
+    (entry("x", draw="fast_rate", file="empty.json"), "is no data of a figure: it lacks 'chip'"),
+    (entry("x", draw="fast_rate", file="rows.json"), "is no data of a figure: a value in it is of another kind"),
+    (entry("x", draw="fast_rate", file="deep.json"), "is no data of a figure: its lists are too deep"),
+    (entry("x", draw="predicted", file="bytes.csv"), "is no data of a figure: it is no text"),
+    (entry("x", draw="predicted", file="heads.csv"), "heads.csv has no rows"),
+    (entry("x", draw="predicted", file="chips.csv"), "There is no chip in chips.csv 'h100'"),
+    (entry("x", draw="fast_rate", file="chips.json"), "mixes clocks or chips (lab-7, trn1, trn2)"),
     (entry("x", draw="predicted", file="mixed.csv"), "mixes the clocks lab-6 and lab-7")]
 
 
@@ -130,6 +138,15 @@ def test_one_bad_figure_is_a_sentence_and_the_others_are_built(tmp_path, capsys,
     suite = json.loads((PAPER.parent / "data" / "ablation.json").read_text())
     suite["how"]["clocks"] = ["lab-6", "lab-7"]
     (tmp_path / "mixed.json").write_text(json.dumps(suite))
+    suite["how"] |= {"clocks": ["lab-7"], "chips": ["trn1", "trn2"]}
+    (tmp_path / "chips.json").write_text(json.dumps(suite))
+    (tmp_path / "rows.json").write_text(json.dumps({**suite, "outcomes": [[1]]}))
+    (tmp_path / "empty.json").write_text('{"outcomes": [], "how": {}, "plan": {}}')
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "bytes.csv").write_bytes(b"\x00\xff")
+    head = "id,group,chip,bound,measured_us,predicted_us,clock\n"
+    (tmp_path / "heads.csv").write_text(head)
+    (tmp_path / "chips.csv").write_text(f"{head}a,g,h100,PE,1,1,lab-7\n")
     path = a_set(tmp_path, wrong + entry("good", draw="outcomes", recorded="rewrite-*"))
     assert built(path) == 2
     out, err = capsys.readouterr()

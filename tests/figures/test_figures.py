@@ -224,8 +224,8 @@ def evil_report(tmp_path_factory):
 
 
 def test_no_foreign_markup_reaches_the_report(evil_report):
-    from plotly.offline import get_plotlyjs
-    page = evil_report.replace(get_plotlyjs(), '')
+    from kernel_lab.figures.files.drawn import plotly_script
+    page = evil_report.replace(plotly_script(), '')
     assert 'alert(1)' in page                                       # the text is there …
     assert '<img' not in page and 'script>alert' not in page and page.count('<script') == 3        # … and is only text
 

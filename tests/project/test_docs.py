@@ -101,6 +101,8 @@ def test_a_browser_draws_and_searches_without_the_network(site, browser, scheme)
     page.wait_for_selector(".plotly.drawn .main-svg")
     shown = page.locator("body").get_attribute("data-md-color-scheme")
     assert shown == {"light": "default", "dark": "slate"}[scheme]
+    paper = page.evaluate("getComputedStyle(document.querySelector('.plotly .main-svg')).backgroundColor")
+    assert paper == "rgba(0, 0, 0, 0)"                  # plotly's own would be a white slab on a dark page
     page.locator(".md-search__input").click()
     page.keyboard.type("words")
     page.wait_for_selector(".md-search-result__item")

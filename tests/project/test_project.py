@@ -210,6 +210,37 @@ def test_the_readme_picture_is_what_the_kernel_gives_now():
             "timeline.txt").read_text() == picture.title(picture.first_figure()), "`make picture` draws it again"
 
 
+def test_the_readme_animation_is_what_the_kernel_gives_now_and_small():
+    animation, path = tool("animation"), ROOT / "assets" / "animation.gif"
+    text = path.with_suffix(".txt").read_text(encoding="utf-8")
+    assert text == animation.said(animation.animated()), "`make picture` draws it again"
+    assert path.read_bytes()[:6] == b"GIF89a" and path.stat().st_size <= animation.MOST_BYTES
+    from PIL import Image
+    with Image.open(path) as film: assert (film.n_frames, film.width, film.height) == (
+        animation.FRAMES, animation.WIDTH - 2 * animation.CUT, animation.HEIGHT)
+
+
+def test_the_readme_has_its_pictures_in_order_and_three_doors_of_three_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"!\[[^\]]{40,}\]\(([^)]+)\)", text) == ["assets/timeline.png", "assets/animation.gif"]
+    doors = re.findall(r"^\*\*(Explore|Learn and teach|Print figures)\.\*\*.*\n(?:.+\n)*\n((?:    .+\n)+)", text, re.M)
+    assert [(name, len(lines.splitlines())) for name, lines in doors] == [(n, 3) for n, _ in doors] and len(doors) == 3
+
+
+def test_the_commands_of_the_readme_take_the_options_that_it_gives_them():
+    import shlex
+    from typer.main import get_command
+    from kernel_lab.cli.app import app
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    kernel-lab (.+?)(?:\s+#.*)?$", text, re.M)
+    assert len(lines) >= 8
+    for line in lines:
+        command, words = get_command(app), shlex.split(line)
+        while words and words[0] in getattr(command, "commands", {}): command = command.commands[words.pop(0)]
+        assert not hasattr(command, "commands"), line
+        command.make_context(line, words)                   # raises for an option that there is not
+
+
 def test_the_make_targets_of_the_readme_exist():
     wanted = set(re.findall(r"`make ([a-z]+)", (ROOT / "README.md").read_text()))
     have = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))

@@ -1,9 +1,12 @@
 """Stories: small enough for git, reachable, and no figure in a text that the page does not compute or assert."""
+import importlib
 import json
 import re
 from pathlib import Path
 
 import pytest
+
+from kernel_lab.puzzles.student_copy import lesson_files, reader_copy, story_files
 
 ROOT = Path(__file__).parents[2]
 STORIES = sorted((ROOT / "nbs" / "stories").glob("[0-9]*.ipynb"))
@@ -26,7 +29,26 @@ def unfounded(cells):
     return [n for n in said if not re.search(rf"(?<![\d.]){re.escape(n)}(?![\d]|\.\d)", known)]
 
 
-def test_there_are_stories(): assert len(STORIES) >= 4
+def test_there_are_stories(): assert len(STORIES) >= 8
+
+
+def test_the_package_brings_each_story_with_its_outputs_and_without_links_that_lead_nowhere():
+    brought = {f.name: json.loads(f.read_text(encoding="utf-8")) for f in story_files()}
+    assert [*brought] == [p.name for p in STORIES]
+    for path in STORIES:
+        page = json.loads(path.read_text(encoding="utf-8"))
+        assert brought[path.name] == reader_copy(page), f"{path.name}: `make export` puts it right"
+        assert any(c.get("outputs") for c in brought[path.name]["cells"])
+        text = "\n".join(source(c) for c in brought[path.name]["cells"] if c["cell_type"] == "markdown")
+        lessons = {f"../{f.name}" for f in lesson_files()}
+        assert set(re.findall(r"\]\(([^)#]*)\)", text)) <= lessons | set(brought), path.name
+
+
+def test_the_gallery_of_attacks_is_as_long_as_the_story_says(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "attacks"))
+    page = next(p for p in STORIES if "cheat" in p.name)
+    said = re.search(r"`tests/attacks/gallery.py`\) stand (\d+)", page.read_text(encoding="utf-8"))[1]
+    assert int(said) == len(importlib.import_module("gallery").ATTACKS)
 
 
 def test_every_figure_in_a_text_is_computed_or_asserted(story): assert not unfounded(story)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ..runs import find_run, open_store
 from ...core.errors import UsageError, choose
 from ...core.format import count_text
+from ...nki.chip.chips import CHIPS
 
 if TYPE_CHECKING:
     from ...agents.suites.outcomes import TaskOutcome
@@ -171,6 +172,15 @@ def file_inside(folder: Path, name: str, what: str = 'file') -> Path:
         choose(there, name, 'file of data')
     return path
 
+def _what_is_wrong(error):
+    "In words, what stopped the reading of a file of data."
+    if isinstance(error, KeyError): return f'it lacks {error}'
+    if isinstance(error, UnicodeDecodeError): return 'it is no text'
+    if isinstance(error, json.JSONDecodeError): return f'it is no JSON ({error.msg.lower()}, line {error.lineno})'
+    if isinstance(error, RecursionError): return 'its lists are too deep'
+    if isinstance(error, ValueError): return str(error)[:120]
+    return 'a value in it is of another kind than `kernel-lab` writes there'
+
 def _file(name, folder):
     "The material of a file."
     path = file_inside(folder, _texts(name, 'file')[0])
@@ -179,7 +189,7 @@ def _file(name, folder):
     try: return _read(path, data.decode('utf-8'), {'file': name}, key)
     except UsageError: raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise UsageError(f'{name} is no data of a figure: {type(e).__name__}: {str(e)[:120]}.',
+        raise UsageError(f'{name} is no data of a figure: {_what_is_wrong(e)}.',
                          hint=f'It may be: {SOURCES["file"]}.') from None
 
 def _read(path, text, source, key):
@@ -210,11 +220,12 @@ def _suite_file(found, source, key):
 def _predictions(text, source, key):
     "The material of what `kernel-lab calibrate --out` wrote."
     wanted = ('id', 'group', 'chip', 'bound', 'measured_us', 'predicted_us')
-    rows = list(csv.DictReader(io.StringIO(text)))
-    missing = [c for c in wanted if not rows or c not in rows[0]]
+    rows, hint = list(csv.DictReader(io.StringIO(text))), '`kernel-lab calibrate --out FILE.csv` writes such a file.'
+    if not rows: raise UsageError(f'{source["file"]} has no rows.', hint=hint)
+    missing = [c for c in wanted if c not in rows[0]]
     if missing:
-        raise UsageError(f'{source["file"]} lacks {", ".join(missing)}.',
-                         hint='`kernel-lab calibrate --out FILE.csv` writes such a file.')
+        raise UsageError(f'{source["file"]} lacks {", ".join(missing)}.', hint=hint)
+    for chip in dict.fromkeys(r['chip'] for r in rows): choose(CHIPS, chip, f'chip in {source["file"]}')
     number = lambda v: float(v) if v else float('nan')
     rows = tuple({**{k: r[k] for k in wanted[:4]}, **{k: number(r[k]) for k in wanted[4:]}} for r in rows)
     clocks = tuple(sorted({r['clock'] for r in csv.DictReader(io.StringIO(text)) if r.get('clock')}))

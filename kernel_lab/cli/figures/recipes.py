@@ -287,14 +287,17 @@ RECIPES = {r.name: r for r in (
                  {'step': -1}))}
 
 # %% ../../../nbs/7_cli/2_figures/01_recipes.ipynb #7e777b1a
+_NOT = {str: 'no text', int: 'no whole number', float: 'no number', bool: 'neither true nor false'}
+
 def checked_parameters(known: dict, given: dict, what: str) -> dict:
     "All parameters of a recipe, the given ones of the type of their defaults. `UsageError` for another name or type."
     for name, value in given.items():
         default = choose(known, name, f'parameter of {what}')
-        if type(value) is not type(default):
-            raise UsageError(f'{name} = {value!r} of {what} is no {type(default).__name__}.',
+        kinds = (int, float) if type(default) is float else (type(default),)
+        if type(value) not in kinds or value != value:
+            raise UsageError(f'{name} = {value!r} of {what} is {_NOT[type(default)]}.',
                              hint=f'For example: {name} = {default!r}.')
-    return {**known, **given}
+    return {**known, **{k: float(v) if type(known[k]) is float else v for k, v in given.items()}}
 
 def figure_of(name: str, m: FigureMaterial, theme: str = 'light', parameters: dict | None = None) -> 'go.Figure':
     "The figure of a recipe, drawn from material. `UsageError` for an unknown name or parameter, or unfit material."
