@@ -20,6 +20,8 @@ PLAN_JOB = 'kernel_lab.gpu.record.submission:plan_job'
 PLAN_MODULES = ('kernel_lab.gpu.record.submission', 'kernel_lab.evaluate.gpu.interpret_job',
                 'kernel_lab.gpu.interpret.recompile')
 
+INSTALL_GPU = "Install the extra, which needs no GPU: pip install 'kernel-lab[gpu]'."
+
 def why_no_triton() -> str | None:
     "Why no Triton kernel can be planned here, or None."
     missing = [p for p in ('torch', 'triton') if importlib.util.find_spec(p) is None]
@@ -28,8 +30,7 @@ def why_no_triton() -> str | None:
 def require_triton() -> None:
     "`UsageError` where Triton is not installed."
     if why := why_no_triton():
-        raise UsageError(f'Triton kernels cannot be planned here: {why}.',
-                         hint="Install the extra, which needs no GPU: pip install 'kernel-lab[gpu]'.")
+        raise UsageError(f'GPU kernels cannot be planned here: {why}.', hint=INSTALL_GPU)
 
 # %% ../../../nbs/5_evaluate/3_gpu/00_planning.ipynb #664a0bc1
 def input_spec(text: str) -> dict:
