@@ -138,7 +138,7 @@ def why_not_compiled() -> dict[str, str | None]:
         except UsageError: return name
     tools = [t for t in TOOLS if missing(t)]
     lacks = f'missing: {", ".join(tools)}' if tools else None
-    nvrtc = None if nvrtc_path() else 'missing: package nvidia-cuda-nvrtc-cu12'
+    nvrtc = None if nvrtc_path() else 'missing: NVRTC (package nvidia-cuda-nvrtc-cu12)'
     return {'triton': why_no_triton() or lacks, 'cuda': why_no_triton() or nvrtc or lacks}
 
 def require_compilers(language: str) -> None:

@@ -13,6 +13,8 @@ from ..sandbox.run import MAX_SOURCE_BYTES, run_job
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...gpu.plan.nodes import DTYPE_BYTES
+from ...gpu.record.nvrtc import NO_NVRTC, nvrtc_library
+from ...tasks.model.language import language_said
 
 # %% ../../../nbs/5_evaluate/3_gpu/00_planning.ipynb #0a1727f9
 GPU_LIMITS = Limits(seconds=60, memory_mb=12288, answer_mb=64)
@@ -87,13 +89,16 @@ def _too_long(source):
 def plan_submission(source: str, specs: Sequence[dict], chip: str = DEFAULT_GPU, entry: str | None = None,
                     init: Sequence = (), limits: Limits = GPU_LIMITS) -> tuple[LaunchPlan | KernelError, ChildReply]:
     """Plan a Triton submission for inputs like `specs` ({'shape', 'dtype'} of a tensor, {'value'} of a number) in a
-    confined child. Returns the plan or a `KernelError`, and the reply. `UsageError` without Triton, or for an unknown
-    chip."""
+    confined child. Returns the plan or a `KernelError`, and the reply. `UsageError` without Triton, for CUDA C++
+    without NVRTC, and for an unknown chip."""
     require_triton()
+    if language_said(source) == 'cuda': nvrtc_library()
     name = get_gpu(chip).name
     if error := _too_long(source): return error, ChildReply(None, None)
     request = {'source': source, 'specs': list(specs), 'chip': name, 'entry': entry, 'init': list(init)}
     reply = run_job(PLAN_JOB, request, limits, warm=PLAN_MODULES)
-    if reply.error: return _in_words(reply.error), reply
+    if reply.error:
+        if reply.error.kind == 'trace' and NO_NVRTC in reply.error.message: nvrtc_library()       # not of the kernel
+        return _in_words(reply.error), reply
     try: return admit_plan(reply.text, source, specs, name), reply
     except KernelError as e: return e, reply
