@@ -153,6 +153,7 @@ def _judged(progress, kernel, task, workload, chip, seeds, limits, plan, facts):
     known = dict(precision=judgement.precision[0], precision_why=judgement.precision[1], error=judgement.error,
                  eager_error=judgement.eager,
                  judged=judged_text(judgement, small, variants_of(plan)) + note,
+                 judged_on=small.name if small != workload else '',
                  findings=tuple(judgement.findings.values()))
     guards = tuple(_race_report(kind, line, says) for (kind, line), says in judgement.findings.items())
     return _status_of_races(_status(v), guards, dict(verification=v, gpu=GpuFacts(**{**facts, **known}),

@@ -54,7 +54,8 @@ _WORDS = {
     'memory': ('the submission ran out of memory while it was planned',
                'Tensors have no data here: look for lists that grow, or make the tiles of the kernel smaller.'),
     'crash': ('the process died while the submission was planned or compiled',
-              'The compiler may have failed on this kernel: change the line, or make the tile smaller.')}
+              'The compiler may have failed on this kernel, or its Python ended the process: change the line, or make '
+              'the tile smaller.')}
 
 _PLACE = re.compile(r' ?\(/[^()\n]*\)')         # where a module lies, in the words of an ImportError
 
