@@ -79,7 +79,7 @@ ROOMS = {
     "agents.tune": "GPU kernels without a model: templates, candidates, a race on the card against torch",
     "agents.recorded": "runs that the lab brings along, to look at and to replay without a model",
     "agents.mcp": "the tools for an agent that a person already uses, over the Model Context Protocol",
-    "agents.reproduced": "what the published systems claim, beside what stands here and what was simulated; pages only",
+    "agents.reproduced": "what the published systems claim, beside what stands here, simulated or from a recording",
     "figures": "records → plotly figures, and the report",
     "figures.files": "figures as files: a browser that stays, exact bytes, facts inside, the theme for paper",
     "figures.suites": "figures of many runs: rates, means, engines, costs, outcomes, each step of a search",

@@ -1,5 +1,5 @@
-"""The outputs of the pages that carry them in git: lessons, stories, and the README's notebook. `make outputs` writes
-them.
+"""The outputs of the pages that carry them in git: lessons, stories, the README's notebook, and the pages that hold a
+recording of a card beside what was published. `make outputs` writes them.
 
 `python tools/outputs.py` executes these notebooks, each in a fresh process with an empty KERNEL_LAB_HOME, and writes
 their outputs into them; `--check` writes nothing and names the cells whose outputs are out of date. Names of
@@ -25,9 +25,12 @@ NBS = ROOT / "nbs"
 MIMES = (docs_run.PLOTLY, "text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")
 
 
+OF_RECORDINGS = [f"6_agents/9_reproduced/{name}.ipynb" for name in ("03_cuda_agent", "04_two_stage")]
+
+
 def kept() -> list[str]:
     "The notebooks, relative to nbs/, that carry their outputs."
-    return ["index.ipynb", *(p.relative_to(NBS).as_posix() for folder in ("lessons", "stories")
+    return ["index.ipynb", *OF_RECORDINGS, *(p.relative_to(NBS).as_posix() for folder in ("lessons", "stories")
                              for p in sorted((NBS / folder).glob("[0-9]*.ipynb")))]
 
 

@@ -152,7 +152,8 @@ def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterat
     e = evaluation
     speedups = (e.speedup, 'the first kernel'), (e.over_eager, 'eager execution')
     against = ' and '.join(f'{speedup_text(x)} as fast as {what}' for x, what in speedups if x)
-    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}' + (f', {against}' if against else '')
+    judged = f', judged on its workload {e.gpu.judged_on}' if e.gpu and e.gpu.judged_on else ''
+    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}{judged}' + (f', {against}' if against else '')
     if why: yield f'why         {_beside(why)}'
     for says in e.warnings: yield f'warning     {_beside(says)}'
     for g in e.guards:

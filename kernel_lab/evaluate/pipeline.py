@@ -100,9 +100,10 @@ class Question:
 class EvaluationInProgress:
     """An evaluation that is being made: what it is about (fields of the `Evaluation`), log lines, wall seconds by
     stage, and the store where it will be saved, or None. `on_stage(name, seconds)` is called as a stage begins, with
-    None, and as it ends."""
+    None, and as it ends; `on_compiled`: see `evaluate`, or None."""
     def __init__(self, about: dict, log: Callable | None = None, asked: dict | None = None, store=None,
-                 on_stage: Callable | None = None):
+                 on_stage: Callable | None = None, on_compiled: Callable | None = None):
+        self.on_compiled = on_compiled
         self.about, self.log, self.asked, self.store = about, log, asked or {}, store
         self.on_stage = on_stage or (lambda name, seconds: None)
         self.lines, self.seconds, self.layers, self.tier = [], {}, (), ''
@@ -349,7 +350,7 @@ def _recall(progress, question):
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #108e0750
 def _is_time(us): return isinstance(us, Real) and not isinstance(us, bool) and 0 < us < inf
 
-def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=None) -> None:
+def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=None, on_compiled=None) -> None:
     "Validate arguments of `evaluate`; raise `UsageError` if one is invalid."
     fresh_seeds(seeds)
     if not isinstance(limits, Limits):
@@ -364,6 +365,8 @@ def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=N
         raise UsageError(f'The log is {log!r}.', hint='Give a function of a line, like print.')
     if on_stage is not None and not callable(on_stage):
         raise UsageError(f'on_stage is {on_stage!r}.', hint='Give a function of a name and of seconds, or None.')
+    if on_compiled is not None and not callable(on_compiled):
+        raise UsageError(f'on_compiled is {on_compiled!r}.', hint='Give a function of two arguments, or None.')
 
 def recall(store, kernel, task, workload=None, chip=DEFAULT_CHIP, *, seeds=3, baseline_us=None,
            limits=Limits(), strict=False) -> Evaluation | None:
@@ -376,7 +379,7 @@ def recall(store, kernel, task, workload=None, chip=DEFAULT_CHIP, *, seeds=3, ba
 def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | None = None,
              chip: str = DEFAULT_CHIP, *, seeds: int | Sequence[int] = 3, baseline_us: float | None = None,
              limits: Limits = Limits(), log: Callable | None = None, store: object = None, strict: bool = False,
-             on_stage: Callable | None = None, eager: bool = True) -> Evaluation:
+             on_stage: Callable | None = None, eager: bool = True, on_compiled: Callable | None = None) -> Evaluation:
     """Evaluate a kernel (a Kernel or its source) on a task (a Task or its name): trace, verify, profile, run guards.
     `workload` and `chip` are names (default: the task's first workload). A kernel in Triton or CUDA C++
     (`Kernel.target`) is compiled for a GPU, interpreted, and gets no time. `seeds`: a number of fresh random seeds,
@@ -384,13 +387,15 @@ def evaluate(kernel: Kernel | str, task: Task | str, workload: Workload | str | 
     kernel). `log` is called with each line of the log, `on_stage` with the name of each stage as it begins, and None,
     and as it ends, and its seconds. With a `store` (a Store), a stored evaluation is reused, and a new one is saved.
     Python that the vendor's compiler does not take is a warning, with `strict` the status `unsupported`. Without
-    `eager` the time of eager execution stays unknown, which torch takes some seconds to read the first time. A bad
+    `eager` the time of eager execution stays unknown, which torch takes some seconds to read the first time.
+    `on_compiled(compiled, texts)`, of a GPU kernel: called with the `GpuCompiled` before it is judged, and again with
+    Triton's texts ({number of a kernel: listings}); not where the evaluation comes from the store. A bad
     kernel gives an Evaluation with its status; UsageError for unknown names and invalid arguments."""
-    check_arguments(seeds, limits, store, baseline_us, log, on_stage)
+    check_arguments(seeds, limits, store, baseline_us, log, on_stage, on_compiled)
     chip = chip_asked(kernel, chip)
     kernel, task, workload, target = resolve(kernel, task, workload, chip)
     question = Question(kernel, task, workload, chip, target, seeds, limits, baseline_us, strict, eager)
-    progress = EvaluationInProgress(question.about, log, question.asked, store, on_stage)
+    progress = EvaluationInProgress(question.about, log, question.asked, store, on_stage, on_compiled)
     if found := _recall(progress, question): return found
     with freed_memory_kept(): evaluation = _evaluate(progress, question)
     if store: store.save_evaluation(evaluation, task)

@@ -7,14 +7,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager
 
 import pytest
 
 pytest.importorskip("mcp")
-from mcp.client import Client                                                                       # noqa: E402
-from mcp.client.stdio import StdioServerParameters, stdio_client                                    # noqa: E402
 from mcp.shared.exceptions import MCPError                                                          # noqa: E402
+from mcp_talk import SECRET, START, environment, runs_in, talk, text_of                             # noqa: E402
 
 from kernel_lab.agents.engine.loop import AgentLoop                                                 # noqa: E402
 from kernel_lab.evaluate.store.store import Store                                                   # noqa: E402
@@ -22,32 +20,7 @@ from kernel_lab.tasks.suite.registry import get_task                            
 
 SOFTMAX = get_task("softmax").first("small").source
 STATIC = SOFTMAX.replace("affine_range", "static_range")
-SECRET = "sk-not-for-kernels-1234567890"
-START = "from kernel_lab.cli.entry import start; start()"
 HEAD = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n"
-
-
-def environment(tmp_path):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("ANTHROPIC")}
-    return {**kept, "KERNEL_LAB_HOME": str(tmp_path), "ANTHROPIC_API_KEY": SECRET}
-
-
-@asynccontextmanager
-async def connected(tmp_path, *words):
-    args = ["-c", START, "mcp", "--store", str(tmp_path / "runs.db"), *words]
-    with open(tmp_path / "stderr.txt", "a") as log:
-        parameters = StdioServerParameters(command=sys.executable, args=args, env=environment(tmp_path))
-        async with Client(stdio_client(parameters, log)) as client: yield client
-
-
-def talk(tmp_path, ask, *words):
-    "What `ask(client)` returns, with a server of its own."
-    async def main():
-        async with connected(tmp_path, *words) as client: return await ask(client)
-    return asyncio.run(asyncio.wait_for(main(), 300))
-
-
-def text_of(answer): return answer.content[0].text
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +46,6 @@ def seen(tmp_path_factory):
         return found
     found = talk(tmp_path, ask)
     return {**found, "store": tmp_path, "stderr": (tmp_path / "stderr.txt").read_text()}
-
-
-def runs_in(tmp_path):
-    store = Store(tmp_path / "runs.db")
-    try: return [store.load_run(r) for r in store.run_ids()]
-    finally: store.close()
 
 
 HOSTILE = [

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from chromium import CHROMIUM, barriers
+from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.gpu.recorded import recorded_kernel, recorded_names
+from kernel_lab.evaluate.store.store import Store
 from kernel_lab.panels import GpuBench, GpuPanel
 from kernel_lab.panels.gpu.code_view import compiled_view, view_data
 from kernel_lab.panels.style import PANEL_CSS, script_files
@@ -197,3 +199,54 @@ def test_a_judged_text_is_shown_with_its_line(monkeypatch):
     bench = GpuBench('softmax', 'small')
     assert bench.evaluate() is refused and [*bench.editor.marks] == ['8'] and [*bench.panel.view.shown['errors']] == ['8']
     assert '<img' not in bench.panel.head.value and '<img' not in bench.status.value and '<img' not in bench.panel.static_html()
+
+
+def test_nothing_is_compiled_again_after_judging_and_what_is_known_is_shown_first(monkeypatch):
+    r, shown = recorded_kernel('softmax'), []
+    def judged(kernel, *args, on_compiled, **more):
+        on_compiled(r.compiled, {})
+        shown.append((bench.panel.compiled is r.compiled, bench.panel.evaluation))
+        on_compiled(r.compiled, r.stages)
+        return r.evaluation
+    monkeypatch.setattr('kernel_lab.evaluate.pipeline.evaluate', judged)
+    monkeypatch.setattr('kernel_lab.panels.gpu.gpu_bench.compiled_again', lambda e, task: pytest.fail('compiled a second time'))
+    bench = GpuBench('softmax', 'full')
+    assert bench.evaluate() is r.evaluation and shown == [(True, None)]
+    assert bench.panel.compiled is r.compiled and bench.panel.stages == r.stages and bench.earlier.value == r.evaluation.id
+    bench.open_earlier('')
+    assert bench.panel.compiled is None and 'rows' in bench.editor.value
+    bench.open_earlier(r.evaluation.id)                                       # nor when it is opened again
+    assert bench.panel.compiled is r.compiled and not bench.busy and bench.editor.value == r.evaluation.kernel.source
+
+
+def test_the_assembly_of_a_real_evaluation_comes_from_its_own_compile(monkeypatch):
+    pytest.importorskip('triton', reason='triton is not installed')
+    monkeypatch.setattr('kernel_lab.panels.gpu.gpu_bench.compiled_again', lambda e, task: pytest.fail('compiled a second time'))
+    bench = GpuBench('softmax', 'small', seeds=1)
+    assert bench.evaluate().status == 'correct'
+    assert [l.stage for l in bench.panel.stages[0]] == ['ttir', 'ttgir', 'llir'] and bench.panel.compiled.binaries[0].sass
+
+
+def test_a_bench_after_a_reload_has_the_last_kernel_and_opens_earlier_ones(monkeypatch, tmp_path):
+    monkeypatch.setattr(GpuBench, 'missing', None)
+    compiled = []
+    def again(e, task):
+        compiled.append(e.id)
+        return recorded_kernel('softmax').compiled, {}, ''
+    monkeypatch.setattr('kernel_lab.panels.gpu.gpu_bench.compiled_again', again)
+    e, store = recorded_kernel('softmax').evaluation, Store(tmp_path / 'store.db')
+    evil = replace(e, id='evil', kernel=replace(e.kernel, source=f'# {EVIL}'), status='unsupported', created='2026-01-01T00:00:00+00:00',
+                   error={'message': EVIL, 'kind': 'unsupported', 'line': 1}, verification=None, gpu=None)
+    for x in (evil, replace(e, id='new', created='2026-01-02T00:00:00+00:00'), replace(e, id='other', task='relu'),
+              replace(e, id='gone', workload='no longer there', created='2026-01-03T00:00:00+00:00')): store.save_evaluation(x)
+    bench = GpuBench('softmax', e.workload, store=store)
+    assert bench.editor.value == e.kernel.source and [id for _, id in bench.earlier.options] == ['', 'new', 'evil'] and not compiled
+    bench.earlier.value = 'evil'
+    assert bench.wait(20) and compiled == ['evil'] and bench.editor.value == evil.kernel.source and [*bench.editor.marks] == ['1']
+    assert '<img' not in bench.panel.head.value and '<img' not in bench.about.value
+    bench.open_earlier('new')
+    assert bench.wait(20) and bench.editor.value == e.kernel.source and compiled == ['evil', 'new']
+    with pytest.raises(UsageError): bench.open_earlier('nothing')
+    bench.pick('relu', None, 'triton')
+    assert [id for _, id in bench.earlier.options] == ['', *(['other'] if e.workload in [w.name for w in bench.task.workloads] else [])]
+    store.close()

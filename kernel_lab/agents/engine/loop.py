@@ -16,6 +16,7 @@ from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
 from ..models.budget import Budget, BudgetOver
 from ...core.errors import LabError, UsageError, choose
 from ...core.interrupts import interrupted
+from ...evaluate.gpu.compiling import require_compilers
 from ...evaluate.records.journal import Spent
 from ...evaluate.records.verification import new_id, now, to_json_data
 from ...evaluate.records.run import Run, Step
@@ -288,8 +289,10 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
     """Take one turn → its `Step`; None when the run is done (`ended` may say why).
 
     `source`: an edited kernel to evaluate; the agent is not asked. `UsageError` where neither an agent nor a source is
-    given; an exception of the agent is raised after the run is saved."""
+    given, and where compilers for its language are missing; an exception of the agent is raised after the run is
+    saved."""
     _check_clock(self)
+    if self.target in GPU_TARGETS and not self.is_replay: require_compilers(self.target)     # before a model is paid
     with _guard(self):
         if source is not None: return self.edit(source)
         if self.done: return None

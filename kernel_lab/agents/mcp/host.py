@@ -6,17 +6,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from ..engine.loop import AgentLoop
+from ..engine.loop import FIRST_KERNEL, AgentLoop, chip_of
 from ..engine.session import Session
 from ..models.scripted import ScriptedModel
+from ..systems.briefing import gpu_ask_text
 from ..systems.conversation import Conversation, bench_of, heard_text
 from ..systems.prompts import ask_text
 from ..tools.calls import Tool, wrong_call
-from ..tools.tool_sets import MODEL_TOOLS
-from ...core.errors import UsageError
+from ..tools.tool_sets import tools_for
+from ...core.errors import UsageError, choose
+from ...evaluate.gpu.compiling import require_compilers
 from ...evaluate.records.run import Run
 from ...evaluate.store.store import Store
-from ...nki.chip.chips import DEFAULT_CHIP
+from ...gpu.chip.gpu_chips import GPUS
+from ...nki.chip.chips import CHIPS, DEFAULT_CHIP
+from ...tasks.model.language import KERNEL_LANGUAGES
+from ...tasks.model.task import Task
+from ...tasks.model.workload import Workload
 
 # %% ../../../nbs/6_agents/8_mcp/00_host.ipynb #7d9161b1
 AGENT_NAME = 'mcp'
@@ -26,7 +32,8 @@ class Caller:
     def __init__(self, session: Session):
         nobody = ScriptedModel((), name=AGENT_NAME)
         self.session, self.calls, self.latest = session, 0, ('', False)
-        self.talk = Conversation(session, nobody, bench_of(session), MODEL_TOOLS, '', name='call')
+        self.tools = tools_for(session.run.target)
+        self.talk = Conversation(session, nobody, bench_of(session), self.tools, '', name='call')
 
     def known(self) -> dict | None:
         "The next call as the journal knows it, or None."
@@ -35,7 +42,7 @@ class Caller:
 
     def call(self, name: object, given: object) -> tuple[str, bool]:
         "Run a tool → (text, whether it went well). A call that does not fit is answered with a sentence, and not kept."
-        if fault := wrong_call(MODEL_TOOLS, name, given): return f'Not run. {fault}', False
+        if fault := wrong_call(self.tools, name, given): return f'Not run. {fault}', False
         key = f'call {self.calls}'
         self.calls += 1
         self.session.once(key, lambda: dict(name=name, given=given))
@@ -75,37 +82,70 @@ def start(host: 'Host', task: str, workload: str = '', chip: str = '') -> tuple[
     chip: The chip to simulate, as trn2 (if empty)."""
     return host.start(task, workload, chip), True
 
-START = Tool('start', start)
+def start_gpu(host: 'Host', task: str, workload: str = '', chip: str = '') -> tuple[str, bool]:
+    """Begin to work on a task: the answer says what must be computed, how exact, and the estimate of the least time.
+    There is no kernel to start from, and no card: no time is measured. An earlier task is left as it is.
+
+    task: The name of a task, as masked_softmax; the resource kernel-lab://tasks lists all.
+    workload: The name of one of its sizes, as small or full; the task's own default if empty.
+    chip: The GPU to compile for, as sm_90 (if empty)."""
+    return start(host, task, workload, chip)
+
+def start_tool(target: str) -> Tool:
+    "The tool that chooses a task, for kernels in a language."
+    return Tool('start', start if target == 'nki' else start_gpu)
+
 NOT_STARTED = ('No task is chosen yet. Call start with the name of a task first; the resource kernel-lab://tasks lists '
                'all.')
+
+def first_message(run: Run, task: Task, workload: Workload) -> str:
+    "The first message about a run, in its language: what must be computed, how exact, what was tried."
+    ask = ask_text if run.target == 'nki' else gpu_ask_text
+    return ask(run, task, workload, published=False)
 
 @dataclass
 class Host:
     """What an agent from outside works with. `task`, `workload`, `chip`: chosen beforehand; without a task it calls
-    `start`. `store`: where the runs are kept, your own if None, False for none; `options` go to `evaluate`."""
+    `start`. `store`: where the runs are kept, your own if None, False for none; `options` go to `evaluate`; `target`:
+    the language of its kernels. `UsageError` for no language, no chip of it, and where its compilers are missing."""
     task: str | None = None
     workload: str | None = None
     chip: str = DEFAULT_CHIP
     store: Store | bool | None = None
     options: dict = field(default_factory=dict)
+    target: str = 'nki'
     loop: AgentLoop | None = None
     caller: Caller | None = None
+
+    def __post_init__(self):
+        choose(KERNEL_LANGUAGES, self.target, 'language of kernels')
+        if self.target != 'nki': require_compilers(self.target)
+        self.chip = self.chip_named(chip_of(self.target, self.chip))
+
+    def chip_named(self, chip: str) -> str:
+        "A chip that kernels of this host are for, its own if ''. `UsageError` for another one."
+        chip, is_nki = chip or self.chip, self.target == 'nki'
+        choose(CHIPS if is_nki else GPUS, chip, 'chip' if is_nki else 'GPU')
+        return chip
 
     @property
     def tools(self) -> dict[str, Tool]:
         "The tools on offer: those of the lab, and `start` where no task was chosen beforehand."
-        return MODEL_TOOLS if self.task else {'start': START, **MODEL_TOOLS}
+        tools = tools_for(self.target)
+        return tools if self.task else {'start': start_tool(self.target), **tools}
 
     def _take(self, loop):
         self.close()
-        if not loop.run.steps and loop.task.first(loop.workload) is not None: loop.step()
+        has_first = loop.target == 'nki' and loop.task.first(loop.workload) is not None
+        if has_first and not loop.run.steps: loop.step()
         self.loop = loop
         self._go_through()
 
     def _go_through(self):
         "Go through the calls that the journal knows."
         loop = self.loop
-        session = Session(loop.recording, loop.task, loop.workload, loop.head, loop.options, steps=loop.steps[:1])
+        first = [s for s in loop.steps[:1] if s.move == FIRST_KERNEL]
+        session = Session(loop.recording, loop.task, loop.workload, loop.head, loop.options, steps=first)
         self.caller = Caller(session)
         while call := self.caller.known(): self.caller.call(**call)
 
@@ -118,8 +158,8 @@ class Host:
 
     def start(self, task: str, workload: str = '', chip: str = '') -> str:
         "Begin a run → its first message. `UsageError` for a task, a workload or a chip that does not exist."
-        self._take(AgentLoop(task, HostedAgent(), workload or None, chip or self.chip, store=self.store,
-                             **self.options))
+        self._take(AgentLoop(task, HostedAgent(), workload or None, self.chip_named(chip), store=self.store,
+                             target=self.target, **self.options))
         return self.first_message
 
     def resume(self, run: Run | str) -> None:
@@ -128,7 +168,8 @@ class Host:
         if loop.run.agent != AGENT_NAME:
             raise UsageError(f'Run {loop.run.id} was made by {loop.run.agent}, not over this protocol.',
                              hint=f'kernel-lab optimize --resume {loop.run.id}')
-        self.task = loop.run.task
+        if loop.target != 'nki': require_compilers(loop.target)
+        self.task, self.target, self.chip = loop.run.task, loop.target, loop.chip
         self._take(loop)
 
     def require_run(self) -> AgentLoop:
@@ -142,7 +183,7 @@ class Host:
     def first_message(self) -> str:
         "What the agent is told about its task, with what was tried so far."
         loop = self.require_run()
-        return ask_text(loop.run, loop.task, loop.workload, published=False)
+        return first_message(loop.run, loop.task, loop.workload)
 
     def call(self, name: object, given: object) -> tuple[str, bool]:
         "Run a tool → (text, whether it went well). Whatever is wrong with a call becomes a sentence."

@@ -169,6 +169,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, SuiteRow, with_baseline
     from ...agents.systems.registry import agent_class
+    from ...evaluate.gpu.compiling import require_compilers
     use_prices(prices)
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     names = tasks_named(suite, task)
@@ -176,6 +177,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     given = given_settings(settings)
     agents, target = dict.fromkeys(agent or ['rewrite']), target or 'nki'
     for a in agents: require_target(agent_class(a), target, chip_of(target, chip))
+    if target != 'nki': require_compilers(target)
     rows = tuple(SuiteRow(a, a, settings_of(a, given, **said)) for a in agents)
     rows = rows if alone or target != 'nki' else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
@@ -201,12 +203,14 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
     from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, with_baseline
     from ...agents.systems.registry import agent_class
+    from ...evaluate.gpu.compiling import require_compilers
     use_prices(prices)
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     rows, names = ablation_rows(agent, switch or (), singly=singly), tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
     target = target or 'nki'
     require_target(agent_class(agent), target, chip_of(target, chip))
+    if target != 'nki': require_compilers(target)
     own = settings_of(agent, given_settings(settings), **said)
     rows = tuple(replace(r, settings={**own, **r.settings}) for r in rows)
     rows = rows if target != 'nki' else with_baseline(rows)

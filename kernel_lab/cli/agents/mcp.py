@@ -9,20 +9,22 @@ import typer
 
 from ..render import ChipName, StorePlace, Strict, WorkloadName, WorkSeconds
 from ..runs import find_run, open_store
-from ..tasks import add_imported_tasks, find_task
+from ..tasks import add_imported_tasks, known_task
 from ...core.errors import UsageError
 from ...nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../../nbs/7_cli/1_agents/06_mcp.ipynb #0b027f77
-def host_of(store, task=None, workload=None, chip=DEFAULT_CHIP, resume=None, **options):
-    "A host of tools: on a task, on a stored run, or on what `start` chooses; `options` go to `evaluate`."
+def host_of(store, task=None, workload=None, chip=DEFAULT_CHIP, resume=None, target=None, **options):
+    """A host of tools: on a task, on a stored run, or on what `start` chooses; `target`: the language of kernels,
+    that of the run, else NKI, if None; `options` go to `evaluate`."""
     from ...agents.mcp.host import Host
     if resume and (task or workload): raise UsageError('A resumed run keeps its own task and workload.')
+    if resume and target: raise UsageError('A resumed run keeps its language.', hint='Leave --target out.')
     if workload and not task:
         raise UsageError('--workload goes with --task.', hint='start takes a workload of its own.')
     add_imported_tasks()
-    if task: find_task(task, workload, chip)
-    host = Host(task, workload, chip, store, options)
+    if task: known_task(task).workload(workload)
+    host = Host(task, workload, chip, store, options, target or 'nki')
     if resume: host.resume(find_run(store, resume))
     return host
 
@@ -30,10 +32,12 @@ def mcp(
     task: Annotated[str | None, typer.Option('--task', metavar='TASK', help=(
         'Work on this task; without it, the agent chooses one with the tool start.'))] = None,
     workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP,
+    target: Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
+        'What is written: nki, triton or cuda (then --chip is a GPU, as sm_90).'))] = None,
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a run that was made so.')] = None,
     strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None):
     "Offer the tools to an agent that you already use, over the Model Context Protocol (standard input and output)."
     from ...agents.mcp.server import serve
     from ...evaluate.sandbox.run import Limits
     limits = Limits(seconds=min(60, work_seconds), work_seconds=work_seconds)
-    serve(host_of(open_store(store), task, workload, chip, resume, strict=strict, limits=limits))
+    serve(host_of(open_store(store), task, workload, chip, resume, target, strict=strict, limits=limits))

@@ -157,11 +157,13 @@ def new_loop(store, task, agent, steps, workload, chip, said=None, target='nki',
     `options` go to `evaluate`."""
     from ...agents.engine.loop import AgentLoop, chip_of, require_target
     from ...agents.systems.registry import agent_class
+    from ...evaluate.gpu.compiling import require_compilers
     if target == 'nki': what = find_task(task, workload, chip)
     else:
         what = known_task(task)
         what.workload(workload)
         require_target(agent_class(agent), target, chip_of(target, chip))
+        require_compilers(target)
     return AgentLoop(what, new_agent(agent, **said or {}), workload, chip, store=store, max_steps=steps, target=target,
                      **options)
 

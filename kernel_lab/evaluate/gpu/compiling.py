@@ -7,10 +7,10 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from ...core.errors import KernelError, UsageError, within
+from ...core.errors import KernelError, UsageError, choose, within
 from ...core.format import bytes_text, time_text
 from ...core.markup import Shown, fold, record, said, trusted
-from .planning import GPU_LIMITS, plan_submission, why_no_triton
+from .planning import GPU_LIMITS, INSTALL_GPU, plan_submission, why_no_triton
 from .toolchain import TOOLS, find_tool, run_tool
 from ..records.gpu_facts import KernelResources, resources_table
 from ..sandbox.protocol import Limits, printable
@@ -26,6 +26,7 @@ from ...gpu.plan.nodes import GpuKernel
 from ...gpu.plan.ptx import called_lines, ptx_lines
 from ...gpu.record.nvrtc import nvrtc_path
 from ...nki.checks.diagnostic import Diagnostic
+from ...tasks.model.language import LANGUAGE_NAMES
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_compiling.ipynb #a7838dbe
 MAX_LOG = 4000                  # characters of an assembler's log that are kept
@@ -137,5 +138,10 @@ def why_not_compiled() -> dict[str, str | None]:
         except UsageError: return name
     tools = [t for t in TOOLS if missing(t)]
     lacks = f'missing: {", ".join(tools)}' if tools else None
-    nvrtc = None if nvrtc_path() else 'missing: package nvidia-cuda-nvrtc-cu12'
+    nvrtc = None if nvrtc_path() else 'missing: NVRTC (package nvidia-cuda-nvrtc-cu12)'
     return {'triton': why_no_triton() or lacks, 'cuda': why_no_triton() or nvrtc or lacks}
+
+def require_compilers(language: str) -> None:
+    "`UsageError`, with how to install it, where what compiles kernels in this language of GPUs is not here."
+    if why := choose(why_not_compiled(), language, 'language of GPU kernels'):
+        raise UsageError(f'{LANGUAGE_NAMES[language]} cannot be compiled here: {why}.', hint=INSTALL_GPU)

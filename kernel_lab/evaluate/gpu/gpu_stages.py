@@ -12,6 +12,7 @@ from .interpreting import variants_of
 from .planning import GPU_LIMITS, plan_submission
 from .precision import class_of_plan
 from .sealing import forged_kernels
+from .stages import stage_listings
 from ..records.evaluation import GuardReport
 from ..records.gpu_facts import GpuFacts
 from ..records.verification import Status, status_of
@@ -108,14 +109,23 @@ def gpu_stages(progress, kernel: Kernel, task: Task, workload: Workload, chip: s
         with progress.stage('assemble'): compiled = _compiled(plan, limits)
         facts = facts_of(compiled)
         for b in compiled.binaries.values(): progress.say(str(b))
+        if progress.on_compiled: progress.on_compiled(compiled, {})
         if plan.target == 'cuda': return Status.COMPILED, dict(gpu=GpuFacts(**facts, judged=NOT_JUDGED))
-        with progress.stage('compile again'): forged = forged_kernels(plan, limits)
+        with progress.stage('compile again'): forged = _sealed(progress, compiled, limits)
         if forged: return _forged(forged)
         return _judged(progress, kernel, task, workload, chip, seeds, limits, plan, facts)
     except UsageError: raise
     except KernelError as e:
         progress.say(e)
         return status_of(e), dict(error=e.to_dict(), **({'gpu': GpuFacts(**facts)} if facts else {}))
+
+def _sealed(progress, compiled, limits):
+    "Names of forged kernels of a plan; whoever listens hears Triton's texts, which the same compile has made."
+    if not progress.on_compiled: return forged_kernels(compiled.plan, limits)
+    texts = {}
+    forged = forged_kernels(compiled.plan, limits, texts)
+    progress.on_compiled(compiled, {k: stage_listings(found) for k, found in texts.items()})
+    return forged
 
 def _forged(names):
     "The end of an evaluation whose binary is not what its text says."
@@ -143,6 +153,7 @@ def _judged(progress, kernel, task, workload, chip, seeds, limits, plan, facts):
     known = dict(precision=judgement.precision[0], precision_why=judgement.precision[1], error=judgement.error,
                  eager_error=judgement.eager,
                  judged=judged_text(judgement, small, variants_of(plan)) + note,
+                 judged_on=small.name if small != workload else '',
                  findings=tuple(judgement.findings.values()))
     guards = tuple(_race_report(kind, line, says) for (kind, line), says in judgement.findings.items())
     return _status_of_races(_status(v), guards, dict(verification=v, gpu=GpuFacts(**{**facts, **known}),

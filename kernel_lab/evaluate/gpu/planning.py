@@ -13,12 +13,16 @@ from ..sandbox.run import MAX_SOURCE_BYTES, run_job
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...gpu.plan.nodes import DTYPE_BYTES
+from ...gpu.record.nvrtc import NO_NVRTC, nvrtc_library
+from ...tasks.model.language import language_said
 
 # %% ../../../nbs/5_evaluate/3_gpu/00_planning.ipynb #0a1727f9
 GPU_LIMITS = Limits(seconds=60, memory_mb=12288, answer_mb=64)
 PLAN_JOB = 'kernel_lab.gpu.record.submission:plan_job'
 PLAN_MODULES = ('kernel_lab.gpu.record.submission', 'kernel_lab.evaluate.gpu.interpret_job',
                 'kernel_lab.gpu.interpret.recompile')
+
+INSTALL_GPU = "Install the extra, which needs no GPU: pip install 'kernel-lab[gpu]'."
 
 def why_no_triton() -> str | None:
     "Why no Triton kernel can be planned here, or None."
@@ -28,8 +32,7 @@ def why_no_triton() -> str | None:
 def require_triton() -> None:
     "`UsageError` where Triton is not installed."
     if why := why_no_triton():
-        raise UsageError(f'Triton kernels cannot be planned here: {why}.',
-                         hint="Install the extra, which needs no GPU: pip install 'kernel-lab[gpu]'.")
+        raise UsageError(f'GPU kernels cannot be planned here: {why}.', hint=INSTALL_GPU)
 
 # %% ../../../nbs/5_evaluate/3_gpu/00_planning.ipynb #664a0bc1
 def input_spec(text: str) -> dict:
@@ -51,7 +54,8 @@ _WORDS = {
     'memory': ('the submission ran out of memory while it was planned',
                'Tensors have no data here: look for lists that grow, or make the tiles of the kernel smaller.'),
     'crash': ('the process died while the submission was planned or compiled',
-              'The compiler may have failed on this kernel: change the line, or make the tile smaller.')}
+              'The compiler may have failed on this kernel, or its Python ended the process: change the line, or make '
+              'the tile smaller.')}
 
 _PLACE = re.compile(r' ?\(/[^()\n]*\)')         # where a module lies, in the words of an ImportError
 
@@ -86,13 +90,16 @@ def _too_long(source):
 def plan_submission(source: str, specs: Sequence[dict], chip: str = DEFAULT_GPU, entry: str | None = None,
                     init: Sequence = (), limits: Limits = GPU_LIMITS) -> tuple[LaunchPlan | KernelError, ChildReply]:
     """Plan a Triton submission for inputs like `specs` ({'shape', 'dtype'} of a tensor, {'value'} of a number) in a
-    confined child. Returns the plan or a `KernelError`, and the reply. `UsageError` without Triton, or for an unknown
-    chip."""
+    confined child. Returns the plan or a `KernelError`, and the reply. `UsageError` without Triton, for CUDA C++
+    without NVRTC, and for an unknown chip."""
     require_triton()
+    if language_said(source) == 'cuda': nvrtc_library()
     name = get_gpu(chip).name
     if error := _too_long(source): return error, ChildReply(None, None)
     request = {'source': source, 'specs': list(specs), 'chip': name, 'entry': entry, 'init': list(init)}
     reply = run_job(PLAN_JOB, request, limits, warm=PLAN_MODULES)
-    if reply.error: return _in_words(reply.error), reply
+    if reply.error:
+        if reply.error.kind == 'trace' and NO_NVRTC in reply.error.message: nvrtc_library()       # not of the kernel
+        return _in_words(reply.error), reply
     try: return admit_plan(reply.text, source, specs, name), reply
     except KernelError as e: return e, reply

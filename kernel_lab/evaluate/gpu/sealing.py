@@ -15,6 +15,7 @@ from ...gpu.plan.nodes import Alternative, Pointer
 
 # %% ../../../nbs/5_evaluate/3_gpu/06_sealing.ipynb #9e2274a3
 RECOMPILE_JOB = 'kernel_lab.gpu.interpret.recompile:recompile_job'
+STAGES_JOB = 'kernel_lab.gpu.interpret.recompile:stages_job'
 
 def one_launch_each(plan: LaunchPlan) -> dict[int, Alternative]:
     "Number of a kernel → the first alternative that launches it."
@@ -41,12 +42,15 @@ def compiled_again(job: str, plan: LaunchPlan, launches: dict[int, Alternative],
     if isinstance(made, list) and len(made) == len(kernels): return made
     raise KernelError('the answer of a child is not valid', kind='invalid')
 
-def forged_kernels(plan: LaunchPlan, limits: Limits = GPU_LIMITS) -> list[str]:
+def forged_kernels(plan: LaunchPlan, limits: Limits = GPU_LIMITS, texts: dict | None = None) -> list[str]:
     """Names of the kernels of a Triton plan whose PTX is not what the plan's text compiles to; those that no launch
-    uses are among them. `KernelError` where the text cannot be compiled by itself."""
+    uses are among them. `texts`: filled with number of a kernel → {stage: text of the compiler}, where it is given.
+    `KernelError` where the text cannot be compiled by itself."""
     launches = one_launch_each(plan)
     kernels = [plan.kernels[n] for n in launches]
-    made = [str(h) for h in compiled_again(RECOMPILE_JOB, plan, launches, limits)]
+    found = compiled_again(RECOMPILE_JOB if texts is None else STAGES_JOB, plan, launches, limits)
+    made = [str(x['ptx'] if isinstance(x, dict) and 'ptx' in x else x) for x in found]
+    if texts is not None: texts.update((n, x) for n, x in zip(launches, found) if isinstance(x, dict))
     true = [hashlib.sha256(k.ptx.encode()).hexdigest() for k in kernels]
     never = [k.name for n, k in enumerate(plan.kernels) if n not in launches]
     return [k.name for k, a, b in zip(kernels, true, made, strict=True) if a != b] + never

@@ -7,13 +7,12 @@ none of the submission's Python."""
 from ...core.errors import KernelError
 from .compiling import GpuCompiled
 from .planning import GPU_LIMITS
-from .sealing import compiled_again, one_launch_each
+from .sealing import STAGES_JOB, compiled_again, one_launch_each
 from ..sandbox.protocol import Limits, printable
 from ...gpu.binary.listing import Listing, llvm_listing, mlir_listing, ptx_listing, sass_listing
 from ...gpu.plan.launch_plan import LaunchPlan
 
 # %% ../../../nbs/5_evaluate/3_gpu/07_stages.ipynb #40e7f86a
-STAGES_JOB = 'kernel_lab.gpu.interpret.recompile:stages_job'
 MAX_STAGE_CHARACTERS = 4 << 20
 
 def triton_stages(plan: LaunchPlan, kernel: int, limits: Limits = GPU_LIMITS) -> list[Listing]:
@@ -23,6 +22,10 @@ def triton_stages(plan: LaunchPlan, kernel: int, limits: Limits = GPU_LIMITS) ->
     launches = one_launch_each(plan)
     if plan.target != 'triton' or kernel not in launches: return []
     found, = compiled_again(STAGES_JOB, plan, {kernel: launches[kernel]}, limits)
+    return stage_listings(found)
+
+def stage_listings(found: dict) -> list[Listing]:
+    "Triton's texts of a kernel, {stage: text} as a child answered, as `Listing`s. `KernelError` for no such answer."
     if not isinstance(found, dict) or not all(isinstance(t, str) for t in found.values()):
         raise KernelError('the answer of a child is not valid', kind='invalid')
     text = lambda stage: printable(found.get(stage, ''), MAX_STAGE_CHARACTERS)

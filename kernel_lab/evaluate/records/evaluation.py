@@ -180,8 +180,9 @@ def _worst_and_guess(verification):
 
 def _gpu_words(e):
     "What a GPU kernel without a time is known for."
-    if e.verification and not e.verification.passed: return _worst_and_guess(e.verification)
-    return f'precision {e.gpu.precision}, {e.gpu.floor}; no time was taken' if e.verification else e.gpu.judged
+    on = f'judged on workload {e.gpu.judged_on}, not on {e.workload}: ' if e.gpu.judged_on else ''
+    if e.verification and not e.verification.passed: return f'{on}{_worst_and_guess(e.verification)}'
+    return f'{on}precision {e.gpu.precision}, {e.gpu.floor}; no time was taken' if e.verification else e.gpu.judged
 
 def headline(e: Evaluation) -> str:
     "One line about an evaluation: status, latency, speed-up, bound, % of peak, or the error."

@@ -89,6 +89,7 @@ class GpuFacts:
     findings: tuple[str, ...] = ()
     graph: LaunchGraph | None = None
     launched_bytes: int = 0                     # of the buffers that the launches name, each once a launch
+    judged_on: str = ''                         # the workload whose numbers were judged, where it is not the one asked
 
     @property
     def registers(self) -> int:

@@ -317,6 +317,21 @@ def alone(self: Store, task: str | None = None) -> int:
     with self._read() as c:
         return c.execute(query if task is None else query.where(EVALUATIONS.c.task == task)).scalar()
 
+# %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #25b8529d
+@patch
+def tried(self: Store, task: str, language: str, limit: int = 20) -> list[Evaluation]:
+    "The evaluations of kernels in a language on a task (its name), newest first, without error maps."
+    asked = EVALUATIONS.c.task == task, KERNELS.c.target == language
+    query = evaluations(maps=False).where(*asked).order_by(EVALUATIONS.c.created.desc(), EVALUATIONS.c.id).limit(limit)
+    with self._read() as c: return list(readable_rows(c.execute(query).all(), evaluation_of))
+
+@patch
+def load_evaluation(self: Store, id: str) -> Evaluation:
+    "A stored evaluation by its id, with its error map; `UsageError` where there is none, or it is damaged."
+    with self._read() as c: row = c.execute(evaluations().where(EVALUATIONS.c.id == id)).first()
+    if row is None: raise UsageError(f'The store holds no evaluation {id[:40]!r}.')
+    return evaluation_of(row)
+
 # %% ../../../nbs/5_evaluate/2_store/02_store.ipynb #42a59480
 def _numbers(rows):
     """Number of steps, best latency and its kind, and its speed-up over the first kernel and over eager execution (None

@@ -126,6 +126,7 @@ def recompile_job(request: dict) -> str:
 STAGES_KEPT, MAX_STAGE_TEXT = ('ttir', 'ttgir', 'llir'), 4 << 20     # characters of one text: a page shows less
 
 def stages_job(request: dict) -> str:
-    "The job of a child: a request as that of `recompile_job` → [{stage: text}] as JSON, one for each kernel."
+    "The job of a child: a request as that of `recompile_job` → [{stage: text, 'ptx': its hash}] as JSON, one a kernel."
     made = compiled_kernels(request['source'], request['kernels'], request['launches'], request['chip'])
-    return json.dumps([{k: texts.get(k, '')[:MAX_STAGE_TEXT] for k in STAGES_KEPT} for _, texts in made])
+    return json.dumps([{**{k: texts.get(k, '')[:MAX_STAGE_TEXT] for k in STAGES_KEPT},
+                        'ptx': hashlib.sha256(ptx.encode()).hexdigest()} for ptx, texts in made])

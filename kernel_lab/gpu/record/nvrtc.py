@@ -19,12 +19,14 @@ def nvrtc_path() -> Path | None:
     places = [Path(p) for p in (spec.submodule_search_locations or ()) if spec] if spec else []
     return next((f for p in places for f in sorted(p.glob('*/lib/libnvrtc.so.*'))), None)
 
+NO_NVRTC = 'NVRTC is not installed'
+
 @cache
 def nvrtc_library() -> ctypes.CDLL:
     "NVRTC; `UsageError` where it is not installed."
     path = nvrtc_path()
     if path is None:
-        raise UsageError('CUDA C++ cannot be compiled here: NVRTC is not installed.',
+        raise UsageError(f'CUDA C++ cannot be compiled here: {NO_NVRTC}.',
                          hint="Install the extra, which needs no GPU: pip install 'kernel-lab[gpu]'.")
     return ctypes.CDLL(str(path))
 

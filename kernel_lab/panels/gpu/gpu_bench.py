@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import ipywidgets as widgets
 from fastcore.basics import patch
 from ...core.background import Background
-from ...core.errors import LabError, raise_if_stopped
-from ...core.format import note_stage
+from ...core.errors import LabError, UsageError, raise_if_stopped
+from ...core.format import note_stage, status_mark, status_word
 from ...evaluate.gpu.compiling import why_not_compiled
 from ...evaluate.gpu.recorded import KEPT_KERNELS, recorded_kernel, recorded_names
 from ...figures.theme import BAD_COLOUR, escaped
@@ -73,20 +73,24 @@ def gpu_start(task: 'Task', workload: str, language: str) -> str:
 
 # %% ../../../nbs/7_panels/1_gpu/02_gpu_bench.ipynb #5040d740
 INSTALL = "Install it with pip install 'kernel-lab[gpu]' (no GPU is needed), and restart the kernel."
+MOST_MADE = 8               # compiled kernels that a bench keeps
 STOPPED_GPU = 'Stopped. The text stays; evaluate again when you like.'
 
 class GpuBench(Panel):
     """An editor and a `GpuPanel`: `pick(task, workload, language, chip)` asks for another kernel, `evaluate()` judges
-    the text, `begin()` does so in the background, `stop()` ends it. `store`: where evaluations are kept, or None;
-    `options` (seeds, limits) go to `kernel_lab.evaluate`. `UsageError` for a task that does not exist."""
+    the text, `begin()` does so in the background, `stop()` ends it, `open_earlier(id)` shows an earlier evaluation.
+    `store`: where evaluations are kept, None for this page only; `options` (seeds, limits) go to
+    `kernel_lab.evaluate`. `UsageError` for a task that does not exist."""
     def __init__(self, task: 'str | Task' = 'softmax', workload: str | None = None, language: str = 'triton',
                  chip: str = DEFAULT_GPU, store: 'Store | None' = None, **options: object):
         self.store, self.options, self.work, self._stages = store or None, options, None, {}
         self._left = set()                          # threads that were stopped, and left to themselves
+        self._tried, self._made, self._quiet = {}, {}, False        # by id of an evaluation: it, what was compiled
         self.button = widgets.Button(description='Evaluate', tooltip='Compile and judge the text (Ctrl+Enter)')
         self.stop_button = widgets.Button(description='Stop', tooltip='End the work now')
         kept = [('none', ''), *((n, n) for n in recorded_names())]
         self.recorded = widgets.Dropdown(description='recorded', options=kept)
+        self.earlier = widgets.Dropdown(description='earlier', tooltip='What was evaluated for this task')
         self.status, self.about, self.editor = widgets.HTML(), widgets.HTML(), SourceEditor(height=330)
         self.panel = GpuPanel()
         self.button.add_class('kl-main')
@@ -95,24 +99,24 @@ class GpuBench(Panel):
         self.editor.on_evaluate(self.begin)
         self.panel.view.on_line(self.editor.look_at)
         self.recorded.observe(lambda change: change['new'] and self.show_recorded(change['new']), 'value')
-        line = widgets.HBox([self.button, self.stop_button, self.recorded, self.status], layout=widgets.Layout(
-            flex_flow='row wrap', grid_gap='8px', align_items='center'))
+        self.earlier.observe(lambda change: self._quiet or self.open_earlier(change['new']), 'value')
+        wrapped = widgets.Layout(flex_flow='row wrap', grid_gap='8px', align_items='center')
+        line = widgets.HBox([self.button, self.stop_button, self.earlier, self.recorded, self.status], layout=wrapped)
         super().__init__(card(self.about, line, self.editor, overflow='visible', grid_gap='8px'), self.panel)
         self.add_class('kl-gpu')
         self.pick(task, workload, language, chip)
 
     def pick(self, task: 'str | Task', workload: str | None = None, language: str = 'triton',
              chip: str = DEFAULT_GPU) -> None:
-        "Ask for a kernel for another task; what is at work is stopped."
+        """Ask for a kernel for another task: the last one that was evaluated for it, else one to begin with. What is at
+        work is stopped."""
         self.stop()
-        self.task, self.language, self.chip = get_task(task), language, chip
-        self.workload = self.task.workload(workload).name
-        said = f'{self.task.workload(self.workload)} on {chip}, {language}'
-        self.about.value = (f'<span class="kl-title">{escaped(self.task.name)}</span> '
-                            f'<span class="kl-quiet">{escaped(said)}</span>')
+        self.task, self.language = get_task(task), language
+        self._ask(self.task.workload(workload).name, chip)
         self.recorded.value = ''
-        self.editor.value, self.editor.marks = gpu_start(self.task, self.workload, language), {}
-        self.panel.show(note='the first evaluation compiles it and judges its numbers')
+        last = next((e for e in self._evaluations() if (e.workload, e.chip) == (self.workload, chip)), None)
+        if last: self._fill(last)
+        else: self._fill_start()
         self._ready()
 
     @property
@@ -136,6 +140,19 @@ class GpuBench(Panel):
         self.message = text
         style = f'class="kl-status" style="color:{colour}"'
         self.status.value = f'<span aria-live="polite" {style}>{escaped(text)}</span>'
+
+    def open_earlier(self, id: str) -> None:
+        """Show an earlier evaluation by its id and fill in its kernel, or the text to begin with for ''. What it
+        compiles to is made in the background, where it is not known. `UsageError` where the store has none."""
+        self.stop()
+        if not id: return self._fill_start()
+        e = self._tried.get(id) or self._stored(id)
+        self._ask(e.workload, e.chip)
+        self._fill(e)
+        if id in self._made or self.missing: return
+        self.button.disabled, self.stop_button.disabled = True, False
+        self.say('Compiling it, to show its instructions …')
+        self.work = Background(lambda: (e, *compiled_again(e, self.task)), self._ended)
 
     def show_recorded(self, name: str) -> None:
         "Show a recorded kernel and its text; `UsageError` for no name of one."
@@ -170,6 +187,61 @@ class GpuBench(Panel):
 
 # %% ../../../nbs/7_panels/1_gpu/02_gpu_bench.ipynb #7892bf0e
 @patch
+def _ask(self: GpuBench, workload, chip):
+    "What the next evaluation is of."
+    self.workload, self.chip = workload, chip
+    said = f'{self.task.workload(workload)} on {chip}, {self.language}'
+    self.about.value = (f'<span class="kl-title">{escaped(self.task.name)}</span> '
+                        f'<span class="kl-quiet">{escaped(said)}</span>')
+
+def earlier_label(e: 'Evaluation') -> str:
+    "An evaluation as a line of a menu: when (UTC), its verdict, of what."
+    when = e.created[5:16].replace('T', ' ')
+    return f'{when}  {status_mark(e.status)} {status_word(e.status)}, {e.workload}, {e.chip}, {e.kernel.hash[:6]}'
+
+@patch
+def _evaluations(self: GpuBench):
+    "Evaluations of kernels in this language on this task, newest first: of the store, and of this page."
+    try: stored = self.store.tried(self.task.name, self.language) if self.store else []
+    except LabError: stored = []
+    mine = [e for e in self._tried.values() if (e.task, e.kernel.target) == (self.task.name, self.language)]
+    found = {e.id: e for e in (*stored, *mine)}.values()
+    fits = [e for e in found if e.workload in [w.name for w in self.task.workloads]]
+    return sorted(fits, key=lambda e: e.created, reverse=True)
+
+@patch
+def _stored(self: GpuBench, id):
+    if self.store is None: raise UsageError(f'There is no earlier evaluation {id[:40]!r}.')
+    return self.store.load_evaluation(id)
+
+@patch
+def _offer(self: GpuBench, shown=''):
+    "The menu of earlier evaluations; `shown`: the id of the one on the page."
+    rows = [(earlier_label(e), e.id) for e in self._evaluations()]
+    self._quiet = True
+    try:
+        self.earlier.options = [('the text to begin with', ''), *rows]
+        self.earlier.value = shown if shown in [id for _, id in rows] else ''
+    finally: self._quiet = False
+
+@patch
+def _fill_start(self: GpuBench):
+    self.editor.value, self.editor.marks = gpu_start(self.task, self.workload, self.language), {}
+    self.panel.show(note='the first evaluation compiles it and judges its numbers')
+    self._offer()
+
+@patch
+def _fill(self: GpuBench, e):
+    "Fill in the kernel of an evaluation, and show it with what is known of it."
+    error, made = e.error or {}, self._made.get(e.id)
+    self.editor.value = e.kernel.source
+    self.editor.marks = {str(error['line']): error_words(error)} if error.get('line') else {}
+    note = f'Evaluated {e.created[:16].replace("T", " ")} UTC.'
+    if made is None: note += ' Its instructions are not kept: Evaluate, or the menu “earlier”, compiles it.'
+    self.panel.show(made and made[0], e, made[1] if made else {}, note)
+    self._offer(e.id)
+
+@patch
 def _is_heard(self: GpuBench):
     "Whether the thread that asks may change the page: not one that was stopped, and left to itself."
     return threading.current_thread() not in self._left
@@ -182,14 +254,18 @@ def _stage(self: GpuBench, name, seconds):
 def _judge(self: GpuBench, text):
     "(evaluation, compiled, Triton's texts, note) of a text; a `LabError` is raised where it could not be asked."
     from ...evaluate.pipeline import evaluate
-    self._stages = {}
+    self._stages, made = {}, []
+    def heard(compiled, texts):
+        made[:] = compiled, texts
+        if self._is_heard(): self.panel.show(compiled, None, texts, 'compiled; its numbers are being judged')
     kernel = Kernel(text, target=self.language, name=self.task.name)
-    e = evaluate(kernel, self.task, self.workload, self.chip, store=self.store, on_stage=self._stage, **self.options)
+    e = evaluate(kernel, self.task, self.workload, self.chip, store=self.store, on_stage=self._stage,
+                 on_compiled=heard, **self.options)
     raise_if_stopped()
-    if self._is_heard(): self.say('Judged. Reading the texts of the compiler …')
-    found = compiled_again(e, self.task)
-    raise_if_stopped()
-    return e, *found
+    if made or not e.cached: return e, *(made or (None, {})), ''
+    if e.id in self._made: return e, *self._made[e.id], ''
+    if self._is_heard(): self.say('Known. Compiling it, to show its instructions …')
+    return e, *compiled_again(e, self.task)
 
 @patch
 def _shown(self: GpuBench, found):
@@ -198,6 +274,10 @@ def _shown(self: GpuBench, found):
     error = e.error or {}
     self.editor.marks = {str(error['line']): error_words(error)} if error.get('line') else {}
     self.panel.show(compiled, e, stages, note)
+    self._tried[e.id] = e
+    if compiled: self._made[e.id] = compiled, stages
+    for id in [*self._made][:-MOST_MADE]: del self._made[id]
+    self._offer(e.id)
     self.say(f'{e}'[:300])
     return e
 

@@ -148,7 +148,8 @@ class GpuPanel(Panel):
         if e is None:
             return f'<span class="kl-title">! {escaped(c.status)}, not judged</span>{note}'
         colour = WARN_COLOUR if e.status in ('implausible', 'compiled') else status_colour(e.status)
-        of = f'{e.task} {e.workload} on {e.chip}, {e.kernel.target}'
+        judged_on = f', judged on {e.gpu.judged_on}' if e.gpu and e.gpu.judged_on else ''
+        of = f'{e.task} {e.workload} on {e.chip}, {e.kernel.target}{judged_on}'
         wrong = f'<div class="kl-wrong-line">{escaped(str(KernelError.from_dict(e.error)))}</div>' if e.error else ''
         judged = f'<div class="kl-quiet">{escaped(e.gpu.judged)}</div>' if e.gpu and e.gpu.judged else ''
         return (f'<span class="kl-title kl-verdict"><b style="color:{colour}">{escaped(status_mark(e.status))}</b> '
