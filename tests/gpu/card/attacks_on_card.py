@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 WINS = 0.9
 N = 2048
+AS_SLOW = ('takes as long',)
 HEAD = '''import torch
 import triton
 import triton.language as tl
@@ -66,7 +67,6 @@ class CardAttack:
     harness: str = 'events'
 
 
-AS_SLOW = ('takes as long',)
 ATTACKS = [
     CardAttack('side stream', 'the work is on a stream that the events do not see', HEAD + '''
 def kernel(x, w):
@@ -74,16 +74,23 @@ def kernel(x, w):
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side): return work(x, w)
 ''', ('refused',)),
-    CardAttack('thread', 'a thread does the work after the call returned', HEAD + '''import threading, time
+    CardAttack('thread', 'another thread does the work, on a stream of its own', HEAD + '''import queue, threading
+KEPT = {}
+def later(jobs):
+    side = torch.cuda.Stream()
+    while True:
+        x, w, out = jobs.get()
+        with torch.cuda.stream(side):
+            product[(x.shape[0] // 64, x.shape[0] // 64)](x, w, out, x.shape[0], BM=64, BN=64, BK=32, P='ieee', num_warps=4)
 def kernel(x, w):
+    if not KEPT:
+        out, KEPT['jobs'] = work(x, w), queue.SimpleQueue()
+        threading.Thread(target=later, args=(KEPT['jobs'],), daemon=True).start()
+        return out
     out = torch.empty_like(x)
-    def later():
-        time.sleep(0.002)
-        product[(x.shape[0] // 64, x.shape[0] // 64)](x, w, out, x.shape[0], BM=64, BN=64, BK=32, P='ieee', num_warps=4)
-        torch.cuda.synchronize()
-    threading.Thread(target=later).start()
+    KEPT['jobs'].put((x, w, out))
     return out
-''', ('refused', 'unwritten')),
+''', ('refused', *AS_SLOW)),
     CardAttack('cached output', 'the answer of the first call is given again', HEAD + '''KEPT = {}
 def kernel(x, w):
     if 'out' not in KEPT: KEPT['out'] = work(x, w)
@@ -116,12 +123,15 @@ def kernel(x, w):
 def peek(x, out, far, BLOCK: tl.constexpr):
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + k, tl.load(x + far + k))
+FAR = []
 def kernel(x, w):
-    out, far = torch.empty_like(x), x.numel()
-    for t in gc.get_objects():
-        if type(t) is torch.Tensor and t.is_cuda and t.shape == x.shape and t.data_ptr() not in (x.data_ptr(), w.data_ptr(), out.data_ptr()):
-            far = (t.data_ptr() - x.data_ptr()) // 4
-    peek[(x.numel() // 1024,)](x, out, far, BLOCK=1024)
+    out = torch.empty_like(x)
+    if not FAR:
+        FAR.append(x.numel())
+        for t in gc.get_objects():
+            if type(t) is torch.Tensor and t.is_cuda and t.shape == x.shape and t.data_ptr() not in (x.data_ptr(), w.data_ptr(), out.data_ptr()):
+                FAR[0] = (t.data_ptr() - x.data_ptr()) // 4
+    peek[(x.numel() // 1024,)](x, out, FAR[0], BLOCK=1024)
     return out
 ''', ('refused', 'uninitialised', 'invalid', 'wrong', 'crash')),
     CardAttack('autotune cache', 'of two configurations one does nothing, and the tuner likes it', HEAD + '''
