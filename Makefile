@@ -15,7 +15,7 @@ BYTECODE = $(BIN)/python -m compileall -q kernel_lab
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab demo check test slow views export number docs outputs pins picture clean distclean
+.PHONY: help env lab demo check test slow gpu-test views export number docs outputs pins picture clean distclean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
