@@ -43,7 +43,8 @@ BARS = (
     TuneBar('L2 matmul', 'faster than compiled', _faster, 36), TuneBar('L2 matmul', 'mean over compiled', _mean, 1.55),
     TuneBar('L1 matmul', 'mean over compiled', _mean, 1.5),
     TuneBar('L1 memory-bound', 'least over compiled', _least, 0.98),
-    TuneBar('convolution', 'mean over compiled', _mean, 1.15), TuneBar('convolution', 'least over compiled', _least, 0.98),
+    TuneBar('convolution', 'mean over compiled', _mean, 1.15),
+    TuneBar('convolution', 'least over compiled', _least, 0.98),
     TuneBar('L3', 'mean over compiled', _mean, 1.35), TuneBar('L3', 'mean over the best mode', _mean_best, 1.1),
     TuneBar('L1', 'faster than compiled', _faster, 50), TuneBar('L2', 'faster than compiled', _faster, 60),
     TuneBar('L3', 'faster than compiled', _faster, 25), TuneBar('', 'mean over compiled', _mean, 1.35))
@@ -57,7 +58,8 @@ def bar_lines(results: Sequence[TunedResult]) -> Iterator[str]:
         text, least = (f'{value:.0f}', f'{bar.least:.0f}') if counts else (f'{value:.3f}', f'{bar.least}')
         beaten = f' ({sum(r.beats_best for r in found)} the best mode)' if counts else ''
         verdict = 'reached' if found and value >= bar.least else 'not reached'
-        yield f'{bar.of or "all":<16} {len(found):>4} timed  {bar.says:<24} {text:>7}{beaten}  bar {least:>5}  {verdict}'
+        yield (f'{bar.of or "all":<16} {len(found):>4} timed  {bar.says:<24} {text:>7}{beaten}  bar {least:>5}  '
+               f'{verdict}')
 
 def task_lines(results: Sequence[TunedResult], facts: CardFacts | None) -> Iterator[str]:
     "A line for each problem, those with most room first: µs of each mode and of what was chosen, its floor, the share."
@@ -82,7 +84,8 @@ def score_lines(ratios: Sequence[float], count: int, over: str) -> Iterator[str]
     shares = ', '.join(f'p = {p:g}: {fast_p(ratios, count, p):.1%}' for p in FAST_P)
     yield f'over {over}: {len(ratios)} of {count} right; fast_p: {shares}'
     everything = [*ratios, *[1.0] * (count - len(ratios))]
-    yield (f'  geometric mean over the right ones {geometric_mean(ratios):.3f}, over all {geometric_mean(everything):.3f} '
+    mine, whole = geometric_mean(ratios), geometric_mean(everything)
+    yield (f'  geometric mean over the right ones {mine:.3f}, over all {whole:.3f} '
            '(1 where there is none)')
 
 # %% ../../../nbs/6_agents/7_tune/13_kernelbench_table.ipynb #209942bf

@@ -127,7 +127,8 @@ def ways_for(model: object, inputs: Sequence, of: str = 'all') -> list[LibraryWa
     found = [LibraryWay(k) for k in kinds] if of and input_bytes(inputs) <= GRAPH_BYTES else []
     if not convolutions or of != 'all': return found
     found += [LibraryWay(k, timed=True) for k in kinds]
-    if len(parts) > 2 and any(c.groups > 1 for c in convolutions): found.append(LibraryWay(True, timed=True, plain=True))
+    if len(parts) > 2 and any(c.groups > 1 for c in convolutions):
+        found.append(LibraryWay(True, timed=True, plain=True))
     if len(convolutions) <= FEW_CONVOLUTIONS and any(getattr(x, 'ndim', 0) in (4, 5) for x in inputs):
         found += [LibraryWay(k, last=True, timed=True) for k in kinds]
     return found

@@ -120,7 +120,8 @@ class ProblemRace:
     `turn()`; `race` must be called inside of it. `modes`: of `TORCH_MODES`; `ways`: which other ways to call the
     library are tried, a key of `WAYS`; `is_last`: whether a lack of memory is final, and not tried again alone."""
     def __init__(self, driver: object, source: str, plans: TunePlans, turn: Callable,
-                 modes: Sequence[str] = ('eager', 'compile'), ways: str = '', device: str = 'cuda', is_last: bool = False):
+                 modes: Sequence[str] = ('eager', 'compile'), ways: str = '', device: str = 'cuda',
+                 is_last: bool = False):
         import torch
         for m in modes: choose(TORCH_MODES, m, 'mode of torch')
         self.driver, self.plans, self.torch, self.row = driver, plans, torch, ProblemRow(plans.name)
