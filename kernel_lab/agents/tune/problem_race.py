@@ -166,7 +166,7 @@ class ProblemRace:
             self.calls[mode] = lambda made=made: made(*self.inputs)
 
     def _prepare_way(self, way):
-        made = prepared_way(way, self.model, self.prepared['compile'], nullcontext)      # beside others: our loss
+        made = prepared_way(way, self.model, self.prepared.get('compile'), nullcontext)   # our loss
         if way.compiled and (way.plain or way.last): made(*self.inputs)
         self.prepared[way] = made
 
