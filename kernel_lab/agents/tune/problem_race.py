@@ -66,7 +66,7 @@ def chosen_of(trial: dict[str, float]) -> str:
     best = min(modes, key=trial.get)
     if 'compile' in modes and trial['compile'] < LEAST_GAIN * trial[best]: best = 'compile'
     first = min(trial, key=trial.get)
-    return first if first in modes or trial[first] * LEAST_GAIN < trial[best] else best
+    return first if first not in modes and trial[first] * LEAST_GAIN < trial[best] else best
 
 # %% ../../../nbs/6_agents/7_tune/10_problem_race.ipynb #743d1043
 def problem_work(model: object, inputs: Sequence) -> dict[str, float]:
