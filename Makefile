@@ -15,7 +15,7 @@ BYTECODE = $(BIN)/python -m compileall -q kernel_lab
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab demo check test slow views export number docs outputs pins picture clean distclean
+.PHONY: help env lab demo check test slow gpu-test views export number docs outputs pins picture clean distclean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ test: env        ## everything that CI runs: notebooks, modules and README agree
 slow: env        ## the long tests
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -m slow $(ARGS)
+
+gpu-test: env    ## what only a card can say, on a machine with one, in four minutes; without one it says so and fails (OUT=FILE.json keeps it)
+	$(BIN)/python tools/gpu_test.py $(OUT)
 
 views: env       ## make or refresh src_nbs/, the notebooks as text (the newer of a pair wins)
 	$(BIN)/python tools/sync.py

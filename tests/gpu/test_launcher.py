@@ -9,7 +9,7 @@ from kernel_lab.gpu.launch.arena import PATTERNS, arena_layout
 from kernel_lab.gpu.launch.cuda_driver import CudaDriver, why_no_gpu
 from kernel_lab.gpu.launch.launcher import launch, order_of
 from kernel_lab.gpu.launch.packing import drawn
-from kernel_lab.gpu.launch.prepared_plan import PreparedPlan, kept_names
+from kernel_lab.gpu.launch.prepared_plan import PreparedPlan, checked_outputs, kept_names, run_status
 from kernel_lab.gpu.launch.race import RaceTrack, check_last, race
 from kernel_lab.gpu.launch.stub_driver import STUB_KERNELS, StubCuda, StubKernel, example_plan
 from kernel_lab.gpu.plan.nodes import Fill, LibraryCall
@@ -35,6 +35,18 @@ def order(*kernels, **more):
 def test_every_failure_is_a_status(kernel, status, says):
     found = launch(order(kernel, timed=False), api=STUB)
     assert found.status == status and says in found.says, str(found)
+
+
+def test_a_sum_by_atomics_is_unstable_and_not_uninitialised():
+    "It has three values; the first and the third run may agree, and the second not."
+    for seed in range(8):
+        cuda, rng = StubCuda(STUB_KERNELS), np.random.default_rng(seed)
+        plan = ready('copy', cuda)
+        def summed(cuda, grid, x, y, n): cuda.array(y, n)[:] = 1 + rng.integers(3) * 1e-7
+        cuda.kernels = {**STUB_KERNELS, 'copy': StubKernel((8, 8, 4), summed)}
+        _, found, _ = checked_outputs(plan, 0)
+        assert run_status(found)[0] in ('unstable', 'ran')
+        assert not found['uninitialised']
 
 
 def test_an_endless_kernel_ends_at_the_deadline_and_the_next_order_runs():

@@ -92,7 +92,8 @@ def node_text(node: Node) -> str:
     named = ', '.join(f'{k}={_value(v)}' for k, v in node.kwargs.items() if k not in ('device', 'layout', 'pin_memory'))
     device = ['device=_like.device'] if 'device' in node.kwargs else []
     words = [*map(_value, node.args), *([named] if named else []), *device]
-    return f'torch.ops.aten.{node.op}({", ".join(words)})'
+    op = {'view': 'reshape', '_unsafe_view': 'reshape'}.get(node.op, node.op)     # a region's strides are its own
+    return f'torch.ops.aten.{op}({", ".join(words)})'
 
 def graph_text(graph: Graph, name: str = 'reference', replaced: dict[str, str] | None = None,
                left_out: Iterable[str] = (), writes: Iterable[tuple[str, str]] = ()) -> str:

@@ -49,12 +49,14 @@ def broken_guard(layout: ArenaLayout, k: int, found: np.ndarray, pattern: int, n
     return f'{len(wrong):,} bytes outside of the buffers were written, the first {where}'
 
 # %% ../../../nbs/3_gpu/7_launch/02_arena.ipynb #0491485d
-def compare_runs(first: np.ndarray, second: np.ndarray, third: np.ndarray, itemsize: int) -> dict[str, int]:
-    """Bytes of an output after runs with `PATTERNS` 0, 1, 0 → number of elements that are 'unwritten', 'uninitialised'
-    (they depend on what nobody wrote) and 'unstable' (they differ from run to run)."""
-    a, b, c = (np.ascontiguousarray(x).view(np.uint8).reshape(-1, itemsize) for x in (first, second, third))
-    unwritten = (a == PATTERNS[0]).all(1) & (b == PATTERNS[1]).all(1)
-    unstable = (a != c).any(1)
+def compare_runs(first: np.ndarray, second: np.ndarray, third: np.ndarray, itemsize: int,
+                 more: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> dict[str, int]:
+    """Bytes of an output after runs with `PATTERNS` 0, 1, 0, and `more` pairs with 0 and 1 → number of elements that
+    are 'unwritten', 'unstable' (runs with the same pattern differ) and 'uninitialised' (only patterns differ)."""
+    bits = lambda x: np.ascontiguousarray(x).view(np.uint8).reshape(-1, itemsize)
+    a, b, c = map(bits, (first, second, third))
+    unwritten, unstable = (a == PATTERNS[0]).all(1) & (b == PATTERNS[1]).all(1), (a != c).any(1)
+    for x, y in more: unstable |= (a != bits(x)).any(1) | (b != bits(y)).any(1)
     uninitialised = (a != b).any(1) & ~unwritten & ~unstable
     return {'unwritten': int(unwritten.sum()), 'uninitialised': int(uninitialised.sum()),
             'unstable': int(unstable.sum())}
