@@ -32,6 +32,10 @@ class CardRates:
         "A count as a share of all tasks, 0 to 1."
         return count / self.tasks if self.tasks else 0.0
 
+def _is_written(row):
+    "Whether what was chosen holds a kernel, and is not the library called in another way."
+    return str(row.get('way', 'kernels')).startswith('kernels')
+
 def _is_exact(row):
     "Whether every error of a kernel against float64 is at most twice that of eager."
     known = [e for e in row.get('errors') or () if isinstance(e, dict) and 'mine' in e and 'eager' in e]
@@ -40,7 +44,7 @@ def _is_exact(row):
 def card_rates(rows: Sequence[dict]) -> CardRates:
     "The rates of some rows of a recording, as `CardSession` keeps them. `UsageError` for a row that is none."
     results = [tuned_result(r) for r in rows]
-    ours = [(r, x) for r, x in zip(rows, results) if x.us and x.chosen == 'tuned']
+    ours = [(r, x) for r, x in zip(rows, results) if x.us and x.chosen == 'tuned' and _is_written(r)]
     eager = [sampled_ratio(r['samples']['tuned'], r['samples']['eager']) for r, _ in ours]
     timed = sum(bool(x.us) for x in results)
     ones = [1.0] * (timed - len(ours))
@@ -81,4 +85,5 @@ def card_recording(path: str | Path) -> CardRecording:
     if not all(isinstance(r, dict) and isinstance(r.get('name'), str) for r in d['rows']):
         raise UsageError(f'{path} has a row without a name.')
     text = lambda k: visible_text(str(d.get(k, 'not said')))[:80]
-    return CardRecording(text('card'), text('recorded'), text('torch'), text('suite'), tuple(d['rows']))
+    return CardRecording(text('card'), text('recorded'), text('torch'), text('suite'),
+                         tuple(r for r in d['rows'] if r.get('status') != 'card'))
