@@ -14,10 +14,12 @@ from ..plan.ptx import KERNEL_FILE, without_paths
 
 # %% ../../../nbs/3_gpu/3_record/03_nvrtc.ipynb #6f4499a1
 def nvrtc_path() -> Path | None:
-    "The file of NVRTC, or None where it is not installed."
+    """The file of NVRTC, or None where it is not installed. Of several (torch may bring that of a later CUDA) the
+    oldest: an assembler refuses PTX that is newer than itself."""
     spec = importlib.util.find_spec('nvidia')
     places = [Path(p) for p in (spec.submodule_search_locations or ()) if spec] if spec else []
-    return next((f for p in places for f in sorted(p.glob('*/lib/libnvrtc.so.*'))), None)
+    found = [f for p in places for f in p.glob('*/lib/libnvrtc.so.*')]
+    return min(found, key=lambda f: (int(f.suffix[1:]) if f.suffix[1:].isdigit() else 999, str(f)), default=None)
 
 NO_NVRTC = 'NVRTC is not installed'
 
