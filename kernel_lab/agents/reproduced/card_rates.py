@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from ..tune.torch_race import ERROR_LEAST, ERROR_TIMES
 from ..tune.tune_table import geometric_mean, tuned_result
 from ...core.errors import UsageError
 from ...core.format import visible_text
@@ -39,7 +40,7 @@ def _is_written(row):
 def _is_exact(row):
     "Whether every error of a kernel against float64 is at most twice that of eager."
     known = [e for e in row.get('errors') or () if isinstance(e, dict) and 'mine' in e and 'eager' in e]
-    return bool(known) and all(e['mine'] <= max(2 * e['eager'], 3e-7) for e in known)
+    return bool(known) and all(e['mine'] <= max(ERROR_TIMES * e['eager'], ERROR_LEAST) for e in known)
 
 def card_rates(rows: Sequence[dict]) -> CardRates:
     "The rates of some rows of a recording, as `CardSession` keeps them. `UsageError` for a row that is none."
