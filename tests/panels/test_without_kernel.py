@@ -44,6 +44,7 @@ def loop():
 def seen(page, path):
     "Open a file; (plots drawn, records, how wide the page is)."
     page.goto(path.as_uri(), wait_until='domcontentloaded')
+    page.evaluate("typeof withPlotly === 'undefined' ? null : new Promise(drawn => withPlotly(() => setTimeout(drawn)))")      # it is unpacked later
     return page.evaluate("""[document.querySelectorAll('.js-plotly-plot .main-svg').length > 0 && document.querySelectorAll('.js-plotly-plot').length,
         document.querySelectorAll('.kl-record').length, document.documentElement.scrollWidth]""")
 
