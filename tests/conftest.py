@@ -3,6 +3,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 
 # before numpy and torch are imported, here and in what a test starts: there are more workers than cores, and a second thread
 # of each mostly spins (twice the processor time on a busy machine)
@@ -31,6 +32,17 @@ def pytest_unconfigure():
     left to find."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(specname="pytest_collection_modifyitems", tryfirst=True)
+def pytest_sample_long_families(items):
+    "Of a function with the mark `sampled(every)` each `every`-th case runs daily; the others are slow."
+    seen = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if not mark: continue
+        if seen[item.path, item.originalname] % mark.args[0]: item.add_marker(pytest.mark.slow)
+        seen[item.path, item.originalname] += 1
 
 
 def pytest_collection_modifyitems(items):

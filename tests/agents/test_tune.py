@@ -76,6 +76,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('name', PRODUCTS)
 def test_products_in_every_way_are_as_exact_as_float32(name):
     graph = read_problem(PRODUCTS[name], name).graph

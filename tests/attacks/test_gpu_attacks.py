@@ -10,8 +10,8 @@ from kernel_lab.gpu.record.nvrtc import nvrtc_path
 from kernel_lab.tasks.model.workload import Kernel
 
 
-@pytest.mark.parametrize('a', [a if k % 2 else pytest.param(a, marks=pytest.mark.slow) for k, a in enumerate(ATTACKS)],
-                         ids=lambda a: a.name)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize('a', ATTACKS, ids=lambda a: a.name)
 def test_attack(a, capfd):
     found = naive(a.source, a.late)
     assert found['passed'], f'the naive harness was not fooled: {found}'

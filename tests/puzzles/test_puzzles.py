@@ -75,6 +75,7 @@ def measured(puzzle):
     return [h for h in puzzle.hints if isinstance(h, Hint) and h.kernel]
 
 
+@pytest.mark.sampled(3)
 def test_every_claim_of_a_hint_is_measured(puzzle):
     assert measured(puzzle), "no hint of this puzzle has a kernel"
     for hint in measured(puzzle):

@@ -12,12 +12,8 @@ from kernel_lab.tasks.model.task import Task
 from kernel_lab.tasks.model.workload import Kernel, Workload
 
 
-def some(names, every):
-    "The first of so many, the others in the long run."
-    return [n if k % every == 0 else pytest.param(n, marks=pytest.mark.slow) for k, n in enumerate(names)]
-
-
-@pytest.mark.parametrize('name', some(RIGHT, 4))
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize('name', RIGHT)
 def test_a_right_kernel_passes(name):
     task, workload, text = text_of(name)
     e = evaluate(Kernel(text, target='triton'), task, workload, seeds=1)
@@ -29,7 +25,8 @@ def test_a_right_kernel_passes(name):
     assert Evaluation.from_dict(e.to_dict()) == e
 
 
-@pytest.mark.parametrize('name', some(WRONG, 3))
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize('name', WRONG)
 def test_a_wrong_kernel_is_told_why(name):
     task, workload, text, status, says = wrong_text(name)
     limits = Limits(seconds=6, work_seconds=20) if status == 'timeout' else Limits(seconds=60)

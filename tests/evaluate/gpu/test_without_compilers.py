@@ -143,6 +143,7 @@ def test_without_triton_tables_and_recorded_kernels_are_there(no_triton):
     assert no_triton["kept"][0] == no_triton["kept cuda"][0] == 0                    # what was not asked is no result
 
 
+@pytest.mark.slow
 def test_without_nvrtc_cuda_says_so_and_triton_works(no_nvrtc):
     missing_everywhere({k: v for k, v in no_nvrtc.items() if "triton" not in k}, "cuda", "NVRTC")
     assert no_nvrtc["evaluate relu in_triton.py -w small --target triton"][0] == 0
