@@ -2,8 +2,8 @@
 
     python benchmarks/figures.py [FIGURES.toml] [--times 3] [--only NAME] [--json FILE]
 
-A row is a figure. *data* reads what it is drawn from, *figure* makes the plotly figure; then each format as if it were the
-only one, with the figure made and drawn by plotly.js for it anew; *all four* is what
+A row is a figure. *data* reads what it is drawn from, *figure* makes the plotly figure; then each format as if it were
+the only one, with the figure made and drawn by plotly.js for it anew; *all four* is what
 `kernel-lab figures build` needs for the files of this figure. The browser is started, and one figure drawn, before:
 that is the first line. Each number is the median of some repetitions: seconds of this process and of the browser's,
 which the load of other programs hardly changes; `!` marks a format above one second. The last line has the wall
@@ -78,7 +78,7 @@ def main() -> None:
     drawing_browser()
     started = spent() - before
     entry_bytes(first, material(first.source, given.home, None), FIGURE_FORMATS)
-    print(f"to start the browser {started:.2f} s, and the first figure in four formats {spent() - before - started:.2f} s")
+    print(f"to start the browser {started:.2f} s, the first figure in four formats {spent() - before - started:.2f} s")
     names = ["data", "figure", *FIGURE_FORMATS, "all four"]
     print(f"{'s of the processor':<22}" + "".join(f"{n:>10}" for n in names))
     table = {}
@@ -88,8 +88,8 @@ def main() -> None:
         shown = (f"{v:.2f}{'!' if k in FIGURE_FORMATS and v > WANTED_S else ' '}" for k, v in table[name].items())
         print(f"{name:<22}" + "".join(f"{s:>10}" for s in shown), flush=True)
     late = sum(v > WANTED_S for found in table.values() for k, v in found.items() if k in FIGURE_FORMATS)
-    print(f"{late} of {len(table) * len(FIGURE_FORMATS)} above {WANTED_S:g} s; {time.time() - began:.0f} s of wall time, "
-          f"load {os.getloadavg()[0]:.1f}")
+    print(f"{late} of {len(table) * len(FIGURE_FORMATS)} above {WANTED_S:g} s; "
+          f"{time.time() - began:.0f} s of wall time, load {os.getloadavg()[0]:.1f}")
     if args.json: Path(args.json).write_text(json.dumps(table, indent=1), encoding="utf-8")
 
 

@@ -28,9 +28,9 @@ def learn(
         say('', f'{_way_in()} jupyter lab {folder}', '')
     say(*how_far().shown_text().splitlines())
 
-def _way_in():
+def _way_in(found=find_spec):
     "How notebooks are opened here, up to the command."
-    if find_spec('jupyterlab') and find_spec('ipykernel'): return 'Open them with:'
+    if found('jupyterlab') and found('ipykernel'): return 'Open them with:'
     return 'They are notebooks, and JupyterLab is not installed here: pip install jupyterlab. Then open them with:'
 
 def _export(path):

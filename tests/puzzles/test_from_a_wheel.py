@@ -39,7 +39,7 @@ def installed(tmp_path_factory):
     room = tmp_path_factory.mktemp("wheel")
     source, made = room / "source", room / "venv"
     source.mkdir()
-    for part in ("kernel_lab", "pyproject.toml", "README.md", "LICENSE"):
+    for part in ("kernel_lab", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
         subprocess.run(["cp", "-r", ROOT / part, source], check=True)
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", room, source],
                    check=True, capture_output=True)
