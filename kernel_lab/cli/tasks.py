@@ -86,10 +86,14 @@ def imported_suites():
     return imported_names(import_folder())
 
 def known_task(name):
-    "The task called `name`: of the lab, or imported earlier."
+    "The task called `name`: of the lab, or imported earlier. `UsageError` for another, with a word if it is a file."
     from ..tasks.suite.registry import get_task
     add_imported_tasks()
-    return get_task(name)
+    try: return get_task(name)
+    except UsageError:
+        if not str(name).endswith('.py'): raise
+        raise UsageError(f'{name!r} is a file; the name of a task stands before it.',
+                         hint='As in: kernel-lab evaluate softmax KERNEL.py.') from None
 
 def add_imported_tasks():
     "Register imported tasks, so that they are found by name."

@@ -83,7 +83,8 @@ def stages_text(stages: dict[str, float | None]) -> str:
 
 
 def note_stage(stages: dict[str, float | None], name: str, seconds: float | None) -> str:
-    "Note in `stages` that a stage begins, or with its `seconds` that it is over; returns all as a line."
-    if seconds is None: stages.pop(name, None)                      # the last in the line is the one at work
-    stages[name] = seconds
+    """Note in `stages` that a stage begins, or with its `seconds` that it is over; returns all as a line. A name that
+    begins with 'compiling ' is a word about the stage at work, which goes when it is over."""
+    if seconds is None or name.startswith('compiling '): stages.pop(name, None)     # the last in the line is at work
+    if seconds is None or not name.startswith('compiling '): stages[name] = seconds
     return stages_text(stages)

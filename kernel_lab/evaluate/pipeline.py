@@ -105,7 +105,7 @@ class EvaluationInProgress:
                  on_stage: Callable | None = None, on_compiled: Callable | None = None):
         self.on_compiled = on_compiled
         self.about, self.log, self.asked, self.store = about, log, asked or {}, store
-        self.on_stage = on_stage or (lambda name, seconds: None)
+        self.hears, self.on_stage = on_stage, on_stage or (lambda name, seconds: None)
         self.lines, self.seconds, self.layers, self.tier = [], {}, (), ''
         self.program, self.trace_seconds = None, None                  # what came of the trace, and how long it took
         self.began = time.perf_counter()
@@ -217,7 +217,8 @@ def _trips_text(program, timed):
 
 def profile_stage(progress: EvaluationInProgress, question: Question, compiled, verification: Verification):
     "The Profile of a compiled and verified kernel; the slowest of several where its time depends on its inputs."
-    with progress.stage('profile'):
+    from ..nki.timing.jit import compiling_heard              # numba: loaded by the first profile
+    with progress.stage('profile'), compiling_heard(progress.hears):
         inputs = timed_inputs(progress.program, question.task, question.workload, verification)
         p = max((question.target.profile(compiled, x) for x in inputs), key=lambda p: p.latency_us)
     if inputs != [None] and p.timeline:

@@ -49,7 +49,9 @@ def _of_progress(path, puzzles):
 
 def _of_folder(path, puzzles):
     names = {file_name(name): name for name in puzzles}
-    for file in sorted(path.glob('*.py')):
+    if not (given := sorted(path.glob('*.py'))):
+        raise UsageError('It holds no kernel.', hint=f'Files are named by puzzles: {file_name("one tile")}.')
+    for file in given:
         if file.name not in names:
             yield HandedIn(path.name, wrong=f'{file.name} is no puzzle: files are named {file_name("one tile")}')
             continue

@@ -50,7 +50,7 @@ class Standing(Shown):
         return sum(row[2] == '✓' for row in self.rows)
 
     def __str__(self):
-        lines = [f'{lesson:<10} {mark} {name:<28} {tries:>3} tries {hints:>2} hints  {us:>8} {share:>6}'
+        lines = [f'{lesson:<10} {mark} {name:<30} {tries:>3} tries {hints:>2} hints  {us:>8} {share:>6}'
                  for lesson, name, mark, tries, hints, us, share in self.rows]
         return '\n'.join([f'{self.solved} of {len(self.rows)} puzzles solved', *lines])
 

@@ -168,7 +168,7 @@ def test_every_import_is_declared():
 def test_the_wheel_is_whole(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
-    for part in ("kernel_lab", "pyproject.toml", "README.md", "LICENSE"):
+    for part in ("kernel_lab", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
         subprocess.run(["cp", "-r", ROOT / part, source], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", tmp_path, source]
     subprocess.run(command, check=True, capture_output=True)

@@ -98,6 +98,7 @@ class DrawingBrowser:
         "The result of a coroutine. `BrowserGone` where the browser does not answer any more."
         found = asyncio.run_coroutine_threadsafe(what, self.loop)
         try: return found.result(seconds)
+        except ImportError: raise                                   # the driver is not installed
         except Exception as e:                                      # noqa: BLE001 (the driver's own, or a timeout)
             found.cancel()
             raise BrowserGone(f'the browser ended or did not answer ({type(e).__name__}: {e})'.rstrip(': ')) from e

@@ -5,13 +5,19 @@ disk."""
 
 # %% ../../../nbs/2_nki/7_timing/01_jit.ipynb #5fc2e1df
 import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from hashlib import sha256
 import os
 from pathlib import Path
+import sys
 from tempfile import TemporaryFile
+import time
 import numba
 from numba import njit
+from numba.core import event
 from platformdirs import user_cache_dir
 
 # %% ../../../nbs/2_nki/7_timing/01_jit.ipynb #a230c3bd
@@ -78,3 +84,49 @@ def cached_njit(f):
     try: return njit(with_unsigned_indices(f), cache=True, _nrt=False, error_model='numpy')
     except RuntimeError: return inline_njit(f)                 # the folder cannot be written after all
     finally: numba.config.CACHE_DIR = before
+
+# %% ../../../nbs/2_nki/7_timing/01_jit.ipynb #26c80441
+CLOCK_COMPILES = 'compiling the clock that times kernels'
+PART_COMPILES = 'compiling a part of the clock'
+_WHAT = dict.fromkeys(('survey', 'build_edges', 'place_in_order'), (CLOCK_COMPILES, 30)) | dict.fromkeys(
+    ('place_ahead', 'place_side_by_side'), (PART_COMPILES, 6))         # function → what is said, seconds of all of it
+_HEARS, _SAID = ContextVar('hears', default=None), set()
+
+@contextmanager
+def compiling_heard(hear: Callable[[str, float | None], None] | None) -> Iterator[None]:
+    """Context manager: while its block runs in this thread, `hear(text, seconds)` is called as a part of the clock
+    begins to be compiled, with None, and when it is, with its wall seconds. With None nothing changes."""
+    before = _HEARS.set(hear or _HEARS.get())
+    try: yield
+    finally: _HEARS.reset(before)
+
+def _tell(text, seconds):
+    "Say on standard error that something is compiled, once a process, where that is a terminal or a notebook."
+    is_seen = sys.stderr and (sys.stderr.isatty() or 'ipykernel' in sys.modules)
+    if seconds is not None or not is_seen or text in _SAID: return
+    _SAID.add(text)
+    print(f'{text} …', file=sys.stderr, flush=True)
+
+def _text_of(f):
+    "What is said while a function is compiled; '' for what is no part of the clock, or is compiled in a second."
+    if f.__name__ not in _WHAT or not f.__module__.startswith('kernel_lab.nki.timing.'): return ''
+    text, about = _WHAT[f.__name__]
+    often = 'once' if _cache_folder() else 'in each process, for no folder of compiled code can be written'
+    return f'{text}, {often}, about {about} s'
+
+class CompileListener(event.Listener):
+    "Tells who hears what numba compiles of the clock."
+    began = 0.0
+
+    def on_start(self, happening):
+        "Called by numba before it compiles a function."
+        if not (text := _text_of(happening.data['dispatcher'].py_func)): return
+        self.began = time.perf_counter()
+        (_HEARS.get() or _tell)(text, None)
+
+    def on_end(self, happening):
+        "Called by numba after that."
+        if text := _text_of(happening.data['dispatcher'].py_func):
+            (_HEARS.get() or _tell)(text, time.perf_counter() - self.began)
+
+event.register('numba:compile', CompileListener())

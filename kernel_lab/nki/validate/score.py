@@ -166,3 +166,11 @@ def score_markdown(table: 'pd.DataFrame') -> Iterator[str]:
     for _, r in table.iterrows():
         figures = ' | '.join(_cell(r[c], form) for c, (_, form) in _COLUMNS.items())
         yield f'| {r.by} | {r["name"]} | {r.rows} | {figures} |'
+
+# %% ../../../nbs/2_nki/9_validate/02_score.ipynb #d77c50b1
+def kept_predictions() -> 'pd.DataFrame':
+    """The published latencies as this clock predicts them, a frame: id, group, chip, bound, measured_us (as published),
+    predicted_us (simulated; NaN where there is no prediction), clock."""
+    import kernel_lab.nki.validate
+    import pandas as pd
+    return pd.read_csv(Path(kernel_lab.nki.validate.__path__[0], 'predictions.csv'))
