@@ -263,9 +263,22 @@ def import_named(paths, out, seconds):
                          hint='For example: kernel-lab tasks import ~/KernelBench')
     return import_tasks(paths[0], out, seconds)
 
+def write_operators(paths):
+    "Carry out `tasks flashinfer DIR [OPERATOR …]` → exit code."
+    from ..tasks.importers.flashinfer_suite import FLASHINFER_OPERATORS, write_flashinfer
+    if not paths:
+        raise UsageError('tasks flashinfer needs a folder to write to.',
+                         hint='For example: kernel-lab tasks flashinfer ops')
+    names = paths[1:] or FLASHINFER_OPERATORS
+    files = write_flashinfer(paths[0], names)
+    say(f'{len(files)} files in {paths[0]} for {", ".join(names)}',
+        f'to make tasks of them: kernel-lab tasks import {paths[0]}')
+    return EXIT_GOOD
+
 def tasks(
-    names: Annotated[list[str] | None, typer.Argument(metavar='[TASK | import PATH]', help=(
-        'Show only this task; with import, read a suite that you have.'))] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar='[TASK | import PATH | flashinfer DIR]', help=(
+        'Show only this task; with import, read a suite that you have; with flashinfer, write '
+        'ten operators of FlashInfer-Bench, or those named after the folder.'))] = None,
     kernel: Annotated[bool, typer.Option('--kernel', help="Print the task's first kernel and nothing else.")] = False,
     check: Annotated[bool, typer.Option('--check', help=(
         'Put tasks to the test, all if none is named: first kernels, impostors, work that can be left out.'))] = False,
@@ -282,10 +295,11 @@ def tasks(
     chip: Annotated[str, typer.Option(metavar='CHIP', help=(
         'With --table: the chip to simulate: {chips}.'))] = TABLE_CHIP,
     seconds: Annotated[float, typer.Option(metavar='S', min=1, help='With import: the most time for one file.')] = 60):
-    """List the tasks, show one with its workloads, its reference and its first kernel, put them to the test, or import
-    those of a suite that you have."""
+    """List the tasks, show one with its workloads, its reference and its first kernel, put them to the test, import
+    those of a suite that you have, or write operators of FlashInfer-Bench."""
     from ..tasks.suite.registry import TASKS
     if names and names[0] == 'import': raise typer.Exit(import_named(names[1:], out, seconds))
+    if names and names[0] == 'flashinfer': raise typer.Exit(write_operators(names[1:]))
     add_imported_tasks()
     if check: raise typer.Exit(check_tasks(names, jobs, out, fresh))
     if table: raise typer.Exit(table_of_tasks(names, workload, chip, jobs, out, fresh))

@@ -135,6 +135,11 @@ class CardWorker:
 # %% ../../../nbs/6_agents/7_tune/11_card_session.ipynb #1475e486
 QUIET_SECONDS = 0.02
 
+def _ends_a_line(file):
+    "Whether the last byte of a file that is not empty ends a line."
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b'\n'
+
 class CardSession:
     """Problems (orders of `card_work`) worked on by several workers, one with the card at a time. `rows`: a file with a
     line of JSON a problem; those that are there are not done again."""
@@ -209,7 +214,9 @@ class CardSession:
                 else: yield self._keep(answer)
 
     def _keep(self, row):
-        with open(self.rows, 'a') as file: file.write(json.dumps(row) + '\n')
+        with open(self.rows, 'ab+') as file:
+            if file.tell() and not _ends_a_line(file): file.write(b'\n')       # what a kill cut off stays a line alone
+            file.write(json.dumps(row).encode() + b'\n')
         return row
 
     def _lost(self, worker, why):

@@ -101,6 +101,29 @@ def stored_tensor(root, path, key):
         raise UsageError(f'There is no tensor {key!r} in {path}: {type(e).__name__}: {e}.') from e
 
 # %% ../../../nbs/3_tasks/5_importers/01_flashinfer_bench.ipynb #7b0758dd
+POINTED = {'kv_indptr': ('kv_indices', 'k'), 'qo_indptr': ('q',)}      # pointers → what they point into
+
+def table_problem(tensors: dict) -> str | None:
+    "The first problem of pointers and page numbers among the tensors of a workload, as text, or None."
+    for name, targets in POINTED.items():
+        if name not in tensors: continue
+        ends = [int(x) for x in tensors[name].flatten()]
+        fall = next((n for n, (a, b) in enumerate(zip(ends, ends[1:])) if b < a), None)
+        if not ends or ends[0]: return f'{name} begins with {ends[0] if ends else "nothing"}, and must with 0'
+        if fall is not None: return f'{name} falls from {ends[fall]} to {ends[fall + 1]} at {fall + 1}; it must never'
+        into = next((k for k in targets if k in tensors), None)
+        if into and ends[-1] > len(tensors[into]):
+            return f'{name} ends with {ends[-1]}, and {into} has {len(tensors[into])} rows'
+    cache = next((t for k, t in tensors.items() if k.endswith('_cache')), None)
+    for name, least in (('kv_indices', 0), ('sparse_indices', -1)):
+        if cache is None or name not in tensors: continue
+        places = len(cache) if name == 'kv_indices' else len(cache) * cache.shape[1]
+        found = {int(x) for x in tensors[name].flatten()}
+        if odd := sorted(x for x in found if not least <= x < places):
+            return f'{name} has {odd[0]}, and the cache has the places 0 to {places - 1}'
+    return None
+
+# %% ../../../nbs/3_tasks/5_importers/01_flashinfer_bench.ipynb #1421d078
 DEFAULT_NUMBERS = {'bool': True, 'float': 0.5, 'int': 1}
 
 def _number(tensor, how):
@@ -108,11 +131,27 @@ def _number(tensor, how):
     if how.get('type') == 'scalar' and isinstance(how.get('value'), (int, float)): return how['value']
     return next(v for k, v in DEFAULT_NUMBERS.items() if tensor['dtype'].startswith(k))
 
+def _stored(name, tensor, shape, how, found):
+    "A stored input; `UsageError` where it has another dtype or number of axes than the definition says."
+    value = stored_tensor(found.extra['root'], how['path'], how['tensor_key'])
+    if value.dtype != _torch_dtype(tensor['dtype']) or value.dim() != len(shape):
+        kind = str(value.dtype).removeprefix('torch.')
+        raise UsageError(f'The stored input {name} is {kind}{list(value.shape)}, and the definition says '
+                         f'{tensor["dtype"]}{list(shape)}.')
+    return value
+
+def _require_shapes(tensors, d, sizes):
+    "`UsageError` where a stored input has another shape than the axes say."
+    for k, t in tensors.items():
+        if tuple(t.shape) != (said := tensor_shape(d['inputs'][k], sizes)):
+            raise UsageError(f'The stored input {k} has the shape {list(t.shape)}, and the axes of the workload say '
+                             f'{list(said)}.')
+
 def _drawn(name, tensor, shape, how, found):
     "One input tensor of a workload."
     import torch
     dtype = _torch_dtype(tensor['dtype'])
-    if how.get('type') == 'safetensors': return stored_tensor(found.extra['root'], how['path'], how['tensor_key'])
+    if how.get('type') == 'safetensors': return _stored(name, tensor, shape, how, found)
     if dtype == torch.bool: return torch.rand(shape) < 0.5
     if not dtype.is_floating_point: return torch.randint(0, max(1, min(shape or (1,))), shape, dtype=dtype)
     value = torch.randn(shape)
@@ -128,6 +167,9 @@ def open_definition(found: TaskSource, variant: dict | None = None, dry: bool = 
     names = [k for k in d['inputs'] if k not in numbers]
     tensors = {} if dry else {k: _drawn(k, d['inputs'][k], tensor_shape(d['inputs'][k], sizes), how.get(k, {}), found)
                               for k in names}
+    if not dry and any(h.get('type') == 'safetensors' for h in how.values()):
+        if not ShrinkRule.of(variant): _require_shapes(tensors, d, sizes)
+        if why := table_problem(tensors): raise UsageError(f'The tensors of a workload do not fit: {why}.')
     def call(*values):
         given = dict(zip(names, values)) | numbers
         out = run(*(given[k] for k in d['inputs']))

@@ -166,7 +166,9 @@ def _json_number(x):
 
 def trace_problem(evaluation):
     "Why an evaluation cannot be written as a trace, or None."
-    if evaluation.profile is None: return None
+    passed = TRACE_STATUS.get(str(evaluation.status)) == 'PASSED'
+    if evaluation.profile is None:
+        return 'it was judged without a card, and a trace that passed must have a time' if passed else None
     if evaluation.profile.kind == 'measured':
         return 'its time was measured, and no measured time of a reference stands beside it'
     if evaluation.speedup: return None

@@ -1,0 +1,130 @@
+"""`kernel-lab bench --suite kernelbench` against a stub of the card's work: killed in the middle, it goes on with the same
+rows, nobody is left behind, and a row that a kill cut in two is done again without spoiling another."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernel_lab.agents.tune.card_session import CardSession
+from kernel_lab.cli.agents.kernelbench import do_kernelbench
+from kernel_lab.core.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEMS = 12
+STUB = '''import os, time
+from pathlib import Path
+
+def work(order, turn):
+    "A problem without a card: a nap to load it, the card alone for a moment, a row that says who took it and when."
+    time.sleep(0.05)
+    with turn():
+        (Path(os.environ['STUB_FOLDER']) / f'{order["name"]}.{os.getpid()}').touch()
+        time.sleep(float(os.environ.get('STUB_SECONDS', '0.15')))
+    if order['name'] == '1_4_fourth': raise ValueError('a problem that fails')
+    return {'name': order['name'], 'status': 'timed', 'us': {'eager': 10.0, 'compile': 5.0}, 'says': str(time.time_ns())}
+'''
+SESSION = '''import sys
+from pathlib import Path
+from kernel_lab.cli.agents.kernelbench import do_kernelbench
+sys.exit(do_kernelbench(sys.argv[1], Path(sys.argv[2]), ['eager', 'compile'], 3, work='stub_of_a_card:work'))
+'''
+NUMBERS = ('first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth').split()
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    "A folder with a checkout of small problems and the stub; its processes are told by STUB_FOLDER."
+    (tmp_path / 'KernelBench' / 'level1').mkdir(parents=True)
+    for n, word in enumerate(NUMBERS, 1):
+        (tmp_path / 'KernelBench' / 'level1' / f'{n}_{word}.py').write_text('class Model: pass\ndef get_inputs(): return []\n')
+    (tmp_path / 'stub_of_a_card.py').write_text(STUB)
+    monkeypatch.setenv('STUB_FOLDER', str(tmp_path))
+    monkeypatch.setenv('PYTHONPATH', os.pathsep.join([str(ROOT), str(tmp_path)]))
+    return tmp_path
+
+
+def begin(place):
+    return subprocess.Popen([sys.executable, '-c', SESSION, str(place), str(place / 'rows')], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True)
+
+
+def rows_of(place):
+    file = place / 'rows' / 'rows.jsonl'
+    return file.read_bytes().splitlines(keepends=True) if file.exists() else []
+
+
+def killed_after(place, count):
+    "Rows of a session that was killed when it had `count` of them, without a chance to tidy up."
+    process = begin(place)
+    end = time.monotonic() + 60
+    while len(rows_of(place)) < count and time.monotonic() < end and process.poll() is None: time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL, 'it ended before it was killed'
+    return rows_of(place)
+
+
+def alive(place):
+    "Processes that work for this folder."
+    found = []
+    for p in Path('/proc').glob('[0-9]*'):
+        try: text = (p / 'environ').read_bytes()
+        except OSError: continue
+        state = (p / 'stat').read_text().rpartition(')')[2].split()[0] if (p / 'stat').exists() else 'Z'
+        if f'STUB_FOLDER={place}'.encode() in text.split(b'\0') and int(p.name) != os.getpid() and state != 'Z': found.append(int(p.name))
+    return found
+
+
+def test_a_killed_session_goes_on_with_the_same_rows(place):
+    first = killed_after(place, 4)
+    assert 4 <= len(first) < PROBLEMS
+    end = time.monotonic() + 20
+    while alive(place) and time.monotonic() < end: time.sleep(0.05)
+    assert not alive(place), 'workers outlived the session'
+    second = killed_after(place, len(first) + 3)
+    assert second[:len(first)] == first and len(second) < PROBLEMS
+    done = begin(place)
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 0, err
+    assert f'{PROBLEMS - len(second)} of {PROBLEMS} problems are left' in out
+    last = rows_of(place)
+    assert last[:len(second)] == second
+    rows = [json.loads(line) for line in last]
+    assert sorted(r['name'] for r in rows) == sorted(f'1_{n}_{w}' for n, w in enumerate(NUMBERS, 1))
+    assert [r['status'] for r in rows if r['name'] == '1_4_fourth'] == ['failed']
+    again = begin(place)
+    out, _ = again.communicate(timeout=60)
+    assert again.returncode == 0 and f'0 of {PROBLEMS} problems are left' in out and rows_of(place) == last
+
+
+@pytest.mark.parametrize('cut', [1, 9, 30])
+def test_a_row_cut_in_two_is_done_again_and_spoils_no_other(place, monkeypatch, cut):
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv('STUB_SECONDS', '0')
+    assert do_kernelbench(place, place / 'rows', ['eager'], 2, work='stub_of_a_card:work') == 0
+    whole = rows_of(place)
+    (place / 'rows' / 'rows.jsonl').write_bytes(b''.join(whole[:5]) + whole[5][:-cut])
+    lost = 0 if cut == 1 else 1                         # the end of the line alone: the row is whole
+    session = CardSession([{'name': json.loads(line)['name']} for line in whole], place / 'rows' / 'rows.jsonl', work='stub_of_a_card:work')
+    assert len(session.waiting) == PROBLEMS - 6 + lost
+    assert do_kernelbench(place, place / 'rows', ['eager'], 2, work='stub_of_a_card:work') == 0
+    after = [r['name'] for r in session.kept()]
+    assert sorted(after) == sorted(json.loads(line)['name'] for line in whole) and rows_of(place)[:5] == whole[:5]
+
+
+def test_no_checkout_is_a_sentence(tmp_path):
+    with pytest.raises(UsageError, match='No problems of KernelBench'): do_kernelbench(tmp_path, tmp_path / 'rows', ['eager'], 1)
+
+
+def test_a_card_went_on_with_the_same_rows():
+    "The same, as it was measured on one H200: killed with 154 rows."
+    found = json.loads((Path(__file__).parent / 'resumed_h200.json').read_text())
+    before, after = found['before'], found['after']
+    assert found['kind'] == 'measured' and found['card'] == 'NVIDIA H200'
+    assert len(after) > len(before) > 100 and after[:len(before)] == before
+    assert len({name for name, *_ in after}) == len(after) and all(us and us > 0 for *_, eager, compiled in after for us in (eager, compiled))
