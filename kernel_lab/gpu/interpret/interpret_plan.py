@@ -8,7 +8,6 @@ import ast
 import sys
 import time
 from dataclasses import dataclass, field
-from itertools import product
 from math import prod
 import numpy as np
 import triton
@@ -220,7 +219,7 @@ class PlanInterpreter:
 
     def _programs(self, grid):
         x, y, z = (range(n) if self.order['order'] == 'forward' else range(n - 1, -1, -1) for n in grid)
-        return product(z, y, x)
+        return ((k, j, i) for k in z for j in y for i in x)     # `product` would make lists of 2³¹ first
 
     def _program(self, fn, call):
         try: fn(**call)
