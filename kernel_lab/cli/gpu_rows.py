@@ -27,7 +27,8 @@ def gpu_line(name: str, e: 'Evaluation | UsageError') -> str:
     cells = (g.precision or NO_VALUE, off(g.error), off(g.eager_error), most,
              time_text(g.floor_us) if g.floor_us else NO_VALUE) if g else [NO_VALUE] * 5
     more = f'  ({why})' if why else f'  ({e.verification.guess})' if e.verification and e.verification.guess else ''
-    return GPU_TABLE.line((e.status.value, *cells, f'{name}{", known" if e.cached else ""}{more}'))
+    shared = f', {g.library}' if g and g.library else ''
+    return GPU_TABLE.line((e.status.value, *cells, f'{name}{shared}{", known" if e.cached else ""}{more}'))
 
 GPU_STEP_TABLE = TextTable((('step', 4, 'right'), ('status', 13, 'left'), ('time', 7, 'right'),
                             ('precision', 9, 'left'), ('off by', 8, 'right'), ('launches', 8, 'right'),
