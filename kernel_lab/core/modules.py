@@ -147,20 +147,26 @@ class InstalledFinder:
         if name not in PACKAGES_BEHIND or path is not None: return None
         spec = PathFinder.find_spec(name)
         if not spec or spec.submodule_search_locations or not spec.has_location: return None
-        if found := _behind(name, spec.origin):
-            warnings.warn(f'{spec.origin} has the name of the package {name}, which is imported instead of it; '
-                          'rename the file.', stacklevel=2)
-        return found
+        return _behind(name, spec.origin)
+
+def _name_file(name):
+    spec = PathFinder.find_spec(name)
+    if not spec or spec.submodule_search_locations or not spec.has_location or not _behind(name, spec.origin): return
+    warnings.warn(f'{spec.origin} has the name of the package {name}, which is imported instead of it; rename the '
+                  'file.', stacklevel=3)
 
 def install_packages_first() -> None:
     """Let `PACKAGES_BEHIND` be found behind files of the same name in this process. ImportError, with the file, where
-    such a file was imported already. A second call does nothing."""
+    such a file was imported already. A file that is passed over is named in a warning here: others may import the
+    package with warnings off. A second call does nothing."""
     for name in PACKAGES_BEHIND:
         file = getattr(sys.modules.get(name), '__file__', None)
         if file and os.path.basename(file) == f'{name}.py' and _behind(name, file):
             raise ImportError(f'{file} was imported in place of the package {name}: rename the file, and restart '
                               'Python.', name=name, path=file)
-    if not any(isinstance(f, InstalledFinder) for f in sys.meta_path): sys.meta_path.insert(0, InstalledFinder())
+    if any(isinstance(f, InstalledFinder) for f in sys.meta_path): return
+    sys.meta_path.insert(0, InstalledFinder())
+    for name in PACKAGES_BEHIND: _name_file(name)
 
 # %% ../../nbs/1_core/08_modules.ipynb #65c8242a
 def method_of(cls: type, *names: str) -> Callable:
