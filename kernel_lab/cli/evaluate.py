@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,10 +25,13 @@ from .gpu_rows import GPU_TABLE, gpu_line, require_one_language
 from .runs import open_store
 from .tasks import find_task, known_task
 from ..core.durations import compare_times, microseconds, one_clock
-from ..core.errors import WALL_FACTOR, KernelError, UsageError
+from ..core.errors import WALL_FACTOR, KernelError, UsageError, choose
 from ..core.format import count_text, speedup_text
 from ..nki.chip.chips import DEFAULT_CHIP
 from ..tasks.model.language import language_of
+
+if TYPE_CHECKING:
+    from ..tasks.model.task import Task
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #8d85daaa
 def kernel_files(paths):
@@ -146,12 +149,23 @@ def _row_lines(name, e, as_json):
 KernelTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
     'What the kernel is written in: nki, triton or cuda; read from its text if left out.'))]
 
+Admitted = Annotated[str, typer.Option(metavar='WORK', help=(
+    'Work that a GPU kernel may leave to torch: mm, convolution, or both with a comma; it is done again on the CPU.'))]
+
+def admitting(name: str, work: str) -> 'Task':
+    "The task called `name`, which admits the named work of the library. `UsageError` for work that is none."
+    from ..gpu.plan.nodes import LIBRARY_WORK
+    names = tuple(w.strip() for w in work.split(',') if w.strip())
+    for w in names: choose(LIBRARY_WORK, w, 'work of the library')
+    task = known_task(name)
+    return replace(task, admits=names) if names else task
+
 def evaluate_gpu_files(kernels, task, workload=None, chip=None, store=None, seeds=3, limits=None, fresh=False,
                        as_json=False):
     """Evaluate {name: `Kernel`, or the `UsageError` of reading it} in a language of GPUs, one after the other, and
     print them → exit code."""
     from ..evaluate.pipeline import evaluate
-    what, rows, one = known_task(task), [], len(kernels) == 1
+    what, rows, one = known_task(task) if isinstance(task, str) else task, [], len(kernels) == 1
     if not as_json and not one: say(GPU_TABLE.head())
     for name, kernel in kernels.items():
         if isinstance(kernel, UsageError) and one: raise kernel
@@ -180,6 +194,7 @@ def evaluate_(
         'ray://HOST:PORT.'))] = None,
     workers: Annotated[int | None, typer.Option(metavar='N', min=1, help=(
         'How many at once; as many as there are processors if left out.'))] = None,
+    admit: Admitted = '',
     store: StorePlace = None):
     """Compile, verify and profile kernels against a task; GPU kernels get no time. The exit code is 1 if one is not
     correct."""
@@ -190,7 +205,8 @@ def evaluate_(
     found = {path: _or_error(path, entry, target) for path in files}
     require_one_language([k.target for k in found.values() if not isinstance(k, UsageError)])
     if any(getattr(k, 'target', '') in GPU_TARGETS for k in found.values()):
-        raise typer.Exit(evaluate_gpu_files(found, task, workload, chip, open_store(store), seeds, limits,
+        known = admitting(task, admit)
+        raise typer.Exit(evaluate_gpu_files(found, known, workload, chip, open_store(store), seeds, limits,
                                             fresh, json_))
     what, store = find_task(task, workload, chip), open_store(store)
     if pool or workers or len(kernels) > 1 or files != kernels:          # several, or a folder, of however many

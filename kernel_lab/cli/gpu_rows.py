@@ -17,6 +17,8 @@ GPU_TABLE = TextTable((('status', 14, 'left'), ('precision', 9, 'left'), ('off b
                        ('eager off by', 12, 'right'), ('registers', 9, 'right'),
                        ('floor, estimate', 15, 'right'), ('kernel', 0, 'left')))
 
+UNVERIFIED = 'compiled, not verified: its numbers need a card'
+
 def gpu_line(name: str, e: 'Evaluation | UsageError') -> str:
     """An `Evaluation` of a GPU kernel, or the `UsageError` of a file that cannot be read, as a line of `GPU_TABLE`;
     errors in units of the answer's RMS."""
@@ -26,8 +28,10 @@ def gpu_line(name: str, e: 'Evaluation | UsageError') -> str:
     most = str(max((k.registers for k in g.kernels), default=0) or NO_VALUE) if g else NO_VALUE
     cells = (g.precision or NO_VALUE, off(g.error), off(g.eager_error), most,
              time_text(g.floor_us) if g.floor_us else NO_VALUE) if g else [NO_VALUE] * 5
+    why = why or (UNVERIFIED if e.status.value == 'compiled' else '')
     more = f'  ({why})' if why else f'  ({e.verification.guess})' if e.verification and e.verification.guess else ''
-    return GPU_TABLE.line((e.status.value, *cells, f'{name}{", known" if e.cached else ""}{more}'))
+    shared = f', {g.library}' if g and g.library else ''
+    return GPU_TABLE.line((e.status.value, *cells, f'{name}{shared}{", known" if e.cached else ""}{more}'))
 
 GPU_STEP_TABLE = TextTable((('step', 4, 'right'), ('status', 13, 'left'), ('time', 7, 'right'),
                             ('precision', 9, 'left'), ('off by', 8, 'right'), ('launches', 8, 'right'),
@@ -42,6 +46,7 @@ def gpu_step_line(step: 'Step') -> str:
         cells = [g.precision or NO_VALUE, f'{g.error.relative:.1e}' if g.error else NO_VALUE, f'{g.launches:,}',
                  bytes_text(g.launched_bytes), g.registers, g.spills]
     why = f'  ({KernelError.from_dict({**e.error, "hint": None})})' if e.error else ''
+    if e.status.value == 'compiled': why = f'  ({UNVERIFIED})'
     time = 'unknown' if e.is_accepted else NO_VALUE
     return GPU_STEP_TABLE.line((step.index, e.status.value, time, *cells, f'{step.move}{why}'))
 

@@ -5,6 +5,7 @@
 # %% ../../nbs/7_cli/00_render.ipynb #ed1e221c
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -188,15 +189,33 @@ def progress_on(console: 'Console') -> 'Progress':
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal,
                     redirect_stdout=sys.stdout.isatty())
 
+WORD_INTERVAL_S = 20            # between two lines on how far a long work is
+
+@contextmanager
+def _words(progress, every):
+    "Where there is no terminal for a bar: now and then a line on standard error, how far the work is."
+    over, is_mute = threading.Event(), not progress.disable
+    def speak():
+        while not over.wait(every):
+            for t in progress.tasks:
+                of = f' of {t.total:,.0f}' if t.total else ''
+                print(f'{visible_text(t.description)}: {t.completed:,.0f}{of}, {t.elapsed or 0:,.0f} s',
+                      file=sys.stderr, flush=True)
+    thread = threading.Thread(target=speak, daemon=True)
+    if not is_mute: thread.start()
+    try: yield
+    finally: over.set()
+
 def with_progress(rows: Iterable, count: int, doing: str, said: Callable | None = None,
-                  so_far: Callable | None = None) -> tuple[list[Any], bool]:
-    """Collect rows with a progress bar on standard error → (the rows, whether Ctrl-C ended it early).
+                  so_far: Callable | None = None, every: float = WORD_INTERVAL_S) -> tuple[list[Any], bool]:
+    """Collect rows with a progress bar on standard error, lines where that is no terminal → (the rows, whether Ctrl-C
+    ended it early).
 
     `doing`: text before the bar; `said(row)`: lines to print for each row; `so_far(rows)`: a new text before the bar,
-    or None to leave it."""
+    or None to leave it; `every`: seconds between two lines."""
     from rich.console import Console
     console, found = Console(highlight=False, emoji=False), []
-    with progress_on(Console(stderr=True)) as progress:
+    with progress_on(Console(stderr=True)) as progress, _words(progress, every):
         bar = progress.add_task(doing, total=count)
         try:
             for row in rows:

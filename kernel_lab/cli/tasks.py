@@ -377,6 +377,8 @@ def make_for_gpu(folder, count, keep, seed, target, jobs):
     "Make tasks for GPU kernels in a folder and print the funnel → exit code."
     from ..tasks.synthesis import gpu_tasks, synthesize as synthesis
     start = perf_counter()
+    say(f'{count:,} candidates for {target}, compared with the tasks of the suite first. What is done is kept in '
+        f'{folder}: after Ctrl-C the same command goes on.', err=True)
     names = [n for suite, tasks in imported_suites().items() if 'kernelbench' in suite.lower() for n in tasks]
     run = gpu_tasks.synthesize_for_gpu(folder, count, target, seed, jobs or os.cpu_count(),
                                        benchmark={n: known_task(n) for n in names})

@@ -128,7 +128,7 @@ class Outcome:
 # %% ../../nbs/1_core/07_workers.ipynb #784710f3
 def _started(call, paths, arguments, environment, fds, **kw):
     "A new interpreter that does a `call` on this module."
-    command = [sys.executable, '-c', _BOOT + call, json.dumps(paths), *arguments]
+    command = [sys.executable, '-P', '-c', _BOOT + call, json.dumps(paths), *arguments]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=fds,
                             start_new_session=True, **kw)
 

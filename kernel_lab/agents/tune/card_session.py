@@ -98,7 +98,7 @@ class CardWorker:
         (mine_out, its_in), (its_out, mine_in) = os.pipe()[::-1], os.pipe()
         environment = os.environ | {'TORCHINDUCTOR_COMPILE_THREADS': '1', 'OMP_NUM_THREADS': '2'}
         with open(log, 'ab') as said:
-            command = [sys.executable, '-c', _BOOT, lab, work, str(its_in), str(mine_in)]
+            command = [sys.executable, '-P', '-c', _BOOT, lab, work, str(its_in), str(mine_in)]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
                                             env=environment,
                                             pass_fds=(its_in, mine_in), start_new_session=True)

@@ -5,7 +5,8 @@ and the facts that it keeps."""
 
 # %% ../../../nbs/5_evaluate/3_gpu/10_gpu_stages.ipynb #ac49aea4
 from collections.abc import Sequence
-from ...core.errors import KernelError, UsageError
+from ...core.errors import KernelError, UsageError, choose
+from ...core.format import percent_text
 from .compiling import GpuCompiled, compile_plan, resources_of
 from .judging import judge_plan, judged_text
 from .interpreting import variants_of
@@ -19,10 +20,11 @@ from ..records.verification import Status, status_of
 from ..sandbox.protocol import Limits
 from ...gpu.checks.advice import floor_us, launched_bytes, least_bytes
 from ...gpu.plan.launch_graph import launch_graph
-from ...gpu.plan.nodes import DTYPE_BYTES
+from ...gpu.plan.nodes import DTYPE_BYTES, LIBRARY_WORK
+from ...gpu.plan.launch_plan import LaunchPlan
 from ...tasks.importers.module_inits import forward_inputs, init_inputs
 from ...tasks.model.language import LANGUAGE_NAMES, language_said
-from ...tasks.model.task import Task
+from ...tasks.model.task import Task, to_torch
 from ...tasks.model.workload import Kernel, Workload
 
 # %% ../../../nbs/5_evaluate/3_gpu/10_gpu_stages.ipynb #d62f2c87
@@ -79,13 +81,43 @@ def _compiled(plan, limits):
     if compiled.errors: raise compiled.errors[0].error()
     return compiled
 
-def _refuse_library(plan):
-    if not plan.library_calls: return
-    c = plan.library_calls[0]
-    names = ', '.join(dict.fromkeys(c.name.removeprefix('aten.') for c in plan.library_calls))
-    raise KernelError(f'torch does part of the work: {names}', kind='unsupported', line=c.line or None,
+def _refuse_library(plan, task):
+    admitted = {name for k in task.admits for name in choose(LIBRARY_WORK, k, 'work of the library')}
+    refused = [c for c in plan.library_calls if c.made is None or c.name not in admitted]
+    if not refused: return
+    names = ', '.join(dict.fromkeys(c.name.removeprefix('aten.') for c in refused))
+    raise KernelError(f'torch does part of the work: {names}', kind='unsupported', line=refused[0].line or None,
+                      limit=', '.join(task.admits) or None, value=names if task.admits else None,
                       hint='A kernel is judged by what it computes itself: write this part in a kernel, or '
-                      'leave it out.')
+                      f'leave it out.{_way_to_admit(refused)}')
+
+def _way_to_admit(calls):
+    "How products and convolutions are admitted, where a plan has no other work of the library."
+    kinds = {k for c in calls for k, names in LIBRARY_WORK.items() if c.name in names and c.made}
+    is_all = all(c.made for c in calls)
+    return f" A task may admit it: --admit {','.join(sorted(kinds))}, replace(task, admits=…)." if is_all else ''
+
+def library_share(plan: LaunchPlan, task: Task, workload: Workload) -> float | None:
+    """The share of the floating-point operations of all products and convolutions of a task that a plan leaves to the
+    library, 0 to 1; None where the reference says nothing of its own."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    drawn = task.draw(task.smallest(workload.dtype), 0)
+    given = [torch.empty(shape, dtype=to_torch(drawn[k]).dtype, device='meta') for k, shape in workload.shapes.items()]
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counted: task.reference(*given)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError): return None
+    whole = counted.get_total_flops()
+    return min(1.0, sum(c.flops for c in plan.library_calls) / whole) if whole else None
+
+def library_said(plan: LaunchPlan, task: Task, workload: Workload) -> str:
+    "What a plan leaves to the library, and how much that is; '' for a plan without it."
+    if not plan.library_calls: return ''
+    names = ', '.join(dict.fromkeys(c.name.removeprefix('aten.') for c in plan.library_calls))
+    share = library_share(plan, task, workload)
+    how_much = 'an unknown share' if share is None else percent_text(share)
+    rounded = ", in float32 here, in TF32 by torch's default on a card" if 'convolution' in names else ''
+    return f'{names} by the library: {how_much} of the FLOPs of all products{rounded}'
 
 def _status(verification):
     if verification.passed: return Status.CORRECT
@@ -105,9 +137,9 @@ def gpu_stages(progress, kernel: Kernel, task: Task, workload: Workload, chip: s
     try:
         with progress.stage('plan'): plan = _planned(kernel, task, workload, chip, limits, progress)
         progress.say(plan.head)
-        _refuse_library(plan)
+        _refuse_library(plan, task)
         with progress.stage('assemble'): compiled = _compiled(plan, limits)
-        facts = facts_of(compiled)
+        facts = facts_of(compiled) | {'library': library_said(plan, task, workload)}
         for b in compiled.binaries.values(): progress.say(str(b))
         if progress.on_compiled: progress.on_compiled(compiled, {})
         if plan.target == 'cuda': return Status.COMPILED, dict(gpu=GpuFacts(**facts, judged=NOT_JUDGED))
@@ -143,7 +175,7 @@ def _judged(progress, kernel, task, workload, chip, seeds, limits, plan, facts):
     if small != workload:
         asked = {k.name for k in plan.kernels}
         with progress.stage('plan'): plan = _planned(kernel, task, small, chip, limits, progress)
-        _refuse_library(plan)
+        _refuse_library(plan, task)
         note = _other_kernels(asked, {k.name for k in plan.kernels}, workload, small)
     with progress.stage('verify'):
         judgement, judge = judge_plan(plan, task, small, seeds, limits, progress.say)

@@ -14,7 +14,7 @@ from .planning import GPU_LIMITS, PLAN_MODULES
 from ..sandbox.protocol import ChildReply, Limits, printable
 from ..sandbox.run import check_admitted, sandbox
 from ...gpu.plan.launch_plan import LaunchPlan
-from ...gpu.plan.nodes import BufferView, Fill, Pointer
+from ...gpu.plan.nodes import BufferView, Fill, LibraryCall, Pointer
 
 # %% ../../../nbs/5_evaluate/3_gpu/05_interpreting.ipynb #d7face7a
 INTERPRET_JOB = 'kernel_lab.evaluate.gpu.interpret_job:interpret_job'
@@ -22,7 +22,12 @@ ORDERS = ('forward', 'backward')        # of the programs of a launch
 
 def _number_text(x): return repr(x) if not isinstance(x, float) or math.isfinite(x) else str(x)
 
+def _given_data(x): return {'view': asdict(x)} if isinstance(x, BufferView) else {'value': x}
+
 def _step_data(step, variant):
+    if isinstance(step, LibraryCall):
+        return {'library': step.name, 'given': [*map(_given_data, step.given)], 'made': asdict(step.made),
+                'line': step.line}
     if isinstance(step, Fill): return {'fill': asdict(step.view), 'value': _number_text(float(step.value)),
                                        'line': step.line}
     a = step.alternatives[min(variant, len(step.alternatives) - 1)]
@@ -103,7 +108,7 @@ def interpret_plan(plan: LaunchPlan, arrays: Sequence[np.ndarray], limits: Limit
     """Interpret the kernels of a plan in a confined child, on one array for each of its inputs and then for each of
     its `parameter_views`; `choice` as in `plan_order`. Returns the `Interpretation` or a `KernelError`, and the
     reply."""
-    if calls := plan.library_calls:
+    if calls := [c for c in plan.library_calls if c.made is None]:
         return KernelError(f'torch does part of the work: {calls[0].name.removeprefix("aten.")}',
                            kind='unsupported', line=calls[0].line or None,
                            hint='A kernel is judged by what it computes itself: write this part in Triton, or '

@@ -50,12 +50,16 @@ def input_spec(text: str) -> dict:
 # %% ../../../nbs/5_evaluate/3_gpu/00_planning.ipynb #ac4edb01
 _WORDS = {
     'timeout': ('planning and compiling the submission took too long',
-                'Use smaller tiles: a tile becomes instructions, and 256 × 256 on 4 warps takes half a minute.'),
+                'Where this line launches a kernel, use smaller tiles: a tile becomes instructions, and 256 × 256 on 4 '
+                'warps takes half a minute. Where it does not, look for a loop that has no end.'),
     'memory': ('the submission ran out of memory while it was planned',
                'Tensors have no data here: look for lists that grow, or make the tiles of the kernel smaller.'),
     'crash': ('the process died while the submission was planned or compiled',
               'The compiler may have failed on this kernel, or its Python ended the process: change the line, or make '
               'the tile smaller.')}
+
+BARE_CUDA = ('A submission is a Python file with CUDA C++ in a text: TEXT = r"""…""", then def kernel(x): … with '
+             "torch.cuda._compile_kernel(TEXT, 'name')(grid=…, block=…, args=[…]).")
 
 _PLACE = re.compile(r' ?\(/[^()\n]*\)')         # where a module lies, in the words of an ImportError
 
@@ -85,7 +89,8 @@ def _too_long(source):
     "A `KernelError` for a text longer than `MAX_SOURCE_BYTES`, else None."
     if (size := len(source.encode('utf-8', 'replace'))) <= MAX_SOURCE_BYTES: return None
     return KernelError("the submission's text is too long", kind='limit', limit=f'{MAX_SOURCE_BYTES:,} bytes',
-                       value=f'{size:,}')
+                       value=f'{size:,}',
+                       hint='Tables of numbers are inputs of a kernel, and not part of its text.')
 
 def plan_submission(source: str, specs: Sequence[dict], chip: str = DEFAULT_GPU, entry: str | None = None,
                     init: Sequence = (), limits: Limits = GPU_LIMITS) -> tuple[LaunchPlan | KernelError, ChildReply]:
@@ -100,6 +105,7 @@ def plan_submission(source: str, specs: Sequence[dict], chip: str = DEFAULT_GPU,
     reply = run_job(PLAN_JOB, request, limits, warm=PLAN_MODULES)
     if reply.error:
         if reply.error.kind == 'trace' and NO_NVRTC in reply.error.message: nvrtc_library()       # not of the kernel
+        if reply.error.kind == 'parse' and '__global__' in source.split('"""')[0]: reply.error.hint = BARE_CUDA
         return _in_words(reply.error), reply
     try: return admit_plan(reply.text, source, specs, name), reply
     except KernelError as e: return e, reply

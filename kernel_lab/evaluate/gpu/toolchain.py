@@ -24,12 +24,30 @@ from ..sandbox.run import check_admitted, sandbox
 # %% ../../../nbs/5_evaluate/3_gpu/02_toolchain.ipynb #34d8fd41
 TOOLS = ('ptxas', 'ptxas-blackwell', 'cuobjdump', 'nvdisasm')
 
+TOOLKIT_FOLDERS = (f'{os.environ["CUDA_HOME"]}/bin',) if os.environ.get('CUDA_HOME') else ('/usr/local/cuda/bin',)
+
+def _is_program(path):
+    "Whether a file is a program, and not a script that starts one."
+    try:
+        with open(path, 'rb') as f: return f.read(2) != b'#!'
+    except OSError: return False
+
+TOOLKIT_FOLDERS = (f'{os.environ["CUDA_HOME"]}/bin',) if os.environ.get('CUDA_HOME') else ('/usr/local/cuda/bin',)
+
+def _is_program(path):
+    "Whether a file is a program, and not a script that starts one."
+    try:
+        with open(path, 'rb') as f: return f.read(2) != b'#!'
+    except OSError: return False
+
 def find_tool(name: str) -> Path:
     "The path of one of NVIDIA's tools; `UsageError` where it is not installed."
     spec = importlib.util.find_spec('triton')
     bundled = Path(spec.origin).parent / 'backends' / 'nvidia' / 'bin' / name if spec and spec.origin else None
     if bundled and bundled.is_file(): return bundled
-    if found := shutil.which(name.removesuffix('-blackwell')): return Path(found)
+    for folder in (*os.get_exec_path(), *TOOLKIT_FOLDERS):
+        found = shutil.which(name.removesuffix('-blackwell'), path=folder)
+        if found and _is_program(found): return Path(found)
     raise UsageError(f'{name} is not installed here.',
                      hint="Install 'kernel-lab[gpu]', whose Triton brings it, or put a CUDA toolkit on your PATH.")
 

@@ -90,6 +90,7 @@ class GpuFacts:
     graph: LaunchGraph | None = None
     launched_bytes: int = 0                     # of the buffers that the launches name, each once a launch
     judged_on: str = ''                         # the workload whose numbers were judged, where it is not the one asked
+    library: str = ''                           # which work was that of the library, and how much of all products
 
     @property
     def registers(self) -> int:
@@ -148,7 +149,7 @@ class GpuFacts:
     def lines(self) -> list[str]:
         "All of it as lines of text: (word, sentence) pairs joined as the shell prints them."
         pairs = [*(('kernel', str(k)) for k in self.kernels), ('floor', self.floor), ('traffic', self.traffic),
-                 ("judged", self.judged),
+                 ('library', self.library), ("judged", self.judged),
                  ('precision', self.precision_said), ('error', self.accuracy), *(('race', f) for f in self.findings),
                  *(('advice', a) for a in self.advice)]
         return [f'{word:<11} {says}' for word, says in pairs if says]

@@ -131,7 +131,8 @@ def canonical_text(x: object, seen: tuple = ()) -> str:
 @lru_cache(maxsize=1024)
 def _task_hash(task):
     drawn = [(k, _array_text(v)) for k, v in task.draw(smallest_workload(task)).items()]
-    parts = [canonical_text(f) for f in (task.reference, task.inputs, task.reduces, task.writes, task.in_place)]
+    parts = [canonical_text(f) for f in (task.reference, task.inputs, task.reduces, task.writes, task.in_place,
+                                          *task.admits)]
     return _digest(task.name, task.level, task.exponent, tuple(map(str, task.workloads)), drawn, parts,
                    task.first_kernel and task.first_kernel.hash)
 

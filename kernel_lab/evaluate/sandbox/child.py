@@ -47,6 +47,10 @@ def as_kernel_error(error: BaseException) -> KernelError:
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #e07212f3
 def parse(source: str) -> None:
     "Raise a KernelError of kind 'parse', with the line, if `source` is not valid Python."
+    if '\0' in source:
+        raise KernelError('the kernel does not parse: it has a NUL byte, which is no character of a text.',
+                          kind='parse', line=source[:source.index('\0')].count('\n') + 1,
+                          hint='Save the file again, as UTF-8 text.')
     try: compile(source, FILE, 'exec', dont_inherit=True)
     except SyntaxError as e:
         raise KernelError(f'the kernel does not parse: {e.msg}: {(e.text or "").strip()[:200]!r}.', kind='parse',

@@ -8,9 +8,9 @@ import ast
 import sys
 import time
 from dataclasses import dataclass, field
-from itertools import product
 from math import prod
 import numpy as np
+import torch
 import triton
 import triton.language as tl
 from triton.runtime.interpreter import ASTTransformer, TensorHandle
@@ -19,7 +19,7 @@ from .interpreted_language import (LIBDEVICE, PYTHON, CheckedBuilder, DeviceFunc
     array_dtype, interpreted)
 from .kernel_memory import STEP, MemoryAccess, input_buffer, scratch_buffer
 from .kernel_text import KernelText, kernel_text, meaning_of
-from .narrow_floats import bfloat16_bits
+from .narrow_floats import bfloat16_bits, from_bfloat16_bits
 from ..plan.nodes import Alternative, Pointer
 from ..plan.ptx import KERNEL_FILE
 from ..record.recording import source_line
@@ -184,11 +184,37 @@ class PlanInterpreter:
         "(outputs, report). `KernelError` for what is wrong, with its line."
         with interpreted(self.builder):
             self.functions = functions_of(self.text)
-            for step in self.order['steps']: self._fill(step) if 'fill' in step else self._launch(step)
+            for step in self.order['steps']: self._step(step)
         found = [{'says': str(f), 'line': f.line, 'kind': f.kind} for f in self.memory.findings()]
         report = InterpretReport(self.done, time.monotonic() - self.began, found, sorted(self.builder.bare_lines),
                                  sorted(self.builder.rounded_lines), self.atomic)
         return [self._output(n, v) for n, v in enumerate(self.order['outs'])], report
+
+    def _step(self, step):
+        if 'fill' in step: self._fill(step)
+        elif 'library' in step: self._library(step)
+        else: self._launch(step)
+
+    def _library(self, step):
+        "A product or a convolution of the library, on the CPU, in float32 at least."
+        given = [self._read(x['view'], step) if 'view' in x else x['value'] for x in step['given']]
+        call = getattr(torch.ops.aten, step['library'].removeprefix('aten.')).default
+        made, out = call(*given).numpy(), step['made']
+        view, _ = _array_view(self.memory, out)
+        view[...] = bfloat16_bits(made) if out['dtype'] == 'bfloat16' else made
+        _mark(self.memory.buffers[out['buffer']], out, view.dtype.itemsize)
+
+    def _read(self, v, step):
+        "A tensor of what a view holds; a `KernelError` where some of it was never written."
+        values, written = _array_view(self.memory, v)
+        buffer = self.memory.buffers[v['buffer']]
+        if buffer.role == 'scratch' and not written.all():
+            raise KernelError(f"{step['library']} reads {buffer.name}, of which a part was never written",
+                              kind='uninitialised', line=step['line'] or None, operand=buffer.name,
+                              hint='Look at what is launched before this line, and at its grid and masks.')
+        values = from_bfloat16_bits(values) if v['dtype'] == 'bfloat16' else values
+        kind = np.float64 if v['dtype'] == 'float64' else np.float32
+        return torch.from_numpy(np.array(values, kind))
 
     def _fill(self, step):
         view, written = _array_view(self.memory, step['fill'])
@@ -220,7 +246,7 @@ class PlanInterpreter:
 
     def _programs(self, grid):
         x, y, z = (range(n) if self.order['order'] == 'forward' else range(n - 1, -1, -1) for n in grid)
-        return product(z, y, x)
+        return ((k, j, i) for k in z for j in y for i in x)     # `product` would make lists of 2³¹ first
 
     def _program(self, fn, call):
         try: fn(**call)

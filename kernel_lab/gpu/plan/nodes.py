@@ -109,12 +109,28 @@ class Fill:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    "Work that the framework does: the name of its operation, the numbers of the buffers it reads and writes, its line."
+    """Work that the framework does: the name of its operation, the numbers of the buffers it reads and writes, its
+    line. Of one that can be done again: `given`, its arguments (views, numbers, truth values, tuples of whole numbers,
+    None), and `made`, a view of its result."""
     name: str
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     line: int = 0
+    given: tuple = ()
+    made: BufferView | None = None
 
     def buffers(self) -> set[int]:
         "Numbers of the buffers that it may touch."
         return {*self.reads, *self.writes}
+
+    @property
+    def flops(self) -> int:
+        "Floating-point operations of a product or a convolution, 2 for each product of two numbers; 0 for others."
+        if self.made is None: return 0
+        views, out = [x for x in self.given if isinstance(x, BufferView)], self.made
+        if self.name == 'aten.convolution':
+            return 2 * prod(views[0].shape if self.given[6] else out.shape) * prod(views[1].shape[1:])
+        return 2 * prod(out.shape) * views[-1].shape[-2]
+
+# name by which a task admits work of the library → operations, which are done again on a CPU to judge a plan
+LIBRARY_WORK = {'mm': ('aten.mm', 'aten.addmm', 'aten.bmm'), 'convolution': ('aten.convolution',)}

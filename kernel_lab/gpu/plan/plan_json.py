@@ -8,8 +8,8 @@ import json, math
 from dataclasses import asdict
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GPUS
-from .nodes import (BUFFER_ROLES, DTYPE_BYTES, Alternative, Buffer, BufferView, Fill, GpuKernel, KernelLaunch,
-    LibraryCall, Pointer)
+from .nodes import (BUFFER_ROLES, DTYPE_BYTES, LIBRARY_WORK, Alternative, Buffer, BufferView, Fill,
+    GpuKernel, KernelLaunch, LibraryCall, Pointer)
 from .ptx import admit_ptx, ptx_entries
 
 # %% ../../../nbs/3_gpu/2_plan/04_plan_json.ipynb #a5de172f
@@ -19,9 +19,15 @@ def _number_data(x): return x if isinstance(x, int) or math.isfinite(x) else rep
 
 def _argument_data(x): return [x.buffer, x.offset] if isinstance(x, Pointer) else {'n': _number_data(x)}
 
+def _given_data(x):
+    if isinstance(x, BufferView): return {'view': asdict(x)}
+    return {'n': _number_data(x)} if isinstance(x, float) else {'plain': x}
+
 def _step_data(step):
     line = {'line': step.line}
-    if isinstance(step, LibraryCall): return {'call': step.name, 'reads': step.reads, 'writes': step.writes} | line
+    if isinstance(step, LibraryCall):
+        again = {'given': [*map(_given_data, step.given)], 'made': asdict(step.made)} if step.made else {}
+        return {'call': step.name, 'reads': step.reads, 'writes': step.writes} | again | line
     if isinstance(step, Fill): return {'fill': asdict(step.view), 'value': _number_data(step.value)} | line
     args = lambda a: [*map(_argument_data, a.args)]
     ways = [{'kernel': a.kernel, 'grid': a.grid, 'args': args(a), 'choice': a.choice} for a in step.alternatives]
@@ -122,12 +128,32 @@ def _read_alternative(d, buffers, kernels):
     if len(grid) != 3: _refuse('a grid has three sizes')
     return Alternative(d['kernel'], grid, args, _str(d['choice'], 1000))
 
+def _read_given(x, buffers):
+    if 'view' in _dict(x): return _read_view(_dict(x, 'view')['view'], buffers)
+    if 'n' in x: return float(_number(_dict(x, 'n')['n']))
+    x = _dict(x, 'plain')['plain']
+    if x is None or type(x) is bool: return x
+    return _ints(x, 8, -2**31, 2**31) if isinstance(x, list) else _int(x, -2**31, 2**31)
+
+def _admitted_call(call):
+    "A call, if what it is said to be given is its buffers, and fits the operation."
+    if call.made is None: return call
+    if call.name not in (n for names in LIBRARY_WORK.values() for n in names): _refuse('a call that is not done again')
+    views = {x.buffer for x in call.given if isinstance(x, BufferView)}
+    if views - {*call.reads} or {call.made.buffer} != {*call.writes}:
+        _refuse('a call of the library names other buffers')
+    _int(call.flops, 0, 2**62)                       # an operation with other arguments raises
+    return call
+
 def _read_step(d, buffers, kernels):
     line = _int(_dict(d).get('line'))
     if 'call' in d:
-        d = _dict(d, 'call', 'reads', 'writes', 'line')
+        again = ('given', 'made') if 'made' in d else ()
+        d = _dict(d, 'call', 'reads', 'writes', 'line', *again)
         reads, writes = (_ints(d[k], MAX_BUFFERS, 0, len(buffers) - 1) for k in ('reads', 'writes'))
-        return LibraryCall(_str(d['call']), reads, writes, line)
+        given = tuple(_read_given(x, buffers) for x in _list(d['given'], 16)) if again else ()
+        made = _read_view(d['made'], buffers) if again else None
+        return _admitted_call(LibraryCall(_str(d['call']), reads, writes, line, given, made))
     if 'fill' in d:
         return Fill(_read_view(_dict(d, 'fill', 'value', 'line')['fill'], buffers), _number(d['value']), line)
     ways = _list(_dict(d, 'launch', 'line')['launch'], MAX_ALTERNATIVES, 'alternatives')

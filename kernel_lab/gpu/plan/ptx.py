@@ -101,6 +101,20 @@ _REFUSED = (
 _EXTERNAL = re.compile(r'\.extern\s+\.func\b[^;{]*?([A-Za-z_$][\w$]*)\s*\(', re.S)
 DEVICE_FUNCTIONS = ('vprintf', '__assertfail')       # that a driver provides
 
+def _source_line(ptx, at):
+    "The line of the kernel's source at a character of the PTX, 0 for none."
+    row = ptx.count('\n', 0, at) + 1
+    return next((own for k, _, _, own in reversed([*_places(ptx)]) if k <= row and own), 0)
+
+def require_no_directives(ptx: str, line: int = 0) -> None:
+    """`KernelError` of kind 'unsupported' where inline assembly brought a directive into PTX that none may have; with
+    the line of the source, or `line` where the compiler noted none."""
+    for pattern, what in _REFUSED:
+        if not (m := pattern.search(ptx)): continue
+        raise KernelError(f'inline assembly has {what}: {m[0].strip()[:60]!r}', kind='unsupported',
+                          line=_source_line(ptx, m.end()) or line or None,
+                          hint='Leave the directive out; pass what it would read to the kernel, as a tensor.')
+
 def _refuse(what, **more): raise KernelError(f'the compiled kernel is not valid: {what}', kind='invalid', **more)
 
 def admit_ptx(ptx: object, entry: str) -> str:

@@ -11,16 +11,21 @@ import torch
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip
 from ..plan.nodes import Alternative, GpuKernel, KernelLaunch, Pointer
-from ..plan.ptx import KERNEL_FILE, ptx_params
+from ..plan.ptx import KERNEL_FILE, ptx_params, require_no_directives
 from .nvrtc import compile_cuda
 from .recording import PlanRecording, source_line
 
 # %% ../../../nbs/3_gpu/3_record/04_cuda_kernels.ipynb #223c83f1
-_ERROR = re.compile(r'^(?:.*[/\\])?([^(\n]*)\((\d{1,7})\): (?:catastrophic )?error:? ?(?:#\S+ )?(.*)$', re.M)
+_ERROR = re.compile(r'^(?:.*[/\\])?([^(\n]*)\((\d{1,7})\): (?:catastrophic )?error:? ?(?:#[\d-]+\w?: ?)?(.*)$', re.M)
 
 def first_line_of(text: str, source: str) -> int | None:
     "The line of the submission on which a text in it begins; None where it is not there once."
     return source[:source.index(text)].count('\n') + 1 if text and source.count(text) == 1 else None
+
+def _way_out(reason):
+    if 'open source file' not in reason: return 'Look at this line of the kernel.'
+    return ('A kernel reads no files. CUDA\'s own headers are there (cuda_fp16.h, cuda_bf16.h, mma.h), '
+            'and stdint.h, float.h and limits.h; write anything else into the text.')
 
 def _error(log, text, source, start):
     found = _ERROR.search(log)
@@ -28,11 +33,14 @@ def _error(log, text, source, start):
         return KernelError(f'NVRTC does not compile this: {log.strip()[-500:] or "it gave no reason"}',
                            line=source_line() or None)
     at, reason = int(found[2]), found[3].strip()[:500]
+    if found[1] != KERNEL_FILE:
+        return KernelError(f'NVRTC does not compile this, in line {at} of {found[1][:60]}: {reason}',
+                           line=source_line() or None, hint=_way_out(reason))
     lines = (source if start else text).splitlines()
     shown = lines[at - 1].strip()[:200] if 0 < at <= len(lines) else None
     where = '' if start else f' (line {at} of the CUDA text)'
     return KernelError(f'NVRTC does not compile this{where}: {reason}', line=at if start else source_line() or None,
-                       operand=shown, hint='Look at this line of the kernel.')
+                       operand=shown, hint=_way_out(reason))
 
 # %% ../../../nbs/3_gpu/3_record/04_cuda_kernels.ipynb #c47af871
 POINTERS = {
@@ -50,15 +58,16 @@ def _types(args):
         elif isinstance(x, int) and -2**31 <= x < 2**31: yield 'i32'
         elif isinstance(x, float): yield 'fp64'
         else:
-            raise KernelError(f'argument {k} is {str(x)[:40]!r}, which torch does not pass to a kernel', kind='input',
+            raise KernelError(f'argument {k} is {str(x)[:40]!r}, which torch does not pass to a kernel', kind='trace',
                               line=source_line() or None, limit='a tensor, an int of 32 bits, a float',
                               value=type(x).__name__, hint='Pass large whole numbers in a tensor.')
 
 def _match(name, types, taken):
     "A `KernelError` where a kernel does not take what it is passed."
-    where = dict(kind='input', line=source_line() or None)
+    where = dict(kind='trace', line=source_line() or None)
     if len(types) != len(taken):
-        raise KernelError(f'{name} takes other arguments', limit=f'{len(taken)}', value=f'{len(types)}', **where)
+        raise KernelError(f'{name} takes other arguments', limit=f'{len(taken)}', value=f'{len(types)}',
+                          hint='args= has one for each parameter of the kernel, in order.', **where)
     for k, (t, wanted) in enumerate(zip(types, taken)):
         what, fits = _PASSED[t.partition('*')[1] or t]
         if wanted in fits: continue
@@ -72,7 +81,8 @@ def _sizes(sizes, what, most):
     if 1 <= len(found) <= 3 and all(map(is_size, found, most)): return (*found, 1, 1)[:3]
     raise KernelError(f'the {what} is {str(sizes)[:60]}', kind='limit', line=source_line() or None,
                       limit=f'1 to {" × ".join(f"{n:,}" for n in most)}', value=str(found)[:60],
-                      hint='Three whole numbers, none of them 0.')
+                      hint='Three whole numbers in these bounds: with 0 nothing runs, and more work goes into a '
+                           'loop of the kernel.')
 
 class CudaKernel:
     "A compiled kernel that writes down its launches; called as torch's."
@@ -100,7 +110,18 @@ class CudaKernel:
         "What torch asks for before a launch with more than 48 KiB; the plan has it in the launch."
 
 # %% ../../../nbs/3_gpu/3_record/04_cuda_kernels.ipynb #26eadfe0
+def _require_text(text, name):
+    "A `KernelError` for what is no text of CUDA C++, or no name of a kernel."
+    where = dict(line=source_line() or None, hint="torch.cuda._compile_kernel(TEXT, 'name') takes two texts.")
+    for what, x in ('the text of a CUDA kernel', text), ('the name of a CUDA kernel', name):
+        if not isinstance(x, str): raise KernelError(f'{what} is of type {type(x).__name__[:60]}', **where)
+        if '\0' not in x: continue
+        at = x[:x.index('\0')].count('\n') + 1
+        where['hint'] = 'It ends a text in C: leave it out.'
+        raise KernelError(f'{what} has a NUL byte on its line {at}', **where)
+
 def _compiled(recording, chip, source, text, name, options):
+    _require_text(text, name)
     start = first_line_of(text, source)
     told = f'#line {start} "{KERNEL_FILE}"\n{text}' if start else text
     try: ptx, entry, log = compile_cuda(told, name, chip, options)
@@ -108,6 +129,7 @@ def _compiled(recording, chip, source, text, name, options):
         e.line = source_line() or None
         raise
     if ptx is None: raise _error(log, text, source, start)
+    require_no_directives(ptx, source_line())
     head = re.search(rf'__global__[^;{{]*\b{re.escape(name.partition("<")[0])}\s*\(', source)
     line = source[:head.start()].count('\n') + 1 if head else source_line()
     return CudaKernel(recording, name, entry, ptx, line, not any('fmad=false' in o for o in options))

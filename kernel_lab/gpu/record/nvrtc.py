@@ -38,6 +38,40 @@ def nvrtc_version() -> str:
     nvrtc_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f'{major.value}.{minor.value}'
 
+# %% ../../../nbs/3_gpu/3_record/03_nvrtc.ipynb #ea6e2a75
+_LEFT_OUT = ('cupti', 'nvperf', 'generated', 'cudaGL', 'cudaEGL', 'cudaVDPAU', 'cuda_gl', 'cuda_egl', 'cuda_vdpau',
+             'cudaProfiler', 'cooperative_groups')      # other interfaces, and one that needs a library of C++
+_INTEGERS = ''.join(f'typedef signed {t} int{n}_t; typedef unsigned {t} uint{n}_t;\n'
+                    for n, t in ((8, 'char'), (16, 'short'), (32, 'int'), (64, 'long')))
+_LIMITS = """#define INT_MAX 2147483647
+#define INT_MIN (-INT_MAX - 1)
+#define UINT_MAX 4294967295U
+"""
+_FLOATS = """#define FLT_MAX 3.402823466e+38F
+#define FLT_MIN 1.175494351e-38F
+#define FLT_EPSILON 1.192092896e-07F
+#define DBL_MAX 1.7976931348623158e+308
+"""
+_INFINITE = """#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+"""
+C_HEADERS = {
+    'stdint': _INTEGERS, 'limits': _LIMITS, 'float': _FLOATS, 'math': _INFINITE, 'stdio': '', 'stdlib': '',
+    'assert': ''}
+
+@cache
+def cuda_headers() -> dict[bytes, bytes]:
+    "Name → text of the headers that a kernel may include: a few of C's, and CUDA's where Triton is installed."
+    names = ((name, text) for k, text in C_HEADERS.items() for name in (f'{k}.h', f'c{k}'))
+    found = {name.encode(): f'#pragma once\n{text}'.encode() for name, text in names}
+    spec = importlib.util.find_spec('triton')
+    if not spec or not spec.origin: return found
+    place = Path(spec.origin).parent / 'backends' / 'nvidia' / 'include'
+    files = [f for folder in (place, place / 'crt') for f in sorted(folder.glob('*.h*'))
+             if not f.name.startswith(_LEFT_OUT)]
+    found |= {str(f.relative_to(place)).encode(): f.read_bytes() for f in files}
+    return found | {f.name.encode(): f.read_bytes() for f in files if f.name == 'mma.hpp'}  # mma.h names it bare
+
 # %% ../../../nbs/3_gpu/3_record/03_nvrtc.ipynb #624ffc73
 _OPTION = re.compile(r'-(-define-macro=|D)\w{1,60}(=[\w.+-]{0,60})?|--?use_fast_math|-(-)?std=c\+\+\d\d'
                      r'|--?maxrregcount=\d{1,3}|--?fmad=(true|false)|--?ftz=(true|false)|-lineinfo|--generate-line-info|-O[0-3]')
@@ -63,7 +97,9 @@ def compile_cuda(text: str, name: str, chip: GpuChip, options: list[str] = ()) -
     (`scale<float>`). `KernelError` for an option that is not admitted."""
     library, program = nvrtc_library(), ctypes.c_void_p()
     words = [o.encode() for o in _options(chip, options)]
-    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), KERNEL_FILE.encode(), 0, None, None)
+    headers = cuda_headers() if '#' in text and 'include' in text else {}
+    texts, names = ((ctypes.c_char_p * len(headers))(*x) for x in (headers.values(), headers))
+    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), KERNEL_FILE.encode(), len(headers), texts, names)
     try:
         library.nvrtcAddNameExpression(program, name.encode())
         failed = library.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))

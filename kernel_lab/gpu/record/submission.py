@@ -32,7 +32,8 @@ def _refuse_host_code(source):
         if name not in LOADERS: continue
         raise KernelError('the submission compiles C++ for the host (torch.utils.cpp_extension)',
                           kind='unsupported', line=getattr(node, 'lineno', None),
-                          hint='It launches by itself, on a machine with a card. Triton is planned without one.')
+                          hint='That needs a machine with a card. Without one, torch.cuda._compile_kernel(text, name) '
+                               'takes the kernel, and is called with grid, block, args; Triton is planned as well.')
 
 @contextmanager
 def loaded(source: str):
@@ -100,7 +101,7 @@ def _require_inputs(call, args):
     try: inspect.signature(call).bind(*args)
     except TypeError as e:
         names = ', '.join(map(str, inspect.signature(call).parameters.values()))
-        raise KernelError(f'the entry takes ({names}), and got {count_text(len(args), "input")}: {e}', kind='input',
+        raise KernelError(f'the entry takes ({names}), and got {count_text(len(args), "input")}: {e}', kind='entry',
                           hint='Give one input for each parameter, in order.') from None
     except ValueError: return                   # a callable without a signature
 
@@ -111,10 +112,14 @@ def _outputs(recording, result):
     raise KernelError(f'the submission returns {type(result).__name__}, which is no tensor and no tuple of tensors',
                       kind='entry', hint='Return the outputs.')
 
+_LAUNCHES = ('kernel[grid](…) launches one under @triton.jit, torch.cuda._compile_kernel(text, name)(…) one of '
+             'CUDA C++')
+
 def _without_kernel(recording):
     done = ', '.join(dict.fromkeys(getattr(s, 'name', 'a fill') for s in recording.steps))
     return KernelError('the submission launches no kernel', kind='entry', limit='1', value='0',
-                       hint=f'torch did all of it: {done}.' if done else 'kernel[grid](...) launches one of Triton.')
+                       hint=f'{f"torch did all of it: {done}. Write that in a kernel" if done else "Launch one"}: '
+                            f'{_LAUNCHES}.')
 
 def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str | None = None, init: list = (),
                 name: str = '') -> LaunchPlan:

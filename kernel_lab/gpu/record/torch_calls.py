@@ -7,6 +7,7 @@ needs a value is refused."""
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 import torch
 import torch._dynamo        # which functions that compute shapes import when they are first called
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip
-from ..plan.nodes import Fill, LibraryCall
+from ..plan.nodes import LIBRARY_WORK, Fill, LibraryCall
 from ..plan.ptx import KERNEL_FILE
 from .recording import PlanRecording, source_line
 
@@ -68,7 +69,17 @@ class TorchOperations(TorchDispatchMode):
         elif (written or not _is_view(schema)) and (written or _tensors(out)):
             reads = tuple(dict.fromkeys(r.buffer(t) for t in _tensors([args, kwargs])))
             writes = tuple(dict.fromkeys(r.buffer(t) for t in [*written, *_tensors(out)]))
-            r.step(LibraryCall(schema.name.replace('::', '.'), reads, writes, source_line()))
+            call = LibraryCall(schema.name.replace('::', '.'), reads, writes, source_line())
+            r.step(self._again(call, args, kwargs, out))
+
+    def _again(self, call, args, kwargs, out):
+        "A call with what is needed to do it again, where it is a product or a convolution; otherwise as it is."
+        is_known = any(call.name in names for names in LIBRARY_WORK.values())
+        if not is_known or kwargs or not isinstance(out, torch.Tensor): return call
+        view = self.recording.view
+        plain = lambda x: tuple(map(int, x)) if isinstance(x, (list, tuple)) else x
+        given = tuple(view(x) if isinstance(x, torch.Tensor) else plain(x) for x in args)
+        return replace(call, given=given, made=view(out))
 
     def _fill(self, schema, args, kwargs, out):
         value = FILLS[schema.name]

@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip
 from ..plan.nodes import Alternative, GpuKernel, KernelLaunch, Pointer
-from ..plan.ptx import KERNEL_FILE, without_paths
+from ..plan.ptx import KERNEL_FILE, require_no_directives, without_paths
 from .recording import PlanRecording, source_line
 
 # %% ../../../nbs/3_gpu/3_record/02_triton_kernels.ipynb #5bca93bf
@@ -85,11 +85,12 @@ def _bare(reason):
     m = re.fullmatch(r'\w+\((["\'])(.*)\1\)', reason.strip(), re.S)
     return m[2] if m else reason.strip()
 
-def _way_out(reason):
+def _way_out(reason, asserted=False):
     "What to try: the name that was meant, or what blocks must be."
     if m := re.search(r"module 'triton\.language' has no attribute '(\w+)'", reason):
         near = difflib.get_close_matches(m[1], dir(triton.language), 1)
         return f'Did you mean tl.{near[0]}?' if near else 'It is no name of triton.language.'
+    if asserted: return 'The kernel asks for this itself, with tl.static_assert: change what it is called with.'
     return 'Shapes of blocks are powers of two, and known when the kernel is compiled.'
 
 def compile_error(error: CompilationError, source: str) -> KernelError:
@@ -101,7 +102,7 @@ def compile_error(error: CompilationError, source: str) -> KernelError:
     shown = lines[line - 1].strip()[:200] if line and line <= len(lines) else ''
     at = f' at column {last.node.col_offset + 1}' if hasattr(last.node, 'col_offset') else ''
     return KernelError(f'Triton does not compile this{at}: {reason}', line=line or None, operand=shown or None,
-                       hint=_way_out(reason))
+                       hint=_way_out(reason, _asserted(error)))
 
 # %% ../../../nbs/3_gpu/3_record/02_triton_kernels.ipynb #6adfc62e
 def _arguments(recording, bound, signature):
@@ -152,9 +153,10 @@ def _record_launch(recording, source, fn, args, grid, kwargs):
     sizes = _grid(grid, bound)
     def make():
         text = ASTSource(fn, signature, constants, attributes)
-        try: return _made(fn, constants, types, *compile_to_ptx(text, backend, target, options,
-                                                                               recording.texts))
+        try: ptx, facts = compile_to_ptx(text, backend, target, options, recording.texts)
         except CompilationError as e: raise compile_error(e, source) from e
+        require_no_directives(ptx, source_line())
+        return _made(fn, constants, types, ptx, facts)
     number = recording.kernel((fn, str(special), str(options)), make)
     choice = ', '.join(f'{k}={v}' for k, v in kwargs.items() if k not in ('debug', 'instrumentation_mode'))
     recording.step(KernelLaunch((Alternative(number, sizes, passed, choice[:1000]),), source_line()))

@@ -69,6 +69,7 @@ class Task(Shown):
     exponent: float = 0.0                # rounding of the largest computed exponent, in ε
     writes: Callable | None = None       # (task, workload) -> the first kernel, where it depends on the shapes
     in_place: tuple[str, ...] = ()       # inputs that a kernel may write into, and return: a cache that gets a few rows
+    admits: tuple[str, ...] = ()         # work that a GPU kernel may leave to the library: 'mm', 'convolution'
 
     def workload(self, name: str | Workload | None = None) -> Workload:
         """The workload called `name`, the first one for `None`; a `Workload` is returned as it is.

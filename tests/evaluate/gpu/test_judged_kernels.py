@@ -4,6 +4,7 @@ import pytest
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
 import torch
 from gpu_gallery import HEAD, MATMUL, RIGHT, WRONG, text_of, wrong_text
+from kernel_lab.cli.gpu_rows import gpu_line
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.evaluation import Evaluation
@@ -94,9 +95,10 @@ def kernel(x):
 def test_cuda_is_compiled_and_says_that_it_is_not_verified():
     e = evaluate(Kernel(CUDA, target='cuda'), 'relu', seeds=1)
     assert (e.status, e.verification, e.gpu.error) == ('compiled', None, None) and 'not verified' in str(e) and e.gpu.kernels[0].registers > 0
+    assert 'not verified' in e._repr_html_() and 'not verified' in gpu_line('relu.py', e)
     host = 'from torch.utils.cpp_extension import load_inline\nimport torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return x\n'
     e = evaluate(Kernel(host, target='cuda'), 'relu', seeds=1)
-    assert e.status == 'unsupported' and 'on a machine with a card' in str(e)
+    assert e.status == 'unsupported' and 'needs a machine with a card' in str(e)
     e = evaluate(Kernel(CUDA, target='triton'), 'relu', seeds=1)
     assert e.status == 'unsupported' and 'written in CUDA C++' in str(e)
 

@@ -56,7 +56,13 @@ WRONG = {
     'a block of 1000': (GOOD.replace('BLOCK=1024', 'BLOCK=1000'), 'trace', "line 7: "),
     'a name that is none': (GOOD.replace('tl.load', 'tl.lode'), 'trace', 'line 8'),
     'no tensor returned': (wrapped(LAUNCH, 'return None'), 'entry', 'returns NoneType'),
-    'too few inputs': (GOOD.replace('def kernel(x)', 'def kernel(x, y)'), 'input', 'the entry takes (x, y), and got 1 input'),
+    'too few inputs': (GOOD.replace('def kernel(x)', 'def kernel(x, y)'), 'entry', 'the entry takes (x, y), and got 1 input'),
+    'a NUL byte': (GOOD.replace('+ 1, mask', '+ \0 1, mask'), 'parse', 'line 8: the kernel does not parse: it has a NUL byte'),
+    'a text of a megabyte': (GOOD + '#' * (1 << 20), 'limit', 'are inputs of a kernel'),
+    'a bare file of CUDA': ('extern "C" __global__ void add(float* x) { x[0] = 1; }', 'parse', 'A submission is a Python file with CUDA C++'),
+    'an assertion of its own': (GOOD.replace('    k = tl', '    tl.static_assert(BLOCK == 7)\n    k = tl', 1), 'trace', 'with tl.static_assert'),
+    'a file in inline assembly': (GOOD.replace('tl.load(x + k, mask=k < n) + 1', "tl.inline_asm_elementwise('.incbin \"/etc/passwd\"; mov.b32 $0, $1;', "
+        "'=r,r', [tl.load(x + k, mask=k < n)], dtype=tl.float32, is_pure=True, pack=1)"), 'unsupported', "line 8: inline assembly has a directive that reads a file"),
     'an endless loop': (wrapped('while True: pass'), 'timeout', 'line 12: planning and compiling'),
 }
 
@@ -101,7 +107,7 @@ def test_without_the_extra_or_the_assembler(monkeypatch):
     with monkeypatch.context() as m:
         m.setattr(importlib.util, 'find_spec', lambda name: None)
         with pytest.raises(UsageError, match=r"kernel-lab\[gpu\]"): plan_submission(GOOD, SPECS)
-        m.setattr(toolchain.shutil, 'which', lambda name: None)
+        m.setattr(toolchain.shutil, 'which', lambda name, path=None: None)
         with pytest.raises(UsageError, match='ptxas is not installed'): compile_plan(plan)
 
 
@@ -213,7 +219,10 @@ def test_cuda_has_a_plan_and_a_binary_with_lines():
 @needs_nvrtc
 @pytest.mark.parametrize('change, says', [
     (('extern "C"', '#include "/etc/passwd"\nextern "C"'), 'line 3'), (('extern "C"', '#include </proc/self/environ>\nextern "C"'), 'line 3'),
-    (('y[k] = x[k] + 1;', 'asm(".incbin \\"/etc/passwd\\";");'), 'reads a file'), (('y[k] = x[k] + 1;', 'asm("#include \\"/etc/passwd\\"");'), None),
+    (('y[k] = x[k] + 1;', 'asm(".incbin \\"/etc/passwd\\";");'), "line 5: inline assembly has a directive that reads a file"), (('y[k] = x[k] + 1;', 'asm("#include \\"/etc/passwd\\"");'), 'line 5: inline assembly has a line for the preprocessor'),
+    (('y[k] = x[k] + 1;', 'asm(".inc" "bin \\"/etc/passwd\\";");'), 'line 5: inline assembly'), (('extern "C"', '#include <vector>\nextern "C"'), "CUDA's own headers are there"),
+    (('r"""', '"""\\0'), 'has a NUL byte on its line 1'), (("TEXT, 'add')", "TEXT.encode(), 'add')"), 'the text of a CUDA kernel is of type bytes'),
+    (('extern "C"', '#include <cuda_fp8.h>\nextern "C"'), None), (("int n) {", "int n) {\n#error stop\n"), '#error directive: stop'),
     (('y[k] = x[k] + 1;', 'y[k] = z[k];'), 'line 5'), (("'add')", "'sub')"), 'NVRTC does not compile'), (('block=(256', 'block=(4096'), 'the block is'),
     (("TEXT, 'add')", "TEXT, 'add', nvcc_options=['-I/etc'])"), 'not admitted'), (('float* y', 'float* y, int m'), 'takes other arguments'),
     (('{\n    int k', '{\n#pragma message "x"\n    while (true) {}\n    int k'), None)])
@@ -222,6 +231,14 @@ def test_bad_cuda_is_answered_and_reads_nothing(change, says):
     assert 'root:' not in str(found) and 'SECRET' not in str(found)
     if says: assert isinstance(found, KernelError) and says in str(found), str(found)
     else: assert isinstance(found, GpuCompiled | KernelError)
+    if isinstance(found, KernelError): assert found.kind not in ('crash', 'invalid') and found.line, str(found)
+
+
+@needs_nvrtc
+def test_cuda_may_include_the_headers_of_its_toolkit():
+    found = compile_submission(CUDA.replace('extern "C"', '#include <cuda_fp16.h>\n#include <mma.h>\n#include <stdint.h>\nextern "C"').replace(
+        'y[k] = x[k] + 1;', 'y[k] = __half2float(__hadd(__float2half(x[k]), __half(1.0f)));').replace('int n)', 'int32_t n)'), SPECS)
+    assert isinstance(found, GpuCompiled) and found.binaries[0].kernel.line == 6 and 8 in found.binaries[0].lines(), found
 
 
 @needs_nvrtc

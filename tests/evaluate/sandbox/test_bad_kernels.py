@@ -24,7 +24,7 @@ KERNELS = {
                                                                   ['nested too deeply', 'smaller pieces']),
     'a thousand brackets': ('x = ' + '(' * 1000 + ')' * 1000 + '  # <-\n', 'parse_error',
                             ['too many nested parentheses']), 'null bytes': ('def kernel(x):\n    return "\0"\n',
-                                                                             'parse_error', ['null bytes']),
+                                                                             'parse_error', ['NUL byte']),
     'no text': ('', 'no_entry', ['no kernel']), 'no entry function': ('x = 1\n', 'no_entry', ['no kernel']),
     'two entry functions': ('def a(x): pass\ndef b(x): pass\n', 'no_entry',
                             ['a, b']), 'too many parameters': ('def kernel(x, y, z): return x\n', 'no_entry',
