@@ -32,14 +32,6 @@ def _is_program(path):
         with open(path, 'rb') as f: return f.read(2) != b'#!'
     except OSError: return False
 
-TOOLKIT_FOLDERS = (f'{os.environ["CUDA_HOME"]}/bin',) if os.environ.get('CUDA_HOME') else ('/usr/local/cuda/bin',)
-
-def _is_program(path):
-    "Whether a file is a program, and not a script that starts one."
-    try:
-        with open(path, 'rb') as f: return f.read(2) != b'#!'
-    except OSError: return False
-
 def find_tool(name: str) -> Path:
     "The path of one of NVIDIA's tools; `UsageError` where it is not installed."
     spec = importlib.util.find_spec('triton')
