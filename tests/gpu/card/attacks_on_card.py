@@ -31,7 +31,7 @@ def product(x, w, out, N, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, 
 
 def work(x, w, precision='ieee'):
     out, n = torch.empty_like(x), x.shape[0]
-    product[(n // 64, n // 64)](x, w, out, n, BM=64, BN=64, BK=32, P=precision, num_warps=4)
+    product[(n // 128, n // 128)](x, w, out, n, BM=128, BN=128, BK=32, P=precision, num_warps=8)
     return out
 
 @triton.jit
