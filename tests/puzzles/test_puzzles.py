@@ -189,6 +189,11 @@ def test_an_endless_answer_is_ended_in_two_seconds():
     assert time.monotonic() - began < 3 * MOST_SECONDS        # 1.5 s, where nobody else needs the processor
 
 
+def test_a_kernel_may_import_the_language_as_the_front_page_does():
+    answer = get_puzzle("one tile").check("from kernel_lab.nki import isa as nisa, language as nl\n" + ONE_TILE)
+    assert answer.right, answer
+
+
 def test_right_and_slow_is_right_and_says_so():
     puzzle = get_puzzle("row by row")
     answer = puzzle.check(puzzle.start)

@@ -123,10 +123,14 @@ def is_flat(source: str) -> bool:
     return deepest <= MAX_NESTING
 
 # %% ../../../nbs/5_evaluate/2_verification/04_plausibility.ipynb #394d5c48
+KERNEL_MODULES = {'isa', 'language'}                # of kernel_lab.nki: what kernels are written in
+
 def _asked(node):
     "(kind, word) of a node that imports, calls, or accesses an attribute."
     if isinstance(node, ast.Import): return [('modules', a.name.split('.')[0]) for a in node.names]
-    if isinstance(node, ast.ImportFrom): return [('modules', (node.module or '').split('.')[0])]
+    if isinstance(node, ast.ImportFrom):
+        is_language = node.module == 'kernel_lab.nki' and {a.name for a in node.names} <= KERNEL_MODULES
+        return [] if is_language else [('modules', (node.module or '').split('.')[0])]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name): return [('names', node.func.id)]
     if isinstance(node, ast.Attribute): return [('attributes', node.attr)]
     return []
