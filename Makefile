@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.made
 PORT   ?= 8888
-# more workers than the two cores of a small machine: a third of the tests' time is waiting, for a browser or a process that starts
+# more workers than the two cores of a small machine, because some tests wait for a browser or a process that starts: with six no core is idle
 JOBS   ?= 6
 # tests keep away from the person's own store
 # (and keep bytecode: a run starts some three hundred processes, each of which would compile pandas or JupyterLab anew)
