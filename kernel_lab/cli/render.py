@@ -194,15 +194,14 @@ WORD_INTERVAL_S = 20            # between two lines on how far a long work is
 @contextmanager
 def _words(progress, every):
     "Where there is no terminal for a bar: now and then a line on standard error, how far the work is."
-    over, is_mute = threading.Event(), not progress.disable
+    over = threading.Event()
     def speak():
         while not over.wait(every):
             for t in progress.tasks:
                 of = f' of {t.total:,.0f}' if t.total else ''
                 print(f'{visible_text(t.description)}: {t.completed:,.0f}{of}, {t.elapsed or 0:,.0f} s',
                       file=sys.stderr, flush=True)
-    thread = threading.Thread(target=speak, daemon=True)
-    if not is_mute: thread.start()
+    if progress.disable: threading.Thread(target=speak, daemon=True).start()
     try: yield
     finally: over.set()
 

@@ -81,11 +81,15 @@ def _compiled(plan, limits):
     if compiled.errors: raise compiled.errors[0].error()
     return compiled
 
+def _operations(calls):
+    "Names of the operations of library calls, each once."
+    return ', '.join(dict.fromkeys(c.name.removeprefix('aten.') for c in calls))
+
 def _refuse_library(plan, task):
     admitted = {name for k in task.admits for name in choose(LIBRARY_WORK, k, 'work of the library')}
     refused = [c for c in plan.library_calls if c.made is None or c.name not in admitted]
     if not refused: return
-    names = ', '.join(dict.fromkeys(c.name.removeprefix('aten.') for c in refused))
+    names = _operations(refused)
     raise KernelError(f'torch does part of the work: {names}', kind='unsupported', line=refused[0].line or None,
                       limit=', '.join(task.admits) or None, value=names if task.admits else None,
                       hint='A kernel is judged by what it computes itself: write this part in a kernel, or '
@@ -113,7 +117,7 @@ def library_share(plan: LaunchPlan, task: Task, workload: Workload) -> float | N
 def library_said(plan: LaunchPlan, task: Task, workload: Workload) -> str:
     "What a plan leaves to the library, and how much that is; '' for a plan without it."
     if not plan.library_calls: return ''
-    names = ', '.join(dict.fromkeys(c.name.removeprefix('aten.') for c in plan.library_calls))
+    names = _operations(plan.library_calls)
     share = library_share(plan, task, workload)
     how_much = 'an unknown share' if share is None else percent_text(share)
     rounded = ", in float32 here, in TF32 by torch's default on a card" if 'convolution' in names else ''

@@ -134,3 +134,4 @@ class LibraryCall:
 
 # name by which a task admits work of the library → operations, which are done again on a CPU to judge a plan
 LIBRARY_WORK = {'mm': ('aten.mm', 'aten.addmm', 'aten.bmm'), 'convolution': ('aten.convolution',)}
+LIBRARY_OPERATIONS = frozenset(name for names in LIBRARY_WORK.values() for name in names)

@@ -8,7 +8,7 @@ import json, math
 from dataclasses import asdict
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GPUS
-from .nodes import (BUFFER_ROLES, DTYPE_BYTES, LIBRARY_WORK, Alternative, Buffer, BufferView, Fill,
+from .nodes import (BUFFER_ROLES, DTYPE_BYTES, LIBRARY_OPERATIONS, Alternative, Buffer, BufferView, Fill,
     GpuKernel, KernelLaunch, LibraryCall, Pointer)
 from .ptx import admit_ptx, ptx_entries
 
@@ -138,7 +138,7 @@ def _read_given(x, buffers):
 def _admitted_call(call):
     "A call, if what it is said to be given is its buffers, and fits the operation."
     if call.made is None: return call
-    if call.name not in (n for names in LIBRARY_WORK.values() for n in names): _refuse('a call that is not done again')
+    if call.name not in LIBRARY_OPERATIONS: _refuse('a call that is not done again')
     views = {x.buffer for x in call.given if isinstance(x, BufferView)}
     if views - {*call.reads} or {call.made.buffer} != {*call.writes}:
         _refuse('a call of the library names other buffers')

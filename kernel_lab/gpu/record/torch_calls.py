@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip
-from ..plan.nodes import LIBRARY_WORK, Fill, LibraryCall
+from ..plan.nodes import LIBRARY_OPERATIONS, Fill, LibraryCall
 from ..plan.ptx import KERNEL_FILE
 from .recording import PlanRecording, source_line
 
@@ -74,8 +74,7 @@ class TorchOperations(TorchDispatchMode):
 
     def _again(self, call, args, kwargs, out):
         "A call with what is needed to do it again, where it is a product or a convolution; otherwise as it is."
-        is_known = any(call.name in names for names in LIBRARY_WORK.values())
-        if not is_known or kwargs or not isinstance(out, torch.Tensor): return call
+        if call.name not in LIBRARY_OPERATIONS or kwargs or not isinstance(out, torch.Tensor): return call
         view = self.recording.view
         plain = lambda x: tuple(map(int, x)) if isinstance(x, (list, tuple)) else x
         given = tuple(view(x) if isinstance(x, torch.Tensor) else plain(x) for x in args)
