@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lab.agents.tune.card_session import CardSession
+from kernel_lab.agents.tune.card_session import CardSession, CardWorker
 from kernel_lab.cli.agents.kernelbench import do_kernelbench
 from kernel_lab.core.errors import UsageError
 
@@ -115,6 +115,24 @@ def test_a_row_cut_in_two_is_done_again_and_spoils_no_other(place, monkeypatch, 
     assert do_kernelbench(place, place / 'rows', ['eager'], 2, work='stub_of_a_card:work') == 0
     after = [r['name'] for r in session.kept()]
     assert sorted(after) == sorted(json.loads(line)['name'] for line in whole) and rows_of(place)[:5] == whole[:5]
+
+
+def test_a_worker_that_starts_is_not_stopped(tmp_path):
+    "Stopped before it is tied to its session, it would stay for ever where the session is killed."
+    def state(): return Path(f'/proc/{worker.process.pid}/stat').read_text().rpartition(')')[2].split()[0]
+    worker = CardWorker('os:getpid', tmp_path / 'log')
+    try:
+        worker.stop()
+        end = time.monotonic() + 60
+        while not (said := worker.lines()) and time.monotonic() < end:
+            assert state() != 'T'
+            time.sleep(0.02)
+        assert said == [{'tied': True}]
+        worker.is_tied = True
+        worker.stop()
+        while state() != 'T' and time.monotonic() < end: time.sleep(0.02)
+        assert state() == 'T'
+    finally: worker.end()
 
 
 def test_no_checkout_is_a_sentence(tmp_path):

@@ -61,13 +61,16 @@ def card_work(order: dict, turn: CardTurn) -> dict:
         with turn(): return asdict(problem.race(order['seconds']))
     finally: problem.close()
 
-def serve_card(work: str, orders: int, answers: int) -> None:
-    "The worker's loop: `work` as 'module:function', descriptors of its orders and answers."
+def serve_card(work: str, parent: int, orders: int, answers: int) -> None:
+    """The worker's loop: `work` as 'module:function', the process number of its session, descriptors of its orders and
+    answers."""
     from importlib import import_module
     die_with_parent()                           # stopped or not: a killed session leaves nobody on the card
+    if os.getppid() != parent: return           # killed before that call
     module, _, name = work.partition(':')
     call = getattr(import_module(module), name)
     with os.fdopen(orders) as told, os.fdopen(answers, 'w', buffering=1) as say:
+        print(json.dumps({'tied': True}), file=say)
         for line in told:
             order = json.loads(line)
             try: answer = call(order, CardTurn(say, told))
@@ -89,7 +92,7 @@ def _is_broken():
 FEWER_WAYS = {'all': 'graphs', 'graphs': ''}       # what is tried again where a card faulted
 
 _BOOT = ('import sys; sys.path.insert(0, sys.argv[1]); from kernel_lab.agents.tune.card_session import serve_card; '
-         'serve_card(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))')
+         'serve_card(sys.argv[2], *map(int, sys.argv[3:]))')
 
 class CardWorker:
     "A worker process, what it does now, and since when."
@@ -98,14 +101,14 @@ class CardWorker:
         (mine_out, its_in), (its_out, mine_in) = os.pipe()[::-1], os.pipe()
         environment = os.environ | {'TORCHINDUCTOR_COMPILE_THREADS': '1', 'OMP_NUM_THREADS': '2'}
         with open(log, 'ab') as said:
-            command = [sys.executable, '-P', '-c', _BOOT, lab, work, str(its_in), str(mine_in)]
+            command = [sys.executable, '-P', '-c', _BOOT, lab, work, *map(str, (os.getpid(), its_in, mine_in))]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
                                             env=environment,
                                             pass_fds=(its_in, mine_in), start_new_session=True)
         os.close(its_in), os.close(mine_in)
         self.tell, self.answers, self.rest = os.fdopen(mine_out, 'w', buffering=1), its_out, b''
         os.set_blocking(self.answers, False)
-        self.order, self.since, self.ready = None, 0.0, False
+        self.order, self.since, self.ready, self.is_tied = None, 0.0, False, False
 
     def give(self, order: dict) -> None:
         "Give it a problem."
@@ -115,6 +118,11 @@ class CardWorker:
     def signal(self, number: int) -> None:
         "Send a signal to it and its children."
         with suppress(ProcessLookupError, PermissionError): os.killpg(self.process.pid, number)
+
+    def stop(self) -> None:
+        """Stop it until it is told to go on. One that starts is left alone: stopped before it is tied to this process,
+        it would stay for ever where this process is killed."""
+        if self.is_tied: self.signal(signal.SIGSTOP)
 
     def lines(self) -> list[dict] | None:
         "What it said since the last call; None where it is gone."
@@ -183,7 +191,7 @@ class CardSession:
         if self.holder is None and (ready := [w for w in self.workers if w.ready]):
             self.holder = min(ready, key=lambda w: w.since)
             for w in self.workers:
-                if w is not self.holder: w.signal(signal.SIGSTOP)
+                if w is not self.holder: w.stop()
             if len(self.workers) > 1: time.sleep(QUIET_SECONDS)         # what they have enqueued ends
             self.holder.ready, self.holder.since = False, time.monotonic()
             with suppress(BrokenPipeError): print('go', file=self.holder.tell)
@@ -203,6 +211,10 @@ class CardSession:
             worker, lines = key.data, key.data.lines()
             if lines is None: yield from self._lost(worker, 'its process died'); continue
             for answer in lines:
+                if answer.get('tied'):
+                    worker.is_tied = True
+                    if self.holder not in (None, worker): worker.stop()
+                    continue
                 if answer.get('ready'): worker.ready = True; continue
                 if answer.get('free'): self._release(worker); continue
                 order, worker.order = worker.order, None
