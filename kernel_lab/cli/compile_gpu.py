@@ -4,6 +4,7 @@
 
 # %% ../../nbs/7_cli/06_compile_gpu.ipynb #a7e9a9cc
 import json
+from dataclasses import asdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 import typer
@@ -14,7 +15,9 @@ from ..core.errors import KernelError, UsageError, choose
 if TYPE_CHECKING:
     from ..evaluate.gpu.compiling import GpuCompiled
     from ..gpu.binary.kernel_binary import KernelBinary
+    from ..gpu.launch.counters import PlanCounters
     from ..gpu.launch.launcher import LaunchReport
+    from ..gpu.launch.sanitizer import SanitizerReport
 
 # %% ../../nbs/7_cli/06_compile_gpu.ipynb #3f4bb9f3
 def sass_lines(binary: 'KernelBinary', source: str) -> Iterator[str]:
@@ -42,6 +45,17 @@ def run_compiled(compiled: 'GpuCompiled') -> 'LaunchReport':
     from ..gpu.launch.launcher import launch, order_of
     return launch(order_of([compiled.plan], [[b.cubin for _, b in sorted(compiled.binaries.items())]]))
 
+def watched(compiled: 'GpuCompiled', checks: bool, counters: bool) -> 'list[SanitizerReport | PlanCounters]':
+    "What NVIDIA's sanitizer and its counters say of a compiled submission on this machine's card."
+    from ..gpu.launch.counters import count
+    from ..gpu.launch.sanitizer import sanitize
+    binaries = [b for _, b in sorted(compiled.binaries.items())]
+    return [work(compiled.plan, binaries) for work, asked in ((sanitize, checks), (count, counters)) if asked]
+
+def watched_data(found: 'list[SanitizerReport | PlanCounters]') -> dict:
+    "Reports of the sanitizer and of the counters as JSON-able data."
+    return {'sanitizer' if hasattr(one, 'findings') else 'counters': asdict(one) for one in found}
+
 def report_data(report: 'LaunchReport | None') -> dict:
     "A launcher's report as JSON-able data; nothing for None."
     if report is None: return {}
@@ -52,6 +66,8 @@ def report_data(report: 'LaunchReport | None') -> dict:
     return {'run': run | {k: report.data[k] for k in kept if k in report.data}}
 
 # %% ../../nbs/7_cli/06_compile_gpu.ipynb #79b81978
+GOOD_STATUSES = ('clean', 'counted')
+
 def compile_gpu(
     path: Annotated[str, typer.Argument(metavar='KERNEL.py', help=(
         'A kernel in Triton, or in CUDA C++ by torch.cuda._compile_kernel, and the function that launches it.'))],
@@ -63,6 +79,12 @@ def compile_gpu(
     entry: Annotated[str | None, typer.Option(metavar='NAME', help='The function or module class to call.')] = None,
     sass: Annotated[bool, typer.Option('--sass', help='Print the instructions, by line of the source.')] = False,
     run: Annotated[bool, typer.Option('--run', help='Run and time it on the card of this machine, too.')] = False,
+    sanitize: Annotated[bool, typer.Option('--sanitize', help=(
+        "Run it once under NVIDIA's sanitizer on this machine's card: accesses outside of buffers, races, reads of "
+        'what nobody wrote, by line.'))] = False,
+    counters: Annotated[bool, typer.Option('--counters', help=(
+        "Count what this machine's card does while it runs, by NVIDIA's ncu: bandwidth, tensor cores, occupancy, waits "
+        'by line.'))] = False,
     json_: AsJson = False):
     "Compile a GPU kernel without a GPU: launches, registers, spills, occupancy, instructions. --run needs a GPU."
     from ..evaluate.gpu.compiling import compile_submission
@@ -79,9 +101,11 @@ def compile_gpu(
         raise UsageError(f'The kernel is written in {written}, not in {LANGUAGE_NAMES[target]}.',
                          hint=f'Say --target {found.plan.target}, or leave it out.')
     report = run_compiled(found) if run and not found.errors else None
-    if json_: print(json.dumps(compiled_data(found) | report_data(report), indent=2))
-    else: say(*str(found).splitlines(), *(str(report).splitlines() if report else ()))
+    if not json_: say(*str(found).splitlines(), *(str(report).splitlines() if report else ()))
+    seen = watched(found, sanitize, counters) if not found.errors else []
+    if json_: print(json.dumps(compiled_data(found) | report_data(report) | watched_data(seen), indent=2))
+    else: say(*(line for x in seen for line in str(x).splitlines()))
     if sass and not json_:
         for b in found.binaries.values(): say('', *sass_lines(b, source))
-    is_bad = found.errors or report and report.status != 'ran'
+    is_bad = found.errors or report and report.status != 'ran' or any(x.status not in GOOD_STATUSES for x in seen)
     raise typer.Exit(EXIT_NOT_CORRECT if is_bad else EXIT_GOOD)

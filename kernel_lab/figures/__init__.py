@@ -8,7 +8,7 @@ from ..core.modules import lazy_face
 __getattr__, __dir__, __all__ = lazy_face('kernel_lab.figures', {
     'timeline': 'timeline_figure timeline_summary utilisation_figure',
     'memory': 'memory_figure',
-    'bounds': 'roofline_figure waterfall_figure',
+    'bounds': 'gpu_roofline_figure roofline_figure waterfall_figure',
     'speedup': 'speedup_figure',
     'move_path': 'move_path_figure',
     'error_map': 'error_map_figure',

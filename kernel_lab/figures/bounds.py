@@ -12,6 +12,8 @@ from .theme import (BAD_COLOUR, ENGINE_COLOURS, GOOD_COLOUR, IDLE_COLOUR, THEMES
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+    from ..gpu.chip.gpu_chips import GpuChip
+    from ..gpu.launch.counters import PlanCounters
     from ..nki.chip.chips import Chip
     from ..nki.explain.efficiency import Efficiency
     from ..nki.timing.timeline import Timeline
@@ -19,23 +21,28 @@ if TYPE_CHECKING:
 # %% ../../nbs/6_figures/03_bounds.ipynb #0cb2737e
 _LEAST = 5e-4                   # share of the latency below which a bar is nothing
 
-def waterfall_figure(timeline: 'Timeline', theme: str = 'auto') -> 'go.Figure':
+def waterfall_figure(timeline: 'Timeline | PlanCounters', theme: str = 'auto') -> 'go.Figure':
     """Why a timeline is not at its peak, as a plotly figure: what would be gained without each loss as a bar that
-    begins where the one before ended, in the colour of the resource whose time it is. `UsageError` for a measured
-    timeline."""
-    from ..nki.explain.waterfall import waterfall
-    table, latency, p = waterfall(timeline), float(timeline.latency_us), THEMES[theme]
+    begins where the one before ended, in the colour of the resource whose time it is. Of a GPU's counters, the bars
+    share the time as the waits of its warps do. `UsageError` for a measured timeline."""
+    if hasattr(timeline, 'waterfall'):
+        table, latency, kind, note = timeline.waterfall(), timeline.us, 'measured', _counted_note(timeline)
+    else:
+        from ..nki.explain.waterfall import waterfall
+        table, latency, kind = waterfall(timeline), float(timeline.latency_us), timeline.kind
+        note = _waterfall_note(table, timeline)
+    p = THEMES[theme]
     shown = table[(table['share'] > _LEAST) | (table.index == 0)]
     first = shown.iloc[0]
-    fig = empty_figure(f'{percent_text(first.share)} of the time is {first.bar}', _waterfall_note(table, timeline),
-                       height=110 + 27 * len(shown), theme=theme)
+    fig = empty_figure(f'{percent_text(first.share)} of the time is {first.bar}', note, height=110 + 27 * len(shown),
+                       theme=theme)
     rest, tips = shown.after_us - shown.us, [_loss_tip(r, latency) for r in shown.itertuples()]
     fig.add_bar(orientation='h', y=shown.bar, x=shown.us, base=rest, hoverinfo='text', hovertext=tips, width=0.62,
                 marker=dict(color=[_loss_colour(r) for r in shown.itertuples()]), cliponaxis=False,
                 text=[f'{time_text(r.us)}  {percent_text(r.share)}' for r in shown.itertuples()],
                 textposition='outside', constraintext='none', textfont=dict(size=11, color=p['ink']))
     end = latency * (1.5 if theme == 'paper' else 1.2)      # room for the last label
-    fig.update_layout(xaxis=dict(title_text=f'{timeline.kind} time (µs)', range=[0, end]),
+    fig.update_layout(xaxis=dict(title_text=f'{kind} time (µs)', range=[0, end]),
                       yaxis=dict(autorange='reversed', showgrid=False, fixedrange=True, type='category',
                                  tickfont=dict(size=12, color=p['ink'])))
     fig.add_vline(x=latency, line=dict(color=p['soft'], width=1, dash='dot'))
@@ -54,6 +61,12 @@ def _waterfall_note(table, timeline):
     said = f'without {most.bar} alone {time_text(most.without_us)}' if most.share > _LEAST else 'no loss gains alone'
     return f'{said} · {time_text(latency)} {timeline.kind} on {timeline.chip.name} · colour: whose time'
 
+def _counted_note(counters):
+    floors = counters.floors_us
+    bytes_, work = time_text(floors['memory']), time_text(floors['compute'])
+    return (f'{time_text(counters.us)} measured on {counters.card} under ncu · its bytes take {bytes_} at '
+            f'{counters.peak_gbps:,.0f} GB/s, its operations {work} at the published peak')
+
 def _loss_colour(row):
     if row.Index == 0: return GOOD_COLOUR
     return {'imperfect overlap': WARN_COLOUR}.get(row.bar, ENGINE_COLOURS.get(row.resource, IDLE_COLOUR))
@@ -65,6 +78,11 @@ def roofline_ceilings(chip: 'Chip', cores: int = 1) -> dict[str, float]:
     tensor = cores * tensor_peak(chip)
     return {'Tensor, bf16': tensor, 'Tensor, fp32': tensor / chip.fp32_passes,
             'Vector, Scalar, GpSimd': cores * elementwise_peak(chip)}
+
+def gpu_ceilings(chip: 'GpuChip') -> dict[str, float]:
+    "{name of a ceiling: GFLOP/s} of a GPU, the highest first."
+    return {'Tensor, bf16': 1000 * chip.bf16_tflops, 'Tensor, tf32': 1000 * chip.tf32_tflops,
+            'float32': 1000 * chip.fp32_tflops}
 
 def roofline_points(timelines: 'dict[str, Timeline]') -> 'dict[str, Efficiency]':
     """{name: `Efficiency`} of simulated timelines. `UsageError` for none, for a measured one, and for several chips or
@@ -80,12 +98,30 @@ def roofline_points(timelines: 'dict[str, Timeline]') -> 'dict[str, Efficiency]'
 def roofline_figure(timelines: 'dict[str, Timeline]', theme: str = 'auto') -> 'go.Figure':
     """Arithmetic intensity and simulated rate of timelines by name, under the ceilings of their chip, as a plotly
     figure. Raises as `roofline_points`."""
-    points, one, p = roofline_points(timelines), next(iter(timelines.values())), THEMES[theme]
-    chip, ceilings, hbm = one.chip, roofline_ceilings(one.chip, one.cores), one.chip.memory_gbps(one.cores)
-    last = list(points.values())[-1]
+    points = roofline_points(timelines)
+    one = next(iter(timelines.values()))
+    return _roofline(points, roofline_ceilings(one.chip, one.cores), one.chip.memory_gbps(one.cores), one.chip.name,
+                     theme)
+
+def gpu_roofline_figure(counters: 'dict[str, PlanCounters]', theme: str = 'auto') -> 'go.Figure':
+    """Operations a byte and measured rate of counted plans by name, under the ceilings of their chip and the bandwidth
+    of their card, as a plotly figure. `UsageError` for none, and for several cards."""
+    from ..gpu.chip.gpu_chips import get_gpu
+    if not counters: raise UsageError('A roofline needs at least one counted plan.')
+    if len(cards := {(c.card, c.chip) for c in counters.values()}) > 1:
+        said = ', '.join(sorted(card for card, _ in cards))
+        raise UsageError(f'A roofline is of one card; these are {said}.', hint='Count all of them on one card.')
+    one = next(iter(counters.values()))
+    hbm = max(c.peak_gbps for c in counters.values())
+    return _roofline({name: c.roofline_point for name, c in counters.items()}, gpu_ceilings(get_gpu(one.chip)), hbm,
+                     one.card, theme)
+
+def _roofline(points, ceilings, hbm, place, theme):
+    "A roofline of points by name, under ceilings in GFLOP/s and a memory of `hbm` GB/s."
+    last, p = list(points.values())[-1], THEMES[theme]
     bound = 'bandwidth' if last.bound == 'memory' else _rate_name(last)
     fig = empty_figure(f'{percent_text(last.roof_share)} of what {bound} allows at this intensity',
-                       f'simulated on {chip.name} · {last.intensity:,.1f} flops a byte of HBM, '
+                       f'{last.kind} on {place} · {last.intensity:,.1f} flops a byte of HBM, '
                        f'{last.achieved_gflops:,.0f} GFLOP/s · a point can rise to its roof', height=380, theme=theme)
     intensities = [e.intensity for e in points.values()]
     edge = [max(min(*intensities, min(ceilings.values()) / hbm) / 4, 1e-3), 4 * max(ceilings.values()) / hbm]
@@ -99,7 +135,7 @@ def roofline_figure(timelines: 'dict[str, Timeline]', theme: str = 'auto') -> 'g
         xaxis=dict(type='log', range=np.log10(edge).tolist(),
                    title_text='flops a byte moved over HBM', dtick='D2'),
         yaxis=dict(type='log', range=[np.log10(min(low, edge[0] * hbm)), np.log10(max(ceilings.values()) * 2.2)],
-                   title_text='simulated GFLOP/s', dtick='D2'))
+                   title_text=f'{last.kind} GFLOP/s', dtick='D2'))
     return fig
 
 def _rate_name(e):
@@ -129,9 +165,9 @@ def _height(x, y, k):
 def _kernels(points, p, edge):
     middle = np.sqrt(edge[0] * edge[1])                             # names stand below the ceilings, within the plot
     marks = ['circle', 'star', 'diamond', 'square', 'triangle-up', 'cross']
-    tips = [f'<b>{escaped(name, 60)}</b><br>{e.achieved_gflops:,.1f} GFLOP/s simulated ({e.unit})<br>'
+    tips = [f'<b>{escaped(name, 60)}</b><br>{e.achieved_gflops:,.1f} GFLOP/s {e.kind} ({e.unit})<br>'
             f'{e.intensity:,.2f} flops a byte<br>{percent_text(e.roof_share)} of its roof, bound by {e.bound}<br>'
-            f'{time_text(e.latency_us)} simulated' for name, e in points.items()]
+            f'{time_text(e.latency_us)} {e.kind}' for name, e in points.items()]
     x, y = ([max(getattr(e, name), 1e-3) for e in points.values()] for name in ('intensity', 'achieved_gflops'))
     return dict(x=x, y=y, mode='markers+text', text=[escaped(n, 24) for n in points], name='kernels',
                 textposition=[f'{_height(x, y, k)} {"left" if v > middle else "right"}' for k, v in enumerate(x)],

@@ -32,16 +32,23 @@ def _is_program(path):
         with open(path, 'rb') as f: return f.read(2) != b'#!'
     except OSError: return False
 
-def find_tool(name: str) -> Path:
-    "The path of one of NVIDIA's tools; `UsageError` where it is not installed."
+def find_tools(name: str) -> list[Path]:
+    """The paths of one of NVIDIA's tools: the one that Triton brings, then those on the PATH and of CUDA's toolkit;
+    `UsageError` where it is not installed."""
     spec = importlib.util.find_spec('triton')
     bundled = Path(spec.origin).parent / 'backends' / 'nvidia' / 'bin' / name if spec and spec.origin else None
-    if bundled and bundled.is_file(): return bundled
-    for folder in (*os.get_exec_path(), *TOOLKIT_FOLDERS):
-        found = shutil.which(name.removesuffix('-blackwell'), path=folder)
-        if found and _is_program(found): return Path(found)
+    folders = (*os.get_exec_path(), *TOOLKIT_FOLDERS)
+    others = [shutil.which(name.removesuffix('-blackwell'), path=folder) for folder in folders]
+    found = [bundled] if bundled and bundled.is_file() else []
+    found += [Path(p) for p in others if p and _is_program(p)]
+    if found: return list(dict.fromkeys(found))
     raise UsageError(f'{name} is not installed here.',
                      hint="Install 'kernel-lab[gpu]', whose Triton brings it, or put a CUDA toolkit on your PATH.")
+
+def find_tool(name: str, folder: Path | None = None) -> Path:
+    "The path of one of NVIDIA's tools, that in `folder` where it is there; `UsageError` where it is not installed."
+    found = find_tools(name)
+    return next((p for p in found if p.parent == folder), found[0])
 
 # %% ../../../nbs/5_evaluate/3_gpu/02_toolchain.ipynb #bb6c68c8
 _BOOT = ('import json, sys; sys.path.insert(0, sys.argv[1]); '
@@ -70,11 +77,11 @@ def _wait(command, folder, seconds, name):
                       hint='Use smaller tiles: the assembler goes through all that they unroll to.')
 
 def run_tool(name: str, words: Sequence[str], inputs: dict[str, bytes], outputs: Sequence[str] = (),
-             seconds: float = 60) -> ToolRun:
+             seconds: float = 60, folder: Path | None = None) -> ToolRun:
     """Run one of `TOOLS` in a confined process of its own, in a folder with the files `inputs`; `words` are its
-    arguments. Returns a `ToolRun` with the files `outputs`. `KernelError` of kind 'timeout' after `seconds`,
-    `SimulatorError` where it cannot be confined as this machine's sandbox is."""
-    tool, lab = find_tool(name).resolve(), Path(kernel_lab.__file__).parents[1]
+    arguments. Returns a `ToolRun` with the files `outputs`. `folder`: of the toolkit that is preferred. `KernelError`
+    of kind 'timeout' after `seconds`, `SimulatorError` where it cannot be confined as this machine's sandbox is."""
+    tool, lab = find_tool(name, folder).resolve(), Path(kernel_lab.__file__).parents[1]
     server, status = sandbox(PLAN_MODULES)
     check_admitted(status)
     with tempfile.TemporaryDirectory(prefix='kernel-lab-') as place:

@@ -11,8 +11,8 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 import kernel_lab
@@ -32,7 +32,8 @@ from ..plan.launch_plan import LaunchPlan
 class LaunchOrder:
     """What a launcher is to do: plans (as text, read again where they are launched) with a binary for each kernel;
     `seeds`: of the draws, secret, two for each plan; `timed`: samples, at most `most`, `seconds` for them;
-    `again`: repeats of the first against itself; `profile`: read the kernels' own clock."""
+    `again`: repeats of the first against itself; `profile`: read the kernels' own clock. `bare`: one run of each plan
+    and nothing else, for a tool that watches it."""
     plans: tuple[str, ...]
     cubins: tuple[tuple[bytes, ...], ...]
     seeds: tuple[tuple[int, int], ...]
@@ -43,6 +44,7 @@ class LaunchOrder:
     again: int = 1
     profile: bool = True
     wait_seconds: float = 0
+    bare: bool = False
 
     def to_json(self) -> str:
         "As JSON text."
@@ -72,9 +74,16 @@ class LaunchSession:
 
     def work(self) -> None:
         "Run, check and time the plans of the order."
+        if self.order.bare: return self._run_bare()
         plans = [self._prepared(k) for k in range(len(self.order.plans))]
         expected = [self._checked(k, p) for k, p in enumerate(plans)]
         if self.order.timed and self.report['status'] == 'ran': self._time(plans, expected)
+
+    def _run_bare(self):
+        for k in range(len(self.order.plans)):
+            plan = self._prepared(k)
+            self.report['places'] = [*zip(plan.places, plan.layout.lengths, plan.names)]
+            plan.run_bare()
 
     def _prepared(self, k):
         plan = LaunchPlan.from_json(self.order.plans[k])
@@ -84,7 +93,7 @@ class LaunchSession:
                               hint='Compile it with --chip for this card.')
         end = time.monotonic() + self.order.wait_seconds
         while True:
-            try: prepared = PreparedPlan(self.driver, plan, self.order.cubins[k]); break
+            try: prepared = PreparedPlan(self.driver, plan, self.order.cubins[k], apart=self.order.bare); break
             except KernelError as e:
                 if e.kind != 'memory' or time.monotonic() > end: raise
                 time.sleep(1)
@@ -139,7 +148,8 @@ def serve(folder: str, api: str) -> None:
     except LabError as e: report |= {'status': 'no gpu', 'says': str(e)}
     (place / 'report.new').write_text(json.dumps(report))
     os.replace(place / 'report.new', place / 'report')
-    os._exit(0)                 # a card that is stuck would wait for its kernels
+    if report.get('status') != 'ran' or not order.bare:
+        os._exit(0)             # a card that is stuck would wait for its kernels
 
 # %% ../../../nbs/3_gpu/7_launch/06_launcher.ipynb #b6176026
 _BOOT = ('import sys; sys.path.insert(0, sys.argv[1]); from kernel_lab.gpu.launch.launcher import serve; '
@@ -177,16 +187,27 @@ class LaunchReport:
         rows = [x for x in (self.duration, self.itself, self.ratio) if x is not None]
         return '\n'.join([head, *(f'  {x}' for x in rows), f'  {self.seconds:.1f} s wall time in all'])
 
-def launch(order: LaunchOrder, seconds: float = 120, api: str = '') -> LaunchReport:
+MAX_SEEN_BYTES = 16 << 20
+
+def launch(order: LaunchOrder, seconds: float = 120, api: str = '',
+           under: Callable[[Path], list] | None = None) -> LaunchReport:
     """Do an order in a process of its own, which is killed after `seconds`. Every failure is a status of the report.
-    `api`: a driver other than CUDA's, as 'module:name'."""
+    `api`: a driver other than CUDA's, as 'module:name'. `under`: the words that start a tool which watches the process,
+    from the file that it is to write; the report has the text as `data['seen']`."""
     lab, began = Path(kernel_lab.__file__).parents[1], time.monotonic()
     with tempfile.TemporaryDirectory(prefix='kernel-lab-') as place:
         folder = Path(place)
         (folder / 'order').write_text(order.to_json())
-        command = [sys.executable, '-P', '-s', '-B', '-c', _BOOT, str(lab), place, api]
+        tool = under(folder / 'seen') if under else []
+        command = [*tool, sys.executable, '-P', '-s', '-B', '-c', _BOOT, str(lab), place, api]
         ended = run_command(command, folder, 'errors', seconds, 'printed') is not None
-        return _report(folder, order, seconds, ended, time.monotonic() - began)
+        report = _report(folder, order, seconds, ended, time.monotonic() - began)
+        return replace(report, data=report.data | {'seen': _seen(folder / 'seen')}) if under else report
+
+def _seen(file):
+    "What a tool wrote; nothing where it wrote nothing."
+    if not file.exists(): return ''
+    with open(file, 'rb') as f: return f.read(MAX_SEEN_BYTES).decode('utf-8', 'replace')
 
 def _report(folder, order, seconds, ended, wall):
     if not ended:

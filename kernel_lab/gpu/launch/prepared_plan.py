@@ -39,15 +39,19 @@ def refuse_what_cannot_be_launched(plan: LaunchPlan) -> None:
 # %% ../../../nbs/3_gpu/7_launch/04_prepared_plan.ipynb #7939d6c9
 class PreparedPlan:
     """A plan in the memory of a card. `cubins`: one binary for each kernel; `choices`: which alternative of each
-    launch, by default the first. `KernelError` for a plan that cannot be launched, or does not fit."""
-    def __init__(self, driver: CudaDriver, plan: LaunchPlan, cubins: Sequence[bytes], choices: Sequence[int] = ()):
+    launch, by default the first; `apart`: an allocation for each buffer, without guards and poison, for a tool that
+    watches every access. `KernelError` for a plan that cannot be launched, or does not fit."""
+    def __init__(self, driver: CudaDriver, plan: LaunchPlan, cubins: Sequence[bytes], choices: Sequence[int] = (),
+                 apart: bool = False):
         refuse_what_cannot_be_launched(plan)
         self.driver, self.plan, self.images, self.kept, self.graphs, self.packed = driver, plan, [], [], {}, []
         self.ways = [s.alternatives[choices[k] if k < len(choices) else 0] for k, s in enumerate(plan.launches)]
         spaces = [s * a.blocks for a in self.ways for s in plan.kernels[a.kernel].scratch]
         self.layout = arena_layout([*(b.bytes for b in plan.buffers), *spaces])
         self.names = [*(b.name for b in plan.buffers), *['scratch of a launch'] * len(spaces)]
-        self.base = self._memory(self.layout.size)
+        self.base = None if apart else self._memory(self.layout.size)
+        self.places = ([self._memory(max(n, 1)) for n in self.layout.lengths] if apart
+                       else [self.base + o for o in self.layout.offsets])
         self.modules = {}
         for k in dict.fromkeys(a.kernel for a in self.ways): self._load(k, cubins[k])
         self.calls = self._calls(iter(range(len(plan.buffers), len(self.names))))
@@ -81,7 +85,7 @@ class PreparedPlan:
 
     def address(self, buffer: int) -> int:
         "Where a buffer begins in the card's memory."
-        return self.base + self.layout.offsets[buffer]
+        return self.places[buffer]
 
     def _calls(self, scratch):
         "(function of the driver, arguments) of every step, in order."
@@ -105,7 +109,8 @@ class PreparedPlan:
         "Give its memory back."
         copies = [copy for _, copy, _ in self.kept]
         draws = [at for image in self.images for at in image.values()]
-        for at in (self.base, *copies, *draws): self.driver.call('cuMemFree', at)
+        own = self.places if self.base is None else [self.base]
+        for at in (*own, *copies, *draws): self.driver.call('cuMemFree', at)
         self.images, self.kept = [], []
 
     def add_draw(self, seed: int, arrays: dict[int, np.ndarray] | None = None) -> int:
@@ -127,6 +132,10 @@ class PreparedPlan:
         roles = [b.role for b in self.plan.buffers]
         for k, n in enumerate(self.layout.lengths):
             if n and (k >= len(roles) or roles[k] == 'scratch'): self._poison(self.address(k), n, pattern)
+        self._fill(draw)
+
+    def _fill(self, draw):
+        "Enqueue: modules as they were loaded, inputs of a draw in their place."
         for at, copy, size in self.kept: self._copy(at, copy, size)
         for k, image in self.images[draw].items(): self._copy(self.address(k), image, self.layout.lengths[k])
 
@@ -152,6 +161,12 @@ class PreparedPlan:
         data = np.empty(size, np.uint8)
         if size: self.driver.call('cuMemcpyDtoH', data.ctypes.data, start, size)
         return data
+
+    def run_bare(self, draw: int = 0) -> None:
+        "One run on a draw, in memory that nobody poisoned, waited for; `KernelError` where it fails."
+        self._fill(draw)
+        self.enqueue()
+        self.driver.synchronize()
 
     def outputs(self) -> list[np.ndarray]:
         "The outputs as they are now."

@@ -18,7 +18,7 @@ def python_as_tool(monkeypatch):
     boot = ('import json, sys; sys.path.insert(0, sys.argv[1]); from kernel_lab.evaluate.gpu import tool_process as t; '
             f't.SYSTEM_FOLDERS += ({sys.base_prefix!r},); t.become_tool(json.loads(sys.argv[2]))')
     monkeypatch.setattr(toolchain, '_BOOT', boot)
-    monkeypatch.setattr(toolchain, 'find_tool', lambda name: Path(os.path.realpath(sys.executable)))
+    monkeypatch.setattr(toolchain, 'find_tool', lambda name, folder=None: Path(os.path.realpath(sys.executable)))
     run = lambda text, outputs=(), seconds=20: run_tool('python', ['-I', '-S', '-c', text], {'mine': b'x'}, outputs, seconds)
     if 'shared libraries' in run('print(1)').errors:
         pytest.skip('this Python looks for its library beside its file, and cannot start from a descriptor as a tool does')
