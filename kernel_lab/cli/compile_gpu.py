@@ -71,8 +71,10 @@ GOOD_STATUSES = ('clean', 'counted')
 def compile_gpu(
     path: Annotated[str, typer.Argument(metavar='KERNEL.py', help=(
         'A kernel in Triton, or in CUDA C++ by torch.cuda._compile_kernel, and the function that launches it.'))],
+    specs: Annotated[list[str] | None, typer.Argument(metavar='[SPEC]...', help=(
+        'The inputs of that function, in order: float32[4096,784], or a number.'))] = None,
     inputs: Annotated[list[str], typer.Option('--input', '-i', metavar='SPEC', help=(
-        'An input of that function, in order: float32[4096,784], or a number. Once for each.'))] = (),
+        'The same, once for each input.'))] = (),
     chip: Annotated[str | None, typer.Option(metavar='CHIP', help='The GPU to compile for: {gpus}.')] = None,
     target: Annotated[str | None, typer.Option(metavar='LANGUAGE', help=(
         'Refuse a kernel in another language: triton or cuda.'))] = None,
@@ -93,8 +95,9 @@ def compile_gpu(
     from ..gpu.plan.plan_json import GPU_TARGETS
     from ..tasks.model.language import LANGUAGE_NAMES
     if target: choose({key: LANGUAGE_NAMES[key] for key in GPU_TARGETS}, target, 'language of GPU kernels')
+    if specs and inputs: raise UsageError('Inputs are given in two ways.', hint='Leave out --input: all in order.')
     source = read_kernel(path).source
-    found = compile_submission(source, [*map(input_spec, inputs)], chip or DEFAULT_GPU, entry)
+    found = compile_submission(source, [*map(input_spec, specs or inputs)], chip or DEFAULT_GPU, entry)
     if isinstance(found, KernelError): raise found
     if target not in (None, found.plan.target):
         written = LANGUAGE_NAMES[found.plan.target]

@@ -81,8 +81,7 @@ def roofline_ceilings(chip: 'Chip', cores: int = 1) -> dict[str, float]:
 
 def gpu_ceilings(chip: 'GpuChip') -> dict[str, float]:
     "{name of a ceiling: GFLOP/s} of a GPU, the highest first."
-    return {'Tensor, bf16': 1000 * chip.bf16_tflops, 'Tensor, tf32': 1000 * chip.tf32_tflops,
-            'float32': 1000 * chip.fp32_tflops}
+    return {'Tensor, bf16': 1000 * chip.bf16_tflops, 'float32': 1000 * chip.fp32_tflops}
 
 def roofline_points(timelines: 'dict[str, Timeline]') -> 'dict[str, Efficiency]':
     """{name: `Efficiency`} of simulated timelines. `UsageError` for none, for a measured one, and for several chips or

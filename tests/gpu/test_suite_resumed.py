@@ -117,6 +117,29 @@ def test_a_row_cut_in_two_is_done_again_and_spoils_no_other(place, monkeypatch, 
     assert sorted(after) == sorted(json.loads(line)['name'] for line in whole) and rows_of(place)[:5] == whole[:5]
 
 
+def test_two_sessions_do_not_write_one_file(place, monkeypatch):
+    first = begin(place)
+    end = time.monotonic() + 60
+    while not rows_of(place) and time.monotonic() < end and first.poll() is None: time.sleep(0.01)
+    second = begin(place)
+    out, err = second.communicate(timeout=60)
+    assert second.returncode and 'Another session writes' in err
+    first.communicate(timeout=60)
+    assert first.returncode == 0 and len(rows_of(place)) == PROBLEMS
+
+
+def test_ctrl_c_ends_it_at_once_and_keeps_its_rows(place):
+    process = begin(place)
+    end = time.monotonic() + 60
+    while len(rows_of(place)) < 3 and time.monotonic() < end: time.sleep(0.01)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode and time.monotonic() - began < 10 and not alive(place)
+    rows = rows_of(place)
+    assert 3 <= len(rows) < PROBLEMS and all(json.loads(r) for r in rows)
+
+
 def test_a_worker_that_starts_is_not_stopped(tmp_path):
     "Stopped before it is tied to its session, it would stay for ever where the session is killed."
     def state(): return Path(f'/proc/{worker.process.pid}/stat').read_text().rpartition(')')[2].split()[0]

@@ -2,7 +2,6 @@
 recording is `tests/gpu/card/test_watched.py`'s own, and no card is needed here."""
 import json
 import lzma
-import lzma
 import re
 from pathlib import Path
 from types import SimpleNamespace

@@ -12,13 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 import kernel_lab
 from ...core.commands import kill_group
+from ...core.errors import UsageError
 from ...core.format import visible_text
 from ...core.workers import die_with_parent
+try: import fcntl
+except ImportError: fcntl = None             # not on Windows
 
 # %% ../../../nbs/6_agents/7_tune/11_card_session.ipynb #1df81f6c
 class CardTurn:
@@ -168,8 +171,25 @@ class CardSession:
         return found
 
     def run(self, seconds: float = 3600) -> Iterator[dict]:
-        "Yield rows as they come, for at most `seconds`; what is not done then is left for the next time."
+        """Yield rows as they come, for at most `seconds`; what is not done then is left for the next time. `UsageError`
+        where another session writes this file."""
         end = time.monotonic() + seconds
+        with self._alone(): yield from self._run(end)
+
+    @contextmanager
+    def _alone(self):
+        "The file of rows is this session's; what another one has written in the meantime is not done again."
+        with open(self.rows.with_suffix('.lock'), 'w') as file:
+            try:
+                if fcntl: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(f'Another session writes {self.rows}.',
+                                 hint='Wait for its end, or name another folder.') from None
+            done = {r['name'] for r in self.kept()}
+            self.waiting = [o for o in self.waiting if o['name'] not in done]
+            yield
+
+    def _run(self, end):
         try:
             while (self.waiting or self.later or any(w.order for w in self.workers)) and time.monotonic() < end:
                 self._assign()

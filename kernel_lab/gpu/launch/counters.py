@@ -44,6 +44,7 @@ OPERATIONS = {      # metric → operations each
     'sm__sass_thread_inst_executed_op_dfma_pred_on.sum': 2}
 TENSOR_OPERATIONS = {f'sm__ops_path_tensor_{k}.sum': 1 for k in (
     'src_bf16_dst_fp32', 'src_fp16', 'src_fp64', 'src_fp8', 'src_int8', 'src_tf32_dst_fp32')}
+ISSUES = 'nothing: it issues'
 STALLS = {          # column of the source page → what a warp waits for
     'stall_long_sb': 'global memory', 'stall_short_sb': 'shared memory, exp and the like',
     'stall_lg': 'the queue of global loads', 'stall_mio': 'the queue of shared memory',
@@ -53,7 +54,7 @@ STALLS = {          # column of the source page → what a warp waits for
     'stall_wait': 'an instruction of fixed time', 'stall_dispatch': 'the dispatcher',
     'stall_imc': 'a constant', 'stall_no_inst': 'instructions', 'stall_branch_resolving': 'a branch',
     'stall_sleep': 'a sleep', 'stall_sleeping': 'a sleep', 'stall_misc': 'something else',
-    'stall_selected': 'nothing: it issues', 'stall_not_selected': 'other warps, which issue'}
+    'stall_selected': ISSUES, 'stall_not_selected': 'other warps, which issue'}
 MOST_LAUNCHES = 40
 
 def counter_words(page: str, log: Path) -> list[str]:
@@ -253,7 +254,8 @@ class PlanCounters(Shown):
             for reason, us in here.items(): reasons[reason] = reasons.get(reason, 0.0) + us
         scale = (self.us - first) / sum(reasons.values()) if reasons else 0.0
         bars = sorted(((reason, us * scale) for reason, us in reasons.items()), key=lambda kv: -kv[1])
-        names = [ideal, *(f'waits for {r}' for r, _ in bars)] if reasons else [ideal, 'not sampled']
+        said = ['issues instructions' if r == ISSUES else f'waits for {r}' for r, _ in bars]
+        names = [ideal, *said] if reasons else [ideal, 'not sampled']
         sizes = np.array([first, *(us for _, us in bars)] if reasons else [first, self.us - first])
         whose = ['Memory' if ideal.endswith('memory') else 'Tensor', *[''] * (len(names) - 1)]
         return pd.DataFrame(dict(bar=names, us=sizes, share=sizes / self.us, resource=whose, without_us=np.nan,
