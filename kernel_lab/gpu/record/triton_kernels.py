@@ -85,13 +85,42 @@ def _bare(reason):
     m = re.fullmatch(r'\w+\((["\'])(.*)\1\)', reason.strip(), re.S)
     return m[2] if m else reason.strip()
 
+WAYS_OUT = (            # what Triton says → what to try
+    (r'Cannot access global variable', 'Pass it as an argument, or make the global NAME = tl.constexpr(…).'),
+    (r'f-string', 'Print values with tl.device_print("name", x).'),
+    (r'tensor index', 'A block has no elements to pick: load what you need, or reduce it with tl.sum and tl.where.'),
+    (r'power of (2|two)|arange|constexpr',
+     'Shapes of blocks are powers of two, and known when the kernel is compiled.'),
+    (r'incompatible dim|rank mismatch|[Cc]annot broadcast|expanded size',
+     'Two blocks meet where each axis has the same length or length one: x[:, None] with y[None, :].'),
+    (r'Loop-carried|initial value for|Mismatched type for',
+     'A variable keeps its dtype and shape through a loop and an if: start it with tl.zeros of that dtype.'),
+    (r'must be same dtype|[Bb]oth inputs must be|Reduction dimension|[Ii]nput shapes? should have',
+     'tl.dot takes two blocks of one dtype, M × K and K × N, each side at least 16: .to(b.dtype) converts.'),
+    (r'`other` cannot be provided', 'Say which lanes it is for: mask=k < n, other=0.0.'),
+    (r'Mask argument|Other argument|[Uu]nsupported ptr type|Value argument',
+     'Load and store at x + k, x a tensor that the kernel is given, k a block of offsets, its mask of that shape.'),
+    (r'Boolean value of Tensor|Ternary|multiple comparison|logical',
+     'Blocks are joined by & and |, in brackets: (m < M) & (k < K); tl.where chooses between two.'),
+    (r'For loop bounds|For (lower|upper)|For step', 'A loop counts whole numbers: range(0, n, BLOCK).'),
+    (r'is not defined', 'A kernel sees its arguments, what it has assigned, and functions under @triton.jit.'),
+    (r'[Ee]xpected dtype|unexpected type|invalid operands',
+     'Convert it first: x.to(tl.float32); bits and shifts are of whole numbers.'),
+    (r'positional argument|keyword argument|required argument',
+     'The reference of triton.language has the arguments of this call.'),
+    (r'has no attribute', 'Blocks have what triton.language has for them, as x.to(tl.float32) or tl.sum(x, 0); no torch.'),
+    (r'return.* statement|break|continue', 'Leave a loop by its bounds, and what is not wanted by a mask.'),
+    (r'unsupported AST|not \(currently\) implemented|not supported|nested function|object is not callable',
+     'A kernel is a part of Python: loops, assignments, tl functions. The rest goes where it is launched.'))
+
 def _way_out(reason, asserted=False):
-    "What to try: the name that was meant, or what blocks must be."
+    "What to try: the name that was meant, or what `WAYS_OUT` says of the reason."
     if m := re.search(r"module 'triton\.language' has no attribute '(\w+)'", reason):
         near = difflib.get_close_matches(m[1], dir(triton.language), 1)
         return f'Did you mean tl.{near[0]}?' if near else 'It is no name of triton.language.'
     if asserted: return 'The kernel asks for this itself, with tl.static_assert: change what it is called with.'
-    return 'Shapes of blocks are powers of two, and known when the kernel is compiled.'
+    return next((hint for pattern, hint in WAYS_OUT if re.search(pattern, reason)),
+                'The reference of triton.language says what may stand here.')
 
 def compile_error(error: CompilationError, source: str) -> KernelError:
     "A compiler's error with the line of the submission, the column, the text there, and the innermost reason."
