@@ -108,7 +108,7 @@ WAYS_OUT = (            # what Triton says → what to try
      'Convert it first: x.to(tl.float32); bits and shifts are of whole numbers.'),
     (r'positional argument|keyword argument|required argument',
      'The reference of triton.language has the arguments of this call.'),
-    (r'has no attribute', 'Blocks have what triton.language has for them, as x.to(tl.float32) or tl.sum(x, 0); no torch.'),
+    (r'has no attribute', 'Blocks have what triton.language has for them: x.to(tl.float32), tl.sum(x, 0); no torch.'),
     (r'return.* statement|break|continue', 'Leave a loop by its bounds, and what is not wanted by a mask.'),
     (r'unsupported AST|not \(currently\) implemented|not supported|nested function|object is not callable',
      'A kernel is a part of Python: loops, assignments, tl functions. The rest goes where it is launched.'))
