@@ -45,12 +45,15 @@ def run_compiled(compiled: 'GpuCompiled') -> 'LaunchReport':
     from ..gpu.launch.launcher import launch, order_of
     return launch(order_of([compiled.plan], [[b.cubin for _, b in sorted(compiled.binaries.items())]]))
 
-def watched(compiled: 'GpuCompiled', checks: bool, counters: bool) -> 'list[SanitizerReport | PlanCounters]':
-    "What NVIDIA's sanitizer and its counters say of a compiled submission on this machine's card."
+def watched(compiled: 'GpuCompiled', checks: bool, counters: bool) -> 'Iterator[SanitizerReport | PlanCounters]':
+    """What NVIDIA's sanitizer and its counters say of a compiled submission on this machine's card. `UsageError` where
+    a tool is not installed, before the first is started."""
     from ..gpu.launch.counters import count
-    from ..gpu.launch.sanitizer import sanitize
+    from ..gpu.launch.sanitizer import card_tool, sanitize
     binaries = [b for _, b in sorted(compiled.binaries.items())]
-    return [work(compiled.plan, binaries) for work, asked in ((sanitize, checks), (count, counters)) if asked]
+    asked = [(sanitize, 'compute-sanitizer')] * checks + [(count, 'ncu')] * counters
+    for _, tool in asked: card_tool(tool)
+    for work, _ in asked: yield work(compiled.plan, binaries)
 
 def watched_data(found: 'list[SanitizerReport | PlanCounters]') -> dict:
     "Reports of the sanitizer and of the counters as JSON-able data."
@@ -88,7 +91,8 @@ def compile_gpu(
         "Count what this machine's card does while it runs, by NVIDIA's ncu: bandwidth, tensor cores, occupancy, waits "
         'by line.'))] = False,
     json_: AsJson = False):
-    "Compile a GPU kernel without a GPU: launches, registers, spills, occupancy, instructions. --run needs a GPU."
+    """Compile a GPU kernel without a GPU: launches, registers, spills, occupancy, instructions. --run, --sanitize and
+    --counters need a GPU."""
     from ..evaluate.gpu.compiling import compile_submission
     from ..evaluate.gpu.planning import input_spec
     from ..gpu.chip.gpu_chips import DEFAULT_GPU
@@ -105,9 +109,11 @@ def compile_gpu(
                          hint=f'Say --target {found.plan.target}, or leave it out.')
     report = run_compiled(found) if run and not found.errors else None
     if not json_: say(*str(found).splitlines(), *(str(report).splitlines() if report else ()))
-    seen = watched(found, sanitize, counters) if not found.errors else []
+    seen = []
+    for one in watched(found, sanitize, counters) if not found.errors else ():
+        seen.append(one)
+        if not json_: say(*str(one).splitlines())
     if json_: print(json.dumps(compiled_data(found) | report_data(report) | watched_data(seen), indent=2))
-    else: say(*(line for x in seen for line in str(x).splitlines()))
     if sass and not json_:
         for b in found.binaries.values(): say('', *sass_lines(b, source))
     is_bad = found.errors or report and report.status != 'ran' or any(x.status not in GOOD_STATUSES for x in seen)

@@ -45,6 +45,11 @@ def _exit_code(process, until):
             if time.monotonic() >= until: return None
 
 # %% ../../nbs/1_core/06_commands.ipynb #6297cb0b
+def processors() -> int:
+    "How many processors this process may use."
+    try: return len(os.sched_getaffinity(0))
+    except AttributeError: return os.cpu_count() or 1                # not on macOS and Windows
+
 def at_once(calls: Sequence[Callable[[], object]], threads: int = 2) -> list:
     """What `calls` return, in order; `threads` of them work at a time. Where one fails, a deadline passes, or the work
     is asked to stop, the others are asked to stop, too, and that error is raised when they have ended."""

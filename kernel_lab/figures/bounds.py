@@ -11,6 +11,7 @@ from .theme import (BAD_COLOUR, ENGINE_COLOURS, GOOD_COLOUR, IDLE_COLOUR, THEMES
     empty_figure, escaped, figure_texts)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     import plotly.graph_objects as go
     from ..gpu.chip.gpu_chips import GpuChip
     from ..gpu.launch.counters import PlanCounters
@@ -79,9 +80,12 @@ def roofline_ceilings(chip: 'Chip', cores: int = 1) -> dict[str, float]:
     return {'Tensor, bf16': tensor, 'Tensor, fp32': tensor / chip.fp32_passes,
             'Vector, Scalar, GpSimd': cores * elementwise_peak(chip)}
 
-def gpu_ceilings(chip: 'GpuChip') -> dict[str, float]:
-    "{name of a ceiling: GFLOP/s} of a GPU, the highest first."
-    return {'Tensor, bf16': 1000 * chip.bf16_tflops, 'float32': 1000 * chip.fp32_tflops}
+def gpu_ceilings(chip: 'GpuChip', dtypes: 'Iterable[str]' = ('bf16',)) -> dict[str, float]:
+    "{name of a ceiling: GFLOP/s} of a GPU, the highest first; `dtypes`: those of its tensor cores that are shown."
+    from ..gpu.launch.counters import TENSOR_RATES
+    rates = {f'Tensor, {dtype}': getattr(chip, rate) for rate, dtype in TENSOR_RATES.items() if dtype in dtypes}
+    return {name: 1000 * x for name, x in sorted(rates.items(), key=lambda kv: -kv[1])} | {
+        'float32': 1000 * chip.fp32_tflops}
 
 def roofline_points(timelines: 'dict[str, Timeline]') -> 'dict[str, Efficiency]':
     """{name: `Efficiency`} of simulated timelines. `UsageError` for none, for a measured one, and for several chips or
@@ -104,16 +108,16 @@ def roofline_figure(timelines: 'dict[str, Timeline]', theme: str = 'auto') -> 'g
 
 def gpu_roofline_figure(counters: 'dict[str, PlanCounters]', theme: str = 'auto') -> 'go.Figure':
     """Operations a byte and measured rate of counted plans by name, under the ceilings of their chip and the bandwidth
-    of their card, as a plotly figure. `UsageError` for none, and for several cards."""
+    of their card, as a plotly figure. `UsageError` for none, one that was not counted, and for several cards."""
     from ..gpu.chip.gpu_chips import get_gpu
     if not counters: raise UsageError('A roofline needs at least one counted plan.')
+    for one in counters.values(): one.require_counted()
     if len(cards := {(c.card, c.chip) for c in counters.values()}) > 1:
-        said = ', '.join(sorted(card for card, _ in cards))
+        said = ', '.join(f'{card} ({chip})' for card, chip in sorted(cards))
         raise UsageError(f'A roofline is of one card; these are {said}.', hint='Count all of them on one card.')
-    one = next(iter(counters.values()))
-    hbm = max(c.peak_gbps for c in counters.values())
-    return _roofline({name: c.roofline_point for name, c in counters.items()}, gpu_ceilings(get_gpu(one.chip)), hbm,
-                     one.card, theme)
+    hbm, points = max(c.peak_gbps for c in counters.values()), {n: c.roofline_point for n, c in counters.items()}
+    dtypes = {p.unit.removeprefix('Tensor in ') for p in points.values() if p.unit != 'float32'} or {'bf16'}
+    return _roofline(points, gpu_ceilings(get_gpu(one.chip), dtypes), hbm, one.card, theme)
 
 def _roofline(points, ceilings, hbm, place, theme):
     "A roofline of points by name, under ceilings in GFLOP/s and a memory of `hbm` GB/s."

@@ -118,14 +118,15 @@ def test_a_row_cut_in_two_is_done_again_and_spoils_no_other(place, monkeypatch, 
 
 
 def test_two_sessions_do_not_write_one_file(place, monkeypatch):
-    first = begin(place)
-    end = time.monotonic() + 60
-    while not rows_of(place) and time.monotonic() < end and first.poll() is None: time.sleep(0.01)
+    monkeypatch.syspath_prepend(str(place))
+    (place / 'rows').mkdir()
+    first = CardSession([{'name': f'1_{n}_{w}'} for n, w in enumerate(NUMBERS, 1)], place / 'rows' / 'rows.jsonl', 2, work='stub_of_a_card:work')
+    rows = first.run()
+    next(rows)                                          # it goes on when it is asked for the next row
     second = begin(place)
-    out, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=60)
     assert second.returncode and 'Another session writes' in err
-    first.communicate(timeout=60)
-    assert first.returncode == 0 and len(rows_of(place)) == PROBLEMS
+    assert len([*rows]) == PROBLEMS - 1 and len(rows_of(place)) == PROBLEMS
 
 
 def test_ctrl_c_ends_it_at_once_and_keeps_its_rows(place):

@@ -182,7 +182,7 @@ class CardSession:
         with open(self.rows.with_suffix('.lock'), 'w') as file:
             try:
                 if fcntl: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise UsageError(f'Another session writes {self.rows}.',
                                  hint='Wait for its end, or name another folder.') from None
             done = {r['name'] for r in self.kept()}

@@ -5,18 +5,20 @@ for, line by line, as the `Profile` that NKI kernels have."""
 
 # %% ../../../nbs/3_gpu/7_launch/08_counters.ipynb #71382ed3
 import csv
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from ...core.errors import KernelError
-from ...core.format import bytes_text, percent_text, time_text
+from ...core.errors import KernelError, UsageError
+from ...core.format import bytes_text, percent_text, time_text, visible_text
 from ...core.markup import Shown, fold, record, said, table
 from ..binary.kernel_binary import KernelBinary
 from ..checks.advice import least_bytes
 from ..chip.gpu_chips import get_gpu
 from .launcher import launch, order_of
-from .sanitizer import card_tool
+from .sanitizer import KernelMap, card_tool
 from ..plan.launch_plan import LaunchPlan
 from ...nki.explain.profile import Profile, profile_parts
 
@@ -36,25 +38,30 @@ COUNTERS = {        # field → metric, its share of one
     'occupancy': ('sm__warps_active.avg.pct_of_peak_sustained_active', 0.01),
     'hit_rate': ('lts__t_sector_hit_rate.pct', 0.01),
     'instructions': ('smsp__inst_executed.sum', 1),
-    'spilling': ('sass__inst_executed_register_spilling', 1)}
-OPERATIONS = {      # metric → operations each
-    'sm__sass_thread_inst_executed_op_ffma_pred_on.sum': 2, 'sm__sass_thread_inst_executed_op_fadd_pred_on.sum': 1,
-    'sm__sass_thread_inst_executed_op_fmul_pred_on.sum': 1, 'sm__sass_thread_inst_executed_op_hfma_pred_on.sum': 4,
-    'sm__sass_thread_inst_executed_op_hadd_pred_on.sum': 2, 'sm__sass_thread_inst_executed_op_hmul_pred_on.sum': 2,
-    'sm__sass_thread_inst_executed_op_dfma_pred_on.sum': 2}
-TENSOR_OPERATIONS = {f'sm__ops_path_tensor_{k}.sum': 1 for k in (
-    'src_bf16_dst_fp32', 'src_fp16', 'src_fp64', 'src_fp8', 'src_int8', 'src_tf32_dst_fp32')}
-ISSUES = 'nothing: it issues'
-STALLS = {          # column of the source page → what a warp waits for
-    'stall_long_sb': 'global memory', 'stall_short_sb': 'shared memory, exp and the like',
-    'stall_lg': 'the queue of global loads', 'stall_mio': 'the queue of shared memory',
-    'stall_tex': 'the texture queue',
-    'stall_drain': 'stores, at its end', 'stall_barrier': 'a barrier', 'stall_membar': 'a memory fence',
-    'stall_gmma': 'the tensor cores', 'stall_warpgroup_arrive': 'its warp group', 'stall_math': 'a busy pipe',
-    'stall_wait': 'an instruction of fixed time', 'stall_dispatch': 'the dispatcher',
-    'stall_imc': 'a constant', 'stall_no_inst': 'instructions', 'stall_branch_resolving': 'a branch',
-    'stall_sleep': 'a sleep', 'stall_sleeping': 'a sleep', 'stall_misc': 'something else',
-    'stall_selected': ISSUES, 'stall_not_selected': 'other warps, which issue'}
+    'spill_read': ('l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum', 1),
+    'spill_written': ('l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum', 1)}
+_THREAD = 'sm__sass_thread_inst_executed_op_{}_pred_on.sum'
+OPERATIONS = {      # metric → (operations each, the chip's rate for them; '' where none is published)
+    **{_THREAD.format(k): (n, 'fp32_tflops') for k, n in (('ffma', 2), ('fadd', 1), ('fmul', 1))},
+    **{_THREAD.format(k): (n, 'fp64_tflops') for k, n in (('dfma', 2), ('dadd', 1), ('dmul', 1))},
+    **{_THREAD.format(k): (n, '') for k, n in (('hfma', 4), ('hadd', 2), ('hmul', 2))}}
+TENSOR_OPERATIONS = {f'sm__ops_path_tensor_{k}.sum': (1, rate) for k, rate in (
+    ('src_bf16_dst_fp32', 'bf16_tflops'), ('src_fp16', 'fp16_tflops'), ('src_tf32_dst_fp32', 'tf32_tflops'),
+    ('src_fp64', 'fp64_tensor_tflops'), ('src_fp8', 'fp8_tflops'), ('src_int8', 'int8_tops'))}
+TENSOR_RATES = {rate: rate.split('_')[0] for _, rate in TENSOR_OPERATIONS.values()}     # rate → dtype
+ISSUES = 'issues instructions'
+STALLS = {          # column of the source page → what a warp does there
+    'stall_selected': ISSUES, 'stall_not_selected': 'waits while other warps issue',
+    **{column: f'waits for {what}' for column, what in (
+        ('stall_long_sb', 'global memory'), ('stall_short_sb', 'shared memory, exp and the like'),
+        ('stall_lg', 'the queue of global loads'), ('stall_mio', 'the queue of shared memory'),
+        ('stall_tex', 'the texture queue'), ('stall_drain', 'its stores, at the end'), ('stall_barrier', 'a barrier'),
+        ('stall_membar', 'a memory fence'), ('stall_gmma', 'the tensor cores'),
+        ('stall_warpgroup_arrive', 'its warp group'), ('stall_math', 'a busy pipe'),
+        ('stall_wait', 'an instruction of fixed time'), ('stall_dispatch', 'the dispatcher'),
+        ('stall_imc', 'a constant'), ('stall_no_inst', 'instructions'), ('stall_branch_resolving', 'a branch'),
+        ('stall_sleep', 'a sleep'), ('stall_sleeping', 'a sleep'), ('stall_misc', 'something else'))}}
+WHOLE = ('read_bytes', 'write_bytes', 'instructions', 'spill_read', 'spill_written')        # fields that are counts
 MOST_LAUNCHES = 40
 
 def counter_words(page: str, log: Path) -> list[str]:
@@ -68,7 +75,8 @@ def counter_words(page: str, log: Path) -> list[str]:
 @dataclass(frozen=True)
 class KernelCounters:
     """One launch of a kernel as a card counted it. Shares are of the peak, 0 to 1; None where this chip does not count
-    it. `waits`: line of the source (0 for none) → what warps wait for there → samples."""
+    it. `operations`: rate of the chip ('' for none) → operations that ran at it; `waits`: line of the source (0 for
+    none) → what warps do or wait for there → samples."""
     kernel: str
     us: float
     read_bytes: int | None
@@ -81,10 +89,15 @@ class KernelCounters:
     occupancy: float | None
     hit_rate: float | None
     instructions: int | None
-    spilling: int | None
-    operations: int | None
-    tensor_operations: int | None
+    spill_read: int | None
+    spill_written: int | None
+    operations: dict[str, int] = field(default_factory=dict)
     waits: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def tensor_operations(self) -> int:
+        "Operations on the tensor cores."
+        return sum(n for rate, n in self.operations.items() if rate in TENSOR_RATES)
 
     def totals(self) -> dict[str, int]:
         "What the warps wait for → samples, over all lines, the most first."
@@ -98,13 +111,17 @@ def _rows(text):
     return [r for r in csv.reader(l for l in text.splitlines() if l.startswith('"')) if r]
 
 def _number(text):
-    try: return float(text.replace(',', ''))
+    "A finite number as the tool writes it, with commas; else None."
+    try: n = float(text.replace(',', ''))
     except ValueError: return None
+    return n if math.isfinite(n) else None
 
-def _sum(values, weights):
-    "A weighted sum of what is known; None where nothing is."
-    known = {m: n for m in weights if (n := values.get(m)) is not None}
-    return int(sum(weights[m] * n for m, n in known.items())) if known else None
+def _operations(values):
+    "Rate → operations that ran at it, of what is known and not zero."
+    found = {}
+    for metric, (each, rate) in (OPERATIONS | TENSOR_OPERATIONS).items():
+        if n := values.get(metric): found[rate] = found.get(rate, 0) + int(each * n)
+    return found
 
 def raw_counters(text: str) -> list[dict]:
     "Fields of `KernelCounters` for each launch of a raw page, without the waits."
@@ -116,25 +133,24 @@ def raw_counters(text: str) -> list[dict]:
         values = {k: _number(v) for k, v in named.items()}
         fields = {k: n * scale if (n := values.get(m)) is not None else None for k, (m, scale) in COUNTERS.items()}
         ns = fields.pop('ns')
-        if ns is None: continue
-        whole = {k: int(fields[k]) for k in ('read_bytes', 'write_bytes', 'instructions', 'spilling')
-                 if fields[k] is not None}
+        if not ns or ns < 0: continue
+        whole = {k: int(fields[k]) for k in WHOLE if fields[k] is not None}
         found.append({'kernel': named.get('Kernel Name', ''), 'us': ns / 1000, **fields, **whole,
-                      'operations': _sum(values, OPERATIONS), 'tensor_operations': _sum(values, TENSOR_OPERATIONS)})
+                      'operations': _operations(values)})
     return found
 
-def source_waits(text: str, lines: Mapping[str, Mapping[int, int]]) -> list[tuple[str, dict]]:
-    """(entry, line → what warps wait for → samples) of each launch of a source page; `lines`: entry of a kernel →
-    address of an instruction → line."""
+def source_waits(text: str, where: KernelMap) -> list[tuple[str, dict]]:
+    """(kernel as it is printed, line of the source → what warps do or wait for → samples) of each launch of a source
+    page; `where`: the lines of instructions."""
     found, head, start = [], [], 0
     for row in _rows(text):
         if row[0] == 'Kernel Name': found.append((row[1], {})); head = []; continue
         if row[0] == 'Address': head, start = row, None; continue
-        if not found or not head: continue
+        if not found or not head or not re.fullmatch(r'0x[0-9a-f]{1,16}', row[0]): continue
         at = int(row[0], 16)
         start = at if start is None else start
-        entry, waits = found[-1]
-        line = lines.get(entry, {}).get(at - start, 0)
+        said, waits = found[-1]
+        line = where.kernel(said)[1].get(at - start, 0)
         for column, value in zip(head, row):
             if column not in STALLS or not (n := int(_number(value) or 0)): continue
             here = waits.setdefault(line, {})
@@ -159,7 +175,8 @@ class RooflinePoint:
 @dataclass(frozen=True)
 class PlanCounters(Shown):
     """What a card counted for a plan. `status`: 'counted', or what the launcher said where it did not run.
-    `least_bytes`: what must cross the memory bus. `seconds`: wall time of both runs."""
+    `least_bytes`: what must cross the memory bus; `left`: launches behind the first `MOST_LAUNCHES`, which are not
+    counted, and then no floor is known. `seconds`: wall time of both runs."""
     status: str
     launches: tuple[KernelCounters, ...] = ()
     card: str = ''
@@ -167,6 +184,7 @@ class PlanCounters(Shown):
     least_bytes: int = 0
     says: str = ''
     seconds: float = 0.0
+    left: int = 0
 
     @property
     def us(self) -> float:
@@ -193,18 +211,40 @@ class PlanCounters(Shown):
         return float(get_gpu(self.chip).memory_gbps)
 
     @property
+    def operations(self) -> dict[str, int]:
+        "Rate of the chip ('' for none) → operations that ran at it, over the launches."
+        found = {}
+        for k in self.launches:
+            for rate, n in k.operations.items(): found[rate] = found.get(rate, 0) + n
+        return found
+
+    @property
     def floors_us(self) -> dict[str, float]:
         """{'memory', 'compute'}: µs that its least bytes take at the peak of the card's memory, and that the operations
-        which ran take at the published peaks of the chip; estimates."""
+        which ran take at the published peaks of the chip for their dtypes; estimates. `UsageError` where a part of the
+        plan is counted."""
+        self.require_whole()
         chip = get_gpu(self.chip)
-        tensor = (self.total('tensor_operations') or 0) / chip.bf16_tflops / 1e6
-        others = (self.total('operations') or 0) / chip.fp32_tflops / 1e6
-        return {'memory': self.least_bytes / self.peak_gbps / 1000, 'compute': max(tensor, others)}
+        us = {rate: n / getattr(chip, rate) / 1e6 for rate, n in self.operations.items() if rate}
+        tensor = sum(x for rate, x in us.items() if rate in TENSOR_RATES)
+        return {'memory': self.least_bytes / self.peak_gbps / 1000, 'compute': max(tensor, sum(us.values()) - tensor)}
 
     @property
     def floor_us(self) -> float:
-        "The greater of `floors_us`: an estimate that no kernel which does this work can be faster than."
+        "The greater of `floors_us`: an estimate that no kernel which does these operations can be faster than."
         return max(self.floors_us.values())
+
+    def require_counted(self) -> None:
+        "`UsageError` where nothing was counted."
+        if self.status != 'counted': raise UsageError(f'Nothing was counted: {self.head}.')
+
+    def require_whole(self) -> None:
+        "`UsageError` where not every launch of the plan was counted."
+        self.require_counted()
+        if self.left:
+            counted = len(self.launches)
+            raise UsageError(f'Of {counted + self.left} launches the first {counted} were counted: no floor of all.',
+                             hint='Count a plan of fewer launches.')
 
     @property
     def waits(self) -> dict[int, dict[str, float]]:
@@ -225,19 +265,25 @@ class PlanCounters(Shown):
         return Profile(self.card, self.us, shares, max(shares, key=shares.get, default=''),
                        self.total('read_bytes') or 0, self.total('write_bytes') or 0,
                        self.flops, 0, self.floor_us, 100 * self.floor_us / self.us, self.total('instructions') or 0,
-                       None, None, 0, self.waits, 'measured')
+                       None, None, (self.total('spill_read') or 0) + (self.total('spill_written') or 0), self.waits,
+                       'measured')
 
     @property
     def flops(self) -> int:
         "Operations on floats that ran, on tensor cores and beside them."
-        return (self.total('operations') or 0) + (self.total('tensor_operations') or 0)
+        return sum(self.operations.values())
 
     @property
     def roofline_point(self) -> RooflinePoint:
-        "Where the plan stands under the ceilings of its chip: those of tensor cores in bf16 where it uses them."
+        """Where what was counted stands: under the ceiling of the tensor cores for its mix of dtypes, or of float32.
+        `UsageError` where nothing was counted."""
+        self.require_counted()
         moved, chip = sum(self.total(k) or 0 for k in ('read_bytes', 'write_bytes')), get_gpu(self.chip)
-        unit = 'Tensor' if self.total('tensor_operations') else 'float32'
-        peak = 1000 * (chip.bf16_tflops if unit == 'Tensor' else chip.fp32_tflops)
+        tensor = {rate: n for rate, n in self.operations.items() if rate in TENSOR_RATES}
+        unit, peak = 'float32', 1000 * chip.fp32_tflops
+        if tensor:
+            unit = f'Tensor in {TENSOR_RATES[max(tensor, key=tensor.get)]}'
+            peak = 1000 * sum(tensor.values()) / sum(n / getattr(chip, rate) for rate, n in tensor.items())
         intensity, rate = self.flops / max(moved, 1), self.flops / self.us / 1000
         roof = min(peak, intensity * self.peak_gbps)
         bound = 'memory' if intensity * self.peak_gbps < peak else 'compute'
@@ -254,8 +300,7 @@ class PlanCounters(Shown):
             for reason, us in here.items(): reasons[reason] = reasons.get(reason, 0.0) + us
         scale = (self.us - first) / sum(reasons.values()) if reasons else 0.0
         bars = sorted(((reason, us * scale) for reason, us in reasons.items()), key=lambda kv: -kv[1])
-        said = ['issues instructions' if r == ISSUES else f'waits for {r}' for r, _ in bars]
-        names = [ideal, *said] if reasons else [ideal, 'not sampled']
+        names = [ideal, *(reason for reason, _ in bars)] if reasons else [ideal, 'not sampled']
         sizes = np.array([first, *(us for _, us in bars)] if reasons else [first, self.us - first])
         whose = ['Memory' if ideal.endswith('memory') else 'Tensor', *[''] * (len(names) - 1)]
         return pd.DataFrame(dict(bar=names, us=sizes, share=sizes / self.us, resource=whose, without_us=np.nan,
@@ -267,21 +312,23 @@ class PlanCounters(Shown):
         if self.status != 'counted': return f'counters on {self.card or "no card"}: {self.status}: {self.says}'
         gbps = sum(self.total(k) or 0 for k in ('read_bytes', 'write_bytes')) / self.us / 1000
         shares = (('tensor cores', self.share('tensor')), ('occupancy', self.share('occupancy')))
-        return ', '.join([f'{time_text(self.us)} measured on {self.card} under ncu', f'{gbps:,.0f} GB/s of memory',
+        which = [f'the first {len(self.launches)} of {len(self.launches) + self.left} launches'] if self.left else []
+        which.append(f'{time_text(self.us)} measured on {self.card} under ncu')
+        return ', '.join([*which, f'{gbps:,.0f} GB/s of memory',
                           *(f'{label} {percent_text(x)}' for label, x in shares if x is not None)])
 
     def lines(self, most: int = 8) -> list[str]:
         "The lines on which warps wait longest, most first, as text."
         costs = sorted(self.waits.items(), key=lambda kv: -sum(kv[1].values()))[:most]
         return [f'{f"line {line}" if line else "no line"}: {percent_text(sum(w.values()) / self.us)} of the time, '
-                f'most for {max(w, key=w.get)}' for line, w in costs]
+                f'mostly it {max(w, key=w.get)}' for line, w in costs]
 
     def __str__(self):
         if self.status != 'counted': return self.head
         rows = [f'  {k.kernel}: {time_text(k.us)}, {_known(k.read_bytes, bytes_text)} read, '
                 f'{_known(k.write_bytes, bytes_text)} written, memory {_known(k.memory, percent_text)}, '
                 f'L2 {_known(k.l2, percent_text)}, hits {_known(k.hit_rate, percent_text)}' for k in self.launches]
-        return '\n'.join([self.head, *rows, *(f'  {l}' for l in self.lines())])
+        return '\n'.join([self.head, *rows, *(f'  {l}' for l in (*self.lines(), *filter(None, [self.says])))])
 
     def _repr_html_(self):
         if self.status != 'counted': return record('Counters', self.head, said('Nothing was counted.'))
@@ -291,7 +338,8 @@ class PlanCounters(Shown):
                  *(_known(x, percent_text) for x in (k.memory, k.l2, k.hit_rate, k.tensor, k.occupancy)),
                  _known(k.instructions, '{:,}'.format)) for k in self.launches]
         return record('Counters', self.head, table(columns, rows),
-                      fold('Profile', *profile_parts(self.profile), open=True))
+                      *([] if self.left else [fold('Profile', *profile_parts(self.profile), open=True)]),
+                      *map(said, filter(None, [self.says])))
 
 def _known(value, text): return '–' if value is None else text(value)
 
@@ -301,31 +349,37 @@ _FORBIDDEN = 'ERR_NVGPUCTRPERM'
 def count(plan: LaunchPlan, binaries: Sequence[KernelBinary], seconds: float = 120, api: str = '',
           words: object = counter_words) -> PlanCounters:
     """Run a plan under `ncu`, twice, at most `seconds` each. `api`: as for `launch`; `words`: (page, file) → the words
-    that start the tool. `UsageError` where `ncu` is not installed; `KernelError` where it answers with no counters."""
-    order, texts, took = order_of([plan], [[b.cubin for b in binaries]], bare=True), {}, 0.0
+    that start the tool. What goes wrong is a status of the answer; `UsageError` where `ncu` is not installed."""
+    order, texts, took, card = order_of([plan], [[b.cubin for b in binaries]], bare=True), {}, 0.0, ''
     for page in ('raw', 'source'):
         report = launch(order, seconds, api, lambda log, page=page: words(page, log))
-        took += report.seconds
+        took, card, texts[page] = took + report.seconds, report.data.get('card', card), report.data['seen']
         if report.status != 'ran':
-            return PlanCounters(report.status, card=report.data.get('card', ''), says=report.says, seconds=took)
-        texts[page] = report.data['seen']
-    return counters_of(plan, binaries, texts, report.data.get('card', ''), took)
+            refused = '==ERROR==' in texts[page]
+            status, says = _no_counters(texts[page]) if refused else (report.status, report.says)
+            return PlanCounters(status, card=card, says=says, seconds=took)
+    try: return counters_of(plan, binaries, texts, card, took)
+    except KernelError as e: return PlanCounters(e.kind, card=card, says=f'{e.message}. {e.hint}', seconds=took)
 
 def counters_of(plan: LaunchPlan, binaries: Sequence[KernelBinary], texts: Mapping[str, str], card: str,
                 seconds: float = 0.0) -> PlanCounters:
     "What `ncu` printed on its pages, {page: text}, as `PlanCounters`. `KernelError` where that is nothing."
-    raw = raw_counters(texts['raw'])
-    if not raw: raise _nothing(texts['raw'])
-    waits = source_waits(texts['source'], {b.kernel.entry: {i.address: i.line for i in b.sass} for b in binaries})
-    if [e for e, _ in waits] != [r['kernel'] for r in raw]: waits = [('', {})] * len(raw)
-    names = {b.kernel.entry: b.kernel.name for b in binaries}
-    found = tuple(KernelCounters(**r | {'kernel': names.get(r['kernel'], r['kernel'])}, waits=w)
-                  for r, (_, w) in zip(raw, waits))
-    return PlanCounters('counted', found, card, plan.chip, least_bytes(plan), '', seconds)
+    raw, where = raw_counters(texts['raw']), KernelMap.of(binaries)
+    if not raw:
+        kind, says = _no_counters(texts['raw'])
+        raise KernelError(says, kind=kind, hint='Run ncu on this machine by hand: it may say more.')
+    waits = source_waits(texts['source'], where)
+    is_whole = [said for said, _ in waits] == [r['kernel'] for r in raw]
+    found = tuple(KernelCounters(**r | {'kernel': where.kernel(r['kernel'])[0]}, waits=waits[k][1] if is_whole else {})
+                  for k, r in enumerate(raw))
+    left = max(0, len(plan.launches) - len(found))
+    says = '' if is_whole else 'The samples are of other launches than the counters, and were left out.'
+    return PlanCounters('counted', found, card, plan.chip, 0 if left else least_bytes(plan), says, seconds, left)
 
-def _nothing(text):
+def _no_counters(text):
+    "(kind, sentence) for a text of ncu without counters."
     if _FORBIDDEN in text:
-        return KernelError('this machine keeps the counters of its card for administrators', kind='unsupported',
-                           hint='Ask for NVreg_RestrictProfilingToAdminUsers=0, or run as root.')
-    last = next((l.strip('= ') for l in reversed(text.splitlines()) if '==' in l), 'it printed nothing')
-    return KernelError(f'ncu gave no counters: {last[:200]}', kind='invalid', hint='Run it on this plan by hand.')
+        return 'unsupported', ('this machine keeps the counters of its card for administrators: ask for '
+                               'NVreg_RestrictProfilingToAdminUsers=0, or run as root')
+    told = [l.replace('==ERROR==', '').strip() for l in text.splitlines() if '==ERROR==' in l]
+    return 'invalid', f'ncu gave no counters: {visible_text((told or ["it printed nothing"])[0])[:200]}'

@@ -200,7 +200,8 @@ def launch(order: LaunchOrder, seconds: float = 120, api: str = '',
         (folder / 'order').write_text(order.to_json())
         tool = under(folder / 'seen') if under else []
         command = [*tool, sys.executable, '-P', '-s', '-B', '-c', _BOOT, str(lab), place, api]
-        ended = run_command(command, folder, 'errors', seconds, 'printed') is not None
+        env = os.environ | {'LC_ALL': 'C.UTF-8'} if under else None            # numbers without a language's commas
+        ended = run_command(command, folder, 'errors', seconds, 'printed', env) is not None
         report = _report(folder, order, seconds, ended, time.monotonic() - began)
         return replace(report, data=report.data | {'seen': _seen(folder / 'seen')}) if under else report
 

@@ -85,7 +85,9 @@ def _bare(reason):
     m = re.fullmatch(r'\w+\((["\'])(.*)\1\)', reason.strip(), re.S)
     return m[2] if m else reason.strip()
 
-WAYS_OUT = (            # what Triton says → what to try
+WAYS_OUT = (            # what Triton says → what to try, the first that fits
+    (r'is not defined', 'A kernel sees its arguments, what it has assigned, and functions under @triton.jit.'),
+    (r'has no attribute', 'Blocks have what triton.language has for them: x.to(tl.float32), tl.sum(x, 0); no torch.'),
     (r'Cannot access global variable', 'Pass it as an argument, or make the global NAME = tl.constexpr(…).'),
     (r'f-string', 'Print values with tl.device_print("name", x).'),
     (r'tensor index', 'A block has no elements to pick: load what you need, or reduce it with tl.sum and tl.where.'),
@@ -103,18 +105,17 @@ WAYS_OUT = (            # what Triton says → what to try
     (r'Boolean value of Tensor|Ternary|multiple comparison|logical',
      'Blocks are joined by & and |, in brackets: (m < M) & (k < K); tl.where chooses between two.'),
     (r'For loop bounds|For (lower|upper)|For step', 'A loop counts whole numbers: range(0, n, BLOCK).'),
-    (r'is not defined', 'A kernel sees its arguments, what it has assigned, and functions under @triton.jit.'),
     (r'[Ee]xpected dtype|unexpected type|invalid operands',
      'Convert it first: x.to(tl.float32); bits and shifts are of whole numbers.'),
     (r'positional argument|keyword argument|required argument',
      'The reference of triton.language has the arguments of this call.'),
-    (r'has no attribute', 'Blocks have what triton.language has for them: x.to(tl.float32), tl.sum(x, 0); no torch.'),
     (r'return.* statement|break|continue', 'Leave a loop by its bounds, and what is not wanted by a mask.'),
     (r'unsupported AST|not \(currently\) implemented|not supported|nested function|object is not callable',
      'A kernel is a part of Python: loops, assignments, tl functions. The rest goes where it is launched.'))
 
 def _way_out(reason, asserted=False):
     "What to try: the name that was meant, or what `WAYS_OUT` says of the reason."
+    if (m := re.match(r'(\w+) is not defined', reason)) and hasattr(triton.language, m[1]): return f'Write tl.{m[1]}.'
     if m := re.search(r"module 'triton\.language' has no attribute '(\w+)'", reason):
         near = difflib.get_close_matches(m[1], dir(triton.language), 1)
         return f'Did you mean tl.{near[0]}?' if near else 'It is no name of triton.language.'

@@ -141,7 +141,8 @@ def profile_text(profile: Profile) -> str:
     head = f'{profile.latency} on {profile.chip}: {profile.bound} is busiest; {peak}'
     bars = [f'  {e:7} {"█" * round(30 * share):30} {100 * share:5.1f} %' for e, share in profile.engines.items()]
     moved = f'HBM read {profile.hbm_read_bytes / 1e6:,.1f} MB, written {profile.hbm_write_bytes / 1e6:,.1f} MB'
-    count = f'{profile.instructions:,} instructions, {profile.uncosted:,} without a cost'
+    count = f'{profile.instructions:,} instructions'
+    if profile.kind == 'simulated': count += f', {profile.uncosted:,} without a cost'
     return '\n'.join([head, *bars, f'  {moved}; {count}'])
 
 def engine_table(engines: dict, bound: str = '') -> str:
@@ -174,7 +175,7 @@ def _line_rows(profile, most=40):
 def profile_parts(profile: Profile) -> list:
     "The parts of a profile's record: engines, the busiest lines, numbers."
     lines, left = _line_rows(profile), len(profile.lines) - 40
-    names = (('line', 'right'), (f'busy, {profile.kind}', 'right'), ('', 'word'), ('mostly', 'word'))
+    names = (('line', 'right'), (f'time, {profile.kind}', 'right'), ('', 'word'), ('mostly', 'word'))
     more = [said(f'{left:,} lines with less time are left out.')] if left > 0 else []
     return [engine_table(profile.engines, profile.bound),
             fold('Lines of source', table(names, lines), *more, note=f'{len(profile.lines):,} with a cost'),

@@ -26,7 +26,8 @@ MISTAKES = {
     'v = tl.dot(v[:, None], v[None, :].to(tl.float16))': 'one dtype', 'v = tl.load(n + i)': 'a block of offsets', 'v = v & 1': 'whole numbers',
     'f = lambda q: q': 'a part of Python', 'v = tl.exp(i)': 'Convert it first', 'v = tl.sum(v, axiss=0)': 'arguments of this call',
     'for j in range(0.5, n): v += j': 'whole numbers', 'v = v.cpu()': 'no torch', 'v = tl.expp(v)': 'tl.exp?', 'print(f"{v}")': 'device_print',
-    'v = v[0]': 'reduce it', 'v = sum(v)': '@triton.jit'}
+    'v = v + arange(0, BLOCK)': 'Write tl.arange', 'v = BLOCK.cuda()': 'no torch',
+    'v = v[0]': 'reduce it', 'v = sum(v)': 'Write tl.sum'}
 
 
 @pytest.mark.parametrize('body', MISTAKES)

@@ -17,7 +17,7 @@ from kernel_lab.gpu.launch import counters, sanitizer
 from kernel_lab.gpu.launch.cuda_driver import why_no_gpu
 from kernel_lab.gpu.launch.launcher import launch
 
-has_tools = all(shutil.which(t) or (sanitizer.TOOLKIT / t).exists() for t in ('ncu', 'compute-sanitizer'))
+has_tools = all(shutil.which(t) or any((b / t).exists() for b in sanitizer.TOOLKIT_BINS) for t in ('ncu', 'compute-sanitizer'))
 pytestmark = [pytest.mark.card, pytest.mark.skipif(why_no_gpu() is not None, reason=f'{why_no_gpu()}: make gpu-test needs a card'),
               pytest.mark.skipif(not has_tools, reason="ncu and compute-sanitizer are not installed: CUDA's toolkit has them")]
 RECORDED = {'sanitizer': {}, 'counters': {}}
