@@ -57,7 +57,7 @@ ROOMS = {
     "gpu.interpret": "kernels on arrays without a GPU: text vetted, each address looked up, roundings written out",
     "gpu.checks": "limits of a GPU before a launch, what follows from plan and binary: line, limit, value, way out",
     "gpu.clock": "time that holds on a card: ratios with intervals, clocks that must agree, floor, card state",
-    "gpu.launch": "the launcher: buffers with guards, a plan as one graph, races, a process that a deadline ends",
+    "gpu.launch": "the launcher: guarded buffers, one graph a plan, timed races; sanitizer and counters of a card",
     "targets": "where a kernel can run: the simulator, a Neuron device",
     "evaluate": "`evaluate`: compile → verify → profile → plausibility",
     "evaluate.records": "what is kept: `Verification`, `Evaluation`, `Step`, `Run`, and where they come from",
