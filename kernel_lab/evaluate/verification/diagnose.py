@@ -102,6 +102,11 @@ def _row_sizes(case):
         if x.dtype.kind not in 'iub' and x.ndim > 1 and as_matrix(x).shape[0] == len(case.w):
             yield k, np.abs(as_matrix(x).astype(np.float32)).max(1)
 
+def _divides(o):
+    "Whether an instruction divides, so that a sum of 0 makes it infinite."
+    return o.op == 'reciprocal' or any(o.attrs.get(k) in ('divide', 'reciprocal', 'rsqrt')
+                                       for k in ('func', 'op', 'op0', 'op1'))
+
 def overflow(case):
     """NaN or infinities in the rows with the largest inputs, or anywhere if inputs are too large for an exponential of
     the program."""
@@ -114,11 +119,14 @@ def overflow(case):
                                         f'larger than {size[~rows].max():.4g}', 0.9)
     if not any(o.attrs.get('func') in EXPONENTIALS or o.op == 'exponential' for o in case.program.instructions):
         return None
+    divided = any(map(_divides, case.program.instructions))
+    cause = 'an overflow or a division by 0' if divided else 'an overflow'
+    zero = ', and so is 1 over a sum of exponentials that are all 0' if divided else ''
     most = {k: float(np.abs(x.astype(np.float32)).max()) for k, x in case.arrays.items() if x.dtype.kind not in 'iub'}
     for k, size in most.items():
         if size > MAX_EXP_ARGUMENT:
-            return Guess('an overflow', f'{lost.sum():,} elements are NaN or infinite, and |{k}| reaches {size:.4g}: '
-                                        f'exponentials beyond {MAX_EXP_ARGUMENT} are infinite', 0.6)
+            return Guess(cause, f'{lost.sum():,} elements are NaN or infinite, and |{k}| reaches {size:.4g}: '
+                                f'exponentials beyond {MAX_EXP_ARGUMENT} are infinite{zero}', 0.6)
     return None
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #5ea7163f
