@@ -5,6 +5,7 @@ the goal is met."""
 
 # %% ../../nbs/6_puzzles/03_answer.ipynb #4c619a2f
 from dataclasses import dataclass
+import ast
 from ..core.errors import KernelError
 from ..core.format import bytes_text, percent_text, status_word, time_text
 from ..core.markup import (BAD_COLOUR, GOOD_COLOUR, WARN_COLOUR, Shown, code, code_line, fold, record, said,
@@ -129,10 +130,18 @@ def _text_lines(a):
         yield from (f'  line {n}: {time_text(us)} of {lane}: {text}' for n, us, lane, text in _busiest(a))
     yield from (f'  {n}' for n in a.notes)
 
-def _around(a, most=2):
+def lines_near(source: str, line: int, most: int = 2) -> range:
+    "The numbers of the lines around one, at most `most` on each side, and none of another function."
+    low, high = 1, len(source.splitlines())
+    try: functions = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError): functions = []
+    for f in functions:
+        if f.lineno <= line <= f.end_lineno: low, high = f.lineno, f.end_lineno
+    return range(max(low, line - most), min(high, line + most) + 1)
+
+def _around(a):
     "The lines around the one that is meant, as code."
-    lines = a.source.splitlines()
-    near = range(max(1, a.line - most), min(len(lines), a.line + most) + 1)
+    lines, near = a.source.splitlines(), lines_near(a.source, a.line)
     return code((code_line(lines[n - 1], n, bad=n == a.line) for n in near), copy=False)
 
 def _html(a):

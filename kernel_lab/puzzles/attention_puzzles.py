@@ -193,21 +193,31 @@ _WEIGHTS_IN_SBUF = '''def kernel(q_t, k_t, v):
                                reduce_res=total[:, i:i + 1])
         nisa.reciprocal(dst=total[:, i:i + 1], data=total[:, i:i + 1])
 {again}        acc = nl.ndarray((128, d), dtype=nl.float32, buffer=nl.psum)
-        flipped = nl.ndarray((128, keys), dtype=nl.float32, buffer=nl.psum)
+{values}        result = nl.ndarray((128, d), dtype=v.dtype, buffer=nl.sbuf)
+        nisa.activation(dst=result, op=nl.copy, data=acc, scale=total[:, i:i + 1])
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=result)
+    return out
+'''
+_PIECE_BY_PIECE = '''        for j in nl.affine_range(keys // 128):
+            flipped = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_transpose(dst=flipped, data=p[:, i, j * 128:(j + 1) * 128])
+            p_t = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=p_t, src=flipped)
+            nisa.nc_matmul(dst=acc, stationary=p_t, moving=v_tile[:, j, :])
+'''
+_TURNED_AT_ONCE = '''        flipped = nl.ndarray((128, keys), dtype=nl.float32, buffer=nl.psum)
         p_t = nl.ndarray((128, keys), dtype=nl.float32, buffer=nl.sbuf)
         for j in nl.affine_range(keys // 128):
             nisa.nc_transpose(dst=flipped[:, j * 128:(j + 1) * 128], data=p[:, i, j * 128:(j + 1) * 128])
         nisa.tensor_copy(dst=p_t, src=flipped)
         for j in nl.affine_range(keys // 128):
             nisa.nc_matmul(dst=acc, stationary=p_t[:, j * 128:(j + 1) * 128], moving=v_tile[:, j, :])
-        result = nl.ndarray((128, d), dtype=v.dtype, buffer=nl.sbuf)
-        nisa.activation(dst=result, op=nl.copy, data=acc, scale=total[:, i:i + 1])
-        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=result)
-    return out
 '''
-ONE_LOOP_IN_SBUF = _WEIGHTS_IN_SBUF.format(again='')
-THREE_LOOPS_IN_SBUF = _WEIGHTS_IN_SBUF.format(again='''    for i in nl.affine_range(blocks):
-''')
+_AGAIN = '''    for i in nl.affine_range(blocks):
+'''
+PIECES_IN_SBUF = _WEIGHTS_IN_SBUF.format(again=_AGAIN, values=_PIECE_BY_PIECE)
+ONE_LOOP_IN_SBUF = _WEIGHTS_IN_SBUF.format(again='', values=_TURNED_AT_ONCE)
+THREE_LOOPS_IN_SBUF = _WEIGHTS_IN_SBUF.format(again=_AGAIN, values=_TURNED_AT_ONCE)
 
 unasked_weights = Puzzle(
     'weights that nobody asked for', attention, attention_inputs(512, 512), start=WEIGHTS_IN_HBM,
@@ -216,11 +226,15 @@ unasked_weights = Puzzle(
     pitfall='a matrix of weights, larger than all inputs, is stored and loaded twice',
     hints=('How many bytes move, and how many must? How large is weights?',
            'SBUF has room for all of them: (128, queries // 128, keys). What else is loaded more than once?',
-           Hint('q, k and v loaded once, the weights in SBUF, all steps of a block of queries in one turn of a '
-                'loop, the division last and on the way out: {us} instead of {before_us}. Now the engines wait in '
-                'line, as in lesson 6.', kernel=ONE_LOOP_IN_SBUF, before=WEIGHTS_IN_HBM),
-           Hint('Three loops, scores of all blocks, softmax of all, products of all, with everything in SBUF: {us} '
-                'instead of {before_us}.', kernel=THREE_LOOPS_IN_SBUF, before=ONE_LOOP_IN_SBUF)))
+           Hint('q, k and v loaded once, the weights in SBUF, the three loops as they are, the division last and on '
+                'the way out: {us} instead of {before_us}. The bytes are gone, and little time. What does Tensor wait '
+                'for, after each piece of the weights that it turns?', kernel=PIECES_IN_SBUF, before=WEIGHTS_IN_HBM),
+           Hint('For the copy of the piece. Turn all pieces of a row into one tile of PSUM, (128, keys), copy it '
+                'once, then multiply: {us} instead of {before_us}.', kernel=THREE_LOOPS_IN_SBUF,
+                before=PIECES_IN_SBUF),
+           Hint('If you made one loop of the three: engines wait in line there, as in lesson 6. Scores of all blocks, '
+                'softmax of all, products of all: {us} instead of {before_us}.', kernel=THREE_LOOPS_IN_SBUF,
+                before=ONE_LOOP_IN_SBUF)))
 
 # %% ../../nbs/6_puzzles/09_attention_puzzles.ipynb #5a75da87
 THREE_PER_CENT = '''def kernel(x, gain):

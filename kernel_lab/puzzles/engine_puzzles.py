@@ -24,20 +24,25 @@ _LEFT, _RIGHT = _PRODUCT.replace('=a,', '=a[:, 0:c],'), _SQUARE.replace('=a,', '
     '=a)', '=a[:, c:cols])')
 THREE_PRODUCTS = _EIGHTH_POWER.format(squares=_PRODUCT * 3)
 ONE_ON_SCALAR = _EIGHTH_POWER.format(squares=_PRODUCT + _SQUARE + _PRODUCT)
+FIRST_ON_SCALAR = _EIGHTH_POWER.format(squares=_SQUARE + _PRODUCT * 2)
 HALF_OF_COLUMNS = _EIGHTH_POWER.format(squares='''        c = cols // 2
 ''' + _LEFT * 3 + _RIGHT * 3)
 
 def eighth_power(x): return x.square().square().square()
 
 three_squares = Puzzle(
-    'three squares', eighth_power, normal(x=(1024, 1024)), start=THREE_PRODUCTS, answer=HALF_OF_COLUMNS, goal=0.84,
+    'three squares', eighth_power, normal(x=(1024, 1024)), start=THREE_PRODUCTS, answer=HALF_OF_COLUMNS, goal=0.86,
     lesson='Lesson 6', says='x⁸, as three squares. Let two engines do it.',
     pitfall='Vector squares three times and has no gaps; Scalar does nothing',
     hints=('Which engine has no gaps, and which could do a part of its work?',
            Hint('Scalar squares too. With the second of the three on Scalar: {us} instead of {before_us}. Hardly '
                 'anything: look at the lanes, who waits for whom now?', kernel=ONE_ON_SCALAR, before=THREE_PRODUCTS),
+           Hint('With the first on Scalar, no engine gets a tile twice with the other between: {us} instead of '
+                '{before_us}. Nobody stands in line; but Vector still has two squares of three.',
+                kernel=FIRST_ON_SCALAR, before=ONE_ON_SCALAR),
            Hint('Split the columns, not the steps: three squares of a[:, 0:c] on Vector, three of a[:, c:cols] on '
-                'Scalar. Neither waits for the other. {us}.', kernel=HALF_OF_COLUMNS, before=ONE_ON_SCALAR)))
+                'Scalar. Neither waits for the other, and both have half of the work. {us}.', kernel=HALF_OF_COLUMNS,
+                before=FIRST_ON_SCALAR)))
 
 # %% ../../nbs/6_puzzles/07_engine_puzzles.ipynb #e1b20b67
 _IN_LINE = '''def kernel(x):
@@ -62,7 +67,7 @@ def tanh_of_squared_sigmoid(x): return x.sigmoid().square().tanh()
 
 in_line = Puzzle(
     'waiting in line', tanh_of_squared_sigmoid, normal(x=(1024, 1024)), start=ONE_LOOP, answer=TWO_LOOPS, goal=0.83,
-    lesson='Lesson 6', says='tanh(sigmoid(x)²). No engine is busy half of the time; find out why.',
+    lesson='Lesson 6', says='tanh(sigmoid(x)²). Scalar and Vector have gaps in every turn; find out why.',
     pitfall='Scalar is first and last in every turn, and waits for Vector in the middle',
     hints=('Scalar has two instructions a turn. What must happen before the second of turn 1, and what stands behind '
            'it?',

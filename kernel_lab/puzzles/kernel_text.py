@@ -4,6 +4,7 @@
 
 # %% ../../nbs/6_puzzles/02_kernel_text.ipynb #8eba12f9
 import ast
+import dis
 import inspect
 import re
 import textwrap
@@ -38,7 +39,9 @@ def _lines_of(fn):
 def _name(fn): return str(getattr(fn, '__name__', repr(fn)))[:80]
 
 def _code_names(code):
-    return [*code.co_names, *(n for c in code.co_consts if inspect.iscode(c) for n in _code_names(c))]
+    "The names that a function asks its module for; an attribute, as in `nl.multiply`, is none."
+    own = (i.argval for i in dis.get_instructions(code) if i.opname in ('LOAD_GLOBAL', 'LOAD_NAME'))
+    return [*own, *(n for c in code.co_consts if inspect.iscode(c) for n in _code_names(c))]
 
 def _add_helpers(fn, entry, found):
     "Put the text of what a function uses into `found`, by name, each once."

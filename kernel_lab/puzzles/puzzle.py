@@ -247,11 +247,13 @@ def _explained(p, a, kernel):
     return replace(a, wrong=wrong, line=line, notes=(says,))
 
 def _next(p, a):
-    "What to do next, as a list of at most one sentence."
+    "What to do next, as a list of at most one sentence. The hints may have been read in another session."
     left = len(p.hints) - record_of(p.name)['hints']
     if a.met: return ['Solved. solution() shows how the lesson does it.'] if p.answer else ['Solved.']
     if left > 0: return [f'Stuck? hint() has {left} more.']
-    return ['There are no more hints; solution() shows a worked one.'] if p.answer else []
+    again = f'hint() shows all {len(p.hints)} again' if p.hints else ''
+    worked = 'solution() shows a worked one' if p.answer else ''
+    return [f'There are no more hints: {"; ".join(filter(None, (again, worked)))}.'] if again or worked else []
 
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #e73f9ce2
 def hint_text(p: Puzzle, hint: Hint | str) -> str:

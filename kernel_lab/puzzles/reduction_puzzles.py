@@ -161,7 +161,8 @@ narrow_sum = Puzzle(
     'a sum in bfloat16', row_sums, positive, start=SUM_IN_BF16, answer=SUM_IN_FP32, goal=0.7, lesson='Lesson 8',
     says='The sum of every row, block by block.', reduces=lambda s: s['x'][-1],
     pitfall='the running sum is rounded to bfloat16 in every turn',
-    hints=('How large is the error, as a share of the sum? And what is the answer\'s guess?',
+    hints=('How large is the error, as a share of the sum? And what is the answer\'s guess? It names the line that '
+           'writes into a narrow tile; where is that tile made?',
            'Inputs and outputs may be narrow. A sum of many needs a type with more bits than any of them.',
            Hint('total in nl.float32, cast once by the last copy: {us}.', kernel=SUM_IN_FP32)))
 
@@ -177,13 +178,6 @@ _RUNNING_SUM = '''def kernel(x):
 STEP_BY_STEP = _RUNNING_SUM.format(sums='''    for t in nl.sequential_range(1, steps):
         nisa.tensor_tensor(dst=tile[:, t:t + 1], data1=tile[:, t - 1:t], data2=tile[:, t:t + 1], op=nl.add)
 ''')
-IN_DOUBLING_STEPS = _RUNNING_SUM.format(sums='''    step = 1
-    while step < steps:
-        more = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=more[:, 0:step], src=tile[:, 0:step])
-        nisa.tensor_tensor(dst=more[:, step:steps], data1=tile[:, step:steps], data2=tile[:, 0:steps - step], op=nl.add)
-        tile, step = more, 2 * step
-''')
 _ONE_SCAN = '''    nisa.tensor_tensor_scan(dst=tile, data0=1.0, data1=tile, initial=0.0, op0=nl.multiply, op1=nl.add)
 '''
 ONE_SCAN = _RUNNING_SUM.format(sums=_ONE_SCAN)
@@ -195,10 +189,9 @@ step_by_step = Puzzle(
     lesson='Lesson 10', says='The running sum of every row, np.cumsum(x, axis=1).', reduces=lambda s: s['x'][-1],
     pitfall='an instruction for every step, which waits for the one before',
     hints=('How many instructions does Vector get, and how many elements does each work on?',
-           Hint('Sums of 2, 4, 8, … neighbours need few instructions over whole rows: each adds the tile to itself, '
-                'moved. {us} instead of {before_us}.', kernel=IN_DOUBLING_STEPS, before=STEP_BY_STEP),
-           Hint('nisa.tensor_tensor_scan keeps h = data0 · h + data1 along a row. With data0=1.0 that is the '
-                'running sum: {us}.', kernel=ONE_SCAN, before=IN_DOUBLING_STEPS)))
+           'nisa.tensor_tensor_scan keeps h = data0 · h + data1 along a row. Which data0 forgets nothing?',
+           Hint('With data0=1.0 and initial=0.0 the scan is the running sum, in one instruction: {us} instead of '
+                '{before_us}.', kernel=ONE_SCAN, before=STEP_BY_STEP)))
 
 # %% ../../nbs/6_puzzles/08_reduction_puzzles.ipynb #6619ef5c
 _BLOCKS = '''def kernel(x):

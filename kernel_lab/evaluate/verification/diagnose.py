@@ -102,9 +102,19 @@ def _row_sizes(case):
         if x.dtype.kind not in 'iub' and x.ndim > 1 and as_matrix(x).shape[0] == len(case.w):
             yield k, np.abs(as_matrix(x).astype(np.float32)).max(1)
 
+def _divides(o):
+    "Whether an instruction divides, so that a sum of 0 makes it infinite."
+    return o.op == 'reciprocal' or any(o.attrs.get(k) in ('divide', 'reciprocal', 'rsqrt')
+                                       for k in ('func', 'op', 'op0', 'op1'))
+
+def _all_too_large(x, rows):
+    "Whether each of these rows of an input holds a number that is too large for an exponential."
+    if x.ndim < 2 or len(as_matrix(x)) != len(rows): return False
+    return bool((as_matrix(x)[rows].astype(np.float32).max(1) > MAX_EXP_ARGUMENT).all())
+
 def overflow(case):
     """NaN or infinities in the rows with the largest inputs, or anywhere if inputs are too large for an exponential of
-    the program."""
+    the program; there a division by a sum that is 0 may be the cause as well."""
     lost = ~np.isfinite(case.g) & np.isfinite(case.w)
     if not lost.any(): return None
     rows = lost.any(1)
@@ -114,11 +124,15 @@ def overflow(case):
                                         f'larger than {size[~rows].max():.4g}', 0.9)
     if not any(o.attrs.get('func') in EXPONENTIALS or o.op == 'exponential' for o in case.program.instructions):
         return None
+    divided = any(map(_divides, case.program.instructions))
     most = {k: float(np.abs(x.astype(np.float32)).max()) for k, x in case.arrays.items() if x.dtype.kind not in 'iub'}
     for k, size in most.items():
-        if size > MAX_EXP_ARGUMENT:
-            return Guess('an overflow', f'{lost.sum():,} elements are NaN or infinite, and |{k}| reaches {size:.4g}: '
-                                        f'exponentials beyond {MAX_EXP_ARGUMENT} are infinite', 0.6)
+        if size <= MAX_EXP_ARGUMENT: continue
+        zero = divided and not _all_too_large(case.arrays[k], rows)
+        also = ', and so is 1 over a sum of exponentials that are all 0' if zero else ''
+        return Guess(f'an overflow{" or a division by 0" if zero else ""}',
+                     f'{lost.sum():,} elements are NaN or infinite, and |{k}| reaches {size:.4g}: exponentials beyond '
+                     f'{MAX_EXP_ARGUMENT} are infinite{also}', 0.6)
     return None
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #5ea7163f

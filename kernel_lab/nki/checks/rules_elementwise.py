@@ -121,6 +121,15 @@ _ALIGNED = {'activation': ('data',), 'tensor_tensor': ('data1', 'data2'), 'tenso
             'affine_select': ('on_true_tile',), 'tensor_tensor_scan': ('data1',),
             'accumulate': ('data',), 'select': ('predicate',)}
 
+def _way_out(s, a, dst):
+    "What to try where an operand has another shape than dst."
+    (rows, cols), (high, wide) = ((x.shape[0] if x.shape else 1, np.prod(x.shape[1:])) for x in (a, dst))
+    if s.program.dialect == 'nki' and rows == 1 < high:
+        return f'A row is copied from HBM to all partitions: nisa.dma_copy with src=row.broadcast(dim=0, size={high}).'
+    if s.program.dialect == 'nki' and not s.dma and cols == 1 < wide:
+        return 'A column, one number a partition, goes into operand0 of nisa.tensor_scalar.'
+    return 'Slice them to the same shape.'
+
 def sizes(s: RuleContext) -> Iterator[Diagnostic]:
     "Elementwise operands have as many elements as dst, and as many partitions on chip."
     dst = s.access('dst')
@@ -130,7 +139,7 @@ def sizes(s: RuleContext) -> Iterator[Diagnostic]:
         on_chip = s.tensor('dst').buffer != 'hbm' and t.buffer != 'hbm'
         if np.prod(a.shape) != np.prod(dst.shape) or (on_chip and a.partitions != dst.partitions):
             yield s.broken('operand and dst have different shapes', k, list(dst.shape), list(a.shape),
-                           'Slice them to the same shape.')
+                           _way_out(s, a, dst))
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #78b59a8f
 COLUMNS = {'tensor_scalar': ('operand0', 'operand1'), 'scalar_tensor_tensor': ('operand0',),
@@ -166,7 +175,7 @@ def reductions(s: RuleContext) -> Iterator[Diagnostic]:
     axes, data, dst = s.o.attrs['axis'], s.access('data').shape, s.access('dst').shape
     if 0 in axes:
         yield s.broken('the partition axis cannot be reduced on Vector', 'data', 'free axes', axes,
-                       'Transpose first, or multiply by ones on Tensor.')
+                       'Use nisa.tensor_partition_reduce on GpSimd, multiply by ones on Tensor, or transpose first.')
         return
     left = [n for k, n in enumerate(data) if k not in axes]
     if np.prod(left) != np.prod(dst):

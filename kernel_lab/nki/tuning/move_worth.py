@@ -53,6 +53,11 @@ def _bound_text(program):
     if p.engines[p.bound] < AT_ITS_BOUND: return f'{p.bound} is the busiest and active {share:.0f} % of the time.'
     return f'It is at its bound: {p.bound} is active {share:.0f} % of the time; only less work for it would help.'
 
+def none_faster(count: int, best: str, change: float) -> str:
+    "What is said of `count` legal moves of which the best changes the latency by this share of it, to no gain."
+    legal = 'One move is legal, and it is not faster' if count == 1 else f'{count} moves are legal, and none is faster'
+    return f'{legal}{":" if count == 1 else "; the best is"} {best}, which changes the time by {100 * change:+.1f} %.'
+
 def _legal_text(program):
     "What the legal moves would bring; families ask what forbids the others on the way."
     us, tried = float(cached_schedule(program).latency_us), []
@@ -62,7 +67,7 @@ def _legal_text(program):
     if not tried: return 'No move is legal here.'
     least, what = min(tried)
     if least < us * (1 - MIN_GAIN): return f'The best of {len(tried)} legal moves, {what}, leads to {time_text(least)}.'
-    return f'{len(tried)} moves are legal, and none is faster; the best is {what}, {100 * (least / us - 1):+.1f} %.'
+    return none_faster(len(tried), what, least / us - 1)
 
 def why_no_move(program: Program) -> list[str]:
     """Sentences that say why a program has no move that helps: how near its bound it is, what is legal, what forbids
