@@ -43,17 +43,18 @@ def compiled_data(compiled: 'GpuCompiled') -> dict:
 def run_compiled(compiled: 'GpuCompiled') -> 'LaunchReport':
     "What the launcher says of a compiled submission on this machine's card."
     from ..gpu.launch.launcher import launch, order_of
-    return launch(order_of([compiled.plan], [[b.cubin for _, b in sorted(compiled.binaries.items())]]))
+    return launch(order_of([compiled.plan], [[b.cubin for b in _in_order(compiled)]]))
+
+def _in_order(compiled): return [b for _, b in sorted(compiled.binaries.items())]
 
 def watched(compiled: 'GpuCompiled', checks: bool, counters: bool) -> 'Iterator[SanitizerReport | PlanCounters]':
     """What NVIDIA's sanitizer and its counters say of a compiled submission on this machine's card. `UsageError` where
     a tool is not installed, before the first is started."""
     from ..gpu.launch.counters import count
     from ..gpu.launch.sanitizer import card_tool, sanitize
-    binaries = [b for _, b in sorted(compiled.binaries.items())]
     asked = [(sanitize, 'compute-sanitizer')] * checks + [(count, 'ncu')] * counters
     for _, tool in asked: card_tool(tool)
-    for work, _ in asked: yield work(compiled.plan, binaries)
+    for work, _ in asked: yield work(compiled.plan, _in_order(compiled))
 
 def watched_data(found: 'list[SanitizerReport | PlanCounters]') -> dict:
     "Reports of the sanitizer and of the counters as JSON-able data."

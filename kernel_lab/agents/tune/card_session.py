@@ -157,8 +157,7 @@ class CardSession:
     def __init__(self, orders: Sequence[dict], rows: Path, workers: int = 6, patience: float = 150,
                  work: str = 'kernel_lab.agents.tune.card_session:card_work'):
         self.rows, self.work, self.patience = Path(rows), work, patience
-        done = {r['name'] for r in self.kept()}
-        self.waiting = [o for o in orders if o['name'] not in done]
+        self.waiting = self._left(orders)
         self.later, self.workers, self.holder, self.most = [], [], None, workers
         self.log = self.rows.with_suffix('.log')
 
@@ -169,6 +168,11 @@ class CardSession:
         for line in self.rows.read_text().splitlines():
             with suppress(ValueError): found.append(json.loads(line))       # the last line of a killed session
         return found
+
+    def _left(self, orders):
+        "The orders that have no row."
+        done = {r['name'] for r in self.kept()}
+        return [o for o in orders if o['name'] not in done]
 
     def run(self, seconds: float = 3600) -> Iterator[dict]:
         """Yield rows as they come, for at most `seconds`; what is not done then is left for the next time. `UsageError`
@@ -185,8 +189,7 @@ class CardSession:
             except BlockingIOError:
                 raise UsageError(f'Another session writes {self.rows}.',
                                  hint='Wait for its end, or name another folder.') from None
-            done = {r['name'] for r in self.kept()}
-            self.waiting = [o for o in self.waiting if o['name'] not in done]
+            self.waiting = self._left(self.waiting)
             yield
 
     def _run(self, end):

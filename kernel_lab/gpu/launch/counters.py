@@ -99,12 +99,17 @@ class KernelCounters:
         "Operations on the tensor cores."
         return sum(n for rate, n in self.operations.items() if rate in TENSOR_RATES)
 
-    def totals(self) -> dict[str, int]:
-        "What the warps wait for → samples, over all lines, the most first."
-        found = {}
-        for reasons in self.waits.values():
-            for reason, n in reasons.items(): found[reason] = found.get(reason, 0) + n
-        return dict(sorted(found.items(), key=lambda kv: -kv[1]))
+    @property
+    def moved_bytes(self) -> int:
+        "Bytes that crossed the memory bus, as far as they were counted."
+        return (self.read_bytes or 0) + (self.write_bytes or 0)
+
+def _added(tables):
+    "The sums of tables {name: number}, by name."
+    found = {}
+    for one in tables:
+        for name, n in one.items(): found[name] = found.get(name, 0) + n
+    return found
 
 def _rows(text):
     "The rows of a CSV text without what the tool says of itself."
@@ -206,17 +211,19 @@ class PlanCounters(Shown):
         """GB/s of the card's memory at its peak: what the busiest launch moved, by the share of the peak that it says
         this is; the published figure of the chip where no launch moves anything."""
         busiest = max(self.launches, key=lambda k: k.memory or 0)
-        moved = (busiest.read_bytes or 0) + (busiest.write_bytes or 0)
-        if moved and (busiest.memory or 0) > 0.02: return moved / busiest.us / 1000 / busiest.memory
+        if busiest.moved_bytes and (busiest.memory or 0) > 0.02:
+            return busiest.moved_bytes / busiest.us / 1000 / busiest.memory
         return float(get_gpu(self.chip).memory_gbps)
 
     @property
     def operations(self) -> dict[str, int]:
         "Rate of the chip ('' for none) → operations that ran at it, over the launches."
-        found = {}
-        for k in self.launches:
-            for rate, n in k.operations.items(): found[rate] = found.get(rate, 0) + n
-        return found
+        return _added(k.operations for k in self.launches)
+
+    @property
+    def moved_bytes(self) -> int:
+        "Bytes that crossed the memory bus, over the launches."
+        return sum(k.moved_bytes for k in self.launches)
 
     @property
     def floors_us(self) -> dict[str, float]:
@@ -251,7 +258,7 @@ class PlanCounters(Shown):
         "Line of the source → what warps wait for → µs: each launch's time in the proportion of its samples."
         found = {}
         for k in self.launches:
-            total = sum(k.totals().values())
+            total = sum(sum(reasons.values()) for reasons in k.waits.values())
             for line, reasons in k.waits.items():
                 here = found.setdefault(line, {})
                 for reason, n in reasons.items(): here[reason] = here.get(reason, 0.0) + k.us * n / total
@@ -261,16 +268,16 @@ class PlanCounters(Shown):
     def profile(self) -> Profile:
         """The `Profile` of the plan, of kind 'measured': its engines are parts of the card, its lines what warps wait
         for."""
-        shares = {name: x for name, key in _ENGINES.items() if (x := self.share(key)) is not None}
+        shares, floor = {n: x for n, key in _ENGINES.items() if (x := self.share(key)) is not None}, self.floor_us
         return Profile(self.card, self.us, shares, max(shares, key=shares.get, default=''),
                        self.total('read_bytes') or 0, self.total('write_bytes') or 0,
-                       self.flops, 0, self.floor_us, 100 * self.floor_us / self.us, self.total('instructions') or 0,
+                       self.flops, 0, floor, 100 * floor / self.us, self.total('instructions') or 0,
                        None, None, (self.total('spill_read') or 0) + (self.total('spill_written') or 0), self.waits,
                        'measured')
 
     @property
     def flops(self) -> int:
-        "Operations on floats that ran, on tensor cores and beside them."
+        "Operations that ran, on tensor cores and beside them."
         return sum(self.operations.values())
 
     @property
@@ -278,13 +285,13 @@ class PlanCounters(Shown):
         """Where what was counted stands: under the ceiling of the tensor cores for its mix of dtypes, or of float32.
         `UsageError` where nothing was counted."""
         self.require_counted()
-        moved, chip = sum(self.total(k) or 0 for k in ('read_bytes', 'write_bytes')), get_gpu(self.chip)
+        chip = get_gpu(self.chip)
         tensor = {rate: n for rate, n in self.operations.items() if rate in TENSOR_RATES}
         unit, peak = 'float32', 1000 * chip.fp32_tflops
         if tensor:
             unit = f'Tensor in {TENSOR_RATES[max(tensor, key=tensor.get)]}'
             peak = 1000 * sum(tensor.values()) / sum(n / getattr(chip, rate) for rate, n in tensor.items())
-        intensity, rate = self.flops / max(moved, 1), self.flops / self.us / 1000
+        intensity, rate = self.flops / max(self.moved_bytes, 1), self.flops / self.us / 1000
         roof = min(peak, intensity * self.peak_gbps)
         bound = 'memory' if intensity * self.peak_gbps < peak else 'compute'
         return RooflinePoint(self.us, intensity, rate, rate / roof if roof else 0.0, unit, bound)
@@ -294,15 +301,14 @@ class PlanCounters(Shown):
         and whose others share the rest of the time as the samples of waiting warps do."""
         import numpy as np
         import pandas as pd
-        reasons, first, floors = {}, min(self.floor_us, self.us), self.floors_us
-        ideal = f'ideal {max(floors, key=floors.get)}'
-        for here in self.waits.values():
-            for reason, us in here.items(): reasons[reason] = reasons.get(reason, 0.0) + us
+        floors, reasons = self.floors_us, _added(self.waits.values())
+        which = max(floors, key=floors.get)
+        ideal, first = f'ideal {which}', min(floors[which], self.us)
         scale = (self.us - first) / sum(reasons.values()) if reasons else 0.0
         bars = sorted(((reason, us * scale) for reason, us in reasons.items()), key=lambda kv: -kv[1])
         names = [ideal, *(reason for reason, _ in bars)] if reasons else [ideal, 'not sampled']
         sizes = np.array([first, *(us for _, us in bars)] if reasons else [first, self.us - first])
-        whose = ['Memory' if ideal.endswith('memory') else 'Tensor', *[''] * (len(names) - 1)]
+        whose = ['Memory' if which == 'memory' else 'Tensor', *[''] * (len(names) - 1)]
         return pd.DataFrame(dict(bar=names, us=sizes, share=sizes / self.us, resource=whose, without_us=np.nan,
                                  after_us=np.cumsum(sizes)))
 
@@ -310,7 +316,7 @@ class PlanCounters(Shown):
     def head(self) -> str:
         "The outcome in one line."
         if self.status != 'counted': return f'counters on {self.card or "no card"}: {self.status}: {self.says}'
-        gbps = sum(self.total(k) or 0 for k in ('read_bytes', 'write_bytes')) / self.us / 1000
+        gbps = self.moved_bytes / self.us / 1000
         shares = (('tensor cores', self.share('tensor')), ('occupancy', self.share('occupancy')))
         which = [f'the first {len(self.launches)} of {len(self.launches) + self.left} launches'] if self.left else []
         which.append(f'{time_text(self.us)} measured on {self.card} under ncu')
