@@ -341,10 +341,11 @@ def serve_calls(channel: Channel) -> None:
 def _packed(x): return b64encode(pickle.dumps(x)).decode()
 
 def call_in_workers(function: Callable, arguments: Iterable[tuple], workers: int,
-                    seconds: float = math.inf, modules: tuple[str, ...] = ()) -> Iterator[tuple]:
+                    seconds: float = math.inf, modules: tuple[str, ...] = (),
+                    lost: Callable[[int, Outcome], object] | None = None) -> Iterator[tuple]:
     """Yield (index, result) of `function(*a)` for each `a` in `arguments`, in order of completion, computed by up to
-    `workers` processes, which import slow `modules` once for all. Raises what the function raises, and SimulatorError
-    if a worker dies or a call takes longer than `seconds`."""
+    `workers` processes, which import slow `modules` once for all. Raises what the function raises. Where a worker dies
+    or a call takes longer than `seconds`, the result is `lost(index, outcome)`; without `lost`, SimulatorError."""
     waiting, idle, busy, environment = enumerate(arguments), [], [], single_threaded_environment()
     try:
         while True:
@@ -360,7 +361,10 @@ def call_in_workers(function: Callable, arguments: Iterable[tuple], workers: int
                 if not (outcome := worker.poll()): continue
                 busy.remove(worker)
                 if outcome.text is None:
-                    raise SimulatorError(f'A worker process ended in call {worker.job}: {outcome.ended}')
+                    if not lost:
+                        raise SimulatorError(f'A worker process ended in call {worker.job}: {outcome.ended}')
+                    yield worker.job, lost(worker.job, outcome)
+                    continue
                 idle.append(worker)
                 returned, result = pickle.loads(b64decode(outcome.text))
                 if not returned: raise result

@@ -203,6 +203,14 @@ def test_candidates_are_compiled_and_bad_ones_say_why():
     assert with_candidates(plans, []) == plans
 
 
+def test_a_compiler_that_hangs_or_dies_costs_its_own_candidate_only():
+    specs = [{'shape': [64], 'dtype': 'float32'}]
+    texts = ['while True: pass', 'import os\nos.kill(os.getpid(), 9)', 'def kernel(x): return x +']
+    found = compile_all([(f'{k}', text, specs, 'sm_90') for k, text in enumerate(texts)], 2, seconds=8)
+    assert [c.label for c in found] == ['0', '1', '2'] and not any(c.cubins for c in found)
+    assert 'longer than 8 s' in found[0].fails and 'signal 9' in found[1].fails and 'syntax' in found[2].fails
+
+
 def test_a_plan_with_scratch_and_several_launches_runs_on_its_own_memory():
     "The stub's kernels: x → t → out, twice, so that kept memory and packed arguments are used again."
     from kernel_lab.agents.tune.plan_runner import RegionRunner

@@ -6,13 +6,14 @@ out again from it."""
 # %% ../../../nbs/6_agents/2_rewrite/07_best_search.ipynb #cdcd0173
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 import warnings
 from .agent import fused_anew
 from .without_task import story, traced, why_left_alone, written_again
 from ...core.errors import KernelError, LabError, SimulatorError, UsageError
-from ...core.workers import call_in_workers
+from ...core.workers import Outcome, call_in_workers
 from ...evaluate.pipeline import evaluate
 from ...evaluate.sandbox.run import Limits
 from ...nki.ir.program import Program
@@ -182,24 +183,15 @@ def work_out_again(best: BestKernel) -> tuple[BestKernel, bool]:
 CALL_SECONDS = 3600.0           # after which a worker does not answer any more
 
 def each_in_workers(function: Callable, calls: list[tuple], jobs: int) -> Iterator[tuple]:
-    """Yield (index, result) like `call_in_workers`. Where a worker dies, the calls that it may have died of are tried
-    alone; the result of one that kills its worker again is the `SimulatorError`."""
-    left = [*range(len(calls))]
-    while left:
-        handed, done = [], set()
-        try:
-            given = (handed.append(k) or calls[k] for k in left)
-            for at, result in call_in_workers(function, given, jobs, CALL_SECONDS, modules=('torch',)):
-                done.add(handed[at])
-                yield handed[at], result
-        except SimulatorError as e:
-            doubtful = [k for k in handed if k not in done]
-            if len(left) == 1:
-                yield left[0], e
-                return
-            for k in doubtful: yield from ((k, result) for _, result in each_in_workers(function, [calls[k]], 1))
-            done.update(doubtful)
-        left = [k for k in left if k not in done]
+    """Yield (index, result) like `call_in_workers`. A call whose worker dies is made once more, alone in the end; the
+    result of one that loses its worker again is the `SimulatorError`."""
+    again, ask = [], partial(call_in_workers, function, seconds=CALL_SECONDS, modules=('torch',))
+    for at, result in ask(calls, jobs, lost=lambda at, outcome: outcome):
+        if isinstance(result, Outcome): again.append(at)
+        else: yield at, result
+    for at in again:
+        try: yield from ((at, result) for _, result in ask([calls[at]], 1))
+        except SimulatorError as e: yield at, e
 
 def _in_worker(make, name):
     "What `make` makes, or a sentence why it does not."

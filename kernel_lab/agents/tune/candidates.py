@@ -7,22 +7,19 @@ card."""
 import base64
 import gzip
 import json
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures import TimeoutError as TooLong
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
-from multiprocessing import get_context
 from pathlib import Path
 from .columns import COLUMN_CONFIGS, column_region, column_source, scan_configs, scan_region, scan_source
 from .problem import TunedProblem, graph_text
 from .products import TunedRegion, product_configs, product_region, product_source
 from .rows import row_configs, row_region, row_source
+from ...core.commands import processors
 from ...core.errors import KernelError, LabError, UsageError, choose
 from ...core.files import replacing
+from ...core.workers import call_in_workers
 from ...evaluate.gpu.toolchain import run_tool
 from ...gpu.checks.launch_limits import broken_limits
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
@@ -116,19 +113,11 @@ def compile_all(jobs: Sequence[tuple], workers: int = 0, seconds: float = 60) ->
     "Candidates of jobs (label, text, specs, chip), compiled by several processes; each may take `seconds`."
     jobs = [(*j, seconds) for j in jobs]
     unique = list({json.dumps(j[1:4]): j for j in jobs}.values())
-    found, pool = {}, None
-    for k, job in enumerate(unique):
-        if pool is None:
-            pool = ProcessPoolExecutor(workers or os.cpu_count() or 1, mp_context=get_context('spawn'))
-            futures = {j: pool.submit(compile_candidate, unique[j]) for j in range(k, len(unique))}
-        try: found[k] = futures[k].result(seconds)
-        except (TooLong, BrokenProcessPool) as e:
-            why = f'it took longer than {seconds:g} s to compile' if isinstance(e, TooLong) else 'the compiler died'
-            found[k] = TuneCandidate(job[0], fails=why)
-            for p in list((pool._processes or {}).values()): p.kill()
-            pool.shutdown(wait=False, cancel_futures=True)
-            pool = None
-    if pool: pool.shutdown()
+    def lost(k, outcome):
+        late = f'it took longer than {seconds:g} s to compile'
+        return TuneCandidate(unique[k][0], fails=late if outcome.is_late else f'the compiler died: {outcome.ended}')
+    calls = [(j,) for j in unique]
+    found = dict(call_in_workers(compile_candidate, calls, workers or processors(), seconds, ('torch',), lost))
     by_text = {json.dumps(j[1:4]): found[k] for k, j in enumerate(unique)}
     return [replace(by_text[json.dumps(j[1:4])], label=j[0]) for j in jobs]
 
