@@ -145,6 +145,7 @@ def quick_first(numbers, quick):
     return [n if k < quick else pytest.param(n, marks=pytest.mark.slow) for k, n in enumerate(numbers)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('seed', quick_first(range(20), 2))
 @pytest.mark.parametrize('agent', ['beam', 'react'])
 def test_kill_9_at_any_moment(nursery, whole, tmp_path, agent, seed):
@@ -167,6 +168,7 @@ def test_the_whole_runs_are_worth_killing(whole):
 class Killed(BaseException): "What a kill does: nothing is written any more."
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('agent', ['beam', 'react'])
 @pytest.mark.parametrize('is_written', [True, False])
 @pytest.mark.parametrize('first', quick_first(range(7), 1))

@@ -86,6 +86,7 @@ def test_a_run_says_its_time_is_unknown_and_never_a_number():
     assert all("speed: unknown" in text for text in results(model)) and "1.00×" not in str(loop.run)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("source, status, says", [
     (NKI, "unsupported", "written in NKI, not in Triton"), (CUDA, "unsupported", "written in CUDA C++, not in Triton"),
     (TWO_ENTRIES, "no_entry", "more than one entry"), (WRONG, "wrong_result", ""),

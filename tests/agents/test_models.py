@@ -173,6 +173,7 @@ def fault_cases():
             yield pytest.param(kind, fault, marks=[pytest.mark.slow] if is_slow else [])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('kind, fault', fault_cases())
 def test_a_fault_ends_in_the_right_kind_in_time(wire, kind, fault):
     script, ends, requests = FAULTS[fault]

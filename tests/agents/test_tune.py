@@ -203,6 +203,7 @@ def test_candidates_are_compiled_and_bad_ones_say_why():
     assert with_candidates(plans, []) == plans
 
 
+@pytest.mark.slow
 def test_a_compiler_that_hangs_or_dies_costs_its_own_candidate_only():
     specs = [{'shape': [64], 'dtype': 'float32'}]
     texts = ['while True: pass', 'import os\nos.kill(os.getpid(), 9)', 'def kernel(x): return x +']

@@ -10,7 +10,7 @@ from kernel_lab.gpu.record.nvrtc import nvrtc_path
 from kernel_lab.tasks.model.workload import Kernel
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize('a', ATTACKS, ids=lambda a: a.name)
 def test_attack(a, capfd):
     found = naive(a.source, a.late)
@@ -61,6 +61,7 @@ def test_a_binary_that_is_not_the_text_is_found():
     assert e.status == 'implausible' and 'not what the text of the kernel compiles to' in str(e) and e.gpu is None, e
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('change, status', [
     (lambda d: d['steps'].clear(), 'crashed'),                                                         # no launch at all
     (lambda d: d.update(outputs=d['inputs']), 'wrong_result'),                                         # the input is the output

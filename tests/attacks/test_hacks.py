@@ -35,7 +35,7 @@ def reports(request):
             if i.path == request.path and 'a' in getattr(getattr(i, 'callspec', None), 'params', {})}.values()])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('a', ATTACKS, ids=lambda a: a.name)
 def test_attack(a, reports, tmp_path, monkeypatch, capfd):
     assert a.won(reports[a.name]), f'the naive harness was not fooled: {reports[a.name]}'

@@ -260,6 +260,7 @@ def test_interrupt_at_any_moment(tmp_path, env, seconds):
     assert started.returncode == 130 and "Traceback" not in err, out + err
 
 
+@pytest.mark.slow
 def test_interrupt_keeps_what_came_of_many(here, tmp_path, env, softmax):
     """A folder with a kernel that never ends: Ctrl-C after the first row. The row is there, nothing is left running,
     and the same command knows it."""
@@ -474,6 +475,7 @@ def test_an_agent_writes_a_gpu_kernel_without_a_card(here, monkeypatch, tmp_path
     refused(here("bench", "--agent", "guided", "--target", "cuda", "--task", "relu", *model), 2, "guided writes nki, not cuda")
 
 
+@pytest.mark.slow
 def test_react_with_a_server_of_ones_own(lab, here, env, monkeypatch):
     say = Say("Nothing to gain.", usage={"input_tokens": 70})
     react = ("optimize", "softmax", "-w", "small", "--agent", "react", "--model", "openai:mine")

@@ -95,6 +95,7 @@ def test_no_key_is_seen_or_kept(seen):
     assert SECRET not in seen["stderr"] and "Traceback" not in seen["stderr"]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_never_ends_is_stopped_and_the_server_lives(tmp_path):
     async def ask(client):
         endless = HEAD + "@nki.jit\ndef softmax(x):\n    n = 0\n    while n < 10**18: n += 1\n    return x\n"
@@ -118,6 +119,7 @@ def test_what_is_asked_for_and_not_there_is_an_error_of_the_protocol(tmp_path):
     assert not runs_in(tmp_path)                          # whoever only looks leaves no run behind
 
 
+@pytest.mark.slow
 def test_standard_output_holds_nothing_but_the_protocol(tmp_path):
     hello = dict(jsonrpc="2.0", id=1, method="initialize", params=dict(
         protocolVersion="2025-06-18", capabilities={}, clientInfo=dict(name="raw", version="0")))
@@ -141,6 +143,7 @@ def test_standard_output_holds_nothing_but_the_protocol(tmp_path):
     assert [r.state for r in runs_in(tmp_path)] == ["interrupted"]
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed(tmp_path):
     async def first(client): return await client.call_tool("profile", {"source": STATIC})
     async def second(client): return await client.call_tool("submit", {"source": "last", "move": "m", "why": "w", "expected": "e"})

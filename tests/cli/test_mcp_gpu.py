@@ -104,6 +104,7 @@ def test_no_key_is_seen_or_kept(seen):
     assert SECRET not in seen["stderr"] and "Traceback" not in seen["stderr"]
 
 
+@pytest.mark.slow
 def test_cuda_is_compiled_and_said_to_be_not_verified_and_a_run_keeps_its_language(tmp_path):
     async def first(client): return await client.call_tool("judge", {"source": CUDA_CANARY}), (await client.list_tools()).tools
     async def second(client): return await client.call_tool("submit", {"source": "last", "move": "m", "why": "w", "expected": "e"})
@@ -115,6 +116,7 @@ def test_cuda_is_compiled_and_said_to_be_not_verified_and_a_run_keeps_its_langua
     assert run.steps[0].evaluation.status.value == "compiled"
 
 
+@pytest.mark.slow
 def test_what_a_person_writes_in_the_page_is_heard(tmp_path):
     async def ask(client):
         await client.call_tool("start", {"task": "relu", "workload": "small"})
@@ -127,6 +129,7 @@ def test_what_a_person_writes_in_the_page_is_heard(tmp_path):
     assert f"step {index}" in said and "by hand" in said
 
 
+@pytest.mark.slow
 def test_a_kernel_whose_planning_never_ends_is_stopped_and_the_server_lives(tmp_path):
     endless = HEAD + "def kernel(x):\n    while True: pass\n"
     async def ask(client):

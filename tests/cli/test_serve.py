@@ -137,6 +137,7 @@ def test_a_person_has_a_process_without_the_keys_and_the_next_is_one_too_many(se
     assert status == 503 and 'As many persons are here as may be (1)' in text and len(children(server.pid)) == 1
 
 
+@pytest.mark.slow
 def test_the_process_of_a_closed_tab_ends_and_its_place_is_free(served):
     server, port, _ = served
     for _ in range(2):

@@ -99,6 +99,7 @@ def test_kernels_of_others_say_what_is_missing(tmp_path, system):
     assert "cannot confine them" in said and "Use Linux" in said and "Containerfile" in said
 
 
+@pytest.mark.slow
 def test_who_trusts_a_kernel_says_so(tmp_path):
     text = OTHERS.replace("assert not any", "assert any").replace(' and "cannot confine them" in "".join(table.remarks())', "")
     text = text[:text.index("try: evaluate")]

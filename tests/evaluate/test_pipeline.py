@@ -142,6 +142,7 @@ def places(x, at=()):
         yield from places(v, (*at, k))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([p for p in places(PROGRAM) if p and p[0] != 'source']), JUNK)
 def test_a_program_with_one_thing_wrong(path, junk):

@@ -203,6 +203,7 @@ def test_paper_tells_bars_apart_without_colour():
     assert stacked.data[0].marker.pattern.shape != stacked.data[1].marker.pattern.shape
 
 
+@pytest.mark.slow
 @browser
 def test_a_process_that_drew_leaves_nothing_behind():
     tmp_path = Path(tempfile.mkdtemp(prefix='kl-'))         # short: a browser keeps a socket in it, 108 letters long at most

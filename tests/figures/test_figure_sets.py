@@ -50,6 +50,7 @@ OF_RUNS = ("cost", "iterations", "outcomes", "geomean", "engine_use")
 GIVEN = {"cost": {"cost": "kernels"}, "fixer": {"cost": "kernels"}}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("theme", ["light", "paper"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_figure_is_drawn_with_a_finding_as_its_title(name, theme):
@@ -127,6 +128,7 @@ WRONG = [
     (entry("x", draw="predicted", file="mixed.csv"), "mixes the clocks lab-6 and lab-7")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wrong, says", WRONG, ids=[s for _, s in WRONG])
 def test_one_bad_figure_is_a_sentence_and_the_others_are_built(tmp_path, capsys, monkeypatch, wrong, says):
     monkeypatch.setenv("KERNEL_LAB_STORE", str(tmp_path / "empty.sqlite3"))

@@ -55,6 +55,7 @@ def softmax():
 def chosen(page, cls): return page.locator(f'.{cls} [aria-selected=true]')
 
 
+@pytest.mark.sampled(2)
 @with_browser
 @pytest.mark.parametrize('dark', [False, True], ids=['light', 'dark'])
 def test_a_line_shows_its_instructions_and_an_instruction_its_line(mounted, dark):
@@ -136,6 +137,7 @@ def test_hostile_text_stays_text(mounted):
     assert EVIL in page.locator('.kl-cx-source').inner_text() and EVIL in page.locator('.kl-cx-made').inner_text()
 
 
+@pytest.mark.sampled(3)
 @with_browser
 @pytest.mark.parametrize('name', ['softmax of tiles', 'softmax of eight rows', 'relu in CUDA C++'])
 def test_a_saved_panel_reads_in_both_themes_and_after_a_reload(browser, tmp_path, name):

@@ -203,6 +203,7 @@ def shoot(page, target, theme):
     page.set_viewport_size({'width': 1400, 'height': 1000})
 
 
+@pytest.mark.slow
 def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
     folder = lab_server[1]
     target = Path(os.environ.get('KERNEL_LAB_SHOTS') or folder)
@@ -660,6 +661,7 @@ def test_a_person_stops_what_never_ends_and_uses_the_kernel_meanwhile(shared):
     assert watch.outside == [] and watch.errors == []
 
 
+@pytest.mark.slow
 def test_a_person_goes_back_and_tries_another_way(lab_server, shared):
     target = Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1])
     page, watch = shared
@@ -712,6 +714,7 @@ def two_steps_are_compared(page, dots, folder, target):
 
 # --- a kernel that is played, and files for a friend ---
 
+@pytest.mark.slow
 def test_a_person_plays_a_kernel_drops_an_edit_and_hands_it_to_a_friend(lab_server, shared, browser):
     target = Path(os.environ.get('KERNEL_LAB_SHOTS') or lab_server[1])
     page, watch = shared
@@ -806,6 +809,7 @@ def slid_by_keyboard(page):
     assert page.locator('.jp-Notebook .jp-Cell').count() == cells
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_serious(lab_server, shared):
     folder = lab_server[1]
     page, watch = shared
@@ -831,6 +835,7 @@ def test_axe_finds_nothing_serious(lab_server, shared):
     assert {name: bad for name, bad in found.items() if bad} == {} and watch.errors == []
 
 
+@pytest.mark.slow
 def test_a_gpu_kernel_is_written_judged_and_stopped(lab_server, visit, tmp_path):
     "The menu `target` exchanges the page for a bench and back; a recorded kernel there, light and dark, after a reload."
     shots, folder = Path(os.environ.get('KERNEL_LAB_SHOTS') or tmp_path), lab_server[1]

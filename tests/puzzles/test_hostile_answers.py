@@ -134,6 +134,7 @@ def pairs():
             yield pytest.param(kind, name, id=f"{kind}-{name}".replace(" ", "_"), marks=[] if often else pytest.mark.slow)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind, name", pairs())
 def test_an_answer_in_bad_faith_is_answered_and_does_not_pass(kind, name):
     puzzle = get_puzzle(name).opened()

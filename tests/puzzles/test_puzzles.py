@@ -62,6 +62,7 @@ def test_what_is_kept_of_a_puzzle_is_what_comes_out_today(name):
         assert len(differ) <= 1, differ
 
 
+@pytest.mark.sampled(2)
 def test_a_start_shows_its_pitfall(puzzle):
     "Wrong starts are refused or wrong, slow ones right; none crashes the judge."
     start = puzzle.judge(kernel_of(puzzle.start))
@@ -75,7 +76,7 @@ def measured(puzzle):
     return [h for h in puzzle.hints if isinstance(h, Hint) and h.kernel]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_every_claim_of_a_hint_is_measured(puzzle):
     assert measured(puzzle), "no hint of this puzzle has a kernel"
     for hint in measured(puzzle):
@@ -94,6 +95,7 @@ def test_no_hint_states_a_time_that_was_not_measured(puzzle):
         assert not re.search(r"\d\s*(µs|ms|%|×|times)", words), words
 
 
+@pytest.mark.sampled(2)
 def test_the_last_hint_leads_to_a_kernel_that_meets_the_goal(puzzle):
     assert any(puzzle.check(h.kernel).met for h in measured(puzzle)), puzzle.name
 
@@ -108,6 +110,7 @@ def test_a_false_claim_is_found():
 
 # --- answers ---
 
+@pytest.mark.sampled(4)
 def test_an_answer_takes_two_seconds_at_most(puzzle):
     puzzle.check(puzzle.start)                     # what the first check of all compiles, once a machine
     taken = []
@@ -126,6 +129,7 @@ answer = puzzle.check(puzzle.start)
 print(min(time.process_time() - began[0], time.monotonic() - began[1]), answer.right)"""
 
 
+@pytest.mark.slow
 def test_the_first_answer_of_a_process_takes_no_longer():
     "What is loaded once is loaded when the puzzle is opened, the reader of references for the diagnosis too."
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)

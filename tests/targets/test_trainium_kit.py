@@ -78,6 +78,7 @@ def test_there_and_back(kit, capsys):
     assert "made up" in text and "2 kernels measured (the profiler's total_time)" in text and "52.0" in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode, status, said", [("wrong", "wrong", ""), ("refuse", "failed", "130 partitions"),
                                                 ("die", "failed", "ended with 9"), ("hang", "failed", "within 4 s")])
 def test_a_bad_kernel_costs_its_own_answer_only(kit, mode, status, said):

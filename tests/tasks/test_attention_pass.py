@@ -68,6 +68,7 @@ CHAINS = {
     'negative factor': lambda s: s * -2.0, 'relu': lambda s: s.relu() - 1, 'squared': lambda s: causal(s * s)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('name', CHAINS)
 def test_chains_of_elementwise_operations_and_masks(name):
     f = lambda q, k, v: CHAINS[name](scores(q, k)).softmax(-1) @ v

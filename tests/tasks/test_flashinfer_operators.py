@@ -228,6 +228,7 @@ def suite(tmp_path_factory):
     return folder, import_suite(folder, workers=2)
 
 
+@pytest.mark.slow
 def test_what_is_written_comes_back(suite):
     folder, imported = suite
     data, blobs = flashinfer_dataset()
@@ -254,6 +255,7 @@ def test_a_dataset_whose_pointers_fall_is_told(tmp_path):
     assert 'kv_indptr falls from 1000000' in left.reason
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('name', FLASHINFER_KERNELS)
 def test_kernels_of_ours_are_right_and_leave_no_trace_without_a_time(suite, name):
     pytest.importorskip('triton', reason='triton is not installed: the extra gpu')

@@ -50,8 +50,9 @@ def assemble(kernel: GpuKernel, chip: str | GpuChip = DEFAULT_GPU, seconds: floa
     done, folder = _assembled(kernel, chip, seconds)
     cubin = done.files['kernel.cubin']
     if done.code or not cubin: raise _assembler_error(done.errors, kernel)
-    def read(name, *words):
-        return run_tool(name, [*words, 'kernel.cubin'], {'kernel.cubin': cubin}, (), seconds, folder).text
+    def read(name, *words):                     # cuobjdump asks for the whole path, which the tool's user may not reach
+        words = [*words, '/proc/self/cwd/kernel.cubin']
+        return run_tool(name, words, {'kernel.cubin': cubin}, (), seconds, folder).text
     usage, listing = at_once([lambda: read('cuobjdump', '-res-usage'), lambda: read('nvdisasm', '-g', '-c')])
     used = parse_usage(usage, kernel.entry, chip)
     sass = parse_sass(listing, kernel.entry, called_lines(kernel.ptx))

@@ -30,4 +30,4 @@ def become_tool(order: dict) -> None:
     bind_to_parent()                            # a change of user resets the parent-death signal
     with open('layers', 'w') as f: json.dump(layers, f)
     words = [os.path.basename(order['tool']), *order['words']]
-    os.execve(tool, words, {'TMPDIR': order['folder'], 'LANG': 'C.UTF-8'})
+    os.execve(tool, words, {'TMPDIR': '.', 'LANG': 'C.UTF-8'})

@@ -13,7 +13,7 @@ from kernel_lab.tasks.model.task import Task
 from kernel_lab.tasks.model.workload import Kernel, Workload
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize('name', RIGHT)
 def test_a_right_kernel_passes(name):
     task, workload, text = text_of(name)
@@ -26,7 +26,7 @@ def test_a_right_kernel_passes(name):
     assert Evaluation.from_dict(e.to_dict()) == e
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize('name', WRONG)
 def test_a_wrong_kernel_is_told_why(name):
     task, workload, text, status, says = wrong_text(name)
@@ -142,6 +142,7 @@ class ModelNew(nn.Module):
 '''
 
 
+@pytest.mark.slow
 def test_a_task_in_the_form_of_kernelbench_is_a_gpu_task(tmp_path):
     "A file with Model; a ModelNew gets the task's weights under its parameters' names."
     from kernel_lab.tasks.importers.import_suite import import_suite
@@ -209,6 +210,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', OTHERS)
 def test_other_dtypes_and_operations(name):
     task, text, precision = OTHERS[name]

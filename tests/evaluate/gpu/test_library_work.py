@@ -37,6 +37,7 @@ def judged(text, task='linear_squared_relu', admits=('mm',), workload='small'):
     return evaluate(Kernel(text, entry='kernel', target='triton'), task, workload, seeds=2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('call', ['x @ w', 'torch.mm(x, w)', 'torch.nn.functional.linear(x, w.T)', 'torch.bmm(x[None], w[None])[0]',
                                   'torch.addmm(torch.zeros(w.shape[1], device=x.device), x, w)', 'x[:, :] @ w.contiguous()'])
 def test_a_product_of_the_library_is_done_again(call):

@@ -67,6 +67,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', WRONG)
 def test_bad_input_is_answered(name):
     source, kind, says = WRONG[name]

@@ -2,6 +2,7 @@
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -68,3 +69,14 @@ def test_the_assembler_cannot_read_what_a_kernel_names(text):
     "The reader refuses such text before; here it got past."
     done = run_tool('ptxas', ['-arch=sm_90a', 'k.ptx', '-o', 'k.cubin'], {'k.ptx': text.encode()}, ['k.cubin'])
     assert done.code and 'root:' not in done.text + done.errors
+
+
+def test_tools_work_where_only_their_user_may_go(tmp_path, monkeypatch):
+    "A folder for temporary files that is closed to others: the user that a tool becomes cannot walk to it."
+    from kernel_lab.cli.gpu_rows import GPU_CANARY
+    from kernel_lab.evaluate.gpu.compiling import compile_submission
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(closed))
+    (made,) = compile_submission(GPU_CANARY, [{"shape": [1024], "dtype": "float32"}]).binaries.values()
+    assert made.registers and made.sass

@@ -166,6 +166,7 @@ def blamed(source):
     return next((k for k, line in enumerate(source.split('\n'), 1) if line.endswith('# <-')), None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', KERNELS)
 def test_bad_kernel(name, clean):
     source, status, says = KERNELS[name]

@@ -66,6 +66,7 @@ def seen():
     return {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('name', ANSWERS)
 def test_a_large_answer_is_refused_at_once(name, seen):
     kind, seconds, mb = seen[name]

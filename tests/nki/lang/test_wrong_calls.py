@@ -103,6 +103,7 @@ def test_loop_variables_are_numbers_for_tiles(jit, lang):
 
 BINARY = '+ - * / % ** & | ^ << >> < <= > >= == !='.split()
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('sides', ['tile, number', 'number, tile', 'tile, tile'])
 def test_every_operator_of_python_on_tiles(sides):
     "On integers, where all have a meaning; what NKI has no instruction for says so."

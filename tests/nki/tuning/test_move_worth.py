@@ -25,6 +25,7 @@ def test_the_worth_of_moves_adds_up(name):
     assert all(w.before_us == float(schedule(program, 'trn2').latency_us) for w in worth[:1])
 
 
+@pytest.mark.slow
 def test_reasons_are_true_of_the_program():
     for name in list(TASKS)[7::80]:
         program = search(first_kernel(name), 'climb').program
