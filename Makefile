@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.made
 PORT   ?= 8888
 # more workers than the two cores of a small machine, because some tests wait for a browser or a process that starts: with six no core is idle
-JOBS   ?= 6
+JOBS   ?= 4
 # tests keep away from the person's own store
 # (and keep bytecode: a run starts some three hundred processes, each of which would compile pandas or JupyterLab anew)
 TESTENV = PYTHONDONTWRITEBYTECODE= KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)

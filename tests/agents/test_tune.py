@@ -76,7 +76,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize('name', PRODUCTS)
 def test_products_in_every_way_are_as_exact_as_float32(name):
     graph = read_problem(PRODUCTS[name], name).graph
@@ -190,6 +190,7 @@ def test_running_statistics_are_written_as_the_module_does():
     assert all(torch.allclose(t, mine[k]) for k, t in state_of(model).items()) and mine['n_running_mean'].abs().sum() > 0
 
 
+@pytest.mark.slow
 def test_candidates_are_compiled_and_bad_ones_say_why():
     graph = read_problem(PRODUCTS['linear'], 'linear').graph
     region = product_region(graph, graph.nodes[0])
@@ -232,3 +233,28 @@ def test_a_plan_with_scratch_and_several_launches_runs_on_its_own_memory():
         out, taken = runner.run([x.address], driver.stream)
         assert driver.api.array(out.address, 256).tolist() == (np.arange(256) + k).tolist()
     assert len(runner.kept) == 1
+
+
+def test_a_model_that_keeps_an_output_is_raced_without_graphs(monkeypatch):
+    "CUDA graphs overwrite what the last call gave: torch refuses the second call, and the other modes are timed."
+    from contextlib import nullcontext
+    from kernel_lab.agents.tune.candidates import TunePlans
+    from kernel_lab.agents.tune.problem_race import ProblemRace
+    text = 'import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return x + 1\n'
+    text += 'def get_inputs(): return [torch.rand(8)]\ndef get_init_inputs(): return []\n'
+
+    def compiled(model, backend):
+        mode = 'graphs' if backend.keywords else 'compile'
+        calls = []
+
+        def call(*inputs):
+            calls.append(1)
+            if mode == 'graphs' and len(calls) > 1: raise RuntimeError('accessing tensor output of CUDAGraphs that has been overwritten')
+            return model(*inputs)
+        return call
+    from functools import partial
+    monkeypatch.setattr('kernel_lab.agents.tune.problem_race.waiting_backend', lambda turn, **patches: partial(print, **patches))
+    monkeypatch.setattr(torch, 'compile', compiled)
+    race = ProblemRace(None, text, TunePlans('keeps', 'default', ''), nullcontext, ('eager', 'compile', 'graphs'), '', 'cpu')
+    race.prepare()
+    assert [*race.calls] == ['eager', 'compile'] and 'overwritten' in race.row.dropped['graphs']

@@ -20,6 +20,7 @@ def test_attack(a, capfd):
     assert '<script>' not in e._repr_html_() and '\x1b' not in str(e) + e.log and ''.join(capfd.readouterr()) == ''
 
 
+@pytest.mark.slow
 def test_a_kept_answer_is_timed_as_work():
     "The naive harness times a look into a dict. A plan has the launch in it, whoever calls it a second time."
     kept = next(a for a in ATTACKS if a.name == 'an answer that is kept')

@@ -518,6 +518,7 @@ def test_a_closed_pipe_is_no_error(env, tmp_path):
 
 # --- files and terminals that are not as a program expects ---
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command, said", [
     ("evaluate softmax /dev/zero", "longer than 16 MiB"), ("evaluate softmax - </dev/zero", "longer than 16 MiB"),
     pytest.param("profile /dev/zero --shape 4x4", "longer than 16 MiB", marks=pytest.mark.slow),

@@ -159,6 +159,7 @@ def holder_of(place):
     with sqlite3.connect(place) as c: return int(c.execute("select holder from runs").fetchone()[0].split()[3])
 
 
+@pytest.mark.slow
 def test_an_edit_in_the_page_is_heard_and_a_killed_server_leaves_no_run_running(tmp_path):
     "Also where the edit is the last thing that was written, and while nobody has asked for the server's exit code."
     mine, place = SOFTMAX + "# by hand\n", tmp_path / "runs.db"

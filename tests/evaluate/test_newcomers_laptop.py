@@ -92,7 +92,7 @@ def test_own_kernels_run_on_a_newcomers_laptop(tmp_path, system):
     assert "own kernels run" in told(tmp_path, system, OWN)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [WINDOWS, MACOS], ids=["windows", "macos"])
 def test_kernels_of_others_say_what_is_missing(tmp_path, system):
     said = told(tmp_path, system, OTHERS)

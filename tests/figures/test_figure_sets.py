@@ -162,6 +162,7 @@ DAMAGE = [(key, value) for key in ("speedup", "engines", "dollars", "task", "row
           for value in (-1.0, "fast", None, [], {}, 0, float("nan"), float("inf"), 1e308)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("key, value", [pytest.param(*d, marks=[pytest.mark.slow] if n % 4 else []) for n, d in enumerate(DAMAGE)])
 def test_damaged_numbers_in_a_suite_are_a_sentence_or_a_figure(tmp_path, capsys, key, value):
     suite = json.loads((PAPER.parent / "data" / "ablation.json").read_text())
@@ -338,6 +339,7 @@ def test_tables_in_three_spellings_hold_the_same_cells(tmp_path):
     assert tex.count(r"\\") == 3 and len(csv.splitlines()) == 4 and tex.count("{") == tex.count("}")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PAPER.exists(), reason="no example paper")
 def test_the_paper_is_two_pages(tmp_path):
     typst = pytest.importorskip("typst")

@@ -100,6 +100,7 @@ def test_no_impostor_is_accepted_for_a_task_of_the_suite(name):
 LONGEST = {'llama_layer', 'mamba_block', 'resnet_bottleneck', 'multi_query_decode'}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', [n if n in ONE_OF_EACH - LONGEST else pytest.param(n, marks=pytest.mark.slow)
                                   for n in TASKS])
 def test_the_first_kernel_verifies_in_every_dtype_of_its_task(name):

@@ -65,7 +65,8 @@ def do_kernelbench(checkout: Path | str, folder: Path, modes: Sequence[str], wor
               for n, p in files.items()]
     session = CardSession([*([card_order()] if work == CARD_WORK else []), *orders], folder / 'rows.jsonl', workers,
                           work=work)
-    say(f'{len(session.waiting)} of {len(files)} problems are left; to go on after an end: the same command again')
+    left = sum(o['name'] in files for o in session.waiting)
+    say(f'{left} of {len(files)} problems are left; to go on after an end: the same command again')
     for row in session.run(): say_row(row)
     results, _ = rows_table(folder / 'rows.jsonl')
     mine = [r for r in results if r.name in files]

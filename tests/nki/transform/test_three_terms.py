@@ -81,6 +81,7 @@ def test_nobody_gets_it_unasked():
     assert THREE_TERMS not in {m.family for m in moves(trace(product, x, y))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['matmul', pytest.param('rmsnorm_matmul', marks=pytest.mark.slow)])
 def test_a_search_that_was_asked_takes_it_and_its_program_is_written_back(name):
     task = TASKS[name]
