@@ -191,3 +191,13 @@ def test_without_proposals_a_model_is_offered_none_and_told_of_none(tmp_path):
     answers = [r.messages[-1]['content'][0] for r in (after, refused)]
     assert '1. ' in answers[0]['content'] and not answers[0]['is_error']
     assert 'Not run' in answers[1]['content'] and answers[1]['is_error']
+
+
+def test_processes_do_their_runs_of_a_plan_whose_other_tasks_only_this_one_finds(tmp_path, monkeypatch):
+    "Imported tasks are found by the process that imported them: the workers get the lab's own."
+    from kernel_lab.tasks.suite import registry
+    mine = replace(registry.TASKS['relu'], name='mine/relu')
+    monkeypatch.setattr(registry, 'TASK_FINDERS', [*registry.TASK_FINDERS, lambda name: mine if name == mine.name else None])
+    plan = SuitePlan((SuiteRow('rewrite', 'rewrite'),), ('mine/relu', 'softmax'), 'small', steps=2, seeds=1)
+    found = {o.task: o.ending for o in run_suite(plan, Store(tmp_path / 'lab.sqlite3'), jobs=2)}
+    assert found == {'mine/relu': Ending.CORRECT, 'softmax': Ending.CORRECT}

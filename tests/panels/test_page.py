@@ -570,15 +570,15 @@ def test_a_person_finds_a_task(lab_server, shared):
 
 # --- work in the background ---
 
-def run_a_cell(page, code, printed):
-    "Write code into a new cell below the first, run it, and wait until it has printed something."
+def run_a_cell(page, code, printed, within=5_000):
+    "Write code into a new cell below the first, run it, and wait until it has printed something (at most `within` ms)."
     page.locator('.jp-Notebook .jp-Cell').last.click(position={'x': 5, 'y': 5})
     page.keyboard.press('Escape')
     page.keyboard.press('b')
     page.keyboard.press('Enter')
     page.keyboard.type(code)
     page.keyboard.press('Control+Enter')
-    page.locator(f'.jp-OutputArea-output:has-text("{printed}")').last.wait_for(timeout=5_000)
+    page.locator(f'.jp-OutputArea-output:has-text("{printed}")').last.wait_for(timeout=within)
 
 
 def test_a_person_asks_the_timeline(lab_server, shared):
@@ -779,7 +779,7 @@ def test_a_task_without_a_kernel_ten_megabytes_of_log_and_hostile_text(lab_serve
     "A kernel that never compiled, beside the page that works; nothing runs, nothing is wider than the window."
     page, watch = shared
     (lab_server[1] / 'notebooks' / 'states.py').write_text(STATES)
-    run_a_cell(page, 'import states; states.show()', 'shown now')
+    run_a_cell(page, 'import states; states.show()', 'shown now', SLOW)
     other = page.locator('.kl-lab').nth(1)
     other.locator('.kl-log .kl-said:has-text("lines left out")').wait_for(timeout=SLOW)
     assert 'line 2' in other.locator('.kl-status').first.inner_text()

@@ -110,14 +110,14 @@ def paid(outcome: TaskOutcome) -> float:
 # %% ../../../nbs/6_agents/6_suites/04_bench.ipynb #09dbaeb7
 _NO_MONEY = 'The budget of the suite was used up before this run.'
 
-def _worker_run(plan, number, place):
-    "One run of a plan in a worker process."
-    made = SuitePlan.from_dict(plan)
-    return work_on(made, made.runs[number], Store(place))
+def _worker_run(plan, planned, place):
+    "One run of a plan in a worker process, which may not know the plan's other tasks."
+    return work_on(plan, planned, Store(place))
 
 def _in_processes(plan, numbers, store, jobs):
     "Yield what became of runs that ask no model, from worker processes."
-    runs, calls = plan.runs, [(plan.to_dict(), n, str(store.path)) for n in numbers]
+    runs = plan.runs
+    calls = [(plan, runs[n], str(store.path)) for n in numbers]
     for at, found in each_in_workers(_worker_run, calls, jobs):
         is_lost = not isinstance(found, TaskOutcome)
         yield replace(kept_outcome(store, runs[numbers[at]]), why=str(found)) if is_lost else found
