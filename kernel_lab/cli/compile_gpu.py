@@ -51,8 +51,12 @@ def watched(compiled: 'GpuCompiled', checks: bool, counters: bool) -> 'Iterator[
     """What NVIDIA's sanitizer and its counters say of a compiled submission on this machine's card. `UsageError` where
     a tool is not installed, before the first is started."""
     from ..gpu.launch.counters import count
+    from ..gpu.launch.cuda_driver import why_no_gpu
     from ..gpu.launch.sanitizer import card_tool, sanitize
     asked = [(sanitize, 'compute-sanitizer')] * checks + [(count, 'ncu')] * counters
+    if asked and (why := why_no_gpu()):
+        raise UsageError(f'There is no card to watch a kernel on by {" and ".join(tool for _, tool in asked)}: {why}.',
+                         hint='Leave out --sanitize and --counters, or use a machine with an NVIDIA card.')
     for _, tool in asked: card_tool(tool)
     for work, _ in asked: yield work(compiled.plan, _in_order(compiled))
 

@@ -106,9 +106,13 @@ def profile(
     "Show what every engine does while a kernel runs: by task, or by the shapes of its inputs."
     from ..evaluate.sandbox.run import Limits
     from ..nki.explain.profile import profile_of
+    from ..tasks.model.language import LANGUAGE_NAMES, language_of
     if len(what) > 2 or (len(what) == 1) != bool(shape):
         raise UsageError('profile takes TASK KERNEL.py, or KERNEL.py with --shape for every input.')
     kernel = read_kernel(what[-1], entry)
+    if (other := language_of(kernel.source)) != 'nki':
+        raise UsageError(f'{what[-1]} is written in {LANGUAGE_NAMES[other]}, and profile shows NeuronCores.',
+                         hint=f'kernel-lab compile {what[-1]} shows what a GPU makes of it.')
     if shape: p = profile_of(timeline_for(kernel, [parse_shape(s) for s in shape], chip, strict))
     else: p = profile_for(kernel, what[0], workload, chip, strict=strict, limits=Limits(work_seconds=work_seconds))
     if json_: print(json.dumps(p.to_dict(), indent=2))

@@ -153,8 +153,10 @@ def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterat
     e = evaluation
     speedups = (e.speedup, 'the first kernel'), (e.over_eager, 'eager execution')
     against = ' and '.join(f'{speedup_text(x)} as fast as {what}' for x, what in speedups if x)
-    judged = f', judged on its workload {e.gpu.judged_on}' if e.gpu and e.gpu.judged_on else ''
-    yield f'{e.status.value:<11} {e.task} ({e.workload}) on {e.chip}{judged}' + (f', {against}' if against else '')
+    on = e.gpu.judged_on if e.gpu else ''
+    compiled = f'; ({e.workload}) is compiled, its numbers are not judged' if on else ''
+    yield (f'{e.status.value:<11} {e.task} ({on or e.workload}) on {e.chip}{compiled}'
+           + (f', {against}' if against else ''))
     if why: yield f'why         {_beside(why)}'
     for says in e.warnings: yield f'warning     {_beside(says)}'
     for g in e.guards:

@@ -36,9 +36,16 @@ MAX_LOG = 4000                  # characters of an assembler's log that are kept
 def _assembler_error(log, kernel):
     "The first error of an assembler's log, with the line of the source."
     m = re.search(r'kernel\.ptx, line (\d{1,9}); (?:error|fatal)\s*: ([^\n]{1,500})', log)
+    big = re.search(r'uses too much shared data \(0x([0-9a-f]{1,12}) bytes, 0x([0-9a-f]{1,12}) max\)', log)
+    if big:
+        return KernelError(f'{kernel.name} takes too much static shared memory', kind='limit', line=kernel.line or None,
+                           limit=f'{int(big[2], 16):,} bytes', value=f'{int(big[1], 16):,}',
+                           hint='Make its arrays smaller; in CUDA C++ memory beyond this limit is dynamic: extern '
+                                '__shared__, with shared_mem= at the launch.')
     at = int(m[1]) if m else 0
     line = next((source for k, source in reversed(ptx_lines(kernel.ptx)) if k <= at and source), kernel.line)
-    reason = printable(m[2] if m else log[-300:] or 'it gave no reason', 500)
+    said = m or re.search(r'ptxas (error|fatal)\s*: ([^\n]{1,500})', log)
+    reason = printable(said[2] if said else log[-300:] or 'it gave no reason', 500)
     return KernelError(f'ptxas does not assemble {kernel.name}: {reason}', line=line or None,
                        hint='The compiler made PTX that this assembler refuses: change the line, or the chip.')
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...core.errors import KernelError, UsageError, choose
 from ...core.format import percent_text
 from .compiling import GpuCompiled, compile_plan, resources_of
-from .judging import judge_plan, judged_text
+from .judging import judge_plan, judged_text, require_outputs
 from .interpreting import variants_of
 from .planning import GPU_LIMITS, plan_submission
 from .precision import class_of_plan
@@ -47,6 +47,20 @@ def judged_workload(task: Task, workload: Workload) -> Workload:
     "The workload whose numbers are judged: the given one, or the smallest of its dtype where that is too large."
     if workload.elements <= MOST_JUDGED: return workload
     return task.smallest(workload.dtype)
+
+MOST_STRETCHED, MOST_PROGRAMS = 1 << 23, 1024
+
+def stretched_workloads(small: Workload, workload: Workload) -> list[list[Workload]]:
+    """For each length that differs between two workloads, workloads like `small` with this one longer: as in
+    `workload`, then twice as long as in `small`; the first that can be interpreted is to be taken. Dimensions with the
+    same two lengths are one."""
+    if {k: len(s) for k, s in small.shapes.items()} != {k: len(s) for k, s in workload.shapes.items()}: return []
+    pairs = {k: [*zip(small.shapes[k], workload.shapes[k])] for k in small.shapes}
+    def made(pair, length):
+        shapes = {k: tuple(length if p == pair else p[0] for p in each) for k, each in pairs.items()}
+        return Workload(f'{small.name}, {pair[0]} as {length}', shapes, small.dtype)
+    longer = sorted({p for each in pairs.values() for p in each if p[0] < p[1]})
+    return [[made(p, n) for n in dict.fromkeys((p[1], min(2 * p[0], p[1])))] for p in longer]
 
 # %% ../../../nbs/5_evaluate/3_gpu/10_gpu_stages.ipynb #24bfce5a
 def facts_of(compiled: GpuCompiled) -> dict:
@@ -142,14 +156,17 @@ def gpu_stages(progress, kernel: Kernel, task: Task, workload: Workload, chip: s
         with progress.stage('plan'): plan = _planned(kernel, task, workload, chip, limits, progress)
         progress.say(plan.head)
         _refuse_library(plan, task)
+        require_outputs(plan, task, workload)
         with progress.stage('assemble'): compiled = _compiled(plan, limits)
-        facts = facts_of(compiled) | {'library': library_said(plan, task, workload)}
+        small = judged_workload(task, workload)
+        facts = facts_of(compiled) | {'library': library_said(plan, task, workload),
+                                      'judged_on': small.name if small != workload and plan.target != 'cuda' else ''}
         for b in compiled.binaries.values(): progress.say(str(b))
         if progress.on_compiled: progress.on_compiled(compiled, {})
         if plan.target == 'cuda': return Status.COMPILED, dict(gpu=GpuFacts(**facts, judged=NOT_JUDGED))
         with progress.stage('compile again'): forged = _sealed(progress, compiled, limits)
         if forged: return _forged(forged)
-        return _judged(progress, kernel, task, workload, chip, seeds, limits, plan, facts)
+        return _judged(progress, kernel, task, (small, workload), chip, seeds, limits, plan, facts)
     except UsageError: raise
     except KernelError as e:
         progress.say(e)
@@ -173,8 +190,8 @@ def _forged(names):
 
 NOT_JUDGED = 'compiled, not verified: CUDA C++ is not interpreted, so its numbers need a card'
 
-def _judged(progress, kernel, task, workload, chip, seeds, limits, plan, facts):
-    small = judged_workload(task, workload)
+def _judged(progress, kernel, task, workloads, chip, seeds, limits, plan, facts):
+    small, workload = workloads
     note = ''
     if small != workload:
         asked = {k.name for k in plan.kernels}
@@ -183,17 +200,50 @@ def _judged(progress, kernel, task, workload, chip, seeds, limits, plan, facts):
         note = _other_kernels(asked, {k.name for k in plan.kernels}, workload, small)
     with progress.stage('verify'):
         judgement, judge = judge_plan(plan, task, small, seeds, limits, progress.say)
+        if small != workload and judgement.verification.passed:
+            judgement, said, on = _judged_longer(progress, kernel, task, workloads, chip, limits, judgement)
+            note, facts = note + said, {**facts, 'judged_on': on or small.name}
     v = judgement.verification
     progress.say(str(v))
     for says in judgement.findings.values(): progress.say(f'warning: {says}')
     known = dict(precision=judgement.precision[0], precision_why=judgement.precision[1], error=judgement.error,
                  eager_error=judgement.eager,
                  judged=judged_text(judgement, small, variants_of(plan)) + note,
-                 judged_on=small.name if small != workload else '',
                  findings=tuple(judgement.findings.values()))
     guards = tuple(_race_report(kind, line, says) for (kind, line), says in judgement.findings.items())
     return _status_of_races(_status(v), guards, dict(verification=v, gpu=GpuFacts(**{**facts, **known}),
                                                      guards=guards))
+
+def _judged_longer(progress, kernel, task, workloads, chip, limits, judgement):
+    """(the judgement of the first longer workload whose numbers are wrong, or the one that is given; what to say; the
+    name of the wrong one): a number written out that holds on the smallest workload is found where one length is as in
+    the asked one."""
+    done, left = [], []
+    for choices in stretched_workloads(*workloads):
+        for w in choices:
+            found = _judged_on(progress, kernel, task, w, chip, limits)
+            if found is None: continue
+            if not found.verification.passed:
+                return found, f'; right on {workloads[0].name}, wrong on {_shapes(w)}', w.name
+            done.append(_shapes(w))
+            break
+        else: left.append(choices[0].name.rpartition(', ')[2])
+    said = f'; and once on {" and on ".join(done)}' if done else ''
+    return judgement, said + (f'; not with {", ".join(left)}, which is too much to interpret' if left else ''), ''
+
+def _shapes(workload): return ', '.join(f'{k} {list(s)}' for k, s in workload.shapes.items())
+
+def _judged_on(progress, kernel, task, workload, chip, limits):
+    "The judgement of one draw of a workload; None where it is too large, or the reference does not take it."
+    if workload.elements > MOST_STRETCHED: return None
+    try: task.expected(task.draw(workload, 0))
+    except Exception: return None                           # noqa: BLE001 (a reference may raise anything for odd shapes)
+    plan = _planned(kernel, task, workload, chip, limits, progress)
+    if sum(launch.alternatives[0].blocks for launch in plan.launches) > MOST_PROGRAMS: return None
+    progress.say(f'on {_shapes(workload)}:')
+    try: return judge_plan(plan, task, workload, 1, limits, progress.say, changed=False)[0]
+    except KernelError as e:
+        raise KernelError.from_dict(e.to_dict() | {'message': f'{e.message}, on {_shapes(workload)}'}) from None
 
 def _other_kernels(asked, judged, workload, small):
     "What to say where another workload launches other kernels than the one that was judged; '' where it does not."

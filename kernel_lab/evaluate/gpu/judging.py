@@ -35,10 +35,13 @@ def require_outputs(plan: LaunchPlan, task: Task, workload: Workload) -> None:
         kinds = (workload.output_dtype,) if 'float' in dtype else _WHOLE.get(dtype, (dtype,))
         if v.shape == tuple(shape) and v.dtype in kinds: continue
         b = plan.buffers[v.buffer]
+        alike = [plan.buffers[i.buffer].name for i in plan.inputs if (i.shape, i.dtype) == (tuple(shape), kinds[0])]
+        way = f'as torch.empty_like({alike[0]})' if alike else 'made from the shapes of the inputs'
         raise KernelError(f'output {k} has the wrong {"shape" if v.shape != tuple(shape) else "dtype"}',
                           kind='shape', line=b.line or None,
                           operand=b.name, limit=f'{kinds[0]}{list(shape)}', value=f'{v.dtype}{list(v.shape)}',
-                          hint=f'torch.empty({tuple(shape)}, dtype=torch.{kinds[0]}, device=x.device) has it.')
+                          hint=f'Return a tensor of this shape and dtype, {way}: numbers written out hold for one '
+                               'workload only.')
 
 def arrays_for(plan: LaunchPlan, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The inputs of a plan in order, then the module's parameters by name; `KernelError` for one that the task does

@@ -42,17 +42,26 @@ class Sign:
 
     def __str__(self): return (f'line {self.line}: ' if self.line else '') + f'{self.says}. {self.hint}'
 
+def _by_line(binary, *kinds):
+    "[(line, how many instructions of these kinds)], the most first."
+    return Counter(i.line for i in binary.sass if i.kind in kinds and i.line).most_common()
+
 def _most(binary, *kinds):
-    "The line with most instructions of these kinds."
-    found = Counter(i.line for i in binary.sass if i.kind in kinds and i.line)
-    return found.most_common(1)[0][0] if found else 0
+    "The line with most instructions of these kinds; 0 where no line is known."
+    return next((line for line, _ in _by_line(binary, *kinds)), 0)
 
 def spills(b: KernelBinary, lines: list[str]) -> Iterator[Sign]:
     "Registers that went to memory."
-    if b.spills:
-        yield Sign(_most(b, 'local load', 'local store'),
-                   f'{b.spills} instructions move registers to memory ({b.stack_bytes} B a thread)',
-                   'Use a smaller tile, or more warps for it: each thread then holds less.')
+    if not b.spills: return
+    lines = _by_line(b, 'local load', 'local store')
+    where = ', '.join(f'{n:,} on line {line}' for line, n in lines[:3])
+    stores, loads = b.mix.get('local store', 0), b.mix.get('local load', 0)
+    yield Sign(lines[0][0] if lines else 0,
+               f'{b.spills:,} instructions move registers to memory and back ({stores:,} stores, {loads:,} loads'
+               f'{f"; {where}" if len(lines) > 1 else ""}): {b.stack_bytes:,} B of each thread found no place in the '
+               f'{b.registers} registers that it takes',
+               'Use a smaller tile, or more warps for it: a thread holds the elements of a tile divided by the '
+               'threads of a block.')
 
 def narrow_loads(b: KernelBinary, lines: list[str]) -> Iterator[Sign]:
     "Global loads of less than 16 bytes, where they are the most."
@@ -61,7 +70,8 @@ def narrow_loads(b: KernelBinary, lines: list[str]) -> Iterator[Sign]:
     if narrow > sum(wide.values()) / 2:
         yield Sign(_most(b, 'global load'),
                    f'{narrow} of {sum(wide.values())} global loads take less than 16 bytes a thread',
-                   'Let neighbouring threads read neighbouring elements, in rows that are multiples of 16 bytes.')
+                   'Let neighbouring threads read neighbouring elements, in rows that are multiples of 16 bytes; where '
+                   'they do, a wider load takes fewer instructions (float4 in CUDA C++).')
 
 def idle_tensor_cores(b: KernelBinary, lines: list[str]) -> Iterator[Sign]:
     "A product of blocks without a tensor core."
@@ -76,7 +86,8 @@ def low_occupancy(b: KernelBinary, lines: list[str]) -> Iterator[Sign]:
     if 0 < o.share < 0.25:
         yield Sign(b.kernel.line,
                    f'an SM holds {percent_text(o.share)} of its warps, limited by {" and ".join(o.limited_by)}',
-                   'This is right for kernels whose threads do much each (matrix products); others hide less latency.')
+                   'This is right for kernels whose threads do much each (matrix products); for others more warps '
+                   'or a smaller tile hide more of the waits.')
 
 SIGNS = (spills, narrow_loads, idle_tensor_cores, low_occupancy)
 

@@ -4,7 +4,7 @@
 
 # %% ../../../nbs/3_gpu/1_chip/00_gpu_chips.ipynb #f595987b
 from dataclasses import dataclass
-from ...core.errors import choose
+from ...core.errors import UsageError, choose
 from ...nki.chip.chips import Figure
 
 # %% ../../../nbs/3_gpu/1_chip/00_gpu_chips.ipynb #156c190d
@@ -128,7 +128,12 @@ def _sm_100():
 
 GPUS = {c.name: c for c in (_sm_80(), _sm_90(), _sm_100())}
 DEFAULT_GPU = 'sm_90'              # where nobody names one
+GPU_PRODUCTS = {'a100': 'sm_80', 'h100': 'sm_90', 'h200': 'sm_90', 'gh200': 'sm_90', 'b100': 'sm_100', 'b200': 'sm_100',
+                'gb200': 'sm_100'}
 
 def get_gpu(chip: 'str | GpuChip') -> GpuChip:
     "A `GpuChip` from its name; a `GpuChip` is returned as it is. `UsageError` for an unknown name."
-    return chip if isinstance(chip, GpuChip) else choose(GPUS, chip, 'GPU')
+    if isinstance(chip, GpuChip): return chip
+    name = GPU_PRODUCTS.get(str(chip).lower().removeprefix('nvidia ').split(' ')[0])
+    if name: raise UsageError(f'GPUs are named by their architecture here: {chip} is {name}.', hint=f'Say {name}.')
+    return choose(GPUS, chip, 'GPU')

@@ -141,10 +141,13 @@ def _mask_hint(text, memory):
         call = _call_at(text, source_line(), _CALLS[what])
         offset = call and _offset_text(call)
         if not offset: return ''
-        limit, size = f'({offset}) < {buffer.elements}', f'{buffer.name} has {buffer.elements:,} elements'
+        size = f'{buffer.name} has {buffer.elements:,} elements here'
         if any(k.arg == 'mask' for k in call.keywords):
-            return f'Its mask lets them through: {size}, so it must imply {limit}.'
-        return f'Write mask={limit}, or what your sizes say: {size}.'
+            return f'Its mask lets them through: {size}, so it must imply ({" + ".join(offset)}) < {buffer.elements}.'
+        if len(offset) == 1: return f'Write mask={offset[0]} < n, with the number of elements as n: {size}.'
+        inner = next((p for p in reversed(offset) if '*' not in p), offset[-1])
+        return (f'Write mask={inner} < n, with the length of a row (of what {inner} counts) as n: {size}, and a mask '
+                'on the whole offset would let a row read the next one.')
     return hint
 
 def _call_at(text, line, names):
@@ -154,13 +157,13 @@ def _call_at(text, line, names):
             if is_call and node.lineno <= line <= (node.end_lineno or node.lineno): return node
 
 def _offset_text(call):
-    "What is added to the pointer, as it is written."
+    "What is added to the pointer, term by term, as it is written."
     p = call.args[0] if call.args else None
     parts = []
     while isinstance(p, ast.BinOp) and isinstance(p.op, ast.Add):
         parts.append(ast.unparse(p.right))
         p = p.left
-    return ' + '.join(reversed(parts)) if parts and isinstance(p, ast.Name) else ''
+    return parts[::-1] if parts and isinstance(p, ast.Name) else []
 
 class PlanInterpreter:
     """The steps of a plan on `arrays`, one for each of its `views`, in `seconds`. `order`: 'buffers', 'kernels' (name,

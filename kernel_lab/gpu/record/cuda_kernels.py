@@ -23,6 +23,9 @@ def first_line_of(text: str, source: str) -> int | None:
     return source[:source.index(text)].count('\n') + 1 if text and source.count(text) == 1 else None
 
 def _way_out(reason):
+    if re.search(r'"(INFINITY|NAN)" is undefined', reason):
+        return 'NVRTC has no math.h: write __int_as_float(0x7f800000) for infinity, 0x7fffffff for a NaN.'
+    if 'expected a' in reason: return 'Look at this line, and at the end of the one before it.'
     if 'open source file' not in reason: return 'Look at this line of the kernel.'
     return ('A kernel reads no files. CUDA\'s own headers are there (cuda_fp16.h, cuda_bf16.h, mma.h), '
             'and stdint.h, float.h and limits.h; write anything else into the text.')

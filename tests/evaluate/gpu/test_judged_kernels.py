@@ -11,6 +11,7 @@ from kernel_lab.evaluate.records.evaluation import Evaluation
 from kernel_lab.evaluate.sandbox.protocol import Limits
 from kernel_lab.tasks.model.task import Task
 from kernel_lab.tasks.model.workload import Kernel, Workload
+from kernel_lab.tasks.suite.registry import get_task
 
 
 @pytest.mark.sampled(14)
@@ -256,3 +257,48 @@ def kernel(mine, x):
     assert evaluate(Kernel(body, target='triton'), task, seeds=1).status == 'correct'
     e = evaluate(Kernel(body.replace('(mine, x, x', '(x, mine, x').replace('return mine', 'return x'), target='triton'), task, seeds=1)
     assert e.status == 'input_written' and 'the input x' in str(e), e
+
+
+ROWS = """import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def rows(x, out, stride, n, BLOCK: tl.constexpr):
+    k = tl.arange(0, BLOCK)
+    v = tl.load(x + tl.program_id(0) * stride + k, mask=k < n, other=-float('inf'))
+    e = tl.exp(v - tl.max(v, axis=0))
+    tl.store(out + tl.program_id(0) * stride + k, e / tl.sum(e, axis=0), mask=k < n)
+
+def softmax(x):
+    out = torch.empty_like(x)
+    rows[(x.shape[0],)](x, out, x.stride(0), x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return out
+"""
+
+
+@pytest.mark.parametrize('old, new, status, says', [
+    ('BLOCK=triton.next_power_of_2(x.shape[1])', 'BLOCK=1024', 'uninitialised', 'on x [256, 4096]'),
+    ('[(x.shape[0],)]', '[(256,)]', 'uninitialised', 'on x [4096, 512]'),
+    ('torch.empty_like(x)', 'torch.empty((256, 512), device=x.device)', 'wrong_shape', 'as torch.empty_like(x)')])
+def test_what_holds_on_the_smallest_workload_only_is_found(old, new, status, says):
+    "The asked workload is too large to interpret: one length at a time is as in it, and its outputs have its shape."
+    task = get_task('softmax')
+    assert old in ROWS
+    e = evaluate(Kernel(ROWS.replace(old, new), target='triton'), task, task.workload('full'), seeds=1)
+    assert e.status.value == status and says in str(e), str(e)
+
+
+def test_a_right_kernel_is_judged_with_each_length_once_more():
+    task = get_task('softmax')
+    e = evaluate(Kernel(ROWS, target='triton'), task, task.workload('full'), seeds=1)
+    assert e.status.value == 'correct' and e.gpu.judged_on == 'small' and e.gpu.judged.endswith('x [512, 512] and on x [256, 4096]'), e.gpu.judged
+
+
+def test_lengths_that_two_workloads_share_are_one():
+    from kernel_lab.evaluate.gpu.gpu_stages import stretched_workloads
+    from kernel_lab.tasks.model.workload import Workload
+    small, full = Workload('small', {'a': (8, 16), 'b': (16, 4)}), Workload('full', {'a': (64, 128), 'b': (128, 4)})
+    assert [[w.shapes for w in each] for each in stretched_workloads(small, full)] == [
+        [{'a': (64, 16), 'b': (16, 4)}, {'a': (16, 16), 'b': (16, 4)}], [{'a': (8, 128), 'b': (128, 4)}, {'a': (8, 32), 'b': (32, 4)}]]
+    assert stretched_workloads(small, Workload('full', {'a': (64, 128)})) == []
