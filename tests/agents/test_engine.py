@@ -250,6 +250,7 @@ MOVES = {
     'rewind': lambda draw, loop: loop.rewind(some_step(draw, loop)) and None}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('seed', quick_first(range(30), 3))
 @pytest.mark.parametrize('name', ['react', 'beam'])
 def test_walks_over_the_tree(quick, tmp_path, name, seed):

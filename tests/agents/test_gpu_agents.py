@@ -133,6 +133,7 @@ def test_two_stages_end_where_nothing_is_right():
     assert loop.recording.entries[-1].body["text"] == "No kernel is right, so there is nothing to make fast." and len(model.asked) == 2
 
 
+@pytest.mark.slow
 def test_a_beam_begins_with_a_kernel_of_the_model_and_orders_by_estimates():
     def answer(request):
         asked = request.messages[-1]["content"]

@@ -77,6 +77,7 @@ def failure(model, request=HELLO):
 # ---- good times
 # -------------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('kind', KINDS)
 def test_text_and_thinking_stream_and_are_counted(wire, kind):
     used = {'input_tokens': 7, 'output_tokens': 900, 'cache_read_input_tokens': 5_000}

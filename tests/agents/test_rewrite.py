@@ -201,6 +201,7 @@ def test_the_agent_takes_the_path_of_its_search_one_family_a_step():
     assert all(FAMILIES[s.move].why in s.why for s in steps[1:])
 
 
+@pytest.mark.slow
 def test_a_run_from_a_store_keeps_moves_of_the_program(tmp_path):
     "The profile of a stored evaluation has no timeline: the kernel is traced again."
     store = Store(tmp_path / 'runs.sqlite')

@@ -260,6 +260,7 @@ def test_the_first_messages_of_long_kernels_are_short():
         for part in ('bound', 'eager', 'best known', '15.8', '|got - want| <=', 'Reference:', 'Signature:', 'sample of the API'): assert part in asked
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('chip', ['trn1', 'trn2', 'trn3'])
 def test_the_system_prompt_has_its_sections(chip):
     for published in (True, False):

@@ -10,7 +10,7 @@ from kernel_lab.gpu.record.nvrtc import nvrtc_path
 from kernel_lab.tasks.model.workload import Kernel
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize('a', ATTACKS, ids=lambda a: a.name)
 def test_attack(a, capfd):
     found = naive(a.source, a.late)

@@ -451,6 +451,7 @@ def test_react_without_a_key_says_so_and_makes_no_run(here, monkeypatch):
     assert "No runs yet" in here("runs").stdout
 
 
+@pytest.mark.slow
 def test_an_agent_writes_a_gpu_kernel_without_a_card(here, monkeypatch, tmp_path):
     pytest.importorskip("triton", reason="triton is not installed")
     given = dict(source=RELU_IN_TRITON, move="one pass", why="One read.", expected="Unknown.")

@@ -62,6 +62,7 @@ def seen(tmp_path_factory):
     return {**found, "store": tmp_path, "stderr": (tmp_path / "stderr.txt").read_text()}
 
 
+@pytest.mark.slow
 def test_the_tools_and_tables_of_a_gpu_are_on_offer_and_none_of_a_neuron_core(seen):
     assert [t.name for t in seen["tools"]] == ["start", "judge", "edit", "variants", "read_chip", "submit"]
     assert {r.uri for r in seen["resources"]} == {f"kernel-lab://{p}" for p in ("tasks", "task", "run", "kernel", "tables", "sample")}

@@ -29,7 +29,7 @@ def python(folder, text):
     return subprocess.run([sys.executable, "-c", text], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["triton", "torch", "numpy"])
 def test_a_file_in_the_current_folder_is_passed_over(tmp_path, name):
     (tmp_path / f"{name}.py").write_text(WRONG)

@@ -106,6 +106,7 @@ def test_who_trusts_a_kernel_says_so(tmp_path):
     told(tmp_path, WINDOWS, text, KERNEL_LAB_ALLOW_UNSANDBOXED="1")
 
 
+@pytest.mark.slow
 def test_every_module_is_imported_without_what_windows_lacks(tmp_path):
     """All but the parts that are only for Linux: the page for a class, confinement of a vendor's tools, the isolation of
     importers."""

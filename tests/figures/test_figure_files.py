@@ -144,6 +144,7 @@ def test_no_name_of_person_host_or_folder_in_any_format(kind, monkeypatch):
     if kind == "svg": assert "[user]" in text and "[host]" in text            # they were there, and were replaced
 
 
+@pytest.mark.sampled(2)
 @browser
 @pytest.mark.parametrize("figure, most", [
     (rates(("a", "b")), 2.2e6), ({"data": [{"type": "heatmap", "z": [[1, 2], [3, 4]]}], "layout": {}}, 2.2e6)], ids=["bars", "heatmap"])

@@ -234,6 +234,7 @@ def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
     assert watch.outside == [] and watch.errors == []
 
 
+@pytest.mark.slow
 def test_a_person_edits_and_breaks_the_kernel(lab_server, shared):
     folder = lab_server[1]
     page, watch = shared

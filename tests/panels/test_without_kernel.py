@@ -191,6 +191,7 @@ def test_axe_finds_nothing_serious(page, loop, tmp_path):
     assert {key: bad for key, bad in found.items() if bad} == {}
 
 
+@pytest.mark.slow
 def test_a_saved_panel_is_seen_in_the_dark_too(page, loop, tmp_path):
     from kernel_lab.panels import MemoryView
     view = MemoryView(loop.run.steps[0].evaluation.profile.timeline)

@@ -57,6 +57,7 @@ def site(tmp_path_factory):
     return root / "_docs" / "site"
 
 
+@pytest.mark.slow
 def test_pages_follow_the_folders_and_lose_their_numbers(site):
     assert (site / "chip" / "memory.html").exists()
     bars = (site / "chip" / "engines" / "bars.html").read_text()

@@ -117,7 +117,7 @@ def test_a_student_gets_no_solution_and_no_output():
             assert answer not in text.replace("# one tile for all turns", ""), (f.name, name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("lesson", [p if p.stem[:2] in ("01", "05", "09", "12") else pytest.param(p, marks=pytest.mark.slow)
                                     for p in LESSONS], ids=lambda p: p.stem, indirect=True)
 def test_a_students_copy_runs_from_top_to_bottom_and_out_of_order(lesson, tmp_path, monkeypatch):

@@ -91,6 +91,7 @@ def test_a_bad_kernel_costs_its_own_answer_only(kit, mode, status, said):
     assert last.measured is None and last.reason
 
 
+@pytest.mark.slow
 def test_it_goes_on_and_asks_again_only_when_told(kit):
     folder, go = kit("refuse")
     assert go("--only", "first").returncode == 0 and set(answers(folder)) == {"first"}
@@ -114,6 +115,7 @@ def test_ctrl_c_keeps_what_came_and_leaves_no_process(kit):
     assert not left
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["capture fails", "no ntff", "no summary", "simulated", "zero time"])
 def test_a_time_that_no_device_gave_is_no_latency(kit, mode):
     folder, go = kit(mode)

@@ -212,6 +212,7 @@ def one_pass_verifies(task, dtype):
 def dtypes_of(task): return list(dict.fromkeys(w.dtype for w in task.workloads))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('name', ATTENDING)
 def test_tasks_of_the_suite(name): one_pass_verifies(get_task(name), dtypes_of(get_task(name))[ATTENDING.index(name) % 2])
 

@@ -241,6 +241,7 @@ def test_what_is_written_comes_back(suite):
     assert {k.source for ks in imported.kernels.values() for k in ks} == {k.source for k in FLASHINFER_KERNELS.values()}
 
 
+@pytest.mark.slow
 def test_a_dataset_whose_pointers_fall_is_told(tmp_path):
     name = NAMES['decode']
     write_flashinfer(tmp_path, [name])
@@ -255,7 +256,7 @@ def test_a_dataset_whose_pointers_fall_is_told(tmp_path):
     assert 'kv_indptr falls from 1000000' in left.reason
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize('name', FLASHINFER_KERNELS)
 def test_kernels_of_ours_are_right_and_leave_no_trace_without_a_time(suite, name):
     pytest.importorskip('triton', reason='triton is not installed: the extra gpu')

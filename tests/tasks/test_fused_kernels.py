@@ -38,6 +38,7 @@ def disagreement(task, workload):
     return None if found.passed else str(found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
 def test_every_group_fused_agrees_with_the_reference_in_every_dtype(name):
     task = get_task(name)

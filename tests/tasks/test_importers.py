@@ -166,6 +166,7 @@ def tasks(good): return good[0].tasks
 def linear(tasks): return tasks["kernelbench/2/7_linear"]
 
 
+@pytest.mark.slow
 def test_importing_changes_nothing_here(good):
     imported, before, after = good
     assert before == after and "LEFT_BEHIND" not in after[2] and not after[3]
@@ -307,6 +308,7 @@ def written(tmp_path_factory, linear):
     return data, root
 
 
+@pytest.mark.slow
 def test_what_is_written_reads_back_and_imports(written):
     from kernel_lab.tasks.importers.flashinfer_bench import read_dataset
     data, root = written

@@ -20,6 +20,7 @@ def test_every_recurrence_is_here():
     assert found and found <= set(WRITTEN) | ELSEWHERE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_first_half_is_felt_at_the_end(name):
     task, (written, axis) = TASKS[name], WRITTEN[name]

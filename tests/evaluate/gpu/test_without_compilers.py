@@ -132,6 +132,7 @@ def no_triton(): return what_is_said("triton", "triton", "cuda")
 def no_nvrtc(): return what_is_said("nvidia", "cuda")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("language", ["triton", "cuda"])
 def test_without_triton_everything_says_so(no_triton, language): missing_everywhere(no_triton, language, "package triton")
 

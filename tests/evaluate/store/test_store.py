@@ -193,6 +193,7 @@ def test_odd_letters(store):
     assert back.prompt.endswith('é 漢 \U0001f600 \u2028') and back.evaluation.kernel.source == 'x = "a␀é漢"'
 
 
+@pytest.mark.sampled(2)
 def test_rows_and_traces_of_all(store, tmp_path):
     "What is exported from a server is what is exported from a file."
     import pandas

@@ -31,6 +31,7 @@ def _kernel(once):
 def _body(once): return trace(_kernel(once), ArraySpec((TURNS, ROWS, COLUMNS))).body
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('most', [0, 1, 3, 1024])
 def test_patterns_kept_or_not(monkeypatch, most):
     "However many are kept, and whether arrays live on or others take their place in memory."

@@ -154,6 +154,7 @@ def rooms(monkeypatch):
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('more', [2048, 6144, 20000])
 @pytest.mark.parametrize('mode', ROOM, ids=str)
 def test_no_memory_of_a_kept_load_has_another_user(mode, more, rooms):

@@ -80,6 +80,7 @@ def test_shared_columns_keep_the_bits():
 def test_shared_columns_of_three_thousand_kernels(): print(split_at_random(range(1000, 4000)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', ('int8_weight_linear', 'adagrad_step'))
 def test_a_search_can_go_on_from_what_others_made(name):
     "Loops of one line with different bodies; a schedule whose program has copies that the kernel does not have."

@@ -264,7 +264,7 @@ GAINS = {'focal_loss': 3.5, 'dequantize_bias_gelu': 3.0, 'lion_step': 2.5, 'line
 LONGEST = 'linear_bias_gelu', 'generalized_advantages', 'dequantize_bias_gelu'
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name, least', [pytest.param(k, v, marks=[pytest.mark.slow] * (k in LONGEST), id=f'{k}-{v}')
                                          for k, v in GAINS.items()])
 def test_a_climb_is_faster_and_right(name, least):

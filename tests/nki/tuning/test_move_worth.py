@@ -14,6 +14,7 @@ def first_kernel(name):
     return trace_source(TASKS[name].first('small').source, None, specs, 'trn2')
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('name', ['softmax_backward', 'focal_loss', 'input_embeddings'])
 def test_the_worth_of_moves_adds_up(name):
     program = first_kernel(name)

@@ -169,6 +169,7 @@ def test_a_key_knows_a_program_whatever_its_numbers():
         assert program_key(program) not in keys
 
 
+@pytest.mark.slow
 @SOME
 def test_programs_of_one_key_take_the_same_time(names):
     for name in names:
@@ -181,6 +182,7 @@ def test_programs_of_one_key_take_the_same_time(names):
                 assert seen.setdefault(program_key(after), us) == us
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('names', [('softmax_backward', 'ssm_step'), pytest.param(('softmax_backward', 'ssm_step', 'lora_linear'),
                                                                                   marks=pytest.mark.slow)], ids=['two', 'three'])
 def test_an_estimate_orders_what_a_schedule_orders(names):

@@ -75,6 +75,7 @@ def assert_first_kernel_within_peaks(task):
     program = trace_source(first_kernel_for(task, 'small').source, None, specs)
     for chip in CHIPS: assert_within_peaks(schedule(program, chip))
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', sorted(TASKS)[::12])
 def test_first_kernels_stay_below_the_peaks(name): assert_first_kernel_within_peaks(TASKS[name])
 

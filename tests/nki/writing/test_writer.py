@@ -46,6 +46,7 @@ def same_times(one, other):
         assert a == b or abs(b / a - 1) < 0.01, chip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', FEW)
 def test_a_first_kernel_comes_back(name):
     program = first_program(name, 'small')
