@@ -16,6 +16,8 @@ from ..records.gpu_facts import PrecisionError
 from ..records.verification import Guess, Verification
 from ..sandbox.protocol import Limits
 from ..verification.adversarial_inputs import choose_draws, tolerance_on, within_noise
+from ..verification.diagnose import (MAX_EXP_ARGUMENT, WrongOutput, factor, factors, likely_causes,
+                                                         not_computed, offset, reversed_axes, shifted, sign)
 from ..verification.verify import compare, fresh_seeds, report_on, tile_map, worst_elements
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...tasks.model.task import Task
@@ -196,7 +198,29 @@ def _ask_why(judge, arrays, want, first):
     if judge.found.precision[0] in ('bf16', 'fp16') and judge.workload.dtype == 'float32':
         judge.found.guesses.append(Guess('narrow operands', f'{judge.found.precision[1]}; the task is of '
                                          f'float32', 0.8))
+    if not judge.found.guesses: judge.found.guesses += _guesses(judge, arrays, want, first)
     return False
+
+NO_MAXIMUM = 'an exponential that overflows'
+# what can be said of a wrong output without the kernel that made it
+OUTPUT_DIAGNOSES = (not_computed, sign, factor, factors, offset, shifted, reversed_axes)
+
+def _guesses(judge, arrays, want, first):
+    "Guesses from the numbers alone."
+    floats = {k: x for k, x in arrays.items() if x.dtype.kind not in 'iub' and x.size}
+    most = {k: float(np.abs(x.astype(np.float64)).max()) for k, x in floats.items()}
+    large = next((f'|{k}| reaches {n:.4g}' for k, n in most.items() if n > MAX_EXP_ARGUMENT), None)
+    pairs = [*zip(first.outputs, want)]
+    is_lost = any((~np.isfinite(np.asarray(g, np.float64)) & np.isfinite(w)).any() for g, w in pairs)
+    if is_lost and large and 'exp' in judge.plan.source:
+        return [Guess(NO_MAXIMUM,
+                      f'{large}, and the exponential of more than {MAX_EXP_ARGUMENT} is infinite in '
+                                  "float32: subtract the row's maximum first", 0.8)]
+    for k, (g, w) in enumerate(pairs):
+        ratio = compare(g, w, judge.tolerance)[1]
+        case = WrongOutput(None, judge.task, judge.workload, arrays, g, w, ratio, judge.tolerance, k)
+        if case.count and (found := likely_causes(case, OUTPUT_DIAGNOSES, 1.0)): return found[:1]
+    return []
 
 def _blame_lanes(judge, arrays, want, first):
     "A guess, where lanes without a value are what is wrong, or reach the result."
@@ -219,7 +243,11 @@ def _other_draws(judge, seeds):
         judge.found.left_out.append(('changed inputs', 'they are hard on float32, and harder on TF32'))
         return True
     for draw in choose_draws(judge.task, judge.workload, CHANGED_DRAWS)[0]:
-        if not judge.run(JudgeRun(seed, draw.name), draw.of(plain, seed), tight=draw.change.tight)[2]: return False
+        arrays = draw.of(plain, seed)
+        got, want, passed = judge.run(JudgeRun(seed, draw.name), arrays, tight=draw.change.tight)
+        if passed: continue
+        judge.found.guesses += _guesses(judge, arrays, want, got)
+        return False
     return True
 
 def judge_plan(plan: LaunchPlan, task: Task, workload: Workload, seeds: int | Sequence[int] = 3,

@@ -302,3 +302,13 @@ def test_lengths_that_two_workloads_share_are_one():
     assert [[w.shapes for w in each] for each in stretched_workloads(small, full)] == [
         [{'a': (64, 16), 'b': (16, 4)}, {'a': (16, 16), 'b': (16, 4)}], [{'a': (8, 128), 'b': (128, 4)}, {'a': (8, 32), 'b': (32, 4)}]]
     assert stretched_workloads(small, Workload('full', {'a': (64, 128)})) == []
+
+
+@pytest.mark.parametrize('old, new, cause', [
+    ('tl.exp(v - tl.max(v, axis=0))', 'tl.exp(v)', "subtract the row's maximum first"),
+    ('e / tl.sum(e, axis=0)', '2 * e / tl.sum(e, axis=0)', 'a factor')])
+def test_a_wrong_number_is_explained_from_the_numbers(old, new, cause):
+    task = get_task('softmax')
+    assert old in ROWS
+    e = evaluate(Kernel(ROWS.replace(old, new), target='triton'), task, task.workload('small'), seeds=1)
+    assert e.status.value in ('not_finite', 'wrong_result') and cause in str(e.verification.guess), str(e.verification)
