@@ -5,6 +5,7 @@ and the facts that it keeps."""
 
 # %% ../../../nbs/5_evaluate/3_gpu/10_gpu_stages.ipynb #ac49aea4
 from collections.abc import Sequence
+from dataclasses import replace
 from ...core.errors import KernelError, UsageError, choose
 from ...core.format import percent_text
 from .compiling import GpuCompiled, compile_plan, resources_of
@@ -48,7 +49,8 @@ def judged_workload(task: Task, workload: Workload) -> Workload:
     if workload.elements <= MOST_JUDGED: return workload
     return task.smallest(workload.dtype)
 
-MOST_STRETCHED, MOST_PROGRAMS = 1 << 23, 1024
+# what is interpreted of a longer workload: elements, programs, seconds of one run
+MOST_STRETCHED, MOST_PROGRAMS, STRETCHED_SECONDS = 1 << 23, 1024, 20.0
 
 def stretched_workloads(small: Workload, workload: Workload) -> list[list[Workload]]:
     """For each length that differs between two workloads, workloads like `small` with this one longer: as in
@@ -234,15 +236,18 @@ def _judged_longer(progress, kernel, task, workloads, chip, limits, judgement):
 def _shapes(workload): return ', '.join(f'{k} {list(s)}' for k, s in workload.shapes.items())
 
 def _judged_on(progress, kernel, task, workload, chip, limits):
-    "The judgement of one draw of a workload; None where it is too large, or the reference does not take it."
+    """The judgement of one draw of a workload; None where it is too large, takes too long, or the reference does not
+    take it."""
     if workload.elements > MOST_STRETCHED: return None
-    try: task.expected(task.draw(workload, 0))
+    try: _ = task.expected(task.draw(workload, 0)), task.tolerance(workload)
     except Exception: return None                           # noqa: BLE001 (a reference may raise anything for odd shapes)
+    limits = replace(limits, work_seconds=min(limits.work_seconds, STRETCHED_SECONDS))
     plan = _planned(kernel, task, workload, chip, limits, progress)
     if sum(launch.alternatives[0].blocks for launch in plan.launches) > MOST_PROGRAMS: return None
     progress.say(f'on {_shapes(workload)}:')
     try: return judge_plan(plan, task, workload, 1, limits, progress.say, changed=False)[0]
     except KernelError as e:
+        if e.kind == 'timeout': return None
         raise KernelError.from_dict(e.to_dict() | {'message': f'{e.message}, on {_shapes(workload)}'}) from None
 
 def _other_kernels(asked, judged, workload, small):

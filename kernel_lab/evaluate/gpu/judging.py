@@ -16,8 +16,8 @@ from ..records.gpu_facts import PrecisionError
 from ..records.verification import Guess, Verification
 from ..sandbox.protocol import Limits
 from ..verification.adversarial_inputs import choose_draws, tolerance_on, within_noise
-from ..verification.diagnose import (MAX_EXP_ARGUMENT, WrongOutput, factor, factors, likely_causes,
-                                                         not_computed, offset, reversed_axes, shifted, sign)
+from ..verification.diagnose import MAX_EXP_ARGUMENT, WrongOutput, factor, factors, likely_causes
+from ..verification.diagnose import not_computed, offset, reversed_axes, shifted, sign
 from ..verification.verify import compare, fresh_seeds, report_on, tile_map, worst_elements
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...tasks.model.task import Task
@@ -201,7 +201,6 @@ def _ask_why(judge, arrays, want, first):
     if not judge.found.guesses: judge.found.guesses += _guesses(judge, arrays, want, first)
     return False
 
-NO_MAXIMUM = 'an exponential that overflows'
 # what can be said of a wrong output without the kernel that made it
 OUTPUT_DIAGNOSES = (not_computed, sign, factor, factors, offset, shifted, reversed_axes)
 
@@ -213,9 +212,8 @@ def _guesses(judge, arrays, want, first):
     pairs = [*zip(first.outputs, want)]
     is_lost = any((~np.isfinite(np.asarray(g, np.float64)) & np.isfinite(w)).any() for g, w in pairs)
     if is_lost and large and 'exp' in judge.plan.source:
-        return [Guess(NO_MAXIMUM,
-                      f'{large}, and the exponential of more than {MAX_EXP_ARGUMENT} is infinite in '
-                                  "float32: subtract the row's maximum first", 0.8)]
+        says = f'{large}, and the exponential of more than {MAX_EXP_ARGUMENT} is infinite in float32'
+        return [Guess('an exponential that overflows', f"{says}: subtract the row's maximum first", 0.8)]
     for k, (g, w) in enumerate(pairs):
         ratio = compare(g, w, judge.tolerance)[1]
         case = WrongOutput(None, judge.task, judge.workload, arrays, g, w, ratio, judge.tolerance, k)

@@ -266,7 +266,7 @@ class PlanInterpreter:
         if used < 2 or self.done >= self.total: return
         whole = used / self.done * self.total
         if whole <= self.seconds: return
-        raise KernelError('interpreting all programs would take too long', kind='limit', line=step['line'] or None,
+        raise KernelError('interpreting all programs would take too long', kind='timeout', line=step['line'] or None,
                           limit=f'{self.seconds:g} s', value=f'{whole:,.0f} s for {self.total:,} programs',
                           hint='Use a smaller workload, or larger blocks: the interpreter pays for each operation.')
 

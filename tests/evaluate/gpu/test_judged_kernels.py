@@ -312,3 +312,19 @@ def test_a_wrong_number_is_explained_from_the_numbers(old, new, cause):
     assert old in ROWS
     e = evaluate(Kernel(ROWS.replace(old, new), target='triton'), task, task.workload('small'), seeds=1)
     assert e.status.value in ('not_finite', 'wrong_result') and cause in str(e.verification.guess), str(e.verification)
+
+
+@pytest.mark.parametrize('how', ['programs', 'time'])
+def test_a_longer_workload_that_is_too_much_is_left_out_and_said(monkeypatch, how):
+    from kernel_lab.core.errors import KernelError
+    from kernel_lab.evaluate.gpu import gpu_stages
+    judge = gpu_stages.judge_plan
+
+    def slow(plan, task, workload, *rest, **options):
+        if workload.name != 'small': raise KernelError('interpreting all programs would take too long', kind='timeout')
+        return judge(plan, task, workload, *rest, **options)
+    monkeypatch.setattr(gpu_stages, *(('MOST_PROGRAMS', 100) if how == 'programs' else ('judge_plan', slow)))
+    task = get_task('softmax')
+    e = evaluate(Kernel(ROWS, target='triton'), task, task.workload('full'), seeds=1)
+    says = '; not with 256 as 4096, 512 as 4096, which is too much to interpret'
+    assert e.status.value == 'correct' and e.gpu.judged_on == 'small' and e.gpu.judged.endswith(says), e.gpu.judged
