@@ -20,6 +20,7 @@ from ..records.gpu_facts import GpuFacts
 from ..records.verification import Status, status_of
 from ..sandbox.protocol import Limits
 from ...gpu.checks.advice import floor_us, launched_bytes, least_bytes
+from ...gpu.interpret.interpret_plan import TOO_MUCH
 from ...gpu.plan.launch_graph import launch_graph
 from ...gpu.plan.nodes import DTYPE_BYTES, LIBRARY_WORK
 from ...gpu.plan.launch_plan import LaunchPlan
@@ -247,7 +248,7 @@ def _judged_on(progress, kernel, task, workload, chip, limits):
     progress.say(f'on {_shapes(workload)}:')
     try: return judge_plan(plan, task, workload, 1, limits, progress.say, changed=False)[0]
     except KernelError as e:
-        if e.kind == 'timeout': return None
+        if e.kind == 'timeout' or e.message == TOO_MUCH: return None
         raise KernelError.from_dict(e.to_dict() | {'message': f'{e.message}, on {_shapes(workload)}'}) from None
 
 def _other_kernels(asked, judged, workload, small):

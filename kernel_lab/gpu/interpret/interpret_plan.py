@@ -165,6 +165,8 @@ def _offset_text(call):
         p = p.left
     return parts[::-1] if parts and isinstance(p, ast.Name) else []
 
+TOO_MUCH = 'interpreting all programs would take too long'
+
 class PlanInterpreter:
     """The steps of a plan on `arrays`, one for each of its `views`, in `seconds`. `order`: 'buffers', 'kernels' (name,
     params, constants), 'steps', 'views' of the inputs, 'outs', the 'order' of programs ('forward' or 'backward'),
@@ -266,7 +268,7 @@ class PlanInterpreter:
         if used < 2 or self.done >= self.total: return
         whole = used / self.done * self.total
         if whole <= self.seconds: return
-        raise KernelError('interpreting all programs would take too long', kind='timeout', line=step['line'] or None,
+        raise KernelError(TOO_MUCH, kind='limit', line=step['line'] or None,
                           limit=f'{self.seconds:g} s', value=f'{whole:,.0f} s for {self.total:,} programs',
                           hint='Use a smaller workload, or larger blocks: the interpreter pays for each operation.')
 

@@ -318,10 +318,11 @@ def test_a_wrong_number_is_explained_from_the_numbers(old, new, cause):
 def test_a_longer_workload_that_is_too_much_is_left_out_and_said(monkeypatch, how):
     from kernel_lab.core.errors import KernelError
     from kernel_lab.evaluate.gpu import gpu_stages
+    from kernel_lab.gpu.interpret.interpret_plan import TOO_MUCH
     judge = gpu_stages.judge_plan
 
     def slow(plan, task, workload, *rest, **options):
-        if workload.name != 'small': raise KernelError('interpreting all programs would take too long', kind='timeout')
+        if workload.name != 'small': raise KernelError(TOO_MUCH, kind='limit')
         return judge(plan, task, workload, *rest, **options)
     monkeypatch.setattr(gpu_stages, *(('MOST_PROGRAMS', 100) if how == 'programs' else ('judge_plan', slow)))
     task = get_task('softmax')
