@@ -20,7 +20,7 @@ from ..records.gpu_facts import GpuFacts
 from ..records.verification import Status, status_of
 from ..sandbox.protocol import Limits
 from ...gpu.checks.advice import floor_us, launched_bytes, least_bytes
-from ...gpu.interpret.interpret_plan import TOO_MUCH
+from ...gpu.interpret.kernel_memory import TOO_MUCH
 from ...gpu.plan.launch_graph import launch_graph
 from ...gpu.plan.nodes import DTYPE_BYTES, LIBRARY_WORK
 from ...gpu.plan.launch_plan import LaunchPlan

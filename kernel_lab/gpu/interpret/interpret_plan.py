@@ -17,7 +17,7 @@ from triton.runtime.interpreter import ASTTransformer, TensorHandle
 from ...core.errors import KernelError
 from .interpreted_language import (LIBDEVICE, PYTHON, CheckedBuilder, DeviceFunction,
     array_dtype, interpreted)
-from .kernel_memory import STEP, MemoryAccess, input_buffer, scratch_buffer
+from .kernel_memory import STEP, TOO_MUCH, MemoryAccess, input_buffer, scratch_buffer
 from .kernel_text import KernelText, kernel_text, meaning_of
 from .narrow_floats import bfloat16_bits, from_bfloat16_bits
 from ..plan.nodes import Alternative, Pointer
@@ -164,8 +164,6 @@ def _offset_text(call):
         parts.append(ast.unparse(p.right))
         p = p.left
     return parts[::-1] if parts and isinstance(p, ast.Name) else []
-
-TOO_MUCH = 'interpreting all programs would take too long'
 
 class PlanInterpreter:
     """The steps of a plan on `arrays`, one for each of its `views`, in `seconds`. `order`: 'buffers', 'kernels' (name,

@@ -12,6 +12,7 @@ from ..plan.nodes import DTYPE_BYTES
 
 # %% ../../../nbs/3_gpu/4_interpret/01_kernel_memory.ipynb #91b571f0
 STEP = 44                                   # buffer n begins at address (n + 1) << STEP
+TOO_MUCH = 'interpreting all programs would take too long'
 FLOAT_FILL, WHOLE_FILL = 0xFF, 0x5A         # bytes of what nobody wrote
 ADDRESS = np.uint64
 

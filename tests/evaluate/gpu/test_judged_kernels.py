@@ -318,7 +318,7 @@ def test_a_wrong_number_is_explained_from_the_numbers(old, new, cause):
 def test_a_longer_workload_that_is_too_much_is_left_out_and_said(monkeypatch, how):
     from kernel_lab.core.errors import KernelError
     from kernel_lab.evaluate.gpu import gpu_stages
-    from kernel_lab.gpu.interpret.interpret_plan import TOO_MUCH
+    from kernel_lab.gpu.interpret.kernel_memory import TOO_MUCH
     judge = gpu_stages.judge_plan
 
     def slow(plan, task, workload, *rest, **options):
