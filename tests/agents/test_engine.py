@@ -576,11 +576,11 @@ def conversation(draw, session, model, turns, name):
         if draw.random() < 0.2: messages = messages[:1]
 
 
-@pytest.mark.sampled(100)
-@pytest.mark.parametrize('part', range(100))
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize('part', range(40))
 def test_never_over_through_sessions(odd_prices, part):
     sent = refused = 0
-    for seed in range(10*part, 10*part + 10):
+    for seed in range(25*part, 25*part + 25):
         draw = random.Random(seed)
         most, tokens = draw.choice([None, 10**draw.uniform(-4, 1)]), draw.choice([None, draw.randrange(1, 400_000)])
         limits, model = Budget(most, tokens), Market(draw, draw.choice(odd_prices))
@@ -595,4 +595,4 @@ def test_never_over_through_sessions(odd_prices, part):
         assert paid.tokens >= sum(u.total for u, _ in model.bill)
         assert (Fraction(paid.dollars) + Fraction(paid.open_dollars))*PICO >= sum(costs) - 1, seed
         sent, refused = sent + len(costs), refused + (12 - len(costs))
-    assert sent > 10 and refused > 5
+    assert sent > 50 and refused > 25
