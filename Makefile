@@ -58,7 +58,7 @@ check: env       ## lint, the house, unit tests and changed notebooks, in two mi
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python tools/check.py $(ARGS)
 
-test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=6 workers)
+test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=4 workers)
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 

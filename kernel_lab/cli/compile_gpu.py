@@ -87,6 +87,8 @@ def compile_gpu(
     target: Annotated[str | None, typer.Option(metavar='LANGUAGE', help=(
         'Refuse a kernel in another language: triton or cuda.'))] = None,
     entry: Annotated[str | None, typer.Option(metavar='NAME', help='The function or module class to call.')] = None,
+    compiler: Annotated[str | None, typer.Option(metavar='NAME', help=(
+        'What compiles CUDA C++: nvrtc, or nvcc of a CUDA toolkit on the PATH.'))] = None,
     sass: Annotated[bool, typer.Option('--sass', help='Print the instructions, by line of the source.')] = False,
     run: Annotated[bool, typer.Option('--run', help='Run and time it on the card of this machine, too.')] = False,
     sanitize: Annotated[bool, typer.Option('--sanitize', help=(
@@ -106,7 +108,8 @@ def compile_gpu(
     if target: choose({key: LANGUAGE_NAMES[key] for key in GPU_TARGETS}, target, 'language of GPU kernels')
     if specs and inputs: raise UsageError('Inputs are given in two ways.', hint='Leave out --input: all in order.')
     source = read_kernel(path).source
-    found = compile_submission(source, [*map(input_spec, specs or inputs)], chip or DEFAULT_GPU, entry)
+    found = compile_submission(source, [*map(input_spec, specs or inputs)], chip or DEFAULT_GPU, entry,
+                               compiler=compiler)
     if isinstance(found, KernelError): raise found
     if target not in (None, found.plan.target):
         written = LANGUAGE_NAMES[found.plan.target]

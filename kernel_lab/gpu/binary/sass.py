@@ -30,7 +30,8 @@ INSTRUCTION_KINDS = (
     ('conversion', r'F2F|F2FP|F2I|I2F|I2FP|FRND|F2IP', 'conversions of dtypes'),
     ('shuffle', r'SHFL|REDUX|VOTE|MATCH', 'exchange between threads of a warp'),
     ('barrier', r'BAR|DEPBAR|LDGDEPBAR|SYNCS|WARPSYNC|WARPGROUP|MEMBAR|ERRBAR|FENCE', 'waiting for others'),
-    ('control', r'BRA|EXIT|RET|CALL|BSSY|BSYNC|NOP|BREAK|KILL', 'branches'))
+    ('control', r'BRA|EXIT|RET|CALL|BSSY|BSYNC|BREAK|KILL', 'branches'),
+    ('padding', r'NOP', 'nothing: they fill the code up to a whole block'))
 _INSTRUCTION_KINDS = [(name, re.compile(rf'(?:{pattern})(?:\.|$)')) for name, pattern, _ in INSTRUCTION_KINDS]
 
 def kind_of(opcode: str) -> str:

@@ -35,8 +35,10 @@ EXAMPLE_PTX = '''.version 8.7
 
 # %% ../../../nbs/3_gpu/2_plan/00_ptx.ipynb #7512c4f6
 KERNEL_FILE = '<kernel>'        # the file name under which kernels are compiled
+ENTRY_FILE = '<entry>'          # that of a line which asks a compiler for a kernel
 _FILE = re.compile(r'^\s*\.file\s+(\d{1,6})\s+"([^"\n]*)"(?:\s+"([^"\n]*)")?')
-_LOC = re.compile(r'^\s*\.loc\s+(\d{1,6})\s+(\d{1,7})\s+\d{1,7}')
+_LOC = re.compile(r'^\s*\.loc\s+(\d{1,6}\s+\d{1,7}\s+\d{1,7})'
+                  r'(?:, function_name [\w$]{1,255}, inlined_at (\d{1,6}\s+\d{1,7}\s+\d{1,7}))?')
 _INSTRUCTION = re.compile(r'^\s*(?:@!?%\w+\s+)?[a-z][\w.:]*(?:\s|;).*$|^\s*(?:ret|exit);')
 
 _CALLED_AT = re.compile(rf'@\[ {re.escape(KERNEL_FILE)}:(\d{{1,7}}):')
@@ -44,15 +46,20 @@ _CALLED_AT = re.compile(rf'@\[ {re.escape(KERNEL_FILE)}:(\d{{1,7}}):')
 def _places(ptx):
     "(line of the PTX, file, line in it, line of the kernel's source or 0) of every `.loc`."
     files = {m[1]: m[3] or m[2] for line in ptx.splitlines() if (m := _FILE.match(line))}
+    inlined = {}                                # place in any file → line of the kernel's source
     for k, line in enumerate(ptx.splitlines(), 1):
         if not (m := _LOC.match(line)): continue
-        file, called = files.get(m[1], ''), _CALLED_AT.search(line)
-        own = int(m[2]) if file.endswith(KERNEL_FILE) else int(called[1]) if called else 0
-        yield k, file, int(m[2]), own
+        number, at, column = m[1].split()
+        file, called = files.get(number, ''), _CALLED_AT.search(line)
+        by = tuple(m[2].split()) if m[2] else None
+        if by and by not in inlined and files.get(by[0], '').endswith(KERNEL_FILE): inlined[by] = int(by[1])
+        own = int(at) if file.endswith(KERNEL_FILE) else int(called[1]) if called else inlined.get(by, 0)
+        inlined[number, at, column] = own
+        yield k, file, int(at), own
 
 def ptx_lines(ptx: str) -> list[tuple[int, int]]:
     """(line of the PTX, line of the kernel's source or 0) of every instruction; of one that comes from a function of
-    Triton's library the line that calls it, where the compiler noted it."""
+    a library the line that calls it, where the compiler noted it."""
     found, at, places = [], 0, {k: own for k, _, _, own in _places(ptx)}
     for k, line in enumerate(ptx.splitlines(), 1):
         if k in places: at = places[k]
@@ -68,14 +75,16 @@ def called_lines(ptx: str) -> dict[tuple[str, int], int]:
     return {place: min(lines) for place, lines in found.items() if len(lines) == 1}
 
 # %% ../../../nbs/3_gpu/2_plan/00_ptx.ipynb #ce469007
-_SECTION = re.compile(r'^[ \t]*\.section\s+\.debug_\w+\s*\{[^}]*\}[ \t]*\n?', re.M)
+_SECTION = re.compile(r'^[ \t]*\.section\s+\.debug_(\w+)\s*\{[^}]*\}[ \t]*\n?', re.M)
 
 def without_paths(ptx: str) -> str:
-    "PTX whose files have no folders, and without debug sections other than the lines."
+    "PTX whose files have no folders, and without debug sections other than the lines and the names they refer to."
+    named = 'function_name' in ptx
     def bare(m):
         name = (m[3] or m[2]).rsplit('/', 1)[-1]
         return f'\t.file\t{m[1]} "{name}"'
-    return '\n'.join(_FILE.sub(bare, line) for line in _SECTION.sub('', ptx).splitlines()) + '\n'
+    def kept(m): return m[0] if named and m[1] == 'str' else ''
+    return '\n'.join(_FILE.sub(bare, line) for line in _SECTION.sub(kept, ptx).splitlines()) + '\n'
 
 # %% ../../../nbs/3_gpu/2_plan/00_ptx.ipynb #293dfbab
 _ENTRY = re.compile(r'\.entry\s+([A-Za-z_$][\w$]{0,254})\s*(?:\(([^)]*)\))?')

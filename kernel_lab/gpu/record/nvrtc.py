@@ -4,8 +4,11 @@
 
 # %% ../../../nbs/3_gpu/3_record/03_nvrtc.ipynb #2ebaf172
 import ctypes
+import hashlib
 import importlib.util
+import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from ...core.errors import KernelError, UsageError
@@ -78,7 +81,8 @@ _OPTION = re.compile(r'-(-define-macro=|D)\w{1,60}(=[\w.+-]{0,60})?|--?use_fast_
 
 ADMITTED = 'Admitted are -D, -std, -O, --use_fast_math, --maxrregcount, --fmad, --ftz and -lineinfo.'
 
-def _options(chip, more):
+def compile_options(chip: GpuChip, more: list[str]) -> list[str]:
+    "The options of a compiler of CUDA C++ for a chip, with those asked for; `KernelError` for one not admitted."
     for o in more:
         if not isinstance(o, str) or not _OPTION.fullmatch(o):
             raise KernelError(f'the option {str(o)[:60]!r} is not admitted', kind='unsupported', hint=ADMITTED)
@@ -96,7 +100,7 @@ def compile_cuda(text: str, name: str, chip: GpuChip, options: list[str] = ()) -
     """(PTX or None, name of the entry, log) of a CUDA C++ text and one of its kernels, which may be an expression
     (`scale<float>`). `KernelError` for an option that is not admitted."""
     library, program = nvrtc_library(), ctypes.c_void_p()
-    words = [o.encode() for o in _options(chip, options)]
+    words = [o.encode() for o in compile_options(chip, options)]
     headers = cuda_headers() if '#' in text and 'include' in text else {}
     texts, names = ((ctypes.c_char_p * len(headers))(*x) for x in (headers.values(), headers))
     library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), KERNEL_FILE.encode(), len(headers), texts, names)
@@ -108,3 +112,24 @@ def compile_cuda(text: str, name: str, chip: GpuChip, options: list[str] = ()) -
         library.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(lowered))
         return without_paths(_text_of(library, program, 'PTX')), lowered.value.decode(), log
     finally: library.nvrtcDestroyProgram(ctypes.byref(program))
+
+# %% ../../../nbs/3_gpu/3_record/03_nvrtc.ipynb #b6c088b4
+class NotCompiled(BaseException):
+    "A text must be compiled outside of this process: `order` has its 'text', the 'name' of a kernel, and 'options'."
+    def __init__(self, text: str, name: str, options: list[str]):
+        super().__init__(f'{name} is not compiled')
+        self.order = {'text': text, 'name': name, 'options': options}
+
+def text_key(text: str, name: str, options: list[str]) -> str:
+    "What a compiled text is known by."
+    return hashlib.sha256(json.dumps([text, name, [*options]]).encode()).hexdigest()
+
+def compiled_before(made: dict[str, tuple]) -> Callable:
+    """Like `compile_cuda`, of texts compiled before: `text_key` → (PTX or None, name of the entry, log). `NotCompiled`
+    for any other text."""
+    def found(text, name, chip, options):
+        compile_options(chip, options)
+        key = text_key(text, name, options)
+        if key in made: return tuple(made[key])
+        raise NotCompiled(text, name, options)
+    return found

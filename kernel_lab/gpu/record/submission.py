@@ -5,7 +5,9 @@
 # %% ../../../nbs/3_gpu/3_record/05_submission.ipynb #4c940b8e
 import ast
 import inspect
+import json
 import linecache
+import re
 import sys
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
@@ -17,7 +19,7 @@ from ..chip.gpu_chips import GpuChip, get_gpu
 from ..plan.launch_plan import LaunchPlan
 from ..plan.ptx import KERNEL_FILE
 from .cuda_kernels import cuda_recorded
-from .nvrtc import nvrtc_version
+from .nvrtc import NotCompiled, nvrtc_version
 from .recording import PlanRecording
 from .torch_calls import torch_recorded
 from .triton_kernels import triton_recorded
@@ -121,13 +123,20 @@ def _without_kernel(recording):
                        hint=f'{f"torch did all of it: {done}. Write that in a kernel" if done else "Launch one"}: '
                             f'{_LAUNCHES}.')
 
+def _compiler_version(kernels, made):
+    "What compiled CUDA C++, and its version: nvcc's as its PTX says it."
+    if made is None: return {'nvrtc': nvrtc_version()}
+    said = re.search(r'^// Cuda compilation tools, release [\d.]{1,20}, V([\d.]{1,20})', kernels[0].ptx, re.M)
+    return {'nvcc': said[1] if said else 'unknown'}
+
 def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str | None = None, init: list = (),
-                name: str = '') -> LaunchPlan:
+                name: str = '', made: dict | None = None) -> LaunchPlan:
     """The `LaunchPlan` of a submission for inputs like `specs` ({'shape', 'dtype'} of a tensor, {'value'} of a number)
-    on `chip`; `init`: arguments of a module class. Runs the submission's Python: only in a process that is confined.
-    `KernelError` with its line for anything that is wrong in it."""
+    on `chip`; `init`: arguments of a module class; `made`: texts of CUDA C++ that nvcc compiled before, as in
+    `compiled_before`, which also says what happens to others; None: NVRTC compiles. Runs the submission's Python: only
+    in a process that is confined. `KernelError` with its line for anything that is wrong in it."""
     chip, r = get_gpu(chip), PlanRecording()
-    with triton_recorded(r, chip, source), cuda_recorded(r, chip, source), loaded(source) as module:
+    with triton_recorded(r, chip, source), cuda_recorded(r, chip, source, made), loaded(source) as module:
         call = find_entry(module, entry)
         title = name or call.__name__
         if isinstance(call, type): call = _module_of(call, r, init, chip)
@@ -138,12 +147,14 @@ def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str 
         with torch_recorded(r, chip): outputs = _outputs(r, call(*args))
     if not r.kernels: raise _without_kernel(r)
     is_triton = any(k.scratch for k in r.kernels)
-    versions = {'triton': triton.__version__} if is_triton else {'nvrtc': nvrtc_version()}
+    versions = {'triton': triton.__version__} if is_triton else _compiler_version(r.kernels, made)
     versions['torch'] = torch.__version__.split('+')[0]
     return LaunchPlan(title, 'triton' if is_triton else 'cuda', chip.name, tuple(r.buffers), tuple(r.kernels),
                       tuple(r.steps), inputs, outputs, source, versions)
 
 def plan_job(request: dict) -> str:
-    "The job of a child: `source`, `specs`, `chip`, `entry`, `init` and `name` of a request → a plan as JSON text."
-    keys = ('source', 'specs', 'chip', 'entry', 'init', 'name')
-    return record_plan(**{k: request[k] for k in keys if k in request}).to_json()
+    """The job of a child: `source`, `specs`, `chip`, `entry`, `init`, `name` and `made` of a request → a plan as JSON
+    text, or the order of a `NotCompiled`."""
+    keys = ('source', 'specs', 'chip', 'entry', 'init', 'name', 'made')
+    try: return record_plan(**{k: request[k] for k in keys if k in request}).to_json()
+    except NotCompiled as e: return json.dumps({'compile': e.order})

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
 from kernel_lab.core.errors import KernelError, UsageError
-from kernel_lab.evaluate.gpu import planning, toolchain
+from kernel_lab.evaluate.gpu import toolchain
 from kernel_lab.evaluate.gpu.compiling import GpuCompiled, compile_plan, compile_submission
 from kernel_lab.evaluate.gpu.planning import GPU_LIMITS, plan_submission
 from kernel_lab.gpu.plan.launch_plan import LaunchPlan
@@ -188,8 +188,9 @@ def test_every_chip_has_a_binary(chip):
 
 
 def test_a_server_of_its_own_does_not_replace_that_of_other_kernels():
+    from kernel_lab.evaluate.gpu.toolchain import GPU_MODULES
     from kernel_lab.evaluate.sandbox.run import sandbox
-    assert sandbox(planning.PLAN_MODULES)[0] is not sandbox()[0] and sandbox()[0].modules == ()
+    assert sandbox(GPU_MODULES)[0] is not sandbox()[0] and sandbox()[0].modules == ()
 
 
 # --- CUDA C++ ---
