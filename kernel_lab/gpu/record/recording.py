@@ -26,24 +26,44 @@ def dtype_of(tensor: torch.Tensor) -> str:
                       line=source_line() or None, limit=', '.join(DTYPE_BYTES), value=name,
                       hint='Give complex numbers as two real ones.')
 
+def values_from_host(what: str) -> KernelError:
+    "The error of a submission that brings numbers of its own in a tensor."
+    return KernelError(f'{what} brings values from the host, and a plan has none', kind='unsupported',
+                       line=source_line() or None,
+                       hint='Use torch.full or torch.zeros, pass numbers to the kernel, or make them inside it.')
+
 class PlanRecording:
     "Buffers, kernels and steps of a submission, in the order in which they are made."
     def __init__(self):
         self.buffers, self.kernels, self.steps = [], [], []
         self.racing = None                  # alternatives of the launch that is being tuned
         self.texts = None                   # a dict collects what the compiler makes on its way: stage → text
-        self._storages, self._kernels = {}, {}
+        self.constructing = False           # whether a module's constructor runs, whose values are its state
+        self._storages, self._kernels, self._kept = {}, {}, {}
 
     def buffer(self, tensor: torch.Tensor, name: str = '', role: str = 'scratch') -> int:
         "The number of the buffer behind a tensor; a new one for a storage that was not seen before."
         storage = tensor.untyped_storage()
         if (known := self._storages.get(storage._cdata)) is not None: return known[0]
+        if kept := self._kept.get(storage._cdata): raise self._not_registered(kept[0])
+        if storage.device.type != 'meta': raise values_from_host('a tensor')
         if len(self.buffers) >= MAX_BUFFERS: raise self.too_many('tensors', MAX_BUFFERS)
         number = len(self.buffers)
         self._storages[storage._cdata] = number, storage
         self.buffers.append(Buffer(name or f't{number}', tuple(tensor.shape), dtype_of(tensor), storage.nbytes(), role,
                                    source_line()))
         return number
+
+    def keep_out(self, tensor: torch.Tensor, name: str) -> None:
+        "Refuse the use of a tensor that a module's constructor made and did not register: a plan has no value for it."
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages: self._kept[storage._cdata] = name, storage
+
+    def _not_registered(self, name):
+        return KernelError(f'self.{name} is a tensor of the constructor that is no parameter and no buffer of the '
+                           'module: a plan has no value for it', kind='unsupported', line=source_line() or None,
+                           hint='Make it in forward (torch.full, torch.zeros), or register_buffer it if the reference '
+                                'module has a buffer of this name.')
 
     def view(self, tensor: torch.Tensor, **named) -> BufferView:
         "A tensor as a view of its buffer."

@@ -89,9 +89,13 @@ def _arguments(recording, specs, names):
 
 def _module_of(cls, recording, init, chip):
     "An instance of a module class, its tensors as parameters of the plan."
-    with torch_recorded(PlanRecording(), chip): model = cls(*init)
+    aside = PlanRecording()
+    aside.constructing = True
+    with torch_recorded(aside, chip): model = cls(*init)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         recording.buffer(tensor, name=name, role='parameter')
+    for name, x in (pair for m in model.modules() for pair in vars(m).items()):
+        if isinstance(x, torch.Tensor): recording.keep_out(x, name)
     return model
 
 def _parameter_names(call):

@@ -18,7 +18,7 @@ from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip
 from ..plan.nodes import LIBRARY_OPERATIONS, Fill, LibraryCall
 from ..plan.ptx import KERNEL_FILE
-from .recording import PlanRecording, source_line
+from .recording import PlanRecording, source_line, values_from_host
 
 # %% ../../../nbs/3_gpu/3_record/01_torch_calls.ipynb #adff92a7
 ALLOCATIONS = {'aten::empty', 'aten::empty_like', 'aten::empty_strided', 'aten::new_empty', 'aten::new_empty_strided'}
@@ -90,7 +90,7 @@ class TorchOperations(TorchDispatchMode):
 # %% ../../../nbs/3_gpu/3_record/01_torch_calls.ipynb #612657d7
 TO_HOST = {
     'item', 'tolist', 'numpy', 'cpu', '__bool__', '__float__', '__int__', '__index__', '__array__', '__contains__'}
-FROM_HOST = {'tensor', 'as_tensor', 'asarray', 'from_numpy', 'scalar_tensor', 'frombuffer'}
+FROM_HOST = {'tensor', 'as_tensor', 'asarray', 'scalar_tensor', 'new_tensor'}
 CUDA = torch.device('cuda', 0)
 
 def _is_device(x):
@@ -115,7 +115,7 @@ class FunctionsOfGpu(TorchFunctionMode):
         if owner is torch.Tensor.is_cuda: return True
         if owner is torch.Tensor.device: return CUDA
         if name in TO_HOST: raise _values_needed(f'torch.Tensor.{name}')
-        if name in FROM_HOST: raise _from_host(name)
+        if name in FROM_HOST: return self._from_host(func, name, args, kwargs)
         if name == 'data_ptr': return self._address(args[0])
         if name == 'get_device': return 0
         if name == 'cuda': return args[0]
@@ -126,10 +126,10 @@ class FunctionsOfGpu(TorchFunctionMode):
         if sys._getframe(2).f_code.co_filename == KERNEL_FILE: raise _values_needed('torch.Tensor.data_ptr')
         return self.recording.address(tensor)
 
-def _from_host(name):
-    return KernelError(f'torch.{name} brings values from the host, and a plan has none', kind='unsupported',
-                       line=source_line() or None,
-                       hint='Use torch.full or torch.zeros, pass numbers to the kernel, or make them inside it.')
+    def _from_host(self, func, name, args, kwargs):
+        "In a constructor a tensor without its values: they are the module's state; elsewhere an error."
+        if not self.recording.constructing: raise values_from_host(f'torch.{name}')
+        return func(*args, **kwargs | {'device': 'meta'})
 
 # %% ../../../nbs/3_gpu/3_record/01_torch_calls.ipynb #10e3efe0
 def _properties(chip):

@@ -250,3 +250,48 @@ def test_two_kernels_of_one_text_have_a_binary_each():
     found = compile_submission(both, SPECS)
     assert isinstance(found, GpuCompiled), found
     assert [b.kernel.name for b in found.binaries.values()] == ['add', 'twice'] and len({len(b.sass) for b in found.binaries.values()}) == 2
+
+
+# --- modules ---
+
+NORM = '''import torch
+import triton
+import triton.language as tl
+@triton.jit
+def scale(x, mean, out, n, c, BLOCK: tl.constexpr):
+    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + k, tl.load(x + k, mask=k < n) - tl.load(mean + k % c, mask=k < n), mask=k < n)
+class ModelNew(torch.nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.bn = torch.nn.BatchNorm1d(c)
+        self.ones = torch.ones(c)
+    def forward(self, x):
+        out = torch.empty_like(x)
+        scale[(triton.cdiv(x.numel(), 1024),)](x, self.bn.running_mean, out, x.numel(), x.shape[1], BLOCK=1024)
+        return out
+'''
+
+
+def test_a_module_may_hold_a_layer_that_counts_its_batches():
+    found, _ = plan_submission(NORM, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])
+    assert isinstance(found, LaunchPlan), found
+    roles = {b.name: b.role for b in found.buffers}
+    assert roles['bn.running_mean'] == roles['bn.num_batches_tracked'] == 'parameter'
+
+
+@pytest.mark.parametrize('made', ['torch.ones(c)', 'torch.tensor([1.0] * c)', 'torch.full((c,), 2.0)'])
+def test_a_tensor_of_the_constructor_that_is_not_registered_has_no_value(made):
+    source = NORM.replace('torch.ones(c)', made).replace('self.bn.running_mean', 'self.ones')
+    found, _ = plan_submission(source, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])
+    assert isinstance(found, KernelError) and 'self.ones is a tensor of the constructor' in str(found), found
+    kept = source.replace(f'self.ones = {made}', f"self.register_buffer('ones', {made})")
+    assert isinstance(plan_submission(kept, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])[0], LaunchPlan)
+
+
+@pytest.mark.parametrize('made', ['torch.tensor([1.0] * 32)', 'torch.as_tensor([1.0] * 32)', 'torch.Tensor([1.0] * 32)', 'x.new_tensor([1.0] * 32)',
+                                  'torch.frombuffer(bytearray(128), dtype=torch.float32)', '__import__("numpy").ones(32, "float32")'])
+def test_numbers_of_the_host_have_no_way_into_a_plan(made):
+    source = NORM.replace('self.bn.running_mean', made if 'numpy' not in made else f'torch.from_numpy({made})')
+    found, _ = plan_submission(source, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])
+    assert isinstance(found, KernelError) and 'brings values from the host' in str(found) and found.line == 15, found
