@@ -36,8 +36,8 @@ from ..core.interrupts import INTERRUPTED, hearing, interrupted
 # %% ../../nbs/7_cli/13_app.ipynb #c573915b
 app = typer.Typer(name='kernel-lab', no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   rich_markup_mode='markdown', context_settings={'help_option_names': ['-h', '--help']},
-                  help='Write, check, time and improve NeuronCore kernels on a laptop. Latencies are simulated, never '
-                       'measured.')
+                  help='Write, check, time and improve NeuronCore kernels on a laptop: latencies are simulated, never '
+                       'measured. Compile and judge Triton and CUDA kernels without a GPU.')
 
 def run(argv):
     """Run one command line, given as a list of words → its exit code.

@@ -115,6 +115,8 @@ def compile_gpu(
         written = LANGUAGE_NAMES[found.plan.target]
         raise UsageError(f'The kernel is written in {written}, not in {LANGUAGE_NAMES[target]}.',
                          hint=f'Say --target {found.plan.target}, or leave it out.')
+    if compiler and found.plan.target != 'cuda':
+        raise UsageError('--compiler is of CUDA C++, and the kernel is written in Triton.', hint='Leave it out.')
     report = run_compiled(found) if run and not found.errors else None
     if not json_: say(*str(found).splitlines(), *(str(report).splitlines() if report else ()))
     seen = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, NO_VALUE, AsJson, ChipName, Entry,
+from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, NO_VALUE, AsJson, AnyChipName, Entry,
                                    KernelFiles, StorePlace, Strict, TaskName, TextTable, WorkloadName, WorkSeconds,
                                    evaluation_lines, say,
                                    with_progress)
@@ -182,7 +182,7 @@ def evaluate_gpu_files(kernels, task, workload=None, chip=None, store=None, seed
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #165a9824
 def evaluate_(
-    task: TaskName, kernels: KernelFiles, workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP,
+    task: TaskName, kernels: KernelFiles, workload: WorkloadName = None, chip: AnyChipName = DEFAULT_CHIP,
     target: KernelTarget = None, entry: Entry = None, json_: AsJson = False, strict: Strict = False,
     seeds: Annotated[int, typer.Option(metavar='N', min=1, max=20, help='How many fresh inputs to verify on.')] = 3,
     seconds: Annotated[float, typer.Option(metavar='S', min=1, help=(

@@ -253,6 +253,8 @@ Strict = Annotated[bool, typer.Option('--strict', help=(
     "Refuse Python that the vendor's compiler does not take; otherwise it is a warning."))]
 Entry = Annotated[str | None, typer.Option(metavar='NAME', help='The entry function, where the file has several.')]
 ChipName = Annotated[str, typer.Option(metavar='CHIP', help='The chip to simulate: {chips}.')]
+AnyChipName = Annotated[str, typer.Option(metavar='CHIP', help=(
+    'The chip to simulate: {chips}. With --target triton or cuda, the GPU to compile for: {gpus}.'))]
 WorkloadName = Annotated[str | None, typer.Option('--workload', '-w', metavar='NAME', help=(
     "One of the task's workloads; the first if left out."))]
 AsJson = Annotated[bool, typer.Option('--json', help='Print the whole record as JSON.')]

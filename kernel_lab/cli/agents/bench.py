@@ -12,7 +12,7 @@ import typer
 from ...agents.models.prices import use_prices
 from .optimize import (AgentTarget, BaseUrl, MaxTokens, ModelName, PriceFile, Turns, announced,
     asked_of)
-from ..render import (EXIT_GOOD, NO_VALUE, ChipName, StorePlace, TextTable, microseconds,
+from ..render import (EXIT_GOOD, NO_VALUE, AnyChipName, StorePlace, TextTable, microseconds,
     require_writable, say, with_progress, writing)
 from ..runs import open_store, store_option
 from ..tasks import add_imported_tasks, imported_suites
@@ -156,7 +156,7 @@ OutJson = Annotated[str | None, typer.Option('--out', metavar='FILE.json', help=
     'Write plan, outcomes and figures here.'))]
 
 def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NAME', help='An agent; repeat.')] = None,
-          suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: ChipName = DEFAULT_CHIP,
+          suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: AnyChipName = DEFAULT_CHIP,
           target: AgentTarget = None,
           model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
           task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
@@ -214,7 +214,7 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
                'samples of beam; search of rewrite; all parts of the agent if left out; repeat.'))] = None,
            singly: Annotated[bool, typer.Option('--singly', help=(
                'One part off at a time, not all combinations.'))] = False,
-           suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: ChipName = DEFAULT_CHIP,
+           suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: AnyChipName = DEFAULT_CHIP,
            target: AgentTarget = None,
            model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
            task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,

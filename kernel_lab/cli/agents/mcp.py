@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..render import ChipName, StorePlace, Strict, WorkloadName, WorkSeconds
+from ..render import AnyChipName, StorePlace, Strict, WorkloadName, WorkSeconds
 from ..runs import find_run, open_store
 from ..tasks import add_imported_tasks, known_task
 from ...core.errors import UsageError
@@ -31,7 +31,7 @@ def host_of(store, task=None, workload=None, chip=DEFAULT_CHIP, resume=None, tar
 def mcp(
     task: Annotated[str | None, typer.Option('--task', metavar='TASK', help=(
         'Work on this task; without it, the agent chooses one with the tool start.'))] = None,
-    workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP,
+    workload: WorkloadName = None, chip: AnyChipName = DEFAULT_CHIP,
     target: Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
         'What is written: nki, triton or cuda (then --chip is a GPU, as sm_90).'))] = None,
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a run that was made so.')] = None,

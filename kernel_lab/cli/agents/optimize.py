@@ -12,7 +12,7 @@ from ..evaluate import read_kernel
 from .optimize_file import optimize_file
 from ...agents.models.prices import use_prices
 from ...agents.systems.registry import AGENTS
-from ..render import (EXIT_GOOD, EXIT_NOT_CORRECT, ChipName, Entry, PagePath, Steps, StorePlace, Strict,
+from ..render import (EXIT_GOOD, EXIT_NOT_CORRECT, AnyChipName, ChipName, Entry, PagePath, Steps, StorePlace, Strict,
     WorkloadName, WorkSeconds, exit_code, progress_on, reason_text, require_writable, say, step_table, step_text,
     writing)
 from ..runs import find_run, open_store, store_option, write_report
@@ -216,7 +216,7 @@ def optimize(
     agent: Annotated[str, typer.Option(metavar='NAME', help=AGENT_HELP)] = 'rewrite',
     steps: Annotated[int | None, typer.Option(metavar='N', min=1, max=10_000, help=(
         "The most steps to take; the agent's own limit if left out, 10 for rewrite."))] = None,
-    workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP, target: AgentTarget = None,
+    workload: WorkloadName = None, chip: AnyChipName = DEFAULT_CHIP, target: AgentTarget = None,
     model: ModelName = None, base_url: BaseUrl = None, max_dollars: MaxDollars = None, max_tokens: MaxTokens = None,
     turns: Turns = None, prices: PriceFile = None,
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,

@@ -39,6 +39,8 @@ def kind_of(opcode: str) -> str:
     return next((name for name, pattern in _INSTRUCTION_KINDS if pattern.match(opcode)), 'integer and moves')
 
 # %% ../../../nbs/3_gpu/4_binary/00_sass.ipynb #107caf85
+_CONSTANT = re.compile(r'\bHFMA2(?:\.\w+)? R\d+, -RZ, RZ, ')         # 0 · 0 + a constant: a move by the pipe of halves
+
 @dataclass(frozen=True)
 class SassInstruction:
     "An instruction of a GPU: its address in bytes, opcode, whole text, the line of the source (0 for none), its kind."
@@ -50,7 +52,7 @@ class SassInstruction:
     @property
     def kind(self) -> str:
         "What it is for: a name of `INSTRUCTION_KINDS`, or 'integer and moves'."
-        return kind_of(self.opcode)
+        return 'integer and moves' if _CONSTANT.search(self.text) else kind_of(self.opcode)
 
     @property
     def access_bytes(self) -> int | None:

@@ -70,8 +70,9 @@ def narrow_loads(b: KernelBinary, lines: list[str]) -> Iterator[Sign]:
     if narrow > sum(wide.values()) / 2:
         yield Sign(_most(b, 'global load'),
                    f'{narrow} of {sum(wide.values())} global loads take less than 16 bytes a thread',
-                   'Let neighbouring threads read neighbouring elements, in rows that are multiples of 16 bytes; where '
-                   'they do, a wider load takes fewer instructions (float4 in CUDA C++).')
+                   'Where neighbouring threads read neighbouring elements that is no loss of bandwidth, and a wider '
+                   'load (float4 in CUDA C++; rows that are multiples of 16 bytes) only saves instructions; where they '
+                   'do not, let them.')
 
 def idle_tensor_cores(b: KernelBinary, lines: list[str]) -> Iterator[Sign]:
     "A product of blocks without a tensor core."

@@ -41,7 +41,8 @@ def shared_memory_fits(c: LaunchContext) -> Iterator[Diagnostic]:
     asked = c.binary.shared_bytes if c.binary else c.kernel.shared_bytes
     if asked > c.chip.shared_block_bytes:
         yield c.broken('asks for more shared memory than a block may have', f'{c.chip.shared_block_bytes:,} bytes',
-                       f'{asked:,}', 'Use a smaller tile, or fewer stages (num_stages): each holds what is loaded.')
+                       f'{asked:,}', 'Use a smaller tile, or fewer stages (num_stages): each holds what is loaded.'
+                       if c.kernel.scratch else 'Make shared_mem= of the launch, or arrays under __shared__, smaller.')
 
 def registers_fit(c: LaunchContext) -> Iterator[Diagnostic]:
     "Registers of a block; known when it is assembled."

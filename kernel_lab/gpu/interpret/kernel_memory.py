@@ -102,11 +102,15 @@ class KernelMemory:
         side = 'before the beginning' if wrong[0] < 0 else 'past the end'
         element = int(wrong[0]) // DTYPE_BYTES[buffer.dtype]
         count = f'{len(wrong):,} of {len(at):,} lanes' if len(at) > 1 else 'it'
+        hint = self.hint(what, buffer) or 'Give it a mask that switches these lanes off.'
+        if len(wrong) == len(at) > 1:
+            hint = ('No lane of this program is inside: is the grid too large, or a stride wrong? If neither, a mask '
+                    f'is missing. {hint}')
         return KernelError(f'the {what} goes {side} of {buffer.name} ({count}, byte {int(wrong[0]):,} of '
                            f'{len(buffer.data):,})',
                            kind='limit', line=self.line() or None, operand=buffer.name,
                            limit=f'elements 0 to {buffer.elements - 1:,}', value=f'element {element:,}',
-                           hint=self.hint(what, buffer) or 'Give it a mask that switches these lanes off.')
+                           hint=hint)
 
     def _misaligned(self, what, buffer, at, size):
         return KernelError(f'the {what} has an address that is no multiple of {size} bytes', kind='limit',
@@ -120,7 +124,8 @@ class KernelMemory:
                            line=self.line() or None, operand=buffer.name,
                            value=f'element {first:,} and {int(missing.sum()) - 1:,} more',
                            limit='elements that were stored',
-                           hint='torch.empty has no values: store to it first, or use torch.zeros.')
+                           hint='torch.empty has no values: store to it first, or use torch.zeros. Where this line is '
+                                'to read an input, it was given the wrong pointer: look at the order of the arguments.')
 
     def view(self, number: int, dtype: np.dtype) -> np.ndarray:
         "The elements of a buffer as an array of this dtype, which shares its bytes."

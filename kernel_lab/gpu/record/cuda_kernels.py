@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 import torch
 from ...core.errors import KernelError
+from ...core.format import count_text
 from ..chip.gpu_chips import GpuChip
 from ..plan.nodes import Alternative, GpuKernel, KernelLaunch, Pointer
 from ..plan.ptx import ENTRY_FILE, KERNEL_FILE, ptx_params, require_no_directives
@@ -33,8 +34,8 @@ def _way_out(tool, reason):
     if not _NO_FILE.search(reason): return 'Look at this line of the kernel.'
     if tool == 'nvcc': return 'A kernel reads no files but the headers of the CUDA toolkit and of the C++ library.'
     return ('A kernel reads no files. CUDA\'s own headers are there (cuda_fp16.h, cuda_bf16.h, mma.h), and stdint.h, '
-            'float.h and limits.h; write anything else into the text. With a CUDA toolkit, --compiler nvcc has its '
-            'other headers and the C++ library.')
+            'float.h and limits.h; write anything else into the text. With a CUDA toolkit, nvcc has its other headers '
+            'and the C++ library: kernel-lab compile --compiler nvcc, or KERNEL_LAB_CUDA_COMPILER=nvcc.')
 
 def _error(tool, log, text, source, start):
     """The first error of the log of `tool`, at its line of the submission. `start`: the line on which the text begins,
@@ -43,13 +44,18 @@ def _error(tool, log, text, source, start):
     no = f'{tool} does not compile this'
     if not found: return KernelError(f'{no}: {log.strip()[-500:] or "it gave no reason"}', line=here)
     file, at, reason = found[1], int(found[2] or found[3]), found[4].strip()[:500]
-    if file == ENTRY_FILE: return KernelError(f'{no}: the text has no such kernel: {reason}', line=here)
+    if file in (ENTRY_FILE, '__nv_name_map'):       # where nvcc, and NVRTC, put the name of the kernel
+        is_template = 'cannot determine which instance' in reason
+        return KernelError(f'{no}: the text has no such kernel: {reason}', line=here, hint=(
+            "A template's kernel is named with its types: 'scale<float>'." if is_template else
+            'Give the name of a __global__ function of the text.'))
     if file != KERNEL_FILE:
         return KernelError(f'{no}, in line {at} of {file[:60]}: {reason}', line=here, hint=_way_out(tool, reason))
     lines = (source if start else text).splitlines()
     shown = lines[at - 1].strip()[:200] if 0 < at <= len(lines) else None
     where = '' if start else f' (line {at} of the CUDA text)'
-    return KernelError(f'{no}{where}: {reason}', line=at if start else here, operand=shown, hint=_way_out(tool, reason))
+    shown = f' — {shown}' if shown else ''
+    return KernelError(f'{no}{where}: {reason}{shown}', line=at if start else here, hint=_way_out(tool, reason))
 
 # %% ../../../nbs/3_gpu/3_record/04_cuda_kernels.ipynb #c47af871
 POINTERS = {
@@ -86,22 +92,31 @@ def _match(name, types, taken):
 def _sizes(sizes, what, most):
     "Three sizes of a grid or a block; a `KernelError` for what is none."
     found = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
+    if len(found) != 3:
+        raise KernelError(f'the {what} has {count_text(len(found), "size")}', kind='limit', line=source_line() or None,
+                          limit='3', value=str(sizes)[:60],
+                          hint=f'torch takes three whole numbers: {what}='
+                               f'({", ".join(map(str, [*found, 1, 1][:3]))[:60]}).')
     is_size = lambda n, top: isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= top
-    if len(found) == 3 and all(map(is_size, found, most)): return found
+    if all(map(is_size, found, most)): return found
     raise KernelError(f'the {what} is {str(sizes)[:60]}', kind='limit', line=source_line() or None,
                       limit=f'1 to {" × ".join(f"{n:,}" for n in most)}', value=str(found)[:60],
-                      hint=f'torch takes three whole numbers, {what}=(256, 1, 1): with 0 nothing runs, and more '
-                           'work goes into a loop of the kernel.')
+                      hint='Three whole numbers in these bounds: with 0 nothing runs, and more work goes into a '
+                           'loop of the kernel.')
+
+USUAL_SHARED_BYTES = 48 << 10           # below this, a launch takes dynamic shared memory without asking
 
 class CudaKernel:
     "A compiled kernel that writes down its launches; called as torch's."
     def __init__(self, recording: PlanRecording, name: str, entry: str, ptx: str, line: int, fuses: bool = True):
         self.recording, self.name, self.entry, self.ptx = recording, name, entry, ptx
         self.line, self.fuses = line, fuses
+        self.configured = 0             # bytes of dynamic shared memory that a launch may take beyond the usual
 
     def __call__(self, grid=(1, 1, 1), block=(1, 1, 1), args=(), shared_mem=0, stream=None):
         grid = _sizes(grid, 'grid', (2**31 - 1, 65535, 65535))
         block = _sizes(block, 'block', (1024, 1024, 64))
+        if shared_mem >= USUAL_SHARED_BYTES and shared_mem > self.configured: raise self._not_configured(shared_mem)
         types = tuple(_types(args or ()))
         _match(self.name, types, ptx_params(self.ptx)[self.entry])
         made = GpuKernel(self.name, self.entry, self.ptx, block, types, int(shared_mem), line=self.line,
@@ -116,7 +131,16 @@ class CudaKernel:
         return Pointer(view.buffer, view.offset)
 
     def set_shared_memory_config(self, shared_mem_bytes):
-        "What torch asks for before a launch with more than 48 KiB; the plan has it in the launch."
+        "What torch asks for before a launch with 48 KiB or more; the plan has it in the launch."
+        self.configured = shared_mem_bytes
+
+    def _not_configured(self, asked):
+        limit = f'{self.configured:,} bytes' if self.configured else f'less than {USUAL_SHARED_BYTES:,} bytes'
+        return KernelError(f'the launch of {self.name} takes more dynamic shared memory than it is configured for',
+                           kind='limit', line=source_line() or None, limit=limit,
+                           value=f'{asked:,}',
+                           hint=f'Once after compiling: kernel.set_shared_memory_config({asked}). torch refuses the '
+                                'launch without it.')
 
 # %% ../../../nbs/3_gpu/3_record/04_cuda_kernels.ipynb #26eadfe0
 def _require_text(text, name):

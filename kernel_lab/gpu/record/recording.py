@@ -45,7 +45,9 @@ class PlanRecording:
         "The number of the buffer behind a tensor; a new one for a storage that was not seen before."
         storage = tensor.untyped_storage()
         if (known := self._storages.get(storage._cdata)) is not None: return known[0]
-        if kept := self._kept.get(storage._cdata): raise self._not_registered(kept[0])
+        if kept := self._kept.get(storage._cdata):
+            raise KernelError(f'{kept[0]}: a plan has no value for it', kind='unsupported', line=source_line() or None,
+                              hint=kept[1])
         if storage.device.type != 'meta': raise values_from_host('a tensor')
         if len(self.buffers) >= MAX_BUFFERS: raise self.too_many('tensors', MAX_BUFFERS)
         number = len(self.buffers)
@@ -54,16 +56,10 @@ class PlanRecording:
                                    source_line()))
         return number
 
-    def keep_out(self, tensor: torch.Tensor, name: str) -> None:
-        "Refuse the use of a tensor that a module's constructor made and did not register: a plan has no value for it."
+    def keep_out(self, tensor: torch.Tensor, why: str, hint: str) -> None:
+        "Refuse the use of a tensor that was made before the entry was called: a plan has no value for it."
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._storages: self._kept[storage._cdata] = name, storage
-
-    def _not_registered(self, name):
-        return KernelError(f'self.{name} is a tensor of the constructor that is no parameter and no buffer of the '
-                           'module: a plan has no value for it', kind='unsupported', line=source_line() or None,
-                           hint='Make it in forward (torch.full, torch.zeros), or register_buffer it if the reference '
-                                'module has a buffer of this name.')
+        if storage._cdata not in self._storages: self._kept[storage._cdata] = why, hint, storage
 
     def view(self, tensor: torch.Tensor, **named) -> BufferView:
         "A tensor as a view of its buffer."

@@ -9,6 +9,7 @@ import json
 import linecache
 import re
 import sys
+import traceback
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 import torch
@@ -21,7 +22,7 @@ from ..plan.ptx import KERNEL_FILE
 from .cuda_kernels import cuda_recorded
 from .nvrtc import NotCompiled, nvrtc_version
 from .recording import PlanRecording
-from .torch_calls import torch_recorded
+from .torch_calls import gpu_of, torch_recorded
 from .triton_kernels import triton_recorded
 
 # %% ../../../nbs/3_gpu/3_record/05_submission.ipynb #13a6958a
@@ -37,8 +38,20 @@ def _refuse_host_code(source):
                           hint='That needs a machine with a card. Without one, torch.cuda._compile_kernel(text, name) '
                                'takes the kernel, and is called with grid, block, args; Triton is planned as well.')
 
+def _run(source, module, chip):
+    "Run the text of a submission, for which there is a GPU to ask about, and none to put a tensor on."
+    try:
+        with gpu_of(chip): exec(compile(source, KERNEL_FILE, 'exec', dont_inherit=True), module.__dict__)
+    except (AssertionError, RuntimeError) as e:
+        if not re.search('CUDA enabled|NVIDIA driver', str(e)): raise
+        lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == KERNEL_FILE]
+        raise KernelError('a tensor is put on the card when the file is loaded', kind='unsupported',
+                          line=lines[-1] if lines else None,
+                          hint='Make it in the function that is called: what an earlier call left in it is no '
+                               'input.') from None
+
 @contextmanager
-def loaded(source: str):
+def loaded(source: str, chip: GpuChip):
     "Context manager: the submission as a module, with its lines where `inspect` finds them."
     _refuse_host_code(source)
     module = ModuleType('submission')
@@ -46,7 +59,7 @@ def loaded(source: str):
     sys.modules['submission'] = module
     linecache.cache[KERNEL_FILE] = len(source), None, source.splitlines(True), KERNEL_FILE
     try:
-        exec(compile(source, KERNEL_FILE, 'exec', dont_inherit=True), module.__dict__)
+        _run(source, module, chip)
         yield module
     finally:
         for place, key, old in (sys.modules, 'submission', before[0]), (linecache.cache, KERNEL_FILE, before[1]):
@@ -95,7 +108,10 @@ def _module_of(cls, recording, init, chip):
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         recording.buffer(tensor, name=name, role='parameter')
     for name, x in (pair for m in model.modules() for pair in vars(m).items()):
-        if isinstance(x, torch.Tensor): recording.keep_out(x, name)
+        if not isinstance(x, torch.Tensor): continue
+        recording.keep_out(x, f'self.{name} is a tensor of the constructor that is no parameter and no buffer of the '
+                              'module', 'Make it in forward (torch.full, torch.zeros), or register_buffer it if the '
+                              'reference module has a buffer of this name.')
     return model
 
 def _parameter_names(call):
@@ -108,7 +124,8 @@ def _require_inputs(call, args):
     except TypeError as e:
         names = ', '.join(map(str, inspect.signature(call).parameters.values()))
         raise KernelError(f'the entry takes ({names}), and got {count_text(len(args), "input")}: {e}', kind='entry',
-                          hint='Give one input for each parameter, in order.') from None
+                          hint='Give one input for each parameter, in order: float32[4096,784] is a tensor, 3 a '
+                               'number.') from None
     except ValueError: return                   # a callable without a signature
 
 def _outputs(recording, result):
@@ -140,7 +157,7 @@ def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str 
     `compiled_before`, which also says what happens to others; None: NVRTC compiles. Runs the submission's Python: only
     in a process that is confined. `KernelError` with its line for anything that is wrong in it."""
     chip, r = get_gpu(chip), PlanRecording()
-    with triton_recorded(r, chip, source), cuda_recorded(r, chip, source, made), loaded(source) as module:
+    with triton_recorded(r, chip, source), cuda_recorded(r, chip, source, made), loaded(source, chip) as module:
         call = find_entry(module, entry)
         title = name or call.__name__
         if isinstance(call, type): call = _module_of(call, r, init, chip)

@@ -131,7 +131,8 @@ def compile_error(error: CompilationError, source: str) -> KernelError:
     lines = source.splitlines()
     shown = lines[line - 1].strip()[:200] if line and line <= len(lines) else ''
     at = f' at column {last.node.col_offset + 1}' if hasattr(last.node, 'col_offset') else ''
-    return KernelError(f'Triton does not compile this{at}: {reason}', line=line or None, operand=shown or None,
+    shown = f' — {shown}' if shown else ''
+    return KernelError(f'Triton does not compile this{at}: {reason}{shown}', line=line or None,
                        hint=_way_out(reason, _asserted(error)))
 
 # %% ../../../nbs/3_gpu/3_record/02_triton_kernels.ipynb #6adfc62e

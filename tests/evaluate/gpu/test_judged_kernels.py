@@ -292,20 +292,29 @@ def test_what_holds_on_the_smallest_workload_only_is_found(old, new, status, say
 def test_a_right_kernel_is_judged_with_each_length_once_more():
     task = get_task('softmax')
     e = evaluate(Kernel(ROWS, target='triton'), task, task.workload('full'), seeds=1)
-    assert e.status.value == 'correct' and e.gpu.judged_on == 'small' and e.gpu.judged.endswith('x [512, 512] and on x [256, 4096]'), e.gpu.judged
+    assert e.status.value == 'correct' and e.gpu.judged_on == 'small' and e.gpu.judged.endswith(
+        'x [512, 512] and on x [256, 4096]; right on x [253, 509], too'), e.gpu.judged
 
 
 def test_lengths_that_two_workloads_share_are_one():
     from kernel_lab.evaluate.gpu.gpu_stages import stretched_workloads
     from kernel_lab.tasks.model.workload import Workload
     small, full = Workload('small', {'a': (8, 16), 'b': (16, 4)}), Workload('full', {'a': (64, 128), 'b': (128, 4)})
-    assert [[w.shapes for w in each] for each in stretched_workloads(small, full)] == [
-        [{'a': (64, 16), 'b': (16, 4)}, {'a': (16, 16), 'b': (16, 4)}], [{'a': (8, 128), 'b': (128, 4)}, {'a': (8, 32), 'b': (32, 4)}]]
+    found = stretched_workloads(small, full)
+    assert [[w.shapes for w, _ in each] for each in found] == [
+        [{'a': (64, 16), 'b': (16, 4)}, {'a': (64, 4), 'b': (4, 1)}, {'a': (64, 1), 'b': (1, 1)}, {'a': (16, 16), 'b': (16, 4)}],
+        [{'a': (8, 128), 'b': (128, 4)}, {'a': (2, 128), 'b': (128, 1)}, {'a': (1, 128), 'b': (128, 1)}, {'a': (8, 32), 'b': (32, 4)}]]
+    assert [control and control.shapes for _, control in found[0]] == [None, {'a': (8, 4), 'b': (4, 1)}, {'a': (8, 1), 'b': (1, 1)}, None]
+    one = stretched_workloads(Workload('small', {'a': (8,)}), Workload('full', {'a': (64,)}))
+    assert [[(w.shapes, control) for w, control in each] for each in one] == [[({'a': (64,)}, None), ({'a': (16,)}, None)]]
     assert stretched_workloads(small, Workload('full', {'a': (64, 128)})) == []
 
 
 @pytest.mark.parametrize('old, new, cause', [
     ('tl.exp(v - tl.max(v, axis=0))', 'tl.exp(v)', "subtract the row's maximum first"),
+    ('tl.exp(v - tl.max(v, axis=0))', 'tl.exp(v - tl.max(tl.abs(v), axis=0))', 'exponentials that vanish'),
+    ('x + tl.program_id(0) * stride + k', 'x + tl.program_id(0) + k', 'row r is read at r · 1 and not at r · 512'),
+    ('e / tl.sum(e, axis=0)', 'v', 'a copy of x'),
     ('e / tl.sum(e, axis=0)', '2 * e / tl.sum(e, axis=0)', 'a factor')])
 def test_a_wrong_number_is_explained_from_the_numbers(old, new, cause):
     task = get_task('softmax')
@@ -324,8 +333,85 @@ def test_a_longer_workload_that_is_too_much_is_left_out_and_said(monkeypatch, ho
     def slow(plan, task, workload, *rest, **options):
         if workload.name != 'small': raise KernelError(TOO_MUCH, kind='limit')
         return judge(plan, task, workload, *rest, **options)
-    monkeypatch.setattr(gpu_stages, *(('MOST_PROGRAMS', 100) if how == 'programs' else ('judge_plan', slow)))
+    monkeypatch.setattr(gpu_stages, *(('MOST_PROGRAMS', 10) if how == 'programs' else ('judge_plan', slow)))
     task = get_task('softmax')
     e = evaluate(Kernel(ROWS, target='triton'), task, task.workload('full'), seeds=1)
     says = '; not with 256 as 4096, 512 as 4096, which is too much to interpret'
     assert e.status.value == 'correct' and e.gpu.judged_on == 'small' and e.gpu.judged.endswith(says), e.gpu.judged
+
+
+ONLINE = '''import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def stats(x, tops, sums, n, BLOCK: tl.constexpr):
+    row, m, s = tl.program_id(0), -float('inf'), 0.0
+    for start in range(0, n, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        v = tl.load(x + row * n + k, mask=k < n, other=-float('inf'))
+        new = tl.maximum(m, tl.max(v, axis=0))
+        s = s * tl.exp(m - new) + tl.sum(tl.exp(v - new), axis=0)
+        m = new
+    tl.store(tops + row, m)
+    tl.store(sums + row, s)
+
+@triton.jit
+def scale(x, out, tops, sums, n, BLOCK: tl.constexpr):
+    row, k = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + row * n + k, mask=k < n)
+    tl.store(out + row * n + k, tl.exp(v - tl.load(tops + row)) / tl.load(sums + row), mask=k < n)
+
+def softmax(x):
+    rows, cols = x.shape
+    out, tops, sums = torch.empty_like(x), torch.empty(rows, device=x.device), torch.empty(rows, device=x.device)
+    stats[(rows,)](x, tops, sums, cols, BLOCK=1024)
+    scale[(rows, triton.cdiv(cols, 1024))](x, out, tops, sums, cols, BLOCK=1024)
+    return out
+'''
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize('old, new', [('s * tl.exp(m - new) + ', 's + '), ('range(0, n,', 'range(0, BLOCK,'), ('', ''), ('start + tl.arange', 'tl.arange')])
+def test_a_loop_that_is_wrong_from_its_second_time_on_is_found(old, new):
+    "On the smallest workload each loop runs once, and all rows with the asked length are too many programs."
+    task = get_task('softmax')
+    assert old in ONLINE
+    e = evaluate(Kernel(ONLINE.replace(old, new), target='triton'), task, task.workload('full'), seeds=1)
+    assert e.status.value == ('wrong_result' if old else 'correct'), str(e)
+    assert 'x [64, 4096]' in e.gpu.judged
+
+
+def test_a_kernel_that_is_wrong_with_fewer_rows_is_not_blamed_for_a_length():
+    "It wants 128 rows, as all workloads of the task have, so that rows are not what is shortened."
+    task = get_task('softmax')
+    picky = ONLINE.replace('    rows, cols = x.shape\n', '    rows, cols = x.shape\n    if rows % 128: return x\n')
+    e = evaluate(Kernel(picky, target='triton'), task, task.workload('full'), seeds=1)
+    assert e.status.value == 'correct' and 'x [256, 1024]' in e.gpu.judged, e.gpu.judged
+
+
+def test_masks_that_hold_for_powers_of_two_only_are_told():
+    task = get_task('softmax')
+    bare = ROWS.replace(", mask=k < n, other=-float('inf')", '').replace(', mask=k < n', '')
+    assert bare != ROWS
+    e = evaluate(Kernel(bare, target='triton'), task, task.workload('full'), seeds=1)
+    assert e.status.value == 'correct' and 'wrong on x [253, 509]' in e.gpu.judged, e.gpu.judged
+
+
+@pytest.mark.parametrize('old, new, says', [
+    ('[(x.shape[0],)]', '[(x.shape[0] + 1,)]', 'is the grid too large, or a stride wrong?'),
+    ('](x, out, x.stride', '](out, x, x.stride', 'look at the order of the arguments')])
+def test_what_is_wrong_with_a_launch_is_named_beside_the_mask(old, new, says):
+    task = get_task('softmax')
+    assert old in ROWS
+    e = evaluate(Kernel(ROWS.replace(old, new), target='triton'), task, task.workload('small'), seeds=1)
+    assert e.status.value != 'correct' and says in str(e), str(e)
+
+
+def test_a_kernel_may_ask_for_the_gpu_when_it_is_loaded_and_may_put_nothing_on_it():
+    task = get_task('softmax')
+    asks = ROWS.replace('def softmax', "SMS = torch.cuda.get_device_properties(0).multi_processor_count\n\ndef softmax")
+    assert evaluate(Kernel(asks, target='triton'), task, task.workload('small'), seeds=1).status.value == 'correct'
+    puts = ROWS.replace('def softmax', "KEPT = torch.zeros(4, device='cuda')\n\ndef softmax")
+    e = evaluate(Kernel(puts, target='triton'), task, task.workload('small'), seeds=1)
+    assert e.status.value == 'unsupported' and 'line 12: a tensor is put on the card when the file is loaded' in str(e), str(e)
