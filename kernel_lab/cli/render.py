@@ -158,11 +158,13 @@ def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterat
     yield (f'{e.status.value:<11} {e.task} ({on or e.workload}) on {e.chip}{compiled}'
            + (f', {against}' if against else ''))
     if why: yield f'why         {_beside(why)}'
-    for says in e.warnings: yield f'warning     {_beside(says)}'
+    told = [g.says for g in e.guards if g.found]
+    for says in e.warnings:
+        if says not in told: yield f'warning     {_beside(says)}'
     for g in e.guards:
         if g.found: yield f'{g.severity:<11} {_beside(g.says)}' + (f' (line {g.line})' if g.line else '')
     if e.verification: yield from str(e.verification).splitlines()
-    if e.gpu: yield from e.gpu.lines()
+    if e.gpu: yield from e.gpu.lines(told)
     if e.profile: yield from profile_lines(e.profile)
 
 # %% ../../nbs/7_cli/00_render.ipynb #0626cac6

@@ -69,7 +69,14 @@ def stretched_workloads(small: Workload, workload: Workload) -> list[list[tuple[
         yield from ((made(pair, pair[1], n), made(pair, pair[0], n) if n > 1 else None) for n in SHRUNK)
         yield made(pair, min(2 * pair[0], pair[1])), None
     longer = sorted({p for each in pairs.values() for p in each if p[0] < p[1]})
-    return [[*{str(w.shapes): (w, control) for w, control in reversed([*ways(p)])}.values()][::-1] for p in longer]
+    return [[*_each_once(ways(p))] for p in longer]
+
+def _each_once(ways):
+    "The first workload of each shapes."
+    seen = set()
+    for w, control in ways:
+        if str(w.shapes) not in seen: yield w, control
+        seen.add(str(w.shapes))
 
 def odd_workload(small: Workload) -> Workload | None:
     "A workload like `small` with lengths that are no powers of two; None where it has such a length."
@@ -234,25 +241,28 @@ def _judged_longer(progress, kernel, task, workloads, chip, limits, judgement):
     """(the judgement of the first longer workload whose numbers are wrong, or the one that is given; what to say; the
     name of the wrong one): a number written out that holds on the smallest workload, or a loop that is wrong from its
     second time on, is found where one length is as in the asked one."""
-    done, left = [], []
+    done, left, both = [], [], []
     judged = partial(_judged_on, progress, kernel, task, chip, limits)
     for choices in stretched_workloads(*workloads):
         for w, control in choices:
             found = judged(w)
-            if found is None or control and not _is_right(found) and not _is_right(judged(control)): continue
+            if found is None: continue
+            if control and not _is_right(found) and not _is_right(judged(control)): both.append(_shapes(w)); continue
             if isinstance(found, KernelError): raise found
             if not _is_right(found): return found, f'; right on {workloads[0].name}, wrong on {_shapes(w)}', w.name
             done.append(_shapes(w))
             break
         else: left.append(choices[0][0].name.rpartition(', ')[2])
     said = f'; and once on {" and on ".join(done)}' if done else ''
-    left = f'; not with {", ".join(left)}, which is too much to interpret' if left else ''
-    return judgement, said + left + _judged_odd(judged, workloads[0]), ''
+    if left: said += f'; not with {", ".join(left)}, which is too much to interpret or nothing for the reference'
+    if both: said += f'; wrong on {" and on ".join(both)}, but also with no length as in the asked workload'
+    return judgement, said + _judged_odd(judged, workloads[0]), ''
 
 def _judged_odd(judged, small):
     "What to say of lengths that are no powers of two: the task may have none, so that they decide nothing."
     found = judged(odd) if (odd := odd_workload(small)) else None
     if found is None: return ''
+    if isinstance(found, KernelError): return f'; with other lengths than powers of two {found.message}'
     if _is_right(found): return f'; right on {_shapes(odd)}, too'
     return f'; wrong on {_shapes(odd)}: it is right for lengths like those of this task only'
 
@@ -267,14 +277,19 @@ def _judged_on(progress, kernel, task, chip, limits, workload):
     try: _ = task.expected(task.draw(workload, 0)), task.tolerance(workload)
     except Exception: return None                           # noqa: BLE001 (a reference may raise anything for odd shapes)
     limits = replace(limits, work_seconds=min(limits.work_seconds, STRETCHED_SECONDS))
+    try: plan = _planned(kernel, task, workload, chip, limits, progress)
+    except KernelError as e: return _on(e, workload)
     try:
-        plan = _planned(kernel, task, workload, chip, limits, progress)
         if sum(launch.alternatives[0].blocks for launch in plan.launches) > MOST_PROGRAMS: return None
         progress.say(f'on {_shapes(workload)}:')
         return judge_plan(plan, task, workload, 1, limits, progress.say, changed=False)[0]
     except KernelError as e:
         if e.kind == 'timeout' or e.message == TOO_MUCH: return None
-        return KernelError.from_dict(e.to_dict() | {'message': f'{e.message}, on {_shapes(workload)}'})
+        return _on(e, workload)
+
+def _on(error, workload):
+    "An error of a kernel with the shapes that it came with."
+    return KernelError.from_dict(error.to_dict() | {'message': f'{error.message}, on {_shapes(workload)}'})
 
 def _other_kernels(asked, judged, workload, small):
     "What to say where another workload launches other kernels than the one that was judged; '' where it does not."

@@ -6,19 +6,20 @@ NVRTC is not installed."""
 # %% ../../../nbs/5_evaluate/3_gpu/02_nvcc.ipynb #fef2222f
 import re
 from pathlib import Path
-from ...core.errors import UsageError
-from .toolchain import find_tool, run_tool
+from ...core.errors import KernelError, UsageError
+from .toolchain import GPU_MODULES, find_tools, run_tool
 from ..sandbox.protocol import printable
+from ..sandbox.run import sandbox
 from ...gpu.chip.gpu_chips import GpuChip
-from ...gpu.plan.ptx import ENTRY_FILE, KERNEL_FILE, without_paths
+from ...gpu.plan.ptx import ENTRY_FILE, KERNEL_FILE, MAX_PTX_BYTES, without_paths
 from ...gpu.record.nvrtc import compile_options
 
 # %% ../../../nbs/5_evaluate/3_gpu/02_nvcc.ipynb #f2c5d2de
 def nvcc_path() -> Path | None:
-    "The path of `nvcc` in a CUDA toolkit, or None where there is none."
-    try: path = find_tool('nvcc').resolve()
+    "The path of `nvcc` in the first CUDA toolkit that is found, or None where there is none."
+    try: found = [path.resolve() for path in find_tools('nvcc')]
     except UsageError: return None
-    return path if (path.parent / 'nvcc.profile').is_file() else None
+    return next((path for path in found if (path.parent / 'nvcc.profile').is_file()), None)
 
 NO_NVCC = 'nvcc of a CUDA toolkit is not on the PATH'
 INSTALL_NVCC = "Install a CUDA toolkit, or leave out --compiler: NVRTC comes with the extra 'kernel-lab[gpu]'."
@@ -45,20 +46,39 @@ MAX_NVCC_LOG = 8000             # characters of its log that are kept
 def _entry_of(ptx):
     "(PTX without what it was asked by, name of the entry), or None."
     if not (found := _ANSWER.search(ptx)): return None
-    ptx = ptx[:found.start()] + ptx[found.end():]
-    declared = rf'^\.(?:visible|weak) \.entry {re.escape(found[1])}\s*(?:\([^)]*\))?\s*;\n'      # before it is defined
-    return re.sub(declared, '', ptx, flags=re.M), found[1]
+    before, after, name = ptx[:found.start()], ptx[found.end():], found[1]
+    at = before.rfind(f'.entry {name}')                       # declared before it is defined
+    end = before.find(';\n', at) + 2
+    if at < 0 or end < 2 or '{' in before[at:end]: return before + after, name
+    return before[:before.rfind('\n', 0, at) + 1] + before[end:] + after, name
+
+_CANNOT_WORK = re.compile(r'^(?:nvcc fatal|nvcc error|(?:/bin/)?sh: [^\n]*not found)[^\n]*', re.M)
+
+def _require_walls():
+    "`UsageError` where nothing keeps `nvcc` from a person's files: what it reads it quotes in its errors."
+    if 'landlock' in sandbox(GPU_MODULES)[0].walls: return
+    raise UsageError('nvcc is not started here: it reads what a kernel includes, and this system has no Landlock to '
+                     'close other files to it.', hint='Leave out --compiler: NVRTC reads no files.')
 
 def compile_by_nvcc(text: str, name: str, chip: GpuChip, options: list[str] = (),
                     seconds: float = 60) -> tuple[str | None, str, str]:
     """(PTX or None, name of the entry, log) of a CUDA C++ text and one of its kernels, as `compile_cuda` gives them.
-    `KernelError` for an option that is not admitted, or after `seconds`; `UsageError` without `nvcc`."""
+    `KernelError` for an option that is not admitted, for more than `MAX_PTX_BYTES` of PTX, or after `seconds`;
+    `UsageError` without `nvcc`, where nothing confines it, or where it cannot work here."""
     words = ['-ptx', 'kernel.cu', '-o', 'kernel.ptx', *compile_options(chip, options)]
     nvcc = require_nvcc()
+    _require_walls()
     whole = f'#line 1 "{KERNEL_FILE}"\n{text}{_ASK.format(name=name)}'
     done = run_tool('nvcc', words, {'kernel.cu': whole.encode('utf-8', 'replace')}, ['kernel.ptx'], seconds,
                     nvcc.parent, _reach(nvcc))
     log = '\n'.join(printable(line, 500) for line in (done.errors + done.text)[:MAX_NVCC_LOG].splitlines())
-    found = _entry_of(done.files['kernel.ptx'].decode('utf-8', 'replace')) if not done.code else None
+    if done.code and (m := _CANNOT_WORK.search(log)):
+        raise UsageError(f'nvcc cannot work here: {m[0]}', hint='It needs a C++ compiler (g++) beside it, and a '
+                                                                'toolkit that knows the chip.')
+    made = done.files['kernel.ptx']
+    if len(made) > MAX_PTX_BYTES:
+        raise KernelError('nvcc makes too much PTX of this', kind='limit', limit=f'{MAX_PTX_BYTES:,} bytes',
+                          value=f'{len(made):,}', hint='Unroll less.')
+    found = _entry_of(made.decode('utf-8', 'replace')) if not done.code else None
     if not found: return None, '', log
     return without_paths(found[0]), found[1], log

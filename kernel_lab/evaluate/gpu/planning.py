@@ -90,7 +90,7 @@ def _in_words(error):
     return KernelError(message, kind=error.kind, line=error.line, limit=error.limit, value=error.value, hint=hint)
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_planning.ipynb #b0dbdfbb
-MAX_CUDA_TEXTS = 16             # that a submission compiles by nvcc
+MAX_NVCC_KERNELS, MAX_NVCC_BYTES = 32, 32 << 20             # of one submission: each is a run of nvcc and of the child
 
 def _invalid(what): return KernelError(f'the submission asked for {what}', kind='invalid')
 
@@ -115,9 +115,11 @@ def _run_planning(request, limits, compiler):
             reply = run_job(PLAN_JOB, request | {'made': made}, limits, warm=GPU_MODULES)
             order = ordered_text(reply.text) if made is not None and not reply.error else None
             if order is None: return reply
-            if len(made) >= MAX_CUDA_TEXTS:
-                raise KernelError('the submission compiles too many texts of CUDA C++', kind='limit',
-                                  limit=MAX_CUDA_TEXTS, value='more', hint='Put several kernels into one text.')
+            size = sum(len(ptx or '') for ptx, _, _ in made.values())
+            if len(made) >= MAX_NVCC_KERNELS or size > MAX_NVCC_BYTES:
+                raise KernelError('the submission compiles too many kernels by nvcc', kind='limit', value='more',
+                                  limit=f'{MAX_NVCC_KERNELS}, {MAX_NVCC_BYTES >> 20} MiB of PTX',
+                                  hint='Compile each once, with a text that is the same each time.')
             in_time()
             text, name, options = order
             made[text_key(*order)] = compile_by_nvcc(text, name, get_gpu(request['chip']), options, limits.seconds)

@@ -76,8 +76,9 @@ def _wait(command, folder, seconds, name):
     "The exit code of a process whose output goes to files; a `KernelError` where it takes too long."
     code = run_command(command, folder, 'err', seconds, 'out', env={'LANG': 'C.UTF-8'})
     if code is not None: return code
-    raise KernelError(f'{name} took too long', kind='timeout', limit=f'{seconds:g} s', value='more',
-                      hint='Use smaller tiles: the assembler goes through all that they unroll to.')
+    hint = ('Look for templates that make more templates, and for loops that are unrolled.' if name == 'nvcc' else
+            'Use smaller tiles: the assembler goes through all that they unroll to.')
+    raise KernelError(f'{name} took too long', kind='timeout', limit=f'{seconds:g} s', value='more', hint=hint)
 
 def run_tool(name: str, words: Sequence[str], inputs: dict[str, bytes], outputs: Sequence[str] = (),
              seconds: float = 60, folder: Path | None = None, reach: dict | None = None) -> ToolRun:

@@ -75,16 +75,28 @@ def called_lines(ptx: str) -> dict[tuple[str, int], int]:
     return {place: min(lines) for place, lines in found.items() if len(lines) == 1}
 
 # %% ../../../nbs/3_gpu/2_plan/00_ptx.ipynb #ce469007
-_SECTION = re.compile(r'^[ \t]*\.section\s+\.debug_(\w+)\s*\{[^}]*\}[ \t]*\n?', re.M)
+_SECTION = re.compile(r'^[ \t]*\.section\s+\.debug_(\w+)\s*\{', re.M)
+
+def _sections(ptx):
+    "(begin, end, name) of each debug section that is closed, in time that is linear in the text."
+    at = 0
+    while m := _SECTION.search(ptx, at):
+        if (end := ptx.find('}', m.end())) < 0: return
+        at = end + 1
+        if ptx.startswith('\n', at): at += 1
+        yield m.start(), at, m[1]
 
 def without_paths(ptx: str) -> str:
     "PTX whose files have no folders, and without debug sections other than the lines and the names they refer to."
-    named = 'function_name' in ptx
+    named, parts, at = 'function_name' in ptx, [], 0
+    for begin, end, name in _sections(ptx):
+        if named and name == 'str': continue
+        parts.append(ptx[at:begin])
+        at = end
     def bare(m):
         name = (m[3] or m[2]).rsplit('/', 1)[-1]
         return f'\t.file\t{m[1]} "{name}"'
-    def kept(m): return m[0] if named and m[1] == 'str' else ''
-    return '\n'.join(_FILE.sub(bare, line) for line in _SECTION.sub(kept, ptx).splitlines()) + '\n'
+    return '\n'.join(_FILE.sub(bare, line) for line in ''.join([*parts, ptx[at:]]).splitlines()) + '\n'
 
 # %% ../../../nbs/3_gpu/2_plan/00_ptx.ipynb #293dfbab
 _ENTRY = re.compile(r'\.entry\s+([A-Za-z_$][\w$]{0,254})\s*(?:\(([^)]*)\))?')

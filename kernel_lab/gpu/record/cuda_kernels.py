@@ -96,7 +96,7 @@ def _sizes(sizes, what, most):
         raise KernelError(f'the {what} has {count_text(len(found), "size")}', kind='limit', line=source_line() or None,
                           limit='3', value=str(sizes)[:60],
                           hint=f'torch takes three whole numbers: {what}='
-                               f'({", ".join(map(str, [*found, 1, 1][:3]))[:60]}).')
+                               f'({", ".join(map(str, [*found, 1, 1, 1][:3]))[:60]}).')
     is_size = lambda n, top: isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= top
     if all(map(is_size, found, most)): return found
     raise KernelError(f'the {what} is {str(sizes)[:60]}', kind='limit', line=source_line() or None,
@@ -168,11 +168,11 @@ def _compiled(recording, chip, source, tool, compiler, text, name, options):
     return CudaKernel(recording, name, entry, ptx, line, not any('fmad=false' in o for o in options))
 
 @contextmanager
-def cuda_recorded(recording: PlanRecording, chip: GpuChip, source: str,
-                  made: dict[str, tuple] | None = None) -> Iterator[None]:
+def cuda_recorded(recording: PlanRecording, chip: GpuChip, source: str, made: dict[str, tuple] | None = None,
+                  wanted: list[dict] | None = None) -> Iterator[None]:
     """Context manager: kernels of `torch.cuda._compile_kernel` become steps of `recording`, compiled for `chip`: by
-    NVRTC, or as `made` by nvcc (as in `compiled_before`)."""
-    tools = ('NVRTC', compile_cuda) if made is None else ('nvcc', compiled_before(made))
+    NVRTC, or as `made` by nvcc; orders of others go into `wanted` (both as in `compiled_before`)."""
+    tools = ('NVRTC', compile_cuda) if made is None else ('nvcc', compiled_before(made, wanted))
     compiled = partial(_compiled, recording, chip, source, *tools)
     def compile_kernel(kernel_source, kernel_name, compute_capability=None, cuda_include_dirs=None, nvcc_options=None):
         return compiled(kernel_source, kernel_name, list(nvcc_options or ()))

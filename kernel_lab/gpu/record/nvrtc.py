@@ -124,12 +124,14 @@ def text_key(text: str, name: str, options: list[str]) -> str:
     "What a compiled text is known by."
     return hashlib.sha256(json.dumps([text, name, [*options]]).encode()).hexdigest()
 
-def compiled_before(made: dict[str, tuple]) -> Callable:
+def compiled_before(made: dict[str, tuple], wanted: list[dict] | None = None) -> Callable:
     """Like `compile_cuda`, of texts compiled before: `text_key` → (PTX or None, name of the entry, log). `NotCompiled`
-    for any other text."""
+    for any other text, whose order goes into `wanted`, too: a submission may catch what it likes."""
     def found(text, name, chip, options):
         compile_options(chip, options)
         key = text_key(text, name, options)
         if key in made: return tuple(made[key])
-        raise NotCompiled(text, name, options)
+        e = NotCompiled(text, name, options)
+        if wanted is not None: wanted.append(e.order)
+        raise e
     return found

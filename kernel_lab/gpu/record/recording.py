@@ -46,7 +46,8 @@ class PlanRecording:
         storage = tensor.untyped_storage()
         if (known := self._storages.get(storage._cdata)) is not None: return known[0]
         if kept := self._kept.get(storage._cdata):
-            raise KernelError(f'{kept[0]}: a plan has no value for it', kind='unsupported', line=source_line() or None,
+            raise KernelError(f'{kept[0]} was made in the constructor and is no parameter and no buffer of the '
+                              'module: a plan has no value for it', kind='unsupported', line=source_line() or None,
                               hint=kept[1])
         if storage.device.type != 'meta': raise values_from_host('a tensor')
         if len(self.buffers) >= MAX_BUFFERS: raise self.too_many('tensors', MAX_BUFFERS)
@@ -56,10 +57,14 @@ class PlanRecording:
                                    source_line()))
         return number
 
-    def keep_out(self, tensor: torch.Tensor, why: str, hint: str) -> None:
-        "Refuse the use of a tensor that was made before the entry was called: a plan has no value for it."
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._storages: self._kept[storage._cdata] = why, hint, storage
+    @property
+    def storages(self) -> list:
+        "The storages behind all buffers."
+        return [storage for _, storage in self._storages.values()]
+
+    def keep_out(self, storage: torch.UntypedStorage, name: str, hint: str) -> None:
+        "Refuse the use of a tensor of a module's constructor that is none of its parameters and buffers."
+        if storage._cdata not in {**self._storages, **self._kept}: self._kept[storage._cdata] = name, hint, storage
 
     def view(self, tensor: torch.Tensor, **named) -> BufferView:
         "A tensor as a view of its buffer."

@@ -43,7 +43,7 @@ def _run(source, module, chip):
     try:
         with gpu_of(chip): exec(compile(source, KERNEL_FILE, 'exec', dont_inherit=True), module.__dict__)
     except (AssertionError, RuntimeError) as e:
-        if not re.search('CUDA enabled|NVIDIA driver', str(e)): raise
+        if not re.search('CUDA|NVIDIA driver', str(e)): raise
         lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == KERNEL_FILE]
         raise KernelError('a tensor is put on the card when the file is loaded', kind='unsupported',
                           line=lines[-1] if lines else None,
@@ -105,14 +105,22 @@ def _module_of(cls, recording, init, chip):
     aside = PlanRecording()
     aside.constructing = True
     with torch_recorded(aside, chip): model = cls(*init)
+    for m in model.modules(): _without_values(m)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         recording.buffer(tensor, name=name, role='parameter')
+    hint = ('Make it in forward (torch.full, torch.zeros), or register_buffer it if the reference module has a buffer '
+            'of this name.')
     for name, x in (pair for m in model.modules() for pair in vars(m).items()):
-        if not isinstance(x, torch.Tensor): continue
-        recording.keep_out(x, f'self.{name} is a tensor of the constructor that is no parameter and no buffer of the '
-                              'module', 'Make it in forward (torch.full, torch.zeros), or register_buffer it if the '
-                              'reference module has a buffer of this name.')
+        if isinstance(x, torch.Tensor): recording.keep_out(x.untyped_storage(), f'self.{name}', hint)
+    for storage in aside.storages: recording.keep_out(storage, 'a tensor', hint)
     return model
+
+def _without_values(module):
+    "Parameters and buffers that were made of numbers of the host lose them: they are the state that a draw gives."
+    for kept in module._parameters, module._buffers:
+        for k, x in kept.items():
+            if x is None or x.untyped_storage().device.type == 'meta': continue
+            kept[k] = torch.nn.Parameter(x.to('meta'), False) if kept is module._parameters else x.to('meta')
 
 def _parameter_names(call):
     try: return [*inspect.signature(call).parameters]
@@ -151,13 +159,13 @@ def _compiler_version(kernels, made):
     return {'nvcc': said[1] if said else 'unknown'}
 
 def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str | None = None, init: list = (),
-                name: str = '', made: dict | None = None) -> LaunchPlan:
+                name: str = '', made: dict | None = None, wanted: list | None = None) -> LaunchPlan:
     """The `LaunchPlan` of a submission for inputs like `specs` ({'shape', 'dtype'} of a tensor, {'value'} of a number)
-    on `chip`; `init`: arguments of a module class; `made`: texts of CUDA C++ that nvcc compiled before, as in
-    `compiled_before`, which also says what happens to others; None: NVRTC compiles. Runs the submission's Python: only
+    on `chip`; `init`: arguments of a module class; `made`: texts of CUDA C++ that nvcc compiled before, and `wanted`:
+    those that it is to compile, as in `compiled_before`; None: NVRTC compiles. Runs the submission's Python: only
     in a process that is confined. `KernelError` with its line for anything that is wrong in it."""
     chip, r = get_gpu(chip), PlanRecording()
-    with triton_recorded(r, chip, source), cuda_recorded(r, chip, source, made), loaded(source, chip) as module:
+    with triton_recorded(r, chip, source), cuda_recorded(r, chip, source, made, wanted), loaded(source, chip) as module:
         call = find_entry(module, entry)
         title = name or call.__name__
         if isinstance(call, type): call = _module_of(call, r, init, chip)
@@ -177,5 +185,10 @@ def plan_job(request: dict) -> str:
     """The job of a child: `source`, `specs`, `chip`, `entry`, `init`, `name` and `made` of a request → a plan as JSON
     text, or the order of a `NotCompiled`."""
     keys = ('source', 'specs', 'chip', 'entry', 'init', 'name', 'made')
-    try: return record_plan(**{k: request[k] for k in keys if k in request}).to_json()
-    except NotCompiled as e: return json.dumps({'compile': e.order})
+    wanted = []
+    try:
+        plan = record_plan(**{k: request[k] for k in keys if k in request}, wanted=wanted)
+        return json.dumps({'compile': wanted[0]}) if wanted else plan.to_json()
+    except (KernelError, NotCompiled):
+        if not wanted: raise
+        return json.dumps({'compile': wanted[0]})

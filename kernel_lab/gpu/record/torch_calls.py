@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+import numpy as np
 import torch
 import torch._dynamo        # which functions that compute shapes import when they are first called
 from torch.overrides import TorchFunctionMode
@@ -129,7 +130,12 @@ class FunctionsOfGpu(TorchFunctionMode):
     def _from_host(self, func, name, args, kwargs):
         "In a constructor a tensor without its values: they are the module's state; elsewhere an error."
         if not self.recording.constructing: raise values_from_host(f'torch.{name}')
-        return func(*args, **kwargs | {'device': 'meta'})
+        if args and isinstance(args[0], np.ndarray):            # a tensor of its memory, which no device takes
+            dtype = kwargs.get('dtype') or torch.from_numpy(np.empty(0, args[0].dtype)).dtype
+            made = torch.empty(args[0].shape, dtype=dtype, device='meta')
+        else: made = func(*args, **kwargs | {'device': 'meta'})
+        self.recording.buffer(made)
+        return made
 
 # %% ../../../nbs/3_gpu/3_record/01_torch_calls.ipynb #10e3efe0
 def _properties(chip):

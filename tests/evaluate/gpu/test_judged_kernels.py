@@ -277,6 +277,7 @@ def softmax(x):
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('old, new, status, says', [
     ('BLOCK=triton.next_power_of_2(x.shape[1])', 'BLOCK=1024', 'uninitialised', 'on x [256, 4096]'),
     ('[(x.shape[0],)]', '[(256,)]', 'uninitialised', 'on x [4096, 512]'),
@@ -305,6 +306,8 @@ def test_lengths_that_two_workloads_share_are_one():
         [{'a': (64, 16), 'b': (16, 4)}, {'a': (64, 4), 'b': (4, 1)}, {'a': (64, 1), 'b': (1, 1)}, {'a': (16, 16), 'b': (16, 4)}],
         [{'a': (8, 128), 'b': (128, 4)}, {'a': (2, 128), 'b': (128, 1)}, {'a': (1, 128), 'b': (128, 1)}, {'a': (8, 32), 'b': (32, 4)}]]
     assert [control and control.shapes for _, control in found[0]] == [None, {'a': (8, 4), 'b': (4, 1)}, {'a': (8, 1), 'b': (1, 1)}, None]
+    near = stretched_workloads(Workload('small', {'a': (128, 256)}), Workload('full', {'a': (128, 512)}))
+    assert [[w.shapes['a'] for w, _ in each] for each in near] == [[(128, 512), (32, 512), (8, 512)]]
     one = stretched_workloads(Workload('small', {'a': (8,)}), Workload('full', {'a': (64,)}))
     assert [[(w.shapes, control) for w, control in each] for each in one] == [[({'a': (64,)}, None), ({'a': (16,)}, None)]]
     assert stretched_workloads(small, Workload('full', {'a': (64, 128)})) == []
@@ -323,6 +326,7 @@ def test_a_wrong_number_is_explained_from_the_numbers(old, new, cause):
     assert e.status.value in ('not_finite', 'wrong_result') and cause in str(e.verification.guess), str(e.verification)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('how', ['programs', 'time'])
 def test_a_longer_workload_that_is_too_much_is_left_out_and_said(monkeypatch, how):
     from kernel_lab.core.errors import KernelError
@@ -336,7 +340,7 @@ def test_a_longer_workload_that_is_too_much_is_left_out_and_said(monkeypatch, ho
     monkeypatch.setattr(gpu_stages, *(('MOST_PROGRAMS', 10) if how == 'programs' else ('judge_plan', slow)))
     task = get_task('softmax')
     e = evaluate(Kernel(ROWS, target='triton'), task, task.workload('full'), seeds=1)
-    says = '; not with 256 as 4096, 512 as 4096, which is too much to interpret'
+    says = '; not with 256 as 4096, 512 as 4096, which is too much to interpret or nothing for the reference'
     assert e.status.value == 'correct' and e.gpu.judged_on == 'small' and e.gpu.judged.endswith(says), e.gpu.judged
 
 
@@ -371,7 +375,7 @@ def softmax(x):
 '''
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('old, new', [('s * tl.exp(m - new) + ', 's + '), ('range(0, n,', 'range(0, BLOCK,'), ('', ''), ('start + tl.arange', 'tl.arange')])
 def test_a_loop_that_is_wrong_from_its_second_time_on_is_found(old, new):
     "On the smallest workload each loop runs once, and all rows with the asked length are too many programs."
@@ -382,6 +386,7 @@ def test_a_loop_that_is_wrong_from_its_second_time_on_is_found(old, new):
     assert 'x [64, 4096]' in e.gpu.judged
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_with_fewer_rows_is_not_blamed_for_a_length():
     "It wants 128 rows, as all workloads of the task have, so that rows are not what is shortened."
     task = get_task('softmax')
@@ -395,7 +400,7 @@ def test_masks_that_hold_for_powers_of_two_only_are_told():
     bare = ROWS.replace(", mask=k < n, other=-float('inf')", '').replace(', mask=k < n', '')
     assert bare != ROWS
     e = evaluate(Kernel(bare, target='triton'), task, task.workload('full'), seeds=1)
-    assert e.status.value == 'correct' and 'wrong on x [253, 509]' in e.gpu.judged, e.gpu.judged
+    assert e.status.value == 'correct' and 'powers of two the load goes past the end of x' in e.gpu.judged, e.gpu.judged
 
 
 @pytest.mark.parametrize('old, new, says', [

@@ -2,6 +2,7 @@
 nvcc that answers as it does; and by nvcc itself, where a CUDA toolkit is installed."""
 import json
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -85,15 +86,43 @@ def test_nvcc_is_taken_where_it_is_asked_for_or_alone(stand_in, monkeypatch):
     with pytest.raises(UsageError, match='nvrtc, nvcc'): plan_submission(SUM, SPECS, compiler='clang')
 
 
-def test_every_text_is_compiled_once_and_too_many_are_refused(stand_in):
+def test_every_kernel_is_compiled_once_and_too_many_are_refused(stand_in, monkeypatch):
     twice = SUM.replace('    made(', '    again = torch.cuda._compile_kernel(TEXT.replace("0.5", "2"), "halves<double>")\n    made(')
     assert plan_submission(twice, SPECS, compiler='nvcc')[0].versions and len(stand_in) == 2
-    many = SUM.replace('    made(', '    for k in range(20): torch.cuda._compile_kernel(TEXT + f"// {k}", "halves<float>")\n    made(')
-    found, _ = plan_submission(many, SPECS, compiler='nvcc')
-    assert isinstance(found, KernelError) and found.kind == 'limit' and 'several kernels into one text' in str(found)
-    changing = SUM.replace('compile_kernel(TEXT,', 'compile_kernel(TEXT + f"// {id(out)} {__import__(\'time\').time_ns()}",')
+    monkeypatch.setattr(planning, 'MAX_NVCC_KERNELS', 3)
+    changing = SUM.replace('compile_kernel(TEXT,', 'compile_kernel(TEXT + f"// {__import__(\'time\').time_ns()}",')
     found, _ = plan_submission(changing, SPECS, compiler='nvcc')
-    assert isinstance(found, KernelError) and found.kind == 'limit'
+    assert isinstance(found, KernelError) and found.kind == 'limit' and 'the same each time' in str(found)
+    monkeypatch.setattr(planning, 'MAX_NVCC_BYTES', 10)
+    assert plan_submission(twice, SPECS, compiler='nvcc')[0].kind == 'limit'
+
+
+def test_a_submission_that_catches_everything_is_compiled_all_the_same(stand_in):
+    caught = SUM.replace('    made = torch', '    try: torch.cuda._compile_kernel(TEXT, "halves<double>")\n    except: pass\n    made = torch')
+    plan, _ = plan_submission(caught, SPECS, compiler='nvcc')
+    assert len(stand_in) == 2 and plan.versions['nvcc'], plan
+
+
+def test_nvcc_is_not_started_where_nothing_closes_files_to_it(stand_in, monkeypatch):
+    class Server: walls = ('seccomp',)
+    monkeypatch.setattr(nvcc, 'sandbox', lambda modules: (Server, None))
+    with pytest.raises(UsageError, match='no Landlock'): plan_submission(SUM, SPECS, compiler='nvcc')
+    assert not stand_in
+
+
+@pytest.mark.parametrize('log', ['nvcc fatal   : Unsupported gpu architecture', 'sh: 1: gcc: not found'])
+def test_a_toolkit_that_cannot_work_is_not_the_kernels_fault(stand_in, monkeypatch, log):
+    monkeypatch.setattr(nvcc, 'run_tool', lambda *a: ToolRun(1, '', log, {'kernel.ptx': b''}, ()))
+    with pytest.raises(UsageError, match='nvcc cannot work here'): plan_submission(SUM, SPECS, compiler='nvcc')
+
+
+def test_ptx_without_end_is_refused_at_once(stand_in, monkeypatch):
+    many = b'.section .debug_a {\n' * 500_000
+    monkeypatch.setattr(nvcc, 'run_tool', lambda *a: ToolRun(0, '', '', {'kernel.ptx': many + b'.global .u64 kernel_lab_entry = f;\n'}, ()))
+    began = time.monotonic()
+    assert isinstance(plan_submission(SUM, SPECS, compiler='nvcc')[0], KernelError) and time.monotonic() - began < 10
+    monkeypatch.setattr(nvcc, 'MAX_PTX_BYTES', 1000)
+    assert 'too much PTX' in str(plan_submission(SUM, SPECS, compiler='nvcc')[0])
 
 
 @pytest.mark.parametrize('old, new, line, says', [
@@ -125,7 +154,7 @@ def test_a_toolkit_that_is_none_is_not_opened(monkeypatch, tmp_path):
     program = tmp_path / 'bin' / 'nvcc'
     program.write_bytes(b'\x7fELF')
     program.chmod(0o755)
-    monkeypatch.setattr(nvcc, 'find_tool', lambda name: program)
+    monkeypatch.setattr(nvcc, 'find_tools', lambda name: [program])
     assert nvcc_path() is None
     with pytest.raises(UsageError, match='not on the PATH'): compile_by_nvcc('int a;', 'f', GPUS['sm_90'])
     (tmp_path / 'bin' / 'nvcc.profile').write_text('')
@@ -173,8 +202,17 @@ def test_nvcc_reads_no_file_of_a_person(line, says):
 
 
 @needs_nvcc
+def test_nvcc_has_the_headers_of_its_toolkit():
+    text = SUM.replace('TEXT = r"""', 'TEXT = r"""#include <cub/block/block_reduce.cuh>').replace(
+        'half_of(half_of(x[k])) +', 'cub::BlockReduce<T, 256>().Sum(x[k]) +')
+    found = compile_submission(text, SPECS, compiler='nvcc')
+    assert found.status == 'compiled' and found.binaries[0].mix.get('shuffle'), found
+
+
+@needs_nvcc
 def test_a_text_that_nvcc_never_ends_is_stopped():
-    endless = 'template <int N> struct A { static const int v = A<N - 1>::v + A<N - 2>::v + A<N / 2 + 1000000>::v; };\n'
-    text = SUM.replace('TEXT = r"""', f'TEXT = r"""{endless}').replace('int k =', 'int z = A<900000>::v; int k =')
-    found, _ = plan_submission(text, SPECS, limits=replace(GPU_LIMITS, seconds=5), compiler='nvcc')
-    assert isinstance(found, KernelError), found
+    endless = ('template <class A, class B> struct P {};\ntemplate <int N, class T> struct D { typedef typename D<N - 1, P<T, T>>::type type; };\n'
+               'template <class T> struct D<0, T> { typedef T type; };\ntemplate <class T> __device__ int size_of(T) { return sizeof(T); }\n')
+    text = SUM.replace('TEXT = r"""', f'TEXT = r"""{endless}').replace('int k =', 'int z = size_of(D<26, int>::type()); int k =')
+    found, _ = plan_submission(text, SPECS, limits=replace(GPU_LIMITS, seconds=3), compiler='nvcc')
+    assert isinstance(found, KernelError) and found.kind == 'timeout' and 'templates that make more' in str(found), found

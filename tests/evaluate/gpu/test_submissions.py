@@ -284,7 +284,7 @@ def test_a_module_may_hold_a_layer_that_counts_its_batches():
 def test_a_tensor_of_the_constructor_that_is_not_registered_has_no_value(made):
     source = NORM.replace('torch.ones(c)', made).replace('self.bn.running_mean', 'self.ones')
     found, _ = plan_submission(source, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])
-    assert isinstance(found, KernelError) and 'self.ones is a tensor of the constructor' in str(found), found
+    assert isinstance(found, KernelError) and 'self.ones was made in the constructor' in str(found), found
     kept = source.replace(f'self.ones = {made}', f"self.register_buffer('ones', {made})")
     assert isinstance(plan_submission(kept, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])[0], LaunchPlan)
 
@@ -295,3 +295,20 @@ def test_numbers_of_the_host_have_no_way_into_a_plan(made):
     source = NORM.replace('self.bn.running_mean', made if 'numpy' not in made else f'torch.from_numpy({made})')
     found, _ = plan_submission(source, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])
     assert isinstance(found, KernelError) and 'brings values from the host' in str(found) and found.line == 15, found
+
+
+@pytest.mark.parametrize('made, used', [
+    ('[torch.ones(c)]', 'self.ones[0]'), ('type("Box", (), {})(); self.ones.t = torch.tensor([1.0] * c)', 'self.ones.t'),
+    ('(lambda t: lambda: t)(torch.full((c,), 2.0))', 'self.ones()')])
+def test_a_tensor_of_the_constructor_cannot_hide_in_an_object(made, used):
+    source = NORM.replace('torch.ones(c)', made).replace('self.bn.running_mean', used)
+    found, _ = plan_submission(source, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])
+    assert isinstance(found, KernelError) and 'was made in the constructor' in str(found), found
+
+
+@pytest.mark.parametrize('made', ['torch.Tensor([1.0] * c)', 'torch.from_numpy(__import__("numpy").ones(c, "float32"))',
+                                  'torch.as_tensor(__import__("numpy").ones(c, "float32"))'])
+def test_a_buffer_of_a_module_may_be_made_of_numbers_of_the_host(made):
+    source = NORM.replace('self.ones = torch.ones(c)', f"self.register_buffer('ones', {made})").replace('self.bn.running_mean', 'self.ones')
+    found, _ = plan_submission(source, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])
+    assert isinstance(found, LaunchPlan) and {b.name: b.role for b in found.buffers}['ones'] == 'parameter', found
