@@ -105,10 +105,10 @@ class GpuCompiled(Shown):
         return f'at least {time_text(floor_us(self.plan))} (estimate): {size} at the published {rate}'
 
     def notes(self) -> list[str]:
-        "Sentences on what is wrong, what the framework does, what dropped out, what to look at."
+        "Sentences: what is wrong, what a compiler warns of, what torch does, what dropped out, what to look at."
         calls = [f'line {c.line}: torch does {c.name.removeprefix("aten.")}' for c in self.plan.library_calls]
         dropped = (f'dropped: {d}' for d in self.dropped)
-        return [*map(str, self.errors), *dict.fromkeys(calls), *dropped, *map(str, self.signs)]
+        return [*map(str, self.errors), *self.plan.warnings, *dict.fromkeys(calls), *dropped, *map(str, self.signs)]
 
     def __str__(self):
         head = f'{self.status}, not run: numbers are not verified, and no time was taken'

@@ -90,7 +90,7 @@ def facts_of(compiled: GpuCompiled) -> dict:
     "Fields of `GpuFacts` that follow from plan and binary."
     plan = compiled.plan
     precision, why = class_of_plan(plan)
-    advice = tuple(str(s) for s in compiled.signs) + tuple(f'dropped: {d}' for d in compiled.dropped)
+    advice = (*plan.warnings, *map(str, compiled.signs), *(f'dropped: {d}' for d in compiled.dropped))
     return dict(language=plan.target, plan=plan.hash, launches=len(plan.launches),
                 kernels=tuple(map(resources_of, compiled.binaries.values())),
                 peak_bytes=plan.peak_bytes, least_bytes=least_bytes(plan), launched_bytes=launched_bytes(plan),

@@ -17,7 +17,8 @@ from .plan_text import plan_html, plan_text
 @dataclass(frozen=True)
 class LaunchPlan(Shown):
     """A submission as data. `steps` are `KernelLaunch`, `Fill` and `LibraryCall` in order; `inputs` and `outputs` are
-    views of buffers; `target`: 'triton' or 'cuda'; `versions`: of what compiled it."""
+    views of buffers; `target`: 'triton' or 'cuda'; `versions`: of what compiled it, and its `warnings`, each with its
+    line."""
     name: str
     target: str
     chip: str
@@ -28,6 +29,7 @@ class LaunchPlan(Shown):
     outputs: tuple[BufferView, ...]
     source: str = ''
     versions: dict = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def launches(self) -> list[KernelLaunch]:

@@ -39,11 +39,12 @@ def plan_to_json(plan) -> str:
          'versions': dict(sorted(plan.versions.items())), 'buffers': [*map(asdict, plan.buffers)],
          'kernels': [*map(asdict, plan.kernels)], 'steps': [*map(_step_data, plan.steps)],
          'inputs': [*map(asdict, plan.inputs)], 'outputs': [*map(asdict, plan.outputs)]}
+    if plan.warnings: d['warnings'] = plan.warnings
     return json.dumps(d, separators=(',', ':'))
 
 # %% ../../../nbs/3_gpu/2_plan/04_plan_json.ipynb #ec4038c8
 MAX_STEPS, MAX_BUFFERS, MAX_KERNELS, MAX_ALTERNATIVES, MAX_PARAMS = 4_000, 20_000, 512, 512, 256
-MAX_BYTES = 2**50
+MAX_BYTES, MAX_WARNINGS = 2**50, 50
 
 def _refuse(what, **more): raise KernelError(f'the plan is not valid: {what}', kind='invalid', **more)
 
@@ -165,7 +166,8 @@ _FIELDS = ('format', 'name', 'target', 'chip', 'source', 'versions', 'buffers', 
            'outputs')
 
 def _read_plan(d):
-    d = _dict(d, *_FIELDS)
+    d = _dict(d, *_FIELDS, *(('warnings',) if 'warnings' in d else ()))
+    warnings = tuple(_str(w, 500) for w in _list(d.get('warnings', []), MAX_WARNINGS, 'warnings'))
     if d['format'] != 1: _refuse('its format is unknown')
     buffers = tuple(map(_read_buffer, _list(d['buffers'], MAX_BUFFERS, 'buffers')))
     kernels = tuple(map(_read_kernel, _list(d['kernels'], MAX_KERNELS, 'kernels')))
@@ -175,7 +177,8 @@ def _read_plan(d):
     if len(versions) > 16: _refuse('it names too many versions')
     steps = tuple(_read_step(s, buffers, kernels) for s in _list(d['steps'], MAX_STEPS, 'steps'))
     return dict(name=_str(d['name']), target=_of(d['target'], GPU_TARGETS), chip=_of(d['chip'], GPUS), kernels=kernels,
-                buffers=buffers, steps=steps, **views, source=_str(d['source'], 2**20, lines=True), versions=versions)
+                buffers=buffers, steps=steps, **views, source=_str(d['source'], 2**20, lines=True), versions=versions,
+                warnings=warnings)
 
 def plan_fields(text: str) -> dict:
     "The fields of the plan that `plan_to_json` wrote; any other text is a `KernelError` of kind 'invalid'."

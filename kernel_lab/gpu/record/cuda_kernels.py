@@ -37,6 +37,14 @@ def _way_out(tool, reason):
             'float.h and limits.h; write anything else into the text. With a CUDA toolkit, nvcc has its other headers '
             'and the C++ library: kernel-lab compile --compiler nvcc, or KERNEL_LAB_CUDA_COMPILER=nvcc.')
 
+_WARNING = re.compile(rf'^{re.escape(KERNEL_FILE)}\((\d{{1,7}})\): warning:? ?(?:#[\d-]+\w?: ?)?([^\n]{{1,300}})', re.M)
+
+def _warnings(tool, log, start):
+    "What a compiler warns of in a text that it compiles, as sentences."
+    where = 'line' if start else 'line of the CUDA text'
+    return [f'{where} {m[1]}: {tool} warns: {"".join(c for c in m[2].strip() if c.isprintable())}'
+            for m in _WARNING.finditer(log)]
+
 def _error(tool, log, text, source, start):
     """The first error of the log of `tool`, at its line of the submission. `start`: the line on which the text begins,
     None where it is not there."""
@@ -162,6 +170,7 @@ def _compiled(recording, chip, source, tool, compiler, text, name, options):
         e.line = source_line() or None
         raise
     if ptx is None: raise _error(tool, log, text, source, start)
+    recording.warnings += _warnings(tool, log, start)
     require_no_directives(ptx, source_line())
     head = re.search(rf'__global__[^;{{]*\b{re.escape(name.partition("<")[0])}\s*\(', source)
     line = source[:head.start()].count('\n') + 1 if head else source_line()

@@ -38,6 +38,7 @@ class PlanRecording:
         self.buffers, self.kernels, self.steps = [], [], []
         self.racing = None                  # alternatives of the launch that is being tuned
         self.texts = None                   # a dict collects what the compiler makes on its way: stage → text
+        self.warnings = []                  # of a compiler, as sentences
         self.constructing = False           # whether a module's constructor runs, whose values are its state
         self._storages, self._kernels, self._kept = {}, {}, {}
 

@@ -18,6 +18,7 @@ from ...core.format import count_text
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip, get_gpu
 from ..plan.launch_plan import LaunchPlan
+from ..plan.plan_json import MAX_WARNINGS
 from ..plan.ptx import KERNEL_FILE
 from .cuda_kernels import cuda_recorded
 from .nvrtc import NotCompiled, nvrtc_version
@@ -179,7 +180,8 @@ def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str 
     versions = {'triton': triton.__version__} if is_triton else _compiler_version(r.kernels, made)
     versions['torch'] = torch.__version__.split('+')[0]
     return LaunchPlan(title, 'triton' if is_triton else 'cuda', chip.name, tuple(r.buffers), tuple(r.kernels),
-                      tuple(r.steps), inputs, outputs, source, versions)
+                      tuple(r.steps), inputs, outputs, source, versions,
+                      tuple(dict.fromkeys(r.warnings))[:MAX_WARNINGS])
 
 def plan_job(request: dict) -> str:
     """The job of a child: `source`, `specs`, `chip`, `entry`, `init`, `name` and `made` of a request → a plan as JSON

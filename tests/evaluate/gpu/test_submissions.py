@@ -312,3 +312,12 @@ def test_a_buffer_of_a_module_may_be_made_of_numbers_of_the_host(made):
     source = NORM.replace('self.ones = torch.ones(c)', f"self.register_buffer('ones', {made})").replace('self.bn.running_mean', 'self.ones')
     found, _ = plan_submission(source, [{'shape': [64, 32], 'dtype': 'float32'}], init=[32])
     assert isinstance(found, LaunchPlan) and {b.name: b.role for b in found.buffers}['ones'] == 'parameter', found
+
+
+def test_what_a_compiler_warns_of_is_told_with_its_line():
+    found = compile_submission(CUDA.replace('int k =', 'int unused; int k ='), [{'shape': [1000], 'dtype': 'float32'}])
+    assert found.status == 'compiled' and found.notes()[0] == 'line 4: NVRTC warns: variable "unused" was declared but never referenced', found.notes()
+    read = LaunchPlan.from_json(found.plan.to_json())
+    assert read.warnings == found.plan.warnings and read.hash == found.plan.hash
+    assert 'warnings' not in compile_submission(CUDA, [{'shape': [1000], 'dtype': 'float32'}]).plan.to_json()
+    with pytest.raises(KernelError): LaunchPlan.from_json(found.plan.to_json().replace('"warnings":["line', '"warnings":[7,"line'))
