@@ -123,6 +123,13 @@ def check_last(track: RaceTrack, plan: PreparedPlan, expected: Sequence[Sequence
                                   kind='invalid', hint='Compute the outputs from the inputs, in every run.')
 
 # %% ../../../nbs/3_gpu/7_launch/05_race.ipynb #f53d38bc
+def profiled_names(entries: set[str]) -> set[str]:
+    """The names that a profiler may give to kernels with these entries: it takes each for a name of C++ and prints what
+    that means, which for `f` is `float`."""
+    import torch
+    demangled = getattr(torch._C, '_demangle', str)
+    return entries | {demangled(name) for name in entries}
+
 def kernel_durations(driver: CudaDriver, names: set[str], work: Callable[[], None], runs: int) -> float | None:
     "µs of the kernels with these names in one of the `runs` that `work` makes; None where no profiler is."
     try: import torch
@@ -132,7 +139,8 @@ def kernel_durations(driver: CudaDriver, names: set[str], work: Callable[[], Non
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         work()
         driver.call('cuCtxSynchronize')
-    found = [e for e in seen.events() if e.name in names]
+    told = profiled_names(names)
+    found = [e for e in seen.events() if e.name in told]
     return sum(e.time_range.elapsed_us() for e in found) / runs
 
 def read_clocks(track: RaceTrack, plan: PreparedPlan, count: int = 20, profile: bool = True) -> ClockReading:

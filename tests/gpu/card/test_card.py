@@ -236,3 +236,36 @@ def test_attack_wins_naively_and_loses_here(a, compiled, naive, honest):
     assert seen.get('passed'), f'the naive harness was not fooled: {seen} {naive["errors"]}'
     assert seen['us'] < WINS * fair['us'], f'the naive harness was not fooled: {seen}, honest {fair}'
     assert says.startswith(a.loses), says or 'it won'
+
+
+CUDA = '''import torch
+TEXT = r"""#include HEADER
+template <class T> __device__ T half_of(T x) { return x * T(0.5); }
+template <class T> __global__ void quarter(const T* x, T* out, int n) {
+    int k = blockIdx.x * blockDim.x + threadIdx.x;
+    if (k < n) out[k] = half_of(half_of(x[k]));
+}
+extern "C" __global__ void f(const float* x, float* out, int n) {
+    int k = blockIdx.x * blockDim.x + threadIdx.x;
+    if (k < n) out[k] = half_of(x[k]) + x[k];
+}
+"""
+def kernel(x):
+    n, one, out = x.numel(), torch.empty_like(x), torch.empty_like(x)
+    for name, given, to in ("quarter<float>", x, one), ("f", one, out):
+        torch.cuda._compile_kernel(TEXT, name)(grid=((n + 255) // 256, 1, 1), block=(256, 1, 1), args=[given, to, n])
+    return out
+'''
+
+
+@pytest.mark.parametrize('compiler, header', [('nvrtc', '<stdint.h>'), ('nvcc', '<cstdint>')])
+def test_cuda_is_right_and_its_clocks_agree(compiler, header):
+    "Its functions are made part of the kernels; a profiler prints the names of these as those of C++."
+    from kernel_lab.evaluate.gpu.nvcc import nvcc_path
+    if compiler == 'nvcc' and nvcc_path() is None: pytest.skip('this machine has no CUDA toolkit')
+    found = compile_submission(CUDA.replace('HEADER', header), EVEN, f'sm_{CudaDriver().capability}', compiler=compiler)
+    asked = order(found)
+    report = launch(asked)
+    assert report.status == 'ran', report
+    x, = given(found.plan, asked.seeds[0][0])
+    assert distance(answers(found.plan, report)[0], x.astype('float64') * 0.375) < 1e-7
