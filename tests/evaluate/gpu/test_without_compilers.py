@@ -108,6 +108,8 @@ def what_is_said(left_out, *missing):
         for name, text in (("in_triton", TRITON_KERNEL), ("in_cuda", CUDA_KERNEL), ("hidden", HIDDEN)): (folder / f"{name}.py").write_text(text)
         python = python_without(folder / "env", left_out)
         kept = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")}
+        kept |= {"CUDA_HOME": str(folder / "no toolkit"),     # whose nvcc would take NVRTC's place
+                 "PATH": os.pathsep.join(p for p in os.get_exec_path() if not Path(p, "nvcc").exists())}
         done = subprocess.run([python, "-c", ASK, place, *missing], capture_output=True, text=True, timeout=400, cwd=ROOT,
                               env={**kept, "PYTHONPATH": str(ROOT), "KERNEL_LAB_HOME": str(folder / "home"), "KERNEL_LAB_STORE": ""})
         assert "FOUND" in done.stdout, done.stdout + done.stderr
