@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
 import torch
 from kernel_lab.agents.tune.candidates import compile_all, plan_problem, regions_of, with_candidates
-from kernel_lab.agents.tune.columns import ColumnConfig, ScanConfig, column_region, column_source, scan_region, scan_source
-from kernel_lab.agents.tune.problem import EXAMPLE_PROBLEM, read_problem
-from kernel_lab.agents.tune.products import PRODUCT_CONFIGS, product_configs, product_region, product_source
-from kernel_lab.agents.tune.rows import RowConfig, row_region, row_source
+from kernel_lab.agents.templates.columns import ColumnConfig, ScanConfig, column_region, column_source, scan_region, scan_source
+from kernel_lab.agents.templates.problem import EXAMPLE_PROBLEM, read_problem
+from kernel_lab.agents.templates.products import PRODUCT_CONFIGS, product_configs, product_region, product_source
+from kernel_lab.agents.templates.rows import RowConfig, row_region, row_source
 from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.gpu.interpreting import interpret_plan
 from kernel_lab.gpu.record.submission import record_plan
@@ -37,7 +37,7 @@ def get_init_inputs(): return []
 
 def outcome(source, graph, region, text, seed=0):
     "(relative error of an interpreted text, that of eager torch) against the graph's own text in float64."
-    from kernel_lab.agents.tune.problem import graph_text
+    from kernel_lab.agents.templates.problem import graph_text
     rng = np.random.default_rng(seed)
     arrays = {n.name: (rng.random(n.shape) > 0.5) if n.dtype == 'bool' else rng.standard_normal(n.shape).astype('float32')
               for n in graph.inputs}
@@ -179,7 +179,7 @@ def test_the_whole_with_regions_in_it_does_what_the_problem_does():
 
 def test_running_statistics_are_written_as_the_module_does():
     source = problem('self.n(self.l(x))', (64, 128), init='self.l = nn.Linear(128, 96); self.n = nn.BatchNorm1d(96)')
-    from kernel_lab.agents.tune.problem import graph_text, model_and_inputs, problem_module, state_of
+    from kernel_lab.agents.templates.problem import graph_text, model_and_inputs, problem_module, state_of
     made = read_problem(source, 'norm')
     model, inputs = model_and_inputs(problem_module(source, 'norm'), 'cpu')
     mine = {k: t.detach().clone() for k, t in state_of(model).items()}

@@ -57,7 +57,7 @@ def problem_texts(names: Sequence[str], workload: str | None = None) -> dict[str
 def written_plans(texts: dict[str, str], folder: Path, chip: str, precision: str, jobs: int) -> Iterator['TunePlans']:
     "Yield the plans of each problem, compiled and written into a folder; those that are there are only read."
     from ...agents.tune.candidates import TunePlans, compile_all, plan_problem, with_candidates
-    from ...agents.tune.problem import read_problem
+    from ...agents.templates.problem import read_problem
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         source, kept = folder / f'{name}.py', folder / f'{name}.tune'
