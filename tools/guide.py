@@ -76,7 +76,7 @@ ROOMS = {
     "agents.tools": "what a model can call: profile, edit, look up, ask the optimiser; results as text",
     "agents.systems": "the published systems and one of our own, of the same parts; their prompts",
     "agents.suites": "agents over many tasks: classes, metrics with intervals, runs that go on after a kill, ablations",
-    "agents.templates": "GPU kernels without a model, written: families of Triton templates that match parts of a graph",
+    "agents.templates": "GPU kernels without a model, written: Triton templates for parts of a graph",
     "agents.tune": "GPU kernels without a model, chosen: candidates compiled, raced on the card against torch",
     "agents.recorded": "runs that the lab brings along, to look at and to replay without a model",
     "agents.mcp": "the tools for an agent that a person already uses, over the Model Context Protocol",
