@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 
 # before numpy and torch are imported, here and in what a test starts: there are more workers than cores, and a second thread
 # of each mostly spins (twice the processor time on a busy machine)
@@ -20,8 +22,30 @@ settings.register_profile("same", derandomize=True, database=None)
 settings.load_profile("same")
 
 
-def pytest_sessionstart():
-    "A worker is born deaf to Ctrl-C, and so would be every process it starts; some tests press it."
+def rewrite_asserts_once(config):
+    """Keep the rewritten code of all test files, by two processes, before there are workers, each of which would
+    rewrite them all."""
+    from _pytest.assertion import rewrite
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    child = os.fork()
+    try:
+        for file in files[::2] if child else files[1::2]:
+            folder = rewrite.get_cache_dir(file)
+            folder.mkdir(exist_ok=True)
+            kept = folder / (file.stem + rewrite.PYC_TAIL)
+            if rewrite._read_pyc(file, kept) is None:
+                digest, code = rewrite._rewrite_test(file, config)
+                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, digest, kept)
+    finally:
+        if not child: os._exit(0)
+    os.waitpid(child, 0)
+
+
+def pytest_sessionstart(session):
+    """A worker is born deaf to Ctrl-C, and so would be every process it starts; some tests press it."""
+    if session.config.getoption("numprocesses", None) and not sys.dont_write_bytecode:
+        with suppress(AttributeError, ImportError, TypeError, ValueError):         # names of pytest's own, which may change
+            rewrite_asserts_once(session.config)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.set_threshold(100_000, 50, 100)                     # a worker holds gigabytes that are no garbage
     workers.TEMPLATE_IDLE_S = 900                          # one process that has imported torch serves all tests of this one

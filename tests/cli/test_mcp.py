@@ -7,11 +7,11 @@ import sqlite3
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("mcp")
-from mcp.shared.exceptions import MCPError                                                          # noqa: E402
+if not find_spec("mcp"): pytest.skip("mcp is not installed", allow_module_level=True)
 from mcp_talk import SECRET, START, environment, runs_in, talk, text_of                             # noqa: E402
 
 from kernel_lab.agents.engine.loop import AgentLoop                                                 # noqa: E402
@@ -107,6 +107,7 @@ def test_a_kernel_that_never_ends_is_stopped_and_the_server_lives(tmp_path):
 
 
 def test_what_is_asked_for_and_not_there_is_an_error_of_the_protocol(tmp_path):
+    from mcp.shared.exceptions import MCPError                      # here: every worker collects this file
     async def ask(client):
         found = []
         for make in (lambda: client.read_resource("kernel-lab://nothing"), lambda: client.read_resource("file:///etc/passwd"),

@@ -1,12 +1,12 @@
 """The lab over the Model Context Protocol for kernels of a GPU: the library's own client, no card, and calls that mean no good."""
 import os
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("mcp")
+if not find_spec("mcp"): pytest.skip("mcp is not installed", allow_module_level=True)
 pytest.importorskip("triton", reason="triton is not installed")
 from gpu_gallery import RELU_IN_TRITON                                                              # noqa: E402
-from mcp.shared.exceptions import MCPError                                                          # noqa: E402
 from mcp_talk import SECRET, runs_in, talk, text_of                                                 # noqa: E402
 
 from kernel_lab.agents.engine.loop import AgentLoop, replayed                                       # noqa: E402
@@ -140,6 +140,7 @@ def test_a_kernel_whose_planning_never_ends_is_stopped_and_the_server_lives(tmp_
 
 
 def test_addresses_of_another_language_are_errors_of_the_protocol_and_leave_no_run(tmp_path):
+    from mcp.shared.exceptions import MCPError                      # here: every worker collects this file
     async def ask(client):
         found = []
         for make in (lambda: client.read_resource("kernel-lab://instructions"), lambda: client.read_resource("kernel-lab://kernel"),

@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def settings(folder, theme):
-    "JupyterLab's user settings: a theme, and no news."
+    "JupyterLab's user settings: a theme, no news, and no question whether it must be built, which starts node five times."
+    config = folder / 'jupyter_config_dir' / 'labconfig'
+    config.mkdir(parents=True, exist_ok=True)
+    (config / 'page_config.json').write_text(json.dumps({'buildCheck': False, 'buildAvailable': False, 'disabledExtensions': {
+        '@jupyterlab/extensionmanager-extension': True}}))
     home = folder / 'settings' / '@jupyterlab' / 'apputils-extension'
     home.mkdir(parents=True, exist_ok=True)
     (home / 'themes.jupyterlab-settings').write_text(json.dumps({'theme': theme}))

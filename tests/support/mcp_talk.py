@@ -4,9 +4,6 @@ import os
 import sys
 from contextlib import asynccontextmanager
 
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
-
 from kernel_lab.evaluate.store.store import Store
 
 SECRET = "sk-not-for-kernels-1234567890"
@@ -20,6 +17,8 @@ def environment(tmp_path):
 
 @asynccontextmanager
 async def connected(tmp_path, *words):
+    from mcp.client import Client                           # here: every worker collects the tests, few run them
+    from mcp.client.stdio import StdioServerParameters, stdio_client
     args = ["-c", START, "mcp", "--store", str(tmp_path / "runs.db"), *words]
     with open(tmp_path / "stderr.txt", "a") as log:
         parameters = StdioServerParameters(command=sys.executable, args=args, env=environment(tmp_path))
