@@ -1,7 +1,5 @@
 """Losses, other totals, and rows that many blocks share: every kind interpreted against float64 at small and odd shapes,
 and what no template takes."""
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,9 +7,9 @@ pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
 import torch
 from kernel_lab.agents.templates.long_rows import LongConfig, long_configs, long_source
 from kernel_lab.agents.templates.problem import graph_text, read_problem
-from kernel_lab.agents.templates.rows import row_region
-from kernel_lab.agents.templates.totals import TotalConfig, TotalProgram, total_configs, total_region, total_source
-from kernel_lab.agents.tune.candidates import regions_of, sources_of
+from kernel_lab.agents.templates.rows import RowConfig, row_region, row_source
+from kernel_lab.agents.templates.totals import TotalConfig, TotalProgram, total_region, total_source
+from kernel_lab.agents.tune.candidates import plan_problem, regions_of, sources_of
 from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.gpu.interpreting import interpret_plan
 from kernel_lab.gpu.record.submission import record_plan
@@ -194,6 +192,44 @@ def test_rows_that_many_blocks_share(name):
     for steps in (1,) if how in ('moments', 'softmax') else (1, 3):
         config = LongConfig(16, steps, 1, 32, rows, 1)
         assert off(*judged(graph, region, long_source(region, config))) < 3e-7, config
+
+
+@pytest.mark.parametrize('shape, groups, config', [
+    ((3, 8, 8, 8), 8, RowConfig(64, 1, 4)), ((3, 8, 8, 8), 2, LongConfig(64, 1, 1, 32, 3, 1)),
+    ((3, 8, 8, 8), 2, LongConfig(64, 1, 1, 128, 3, 1))])
+def test_a_channels_gain_is_one_number_where_no_block_lies_in_two(shape, groups, config):
+    def drawn(arrays): arrays.update(x0=arrays['x0'] + 1, n_weight=arrays['n_weight'] * 2)
+    graph = problem('self.n(x)', shape, init=f'self.n = nn.GroupNorm({groups}, {shape[1]})')
+    region = row_region(graph)
+    text = (row_source if isinstance(config, RowConfig) else long_source)(region, config)
+    assert ('// 64)' in text) == (getattr(config, 'piece', config.block) <= 64), text
+    assert off(*judged(graph, region, text, change=drawn)) < 5e-7
+
+
+def test_an_output_without_axes_is_checked(monkeypatch):
+    from kernel_lab.agents.tune import plan_runner
+    outs = iter([torch.ones(()), torch.ones(()), torch.zeros(())] * 2)
+    monkeypatch.setattr(plan_runner, 'on_tensors', lambda *given: (next(outs), []))
+    monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)
+    assert plan_runner.checked_output(None, [])[1] == 'its outputs differ from run to run'
+
+
+def test_the_whole_problem_is_one_call():
+    source = '''import torch
+class Model(torch.nn.Module):
+    def forward(self, x, y): return torch.nn.functional.cross_entropy(x, y)
+def get_inputs(): return [torch.rand(2048, 1024), torch.randint(0, 1024, (2048,))]
+def get_init_inputs(): return []
+'''
+    plans, jobs = plan_problem(read_problem(source, 'entropy'))
+    assert [r.family for r in plans.regions] == ['totals'] and len(jobs[0]) >= 5
+    names = {'torch': torch, 'region_0': torch.nn.functional.cross_entropy}
+    exec(plans.whole, names)
+    x, y = torch.rand(8, 4), torch.randint(0, 4, (8,))
+    assert torch.equal(names['whole'](x, y), torch.nn.functional.cross_entropy(x, y))
+    names = {'torch': torch}
+    exec(plans.regions[0].reference, names)
+    assert torch.equal(names['reference'](x, y), torch.nn.functional.cross_entropy(x, y))
 
 
 def test_long_rows_are_offered_beside_rows_in_one_launch():

@@ -7,10 +7,10 @@ own."""
 import re
 from dataclasses import dataclass
 from .products import TunedRegion
-from .rows import block_reduction, merged_reduction, part_values
+from .rows import block_reduction, merged_reduction, one_channel, part_values
 
 # %% ../../../nbs/6_agents/7_templates/07_long_rows.ipynb #048332a7
-LEAST_LENGTH, MOST_PARTS = 1 << 20, 16384
+LEAST_LENGTH, MOST_ROWS, MOST_PARTS = 1 << 20, 64, 16384
 
 @dataclass(frozen=True)
 class LongConfig:
@@ -34,9 +34,10 @@ def _is_mergeable(f, block, steps):
     return parts <= MOST_PARTS and not (is_pair and (steps > 1 or f['length'] > 1 << 30))
 
 def long_configs(region: TunedRegion) -> list[LongConfig]:
-    "The configurations worth a race; none for rows that are short, strided or reduced more than once."
+    "The configurations worth a race; none for rows that are many, short, strided or reduced more than once."
     f = region.known
-    if f['stride'] != 1 or f['reductions'] != 1 or not LEAST_LENGTH <= f['length'] < (1 << 31) - (1 << 20): return []
+    if f['stride'] != 1 or f['reductions'] != 1 or f['rows'] > MOST_ROWS: return []
+    if not LEAST_LENGTH <= f['length'] < (1 << 31) - (1 << 20): return []
     first = [c for c in ((8192, 1, 8), (16384, 1, 8), (4096, 32, 8), (8192, 32, 8)) if _is_mergeable(f, *c[:2])][:2]
     rows = [r for r in (16, 8, 4) if f['rows'] % r == 0][:2] or [1]
     pieces = [(p, r, w) for r in rows for p, w in ((4096, 8), (2048, 4), (8192, 8))]
@@ -90,7 +91,7 @@ def _merge(f):
 def _results(f, config, extras):
     "The kernel that reads a piece of several rows again and stores their results."
     _, (name, how, _), lines = _split(f)
-    text = '\n'.join([*lines, f['result']])
+    text = one_channel('\n'.join([*lines, f['result']]), f['pixels'], 'piece * PIECE', config.piece)
     vectors = sorted({int(n) for n in _VECTOR.findall(text)})
     *lines, result = _VECTOR.sub(r'h\1', text).splitlines()
     each = ['row = group * TURNS + turn', f'{name}, {name}_ = tl.load(found + row * 2), tl.load(found + row * 2 + 1)',

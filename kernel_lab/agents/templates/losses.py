@@ -26,8 +26,8 @@ def _kl(node, x, y):
     return f'(tl.where({y} == 0.0, 0.0, {y} * tl.log(tl.where({y} == 0.0, 1.0, {y}))) - {y} * {x})'
 
 def quotient_divergence(p: str, y: str) -> str:
-    "The text of an element of a KL divergence of log p from y, of one logarithm."
-    return f'{y} * tl.log(tl.where({y} == 0.0, 1.0, {y}) / {p})'
+    "The text of an element of a KL divergence of log p from y, of one logarithm; `divided` is the kernel's division."
+    return f'{y} * tl.log(divided(tl.where({y} == 0.0, 1.0, {y}), {p}))'
 
 LOSSES = {      # of two inputs, then a reduction (0: none, 1: mean, 2: sum)
     'mse_loss': lambda n, x, y: f'({x} - {y}) * ({x} - {y})', 'l1_loss': lambda n, x, y: f'tl.abs({x} - {y})',

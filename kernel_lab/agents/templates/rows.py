@@ -118,8 +118,10 @@ class RowProgram:
         "A result times a gain plus a bias, which are read at `index`."
         for w, sign in zip(weights, ('*', '+')):
             if not isinstance(w, Ref): continue
+            number = len(self.extra)
             self.extra.append(w.name)
-            text = f'({text}) {sign} tl.load(e{len(self.extra) - 1} + {index}, mask=inside, other=0.0)'
+            self.lines.append(f'g{number} = tl.load(e{number} + {index}, mask=inside, other=0.0)')
+            text = f'({text}) {sign} g{number}'
         self._set(n, text)
 
     def _layer_norm(self, n):
@@ -137,8 +139,8 @@ class RowProgram:
         x, groups, channels = self._block(n), n.args[1], self.x.shape[1]
         self._axes(range(1, len(self.x.shape)))
         self.groups = groups
-        pixels = prod(self.x.shape[2:])
-        index = f'(row % {groups}) * {channels // groups} + k // {pixels}'
+        self.pixels = prod(self.x.shape[2:])
+        index = f'(row % {groups}) * {channels // groups} + k // {self.pixels}'
         self._affine(n, self._normalised(n, x, (*n.args[4:], 1e-5)[0]), (*n.args[2:], None, None)[:2], index)
 
 # %% ../../../nbs/6_agents/7_templates/03_rows.ipynb #f8cd35db
@@ -154,7 +156,7 @@ def row_region(graph: Graph) -> TunedRegion | None:
     if axes != tuple(range(axes[0], axes[-1] + 1)) or (stride > 1 and length > MAX_COLUMN): return None
     if axes[-1] != rank - 1 and hasattr(p, 'groups') or p.vectors - {len(axes)} or p.vectors and stride > 1: return None
     facts = (('rows', rows), ('length', length), ('stride', stride), ('lines', tuple(p.lines)), ('extra', len(p.extra)),
-             ('result', p.known[graph.outputs[0]]), ('reductions', p.reductions))
+             ('result', p.known[graph.outputs[0]]), ('reductions', p.reductions), ('pixels', getattr(p, 'pixels', 0)))
     return TunedRegion('rows', tuple(n.name for n in graph.nodes), (p.x.name, *p.extra), graph.outputs[0], facts)
 
 # %% ../../../nbs/6_agents/7_templates/03_rows.ipynb #361e7950
@@ -178,14 +180,14 @@ def row_configs(region: TunedRegion) -> list[RowConfig]:
         return [RowConfig(up(f['length']), 1, w, c) for c, w in ((64, 4), (128, 8), (256, 8), (64, 8))
                 if up(f['length']) * c <= 1 << 15]
     n, found = f['length'], []
-    for block, warps in ((4096, 4), (8192, 8), (8192, 16), (16384, 8), (16384, 16), (32768, 16), (32768, 32),
-                         (65536, 32)):
+    for block, warps in ((4096, 4), (8192, 4), (8192, 8), (8192, 16), (16384, 8), (16384, 16), (32768, 16),
+                         (32768, 32), (65536, 32)):
         parts = -(-n // block)
-        if parts <= 128 and parts * block < 2.1 * n and (parts > 1
-                                                         or block == up(n)): found.append(RowConfig(block, parts,
-                                                                                                    warps))
+        most = 256 if warps == 4 else 128                           # all parts of a row are on the card at once
+        if parts > most or parts * block >= 2.1 * n: continue
+        if parts > 1 or block == up(n): found.append(RowConfig(block, parts, warps))
     if n <= 4096: found = [RowConfig(up(n), 1, w) for w in (2, 4, 8)]
-    return found[:7]
+    return found[:8]
 
 _NEUTRAL = {'sum': '0.0', 'max': "-float('inf')", 'min': "float('inf')"}
 
@@ -235,6 +237,12 @@ def part_values(name: str, how: str) -> tuple[str, str]:
     return (f'{name}_' if how in ('softmax', 'moments') else '0.0',
             _NEUTRAL.get(how, _NEUTRAL['max'] if how == 'softmax' else '0.0'))
 
+def one_channel(text: str, pixels: int, block: str, size: int) -> str:
+    """A text where what is loaded for each channel of `pixels` elements is one number a block, which starts at the text
+    `block` and has `size` elements, if no block lies in two channels."""
+    if not pixels or pixels % size: return text
+    return text.replace(f'k // {pixels}, mask=inside, other=0.0', f'({block}) // {pixels}')
+
 def _line(line, f, config):
     "A line of the program; a reduction becomes one of its block, and of its parts."
     if isinstance(line, str): return [line]
@@ -253,6 +261,8 @@ def row_source(region: TunedRegion, config: RowConfig) -> str:
     f = region.known
     strided, extras = config.columns > 1, ''.join(f'e{k}, ' for k in range(f['extra']))
     body = [t for line in f['lines'] for t in _line(line, f, config)]
+    one = [one_channel(b, f['pixels'], 'part * BLOCK', config.block) for b in body]
+    early, body = [b for a, b in zip(body, one) if a != b], [b for a, b in zip(body, one) if a == b]
     even = config.block * config.parts == f['length'] and (not strided or f['stride'] % config.columns == 0)
     if strided:
         place = [f'wide = tl.cdiv({f["stride"]}, COLUMNS)',
@@ -266,7 +276,7 @@ def row_source(region: TunedRegion, config: RowConfig) -> str:
                  'k = part * BLOCK + tl.arange(0, BLOCK)', 'inside = k < N', 'at = row.to(tl.int64) * N + k']
         grid = f'({f["rows"]} * {config.parts},)'
     mask = '' if even else ', mask=inside, other=0.0'
-    body = [*place, f'v = tl.load(x + at{mask})', *body,
+    body = [*place, *early, f'v = tl.load(x + at{mask})', *body,
             f'tl.store(out + at, {f["result"]}{"" if even else ", mask=inside"})']
     if even: body = [b.replace(', mask=inside, other=0.0', '') for b in body]
     kernel = ('@triton.jit\ndef rows(x, ' + extras + 'out, space, count, N, BLOCK: tl.constexpr, PARTS: tl.constexpr, '
