@@ -14,8 +14,8 @@ from ...tasks.codegen.graph import Graph, Ref
 _LEVELS = ('block', 'row', 'total')
 
 class TotalProgram:
-    """Lines of Triton for a tile, its totals, lines for what comes after them; `fails` says why a graph has none.
-    A value is its text, its level ('block', 'row', 'total') and its shape."""
+    """Lines of Triton for a tile, its totals, lines for what comes after them; `fails` says why a graph has none. A value
+    is its text, its level ('block', 'row', 'total') and its shape."""
     def __init__(self, graph: Graph):
         floats = [n for n in graph.inputs if n.dtype == 'float32']
         x = max(floats, key=lambda n: prod(n.shape), default=None)
@@ -106,10 +106,9 @@ class TotalProgram:
         else: self.fail('a sum over other axes')
 
     def _axes(self, n, place):
-        found = n.args[place] if len(n.args) > place else n.kwargs.get('dim') or ()
-        found = found if isinstance(found, tuple) else () if found is None else (found,)
+        found = n.args[place] if len(n.args) > place else ()
         if n.kwargs.get('dtype'): self.fail('a sum in another type')
-        return found
+        return found if isinstance(found, tuple) else () if found is None else (found,)
 
     def _sum(self, n, after='{}', place=1, of='{0}'):
         text, level, shape = self.value(n.args[0])
@@ -133,13 +132,10 @@ class TotalProgram:
     def _loss(self, n):
         (x, a, shape), (y, b, other) = map(self.value, n.args[:2])
         if {a, b} != {'block'} or {shape, other} != {self.x.shape}: self.fail('a loss of two shapes')
-        if n.op == 'kl_div' and self._is_log(n.args[0]) and not n.kwargs.get('log_target'):
-            p = self.value(self.graph[n.args[0].name].args[0])[0]
-            text = quotient_divergence(p, y)
-        else: text = LOSSES[n.op](n, x, y)
+        source = self.graph[n.args[0].name] if isinstance(n.args[0], Ref) else n
+        is_log = n.op == 'kl_div' and source.op == 'log' and not n.kwargs.get('log_target')
+        text = quotient_divergence(self.value(source.args[0])[0], y) if is_log else LOSSES[n.op](n, x, y)
         self._finish(n, text, 'block', n.args[2] if len(n.args) > 2 else n.kwargs.get('reduction', 1), prod(shape))
-
-    def _is_log(self, x): return isinstance(x, Ref) and self.graph[x.name].op == 'log'
 
     def _finish(self, n, text, level, reduction, count):
         "The reduction of a loss: 0 none, 1 mean over `count` (a number or the text of one), 2 sum."
