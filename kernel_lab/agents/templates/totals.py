@@ -14,8 +14,8 @@ from ...tasks.codegen.graph import Graph, Ref
 _LEVELS = ('block', 'row', 'total')
 
 class TotalProgram:
-    """Lines of Triton for a tile, its totals, lines for what comes after them; `fails` says why a graph has none. A value
-    is its text, its level ('block', 'row', 'total') and its shape."""
+    """Lines of Triton for a tile, its totals, lines for what comes after; `fails` says why there are none. A value is
+    its text, its level ('block', 'row', 'total') and its shape."""
     def __init__(self, graph: Graph):
         floats = [n for n in graph.inputs if n.dtype == 'float32']
         x = max(floats, key=lambda n: prod(n.shape), default=None)
