@@ -69,6 +69,7 @@ FLAT = {
     'soft_margin_loss': ('F.soft_margin_loss(x, y)', PAIR),
     'kl_div of targets': ("F.kl_div(x, y, reduction='batchmean', log_target=True)", PAIR),
     'hinge': ('torch.mean(torch.clamp(1 - x * y, min=0))', [(37, 53), (53,)]),
+    'hinge of whole blocks': ('torch.mean(torch.clamp(1 - x * y, min=0))', [(9, 2048), (2048,)]),
     'a number a row': ('torch.mean(torch.clamp(1 - x * y, min=0))', [(7, 5, 53), (7, 1, 1)]),
     'no reduction, then a mean': ("(F.mse_loss(x, y, reduction='none') * 2).mean()", PAIR),
     'one of one element': ('torch.sum(x * y)', [(37, 53), (1,)]),

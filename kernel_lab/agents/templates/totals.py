@@ -63,7 +63,7 @@ class TotalProgram:
             return self.fail(f'operand {node.name} has a shape or type of its own')[0]
         if shape == whole: index = 'at'
         elif first == 0: index = f'begin // {size} + ((begin % {size}).to(tl.int32) + lane) // {size}'
-        elif last in (0, len(whole)): index = f'((begin % {prod(shape)}).to(tl.int32) + lane) % {prod(shape)}'
+        elif last in (0, len(whole)): index = f'wrapped(begin, lane, {prod(shape)}, BLOCK)'
         else: return self.fail(f'operand {node.name} is broadcast in the middle')[0]
         number = self.operand(node.name)
         return self._name(f'tl.load(e{number} + {index}, mask=inside, other=0.0)', 'block')
@@ -264,6 +264,15 @@ from triton.language.extra import libdevice
 
 @triton.jit
 def divided(a, b): return DIVISION
+
+
+@triton.jit
+def wrapped(begin, lane, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
+    start = (begin % LENGTH).to(tl.int32)
+    if LENGTH % BLOCK == 0:
+        return start + lane
+    else:
+        return (start + lane) % LENGTH
 
 
 @triton.jit
