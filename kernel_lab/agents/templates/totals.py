@@ -63,7 +63,7 @@ class TotalProgram:
             return self.fail(f'operand {node.name} has a shape or type of its own')[0]
         if shape == whole: index = 'at'
         elif first == 0: index = f'begin // {size} + ((begin % {size}).to(tl.int32) + lane) // {size}'
-        elif last in (0, len(whole)): index = f'wrapped(begin, lane, {prod(shape)}, BLOCK)'
+        elif last in (0, len(whole)): index = f'wrapped(begin, lane, {prod(shape)}, LENGTH, BLOCK)'
         else: return self.fail(f'operand {node.name} is broadcast in the middle')[0]
         number = self.operand(node.name)
         return self._name(f'tl.load(e{number} + {index}, mask=inside, other=0.0)', 'block')
@@ -267,12 +267,11 @@ def divided(a, b): return DIVISION
 
 
 @triton.jit
-def wrapped(begin, lane, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
-    start = (begin % LENGTH).to(tl.int32)
-    if LENGTH % BLOCK == 0:
-        return start + lane
+def wrapped(begin, lane, SIZE: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
+    if SIZE % BLOCK == 0 and LENGTH % BLOCK == 0:
+        return (begin // BLOCK % (SIZE // BLOCK)).to(tl.int32) * BLOCK + lane
     else:
-        return (start + lane) % LENGTH
+        return ((begin % SIZE).to(tl.int32) + lane) % SIZE
 
 
 @triton.jit
