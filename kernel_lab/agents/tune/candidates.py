@@ -15,7 +15,9 @@ from pathlib import Path
 from ..templates.columns import COLUMN_CONFIGS, column_region, column_source, scan_configs, scan_region, scan_source
 from ..templates.problem import TunedProblem, graph_text
 from ..templates.products import TunedRegion, product_configs, product_region, product_source
+from ..templates.long_rows import long_configs, long_source
 from ..templates.rows import row_configs, row_region, row_source
+from ..templates.totals import total_configs, total_region, total_source
 from ...core.commands import processors
 from ...core.errors import KernelError, LabError, UsageError, choose
 from ...core.files import replacing
@@ -32,7 +34,7 @@ LEAST_FLOPS = 1e9           # of a product that is worth a kernel of one's own
 
 def regions_of(graph: Graph, fuse: bool = True) -> list[TunedRegion]:
     "The parts of a graph that a template writes, none overlapping."
-    for find in (row_region, column_region, scan_region):
+    for find in (row_region, column_region, scan_region, total_region):
         if region := find(graph): return [region]
     found, taken = [], set()
     for node in graph.nodes:
@@ -46,12 +48,13 @@ def regions_of(graph: Graph, fuse: bool = True) -> list[TunedRegion]:
 def sources_of(region: TunedRegion, precision: str = 'default') -> list[tuple[str, str]]:
     "(label, text) of each candidate of a region. `UsageError` for an unknown class of precision."
     choose(PRECISIONS, precision, 'class of precision')
-    configs, write = {
-        'product': (partial(product_configs, region, precision), product_source),
-        'rows': (partial(row_configs, region), row_source),
-        'columns': (lambda: COLUMN_CONFIGS, column_source),
-        'scan': (partial(scan_configs, region), scan_source)}[region.family]
-    return [(str(c), write(region, c)) for c in configs()]
+    ways = {
+        'product': [(partial(product_configs, region, precision), product_source)],
+        'rows': [(partial(row_configs, region), row_source), (partial(long_configs, region), long_source)],
+        'columns': [(lambda: COLUMN_CONFIGS, column_source)],
+        'scan': [(partial(scan_configs, region), scan_source)],
+        'totals': [(partial(total_configs, region), total_source)]}[region.family]
+    return [(str(c), write(region, c)) for configs, write in ways for c in configs()]
 
 # %% ../../../nbs/6_agents/7_tune/00_candidates.ipynb #ee0536a7
 @dataclass(frozen=True)

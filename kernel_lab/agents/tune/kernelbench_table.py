@@ -32,34 +32,86 @@ def _mean_best(found): return geometric_mean([r.ratio_to_best for r in found])
 def _least(found): return min((r.ratio for r in found), default=1.0)
 
 @dataclass(frozen=True)
+class TuneRoom:
+    """The room of a problem: µs compiled, of what was chosen and of its floor; whether the whole interval of the
+    ratio to compiled lies above 1."""
+    name: str
+    compile_us: float
+    chosen_us: float
+    floor_us: float
+    is_sure: bool
+
+    @property
+    def share(self) -> float:
+        "The part of the time above the floor that was gained."
+        return (self.compile_us - self.chosen_us) / (self.compile_us - self.floor_us)
+
+    @property
+    def is_gained(self) -> bool:
+        "Whether a third of the room was gained, surely."
+        return self.is_sure and self.share >= ROOM_SHARE
+
+    def __str__(self):
+        return (f'{self.name[:44]:<44} compiled {self.compile_us:8,.0f}, chosen {self.chosen_us:8,.0f}, floor '
+                f'{self.floor_us:8,.0f} µs: {self.share:.0%} of the room')
+
+LEAST_ROOM, ROOM_SHARE = 1.2, 1 / 3
+
+def rooms_of(results: Sequence[TunedResult], facts: CardFacts | None) -> list[TuneRoom]:
+    "The rooms of those results that compiled is more than 1.2 times above the floor of, least gained first."
+    found = []
+    for r in results:
+        floor = facts.floor_us(r.work) if facts and r.us and r.work else 0.0
+        if not floor or r.us['compile'] <= LEAST_ROOM * floor: continue
+        is_sure = bool(r.against_compile) and r.against_compile.low > 1
+        found.append(TuneRoom(r.name, r.us['compile'], r.us[r.chosen], floor, is_sure))
+    return sorted(found, key=lambda r: r.share)
+
+def _gained(found, facts): return sum(r.is_gained for r in rooms_of(found, facts))
+
+@dataclass(frozen=True)
 class TuneBar:
-    "A bar: of which groups (beginnings of their names), what is measured, and the least that it must be."
+    """A bar: of which groups (beginnings of their names), what is measured, and the least that it must be;
+    `of_card`: whether it is measured by the card's rates too."""
     of: str
     says: str
-    measure: Callable[[list[TunedResult]], float]
+    measure: Callable[..., float]
     least: float
+    of_card: bool = False
+
+    def value(self, found: list[TunedResult], facts: CardFacts | None) -> float:
+        "What stands, of the results of its groups."
+        return self.measure(found, facts) if self.of_card else self.measure(found)
 
 BARS = (
     TuneBar('L2 matmul', 'faster than compiled', _faster, 36), TuneBar('L2 matmul', 'mean over compiled', _mean, 1.55),
     TuneBar('L1 matmul', 'mean over compiled', _mean, 1.5),
     TuneBar('L1 memory-bound', 'least over compiled', _least, 0.98),
+    TuneBar('L1 memory-bound', 'a third of the room', _gained, 20, True),
     TuneBar('convolution', 'mean over compiled', _mean, 1.15),
     TuneBar('convolution', 'least over compiled', _least, 0.98),
     TuneBar('L3', 'mean over compiled', _mean, 1.35), TuneBar('L3', 'mean over the best mode', _mean_best, 1.1),
     TuneBar('L1', 'faster than compiled', _faster, 50), TuneBar('L2', 'faster than compiled', _faster, 60),
     TuneBar('L3', 'faster than compiled', _faster, 25), TuneBar('', 'mean over compiled', _mean, 1.35))
 
-def bar_lines(results: Sequence[TunedResult]) -> Iterator[str]:
+def bar_lines(results: Sequence[TunedResult], facts: CardFacts | None = None) -> Iterator[str]:
     "A line for each bar: what it is of, how many problems were timed, what stands, the bar, whether it is reached."
     for bar in BARS:
         found = [r for r in results if r.us and bar.of in group_of(r.name)]
-        value = bar.measure(found)
-        counts = bar.measure is _faster
+        value = bar.value(found, facts)
+        counts = bar.measure in (_faster, _gained)
         text, least = (f'{value:.0f}', f'{bar.least:.0f}') if counts else (f'{value:.3f}', f'{bar.least}')
-        beaten = f' ({sum(r.beats_best for r in found)} the best mode)' if counts else ''
+        beaten = f' ({sum(r.beats_best for r in found)} the best mode)' if bar.measure is _faster else ''
+        if bar.of_card: beaten = f' of {len(rooms_of(found, facts))}'
         verdict = 'reached' if found and value >= bar.least else 'not reached'
         yield (f'{bar.of or "all":<16} {len(found):>4} timed  {bar.says:<24} {text:>7}{beaten}  bar {least:>5}  '
                f'{verdict}')
+
+def room_lines(results: Sequence[TunedResult], facts: CardFacts | None) -> Iterator[str]:
+    "A line for each memory-bound problem of level 1 that has room and did not gain a third of it."
+    rooms = rooms_of([r for r in results if group_of(r.name) == 'L1 memory-bound'], facts)
+    for r in rooms:
+        if not r.is_gained: yield str(r)
 
 def task_lines(results: Sequence[TunedResult], facts: CardFacts | None) -> Iterator[str]:
     "A line for each problem, those with most room first: µs of each mode and of what was chosen, its floor, the share."

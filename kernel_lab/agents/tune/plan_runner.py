@@ -122,7 +122,7 @@ def checked_output(runner: RegionRunner, tensors: Sequence) -> tuple[object, str
         if any(m.broken() for m in taken): return out, 'it wrote outside of its buffers'
         outs.append(out.clone())
         del taken, out
-    as_bytes = [o.view(torch.uint8) for o in outs]
+    as_bytes = [o.reshape(-1).view(torch.uint8) for o in outs]      # a loss has no axes
     if not torch.equal(as_bytes[0], as_bytes[2]): return outs[0], 'its outputs differ from run to run'
     if not torch.equal(as_bytes[0], as_bytes[1]): return outs[0], 'its outputs depend on memory that nobody wrote'
     return outs[0], ''

@@ -44,12 +44,14 @@ def rows_table(path: Path | str) -> tuple[list, object]:
     return [tuned_result(r) for r in rows if r.get('status') != 'card'], CardFacts.of(cards[-1]) if cards else None
 
 def say_table(path: Path | str, by_task: bool = False) -> None:
-    "Print the table of a file of rows: A/A, counts and means, bars, and with `by_task` a line a problem."
-    from ...agents.tune.kernelbench_table import bar_lines, task_lines
+    """Print the table of a file of rows: A/A, counts and means, bars, the memory-bound that gained little, and with
+    `by_task` a line a problem."""
+    from ...agents.tune.kernelbench_table import bar_lines, room_lines, task_lines
     from ...agents.tune.tune_table import summary_lines
     results, facts = rows_table(path)
     if facts: say(str(facts), '')
-    say(*summary_lines(results), '', *bar_lines(results))
+    say(*summary_lines(results), '', *bar_lines(results, facts))
+    if left := [*room_lines(results, facts)]: say('', 'memory-bound, less than a third of the room gained:', *left)
     if by_task: say('', *task_lines(results, facts))
 
 def do_kernelbench(checkout: Path | str, folder: Path, modes: Sequence[str], workers: int,
