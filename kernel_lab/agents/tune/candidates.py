@@ -16,6 +16,7 @@ from ..templates.columns import COLUMN_CONFIGS, column_region, column_source, sc
 from ..templates.problem import TunedProblem, graph_text
 from ..templates.products import TunedRegion, product_configs, product_region, product_source
 from ..templates.rows import row_configs, row_region, row_source
+from ..templates.windows import window_configs, window_region, window_source
 from ...core.commands import processors
 from ...core.errors import KernelError, LabError, UsageError, choose
 from ...core.files import replacing
@@ -50,7 +51,8 @@ def sources_of(region: TunedRegion, precision: str = 'default') -> list[tuple[st
         'product': (partial(product_configs, region, precision), product_source),
         'rows': (partial(row_configs, region), row_source),
         'columns': (lambda: COLUMN_CONFIGS, column_source),
-        'scan': (partial(scan_configs, region), scan_source)}[region.family]
+        'scan': (partial(scan_configs, region), scan_source),
+        'windows': (partial(window_configs, region), window_source)}[region.family]
     return [(str(c), write(region, c)) for c in configs()]
 
 # %% ../../../nbs/6_agents/7_tune/00_candidates.ipynb #ee0536a7
