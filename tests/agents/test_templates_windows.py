@@ -81,13 +81,41 @@ def small(config):
     return replace(config, warps=1)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize('number', range(8))
 @pytest.mark.parametrize('name', CASES)
-def test_windows_in_every_configuration(name):
+def test_windows_in_every_configuration(name, number):
     graph, region = region_of(CASES[name], name)
+    configs = [*dict.fromkeys(map(small, window_configs(region)))]
+    if number >= len(configs): pytest.skip('it has fewer configurations')
+    got, want = run(graph, region, window_source(region, configs[number]), made(graph))
+    error = np.abs(got - want).max() / np.abs(want).max()
+    assert error < 5e-7, f'{name}, {configs[number]}: {error:.1e}'
+
+
+def test_a_maximum_of_what_is_no_number_is_none():
+    graph, region = region_of(problem('F.max_pool1d(x, 3, 1, 1)', (1, 2, 16)))
     arrays = made(graph)
-    configs = dict.fromkeys(map(small, window_configs(region)))
-    for config in configs:
-        got, want = run(graph, region, window_source(region, config), arrays)
-        error = np.abs(got - want).max() / np.abs(want).max()
-        assert error < 5e-7, f'{name}, {config}: {error:.1e}'
+    next(iter(arrays.values()))[0, 1, [0, 9]] = np.nan, -np.inf
+    got, want = run(graph, region, window_source(region, WindowConfig(4, 4, 1, 1, 1)), arrays)
+    assert np.isnan(want).sum() == 2 and np.allclose(got, want, equal_nan=True)
+
+
+def test_side_by_side_maximum_keeps_what_is_no_number():
+    graph, region = region_of(problem('F.max_pool1d(x, 5)', (1, 2, 31)))
+    arrays = made(graph)
+    next(iter(arrays.values()))[0, 1, 7] = np.nan
+    got, want = run(graph, region, window_source(region, WindowConfig(0, 1, 1, 1, 1, 4)), arrays)
+    assert np.isnan(want).sum() == 1 and np.allclose(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize('source', [
+    problem('F.max_pool2d(x, 3, 2, ceil_mode=True)', (1, 2, 12, 12)),
+    problem('F.max_pool2d(x, 2, return_indices=True)[1]', (1, 2, 12, 12)),
+    problem('F.avg_pool2d(x, 41, 1)', (1, 1, 60, 60)),
+    problem('self.c(x)', (1, 4, 9, 9), init='self.c = nn.Conv2d(4, 8, 3, groups=4)'),
+    problem('self.c(x)', (1, 4, 9, 9), init="self.c = nn.Conv2d(4, 4, 3, padding='same', groups=4)"),
+    problem('self.c(x)', (1, 1, 9, 9), init='self.c = nn.Conv2d(1, 1, 3)'),
+    problem('torch.relu(x)', (4, 9))])
+def test_what_is_left_to_the_library(source):
+    assert region_of(source)[1] is None

@@ -41,12 +41,14 @@ class ChannelEpilogue:
         return self._read(a.name, 'channel') if prod(shape) == self.shape[1] == wide[1] else None
 
     def _take(self, node):
-        args, kept = [a for a in node.args[:2] if isinstance(a, (Ref, int, float))], len(self.lines), len(self.extra)
+        args = [a for a in node.args[:2] if isinstance(a, (Ref, int, float))]
+        kept = len(self.lines), len(self.extra), dict(self.texts)
         if node.shape != self.shape or node.dtype != 'float32' or Ref(self.output) not in args: return False
         texts = [self._operand(a) for a in args]
         text = None if None in texts else expression(node, texts)
         if text is None:
             del self.lines[kept[0]:], self.extra[kept[1]:]
+            self.texts = kept[2]
             return False
         self.lines.append(f'v = {text}')
         self.output = node.name
@@ -54,7 +56,7 @@ class ChannelEpilogue:
         return True
 
 # %% ../../../nbs/6_agents/7_templates/05_windows.ipynb #b0b06f07
-MOST_LOADS = 320         # of an unrolled text: more takes minutes to compile
+MOST_LOADS = {0: 320, 1: 320, 2: 140, 4: 140}         # of an unrolled text, by their width: more takes minutes
 
 def _triple(x, rank, default):
     x = default if x is None or x == () else x
@@ -157,8 +159,8 @@ def window_configs(region: TunedRegion) -> list[WindowConfig]:
     found += [WindowConfig(1, 1, rows, 1, 4, 4), WindowConfig(1, 1, rows, 1 + deep, 4, 1)]
     if f['how'] != 'depthwise' and f['kernel'][2] > 2 and f['stride'][2] > (f['kernel'][2] - 1) * f['dilation'][2]:
         found = [WindowConfig(0, 1, r, 1, w, e) for r, w, e in ((1, 4, 4), (1, 8, 4), (2, 4, 4), (1, 4, 8))] + found[-3:]
-    fits = [c for c in found if c.rows <= f['made'][1] and c.depths <= f['made'][0] and _loads(f, c) <= MOST_LOADS]
-    return fits or [c for c in (WindowConfig(1, 1, 1, 1, 4),) if _loads(f, c) <= MOST_LOADS]
+    fits = [c for c in found if c.rows <= f['made'][1] and c.depths <= f['made'][0] and _loads(f, c) <= MOST_LOADS[c.unit]]
+    return fits or [c for c in (WindowConfig(1, 1, 1, 1, 4),) if _loads(f, c) <= MOST_LOADS[c.unit]]
 
 # %% ../../../nbs/6_agents/7_templates/05_windows.ipynb #21bf0031
 _START = {'max': "-float('inf')", 'mean': '0.0', 'depthwise': '0.0'}
