@@ -10,8 +10,8 @@ from ...tasks.codegen.graph import Graph, Node, Ref
 
 # %% ../../../nbs/6_agents/7_templates/05_channel_epilogue.ipynb #212379d4
 class ChannelEpilogue:
-    """Lines of Triton that turn `v`, outputs of a graph's `node` with channels on axis 1, into what is stored; `extra`:
-    the operands that they read, at `channel` or at `to + place` where `inside`; `nodes` that they do, up to `output`."""
+    """Lines of Triton that turn `v`, outputs of a graph's `node` with channels on axis 1, into what is stored. `extra`:
+    operands that they read, at `channel`, or at `to + place` where `inside`; `nodes` that they do, up to `output`."""
     def __init__(self, graph: Graph, node: Node, bias: str | None = None, fuse: bool = True):
         self.graph, self.shape, self.lines, self.extra = graph, node.shape, [], []
         self.nodes, self.output, self.texts = [node.name], node.name, {}
