@@ -18,6 +18,7 @@ from ..templates.products import TunedRegion, product_configs, product_region, p
 from ..templates.long_rows import long_configs, long_source
 from ..templates.rows import row_configs, row_region, row_source
 from ..templates.totals import total_configs, total_region, total_source
+from ..templates.windows import window_configs, window_region, window_source
 from ...core.commands import processors
 from ...core.errors import KernelError, LabError, UsageError, choose
 from ...core.files import replacing
@@ -32,15 +33,25 @@ PRECISIONS = {'default': 'each operation at most as loose as torch takes it', 't
               'bf16': 'products of float32 in bfloat16'}
 LEAST_FLOPS = 1e9           # of a product that is worth a kernel of one's own
 
+LEAST_BYTES = 64e6          # of windows that are worth one
+
+def region_bytes(graph: Graph, region: TunedRegion) -> int:
+    "The bytes that a region reads and writes at least."
+    width = {'bool': 1, 'int64': 8, 'float64': 8, 'float16': 2, 'bfloat16': 2}
+    return sum(prod(graph[n].shape) * width.get(graph[n].dtype, 4) for n in (*region.inputs, region.output))
+
+def _is_worth_it(graph, region):
+    if region.family == 'windows': return region_bytes(graph, region) >= LEAST_BYTES
+    return region.flops >= LEAST_FLOPS and min(region.known['columns'], region.known['rows']) >= 16
+
 def regions_of(graph: Graph, fuse: bool = True) -> list[TunedRegion]:
     "The parts of a graph that a template writes, none overlapping."
     for find in (row_region, column_region, scan_region, total_region):
         if region := find(graph): return [region]
     found, taken = [], set()
     for node in graph.nodes:
-        region = product_region(graph, node, fuse)
-        if not region or region.flops < LEAST_FLOPS or taken & {*region.nodes}: continue
-        if min(region.known['columns'], region.known['rows']) < 16: continue
+        region = product_region(graph, node, fuse) or window_region(graph, node, fuse)
+        if not region or not _is_worth_it(graph, region) or taken & {*region.nodes}: continue
         found.append(region)
         taken |= {*region.nodes}
     return found
@@ -53,7 +64,8 @@ def sources_of(region: TunedRegion, precision: str = 'default') -> list[tuple[st
         'rows': [(partial(row_configs, region), row_source), (partial(long_configs, region), long_source)],
         'columns': [(lambda: COLUMN_CONFIGS, column_source)],
         'scan': [(partial(scan_configs, region), scan_source)],
-        'totals': [(partial(total_configs, region), total_source)]}[region.family]
+        'totals': [(partial(total_configs, region), total_source)],
+        'windows': [(partial(window_configs, region), window_source)]}[region.family]
     return [(str(c), write(region, c)) for configs, write in ways for c in configs()]
 
 # %% ../../../nbs/6_agents/7_tune/00_candidates.ipynb #ee0536a7
@@ -76,12 +88,9 @@ class TuneFloor:
 def region_floor(graph: Graph, region: TunedRegion, chip: str = DEFAULT_GPU, precision: str = 'default') -> TuneFloor:
     "The floor of a region, from what it reads and writes and multiplies."
     c = get_gpu(chip)
-    width = {'bool': 1, 'int64': 8, 'float64': 8, 'float16': 2, 'bfloat16': 2}
-    names = [*region.inputs, region.output]
-    size = sum(prod(graph[n].shape) * width.get(graph[n].dtype, 4) for n in names)
     rate, tflops = {'default': ('three TF32 products each', c.tf32_tflops / 3),
                     'tf32': ('in TF32', c.tf32_tflops), 'bf16': ('in bfloat16', c.bf16_tflops)}[precision]
-    return TuneFloor(size / c.memory_gbps / 1000, region.flops / tflops / 1e6, rate)
+    return TuneFloor(region_bytes(graph, region) / c.memory_gbps / 1000, region.flops / tflops / 1e6, rate)
 
 # %% ../../../nbs/6_agents/7_tune/00_candidates.ipynb #74580e16
 @dataclass(frozen=True)

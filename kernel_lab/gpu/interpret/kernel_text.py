@@ -72,6 +72,7 @@ def meaning_of(path: str, constant: bool = False) -> tuple[str, str] | None:
     if head in _LIBDEVICE and not name.startswith('_'): return 'libdevice', name
     if path.startswith(_MATH) and '.' not in name and name in LANGUAGE and head + '.' in _MATH: return 'tl.math', name
     if head + '.' == _LANG and name in LANGUAGE - {'math'}: return 'tl', name
+    if head == _LANG + 'PropagateNan' and name in ('ALL', 'NONE'): return 'tl', 'PropagateNan'
     if path in ('triton.cdiv', 'triton.next_power_of_2'): return 'triton', name
     if head == 'math' and name in CONSTANTS | (ARITHMETIC if constant else frozenset()): return 'math', name
     return None
