@@ -55,15 +55,14 @@ def recurrence_configs(region: TunedRegion) -> list[RecurrenceConfig]:
     "The configurations worth a race: those whose programs are on a card at once, and whose weights fit into registers."
     f, found = region.known, []
     columns = 4 if f['cell'] in ('lstm', 'gru') else 1
+    depth = _up(max(f['wide'], f['hidden'] * f['ways'])) + _up(f['hidden'])
     for units in (4, 8, 16, 32):
-        for warps in (8, 16, 4):
-            for kind, words in (('tf32', 1), ('wide', 1.5), ('three', 2)):
-                depth = _up(max(f['wide'], f['hidden'] * f['ways'])) + _up(f['hidden'])
-                held = depth * max(units * columns, 16) * words / 32 / warps
-                if _programs(f, c := RecurrenceConfig(units, warps, kind)) > MOST_PROGRAMS: continue
-                if held <= (192 if warps <= 8 else 96) and units * columns >= 16: found.append(c)
+        for warps, kind, words in ((8, 'tf32', 1), (8, 'wide', 1.5), (8, 'three', 2), (16, 'tf32', 1), (4, 'tf32', 1)):
+            c, held = RecurrenceConfig(units, warps, kind), depth * units * columns * words / 32 / warps
+            if _programs(f, c) > MOST_PROGRAMS or units * columns < 16: continue
+            if held <= (192 if warps <= 8 else 96): found.append(c)
     fewest = min((c.units for c in found), default=0)
-    return [c for c in found if c.units == fewest] + [c for c in found if c.units == 2 * fewest and c.kind == 'tf32'][:1]
+    return [c for c in found if c.units == fewest] + [c for c in found if c.units == 2 * fewest][:1]
 
 
 #| export
@@ -168,7 +167,7 @@ _UPDATES = {
     'lstm': [*_FOUR, 'carried = sigmoid(g1) * carried + sigmoid(g0) * libdevice.tanh(g2)',
              'own = sigmoid(g3) * libdevice.tanh(carried)'],
     'gru': [*_FOUR, 'new = libdevice.tanh(g2 + sigmoid(g0) * g3)', 'own = new + sigmoid(g1) * (own - new)'],
-    'tanh': ['own = libdevice.tanh(g)'], 'relu': ['own = tl.maximum(g, 0.0, propagate_nan=tl.PropagateNan.ALL)']}
+    'tanh': ['own = libdevice.tanh(g)'], 'relu': ['own = tl.where(g < 0.0, 0.0, g)']}
 _HOST = '''
 def kernel(x, first, {cells}{weights}):
     hist = torch.zeros({states}, dtype=torch.int32, device=x.device)
