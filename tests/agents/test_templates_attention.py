@@ -24,6 +24,7 @@ def get_init_inputs(): return []
 
 
 def masked(act, B=2, T=48, H=2, C=64):
+    scores = f"a.masked_fill(self.bias[:, :, :{T}, :{T}] == 0, float('-inf'))"
     return HEAD + f'''class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -31,7 +32,7 @@ def masked(act, B=2, T=48, H=2, C=64):
     def forward(self, x):
         q, k, v = (t.view({B}, {T}, {H}, {C // H}).transpose(1, 2) for t in x.split({C}, dim=2))
         a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        a = F.{act.format("a.masked_fill(self.bias[:, :, :%d, :%d] == 0, float('-inf'))" % (T, T))}
+        a = F.{act.format(scores)}
         return (a @ v).transpose(1, 2).contiguous().view({B}, {T}, {C})
 def get_inputs(): return [torch.randn({B}, {T}, {3 * C})]
 def get_init_inputs(): return []

@@ -101,9 +101,10 @@ def test_what_stays_with_the_library(source): assert region_in(source)[1] is Non
 
 
 def test_the_shapes_of_a_benchmark_have_configurations_that_fit_on_a_card():
+    "Two times instead of 512: what a configuration needs does not depend on them."
     for words in ({}, {'bidirectional': True}):
-        graph, region = region_in(problem('LSTM', hidden=256, layers=6, batch=10, times=20, wide=128, **words))
-        assert [r.family for r in regions_of(graph)] == ['recurrence']
+        graph, region = region_in(problem('LSTM', hidden=256, layers=6, batch=10, times=2, wide=128, **words))
+        assert region.flops < 1e9 and regions_of(graph) == []
         configs = recurrence_configs(region)
         assert {'tf32', 'wide'} <= {c.kind for c in configs} and len(sources_of(region)) == len(configs)
         for c in configs:

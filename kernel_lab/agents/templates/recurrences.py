@@ -5,7 +5,6 @@ passed on without a barrier."""
 
 # %% ../../../nbs/6_agents/7_templates/05_recurrences.ipynb #cb494e39
 from dataclasses import dataclass
-from math import prod
 from .products import TunedRegion
 from ...tasks.codegen.graph import Graph, Node, Ref
 
