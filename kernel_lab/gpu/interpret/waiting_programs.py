@@ -73,7 +73,7 @@ class ProgramTurns:
             if self.ring: self._pass_on()
             else: self.over.release()
         except _Stopped: pass
-        except BaseException as e:      # noqa: BLE001: the caller's thread raises it
+        except BaseException as e:  # noqa: BLE001 (the caller's thread raises it)
             self.error = e
             while self.ring: self._pass_on()
             self.over.release()
