@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
+from ..templates.attention import attention_configs, attention_region, attention_source
 from ..templates.columns import COLUMN_CONFIGS, column_region, column_source, scan_configs, scan_region, scan_source
+from ..templates.long_rows import long_configs, long_source
 from ..templates.problem import TunedProblem, graph_text
 from ..templates.products import TunedRegion, product_configs, product_region, product_source
-from ..templates.long_rows import long_configs, long_source
+from ..templates.recurrences import recurrence_configs, recurrence_region, recurrence_source
 from ..templates.rows import row_configs, row_region, row_source
 from ..templates.totals import total_configs, total_region, total_source
 from ..templates.windows import window_configs, window_region, window_source
@@ -32,7 +34,6 @@ from ...tasks.codegen.graph import Graph, Node, live_nodes
 PRECISIONS = {'default': 'each operation at most as loose as torch takes it', 'tf32': 'products of float32 in TF32',
               'bf16': 'products of float32 in bfloat16'}
 LEAST_FLOPS = 1e9           # of a product that is worth a kernel of one's own
-
 LEAST_BYTES = 64e6          # of windows that are worth one
 
 def region_bytes(graph: Graph, region: TunedRegion) -> int:
@@ -48,7 +49,9 @@ def regions_of(graph: Graph, fuse: bool = True) -> list[TunedRegion]:
     "The parts of a graph that a template writes, none overlapping."
     for find in (row_region, column_region, scan_region, total_region):
         if region := find(graph): return [region]
-    found, taken = [], set()
+    found = [r for n in graph.nodes if (r := recurrence_region(graph, n) or attention_region(graph, n))
+             and r.flops >= LEAST_FLOPS]
+    taken = {n for r in found for n in r.nodes}
     for node in graph.nodes:
         region = product_region(graph, node, fuse) or window_region(graph, node, fuse)
         if not region or not _is_worth_it(graph, region) or taken & {*region.nodes}: continue
@@ -64,6 +67,8 @@ def sources_of(region: TunedRegion, precision: str = 'default') -> list[tuple[st
         'rows': [(partial(row_configs, region), row_source), (partial(long_configs, region), long_source)],
         'columns': [(lambda: COLUMN_CONFIGS, column_source)],
         'scan': [(partial(scan_configs, region), scan_source)],
+        'recurrence': [(partial(recurrence_configs, region), recurrence_source)],
+        'attention': [(partial(attention_configs, region), attention_source)],
         'totals': [(partial(total_configs, region), total_source)],
         'windows': [(partial(window_configs, region), window_source)]}[region.family]
     return [(str(c), write(region, c)) for configs, write in ways for c in configs()]
@@ -86,10 +91,12 @@ class TuneFloor:
         return f'at least {self.us:,.0f} µs (estimate), bound by its {what}'
 
 def region_floor(graph: Graph, region: TunedRegion, chip: str = DEFAULT_GPU, precision: str = 'default') -> TuneFloor:
-    "The floor of a region, from what it reads and writes and multiplies."
+    """The floor of a region, from what it reads and writes and multiplies. torch takes recurrences in TF32; what bounds
+    them is how long a state needs from one program to another, of which this says nothing."""
     c = get_gpu(chip)
+    taken = 'tf32' if region.family == 'recurrence' else precision
     rate, tflops = {'default': ('three TF32 products each', c.tf32_tflops / 3),
-                    'tf32': ('in TF32', c.tf32_tflops), 'bf16': ('in bfloat16', c.bf16_tflops)}[precision]
+                    'tf32': ('in TF32', c.tf32_tflops), 'bf16': ('in bfloat16', c.bf16_tflops)}[taken]
     return TuneFloor(region_bytes(graph, region) / c.memory_gbps / 1000, region.flops / tflops / 1e6, rate)
 
 # %% ../../../nbs/6_agents/7_tune/00_candidates.ipynb #74580e16

@@ -76,7 +76,7 @@ class CheckedBuilder(InterpreterBuilder):
             fill = _garbage(dtype) if self.garbage else np.zeros((), array_dtype(dtype))
         else: fill = other.data
         if dtype == tl.bfloat16: fill = bfloat16_bits(fill)
-        got = self.memory.load(ptrs.data, on, fill, stored)
+        got = self.memory.load(ptrs.data, on, fill, stored, bool(is_volatile))
         return TensorHandle(from_bfloat16_bits(got) if dtype == tl.bfloat16 else got, dtype)
 
     def create_masked_store(self, ptrs, value, mask, _0, _1):

@@ -72,11 +72,21 @@ class KernelMemory:
     def __init__(self, buffers: list[MemoryBuffer], line=lambda: 0, hint=lambda kind, buffer: ''):
         self.buffers, self.line, self.hint = buffers, line, hint
         self.found, self.program, self.shared = {}, 0, set()
-        self._owners = {}
+        self._owners, self._seen, self.turns = {}, {}, None
 
     def launch(self) -> None:
         "A new launch begins: what it reads was written by launches before."
-        self._owners, self.shared = {}, set()
+        self._owners, self._seen, self.shared = {}, {}, set()
+
+    def _again(self, addresses, values):
+        "A program reads to see what others wrote: where it sees the same again, having written nothing, it waits."
+        key = self.line(), addresses.tobytes(), values.tobytes()
+        if self.turns and self._seen.get(self.program) == key: self.turns.wait()
+        self._seen[self.program] = key
+
+    def _changed(self):
+        self._seen.pop(self.program, None)
+        if self.turns: self.turns.changed()
 
     def _located(self, addresses, size, what):
         "Yield (number of a buffer, where in the block, index in elements of `size` bytes) of the active lanes."
@@ -166,18 +176,21 @@ def _lanes(addresses, mask):
 
 class MemoryAccess(KernelMemory):
     "What a kernel does to its memory: `load`, `store`, `atomic`, `swap`, on blocks of addresses."
-    def load(self, addresses: np.ndarray, mask: np.ndarray, other: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """The elements at the active addresses; `other` where the mask is off. `KernelError` out of range, or where
-        nobody wrote."""
+    def load(self, addresses: np.ndarray, mask: np.ndarray, other: np.ndarray, dtype: np.dtype,
+             volatile: bool = False) -> np.ndarray:
+        """The elements at the active addresses; `other` where the mask is off; `volatile` for what others may write
+        meanwhile. `KernelError` out of range, or where nobody wrote."""
         flat, on = _lanes(addresses, mask)
         got = np.empty(len(flat), dtype)
         for number, here, index in self._located(flat, dtype.itemsize, 'load'):
             buffer = self.buffers[number]
+            if volatile: self.shared.add(number)
             if buffer.role == 'scratch':
                 missing = ~buffer.written[index * dtype.itemsize]
                 if missing.any(): raise self._unwritten(buffer, index, missing)
                 self._read(number, dtype.itemsize, index)
             got[here] = self.view(number, dtype)[index]
+        if volatile: self._again(flat, got)
         if on is None: return got.reshape(mask.shape)
         out = np.broadcast_to(other, mask.shape).astype(dtype, copy=True).reshape(-1)
         out[on] = got
@@ -204,6 +217,7 @@ class MemoryAccess(KernelMemory):
         values = np.broadcast_to(values, mask.shape).reshape(-1)
         if on is not None: values = values[on]
         size = values.dtype.itemsize
+        self._changed()
         for number, here, index in self._located(flat, size, 'store'):
             buffer, new = self._writable(number, 'store'), values[here]
             self._compete(number, size, index, new)
@@ -234,12 +248,16 @@ class MemoryAccess(KernelMemory):
         if on is not None: values = values[on]
         read, write = convert or ((lambda x: x), (lambda x: x))
         stored = write(values[:0]).dtype
-        got = np.zeros(len(flat), dtype)
+        got, same = np.zeros(len(flat), dtype), True
         for number, here, index in self._located(flat, stored.itemsize, 'atomic'):
             buffer = self._writable(number, 'atomic')
             self._first(buffer, stored.itemsize, index)
             self.shared.add(number)
-            got[here] = _each(OPERATIONS[name], self.view(number, stored), index, values[here], read, write)
+            view = self.view(number, stored)
+            before = view[index]
+            got[here] = _each(OPERATIONS[name], view, index, values[here], read, write)
+            same &= np.array_equal(before, view[index])
+        self._again(flat, got) if same else self._changed()
         if on is None: return got.reshape(shape)
         out = np.zeros(on.shape, dtype)
         out[on] = got
@@ -253,7 +271,7 @@ class MemoryAccess(KernelMemory):
         "Compare and swap, lane by lane; returns what was there before."
         shape = np.broadcast_shapes(addresses.shape, expected.shape, values.shape)
         flat, want, new = (np.broadcast_to(x, shape).reshape(-1) for x in (addresses, expected, values))
-        got = np.zeros(len(flat), values.dtype)
+        got, same = np.zeros(len(flat), values.dtype), True
         for number, here, index in self._located(flat, values.dtype.itemsize, 'atomic'):
             buffer = self._writable(number, 'atomic')
             self._first(buffer, values.dtype.itemsize, index)
@@ -263,6 +281,8 @@ class MemoryAccess(KernelMemory):
                 old[k] = view[at]
                 if old[k] == w: view[at] = v
             got[here] = old
+            same &= np.array_equal(view[index], old)
+        self._again(flat, got) if same else self._changed()
         return got.reshape(shape)
 
 def _each(operation, view, index, values, read, write):
