@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-torch = pytest.importorskip('torch', reason='torch is not installed: the extra gpu')
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
+import torch
 import torch.nn.functional as F
 from kernel_lab.core.errors import KernelError
 from kernel_lab.gpu.launch.cuda_driver import CudaDriver

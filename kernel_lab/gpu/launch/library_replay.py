@@ -5,8 +5,7 @@ launcher's own stream."""
 
 # %% ../../../nbs/3_gpu/7_launch/04_library_replay.ipynb #127d1d36
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import ContextManager
+from contextlib import AbstractContextManager, nullcontext
 from ...core.errors import KernelError
 from .cuda_driver import CudaDriver, refusal
 from ..plan.launch_plan import LaunchPlan
@@ -41,10 +40,10 @@ def _on_meta(torch, x):
     return torch.empty_strided(x.shape, x.strides, dtype=getattr(torch, x.dtype), device='meta')
 
 def require_result(torch: object, call: LibraryCall) -> None:
-    "`KernelError` of kind 'invalid' where an operation would give another shape or dtype than its place in the plan has."
+    "`KernelError` of kind 'invalid' where an operation would give another shape or dtype than its place has."
     given, made = [_on_meta(torch, x) for x in call.given], call.made
     name, where = call.name.removeprefix('aten.'), {'kind': 'invalid', 'line': call.line or None}
-    try: found = (_shaped(given[0], made) if library_overload(call.name, call.given) == 'copy'
+    try: found = (_shaped(torch, given[0], made) if library_overload(call.name, call.given) == 'copy'
                   else getattr(torch.ops.aten, name)(*given))
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as e:
         says = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
@@ -53,9 +52,9 @@ def require_result(torch: object, call: LibraryCall) -> None:
     raise KernelError(f'{name} gives something else than the plan says', limit=f'{made.dtype}{list(made.shape)}',
                       value=f'{str(found.dtype).removeprefix("torch.")}{list(found.shape)}', **where)
 
-def _shaped(tensor, made):
+def _shaped(torch, tensor, made):
     "What a copy gives: the shape of the tensor, in the dtype of the place."
-    return tensor.new_empty(tensor.shape, dtype=getattr(__import__('torch'), made.dtype))
+    return tensor.to(getattr(torch, made.dtype))
 
 # %% ../../../nbs/3_gpu/7_launch/04_library_replay.ipynb #9fa3a69d
 class _CardBytes:
@@ -83,7 +82,8 @@ class LibraryReplay:
         "The tensor that a view of the plan is, in the plan's memory."
         dtype = getattr(self.torch, view.dtype)
         if view.buffer not in self.bytes:
-            return self.torch.empty_strided(view.shape, view.strides, dtype=dtype, device='cuda' if self.is_card else 'cpu')
+            where = 'cuda' if self.is_card else 'cpu'
+            return self.torch.empty_strided(view.shape, view.strides, dtype=dtype, device=where)
         memory = self.bytes[view.buffer]
         made = self.torch.empty(0, dtype=dtype, device=memory.device)
         return made.set_(memory.untyped_storage(), view.offset // made.element_size(), view.shape, view.strides)
@@ -109,7 +109,7 @@ class LibraryReplay:
         if error: raise refusal(error.name, 'torch')
         return (0,)
 
-    def kept_memory(self) -> ContextManager:
+    def kept_memory(self) -> AbstractContextManager:
         "What torch takes in this context stays its own as long as the plan."
         if not self.is_card: return nullcontext()
         self.pools.append(self.torch.cuda.MemPool())

@@ -159,8 +159,8 @@ class PreparedPlan:
         """The plan, `repeats` times one after the other, captured as one graph; None for one whose calls of the library
         refuse to be captured. `only` as for `enqueue`."""
         if (repeats, only) not in self.graphs:
-            self.graphs[repeats, only] = self._captured_with_library(repeats, only) if self.library else self._captured(
-                repeats, only)
+            capture = self._captured_with_library if self.library else self._captured
+            self.graphs[repeats, only] = capture(repeats, only)
         return self.graphs[repeats, only]
 
     def _captured(self, repeats, only):

@@ -9,8 +9,8 @@ from .nodes import DTYPE_BYTES, BufferView, LibraryCall
 # %% ../../../nbs/3_gpu/2_plan/02_library_operations.ipynb #01b22a11
 ARGUMENT_LETTERS = {'t': 'tensor', 's': 'tensor or number', 'n': 'number', 'i': 'whole number', 'b': 'truth value',
                     'l': 'whole numbers'}
-_ONE = ('relu gelu silu sigmoid tanh exp exp2 expm1 log log2 log1p sqrt rsqrt neg abs reciprocal sin cos erf floor ceil '
-        'round sign hardsigmoid hardswish mish logical_not')
+_ONE = ('relu gelu silu sigmoid tanh exp exp2 expm1 log log2 log1p sqrt rsqrt neg abs reciprocal sin cos erf floor '
+        'ceil round sign hardsigmoid hardswish mish logical_not')
 _COMPARED = 'eq ne lt le gt ge'
 
 LIBRARY_TABLE = {           # operation → ((overload, letters; '?' behind one: or nothing), …)
