@@ -181,7 +181,8 @@ class PreparedPlan:
 
     def play(self, repeats: int = 1, only: str = '') -> None:
         "Enqueue the plan `repeats` times: its graph, or step by step where it has none."
-        if (graph := self.graph(repeats, only)) is not None: self.driver.call('cuGraphLaunch', graph, self.driver.stream)
+        graph, d = self.graph(repeats, only), self.driver
+        if graph is not None: d.call('cuGraphLaunch', graph, d.stream)
         else:
             for _ in range(repeats): self.enqueue(only)
 

@@ -110,8 +110,8 @@ class Fill:
 @dataclass(frozen=True)
 class LibraryCall:
     """Work that the framework does: the name of its operation, the numbers of the buffers it reads and writes, its
-    line. Of one that a launcher can do again: `given`, its arguments (views, numbers, truth values, tuples of whole numbers,
-    None), and `made`, a view of its result."""
+    line. Of one that a launcher can do again: `given`, its arguments (views, numbers, truth values, tuples of whole
+    numbers, None), and `made`, a view of its result."""
     name: str
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
