@@ -66,6 +66,7 @@ ROOMS = {
                              "against cheats",
     "evaluate.store": "the database of evaluations and runs: save, read back, export",
     "evaluate.gpu": "GPU kernels planned, assembled and interpreted in confined processes, judged against float64",
+    "evaluate.self_run": "submissions that run their own Python on a card: checked, with a time that is their own word",
     "evaluate.survey": "all tasks put to the test; their table of times",
     "evaluate.pool": "many evaluations, on local workers or a Ray cluster",
     "agents": "who writes kernels: models, the engine of a run, patterns, tools, and agents made of them",

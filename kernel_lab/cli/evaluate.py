@@ -21,7 +21,7 @@ from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, NO_VALUE, AsJson,
                                    KernelFiles, StorePlace, Strict, TaskName, TextTable, WorkloadName, WorkSeconds,
                                    evaluation_lines, say,
                                    with_progress)
-from .gpu_rows import GPU_TABLE, gpu_line, require_one_language
+from .gpu_rows import GPU_TABLE, gpu_line, require_one_language, self_run_files
 from .runs import open_store
 from .tasks import find_task, known_task
 from ..core.durations import compare_times, microseconds, one_clock
@@ -152,6 +152,10 @@ KernelTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE'
 Admitted = Annotated[str, typer.Option(metavar='WORK', help=(
     'Work that a GPU kernel may leave to torch: mm, convolution, or both with a comma; it is done again on the CPU.'))]
 
+SelfRunning = Annotated[bool, typer.Option('--self-run', help=(
+    "Let a submission run its own Python on this machine's card, confined: its numbers are checked, its time is its "
+    'own word, and is not stored.'))]
+
 def admitting(name: str, work: str) -> 'Task':
     "The task called `name`, which admits the named work of the library. `UsageError` for work that is none."
     from ..gpu.plan.nodes import LIBRARY_WORK
@@ -194,7 +198,7 @@ def evaluate_(
         'ray://HOST:PORT.'))] = None,
     workers: Annotated[int | None, typer.Option(metavar='N', min=1, help=(
         'How many at once; as many as there are processors if left out.'))] = None,
-    admit: Admitted = '',
+    admit: Admitted = '', self_run: SelfRunning = False,
     store: StorePlace = None):
     """Compile, verify and profile kernels against a task; GPU kernels get no time. The exit code is 1 if one is not
     correct."""
@@ -202,6 +206,9 @@ def evaluate_(
     from ..evaluate.sandbox.run import Limits
     from ..gpu.plan.plan_json import GPU_TARGETS
     files, limits = kernel_files(kernels), Limits(seconds=seconds, work_seconds=work_seconds)
+    if self_run:
+        own = {path: read_kernel(path, entry) for path in files}
+        raise typer.Exit(self_run_files(own, known_task(task), workload, seeds, limits, json_))
     found = {path: _or_error(path, entry, target) for path in files}
     require_one_language([k.target for k in found.values() if not isinstance(k, UsageError)])
     if any(getattr(k, 'target', '') in GPU_TARGETS for k in found.values()):

@@ -11,7 +11,8 @@ from .errors import UsageError, choose
 
 # %% ../../nbs/1_core/02_durations.ipynb #978f4866
 TIME_KINDS = {
-    'simulated': 'simulated device time', 'measured': 'measured kernel time', 'wall': 'wall time of the evaluation'}
+    'simulated': 'simulated device time', 'measured': 'measured kernel time', 'wall': 'wall time of the evaluation',
+    'self_run': 'time that a submission took of itself'}
 CONFIDENCE = 0.95
 
 # %% ../../nbs/1_core/02_durations.ipynb #dbe6de8e

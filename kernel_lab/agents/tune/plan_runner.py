@@ -10,7 +10,7 @@ import numpy as np
 from ...core.errors import KernelError
 from ...gpu.launch.arena import PATTERNS
 from ...gpu.launch.packing import PackedArguments, fill_calls
-from ...gpu.launch.prepared_plan import refuse_what_cannot_be_launched
+from ...gpu.launch.prepared_plan import refuse_library_calls, refuse_what_cannot_be_launched
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...gpu.plan.nodes import Fill, Pointer
 
@@ -22,6 +22,7 @@ class RegionRunner:
     and `tensor(view)`. `KernelError` for a plan that cannot be launched so."""
     def __init__(self, driver: object, plan: LaunchPlan, cubins: Sequence[bytes], memory: object):
         refuse_what_cannot_be_launched(plan)
+        refuse_library_calls(plan)
         if len(plan.outputs) != 1 or plan.buffers[plan.outputs[0].buffer].role != 'scratch' or plan.outputs[0].offset:
             raise KernelError('a region has one output, a tensor of its own', kind='unsupported')
         self.driver, self.plan, self.memory = driver, plan, memory

@@ -124,7 +124,7 @@ def _operations(calls):
 
 def _refuse_library(plan, task):
     admitted = {name for k in task.admits for name in choose(LIBRARY_WORK, k, 'work of the library')}
-    refused = [c for c in plan.library_calls if c.made is None or c.name not in admitted]
+    refused = [c for c in plan.library_calls if not c.is_judged or c.name not in admitted]
     if not refused: return
     names = _operations(refused)
     raise KernelError(f'torch does part of the work: {names}', kind='unsupported', line=refused[0].line or None,
@@ -134,8 +134,8 @@ def _refuse_library(plan, task):
 
 def _way_to_admit(calls):
     "How products and convolutions are admitted, where a plan has no other work of the library."
-    kinds = {k for c in calls for k, names in LIBRARY_WORK.items() if c.name in names and c.made}
-    is_all = all(c.made for c in calls)
+    kinds = {k for c in calls for k, names in LIBRARY_WORK.items() if c.name in names and c.is_judged}
+    is_all = all(c.is_judged for c in calls)
     return f" A task may admit it: --admit {','.join(sorted(kinds))}, replace(task, admits=…)." if is_all else ''
 
 def library_share(plan: LaunchPlan, task: Task, workload: Workload) -> float | None:

@@ -109,7 +109,7 @@ def interpret_plan(plan: LaunchPlan, arrays: Sequence[np.ndarray], limits: Limit
     """Interpret the kernels of a plan in a confined child, on one array for each of its inputs and then for each of
     its `parameter_views`; `choice` as in `plan_order`. Returns the `Interpretation` or a `KernelError`, and the
     reply."""
-    if calls := [c for c in plan.library_calls if c.made is None]:
+    if calls := [c for c in plan.library_calls if not c.is_judged]:
         return KernelError(f'torch does part of the work: {calls[0].name.removeprefix("aten.")}',
                            kind='unsupported', line=calls[0].line or None,
                            hint='A kernel is judged by what it computes itself: write this part in Triton, or '

@@ -40,6 +40,8 @@ class GuardReport:
 def _check_consistent(e):
     "Raise SimulatorError if an evaluation claims a latency or correctness that was not verified."
     verified = e.verification is not None and e.verification.passed
+    if getattr(e.profile, 'kind', '') == 'self_run':
+        raise SimulatorError('an evaluation cannot have a time that a submission took of itself')
     if e.profile is not None and e.status != Status.CORRECT:
         raise SimulatorError(f'an evaluation with status {e.status} cannot have a latency')
     if e.status == Status.CORRECT and e.implausible:
@@ -135,6 +137,9 @@ class Evaluation(Shown):
     def against(self, other: 'Evaluation') -> Comparison:
         """The `Comparison` of this latency with another evaluation's; UsageError if one has no latency, the tasks or
         the clocks differ."""
+        if getattr(other, 'kind', '') == 'self_run':
+            raise UsageError('A verified time is not compared with one that a submission took of itself.',
+                             hint='Let the lab time it: without --self-run.')
         if self.gpu and other.gpu: require_one_class(self.gpu.precision, other.gpu.precision)
         for e in (self, other):
             if e.profile is None:
@@ -164,7 +169,9 @@ class Evaluation(Shown):
 
     @classmethod
     def from_dict(cls, d: dict) -> 'Evaluation':
-        "The evaluation that `to_dict` wrote."
+        "The evaluation that `to_dict` wrote. `UsageError` for the record of a submission that timed itself."
+        if d.get('kind') == 'self_run':
+            raise UsageError('An evaluation takes no self-run.', hint='Its time is its own word, and is not verified.')
         from ...nki.explain.profile import Profile
         guards = tuple(GuardReport(**known_fields(GuardReport, g)) for g in d.get('guards', ()))
         d = {**d, **_without_time(d, guards)}

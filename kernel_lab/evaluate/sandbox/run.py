@@ -85,13 +85,14 @@ def _here(job, request, limits):
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #3ee1cf96
 _SERVERS, _LOCK = {}, threading.Lock()
 
-def sandbox(modules: tuple[str, ...] = ()) -> tuple[Server, SandboxStatus]:
-    "The server of this process whose zygote has imported `modules`, and its `SandboxStatus`; the first call starts it."
+def sandbox(modules: tuple[str, ...] = (), readable: tuple[str, ...] = ()) -> tuple[Server, SandboxStatus]:
+    """The server of this process whose zygote has imported `modules` and whose children may read the folders
+    `readable`, too, and its `SandboxStatus`; the first call starts it."""
     if not can_start_children(): raise no_walls(NO_FORK)
-    key = os.getpid(), modules
+    key = os.getpid(), modules, readable
     with _LOCK:
         if key not in _SERVERS:
-            server = Server(modules=modules)
+            server = Server(modules=modules, readable=readable)
             _SERVERS[key] = server, status_of_server(server)
         return _SERVERS[key]
 
@@ -101,7 +102,7 @@ def sandbox_status() -> SandboxStatus:
 
 @atexit.register
 def _closed():
-    for server, _ in (v for (pid, _), v in _SERVERS.items() if pid == os.getpid()): server.close()
+    for server, _ in (v for (pid, *_), v in _SERVERS.items() if pid == os.getpid()): server.close()
 
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #6332e6a4
 _WARNED = set()                 # what was open, each time another set of it

@@ -47,13 +47,13 @@ def environment() -> dict[str, str]:
 # %% ../../../nbs/5_evaluate/2_sandbox/05_server.ipynb #6e074272
 _LIBRARIES = ('/lib', '/lib64', '/usr/lib', '/usr/lib64')
 
-def readable_paths() -> list[str]:
-    "The folders that a child may read, without symbolic links and subfolders of one another."
+def readable_paths(more: Sequence[str] = ()) -> list[str]:
+    "The folders that a child may read, and `more`, without symbolic links and subfolders of one another."
     numpy, ml_dtypes = _package('numpy'), _package('ml_dtypes')
     lib = Path(sysconfig.get_config_var('LIBDIR') or sys.base_prefix)
     ours = [Path(kernel_lab.__file__).parent / name for name in ('core', 'nki')]
     found = [*_LIBRARIES, sysconfig.get_path('stdlib'), sysconfig.get_path('platstdlib'), numpy,
-             numpy.with_name('numpy.libs'), ml_dtypes, *ours]
+             numpy.with_name('numpy.libs'), ml_dtypes, *ours, *more]
     found += [lib] if lib.is_relative_to(sys.base_prefix) and list(lib.glob('libpython*')) else []
     real = sorted({str(Path(p).resolve()) for p in found if Path(p).is_dir()})
     return [p for p in real if not any(p != q and Path(p).is_relative_to(q) for q in real)]
@@ -129,14 +129,15 @@ def _read_answer(fd, limits):
     with os.fdopen(os.dup(fd), 'rb') as f: f.seek(0); return f.read(size)
 
 class Server:
-    """A zygote that forks confined children, and has imported `modules` before. Of `walls` it uses those that this
+    """A zygote that forks confined children, which may read the folders `readable`, too; it has imported `modules`
+    before. Of `walls` it uses those that this
     machine allows; `refused` has the reason for each other one. UsageError on Windows, SimulatorError if the zygote
     cannot be started."""
-    def __init__(self, walls: Sequence[str] = WALLS, modules: Sequence[str] = ()):
+    def __init__(self, walls: Sequence[str] = WALLS, modules: Sequence[str] = (), readable: Sequence[str] = ()):
         if not hasattr(os, 'fork'):
             raise UsageError('Kernels need a system that can fork: Linux or macOS.',
                              hint='On Windows the lab works in WSL.')
-        self.lock, self.process, self.here, self.paths = threading.Lock(), None, None, readable_paths()
+        self.lock, self.process, self.here, self.paths = threading.Lock(), None, None, readable_paths(readable)
         self.walls, self.refused = (tuple(walls) if sys.platform == 'linux' else ()), {}
         self.modules = tuple(modules)
         self._start()

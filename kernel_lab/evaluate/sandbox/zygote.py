@@ -57,19 +57,22 @@ def _renumbered(*fds):
     return at
 
 def _child(order, request, fd, report, *inputs):
-    "Import the job, confine this process, report its layers, run the job. Never returns."
+    """Import the job, do what must be done `before`, confine this process, report its layers, run the job. Never
+    returns."""
     layers = ['process']
+    report = _renumbered(fd, *inputs, report)
+    os.closerange(report + 1, MAX_OPEN_FILES)           # before `before`, whose files stay
     try:
         job = load_job(request['job'])
         for module in request.get('imports', ()): importlib.import_module(module)
+        for call in request.get('before', ()): load_job(call)()
         _raise_walls(order, request['limits'], layers)
     except BaseException as e:  # noqa: BLE001 (reported to the parent)
         failed = (getattr(e, '__notes__', None) or ['start'])[0]
         write_text(report, json.dumps({'failed': failed, 'why': repr(e)[:500]}) + '\n')
         os._exit(70)
     write_text(report, json.dumps({'layers': layers}) + '\n')
-    last = _renumbered(fd, *inputs)
-    os.closerange(last + 1, MAX_OPEN_FILES)
+    os.close(report)
     carry_out(job, request, 3)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/02_zygote.ipynb #89fb5ad3

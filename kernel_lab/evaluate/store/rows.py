@@ -127,6 +127,8 @@ def result_key(kernel: str, chip: str, target: str, versions: dict) -> str | Non
 def put_evaluation(connection: sa.Connection, e: Evaluation, task: Task | None = None, parent: str | None = None,
                    maker: str = '', program: Program | None = None) -> None:
     "Store an evaluation with its kernel, task and program, each once; `parent` and `maker` as in `put_kernel`."
+    if getattr(e, 'kind', '') == 'self_run':
+        raise UsageError('The store takes no self-run.', hint='Its time is its own word, and is not verified.')
     body, v = e.to_dict() | {'kernel': {'name': e.kernel.name}, 'cached': False}, e.versions
     tile_map = (body['verification'] or {}).pop('tile_map', None)
     seeds = {r.seed for r in e.verification.seeds} if e.verification else ()

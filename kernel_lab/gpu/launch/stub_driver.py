@@ -50,6 +50,15 @@ class StubCuda:
             return np.zeros(count, dtype)
         return np.frombuffer(self.memory, dtype, count, at)
 
+    def torch_bytes(self, address: int, size: int) -> object:
+        "The bytes at an address as a tensor of torch's, in this memory."
+        import torch
+        return torch.frombuffer(self.memory, dtype=torch.uint8, count=size, offset=address - self.base)
+
+    def library_work(self, work: Callable) -> tuple:
+        "Work of a library on the stream: done in order, 50 µs."
+        return self._do(work, 50.0)
+
     def _do(self, work, us=0.0):
         "Do some work of the stream, or keep it for the graph that is being captured."
         if self.capturing is not None: self.capturing.append((work, us)); return _GOOD

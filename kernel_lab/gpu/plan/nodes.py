@@ -110,8 +110,8 @@ class Fill:
 @dataclass(frozen=True)
 class LibraryCall:
     """Work that the framework does: the name of its operation, the numbers of the buffers it reads and writes, its
-    line. Of one that can be done again: `given`, its arguments (views, numbers, truth values, tuples of whole numbers,
-    None), and `made`, a view of its result."""
+    line. Of one that a launcher can do again: `given`, its arguments (views, numbers, truth values, tuples of whole
+    numbers, None), and `made`, a view of its result."""
     name: str
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
@@ -124,9 +124,14 @@ class LibraryCall:
         return {*self.reads, *self.writes}
 
     @property
+    def is_judged(self) -> bool:
+        "Whether it can be done again on a CPU, to judge the numbers of a plan."
+        return self.made is not None and self.name in LIBRARY_OPERATIONS
+
+    @property
     def flops(self) -> int:
         "Floating-point operations of a product or a convolution, 2 for each product of two numbers; 0 for others."
-        if self.made is None: return 0
+        if self.made is None or self.name not in LIBRARY_OPERATIONS: return 0
         views, out = [x for x in self.given if isinstance(x, BufferView)], self.made
         if self.name == 'aten.convolution':
             return 2 * prod(views[0].shape if self.given[6] else out.shape) * prod(views[1].shape[1:])

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from ...core.errors import KernelError
 from ..chip.gpu_chips import GpuChip
-from ..plan.nodes import LIBRARY_OPERATIONS, Fill, LibraryCall
+from ..plan.library_operations import LIBRARY_TABLE, library_overload
+from ..plan.nodes import Fill, LibraryCall
 from ..plan.ptx import KERNEL_FILE
 from .recording import PlanRecording, source_line, values_from_host
 
@@ -46,6 +47,16 @@ def _written(schema, args, kwargs):
     given = {a.name: x for a, x in zip(schema.arguments, args)} | kwargs
     return _tensors([given.get(a.name) for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write])
 
+def _in_order(schema, args, kwargs, is_copy):
+    """Arguments of an operation in the order of its schema, with its defaults; None where one has no place in a plan. A
+    copy is told by its result."""
+    given = [*args]
+    for a in schema.arguments[len(args):]:
+        value = kwargs.get(a.name, a.default_value)
+        if not a.kwarg_only: given.append(value)
+        elif not is_copy and value != a.default_value: return None
+    return given
+
 class TorchOperations(TorchDispatchMode):
     "Records every operation of torch as a step, but for allocations and views."
     def __init__(self, recording: PlanRecording):
@@ -71,15 +82,16 @@ class TorchOperations(TorchDispatchMode):
             reads = tuple(dict.fromkeys(r.buffer(t) for t in _tensors([args, kwargs])))
             writes = tuple(dict.fromkeys(r.buffer(t) for t in [*written, *_tensors(out)]))
             call = LibraryCall(schema.name.replace('::', '.'), reads, writes, source_line())
-            r.step(self._again(call, args, kwargs, out))
+            r.step(self._again(call, schema, args, kwargs, out))
 
-    def _again(self, call, args, kwargs, out):
-        "A call with what is needed to do it again, where it is a product or a convolution; otherwise as it is."
-        if call.name not in LIBRARY_OPERATIONS or kwargs or not isinstance(out, torch.Tensor): return call
+    def _again(self, call, schema, args, kwargs, out):
+        "A call with what is needed to do it again, where the table of operations has it; otherwise as it is."
+        if call.name not in LIBRARY_TABLE or not isinstance(out, torch.Tensor): return call
+        if (given := _in_order(schema, args, kwargs, LIBRARY_TABLE[call.name][0][0] == 'copy')) is None: return call
         view = self.recording.view
-        plain = lambda x: tuple(map(int, x)) if isinstance(x, (list, tuple)) else x
-        given = tuple(view(x) if isinstance(x, torch.Tensor) else plain(x) for x in args)
-        return replace(call, given=given, made=view(out))
+        plain = lambda x: tuple(x) if isinstance(x, (list, tuple)) else x
+        given = tuple(view(x) if isinstance(x, torch.Tensor) else plain(x) for x in given)
+        return replace(call, given=given, made=view(out)) if library_overload(call.name, given) else call
 
     def _fill(self, schema, args, kwargs, out):
         value = FILLS[schema.name]
