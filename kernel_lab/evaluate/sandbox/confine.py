@@ -60,11 +60,12 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 _OWN = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
 
-def namespaces() -> str:
-    """Move this process into new namespaces, and its next child into a new process namespace. Returns the layer's name.
-    OSError if the system forbids it."""
+def namespaces(own_processes: bool = True) -> str:
+    """Move this process into new namespaces, and with `own_processes` its next child into a new process namespace,
+    where CUDA cannot start (it writes below /proc by its number). Returns the layer's name. OSError if the system
+    forbids it."""
     uid, gid = os.getuid(), os.getgid()
-    call_libc('unshare', _OWN | (CLONE_NEWUSER if uid else 0))
+    call_libc('unshare', (_OWN if own_processes else _OWN & ~CLONE_NEWPID) | (CLONE_NEWUSER if uid else 0))
     if uid:
         for name, text in ('setgroups', 'deny'), ('uid_map', f'{uid} {uid} 1'), ('gid_map', f'{gid} {gid} 1'):
             with open(f'/proc/self/{name}', 'w') as f: f.write(text)

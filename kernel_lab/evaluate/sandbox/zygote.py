@@ -86,7 +86,7 @@ def _supervise(order, request_fd, fd, report, *inputs):
     try:
         request = _read(request_fd)
         if sys.platform == 'linux': prctl(PR_SET_PDEATHSIG, SIGKILL)
-        if 'namespaces' in order['walls']: namespaces()
+        if 'namespaces' in order['walls']: namespaces(own_processes=not request.get('before'))
         pid = os.fork()
     except BaseException as e:  # noqa: BLE001 (reported to the parent)
         write_text(report, json.dumps({'failed': 'namespaces', 'why': repr(e)[:500]}) + '\n')

@@ -62,7 +62,8 @@ def test_torch_does_its_part_in_the_graph(name):
     x, w = (torch.from_numpy(view_array(v, data[v.buffer][v.offset:]).copy()).double() for v in c.plan.inputs)
     want = reference(x, w).numpy()
     got = np.frombuffer(found.outputs[0][0][0], 'float32').reshape(want.shape)
-    allowed = 3e-3 if name in ('a convolution', 'sums and copies') else 1e-5        # TF32 by torch's default; float16
+    # TF32 by torch's default; float16; exponentials of sums of a thousand terms
+    allowed = {'a convolution': 3e-3, 'sums and copies': 3e-3, 'softmax between kernels': 5e-5}.get(name, 1e-5)
     assert np.linalg.norm(got - want) / np.linalg.norm(want) < allowed
 
 
