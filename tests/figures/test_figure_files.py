@@ -71,6 +71,7 @@ def hashes(tmp_path, name, **env):
 
 
 @browser
+@pytest.mark.slow
 def test_two_processes_draw_the_same_bytes_in_all_formats(tmp_path):
     first = hashes(tmp_path, "one", TZ="UTC", PYTHONHASHSEED="1")
     time.sleep(1.1)                                                 # a date with seconds would differ
