@@ -5,8 +5,10 @@ claims."""
 
 # %% ../../../nbs/5_evaluate/3_self_run/01_child_job.ipynb #dd1b76d8
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 import numpy as np
 import torch
 from ...core.errors import KernelError
@@ -21,6 +23,7 @@ def look_at_processor() -> None:
 def make_context() -> None:
     "Start CUDA in this process, with a tensor and a product: what opens files of the device happens here."
     look_at_processor()
+    os.environ.setdefault('CUDA_HOME', str(Path(torch.__file__).parent))       # torch's call of NVRTC asks for some
     x = torch.ones(16, 16, device='cuda')
     torch.mm(x, x)
     torch.cuda.synchronize()
