@@ -100,7 +100,7 @@ def self_run_files(kernels: dict, task: object, workload: str | None = None, see
                    as_json: bool = False) -> int:
     """Let each submission of {name: `Kernel`} run itself on this machine's card, print what came → exit code.
     `UsageError` without a card, before anything runs."""
-    from ..evaluate.self_run.record import SELF_RUN
+    from ..evaluate.records.evaluation import SELF_RUN
     from ..evaluate.self_run.run import self_run
     done = []
     for name, kernel in kernels.items():

@@ -5,7 +5,7 @@
 # %% ../../../nbs/6_agents/7_templates/04_columns.ipynb #55eb5e56
 from dataclasses import dataclass
 from math import prod
-from .expressions import POINTWISE, expression, number_text
+from .expressions import POINTWISE, expression, number_text, power_of_two
 from .products import TunedRegion
 from ...tasks.codegen.graph import Graph, Node, Ref
 
@@ -126,7 +126,7 @@ class ScanConfig:
 
 def scan_configs(region: TunedRegion) -> list[ScanConfig]:
     "The configurations worth a race: up to the whole row at once."
-    whole = 1 << (region.known['length'] - 1).bit_length()
+    whole = power_of_two(region.known['length'])
     return [c for c in (ScanConfig(2048, 4), ScanConfig(4096, 8), ScanConfig(8192, 8), ScanConfig(16384, 16),
                         ScanConfig(32768, 32))
             if c.block <= whole] or [ScanConfig(whole, 4)]

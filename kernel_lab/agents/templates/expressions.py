@@ -13,6 +13,10 @@ def number_text(x: float | int | bool) -> str:
     if isinstance(x, float) and (x != x or x in (float('inf'), float('-inf'))): return f"float('{x}')"
     return repr(float(x))
 
+def power_of_two(n: int) -> int:
+    "The least power of two that is not below `n`, as Triton wants the sizes of its blocks."
+    return 1 << (n - 1).bit_length()
+
 _TANH = 'libdevice.tanh({})'
 _SOFTPLUS = 'tl.where({0} > 20.0, {0}, libdevice.log1p(tl.exp(tl.minimum({0}, 20.0))))'
 _ONE = {        # operations of one operand

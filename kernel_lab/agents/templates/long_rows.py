@@ -6,6 +6,7 @@ own."""
 # %% ../../../nbs/6_agents/7_templates/05_long_rows.ipynb #f8afe367
 import re
 from dataclasses import dataclass
+from .expressions import power_of_two
 from .products import TunedRegion
 from .rows import block_reduction, merged_reduction, one_channel, part_values
 
@@ -109,7 +110,7 @@ def long_source(region: TunedRegion, config: LongConfig) -> str:
     f = region.known
     extras = ''.join(f'e{k}, ' for k in range(f['extra']))
     n, rows, part = f['length'], f['rows'], config.block * config.steps
-    parts, groups, wide = -(-n // part), rows // config.rows, 1 << (-(-n // part) - 1).bit_length()
+    parts, groups, wide = -(-n // part), rows // config.rows, power_of_two(-(-n // part))
     kernels = '\n\n'.join([_statistics(f, config, extras), _merge(f), _results(f, config, extras)])
     return f'''import torch
 import triton

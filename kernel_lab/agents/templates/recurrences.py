@@ -5,6 +5,7 @@ passed on without a barrier."""
 
 # %% ../../../nbs/6_agents/7_templates/06_recurrences.ipynb #cb494e39
 from dataclasses import dataclass
+from .expressions import power_of_two
 from .products import TunedRegion
 from ...tasks.codegen.graph import Graph, Node, Ref
 
@@ -49,15 +50,13 @@ class RecurrenceConfig:
 
     def __str__(self): return f'{self.units} units a program, {self.warps} warps, {self.kind}'
 
-def _up(n): return 1 << (n - 1).bit_length()
-
 def _programs(f, config): return -(-f['hidden'] // config.units) * (f['ways'] if f['ways'] > 1 else f['layers'])
 
 def recurrence_configs(region: TunedRegion) -> list[RecurrenceConfig]:
     "The configurations worth a race: those whose programs are on a card at once, and whose weights fit into registers."
     f, found = region.known, []
     columns = 4 if f['cell'] in ('lstm', 'gru') else 1
-    depth = _up(max(f['wide'], f['hidden'] * f['ways'])) + _up(f['hidden'])
+    depth = power_of_two(max(f['wide'], f['hidden'] * f['ways'])) + power_of_two(f['hidden'])
     for units in (4, 8, 16, 32):
         for warps, kind, words in ((8, 'tf32', 1), (8, 'wide', 1.5), (8, 'three', 2), (16, 'tf32', 1), (4, 'tf32', 1)):
             c, held = RecurrenceConfig(units, warps, kind), depth * units * columns * words / 32 / warps
@@ -210,7 +209,8 @@ def recurrence_source(region: TunedRegion, config: RecurrenceConfig) -> str:
     host = _HOST.format(
         cells='cells, ' if lstm else '', weights=weights, states=L * D * B * T * H, shape=repr(tuple(f['shape'])),
         programs=_programs(f, config), batch_axis=0 if f['batch_first'] else 1, time_axis=1 if f['batch_first'] else 0,
-        B=B, T=T, I=f['wide'], H=H, L=L, D=D, M=max(16, _up(B)), U=config.units, S=config.warps,
-        KX=max(_up(max(f['wide'], H * D if L > 1 else 1)), 16 * config.warps), KH=max(_up(H), 16 * config.warps),
+        B=B, T=T, I=f['wide'], H=H, L=L, D=D, M=max(16, power_of_two(B)), U=config.units, S=config.warps,
+        KX=max(power_of_two(max(f['wide'], H * D if L > 1 else 1)), 16 * config.warps),
+        KH=max(power_of_two(H), 16 * config.warps),
         kind=config.kind, warps=config.warps)
     return _HEAD + kernel + host

@@ -7,7 +7,7 @@ long for one block."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from .expressions import POINTWISE, expression, number_text
+from .expressions import POINTWISE, expression, number_text, power_of_two
 from .products import TunedRegion
 from ...tasks.codegen.graph import Graph, Node, Ref
 
@@ -175,18 +175,17 @@ class RowConfig:
 def row_configs(region: TunedRegion) -> list[RowConfig]:
     "The configurations worth a race."
     f = region.known
-    up = lambda n: 1 << (n - 1).bit_length()
     if f['stride'] > 1:
-        return [RowConfig(up(f['length']), 1, w, c) for c, w in ((64, 4), (128, 8), (256, 8), (64, 8))
-                if up(f['length']) * c <= 1 << 15]
+        return [RowConfig(power_of_two(f['length']), 1, w, c) for c, w in ((64, 4), (128, 8), (256, 8), (64, 8))
+                if power_of_two(f['length']) * c <= 1 << 15]
     n, found = f['length'], []
     for block, warps in ((4096, 4), (8192, 4), (8192, 8), (8192, 16), (16384, 8), (16384, 16), (32768, 16),
                          (32768, 32), (65536, 32)):
         parts = -(-n // block)
         most = 256 if warps == 4 else 128                           # all parts of a row are on the card at once
         if parts > most or parts * block >= 2.1 * n: continue
-        if parts > 1 or block == up(n): found.append(RowConfig(block, parts, warps))
-    if n <= 4096: found = [RowConfig(up(n), 1, w) for w in (2, 4, 8)]
+        if parts > 1 or block == power_of_two(n): found.append(RowConfig(block, parts, warps))
+    if n <= 4096: found = [RowConfig(power_of_two(n), 1, w) for w in (2, 4, 8)]
     return found[:8]
 
 _NEUTRAL = {'sum': '0.0', 'max': "-float('inf')", 'min': "float('inf')"}
@@ -289,7 +288,7 @@ def kernel(x{''.join(f', e{k}' for k in range(f['extra']))}):
     space = torch.empty({2 * spaces * config.parts}, dtype=torch.float32, device=x.device)
     count = {'torch.zeros' if config.parts > 1 else 'torch.empty'}({spaces}, dtype=torch.int32, device=x.device)
     rows[{grid}](x, {extras}out, space, count, {f['length']}, BLOCK={config.block}, PARTS={config.parts},
-                 WIDE={1 << (config.parts - 1).bit_length()}, COLUMNS={config.columns}, num_warps={config.warps})
+                 WIDE={power_of_two(config.parts)}, COLUMNS={config.columns}, num_warps={config.warps})
     return out
 '''
     return _ROW_HEAD + '\n' + kernel + host

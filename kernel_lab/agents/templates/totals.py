@@ -5,7 +5,7 @@
 # %% ../../../nbs/6_agents/7_templates/09_totals.ipynb #17d902f3
 from dataclasses import dataclass, replace
 from math import prod
-from .expressions import POINTWISE, expression, number_text
+from .expressions import POINTWISE, expression, number_text, power_of_two
 from .losses import LOSSES, quotient_divergence
 from .products import TunedRegion
 from ...tasks.codegen.graph import Graph, Ref
@@ -251,7 +251,7 @@ def total_configs(region: TunedRegion) -> list[TotalConfig]:
                                           (2048, 32, 8), (1024, 32, 4))]
         divides = any('divided(' in text for _, text in f['totals'])
         return [replace(c, exact=e) for e in (True, False) for c in flat[:4]] if divides else flat
-    wide = 1 << (f['length'] - 1).bit_length()
+    wide = power_of_two(f['length'])
     tiles = [(r, s, w) for r, w, s in ((1, 4, 4), (1, 8, 4), (2, 4, 4), (2, 8, 2), (4, 8, 2), (1, 16, 4), (1, 4, 1),
                                        (8, 4, 1), (32, 4, 1)) if 8 * w * 32 >= r * wide // 8 and r * wide >= 32 * w]
     return [TotalConfig(wide, s, w, r) for r, s, w in tiles] or [TotalConfig(wide, 2, 32, 1)]
@@ -312,7 +312,7 @@ def total_source(region: TunedRegion, config: TotalConfig) -> str:
     tile = config.rows if f['has_rows'] else config.block
     whole = f['rows'] if f['has_rows'] else f['length']
     programs, count = -(-whole // (tile * config.steps)), len(f['totals'])
-    wide = min(4096, 1 << (programs - 1).bit_length())
+    wide = min(4096, power_of_two(programs))
     args = ', '.join(f'e{k}' for k in range(f['operands']))
     starts = ''.join(f'    s{k} = tl.zeros((WIDE,), tl.float32)\n' for k in range(count))
     loads = ''.join(f'        s{k} += tl.load(space + {k} * PARTS + p, mask=p < PARTS, other=0.0)\n'

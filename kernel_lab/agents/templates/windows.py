@@ -7,6 +7,7 @@ look at it."""
 from dataclasses import dataclass
 from math import prod
 from .channel_epilogue import ChannelEpilogue
+from .expressions import power_of_two
 from .products import TunedRegion
 from ...tasks.codegen.graph import Graph, Node, Ref
 
@@ -85,8 +86,6 @@ class WindowConfig:
         return (f"{way if self.unit else 'windows side by side'}, {self.rows} rows, {self.depths} deep, "
                 f'{self.warps} warps × {self.each}')
 
-def _up(n): return 1 << (n - 1).bit_length()
-
 def _taps(f, axis, count):
     "Where `count` outputs in a row look along an axis, from where the first one begins: offsets, in order."
     return sorted({k * f['stride'][axis] + j * f['dilation'][axis]
@@ -128,12 +127,12 @@ class _Writer:
         self.f, self.c, self.lines, self.open = f, c, [], {}
         self.unit, self.fold = c.unit or 1, c.unit == 0
         self.around = [-(-f['made'][k] // n) for k, n in ((0, c.depths), (1, c.rows))]
-        self.kept = _up(f['kernel'][2]) if self.fold else 1
+        self.kept = power_of_two(f['kernel'][2]) if self.fold else 1
         threads = 32 * c.warps * c.each // self.kept
         wide, groups = -(-f['made'][2] // c.vector), prod(self.around)
-        ways = [max(_up(wide) >> k, 1) for k in range(4)]
+        ways = [max(power_of_two(wide) >> k, 1) for k in range(4)]
         self.T = min(max(1, threads), min(ways, key=lambda t: (-(-wide // t) * t, -t)))
-        self.P = max(1, min(threads // self.T, _up(groups)))
+        self.P = max(1, min(threads // self.T, power_of_two(groups)))
         self.columns, self.groups = -(-wide // self.T), groups
         self.tiles = self.columns * -(-groups // self.P)
 
@@ -279,8 +278,7 @@ class _Writer:
         if f['made'][0] % c.depths: rest.append(f'(z + {d} < {f["made"][0]})')
         if h % c.rows: rest.append(f'(r + {r} < {h})')
         if self.groups % self.P: rest.append(f'(g < {self.groups})')
-        self.line(f'inside = n < {w}' + (f' & ({" & ".join(rest)}){p}' if rest else ''))
-        if rest: self.lines[-1] = f'inside = (n < {w}) & ({" & ".join(rest)}){p}'
+        self.line(f'inside = (n < {w}) & ({" & ".join(rest)}){p}' if rest else f'inside = n < {w}')
         self.line(f'place = ((z + {d}) * {h * w} + (r + {r}) * {w}){p} + n')
         self.lines += f['lines']
         self.line('tl.store(out + to + place, v, mask=inside)')

@@ -28,6 +28,7 @@ from ...core.workers import call_in_workers
 from ...evaluate.gpu.toolchain import run_tool
 from ...gpu.checks.launch_limits import broken_limits
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
+from ...gpu.plan.nodes import DTYPE_BYTES
 from ...tasks.codegen.graph import Graph, Node, live_nodes
 
 # %% ../../../nbs/6_agents/7_tune/00_candidates.ipynb #cb9423f5
@@ -38,8 +39,7 @@ LEAST_BYTES = 64e6          # of windows that are worth one
 
 def region_bytes(graph: Graph, region: TunedRegion) -> int:
     "The bytes that a region reads and writes at least."
-    width = {'bool': 1, 'int64': 8, 'float64': 8, 'float16': 2, 'bfloat16': 2}
-    return sum(prod(graph[n].shape) * width.get(graph[n].dtype, 4) for n in (*region.inputs, region.output))
+    return sum(prod(graph[n].shape) * DTYPE_BYTES.get(graph[n].dtype, 4) for n in (*region.inputs, region.output))
 
 def _is_worth_it(graph, region):
     if region.family == 'windows': return region_bytes(graph, region) >= LEAST_BYTES

@@ -37,10 +37,18 @@ class GuardReport:
         return f'{self.severity}: {self.name}: {self.says}' + (f' (line {self.line})' if self.line else '')
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #fb1ebd6e
+SELF_RUN = 'self_run'           # kind of a record whose time a submission took of itself, and of that time
+
+def refuse_self_run(record: object, what: str) -> None:
+    "`UsageError` where a record, or one as JSON data, is a self-run, which `what` does not take."
+    kind = record.get('kind') if isinstance(record, dict) else getattr(record, 'kind', '')
+    if kind == SELF_RUN:
+        raise UsageError(f'{what} takes no self-run.', hint='Its time is its own word, and is not verified.')
+
 def _check_consistent(e):
     "Raise SimulatorError if an evaluation claims a latency or correctness that was not verified."
     verified = e.verification is not None and e.verification.passed
-    if getattr(e.profile, 'kind', '') == 'self_run':
+    if getattr(e.profile, 'kind', '') == SELF_RUN:
         raise SimulatorError('an evaluation cannot have a time that a submission took of itself')
     if e.profile is not None and e.status != Status.CORRECT:
         raise SimulatorError(f'an evaluation with status {e.status} cannot have a latency')
@@ -137,7 +145,7 @@ class Evaluation(Shown):
     def against(self, other: 'Evaluation') -> Comparison:
         """The `Comparison` of this latency with another evaluation's; UsageError if one has no latency, the tasks or
         the clocks differ."""
-        if getattr(other, 'kind', '') == 'self_run':
+        if getattr(other, 'kind', '') == SELF_RUN:
             raise UsageError('A verified time is not compared with one that a submission took of itself.',
                              hint='Let the lab time it: without --self-run.')
         if self.gpu and other.gpu: require_one_class(self.gpu.precision, other.gpu.precision)
@@ -170,8 +178,7 @@ class Evaluation(Shown):
     @classmethod
     def from_dict(cls, d: dict) -> 'Evaluation':
         "The evaluation that `to_dict` wrote. `UsageError` for the record of a submission that timed itself."
-        if d.get('kind') == 'self_run':
-            raise UsageError('An evaluation takes no self-run.', hint='Its time is its own word, and is not verified.')
+        refuse_self_run(d, 'An evaluation')
         from ...nki.explain.profile import Profile
         guards = tuple(GuardReport(**known_fields(GuardReport, g)) for g in d.get('guards', ()))
         d = {**d, **_without_time(d, guards)}

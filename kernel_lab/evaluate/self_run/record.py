@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from ...core.durations import Comparison, Duration, compare_times
 from ...core.errors import KernelError, SimulatorError, UsageError
 from ...core.format import count_text, time_text
+from ..records.evaluation import SELF_RUN
 from ..records.verification import Verification, to_json_data
 from ...tasks.model.workload import Kernel
 
 # %% ../../../nbs/5_evaluate/3_self_run/00_record.ipynb #cf6a4042
-SELF_RUN = 'self_run'           # kind of the record, of its time, and its status where its numbers are right
 OWN_WORD = "the time is the submission's own word, checked against wall time only: no verified table takes it"
 
 @dataclass(frozen=True)
@@ -74,8 +74,3 @@ class SelfRun:
     def _where(self): return f'{self.task} {self.workload}, ran itself on {self.device}, sandbox {self.tier or "none"}'
 
     def __str__(self): return '\n'.join(self.lines())
-
-def refuse_self_run(record: object, what: str) -> None:
-    "`UsageError` where a record, or one as JSON data, is a self-run, which `what` does not take."
-    kind = record.get('kind') if isinstance(record, dict) else getattr(record, 'kind', '')
-    if kind == SELF_RUN: raise UsageError(f'{what} takes no self-run.', hint=OWN_WORD)

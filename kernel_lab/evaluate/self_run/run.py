@@ -9,15 +9,16 @@ import importlib.util
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from ...core.errors import KernelError, UsageError, choose
 from ..gpu.precision import class_tolerance, in_float64
+from ..records.evaluation import SELF_RUN
 from ..records.verification import Status, Verification, status_of
 from ..sandbox.protocol import ChildReply, Limits
 from ..sandbox.run import MAX_SOURCE_BYTES, check_admitted, sandbox
 from ..sandbox.shared_arrays import array_layout, specs_of
-from .record import SELF_RUN, SelfRun
+from .record import SelfRun
 from ..verification.verify import compare, fresh_seeds, tile_map, worst_elements
 from ...gpu.launch.cuda_driver import why_no_gpu
 from ...tasks.importers.module_inits import init_inputs
@@ -72,8 +73,7 @@ def _readable():
 def self_run_limits(limits: Limits | None, device: str) -> Limits:
     "The limits of a child, with the memory that its device needs."
     limits = limits or Limits()
-    return Limits(limits.seconds, max(limits.memory_mb, MEMORY_MB[device]), limits.answer_mb, limits.instructions,
-                  limits.work_seconds)
+    return replace(limits, memory_mb=max(limits.memory_mb, MEMORY_MB[device]))
 
 def run_itself(kernel: Kernel, draws: Sequence[dict], outputs: Sequence[tuple], init: Sequence, device: str,
                limits: Limits, samples: int, seconds: float) -> tuple[tuple | None, ChildReply]:
@@ -90,7 +90,7 @@ def run_itself(kernel: Kernel, draws: Sequence[dict], outputs: Sequence[tuple], 
                'device': device, 'samples': samples, 'seconds': seconds,
                'before': [f'{_MODULES[0]}:{_BEFORE[device]}']}
     found, reply = server.compute(SELF_RUN_JOB, request, arrays, specs, limits)
-    return found, ChildReply(reply.text, reply.error, reply.layers, status.tier, reply.seconds, reply.used)
+    return found, replace(reply, tier=status.tier)
 
 # %% ../../../nbs/5_evaluate/3_self_run/02_run.ipynb #630293df
 def claimed_samples(text: str, most: int, wall_seconds: float) -> tuple[float, ...]:

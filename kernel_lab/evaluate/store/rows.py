@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from ...core.errors import LabError, UsageError
 from ...core.secrets import storable_text
 from ..records.verification import FLEETING, Status, now, to_json_data
-from ..records.evaluation import Evaluation
+from ..records.evaluation import Evaluation, refuse_self_run
 from .database import DAMAGE_ERRORS, EVALUATIONS, KERNELS, PROGRAMS, TASKS, as_json, put
 from ..records.provenance import chip_key, lab_key_for, machine_description, task_key, canonical_text
 from ...gpu.chip.gpu_chips import GPUS
@@ -127,8 +127,7 @@ def result_key(kernel: str, chip: str, target: str, versions: dict) -> str | Non
 def put_evaluation(connection: sa.Connection, e: Evaluation, task: Task | None = None, parent: str | None = None,
                    maker: str = '', program: Program | None = None) -> None:
     "Store an evaluation with its kernel, task and program, each once; `parent` and `maker` as in `put_kernel`."
-    if getattr(e, 'kind', '') == 'self_run':
-        raise UsageError('The store takes no self-run.', hint='Its time is its own word, and is not verified.')
+    refuse_self_run(e, 'The store')
     body, v = e.to_dict() | {'kernel': {'name': e.kernel.name}, 'cached': False}, e.versions
     tile_map = (body['verification'] or {}).pop('tile_map', None)
     seeds = {r.seed for r in e.verification.seeds} if e.verification else ()

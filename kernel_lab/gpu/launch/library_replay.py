@@ -98,13 +98,11 @@ class LibraryReplay:
         do = getattr(getattr(torch.ops.aten, call.name.removeprefix('aten.')), overload)
         return lambda: do(*given, out=out)
 
-    def _on_card(self, work): work()
-
     def enqueue(self, work: Callable[[], None], line: int) -> tuple:
         "Enqueue the work of a call on the launcher's stream: (0,), as a call of the driver that went well."
         try:
             with self.torch.no_grad(), self.torch.cuda.stream(self.stream) if self.is_card else nullcontext():
-                error = self._on_card(work) if self.is_card else self.driver.api.library_work(work)[0]
+                error = work() if self.is_card else self.driver.api.library_work(work)[0]
         except RuntimeError as e: raise _failed(self.torch, e, line) from None
         if error: raise refusal(error.name, 'torch')
         return (0,)
