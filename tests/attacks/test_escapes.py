@@ -109,12 +109,13 @@ def in_second_tier():
     "The same on a machine that allows no namespaces: as its own user, behind file rules and the filter alone."
     from kernel_lab.evaluate.sandbox import run as sandbox
     before, server = sandbox.sandbox(), Server(('landlock', 'seccomp'))
-    sandbox._SERVERS[os.getpid(), ()] = server, status_of_server(server)
+    key = next(k for k, kept in sandbox._SERVERS.items() if kept is before)
+    sandbox._SERVERS[key] = server, status_of_server(server)
     try:                                                       # put back at once: other tests ask for the tier
         return sandbox_status().tier, evaluate(Kernel('def kernel(x): return x'), TASK, seeds=1,
                                                baseline_us=1.0).versions['tier'], outcomes(run_in_lab)
     finally:
-        sandbox._SERVERS[os.getpid(), ()] = before
+        sandbox._SERVERS[key] = before
         server.close()
 
 
