@@ -179,7 +179,7 @@ SATURATING_FUNCTIONS = {
     'expm1'}
 BOUNDED_FUNCTIONS = {'sigmoid', 'tanh', 'erf', 'erfc', 'elu', 'expm1'}  # on the side where they saturate
 
-NUDGED_BLOCK = 1 << 22          # elements at once, whose signs come from whole words of the generator
+NUDGED_BLOCK = 1 << 19          # elements at once, in the processor's cache: signs from whole words of the generator
 
 @lru_cache(maxsize=1)
 def _nudging():
