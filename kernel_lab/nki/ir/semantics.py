@@ -181,11 +181,26 @@ def affine_values(shape, pattern, offset=0, channel_multiplier=0):
         value = value + (step * np.arange(n)).reshape(-1, *[1] * (len(counts) - 1 - k))
     return np.broadcast_to(value, (shape[0], *counts)).reshape(shape)
 
+_COMPARISONS = {f.__name__: f for f in (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)}
+
+def affine_holds(shape, cmp_op, pattern, offset=0, channel_multiplier=0):
+    """Where cmp_op(affine value, 0) holds. A comparison takes the steps of the last axis to its other side, so that
+    the values are not made for every element."""
+    if cmp_op not in _COMPARISONS or not pattern:
+        return ALU[cmp_op](affine_values(shape, pattern, offset, channel_multiplier), 0)
+    *outer, (step, n) = pattern
+    rest = affine_values((shape[0], *(int(m) for _, m in outer)), outer, offset, channel_multiplier)[..., None]
+    minus = -step * np.arange(int(n))
+    sizes = [max(-v.min(initial=0), v.max(initial=0)) for v in (rest, minus)]
+    if rest.dtype.kind == minus.dtype.kind == 'i' and max(sizes) < 2 ** 31:              # which compare twice as fast
+        rest, minus = rest.astype(np.int32), minus.astype(np.int32)
+    return _COMPARISONS[cmp_op](rest, minus).reshape(shape)
+
 def affine_select(ins, at):
     "on_true_tile where cmp_op(affine value, 0) holds, else on_false_value."
     x = ins['on_true_tile']
-    values = affine_values(x.shape, at['pattern'], at['offset'], at['channel_multiplier'])
-    return np.where(ALU[at['cmp_op']](values, 0), x, np.float32(ins['on_false_value']))
+    holds = affine_holds(x.shape, at['cmp_op'], at['pattern'], at['offset'], at['channel_multiplier'])
+    return np.where(holds, x, np.float32(ins['on_false_value']))
 
 # %% ../../../nbs/2_nki/2_ir/07_semantics.ipynb #61df319a
 def tensor_tensor_scan(ins, at):
