@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 import number
+from statements import statements
 
 ROOT = Path(__file__).parent.parent
 NBS, GUIDE, LIB = ROOT / "nbs", ROOT / "nbs" / "guide.ipynb", ROOT / "kernel_lab"
@@ -116,7 +117,7 @@ def imports(module: Path) -> list[tuple[str, str]]:
     "(module file below the package, name) of what a module imports from the package."
     package = module.relative_to(LIB).parts[:-1]
     found = []
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(module.read_text(encoding="utf-8"))):
         if not (isinstance(node, ast.ImportFrom) and node.level and node.module): continue
         home = "/".join([*package[:len(package) - node.level + 1], *node.module.split(".")]) + ".py"
         found += [(home, a.name) for a in node.names]

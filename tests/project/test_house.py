@@ -5,6 +5,7 @@ import ast
 import importlib
 import json
 import re
+import sys
 from collections import Counter, defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from notebooks import module_of
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from statements import statements  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NBS, LIB = ROOT / "nbs", ROOT / "kernel_lab"
@@ -51,7 +55,7 @@ def imports(module):
 def _imports(module):
     path = path_of(module)
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(tree_of(module)):
+    for node in statements(tree_of(module)):
         if isinstance(node, ast.Import):
             yield from ((a.name, None) for a in node.names if a.name.startswith("kernel_lab"))
         elif isinstance(node, ast.ImportFrom):
@@ -162,7 +166,7 @@ def trees():
 def test_one_class_name_is_one_class():
     homes = defaultdict(list)
     for module, tree in trees():
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.ClassDef): homes[node.name].append(module)
     doubled = {name: found for name, found in homes.items() if len(found) > 1}
     assert not doubled, doubled

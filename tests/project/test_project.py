@@ -156,9 +156,9 @@ def test_every_import_is_declared():
     # the lab itself; the dialects it provides; what anthropic and its extra, jinja2, voila, mcp bring; what torch-neuronx brings to a device
     declared |= {"kernel-lab", "nki", "neuronxcc", "httpx2", "boto3", "botocore", "markupsafe", "tornado", "torch-xla",
                  "anyio", "mcp-types"}
-    used = set()
+    used, statements = set(), tool("statements").statements
     for module in MODULES:
-        for node in ast.walk(ast.parse(module.read_text())):
+        for node in statements(ast.parse(module.read_text())):
             names = [a.name for a in node.names] if isinstance(
                 node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) else []
             used |= {n.split(".")[0] for n in names if n and not getattr(node, "level", 0)}

@@ -3,6 +3,7 @@ exported cells replaced by imports, so that it cannot see this; the site's build
 import ast
 import json
 import symtable
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(p for p in (ROOT / 'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
 
 
+@lru_cache(maxsize=512)
 def parsed(source: str) -> ast.Module | None:
     "A cell as a syntax tree; None for one with magics or shell commands."
     try: return ast.parse(source)
