@@ -249,8 +249,19 @@ def changed_since(base: str, nbs: Path) -> set[PurePosixPath]:
     return {PurePosixPath(n) for n in names.split("\0") if n.endswith(".ipynb")}
 
 
+def outputs_in_git(notebook: dict) -> dict | None:
+    "The outputs that a page carries, by the cell's index, as text; None for a page that carries none."
+    found = {}
+    for i, cell in enumerate(notebook["cells"]):
+        bundles = [o["data"] if "data" in o else {"text/plain": o["text"]} for o in cell.get("outputs", [])]
+        whole = [{m: "".join(d) if isinstance(d, list) else d for m, d in bundle.items()} for bundle in bundles]
+        if shown := [b for b in map(docs_run.best, whole) if b]: found[str(i)] = shown
+    return found or None
+
+
 def outputs_of(pages: list[Page], args: argparse.Namespace) -> tuple[list[dict | None], list[str]]:
-    "Each page's outputs, None where it was not executed, and the failures."
+    """Each page's outputs, of today or, where it was not executed, as it carries them; None where it does not, and the
+    failures."""
     cache = docs_run.Cache(args.out / "cache", docs_run.package_digest(args.root))
     wanted = None if args.changed is None else changed_since(args.changed, args.nbs)
     run = [p for p in pages if p.source.name not in docs_run.NOT_EXECUTED and cache.get(p.notebook) is None
@@ -258,7 +269,7 @@ def outputs_of(pages: list[Page], args: argparse.Namespace) -> tuple[list[dict |
     work = [(str(p.source), p.notebook) for p in run]
     failures = docs_run.execute_all(args.nbs, work, cache, args.root, args.jobs)
     if args.changed is None: cache.prune([p.notebook for p in pages])
-    return [cache.get(p.notebook) for p in pages], failures
+    return [cache.get(p.notebook) or outputs_in_git(p.notebook) for p in pages], failures
 
 
 def arguments() -> argparse.Namespace:

@@ -129,7 +129,12 @@ def test_a_build_fails_and_says_why(tmp_path, cells, messages):
 
 
 def test_only_changed_notebooks_run(tmp_path):
-    write(tmp_path, TREE)
+    write(tmp_path, TREE | {"1_chip/01_clock.ipynb": ["# Clock", "2.8 * 1000"]})
+    clock = tmp_path / "nbs" / "1_chip" / "01_clock.ipynb"
+    carries = json.loads(clock.read_text())
+    carries["cells"][1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["in\n", "<git>"]},
+                                      {"output_type": "display_data", "data": {"text/html": ["<b>rich</b>"], "text/plain": ["plain"]}}]
+    clock.write_text(json.dumps(carries))
     for command in (["init", "-b", "main"], ["add", "nbs"], ["commit", "-m", "begin"]):
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *command]
         subprocess.run(git, cwd=tmp_path, check=True, capture_output=True)
@@ -138,6 +143,9 @@ def test_only_changed_notebooks_run(tmp_path):
     assert re.findall(r"(\S+ipynb) ", done.stdout) == ["1_chip/00_memory.ipynb"], done.stderr
     other = tmp_path / "_docs" / "site" / "chip" / "engines" / "bars.html"
     assert "outputs of this page are made when" in other.read_text()
+    shown = (tmp_path / "_docs" / "site" / "chip" / "clock.html").read_text()
+    assert "outputs of this page are made when" not in shown and "<pre>plain" not in shown
+    assert "in\n&lt;git&gt;" in shown and '<div class="rich"><b>rich</b></div>' in shown
 
 
 @pytest.mark.slow
