@@ -10,4 +10,5 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.puzzles', {
     'answer': 'Answer',
     'puzzle': 'Hint Puzzle',
     'ladder': 'PUZZLES get_puzzle standing',
-    'moves': 'moves_for'})
+    'moves': 'moves_for',
+    'tile_puzzles': 'normal'})

@@ -12,7 +12,7 @@ from ..core.markup import (BAD_COLOUR, GOOD_COLOUR, WARN_COLOUR, Shown, code, co
                                     trusted)
 from ..evaluate.records.evaluation import Evaluation
 from ..evaluate.records.verification import Status, Verification
-from ..nki.timing.lane_picture import lane_lines, lanes_svg, line_times
+from ..nki.timing.lane_picture import lane_lines, lanes_svg, line_shares
 from ..nki.timing.timeline import Timeline
 from .bound import PuzzleBound
 
@@ -32,8 +32,9 @@ def wrong_rectangle(tile_map: dict) -> str:
 @dataclass(frozen=True)
 class Answer(Shown):
     """What the judge says of a kernel for a puzzle. `refused`: why nothing was judged. `wrong`: the comparison that
-    shows where it is wrong. `line`: of the kernel, that an error names or that wrote the wrong output. `notes`: further
-    sentences, the last one about what to do next. `source`: the text that was judged."""
+    shows where it is wrong. `line`: of the kernel, that an error names or that wrote the wrong output. `carries`:
+    whether that line only copies the output. `notes`: further sentences, the last one about what to do next. `source`:
+    the text that was judged."""
     puzzle: str
     bound: PuzzleBound
     goal: float | None = None
@@ -43,6 +44,7 @@ class Answer(Shown):
     line: int | None = None
     notes: tuple[str, ...] = ()
     source: str = ''
+    carries: bool = False
 
     @property
     def right(self) -> bool:
@@ -113,11 +115,29 @@ def _line_text(a, number):
     lines = a.source.splitlines()
     return lines[number - 1].strip()[:160] if number and 0 < number <= len(lines) else ''
 
-def _line_says(a): return f'Line {a.line} writes this output' if a.wrong else f'Line {a.line}'
+def _line_says(a):
+    if not a.wrong: return f'Line {a.line}'
+    if a.carries: return f'Line {a.line} only carries the result out; the mistake may be before it'
+    return f'Line {a.line} writes this output'
 
-def _busiest(a, most=3):
-    "(line, µs, lane, text) of the lines that kept the lanes busy longest."
-    return [(n, us, lane, _line_text(a, n)) for n, us, lane in line_times(a.timeline)[:most] if us > 0]
+MOST_LISTED = 3
+
+def _busiest(a):
+    "(line, {lane: µs}, text) of the lines that kept the lanes busy longest."
+    return [(n, us, _line_text(a, n)) for n, us in line_shares(a.timeline)[:MOST_LISTED] if us]
+
+def _and(words): return ' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))
+
+def spread_work(a: Answer) -> str:
+    "The lines of the busiest engine, as a sentence, where none of them is among those that took longest; else ''."
+    engines, shares = a.evaluation.profile.engines, line_shares(a.timeline)
+    name = max(engines, key=engines.get)
+    if name == 'DMA' or any(name in us for _, us in shares[:MOST_LISTED]): return ''
+    mine = sorted((n, us[name]) for n, us in shares if n and name in us)
+    if not mine: return ''
+    lines = [str(n) for n, _ in mine]
+    if len(lines) > 8: lines = [*lines[:7], f'{len(lines) - 7} more']
+    return f'{name}, the busiest: {time_text(sum(us for _, us in mine))} on line{"s" * (len(mine) > 1)} {_and(lines)}'
 
 def _text_lines(a):
     yield f'{"✓" if a.right else "✕"} {verdict(a)}'
@@ -127,7 +147,9 @@ def _text_lines(a):
         yield f'  The bound: {a.bound}.'
         yield f'  {engines_sentence(a)}'
         yield from lane_lines(a.timeline)
-        yield from (f'  line {n}: {time_text(us)} of {lane}: {text}' for n, us, lane, text in _busiest(a))
+        if spread := spread_work(a): yield f'  {spread}'
+        for n, us, text in _busiest(a):
+            yield f'  line {n}: {_and([f"{time_text(t)} of {lane}" for lane, t in us.items()])}: {text}'
     yield from (f'  {n}' for n in a.notes)
 
 def lines_near(source: str, line: int, most: int = 2) -> range:
@@ -149,8 +171,11 @@ def _html(a):
     if a.line and not a.right: parts += [said(f'{_line_says(a)}:'), _around(a)]
     if a.right:
         parts += [said(f'The bound: {a.bound}.'), said(engines_sentence(a)), lanes_svg(a.timeline)]
-        lines = [code_line(f'{time_text(us):>8} {lane:<8}{text}', n) for n, us, lane, text in _busiest(a)]
-        parts.append(fold('The lines that took longest', trusted(code(lines, copy=False))))
+        found = [(n, ' '.join(f'{time_text(t):>8} {lane:<8}' for lane, t in us.items()), t) for n, us, t in _busiest(a)]
+        wide = max((len(times) for _, times, _ in found), default=0)
+        lines = [code_line(f'{times:<{wide}}{text}', n) for n, times, text in found]
+        spread = [said(s)] if (s := spread_work(a)) else []
+        parts.append(fold('The lines that took longest', *spread, trusted(code(lines, copy=False))))
     parts += [said(n) for n in a.notes]
     colour = GOOD_COLOUR if a.met else WARN_COLOUR if a.right else BAD_COLOUR
     return record(verdict(a), a.puzzle, *parts, mark='✓' if a.right else '✕', colour=colour)

@@ -76,6 +76,14 @@ def kernel_of(given: object) -> Kernel:
     if not grid: return Kernel(text, entry=given.__name__)
     return Kernel(f'{text}kernel = nki.jit({given.__name__})[{", ".join(map(str, grid))}]\n', entry='kernel')
 
+def left_behind(given: object, message: str) -> str:
+    "Why a name that a kernel misses is not there although its notebook has it, as a sentence; else ''."
+    fn, missing = getattr(given, 'func', given), re.match(r"NameError: name '(\w+)' is not defined", message)
+    if not missing or not inspect.isfunction(fn) or missing[1] not in fn.__globals__: return ''
+    kind = type(fn.__globals__[missing[1]]).__name__
+    return (f'{missing[1]} of the notebook ({kind}) does not travel with the kernel: numbers, text and functions do, '
+            'arrays and lists do not.')
+
 def own_text(kernel: Kernel) -> str:
     "The text of a kernel without the imports that `kernel_of` wrote below it."
     return kernel.source.removesuffix(IMPORTS).rstrip() + '\n'

@@ -9,6 +9,7 @@ from ..core.errors import KernelError
 from ..core.format import percent_text, speedup_text, time_text
 from ..core.markup import Shown, code_of, fold, record, said, table
 from ..evaluate.sandbox.run import Limits, own_kernels, trace_in_child
+from ..evaluate.verification.verify import verify
 from ..nki.checks.checker import assert_ok
 from ..nki.tuning.move_worth import MoveWorth, why_no_move, worth_of_moves
 from ..nki.tuning.search import search
@@ -23,7 +24,8 @@ SECONDS_AT_MOST = 60.0  # of CPU time; the candidates are spent long before
 
 @dataclass(frozen=True)
 class MovesFound(Shown):
-    "What the search made of a kernel: latencies in µs, the worth of each move, the last text, or why there is none."
+    """What the search made of a kernel: latencies in µs, the worth of each move, the last text, or why there is none.
+    `right`: whether the kernel computes what the puzzle asks; a share of the bound means nothing where it does not."""
     puzzle: str
     bound: PuzzleBound
     first_us: float
@@ -31,14 +33,21 @@ class MovesFound(Shown):
     worth: tuple[MoveWorth, ...]
     source: str
     reasons: tuple[str, ...] = ()
+    right: bool = True
 
     @property
     def head(self) -> str:
         "What came of it, as a sentence."
         if not self.worth: return f'The optimiser leaves it at {time_text(self.first_us)}'
-        share = percent_text(self.bound.us / self.last_us)
+        share = f': {percent_text(self.bound.us / self.last_us)} of the bound' if self.right else ''
         return (f'{time_text(self.first_us)} → {time_text(self.last_us)} simulated, '
-                f'{speedup_text(self.first_us / self.last_us)}: {share} of the bound')
+                f'{speedup_text(self.first_us / self.last_us)}{share}')
+
+    @property
+    def warning(self) -> list[str]:
+        "That the kernel is not right for the puzzle, as a list of at most one sentence."
+        return [] if self.right else [f'This kernel is not right for the puzzle {self.puzzle!r}: check it first. The '
+                                      'moves keep what it computes, right or wrong.']
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         "(what was changed, where, time after it, why) of each move."
@@ -47,13 +56,14 @@ class MovesFound(Shown):
     def __str__(self):
         line = lambda n, family, change, us, why: f'  {n}. {family}: {change} → {us}. {why}'
         moves = [line(n, *row) for n, row in enumerate(self.rows(), 1)]
-        return '\n'.join([self.head, *moves, *(f'  {r}' for r in self.reasons)])
+        return '\n'.join([*self.warning, self.head, *moves, *(f'  {r}' for r in self.reasons)])
 
     def _repr_html_(self):
         names = (('move', 'word'), ('where', 'left'), ('then', 'right'), ('why', 'left'))
         parts = [table(names, self.rows())] if self.worth else []
         text = [fold('The kernel that it wrote', code_of(self.source))] if self.source and self.worth else []
-        return record(self.head, self.puzzle, *parts, *map(said, self.reasons), *text)
+        return record(self.head, self.puzzle, *(said(w, 'bad') for w in self.warning), *parts,
+                      *map(said, self.reasons), *text)
 
 def moves_for(puzzle: Puzzle, kernel: object) -> MovesFound:
     """The moves that the built-in search makes from a kernel, a function or its text, for the inputs of a puzzle.
@@ -64,4 +74,10 @@ def moves_for(puzzle: Puzzle, kernel: object) -> MovesFound:
     worth = tuple(worth_of_moves(found.first, found.steps))
     reasons = () if worth else tuple(why_no_move(found.first))
     source = to_source(found.program) if worth else ''
-    return MovesFound(puzzle.name, puzzle.bound, found.first_us, found.latency_us, worth, source, reasons)
+    right = _is_right(puzzle, program)
+    return MovesFound(puzzle.name, puzzle.bound, found.first_us, found.latency_us, worth, source, reasons, right)
+
+def _is_right(puzzle, program):
+    "Whether a program computes what a puzzle asks, on one draw of its inputs."
+    try: return verify(program, puzzle.task, puzzle.task.workload(), [0]).passed
+    except KernelError: return False

@@ -26,7 +26,7 @@ from ..nki.ir.program import Program
 from ..nki.timing.timeline import Timeline
 from .answer import Answer
 from .bound import PuzzleBound, bound_of
-from .kernel_text import kernel_of, own_text
+from .kernel_text import kernel_of, left_behind, own_text
 from .progress import note, note_try, record_of
 from ..tasks.baselines.kept_facts import give_facts
 from ..tasks.codegen.graph import capture
@@ -174,7 +174,8 @@ class Puzzle(Shown):
             with own_kernels(): answer = judged(self, kernel_of(kernel), seconds)
         except LabError as e: answer = Answer(self.name, self.bound, self.goal, refused=str(e))
         kept = note_try(self.name, answer.right, answer.met, answer.latency_us, answer.share, answer.source)
-        return replace(answer, notes=(*answer.notes, *_next(self, answer), *([kept] if kept else [])))
+        left = left_behind(kernel, (answer.evaluation and answer.evaluation.error or {}).get('message', ''))
+        return replace(answer, notes=(*answer.notes, *filter(None, (left, *_next(self, answer), kept))))
 
     def hint(self) -> HintLadder:
         "One more hint than before, and those before it."
@@ -236,12 +237,19 @@ def output_line(program: Program, output: int) -> int | None:
     lines = [o.line for o in program.instructions if k in {program.base[a.tensor] for a in o.outs.values()}]
     return lines[-1] or None if lines else None
 
+def only_carries(program: Program, line: int | None) -> bool:
+    "Whether all that a line does is to copy tiles to HBM, so that a wrong number was wrong before."
+    mine = [o for o in program.instructions if line and o.line == line]
+    return bool(mine) and all(o.op == 'dma_copy' and not o.attrs.get('add') and
+                              all(program.tensors[a.tensor].buffer != 'hbm' for a in o.ins.values()) for o in mine)
+
 def _explained(p, a, kernel):
     "The answer with what is wrong on the draw with seed 0, or, where that is right, on the one that was judged."
     program = trace_in_child(kernel, specs_of(p), p.chip, Limits(seconds=OPENING_SECONDS))
     wrong = a.evaluation.verification
     if isinstance(program, KernelError): return replace(a, wrong=wrong)
     found, line = verify(program, p.task, p.task.workload(), [0]), output_line(program, wrong.worst.output)
+    a = replace(a, carries=only_carries(program, line))
     if not found.passed: return replace(a, wrong=found, line=line)
     says = 'It is right for one draw of inputs and wrong for others: a kernel must compute, not remember.'
     return replace(a, wrong=wrong, line=line, notes=(says,))

@@ -72,10 +72,10 @@ one_instruction = Puzzle(
     hints=(Hint('Every instruction passes over the whole tile. Vector takes two operations at once: '
                 'nisa.tensor_scalar has op0, operand0 and op1, operand1. {us} instead of {before_us}.',
                 kernel=TWO_PASSES, before=THREE_PASSES),
-           Hint('Scalar computes op(data · scale + bias) at once, where the bias is a column, (128, 1), in SBUF: '
-                '{us} instead of {before_us}.', kernel=ONE_PASS, before=TWO_PASSES),
-           'Make the column with nl.ndarray((128, 1), …) and nisa.memset(dst=one, value=1.0), before the tile is '
-           'there: it costs nothing then.'))
+           Hint('Scalar computes op(data · scale + bias) at once, where the bias is a number or a column, (128, 1) in '
+                'SBUF: {us} instead of {before_us}.', kernel=ONE_PASS, before=TWO_PASSES),
+           'A number is bias=1.0. A column, which older NKI wants, is made with nl.ndarray((128, 1), …) and '
+           'nisa.memset(dst=one, value=1.0), before the tile is there: it costs nothing then.'))
 
 # %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #ee512204
 SHIFTED_SIGMOID = '''def kernel(x):
@@ -120,6 +120,15 @@ ALL_ROWS_AT_ONCE = '''def kernel(x):
 '''
 WHOLE_TILES = SQUARES.replace('nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.multiply)',
                               'nisa.activation(dst=tile, op=nl.square, data=tile)')
+SQUARES_OF_COLUMNS = '''def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in nl.affine_range(x.shape[1] // 512):
+        tile = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[:, i * 512:(i + 1) * 512])
+        nisa.activation(dst=tile, op=nl.square, data=tile)
+        nisa.dma_copy(dst=out[:, i * 512:(i + 1) * 512], src=tile)
+    return out
+'''
 HUNDRED_ROWS = WHOLE_TILES.replace('128', '100')
 
 def squares(x): return x * x
@@ -141,12 +150,15 @@ last_rows = Puzzle(
            Hint('Three tiles of 100 rows: {us}.', kernel=HUNDRED_ROWS)))
 
 same_place = Puzzle(
-    'everyone writes here', squares, normal(x=(512, 256)),
-    start=SQUARES.replace('dst=out[i * 128:(i + 1) * 128, :]', 'dst=out[0:128, :]'), answer=SQUARES, goal=0.8,
-    lesson='Lesson 2', says='The loop is there, and each turn does its work. Find where the work goes.',
-    pitfall='all turns race for one place of the output: one wins, and the other rows stay empty',
-    hints=('The answer names rows that nobody wrote. Who should have?', 'Which part of the last copy depends on i?',
-           Hint('The destination needs the slice that the source of the load has: {us}.', kernel=SQUARES)))
+    'everyone writes here', squares, normal(x=(128, 2048)),
+    start=SQUARES_OF_COLUMNS.replace('dst=out[:, i * 512:(i + 1) * 512]', 'dst=out[:, 0:512]'),
+    answer=SQUARES_OF_COLUMNS, goal=0.87, lesson='Lesson 2',
+    says='Square every element of a wide matrix, 512 columns a turn. The loop is there, and each turn does its work. '
+         'Find where the work goes.',
+    pitfall='all turns race for one place of the output: one wins, and the other columns stay empty',
+    hints=('The answer names an element that nobody wrote. Who should have?',
+           'Which part of the last copy depends on i?',
+           Hint('The destination needs the slice that the source of the load has: {us}.', kernel=SQUARES_OF_COLUMNS)))
 
 # %% ../../nbs/6_puzzles/05_tile_puzzles.ipynb #1221bd72
 SIGMOID_OF_ROWS = SQUARES.replace('nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.multiply)',
@@ -165,7 +177,8 @@ def sigmoid(x): return x.sigmoid()
 
 four_partitions = Puzzle(
     'four partitions', sigmoid, normal(x=(512, 256)), start=FOUR_PARTITIONS, answer=SIGMOID_OF_ROWS, goal=0.8,
-    lesson='Lesson 2', says='The sigmoid of a matrix with 512 rows. The kernel is right: find out how many lanes work.',
+    lesson='Lesson 2',
+    says='The sigmoid of a matrix with 512 rows. The kernel is right: find out how many partitions work.',
     pitfall='the tile has 4 on its first axis, so 124 of 128 partitions do nothing',
     hints=('What is the first axis of the tile, and how long is it?',
            Hint('An instruction takes as long on 4 partitions as on 128. Here each of the 4 goes through 128 rows, '

@@ -13,9 +13,10 @@ from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.puzzles.grade import grade
 from kernel_lab.puzzles.kernel_text import kernel_of
 from kernel_lab.puzzles.ladder import PUZZLES, get_puzzle, standing
+from kernel_lab.puzzles.moves import moves_for
 from kernel_lab.puzzles.progress import progress_file, read_progress, write_progress
 from kernel_lab.puzzles.puzzle import FACTS_FILE, Hint, Puzzle, hint_text, task_digest, work_out_puzzle_facts
-from kernel_lab.puzzles.tile_puzzles import ONE_TILE
+from kernel_lab.puzzles.tile_puzzles import ONE_TILE, SQUARES, WITH_PAR_DIM
 
 MOST_SECONDS = 2.0
 
@@ -159,6 +160,7 @@ BAD = {
     "no function": ("x = 1", "no function"),
     "two functions": (ONE_TILE.replace("def kernel", "def one") + "\n\ndef other(x): return x\n", "none is called kernel"),
     "an endless loop": (with_line("while True: pass"), "took too long"),
+    "a long sleep": (with_line("import time; time.sleep(100)"), "loop without an end on this line, or for Python that"),
     "an endless recursion": (with_line("kernel(x)"), ""),
     "a gigabyte": (with_line("[print('x' * 2**20) for _ in range(1024)] and missing"), ""),
     "memory": (with_line("[0] * 2**40"), ""),
@@ -221,6 +223,66 @@ def test_a_function_keeps_the_lines_that_its_author_counts():
 
     answer = get_puzzle("one tile").check(kernel)
     assert answer.line == 4 and "line 4: nisa.dma_copy(dst=tile, src=x)" in str(answer).lower(), str(answer)
+
+
+def test_a_line_that_keeps_two_lanes_busy_says_what_each_did():
+    answer = get_puzzle("a forgotten par_dim").check(WITH_PAR_DIM)
+    busy = answer.evaluation.profile.engines["Scalar"] * answer.latency_us
+    said = re.search(r"line 11: ([\d.]+) µs of Scalar and ([\d.]+) µs of DMA out: nl.store", str(answer))
+    assert said and float(said[1]) == pytest.approx(busy, abs=0.01), str(answer)
+    assert re.search(r"µs Scalar +[\d.]+ µs DMA out +nl.store", answer._repr_html_())
+
+
+def test_the_busiest_engine_is_named_where_none_of_its_lines_is_among_the_longest():
+    slow = get_puzzle("one engine does it all")
+    answer = slow.check(slow.start)
+    says = re.search(r"Scalar, the busiest: ([\d.]+) µs on lines 9, 10 and 11", str(answer))
+    assert says and says[0] in answer._repr_html_(), str(answer)
+    assert float(says[1]) == pytest.approx(answer.evaluation.profile.engines["Scalar"] * answer.latency_us, rel=0.02)
+    assert "the busiest" not in str(get_puzzle("one tile").check(ONE_TILE))
+
+
+def test_a_line_that_only_carries_a_wrong_result_out_is_not_blamed():
+    rows = get_puzzle("rows as they lie")
+    says = str(rows.check(rows.start))
+    assert "Line 14 only carries the result out; the mistake may be before it: nisa.dma_copy" in says
+    assert "this is what comes out if x has each of its 128 × 128 blocks transposed" in says
+    wrong = get_puzzle("a forgotten par_dim").check(WITH_PAR_DIM.replace("nl.sigmoid", "nl.tanh"))
+    assert "Line 11 writes this output: nl.store" in str(wrong)
+
+
+TABLE = [2.0, 1.0]
+
+
+def test_a_list_of_the_notebook_that_stays_behind_is_named():
+    def kernel(x): return x * TABLE[0]
+
+    says = str(get_puzzle("one tile").check(kernel))
+    assert "NameError" in says and "TABLE of the notebook (list) does not travel with the kernel" in says
+    assert "does not travel" not in str(get_puzzle("one tile").check("def kernel(x): return nothing"))
+
+
+HBM_OPERAND = """import {package}.isa as nisa
+import {package}.language as nl
+def kernel(x_t, w):
+    out = nl.ndarray((64, 512), dtype=w.dtype, buffer=nl.shared_hbm)
+    acc = nl.ndarray((64, 512), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul({result}x_t, w)
+    return out
+"""
+
+
+@pytest.mark.parametrize("package, result, way", [("nki", "acc, ", "with nisa.dma_copy"),
+                                                  ("neuronxcc.nki", "", "with nl.load")])
+def test_an_operand_in_hbm_is_told_the_one_memory_and_the_way_there(package, result, way):
+    says = str(get_puzzle("first product").check(HBM_OPERAND.format(package=package, result=result)))
+    assert "(limit sbuf, got hbm)" in says and f"Bring it into SBUF {way} first" in says, says
+
+
+def test_moves_for_a_kernel_of_another_puzzle_say_so_and_give_no_share():
+    found = moves_for(get_puzzle("more rows than partitions"), SQUARES.replace("nl.multiply", "nl.add"))
+    assert not found.right and str(found).startswith("This kernel is not right for the puzzle")
+    assert "of the bound" not in str(found) + found._repr_html_()
 
 
 # --- progress ---

@@ -41,7 +41,8 @@ class Limits:
             raise UsageError(f'The limit memory_mb is {self.memory_mb}.', hint='Python and numpy alone need 512.')
 
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #a9b849ee
-_TIME_HINT = 'Look for a loop without an end on this line; loops of many iterations belong into nl.affine_range.'
+_TIME_HINT = ('Look for a loop without an end on this line, or for Python that makes or prints something huge, or '
+              'waits; loops of many iterations belong into nl.affine_range.')
 _SIGNALS = {
     signal.SIGKILL: ('memory', 'the system ended the process, most likely for lack of memory'),
     signal.SIGXCPU: ('timeout', 'the kernel used up its processor time'),

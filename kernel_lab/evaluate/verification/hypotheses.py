@@ -168,6 +168,34 @@ def part_of_sum(case):
                 return found
     return None
 
+# %% ../../../nbs/5_evaluate/2_verification/02_hypotheses.ipynb #6d98e3bf
+_BLOCK = 128                    # rows and columns of the largest tile that is turned at once
+
+def _turned(x):
+    "(the tensor with its square tiles, or itself where it is one, transposed; what was done) or None."
+    if x.ndim != 2: return None
+    rows, cols = x.shape
+    if rows == cols and rows <= _BLOCK: return x.T, 'is transposed'
+    if rows % _BLOCK or cols % _BLOCK: return None
+    blocks = x.reshape(rows // _BLOCK, _BLOCK, cols // _BLOCK, _BLOCK)
+    return blocks.permute(0, 3, 2, 1).reshape(rows, cols), f'has each of its {_BLOCK} × {_BLOCK} blocks transposed'
+
+def _input_name(x, case):
+    "The name of the input that a tensor holds, or None."
+    return next((k for k, a in case.arrays.items() if a.shape == tuple(x.shape) and np.array_equal(a, x.numpy())), None)
+
+def turned_operand(case):
+    "An operand of a product lies the wrong way round, as a whole or block by block."
+    for node, op, args, kwargs in case.nodes():
+        if op not in _MATS: continue
+        for k, side in enumerate(('left', 'right')):
+            if not hasattr(args[k], 'ndim') or not (found := _turned(args[k])): continue
+            other = [found[0] if n == k else a for n, a in enumerate(args)]
+            name = _input_name(args[k], case) or f'the {side} operand of {op}'
+            if guess := case.if_('an operand the wrong way round', f'this is what comes out if {name} {found[1]}',
+                                 node.name, node.target(*other, **kwargs), 0.94): return guess
+    return None
+
 # %% ../../../nbs/5_evaluate/2_verification/02_hypotheses.ipynb #741ef135
 def _whose(case, ways, cause, said, weight):
     for way in ways:
@@ -248,7 +276,7 @@ def precision(case):
     return best or _rounds(case, off)
 
 # %% ../../../nbs/5_evaluate/2_verification/02_hypotheses.ipynb #54fbf92f
-HYPOTHESES = [precision, wrong_axis, part_of_sum, missing_operation, careless]
+HYPOTHESES = [precision, wrong_axis, part_of_sum, turned_operand, missing_operation, careless]
 CONVINCING_CONFIDENCE, MAX_INPUT_ELEMENTS, MAX_SECONDS = 0.9, 1 << 21, 2.0
 
 def guess_causes(case: RerunCase, most: int = 3, seconds: float = MAX_SECONDS) -> tuple[Guess, ...]:

@@ -40,6 +40,18 @@ def start_partition(s: RuleContext) -> Iterator[Diagnostic]:
                            'Begin at 0, 32, 64 or 96, as the size allows.')
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #e4e030b3
+def _reach(s, k):
+    "The memories where an instruction of an engine may have an operand, as words."
+    engines = (s.o.engine,) if s.o.engine else spec_of(s.o).engines
+    if engines == ('Tensor',): return 'psum' if k in s.o.outs else 'sbuf'
+    return 'sbuf' if engines == ('GpSimd',) else 'sbuf or psum'
+
+def _way(s, k):
+    "How an operand in HBM gets to an engine, or its result to HBM, in the words of the dialect."
+    ours = s.program.dialect == 'nki' and 'neuronxcc' not in s.program.source
+    if k in s.o.outs: return f'Write a tile, and take it out with {"nisa.dma_copy" if ours else "nl.store"}.'
+    return f'Bring it into SBUF with {"nisa.dma_copy" if ours else "nl.load"} first.'
+
 def memories(s: RuleContext) -> Iterator[Diagnostic]:
     "Engines reach SBUF and PSUM, DMA reaches HBM and SBUF, GpSimd never PSUM."
     for k, a, t in s.tiles():
@@ -48,8 +60,7 @@ def memories(s: RuleContext) -> Iterator[Diagnostic]:
                 yield s.broken('DMA does not reach PSUM', k, 'hbm or sbuf', 'psum',
                                'Copy the tile to SBUF with nisa.tensor_copy first.')
         elif t.buffer == 'hbm':
-            yield s.broken(f'{t.name} is in HBM, which engines do not reach', k, 'sbuf or psum', 'hbm',
-                           'Bring it into SBUF with nisa.dma_copy (nl.load) first.')
+            yield s.broken(f'{t.name} is in HBM, which engines do not reach', k, _reach(s, k), 'hbm', _way(s, k))
         elif t.buffer == 'psum' and (s.o.engine == 'GpSimd' or spec_of(s.o).engines == ('GpSimd',)):
             yield s.broken(f'{t.name} is in PSUM, which GpSimd does not reach', k, 'sbuf', 'psum',
                            'Copy the tile to SBUF first.')

@@ -72,14 +72,19 @@ def lane_lines(timeline, columns: int = 64) -> list[str]:
 # %% ../../../nbs/2_nki/7_timing/09_lane_picture.ipynb #374304ed
 BUSIEST_LINES = 24
 
-def line_times(timeline) -> list[tuple[int, float, str]]:
-    "(line of source, µs of its instructions added up, the lane with most of them), the longest first."
+def line_shares(timeline) -> list[tuple[int, dict[str, float]]]:
+    "(line of source, {lane: µs of its instructions there, added up}), the longest line and lane first."
     lines = np.array([o.line for o in timeline.program.instructions] or [0])[timeline.instr]
     known, place = np.unique(lines, return_inverse=True)
     sums = np.zeros((len(known), len(LANES)))
     np.add.at(sums, (place, timeline.lane), timeline.end_us - timeline.start_us)
     order = np.argsort(-sums.sum(axis=1), kind='stable')
-    return [(int(known[k]), float(sums[k].sum()), LANES[int(sums[k].argmax())]) for k in order]
+    lanes = np.argsort(-sums, axis=1, kind='stable')
+    return [(int(known[k]), {LANES[n]: float(sums[k, n]) for n in lanes[k] if sums[k, n] > 0}) for k in order]
+
+def line_times(timeline) -> list[tuple[int, float, str]]:
+    "(line of source, µs of its instructions added up, the lane with most of them), the longest first."
+    return [(line, sum(us.values()), next(iter(us), LANES[0])) for line, us in line_shares(timeline)]
 
 def lines_table(timeline) -> str:
     "The busiest lines as a table: line, time, lane, text."

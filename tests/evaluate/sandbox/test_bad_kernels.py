@@ -46,7 +46,7 @@ KERNELS = {
         body('tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)', 'nisa.dma_copy(dst=tile, src=x)',
              'acc = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.psum)',
              'nisa.nc_matmul(dst=acc, stationary=tile, moving=x)  # <-', 'return x'), 'limit_exceeded',
-        ['nc_matmul', 'moving', 'hbm', 'sbuf', 'dma_copy'
+        ['nc_matmul', 'moving', 'limit sbuf, got hbm', 'dma_copy'
          ]), 'wrong output shape': (GOOD.replace('nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)',
                                                  'nl.ndarray((64, 128), dtype=x.dtype, buffer=nl.shared_hbm)  # <-'),
                                     None, ['64', '128']), 'wrong output dtype': (
@@ -69,7 +69,8 @@ KERNELS = {
                                                body('while True:', '    try:', '        while True: pass',
                                                     '    except BaseException: pass'), 'timeout',
                                                ['1 s']), 'sleeps in C': (body('import time', 'time.sleep(60)  # <-',
-                                                                              'return x'), 'timeout', ['1 s']),
+                                                                              'return x'), 'timeout',
+                                                          ['1 s', 'prints something huge, or waits']),
     'stops itself': (attack('while True: signal.raise_signal(signal.SIGSTOP)'), 'timeout',
                      ['1 s'
                       ]), 'allocates without end': (body('kept = []',
