@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import outputs
+
 ROOT = Path(__file__).parent.parent
 UNIT = [
     "tests/project/test_house.py", "tests/project/test_project.py", "tests/nki/ir", "tests/nki/record",
@@ -26,9 +28,10 @@ def changed_notebooks(base: str) -> list[str]:
 
 
 def selected(notebooks: list[str]) -> list[str]:
-    "Arguments for pytest: the unit tests and a test for each changed notebook."
-    tests = "tests/project/test_notebooks.py"
-    return [*UNIT, *(f"{tests}::test_notebook[{nb}]" for nb in notebooks if nb != "lab.ipynb")]
+    "Arguments for pytest: the unit tests and a test for each changed notebook, of its outputs where it carries them."
+    ran, kept = "test_notebooks.py::test_notebook", "test_outputs.py::test_outputs_in_git_are_those_of_today"
+    carry = outputs.kept()
+    return [*UNIT, *(f"tests/project/{kept if nb in carry else ran}[{nb}]" for nb in notebooks if nb != "lab.ipynb")]
 
 
 if __name__ == "__main__":
@@ -37,4 +40,5 @@ if __name__ == "__main__":
     notebooks = changed_notebooks(*sys.argv[1:2] or ["main"])
     print(f"{len(notebooks)} notebooks changed", *notebooks, sep="\n  ")
     command = [sys.executable, "-m", "pytest", "-n", WORKERS, *selected(notebooks)]
-    sys.exit(style.returncode or subprocess.run(command, cwd=ROOT).returncode)
+    env = {**os.environ, "CHANGED_PAGES": os.pathsep.join(notebooks)}
+    sys.exit(style.returncode or subprocess.run(command, cwd=ROOT, env=env).returncode)
