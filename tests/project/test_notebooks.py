@@ -1,7 +1,9 @@
 """Every library notebook runs from top to bottom, in this process (no Jupyter kernel); cells marked slow, gpu or
 notest are left out, and so are the forty longest pages, which take as long as the other 430: `make slow` runs these,
 `make check` and `make docs ARGS=--changed` run them where they changed, and tests/ holds what their modules do."""
+import os
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +17,7 @@ from nbdev.doclinks import nbglob
 from notebooks import as_test
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
+import check  # noqa: E402
 import outputs  # noqa: E402
 
 CONFIG = get_config()
@@ -81,3 +84,13 @@ def test_notebook_with_its_slow_cells(nb, monkeypatch, tmp_path): run_cells(nb, 
 
 def test_there_are_notebooks():
     assert len(NOTEBOOKS) > 3 and LONG <= {name(nb) for nb in NOTEBOOKS}
+
+
+def test_make_check_runs_a_changed_page_of_any_kind():
+    "A short one, a long one, one that carries its outputs; the page itself has its own test."
+    pages = ["1_core/00_errors.ipynb", "hack_lab.ipynb", "lessons/02_128_partitions.ipynb", "lab.ipynb"]
+    found = [test for test in check.selected(pages) if "[" in test]
+    env = {**os.environ, "CHANGED_PAGES": os.pathsep.join(pages)}
+    said = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-qq", *found], cwd=CONFIG.config_path,
+                          capture_output=True, text=True, env=env)
+    assert said.returncode == 0 and sum(int(line.split(": ")[1]) for line in said.stdout.split("\n") if ": " in line) == 3, said
