@@ -1,6 +1,7 @@
 """Templates of the tuner for GPUs: every configuration, made small, interpreted against float64; and what it leaves to the
 library."""
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -263,3 +264,32 @@ def test_a_model_that_keeps_an_output_is_raced_without_graphs(monkeypatch):
     race = ProblemRace(None, text, TunePlans('keeps', 'default', ''), nullcontext, ('eager', 'compile', 'graphs'), '', 'cpu')
     race.prepare()
     assert [*race.calls] == ['eager', 'compile'] and 'overwritten' in race.row.dropped['graphs']
+
+
+def test_max_autotune_compiles_with_the_card_alone_and_all_processors(monkeypatch):
+    from contextlib import contextmanager
+    from kernel_lab.agents.tune.candidates import TunePlans
+    from kernel_lab.agents.tune.problem_race import ProblemRace
+    text = 'import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return x + 1\n'
+    text += 'def get_inputs(): return [torch.rand(8)]\ndef get_init_inputs(): return []\n'
+    name, held, seen = 'TORCHINDUCTOR_COMPILE_THREADS', [], {}
+
+    @contextmanager
+    def turn():
+        held.append(True)
+        try: yield
+        finally: held.pop()
+
+    def compiled(model, backend):
+        def call(*inputs):
+            seen[frozenset(backend)] = bool(held), os.environ[name]
+            return model(*inputs)
+        return call
+    monkeypatch.setenv(name, '1')
+    monkeypatch.setattr('kernel_lab.agents.tune.problem_race.waiting_backend', lambda turn, **patches: patches)
+    monkeypatch.setattr(torch, 'compile', compiled)
+    race = ProblemRace(None, text, TunePlans('alone', 'default', ''), turn, ('eager', 'compile', 'autotune'), '', 'cpu')
+    race.prepare()
+    most = {'max_autotune', 'triton.cudagraphs', 'coordinate_descent_tuning'}
+    assert seen == {frozenset(): (False, '1'), frozenset(most): (True, str(min(16, os.cpu_count())))}
+    assert os.environ[name] == '1' and not held and [*race.calls] == ['eager', 'compile', 'autotune'] and 'autotune' in race.row.compile_s

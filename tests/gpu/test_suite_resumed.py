@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lab.agents.tune.card_session import CardSession, CardWorker
-from kernel_lab.cli.agents.kernelbench import do_kernelbench
+from kernel_lab.cli.agents.kernelbench import do_kernelbench, rows_table
 from kernel_lab.core.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,6 +157,34 @@ def test_a_worker_that_starts_is_not_stopped(tmp_path):
         while state() != 'T' and time.monotonic() < end: time.sleep(0.02)
         assert state() == 'T'
     finally: worker.end()
+
+
+AUTOTUNED = '''
+def work(order, turn):
+    number = int(order['name'].split('_')[1])
+    if 'autotune' in order['modes'] and number == 2: raise ValueError('it was compiled for too long')
+    samples = {m: [10.0] * 20 for m in order['modes'] if number != 2 or m != 'autotune'}
+    return {'name': order['name'], 'status': 'raced', 'samples': samples, 'compile_s': {m: 1.0 for m in order['modes']},
+            'work': {'bytes': 4e7 if number % 2 else 1e6}}
+'''
+
+
+def test_max_autotune_is_tried_once_and_where_it_may_help(place, capsys):
+    "Problems near the floor of their bytes are left alone; a problem that fails then keeps the times it has."
+    (place / 'stub_of_a_card.py').write_text(AUTOTUNED)
+    (place / 'rows').mkdir()
+    card = next(r for r in json.loads((Path(__file__).parent / 'tune_h200.json').read_text())['rows'] if r['status'] == 'card')
+    (place / 'rows' / 'rows.jsonl').write_text(json.dumps(card) + '\n')
+    modes = ['eager', 'compile', 'autotune']
+    assert do_kernelbench(place, place / 'rows', modes, 2, work='stub_of_a_card:work') == 0
+    assert 'max-autotune, 6 of 6 problems are left' in (said := capsys.readouterr().out) and 'autotune (5)' in said
+    first = rows_of(place)
+    tried = [r for r in map(json.loads, first) if 'autotune' in r.get('compile_s', {}) or r['status'] == 'failed']
+    assert sorted(int(r['name'].split('_')[1]) for r in tried) == [2, 4, 6, 8, 10, 12] and len(first) == 1 + PROBLEMS + 6
+    assert do_kernelbench(place, place / 'rows', modes, 2, work='stub_of_a_card:work') == 0
+    assert '0 of 6 problems are left' in capsys.readouterr().out and rows_of(place) == first
+    kept = {r.name: r for r in rows_table(place / 'rows' / 'rows.jsonl')[0]}
+    assert kept['1_2_second'].modes == ['eager', 'compile'] and 'autotune' in kept['1_4_fourth'].modes
 
 
 def test_no_checkout_is_a_sentence(tmp_path):

@@ -151,9 +151,14 @@ def _ends_a_line(file):
     file.seek(-1, os.SEEK_END)
     return file.read(1) == b'\n'
 
+def _was_quick(row):
+    "Whether a row has times, and the mode 'autotune' was not tried."
+    return bool(row.get('samples')) and 'autotune' not in {**(row.get('compile_s') or {}), **(row.get('dropped') or {})}
+
 class CardSession:
     """Problems (orders of `card_work`) worked on by several workers, one with the card at a time. `rows`: a file with a
-    line of JSON a problem; those that are there are not done again."""
+    line of JSON a problem; those that are there are not done again, unless they lack a mode 'autotune' that is asked
+    for."""
     def __init__(self, orders: Sequence[dict], rows: Path, workers: int = 6, patience: float = 150,
                  work: str = 'kernel_lab.agents.tune.card_session:card_work'):
         self.rows, self.work, self.patience = Path(rows), work, patience
@@ -170,9 +175,10 @@ class CardSession:
         return found
 
     def _left(self, orders):
-        "The orders that have no row."
-        done = {r['name'] for r in self.kept()}
-        return [o for o in orders if o['name'] not in done]
+        "The orders that have no row, or only one without the mode 'autotune', which is asked for."
+        done = {r['name']: r for r in self.kept()}
+        again = {n for n, r in done.items() if _was_quick(r)}
+        return [o for o in orders if o['name'] not in done or o['name'] in again and 'autotune' in o.get('modes', ())]
 
     def run(self, seconds: float = 3600) -> Iterator[dict]:
         """Yield rows as they come, for at most `seconds`; what is not done then is left for the next time. `UsageError`

@@ -67,6 +67,16 @@ def rooms_of(results: Sequence[TunedResult], facts: CardFacts | None) -> list[Tu
         found.append(TuneRoom(r.name, r.us['compile'], r.us[r.chosen], floor, is_sure))
     return sorted(found, key=lambda r: r.share)
 
+AUTOTUNED = 40              # problems at most: each takes the card alone for half a minute
+
+def worth_autotune(results: Sequence[TunedResult], facts: CardFacts | None, most: int = AUTOTUNED) -> list[str]:
+    """The names of at most `most` problems that torch shall compile with max-autotune: those with products of matrices,
+    and those that compiled is more than 1.2 times above the floor of; the farthest from their floor first."""
+    gaps = {r.name: r.us['compile'] / floor for r in results
+            if facts and r.us and r.work and (floor := facts.floor_us(r.work))}
+    found = [r.name for r in results if r.name in gaps and (r.work.get('products') or gaps[r.name] > LEAST_ROOM)]
+    return sorted(found, key=gaps.get, reverse=True)[:most]
+
 def _gained(found, facts): return sum(r.is_gained for r in rooms_of(found, facts))
 
 @dataclass(frozen=True)

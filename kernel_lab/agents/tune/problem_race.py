@@ -6,10 +6,11 @@ graphed torch, with its floor."""
 # %% ../../../nbs/6_agents/7_tune/05_problem_race.ipynb #e968c4d7
 import copy
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from statistics import median
@@ -47,7 +48,9 @@ class RegionOperations:
 
 # %% ../../../nbs/6_agents/7_tune/05_problem_race.ipynb #1c4a1f16
 TORCH_MODES = {'eager': 'as written', 'compile': 'torch.compile, default',
-               'graphs': "torch.compile, mode='reduce-overhead' (CUDA graphs)"}
+               'graphs': "torch.compile, mode='reduce-overhead' (CUDA graphs)",
+               'autotune': "torch.compile, mode='max-autotune' (kernels timed while it compiles, CUDA graphs)"}
+QUICK_MODES = tuple(m for m in TORCH_MODES if m != 'autotune')      # what every problem is timed in
 LEAST_GAIN = 1.02           # by which a choice must be ahead of the best mode, on the samples that choose
 
 def trial_medians(works: dict[str, Callable[[], float]], seconds: float = 1.0, seed: int = 0) -> dict[str, float]:
@@ -156,20 +159,32 @@ class ProblemRace:
     def _prepare_modes(self):
         torch = self.torch
         self.calls = {'eager': lambda: self.model(*self.inputs)}
-        patches = {'compile': {}, 'graphs': {'triton.cudagraphs': True}}
+        patches = {'compile': {}, 'graphs': {'triton.cudagraphs': True},
+                   'autotune': torch._inductor.list_mode_options('max-autotune')}
         for mode in [m for m in self.modes if m != 'eager']:
             began, waited = time.monotonic(), getattr(self.turn, 'waited', 0.0)
             made = torch.compile(self.model, backend=waiting_backend(self.turn, **patches[mode]))
             try:
-                for _ in range(3 if mode == 'graphs' else 1): made(*self.inputs)    # it records in the second
+                with self._card_alone() if mode == 'autotune' else nullcontext():
+                    for _ in range(1 if mode == 'compile' else 3): made(*self.inputs)   # graphs record in the second
             except RuntimeError as e:           # a graph's outputs are gone in its next call, where a model keeps one
-                if mode != 'graphs' or isinstance(e, torch.OutOfMemoryError): raise
+                if mode == 'compile' or isinstance(e, torch.OutOfMemoryError): raise
                 self.row.dropped[mode] = _why(e)
                 self._require_card()
                 continue
             self.row.compile_s[mode] = time.monotonic() - began - getattr(self.turn, 'waited', 0.0) + waited
             self.prepared[mode] = made
             self.calls[mode] = lambda made=made: made(*self.inputs)
+
+    @contextmanager
+    def _card_alone(self):
+        "The card, and the processors of the workers that wait: kernels are compiled several at a time, and timed."
+        name = 'TORCHINDUCTOR_COMPILE_THREADS'
+        before = os.environ.get(name)
+        with self.turn():
+            os.environ[name] = str(min(16, os.cpu_count() or 1))
+            try: yield
+            finally: os.environ.pop(name) if before is None else os.environ.update({name: before})
 
     def _prepare_way(self, way):
         made = prepared_way(way, self.model, self.prepared.get('compile'), nullcontext)   # our loss
@@ -247,7 +262,7 @@ class ProblemRace:
 
     def _measure(self, clock, works, seconds, most):
         "Fresh samples of torch's modes, and of what was chosen where it is none of them."
-        row, shown = self.row, {n: works[n] for n in ('compile', 'eager', 'graphs') if n in works}
+        row, shown = self.row, {n: works[n] for n in ('compile', *TORCH_MODES) if n in works}
         if row.chosen not in shown:
             row.way, shown['tuned'] = row.chosen, works[row.chosen]
             row.chosen = 'tuned'

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 from pathlib import Path
 from statistics import median
+from .problem_race import TORCH_MODES
 from ...core.errors import UsageError
 from ...core.format import visible_text
 from ...gpu.clock.ratios import MIN_SAMPLES, SampledRatio, sampled_ratio
@@ -55,7 +56,7 @@ class TunedResult:
     @property
     def modes(self) -> list[str]:
         "Torch's modes that were measured."
-        return [m for m in ('eager', 'compile', 'graphs') if m in self.us]
+        return [m for m in TORCH_MODES if m in self.us]
 
     def __str__(self):
         us = ', '.join(f'{k} {v:,.0f}' for k, v in self.us.items())
@@ -75,7 +76,7 @@ def tuned_result(row: dict) -> TunedResult:
         raise UsageError(f'The row of {name} has samples that are no times.', hint='Race the problem again.') from e
     if 'compile' not in us or 'eager' not in us or len(samples['compile']) < MIN_SAMPLES:
         raise UsageError(f'The row of {name} has no baseline.', hint='Race the problem again.')
-    best = min((m for m in ('compile', 'eager', 'graphs') if m in us), key=us.get)
+    best = min((m for m in ('compile', *TORCH_MODES) if m in us), key=us.get)
     over = lambda base: None if chosen == base else sampled_ratio(samples[chosen], samples[base])
     chosen = str(row.get('chosen', '')) if row.get('chosen') in us else min(us, key=us.get)
     against = over('compile')
@@ -88,7 +89,8 @@ def tuned_result(row: dict) -> TunedResult:
     return TunedResult(name, chosen, against, over(best), us, kept, status, says, best, row.get('work') or {}, seconds)
 
 def read_rows(path: Path | str) -> list[dict]:
-    "The rows of a session's file, of each problem the last. `UsageError` where it cannot be read."
+    """The rows of a session's file, of each problem the last that has samples, or the last. `UsageError` where it
+    cannot be read."""
     try: lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f'The rows {path} cannot be read.',
@@ -97,7 +99,11 @@ def read_rows(path: Path | str) -> list[dict]:
     for line in lines:
         try: row = json.loads(line)
         except ValueError: continue             # the last line of a killed session
-        if isinstance(row, dict) and 'name' in row: found[row['name']] = row
+        if not isinstance(row, dict) or 'name' not in row: continue
+        name, before = row['name'], found.get(row['name'], {})
+        if before.get('samples') and not row.get('samples'):    # a longer compilation that failed takes no time back
+            row = before | {'dropped': {**(before.get('dropped') or {}), 'autotune': str(row.get('says', ''))}}
+        found[name] = row
     return list(found.values())
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -107,11 +113,12 @@ def geometric_mean(values: Sequence[float]) -> float:
 def summary_lines(results: Sequence[TunedResult]) -> Iterator[str]:
     "Counts and geometric means of some results, as lines; the best mode is that of those that were measured."
     timed = [r for r in results if r.us]
-    kept = {c: sum(r.chosen == c for r in timed) for c in ('tuned', 'eager', 'compile', 'graphs')}
+    kept = {c: sum(r.chosen == c for r in timed) for c in ('tuned', *TORCH_MODES)}
     yield (f'{len(results)} problems, {len(timed)} timed; kept: {kept["tuned"]} tuned, {kept["eager"]} eager, '
-           f'{kept["compile"]} compiled, {kept["graphs"]} compiled with CUDA graphs')
+           f'{kept["compile"]} compiled, {kept["graphs"]} compiled with CUDA graphs'
+           + f', {kept["autotune"]} with max-autotune' * bool(kept['autotune']))
     if not timed: return
-    modes = [(m, sum(m in r.modes for r in timed)) for m in ('eager', 'compile', 'graphs')]
+    modes = [(m, sum(m in r.modes for r in timed)) for m in TORCH_MODES]
     named = ', '.join(f'{m}' if n == len(timed) else f'{m} ({n})' for m, n in modes if n)
     yield (f'faster than compiled (interval above 1.02): {sum(r.is_faster for r in timed)}; than the best mode of '
            f'{named}: {sum(r.beats_best for r in timed)}')

@@ -171,7 +171,8 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
           rows: Annotated[str, typer.Option('--rows', metavar='DIR', help=(
               'With --suite kernelbench: where rows are kept, and taken from.'))] = 'kernelbench',
           modes: Annotated[list[str] | None, typer.Option('--mode', metavar='MODE', help=(
-              'With --suite kernelbench: eager, compile, graphs; repeat; all three if left out.'))] = None,
+              'With --suite kernelbench: eager, compile, graphs, autotune (only where it may help, afterwards); '
+              'repeat; the first three if left out.'))] = None,
           published: Annotated[list[str] | None, typer.Option('--published', metavar='FILE.json', help=(
               'With --suite kernelbench: baseline times that others published, shown beside; repeat.'))] = None):
     "Let agents work on a suite of tasks without you, and print the table: classes, speed-ups, cost, with intervals."
@@ -198,14 +199,14 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
 def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: int, published: Sequence[str]) -> int:
     "Torch's modes on all problems of a checkout of KernelBench → exit code. `UsageError` without a card."
     from .kernelbench import do_kernelbench, kernelbench_files
-    from ...agents.tune.problem_race import TORCH_MODES
+    from ...agents.tune.problem_race import QUICK_MODES, TORCH_MODES
     from ...gpu.launch.cuda_driver import why_no_gpu
     for m in modes: choose(TORCH_MODES, m, 'mode of torch')
     found = kernelbench_files(checkout)
     if why := why_no_gpu():
         raise UsageError(f'{len(found)} problems, and none can be timed here: {why}.',
                          hint='The same command on a machine with an NVIDIA card times them.')
-    wanted = [m for m in TORCH_MODES if not modes or m in modes or m in ('eager', 'compile')]
+    wanted = [m for m in TORCH_MODES if m in (modes or QUICK_MODES) or m in ('eager', 'compile')]
     return do_kernelbench(checkout, Path(rows), wanted, workers, published)
 
 def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='The agent.')] = 'rewrite',

@@ -6,7 +6,7 @@ kill"""
 # %% ../../../nbs/7_cli/1_agents/03_kernelbench.ipynb #ca5e087e
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from ..render import EXIT_GOOD, EXIT_NOT_CORRECT, say
 from ...core.errors import UsageError
@@ -43,6 +43,27 @@ def rows_table(path: Path | str) -> tuple[list, object]:
     cards = [r for r in rows if r.get('status') == 'card']
     return [tuned_result(r) for r in rows if r.get('status') != 'card'], CardFacts.of(cards[-1]) if cards else None
 
+def autotuned_orders(orders: Sequence[dict], path: Path | str) -> list[dict]:
+    "Of some orders those whose rows in a file are worth max-autotune, with that mode more."
+    from ...agents.tune.kernelbench_table import worth_autotune
+    by_name = {o['name']: o for o in orders}
+    worth = worth_autotune(*rows_table(path))
+    return [by_name[n] | {'modes': [*by_name[n]['modes'], 'autotune']} for n in worth if n in by_name]
+
+def card_rows(orders: Sequence[dict], path: Path, modes: Sequence[str], workers: int, work: str = CARD_WORK,
+              patience: float = 150, is_quiet: bool = False) -> Iterator[dict]:
+    """Yield a row for each order as a session makes it, after the card's own; then, with 'autotune' among `modes`,
+    those of the orders that are worth it, once more. Says how many are left, if not `is_quiet`."""
+    from ...agents.tune.card_session import CardSession
+    quick = [o | {'modes': [m for m in modes if m != 'autotune']} for o in orders]
+    for again in ('', 'max-autotune, ')[:1 + ('autotune' in modes)]:
+        if again: quick = autotuned_orders(quick, path)
+        first = [card_order()] if work == CARD_WORK and quick else []
+        session = CardSession([*first, *quick], path, workers, patience, work)
+        left = f'{again}{len(session.waiting) - len(first)} of {len(quick)} problems are left'
+        if not is_quiet: say(f'{left}; to go on after an end: the same command again')
+        yield from session.run()
+
 def say_table(path: Path | str, by_task: bool = False) -> None:
     """Print the table of a file of rows: A/A, counts and means, bars, the memory-bound that gained little, and with
     `by_task` a line a problem."""
@@ -58,18 +79,12 @@ def do_kernelbench(checkout: Path | str, folder: Path, modes: Sequence[str], wor
                    published: Sequence[str] = (), work: str = CARD_WORK) -> int:
     """Time torch's modes on every problem of a checkout, a row each in `folder`/rows.jsonl; rows that are there stay.
     Prints rows, counts, and published times beside → exit code. `work`: what a worker does."""
-    from ...agents.tune.card_session import CardSession
     from ...agents.tune.kernelbench_table import published_times
     from ...agents.tune.tune_table import summary_lines
     files, others = kernelbench_files(checkout), {p: published_times(p) for p in published}
     folder.mkdir(parents=True, exist_ok=True)
-    orders = [{'name': n, 'source': str(p.resolve()), 'plans': None, 'seconds': 6, 'modes': [*modes]}
-              for n, p in files.items()]
-    session = CardSession([*([card_order()] if work == CARD_WORK else []), *orders], folder / 'rows.jsonl', workers,
-                          work=work)
-    left = sum(o['name'] in files for o in session.waiting)
-    say(f'{left} of {len(files)} problems are left; to go on after an end: the same command again')
-    for row in session.run(): say_row(row)
+    orders = [{'name': n, 'source': str(p.resolve()), 'plans': None, 'seconds': 6} for n, p in files.items()]
+    for row in card_rows(orders, folder / 'rows.jsonl', modes, workers, work): say_row(row)
     results, _ = rows_table(folder / 'rows.jsonl')
     mine = [r for r in results if r.name in files]
     say('', *summary_lines(mine), f'rows        {folder / "rows.jsonl"}')

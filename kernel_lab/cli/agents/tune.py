@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 import typer
-from .kernelbench import card_order, rows_table, say_row, say_table
+from .kernelbench import card_rows, rows_table, say_row, say_table
 from ..render import EXIT_GOOD, EXIT_NOT_CORRECT, AsJson, say
 from ..tasks import known_task
 from ...core.errors import LabError, UsageError, choose
@@ -92,20 +92,21 @@ CardWorkers = Annotated[int, typer.Option('--workers', metavar='N', min=1, max=3
 RaceSeconds = Annotated[float, typer.Option('--seconds', metavar='S', min=1, help='The most time of one race.')]
 
 Modes = Annotated[list[str] | None, typer.Option('--mode', metavar='MODE', help=(
-    'Modes of torch that are raced: eager, compile, graphs; repeat; all if left out.'))]
+    'Modes of torch that are raced: eager, compile, graphs, autotune (only where it may help, afterwards); repeat; '
+    'the first three if left out.'))]
 Ways = Annotated[str, typer.Option('--ways', metavar='WHICH', help=(
     'Other ways to call the library that are tried: all, graphs or none.'))]
 
 def race_plans(folder: Path, plans: Sequence['TunePlans'], workers: int, seconds: float, as_json: bool = False,
-               modes: Sequence[str] = ('eager', 'compile', 'graphs'), ways: str = 'all') -> int:
+               modes: Sequence[str] | None = None, ways: str = 'all') -> int:
     "Race problems on this machine's card, print a row each as it comes, then the summary → exit code."
-    from ...agents.tune.card_session import CardSession
+    from ...agents.tune.problem_race import QUICK_MODES
     from ...agents.tune.tune_table import summary_lines
-    orders = [{'name': p.name, 'source': str(folder / f'{p.name}.py'), 'seconds': seconds, 'modes': [*modes],
+    orders = [{'name': p.name, 'source': str(folder / f'{p.name}.py'), 'seconds': seconds,
                'ways': '' if ways == 'none' else ways, 'plans': str(folder / f'{p.name}.tune') if p.regions else None}
               for p in plans]
-    session = CardSession([card_order(), *orders], folder / 'rows.jsonl', workers)
-    for row in session.run(): say_row(row, as_json)
+    for row in card_rows(orders, folder / 'rows.jsonl', modes or QUICK_MODES, workers, is_quiet=as_json):
+        say_row(row, as_json)
     names = {p.name for p in plans}
     found = [r for r in rows_table(folder / 'rows.jsonl')[0] if r.name in names]
     if not as_json: say('', *summary_lines(found), f'rows        {folder / "rows.jsonl"}')
@@ -131,7 +132,7 @@ def tune(
     """Write GPU kernels for problems without a model: templates compiled without a GPU, raced where a card is, each
     verified against float64; the library is kept around them, and where it is faster."""
     from ...agents.tune.candidates import PRECISIONS
-    from ...agents.tune.problem_race import TORCH_MODES
+    from ...agents.tune.problem_race import QUICK_MODES, TORCH_MODES
     from ...evaluate.gpu.compiling import why_not_compiled
     from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
     from ...gpu.launch.cuda_driver import why_no_gpu
@@ -158,5 +159,5 @@ def tune(
                           'On a machine with a card, '
                           f'the same command with --plans {plans} races them.')
         raise typer.Exit(EXIT_GOOD)
-    raced = [m for m in TORCH_MODES if not modes or m in modes or m in ('eager', 'compile')]
+    raced = [m for m in TORCH_MODES if m in (modes or QUICK_MODES) or m in ('eager', 'compile')]
     raise typer.Exit(race_plans(folder, made, workers, seconds, json_, raced, ways))

@@ -12,13 +12,25 @@ import numpy as np
 from ..records.verification import Guess
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task
-from ...tasks.model.workload import Tolerance, Workload, error_ratio, output_tolerance
+from ...tasks.model.workload import Tolerance, Workload, error_ratio, mean_square, output_tolerance
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #64d6d7ce
 MIN_EXPLAINED_SHARE = 0.99  # of the wrong elements, that a candidate must explain
 SAMPLED_ELEMENTS, MIN_SAMPLED_SHARE = 4096, 0.97  # a candidate that explains less of a sample is not looked at further
 
 def as_matrix(x): return x.reshape(-1, x.shape[-1]) if x.ndim else x.reshape(1, 1)
+
+def _every(mask, step):
+    "(rows, columns) of every `step`-th True of a matrix, in order: `np.nonzero` would keep all of them."
+    counts = mask.sum(1)
+    ends = counts.cumsum()
+    ranks = np.arange(0, ends[-1], step)
+    rows, firsts = np.unique(np.searchsorted(ends, ranks, 'right'), return_index=True)
+    inside = np.split(ranks, firsts[1:])
+    columns = [np.flatnonzero(mask[r])[at - (ends[r] - counts[r])] for r, at in zip(rows, inside)]
+    return np.repeat(rows, [*map(len, inside)]), np.concatenate(columns)
+
+ELEMENTS_AT_ONCE = 1 << 17    # compared at once: they stay in the processor's cache
 
 @dataclass(eq=False)
 class WrongOutput:
@@ -35,30 +47,34 @@ class WrongOutput:
     output: int = 0
 
     @cached_property
-    def g(self): return as_matrix(self.got).astype(np.float32)
+    def g(self): return as_matrix(self.got).astype(np.float32, copy=False)
     @cached_property
-    def w(self): return as_matrix(self.want).astype(np.float32)
+    def w(self): return as_matrix(self.want).astype(np.float32, copy=False)
     @cached_property
     def bad(self): return ~(as_matrix(self.ratio) <= 1)
     @cached_property
-    def count(self): return int(self.bad.sum())
+    def count(self): return int(np.count_nonzero(self.bad))
     @cached_property
-    def rms(self): return float(np.sqrt(np.mean(np.square(self.w, dtype=np.float64)))) or 1.0
+    def rms(self): return float(np.sqrt(mean_square(self.w))) or 1.0
+    @cached_property
+    def allowed(self): return output_tolerance(self.want, self.tolerance)
 
     @cached_property
     def sample(self):
         "(rows, columns) of wrong elements, evenly taken; None if there are too few to be worth it."
         if self.count < 8 * SAMPLED_ELEMENTS: return None
-        flat = np.flatnonzero(self.bad)
-        return np.unravel_index(flat[::len(flat) // SAMPLED_ELEMENTS], self.bad.shape)
+        return _every(self.bad, self.count // SAMPLED_ELEMENTS)
+
+    def fits_at(self, values, where=None):
+        "As `fits_sample`, of `values(rows, columns)` where `where(rows, columns)` is true, without making a matrix."
+        if self.sample is None: return True
+        at = self.sample if where is None else tuple(k[where(*self.sample)] for k in self.sample)
+        if not len(at[0]): return True
+        return float(np.mean(error_ratio(self.g[at], values(*at), self.allowed) <= 1)) >= MIN_SAMPLED_SHARE
 
     def fits_sample(self, other, where=None):
         "Whether the matrix `other` explains enough of the sampled wrong elements (in the mask `where`)."
-        if self.sample is None: return True
-        at = self.sample if where is None else tuple(k[where[self.sample]] for k in self.sample)
-        if not len(at[0]): return True
-        ratio = error_ratio(self.g[at], other[at], output_tolerance(self.want, self.tolerance))
-        return float(np.mean(ratio <= 1)) >= MIN_SAMPLED_SHARE
+        return self.fits_at(lambda *at: other[at], None if where is None else lambda *at: where[at])
 
     def fits_lines(self, axis, candidate):
         """Whether `candidate(got, want)` of a few rows (axis 1) or columns (axis 0) explains their wrong elements; for
@@ -66,24 +82,28 @@ class WrongOutput:
         if self.sample is None: return True
         lines = np.unique(self.sample[1 - axis][::SAMPLED_ELEMENTS // 16])
         g, w, bad = (x[lines] if axis else x[:, lines] for x in (self.g, self.w, self.bad))
-        ratio = error_ratio(g, candidate(g, w), output_tolerance(self.want, self.tolerance))
+        ratio = error_ratio(g, candidate(g, w), self.allowed)
         return float((ratio[bad] <= 1).mean()) >= MIN_SAMPLED_SHARE - 0.1
 
-    def explained(self, other, where=None):
+    def explained(self, other, where=None, least=0.0):
         """The share of the wrong elements (of those in the mask `where`) that agree with the matrix `other` within
-        the tolerance."""
+        the tolerance; 0 as soon as it cannot reach `least`."""
         asked = self.bad if where is None else self.bad & where
-        n = int(asked.sum())
+        n = good = int(np.count_nonzero(asked))
         if not n or other.shape != self.w.shape: return 0.0
-        return float(
-            (error_ratio(self.g[asked], other[asked], output_tolerance(self.want, self.tolerance)) <= 1).sum() / n)
+        rows = max(1, ELEMENTS_AT_ONCE // max(1, self.w.shape[1]))
+        for start in range(0, len(asked), rows):
+            g, o, here = (x[start:start + rows] for x in (self.g, other, asked))
+            good -= int(np.count_nonzero(~(error_ratio(g[here], o[here], self.allowed) <= 1)))
+            if good / n < least: return 0.0
+        return good / n
 
     def guess(self, cause, evidence, other, where=None, weight=0.95):
         "A `Guess` if the candidate `other` explains the errors, and few are outside of the mask `where`; else None."
         if other.shape != self.w.shape or not self.fits_sample(other, where): return None
-        outside = 0 if where is None else int((self.bad & ~where).sum())
+        outside = 0 if where is None else int(np.count_nonzero(self.bad & ~where))
         if outside > 0.05 * self.count: return None
-        share = self.explained(other, where)
+        share = self.explained(other, where, MIN_EXPLAINED_SHARE)
         return Guess(cause, evidence, weight * share) if share >= MIN_EXPLAINED_SHARE else None
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #5bc7312b
@@ -115,7 +135,9 @@ def _all_too_large(x, rows):
 def overflow(case):
     """NaN or infinities in the rows with the largest inputs, or anywhere if inputs are too large for an exponential of
     the program; there a division by a sum that is 0 may be the cause as well."""
-    lost = ~np.isfinite(case.g) & np.isfinite(case.w)
+    finite = np.isfinite(case.g)
+    if finite.all(): return None
+    lost = ~finite & np.isfinite(case.w)
     if not lost.any(): return None
     rows = lost.any(1)
     for k, size in _row_sizes(case):
@@ -136,7 +158,10 @@ def overflow(case):
     return None
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #5ea7163f
-def sign(case): return case.guess('a sign', 'every wrong element is minus what it should be', -case.w)
+def sign(case):
+    "Minus what it should be."
+    if not case.fits_at(lambda *at: -case.w[at]): return None
+    return case.guess('a sign', 'every wrong element is minus what it should be', -case.w)
 
 def _simple(c, case):
     "The name of a factor that is an axis length, its inverse or square root; '' if it is none."
@@ -152,10 +177,10 @@ def factor(case):
     "A constant factor."
     big = np.abs(case.w) > 0.1 * case.rms
     if not np.isfinite(case.g).all() or not big.any(): return None
-    at = np.flatnonzero(big)
-    at = np.unravel_index(at[::max(1, len(at) // (8 * SAMPLED_ELEMENTS))], big.shape)
+    at = _every(big, max(1, np.count_nonzero(big) // (8 * SAMPLED_ELEMENTS)))
     c = float(np.median(case.g[at] / case.w[at]))
     if not np.isfinite(c) or abs(c) < 1e-6 or abs(c - 1) < 1e-4 or abs(c + 1) < 1e-4: return None
+    if not case.fits_at(lambda *at: c * case.w[at]): return None
     return case.guess('a factor', f'every wrong element is {c:.6g} times what it should be{_simple(abs(c), case)}',
                       c * case.w)
 
@@ -242,7 +267,10 @@ STEPS = [(dr, dc) for n in (1, 2) for dr, dc in ((n, 0), (-n, 0), (0, n), (0, -n
 def shifted(case):
     "Elements shifted by one or two rows or columns."
     for dr, dc in STEPS:
-        if abs(dr) >= case.w.shape[0] or abs(dc) >= case.w.shape[1]: continue
+        rows, columns = case.w.shape
+        if abs(dr) >= rows or abs(dc) >= columns: continue
+        if not case.fits_at(lambda r, c: case.w[(r + dr) % rows, (c + dc) % columns],
+                            lambda r, c: (r + dr >= 0) & (r + dr < rows) & (c + dc >= 0) & (c + dc < columns)): continue
         inside = np.ones(case.w.shape, bool)
         for axis, d in enumerate((dr, dc)):
             inside[(slice(None),) * axis +
@@ -268,6 +296,7 @@ def transposed(case):
         return found
     for t in (128, 64, 32):
         if case.w.shape[0] % t or case.w.shape[1] % t: continue
+        if not case.fits_at(lambda r, c: case.w[r // t * t + c % t, c // t * t + r % t]): continue
         other = _blocks(case.w, t).transpose(0, 3, 2, 1).reshape(case.w.shape)
         if found := case.guess('transposed tiles', f'each tile of {t} × {t} is the transpose of what it should be',
                                other):
@@ -278,13 +307,16 @@ def transposed(case):
 def _as_tiles(x, h, w):
     return x[:x.shape[0] // h * h, :x.shape[1] // w * w].reshape(x.shape[0] // h, h, x.shape[1] // w, w).swapaxes(1, 2)
 
+def _agrees(case, got, tile):
+    "Whether all of a tile is within the tolerance of another; its first row is asked first."
+    return all((error_ratio(got[rows], tile[rows], case.tolerance) <= 1).all() for rows in (slice(1), slice(None)))
+
 def _belongs(case, got, tiles):
     "The index of the reference's tile that equals a tile, or None."
     probe = tuple(np.linspace(0, n - 1, 5).astype(int) for n in got.shape)
     near = np.argwhere((error_ratio(np.broadcast_to(got[probe], tiles[:, :, probe[0], probe[1]].shape),
                                     tiles[:, :, probe[0], probe[1]], case.tolerance) <= 1).all(-1))
-    return next((tuple(map(int, at)) for at in near if (error_ratio(got, tiles[tuple(at)], case.tolerance) <= 1).all()),
-                None)
+    return next((tuple(map(int, at)) for at in near if _agrees(case, got, tiles[tuple(at)])), None)
 
 def other_tile(case, most=16):
     "Wrong tiles that have the contents of another tile; examines at most `most`."

@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 import numpy as np
 from ...core.errors import KernelError, UsageError, in_time
@@ -203,13 +203,15 @@ class DrawResult:
     want: tuple
     tolerance: object
     reports: tuple
+    _ratios: dict = field(default_factory=dict, repr=False)
 
     @property
     def passed(self): return all(r.passed for r in self.reports)
 
     def ratios(self, k):
         "The `error_ratio` of every element of output `k`."
-        return compare(self.got[k], self.want[k], self.tolerance)[1]
+        if k not in self._ratios: self._ratios[k] = compare(self.got[k], self.want[k], self.tolerance)[1]
+        return self._ratios[k]
 
     def all_ratios(self):
         "`ratios` of each output."
