@@ -9,7 +9,7 @@ pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
 import torch
 from kernel_lab.agents.templates.convolution import convolution_axis, convolution_configs, convolution_region, convolution_source
 from kernel_lab.agents.templates.problem import graph_text, read_problem
-from kernel_lab.agents.tune.candidates import region_floor, regions_of, sources_of
+from kernel_lab.agents.tune.candidates import plan_problem, region_floor, regions_of
 from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.gpu.interpreting import interpret_plan
 from kernel_lab.tasks.codegen.graph import Graph, live_nodes
@@ -106,3 +106,83 @@ def test_convolutions_in_every_configuration(name, number):
     got, want = outcome(graph, region, configs[number], made(graph))
     error = np.linalg.norm(got - want) / np.linalg.norm(want)
     assert error < 5e-7, f'{name}, {configs[number]}: {error:.1e}'
+
+
+def test_an_even_axis_splits_its_kernel_among_phases():
+    axis = convolution_axis(3, 10, 20, 2, 1, 1, True)
+    assert (axis.sees, axis.first, axis.apart, axis.before) == (((1,), (0, 2)), (0, 1), -1, (0, 1))
+    assert axis.owners == [[1, 0], [0, 0], [1, 1]] and axis.positions == 10 and axis.reach == (0, 10)
+
+
+@pytest.mark.parametrize('stride, padding, dilation, kernel', [(1, 0, 1, 3), (2, 1, 1, 4), (3, 2, 2, 5), (4, 0, 6, 3), (5, 1, 2, 3)])
+def test_a_transposed_axis_looks_where_a_scatter_comes_from(stride, padding, dilation, kernel):
+    given, made = 9, (9 - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1
+    axis = convolution_axis(kernel, given, made, stride, padding, dilation, True)
+    wanted = {(i * stride - padding + k * dilation, i, k) for i in range(given) for k in range(kernel)}
+    found = {(q * stride + r, q + axis.first[r] + j * axis.apart, k)
+             for r in range(stride) for q in range(axis.positions) for j, k in enumerate(axis.sees[r])}
+    assert {w for w in wanted if 0 <= w[0] < made} == {f for f in found if 0 <= f[1] < given and f[0] < made}
+    assert sum(axis.counts) == kernel and len(axis.owners) == kernel
+
+
+@pytest.mark.parametrize('init, shape, forward', [
+    ('nn.Conv2d(8, 8, 3, groups=8)', (1, 8, 9, 9), 'self.c(x)'),
+    ('nn.Conv2d(16, 4, 3)', (1, 16, 9, 9), 'self.c(x)'),
+    ('nn.Conv2d(8, 16, 1)', (1, 8, 9, 9), 'self.c(x)'),
+    ('nn.Conv2d(8, 16, 3)', (8, 9, 9), 'self.c(x)'),
+    ('nn.Conv2d(16, 16, 3).double()', (1, 16, 9, 9), 'self.c(x.double())'),
+    ('nn.Conv2d(16, 16, 3).half()', (1, 16, 9, 9), 'self.c(x.half())'),
+    ('nn.Identity()', (1, 16, 9, 9), 'torch.relu(x)')])
+def test_what_is_left_to_the_library(init, shape, forward):
+    assert region_of(problem(init, shape, forward=forward))[1] is None
+
+
+def test_a_border_that_mirrors_the_input_is_made_by_torch():
+    graph, region = region_of(problem("nn.Conv2d(8, 16, 3, padding=1, padding_mode='reflect')", (1, 8, 9, 9)))
+    assert region.inputs[0] not in {n.name for n in graph.inputs} and region.known['axes'][1].first == (0,)
+    got, want = outcome(graph, region, small(convolution_configs(region)[0]), made(graph))
+    assert np.abs(got - want).max() < 1e-5
+
+
+def test_what_follows_ends_where_rows_are_combined():
+    graph, region = region_of(problem('nn.Conv2d(8, 16, 3)', (1, 8, 9, 9), forward='torch.softmax(torch.relu(self.c(x)), 1)'))
+    assert graph[region.output].op == 'relu' and graph[region.nodes[0]].op == 'conv2d' and len(region.nodes) == 2
+
+
+def test_without_fusing_only_the_bias_is_taken():
+    graph = read_problem(problem('nn.Conv2d(8, 16, 3)', (1, 8, 9, 9), forward='torch.relu(self.c(x))'), 'c').graph
+    region = convolution_region(graph, graph.nodes[0], fuse=False)
+    assert graph[region.output].op == 'conv2d' and region.known['lines'] == (
+        'e0_ = tl.load(e0 + channel).to(tl.float32)', 'v = v + e0_')
+
+
+def test_an_infinite_input_stays_where_it_is():
+    graph, region = region_of(problem('nn.Conv2d(3, 16, 3, padding=1, bias=False)', (1, 3, 9, 9)))
+    arrays = made(graph)
+    next(a for n, a in arrays.items() if n.startswith('x'))[0, 1, 4, 4] = np.inf
+    for config in {c.staged: c for c in convolution_configs(region)}.values():
+        got, want = outcome(graph, region, small(config), arrays)
+        assert (np.isfinite(got) == np.isfinite(want)).all() and not np.isfinite(want).all()
+
+
+def test_weights_and_a_staged_input_are_rounded_to_the_nearest_tf32():
+    graph, region = region_of(problem('nn.Conv2d(16, 16, 3, padding=1)', (1, 16, 9, 9)))
+    rng = np.random.default_rng(0)
+    arrays = {n.name: rng.standard_normal(n.shape).astype('float32') for n in graph.inputs}
+    for config in {c.staged: c for c in convolution_configs(region)}.values():
+        got, want = outcome(graph, region, small(config), arrays)
+        assert 5e-5 < np.linalg.norm(got - want) / np.linalg.norm(want) < 4e-4
+
+
+def test_the_tuner_offers_convolutions_that_are_worth_it():
+    graph = read_problem(problem('nn.Conv2d(16, 32, 3)', (8, 16, 130, 130), forward='torch.relu(self.c(x))'), 'c').graph
+    region, = regions_of(graph)
+    assert region.family == 'convolution' and 'in TF32' in region_floor(graph, region).rate
+    little = read_problem(problem('nn.Conv2d(16, 32, 3)', (4, 16, 12, 12)), 'c').graph
+    assert regions_of(little) == []
+
+
+def test_a_convolution_between_depthwise_and_library_is_planned_alone():
+    source = problem('nn.Sequential(nn.Conv2d(64, 64, 3, groups=64), nn.Conv2d(64, 64, 1))', (8, 64, 130, 130))
+    plans, jobs = plan_problem(read_problem(source, 'c'))
+    assert [r.family for r in plans.regions] == ['windows', 'convolution'] and all(len(j) <= 12 for j in jobs)

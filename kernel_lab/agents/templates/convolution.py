@@ -55,7 +55,8 @@ class ConvolutionAxis:
 def convolution_axis(kernel: int, given: int, made: int, stride: int, padding: int, dilation: int,
                      transposed: bool = False) -> ConvolutionAxis:
     "The axis of a convolution."
-    if not transposed: return ConvolutionAxis(kernel, given, made, stride, 1, dilation, ((*range(kernel),),), (-padding,))
+    every = (tuple(range(kernel)),)
+    if not transposed: return ConvolutionAxis(kernel, given, made, stride, 1, dilation, every, (-padding,))
     step = stride // gcd(stride, dilation)
     sees = tuple(tuple(k for k in range(kernel) if (r + padding - k * dilation) % stride == 0) for r in range(stride))
     first = tuple((r + padding - ks[0] * dilation) // stride if ks else 0 for r, ks in enumerate(sees))
@@ -174,7 +175,7 @@ class _Writer:
 
     def phase(self):
         "The phase of a program: where it begins, in its offsets and among all."
-        z, y, u = self.f['axes']
+        _, y, u = self.f['axes']
         if self.phases > 1:
             yield f'rz, ry, ru = phase // {y.spread * u.spread}, phase // {u.spread} % {y.spread}, phase % {u.spread}'
         for n, a in self.axes.items(): yield f'n{n}, b{n} = {_pick(f"r{n}", a.counts)}, {_pick(f"r{n}", a.first)}'
@@ -182,7 +183,7 @@ class _Writer:
 
     def before(self):
         "The number of offsets in front of a phase."
-        (z, y, u), (bz, by, bu) = self.f['axes'], (_pick(f'r{n}', a.before) for n, a in self.axes.items())
+        (_, y, u), (bz, by, bu) = self.f['axes'], (_pick(f'r{n}', a.before) for n, a in self.axes.items())
         return f'{bz} * {y.kernel * u.kernel} + nz * ({by} * {u.kernel} + ny * ({bu}))' if self.phases > 1 else '0'
 
     def head(self):
@@ -192,7 +193,8 @@ class _Writer:
         yield f'tile, plane = rest % {self.tiles}, rest // {self.tiles}'
         yield f'group, image = plane % {f["groups"]}, (plane // {f["groups"]}).to(tl.int64)'
         yield from self.phase()
-        yield f'm, o = tile * {c.positions} + tl.arange(0, {c.positions}), part * {c.channels} + tl.arange(0, {c.channels})'
+        yield f'm = tile * {c.positions} + tl.arange(0, {c.positions})'
+        yield f'o = part * {c.channels} + tl.arange(0, {c.channels})'
         yield f'q = tl.minimum(m, {self.positions - 1})' if self.positions % c.positions else 'q = m'
         yield f'z, y, u = q // {y.positions * u.positions}, q // {u.positions} % {y.positions}, q % {u.positions}'
         yield f'own = group * {f["outward"]} + tl.minimum(o, {f["outward"] - 1})'
@@ -211,9 +213,10 @@ class _Writer:
         "Lines that find where the terms of a step lie, `at`."
         c, many = self.c, [n for n, a in self.axes.items() if max(a.counts) > 1]
         yield f'k = begin + tl.arange(0, {c.deep})'
-        at, of = f'tap, c = {{0}} // {self.inward}, {{0}} % {self.inward}', 'k' if self.is_flat else 'begin'
-        yield at.format(of)
-        if not self.is_flat: yield f'c = c + tl.arange(0, {c.deep})'
+        if self.is_flat: yield f'tap, c = k // {self.inward}, k % {self.inward}'
+        else:       # not begin % …: the compiler takes a remainder of numbers for unaligned, and loads one by one
+            yield f'tap = begin // {self.inward}'
+            yield f'c = begin - tap * {self.inward} + tl.arange(0, {c.deep})'
         found = {'u': 'tap % nu', 'y': 'tap // nu % ny', 'z': 'tap // (nu * ny)'}
         for n in many: yield f'j{n} = {found[n]} * {self.axes[n].apart}'
         apart = '' if c.staged else f' * {prod(self.read)}'
@@ -264,14 +267,14 @@ class _Writer:
     def relaid(self):
         "Lines of the kernel that copies weights, the offsets of a phase together."
         f, (_, y, u) = self.f, self.f['axes']
-        yield f'i, o = tl.program_id(1) * 256 + tl.arange(0, 256), tl.program_id(0)'
+        yield 'i, o = tl.program_id(1) * 256 + tl.arange(0, 256), tl.program_id(0)'
         yield f'tap, c, inside = i // {self.inward}, i % {self.inward}, i < {self.taps * self.inward}'
         inner, outer = f['inward'], f['outward']
         of = f'(o // {outer} * {inner} + c) * {outer} + o % {outer}' if f['transposed'] else f'o * {inner} + c'
         yield f'v = tl.load(w + ({of}) * {self.taps} + tap, mask=inside & (c < {inner}), other=0.0)'
         if self.phases > 1:
-            found = {'z': f'tap // {y.kernel * u.kernel}', 'y': f'tap // {u.kernel} % {y.kernel}', 'u': f'tap % {u.kernel}'}
-            for n, a in self.axes.items(): yield from self.offset(n, a, found[n])
+            found = f'tap // {y.kernel * u.kernel}', f'tap // {u.kernel} % {y.kernel}', f'tap % {u.kernel}'
+            for (n, a), text in zip(self.axes.items(), found): yield from self.offset(n, a, text)
             yield f'tap = {self.before()} + (jz * ny + jy) * nu + ju'
         yield f'tl.store(out + o * {self.row} + tap * {self.inward} + c, rounded(v), mask=inside)'
 
