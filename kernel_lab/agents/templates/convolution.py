@@ -150,7 +150,7 @@ def _pick(name, values):
 
 def _total(terms): return ' + '.join(terms) or '0'
 
-class _Writer:
+class _ConvolutionText:
     "The lines of the kernels of a region and a configuration."
     def __init__(self, f, c):
         self.f, self.c, self.axes = f, c, dict(zip('zyu', f['axes']))
@@ -339,7 +339,7 @@ _COPY = '''    last = torch.empty({size}, dtype=x.dtype, device=x.device)
 
 def convolution_source(region: TunedRegion, config: ConvolutionConfig) -> str:
     "A Triton submission, `kernel(x, weight, *operands)`, for a region of family 'convolution'."
-    f, made = region.known, _Writer(region.known, config)
+    f, made = region.known, _ConvolutionText(region.known, config)
     lines = lambda found: ''.join(f'    {line}\n' for line in found)
     rows, planes = f['groups'] * f['outward'], f['batch'] * f['groups']
     copy = _COPY.format(size=planes * made.plane, tiles=-(-prod(made.read) // COPIED),
