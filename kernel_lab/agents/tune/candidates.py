@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path
 from ..templates.attention import attention_configs, attention_region, attention_source
 from ..templates.columns import COLUMN_CONFIGS, column_region, column_source, scan_configs, scan_region, scan_source
+from ..templates.convolution import convolution_configs, convolution_region, convolution_source
 from ..templates.long_rows import long_configs, long_source
 from ..templates.problem import TunedProblem, graph_text
 from ..templates.products import TunedRegion, product_configs, product_region, product_source
@@ -43,6 +44,7 @@ def region_bytes(graph: Graph, region: TunedRegion) -> int:
 
 def _is_worth_it(graph, region):
     if region.family == 'windows': return region_bytes(graph, region) >= LEAST_BYTES
+    if region.family == 'convolution': return region.flops >= LEAST_FLOPS
     return region.flops >= LEAST_FLOPS and min(region.known['columns'], region.known['rows']) >= 16
 
 def regions_of(graph: Graph, fuse: bool = True) -> list[TunedRegion]:
@@ -53,7 +55,8 @@ def regions_of(graph: Graph, fuse: bool = True) -> list[TunedRegion]:
              and r.flops >= LEAST_FLOPS]
     taken = {n for r in found for n in r.nodes}
     for node in graph.nodes:
-        region = product_region(graph, node, fuse) or window_region(graph, node, fuse)
+        region = (product_region(graph, node, fuse) or window_region(graph, node, fuse)
+                  or convolution_region(graph, node, fuse))
         if not region or not _is_worth_it(graph, region) or taken & {*region.nodes}: continue
         found.append(region)
         taken |= {*region.nodes}
@@ -70,7 +73,8 @@ def sources_of(region: TunedRegion, precision: str = 'default') -> list[tuple[st
         'recurrence': [(partial(recurrence_configs, region), recurrence_source)],
         'attention': [(partial(attention_configs, region), attention_source)],
         'totals': [(partial(total_configs, region), total_source)],
-        'windows': [(partial(window_configs, region), window_source)]}[region.family]
+        'windows': [(partial(window_configs, region), window_source)],
+        'convolution': [(partial(convolution_configs, region), convolution_source)]}[region.family]
     return [(str(c), write(region, c)) for configs, write in ways for c in configs()]
 
 # %% ../../../nbs/6_agents/7_tune/00_candidates.ipynb #ee0536a7
@@ -91,10 +95,10 @@ class TuneFloor:
         return f'at least {self.us:,.0f} µs (estimate), bound by its {what}'
 
 def region_floor(graph: Graph, region: TunedRegion, chip: str = DEFAULT_GPU, precision: str = 'default') -> TuneFloor:
-    """The floor of a region, from what it reads and writes and multiplies. torch takes recurrences in TF32; what bounds
-    them is how long a state needs from one program to another, of which this says nothing."""
+    """The floor of a region, from what it reads and writes and multiplies. torch takes convolutions and recurrences in
+    TF32; what bounds a recurrence is how long a state needs from one program to another, of which this says nothing."""
     c = get_gpu(chip)
-    taken = 'tf32' if region.family == 'recurrence' else precision
+    taken = 'tf32' if region.family in ('recurrence', 'convolution') else precision
     rate, tflops = {'default': ('three TF32 products each', c.tf32_tflops / 3),
                     'tf32': ('in TF32', c.tf32_tflops), 'bf16': ('in bfloat16', c.bf16_tflops)}[taken]
     return TuneFloor(region_bytes(graph, region) / c.memory_gbps / 1000, region.flops / tflops / 1e6, rate)
