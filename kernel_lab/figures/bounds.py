@@ -59,7 +59,7 @@ def _loss_tip(row, latency):
 def _waterfall_note(table, timeline):
     losses = table[table.without_us.notna()].sort_values('us', ascending=False)
     most, latency = losses.iloc[0], timeline.latency_us
-    said = f'without {most.bar} alone {time_text(most.without_us)}' if most.share > _LEAST else 'no loss gains alone'
+    said = f'without {most.bar} alone: {time_text(most.without_us)}' if most.share > _LEAST else 'no loss gains alone'
     return f'{said} · {time_text(latency)} {timeline.kind} on {timeline.chip.name} · colour: whose time'
 
 def _counted_note(counters):
@@ -161,19 +161,19 @@ def _slope(hbm, ceilings, edge, p):
                 hovertext=f'<b>HBM</b><br>{hbm:,.0f} GB/s')
 
 def _height(x, y, k):
-    "Where the name of a point stands: below it, or above or beside it where the names of earlier ones stand below."
+    "Where the name of a point stands: below it, or beside or above it where the names of earlier ones stand below."
     near = sum(abs(np.log10(x[k] / x[j])) < 0.3 and abs(np.log10(y[k] / y[j])) < 0.25 for j in range(k))
-    return ('bottom', 'top', 'middle')[near % 3]
+    return ('bottom', 'middle', 'top')[near % 3]
 
 def _kernels(points, p, edge):
-    middle = np.sqrt(edge[0] * edge[1])                             # names stand below the ceilings, within the plot
+    far = edge[0] * (edge[1] / edge[0]) ** 0.7          # names stand right of the slope, and within the plot
     marks = ['circle', 'star', 'diamond', 'square', 'triangle-up', 'cross']
     tips = [f'<b>{escaped(name, 60)}</b><br>{e.achieved_gflops:,.1f} GFLOP/s {e.kind} ({e.unit})<br>'
             f'{e.intensity:,.2f} flops a byte<br>{percent_text(e.roof_share)} of its roof, bound by {e.bound}<br>'
             f'{time_text(e.latency_us)} {e.kind}' for name, e in points.items()]
     x, y = ([max(getattr(e, name), 1e-3) for e in points.values()] for name in ('intensity', 'achieved_gflops'))
     return dict(x=x, y=y, mode='markers+text', text=[escaped(n, 24) for n in points], name='kernels',
-                textposition=[f'{_height(x, y, k)} {"left" if v > middle else "right"}' for k, v in enumerate(x)],
+                textposition=[f'{_height(x, y, k)} {"left" if v > far else "right"}' for k, v in enumerate(x)],
                 hoverinfo='text',
                 hovertext=tips, cliponaxis=False, textfont=dict(size=12, color=p['ink']),
                 marker=dict(size=12, color=BAD_COLOUR, symbol=[marks[k % 6] for k in range(len(points))],

@@ -70,7 +70,7 @@ def speedup_figure(run: 'Run', theme: str = 'auto') -> 'go.Figure':
     right, wrong = frame[frame.latency_us.notna()], frame[frame.latency_us.isna()]
     fig.add_bar(**_step_bars(right, p))
     fig.add_scatter(**_best_line(right if not len(right) else frame[frame.best_us.notna()], p))
-    top = float(right.latency_us.max()) * 1.55 if len(right) else 1.0
+    top = float(right.latency_us.max()) * (1.55 if theme == 'paper' else 2) if len(right) else 1.0     # room for labels
     if eager_us and eager_us < top: _eager_mark(fig, eager_us, p, beyond=eager_us < 0.7 * top)
     fig.add_scatter(**_failures(wrong, top / 80))
     if _spread(right): fig.add_scatter(**_beyond(right, p))

@@ -95,11 +95,11 @@ class EngineTimeline(CanvasPanel):
         `UsageError` for a measured timeline."""
         self.timelines = tuple(t for t in timelines if t is not None)
         self.title = together_words(self.timelines)
-        self.of = of
+        self.of, self.names = of, names[:len(self.timelines)]
         self.rest('' if self.timelines else rest_html(title or self.title, note, of))
         with self.canvas.hold_sync():
             self.canvas.words, self.canvas.line, self.canvas.moved = dict(title=self.title, of=of), 0, {}
-            named = zip_longest(self.timelines, names[:len(self.timelines)])
+            named = zip_longest(self.timelines, self.names)
             self.canvas.parts = [_named(packed_timeline(t), name) for t, name in named]
 
     def move(self, timeline: 'Timeline', of: str = '') -> None:
@@ -109,7 +109,8 @@ class EngineTimeline(CanvasPanel):
         self.title = together_words(self.timelines)
         with self.canvas.hold_sync():
             self.canvas.words = dict(title=self.title, of=of)
-            times, known = packed_times(timeline), self.canvas.parts[part]['which']
+            name, known = self.names[part] if part < len(self.names) else '', self.canvas.parts[part]['which']
+            times = _named(packed_times(timeline), name)
             if times['which'] == known: del times['which']          # most moves change no order: a third less to send
             self.canvas.moved = dict(times, part=part)
 

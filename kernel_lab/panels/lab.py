@@ -184,7 +184,7 @@ def _empty(self: Lab):
     self.timeline.show(note='after the first step: what every engine did, and when', title='No timeline yet')
     for panel, title, what in AFTER_THE_FIRST_STEP: getattr(self, panel).rest(title, f'after the first step: {what}')
     self._draw_tree()
-    self.compile_log.say('Nothing compiled yet', '')
+    self.compile_log.say('Nothing compiled yet', note='after the first step: what the compiler and the check said')
     self.control.refresh()
     ready = 'Ready. The first step evaluates the first kernel.'
     self.control.say(ready if first else 'Write a kernel and evaluate it.')

@@ -152,7 +152,7 @@ class CompileLog(Panel):
         self.head, self.body = widgets.HTML(), widgets.HTML()
         super().__init__(self.head, self.body)
         self.add_class('kl-log')
-        self.show(evaluation) if evaluation else self.say('Nothing compiled yet', '')
+        self.show(evaluation) if evaluation else self.say('Nothing compiled yet')
 
     def show(self, evaluation: 'Evaluation') -> None:
         "Show the status, the latency and the log of an evaluation."
@@ -161,12 +161,13 @@ class CompileLog(Panel):
         if evaluation.implausible: title += f'; implausible: {"; ".join(evaluation.implausible)}'
         self.say(title, log_text(evaluation), status_mark(evaluation.status), status_colour(evaluation.status))
 
-    def say(self, title: str, text: str = '', mark: str = '', colour: str = 'inherit') -> None:
-        "Show a title line, after a mark in a CSS colour, and text; all plain text."
+    def say(self, title: str, text: str = '', mark: str = '', colour: str = 'inherit', note: str = '') -> None:
+        "Show a title line, after a mark in a CSS colour, a quiet `note` below it, and text; all plain text."
         text = shortened(text)
         self.text = f'{mark} {title}\n{text}'.strip()
         coloured = f'<b style="color:{colour}">{html.escape(mark)}</b>'
-        self.head.value = f'<span class="kl-title">{coloured} {html.escape(title)}</span>'
+        below = f'<br><span class="kl-quiet">{html.escape(note)}</span>' if note else ''
+        self.head.value = f'<span class="kl-title">{coloured} {html.escape(title)}</span>{below}'
         where = 'class="kl-said" role="region" aria-label="Compile log" tabindex="0"'      # the keyboard scrolls it
         self.body.value = f'<div {where}><pre>{html.escape(text)}</pre></div>' if text else ''
 
@@ -175,7 +176,7 @@ def cost_numbers(run: 'Run') -> list[tuple[str, str]]:
     """[(number, what it is)] of a run: the key numbers of its report, dollars and tokens among them where a model was
     asked, then wall seconds and steps."""
     many = count_text(len(run.steps), 'step')
-    return [*key_numbers(run), (f'{sum(s.seconds for s in run.steps):.1f} s', f'wall time of {many}')]
+    return [*key_numbers(run), (f'{sum(s.seconds for s in run.steps):.1f} s', f'wall time to evaluate {many}')]
 
 class CostPanel(Panel):
     "The numbers of a run in a strip: `show(run)`."

@@ -72,8 +72,9 @@ def card(*shown: widgets.Widget, **layout) -> widgets.VBox:
     return box
 
 def row(*shown: widgets.Widget, widths: list[str] | None = None) -> widgets.GridBox:
-    "Widgets side by side, with `widths` as CSS grid tracks (default: equal)."
-    tracks = ' '.join(widths or ['minmax(0, 1fr)'] * len(shown))
+    """Widgets side by side, with `widths` as CSS grid tracks; by default equal ones of 320 pixels at least: what has no
+    room goes below."""
+    tracks = ' '.join(widths or ['repeat(auto-fit, minmax(min(100%, 320px), 1fr))'])
     box = widgets.GridBox(list(shown), layout=widgets.Layout(grid_template_columns=tracks, width='100%'))
     box.add_class('kl-row')
     return box

@@ -134,7 +134,7 @@ class WhatIf(Panel):
         if not is_there: return
         self.timeline = self.then = timeline
         if self.falls: self.falls.show(timeline, of=of)
-        self.lanes.show(timeline, timeline, of=of)
+        self.lanes.show(timeline, timeline, of=of, names=('as it is', 'as asked'))
         self._make_controls(timeline.chip.name)
         self._apply()
 

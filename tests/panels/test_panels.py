@@ -318,3 +318,9 @@ def test_values_of_an_animation_are_stopped_with_their_tab(lab):
     assert lab.details.look_at('Animation').work.wait(60) and played.animation.values is not None
     lab.picker.pick(task='matmul')
     assert lab.handout.layout.display == 'none' and played.work is None
+
+
+def test_what_has_no_room_in_a_row_goes_below():
+    from kernel_lab.panels.style import card, row
+    assert row(card(), card()).layout.grid_template_columns == 'repeat(auto-fit, minmax(min(100%, 320px), 1fr))'
+    assert row(card(), card(), widths=['1fr', '2fr']).layout.grid_template_columns == '1fr 2fr'
