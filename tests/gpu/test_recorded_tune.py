@@ -12,7 +12,8 @@ RECORDED = json.loads((HERE / 'tune_h200.json').read_text())
 GALLERY = json.loads((HERE / 'gallery_h200.json').read_text())
 ROWS = [r for r in RECORDED['rows'] if r['status'] != 'card']
 CARDS = [CardFacts.of(r) for r in RECORDED['rows'] if r['status'] == 'card']
-MISSED = {('L2 matmul', 'faster than compiled'): 35, ('L2', 'faster than compiled'): 59}
+# 2_57's choice was confirmed beside another mode than default compilation, which turned out faster; both are asked now
+MISSED = {('L2 matmul', 'faster than compiled'): 35, ('convolution', 'least over compiled'): 0.94}
 WITHOUT_A_THIRD = {33, 35, 37, 97}
 
 
@@ -28,7 +29,7 @@ def test_the_recording_says_what_it_is_and_has_a_row_for_every_problem(results):
 
 
 def test_each_session_measured_a_kernel_against_itself():
-    assert len(CARDS) == 5 and all(c.holds for c in CARDS), [str(c) for c in CARDS]
+    assert len(CARDS) == 9 and all(c.holds for c in CARDS), [str(c) for c in CARDS]
 
 
 @pytest.mark.parametrize('bar', BARS, ids=lambda b: f'{b.of} {b.says}')
@@ -44,6 +45,12 @@ def test_who_has_room_and_who_gained_a_third_of_it(results):
     rooms = rooms_of(bound, CARDS[-1])
     assert (len(bound), len(rooms)) == (48, 25)
     assert {int(r.name.split('_')[1]) for r in rooms if not r.is_gained} == WITHOUT_A_THIRD
+
+
+def test_max_autotune_was_measured_where_products_are_far_from_their_floor(results):
+    tried = [r for r in results.values() if 'autotune' in r.us]
+    assert len(tried) == 14 and all('matmul' in group_of(r.name) for r in tried)
+    assert [r.name for r in tried if r.best == 'autotune' and r.chosen == 'autotune'] == ['1_7_Matmul_with_small_K_dimension_']
 
 
 def test_what_is_chosen_is_measured_on_other_samples_than_chose_it():

@@ -253,12 +253,14 @@ class ProblemRace:
         return row
 
     def _confirmed(self, clock, works, chosen):
-        "The choice, where a second set of samples says so too, beside the best mode alone; else the best mode."
+        """The choice, where a second set of samples says so too, beside the best mode and default compilation, whose
+        few samples of the trial its launches may have held up; else the better of these."""
         modes = {m: us for m, us in self.row.trial.items() if m in TORCH_MODES}
-        best = chosen_of(modes)
         if chosen in modes: return chosen
-        found = interleaved(clock, {chosen: works[chosen], best: works[best]}, 2.0, most=20)
-        return chosen if sampled_ratio(found[chosen], found[best]).low > 1.0 else best
+        against = {m for m in (chosen_of(modes), 'compile') if m in modes}
+        found = interleaved(clock, {n: works[n] for n in (chosen, *sorted(against))}, 2.0, most=20)
+        if all(sampled_ratio(found[chosen], found[m]).low > 1.0 for m in against): return chosen
+        return chosen_of({m: median(found[m]) for m in against})
 
     def _measure(self, clock, works, seconds, most):
         "Fresh samples of torch's modes, and of what was chosen where it is none of them."
