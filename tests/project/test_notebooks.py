@@ -1,5 +1,5 @@
 """Every library notebook runs from top to bottom, in this process (no Jupyter kernel); cells marked slow, gpu or
-notest are left out, and so are the forty longest pages, which take as long as the other 430: `make slow` runs these,
+notest are left out, and so are the 38 longest pages, which take longer than the other 430: `make slow` runs these,
 `make check` and `make docs ARGS=--changed` run them where they changed, and tests/ holds what their modules do."""
 import os
 import re
