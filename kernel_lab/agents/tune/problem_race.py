@@ -51,6 +51,12 @@ TORCH_MODES = {'eager': 'as written', 'compile': 'torch.compile, default',
                'graphs': "torch.compile, mode='reduce-overhead' (CUDA graphs)",
                'autotune': "torch.compile, mode='max-autotune' (kernels timed while it compiles, CUDA graphs)"}
 QUICK_MODES = tuple(m for m in TORCH_MODES if m != 'autotune')      # what every problem is timed in
+
+def raced_modes(asked: Sequence[str] | None = None) -> list[str]:
+    "The modes of torch that are raced: those asked for, else the quick ones; eager and default always."
+    for m in asked or (): choose(TORCH_MODES, m, 'mode of torch')
+    return [m for m in TORCH_MODES if m in (asked or QUICK_MODES) or m in ('eager', 'compile')]
+
 LEAST_GAIN = 1.02           # by which a choice must be ahead of the best mode, on the samples that choose
 
 def trial_medians(works: dict[str, Callable[[], float]], seconds: float = 1.0, seed: int = 0) -> dict[str, float]:

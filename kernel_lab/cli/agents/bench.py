@@ -199,14 +199,13 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
 def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: int, published: Sequence[str]) -> int:
     "Torch's modes on all problems of a checkout of KernelBench → exit code. `UsageError` without a card."
     from .kernelbench import do_kernelbench, kernelbench_files
-    from ...agents.tune.problem_race import QUICK_MODES, TORCH_MODES
+    from ...agents.tune.problem_race import raced_modes
     from ...gpu.launch.cuda_driver import why_no_gpu
-    for m in modes: choose(TORCH_MODES, m, 'mode of torch')
+    wanted = raced_modes(modes)
     found = kernelbench_files(checkout)
     if why := why_no_gpu():
         raise UsageError(f'{len(found)} problems, and none can be timed here: {why}.',
                          hint='The same command on a machine with an NVIDIA card times them.')
-    wanted = [m for m in TORCH_MODES if m in (modes or QUICK_MODES) or m in ('eager', 'compile')]
     return do_kernelbench(checkout, Path(rows), wanted, workers, published)
 
 def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='The agent.')] = 'rewrite',

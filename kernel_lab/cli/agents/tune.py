@@ -132,7 +132,7 @@ def tune(
     """Write GPU kernels for problems without a model: templates compiled without a GPU, raced where a card is, each
     verified against float64; the library is kept around them, and where it is faster."""
     from ...agents.tune.candidates import PRECISIONS
-    from ...agents.tune.problem_race import QUICK_MODES, TORCH_MODES
+    from ...agents.tune.problem_race import raced_modes
     from ...evaluate.gpu.compiling import why_not_compiled
     from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
     from ...gpu.launch.cuda_driver import why_no_gpu
@@ -142,7 +142,7 @@ def tune(
         say_table(table, verbose)
         raise typer.Exit(EXIT_GOOD)
     if not problems: raise UsageError('Nothing to tune.', hint='Name a task, a file or a folder; or --table ROWS.')
-    for m in modes or (): choose(TORCH_MODES, m, 'mode of torch')
+    raced = raced_modes(modes)
     choose({'all': 1, 'graphs': 1, 'none': 1}, ways, 'set of ways')
     if why := why_not_compiled()['triton']:
         raise UsageError(f'No candidate can be compiled here: {why}.',
@@ -159,5 +159,4 @@ def tune(
                           'On a machine with a card, '
                           f'the same command with --plans {plans} races them.')
         raise typer.Exit(EXIT_GOOD)
-    raced = [m for m in TORCH_MODES if m in (modes or QUICK_MODES) or m in ('eager', 'compile')]
     raise typer.Exit(race_plans(folder, made, workers, seconds, json_, raced, ways))
