@@ -149,7 +149,7 @@ def _ceiling(name, peak, hbm, edge, p):
     return dict(x=[peak / hbm, edge[1]], y=[peak, peak], mode='lines+text', name=name, hoverinfo='text',
                 line=dict(color=ENGINE_COLOURS['Tensor' if name.startswith('Tensor') else 'Vector'], width=2),
                 hovertext=f'<b>{name}</b><br>{peak:,.0f} GFLOP/s from {peak / hbm:,.1f} flops a byte on',
-                text=['', f'{name}  {peak / 1000:,.1f} TFLOP/s'], textposition='top left',
+                text=['', f'{name}  {peak:,.0f} GFLOP/s'], textposition='top left',
                 textfont=dict(size=11, color=p['ink']))
 
 def _slope(hbm, ceilings, edge, p):

@@ -62,7 +62,7 @@ def move_path_figure(worth: 'list[MoveWorth]', theme: str = 'auto', given_us: fl
     moves, p = len(worth), THEMES[theme]
     if given_us and given_us != worth[0].before_us: worth = [_lifting(given_us, worth[0].before_us), *worth]
     first, last, rows = worth[0].before_us, worth[-1].after_us, len(worth) + 2
-    fig = empty_figure(f'{speedup_text(first / last)} faster in {count_text(moves, "move")}',
+    fig = empty_figure(f'{speedup_text(first / last)} as fast in {count_text(moves, "move")}',
                        f'{time_text(first)} → {time_text(last)} simulated · marks: where a bar would end by what its '
                        'move is worth alone',
                        height=64 + rows * 30 + 48, theme=theme)

@@ -105,7 +105,7 @@ def speedup_title(frame: 'pd.DataFrame', eager_us: float | None = None) -> tuple
     if not best.stands_out:
         return (f'Step {best.step} is not distinguishable from the first kernel',
                 f'{fell}, intervals overlap or are unknown{tail}')
-    return f'{speedup_text(best.speedup)} faster at step {best.step}', f'{fell} · dotted: best so far{tail}'
+    return f'{speedup_text(best.speedup)} as fast at step {best.step}', f'{fell} · dotted: best so far{tail}'
 
 def kind_of_times(frame: 'pd.DataFrame') -> str:
     "The kind of the times in a `speedup_frame`: 'simulated' or 'measured'."

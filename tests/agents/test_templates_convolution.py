@@ -6,34 +6,18 @@ import numpy as np
 import pytest
 
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
-import torch
 from kernel_lab.agents.templates.convolution import convolution_axis, convolution_configs, convolution_region, convolution_source
-from kernel_lab.agents.templates.problem import graph_text, read_problem
+from kernel_lab.agents.templates.problem import read_problem
 from kernel_lab.agents.tune.candidates import plan_problem, region_floor, regions_of
-from kernel_lab.core.errors import KernelError
-from kernel_lab.evaluate.gpu.interpreting import interpret_plan
-from kernel_lab.tasks.codegen.graph import Graph, live_nodes
+from template_runs import outcome, problem, region_of
 
 
-def problem(init, *shapes, forward='self.c(x)'):
-    "A problem whose module `c` is `init`, and whose `forward` is an expression of x, y, z."
-    names = 'x y z'.split()[:len(shapes)]
-    return f'''import torch
-import torch.nn as nn
-import torch.nn.functional as F
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c = {init}
-    def forward(self, {', '.join(names)}): return {forward}
-def get_inputs(): return [{', '.join(f'torch.randn{s}' for s in shapes)}]
-def get_init_inputs(): return []
-'''
+def convolved(module, *inputs, forward='self.c(x)'):
+    "A problem whose module `c` is `module`, and whose `forward` is an expression of x, y, z."
+    return problem(forward, *inputs, init=f'self.c = {module}')
 
 
-def region_of(source, name='c'):
-    graph = read_problem(source, name).graph
-    return graph, next((r for n in graph.nodes if (r := convolution_region(graph, n))), None)
+def region_in(source, name='c'): return region_of(source, convolution_region, name)
 
 
 def made(graph, seed=0):
@@ -42,56 +26,39 @@ def made(graph, seed=0):
     return {n.name: (rng.integers(-128, 128, n.shape) / 64).astype('float32') for n in graph.inputs}
 
 
-def outcome(graph, region, config, arrays):
-    "(result of an interpreted text, what the graph gives in float64)."
-    from kernel_lab.gpu.record.submission import record_plan
-    names, text = {'torch': torch}, convolution_source(region, config)
-    exec(graph_text(Graph(graph.inputs, live_nodes(graph.nodes, (region.output,)), (region.output,))), names)
-    values = {'torch': torch}
-    want = names['reference'](*[torch.from_numpy(a).double() for a in arrays.values()]).numpy()
-    given = Graph(graph.inputs, live_nodes(graph.nodes, region.inputs), region.inputs)
-    exec(graph_text(given), values)
-    tensors = values['reference'](*map(torch.from_numpy, arrays.values()))
-    plan = record_plan(text, [{'shape': list(graph[n].shape), 'dtype': 'float32'} for n in region.inputs], 'sm_90')
-    assert not plan.library_calls and plan.outputs[0].shape == graph[region.output].shape
-    got, _ = interpret_plan(plan, [t.numpy() for t in tensors])
-    assert not isinstance(got, KernelError), f'{got}\n{text}'
-    return got.outputs[0], want
-
-
 def small(config):
     return replace(config, channels=min(config.channels, 16), positions=32, deep=16, warps=1)
 
 
 CASES = {
-    '1d': problem('nn.Conv1d(16, 12, 3)', (2, 16, 50)),
-    '1d, steps and gaps': problem('nn.Conv1d(16, 24, 3, 3, 2, 4, bias=False)', (2, 16, 61)),
-    '2d': problem('nn.Conv2d(3, 20, 3)', (2, 3, 11, 13)),
-    '2d, padded': problem('nn.Conv2d(16, 16, 3, padding=1)', (1, 16, 8, 8)),
-    '2d, all of it': problem('nn.Conv2d(8, 9, (3, 5), (2, 3), (2, 1), (3, 2))', (2, 8, 17, 19)),
-    '2d, groups': problem('nn.Conv2d(12, 27, 3, 1, 1, groups=3)', (2, 12, 7, 9)),
-    '2d, the same size': problem("nn.Conv2d(5, 8, (4, 3), padding='same', dilation=(1, 2))", (1, 5, 9, 10)),
-    '2d, valid': problem("nn.Conv2d(5, 8, 3, padding='valid')", (1, 5, 9, 10)),
-    '2d, large steps': problem('nn.Conv2d(3, 16, 11, 4, 2)', (1, 3, 35, 31)),
-    'pointwise': problem('nn.Conv2d(32, 18, 1)', (2, 32, 8, 8)),
-    'pointwise, in steps': problem('nn.Conv2d(16, 8, 1, 2)', (1, 16, 9, 11)),
-    '3d': problem('nn.Conv3d(3, 8, 3)', (1, 3, 5, 6, 7)),
-    '3d, all of it': problem('nn.Conv3d(4, 16, (3, 2, 2), (1, 2, 1), (1, 0, 2), (1, 2, 1), groups=2)', (2, 4, 5, 8, 6)),
-    'transposed 1d': problem('nn.ConvTranspose1d(16, 12, 3)', (2, 16, 21)),
-    'transposed 1d, steps and gaps': problem('nn.ConvTranspose1d(16, 8, 3, 2, 1, 0, dilation=2)', (1, 16, 20)),
-    'transposed 1d, gaps': problem('nn.ConvTranspose1d(8, 16, 5, 1, 0, 0, dilation=3)', (2, 8, 20)),
-    'transposed 2d': problem('nn.ConvTranspose2d(16, 8, (3, 5), bias=False)', (1, 16, 6, 7)),
-    'transposed 2d, padded out': problem('nn.ConvTranspose2d(8, 20, 3, 2, 1, 1)', (2, 8, 6, 9)),
-    'transposed 2d, phases without offsets': problem('nn.ConvTranspose2d(8, 8, 3, 5, 1, 0, dilation=2)', (1, 8, 4, 5)),
-    'transposed 2d, groups': problem('nn.ConvTranspose2d(8, 16, (3, 5), (2, 3), (1, 2), 0, 2, dilation=(2, 1))', (1, 8, 5, 4)),
-    'transposed 2d, even kernel': problem('nn.ConvTranspose2d(16, 8, 4, 2, 1)', (1, 16, 5, 6)),
-    'transposed 2d, more padding than kernel': problem('nn.ConvTranspose2d(8, 8, 2, 1, 3)', (1, 8, 12, 12)),
-    'transposed 3d': problem('nn.ConvTranspose3d(3, 16, 3, 2, 1)', (1, 3, 3, 4, 5)),
-    'transposed 3d, all of it': problem(
+    '1d': convolved('nn.Conv1d(16, 12, 3)', (2, 16, 50)),
+    '1d, steps and gaps': convolved('nn.Conv1d(16, 24, 3, 3, 2, 4, bias=False)', (2, 16, 61)),
+    '2d': convolved('nn.Conv2d(3, 20, 3)', (2, 3, 11, 13)),
+    '2d, padded': convolved('nn.Conv2d(16, 16, 3, padding=1)', (1, 16, 8, 8)),
+    '2d, all of it': convolved('nn.Conv2d(8, 9, (3, 5), (2, 3), (2, 1), (3, 2))', (2, 8, 17, 19)),
+    '2d, groups': convolved('nn.Conv2d(12, 27, 3, 1, 1, groups=3)', (2, 12, 7, 9)),
+    '2d, the same size': convolved("nn.Conv2d(5, 8, (4, 3), padding='same', dilation=(1, 2))", (1, 5, 9, 10)),
+    '2d, valid': convolved("nn.Conv2d(5, 8, 3, padding='valid')", (1, 5, 9, 10)),
+    '2d, large steps': convolved('nn.Conv2d(3, 16, 11, 4, 2)', (1, 3, 35, 31)),
+    'pointwise': convolved('nn.Conv2d(32, 18, 1)', (2, 32, 8, 8)),
+    'pointwise, in steps': convolved('nn.Conv2d(16, 8, 1, 2)', (1, 16, 9, 11)),
+    '3d': convolved('nn.Conv3d(3, 8, 3)', (1, 3, 5, 6, 7)),
+    '3d, all of it': convolved('nn.Conv3d(4, 16, (3, 2, 2), (1, 2, 1), (1, 0, 2), (1, 2, 1), groups=2)', (2, 4, 5, 8, 6)),
+    'transposed 1d': convolved('nn.ConvTranspose1d(16, 12, 3)', (2, 16, 21)),
+    'transposed 1d, steps and gaps': convolved('nn.ConvTranspose1d(16, 8, 3, 2, 1, 0, dilation=2)', (1, 16, 20)),
+    'transposed 1d, gaps': convolved('nn.ConvTranspose1d(8, 16, 5, 1, 0, 0, dilation=3)', (2, 8, 20)),
+    'transposed 2d': convolved('nn.ConvTranspose2d(16, 8, (3, 5), bias=False)', (1, 16, 6, 7)),
+    'transposed 2d, padded out': convolved('nn.ConvTranspose2d(8, 20, 3, 2, 1, 1)', (2, 8, 6, 9)),
+    'transposed 2d, phases without offsets': convolved('nn.ConvTranspose2d(8, 8, 3, 5, 1, 0, dilation=2)', (1, 8, 4, 5)),
+    'transposed 2d, groups': convolved('nn.ConvTranspose2d(8, 16, (3, 5), (2, 3), (1, 2), 0, 2, dilation=(2, 1))', (1, 8, 5, 4)),
+    'transposed 2d, even kernel': convolved('nn.ConvTranspose2d(16, 8, 4, 2, 1)', (1, 16, 5, 6)),
+    'transposed 2d, more padding than kernel': convolved('nn.ConvTranspose2d(8, 8, 2, 1, 3)', (1, 8, 12, 12)),
+    'transposed 3d': convolved('nn.ConvTranspose3d(3, 16, 3, 2, 1)', (1, 3, 3, 4, 5)),
+    'transposed 3d, all of it': convolved(
         'nn.ConvTranspose3d(8, 16, (3, 5, 3), 2, (1, 2, 1), 1, groups=2)', (1, 8, 3, 2, 4)),
-    'behind it': problem('nn.Conv2d(8, 12, 3)', (2, 8, 9, 9), (12, 1, 1), (2, 12, 7, 7),
+    'behind it': convolved('nn.Conv2d(8, 12, 3)', (2, 8, 9, 9), (12, 1, 1), (2, 12, 7, 7),
                          forward='F.hardtanh(torch.tanh(self.c(x)) * y + z, -1.5, 1.5) / 2'),
-    'behind a transposed one': problem('nn.ConvTranspose2d(8, 12, 3, 2, 1, 1)', (2, 8, 5, 5), (12, 1, 1), (2, 12, 10, 10),
+    'behind a transposed one': convolved('nn.ConvTranspose2d(8, 12, 3, 2, 1, 1)', (2, 8, 5, 5), (12, 1, 1), (2, 12, 10, 10),
                                        forward='F.gelu(F.mish(self.c(x)) - y) * 0.5 + z'),
 }
 
@@ -100,10 +67,10 @@ CASES = {
 @pytest.mark.parametrize('number', range(6))
 @pytest.mark.parametrize('name', CASES)
 def test_convolutions_in_every_configuration(name, number):
-    graph, region = region_of(CASES[name], name)
+    graph, region = region_in(CASES[name], name)
     configs = [*dict.fromkeys(map(small, convolution_configs(region)))]
     if number >= len(configs): pytest.skip('it has fewer configurations')
-    got, want = outcome(graph, region, configs[number], made(graph))
+    got, want = outcome(graph, region, convolution_source(region, configs[number]), made(graph))
     error = np.linalg.norm(got - want) / np.linalg.norm(want)
     assert error < 5e-7, f'{name}, {configs[number]}: {error:.1e}'
 
@@ -134,55 +101,55 @@ def test_a_transposed_axis_looks_where_a_scatter_comes_from(stride, padding, dil
     ('nn.Conv2d(16, 16, 3).half()', (1, 16, 9, 9), 'self.c(x.half())'),
     ('nn.Identity()', (1, 16, 9, 9), 'torch.relu(x)')])
 def test_what_is_left_to_the_library(init, shape, forward):
-    assert region_of(problem(init, shape, forward=forward))[1] is None
+    assert region_in(convolved(init, shape, forward=forward))[1] is None
 
 
 def test_a_border_that_mirrors_the_input_is_made_by_torch():
-    graph, region = region_of(problem("nn.Conv2d(8, 16, 3, padding=1, padding_mode='reflect')", (1, 8, 9, 9)))
+    graph, region = region_in(convolved("nn.Conv2d(8, 16, 3, padding=1, padding_mode='reflect')", (1, 8, 9, 9)))
     assert region.inputs[0] not in {n.name for n in graph.inputs} and region.known['axes'][1].first == (0,)
-    got, want = outcome(graph, region, small(convolution_configs(region)[0]), made(graph))
+    got, want = outcome(graph, region, convolution_source(region, small(convolution_configs(region)[0])), made(graph))
     assert np.abs(got - want).max() < 1e-5
 
 
 def test_what_follows_ends_where_rows_are_combined():
-    graph, region = region_of(problem('nn.Conv2d(8, 16, 3)', (1, 8, 9, 9), forward='torch.softmax(torch.relu(self.c(x)), 1)'))
+    graph, region = region_in(convolved('nn.Conv2d(8, 16, 3)', (1, 8, 9, 9), forward='torch.softmax(torch.relu(self.c(x)), 1)'))
     assert graph[region.output].op == 'relu' and graph[region.nodes[0]].op == 'conv2d' and len(region.nodes) == 2
 
 
 def test_without_fusing_only_the_bias_is_taken():
-    graph = read_problem(problem('nn.Conv2d(8, 16, 3)', (1, 8, 9, 9), forward='torch.relu(self.c(x))'), 'c').graph
+    graph = read_problem(convolved('nn.Conv2d(8, 16, 3)', (1, 8, 9, 9), forward='torch.relu(self.c(x))'), 'c').graph
     region = convolution_region(graph, graph.nodes[0], fuse=False)
     assert graph[region.output].op == 'conv2d' and region.known['lines'] == (
         'e0_ = tl.load(e0 + channel).to(tl.float32)', 'v = v + e0_')
 
 
 def test_an_infinite_input_stays_where_it_is():
-    graph, region = region_of(problem('nn.Conv2d(3, 16, 3, padding=1, bias=False)', (1, 3, 9, 9)))
+    graph, region = region_in(convolved('nn.Conv2d(3, 16, 3, padding=1, bias=False)', (1, 3, 9, 9)))
     arrays = made(graph)
     next(a for n, a in arrays.items() if n.startswith('x'))[0, 1, 4, 4] = np.inf
     for config in {c.staged: c for c in convolution_configs(region)}.values():
-        got, want = outcome(graph, region, small(config), arrays)
+        got, want = outcome(graph, region, convolution_source(region, small(config)), arrays)
         assert (np.isfinite(got) == np.isfinite(want)).all() and not np.isfinite(want).all()
 
 
 def test_weights_and_a_staged_input_are_rounded_to_the_nearest_tf32():
-    graph, region = region_of(problem('nn.Conv2d(16, 16, 3, padding=1)', (1, 16, 9, 9)))
+    graph, region = region_in(convolved('nn.Conv2d(16, 16, 3, padding=1)', (1, 16, 9, 9)))
     rng = np.random.default_rng(0)
     arrays = {n.name: rng.standard_normal(n.shape).astype('float32') for n in graph.inputs}
     for config in {c.staged: c for c in convolution_configs(region)}.values():
-        got, want = outcome(graph, region, small(config), arrays)
+        got, want = outcome(graph, region, convolution_source(region, small(config)), arrays)
         assert 5e-5 < np.linalg.norm(got - want) / np.linalg.norm(want) < 4e-4
 
 
 def test_the_tuner_offers_convolutions_that_are_worth_it():
-    graph = read_problem(problem('nn.Conv2d(16, 32, 3)', (8, 16, 130, 130), forward='torch.relu(self.c(x))'), 'c').graph
+    graph = read_problem(convolved('nn.Conv2d(16, 32, 3)', (8, 16, 130, 130), forward='torch.relu(self.c(x))'), 'c').graph
     region, = regions_of(graph)
     assert region.family == 'convolution' and 'in TF32' in region_floor(graph, region).rate
-    little = read_problem(problem('nn.Conv2d(16, 32, 3)', (4, 16, 12, 12)), 'c').graph
+    little = read_problem(convolved('nn.Conv2d(16, 32, 3)', (4, 16, 12, 12)), 'c').graph
     assert regions_of(little) == []
 
 
 def test_a_convolution_between_depthwise_and_library_is_planned_alone():
-    source = problem('nn.Sequential(nn.Conv2d(64, 64, 3, groups=64), nn.Conv2d(64, 64, 1))', (8, 64, 130, 130))
+    source = convolved('nn.Sequential(nn.Conv2d(64, 64, 3, groups=64), nn.Conv2d(64, 64, 1))', (8, 64, 130, 130))
     plans, jobs = plan_problem(read_problem(source, 'c'))
     assert [r.family for r in plans.regions] == ['windows', 'convolution'] and all(len(j) <= 12 for j in jobs)

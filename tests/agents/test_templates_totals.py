@@ -6,29 +6,16 @@ import pytest
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
 import torch
 from kernel_lab.agents.templates.long_rows import LongConfig, long_configs, long_source
-from kernel_lab.agents.templates.problem import graph_text, read_problem
+from kernel_lab.agents.templates.problem import read_problem
 from kernel_lab.agents.templates.rows import RowConfig, row_region, row_source
 from kernel_lab.agents.templates.totals import TotalConfig, TotalProgram, total_region, total_source
 from kernel_lab.agents.tune.candidates import plan_problem, regions_of, sources_of
-from kernel_lab.core.errors import KernelError
-from kernel_lab.evaluate.gpu.interpreting import interpret_plan
-from kernel_lab.gpu.record.submission import record_plan
+from template_runs import outcome, problem
 
 
-def problem(forward, *inputs, init='pass'):
+def graph_of(forward, *inputs, init='pass'):
     "The graph of a problem whose `forward` is an expression of x, y, z; inputs are shapes or texts."
-    made = ', '.join(f'torch.rand({s})' if isinstance(s, tuple) else s for s in inputs)
-    return read_problem(f'''import torch
-import torch.nn as nn
-import torch.nn.functional as F
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {init}
-    def forward(self, {', '.join('xyz'[:len(inputs)])}): return {forward}
-def get_inputs(): return [{made}]
-def get_init_inputs(): return []
-''', 'made').graph
+    return read_problem(problem(forward, *inputs, init=init, draw='rand'), 'made').graph
 
 
 def values(graph, seed, classes, positive):
@@ -43,15 +30,7 @@ def judged(graph, region, text, classes=2, positive=False, seed=0, change=None):
     "(what the text gives, what torch gives in float64) for a whole graph."
     arrays = values(graph, seed, classes, positive)
     if change: change(arrays)
-    names = {'torch': torch}
-    exec(graph_text(graph), names)
-    double = lambda a: torch.from_numpy(a).double() if a.dtype == 'float32' else torch.from_numpy(a)
-    want = names['reference'](*map(double, arrays.values())).numpy()
-    plan = record_plan(text, [{'shape': list(graph[n].shape), 'dtype': graph[n].dtype} for n in region.inputs], 'sm_90')
-    assert not plan.library_calls and plan.outputs[0].shape == graph[region.output].shape
-    got, _ = interpret_plan(plan, [arrays[n] for n in region.inputs])
-    assert not isinstance(got, KernelError), f'{got}\n{text}'
-    return got.outputs[0], want
+    return outcome(graph, region, text, arrays)
 
 
 def off(got, want): return float(np.linalg.norm(got - want) / (np.linalg.norm(want) or 1.0))
@@ -83,7 +62,7 @@ FLAT = {
 @pytest.mark.parametrize('name', FLAT)
 def test_flat_totals(name):
     forward, inputs = FLAT[name]
-    graph = problem(forward, *inputs)
+    graph = graph_of(forward, *inputs)
     region = total_region(graph, least=1)
     assert not region.known['has_rows']
     for config in (TotalConfig(128, 4, 4), TotalConfig(1024, 1, 4)):
@@ -110,7 +89,7 @@ ROWS = {
 @pytest.mark.parametrize('name', ROWS)
 def test_totals_of_rows(name):
     forward, inputs = ROWS[name]
-    graph = problem(forward, *inputs)
+    graph = graph_of(forward, *inputs)
     region, classes = total_region(graph, least=1), graph.inputs[0].shape[-1]
     assert region.known['has_rows']
     wide = 1 << (classes - 1).bit_length()
@@ -119,7 +98,7 @@ def test_totals_of_rows(name):
 
 
 def test_a_divergence_of_a_logarithm_takes_one_and_does_what_torch_does_at_zero():
-    graph = problem("F.kl_div(torch.log(x), y, reduction='batchmean')", *PAIR)
+    graph = graph_of("F.kl_div(torch.log(x), y, reduction='batchmean')", *PAIR)
     region = total_region(graph, least=1)
     text = total_source(region, TotalConfig(256, 2, 4))
     assert region.known['totals'][0][1].count('tl.log') == 1
@@ -132,14 +111,14 @@ def test_a_divergence_of_a_logarithm_takes_one_and_does_what_torch_does_at_zero(
 
 
 def test_targets_outside_of_the_classes_read_nothing_outside():
-    graph = problem('F.cross_entropy(x, y)', (5, 7), 'torch.randint(0, 7, (5,))')
+    graph = graph_of('F.cross_entropy(x, y)', (5, 7), 'torch.randint(0, 7, (5,))')
     region = total_region(graph, least=1)
     def outside(arrays): arrays['x1'][:] = [0, 6, -100, -100, 2]
     assert off(*judged(graph, region, total_source(region, TotalConfig(8, 1, 1, 2)), 7, change=outside)) < 3e-7
 
 
 def test_a_sum_of_many_is_as_exact_as_pairs_and_the_same_in_either_order():
-    graph = problem('torch.mean(x)', (1 << 20,))
+    graph = graph_of('torch.mean(x)', (1 << 20,))
     region = total_region(graph)
     assert regions_of(graph)[0].family == 'totals'
     text = total_source(region, TotalConfig(16384, 4, 8))
@@ -160,14 +139,14 @@ def test_a_sum_of_many_is_as_exact_as_pairs_and_the_same_in_either_order():
     ('torch.sum(torch.sort(x)[0])', [(37, 53)], 'not written'),
     ('torch.linalg.vector_norm(x, 3)', [(37, 53)], 'another order')])
 def test_what_is_no_total_says_why(forward, inputs, says):
-    graph = problem(forward, *inputs)
+    graph = graph_of(forward, *inputs)
     assert says in TotalProgram(graph).fails and total_region(graph, least=1) is None
 
 
 def test_small_graphs_and_long_rows_are_not_taken():
-    assert total_region(problem('torch.mean((x - y) ** 2)', *PAIR)) is None
-    assert total_region(problem('F.cross_entropy(x, y)', (64, 65536), 'torch.randint(0, 65536, (64,))')) is None
-    assert total_region(problem('torch.relu(x)', (4096, 4096))) is None
+    assert total_region(graph_of('torch.mean((x - y) ** 2)', *PAIR)) is None
+    assert total_region(graph_of('F.cross_entropy(x, y)', (64, 65536), 'torch.randint(0, 65536, (64,))')) is None
+    assert total_region(graph_of('torch.relu(x)', (4096, 4096))) is None
 
 
 LONG = {
@@ -186,7 +165,7 @@ LONG = {
 @pytest.mark.parametrize('name', LONG)
 def test_rows_that_many_blocks_share(name):
     forward, inputs, init = LONG[name]
-    graph = problem(forward, *inputs, init=init)
+    graph = graph_of(forward, *inputs, init=init)
     region = row_region(graph)
     how = next(l[1] for l in region.known['lines'] if not isinstance(l, str))
     rows = next(r for r in (3, 2, 1) if region.known['rows'] % r == 0)
@@ -200,7 +179,7 @@ def test_rows_that_many_blocks_share(name):
     ((3, 8, 8, 8), 2, LongConfig(64, 1, 1, 128, 3, 1))])
 def test_a_channels_gain_is_one_number_where_no_block_lies_in_two(shape, groups, config):
     def drawn(arrays): arrays.update(x0=arrays['x0'] + 1, n_weight=arrays['n_weight'] * 2)
-    graph = problem('self.n(x)', shape, init=f'self.n = nn.GroupNorm({groups}, {shape[1]})')
+    graph = graph_of('self.n(x)', shape, init=f'self.n = nn.GroupNorm({groups}, {shape[1]})')
     region = row_region(graph)
     text = (row_source if isinstance(config, RowConfig) else long_source)(region, config)
     assert ('// 64)' in text) == (getattr(config, 'piece', config.block) <= 64), text
@@ -234,12 +213,12 @@ def get_init_inputs(): return []
 
 
 def test_long_rows_are_offered_beside_rows_in_one_launch():
-    graph = problem('self.n(x)', (16, 64, 256, 256), init='self.n = nn.LayerNorm((64, 256, 256))')
+    graph = graph_of('self.n(x)', (16, 64, 256, 256), init='self.n = nn.LayerNorm((64, 256, 256))')
     region, = regions_of(graph)
     labels = [label for label, _ in sources_of(region)]
     assert region.family == 'rows' and sum(l.startswith('three launches') for l in labels) == len(long_configs(region))
     assert any('blocks a row' in l for l in labels)
-    whole, = regions_of(problem('x / torch.norm(x)', (112, 64, 512, 512)))
+    whole, = regions_of(graph_of('x / torch.norm(x)', (112, 64, 512, 512)))
     assert all(l.startswith('three launches') for l, _ in sources_of(whole)) and len(sources_of(whole)) >= 2
 
 
@@ -260,7 +239,7 @@ SHAPES = {
 def test_every_configuration_compiles_without_spilling(name):
     from kernel_lab.agents.tune.candidates import compile_all
     forward, inputs = SHAPES[name]
-    graph = problem(forward, *inputs, init='self.n = nn.LayerNorm((64, 256, 256))' if 'self' in forward else 'pass')
+    graph = graph_of(forward, *inputs, init='self.n = nn.LayerNorm((64, 256, 256))' if 'self' in forward else 'pass')
     region, = regions_of(graph)
     specs = [{'shape': list(graph[n].shape), 'dtype': graph[n].dtype} for n in region.inputs]
     made = [(l, t) for l, t in sources_of(region) if 'blocks a row' not in l]

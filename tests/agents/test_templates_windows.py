@@ -6,46 +6,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
-import torch
-from kernel_lab.agents.templates.problem import graph_text, read_problem
 from kernel_lab.agents.templates.windows import WindowConfig, window_configs, window_region, window_source
-from kernel_lab.core.errors import KernelError
-from kernel_lab.evaluate.gpu.interpreting import interpret_plan
-from kernel_lab.gpu.record.submission import record_plan
-from kernel_lab.tasks.codegen.graph import Graph, live_nodes
-
-
-def problem(forward, *shapes, init='pass'):
-    "A problem whose `forward` is an expression of x, y, z."
-    names = 'x y z'.split()[:len(shapes)]
-    return f'''import torch
-import torch.nn as nn
-import torch.nn.functional as F
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {init}
-    def forward(self, {', '.join(names)}): return {forward}
-def get_inputs(): return [{', '.join(f'torch.randn{s}' for s in shapes)}]
-def get_init_inputs(): return []
-'''
-
-
-def region_of(source, name='w'):
-    graph = read_problem(source, name).graph
-    return graph, next((r for n in graph.nodes if (r := window_region(graph, n))), None)
-
-
-def run(graph, region, text, arrays):
-    "What an interpreted text gives, and what the graph's own text gives in float64."
-    names = {'torch': torch}
-    exec(graph_text(Graph(graph.inputs, live_nodes(graph.nodes, (region.output,)), (region.output,))), names)
-    want = names['reference'](*[torch.from_numpy(a).double() for a in arrays.values()]).numpy()
-    plan = record_plan(text, [{'shape': list(graph[n].shape), 'dtype': 'float32'} for n in region.inputs], 'sm_90')
-    assert not plan.library_calls and plan.outputs[0].shape == graph[region.output].shape
-    got, _ = interpret_plan(plan, [arrays[n] for n in region.inputs])
-    assert not isinstance(got, KernelError), f'{got}\n{text}'
-    return got.outputs[0], want
+from template_runs import outcome, problem, region_of
 
 
 def made(graph, seed=0):
@@ -85,27 +47,27 @@ def small(config):
 @pytest.mark.parametrize('number', range(8))
 @pytest.mark.parametrize('name', CASES)
 def test_windows_in_every_configuration(name, number):
-    graph, region = region_of(CASES[name], name)
+    graph, region = region_of(CASES[name], window_region, name)
     configs = [*dict.fromkeys(map(small, window_configs(region)))]
     if number >= len(configs): pytest.skip('it has fewer configurations')
-    got, want = run(graph, region, window_source(region, configs[number]), made(graph))
+    got, want = outcome(graph, region, window_source(region, configs[number]), made(graph))
     error = np.abs(got - want).max() / np.abs(want).max()
     assert error < 5e-7, f'{name}, {configs[number]}: {error:.1e}'
 
 
 def test_a_maximum_of_what_is_no_number_is_none():
-    graph, region = region_of(problem('F.max_pool1d(x, 3, 1, 1)', (1, 2, 16)))
+    graph, region = region_of(problem('F.max_pool1d(x, 3, 1, 1)', (1, 2, 16)), window_region)
     arrays = made(graph)
     next(iter(arrays.values()))[0, 1, [0, 9]] = np.nan, -np.inf
-    got, want = run(graph, region, window_source(region, WindowConfig(4, 4, 1, 1, 1)), arrays)
+    got, want = outcome(graph, region, window_source(region, WindowConfig(4, 4, 1, 1, 1)), arrays)
     assert np.isnan(want).sum() == 2 and np.allclose(got, want, equal_nan=True)
 
 
 def test_side_by_side_maximum_keeps_what_is_no_number():
-    graph, region = region_of(problem('F.max_pool1d(x, 5)', (1, 2, 31)))
+    graph, region = region_of(problem('F.max_pool1d(x, 5)', (1, 2, 31)), window_region)
     arrays = made(graph)
     next(iter(arrays.values()))[0, 1, 7] = np.nan
-    got, want = run(graph, region, window_source(region, WindowConfig(0, 1, 1, 1, 1, 4)), arrays)
+    got, want = outcome(graph, region, window_source(region, WindowConfig(0, 1, 1, 1, 1, 4)), arrays)
     assert np.isnan(want).sum() == 1 and np.allclose(got, want, equal_nan=True)
 
 
@@ -118,4 +80,4 @@ def test_side_by_side_maximum_keeps_what_is_no_number():
     problem('self.c(x)', (1, 1, 9, 9), init='self.c = nn.Conv2d(1, 1, 3)'),
     problem('torch.relu(x)', (4, 9))])
 def test_what_is_left_to_the_library(source):
-    assert region_of(source)[1] is None
+    assert region_of(source, window_region)[1] is None

@@ -217,7 +217,7 @@ def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
     assert any('simulated on' in t for t in first)
     press(page, 'Step', 2)
     press(page, 'Step', 3)
-    assert titles(page) != first and bars(page, 'faster at step') == 3
+    assert titles(page) != first and bars(page, 'as fast at step') == 3
     assert page.locator('.kl-lab .kl-cost i').count() > 0 and page.locator(
         '.kl-lab .kl-numbers b').first.inner_text().endswith('×')
     shoot(page, target, 'light')
@@ -227,7 +227,7 @@ def test_a_person_steps_three_times_and_looks_in_both_themes(lab_server, visit):
         shown(page)
         page.locator('body[data-jp-theme-light="false"]').wait_for(timeout=SLOW, state='attached')
         page.locator('.kl-lab').first.scroll_into_view_if_needed()
-        assert pictures(page) and bars(page, 'faster at step') == 3
+        assert pictures(page) and bars(page, 'as fast at step') == 3
         shoot(page, target, 'dark')
         zoom(page)
     finally: settings(folder, 'JupyterLab Light')

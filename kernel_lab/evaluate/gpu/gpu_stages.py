@@ -120,7 +120,7 @@ def _compiled(plan, limits):
 
 def _operations(calls):
     "Names of the operations of library calls, each once."
-    return ', '.join(dict.fromkeys(c.name.removeprefix('aten.') for c in calls))
+    return ', '.join(dict.fromkeys(c.bare_name for c in calls))
 
 def _refuse_library(plan, task):
     admitted = {name for k in task.admits for name in choose(LIBRARY_WORK, k, 'work of the library')}

@@ -13,7 +13,7 @@ from ...core.errors import KernelError, UsageError, choose, in_time, within
 from .nvcc import compile_by_nvcc, nvcc_path, require_nvcc
 from .toolchain import GPU_MODULES
 from ..sandbox.protocol import ChildReply, Limits
-from ..sandbox.run import MAX_SOURCE_BYTES, run_job
+from ..sandbox.run import MAX_SOURCE_BYTES, refusal_of_length, run_job
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, get_gpu
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...gpu.plan.nodes import DTYPE_BYTES
@@ -136,13 +136,6 @@ def admit_plan(text: str, source: str, specs: Sequence[dict], chip: str) -> Laun
     if not plan.launches: raise KernelError('the plan launches no kernel', kind='invalid')
     return plan
 
-def _too_long(source):
-    "A `KernelError` for a text longer than `MAX_SOURCE_BYTES`, else None."
-    if (size := len(source.encode('utf-8', 'replace'))) <= MAX_SOURCE_BYTES: return None
-    return KernelError("the submission's text is too long", kind='limit', limit=f'{MAX_SOURCE_BYTES:,} bytes',
-                       value=f'{size:,}',
-                       hint='Tables of numbers are inputs of a kernel, and not part of its text.')
-
 def plan_submission(source: str, specs: Sequence[dict], chip: str = DEFAULT_GPU, entry: str | None = None,
                     init: Sequence = (), limits: Limits = GPU_LIMITS,
                     compiler: str | None = None) -> tuple[LaunchPlan | KernelError, ChildReply]:
@@ -153,7 +146,7 @@ def plan_submission(source: str, specs: Sequence[dict], chip: str = DEFAULT_GPU,
     compiler = cuda_compiler(compiler)
     if language_said(source) == 'cuda': require_cuda_compiler(compiler)
     name = get_gpu(chip).name
-    if error := _too_long(source): return error, ChildReply(None, None)
+    if error := refusal_of_length(source, 'submission'): return error, ChildReply(None, None)
     request = {'source': source, 'specs': list(specs), 'chip': name, 'entry': entry, 'init': list(init)}
     try: reply = _run_planning(request, limits, compiler)
     except KernelError as e: return e, ChildReply(None, None)

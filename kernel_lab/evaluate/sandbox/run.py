@@ -145,17 +145,17 @@ def admit_program(text: str, kernel: Kernel, specs: Sequence, chip: str) -> Prog
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #9fe5487f
 MAX_SOURCE_BYTES = 1 << 20
 
-def _too_long(kernel):
-    "A KernelError if the source is longer than `MAX_SOURCE_BYTES`, else None."
-    size = len(kernel.source.encode('utf-8', 'replace'))
-    return KernelError("the kernel's text is too long", kind='limit', limit=f'{MAX_SOURCE_BYTES} bytes',
-                       value=size) if size > MAX_SOURCE_BYTES else None
+def refusal_of_length(source: str, what: str = 'kernel') -> KernelError | None:
+    "A `KernelError` of kind 'limit' if a source is longer than `MAX_SOURCE_BYTES`, else None; `what` it is of."
+    if (size := len(source.encode('utf-8', 'replace'))) <= MAX_SOURCE_BYTES: return None
+    return KernelError(f"the {what}'s text is too long", kind='limit', limit=f'{MAX_SOURCE_BYTES:,} bytes',
+                       value=f'{size:,}', hint='Tables of numbers are inputs of a kernel, and not part of its text.')
 
 def trace_kernel(kernel: Kernel, specs: Sequence, chip: str = DEFAULT_CHIP,
                  limits: Limits = Limits()) -> tuple[Program | KernelError, ChildReply]:
     """Trace a kernel on inputs like `specs` (ArraySpecs) in a child. Returns the Program or a KernelError, and the
     reply."""
-    if error := _too_long(kernel): return error, ChildReply(None, None)
+    if error := refusal_of_length(kernel.source): return error, ChildReply(None, None)
     shapes = [(list(map(int, s.shape)), str(s.dtype)) for s in specs]
     request = {'source': kernel.source, 'entry': kernel.entry, 'chip': chip, 'specs': shapes,
                'most': (limits.instructions, limits.answer_mb * MAX_PARTS_PER_MIB)}
@@ -185,7 +185,8 @@ def compute_kernel(kernel: Kernel | str, arrays: Sequence[np.ndarray], outputs: 
     `job` knows the kernel's language, by default Python with numpy. Returns the outputs or a KernelError, and the
     reply."""
     kernel = Kernel(kernel) if isinstance(kernel, str) else kernel
-    if error := _too_long(kernel) or _affordable(arrays, outputs, limits): return error, ChildReply(None, None)
+    error = refusal_of_length(kernel.source) or _affordable(arrays, outputs, limits)
+    if error: return error, ChildReply(None, None)
     server, where = sandbox()
     check_admitted(where)
     found, reply = server.compute(job, {'source': kernel.source, 'entry': kernel.entry}, list(arrays), outputs, limits,

@@ -16,7 +16,7 @@ from ..gpu.precision import class_tolerance, in_float64
 from ..records.evaluation import SELF_RUN
 from ..records.verification import Status, Verification, status_of
 from ..sandbox.protocol import ChildReply, Limits
-from ..sandbox.run import MAX_SOURCE_BYTES, check_admitted, sandbox
+from ..sandbox.run import check_admitted, refusal_of_length, sandbox
 from ..sandbox.shared_arrays import array_layout, specs_of
 from .record import SelfRun
 from ..verification.verify import compare, fresh_seeds, tile_map, worst_elements
@@ -141,7 +141,7 @@ def self_run(kernel: Kernel | str, task: Task | str, workload: str | None = None
     asked = {'limits': asdict(limits), 'samples': samples}
     about = (task.name, workload.name, device, kernel)
     record = lambda status, **parts: SelfRun(*about, str(status), asked=asked, **parts)
-    error = refusal_of_text(kernel.source) or _too_long(kernel)
+    error = refusal_of_text(kernel.source) or refusal_of_length(kernel.source, 'submission')
     if error: return record(status_of(error), error=error.to_dict())
     draws = [task.draw(workload, s) for s in seeds]
     init = init_inputs(task, workload) if init is None else init
@@ -156,11 +156,6 @@ def self_run(kernel: Kernel | str, task: Task | str, workload: str | None = None
     try: claimed = claimed_samples(text, samples, parts['wall_seconds'])
     except KernelError as e: return record(Status.IMPLAUSIBLE, verification=verification, error=e.to_dict(), **parts)
     return record(SELF_RUN, verification=verification, samples_us=claimed, **parts)
-
-def _too_long(kernel):
-    size = len(kernel.source.encode('utf-8', 'replace'))
-    return KernelError("the submission's text is too long", kind='limit', limit=f'{MAX_SOURCE_BYTES:,} bytes',
-                       value=f'{size:,}') if size > MAX_SOURCE_BYTES else None
 
 _WORDS = {'timeout': ('the submission took too long', 'Look for a loop that has no end, or a kernel that waits.'),
           'memory': ('the submission ran out of memory', 'Use less memory at once, or a smaller workload.'),

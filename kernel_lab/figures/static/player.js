@@ -747,7 +747,7 @@ export function mount(root, { heading = true } = {}) {
     const o = a.head.instructions[a.instr[r]], turn = turnText(a, r), head = node('p', 'kl-an-what'), dot = node('i')
     dot.style.background = a.head.lanes[a.lane[r]].colour
     head.append(dot, node('b', '', o.op), node('span', '', ` ${a.head.lanes[a.lane[r]].name} · line ${o.line}${turn ? ' · ' + turn : ''}`))
-    const when = node('p', 'kl-an-quiet', `${time(clock.end[r] - clock.start[r])} from ${time(clock.start[r])}${o.bytes ? ` · ${size(o.bytes)}` : ''}`), after = clock.after[r] > 0 ? r - clock.after[r] : -1
+    const when = node('p', 'kl-an-quiet', `${time(clock.end[r] - clock.start[r])} from ${time(clock.start[r])}, simulated${o.bytes ? ` · ${size(o.bytes)}` : ''}`), after = clock.after[r] > 0 ? r - clock.after[r] : -1
     if (after >= 0) when.append(' · ', link('', after, `waited (${a.head.causes[clock.cause[r]]}) for`))
     const list = node('ul')
     o.operands.forEach((x, k) => list.append(operandWords(r, x, a.first[r] + k)))
@@ -866,7 +866,7 @@ export function mount(root, { heading = true } = {}) {
     const r = rowAt(e)
     tip.hidden = r < 0
     if (r < 0) return
-    tip.replaceChildren(node('div', '', rowWords(r)), node('div', 'kl-an-dim', `${time(clock.end[r] - clock.start[r])} from ${time(clock.start[r])}`))
+    tip.replaceChildren(node('div', '', rowWords(r)), node('div', 'kl-an-dim', `${time(clock.end[r] - clock.start[r])} from ${time(clock.start[r])}, simulated`))
     place(e)
   })
   lanes.addEventListener('pointerup', e => { const was = drag; drag = false; if (was && !was.moved) { const r = rowAt(e); if (r >= 0 && clock.start[r] <= t && t < clock.end[r]) { chosen = r; soon() } } })

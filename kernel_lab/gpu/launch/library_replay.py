@@ -17,7 +17,7 @@ def require_replayable(plan: LaunchPlan) -> None:
     "`KernelError` of kind 'unsupported', with its line, for a call of the library that the launcher cannot do."
     for call in plan.library_calls:
         if call.made is not None: continue
-        name = call.name.removeprefix('aten.')
+        name = call.bare_name
         raise KernelError(f'torch does {name} in this plan, and the launcher has no such operation in its table',
                           kind='unsupported', line=call.line or None,
                           hint='Write it as a kernel, or with operations that have one result in new memory '
@@ -42,7 +42,7 @@ def _on_meta(torch, x):
 def require_result(torch: object, call: LibraryCall) -> None:
     "`KernelError` of kind 'invalid' where an operation would give another shape or dtype than its place has."
     given, made = [_on_meta(torch, x) for x in call.given], call.made
-    name, where = call.name.removeprefix('aten.'), {'kind': 'invalid', 'line': call.line or None}
+    name, where = call.bare_name, {'kind': 'invalid', 'line': call.line or None}
     try: found = (_shaped(torch, given[0], made) if library_overload(call.name, call.given) == 'copy'
                   else getattr(torch.ops.aten, name)(*given))
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as e:
@@ -95,7 +95,7 @@ class LibraryReplay:
                  for x in call.given]
         overload = library_overload(call.name, call.given)
         if overload == 'copy': return lambda: out.copy_(given[0])
-        do = getattr(getattr(torch.ops.aten, call.name.removeprefix('aten.')), overload)
+        do = getattr(getattr(torch.ops.aten, call.bare_name), overload)
         return lambda: do(*given, out=out)
 
     def enqueue(self, work: Callable[[], None], line: int) -> tuple:

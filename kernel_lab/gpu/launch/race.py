@@ -159,7 +159,7 @@ def library_time(track: RaceTrack, plan: PreparedPlan, count: int = 20) -> dict:
     'whole_us' of all steps, cold, the 'share' of the one in the other, and whether they are one 'graph'."""
     draws = [k % len(plan.images) for k in range(count)]
     alone, whole = (median(track.sample(plan, k, only=only) for k in draws) for only in (LIBRARY, ''))
-    names = [*dict.fromkeys(c.name.removeprefix('aten.') for c in plan.plan.library_calls)]
+    names = [*dict.fromkeys(c.bare_name for c in plan.plan.library_calls)]
     return {'calls': len(plan.plan.library_calls), 'operations': names, 'us': alone, 'whole_us': whole,
             'share': min(1.0, alone / whole) if whole else 0.0, 'graph': plan.graph() is not None}
 

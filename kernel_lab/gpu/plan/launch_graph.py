@@ -61,7 +61,7 @@ def _buffer_node(plan, k):
 def _step_node(plan, step):
     if isinstance(step, Fill): return GraphNode('fill', f'fill with {step.value:g}', '', step.line)
     if not isinstance(step, KernelLaunch):
-        return GraphNode('library', step.name.removeprefix('aten.')[:MAX_NAME], 'work of the library', step.line)
+        return GraphNode('library', step.bare_name[:MAX_NAME], 'work of the library', step.line)
     a = step.alternatives[0]
     k, more = plan.kernels[a.kernel], len(step.alternatives) - 1
     says = f'{a.blocks:,} blocks of {k.threads} threads' + (f' · {more} more to race' if more else '')

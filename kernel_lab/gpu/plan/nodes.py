@@ -124,6 +124,11 @@ class LibraryCall:
         return {*self.reads, *self.writes}
 
     @property
+    def bare_name(self) -> str:
+        "The name of its operation in torch, as in `torch.ops.aten.mm`: without its namespace."
+        return self.name.removeprefix('aten.')
+
+    @property
     def is_judged(self) -> bool:
         "Whether it can be done again on a CPU, to judge the numbers of a plan."
         return self.made is not None and self.name in LIBRARY_OPERATIONS

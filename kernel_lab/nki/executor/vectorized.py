@@ -6,8 +6,9 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
-import copy, functools, itertools, math, os
+import copy, functools, itertools, math
 import numpy as np
+from ...core.commands import processors
 from ...core.errors import in_time
 from .loop_passes import Nest, instruction_numbers
 from ..chip.dtypes import is_float, numpy_of
@@ -300,8 +301,6 @@ class PlanRunner:
                     self.memory.flat[k] = None
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #f8b94826
-def _processors(): return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-
 INTEGER_POISON = -0x5A5A5A5A      # of whole numbers; of the others NaN
 
 def _poison(memory, k):
@@ -335,7 +334,7 @@ def execute(program: Program, *arrays: np.ndarray, threads: int | None = None,
     require_length(program)
     made = None if 'plan' not in program.__dict__ and is_light(program) else plan_of(program)
     if made is None: return interpret(program, *arrays, strict=strict)
-    run = lambda plan: in_shape(program, _run_plan(*plan, check_inputs(program, arrays), threads or _processors(),
+    run = lambda plan: in_shape(program, _run_plan(*plan, check_inputs(program, arrays), threads or processors(),
                                                    strict))
     try:
         try: return run(made)

@@ -191,7 +191,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
   const say = text => { info.textContent = text }
   function describe(p, k) {
     const t = parts[p], o = t.instr[k], turn = turnText(t, k), wait = t.after[k] >= 0 ? ` It waited for ${t.labels[t.instr[t.after[k]]]} (${t.causes[t.cause[k]]}).` : ''
-    return `line ${t.lines[o]} · ${t.labels[o]}${turn ? ' · ' + turn : ''} · ${time(t.dur[k])} from ${time(t.start[k])}${t.critical[k] ? ' · on the critical path' : ''}.${wait}`
+    return `line ${t.lines[o]} · ${t.labels[o]}${turn ? ' · ' + turn : ''} · ${time(t.dur[k])} from ${time(t.start[k])}, simulated${t.critical[k] ? ' · on the critical path' : ''}.${wait}`
   }
   function at(e) {
     const box = canvas.getBoundingClientRect(), px = e.clientX - box.left, py = e.clientY - box.top

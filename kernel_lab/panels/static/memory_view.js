@@ -143,7 +143,7 @@ export function mount(el, { select = () => {} } = {}) {
   function describe(k) {
     const t = m.tiles[m.tile[k]], pool = m.pools[m.pool[k]], used = t.lines.filter(l => l !== t.line)
     return `${t.name} · ${t.shape} · ${amount(pool, m.size[k])}${pool.name === 'SBUF' ? ' a partition' : ''} of ${pool.label}${t.line ? ` · line ${t.line}` : ''}${used.length ? `, used in ${used.length > 1 ? 'lines' : 'line'} ${used.slice(0, 6).join(', ')}` : ''}` +
-      ` · ${time(m.until[k] - m.from[k])} from ${time(m.from[k])}${t.spilled ? ` · ${t.spilled}` : ''}`
+      ` · ${time(m.until[k] - m.from[k])} from ${time(m.from[k])}, simulated${t.spilled ? ` · ${t.spilled}` : ''}`
   }
   function choose(tile, k = -1) {
     chosen = tile; line = 0
