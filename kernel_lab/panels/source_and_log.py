@@ -125,14 +125,16 @@ def show(self: SourceEditor, evaluation: 'Evaluation') -> None:
 TRACED = 'traced in a child process'             # the line about the sandbox: what a person asks for last
 
 def log_text(evaluation: 'Evaluation') -> str:
-    """The compile log as plain text: the error, a failed verification, the log, the wall seconds of each stage; the
-    line about the sandbox comes last."""
+    """The compile log as plain text: the error, a failed verification, what else the log says, the wall seconds of
+    each stage; the line about the sandbox comes last."""
     said = str(KernelError.from_dict(evaluation.error)) if evaluation.error else ''
     error = [said] if said and said not in evaluation.log else []
     verification = evaluation.verification
     wrong = [str(verification)] if verification is not None and not verification.passed else []
     stages = ', '.join(f'{name} {s:.2f} s' for name, s in (evaluation.seconds or {}).items())
-    log = evaluation.log.strip().splitlines()
+    log = f'{evaluation.log.strip()}\n'
+    for said in wrong: log = log.replace(f'{said.strip()}\n', '', 1)         # it stands above
+    log = log.splitlines()
     return '\n'.join([*error, *wrong, *[l for l in log if not l.startswith(TRACED)],
                       *([f'wall time: {stages}'] if stages else []), *[l for l in log if l.startswith(TRACED)]])
 
