@@ -47,7 +47,8 @@ def _export(path):
 # %% ../../nbs/7_cli/12_learn.ipynb #9adbdd24
 def grade(
     folder: Annotated[str, typer.Argument(metavar='FOLDER', help=(
-        'What was handed in: NAME.json (from kernel-lab learn --export) or NAME/PUZZLE.py.'))],
+        'What was handed in: NAME.json (from kernel-lab learn --export), a notebook NAME.ipynb, or a folder NAME of '
+        'PUZZLE.py and notebooks. Notebooks are read, not run.'))],
     csv: Annotated[str | None, typer.Option('--csv', metavar='FILE.csv', help='Write the table as CSV, too.')] = None):
     "Judge again what a class handed in, and print the class table. The exit code is 1 if a file could not be judged."
     from ..puzzles.grade import grade as graded

@@ -6,14 +6,15 @@
 import ast
 import csv
 import io
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from ..core.errors import UsageError
 from ..core.format import csv_cell, percent_text
 from ..core.markup import Shown, fold, record, said, table
-from .kernel_text import kernel_of, own_text
-from .ladder import PUZZLES
+from .kernel_text import MAX_HELPERS, kernel_of, named_kernel, own_text
+from .ladder import PUZZLES, get_puzzle
 from .progress import MAX_PROGRESS_BYTES, parsed_progress
 from .puzzle import Puzzle, judged
 from ..tasks.model.workload import Kernel
@@ -27,6 +28,72 @@ class HandedIn:
     source: str = ''
     claimed: bool = False
     wrong: str = ''
+
+def notebook_answers(text: str) -> dict[str, str]:
+    """{puzzle: the last kernel that a cell checks for it} of a notebook's JSON, which is read and not run: the text of
+    the function, then what it uses of the functions, numbers and imports of the cells so far. Cells with the tag
+    'solution' are left out. `UsageError` for what is no notebook."""
+    try: cells = json.loads(text)['cells']
+    except (ValueError, KeyError, TypeError, RecursionError): cells = None
+    if not isinstance(cells, list): raise UsageError('It is no notebook.')
+    reader, found = _CellReader(), {}
+    for cell in cells:
+        is_code = isinstance(cell, dict) and cell.get('cell_type') == 'code'
+        if is_code and 'solution' not in str(cell.get('metadata')):
+            source = cell.get('source', '')
+            found |= reader.read(source if isinstance(source, str) else ''.join(map(str, source)))
+    return found
+
+def _only_argument(node, function):
+    "The argument of a call of a function by its name with one argument; None for another expression."
+    called = isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func).split('.')[-1] == function
+    return node.args[0] if called else None
+
+class _CellReader:
+    "What the cells so far define: texts and constants by name, and the puzzles that variables hold."
+    def __init__(self): self.texts, self.held, self.strings = {}, {}, {}
+
+    def read(self, source):
+        "{puzzle: text of the kernel that is checked} of one cell; nothing of one that is no Python."
+        source = '\n'.join('' if line.lstrip().startswith(('%', '!')) else line for line in source.splitlines())
+        try: tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError): return {}
+        for node in tree.body: self._define(node, source.splitlines())
+        calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) == 1
+                 and isinstance(n.func, ast.Attribute) and n.func.attr == 'check')
+        asked = ((self._puzzle(n.func.value), self._kernel(n.args[0])) for n in calls)
+        return {name: text for name, text in asked if name and text}
+
+    def _define(self, node, lines):
+        own = '\n'.join(lines[node.lineno - 1:node.end_lineno])
+        if isinstance(node, (ast.FunctionDef, ast.Import, ast.ImportFrom)):
+            names = [node.name] if isinstance(node, ast.FunctionDef) else [a.asname or a.name for a in node.names]
+            self.texts |= dict.fromkeys(names, own)
+            for name in names: self.strings.pop(name, None)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if puzzle := self._puzzle(node.value): self.held[name] = puzzle
+            elif isinstance(node.value, (ast.Constant, ast.UnaryOp)):
+                self.texts[name], self.strings[name] = own, node.value
+
+    def _puzzle(self, node):
+        "The name of the puzzle that an expression is: a variable that holds one, or a call of `get_puzzle`."
+        if isinstance(node, ast.Name): return self.held.get(node.id)
+        given = _only_argument(node, 'get_puzzle')
+        return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
+
+    def _kernel(self, node):
+        "The text of a checked expression: that of a function of the notebook, with what it uses, or a text."
+        if isinstance(node, ast.Name): node = self.strings.get(node.id, node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str): return node.value
+        if inner := _only_argument(node, 'jit'): return self._kernel(inner)
+        if not isinstance(node, ast.Name) or not self.texts.get(node.id, '').lstrip().startswith('def '): return None
+        found, waiting = {}, [node.id]
+        while waiting and len(found) < MAX_HELPERS:
+            if (name := waiting.pop(0)) in found or name not in self.texts: continue
+            found[name] = self.texts[name]
+            waiting += [n.id for n in ast.walk(ast.parse(found[name])) if isinstance(n, ast.Name)]
+        return '\n\n'.join([*dict.fromkeys(found.values()), *named_kernel(node.id, 'kernel' in found)])
 
 def file_name(puzzle: str) -> str:
     "The name of the file of a kernel for a puzzle: 'one tile' → 'one_tile.py'."
@@ -47,11 +114,32 @@ def _of_progress(path, puzzles):
         if name in puzzles and isinstance(source, str) and source.strip():
             yield HandedIn(path.stem, name, source, r.get('met') is True)
 
+MAX_NOTEBOOK_BYTES = 32 << 20   # with its outputs
+
+def _of_notebook(path, puzzles, student=None):
+    """What the cells of a notebook check, read and not run; the last text for each puzzle. Worked solutions and starts
+    that nobody changed are nobody's work."""
+    given = notebook_answers(_text(path, MAX_NOTEBOOK_BYTES))
+    mine = {name: text for name, text in given.items() if name in puzzles and not _is_start(text, puzzles[name])}
+    if not mine: raise UsageError('It checks no kernel of its own.', hint='A cell ends with puzzle.check(kernel).')
+    for name, text in mine.items(): yield HandedIn(student or path.stem, name, text)
+
+def _is_start(text, puzzle):
+    first = lambda text: next(f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)).body
+    same = lambda text: ast.dump(ast.Module(first(text), []))
+    try: return same(text) == same(kernel_of(puzzle.start).source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, StopIteration): return False
+
 def _of_folder(path, puzzles):
     names = {file_name(name): name for name in puzzles}
-    if not (given := sorted(path.glob('*.py'))):
-        raise UsageError('It holds no kernel.', hint=f'Files are named by puzzles: {file_name("one tile")}.')
+    if not (given := sorted((*path.glob('*.py'), *path.glob('*.ipynb')))):
+        raise UsageError('It holds no kernel.',
+                         hint=f'Files are named by puzzles, {file_name("one tile")}, or are notebooks.')
     for file in given:
+        if file.suffix == '.ipynb':
+            try: yield from _of_notebook(file, puzzles, path.name)
+            except UsageError as e: yield HandedIn(path.name, wrong=f'{file.name}: {e}')
+            continue
         if file.name not in names:
             yield HandedIn(path.name, wrong=f'{file.name} is no puzzle: files are named {file_name("one tile")}')
             continue
@@ -63,13 +151,16 @@ def handed_in(folder: str | Path, puzzles: dict[str, Puzzle] = PUZZLES) -> Itera
     folder = Path(folder)
     if not folder.is_dir():
         raise UsageError(f'There is no folder {folder}.', hint='Give the folder with what was handed in.')
-    found = [p for p in sorted(folder.iterdir()) if p.suffix == '.json' or p.is_dir() and not p.name.startswith('.')]
+    kinds = {'.json': _of_progress, '.ipynb': _of_notebook}
+    found = [p for p in sorted(folder.iterdir()) if not p.name.startswith('.') and (p.suffix in kinds or p.is_dir())]
     if not found:
         raise UsageError(f'Nobody has handed in anything in {folder}.',
-                         hint='Each student gives a file NAME.json, from kernel-lab learn --export, or a folder NAME.')
+                         hint='Each student gives a file NAME.json, from kernel-lab learn --export, a notebook '
+                              'NAME.ipynb, or a folder NAME.')
     for path in found:
-        try: yield from (_of_folder if path.is_dir() else _of_progress)(path, puzzles)
-        except UsageError as e: yield HandedIn(path.stem, wrong=f'{path.name}: {e}')
+        try: yield from (_of_folder if path.is_dir() else kinds[path.suffix])(path, puzzles)
+        except UsageError as e:
+            yield HandedIn(path.stem, wrong=str(e) if path.is_dir() else f'{path.name}: {e}')
 
 # %% ../../nbs/6_puzzles/12_grade.ipynb #dbfdf05c
 @dataclass(frozen=True)
@@ -154,8 +245,8 @@ class ClassTable(Shown):
         return record(f'{len(self.students)} students', 'judged again', table(names, self.rows()), *more)
 
 def grade(folder: str | Path, puzzles: dict[str, Puzzle] = PUZZLES, say: Callable | None = None) -> ClassTable:
-    """Judge again what a class handed in: `NAME.json` (progress) or `NAME/PUZZLE.py` in a folder. `say` gets each
-    `Mark` as it is made. `UsageError` where there is nothing to judge."""
+    """Judge again what a class handed in: `NAME.json` (progress), `NAME.ipynb` (a lesson), or a folder `NAME` of
+    `PUZZLE.py` and notebooks. `say` gets each `Mark` as it is made. `UsageError` where there is nothing to judge."""
     marks, wrong, texts = [], [], {}
     for handed in handed_in(folder, puzzles):
         if handed.wrong: wrong.append(handed); continue

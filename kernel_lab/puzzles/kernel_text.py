@@ -19,10 +19,15 @@ MAX_HELPERS = 50
 
 def text_of_function(fn: FunctionType) -> str:
     """The text of a function, its decorators blanked, then the numbers and functions of its module that it uses, and
-    the usual imports. `UsageError` for one that was not written with `def`, or whose text is not known."""
+    the usual imports; a line says which function is the kernel, where its name does not. `UsageError` for one that was
+    not written with `def`, or whose text is not known."""
     own, found = _lines_of(fn), {}
     _add_helpers(fn, fn, found)
-    return '\n'.join([own, *found.values(), IMPORTS])
+    return '\n'.join([own, *found.values(), *named_kernel(fn.__name__, 'kernel' in found), IMPORTS])
+
+def named_kernel(name: str, is_taken: bool = False) -> list[str]:
+    "The line, in a list, that makes a function of another name the `kernel` of a text; none where it is in the way."
+    return [] if name == 'kernel' or is_taken else [f'kernel = {name}']
 
 def _lines_of(fn):
     try: text = textwrap.dedent(inspect.getsource(fn))

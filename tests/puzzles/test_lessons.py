@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lab.nki.chip.chips import get_chip
+from kernel_lab.puzzles.grade import handed_in, notebook_answers
 from kernel_lab.puzzles.kernel_text import kernel_of, own_text
 from kernel_lab.puzzles.ladder import PUZZLES
 from kernel_lab.puzzles.puzzle import Puzzle
@@ -48,6 +49,19 @@ def test_the_start_in_a_lesson_is_that_of_its_puzzle(lesson):
     for name in puzzles_of(lesson):
         start = own_text(kernel_of(PUZZLES[name].start))
         assert any(body(start) in text for text in code), name
+
+
+def test_a_lesson_that_is_handed_in_is_read(lesson, tmp_path):
+    "All its puzzles are found; a start that nobody changed is nobody's work, a changed one is."
+    text = lesson.read_text(encoding="utf-8")
+    found = notebook_answers(text)
+    assert set(found) == set(puzzles_of(lesson))
+    (tmp_path / "anna.ipynb").write_text(text, encoding="utf-8")
+    assert [h.wrong for h in handed_in(tmp_path)] == [
+        "anna.ipynb: It checks no kernel of its own. A cell ends with puzzle.check(kernel)."]
+    (tmp_path / "anna.ipynb").write_text(text.replace("return out", "return  out + 0"), encoding="utf-8")
+    assert [(h.student, h.puzzle, "out + 0" in h.source) for h in handed_in(tmp_path)] == [
+        ("anna", name, True) for name in found]
 
 
 def test_every_instruction_of_a_solution_is_explained_before_it_is_needed(lesson):
