@@ -40,14 +40,14 @@ def notebook_answers(text: str) -> dict[str, str]:
     for cell in cells:
         is_code = isinstance(cell, dict) and cell.get('cell_type') == 'code'
         if is_code and 'solution' not in str(cell.get('metadata')):
-            source = cell.get('source', '')
-            found |= reader.read(source if isinstance(source, str) else ''.join(map(str, source)))
+            source = cell.get('source')
+            found |= reader.read(''.join(map(str, source)) if isinstance(source, list) else str(source))
     return found
 
 def _only_argument(node, function):
     "The argument of a call of a function by its name with one argument; None for another expression."
-    called = isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func).split('.')[-1] == function
-    return node.args[0] if called else None
+    if not isinstance(node, ast.Call) or len(node.args) != 1: return None
+    return node.args[0] if function in (getattr(node.func, 'id', ''), getattr(node.func, 'attr', '')) else None
 
 class _CellReader:
     "What the cells so far define: texts and constants by name, and the puzzles that variables hold."
