@@ -14,9 +14,10 @@ from ..core.errors import UsageError
 from ..core.format import csv_cell, percent_text
 from ..core.markup import Shown, fold, record, said, table
 from .kernel_text import MAX_HELPERS, kernel_of, named_kernel, own_text
-from .ladder import PUZZLES, get_puzzle
+from .ladder import PUZZLES
 from .progress import MAX_PROGRESS_BYTES, parsed_progress
 from .puzzle import Puzzle, judged
+from .student_copy import SOLUTION_TAG
 from ..tasks.model.workload import Kernel
 
 # %% ../../nbs/6_puzzles/12_grade.ipynb #64102b23
@@ -38,11 +39,16 @@ def notebook_answers(text: str) -> dict[str, str]:
     if not isinstance(cells, list): raise UsageError('It is no notebook.')
     reader, found = _CellReader(), {}
     for cell in cells:
-        is_code = isinstance(cell, dict) and cell.get('cell_type') == 'code'
-        if is_code and 'solution' not in str(cell.get('metadata')):
+        if isinstance(cell, dict) and cell.get('cell_type') == 'code' and not _is_solution(cell):
             source = cell.get('source')
             found |= reader.read(''.join(map(str, source)) if isinstance(source, list) else str(source))
     return found
+
+def _is_solution(cell):
+    "Whether a cell has the tag of a worked solution; the metadata of nbgrader call a student's own cell a solution."
+    metadata = cell.get('metadata')
+    tags = metadata.get('tags') if isinstance(metadata, dict) else None
+    return isinstance(tags, list) and SOLUTION_TAG in tags
 
 def _only_argument(node, function):
     "The argument of a call of a function by its name with one argument; None for another expression."
