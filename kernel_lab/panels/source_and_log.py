@@ -130,10 +130,10 @@ def log_text(evaluation: 'Evaluation') -> str:
     said = str(KernelError.from_dict(evaluation.error)) if evaluation.error else ''
     error = [said] if said and said not in evaluation.log else []
     verification = evaluation.verification
-    wrong = [str(verification)] if verification is not None and not verification.passed else []
+    wrong = [str(verification).strip()] if verification is not None and not verification.passed else []
     stages = ', '.join(f'{name} {s:.2f} s' for name, s in (evaluation.seconds or {}).items())
     log = f'{evaluation.log.strip()}\n'
-    for said in wrong: log = log.replace(f'{said.strip()}\n', '', 1)         # it stands above
+    if wrong: log = log.replace(f'{wrong[0]}\n', '', 1)                       # it stands above
     log = log.splitlines()
     return '\n'.join([*error, *wrong, *[l for l in log if not l.startswith(TRACED)],
                       *([f'wall time: {stages}'] if stages else []), *[l for l in log if l.startswith(TRACED)]])

@@ -13,11 +13,11 @@ from pathlib import Path
 from ..core.errors import UsageError
 from ..core.format import csv_cell, percent_text
 from ..core.markup import Shown, fold, record, said, table
-from .kernel_text import MAX_HELPERS, kernel_of, named_kernel, own_text
+from .kernel_text import CARRIED_MODULES, MAX_HELPERS, kernel_of, named_kernel, own_text
 from .ladder import PUZZLES
 from .progress import MAX_PROGRESS_BYTES, parsed_progress
 from .puzzle import Puzzle, judged
-from .student_copy import SOLUTION_TAG
+from .student_copy import is_cell, is_solution
 from ..tasks.model.workload import Kernel
 
 # %% ../../nbs/6_puzzles/12_grade.ipynb #64102b23
@@ -32,23 +32,16 @@ class HandedIn:
 
 def notebook_answers(text: str) -> dict[str, str]:
     """{puzzle: the last kernel that a cell checks for it} of a notebook's JSON, which is read and not run: the text of
-    the function, then what it uses of the functions, numbers and imports of the cells so far. Cells with the tag
-    'solution' are left out. `UsageError` for what is no notebook."""
+    the function, then what it uses of the functions and numbers of the cells so far, of numpy and math. Cells with the
+    tag 'solution' are left out. `UsageError` for what is no notebook."""
     try: cells = json.loads(text)['cells']
     except (ValueError, KeyError, TypeError, RecursionError): cells = None
     if not isinstance(cells, list): raise UsageError('It is no notebook.')
     reader, found = _CellReader(), {}
     for cell in cells:
-        if isinstance(cell, dict) and cell.get('cell_type') == 'code' and not _is_solution(cell):
-            source = cell.get('source')
-            found |= reader.read(''.join(map(str, source)) if isinstance(source, list) else str(source))
+        if is_cell(cell) and cell.get('cell_type') == 'code' and not is_solution(cell):
+            found |= reader.read(''.join(cell.get('source', '')))
     return found
-
-def _is_solution(cell):
-    "Whether a cell has the tag of a worked solution; the metadata of nbgrader call a student's own cell a solution."
-    metadata = cell.get('metadata')
-    tags = metadata.get('tags') if isinstance(metadata, dict) else None
-    return isinstance(tags, list) and SOLUTION_TAG in tags
 
 def _only_argument(node, function):
     "The argument of a call of a function by its name with one argument; None for another expression."
@@ -56,15 +49,15 @@ def _only_argument(node, function):
     return node.args[0] if function in (getattr(node.func, 'id', ''), getattr(node.func, 'attr', '')) else None
 
 class _CellReader:
-    "What the cells so far define: texts and constants by name, and the puzzles that variables hold."
-    def __init__(self): self.texts, self.held, self.strings = {}, {}, {}
+    "What the cells so far define: syntax trees with their texts by name, and the puzzles that variables hold."
+    def __init__(self): self.known, self.held = {}, {}
 
     def read(self, source):
         "{puzzle: text of the kernel that is checked} of one cell; nothing of one that is no Python."
-        source = '\n'.join('' if line.lstrip().startswith(('%', '!')) else line for line in source.splitlines())
-        try: tree = ast.parse(source)
+        lines = ['' if line.lstrip().startswith(('%', '!')) else line for line in source.splitlines()]
+        try: tree = ast.parse('\n'.join(lines))
         except (SyntaxError, ValueError, RecursionError, MemoryError): return {}
-        for node in tree.body: self._define(node, source.splitlines())
+        for node in tree.body: self._define(node, lines)
         calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) == 1
                  and isinstance(n.func, ast.Attribute) and n.func.attr == 'check')
         asked = ((self._puzzle(n.func.value), self._kernel(n.args[0])) for n in calls)
@@ -72,15 +65,14 @@ class _CellReader:
 
     def _define(self, node, lines):
         own = '\n'.join(lines[node.lineno - 1:node.end_lineno])
-        if isinstance(node, (ast.FunctionDef, ast.Import, ast.ImportFrom)):
-            names = [node.name] if isinstance(node, ast.FunctionDef) else [a.asname or a.name for a in node.names]
-            self.texts |= dict.fromkeys(names, own)
-            for name in names: self.strings.pop(name, None)
+        if isinstance(node, ast.FunctionDef): self.known[node.name] = node, own
+        elif isinstance(node, ast.Import):
+            for name, to in ((a.name, a.asname or a.name) for a in node.names):
+                if name in CARRIED_MODULES: self.known[to] = node, f'import {name} as {to}'
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if puzzle := self._puzzle(node.value): self.held[name] = puzzle
-            elif isinstance(node.value, (ast.Constant, ast.UnaryOp)):
-                self.texts[name], self.strings[name] = own, node.value
+            elif isinstance(node.value, (ast.Constant, ast.UnaryOp)): self.known[name] = node.value, own
 
     def _puzzle(self, node):
         "The name of the puzzle that an expression is: a variable that holds one, or a call of `get_puzzle`."
@@ -90,16 +82,16 @@ class _CellReader:
 
     def _kernel(self, node):
         "The text of a checked expression: that of a function of the notebook, with what it uses, or a text."
-        if isinstance(node, ast.Name): node = self.strings.get(node.id, node)
+        if isinstance(node, ast.Name): node = self.known.get(node.id, (None, ''))[0]
         if isinstance(node, ast.Constant) and isinstance(node.value, str): return node.value
         if inner := _only_argument(node, 'jit'): return self._kernel(inner)
-        if not isinstance(node, ast.Name) or not self.texts.get(node.id, '').lstrip().startswith('def '): return None
-        found, waiting = {}, [node.id]
+        if not isinstance(node, ast.FunctionDef): return None
+        found, waiting = {}, [node.name]
         while waiting and len(found) < MAX_HELPERS:
-            if (name := waiting.pop(0)) in found or name not in self.texts: continue
-            found[name] = self.texts[name]
-            waiting += [n.id for n in ast.walk(ast.parse(found[name])) if isinstance(n, ast.Name)]
-        return '\n\n'.join([*dict.fromkeys(found.values()), *named_kernel(node.id, 'kernel' in found)])
+            if (name := waiting.pop(0)) in found or name not in self.known: continue
+            tree, found[name] = self.known[name]
+            waiting += [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)]
+        return '\n\n'.join([*found.values(), *named_kernel(node.name, 'kernel' in found)])
 
 def file_name(puzzle: str) -> str:
     "The name of the file of a kernel for a puzzle: 'one tile' → 'one_tile.py'."
@@ -130,11 +122,14 @@ def _of_notebook(path, puzzles, student=None):
     if not mine: raise UsageError('It checks no kernel of its own.', hint='A cell ends with puzzle.check(kernel).')
     for name, text in mine.items(): yield HandedIn(student or path.stem, name, text)
 
-def _is_start(text, puzzle):
-    first = lambda text: next(f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)).body
-    same = lambda text: ast.dump(ast.Module(first(text), []))
-    try: return same(text) == same(kernel_of(puzzle.start).source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, StopIteration): return False
+def _is_start(text, puzzle): return _first_body(text) == _first_body(kernel_of(puzzle.start).source)
+
+def _first_body(text):
+    "What the first function of a text does, to be compared; the text itself where there is none."
+    try: functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError): functions = []
+    try: return [ast.dump(n) for n in functions[0].body] if functions else text
+    except RecursionError: return text
 
 def _of_folder(path, puzzles):
     names = {file_name(name): name for name in puzzles}
@@ -142,15 +137,14 @@ def _of_folder(path, puzzles):
         raise UsageError('It holds no kernel.',
                          hint=f'Files are named by puzzles, {file_name("one tile")}, or are notebooks.')
     for file in given:
-        if file.suffix == '.ipynb':
-            try: yield from _of_notebook(file, puzzles, path.name)
-            except UsageError as e: yield HandedIn(path.name, wrong=f'{file.name}: {e}')
-            continue
-        if file.name not in names:
+        is_notebook = file.suffix == '.ipynb'
+        if not is_notebook and file.name not in names:
             yield HandedIn(path.name, wrong=f'{file.name} is no puzzle: files are named {file_name("one tile")}')
             continue
-        try: yield HandedIn(path.name, names[file.name], _text(file))
-        except UsageError as e: yield HandedIn(path.name, names[file.name], wrong=f'{file.name}: {e}')
+        try:
+            if is_notebook: yield from _of_notebook(file, puzzles, path.name)
+            else: yield HandedIn(path.name, names[file.name], _text(file))
+        except UsageError as e: yield HandedIn(path.name, names.get(file.name, ''), wrong=f'{file.name}: {e}')
 
 def handed_in(folder: str | Path, puzzles: dict[str, Puzzle] = PUZZLES) -> Iterator[HandedIn]:
     "What the students of a class handed in, student by student. `UsageError` where there is nothing."

@@ -15,6 +15,7 @@ from ..tasks.model.workload import Kernel
 # %% ../../nbs/6_puzzles/02_kernel_text.ipynb #da31ca20
 IMPORTS = 'import nki\nimport nki.isa as nisa\nimport nki.language as nl\n'
 _PLAIN = (bool, int, float, str, type(None))
+CARRIED_MODULES = ('numpy', 'math')      # whose names travel with a kernel, beside those of NKI
 MAX_HELPERS = 50
 
 def text_of_function(fn: FunctionType) -> str:
@@ -54,7 +55,7 @@ def _add_helpers(fn, entry, found):
         value = fn.__globals__.get(name)
         if name in found or value is entry or len(found) >= MAX_HELPERS: continue
         if isinstance(value, _PLAIN) and name in fn.__globals__: found[name] = f'{name} = {value!r}'
-        elif isinstance(value, ModuleType) and value.__name__ in ('numpy', 'math'):
+        elif isinstance(value, ModuleType) and value.__name__ in CARRIED_MODULES:
             found[name] = f'import {value.__name__} as {name}'
         elif inspect.isfunction(value) and value.__module__ == fn.__module__:
             found[name] = ''                                           # a function that calls itself

@@ -25,22 +25,25 @@ def _stripped(cell, number):
     cell = {**copy.deepcopy(cell), 'source': source.splitlines(keepends=True)}
     return cell | {'outputs': [], 'execution_count': None} if cell.get('cell_type') == 'code' else cell
 
-def _is_cell(c):
+def is_cell(c: object) -> bool:
     "Whether this is a cell as Jupyter writes it: its source a text or a list of texts, its tags a list."
     if not isinstance(c, dict) or not isinstance(c.get('metadata', {}), dict): return False
     source = c.get('source', '')
     is_text = isinstance(source, str) or isinstance(source, list) and all(isinstance(s, str) for s in source)
     return is_text and isinstance(c.get('metadata', {}).get('tags', []), list)
 
+def is_solution(cell: dict) -> bool:
+    "Whether a cell has the tag of a worked solution. (nbgrader's metadata call a student's own cell a solution.)"
+    return SOLUTION_TAG in cell.get('metadata', {}).get('tags', [])
+
 def student_copy(notebook: dict) -> dict:
     """A notebook (its JSON) without the cells tagged `solution`, without nbgrader's solution regions, and without
     outputs. `UsageError` for what is no notebook, and where a region is not closed."""
     if not isinstance(notebook, dict) or not isinstance(notebook.get('cells'), list):
         raise UsageError('It is no notebook.', hint='Give a file that Jupyter wrote.')
-    if (odd := next((k for k, c in enumerate(notebook['cells']) if not _is_cell(c)), None)) is not None:
+    if (odd := next((k for k, c in enumerate(notebook['cells']) if not is_cell(c)), None)) is not None:
         raise UsageError(f'Cell {odd} is no cell of a notebook.', hint='Nothing was written: a solution could stay.')
-    tags = lambda c: c.get('metadata', {}).get('tags', [])
-    kept = [(k, c) for k, c in enumerate(notebook['cells']) if SOLUTION_TAG not in tags(c)]
+    kept = [(k, c) for k, c in enumerate(notebook['cells']) if not is_solution(c)]
     return {**copy.deepcopy(notebook), 'cells': [_stripped(c, k) for k, c in kept]}
 
 def strip_file(path: str | Path, to: str | Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lab.nki.chip.chips import get_chip
-from kernel_lab.puzzles.grade import handed_in, notebook_answers
+from kernel_lab.puzzles.grade import grade, handed_in, notebook_answers
 from kernel_lab.puzzles.kernel_text import kernel_of, own_text
 from kernel_lab.puzzles.ladder import PUZZLES
 from kernel_lab.puzzles.puzzle import Puzzle
@@ -62,6 +62,23 @@ def test_a_lesson_that_is_handed_in_is_read(lesson, tmp_path):
     (tmp_path / "anna.ipynb").write_text(text.replace("return out", "return  out + 0"), encoding="utf-8")
     assert [(h.student, h.puzzle, "out + 0" in h.source) for h in handed_in(tmp_path)] == [
         ("anna", name, True) for name in found]
+
+
+SOLVED = {"01_one_tile": "one tile", "06_engines_in_parallel": "three squares", "12_from_three_to_sixty": "alone"}
+
+
+@pytest.mark.parametrize("stem", SOLVED)
+def test_a_solved_lesson_is_graded_as_it_was_answered(stem, tmp_path):
+    "Whatever names of the lab its cells import: they stay behind, as they do in the lesson."
+    name, lesson = SOLVED[stem], ROOT / "nbs" / "lessons" / f"{stem}.ipynb"
+    nb = json.loads(lesson.read_text(encoding="utf-8"))
+    start, answer = (own_text(kernel_of(k)).replace("def kernel", "def mine") for k in (PUZZLES[name].start, PUZZLES[name].answer))
+    assert start != answer
+    nb["cells"].append({"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None,
+                        "source": f"{answer}\nmine_is_right = get_puzzle('{name}').check(mine)"})
+    (tmp_path / "anna.ipynb").write_text(json.dumps(nb), encoding="utf-8")
+    table = grade(tmp_path)
+    assert [(m.student, m.puzzle, m.right, m.met) for m in table.marks] == [("anna", name, True, True)], str(table)
 
 
 def test_every_instruction_of_a_solution_is_explained_before_it_is_needed(lesson):
