@@ -122,6 +122,8 @@ def torch_out_of_memory(says: str) -> Exception:
     import torch
     return torch.OutOfMemoryError(says)
 
+NEARER_TIMES = 3            # a problem whose kernels are too far from float64 is tried with nearer ones
+
 def _why(e): return visible_text(f'{type(e).__name__}: {e}')[:200]
 
 class ProblemRace:
@@ -137,6 +139,7 @@ class ProblemRace:
         self.source, self.turn, self.modes, self.with_ways, self.device = source, turn, modes, ways, device
         self.is_last = is_last
         self.tuned, self.ops, self.want, self.prepared, self.lanes, self.calls = None, None, None, {}, {}, {}
+        self.races, self.admitted_share = [], 1.0       # of regions; of the last error that was allowed
 
     def prepare(self) -> None:
         "Model, inputs, torch's modes, the compiled problem with its regions, the ways of the library."
@@ -280,30 +283,48 @@ class ProblemRace:
 
     def _regions(self, clock, seconds):
         "Whether every region has a winner. Regions with the same kernels are raced once."
-        row, seen = self.row, {}
+        row, seen, self.races = self.row, {}, []
         for k, r in enumerate(self.plans.regions):
             key = tuple((c.label, c.plan, c.fails) for c in r.candidates)
             if key not in seen:
                 seen[key] = found = race_region(self.driver, clock, r, self.tensors[k], self.plans.precision, seconds)
                 row.dropped |= {f'{k}: {n}': why for n, why in found.dropped.items()}
-                row.orders.append(found.order)
+                row.orders.append([w.label for w in found.held])
             found = seen[key]
             row.floors.append(r.floor)
-            if found.runner is None:
+            if not found.held:
                 if not self.is_last and any('out of memory' in w for w in found.dropped.values()):
                     raise torch_out_of_memory(f'no room for the candidates of region {k}')
                 row.says = f'no candidate of region {k} holds'
                 return False
-            self.ops.runners[k] = found.runner
-            row.kept.append(found.label)
-            row.errors.append(asdict(found.error))
+            self.races.append(found)
+        self._take_first()
         return True
 
+    def _take_first(self):
+        "Let each region's first candidate do its work."
+        self.row.kept = [race.held[0].label for race in self.races]
+        self.row.errors += [asdict(race.held[0].error) for race in self.races]
+        self.ops.runners |= {k: race.held[0].runner for k, race in enumerate(self.races)}
+
     def _tuned_works(self):
-        "The problem with its regions, call by call and as one graph, as far as they hold."
+        """The problem with its regions, call by call and as one graph, as far as they hold; where it is too far from
+        float64, with candidates that are nearer, a few times."""
         ways = {'kernels': lambda: self.tuned}
         if self.is_small: ways['kernels, one graph'] = lambda: GraphCall(self._lane(False), self.whole, self.given)
-        return self._holding(ways)
+        found = self._holding(ways)
+        for _ in range(NEARER_TIMES):
+            if found or not self.admitted_share < 1 or not self._nearer(): break
+            found = self._holding(ways)
+        return found
+
+    def _nearer(self):
+        "Whether some region has a candidate with so much less error; these take the first place."
+        different = {id(race): race for race in self.races}
+        share = 0.9 * self.admitted_share
+        if not any([race.nearer(share) for race in different.values()]): return False
+        self._take_first()
+        return True
 
     def _way_works(self):
         "The ways of the library that hold: as one graph where inputs are small, else called in their lane."
@@ -344,6 +365,7 @@ class ProblemRace:
         limit = max(NARROW_LIMITS.get(self.plans.precision, 0.0), allowed, ERROR_TIMES * self.eager_error,
                     3 * ERROR_LEAST)
         self.row.errors.append({'call': name, 'mine': off, 'eager': self.eager_error})
+        self.admitted_share = limit / off if off else 1.0
         return f'{off:.2e} from float64; {limit:.2e} is allowed' if off > limit else ''
 
     def _lane(self, timed):

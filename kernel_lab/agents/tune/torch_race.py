@@ -136,15 +136,28 @@ def _wanted(region, tensors):
         torch.cuda.empty_cache()
         return eager, 1e-6
 
+@dataclass(frozen=True)
+class RegionWinner:
+    "A candidate that holds: its label, its runner, and its `RaceError`."
+    label: str
+    runner: object
+    error: RaceError
+
 @dataclass
 class RegionRace:
-    "What became of a region's candidates: the best `runner`, its label and error, why others dropped out, the order."
-    runner: object = None
-    label: str = ''
-    error: RaceError | None = None
+    "What became of a region's candidates: those that `held`, fastest first, and why the others dropped out."
+    held: list[RegionWinner] = field(default_factory=list)
     dropped: dict = field(default_factory=dict)
-    order: list = field(default_factory=list)
-    us: dict = field(default_factory=dict)
+
+    def nearer(self, share: float) -> bool:
+        """Put the fastest candidate first whose error is at most `share` of the first one's, or the one with the least
+        error; whether that is another one."""
+        first = self.held[0].error.mine
+        found = next((w for w in self.held if w.error.mine <= share * first),
+                     min(self.held, key=lambda w: w.error.mine))
+        if found.error.mine >= first: return False
+        self.held = [found, *(w for w in self.held if w is not found)]
+        return True
 
 def race_region(driver: object, clock: TorchClock, region: TuneRegionPlans, tensors: Sequence, precision: str,
                 seconds: float = 30) -> RegionRace:
@@ -172,9 +185,5 @@ def race_region(driver: object, clock: TorchClock, region: TuneRegionPlans, tens
     def timed(runner): return lambda: clock.sample(lambda: on_tensors(runner, tensors)[0])
     works = {label: timed(r) for label, r in runners.items()}
     for work in works.values(): work()
-    found.order = bracket(works)
-    if found.order:
-        found.label = found.order[0]
-        found.runner, found.error = runners[found.label], errors[found.label]
-        found.us = {n: median(works[n]() for _ in range(3)) for n in found.order[:2]}
+    found.held = [RegionWinner(n, runners[n], errors[n]) for n in bracket(works)]
     return found
