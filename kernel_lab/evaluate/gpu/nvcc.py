@@ -32,8 +32,8 @@ def require_nvcc() -> Path:
 SYSTEM_PROGRAMS = '/usr/bin', '/bin'
 SYSTEM_HEADERS = '/usr/include', '/usr/local/include', '/usr/libexec'
 
-def _reach(nvcc):
-    "The folders of its programs, and of what they read."
+def toolkit_reach(nvcc: Path) -> dict[str, list[str]]:
+    "The folders of the programs of a toolkit, and of what they read, for `run_tool`."
     toolkit = nvcc.parents[1]
     return {'path': [str(nvcc.parent), *SYSTEM_PROGRAMS], 'readable': [str(toolkit), *SYSTEM_HEADERS]}
 
@@ -54,11 +54,11 @@ def _entry_of(ptx):
 
 _CANNOT_WORK = re.compile(r'^(?:nvcc fatal|nvcc error|(?:/bin/)?sh: [^\n]*not found)[^\n]*', re.M)
 
-def _require_walls():
-    "`UsageError` where nothing keeps `nvcc` from a person's files: what it reads it quotes in its errors."
+def require_file_walls(tool: str, hint: str) -> None:
+    "`UsageError` where nothing keeps a compiler from a person's files: what it reads it quotes in its errors."
     if 'landlock' in sandbox(GPU_MODULES)[0].walls: return
-    raise UsageError('nvcc is not started here: it reads what a kernel includes, and this system has no Landlock to '
-                     'close other files to it.', hint='Leave out --compiler: NVRTC reads no files.')
+    raise UsageError(f'{tool} is not started here: it reads what a kernel includes, and this system has no Landlock to '
+                     'close other files to it.', hint=hint)
 
 def compile_by_nvcc(text: str, name: str, chip: GpuChip, options: list[str] = (),
                     seconds: float = 60) -> tuple[str | None, str, str]:
@@ -67,10 +67,10 @@ def compile_by_nvcc(text: str, name: str, chip: GpuChip, options: list[str] = ()
     `UsageError` without `nvcc`, where nothing confines it, or where it cannot work here."""
     words = ['-ptx', 'kernel.cu', '-o', 'kernel.ptx', *compile_options(chip, options)]
     nvcc = require_nvcc()
-    _require_walls()
+    require_file_walls('nvcc', 'Leave out --compiler: NVRTC reads no files.')
     whole = f'#line 1 "{KERNEL_FILE}"\n{text}{_ASK.format(name=name)}'
     done = run_tool('nvcc', words, {'kernel.cu': whole.encode('utf-8', 'replace')}, ['kernel.ptx'], seconds,
-                    nvcc.parent, _reach(nvcc))
+                    nvcc.parent, toolkit_reach(nvcc))
     log = '\n'.join(printable(line, 500) for line in (done.errors + done.text)[:MAX_NVCC_LOG].splitlines())
     if done.code and (m := _CANNOT_WORK.search(log)):
         raise UsageError(f'nvcc cannot work here: {m[0]}', hint='It needs a C++ compiler (g++) beside it, and a '

@@ -21,6 +21,7 @@ from ..sandbox.protocol import printable
 from ..sandbox.run import check_admitted, sandbox
 
 # %% ../../../nbs/5_evaluate/3_gpu/01_toolchain.ipynb #34d8fd41
+COMPILERS = ('nvcc', 'g++')
 TOOLS = ('ptxas', 'ptxas-blackwell', 'cuobjdump', 'nvdisasm')
 
 TOOLKIT_FOLDERS = ((f'{os.environ["CUDA_HOME"]}/bin',) if os.environ.get('CUDA_HOME') else
@@ -76,7 +77,7 @@ def _wait(command, folder, seconds, name):
     "The exit code of a process whose output goes to files; a `KernelError` where it takes too long."
     code = run_command(command, folder, 'err', seconds, 'out', env={'LANG': 'C.UTF-8'})
     if code is not None: return code
-    hint = ('Look for templates that make more templates, and for loops that are unrolled.' if name == 'nvcc' else
+    hint = ('Look for templates that make more templates, and for loops that are unrolled.' if name in COMPILERS else
             'Use smaller tiles: the assembler goes through all that they unroll to.')
     raise KernelError(f'{name} took too long', kind='timeout', limit=f'{seconds:g} s', value='more', hint=hint)
 

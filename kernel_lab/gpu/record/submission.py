@@ -36,8 +36,9 @@ def _refuse_host_code(source):
         if name not in LOADERS: continue
         raise KernelError('the submission compiles C++ for the host (torch.utils.cpp_extension)',
                           kind='unsupported', line=getattr(node, 'lineno', None),
-                          hint='That needs a machine with a card. Without one, torch.cuda._compile_kernel(text, name) '
-                               'takes the kernel, and is called with grid, block, args; Triton is planned as well.')
+                          hint='That needs a machine with a card, and --self-run. Without one, '
+                               'torch.cuda._compile_kernel(text, name) takes the kernel, and is called with grid, '
+                               'block, args; Triton is planned as well.')
 
 def _run(source, module, chip):
     "Run the text of a submission, for which there is a GPU to ask about, and none to put a tensor on."

@@ -47,7 +47,7 @@ class ModelNew(torch.nn.Module):
     (MODULE, 'self_run', ''), (GOOD.replace('softmax(x, -1)', 'sigmoid(x)'), 'wrong_result', ''), (GOOD.replace(', -1)', ', -1).half()'), 'wrong_shape', 'float16'),
     (GOOD.replace(', -1)', ', -1)[:5]'), 'wrong_shape', 'output 0'), ('x = 1', 'no_entry', 'no entry'), ('def kernel(x:', 'parse_error', 'line 1'),
     (GOOD.replace('return', 'return 3 #'), 'wrong_shape', 'no tensor'), (GOOD.replace('return', 'return (x, x) #'), 'wrong_shape', 'number of outputs'),
-    (GOOD.replace('return', 'return x.cuda() #'), 'trace_error', ''), ('from torch.utils.cpp_extension import load_inline\n' + GOOD, 'unsupported', 'starts nothing'),
+    (GOOD.replace('return', 'return x.cuda() #'), 'trace_error', ''),
     ('import triton\n' + GOOD, 'unsupported', 'starts nothing')])
 def test_every_end_is_a_status(text, status, says):
     e = ran(text=text)
