@@ -33,6 +33,15 @@ WORK = {
 }
 
 
+def test_on_a_card_a_call_that_returns_its_result_went_well():
+    "The stub's way aside: work returns a tensor there, and an error is raised."
+    from kernel_lab.gpu.launch.library_replay import LibraryReplay
+    replay = object.__new__(LibraryReplay)
+    replay.torch, replay.is_card, replay.stream, out = torch, True, None, torch.empty(3)
+    assert replay.enqueue(lambda: torch.ops.aten.add.out(torch.ones(3), torch.ones(3), out=out), 7) == (0,) and out.tolist() == [2.0] * 3
+    with pytest.raises(KernelError, match='line 7'): replay.enqueue(lambda: torch.ones(3) @ torch.ones(4), 7)
+
+
 def recorded(work, *shapes):
     "(a plan of what `work` does with tensors of these shapes, and of no kernel; the shape of its result)."
     r = PlanRecording()

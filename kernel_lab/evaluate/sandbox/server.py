@@ -30,11 +30,10 @@ from .zygote import WALLS
 def _package(name): return Path(importlib.util.find_spec(name).origin).parent
 
 def import_paths() -> list[str]:
-    "The module search path of a child."
-    return list(
-        dict.fromkeys(
-            str(p.resolve()) for p in (Path(kernel_lab.__file__).parents[1],
-                                       *(_package(m).parent for m in ('numpy', 'ml_dtypes')))))
+    "The module search path of a child: where the lab is, and what it imports there; torch may be in another place."
+    needed = ['numpy', 'ml_dtypes', *(m for m in ('torch', 'triton') if importlib.util.find_spec(m))]
+    places = (Path(kernel_lab.__file__).parents[1], *(_package(m).parent for m in needed))
+    return list(dict.fromkeys(str(p.resolve()) for p in places))
 
 def environment() -> dict[str, str]:
     "All environment variables of a child."

@@ -107,7 +107,7 @@ def self_run_job(request: dict) -> str:
     """The job of a child: `source`, `entry`, `init`, `names` of the inputs of a draw, `device`, `samples`, `seconds`,
     `modules`: key of a call of `load_inline` → its file, and `inputs`, `outputs` of all draws as (shape, dtype) →
     outputs in their file, the claimed times as JSON."""
-    offer_loader(loading(request['modules']))
+    if 'cpp_extension' in request['source']: offer_loader(loading(request['modules']))
     rooms = mapped_arrays(OUTPUTS_FD, request['outputs'], TEXT_BYTES, writable=True)
     arrays = mapped_arrays(INPUTS_FD, request['inputs'])
     torch.backends.cudnn.allow_tf32 = False             # numbers are judged as float32

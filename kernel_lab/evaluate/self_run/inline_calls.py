@@ -7,11 +7,13 @@ can be compiled, and answered there with a file that was."""
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
 from types import ModuleType
 from ...core.errors import KernelError
 
@@ -107,8 +109,13 @@ def offer_loader(load: Callable) -> None:
     def load_files(*args, **more):
         raise KernelError('torch.utils.cpp_extension.load compiles files, and a submission brings none',
                           kind='unsupported', hint='load_inline takes the sources as text.')
+    def include_paths(*args, **more):
+        "The folders of torch's headers, and CUDA's."
+        own = Path(torch.__file__).parent / 'include'
+        toolkit = [Path(os.environ['CUDA_HOME'], 'include')] if os.environ.get('CUDA_HOME') else []
+        return [str(p) for p in (own, own / 'torch/csrc/api/include', *toolkit)]
     module = ModuleType('torch.utils.cpp_extension')
-    module.load_inline, module.load = load, load_files
+    module.load_inline, module.load, module.include_paths = load, load_files, include_paths
     sys.modules[module.__name__] = torch.utils.cpp_extension = module
 
 def writing_down(calls: list[InlineCall]) -> Callable:

@@ -102,7 +102,8 @@ class LibraryReplay:
         "Enqueue the work of a call on the launcher's stream: (0,), as a call of the driver that went well."
         try:
             with self.torch.no_grad(), self.torch.cuda.stream(self.stream) if self.is_card else nullcontext():
-                error = work() if self.is_card else self.driver.api.library_work(work)[0]
+                if self.is_card: work(); return (0,)
+                error = self.driver.api.library_work(work)[0]
         except RuntimeError as e: raise _failed(self.torch, e, line) from None
         if error: raise refusal(error.name, 'torch')
         return (0,)

@@ -50,6 +50,13 @@ def ran(text, **more):
     return self_run(Kernel(text), 'softmax', 'small', device='cpu', seeds=2, samples=4, seconds=2, limits=Limits(seconds=20), **more)
 
 
+def test_torch_finds_headers_beside_the_loader():
+    "torch's call of NVRTC asks that module for them, with a text that says load_inline and with one that does not."
+    asks = 'from torch.utils import cpp_extension; assert len(cpp_extension.include_paths("cuda")) > 1'
+    for text in (PLAIN, 'import torch\ndef kernel(x):\n    return torch.softmax(x, -1)\n'):
+        assert ran(text.replace('    return torch.softmax', f'    {asks}\n    return torch.softmax')).status == 'self_run'
+
+
 def test_its_own_c_runs_behind_the_walls():
     e = ran(PLAIN)
     assert (e.status, e.asked['modules']) == ('self_run', 1), str(e)

@@ -52,7 +52,7 @@ SPECS = [{'shape': [1024, 1024], 'dtype': 'float32'}] * 2
 def test_torch_does_its_part_in_the_graph(name):
     text, reference = WORK[name]
     c = compile_submission(MIXED.format(work=text), SPECS, chip=f'sm_{CudaDriver().capability}')
-    asked = order_of([c.plan], [[c.binaries[k].cubin for k in range(len(c.plan.kernels))]], seconds=3, most=40)
+    asked = order_of([c.plan], [[c.binaries[k].cubin for k in range(len(c.plan.kernels))]], seconds=1, most=20)
     found = launch(asked, 120)
     print(name, found)
     assert found.status == 'ran', str(found)
@@ -159,5 +159,3 @@ def test_host_code_by_load_inline_runs_behind_walls():
     assert 'seccomp' in e.layers and any(layer.startswith('landlock') for layer in e.layers)
     wrong = self_run(Kernel(INLINE.replace('return soft.soft(x)', 'return soft.soft(2 * x)')), 'softmax', seeds=1, samples=3)
     assert wrong.status == 'wrong_result', str(wrong)
-    bad = self_run(Kernel(INLINE.replace('/ part[0];', '/ part(0);')), 'softmax', seeds=1, samples=3)
-    assert bad.status == 'trace_error' and 'line 16: cuda_sources, line 14' in str(bad), str(bad)

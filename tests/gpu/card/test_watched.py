@@ -4,6 +4,8 @@ import json
 import lzma
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -50,11 +52,26 @@ def seen_by(module, monkeypatch):
     return texts
 
 
+@pytest.fixture(scope='module')
+def sanitized(made):
+    "Name → (binaries, report, what the tools print), each in a thread: its processes are their own."
+    texts = {}
+    def one(name):
+        plan, binaries = made(name)
+        texts[threading.get_ident()] = mine = []
+        return binaries, sanitizer.sanitize(plan, binaries), mine
+    def kept(*args, **kw):
+        report = launch(*args, **kw)
+        texts[threading.get_ident()].append((report.status, report.data.get('seen', ''), report.data.get('places', [])))
+        return report
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(KERNELS)) as pool:
+        patch.setattr(sanitizer, 'launch', kept)
+        return dict(zip(KERNELS, pool.map(one, KERNELS)))
+
+
 @pytest.mark.parametrize('name', KERNELS)
-def test_the_sanitizer_names_the_line(made, name, monkeypatch):
-    plan, binaries = made(name)
-    texts = seen_by(sanitizer, monkeypatch)
-    report = sanitizer.sanitize(plan, binaries)
+def test_the_sanitizer_names_the_line(sanitized, name):
+    binaries, report, texts = sanitized[name]
     RECORDED['sanitizer'][name] = {'lines': lines_of(binaries), 'names': {b.kernel.entry: b.kernel.name for b in binaries},
                                    'runs': dict(zip(sanitizer.SANITIZER_CHECKS, texts)), 'found': [str(f) for f in report.findings]}
     print(report)
