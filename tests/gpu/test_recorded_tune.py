@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from kernel_lab.agents.tune.card_facts import CardFacts
-from kernel_lab.agents.tune.kernelbench_table import BARS, group_of, rooms_of
+from kernel_lab.agents.tune.kernelbench_table import AUTOTUNED, BARS, group_of, rooms_of
 from kernel_lab.agents.tune.tune_table import tuned_result
 
 HERE = Path(__file__).parent
@@ -12,8 +12,6 @@ RECORDED = json.loads((HERE / 'tune_h200.json').read_text())
 GALLERY = json.loads((HERE / 'gallery_h200.json').read_text())
 ROWS = [r for r in RECORDED['rows'] if r['status'] != 'card']
 CARDS = [CardFacts.of(r) for r in RECORDED['rows'] if r['status'] == 'card']
-# 2_57's choice was confirmed beside another mode than default compilation, which turned out faster; both are asked now
-MISSED = {('L2 matmul', 'faster than compiled'): 35, ('convolution', 'least over compiled'): 0.94}
 WITHOUT_A_THIRD = {33, 35, 37, 97}
 
 
@@ -29,14 +27,13 @@ def test_the_recording_says_what_it_is_and_has_a_row_for_every_problem(results):
 
 
 def test_each_session_measured_a_kernel_against_itself():
-    assert len(CARDS) == 9 and all(c.holds for c in CARDS), [str(c) for c in CARDS]
+    assert len(CARDS) == 16 and all(c.holds for c in CARDS), [str(c) for c in CARDS]
 
 
 @pytest.mark.parametrize('bar', BARS, ids=lambda b: f'{b.of} {b.says}')
 def test_bars(results, bar):
-    "What is not reached stands here with what was: it must not get worse unseen."
     found = [r for r in results.values() if r.us and bar.of in group_of(r.name)]
-    assert bar.value(found, CARDS[-1]) >= MISSED.get((bar.of, bar.says), bar.least)
+    assert bar.value(found, CARDS[-1]) >= bar.least
 
 
 def test_who_has_room_and_who_gained_a_third_of_it(results):
@@ -47,9 +44,9 @@ def test_who_has_room_and_who_gained_a_third_of_it(results):
     assert {int(r.name.split('_')[1]) for r in rooms if not r.is_gained} == WITHOUT_A_THIRD
 
 
-def test_max_autotune_was_measured_where_products_are_far_from_their_floor(results):
+def test_max_autotune_was_measured_of_products_and_far_from_the_floor(results):
     tried = [r for r in results.values() if 'autotune' in r.us]
-    assert len(tried) == 14 and all('matmul' in group_of(r.name) for r in tried)
+    assert len(tried) == AUTOTUNED and all(r.work['products'] or r.us['compile'] > 1.2 * CARDS[-1].floor_us(r.work) for r in tried)
     assert [r.name for r in tried if r.best == 'autotune' and r.chosen == 'autotune'] == ['1_7_Matmul_with_small_K_dimension_']
 
 
