@@ -38,9 +38,12 @@ def _is_written(row):
     return str(row.get('way', 'kernels')).startswith('kernels')
 
 def _is_exact(row):
-    "Whether every error of a kernel against float64 is at most twice that of eager."
+    """Whether the errors against float64 of what was chosen, and of its kernels, are at most twice those of eager. Of
+    kernels that were tried first, and were too far from it together, the row keeps the errors, too."""
     known = [e for e in row.get('errors') or () if isinstance(e, dict) and 'mine' in e and 'eager' in e]
-    return bool(known) and all(e['mine'] <= max(ERROR_TIMES * e['eager'], ERROR_LEAST) for e in known)
+    kernels = [e for e in known if 'call' not in e]
+    chosen = kernels[-len(row.get('kept') or kernels):] + [e for e in known if e.get('call') == row.get('way')][-1:]
+    return bool(chosen) and all(e['mine'] <= max(ERROR_TIMES * e['eager'], ERROR_LEAST) for e in chosen)
 
 def card_rates(rows: Sequence[dict]) -> CardRates:
     "The rates of some rows of a recording, as `CardSession` keeps them. `UsageError` for a row that is none."

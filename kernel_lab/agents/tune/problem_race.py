@@ -362,8 +362,7 @@ class ProblemRace:
         self.torch.manual_seed(1)
         off = max(relative_error(x, w) for x, w in zip(_tuple(call()), self.want))
         allowed = NARROW_LIMITS['tf32'] / 2 if name.startswith('library') and self.row.work.get('convolutions') else 0.0
-        limit = max(NARROW_LIMITS.get(self.plans.precision, 0.0), allowed, ERROR_TIMES * self.eager_error,
-                    3 * ERROR_LEAST)
+        limit = max(NARROW_LIMITS.get(self.plans.precision, 0.0), allowed, ERROR_TIMES * self.eager_error, ERROR_LEAST)
         self.row.errors.append({'call': name, 'mine': off, 'eager': self.eager_error})
         self.admitted_share = limit / off if off else 1.0
         return f'{off:.2e} from float64; {limit:.2e} is allowed' if off > limit else ''
