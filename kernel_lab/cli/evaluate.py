@@ -153,8 +153,8 @@ Admitted = Annotated[str, typer.Option(metavar='WORK', help=(
     'Work that a GPU kernel may leave to torch: mm, convolution, or both with a comma; it is done again on the CPU.'))]
 
 SelfRunning = Annotated[bool, typer.Option('--self-run', help=(
-    "Let a submission run its own Python on this machine's card, confined: its numbers are checked, its time is its "
-    'own word, and is not stored.'))]
+    "Let a submission run its own Python on this machine's card, confined; C++ of load_inline is compiled before. Its "
+    'numbers are checked, its time is its own word, and is not stored.'))]
 
 def admitting(name: str, work: str) -> 'Task':
     "The task called `name`, which admits the named work of the library. `UsageError` for work that is none."

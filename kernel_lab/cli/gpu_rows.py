@@ -5,7 +5,7 @@
 # %% ../../nbs/7_cli/03_gpu_rows.ipynb #bb6f00e3
 import json
 from typing import TYPE_CHECKING
-from .render import EXIT_GOOD, EXIT_NOT_CORRECT, NO_VALUE, TextTable, say
+from .render import EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, NO_VALUE, TextTable, with_progress
 from ..core.errors import KernelError, UsageError
 from ..core.format import bytes_text, time_text
 
@@ -102,10 +102,13 @@ def self_run_files(kernels: dict, task: object, workload: str | None = None, see
     `UsageError` without a card, before anything runs."""
     from ..evaluate.records.evaluation import SELF_RUN
     from ..evaluate.self_run.run import self_run
-    done = []
-    for name, kernel in kernels.items():
+    for kernel in kernels.values():
         if isinstance(kernel, UsageError): raise kernel
-        done.append(self_run(kernel, task, workload, seeds=seeds, limits=limits))
-        if as_json: print(json.dumps({'file': name, **done[-1].to_dict()}))
-        else: say(*([f'{name}:'] if len(kernels) > 1 else []), *done[-1].lines())
-    return EXIT_GOOD if all(e.status == SELF_RUN for e in done) else EXIT_NOT_CORRECT
+    lines = lambda name, e: ([json.dumps({'file': name, **e.to_dict()})] if as_json else
+                             [*([f'{name}:'] if len(kernels) > 1 else []), *e.lines()])
+    ran = ((name, self_run(kernel, task, workload, seeds=seeds, limits=limits)) for name, kernel in kernels.items())
+    has_host_code = any('load_inline' in k.source for k in kernels.values())
+    done, cut = with_progress(ran, len(kernels), 'compiling, running' if has_host_code else 'running',
+                              lambda row: lines(*row))
+    if cut: return INTERRUPTED
+    return EXIT_GOOD if all(e.status == SELF_RUN for _, e in done) else EXIT_NOT_CORRECT
