@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from ...core.errors import KernelError, UsageError
 from ...core.files import replacing
-from ..gpu.nvcc import (SYSTEM_HEADERS, SYSTEM_PROGRAMS, require_file_walls, require_nvcc,
+from ..gpu.nvcc import (NO_NVCC, SYSTEM_HEADERS, SYSTEM_PROGRAMS, nvcc_path, require_file_walls,
     toolkit_reach)
 from ..gpu.toolchain import run_tool
 from ..sandbox.protocol import printable
@@ -105,11 +105,12 @@ def _standard():
 
 @cache
 def _host_compiler():
-    path = shutil.which('g++')
-    if path: return Path(path).resolve()
-    raise UsageError('C++ of a submission cannot be compiled here: g++ is not installed.',
-                     hint='Install a C++ compiler (Debian, Ubuntu: g++), or take torch.cuda._compile_kernel(text, '
-                          'name), which needs none.')
+    if path := shutil.which('g++'): return Path(path).resolve()
+    raise _no_compiler('g++ is not installed', 'a C++ compiler (Debian, Ubuntu: g++)')
+
+def _no_compiler(why, what):
+    return UsageError(f'C++ of a submission cannot be compiled here: {why}.',
+                      hint=f'Install {what}, or take torch.cuda._compile_kernel(text, name), which needs none.')
 
 def _headers():
     "Folders of headers: torch's, Python's, and CUDA's that came as packages."
@@ -155,7 +156,8 @@ def build_extension(call: InlineCall, source: str, chip: GpuChip | None = None, 
     if call.cuda and chip is None:
         raise KernelError('load_inline with cuda_sources needs a card', kind='unsupported')
     flags = {kind: admitted_flags(call, kind) for kind in _MEANING}
-    gcc, nvcc = _host_compiler(), require_nvcc() if chip else None
+    gcc, nvcc = _host_compiler(), nvcc_path() if chip else None
+    if call.cuda and nvcc is None: raise _no_compiler(NO_NVCC, 'a CUDA toolkit')
     require_file_walls('g++', 'Use Linux with Landlock (5.13 or later).')
     reach = _reach(nvcc)
     headers = [w for p in _headers() for w in ('-isystem', str(p))]

@@ -71,6 +71,9 @@ class SelfRun:
                 f'  its process ran {self.wall_seconds:.2f} s of wall time, of which it claims {claimed}',
                 f'  {OWN_WORD}']
 
-    def _where(self): return f'{self.task} {self.workload}, ran itself on {self.device}, sandbox {self.tier or "none"}'
+    def _where(self):
+        modules = self.asked.get('modules')
+        brought = f', with {count_text(modules, "module")} of C++, compiled before' if modules else ''
+        return f'{self.task} {self.workload}, ran itself on {self.device}{brought}, sandbox {self.tier or "none"}'
 
     def __str__(self): return '\n'.join(self.lines())

@@ -149,7 +149,7 @@ def self_run(kernel: Kernel | str, task: Task | str, workload: str | None = None
              init: Sequence | None = None) -> SelfRun:
     """Run a submission's own Python in a confined child and compare what it returns; its time is its own word.
     `device`: 'cuda', or 'cpu' to try it without a card; `samples`: timed calls at most, for `seconds`. Every failure
-    of the submission is a status. `UsageError` without a card or torch."""
+    of the submission is a status. `UsageError` without a card, torch, or the compilers that its text asks for."""
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
     require_device(device)
     task = get_task(task) if isinstance(task, str) else task
