@@ -47,7 +47,7 @@ def kernel(x):
 
 
 def ran(text, **more):
-    return self_run(Kernel(text), 'softmax', 'small', device='cpu', seeds=2, samples=4, seconds=2, limits=Limits(seconds=20), **more)
+    return self_run(Kernel(text), 'softmax', 'small', device='cpu', seeds=2, samples=4, seconds=2, limits=Limits(seconds=60), **more)
 
 
 def test_torch_finds_headers_beside_the_loader():
@@ -85,7 +85,8 @@ MODULE = PLAIN.replace("plain = load_inline(name='plain', cpp_sources=TEXT, no_i
     (PLAIN.replace('load_inline(name', 'load_inline(3, name'), 'trace_error', 'line'), (PLAIN.replace('plain = ', 'raise SystemExit\nplain = '), 'trace_error', ''),
     (PLAIN.replace('plain = ', 'while True: pass\nplain = '), 'timeout', 'too long')])
 def test_every_end_is_a_status(text, status, says):
-    e = self_run(Kernel(text), 'softmax', 'small', device='cpu', seeds=1, samples=2, seconds=1, limits=Limits(seconds=4))
+    limits = Limits(seconds=4 if status == 'timeout' else 60)
+    e = self_run(Kernel(text), 'softmax', 'small', device='cpu', seeds=1, samples=2, seconds=1, limits=limits)
     assert e.status == status and says in str(e), str(e)
     assert bool(e.samples_us) == (status == 'self_run')
 
