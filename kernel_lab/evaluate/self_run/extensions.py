@@ -12,10 +12,10 @@ import stat
 import sys
 import sysconfig
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
+from ...core.commands import at_once
 from ...core.errors import KernelError, UsageError
 from ...core.files import replacing
 from ..gpu.nvcc import (NO_NVCC, SYSTEM_HEADERS, SYSTEM_PROGRAMS, nvcc_path, require_file_walls,
@@ -152,7 +152,8 @@ def _made(name, words, files, output, seconds, reach, folder=None):
 def build_extension(call: InlineCall, source: str, chip: GpuChip | None = None, seconds: float = 240) -> bytes:
     """The compiled module of a call of `load_inline` in the submission `source`, for a `chip`; None: without CUDA.
     `KernelError` for an error in its text (with its line), an option that is not admitted, more than `seconds` a file,
-    more than `MOST_MODULE_MB`; `UsageError` where the compilers are not installed or cannot be confined."""
+    more than `MOST_MODULE_MB`; `UsageError` where the compilers are not installed or cannot be confined. Work that is
+    asked to stop ends its compilers."""
     if call.cuda and chip is None:
         raise KernelError('load_inline with cuda_sources needs a card', kind='unsupported')
     flags = {kind: admitted_flags(call, kind) for kind in _MEANING}
@@ -172,8 +173,7 @@ def build_extension(call: InlineCall, source: str, chip: GpuChip | None = None, 
                                                   'HALF2_OPERATORS')),
                  *names, *headers, *chips, *flags['cuda_cflags']]
         jobs.append(('nvcc', words, {'cuda.cu': cuda_text(call).encode('utf-8', 'replace')}, 'cuda.o', nvcc.parent))
-    with ThreadPoolExecutor(2) as pool:
-        made = [*pool.map(lambda j: _made(*j[:4], seconds, reach, j[4]), jobs)]
+    made = at_once([partial(_made, *j[:4], seconds, reach, j[4]) for j in jobs])
     for data, log in made:
         if not data: raise compile_error(log, call, source)
     data, log = _made('g++', _link_words(call, flags['ldflags'], nvcc),

@@ -2,11 +2,14 @@
 of the submission where it is wrong. Plain C here, which compiles in a second; torch's headers in the slow run and on a card."""
 import os
 import shutil
+import threading
+import time
 
 import pytest
 
 pytest.importorskip('torch', reason='torch is not installed: the extra gpu')
-from kernel_lab.core.errors import KernelError
+from kernel_lab.core.errors import KernelError, stoppable
+from kernel_lab.evaluate.gpu.nvcc import require_file_walls
 from kernel_lab.evaluate.sandbox.protocol import Limits
 from kernel_lab.evaluate.sandbox.run import sandbox_status
 from kernel_lab.evaluate.self_run.extensions import build_extension, python_headers
@@ -147,6 +150,16 @@ soft = load_inline('soft', TEXT, functions=['soft'], extra_cflags=['-O3'], verbo
 class ModelNew(torch.nn.Module):
     def forward(self, x): return soft.soft(x)
 '''
+
+
+def test_work_that_is_stopped_ends_its_compilers():
+    "Half a minute of torch's headers, of which a moment passes."
+    require_file_walls('g++', '')               # the sandbox has started
+    stop, began = threading.Event(), time.monotonic()
+    timer = threading.Timer(1.5, stop.set)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt), stoppable(stop): build_extension(InlineCall.of('soft', 'torch::Tensor f(torch::Tensor x) { return x; }', functions='f'), '')
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.slow
