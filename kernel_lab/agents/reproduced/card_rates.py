@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from ..tune.torch_race import ERROR_LEAST, ERROR_TIMES
+from ..tune.torch_race import RaceError
 from ..tune.tune_table import geometric_mean, tuned_result
 from ...core.errors import UsageError
 from ...core.format import visible_text
@@ -43,7 +43,7 @@ def _is_exact(row):
     known = [e for e in row.get('errors') or () if isinstance(e, dict) and 'mine' in e and 'eager' in e]
     kernels = [e for e in known if 'call' not in e]
     chosen = kernels[-len(row.get('kept') or kernels):] + [e for e in known if e.get('call') == row.get('way')][-1:]
-    return bool(chosen) and all(e['mine'] <= max(ERROR_TIMES * e['eager'], ERROR_LEAST) for e in chosen)
+    return bool(chosen) and not any(RaceError(e['mine'], e['eager']).says() for e in chosen)
 
 def card_rates(rows: Sequence[dict]) -> CardRates:
     "The rates of some rows of a recording, as `CardSession` keeps them. `UsageError` for a row that is none."

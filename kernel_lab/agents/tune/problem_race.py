@@ -20,8 +20,8 @@ from .library_ways import (GRAPH_BYTES, GraphCall, LibraryLane, input_bytes, pre
     waiting_backend, ways_for)
 from .plan_runner import RegionRunner, TorchMemory, on_tensors
 from ..templates.problem import model_and_inputs, problem_module, state_of
-from .torch_race import (ERROR_LEAST, ERROR_TIMES, NARROW_LIMITS, TorchClock, interleaved,
-    race_region, reference_function, relative_error)
+from .torch_race import (NARROW_LIMITS, RaceError, TorchClock, interleaved, race_region,
+    reference_function, relative_error)
 from ...core.errors import choose
 from ...core.format import visible_text
 from ...gpu.clock.ratios import random_rounds, sampled_ratio
@@ -362,7 +362,7 @@ class ProblemRace:
         self.torch.manual_seed(1)
         off = max(relative_error(x, w) for x, w in zip(_tuple(call()), self.want))
         allowed = NARROW_LIMITS['tf32'] / 2 if name.startswith('library') and self.row.work.get('convolutions') else 0.0
-        limit = max(NARROW_LIMITS.get(self.plans.precision, 0.0), allowed, ERROR_TIMES * self.eager_error, ERROR_LEAST)
+        limit = max(allowed, RaceError(off, self.eager_error).limit(self.plans.precision))
         self.row.errors.append({'call': name, 'mine': off, 'eager': self.eager_error})
         self.admitted_share = limit / off if off else 1.0
         return f'{off:.2e} from float64; {limit:.2e} is allowed' if off > limit else ''

@@ -93,10 +93,13 @@ class RaceError:
     mine: float
     eager: float
 
+    def limit(self, precision: str = 'default') -> float:
+        "The largest error that is allowed."
+        return max(NARROW_LIMITS.get(precision, 0.0), ERROR_TIMES * self.eager, ERROR_LEAST)
+
     def says(self, precision: str = 'default') -> str:
         "What is wrong with it, '' for nothing."
-        limit = max(NARROW_LIMITS.get(precision, 0.0), ERROR_TIMES * self.eager, ERROR_LEAST)
-        if self.mine <= limit: return ''
+        if self.mine <= (limit := self.limit(precision)): return ''
         return f'relative error {self.mine:.2e}; {limit:.2e} is allowed, eager has {self.eager:.2e}'
 
 def relative_error(out: object, want: object) -> float:
