@@ -27,12 +27,14 @@ from .protocol import Limits, ChildReply, verdict, printable
 from .zygote import WALLS
 
 # %% ../../../nbs/5_evaluate/2_sandbox/05_server.ipynb #e0c11160
-def _package(name): return Path(importlib.util.find_spec(name).origin).parent
+def package_folder(name: str) -> Path:
+    "The folder of an installed package."
+    return Path(importlib.util.find_spec(name).origin).parent
 
 def import_paths() -> list[str]:
     "The module search path of a child: where the lab is, and what it imports there; torch may be in another place."
     needed = ['numpy', 'ml_dtypes', *(m for m in ('torch', 'triton') if importlib.util.find_spec(m))]
-    places = (Path(kernel_lab.__file__).parents[1], *(_package(m).parent for m in needed))
+    places = (Path(kernel_lab.__file__).parents[1], *(package_folder(m).parent for m in needed))
     return list(dict.fromkeys(str(p.resolve()) for p in places))
 
 def environment() -> dict[str, str]:
@@ -48,7 +50,7 @@ _LIBRARIES = ('/lib', '/lib64', '/usr/lib', '/usr/lib64')
 
 def readable_paths(more: Sequence[str] = ()) -> list[str]:
     "The folders that a child may read, and `more`, without symbolic links and subfolders of one another."
-    numpy, ml_dtypes = _package('numpy'), _package('ml_dtypes')
+    numpy, ml_dtypes = package_folder('numpy'), package_folder('ml_dtypes')
     lib = Path(sysconfig.get_config_var('LIBDIR') or sys.base_prefix)
     ours = [Path(kernel_lab.__file__).parent / name for name in ('core', 'nki')]
     found = [*_LIBRARIES, sysconfig.get_path('stdlib'), sysconfig.get_path('platstdlib'), numpy,

@@ -10,13 +10,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from ...core.errors import KernelError, UsageError, choose
 from ..gpu.precision import class_tolerance, in_float64
 from ..records.evaluation import SELF_RUN
 from ..records.verification import Status, Verification, status_of
 from ..sandbox.protocol import ChildReply, Limits
 from ..sandbox.run import check_admitted, refusal_of_length, sandbox
+from ..sandbox.server import package_folder
 from ..sandbox.shared_arrays import array_layout, specs_of
 from .extensions import built_extension, extension_folder
 from .inline_calls import read_calls
@@ -65,7 +65,7 @@ MOST_SAMPLES = 400
 
 def _readable():
     "The folders of torch, of NVIDIA's libraries beside it, and of modules that were compiled."
-    torch = Path(importlib.util.find_spec('torch').origin).parent
+    torch = package_folder('torch')
     return tuple(str(p) for p in (torch, torch.with_name('nvidia'), extension_folder()) if p.is_dir())
 
 def self_run_limits(limits: Limits | None, device: str) -> Limits:
