@@ -41,15 +41,13 @@ def made():
 def lines_of(binaries): return {b.kernel.entry: {str(i.address): i.line for i in b.sass} for b in binaries}
 
 
-def seen_by(module, monkeypatch):
-    "What the tools print, kept while a module launches."
-    texts = []
+def noting(texts):
+    "A `launch` that keeps what the tools print, in the list that `texts` gives."
     def kept(*args, **kw):
         report = launch(*args, **kw)
-        texts.append((report.status, report.data.get('seen', ''), report.data.get('places', [])))
+        texts().append((report.status, report.data.get('seen', ''), report.data.get('places', [])))
         return report
-    monkeypatch.setattr(module, 'launch', kept)
-    return texts
+    return kept
 
 
 @pytest.fixture(scope='module')
@@ -60,12 +58,8 @@ def sanitized(made):
         plan, binaries = made(name)
         texts[threading.get_ident()] = mine = []
         return binaries, sanitizer.sanitize(plan, binaries), mine
-    def kept(*args, **kw):
-        report = launch(*args, **kw)
-        texts[threading.get_ident()].append((report.status, report.data.get('seen', ''), report.data.get('places', [])))
-        return report
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(KERNELS)) as pool:
-        patch.setattr(sanitizer, 'launch', kept)
+        patch.setattr(sanitizer, 'launch', noting(lambda: texts[threading.get_ident()]))
         return dict(zip(KERNELS, pool.map(one, KERNELS)))
 
 
@@ -84,7 +78,8 @@ def test_the_sanitizer_names_the_line(sanitized, name):
 @pytest.mark.parametrize('name', ['softmax', 'matmul'])
 def test_counters_say_why(made, name, monkeypatch):
     plan, binaries = made(name)
-    texts = seen_by(counters, monkeypatch)
+    texts = []
+    monkeypatch.setattr(counters, 'launch', noting(lambda: texts))
     found = counters.count(plan, binaries)
     RECORDED['counters'][name] = {'card': found.card, 'lines': lines_of(binaries), 'raw': trimmed(texts[0][1]), 'source': trimmed(texts[1][1]),
                                   'least_bytes': found.least_bytes, 'said': str(found)}
