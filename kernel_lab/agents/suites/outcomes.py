@@ -103,7 +103,8 @@ def _why(run, ending, note):
     if ending in (Ending.CORRECT, Ending.COMPILED): return ''
     if note: return note.body['text']
     own = own_steps(run)
-    if not own: return 'The agent wrote no kernel of its own.' if ending == Ending.FAILED else ''
+    if not own and ending != Ending.FAILED: return ''
+    if not own: return f'The agent wrote no kernel of its own{"; it left the first as it was" * bool(run.steps)}.'
     e = own[-1].evaluation
     said = (e.error or {}).get('message', '') or e.status.value.replace('_', ' ')
     return f'{len(own)} kernel{"s" * (len(own) != 1)}, the last: {said}'
