@@ -83,6 +83,10 @@ class RegionRunner:
             number += 1
         return result, taken
 
+    def release(self) -> None:
+        "Give back the memory that only the plan sees; the next run takes it anew."
+        self.kept.clear()
+
 # %% ../../../nbs/6_agents/7_tune/01_plan_runner.ipynb #7fe1ee07
 class TorchMemory:
     "Bytes of torch's on the card, between guards and poisoned where `poison` is a byte."

@@ -160,7 +160,12 @@ class RegionRace:
                      min(self.held, key=lambda w: w.error.mine))
         if found.error.mine >= first: return False
         self.held = [found, *(w for w in self.held if w is not found)]
+        self.release()
         return True
+
+    def release(self) -> None:
+        "Only the first keeps its memory: of a layer with large weights, all candidates' would fill the card."
+        for w in self.held[1:]: w.runner.release()
 
 def race_region(driver: object, clock: TorchClock, region: TuneRegionPlans, tensors: Sequence, precision: str,
                 seconds: float = 30) -> RegionRace:
@@ -189,4 +194,5 @@ def race_region(driver: object, clock: TorchClock, region: TuneRegionPlans, tens
     works = {label: timed(r) for label, r in runners.items()}
     for work in works.values(): work()
     found.held = [RegionWinner(n, runners[n], errors[n]) for n in bracket(works)]
+    found.release()
     return found

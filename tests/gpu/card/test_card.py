@@ -92,7 +92,7 @@ def task_of(name):
 
 
 @pytest.fixture(scope='module')
-def compiled():
+def compiled(inline):
     "Name → what the compiler made of every text of this file, all at once, without the card."
     chip = f'sm_{CudaDriver().capability}'
     texts = {n: (task_of(n)[3], task_of(n)[2]) for n in PARITY}
@@ -136,14 +136,16 @@ def kept():
 
 
 @pytest.fixture(scope='module')
-def launched(compiled):
-    "Name → (order, report) of everything that is not timed, several at once."
+def launched(compiled, inline):
+    "Name → (order, report) of everything that is not timed, several at once. What is timed comes later, alone."
     def one(name):
         if isinstance(compiled[name], KernelError): return None, compiled[name]
         asked = order(compiled[name], timed=False)
         return asked, launch(asked, 15 if BAD.get(name, ('', ''))[1] == 'timeout' else 60)
     names = [*PARITY, *BAD]
-    with ThreadPoolExecutor(6) as pool: return dict(zip(names, pool.map(one, names)))
+    with ThreadPoolExecutor(6) as pool: found = dict(zip(names, pool.map(one, names)))
+    inline.result()
+    return found
 
 
 @pytest.mark.parametrize('name', PARITY)

@@ -65,58 +65,24 @@ ATTACKS = {
     "open('/dev/nvidia0', 'rb')": 'trace_error', "open('/etc/passwd').read()": 'trace_error', 'import os; os.fork()': 'trace_error',
     'import socket; socket.socket()': 'trace_error', 'import os; os.kill(os.getppid(), 9)': 'trace_error',
     'while True: torch.mm(x[:64, :64], x[:64, :64])': 'timeout', 'y = [torch.empty(1 << 40, device="cuda")]': 'trace_error'}
-INLINE = '''import torch
-from torch.utils.cpp_extension import load_inline
-CUDA = """#include <ATen/cuda/CUDAContext.h>
-__global__ void rows(const float* x, float* out, int n) {
-    __shared__ float part[256];
-    const float* from = x + (size_t)blockIdx.x * n;
-    float most = -INFINITY, sum = 0;
-    for (int k = threadIdx.x; k < n; k += 256) most = fmaxf(most, from[k]);
-    part[threadIdx.x] = most;
-    for (int s = 128; s; s /= 2) { __syncthreads(); if (threadIdx.x < s) part[threadIdx.x] = fmaxf(part[threadIdx.x], part[threadIdx.x + s]); }
-    __syncthreads(); most = part[0]; __syncthreads();
-    for (int k = threadIdx.x; k < n; k += 256) sum += expf(from[k] - most);
-    part[threadIdx.x] = sum;
-    for (int s = 128; s; s /= 2) { __syncthreads(); if (threadIdx.x < s) part[threadIdx.x] += part[threadIdx.x + s]; }
-    __syncthreads();
-    for (int k = threadIdx.x; k < n; k += 256) out[(size_t)blockIdx.x * n + k] = expf(from[k] - most) / part[0];
-}
-torch::Tensor soft(torch::Tensor x) {
-    auto out = torch::empty_like(x);
-    rows<<<x.size(0), 256, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), out.data_ptr<float>(), x.size(1));
-    return out;
-}"""
-soft = load_inline(name='soft', cpp_sources='torch::Tensor soft(torch::Tensor x);', cuda_sources=CUDA, functions=['soft'], verbose=True,
-                   extra_cflags=[''], extra_ldflags=[''], extra_cuda_cflags=['-O3'])
-class ModelNew(torch.nn.Module):
-    def forward(self, x): return soft.soft(x)
-'''
 
 
 def free_bytes(): return torch.cuda.mem_get_info()[0]
 
 
-def ran_beside():
-    "(run → its record, bytes of the device that are gone): host code that is compiled, once for two runs, and attacks, four at a time."
+@pytest.fixture(scope='module')
+def beside():
+    """(run → its record, bytes of the device that are gone): attacks four at a time, and beside them what runs itself; never
+    beside a test of a clock, which finds that the card is not its own."""
     torch.zeros(1, device='cuda')
     before = free_bytes()
     def one(attack):
         text = SOFTMAX.replace('return', f'{attack}\n    return').replace('def kernel(x): ', 'def kernel(x):\n    ')
         return self_run(Kernel(text), 'softmax', seeds=1, limits=Limits(seconds=12))
-    def inline():
-        return (self_run(Kernel(INLINE), 'softmax', seeds=2, samples=20),
-                self_run(Kernel(INLINE.replace('return soft.soft(x)', 'return soft.soft(2 * x)')), 'softmax', seeds=1, samples=3))
+    def texts(): return {text: self_run(Kernel(text), 'softmax', seeds=2, samples=20) for text in (SOFTMAX, CUDA)}
     with ThreadPoolExecutor(5) as pool:
-        built = pool.submit(inline)
-        found = dict(zip(ATTACKS, pool.map(one, ATTACKS)))
-        return found | {'inline': built.result()}, before - free_bytes()
-
-
-@pytest.fixture(scope='module', autouse=True)
-def beside():
-    "Runs that are not timed go beside the tests of this file, which are not timed either."
-    with ThreadPoolExecutor(1) as pool: yield pool.submit(ran_beside)
+        ran = pool.submit(texts)
+        return dict(zip(ATTACKS, pool.map(one, ATTACKS))) | ran.result(), before - free_bytes()
 
 
 @pytest.mark.parametrize('name', WORK)
@@ -140,8 +106,8 @@ def test_torch_does_its_part_in_the_graph(name):
 
 
 @pytest.mark.parametrize('text', [SOFTMAX, CUDA], ids=['torch', 'NVRTC'])
-def test_a_submission_runs_itself_behind_walls(text):
-    e = self_run(Kernel(text), 'softmax', seeds=2, samples=20)
+def test_a_submission_runs_itself_behind_walls(text, beside):
+    e = beside[0][text]
     print(e)
     assert e.status == 'self_run' and e.device == 'cuda' and len(e.samples_us) == 20, str(e)
     assert 'seccomp' in e.layers and any(layer.startswith('landlock') for layer in e.layers)
@@ -149,18 +115,18 @@ def test_a_submission_runs_itself_behind_walls(text):
 
 @pytest.mark.parametrize('attack', ATTACKS)
 def test_an_attack_ends(attack, beside):
-    e = beside.result()[0][attack]
+    e = beside[0][attack]
     assert e.status == ATTACKS[attack] and not e.samples_us, str(e)
 
 
 def test_attacks_leave_nothing_on_the_device(beside):
-    assert beside.result()[1] < 64 << 20
+    assert beside[1] < 64 << 20
     assert self_run(Kernel(SOFTMAX), 'softmax', seeds=1, samples=3).status == 'self_run'
 
 
-def test_host_code_by_load_inline_runs_behind_walls(beside):
+def test_host_code_by_load_inline_runs_behind_walls(inline):
     "Compiled once; the second run, which is wrong, loads what stands."
-    e, wrong = beside.result()[0]['inline']
+    e, wrong = inline.result()
     print(e)
     assert (e.status, e.device, len(e.samples_us), e.asked['modules']) == ('self_run', 'cuda', 20, 1), str(e)
     assert 'seccomp' in e.layers and any(layer.startswith('landlock') for layer in e.layers)
