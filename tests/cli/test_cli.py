@@ -362,7 +362,7 @@ def test_optimize_starts_from_a_file(here, tmp_path, softmax):
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split()[0] for line in done.stdout.splitlines() if re.match(r" *\d+  ", line)]
     assert rows[:2] == ["0", "1"]
-    assert here("report", "latest", "--out", "r.html").returncode == 0 and (tmp_path / "r.html").stat().st_size > 100_000
+    assert lab("report", "latest", "--out", "r.html").returncode == 0 and (tmp_path / "r.html").stat().st_size > 100_000
     run = json.loads(here("runs", "--json").stdout)[0]
     assert (run["task"], run["state"]) == ("softmax",
                                            "finished") and run["steps"] == len(rows) and run["over_eager"] > 0

@@ -201,6 +201,9 @@ def test_methods_stand_in_their_class():
                 f"{module}: {ast.unparse(t)} = …" for t in targets
                 if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id in classes |
                 names and not t.value.id.isupper()]
+            if isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "patch" for d in node.decorator_list):
+                owner = ast.unparse(node.args.args[0].annotation)
+                wrong += [f"{module}: {owner}.{node.name} is there only where this is imported"] * (owner not in classes)
     assert not wrong, wrong
 
 

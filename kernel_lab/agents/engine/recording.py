@@ -15,7 +15,7 @@ from ...core.secrets import storable_text
 from ...evaluate.records.journal import Entry, Spent, branch_to, spent_in
 from ...evaluate.records.run import Run, Step
 from ...evaluate.records.verification import now, to_json_data
-from ...evaluate.store.journal import Store               # the store with its journal
+from ...evaluate.store.store import Store
 
 # %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #fbc11550
 def _is_text(x): return isinstance(x, str)
