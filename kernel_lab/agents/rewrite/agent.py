@@ -153,4 +153,6 @@ class RewriteAgent:
         return Proposal(self._kernel(kernel, c), c.name, c.why, c.expected,
                         thought=f'Moves that could be made: {len(found)}{others}.')
 
-    def _kernel(self, kernel, c): return Kernel(c.source, kernel.entry, kernel.target, c.name)
+    def _kernel(self, kernel, c):
+        is_kept = f'\ndef {kernel.entry}(' in f'\n{c.source}'           # what is written anew has a name of its own
+        return Kernel(c.source, kernel.entry if is_kept else None, kernel.target, c.name)

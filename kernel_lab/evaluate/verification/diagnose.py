@@ -12,7 +12,7 @@ import numpy as np
 from ..records.verification import Guess
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task
-from ...tasks.model.workload import Tolerance, Workload, error_ratio, mean_square, output_tolerance
+from ...tasks.model.workload import Tolerance, Workload, error_ratio, finite_rms, output_tolerance
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #64d6d7ce
 MIN_EXPLAINED_SHARE = 0.99  # of the wrong elements, that a candidate must explain
@@ -55,7 +55,7 @@ class WrongOutput:
     @cached_property
     def count(self): return int(np.count_nonzero(self.bad))
     @cached_property
-    def rms(self): return float(np.sqrt(mean_square(self.w))) or 1.0
+    def rms(self): return finite_rms(self.w) or 1.0
     @cached_property
     def allowed(self): return output_tolerance(self.want, self.tolerance)
 

@@ -283,10 +283,16 @@ def _is_noise(task, workload, trial):
     is_few = all((~(r <= 1)).mean() <= MAX_NOISE_SHARE for r in ratios)
     return is_few and within_noise(task, workload, trial.arrays, trial.want, ratios, trial.tolerance)
 
+def _require_numbers(task, seed, wants):
+    if any(np.isnan(w).any() for w in wants):
+        raise UsageError(f'The reference of task {task.name!r} gives values that are no number (NaN) with seed {seed}.',
+                         hint='Draw inputs on which it is defined: no kernel can be right there.')
+
 def _plain_trial(program, task, workload, seed, left_out):
     """The `DrawResult` of inputs as the task draws them. Where they happen to cancel, in an element or two, they say
     nothing about a kernel that is off there: one other draw, whose seed follows from `seed`, decides."""
     trial = _trial(program, task, workload, seed, task.draw(workload, seed))
+    if not trial.passed: _require_numbers(task, seed, trial.want)
     if trial.passed or not _is_noise(task, workload, trial): return trial
     left_out.append((f'seed {seed}', MOVED_AS_FAR))
     trial, seed = None, random.Random(seed).getrandbits(31)

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.errors import LabError, UsageError, choose, in_time, timed_lines
 from ...core.format import visible_text
 from ...core.markup import Shown, code_of, fold, record, said, table
-from .workload import DTYPES, Kernel, Tolerance, Workload, mean_square, tolerance_for
+from .workload import DTYPES, Kernel, Tolerance, Workload, tolerance_for, typical_size
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #5b96b4ed
 def _format_shapes(arrays): return ', '.join(f'{k} {list(np.shape(v))}' for k, v in arrays.items())
@@ -195,7 +195,7 @@ def work_out_counts(task: Task, workload: Workload) -> dict:
     arrays = task.draw(workload, 0)
     with flop_counter() as counter: outs = task.expected(arrays)
     item = DTYPES[workload.output_dtype].itemsize
-    sizes = [float(np.sqrt(mean_square(o))) for o in outs]
+    sizes = [typical_size(o) for o in outs]
     return {'flops': int(counter.get_total_flops()), 'scale': min(sizes),
             'bytes': sum(v.nbytes for v in arrays.values()) + sum(o.size * item for o in outs),
             'outputs': [[list(o.shape), o.dtype.name] for o in outs]}
@@ -267,6 +267,9 @@ def _require_deterministic(task):
     "Run the reference twice on the last workload; refuse one that answers differently."
     arrays = task.draw(task.workloads[-1], 0)
     for a, b in zip(task.expected(arrays), task.expected(arrays)):
+        if np.isnan(a).any():
+            raise UsageError(f'The reference function of task {task.name!r} gives {np.isnan(a).sum():,} values that '
+                             'are no number (NaN).', hint='Draw inputs on which it is defined.')
         if not np.array_equal(a, b, equal_nan=True):
             raise UsageError(f'The reference function of task {task.name!r} is random.',
                              hint='Pass random values as inputs.')

@@ -117,6 +117,35 @@ def _squares(x, most=1 << 16):
     half = len(x) // 2 // 8 * 8
     return _squares(x[:half]) + _squares(x[half:])
 
+MAX_SQUARED = 1e150         # larger numbers have no square in float64
+
+def _has_square(x):
+    with np.errstate(over='ignore'): return np.abs(x) < MAX_SQUARED     # in narrower dtypes: whether it is finite
+
+def finite_rms(x: np.ndarray) -> float:
+    "The root of the mean square of the finite elements of `x`; 0 if there is none."
+    found = float(np.sqrt(mean_square(x))) if x.size else 0.0
+    if np.isfinite(found): return found
+    x = x[_has_square(x)]
+    return float(np.sqrt(mean_square(x))) if x.size else 0.0
+
+EMPTY_BINADES, LEAST_SHARE, LEAST_ELEMENTS = 8, 0.02, 64
+
+def typical_size(x: np.ndarray) -> float:
+    """The root of the mean square of the finite elements of `x`. Where these are of two kinds, with no size between
+    them over `EMPTY_BINADES` powers of two, of the smaller ones: scores beside a mask of -1e9 stay what they are."""
+    if x.dtype.kind != 'f' or x.size < LEAST_ELEMENTS: return finite_rms(x)
+    sizes = np.abs(x.reshape(-1))
+    sizes = sizes[(sizes > 0) & _has_square(sizes)]
+    powers = np.frexp(sizes)[1]
+    counts = np.bincount(powers - powers.min()) if powers.size else np.zeros(0, int)
+    there = np.flatnonzero(counts)
+    least = max(LEAST_ELEMENTS, LEAST_SHARE * x.size)
+    for low, high in zip(there[-2::-1], there[:0:-1]):
+        if high - low > EMPTY_BINADES and counts[:low + 1].sum() >= least:
+            return finite_rms(sizes[powers <= low + powers.min()])
+    return finite_rms(x)
+
 EXACT_TOLERANCE = Tolerance(0.0, 0.5, 'whole numbers are right or wrong')
 
 def output_tolerance(want: np.ndarray, tolerance: Tolerance) -> Tolerance:
