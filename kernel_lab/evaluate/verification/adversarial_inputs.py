@@ -372,11 +372,19 @@ def _admission(task, workload, draw):
         in_time()                                                       # an answer that came too late is not kept
         return f'the reference fails: {type(e).__name__}'
 
+LARGE_ELEMENTS = 1 << 22        # of inputs and outputs: to admit a draw beforehand takes longer than to judge a kernel
+
+def _is_large(task, w):
+    return w.elements + sum(math.prod(shape) for shape, _ in task.outputs(w)) > LARGE_ELEMENTS
+
 def admission(task, workload, draw):
-    "The reason why a draw is not admitted for a task and workload, '' if it is."
+    """The reason why a draw is not admitted for a task and workload, '' if it is. A draw of a task that is there in a
+    large size only is admitted; where a kernel fails on it, whether that counts is asked then."""
     dtype = task.workload(workload).dtype
     kept = (kept_draws(task, dtype) or {'draws': {}})['draws'].get(draw.name)
-    return _admission(task, task.smallest(dtype), draw) if kept is None else kept
+    if kept is not None: return kept
+    smallest = task.smallest(dtype)
+    return '' if _is_large(task, smallest) else _admission(task, smallest, draw)
 
 def admissions(task, workload=None):
     "{name of a draw: the reason why it is not admitted, '' if it is} for a task."
@@ -421,11 +429,13 @@ def _taken(task, w, draws, count, chance, out):
 
 @lru_cache(maxsize=1024)
 def patchwork(task, workload):
-    "The `Patchwork` of the admitted mild draws of a task and workload, or of fewer of them; None if none is admitted."
+    """The `Patchwork` of the admitted mild draws of a task and workload, or of fewer of them; None if none is admitted,
+    or the task is large."""
     w = task.workload(workload)
     if kept := kept_draws(task, w.dtype):
         return _patchwork(map(_named, kept['patchwork'])) if kept['patchwork'] else None
-    arrays = task.draw(w := task.smallest(w.dtype), 1)
+    if _is_large(task, w := task.smallest(w.dtype)): return None
+    arrays = task.draw(w, 1)
     mild = [d for d in draws_of(arrays) if d.change.mild and (d.target is None or _has_rows(arrays[d.target])) and
             not _admission(task, w, d)]
     for parts in (mild, [d for d in mild if not d.change.tight], [d for d in mild if d.change.family == 'order']):
