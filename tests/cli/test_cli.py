@@ -356,7 +356,7 @@ def test_a_failing_export_leaves_what_was_there(here, tmp_path, softmax):
     assert (tmp_path / "x.csv").read_text() == before and not list(tmp_path.glob("*.part"))
 
 
-def test_optimize_starts_from_a_file(here, tmp_path, softmax):
+def test_optimize_starts_from_a_file(here, lab, tmp_path, softmax):
     (tmp_path / "mine.py").write_text(softmax + "\n# mine\n")
     done = here("optimize", "softmax", "mine.py", "-w", "small", "--steps", "1")
     assert done.returncode == 0, done.stdout + done.stderr
