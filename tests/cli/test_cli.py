@@ -208,6 +208,24 @@ def test_python_outside_the_language_is_said_and_strict_refuses_it(here, tmp_pat
     assert here("evaluate", "softmax", "good.py", "-w", "small", "--strict").returncode == 0
 
 
+@pytest.mark.parametrize("option, name", [("--animation", "k.py"), ("--perfetto", "k.py"), ("--timeline", "k.py"),
+                                          ("--animation", "./x.py"), ("--perfetto", "k.py.gz"), ("--perfetto", "h.json")])
+def test_profile_never_writes_over_its_kernel(here, tmp_path, softmax, option, name):
+    "Refused before any work: an ending that the help does not promise, and the kernel under any name."
+    kept = "h.json" if name == "h.json" else "k.py"
+    (tmp_path / kept).write_text(softmax)
+    refused(here("profile", kept, "--shape", "256x256", option, name), 2, "would replace|the name ends in")
+    assert {p.name: p.read_text() for p in tmp_path.glob("*.*")} == {kept: softmax}
+
+
+@pytest.mark.parametrize("damage", ["update kernel_lab set value = 'abc'",
+                                    "update runs set config = cast(x'7bff7d' as text)"])
+def test_a_damaged_store_is_called_damaged(here, tmp_path, damage):
+    assert here("optimize", "relu", "-w", "small", "--steps", "1").returncode == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "lab.sqlite3")) as c, c: c.execute(damage)
+    refused(here("report", "latest"), 2, "The store .*lab.sqlite3 is damaged", "Move it away")
+
+
 @pytest.mark.slow
 def test_demo_at_full_size(lab, tmp_path):
     before = work()
@@ -224,6 +242,34 @@ def test_demo_at_full_size(lab, tmp_path):
     assert float(best[1]) > 1
     again = lab("evaluate", "rmsnorm_matmul", "best_rmsnorm_matmul.py", "--json")
     assert json.loads(again.stdout)["status"] == "correct"
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_demo_and_report_leave_what_is_there(here, tmp_path, monkeypatch, cut):
+    "A page and a kernel of the user stay, also where Ctrl-C ends the demo; only `--out` replaces."
+    from kernel_lab.cli.agents import optimize
+    theirs = {"report.html": "my page", "best_relu.py": "my kernel"}
+    for name, text in theirs.items(): (tmp_path / name).write_text(text)
+    if cut:
+        real = optimize.step_until_done
+        monkeypatch.setattr(optimize, "step_until_done", lambda loop: real(loop) or KeyboardInterrupt())
+    done = here("demo", "--task", "relu", "-w", "small", "--steps", "1")
+    assert done.returncode == (130 if cut else 0), done.stdout + done.stderr
+    for name in ("report_2.html", "best_relu_2.py"): assert str(tmp_path / name) in done.stdout, done.stdout
+    assert here("report").stdout.split()[-1] == str(tmp_path / "report_3.html")
+    assert {name: (tmp_path / name).read_text() for name in theirs} == theirs
+    assert here("report", "--out", "report.html").returncode == 0
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+    refused(here("report", "--out", "best_relu.py"), 2, "--out best_relu.py: the name ends in .html")
+    assert (tmp_path / "best_relu.py").read_text() == "my kernel"
+
+
+def test_demo_without_a_step_writes_and_promises_nothing(here, tmp_path, monkeypatch):
+    from kernel_lab.cli.agents import optimize
+    monkeypatch.setattr(optimize, "step_until_done", lambda loop: KeyboardInterrupt())
+    done = here("demo", "--task", "relu", "-w", "small")
+    assert done.returncode == 130 and "nothing is stored" in done.stderr
+    assert not re.search("report |store |run ", done.stdout) and [p.name for p in tmp_path.iterdir()] == ["home"]
 
 
 def test_interrupt_keeps_the_run_and_resume_goes_on(here, tmp_path, env):
