@@ -306,6 +306,35 @@ def test_interrupt_at_any_moment(tmp_path, env, seconds):
     assert started.returncode == 130 and "Traceback" not in err, out + err
 
 
+def test_bench_says_how_to_go_on_after_a_second_interrupt(here, monkeypatch):
+    from kernel_lab.cli.agents import bench
+    monkeypatch.setattr(bench, "with_progress", lambda *a: signal.raise_signal(signal.SIGINT))
+    done = here("bench", "--task", "relu", "-w", "small", "--jobs", "2")
+    suite = re.match(r"suite (\w+):", done.stdout)[1]
+    assert done.returncode == 130 and f"Go on with: kernel-lab bench --resume {suite}" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("tasks",), ("tasks", "softmax", "--kernel"), ("profile", "k.py", "--shape", "256x256"),
+                                   ("profile", "k.py", "--shape", "256x256", "--json")])
+def test_a_closed_output_is_no_wrong_kernel(tmp_path, env, softmax, words):
+    "Who reads has ended, as `head` does: the code of a program that SIGPIPE ends."
+    (tmp_path / "k.py").write_text(softmax)
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "wb") as closed:
+        done = subprocess.run([*START, *words], stdout=closed, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=env,
+                              timeout=300)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_file_of_another_kind_is_called_what_it_is(here, tmp_path, softmax):
+    (tmp_path / "nb.ipynb").write_text('{"cells": [], "x": null}')
+    (tmp_path / "k.py").write_text(softmax)
+    refused(here("profile", "nb.ipynb", "--shape", "1x1"), 2, "nb.ipynb is a notebook", "%%writefile")
+    refused(here("compile", "k.py"), 2, "is written in NKI", "kernel-lab profile k.py")
+    refused(here("profile", "k.py", "--shape", "128X64:FLOAT32"), 2, "Did you mean 'float32'")
+
+
 @pytest.mark.slow
 def test_interrupt_keeps_what_came_of_many(here, tmp_path, env, softmax):
     """A folder with a kernel that never ends: Ctrl-C after the first row. The row is there, nothing is left running,
@@ -368,6 +397,42 @@ def test_a_broken_row_costs_itself_only(here, tmp_path, softmax):
     assert [r["status"]
             for r in again] == ["correct"] * 2 and [r["cached"]
                                                     for r in again] == [False, True] and again[0]["id"] not in ids
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--fresh"], ["--workers", "1"], ["--workers", "1", "--json"]])
+def test_a_full_disk_costs_no_verdict(here, tmp_path, softmax, monkeypatch, more):
+    from kernel_lab.core.errors import UsageError
+    from kernel_lab.evaluate.store.store import Store
+    def full(*made, **more): raise UsageError("The store x cannot grow: the disk is full.")
+    monkeypatch.setattr(Store, "save_evaluation", full)
+    (tmp_path / "k.py").write_text(softmax)
+    done = here("evaluate", "softmax", "k.py", "-w", "small", *more)
+    refused(done, 2, "not stored. The store x cannot grow: the disk is full")
+    if "--json" in more: assert json.loads(done.stdout)["status"] == "correct"
+    else: assert re.search("^correct ", done.stdout, re.M), done.stdout
+
+
+def test_a_home_that_cannot_be_made_costs_no_verdict(here, tmp_path, softmax):
+    "Where your own store cannot be; one that is named is refused."
+    (tmp_path / "k.py").write_text(softmax)
+    (tmp_path / "home").write_text("no folder")
+    words = "evaluate", "softmax", "k.py", "-w", "small", "--json"
+    done = here(*words)
+    refused(done, 2, "shown, not stored. The store .* cannot be made")
+    assert json.loads(done.stdout)["status"] == "correct"
+    done = here(*words, "--store", tmp_path / "home" / "lab.sqlite3")
+    refused(done, 2, "cannot be made")
+    assert done.stdout == ""
+
+
+def test_optimize_prints_a_kernel_that_it_cannot_write(here, tmp_path, monkeypatch):
+    from kernel_lab.cli.agents import optimize_file
+    def full(*a): raise OSError(28, "No space left on device")
+    (tmp_path / "k.py").write_text(TWO_PASSES)
+    monkeypatch.setattr(optimize_file, "write_whole", full)
+    done = here("optimize", "k.py", "--shape", "512x512", "--seconds", "2", "--out", "best.py")
+    refused(done, 2, "Cannot write best.py: No space left on device. The kernel is printed instead")
+    assert "@nki.jit\ndef passes(x):" in done.stdout and not (tmp_path / "best.py").exists()
 
 
 def test_a_run_with_a_broken_row(here, tmp_path):

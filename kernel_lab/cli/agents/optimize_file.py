@@ -10,7 +10,7 @@ from rich.text import Text
 from ..evaluate import read_kernel
 from ..profile import parse_shape
 from ..render import EXIT_GOOD, FIGURE_ENDINGS, free_name, require_output, require_writable, say, writing
-from ...core.errors import choose
+from ...core.errors import UsageError, choose
 from ...core.files import write_whole
 from ...core.format import speedup_text, time_text, visible_text
 from ...core.interrupts import INTERRUPTED
@@ -64,10 +64,18 @@ def optimize_file(path: str, shapes: list[str], out: str | None = None, entry: s
     say(*move_lines(done, chip), *done.reasons, *([search_line(done.found)] if done.found else []))
     if done.source is None: say(f'nothing was written; the kernel takes {time_text(done.first_us)} simulated')
     else:
-        with writing(target): write_whole(target, done.source)
-        say(f'kernel      {target}')
+        _write_kernel(target, done.source)
     if figure and done.moves: _write_figure(done, figure)
     return INTERRUPTED if done.found and done.found.ended == 'interrupted' else EXIT_GOOD
+
+def _write_kernel(target, source):
+    "Write the kernel that was found; where that fails it is printed, so that it is not lost."
+    try:
+        with writing(target): write_whole(target, source)
+    except UsageError as e:
+        say('', source)
+        raise UsageError(f'{e.message} The kernel is printed instead.', hint='Copy it from above.') from e
+    say(f'kernel      {target}')
 
 def _write_figure(done, path):
     from ...figures.move_path import move_path_figure

@@ -94,19 +94,25 @@ _TRANSLATIONS = (  # part of the driver's message, what to say of the store, hin
     ('could not', 'cannot be reached', _REACH),
     ('resolve host', 'cannot be reached', _REACH))
 
+class UnwritableStore(UsageError):
+    "A store that cannot be made or written: its disk is full, or its folder may not be written."
+
+_UNWRITABLE = 'may not be written', 'cannot be opened', 'cannot grow', 'cannot be read or written'
+
 @contextmanager
 def translated_errors(path: Path | str, secrets: Sequence[str] = ()) -> Iterator[None]:
     "Context manager: turn errors of the database into a UsageError about the store `path`, without `secrets`."
     try: yield
     except OSError as e:
-        raise UsageError(f'The store {path} cannot be made: {e.strerror or type(e).__name__}.',
-                         hint='Set KERNEL_LAB_HOME to a folder of yours.') from e
+        raise UnwritableStore(f'The store {path} cannot be made: {e.strerror or type(e).__name__}.',
+                              hint='Set KERNEL_LAB_HOME to a folder of yours.') from e
     except (sa.exc.SQLAlchemyError, sqlite3.Error) as e:
         said = str(getattr(e, 'orig', e))
         for s in secrets: said = said.replace(s, '***')
         what, hint = next(((w, h) for key, w, h in _TRANSLATIONS if key in said.lower()),
                           (f'cannot be used: {said[:300]}', None))
-        raise UsageError(f'The store {path} {what}.', hint=hint) from (None if secrets else e)
+        kind = UnwritableStore if what.startswith(_UNWRITABLE) else UsageError
+        raise kind(f'The store {path} {what}.', hint=hint) from (None if secrets else e)
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #4e9d135b
 def _switch(connection, wait):
