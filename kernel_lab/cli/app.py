@@ -54,6 +54,7 @@ def prepare_output():
         if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='backslashreplace')
     if os.environ.get('COLUMNS', '').strip() == '0': del os.environ['COLUMNS']
 
+EXIT_PIPE = 141             # who read the output has ended: as of a program that the signal SIGPIPE ends
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 
 def _run_and_flush(argv):
@@ -62,6 +63,9 @@ def _run_and_flush(argv):
         code = _run_app(argv)
         if sys.stdout: sys.stdout.flush()
         return code
+    except BrokenPipeError:
+        sys.stdout = None                            # Python would try again at its end
+        return EXIT_PIPE
     except OSError as e:
         if e.errno not in FULL or os.environ.get('KERNEL_LAB_DEBUG'): raise
         say(f'kernel-lab: The output cannot be written: {e.strerror}. What was evaluated before is kept in the store.',
@@ -71,7 +75,9 @@ def _run_and_flush(argv):
 
 def _run_app(argv):
     try: app(list(argv), prog_name='kernel-lab')
-    except SystemExit as e: return int(e.code or 0)
+    except SystemExit as e:
+        is_cut = isinstance(e.__context__, BrokenPipeError)            # which Typer calls 1
+        return EXIT_PIPE if is_cut else int(e.code or 0)
     except LabError as e:
         if os.environ.get('KERNEL_LAB_DEBUG'): raise
         say(f'kernel-lab: {e}', err=True)

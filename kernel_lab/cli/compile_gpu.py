@@ -104,10 +104,13 @@ def compile_gpu(
     from ..evaluate.gpu.planning import input_spec
     from ..gpu.chip.gpu_chips import DEFAULT_GPU
     from ..gpu.plan.plan_json import GPU_TARGETS
-    from ..tasks.model.language import LANGUAGE_NAMES
+    from ..tasks.model.language import LANGUAGE_NAMES, language_said
     if target: choose({key: LANGUAGE_NAMES[key] for key in GPU_TARGETS}, target, 'language of GPU kernels')
     if specs and inputs: raise UsageError('Inputs are given in two ways.', hint='Leave out --input: all in order.')
     source = read_kernel(path).source
+    if language_said(source) == 'nki':
+        raise UsageError(f'{path} is written in NKI, for a NeuronCore, and compile takes GPU kernels.',
+                         hint=f'kernel-lab evaluate TASK {path} judges it; kernel-lab profile {path} shows its time.')
     found = compile_submission(source, [*map(input_spec, specs or inputs)], chip or DEFAULT_GPU, entry,
                                compiler=compiler)
     if isinstance(found, KernelError): raise found

@@ -12,15 +12,13 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, NO_VALUE, AsJson, AnyChipName, Entry,
-                                   KernelFiles, StorePlace, Strict, TaskName, TextTable, WorkloadName, WorkSeconds,
-                                   evaluation_lines, say,
-                                   with_progress)
+from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, EXIT_USAGE, INTERRUPTED, NO_VALUE, AsJson, AnyChipName, Entry,
+    KernelFiles, StorePlace, Strict, TaskName, TextTable, WorkloadName, WorkSeconds, evaluation_lines, say,
+    with_progress)
 from .gpu_rows import GPU_TABLE, gpu_line, require_one_language, self_run_files
 from .runs import open_store
 from .tasks import find_task, known_task
@@ -70,7 +68,38 @@ def read_kernel(path, entry=None):
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f'Cannot read the kernel {path}: {getattr(e, "strerror", None) or "it is not UTF-8 text"}.',
                          hint='`kernel-lab tasks TASK --kernel` prints a kernel to start from.') from e
+    if source.lstrip().startswith('{') and '"cells"' in source:
+        raise UsageError(f'{path} is a notebook, and a kernel is a Python file.',
+                         hint='Begin its cell with %%writefile kernel.py, run it, and name kernel.py here.')
     return Kernel(source, entry, name=Path(path).stem)
+
+# %% ../../nbs/7_cli/04_evaluate.ipynb #a33dc365
+class Keeper:
+    """The store at `place`, of which a command needs `known` and `save_evaluation`; `why`: the `UsageError` of what
+    could not be stored, or None. Your own store may be one that cannot be made here; `fresh`: nothing is known."""
+    def __init__(self, place: str | None = None, fresh: bool = False):
+        from ..evaluate.store.database import UnwritableStore
+        self.store, self.fresh, self.why = None, fresh, None
+        try: self.store = open_store(place)
+        except UnwritableStore as e:
+            if place: raise
+            self.why = e
+
+    def known(self, *asked, **more):
+        "`Store.known`; None where nothing may be known."
+        return None if self.fresh or self.store is None else self.store.known(*asked, **more)
+
+    def save_evaluation(self, *made, **more):
+        "`Store.save_evaluation`, where it can be done."
+        if self.store is None: return
+        try: self.store.save_evaluation(*made, **more)
+        except UsageError as e: self.why = e
+
+    def code(self, code: int) -> int:
+        "The exit code of a command that would end with `code`, after a line on what was not stored."
+        if self.why is None: return code
+        say(f'kernel-lab: What was evaluated is shown, not stored. {self.why}', err=True)
+        return INTERRUPTED if code == INTERRUPTED else EXIT_USAGE
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #5b92bcba
 def error_sentence(evaluation):
@@ -116,7 +145,7 @@ def fastest_line(timed):
     return f'fastest: {name}, {best.latency} on {best.chip}{ties}'
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #037d5417
-def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
+def evaluate_files(kernels, task, store, as_json=False, **asked):
     """Evaluate {name: `Kernel`, or the `UsageError` of reading it} on a task, print a row for each → exit code.
 
     `asked`: further arguments of `evaluate_many`."""
@@ -124,11 +153,10 @@ def evaluate_files(kernels, task, store, fresh=False, as_json=False, **asked):
     from ..evaluate.pool.dispatch import evaluate_many
     rows = [(name, e) for name, e in kernels.items() if isinstance(e, UsageError)]
     names = [name for name, k in kernels.items() if not isinstance(k, UsageError)]
-    kept = SimpleNamespace(known=lambda *a, **kw: None, save_evaluation=store.save_evaluation) if fresh else store
     if not as_json: say(RESULT_TABLE.head())
     for row in rows: say(*_row_lines(*row, as_json))
     seconds = max(JOB_TIMEOUT_S, WALL_FACTOR * asked['limits'].work_seconds) + asked['limits'].seconds
-    with closing(evaluate_many([kernels[n] for n in names], task, store=kept, seconds=seconds, **asked)) as found:
+    with closing(evaluate_many([kernels[n] for n in names], task, store=store, seconds=seconds, **asked)) as found:
         done, cut = with_progress(((names[number], e) for number, e in found), len(names), 'evaluating',
                                   lambda row: _row_lines(*row, as_json))
     rows += done
@@ -164,8 +192,7 @@ def admitting(name: str, work: str) -> 'Task':
     task = known_task(name)
     return replace(task, admits=names) if names else task
 
-def evaluate_gpu_files(kernels, task, workload=None, chip=None, store=None, seeds=3, limits=None, fresh=False,
-                       as_json=False):
+def evaluate_gpu_files(kernels, task, workload, chip, keeper, seeds=3, limits=None, as_json=False):
     """Evaluate {name: `Kernel`, or the `UsageError` of reading it} in a language of GPUs, one after the other, and
     print them → exit code."""
     from ..evaluate.pipeline import evaluate
@@ -175,8 +202,7 @@ def evaluate_gpu_files(kernels, task, workload=None, chip=None, store=None, seed
         if isinstance(kernel, UsageError) and one: raise kernel
         if isinstance(kernel, UsageError): e = kernel
         else:
-            e = evaluate(kernel, what, workload, chip, seeds=seeds, limits=limits, store=None if fresh else store)
-            if fresh: store.save_evaluation(e, what)
+            e = evaluate(kernel, what, workload, chip, seeds=seeds, limits=limits, store=keeper)
         rows.append(e)
         if as_json: print(json.dumps(e.to_dict(), indent=2) if one else _row_lines(name, e, True)[0])
         elif one: say(*evaluation_lines(e, error_sentence(e)), *(['known since ' + e.created] if e.cached else []))
@@ -213,23 +239,22 @@ def evaluate_(
     require_one_language([k.target for k in found.values() if not isinstance(k, UsageError)])
     if any(getattr(k, 'target', '') in GPU_TARGETS for k in found.values()):
         known = admitting(task, admit)
-        raise typer.Exit(evaluate_gpu_files(found, known, workload, chip, open_store(store), seeds, limits,
-                                            fresh, json_))
-    what, store = find_task(task, workload, chip), open_store(store)
+        keeper = Keeper(store, fresh)
+        raise typer.Exit(keeper.code(evaluate_gpu_files(found, known, workload, chip, keeper, seeds, limits, json_)))
+    what, keeper = find_task(task, workload, chip), Keeper(store, fresh)
     if pool or workers or len(kernels) > 1 or files != kernels:          # several, or a folder, of however many
         asked = dict(workload=workload, chip=chip, seeds=seeds, limits=limits, pool=pool or 'local',
                      workers=workers, strict=strict)
-        raise typer.Exit(
-            evaluate_files(found, what, store, fresh, json_, **asked))
+        raise typer.Exit(keeper.code(evaluate_files(found, what, keeper, json_, **asked)))
     if isinstance(found[files[0]], UsageError): raise found[files[0]]
     result = evaluate(found[files[0]], what, workload, chip, seeds=seeds, limits=limits,
-                      strict=strict, store=None if fresh else store)
-    if fresh: store.save_evaluation(result, what)
+                      strict=strict, store=None if fresh else keeper)
+    if fresh: keeper.save_evaluation(result, what)
     if json_: print(json.dumps(result.to_dict(), indent=2))
     else:
         say(*evaluation_lines(result, error_sentence(result)),
             *(['known since ' + result.created] if result.cached else []))
-    raise typer.Exit(EXIT_GOOD if result.profile else EXIT_NOT_CORRECT)
+    raise typer.Exit(keeper.code(EXIT_GOOD if result.profile else EXIT_NOT_CORRECT))
 
 
 def _or_error(path, entry, target=None):

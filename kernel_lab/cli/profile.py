@@ -7,8 +7,8 @@ import json
 from typing import Annotated
 import typer
 from .evaluate import error_sentence, read_kernel
-from .render import (AsJson, ChipName, Entry, Strict, WorkloadName, WorkSeconds, hot_lines, profile_lines, say,
-    why_lines, writing)
+from .render import (FIGURE_ENDINGS, AsJson, ChipName, Entry, Strict, WorkloadName, WorkSeconds, hot_lines,
+    profile_lines, require_output, say, why_lines, writing)
 from .tasks import find_task
 from ..core.errors import KernelError, UsageError, choose
 from ..nki.chip.chips import DEFAULT_CHIP
@@ -109,6 +109,9 @@ def profile(
     from ..tasks.model.language import LANGUAGE_NAMES, language_of
     if len(what) > 2 or (len(what) == 1) != bool(shape):
         raise UsageError('profile takes TASK KERNEL.py, or KERNEL.py with --shape for every input.')
+    outputs = (('--timeline', timeline, FIGURE_ENDINGS), ('--animation', animation, ('.html', '.htm')),
+               ('--perfetto', perfetto, ('.json', '.json.gz')))
+    for option, path, endings in outputs: require_output(option, path, endings, what[-1])
     kernel = read_kernel(what[-1], entry)
     if (other := language_of(kernel.source)) != 'nki':
         raise UsageError(f'{what[-1]} is written in {LANGUAGE_NAMES[other]}, and profile shows NeuronCores.',

@@ -6,7 +6,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -247,6 +247,27 @@ def require_writable(*paths: object) -> None:
                'this account may not' if not os.access(path if path.exists() else folder, os.W_OK) else None)
         if why: raise UsageError(f'Cannot write {path}: {why}.', hint='' if folder.is_dir() else 'Make it first.')
 
+FIGURE_ENDINGS = '.html', '.png', '.svg', '.pdf', '.json'         # of `save_figure`
+
+def require_output(option: str, path: str | None, endings: Sequence[str], *inputs: str) -> None:
+    """`require_writable`, and UsageError where the file that an option names has none of these endings, or is one of
+    the `inputs` of the command. None stands for no file; a pipe or device may have any name."""
+    if path is None: return
+    require_writable(path)
+    if (there := Path(path).exists()) and not Path(path).is_file(): return
+    if there and any(Path(given).exists() and Path(given).samefile(path) for given in inputs):
+        raise UsageError(f'{option} {path} would replace what the command reads.', hint='Give another name.')
+    if not path.lower().endswith(tuple(endings)):
+        raise UsageError(f'{option} {path}: the name ends in {" or ".join(endings)}.')
+
+def free_name(path: str | Path) -> Path:
+    "This path, or where there is something, the first of NAME_2, NAME_3 … beside it where there is nothing."
+    path = Path(path)
+    names = (path.name, *(f'{path.stem}_{k}{path.suffix}' for k in range(2, 10_000)))
+    found = next((p for name in names if not os.path.lexists(p := path.with_name(name))), None)
+    if found is None: raise UsageError(f'There is no free name beside {path}.', hint='Name a file with --out.')
+    return found
+
 # %% ../../nbs/7_cli/00_render.ipynb #655d3390
 TaskName = Annotated[str, typer.Argument(metavar='TASK', help='A task; `kernel-lab tasks` lists them.')]
 KernelFiles = Annotated[list[str], typer.Argument(metavar='KERNEL.py…', help=(
@@ -263,6 +284,7 @@ AsJson = Annotated[bool, typer.Option('--json', help='Print the whole record as 
 WorkSeconds = Annotated[float, typer.Option('--work-seconds', metavar='S', min=1, help=(
     'The most seconds that each later stage may take, of the processor where the machine is busy.'))]
 Steps = Annotated[int, typer.Option(metavar='N', min=1, max=100, help='The most steps to take.')]
-PagePath = Annotated[str, typer.Option(metavar='FILE.html', help='Where to write the report.')]
+PagePath = Annotated[str | None, typer.Option(metavar='FILE.html', help=(
+    'Where to write the report; if left out report.html, or report_2.html where there is one.'))]
 StorePlace = Annotated[str | None, typer.Option('--store', metavar='FILE_OR_URL', help=(
     'The store, a file or the URL of a server; if left out, what KERNEL_LAB_STORE says, or your own.'))]

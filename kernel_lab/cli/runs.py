@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from .render import (EXIT_GOOD, NO_VALUE, AsJson, PagePath, StorePlace, TextTable, microseconds, say,
-    writing)
+from .render import (EXIT_GOOD, NO_VALUE, AsJson, PagePath, StorePlace, TextTable, free_name, microseconds,
+    require_output, say, writing)
 from .tasks import add_imported_tasks, known_task
 from ..core.errors import UsageError, choose
 from ..core.files import replacing
@@ -147,6 +147,8 @@ def export(
     raise typer.Exit(export_store(path, run, task, format, store))
 
 # %% ../../nbs/7_cli/02_runs.ipynb #6c6f6d9c
+PAGE, PAGE_ENDINGS = 'report.html', ('.html', '.htm')
+
 def write_report(run, path, journal=()):
     "Write the report of a run with its journal → its absolute path."
     from ..figures.report import report_html
@@ -155,8 +157,9 @@ def write_report(run, path, journal=()):
 
 # %% ../../nbs/7_cli/02_runs.ipynb #6cb071b6
 def report(run: Annotated[str, typer.Argument(metavar='RUN', help='An id, its beginning, or latest.')] = 'latest',
-           out: PagePath = 'report.html', store: StorePlace = None):
+           out: PagePath = None, store: StorePlace = None):
     "Write a stored run as one self-contained page with its pictures."
+    require_output('--out', out, PAGE_ENDINGS)
     kept = open_store(store)
     found = find_run(kept, run)
-    say(f'report      {write_report(found, out, kept.journal(found.id))}')
+    say(f'report      {write_report(found, out or free_name(PAGE), kept.journal(found.id))}')

@@ -220,7 +220,7 @@ def choose(options: Mapping, name: str, what: str) -> object:
     `what` is the kind of thing that is looked up ('chip'), for the message."""
     if name.__hash__ and name in options: return options[name]
     names = list(map(str, options))
-    near = difflib.get_close_matches(str(name), names, 6)
+    near = [n for n in names if n.lower() == str(name).lower()] or difflib.get_close_matches(str(name), names, 6)
     listed = names
     if len(names) > MAX_LISTED_NAMES:
         listed = [*near, *(n for n in names if n not in near)][:MAX_LISTED_NAMES // 2]

@@ -23,7 +23,9 @@ from ..tasks.model.workload import Kernel
 # %% ../../nbs/6_puzzles/12_grade.ipynb #64102b23
 @dataclass(frozen=True)
 class HandedIn:
-    "A kernel's text of a student for a puzzle, and whether the file says that the goal is met; or `wrong`: a sentence."
+    """A kernel's text of a student for a puzzle, and whether the file says that the goal is met; or `wrong`, a
+    sentence.
+    `student` is '' of what nobody handed in."""
     student: str
     puzzle: str = ''
     source: str = ''
@@ -158,6 +160,9 @@ def handed_in(folder: str | Path, puzzles: dict[str, Puzzle] = PUZZLES) -> Itera
                          hint='Each student gives a file NAME.json, from kernel-lab learn --export, a notebook '
                               'NAME.ipynb, or a folder NAME.')
     for path in found:
+        if not path.is_file() and not path.is_dir():                    # a link to nothing or to itself, a pipe
+            yield HandedIn('', wrong=f'{path.name} is left out: it is no file and no folder.')
+            continue
         try: yield from (_of_folder if path.is_dir() else kinds[path.suffix])(path, puzzles)
         except UsageError as e:
             yield HandedIn(path.stem, wrong=str(e) if path.is_dir() else f'{path.name}: {e}')
@@ -205,7 +210,7 @@ class ClassTable(Shown):
     @property
     def students(self) -> list[str]:
         "Everybody who handed in anything, in order."
-        return sorted({m.student for m in (*self.marks, *self.wrong)})
+        return sorted({m.student for m in (*self.marks, *self.wrong) if m.student})
 
     @property
     def puzzles(self) -> list[str]:
@@ -224,7 +229,7 @@ class ClassTable(Shown):
     def remarks(self) -> list[str]:
         "What a teacher may want to look at, as sentences."
         marks = [f'{m.student}, {m.puzzle}: {r}' for m in self.marks for r in m.remarks]
-        return marks + [f'{w.student}: {w.wrong}' for w in self.wrong]
+        return marks + [f'{w.student}: {w.wrong}' if w.student else w.wrong for w in self.wrong]
 
     def csv(self) -> str:
         "The table as CSV, with a head."

@@ -208,6 +208,24 @@ def test_python_outside_the_language_is_said_and_strict_refuses_it(here, tmp_pat
     assert here("evaluate", "softmax", "good.py", "-w", "small", "--strict").returncode == 0
 
 
+@pytest.mark.parametrize("option, name", [("--animation", "k.py"), ("--perfetto", "k.py"), ("--timeline", "k.py"),
+                                          ("--animation", "./x.py"), ("--perfetto", "k.py.gz"), ("--perfetto", "h.json")])
+def test_profile_never_writes_over_its_kernel(here, tmp_path, softmax, option, name):
+    "Refused before any work: an ending that the help does not promise, and the kernel under any name."
+    kept = "h.json" if name == "h.json" else "k.py"
+    (tmp_path / kept).write_text(softmax)
+    refused(here("profile", kept, "--shape", "256x256", option, name), 2, "would replace|the name ends in")
+    assert {p.name: p.read_text() for p in tmp_path.glob("*.*")} == {kept: softmax}
+
+
+@pytest.mark.parametrize("damage", ["update kernel_lab set value = 'abc'",
+                                    "update runs set config = cast(x'7bff7d' as text)"])
+def test_a_damaged_store_is_called_damaged(here, tmp_path, damage):
+    assert here("optimize", "relu", "-w", "small", "--steps", "1").returncode == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "lab.sqlite3")) as c, c: c.execute(damage)
+    refused(here("report", "latest"), 2, "The store .*lab.sqlite3 is damaged", "Move it away")
+
+
 @pytest.mark.slow
 def test_demo_at_full_size(lab, tmp_path):
     before = work()
@@ -224,6 +242,34 @@ def test_demo_at_full_size(lab, tmp_path):
     assert float(best[1]) > 1
     again = lab("evaluate", "rmsnorm_matmul", "best_rmsnorm_matmul.py", "--json")
     assert json.loads(again.stdout)["status"] == "correct"
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_demo_and_report_leave_what_is_there(here, tmp_path, monkeypatch, cut):
+    "A page and a kernel of the user stay, also where Ctrl-C ends the demo; only `--out` replaces."
+    from kernel_lab.cli.agents import optimize
+    theirs = {"report.html": "my page", "best_relu.py": "my kernel"}
+    for name, text in theirs.items(): (tmp_path / name).write_text(text)
+    if cut:
+        real = optimize.step_until_done
+        monkeypatch.setattr(optimize, "step_until_done", lambda loop: real(loop) or KeyboardInterrupt())
+    done = here("demo", "--task", "relu", "-w", "small", "--steps", "1")
+    assert done.returncode == (130 if cut else 0), done.stdout + done.stderr
+    for name in ("report_2.html", "best_relu_2.py"): assert str(tmp_path / name) in done.stdout, done.stdout
+    assert here("report").stdout.split()[-1] == str(tmp_path / "report_3.html")
+    assert {name: (tmp_path / name).read_text() for name in theirs} == theirs
+    assert here("report", "--out", "report.html").returncode == 0
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+    refused(here("report", "--out", "best_relu.py"), 2, "--out best_relu.py: the name ends in .html")
+    assert (tmp_path / "best_relu.py").read_text() == "my kernel"
+
+
+def test_demo_without_a_step_writes_and_promises_nothing(here, tmp_path, monkeypatch):
+    from kernel_lab.cli.agents import optimize
+    monkeypatch.setattr(optimize, "step_until_done", lambda loop: KeyboardInterrupt())
+    done = here("demo", "--task", "relu", "-w", "small")
+    assert done.returncode == 130 and "nothing is stored" in done.stderr
+    assert not re.search("report |store |run ", done.stdout) and [p.name for p in tmp_path.iterdir()] == ["home"]
 
 
 def test_interrupt_keeps_the_run_and_resume_goes_on(here, tmp_path, env):
@@ -258,6 +304,35 @@ def test_interrupt_at_any_moment(tmp_path, env, seconds):
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=120)
     assert started.returncode == 130 and "Traceback" not in err, out + err
+
+
+def test_bench_says_how_to_go_on_after_a_second_interrupt(here, monkeypatch):
+    from kernel_lab.cli.agents import bench
+    monkeypatch.setattr(bench, "with_progress", lambda *a: signal.raise_signal(signal.SIGINT))
+    done = here("bench", "--task", "relu", "-w", "small", "--jobs", "2")
+    suite = re.match(r"suite (\w+):", done.stdout)[1]
+    assert done.returncode == 130 and f"Go on with: kernel-lab bench --resume {suite}" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("tasks",), ("tasks", "softmax", "--kernel"), ("profile", "k.py", "--shape", "256x256"),
+                                   ("profile", "k.py", "--shape", "256x256", "--json")])
+def test_a_closed_output_is_no_wrong_kernel(tmp_path, env, softmax, words):
+    "Who reads has ended, as `head` does: the code of a program that SIGPIPE ends."
+    (tmp_path / "k.py").write_text(softmax)
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "wb") as closed:
+        done = subprocess.run([*START, *words], stdout=closed, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=env,
+                              timeout=300)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_file_of_another_kind_is_called_what_it_is(here, tmp_path, softmax):
+    (tmp_path / "nb.ipynb").write_text('{"cells": [], "x": null}')
+    (tmp_path / "k.py").write_text(softmax)
+    refused(here("profile", "nb.ipynb", "--shape", "1x1"), 2, "nb.ipynb is a notebook", "%%writefile")
+    refused(here("compile", "k.py"), 2, "is written in NKI", "kernel-lab profile k.py")
+    refused(here("profile", "k.py", "--shape", "128X64:FLOAT32"), 2, "Did you mean 'float32'")
 
 
 @pytest.mark.slow
@@ -324,6 +399,42 @@ def test_a_broken_row_costs_itself_only(here, tmp_path, softmax):
                                                     for r in again] == [False, True] and again[0]["id"] not in ids
 
 
+@pytest.mark.parametrize("more", [[], ["--json"], ["--fresh"], ["--workers", "1"], ["--workers", "1", "--json"]])
+def test_a_full_disk_costs_no_verdict(here, tmp_path, softmax, monkeypatch, more):
+    from kernel_lab.core.errors import UsageError
+    from kernel_lab.evaluate.store.store import Store
+    def full(*made, **more): raise UsageError("The store x cannot grow: the disk is full.")
+    monkeypatch.setattr(Store, "save_evaluation", full)
+    (tmp_path / "k.py").write_text(softmax)
+    done = here("evaluate", "softmax", "k.py", "-w", "small", *more)
+    refused(done, 2, "not stored. The store x cannot grow: the disk is full")
+    if "--json" in more: assert json.loads(done.stdout)["status"] == "correct"
+    else: assert re.search("^correct ", done.stdout, re.M), done.stdout
+
+
+def test_a_home_that_cannot_be_made_costs_no_verdict(here, tmp_path, softmax):
+    "Where your own store cannot be; one that is named is refused."
+    (tmp_path / "k.py").write_text(softmax)
+    (tmp_path / "home").write_text("no folder")
+    words = "evaluate", "softmax", "k.py", "-w", "small", "--json"
+    done = here(*words)
+    refused(done, 2, "shown, not stored. The store .* cannot be made")
+    assert json.loads(done.stdout)["status"] == "correct"
+    done = here(*words, "--store", tmp_path / "home" / "lab.sqlite3")
+    refused(done, 2, "cannot be made")
+    assert done.stdout == ""
+
+
+def test_optimize_prints_a_kernel_that_it_cannot_write(here, tmp_path, monkeypatch):
+    from kernel_lab.cli.agents import optimize_file
+    def full(*a): raise OSError(28, "No space left on device")
+    (tmp_path / "k.py").write_text(TWO_PASSES)
+    monkeypatch.setattr(optimize_file, "write_whole", full)
+    done = here("optimize", "k.py", "--shape", "512x512", "--seconds", "2", "--out", "best.py")
+    refused(done, 2, "Cannot write best.py: No space left on device. The kernel is printed instead")
+    assert "@nki.jit\ndef passes(x):" in done.stdout and not (tmp_path / "best.py").exists()
+
+
 def test_a_run_with_a_broken_row(here, tmp_path):
     store = tmp_path / "other.sqlite3"
     assert here("optimize", "softmax", "-w", "small", "--steps", "1", "--store", store).returncode == 0
@@ -356,7 +467,7 @@ def test_a_failing_export_leaves_what_was_there(here, tmp_path, softmax):
     assert (tmp_path / "x.csv").read_text() == before and not list(tmp_path.glob("*.part"))
 
 
-def test_optimize_starts_from_a_file(here, tmp_path, softmax):
+def test_optimize_starts_from_a_file(here, lab, tmp_path, softmax):
     (tmp_path / "mine.py").write_text(softmax + "\n# mine\n")
     done = here("optimize", "softmax", "mine.py", "-w", "small", "--steps", "1")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,6 @@
 """The lessons: what a student gets, that it suffices, and that it holds no solution."""
 import json
+import os
 import re
 from pathlib import Path
 
@@ -62,6 +63,17 @@ def test_a_lesson_that_is_handed_in_is_read(lesson, tmp_path):
     (tmp_path / "anna.ipynb").write_text(text.replace("return out", "return  out + 0"), encoding="utf-8")
     assert [(h.student, h.puzzle, "out + 0" in h.source) for h in handed_in(tmp_path)] == [
         ("anna", name, True) for name in found]
+
+
+def test_what_is_no_file_is_left_out_of_a_class(tmp_path):
+    "A link to itself, and a pipe, which nobody could read to its end."
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "ben.json").write_text("no json")
+    marks = grade(tmp_path)
+    assert marks.students == ["ben"] and [line.split(",")[0] for line in marks.csv().splitlines()] == ["student", "ben"]
+    for name in ("loop.json", "pipe.json"):
+        assert f"{name} is left out: it is no file and no folder." in marks.remarks()
 
 
 SOLVED = {"01_one_tile": "one tile", "06_engines_in_parallel": "three squares", "12_from_three_to_sixty": "alone"}

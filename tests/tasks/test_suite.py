@@ -147,6 +147,7 @@ def test_a_reference_may_change_its_inputs_without_harm():
     (lambda x: x, lambda rng: 1 / 0, 'input function of task'),
     (lambda x: x, lambda rng: rng.standard_normal((3, 4)), 'returned ndarray'),
     (lambda x: x, lambda workload, rng: {}, 'there must be one'),
+    (lambda x: x, lambda rng: {'x': rng.standard_normal((0, 64))}, "has no elements: its shape is (0, 64)"),
 ])
 def test_a_bad_task_of_a_person_says_what_is_wrong(reference, inputs, says):
     with pytest.raises(UsageError, match='task') as refused: task_from(reference, inputs, name='mine')

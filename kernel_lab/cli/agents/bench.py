@@ -19,7 +19,7 @@ from ..tasks import add_imported_tasks, imported_suites
 from ...core.errors import UsageError, choose
 from ...core.files import write_whole
 from ...core.format import dollars_text, speedup_text
-from ...core.interrupts import INTERRUPTED
+from ...core.interrupts import INTERRUPTED, interrupted
 from ...evaluate.records.verification import to_json_data
 from ...nki.chip.chips import DEFAULT_CHIP
 
@@ -80,10 +80,14 @@ def do_suite(plan: 'SuitePlan', jobs: int = 1, place: str | None = None, out: st
     how = 'simulated on' if plan.target == 'nki' else f'{plan.target} without a card, so without times, for'
     say(f'suite {plan.id}: {count} runs on {len(plan.tasks)} tasks, {how} {plan.chip}; to go on: {again}',
         OUTCOME_TABLE.head())
-    _, cut = with_progress(run_suite(plan, store, jobs), count, f'suite {plan.id}', lambda o: [outcome_line(o)])
-    found = kept_outcomes(store, plan)
-    say('', *figure_lines(plan, found), *(['', *definition_lines(found)] if define else []))
-    if out: _write(plan, found, out, store)
+    try:
+        _, cut = with_progress(run_suite(plan, store, jobs), count, f'suite {plan.id}', lambda o: [outcome_line(o)])
+        found = kept_outcomes(store, plan)
+        say('', *figure_lines(plan, found), *(['', *definition_lines(found)] if define else []))
+        if out: _write(plan, found, out, store)
+    except BaseException:                                               # Ctrl-C again, while the runs are ended
+        if not interrupted(): raise
+        cut = True
     if cut: say(f'Interrupted. What was done is kept. Go on with: {again}', err=True)
     return INTERRUPTED if cut else EXIT_GOOD
 

@@ -13,13 +13,14 @@ from .optimize_file import optimize_file
 from ...agents.models.prices import use_prices
 from ...agents.systems.registry import AGENTS
 from ..render import (EXIT_GOOD, EXIT_NOT_CORRECT, AnyChipName, ChipName, Entry, PagePath, Steps, StorePlace, Strict,
-    WorkloadName, WorkSeconds, exit_code, progress_on, reason_text, require_writable, say, step_table, step_text,
-    writing)
-from ..runs import find_run, open_store, store_option, write_report
+    WorkloadName, WorkSeconds, exit_code, free_name, progress_on, reason_text, require_output, require_writable, say,
+    step_table, step_text, writing)
+from ..runs import PAGE, PAGE_ENDINGS, find_run, open_store, store_option, write_report
 from ..gpu_rows import GPU_STEP_TABLE, gpu_step_line
 from ..tasks import find_task, known_task
 from ...core.durations import one_clock
 from ...core.errors import LabError, UsageError
+from ...core.files import replacing
 from ...core.format import dollars_text, note_stage, speedup_text
 from ...core.interrupts import interrupted
 from ...evaluate.records.verification import Status
@@ -180,7 +181,7 @@ def resumed_loop(store, name, steps, said=None, **options):
 def write_best(loop, path):
     "Save the source of the fastest correct kernel → the path as lines to print; none if no step was correct."
     if loop.run.leader is None: return []
-    with writing(path): Path(path).write_text(loop.run.leader.evaluation.kernel.source, encoding='utf-8')
+    with writing(path), replacing(path) as file: file.write(loop.run.leader.evaluation.kernel.source)
     return [f'kernel      {path}']
 
 def given_kernel(loop, source):
@@ -266,15 +267,18 @@ def optimize(
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #280f6670
 def demo(task: Annotated[str, typer.Option(metavar='TASK', help='Another task.')] = 'rmsnorm_matmul', steps: Steps = 10,
-         workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP, out: PagePath = 'report.html',
+         workload: WorkloadName = None, chip: ChipName = DEFAULT_CHIP, out: PagePath = None,
          store: StorePlace = None):
     "Watch the built-in agent improve one kernel, and get a report. No key, no GPU, no Trainium; under a minute."
-    page, kept = Path(out).resolve(), open_store(store)
-    require_writable(page)
+    page = Path(out).resolve() if out else Path(PAGE).absolute()
+    require_output('--out', out, PAGE_ENDINGS)
+    require_writable(None if out else free_name(page))
+    kept = open_store(store)
     loop = new_loop(kept, task, 'rewrite', steps, workload, chip)
     say(f'{task} on a simulated {chip}: the built-in agent starts from the first kernel; every step is verified.\n')
     code = report_outcome(loop, step_until_done(loop), store_option(kept, store))
-    written = write_report(loop.run, page, loop.recording.entries)
-    say('', f'report      {written}', *write_best(loop, page.with_name(f'best_{task}.py')),
-        f'store       {kept.path}', f'run         {loop.run.id}')
+    if loop.steps:
+        written = write_report(loop.run, page if out else free_name(page), loop.recording.entries)
+        say('', f'report      {written}', *write_best(loop, free_name(page.with_name(f'best_{task}.py'))),
+            f'store       {kept.path}', f'run         {loop.run.id}')
     raise typer.Exit(code)

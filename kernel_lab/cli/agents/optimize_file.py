@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 from ..evaluate import read_kernel
 from ..profile import parse_shape
-from ..render import EXIT_GOOD, require_writable, say, writing
+from ..render import EXIT_GOOD, FIGURE_ENDINGS, free_name, require_output, require_writable, say, writing
 from ...core.errors import UsageError, choose
 from ...core.files import write_whole
 from ...core.format import speedup_text, time_text, visible_text
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 def place_beside(path: str) -> Path:
     "A file beside the kernel at `path` (`-`, standard input: here) that does not exist yet."
     source = Path('kernel.py' if path == '-' else path)
-    names = (f'{source.stem}_optimised{number}.py' for number in ('', *(f'_{k}' for k in range(2, 1000))))
-    found = next((p for name in names if not (p := source.with_name(name)).exists()), None)
-    if found is None: raise UsageError(f'There is no free name beside {path}.', hint='Name a file with --out.')
-    return found
+    return free_name(source.with_name(f'{source.stem}_optimised.py'))
 
 # %% ../../../nbs/7_cli/1_agents/00_optimize_file.ipynb #3a049ef7
 def move_lines(done: 'OptimisedKernel', chip: str):
@@ -57,7 +54,8 @@ def optimize_file(path: str, shapes: list[str], out: str | None = None, entry: s
     from ...nki.chip.chips import CHIPS
     choose(CHIPS, chip, 'chip')
     kernel, target = read_kernel(path, entry), Path(out) if out else place_beside(path)
-    require_writable(target, figure)
+    require_writable(target)
+    require_output('--figure', figure, FIGURE_ENDINGS, path, str(target))
     asked['say'] = lambda line: say(f'{line}; Ctrl-C keeps what is found', err=True)
     try: done = optimised(kernel, [parse_shape(s) for s in shapes], chip, **asked)
     except KeyboardInterrupt:
@@ -66,10 +64,18 @@ def optimize_file(path: str, shapes: list[str], out: str | None = None, entry: s
     say(*move_lines(done, chip), *done.reasons, *([search_line(done.found)] if done.found else []))
     if done.source is None: say(f'nothing was written; the kernel takes {time_text(done.first_us)} simulated')
     else:
-        with writing(target): write_whole(target, done.source)
-        say(f'kernel      {target}')
+        _write_kernel(target, done.source)
     if figure and done.moves: _write_figure(done, figure)
     return INTERRUPTED if done.found and done.found.ended == 'interrupted' else EXIT_GOOD
+
+def _write_kernel(target, source):
+    "Write the kernel that was found; where that fails it is printed, so that it is not lost."
+    try:
+        with writing(target): write_whole(target, source)
+    except UsageError as e:
+        say('', source)
+        raise UsageError(f'{e.message} The kernel is printed instead.', hint='Copy it from above.') from e
+    say(f'kernel      {target}')
 
 def _write_figure(done, path):
     from ...figures.move_path import move_path_figure

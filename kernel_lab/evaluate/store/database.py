@@ -70,6 +70,7 @@ _REACH = 'Check that the server runs, and that host, port and socket are right.'
 _LOGIN = 'Check the user and the password; pg_hba.conf on the server says who may connect.'
 _FOREIGN = 'was made by another program or version'
 _TRANSLATIONS = (  # part of the driver's message, what to say of the store, hint
+    ('could not decode', 'is damaged', _RECOVER),      # first: the message goes on with what is stored
     ('not a database', 'is not a store, or is damaged', _RECOVER),
     ('malformed', 'is damaged', _RECOVER),
     ('locked', 'is in use by another program', 'End that program, or try again when it has finished writing.'),
@@ -93,19 +94,25 @@ _TRANSLATIONS = (  # part of the driver's message, what to say of the store, hin
     ('could not', 'cannot be reached', _REACH),
     ('resolve host', 'cannot be reached', _REACH))
 
+class UnwritableStore(UsageError):
+    "A store that cannot be made or written: its disk is full, or its folder may not be written."
+
+_UNWRITABLE = 'may not be written', 'cannot be opened', 'cannot grow', 'cannot be read or written'
+
 @contextmanager
 def translated_errors(path: Path | str, secrets: Sequence[str] = ()) -> Iterator[None]:
     "Context manager: turn errors of the database into a UsageError about the store `path`, without `secrets`."
     try: yield
     except OSError as e:
-        raise UsageError(f'The store {path} cannot be made: {e.strerror or type(e).__name__}.',
-                         hint='Set KERNEL_LAB_HOME to a folder of yours.') from e
+        raise UnwritableStore(f'The store {path} cannot be made: {e.strerror or type(e).__name__}.',
+                              hint='Set KERNEL_LAB_HOME to a folder of yours.') from e
     except (sa.exc.SQLAlchemyError, sqlite3.Error) as e:
         said = str(getattr(e, 'orig', e))
         for s in secrets: said = said.replace(s, '***')
         what, hint = next(((w, h) for key, w, h in _TRANSLATIONS if key in said.lower()),
                           (f'cannot be used: {said[:300]}', None))
-        raise UsageError(f'The store {path} {what}.', hint=hint) from (None if secrets else e)
+        kind = UnwritableStore if what.startswith(_UNWRITABLE) else UsageError
+        raise kind(f'The store {path} {what}.', hint=hint) from (None if secrets else e)
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #4e9d135b
 def _switch(connection, wait):
@@ -292,16 +299,19 @@ def migrate(connection: sa.Connection, version: int) -> None:
 ADVISORY_LOCK = 7_316_200_613  # PostgreSQL lock against two processes that create the tables at once
 
 def schema_version(connection: sa.Connection) -> int | None:
-    "The schema version of a store: 0 without tables, None if the tables are not those of a store."
+    """The schema version of a store: 0 without tables, None if the tables are not those of a store, -1 if it says no
+    version."""
     there = sa.inspect(connection).get_table_names()
     if META.name not in there: return None if there else 0
-    return int(connection.execute(sa.select(META.c.value).where(META.c.key == 'schema')).scalar() or 0)
+    found = connection.execute(sa.select(META.c.value).where(META.c.key == 'schema')).scalar() or '0'
+    return int(found) if str(found).isdecimal() and len(str(found)) < 10 else -1
 
 def _refuse(path, found):
     "UsageError if the tables are of a newer version or of another program."
     if found is None:
         raise UsageError(f'The store {path} was made by another program.',
                          hint='Choose another file, or another database on the server.')
+    if found < 0: raise UsageError(f'The store {path} is damaged: it does not say its schema.', hint=_RECOVER)
     if found > SCHEMA_VERSION:
         raise UsageError(f'The store {path} was written by a newer lab (schema {found}, this one knows '
                          f'{SCHEMA_VERSION}).',

