@@ -6,6 +6,7 @@ the goal is met."""
 # %% ../../nbs/6_puzzles/03_answer.ipynb #4c619a2f
 from dataclasses import dataclass
 import ast
+import math
 from ..core.errors import KernelError
 from ..core.format import bytes_text, percent_text, status_word, time_text
 from ..core.markup import (BAD_COLOUR, GOOD_COLOUR, WARN_COLOUR, Shown, code, code_line, fold, record, said,
@@ -84,10 +85,18 @@ def verdict(a: Answer) -> str:
         if e: return f'{status_word(a.evaluation.status).capitalize()}: {KernelError.from_dict(e)}'
         return f'{status_word(a.evaluation.status).capitalize()}. It has no time: only a right kernel has one.'
     time = f'{time_text(a.latency_us)} {a.evaluation.latency.kind} on {a.bound.chip}'
-    speed = f'{time}, {percent_text(a.share)} of the bound'
-    if a.goal is None: return f'Right: {speed}.'
-    goal = f'the goal is {percent_text(a.goal)}'
-    return f'Right, and {"the goal is met" if a.met else "not fast enough yet"}: {speed} ({goal}).'
+    if a.goal is None: return f'Right: {time}, {percent_text(a.share)} of the bound.'
+    share, goal = (percent_text(a.share), percent_text(a.goal)) if a.met else missed_text(a.share, a.goal)
+    speed = f'{time}, {share} of the bound (the goal is {goal})'
+    return f'Right, and {"the goal is met" if a.met else "not fast enough yet"}: {speed}.'
+
+def missed_text(share: float, goal: float) -> tuple[str, str]:
+    "A share and the goal that it misses, as texts that differ: the share is rounded down where they would be the same."
+    if percent_text(share) != percent_text(goal): return percent_text(share), percent_text(goal)
+    for digits in (1, 2, 3):
+        low, high = math.floor(100 * share * 10**digits) / 10**digits, round(100 * goal, digits)
+        if low < high: break
+    return f'{low:.{digits}f} %', f'{high:g} %'
 
 def mistakes(a: Answer) -> list[str]:
     "Where the numbers are wrong and what that looks like, as sentences."

@@ -6,6 +6,7 @@ once."""
 # %% ../../nbs/6_puzzles/09_attention_puzzles.ipynb #05b5f518
 import numpy as np
 from .puzzle import Hint, Puzzle
+from .reduction_puzzles import every_second_row_high
 from .tile_puzzles import normal
 
 # %% ../../nbs/6_puzzles/09_attention_puzzles.ipynb #0d239f6d
@@ -49,10 +50,13 @@ def causal_attention(q_t, k_t, v):
     return scores.masked_fill(future, -np.inf).softmax(-1) @ v
 
 def attention_inputs(queries, keys, d=128):
-    "An input function: normal q_t, k_t and v, with scores of size 2."
+    """An input function: normal q_t, k_t and v, with scores of size 2, which are 100 higher for every second query: exp
+    of those is infinite. q_t and k_t are multiples of 1/256, so that no sum rounds such a score."""
     def draw(rng):
         q_t, k_t, v = (rng.standard_normal(s, np.float32) for s in ((d, queries), (d, keys), (keys, d)))
-        return {'q_t': q_t * np.float32(2 / d ** 0.5), 'k_t': k_t, 'v': v}
+        q_t, k_t = (np.round(256 * x) / 256 for x in (q_t * np.float32(2 / d ** 0.5), k_t))
+        q_t[0, 1::2], k_t[0] = 10, 10
+        return {'q_t': q_t, 'k_t': k_t, 'v': v}
     return draw
 
 off_by_one = Puzzle(
@@ -327,8 +331,14 @@ def normed(x, gain):
     "x / √(mean of x² in a row + 1e-6) · gain"
     return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * gain
 
+def some_rows_tiny(rng):
+    "Normal x and gain; every eighth row of x is so small that the 1e-6 counts as much as the mean of its squares."
+    found = normal(x=(1024, 1024), gain=(1, 1024))(rng)
+    found['x'][::8] *= np.float32(1e-3)
+    return found
+
 three_to_sixty = Puzzle(
-    'from three to sixty', normed, normal(x=(1024, 1024), gain=(1, 1024)), start=THREE_PER_CENT, answer=FEWEST_PASSES,
+    'from three to sixty', normed, some_rows_tiny, start=THREE_PER_CENT, answer=FEWEST_PASSES,
     goal=0.6, lesson='Lesson 12', reduces=lambda s: s['x'][-1],
     says='RMSNorm with a gain. The kernel is right, at about three per cent of the bound.',
     pitfall='a fault from every lesson, and each hides the next',
@@ -393,8 +403,9 @@ GATED_AT_ONCE = '''def kernel(x, gate):
 def gated_softmax(x, gate): return x.softmax(-1) * gate
 
 alone = Puzzle(
-    'alone', gated_softmax, normal(x=(1024, 1024), gate=(1024, 1024)), start=UNGATED_FIRST, answer=GATED_AT_ONCE,
-    goal=0.6, lesson='Lesson 12', says='The softmax of every row, times a gate. The kernel is right.',
+    'alone', gated_softmax, every_second_row_high(x=(1024, 1024), gate=(1024, 1024)), start=UNGATED_FIRST,
+    answer=GATED_AT_ONCE, goal=0.6, lesson='Lesson 12',
+    says='The softmax of every row, times a gate. The kernel is right.',
     pitfall='copies of rows, a detour, a division, one tile for all turns, an engine that is slow',
     reduces=lambda s: s['x'][-1],
     hints=('Ask the five questions of this lesson in their order, mend one thing, and ask again from the top.',

@@ -6,9 +6,11 @@
 import ast
 import dis
 import inspect
+import math
 import re
 import textwrap
-from types import FunctionType, ModuleType
+from dataclasses import replace
+from types import CellType, FunctionType, ModuleType
 from ..core.errors import UsageError
 from ..tasks.model.workload import Kernel
 
@@ -49,12 +51,36 @@ def _code_names(code):
     own = (i.argval for i in dis.get_instructions(code) if i.opname in ('LOAD_GLOBAL', 'LOAD_NAME'))
     return [*own, *(n for c in code.co_consts if inspect.iscode(c) for n in _code_names(c))]
 
+def _value_text(x):
+    "The text of a number, of text, or of a tuple of these; None of anything else."
+    if isinstance(x, tuple):
+        parts = [_value_text(v) for v in x]
+        return None if None in parts else f'({"".join(f"{p}, " for p in parts)})'
+    if isinstance(x, float): return repr(float(x)) if math.isfinite(x) else f'float({str(float(x))!r})'
+    kind = next((k for k in _PLAIN if isinstance(x, k)), None)
+    if kind is str: return repr(str.__str__(x))                        # a member of an enumeration is its text
+    return None if kind is None else repr(kind(x) if x is not None else x)
+
+def _held(fn):
+    "{name: value} of what the functions around a function gave it."
+    cells = zip(fn.__code__.co_freevars, fn.__closure__ or ())
+    return {k: c.cell_contents for k, c in cells if c != CellType()}
+
+def _scope(fn):
+    "{name: value} of all that a function finds outside itself."
+    return {**fn.__globals__, **_held(fn)}
+
 def _add_helpers(fn, entry, found):
     "Put the text of what a function uses into `found`, by name, each once."
-    for name in dict.fromkeys(_code_names(fn.__code__)):
-        value = fn.__globals__.get(name)
+    scope = _scope(fn)
+    for name in dict.fromkeys([*_code_names(fn.__code__), *_held(fn)]):
+        value = scope.get(name)
+        text = None if name not in scope else _value_text(value)
+        if text and found.get(name, f'{name} = {text}') != f'{name} = {text}':
+            raise UsageError(f'Two functions of the kernel mean different things by {name}.',
+                             hint='Give one of them another name.')
         if name in found or value is entry or len(found) >= MAX_HELPERS: continue
-        if isinstance(value, _PLAIN) and name in fn.__globals__: found[name] = f'{name} = {value!r}'
+        if text: found[name] = f'{name} = {text}'
         elif isinstance(value, ModuleType) and value.__name__ in CARRIED_MODULES:
             found[name] = f'import {value.__name__} as {name}'
         elif inspect.isfunction(value) and value.__module__ == fn.__module__:
@@ -66,15 +92,17 @@ def _add_helpers(fn, entry, found):
 # %% ../../nbs/6_puzzles/02_kernel_text.ipynb #6004d0b8
 _HAS_IMPORT = re.compile(r'^\s*(?:import|from)\s+(?:nki|neuronxcc)\b', re.M)
 
+def _with_imports(text): return text if _HAS_IMPORT.search(text) else f'{text.rstrip()}\n\n{IMPORTS}'
+
 def kernel_of(given: object) -> Kernel:
     """The `Kernel` that a student gave: a function, one decorated with `nki.jit`, one launched on several cores
     (`jit(kernel)[2]`), a text, or a `Kernel`. `UsageError` for anything else, with what to do."""
     grid = getattr(given, 'grid', ())
     given = getattr(given, 'func', given) if not isinstance(given, (str, Kernel)) else given
-    if isinstance(given, Kernel): return given
+    if isinstance(given, Kernel): return replace(given, source=_with_imports(given.source))
     if isinstance(given, str):
         if not given.strip(): raise UsageError('The kernel is empty.', hint='Begin with the start of the puzzle.')
-        return Kernel(given if _HAS_IMPORT.search(given) else f'{given.rstrip()}\n\n{IMPORTS}')
+        return Kernel(_with_imports(given))
     if not inspect.isfunction(given):
         raise UsageError(f'A kernel is a function or its text, not a {type(given).__name__}.',
                          hint='Write check(kernel), without calling it: not check(kernel(x)).')
@@ -85,10 +113,14 @@ def kernel_of(given: object) -> Kernel:
 def left_behind(given: object, message: str) -> str:
     "Why a name that a kernel misses is not there although its notebook has it, as a sentence; else ''."
     fn, missing = getattr(given, 'func', given), re.match(r"NameError: name '(\w+)' is not defined", message)
-    if not missing or not inspect.isfunction(fn) or missing[1] not in fn.__globals__: return ''
-    kind = type(fn.__globals__[missing[1]]).__name__
-    return (f'{missing[1]} of the notebook ({kind}) does not travel with the kernel: numbers, text and functions do, '
-            'arrays and lists do not.')
+    if not missing or not inspect.isfunction(fn) or missing[1] not in (scope := _scope(fn)): return ''
+    name, value, around = missing[1], scope[missing[1]], missing[1] in _held(fn)
+    if callable(value):
+        return (f'{name} of the notebook does not travel with the kernel: only functions do that are written with def, '
+                'in the same notebook.')
+    says = (f'{name} of the {"function around the kernel" if around else "notebook"} ({type(value).__name__}) does not '
+            'travel with the kernel: numbers, text, tuples of these and functions do, arrays and lists do not.')
+    return f'{says} Give it as a default argument, written out: def kernel(x, {name}=…).' if around else says
 
 def own_text(kernel: Kernel) -> str:
     "The text of a kernel without the imports that `kernel_of` wrote below it."

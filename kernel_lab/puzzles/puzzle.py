@@ -16,7 +16,7 @@ from ..core.format import percent_text, time_text
 from ..core.markup import Shown, code_of, fold, record, said
 from ..evaluate.pipeline import evaluate
 from ..evaluate.records.evaluation import Evaluation
-from ..evaluate.records.verification import Status
+from ..evaluate.records.verification import Status, Verification
 from ..evaluate.sandbox.run import Limits, own_kernels, trace_in_child
 from ..evaluate.verification.adversarial_inputs import work_out_draws
 from ..evaluate.verification.verify import MAX_CHANGED_ELEMENTS, fresh_seeds, verify
@@ -251,8 +251,14 @@ def _explained(p, a, kernel):
     found, line = verify(program, p.task, p.task.workload(), [0]), output_line(program, wrong.worst.output)
     a = replace(a, carries=only_carries(program, line))
     if not found.passed: return replace(a, wrong=found, line=line)
-    says = 'It is right for one draw of inputs and wrong for others: a kernel must compute, not remember.'
-    return replace(a, wrong=wrong, line=line, notes=(says,))
+    return replace(a, wrong=wrong, line=line, notes=(right_for_some(wrong),))
+
+def right_for_some(wrong: Verification) -> str:
+    """A kernel that is right for the draw with seed 0 and wrong for this one, as a sentence: only without another cause
+    does it look like an answer from memory."""
+    if draw := wrong.worst.draw: return f'It is right for some inputs and wrong for others, here for “{draw}”.'
+    if wrong.guesses: return 'It is right for some inputs and wrong for others.'
+    return 'It is right for one draw of inputs and wrong for others: a kernel must compute, not remember.'
 
 def _next(p, a):
     "What to do next, as a list of at most one sentence. The hints may have been read in another session."
@@ -268,7 +274,16 @@ def hint_text(p: Puzzle, hint: Hint | str) -> str:
     "The words of a hint, with the times of its kernels."
     if isinstance(hint, str): return hint
     if not hint.is_measured: return hint.says
-    with own_kernels():
-        times = {name: time_text(p.judge(kernel_of(text)).latency_us)
-                 for name, text in (('us', hint.kernel), ('before_us', hint.before)) if f'{{{name}}}' in hint.says}
+    times = {name: time_text(_time_of(p, text))
+             for name, text in (('us', hint.kernel), ('before_us', hint.before)) if f'{{{name}}}' in hint.says}
     return hint.says.format(**times)
+
+_TIMES = {}             # (puzzle, kernel): µs, of the kernels of hints that were shown in this process
+
+def _time_of(p, kernel):
+    "The simulated time of a kernel of a hint, which is judged once; None where it is not right, to be judged again."
+    if (p, kernel) not in _TIMES:
+        with own_kernels(): us = p.judge(kernel_of(kernel), OPENING_SECONDS).latency_us
+        if us is None: return None
+        _TIMES[p, kernel] = us
+    return _TIMES[p, kernel]

@@ -205,11 +205,21 @@ def _whose(case, ways, cause, said, weight):
             return found
     return None
 
+_ONLY = 'only its operand '             # as of `_replacements`
+
+def _passed_through(case, way):
+    "Which of several operands stands for the result of an operation that was left out, in words of the reference."
+    if not way.how.startswith(_ONLY): return ''
+    name = way.how.removeprefix(_ONLY)
+    made = next((n for n in case.replay.nodes if n.name == name), None)
+    if name not in case.arrays and made is None: return ''
+    return f' (its operand {name if name in case.arrays else f"from {op_of(made)}"} passed through)'
+
 def missing_operation(case):
     "An operation or one of its operands is missing, or an intermediate result was returned."
     ways = (w for w in omissions(case.replay) if 'instead' not in w.how)
-    return (_whose(case, ways, 'an operation left out', lambda w: 'this is what comes out with '
-                   f'{"" if w.how == "left out" else "of "}{w.op} {w.how}', 0.93) or
+    return (_whose(case, ways, 'an operation left out',
+                   lambda w: f'this is what comes out with {w.op} left out{_passed_through(case, w)}', 0.93) or
             _whose(case, truncations(case.replay), 'an unfinished result',
                    lambda w: f'this is what {w.op} gives, on the way', 0.93))
 
@@ -261,6 +271,7 @@ def _rounds(case, off):
         return Guess('precision', said, 0.75)
     return None
 
+@np.errstate(over='ignore', invalid='ignore')   # a narrow dtype may not hold what it is asked about
 def precision(case):
     "The errors are correlated with those of a narrower reference, or as small as those of the program's own rounding."
     if case.want.dtype.kind != 'f' or not np.isfinite(case.g).all(): return None

@@ -433,6 +433,6 @@ def core_races(program: Program) -> Iterator[Diagnostic]:
     for k, element, (c, w), (d, t), both in islice(races(program), 1):
         name, does = program.tensors[k].name, 'writes' if both else 'reads'
         says = f'core {c} writes {name} on line {w.line} ({w.op}) while core {d} {does} it on line {t.line} ({t.op})'
-        yield Diagnostic(says, w.line, w.op, program.tensors[k].name, 'nisa.core_barrier or sendrecv between them',
-                         f'element {element}',
-                         'Give each core a part of its own by nl.program_id(0), or let them meet.', 'trace')
+        yield Diagnostic(f'{says}: element {element}', w.line, w.op, program.tensors[k].name,
+                         hint='Give each core a part of its own by nl.program_id(0), or let them meet in between: '
+                              'nisa.core_barrier, or nisa.sendrecv.', kind='trace')

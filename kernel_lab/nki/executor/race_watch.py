@@ -77,10 +77,11 @@ def _raise_race(watch, step, view, at, notes, does):
     t, line = watch.program.tensors[view.k], int(notes.line[at])
     wrote, read = ([int(c) for c in noted[at] if c >= 0 and c != watch.core] for noted in (notes.wrote, notes.read))
     theirs, other = f'writes it on line {line}' if wrote else 'reads it', (wrote or read)[0]
-    raise KernelError(f'core {watch.core} {does} {t.name} while core {other} {theirs}, with these inputs',
+    raise KernelError(f'core {watch.core} {does} {t.name} while core {other} {theirs}, with these inputs: element {at}',
                       kind='trace', line=step.instruction.line or None, instruction=step.instruction.op,
-                      operand=t.name, limit='nisa.core_barrier between them', value=f'element {at}',
-                      hint='Let the cores meet, or give each a tensor of its own; rows that an index names too.')
+                      operand=t.name,
+                      hint='Let the cores meet in between (nisa.core_barrier), or give each a tensor of its own; rows '
+                           'that an index names too.')
 
 def _note_reads(watch, step, env):
     for name, view in step.views.items():

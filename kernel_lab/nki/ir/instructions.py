@@ -207,6 +207,8 @@ NOT_MODELLED = {
     'nl.all_reduce': 'over several programs of a launch grid; they run one after another',
     'activation(op=nl.prelu)': 'has no slope there; activate2 has'}
 
+_OF_CORES = '| `core_barrier` | – | – ← data | two cores wait until both are there; no engine works |'
+
 def _operands(names):
     "Operands as text, numbered ones once."
     first = [k for k in names if k.rstrip('0123456789') == k or k.rstrip('0123456789') not in names]
@@ -217,4 +219,4 @@ def reference_table() -> str:
     left = [f'| `{k}` | – | – | not modelled: {why} |' for k, why in NOT_MODELLED.items()]
     row = lambda r: f'| `{r.name}` | {", ".join(r.engines)} | {_operands(r.outs)} ← {_operands(r.ins)} | {r.doc} |'
     rows = [row(r) for r in INSTRUCTIONS.values()]
-    return '\n'.join(['| instruction | engines | operands | meaning |', '|---|---|---|---|', *rows, *left])
+    return '\n'.join(['| instruction | engines | operands | meaning |', '|---|---|---|---|', *rows, _OF_CORES, *left])

@@ -178,6 +178,18 @@ def _refuse_none(f, needed, args, kw):
             raise BadCall(f'operand {k} is None', line=kernel_line(), instruction=f.__name__, operand=k,
                           hint=f'It is called as {call_text(f)}.')
 
+_ROW_OF = {'activation_reduce': 'activation'}           # functions whose row of the table has another name
+
+def _refuse_engine(f, asked):
+    "Refuse an `engine=` on which an instruction without a choice does not run. A copy may be started by any."
+    if not asked: return
+    row, name = INSTRUCTIONS.get(_ROW_OF.get(f.__name__, f.__name__)), str(getattr(asked, 'value', asked))
+    may = row.engines if row and row.engines != ('DMA',) else tuple(e.value for e in engine if e)
+    if name in may: return
+    raise KernelError(f'{f.__name__} does not run on {name}', line=kernel_line(), instruction=f.__name__,
+                      kind='limit', limit=', '.join(may), value=name,
+                      hint='Choose one of those engines, or leave it out.')
+
 def strict(f: Callable) -> Callable:
     """`f`, refusing a call that does not fit its parameters with a `BadCall`; an error of its operands names `f` as
     instruction."""
@@ -186,9 +198,11 @@ def strict(f: Callable) -> Callable:
     allowed = {*known, *(ACCEPTED if any(p.kind is p.VAR_KEYWORD for p in takes) else ())}
     needed = _cannot_be_none(takes)
     places = tuple([k for k, name in enumerate(known) if name in needed])
+    has_engine = 'engine' in known                      # the checker asks whether that fits
     @wraps(f)
     def g(*args, **kw):
         if kw and not allowed.issuperset(kw): raise _unknown_keyword(f, known, next(k for k in kw if k not in allowed))
+        if kw and not has_engine and 'engine' in kw: _refuse_engine(f, kw['engine'])
         if any([args[k] is None for k in places if k < len(args)]):
             _refuse_none(f, needed, args, kw)
         for k in kw:

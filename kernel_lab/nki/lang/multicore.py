@@ -93,10 +93,15 @@ def _cut(body):
         else: pieces[-1].append(o)
     return pieces, meetings
 
-def _lines(meetings): return ', '.join(str(m.line) for m in meetings[:4]) or 'nowhere'
+def _times(meetings):
+    "How often a core meets the others, and where, in words."
+    if not meetings: return 'never'
+    lines = list(dict.fromkeys(str(m.line) for m in meetings))[:4]
+    count = 'once' if len(meetings) == 1 else f'{len(meetings)} times'
+    return f'{count} (line{"s" * (len(lines) > 1)} {", ".join(lines)})'
 
 def _refuse(each):
-    lines = '; '.join(f'core {c}: {len(m)} times (lines {_lines(m)})' for c, m in enumerate(each))
+    lines = '; '.join(f'core {c}: {_times(m)}' for c, m in enumerate(each))
     raise KernelError(f'the cores do not wait for each other the same way: {lines}', kind='trace',
                       hint='Every core must reach the same barriers and sendrecvs, in the same order.')
 

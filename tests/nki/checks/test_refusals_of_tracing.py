@@ -142,6 +142,8 @@ REFUSED = {
         one('activation', {'dst': SQUARE, 'reduce_res': near(8, 1)}, {'data': SQUARE},
             {'func': 'exp', 'reduce_op': 'add', 'reduce_cmd': 'idle'}, 'Scalar'), 'leaves the accumulator alone'),
     ('isa_core', '{} does not exist on {}'): (QUANTIZED('float8_e4m3fn_x4', 'trn1'), 'does not exist on trn1'),
+    ('isa_core', '{} does not run on {}'): (
+        one('activation', {'dst': SQUARE}, {'data': SQUARE}, {'func': 'exp'}, 'Vector'), 'does not run on Vector'),
     ('isa_core', '{} has no argument {}'): (
         one('tensor_copy', {'dst': SQUARE}, {'src': SQUARE, 'foo': SQUARE}, {}, 'Vector'), 'no operand foo'),
     ('isa_core', '{} is not {}'): (
