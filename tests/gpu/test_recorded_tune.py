@@ -27,7 +27,7 @@ def test_the_recording_says_what_it_is_and_has_a_row_for_every_problem(results):
 
 def test_each_session_measured_a_kernel_against_itself():
     "All but the last, before the four problems whose compiling takes minutes: at most 0.303 % from 1, and 0.3 % is asked."
-    assert [c.holds for c in CARDS] == [True] * 19 + [False], [str(c) for c in CARDS]
+    assert [c.holds for c in CARDS] == [True] * 17 + [False], [str(c) for c in CARDS]
     assert max(r.worst for c in CARDS for r in c.itself.values()) < 0.0031
 
 

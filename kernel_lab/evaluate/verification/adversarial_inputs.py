@@ -12,8 +12,7 @@ from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose, in_time, timed_lines
 from ...core.heap import return_free_memory
-from ...tasks.model.workload import (DTYPES, EPSILON, error_ratio, finite_rms, max_error_ratio, mean_square,
-    output_tolerance)
+from ...tasks.model.workload import DTYPES, EPSILON, error_ratio, max_error_ratio, mean_square, output_tolerance
 from ...tasks.baselines.kept_facts import kept_draws
 from ...tasks.model.task import to_torch, without_compiler, work_out_counts
 from ...tasks.suite.registry import get_task
@@ -37,7 +36,7 @@ class Change:
 
 def _size(x):
     "The root mean square of the finite elements of `x`; 1 if that is zero or undefined."
-    found = finite_rms(x)
+    found = float(np.sqrt(mean_square(x))) if x.size else 0.0
     return (found if math.isfinite(found) else _size(x[np.abs(x) < 1e150])) or 1.0
 
 def _scaled(by): return lambda x, rng: np.multiply(x, by, out=x)
@@ -175,9 +174,8 @@ def tolerance_on(task, workload, wants, tight=True):
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #2e5925e1
 HARMLESS_TOLERANCES, ORDINARY_FACTOR = 0.25, 1.25   # surely harmless; how much worse than an ordinary draw
 
-SATURATING_FUNCTIONS = {
-    'sigmoid', 'silu', 'gelu', 'mish', 'softplus', 'log_sigmoid_forward', 'tanh', 'erf', 'erfc', 'special_erfcx', 'elu',
-    'expm1'}
+SATURATING_FUNCTIONS = {'sigmoid', 'silu', 'gelu', 'mish', 'softplus', 'log_sigmoid_forward', 'tanh', 'erf', 'erfc',
+                        'special_erfcx', 'elu', 'expm1'}
 BOUNDED_FUNCTIONS = {'sigmoid', 'tanh', 'erf', 'erfc', 'elu', 'expm1'}  # on the side where they saturate
 
 NUDGED_BLOCK = 1 << 19          # elements at once, in the processor's cache: signs from whole words of the generator
@@ -374,17 +372,12 @@ def _admission(task, workload, draw):
 
 LARGE_ELEMENTS = 1 << 22        # of inputs and outputs: to admit a draw beforehand takes longer than to judge a kernel
 
-def _is_large(task, w):
-    return w.elements + sum(math.prod(shape) for shape, _ in task.outputs(w)) > LARGE_ELEMENTS
-
 def admission(task, workload, draw):
-    """The reason why a draw is not admitted for a task and workload, '' if it is. A draw of a task that is there in a
-    large size only is admitted; where a kernel fails on it, whether that counts is asked then."""
+    "The reason why a draw is not admitted, '' if it is, as each of a large task: there it is asked of a failure."
     dtype = task.workload(workload).dtype
     kept = (kept_draws(task, dtype) or {'draws': {}})['draws'].get(draw.name)
-    if kept is not None: return kept
-    smallest = task.smallest(dtype)
-    return '' if _is_large(task, smallest) else _admission(task, smallest, draw)
+    if kept is not None or task.elements(w := task.smallest(dtype)) > LARGE_ELEMENTS: return kept or ''
+    return _admission(task, w, draw)
 
 def admissions(task, workload=None):
     "{name of a draw: the reason why it is not admitted, '' if it is} for a task."
@@ -429,12 +422,11 @@ def _taken(task, w, draws, count, chance, out):
 
 @lru_cache(maxsize=1024)
 def patchwork(task, workload):
-    """The `Patchwork` of the admitted mild draws of a task and workload, or of fewer of them; None if none is admitted,
-    or the task is large."""
+    "The `Patchwork` of the admitted mild draws of a task, or of fewer; None if none is admitted, or the task is large."
     w = task.workload(workload)
     if kept := kept_draws(task, w.dtype):
         return _patchwork(map(_named, kept['patchwork'])) if kept['patchwork'] else None
-    if _is_large(task, w := task.smallest(w.dtype)): return None
+    if task.elements(w := task.smallest(w.dtype)) > LARGE_ELEMENTS: return None
     arrays = task.draw(w, 1)
     mild = [d for d in draws_of(arrays) if d.change.mild and (d.target is None or _has_rows(arrays[d.target])) and
             not _admission(task, w, d)]
@@ -455,10 +447,8 @@ def _next(task, w, waiting, out):
 def draws_by_name(task, workload, names):
     "The draws with these names. UsageError for an unknown name."
     if not names: return []                                            # what is admitted takes long to find out
-    there = {
-        d.name: d
-        for d in (*draws_of(task.draw(task.smallest(task.workload(workload).dtype), 1)), patchwork(task, workload))
-        if d}
+    every = draws_of(task.draw(task.smallest(task.workload(workload).dtype), 1))
+    there = {d.name: d for d in (*every, patchwork(task, workload)) if d}
     return [choose(there, n, f'draw of {task.name}') for n in names]
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #04dd26ef
