@@ -12,7 +12,8 @@ from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose, in_time, timed_lines
 from ...core.heap import return_free_memory
-from ...tasks.model.workload import DTYPES, EPSILON, error_ratio, max_error_ratio, mean_square, output_tolerance
+from ...tasks.model.workload import (DTYPES, EPSILON, error_ratio, finite_rms, max_error_ratio, mean_square,
+    output_tolerance)
 from ...tasks.baselines.kept_facts import kept_draws
 from ...tasks.model.task import to_torch, without_compiler, work_out_counts
 from ...tasks.suite.registry import get_task
@@ -36,8 +37,7 @@ class Change:
 
 def _size(x):
     "The root mean square of the finite elements of `x`; 1 if that is zero or undefined."
-    found = float(np.sqrt(mean_square(x))) if x.size else 0.0
-    return (found if math.isfinite(found) else _size(x[np.abs(x) < 1e150])) or 1.0
+    return finite_rms(x) or 1.0
 
 def _scaled(by): return lambda x, rng: np.multiply(x, by, out=x)
 def _shifted(sizes): return lambda x, rng: np.add(x, sizes * _size(x), out=x)
