@@ -72,7 +72,9 @@ def _far_out(x, rng):
     return y.reshape(x.shape)
 
 def _some_tiny(x, rng):
-    return np.multiply(x, np.where(rng.random((*x.shape[:-1], 1)) < 0.5, 2.0 ** -50, 1.0), out=x) if x.ndim > 1 else x
+    if x.ndim < 2: return x
+    half = rng.permutation(math.prod(x.shape[:-1])).reshape(*x.shape[:-1], 1) % 2 == 0
+    return np.multiply(x, np.where(half, 2.0 ** -50, 1.0), out=x)
 
 @_by_blocks
 def _mixed(x, rng): np.ldexp(x, rng.integers(-24, 4, x.shape), out=x)
@@ -141,8 +143,8 @@ def _has_rows(x): return x.dtype.kind not in 'iub' and math.prod(x.shape[:-1]) >
 
 @dataclass(frozen=True)
 class Patchwork(Draw):
-    """A draw whose rows (along the last axis) have different changes: each one of `parts` or none, at random. Inputs
-    with the same number of rows get the same choice."""
+    """A draw whose rows (along the last axis) have different changes: each one of `parts` or none, at random and all of
+    them as often. Inputs with the same number of rows get the same choice."""
     parts: tuple[Draw, ...] = ()
 
     def substitutes(self):
@@ -157,7 +159,8 @@ class Patchwork(Draw):
 
     def _sewn(self, name, x, seed):
         rows = np.array(x, order='C').reshape(-1, x.shape[-1])
-        piece = np.random.default_rng([len(rows), seed]).integers(len(self.parts) + 1, size=len(rows))
+        rng = np.random.default_rng([len(rows), seed])
+        piece = rng.permutation(np.resize(rng.permutation(len(self.parts) + 1), len(rows)))
         for k, part in enumerate(self.parts):
             if part.target in (None, name) and (mine := piece == k).any():
                 rows[mine] = part.of({name: rows[mine]}, seed)[name]
