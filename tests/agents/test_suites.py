@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from itertools import combinations
 from statistics import mean
+from time import sleep
 
 import pytest
 from kernel_lab.agents.models.messages import Reply
@@ -201,3 +202,24 @@ def test_processes_do_their_runs_of_a_plan_whose_other_tasks_only_this_one_finds
     plan = SuitePlan((SuiteRow('rewrite', 'rewrite'),), ('mine/relu', 'softmax'), 'small', steps=2, seeds=1)
     found = {o.task: o.ending for o in run_suite(plan, Store(tmp_path / 'lab.sqlite3'), jobs=2)}
     assert found == {'mine/relu': Ending.CORRECT, 'softmax': Ending.CORRECT}
+
+
+def test_large_tasks_are_never_judged_two_at_a_time(tmp_path, monkeypatch):
+    from kernel_lab.agents.suites import bench
+    from kernel_lab.tasks.suite import registry
+    mine = {f'mine/{n}': replace(registry.TASKS[n], name=f'mine/{n}') for n in ('relu', 'softmax', 'tanh', 'exp')}
+    monkeypatch.setattr(registry, 'TASK_FINDERS', [*registry.TASK_FINDERS, mine.get])
+    plan = SuitePlan((SuiteRow('rewrite', 'rewrite'),), tuple(mine), 'small', steps=1, seeds=1)
+    large, there, together = ('mine/relu', 'mine/softmax', 'mine/exp'), set(), []
+
+    def work_on(plan, planned, store, *rest):
+        there.add(planned.task)
+        sleep(0.2)
+        together.append(sorted(there))
+        there.discard(planned.task)
+        return bench.kept_outcome(store, planned)
+
+    monkeypatch.setattr(bench, 'work_on', work_on)
+    monkeypatch.setattr(bench, 'is_large', lambda plan, planned: planned.task in large)
+    assert len(list(run_suite(plan, Store(tmp_path / 'lab.sqlite3'), jobs=2))) == 4
+    assert all(sum(n in large for n in names) <= 1 for names in together) and ['mine/tanh'] not in together

@@ -23,7 +23,7 @@ from ...core.errors import LabError, stoppable
 from ...evaluate.records.journal import spent_in
 from ...evaluate.records.run import Step
 from ...evaluate.store.store import Store
-from ...tasks.suite.registry import TASKS
+from ...tasks.suite.registry import TASKS, get_task
 
 # %% ../../../nbs/6_agents/6_suites/04_bench.ipynb #30075b78
 def _known(store, planned):
@@ -138,16 +138,29 @@ def _one_by_one(plan, todo, store, purse, model, tell):
         purse.give_back(part, paid(found) - before)
         yield found
 
+LARGE_BYTES = 1 << 28  # of inputs and outputs in float32; a verdict takes ten to twenty times as much memory
+
+def is_large(plan: SuitePlan, planned: PlannedRun) -> bool:
+    "Whether two runs on tasks of this size at once may exhaust the memory of a laptop."
+    return 4 * get_task(planned.task).total_elements(plan.workload) > LARGE_BYTES
+
 def _in_threads(plan, todo, store, jobs, *rest):
-    "As `_one_by_one`, several at once: each thread takes the next run when it has ended one."
+    """As `_one_by_one`, several at once: each thread takes the next run when it has ended one. Of the large ones one at
+    a time."""
     stop = threading.Event()
     def work(planned):
         with stoppable(stop): return list(_one_by_one(plan, [planned], store, *rest))
-    waiting, busy = list(todo), set()
+    waiting, busy, large = list(todo), set(), set()
     pool = ThreadPoolExecutor(jobs)
     try:
         while waiting or busy:
-            while waiting and len(busy) < jobs: busy.add(pool.submit(work, waiting.pop(0)))
+            for planned in list(waiting):
+                if len(busy) == jobs: break
+                needs_room = is_large(plan, planned)
+                if needs_room and large & busy: continue
+                waiting.remove(planned)
+                busy.add(run := pool.submit(work, planned))
+                if needs_room: large.add(run)
             done, busy = wait(busy, return_when=FIRST_COMPLETED)
             for each in done: yield from each.result()
     finally:

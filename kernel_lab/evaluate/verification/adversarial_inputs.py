@@ -379,7 +379,7 @@ def admission(task, workload, draw):
     "The reason why a draw is not admitted, '' if it is, as each of a large task: there it is asked of a failure."
     dtype = task.workload(workload).dtype
     kept = (kept_draws(task, dtype) or {'draws': {}})['draws'].get(draw.name)
-    if kept is not None or task.elements(w := task.smallest(dtype)) > LARGE_ELEMENTS: return kept or ''
+    if kept is not None or task.total_elements(w := task.smallest(dtype)) > LARGE_ELEMENTS: return kept or ''
     return _admission(task, w, draw)
 
 def admissions(task, workload=None):
@@ -429,7 +429,7 @@ def patchwork(task, workload):
     w = task.workload(workload)
     if kept := kept_draws(task, w.dtype):
         return _patchwork(map(_named, kept['patchwork'])) if kept['patchwork'] else None
-    if task.elements(w := task.smallest(w.dtype)) > LARGE_ELEMENTS: return None
+    if task.total_elements(w := task.smallest(w.dtype)) > LARGE_ELEMENTS: return None
     arrays = task.draw(w, 1)
     mild = [d for d in draws_of(arrays) if d.change.mild and (d.target is None or _has_rows(arrays[d.target])) and
             not _admission(task, w, d)]

@@ -134,7 +134,7 @@ class Task(Shown):
         "(shape, name of dtype) of each of the reference's outputs; floating-point ones as the reference computes them."
         return tuple((tuple(shape), dtype) for shape, dtype in _counts(self, self.workload(workload))['outputs'])
 
-    def elements(self, workload: str | Workload | None = None) -> int:
+    def total_elements(self, workload: str | Workload | None = None) -> int:
         "Number of elements of all inputs and outputs together."
         w = self.workload(workload)
         return w.elements + sum(math.prod(shape) for shape, _ in self.outputs(w))
