@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import cycle
 import math
+import random
 from zlib import crc32
 import numpy as np
 from ...core.errors import LabError, choose, in_time, timed_lines
@@ -59,14 +60,13 @@ def _tied(x, rng):
     step = 2.0 ** math.floor(math.log2(_size(x))) / 2
     return np.multiply(np.round(np.divide(x, step, out=x), out=x), step, out=x)
 
-def _rows(x, rng): return x[rng.permutation(len(x))] if x.ndim > 1 else x
+def _permuted(x, rng): return x[rng.permutation(len(x))] if x.ndim > 1 else x
 
 def _far_out(x, rng):
+    if not x.size: return x
     y = np.ascontiguousarray(x)
     rows = y.reshape(-1, y.shape[-1]) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(1, -1)
-    largest = np.maximum(y.max(initial=0), -y.min(initial=0))
-    count, width = rows.shape
-    if not width: return y
+    largest, (count, width) = np.maximum(y.max(), -y.min()), rows.shape
     at = np.choose(rng.integers(4, size=count), (0, width - 1, *rng.integers(width, size=(2, count))))
     rows[np.arange(count), at] = 64 * rng.choice((-1.0, 1.0), count) * largest
     return y.reshape(x.shape)
@@ -94,7 +94,7 @@ CHANGES = (
     Change('signs flipped', 'order', _flipped),
     Change('negated', 'order', lambda x, rng: np.negative(x, out=x)),
     Change('ties', 'order', _tied),
-    Change('rows permuted', 'order', _rows, alike=True, mild=False),
+    Change('rows permuted', 'order', _permuted, alike=True, mild=False),
     Change('one of each row far out', 'outlier', _far_out, True),
     Change('×16', 'operand', _scaled(16), True, mild=False),
     Change('×1/16', 'operand', _scaled(1 / 16), True, tight=True),
@@ -149,9 +149,8 @@ class Patchwork(Draw):
 
     def substitutes(self):
         "One of its parts from each family, at random."
-        import random
-        chance = random.SystemRandom()
-        return list({d.change.family: d for d in chance.sample(self.parts, len(self.parts))}.values())
+        shuffled = random.SystemRandom().sample(self.parts, len(self.parts))
+        return list({d.change.family: d for d in shuffled}.values())
 
     def of(self, arrays, seed):
         "Inputs {name: array} of more than one row changed, row by row."
@@ -405,10 +404,8 @@ def _every_draw(task, dtype):
 def choose_draws(task, workload, count, chance=None):
     """(`count` admitted draws, or fewer if there are not so many; [(name, reason)] of those that were not admitted).
     `chance` is a random generator."""
-    import random
     chance, w = chance or random.SystemRandom(), task.workload(workload)
-    found, out, patch = [], [], patchwork(task, w)
-    every, whole = _every_draw(task, w.dtype)
+    found, out, patch, (every, whole) = [], [], patchwork(task, w), _every_draw(task, w.dtype)
     done = [d for d in patch.parts if whole or d.target] if patch else []
     for draws in ([d for d in every if d not in done], done):
         found += _taken(task, w, draws, count - bool(patch) - len(found), chance, out)
