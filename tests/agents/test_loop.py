@@ -243,6 +243,7 @@ KILLED = textwrap.dedent('''
 ''')
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_run_to_resume(quick, tmp_path):
     path = tmp_path/'runs.db'
     done = subprocess.run([sys.executable, '-c', KILLED, str(path)], capture_output=True, text=True, timeout=180,

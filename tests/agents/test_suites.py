@@ -139,7 +139,8 @@ for _ in run_suite(plan(), Store(sys.argv[2]), model=model): pass
 '''
 
 
-@pytest.mark.parametrize('moment', [2, pytest.param(5, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('moment', [2, 5, 7])
 def test_after_a_kill_the_table_is_the_same(tmp_path, moment):
     model = ScriptedModel([answer], 'claude-opus-5', repeat=True)
     wanted = table(run_suite(plan(), Store(tmp_path / 'whole.sqlite3'), model=model))

@@ -254,6 +254,7 @@ def paper(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_paper_is_built_from_what_is_in_the_repository(paper, tmp_path):
     home = tmp_path / "paper"
     shutil.copytree(PAPER.parent / "data", home / "data")

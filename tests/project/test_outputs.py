@@ -1,5 +1,5 @@
 """Pages that carry their outputs in git: these are what the cells give today, and tell nothing of who ran them. The
-README's page and every fourth run daily, the others in `make slow`."""
+README's page and every eighth run daily, the others in `make slow`."""
 import json
 import os
 import subprocess
@@ -28,7 +28,7 @@ def all_executed(request, tmp_path_factory):
     return json.loads(to.read_text())
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if k % 4 and name not in outputs.CHANGED else ())
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if k % 8 and name not in outputs.CHANGED else ())
                         for k, name in enumerate(outputs.kept())])
 def executed(request, all_executed):
     "(name of a page, its outputs of today)."
