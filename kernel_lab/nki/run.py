@@ -12,6 +12,7 @@ import numpy as np
 from ..core.errors import KernelError, OutsideError
 from .checks.capacity import too_large
 from .checks.checker import assert_ok, check
+from .checks.in_place import in_place_warnings
 from .checks.races import race_warnings
 from .chip.chips import DEFAULT_CHIP, get_chip, platform_chip
 from .chip.dtypes import PACKED, is_float, numpy_of
@@ -106,7 +107,7 @@ def simulate(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP, precis
     traces in a process of its own, ends it by a limit."""
     kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
     with _in_file_of(kernel): program = _checked(kernel, trace(kernel, *inputs, chip=chip, **kwargs))
-    for says in race_warnings(program): warnings.warn(says, stacklevel=3)
+    for says in (*race_warnings(program), *in_place_warnings(program)): warnings.warn(says, stacklevel=3)
     given, count = arrays_of(getattr(kernel, 'func', kernel), inputs, _of_kernel(kwargs)), len(program.output_ids)
     _refuse_unwritable(program, given)
     more = [k for k in _written_inputs(program) if k not in program.output_ids]

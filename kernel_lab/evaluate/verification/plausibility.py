@@ -14,6 +14,7 @@ import numpy as np
 from ...core.errors import LabError, in_time
 from ..records.evaluation import GuardReport
 from .program_bounds import program_bounds
+from ...nki.checks.in_place import in_place_warnings
 from ...nki.checks.races import race_warnings
 from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.chip.dtypes import itemsize
@@ -346,6 +347,11 @@ def out_of_turn(f):
 @guard('dynamic', 'Its cores meet wherever they share memory.')
 def cores_meet(f):
     says = race_warnings(f.program) if f.program else []
+    return ('note', '; '.join(says), None) if says else None
+
+@guard('dynamic', 'It reads what it overwrites before it writes there, in any order of elements.')
+def in_place(f):
+    says = in_place_warnings(f.program) if f.program else []
     return ('note', '; '.join(says), None) if says else None
 
 @guard('dynamic', 'Tracing it takes little of the time that it may take.')

@@ -16,10 +16,10 @@ from .nodes import Access, accesses, tensors_of
 from .regions import iterations_disjoint, mask_access, masked_box, operand_boxes, region_of
 
 # %% ../../../nbs/2_nki/2_ir/12_overlap.ipynb #85bd0833
-def _cells(offset, ap):
-    "Flat positions of an access, in the shape of its axes."
-    axes = [np.arange(n, dtype=np.int64) * s for s, n in ap]
-    return offset + sum(x.reshape(-1, *[1] * (len(axes) - 1 - d)) for d, x in enumerate(axes))
+def cells_of(a: Access) -> np.ndarray:
+    "Flat positions of an access without loops, in the shape of its axes."
+    axes = [np.arange(n, dtype=np.int64) * s for s, n in a.ap]
+    return a.offset.const + sum(x.reshape(-1, *[1] * (len(axes) - 1 - d)) for d, x in enumerate(axes))
 
 def part_left(instruction, name, env) -> tuple:
     """What the mask leaves of operand `name` for these loop values: (an access without loops, which of its elements as
@@ -39,7 +39,7 @@ def touched(instruction, name, env) -> np.ndarray | None:
     part, bits = part_left(instruction, name, env)
     if part is None: return np.zeros(0, np.int64)
     if part.index: return None
-    cells = _cells(part.offset.const, part.ap)
+    cells = cells_of(part)
     return np.unique(cells if bits is None else cells[bits])
 
 # %% ../../../nbs/2_nki/2_ir/12_overlap.ipynb #7ba420fe
