@@ -13,7 +13,8 @@ from pathlib import Path
 from ..core.errors import UsageError
 from ..core.format import csv_cell, percent_text
 from ..core.markup import Shown, fold, record, said, table
-from .kernel_text import CARRIED_MODULES, MAX_HELPERS, kernel_of, named_kernel, own_text
+from .kernel_text import (CARRIED_MODULES, IMPORTS, MAX_HELPERS, header_parts, kernel_of, named_kernel,
+                                            own_text)
 from .ladder import PUZZLES
 from .progress import MAX_PROGRESS_BYTES, parsed_progress
 from .puzzle import Puzzle, judged
@@ -36,64 +37,115 @@ def notebook_answers(text: str) -> dict[str, str]:
     """{puzzle: the last kernel that a cell checks for it} of a notebook's JSON, which is read and not run: the text of
     the function, then what it uses of the functions and numbers of the cells so far, of numpy and math. Cells with the
     tag 'solution' are left out. `UsageError` for what is no notebook."""
+    return _read_notebook(text)[0]
+
+def _read_notebook(text):
+    "(`notebook_answers`, a sentence for each check that cannot be read) of a notebook's JSON."
     try: cells = json.loads(text)['cells']
     except (ValueError, KeyError, TypeError, RecursionError): cells = None
     if not isinstance(cells, list): raise UsageError('It is no notebook.')
     reader, found = _CellReader(), {}
-    for cell in cells:
+    for number, cell in enumerate(cells, 1):
         if is_cell(cell) and cell.get('cell_type') == 'code' and not is_solution(cell):
-            found |= reader.read(''.join(cell.get('source', '')))
-    return found
+            found |= reader.read(''.join(cell.get('source', '')), number)
+    return found, reader.missed
 
-def _only_argument(node, function):
-    "The argument of a call of a function by its name with one argument; None for another expression."
-    if not isinstance(node, ast.Call) or len(node.args) != 1: return None
-    return node.args[0] if function in (getattr(node.func, 'id', ''), getattr(node.func, 'attr', '')) else None
+def _argument(node, function, name, most=1):
+    """The first argument, by place or by its `name`, of a call of a function or method with at most so many by place;
+    None for another expression."""
+    if not isinstance(node, ast.Call) or len(node.args) > most: return None
+    if function not in (getattr(node.func, 'id', ''), getattr(node.func, 'attr', '')): return None
+    return node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == name), None)
+
+def _value_of(given, kind):
+    "The value of a constant of this kind; None of another expression."
+    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, kind) else None
+
+_PLAIN = ast.Constant, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.Name, ast.operator, ast.unaryop, ast.expr_context
+
+def _pairs(node):
+    "(name, value, whether it stands alone) of what a statement assigns to names."
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, 'targets', [])
+    for target in targets if isinstance(node, (ast.Assign, ast.AnnAssign)) else ():
+        if isinstance(target, ast.Name) and node.value: yield target.id, node.value, len(targets) == 1
+        both = [getattr(x, 'elts', ()) for x in (target, node.value)]
+        if len(both[0]) == len(both[1]):
+            yield from ((t.id, v, False) for t, v in zip(*both) if isinstance(t, ast.Name))
 
 class _CellReader:
-    "What the cells so far define: syntax trees with their texts by name, and the puzzles that variables hold."
-    def __init__(self): self.known, self.held = {}, {}
+    """What the cells so far define: syntax trees with their texts by name, and the puzzles that variables hold.
+    `missed`: checks that could not be read, as sentences."""
+    def __init__(self): self.known, self.held, self.missed = {}, {}, []
 
-    def read(self, source):
+    def read(self, source, number=0):
         "{puzzle: text of the kernel that is checked} of one cell; nothing of one that is no Python."
         lines = ['' if line.lstrip().startswith(('%', '!')) else line for line in source.splitlines()]
         try: tree = ast.parse('\n'.join(lines))
         except (SyntaxError, ValueError, RecursionError, MemoryError): return {}
         for node in tree.body: self._define(node, lines)
-        calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) == 1
-                 and isinstance(n.func, ast.Attribute) and n.func.attr == 'check')
-        asked = ((self._puzzle(n.func.value), self._kernel(n.args[0])) for n in calls)
-        return {name: text for name, text in asked if name and text}
+        calls = ((n.func.value, _argument(n, 'check', 'kernel', 2)) for n in ast.walk(tree)
+                 if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
+        found = {}
+        for asked, given in ((a, g) for a, g in calls if g):
+            name, text = self._puzzle(asked), self._kernel(given)
+            if name and text: found[name] = text
+            elif isinstance(given, ast.Name) or name: self._miss(asked if not name else given, name, number)
+        return found
+
+    def _miss(self, node, name, number):
+        what = 'kernel written with def' if name else 'puzzle'
+        self.missed.append(f'Cell {number} checks {ast.unparse(node)[:60]!r}, and no cell above makes that a {what}: '
+                           'cells are read from the top.')
 
     def _define(self, node, lines):
         own = '\n'.join(lines[node.lineno - 1:node.end_lineno])
-        if isinstance(node, ast.FunctionDef): self.known[node.name] = node, own
+        if isinstance(node, ast.FunctionDef):
+            self.known.pop(node.name, None)                            # the order is that of the last definitions
+            self.known[node.name] = node, own
         elif isinstance(node, ast.Import):
             for name, to in ((a.name, a.asname or a.name) for a in node.names):
                 if name in CARRIED_MODULES: self.known[to] = node, f'import {name} as {to}'
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            if puzzle := self._puzzle(node.value): self.held[name] = puzzle
-            elif isinstance(node.value, (ast.Constant, ast.UnaryOp)): self.known[name] = node.value, own
+        elif isinstance(node, ast.ImportFrom) and node.module in CARRIED_MODULES:
+            for a in node.names: self.known[a.asname or a.name] = node, own
+        for name, value, alone in _pairs(node):
+            for mine in (self.held, self.known): mine.pop(name, None)
+            if puzzle := self._puzzle(value): self.held[name] = puzzle
+            elif all(isinstance(n, _PLAIN) for n in ast.walk(value)):
+                self.known[name] = value, own if alone else f'{name} = {ast.unparse(value)}'
 
     def _puzzle(self, node):
-        "The name of the puzzle that an expression is: a variable that holds one, or a call of `get_puzzle`."
+        """The name of the puzzle that an expression is: a variable that holds one, a call of `get_puzzle`, a place in
+        `PUZZLES`, or one of these that is opened."""
         if isinstance(node, ast.Name): return self.held.get(node.id)
-        given = _only_argument(node, 'get_puzzle')
-        return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
+        if isinstance(node, ast.Subscript) and 'PUZZLES' in (getattr(node.value, k, '') for k in ('id', 'attr')):
+            return _value_of(node.slice, str)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == 'opened':
+            return self._puzzle(node.func.value)
+        return _value_of(_argument(node, 'get_puzzle', 'name'), str)
 
     def _kernel(self, node):
         "The text of a checked expression: that of a function of the notebook, with what it uses, or a text."
-        if isinstance(node, ast.Name): node = self.known.get(node.id, (None, ''))[0]
-        if isinstance(node, ast.Constant) and isinstance(node.value, str): return node.value
-        if inner := _only_argument(node, 'jit'): return self._kernel(inner)
+        for _ in range(MAX_HELPERS):
+            if isinstance(node, ast.Name): node = self.known.get(node.id, (None, ''))[0]
+        if text := _value_of(node, str): return text
+        if inner := _argument(node, 'jit', 'func'): return self._kernel(inner)
         if not isinstance(node, ast.FunctionDef): return None
         found, waiting = {}, [node.name]
         while waiting and len(found) < MAX_HELPERS:
             if (name := waiting.pop(0)) in found or name not in self.known: continue
             tree, found[name] = self.known[name]
             waiting += [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)]
-        return '\n\n'.join([*found.values(), *named_kernel(node.name, 'kernel' in found)])
+        return self._in_order(node, found)
+
+    def _in_order(self, node, found):
+        """The text of a kernel and what it uses: the kernel first, as it has the lines that its author counts, unless
+        a header names what must be there before."""
+        own, rest = found.pop(node.name), [found[name] for name in self.known if name in found]
+        named = named_kernel(node.name, 'kernel' in found)
+        heads = [self.known[name][0] for name in (node.name, *found)]
+        if any(any(header_parts(f)) for f in heads if isinstance(f, ast.FunctionDef)):
+            return '\n\n'.join([IMPORTS, *rest, own, *named])
+        return '\n\n'.join([own, *rest, *named])
 
 def file_name(puzzle: str) -> str:
     "The name of the file of a kernel for a puzzle: 'one tile' → 'one_tile.py'."
@@ -119,9 +171,11 @@ MAX_NOTEBOOK_BYTES = 32 << 20   # with its outputs
 def _of_notebook(path, puzzles, student=None):
     """What the cells of a notebook check, read and not run; the last text for each puzzle. Worked solutions and starts
     that nobody changed are nobody's work."""
-    given = notebook_answers(_text(path, MAX_NOTEBOOK_BYTES))
+    given, missed = _read_notebook(_text(path, MAX_NOTEBOOK_BYTES))
     mine = {name: text for name, text in given.items() if name in puzzles and not _is_start(text, puzzles[name])}
-    if not mine: raise UsageError('It checks no kernel of its own.', hint='A cell ends with puzzle.check(kernel).')
+    if not mine:
+        raise UsageError('It checks no kernel of its own.', hint=next(iter(missed), 'A cell ends with '
+                                                                                    'puzzle.check(kernel).'))
     for name, text in mine.items(): yield HandedIn(student or path.stem, name, text)
 
 def _is_start(text, puzzle): return _first_body(text) == _first_body(kernel_of(puzzle.start).source)
@@ -162,6 +216,9 @@ def handed_in(folder: str | Path, puzzles: dict[str, Puzzle] = PUZZLES) -> Itera
     for path in found:
         if not path.is_file() and not path.is_dir():                    # a link to nothing or to itself, a pipe
             yield HandedIn('', wrong=f'{path.name} is left out: it is no file and no folder.')
+            continue
+        if path.is_dir() and path.is_symlink():
+            yield HandedIn(path.stem, wrong='It is a link. Hand in a folder.')
             continue
         try: yield from (_of_folder if path.is_dir() else kinds[path.suffix])(path, puzzles)
         except UsageError as e:

@@ -4,6 +4,7 @@
 
 # %% ../../nbs/6_puzzles/02_kernel_text.ipynb #8eba12f9
 import ast
+import builtins
 import dis
 import inspect
 import math
@@ -42,7 +43,27 @@ def _lines_of(fn):
     if not isinstance(node, ast.FunctionDef):
         raise UsageError(f'{_name(fn)} was not written with def.', hint='A kernel is a function: def kernel(x): …')
     first, lines = node.lineno - 1, text.splitlines()
+    _write_out_header(fn, node, lines)
     return '\n'.join([''] * first + lines[first:])
+
+def header_parts(node: ast.FunctionDef) -> tuple[list[ast.expr], list[ast.expr]]:
+    "(annotations, defaults) in the header of a function that name anything but what Python brings along."
+    a = node.args
+    notes = [x.annotation for x in (*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg) if x]
+    asks = lambda x: x and any(isinstance(n, ast.Name) and n.id not in vars(builtins) for n in ast.walk(x))
+    return [x for x in (*notes, node.returns) if asks(x)], [x for x in (*a.defaults, *a.kw_defaults) if asks(x)]
+
+def _write_out_header(fn, node, lines):
+    "In the lines of a function, write its annotations as text and its defaults as the values that they have."
+    a, (notes, defaults) = node.args, header_parts(node)
+    given = [*zip(a.defaults, fn.__defaults__ or ()),
+             *((d, (fn.__kwdefaults__ or {}).get(x.arg)) for x, d in zip(a.kwonlyargs, a.kw_defaults) if d)]
+    texts = [*((x, repr(ast.unparse(x))) for x in notes), *((d, _value_text(v)) for d, v in given if d in defaults)]
+    for x, text in sorted(texts, key=lambda e: (e[0].lineno, e[0].col_offset), reverse=True):
+        if text is None: continue
+        head, tail = (lines[n - 1].encode() for n in (x.lineno, x.end_lineno))
+        head, tail, between = head[:x.col_offset].decode(), tail[x.end_col_offset:].decode(), x.end_lineno - x.lineno
+        lines[x.lineno - 1:x.end_lineno] = (head + text + '\n' * between + tail).split('\n')
 
 def _name(fn): return str(getattr(fn, '__name__', repr(fn)))[:80]
 

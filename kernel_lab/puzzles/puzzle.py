@@ -18,7 +18,7 @@ from ..evaluate.pipeline import evaluate
 from ..evaluate.records.evaluation import Evaluation
 from ..evaluate.records.verification import Status, Verification
 from ..evaluate.sandbox.run import Limits, own_kernels, trace_in_child
-from ..evaluate.verification.adversarial_inputs import work_out_draws
+from ..evaluate.verification.adversarial_inputs import patchwork, work_out_draws
 from ..evaluate.verification.verify import MAX_CHANGED_ELEMENTS, fresh_seeds, verify
 from ..nki.chip.chips import DEFAULT_CHIP
 from ..nki.ir.nodes import ArraySpec
@@ -155,6 +155,7 @@ class Puzzle(Shown):
             capture(self.task, self.task.workload())
             if kernel := self.answer or self.start:
                 with own_kernels(): self.judge(kernel_of(kernel), seconds=OPENING_SECONDS)
+            else: patchwork(self.task, self.task.workload())
         except LabError: pass                   # the first check says what is missing
         return self
 

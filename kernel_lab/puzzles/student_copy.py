@@ -13,8 +13,9 @@ from ..core.files import write_whole
 
 # %% ../../nbs/6_puzzles/13_student_copy.ipynb #eb6d20d2
 SOLUTION_TAG = 'solution'
-_REGION = re.compile(r'^([ \t]*)### BEGIN SOLUTION.*?^[ \t]*### END SOLUTION[^\n]*$', re.M | re.S)
-_OPEN = re.compile(r'^[ \t]*### (?:BEGIN|END) SOLUTION', re.M)
+_SIGN = r'^([ \t]*)(?:#+|<!--)?[ \t]*{} SOLUTION\b'               # on a line of its own, as nbgrader reads it
+_REGION = re.compile(f'{_SIGN.format("BEGIN")}.*?{_SIGN.format("END")}[^\\n]*$', re.M | re.S | re.I)
+_OPEN = re.compile(_SIGN.format('(?:BEGIN|END)'), re.M | re.I)
 
 def _stripped(cell, number):
     "A cell as a student gets it."

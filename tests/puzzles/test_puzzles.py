@@ -1,6 +1,7 @@
 """Every puzzle of the ladder: its start is what it claims to be, its solution meets the goal, its hints tell the truth;
 and what a student may hand in, in bad faith or by accident, is answered by a sentence."""
 import json
+import linecache
 import re
 import subprocess
 import sys
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 from kernel_lab.evaluate.records.verification import Status
+from kernel_lab.nki import isa as nisa
+from kernel_lab.nki import language as nl
 from kernel_lab.puzzles.grade import grade
 from kernel_lab.puzzles.kernel_text import kernel_of
 from kernel_lab.puzzles.ladder import PUZZLES, get_puzzle, standing
 from kernel_lab.puzzles.moves import moves_for
 from kernel_lab.puzzles.progress import progress_file, read_progress, write_progress
 from kernel_lab.puzzles.puzzle import FACTS_FILE, Hint, Puzzle, hint_text, task_digest, work_out_puzzle_facts
+from kernel_lab.puzzles.student_copy import student_copy
 from kernel_lab.puzzles.tile_puzzles import ONE_TILE, SQUARES, WITH_PAR_DIM
 
 MOST_SECONDS = 2.0
@@ -334,6 +338,67 @@ def test_a_class_is_judged_by_its_kernels_alone(tmp_path):
     remarks = "\n".join(table.remarks())
     assert "liar, one tile: the file says that the goal is met, and it is not" in remarks
     assert "modest, one tile: the same text as copier" in remarks and "Traceback" not in remarks
+
+
+HEADER = ONE_TILE.replace("def kernel(x)", "def kernel(x: np.ndarray, half=HALF, *, n=TWO // 2) -> np.ndarray").replace(
+    "0.5", "half * n")
+
+
+def test_defaults_and_annotations_travel_with_a_kernel(home, tmp_path):
+    "A header runs before what is written below it: `half=HALF` was a NameError, and told that numbers do travel."
+    cell = tmp_path / "cell.py"
+    cell.write_text(HEADER)
+    linecache.checkcache(str(cell))
+    names = {"np": np, "HALF": 0.5, "TWO": 2, "nl": nl, "nisa": nisa}
+    exec(compile(HEADER, str(cell), "exec"), names)
+    answer = get_puzzle("one tile").check(names["kernel"])
+    assert answer.met, answer
+    assert answer.source.splitlines()[0] == "def kernel(x: 'np.ndarray', half=0.5, *, n=1) -> 'np.ndarray':"
+
+
+READ = {
+    "more time": ("puzzle = get_puzzle('one tile')", ONE_TILE, "puzzle.check(kernel, seconds=5)"),
+    "by name": ("puzzle = get_puzzle(name='one tile')", ONE_TILE, "puzzle.check(kernel=kernel)"),
+    "opened": ("puzzle = get_puzzle('one tile').opened()", ONE_TILE, "puzzle.check(kernel)"),
+    "of all": (ONE_TILE, "PUZZLES['one tile'].check(kernel)"),
+    "together": ("puzzle, other = get_puzzle('one tile'), 3", ONE_TILE, "puzzle.check(kernel)"),
+    "numbers": ("A, B = 1, 4\nC: float = 2 * A / B", ONE_TILE.replace("0.5", "C"), "get_puzzle('one tile').check(kernel)"),
+    "header": ("import numpy as np\nHALF, TWO = 0.5, 2", HEADER, "get_puzzle('one tile').check(kernel)"),
+    "alias": (ONE_TILE, "mine = kernel", "get_puzzle('one tile').check(mine)")}
+
+
+def lesson_of(*cells):
+    return json.dumps({"cells": [{"cell_type": "code", "metadata": {}, "source": c} for c in cells]})
+
+
+def test_what_works_in_a_lesson_works_for_the_grader(home, tmp_path):
+    desks = tmp_path / "desks"
+    desks.mkdir()
+    for name, cells in READ.items(): (desks / f"{name}.ipynb").write_text(lesson_of(*cells))
+    table = grade(desks)
+    assert {m.student: m.met for m in table.marks} == dict.fromkeys(READ, True), str(table)
+
+
+def test_cells_out_of_order_are_told_and_a_linked_folder_is_nobodys(home, tmp_path):
+    desks = tmp_path / "desks"
+    (desks / "ben").mkdir(parents=True)
+    (desks / "ann.ipynb").write_text(lesson_of("puzzle.check(kernel)", "puzzle = get_puzzle('one tile')", ONE_TILE))
+    (desks / "ben" / "one_tile.py").write_text(ONE_TILE)
+    (desks / "cleo").symlink_to(desks / "ben")
+    table = grade(desks)
+    assert [m.student for m in table.marks] == ["ben"]
+    assert table.wrong[0].wrong.endswith("Cell 1 checks 'puzzle', and no cell above makes that a puzzle: cells are read "
+                                         "from the top.")
+    assert table.wrong[1].wrong == "It is a link. Hand in a folder."
+
+
+@pytest.mark.parametrize("sign", ["### {}", "# {}", "#{}", "{}", "    # {} of part 2", "### {}".lower()])
+def test_a_region_is_stripped_where_nbgrader_would(sign):
+    "nbgrader asks for BEGIN SOLUTION in a line; with one # or none the solution stayed in the student's copy."
+    lines = "x = 1", sign.format("BEGIN SOLUTION"), "secret = 2", sign.format("END SOLUTION"), "y = 3"
+    made = student_copy({"cells": [{"cell_type": "code", "metadata": {}, "source": "\n".join(lines)}]})
+    text = "".join(made["cells"][0]["source"])
+    assert "secret" not in text and text.startswith("x = 1\n") and text.endswith("\ny = 3")
 
 
 def test_a_spreadsheet_runs_no_name_of_a_student(tmp_path):
