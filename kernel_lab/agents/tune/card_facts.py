@@ -72,6 +72,7 @@ class CardFacts:
             itself = {visible_text(str(n))[:60]: self_ratio_of(r) for n, r in row.get('self', {}).items()}
             if not all(0 < x < float('inf') for x in (gbps, tflops['fp32'], tflops['tf32'])):
                 raise ValueError('a rate is not positive and finite')
+            if not all(r.repeats for r in itself.values()): raise ValueError('an A/A without repeats')
             state = visible_text(str(row.get('state') or ''))[:300]
             return CardFacts(visible_text(str(row['card']))[:100], gbps, tflops, itself, state)
         except (KeyError, TypeError, ValueError, AttributeError, UsageError) as e:
