@@ -14,7 +14,9 @@ from kernel_lab.agents.templates.columns import ColumnConfig, ScanConfig, column
 from kernel_lab.agents.templates.problem import EXAMPLE_PROBLEM, read_problem
 from kernel_lab.agents.templates.products import PRODUCT_CONFIGS, product_configs, product_region, product_source
 from kernel_lab.agents.templates.rows import RowConfig, row_region, row_source
-from kernel_lab.core.errors import KernelError
+from kernel_lab.cli.agents.bench import bench
+from kernel_lab.cli.agents.tune import written_plans
+from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.evaluate.gpu.interpreting import interpret_plan
 
 
@@ -293,3 +295,14 @@ def test_max_autotune_compiles_with_the_card_alone_and_all_processors(monkeypatc
     most = {'max_autotune', 'triton.cudagraphs', 'coordinate_descent_tuning'}
     assert seen == {frozenset(): (False, '1'), frozenset(most): (True, str(min(16, os.cpu_count())))}
     assert os.environ[name] == '1' and not held and [*race.calls] == ['eager', 'compile', 'autotune'] and 'autotune' in race.row.compile_s
+
+
+def test_a_problem_that_ends_its_process_costs_itself_only(tmp_path):
+    texts = {'ends': 'import sys\nsys.exit(3)\n', 'none': 'x = 1\n'}
+    made = [*written_plans(texts, tmp_path / 'plans', 'sm_90', 'default', 1)]
+    assert [p.name for p in made] == ['ends', 'none'] and 'SystemExit: 3' in made[0].note, made
+
+
+def test_kernelbench_without_its_checkout_is_told_so():
+    with pytest.raises(UsageError, match='Where KernelBench is') as told: bench(suite=['kernelbench'])
+    assert '--checkout' in told.value.hint

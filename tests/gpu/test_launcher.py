@@ -1,10 +1,14 @@
 """The launcher against a driver without a card: every failure is a status with a sentence, hostile plans are refused
 before anything is launched, and the next order finds a clean start."""
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from kernel_lab.core.errors import KernelError, UsageError
+from kernel_lab.gpu.clock.card_state import parse_card_state
+from kernel_lab.gpu.clock.ratios import ClockReading
+from kernel_lab.gpu.launch import launcher
 from kernel_lab.gpu.launch.arena import PATTERNS, arena_layout
 from kernel_lab.gpu.launch.cuda_driver import CudaDriver, why_no_gpu
 from kernel_lab.gpu.launch.launcher import launch, order_of
@@ -49,6 +53,30 @@ def test_a_sum_by_atomics_is_unstable_and_not_uninitialised():
         assert not found['uninitialised']
 
 
+def test_a_card_that_throttles_is_a_status(monkeypatch, tmp_path):
+    hot = parse_card_state('a card, 580, 900, 3201, 91, 512, 0x40')
+    monkeypatch.setattr(launcher, 'card_state', lambda: hot)
+    monkeypatch.setattr(launcher, 'read_clocks', lambda track, plan, profile: ClockReading(50.0, 60.0))
+    session = launcher.LaunchSession(order('copy_slow', seconds=1, most=20), CudaDriver(StubCuda(STUB_KERNELS)), tmp_path)
+    session.work()
+    assert session.report['status'] == 'throttled' and 'Let it cool' in session.report['says'], session.report
+
+
+@pytest.mark.parametrize('error, status, way_out', [
+    ('CUDA_ERROR_INSUFFICIENT_DRIVER', 'no gpu', 'driver new enough'), ('CUDA_ERROR_DEVICE_UNAVAILABLE', 'no gpu', 'another process'),
+    ('CUDA_ERROR_ECC_UNCORRECTABLE', 'crash', 'Try again')])
+def test_errors_of_the_driver_have_a_way_out(error, status, way_out, monkeypatch, tmp_path):
+    class Refusal:
+        name = error
+        def __int__(self): return 1
+    monkeypatch.setattr(StubCuda, 'cuInit', lambda self, flags: (Refusal(),))
+    monkeypatch.setattr(launcher.os, '_exit', lambda code: None)
+    (tmp_path / 'order').write_text(order('copy').to_json())
+    launcher.serve(str(tmp_path), STUB)
+    found = json.loads((tmp_path / 'report').read_text())
+    assert found['status'] == status and error in found['says'] and way_out in found['says'], found
+
+
 def test_an_endless_kernel_ends_at_the_deadline_and_the_next_order_runs():
     assert launch(order('endless', timed=False), seconds=3, api=STUB).status == 'timeout'
     assert launch(order('copy', timed=False), api=STUB).status == 'ran'
@@ -56,7 +84,7 @@ def test_an_endless_kernel_ends_at_the_deadline_and_the_next_order_runs():
 
 def test_a_launcher_that_dies_says_so():
     found = launch(order('copy'), api='kernel_lab.gpu.launch.stub_driver:nobody')
-    assert found.status == 'crash' and 'nobody' in found.says
+    assert found.status == 'crash' and 'nobody' in found.says and 'Run it again' in found.says
 
 
 def test_outputs_come_back_for_each_draw():

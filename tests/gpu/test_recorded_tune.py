@@ -6,6 +6,8 @@ import pytest
 from kernel_lab.agents.tune.card_facts import CardFacts
 from kernel_lab.agents.tune.kernelbench_table import AUTOTUNED, BARS, group_of, rooms_of
 from kernel_lab.agents.tune.tune_table import tuned_result
+from kernel_lab.cli.agents.kernelbench import rows_table, say_table
+from kernel_lab.core.errors import UsageError
 
 HERE = Path(__file__).parent
 RECORDED = json.loads((HERE / 'tune_h200.json').read_text())
@@ -49,6 +51,37 @@ def test_max_autotune_was_measured_of_products_and_far_from_the_floor(results):
     tried = [r for r in results.values() if 'autotune' in r.us]
     assert len(tried) == AUTOTUNED + 1 and all(r.work['products'] or r.us['compile'] > 1.2 * CARDS[-1].floor_us(r.work) for r in tried)
     assert [r.name for r in tried if r.best == 'autotune' and r.chosen == 'autotune'] == ['1_7_Matmul_with_small_K_dimension_']
+
+
+def test_the_table_tells_what_is_asked_of_it(capsys):
+    "A/A of every session, each mean beside the one over the best mode, the stretch, fast_p, what was tried of who has room."
+    say_table(HERE / 'tune_h200.json')
+    text = capsys.readouterr().out
+    assert 'A/A of 18 sessions: at most 0.304 % from 1' in text and 'in 17' in text
+    means = [line for line in text.splitlines() if 'mean over compiled' in line and 'timed' in line]
+    assert len(means) == 6 and all('over the best mode)' in line for line in means), means
+    assert sum('stretch' in line for line in text.splitlines()) == 4 and 'over eager: 250 of 250 right; fast_p' in text
+    assert 'tried, µs: eager 8,932, compile 5,414, graphs 9,622, kernels 4,843' in text
+
+
+@pytest.mark.parametrize('change, says', [
+    (lambda rows: rows[3].update(card='NVIDIA H100 80GB HBM3'), 'rows of 2 cards'), (lambda rows: rows.append(rows[3]), 'two rows of'),
+    (lambda rows: rows.append({'name': 'a card', 'status': 'card'}), 'row of a card is damaged'), (lambda rows: rows.append(5), 'has no name')])
+def test_a_forged_recording_is_refused(tmp_path, change, says):
+    rows = json.loads(json.dumps([*ROWS[:5], next(r for r in RECORDED['rows'] if r['status'] == 'card')]))
+    change(rows)
+    (tmp_path / 'forged.json').write_text(json.dumps({'rows': rows}))
+    with pytest.raises(UsageError, match=says): rows_table(tmp_path / 'forged.json')
+
+
+def test_a_time_that_cannot_be_is_no_time(tmp_path):
+    rows = json.loads(json.dumps([*ROWS[:5], next(r for r in RECORDED['rows'] if r['status'] == 'card')]))
+    first, second = [r for r in rows if r.get('chosen') == 'tuned'][:2]
+    first['samples']['tuned'] = [0.01] * len(first['samples']['tuned'])
+    second['samples']['compile'] = [float('nan')] * len(second['samples']['tuned'])
+    (tmp_path / 'forged.json').write_text(json.dumps({'rows': rows}))
+    found = {r.name: r.status for r in rows_table(tmp_path / 'forged.json')[0]}
+    assert (found[first['name']], found[second['name']]) == ('below floor', 'damaged') and len(found) == 5
 
 
 def test_what_is_chosen_is_measured_on_other_samples_than_chose_it():

@@ -117,6 +117,26 @@ def test_a_row_cut_in_two_is_done_again_and_spoils_no_other(place, monkeypatch, 
     assert sorted(after) == sorted(json.loads(line)['name'] for line in whole) and rows_of(place)[:5] == whole[:5]
 
 
+def test_a_card_that_is_taken_ends_the_session_without_a_row(place, monkeypatch):
+    (place / 'taken.py').write_text("""from kernel_lab.agents.tune.card_session import NoCard
+def work(order, turn): raise NoCard('no card can be used: devices are busy or unavailable')
+""")
+    with pytest.raises(UsageError, match='devices are busy or unavailable') as told:
+        do_kernelbench(place, place / 'rows', ['eager'], 2, work='taken:work')
+    assert 'the same command goes on' in told.value.hint and rows_of(place) == [] and not alive(place)
+    assert do_kernelbench(place, place / 'rows', ['eager'], 2, work='stub_of_a_card:work') == 0 and len(rows_of(place)) == PROBLEMS
+
+
+def test_a_problem_that_found_no_memory_is_tried_again_by_the_next_session(tmp_path):
+    rows = [{'name': 'full', 'status': 'memory'}, {'name': 'failed', 'status': 'failed'}, {'name': 'raced', 'samples': {'compile': [1.0]}},
+            {'name': 'raced', 'status': 'memory'}]
+    (tmp_path / 'rows.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in [*rows, [1], {'name': ['x']}]))
+    left = lambda **more: [o['name'] for o in CardSession([{'name': n, **more} for n in ('full', 'failed', 'raced')], tmp_path / 'rows.jsonl').waiting]
+    assert left() == ['full']
+    (tmp_path / 'rows.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in rows[:3]))
+    assert left(precision='default') == ['full'] and left(precision='bf16') == ['full', 'raced']
+
+
 def test_two_sessions_do_not_write_one_file(place, monkeypatch):
     monkeypatch.syspath_prepend(str(place))
     (place / 'rows').mkdir()

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 import kernel_lab
 from ...core.commands import kill_group
-from ...core.errors import UsageError
+from ...core.errors import LabError, UsageError
 from ...core.format import visible_text
 from ...core.workers import die_with_parent
 try: import fcntl
@@ -43,6 +43,13 @@ class CardTurn:
         self.depth -= 1
         if not self.depth: print(json.dumps({'free': True}), file=self.say)
 
+class NoCard(LabError):
+    "No card can be used in this process."
+
+NO_CARD = 'no gpu'
+_TAKEN = ('Does another process hold the card alone, is its driver new enough? nvidia-smi says. No row is lost: the '
+          'same command goes on.')
+
 def card_work(order: dict, turn: CardTurn) -> dict:
     """One problem: {'name', 'source', 'plans', 'seconds', 'modes', 'ways'} → its row as data; {'name', 'itself'}: the
     card's own figures. With `turn()` it has the card alone."""
@@ -52,7 +59,10 @@ def card_work(order: dict, turn: CardTurn) -> dict:
     from .problem_race import ProblemRace
     from .torch_race import TorchClock
     from ...gpu.launch.cuda_driver import CudaDriver
-    torch.zeros(1, device='cuda')
+    try: torch.zeros(1, device='cuda')
+    except (RuntimeError, AssertionError) as e:         # taken by someone else, a driver too old, torch without CUDA
+        if isinstance(e, torch.OutOfMemoryError): raise
+        raise NoCard(f'no card can be used: {e}') from e
     if order.get('itself'):
         with turn(): return {'name': order['name'], 'status': 'card', **measured_card(TorchClock())}
     plans = TunePlans.load(order['plans']) if order.get('plans') else TunePlans(order['name'], 'default', '')
@@ -78,8 +88,9 @@ def serve_card(work: str, parent: int, orders: int, answers: int) -> None:
             order = json.loads(line)
             try: answer = call(order, CardTurn(say, told))
             except Exception as e:              # noqa: BLE001 a problem's Python may raise anything
-                lacks = type(e).__name__ == 'OutOfMemoryError' or getattr(e, 'kind', '') == 'memory'
-                answer = {'name': order['name'], 'status': 'memory' if lacks else 'failed',
+                kind = 'memory' if type(e).__name__ == 'OutOfMemoryError' else getattr(e, 'kind', '')
+                if isinstance(e, NoCard): kind = NO_CARD
+                answer = {'name': order['name'], 'status': kind if kind in ('memory', NO_CARD) else 'failed',
                           'says': visible_text(f'{type(e).__name__}: {e}')[:400]}
                 answer['broken'] = _is_broken()
             print(json.dumps(answer), file=say)
@@ -170,13 +181,19 @@ class CardSession:
         "The rows that are kept."
         if not self.rows.exists(): return []
         found = []
-        for line in self.rows.read_text().splitlines():
+        for line in self.rows.read_text('utf-8', 'replace').splitlines():
             with suppress(ValueError): found.append(json.loads(line))       # the last line of a killed session
-        return found
+        return [r for r in found if isinstance(r, dict) and isinstance(r.get('name'), str)]
 
     def _left(self, orders):
-        "The orders that have no row, or only one without the mode 'autotune', which is asked for."
-        done = {r['name']: r for r in self.kept()}
+        """The orders that have no row, or only one that found no memory, is of another class of precision, or without
+        the mode 'autotune', which is asked for."""
+        kept = self.kept()
+        done, timed = {r['name']: r for r in kept}, {r['name'] for r in kept if r.get('samples')}
+        other = lambda o, r: o.get('precision', 'default') != r.get('precision', 'default') and r.get('samples')
+        for o in orders:
+            row = done.get(o['name'])
+            if row and (other(o, row) or row.get('status') == 'memory' and o['name'] not in timed): del done[o['name']]
         again = {n for n, r in done.items() if _was_quick(r)}
         return [o for o in orders if o['name'] not in done or o['name'] in again and 'autotune' in o.get('modes', ())]
 
@@ -246,6 +263,7 @@ class CardSession:
                     continue
                 if answer.get('ready'): worker.ready = True; continue
                 if answer.get('free'): self._release(worker); continue
+                if answer.get('status') == NO_CARD: raise UsageError(f'The session ends: {answer["says"]}', hint=_TAKEN)
                 order, worker.order = worker.order, None
                 self._release(worker)
                 if answer.get('broken') and order.get('ways'):

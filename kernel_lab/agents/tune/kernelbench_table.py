@@ -12,6 +12,7 @@ from .card_facts import CardFacts
 from .tune_table import TunedResult, geometric_mean
 from ...core.errors import UsageError
 from ...core.format import visible_text
+from ...gpu.clock.ratios import below_floor, cold_floor_us
 
 # %% ../../../nbs/6_agents/7_tune/08_kernelbench_table.ipynb #e517b649
 GROUPS = ('L1 matmul', 'L1 memory-bound', 'L1 convolution', 'L2 matmul', 'L2 convolution', 'L3')
@@ -34,12 +35,13 @@ def _least(found): return min((r.ratio for r in found), default=1.0)
 @dataclass(frozen=True)
 class TuneRoom:
     """The room of a problem: µs compiled, of what was chosen and of its floor; whether the whole interval of the
-    ratio to compiled lies above 1."""
+    ratio to compiled lies above 1; what was tried, in words."""
     name: str
     compile_us: float
     chosen_us: float
     floor_us: float
     is_sure: bool
+    tried: str = ''
 
     @property
     def share(self) -> float:
@@ -53,7 +55,7 @@ class TuneRoom:
 
     def __str__(self):
         return (f'{self.name[:44]:<44} compiled {self.compile_us:8,.0f}, chosen {self.chosen_us:8,.0f}, floor '
-                f'{self.floor_us:8,.0f} µs: {self.share:.0%} of the room')
+                f'{self.floor_us:8,.0f} µs: {self.share:.0%} of the room; tried, µs: {self.tried or "nothing"}')
 
 LEAST_ROOM, ROOM_SHARE = 1.2, 1 / 3
 
@@ -64,7 +66,8 @@ def rooms_of(results: Sequence[TunedResult], facts: CardFacts | None) -> list[Tu
         floor = facts.floor_us(r.work) if facts and r.us and r.work else 0.0
         if not floor or r.us['compile'] <= LEAST_ROOM * floor: continue
         is_sure = bool(r.against_compile) and r.against_compile.low > 1
-        found.append(TuneRoom(r.name, r.us['compile'], r.us[r.chosen], floor, is_sure))
+        tried = ', '.join(f'{n} {us:,.0f}' for n, us in r.tried.items())
+        found.append(TuneRoom(r.name, r.us['compile'], r.us[r.chosen], floor, is_sure, tried))
     return sorted(found, key=lambda r: r.share)
 
 AUTOTUNED = 40              # problems at most: each takes the card alone for half a minute
@@ -82,12 +85,17 @@ def _gained(found, facts): return sum(r.is_gained for r in rooms_of(found, facts
 @dataclass(frozen=True)
 class TuneBar:
     """A bar: of which groups (beginnings of their names), what is measured, and the least that it must be;
-    `of_card`: whether it is measured by the card's rates too."""
+    `of_card`: whether it is measured by the card's rates too; `is_stretch`: whether nobody is held to it."""
     of: str
     says: str
     measure: Callable[..., float]
     least: float
     of_card: bool = False
+    is_stretch: bool = False
+
+    def results(self, results: Sequence[TunedResult]) -> list[TunedResult]:
+        "Those of its groups that were timed, in the default class of precision."
+        return [r for r in results if r.us and r.precision == 'default' and self.of in group_of(r.name)]
 
     def value(self, found: list[TunedResult], facts: CardFacts | None) -> float:
         "What stands, of the results of its groups."
@@ -104,18 +112,51 @@ BARS = (
     TuneBar('L1', 'faster than compiled', _faster, 50), TuneBar('L2', 'faster than compiled', _faster, 60),
     TuneBar('L3', 'faster than compiled', _faster, 25), TuneBar('', 'mean over compiled', _mean, 1.35))
 
+STRETCH = (
+    TuneBar('L1', 'faster than compiled', _faster, 80, is_stretch=True),
+    TuneBar('L2', 'faster than compiled', _faster, 95, is_stretch=True),
+    TuneBar('L3', 'faster than compiled', _faster, 40, is_stretch=True),
+    TuneBar('', 'mean over compiled', _mean, 1.8, is_stretch=True))
+
 def bar_lines(results: Sequence[TunedResult], facts: CardFacts | None = None) -> Iterator[str]:
     "A line for each bar: what it is of, how many problems were timed, what stands, the bar, whether it is reached."
-    for bar in BARS:
-        found = [r for r in results if r.us and bar.of in group_of(r.name)]
+    for bar in (*BARS, *STRETCH):
+        found = bar.results(results)
         value = bar.value(found, facts)
         counts = bar.measure in (_faster, _gained)
         text, least = (f'{value:.0f}', f'{bar.least:.0f}') if counts else (f'{value:.3f}', f'{bar.least}')
         beaten = f' ({sum(r.beats_best for r in found)} the best mode)' if bar.measure is _faster else ''
+        if bar.measure is _mean: beaten = f' ({_mean_best(found):.3f} over the best mode)'
         if bar.of_card: beaten = f' of {len(rooms_of(found, facts))}'
         verdict = 'reached' if found and value >= bar.least else 'not reached'
+        verdict += ', stretch' * bar.is_stretch
         yield (f'{bar.of or "all":<16} {len(found):>4} timed  {bar.says:<24} {text:>7}{beaten}  bar {least:>5}  '
                f'{verdict}')
+
+def held_to_floor(results: Sequence[TunedResult], facts: CardFacts | None) -> list[TunedResult]:
+    """The results, where a time that cannot be is none: what was chosen is faster than its bytes can be moved, and no
+    mode of torch is. As many bytes as a cache may keep are not counted."""
+    def held(r):
+        if not facts or not r.us or r.chosen != 'tuned': return r
+        floor = cold_floor_us(0, r.work.get('bytes', 0), facts.gbps, CACHED_BYTES)
+        says = below_floor(r.us['tuned'], floor)
+        if not says or min(us for m, us in r.us.items() if m != 'tuned') < floor: return r
+        return TunedResult(r.name, '', None, None, {}, status='below floor', says=says, work=r.work)
+    return [held(r) for r in results]
+
+CACHED_BYTES = 128 << 20
+
+def missing_lines(results: Sequence[TunedResult], facts: CardFacts | None) -> Iterator[str]:
+    "For each bar that is not reached, the problems that hold it back, each with its floor; without those of a room."
+    told = {}
+    for bar in BARS:
+        found = bar.results(results)
+        if bar.of_card or found and bar.value(found, facts) >= bar.least: continue
+        short = [r for r in found if not r.is_faster] if bar.measure is _faster else \
+                [r for r in found if (r.ratio_to_best if bar.measure is _mean_best else r.ratio) < bar.least]
+        told |= {r.name: r for r in short}
+        told |= {r.name: r for r in results if not r.us and bar.of in group_of(r.name)}
+    yield from task_lines([*told.values()], facts)
 
 def room_lines(results: Sequence[TunedResult], facts: CardFacts | None) -> Iterator[str]:
     "A line for each memory-bound problem of level 1 that has room and did not gain a third of it."
@@ -132,7 +173,9 @@ def task_lines(results: Sequence[TunedResult], facts: CardFacts | None) -> Itera
         floor = facts.floor_us(r.work) if facts and r.work else 0.0
         how = f'floor {floor:,.0f} µs, {share(r):.0%} of it reached' if floor else 'no floor'
         seconds = ', '.join(f'{k} {v:.0f} s' for k, v in r.compile_s.items())
-        yield f'{r.name[:44]:<44} {r.chosen:<8} {r.ratio:6.3f}× of compiled; µs: {us}; {how}; compiled in {seconds}'
+        best = f'{r.ratio_to_best:.3f}× of {r.best}, the best mode'
+        yield (f'{r.name[:44]:<44} {r.chosen:<8} {r.ratio:6.3f}× of compiled, {best}; µs: {us}; {how}; '
+               f'compiled in {seconds or "unknown time"}')
 
 # %% ../../../nbs/6_agents/7_tune/08_kernelbench_table.ipynb #59e48f64
 FAST_P = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0)

@@ -96,7 +96,7 @@ def problem_work(model: object, inputs: Sequence) -> dict[str, float]:
 class ProblemRow:
     """A row of a table: the problem, its `status` ('raced', 'library kept', or why there is none), what it says; what
     was `chosen` on `trial` medians in µs; fresh `samples` in µs of torch's modes and of 'tuned'; seconds of compiling;
-    the kept candidates or the `way` of the library; errors; its `work`; the card."""
+    the kept candidates or the `way` of the library; errors; its `work`; the card; the class of precision."""
     name: str
     status: str = ''
     says: str = ''
@@ -114,6 +114,7 @@ class ProblemRow:
     work: dict = field(default_factory=dict)
     card: str = ''
     seconds: float = 0.0
+    precision: str = 'default'
 
 def _tuple(x): return x if isinstance(x, (tuple, list)) else (x,)
 
@@ -136,6 +137,7 @@ class ProblemRace:
         import torch
         for m in modes: choose(TORCH_MODES, m, 'mode of torch')
         self.driver, self.plans, self.torch, self.row = driver, plans, torch, ProblemRow(plans.name)
+        self.row.precision = plans.precision
         self.source, self.turn, self.modes, self.with_ways, self.device = source, turn, modes, ways, device
         self.is_last = is_last
         self.tuned, self.ops, self.want, self.prepared, self.lanes, self.calls = None, None, None, {}, {}, {}

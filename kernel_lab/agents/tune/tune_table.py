@@ -5,11 +5,12 @@ geometric means, and what was kept for each."""
 
 # %% ../../../nbs/6_agents/7_tune/07_tune_table.ipynb #4729d316
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, isfinite, log
 from pathlib import Path
 from statistics import median
+from .candidates import PRECISIONS
 from .problem_race import TORCH_MODES
 from ...core.errors import UsageError
 from ...core.format import visible_text
@@ -20,7 +21,7 @@ from ...gpu.clock.ratios import MIN_SAMPLES, SampledRatio, sampled_ratio
 class TunedResult:
     """What a row of samples says: the `chosen` of 'tuned' and torch's modes, its ratio to 'compile' and to the `best`
     of torch's modes that were measured, `SampledRatio`s or None where it is that mode itself; `kept`: what 'tuned' is;
-    the problem's `work`; seconds of compiling."""
+    the problem's `work`; seconds of compiling; `tried`: medians in µs of the trial; the class of `precision`."""
     name: str
     chosen: str
     against_compile: SampledRatio | None
@@ -32,6 +33,8 @@ class TunedResult:
     best: str = ''
     work: dict = field(default_factory=dict)
     compile_s: dict = field(default_factory=dict)
+    tried: dict = field(default_factory=dict)
+    precision: str = 'default'
 
     @property
     def ratio(self) -> float:
@@ -63,30 +66,59 @@ class TunedResult:
         if not self.us: return f'{self.name}: {self.status}: {self.says}'
         r = self.against_compile
         how = f'{r.ratio:.3f}× ({r.low:.3f} to {r.high:.3f})' if r else '1×'
+        over = f', {self.ratio_to_best:.3f}× of {self.best}, the best mode' * (self.best != 'compile')
         kept = f' [{"; ".join(self.kept)}]' if self.chosen == 'tuned' else ''
-        return f'{self.name}: {self.chosen} kept, {how} of compiled; µs measured: {us}{kept}'
+        return f'{self.name}: {self.chosen} kept, {how} of compiled{over}; µs measured: {us}{kept}'
+
+def _is_number(x): return isinstance(x, (int, float)) and not isinstance(x, bool) and isfinite(x)
+def _numbers(of): return {str(k): x for k, x in of.items() if _is_number(x)} if isinstance(of, dict) else {}
+
+def _require_times(name, samples):
+    "`UsageError` unless each mode, with the baselines, has as many positive, finite times, at least `MIN_SAMPLES`."
+    again, lists = 'Race the problem again.', [*samples.values()] if isinstance(samples, dict) else [None]
+    if not all(isinstance(x, list) and all(_is_number(us) and us > 0 for us in x) for x in lists):
+        raise UsageError(f'The row of {name} has samples that are no times.', hint=again)
+    counts = {len(x) for x in lists}
+    if not {'compile', 'eager'} <= {*samples} or len(counts) > 1 or min(counts) < MIN_SAMPLES:
+        raise UsageError(f'The row of {name} has no baseline with as many samples, at least {MIN_SAMPLES}.', hint=again)
+
+def _class_of(row):
+    "The class of precision of a row; rows of before it was kept are of the default one."
+    found = row.get('precision') or 'default'
+    if found not in (*PRECISIONS,):
+        raise UsageError(f'The row of {visible_text(str(row.get("name")))[:120]} has an unknown class of precision, '
+                         f'{visible_text(str(found))[:40]}.', hint='Race the problem again.')
+    return found
 
 def tuned_result(row: dict) -> TunedResult:
     "The result of a row as `CardSession` keeps it. `UsageError` for one whose samples are none."
     name, samples = visible_text(str(row.get('name', '')))[:120], row.get('samples') or {}
     status, says = str(row.get('status', '')), visible_text(str(row.get('says', '')))[:300]
     if not samples: return TunedResult(name, '', None, None, {}, status=status, says=says)
-    try: us = {k: median(float(x) for x in v) for k, v in samples.items()}
-    except (TypeError, ValueError) as e:
-        raise UsageError(f'The row of {name} has samples that are no times.', hint='Race the problem again.') from e
-    if 'compile' not in us or 'eager' not in us or len(samples['compile']) < MIN_SAMPLES:
-        raise UsageError(f'The row of {name} has no baseline.', hint='Race the problem again.')
+    _require_times(name, samples)
+    us = {k: float(median(x)) for k, x in samples.items()}
     best = min((m for m in ('compile', *TORCH_MODES) if m in us), key=us.get)
     over = lambda base: None if chosen == base else sampled_ratio(samples[chosen], samples[base])
     chosen = str(row.get('chosen', '')) if row.get('chosen') in us else min(us, key=us.get)
     against = over('compile')
     if not row.get('chosen') and against and chosen == 'eager' and against.verdict != 'faster':
         chosen, against = 'compile', None
-    seconds = row.get('compile_s') or 0.0
+    seconds, way, kept = row.get('compile_s') or 0.0, visible_text(str(row.get('way') or '')), row.get('kept')
     if not isinstance(seconds, dict): seconds = {'compile': seconds}
-    kept = tuple(map(str, row.get('kept', ()))) if 'library' not in str(row.get('way', '')) else ()
-    kept = (*([str(row['way'])] if row.get('way') else []), *kept)
-    return TunedResult(name, chosen, against, over(best), us, kept, status, says, best, row.get('work') or {}, seconds)
+    kept = kept if isinstance(kept, (list, tuple)) and 'library' not in way else ()
+    kept = (*([way] if way else []), *(visible_text(str(k)) for k in kept))
+    return TunedResult(name, chosen, against, over(best), us, kept, status, says, best, _numbers(row.get('work')),
+                       _numbers(seconds), _numbers(row.get('trial')), _class_of(row))
+
+def tuned_results(rows: Iterable[dict]) -> list[TunedResult]:
+    "The results of rows; one that is damaged is a result without a time, which says so."
+    found = []
+    for row in rows:
+        try: found.append(tuned_result(row))
+        except UsageError as e:
+            name = visible_text(str(row.get('name', '')))[:120]
+            found.append(TunedResult(name, '', None, None, {}, status='damaged', says=str(e)))
+    return found
 
 def read_rows(path: Path | str) -> list[dict]:
     """The rows of a session's file, of each problem the last that has samples, or the last. `UsageError` where it
@@ -99,7 +131,7 @@ def read_rows(path: Path | str) -> list[dict]:
     for line in lines:
         try: row = json.loads(line)
         except ValueError: continue             # the last line of a killed session
-        if not isinstance(row, dict) or 'name' not in row: continue
+        if not isinstance(row, dict) or not isinstance(row.get('name'), str): continue
         name, before = row['name'], found.get(row['name'], {})
         if before.get('samples') and not row.get('samples'):    # a longer compilation that failed takes no time back
             row = before | {'dropped': {**(before.get('dropped') or {}), 'autotune': str(row.get('says', ''))}}
@@ -122,5 +154,7 @@ def summary_lines(results: Sequence[TunedResult]) -> Iterator[str]:
     named = ', '.join(f'{m}' if n == len(timed) else f'{m} ({n})' for m, n in modes if n)
     yield (f'faster than compiled (interval above 1.02): {sum(r.is_faster for r in timed)}; than the best mode of '
            f'{named}: {sum(r.beats_best for r in timed)}')
+    narrow = sorted({r.precision for r in timed} - {'default'})
+    if narrow: yield f'of precision {" and ".join(narrow)}: {sum(r.precision in narrow for r in timed)}'
     yield (f'geometric mean over compiled {geometric_mean([r.ratio for r in timed]):.3f}, over the best mode '
            f'{geometric_mean([r.ratio_to_best for r in timed]):.3f}; least {min(r.ratio for r in timed):.3f}')

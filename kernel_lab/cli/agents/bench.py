@@ -186,7 +186,10 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     from ...evaluate.gpu.compiling import require_compilers
     use_prices(prices)
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
-    if 'kernelbench' in (suite or ()) and checkout:
+    if 'kernelbench' in (suite or ()):
+        if not checkout:
+            raise UsageError('Where KernelBench is, is not said.',
+                             hint='--checkout names a checkout of it: git clone, then its folder.')
         raise typer.Exit(time_kernelbench(checkout, rows, modes or (), max(jobs, 4), published or ()))
     names = tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from ..render import EXIT_GOOD, EXIT_NOT_CORRECT, say
 from ...core.errors import UsageError
+from ...core.format import visible_text
 
 # %% ../../../nbs/7_cli/1_agents/03_kernelbench.ipynb #f512a9b0
 CARD_WORK = 'kernel_lab.agents.tune.card_session:card_work'
@@ -29,19 +30,45 @@ def card_order() -> dict:
 def say_row(row: dict, as_json: bool = False) -> None:
     "Print a row of a session as it comes."
     from ...agents.tune.card_facts import CardFacts
-    from ...agents.tune.tune_table import tuned_result
+    from ...agents.tune.tune_table import tuned_results
     if as_json: print(json.dumps(row), flush=True)
-    elif row['status'] == 'card': say(str(CardFacts.of(row)))
-    else: say(str(tuned_result(row)))
+    elif row.get('status') == 'card': say(str(CardFacts.of(row)))
+    else: say(str(tuned_results([row])[0]))
 
 def rows_table(path: Path | str) -> tuple[list, object]:
     "(results of the problems, `CardFacts` of the last session or None) in a file of rows, or a recording of them."
+    results, cards = rows_and_sessions(path)
+    return results, cards[-1] if cards else None
+
+def rows_and_sessions(path: Path | str) -> tuple[list, list]:
+    """(results of the problems, `CardFacts` of each session) in a file of rows, or a recording of them, as
+    `{"rows": […]}`. `UsageError` for rows of more than one card, and for a file that is neither."""
     from ...agents.tune.card_facts import CardFacts
-    from ...agents.tune.tune_table import read_rows, tuned_result
-    text = Path(path).read_text() if Path(path).suffix == '.json' else ''
-    rows = json.loads(text)['rows'] if text else read_rows(path)
-    cards = [r for r in rows if r.get('status') == 'card']
-    return [tuned_result(r) for r in rows if r.get('status') != 'card'], CardFacts.of(cards[-1]) if cards else None
+    from ...agents.tune.kernelbench_table import held_to_floor
+    from ...agents.tune.tune_table import read_rows, tuned_results
+    rows = _recorded(path) if Path(path).suffix == '.json' else read_rows(path)
+    cards = [CardFacts.of(r) for r in rows if r.get('status') == 'card']
+    rows = [r for r in rows if r.get('status') != 'card']
+    names = {visible_text(str(r['card']))[:100] for r in rows if r.get('samples') and r.get('card')}
+    names |= {c.card for c in cards}
+    if len(names) > 1:
+        raise UsageError(f'{path} has rows of {len(names)} cards, which no table mixes: {", ".join(sorted(names))}.',
+                         hint='Keep the rows of each card in a folder of their own.')
+    return held_to_floor(tuned_results(rows), cards[-1] if cards else None), cards
+
+def _recorded(path):
+    try:
+        data = json.loads(Path(path).read_text())
+        if not isinstance(data, dict) or not isinstance(data.get('rows'), list): raise ValueError('it has no rows')
+        if not all(isinstance(r, dict) and isinstance(r.get('name'), str) for r in data['rows']):
+            raise ValueError('a row of it has no name')
+        found = {}
+        for r in data['rows']:
+            if found.setdefault(r['name'], r) is not r: raise ValueError(f'it has two rows of {r["name"][:60]}')
+        return data['rows']
+    except (OSError, ValueError, RecursionError) as e:
+        raise UsageError(f'{path} cannot be read as a recording: {visible_text(str(e))[:160]}.',
+                         hint='A recording is {"rows": [...]}; the rows of a session are rows.jsonl.') from e
 
 def autotuned_orders(orders: Sequence[dict], path: Path | str) -> list[dict]:
     "Of some orders those whose rows in a file are worth max-autotune, with that mode more."
@@ -65,13 +92,22 @@ def card_rows(orders: Sequence[dict], path: Path, modes: Sequence[str], workers:
         yield from session.run()
 
 def say_table(path: Path | str, by_task: bool = False) -> None:
-    """Print the table of a file of rows: A/A, counts and means, bars, the memory-bound that gained little, and with
-    `by_task` a line a problem."""
-    from ...agents.tune.kernelbench_table import bar_lines, room_lines, task_lines
+    """Print the table of a file of rows: A/A of the last session and of all, counts, means and fast_p, bars, by problem
+    what holds back those that are not reached, the memory-bound that gained little, and with `by_task` a line a
+    problem."""
+    from ...agents.tune.card_facts import sessions_line
+    from ...agents.tune.kernelbench_table import (bar_lines, missing_lines, room_lines, score_lines,
+        task_lines)
     from ...agents.tune.tune_table import summary_lines
-    results, facts = rows_table(path)
-    if facts: say(str(facts), '')
-    say(*summary_lines(results), '', *bar_lines(results, facts))
+    results, cards = rows_and_sessions(path)
+    facts = cards[-1] if cards else None
+    say(*([str(facts), sessions_line(cards)] if facts else ['A/A: not measured: no row of the card is here']), '')
+    timed = [r for r in results if r.us]
+    say(*summary_lines(results))
+    for over in ('eager', 'compile') if timed else ():
+        say(*score_lines([r.us[over] / r.us[r.chosen] for r in timed], len(results), over))
+    say('', *bar_lines(results, facts))
+    if left := [*missing_lines(results, facts)]: say('', 'what holds back bars that are not reached:', *left)
     if left := [*room_lines(results, facts)]: say('', 'memory-bound, less than a third of the room gained:', *left)
     if by_task: say('', *task_lines(results, facts))
 

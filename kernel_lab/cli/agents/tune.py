@@ -67,7 +67,7 @@ def written_plans(texts: dict[str, str], folder: Path, chip: str, precision: str
         source.write_text(text)
         try: plans, work = plan_problem(read_problem(text, name), chip, precision)
         except LabError as e: plans, work = TunePlans(name, precision, chip, note=str(e)), []
-        except Exception as e:                  # noqa: BLE001 a problem's Python may raise anything
+        except (Exception, SystemExit) as e:    # noqa: BLE001 a problem's Python may raise anything
             note = f'its Python fails: {type(e).__name__}: {e}'[:300]
             plans, work = TunePlans(name, precision, chip, note=note), []
         flat = compile_all([j for each in work for j in each], jobs)
@@ -102,7 +102,7 @@ def race_plans(folder: Path, plans: Sequence['TunePlans'], workers: int, seconds
     "Race problems on this machine's card, print a row each as it comes, then the summary → exit code."
     from ...agents.tune.problem_race import QUICK_MODES
     from ...agents.tune.tune_table import summary_lines
-    orders = [{'name': p.name, 'source': str(folder / f'{p.name}.py'), 'seconds': seconds,
+    orders = [{'name': p.name, 'precision': p.precision, 'source': str(folder / f'{p.name}.py'), 'seconds': seconds,
                'ways': '' if ways == 'none' else ways, 'plans': str(folder / f'{p.name}.tune') if p.regions else None}
               for p in plans]
     for row in card_rows(orders, folder / 'rows.jsonl', modes or QUICK_MODES, workers, is_quiet=as_json):

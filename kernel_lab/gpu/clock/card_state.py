@@ -5,6 +5,7 @@
 # %% ../../../nbs/3_gpu/6_clock/01_card_state.ipynb #f2d0c8bb
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ...core.format import visible_text
 
@@ -41,6 +42,14 @@ class CardState:
         return (f'{self.name}, driver {self.driver}: SM {say(self.sm_mhz, "MHz")}, memory '
                 f'{say(self.memory_mhz, "MHz")}, {say(self.celsius, "°C")}, {say(self.watts, "W")}; held by '
                 f'{", ".join(self.held_by) or "nothing"}')
+
+def why_throttled(states: Iterable[CardState | None]) -> str | None:
+    "Why times taken between some states of a card say little, as a sentence with a way out; None where they hold."
+    hot = [s for s in states if s and s.throttles]
+    if not hot: return None
+    at = f' at {hot[-1].celsius:g} °C' if hot[-1].celsius is not None else ''
+    return (f'the card was slowed down by {" and ".join(hot[-1].held_by)}{at} while it was timed. Let it cool, see to '
+            'its air and power (nvidia-smi -q -d PERFORMANCE), and time again.')
 
 def _number(text):
     try: return float(text)

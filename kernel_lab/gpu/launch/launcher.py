@@ -20,7 +20,7 @@ from ...core.commands import run_command
 from ...core.errors import KernelError, LabError, UsageError
 from ...core.durations import Duration
 from ...core.format import count_text, percent_text, visible_text
-from ..clock.card_state import card_state
+from ..clock.card_state import card_state, why_throttled
 from ..clock.ratios import SelfRatio, below_floor, sampled_ratio
 from .cuda_driver import CudaDriver
 from .prepared_plan import PreparedPlan, checked_outputs, run_status
@@ -130,7 +130,9 @@ class LaunchSession:
             if p.library: self.report['plans'][k]['library'] = library_time(track, p)
             self._doubt(clocks.disagreement(), 'suspicious')
             self._doubt(below_floor(clocks.events_us, floor), 'below floor')
-        self.report['state'] = [s and asdict(s) for s in (before, card_state())]
+        states = before, card_state()
+        self.report['state'] = [s and asdict(s) for s in states]
+        self._doubt(why_throttled(states), 'throttled')
 
     def _doubt(self, says, status):
         if says and self.report['status'] == 'ran': self.report |= {'status': status, 'says': says}
@@ -158,8 +160,9 @@ _BOOT = ('import sys; sys.path.insert(0, sys.argv[1]); from kernel_lab.gpu.launc
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """What a launcher answered. `status`: 'ran'; 'unwritten', 'uninitialised', 'unstable', 'suspicious', 'below floor';
-    or the kind of an error, 'no gpu', 'timeout'. `outputs[plan][draw]`: the bytes of each output. `data`: the rest."""
+    """What a launcher answered. `status`: 'ran'; 'unwritten', 'uninitialised', 'unstable', 'suspicious',
+    'below floor', 'throttled'; or the kind of an error, 'no gpu', 'timeout'. `outputs[plan][draw]`: the bytes of each
+    output. `data`: the rest."""
     status: str
     says: str
     outputs: tuple = ()
@@ -229,7 +232,9 @@ def _report(folder, order, seconds, ended, wall):
     try: data = json.loads((folder / 'report').read_text())
     except (OSError, ValueError):
         last = visible_text((folder / 'errors').read_text('utf-8', 'replace')[-300:])
-        return LaunchReport('crash', f'the launcher died without an answer: {last or "it said nothing"}', seconds=wall)
+        return LaunchReport('crash', f'the launcher died without an answer: {last or "it said nothing"}. '
+                            'Run it again; if it stays, look whether the machine killed it for lack of memory.',
+                            seconds=wall)
     files = lambda k, draw: sorted(folder.glob(f'{k}_{draw}_*'), key=lambda f: int(f.name.rsplit('_', 1)[1]))
     read = lambda k, draw: tuple(f.read_bytes() for f in files(k, draw))
     outputs = tuple(tuple(read(k, draw) for draw in (0, 1)) for k in range(len(order.plans)))
