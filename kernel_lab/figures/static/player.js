@@ -491,7 +491,7 @@ export function mount(root, { heading = true } = {}) {
       const name = b.rest ? `${b.rest} more tensors` : b.t.name, shape = b.rest ? '' : b.t.shape.join(' × ')
       const wide = b.h >= 34
       text(ctx, name, b.x + 8, wide ? b.y + 13 : b.y + b.h / 2, faint(pal.ink, 1), ui(12, 600), 'left', b.w - 16)
-      if (wide) text(ctx, fitting(ctx, [`${shape} ${b.t.dtype}`, shape], ui(11), b.w - 16), b.x + 8, b.y + 28, faint(pal.ink, 0.72), ui(11), 'left', b.w - 16)
+      if (wide) text(ctx, fitting(ctx, [`${shape} ${b.t.dtype}`, shape, shape.replaceAll(' ', '')], ui(11), b.w - 16), b.x + 8, b.y + 28, faint(pal.ink, 0.72), ui(11), 'left', b.w - 16)
     }
   }
   function drawValue(ctx, v, labels) {
