@@ -34,11 +34,12 @@ def packed_timeline(timeline: 'Timeline') -> dict:
 def packed_times(timeline: 'Timeline') -> dict:
     """What a change of times changes: `rows` (bytes, column after column: start and duration in µs, the row that it
     waited for or -1, the cause) of `count` rows, sorted by lane and start; `which` (the number of the instruction and
-    its turn); `lanes` with their colours and the rows they span; `critical`: the rows of the critical path, in order;
-    latency and title. `UsageError` for a measured timeline."""
-    from ..nki.explain.critical_path import critical_rows
+    its turn); `lanes` with their colours and the rows they span; `last`: the row that ends last,
+    where the critical path ends, -1 for none; latency and title. `UsageError` for a measured timeline."""
+    from ..nki.explain.traffic import assert_simulated
     from ..nki.timing.flat_program import LANES
-    path = critical_rows(timeline)
+    assert_simulated(timeline, 'the critical path')
+    last = int(np.argmax(timeline.end_us)) if len(timeline) else -1
     core = 0 if timeline.core is None else timeline.core.clip(min=0)
     lane = timeline.lane + len(LANES) * core
     order = np.lexsort((timeline.start_us, lane))
@@ -51,7 +52,7 @@ def packed_times(timeline: 'Timeline') -> dict:
         rows=columns((timeline.start_us, '<f8'), (timeline.end_us - timeline.start_us, '<f4'),
                      (place[timeline.after], '<i4'), (timeline.cause, 'u1')),
         which=columns((timeline.instr, '<u4'), (timeline.turn, '<u4')), count=len(order),
-        critical=place[path].astype('<u4').tobytes(), latency=float(timeline.latency_us),
+        last=int(place[last]), latency=float(timeline.latency_us),
         lanes=[{'name': name, 'colour': LANE_COLOURS[LANES[k % len(LANES)]], 'from': int(edges[k]),
                 'to': int(edges[k + 1])} for k, name in enumerate(names)], title=timeline_words(timeline))
 

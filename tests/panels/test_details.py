@@ -137,6 +137,19 @@ def test_a_hundred_thousand_instructions_are_painted(mounted, timelines):
     assert len(timelines['many']) > 100_000 and int(page.locator('.kl-mv-time').get_attribute('data-drawn')) > 60_000
 
 
+def test_the_word_peak_lies_on_no_tile(mounted, timelines):
+    for name in ('hoard', 'many'):
+        page = mounted('memory_view', memory(timelines[name]), {})
+        at = page.evaluate("""() => { const c = document.querySelector('.kl-mv-time'), g = c.getContext('2d'), r = devicePixelRatio
+            if (!c.dataset.peak0) return null
+            const [left, low] = c.dataset.peak0.split(',').map(Number), all = g.getImageData(left * r, (low - 9) * r, 60 * r, 11 * r).data
+            let most = 0
+            for (let k = 0; k < all.length; k += 4) most = Math.max(most, Math.max(...all.slice(k, k + 3)) - Math.min(...all.slice(k, k + 3)))
+            return most }""")
+        assert at is None or at < 60, (name, at)                    # grey and black; tiles have colours
+        assert name != 'hoard' or at is not None
+
+
 def test_a_slider_moves_the_lower_timeline_only(mounted, timelines):
     from kernel_lab.nki.explain.retiming import Assumptions, Retimer
     from kernel_lab.panels.engine_timeline import packed_timeline, packed_times
@@ -149,4 +162,8 @@ def test_a_slider_moves_the_lower_timeline_only(mounted, timelines):
     assert window == pytest.approx([0, timeline.latency_us]) and quick.latency_us < timeline.latency_us
     assert page.locator('.kl-title').inner_text() == 'then'
     page.screenshot(path=page.shots / 'what-if-light.png')
+    with_path = '() => { const c = document.querySelector("canvas"); return c.toDataURL() }'
+    before = page.evaluate(with_path)
+    page.locator('.kl-tl input[type=checkbox]').check()             # which the page finds by itself, of the moved times
+    page.wait_for_function(f'was => ({with_path})() !== was', arg=before)
     assert barriers(page, '#at') == []

@@ -307,3 +307,20 @@ def test_axe_finds_nothing_serious(player):
         found[theme] = barriers(player)
     player.emulate_media(color_scheme='light')
     assert found == {'light': [], 'dark': []}
+
+
+def test_a_narrow_window_shows_the_stage_and_cuts_no_caption(player):
+    "As beside a side bar, and in a window of 450 pixels: what has no room is said shorter, and the memories are drawn."
+    said = {}
+    try:
+        for width in (1280, 840, 450):
+            player.set_viewport_size({'width': width, 'height': 1200})
+            player.wait_for_function("""() => { const c = document.querySelector('.kl-an-stage')      // drawn, in several colours
+                return c.dataset.sbuf && new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size > 8 }""")
+            state(player)
+            said[width] = player.locator('.kl-an-stage').get_attribute('data-sbuf')
+            left, right = (player.locator(f'.kl-an-{name}').bounding_box()['y'] for name in ('left', 'right'))
+            assert (left == right) == (width > 800)                     # the source beside the stage where both have room
+            shoot(player, f'{width}-wide')
+    finally: player.set_viewport_size({'width': 1280, 'height': 800})
+    assert 'partitions' in said[1280] and 'partitions' not in said[450] and said[450].startswith('nothing'), said

@@ -232,7 +232,7 @@ function paletteOf(root, lanes) {
 // --- the stage -------------------------------------------------------------------------------------------------------------------------
 
 function geometryOf(width, height) {
-  const top = 46, foot = 122, hbm = clamp(width * 0.19, 118, 176), gap = clamp(width * 0.1, 56, 104), psum = clamp(width * 0.2, 128, 184), between = 26
+  const top = 46, foot = 122, hbm = clamp(width * 0.19, 70, 176), gap = clamp(width * 0.1, 36, 104), psum = clamp(width * 0.2, 64, 184), between = clamp(width * 0.05, 14, 26)
   return { width, height, top, mem: height - top - foot, hbm, psum: { x: width - psum - 1, w: psum }, sbuf: { x: hbm + gap, w: width - hbm - gap - between - psum - 1 }, pills: height - 46, pill: 44 }
 }
 
@@ -421,6 +421,7 @@ export function mount(root, { heading = true } = {}) {
     if (most < Infinity && ctx.measureText(s).width > most) { while (s.length > 1 && ctx.measureText(s + '…').width > most) s = s.slice(0, -1); s += '…' }
     ctx.fillText(s, x, y)
   }
+  const fitting = (ctx, says, font, most) => { ctx.font = font; return says.find(s => ctx.measureText(s).width <= most) ?? says.at(-1) }      // the first that has room
   const ui = (px, weight = '') => `${weight} ${px}px ${pal.font}`
   function box(ctx, x, y, w, h, r, fill, stroke) {
     ctx.beginPath(); ctx.roundRect(x, y, w, h, Math.min(r, w / 2, h / 2))
@@ -448,13 +449,15 @@ export function mount(root, { heading = true } = {}) {
     const alive = clock.alive(t).filter(v => clock.begin[v] <= t && t < clock.last[v] + FADE * clock.latency && clock.pieces[v].length && (clock.map.core[v] === core))
     let held = 0
     for (const v of alive) if (t < clock.last[v] && clock.map.tensors[clock.map.tensor[v]].buffer === 'sbuf') held += clock.pieces[v].reduce((s, p) => s + p[1], 0)
-    text(ctx, `${a.head.partitions} partitions of ${size(clock.sbuf)}, ${held ? size(held) : 'nothing'} of each in use`, g.sbuf.x, 32, soft, ui(12), 'left', g.sbuf.w)
-    text(ctx, `${a.head.banks} banks of ${size(a.head.bank)}`, g.psum.x, 32, soft, ui(12), 'left', g.psum.w)
+    const used = held ? size(held) : 'nothing', ofAll = `${used} of ${size(clock.sbuf)}`
+    stage.dataset.sbuf = fitting(ctx, [`${a.head.partitions} partitions of ${size(clock.sbuf)}, ${used} of each in use`, `${ofAll} a partition in use`, `${ofAll} in use`, `${used} in use`, used], ui(12), g.sbuf.w)
+    text(ctx, stage.dataset.sbuf, g.sbuf.x, 32, soft, ui(12), 'left', g.sbuf.w)
+    text(ctx, fitting(ctx, [`${a.head.banks} banks of ${size(a.head.bank)}`, `${a.head.banks} banks`], ui(12), g.psum.w), g.psum.x, 32, soft, ui(12), 'left', g.psum.w)
     box(ctx, g.sbuf.x - 0.5, g.top - 0.5, g.sbuf.w + 1, g.mem + 1, 3, well, line)
     for (let k = 0; k < a.head.banks; k++) { const b = bankX(k); box(ctx, b.x - 0.5, g.top - 0.5, b.w + 1, g.mem + 1, 3, well, line); }
     for (const p of [32, 64, 96]) { const y = Math.round(g.top + p * g.mem / a.head.partitions) + 0.5; ctx.strokeStyle = faint(pal.soft, 0.14); ctx.lineWidth = 1; ctx.beginPath(); ctx.moveTo(g.sbuf.x, y); ctx.lineTo(g.sbuf.x + g.sbuf.w, y); ctx.stroke() }
     for (const p of [0, 32, 64, 96, 127]) text(ctx, String(p), g.sbuf.x - 5, clamp(g.top + (p + 0.5) * g.mem / a.head.partitions, g.top + 5, g.top + g.mem - 5), soft, ui(10.5), 'right')
-    text(ctx, `${size(Math.round(wanted()))} shown`, g.sbuf.x + g.sbuf.w, 14.5, soft, ui(12), 'right')
+    text(ctx, fitting(ctx, [`${size(Math.round(wanted()))} shown`, ''], ui(12), g.sbuf.w - 42), g.sbuf.x + g.sbuf.w, 14.5, soft, ui(12), 'right')
     drawHbm(ctx, soft, line, well)
     // tiles
     const labels = []
@@ -488,7 +491,7 @@ export function mount(root, { heading = true } = {}) {
       const name = b.rest ? `${b.rest} more tensors` : b.t.name, shape = b.rest ? '' : b.t.shape.join(' × ')
       const wide = b.h >= 34
       text(ctx, name, b.x + 8, wide ? b.y + 13 : b.y + b.h / 2, faint(pal.ink, 1), ui(12, 600), 'left', b.w - 16)
-      if (wide) text(ctx, `${shape} ${b.t.dtype}`, b.x + 8, b.y + 28, faint(pal.ink, 0.72), ui(11), 'left', b.w - 16)
+      if (wide) text(ctx, fitting(ctx, [`${shape} ${b.t.dtype}`, shape, shape.replaceAll(' ', '')], ui(11), b.w - 16), b.x + 8, b.y + 28, faint(pal.ink, 0.72), ui(11), 'left', b.w - 16)
     }
   }
   function drawValue(ctx, v, labels) {
@@ -527,20 +530,21 @@ export function mount(root, { heading = true } = {}) {
   const PILLS = [3, 2, 1, 0]                    // GpSimd, Scalar, Vector, Tensor from left to right: lanes
   function pillOf(lane) {
     if (lane >= 4) return { x: 1, y: g.pills, w: g.hbm - 2, h: g.pill }
-    const from = g.sbuf.x, to = g.psum.x + g.psum.w, w = (to - from - 36) / 4, k = PILLS.indexOf(lane)
-    return { x: from + k * (w + 12), y: g.pills, w, h: g.pill }
+    const from = g.sbuf.x, to = g.psum.x + g.psum.w, space = to - from < 300 ? 5 : 12, w = (to - from - 3 * space) / 4, k = PILLS.indexOf(lane)
+    return { x: from + k * (w + space), y: g.pills, w, h: g.pill }
   }
   function drawPills(ctx, rows, soft, line) {
     for (const lane of [4, ...PILLS]) {
       const p = pillOf(lane), mine = rows.filter(r => lane >= 4 ? a.lane[r] >= 4 : a.lane[r] === lane), r = mine[mine.length - 1], on = r !== undefined, colour = pal.lanes[on ? a.lane[r] : lane]
       box(ctx, p.x + 0.5, p.y + 0.5, p.w - 1, p.h - 1, 8, on ? mix(colour, pal.paper, 0.22) : null, on ? mix(colour, pal.paper, 0.9) : line)
-      text(ctx, lane >= 4 ? 'DMA' : a.head.lanes[lane].name, p.x + 10, p.y + 14, on ? faint(pal.ink, 1) : soft, ui(12, 600))
+      const edge = p.w < 76 ? 6 : 10
+      text(ctx, lane >= 4 ? 'DMA' : a.head.lanes[lane].name, p.x + edge, p.y + 14, on ? faint(pal.ink, 1) : soft, ui(p.w < 64 ? 11 : 12, 600), 'left', p.w - edge)
       let says = 'idle'
       if (on && lane >= 4) {
         const moved = way => mine.filter(q => a.lane[q] === way).reduce((s, q) => s + a.head.instructions[a.instr[q]].bytes / (clock.end[q] - clock.start[q]), 0) / 1000
         says = [[4, 'in'], [5, 'out']].filter(([way]) => mine.some(q => a.lane[q] === way)).map(([way, word]) => `${word} ${digits(moved(way))}`).join(', ') + ' GB/s'
       } else if (on) says = a.head.instructions[a.instr[r]].op
-      text(ctx, says, p.x + 10, p.y + 29.5, on ? faint(pal.ink, 0.85) : soft, ui(11.5), 'left', p.w - 18)
+      text(ctx, says, p.x + edge, p.y + 29.5, on ? faint(pal.ink, 0.85) : soft, ui(11.5), 'left', p.w - 2 * edge + 2)
       if (on && lane < 4) { const x = clamp((t - clock.start[r]) / (clock.end[r] - clock.start[r]), 0, 1); ctx.fillStyle = mix(colour, pal.paper, 1); ctx.fillRect(p.x + 9, p.y + p.h - 4, (p.w - 18) * x, 2) }
     }
   }

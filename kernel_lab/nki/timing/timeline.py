@@ -199,7 +199,8 @@ def _core_peak(lifetimes, rows, pool):
     if not len(mine): return 0.0
     users, units = lifetimes.users[mine], lifetimes.units[mine]
     ends = np.append(rows.end, 0.0)                                     # a lane without a use, -1, ends at 0
-    end = reduce(np.maximum, [ends[users[:, lane]] for lane in range(users.shape[1])])
+    used = np.flatnonzero((users >= 0).any(axis=0))
+    end = reduce(np.maximum, [ends[users[:, lane]] for lane in used])
     start = rows.start[lifetimes.first[mine]]
     begins, ends = np.argsort(start, kind='stable'), np.argsort(end, kind='stable')
     freed = np.concatenate([[0], np.cumsum(units[ends])])[np.searchsorted(end[ends], start[begins], side='right')]

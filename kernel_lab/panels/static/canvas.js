@@ -10,8 +10,8 @@ const themed = root => { const s = getComputedStyle(root); return { font: s.font
 
 // One typed array after another out of the bytes that Python sent, `n` entries each.
 function columns(view, n) {
-  const all = view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)
-  let at = 0
+  const aligned = view.byteOffset % 8 === 0, all = aligned ? view.buffer : view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)      // a copy where it must be aligned
+  let at = aligned ? view.byteOffset : 0
   return kind => { const a = new kind(all, at, n); at += n * kind.BYTES_PER_ELEMENT; return a }
 }
 

@@ -15,14 +15,15 @@ function near(values, x, lo, hi, guess) {
   return above(values, x, a, Math.min(a + step, hi))
 }
 
-// A timeline as typed arrays, with what makes any window cheap: per lane the latest end so far, and the time that is covered so far.
-function opened(part) {
-  const n = part.count, take = columns(part.rows, n), of = columns(part.which, n)
-  const t = { ...part, first: part.first ?? part.which, start: take(Float64Array), dur: take(Float32Array), after: take(Int32Array), instr: of(Uint32Array), turn: of(Uint32Array),
+// A timeline as typed arrays, with what makes any window cheap: per lane the latest end so far, and the time that is covered so far. `known`: one with the
+// same instructions in the same order.
+function opened(part, known) {
+  const n = part.count, take = columns(part.rows, n), of = known ? null : columns(part.which, n)
+  const t = { ...part, start: take(Float64Array), dur: take(Float32Array), after: take(Int32Array), instr: known?.instr ?? of(Uint32Array), turn: known?.turn ?? of(Uint32Array),
     cause: take(Uint8Array), latest: new Float64Array(n), covered: new Float64Array(n + part.lanes.length), hint: new Uint32Array(part.lanes.length) }
-  t.path = columns(part.critical, part.critical.byteLength / 4)(Uint32Array)
-  t.critical = new Uint8Array(n)
-  for (const k of t.path) t.critical[k] = 1
+  let path = null, marked = null                                                    // the critical path, from what ends last back to what waited for nothing
+  t.path = () => { if (!path) { path = []; for (let k = t.last; k >= 0; k = t.after[k]) path.push(k); path.reverse() } return path }
+  t.isCritical = k => (marked ??= new Set(t.path())).has(k)
   t.lanes.forEach((lane, i) => {
     let end = -Infinity, sum = 0
     for (let k = lane.from; k < lane.to; k++) {
@@ -178,7 +179,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     g.strokeStyle = '#C8453B'; g.lineWidth = 1.5
     g.beginPath()
     let first = true, last = -1e9
-    for (const k of t.path) {
+    for (const k of t.path()) {
       const u = t.start[k], v = u + t.dur[k]
       if (v < w.lo || u > w.hi || x(v) - last < 0.5) continue
       const y = tops[p] + laneOf(t, k) * (LANE + GAP) + LANE + 2
@@ -191,7 +192,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
   const say = text => { info.textContent = text }
   function describe(p, k) {
     const t = parts[p], o = t.instr[k], turn = turnText(t, k), wait = t.after[k] >= 0 ? ` It waited for ${t.labels[t.instr[t.after[k]]]} (${t.causes[t.cause[k]]}).` : ''
-    return `line ${t.lines[o]} · ${t.labels[o]}${turn ? ' · ' + turn : ''} · ${time(t.dur[k])} from ${time(t.start[k])}, simulated${t.critical[k] ? ' · on the critical path' : ''}.${wait}`
+    return `line ${t.lines[o]} · ${t.labels[o]}${turn ? ' · ' + turn : ''} · ${time(t.dur[k])} from ${time(t.start[k])}, simulated${t.isCritical(k) ? ' · on the critical path' : ''}.${wait}`
   }
   function at(e) {
     const box = canvas.getBoundingClientRect(), px = e.clientX - box.left, py = e.clientY - box.top
@@ -236,7 +237,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
 
   return {
     show(given, words = {}) {
-      parts = given.map(opened)
+      parts = given.map(part => opened(part))
       for (const t of parts) { const names = [...new Set(t.ops)]; t.opIndex = t.ops.map(o => names.indexOf(o)); }
       w.whole(Math.max(1e-3, ...parts.map(t => t.latency))); chosen = null; find.value = ''; matches = null
       title.textContent = words.title ?? ''; said = words.of ?? ''
@@ -246,7 +247,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     move(k, times, words = {}) {                                      // the times of one timeline have changed; what is in view stays
       const was = parts[k], all = w.hi - w.lo > 0.999 * w.end
       if (!was) return
-      parts = parts.with(k, { ...opened({ ...was, which: was.first, ...times }), opIndex: was.opIndex })
+      parts = parts.with(k, { ...opened({ ...was, ...times }, times.which ? undefined : was), opIndex: was.opIndex })
       w.end = Math.max(1e-3, ...parts.map(t => t.latency)); title.textContent = words.title ?? ''; said = words.of ?? ''
       if (all) w.whole(); else { w.hi = Math.min(w.hi, w.end); w.lo = Math.min(w.lo, w.hi * 0.999) }
       if (chosen?.p === k) chosen = null

@@ -1,6 +1,6 @@
 // Who is in SBUF and PSUM, and when: lives of tiles over time, and a plan of both memories at a moment, on canvases (see canvas.js). Python sends all
 // lives once; zooming, the cursor and the plan ask nobody. `mount` itself needs no notebook.
-const TOP = 6, GAP = 12, AXIS = 26, BAND = { SBUF: 168, PSUM: 88 }, PLAN = 96, HEAD = 18, LIST = 10
+const TOP = 6, GAP = 12, AXIS = 26, BAND = { SBUF: 168, PSUM: 88 }, PLAN = 96, HEAD = 18, LIST = 10, NEAR = 16
 const bytes = n => n >= 1024 ? `${three(n / 1024)} KiB` : `${n.toFixed(0)} B`
 const amount = (pool, n) => pool.name === 'SBUF' ? bytes(n) : `${n.toFixed(0)} bank${n === 1 ? '' : 's'}`
 
@@ -51,6 +51,14 @@ export function mount(el, { select = () => {} } = {}) {
     g.fillStyle = '#FFFFFF'; g.fillText(text, a + 6, b + Math.min(h, 22) / 2)
     g.restore()
   }
+  // Where the word beside the peak's arrow lies on no box: [left, baseline], as near to the arrow as there is room, above the line or below; null for nowhere.
+  // `taken`: of the rows of pixels above the line and of those below, which columns have a box.
+  function freeSpot(taken, at, dash, wide, y, h) {
+    const most = LEFT + w.width - wide - 6
+    for (let off = 8; off < w.width; off += 12) for (const left of [at + off, at - off - wide]) for (const [k, low] of [[0, dash - 4], [1, dash + 12]])
+      if (left >= LEFT + 4 && left <= most && low - 9 >= y && low + 3 <= y + h && !taken[k].subarray(left - LEFT - 3, left - LEFT + wide + 4).includes(1)) return [left, low]
+    return null
+  }
   function drawBand(g, p, y) {
     const { ink, soft, font } = look, pool = m.pools[p], h = BAND[pool.name], top = range(pool), scale = h / top
     g.fillStyle = 'rgba(128,136,148,0.09)'; g.fillRect(LEFT, y, w.width, h)
@@ -61,32 +69,39 @@ export function mount(el, { select = () => {} } = {}) {
     if (pool.name === 'SBUF') { g.fillText(top < pool.room ? `of ${bytes(pool.room)}` : '', LEFT - 10, y + 38); g.fillText('a partition', LEFT - 10, y + (top < pool.room ? 52 : 38)) }
     g.fillText('0', LEFT - 10, y + h - 6)
     g.save(); g.beginPath(); g.rect(LEFT, y, w.width, h); g.clip()
+    const dash = Math.max(y + h - pool.peak * scale, y), taken = [0, 1].map(() => new Uint8Array(Math.ceil(w.width) + 2))     // the dashed line of the peak, and what is near it
+    if (now >= w.lo && now <= w.hi) for (const columns of taken) columns.fill(1, Math.max(0, x(now) - LEFT - 2), x(now) - LEFT + 3)
     for (let k = 0; k < m.count; k++) {
       if (m.pool[k] !== p || m.until[k] < w.lo || m.from[k] > w.hi) continue
       const a = Math.max(x(m.from[k]), LEFT), b = Math.min(x(m.until[k]), LEFT + w.width), wd = Math.max(b - a - (b - a > 4 ? 0.6 : 0), 0.8)
       const tall = Math.max(m.size[k] * scale - (m.size[k] * scale > 4 ? 0.6 : 0), 0.8), up = y + h - (m.at[k] + m.size[k]) * scale
       box(g, k, a, up, wd, tall); named(g, k, a, up, wd, tall); drawn++
+      if (up < dash && up + tall > dash - NEAR) taken[0].fill(1, a - LEFT, b - LEFT + 1)
+      if (up < dash + NEAR && up + tall > dash) taken[1].fill(1, a - LEFT, b - LEFT + 1)
     }
     if (pool.peak > 0 && pool.peakUs >= w.lo && pool.peakUs <= w.hi) {
-      const at = clamp(x(pool.peakUs), LEFT + 1, LEFT + w.width - 1), up = y + h - pool.peak * scale
+      const at = clamp(x(pool.peakUs), LEFT + 1, LEFT + w.width - 1)
       g.strokeStyle = ink; g.setLineDash([4, 3]); g.lineWidth = 1
-      g.beginPath(); g.moveTo(LEFT, Math.max(up, y + 0.5)); g.lineTo(LEFT + w.width, Math.max(up, y + 0.5)); g.stroke(); g.setLineDash([])
-      g.fillStyle = ink; g.textAlign = at > LEFT + w.width - 90 ? 'right' : 'left'; g.textBaseline = 'alphabetic'; g.font = '11px ' + font
-      const high = Math.max(up, y), say = `peak ${amount(pool, pool.peak)}`, side = at + (g.textAlign === 'left' ? 8 : -8)
-      if (high - 4 > y + 8) g.fillText(say, side, high - 4)
-      g.beginPath(); g.moveTo(at, Math.max(up, y) + 1); g.lineTo(at - 4, Math.max(up, y) - 6); g.lineTo(at + 4, Math.max(up, y) - 6); g.fill()
+      g.beginPath(); g.moveTo(LEFT, Math.max(dash, y + 0.5)); g.lineTo(LEFT + w.width, Math.max(dash, y + 0.5)); g.stroke(); g.setLineDash([])
+      g.fillStyle = ink; g.textAlign = 'left'; g.textBaseline = 'alphabetic'; g.font = '11px ' + font
+      const say = `peak ${amount(pool, pool.peak)}`, spot = freeSpot(taken, at, dash, g.measureText(say).width, y, h)
+      if (spot) g.fillText(say, ...spot)
+      lanes.dataset[`peak${p}`] = spot ? spot.map(Math.round) : ''
+      g.beginPath(); g.moveTo(at, dash + 1); g.lineTo(at - 4, dash - 6); g.lineTo(at + 4, dash - 6); g.fill()
     }
     if (pool.room < top) { g.strokeStyle = '#C8453B'; g.lineWidth = 1.2; g.beginPath(); g.moveTo(LEFT, y + h - pool.room * scale + 0.6); g.lineTo(LEFT + w.width, y + h - pool.room * scale + 0.6); g.stroke() }
     g.restore()
   }
   function drawPlan(found) {
-    const { soft, font } = look, cores = m.pools.length / 2, g = cleared(plan, cores * (PLAN + HEAD + GAP)), full = plan.clientWidth
+    const { soft, font } = look, cores = m.pools.length / 2, g = cleared(plan, cores * (PLAN + HEAD + GAP)), full = plan.clientWidth, room = full - LEFT - RIGHT, share = room < 420 ? 0.66 : 0.72, [after, before] = room < 420 ? [8, 8] : [20, 54]
+    const fitting = (most, ...says) => says.find(s => g.measureText(s).width <= most) ?? says.at(-1)
     boxes = []
     m.pools.forEach((pool, p) => {
-      const isS = pool.name === 'SBUF', left = isS ? LEFT : LEFT + (full - LEFT - RIGHT) * 0.72 + 54, wide = isS ? (full - LEFT - RIGHT) * 0.72 - 20 : full - RIGHT - left
+      const isS = pool.name === 'SBUF', left = isS ? LEFT : LEFT + room * share + before, wide = isS ? room * share - after : full - RIGHT - left
       const y = HEAD + Math.floor(p / 2) * (PLAN + HEAD + GAP), top = range(pool), scale = wide / top
       g.fillStyle = soft; g.font = '11px ' + font; g.textBaseline = 'middle'; g.textAlign = 'left'
-      g.fillText(isS ? `${pool.label}: ${m.partitions} partitions × ${bytes(top)} of ${bytes(pool.room)}` : `${pool.label}: ${pool.room} banks`, left, y - 9)
+      const all = `${bytes(top)} of ${bytes(pool.room)}`
+      g.fillText(isS ? fitting(wide, `${pool.label}: ${m.partitions} partitions × ${all}`, `${pool.label}: ${all}`, pool.label) : fitting(wide, `${pool.label}: ${pool.room} banks`, pool.label), left, y - 9)
       g.textAlign = 'right'
       if (isS) { g.fillText('partition 0', left - 10, y + 6); g.fillText(`${m.partitions - 1}`, left - 10, y + PLAN - 6) }
       g.fillStyle = 'rgba(128,136,148,0.09)'; g.fillRect(left, y, wide, PLAN)
