@@ -62,6 +62,6 @@ def in_place_warnings(program: Program) -> list[str]:
     found = []
     for o, k in overwritten_operands(program):
         name = program.tensors[o.outs['dst'].tensor].name
-        found.append(f'line {o.line}: {o.op} writes parts of {name} that it has yet to read ({k}): the lab reads all of '
-                     'it first, a chip may not. Write to another tile')
+        found.append(f'line {o.line}: {o.op} writes parts of {name} that it has yet to read ({k}): the lab reads all '
+                     'of it first, a chip may not. Write to another tile')
     return list(dict.fromkeys(found))
