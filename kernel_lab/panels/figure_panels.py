@@ -15,7 +15,7 @@ from ..figures.notebook_html import plot_html
 from ..figures.error_map import error_map_figure, error_map_title
 from ..figures.speedup import speedup_figure
 from ..figures.files.drawn import PLOTLY_CONFIG
-from ..figures.theme import THEMES, empty_figure, escaped, figure_texts, title_markup
+from ..figures.theme import THEMES, empty_figure, escaped, figure_texts, static_text, title_markup
 from ..figures.timeline import profiles_of, timeline_figure, timeline_table, utilisation_figure
 from .style import STATIC, Panel, rest_html
 
@@ -53,7 +53,7 @@ def library() -> Library:
 # %% ../../nbs/7_panels/02_figure_panels.ipynb #6368f6d3
 class Plot(anywidget.AnyWidget):
     "One plotly figure on the page. Trait `drawn`: the figure as JSON, '' for none. It needs a `Library` beside it."
-    _esm, _css = STATIC / 'plot.js', ''
+    _esm, _css = static_text('title.js') + (STATIC / 'plot.js').read_text(encoding='utf-8'), ''
     drawn = traitlets.Unicode().tag(sync=True)
     _removed = [*PLOTLY_CONFIG['modeBarButtonsToRemove'], 'resetScale2d']
     config = traitlets.Dict({**PLOTLY_CONFIG, 'modeBarButtonsToRemove': _removed}).tag(sync=True)

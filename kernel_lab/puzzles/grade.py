@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from ..core.errors import UsageError
-from ..core.format import csv_cell, percent_text
+from ..core.format import csv_cell, percent_text, visible_text
 from ..core.markup import Shown, fold, record, said, table
 from .kernel_text import (CARRIED_MODULES, IMPORTS, MAX_HELPERS, header_parts, kernel_of, named_kernel,
                                             own_text)
@@ -292,7 +292,7 @@ class ClassTable(Shown):
         "The table as CSV, with a head."
         out = io.StringIO()
         csv.writer(out, lineterminator='\n').writerows([['student', 'solved', *self.puzzles],
-                                                        *([csv_cell(c) for c in r] for r in self.rows())])
+                                                        *([csv_cell(visible_text(c)) for c in r] for r in self.rows())])
         return out.getvalue()
 
     def __str__(self):
