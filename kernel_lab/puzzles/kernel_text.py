@@ -136,6 +136,11 @@ def left_behind(given: object, message: str) -> str:
     fn, missing = getattr(given, 'func', given), re.match(r"NameError: name '(\w+)' is not defined", message)
     if not missing or not inspect.isfunction(fn) or missing[1] not in (scope := _scope(fn)): return ''
     name, value, around = missing[1], scope[missing[1]], missing[1] in _held(fn)
+    if isinstance(value, ModuleType):
+        if name not in re.findall(r'\w+$', IMPORTS, re.M) and value.__name__ not in CARRIED_MODULES:
+            return f'The module {value.__name__} does not travel with the kernel: numpy, math and NKI do.'
+        return (f'A default that is taken from {name} does not travel with the kernel, whose imports stand below it: '
+                'name it inside the function.')
     if callable(value):
         return (f'{name} of the notebook does not travel with the kernel: only functions do that are written with def, '
                 'in the same notebook.')
