@@ -40,7 +40,7 @@ def notebook_answers(text: str) -> dict[str, str]:
     return _read_notebook(text)[0]
 
 def _read_notebook(text):
-    "(`notebook_answers`, a sentence for each check that cannot be read) of a notebook's JSON."
+    "(`notebook_answers`, a sentence for each check that stands above what it checks) of a notebook's JSON."
     try: cells = json.loads(text)['cells']
     except (ValueError, KeyError, TypeError, RecursionError): cells = None
     if not isinstance(cells, list): raise UsageError('It is no notebook.')
@@ -48,7 +48,7 @@ def _read_notebook(text):
     for number, cell in enumerate(cells, 1):
         if is_cell(cell) and cell.get('cell_type') == 'code' and not is_solution(cell):
             found |= reader.read(''.join(cell.get('source', '')), number)
-    return found, reader.missed
+    return found, list(reader.out_of_order())
 
 def _argument(node, function, name, most=1):
     """The first argument, by place or by its `name`, of a call of a function or method with at most so many by place;
@@ -74,8 +74,8 @@ def _pairs(node):
 
 class _CellReader:
     """What the cells so far define: syntax trees with their texts by name, and the puzzles that variables hold.
-    `missed`: checks that could not be read, as sentences."""
-    def __init__(self): self.known, self.held, self.missed = {}, {}, []
+    `early`: (number of the cell, name, whether it stands for a puzzle) of checks whose names nothing above defines."""
+    def __init__(self): self.known, self.held, self.early = {}, {}, []
 
     def read(self, source, number=0):
         "{puzzle: text of the kernel that is checked} of one cell; nothing of one that is no Python."
@@ -89,13 +89,15 @@ class _CellReader:
         for asked, given in ((a, g) for a, g in calls if g):
             name, text = self._puzzle(asked), self._kernel(given)
             if name and text: found[name] = text
-            elif isinstance(given, ast.Name) or name: self._miss(asked if not name else given, name, number)
+            elif isinstance(node := given if name else asked, ast.Name): self.early.append((number, node.id, not name))
         return found
 
-    def _miss(self, node, name, number):
-        what = 'kernel written with def' if name else 'puzzle'
-        self.missed.append(f'Cell {number} checks {ast.unparse(node)[:60]!r}, and no cell above makes that a {what}: '
-                           'cells are read from the top.')
+    def out_of_order(self):
+        "A sentence for each check whose puzzle or kernel a later cell defines."
+        for number, name, is_puzzle in self.early:
+            if name in self.held if is_puzzle else isinstance(self.known.get(name, (None,))[0], ast.FunctionDef):
+                yield (f'Cell {number} checks {name[:60]!r}, and no cell above makes that a '
+                       f'{"puzzle" if is_puzzle else "kernel"}: cells are read from the top.')
 
     def _define(self, node, lines):
         own = '\n'.join(lines[node.lineno - 1:node.end_lineno])
