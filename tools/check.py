@@ -13,7 +13,7 @@ import outputs
 ROOT = Path(__file__).parent.parent
 UNIT = [
     "tests/project/test_house.py", "tests/project/test_project.py", "tests/nki/ir", "tests/nki/record",
-    "tests/nki/lang", "tests/nki/checks", "tests/nki/timing", "tests/figures", "tests/agents/test_rewrite.py",
+    "tests/nki/lang", "tests/nki/checks", "tests/nki/timing", "tests/figures/test_figures.py",
     "tests/tasks/test_known_times.py"]
 WORKERS = os.environ.get("JOBS", "2")
 
