@@ -189,6 +189,7 @@ def test_iterations_that_share_a_tile_are_not_interleaved(where):
         np.testing.assert_allclose(got, want, rtol=1e-4, err_msg=c.name)
 
 
+@pytest.mark.slow
 def test_the_agent_takes_the_path_of_its_search_one_family_a_step():
     "Each step is one family of the search's path, in its order; the same again, and from the store too."
     agent, first = RewriteAgent(moves=()), AgentLoop('softmax_backward', RewriteAgent(moves=()), 'small', 'trn2',
