@@ -25,7 +25,8 @@ def plot_html(figure: 'go.Figure | dict', note: str = '') -> str:
 
 def plotting_scripts() -> str:
     "The scripts that draw every `plot_html` of a page: plotly's, and ours."
-    return f'<script>{plotly_script()}</script><script>{static_text("title.js")}{static_text("plots.js")}</script>'
+    ours = static_text('title.js') + static_text('plots.js')          # in a block: names of other scripts stay theirs
+    return f'<script>{plotly_script()}</script><script>{{\n{ours}}}</script>'
 
 # %% ../../nbs/6_figures/12_notebook_html.ipynb #04c7474f
 PLOTLY, WIDGET = 'application/vnd.plotly.v1+json', 'application/vnd.jupyter.widget-view+json'
