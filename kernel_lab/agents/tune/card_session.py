@@ -43,10 +43,12 @@ class CardTurn:
         self.depth -= 1
         if not self.depth: print(json.dumps({'free': True}), file=self.say)
 
+NO_CARD = 'no gpu'
+
 class NoCard(LabError):
     "No card can be used in this process."
+    kind = NO_CARD
 
-NO_CARD = 'no gpu'
 _TAKEN = ('Does another process hold the card alone, is its driver new enough? nvidia-smi says. No row is lost: the '
           'same command goes on.')
 
@@ -89,7 +91,6 @@ def serve_card(work: str, parent: int, orders: int, answers: int) -> None:
             try: answer = call(order, CardTurn(say, told))
             except Exception as e:              # noqa: BLE001 a problem's Python may raise anything
                 kind = 'memory' if type(e).__name__ == 'OutOfMemoryError' else getattr(e, 'kind', '')
-                if isinstance(e, NoCard): kind = NO_CARD
                 answer = {'name': order['name'], 'status': kind if kind in ('memory', NO_CARD) else 'failed',
                           'says': visible_text(f'{type(e).__name__}: {e}')[:400]}
                 answer['broken'] = _is_broken()

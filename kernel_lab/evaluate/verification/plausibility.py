@@ -344,15 +344,15 @@ def out_of_turn(f):
     kind = (f.error or {}).get('kind')
     return ('note', _ACTS[kind], f.error.get('line')) if kind in _ACTS else None
 
-@guard('dynamic', 'Its cores meet wherever they share memory.')
-def cores_meet(f):
-    says = race_warnings(f.program) if f.program else []
+def _warned(f, warnings_of):
+    says = warnings_of(f.program) if f.program else []
     return ('note', '; '.join(says), None) if says else None
 
+@guard('dynamic', 'Its cores meet wherever they share memory.')
+def cores_meet(f): return _warned(f, race_warnings)
+
 @guard('dynamic', 'It reads what it overwrites before it writes there, in any order of elements.')
-def in_place(f):
-    says = in_place_warnings(f.program) if f.program else []
-    return ('note', '; '.join(says), None) if says else None
+def in_place(f): return _warned(f, in_place_warnings)
 
 @guard('dynamic', 'Tracing it takes little of the time that it may take.')
 def slow_trace(f):

@@ -11,6 +11,7 @@ from ..ir.instructions import spec_of
 from ..ir.nodes import Access, Instruction
 from ..ir.overlap import cells_of, part_left, touched_bytes_of, widened
 from ..ir.program import Program
+from ..ir.regions import apart, region_of
 
 # %% ../../../nbs/2_nki/5_checks/11_in_place.ipynb #01fee9fa
 def _steps(program, o, name, env):
@@ -39,6 +40,13 @@ def _meets(program, o, k, env):
 # %% ../../../nbs/2_nki/5_checks/11_in_place.ipynb #aafb381b
 OWN_ORDER = {'nc_transpose', 'dma_transpose', 'nc_stream_shuffle', 'shuffle', 'sendrecv'}
 
+def _are_boxes_apart(program, a, b):
+    "Whether two accesses of one tensor lie in boxes that share no element in any iteration."
+    if a.tensor != b.tensor: return False
+    places = [region_of(program.tensors[a.tensor].shape, x, program.trips) for x in (a, b)]
+    still = program.trips if a.offset.terms == b.offset.terms else ()
+    return None not in places and apart(*places, program.trips, still)
+
 def _doubtful(program, o, loops):
     "Names of the operands of an instruction that it may overwrite before it has read them."
     dst = o.outs.get('dst')
@@ -46,7 +54,7 @@ def _doubtful(program, o, loops):
     is_dma = spec_of(o).engines == ('DMA',)
     for k, a in o.ins.items():
         if not isinstance(a, Access) or program.base[a.tensor] != program.base[dst.tensor] or a == dst: continue
-        if a.shape != dst.shape or a.index or dst.index: continue
+        if a.shape != dst.shape or a.index or dst.index or _are_boxes_apart(program, a, dst): continue
         ends = [{l.name: at * (l.trips - 1) for l in loops} for at in (0, 1)]
         if any((_meets if is_dma else _is_late)(program, o, k, env) for env in ends): yield k
 
