@@ -2,9 +2,11 @@
 
 Every rule is read from the checkout, none from a list of files."""
 import ast
+import builtins
 import importlib
 import json
 import re
+import symtable
 import sys
 from collections import Counter, defaultdict
 from functools import cache
@@ -244,3 +246,33 @@ def test_links_between_pages_exist():
             links = re.findall(r"\]\((?!\w+:)([^)\s#]+\.\w+)", "".join(cell["source"]))
             broken += [f"{page.relative_to(NBS)}: {link}" for link in links if not (page.parent / link).exists()]
     assert not broken, broken
+
+
+def _names_of(cells, are):
+    "The names of a page's cells, at any depth, that `are` is true of."
+    tables = [symtable.symtable(cell, "cell", "exec") for cell in cells]
+    for table in tables:
+        yield from (s.get_name() for s in table.get_symbols() if are(s, table))
+        tables += table.get_children()
+
+
+def hidden_names(code, examples):
+    "Names of a page's exported code, or of Python, that the page's examples give another meaning: it runs differently there."
+    read = set(_names_of(code, lambda s, table: table.get_type() != "module" and s.is_global() and s.is_referenced()))
+    made, given = (set(_names_of(cells, lambda s, table: table.get_type() == "module" and is_bound(s)))
+                   for cells, is_bound in ((code, lambda s: s.is_assigned() or s.is_imported() or s.is_namespace()),
+                                           (examples, lambda s: s.is_assigned() or s.is_namespace())))
+    return read & given & (made | set(dir(builtins)))
+
+
+def test_no_example_of_a_page_hides_a_name_that_its_code_uses():
+    "`make test` runs a page's examples over its module, the site in one namespace: both must mean the same."
+    wrong = {}
+    for page in PAGES:
+        cells = ["".join(c["source"]) for c in json.loads(page.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+        code = [c for c in cells if re.search(r"^#\|\s*export", c, re.M)]
+        examples = [c for c in cells if c not in code and not c.lstrip().startswith("%")]
+        # a constant in capitals may be shortened for the page: meant, and harmless
+        wrong[page.name] = {n for n in hidden_names(code, examples) if not n.isupper()}
+    assert not {page: names for page, names in wrong.items() if names}
+    assert hidden_names(["from a import apart\ndef f(): return apart(1)"], ["apart = 1, 2"]) == {"apart"}
