@@ -63,7 +63,7 @@ def error_map_figure(verification: 'Verification | None', theme: str = 'auto') -
         return fig.update_layout(height=120, title_y=1 - 24 / 120, xaxis_visible=False, yaxis_visible=False)
     where = verification.tile_map
     fig.add_heatmap(**_error_map(grid, where, theme))
-    fig.add_heatmap(**_nan_map(grid, where))
+    if np.isnan(grid).any(): fig.add_heatmap(**_nan_map(grid, where))
     if where.get('first_bad') is not None:
         fig.add_scatter(**_first_bad(where['first_bad']))
         fig.add_annotation(**_first_bad_label(where['first_bad'], where['shape']))

@@ -64,31 +64,32 @@ def speedup_figure(run: 'Run', theme: str = 'auto') -> 'go.Figure':
     `UsageError` for a run that mixes simulated and measured latencies."""
     frame, p = speedup_frame(run), THEMES[theme]
     eager_us = getattr(run, 'eager_us', None) if kind_of_times(frame) == 'simulated' else None        # eager times are
-    dense = len(frame) > 24
-    fig = empty_figure(*speedup_title(frame, eager_us), height=64 + max(4, len(frame)) * (14 if dense else 30) + 48,
-                       theme=theme)
     right, wrong = frame[frame.latency_us.notna()], frame[frame.latency_us.isna()]
-    fig.add_bar(**_step_bars(right, p))
-    fig.add_scatter(**_best_line(right if not len(right) else frame[frame.best_us.notna()], p))
     top = float(right.latency_us.max()) * (1.55 if theme == 'paper' else 2) if len(right) else 1.0     # room for labels
-    if eager_us and eager_us < top: _eager_mark(fig, eager_us, p, beyond=eager_us < 0.7 * top)
-    fig.add_scatter(**_failures(wrong, top / 80))
-    if _spread(right): fig.add_scatter(**_beyond(right, p))
-    names = [f'{r.step}' if dense else f'{escaped(r.move, 28)}  <b>{r.step}</b>' for r in frame.itertuples()]
-    fig.update_layout(
-        bargap=0.38, clickmode='event',
+    marked = _eager_mark(eager_us, p, beyond=eager_us < 0.7 * top) if eager_us and eager_us < top else {}
+    dense = len(frame) > 24
+    names = [f'{step}' if dense else f'{escaped(move, 28)}  <b>{step}</b>'
+             for step, move in zip(frame.step, frame.move)]
+    fig = empty_figure(
+        *speedup_title(frame, eager_us), height=64 + max(4, len(frame)) * (14 if dense else 30) + 48, theme=theme,
+        bargap=0.38, clickmode='event', **marked,
         xaxis=dict(range=[0, top], title_text=f'{kind_of_times(frame)} latency (µs)', nticks=6),
         yaxis=dict(tickvals=frame.step.tolist(), ticktext=names, range=[max(4, len(frame)) - 0.4, -0.6], showgrid=False,
                    fixedrange=True, tickfont=dict(size=11.5, color=p['ink'])))
+    fig.add_bar(**_step_bars(right, p))
+    fig.add_scatter(**_best_line(right if not len(right) else frame[frame.best_us.notna()], p))
+    fig.add_scatter(**_failures(wrong, top / 80))
+    if _spread(right): fig.add_scatter(**_beyond(right, p))
     return fig
 
-def _eager_mark(fig, us, p, beyond):
+def _eager_mark(us, p, beyond):
     "A dashed line at the time of eager execution, its text `beyond` it, or before it where there is more room."
-    line = dict(color=p['soft'], width=1, dash='dash')
-    fig.add_vline(x=us, line=line, opacity=0.45, layer='below')         # behind what the rows say
-    fig.add_annotation(x=us, y=1, yref='paper', yanchor='bottom', xanchor='left' if beyond else 'right',
-                       xshift=3 if beyond else -3,
-                       text=f'eager {time_text(us)}', showarrow=False, font=dict(size=11, color=p['soft']))
+    line = dict(type='line', x0=us, x1=us, xref='x', y0=0, y1=1, yref='y domain', opacity=0.45,
+                layer='below', line=dict(color=p['soft'], width=1, dash='dash'))         # behind what the rows say
+    text = dict(x=us, y=1, yref='paper', yanchor='bottom', xanchor='left' if beyond else 'right',
+                xshift=3 if beyond else -3, text=f'eager {time_text(us)}', showarrow=False,
+                font=dict(size=11, color=p['soft']))
+    return dict(shapes=[line], annotations=[text])
 
 def speedup_title(frame: 'pd.DataFrame', eager_us: float | None = None) -> tuple[str, str]:
     "(title, subtitle): the best speedup and the step that reached it; `eager_us`: time of eager execution."
@@ -112,9 +113,9 @@ def kind_of_times(frame: 'pd.DataFrame') -> str:
     return next(iter(frame.kind[frame.kind != '']), 'simulated')
 
 def _labels(rows):
-    times = [
-        f'<b>{speedup_text(r.speedup)}</b>' if r.best and r.stands_out else speedup_text(r.speedup) if r.step else ''
-        for r in rows.itertuples()]
+    won = rows.best & rows.stands_out
+    times = [f'<b>{speedup_text(x)}</b>' if is_won else speedup_text(x) if step else ''
+             for x, is_won, step in zip(rows.speedup, won, rows.step)]
     return [f'{time_text(us)}  {ratio}' for us, ratio in zip(rows.latency_us, times)]
 
 def _step_bars(rows, p):

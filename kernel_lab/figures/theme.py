@@ -52,11 +52,14 @@ def template(theme: str = 'auto') -> 'go.layout.Template':
 _template = cache(template)         # plotly checks each value of a template: some milliseconds a figure
 
 # %% ../../nbs/6_figures/00_theme.ipynb #dba3b03b
-def empty_figure(title: str, subtitle: str = '', height: int = 320, theme: str = 'auto') -> 'go.Figure':
-    "An empty figure of `height` pixels; `title` states the finding, `subtitle` how to read it (both plain text)."
+def empty_figure(title: str, subtitle: str = '', height: int = 320, theme: str = 'auto',
+                 **layout: object) -> 'go.Figure':
+    """An empty figure of `height` pixels; `title` states the finding, `subtitle` how to read it (both plain text).
+
+    `layout`: what else is known of it, for which plotly takes a fifth of the time that `update_layout` needs."""
     import plotly.graph_objects as go
     title = dict(text=title_markup(title, subtitle, theme), y=1 - 24 / height)
-    return go.Figure(layout=dict(template=_template(theme), height=height, title=title))
+    return go.Figure(layout=dict(template=_template(theme), height=height, title=title, **layout))
 
 def title_markup(title: str, subtitle: str, theme: str = 'auto') -> str:
     "A title with a smaller, paler line under it, as plotly text; both are escaped."

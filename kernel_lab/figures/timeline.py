@@ -267,15 +267,14 @@ def utilisation_figure(record: 'Profile | Evaluation | Run', theme: str = 'auto'
 
     Of a run, the first kernel is drawn faint beside the best. `UsageError` for another kind of record."""
     frame = utilisation_frame(record)
-    fig = empty_figure(*utilisation_title(record), height=300, theme=theme)
-    for name in dict.fromkeys(frame.kernel): fig.add_bar(**_engine_bars(name, frame[frame.kernel == name], theme))
-    fig.update_layout(
-        barmode='group', bargap=0.36, bargroupgap=0.12,
+    fig = empty_figure(
+        *utilisation_title(record), height=300, theme=theme, barmode='group', bargap=0.36, bargroupgap=0.12,
         xaxis=dict(range=[0, 1.24], tickvals=[0, .25, .5, .75, 1], ticktext=['0', '25', '50', '75', '100 %'],
                    title_text='active share of the time'),
         yaxis=dict(categoryorder='array', categoryarray=list(ENGINE_COLOURS)[::-1],
                    range=[-0.6, len(ENGINE_COLOURS) - 0.4], showgrid=False, fixedrange=True, type='category',
                    tickfont=dict(size=12, color=THEMES[theme]['ink'])))
+    for name in dict.fromkeys(frame.kernel): fig.add_bar(**_engine_bars(name, frame[frame.kernel == name], theme))
     return fig
 
 def _engine_bars(name, rows, theme):
