@@ -19,6 +19,7 @@ from .memory import Memory, View, note_if_complete
 from .bodies import concurrent_sections, prepared, run_body
 from .race_watch import RaceWatch, watched_tensors
 from .written_masks import common_mask, open_columns, shuffled_mask, transposed_mask
+from ..ir.inputs import as_declared
 from ..ir.regions import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
 from ..ir.program import Program, require_length, with_turns
@@ -280,9 +281,10 @@ class PreparedInstruction(_CollectiveInstruction):
 
 # %% ../../../nbs/2_nki/6_executor/01_interpreter.ipynb #c957d13d
 def check_inputs(program, arrays):
-    "The arrays, if there is one for each input, of its shape."
+    "The arrays in the dtypes of the inputs, if there is one for each, of its shape."
     if len(arrays) != len(program.inputs):
         raise UsageError(f'{program.name} takes {len(program.inputs)} inputs, {len(arrays)} were given.')
+    arrays = [as_declared(t.name, x, np.dtype(numpy_of(t.dtype))) for t, x in zip(program.inputs, arrays)]
     for t, x in zip(program.inputs, arrays):
         if tuple(x.shape) != t.shape:
             raise UsageError(f'Input {t.name} has shape {tuple(x.shape)}; the program was traced for {t.shape}.')

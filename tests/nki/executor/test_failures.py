@@ -92,3 +92,30 @@ def kernel(x, place):
     assert (execute(program, x, np.int32([[32]]))[0] == x[:, 32:]).all()
     with pytest.raises(KernelError, match='points outside') as e: execute(program, x, np.int32([[at]]))
     assert (e.value.line, e.value.limit, e.value.value) == (6, limit, at)
+
+
+SAME = '''import nki.language as nl
+def kernel(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.load(x))
+    return out
+'''
+@pytest.mark.parametrize('run', [interpret, execute])
+@pytest.mark.parametrize('dtype, number, given', [
+    ('int32', 2**40, 'int64'), ('int8', 300, 'int32'), ('uint8', -1, 'int8'), ('int32', 1.5, 'float32'),
+    ('int32', np.nan, 'float32'), ('float32', 1e300, 'float64'), ('float32', 1j, 'complex64')])
+def test_no_input_is_narrowed_in_silence(dtype, number, given, run):
+    program = trace_source(SAME, None, [ArraySpec((128, 8), dtype)], 'trn2')
+    x = np.zeros((128, 8), given)
+    if x.dtype.kind != 'c': assert run(program, x)[0].dtype == dtype
+    x[3, 4] = number
+    with pytest.raises(KernelError, match='input x h') as e: run(program, x)
+    assert e.value.kind == 'input' and e.value.hint
+
+def test_what_is_given_instead_of_an_array():
+    torch = pytest.importorskip('torch')
+    program = trace_source(SAME, None, [ArraySpec((128, 8), 'float32')], 'trn2')
+    x = np.random.default_rng(0).normal(size=(128, 8))
+    for given in (x, torch.tensor(x), torch.tensor(x, requires_grad=True)):
+        assert (execute(program, given)[0] == x.astype(np.float32)).all()
+    with pytest.raises(KernelError, match='input x is no array'): execute(program, x.tolist())
