@@ -19,6 +19,7 @@ from .memory import Memory, View, note_if_complete
 from .bodies import concurrent_sections, prepared, run_body
 from .race_watch import RaceWatch, watched_tensors
 from .written_masks import common_mask, open_columns, shuffled_mask, transposed_mask
+from ..ir.inputs import as_declared
 from ..ir.regions import masked_box, operand_boxes, mask_access, attrs_in_box
 from ..ir.nodes import Access, Loop, accesses, without_gc
 from ..ir.program import Program, require_length, with_turns
@@ -152,6 +153,13 @@ def _mark_hbm(view, to):
     bits.reshape(-1, view.unit)[to] = True
     note_if_complete(memory, k, 0, bits)
 
+def _last_index(view, off, value):
+    "The last index that may stand where `value` does: of the axis, or the one whose window still fits behind it."
+    last, by = view.access.most - 1, view.access.by
+    if not 0 <= value <= last or by < 1: return last
+    row = view.tensor.size if view.tensor.buffer == 'hbm' else view.tensor.tile_size // view.tensor.partitions
+    return (row - 1 - int((view.flat(off) % row).max())) // by
+
 class _IndirectInstruction(_DirectInstruction):
     "An instruction some of whose operands are addressed by an index in memory."
 
@@ -170,9 +178,10 @@ class _IndirectInstruction(_DirectInstruction):
     def _raise_outside(self, v, off, where, bad):
         "Raise the error of the first element whose index points outside; its cause has the words of NumPy."
         at, begins = (int(np.broadcast_to(x, v.shape)[np.broadcast_to(bad, v.shape)][0]) for x in (where, v.flat(off)))
+        value = (at - begins) // (v.access.by or 1)
         raise OutsideError(f'an index points outside {v.tensor.name}', kind='limit', line=self.instruction.line,
                            instruction=self.instruction.op, operand=v.tensor.name,
-                           limit=f'0..{v.access.most - 1}', value=(at - begins) // (v.access.by or 1),
+                           limit=f'0..{_last_index(v, off, value)}', value=value,
                            hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.'
                            ) from IndexError(f'index {at} is out of bounds for axis 0 with size {v.tensor.size}')
 
@@ -272,9 +281,10 @@ class PreparedInstruction(_CollectiveInstruction):
 
 # %% ../../../nbs/2_nki/6_executor/01_interpreter.ipynb #c957d13d
 def check_inputs(program, arrays):
-    "The arrays, if there is one for each input, of its shape."
+    "The arrays in the dtypes of the inputs, if there is one for each, of its shape."
     if len(arrays) != len(program.inputs):
         raise UsageError(f'{program.name} takes {len(program.inputs)} inputs, {len(arrays)} were given.')
+    arrays = [as_declared(t.name, x, np.dtype(numpy_of(t.dtype))) for t, x in zip(program.inputs, arrays)]
     for t, x in zip(program.inputs, arrays):
         if tuple(x.shape) != t.shape:
             raise UsageError(f'Input {t.name} has shape {tuple(x.shape)}; the program was traced for {t.shape}.')

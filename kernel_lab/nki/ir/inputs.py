@@ -55,6 +55,30 @@ def to_numpy(x) -> np.ndarray:
                           hint='Pass an array; trace and profile take an ArraySpec.')
     return narrow(_of_torch(x) if is_torch(x) else x)
 
+def _refuse_input(name, message, limit, value, hint):
+    raise KernelError(f'input {name} {message}', kind='input', limit=limit, value=value, hint=hint)
+
+def as_declared(name: str, x, dtype: np.dtype) -> np.ndarray:
+    """The array or torch tensor given for an input, in the dtype that its program declares: rounded to the digits of a
+    float. `KernelError` for what is no array of real numbers, and where the dtype does not hold a number: whole ones
+    as they are, those of float64 within its range."""
+    if is_torch(x): x = _of_torch(x)
+    if isinstance(x, np.generic): x = np.asarray(x)
+    if not isinstance(x, np.ndarray):
+        _refuse_input(name, 'is no array', 'an array of NumPy, a tensor of torch', type(x).__name__,
+                      f'Pass np.asarray({name}).')
+    if x.dtype == dtype: return x
+    if x.dtype.kind == 'c':
+        _refuse_input(name, 'has complex numbers', str(dtype), str(x.dtype), 'Pass real and imaginary parts apart.')
+    if dtype.kind not in 'iu' and x.dtype != np.float64: return x.astype(dtype)
+    with np.errstate(over='ignore', invalid='ignore'): y = x.astype(dtype)
+    wide = x.astype(np.float64)
+    bad = y != wide if dtype.kind in 'iu' else np.isfinite(wide) & ~np.isfinite(y.astype(np.float64))
+    if bad.any():
+        _refuse_input(name, f'holds what {dtype} does not', f'the numbers of {dtype}', x[bad].flat[0],
+                      'Cast or scale it before, or trace the kernel for its dtype.')
+    return y
+
 def spec_of(x) -> ArraySpec | None:
     "The `ArraySpec` of an array, or None where `x` is not one."
     if isinstance(x, ArraySpec): return x

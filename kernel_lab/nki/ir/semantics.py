@@ -259,17 +259,26 @@ def nc_match_replace8(ins, at):
     return np.where(replaced, np.float32(ins['imm']), x).reshape(ins['data'].shape), where
 
 # %% ../../../nbs/2_nki/2_ir/07_semantics.ipynb #8edb2f18
+def _inside(places, n, name, each=1):
+    "The places, whole numbers, if a tile of n elements a partition has `each` elements from all of them on."
+    bad = (places < 0) | (places > n - each)
+    if not bad.any(): return places
+    raise KernelError('an index points outside the tile that it gathers from', kind='limit', operand=name,
+                      limit=f'0..{n - each}', value=int(places[bad][0]),
+                      hint='Indices count the elements of one partition; clip them with nl.minimum.')
+
 def nc_n_gather(ins, at):
     "out[p, k] = data[p, indices[p, k]], free axes flattened."
-    idx = ins['indices'].astype(np.int64)
-    return np.take_along_axis(flat_rows(ins['data']), flat_rows(idx), axis=1).reshape(idx.shape)
+    data = flat_rows(ins['data'])
+    idx = _inside(ins['indices'].astype(np.int64), data.shape[1], 'indices')
+    return np.take_along_axis(data, flat_rows(idx), axis=1).reshape(idx.shape)
 
 def local_gather(ins, at):
     "Each group of 16 partitions gathers by its own indices, which lie down its partitions; `each` neighbours an index."
     x, idx, each = flat_rows(ins['src_buffer']), flat_rows(ins['index']).astype(np.int64), at.get('each', 1)
     groups = []
     for g in range(0, len(x), 16):
-        i = idx[g:g + 16].T.reshape(-1)[:at.get('valid')]
+        i = _inside(idx[g:g + 16].T.reshape(-1)[:at.get('valid')], x.shape[1], 'index', each)
         groups.append(x[g:g + 16, (i[:, None] + np.arange(each)).reshape(-1)])
     return np.concatenate(groups)
 

@@ -35,8 +35,11 @@ def operands(s):
             elif not isinstance(a, Access) and not may_be_number(k): yield s.broken(f'operand {k} must be a tile', k)
 
 # %% ../../../nbs/2_nki/2_ir/11_verify.ipynb #49279bb0
-def _is_quadrant(x):
-    return isinstance(x, list) and len(x) == 32 and all(type(m) is int and (0 <= m < 32 or m == 255) for m in x)
+def _not_of_quadrant(x):
+    "What is wrong with a shuffle mask, in words, or ''."
+    if not isinstance(x, list) or len(x) != 32: return f'{len(x)} numbers' if isinstance(x, list) else str(x)[:60]
+    return next((f'{m!r:.20} at place {k}' for k, m in enumerate(x)
+                 if not (type(m) is int and (0 <= m < 32 or m == 255))), '')
 
 def _is_integers(x, n): return isinstance(x, list) and len(x) == n and all(type(v) is int for v in x)
 def _is_pairs(x): return isinstance(x, list) and all(_is_integers(p, 2) for p in x)
@@ -95,9 +98,9 @@ def _patterns(s):
     if 'pattern' in at and not (_is_pairs(at['pattern']) and _fills(at['pattern'], s.access('dst'))):
         yield s.broken('the pattern does not have the shape of dst', 'pattern', list(s.access('dst').shape),
                        str(at['pattern'])[:60])
-    if 'shuffle_mask' in at and not _is_quadrant(at['shuffle_mask']):
-        yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '0..31, or 255',
-                       str(at['shuffle_mask'])[:60])
+    if 'shuffle_mask' in at and (wrong := _not_of_quadrant(at['shuffle_mask'])):
+        yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '32 numbers of 0..31, or 255',
+                       wrong, 'Say for each of the 32 which partition of its quadrant it takes; 255 keeps it.')
     if 'axes' in at:
         order = list(range(len(s.access('src').shape)))
         if not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != order:
