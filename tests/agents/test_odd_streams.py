@@ -4,14 +4,22 @@ import json
 import time
 import zlib
 
+import mortal
 import pytest
 from loopback import COMPLETIONS, MESSAGES, Raw, Say, Server, chunks_of
 
+from kernel_lab.agents.engine.loop import AgentLoop, replayed
 from kernel_lab.agents.models.anthropic import AnthropicModel
 from kernel_lab.agents.models.budget import Budget, BudgetOver
-from kernel_lab.agents.models.messages import ChatError, Request
+from kernel_lab.agents.models.messages import ChatError, Reply, Request
 from kernel_lab.agents.models.openai import OpenAIModel
+from kernel_lab.agents.models.prices import Usage
+from kernel_lab.agents.models.scripted import ScriptedModel
 from kernel_lab.agents.models.wire import Patience
+from kernel_lab.agents.systems.react import ReactAgent
+from kernel_lab.agents.systems.registry import replaying_agent
+from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.pipeline import evaluate
 
 HELLO = Request('system text', ({'role': 'user', 'content': 'Hello'},), max_tokens=2_000, attempts=1)
 PATIENCE = Patience(connect=10, silence=5, wait=1, whole=30)
@@ -128,3 +136,27 @@ def test_a_free_model_has_a_budget_too(tmp_path, monkeypatch):
     made = Budget(1, 10_000).reserve(Request('x'), 'openai:free')
     assert made.tokens == 10_000 and made.pico == 0
     with pytest.raises(BudgetOver): Budget(1e-6).reserve(Request('x'), 'openai:in')
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    "Evaluate once, then in no time."
+    mortal.make_quick(evaluate(mortal.TASK.first_kernel, mortal.TASK, 'small', seeds=1), monkeypatch.setattr)
+
+
+def test_a_run_of_unknown_price_does_not_go_on_for_ever(quick):
+    replies = [Reply((mortal.call('profile', source=mortal.version(n)),), 'tool_use', Usage(9, 9)) for n in range(1, 4)]
+    loop = AgentLoop('softmax', ReactAgent(ScriptedModel(replies, 'openai:nobody')), 'small', store=False)
+    with pytest.raises(UsageError, match='has spent is unknown'): loop.run_until(dollars=0.1)
+    assert loop.spent.requests == 1 and loop.run_until(steps=1) is not None
+
+
+def test_a_replay_needs_no_prices(quick, tmp_path, monkeypatch):
+    (tmp_path / 'prices.json').write_text('{"openai:own": {"input": 1, "output": 2}}')
+    monkeypatch.setenv('KERNEL_LAB_PRICES', str(tmp_path / 'prices.json'))
+    agent = ReactAgent(ScriptedModel(['I think.', 'I stop.'], 'openai:own'), max_dollars=2)
+    loop = AgentLoop('softmax', agent, 'small', store=False)
+    steps = list(loop)
+    monkeypatch.delenv('KERNEL_LAB_PRICES')
+    assert loop.spent.requests == 2
+    assert [s.index for s in replayed(loop.recording, replaying_agent(loop.run))] == [s.index for s in steps]
