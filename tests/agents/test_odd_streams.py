@@ -16,6 +16,7 @@ from kernel_lab.agents.models.openai import OpenAIModel
 from kernel_lab.agents.models.prices import Usage
 from kernel_lab.agents.models.scripted import ScriptedModel
 from kernel_lab.agents.models.wire import Patience
+from kernel_lab.agents.systems import beam
 from kernel_lab.agents.systems.react import ReactAgent
 from kernel_lab.agents.systems.registry import replaying_agent
 from kernel_lab.core.errors import UsageError
@@ -160,3 +161,12 @@ def test_a_replay_needs_no_prices(quick, tmp_path, monkeypatch):
     monkeypatch.delenv('KERNEL_LAB_PRICES')
     assert loop.spent.requests == 2
     assert [s.index for s in replayed(loop.recording, replaying_agent(loop.run))] == [s.index for s in steps]
+
+
+def test_a_file_of_the_task_that_is_written_meanwhile_spoils_no_beam(quick, monkeypatch):
+    said = iter(['the reference', *['another text'] * 99])
+    monkeypatch.setattr(beam, 'source_of', lambda fn: next(said))
+    loop = AgentLoop('softmax', mortal.agent_for('beam'), 'small', store=False)
+    while loop.step(): pass
+    monkeypatch.setattr(beam, 'source_of', lambda fn: 'the reference')
+    assert len(list(replayed(loop.recording, replaying_agent(loop.run)))) == len(loop.steps) > 8
