@@ -50,9 +50,12 @@ class Drop:
 
 @dataclass
 class Raw:
-    "Any bytes as the body of a 200."
+    "Any bytes as a body, of a 200 if nothing else is said; `hold`: seconds before the server closes the line."
     body: bytes
     content_type: str = 'text/event-stream'
+    status: int = 200
+    headers: dict = field(default_factory=dict)
+    hold: float = 0
 
 
 @dataclass
@@ -191,8 +194,8 @@ class Handler(BaseHTTPRequestHandler):
         try: getattr(self, f'play_{type(act).__name__.lower()}')(act, body)
         except (BrokenPipeError, ConnectionResetError): self.close_connection = True
 
-    def open_stream(self, **headers):
-        self.send_response(200)
+    def open_stream(self, status=200, **headers):
+        self.send_response(status)
         for name, value in {'content-type': self.speaks.content_type, 'request-id': 'req_1', **headers}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -245,8 +248,11 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(act.pause)
 
     def play_raw(self, act, body):
-        self.open_stream(**{'content-type': act.content_type, 'content-length': str(len(act.body))})
+        length = {'connection': 'close'} if act.hold else {'content-length': str(len(act.body))}
+        self.open_stream(act.status, **{'content-type': act.content_type, **length, **act.headers})
         self.wfile.write(act.body)
+        self.wfile.flush()
+        self.server.closing.wait(act.hold)
 
 
 class Server(ThreadingHTTPServer):

@@ -391,10 +391,14 @@ def run_until(self: AgentLoop, *, steps: int | None = None, dollars: float | Non
     """Take steps until the agent is done, or as soon as one of these is reached: so many `steps` from now, `dollars`
     spent by the run, a `speedup` over the first kernel, `seconds` of wall time → the best step so far.
 
-    It is looked at between steps; a hard limit of dollars is the agent's `max_dollars`."""
+    It is looked at between steps; a hard limit of dollars is the agent's `max_dollars`. `UsageError` for `dollars`
+    where a price turns out to be unknown."""
     since, begun = monotonic(), len(self.run.steps)
     def reached():
         paid, gain = self.spent, self.run.best_speedup
+        if dollars is not None and paid.dollars is None:
+            raise UsageError(f'What run {self.run.id} has spent is unknown, so it cannot stop at dollars={dollars}.',
+                             hint='Give steps or seconds, or name your table of prices in KERNEL_LAB_PRICES.')
         return ((steps is not None and len(self.run.steps) - begun >= steps) or
                 (dollars is not None and (paid.dollars or 0) + paid.open_dollars >= dollars) or
                 (speedup is not None and gain is not None and gain >= speedup) or

@@ -16,20 +16,22 @@ _MARK = {'type': 'ephemeral'}
 def _block(block):
     "A content block as this API takes it, None for one that it does not."
     if block.get('type') == 'thinking' and not block.get('signature'): return None
+    if block.get('type') == 'text' and not str(block.get('text') or '').strip(): return None
     if block.get('type') == 'tool_use' and not isinstance(block.get('input'), dict):
         return {**block, 'input': {'text': block.get('input')}}
     return block
 
 def _message(message):
-    "A message as this API takes it."
+    "A message as this API takes it; None for one of which nothing is left, as of thinking that was cut off."
     content = message['content']
     if isinstance(content, str): return message
-    return {**message, 'content': [b for b in map(_block, content) if b]}
+    blocks = [b for b in map(_block, content) if b]
+    return {**message, 'content': blocks} if blocks else None
 
 def message_body(name: str, request: Request) -> dict:
     "The body of a request to the model `name`, as keyword arguments of `messages.stream`."
     sent = outgoing(request)
-    body = dict(model=name, max_tokens=sent.max_tokens, messages=[_message(m) for m in sent.messages])
+    body = dict(model=name, max_tokens=sent.max_tokens, messages=[m for m in map(_message, sent.messages) if m])
     if sent.system: body['system'] = [{'type': 'text', 'text': sent.system, 'cache_control': _MARK}]
     if sent.tools: body['tools'] = list(sent.tools)
     if sent.temperature is not None: body['temperature'] = sent.temperature
@@ -41,29 +43,36 @@ _STOPS = {'tool_use': 'tool_use', 'max_tokens': 'max_tokens', 'model_context_win
           'refusal': 'refusal'}
 
 def _used(u):
-    "The SDK's usage record as ours; the server may leave any count out."
-    hour = getattr(u.cache_creation, 'ephemeral_1h_input_tokens', None) or 0
-    written = u.cache_creation_input_tokens or 0
-    return Usage(u.input_tokens or 0, u.output_tokens or 0, u.cache_read_input_tokens or 0, max(written - hour, 0),
-                 hour)
+    "The SDK's usage record as ours; the server may leave any count out, and the whole record."
+    def count(name, record=u):
+        n = getattr(record, name, None)
+        return max(n, 0) if isinstance(n, int) else 0
+    hour = count('ephemeral_1h_input_tokens', getattr(u, 'cache_creation', None))
+    return Usage(count('input_tokens'), count('output_tokens'), count('cache_read_input_tokens'),
+                 max(count('cache_creation_input_tokens') - hour, 0), hour)
 
 _PIECE = {'text': 'text', 'thinking': 'thinking', 'input_json': 'partial_json'}
 
 def read_message(stream, line: Line, name: str) -> Pieces:
     """Read an SDK stream: yields pieces of text and thinking, returns the `Reply`. `name`: the model that was asked.
 
-    `ValueError` where the stream ends without a stop reason."""
+    Tokens are estimated from above where the server counts none. A reply is whole with its last event, however long the
+    server holds the line. `ValueError` where the stream ends without a stop reason."""
+    message = None
     for event in stream:
         line.check()
         if event.type in _PIECE:
             text = line.hear(getattr(event, _PIECE[event.type]))
             if event.type != 'input_json': yield event.type, text
         elif event.type == 'message_start': line.usage = _used(event.message.usage)
-    message = stream.get_final_message()
+        elif event.type == 'message_stop':
+            message = getattr(event, 'message', None)
+            break
+    message = message or stream.get_final_message()
     if message.stop_reason is None: raise ValueError('the stream ended without a stop reason')
     content = scrubbed([block.to_dict(mode='json', warnings=False) for block in message.content])
-    return Reply(tuple(content), _STOPS.get(message.stop_reason, 'end_turn'), _used(message.usage),
-                 message.model if price_of(message.model) else name)
+    return Reply(tuple(content), _STOPS.get(message.stop_reason, 'end_turn'),
+                 line.counted(_used(message.usage)), message.model if price_of(message.model) else name)
 
 # %% ../../../nbs/6_agents/0_models/03_anthropic.ipynb #c96f33d3
 KEY_VARIABLE = 'ANTHROPIC_API_KEY'

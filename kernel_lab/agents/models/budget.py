@@ -102,8 +102,10 @@ def _affordable(pico, tokens, prompt, model):
     fit = [] if tokens is None else [tokens - prompt]
     if pico is not None:
         each = most_picodollars(0, 1, model)
-        fit.append((pico - most_picodollars(prompt, 0, model))//each)
-        while fit[-1] > 0 and most_picodollars(prompt, fit[-1], model) > pico: fit[-1] -= 1
+        left = pico - most_picodollars(prompt, 0, model)
+        if each: fit.append(left//each)
+        elif left < 0: fit.append(0)                # replies are free, prompts are not
+        while each and fit[-1] > 0 and most_picodollars(prompt, fit[-1], model) > pico: fit[-1] -= 1
     return min(fit)
 
 def _reserved(budget, request, model, prompt):

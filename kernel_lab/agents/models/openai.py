@@ -84,9 +84,16 @@ class Chunks:
 
     def add_call(self, part, line: Line) -> None:
         "Add a piece of a tool call."
-        call = self.calls.setdefault(len(self.calls) if part.index is None else part.index, ['', '', ''])
-        call[0], call[1] = call[0] or part.id or '', call[1] or part.function.name or ''
-        call[2] += line.hear(part.function.arguments or '')
+        call, said = self.calls.setdefault(self._place(part), ['', '', '']), part.function
+        call[0], call[1] = call[0] or part.id or '', call[1] or (said and said.name) or ''
+        call[2] += line.hear(_written((said and said.arguments) or ''))
+
+    def _place(self, part):
+        "The number of the call that a piece belongs to. Some servers give none, or all calls of a reply the same."
+        last, n = len(self.calls) - 1, part.index
+        if n is None and last >= 0 and not part.id: return [*self.calls][-1]
+        if n is not None and (n not in self.calls or part.id in (None, '', self.calls[n][0])): return n
+        return next((k for k, call in self.calls.items() if part.id and call[0] == part.id), last + 1)
 
     def content(self) -> list[dict]:
         "The blocks of the reply."
@@ -104,8 +111,18 @@ class Chunks:
 def _arguments(text):
     "The arguments of a call: an object, or the text as it came, where it is none."
     try: value = json.loads(text or '{}')
-    except ValueError: return text
-    return value if isinstance(value, dict) else text
+    except (ValueError, RecursionError): return text
+    return value if isinstance(value, dict) and _depth(value) <= MAX_DEPTH else text
+
+MAX_DEPTH = 50          # of lists and objects in one another: what a tool takes has two
+
+def _depth(value):
+    "How deep lists and objects of a JSON value are nested, counted up to one more than `MAX_DEPTH`."
+    level, n = [value], 0
+    while level and n <= MAX_DEPTH:
+        level = [x for v in level for x in (v.values() if isinstance(v, dict) else v) if isinstance(x, dict | list)]
+        n += 1
+    return n
 
 def read_chunks(stream, line: Line, name: str) -> Pieces:
     """Read an SDK stream: yields pieces of text and thinking, returns the `Reply` of the model `name`.
@@ -116,14 +133,15 @@ def read_chunks(stream, line: Line, name: str) -> Pieces:
         line.check()
         if chunk.usage: line.usage = _used(chunk.usage)
         for choice in chunk.choices or ():
+            so_far.stop = choice.finish_reason or so_far.stop
+            if choice.delta is None: continue
             for kind, text in _said(choice.delta):
                 if not text: continue
                 getattr(so_far, kind).append(line.hear(text))
                 yield kind, text
             so_far.refused = so_far.refused or bool(choice.delta.refusal)
             for part in choice.delta.tool_calls or (): so_far.add_call(part, line)
-            so_far.stop = choice.finish_reason or so_far.stop
-    return so_far.reply(line.usage or line.paid(), name)
+    return so_far.reply(line.counted(line.usage), name)
 
 # %% ../../../nbs/6_agents/0_models/05_openai.ipynb #4f8b716d
 KEY_VARIABLE = 'OPENAI_API_KEY'

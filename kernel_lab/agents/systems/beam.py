@@ -6,6 +6,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 from ..engine.loop import base_step
 from ..engine.session import Session
@@ -218,11 +219,15 @@ class BeamSearch:
     def _ask(self, model, system, asked, key):
         return self.session.ask(model, Request(system, ({'role': 'user', 'content': asked},), (), 16_000), key).text
 
+    @cached_property
+    def reference(self) -> str:
+        "The source of the task's reference, read once: its file may be written while the search is at work."
+        return clip(source_of(self.session.task.reference).strip())
+
     def question(self, parent: Step) -> str:
         "What planner and executor see of a kernel: task, reference, source and figures in a drawn order."
-        s, figures = self.session, planner_figures(parent)
+        s, figures, w, reference = self.session, planner_figures(parent), self.session.workload, self.reference
         self.draw.shuffle(figures)
-        w, reference = s.workload, clip(source_of(s.task.reference).strip())
         if self.target != 'nki':
             return render_prompt('gpu_plan_for.md.j2', task=s.task, workload=w, inputs=inputs_text(w), chip=s.run.chip,
                                  figures=figures, reference=reference, source=parent.evaluation.kernel.source.rstrip(),
