@@ -92,7 +92,8 @@ class Chunks:
         "The number of the call that a piece belongs to. Some servers give none, or all calls of a reply the same."
         last, n = len(self.calls) - 1, part.index
         if n is None and last >= 0 and not part.id: return [*self.calls][-1]
-        if n is not None and (n not in self.calls or part.id in (None, '', self.calls[n][0])): return n
+        if n is not None and (n not in self.calls or not self.calls[n][0] or part.id in (None, '', self.calls[n][0])):
+            return n
         return next((k for k, call in self.calls.items() if part.id and call[0] == part.id), last + 1)
 
     def content(self) -> list[dict]:
