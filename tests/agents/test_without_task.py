@@ -136,6 +136,22 @@ def test_a_kernel_without_source_says_what_to_do_in_a_line(monkeypatch):
                    '7. Use another.')
 
 
+@pytest.mark.parametrize('blocks', (3, 4))
+def test_a_loop_that_is_turned_and_has_one_iteration_left_can_be_written(blocks):
+    source = HEAD + OUT + f"""    for i in nl.affine_range({blocks}):
+        t = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=t, src=x[128 * i:128 * (i + 1), :])
+        nisa.activation(dst=t, op=nl.exp, data=t)
+        nisa.tensor_tensor(dst=t, data1=t, data2=t, op=nl.multiply)
+        nisa.dma_copy(dst=out[128 * i:128 * (i + 1), :], src=t)
+    return out
+"""
+    program = trace_source(source, None, [ArraySpec((128 * blocks, 512))], 'trn2')
+    found = [*FAMILIES['work a step ahead'].moves(program)]
+    assert found
+    for move in found: without_task.written_again(move.program, '')
+
+
 def test_draws_are_of_several_kinds_and_seeded():
     program = traced(Kernel(HEAD + TWICE), SPECS, 'trn2')
     own = OwnNumbers(program, 3, Limits())

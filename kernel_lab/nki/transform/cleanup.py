@@ -152,3 +152,33 @@ def clean(program: Program) -> Program:
     "The program without repetitions, dead code and, unless it is long, unused tensors."
     program = without_dead_code(without_repeats(program))
     return program if len(program.instructions) > MAX_RENUMBERED else without_unused_tensors(program)
+
+# %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #427cfa60
+def _access_with(a, change):
+    "An access with its offset, and that of its index, changed."
+    if not isinstance(a, Access): return a
+    return replace(a, offset=change(a.offset), index=a.index and _access_with(a.index, change))
+
+def _without_terms(names):
+    "A function that drops the terms of these loops from an affine expression."
+    return lambda x: Affine(x.const, tuple((v, c) for v, c in x.terms if v not in names))
+
+def _dissolved(body, names, change):
+    "The body without the loops `names`, what was in them in their place; loops in which nothing happens are left out."
+    for item in body:
+        if isinstance(item, Loop):
+            inner = tuple(_dissolved(item.body, names, change))
+            if item.name in names: yield from inner
+            elif inner and item.trips: yield replace(item, body=inner)
+            continue
+        each = lambda side: {k: _access_with(a, change) for k, a in side.items()}
+        attrs = {k: [v for v in x if v not in names] if k == 'loops' else x for k, x in item.attrs.items()}
+        mask = tuple((change(x), axes) for x, axes in item.mask)
+        yield replace(item, outs=each(item.outs), ins=each(item.ins), attrs=attrs, mask=mask)
+
+def without_single_loops(program: Program) -> Program:
+    "The program without loops that turn once, or never; itself where there are none."
+    if all(l.trips > 1 or l.bound for l in program.loops.values()): return program
+    names = {l.name for l in program.loops.values() if l.trips == 1 and not l.bound}
+    tensors = tuple(replace(t, scope=tuple(v for v in t.scope if v not in names)) for t in program.tensors)
+    return replace(program, tensors=tensors, body=tuple(_dissolved(program.body, names, _without_terms(names))))

@@ -10,7 +10,7 @@ from ..chip.dtypes import itemsize
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, walk_body, replace
 from ..ir.program import Program
-from .cleanup import clean, fresh_loop_name
+from .cleanup import clean, fresh_loop_name, without_single_loops
 from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, squeezed
 from .row_units import (RowCopy, RowFill, RowNest, copy_in_units, is_by_unit,
     keeps_registers, row_fill, row_nest, unit_counts)
@@ -324,7 +324,8 @@ def fuse_rows(reader: RowReader, run: list[RowPart], units: int, lanes: int) -> 
     before = [p.item for p in run if not p.role]
     loop = Loop(rows.name, units // lanes, tuple(rows.out), 'affine')
     body = (*program.body[:run[0].at], *before, loop, *program.body[run[-1].at + 1:])
-    return without_copies(clean(replace(program, body=body, tensors=tuple(rows.tensors))), is_dense_copy)
+    after = without_copies(clean(replace(program, body=body, tensors=tuple(rows.tensors))), is_dense_copy)
+    return without_single_loops(after) if program.dialect == 'nki' else after
 
 def row_fusions(program: Program) -> Iterator[tuple[str, Program]]:
     "Yield (what becomes one loop, program) for runs of items over the same rows, the longest runs first."

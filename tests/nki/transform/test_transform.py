@@ -25,7 +25,10 @@ def drawn(program, rng):
     for family in rng.sample(list(FAMILIES), len(FAMILIES)):
         found = list(FAMILIES[family].moves(program))
         for move in rng.sample(found, len(found)):
-            if not check(move.program): return move
+            if check(move.program): continue
+            if 1 not in {l.trips for l in program.loops.values()}:      # tracing its source would give none, too
+                assert 1 not in {l.trips for l in move.program.loops.values()}, str(move)
+            return move
 
 
 def walk(program, run, rng, depth=5, run_inexact=None):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...ir.affine import Affine
 from ...ir.nodes import Instruction, Loop, replace, walk_body
 from ...ir.program import Program
+from ..cleanup import without_single_loops
 from ..definitions import IllegalTransformation
 from ...timing.timeline import cached_schedule
 from ..engines import waits_us
@@ -77,7 +78,7 @@ class _TurnedLoop:
         rest += self.copy(1, 0, n - 1 - (n + 1) % 2, even)
         if n % 2 == 0: rest += self.copy(1, 0, n - 1, last)
         steady = replace(self.loop, name=self.steady, trips=(n - 1) // 2, body=tuple(body))
-        return replaced_loop(self.program, self.loop, (*before, steady, *rest), self.tensors)
+        return without_single_loops(replaced_loop(self.program, self.loop, (*before, steady, *rest), self.tensors))
 
 def one_step_ahead(program: Program, loop: Loop, cut: int) -> Program:
     """The program with the first `cut` items of a loop issued one iteration early; with the same bits.
