@@ -114,6 +114,49 @@ def strided_copies(program: Program) -> Iterator[tuple[Instruction, Program]]:
         if after is not program: yield o, after
 
 # %% ../../../nbs/2_nki/9_transform/13_hbm_copies.ipynb #a0285b1a
+MOST_APART = 8                  # elements: of a load with gaps, all that lie between are loaded too
+
+def _apart(program, copy, far, axes):
+    "How many elements apart in memory a load takes them, and the place of its first among so many."
+    (step, _, n), outer, line = axes[-1], squeezed(far.ap)[:-1], copy.line
+    others = [*(s for s, _ in outer), *(c for _, c in far.offset.terms)]
+    if not 1 < step <= MOST_APART or any(s % step for s in others) or any(s < step * n for s, _, _ in axes[:-1]):
+        raise IllegalTransformation(f'the copy in line {line} takes no elements that lie evenly in a row')
+    written = {program.base[a.tensor] for o in program.instructions for a in o.outs.values() if isinstance(a, Access)}
+    if program.base[far.tensor] in written:
+        raise IllegalTransformation(f'what lies between the elements of line {line} is written meanwhile')
+    first, most = far.offset.const % step, far.offset.bounds(program.trips)[1]
+    if any(program.loops[v].bound for v, _ in far.offset.terms) or \
+            most - first + sum(s * (k - 1) for s, k in outer if s > 0) + step * n > program.tensors[far.tensor].size:
+        raise IllegalTransformation(f'the row that line {line} takes elements of may leave its tensor')
+    return step, first
+
+def load_without_gaps(program: Program, copy: Instruction) -> tuple[Program, Instruction]:
+    """(program, instruction): a load of every second element of an input, or third …, as one of all of them, and the
+    copy on chip that takes its own. `IllegalTransformation` where it has no such gaps, or stores."""
+    far, near, stores = _sides(program, copy)
+    (down, count), axes = _axes(far, near)
+    if stores or not axes or any(s <= 0 for s, _, _ in axes) or program.tensors[far.tensor].role != 'input':
+        raise IllegalTransformation(f'the copy in line {copy.line} is no load of an input with gaps')
+    step, first = _apart(program, copy, far, axes)
+    places, size, wide = [], step * axes[-1][2], step * axes[-1][2]
+    for _, _, n in reversed(axes[:-1]): places.insert(0, size); size *= n
+    t, tensors = program.tensors[near.tensor], list(program.tensors)
+    scope = DefUse(program).chain(copy)
+    tensors.append(Tensor(f'{t.name}_row', (count, size), t.dtype, 'sbuf', scope=scope, line=t.line))
+    k, others = len(tensors) - 1, [n for _, _, n in axes[:-1]]
+    row = Access(k, Affine(0), ((size, count), *zip(places, others), (1, wide)), 0)
+    begin = Affine(far.offset.const - first, far.offset.terms)
+    rows = Access(far.tensor, begin, ((down, count), *((s, n) for s, _, n in axes[:-1]), (1, wide)), far.par)
+    own = Access(k, Affine(first), ((size, count), *zip(places, others), (step, axes[-1][2])), 0)
+    old = replace(near, ap=(near.ap[0] if near.partitions > 1 else (1, 1), *((t, n) for _, t, n in axes)), par=0)
+    load = replace(copy, outs={'dst': row}, ins={'src': rows})
+    near_copy = Instruction('tensor_copy', {'dst': old}, {'src': own}, line=copy.line)
+    after = with_instructions(program, {id(copy): [load, near_copy]}, tensors)
+    # it takes from another tile where the row was there already
+    return after, next((o for o in after.instructions if (o.op, o.line, o.outs) == (
+        'tensor_copy', copy.line, near_copy.outs)), near_copy)
+
 SHORT_BYTES = 512               # runs that DMA moves at its full rate
 
 def dense_copies(program: Program) -> Iterator[tuple[Instruction, Program]]:
@@ -124,7 +167,9 @@ def dense_copies(program: Program) -> Iterator[tuple[Instruction, Program]]:
             far, near, _ = _sides(program, o)
             axes, size = _axes(far, near)[1], itemsize(program.tensors[near.tensor].dtype)
             if _run_bytes(axes, size) >= SHORT_BYTES: continue
-            after, near_copy = dense_copy(program, o)
+            steps = [abs(s) for s, _, _ in axes]
+            is_in_order = all(steps) and steps == sorted(steps, reverse=True)
+            after, near_copy = (load_without_gaps if is_in_order else dense_copy)(program, o)
         except IllegalTransformation: continue
         less = read_again(after, near_copy)
         if less is not after: yield o, less

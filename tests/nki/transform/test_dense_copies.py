@@ -11,7 +11,7 @@ from kernel_lab.nki.ir.nodes import ArraySpec
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.timing.timeline import schedule
 from kernel_lab.nki.transform.definitions import IllegalTransformation
-from kernel_lab.nki.transform.hbm_copies import dense_copies, dense_copy
+from kernel_lab.nki.transform.hbm_copies import dense_copies, dense_copy, load_without_gaps
 from kernel_lab.nki.writing.writer import to_source
 from kernel_lab.tasks.suite.registry import TASKS
 
@@ -109,3 +109,59 @@ def test_a_store_that_names_elements_twice_is_left_alone(axes):
     program = trace_source(source, None, [ArraySpec((32, 4096))] * 2, 'trn2')
     with pytest.raises(IllegalTransformation, match='stores an element twice'):
         dense_copy(program, program.instructions[-1])
+
+
+LAST_LINE = HEAD.count('\n')
+
+
+def gaps(step, first, many, source='x', stride=4096):
+    """A kernel that takes `many` elements of each row, `step` apart, from `first` on, in two blocks of rows."""
+    return HEAD + f"""    for i in nl.affine_range(2):
+        t = nl.ndarray((16, {many}), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=t, src={source}.ap([[{stride}, 16], [{step}, {many}]], offset={first} + i * 65536))
+        nisa.tensor_scalar(dst=t, data=t, op0=nl.add, operand0=1.0)
+        nisa.dma_copy(dst=out[i * 16:(i + 1) * 16, 0:{many}], src=t)
+    return out
+"""
+
+
+def moved(source):
+    "(programs with loads without gaps, how many have other bits) of a kernel."
+    program = trace_source(source, None, [ArraySpec((32, 4096))] * 2, 'trn2')
+    x, y = (np.random.default_rng(k).standard_normal((32, 4096)).astype(np.float32) for k in range(2))
+    want, found = interpret(program, x, y)[0].tobytes(), [p for _, p in dense_copies(program)]
+    return program, found, sum(interpret(p, x, y)[0].tobytes() != want for p in found)
+
+
+@pytest.mark.parametrize('step, first, many', ((2, 0, 2048), (2, 1, 2048), (3, 2, 64), (8, 7, 512), (4, 3, 1024), (2, 4094, 1)))
+def test_a_load_with_gaps_takes_the_row(step, first, many):
+    program, found, wrong = moved(gaps(step, first, many))
+    assert not wrong
+    if 4096 % step == 0 and many > 1:
+        assert found and all(not check(p) for p in found)
+        assert min(float(schedule(p, 'trn2').latency_us) for p in found) < float(schedule(program, 'trn2').latency_us)
+    else: assert not found
+
+
+@pytest.mark.parametrize('source, says', (
+    (gaps(2, 1, 2048, 'kept'), 'no load of an input'), (gaps(9, 0, 64), 'lie evenly'), (gaps(2, 0, 64, stride=4095), 'lie evenly'),
+    (gaps(2, 1, 512).replace('i * 65536', 'i * 65535'), 'lie evenly')))
+def test_a_load_with_gaps_that_stays(source, says):
+    program, found, _ = moved(source)
+    load = next(o for o in program.instructions if o.op == 'dma_copy' and o.line > LAST_LINE)
+    with pytest.raises(IllegalTransformation, match=says): load_without_gaps(program, load)
+    assert not found
+
+
+def test_the_row_of_a_load_with_gaps_stays_in_the_tensor():
+    """Of four elements the last that are there are the first and the second: the row would end beyond the tensor."""
+    source = HEAD + """    t = nl.ndarray((1, 1024), nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=t, src=y.ap([[4096, 1], [4, 1024]], offset=0))
+    nisa.dma_copy(dst=out[0:1, 0:1024], src=t)
+    return out
+"""
+    whole, ends = (trace_source(source.replace('offset=0', f'offset={at}'), None,
+                                [ArraySpec((32, 4096)), ArraySpec((1, 4098))], 'trn2') for at in (0, 4))
+    load = lambda program: next(o for o in program.instructions if o.line == LAST_LINE + 2)
+    assert load_without_gaps(whole, load(whole))
+    with pytest.raises(IllegalTransformation, match='may leave its tensor'): load_without_gaps(ends, load(ends))
