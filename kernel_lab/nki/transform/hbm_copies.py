@@ -116,14 +116,13 @@ def strided_copies(program: Program) -> Iterator[tuple[Instruction, Program]]:
 # %% ../../../nbs/2_nki/9_transform/13_hbm_copies.ipynb #a0285b1a
 MOST_APART = 8                  # elements: of a load with gaps, all that lie between are loaded too
 
-def _apart(program, copy, far, axes):
+def _apart(uses, copy, far, axes):
     "How many elements apart in memory a load takes them, and the place of its first among so many."
-    (step, _, n), outer, line = axes[-1], squeezed(far.ap)[:-1], copy.line
+    program, (step, _, n), outer, line = uses.program, axes[-1], squeezed(far.ap)[:-1], copy.line
     others = [*(s for s, _ in outer), *(c for _, c in far.offset.terms)]
     if not 1 < step <= MOST_APART or any(s % step for s in others) or any(s < step * n for s, _, _ in axes[:-1]):
         raise IllegalTransformation(f'the copy in line {line} takes no elements that lie evenly in a row')
-    written = {program.base[a.tensor] for o in program.instructions for a in o.outs.values() if isinstance(a, Access)}
-    if program.base[far.tensor] in written:
+    if uses.writers[program.base[far.tensor]]:
         raise IllegalTransformation(f'what lies between the elements of line {line} is written meanwhile')
     first, most = far.offset.const % step, far.offset.bounds(program.trips)[1]
     if any(program.loops[v].bound for v, _ in far.offset.terms) or \
@@ -138,12 +137,12 @@ def load_without_gaps(program: Program, copy: Instruction) -> tuple[Program, Ins
     (down, count), axes = _axes(far, near)
     if stores or not axes or any(s <= 0 for s, _, _ in axes) or program.tensors[far.tensor].role != 'input':
         raise IllegalTransformation(f'the copy in line {copy.line} is no load of an input with gaps')
-    step, first = _apart(program, copy, far, axes)
-    places, size, wide = [], step * axes[-1][2], step * axes[-1][2]
+    uses = DefUse(program)
+    step, first = _apart(uses, copy, far, axes)
+    places, size = [], (wide := step * axes[-1][2])
     for _, _, n in reversed(axes[:-1]): places.insert(0, size); size *= n
     t, tensors = program.tensors[near.tensor], list(program.tensors)
-    scope = DefUse(program).chain(copy)
-    tensors.append(Tensor(f'{t.name}_row', (count, size), t.dtype, 'sbuf', scope=scope, line=t.line))
+    tensors.append(Tensor(f'{t.name}_row', (count, size), t.dtype, 'sbuf', scope=uses.chain(copy), line=t.line))
     k, others = len(tensors) - 1, [n for _, _, n in axes[:-1]]
     row = Access(k, Affine(0), ((size, count), *zip(places, others), (1, wide)), 0)
     begin = Affine(far.offset.const - first, far.offset.terms)
