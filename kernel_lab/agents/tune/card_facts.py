@@ -11,7 +11,7 @@ from .torch_race import TorchClock
 from ...core.errors import UsageError
 from ...core.format import count_text, visible_text
 from ...gpu.clock.card_state import card_state
-from ...gpu.clock.ratios import SelfRatio, random_rounds, sampled_ratio
+from ...gpu.clock.ratios import FLOOR_SLACK, SelfRatio, cold_floor_us, random_rounds, sampled_ratio
 
 # %% ../../../nbs/6_agents/7_tune/04_card_facts.ipynb #73828d05
 def self_samples(sample: Callable[[], float], repeats: int = 12, count: int = 100, seed: int = 0
@@ -55,6 +55,9 @@ def _rates(torch, clock, n=8192):
     return found
 
 # %% ../../../nbs/6_agents/7_tune/04_card_facts.ipynb #5b49aa2c
+STRASSEN = (7 / 8) ** 3     # of the multiplications of a product are left three levels deep: no card gains by more
+CACHED_BYTES = 128 << 20
+
 @dataclass(frozen=True)
 class CardFacts:
     "A session's card: its name, GB/s, TFLOP/s of 'fp32' and 'tf32', work → `SelfRatio`, its state in words."
@@ -91,6 +94,17 @@ class CardFacts:
         products = max(self.tflops['fp32'], self.tflops['tf32'] / 3)
         flops = work.get('convolutions', 0) / self.tflops['tf32'] + work.get('products', 0) / products
         return max(work.get('bytes', 0) / self.gbps / 1000, flops / 1e6)
+
+    def least_us(self, work: dict, precision: str = 'default') -> tuple[float, str]:
+        """µs that no kernel can be below, and of what: 'bytes' beyond what a cache may keep, or the 'products' that no
+        rewriting removes (`direct`), with Strassen's way three levels deep and three products of half the bits at twice
+        the rate of TF32 for one of float32."""
+        rates = {'default': max(self.tflops['fp32'], 2 * self.tflops['tf32'] / 3), 'tf32': 2 * self.tflops['tf32']}
+        flops = STRASSEN * work.get('direct', 0) if precision in rates else 0.0
+        found = {'bytes': cold_floor_us(0, work.get('bytes', 0), self.gbps, CACHED_BYTES),
+                 'products': flops / rates.get(precision, 1.0) / FLOOR_SLACK / 1e6}
+        of = max(found, key=found.get)
+        return found[of], of
 
     def __str__(self):
         rates = ', '.join(f'{n} {x:,.0f} TFLOP/s' for n, x in self.tflops.items())

@@ -126,9 +126,10 @@ def cold_floor_us(read_bytes: int, written_bytes: int, gbps: float, cache_bytes:
     "The least µs that reading from memory and writing what the cache cannot hold takes at `gbps` GB/s."
     return (read_bytes + max(0, written_bytes - cache_bytes)) / (gbps * FLOOR_SLACK) / 1000
 
-def below_floor(us: float, floor_us: float) -> str | None:
-    "Why a time of `us` µs cannot be, as a sentence; None where it can."
+def below_floor(us: float, floor_us: float, of: str = 'bytes') -> str | None:
+    "Why a time of `us` µs cannot be, as a sentence; None where it can. `of`: what the floor is, 'bytes' or 'products'."
     if not math.isfinite(us) or us < floor_us:
-        return (f'{microseconds(us)} µs is below the {microseconds(floor_us)} µs that its bytes take on this card: it '
-                'did not read its inputs, or need not')
+        undone = {'bytes': 'read its inputs', 'products': 'do them'}[of]
+        return (f'{microseconds(us)} µs is below the {microseconds(floor_us)} µs that its {of} take on this card: it '
+                f'did not {undone}, or need not')
     return None
