@@ -83,7 +83,10 @@ def drawn_again(path: str | Path, base: str | None = None, place: str | None = N
         raise UsageError(f'{path} has an ending that no figure has.', hint=f'There are: {", ".join(FIGURE_FORMATS)}.')
     entry, m = entry_from(facts), material_again(facts, path, base, place)
     made, _ = entry_bytes(entry, m, (kind,))
-    if made[kind] == Path(path).read_bytes(): return FigureAgain(True)
+    there = Path(path).read_bytes()
+    if made[kind] == there: return FigureAgain(True)
+    if made[kind].startswith(there):
+        return FigureAgain(False, (f'its end is missing: it has {len(there):,} of {len(made[kind]):,} bytes',))
     found = tuple(_changes(facts, m, kind))
     return FigureAgain(False, found or ('the drawing itself: another program changed the file, or the code of the '
                                         'figure is another, with the same version number',))
