@@ -233,6 +233,7 @@ def published_answers(path: Path | str) -> dict[int, float | None]:
 
 def answer_lines(answers: dict[int, float | None], baseline: dict[str, float], level: int) -> Iterator[str]:
     "The score of published answers over a published baseline of the same card, as lines."
-    base = {int(n.split('_')[1]): ms for n, ms in baseline.items() if n.startswith(f'{level}_')}
+    base = {int(n.split('_')[1]): ms for n, ms in baseline.items() if re.match(rf'{level}_\d+_', n)}
+    if not base: raise UsageError(f'The published baseline has no problems of level {level}.', hint='--level names it.')
     ratios = [base[k] / ms for k, ms in answers.items() if ms and k in base]
     yield from score_lines(ratios, len(base), f'the published baseline of level {level}')

@@ -178,7 +178,12 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
               'With --suite kernelbench: eager, compile, graphs, autotune (only where it may help, afterwards); '
               'repeat; the first three if left out.'))] = None,
           published: Annotated[list[str] | None, typer.Option('--published', metavar='FILE.json', help=(
-              'With --suite kernelbench: baseline times that others published, shown beside; repeat.'))] = None):
+              'With --suite kernelbench: baseline times that others published, shown beside; repeat.'))] = None,
+          answers: Annotated[str | None, typer.Option('--answers', metavar='FILE.json', help=(
+              'With --suite kernelbench and --published: what others published of their answers (eval_results.json), '
+              'scored over that baseline; needs no card.'))] = None,
+          level: Annotated[int, typer.Option('--level', metavar='N', min=1, max=3, help=(
+              'With --answers: the level whose problems they answer.'))] = 1):
     "Let agents work on a suite of tasks without you, and print the table: classes, speed-ups, cost, with intervals."
     from ...agents.engine.loop import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, SuiteRow, with_baseline
@@ -187,10 +192,16 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     use_prices(prices)
     if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     if 'kernelbench' in (suite or ()):
+        from .kernelbench import say_answers
+        if answers: say_answers(answers, published or (), level)
+        if answers and not checkout: raise typer.Exit(EXIT_GOOD)
         if not checkout:
             raise UsageError('Where KernelBench is, is not said.',
                              hint='--checkout names a checkout of it: git clone, then its folder.')
         raise typer.Exit(time_kernelbench(checkout, rows, modes or (), max(jobs, 4), published or ()))
+    own = {'--checkout': checkout, '--mode': modes, '--published': published, '--answers': answers}
+    for option in [name for name, value in own.items() if value]:
+        raise UsageError(f'{option} is of --suite kernelbench.', hint='Name that suite, or leave it out.')
     names = tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
     given = given_settings(settings)
@@ -205,11 +216,13 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
 
 def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: int, published: Sequence[str]) -> int:
     "Torch's modes on all problems of a checkout of KernelBench → exit code. `UsageError` without a card."
+    from ...agents.tune.kernelbench_table import published_times
     from .kernelbench import do_kernelbench, kernelbench_files
     from ...agents.tune.problem_race import raced_modes
     from ...gpu.launch.cuda_driver import why_no_gpu
     wanted = raced_modes(modes)
     found = kernelbench_files(checkout)
+    for path in published: published_times(path)            # a file that is none is said before anything is timed
     if why := why_no_gpu():
         raise UsageError(f'{len(found)} problems, and none can be timed here: {why}.',
                          hint='The same command on a machine with an NVIDIA card times them.')

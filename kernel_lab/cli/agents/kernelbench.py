@@ -111,6 +111,16 @@ def say_table(path: Path | str, by_task: bool = False) -> None:
     if left := [*room_lines(results, facts)]: say('', 'memory-bound, less than a third of the room gained:', *left)
     if by_task: say('', *task_lines(results, facts))
 
+def say_answers(path: Path | str, baselines: Sequence[Path | str], level: int) -> None:
+    "Print the score of answers that others published to the problems of a `level`, over each published baseline."
+    from ...agents.tune.kernelbench_table import answer_lines, published_answers, published_times
+    if not baselines: raise UsageError('Answers are scored over a baseline, and none is named.',
+                                       hint='--published FILE.json: baseline times of the same card.')
+    answers = published_answers(path)
+    for base in baselines:
+        say(f'{Path(path).name} over {Path(base).name}, published (whose clocks, cards and tolerances are theirs):',
+            *answer_lines(answers, published_times(base), level))
+
 def do_kernelbench(checkout: Path | str, folder: Path, modes: Sequence[str], workers: int,
                    published: Sequence[str] = (), work: str = CARD_WORK) -> int:
     """Time torch's modes on every problem of a checkout, a row each in `folder`/rows.jsonl; rows that are there stay.

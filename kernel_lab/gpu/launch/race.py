@@ -75,6 +75,9 @@ class RaceTrack:
         copy = lambda: d.call('cuMemcpyDtoDAsync', a, b, size, d.stream)
         best = min(self.timed(copy) for _ in range(count))
         for at in (b, a): d.call('cuMemFree', at)
+        if not best > 0:
+            raise KernelError(f'a copy of {size:,} bytes takes {best:g} µs by its events: they tell no time',
+                              kind='unsupported', hint='Restart the driver, or use another card.')
         return 2 * size / best / 1000
 
     def host_cost(self, plan: PreparedPlan, count: int = 200, repeats: int = 5) -> tuple[float, float]:
