@@ -98,7 +98,7 @@ class Recording:
     @property
     def spent(self) -> Spent:
         "What all requests of the run have cost, on every branch."
-        return spent_in(self.entries)
+        return spent_in(tuple(self.entries))        # as they are now: another thread may add some
 
     def _add(self, kind, key, body, prev, step=None):
         body = scrubbed(to_json_data(body), storable_text)
