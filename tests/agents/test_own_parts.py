@@ -180,3 +180,16 @@ def test_two_threads_at_one_loop(store):
     go.set()
     turn.join(30)
     assert loop.run.state == 'running' and len(loop.steps) > 1 and loop.step()
+
+
+def test_a_reminder_names_a_tool_that_is_offered(store):
+    asked = []
+
+    class Prose(Odd):
+        def send(self, request, on_event=None):
+            asked.append(request)
+            return self.answer
+    loop = loop_of(ReactAgent(Prose(Reply(TEXT)), profiling=False), store)
+    loop.run_until()
+    offered, said = [t['name'] for t in asked[1].tools], str(asked[1].messages[-1])
+    assert 'verify another one' in said and 'verify' in offered and 'profile' not in offered and 'profile' not in said
