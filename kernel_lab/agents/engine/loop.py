@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from numbers import Real
 from time import monotonic
 from typing import Protocol
 from fastcore.basics import patch
 
-from .recording import Recording
+from .recording import AT_WORK, UNHEARD, Recording, require_amounts, require_parts
 from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
 from ..models.budget import Budget, BudgetOver
 from ...core.errors import LabError, UsageError, choose
@@ -97,22 +96,6 @@ def _task_of(task, run):
     if run and task.name != run.task: raise UsageError(f'Run {run.id} is about {run.task}, not about {task.name}.')
     return task
 
-def _require_parts(agent, store, run):
-    "`UsageError` for what is no agent or no store, and for a run by its id without a store."
-    is_agent = agent is None or hasattr(agent, 'work') or hasattr(agent, 'propose')
-    if not is_agent or isinstance(agent, type):
-        raise UsageError(f'{agent!r} is no agent.', hint="Make one: agent_named('react'), or RewriteAgent().")
-    if store and not hasattr(store, 'append_entry'):
-        raise UsageError(f'{store!r} is no store.', hint="Make one: Store('runs.db').")
-    if isinstance(run, str) and not store:
-        raise UsageError(f'Without a store there is no run {run!r}.', hint='Leave store=False out, or give the Run.')
-
-def _require_amounts(**given):
-    "`UsageError` for a limit that is no number of at least 0; None stands for no limit."
-    for name, x in given.items():
-        if x is not None and not (isinstance(x, Real) and not isinstance(x, bool) and x >= 0):
-            raise UsageError(f'{name}={x!r} is no amount.', hint='A number of at least 0, or None for no limit.')
-
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #edf1fc2b
 class AgentLoop:
     """An agent working on a task: `step()` takes one turn, iterating takes all.
@@ -130,8 +113,8 @@ class AgentLoop:
         if task is None and run is None:
             raise UsageError('A loop needs a task, or a run to resume.', hint="Try AgentLoop('softmax', agent).")
         store = Store() if store is None or store is True else store
-        _require_parts(agent, store, run)
-        _require_amounts(max_steps=max_steps)
+        require_parts(agent, store, run)
+        require_amounts(max_steps=max_steps)
         if isinstance(run, str): run = store.load_run(run)
         self.task = _task_of(task, run)
         target, chip = run.target if run else target, run.chip if run else chip_of(target, chip)
@@ -198,9 +181,7 @@ class AgentLoop:
     @property
     def is_unheard(self) -> bool:
         "Whether a person has written on this branch what the agent has not taken notice of."
-        branch = self.recording.branch(self.head)
-        heard = {n for e in branch if e.kind == 'heard' for n in e.body['edits']}
-        return any(e.kind == 'edit' and e.seq not in heard for e in branch)
+        return self.recording.has_unheard(self.head)
 
     def __repr__(self):
         run = self.run
@@ -314,9 +295,6 @@ def _check_clock(loop):
         raise UsageError(f'The times of run {loop.run.id} are those of another clock ({clock}) than {CLOCK}.',
                          hint=f'`kernel-lab renew {loop.run.id}` makes a run of it by the clock of today.')
 
-UNHEARD = ('The agent has no turn left here, so it has not heard what was written. Go back with rewind(step) to where '
-           'it still works, and write it there.')
-
 @patch
 def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
     """Take one turn → its `Step`; None when the run is done (`ended` may say why).
@@ -325,9 +303,7 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
     given, and where compilers for its language are missing; an exception of the agent is raised after the run is
     saved."""
     _check_clock(self)
-    if self._at_work and getattr(self._at_work[1], 'gi_running', False):
-        raise UsageError('This loop is at work already, in another thread.',
-                         hint='Wait for its turn to end; branch_at() makes a second loop.')
+    if self._at_work and getattr(self._at_work[1], 'gi_running', False): raise UsageError(AT_WORK)
     if self.target in GPU_TARGETS and not self.is_replay: require_compilers(self.target)     # before a model is paid
     with _guard(self):
         if source is not None: return self.edit(source)
@@ -440,7 +416,7 @@ def run_until(self: AgentLoop, *, steps: int | None = None, dollars: float | Non
 
     It is looked at between steps; a hard limit of dollars is the agent's `max_dollars`. `UsageError` for what is no
     amount, and for `dollars` where a price turns out to be unknown."""
-    _require_amounts(steps=steps, dollars=dollars, speedup=speedup, seconds=seconds)
+    require_amounts(steps=steps, dollars=dollars, speedup=speedup, seconds=seconds)
     since, begun = monotonic(), len(self.run.steps)
     def reached():
         paid, gain = self.spent, self.run.best_speedup
