@@ -6,8 +6,8 @@
 from pathlib import Path
 from typing import Annotated
 import typer
-from .render import (EXIT_GOOD, INTERRUPTED, TextTable, beside_line, require_writable, say, with_progress,
-    writing)
+from .render import (EXIT_GOOD, FIGURE_ENDINGS, INTERRUPTED, TextTable, beside_line, require_output, say,
+    with_progress, writing)
 from .trainium_kit import measured_beside_simulated
 from ..core.errors import UsageError
 from ..core.format import csv_cell
@@ -70,7 +70,8 @@ def calibrate(
     if not rows or not checkouts:
         raise UsageError('There is nothing to hold the simulation against.',
                          hint='Give --rows FILE.csv and --checkouts DIR, or --measured FILE.json.')
-    require_writable(out, figure, table)
+    for option, path, endings in (('--out', out, ('.csv',)), ('--table', table, ('.md',)),
+                                  ('--figure', figure, FIGURE_ENDINGS)): require_output(option, path, endings, rows)
     from ..figures.survey import residual_figure
     from ..figures.theme import save_figure
     from ..nki.timing.timeline import CLOCK
@@ -84,7 +85,8 @@ def calibrate(
         scored = score(frame)
         if out: write_text(frame.assign(clock=CLOCK).map(csv_cell).to_csv(index=False), out)
         if table: write_text('\n'.join(score_markdown(scored)) + '\n', table)
-        if figure: save_figure(residual_figure(frame), figure)
+        if figure:
+            with writing(figure): save_figure(residual_figure(frame), figure)
         say('', *score_lines(scored))
     if left_out and not cut: say('', *left_out_lines(published_responses(chosen, checkouts, cache)))
     if cut:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 import typer
 from ..core.format import count_text
-from .render import EXIT_GOOD, EXIT_NOT_CORRECT, require_writable, say, writing
+from .render import EXIT_GOOD, EXIT_NOT_CORRECT, require_output, say, writing
 from ..core.errors import UsageError
 
 # %% ../../nbs/7_cli/12_learn.ipynb #1a469b5b
@@ -39,7 +39,7 @@ def _export(path):
     if not (found := read_progress()):
         raise UsageError(f'There is nothing to hand in yet: {progress_file()} has no puzzles.',
                          hint='Solve one first: kernel-lab learn.')
-    require_writable(path)
+    require_output('--export', path, ('.json',))
     with writing(path): write_progress(found, Path(path))
     count = sum(r.get('right') is True for r in found.values())
     say(f'{count_text(count, "right kernel")} in {path}')
@@ -52,7 +52,7 @@ def grade(
     csv: Annotated[str | None, typer.Option('--csv', metavar='FILE.csv', help='Write the table as CSV, too.')] = None):
     "Judge again what a class handed in, and print the class table. The exit code is 1 if a file could not be judged."
     from ..puzzles.grade import grade as graded
-    require_writable(csv)
+    require_output('--csv', csv, ('.csv',))
     table = graded(folder, say=lambda m: say(f'{m.student}, {m.puzzle}: {m.sign}', err=True))
     say(*table.shown_text().splitlines())
     if csv:

@@ -219,11 +219,12 @@ def choose(options: Mapping, name: str, what: str) -> object:
 
     `what` is the kind of thing that is looked up ('chip'), for the message."""
     if name.__hash__ and name in options: return options[name]
-    names = list(map(str, options))
-    near = [n for n in names if n.lower() == str(name).lower()] or difflib.get_close_matches(str(name), names, 6)
+    names, asked = list(map(str, options)), str(name)
+    if len(asked) > 200: asked = f'{asked[:200]}…'          # whoever sent a page by mistake need not read it again
+    near = [n for n in names if n.lower() == asked.lower()] or difflib.get_close_matches(asked, names, 6)
     listed = names
     if len(names) > MAX_LISTED_NAMES:
         listed = [*near, *(n for n in names if n not in near)][:MAX_LISTED_NAMES // 2]
     hint = (f'Did you mean {near[0]!r}? ' if near else '') + f'There are: {", ".join(listed)}' + (
         f' … ({len(names)} in all).' if len(names) > len(listed) else '.')
-    raise UsageError(f'There is no {what} {str(name)!r}.', hint=hint if names else 'There is none at all.')
+    raise UsageError(f'There is no {what} {asked!r}.', hint=hint if names else 'There is none at all.')

@@ -204,6 +204,17 @@ def test_an_edit_needs_one_place(bench, first):
     assert 'no kernel' in use_tool(bench, 'edit', dict(kernel='deadbeef', old='a', new='b'))[0]
 
 
+def test_an_edit_of_no_kernel_says_so(bench):
+    "And not that the old text does not stand in it: the name was taken for a source."
+    for name in ('nope', 'abc12345', 'the best one'):
+        text, ok = use_tool(bench, 'edit', dict(kernel=name, old='a', new='b'))
+        assert not ok and text.startswith(f'Not changed. There is no kernel {name!r}.') and len(text) < 400
+
+
+def test_a_view_is_shown_as_it_is_called():
+    assert 'reshape(shape): ' in system_prompt() and '*given' not in system_prompt()
+
+
 def test_edits_are_those_of_text():
     with pytest.raises(UsageError, match='times'): edited_source('a a', 'a', 'b')
     assert edited_source('one\ttwo\n', '\ttwo', ' 2') == 'one 2\n'

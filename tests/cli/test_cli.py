@@ -314,6 +314,18 @@ def test_bench_says_how_to_go_on_after_a_second_interrupt(here, monkeypatch):
     assert done.returncode == 130 and f"Go on with: kernel-lab bench --resume {suite}" in done.stderr
 
 
+def test_bench_says_how_to_go_on_after_a_third_interrupt(here, monkeypatch):
+    from kernel_lab.cli.agents import bench
+    real, left = bench.say, [1]
+    def say(*lines, **kw):
+        if kw.get("err") and left: left.pop(), signal.raise_signal(signal.SIGINT)
+        real(*lines, **kw)
+    monkeypatch.setattr(bench, "say", say)
+    monkeypatch.setattr(bench, "with_progress", lambda *a: signal.raise_signal(signal.SIGINT))
+    done = here("bench", "--task", "relu", "-w", "small")
+    assert done.returncode == 130 and not left and "Go on with: kernel-lab bench --resume" in done.stderr
+
+
 @pytest.mark.parametrize("words", [("tasks",), ("tasks", "softmax", "--kernel"), ("profile", "k.py", "--shape", "256x256"),
                                    ("profile", "k.py", "--shape", "256x256", "--json")])
 def test_a_closed_output_is_no_wrong_kernel(tmp_path, env, softmax, words):
@@ -527,7 +539,7 @@ def test_optimize_takes_a_kernel_by_its_shapes(here, tmp_path):
 
 @pytest.mark.parametrize("words, code, said", [
     (("mine.py", "--shape", "512x512", "--chip", "h100"), 2, "no chip"),
-    (("mine.py", "--shape", "512x512", "--search", "luck"), 2, "beam"),
+    (("mine.py", "--shape", "512x512", "--search", "luck"), 2, "^kernel-lab: There is no search"),
     (("mine.py", "--shape", "512x"), 2, "whole numbers"),
     (("none.py", "--shape", "512x512"), 2, "Cannot read"),
     (("mine.py", "--shape", "512x512", "--out", "nowhere/x.py"), 2, "no folder"),
@@ -538,6 +550,14 @@ def test_optimize_refuses_a_file_in_a_line(here, tmp_path, words, code, said):
     (tmp_path / "mine.py").write_text(TWO_PASSES)
     refused(here("optimize", *words), code, said)
     assert [p.name for p in tmp_path.glob("*.py")] == ["mine.py"]
+
+
+def test_optimize_says_that_a_grid_of_a_decorator_is_not_launched(here, tmp_path):
+    assert TWO_PASSES.count("@nki.jit") == 1
+    (tmp_path / "mine.py").write_text(TWO_PASSES.replace("@nki.jit", "@nki.jit(grid=2)"))
+    for words in (("optimize", "--seconds", "1"), ("profile",)):
+        done = here(words[0], "mine.py", "--shape", "512x512", "--chip", "trn2", *words[1:])
+        assert done.returncode == 0 and "grid=… of a decorator has no effect in the lab" in done.stderr, done
 
 
 @pytest.mark.slow
@@ -706,9 +726,18 @@ def test_bench_and_ablate(here, tmp_path):
     ("bench --task relu --samples 0", "--samples"), ("bench --task relu --chip h100", "no chip 'h100'"),
     ("bench --task relu --out no/such/f.json", "no folder"), ("ablate --agent guided --task relu", "switched off"),
     ("ablate --agent react --switch hope --task relu", "profiling"), ("replay nothing", "no run"),
-    ("optimize relu --agent two_stage --model gpt", "openai:NAME")])
-def test_suites_refuse_in_a_line(here, words, said):
+    ("optimize relu --agent two_stage --model gpt", "openai:NAME"), ("bench --resume x --task relu --steps 2", "--task, --steps"),
+    ("ablate --resume x --switch search --max-tokens 9", "--switch, --max-tokens"),
+    ("bench --task relu --model claude-haiku-4-5", "rewrite asks no model"), ("ablate --task relu --turns 3", "rewrite asks no model"),
+    ("bench --task relu --set name=x", "has no name"), ("bench --task relu --set seconds=soon", "seconds='soon' is no setting"),
+    ("bench --task relu --set families=[\"luck\"]", "no family of moves 'luck'"), ("bench --task relu --out suite.py", "ends in .json"),
+    ("calibrate --rows r.csv --checkouts . --out r.csv", "would replace what"), ("calibrate --rows r.csv --checkouts . --table t.csv", "in .md"),
+    ("calibrate --rows r.csv --checkouts . --figure f.xyz", "ends in"), ("grade . --csv anna.json", "ends in .csv"),
+    ("optimize relu --search climb --figure f.html", "--search, --figure"), ("optimize k.py --shape 8x8 --agent react", "no agent: --agent")])
+def test_suites_refuse_in_a_line(here, tmp_path, words, said):
+    for name in ("r.csv", "anna.json"): (tmp_path / name).write_text("mine")
     refused(here(*words.split()), 2, re.escape(said))
+    assert (tmp_path / "r.csv").read_text() == (tmp_path / "anna.json").read_text() == "mine"
 
 
 def test_a_model_in_bench_optimize_and_replay(here, monkeypatch):

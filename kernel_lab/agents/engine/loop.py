@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Protocol
 from fastcore.basics import patch
 
-from .recording import Recording
+from .recording import AT_WORK, UNHEARD, Recording, require_amounts, require_parts
 from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
 from ..models.budget import Budget, BudgetOver
 from ...core.errors import LabError, UsageError, choose
@@ -104,14 +104,17 @@ class AgentLoop:
     `max_steps`: the most steps of the agent (None: its own limit, or 10 for an agent that proposes); `on_event`: called
     with each `Event`; `target`: the language of its kernels, 'nki', or 'triton' or 'cuda' for a GPU (`chip` is then
     one, by default `sm_90`, and there is no first kernel); `options` go to `evaluate`. `UsageError` for a name that
-    does not exist, for neither task nor run, for a run of another task, and for a damaged journal."""
+    does not exist, for neither task nor run, for what is no agent or no store, for a run of another task, and for a
+    damaged journal."""
     def __init__(self, task: str | Task | None = None, agent: 'Agent | ModelAgent | None' = None,
                  workload: str | None = None, chip: str = DEFAULT_CHIP, store: Store | bool | None = None,
                  max_steps: int | None = None, run: Run | str | None = None,
                  on_event: Callable[[Event], object] | None = None, target: str = 'nki', **options: object):
         if task is None and run is None:
             raise UsageError('A loop needs a task, or a run to resume.', hint="Try AgentLoop('softmax', agent).")
-        store = Store() if store is None else store
+        store = Store() if store is None or store is True else store
+        require_parts(agent, store, run)
+        require_amounts(max_steps=max_steps)
         if isinstance(run, str): run = store.load_run(run)
         self.task = _task_of(task, run)
         target, chip = run.target if run else target, run.chip if run else chip_of(target, chip)
@@ -175,6 +178,11 @@ class AgentLoop:
         most = self.max_steps
         return bool(self.run.steps) and (self._over or (most is not None and self.turns >= most))
 
+    @property
+    def is_unheard(self) -> bool:
+        "Whether a person has written on this branch what the agent has not taken notice of."
+        return self.recording.has_unheard(self.head)
+
     def __repr__(self):
         run = self.run
         return f'AgentLoop({run.task}, {run.agent}, {len(run.steps)} steps, {run.state}, run {run.id})'
@@ -221,6 +229,9 @@ def _first(loop):
 def _proposed(loop):
     "The turn of a simple agent → its step, or None."
     proposal = loop.agent.propose(loop.branch, loop.task, loop.workload)
+    if proposal is not None and not isinstance(getattr(proposal, 'kernel', None), Kernel):
+        raise UsageError(f'The agent {loop.run.agent} proposes a {type(proposal).__name__} without a kernel.',
+                         hint="Return Proposal(Kernel(source), move, why, expected), or None.")
     step = _record(loop, proposal) if proposal else None
     loop._over = step is None or _circling(loop)
     return step
@@ -292,6 +303,7 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
     given, and where compilers for its language are missing; an exception of the agent is raised after the run is
     saved."""
     _check_clock(self)
+    if self._at_work and getattr(self._at_work[1], 'gi_running', False): raise UsageError(AT_WORK)
     if self.target in GPU_TARGETS and not self.is_replay: require_compilers(self.target)     # before a model is paid
     with _guard(self):
         if source is not None: return self.edit(source)
@@ -302,6 +314,7 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
             self._over, self._at_work = False, None
             raise KeyboardInterrupt
         if self.done: _mark(self, 'finished')
+        if made is None and not self.ended and self.is_unheard: self.ended = UNHEARD
         return made
 
 @patch
@@ -316,15 +329,25 @@ def __iter__(self: AgentLoop) -> Iterator[Step]:
 @patch
 def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = '', plan: str = '') -> Step | None:
     """Take part in a run: a kernel is evaluated as a step of its own (→ the `Step`), from which the agent goes on; a
-    `message` or a `plan` is kept for the agent's next turn. `UsageError` for neither, and for words to a simple
-    agent."""
-    if source is None:
-        said = {k: v for k, v in (('message', message), ('plan', plan)) if str(v).strip()}
-        if not said: raise UsageError('There is nothing to edit.', hint='Give a kernel, message="…" or plan="…".')
-        if not hasattr(self.agent, 'work'):
-            raise UsageError('This agent takes kernels, and no words.', hint='Give a kernel: edit(source).')
+    `message` or a `plan`, with it or without, is kept for the agent's next turn. `UsageError` for nothing, for a kernel
+    that is no text, and for words to a simple agent."""
+    said = {k: str(v) for k, v in (('message', message), ('plan', plan)) if v is not None and str(v).strip()}
+    if source is None and not said:
+        raise UsageError('There is nothing to edit.', hint='Give a kernel, message="…" or plan="…".')
+    if said and not hasattr(self.agent, 'work'):
+        raise UsageError('This agent takes kernels, and no words.', hint='Give a kernel: edit(source).')
+    step = None if source is None else self._edited(source)
+    if said:
         _tell_edits(self)
-        return self._said(said)
+        self._said(said)
+    return step
+
+@patch
+def _edited(self: AgentLoop, source):
+    "Evaluate a kernel by hand → its step."
+    if not isinstance(source, str | Kernel):
+        raise UsageError(f'A kernel is given as text, and not as a {type(source).__name__}.',
+                         hint='inspect.getsource(kernel) is the text of a function.')
     _check_clock(self)
     _tell_edits(self)               # in the order in which they were made: the agent hears what came first first
     kernel = source if isinstance(source, Kernel) else Kernel(source, target=self.run.target)
@@ -391,8 +414,9 @@ def run_until(self: AgentLoop, *, steps: int | None = None, dollars: float | Non
     """Take steps until the agent is done, or as soon as one of these is reached: so many `steps` from now, `dollars`
     spent by the run, a `speedup` over the first kernel, `seconds` of wall time → the best step so far.
 
-    It is looked at between steps; a hard limit of dollars is the agent's `max_dollars`. `UsageError` for `dollars`
-    where a price turns out to be unknown."""
+    It is looked at between steps; a hard limit of dollars is the agent's `max_dollars`. `UsageError` for what is no
+    amount, and for `dollars` where a price turns out to be unknown."""
+    require_amounts(steps=steps, dollars=dollars, speedup=speedup, seconds=seconds)
     since, begun = monotonic(), len(self.run.steps)
     def reached():
         paid, gain = self.spent, self.run.best_speedup

@@ -7,6 +7,7 @@ import json
 import lzma
 import threading
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from ..models.messages import scrubbed
 from ..models.prices import Usage
@@ -95,10 +96,16 @@ class Recording:
         if found is None: raise UsageError(f'Run {self.run.id} has {len(self.run.steps)} steps, and no step {step}.')
         return found
 
+    def has_unheard(self, seq: int | None) -> bool:
+        "Whether a person has written on the branch that ends with `seq` what the agent has not taken notice of."
+        branch = self.branch(seq)
+        heard = {n for e in branch if e.kind == 'heard' for n in e.body['edits']}
+        return any(e.kind == 'edit' and e.seq not in heard for e in branch)
+
     @property
     def spent(self) -> Spent:
         "What all requests of the run have cost, on every branch."
-        return spent_in(self.entries)
+        return spent_in(tuple(self.entries))        # as they are now: another thread may add some
 
     def _add(self, kind, key, body, prev, step=None):
         body = scrubbed(to_json_data(body), storable_text)
@@ -146,6 +153,27 @@ class Recording:
             while self.pending:
                 self.store.append_entry(self.run.id, *self.pending[0])
                 self.pending.pop(0)
+
+# %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #f57e8b08
+UNHEARD = ('The agent has no turn left here, so it has not heard what was written. Go back with rewind(step) to where '
+           'it still works, and write it there.')
+AT_WORK = 'This loop is at work already, in another thread. Wait for its turn to end; branch_at() makes a second loop.'
+
+def require_parts(agent: object, store: object, run: object) -> None:
+    "`UsageError` for what is no agent or no store, and for a run by its id without a store."
+    is_agent = agent is None or hasattr(agent, 'work') or hasattr(agent, 'propose')
+    if not is_agent or isinstance(agent, type):
+        raise UsageError(f'{agent!r} is no agent.', hint="Make one: agent_named('react'), or RewriteAgent().")
+    if store and not hasattr(store, 'append_entry'):
+        raise UsageError(f'{store!r} is no store.', hint="Make one: Store('runs.db').")
+    if isinstance(run, str) and not store:
+        raise UsageError(f'Without a store there is no run {run!r}.', hint='Leave store=False out, or give the Run.')
+
+def require_amounts(**given: object) -> None:
+    "`UsageError` for a limit that is no number of at least 0; None stands for no limit."
+    for name, x in given.items():
+        if x is not None and not (isinstance(x, Real) and not isinstance(x, bool) and x >= 0):
+            raise UsageError(f'{name}={x!r} is no amount.', hint='A number of at least 0, or None for no limit.')
 
 # %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #bb852c30
 RECORDING_FORMAT = 1

@@ -12,7 +12,7 @@ from fastcore.basics import patch
 from time import perf_counter
 from .recording import Recording
 from ..models.budget import Budget
-from ..models.messages import Model, Reply, Request
+from ..models.messages import Model, Reply, Request, fault_of_reply
 from ..models.prices import PRICES_DATE, Usage
 from ...core.errors import LabError, UsageError, raise_if_stopped
 from ...core.secrets import storable_text
@@ -168,13 +168,16 @@ def _send(session, model, request, key, asked):
         usage = getattr(e, 'usage', Usage())
         session.keep('failed', key, dict(error=getattr(e, 'kind', ''), text=str(e), **paid(usage, model.name)))
         raise
+    if fault := fault_of_reply(reply):
+        raise UsageError(f'The model {model.name} gave an answer that cannot be read: {fault}.',
+                         hint='Its method send returns a Reply. What the request may have cost counts as spent.')
     return session.keep('reply', key, dict(request=asked, content=reply.content, stop=reply.stop,
                                            **paid(reply.usage, reply.model))).body
 
 @patch
 def ask(self: Session, model: Model, request: Request, key: str) -> Reply:
     """The model's reply to a request. `ChatError` where none came, `BudgetOver` where the budget does not allow it,
-    `UsageError` where the journal holds the reply to another request under this key."""
+    `UsageError` where the journal holds the reply to another request under this key, or the answer is no `Reply`."""
     key = self.key('reply', key)
     asked = digest({k: v for k, v in request.to_dict().items() if k not in ('max_tokens', 'attempts')})
     body = self.known('reply', key)

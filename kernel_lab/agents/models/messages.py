@@ -75,6 +75,24 @@ class Reply:
         return tuple(Call(b.get('id', ''), b.get('name', ''), b.get('input'))
                      for b in self.content if b.get('type') == 'tool_use')
 
+# %% ../../../nbs/6_agents/0_models/01_messages.ipynb #1e2291bd
+def _is_block(b):
+    return isinstance(b, dict) and all(isinstance(b.get(k) or '', str) for k in ('type', 'text', 'thinking'))
+
+def _is_usage(u):
+    is_count = lambda n: isinstance(n, int) and not isinstance(n, bool) and n >= 0
+    return isinstance(u, Usage) and all(is_count(getattr(u, k)) for k in u.__dataclass_fields__)
+
+def fault_of_reply(reply: object) -> str | None:
+    "What keeps a model's answer from being a `Reply` that can be read and counted; None if nothing does."
+    if not isinstance(reply, Reply): return f'it is a {type(reply).__name__}, and no Reply'
+    if not isinstance(reply.content, list | tuple): return f'its content is a {type(reply.content).__name__}, no tuple'
+    odd = next((b for b in reply.content if not _is_block(b)), None)
+    if odd is not None: return f'its content holds {odd!r:.60}, which is no block of text, thinking or tool_use'
+    if not isinstance(reply.stop, str) or not isinstance(reply.model, str):
+        return f'its stop or its model is no text: {reply.stop!r:.40}, {reply.model!r:.40}'
+    return None if _is_usage(reply.usage) else f'its usage is no count of tokens: {reply.usage!r:.100}'
+
 # %% ../../../nbs/6_agents/0_models/01_messages.ipynb #01ce1a7f
 OnEvent = Callable[[str, str], None]
 

@@ -12,13 +12,13 @@ from .source_tree import KernelTree
 from .transform_loops import allocate_inside, interleave, load_once, widen
 from dataclasses import replace
 import math
-from ...core.errors import KernelError, LabError, UsageError
+from ...core.errors import KernelError, LabError, UsageError, choose
 from ...evaluate.records.evaluation import Evaluation
 from ...evaluate.sandbox.run import trace_in_child
 from ...evaluate.records.run import Run
 from ...evaluate.store.rows import program_behind
 from ...nki.timing.timeline import schedule
-from ...nki.transform.moves import FAMILIES
+from ...nki.transform.moves import FAMILIES, KNOWN_FAMILIES
 from ...targets.nki_sim import specs_of
 from ...tasks.codegen.lower import lower_fused
 from ...tasks.codegen.precision import kernel_graph
@@ -94,12 +94,16 @@ class RewriteAgent:
 
     `moves`: those on source. `families`: those of transformations. `worth`: the least expected gain of a move, as a
     share of the latency. `seconds`: CPU time that a step may search among transformations, about; `seed`: of that
-    search."""
+    search. `UsageError` for no such family, and for what is no number of at least 0."""
     name = 'rewrite'
     targets = ('nki',)
 
     def __init__(self, moves: tuple = MOVES, worth: float = 0.002, families: tuple[str, ...] = tuple(FAMILIES),
                  seconds: float = 30.0, seed: int = 0):
+        for family in families: choose(KNOWN_FAMILIES, family, 'family of moves')
+        for name, x in dict(worth=worth, seconds=seconds, seed=seed).items():
+            if isinstance(x, bool) or not isinstance(x, int | float) or not x >= 0:
+                raise UsageError(f'{name}={x!r} is no setting of rewrite.', hint='A number of at least 0.')
         self.moves, self.worth, self.families, self.seconds, self.seed = moves, worth, families, seconds, seed
         self._planned = {}          # source → the rewrites after it, of a search that led there
 

@@ -19,6 +19,7 @@ from ...nki.executor.vectorized import execute
 from ...nki.ir.nodes import ArraySpec
 from ...nki.ir.program import Program
 from ...nki.ir.semantics_collective import COLLECTIVES
+from ...nki.record.python_subset import check_python
 from ...nki.timing.timeline import schedule
 from ...nki.transform.cleanup import without_unused_tensors
 from ...nki.transform.moves import FAMILIES, OPT_IN_FAMILIES
@@ -242,8 +243,11 @@ def _standing(found, first_us, lifted_us, numbers, limits):
 def optimised(kernel: Kernel, specs: Sequence[ArraySpec], chip: str = DEFAULT_CHIP, seconds: float = 60.0,
               seed: int = 0, method: str = 'beam', limits: Limits = Limits(), say: Callable | None = None,
               families: Sequence[str] = tuple(FAMILIES)) -> OptimisedKernel:
-    "`optimised_program` of a kernel for inputs of these shapes. `KernelError` for a kernel that is refused."
-    return optimised_program(traced(kernel, specs, chip, limits), seconds, seed, method, limits, say, families)
+    """`optimised_program` of a kernel for inputs of these shapes. `say` is given what `check_python` warns of, too.
+    `KernelError` for a kernel that is refused."""
+    program = traced(kernel, specs, chip, limits)
+    if say and (says := check_python(program)): say(f'warning: {says}')
+    return optimised_program(program, seconds, seed, method, limits, say, families)
 
 def optimised_program(program: Program, seconds: float = 60.0, seed: int = 0, method: str = 'beam',
                       limits: Limits = Limits(), say: Callable | None = None,

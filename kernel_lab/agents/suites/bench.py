@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
-from ..engine.loop import AgentLoop
+from ..engine.loop import UNHEARD, AgentLoop
 from ..engine.session import Event
 from ..models.budget import LEAST_REPLY, SPARE_TOKENS, most_picodollars
 from ..models.messages import Model
@@ -75,7 +75,7 @@ def work_on(plan: SuitePlan, planned: PlannedRun, store: Store, dollars: float |
     loop = _loop(plan, planned, store, dollars, model, tell)
     try:
         for _ in loop: pass
-        if loop.ended: _note(loop, BUDGET_NOTE, loop.ended)
+        if loop.ended not in ('', UNHEARD): _note(loop, BUDGET_NOTE, loop.ended)
     except Exception as e:                                  # noqa: BLE001 (one run must not end a long suite)
         _note(loop, f'{END_NOTE}error', str(e) if isinstance(e, LabError) else f'A fault of the agent: {e!r}')
         if plan.on_error == 'stop': raise

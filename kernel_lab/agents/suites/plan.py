@@ -120,7 +120,11 @@ def plan_of(store: Store, id: str) -> SuitePlan:
     if len(found) != 1:
         says = f'{id!r} begins {len(found)} suites.' if found else f'There is no suite {id!r} in the store.'
         raise UsageError(says, hint='`kernel-lab bench` says the id of a suite when it begins.')
-    return SuitePlan.from_dict(store.load_run(f'{found.pop()}-0000').config['plan'])
+    first = store.load_run(f'{found.pop()}-0000')
+    try: return SuitePlan.from_dict(first.config['plan'])
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise UsageError(f'The plan of run {first.id} is damaged: {type(e).__name__}: {e}.',
+                         hint='Its runs can be seen with kernel-lab runs; begin a new suite.') from None
 
 # %% ../../../nbs/6_agents/6_suites/03_plan.ipynb #f029c70b
 def agent_of_row(row: SuiteRow, max_dollars: float | None = None, model: object = None) -> object:

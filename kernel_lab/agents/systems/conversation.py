@@ -146,7 +146,9 @@ class Conversation:
                 says = f'The reply holds {len(found)} kernels; the last one was read, the others were not.'
                 self.session.note(says, f'{self.name} {n}/prose')
                 text = f'{says}\n{text}'
-        else: text, ok = _NUDGE.format('judge' if 'judge' in self.tools else 'profile'), False
+        else:
+            again = next((n for n in ('judge', 'profile', 'verify') if n in self.tools), 'try')     # what is offered
+            text, ok = _NUDGE.format(again), False
         if ok: return False
         if self.nudged or not reply.content or reply.stop not in ('end_turn', 'max_tokens'):
             self.ended = f'The model stopped ({reply.stop}) without a new correct kernel.'

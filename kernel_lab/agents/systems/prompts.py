@@ -87,8 +87,8 @@ def sizes_of(chip: str | Chip) -> list[str]:
 def views_text() -> str:
     "The views of a tile or tensor, each with what it does."
     doc = lambda name: ' '.join(inspect.getdoc(getattr(Tile, name)).split('\n\n')[0].split()).rstrip('.')
-    call = lambda name: ', '.join(['*' * (p.kind == p.VAR_POSITIONAL) + p.name for p in
-                                   inspect.signature(getattr(Tile, name)).parameters.values()][1:])
+    call = lambda name: ', '.join([p.name for p in inspect.signature(getattr(Tile, name)).parameters.values()
+                                   if p.kind != p.VAR_POSITIONAL][1:])          # `shape` may stand alone, too
     return ' '.join(f'{name}({call(name)}): {doc(name)}.' for name in _VIEWS)
 
 def python_text() -> str:

@@ -5,6 +5,7 @@
 # %% ../../../nbs/6_agents/5_systems/09_registry.ipynb #a2cbd6e8
 from dataclasses import fields, replace
 from importlib import import_module
+from typing import get_args
 from ...nki.transform.moves import FAMILIES, OPT_IN_FAMILIES
 from ..models.messages import Model
 from ..models.scripted import ScriptedModel
@@ -38,14 +39,28 @@ def agent_class(name: str) -> type:
     module, cls, _ = choose(AGENTS, name, 'agent')
     return getattr(import_module(f'kernel_lab.agents.{module}'), cls)
 
-def agent_named(name: str, **settings: object) -> object:
+_PLAIN = int, float, bool, str, type(None)
+
+def _require_fit(agent, field, value):
+    "`UsageError` for a value that a setting of plain data cannot have."
+    kinds = get_args(field.type) or (field.type,)
+    if any(kind not in _PLAIN for kind in kinds): return
+    if isinstance(value, bool): fits = bool in kinds
+    else: fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    if fits: return
+    wanted = ' or '.join(kind.__name__ for kind in kinds if kind in _PLAIN[:4])
+    raise UsageError(f'{field.name}={value!r} is no setting of {agent}.', hint=f'It is of type {wanted}.')
+
+def agent_named(name: str, /, **settings: object) -> object:
     """The agent of this name with settings, of which those that are None are left out. `UsageError` for no agent, and
-    for a setting that it does not have."""
+    for a setting that it does not have, or of another type."""
     cls, given = agent_class(name), {k: v for k, v in settings.items() if v is not None}
     own = ['moves', 'worth', 'families', 'seconds', 'seed']
     takes = [f.name for f in fields(cls) if f.init] if asks_a_model(name) else own
     if extra := [k for k in given if k not in takes]:
         raise UsageError(f'The agent {name} has no {", ".join(extra)}.', hint=f'It has: {", ".join(takes)}.')
+    for f in fields(cls) if asks_a_model(name) else ():
+        if f.name in given: _require_fit(name, f, given[f.name])
     return cls(**given)
 
 def agent_of(run: Run, model: Model | str | None = None, **settings: object) -> object:

@@ -130,6 +130,14 @@ def source_named(bench: ToolBench, text: str) -> str:
     raise UsageError(f'There is no kernel {name!r}.' if not found else f'Several kernels begin with {name!r}.',
                      hint=f'Send a whole source, or name one of: {names}.')
 
+def source_to_edit(bench: ToolBench, text: str) -> str:
+    "`source_named`, of which a single line that names no kernel is not taken for one. `UsageError` for that."
+    source = source_named(bench, text)
+    if source == text and '\n' not in text.strip():
+        raise UsageError(f'There is no kernel {text.strip()[:60]!r}.',
+                         hint='Name one: best, last, step 3, or the beginning of its hash.')
+    return source
+
 # %% ../../../nbs/6_agents/4_tools/02_bench.ipynb #dd5dc531
 def _entry_parameters(source):
     "(names without a default, whether it takes more) of the last function under @nki.jit, or None."

@@ -4,7 +4,7 @@
 
 # %% ../../../nbs/6_agents/4_tools/05_gpu_kernels.ipynb #15727fc1
 from typing import Literal
-from .bench import ToolBench, kernel_name, source_named, twin_of
+from .bench import ToolBench, kernel_name, source_named, source_to_edit, twin_of
 from .kernels import edited_source
 from .outcome import error_text, guard_text, outcome_text, quoted, verify_text
 from ...core.errors import KernelError, UsageError
@@ -138,7 +138,7 @@ def edit_gpu(bench: ToolBench, kernel: str, old: str, new: str, stages: JudgeSta
     old: Text that stands in it exactly once, spaces and line breaks included.
     new: What stands there instead.
     stages: How far to go: compile, or verify (all)."""
-    try: return judge(bench, edited_source(source_named(bench, kernel), old, new), stages)
+    try: return judge(bench, edited_source(source_to_edit(bench, kernel), old, new), stages)
     except UsageError as e: return f'Not changed. {e}', False
 
 # %% ../../../nbs/6_agents/4_tools/05_gpu_kernels.ipynb #a2e34879

@@ -5,7 +5,7 @@
 # %% ../../../nbs/6_agents/4_tools/04_kernels.ipynb #bb704875
 import difflib
 from typing import Literal
-from .bench import ToolBench, kernel_name, other_task_text, source_named, twin_of
+from .bench import ToolBench, kernel_name, other_task_text, source_named, source_to_edit, twin_of
 from .outcome import error_text, guard_text, outcome_text, quoted, verify_text
 from .why import profile_text, target_text
 from ...core.errors import KernelError, UsageError
@@ -129,7 +129,7 @@ def edit(bench: ToolBench, kernel: str, old: str, new: str, stages: Stages = 'pr
     old: Text that stands in it exactly once, spaces and line breaks included.
     new: What stands there instead.
     stages: How far to go: compile, verify, or profile (all)."""
-    try: return _staged(bench, edited_source(source_named(bench, kernel), old, new), stages)
+    try: return _staged(bench, edited_source(source_to_edit(bench, kernel), old, new), stages)
     except UsageError as e: return f'Not changed. {e}', False
 
 # %% ../../../nbs/6_agents/4_tools/04_kernels.ipynb #423bc940

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 import typer
 from ...agents.models.prices import use_prices
-from .optimize import (AgentTarget, BaseUrl, MaxTokens, ModelName, PriceFile, Turns, announced,
-    asked_of)
+from .optimize import (BaseUrl, MaxTokens, ModelName, PriceFile, Turns, announced, asked_of)
 from ..render import (EXIT_GOOD, NO_VALUE, AnyChipName, StorePlace, TextTable, microseconds,
-    require_writable, say, with_progress, writing)
+    require_output, say, with_progress, writing)
 from ..runs import open_store, store_option
 from ..tasks import add_imported_tasks, imported_suites
 from ...core.errors import UsageError, choose
@@ -73,7 +72,7 @@ def do_suite(plan: 'SuitePlan', jobs: int = 1, place: str | None = None, out: st
              define: bool = False) -> int:
     "Work through a plan, print a row a run and the table → exit code. `place`: the store; `out`: a file of JSON."
     from ...agents.suites.bench import kept_outcomes, run_suite
-    require_writable(out)
+    require_output('--out', out, ('.json',))
     store = open_store(place)
     again = f'kernel-lab bench --resume {plan.id}{store_option(store, place)}'
     count = len(plan.runs)
@@ -88,8 +87,13 @@ def do_suite(plan: 'SuitePlan', jobs: int = 1, place: str | None = None, out: st
     except BaseException:                                               # Ctrl-C again, while the runs are ended
         if not interrupted(): raise
         cut = True
-    if cut: say(f'Interrupted. What was done is kept. Go on with: {again}', err=True)
+    if cut: _say_how(again)
     return INTERRUPTED if cut else EXIT_GOOD
+
+def _say_how(again):
+    "Say how a suite goes on, also where Ctrl-C is pressed once more while it is said."
+    try: say(f'Interrupted. What was done is kept. Go on with: {again}', err=True)
+    except KeyboardInterrupt: _say_how(again)
 
 def _how(found, store):
     "How a suite was timed: clocks, chips with their records, versions of the lab; what a figure of it says."
@@ -123,6 +127,17 @@ def settings_of(agent: str, given: dict | None = None, **said: object) -> dict:
     announced(agent_named(agent, **settings))
     return settings
 
+def require_own_plan(**given: object) -> None:
+    "`UsageError` for options beside --resume that a stored plan has already; `given`: option → what was said, or not."
+    if said := [f'--{name.replace("_", "-")}' for name, value in given.items() if value]:
+        raise UsageError(f'A resumed suite keeps its plan: {", ".join(said)} cannot be kept.',
+                         hint='Leave them out; --max-dollars, --jobs, --out, --define and --store may be given.')
+
+def require_a_model(agents: Sequence[str], said: dict) -> None:
+    "`UsageError` for settings of a model where none of the agents asks one."
+    from ...agents.systems.registry import asks_a_model
+    if not any(map(asks_a_model, agents)): asked_of(next(iter(agents)), said)
+
 def given_settings(texts: Sequence[str] | None) -> dict:
     "Settings from texts NAME=VALUE, a value as JSON or else as text. `UsageError` for a text without a name."
     found = {}
@@ -136,6 +151,8 @@ def given_settings(texts: Sequence[str] | None) -> dict:
     return found
 
 # %% ../../../nbs/7_cli/1_agents/04_bench.ipynb #8f465f72
+SuiteTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE', help=(
+    'What the agents write: nki (if left out), triton or cuda (then --chip is a GPU, as sm_90).'))]
 Suites = Annotated[list[str] | None, typer.Option('--suite', metavar='NAME', help=(
     'Tasks: all, level1, level2, level3, a family, or an imported suite, as nkibench; repeat.'))]
 OfTasks = Annotated[list[str] | None, typer.Option('--task', metavar='TASK', help='A task more; repeat.')]
@@ -159,9 +176,10 @@ Define = Annotated[bool, typer.Option('--define', help='Print below the table wh
 OutJson = Annotated[str | None, typer.Option('--out', metavar='FILE.json', help=(
     'Write plan, outcomes and figures here.'))]
 
-def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NAME', help='An agent; repeat.')] = None,
+def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NAME', help=(
+              'An agent; repeat. rewrite, the built-in one, if left out.'))] = None,
           suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: AnyChipName = DEFAULT_CHIP,
-          target: AgentTarget = None,
+          target: SuiteTarget = None,
           model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
           task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
           prices: PriceFile = None,
@@ -190,7 +208,13 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     from ...agents.systems.registry import agent_class
     from ...evaluate.gpu.compiling import require_compilers
     use_prices(prices)
-    if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
+    said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
+    if resume:
+        require_own_plan(agent=agent, suite=suite, task=task, workload=workload, chip=chip != DEFAULT_CHIP,
+                         target=target, set=settings, samples=samples != 1, steps=steps, alone=alone,
+                         stop_on_error=stop_on_error, checkout=checkout, **{**said, 'max_dollars': None},
+                         task_dollars=task_dollars)
+        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
     if 'kernelbench' in (suite or ()):
         from .kernelbench import say_answers
         if answers: say_answers(answers, published or (), level)
@@ -203,9 +227,9 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     for option in [name for name, value in own.items() if value]:
         raise UsageError(f'{option} is of --suite kernelbench.', hint='Name that suite, or leave it out.')
     names = tasks_named(suite, task)
-    said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
     given = given_settings(settings)
     agents, target = dict.fromkeys(agent or ['rewrite']), target or 'nki'
+    require_a_model(agents, said)
     for a in agents: require_target(agent_class(a), target, chip_of(target, chip))
     if target != 'nki': require_compilers(target)
     rows = tuple(SuiteRow(a, a, settings_of(a, given, **said)) for a in agents)
@@ -235,7 +259,7 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
            singly: Annotated[bool, typer.Option('--singly', help=(
                'One part off at a time, not all combinations.'))] = False,
            suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: AnyChipName = DEFAULT_CHIP,
-           target: AgentTarget = None,
+           target: SuiteTarget = None,
            model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
            task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
            prices: PriceFile = None,
@@ -249,10 +273,16 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
     from ...agents.systems.registry import agent_class
     from ...evaluate.gpu.compiling import require_compilers
     use_prices(prices)
-    if resume: raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
-    rows, names = ablation_rows(agent, switch or (), singly=singly), tasks_named(suite, task)
     said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
+    if resume:
+        require_own_plan(agent=agent != 'rewrite', switch=switch, singly=singly, suite=suite, task=task,
+                         workload=workload, chip=chip != DEFAULT_CHIP, target=target, set=settings,
+                         samples=samples != 1, steps=steps, stop_on_error=stop_on_error,
+                         **{**said, 'max_dollars': None}, task_dollars=task_dollars)
+        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
+    rows, names = ablation_rows(agent, switch or (), singly=singly), tasks_named(suite, task)
     target = target or 'nki'
+    require_a_model([agent], said)
     require_target(agent_class(agent), target, chip_of(target, chip))
     if target != 'nki': require_compilers(target)
     own = settings_of(agent, given_settings(settings), **said)

@@ -153,6 +153,11 @@ def families_asked(three_terms):
     from ...nki.transform.moves import FAMILIES, THREE_TERMS
     return {'families': (*FAMILIES, THREE_TERMS)}
 
+def _require_alone(what, why, **given):
+    "`UsageError` for options that have no effect beside others; `given`: option → what was said, or not."
+    if said := [f'--{name.replace("_", "-")}' for name, value in given.items() if value]:
+        raise UsageError(f'{what} {why}: {", ".join(said)} cannot be kept.', hint='Leave that out.')
+
 def new_loop(store, task, agent, steps, workload, chip, said=None, target='nki', **options):
     """A loop on a task, from its first kernel, or in a language of GPUs. `said`: options of the agent's model;
     `options` go to `evaluate`."""
@@ -238,9 +243,13 @@ def optimize(
     if shape:
         if task is None or kernel or resume:
             raise UsageError('--shape goes with one KERNEL.py, and with no task.', hint='The file comes first.')
+        _require_alone('--shape', 'goes with no task and no agent', agent=agent != 'rewrite', steps=steps,
+                       workload=workload, target=target, model=model, base_url=base_url, max_dollars=max_dollars,
+                       max_tokens=max_tokens, turns=turns, strict=strict)
         raise typer.Exit(optimize_file(task, shape, out, entry, figure, chip=chip, seconds=seconds, seed=seed,
                                        method=search, limits=Limits(work_seconds=work_seconds),
                                        **families_asked(three_terms)))
+    _require_alone('A task or a run', 'has shapes of its own', entry=entry, search=search != 'beam', figure=figure)
     require_writable(out)
     use_prices(prices)
     if (task is None) == (resume is None):

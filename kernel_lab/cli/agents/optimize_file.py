@@ -52,11 +52,14 @@ def optimize_file(path: str, shapes: list[str], out: str | None = None, entry: s
     `asked`: seconds, seed, method and limits of the search. `KernelError` for a kernel that is refused."""
     from ...agents.rewrite.without_task import optimised
     from ...nki.chip.chips import CHIPS
+    from ...nki.tuning.search import METHODS
     choose(CHIPS, chip, 'chip')
+    choose(METHODS, asked.get('method', 'beam'), 'search')
     kernel, target = read_kernel(path, entry), Path(out) if out else place_beside(path)
     require_writable(target)
     require_output('--figure', figure, FIGURE_ENDINGS, path, str(target))
-    asked['say'] = lambda line: say(f'{line}; Ctrl-C keeps what is found', err=True)
+    asked['say'] = lambda line: say(line if line.startswith('warning') else f'{line}; Ctrl-C keeps what is found',
+                                    err=True)
     try: done = optimised(kernel, [parse_shape(s) for s in shapes], chip, **asked)
     except KeyboardInterrupt:
         say('Interrupted before a faster kernel was verified; nothing is written.', err=True)

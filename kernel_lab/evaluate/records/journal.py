@@ -86,8 +86,9 @@ class Spent:
         return self.tokens_in + self.tokens_out + self.open_tokens
 
     def __str__(self):
-        most = dollars_text(self.open_dollars)
-        left = f', and at most {most} for {self.open_requests} cut off' if self.open_requests else ''
+        most = f'at most {dollars_text(self.open_dollars)}' if self.open_dollars or self.dollars is not None else (
+            'unknown price')                            # of those that were cut off, too
+        left = f', and {most} for {self.open_requests} cut off' if self.open_requests else ''
         counted = f'{tokens_text(self.tokens_in)} in, {self.tokens_out:,} out'
         if self.uncounted: counted = f'at least {counted}' if self.tokens_in + self.tokens_out else tokens_text(None)
         return f'{self.requests} requests, {counted}, {dollars_text(self.dollars)}{left}'

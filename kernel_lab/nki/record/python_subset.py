@@ -213,12 +213,27 @@ def outside_error(found: list[tuple[int, str, str]]) -> KernelError:
     return KernelError(f'{what} is outside the Python that the compiler takes{rest}', kind='unsupported', line=line,
                        hint=hint)
 
-def review_python(func: Callable, strict: bool = False) -> None:
-    """Warn of the first line of a kernel that the vendor's compiler would not take; with `strict`, a `KernelError`."""
+def _has_grid(node):
+    "Whether a function's decorators ask for a launch grid of more than one program."
+    given = [k.value for d in node.decorator_list if isinstance(d, ast.Call) for k in d.keywords if k.arg == 'grid']
+    return any(ast.unparse(v) not in ('1', '[1]', '(1,)', '()', '[]', 'None') for v in given)
+
+def grid_text(tree: ast.AST, name: str, line: int = 0) -> str | None:
+    "A sentence about the launch grid that the decorator of a kernel asks for, and which is not launched; None without."
+    for n in ast.walk(tree):
+        if isinstance(n, ast.FunctionDef) and n.name == name and _has_grid(n):
+            if line in (0, n.lineno, *(d.lineno for d in n.decorator_list)):
+                return (f"Line {n.decorator_list[0].lineno}: grid=… of a decorator has no effect in the lab: {name} is "
+                        f'one program on one core. {name}[2] is a kernel that is launched as two.')
+
+def review_python(func: Callable, strict: bool = False, grid: tuple = ()) -> None:
+    """Warn of the first line of a kernel that the vendor's compiler would not take; with `strict`, a `KernelError`.
+    Warn too where its decorator asks for a launch grid, and it is launched with none (`grid`)."""
     code = getattr(func, '__code__', None)
     tree = code and tree_of(code.co_filename)
     if tree is None or not strict and code.co_filename.startswith(PACKAGE_DIR): return
     key = code.co_name, code.co_firstlineno
+    if not grid and (says := grid_text(tree, *key)): warnings.warn(says, stacklevel=4)
     known = _known.setdefault(tree, {})
     if key not in known: known[key] = lines_outside(tree, *key)
     if not known[key]: return
@@ -226,8 +241,15 @@ def review_python(func: Callable, strict: bool = False) -> None:
     warnings.warn(f'{outside_text(known[key])} The lab runs it all the same.', stacklevel=4)
 
 def check_python(program: Program, strict: bool = False) -> str | None:
-    """A sentence about the first line of a traced kernel's source that the vendor's compiler would not take; None
-    without one, and for the earlier dialect. With `strict` a `KernelError`."""
-    found = read_outside(program.source, program.name) if program.dialect == 'nki' else []
+    """A sentence about the first line of a traced kernel's source that the vendor's compiler would not take, and one
+    about a launch grid of its decorator; None without, and for the earlier dialect. With `strict` a `KernelError`."""
+    if program.dialect != 'nki': return None
+    found = read_outside(program.source, program.name)
     if found and strict: raise outside_error(found)
-    return outside_text(found) if found else None
+    return ' '.join(filter(None, [outside_text(found) if found else None, _unlaunched(program)])) or None
+
+def _unlaunched(program):
+    "`grid_text` of a traced kernel's source; None where the program is one of a launch grid."
+    if 'g0' in program.loops: return None
+    try: return grid_text(ast.parse(program.source), program.name)
+    except (SyntaxError, ValueError, RecursionError, MemoryError): return None

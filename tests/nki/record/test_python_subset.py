@@ -8,7 +8,7 @@ from kernel_lab.core.errors import KernelError
 from kernel_lab.nki import ArraySpec, trace
 from kernel_lab.nki.lang.trace import load_source
 from kernel_lab.nki import installed
-from kernel_lab.nki.record.python_subset import PYTHON_TABLE, lines_outside, read_outside
+from kernel_lab.nki.record.python_subset import PYTHON_TABLE, check_python, lines_outside, read_outside
 
 HEAD = '''import nki
 import nki.language as nl
@@ -197,3 +197,18 @@ def test_strict_is_no_argument_of_the_kernel():
 
 def test_every_row_of_the_table_says_what_to_write():
     assert all(what and hint.endswith('.') for what, hint in PYTHON_TABLE.values())
+
+
+@pytest.mark.parametrize('grid, is_told', [('grid=2', True), ('grid=[2]', True), ('grid=(4, 8)', True), ('grid=1', False),
+                                           ('grid=(1,)', False), ("platform_target='trn2'", False)])
+def test_a_grid_that_only_the_decorator_names_is_told(grid, is_told):
+    "No such program is launched: the time would be that of one core without a word."
+    head = HEAD.replace('@nki.jit', f'@nki.jit({grid})')
+    told = ['Line 6: grid=… of a decorator has no effect in the lab: kernel is one program on one core. '
+            'kernel[2] is a kernel that is launched as two.']
+    assert traced('pass', head=head) == (told if is_told else [])
+    source = head + TAIL
+    with installed():
+        one = trace(load_source(source), ArraySpec((128, 64)), chip='trn2')
+        two = trace(load_source(source), ArraySpec((128, 64)), chip='trn2', grid=(2,))
+    assert check_python(one) == (told[0] if is_told else None) and check_python(two) is None

@@ -1,0 +1,195 @@
+"""Parts of one's own in the walk of a person: models that answer nonsense, agents that propose nonsense, and careless
+orders of edits, turns and limits. Each ends in a sentence, and the run goes on."""
+import threading
+
+import mortal
+import pytest
+from mortal import ByRequest, evaluate, react_reply, version
+
+from kernel_lab.agents.engine.loop import UNHEARD, AgentLoop, Proposal
+from kernel_lab.agents.models.messages import Reply
+from kernel_lab.agents.models.prices import Usage
+from kernel_lab.agents.systems.react import ReactAgent
+from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.records.journal import Entry, spent_in
+from kernel_lab.evaluate.records.verification import Status
+from kernel_lab.evaluate.store.store import Store
+from kernel_lab.tasks.model.workload import Kernel
+from kernel_lab.tasks.suite.registry import get_task
+
+SOFTMAX = get_task('softmax')
+
+
+@pytest.fixture(scope='module')
+def measured():
+    found = evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1)
+    assert found.status == Status.CORRECT, found.log
+    return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, measured): return mortal.make_quick(measured, monkeypatch.setattr)
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store(tmp_path/'runs.db')
+    yield made
+    made.close()
+
+
+def sound(): return ReactAgent(ByRequest(react_reply))
+
+
+def loop_of(agent, store, **kw): return AgentLoop('softmax', agent, 'small', store=store, **kw)
+
+
+class Odd:
+    "A model of one's own."
+    name, host = 'odd', ''
+    def __init__(self, answer): self.answer = answer
+    def send(self, request, on_event=None): return self.answer
+
+
+TEXT = ({'type': 'text', 'text': 'hi'},)
+NONSENSE = {'nothing': None, 'a text': 'hi', 'a dict': {'content': TEXT}, 'plain content': Reply('hi'), 'plain blocks': Reply(('hi',)),
+            'a number for a text': Reply(({'type': 'text', 'text': 5},)), 'no stop': Reply(TEXT, None), 'no usage': Reply(TEXT, usage=None),
+            'half a token': Reply(TEXT, usage=Usage(1.5)), 'less than no token': Reply(TEXT, usage=Usage(-5))}
+
+
+@pytest.mark.parametrize('what', NONSENSE)
+def test_a_reply_that_cannot_be_read_is_not_kept_and_the_run_goes_on(store, what):
+    loop = loop_of(ReactAgent(Odd(NONSENSE[what])), store)
+    loop.step()
+    for _ in range(2):
+        with pytest.raises(UsageError, match='The model odd gave an answer that cannot be read'): loop.step()
+    assert loop.run.state == 'interrupted' and loop.spent.open_requests == 2
+    assert AgentLoop(agent=sound(), run=loop.run.id, store=store).step().index > 0
+
+
+def test_what_was_cut_off_at_an_unknown_price_is_not_called_free(store):
+    loop = loop_of(ReactAgent(Odd(None)), store)
+    loop.step()
+    with pytest.raises(UsageError): loop.step()
+    assert str(loop.spent).endswith('unknown price, and unknown price for 1 cut off') and '$' not in str(loop.spent)
+
+
+def test_a_request_is_counted_once_while_its_reply_comes():
+    sent = Entry(0, None, 'sent', 'a', dict(request='', most_usd=2.0, most_tokens=9))
+    reply = Entry(1, 0, 'reply', 'a', dict(sent=0, cost_usd=0.5, tokens_in=1, tokens_out=1))
+
+    class Growing(list):
+        "A journal to which another thread adds a reply as soon as it has been read once."
+        def __iter__(self):
+            seen = list(super().__iter__())
+            if len(self) == 1: self.append(reply)
+            return iter(seen)
+    from kernel_lab.agents.engine.recording import Recording
+    loop = loop_of(None, False)
+    found = Recording(loop.run, None, Growing([sent])).spent
+    assert (found.dollars, found.open_dollars) in ((0, 2.0), (0.5, 0)) and spent_in([sent, reply]).open_dollars == 0
+
+
+class Proposes:
+    name = 'own'
+    def __init__(self, what): self.what = what
+    def propose(self, run, task, workload): return self.what
+
+
+@pytest.mark.parametrize('what', ['def k(x): return x', Kernel('def k(x): return x'), Proposal('def k(x): return x', 'a', 'b', 'c')])
+def test_a_proposal_that_is_none_is_a_sentence(store, what):
+    loop = loop_of(Proposes(what), store)
+    loop.step()
+    with pytest.raises(UsageError, match='The agent own proposes a .* without a kernel'): loop.step()
+    assert loop.run.state == 'interrupted'
+
+
+@pytest.mark.parametrize('agent', ['react', ReactAgent, object()])
+def test_what_is_no_agent_is_said_before_a_step(agent):
+    with pytest.raises(UsageError, match='is no agent'): loop_of(agent, False)
+
+
+def test_what_is_no_store_is_said_before_a_step(tmp_path):
+    with pytest.raises(UsageError, match='is no store'): loop_of(sound(), str(tmp_path/'runs.db'))
+    with pytest.raises(UsageError, match="Without a store there is no run 'r1'"): AgentLoop(agent=sound(), run='r1', store=False)
+    with pytest.raises(UsageError, match="max_steps='3' is no amount"): loop_of(sound(), False, max_steps='3')
+
+
+def test_a_kernel_by_hand_may_come_with_words(store):
+    loop = loop_of(sound(), store)
+    loop.step()
+    step = loop.edit(version(2), message='It is wider.', plan=None)
+    kept = [e.body for e in loop.recording.entries if e.kind == 'edit']
+    assert step.index == 1 and kept[0]['step'] == 1 and kept[1] == {'message': 'It is wider.'}
+    loop.step()
+    assert not loop.is_unheard
+
+
+def test_words_to_a_simple_agent_are_refused_before_the_kernel_is_evaluated(store):
+    loop = loop_of(Proposes(None), store)
+    loop.step()
+    with pytest.raises(UsageError, match='takes kernels, and no words'): loop.edit(version(2), message='It is wider.')
+    assert len(loop.steps) == 1
+
+
+@pytest.mark.parametrize('kernel', [5, b'def k(x): return x', test_a_kernel_by_hand_may_come_with_words])
+def test_a_kernel_that_is_no_text(store, kernel):
+    loop = loop_of(sound(), store)
+    loop.step()
+    with pytest.raises(UsageError, match='given as text'): loop.edit(kernel)
+    assert loop.run.state == 'running' and len(loop.steps) == 1
+
+
+def test_no_message_is_no_word(store):
+    loop = loop_of(sound(), store)
+    loop.step()
+    with pytest.raises(UsageError, match='nothing to edit'): loop.edit(message=None)
+    assert loop.edit(message=3, plan=None) is None and loop.step()
+
+
+def test_words_that_nobody_hears_are_said(store):
+    loop = loop_of(sound(), store)
+    loop.run_until()
+    assert loop.ended == ''
+    again = AgentLoop(agent=sound(), run=loop.run.id, store=store)
+    again.edit(message='Go on.')
+    assert again.step() is None and again.ended == UNHEARD
+    again.rewind(2).edit(message='Go on.')
+    assert again.ended == '' and again.step() and not again.is_unheard
+
+
+@pytest.mark.parametrize('limit', [dict(steps='3'), dict(seconds=-1), dict(dollars=float('nan')), dict(speedup=True)])
+def test_limits_that_are_none_are_refused(store, limit):
+    with pytest.raises(UsageError, match='is no amount'): loop_of(sound(), store).run_until(**limit)
+
+
+def test_two_threads_at_one_loop(store):
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow(ByRequest):
+        def send(self, request, on_event=None):
+            begun.set()
+            go.wait(30)
+            return super().send(request)
+    loop = loop_of(ReactAgent(Slow(react_reply)), store)
+    loop.step()
+    turn = threading.Thread(target=loop.step)
+    turn.start()
+    begun.wait(30)
+    with pytest.raises(UsageError, match='at work already'): loop.step()
+    go.set()
+    turn.join(30)
+    assert loop.run.state == 'running' and len(loop.steps) > 1 and loop.step()
+
+
+def test_a_reminder_names_a_tool_that_is_offered(store):
+    asked = []
+
+    class Prose(Odd):
+        def send(self, request, on_event=None):
+            asked.append(request)
+            return self.answer
+    loop = loop_of(ReactAgent(Prose(Reply(TEXT)), profiling=False), store)
+    loop.run_until()
+    offered, said = [t['name'] for t in asked[1].tools], str(asked[1].messages[-1])
+    assert 'verify another one' in said and 'verify' in offered and 'profile' not in offered and 'profile' not in said
