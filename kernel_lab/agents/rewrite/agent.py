@@ -20,7 +20,7 @@ from ...evaluate.store.rows import program_behind
 from ...nki.timing.timeline import schedule
 from ...nki.transform.moves import FAMILIES
 from ...targets.nki_sim import specs_of
-from ...tasks.codegen.convolutions import CONVOLUTIONS
+from ...tasks.codegen.images.group_norm import IMAGE_OPS
 from ...tasks.codegen.lower import lower_fused
 from ...tasks.codegen.precision import kernel_graph
 from ...tasks.model.task import Task
@@ -62,11 +62,11 @@ def _traced(kernel, chip, task, workload):
     return None if isinstance(program, KernelError) else program
 
 def fused_anew(task: Task, workload: Workload, chip: str, packed: bool = False) -> Kernel | None:
-    """The kernel of a task with fused passes, for a chip, its convolutions `packed` where it has some; None where there
-    is none, or it is the task's first kernel."""
+    """The kernel of a task with fused passes, for a chip, `packed` with the passes over images that fill the array;
+    None where there is none, or it is the task's first kernel."""
     try:
         first, graph = task.first(workload), kernel_graph(task, workload)
-        if packed and not any(n.op in CONVOLUTIONS for n in graph.nodes): return None
+        if packed and not any(n.op in IMAGE_OPS for n in graph.nodes): return None
         text = lower_fused(graph, task.name, task.doc.splitlines()[0], chip, packed)
     except LabError: return None            # torch cannot export the reference, or an operation has no rule
     return Kernel(text) if first is None or text != first.source else None

@@ -48,7 +48,8 @@ def image_sizes(shape: tuple[int, ...]) -> tuple[int, int, tuple[int, int, int]]
     return n, c, to_3d(tuple(rest), (1, 1, 1))
 
 # %% ../../../nbs/3_tasks/2_codegen/10_convolutions.ipynb #e936deac
-def load_band(win: Window, name: str, src: Callable, channels: str, kind: str, fill: float, part: str = '') -> list[str]:
+def load_band(win: Window, name: str, src: Callable, channels: str, kind: str, fill: float,
+              part: str = '') -> list[str]:
     """Lines that load the band of input for output rows at..at + n of slice d into `name` [channels, window depth,
     rows, columns], or into the partitions `part` of such a tile.
 
@@ -114,8 +115,7 @@ def _load_weights(win, w, transposed, each, out_each, kind):
 
 def output_lines(win: Window, out: HbmTensor, products: list[str], tall: int, bias: bool) -> list[str]:
     "Lines that make the output of a band `tall` rows at a time: `products` add up in `acc`, [on, tall, wide]."
-    _, O, _ = image_sizes(out.shape)
-    wide = min(win.out[2], 512)
+    (N, O, _), wide = image_sizes(out.shape), min(win.out[2], 512)
     return ['def output_rows(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
             f'        wide = min({wide}, {win.out[2]} - v)',
             '        acc = nl.ndarray((on, tall, wide), dtype=nl.float32, buffer=nl.psum)',
@@ -123,8 +123,8 @@ def output_lines(win: Window, out: HbmTensor, products: list[str], tall: int, bi
             f'        result = nl.ndarray((on, tall, wide), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
             '        nisa.tensor_scalar(dst=result, data=acc, op0=nl.add, operand0=bias_tile)'
             if bias else '        nisa.tensor_copy(dst=result, src=acc)',
-            f'        nisa.dma_copy(dst={out.text((image_sizes(out.shape)[0], O, *win.out))}[b, o:o + on, d, at + y:at + y '
-            '+ tall, v:v + wide], src=result)', '',
+            f'        nisa.dma_copy(dst={out.text((N, O, *win.out))}[b, o:o + on, d, at + y:at + y + tall, v:v + '
+            'wide], src=result)', '',
             f'if n >= 2 * {tall}:', f'    for y in nl.affine_range(n // {tall}): output_rows(y * {tall}, {tall})',
             f'elif n >= {tall}: output_rows(0, {tall})',
             f'if n % {tall}: output_rows(n - n % {tall}, n % {tall})']
@@ -156,7 +156,8 @@ def convolution_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: H
     chunked = each > BLOCK_ROWS                # more input channels than partitions
     products = [f'nisa.nc_matmul(dst=acc, stationary={tap_of(t)}, moving={tap})' for t, tap in enumerate(taps)]
     if chunked:
-        products = ['for k in range(len(bands)):', f'    {weight}, band = weights[k], bands[k]', *indent_lines(1, products)]
+        products = ['for k in range(len(bands)):', f'    {weight}, band = weights[k], bands[k]',
+                    *indent_lines(1, products)]
     body = output_lines(win, out, products, tall, bias is not None)
     bands = load_band(win, 'band', source, 'cn', kind, 0.0)
     lines = _load_weights(win, w, transposed, each, out_each, kind)

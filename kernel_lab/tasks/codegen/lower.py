@@ -22,7 +22,7 @@ from .rewrites.parts import with_parts
 from .rewrites.recurrences import with_backwards_scans, with_recurrences
 from .rewrites.time_last import lower_turn, with_time_last
 from .topk_and_gather import lower_index
-from .images.phases import lower_filled
+from .images.group_norm import IMAGE_RULES
 from ..model.task import Task
 from ..model.workload import Kernel, Workload
 
@@ -66,10 +66,11 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
     a pass where that pays.
 
     The fastest on a chip of: attention as one pass, or as several, each with composite operations whole, or by their
-    parts; and the text of `lower_unfused`. `chip` None: all share that can. `packed`: convolutions fill the array."""
+    parts; and the text of `lower_unfused`. `chip` None: all share that can. `packed`: with
+    the passes over images that fill the array."""
     scanned = with_time_last(with_backwards_scans(with_recurrences(graph)))
     if chip is None: return inline_calls(_fused(with_parts(with_attention(scanned)), lambda part: True, name, doc))
-    pays, planned, rules = lambda part: fusion_pays(part, chip), {}, [lower_filled] if packed else []
+    pays, planned, rules = lambda part: fusion_pays(part, chip), {}, IMAGE_RULES if packed else []
     def timed(some):
         "The fastest of some graphs: its latency in µs, its kernel's text, and itself."
         for g in some:

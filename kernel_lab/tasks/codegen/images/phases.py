@@ -87,7 +87,8 @@ def _phase_lines(phases, kind):
     lines = [f'dealt = nl.ndarray(({BLOCK_ROWS}, groups, n // {ph} + {A - 1}, {W // pw + B - 1}), dtype=nl.{kind}, '
              'buffer=nl.sbuf)', 'for g in range(groups):']
     for q, (y, x) in enumerate(phases.places):
-        seen = f'band[g * {CHANNELS}:(g + 1) * {CHANNELS}, 0, {y}:n + {ph * (A - 1)}:{ph}, {x}:{phases.band.width}:{pw}]'
+        seen = (f'band[g * {CHANNELS}:(g + 1) * {CHANNELS}, 0, {y}:n + {ph * (A - 1)}:{ph}, '
+                f'{x}:{phases.band.width}:{pw}]')
         there = f'dealt[{_part(q)}, g, :, :]'
         lines.append(f'    nisa.tensor_copy(dst={there}, src={seen}, engine=nisa.engine.gpsimd)' if q % 2
                      else f'    nisa.activation(dst={there}, op=nl.copy, data={seen})')
@@ -106,8 +107,9 @@ def _product_lines(phases, tall, bias):
         there = (f'result[g * {CHANNELS}:(g + 1) * {CHANNELS}, y * {ph} + {y}:(y + h - 1) * {ph} + {y + 1}:{ph}, '
                  f'{x}:{x + pw * (W - 1) + 1}:{pw}]')
         made = f'acc[{_part(m)}, :, :]'
-        lines.append(f'nisa.tensor_scalar(dst={there}, data={made}, op0=nl.add, operand0=bias_tile[{_part(m)}, g:g + 1])'
-                     if bias else f'nisa.tensor_copy(dst={there}, src={made})')
+        add = f', op0=nl.add, operand0=bias_tile[{_part(m)}, g:g + 1])'
+        lines.append(f'nisa.tensor_scalar(dst={there}, data={made}{add}' if bias else
+                     f'nisa.tensor_copy(dst={there}, src={made})')
     return ['for g in range(groups):', f'    for y in range(0, n // {ph}, {tall}):',
             f'        h = min({tall}, n // {ph} - y)', *indent_lines(2, lines)]
 
@@ -124,8 +126,8 @@ def phased_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: HbmTen
     if bias:
         lines += [f'bias_tile = nl.ndarray(({BLOCK_ROWS}, groups), dtype=nl.float32, buffer=nl.sbuf)',
                   'for g in range(groups):',
-                  *(f'    nisa.dma_copy(dst=bias_tile[{_part(m)}, g:g + 1], src={bias.text((C, 1))}[ci + g * {CHANNELS}:ci + '
-                    f'(g + 1) * {CHANNELS}, :])' for m in range(PIXELS))]
+                  *(f'    nisa.dma_copy(dst=bias_tile[{_part(m)}, g:g + 1], src={bias.text((C, 1))}[ci + g * {CHANNELS}:'
+                    f'ci + (g + 1) * {CHANNELS}, :])' for m in range(PIXELS))]
     each = [*load_band(phases.band, 'band', source, 'cn', kind, 0.0), *_phase_lines(phases, kind),
             f'result = nl.ndarray((cn, n, {win.out[2]}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
             *_product_lines(phases, tall, bias is not None),
