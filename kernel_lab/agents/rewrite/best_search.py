@@ -59,7 +59,8 @@ def search_starts(task: Task, workload: Workload, chip: str) -> list[SearchStart
     for name in (ANEW, PACKED):
         try: anew = start_named(name, task, workload, chip)
         except LabError: continue
-        if anew.us < starts[0].us and all(anew.kernel.source != s.kernel.source for s in starts): starts.append(anew)
+        is_new = all(anew.kernel.source != s.kernel.source for s in starts)
+        if is_new and anew.us < starts[0].us: starts.append(anew)
     return starts
 
 # %% ../../../nbs/6_agents/2_rewrite/07_best_search.ipynb #ebc4cb70

@@ -39,11 +39,13 @@ def _norm_lines(rows, pixels, eps, gain, bias, dtype):
              tile('group_mean', 1), 'nisa.tensor_copy(dst=group_mean, src=mean)', tile('centred', pixels),
              'nisa.tensor_scalar(dst=centred, data=x_tile, op0=nl.subtract, operand0=group_mean)',
              tile('squares', pixels), tile('square_sums', 1),
-             'nisa.activation_reduce(dst=squares, op=nl.square, data=centred, reduce_op=nl.add, reduce_res=square_sums)', tile('variance', 1, where='psum'),
+             'nisa.activation_reduce(dst=squares, op=nl.square, data=centred, reduce_op=nl.add, '
+             'reduce_res=square_sums)', tile('variance', 1, where='psum'),
              'nisa.nc_matmul(dst=variance, stationary=shares, moving=square_sums)', tile('spread', 1),
              f'nisa.tensor_scalar(dst=spread, data=variance, op0=nl.add, operand0={eps!r})', tile('scale', 1),
              'nisa.activation(dst=scale, op=nl.rsqrt, data=spread)']
-    if gain: lines += [tile('gained', 1), 'nisa.tensor_tensor(dst=gained, data1=scale, data2=gain_tile, op=nl.multiply)']
+    if gain:
+        lines += [tile('gained', 1), 'nisa.tensor_tensor(dst=gained, data1=scale, data2=gain_tile, op=nl.multiply)']
     more = ', op1=nl.add, operand1=bias_tile' if bias else ''
     return [*lines, tile('result', pixels, dtype), 'nisa.tensor_scalar(dst=result, data=centred, op0=nl.multiply, '
             f'operand0={"gained" if gain else "scale"}{more})']

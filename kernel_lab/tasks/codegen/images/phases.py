@@ -126,8 +126,8 @@ def phased_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: HbmTen
     if bias:
         lines += [f'bias_tile = nl.ndarray(({BLOCK_ROWS}, groups), dtype=nl.float32, buffer=nl.sbuf)',
                   'for g in range(groups):',
-                  *(f'    nisa.dma_copy(dst=bias_tile[{_part(m)}, g:g + 1], src={bias.text((C, 1))}[ci + g * {CHANNELS}:'
-                    f'ci + (g + 1) * {CHANNELS}, :])' for m in range(PIXELS))]
+                  *(f'    nisa.dma_copy(dst=bias_tile[{_part(m)}, g:g + 1], src={bias.text((C, 1))}'
+                    f'[ci + g * {CHANNELS}:ci + (g + 1) * {CHANNELS}, :])' for m in range(PIXELS))]
     each = [*load_band(phases.band, 'band', source, 'cn', kind, 0.0), *_phase_lines(phases, kind),
             f'result = nl.ndarray((cn, n, {win.out[2]}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
             *_product_lines(phases, tall, bias is not None),
