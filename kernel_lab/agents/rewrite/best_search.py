@@ -46,8 +46,8 @@ def _start(name, kernel, task, workload, chip):
     return SearchStart(name, kernel, program, float(schedule(program, chip).latency_us))
 
 def start_named(name: str, task: Task, workload: Workload, chip: str) -> SearchStart:
-    """'first kernel', 'fused anew' or 'packed' of a task. `KernelError` where it is refused, `UsageError` where there is
-    none."""
+    """'first kernel', 'fused anew' or 'packed' of a task. `KernelError` where it is refused, `UsageError` where there
+    is none."""
     anew = lambda packed: lambda w: fused_anew(task, w, chip, packed)
     kernel = {FIRST: task.first, ANEW: anew(False), PACKED: anew(True)}[name](workload)
     if kernel is None: raise UsageError(f'{task.name} has no kernel of the kind "{name}".')
