@@ -73,7 +73,7 @@ def _moving(win, each, p):
     i, j, k = p.first
     return tap_view(win, 'down' if is_down else 'band', (i, j, 0 if is_down else k), 'y', 'tall', ('v', 'wide'), part)
 
-ROOM = 24 * 1024                # bytes a partition of a band
+BAND_BYTES = 24 * 1024          # of a partition that a band may take
 
 def even_size(n: int, most: int) -> int:
     "The least size of as few pieces of n as can be, of at most `most` each."
@@ -81,7 +81,7 @@ def even_size(n: int, most: int) -> int:
 
 def _heights(win, size):
     "(output rows of a band, of a product): as even as they can be."
-    band = even_size(win.out[1], win.band_rows(ROOM // size))
+    band = even_size(win.out[1], win.band_rows(BAND_BYTES // size))
     tall = min(max(512 // win.out[2], 1), band)
     return band, even_size(band, tall) if band % even_size(band, tall) == 0 else tall
 
