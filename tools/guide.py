@@ -40,6 +40,7 @@ ROOMS = {
     "tasks.codegen": "a compiler: a torch function becomes the text of an NKI kernel",
     "tasks.codegen.loops": "reductions that walk a row once, and passes whose reductions leave rows",
     "tasks.codegen.rewrites": "what a graph becomes before it is lowered: recurrences as scans, composites in parts",
+    "tasks.codegen.images": "passes over images that fill the array: taps or pixels packed, groups of channels",
     "tasks.codegen.attention": "softmax of products in one pass: where heads lie, what a pass computes, its pipeline",
     "tasks.suite": "250 tasks: how a family is written, the kernels written by hand, the register of all",
     "tasks.suite.level1": "100 single operations",

@@ -20,6 +20,7 @@ from ...evaluate.store.rows import program_behind
 from ...nki.timing.timeline import schedule
 from ...nki.transform.moves import FAMILIES, KNOWN_FAMILIES
 from ...targets.nki_sim import specs_of
+from ...tasks.codegen.images.group_norm import IMAGE_OPS
 from ...tasks.codegen.lower import lower_fused
 from ...tasks.codegen.precision import kernel_graph
 from ...tasks.model.task import Task
@@ -60,11 +61,13 @@ def _traced(kernel, chip, task, workload):
     program = trace_in_child(kernel, specs_of(task, workload), chip)
     return None if isinstance(program, KernelError) else program
 
-def fused_anew(task: Task, workload: Workload, chip: str) -> Kernel | None:
-    "The kernel of a task with fused passes, for a chip; None where there is none, or it is the task's first kernel."
+def fused_anew(task: Task, workload: Workload, chip: str, packed: bool = False) -> Kernel | None:
+    """The kernel of a task with fused passes, for a chip, `packed` with the passes over images that fill the array;
+    None where there is none, or it is the task's first kernel."""
     try:
-        first = task.first(workload)
-        text = lower_fused(kernel_graph(task, workload), task.name, task.doc.splitlines()[0], chip)
+        first, graph = task.first(workload), kernel_graph(task, workload)
+        if packed and not any(n.op in IMAGE_OPS for n in graph.nodes): return None
+        text = lower_fused(graph, task.name, task.doc.splitlines()[0], chip, packed)
     except LabError: return None            # torch cannot export the reference, or an operation has no rule
     return Kernel(text) if first is None or text != first.source else None
 

@@ -30,7 +30,7 @@ from ...tasks.model.workload import Kernel, Workload
 from ...tasks.suite.registry import get_task
 
 # %% ../../../nbs/6_agents/2_rewrite/07_best_search.ipynb #bc2277cb
-FIRST, ANEW, GIVEN = 'first kernel', 'fused anew', 'given'
+FIRST, ANEW, PACKED, GIVEN = 'first kernel', 'fused anew', 'packed', 'given'
 JUDGED = Limits(work_seconds=600)       # of a verification at full shape
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +46,22 @@ def _start(name, kernel, task, workload, chip):
     return SearchStart(name, kernel, program, float(schedule(program, chip).latency_us))
 
 def start_named(name: str, task: Task, workload: Workload, chip: str) -> SearchStart:
-    "'first kernel' or 'fused anew' of a task. `KernelError` where it is refused, `UsageError` where there is none."
-    kernel = {FIRST: task.first, ANEW: lambda w: fused_anew(task, w, chip)}[name](workload)
+    """'first kernel', 'fused anew' or 'packed' of a task. `KernelError` where it is refused, `UsageError` where there
+    is none."""
+    anew = lambda packed: lambda w: fused_anew(task, w, chip, packed)
+    kernel = {FIRST: task.first, ANEW: anew(False), PACKED: anew(True)}[name](workload)
     if kernel is None: raise UsageError(f'{task.name} has no kernel of the kind "{name}".')
     return _start(name, kernel, task, workload, chip)
 
 def search_starts(task: Task, workload: Workload, chip: str) -> list[SearchStart]:
-    "The first kernel of a task, and the kernel with fused passes where that is faster."
-    first = start_named(FIRST, task, workload, chip)
-    try: fused = start_named(ANEW, task, workload, chip)
-    except LabError: return [first]
-    return [first, fused] if fused.us < first.us else [first]
+    "The first kernel of a task, and those with fused passes that are faster, those over images packed or not."
+    starts = [start_named(FIRST, task, workload, chip)]
+    for name in (ANEW, PACKED):
+        try: anew = start_named(name, task, workload, chip)
+        except LabError: continue
+        is_new = all(anew.kernel.source != s.kernel.source for s in starts)
+        if is_new and anew.us < starts[0].us: starts.append(anew)
+    return starts
 
 # %% ../../../nbs/6_agents/2_rewrite/07_best_search.ipynb #ebc4cb70
 def _taken_places(program, move):

@@ -22,6 +22,7 @@ from .rewrites.parts import with_parts
 from .rewrites.recurrences import with_backwards_scans, with_recurrences
 from .rewrites.time_last import lower_turn, with_time_last
 from .topk_and_gather import lower_index
+from .images.group_norm import IMAGE_RULES
 from ..model.task import Task
 from ..model.workload import Kernel, Workload
 
@@ -44,8 +45,9 @@ def _latency_us(source, graph, chip):
     try: return schedule(trace_source(source, None, specs, chip), chip).latency_us
     except KernelError: return math.inf
 
-def _fused(graph, pays, *name):
-    return render_kernel(plan_fused(graph, KernelPlan(graph, [lower_turn, *LOWERING_RULES]), pays), graph, *name)
+def _fused(graph, pays, *name, first=()):
+    rules = [*first, lower_turn, *LOWERING_RULES]
+    return render_kernel(plan_fused(graph, KernelPlan(graph, rules), pays), graph, *name)
 
 _PAYS = {}          # (text of a group's graph, chip) -> whether its pass is faster than its operations
 
@@ -58,20 +60,22 @@ def fusion_pays(graph: Graph, chip: str = 'trn2') -> bool:
     return _PAYS[key]
 
 # %% ../../../nbs/3_tasks/2_codegen/14_lower.ipynb #454cdb55
-def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | None = 'trn2') -> str:
+def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | None = 'trn2',
+                packed: bool = False) -> str:
     """The text of a kernel in which neighbouring operations, the parts of composite ones, and those of attention, share
     a pass where that pays.
 
     The fastest on a chip of: attention as one pass, or as several, each with composite operations whole, or by their
-    parts; and the text of `lower_unfused`. `chip` None: all share that can."""
+    parts; and the text of `lower_unfused`. `chip` None: all share that can. `packed`: with
+    the passes over images that fill the array."""
     scanned = with_time_last(with_backwards_scans(with_recurrences(graph)))
     if chip is None: return inline_calls(_fused(with_parts(with_attention(scanned)), lambda part: True, name, doc))
-    pays, planned = lambda part: fusion_pays(part, chip), {}
+    pays, planned, rules = lambda part: fusion_pays(part, chip), {}, IMAGE_RULES if packed else []
     def timed(some):
         "The fastest of some graphs: its latency in µs, its kernel's text, and itself."
         for g in some:
             if str(g) not in planned:
-                text = _fused(g, pays, name, doc)
+                text = _fused(g, pays, name, doc, first=rules)
                 planned[str(g)] = _latency_us(text, graph, chip), text, g
         return min((planned[str(g)] for g in some), key=lambda found: found[0])
     first = render_kernel(plan_unfused(graph), graph, name, doc)
