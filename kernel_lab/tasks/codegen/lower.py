@@ -18,9 +18,11 @@ from .lowering_rules import BASIC_RULES
 from .inlining import inline_calls
 from .plan import KernelPlan, render_kernel
 from .precision import kernel_graph
+from .rewrites.hot_rows import lower_hot_rows, with_hot_rows
 from .rewrites.parts import with_parts
 from .rewrites.recurrences import with_backwards_scans, with_recurrences
 from .rewrites.time_last import lower_turn, with_time_last
+from .rewrites.weights_apart import with_weights_apart
 from .topk_and_gather import lower_index
 from ..model.task import Task
 from ..model.workload import Kernel, Workload
@@ -45,7 +47,8 @@ def _latency_us(source, graph, chip):
     except KernelError: return math.inf
 
 def _fused(graph, pays, *name):
-    return render_kernel(plan_fused(graph, KernelPlan(graph, [lower_turn, *LOWERING_RULES]), pays), graph, *name)
+    plan = KernelPlan(graph, [lower_turn, lower_hot_rows, *LOWERING_RULES])
+    return render_kernel(plan_fused(graph, plan, pays), graph, *name)
 
 _PAYS = {}          # (text of a group's graph, chip) -> whether its pass is faster than its operations
 
@@ -65,7 +68,10 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
     The fastest on a chip of: attention as one pass, or as several, each with composite operations whole, or by their
     parts; and the text of `lower_unfused`. `chip` None: all share that can."""
     scanned = with_time_last(with_backwards_scans(with_recurrences(graph)))
-    if chip is None: return inline_calls(_fused(with_parts(with_attention(scanned)), lambda part: True, name, doc))
+    apart = with_weights_apart(scanned)
+    if chip is None:
+        whole = with_parts(with_attention(with_hot_rows(apart)))
+        return inline_calls(_fused(whole, lambda part: True, name, doc))
     pays, planned = lambda part: fusion_pays(part, chip), {}
     def timed(some):
         "The fastest of some graphs: its latency in µs, its kernel's text, and itself."
@@ -75,7 +81,8 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
                 planned[str(g)] = _latency_us(text, graph, chip), text, g
         return min((planned[str(g)] for g in some), key=lambda found: found[0])
     first = render_kernel(plan_unfused(graph), graph, name, doc)
-    best = timed([scanned, with_attention(scanned, False), with_attention(scanned)])
+    best = timed([scanned, with_attention(scanned, False), with_attention(scanned), with_attention(apart)])
+    best = timed([best[-1], with_hot_rows(best[-1])])
     us, text, _ = timed([best[-1], with_parts(best[-1])])
     return inline_calls(text if us < _latency_us(first, graph, chip) else first)
 
