@@ -10,6 +10,7 @@ from ...nki.ir.nodes import ArraySpec
 from ...nki.lang.trace import trace_source
 from ...nki.timing.timeline import schedule
 from .attention.one_pass import lower_attention, with_attention
+from .attention.triangles import lower_triangle, with_triangles
 from .convolutions import lower_window
 from .decompositions import lower_by_torch, lower_composite
 from .fusion import plan_fused
@@ -47,7 +48,7 @@ def _latency_us(source, graph, chip):
     except KernelError: return math.inf
 
 def _fused(graph, pays, *name):
-    plan = KernelPlan(graph, [lower_turn, lower_hot_rows, *LOWERING_RULES])
+    plan = KernelPlan(graph, [lower_turn, lower_hot_rows, lower_triangle, *LOWERING_RULES])
     return render_kernel(plan_fused(graph, plan, pays), graph, *name)
 
 _PAYS = {}          # (text of a group's graph, chip) -> whether its pass is faster than its operations
@@ -70,7 +71,7 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
     scanned = with_time_last(with_backwards_scans(with_recurrences(graph)))
     apart = with_weights_apart(scanned)
     if chip is None:
-        whole = with_parts(with_attention(with_hot_rows(apart)))
+        whole = with_parts(with_attention(with_hot_rows(with_triangles(apart))))
         return inline_calls(_fused(whole, lambda part: True, name, doc))
     pays, planned = lambda part: fusion_pays(part, chip), {}
     def timed(some):
@@ -82,7 +83,7 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
         return min((planned[str(g)] for g in some), key=lambda found: found[0])
     first = render_kernel(plan_unfused(graph), graph, name, doc)
     best = timed([scanned, with_attention(scanned, False), with_attention(scanned), with_attention(apart)])
-    best = timed([best[-1], with_hot_rows(best[-1])])
+    best = timed([best[-1], with_hot_rows(best[-1]), with_triangles(best[-1])])
     us, text, _ = timed([best[-1], with_parts(best[-1])])
     return inline_calls(text if us < _latency_us(first, graph, chip) else first)
 
