@@ -19,6 +19,7 @@ from .lowering_rules import BASIC_RULES
 from .inlining import inline_calls
 from .plan import KernelPlan, render_kernel
 from .precision import kernel_graph
+from .rewrites.few_rows import with_rows_in_parts
 from .rewrites.hot_rows import lower_hot_rows, with_hot_rows
 from .rewrites.parts import with_parts
 from .rewrites.recurrences import with_backwards_scans, with_recurrences
@@ -84,7 +85,8 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
     first = render_kernel(plan_unfused(graph), graph, name, doc)
     best = timed([scanned, with_attention(scanned, False), with_attention(scanned), with_attention(apart)])
     best = timed([best[-1], with_hot_rows(best[-1]), with_triangles(best[-1])])
-    us, text, _ = timed([best[-1], with_parts(best[-1])])
+    parts = [with_parts(best[-1]), with_parts(with_rows_in_parts(best[-1]))]
+    us, text, _ = timed([best[-1], *parts])
     return inline_calls(text if us < _latency_us(first, graph, chip) else first)
 
 @lru_cache(maxsize=1024)

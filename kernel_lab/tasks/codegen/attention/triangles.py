@@ -49,7 +49,8 @@ def _triangle_at(node, graph):
     if shapes != [(heads, n, d), (heads, n, d), (heads, n, dv)] or n % BLOCK_ROWS or d > BLOCK_ROWS: return None
     if dv + 1 > PSUM_BANK_COLUMNS or heads * n // BLOCK_ROWS > MOST_STEPS: return None
     out = found[0] if found else product
-    return Node(out.name, 'triangle', (q, k, v), {'divides': bool(found)}, out.shape, out.dtype), out
+    how = {'divides': bool(found), 'dtype': node.dtype}         # of the weights
+    return Node(out.name, 'triangle', (q, k, v), how, out.shape, out.dtype), out
 
 def with_triangles(graph: Graph) -> Graph:
     "The graph with attention without a softmax as one node each; itself where there is none."
@@ -118,7 +119,8 @@ def lower_triangle(node: Node, plan: KernelPlan) -> list[str] | None:
     if node.op != 'triangle': return None
     places, divides = [plan.materialise(r) for r in node.args], node.kwargs['divides']
     shapes, out = [plan.shape(r) for r in node.args], plan.allocate(node)
-    kinds = [matmul_dtype(*(p.dtype for p in places[:2])), places[2].dtype, out.dtype]
+    mixed = matmul_dtype(node.kwargs['dtype'], places[2].dtype)
+    kinds = [matmul_dtype(*(p.dtype for p in places[:2])), mixed, out.dtype]
     blocks, name = shapes[2][1] // BLOCK_ROWS, plan.pass_name
     steps = shapes[2][0] * blocks
     at = lambda step: [f'h, b = ({step}) // {blocks}, ({step}) % {blocks}']
