@@ -10,6 +10,7 @@ from ...nki.ir.nodes import ArraySpec
 from ...nki.lang.trace import trace_source
 from ...nki.timing.timeline import schedule
 from .attention.one_pass import lower_attention, with_attention
+from .attention.triangles import lower_triangle, with_triangles
 from .convolutions import lower_window
 from .decompositions import lower_by_torch, lower_composite
 from .fusion import plan_fused
@@ -18,9 +19,12 @@ from .lowering_rules import BASIC_RULES
 from .inlining import inline_calls
 from .plan import KernelPlan, render_kernel
 from .precision import kernel_graph
+from .rewrites.few_rows import with_rows_in_parts
+from .rewrites.hot_rows import lower_hot_rows, with_hot_rows
 from .rewrites.parts import with_parts
 from .rewrites.recurrences import with_backwards_scans, with_recurrences
 from .rewrites.time_last import lower_turn, with_time_last
+from .rewrites.weights_apart import with_weights_apart
 from .topk_and_gather import lower_index
 from .images.group_norm import IMAGE_RULES
 from ..model.task import Task
@@ -46,7 +50,7 @@ def _latency_us(source, graph, chip):
     except KernelError: return math.inf
 
 def _fused(graph, pays, *name, first=()):
-    rules = [*first, lower_turn, *LOWERING_RULES]
+    rules = [*first, lower_turn, lower_hot_rows, lower_triangle, *LOWERING_RULES]
     return render_kernel(plan_fused(graph, KernelPlan(graph, rules), pays), graph, *name)
 
 _PAYS = {}          # (text of a group's graph, chip) -> whether its pass is faster than its operations
@@ -69,7 +73,10 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
     parts; and the text of `lower_unfused`. `chip` None: all share that can. `packed`: with
     the passes over images that fill the array."""
     scanned = with_time_last(with_backwards_scans(with_recurrences(graph)))
-    if chip is None: return inline_calls(_fused(with_parts(with_attention(scanned)), lambda part: True, name, doc))
+    apart = with_weights_apart(scanned)
+    if chip is None:
+        whole = with_parts(with_attention(with_hot_rows(with_triangles(apart))))
+        return inline_calls(_fused(whole, lambda part: True, name, doc))
     pays, planned, rules = lambda part: fusion_pays(part, chip), {}, IMAGE_RULES if packed else []
     def timed(some):
         "The fastest of some graphs: its latency in µs, its kernel's text, and itself."
@@ -79,8 +86,10 @@ def lower_fused(graph: Graph, name: str = 'kernel', doc: str = '', chip: str | N
                 planned[str(g)] = _latency_us(text, graph, chip), text, g
         return min((planned[str(g)] for g in some), key=lambda found: found[0])
     first = render_kernel(plan_unfused(graph), graph, name, doc)
-    best = timed([scanned, with_attention(scanned, False), with_attention(scanned)])
-    us, text, _ = timed([best[-1], with_parts(best[-1])])
+    best = timed([scanned, with_attention(scanned, False), with_attention(scanned), with_attention(apart)])
+    best = timed([best[-1], with_hot_rows(best[-1]), with_triangles(best[-1])])
+    parts = [with_parts(best[-1]), with_parts(with_rows_in_parts(best[-1]))]
+    us, text, _ = timed([best[-1], *parts])
     return inline_calls(text if us < _latency_us(first, graph, chip) else first)
 
 @lru_cache(maxsize=1024)

@@ -104,7 +104,8 @@ def with_parts(graph: Graph) -> Graph:
     first, nodes = {}, []           # first: what a node does → the name of the first that does it
     for n in plan.noted:
         n = replace(n, args=under(n.args), kwargs={k: under(v) for k, v in n.kwargs.items()})
-        known = first.setdefault(repr((n.op, n.args, n.kwargs, n.shape, n.dtype)), n.name)
+        does = repr((n.op, n.args, n.kwargs, n.shape, n.dtype)), n.kwargs.get('spec')   # which says less than it is
+        known = first.setdefault(does, n.name)
         if known == n.name: nodes.append(n)
         else: plan.same[n.name] = known
     outs = tuple(map(plan.named, graph.outputs))
