@@ -249,7 +249,7 @@ def require_writable(*paths: object) -> None:
 
 FIGURE_ENDINGS = '.html', '.png', '.svg', '.pdf', '.json'         # of `save_figure`
 
-def require_output(option: str, path: str | None, endings: Sequence[str], *inputs: str) -> None:
+def require_output(option: str, path: str | Path | None, endings: Sequence[str], *inputs: str | Path) -> None:
     """`require_writable`, and UsageError where the file that an option names has none of these endings, or is one of
     the `inputs` of the command. None stands for no file; a pipe or device may have any name."""
     if path is None: return
@@ -257,7 +257,7 @@ def require_output(option: str, path: str | None, endings: Sequence[str], *input
     if (there := Path(path).exists()) and not Path(path).is_file(): return
     if there and any(Path(given).exists() and Path(given).samefile(path) for given in inputs):
         raise UsageError(f'{option} {path} would replace what the command reads.', hint='Give another name.')
-    if not path.lower().endswith(tuple(endings)):
+    if not str(path).lower().endswith(tuple(endings)):
         raise UsageError(f'{option} {path}: the name ends in {" or ".join(endings)}.')
 
 def free_name(path: str | Path) -> Path:

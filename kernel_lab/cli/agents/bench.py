@@ -224,8 +224,9 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
                              hint='--checkout names a checkout of it: git clone, then its folder.')
         raise typer.Exit(time_kernelbench(checkout, rows, modes or (), max(jobs, 4), published or ()))
     own = {'--checkout': checkout, '--mode': modes, '--published': published, '--answers': answers}
-    for option in [name for name, value in own.items() if value]:
-        raise UsageError(f'{option} is of --suite kernelbench.', hint='Name that suite, or leave it out.')
+    if unused := [name for name, value in own.items() if value]:
+        raise UsageError(f'Only --suite kernelbench takes {", ".join(unused)}.',
+                         hint='Name that suite, or leave that out.')
     names = tasks_named(suite, task)
     given = given_settings(settings)
     agents, target = dict.fromkeys(agent or ['rewrite']), target or 'nki'
