@@ -2,9 +2,10 @@
 import numpy as np
 import pytest
 import torch.nn.functional as F
-from kernel_lab.agents.rewrite.agent import fused_anew
+from kernel_lab.agents.rewrite.agent import RewriteAgent, fused_anew
 from kernel_lab.agents.rewrite.best_search import ANEW, FIRST, PACKED, search_starts, start_named
 from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.verification.verify import verify
 from kernel_lab.nki.executor.vectorized import execute
 from kernel_lab.nki.lang.trace import trace_source
@@ -43,6 +44,15 @@ def test_a_search_begins_there_too(name, most_us):
     task = TASKS[name]
     starts = search_starts(task, task.workload('full'), 'trn2')
     assert starts[0].name == FIRST and starts[-1].name == PACKED and starts[-1].us < most_us
+
+
+def test_the_agent_begins_at_the_faster_of_both():
+    task = TASKS['group_norm']
+    workload = task.workload('small')
+    first = evaluate(task.first(workload), task, workload, seeds=1)
+    plain, filled = (fused_anew(task, workload, 'trn2', packed) for packed in (False, True))
+    found = RewriteAgent(seconds=1).planned(first, task, workload)
+    assert found[0].name == 'fuse anew' and found[0].source == filled.source != plain.source
 
 
 def test_nothing_of_it_is_in_first_kernels_or_where_no_image_is():

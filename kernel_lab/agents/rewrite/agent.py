@@ -71,12 +71,12 @@ def fused_anew(task: Task, workload: Workload, chip: str, packed: bool = False) 
     except LabError: return None            # torch cannot export the reference, or an operation has no rule
     return Kernel(text) if first is None or text != first.source else None
 
-def _fused_kernel(evaluation, task, workload):
-    "The task's kernel with fused passes, for an evaluation of its first kernel; None where it is no other."
+def _fused_kernels(evaluation, task, workload):
+    "The task's kernels with fused passes, plain and packed, for an evaluation of its first kernel; those that differ."
     try: first = task.first(workload)
-    except LabError: return None
-    if first is None or first.source != evaluation.kernel.source: return None
-    return fused_anew(task, workload, evaluation.chip)
+    except LabError: return []
+    if first is None or first.source != evaluation.kernel.source: return []
+    return [k for packed in (False, True) if (k := fused_anew(task, workload, evaluation.chip, packed))]
 
 ANEW = ("Neighbouring operations share a pass, so that their results stay in SBUF. The kernel is fused anew from the "
         "task's graph: nothing of the kernel before it was kept.")
@@ -143,10 +143,12 @@ class RewriteAgent:
 
     def _searched(self, program, evaluation, task, workload):
         "The better of two searches of half the time: from the kernel, and from one with fused passes if it is faster."
-        kernel = _fused_kernel(evaluation, task, workload)
-        fused = kernel and _traced(kernel, evaluation.chip, task, workload)
-        was_us, us = (float(schedule(p).latency_us) if p else math.inf for p in (program, fused))
-        if us >= was_us: return program_rewrites(program, self.families, self.seconds, self.seed)
+        kernels = _fused_kernels(evaluation, task, workload)
+        traced = [_traced(k, evaluation.chip, task, workload) for k in kernels]
+        was_us, *times = (float(schedule(p).latency_us) if p else math.inf for p in (program, *traced))
+        if min(times, default=math.inf) >= was_us:
+            return program_rewrites(program, self.families, self.seconds, self.seed)
+        us, kernel, fused = min(zip(times, kernels, traced), key=lambda found: found[0])
         found, more = (program_rewrites(p, self.families, self.seconds / 2, self.seed) for p in (program, fused))
         anew = _rewrites_anew(kernel.source, us, was_us, more)
         return max(found, anew, key=lambda path: path[-1].gain_us if path else 0.0)
