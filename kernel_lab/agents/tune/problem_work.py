@@ -19,7 +19,7 @@ class DirectProducts(TorchDispatchMode):
     def __init__(self, given: Sequence[torch.Tensor]):
         super().__init__()
         self.given = {_place(t) for t in given if t.dtype == torch.float32 and is_dense(t)}
-        self.flops, self.elements, self.carried = [], [], {}
+        self.flops, self.carried = [], {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -34,7 +34,6 @@ class DirectProducts(TorchDispatchMode):
             a, b = (args[k] for k in _OPERANDS[name])
             found = {len(self.flops): outs[0].numel()}
             self.flops.append(2 * a.numel() * b.shape[-1])
-            self.elements.append(outs[0].numel())
         elif torch.Tag.pointwise in func.tags or name in _COPIES:
             for t in _flat(args):
                 if isinstance(t, torch.Tensor): found |= self._whole(t)
