@@ -19,6 +19,7 @@ import pytest
 from notebooks import module_of
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
+import number  # noqa: E402
 from statements import statements  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +109,15 @@ def test_a_room_imports_only_from_rooms_with_a_lower_digit():
                 NBS).parts[:1] != HOME[target].parent.relative_to(NBS).parts[:1]
             if same_floor or (low and low[0] < low[1]): wrong.append(f"{module} imports {target}")
     assert not wrong, wrong
+
+
+def test_pages_lead_to_their_neighbours():
+    order = number.reading_order()
+    pages = {p: number.cells(p) for p in order}
+    titles = {p: number.title(page) for p, page in pages.items()}
+    wrong = [p.relative_to(NBS).as_posix() for k, p in enumerate(order)
+             if number.neighbours(k, order, titles) not in "".join(number.head(pages[p])["source"]).splitlines()]
+    assert len(order) > 400 and not wrong, f"`make number` links them: {wrong}"
 
 
 def test_pages_are_numbered_and_named_after_their_modules():
