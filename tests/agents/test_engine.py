@@ -39,25 +39,6 @@ from kernel_lab.tasks.suite.registry import get_task
 SOFTMAX = get_task('softmax')
 
 
-@pytest.fixture(scope='module')
-def measured():
-    "One real evaluation, which the quick ones are copies of."
-    found = evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1)
-    assert found.status == Status.CORRECT, found.log
-    return found
-
-
-@pytest.fixture
-def quick(monkeypatch, measured): return mortal.make_quick(measured, monkeypatch.setattr)
-
-
-@pytest.fixture
-def store(tmp_path):
-    made = Store(tmp_path/'runs.db')
-    yield made
-    made.close()
-
-
 def loop_of(agent, store=False, **kw): return AgentLoop('softmax', agent, 'small', store=store, **kw)
 
 

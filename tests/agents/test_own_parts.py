@@ -2,9 +2,8 @@
 orders of edits, turns and limits. Each ends in a sentence, and the run goes on."""
 import threading
 
-import mortal
 import pytest
-from mortal import ByRequest, evaluate, react_reply, version
+from mortal import ByRequest, react_reply, version
 
 from kernel_lab.agents.engine.loop import UNHEARD, AgentLoop, Proposal
 from kernel_lab.agents.models.messages import Reply
@@ -12,30 +11,11 @@ from kernel_lab.agents.models.prices import Usage
 from kernel_lab.agents.systems.react import ReactAgent
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.records.journal import Entry, spent_in
-from kernel_lab.evaluate.records.verification import Status
-from kernel_lab.evaluate.store.store import Store
 from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.suite.registry import get_task
 
 SOFTMAX = get_task('softmax')
-
-
-@pytest.fixture(scope='module')
-def measured():
-    found = evaluate(SOFTMAX.first_kernel, SOFTMAX, 'small', seeds=1)
-    assert found.status == Status.CORRECT, found.log
-    return found
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, measured): return mortal.make_quick(measured, monkeypatch.setattr)
-
-
-@pytest.fixture
-def store(tmp_path):
-    made = Store(tmp_path/'runs.db')
-    yield made
-    made.close()
+pytestmark = pytest.mark.usefixtures('quick')
 
 
 def sound(): return ReactAgent(ByRequest(react_reply))
