@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 import typer
 from ...agents.models.prices import use_prices
-from .optimize import (BaseUrl, MaxTokens, ModelName, PriceFile, Turns, announced, asked_of)
+from .optimize import (BaseUrl, MaxTokens, ModelName, PriceFile, Turns, announced, asked_of,
+    options_said)
 from ..render import (EXIT_GOOD, NO_VALUE, AnyChipName, StorePlace, TextTable, microseconds,
     require_output, say, with_progress, writing)
 from ..runs import open_store, store_option
@@ -128,9 +129,9 @@ def settings_of(agent: str, given: dict | None = None, **said: object) -> dict:
     return settings
 
 def require_own_plan(**given: object) -> None:
-    "`UsageError` for options beside --resume that a stored plan has already; `given`: option → what was said, or not."
-    if said := [f'--{name.replace("_", "-")}' for name, value in given.items() if value]:
-        raise UsageError(f'A resumed suite keeps its plan: {", ".join(said)} cannot be kept.',
+    "`UsageError` for options beside --resume that a stored plan has already; `given`: as for `options_said`."
+    if said := options_said(**given):
+        raise UsageError(f'A resumed suite keeps its plan: {said} cannot be kept.',
                          hint='Leave them out; --max-dollars, --jobs, --out, --define and --store may be given.')
 
 def require_a_model(agents: Sequence[str], said: dict) -> None:
@@ -223,10 +224,8 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
             raise UsageError('Where KernelBench is, is not said.',
                              hint='--checkout names a checkout of it: git clone, then its folder.')
         raise typer.Exit(time_kernelbench(checkout, rows, modes or (), max(jobs, 4), published or ()))
-    own = {'--checkout': checkout, '--mode': modes, '--published': published, '--answers': answers}
-    if unused := [name for name, value in own.items() if value]:
-        raise UsageError(f'Only --suite kernelbench takes {", ".join(unused)}.',
-                         hint='Name that suite, or leave that out.')
+    if unused := options_said(checkout=checkout, mode=modes, published=published, answers=answers):
+        raise UsageError(f'Only --suite kernelbench takes {unused}.', hint='Name that suite, or leave that out.')
     names = tasks_named(suite, task)
     given = given_settings(settings)
     agents, target = dict.fromkeys(agent or ['rewrite']), target or 'nki'
@@ -247,11 +246,11 @@ def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: in
     from ...gpu.launch.cuda_driver import why_no_gpu
     wanted = raced_modes(modes)
     found = kernelbench_files(checkout)
-    for path in published: published_times(path)            # a file that is none is said before anything is timed
+    others = {p: published_times(p) for p in published}     # a file that is none is said before anything is timed
     if why := why_no_gpu():
         raise UsageError(f'{len(found)} problems, and none can be timed here: {why}.',
                          hint='The same command on a machine with an NVIDIA card times them.')
-    return do_kernelbench(checkout, Path(rows), wanted, workers, published)
+    return do_kernelbench(checkout, Path(rows), wanted, workers, others)
 
 def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='The agent.')] = 'rewrite',
            switch: Annotated[list[str] | None, typer.Option('--switch', metavar='NAME', help=(

@@ -6,7 +6,7 @@ kill"""
 # %% ../../../nbs/7_cli/1_agents/03_kernelbench.ipynb #ca5e087e
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from ..render import EXIT_GOOD, EXIT_NOT_CORRECT, say
 from ...core.errors import UsageError
@@ -122,19 +122,18 @@ def say_answers(path: Path | str, baselines: Sequence[Path | str], level: int) -
             *answer_lines(answers, published_times(base), level))
 
 def do_kernelbench(checkout: Path | str, folder: Path, modes: Sequence[str], workers: int,
-                   published: Sequence[str] = (), work: str = CARD_WORK) -> int:
+                   published: Mapping[str, dict[str, float]] | None = None, work: str = CARD_WORK) -> int:
     """Time torch's modes on every problem of a checkout, a row each in `folder`/rows.jsonl; rows that are there stay.
-    Prints rows, counts, and published times beside → exit code. `work`: what a worker does."""
-    from ...agents.tune.kernelbench_table import published_times
+    Prints rows, counts, and `published` times (file → its times) beside → exit code. `work`: what a worker does."""
     from ...agents.tune.tune_table import summary_lines
-    files, others = kernelbench_files(checkout), {p: published_times(p) for p in published}
+    files = kernelbench_files(checkout)
     folder.mkdir(parents=True, exist_ok=True)
     orders = [{'name': n, 'source': str(p.resolve()), 'plans': None, 'seconds': 6} for n, p in files.items()]
     for row in card_rows(orders, folder / 'rows.jsonl', modes, workers, work): say_row(row)
     results, _ = rows_table(folder / 'rows.jsonl')
     mine = [r for r in results if r.name in files]
     say('', *summary_lines(mine), f'rows        {folder / "rows.jsonl"}')
-    for path, times in others.items(): say(_beside(path, times, mine))
+    for path, times in (published or {}).items(): say(_beside(path, times, mine))
     return EXIT_GOOD if len(mine) == len(files) else EXIT_NOT_CORRECT
 
 def _beside(path, times, results):

@@ -153,10 +153,13 @@ def families_asked(three_terms):
     from ...nki.transform.moves import FAMILIES, THREE_TERMS
     return {'families': (*FAMILIES, THREE_TERMS)}
 
+def options_said(**given: object) -> str:
+    "Names of the options that were given, as text; `given`: option → what was said, or not."
+    return ', '.join(f'--{name.replace("_", "-")}' for name, value in given.items() if value)
+
 def _require_alone(what, why, **given):
-    "`UsageError` for options that have no effect beside others; `given`: option → what was said, or not."
-    if said := [f'--{name.replace("_", "-")}' for name, value in given.items() if value]:
-        raise UsageError(f'{what} {why}: {", ".join(said)} cannot be kept.', hint='Leave that out.')
+    "`UsageError` for options that have no effect beside others; `given`: as for `options_said`."
+    if said := options_said(**given): raise UsageError(f'{what} {why}: {said} cannot be kept.', hint='Leave that out.')
 
 def new_loop(store, task, agent, steps, workload, chip, said=None, target='nki', **options):
     """A loop on a task, from its first kernel, or in a language of GPUs. `said`: options of the agent's model;
