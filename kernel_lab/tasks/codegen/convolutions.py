@@ -9,7 +9,7 @@ import math
 from .graph import Node
 from .matmul import matmul_dtype
 from .plan import HbmTensor, KernelPlan, lower_op
-from .tile_text import BLOCK_ROWS
+from .tile_text import BLOCK_ROWS, indented
 
 # %% ../../../nbs/3_tasks/2_codegen/10_convolutions.ipynb #fba9746a
 @dataclass(frozen=True)
@@ -90,10 +90,6 @@ def tap_view(win: Window, name: str, place: tuple[int, int, int], rows: str, n: 
         f' ({count} - 1) * {win.stride[2]} + 1{by(win.stride[2])}]'
     )
 
-def indent_lines(k: int, lines: list[str]) -> list[str]:
-    "Lines k levels further in."
-    return ['    ' * k + l for l in lines]
-
 # %% ../../../nbs/3_tasks/2_codegen/10_convolutions.ipynb #46eb65f9
 def _load_weights(win, w, transposed, each, out_each, kind):
     """Lines that load the weights of `cn` input channels from ci on and output channels o..o + on.
@@ -119,7 +115,7 @@ def output_lines(win: Window, out: HbmTensor, products: list[str], tall: int, bi
     return ['def output_rows(y, tall):', f'    for v in range(0, {win.out[2]}, {wide}):',
             f'        wide = min({wide}, {win.out[2]} - v)',
             '        acc = nl.ndarray((on, tall, wide), dtype=nl.float32, buffer=nl.psum)',
-            *indent_lines(2, products),
+            *indented(2, products),
             f'        result = nl.ndarray((on, tall, wide), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
             '        nisa.tensor_scalar(dst=result, data=acc, op0=nl.add, operand0=bias_tile)'
             if bias else '        nisa.tensor_copy(dst=result, src=acc)',
@@ -133,12 +129,12 @@ def image_calls(win: Window, images: int, band: int, lines: list[str]) -> list[s
     "Lines that call `lines` for every image b, slice d, and rows at..at + n of output, `band` of them at a time."
     return ['def images(b):', f'    for d in range({win.out[0]}):',
             f'        for at in range(0, {win.out[1]}, {band}):',
-            f'            n = min({band}, {win.out[1]} - at)', *indent_lines(3, lines), '',
+            f'            n = min({band}, {win.out[1]} - at)', *indented(3, lines), '',
             f'for b in nl.affine_range({images}): images(b)' if images > 1 else 'images(0)']
 
 def block_calls_of(block: str, each: int, out_each: int, groups: int, lines: list[str]) -> list[str]:
     "Lines of a function that writes output channels o..o + on from the input channels of their group, and its calls."
-    return [f'    def {block}(first_in, o, on):', *indent_lines(2, lines), '', f'    for g in range({groups}):',
+    return [f'    def {block}(first_in, o, on):', *indented(2, lines), '', f'    for g in range({groups}):',
             f'        for o in range(g * {out_each}, (g + 1) * {out_each}, ROWS):',
             f'            {block}(g * {each}, o, min(ROWS, (g + 1) * {out_each} - o))']
 
@@ -157,15 +153,15 @@ def convolution_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: H
     products = [f'nisa.nc_matmul(dst=acc, stationary={tap_of(t)}, moving={tap})' for t, tap in enumerate(taps)]
     if chunked:
         products = ['for k in range(len(bands)):', f'    {weight}, band = weights[k], bands[k]',
-                    *indent_lines(1, products)]
+                    *indented(1, products)]
     body = output_lines(win, out, products, tall, bias is not None)
     bands = load_band(win, 'band', source, 'cn', kind, 0.0)
     lines = _load_weights(win, w, transposed, each, out_each, kind)
     if chunked:
-        bands = ['bands = []', 'for ci, cn in channels:', *indent_lines(1, bands), '    bands.append(band)']
+        bands = ['bands = []', 'for ci, cn in channels:', *indented(1, bands), '    bands.append(band)']
         lines = ['channels = []', f'for k in range(first_in, first_in + {each}, ROWS):',
                  f'    channels.append((k, min(ROWS, first_in + {each} - k)))', 'weights = []',
-                 'for ci, cn in channels:', *indent_lines(1, lines), f'    weights.append({weight})']
+                 'for ci, cn in channels:', *indented(1, lines), f'    weights.append({weight})']
     else: lines = [f'ci, cn = first_in, {each}', *lines]
     if bias:
         lines += ['bias_tile = nl.ndarray((on, 1), dtype=nl.float32, buffer=nl.sbuf)',
@@ -205,9 +201,9 @@ def depthwise_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: Hbm
                   f'nisa.dma_copy(dst=bias_tile, src={bias.text((C, times))}[ci:ci + cn, :])']
     lines += [f'for d in range({win.out[0]}):', f'    for at in range(0, {win.out[1]}, {band}):',
               f'        n = min({band}, {win.out[1]} - at)',
-              *indent_lines(2, load_band(win, 'band', source, 'cn', x.dtype, 0.0)),
-              f'        for q in range({times}):', *indent_lines(3, [*each, *kept, stored])]
-    return [f'    def {block}(b, ci, cn):', *indent_lines(2, lines), '',
+              *indented(2, load_band(win, 'band', source, 'cn', x.dtype, 0.0)),
+              f'        for q in range({times}):', *indented(3, [*each, *kept, stored])]
+    return [f'    def {block}(b, ci, cn):', *indented(2, lines), '',
             f'    for b in nl.affine_range({N}):' if N > 1 else '    for b in range(1):',
             f'        for ci in range(0, {C}, ROWS):', f'            {block}(b, ci, min(ROWS, {C} - ci))']
 
@@ -256,10 +252,10 @@ def pool_pass(block: str, win: Window, x: HbmTensor, out: HbmTensor, op: str, sc
                 f'src={"acc" if out.dtype == "float32" else "result"})')
     band = win.band_rows(8 * 1024)
     lines = [f'for d in range({win.out[0]}):', f'    for at in range(0, {win.out[1]}, {band}):',
-             f'        n = min({band}, {win.out[1]} - at)', *indent_lines(2, body)]
+             f'        n = min({band}, {win.out[1]} - at)', *indented(2, body)]
     calls = [f'    for i in nl.affine_range({R // BLOCK_ROWS}):',
              f'        {block}(i * ROWS, ROWS)'] if R >= BLOCK_ROWS else []
-    return [f'    def {block}(r, p):', *indent_lines(2, lines), '', *calls,
+    return [f'    def {block}(r, p):', *indented(2, lines), '', *calls,
             *([f'    {block}({R - R % BLOCK_ROWS}, {R % BLOCK_ROWS})'] if R % BLOCK_ROWS else [])]
 
 def _ones_band(win):
@@ -364,7 +360,7 @@ def _uneven_pool(node, plan, target, have, want):
     body += [f'result = nl.ndarray((n, {h * w}), dtype=nl.{out.dtype}, buffer=nl.sbuf)',
              'nisa.tensor_copy(dst=result, src=acc)',
              f'nisa.dma_copy(dst={out.text((R, h * w))}[at:at + n, :], src=result)']
-    return [f'    def {plan.pass_name}(at, n):', *indent_lines(2, body), '',
+    return [f'    def {plan.pass_name}(at, n):', *indented(2, body), '',
             f'    for at in range(0, {R}, ROWS): {plan.pass_name}(at, min(ROWS, {R} - at))']
 
 def _upsample_nearest(node, plan):
@@ -382,7 +378,7 @@ def _upsample_nearest(node, plan):
             f'    nisa.dma_copy(dst={out.text((R, up, W, across))}[at:at + n, u, :, :], src=wide)']
     calls = [f'    for i in nl.affine_range({R // BLOCK_ROWS}): {plan.pass_name}(i * ROWS, ROWS)'
              ] if R >= BLOCK_ROWS else []
-    return [f'    def {plan.pass_name}(at, n):', *indent_lines(2, body), '', *calls,
+    return [f'    def {plan.pass_name}(at, n):', *indented(2, body), '', *calls,
             *([f'    {plan.pass_name}({R - R % BLOCK_ROWS}, {R % BLOCK_ROWS})'] if R % BLOCK_ROWS else [])]
 
 CONVOLUTIONS = (*(f'conv{k}{d}d' for k in ('', '_transpose') for d in (1, 2, 3)), 'convolution')

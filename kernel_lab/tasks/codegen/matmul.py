@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 import math
 from .blocking import transpose_lines
-from .tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS, KernelWriter, Operand, TileExpr
+from .tile_text import (BLOCK_ROWS, PSUM_BANK_COLUMNS, KernelWriter, Operand, TileExpr,
+    indented)
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #42652a48
 @dataclass(frozen=True)
@@ -44,8 +45,6 @@ def matmul_dtype(*dtypes: str) -> str:
 SQUARES_PER_BANK = 4        # squares of float32 in a PSUM bank
 BLOCKS_PER_COPY = 8     # blocks of 128 of the contraction in one copy
 
-def _indent(k, lines): return ['    ' * k + l for l in lines]
-
 def _contraction_chunks(K, most=BLOCKS_PER_COPY):
     "[(loop head or '', first block, blocks)] of a contraction; chunks of equal size if that costs few more copies."
     T = K // BLOCK_ROWS
@@ -74,7 +73,7 @@ def _load_blocks(x, straight, dst, base, at, n, first, count, kind):
     return [
         f'for g in range(0, {n}, ROWS):',
         f'    r = min(ROWS, {n} - g)',
-        *_indent(
+        *indented(
             1,
             [
                 f'rows = nl.ndarray((r, {count * BLOCK_ROWS}), dtype=nl.{kind}, buffer=nl.sbuf)',
@@ -100,7 +99,7 @@ def _load_remainder(x, straight, dst, at, n, K, kind):
     make, span = f'{dst} = nl.ndarray(({depth}, {n}), dtype=nl.{kind}, buffer=nl.sbuf)', f'{K - depth}:{K}'
     if straight: return [make, f'nisa.dma_copy(dst={dst}, src={x.slice_text(span, f"{at}:{at} + {n}")})']
     return [make, f'for g in range(0, {n}, ROWS):', f'    r = min(ROWS, {n} - g)',
-            *_indent(1, transpose_lines(f'{dst}[:, g:g + r]', x.slice_text(f'{at} + g:{at} + g + r', span), 'r', depth,
+            *indented(1, transpose_lines(f'{dst}[:, g:g + r]', x.slice_text(f'{at} + g:{at} + g + r', span), 'r', depth,
                                         kind, 'rows'))]
 
 def _load_contraction(x, straight, name, at, n, K, kind):
@@ -109,7 +108,7 @@ def _load_contraction(x, straight, name, at, n, K, kind):
              '  # the contraction on partitions'] if K >= BLOCK_ROWS else []
     for head, first, count in _contraction_chunks(K):
         body = _load_blocks(x, straight, f'{name}_t', first, at, n, first, count, kind)
-        lines += [head, *_indent(1, body)] if head else body
+        lines += [head, *indented(1, body)] if head else body
     return [*lines, *(_load_remainder(x, straight, f'{name}_rest', at, n, K, kind) if K % BLOCK_ROWS else [])]
 
 def _strip_names(K):
@@ -127,7 +126,7 @@ def _store_results(outs, after, operands, depth):
         res = res.as_dtype(out.dtype) if res is not acc else res.emit('tensor_copy', res.new('result', dtype=out.dtype),
                 src=res)
         writer.emit(f'nisa.dma_copy(dst={out.slice_text("at + g:at + g + r", "c:c + m")}, src={res.name})')
-    return _indent(depth, writer.lines)
+    return indented(depth, writer.lines)
 
 SHARED_ROW_BYTES = 32 * 1024   # of each partition, that a row for all rows may take
 
@@ -172,7 +171,7 @@ def _multiply_chunk(left, head, first, count, body, past):
     one = _product(f'x_t[:, {_plus(first, "j")}, {_ROWS_OF_SUM}]', 'w_t[:, j, :]')
     both = _product('x_t[:, j, :]', f'w_t[:, j, {_COLUMNS_OF_SUM}]')
     lines = [*body, f'for j in range({count}):', f'    {both if past else one}']
-    return [head, *_indent(1, lines)] if head else lines
+    return [head, *indented(1, lines)] if head else lines
 
 def _contract(x, w, K, kind, past=False):
     "Lines that contract into `sums` while columns are streamed; `past`: rows as well."
@@ -207,13 +206,13 @@ def _column_calls(N, width):
 def _stream_columns(x, w, K, N, kind, finish):
     "Lines of a block whose rows stay in SBUF while columns are streamed."
     return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), 'def columns(c, m):',
-            *_indent(1, [*_ACCUMULATORS, *_contract(x, w, K, kind), *_EACH_SUM, *finish(1)]), '',
+            *indented(1, [*_ACCUMULATORS, *_contract(x, w, K, kind), *_EACH_SUM, *finish(1)]), '',
             *_column_calls(N, PSUM_BANK_COLUMNS)]
 
 def _stream_both(x, w, K, N, kind, finish):
     "Lines of a block whose contraction is too long to keep rows: both operands are streamed, for four PSUM banks."
     sums = _accumulators(f'(n, min({PSUM_BANK_COLUMNS}, m - s))', f's in range(0, m, {PSUM_BANK_COLUMNS})')
-    return ['def columns(c, m):', *_indent(1, [
+    return ['def columns(c, m):', *indented(1, [
             *sums, *_contract(x, w, K, kind, True), 'g, r, strip, width = 0, n, c, m', 'for s in range(len(sums)):',
             f'    acc, c = sums[s], strip + s * {PSUM_BANK_COLUMNS}',
             f'    m = min({PSUM_BANK_COLUMNS}, strip + width - c)', *finish(1)]), '',
@@ -225,7 +224,7 @@ def _resident_columns(x, w, K, kind, finish):
              f'    {_product(f"x_t[:, k, {_ROWS_OF_SUM}]", "w_t[:, k, :]")}']
     rest = [_product(f'x_rest[:, {_ROWS_OF_SUM}]', 'w_rest')]
     return [*_load_contraction(x, x.transposed, 'x', 'at', 'n', K, kind), f'for {_strip_names(K)} in strips:',
-            *_indent(1, [*_ACCUMULATORS, *(whole if K >= BLOCK_ROWS else []), *(rest if K % BLOCK_ROWS else []),
+            *indented(1, [*_ACCUMULATORS, *(whole if K >= BLOCK_ROWS else []), *(rest if K % BLOCK_ROWS else []),
             *_EACH_SUM, *finish(1)])]
 
 # %% ../../../nbs/3_tasks/2_codegen/06_matmul.ipynb #b05dc11d
@@ -234,7 +233,7 @@ def _batch_arguments(m): return ''.join(f'b{k}, ' for k, n in enumerate(m.batch)
 def _batch_loops(m, inner):
     "`inner` inside loops over the batches of a matrix."
     for k in reversed([k for k, n in enumerate(m.batch) if n > 1]):
-        inner = [f'for b{k} in nl.affine_range({m.batch[k]}):', *_indent(1, inner)]
+        inner = [f'for b{k} in nl.affine_range({m.batch[k]}):', *indented(1, inner)]
     return inner
 
 def _row_calls(block, out, M, n, more=''):
@@ -247,9 +246,9 @@ def _row_calls(block, out, M, n, more=''):
 def _load_columns_function(block, w, K, N, kind):
     "Lines of a function that loads all columns of one matrix of w, as strips."
     return [f'def {block}_columns({_batch_arguments(w)[:-2]}):',
-            *_indent(1, ['strips = []', f'for c in range(0, {N}, {PSUM_BANK_COLUMNS}):',
+            *indented(1, ['strips = []', f'for c in range(0, {N}, {PSUM_BANK_COLUMNS}):',
                          f'    m = min({PSUM_BANK_COLUMNS}, {N} - c)',
-            *_indent(1, _load_contraction(w, not w.transposed, 'w', 'c', 'm', K, kind)),
+            *indented(1, _load_contraction(w, not w.transposed, 'w', 'c', 'm', K, kind)),
             f'    strips.append(({_strip_names(K)}))', 'return strips']), '']
 
 def _transpose_to_hbm(block, w, K, N, kind):
@@ -264,13 +263,13 @@ def _transpose_to_hbm(block, w, K, N, kind):
         else:
             some += [f'for s in range({count}):', f'    k = ({_plus(first, "s")}) * ROWS',
                      f'    nisa.dma_copy(dst={new.slice_text("k:k + ROWS", "c:c + m")}, src=w_t[:, s, :])']
-        body += [head, *_indent(1, some)] if head else some
+        body += [head, *indented(1, some)] if head else some
     if K % BLOCK_ROWS:
         body += [*_load_remainder(w, False, 'w_rest', 'c', 'm', K, kind),
                  f'nisa.dma_copy(dst={new.slice_text(f"{K - K % BLOCK_ROWS}:{K}", "c:c + m")}, src=w_rest)']
     calls = [l.replace('columns(', f'{block}_turn({_batch_arguments(w)}') for l in _column_calls(N, PSUM_BANK_COLUMNS)]
     return [f'{new.name} = nl.ndarray({new.shape}, dtype=nl.{kind}, buffer=nl.private_hbm)  # turned once',
-            f'def {block}_turn({_batch_arguments(w)}c, m):', *_indent(1, body), '', *_batch_loops(w, calls), ''], new
+            f'def {block}_turn({_batch_arguments(w)}c, m):', *indented(1, body), '', *_batch_loops(w, calls), ''], new
 
 def matmul_pass(block: str, x: Matrix, w: Matrix, out: Matrix, group: int | None = None, after: Callable | None = None,
                 operands: Sequence = (), more: Sequence = ()) -> list[str]:
@@ -290,9 +289,9 @@ def matmul_pass(block: str, x: Matrix, w: Matrix, out: Matrix, group: int | None
     body = _stream_both(x, w, K, N, kind, finish) if past else _resident_columns(x, w, K, kind,
             finish) if hold else _stream_columns(x, w, K, N, kind, finish)
     lines = [*before, *_load_shared_rows(operands), *(_load_columns_function(block, w, K, N, kind) if hold else []),
-             f'def {block}({args}):', *_indent(1, body), '']
+             f'def {block}({args}):', *indented(1, body), '']
     strips = f'strips = {block}_columns({_batch_arguments(w)[:-2]})' if hold else None
     shared = hold and not _batch_arguments(w)
     calls = _row_calls(block, out, M, n, ', strips' if hold else '')
-    return _indent(1, [*lines, *([strips] if shared else []),
+    return indented(1, [*lines, *([strips] if shared else []),
                        *_batch_loops(out, [*([strips] if hold and not shared else []), *calls])])

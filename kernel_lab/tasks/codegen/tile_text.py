@@ -51,6 +51,15 @@ class KernelWriter:
         yield
         self.depth -= 1
 
+# %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #0fa13ca4
+def indented(k: int, lines: list[str]) -> list[str]:
+    "Lines, `k` levels deeper."
+    return ['    ' * k + l for l in lines]
+
+def tile_line(name: str, shape: str, dtype: str = 'float32', buffer: str = 'sbuf') -> str:
+    "The line that declares a tile; `shape` as text."
+    return f'{name} = nl.ndarray({shape}, dtype=nl.{dtype}, buffer=nl.{buffer})'
+
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #e39b3a24
 class RowExpr:
     "Operators of a row expression, in terms of `binary`, `activation`, `reduce` and `scan`."

@@ -7,10 +7,10 @@ import math
 import re
 from ..graph import Graph, Node, Ref, live_nodes, node_graph
 from ..plan import KernelPlan
-from ..tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS
+from ..tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS, indented
 from .matching import SOFTMAX, attention_at
-from .stages import (AttentionPass, NoText, exponential_lines, indented,
-    load_products, load_values, mask_lines, product_lines, score_lines, turn_lines)
+from .stages import (AttentionPass, NoText, exponential_lines, load_products,
+    load_values, mask_lines, product_lines, score_lines, turn_lines)
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/03_one_pass.ipynb #1aff16ec
 def _table(p):

@@ -9,15 +9,12 @@ import re
 import numpy as np
 from ..lowering_rules import formula_of, logical_form
 from ..matmul import SQUARES_PER_BANK, matmul_dtype
-from ..tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS, KernelWriter, TileExpr
+from ..tile_text import (BLOCK_ROWS, PSUM_BANK_COLUMNS, KernelWriter, TileExpr, indented,
+    tile_line)
 from .matching import AttentionSpec, ComputedRows, all_views, leaves_of
 from .strided_views import indexed_text
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/02_stages.ipynb #c02684b0
-def indented(k: int, lines: list[str]) -> list[str]:
-    "Lines, `k` levels deeper."
-    return ['    ' * k + l for l in lines]
-
 MASKED = -3e38
 
 def mask_blocks(spec: AttentionSpec) -> tuple[list, dict]:
@@ -44,9 +41,6 @@ def mask_blocks(spec: AttentionSpec) -> tuple[list, dict]:
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/02_stages.ipynb #358d0854
 class NoText(Exception): "A part of a tensor has no text."
-
-def _tile(name, shape, dtype='float32', buffer='sbuf'):
-    return f'{name} = nl.ndarray({shape}, dtype=nl.{dtype}, buffer=nl.{buffer})'
 
 class AttentionPass:
     "What the text of an `AttentionSpec`'s pass is made of: tensors by name, dtypes of tiles, blocks and masks."
@@ -107,7 +101,7 @@ def _load_rows(p, operand, name, part, col, width, kind):
     "Lines that load blocks of rows side by side: `name` [rows, blocks, width]."
     if isinstance(operand, ComputedRows): return _compute_rows(p, operand, name, part, width, kind)
     _, first, T, r = part
-    tile, text = _tile(name, f'({r}, {T}, {width})', kind), p.blocks_source(operand, first, T, r, col, width)
+    tile, text = tile_line(name, f'({r}, {T}, {width})', kind), p.blocks_source(operand, first, T, r, col, width)
     if text: return [tile, f'nisa.dma_copy(dst={name}, src={text})']
     one = p.source(operand, p.span(operand[1], -2, 'j * ROWS', 'ROWS'), p.span(operand[1], -1, col, width))
     return [tile, f'for j in range({T}): nisa.dma_copy(dst={name}[:, j, :], src={one})']
@@ -128,7 +122,7 @@ def _compute_rows(p, rows, name, part, width, kind):
     "Lines that make blocks of rows side by side, each part of their columns by its elementwise nodes."
     _, _, T, r = part
     writer = KernelWriter(0, {*_TAKEN_NAMES, name})
-    writer.emit(_tile(name, f'({r}, {T}, {width})', kind))
+    writer.emit(tile_line(name, f'({r}, {T}, {width})', kind))
     for first, cols, nodes, result, leaves in rows.parts:
         flat = lambda tile: TileExpr(writer, f'{tile}.reshape(({r}, {T * cols}))', T * cols, rows=str(r))
         env = {leaf: flat(_leaf_tile(p, operand, part, cols)) for leaf, operand in leaves}
@@ -145,7 +139,7 @@ def _copy_line(dst, src, scale=1.0):
 def _load_turned(p, operand, name, col, d, scale=1.0):
     "Lines that load a matrix with `d` of its columns, from `col` on, on partitions: `name` [d, rows]."
     view = operand if isinstance(operand, ComputedRows) else operand[1]
-    L, lines = view.shape[-2], [_tile(name, f'({d}, {view.shape[-2]})', p.kind)]
+    L, lines = view.shape[-2], [tile_line(name, f'({d}, {view.shape[-2]})', p.kind)]
     if view is not operand and view.stride(-2) == 1 and view.stride(-1) != 1 and L > 1:
         lines.append(f'nisa.dma_copy(dst={name}, src='
                      f'{p.source(operand, p.span(view, -1, col, d), p.span(view, -2, 0, L))})')
@@ -156,7 +150,7 @@ def _load_turned(p, operand, name, col, d, scale=1.0):
         here = f'{first} + ' if first else ''
         lines += [*_load_rows(p, operand, rows, part, col, d, p.kind), f'for g in range(0, {T}, {SQUARES_PER_BANK}):',
                   *indented(1, [
-                      f'w = min({SQUARES_PER_BANK}, {T} - g)', _tile('turn', f'({d}, w * {r})', p.kind, 'psum'),
+                      f'w = min({SQUARES_PER_BANK}, {T} - g)', tile_line('turn', f'({d}, w * {r})', p.kind, 'psum'),
                       f'for j in range(w): nisa.nc_transpose(dst=turn[:, j * {r}:(j + 1) * {r}], '
                       f'data={rows}[:, g + j, :])',
                       _copy_line(f'{name}[:, {here}g * {r}:{here}(g + w) * {r}]', 'turn', scale)])]
@@ -188,13 +182,13 @@ def _load_operand(p, writer, k, operand):
     column = view.shape[-1] == 1
     if view.stride(-2) == 0 or Lq == 1:                     # the same for all queries
         width = view.shape[-1]
-        p.load(name, [_tile(name, f'(ROWS, {width})'), f'nisa.dma_copy(dst={name}, src='
+        p.load(name, [tile_line(name, f'(ROWS, {width})'), f'nisa.dma_copy(dst={name}, src='
                 f'{p.source(operand, (0, "ROWS", BLOCK_ROWS, 0), p.span(view, -1, 0, width))})'], operand)
         return tile(f'{name}[0:n, :]' if column else f'{name}[0:n, c:c + m]', 1 if column else PSUM_BANK_COLUMNS)
     if column and Lq % BLOCK_ROWS == 0:
         p.load(name, _load_rows(p, operand, name, _row_parts(Lq)[0], 0, 1, 'float32'), operand)
         return tile(f'{name}[0:n, at // ROWS, :]', 1)
-    writer.emit(_tile(name, '(n, 1)' if column else '(n, m)'))
+    writer.emit(tile_line(name, '(n, 1)' if column else '(n, m)'))
     cols = (0, 1, 1, 0) if column else p.span(view, -1, 'c', 'm')
     writer.emit(f'nisa.dma_copy(dst={name}, src={p.source(operand, p.span(view, -2, "at", "n"), cols)})')
     return tile(name, 1 if column else PSUM_BANK_COLUMNS)
@@ -226,8 +220,9 @@ def score_lines(p: AttentionPass, products: list[tuple[str, str]]) -> list[str]:
     masked = ['for j in range(len(masks)):', '    first, mask = masks[j]',
               f'    if c <= first < c + m: nisa.tensor_tensor(dst={part}, data1={part}, data2=mask[0:n, :], op=nl.add)']
     W = PSUM_BANK_COLUMNS
-    return [f'count = (hi - lo + {W - 1}) // {W}', 'chunks = []', _tile('lows', '(n, count)'), 'for k in range(count):',
-            *indented(1, [f'c = lo + k * {W}', f'm = min({W}, hi - c)', _tile('s', '(n, m)', buffer='psum'),
+    return [f'count = (hi - lo + {W - 1}) // {W}', 'chunks = []', tile_line('lows', '(n, count)'),
+            'for k in range(count):',
+            *indented(1, [f'c = lo + k * {W}', f'm = min({W}, hi - c)', tile_line('s', '(n, m)', buffer='psum'),
                          *(f'nisa.nc_matmul(dst=s, stationary={q}[:, at:at + n], moving={k}[:, c:c + m])'
                            for q, k in products), *chain, *(masked if p.masks else []),
                          f'nisa.tensor_reduce(dst=lows[:, k:k + 1], op=nl.maximum, data={name}, axis=1, negate=True)',
@@ -236,15 +231,16 @@ def score_lines(p: AttentionPass, products: list[tuple[str, str]]) -> list[str]:
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/02_stages.ipynb #86efe930
 def _least_lines(p, exponent):
     "Lines that make `low`, the negative of the largest exponent of each row."
-    lines = ['low = lows', 'if count > 1:', '    ' + _tile('low', '(n, 1)'),
+    lines = ['low = lows', 'if count > 1:', '    ' + tile_line('low', '(n, 1)'),
              '    nisa.tensor_reduce(dst=low, op=nl.minimum, data=lows, axis=1)']
     if p.spec.sink:
         writer = KernelWriter(0)
         tile = _load_operand(p, writer, '_sink', p.spec.sink)
-        lines += [*writer.lines, _tile('least', '(n, 1)'), _tile('sink', '(n, 1)'), _copy_line('sink', tile.name, -1.0),
+        lines += [*writer.lines, tile_line('least', '(n, 1)'), tile_line('sink', '(n, 1)'),
+                  _copy_line('sink', tile.name, -1.0),
                   f'nisa.scalar_tensor_tensor(dst=least, data=low, op0=nl.multiply, operand0={exponent!r}, '
                   'op1=nl.minimum, operand1=sink)']
-    elif exponent != 1: lines += [_tile('least', '(n, 1)'), _copy_line('least', 'low', exponent)]
+    elif exponent != 1: lines += [tile_line('least', '(n, 1)'), _copy_line('least', 'low', exponent)]
     else: lines = [l.replace('low =', 'least =').replace('dst=low', 'dst=least') for l in lines]
     return lines
 
@@ -252,7 +248,8 @@ def exponential_lines(p: AttentionPass) -> list[str]:
     "Lines that make the probabilities `p`, not divided yet, and `sums`, whose sum is what to divide by."
     scale, W, sink = p.exponent, PSUM_BANK_COLUMNS, p.spec.sink is not None
     more = f', scale={scale!r}' if scale != 1 else ''
-    lines = [*_least_lines(p, scale), _tile('p', '(n, hi - lo)', p.p_kind), _tile('sums', f'(n, count{" + 1" * sink})'),
+    lines = [*_least_lines(p, scale), tile_line('p', '(n, hi - lo)', p.p_kind),
+             tile_line('sums', f'(n, count{" + 1" * sink})'),
              'for k in range(count):', *indented(1, [
                  f'm = min({W}, hi - lo - k * {W})',
                  f'nisa.activation_reduce(dst=p[:, k * {W}:k * {W} + m], op=nl.exp, data=chunks[k], reduce_op=nl.add, '
@@ -265,10 +262,10 @@ def turn_lines(p: AttentionPass) -> list[str]:
     "Lines that bring the keys of the probabilities `p` onto partitions: `turned`, [(tile, first block, blocks)]."
     W, T, r = PSUM_BANK_COLUMNS, *divmod(p.spec.shape[-1], BLOCK_ROWS)
     def some(count, rows, engine):
-        return [_tile('turn', f'({rows}, {count} * n)', p.p_kind, 'psum'),
+        return [tile_line('turn', f'({rows}, {count} * n)', p.p_kind, 'psum'),
                 f'for j in range({count}): nisa.nc_transpose(dst=turn[:, j * n:(j + 1) * n], '
                 f'data=p[:, b - lo + j * ROWS:b - lo + j * ROWS + {rows}])',
-                _tile('columns', f'({rows}, {count} * n)', p.p_kind),
+                tile_line('columns', f'({rows}, {count} * n)', p.p_kind),
                 f'nisa.tensor_copy(dst=columns, src=turn, engine=nisa.engine.{engine})']
     engine = 'scalar' if p.scalar_passes < p.vector_passes * 1.25 - 0.5 else 'vector'
     lines = ['turned = []']
@@ -283,15 +280,16 @@ def product_lines(p: AttentionPass) -> list[str]:
     dv, (place, view), (T, r) = p.spec.values[1].shape[-1], p.out, divmod(p.spec.shape[-1], BLOCK_ROWS)
     one = 'nisa.nc_matmul(dst=acc, stationary=columns[:, j * n:(j + 1) * n], moving={})'
     whole, rest = (f'for j in range(w): {one.format(v)}' for v in ('v_t[:, b + j, :]', 'v_rest[:, j, :]'))
-    lines = [_tile('acc', f'(n, {dv})', buffer='psum'), 'for g in range(len(turned)):', '    columns, b, w = turned[g]']
+    lines = [tile_line('acc', f'(n, {dv})', buffer='psum'), 'for g in range(len(turned)):',
+             '    columns, b, w = turned[g]']
     if T and r: lines += [f'    if b < {T}:', f'        {whole}', '    else:', f'        {rest}']
     else: lines.append(f'    {whole if T else rest}')
     span = (('at', 'n', view.shape[-2], view.stride(-2)), (0, dv, dv, view.stride(-1)))
     text = indexed_text(place.name, view, p.loops(p.spec.strides[-1]), span)
     if text is None: raise NoText
-    return [*lines, 'total = sums', 'if sums.shape[1] > 1:', '    ' + _tile('total', '(n, 1)'),
-            '    nisa.tensor_reduce(dst=total, op=nl.add, data=sums, axis=1)', _tile('inverse', '(n, 1)'),
-            'nisa.reciprocal(dst=inverse, data=total)', _tile('result', f'(n, {dv})', place.dtype),
+    return [*lines, 'total = sums', 'if sums.shape[1] > 1:', '    ' + tile_line('total', '(n, 1)'),
+            '    nisa.tensor_reduce(dst=total, op=nl.add, data=sums, axis=1)', tile_line('inverse', '(n, 1)'),
+            'nisa.reciprocal(dst=inverse, data=total)', tile_line('result', f'(n, {dv})', place.dtype),
             'nisa.tensor_scalar(dst=result, data=acc, op0=nl.multiply, operand0=inverse)',
             f'nisa.dma_copy(dst={text}, src=result)']
 
@@ -299,10 +297,10 @@ def product_lines(p: AttentionPass) -> list[str]:
 def mask_lines(p: AttentionPass) -> list[str]:
     "Lines that make the masks, once: 0 where a score counts, else so low that its exponential is 0."
     if not p.masks: return []
-    lines = [_tile(f'{p.name}_zero', '(ROWS, ROWS)'), f'nisa.memset(dst={p.name}_zero, value=0.0)']
+    lines = [tile_line(f'{p.name}_zero', '(ROWS, ROWS)'), f'nisa.memset(dst={p.name}_zero, value=0.0)']
     for k, (m, distance, planes) in p.masks.items():
         mask, last = f'{p.name}_mask_{k}', f'{p.name}_zero[:, 0:{m}]'
-        lines.append(_tile(mask, f'(ROWS, {m})'))
+        lines.append(tile_line(mask, f'(ROWS, {m})'))
         for plane in planes:                      # kept where sign · (i - j + distance) + more >= 0
             sign, more = (1, plane.k - 1) if plane.above else (-1, -plane.k - 1)
             lines.append(f'nisa.affine_select(dst={mask}, pattern=[[{-sign}, {m}]], channel_multiplier={sign}, '

@@ -4,11 +4,11 @@
 
 # %% ../../../../nbs/3_tasks/2_codegen/4_images/02_group_norm.ipynb #7d44d5a9
 import math
-from ..convolutions import CONVOLUTIONS, indent_lines
+from ..convolutions import CONVOLUTIONS
 from ..graph import Node, Ref
 from .phases import lower_filled
 from ..plan import KernelPlan
-from ..tile_text import BLOCK_ROWS
+from ..tile_text import BLOCK_ROWS, indented, tile_line
 
 # %% ../../../../nbs/3_tasks/2_codegen/4_images/02_group_norm.ipynb #3712b165
 MOST_PIXELS = 4096          # of a channel: four tiles of it are in SBUF, twice
@@ -33,7 +33,7 @@ def _share_lines(rows, each, share):
 def _norm_lines(rows, pixels, eps, gain, bias, dtype):
     "Lines that norm `x_tile` [rows, pixels] into `result`."
     def tile(name, wide, dtype='float32', where='sbuf'):
-        return f'{name} = nl.ndarray(({rows}, {wide}), dtype=nl.{dtype}, buffer=nl.{where})'
+        return tile_line(name, f'({rows}, {wide})', dtype, where)
     lines = [tile('sums', 1), 'nisa.tensor_reduce(dst=sums, op=nl.add, data=x_tile, axis=1)',
              tile('mean', 1, where='psum'), 'nisa.nc_matmul(dst=mean, stationary=shares, moving=sums)',
              tile('group_mean', 1), 'nisa.tensor_copy(dst=group_mean, src=mean)', tile('centred', pixels),
@@ -62,7 +62,7 @@ def lower_group_norm(node: Node, plan: KernelPlan) -> list[str] | None:
     columns = {k: plan.materialise(given[k]) for k in ('gain', 'bias') if isinstance(given.get(k), Ref)}
     lines = []
     for k, column in columns.items():
-        lines.append(f'{k}_tile = nl.ndarray(({rows}, 1), dtype=nl.float32, buffer=nl.sbuf)')
+        lines.append(tile_line(f'{k}_tile', f'({rows}, 1)'))
         lines += [f'nisa.dma_copy(dst={k}_tile[{i * channels}:{(i + 1) * channels}, :], '
                   f'src={column.text((parts, channels, 1))}[part, :, :])' for i in range(images)]
     view = (N // images, parts, rows, pixels)
@@ -72,8 +72,8 @@ def lower_group_norm(node: Node, plan: KernelPlan) -> list[str] | None:
             f'nisa.dma_copy(dst={out.text(view)}[b, part, :, :], src=result)']
     loop = f'for b in nl.affine_range({N // images}):' if N > images else 'for b in range(1):'
     name = plan.pass_name
-    return [*indent_lines(1, _share_lines(rows, C // groups, 1 / (C // groups * pixels))), f'    def {name}(part):',
-            *indent_lines(2, [*lines, loop, *indent_lines(1, each)]), '',
+    return [*indented(1, _share_lines(rows, C // groups, 1 / (C // groups * pixels))), f'    def {name}(part):',
+            *indented(2, [*lines, loop, *indented(1, each)]), '',
             f'    for part in range({parts}): {name}(part)']
 
 IMAGE_RULES, IMAGE_OPS = [lower_filled, lower_group_norm], (*CONVOLUTIONS, 'group_norm')

@@ -6,11 +6,10 @@ its columns."""
 # %% ../../../../nbs/3_tasks/2_codegen/4_images/01_phases.ipynb #e63bc2f1
 from dataclasses import dataclass, replace
 from functools import cached_property
-from ..convolutions import (Window, convolution_rule, depthwise_pass, image_sizes, indent_lines,
-    load_band)
+from ..convolutions import Window, convolution_rule, depthwise_pass, image_sizes, load_band
 from ..matmul import matmul_dtype
 from ..plan import HbmTensor
-from ..tile_text import BLOCK_ROWS
+from ..tile_text import BLOCK_ROWS, indented
 from .packed_taps import even_size, packed_pass
 
 # %% ../../../../nbs/3_tasks/2_codegen/4_images/01_phases.ipynb #f8ea905c
@@ -111,7 +110,7 @@ def _product_lines(phases, tall, bias):
         lines.append(f'nisa.tensor_scalar(dst={there}, data={made}{add}' if bias else
                      f'nisa.tensor_copy(dst={there}, src={made})')
     return ['for g in range(groups):', f'    for y in range(0, n // {ph}, {tall}):',
-            f'        h = min({tall}, n // {ph} - y)', *indent_lines(2, lines)]
+            f'        h = min({tall}, n // {ph} - y)', *indented(2, lines)]
 
 def phased_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: HbmTensor,
                 bias: HbmTensor | None = None) -> list[str]:
@@ -133,9 +132,9 @@ def phased_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: HbmTen
             *_product_lines(phases, tall, bias is not None),
             f'nisa.dma_copy(dst={out.text((N, C, *win.out))}[b, ci:ci + cn, d, at:at + n, :], src=result)']
     lines += ['def images(b):', '    d = 0', f'    for at in range(0, {win.out[1]}, {band}):',
-              f'        n = min({band}, {win.out[1]} - at)', *indent_lines(2, each), '',
+              f'        n = min({band}, {win.out[1]} - at)', *indented(2, each), '',
               f'for b in nl.affine_range({N}): images(b)' if N > 1 else 'images(0)']
-    return [*indent_lines(1, _diagonal_lines(kind)), f'    def {block}(ci, cn):', *indent_lines(2, lines), '',
+    return [*indented(1, _diagonal_lines(kind)), f'    def {block}(ci, cn):', *indented(2, lines), '',
             f'    for ci in range(0, {C}, ROWS): {block}(ci, min(ROWS, {C} - ci))']
 
 lower_filled = convolution_rule(packed_pass, phased_pass)

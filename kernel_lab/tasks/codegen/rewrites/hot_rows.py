@@ -8,7 +8,7 @@ from dataclasses import replace
 import math
 from ..graph import Graph, Node, Ref, live_nodes
 from ..plan import KernelPlan
-from ..tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS
+from ..tile_text import BLOCK_ROWS, PSUM_BANK_COLUMNS, indented, tile_line
 
 # %% ../../../../nbs/3_tasks/2_codegen/3_rewrites/03_hot_rows.ipynb #ea0dae84
 MOST_CLASSES, MOST_BANKS = 2048, 8      # columns of a one-hot row; tiles that are summed up at once
@@ -76,9 +76,6 @@ def with_hot_rows(graph: Graph) -> Graph:
 # %% ../../../../nbs/3_tasks/2_codegen/3_rewrites/03_hot_rows.ipynb #5dc52417
 MOST_AT_ONCE = 4096         # columns of the rows that one copy moves
 
-def _tile(name, shape, dtype='float32', buffer='sbuf'):
-    return f'{name} = nl.ndarray({shape}, dtype=nl.{dtype}, buffer=nl.{buffer})'
-
 def _at_once(turns, columns):
     "How many rows of a partition one copy moves: a divisor of how many it has."
     return max(d for d in range(1, turns + 1) if turns % d == 0 and (d == 1 or d * columns <= MOST_AT_ONCE))
@@ -86,9 +83,9 @@ def _at_once(turns, columns):
 def _index_lines(plan, index, classes):
     "(rows of a partition, lines that load all indices, a partition's side by side, and number the columns)."
     turns = index.size // BLOCK_ROWS
-    return turns, [_tile('index', f'(ROWS, {turns})'),
+    return turns, [tile_line('index', f'(ROWS, {turns})'),
                    f'nisa.dma_copy(dst=index, src={index.text((BLOCK_ROWS, turns))})',
-                   _tile('count', f'(ROWS, {classes})', 'int32'),
+                   tile_line('count', f'(ROWS, {classes})', 'int32'),
                    f'nisa.iota(dst=count, pattern=[[1, {classes}]], offset=0, channel_multiplier=0)']
 
 _HOT = 'nisa.tensor_scalar(dst={}, data=count, op0=nl.equal, operand0=index[:, {at}:{at} + 1]{})'
@@ -98,11 +95,11 @@ def _rows_pass(node, plan):
     classes, out = node.shape[-1], plan.allocate(node)
     turns, lines = _index_lines(plan, index, classes)
     some = _at_once(turns, classes)
-    lines += [_tile('weight', f'(ROWS, {turns})'),
+    lines += [tile_line('weight', f'(ROWS, {turns})'),
               f'nisa.dma_copy(dst=weight, src={weight.text((BLOCK_ROWS, turns))})']
     at, times = f'g * {some} + j', ', op1=nl.multiply, operand1=weight[:, {at}:{at} + 1]'
     return [*lines, f'for g in nl.affine_range({turns // some}):',
-            '    ' + _tile('hot', f'(ROWS, {some}, {classes})', out.dtype),
+            '    ' + tile_line('hot', f'(ROWS, {some}, {classes})', out.dtype),
             f'    for j in range({some}): {_HOT.format("hot[:, j, :]", times.format(at=at), at=at)}',
             f'    nisa.dma_copy(dst={out.text((BLOCK_ROWS, turns, classes))}[:, g * {some}:(g + 1) * {some}, :], '
             'src=hot)']
@@ -115,20 +112,21 @@ def _sums_pass(node, plan):
     width, kind = x.size // index.size, x.dtype
     whole, some = width + (counts is not None), _at_once(turns, width)
     tiles, ones = _tiles(node.shape[0], whole), [f'    nisa.memset(dst=rows[:, :, {width}:{whole}], value=1.0)']
-    lines += ['sums = []', *(f'sums.append({_tile("", (n, m), buffer="psum")[3:]})' for _, n, _, m in tiles),
-              f'for g in nl.affine_range({turns // some}):', '    ' + _tile('rows', f'(ROWS, {some}, {whole})', kind),
+    lines += ['sums = []', *(f'sums.append({tile_line("", (n, m), buffer="psum")[3:]})' for _, n, _, m in tiles),
+              f'for g in nl.affine_range({turns // some}):',
+              '    ' + tile_line('rows', f'(ROWS, {some}, {whole})', kind),
               f'    nisa.dma_copy(dst=rows[:, :, 0:{width}], src={x.text((BLOCK_ROWS, turns, width))}'
               f'[:, g * {some}:(g + 1) * {some}, :])', *(ones if counts else []), f'    for j in range({some}):',
-              '        ' + _tile('hot', f'(ROWS, {node.shape[0]})', kind),
+              '        ' + tile_line('hot', f'(ROWS, {node.shape[0]})', kind),
               f'        {_HOT.format("hot", "", at=f"g * {some} + j")}',
               *(f'        nisa.nc_matmul(dst=sums[{k}], stationary=hot[:, {v}:{v + n}], moving=rows[:, j, {c}:{c + m}])'
                 for k, (v, n, c, m) in enumerate(tiles))]
     if counts: count = plan.allocate(counts).text((node.shape[0], 1))
     for k, (v, n, c, m) in enumerate(tiles):
         own = min(m, width - c)                 # the last column may be that of the counts
-        lines.append(_tile('result', (n, m), out.dtype))
+        lines.append(tile_line('result', (n, m), out.dtype))
         at = f'{v}:{v + n}, {c}:{c + own}'
-        if base: lines += [_tile('old', (n, m)),
+        if base: lines += [tile_line('old', (n, m)),
                            f'nisa.dma_copy(dst=old, src={base.text((node.shape[0], width))}[{at}])',
                            f'nisa.tensor_tensor(dst=result, data1=old, data2=sums[{k}], op=nl.add)']
         else: lines.append(f'nisa.tensor_copy(dst=result, src=sums[{k}])')
@@ -139,4 +137,4 @@ def _sums_pass(node, plan):
 def lower_hot_rows(node: Node, plan: KernelPlan) -> list[str] | None:
     "Lines of the pass of a node `hot_rows` or `hot_sums`; None for other nodes."
     made = {'hot_rows': _rows_pass, 'hot_sums': _sums_pass}.get(node.op)
-    return made and ['    ' + line for line in made(node, plan)]
+    return made and indented(1, made(node, plan))
