@@ -98,8 +98,8 @@ def _new_loop(self: Lab, run=None):
     kept = self.store.load_run(run) if run else None
     agent = self.picker.agent.make(kept)
     task = self.picker.tasks.get(kept.task, kept.task) if kept else self.task
-    return AgentLoop(task, agent, picked['workload'], picked['chip'], self.store, run=kept, on_event=self._heard,
-                     **self.options)
+    at = {} if kept else {'workload': picked['workload'], 'chip': picked['chip']}
+    return AgentLoop(task, agent, store=self.store, run=kept, on_event=self._heard, **at, **self.options)
 
 @patch
 def _heard(self: Lab, event):

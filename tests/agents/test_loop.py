@@ -222,6 +222,9 @@ def test_resuming(quick, store):
     more = AgentLoop(run=store.load_run(first.run.id), agent=Scripted(propose(7)), store=store, max_steps=4)
     assert [s.index for s in more] == [4] and more.best.index == 4
     with pytest.raises(UsageError, match='not about'): AgentLoop('rmsnorm', run=first.run.id, store=store)
+    for other in ({'workload': 'full'}, {'chip': 'trn1'}, {'target': 'triton'}):
+        with pytest.raises(UsageError, match=f'not {next(iter(other.values()))}: all its steps'):
+            AgentLoop(run=first.run.id, store=store, **other)
     with pytest.raises(LabError): AgentLoop(run='no such run', store=store)
 
 

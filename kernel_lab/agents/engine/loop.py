@@ -96,6 +96,13 @@ def _task_of(task, run):
     if run and task.name != run.task: raise UsageError(f'Run {run.id} is about {run.task}, not about {task.name}.')
     return task
 
+def _require_same(run, **asked):
+    "`UsageError` where another workload, chip or target is asked for than a run has; None asks for none."
+    for name, value in asked.items():
+        if value is not None and value != getattr(run, name):
+            raise UsageError(f'Run {run.id} has the {name} {getattr(run, name)}, not {value}: all its steps have it.',
+                             hint=f"Leave it out to go on, or begin a run: AgentLoop('{run.task}', agent, …).")
+
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #edf1fc2b
 class AgentLoop:
     """An agent working on a task: `step()` takes one turn, iterating takes all.
@@ -104,8 +111,8 @@ class AgentLoop:
     `max_steps`: the most steps of the agent (None: its own limit, or 10 for an agent that proposes); `on_event`: called
     with each `Event`; `target`: the language of its kernels, 'nki', or 'triton' or 'cuda' for a GPU (`chip` is then
     one, by default `sm_90`, and there is no first kernel); `options` go to `evaluate`. `UsageError` for a name that
-    does not exist, for neither task nor run, for what is no agent or no store, for a run of another task, and for a
-    damaged journal."""
+    does not exist, for neither task nor run, for what is no agent or no store, for a run of another task, workload,
+    chip or target (the default chip and target ask for nothing), and for a damaged journal."""
     def __init__(self, task: str | Task | None = None, agent: 'Agent | ModelAgent | None' = None,
                  workload: str | None = None, chip: str = DEFAULT_CHIP, store: Store | bool | None = None,
                  max_steps: int | None = None, run: Run | str | None = None,
@@ -117,6 +124,9 @@ class AgentLoop:
         require_amounts(max_steps=max_steps)
         if isinstance(run, str): run = store.load_run(run)
         self.task = _task_of(task, run)
+        if run:
+            _require_same(run, workload=workload, chip=None if chip == DEFAULT_CHIP else chip,
+                          target=None if target == 'nki' else target)
         target, chip = run.target if run else target, run.chip if run else chip_of(target, chip)
         require_target(agent, target, chip)
         self.workload = self.task.workload(run.workload if run else workload)
