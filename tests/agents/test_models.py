@@ -163,7 +163,7 @@ FAULTS = {
     'no answer': ([Hang('silent')], 'unreachable', 3), 'headers only': ([Hang('open')], 'dropped', 3),
     'endless text': ([Endless('text')], 'endless', 1), 'endless thinking': ([Endless('thinking')], 'endless', 1),
     'an event without end': ([Endless('event')], 'endless', 1), 'endless pings': ([Endless('pings')], 'endless', 1),
-    'a slow drip': ([Endless('text', 0.1)], 'endless', 1)}
+    'a slow drip': ([Endless('text', 0.1)], 'endless', 1), 'headers without end': ([Endless('headers', 0.1)], 'endless', 1)}
 
 
 def fault_cases():

@@ -67,7 +67,8 @@ class Hang:
 
 @dataclass
 class Endless:
-    "A reply without an end: 'text', 'thinking', 'pings', or 'event' (one event that does not end); a pause between pieces."
+    """A reply without an end: 'text', 'thinking', 'pings', 'event' (one event that does not end) or 'headers' (none of which
+    ends); a pause between pieces."""
     how: str = 'text'
     pause: float = 0
 
@@ -236,6 +237,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def play_endless(self, act, body):
+        if act.how == 'headers': return self.drip(act.pause)
         say = Say(**{'thinking' if act.how == 'thinking' else 'text': 'word ' * 140 * 3})
         events = list(self.speaks.events(say, body['model']))
         piece = max(range(len(events)), key=lambda n: len(json.dumps(events[n])))
@@ -246,6 +248,10 @@ class Handler(BaseHTTPRequestHandler):
         while not self.server.closing.is_set():
             self.chunk(again or self.speaks.frame(events[piece]))
             time.sleep(act.pause)
+
+    def drip(self, pause):
+        self.wfile.write(b'HTTP/1.1 200 OK\r\ncontent-type: ')
+        while not self.server.closing.wait(pause): self.wfile.write(b'x')
 
     def play_raw(self, act, body):
         length = {'connection': 'close'} if act.hold else {'content-length': str(len(act.body))}
