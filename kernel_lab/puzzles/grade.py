@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from ..core.errors import UsageError
 from ..core.format import csv_cell, percent_text, visible_text
@@ -24,14 +25,14 @@ from ..tasks.model.workload import Kernel
 # %% ../../nbs/6_puzzles/12_grade.ipynb #64102b23
 @dataclass(frozen=True)
 class HandedIn:
-    """A kernel's text of a student for a puzzle, and whether the file says that the goal is met; or `wrong`, a
-    sentence.
-    `student` is '' of what nobody handed in."""
+    """A kernel's text of a student for a puzzle, and whether the file says that the goal is met, and that the worked
+    solution was opened (None: it does not say); or `wrong`, a sentence. `student` is '' of what nobody handed in."""
     student: str
     puzzle: str = ''
     source: str = ''
     claimed: bool = False
     wrong: str = ''
+    opened: bool | None = None
 
 def notebook_answers(text: str) -> dict[str, str]:
     """{puzzle: the last kernel that a cell checks for it} of a notebook's JSON, which is read and not run: the text of
@@ -166,7 +167,7 @@ def _of_progress(path, puzzles):
     for name, r in parsed_progress(_text(path)).items():
         source = r.get('source')
         if name in puzzles and isinstance(source, str) and source.strip():
-            yield HandedIn(path.stem, name, source, r.get('met') is True)
+            yield HandedIn(path.stem, name, source, r.get('met') is True, opened=r.get('solution_seen') is True)
 
 MAX_NOTEBOOK_BYTES = 32 << 20   # with its outputs
 
@@ -247,6 +248,22 @@ def _same_text(one, other):
     try: return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
     except (SyntaxError, ValueError, RecursionError, MemoryError): return one.strip() == other.strip()
 
+def _plain_lines(text):
+    "The lines of a program as Python writes it, without comments, blanks and the first line."
+    try: return ast.unparse(ast.parse(text)).splitlines()[1:]
+    except (SyntaxError, ValueError, RecursionError, MemoryError): return text.splitlines()
+
+NEAR_LINES = 3                  # a start with so few lines changed is written the same by many who never saw each other
+
+def is_near_start(source: str, puzzle: Puzzle) -> bool:
+    "Whether a kernel differs from the puzzle's start in so few lines that its text says nothing about its author."
+    if not puzzle.start: return False
+    before, after = (_plain_lines(own_text(Kernel(t))) for t in (kernel_of(puzzle.start).source, source))
+    steps = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(b - a, d - c) for kind, a, b, c, d in steps if kind != 'equal') <= NEAR_LINES
+
+_OPENED = {True: ', which was opened', False: ', which was not opened, the file says', None: ''}
+
 GRADING_SECONDS = 10.0          # for the Python of a kernel: a teacher's machine may be busy
 
 def mark_of(handed: HandedIn, puzzles: dict[str, Puzzle] = PUZZLES) -> Mark:
@@ -256,8 +273,9 @@ def mark_of(handed: HandedIn, puzzles: dict[str, Puzzle] = PUZZLES) -> Mark:
     except UsageError as e: return Mark(handed.student, handed.puzzle, remarks=(str(e),))
     if not a.right: remarks.append(str(a).splitlines()[0])
     if handed.claimed and not a.met: remarks.append('the file says that the goal is met, and it is not')
-    if p.answer and _same_text(own_text(Kernel(handed.source)), own_text(kernel_of(p.answer))):
-        remarks.append('the text of the worked solution')
+    same = p.answer and _same_text(own_text(Kernel(handed.source)), own_text(kernel_of(p.answer)))
+    if same and not is_near_start(handed.source, p):
+        remarks.append(f'the text of the worked solution{_OPENED[handed.opened]}')
     return Mark(handed.student, handed.puzzle, a.right, a.met, a.share, tuple(remarks))
 
 @dataclass(frozen=True)
@@ -315,7 +333,8 @@ def grade(folder: str | Path, puzzles: dict[str, Puzzle] = PUZZLES, say: Callabl
     for handed in handed_in(folder, puzzles):
         if handed.wrong: wrong.append(handed); continue
         mark, key = mark_of(handed, puzzles), (handed.puzzle, ' '.join(handed.source.split()))
-        if (other := texts.setdefault(key, handed.student)) != handed.student:
+        other = texts.setdefault(key, handed.student)
+        if other != handed.student and not is_near_start(handed.source, puzzles[handed.puzzle]):
             mark = Mark(**{**vars(mark), 'remarks': (*mark.remarks, f'the same text as {other}')})
         marks.append(mark)
         if say: say(mark)

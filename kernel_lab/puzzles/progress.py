@@ -69,11 +69,13 @@ def note(name: str, **facts: object) -> str:
     return ''
 
 def note_try(name: str, right: bool, met: bool = False, us: float | None = None, share: float | None = None,
-             source: str = '') -> str:
-    "Count a try; keep a right kernel that is the fastest so far. Returns what `note` does."
+             source: str = '', own: bool = True) -> str:
+    """Count a try, of a kernel of the student's `own` before the goal is met; keep a right kernel that is the fastest
+    so far. Returns what `note` does."""
     old = record_of(name)
     best = right and us is not None and (old['us'] is None or us < old['us'])
     new = dict(us=us, share=share, source=source) if best else {}
-    return note(name, tries=old['tries'] + 1, right=old['right'] or right, met=old['met'] or met, **new)
+    tries = old['tries'] + (own and not old['met'])
+    return note(name, tries=tries, right=old['right'] or right, met=old['met'] or met, **new)
 
 def _is_number(x): return isinstance(x, (int, float)) and not isinstance(x, bool)

@@ -174,9 +174,12 @@ class Puzzle(Shown):
         try:
             with own_kernels(): answer = judged(self, kernel_of(kernel), seconds)
         except LabError as e: answer = Answer(self.name, self.bound, self.goal, refused=str(e))
-        kept = note_try(self.name, answer.right, answer.met, answer.latency_us, answer.share, answer.source)
-        left = left_behind(kernel, (answer.evaluation and answer.evaluation.error or {}).get('message', ''))
-        return replace(answer, notes=(*answer.notes, *filter(None, (left, *_next(self, answer), kept))))
+        own = not self.start or answer.source != own_text(kernel_of(self.start))
+        kept = note_try(self.name, answer.right, answer.met, answer.latency_us, answer.share, answer.source, own)
+        if self.answer and kernel is self.answer: note(self.name, solution_seen=True)
+        message = (answer.evaluation and answer.evaluation.error or {}).get('message', '')
+        more = left_behind(kernel, message), _of_inputs(self, message), *_next(self, answer), kept
+        return replace(answer, notes=(*answer.notes, *filter(None, more)))
 
     def hint(self) -> HintLadder:
         "One more hint than before, and those before it."
@@ -260,6 +263,13 @@ def right_for_some(wrong: Verification) -> str:
     if draw := wrong.worst.draw: return f'It is right for some inputs and wrong for others, here for “{draw}”.'
     if wrong.guesses: return 'It is right for some inputs and wrong for others.'
     return 'It is right for one draw of inputs and wrong for others: a kernel must compute, not remember.'
+
+def _of_inputs(p, message):
+    "What a kernel is called with, as a sentence, where it does not take that; else ''."
+    if not message.startswith('the kernel cannot be called'): return ''
+    names = list(p.task.workload().shapes)
+    if len(names) == 1: return f'The input of this puzzle is {names[0]}: the kernel takes it and nothing else.'
+    return f'The inputs of this puzzle are {", ".join(names[:-1])} and {names[-1]}, in this order.'
 
 def _next(p, a):
     "What to do next, as a list of at most one sentence. The hints may have been read in another session."

@@ -17,8 +17,12 @@ _SIGN = r'^([ \t]*)(?:#+|<!--)?[ \t]*{} SOLUTION\b'               # on a line of
 _REGION = re.compile(f'{_SIGN.format("BEGIN")}.*?{_SIGN.format("END")}[^\\n]*$', re.M | re.S | re.I)
 _OPEN = re.compile(_SIGN.format('(?:BEGIN|END)'), re.M | re.I)
 
+_HINT = re.compile(r'\s*(\w+\.hint\(\))\s*')
+
 def _stripped(cell, number):
-    "A cell as a student gets it."
+    "A cell as a student gets it. One that asks for a hint waits for the student, whatever runs all cells."
+    if cell.get('cell_type') == 'code' and (asks := _HINT.fullmatch(''.join(cell.get('source', '')))):
+        cell = {**cell, 'source': f'# {asks[1]}     # without the first #: a hint; run again: the next one'}
     source = _REGION.sub(r'\1...     # your turn', ''.join(cell.get('source', '')))
     if _OPEN.search(source):
         raise UsageError(f'Cell {number} has a BEGIN SOLUTION without its END, or the other way round.',

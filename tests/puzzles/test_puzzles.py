@@ -13,8 +13,8 @@ import pytest
 from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.nki import isa as nisa
 from kernel_lab.nki import language as nl
-from kernel_lab.puzzles.grade import grade
-from kernel_lab.puzzles.kernel_text import kernel_of
+from kernel_lab.puzzles.grade import grade, is_near_start
+from kernel_lab.puzzles.kernel_text import kernel_of, own_text
 from kernel_lab.puzzles.ladder import PUZZLES, get_puzzle, standing
 from kernel_lab.puzzles.moves import moves_for
 from kernel_lab.puzzles.progress import progress_file, read_progress, write_progress
@@ -338,6 +338,36 @@ def test_a_class_is_judged_by_its_kernels_alone(tmp_path):
     remarks = "\n".join(table.remarks())
     assert "liar, one tile: the file says that the goal is met, and it is not" in remarks
     assert "modest, one tile: the same text as copier" in remarks and "Traceback" not in remarks
+
+
+def test_a_kernel_that_hardly_differs_from_the_start_accuses_nobody(tmp_path):
+    near, far = [p for p in PUZZLES.values() if p.answer and p.start][:1], PUZZLES["two trips"]
+    room = tmp_path / "room"
+    room.mkdir()
+    kept = {p.name: {"source": own_text(kernel_of(p.answer)), "solution_seen": False} for p in (*near, far)}
+    write_progress(kept, room / "ada.json")
+    write_progress(kept | {far.name: kept[far.name] | {"solution_seen": True}}, room / "bob.json")
+    said = grade(room).remarks()
+    assert is_near_start(kept[near[0].name]["source"], near[0]) and not is_near_start(kept[far.name]["source"], far)
+    assert said == [f"ada, {far.name}: the text of the worked solution, which was not opened, the file says",
+                    f"bob, {far.name}: the text of the worked solution, which was opened", f"bob, {far.name}: the same text as ada"]
+
+
+def test_the_start_is_no_try_and_a_look_at_the_answer_is_kept():
+    puzzle = get_puzzle("one tile")
+    puzzle.check(puzzle.start)
+    assert read_progress()[puzzle.name]["tries"] == 0
+    puzzle.check(with_line("tile = tile"))
+    assert read_progress()[puzzle.name]["tries"] == 1 and not read_progress()[puzzle.name]["solution_seen"]
+    assert puzzle.check(puzzle.answer).met and read_progress()[puzzle.name]["solution_seen"]
+    puzzle.check("def kernel(x): return x")
+    assert read_progress()[puzzle.name]["tries"] == 1           # the goal is met: this is play
+
+
+def test_a_kernel_with_other_arguments_is_told_the_inputs():
+    text = str(get_puzzle("first product").check("def kernel(x):\n    return x"))
+    assert "The inputs of this puzzle are " in text and ", in this order." in text
+    assert "every element is that of x" in str(get_puzzle("one tile").check("def kernel(x):\n    return x"))
 
 
 HEADER = ONE_TILE.replace("def kernel(x)", "def kernel(x: np.ndarray, half=HALF, *, n=TWO // 2) -> np.ndarray").replace(

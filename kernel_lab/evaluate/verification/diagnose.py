@@ -113,6 +113,14 @@ def not_computed(case):
     if case.g.size < 2 or not (case.g == v).all() or (case.w == case.w.flat[0]).all(): return None
     return Guess('an output that was not computed', f'every element is {v:g}', 0.9)
 
+def an_input(case):
+    "An input as it went in."
+    for k, x in case.arrays.items():
+        x = as_matrix(x)
+        if x.shape == case.g.shape and x.size > 1 and np.array_equal(x.astype(np.float32), case.g, equal_nan=True):
+            return Guess('an input that comes out as it went in', f'every element is that of {k}', 0.92)
+    return None
+
 # functions that grow so; of what an exponential is finite in float32
 EXPONENTIALS, MAX_EXP_ARGUMENT = {'exp', 'sinh', 'cosh', 'softplus'}, 88.7
 
@@ -356,8 +364,8 @@ def stale(case):
     return None
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #85797a8f
-DIAGNOSES = [
-    not_computed, overflow, tail, sign, factor, offset, shifted, reversed_axes, transposed, stale, factors, other_tile]
+DIAGNOSES = [not_computed, an_input, overflow, tail, sign, factor, offset, shifted, reversed_axes, transposed, stale,
+             factors, other_tile]
 
 def likely_causes(case: WrongOutput, guesses: Sequence[Callable] = DIAGNOSES, seconds: float = math.inf) -> list[Guess]:
     "The guesses about a wrong output, highest confidence first; none is begun after `seconds` of processor time."
