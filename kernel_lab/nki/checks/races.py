@@ -11,6 +11,7 @@ import math
 import numpy as np
 from ...core.errors import in_time
 from .diagnostic import Diagnostic
+from .loop_edges import edge_warnings
 
 from ..chip.dtypes import itemsize
 from ..ir.instructions import spec_of
@@ -409,9 +410,10 @@ def race_warnings(program: Program) -> list[str]:
     "What `core_races` cannot exclude, and what both cores write alike: a sentence each, with the line of the kernel."
     unsure, found = [], []
     if all(l.kind not in ('core', 'parallel') for l in program.loops.values()): return found
-    from .loop_edges import edge_warnings        # which compares by what stands here
     for _ in races(program, unsure): pass
-    found += edge_warnings(program)
+    alike, *settled = after_exchanges(program)
+    own = core_dependent_tensors(alike, *settled)
+    found += edge_warnings(alike, lambda body, env: [*core_accesses(alike, body, env, own)], clashes)
     for u in uncertain_accesses(program):
         does, name = 'writes' if u.writes else 'reads', program.tensors[u.tensor].name
         found.append(f'line {u.o.line}: core {u.core} {does} {name} through {u.why}, where the other core may be: a '
