@@ -10,7 +10,7 @@ from .diagnostic import Diagnostic, RuleContext
 from .limits import RULES
 from .loop_carried import loop_dependencies
 from .races import core_races
-from .rules_matmul import undefined_sums
+from .rules_matmul import undefined_sums, unwritten_zeros
 from ..chip.chips import Chip, get_chip
 from ..ir.instructions import Circumstances, spec_of
 from ..ir.nodes import Access, without_gc
@@ -82,7 +82,8 @@ def check(program: Program, chip: Chip | str | None = None, capacity: bool = Tru
     found += [*allocations(program, chip), *(too_large(program, chip) if capacity else ()),
               *_instructions(program, chip)]
     if found: return found
-    found = [*places(program, chip), *loop_dependencies(program), *undefined_sums(program, chip),
+    found = [*places(program, chip), *loop_dependencies(program), *unwritten_zeros(program),
+             *undefined_sums(program, chip),
              *registers_at_once(program, chip), *loop_bounds(program)]
     return found or [*placement_overlaps(program), *core_races(program)]
 

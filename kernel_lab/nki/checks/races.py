@@ -11,6 +11,7 @@ import math
 import numpy as np
 from ...core.errors import in_time
 from .diagnostic import Diagnostic
+from .loop_edges import edge_warnings
 
 from ..chip.dtypes import itemsize
 from ..ir.instructions import spec_of
@@ -327,10 +328,11 @@ def races(program, unsure=None):
             unsure.append(f'only {MAX_ITERATIONS} iterations of the loop on line {outer[0].line} were compared')
         for turn in islice(product(*(range(min(l.trips, MAX_ITERATIONS)) for l in outer)), MAX_ITERATIONS):
             env = dict(zip((l.name for l in outer), turn))
-            yield from _pairs(program, [(c, list(core_accesses(program, body, env | mine, own, unsure=unsure)))
+            yield from clashes(program, [(c, list(core_accesses(program, body, env | mine, own, unsure=unsure)))
                                         for c, body, mine in side], unsure)
 
-def _pairs(program, sides, unsure):
+def clashes(program, sides, unsure):
+    "What `races` yields of [(core, its accesses)]; names of memories that are too large go to `unsure`."
     for (c, one), (d, other) in ((x, y) for pair in combinations(sides, 2) for x, y in (pair, pair[::-1])):
         for k in sorted({t.tensor for t in one if t.writes} & {t.tensor for t in other}):
             in_time()
@@ -409,6 +411,9 @@ def race_warnings(program: Program) -> list[str]:
     unsure, found = [], []
     if all(l.kind not in ('core', 'parallel') for l in program.loops.values()): return found
     for _ in races(program, unsure): pass
+    alike, *settled = after_exchanges(program)
+    own = core_dependent_tensors(alike, *settled)
+    found += edge_warnings(alike, lambda body, env: [*core_accesses(alike, body, env, own)], clashes)
     for u in uncertain_accesses(program):
         does, name = 'writes' if u.writes else 'reads', program.tensors[u.tensor].name
         found.append(f'line {u.o.line}: core {u.core} {does} {name} through {u.why}, where the other core may be: a '

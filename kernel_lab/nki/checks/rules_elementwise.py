@@ -53,12 +53,14 @@ def _way(s, k):
     return f'Bring it into SBUF with {"nisa.dma_copy" if ours else "nl.load"} first.'
 
 def memories(s: RuleContext) -> Iterator[Diagnostic]:
-    "Engines reach SBUF and PSUM, DMA reaches HBM and SBUF, GpSimd never PSUM."
+    "Engines reach SBUF and PSUM, DMA reaches HBM and SBUF and takes indices from SBUF, GpSimd never PSUM."
     for k, a, t in s.tiles():
         if s.dma:
             if t.buffer == 'psum':
                 yield s.broken('DMA does not reach PSUM', k, 'hbm or sbuf', 'psum',
                                'Copy the tile to SBUF with nisa.tensor_copy first.')
+            elif k == 'index' and t.buffer == 'hbm':
+                yield s.broken(f'{t.name} holds indices and is in HBM', k, 'sbuf', 'hbm', _way(s, k))
         elif t.buffer == 'hbm':
             yield s.broken(f'{t.name} is in HBM, which engines do not reach', k, _reach(s, k), 'hbm', _way(s, k))
         elif t.buffer == 'psum' and (s.o.engine == 'GpSimd' or spec_of(s.o).engines == ('GpSimd',)):

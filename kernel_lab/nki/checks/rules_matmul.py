@@ -10,8 +10,9 @@ from .diagnostic import Diagnostic, RuleContext
 from ..chip.chips import Chip, get_chip
 from ..chip.dtypes import is_float, itemsize
 from ..ir.cost import MATMULS
-from ..ir.nodes import Access, Instruction
+from ..ir.nodes import Access, Instruction, accesses
 from ..ir.program import Program
+from ..record.builder import needs_fill
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_matmul.ipynb #b169f1f3
 def _one_row(s, name, a, rows):
@@ -50,7 +51,7 @@ def matmul(s: RuleContext) -> Iterator[Diagnostic]:
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_matmul.ipynb #740d1de1
 def transpose(s: RuleContext) -> Iterator[Diagnostic]:
-    "On Tensor up to 128×128 into PSUM, on Vector up to 32×32; dtypes equal."
+    "On Tensor up to 128×128 into PSUM, on Vector up to 32×32; dtypes equal (the earlier dialect's takes another)."
     if s.o.op != 'nc_transpose': return
     # the earlier compiler splits
     data, most = s.access('data'), 32 if s.o.engine == 'Vector' and s.program.dialect == 'nki' else s.chip.partitions
@@ -66,6 +67,10 @@ def transpose(s: RuleContext) -> Iterator[Diagnostic]:
     if dst.shape != tuple(data.shape[::-1]) and (dst.partitions, dst.free) != (data.free, data.partitions):
         yield s.broken('dst has the wrong shape', 'dst', list(data.shape[::-1]), list(dst.shape),
                        'It is the transposed shape.')
+    kind, asked = s.tensor('data').dtype, s.tensor('dst').dtype
+    if s.program.dialect == 'nki' and kind != asked:
+        yield s.broken('a transpose does not cast', 'dst', kind, asked,
+                       'Allocate dst in the dtype of data, and cast it in the copy to SBUF.')
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_matmul.ipynb #90472f3c
 _FP8 = ('float8_e4m3', 'float8_e5m2', 'float8_e4m3fn')
@@ -200,6 +205,17 @@ def foreign_starts(program: Program, chip: Chip | str | None = None) -> Iterator
             begun.add(k)
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_matmul.ipynb #287b7a91
+def unwritten_zeros(program: Program) -> Iterator[Diagnostic]:
+    "Tiles of PSUM that are zero before anybody wrote them, where something else than a product finds that."
+    first = {}
+    for o in program.instructions if any(t.zero for t in program.tensors) else ():
+        for a in accesses(o): first.setdefault(program.base[a.tensor], o)
+    for k, o in first.items():
+        t = program.tensors[k]
+        if t.zero and needs_fill(o, k, program.base, program.tensors):
+            yield Diagnostic(f'{o.op} finds zeros in {t.name} that nobody has written', o.line, o.op, t.name,
+                             'a product first, or a memset', o.op, 'Fill it with nisa.memset.', 'uninitialised')
+
 def undefined_sums(program: Program, chip: Chip) -> Iterator[Diagnostic]:
     "The first matmul that adds to what another engine wrote, where the chip leaves that undefined."
     for o, filler in islice(foreign_starts(program, chip), 1):

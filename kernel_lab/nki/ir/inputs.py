@@ -61,7 +61,7 @@ def _refuse_input(name, message, limit, value, hint):
 def as_declared(name: str, x, dtype: np.dtype) -> np.ndarray:
     """The array or torch tensor given for an input, in the dtype that its program declares: rounded to the digits of a
     float. `KernelError` for what is no array of real numbers, and where the dtype does not hold a number: whole ones
-    as they are, those of float64 within its range."""
+    as they are, those of a wider float within its range."""
     if is_torch(x): x = _of_torch(x)
     if isinstance(x, np.generic): x = np.asarray(x)
     if not isinstance(x, np.ndarray):
@@ -70,7 +70,7 @@ def as_declared(name: str, x, dtype: np.dtype) -> np.ndarray:
     if x.dtype == dtype: return x
     if x.dtype.kind == 'c':
         _refuse_input(name, 'has complex numbers', str(dtype), str(x.dtype), 'Pass real and imaginary parts apart.')
-    if dtype.kind not in 'iu' and x.dtype != np.float64: return x.astype(dtype)
+    if dtype.kind not in 'iu' and x.dtype.itemsize < dtype.itemsize: return x.astype(dtype)
     with np.errstate(over='ignore', invalid='ignore'): y = x.astype(dtype)
     wide = x.astype(np.float64)
     bad = y != wide if dtype.kind in 'iu' else np.isfinite(wide) & ~np.isfinite(y.astype(np.float64))

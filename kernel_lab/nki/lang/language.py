@@ -353,8 +353,11 @@ def where(condition: Tile, x: Tile | float, y: Tile | float, dtype: _DTypeLike |
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #134fcc02
 def transpose(x: Tile, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
-    "x.T for a 2-D tile of at most 128×128, in PSUM."
-    return result(x.shape[::-1], dtype or x.dtype, lambda t: isa.nc_transpose(t, x, mask=mask), psum)
+    "x.T for a 2-D tile of at most 128×128, in PSUM; in the current dialect another dtype comes with a copy to SBUF."
+    is_one = recorder().dialect != 'nki' or dtype is None or dtype_name(dtype) == x.info.dtype
+    kind = (dtype or x.dtype) if is_one else x.dtype
+    turned = result(x.shape[::-1], kind, lambda t: isa.nc_transpose(t, x, mask=mask), psum)
+    return turned if is_one else copy(turned, dtype)
 
 def _guard(t, mask): return t if mask is None else t[mask]
 

@@ -132,14 +132,22 @@ def _halves(*drafts):
     split = [(list(d.ins.values())[:len(d.outs)], list(d.ins.values())[len(d.outs):]) for d in drafts]
     return [a for left, _ in split for a in left] + [a for _, right in split for a in right]
 
-def merge(rec: Recorder, bodies: list) -> list:
-    "One body from those of the cores: between two meetings the pieces, in order of the cores."
+def _edges(meetings, k, in_loop):
+    """Letters for the edges of loops at which the cores do not meet, beside piece `k`: its own loop's first and last
+    piece, one before a loop, one after a loop."""
+    at_loop = [False, *(isinstance(m, OpenLoop) for m in meetings), False]
+    there = in_loop and k == 0, in_loop and k == len(meetings), at_loop[k + 1], at_loop[k]
+    return ''.join(letter for letter, is_there in zip('flba', there) if is_there)
+
+def merge(rec: Recorder, bodies: list, in_loop: bool = False) -> list:
+    "One body from those of the cores, or of a loop of theirs: between two meetings the pieces, in order of the cores."
     cuts = [_cut(b) for b in bodies]
     if len({len(m) for _, m in cuts}) > 1: _refuse([m for _, m in cuts])
     res = []
     for k in range(len(cuts[0][0])):
         rec.pieces = getattr(rec, 'pieces', 0) + 1             # pieces of one number run at the same time
-        res += [OpenLoop(f'core{c}.{rec.pieces}', 1, 'core', (), 0, pieces[k])
+        name = f'{rec.pieces}{_edges(cuts[0][1], k, in_loop)}'
+        res += [OpenLoop(f'core{c}.{name}', 1, 'core', (), 0, pieces[k])
                 for c, (pieces, _) in enumerate(cuts) if pieces[k]]
         if k < len(cuts[0][1]): res += _meeting(rec, [m[k] for _, m in cuts], cuts)
     return res
@@ -153,8 +161,8 @@ def _meeting(rec, items, cuts):
     first = items[0]
     if len({o.trips for o in items}) > 1: _refuse([m for _, m in cuts])
     for o in items[1:]: _rename(rec, o.body, o.name, first.name)
-    return [OpenLoop(first.name, first.trips, first.kind, first.key, first.line, merge(rec, [o.body for o in items]),
-                     first.bound)]
+    return [OpenLoop(first.name, first.trips, first.kind, first.key, first.line,
+                     merge(rec, [o.body for o in items], True), first.bound)]
 
 # %% ../../../nbs/2_nki/4_lang/07_multicore.ipynb #e4f656d8
 def _rename(rec, body, old, new):

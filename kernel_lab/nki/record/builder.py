@@ -9,9 +9,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 import dis, functools, math, os, sys, weakref
 from ...core.errors import KernelError
-from ..ir.affine import Unroll
+from ..ir.affine import Affine, Unroll
+from ..ir.cost import MATMULS
 from ..ir.nodes import Access, Instruction, Loop, accesses, times_counted
 from ..ir.program import Program
+from ..ir.regions import covers_tile
 from ..ir.serialize import least_parts
 
 # %% ../../../nbs/2_nki/3_record/00_builder.ipynb #82ac47a6
@@ -156,11 +158,53 @@ def _touched(body):
         else: found += accesses(node)
     return found
 
+def needs_fill(o, k: int, base: list, tensors: list) -> bool:
+    """Whether the first instruction that names tensor `k`, zero before anybody wrote it, finds these zeros: it is no
+    product into the tile, and does not write all of it."""
+    mine = [a for a in o.outs.values() if type(a) is Access and base[a.tensor] == k]
+    if not mine or any(base[a.tensor] == k for a in accesses(o, reads=True)): return True
+    is_whole = tensors[k].size == tensors[k].tile_size and covers_tile(tensors[mine[0].tensor], mine[0])
+    return o.op not in MATMULS and (bool(o.mask) or not is_whole)
+
+def _first_uses(body, wanted, base, path=()):
+    "Yield (tensor, (body, place) of each loop around its first user and of the user itself); `wanted` get fewer."
+    for n, item in enumerate(body):
+        if not wanted: return
+        here, is_loop = (*path, (body, n)), type(item) is OpenLoop
+        for a in [a for a in item.bound if type(a) is Access] if is_loop else accesses(item):
+            if base[a.tensor] in wanted:
+                wanted.remove(base[a.tensor])
+                yield base[a.tensor], here
+        if is_loop: yield from _first_uses(item.body, wanted, base, here)
+
+def _memsets(k, t):
+    "Zeros for each block of tensor number `k`."
+    rows, row = t.shape[t.par], t.tile_size // t.shape[t.par]
+    return [InstructionDraft('memset', {'dst': Access(k, Affine(b * t.tile_size), ((row, rows), (1, row)))},
+                             {'value': 0.0}, {}, '', (), t.line) for b in range(t.size // t.tile_size)]
+
+def fill_zeros(rec) -> None:
+    """Write the zeros of PSUM tiles that something else than products finds, before it does: only the first product of
+    an accumulation needs none."""
+    zero = {k for k, t in enumerate(rec.tensors) if t.zero and t.alias is None}
+    if not zero: return
+    base, missing = [k if t.alias is None else t.alias for k, t in enumerate(rec.tensors)], []
+    for k, path in [*_first_uses(rec.body, zero, base)]:
+        (body, n), t = path[-1], rec.tensors[k]
+        if type(body[n]) is not OpenLoop and not needs_fill(body[n], k, base, rec.tensors): continue
+        is_outside = lambda loop: loop.kind != 'core' and loop.name not in t.scope
+        missing.append((*next((p for p in path[:-1] if is_outside(p[0][p[1]])), path[-1]), k))
+    for body, n, k in sorted(missing, key=lambda x: -x[1]): body[n:n] = _memsets(k, rec.tensors[k])
+    filled = {k for *_, k in missing}
+    for j, b in enumerate(base):
+        if b in filled: rec.tensors[j] = replace(rec.tensors[j], zero=False)
+
 def _known_as(t, alias, role): return t if (t.alias, t.role) == (alias, role) else replace(t, alias=alias, role=role)
 
 def finish_program(rec, name, outputs, source='') -> Program:
     "The `Program` of a recorder whose kernel has returned these tiles."
     if rec.broken: raise Unroll([rec.broken], 'a loop was left early')
+    fill_zeros(rec)
     ids = [t.tensor for t in outputs]
     keep = {*[a.tensor for a in _touched(rec.body)], *ids}
     keep |= {k for k, t in enumerate(rec.tensors) if t.role == 'input'}

@@ -11,7 +11,7 @@ from ...core.modules import method_of
 from ..ir.affine import (
     Index, Mask, Unroll, add_index, as_index, as_mask, broadcast_shape, index_of, shift_index, whole)
 from .builder import kernel_line
-from .tile import DynamicOffset, Tile, ds, raise_out_of_bounds
+from .tile import is_in_bounds, DynamicOffset, Tile, ds, raise_out_of_bounds
 
 # %% ../../../nbs/2_nki/3_record/02_indexing.ipynb #0d6fe3c6
 _BACKWARDS = {'nki': 'Backwards is a pattern with a negative step: t.ap([[row, P], [-1, n]], offset=n - 1).',
@@ -308,7 +308,9 @@ def cut_free_axes(data, mask):
             raise KernelError('a mask over a row needs one condition for each axis', kind='unsupported',
                               line=kernel_line(), hint='Slice the operand instead.')
     if any(a >= b for a, b in bounds): return data, Mask(Index(-1))
-    return narrow_tile(data, bounds), Mask(*left)
+    part = narrow_tile(data, bounds)
+    part.loose = tuple(x for x in part.loose if not is_in_bounds(*x[1:], as_mask(mask).conditions))
+    return part, Mask(*left)
 
 # %% ../../../nbs/2_nki/3_record/02_indexing.ipynb #66b8f62e
 def _narrow_operand(x, bounds):

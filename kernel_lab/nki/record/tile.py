@@ -131,7 +131,7 @@ def _in_bounds_by_trial(expr, n, conditions):
     holds = np.logical_and.reduce(np.broadcast_arrays(*(value(c) >= 0 for c in conditions)))
     return bool(np.all(~holds | (value(expr) >= 0) & (value(expr) < n)))
 
-def _is_in_bounds(expr, n, conditions):
+def is_in_bounds(expr, n, conditions):
     "Whether the mask keeps an index in bounds; loops that only their values could tell about are unrolled."
     if _in_bounds_by_bounds(expr, n, conditions): return True
     loops = {**expr.loops, **{v: 1 for c in conditions for v in c.loops}}
@@ -141,7 +141,7 @@ def _is_in_bounds(expr, n, conditions):
 def settle_access(rec, tile, conditions):
     "The access of a tile under these conditions; refuse what is out of bounds, ask to unroll what outlived its loop."
     for dim, expr, n in tile.loose:
-        if not _is_in_bounds(expr, n, conditions): raise_out_of_bounds(tile, dim, *expr.bounds(), n)
+        if not is_in_bounds(expr, n, conditions): raise_out_of_bounds(tile, dim, *expr.bounds(), n)
     if tile.index: settle_access(rec, tile.index[0], conditions)
     declared, moves = rec.tensors[tile.tensor].scope, tile.offset.loops
     if declared or moves:

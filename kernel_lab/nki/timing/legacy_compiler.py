@@ -12,6 +12,7 @@ from ...core.errors import choose, in_time
 from ..chip.chips import Chip
 from ..chip.dtypes import itemsize
 from ..ir.affine import Affine
+from ..ir.instructions import spec_of
 from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses
 from ..ir.program import Program
 from ..ir.regions import covers_tile
@@ -22,8 +23,9 @@ from .flat_program import POOLS, flatten
 class Users:
     "Of each tensor its `writers` and `readers`, as (loops, instruction)."
     def __init__(self, program):
-        self.writers, self.readers = defaultdict(list), defaultdict(list)
-        for loops, o in program.walk():
+        self.writers, self.readers, self.place = defaultdict(list), defaultdict(list), {}
+        for n, (loops, o) in enumerate(program.walk()):
+            self.place[id(o)] = n
             for a in o.outs.values(): self.writers[program.base[a.tensor]].append((loops, o))
             for a in accesses(o, reads=True): self.readers[program.base[a.tensor]].append((loops, o))
         self.aliased = {t.alias for t in program.tensors}               # tensors with two names are left alone
@@ -31,6 +33,12 @@ class Users:
     def is_only_writer(self, k, instruction):
         "Whether the instruction is the only one that writes tensor `k`."
         return len(self.writers[k]) == 1 and self.writers[k][0][1] is instruction
+
+    def are_last(self, k, instruction, readers):
+        """Whether these readers find in tensor `k` what it held at `instruction`, which stands in the same loops: they
+        come after it, and nobody writes `k` in between."""
+        first, places = self.place[id(instruction)], [self.place[id(o)] for o in readers]
+        return first < min(places) and not any(first < self.place[id(o)] < max(places) for _, o in self.writers[k])
 
 
 def _is_private(program, users, instruction):
@@ -59,6 +67,7 @@ def _forwarded_readers(program, users, copy):
     is_direct = lambda r: all(a.index is None for a in _reads_of(r, dst.tensor))
     can_forward = lambda loops, r: r.op in _READS_PSUM and loops == mine and is_direct(r)
     if not all(can_forward(*r) for r in readers): return None
+    if not users.are_last(program.base[src.tensor], copy, [r for _, r in readers]): return None
     moves = any(a.offset != dst.offset for _, r in readers for a in _reads_of(r, dst.tensor))
     return None if moves and src.offset != dst.offset else readers
 
@@ -83,11 +92,14 @@ def read_psum(program):
 # %% ../../../nbs/2_nki/7_timing/08_legacy_compiler.ipynb #95a5ff08
 def _is_invariant(program, users, loop, instruction, written):
     """Whether an instruction in the body of `loop`, which writes the tensors `written` elsewhere, does the same in
-    every iteration."""
+    every iteration: it has nothing of the iteration before, in its destination, in a register, in a generator."""
     if instruction.op in ('dma_copy', 'dma_transpose', 'nc_matmul') or not _is_private(program, users, instruction):
         return False
+    goes_on = instruction.attrs.get('reduce_cmd', 'idle') not in ('idle', 'reset_reduce')
+    if goes_on or spec_of(instruction).random: return False
     if any(v == loop.name for a in accesses(instruction) for v, _ in a.offset.terms): return False
-    return not any(program.base[a.tensor] in written for a in accesses(instruction, reads=True))
+    theirs = written | {program.base[k] for k in _outs(instruction)}
+    return not any(program.base[a.tensor] in theirs for a in accesses(instruction, reads=True))
 
 def _outs(item): return {a.tensor for a in item.outs.values()}
 
@@ -135,7 +147,8 @@ def _only_reader(program, users, instruction):
     k = instruction.outs['dst'].tensor
     readers = users.readers[k]
     if len(readers) != 1 or readers[0][0] != users.writers[k][0][0]: return None
-    return readers[0][1]
+    read = {program.base[a.tensor] for a in accesses(instruction, reads=True)}
+    return readers[0][1] if all(users.are_last(r, instruction, [readers[0][1]]) for r in read) else None
 
 def _folded(scalar, reader):
     "`reader` with the tensor_scalar `scalar` folded into it, or None."
