@@ -32,6 +32,7 @@ ROOMS = {
     "nki.explain": "`Timeline` → reasons: profile, traffic, critical path, efficiency, waterfall, Perfetto",
     "nki.transform": "faster programs with the same results: each transformation with the proof that allows it",
     "nki.transform.overlap": "engines kept busy at once: work dealt out anew, the next iteration begun early",
+    "nki.transform.lanes": "all 128 lanes at work: iterations of a loop on partitions that were idle",
     "nki.tuning": "beam and annealing over transformations, with the clock as cost; what each move is worth",
     "nki.writing": "`Program` → source of the current dialect that a person would accept; the earlier dialect lifted",
     "nki.validate": "every instruction against numpy; simulated against published latencies",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ..checks.checker import check
 from ..ir.program import Program
+from .lanes.fill_lanes import fill_moves
 from .overlap.ahead import ahead_moves
 from .aligned_nests import alignment_moves, block_moves, several_moves, tile_moves
 from .combine import combined, divisions, multiply_instead, quotients, reciprocal_on_scalar
@@ -130,6 +131,10 @@ def _dense_copies(program):
 def _transposed_copies(program):
     for o, after in transposed_copies(program): yield f'the copy in line {o.line}', after
 
+def _all_lanes(program):
+    yield from lane_moves(program)
+    yield from fill_moves(program)
+
 def _shared(program):
     for o, part, after in shared_work(program):
         yield f'{next(iter(part.outs.values())).ap[-1][1]} columns of {o.op} in line {o.line} on {part.engine}', after
@@ -186,7 +191,7 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
     MoveFamily('work in blocks of columns',
                'A block of columns stays on chip from its first use to its last, in PSUM too.', block_moves),
     MoveFamily('use all lanes',
-               'An instruction takes as long on half of the partitions as on all: two become one.', lane_moves),
+               'An instruction takes as long on half of the partitions as on all: two become one.', _all_lanes),
     MoveFamily('combine instructions', 'An engine passes over a tile once for two operations.', _combinations),
     MoveFamily('balance the engines',
                'All long element-wise work dealt out again: single moves stop where two engines wait for one port.',
