@@ -154,7 +154,9 @@ def _show_run(self: Lab, run):
     self.control.loop = None
     if run is None: return self._empty()
     try: self.control.loop = self._new_loop(run)
-    except LabError as e: return self.compile_log.say('This run cannot be shown', str(e), '!')
+    except LabError as e:
+        self._empty()                                           # nothing stays of the run that was shown before
+        return self.compile_log.say('This run cannot be shown', str(e), '!')
     kept = self.loop.run
     name = kept.agent if kept.agent in self.picker.agent.menu.options else None
     self.picker.pick(kept.task, kept.workload, kept.chip, name, tell=False, target='nki')

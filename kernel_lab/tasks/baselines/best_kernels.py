@@ -116,7 +116,6 @@ def _lines():
 @lru_cache(maxsize=512)
 def _kept(name): return tuple(best_kernel_of(json.loads(line)) for line in _lines().get(name, ()))
 
-@lru_cache(maxsize=512)
 def _timed(name):
     "What is kept of a task without recipes and texts, which take long to parse: its times."
     heads = (json.loads(line.partition(', "recipe": ')[0] + '}') for line in _lines().get(name, ()))
