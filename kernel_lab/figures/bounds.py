@@ -38,16 +38,27 @@ def waterfall_figure(timeline: 'Timeline | PlanCounters', theme: str = 'auto') -
     fig = empty_figure(f'{percent_text(first.share)} of the time is {first.bar}', note, height=110 + 27 * len(shown),
                        theme=theme)
     rest, tips = shown.after_us - shown.us, [_loss_tip(r, latency) for r in shown.itertuples()]
+    says = [f'{time_text(r.us)}  {percent_text(r.share)}' for r in shown.itertuples()]
+    before = [theme != 'paper' and after > 0.6 * latency and begin > 0.3 * latency
+              for begin, after in zip(rest, shown.after_us)]
     fig.add_bar(orientation='h', y=shown.bar, x=shown.us, base=rest, hoverinfo='text', hovertext=tips, width=0.62,
                 marker=dict(color=[_loss_colour(r) for r in shown.itertuples()]), cliponaxis=False,
-                text=[f'{time_text(r.us)}  {percent_text(r.share)}' for r in shown.itertuples()],
+                text=['' if left else said for said, left in zip(says, before)],
                 textposition='outside', constraintext='none', textfont=dict(size=11, color=p['ink']))
-    end = latency * (1.5 if theme == 'paper' else 1.2)      # room for the last label
+    if any(before): fig.update_layout(barmode='overlay').add_bar(**_before_bars(shown, rest, says, before, p))
+    right = [after for after, left in zip(shown.after_us, before) if not left]
+    end = latency * (1.5 if theme == 'paper' else 1.2 if max(right) > 0.6 * latency else 1.04)  # room for a label
     fig.update_layout(xaxis=dict(title_text=f'{kind} time (µs)', range=[0, end]),
                       yaxis=dict(autorange='reversed', showgrid=False, fixedrange=True, type='category',
                                  tickfont=dict(size=12, color=p['ink'])))
-    fig.add_vline(x=latency, line=dict(color=p['soft'], width=1, dash='dot'))
+    fig.add_vline(x=latency, line=dict(color=p['soft'], width=1, dash='dot'), layer='below')
     return fig
+
+def _before_bars(rows, begins, says, before, p):
+    "Labels before the bars that end far to the right: a narrow panel has more room there."
+    x, y, text = zip(*[(x, bar, said) for x, bar, said, left in zip(begins, rows.bar, says, before) if left])
+    return dict(x=[-1e-9] * len(x), base=x, y=y, text=text, textposition='outside', orientation='h', width=0.62,
+                textfont=dict(size=11, color=p['ink']), constraintext='none', cliponaxis=False, hoverinfo='skip')
 
 def _loss_tip(row, latency):
     said = f'<b>{escaped(row.bar)}</b><br>{time_text(row.us)}, {percent_text(row.share)} of the latency'
@@ -131,14 +142,15 @@ def _roofline(points, ceilings, hbm, place, theme):
     edge[1] = max(edge[1], 2 * max(intensities))
     for name, peak in ceilings.items(): fig.add_scatter(**_ceiling(name, peak, hbm, edge, p))
     fig.add_scatter(**_slope(hbm, ceilings, edge, p))
-    fig.add_scatter(**_kernels(points, p, edge))
     rates = [e.achieved_gflops for e in points.values()]
     low = max(min([*(r for r in rates if r > 0), min(ceilings.values())]) / 4, 1e-3)
+    span = np.log10([min(low, edge[0] * hbm), max(ceilings.values()) * 2.2])
+    roofs = [(peak / hbm, peak) for peak in ceilings.values()]
+    fig.add_scatter(**_kernels(points, p, edge, roofs, float(np.ptp(span)) * 16 / 270))    # 270 pixels are the plot's
     fig.update_layout(
         xaxis=dict(type='log', range=np.log10(edge).tolist(),
                    title_text='flops a byte moved over HBM', dtick='D2'),
-        yaxis=dict(type='log', range=[np.log10(min(low, edge[0] * hbm)), np.log10(max(ceilings.values()) * 2.2)],
-                   title_text=f'{last.kind} GFLOP/s', dtick='D2'))
+        yaxis=dict(type='log', range=span.tolist(), title_text=f'{last.kind} GFLOP/s', dtick='D2'))
     return fig
 
 def _rate_name(e):
@@ -160,20 +172,30 @@ def _slope(hbm, ceilings, edge, p):
                 textfont=dict(size=11, color=p['ink']), line=dict(color=ENGINE_COLOURS['DMA'], width=2),
                 hovertext=f'<b>HBM</b><br>{hbm:,.0f} GB/s')
 
-def _height(x, y, k):
-    "Where the name of a point stands: below it, or beside or above it where the names of earlier ones stand below."
-    near = sum(abs(np.log10(x[k] / x[j])) < 0.3 and abs(np.log10(y[k] / y[j])) < 0.25 for j in range(k))
-    return ('bottom', 'middle', 'top')[near % 3]
+def _heights(x, y, roofs, row):
+    """Where the names of points stand: below, beside or above them, wherever they cover least of earlier names and of
+    the roofs (from an intensity on, at a rate) with what is written on them. `row`: decades of a row of text."""
+    places, found, names = {'bottom': -0.9, 'middle': 0, 'top': 0.9}, [], []
+    for at, rate in zip(np.log10(x), np.log10(y)):
+        taken = [(name - 0.5, name + 0.5) for where, name in names if abs(where - at) < 0.6]
+        taken += [(np.log10(peak) / row - 0.1, np.log10(peak) / row + 1.1) for begin, peak in roofs
+                  if at > np.log10(begin) - 0.3]
+        covered = {place: sum(max(0, min(high, rate / row + off + 0.5) - max(low, rate / row + off - 0.5))
+                              for low, high in taken) for place, off in places.items()}
+        found.append(min(places, key=lambda place: round(covered[place], 2)))
+        names.append((at, rate / row + places[found[-1]]))
+    return found
 
-def _kernels(points, p, edge):
+def _kernels(points, p, edge, roofs, row):
     far = edge[0] * (edge[1] / edge[0]) ** 0.7          # names stand right of the slope, and within the plot
     marks = ['circle', 'star', 'diamond', 'square', 'triangle-up', 'cross']
     tips = [f'<b>{escaped(name, 60)}</b><br>{e.achieved_gflops:,.1f} GFLOP/s {e.kind} ({e.unit})<br>'
             f'{e.intensity:,.2f} flops a byte<br>{percent_text(e.roof_share)} of its roof, bound by {e.bound}<br>'
             f'{time_text(e.latency_us)} {e.kind}' for name, e in points.items()]
     x, y = ([max(getattr(e, name), 1e-3) for e in points.values()] for name in ('intensity', 'achieved_gflops'))
+    heights = _heights(x, y, roofs, row)
     return dict(x=x, y=y, mode='markers+text', text=[escaped(n, 24) for n in points], name='kernels',
-                textposition=[f'{_height(x, y, k)} {"left" if v > far else "right"}' for k, v in enumerate(x)],
+                textposition=[f'{high} {"left" if v > far else "right"}' for high, v in zip(heights, x)],
                 hoverinfo='text',
                 hovertext=tips, cliponaxis=False, textfont=dict(size=12, color=p['ink']),
                 marker=dict(size=12, color=BAD_COLOUR, symbol=[marks[k % 6] for k in range(len(points))],

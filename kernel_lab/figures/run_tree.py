@@ -82,14 +82,15 @@ def _dot(node, best, selected, second=False):
     x, y, says = LEFT + node.column * COLUMN, TOP + node.row * ROW, html.escape(_label(node, best), quote=True)
     ring = f'<circle class="kl-ring" cx="{x}" cy="{y}" r="11"/>' if best else ''
     if second: ring += f'<circle class="kl-second" cx="{x}" cy="{y}" r="14"/>'
+    far, low = (4, y + 27) if second else (3, y + 24) if best else (0, y + 20)
     under = time_text(e.latency_us) if e.latency_us else status_word(e.status)
     more = f'<text class="kl-more" x="{x + 13}" y="{y - 8}">+{node.hidden}</text>' if node.hidden else ''
     marks = f'class="kl-node{" kl-on" if selected else ""}" data-step="{s.index}" role="button"'
     return (f'<g {marks} tabindex="{0 if selected else -1}" aria-label="{says}" '
             f'aria-pressed="{str(selected).lower()}"><title>{says}</title>{ring}'
             f'<circle class="kl-dot" cx="{x}" cy="{y}" r="7" fill="{status_colour(e.status)}"/>'
-            f'<text class="kl-index" x="{x}" y="{y - (15 if best else 12)}">{s.index}</text>'
-            f'<text class="kl-under" x="{x}" y="{y + (24 if best else 20)}">{html.escape(under)}</text>{more}</g>')
+            f'<text class="kl-index" x="{x}" y="{y - 12 - far}">{s.index}</text>'
+            f'<text class="kl-under" x="{x}" y="{low}">{html.escape(under)}</text>{more}</g>')
 
 def run_tree_svg(run: 'Run', selected: int | None = None, second: int | None = None) -> str:
     """The tree of a run as an SVG element; `selected`: a step to mark, `second`: one that it is compared with. '' for a

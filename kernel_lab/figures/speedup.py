@@ -66,7 +66,7 @@ def speedup_figure(run: 'Run', theme: str = 'auto') -> 'go.Figure':
     eager_us = getattr(run, 'eager_us', None) if kind_of_times(frame) == 'simulated' else None        # eager times are
     right, wrong = frame[frame.latency_us.notna()], frame[frame.latency_us.isna()]
     top = float(right.latency_us.max()) * (1.55 if theme == 'paper' else 2) if len(right) else 1.0     # room for labels
-    marked = _eager_mark(eager_us, p, beyond=eager_us < 0.7 * top) if eager_us and eager_us < top else {}
+    marked = _eager_mark(eager_us, p, eager_us < 0.7 * top, len(frame)) if eager_us and eager_us < top else {}
     dense = len(frame) > 24
     names = [f'{step}' if dense else f'{escaped(move, 28)}  <b>{step}</b>'
              for step, move in zip(frame.step, frame.move)]
@@ -82,10 +82,12 @@ def speedup_figure(run: 'Run', theme: str = 'auto') -> 'go.Figure':
     if _spread(right): fig.add_scatter(**_beyond(right, p))
     return fig
 
-def _eager_mark(us, p, beyond):
-    "A dashed line at the time of eager execution, its text `beyond` it, or before it where there is more room."
-    line = dict(type='line', x0=us, x1=us, xref='x', y0=0, y1=1, yref='y domain', opacity=0.45,
-                layer='below', line=dict(color=p['soft'], width=1, dash='dash'))         # behind what the rows say
+def _eager_mark(us, p, beyond, rows):
+    """A line at the time of eager execution, broken where the rows say something; its text `beyond` it, or before it
+    where there is more room."""
+    gaps = [f'M{us},{k - 0.69} L{us},{k - 0.31}' for k in range(max(4, rows) + 1)]
+    line = dict(type='path', path=' '.join(gaps), xref='x', yref='y', opacity=0.7, layer='below',
+                line=dict(color=p['soft'], width=1))
     text = dict(x=us, y=1, yref='paper', yanchor='bottom', xanchor='left' if beyond else 'right',
                 xshift=3 if beyond else -3, text=f'eager {time_text(us)}', showarrow=False,
                 font=dict(size=11, color=p['soft']))

@@ -21,7 +21,6 @@ from ..figures.timeline import timeline_of
 from ..nki.chip.chips import DEFAULT_CHIP
 from .detail_tabs import DetailTabs, ShownStep
 from .engine_timeline import EngineTimeline
-from .gpu.gpu_bench import GpuBench
 from .handout import Handout
 from .figure_panels import CorrectnessDiff, SpeedupPanel, UtilisationPanel, named
 from .source_and_log import CompileLog, CostPanel, SourceEditor
@@ -143,6 +142,7 @@ def _ask_bench(self: Lab):
     picked, self.control.loop = self.picker.choice, None
     asked = self.task, picked['workload'], picked['target'], picked['chip']
     if self.bench is None:
+        from .gpu.gpu_bench import GpuBench     # for GPU kernels only
         kept = {k: v for k, v in self.options.items() if k in ('seeds', 'limits')}
         self.bench = GpuBench(*asked, store=self.store or None, **kept)
         self.bench_place.children = [self.bench]
@@ -154,7 +154,9 @@ def _show_run(self: Lab, run):
     self.control.loop = None
     if run is None: return self._empty()
     try: self.control.loop = self._new_loop(run)
-    except LabError as e: return self.compile_log.say('This run cannot be shown', str(e), '!')
+    except LabError as e:
+        self._empty()                                           # nothing stays of the run that was shown before
+        return self.compile_log.say('This run cannot be shown', str(e), '!')
     kept = self.loop.run
     name = kept.agent if kept.agent in self.picker.agent.menu.options else None
     self.picker.pick(kept.task, kept.workload, kept.chip, name, tell=False, target='nki')

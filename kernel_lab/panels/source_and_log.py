@@ -160,7 +160,9 @@ class CompileLog(Panel):
         "Show the status, the latency and the log of an evaluation."
         profile, title = evaluation.profile, status_word(evaluation.status)
         if profile: title += f', {time_text(profile.latency_us)} {latency_of(profile).kind}'
-        if evaluation.implausible: title += f'; implausible: {"; ".join(evaluation.implausible)}'
+        if evaluation.implausible:
+            head = ':' if title == 'implausible' else '; implausible:'
+            title += f'{head} {"; ".join(evaluation.implausible)}'
         self.say(title, log_text(evaluation), status_mark(evaluation.status), status_colour(evaluation.status))
 
     def say(self, title: str, text: str = '', mark: str = '', colour: str = 'inherit', note: str = '') -> None:
@@ -190,6 +192,11 @@ class CostPanel(Panel):
     def show(self, run: 'Run | None') -> None:
         "Show the numbers of a run; None for an empty strip."
         self.numbers = cost_numbers(run) if run and run.steps else [('–', 'no step yet')]
-        cells = ''.join(f'<div><b>{html.escape(n)}</b><span>{html.escape(what)}</span></div>'
-                        for n, what in self.numbers)
+        cells = ''.join(map(_cell, self.numbers))
         self.strip.value = f'<div class="kl-numbers{" good" if run and run.best else ""}">{cells}</div>'
+
+def _cell(number):
+    "A number over what it is, smaller where it is words; its unit stays beside it."
+    n, what = number
+    kind = ' class="kl-words"' if len(n) > 9 else ''
+    return f'<div><b{kind}>{html.escape(n)}</b><span>{html.escape(what.replace(" %", " %"))}</span></div>'

@@ -170,6 +170,14 @@ def test_a_failed_step_is_marked_and_has_no_bar():
     assert 'wrong result' in failed.text[0] and 'off' in failed.hovertext[0]
 
 
+def test_the_line_of_eager_execution_lies_on_no_label():
+    one = run(step(0, 40.0), step(1, 20.0))
+    one.eager_us = 41.0
+    [line] = [s for s in speedup_figure(one).layout.shapes if s.type == 'path']
+    heights = [float(y) for y in re.findall(r'[ML]41.0,(\S+)', line.path)]
+    assert len(heights) == 10 and all(abs(y - row) > 0.3 for y in heights for row in range(5))       # a label is as high as its bar
+
+
 def test_a_long_run_stays_readable():
     fig = speedup_figure(run(*(step(i, 40.0 - i / 10) for i in range(120))))
     assert fig.layout.height < 2000 and fig.layout.yaxis.ticktext[7] == '7'

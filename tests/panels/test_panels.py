@@ -1,10 +1,12 @@
 """The panels in this process: buttons are pressed with click(), and the state is looked at. No browser."""
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from kernel_lab.agents.engine.loop import AgentLoop
+from kernel_lab.agents.recorded.runs import recorded_run
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.panels.step_control import StepControl
@@ -324,3 +326,36 @@ def test_what_has_no_room_in_a_row_goes_below():
     from kernel_lab.panels.style import card, row
     assert row(card(), card()).layout.grid_template_columns == 'repeat(auto-fit, minmax(min(100%, 320px), 1fr))'
     assert row(card(), card(), widths=['1fr', '2fr']).layout.grid_template_columns == '1fr 2fr'
+
+
+def test_an_implausible_kernel_is_called_so_once():
+    from kernel_lab.evaluate.records.evaluation import GuardReport
+    first = recorded_run('beam-masked_softmax').run.steps[0].evaluation
+    found = GuardReport('reads', 'structural', True, 'it reads none of its inputs', 'implausible')
+    log = CompileLog(replace(first, status='implausible', profile=None, guards=(found,)))
+    assert log.text.splitlines()[0].endswith(' implausible: it reads none of its inputs')
+
+
+def test_words_in_the_strip_of_numbers_stay_whole():
+    strip = CostPanel(recorded_run('model-layer_norm').run).strip.value
+    assert '<b class="kl-words">unknown price</b>' in strip and '<b>150 µs</b>' in strip
+    assert re.search(r'is busiest, \d+\xa0%', strip)
+
+
+def test_the_ring_of_a_compared_step_lies_on_no_word():
+    from kernel_lab.figures.run_tree import run_tree_svg
+    run = recorded_run('beam-masked_softmax').run
+    for second in range(7):
+        node = re.search(f'<g class="kl-node[^>]*data-step="{second}".*?</g>', run_tree_svg(run, 0, second))[0]
+        y, radius = (float(re.search(f'class="kl-second"[^>]*{name}="([^"]+)"', node)[1]) for name in ('cy', 'r'))
+        over, under = (float(re.search(f'class="kl-{name}"[^>]*y="([^"]+)"', node)[1]) for name in ('index', 'under'))
+        assert over < y - radius - 1 and under - 9 > y + radius                  # baselines; a letter is 9 pixels high
+
+
+def test_nothing_stays_of_the_run_before_when_one_is_gone(lab):
+    lab.control.button.click()
+    lab.control.wait()
+    lab.restart('nosuchrun')
+    assert "There is no run 'nosuchrun'" in lab.compile_log.text and lab.loop is None and lab.shown is None
+    assert lab.speedup.title == 'No step yet' and not lab.timeline.timelines and not lab.control.chips.options
+    assert lab.handout.layout.display == 'none' and 'step 0' not in lab.about.value

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 from chromium import CHROMIUM, barriers
+from kernel_lab.figures.theme import static_text
 from kernel_lab.panels.source_and_log import SourceEditor
 from kernel_lab.panels.style import PANEL_CSS, STATIC
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason='there is no Chromium on th
 SOURCE = '\n'.join(f'line_{k} = nisa.tensor_tensor({"x" * (200 if k == 40 else 20)})' for k in range(1, 61))
 MOUNT = """async ([script, traits]) => {
     const found = await import(URL.createObjectURL(new Blob([script], { type: 'text/javascript' }))), heard = {}
+    window.heard = heard
     window.model = { get: k => traits[k], on: (k, f) => (heard[k] ??= []).push(f), off() {}, send() {}, save_changes() {},
         set(k, v) { traits[k] = v; for (const f of heard[`change:${k}`] ?? []) f() } }
     found.default.render({ model, el: document.getElementById('at') }) }"""
@@ -71,4 +73,79 @@ def test_plotly_is_asked_for_until_it_comes(browser):
     page.wait_for_function('() => globalThis.Plotly === 7', timeout=10_000)
     page.wait_for_timeout(4500)
     assert page.evaluate('asked') == 2                                  # and no more once it is there
+    page.close()
+
+
+def test_a_long_line_goes_on_below_and_nothing_scrolls_sideways(page):
+    wide = page.evaluate("() => { const e = document.querySelector('.kl-editor'); return [e.scrollWidth, e.clientWidth] }")
+    assert wide[0] == wide[1]
+    high = page.evaluate("() => [...document.querySelectorAll('.kl-line')].map(e => e.offsetHeight)")
+    assert set(high) == {19, high[39]} and high[39] >= 38
+    page.evaluate("() => { model.set('marks', { 40: 'wide', 41: 'below' }) }")
+    bands = page.evaluate("() => [...document.querySelectorAll('.kl-band')].map(b => [parseFloat(b.style.top), parseFloat(b.style.height)])")
+    assert sorted(bands) == [[8 + 19 * 39, high[39]], [8 + 19 * 39 + high[39], 19]]
+    page.set_viewport_size({'width': 2600, 'height': 700})
+    page.wait_for_function("() => [...document.querySelectorAll('.kl-line')].every(e => e.offsetHeight === 19)")
+
+
+def test_names_stand_under_what_is_typed_in_a_long_line_too(page):
+    text = f'x = ({"1 + " * 60}nl.a'
+    page.evaluate("text => model.set('value', text + '\\n'.repeat(9))", text)
+    page.wait_for_function("text => document.querySelector('textarea').value.startsWith(text)", arg=text)
+    page.evaluate("n => document.querySelector('textarea').setSelectionRange(n, n)", len(text))
+    page.evaluate("() => heard['msg:custom'][0]({ type: 'names', names: { nl: [['add', '(x, y)', 'Sum.']], nisa: [] } })")
+    page.locator('textarea').focus()
+    page.keyboard.press('Control+Space')
+    box, body = page.locator('.kl-names.kl-open').bounding_box(), page.locator('.kl-body').bounding_box()
+    high = page.locator('.kl-line').first.bounding_box()['height']
+    assert high >= 38 and abs(box['y'] - body['y'] - 8 - high) < 6 and box['x'] < body['x'] + body['width'] - 100
+
+
+def test_a_slider_is_filled_up_to_where_it_stands(browser):
+    from kernel_lab.panels.what_if import StopSlider
+    slider, page = StopSlider('DMA', 'how fast', [('1×', 1.0), ('2×', 2.0), ('4×', 4.0)], 2.0), browser.new_page()
+    page.set_content(f'<style>{slider._css}</style><div id="at"></div>')
+    page.evaluate(MOUNT, [slider._esm, dict(label='DMA', stops=['1×', '2×', '4×'], index=1, home=0, says='how fast')])
+    at = lambda: page.evaluate("() => document.querySelector('input').style.getPropertyValue('--kl-at')")
+    assert at() == '50%'
+    page.locator('input').press('ArrowRight')
+    assert at() == '100%'
+    page.close()
+    slider.close()
+
+
+def test_a_title_takes_as_many_lines_as_a_narrow_panel_needs(browser):
+    page = browser.new_page()
+    page.add_script_tag(content=static_text('title.js'))
+    said = 'simulated on trn2 · 42.7 flops a byte of HBM, 2,187 GFLOP/s · a point can rise to its roof'
+    lines = page.evaluate("""said => { const layout = { title: { text: `A finding<br><span style="a">${said}</span>` }, height: 380, margin: { t: 62 } }
+        broken(layout, 300)
+        return [layout.title.text.split('<br>').map(l => l.replace(/<.*?>/g, '')), layout.height, layout.margin.t] }""", said)
+    assert lines[0][0] == 'A finding' and len(lines[0]) == 4 and ' · '.join(lines[0][1:]) == said
+    assert lines[1:] == [380 + 32, 62 + 32]
+    page.close()
+
+
+def test_figures_find_room_for_their_labels_before_they_are_drawn(browser):
+    "Plotly draws a figure twice where it must find its margins itself."
+    from kernel_lab.agents.recorded.runs import recorded_run
+    from kernel_lab.figures.error_map import error_map_figure
+    from kernel_lab.figures.speedup import speedup_figure
+    from kernel_lab.figures.timeline import utilisation_figure
+    from kernel_lab.panels.figure_panels import Plot, stamped
+    from plotly.offline import get_plotlyjs
+    run, page = recorded_run('beam-masked_softmax').run, browser.new_page()
+    page.add_script_tag(content=get_plotlyjs())
+    page.add_script_tag(content=Plot._esm.split('export default')[0])
+    for figure in (speedup_figure(run), utilisation_figure(run), error_map_figure(run.steps[1].evaluation.verification)):
+        for width in (340, 600, 1000):
+            found = page.evaluate("""async ([drawn, width]) => { const plot = document.createElement('div'), { data, layout } = JSON.parse(drawn)
+                plot.style.width = `${width}px`; document.body.replaceChildren(plot); broken(layout, width); margins(data, layout, width)
+                await Plotly.newPlot(plot, data, layout)
+                const box = plot.getBoundingClientRect(), words = [...plot.querySelectorAll('.ytick text, .ytitle, .cbaxis text, .xtitle')].map(t => t.getBoundingClientRect())
+                return [layout.margin, plot._fullLayout._size, Math.min(...words.map(r => r.left - box.left)), Math.min(...words.map(r => box.right - r.right))] }""",
+                                  [stamped(figure, 'run x').to_json(), width])
+            margin, size, left, right = found
+            assert all(size[side] == margin[side] for side in 'lrtb'), (margin, size)
+            assert 0 <= left < 24 and right >= 0, found
     page.close()

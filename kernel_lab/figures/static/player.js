@@ -533,6 +533,14 @@ export function mount(root, { heading = true } = {}) {
     const from = g.sbuf.x, to = g.psum.x + g.psum.w, space = to - from < 300 ? 5 : 12, w = (to - from - 3 * space) / 4, k = PILLS.indexOf(lane)
     return { x: from + k * (w + space), y: g.pills, w, h: g.pill }
   }
+  // A name in one row, in smaller letters where it is long, or in two that part at an underscore or a space.
+  function inRows(ctx, says, most) {
+    const wide = (s, px) => { ctx.font = ui(px); return ctx.measureText(s).width }, px = [11.5, 10.5].find(px => wide(says, px) <= most)
+    if (px) return { rows: [says], px }
+    const parts = says.split(/(?<=[_ ])/), cuts = parts.map((_, k) => [parts.slice(0, k).join(''), parts.slice(k).join('')]).slice(1)
+    const best = cuts.sort((p, q) => Math.max(...p.map(s => wide(s, 10))) - Math.max(...q.map(s => wide(s, 10))))[0]
+    return { rows: best ?? [says], px: 10 }
+  }
   function drawPills(ctx, rows, soft, line) {
     for (const lane of [4, ...PILLS]) {
       const p = pillOf(lane), mine = rows.filter(r => lane >= 4 ? a.lane[r] >= 4 : a.lane[r] === lane), r = mine[mine.length - 1], on = r !== undefined, colour = pal.lanes[on ? a.lane[r] : lane]
@@ -544,7 +552,8 @@ export function mount(root, { heading = true } = {}) {
         const moved = way => mine.filter(q => a.lane[q] === way).reduce((s, q) => s + a.head.instructions[a.instr[q]].bytes / (clock.end[q] - clock.start[q]), 0) / 1000
         says = [[4, 'in'], [5, 'out']].filter(([way]) => mine.some(q => a.lane[q] === way)).map(([way, word]) => `${word} ${digits(moved(way))}`).join(', ') + ' GB/s'
       } else if (on) says = a.head.instructions[a.instr[r]].op
-      text(ctx, says, p.x + edge, p.y + 29.5, on ? faint(pal.ink, 0.85) : soft, ui(11.5), 'left', p.w - 2 * edge + 2)
+      const words = inRows(ctx, says, p.w - 2 * edge + 2)
+      words.rows.forEach((s, k) => text(ctx, s, p.x + edge, p.y + (words.rows.length > 1 ? 25.5 + 9.5 * k : 29.5), on ? faint(pal.ink, 0.85) : soft, ui(words.px), 'left', p.w - 2 * edge + 2))
       if (on && lane < 4) { const x = clamp((t - clock.start[r]) / (clock.end[r] - clock.start[r]), 0, 1); ctx.fillStyle = mix(colour, pal.paper, 1); ctx.fillRect(p.x + 9, p.y + p.h - 4, (p.w - 18) * x, 2) }
     }
   }
@@ -696,7 +705,7 @@ export function mount(root, { heading = true } = {}) {
     if (!lines[lines.length - 1].length) lines.pop()
     lineNodes = lines.map((parts, i) => {
       const row = node('div', 'kl-an-line'), no = node('span', 'kl-an-no', i + 1), code = node('code')
-      for (const [s, cls] of parts) code.append(cls ? node('span', 'kl-an-' + cls, s) : document.createTextNode(s))
+      for (const [s, cls] of parts) code.append(...(cls ? [node('span', 'kl-an-' + cls, s)] : s.split(/(?<=[(\[=])(?=\S)/).flatMap((piece, k) => k ? [node('wbr'), piece] : [piece])))      // it may part there
       if (!parts.length) code.textContent = ' '
       const own = parts.length && !parts[0][1] ? parts[0][0].search(/\S|$/) : 0, deep = Math.min(own, 20) + 2      // what is wrapped hangs below its line
       code.style.paddingLeft = deep + 'ch'; code.style.textIndent = -deep + 'ch'

@@ -1,6 +1,6 @@
 const ruler = document.createElement('canvas').getContext('2d')
 const BUTTONS = 76                                      // pixels that the plot's buttons take, at the height of the title
-function broken(layout, width) {                        // the title and the line under it, each in two where the panel is narrower than it
+function broken(layout, width) {                        // the title and the line under it, each in as many lines as the panel is too narrow for
   const [title, below, more] = (layout.title?.text ?? '').split('<br>')
   const [, open, text] = /^(<span[^>]*>)(.*)<\/span>$/s.exec(below ?? '') ?? []
   if (!text || more || !width) return
@@ -9,7 +9,7 @@ function broken(layout, width) {                        // the title and the lin
     const long = s => ruler.measureText(new DOMParser().parseFromString(s, 'text/html').body.textContent).width > most
     const fits = by => { let parts = text.split(by); while (parts.length && long(parts.join(by))) parts.pop(); return parts.join(by) }
     const first = long(text) && (fits(' · ') || fits(' '))
-    return first ? [first, text.slice(first.length).replace(/^( ·)? /, '')] : [text]
+    return first ? [first, ...parted(text.slice(first.length).replace(/^( ·)? /, ''), font, most)] : [text]
   }
   const titles = parted(title, '600 14px', width - 24 - BUTTONS), lines = parted(text, '11.5px', width - 32)
   const added = 19 * (titles.length - 1) + 16 * (lines.length - 1)

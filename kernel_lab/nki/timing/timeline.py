@@ -202,9 +202,8 @@ def _core_peak(lifetimes, rows, pool):
     used = np.flatnonzero((users >= 0).any(axis=0))
     end = reduce(np.maximum, [ends[users[:, lane]] for lane in used])
     start = rows.start[lifetimes.first[mine]]
-    begins, ends = np.argsort(start, kind='stable'), np.argsort(end, kind='stable')
-    freed = np.concatenate([[0], np.cumsum(units[ends])])[np.searchsorted(end[ends], start[begins], side='right')]
-    return float((np.cumsum(units[begins]) - freed).max(initial=0))
+    order = np.argsort(np.concatenate([end, start]), kind='stable')      # what is freed makes room for what begins
+    return float(np.cumsum(np.concatenate([-units, units])[order]).max(initial=0))
 
 def _uncosted(run):
     "How many instructions take no time of their engine or queue: their rule says nothing."

@@ -43,10 +43,12 @@ export function mount(el, { select = () => {} } = {}) {
   }
   function named(g, k, a, b, wd, h) {
     if (wd < 34 || h < 12 || isOut(k)) return
-    const text = m.tiles[m.tile[k]].name
     g.save(); g.beginPath(); g.rect(a, b, wd, h); g.clip()
     g.font = '600 11px ' + look.font; g.textAlign = 'left'; g.textBaseline = 'middle'
-    const wide = Math.min(g.measureText(text).width + 8, wd)
+    let text = m.tiles[m.tile[k]].name
+    if (g.measureText(text).width + 12 > wd) { while (text && g.measureText(text + '…').width + 12 > wd) text = text.slice(0, -1); text = text.length > 1 ? text + '…' : '' }
+    if (!text) return g.restore()
+    const wide = g.measureText(text).width + 8
     g.fillStyle = 'rgba(20,23,28,0.62)'; g.fillRect(a + 2, b + Math.min(h, 22) / 2 - 7, wide, 14)
     g.fillStyle = '#FFFFFF'; g.fillText(text, a + 6, b + Math.min(h, 22) / 2)
     g.restore()

@@ -6,6 +6,7 @@ export default { render({ model, el }) {
   root.append(name, range, out); el.append(root)
   const draw = () => {
     range.value = model.get('index')
+    range.style.setProperty('--kl-at', `${100 * range.value / (range.max || 1)}%`)
     out.textContent = model.get('stops')[model.get('index')]
     range.setAttribute('aria-valuetext', `${out.textContent}, ${model.get('says')}`)
     root.classList.toggle('kl-moved', model.get('index') !== model.get('home'))

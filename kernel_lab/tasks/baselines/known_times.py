@@ -9,7 +9,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 import csv
 import kernel_lab
-from .best_kernels import best_kernels
+from .best_kernels import best_time
 from .kept_facts import is_of_suite
 
 # %% ../../../nbs/3_tasks/6_baselines/02_known_times.ipynb #8e7aa615
@@ -89,9 +89,9 @@ ROUNDED_US = 0.005          # kept times have two digits behind the point
 
 def _with_best(row, task, workload):
     "A row with the best kernel that is kept, where that is faster than the one that the row knows."
-    best = next(iter(best_kernels(task, workload, row.chip)), None)
-    if best is None or row.best_us is not None and best.us >= row.best_us - ROUNDED_US: return row
-    return replace(row, best_us=best.us, best_by=best.maker)
+    best = best_time(task, workload, row.chip)
+    if best is None or row.best_us is not None and best[0] >= row.best_us - ROUNDED_US: return row
+    return replace(row, best_us=best[0], best_by=best[1])
 
 def known_task_times(task, workload=None, chip='trn2'):
     "The kept `TaskTimes` of a task of the suite, or those given for another task; None where there is none."
