@@ -30,13 +30,15 @@ def _scanned(got, want, tolerance, ratio):
     """What `summarise` says of each chunk of two flat arrays, positions counted from the start of the arrays; `ratio`
     is filled, or empty."""
     from .element_errors import summarise         # numba: loaded by the first comparison
-    g, w = np.empty((2, min(want.size, CHUNK_ELEMENTS)))
+    plain = all(x.dtype == np.float32 and x.flags.writeable for x in (got, want))         # others as float64, in copies
+    g, w = np.empty((2, 0 if plain else min(want.size, CHUNK_ELEMENTS)))
     for start in range(0, want.size, CHUNK_ELEMENTS):
         here = slice(start, start + CHUNK_ELEMENTS)
-        n = want[here].size
-        np.copyto(g[:n], got[here], casting='unsafe')
-        np.copyto(w[:n], want[here], casting='unsafe')
-        *sizes, first, worst, top = summarise(g[:n], w[:n], tolerance.rtol, tolerance.atol, ratio[here])
+        pair = got[here], want[here]
+        if not plain:
+            for copy, x in zip(pair := (g[:len(want[here])], w[:len(want[here])]), (got[here], want[here])):
+                np.copyto(copy, x, casting='unsafe')
+        *sizes, first, worst, top = summarise(*pair, tolerance.rtol, tolerance.atol, ratio[here])
         yield *sizes, start + first if first >= 0 else None, start + worst, top
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #53a7fbd3
@@ -64,7 +66,8 @@ def compare(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int =
 
 def warm() -> None:
     "Compile the comparison, so that the next call finds it on disk."
-    report_on(np.zeros(1), np.zeros(1), Tolerance(0.0, 0.0, ''))
+    for kind in (np.float64, np.float32):
+        report_on(np.zeros(1, kind), np.zeros(1, kind), Tolerance(0.0, 0.0, ''))
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #12650948
 MAP_TILE = (128, 512)  # partitions × elements of one PSUM bank of float32

@@ -214,8 +214,11 @@ def source_of(fn: Callable) -> str:
     its name where there is no source."""
     try:
         if fn.__code__.co_filename in _SHARED_NAMES: return fn.__name__
-        return '\n\n'.join([*_called_sources(fn, {}).values(), textwrap.dedent(inspect.getsource(fn))])
+        return '\n\n'.join([*_called_sources(fn, {}).values(), _text_of(fn)])
     except (OSError, TypeError, AttributeError): return getattr(fn, '__name__', repr(fn))
+
+@lru_cache(maxsize=4096)
+def _text_of(fn): return textwrap.dedent(inspect.getsource(fn))
 
 def _called_sources(fn, found):
     "{name: source} of the numbers and functions that a function uses, each before its users."
@@ -225,7 +228,7 @@ def _called_sources(fn, found):
         if isinstance(value, (int, float)): found[name] = f'{name} = {value!r}'
         elif inspect.isfunction(value) and value.__module__.startswith((fn.__module__, 'kernel_lab.tasks')):
             _called_sources(value, found)
-            found[name] = textwrap.dedent(inspect.getsource(value))
+            found[name] = _text_of(value)
     return found
 
 def _code_names(code):

@@ -32,10 +32,6 @@ def _fan(shape, axes): return math.sqrt(max(1, math.prod(shape[a] for a in axes)
 
 def _below(rng, shape, size): return rng.integers(0, size, shape, dtype=np.int32)
 
-def _softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
 def _outliers(rng, shape):
     x = rng.standard_normal(shape)
     at = rng.integers(0, x.size, max(2, x.size // 128))
@@ -46,9 +42,26 @@ def _normal(rng, shape, times=1.0):
     x = rng.standard_normal(shape)
     return x if times == 1 else np.multiply(x, times, out=x)
 
+BLOCK_ELEMENTS = 1 << 15        # that stay in the processor's cache
+
+def _blocks(x, *others):
+    "A few rows of an array in C order at a time, and those of others that have one number for each row."
+    step, rows = max(1, BLOCK_ELEMENTS // x.shape[-1]), x.reshape(-1, x.shape[-1])
+    others = [y.reshape(-1, 1) if np.ndim(y) > 1 else y for y in others]
+    for k in range(0, len(rows), step):
+        yield rows[k:k + step], *(y[k:k + step] if np.ndim(y) > 1 else y for y in others)
+
 def _moved(x, times, plus):                                         # arguments are drawn in this order
-    x *= times
-    x += plus
+    for rows, by, more in _blocks(x, times, plus):
+        rows *= by
+        rows += more
+    return x
+
+def _softmax(x):
+    for rows, in _blocks(x):
+        rows -= rows.max(-1, keepdims=True)
+        np.exp(rows, out=rows)
+        rows /= rows.sum(-1, keepdims=True)
     return x
 
 def _shrunk(x, by): return np.divide(x, by, out=x)
@@ -69,7 +82,7 @@ DRAWS = {
     'unit': lambda rng, shape: rng.uniform(0.02, 0.98, shape),                                  # inside (0, 1)
     'within': lambda rng, shape: rng.uniform(-0.97, 0.97, shape),                               # inside (-1, 1)
     'angle': lambda rng, shape: rng.uniform(-8, 8, shape),                                      # more than one turn
-    'probability': lambda rng, shape: _softmax(2 * rng.standard_normal(shape)),                 # a row sums to 1
+    'probability': lambda rng, shape: _softmax(_normal(rng, shape, 2)),                         # a row sums to 1
     'gain': lambda rng, shape: _moved(_normal(rng, shape), 0.3, 1),
     'bias': lambda rng, shape: _normal(rng, shape, 0.5),
     # [.., in, out]
