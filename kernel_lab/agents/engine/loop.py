@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Protocol
 from fastcore.basics import patch
 
-from .recording import AT_WORK, UNHEARD, Recording, require_amounts, require_parts
+from .recording import AT_WORK, UNHEARD, Recording, require_amounts, require_parts, require_same
 from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
 from ..models.budget import Budget, BudgetOver
 from ...core.errors import LabError, UsageError, choose
@@ -90,18 +90,11 @@ def require_target(agent: object, target: str, chip: str) -> None:
         raise UsageError(f'The agent {agent.name} writes {" and ".join(writes)}, not {target}.',
                          hint='react, beam and two_stage write all languages of kernels, cuda_agent writes cuda.')
 
-def _task_of(task, run):
-    "The task, by name, as a record, or by the run that is resumed. `UsageError` where task and run differ."
+def _task_of(task, run, workload=None, chip=DEFAULT_CHIP, target='nki'):
+    "The task, by name, as a record, or by the run that is resumed. `UsageError` where run and request differ."
     task = get_task(task if task is not None else run.task)
-    if run and task.name != run.task: raise UsageError(f'Run {run.id} is about {run.task}, not about {task.name}.')
+    if run: require_same(run, task.name, workload=(workload, None), chip=(chip, DEFAULT_CHIP), target=(target, 'nki'))
     return task
-
-def _require_same(run, **asked):
-    "`UsageError` where another workload, chip or target is asked for than a run has; None asks for none."
-    for name, value in asked.items():
-        if value is not None and value != getattr(run, name):
-            raise UsageError(f'Run {run.id} has the {name} {getattr(run, name)}, not {value}: all its steps have it.',
-                             hint=f"Leave it out to go on, or begin a run: AgentLoop('{run.task}', agent, …).")
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #edf1fc2b
 class AgentLoop:
@@ -123,10 +116,7 @@ class AgentLoop:
         require_parts(agent, store, run)
         require_amounts(max_steps=max_steps)
         if isinstance(run, str): run = store.load_run(run)
-        self.task = _task_of(task, run)
-        if run:
-            _require_same(run, workload=workload, chip=None if chip == DEFAULT_CHIP else chip,
-                          target=None if target == 'nki' else target)
+        self.task = _task_of(task, run, workload, chip, target)
         target, chip = run.target if run else target, run.chip if run else chip_of(target, chip)
         require_target(agent, target, chip)
         self.workload = self.task.workload(run.workload if run else workload)

@@ -169,6 +169,15 @@ def require_parts(agent: object, store: object, run: object) -> None:
     if isinstance(run, str) and not store:
         raise UsageError(f'Without a store there is no run {run!r}.', hint='Leave store=False out, or give the Run.')
 
+def require_same(run: Run, task: str, **asked: tuple) -> None:
+    """`UsageError` where another task, workload, chip or target is asked for than a run has. `asked`: (value, the value
+    that asks for nothing) by name."""
+    if task != run.task: raise UsageError(f'Run {run.id} is about {run.task}, not about {task}.')
+    for name, (value, unsaid) in asked.items():
+        if value in (unsaid, getattr(run, name)): continue
+        raise UsageError(f'Run {run.id} has the {name} {getattr(run, name)}, not {value}: all its steps have it.',
+                         hint=f"Leave it out to go on, or begin a run: AgentLoop('{run.task}', agent, …).")
+
 def require_amounts(**given: object) -> None:
     "`UsageError` for a limit that is no number of at least 0; None stands for no limit."
     for name, x in given.items():
