@@ -42,20 +42,27 @@ def test_indices_lie_in_sbuf(by, rows):
 
 
 @pytest.mark.parametrize('chip', ['trn1', 'trn2', 'trn3'])
-@pytest.mark.parametrize('given, asked', [('bfloat16', 'float32'), ('float32', 'bfloat16'), ('int32', 'float32')])
+@pytest.mark.parametrize('given, asked', [('bfloat16', 'float16'), ('float32', 'bfloat16'), ('int32', 'float32')])
 def test_a_transpose_does_not_cast(chip, given, asked):
-    def kernel(x, wanted):
-        out, t = nl.ndarray((64, 128), wanted, buffer=nl.shared_hbm), nl.ndarray((128, 64), x.dtype)
-        flip, near = nl.ndarray((64, 128), wanted, buffer=nl.psum), nl.ndarray((64, 128), wanted)
-        nisa.dma_copy(t, x)
-        nisa.nc_transpose(flip, t)
-        nisa.tensor_copy(near, flip)
-        nisa.dma_copy(out, near)
-        return out
     spec = ArraySpec((128, 64), given)
-    assert not check(trace(lambda x: kernel(x, NUMPY[given]), spec, chip=chip))
-    said = str(check(trace(lambda x: kernel(x, NUMPY[asked]), spec, chip=chip))[0])
+    assert not check(trace(lambda x: turned(x, NUMPY[given]), spec, chip=chip))
+    said = str(check(trace(lambda x: turned(x, NUMPY[asked]), spec, chip=chip))[0])
     assert 'a transpose does not cast' in said and f'limit {given}, got {asked}' in said
+
+
+def turned(x, wanted):
+    out, t = nl.ndarray((64, 128), wanted, buffer=nl.shared_hbm), nl.ndarray((128, 64), x.dtype)
+    flip, near = nl.ndarray((64, 128), wanted, buffer=nl.psum), nl.ndarray((64, 128), wanted)
+    nisa.dma_copy(t, x)
+    nisa.nc_transpose(flip, t)
+    nisa.tensor_copy(near, flip)
+    nisa.dma_copy(out, near)
+    return out
+
+
+def test_a_transpose_on_tensor_may_end_in_float32_as_every_product():
+    x = X[:128, :64].astype(NUMPY['bfloat16'])
+    np.testing.assert_array_equal(run(lambda x: turned(x, np.float32), x, chip='trn2')[0], x.T.astype(np.float32))
 
 
 def test_the_language_casts_what_it_has_transposed():
