@@ -258,7 +258,7 @@ NEAR_LINES = 3                  # a start with so few lines changed is written t
 def is_near_start(source: str, puzzle: Puzzle) -> bool:
     "Whether a kernel differs from the puzzle's start in so few lines that its text says nothing about its author."
     if not puzzle.start: return False
-    before, after = (_plain_lines(own_text(Kernel(t))) for t in (kernel_of(puzzle.start).source, source))
+    before, after = map(_plain_lines, (puzzle.start_text, own_text(Kernel(source))))
     steps = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     return sum(max(b - a, d - c) for kind, a, b, c, d in steps if kind != 'equal') <= NEAR_LINES
 

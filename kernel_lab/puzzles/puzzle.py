@@ -137,6 +137,11 @@ class Puzzle(Shown):
         return with_kept_facts(made)
 
     @cached_property
+    def start_text(self) -> str:
+        "The text of the kernel to begin with, '' without one."
+        return own_text(kernel_of(self.start)) if self.start else ''
+
+    @cached_property
     def timeline(self) -> Timeline:
         "The simulated `Timeline` of the worked solution, to look at before one writes it. `UsageError` without one."
         if not self.answer: raise UsageError(f'The puzzle {self.name!r} has no worked solution.')
@@ -174,7 +179,7 @@ class Puzzle(Shown):
         try:
             with own_kernels(): answer = judged(self, kernel_of(kernel), seconds)
         except LabError as e: answer = Answer(self.name, self.bound, self.goal, refused=str(e))
-        own = not self.start or answer.source != own_text(kernel_of(self.start))
+        own = not self.start or answer.source != self.start_text
         kept = note_try(self.name, answer.right, answer.met, answer.latency_us, answer.share, answer.source, own)
         if self.answer and kernel is self.answer: note(self.name, solution_seen=True)
         message = (answer.evaluation and answer.evaluation.error or {}).get('message', '')
@@ -195,8 +200,7 @@ class Puzzle(Shown):
         return Kernel(own_text(kernel_of(self.answer)), name=f'{self.name}, a solution')
 
     def __str__(self):
-        start = own_text(kernel_of(self.start)) if self.start else ''
-        return '\n'.join([f'{self.name}: {self.says}', self.asked, '', start]).rstrip()
+        return '\n'.join([f'{self.name}: {self.says}', self.asked, '', self.start_text]).rstrip()
 
     @property
     def asked(self) -> str:
@@ -209,7 +213,7 @@ class Puzzle(Shown):
     def _repr_html_(self):
         return record(self.name, self.lesson, said(self.says, ''), said(self.asked),
                       fold('Reference', code_of(source_of(self.reference)), open=True),
-                      *([fold('Start', code_of(own_text(kernel_of(self.start))), open=True)] if self.start else []))
+                      *([fold('Start', code_of(self.start_text), open=True)] if self.start else []))
 
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #658354e6
 def _refusal(e: Evaluation):

@@ -36,8 +36,9 @@ def _scanned(got, want, tolerance, ratio):
         here = slice(start, start + CHUNK_ELEMENTS)
         pair = got[here], want[here]
         if not plain:
-            for copy, x in zip(pair := (g[:len(want[here])], w[:len(want[here])]), (got[here], want[here])):
-                np.copyto(copy, x, casting='unsafe')
+            copies = g[:len(pair[0])], w[:len(pair[0])]
+            for copy, x in zip(copies, pair): np.copyto(copy, x, casting='unsafe')
+            pair = copies
         *sizes, first, worst, top = summarise(*pair, tolerance.rtol, tolerance.atol, ratio[here])
         yield *sizes, start + first if first >= 0 else None, start + worst, top
 

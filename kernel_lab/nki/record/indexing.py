@@ -11,7 +11,7 @@ from ...core.modules import method_of
 from ..ir.affine import (
     Index, Mask, Unroll, add_index, as_index, as_mask, broadcast_shape, index_of, shift_index, whole)
 from .builder import kernel_line
-from .tile import is_in_bounds, DynamicOffset, Tile, ds, raise_out_of_bounds
+from .tile import DynamicOffset, Tile, ds, is_in_bounds, raise_out_of_bounds
 
 # %% ../../../nbs/2_nki/3_record/02_indexing.ipynb #0d6fe3c6
 _BACKWARDS = {'nki': 'Backwards is a pattern with a negative step: t.ap([[row, P], [-1, n]], offset=n - 1).',
