@@ -16,11 +16,11 @@ function near(values, x, lo, hi, guess) {
 }
 
 // A timeline as typed arrays, with what makes any window cheap: per lane the latest end so far, and the time that is covered so far. `known`: one with the
-// same instructions in the same order.
+// same instructions in the same order, which is not drawn any more: its arrays of results serve again.
 function opened(part, known) {
   const n = part.count, take = columns(part.rows, n), of = known ? null : columns(part.which, n)
   const t = { ...part, start: take(Float64Array), dur: take(Float32Array), after: take(Int32Array), instr: known?.instr ?? of(Uint32Array), turn: known?.turn ?? of(Uint32Array),
-    cause: take(Uint8Array), latest: new Float64Array(n), covered: new Float64Array(n + part.lanes.length), hint: new Uint32Array(part.lanes.length) }
+    cause: take(Uint8Array), latest: known?.latest ?? new Float64Array(n), covered: known?.covered ?? new Float64Array(n + part.lanes.length), hint: new Uint32Array(part.lanes.length) }
   let path = null, marked = null                                                    // the critical path, from what ends last back to what waited for nothing
   t.path = () => { if (!path) { path = []; for (let k = t.last; k >= 0; k = t.after[k]) path.push(k); path.reverse() } return path }
   t.isCritical = k => (marked ??= new Set(t.path())).has(k)
