@@ -618,6 +618,28 @@ def test_a_person_asks_the_timeline(lab_server, shared):
     assert watch.outside == [] and watch.errors == []
 
 
+WIDTHS = """() => { const found = window.widths = []
+    const look = () => {
+        const wide = document.querySelector('.kl-tabs .js-plotly-plot .main-svg')?.getAttribute('width')
+        if (wide && wide !== found.at(-1)) found.push(wide)
+        requestAnimationFrame(look)
+    }
+    look() }"""
+
+
+def test_a_figure_in_a_tab_is_drawn_once_at_its_width(shared):
+    page, watch = shared
+    press(page, 'Evaluate the first kernel', 1)
+    page.evaluate(WIDTHS)
+    page.locator('.kl-lab .kl-tabs button:text-is("Roofline")').click()
+    page.locator('.kl-lab .kl-tabs .main-svg').first.wait_for(timeout=SLOW)
+    page.wait_for_timeout(2500)
+    wide = page.locator('.kl-lab .kl-tabs .js-plotly-plot').evaluate('e => e.clientWidth')
+    assert page.evaluate('window.widths') == [str(wide)]
+    page.locator('.kl-lab .kl-tabs button:text-is("none")').click()
+    assert watch.errors == []
+
+
 def test_a_person_sees_what_another_process_writes(lab_server, shared):
     page, watch = shared
     store = Store(lab_server[1] / 'kernel_lab_home' / 'lab.sqlite3')

@@ -16,7 +16,7 @@ function margins(data, layout, width) {
 
 export default { render({ model, el }) {
   const plot = el.appendChild(document.createElement('div'))
-  let Plotly, gone = false, width = 0                   // of the panel when it was drawn: 0 while a tab hides it
+  let Plotly, gone = false, waits = false               // for a width: none while a tab hides it, and drawn then it would be drawn twice
   const say = said => model.send(said)
   const everything = () => { draw(); say({ type: 'window', window: null }) }
   const moved = e => {
@@ -26,8 +26,10 @@ export default { render({ model, el }) {
   const draw = () => {
     if (!Plotly || gone) return
     if (!model.get('drawn')) return Plotly.purge(plot)
+    const width = plot.clientWidth
+    if (waits = !width) return
     const { data, layout } = JSON.parse(model.get('drawn'))
-    broken(layout, width = plot.clientWidth)
+    broken(layout, width)
     margins(data, layout, width)
     const home = { name: 'everything', title: 'Show everything', icon: Plotly.Icons.home, click: everything }
     const config = { ...model.get('config'), doubleClick: false, modeBarButtonsToAdd: [home] }
@@ -37,7 +39,7 @@ export default { render({ model, el }) {
     plot.on('plotly_doubleclick', everything)
     plot.on('plotly_click', e => e.points.slice(0, 1).forEach(p => say({ type: 'click', trace: p.curveNumber, y: p.y })))
   }
-  const seen = new ResizeObserver(() => { if (!width && plot.clientWidth) draw() })
+  const seen = new ResizeObserver(() => { if (waits && plot.clientWidth) draw() })
   seen.observe(plot)
   model.on('change:drawn', draw);
   (globalThis.kernelLabPlotly ??= Promise.withResolvers()).promise.then(found => { Plotly = found; draw() })
