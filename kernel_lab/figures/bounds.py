@@ -172,12 +172,16 @@ def _slope(hbm, ceilings, edge, p):
                 textfont=dict(size=11, color=p['ink']), line=dict(color=ENGINE_COLOURS['DMA'], width=2),
                 hovertext=f'<b>HBM</b><br>{hbm:,.0f} GB/s')
 
-def _heights(x, y, roofs, row):
-    """Where the names of points stand: below, beside or above them, wherever they cover least of earlier names and of
-    the roofs (from an intensity on, at a rate) with what is written on them. `row`: decades of a row of text."""
+def _heights(x, y, roofs, row, far):
+    """Where the names of points stand: below, beside or above them, wherever they cover least of earlier names, of
+    points beside them and of the roofs (from an intensity on, at a rate) with what is written on them. `row`: decades
+    of a row of text; `far`: the intensity from which on names stand left of their points."""
     places, found, names = {'bottom': -0.9, 'middle': 0, 'top': 0.9}, [], []
-    for at, rate in zip(np.log10(x), np.log10(y)):
+    points = list(zip(np.log10(x), np.log10(y)))
+    for at, rate in points:
+        side = -1 if at > np.log10(far) else 1
         taken = [(name - 0.5, name + 0.5) for where, name in names if abs(where - at) < 0.6]
+        taken += [(r / row - 0.4, r / row + 0.4) for where, r in points if 0.03 < side * (where - at) < 0.4]
         taken += [(np.log10(peak) / row - 0.1, np.log10(peak) / row + 1.1) for begin, peak in roofs
                   if at > np.log10(begin) - 0.3]
         covered = {place: sum(max(0, min(high, rate / row + off + 0.5) - max(low, rate / row + off - 0.5))
@@ -193,7 +197,7 @@ def _kernels(points, p, edge, roofs, row):
             f'{e.intensity:,.2f} flops a byte<br>{percent_text(e.roof_share)} of its roof, bound by {e.bound}<br>'
             f'{time_text(e.latency_us)} {e.kind}' for name, e in points.items()]
     x, y = ([max(getattr(e, name), 1e-3) for e in points.values()] for name in ('intensity', 'achieved_gflops'))
-    heights = _heights(x, y, roofs, row)
+    heights = _heights(x, y, roofs, row, far)
     return dict(x=x, y=y, mode='markers+text', text=[escaped(n, 24) for n in points], name='kernels',
                 textposition=[f'{high} {"left" if v > far else "right"}' for high, v in zip(heights, x)],
                 hoverinfo='text',

@@ -256,10 +256,10 @@ def utilisation_title(record: 'Profile | Evaluation | Run') -> tuple[str, str]:
     found = profiles_of(record)
     if not found: return 'No utilisation yet', 'only a correct kernel is timed'
     last = list(found.values())[-1]
-    faint = '' if len(found) == 1 else ' · faint: first kernel'
+    best, faint = ('', '') if len(found) == 1 else ('best kernel: ', ' · faint: first kernel')
     return (f'{last.bound} is busiest, {percent_text(last.engines.get(last.bound, 0.0))} active',
-            f'{time_text(last.latency_us)} {getattr(last, "kind", "simulated")}, {last.peak_pct:.0f} % of the peak of '
-            f'{time_text(last.peak_us)}{faint}')
+            f'{best}{time_text(last.latency_us)} {getattr(last, "kind", "simulated")}, {last.peak_pct:.0f} % of the '
+            f'peak of {time_text(last.peak_us)}{faint}')
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #fa108042
 def utilisation_figure(record: 'Profile | Evaluation | Run', theme: str = 'auto') -> 'go.Figure':
