@@ -86,6 +86,17 @@ def stages_on(progress, bar, doing):
         progress.update(bar, description=f'{doing()}: {note_stage(stages, name, seconds)}')
     return heard
 
+def live_on(progress, bar, loop):
+    "A function for `on_event` of a loop, that writes what its agent says and does before a progress bar."
+    from rich.markup import escape
+    from ...agents.engine.session import LiveLine
+    live = LiveLine()
+    def heard(event):
+        line = live.hear(event, lambda: loop.spent)
+        line = line[-70:] if event.kind in ('text', 'thinking') else line[:70]
+        if line: progress.update(bar, description=escape(line))
+    return heard
+
 def step_until_done(loop, source=None):
     """Step `loop` until it is done and print each step; `source` is evaluated first.
 
@@ -100,6 +111,7 @@ def step_until_done(loop, source=None):
             kind = one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'
             is_nki = loop.run.target == 'nki'
             say((step_table(kind, bool(paid_text(loop))) if is_nki else GPU_STEP_TABLE).head(), console=console)
+            loop.on_event = live_on(progress, bar, loop)
             if source: loop.edit(source)
             for step in loop.steps: show_step(step, loop.run, console, paid_text(loop) and '·')
             for step in loop:
