@@ -12,6 +12,7 @@ from pathlib import Path
 import ipywidgets as widgets
 from fastcore.basics import patch
 from ..agents.engine.loop import Agent, AgentLoop, ModelAgent
+from ..agents.engine.session import LiveLine
 from ..core.background import Background
 from ..core.errors import LabError
 from ..core.format import status_word
@@ -39,7 +40,7 @@ class Lab(Panel):
     workload, chip or agent that does not exist."""
     def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = DEFAULT_CHIP,
                  agent: str | Agent | ModelAgent = 'rewrite', store: Store | bool | None = None, **options: object):
-        self.store, self.options, self._said = Store() if store is None else store, options, ''
+        self.store, self.options, self._live = Store() if store is None else store, options, LiveLine()
         self.follower, self._timelines = None, {}
         with inside_a_panel(): shown = self._build(task, workload, chip, agent)
         super().__init__(*shown)
@@ -103,13 +104,7 @@ def _new_loop(self: Lab, run=None):
 @patch
 def _heard(self: Lab, event):
     "Show what an agent does in the status line: its requests, the end of what its model says, its tools, its cost."
-    if event.kind in ('request', 'note'): return self.control.say(event.text)
-    if event.kind in ('text', 'thinking'):
-        self._said = (self._said + event.text)[-400:]
-        return self.control.say(' '.join(self._said.split())[-160:])
-    self._said = ''
-    if event.kind == 'reply': self.control.say(f'{self.loop.spent}')
-    elif event.kind == 'tool': self.control.say(f'{event.data["name"]}: {" ".join(event.text.split())[:140]}')
+    if line := self._live.hear(event, lambda: self.loop.spent): self.control.say(line)
 
 @patch
 def _draw_tree(self: Lab):

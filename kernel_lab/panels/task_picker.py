@@ -12,6 +12,7 @@ import anywidget
 import ipywidgets as widgets
 import traitlets
 from fastcore.basics import patch
+from ..agents.engine.session import EDITED_BY_HAND
 from ..agents.models.anthropic import DEFAULT_MODEL
 from ..agents.models.prices import prices_of
 from ..agents.models.registry import leaves_the_machine, model_named, why_no_model
@@ -143,11 +144,13 @@ class AgentChoice(Panel):
     def _name(self): return model_named(self.model.value.strip() or None).name
 
     def make(self, run: 'Run | None' = None) -> object:
-        """A new agent as chosen, or the one that goes on with `run`. `UsageError` for a model that does not exist."""
+        """A new agent as chosen, or the one that goes on with `run`: None where it cannot be made here, and another one
+        would bear its name. `UsageError` for a model that does not exist."""
         name = self.menu.value
         if run is None: return copy(self.own[name]) if name in self.own else agent_named(name, **self.given())
         if run.agent in self.own: return copy(self.own[run.agent])
-        return agent_of(run) if run.agent in agents_offered() else self.make()
+        if run.agent == EDITED_BY_HAND: return self.make()
+        return agent_of(run) if run.agent in agents_offered() else None
 
     def refresh(self) -> None:
         "Show the fields that the chosen agent has, and say where its requests go."

@@ -126,9 +126,14 @@ def quick_first(numbers, quick):
     return [n if k < quick else pytest.param(n, marks=pytest.mark.slow) for k, n in enumerate(numbers)]
 
 
+def killed_runs():
+    "An agent and a seed: of a beam forty, of which each is killed at one moment or two, of react twenty; the first of each are quick."
+    for agent, count in (('beam', 40), ('react', 20)):
+        for n in range(count): yield pytest.param(agent, n, marks=[pytest.mark.slow] if n >= 2 else [])
+
+
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize('seed', quick_first(range(20), 2))
-@pytest.mark.parametrize('agent', ['beam', 'react'])
+@pytest.mark.parametrize('agent, seed', killed_runs())
 def test_kill_9_at_any_moment(nursery, whole, tmp_path, agent, seed):
     (expected, needed, seconds), draw = whole(agent), random.Random(f'{agent} {seed}')
     job, kills = dict(agent=agent, store=str(tmp_path/'runs.db'), asked=str(tmp_path/'asked')), 0

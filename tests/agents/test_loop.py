@@ -228,6 +228,32 @@ def test_resuming(quick, store):
     with pytest.raises(LabError): AgentLoop(run='no such run', store=store)
 
 
+class Another(Scripted): name = 'another'
+
+
+def test_no_other_agent_goes_on_under_the_name_of_the_first(quick, store):
+    begun = AgentLoop('softmax', Scripted(propose(1)), 'small', store=store)
+    begun.step()
+    with pytest.raises(UsageError, match='has the agent scripted, not another'):
+        AgentLoop(run=begun.run.id, agent=Another(propose(2)), store=store)
+    AgentLoop(run=begun.run.id, store=store).edit(propose(3).kernel)             # a person may always go on by hand
+    assert [s.index for s in AgentLoop(run=begun.run.id, agent=Scripted(propose(4)), store=store, max_steps=1)] == [2]
+    kept = store.load_run(begun.run.id)
+    assert kept.agent == 'scripted' and [s.move for s in kept.steps].count(EDITED_BY_HAND) == 1
+
+
+def test_a_run_that_was_begun_by_hand_bears_the_name_of_the_agent_that_goes_on(quick, store):
+    begun = AgentLoop('softmax', None, 'small', store=store)
+    begun.edit(propose(1).kernel)
+    assert store.load_run(begun.run.id).agent == EDITED_BY_HAND
+    loop = AgentLoop(run=begun.run.id, agent=Another(propose(2)), store=store, max_steps=1)
+    assert store.load_run(begun.run.id).agent == EDITED_BY_HAND                   # until it takes a turn
+    loop.step()
+    kept = store.load_run(begun.run.id)
+    assert (kept.agent, kept.config['seed'], len(kept.steps)) == ('another', 7, 3)
+    with pytest.raises(UsageError, match='has the agent another'): AgentLoop(run=kept.id, agent=Scripted(), store=store)
+
+
 KILLED = textwrap.dedent('''
     import os, signal, sys
     from dataclasses import replace
@@ -236,7 +262,7 @@ KILLED = textwrap.dedent('''
     from kernel_lab.tasks.suite.registry import get_task
 
     class Mortal:
-        name = 'mortal'
+        name = 'scripted'
         def propose(self, run, task, workload):
             print(run.id, flush=True)
             if len(run.steps) == 2: os.kill(os.getpid(), signal.SIGKILL)

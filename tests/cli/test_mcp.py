@@ -89,6 +89,24 @@ def test_hostile_arguments_are_answered_with_a_sentence(seen, n):
     for word in ("Traceback", "site-packages", SECRET, "KERNEL_LAB_HOME"): assert word not in text_of(answer)
 
 
+def test_a_client_is_greeted_before_the_lab_is_loaded(tmp_path):
+    "Its hello waits for the library and the command line; what the tools need is imported when somebody asks for them."
+    says = """import sys
+import kernel_lab.cli.app
+from kernel_lab.agents.mcp.server import server_of
+from kernel_lab.cli.agents.mcp import require_sense
+require_sense("masked_softmax", "small")
+made = []
+server = server_of(lambda: made.append(1))
+assert "Trainium" in server.instructions and not made
+print([n for n in ("numba", "libcst", "torch", "kernel_lab.agents.mcp.host", "kernel_lab.evaluate.pipeline") if n in sys.modules])
+import kernel_lab.agents.mcp.resources
+print([n for n in ("libcst", "torch") if n in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, env=environment(tmp_path), check=False)
+    assert done.stdout == "[]\n[]\n", done.stdout + done.stderr
+
+
 def test_no_key_is_seen_or_kept(seen):
     for file in seen["store"].iterdir():
         if file.is_file(): assert SECRET.encode() not in file.read_bytes()

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from kernel_lab.agents.engine.loop import AgentLoop
+from kernel_lab.agents.engine.loop import EDITED_BY_HAND, AgentLoop
+from kernel_lab.agents.models.scripted import ScriptedModel
 from kernel_lab.agents.recorded.runs import recorded_run
+from kernel_lab.agents.systems.react import ReactAgent
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.store.store import Store
 from kernel_lab.panels.step_control import StepControl
@@ -359,3 +361,16 @@ def test_nothing_stays_of_the_run_before_when_one_is_gone(lab):
     assert "There is no run 'nosuchrun'" in lab.compile_log.text and lab.loop is None and lab.shown is None
     assert lab.speedup.title == 'No step yet' and not lab.timeline.timelines and not lab.control.chips.options
     assert lab.handout.layout.display == 'none' and 'step 0' not in lab.about.value
+
+
+def test_a_run_whose_agent_is_not_here_is_shown_and_edited_and_no_other_agent_takes_its_turn(lab, store):
+    "As one of a model where there is no key: the built-in agent would work under the name of the other."
+    begun = AgentLoop('softmax', ReactAgent(ScriptedModel([])), 'small', store=store, seeds=1)
+    begun.step()
+    lab.restart(begun.run.id)
+    lab.control.button.click()
+    lab.control.wait()
+    assert 'no agent' in lab.control.message and 'react' in lab.control.message and len(store.load_run(begun.run.id).steps) == 1
+    lab.control.evaluate(lab.editor.value.replace('affine_range', 'static_range'))
+    kept = store.load_run(begun.run.id)
+    assert (kept.agent, [s.move for s in kept.steps]) == ('react', ['first kernel', EDITED_BY_HAND])

@@ -90,10 +90,11 @@ def require_target(agent: object, target: str, chip: str) -> None:
         raise UsageError(f'The agent {agent.name} writes {" and ".join(writes)}, not {target}.',
                          hint='react, beam and two_stage write all languages of kernels, cuda_agent writes cuda.')
 
-def _task_of(task, run, workload=None, chip=DEFAULT_CHIP, target='nki'):
+def _task_of(task, run, workload=None, chip=DEFAULT_CHIP, target='nki', agent=None):
     "The task, by name, as a record, or by the run that is resumed. `UsageError` where run and request differ."
     task = get_task(task if task is not None else run.task)
-    if run: require_same(run, task.name, workload=(workload, None), chip=(chip, DEFAULT_CHIP), target=(target, 'nki'))
+    if run: require_same(run, task.name, workload=(workload, None), chip=(chip, DEFAULT_CHIP), target=(target, 'nki'),
+                         agent=(None if run.agent == EDITED_BY_HAND else getattr(agent, 'name', None), None))
     return task
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #edf1fc2b
@@ -104,8 +105,8 @@ class AgentLoop:
     `max_steps`: the most steps of the agent (None: its own limit, or 10 for an agent that proposes); `on_event`: called
     with each `Event`; `target`: the language of its kernels, 'nki', or 'triton' or 'cuda' for a GPU (`chip` is then
     one, by default `sm_90`, and there is no first kernel); `options` go to `evaluate`. `UsageError` for a name that
-    does not exist, for neither task nor run, for what is no agent or no store, for a run of another task, workload,
-    chip or target (the default chip and target ask for nothing), and for a damaged journal."""
+    does not exist, for neither task nor run, for what is no agent or no store, for a run of another task, agent,
+    workload, chip or target (the default chip and target ask for nothing), and for a damaged journal."""
     def __init__(self, task: str | Task | None = None, agent: 'Agent | ModelAgent | None' = None,
                  workload: str | None = None, chip: str = DEFAULT_CHIP, store: Store | bool | None = None,
                  max_steps: int | None = None, run: Run | str | None = None,
@@ -116,7 +117,7 @@ class AgentLoop:
         require_parts(agent, store, run)
         require_amounts(max_steps=max_steps)
         if isinstance(run, str): run = store.load_run(run)
-        self.task = _task_of(task, run, workload, chip, target)
+        self.task = _task_of(task, run, workload, chip, target, agent)
         target, chip = run.target if run else target, run.chip if run else chip_of(target, chip)
         require_target(agent, target, chip)
         self.workload = self.task.workload(run.workload if run else workload)
@@ -132,9 +133,8 @@ class AgentLoop:
         limit = {} if self.max_steps is None else {'max_steps': self.max_steps}
         config = {**limit, **getattr(self.agent, 'config', {})}
         if self.target != 'nki': config['target'] = self.target
-        name = getattr(self.agent, 'name', EDITED_BY_HAND)
-        return Run(id=new_id(), task=self.task.name, workload=self.workload.name, chip=self.chip, agent=name, steps=(),
-                   state='running', created=now(), config=to_json_data(config))
+        return Run(new_id(), self.task.name, self.workload.name, self.chip, getattr(self.agent, 'name', EDITED_BY_HAND),
+                   steps=(), state='running', created=now(), config=to_json_data(config))
 
     @property
     def run(self) -> Run:
@@ -175,8 +175,7 @@ class AgentLoop:
     @property
     def done(self) -> bool:
         "Whether the agent has no turn left on this branch."
-        most = self.max_steps
-        return bool(self.run.steps) and (self._over or (most is not None and self.turns >= most))
+        return bool(self.run.steps) and (self._over or (self.max_steps is not None and self.turns >= self.max_steps))
 
     @property
     def is_unheard(self) -> bool:
@@ -184,8 +183,7 @@ class AgentLoop:
         return self.recording.has_unheard(self.head)
 
     def __repr__(self):
-        run = self.run
-        return f'AgentLoop({run.task}, {run.agent}, {len(run.steps)} steps, {run.state}, run {run.id})'
+        return f'AgentLoop({(r := self.run).task}, {r.agent}, {len(r.steps)} steps, {r.state}, run {r.id})'
 
     def _repr_html_(self): return self.run._repr_html_()
 
@@ -268,7 +266,8 @@ def _turn(loop):
     needs_first = not hasattr(loop.agent, 'work') or _first_kernel(loop) is not None
     if not loop.run.steps and needs_first: return _first(loop)
     if loop.agent is None:
-        raise UsageError('This loop has no agent to take a turn.', hint='Give a kernel of your own: step(source).')
+        raise UsageError(f'This loop has no agent to take a turn; its run is one of {loop.run.agent}.',
+                         hint='Give a kernel of your own: step(source).')
     return _worked(loop) if hasattr(loop.agent, 'work') else _proposed(loop)
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #3e9782b7
@@ -308,6 +307,7 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
     with _guard(self):
         if source is not None: return self.edit(source)
         if self.done: return None
+        if self.agent and self.run.agent == EDITED_BY_HAND: self.recording.adopt(self._new_run())
         _mark(self, 'running')
         made = _turn(self)
         if made is None and interrupted():              # what the agent asked for may have caught the Ctrl-C

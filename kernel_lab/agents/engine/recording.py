@@ -143,6 +143,12 @@ class Recording:
             self.run = replace(self.run, state=state)
             if self.store and self.is_saved: self.store.save_run(replace(self.run, steps=()))
 
+    def adopt(self, by: Run) -> None:
+        "A run that was begun by hand becomes one of the agent that goes on with it, in the store as well."
+        with self.lock:
+            self.run = replace(self.run, agent=by.agent, config={**self.run.config, **by.config})
+            self.mark('running')
+
     def flush(self) -> None:
         "Write to the store what it does not have yet."
         with self.lock:
@@ -170,8 +176,8 @@ def require_parts(agent: object, store: object, run: object) -> None:
         raise UsageError(f'Without a store there is no run {run!r}.', hint='Leave store=False out, or give the Run.')
 
 def require_same(run: Run, task: str, **asked: tuple) -> None:
-    """`UsageError` where another task, workload, chip or target is asked for than a run has. `asked`: (value, the value
-    that asks for nothing) by name."""
+    """`UsageError` where another task, workload, chip, target or agent is asked for than a run has. `asked`: (value,
+    the value that asks for nothing) by name."""
     if task != run.task: raise UsageError(f'Run {run.id} is about {run.task}, not about {task}.')
     for name, (value, unsaid) in asked.items():
         if value in (unsaid, getattr(run, name)): continue

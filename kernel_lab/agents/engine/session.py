@@ -42,6 +42,20 @@ class Event:
     text: str
     data: object = None
 
+class LiveLine:
+    "What a person reads while an agent is at work, as one line: the same on a page and in a terminal."
+    def __init__(self): self.said = ''
+
+    def hear(self, event: Event, spent: Callable[[], object]) -> str:
+        "The line after an event, '' where it stays as it is. `spent()`: what the run has cost so far."
+        if event.kind in ('request', 'note'): return event.text
+        if event.kind in ('text', 'thinking'):
+            self.said = (self.said + event.text)[-400:]
+            return ' '.join(self.said.split())[-160:]
+        if event.kind != 'stage': self.said = ''
+        if event.kind == 'reply': return str(spent())
+        return f'{event.data["name"]}: {" ".join(event.text.split())[:140]}' if event.kind == 'tool' else ''
+
 @dataclass
 class Session:
     """The world as one agent sees it on one branch of a run.
@@ -216,6 +230,14 @@ class _Shelf:
         store = self.session.recording.store
         if store: store.save_evaluation(*made, **more)
 
+def _stages_told(session):
+    "What hears the stages of an evaluation: they become events, and whoever listened before hears them too."
+    before = session.evaluation_options.get('on_stage')
+    def hear(name, seconds):
+        session.tell(Event('stage', name if seconds is None else f'{name} {seconds:.2f} s', (name, seconds)))
+        if before: before(name, seconds)
+    return hear
+
 def _evaluated(session, kernel):
     "(the evaluation of a kernel, the digest of its Program, a sentence where one of them is an old one)."
     programs = {e.body['step']: e.body.get('program') for e in session.recording.entries if e.kind == 'step'}
@@ -223,7 +245,8 @@ def _evaluated(session, kernel):
         return seen.evaluation, programs.get(seen.index), f'Already tried in step {seen.index}: the same kernel.'
     shelf = session.recording.store and _Shelf(session)
     found = evaluate_kernel(kernel, session.task, session.workload, session.recording.run.chip,
-                            baseline_us=session.run.first_us, **{'store': shelf, **session.evaluation_options})
+                            baseline_us=session.run.first_us,
+                            **{'store': shelf, **session.evaluation_options, 'on_stage': _stages_told(session)})
     if found.cached: found = replace(found, log=found.log.partition('\n')[2])       # as it was when it was made
     mine = digest_of_program(found)
     seen = next((s.index for s in session.steps if mine and programs.get(s.index) == mine), None)

@@ -164,10 +164,11 @@ class Host:
 
     def resume(self, run: Run | str) -> None:
         "Go on with a run that was made here. `UsageError` where it is one of another agent."
-        loop = AgentLoop(agent=HostedAgent(), run=run, store=self.store, **self.options)
-        if loop.run.agent != AGENT_NAME:
-            raise UsageError(f'Run {loop.run.id} was made by {loop.run.agent}, not over this protocol.',
-                             hint=f'kernel-lab optimize --resume {loop.run.id}')
+        kept = AgentLoop(run=run, store=self.store).run
+        if kept.agent != AGENT_NAME:
+            raise UsageError(f'Run {kept.id} was made by {kept.agent}, not over this protocol.',
+                             hint=f'kernel-lab optimize --resume {kept.id}')
+        loop = AgentLoop(agent=HostedAgent(), run=kept, store=self.store, **self.options)
         if loop.target != 'nki': require_compilers(loop.target)
         self.task, self.target, self.chip = loop.run.task, loop.target, loop.chip
         self._take(loop)

@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/6_agents/0_models/03_anthropic.ipynb #d0c1f76e
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from .messages import ChatError, OnEvent, Reply, Request, outgoing, scrubbed
 from .prices import Usage, price_of
@@ -13,19 +14,22 @@ from .wire import Line, Patience, Pieces, checked_url, exchange, host_of, http_o
 _PLAIN = ('claude-haiku-4', 'claude-sonnet-4-5', 'claude-opus-4-5')     # refuse thinking={'type': 'adaptive'}
 _MARK = {'type': 'ephemeral'}
 
+def _is_thought(block): return block.get('type') in ('thinking', 'redacted_thinking')
+
 def _block(block):
     "A content block as this API takes it, None for one that it does not."
-    if block.get('type') == 'thinking' and not block.get('signature'): return None
     if block.get('type') == 'text' and not str(block.get('text') or '').strip(): return None
     if block.get('type') == 'tool_use' and not isinstance(block.get('input'), dict):
         return {**block, 'input': {'text': block.get('input')}}
     return block
 
-def _message(message):
+def _message(message, thinks=True):
     "A message as this API takes it; None for one of which nothing is left, as of thinking that was cut off."
     content = message['content']
     if isinstance(content, str): return message
-    blocks = [b for b in map(_block, content) if b]
+    is_signed = all(b.get('signature') for b in content if b.get('type') == 'thinking')
+    blocks = [b for b in map(_block, content) if b and ((thinks and is_signed) or not _is_thought(b))]
+    while blocks and _is_thought(blocks[-1]): blocks.pop()          # nothing came after it
     return {**message, 'content': blocks} if blocks else None
 
 def message_body(name: str, request: Request) -> dict:
@@ -37,6 +41,15 @@ def message_body(name: str, request: Request) -> dict:
     if sent.temperature is not None: body['temperature'] = sent.temperature
     elif not name.startswith(_PLAIN): body['thinking'] = {'type': 'adaptive', 'display': 'summarized'}
     return body
+
+# %% ../../../nbs/6_agents/0_models/03_anthropic.ipynb #62435bee
+def sent_again(ask: Callable[[dict], Reply], body: dict) -> Reply:
+    "The reply to a body; where the server refuses the thinking in it, that to the same body without thinking."
+    try: return ask(body)
+    except ChatError as e:
+        bare = [_message(m, thinks=False) for m in body['messages']]
+        if e.kind != 'bad request' or e.usage.total or 'thinking' not in str(e) or bare == body['messages']: raise
+    return ask(body | {'messages': [m for m in bare if m]})
 
 # %% ../../../nbs/6_agents/0_models/03_anthropic.ipynb #5f4e6d4e
 _STOPS = {'tool_use': 'tool_use', 'max_tokens': 'max_tokens', 'model_context_window_exceeded': 'max_tokens',
@@ -100,7 +113,8 @@ class AnthropicModel:
         import anthropic
         if not os.environ.get(KEY_VARIABLE): raise ChatError('no key')
         body = message_body(self.name, request) | {'cache_control': _MARK}
-        return exchange(lambda line: self._attempt(body, line), anthropic, request, self.patience, on_event)
+        ask = lambda said: exchange(lambda line: self._attempt(said, line), anthropic, request, self.patience, on_event)
+        return sent_again(ask, body)
 
     def _attempt(self, body, line):
         import anthropic

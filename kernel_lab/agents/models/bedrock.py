@@ -6,7 +6,7 @@
 import logging
 import os
 from dataclasses import dataclass, field
-from .anthropic import message_body, read_message
+from .anthropic import message_body, read_message, sent_again
 from .messages import ChatError, OnEvent, Reply, Request
 from .wire import Patience, checked_url, exchange, host_of, http_options
 
@@ -62,7 +62,9 @@ class BedrockModel:
         if reason := why_no_aws(self.region): raise ChatError('no key', reason, **_WHERE)
         logging.getLogger('botocore.auth').setLevel(logging.INFO)      # its debug log holds the session's token
         body = bedrock_body(self.model, request)
-        return exchange(lambda line: self._attempt(body, line), anthropic, request, self.patience, on_event, **_WHERE)
+        ask = lambda said: exchange(lambda line: self._attempt(said, line), anthropic, request, self.patience, on_event,
+                                    **_WHERE)
+        return sent_again(ask, body)
 
     def _attempt(self, body, line):
         import anthropic

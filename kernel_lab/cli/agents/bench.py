@@ -49,6 +49,8 @@ def figure_lines(plan: 'SuitePlan', outcomes: Sequence['TaskOutcome']):
         use = ', '.join(f'{name} {share:.0%}' for name, share in engine_use(mine).items())
         yield f'{row.label:<{width}}  {classes_text(mine)}'
         if use: yield f'{"":<{width}}  busiest: {bounds_text(mine)}; active: {use}'
+        cut = sum(o.open_dollars for o in mine)
+        if cut: yield f'{"":<{width}}  requests that were cut off cost at most {dollars_text(cut)} more'
     yield ''
     table = TextTable((('', 14, 'left'), *((r.label, 22, 'right') for r in plan.rows)))
     yield table.head()

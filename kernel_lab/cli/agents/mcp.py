@@ -10,20 +10,25 @@ import typer
 from ..render import AnyChipName, StorePlace, Strict, WorkloadName, WorkSeconds
 from ..runs import find_run, open_store
 from ..tasks import add_imported_tasks, known_task
-from ...core.errors import UsageError
-from ...nki.chip.chips import DEFAULT_CHIP
+from ...core.errors import UsageError, choose
+from ...nki.chip.chips import CHIPS, DEFAULT_CHIP
 
 # %% ../../../nbs/7_cli/1_agents/07_mcp.ipynb #0b027f77
-def host_of(store, task=None, workload=None, chip=DEFAULT_CHIP, resume=None, target=None, **options):
-    """A host of tools: on a task, on a stored run, or on what `start` chooses; `target`: the language of kernels,
-    that of the run, else NKI, if None; `options` go to `evaluate`."""
-    from ...agents.mcp.host import Host
+def require_sense(task=None, workload=None, chip=DEFAULT_CHIP, resume=None, target=None):
+    "`UsageError` for what a host could not be made of; it takes a part of the time that the host takes."
     if resume and (task or workload): raise UsageError('A resumed run keeps its own task and workload.')
     if resume and target: raise UsageError('A resumed run keeps its language.', hint='Leave --target out.')
     if workload and not task:
         raise UsageError('--workload goes with --task.', hint='start takes a workload of its own.')
     add_imported_tasks()
     if task: known_task(task).workload(workload)
+    if not target: choose(CHIPS, chip, 'chip')
+
+def host_of(store, task=None, workload=None, chip=DEFAULT_CHIP, resume=None, target=None, **options):
+    """A host of tools: on a task, on a stored run, or on what `start` chooses; `target`: the language of kernels,
+    that of the run, else NKI, if None; `options` go to `evaluate`."""
+    from ...agents.mcp.host import Host
+    require_sense(task, workload, chip, resume, target)
     host = Host(task, workload, chip, store, options, target or 'nki')
     if resume: host.resume(find_run(store, resume))
     return host
@@ -40,4 +45,10 @@ def mcp(
     from ...agents.mcp.server import serve
     from ...evaluate.sandbox.run import Limits
     limits = Limits(seconds=min(60, work_seconds), work_seconds=work_seconds)
-    serve(host_of(open_store(store), task, workload, chip, resume, target, strict=strict, limits=limits))
+    kept = open_store(store)
+    def make(): return host_of(kept, task, workload, chip, resume, target, strict=strict, limits=limits)
+    if resume or target:                                    # what may be wrong with these is known by the host alone
+        host = make()
+        return serve(lambda: host, host.target, host.chip)
+    require_sense(task, workload, chip)
+    serve(make, 'nki', chip)

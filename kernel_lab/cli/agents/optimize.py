@@ -86,6 +86,17 @@ def stages_on(progress, bar, doing):
         progress.update(bar, description=f'{doing()}: {note_stage(stages, name, seconds)}')
     return heard
 
+def live_on(progress, bar, loop):
+    "A function for `on_event` of a loop, that writes what its agent says and does before a progress bar."
+    from rich.markup import escape
+    from ...agents.engine.session import LiveLine
+    live = LiveLine()
+    def heard(event):
+        line = live.hear(event, lambda: loop.spent)
+        line = line[-70:] if event.kind in ('text', 'thinking') else line[:70]
+        if line: progress.update(bar, description=escape(line))
+    return heard
+
 def step_until_done(loop, source=None):
     """Step `loop` until it is done and print each step; `source` is evaluated first.
 
@@ -100,6 +111,7 @@ def step_until_done(loop, source=None):
             kind = one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'
             is_nki = loop.run.target == 'nki'
             say((step_table(kind, bool(paid_text(loop))) if is_nki else GPU_STEP_TABLE).head(), console=console)
+            loop.on_event = live_on(progress, bar, loop)
             if source: loop.edit(source)
             for step in loop.steps: show_step(step, loop.run, console, paid_text(loop) and '·')
             for step in loop:
@@ -118,7 +130,8 @@ def report_outcome(loop, cut=None, where=''):
     `where`: the option that names the store (`store_option`)."""
     run, best = loop.run, loop.best
     if not run.steps:
-        say('Stopped before the first step was done; nothing is stored.', err=True)
+        why = f'{cut} ' if isinstance(cut, LabError) else ''
+        say(f'{why}Stopped before the first step was done; nothing is stored.', err=True)
         return exit_code(cut) if cut else EXIT_NOT_CORRECT
     if run.target != 'nki' and run.leader: say(f'\n{leader_text(run)}')
     elif best: say(f'\nbest: step {best.index}, {best.evaluation.latency} on {run.chip}, {against_first(run)}')
@@ -201,7 +214,7 @@ def given_kernel(loop, source):
             "the agent went on from the task's first kernel"]
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #b0f4cf6c
-AGENT_HELP = '; '.join(f'{name}: {says.partition(":")[0]}' for name, (*_, says) in AGENTS.items()) + '.'
+AGENT_HELP = '; '.join(f'{name}: {says.partition(":")[0]}' for name, (*_, says) in AGENTS.items())
 ModelName = Annotated[str | None, typer.Option('--model', metavar='NAME', help=(
     'With an agent that asks a model: claude-…, openai:NAME, bedrock:NAME, or A+B.'))]
 BaseUrl = Annotated[str | None, typer.Option('--base-url', metavar='URL', help=(
@@ -222,7 +235,7 @@ def optimize(
     task: Annotated[str | None, typer.Argument(metavar='TASK', help=(
         'A task; `kernel-lab tasks` lists them. With --shape a file, KERNEL.py.'))] = None,
     kernel: Annotated[str | None, typer.Argument(metavar='KERNEL.py', help='Start from this kernel.')] = None,
-    agent: Annotated[str, typer.Option(metavar='NAME', help=AGENT_HELP)] = 'rewrite',
+    agent: Annotated[str | None, typer.Option(metavar='NAME', help=f'{AGENT_HELP}; the first if left out.')] = None,
     steps: Annotated[int | None, typer.Option(metavar='N', min=1, max=10_000, help=(
         "The most steps to take; the agent's own limit if left out, 10 for rewrite."))] = None,
     workload: WorkloadName = None, chip: AnyChipName = DEFAULT_CHIP, target: AgentTarget = None,
@@ -243,6 +256,7 @@ def optimize(
         'Products of float32 may become three of bfloat16, less exact; the error is shown.'))] = False):
     "Let an agent improve a kernel, step by step; or make a kernel faster by its shapes alone. All is verified."
     from ...evaluate.sandbox.run import Limits
+    named, agent = agent, agent or 'rewrite'
     if shape:
         if task is None or kernel or resume:
             raise UsageError('--shape goes with one KERNEL.py, and with no task.', hint='The file comes first.')
@@ -263,6 +277,7 @@ def optimize(
     if resume and (workload or kernel):
         raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
     if resume and target: raise UsageError('A resumed run keeps its language.', hint='Leave --target out.')
+    if resume and named: raise UsageError('A resumed run keeps its agent.', hint='Leave --agent out.')
     kept, source = open_store(store), read_kernel(kernel).source if kernel else None
     options = dict(strict=strict, limits=Limits(work_seconds=work_seconds),
                    said={**dict(zip(MODEL_OPTIONS, (model, base_url, max_dollars, max_tokens, turns))),
