@@ -190,7 +190,7 @@ def lines_outside(tree: ast.AST, names: str | Collection[str], line: int = 0) ->
     return _Reach(tree, [names] if isinstance(names, str) else names, line).rows()
 
 # %% ../../../nbs/2_nki/3_record/10_python_subset.ipynb #4129f000
-_known = weakref.WeakKeyDictionary()        # tree -> {(name, line): lines outside}
+_known = weakref.WeakKeyDictionary()        # tree -> {(name, line): (grid_text, lines_outside)}
 
 def read_outside(source: str, name: str = '') -> list[tuple[int, str, str]]:
     """`lines_outside` of the function `name` of a text, of all its functions where it has none of that name; nothing of
@@ -232,13 +232,13 @@ def review_python(func: Callable, strict: bool = False, grid: tuple = ()) -> Non
     code = getattr(func, '__code__', None)
     tree = code and tree_of(code.co_filename)
     if tree is None or not strict and code.co_filename.startswith(PACKAGE_DIR): return
-    key = code.co_name, code.co_firstlineno
-    if not grid and (says := grid_text(tree, *key)): warnings.warn(says, stacklevel=4)
-    known = _known.setdefault(tree, {})
-    if key not in known: known[key] = lines_outside(tree, *key)
-    if not known[key]: return
-    if strict: raise outside_error(known[key])
-    warnings.warn(f'{outside_text(known[key])} The lab runs it all the same.', stacklevel=4)
+    key, known = (code.co_name, code.co_firstlineno), _known.setdefault(tree, {})
+    if key not in known: known[key] = grid_text(tree, *key), lines_outside(tree, *key)
+    unlaunched, found = known[key]
+    if unlaunched and not grid: warnings.warn(unlaunched, stacklevel=4)
+    if not found: return
+    if strict: raise outside_error(found)
+    warnings.warn(f'{outside_text(found)} The lab runs it all the same.', stacklevel=4)
 
 def check_python(program: Program, strict: bool = False) -> str | None:
     """A sentence about the first line of a traced kernel's source that the vendor's compiler would not take, and one

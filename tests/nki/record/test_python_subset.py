@@ -212,3 +212,15 @@ def test_a_grid_that_only_the_decorator_names_is_told(grid, is_told):
         one = trace(load_source(source), ArraySpec((128, 64)), chip='trn2')
         two = trace(load_source(source), ArraySpec((128, 64)), chip='trn2', grid=(2,))
     assert check_python(one) == (told[0] if is_told else None) and check_python(two) is None
+
+def test_a_file_is_read_once_for_a_kernel_that_is_traced_often(monkeypatch):
+    "A loop over calls of a kernel read the whole file at each of them; it is warned of each time."
+    from kernel_lab.nki.record import python_subset
+    reads, real = [], python_subset.grid_text
+    monkeypatch.setattr(python_subset, 'grid_text', lambda *a: reads.append(a[1:]) or real(*a))
+    with warnings.catch_warnings(record=True) as seen, installed():
+        warnings.simplefilter('always')
+        kernel = load_source(HEAD.replace('@nki.jit', '@nki.jit(grid=2)') + TAIL)
+        for _ in range(3): trace(kernel, ArraySpec((128, 64)), chip='trn2')
+        trace(kernel, ArraySpec((128, 64)), chip='trn2', grid=(2,))
+    assert len(reads) == 1 and ['has no effect' in str(w.message) for w in seen] == [True] * 3
