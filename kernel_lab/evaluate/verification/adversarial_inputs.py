@@ -166,10 +166,16 @@ class Patchwork(Draw):
         return rows.reshape(x.shape)
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #fa5477cf
+def _rms(x):
+    "The root mean square of what is not infinite; infinite if all is."
+    found = float(np.sqrt(mean_square(x)))
+    if np.isfinite(found) or not (lost := np.isinf(x)).any(): return found
+    return math.inf if lost.all() else _rms(x[~lost])
+
 def tolerance_on(task, workload, wants, tight=True):
     "The task's tolerance for outputs of the size (RMS) of `wants`; unless `tight`, at least the task's own."
     found = task.tolerance(workload)
-    rms = max(min(float(np.sqrt(mean_square(w))) for w in wants), 0 if tight else found.atol / found.rtol)
+    rms = max(min(map(_rms, wants)), 0 if tight else found.atol / found.rtol)
     return replace(found, atol=found.rtol * rms, why=f'{found.why.split("; atol")[0]}; atol = rtol × {rms:.2g}, the '
                                                      'typical size (RMS) of an output')
 
@@ -253,6 +259,15 @@ class Soundness:
 
 def _finite(arrays): return all(np.isfinite(x.astype(np.float32)).all() for x in arrays if x.dtype.kind not in 'iub')
 
+def _as_infinite(arrays, plain):
+    "Whether what is not finite of these arrays is infinite, and is so in those of ordinary inputs; but not all is."
+    for x, p in zip(arrays, plain, strict=True):
+        lost = np.zeros(x.shape, bool) if x.dtype.kind in 'iub' else ~np.isfinite(x.astype(np.float32))
+        here = x[lost].astype(np.float64)
+        if not here.size: continue
+        if lost.all() or p.shape != x.shape or not (np.isinf(here) & (here == p[lost])).all(): return False
+    return True
+
 def quick_soundness(task, workload, arrays, tight, wants):
     """The `Soundness` of a reference on inputs {name: array} with its float32 outputs `wants`, from one more run of it:
     the difference that float32 and roundings make together (`moved`). None if that is no harmless one."""
@@ -284,13 +299,18 @@ class ReferenceSoundness:
     @cached_property
     def stored(self): return self._ratio(lambda: _stored(self.wide, self.w))
 
-def soundness(task, workload, arrays, tight=True, wants=None):
-    "The `Soundness` of a task's reference on inputs {name: array}; `wants`: its float32 outputs, where they are known."
+def soundness(task, workload, arrays, tight=True, wants=None, plain=None):
+    """The `Soundness` of a task's reference on inputs {name: array}; `wants`: its float32 outputs, if they are known.
+    What is infinite for the ordinary inputs `plain`, as behind a mask, may be so for these."""
     w = task.workload(workload)
-    if not _finite(arrays.values()): return Soundness(reason=f'an input is not finite in {w.dtype}')
+    if not (_finite(arrays.values()) or plain and _as_infinite(arrays.values(), plain.values())):
+        return Soundness(reason=f'an input is not finite in {w.dtype}')
     with np.errstate(all='ignore'):
         wants, wide = wants or task.expected(arrays), _in_float64(task, arrays)
-        if not (_finite(wide) and _finite(wants)): return Soundness(reason='the reference is not finite')
+        if not (_finite(wide) and _finite(wants)):
+            there = wants if plain is arrays else plain and task.expected(plain)
+            if not there or not all(_as_infinite(outs, there) for outs in (wide, wants)):
+                return Soundness(reason='the reference is not finite')
         if not all(map(np.any, wide)): return Soundness(reason='the answer is all zeros')
         return ReferenceSoundness(task, w, arrays, wide, wants, tolerance_on(task, w, wide, tight))
 
@@ -358,7 +378,7 @@ def _is_explained(task, arrays, wants, ratios, tolerance, nudge, tries, by_row=F
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #328dc91d
 @lru_cache(maxsize=1024)
 def _ordinary(task, workload):
-    found = soundness(task, workload, task.draw(workload, 1))
+    found = soundness(task, workload, arrays := task.draw(workload, 1), plain=arrays)
     return Soundness(found.single, found.moved, found.stored, found.reason)         # numbers only: no arrays are kept
 
 @lru_cache(maxsize=8192)
@@ -366,7 +386,9 @@ def _admission(task, workload, draw, seed=1):
     arrays = task.draw(workload, seed)
     changed = draw.of(arrays, seed)
     if all(changed[k].tobytes() == x.tobytes() for k, x in arrays.items()): return 'it changes nothing'
-    try: return reason_against(soundness(task, workload, changed, draw.change.tight), _ordinary(task, workload))
+    try:
+        found = soundness(task, workload, changed, draw.change.tight, plain=arrays)
+        return reason_against(found, _ordinary(task, workload))
     except (LabError, ArithmeticError, RuntimeError, ValueError, IndexError) as e:
         in_time()                                                       # an answer that came too late is not kept
         return f'the reference fails: {type(e).__name__}'

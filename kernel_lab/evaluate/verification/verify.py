@@ -254,12 +254,12 @@ def _unfair(task, workload, plain, changed, draw, trial):
     """The reason why a failure on changed inputs does not count; empty if it counts. `plain`: the ordinary inputs, and
     the reference's outputs for them."""
     tight = draw.change.tight
-    found = soundness(task, workload, changed, tight, trial and trial.want)
+    found = soundness(task, workload, changed, tight, trial and trial.want, plain[0])
     is_close = not found.reason and found.single <= 1          # else no roundings bring float32 and float64 together
     ratios = trial.all_ratios() if trial else []
     is_quick = is_close and trial and not has_choices(trial.want) and not are_rare(ratios)     # few may have jumped
     if is_quick and quick_soundness(task, workload, changed, tight, trial.want): return ''
-    why = reason_against(found, lambda: soundness(task, workload, plain[0], wants=plain[1]))
+    why = reason_against(found, lambda: soundness(task, workload, plain[0], wants=plain[1], plain=plain[0]))
     if not why and found.moved > MAX_ROUNDING_TOLERANCES:
         why = f'roundings make the answer jump, by {found.moved:.2g} tolerances'
     if not trial: return why

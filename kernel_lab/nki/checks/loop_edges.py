@@ -21,27 +21,41 @@ def _groups(body):
         else: found.append((name.lstrip('0123456789'), {_core(o): o.body for o in some}))
     return found
 
-def _beside(groups, n, letter):
-    "The sections at a place among groups, if they have this letter."
-    if not 0 <= n < len(groups) or isinstance(groups[n], Loop): return None
-    letters, sections = groups[n]
-    return sections if letter in letters else None
+def _side(loop, letter, depth=1):
+    """[(letters, sections, their loop values)] that a loop begins with (letter `f`) or, from its end, ends with (`l`),
+    until the cores meet; at the side of so many loops in one another."""
+    at_end, items = letter == 'l', [] if loop.bound else _groups(loop.body)
+    first, second, *_ = *(items[::-1] if at_end else items), None, None
+    if isinstance(first, Loop): found = _side(first, letter, depth + 1)
+    elif not first or first[0].count(letter) < depth: return []
+    else:
+        goes_on = ('a' if at_end else 'b') in first[0] and isinstance(second, Loop)
+        found = [(*first, {}), *(_side(second, letter) if goes_on else ())]
+    return [(*section, {loop.name: loop.trips - 1 if at_end else 0} | env) for *section, env in found]
+
+def _met(outer, some, others, here=None, there=None):
+    "Each of these sections beside each of those, in these turns."
+    yield from ((outer, a, env | (here or {}), b, e | (there or {})) for _, a, env in some for _, b, e in others)
 
 MAX_TURNS = 64                  # of a loop that are compared, each with the next one
 
 def loop_edges(body, outer=()) -> Iterator[tuple]:
-    "Yield (loops around it, sections, their loop values, sections, their loop values) of each edge of a loop."
-    groups = _groups(body)
-    for n, loop in enumerate(groups):
-        if not isinstance(loop, Loop) or loop.bound: continue
-        inside = _groups(loop.body)
-        head, tail = _beside(inside, 0, 'f'), _beside(inside, len(inside) - 1, 'l')
-        before, after = _beside(groups, n - 1, 'b'), _beside(groups, n + 1, 'a')
-        if before and head: yield outer, before, {}, head, {loop.name: 0}
-        for k in range(min(loop.trips - 1, MAX_TURNS)) if head and tail else ():
-            yield outer, tail, {loop.name: k}, head, {loop.name: k + 1}
-        if tail and after: yield outer, tail, {loop.name: loop.trips - 1}, after, {}
-        yield from loop_edges(loop.body, (*outer, loop))
+    """Yield (loops around it, sections, their loop values, sections, their loop values) of all that an edge of a loop
+    parts and no meeting does."""
+    left, before = [], None                         # sections that go on up to here
+    for o in _groups(body):
+        after_loop, before = isinstance(before, Loop), o
+        if isinstance(o, Loop):
+            head, tail = _side(o, 'f'), _side(o, 'l')
+            if not after_loop or head and 'n' in head[0][0]: yield from _met(outer, left, head)
+            for k in range(min(o.trips - 1, MAX_TURNS)) if head and tail else ():
+                yield from _met(outer, tail, head, {o.name: k}, {o.name: k + 1})
+            left = tail
+            if not o.bound: yield from loop_edges(o.body, (*outer, o))
+        else:
+            if not after_loop or 'a' not in o[0]: left = []
+            yield from _met(outer, left, [(*o, {})])
+            left = [*left, (*o, {})] if 'b' in o[0] else []
 
 # %% ../../../nbs/2_nki/5_checks/12_loop_edges.ipynb #e1291da1
 def _met_over_edges(program, touched, clashes):

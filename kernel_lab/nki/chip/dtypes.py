@@ -127,7 +127,7 @@ def quantize_mx(ins, at):
     "(packed data, scale tile): the rows of the scale tile that hold no scale keep what they had."
     data, scale = quantize(ins['src'].reshape(len(ins['src']), -1).astype(np.float32), at['format'])
     before = ins['before_dst_scale'].view(np.uint8).copy()
-    before[scale_rows(len(ins['src']))] = scale
+    before[scale_rows(len(ins['src']))] = scale.reshape(len(scale), *before.shape[1:])
     return data.reshape(ins['before'].shape), before.view(ins['before_dst_scale'].dtype)
 
 # %% ../../../nbs/2_nki/1_chip/01_dtypes.ipynb #ca5b6492

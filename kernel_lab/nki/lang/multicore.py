@@ -132,27 +132,38 @@ def _halves(*drafts):
     split = [(list(d.ins.values())[:len(d.outs)], list(d.ins.values())[len(d.outs):]) for d in drafts]
     return [a for left, _ in split for a in left] + [a for _, right in split for a in right]
 
-def _edges(meetings, k, in_loop):
+def _edges(meetings, k, sides):
     """Letters for the edges of loops at which the cores do not meet, beside piece `k`: its own loop's first and last
-    piece, one before a loop, one after a loop."""
+    piece, with those that are beyond that loop's `sides`; one before a loop, one after a loop."""
     at_loop = [False, *(isinstance(m, OpenLoop) for m in meetings), False]
-    there = in_loop and k == 0, in_loop and k == len(meetings), at_loop[k + 1], at_loop[k]
-    return ''.join(letter for letter, is_there in zip('flba', there) if is_there)
+    there = sides and k == 0, sides and k == len(meetings), at_loop[k + 1], at_loop[k]
+    beyond = *(sides or ('', '')), '', ''
+    return ''.join(letter + more for letter, more, is_there in zip('flba', beyond, there) if is_there)
 
-def merge(rec: Recorder, bodies: list, in_loop: bool = False) -> list:
-    "One body from those of the cores, or of a loop of theirs: between two meetings the pieces, in order of the cores."
+def _beyond(cuts, k, sides):
+    """Letters for the edges beyond the loop at meeting `k`, where nothing stands beside it: the start and the end of
+    the loop around it, with what is beyond its `sides`, or another loop right before."""
+    meetings, is_empty = cuts[0][1], lambda j: not any(pieces[j] for pieces, _ in cuts)
+    left = right = ''
+    if is_empty(k): left = ('f' + sides[0] if sides else '') if k == 0 else 'n' * isinstance(meetings[k - 1], OpenLoop)
+    if is_empty(k + 1) and sides and k + 1 == len(meetings): right = 'l' + sides[1]
+    return left, right
+
+def merge(rec: Recorder, bodies: list, sides: tuple = ()) -> list:
+    """One body from those of the cores, or of a loop of theirs: between two meetings the pieces, in order of the cores.
+    `sides`: letters for what is beyond the loop, `_beyond`."""
     cuts = [_cut(b) for b in bodies]
     if len({len(m) for _, m in cuts}) > 1: _refuse([m for _, m in cuts])
     res = []
     for k in range(len(cuts[0][0])):
         rec.pieces = getattr(rec, 'pieces', 0) + 1             # pieces of one number run at the same time
-        name = f'{rec.pieces}{_edges(cuts[0][1], k, in_loop)}'
+        name = f'{rec.pieces}{_edges(cuts[0][1], k, sides)}'
         res += [OpenLoop(f'core{c}.{name}', 1, 'core', (), 0, pieces[k])
                 for c, (pieces, _) in enumerate(cuts) if pieces[k]]
-        if k < len(cuts[0][1]): res += _meeting(rec, [m[k] for _, m in cuts], cuts)
+        if k < len(cuts[0][1]): res += _meeting(rec, [m[k] for _, m in cuts], cuts, _beyond(cuts, k, sides))
     return res
 
-def _meeting(rec, items, cuts):
+def _meeting(rec, items, cuts, sides):
     "The items for one meeting: none for a barrier, one transfer for a sendrecv, one loop for loops that meet inside."
     kinds = {getattr(o, 'kind', '') for o in items}
     if len(kinds) > 1: _refuse([m for _, m in cuts])
@@ -162,7 +173,7 @@ def _meeting(rec, items, cuts):
     if len({o.trips for o in items}) > 1: _refuse([m for _, m in cuts])
     for o in items[1:]: _rename(rec, o.body, o.name, first.name)
     return [OpenLoop(first.name, first.trips, first.kind, first.key, first.line,
-                     merge(rec, [o.body for o in items], True), first.bound)]
+                     merge(rec, [o.body for o in items], sides), first.bound)]
 
 # %% ../../../nbs/2_nki/4_lang/07_multicore.ipynb #e4f656d8
 def _rename(rec, body, old, new):

@@ -394,7 +394,7 @@ def trace(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP, grid: tup
     kernel, inputs, kwargs = given_by_partials(kernel, inputs, kwargs)
     grid, func = launch_grid(grid or getattr(kernel, 'grid', ())), getattr(kernel, 'func', kernel)
     code_of(func)
-    if getattr(kernel, 'dialect', 'nki') == 'nki': review_python(inspect.unwrap(func), strict, grid)
+    if getattr(kernel, 'dialect', 'nki') == 'nki': review_python(inspect.unwrap(func), strict, grid, chip)
     unroll = set()
     for _ in range(1000):
         with installed(), without_gc(): program, more = _trace_once(kernel, inputs, kwargs, chip, grid, unroll)

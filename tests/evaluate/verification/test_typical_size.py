@@ -4,6 +4,7 @@ import pytest
 import torch
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.verification.adversarial_inputs import admissions
 from kernel_lab.puzzles import Puzzle
 from kernel_lab.tasks.model.task import task_from
 from kernel_lab.tasks.model.workload import Kernel
@@ -53,6 +54,34 @@ def test_an_infinity_with_the_other_sign_is_wrong():
     masked = task_from(lambda x, m: 2 * x + m, inputs(-np.inf), name='masked')
     other = KERNEL.replace('FACTOR', '2.0').replace('data2=b, op=nl.add', 'data2=b, op=nl.subtract')
     assert evaluate(Kernel(other), masked).status == 'wrong_result'
+
+
+def hidden(x, m): return torch.where(m < 0, -torch.inf, 2 * x)
+
+
+@pytest.mark.parametrize('fill, reference', [(-np.inf, lambda x, m: 2 * x + m), (-1.0, hidden)])
+def test_changed_inputs_are_tried_where_outputs_are_infinite(fill, reference):
+    "None were: a kernel that is wrong on large values alone was right."
+    masked = task_from(reference, inputs(fill), name='masked')
+    admitted = [k for k, why in admissions(masked).items() if not why]
+    assert len(admitted) >= 12 and {'large ×32', 'x: one of each row far out'} <= {*admitted}
+
+
+def test_a_kernel_that_cuts_large_values_beside_infinite_ones_is_wrong():
+    masked = task_from(lambda x, m: 2 * x + m, inputs(-np.inf), name='masked')
+    cut = KERNEL.replace('operand0=FACTOR', 'operand0=2.0, op1=nl.minimum, operand1=20.0')
+    assert evaluate(Kernel(cut), masked).status == 'wrong_result'
+
+
+def test_values_that_overflow_are_not_tried():
+    "What is infinite on changed inputs alone says nothing about a kernel."
+    found = admissions(task_from(lambda x, m: torch.exp(200 * x.abs()) + m, inputs(0), name='overflow'))
+    assert 'the reference is not finite' in found.values()
+
+
+def test_an_output_that_is_infinite_throughout_is_not_compared():
+    both = task_from(lambda x, m: (2 * x, torch.full_like(x, torch.inf)), inputs(0), name='both')
+    assert {'the reference is not finite', 'it changes nothing'} == {*admissions(both).values()}
 
 
 def test_a_reference_that_is_no_number_is_the_task_s_fault():

@@ -10,6 +10,7 @@ import torch
 from dialects import nisa, nki, nl, normal, old, onl
 from kernel_lab.core.errors import KernelError, UsageError
 from kernel_lab.nki import ArraySpec, profile, simulate, trace
+from kernel_lab.nki.chip.dtypes import quantize
 
 X = normal(4, 8)
 
@@ -134,6 +135,26 @@ def test_packed_numbers_keep_their_bits_with_wide_storage():
     x, scale = normal(32, 64).astype(ml_dtypes.bfloat16), np.zeros((32, 16), np.uint8)
     one, other = (simulate(kernel, x, scale, chip='trn3', precise=p).tobytes() for p in (True, False))
     assert one == other and any(one[::4])
+
+
+@pytest.mark.parametrize('free', [(16,), (1, 16), (4, 4), (2, 1, 8)])
+def test_scales_of_tiles_with_several_free_axes(free):
+    "Scales of a tile with more than one free axis did not fit."
+    def kernel(src, scale):
+        s, d = nl.load(src), nl.ndarray((64, *free), nl.float8_e5m2_x4)
+        c, out = nl.ndarray((64, *free), nl.uint8), nl.ndarray((64, *free), nl.float8_e5m2_x4, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=c, src=scale)
+        nisa.quantize_mx(dst=d, src=s, dst_scale=c)
+        nisa.dma_copy(dst=out, src=d)
+        nisa.dma_copy(dst=scale, src=c)
+        return out, scale
+    x = (normal(64, 64) * 2.0 ** np.arange(64)).astype(ml_dtypes.bfloat16)
+    of = lambda shape: [y.tobytes() for y in simulate(kernel, x.reshape(64, *shape[:-1], -1), np.full((64, *shape), 7, np.uint8),
+                                                      chip='trn3')]
+    data, scales = quantize(x.astype(np.float32), 'float8_e5m2_x4')
+    rows = np.full((64, 16), 7, np.uint8)
+    rows[[0, 1, 2, 3, 32, 33, 34, 35]] = scales
+    assert of(free) == [data.tobytes(), rows.tobytes()]
 
 
 # --- functions, and what they raise ---

@@ -212,3 +212,38 @@ def test_a_grid_that_only_the_decorator_names_is_told(grid, is_told):
         one = trace(load_source(source), ArraySpec((128, 64)), chip='trn2')
         two = trace(load_source(source), ArraySpec((128, 64)), chip='trn2', grid=(2,))
     assert check_python(one) == (told[0] if is_told else None) and check_python(two) is None
+
+def test_a_file_is_read_once_for_a_kernel_that_is_traced_often(monkeypatch):
+    "A loop over calls of a kernel read the whole file at each of them; it is warned of each time."
+    from kernel_lab.nki.record import python_subset
+    reads, real = [], python_subset.grid_text
+    monkeypatch.setattr(python_subset, 'grid_text', lambda *a: reads.append(a[1:]) or real(*a))
+    with warnings.catch_warnings(record=True) as seen, installed():
+        warnings.simplefilter('always')
+        kernel = load_source(HEAD.replace('@nki.jit', '@nki.jit(grid=2)') + TAIL)
+        for _ in range(3): trace(kernel, ArraySpec((128, 64)), chip='trn2')
+        trace(kernel, ArraySpec((128, 64)), chip='trn2', grid=(2,))
+    assert len(reads) == 1 and ['has no effect' in str(w.message) for w in seen] == [True] * 3
+
+MET = HEAD.replace('@nki.jit', '@nki.jit(grid=2)') + '    nisa.core_barrier(out, (0, 1))\n' + TAIL
+
+@pytest.mark.parametrize('chip, grid, cores', [
+    ('trn1', (2,), 'one core: there are logical cores of two from trn2 on'), ('trn1', (1,), None), ('trn2', (2,), None),
+    ('trn2', (4,), 'one core or two'), ('trn2', (2, 2), 'one core or two'), ('trn3', (2,), None), ('trn2', (), None)])
+@pytest.mark.parametrize('text', [HEAD + TAIL, MET])
+def test_a_launch_on_more_cores_than_there_are_is_told(chip, grid, cores, text):
+    asked = f'kernel[{", ".join(map(str, grid))}]: the current dialect launches a kernel of {chip} on {cores}.'
+    with warnings.catch_warnings(record=True) as seen, installed():
+        warnings.simplefilter('always')
+        p = trace(load_source(text), ArraySpec((128, 64)), chip=chip, grid=grid or None)
+    told = [str(w.message) for w in seen if 'launches a kernel' in str(w.message)]
+    assert told == ([f'{asked} The lab runs it all the same.'] if cores else [])
+    said, no_effect = check_python(p) or '', text == MET and grid in ((1,), ())
+    assert ('launches a kernel' in said, 'has no effect' in said) == (cores is not None, no_effect)
+
+def test_a_grid_of_the_earlier_dialect_is_a_loop_and_not_told():
+    text = (HEAD + TAIL).replace('import nki\nimport nki.', 'from neuronxcc import nki\nimport neuronxcc.nki.').replace(
+        'import nki.isa', 'import neuronxcc.nki.isa')
+    with warnings.catch_warnings(), installed():
+        warnings.simplefilter('error')
+        assert check_python(trace(load_source(text), ArraySpec((128, 64)), chip='trn1', grid=(4, 2))) is None
