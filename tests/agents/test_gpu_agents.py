@@ -118,6 +118,18 @@ def test_arguments_that_do_not_fit_and_unknown_tools_become_sentences():
     assert "There is no topic" in texts[3] and "There is no kernel" in texts[4] and loop.run.leader
 
 
+def test_what_the_tuner_would_write_is_offered_read_and_taken():
+    asked = [calls(call("tune")), calls(call("tune", show=1)), calls(call("tune", take=1)), submit("last")]
+    loop, model = run(asked, task="softmax")
+    listed, read, taken = results(model)
+    assert "rows, all of the task: kernel(x)" in listed and "at least" in listed and "Not raced" in listed
+    assert "@triton.jit" in read and "def kernel(x)" in read
+    assert "status: correct" in taken and "This is kernel" in taken and "speed: unknown" in taken
+    assert [s.evaluation.status.value for s in loop.run.steps] == ["correct"]
+    assert "tune" not in tools_for("cuda") and "tune" not in tools_for("triton", True)
+    assert "tune" not in ReactAgent(ScriptedModel([]), proposals=False).tools_in("triton")
+
+
 def test_two_stages_first_right_then_fast():
     loop, model = run([calls(call("verify", source=WRONG)), submit(TWO), calls(call("variants", sources=[ONE, WRONG])), submit(ONE)], TwoStageAgent)
     assert [s.evaluation.status.value for s in loop.run.steps] == ["wrong_result", "correct", "correct"]

@@ -34,7 +34,8 @@ HOSTILE = [
     ("submit", {"source": RELU_IN_TRITON}), ("judge", {"source": BY_TORCH}), ("judge", {"source": HUGE_GRID}),
     ("judge", {"source": OUT_OF_RANGE}), ("judge", {"source": LEAKS}), ("judge", {"source": "raise SystemExit"}),
     ("judge", {"source": "import os\nos._exit(0)"}), ("judge", {"source": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)"}),
-    ("judge", {"source": "\0"}), ("judge", {"source": INCLUDES})]
+    ("judge", {"source": "\0"}), ("judge", {"source": INCLUDES}), ("tune", {"show": 99}), ("tune", {"take": "all"}),
+    ("tune", {"show": -1})]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def seen(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_tools_and_tables_of_a_gpu_are_on_offer_and_none_of_a_neuron_core(seen):
-    assert [t.name for t in seen["tools"]] == ["start", "judge", "edit", "variants", "read_chip", "submit"]
+    assert [t.name for t in seen["tools"]] == ["start", "judge", "edit", "variants", "read_chip", "tune", "submit"]
     assert {r.uri for r in seen["resources"]} == {f"kernel-lab://{p}" for p in ("tasks", "task", "run", "kernel", "tables", "sample")}
     assert {t.uri_template for t in seen["templates"]} == {f"kernel-lab://{p}" for p in ("tasks/{task}", "steps/{step}", "tables/{topic}")}
     said = " ".join([*(t.description for t in seen["tools"]), seen["system"], seen["tables"], seen["sample"], seen["tasks/softmax"]])

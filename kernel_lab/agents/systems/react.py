@@ -63,10 +63,10 @@ class ReactAgent(AsksModels):
         "The tools that the model is offered for kernels in a language."
         published, names = tools_for(target, True), list(tools_for(target, self.exact))
         if not self.profiling:
-            profiles = ('compile', 'verify', 'profile', 'judge', 'edit', 'variants', 'optimise')
+            profiles = ('compile', 'verify', 'profile', 'judge', 'edit', 'variants', 'optimise', 'tune')
             names = ['compile', 'verify', *(n for n in names if n not in profiles)]
         if not self.retrieval: names = [n for n in names if n not in ('search_patterns', 'read_api', 'read_chip')]
-        if not self.proposals: names = [n for n in names if n != 'optimise']
+        if not self.proposals: names = [n for n in names if n not in ('optimise', 'tune')]
         return {n: published[n] if self.exact and n in published else every_tool(target)[n] for n in names}
 
     def work(self, session: Session) -> Iterator[None]:

@@ -29,7 +29,7 @@ RIGHT = Stage('right', 'stage_right.md.j2', ('compile', 'verify', 'read_api', 's
 FAST = Stage('fast', 'stage_fast.md.j2', ('profile', 'edit', 'variants', 'read_api', 'search_patterns', 'submit'))
 
 GPU_RIGHT = Stage('right', 'gpu_stage_right.md.j2', ('compile', 'verify', 'read_chip', 'submit'), profiled=False)
-GPU_FAST = Stage('fast', 'gpu_stage_fast.md.j2', ('judge', 'edit', 'variants', 'read_chip', 'submit'))
+GPU_FAST = Stage('fast', 'gpu_stage_fast.md.j2', ('judge', 'edit', 'variants', 'read_chip', 'tune', 'submit'))
 
 def stages_for(target: str) -> tuple[Stage, Stage]:
     "The stages for kernels in a language: from the reference to a kernel that is right, from that to a faster one."
@@ -74,7 +74,8 @@ class TwoStageAgent(AsksModels):
             f'{system_for(run, False).rpartition("# How to work")[0]}{stage_instructions(run, stage.template)}'), str)
         asked = session.once(f'{stage.name} ask', lambda: ask_for(session, bench, False, stage.profiled), str)
         session.once(f'{stage.name} prompts', lambda: [prompt_version(system), prompt_version(asked)])
-        talk = Conversation(session, model, bench, {n: every_tool(run.target)[n] for n in stage.tools}, system,
+        tools = every_tool(run.target)
+        talk = Conversation(session, model, bench, {n: tools[n] for n in stage.tools if n in tools}, system,
                             [{'role': 'user', 'content': asked}], stage.name)
         yield from talk.up_to(turns)
         done = talk.bench.submitted

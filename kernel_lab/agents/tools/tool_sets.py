@@ -12,7 +12,7 @@ from .kernels import (compile_kernel, edit, profile, profile_kernel, submit_kern
     verify_kernel)
 from .look_up import find_patterns, read_api
 from .outcome import clip
-from .proposals import optimise
+from .proposals import optimise, tune_templates
 
 # %% ../../../nbs/6_agents/4_tools/09_tool_sets.ipynb #0bed1183
 def _set(**functions): return {name: Tool(name, function) for name, function in functions.items()}
@@ -23,12 +23,14 @@ MODEL_TOOLS = _set(profile=profile, edit=edit, variants=variants, search_pattern
 ALL_TOOLS = {**PUBLISHED_TOOLS, **MODEL_TOOLS}
 GPU_PUBLISHED_TOOLS = _set(compile=compile_gpu_kernel, verify=verify_gpu_kernel, profile=profile_gpu_kernel,
                            submit=submit_gpu_kernel)
-GPU_TOOLS = _set(judge=judge, edit=edit_gpu, variants=variants_gpu, read_chip=read_chip, submit=submit_gpu_kernel)
+GPU_TOOLS = _set(judge=judge, edit=edit_gpu, variants=variants_gpu, read_chip=read_chip,
+                 tune=tune_templates, submit=submit_gpu_kernel)
 
 def tools_for(target: str, published: bool = False) -> dict[str, Tool]:
     "The tools for kernels in a language: the lab's own, or the four of the published agent."
     if target == 'nki': return PUBLISHED_TOOLS if published else MODEL_TOOLS
-    return GPU_PUBLISHED_TOOLS if published else GPU_TOOLS
+    if published: return GPU_PUBLISHED_TOOLS
+    return GPU_TOOLS if target == 'triton' else {n: t for n, t in GPU_TOOLS.items() if n != 'tune'}
 
 def every_tool(target: str) -> dict[str, Tool]:
     "All tools for kernels in a language; of two of the same name the lab's own."
