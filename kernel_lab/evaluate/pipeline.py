@@ -14,7 +14,7 @@ from ..core.errors import KernelError, LabError, UsageError, choose, in_time, wi
 from ..core.heap import freed_memory_kept
 from ..core.interrupts import interrupted
 from .verification.plausibility import Evidence, run_guards
-from .records.evaluation import Evaluation
+from .records.evaluation import PRINTED, Evaluation
 from .records.verification import Verification, Status, new_id, now, status_of
 from .gpu.gpu_stages import gpu_stages
 from ..gpu.plan.plan_json import GPU_TARGETS
@@ -173,6 +173,7 @@ def compile_stage(progress: EvaluationInProgress, question: Question):
         if reply.seconds:
             took = f'{reply.seconds["start"]:.2f} s to start, {reply.seconds["trace"]:.2f} s to trace'
             progress.say(f'traced in a child process, sandbox {reply.tier} ({", ".join(reply.layers)}): {took}')
+        progress.say('\n'.join(PRINTED + line for line in reply.printed.splitlines()))
         if isinstance(result, KernelError): raise result
         if says := check_python(result, question.strict): progress.say(f'warning: {says}')
         progress.program = check_affordable(result, question.limits)
