@@ -30,6 +30,7 @@ from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from ..nki.ir.nodes import accesses, times_counted
 from ..nki.ir.program import Program
 from ..nki.record.python_subset import check_python, read_outside
+from ..nki.record.recorder import with_own_names
 from ..targets.protocol import Target
 from ..targets.registry import TARGET_OF, TARGETS, target_for
 from ..tasks.suite.registry import get_task
@@ -321,7 +322,7 @@ def _evaluate(progress, question):
     try: status, parts = _stages(progress, question)
     except UsageError: raise
     except KernelError as e:
-        status, parts = status_of(e), {'error': e.to_dict()}
+        status, parts = status_of(with_own_names(e, question.kernel.source)), {'error': e.to_dict()}
         progress.say(e)
     except Exception as e:  # noqa: BLE001 (a fault of the lab is recorded, and must not end a long run)
         if interrupted(): raise KeyboardInterrupt from e
@@ -332,6 +333,7 @@ def _evaluate(progress, question):
     if question.kernel.target in GPU_TARGETS: return progress.finish(status, **parts)
     try: status, parts = guard_stage(progress, question, status, parts)
     except KernelError as e:
+        with_own_names(e, question.kernel.source)
         if status == Status.CORRECT: status, parts = status_of(e), {'error': e.to_dict()}
         progress.say(e)
     return progress.finish(status, **parts)
