@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from kernel_lab.cli.learn import learn
 from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.nki import isa as nisa
 from kernel_lab.nki import language as nl
@@ -500,3 +501,12 @@ def test_a_puzzle_has_the_bound_of_its_task():
         of_task = bounds(puzzle.task, None, puzzle.chip)
         assert puzzle.bound.dma_us == pytest.approx(of_task["DMA"])
         assert puzzle.bound.tensor_us == pytest.approx(of_task["Tensor"])
+
+
+def test_an_export_counts_the_puzzles_of_the_lessons_alone(home, tmp_path, capsys):
+    "Lesson 4 makes a puzzle of its own to show how; it was counted as one of the student's."
+    record = {"right": True, "met": True, "tries": 1, "source": ONE_TILE}
+    write_progress({"one tile": record, "four tiles": record}, progress_file())
+    learn(export=str(tmp_path / "ann.json"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("1 right kernel of the lessons in ") and "of 1 puzzle that this lab does not grade" in said
