@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,21 +109,24 @@ def error_sentence(evaluation):
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #183c42f8
 RESULT_TABLE = TextTable(
-    (('status', 14, 'left'), ('simulated µs', 12, 'right'), ('speedup', 8, 'right'), ('kernel', 0, 'left')))
+    (('status', 14, 'left'), ('simulated µs', 12, 'right'), ('speedup', 8, 'right'), ('% of bound', 10, 'right'),
+     ('kernel', 0, 'left')))
 
 def status_text(e): return 'unreadable' if isinstance(e, UsageError) else e.status.value
 
-def result_line(name: str, e) -> str:
+def result_line(name: str, e, bound_us: float | None = None) -> str:
     """An `Evaluation`, or the `UsageError` of a file that cannot be read, as a line.
 
-    Latency in µs, with its kind where it is not simulated, and the speedup over the task's first kernel."""
+    Latency in µs, with its kind where it is not simulated, the speedup over the task's first kernel, and the task's
+    bound as a share of a simulated latency."""
     if isinstance(e, UsageError):
-        return RESULT_TABLE.line((status_text(e), NO_VALUE, NO_VALUE, f'{name}  ({e.message})'))
+        return RESULT_TABLE.line((status_text(e), NO_VALUE, NO_VALUE, NO_VALUE, f'{name}  ({e.message})'))
     why = str(KernelError.from_dict({**e.error, 'hint': None})) if e.error else ''
     more = ''.join(f'  ({says})' for says in (*([why] if why else []), *(f'warning: {w}' for w in e.warnings)))
     kind = f', {e.latency.kind}' if e.latency and e.latency.kind != 'simulated' else ''
+    share = f'{100 * bound_us / e.latency_us:.1f}' if bound_us and e.latency_us and not kind else NO_VALUE
     return RESULT_TABLE.line(
-        (status_text(e), microseconds(e.latency_us), speedup_text(e.speedup) if e.speedup else NO_VALUE,
+        (status_text(e), microseconds(e.latency_us), speedup_text(e.speedup) if e.speedup else NO_VALUE, share,
          f'{name}{kind}{", known" if e.cached else ""}{more}'))
 
 def summary_lines(rows):
@@ -151,14 +155,15 @@ def evaluate_files(kernels, task, store, as_json=False, **asked):
     `asked`: further arguments of `evaluate_many`."""
     from ..evaluate.pool.jobs import JOB_TIMEOUT_S
     from ..evaluate.pool.dispatch import evaluate_many
+    bound_us = cache(lambda: task_bound(task, asked.get('workload'), asked.get('chip', DEFAULT_CHIP))[1])
     rows = [(name, e) for name, e in kernels.items() if isinstance(e, UsageError)]
     names = [name for name, k in kernels.items() if not isinstance(k, UsageError)]
     if not as_json: say(RESULT_TABLE.head())
-    for row in rows: say(*_row_lines(*row, as_json))
+    for row in rows: say(*_row_lines(*row, as_json, bound_us))
     seconds = max(JOB_TIMEOUT_S, WALL_FACTOR * asked['limits'].work_seconds) + asked['limits'].seconds
     with closing(evaluate_many([kernels[n] for n in names], task, store=store, seconds=seconds, **asked)) as found:
         done, cut = with_progress(((names[number], e) for number, e in found), len(names), 'evaluating',
-                                  lambda row: _row_lines(*row, as_json))
+                                  lambda row: _row_lines(*row, as_json, bound_us))
     rows += done
     if not as_json: say('', *summary_lines(rows))
     if cut:
@@ -167,8 +172,13 @@ def evaluate_files(kernels, task, store, as_json=False, **asked):
     if cut: return INTERRUPTED
     return EXIT_GOOD if all(getattr(e, 'profile', None) for _, e in rows) else EXIT_NOT_CORRECT
 
-def _row_lines(name, e, as_json):
-    if not as_json: return [result_line(name, e)]
+def task_bound(task: 'Task', workload: str | None, chip: str) -> tuple[str, float | None]:
+    "(resource, µs) of the bound of a task; ('', None) where it is not known."
+    from ..tasks.baselines.eager import shown_bound
+    return shown_bound(task, workload, chip) or ('', None)
+
+def _row_lines(name, e, as_json, bound_us):
+    if not as_json: return [result_line(name, e, bound_us() if getattr(e, 'latency_us', None) else None)]
     unread = isinstance(e, UsageError)
     record = {'status': status_text(e), 'error': {'message': e.message}} if unread else e.to_dict()
     return [json.dumps({'file': name, **record})]
@@ -204,7 +214,7 @@ def evaluate_gpu_files(kernels, task, workload, chip, keeper, seeds=3, limits=No
         else:
             e = evaluate(kernel, what, workload, chip, seeds=seeds, limits=limits, store=keeper)
         rows.append(e)
-        if as_json: print(json.dumps(e.to_dict(), indent=2) if one else _row_lines(name, e, True)[0])
+        if as_json: print(json.dumps(e.to_dict(), indent=2) if one else _row_lines(name, e, True, None)[0])
         elif one: say(*evaluation_lines(e, error_sentence(e)), *(['known since ' + e.created] if e.cached else []))
         else: say(gpu_line(name, e))
     return EXIT_GOOD if all(not isinstance(e, UsageError) and e.status.value == 'correct'
@@ -252,7 +262,8 @@ def evaluate_(
     if fresh: keeper.save_evaluation(result, what)
     if json_: print(json.dumps(result.to_dict(), indent=2))
     else:
-        say(*evaluation_lines(result, error_sentence(result)),
+        bound = task_bound(what, workload, chip) if result.profile else ('', None)
+        say(*evaluation_lines(result, error_sentence(result), bound if bound[1] else None),
             *(['known since ' + result.created] if result.cached else []))
     raise typer.Exit(keeper.code(EXIT_GOOD if result.profile else EXIT_NOT_CORRECT))
 

@@ -35,14 +35,17 @@ def _way_in(found=find_spec):
 
 def _export(path):
     "Write the progress file for a teacher."
+    from ..puzzles.ladder import PUZZLES
     from ..puzzles.progress import progress_file, read_progress, write_progress
     if not (found := read_progress()):
         raise UsageError(f'There is nothing to hand in yet: {progress_file()} has no puzzles.',
                          hint='Solve one first: kernel-lab learn.')
     require_output('--export', path, ('.json',))
     with writing(path): write_progress(found, Path(path))
-    count = sum(r.get('right') is True for r in found.values())
-    say(f'{count_text(count, "right kernel")} in {path}')
+    right = {name for name, r in found.items() if r.get('right') is True}
+    other = len(right - {*PUZZLES})
+    more = f'; and of {count_text(other, "puzzle")} that this lab does not grade' if other else ''
+    say(f'{count_text(len(right) - other, "right kernel")} of the lessons in {path}{more}')
 
 # %% ../../nbs/7_cli/12_learn.ipynb #9adbdd24
 def grade(

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.text import Text
 from ..core.durations import microseconds
 from ..core.errors import KernelError, UsageError
-from ..core.format import bytes_text, speedup_text, visible_text
+from ..core.format import bytes_text, percent_text, speedup_text, visible_text
 from ..core.interrupts import INTERRUPTED, interrupted
 
 if TYPE_CHECKING:
@@ -148,8 +148,18 @@ def _beside(text, margin=12):
     "Text whose further lines keep a margin, so that none of them looks like a row."
     return str(text).replace('\n', '\n' + ' ' * margin)
 
-def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterator[str]:
-    "An `Evaluation` as lines of text. `why`: its error as a sentence."
+def bound_lines(profile: 'Profile', bound: tuple[str, float]) -> Iterator[str]:
+    """The bound of a task, (resource, µs), beside the peak of a kernel, as lines of text: which is which, and how near
+    the kernel comes to the bound."""
+    by, us = bound
+    yield (f'  bound: {microseconds(us)} µs ({by}), {percent_text(us / profile.latency_us)} of it reached. No kernel '
+           'for this task takes less, in any precision; the launch comes on top')
+    yield (f'  peak: {microseconds(profile.peak_us)} µs for the products that this kernel does, in its precision, and '
+           'for its bytes at the published rate of the memory')
+
+def evaluation_lines(evaluation: 'Evaluation', why: str | None = None,
+                     bound: tuple[str, float] | None = None) -> Iterator[str]:
+    "An `Evaluation` as lines of text. `why`: its error as a sentence. `bound`: (resource, µs) of its task."
     e = evaluation
     speedups = (e.speedup, 'the first kernel'), (e.over_eager, 'eager execution')
     against = ' and '.join(f'{speedup_text(x)} as fast as {what}' for x, what in speedups if x)
@@ -158,6 +168,7 @@ def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterat
     yield (f'{e.status.value:<11} {e.task} ({on or e.workload}) on {e.chip}{compiled}'
            + (f', {against}' if against else ''))
     if why: yield f'why         {_beside(why)}'
+    if printed := getattr(e, 'printed', ''): yield f'printed     {_beside(printed)}'
     told = [g.says for g in e.guards if g.found]
     for says in e.warnings:
         if says not in told: yield f'warning     {_beside(says)}'
@@ -166,6 +177,7 @@ def evaluation_lines(evaluation: 'Evaluation', why: str | None = None) -> Iterat
     if e.verification: yield from str(e.verification).splitlines()
     if e.gpu: yield from e.gpu.lines(told)
     if e.profile: yield from profile_lines(e.profile)
+    if e.profile and bound: yield from bound_lines(e.profile, bound)
 
 # %% ../../nbs/7_cli/00_render.ipynb #0626cac6
 EXIT_GOOD, EXIT_NOT_CORRECT, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3

@@ -16,7 +16,7 @@ import typer
 from .render import (EXIT_FAILED, EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, TextTable, WorkloadName,
     microseconds, progress_on, require_writable, say, with_progress, writing)
 from ..core.errors import UsageError, choose
-from ..core.format import csv_cell, speedup_text
+from ..core.format import count_text, csv_cell, speedup_text
 from ..nki.chip.chips import DEFAULT_CHIP
 from ..tasks.baselines.known_times import TABLE_CHIP
 
@@ -218,9 +218,10 @@ def known_lines(task):
     rows = [r for w in task.workloads for chip in CHIPS if (r := known_task_times(task, w, chip)) and r.best_us]
     for r in rows:
         over = f', {speedup_text(r.speedup)} over eager' if r.speedup else ''
-        yield (f'  {r.workload} on {r.chip}, µs simulated: bound {microseconds(r.bound_us)} ({r.bound_by}), eager '
-               f'{microseconds(r.eager_us)} in {r.launches}, '
-               f'first {microseconds(r.first_us)}, best {microseconds(r.best_us)} ({r.best_by}{over})')
+        yield (f'  {r.workload} on {r.chip}, µs simulated: bound {microseconds(r.bound_us)} ({r.bound_by}: no kernel '
+               f'takes less), eager {microseconds(r.eager_us)} (PyTorch, an operation at a time: '
+               f'{count_text(r.launches, "kernel")}), first kernel {microseconds(r.first_us)}, best known '
+               f'{microseconds(r.best_us)} ({r.best_by}{over})')
 
 # %% ../../nbs/7_cli/01_tasks.ipynb #7f1a3ff2
 def task_lines(task):

@@ -85,6 +85,10 @@ def _short(x):
     text = str(x)
     return x if len(text) <= MAX_TEXT_LENGTH else f'{text[:MAX_TEXT_LENGTH]}…'
 
+def _limit_word(e):
+    "What a person calls the `limit` of an error: a shape, or anything of an error about shapes, is expected."
+    return 'expected' if e.kind == 'shape' or re.match(r'\w*\[', str(e.limit)) else 'limit'
+
 class KernelError(LabError, Shown):
     """A kernel that cannot be accepted.
 
@@ -104,12 +108,12 @@ class KernelError(LabError, Shown):
         named = bool(operand) and self.message.startswith(f'{operand} ')        # the message begins with it
         where = (self.line and f'line {self.line}', self.instruction, not named and operand)
         text = ': '.join([*filter(None, where), self.message])
-        if self.limit is not None: text += f' (limit {self.limit}, got {self.value}).'
+        if self.limit is not None: text += f' ({_limit_word(self)} {self.limit}, got {self.value}).'
         return _paragraph(text, self.hint)
 
     def _repr_html_(self):
         parts = [(k, getattr(self, k)) for k in ('line', 'instruction', 'operand', 'limit', 'value')]
-        rows = [(k, v) for k, v in parts if v is not None]
+        rows = [(_limit_word(self) if k == 'limit' else k, v) for k, v in parts if v is not None]
         names = (('', 'word'), ('', 'mono'))
         return record(self.message, f'{self.kind} error', *([table(names, rows)] if rows else []),
                       *([said(self.hint)] if self.hint else []), mark='✕', colour=BAD_COLOUR)

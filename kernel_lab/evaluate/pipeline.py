@@ -14,7 +14,7 @@ from ..core.errors import KernelError, LabError, UsageError, choose, in_time, wi
 from ..core.heap import freed_memory_kept
 from ..core.interrupts import interrupted
 from .verification.plausibility import Evidence, run_guards
-from .records.evaluation import Evaluation
+from .records.evaluation import PRINTED, Evaluation
 from .records.verification import Verification, Status, new_id, now, status_of
 from .gpu.gpu_stages import gpu_stages
 from ..gpu.plan.plan_json import GPU_TARGETS
@@ -30,6 +30,7 @@ from ..nki.chip.chips import CHIPS, DEFAULT_CHIP
 from ..nki.ir.nodes import accesses, times_counted
 from ..nki.ir.program import Program
 from ..nki.record.python_subset import check_python, read_outside
+from ..nki.record.recorder import with_own_names
 from ..targets.protocol import Target
 from ..targets.registry import TARGET_OF, TARGETS, target_for
 from ..tasks.suite.registry import get_task
@@ -173,6 +174,7 @@ def compile_stage(progress: EvaluationInProgress, question: Question):
         if reply.seconds:
             took = f'{reply.seconds["start"]:.2f} s to start, {reply.seconds["trace"]:.2f} s to trace'
             progress.say(f'traced in a child process, sandbox {reply.tier} ({", ".join(reply.layers)}): {took}')
+        progress.say('\n'.join(PRINTED + line for line in reply.printed.splitlines()))
         if isinstance(result, KernelError): raise result
         if says := check_python(result, question.strict): progress.say(f'warning: {says}')
         progress.program = check_affordable(result, question.limits)
@@ -320,7 +322,7 @@ def _evaluate(progress, question):
     try: status, parts = _stages(progress, question)
     except UsageError: raise
     except KernelError as e:
-        status, parts = status_of(e), {'error': e.to_dict()}
+        status, parts = status_of(with_own_names(e, question.kernel.source)), {'error': e.to_dict()}
         progress.say(e)
     except Exception as e:  # noqa: BLE001 (a fault of the lab is recorded, and must not end a long run)
         if interrupted(): raise KeyboardInterrupt from e
@@ -331,6 +333,7 @@ def _evaluate(progress, question):
     if question.kernel.target in GPU_TARGETS: return progress.finish(status, **parts)
     try: status, parts = guard_stage(progress, question, status, parts)
     except KernelError as e:
+        with_own_names(e, question.kernel.source)
         if status == Status.CORRECT: status, parts = status_of(e), {'error': e.to_dict()}
         progress.say(e)
     return progress.finish(status, **parts)

@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+import linecache
 import os
 import warnings
 import numpy as np
@@ -24,6 +25,7 @@ from .ir.program import Program
 from .ir.semantics import DOMAINS, in_domain, per_partition
 from .lang.trace import (Latencies, arrays_of, given_by_partials, is_torch, to_numpy, trace,
     use_simulator)
+from .record.recorder import with_own_names
 from .timing.timeline import schedule
 
 # %% ../../nbs/2_nki/01_run.ipynb #bf56823f
@@ -84,6 +86,7 @@ def _in_file_of(kernel):
     try: yield
     except KernelError as e:
         e.file = getattr(getattr(getattr(kernel, 'func', kernel), '__code__', None), 'co_filename', None)
+        with_own_names(e, ''.join(linecache.getlines(e.file)) if e.file else '')
         raise
 
 def _checked(kernel, program):
@@ -112,7 +115,7 @@ def simulate(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP, precis
     _refuse_unwritable(program, given)
     more = [k for k in _written_inputs(program) if k not in program.output_ids]
     program = replace(program, output_ids=(*program.output_ids, *more))
-    outputs = (execute if precise else execute_widened)(program, *map(to_numpy, given))
+    with _in_file_of(kernel): outputs = (execute if precise else execute_widened)(program, *map(to_numpy, given))
     _write_back(program, given, outputs)
     return _in_kind(outputs[:count], any(map(is_torch, given)))
 

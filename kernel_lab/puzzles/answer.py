@@ -9,8 +9,8 @@ import ast
 import math
 from ..core.errors import KernelError
 from ..core.format import bytes_text, percent_text, status_word, time_text
-from ..core.markup import (BAD_COLOUR, GOOD_COLOUR, WARN_COLOUR, Shown, code, code_line, fold, record, said,
-                                    trusted)
+from ..core.markup import (BAD_COLOUR, GOOD_COLOUR, WARN_COLOUR, Shown, code, code_line, code_of, fold, record,
+                                    said, trusted)
 from ..evaluate.records.evaluation import Evaluation
 from ..evaluate.records.verification import Status, Verification
 from ..nki.timing.lane_picture import lane_lines, lanes_svg, line_shares
@@ -148,8 +148,11 @@ def spread_work(a: Answer) -> str:
     if len(lines) > 8: lines = [*lines[:7], f'{len(lines) - 7} more']
     return f'{name}, the busiest: {time_text(sum(us for _, us in mine))} on line{"s" * (len(mine) > 1)} {_and(lines)}'
 
+def _printed(a): return a.evaluation.printed if a.evaluation else ''
+
 def _text_lines(a):
     yield f'{"✓" if a.right else "✕"} {verdict(a)}'
+    yield from (f'  printed: {line}' for line in _printed(a).splitlines())
     yield from (f'  {m}' for m in mistakes(a))
     if a.line and not a.right: yield f'  {_line_says(a)}: {_line_text(a, a.line)}'
     if a.right:
@@ -176,7 +179,8 @@ def _around(a):
     return code((code_line(lines[n - 1], n, bad=n == a.line) for n in near), copy=False)
 
 def _html(a):
-    parts = [said(m, 'bad') for m in mistakes(a)]
+    parts = [said('It printed:'), code_of(text)] if (text := _printed(a)) else []
+    parts += [said(m, 'bad') for m in mistakes(a)]
     if a.line and not a.right: parts += [said(f'{_line_says(a)}:'), _around(a)]
     if a.right:
         parts += [said(f'The bound: {a.bound}.'), said(engines_sentence(a)), lanes_svg(a.timeline)]

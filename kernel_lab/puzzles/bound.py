@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from ..core.format import bytes_text, time_text
 from ..nki.chip.chips import get_chip
-from ..tasks.baselines.eager import least_tensor_us
+from ..tasks.baselines.eager import least_dma_us, least_tensor_us
 from ..tasks.model.task import Task
 
 # %% ../../nbs/6_puzzles/01_bound.ipynb #3b0a984e
@@ -44,5 +44,5 @@ def bound_of(task: Task, chip: str, cores: int = 1) -> PuzzleBound:
     for an unknown chip, and what `Task.flops` raises."""
     c, w = get_chip(chip), task.workload()
     size = task.min_bytes(w)
-    dma_us = size / c.memory_gbps(cores) / 1e3
+    dma_us = least_dma_us(size, c, cores)
     return PuzzleBound(c.name, c.launch_us, dma_us, least_tensor_us(task, w, c) / cores, size, task.flops(w), cores)

@@ -7,6 +7,7 @@ import ast
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -41,7 +42,7 @@ def notebook_answers(text: str) -> dict[str, str]:
     return _read_notebook(text)[0]
 
 def _read_notebook(text):
-    "(`notebook_answers`, a sentence for each check that stands above what it checks) of a notebook's JSON."
+    "(`notebook_answers`, a sentence for each cell that does not parse or checks what a later one makes) of a notebook."
     try: cells = json.loads(text)['cells']
     except (ValueError, KeyError, TypeError, RecursionError): cells = None
     if not isinstance(cells, list): raise UsageError('It is no notebook.')
@@ -49,7 +50,7 @@ def _read_notebook(text):
     for number, cell in enumerate(cells, 1):
         if is_cell(cell) and cell.get('cell_type') == 'code' and not is_solution(cell):
             found |= reader.read(''.join(cell.get('source', '')), number)
-    return found, list(reader.out_of_order())
+    return found, [*reader.unread, *reader.out_of_order()]
 
 def _argument(node, function, name, most=1):
     """The first argument, by place or by its `name`, of a call of a function or method with at most so many by place;
@@ -73,16 +74,24 @@ def _pairs(node):
         if len(both[0]) == len(both[1]):
             yield from ((t.id, v, False) for t, v in zip(*both) if isinstance(t, ast.Name))
 
+def _unread(number, error):
+    "A cell that is no Python, as a sentence."
+    where = f'line {error.lineno}: {error.msg}' if getattr(error, 'lineno', None) else 'it is nested too deeply'
+    return f'Cell {number} does not parse ({where}), so nothing of it is judged.'
+
 class _CellReader:
     """What the cells so far define: syntax trees with their texts by name, and the puzzles that variables hold.
-    `early`: (number of the cell, name, whether it stands for a puzzle) of checks whose names nothing above defines."""
-    def __init__(self): self.known, self.held, self.early = {}, {}, []
+    `early`: (number of the cell, name, whether it stands for a puzzle) of checks whose names nothing above defines.
+    `unread`: a sentence for each cell with a function or a check that is no Python."""
+    def __init__(self): self.known, self.held, self.early, self.unread = {}, {}, [], []
 
     def read(self, source, number=0):
         "{puzzle: text of the kernel that is checked} of one cell; nothing of one that is no Python."
         lines = ['' if line.lstrip().startswith(('%', '!')) else line for line in source.splitlines()]
         try: tree = ast.parse('\n'.join(lines))
-        except (SyntaxError, ValueError, RecursionError, MemoryError): return {}
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+            if re.search(r'\.check\(|^\s*def ', source, re.M): self.unread.append(_unread(number, e))
+            return {}
         for node in tree.body: self._define(node, lines)
         calls = ((n.func.value, _argument(n, 'check', 'kernel', 2)) for n in ast.walk(tree)
                  if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
@@ -180,6 +189,7 @@ def _of_notebook(path, puzzles, student=None):
         raise UsageError('It checks no kernel of its own.', hint=next(iter(missed), 'A cell ends with '
                                                                                     'puzzle.check(kernel).'))
     for name, text in mine.items(): yield HandedIn(student or path.stem, name, text)
+    for says in missed: yield HandedIn(student or path.stem, wrong=f'{path.name}: {says}')
 
 def _is_start(text, puzzle): return _first_body(text) == _first_body(kernel_of(puzzle.start).source)
 

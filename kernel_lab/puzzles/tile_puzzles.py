@@ -145,9 +145,14 @@ last_rows = Puzzle(
     'the last rows', squares, normal(x=(300, 256)), start=WHOLE_TILES, answer=HUNDRED_ROWS, goal=0.78,
     lesson='Lesson 2', says='Square every element of a matrix with 300 rows.',
     pitfall='300 // 128 is 2: the last 44 rows are never written',
-    hints=('How many turns has the loop, and how many rows does that make?',
-           'A tile may have fewer than 128 rows. Which number of rows divides 300?',
-           Hint('Three tiles of 100 rows: {us}.', kernel=HUNDRED_ROWS)))
+    hints=('How many turns has the loop, and how many rows does that make? Compare with the first element that the '
+           'answer calls missing.',
+           '128 is the most rows that a tile may have; fewer are fine. The loop makes whole tiles only, so choose a '
+           'number of rows that 300 can be divided by.',
+           'The number stands in four places: how many turns there are, the shape of the tile, and the rows of the '
+           'load and of the store. All four change together.',
+           Hint('With 100 in place of 128: 300 // 100 is three turns, each with a tile of 100 rows, '
+                'x[i * 100:(i + 1) * 100, :]. {us} in all.', kernel=HUNDRED_ROWS)))
 
 same_place = Puzzle(
     'everyone writes here', squares, normal(x=(128, 2048)),

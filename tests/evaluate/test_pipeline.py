@@ -372,7 +372,7 @@ def test_two_outputs_and_an_integer():
     task = task_from(both, numbers, name='both')
     got = task.draw(None, 1)
     fake = trace_source(GOOD.replace('return out', 'return out, out'), None, [X], 'trn1')
-    with pytest.raises(KernelError, match=r'output 1 has the wrong shape \(limit int32\[128\]'):
+    with pytest.raises(KernelError, match=r'output 1 has the wrong shape \(expected int32\[128\]'):
         verify(fake, task, seeds=1)
     assert error_ratio(got['x'], got['x'], TOL).max() == 0
 

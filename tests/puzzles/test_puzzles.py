@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from kernel_lab.cli.learn import learn
 from kernel_lab.evaluate.records.verification import Status
 from kernel_lab.nki import isa as nisa
 from kernel_lab.nki import language as nl
@@ -21,6 +22,7 @@ from kernel_lab.puzzles.progress import progress_file, read_progress, write_prog
 from kernel_lab.puzzles.puzzle import FACTS_FILE, Hint, Puzzle, hint_text, task_digest, work_out_puzzle_facts
 from kernel_lab.puzzles.student_copy import student_copy
 from kernel_lab.puzzles.tile_puzzles import ONE_TILE, SQUARES, WITH_PAR_DIM
+from kernel_lab.tasks.baselines.eager import bounds
 
 MOST_SECONDS = 2.0
 
@@ -435,3 +437,76 @@ def test_a_spreadsheet_runs_no_name_of_a_student(tmp_path):
     (tmp_path / "=cmd()").mkdir()
     (tmp_path / "=cmd()" / "one_tile.py").write_text(ONE_TILE)
     assert "'=cmd()" in grade(tmp_path).csv()
+
+
+def on_one_tile(*lines):
+    "What is answered to a kernel of these lines, which has `a`, the input in SBUF."
+    head = ("out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)",
+            "a = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)", "nisa.dma_copy(dst=a, src=x)")
+    body = [*head, *lines, "nisa.dma_copy(dst=out, src=a)", "return out"]
+    return get_puzzle("one tile").check("def kernel(x):\n" + "".join(f"    {line}\n" for line in body))
+
+
+def test_what_a_kernel_prints_is_shown_and_cut():
+    answer = on_one_tile("print('shape', a.shape)", "1 / 0")
+    assert "printed: shape (128, 512)\n" in str(answer) and "shape (128, 512)" in answer._repr_html_()
+    answer = on_one_tile("for _ in range(3): print('y' * 20_000_000)")
+    assert "bytes in all)" in str(answer) and len(str(answer)) < 5000
+    answer = on_one_tile("while True: print('y')")
+    assert "took too long" in str(answer)
+    assert "printed" not in str(on_one_tile("import sys"))
+
+
+@pytest.mark.parametrize("lines, says", [
+    (("for i in range(3): a = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)",),
+     "a is read before it is written (it was allocated on line 5). Load or memset all of a[128, 512]"),
+    (("nisa.activation(a, a, nl.tanh)",), "the tile a stands where an activation function is expected. It is called as "
+                                          "activation(dst, op, data"),
+    (("nisa.activation(a, data=nl.tanh, op=nl.tanh)",), "tanh stands where the tile data is expected"),
+    (("nisa.tensor_copy(dst=a, src=a[0:64, :])",), "(expected [128, 512], got [64, 512])"),
+    (("nisa.dma_copy(dst=a, src=x[0])",), "src=row.reshape((1, 512)).broadcast(dim=0, size=128)"),
+    (("nisa.dma_copy(dst=a, src=x[0].broadcast(dim=0, size=128))",), ".reshape((1, 512)).broadcast(dim=0, size=…)"),
+    (("g = nl.ndarray((512,), dtype=x.dtype, buffer=nl.sbuf)", "nisa.memset(dst=g, value=0)"), "a row is a tile (1, 512)"),
+    (("nisa.activation(a, nl.exp, a, reduce_op=nl.add, reduce_res=a[:, 0:1], reduce_cmd='x')",),
+     "There are: idle, reset, reduce, reset_reduce, load_reduce."),
+    (("import no_such_module",), "the sandbox cannot import this: ModuleNotFoundError: No module named 'no_such_module'. "
+                                 "A kernel may import nki"),
+])
+def test_a_message_speaks_of_what_the_student_wrote(lines, says):
+    assert says in str(on_one_tile(*lines)), str(on_one_tile(*lines))
+
+
+def test_a_name_with_a_number_of_the_students_own_stays():
+    answer = on_one_tile("a_2 = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)",
+                         "nisa.tensor_tensor(dst=a, data1=a_2, data2=a, op=nl.add)")
+    assert "a_2 is read before it is written" in str(answer)
+
+
+def test_a_cell_that_does_not_parse_is_named_with_its_line(home, tmp_path):
+    desks = tmp_path / "desks"
+    desks.mkdir()
+    broken = "get_puzzle('one tile').check(kernel)\ndef kernel(x) return x"
+    (desks / "ann.ipynb").write_text(lesson_of("puzzle = get_puzzle('one tile')", broken))
+    (desks / "ben.ipynb").write_text(lesson_of(ONE_TILE + "get_puzzle('one tile').check(kernel)", broken, "no code ("))
+    table = grade(desks)
+    assert [m.student for m in table.marks] == ["ben"]
+    assert [w.student for w in table.wrong] == ["ann", "ben"]
+    assert "Cell 2 does not parse (line 2: " in table.wrong[0].wrong and "Cell 2 does" in table.wrong[1].wrong
+
+
+def test_a_puzzle_has_the_bound_of_its_task():
+    "Least times of DMA and Tensor are those of `kernel-lab tasks` and `evaluate`; only the launch is added."
+    for name in ("one tile", "tiles that are too small"):
+        puzzle = get_puzzle(name)
+        of_task = bounds(puzzle.task, None, puzzle.chip)
+        assert puzzle.bound.dma_us == pytest.approx(of_task["DMA"])
+        assert puzzle.bound.tensor_us == pytest.approx(of_task["Tensor"])
+
+
+def test_an_export_counts_the_puzzles_of_the_lessons_alone(home, tmp_path, capsys):
+    "Lesson 4 makes a puzzle of its own to show how; it was counted as one of the student's."
+    record = {"right": True, "met": True, "tries": 1, "source": ONE_TILE}
+    write_progress({"one tile": record, "four tiles": record}, progress_file())
+    learn(export=str(tmp_path / "ann.json"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("1 right kernel of the lessons in ") and "of 1 puzzle that this lab does not grade" in said

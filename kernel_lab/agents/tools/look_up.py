@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/6_agents/4_tools/06_look_up.ipynb #0d85bba1
 import inspect
+from enum import StrEnum
 from ..patterns.alike import kernels_alike
 from ..patterns.library import PATTERNS, search_patterns
 from ..patterns.pattern import kernel_text, measured
@@ -82,10 +83,20 @@ def operations_text() -> str:
 TOPICS = {'functions': functions_text, 'operations': operations_text,
           'limits': lambda: '\n'.join(f'{limit.id}: {limit.says}' for limit in LIMITS)}
 
+def is_choice(name: str) -> bool:
+    "Whether `nisa.NAME` is a list of words that an argument takes, such as reduce_cmd."
+    return isinstance(kind := vars(isa).get(name), type) and issubclass(kind, StrEnum)
+
+def choices_text(name: str) -> str:
+    "The words of `nisa.NAME`, and what they mean."
+    kind = vars(isa)[name]
+    return f'nisa.{name}: {", ".join(kind.__members__)}. {" ".join(inspect.getdoc(kind).split())}'
+
 def api_text(name: str, chip: str) -> str:
     "All that the tables say about an instruction, or about a topic. `UsageError` for another name."
     name = name.strip().removeprefix('nisa.').removeprefix('nl.')
     if name in TOPICS: return TOPICS[name]()
+    if is_choice(name): return choices_text(name)
     if name in ACT and name not in INSTRUCTIONS: return functions_text()
     calls = {n: n for n in (*INSTRUCTIONS, *_SAME_ROW) if n in vars(isa)}
     choose({**calls, **dict.fromkeys(TOPICS)}, name, 'instruction or topic')

@@ -72,6 +72,8 @@ def _ratio(simulated_us, latency):
     return simulated_us / latency.us if simulated_us and latency and latency.kind == 'simulated' else None
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #b18b561a
+PRINTED = 'printed: '           # before each line of the log that the kernel printed
+
 @dataclass(frozen=True)
 class Evaluation(Shown):
     """One kernel evaluated on one task: status, log, error, verification, profile, baseline times in µs, wall seconds
@@ -116,6 +118,11 @@ class Evaluation(Shown):
     def warnings(self) -> tuple[str, ...]:
         "The warnings of the log, as sentences: Python that the vendor's compiler does not take, inputs nobody reads."
         return tuple(l.removeprefix('warning: ') for l in self.log.splitlines() if l.startswith('warning: '))
+
+    @property
+    def printed(self) -> str:
+        "What the kernel printed while it was traced, of the log; at most some thousand characters."
+        return '\n'.join(l.removeprefix(PRINTED) for l in self.log.splitlines() if l.startswith(PRINTED))
 
     @property
     def latency_us(self) -> float | None:

@@ -5,9 +5,12 @@
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #e6088973
 import faulthandler
 import importlib
+import io
 import json
 import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from ...core.errors import KernelError
 
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #402a2403
@@ -31,15 +34,36 @@ ENDINGS = {  # exception: (kind, message, hint)
     PermissionError: ('trace', None, 'The sandbox lets a kernel read and write no file, start no process, open no '
                                      'socket and signal nobody.')}
 
-def _ending(error): return next((v for k, v in ENDINGS.items() if isinstance(error, k)), ('trace', None, None))
+NO_IMPORT = 'the sandbox cannot import this: '
+IMPORT_HINT = ('A kernel may import nki (or neuronxcc.nki), numpy, math and small modules of Python itself. It is '
+               'traced, without the values of its inputs: compute on tiles, with nki.isa and nki.language, and leave '
+               'torch to the reference.')
+
+def in_import(error: BaseException) -> bool:
+    "Whether an exception comes out of an import statement of the kernel."
+    after, tb, seen = None, error.__traceback__, False
+    while tb:
+        name = tb.tb_frame.f_code.co_filename
+        if name == FILE: after, seen = None, True
+        elif after is None: after = tb.tb_frame.f_code
+        tb = tb.tb_next
+    if after is None: return seen and isinstance(error, ImportError)
+    return seen and (after.co_name == '<module>' or after.co_filename.startswith('<frozen importlib'))
+
+def _ending(error):
+    if error is not None and in_import(error): return 'trace', None, IMPORT_HINT
+    return next((v for k, v in ENDINGS.items() if isinstance(error, k)), ('trace', None, None))
 
 def as_kernel_error(error: BaseException) -> KernelError:
     "Turn any exception of a kernel into a KernelError with the kernel's line."
     if isinstance(error, KernelError):
-        error.hint = error.hint or _ending(error.__cause__)[2]
+        hint = _ending(error.__cause__)[2]
+        if hint is IMPORT_HINT: error.message = NO_IMPORT + error.message
+        error.hint = error.hint or hint
         return error
     kind, text, hint = _ending(error)
-    try: text = text or f'{type(error).__name__}: {error}'.removesuffix(': ')[:2000] + '.'
+    start = NO_IMPORT if hint is IMPORT_HINT else ''
+    try: text = text or start + f'{type(error).__name__}: {error}'.removesuffix(': ')[:2000] + '.'
     except BaseException:  # noqa: BLE001 (its __str__ is the kernel's code, and may raise anything)
         text = f'{type(error).__name__}.'
     return KernelError(text, kind=kind, line=kernel_line(error), hint=hint)
@@ -88,6 +112,30 @@ def answer_of_job(job: Callable[[dict], str], request: dict) -> str:
         parts = as_kernel_error(e).to_dict()
         return 'E' + json.dumps({k: v if isinstance(v, int | None) else str(v)[:4000] for k, v in parts.items()})
 
+# %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #9660b7b5
+MAX_PRINTED = 2000      # bytes
+
+class Printed(io.RawIOBase):
+    "A stream that keeps the first `MAX_PRINTED` bytes that are written to it, and counts all."
+    def __init__(self): self.kept, self.count = b'', 0
+    def writable(self): return True
+    def write(self, data):
+        "Keep what there is room for; returns the number of bytes."
+        self.kept, self.count = self.kept + bytes(data[:MAX_PRINTED - len(self.kept)]), self.count + len(data)
+        return len(data)
+
+    def __str__(self):
+        return self.kept.decode('utf-8', 'ignore') + f' … ({self.count:,} bytes in all)' * (self.count > MAX_PRINTED)
+
+def text_stream(printed: Printed) -> io.TextIOWrapper:
+    """The stream that a kernel prints to. Its buffer is written to `printed` only when it is full: the stack that
+    `faulthandler` reads from another thread is seldom in the middle of a call of Python then."""
+    return io.TextIOWrapper(io.BufferedWriter(printed, 1 << 16), 'utf-8', 'replace')
+
+def with_printed(printed: Printed, reply: str) -> str:
+    "An answer after what the kernel printed, if it printed anything."
+    return f'S{json.dumps(str(printed))}\n{reply}' if printed.count else reply
+
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #10a251ed
 def write_text(fd: int, text: str) -> None:
     "Write `text` in UTF-8 to the file descriptor `fd`."
@@ -108,7 +156,12 @@ def carry_out(job: Callable[[dict], str], request: dict, fd: int) -> None:
     seconds, max_mib = request['limits']['seconds'], request['limits']['answer_mb']
     faulthandler.enable(fd)
     faulthandler.dump_traceback_later(seconds, exit=True, file=fd)
+    printed = Printed()
+    stream = text_stream(printed)
+    if request.get('prints'): sys.stdout = stream
     reply = answer_of_job(job, request)
+    with suppress(BaseException): stream.flush()                     # the kernel may have closed it
+    reply = with_printed(printed, reply)
     faulthandler.cancel_dump_traceback_later()
     write_answer(fd, reply, max_mib)
     os._exit(0)

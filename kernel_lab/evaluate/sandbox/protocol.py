@@ -100,6 +100,14 @@ def _too_large(data, limits):
     return KernelError('the traced program has too many parts', kind='limit', limit=f'{most:,}', value=f'{parts:,}',
                        hint='Loops written with nl.affine_range stay loops; Python loops are unrolled.')
 
+# %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #9207c706
+def printed_of(data: bytes) -> tuple[str, bytes]:
+    "(what the kernel printed, the answer) of an answer that may begin with the former; '' where that cannot be read."
+    if data[:1] != b'S' or (end := data.find(b'\n', 0, 1 << 16)) < 0: return '', data
+    try: text = json.loads(data[1:end])
+    except (ValueError, RecursionError): text = ''
+    return printable(text if isinstance(text, str) else '').rstrip(), data[end + 1:]
+
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #030abab6
 def verdict(data: bytes, how: str, code: int | None, limits: Limits) -> tuple[str | None, KernelError | None]:
     """(text, None) or (None, error), from the answer `data` of a child. `how` it ended is 'end', 'timeout' or 'flood'
@@ -119,10 +127,11 @@ def verdict(data: bytes, how: str, code: int | None, limits: Limits) -> tuple[st
 @dataclass(frozen=True)
 class ChildReply:
     """The result of a job: its text or a KernelError, the confinement layers and their tier, wall `seconds` of
-    'start' and 'trace', and the resources `used` ('cpu_seconds', 'memory_mb')."""
+    'start' and 'trace', the resources `used` ('cpu_seconds', 'memory_mb'), and what the kernel `printed`."""
     text: str | None
     error: KernelError | None
     layers: tuple[str, ...] = ()
     tier: str = ''
     seconds: dict[str, float] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
+    printed: str = ''

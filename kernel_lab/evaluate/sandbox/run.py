@@ -157,7 +157,7 @@ def trace_kernel(kernel: Kernel, specs: Sequence, chip: str = DEFAULT_CHIP,
     reply."""
     if error := refusal_of_length(kernel.source): return error, ChildReply(None, None)
     shapes = [(list(map(int, s.shape)), str(s.dtype)) for s in specs]
-    request = {'source': kernel.source, 'entry': kernel.entry, 'chip': chip, 'specs': shapes,
+    request = {'source': kernel.source, 'entry': kernel.entry, 'chip': chip, 'specs': shapes, 'prints': True,
                'most': (limits.instructions, limits.answer_mb * MAX_PARTS_PER_MIB)}
     reply = run_job('kernel_lab.evaluate.sandbox.child:trace_job', request, limits)
     if reply.error: return reply.error, reply

@@ -23,7 +23,7 @@ import kernel_lab
 from ...core.errors import KernelError, SimulatorError, UsageError, raise_if_stopped
 from .shared_arrays import (anonymous_file, poisoned_file, write_bytes, sealed_file,
     read_outputs, specs_of, check_written)
-from .protocol import Limits, ChildReply, verdict, printable
+from .protocol import Limits, ChildReply, printed_of, verdict, printable
 from .zygote import WALLS
 
 # %% ../../../nbs/5_evaluate/2_sandbox/05_server.ipynb #e0c11160
@@ -207,9 +207,10 @@ def _run_child(self: Server, job, request, limits, imports, answer, *inputs):
 
 def _reply(data, news, how, seconds, limits):
     "The `ChildReply` made of the answer and the reports of a child."
-    said = verdict(data or b'', 'flood' if data is None else how, news.get('exit'), limits)
+    printed, rest = printed_of(data or b'')
+    said = verdict(rest, 'flood' if data is None else how, news.get('exit'), limits)
     return ChildReply(*said, tuple(news['layers']), '', seconds,
-                      {k: news[k] for k in ('cpu_seconds', 'memory_mb') if k in news})
+                      {k: news[k] for k in ('cpu_seconds', 'memory_mb') if k in news}, printed)
 
 @patch
 def run(self: Server, job: str, request: dict, limits: Limits = Limits(),

@@ -73,7 +73,8 @@ def allocations(program: Program, chip: Chip) -> Iterator[Diagnostic]:
         where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
         if t.buffer != 'hbm' and t.partitions > chip.partitions:
             yield Diagnostic(f'{t.name} has too many partitions', **where, limit=chip.partitions, value=t.partitions,
-                             hint='Split the partition dimension into tiles of 128.')
+                             hint=f'The first axis is the partitions: a row is a tile (1, {t.shape[0]}).'
+                             if len(t.shape) == 1 else 'Split the partition dimension into tiles of 128.')
     for t in (program.tensors[k] for k in _given_on_chip(program)):
         yield Diagnostic(f'{t.name} is not in HBM', t.line, 'nl.ndarray', t.name, 'hbm', t.buffer,
                          'What a kernel is given and what it returns is in HBM: load it, store it.')

@@ -136,6 +136,10 @@ _ALIGNED = {'activation': ('data',), 'tensor_tensor': ('data1', 'data2'), 'tenso
 
 def _way_out(s, a, dst):
     "What to try where an operand has another shape than dst."
+    if s.program.dialect == 'nki' and s.dma and len(a.shape) == 1 and len(dst.shape) == 2:
+        (n,), (high, wide) = a.shape, dst.shape
+        if n == wide: return f'A row for every partition is src=row.reshape((1, {n})).broadcast(dim=0, size={high}).'
+        if n == high: return f'A number for each partition is a column, a tile ({n}, 1): src=column.reshape(({n}, 1)).'
     (rows, cols), (high, wide) = ((x.shape[0] if x.shape else 1, np.prod(x.shape[1:])) for x in (a, dst))
     if s.program.dialect == 'nki' and rows == 1 < high:
         return f'A row is copied from HBM to all partitions: nisa.dma_copy with src=row.broadcast(dim=0, size={high}).'

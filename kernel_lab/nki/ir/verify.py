@@ -75,7 +75,8 @@ def _names_and_numbers(s):
     for k, table in _ATTR_VALUES.items():
         table = _OP_VALUES.get(op, table) if k == 'op' else table
         if at.get(k) is not None and not (isinstance(at[k], str) and at[k] in table):
-            yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k)
+            yield s.broken(f'{str(at[k])[:40]!r} is no {k}', k,
+                           hint=f'There are: {", ".join(table)}.' if k == 'reduce_cmd' else None)
     if op in ('tensor_scalar', 'scalar_tensor_tensor') and at.get('op1') and 'operand1' not in s.o.ins:
         yield s.broken('op1 has no operand', 'operand1')
     for k in _PLAN_NOTES:

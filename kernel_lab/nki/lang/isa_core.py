@@ -17,7 +17,7 @@ import numpy as np
 from ...core.errors import KernelError
 from ..ir.affine import Index, Mask
 from ..chip.chips import get_chip, platform_chip
-from ..ir.semantics import ALU, REDUCE
+from ..ir.semantics import ACT, ALU, REDUCE
 from ..ir.instructions import NOT_MODELLED, INSTRUCTIONS
 from ..record import assignment as writing, conditions      # noqa: F401  tiles learn to be written to, masks to be joined
 from ..record.indexing import cut_free_axes
@@ -50,11 +50,16 @@ _SPELLINGS = {'max': 'maximum', 'amax': 'maximum', 'min': 'minimum', 'amin': 'mi
 Operation = str | Callable         # 'add', nl.add, np.add
 Operand = Tile | Index | float      # a number may be an index without loops
 
+NAME_THEM = 'Give the arguments by name: dst=…, op=…, data=….'
+
 def op_name(op: object, table: dict, what: str) -> str:
     "The name of `op` in `table`, or an error that lists what there is."
     name = op if isinstance(op, str) else getattr(op, '__name__', str(op))
     name = _SPELLINGS.get(name, name)
     if name in table: return name
+    if isinstance(op, Tile):
+        raise KernelError(f'the tile {op.info.name} stands where {what} is expected', kind='unsupported',
+                          line=kernel_line(), hint=NAME_THEM)
     raise KernelError(f'{name!r} is not {what}', kind='unsupported', line=kernel_line(),
                       hint=f'There are: {", ".join(sorted(table))}.')
 
@@ -79,6 +84,9 @@ def axes_of(axis: int | tuple, ndim: int) -> list[int]:
 def tile(x: object, name: str) -> Tile:
     "`x`, which must be a tile; else a `KernelError` that names the operand."
     if isinstance(x, Tile): return x
+    if isinstance(x, str) or callable(x) and getattr(x, '__name__', '') in {**ACT, **ALU, **REDUCE}:
+        raise KernelError(f'{getattr(x, "__name__", str(x)[:40])} stands where the tile {name} is expected',
+                          line=kernel_line(), operand=name, hint=NAME_THEM)
     hint = ('A comparison of indices is no tile: pass it as mask=, or choose with nisa.affine_select.'
             if isinstance(x, Mask) else 'Load it into SBUF first.')
     raise KernelError(f'operand {name} must be a tile, not {type(x).__name__}', line=kernel_line(), operand=name,
@@ -90,7 +98,9 @@ class engine(StrEnum):
     tensor, vector, scalar, gpsimd, dma, sync, unknown = 'Tensor', 'Vector', 'Scalar', 'GpSimd', 'DMA', 'Sync', ''
 
 class reduce_cmd(StrEnum):
-    "What an accumulating instruction does with its register."
+    """What an accumulating instruction does with the register of its engine, one number a partition. idle and reset:
+    nothing is reduced. reduce: goes on from what the register holds. reset_reduce: begins anew. load_reduce: begins
+    with reduce_init, or imm1."""
     idle, reset, reduce, reset_reduce, load_reduce = 'idle', 'reset', 'reduce', 'reset_reduce', 'load_reduce'
 
 class dge_mode(StrEnum):
@@ -212,6 +222,7 @@ def strict(f: Callable) -> Callable:
         try: return f(*args, **kw)
         except KernelError as e:
             e.instruction = e.instruction or f.__name__
+            if e.hint == NAME_THEM: e.hint = f'It is called as {call_text(f)}. {NAME_THEM}'
             raise
         except TypeError as e:
             if found := bad_call(f, args, kw): raise found from e

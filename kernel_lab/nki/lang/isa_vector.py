@@ -296,7 +296,7 @@ def activation(dst: Tile, op: Operation, data: Tile, bias: Operand | None = None
                reduce_op: Operation | None = None, reduce_res: Tile | None = None, reduce_cmd: str = 'idle', *,
                mask: Mask | None = None, **kw: object) -> InstructionDraft:
     """dst = op(data·scale + bias); scale a number or (P, 1), bias (P, 1). reduce_res receives the row reduction
-    where reduce_cmd asks for it."""
+    where reduce_cmd asks for it: idle, reset, reduce, reset_reduce or load_reduce of nisa.reduce_cmd."""
     at, outs = {'func': op_name(op, ACT, 'an activation function')}, {'dst': tile(dst, 'dst')}
     if at['func'] == 'prelu':
         raise KernelError('activation gives prelu no slope', kind='unsupported', line=kernel_line(),
@@ -317,7 +317,8 @@ def activate2(dst: Tile, op: Operation, data: Tile, imm0: Operand, imm1: Operand
               relu_param: Operand = 0.0, reverse0: bool = False, reverse1: bool = False,
               reduce_op: Operation | None = None, reduce_res: Tile | None = None, reduce_cmd: str = 'idle',
               **kw: object) -> InstructionDraft:
-    "dst = op((data op0 imm0) op1 imm1), and its row reduction where reduce_cmd asks for it."
+    """dst = op((data op0 imm0) op1 imm1), and its row reduction where reduce_cmd asks for it: idle, reset, reduce,
+    reset_reduce or load_reduce of nisa.reduce_cmd."""
     require_generation(4, 'activate2')
     at, outs = {'func': op_name(op, ACT, 'an activation function'), 'reverse0': bool(reverse0),
                 'reverse1': bool(reverse1)}, {'dst': tile(dst, 'dst')}

@@ -136,12 +136,19 @@ def expand_dims(self, axis):
     par = self.par if self.par is None or axis > self.par else self.par + 1
     return self.like(self.offset, [*self.steps[:axis], (0, 1), *self.steps[axis:]], par)
 
+def _broadcast_hint(tile):
+    "What to try where an axis of a tile is not repeated."
+    if tile.ndim != 1: return 'Only an axis of size 1 is repeated; the others keep their sizes.'
+    n = tile.shape[0]
+    return (f'Only an axis of size 1 is repeated. A row for every partition: .reshape((1, {n})).broadcast(dim=0, '
+            f'size=…); a number for each partition, along the columns: .reshape(({n}, 1)).broadcast(dim=1, size=…).')
+
 def broadcast_tile(tile, shape):
     "The same elements, repeated along axes of size 1 (a step of 0)."
     shape = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
     if len(shape) != tile.ndim or any(n not in (1, m) for n, m in zip(tile.shape, shape)):
         raise KernelError(f'a tile of shape {tile.shape} does not broadcast to {shape}', kind='shape',
-                          line=kernel_line())
+                          line=kernel_line(), hint=_broadcast_hint(tile))
     if tile.par is not None and shape[tile.par] != tile.shape[tile.par]:
         raise KernelError('an engine cannot read one partition from many lanes', kind='limit', line=kernel_line(),
                           hint='Broadcast over partitions with a matmul by ones, or load the row once per partition.')

@@ -8,6 +8,7 @@ from functools import lru_cache
 import math
 import ast
 import linecache
+import re
 from ...core.errors import KernelError
 from ..chip.chips import DEFAULT_CHIP, get_chip
 from ..chip.dtypes import dtype_name, itemsize
@@ -70,6 +71,18 @@ def _names_of(code):
 def assigned_name(frame):
     "The variable that the expression at `frame`'s current instruction is assigned to, or ''."
     return _names_of(frame.f_code).get(frame.f_lasti, '')
+
+# %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #176b5634
+_NUMBERED = re.compile(r'\b([A-Za-z_]\w*?)_(\d+)\b')
+
+def with_own_names(error: KernelError, source: str) -> KernelError:
+    """The error, which then calls tiles by the names of the kernel's text: the third tile called `a` is a_3 in a
+    program (`Recorder.fresh`), and a for a person. A name that the text has itself stays."""
+    words = {*re.findall(r'\w+', source)}
+    def own(m): return m[1] if m[0] not in words and m[1] in words else m[0]
+    def plain(text): return _NUMBERED.sub(own, text) if isinstance(text, str) else text
+    error.message, error.hint, error.operand = map(plain, (error.message, error.hint, error.operand))
+    return error
 
 # %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #62392e60
 MAX_TENSOR_ELEMENTS = 2**34        # HBM holds no more
