@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from gpu_gallery import RELU_IN_TRITON
 
-from kernel_lab.agents.engine.loop import AgentLoop, chip_of, replayed
+from kernel_lab.agents.engine.loop import AgentLoop, replayed
+from kernel_lab.agents.engine.recording import chip_of
 from kernel_lab.agents.models.messages import Reply
 from kernel_lab.agents.models.scripted import ScriptedModel
 from kernel_lab.agents.recorded.runs import recorded_outcome, recorded_run

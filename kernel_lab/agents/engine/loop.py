@@ -11,22 +11,21 @@ from time import monotonic
 from typing import Protocol
 from fastcore.basics import patch
 
-from .recording import AT_WORK, UNHEARD, Recording, require_amounts, require_parts, require_same
+from .recording import (AT_WORK, UNHEARD, Recording, chip_of, require_amounts, require_parts,
+    require_same, require_target)
 from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
 from ..models.budget import Budget, BudgetOver
-from ...core.errors import LabError, UsageError, choose
+from ...core.errors import LabError, UsageError
 from ...core.interrupts import interrupted
 from ...evaluate.gpu.compiling import require_compilers
 from ...evaluate.records.journal import Spent
 from ...evaluate.records.verification import new_id, now, to_json_data
 from ...evaluate.records.run import Run, Step
 from ...evaluate.store.store import Store
-from ...gpu.chip.gpu_chips import DEFAULT_GPU, GPUS
 from ...gpu.plan.plan_json import GPU_TARGETS
-from ...nki.chip.chips import CHIPS, DEFAULT_CHIP
+from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.explain.profile import is_of_another_clock
 from ...nki.timing.timeline import CLOCK
-from ...tasks.model.language import KERNEL_LANGUAGES
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 from ...tasks.suite.registry import get_task
@@ -77,19 +76,6 @@ def steps_by_kernel(run: Run) -> dict[str, Step]:
     return {step.evaluation.kernel.hash: step for step in reversed(run.steps)}
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #0aa64147
-def chip_of(target: str, chip: str = DEFAULT_CHIP) -> str:
-    "The chip that is meant with a language of kernels: of a GPU's the default GPU, where no chip is named."
-    return DEFAULT_GPU if target in GPU_TARGETS and chip == DEFAULT_CHIP else chip
-
-def require_target(agent: object, target: str, chip: str) -> None:
-    "`UsageError` for no language or chip of it, and for an agent that does not write it."
-    choose(KERNEL_LANGUAGES, target, 'language of kernels')
-    choose(GPUS if target in GPU_TARGETS else CHIPS, chip, 'GPU' if target in GPU_TARGETS else 'chip')
-    writes = getattr(agent, 'targets', (target,))
-    if target not in writes:
-        raise UsageError(f'The agent {agent.name} writes {" and ".join(writes)}, not {target}.',
-                         hint='react, beam and two_stage write all languages of kernels, cuda_agent writes cuda.')
-
 def _task_of(task, run, workload=None, chip=DEFAULT_CHIP, target='nki', agent=None):
     "The task, by name, as a record, or by the run that is resumed. `UsageError` where run and request differ."
     task = get_task(task if task is not None else run.task)
@@ -133,8 +119,9 @@ class AgentLoop:
         limit = {} if self.max_steps is None else {'max_steps': self.max_steps}
         config = {**limit, **getattr(self.agent, 'config', {})}
         if self.target != 'nki': config['target'] = self.target
-        return Run(new_id(), self.task.name, self.workload.name, self.chip, getattr(self.agent, 'name', EDITED_BY_HAND),
-                   steps=(), state='running', created=now(), config=to_json_data(config))
+        name = getattr(self.agent, 'name', EDITED_BY_HAND)
+        return Run(id=new_id(), task=self.task.name, workload=self.workload.name, chip=self.chip, agent=name, steps=(),
+                   state='running', created=now(), config=to_json_data(config))
 
     @property
     def run(self) -> Run:
@@ -175,7 +162,8 @@ class AgentLoop:
     @property
     def done(self) -> bool:
         "Whether the agent has no turn left on this branch."
-        return bool(self.run.steps) and (self._over or (self.max_steps is not None and self.turns >= self.max_steps))
+        most = self.max_steps
+        return bool(self.run.steps) and (self._over or (most is not None and self.turns >= most))
 
     @property
     def is_unheard(self) -> bool:
@@ -183,7 +171,8 @@ class AgentLoop:
         return self.recording.has_unheard(self.head)
 
     def __repr__(self):
-        return f'AgentLoop({(r := self.run).task}, {r.agent}, {len(r.steps)} steps, {r.state}, run {r.id})'
+        run = self.run
+        return f'AgentLoop({run.task}, {run.agent}, {len(run.steps)} steps, {run.state}, run {run.id})'
 
     def _repr_html_(self): return self.run._repr_html_()
 

@@ -11,12 +11,16 @@ from numbers import Real
 from pathlib import Path
 from ..models.messages import scrubbed
 from ..models.prices import Usage
-from ...core.errors import SimulatorError, UsageError
+from ...core.errors import SimulatorError, UsageError, choose
 from ...core.secrets import storable_text
 from ...evaluate.records.journal import Entry, Spent, branch_to, spent_in
 from ...evaluate.records.run import Run, Step
 from ...evaluate.records.verification import now, to_json_data
 from ...evaluate.store.store import Store
+from ...gpu.chip.gpu_chips import DEFAULT_GPU, GPUS
+from ...gpu.plan.plan_json import GPU_TARGETS
+from ...nki.chip.chips import CHIPS, DEFAULT_CHIP
+from ...tasks.model.language import KERNEL_LANGUAGES
 
 # %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #fbc11550
 def _is_text(x): return isinstance(x, str)
@@ -174,6 +178,19 @@ def require_parts(agent: object, store: object, run: object) -> None:
         raise UsageError(f'{store!r} is no store.', hint="Make one: Store('runs.db').")
     if isinstance(run, str) and not store:
         raise UsageError(f'Without a store there is no run {run!r}.', hint='Leave store=False out, or give the Run.')
+
+def chip_of(target: str, chip: str = DEFAULT_CHIP) -> str:
+    "The chip that is meant with a language of kernels: of a GPU's the default GPU, where no chip is named."
+    return DEFAULT_GPU if target in GPU_TARGETS and chip == DEFAULT_CHIP else chip
+
+def require_target(agent: object, target: str, chip: str) -> None:
+    "`UsageError` for no language or chip of it, and for an agent that does not write it."
+    choose(KERNEL_LANGUAGES, target, 'language of kernels')
+    choose(GPUS if target in GPU_TARGETS else CHIPS, chip, 'GPU' if target in GPU_TARGETS else 'chip')
+    writes = getattr(agent, 'targets', (target,))
+    if target not in writes:
+        raise UsageError(f'The agent {agent.name} writes {" and ".join(writes)}, not {target}.',
+                         hint='react, beam and two_stage write all languages of kernels, cuda_agent writes cuda.')
 
 def require_same(run: Run, task: str, **asked: tuple) -> None:
     """`UsageError` where another task, workload, chip, target or agent is asked for than a run has. `asked`: (value,

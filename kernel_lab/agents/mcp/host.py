@@ -6,7 +6,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from ..engine.loop import FIRST_KERNEL, AgentLoop, chip_of
+from ..engine.loop import FIRST_KERNEL, AgentLoop
+from ..engine.recording import chip_of
 from ..engine.session import Session
 from ..models.scripted import ScriptedModel
 from ..systems.briefing import gpu_ask_text

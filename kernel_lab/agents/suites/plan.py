@@ -5,7 +5,7 @@
 # %% ../../../nbs/6_agents/6_suites/03_plan.ipynb #efe4f5ad
 from dataclasses import asdict, dataclass, field
 from typing import Literal
-from ..engine.loop import require_target
+from ..engine.recording import require_target
 from ..systems.registry import agent_class, agent_named, asks_a_model
 from ...core.errors import UsageError
 from ...evaluate.records.run import Run

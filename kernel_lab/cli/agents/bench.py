@@ -206,7 +206,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
           level: Annotated[int, typer.Option('--level', metavar='N', min=1, max=3, help=(
               'With --answers: the level whose problems they answer.'))] = 1):
     "Let agents work on a suite of tasks without you, and print the table: classes, speed-ups, cost, with intervals."
-    from ...agents.engine.loop import chip_of, require_target
+    from ...agents.engine.recording import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, SuiteRow, with_baseline
     from ...agents.systems.registry import agent_class
     from ...evaluate.gpu.compiling import require_compilers
@@ -270,7 +270,7 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
            store: StorePlace = None):
     "Work on a suite with parts of an agent on and off, a row for each combination, and print the table."
     from ...agents.suites.ablate import ablation_rows
-    from ...agents.engine.loop import chip_of, require_target
+    from ...agents.engine.recording import chip_of, require_target
     from ...agents.suites.plan import SuitePlan, with_baseline
     from ...agents.systems.registry import agent_class
     from ...evaluate.gpu.compiling import require_compilers

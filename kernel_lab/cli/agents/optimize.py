@@ -177,7 +177,8 @@ def _require_alone(what, why, **given):
 def new_loop(store, task, agent, steps, workload, chip, said=None, target='nki', **options):
     """A loop on a task, from its first kernel, or in a language of GPUs. `said`: options of the agent's model;
     `options` go to `evaluate`."""
-    from ...agents.engine.loop import AgentLoop, chip_of, require_target
+    from ...agents.engine.loop import AgentLoop
+    from ...agents.engine.recording import chip_of, require_target
     from ...agents.systems.registry import agent_class
     from ...evaluate.gpu.compiling import require_compilers
     if target == 'nki': what = find_task(task, workload, chip)
