@@ -14,14 +14,14 @@ import numpy as np
 from ...core.errors import KernelError, UsageError, in_time
 from ...core.heap import return_free_memory
 from ..records.verification import Element, SeedReport, Verification
-from .adversarial_inputs import (FAMILIES, HOPELESS_TOLERANCES, are_rare,
-    choose_draws, draws_by_name, has_choices, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
+from .adversarial_inputs import (FAMILIES, HOPELESS_TOLERANCES, choose_draws,
+    draws_by_name, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task
-from ...tasks.model.workload import Tolerance, Workload, output_tolerance
+from ...tasks.model.workload import Tolerance, Workload, are_rare, has_choices, output_tolerance
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #5b8afa7c
 CHUNK_ELEMENTS = 1 << 17

@@ -54,7 +54,7 @@ KERNELS = {
                                                      'dtype=nl.bfloat16, buffer=nl.shared_hbm)  # <-'), 'wrong_shape',
                                         ['wrong dtype', 'float32',
                                          'bfloat16']), 'two outputs': (GOOD.replace('return out', 'return out, out'),
-                                                                       'wrong_shape', ['limit 1, got 2']),
+                                                                       'wrong_shape', ['expected 1, got 2']),
     'reads what nobody wrote': (GOOD.replace('    nisa.dma_copy(dst=tile, src=x)\n',
                                              '').replace('op=nl.add)', 'op=nl.add)  # <-'), 'uninitialised',
                                 ['read before it is written', 'memset']), 'writes half of the output': (

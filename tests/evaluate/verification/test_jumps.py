@@ -2,7 +2,8 @@
 and where terms cancel in an element."""
 import numpy as np
 import pytest
-from kernel_lab.evaluate.verification.adversarial_inputs import _named, are_rare
+from kernel_lab.evaluate.verification.adversarial_inputs import _named
+from kernel_lab.tasks.model.workload import are_rare
 from kernel_lab.evaluate.verification.verify import _changed_trial, verify
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.targets.nki_sim import specs_of

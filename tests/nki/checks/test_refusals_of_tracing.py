@@ -251,7 +251,8 @@ IMPOSSIBLE = {
         ('registers', 'a register has no truth value while the kernel is traced'),
         ('numpy_habits', 'a tile has no .{}'), ('numpy_habits', 'an index has no .{}'),
         ('numpy_habits', '{} works on values, and an index array has none while the kernel is traced'),
-        ('isa_core', 'the call does not fit: {}'),
+        ('isa_core', 'the call does not fit: {}'), ('isa_core', 'the tile {} stands where {} is expected'),
+        ('isa_core', '{} stands where the tile {} is expected'),            # arguments of a call; a Program has operands by name
         ('trace', '{}, but how often this loop turns is in memory: its counter has no values while the kernel is traced'),
         ('tile', 'a tile cannot be iterated'), ('tile', 'a tile has no truth value while the kernel is traced'),
         ('trace', 'a loop over a register is still open: while reg: … needs its second look'),
