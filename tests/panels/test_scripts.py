@@ -82,6 +82,7 @@ def test_a_long_line_goes_on_below_and_nothing_scrolls_sideways(page):
     high = page.evaluate("() => [...document.querySelectorAll('.kl-line')].map(e => e.offsetHeight)")
     assert set(high) == {19, high[39]} and high[39] >= 38
     page.evaluate("() => { model.set('marks', { 40: 'wide', 41: 'below' }) }")
+    page.locator('.kl-band').nth(1).wait_for(state='attached')          # drawn with the next frame
     bands = page.evaluate("() => [...document.querySelectorAll('.kl-band')].map(b => [parseFloat(b.style.top), parseFloat(b.style.height)])")
     assert sorted(bands) == [[8 + 19 * 39, high[39]], [8 + 19 * 39 + high[39], 19]]
     page.set_viewport_size({'width': 2600, 'height': 700})

@@ -21,7 +21,8 @@ from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
 from ...nki.ir.program import Program
 from ...tasks.model.task import Task
-from ...tasks.model.workload import Tolerance, Workload, are_rare, has_choices, output_tolerance
+from ...tasks.model.workload import (Tolerance, Workload, are_finite, are_infinite_as, are_rare, has_choices,
+    output_tolerance)
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #5b8afa7c
 CHUNK_ELEMENTS = 1 << 17
@@ -267,13 +268,17 @@ def _unfair(task, workload, plain, changed, draw, trial):
     fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance)
     return MOVED_AS_FAR if fine else ''
 
+def _is_as_finite(outputs, want):
+    "Whether all outputs are finite, or infinite where those of the ordinary inputs are known to be."
+    return are_finite(outputs) or bool(want) and are_infinite_as(outputs, want)
+
 def _changed_trial(program, task, workload, seed, arrays, draw, want=None):
     """(the `DrawResult` of adversarial inputs, '') or (None, the reason why it does not count). `want`: the reference's
     outputs for the ordinary `arrays`, where they are known."""
     changed, trial, error = draw.of(arrays, seed), None, None
     try: trial = _trial(program, task, workload, seed, changed, draw)
     except KernelError as e: error = e
-    if trial and np.isfinite(trial.tolerance.atol) and trial.passed: return trial, ''
+    if trial and trial.passed and _is_as_finite(trial.want, want): return trial, ''
     if why := _unfair(task, workload, (arrays, want), changed, draw, trial): return None, why
     if error: raise error
     return trial, ''

@@ -138,7 +138,7 @@ def rms_of(x: np.ndarray) -> float:
 
 def are_finite(arrays: Iterable[np.ndarray]) -> bool:
     "Whether all numbers of arrays are finite in float32."
-    return all(np.isfinite(x.astype(np.float32)).all() for x in arrays if x.dtype.kind not in 'iub')
+    return all(np.isfinite(x.astype(np.float32, copy=False)).all() for x in arrays if x.dtype.kind not in 'iub')
 
 def are_infinite_as(arrays: Iterable[np.ndarray], plain: Iterable[np.ndarray]) -> bool:
     "Whether what is not finite in arrays is infinite, and the same where it stands in `plain`; not if all is."
