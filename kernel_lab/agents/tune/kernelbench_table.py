@@ -178,13 +178,13 @@ def task_lines(results: Sequence[TunedResult], facts: CardFacts | None) -> Itera
 # %% ../../../nbs/6_agents/3_tune/09_kernelbench_table.ipynb #59e48f64
 FAST_P = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0)
 
-def fast_p(ratios: Sequence[float], count: int, p: float) -> float:
+def share_faster(ratios: Sequence[float], count: int, p: float) -> float:
     "The share of `count` problems with a ratio above p; `ratios` are those of the right answers."
     return sum(r > p for r in ratios) / count if count else 0.0
 
 def score_lines(ratios: Sequence[float], count: int, over: str) -> Iterator[str]:
     "fast_p and both geometric means of right answers' speed-ups over a baseline, as lines."
-    shares = ', '.join(f'p = {p:g}: {fast_p(ratios, count, p):.1%}' for p in FAST_P)
+    shares = ', '.join(f'p = {p:g}: {share_faster(ratios, count, p):.1%}' for p in FAST_P)
     yield f'over {over}: {len(ratios)} of {count} right; fast_p: {shares}'
     everything = [*ratios, *[1.0] * (count - len(ratios))]
     mine, whole = geometric_mean(ratios), geometric_mean(everything)
