@@ -55,6 +55,7 @@ def test_what_is_wrong_stands_below_the_text(page):
     said = page.locator('.kl-wrong')
     assert not said.is_visible()
     page.evaluate("() => model.set('marks', { 48: 'index 899 is outside <b>w_tile</b>' })")
+    said.wait_for()                                                     # drawn with the next frame
     assert said.inner_text() == 'Line 48: index 899 is outside <b>w_tile</b>' and said.get_attribute('role') == 'status'
     box, editor = said.bounding_box(), page.locator('.kl-editor').bounding_box()
     assert 0 <= box['y'] - editor['y'] - editor['height'] < 20
