@@ -155,15 +155,15 @@ def evaluate_files(kernels, task, store, as_json=False, **asked):
     `asked`: further arguments of `evaluate_many`."""
     from ..evaluate.pool.jobs import JOB_TIMEOUT_S
     from ..evaluate.pool.dispatch import evaluate_many
-    bound_us = cache(lambda: task_bound(task, asked.get('workload'), asked.get('chip', DEFAULT_CHIP))[1])
+    bound = cache(lambda: task_bound(task, asked.get('workload'), asked.get('chip', DEFAULT_CHIP)))
     rows = [(name, e) for name, e in kernels.items() if isinstance(e, UsageError)]
     names = [name for name, k in kernels.items() if not isinstance(k, UsageError)]
     if not as_json: say(RESULT_TABLE.head())
-    for row in rows: say(*_row_lines(*row, as_json, bound_us))
+    for row in rows: say(*_row_lines(*row, as_json, bound))
     seconds = max(JOB_TIMEOUT_S, WALL_FACTOR * asked['limits'].work_seconds) + asked['limits'].seconds
     with closing(evaluate_many([kernels[n] for n in names], task, store=store, seconds=seconds, **asked)) as found:
         done, cut = with_progress(((names[number], e) for number, e in found), len(names), 'evaluating',
-                                  lambda row: _row_lines(*row, as_json, bound_us))
+                                  lambda row: _row_lines(*row, as_json, bound))
     rows += done
     if not as_json: say('', *summary_lines(rows))
     if cut:
@@ -172,13 +172,15 @@ def evaluate_files(kernels, task, store, as_json=False, **asked):
     if cut: return INTERRUPTED
     return EXIT_GOOD if all(getattr(e, 'profile', None) for _, e in rows) else EXIT_NOT_CORRECT
 
-def task_bound(task: 'Task', workload: str | None, chip: str) -> tuple[str, float | None]:
-    "(resource, µs) of the bound of a task; ('', None) where it is not known."
+def task_bound(task: 'Task', workload: str | None, chip: str) -> tuple[str, float] | None:
+    "(resource, µs) of the bound of a task; None where it is not known."
     from ..tasks.baselines.eager import shown_bound
-    return shown_bound(task, workload, chip) or ('', None)
+    return shown_bound(task, workload, chip)
 
-def _row_lines(name, e, as_json, bound_us):
-    if not as_json: return [result_line(name, e, bound_us() if getattr(e, 'latency_us', None) else None)]
+def _row_lines(name, e, as_json, bound):
+    if not as_json:
+        known = bound() if getattr(e, 'latency_us', None) else None
+        return [result_line(name, e, known and known[1])]
     unread = isinstance(e, UsageError)
     record = {'status': status_text(e), 'error': {'message': e.message}} if unread else e.to_dict()
     return [json.dumps({'file': name, **record})]
@@ -262,8 +264,8 @@ def evaluate_(
     if fresh: keeper.save_evaluation(result, what)
     if json_: print(json.dumps(result.to_dict(), indent=2))
     else:
-        bound = task_bound(what, workload, chip) if result.profile else ('', None)
-        say(*evaluation_lines(result, error_sentence(result), bound if bound[1] else None),
+        bound = task_bound(what, workload, chip) if result.profile else None
+        say(*evaluation_lines(result, error_sentence(result), bound),
             *(['known since ' + result.created] if result.cached else []))
     raise typer.Exit(keeper.code(EXIT_GOOD if result.profile else EXIT_NOT_CORRECT))
 

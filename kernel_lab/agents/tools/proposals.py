@@ -109,7 +109,7 @@ def _templates_text(bench, graph, parts):
         lines.append(f'{region.family}, {what}: kernel({", ".join(region.inputs)}) -> {region.output}; '
                      f'{region_floor(graph, region, bench.chip)}')
         lines += [f'{n + k}. {label}' for k, (label, _) in enumerate(sources[:_OFFERED], 1)]
-        if left := len(sources) - _OFFERED: lines += [f'   and {left} more'] if left > 0 else []
+        if len(sources) > _OFFERED: lines.append(f'   and {len(sources) - _OFFERED} more')
         n += len(sources)
     raced = raced_text(bench.task.name, bench.task.workload(bench.workload).name)
     return '\n'.join([*lines, raced or 'Not raced: which is fastest is not known.',
