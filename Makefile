@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.made
 PORT   ?= 8888
 # more workers than the two cores of a small machine, because some tests wait for a browser or a process that starts: with six no core is idle
 JOBS   ?= 4
+# of the tests that take seconds each a run does one part of four, by the commit that is checked out; TURN=all: all of them
+TURN   ?= commit
 # tests keep away from the person's own store
 # (and keep bytecode: a run starts some three hundred processes, each of which would compile pandas or JupyterLab anew)
 TESTENV = PYTHONDONTWRITEBYTECODE= KERNEL_LAB_STORE= KERNEL_LAB_HOME=$$(mktemp -d)
@@ -15,7 +17,7 @@ BYTECODE = $(BIN)/python -m compileall -q kernel_lab
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab demo check test slow gpu-test views export number docs outputs pins picture clean distclean
+.PHONY: help env lab demo check test slow durations gpu-test views export number docs outputs pins picture clean distclean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,13 +60,17 @@ check: env       ## lint, the house, unit tests and changed notebooks, in two mi
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python tools/check.py $(ARGS)
 
-test: env        ## everything that CI runs: notebooks, modules and README agree; every notebook; tests/; style (JOBS=4 workers)
+test: env        ## what CI runs: notebooks, modules and README agree; notebooks; tests/; style (JOBS=4 workers; TURN=all: long tests too)
 	@$(BYTECODE)
-	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --turn $(TURN) $(ARGS)
 
 slow: env        ## the long tests
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -m slow $(ARGS)
+
+durations: env   ## run all of `make test`, and write which tests are long
+	@$(BYTECODE)
+	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --durations-file tests/long_tests.json $(ARGS)
 
 gpu-test: env    ## what only a card can say, on a machine with one, in five minutes; without one it says so and fails (OUT=FILE.json keeps it)
 	$(BIN)/python tools/gpu_test.py $(OUT)

@@ -16,6 +16,7 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from kernel_lab.core import workers  # noqa: E402
+from turns import leave_out_other_turns, pytest_addoption, pytest_configure, pytest_report_header  # noqa: E402, F401
 
 # the same examples in every run; `make test ARGS=--hypothesis-profile=default` draws others
 settings.register_profile("same", derandomize=True, database=None)
@@ -69,8 +70,9 @@ def pytest_sample_long_families(items):
         seen[item.path, item.originalname] += 1
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     "Notebooks last, of these the upper rooms' first, which take longest."
+    leave_out_other_turns(config, items)
     files = [i for i in items if i.path.name != "test_notebooks.py"]
     items[:] = files + [i for i in items if i.path.name == "test_notebooks.py"][::-1]
 
