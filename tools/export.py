@@ -1,5 +1,5 @@
 """Export nbs/ to kernel_lab/, fill in the guide, clean the notebooks, write README.md and the modules' bytecode.
-`python tools/export.py`; `make export` calls it.
+`python tools/export.py`; `make export` calls it. `--no-bytecode` leaves out the last.
 
 nbdev's own `nbdev_export` also writes `_modidx.py`, an index for its documentation builder that nothing here reads,
 and makes only some imports of the package relative; this step leaves the one out and does the other to the end."""
@@ -128,4 +128,4 @@ if __name__ == "__main__":
     subprocess.run([str(Path(sys.executable).parent / "nbdev_clean")], cwd=ROOT, check=True)
     lessons()
     subprocess.run([sys.executable, str(ROOT / "tools" / "readme.py")], cwd=ROOT, check=True)
-    compileall.compile_dir(get_config().lib_path, quiet=1)
+    if "--no-bytecode" not in sys.argv: compileall.compile_dir(get_config().lib_path, quiet=1)

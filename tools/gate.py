@@ -39,7 +39,8 @@ def differences():
         copy_to(tmp)
         # nbdev exports nothing IN_TEST
         env = {k: v for k, v in os.environ.items() if k != "IN_TEST"} | {"PYTHONPATH": str(tmp)}
-        done = subprocess.run([sys.executable, "tools/export.py"], cwd=tmp, capture_output=True, text=True, env=env)
+        done = subprocess.run([sys.executable, "tools/export.py", "--no-bytecode"], cwd=tmp, capture_output=True,
+                              text=True, env=env)
         if done.returncode: raise RuntimeError(f"tools/export.py failed:\n{done.stdout}{done.stderr}")
         here, made = hashes(ROOT), hashes(tmp)
     return sorted(p for p in here.keys() | made.keys() if here.get(p) != made.get(p))
