@@ -31,27 +31,41 @@ def packed_timeline(timeline: 'Timeline') -> dict:
         labels=[instruction_text(program, o) for o in program.instructions],
         loops=[[(l.name, l.trips) for l in loops] for loops, _ in program.walk()])
 
-def packed_times(timeline: 'Timeline') -> dict:
+def lane_numbers(timeline: 'Timeline') -> np.ndarray:
+    "The number of each row's lane, those of a second core behind those of the first."
+    from ..nki.timing.flat_program import LANES
+    core = 0 if timeline.core is None else timeline.core.clip(min=0)
+    return timeline.lane + len(LANES) * core
+
+def row_order(timeline: 'Timeline', known: np.ndarray | None = None) -> np.ndarray:
+    """The rows by lane and start: `known` itself where that order serves this timeline too, which takes no sorting."""
+    lane, start = lane_numbers(timeline), timeline.start_us
+    if known is not None and len(known) == len(lane):
+        l, s = lane[known], start[known]
+        if not (np.diff(l) < 0).any() and not ((np.diff(s) < 0) & (l[1:] == l[:-1])).any(): return known
+    return np.lexsort((start, lane))
+
+def packed_times(timeline: 'Timeline', known: np.ndarray | None = None) -> dict:
     """What a change of times changes: `rows` (bytes, column after column: start and duration in µs, the row that it
     waited for or -1, the cause) of `count` rows, sorted by lane and start; `which` (the number of the instruction and
-    its turn); `lanes` with their colours and the rows they span; `last`: the row that ends last,
-    where the critical path ends, -1 for none; latency and title. `UsageError` for a measured timeline."""
+    its turn), not where the rows are in the `known` order; `lanes` with their colours and the rows they span; `last`:
+    the row that ends last, where the critical path ends, -1 for none; latency and title. `UsageError` for a measured
+    timeline."""
     from ..nki.explain.traffic import assert_simulated
     from ..nki.timing.flat_program import LANES
     assert_simulated(timeline, 'the critical path')
     last = int(np.argmax(timeline.end_us)) if len(timeline) else -1
-    core = 0 if timeline.core is None else timeline.core.clip(min=0)
-    lane = timeline.lane + len(LANES) * core
-    order = np.lexsort((timeline.start_us, lane))
+    lane, order = lane_numbers(timeline), row_order(timeline, known)
     place = np.empty(len(order) + 1, np.int32)
     place[order], place[-1] = np.arange(len(order)), -1
     names = [f'{name} {c}' if timeline.cores > 1 else name for c in range(timeline.cores) for name in LANES]
     edges = np.searchsorted(lane[order], np.arange(len(names) + 1))
     columns = lambda *some: b''.join(column[order].astype(kind).tobytes() for column, kind in some)
+    which = {} if order is known else dict(which=columns((timeline.instr, '<u4'), (timeline.turn, '<u4')))
     return dict(
-        rows=columns((timeline.start_us, '<f8'), (timeline.end_us - timeline.start_us, '<f4'),
+        which, rows=columns((timeline.start_us, '<f8'), (timeline.end_us - timeline.start_us, '<f4'),
                      (place[timeline.after], '<i4'), (timeline.cause, 'u1')),
-        which=columns((timeline.instr, '<u4'), (timeline.turn, '<u4')), count=len(order),
+        count=len(order),
         last=int(place[last]), latency=float(timeline.latency_us),
         lanes=[{'name': name, 'colour': LANE_COLOURS[LANES[k % len(LANES)]], 'from': int(edges[k]),
                 'to': int(edges[k + 1])} for k, name in enumerate(names)], title=timeline_words(timeline))
@@ -102,6 +116,7 @@ class EngineTimeline(CanvasPanel):
             self.canvas.words, self.canvas.line, self.canvas.moved = dict(title=self.title, of=of), 0, {}
             named = zip_longest(self.timelines, self.names)
             self.canvas.parts = [_named(packed_timeline(t), name) for t, name in named]
+        self._sent, self._order = self.timelines[-1] if self.timelines else None, None
 
     def move(self, timeline: 'Timeline', of: str = '') -> None:
         "Draw the last timeline anew, where only times have changed: of the same program. What is in view stays."
@@ -110,10 +125,15 @@ class EngineTimeline(CanvasPanel):
         self.title = together_words(self.timelines)
         with self.canvas.hold_sync():
             self.canvas.words = dict(title=self.title, of=of)
-            name, known = self.names[part] if part < len(self.names) else '', self.canvas.parts[part]['which']
-            times = _named(packed_times(timeline), name)
-            if times['which'] == known: del times['which']          # most moves change no order: a third less to send
-            self.canvas.moved = dict(times, part=part)
+            name = self.names[part] if part < len(self.names) else ''
+            self.canvas.moved = dict(_named(packed_times(timeline, self._order_for(timeline)), name), part=part)
+
+    def _order_for(self, timeline):
+        """The order of the rows that the page has, where they are those of `timeline`; else None. Most moves change no
+        order: nothing to sort, and a third less to send."""
+        same = lambda column: np.array_equal(getattr(self._sent, column), getattr(timeline, column))
+        if self._order is None: self._order = row_order(self._sent)
+        return self._order if same('instr') and same('turn') else None
 
     def static_html(self) -> str:
         "The timelines as figures, those of more than 100,000 instructions as records."

@@ -223,7 +223,8 @@ def _core_peak(lifetimes, rows, pool):
 
 def _uncosted(run):
     "How many instructions take no time of their engine or queue: their rule says nothing."
-    return int(((run.flat.work_ns.max(axis=1) <= 0) & (run.flat.copies['work_ns'] <= 0))[run.instr].sum())
+    free = (run.flat.work_ns.max(axis=1) <= 0) & (run.flat.copies['work_ns'] <= 0)
+    return int(np.count_nonzero(free[run.instr])) if free.any() else 0
 
 def _spilled_bytes(program, run, side):
     "Bytes of the copies whose operands on one side ('ins', 'outs') are spilled tensors."
