@@ -39,6 +39,6 @@ if __name__ == "__main__":
                            cwd=ROOT)
     notebooks = changed_notebooks(*sys.argv[1:2] or ["main"])
     print(f"{len(notebooks)} notebooks changed", *notebooks, sep="\n  ")
-    command = [sys.executable, "-m", "pytest", "-n", WORKERS, *selected(notebooks)]
+    command = [sys.executable, "-m", "pytest", "-n", WORKERS, "--turn", "commit", *selected(notebooks)]
     env = {**os.environ, "CHANGED_PAGES": os.pathsep.join(notebooks)}
     sys.exit(style.returncode or subprocess.run(command, cwd=ROOT, env=env).returncode)

@@ -9,7 +9,7 @@ import turns
 
 class Config:
     "A configuration of pytest as far as turns ask it."
-    def __init__(self, turn): self.turn, self.left_out, self.hook = turn, [], self
+    def __init__(self, turn, *args): self.turn, self.args, self.left_out, self.hook = turn, args, [], self
     def getoption(self, name): return self.turn
     def pytest_deselected(self, items): self.left_out += items
 
@@ -41,6 +41,19 @@ def test_a_run_leaves_out_the_long_tests_of_other_turns_only():
     assert sorted(ran) == sorted(long)
 
 
+def test_what_the_command_line_names_is_never_left_out():
+    name = f"tests/{next(iter(json.loads(turns.FILE.read_text())))}"
+    for turn in range(turns.PARTS):
+        config, items = Config(str(turn), "tests/agents", name), named(name)
+        turns.leave_out_other_turns(config, items)
+        assert [i.nodeid for i in items] == [name] and not config.left_out
+
+
+def test_what_a_commit_must_not_break_runs_every_time():
+    assert not [n for n in json.loads(turns.FILE.read_text()) if n.startswith(turns.EVERY_RUN)]
+    assert all((turns.TESTS / n).exists() for n in turns.EVERY_RUN)
+
+
 def test_all_is_all():
     config, items = Config("all"), named("tests/panels/test_page.py::test_a_reload_and_a_second_tab_show_the_same")
     turns.leave_out_other_turns(config, items)
@@ -63,7 +76,8 @@ def test_the_turn_is_that_of_the_commit(tmp_path, monkeypatch):
 
 def test_what_took_long_is_written(tmp_path):
     kept = turns.Durations(tmp_path / "long.json")
-    for name, seconds in (("tests/a.py::b", 0.6), ("tests/a.py::b", 0.7), ("tests/a.py::c", 0.2)):
+    took = ("tests/a.py::b", 0.6), ("tests/a.py::b", 0.7), ("tests/a.py::c", 0.2), ("tests/project/test_house.py::d", 9.0)
+    for name, seconds in took:
         kept.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=seconds))
     kept.pytest_sessionfinish()
     assert json.loads((tmp_path / "long.json").read_text()) == {"a.py::b": 1.3}
