@@ -10,4 +10,4 @@ __getattr__, __dir__, __all__ = lazy_face('kernel_lab.agents', {
     'rewrite.agent': 'RewriteAgent',
     'systems.react': 'ReactAgent', 'systems.beam': 'BeamAgent', 'systems.two_stage': 'TwoStageAgent',
     'systems.guided': 'GuidedAgent', 'systems.cuda_agent': 'CudaAgent', 'systems.registry': 'agent_named agent_of',
-    'models.registry': 'model_named'})
+    'models.registry': 'ask_key model_named'})

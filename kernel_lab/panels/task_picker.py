@@ -39,7 +39,7 @@ def agents_offered() -> dict[str, Callable]:
     return {name: partial(agent_named, name) for name in agents_for('nki') if reachable or not asks_a_model(name)}
 
 NAME_A_TABLE = 'KERNEL_LAB_PRICES may name a table of yours; until then max_tokens is the limit'
-HOW_TO_TYPE_A_KEY = 'Or type it: kernel_lab.agents.models.registry.ask_key() asks for one; then Lab() again.'
+HOW_TO_TYPE_A_KEY = 'Or type it: kernel_lab.agents.ask_key() asks for one; then Lab() again.'
 
 def agent_note() -> str:
     "One sentence about the agents that are offered, and why those that ask a model are not."
