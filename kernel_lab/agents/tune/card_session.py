@@ -157,6 +157,7 @@ class CardWorker:
 
 # %% ../../../nbs/6_agents/3_tune/07_card_session.ipynb #1475e486
 QUIET_SECONDS = 0.02
+FEWER_WORKERS = 3           # times, each time that problems found no memory beside each other
 
 def _ends_a_line(file):
     "Whether the last byte of a file that is not empty ends a line."
@@ -169,14 +170,14 @@ def _was_quick(row):
 
 class CardSession:
     """Problems (orders of `card_work`) worked on by several workers, one with the card at a time. `rows`: a file with a
-    line of JSON a problem; those that are there are not done again, unless they lack a mode 'autotune' that is asked
-    for."""
+    line of JSON a problem, with the start of its `session` and the second `at` which it came; those that are there are
+    not done again, unless they lack a mode 'autotune' that is asked for."""
     def __init__(self, orders: Sequence[dict], rows: Path, workers: int = 6, patience: float = 150,
                  work: str = 'kernel_lab.agents.tune.card_session:card_work'):
         self.rows, self.work, self.patience = Path(rows), work, patience
         self.waiting = self._left(orders)
         self.later, self.workers, self.holder, self.most = [], [], None, workers
-        self.log = self.rows.with_suffix('.log')
+        self.log, self.name, self.began = self.rows.with_suffix('.log'), '', time.monotonic()
 
     def kept(self) -> list[dict]:
         "The rows that are kept."
@@ -201,8 +202,8 @@ class CardSession:
     def run(self, seconds: float = 3600) -> Iterator[dict]:
         """Yield rows as they come, for at most `seconds`; what is not done then is left for the next time. `UsageError`
         where another session writes this file."""
-        end = time.monotonic() + seconds
-        with self._alone(): yield from self._run(end)
+        self.name, self.began = time.strftime('%Y-%m-%dT%H:%M:%S'), time.monotonic()
+        with self._alone(): yield from self._run(self.began + seconds)
 
     @contextmanager
     def _alone(self):
@@ -228,9 +229,10 @@ class CardSession:
 
     def _assign(self):
         if not self.waiting and self.later and not any(w.order for w in self.workers):
-            for w in self.workers[1:]: w.end()                      # those that found no memory, one at a time
-            self.workers, self.most = self.workers[:1], 1
-            self.waiting, self.later = self.later, []
+            self.most = max(1, self.most // FEWER_WORKERS)          # those that found no memory; alone in the end
+            for w in self.workers[self.most:]: w.end()
+            self.workers = self.workers[:self.most]
+            self.waiting, self.later = [o | {'alone': self.most == 1} for o in self.later], []
         while len(self.workers) < min(self.most, len(self.waiting) + sum(w.order is not None for w in self.workers)):
             self.workers.append(CardWorker(self.work, self.log))
         for w in self.workers:
@@ -270,10 +272,11 @@ class CardSession:
                 if answer.get('broken') and order.get('ways'):
                     self.waiting.insert(0, order | {'ways': FEWER_WAYS[order['ways']]})
                 elif answer['status'] == 'memory' and not order.get('alone'):
-                    self.later.append(order | {'alone': True})
+                    self.later.append(order)
                 else: yield self._keep(answer)
 
     def _keep(self, row):
+        row = row | {'session': self.name, 'at': round(time.monotonic() - self.began, 1)}
         with open(self.rows, 'ab+') as file:
             if file.tell() and not _ends_a_line(file): file.write(b'\n')       # what a kill cut off stays a line alone
             file.write(json.dumps(row).encode() + b'\n')
