@@ -1,5 +1,6 @@
 """`make gpu-test`: what only a card can say, in four minutes. Without a card it says so and fails: nothing was
 tested."""
+import compileall
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ def main(out=''):
         print(f'make gpu-test: nothing was tested: {why}. It needs a machine with an NVIDIA card and the extra gpu; '
               'everything else is in make test.')
         return 3
+    compileall.compile_dir(ROOT / 'kernel_lab', quiet=2, workers=0)         # some hundred processes, which keep none
     environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]),
                                 'KERNEL_LAB_GPU_BEGAN': str(began)}
     if out: environment['KERNEL_LAB_GPU_REPORT'] = str(Path(out).resolve())

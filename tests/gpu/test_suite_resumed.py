@@ -253,3 +253,17 @@ def test_rows_say_their_session_and_the_second_of_it(place, monkeypatch):
     rows = [json.loads(line) for line in rows_of(place)]
     seconds = session_seconds(rows)
     assert len(seconds) == 1 and seconds[0] == max(r['at'] for r in rows) > 0 and [r['at'] for r in rows] == sorted(r['at'] for r in rows)
+
+
+def test_a_row_of_a_card_that_throttles_has_no_time_and_is_taken_again(tmp_path):
+    from kernel_lab.agents.tune.card_session import unless_throttled
+    from kernel_lab.gpu.clock.card_state import parse_card_state
+    row = {'name': '1_1_P', 'status': 'library kept', 'samples': {'compile': [1.0] * 20}}
+    cool, hot = (parse_card_state(f'NVIDIA H200, 580, 1980, 3201, {celsius}, 512, {bits}') for celsius, bits in ((40, '0x4'), (91, '0x40')))
+    assert unless_throttled(row, cool) == unless_throttled(row, None) == row
+    found = unless_throttled(row, hot)
+    assert found['status'] == 'throttled' and not found['samples'] and 'Let it cool' in found['says'] and '91 °C' in found['says']
+    (tmp_path / 'rows.jsonl').write_text(json.dumps(found) + '\n')
+    assert [o['name'] for o in CardSession([{'name': '1_1_P'}], tmp_path / 'rows.jsonl').waiting] == ['1_1_P']
+    (tmp_path / 'rows.jsonl').write_text(json.dumps(row) + '\n' + json.dumps(found) + '\n')
+    assert not CardSession([{'name': '1_1_P'}], tmp_path / 'rows.jsonl').waiting

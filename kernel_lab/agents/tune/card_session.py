@@ -20,6 +20,7 @@ from ...core.commands import kill_group
 from ...core.errors import LabError, UsageError
 from ...core.format import visible_text
 from ...core.workers import die_with_parent
+from ...gpu.clock.card_state import CardState, card_state, why_throttled
 try: import fcntl
 except ImportError: fcntl = None             # not on Windows
 
@@ -73,8 +74,14 @@ def card_work(order: dict, turn: CardTurn) -> dict:
                           is_last=order.get('alone', False))
     try:
         problem.prepare()
-        with turn(): return asdict(problem.race(order['seconds']))
+        with turn(): row = asdict(problem.race(order['seconds']))
+        return unless_throttled(row, card_state())
     finally: problem.close()
+
+def unless_throttled(row: dict, state: CardState | None) -> dict:
+    "A row, without its times where heat or power slow the card: the next session takes them again."
+    if not (says := why_throttled([state])): return row
+    return row | {'status': 'throttled', 'says': says, 'samples': {}}
 
 def serve_card(work: str, parent: int, orders: int, answers: int) -> None:
     """The worker's loop: `work` as 'module:function', the process number of its session, descriptors of its orders and
@@ -157,6 +164,7 @@ class CardWorker:
 
 # %% ../../../nbs/6_agents/3_tune/07_card_session.ipynb #1475e486
 QUIET_SECONDS = 0.02
+AGAIN = ('memory', 'throttled')         # what another session may find otherwise
 FEWER_WORKERS = 3           # times, each time that problems found no memory beside each other
 
 def _ends_a_line(file):
@@ -188,14 +196,15 @@ class CardSession:
         return [r for r in found if isinstance(r, dict) and isinstance(r.get('name'), str)]
 
     def _left(self, orders):
-        """The orders that have no row, or only one that found no memory, is of another class of precision, or without
-        the mode 'autotune', which is asked for."""
+        """The orders that have no row, or only one that found no memory or a card that throttled, is of another class
+        of precision, or without the mode 'autotune', which is asked for."""
         kept = self.kept()
         done, timed = {r['name']: r for r in kept}, {r['name'] for r in kept if r.get('samples')}
         other = lambda o, r: o.get('precision', 'default') != r.get('precision', 'default') and r.get('samples')
         for o in orders:
             row = done.get(o['name'])
-            if row and (other(o, row) or row.get('status') == 'memory' and o['name'] not in timed): del done[o['name']]
+            is_open = row and row.get('status') in AGAIN and o['name'] not in timed
+            if row and (other(o, row) or is_open): del done[o['name']]
         again = {n for n, r in done.items() if _was_quick(r)}
         return [o for o in orders if o['name'] not in done or o['name'] in again and 'autotune' in o.get('modes', ())]
 
