@@ -72,7 +72,7 @@ durations: env   ## run all of `make test`, and write which tests are long
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --durations-file tests/long_tests.json $(ARGS)
 
-gpu-test: env    ## what only a card can say, on a machine with one, in five minutes; without one it says so and fails (OUT=FILE.json keeps it)
+gpu-test: env    ## what only a card can say, on a machine with one, in four minutes; without one it says so and fails (OUT=FILE.json keeps it)
 	$(BIN)/python tools/gpu_test.py $(OUT)
 
 views: env       ## make or refresh src_nbs/, the notebooks as text (the newer of a pair wins)

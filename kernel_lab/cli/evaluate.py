@@ -20,7 +20,8 @@ import typer
 from .render import (EXIT_GOOD, EXIT_NOT_CORRECT, EXIT_USAGE, INTERRUPTED, NO_VALUE, AsJson, AnyChipName, Entry,
     KernelFiles, StorePlace, Strict, TaskName, TextTable, WorkloadName, WorkSeconds, evaluation_lines, say,
     with_progress)
-from .gpu_rows import GPU_TABLE, gpu_line, require_one_language, self_run_files
+from .gpu_rows import (GPU_TABLE, gpu_line, require_card, require_one_language, run_evaluated,
+    self_run_files)
 from .runs import open_store
 from .tasks import find_task, known_task
 from ..core.durations import compare_times, microseconds, one_clock
@@ -192,6 +193,10 @@ KernelTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE'
 Admitted = Annotated[str, typer.Option(metavar='WORK', help=(
     'Work that a GPU kernel may leave to torch: mm, convolution, or both with a comma; it is done again on the CPU.'))]
 
+OnCard = Annotated[bool, typer.Option('--run', help=(
+    "Run an accepted GPU kernel on this machine's card, too: on inputs that nobody knew, against the reference in "
+    'float64, and time it where it is right.'))]
+
 SelfRunning = Annotated[bool, typer.Option('--self-run', help=(
     "Let a submission run its own Python on this machine's card, confined; C++ of load_inline is compiled before. Its "
     'numbers are checked, its time is its own word, and is not stored.'))]
@@ -204,23 +209,37 @@ def admitting(name: str, work: str) -> 'Task':
     task = known_task(name)
     return replace(task, admits=names) if names else task
 
-def evaluate_gpu_files(kernels, task, workload, chip, keeper, seeds=3, limits=None, as_json=False):
-    """Evaluate {name: `Kernel`, or the `UsageError` of reading it} in a language of GPUs, one after the other, and
-    print them → exit code."""
+def evaluate_gpu_files(kernels, task, workload, chip, keeper, seeds=3, limits=None, as_json=False, run=False):
+    """Evaluate {name: `Kernel`, or the `UsageError` of reading it} in a language of GPUs, one after the other, with
+    `run` let this machine's card run and time those that are accepted, and print them → exit code."""
     from ..evaluate.pipeline import evaluate
     what, rows, one = known_task(task) if isinstance(task, str) else task, [], len(kernels) == 1
+    if run: require_card()
     if not as_json and not one: say(GPU_TABLE.head())
+    is_right = True
     for name, kernel in kernels.items():
+        ran, heard = None, []
         if isinstance(kernel, UsageError) and one: raise kernel
         if isinstance(kernel, UsageError): e = kernel
         else:
-            e = evaluate(kernel, what, workload, chip, seeds=seeds, limits=limits, store=keeper)
+            e = evaluate(kernel, what, workload, chip, seeds=seeds, limits=limits, store=None if run else keeper,
+                         on_compiled=(lambda compiled, texts: heard.append(compiled)) if run else None)
+            if run: keeper.save_evaluation(e, what)
+            if heard and e.is_accepted: ran = run_evaluated(heard[-1], e, what, workload)
         rows.append(e)
-        if as_json: print(json.dumps(e.to_dict(), indent=2) if one else _row_lines(name, e, True, None)[0])
+        is_right &= not isinstance(e, UsageError) and (e.status.value == 'correct' or run and e.is_accepted)
+        is_right &= not run or getattr(ran, 'status', '') == 'correct'
+        if as_json: print(_gpu_json(name, e, ran, one))
         elif one: say(*evaluation_lines(e, error_sentence(e)), *(['known since ' + e.created] if e.cached else []))
         else: say(gpu_line(name, e))
-    return EXIT_GOOD if all(not isinstance(e, UsageError) and e.status.value == 'correct'
-                            for e in rows) else EXIT_NOT_CORRECT
+        if ran is not None and not as_json: say('', *str(ran).splitlines())
+    return EXIT_GOOD if is_right else EXIT_NOT_CORRECT
+
+def _gpu_json(name, e, ran, one):
+    "A row as JSON text, with what a card said."
+    if ran is None: return json.dumps(e.to_dict(), indent=2) if one else _row_lines(name, e, True, None)[0]
+    d = e.to_dict() if one else json.loads(_row_lines(name, e, True, None)[0])
+    return json.dumps(d | {'card': ran.to_dict()}, indent=2 if one else None)
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #165a9824
 def evaluate_(
@@ -236,10 +255,10 @@ def evaluate_(
         'ray://HOST:PORT.'))] = None,
     workers: Annotated[int | None, typer.Option(metavar='N', min=1, help=(
         'How many at once; as many as there are processors if left out.'))] = None,
-    admit: Admitted = '', self_run: SelfRunning = False,
+    admit: Admitted = '', self_run: SelfRunning = False, run: OnCard = False,
     store: StorePlace = None):
-    """Compile, verify and profile kernels against a task; GPU kernels get no time. The exit code is 1 if one is not
-    correct."""
+    """Compile, verify and profile kernels against a task; GPU kernels get a time with --run, on a card. The exit code
+    is 1 if one is not correct."""
     from ..evaluate.pipeline import evaluate
     from ..evaluate.sandbox.run import Limits
     from ..gpu.plan.plan_json import GPU_TARGETS
@@ -252,7 +271,9 @@ def evaluate_(
     if any(getattr(k, 'target', '') in GPU_TARGETS for k in found.values()):
         known = admitting(task, admit)
         keeper = Keeper(store, fresh)
-        raise typer.Exit(keeper.code(evaluate_gpu_files(found, known, workload, chip, keeper, seeds, limits, json_)))
+        raise typer.Exit(keeper.code(evaluate_gpu_files(found, known, workload, chip, keeper, seeds, limits, json_,
+                                                           run)))
+    if run: raise UsageError('--run is of GPU kernels, and these are written in NKI.', hint='Leave it out.')
     what, keeper = find_task(task, workload, chip), Keeper(store, fresh)
     if pool or workers or len(kernels) > 1 or files != kernels:          # several, or a folder, of however many
         asked = dict(workload=workload, chip=chip, seeds=seeds, limits=limits, pool=pool or 'local',

@@ -11,7 +11,10 @@ from ..core.format import bytes_text, time_text
 
 if TYPE_CHECKING:
     from ..evaluate.records.evaluation import Evaluation
+    from ..evaluate.gpu.compiling import GpuCompiled
+    from ..evaluate.gpu.on_card import CardRun
     from ..evaluate.records.run import Step
+    from ..tasks.model.task import Task
 
 # %% ../../nbs/7_cli/03_gpu_rows.ipynb #93e12cfb
 GPU_TABLE = TextTable((('status', 14, 'left'), ('precision', 9, 'left'), ('off by', 8, 'right'),
@@ -59,6 +62,22 @@ def require_one_language(languages: list[str]) -> None:
                          hint='Evaluate the kernels of each language by themselves: --target chooses one.')
 
 # %% ../../nbs/7_cli/03_gpu_rows.ipynb #f43a5d59
+def require_card() -> None:
+    "`UsageError` where no kernel can be run here."
+    from ..gpu.launch.cuda_driver import why_no_gpu
+    if why := why_no_gpu():
+        raise UsageError(f'--run needs a card: {why}.',
+                         hint='Leave it out: a kernel is judged without a card. Or use a machine with an NVIDIA card.')
+
+def run_evaluated(compiled: 'GpuCompiled', e: 'Evaluation', task: 'Task', workload: str | None
+                  ) -> 'CardRun | KernelError':
+    """What this machine's card says of a compiled kernel that an evaluation accepted: its numbers on secret draws, and
+    its time where they are right; a `KernelError` where it cannot be run on this task."""
+    from ..evaluate.gpu.on_card import run_on_card
+    cubins = [b.cubin for _, b in sorted(compiled.binaries.items())]
+    try: return run_on_card(compiled.plan, cubins, task, task.workload(workload), e.gpu.precision if e.gpu else '')
+    except KernelError as error: return error
+
 GPU_CANARY = '''import torch
 import triton
 import triton.language as tl

@@ -220,3 +220,50 @@ def test_a_card_timed_every_problem_through_several_kills():
         assert len({name for name, *_ in rows}) == len(rows) == 250
         assert {name for name, status, *_ in rows if status == 'failed'} == failed
         assert all(len(us) == modes and min(us) > 0 for name, _, *us in rows if name not in failed)
+
+
+CROWDED = '''import os
+from pathlib import Path
+
+class OutOfMemoryError(RuntimeError): pass
+
+def work(order, turn):
+    "A problem that finds memory at its `n`-th try, by the number in its name."
+    tries = Path(os.environ['STUB_FOLDER']) / order['name']
+    with open(tries, 'a') as file: file.write('x')
+    with turn(): pass
+    if len(tries.read_text()) < int(order['name'].split('_')[1]) and not order.get('alone'): raise OutOfMemoryError('no room')
+    return {'name': order['name'], 'status': 'library kept', 'alone': order.get('alone', False)}
+'''
+
+
+def test_problems_that_found_no_memory_are_tried_with_fewer_beside_them_before_they_are_alone(place):
+    (place / 'crowded.py').write_text(CROWDED)
+    session = CardSession([{'name': f'1_{n}_P'} for n in (1, 2, 3, 5)], place / 'rows.jsonl', 6, work='crowded:work')
+    rows = {r['name']: r for r in session.run()}
+    tries = {n: len((place / n).read_text()) for n in rows}
+    assert tries == {'1_1_P': 1, '1_2_P': 2, '1_3_P': 3, '1_5_P': 3} and {n: r['alone'] for n, r in rows.items() if r['alone']} == {'1_3_P': True, '1_5_P': True}
+
+
+def test_rows_say_their_session_and_the_second_of_it(place, monkeypatch):
+    from kernel_lab.agents.tune.card_bars import session_seconds
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv('STUB_SECONDS', '0')
+    assert do_kernelbench(place, place / 'rows', ['eager'], 2, work='stub_of_a_card:work') == 0
+    rows = [json.loads(line) for line in rows_of(place)]
+    seconds = session_seconds(rows)
+    assert len(seconds) == 1 and seconds[0] == max(r['at'] for r in rows) > 0 and [r['at'] for r in rows] == sorted(r['at'] for r in rows)
+
+
+def test_a_row_of_a_card_that_throttles_has_no_time_and_is_taken_again(tmp_path):
+    from kernel_lab.agents.tune.card_session import unless_throttled
+    from kernel_lab.gpu.clock.card_state import parse_card_state
+    row = {'name': '1_1_P', 'status': 'library kept', 'samples': {'compile': [1.0] * 20}}
+    cool, hot = (parse_card_state(f'NVIDIA H200, 580, 1980, 3201, {celsius}, 512, {bits}') for celsius, bits in ((40, '0x4'), (91, '0x40')))
+    assert unless_throttled(row, cool) == unless_throttled(row, None) == row
+    found = unless_throttled(row, hot)
+    assert found['status'] == 'throttled' and not found['samples'] and 'Let it cool' in found['says'] and '91 °C' in found['says']
+    (tmp_path / 'rows.jsonl').write_text(json.dumps(found) + '\n')
+    assert [o['name'] for o in CardSession([{'name': '1_1_P'}], tmp_path / 'rows.jsonl').waiting] == ['1_1_P']
+    (tmp_path / 'rows.jsonl').write_text(json.dumps(row) + '\n' + json.dumps(found) + '\n')
+    assert not CardSession([{'name': '1_1_P'}], tmp_path / 'rows.jsonl').waiting

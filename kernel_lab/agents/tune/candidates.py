@@ -37,6 +37,7 @@ PRECISIONS = {'default': 'each operation at most as loose as torch takes it', 't
               'bf16': 'products of float32 in bfloat16'}
 LEAST_FLOPS = 1e9           # of a product that is worth a kernel of one's own
 LEAST_BYTES = 64e6          # of windows that are worth one
+CHAIN = 3                   # convolutions, from which on they are left to the compiler where products follow
 
 def region_bytes(graph: Graph, region: TunedRegion) -> int:
     "The bytes that a region reads and writes at least."
@@ -60,7 +61,13 @@ def regions_of(graph: Graph, fuse: bool = True) -> list[TunedRegion]:
         if not region or not _is_worth_it(graph, region) or taken & {*region.nodes}: continue
         found.append(region)
         taken |= {*region.nodes}
-    return found
+    return _without_a_chain(found)
+
+def _without_a_chain(found):
+    images = {'convolution', 'windows'}
+    is_chain = sum(r.family == 'convolution' for r in found) >= CHAIN
+    if not is_chain or all(r.family in images for r in found): return found
+    return [r for r in found if r.family not in images]
 
 def sources_of(region: TunedRegion, precision: str = 'default') -> list[tuple[str, str]]:
     "(label, text) of each candidate of a region. `UsageError` for an unknown class of precision."

@@ -20,6 +20,7 @@ from ...core.commands import kill_group
 from ...core.errors import LabError, UsageError
 from ...core.format import visible_text
 from ...core.workers import die_with_parent
+from ...gpu.clock.card_state import CardState, card_state, why_throttled
 try: import fcntl
 except ImportError: fcntl = None             # not on Windows
 
@@ -73,8 +74,14 @@ def card_work(order: dict, turn: CardTurn) -> dict:
                           is_last=order.get('alone', False))
     try:
         problem.prepare()
-        with turn(): return asdict(problem.race(order['seconds']))
+        with turn(): row = asdict(problem.race(order['seconds']))
+        return unless_throttled(row, card_state())
     finally: problem.close()
+
+def unless_throttled(row: dict, state: CardState | None) -> dict:
+    "A row, without its times where heat or power slow the card: the next session takes them again."
+    if not (says := why_throttled([state])): return row
+    return row | {'status': 'throttled', 'says': says, 'samples': {}}
 
 def serve_card(work: str, parent: int, orders: int, answers: int) -> None:
     """The worker's loop: `work` as 'module:function', the process number of its session, descriptors of its orders and
@@ -157,6 +164,8 @@ class CardWorker:
 
 # %% ../../../nbs/6_agents/3_tune/07_card_session.ipynb #1475e486
 QUIET_SECONDS = 0.02
+AGAIN = ('memory', 'throttled')         # what another session may find otherwise
+FEWER_WORKERS = 3           # times, each time that problems found no memory beside each other
 
 def _ends_a_line(file):
     "Whether the last byte of a file that is not empty ends a line."
@@ -169,14 +178,14 @@ def _was_quick(row):
 
 class CardSession:
     """Problems (orders of `card_work`) worked on by several workers, one with the card at a time. `rows`: a file with a
-    line of JSON a problem; those that are there are not done again, unless they lack a mode 'autotune' that is asked
-    for."""
+    line of JSON a problem, with the start of its `session` and the second `at` which it came; those that are there are
+    not done again, unless they lack a mode 'autotune' that is asked for."""
     def __init__(self, orders: Sequence[dict], rows: Path, workers: int = 6, patience: float = 150,
                  work: str = 'kernel_lab.agents.tune.card_session:card_work'):
         self.rows, self.work, self.patience = Path(rows), work, patience
         self.waiting = self._left(orders)
         self.later, self.workers, self.holder, self.most = [], [], None, workers
-        self.log = self.rows.with_suffix('.log')
+        self.log, self.name, self.began = self.rows.with_suffix('.log'), '', time.monotonic()
 
     def kept(self) -> list[dict]:
         "The rows that are kept."
@@ -187,22 +196,23 @@ class CardSession:
         return [r for r in found if isinstance(r, dict) and isinstance(r.get('name'), str)]
 
     def _left(self, orders):
-        """The orders that have no row, or only one that found no memory, is of another class of precision, or without
-        the mode 'autotune', which is asked for."""
+        """The orders that have no row, or only one that found no memory or a card that throttled, is of another class
+        of precision, or without the mode 'autotune', which is asked for."""
         kept = self.kept()
         done, timed = {r['name']: r for r in kept}, {r['name'] for r in kept if r.get('samples')}
         other = lambda o, r: o.get('precision', 'default') != r.get('precision', 'default') and r.get('samples')
         for o in orders:
             row = done.get(o['name'])
-            if row and (other(o, row) or row.get('status') == 'memory' and o['name'] not in timed): del done[o['name']]
+            is_open = row and row.get('status') in AGAIN and o['name'] not in timed
+            if row and (other(o, row) or is_open): del done[o['name']]
         again = {n for n, r in done.items() if _was_quick(r)}
         return [o for o in orders if o['name'] not in done or o['name'] in again and 'autotune' in o.get('modes', ())]
 
     def run(self, seconds: float = 3600) -> Iterator[dict]:
         """Yield rows as they come, for at most `seconds`; what is not done then is left for the next time. `UsageError`
         where another session writes this file."""
-        end = time.monotonic() + seconds
-        with self._alone(): yield from self._run(end)
+        self.name, self.began = time.strftime('%Y-%m-%dT%H:%M:%S'), time.monotonic()
+        with self._alone(): yield from self._run(self.began + seconds)
 
     @contextmanager
     def _alone(self):
@@ -228,9 +238,10 @@ class CardSession:
 
     def _assign(self):
         if not self.waiting and self.later and not any(w.order for w in self.workers):
-            for w in self.workers[1:]: w.end()                      # those that found no memory, one at a time
-            self.workers, self.most = self.workers[:1], 1
-            self.waiting, self.later = self.later, []
+            self.most = max(1, self.most // FEWER_WORKERS)          # those that found no memory; alone in the end
+            for w in self.workers[self.most:]: w.end()
+            self.workers = self.workers[:self.most]
+            self.waiting, self.later = [o | {'alone': self.most == 1} for o in self.later], []
         while len(self.workers) < min(self.most, len(self.waiting) + sum(w.order is not None for w in self.workers)):
             self.workers.append(CardWorker(self.work, self.log))
         for w in self.workers:
@@ -270,10 +281,11 @@ class CardSession:
                 if answer.get('broken') and order.get('ways'):
                     self.waiting.insert(0, order | {'ways': FEWER_WAYS[order['ways']]})
                 elif answer['status'] == 'memory' and not order.get('alone'):
-                    self.later.append(order | {'alone': True})
+                    self.later.append(order)
                 else: yield self._keep(answer)
 
     def _keep(self, row):
+        row = row | {'session': self.name, 'at': round(time.monotonic() - self.began, 1)}
         with open(self.rows, 'ab+') as file:
             if file.tell() and not _ends_a_line(file): file.write(b'\n')       # what a kill cut off stays a line alone
             file.write(json.dumps(row).encode() + b'\n')

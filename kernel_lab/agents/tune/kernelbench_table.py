@@ -128,7 +128,8 @@ def bar_lines(results: Sequence[TunedResult], facts: CardFacts | None = None) ->
         beaten = f' ({sum(r.beats_best for r in found)} the best mode)' if bar.measure is _faster else ''
         if bar.measure is _mean: beaten = f' ({_mean_best(found):.3f} over the best mode)'
         if bar.of_card: beaten = f' of {len(rooms_of(found, facts))}'
-        verdict = 'reached' if found and value >= bar.least else 'not reached'
+        verdict = 'reached' if found and value >= bar.least else 'not reached' if found else 'not recorded'
+        if not found: text = '–'
         verdict += ', stretch' * bar.is_stretch
         yield (f'{bar.of or "all":<16} {len(found):>4} timed  {bar.says:<24} {text:>7}{beaten}  bar {least:>5}  '
                f'{verdict}')

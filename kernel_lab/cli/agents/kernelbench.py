@@ -6,11 +6,11 @@ kill"""
 # %% ../../../nbs/7_cli/1_agents/03_kernelbench.ipynb #ca5e087e
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from ..render import EXIT_GOOD, EXIT_NOT_CORRECT, say
 from ...core.errors import UsageError
-from ...core.format import visible_text
 
 # %% ../../../nbs/7_cli/1_agents/03_kernelbench.ipynb #f512a9b0
 CARD_WORK = 'kernel_lab.agents.tune.card_session:card_work'
@@ -37,38 +37,9 @@ def say_row(row: dict, as_json: bool = False) -> None:
 
 def rows_table(path: Path | str) -> tuple[list, object]:
     "(results of the problems, `CardFacts` of the last session or None) in a file of rows, or a recording of them."
-    results, cards = rows_and_sessions(path)
-    return results, cards[-1] if cards else None
-
-def rows_and_sessions(path: Path | str) -> tuple[list, list]:
-    """(results of the problems, `CardFacts` of each session) in a file of rows, or a recording of them, as
-    `{"rows": […]}`. `UsageError` for rows of more than one card, and for a file that is neither."""
-    from ...agents.tune.card_facts import CardFacts
-    from ...agents.tune.kernelbench_table import held_to_floor
-    from ...agents.tune.tune_table import read_rows, tuned_results
-    rows = _recorded(path) if Path(path).suffix == '.json' else read_rows(path)
-    cards = [CardFacts.of(r) for r in rows if r.get('status') == 'card']
-    rows = [r for r in rows if r.get('status') != 'card']
-    names = {visible_text(str(r['card']))[:100] for r in rows if r.get('samples') and r.get('card')}
-    names |= {c.card for c in cards}
-    if len(names) > 1:
-        raise UsageError(f'{path} has rows of {len(names)} cards, which no table mixes: {", ".join(sorted(names))}.',
-                         hint='Keep the rows of each card in a folder of their own.')
-    return held_to_floor(tuned_results(rows), cards[-1] if cards else None), cards
-
-def _recorded(path):
-    try:
-        data = json.loads(Path(path).read_text())
-        if not isinstance(data, dict) or not isinstance(data.get('rows'), list): raise ValueError('it has no rows')
-        if not all(isinstance(r, dict) and isinstance(r.get('name'), str) for r in data['rows']):
-            raise ValueError('a row of it has no name')
-        found = {}
-        for r in data['rows']:
-            if found.setdefault(r['name'], r) is not r: raise ValueError(f'it has two rows of {r["name"][:60]}')
-        return data['rows']
-    except (OSError, ValueError, RecursionError) as e:
-        raise UsageError(f'{path} cannot be read as a recording: {visible_text(str(e))[:160]}.',
-                         hint='A recording is {"rows": [...]}; the rows of a session are rows.jsonl.') from e
+    from ...agents.tune.card_bars import card_file
+    found = card_file(path)
+    return [*found.results], found.facts[-1] if found.facts else None
 
 def autotuned_orders(orders: Sequence[dict], path: Path | str) -> list[dict]:
     "Of some orders those whose rows in a file are worth max-autotune, with that mode more."
@@ -91,22 +62,26 @@ def card_rows(orders: Sequence[dict], path: Path, modes: Sequence[str], workers:
         if not is_quiet: say(f'{left}; to go on after an end: the same command again')
         yield from session.run()
 
-def say_table(path: Path | str, by_task: bool = False) -> None:
-    """Print the table of a file of rows: A/A of the last session and of all, counts, means and fast_p, bars, by problem
-    what holds back those that are not reached, the memory-bound that gained little, and with `by_task` a line a
-    problem."""
+def say_table(paths: Path | str | Sequence[Path | str], by_task: bool = False) -> None:
+    """Print the table of files of measurements: rows of sessions, recordings, what `make gpu-test` wrote. A/A of the
+    last session and of all, counts, means and fast_p, every bar, attacks in both harnesses, by problem what holds back
+    the bars that are not reached, the memory-bound that gained little, and with `by_task` a line a problem."""
+    from ...agents.tune.card_bars import all_bar_lines, attack_lines, card_files, files_line, raced_file
     from ...agents.tune.card_facts import sessions_line
-    from ...agents.tune.kernelbench_table import (bar_lines, missing_lines, room_lines, score_lines,
-        task_lines)
+    from ...agents.tune.kernelbench_table import missing_lines, room_lines, score_lines, task_lines
     from ...agents.tune.tune_table import summary_lines
-    results, cards = rows_and_sessions(path)
-    facts = cards[-1] if cards else None
-    say(*([str(facts), sessions_line(cards)] if facts else ['A/A: not measured: no row of the card is here']), '')
+    files = card_files([paths] if isinstance(paths, (str, Path)) else paths)
+    raced = raced_file(files)
+    results, facts = raced.results, raced.facts[-1] if raced.facts else None
+    if len(files) > 1 or not results: say(files_line(files))
+    itself = [str(facts), sessions_line(raced.facts)] if facts else ['A/A: not measured: no row of the card is here']
+    if results: say(*itself, '', *summary_lines(results))
     timed = [r for r in results if r.us]
-    say(*summary_lines(results))
     for over in ('eager', 'compile') if timed else ():
         say(*score_lines([r.us[over] / r.us[r.chosen] for r in timed], len(results), over))
-    say('', *bar_lines(results, facts))
+    say('', *all_bar_lines(files))
+    if attacks := [*attack_lines(files)]: say('', 'attacks on the clock, in both harnesses:', *attacks)
+    if not results: return
     if left := [*missing_lines(results, facts)]: say('', 'what holds back bars that are not reached:', *left)
     if left := [*room_lines(results, facts)]: say('', 'memory-bound, less than a third of the room gained:', *left)
     if by_task: say('', *task_lines(results, facts))
@@ -121,6 +96,13 @@ def say_answers(path: Path | str, baselines: Sequence[Path | str], level: int) -
         say(f'{Path(path).name} over {Path(base).name}, published (whose clocks, cards and tolerances are theirs):',
             *answer_lines(answers, published_times(base), level))
 
+def longest_first(names: Iterable[str]) -> list[str]:
+    """Problems in the order in which a session takes them: level 3, whose compiling takes longest, then those of level
+    2 and 1 in turn, so that large tensors of level 1 are not all on the card at once."""
+    levels = {n: [x for x in names if x.startswith(f'{n}_')] for n in '321'}
+    pairs = zip_longest(levels['2'], levels['1'])
+    return [*levels['3'], *(x for pair in pairs for x in pair if x)]
+
 def do_kernelbench(checkout: Path | str, folder: Path, modes: Sequence[str], workers: int,
                    published: Mapping[str, dict[str, float]] | None = None, work: str = CARD_WORK) -> int:
     """Time torch's modes on every problem of a checkout, a row each in `folder`/rows.jsonl; rows that are there stay.
@@ -128,7 +110,8 @@ def do_kernelbench(checkout: Path | str, folder: Path, modes: Sequence[str], wor
     from ...agents.tune.tune_table import summary_lines
     files = kernelbench_files(checkout)
     folder.mkdir(parents=True, exist_ok=True)
-    orders = [{'name': n, 'source': str(p.resolve()), 'plans': None, 'seconds': 6} for n, p in files.items()]
+    orders = [{'name': n, 'source': str(files[n].resolve()), 'plans': None, 'seconds': 6}
+              for n in longest_first(files)]
     for row in card_rows(orders, folder / 'rows.jsonl', modes, workers, work): say_row(row)
     results, _ = rows_table(folder / 'rows.jsonl')
     mine = [r for r in results if r.name in files]

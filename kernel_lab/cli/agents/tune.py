@@ -36,6 +36,11 @@ def task_problem(name: str, workload: str | None = None) -> str:
     task = known_task(name)
     return _TASK.format(name=task.name, workload=task.workload(workload).name)
 
+def _level_of(path):
+    "The name of a file's folder; of KernelBench's level1 the number alone, which the table knows problems by."
+    folder = path.resolve().parent.name
+    return folder.removeprefix('level') if folder in ('level1', 'level2', 'level3') else folder
+
 def problem_texts(names: Sequence[str], workload: str | None = None) -> dict[str, str]:
     """Name → text of problems: tasks, files, and folders with files that have a class Model. `UsageError` where a name
     is none of them, or a folder has none."""
@@ -44,7 +49,7 @@ def problem_texts(names: Sequence[str], workload: str | None = None) -> dict[str
     for name in names:
         path = Path(name)
         if path.is_dir():
-            inside = {f'{p.parent.name}_{p.stem}': file_text(p) for p in files_below(path, '.py')}
+            inside = {f'{_level_of(p)}_{p.stem}': file_text(p) for p in files_below(path, '.py')}
             inside = {k: t for k, t in inside.items() if 'class Model' in t and 'get_inputs' in t}
             if not inside: raise UsageError(f'No problem is in the folder {name}.',
                                             hint='A problem has a class Model and get_inputs.')
@@ -125,8 +130,9 @@ def tune(
     race: Annotated[bool, typer.Option('--race/--no-race',
                                        help='Race on the card of this machine, if there is one.')] = True,
     modes: Modes = None, ways: Ways = 'all',
-    table: Annotated[str | None, typer.Option('--table', metavar='FILE', help=(
-        'Print the table of kept rows, or of a recording, and race nothing; a line a problem with --verbose.'))] = None,
+    table: Annotated[list[str] | None, typer.Option('--table', metavar='FILE', help=(
+        'Print the table of kept rows, of a recording, or of what make gpu-test wrote, and race nothing; repeat, for '
+        'every bar in one table; a line a problem with --verbose.'))] = None,
     verbose: Annotated[bool, typer.Option('--verbose', help='With --table: each problem with its floor.')] = False,
     json_: AsJson = False):
     """Write GPU kernels for problems without a model: templates compiled without a GPU, raced where a card is, each

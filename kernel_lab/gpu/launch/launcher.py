@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
+import numpy as np
 import kernel_lab
 from ...core.commands import run_command
 from ...core.errors import KernelError, LabError, UsageError
@@ -24,7 +25,8 @@ from ..clock.card_state import card_state, why_throttled
 from ..clock.ratios import SelfRatio, below_floor, sampled_ratio
 from .cuda_driver import CudaDriver
 from .prepared_plan import PreparedPlan, checked_outputs, run_status
-from .race import RaceTrack, check_last, library_time, plan_floor_us, race, read_clocks
+from .race import (TINY_US, RaceTrack, check_last, library_time, plan_floor_us, race,
+    read_clocks)
 from ..plan.launch_plan import LaunchPlan
 
 # %% ../../../nbs/3_gpu/7_launch/07_launcher.ipynb #fab236a9
@@ -33,7 +35,7 @@ class LaunchOrder:
     """What a launcher is to do: plans (as text, read again where they are launched) with a binary for each kernel;
     `seeds`: of the draws, secret, two for each plan; `timed`: samples, at most `most`, `seconds` for them;
     `again`: repeats of the first against itself; `profile`: read the kernels' own clock. `bare`: one run of each plan
-    and nothing else, for a tool that watches it."""
+    and nothing else, for a tool that watches it. `any_order`: outputs may differ from run to run by their last bits."""
     plans: tuple[str, ...]
     cubins: tuple[tuple[bytes, ...], ...]
     seeds: tuple[tuple[int, int], ...]
@@ -45,6 +47,7 @@ class LaunchOrder:
     profile: bool = True
     wait_seconds: float = 0
     bare: bool = False
+    any_order: bool = False
 
     def to_json(self) -> str:
         "As JSON text."
@@ -66,6 +69,8 @@ def order_of(plans: Sequence[LaunchPlan], cubins: Sequence[Sequence[bytes]], **m
     return LaunchOrder(tuple(p.to_json() for p in plans), tuple(map(tuple, cubins)), seeds, **more)
 
 # %% ../../../nbs/3_gpu/7_launch/07_launcher.ipynb #e55542ca
+ANY_ORDER_SHARE = 1e-3      # of the largest output, by which a timed run may be off where order is free
+
 class LaunchSession:
     "What the launcher's process does with an order; `report` is its answer."
     def __init__(self, order: LaunchOrder, driver: CudaDriver, folder: Path):
@@ -97,8 +102,13 @@ class LaunchSession:
             except KernelError as e:
                 if e.kind != 'memory' or time.monotonic() > end: raise
                 time.sleep(1)
-        for seed in self.order.seeds[k]: prepared.add_draw(seed)
+        for n, seed in enumerate(self.order.seeds[k]): prepared.add_draw(seed, self._given(k, n))
         return prepared
+
+    def _given(self, k, draw):
+        "Number of a buffer → its bytes, of what was put into the folder for a draw of a plan."
+        files = self.folder.glob(f'given_{k}_{draw}_*')
+        return {int(f.name.rsplit('_', 1)[1]): np.fromfile(f, np.uint8) for f in files}
 
     def _checked(self, k, plan):
         "Outputs of each draw; the first status that is not 'ran' is that of the report."
@@ -108,6 +118,7 @@ class LaunchSession:
             for i, x in enumerate(outputs): (self.folder / f'{k}_{draw}_{i}').write_bytes(x.tobytes())
             all_outputs.append(outputs)
             totals = {s: totals.get(s, 0) + n for s, n in found.items()}
+        if self.order.any_order: totals['unstable'] = 0
         status, says = run_status(totals)
         if self.report['status'] == 'ran': self.report |= {'status': status, 'says': says}
         self.report['plans'].append({'found': totals, 'seconds': seconds})
@@ -123,7 +134,7 @@ class LaunchSession:
         for k in range(o.again): self.report['self'].append(race(track, *plans[:1] * 2, 0, o.seconds, most, k))
         if len(plans) > 1: self.report['race'] = race(track, *plans, o.goal, o.seconds, o.most)
         for k, p in enumerate(plans):
-            check_last(track, p, expected[k])
+            check_last(track, p, expected[k], share=ANY_ORDER_SHARE if o.any_order else 0.0)
             clocks = read_clocks(track, p, profile=o.profile)
             floor = plan_floor_us(p, gbps, self.driver.cache_bytes)
             self.report['plans'][k] |= {'clocks': asdict(clocks), 'floor_us': floor}
@@ -196,22 +207,33 @@ class LaunchReport:
         return (f'{", ".join(found["operations"])} by torch, {calls}{plain}: {percent_text(found["share"])} of the '
                 f'time, {found["us"]:.1f} of {found["whole_us"]:.1f} µs')
 
+    @property
+    def _floor(self):
+        "What launching alone takes, where the first plan's time is near it; '' elsewhere."
+        if not self.duration or self.duration.us >= TINY_US or 'launch_floor_us' not in self.data: return ''
+        return (f'below {TINY_US:g} µs: each sample is a graph of many launches; two events with nothing between are '
+                f'{self.data["launch_floor_us"]:.1f} µs apart')
+
     def __str__(self):
         head = f'{self.status} on {self.data.get("card", "no card")}' + (f': {self.says}' if self.says else '')
-        rows = [x for x in (self.duration, self.library or None, self.itself, self.ratio) if x is not None]
+        rows = [x for x in (self.duration, self._floor or None, self.library or None, self.itself, self.ratio)
+                if x is not None]
         return '\n'.join([head, *(f'  {x}' for x in rows), f'  {self.seconds:.1f} s wall time in all'])
 
 MAX_SEEN_BYTES = 16 << 20
 
 def launch(order: LaunchOrder, seconds: float = 120, api: str = '',
-           under: Callable[[Path], list] | None = None) -> LaunchReport:
+           under: Callable[[Path], list] | None = None, draws: Sequence[dict] = ()) -> LaunchReport:
     """Do an order in a process of its own, which is killed after `seconds`. Every failure is a status of the report.
     `api`: a driver other than CUDA's, as 'module:name'. `under`: the words that start a tool which watches the process,
-    from the file that it is to write; the report has the text as `data['seen']`."""
+    from the file that it is to write; the report has the text as `data['seen']`. `draws`: number of a buffer → its
+    bytes, of each draw of the first plan; what they have not is drawn from the order's seeds."""
     lab, began = Path(kernel_lab.__file__).parents[1], time.monotonic()
     with tempfile.TemporaryDirectory(prefix='kernel-lab-') as place:
         folder = Path(place)
         (folder / 'order').write_text(order.to_json())
+        for n, draw in enumerate(draws):
+            for buffer, data in draw.items(): data.tofile(folder / f'given_0_{n}_{buffer}')
         tool = under(folder / 'seen') if under else []
         command = [*tool, sys.executable, '-P', '-s', '-B', '-c', _BOOT, str(lab), place, api]
         env = os.environ | {'LC_ALL': 'C.UTF-8'} if under else None            # numbers without a language's commas

@@ -169,15 +169,20 @@ def reference(task, x, w): return x @ w if task == 'product' else x.sum(1)
 
 # The harness.
 
-def harness(source, task, how):
-    "What the harness says of a text: {'passed', 'us'}. It is meant to be fooled."
-    import torch
+def module_of(source):
     import importlib.util
     import tempfile
     with tempfile.NamedTemporaryFile('w', suffix='.py', delete=False) as file: file.write(source)
     spec = importlib.util.spec_from_file_location('submission', file.name)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def examined(source, task, how):
+    "(whether the harness lets a text pass, the call that it will time, what must stay alive until then). It is meant to be fooled."
+    import torch
+    module = module_of(source)
     torch.manual_seed(0)
     x, w = (torch.randn(s, device='cuda') for s in shapes_of(task))
     want = reference(task, x, w)
@@ -191,13 +196,18 @@ def harness(source, task, how):
     for _ in range(3): module.kernel(x, w)
     torch.cuda.synchronize()
     time.sleep(0.05)
-    call = lambda: module.kernel(x, w)
+    call, graph = lambda: module.kernel(x, w), None
     if how == 'graph':
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph): module.kernel(x, w)
         call = graph.replay
-    cache = torch.empty(256 << 20, dtype=torch.uint8, device='cuda')
-    found = []
+    return bool(passed), call, (x, w, want, module, graph)
+
+
+def timed(call):
+    "Median µs of a call between two events, each time after a write of the cache."
+    import torch
+    cache, found = torch.empty(256 << 20, dtype=torch.uint8, device='cuda'), []
     for _ in range(30):
         cache.zero_()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -206,27 +216,54 @@ def harness(source, task, how):
         end.record()
         torch.cuda.synchronize()
         found.append(1000 * start.elapsed_time(end))
-    return {'passed': bool(passed), 'us': sorted(found)[15]}
+    return sorted(found)[15]
+
+
+class Fork:
+    "A process that no other text has touched: it examines one beside the others, and times it when it is told to."
+    def __init__(self, order):
+        self.name = order['name']
+        (told, go), (said, say) = os.pipe(), os.pipe()
+        if os.fork() == 0:
+            os.close(go)
+            with os.fdopen(say, 'w', buffering=1) as out, os.fdopen(told) as word: self._work(order, out, word)
+            os._exit(0)
+        os.close(told), os.close(say)
+        self.go, self.answers = os.fdopen(go, 'w'), os.fdopen(said)
+
+    def _work(self, order, out, word):
+        try:
+            passed, call, kept = examined(order['source'], order['task'], order['how'])
+            print(json.dumps({'examined': True}), file=out)
+            if not word.readline(): return
+            print(json.dumps({'passed': passed, 'us': timed(call)}), file=out)
+        except Exception as e:                  # noqa: BLE001 a submission may raise anything
+            print(json.dumps({'passed': False, 'died': f'{type(e).__name__}: {e}'[-400:]}), file=out)
+
+    def wait(self):
+        "Until it is examined, or has ended."
+        self.first = self._answer()
+
+    def answer(self):
+        "What the harness says of it: {'name', 'passed', 'us'}."
+        if 'examined' not in self.first: return {'name': self.name, **self.first}
+        print('go', file=self.go, flush=True)
+        return {'name': self.name, **self._answer()}
+
+    def _answer(self): return json.loads(self.answers.readline() or '{"passed": false, "died": "no word"}')
 
 
 def serve_harness():
-    "Read lines of JSON {name, source, task, how}, each done by a fork that no other has touched; print a line for each."
+    """Read lines of JSON {name, source, task, how} until an empty one: all are examined at once, each by a fork of its own. A line
+    'examined' tells that they are; after a line of input they are timed one after the other, with a line of JSON for each."""
     import torch                                            # noqa: F401 imported once
     import triton                                           # noqa: F401
-    for line in sys.stdin:
-        order = json.loads(line)
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try: said = harness(order['source'], order['task'], order['how'])
-            except Exception as e:              # noqa: BLE001 a submission may raise anything
-                said = {'passed': False, 'died': f'{type(e).__name__}: {e}'[-400:]}
-            os.write(write, json.dumps(said).encode())
-            os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as file: text = file.read()
-        os.waitpid(child, 0)
-        print(json.dumps({'name': order['name'], **json.loads(text or '{"passed": false, "died": "no word"}')}), flush=True)
+    forks = []
+    while (line := sys.stdin.readline()).strip(): forks.append(Fork(json.loads(line)))
+    for f in forks: f.wait()
+    print('examined', flush=True)
+    if not sys.stdin.readline(): return
+    for f in forks: print(json.dumps(f.answer()), flush=True)
 
 
 if __name__ == '__main__': serve_harness()

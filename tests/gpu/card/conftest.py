@@ -1,45 +1,105 @@
-"""What takes longest on a card's machine and needs the card for a moment: begun with the first test, and over before one is timed."""
+"""What is begun with the first test on a card, so that little is left to wait for: everything that is compiled, all at once, and
+everything on the card that is not timed. What is timed comes after that, alone. The session's report is written here, to the
+file that KERNEL_LAB_GPU_REPORT names."""
+import json
+import os
+import sys
+import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from kernel_lab.evaluate.self_run.run import self_run
-from kernel_lab.tasks.model.workload import Kernel
+from kernel_lab.evaluate.gpu.compiling import compile_submission
+from kernel_lab.evaluate.gpu.nvcc import nvcc_path
+from kernel_lab.gpu.clock.card_state import card_state
+from kernel_lab.gpu.launch.cuda_driver import CudaDriver
 
-INLINE = '''import torch
-from torch.utils.cpp_extension import load_inline
-CUDA = """#include <ATen/cuda/CUDAContext.h>
-__global__ void rows(const float* x, float* out, int n) {
-    __shared__ float part[256];
-    const float* from = x + (size_t)blockIdx.x * n;
-    float most = -INFINITY, sum = 0;
-    for (int k = threadIdx.x; k < n; k += 256) most = fmaxf(most, from[k]);
-    part[threadIdx.x] = most;
-    for (int s = 128; s; s /= 2) { __syncthreads(); if (threadIdx.x < s) part[threadIdx.x] = fmaxf(part[threadIdx.x], part[threadIdx.x + s]); }
-    __syncthreads(); most = part[0]; __syncthreads();
-    for (int k = threadIdx.x; k < n; k += 256) sum += expf(from[k] - most);
-    part[threadIdx.x] = sum;
-    for (int s = 128; s; s /= 2) { __syncthreads(); if (threadIdx.x < s) part[threadIdx.x] += part[threadIdx.x + s]; }
-    __syncthreads();
-    for (int k = threadIdx.x; k < n; k += 256) out[(size_t)blockIdx.x * n + k] = expf(from[k] - most) / part[0];
-}
-torch::Tensor soft(torch::Tensor x) {
-    auto out = torch::empty_like(x);
-    rows<<<x.size(0), 256, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), out.data_ptr<float>(), x.size(1));
-    return out;
-}"""
-soft = load_inline(name='soft', cpp_sources='torch::Tensor soft(torch::Tensor x);', cuda_sources=CUDA, functions=['soft'], verbose=True,
-                   extra_cflags=[''], extra_ldflags=[''], extra_cuda_cflags=['-O3'])
-class ModelNew(torch.nn.Module):
-    def forward(self, x): return soft.soft(x)
-'''
+sys.path.insert(0, str(Path(__file__).parent))
+from attacks_on_card import ATTACKS
+from card_texts import BAD, PARITY, texts
+from card_work import HAS_TOOLS, Harness, compile_inline, inline_runs, launch_once, run_beside, sanitize_all
+
+BEGAN = float(os.environ.get('KERNEL_LAB_GPU_BEGAN') or time.time())
+REPORT, TOOK, ENDED = {}, {}, {}
 
 
-def inline_runs():
-    return (self_run(Kernel(INLINE), 'softmax', seeds=2, samples=20),
-            self_run(Kernel(INLINE.replace('return soft.soft(x)', 'return soft.soft(2 * x)')), 'softmax', seeds=1, samples=3))
+def seconds(): return round(time.time() - BEGAN, 1)
+
+
+def pytest_runtest_logreport(report):
+    "Seconds of each test, with its fixtures, and how it ended."
+    if 'gpu/card/' not in report.nodeid: return
+    TOOK[report.nodeid] = TOOK.get(report.nodeid, 0.0) + report.duration
+    if report.when == 'call' or report.outcome != 'passed': ENDED[report.nodeid] = report.outcome
+
+
+def pytest_sessionfinish(session):
+    place = os.environ.get('KERNEL_LAB_GPU_REPORT')
+    if not place or not REPORT: return
+    state, ends = card_state(), [*ENDED.values()]
+    longest = sorted(TOOK, key=TOOK.get, reverse=True)[:12]
+    Path(place).write_text(json.dumps({
+        'kind': 'measured', 'what': 'make gpu-test', 'card': state.name if state else '', 'state': str(state or ''),
+        'recorded': time.strftime('%Y-%m-%d'), 'seconds': seconds(), 'tests': {e: ends.count(e) for e in sorted({*ends})},
+        'longest': {n.rpartition('/')[2]: round(TOOK[n], 1) for n in longest}, **REPORT}))
 
 
 @pytest.fixture(scope='session')
-def inline():
-    "A future of (record of host code compiled by `load_inline`, record of the same that gives another answer)."
-    with ThreadPoolExecutor(1) as pool: yield pool.submit(inline_runs)
+def report():
+    "What the session keeps."
+    return REPORT
+
+
+class Compiled:
+    "Name → what the compiler made of a text, as soon as it has."
+    def __init__(self, futures): self.futures = futures
+    def __getitem__(self, name): return self.futures[name].result()
+
+
+@pytest.fixture(scope='session')
+def begun():
+    "(what is `Compiled`, the `Harness`, a future of the module of `load_inline`), all of it begun now: it needs processors, and no turn on the card."
+    chip = f'sm_{CudaDriver().capability}'
+    asked = texts(('nvrtc', 'nvcc') if nvcc_path() else ('nvrtc',))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(os.cpu_count()) as pool:
+        inline, harness = one.submit(compile_inline), Harness(Path(folder))
+        futures = {n: pool.submit(compile_submission, source, specs, chip, **more) for n, (source, specs, more) in asked.items()}
+        try: yield Compiled(futures), harness, inline
+        finally:
+            harness.close()
+            for f in futures.values(): f.cancel()
+
+
+@pytest.fixture(scope='session')
+def compiled(begun): return begun[0]
+
+
+@pytest.fixture(scope='session')
+def untimed(begun):
+    """Everything on the card that is not timed, several at once: `launched`, name → (order, report); `after`, the report of an order after
+    a kernel that did not end; `sanitized`; `beside` of `run_beside`; `inline` of `inline_runs`. No process of it is left then."""
+    compiled, harness, inline = begun
+    names, phases = [*PARITY, *BAD, *(a.name for a in ATTACKS)], REPORT.setdefault('phases', {})
+    for n in names: compiled[n]
+    harness.wait()
+    phases['compiled'] = seconds()
+    with ThreadPoolExecutor(8) as pool, ThreadPoolExecutor(1) as other:
+        watched = other.submit(sanitize_all, compiled) if HAS_TOOLS else None
+        launched = dict(zip(names, pool.map(lambda n: launch_once(n, compiled[n]), names)))
+        after = launch_once('softmax, one pass', compiled['softmax, one pass'])[1]
+        watched = watched.result() if watched else {}
+    phases['launched'] = seconds()
+    beside = run_beside()
+    phases['beside'] = seconds()
+    inline.result()
+    runs = inline_runs()
+    phases['untimed'] = seconds()
+    return SimpleNamespace(launched=launched, after=after, sanitized=watched, beside=beside, inline=runs)
+
+
+@pytest.fixture(scope='session')
+def naive(begun, untimed):
+    "Name → what the harness says of every attack and of the honest kernels, one after the other."
+    return begun[1].timed()

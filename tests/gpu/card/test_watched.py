@@ -3,37 +3,27 @@ the recording that the daily tests read."""
 import json
 import lzma
 import os
-import shutil
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip('triton', reason='triton is not installed: the extra gpu')
-from watched_kernels import KERNELS, SPECS
-from kernel_lab.core.errors import KernelError
-from kernel_lab.evaluate.gpu.compiling import compile_submission
+sys.path.insert(0, str(Path(__file__).parent))
+from card_work import HAS_TOOLS, noting, plan_and_binaries
 from kernel_lab.gpu.launch import counters, sanitizer
 from kernel_lab.gpu.launch.cuda_driver import why_no_gpu
-from kernel_lab.gpu.launch.launcher import launch
+from watched_kernels import KERNELS
 
-has_tools = all(shutil.which(t) or any((b / t).exists() for b in sanitizer.TOOLKIT_BINS) for t in ('ncu', 'compute-sanitizer'))
 pytestmark = [pytest.mark.card, pytest.mark.skipif(why_no_gpu() is not None, reason=f'{why_no_gpu()}: make gpu-test needs a card'),
-              pytest.mark.skipif(not has_tools, reason="ncu and compute-sanitizer are not installed: CUDA's toolkit has them")]
+              pytest.mark.skipif(not HAS_TOOLS, reason="ncu and compute-sanitizer are not installed: CUDA's toolkit has them")]
 RECORDED = {'sanitizer': {}, 'counters': {}}
 
 
-@pytest.fixture(scope='module')
-def made():
-    "(plan, binaries) of a kernel by its name."
-    @cache
-    def compiled(name):
-        found = compile_submission(KERNELS[name], SPECS[name], 'sm_90')
-        assert not isinstance(found, KernelError), found
-        return found.plan, [b for _, b in sorted(found.binaries.items())]
-    yield compiled
+@pytest.fixture(scope='module', autouse=True)
+def kept():
+    "What the tools printed, written."
+    yield
     if place := os.environ.get('KERNEL_LAB_WATCHED'):
         Path(place).write_bytes(lzma.compress(json.dumps(RECORDED, sort_keys=True).encode()))
 
@@ -41,31 +31,9 @@ def made():
 def lines_of(binaries): return {b.kernel.entry: {str(i.address): i.line for i in b.sass} for b in binaries}
 
 
-def noting(texts):
-    "A `launch` that keeps what the tools print, in the list that `texts` gives."
-    def kept(*args, **kw):
-        report = launch(*args, **kw)
-        texts().append((report.status, report.data.get('seen', ''), report.data.get('places', [])))
-        return report
-    return kept
-
-
-@pytest.fixture(scope='module')
-def sanitized(made):
-    "Name → (binaries, report, what the tools print), each in a thread: its processes are their own."
-    texts = {}
-    def one(name):
-        plan, binaries = made(name)
-        texts[threading.get_ident()] = mine = []
-        return binaries, sanitizer.sanitize(plan, binaries), mine
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(KERNELS)) as pool:
-        patch.setattr(sanitizer, 'launch', noting(lambda: texts[threading.get_ident()]))
-        return dict(zip(KERNELS, pool.map(one, KERNELS)))
-
-
 @pytest.mark.parametrize('name', KERNELS)
-def test_the_sanitizer_names_the_line(sanitized, name):
-    binaries, report, texts = sanitized[name]
+def test_the_sanitizer_names_the_line(untimed, name):
+    binaries, report, texts = untimed.sanitized[name]
     RECORDED['sanitizer'][name] = {'lines': lines_of(binaries), 'names': {b.kernel.entry: b.kernel.name for b in binaries},
                                    'runs': dict(zip(sanitizer.SANITIZER_CHECKS, texts)), 'found': [str(f) for f in report.findings]}
     print(report)
@@ -76,8 +44,8 @@ def test_the_sanitizer_names_the_line(sanitized, name):
 
 
 @pytest.mark.parametrize('name', ['softmax', 'matmul'])
-def test_counters_say_why(made, name, monkeypatch):
-    plan, binaries = made(name)
+def test_counters_say_why(compiled, untimed, name, monkeypatch):
+    plan, binaries = plan_and_binaries(compiled[f'watched: {name}'])
     texts = []
     monkeypatch.setattr(counters, 'launch', noting(lambda: texts))
     found = counters.count(plan, binaries)
