@@ -257,8 +257,8 @@ def evaluate_(
         'How many at once; as many as there are processors if left out.'))] = None,
     admit: Admitted = '', self_run: SelfRunning = False, run: OnCard = False,
     store: StorePlace = None):
-    """Compile, verify and profile kernels against a task; GPU kernels get a time with --run, on a card. The exit code
-    is 1 if one is not correct."""
+    """Compile, verify and profile kernels against a task; GPU kernels get a time with --run, on a card.
+    The exit code is 1 if one is not correct."""
     from ..evaluate.pipeline import evaluate
     from ..evaluate.sandbox.run import Limits
     from ..gpu.plan.plan_json import GPU_TARGETS

@@ -97,3 +97,13 @@ def test_rows_of_a_session_become_a_small_recording_that_the_table_reads(tmp_pat
 def test_problems_that_compile_longest_come_first_and_large_ones_not_together():
     order = longest_first([f'{level}_{k}_P' for level in '123' for k in range(1, 5)])
     assert [n[0] for n in order] == ['3'] * 4 + ['2', '1'] * 4 and len({*order}) == 12
+
+
+def test_a_folder_of_kernelbench_is_tuned_under_the_names_that_the_table_knows(tmp_path):
+    from kernel_lab.agents.tune.kernelbench_table import group_of
+    from kernel_lab.cli.agents.tune import problem_texts
+    for folder in ('level1', 'mine'):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / '19_ReLU.py').write_text('class Model: pass\ndef get_inputs(): return []\n')
+    assert [group_of(n) for n in problem_texts([str(tmp_path / 'level1')])] == ['L1 memory-bound']
+    assert [*problem_texts([str(tmp_path / 'mine')])] == ['mine_19_ReLU']

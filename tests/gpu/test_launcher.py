@@ -184,3 +184,9 @@ def test_a_race_below_ten_microseconds_repeats_in_one_graph():
 @pytest.mark.parametrize('kernels', [(), ('copy',) * 3])
 def test_a_race_is_of_one_or_two(kernels):
     with pytest.raises(UsageError, match='no race'): order(*kernels)
+
+
+def test_a_short_time_is_shown_beside_what_launching_takes():
+    text = str(launch(order('copy_tiny', profile=False), api=STUB))
+    assert 'below 10 µs: each sample is a graph of many launches' in text and 'µs apart' in text, text
+    assert 'below 10 µs' not in str(launch(order('copy_slow', profile=False), api=STUB))

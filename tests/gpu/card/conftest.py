@@ -95,6 +95,7 @@ def untimed(begun):
     phases['beside'] = seconds()
     inline.result()
     runs = inline_runs()
+    for f in compiled.futures.values(): f.exception()           # nothing is compiled beside what is timed
     phases['untimed'] = seconds()
     return SimpleNamespace(launched=launched, after=after, sanitized=watched, beside=beside, inline=runs)
 
