@@ -76,6 +76,7 @@ def agent_of(run: Run, model: Model | str | None = None, **settings: object) -> 
         return cls(**kept, families=(*FAMILIES, *asked_for))
     known = {f.name for f in fields(cls) if f.init} - {'target_stage'}
     kept = {k: v for k, v in run.config.items() if k in known}
+    if model and kept.get('executor') == run.config.get('model'): kept.pop('executor', None)     # the same one as now
     given = {'model': model or None, **settings}
     return cls(**{**kept, **{k: v for k, v in given.items() if v is not None}})
 
