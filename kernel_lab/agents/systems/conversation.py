@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 from ..engine.loop import base_step, steps_by_kernel
 from ..engine.session import Session
 from ..models.messages import Call, Model, Reply, Request
@@ -19,9 +18,6 @@ from ...evaluate.records.evaluation import Evaluation
 from ...evaluate.records.run import Run, Step
 from ...tasks.model.language import language_said
 from ...tasks.model.workload import Kernel
-
-if TYPE_CHECKING:
-    from .fixer import Fixer
 
 # %% ../../../nbs/6_agents/5_systems/01_conversation.ipynb #4ac8a0b4
 def kernels_in(text: str, target: str = 'nki') -> list[str]:
@@ -84,7 +80,7 @@ class Conversation:
     name: str = 'turn'
     nudged: bool = False
     ended: str = ''
-    fixer: 'Fixer | None' = None
+    fixer: object | None = None                 # a TaskFixer, of a page that builds on this one
 
     def say(self, text: str) -> None:
         "Add a text to what the user says next."
