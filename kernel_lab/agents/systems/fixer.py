@@ -45,12 +45,16 @@ class Fixer:
         """The first attempt that is accepted, else the last one; the kernel itself where it is accepted already, or
         where no answer holds a kernel."""
         for n in range(self.fixes):
-            if step is None or step.evaluation.is_accepted: break
             at = f'{key}/fix {n}'
+            if step is None or step.evaluation.is_accepted or self.is_left(key, at): break
             asked = Request('', ({'role': 'user', 'content': self.question(step, plan, at)},), (), REPLY_TOKENS)
             text = self.session.ask(self.model, asked, at, aside=True).text
             step = answered_step(self.session, self.kernels(text), plan, step, at) or step
         return step
+
+    def is_left(self, key: str, attempt: str) -> bool:
+        "Whether an attempt is not made: a person went on from elsewhere. A search goes through its plans."
+        return False
 
     def question(self, step: Step, plan: str, key: str) -> str:
         "What is asked: the plan, the kernel, and what the bench says of it."
@@ -84,6 +88,12 @@ class TaskFixer(Fixer):
     def question(self, step: Step, plan: str, key: str) -> str:
         "What is asked: the task, the kernel, what was said of it (the plan but for its title), what the bench says."
         return self.session.once(f'{key} ask', lambda: self._worded(step, plan.partition('\n')[2].strip()), str)
+
+    def is_left(self, key: str, attempt: str) -> bool:
+        "Whether an attempt is not made: a person has written what the conversation hears first, or had then."
+        s = self.session
+        if ('reply', attempt) in s._known: return False
+        return ('tool', f'{key}/fixer') in s._known or s.recording.has_unheard(s.head)
 
     @property
     def answer(self) -> str:
