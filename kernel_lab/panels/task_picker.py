@@ -108,8 +108,8 @@ class TaskSearch(anywidget.AnyWidget):
 
 # %% ../../nbs/7_panels/10_task_picker.ipynb #0638a928
 class AgentChoice(Panel):
-    """A menu of agents, and for one that asks a model the fields `model`, `dollars` and `turns` and a sentence about
-    what leaves the machine. `own`: an agent of a person, which is offered first."""
+    """A menu of agents, and for one that asks a model the fields `model`, `dollars`, `turns` and `fixes` and a
+    sentence about what leaves the machine. `own`: an agent of a person, which is offered first."""
     def __init__(self, own: object = None):
         self.own = {own.name: own} if own is not None else {}
         self.menu = widgets.Dropdown(description='agent', options=list({**self.own, **agents_offered()}),
@@ -121,10 +121,13 @@ class AgentChoice(Panel):
                                                 layout=narrow)
         self.turns = widgets.BoundedIntText(10, min=1, max=400, description='turns', style=style,
                                             layout=widgets.Layout(width='120px'))
-        self.settings, self.said = widgets.HBox([self.model, self.dollars, self.turns]), widgets.HTML()
+        self.fixes = widgets.BoundedIntText(0, min=0, max=20, description='fixes', style=style, layout=widgets.Layout(
+            width='110px'), tooltip='Attempts to mend a kernel that failed, beside the conversation')
+        fields = self.model, self.dollars, self.turns, self.fixes
+        self.settings, self.said = widgets.HBox(fields), widgets.HTML()
         self.settings.add_class('kl-asks')
         super().__init__(self.settings, self.said)
-        for field in (self.menu, self.model, self.dollars, self.turns): field.observe(lambda _: self.refresh(), 'value')
+        for field in (self.menu, *fields): field.observe(lambda _: self.refresh(), 'value')
         self.refresh()
 
     @property
@@ -139,7 +142,7 @@ class AgentChoice(Panel):
         takes = agent_class(self.menu.value).__dataclass_fields__
         limits = dict(max_dollars=self.dollars.value) if prices_of(self._name()) else {}
         turns = dict(turns=self.turns.value) if 'turns' in takes else {}
-        return {'model': self.model.value.strip() or None, **limits, **turns}
+        return {'model': self.model.value.strip() or None, **limits, **turns, 'fixes': self.fixes.value}
 
     def _name(self): return model_named(self.model.value.strip() or None).name
 

@@ -127,8 +127,8 @@ def quick_first(numbers, quick):
 
 
 def killed_runs():
-    "An agent and a seed: of a beam forty, of which each is killed at one moment or two, of react twenty; the first of each are quick."
-    for agent, count in (('beam', 40), ('react', 20)):
+    "An agent and a seed: of a beam forty, of which each is killed at one moment or two, of react twenty, with a fixer and without."
+    for agent, count in (('beam', 40), ('react', 20), ('mending', 20)):
         for n in range(count): yield pytest.param(agent, n, marks=[pytest.mark.slow] if n >= 2 else [])
 
 
@@ -146,20 +146,23 @@ def test_kill_9_at_any_moment(nursery, whole, tmp_path, agent, seed):
 
 
 def test_the_whole_runs_are_worth_killing(whole):
-    beam, react = whole('beam')[0], whole('react')[0]
+    beam, react, mending = (whole(name)[0] for name in ('beam', 'react', 'mending'))
     assert len(beam[1]) > 8 and beam[4] > 15 and {s[2] for s in beam[1]} == {Status.CORRECT, Status.PARSE_ERROR}
     assert [s[0]['move'] for s in react[1]][-1] == 'try 7' and react[4] == 6 and beam[0] == react[0] == 'finished'
+    keys = [k for kind, k, _ in mending[2] if kind == 'reply']
+    assert len(mending[1]) > 10 and sum('/fix 1' in k for k in keys) > 3 and mending[0] == 'finished'
+    assert [k for kind, k, _ in mending[2] if kind == 'tool' and k.endswith('/fixer')] == [f'turn {n}/fixer' for n in (0, 1, 2, 4)]
 
 
 class Killed(BaseException): "What a kill does: nothing is written any more."
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize('agent', ['beam', 'react'])
+@pytest.mark.parametrize('agent', ['beam', 'react', 'mending'])
 @pytest.mark.parametrize('is_written', [True, False])
 @pytest.mark.parametrize('first', quick_first(range(7), 1))
 def test_a_cut_at_every_entry(quick, monkeypatch, tmp_path, agent, is_written, first):
-    "Of every seventh entry, from the first one named; a quick beam takes a third of those."
+    "Of every seventh entry, from the first one named; of a quick beam, and of a quick run with a fixer, a third of those."
     real, dead = Store.append_entry, []
     left = [10**9]
 
@@ -174,7 +177,7 @@ def test_a_cut_at_every_entry(quick, monkeypatch, tmp_path, agent, is_written, f
     mortal.go_on(agent, tmp_path/'whole.db')
     expected = account(tmp_path/'whole.db')[0]
     number = 10**9 - left[0]
-    for n in range(1 + first, number, 21 if agent == 'beam' and not first else 7):
+    for n in range(1 + first, number, 21 if agent != 'react' and not first else 7):
         left[0], path = n, tmp_path/f'{n}.db'
         with pytest.raises(Killed): mortal.go_on(agent, path)
         dead.clear()
@@ -207,9 +210,18 @@ def own_course(request):
     return [call('profile', source=version(said + 50 * n + k)) for k in range(1 + n % 2)]
 
 
+def broken_course(request):
+    "The same with kernels that fail every other turn; a fixer's answers fail first."
+    if not request.tools: return mortal.mending_reply(request)
+    last = own_course(request)[-1]
+    n = sum(m['role'] == 'assistant' for m in request.messages)
+    return [last if n % 2 else call('profile', source=f'def ( # {len(json.dumps(request.messages)) % 40}')]
+
+
 def walker(name):
     "An agent for walks."
     if name == 'react': return ReactAgent(ByRequest(own_course), turns=30)
+    if name == 'mending': return ReactAgent(ByRequest(broken_course), turns=30, fixes=2)
     return replace(agent_for('beam'), rounds=6)
 
 
@@ -238,7 +250,7 @@ MOVES = {
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize('seed', quick_first(range(30), 3))
-@pytest.mark.parametrize('name', ['react', 'beam'])
+@pytest.mark.parametrize('name', ['react', 'mending', 'beam'])
 def test_walks_over_the_tree(quick, tmp_path, name, seed):
     draw, shelf = random.Random(f'{name} {seed}'), Store(tmp_path/'runs.db')
     loops = [loop_of(walker(name), shelf)]

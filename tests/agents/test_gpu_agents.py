@@ -234,3 +234,43 @@ def test_recorded_runs_of_gpu_kernels_have_no_time(name, target, status):
     assert (r.run.target, r.run.chip, r.run.best, r.run.config["label"]) == (target, "sm_90", None, "scripted")
     assert (str(outcome.ending), outcome.speedup, outcome.is_timeless) == (status, None, True)
     assert str(Path(__file__).parents[2]) not in json.dumps(r.run.to_dict())
+
+
+def test_a_work_directory_holds_what_its_fixer_mended(tmp_path):
+    kernel, model_new = CUDA.split('"""')[1] + "\n", "import torch\n" + CUDA.split('"""')[2].strip().replace("TEXT", "KERNELS['clip.cu']") + "\n"
+    broken = kernel.replace("fmaxf(", "fmaxi(")
+    files = [call("write_file", path="kernels/clip.cu", text=broken), call("write_file", path="kernels/spare.cu", text="// nothing\n"),
+             call("write_file", path="model_new.py", text=model_new)]
+    whole = f"KERNELS = {{}}\nKERNELS['clip.cu'] = r'''{kernel}'''\n{model_new}"
+    handed = calls(call("submit", move="plain", why="It compiles.", expected="Unknown."))
+    replies = [calls(*files, call("run_script", script="verify")), prose(f"```python\n{model_new}```"), prose(f"```python\n{whole}```"),
+               calls(call("list_files"), call("read_file", path="kernels/clip.cu")), handed]
+    loop, model = run(replies, CudaAgent, "cuda", fixes=2)
+    assert [s.evaluation.is_accepted for s in loop.run.steps] == [False, True] and len(model.asked) == 5
+    assert "as it stands above" in model.asked[1].messages[0]["content"] and "fmaxi" in model.asked[1].messages[0]["content"]
+    told = [b["text"] for b in model.asked[3].messages[-1]["content"] if b["type"] == "text"]
+    assert "go on from kernel" in told[0] and "-    if (k < n) out[k] = fmaxi" in told[0] and "status: compiled" in told[0]
+    listed, read = results(model)[-2:]
+    assert "spare.cu" not in listed and read == kernel
+    assert loop.run.leader.index == 1 and "spare" not in loop.run.leader.evaluation.kernel.source
+    assert len(list(replayed(loop.recording, CudaAgent(ScriptedModel([]), fixes=2)))) == 2
+
+
+def test_only_a_submission_fills_a_work_directory():
+    directory = WorkDirectory({"model.py": "x"})
+    directory.write("model_new.py", "a = 1\n")
+    directory.write("kernels/one.cu", "// one\n")
+    again = WorkDirectory({"model.py": "x"}).holding(directory.submission())
+    assert again.files == directory.files and again.hashes == directory.hashes and again.submission() == directory.submission()
+    with pytest.raises(UsageError, match="no submission"): directory.holding("a = 1\n")
+
+
+@pytest.mark.parametrize("stages", [0, 1])
+def test_a_triton_kernel_is_mended_and_its_verdict_has_no_time(stages):
+    agent, tool = (TwoStageAgent, "verify") if stages else (ReactAgent, "judge")
+    loop, model = run([calls(call(tool, source=WRONG)), prose(f"```python\n{ONE}```"), submit("last"), prose("no"), prose("no")], agent, fixes=1)
+    assert [s.evaluation.status.value for s in loop.run.steps[:2]] == ["wrong_result", "correct"]
+    asked = model.asked[1].messages[0]["content"]
+    assert "one function `kernel` of the inputs" in asked and "for another task" not in asked and "simulated" not in asked
+    told = str(model.asked[2].messages[-1])
+    assert "go on from kernel" in told and ("speed: unknown" in told) != bool(stages)

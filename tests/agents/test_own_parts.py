@@ -173,3 +173,20 @@ def test_a_reminder_names_a_tool_that_is_offered(store):
     loop.run_until()
     offered, said = [t['name'] for t in asked[1].tools], str(asked[1].messages[-1])
     assert 'verify another one' in said and 'verify' in offered and 'profile' not in offered and 'profile' not in said
+
+
+def test_another_model_of_a_beam_writes_its_kernels_too(store):
+    from mortal import beam_reply
+
+    from kernel_lab.agents.systems.beam import BeamAgent
+    from kernel_lab.agents.systems.registry import agent_of
+    small = dict(rounds=1, beam=1, plans=2, samples=1)
+    loop = loop_of(BeamAgent(ByRequest(beam_reply), **small), store)
+    loop.step(), loop.step()
+    mine = ByRequest(beam_reply)
+    assert agent_of(loop.run, mine).executor is mine and agent_of(loop.run, mine, executor='claude-opus-5').executor is not mine
+    again = AgentLoop(agent=agent_of(loop.run, mine), run=loop.run.id, store=store)
+    list(again)
+    assert again.run.state == 'finished'
+    apart = loop_of(BeamAgent(ByRequest(beam_reply), executor='claude-opus-5', **small), store)
+    assert agent_of(apart.run, mine).executor.name == 'claude-opus-5'

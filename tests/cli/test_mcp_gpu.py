@@ -1,5 +1,6 @@
 """The lab over the Model Context Protocol for kernels of a GPU: the library's own client, no card, and calls that mean no good."""
 import os
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -160,3 +161,12 @@ def test_a_host_is_refused_before_it_serves():
                         ({"target": "triton", "resume": "latest"}, "keeps its language")):
         with pytest.raises(UsageError) as e: host_of(False, **words)
         assert says in str(e.value)
+
+
+@pytest.mark.parametrize("target, chip", [("nki", "trn2"), ("triton", "sm_90"), ("cuda", "sm_90")])
+def test_the_instructions_name_every_tool_that_makes_a_kernel_and_no_other(target, chip):
+    from kernel_lab.agents.mcp.server import instructions_of
+    from kernel_lab.agents.tools.tool_sets import tools_for
+    looks = {"read_api", "read_chip", "search_patterns"}
+    named = set(re.findall(r"\w+", instructions_of(target, chip))) & {n for t in ("nki", "triton", "cuda") for n in tools_for(t)}
+    assert named == set(tools_for(target)) - looks

@@ -69,6 +69,24 @@ def react_reply(request):
     return REACT[min(sum(m['role'] == 'assistant' for m in request.messages), len(REACT) - 1)]
 
 
+MENDING = [[call('profile', source='def (')],
+           [call('variants', sources=[version(3), 'def (\n'])],
+           [{'type': 'text', 'text': 'Here it is.\n```python\n@nki.jit def ( in prose\n```'}],
+           [call('edit', kernel='last', old='# version', new='def ( # version'), call('profile', source=version(3))],
+           [{'type': 'text', 'text': 'And again.\n```python\n@nki.jit def ( the same\n```'}],
+           [call('submit', source='best', move='the best', why='It is the fastest.', expected='Nothing.')]]
+
+
+def mending_reply(request):
+    "What a conversation with kernels that fail has at this place; of a fixer, which offers no tools, a kernel by the request."
+    if request.tools: return MENDING[min(sum(m['role'] == 'assistant' for m in request.messages), len(MENDING) - 1)]
+    asked = request.messages[0]['content']
+    n = int(sha256(asked.encode()).hexdigest()[:8], 16)
+    if '# once more' in asked: text = 'I cannot.' if 'in prose' in asked else f'```python\n@nki.jit\n{version(10 + n % 40)}\n```'
+    else: text = '```python\n@nki.jit\ndef ( # once more' + (' in prose' if 'in prose' in asked else '') + '\n```'
+    return [{'type': 'text', 'text': text}]
+
+
 def beam_reply(request):
     "A plan, a summary, or a kernel, drawn by the request."
     n = int(sha256(json.dumps([request.system, request.messages]).encode()).hexdigest()[:8], 16)
@@ -95,6 +113,7 @@ class ByRequest:
 def agent_for(name, asked=None, seconds=0.0):
     "A small agent of this name, which asks a model that answers by the request."
     if name == 'react': return ReactAgent(ByRequest(react_reply, asked, seconds), max_dollars=5)
+    if name == 'mending': return ReactAgent(ByRequest(mending_reply, asked, seconds), max_dollars=5, fixes=2)
     return BeamAgent(ByRequest(beam_reply, asked, seconds), rounds=2, beam=2, plans=2, samples=2, fixes=1, max_dollars=5)
 
 

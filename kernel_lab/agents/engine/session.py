@@ -189,9 +189,10 @@ def _send(session, model, request, key, asked):
                                            **paid(reply.usage, reply.model))).body
 
 @patch
-def ask(self: Session, model: Model, request: Request, key: str) -> Reply:
+def ask(self: Session, model: Model, request: Request, key: str, aside: bool = False) -> Reply:
     """The model's reply to a request. `ChatError` where none came, `BudgetOver` where the budget does not allow it,
-    `UsageError` where the journal holds the reply to another request under this key, or the answer is no `Reply`."""
+    `UsageError` where the journal holds the reply to another request under this key, or the answer is no `Reply`.
+    `aside`: what is asked next goes on with the request before this one."""
     key = self.key('reply', key)
     asked = digest({k: v for k, v in request.to_dict().items() if k not in ('max_tokens', 'attempts')})
     body = self.known('reply', key)
@@ -202,7 +203,7 @@ def ask(self: Session, model: Model, request: Request, key: str) -> Reply:
     self.tell(Event('reply', reply.text, reply))
     with self._lock:
         self._unpaid.append((reply, body['cost_usd']))
-        self._latest = request, reply.usage, model and model.name
+        if not aside: self._latest = request, reply.usage, model and model.name
     return reply
 
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #31f6a753

@@ -10,13 +10,15 @@ from ..systems.registry import AGENTS
 from ...core.errors import UsageError, choose
 
 # %% ../../../nbs/6_agents/6_suites/05_ablate.ipynb #1903a1a6
+_FIXER = {'fixer': ({'fixes': 1}, {'fixes': 0})}                                  # name → on, off
 SWITCHES = {
     'rewrite': {'search': ({}, {'families': []})},
     'react': {'profiling': ({}, {'profiling': False}), 'retrieval': ({}, {'retrieval': False}),
-              'proposals': ({}, {'proposals': False}), 'tools': ({}, {'exact': True})},
-    'beam': {'memory': ({}, {'memory': 0, 'top_k': 0}), 'fixer': ({'fixes': 1}, {'fixes': 0}),
+              'proposals': ({}, {'proposals': False}), 'tools': ({}, {'exact': True}), **_FIXER},
+    'beam': {'memory': ({}, {'memory': 0, 'top_k': 0}), **_FIXER,
              'width': ({}, {'beam': 1}), 'samples': ({}, {'samples': 1})},
-    'two_stage': {'fast stage': ({}, {'fast_turns': 0}), 'right stage': ({}, {'right_turns': 0})}}     # name → on, off
+    'two_stage': {'fast stage': ({}, {'fast_turns': 0}), 'right stage': ({}, {'right_turns': 0}), **_FIXER},
+    'cuda_agent': _FIXER, 'guided': _FIXER}
 
 # what is off → the switches of what it had carried: the published tools have neither patterns nor the optimiser, and
 # the optimiser's proposals are told with profiles
@@ -30,7 +32,7 @@ def switches_of(agent: str) -> dict[str, tuple[dict, dict]]:
 def ablation_rows(agent: str, names: Sequence[str] = (), settings: dict | None = None,
                   singly: bool = False) -> tuple[SuiteRow, ...]:
     """A row for each combination of switches of an agent that is an agent of its own, the whole agent first. `names`:
-    which switches (all if empty); `settings`: of every row; `singly`: only the whole, and each switch off by itself.
+    which switches (all if empty); `settings`: of every row, also what is on; `singly`: the whole, and each switch off.
     `UsageError` for no such switch."""
     known = switches_of(agent)
     names = list(dict.fromkeys(names or known))
@@ -46,6 +48,7 @@ def ablation_rows(agent: str, names: Sequence[str] = (), settings: dict | None =
                     if is_another(c) and (not singly or sum(c) <= 1)]
     def row(off):
         label = ', '.join(f'no {n}' for n, x in zip(names, off) if x) or 'whole'
-        chosen = [known[n][x] for n, x in zip(names, off)]
-        return SuiteRow(label, agent, {**(settings or {}), **{k: v for some in chosen for k, v in some.items()}})
+        on = [known[n][0] for n, x in zip(names, off) if not x]
+        left = [known[n][1] for n, x in zip(names, off) if x]
+        return SuiteRow(label, agent, {k: v for some in (*on, settings or {}, *left) for k, v in some.items()})
     return tuple(map(row, sorted(combinations, key=sum)))

@@ -15,7 +15,7 @@ from ..tools.calls import Tool
 from ..tools.outcome import clip
 from ..tools.tool_sets import tool_schemas, use_tool
 from ...evaluate.records.evaluation import Evaluation
-from ...evaluate.records.run import Run
+from ...evaluate.records.run import Run, Step
 from ...tasks.model.language import language_said
 from ...tasks.model.workload import Kernel
 
@@ -70,7 +70,7 @@ _LAST = 'This is your last turn: call submit now.'
 @dataclass
 class Conversation:
     """A conversation of a model with tools. `name`: the beginning of its keys in the journal; `messages`: as they are
-    sent; `ended`: why it ended without a kernel handed in."""
+    sent; `ended`: why it ended without a kernel handed in; `fixer`: mends the last new kernel of a turn that failed."""
     session: Session
     model: Model
     bench: ToolBench
@@ -80,6 +80,7 @@ class Conversation:
     name: str = 'turn'
     nudged: bool = False
     ended: str = ''
+    fixer: object | None = None                 # a TaskFixer, of a page that builds on this one
 
     def say(self, text: str) -> None:
         "Add a text to what the user says next."
@@ -99,12 +100,16 @@ class Conversation:
         "One request and the results of its calls → whether to go on. `last`: ask the model to submit next."
         for said in self.session.hear(self.name): self.say(heard_text(self.session, said))
         request = Request(self.system, tuple(self.messages), self.schemas, REPLY_TOKENS)
+        before = len(self.session.steps)
         reply = self.session.ask(self.model, request, f'{self.name} {n}')
         if reply.content: self.messages.append({'role': 'assistant', 'content': list(reply.content)})
-        if not reply.calls: return self._after_prose(reply, n)
+        if not reply.calls:
+            more = self._after_prose(reply, n)
+            return self._is_mended(before, reply, n) or more
         results = [self._answer(call, f'{self.name} {n}/{k}', self._why_skipped(reply, k))
                    for k, call in enumerate(reply.calls)]
         self.messages.append({'role': 'user', 'content': results})
+        self._is_mended(before, reply, n)
         if last and self.bench.submitted is None: self.say(_LAST)
         return self.bench.submitted is None
 
@@ -134,6 +139,29 @@ class Conversation:
         if skip: text, ok = self.session.tool(call.name, lambda: (skip, False), key)
         else: text, ok = self.use(call.name, call.input, key)
         return {'type': 'tool_result', 'tool_use_id': call.id, 'content': text, 'is_error': not ok}
+
+    def verdict(self, e: Evaluation) -> str:
+        "What the bench says of a kernel that was evaluated, by a tool that the model is offered."
+        look = next(n for n in ('judge', 'profile', 'verify') if n in self.tools)
+        return use_tool(self.bench, look, dict(source=e.kernel.source), self.tools)[0]
+
+    def go_on_from(self, step: Step) -> None:
+        "Take over a kernel that a fixer has mended; the bench knows it already."
+
+    def _is_mended(self, before: int, reply: Reply, n):
+        """Have the last new kernel of a turn mended where it failed, and tell the model → whether it is right now.
+        `before`: the number of steps before the turn."""
+        made = self.session.steps[before:]
+        if not self.fixer or self.bench.submitted or not made or made[-1].evaluation.is_accepted: return False
+        failed, key, said = made[-1], f'{self.name} {n}', clip(reply.text.split('```')[0].strip(), 600)
+        step = self.fixer.mended(failed, f'mend {failed.move}\n{said}', key)
+        for x in self.session.steps[before:]: self.bench.tried.setdefault(x.evaluation.kernel.hash, x.evaluation)
+        ok = step.evaluation.is_accepted
+        if ok: self.go_on_from(step)
+        text, ok = self.session.tool('fixer', lambda: (self.fixer.told(failed, step, self.verdict), ok), f'{key}/fixer')
+        self.say(text)
+        if ok: self.ended = ''
+        return ok
 
     def _after_prose(self, reply: Reply, n):
         "After a reply without calls: hand in its kernel, or remind the model once → whether to go on."

@@ -23,14 +23,15 @@ MODEL_TOOLS = _set(profile=profile, edit=edit, variants=variants, search_pattern
 ALL_TOOLS = {**PUBLISHED_TOOLS, **MODEL_TOOLS}
 GPU_PUBLISHED_TOOLS = _set(compile=compile_gpu_kernel, verify=verify_gpu_kernel, profile=profile_gpu_kernel,
                            submit=submit_gpu_kernel)
-GPU_TOOLS = _set(judge=judge, edit=edit_gpu, variants=variants_gpu, read_chip=read_chip,
-                 tune=tune_templates, submit=submit_gpu_kernel)
+TRITON_TOOLS = _set(judge=judge, edit=edit_gpu, variants=variants_gpu, read_chip=read_chip,
+                    tune=tune_templates, submit=submit_gpu_kernel)
+CUDA_TOOLS = {n: t for n, t in TRITON_TOOLS.items() if n != 'tune'}         # the tuner writes Triton
 
 def tools_for(target: str, published: bool = False) -> dict[str, Tool]:
     "The tools for kernels in a language: the lab's own, or the four of the published agent."
     if target == 'nki': return PUBLISHED_TOOLS if published else MODEL_TOOLS
     if published: return GPU_PUBLISHED_TOOLS
-    return GPU_TOOLS if target == 'triton' else {n: t for n, t in GPU_TOOLS.items() if n != 'tune'}
+    return TRITON_TOOLS if target == 'triton' else CUDA_TOOLS
 
 def every_tool(target: str) -> dict[str, Tool]:
     "All tools for kernels in a language; of two of the same name the lab's own."

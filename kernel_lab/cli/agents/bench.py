@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 import typer
 from ...agents.models.prices import use_prices
-from .optimize import (BaseUrl, MaxTokens, ModelName, PriceFile, Turns, announced, asked_of,
+from .optimize import (BaseUrl, Fixes, MaxTokens, ModelName, PriceFile, Turns, announced, asked_of,
     options_said)
 from ..render import (EXIT_GOOD, NO_VALUE, AnyChipName, StorePlace, TextTable, microseconds,
     require_output, say, with_progress, writing)
@@ -185,7 +185,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
           target: SuiteTarget = None,
           model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
           task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
-          prices: PriceFile = None,
+          fixes: Fixes = None, prices: PriceFile = None,
           settings: Settings = None, samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
           alone: Annotated[bool, typer.Option('--alone', help='Without the row of the built-in agent.')] = False,
           stop_on_error: StopOnError = False, resume: Resume = None, define: Define = False, out: OutJson = None,
@@ -211,7 +211,8 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     from ...agents.systems.registry import agent_class
     from ...evaluate.gpu.compiling import require_compilers
     use_prices(prices)
-    said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
+    said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns,
+                fixes=fixes)
     if resume:
         require_own_plan(agent=agent, suite=suite, task=task, workload=workload, chip=chip != DEFAULT_CHIP,
                          target=target, set=settings, samples=samples != 1, steps=steps, alone=alone,
@@ -256,15 +257,16 @@ def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: in
 
 def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='The agent.')] = 'rewrite',
            switch: Annotated[list[str] | None, typer.Option('--switch', metavar='NAME', help=(
-               'A part to switch off: profiling, retrieval, proposals or tools of react; memory, fixer, width or '
-               'samples of beam; search of rewrite; all parts of the agent if left out; repeat.'))] = None,
+               'A part to switch off: fixer of any agent that asks a model; profiling, retrieval, proposals or tools '
+               'of react; memory, width or samples of beam; fast stage or right stage of two_stage; search of '
+               'rewrite; all parts of the agent if left out; repeat.'))] = None,
            singly: Annotated[bool, typer.Option('--singly', help=(
                'One part off at a time, not all combinations.'))] = False,
            suite: Suites = None, task: OfTasks = None, workload: Workload = None, chip: AnyChipName = DEFAULT_CHIP,
            target: SuiteTarget = None,
            model: ModelName = None, base_url: BaseUrl = None, max_dollars: SuiteDollars = None,
            task_dollars: TaskDollars = None, max_tokens: MaxTokens = None, turns: Turns = None,
-           prices: PriceFile = None,
+           fixes: Fixes = None, prices: PriceFile = None,
            settings: Settings = None, samples: Samples = 1, steps: MostSteps = None, jobs: Jobs = 1,
            stop_on_error: StopOnError = False, resume: Resume = None, define: Define = False, out: OutJson = None,
            store: StorePlace = None):
@@ -275,20 +277,22 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
     from ...agents.systems.registry import agent_class
     from ...evaluate.gpu.compiling import require_compilers
     use_prices(prices)
-    said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns)
+    said = dict(model=model, base_url=base_url, max_dollars=task_dollars, max_tokens=max_tokens, turns=turns,
+                fixes=fixes)
     if resume:
         require_own_plan(agent=agent != 'rewrite', switch=switch, singly=singly, suite=suite, task=task,
                          workload=workload, chip=chip != DEFAULT_CHIP, target=target, set=settings,
                          samples=samples != 1, steps=steps, stop_on_error=stop_on_error,
                          **{**said, 'max_dollars': None}, task_dollars=task_dollars)
         raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
-    rows, names = ablation_rows(agent, switch or (), singly=singly), tasks_named(suite, task)
+    ablation_rows(agent, switch or (), singly=singly)            # a switch that there is not is said first
+    names = tasks_named(suite, task)
     target = target or 'nki'
     require_a_model([agent], said)
     require_target(agent_class(agent), target, chip_of(target, chip))
     if target != 'nki': require_compilers(target)
     own = settings_of(agent, given_settings(settings), **said)
-    rows = tuple(replace(r, settings={**own, **r.settings}) for r in rows)
+    rows = ablation_rows(agent, switch or (), own, singly)
     rows = rows if target != 'nki' else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
                      target=target, on_error='stop' if stop_on_error else 'continue')

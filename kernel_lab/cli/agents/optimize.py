@@ -29,8 +29,8 @@ from ...tasks.model.language import language_of
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #ffdc16df
 def asked_of(name, said):
-    """What is `said` of an agent's settings (model, base_url, max_dollars, max_tokens, turns), without those that are
-    None. `UsageError` where it asks no model, or the model cannot be reached."""
+    """What is `said` of an agent's settings (model, base_url, max_dollars, max_tokens, turns, fixes), without those
+    that are None. `UsageError` where it asks no model, or the model cannot be reached."""
     from ...agents.models.registry import why_no_model
     from ...agents.systems.registry import asks_a_model
     said = {k: v for k, v in said.items() if v is not None}
@@ -158,7 +158,7 @@ def against_first(run):
     return f'{speedup_text(run.best_speedup)} as fast as the first kernel'
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #d93f7fe9
-MODEL_OPTIONS = ('model', 'base_url', 'max_dollars', 'max_tokens', 'turns')
+MODEL_OPTIONS = ('model', 'base_url', 'max_dollars', 'max_tokens', 'turns', 'fixes')
 
 def families_asked(three_terms):
     "The option `families` of a search, with that of products in three terms; nothing where it is not asked for."
@@ -231,6 +231,9 @@ AgentTarget = Annotated[str | None, typer.Option('--target', metavar='LANGUAGE',
     'What the agent writes: nki, triton or cuda (then --chip is a GPU, as sm_90); read from KERNEL.py, else nki.'))]
 Turns = Annotated[int | None, typer.Option('--turns', metavar='N', min=1, max=400, help=(
     'With react, guided and cuda_agent: the most requests.'))]
+Fixes = Annotated[int | None, typer.Option('--fixes', metavar='N', min=0, max=20, help=(
+    'With an agent that asks a model: attempts to mend a kernel that failed, beside the conversation; none if left '
+    'out.'))]
 
 def optimize(
     task: Annotated[str | None, typer.Argument(metavar='TASK', help=(
@@ -241,7 +244,7 @@ def optimize(
         "The most steps to take; the agent's own limit if left out, 10 for rewrite."))] = None,
     workload: WorkloadName = None, chip: AnyChipName = DEFAULT_CHIP, target: AgentTarget = None,
     model: ModelName = None, base_url: BaseUrl = None, max_dollars: MaxDollars = None, max_tokens: MaxTokens = None,
-    turns: Turns = None, prices: PriceFile = None,
+    turns: Turns = None, fixes: Fixes = None, prices: PriceFile = None,
     resume: Annotated[str | None, typer.Option(metavar='RUN', help='Go on with a stored run.')] = None,
     out: Annotated[str | None, typer.Option(metavar='FILE.py', help='Write the best kernel here.')] = None,
     strict: Strict = False, work_seconds: WorkSeconds = 120, store: StorePlace = None,
@@ -263,7 +266,7 @@ def optimize(
             raise UsageError('--shape goes with one KERNEL.py, and with no task.', hint='The file comes first.')
         _require_alone('--shape', 'goes with no task and no agent', agent=agent != 'rewrite', steps=steps,
                        workload=workload, target=target, model=model, base_url=base_url, max_dollars=max_dollars,
-                       max_tokens=max_tokens, turns=turns, strict=strict)
+                       max_tokens=max_tokens, turns=turns, fixes=fixes, strict=strict)
         raise typer.Exit(optimize_file(task, shape, out, entry, figure, chip=chip, seconds=seconds, seed=seed,
                                        method=search, limits=Limits(work_seconds=work_seconds),
                                        **families_asked(three_terms)))
@@ -279,9 +282,10 @@ def optimize(
         raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
     if resume and target: raise UsageError('A resumed run keeps its language.', hint='Leave --target out.')
     if resume and named: raise UsageError('A resumed run keeps its agent.', hint='Leave --agent out.')
+    if resume and fixes is not None: raise UsageError('A resumed run keeps its fixer.', hint='Leave --fixes out.')
     kept, source = open_store(store), read_kernel(kernel).source if kernel else None
     options = dict(strict=strict, limits=Limits(work_seconds=work_seconds),
-                   said={**dict(zip(MODEL_OPTIONS, (model, base_url, max_dollars, max_tokens, turns))),
+                   said={**dict(zip(MODEL_OPTIONS, (model, base_url, max_dollars, max_tokens, turns, fixes))),
                          **families_asked(three_terms)})
     if resume: loop = resumed_loop(kept, resume, steps, **options)
     else: loop = new_loop(kept, task, agent, steps, workload, chip, target=language_of(source or '', target), **options)
