@@ -213,7 +213,7 @@ class Puzzle(Shown):
     def _repr_html_(self):
         return record(self.name, self.lesson, said(self.says, ''), said(self.asked),
                       fold('Reference', code_of(source_of(self.reference)), open=True),
-                      *([fold('Start', code_of(self.start_text), open=True)] if self.start else []))
+                      *([fold('Start', code_of(self.start_text))] if self.start else []))
 
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #658354e6
 def _refusal(e: Evaluation):
