@@ -234,6 +234,16 @@ def test_stored_runs_and_a_mixture_of_clocks(store, tmp_path):
     assert explain(tmp_path / "figures" / "fine.html", place=str(kept.path))[1]
 
 
+def test_a_caption_that_is_asked_names_its_figure(tmp_path, capsys):
+    path = a_set(tmp_path, entry("it", draw="outcomes", recorded="rewrite-*") + '[[table]]\nname = "runs"\nrecorded = "rewrite-*"\n')
+    assert built(path) == 0
+    for name, beside in (("it.tex", "it.html"), ("it.txt", "it.html"), ("runs.txt", "runs.csv")):
+        assert run(["figures", "explain", str(tmp_path / "figures" / name)]) == 2
+        err = capsys.readouterr().err
+        assert f"{name} is a caption" in err and beside in err, err
+    assert run(["figures", "explain", str(tmp_path / "figures" / "runs.tex")]) == 0
+
+
 def test_a_run_that_is_gone_is_said_by_explain(store, tmp_path):
     kept, made = store
     path = a_set(tmp_path, entry("fine", draw="speedup", runs=made.id))
