@@ -113,7 +113,7 @@ def chips_with(name: str) -> str:
 
 def call_of(name: str, fn: Callable) -> str:
     "A call with the kinds of its arguments, by their last names."
-    return re.sub(r"\bkernel_lab(?:\.\w+)+\.(\w+)", r"\1", docs_api.signature(name, fn))
+    return re.sub(r"\b(?:kernel_lab|collections)(?:\.\w+)+\.(\w+)", r"\1", docs_api.signature(name, fn))
 
 
 def calls(name: str) -> Iterator[str]:
@@ -137,7 +137,7 @@ def entry(spec: InstructionSpec, cases: list[Shown]) -> Iterator[str]:
     yield f"{docs_api.prose(spec.doc)}\n{{ .meaning }}"
     yield f"**Engines**: {', '.join(spec.engines)} · **Chips**: {chips_with(spec.name)} · **Operands**: {operands}"
     yield from calls(spec.name)
-    if meaning := source(spec.meaning): yield f"**Meaning**, of operands `i` and attributes `a`:\n\n{fenced(meaning)}"
+    if meaning := source(spec.meaning): yield f"**Meaning**, of the operands and the attributes:\n\n{fenced(meaning)}"
     if spec.cost:
         says = docs_api.first_line(spec.cost)
         yield f"**Cost**, in cycles of the engine{f': {says}' * bool(says)}\n\n{fenced(source(spec.cost))}"
@@ -157,7 +157,8 @@ def page(nbs: Path) -> str:
     parts = ["# Instructions of both dialects",
              f"{len(INSTRUCTIONS)} instructions, from the table that the simulator executes and times by. Where the "
              "earlier dialect has one of the same name, it returns a new tile instead of writing `dst`. Examples and "
-             "refusals are conformance cases: they are held against numpy, and refused, in every run of the tests.",
+             "refusals are conformance cases: they are held against numpy, and refused, in every run of the tests. In "
+             "a cost, `w` is the instruction: it has `w.n` elements a partition, and `w.chip` the figures of the chip.",
              "## Limits of all instructions { #limits }", "\n".join(general)]
     for spec in INSTRUCTIONS.values(): parts += entry(spec, cases.get(spec.name, []))
     return "\n\n".join([*parts, "## Not modelled { #not-modelled }", "\n".join(left)]) + "\n"
