@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import docs_api  # noqa: E402
 import docs_check  # noqa: E402
+import docs_instructions  # noqa: E402
 import docs_run  # noqa: E402
 import number  # noqa: E402
 
@@ -298,7 +299,9 @@ def main() -> int:
     shutil.rmtree(folder, ignore_errors=True)
     Writer(args.root, args.nbs, folder, pages).write([o is not None for o in outputs])
     nav = navigation(pages)
-    if not args.no_api: nav += docs_api.write(folder, {p.module: p.target for p in pages if p.module})
+    if not args.no_api:
+        nav += docs_instructions.write(folder, args.nbs)
+        nav += docs_api.write(folder, {p.module: p.target for p in pages if p.module})
     copy_assets(folder)
     build(folder, site, nav, pages[0].title)
     fill(site, pages, outputs)

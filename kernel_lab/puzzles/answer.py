@@ -148,7 +148,12 @@ def spread_work(a: Answer) -> str:
     if len(lines) > 8: lines = [*lines[:7], f'{len(lines) - 7} more']
     return f'{name}, the busiest: {time_text(sum(us for _, us in mine))} on line{"s" * (len(mine) > 1)} {_and(lines)}'
 
-def _printed(a): return a.evaluation.printed if a.evaluation else ''
+MOST_PRINTED = 20           # lines that are shown of what a kernel printed
+
+def _printed(a):
+    lines = a.evaluation.printed.splitlines() if a.evaluation else []
+    more = [f'… {len(lines) - MOST_PRINTED:,} lines more'] if len(lines) > MOST_PRINTED else []
+    return '\n'.join(lines[:MOST_PRINTED] + more)
 
 def _text_lines(a):
     yield f'{"✓" if a.right else "✕"} {verdict(a)}'

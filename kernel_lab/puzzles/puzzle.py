@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 import inspect
 import json
+import re
 import kernel_lab
 from ..core.errors import KernelError, LabError, UsageError
 from ..core.format import percent_text, time_text
@@ -213,9 +214,18 @@ class Puzzle(Shown):
     def _repr_html_(self):
         return record(self.name, self.lesson, said(self.says, ''), said(self.asked),
                       fold('Reference', code_of(source_of(self.reference)), open=True),
-                      *([fold('Start', code_of(self.start_text), open=True)] if self.start else []))
+                      *([fold('Start', code_of(self.start_text))] if self.start else []))
 
 # %% ../../nbs/6_puzzles/04_puzzle.ipynb #658354e6
+MAX_SAID = 100_000_000          # bytes that a kernel of a puzzle may print
+
+def _said_too_much(e):
+    "That a kernel prints without measure, as a sentence; else ''. The sandbox says how many bytes it left out."
+    count = re.search(r'\(([\d,]{1,20}) bytes in all\)$', e.printed)
+    if not count or int(count[1].replace(',', '') or 0) <= MAX_SAID: return ''
+    return (f'It prints {count[1]} bytes; a kernel of a puzzle prints {MAX_SAID:,} at most. Print shapes and a few '
+            'numbers; of a loop that prints, look for the end.')
+
 def _refusal(e: Evaluation):
     "Why an evaluation does not count in a puzzle, with the line; ('', None) where it counts."
     for g in e.guards:
@@ -229,6 +239,7 @@ def judged(p: Puzzle, kernel: Kernel, seconds: float) -> Answer:
     refused, line = _refusal(e)
     found = Answer(p.name, p.bound, p.goal, e, refused, None, line, (), own_text(kernel))
     if refused: return found
+    if e.status == Status.CORRECT and (much := _said_too_much(e)): return replace(found, refused=much)
     if e.status == Status.CORRECT and (cores := e.profile.timeline.cores) > p.cores:
         return replace(found, refused=f'It runs on {cores} cores; the puzzle and its bound are for {p.cores}.')
     if e.status in (Status.WRONG_RESULT, Status.NOT_FINITE): return _explained(p, found, kernel)

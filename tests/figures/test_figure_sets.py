@@ -234,6 +234,26 @@ def test_stored_runs_and_a_mixture_of_clocks(store, tmp_path):
     assert explain(tmp_path / "figures" / "fine.html", place=str(kept.path))[1]
 
 
+def test_a_caption_speaks_of_a_memory_only_where_one_is_drawn(tmp_path):
+    "It said *beside the size of the memory* of runs that have none."
+    path = a_set(tmp_path, entry("with", draw="iterations", recorded="beam-masked_softmax") +
+                 entry("without", draw="iterations", recorded="model-s*"))
+    assert built(path) == 0
+    says = {n: facts_in(tmp_path / "figures" / f"{n}.html")["caption"] for n in ("with", "without")}
+    assert "grey: lessons remembered" in says["with"] and "grey" not in says["without"], says
+    assert "beside the size" not in says["without"] and "where a run has a memory" in says["without"]
+
+
+def test_a_caption_that_is_asked_names_its_figure(tmp_path, capsys):
+    path = a_set(tmp_path, entry("it", draw="outcomes", recorded="rewrite-*") + '[[table]]\nname = "runs"\nrecorded = "rewrite-*"\n')
+    assert built(path) == 0
+    for name, beside in (("it.tex", "it.html"), ("it.txt", "it.html"), ("runs.txt", "runs.csv")):
+        assert run(["figures", "explain", str(tmp_path / "figures" / name)]) == 2
+        err = capsys.readouterr().err
+        assert f"{name} is a caption" in err and beside in err, err
+    assert run(["figures", "explain", str(tmp_path / "figures" / "runs.tex")]) == 0
+
+
 def test_a_run_that_is_gone_is_said_by_explain(store, tmp_path):
     kept, made = store
     path = a_set(tmp_path, entry("fine", draw="speedup", runs=made.id))

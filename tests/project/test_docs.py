@@ -148,8 +148,28 @@ def test_only_changed_notebooks_run(tmp_path):
     assert "in\n&lt;git&gt;" in shown and '<div class="rich"><b>rich</b></div>' in shown
 
 
+def test_the_reference_has_every_instruction_of_both_dialects(monkeypatch):
+    "Engines, chips, calls, meaning, cost, limits, an example and a refusal of each, and every limit once at least."
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import docs_instructions
+    from kernel_lab.nki.checks.limits import LIMITS
+    from kernel_lab.nki.ir.instructions import INSTRUCTIONS
+    text = docs_instructions.page(ROOT / "nbs")
+    general, *parts = re.split(r"(?m)^## (?=\w+ \{ #\w+ \}$)", text)
+    assert [p.split()[0] for p in parts] == [*INSTRUCTIONS]
+    for part in parts:
+        for what in ("**Engines**", "**Chips**", "**Cost**", "**Example**", "**Refused**", "```python"):
+            assert what in part, (part.split()[0], what)
+    assert sum("`neuronxcc.nki.isa`" in p for p in parts) > 20 and sum("**Meaning**" in p for p in parts) > 50
+    assert "`nki.isa`" in parts[0] and "stationary tile is at most 128 by 128" in parts[0] and "**Limits**" in parts[0]
+    assert not [l.id for l in LIMITS if f"({l.id}; " not in text]
+    named = {row for rows in docs_instructions.LIMITED.values() for row in rows.split()}
+    assert named <= set(INSTRUCTIONS) and set(docs_instructions.LIMITED) <= {l.id for l in LIMITS}
+
+
 @pytest.mark.slow
 def test_the_whole_site(tmp_path):
     done = build(ROOT, "--out", tmp_path, "--jobs", "2")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     assert (tmp_path / "site" / "api" / "kernel_lab.nki.html").exists()
+    assert 'id="nc_matmul"' in (tmp_path / "site" / "api" / "instructions.html").read_text()

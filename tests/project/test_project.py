@@ -172,7 +172,9 @@ def test_the_wheel_is_whole(tmp_path):
         subprocess.run(["cp", "-r", ROOT / part, source], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", tmp_path, source]
     subprocess.run(command, check=True, capture_output=True)
-    names = set(ZipFile(next(tmp_path.glob("*.whl"))).namelist())
+    wheel = next(tmp_path.glob("*.whl"))
+    names = set(ZipFile(wheel).namelist())
+    assert wheel.stat().st_size <= 5_000_000
     wanted = {
         p.relative_to(source).as_posix()
         for p in (source / "kernel_lab").rglob("*")

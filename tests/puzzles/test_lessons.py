@@ -40,7 +40,15 @@ def test_a_lesson_has_a_picture_first_and_a_puzzle_with_a_solution(lesson):
     assert puzzles_of(lesson) and any(SOLUTION_TAG in c["metadata"].get("tags", []) for c in code)
     number = int(lesson.stem[:2])
     assert {PUZZLES[name].lesson for name in puzzles_of(lesson)} == {f"Lesson {number}"}
-    assert re.search(rf"^> Lesson {number}: .*About (\d+) minutes", source(cells(lesson)[0]), re.M)
+    says = re.search(rf"^> Lesson {number}: .*About (\d+) minutes", source(cells(lesson)[0]), re.M)
+    assert int(says[1]) <= 30
+
+
+def test_a_bound_in_the_text_is_that_of_a_puzzle_of_the_lesson(lesson):
+    "Lesson 12 went on saying 35.1 µs after the rate of DMA had become another."
+    text = "\n".join(source(c) for c in cells(lesson) if c["cell_type"] == "markdown")
+    bounds = {f"{PUZZLES[name].bound.us:.1f}" for name in puzzles_of(lesson)}
+    assert set(re.findall(r"[Nn]o kernel can do it in less than ([\d.]+) µs", text)) <= bounds
 
 
 def test_the_start_in_a_lesson_is_that_of_its_puzzle(lesson):

@@ -453,8 +453,34 @@ def test_what_a_kernel_prints_is_shown_and_cut():
     answer = on_one_tile("for _ in range(3): print('y' * 20_000_000)")
     assert "bytes in all)" in str(answer) and len(str(answer)) < 5000
     answer = on_one_tile("while True: print('y')")
-    assert "took too long" in str(answer)
+    assert "took too long" in str(answer) and str(answer).count("printed: y") == 20 and "lines more" in answer._repr_html_()
     assert "printed" not in str(on_one_tile("import sys"))
+
+
+def test_a_right_kernel_that_prints_without_measure_is_refused():
+    "It passed, with *(1,000,000,000 bytes in all)* beside it."
+    answer = get_puzzle("one tile").check(with_line("print('x' * 200_000_000)"), seconds=10)
+    assert not answer.right and not answer.met and not read_progress()["one tile"].get("met"), str(answer)
+    assert "It prints 200,000,001 bytes" in str(answer) and len(str(answer)) < 5000
+    assert get_puzzle("one tile").check(with_line("print('x' * 1_000)")).met
+
+
+@pytest.mark.parametrize("last", ["while True: pass", "import time; time.sleep(100)"])
+def test_what_a_kernel_printed_before_its_time_was_over_is_shown(last):
+    "It was lost: the process is ended from outside its Python."
+    answer = on_one_tile("print('shape', a.shape)", last)
+    assert "took too long" in str(answer) and "printed: shape (128, 512)\n" in str(answer), str(answer)
+
+
+RECORDED_AGAIN = ("print('once')", "t = 0", "for i in nl.affine_range(3):", "    print('turn', i)",
+                  "    nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=float(t))", "    t = t + 1")
+
+
+def test_a_kernel_that_is_recorded_again_prints_once():
+    "Its loop carries `t` from turn to turn, so it is written out, and the kernel is recorded anew from its first line."
+    answer = str(on_one_tile(*RECORDED_AGAIN))
+    assert [line for line in answer.splitlines() if "printed" in line] == [
+        "  printed: once", "  printed: turn 0", "  printed: turn 1", "  printed: turn 2"], answer
 
 
 @pytest.mark.parametrize("lines, says", [

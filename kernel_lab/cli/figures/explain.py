@@ -92,7 +92,11 @@ def drawn_again(path: str | Path, base: str | None = None, place: str | None = N
                                         'figure is another, with the same version number',))
 
 def _facts(path):
-    "The facts of a figure's or a table's file."
+    "The facts of a figure's or a table's file. `UsageError`, for a caption too, with the name of its figure."
+    if (path := Path(path)).suffix.lower() in ('.tex', '.txt'):
+        beside = next((b for k in (*FIGURE_FORMATS, 'csv') if (b := path.with_suffix(f'.{k}')).exists()), None)
+        if beside and not (path.suffix == '.tex' and beside.suffix == '.csv'):
+            raise UsageError(f'{path} is a caption.', hint=f'Its figure or table says where it came from: {beside}.')
     if Path(path).suffix.lower() not in ('.tex', '.csv', '.md'): return facts_in(path)
     from ...figures.suites.tables import table_facts
     return table_facts(path)

@@ -8,6 +8,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -127,10 +128,22 @@ class Printed(io.RawIOBase):
     def __str__(self):
         return self.kept.decode('utf-8', 'ignore') + f' … ({self.count:,} bytes in all)' * (self.count > MAX_PRINTED)
 
-def text_stream(printed: Printed) -> io.TextIOWrapper:
+class KernelStream(io.TextIOWrapper):
     """The stream that a kernel prints to. Its buffer is written to `printed` only when it is full: the stack that
     `faulthandler` reads from another thread is seldom in the middle of a call of Python then."""
-    return io.TextIOWrapper(io.BufferedWriter(printed, 1 << 16), 'utf-8', 'replace')
+    def __init__(self, printed: Printed):
+        super().__init__(io.BufferedWriter(printed, 1 << 16), 'utf-8', 'replace')
+        self.printed = printed
+
+    def so_far(self) -> tuple[bytes, int]:
+        "What was printed until now, for `take_back`."
+        with suppress(ValueError): self.flush()                      # the kernel may have closed it
+        return self.printed.kept, self.printed.count
+
+    def take_back(self, before: tuple[bytes, int]) -> None:
+        "Forget what was printed since."
+        self.so_far()
+        self.printed.kept, self.printed.count = before
 
 def with_printed(printed: Printed, reply: str) -> str:
     "An answer after what the kernel printed, if it printed anything."
@@ -151,15 +164,25 @@ def write_answer(fd: int, text: str, max_mib: int) -> None:
     write_text(fd, text if len(text) <= max_mib << 20 else 'E' + json.dumps(large))
 
 # %% ../../../nbs/5_evaluate/2_sandbox/01_child.ipynb #338e0997
+def tell_in(seconds: float, stream: KernelStream, fd: int) -> None:
+    "After so many seconds write what was printed until then to `fd`: a process whose time is over tells nothing more."
+    def tell(*_):
+        with suppress(BaseException): stream.so_far(); write_text(fd, with_printed(stream.printed, ''))
+    signal.signal(signal.SIGALRM, tell)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
 def carry_out(job: Callable[[dict], str], request: dict, fd: int) -> None:
     "Run a job in a process that is already confined, write the answer to `fd`, and end the process."
     seconds, max_mib = request['limits']['seconds'], request['limits']['answer_mb']
     faulthandler.enable(fd)
     faulthandler.dump_traceback_later(seconds, exit=True, file=fd)
     printed = Printed()
-    stream = text_stream(printed)
-    if request.get('prints'): sys.stdout = stream
+    stream = KernelStream(printed)
+    if request.get('prints'):
+        sys.stdout = stream
+        tell_in(0.9 * seconds, stream, fd)
     reply = answer_of_job(job, request)
+    if request.get('prints'): signal.setitimer(signal.ITIMER_REAL, 0)
     with suppress(BaseException): stream.flush()                     # the kernel may have closed it
     reply = with_printed(printed, reply)
     faulthandler.cancel_dump_traceback_later()

@@ -102,11 +102,15 @@ def _too_large(data, limits):
 
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #9207c706
 def printed_of(data: bytes) -> tuple[str, bytes]:
-    "(what the kernel printed, the answer) of an answer that may begin with the former; '' where that cannot be read."
-    if data[:1] != b'S' or (end := data.find(b'\n', 0, 1 << 16)) < 0: return '', data
-    try: text = json.loads(data[1:end])
-    except (ValueError, RecursionError): text = ''
-    return printable(text if isinstance(text, str) else '').rstrip(), data[end + 1:]
+    """(what the kernel printed, the answer) of an answer that may begin with the former, once and shortly before its
+    time is over; '' where that cannot be read."""
+    text = ''
+    for _ in range(2):
+        if data[:1] != b'S' or (end := data.find(b'\n', 0, 1 << 16)) < 0: break
+        try: text = json.loads(data[1:end])
+        except (ValueError, RecursionError): text = ''
+        data = data[end + 1:]
+    return printable(text if isinstance(text, str) else '').rstrip(), data
 
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #030abab6
 def verdict(data: bytes, how: str, code: int | None, limits: Limits) -> tuple[str | None, KernelError | None]:

@@ -25,7 +25,7 @@ from ..record.builder import InstructionDraft, OpenLoop, finish_program
 from ..ir.program import Program
 from ..record.kernel_functions import code_of, first_or_last_line, last_line, launch_grid, said_by, source_of
 from ..record.python_subset import review_python
-from ..record.recorder import MAX_NAME, Recorder
+from ..record.recorder import MAX_NAME, Recorder, prints_unless
 from ..record.tile import Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #b04e15b8
@@ -368,7 +368,7 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
     rec.roomy = getattr(kernel, 'roomy', False)
     file = code_of(func).co_filename
     try:
-        with recording(rec), namespaces.keywords(func):
+        with recording(rec), namespaces.keywords(func), prints_unless(Unroll):
             args, kwargs = _bind(rec, func, args, kwargs)
             out = _over_grid(rec, grid, lambda: func(*args, **kwargs)) if grid else func(*args, **kwargs)
             outs = _returned(rec, out)

@@ -98,3 +98,28 @@ def test_stand_ins_are_put_in_place_and_taken_away(monkeypatch):
             for name in left_behind: monkeypatch.setitem(sys.modules, name, ModuleType(name))
         assert all(sys.modules[name] is module for name, module in theirs.items())
         assert 'nki.left' not in sys.modules and 'neuronxcc.nki' not in sys.modules
+
+
+def test_what_a_kernel_prints_appears_once_and_only_what_it_prints_is_held(capsys):
+    "A loop that has to be written out is found in its middle, after lines that have printed."
+    import threading
+
+    def kernel(x):
+        print('once')
+        other = threading.Thread(target=lambda: print('another thread'))
+        other.start()
+        other.join()
+        out, t = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm), 0
+        for i in nl.affine_range(3):
+            print('turn', i)
+            t = t + 1
+            nl.store(out, nl.load(x) + float(t))
+        return out
+
+    before = sys.stdout
+    trace(kernel, ArraySpec((128, 64)))
+    said = capsys.readouterr().out.splitlines()
+    assert sys.stdout is before and said.count('another thread') == 2
+    assert [line for line in said if line != 'another thread'] == ['once', 'turn 0', 'turn 1', 'turn 2']
+    with pytest.raises(KernelError): trace(lambda x: print('refused') or x + nothing, ArraySpec((128, 64)))   # noqa: F821
+    assert capsys.readouterr().out == 'refused\n'
