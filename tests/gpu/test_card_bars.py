@@ -26,7 +26,7 @@ def test_the_kept_recordings_are_of_one_card_and_each_is_recognised(files):
     assert {f.card for f in files} == {'NVIDIA H200'} and {'launches_h200.json', 'resumed_h200.json', 'tune_h200.json'} <= {f.name for f in files}
     by_name = {f.name: f for f in files}
     assert len(by_name['launches_h200.json'].host_us) == 9 and not by_name['launches_h200.json'].attacks
-    assert not by_name['gallery_h200.json'].has_figures and by_name['tune_h200.json'].is_tuned and len(by_name['tune_h200.json'].facts) == 18
+    assert not by_name['gallery_h200.json'].has_figures and by_name['tune_h200.json'].is_tuned and len(by_name['tune_h200.json'].facts) == 19
 
 
 def test_one_command_shows_every_bar(capsys, monkeypatch):
@@ -47,12 +47,26 @@ def test_a_launch_is_within_its_bar(files):
 def test_a_kernel_against_itself_is_told_as_it_was_in_each_file(files):
     "One kernel of the first recording and the last session of the tuner are above 0.3 %: no row says that they are not."
     told = {b.file: b.verdict for b in rows_of(files, 'A/A, 12 × 100')}
-    assert told['launches_h200.json'] == 'not reached: 4 of 5 hold' and told['tune_h200.json'] == 'not reached: 35 of 36 hold'
+    assert told['launches_h200.json'] == 'not reached: 4 of 5 hold' and told['tune_h200.json'] == 'not reached: 37 of 38 hold'
 
 
 def test_a_suite_that_was_killed_counts_all_its_sessions(files):
     killed, = [b for b in rows_of(files, 'KernelBench') if b.file == 'resumed_h200.json']
     assert killed.things == '250 rows' and killed.value.startswith('517 s in 2 sessions') and not killed.is_reached
+
+
+@pytest.mark.parametrize('of', ['launcher', 'A/A, 12 × 100', 'KernelBench', 'attacks on card', 'make gpu-test'])
+def test_a_recording_reaches_each_bar(files, of): assert any(b.is_reached for b in rows_of(files, of)), rows_of(files, of)
+
+
+def test_kernelbench_was_timed_whole_in_one_session_of_seven_minutes(files):
+    whole, = [b for b in rows_of(files, 'KernelBench') if b.file == 'kernelbench_h200.json']
+    assert whole.things == '250 rows' and whole.is_reached and '249 timed in 2 modes' in whole.value and 'in 1 session' in whole.value
+
+
+def test_every_attack_fools_the_clock_in_process_and_loses_on_the_card(files):
+    attacks = next(f for f in files if f.name == 'gpu_test_h200.json').attacks
+    assert len(attacks) == 10 and all(a.is_fooled and a.ends for a in attacks.values())
 
 
 def test_what_no_file_has_is_not_recorded(files):

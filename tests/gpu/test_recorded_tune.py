@@ -32,7 +32,7 @@ def test_the_recording_says_what_it_is_and_has_a_row_for_every_problem(results):
 
 def test_each_session_measured_a_kernel_against_itself(cards):
     "All but the last, before the four problems whose compiling takes minutes: at most 0.303 % from 1, and 0.3 % is asked."
-    assert [c.holds for c in cards] == [True] * 17 + [False], [str(c) for c in cards]
+    assert [c.holds for c in cards] == [True] * 18 + [False], [str(c) for c in cards]
     assert max(r.worst for c in cards for r in c.itself.values()) < 0.0031
 
 
@@ -60,7 +60,7 @@ def test_the_table_tells_what_is_asked_of_it(capsys):
     "A/A of every session, each mean beside the one over the best mode, the stretch, fast_p, what was tried of who has room."
     say_table(HERE / 'tune_h200.json')
     text = capsys.readouterr().out
-    assert 'A/A of 18 sessions: at most 0.304 % from 1' in text and 'in 17' in text
+    assert 'A/A of 19 sessions: at most 0.304 % from 1' in text and 'in 18' in text
     means = [line for line in text.splitlines() if 'mean over compiled' in line and 'timed' in line]
     assert len(means) == 6 and all('over the best mode)' in line for line in means), means
     assert sum('stretch' in line for line in text.splitlines()) == 4 and 'over eager: 250 of 250 right; fast_p' in text
@@ -101,7 +101,7 @@ def test_a_time_below_what_a_product_takes_is_no_time(tmp_path):
 
 def test_no_row_of_the_recording_is_below_a_floor(results, cards):
     assert [r for r in held_to_floor([*results.values()], cards[-1]) if r.status == 'below floor'] == []
-    assert sum('direct' in r.work for r in results.values()) == 27
+    assert sum('direct' in r.work for r in results.values()) == 28
 
 
 def test_what_is_chosen_is_measured_on_other_samples_than_chose_it():
