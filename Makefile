@@ -64,7 +64,7 @@ test: env        ## what CI runs: notebooks, modules and README agree; notebooks
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --turn $(TURN) $(ARGS)
 
-slow: env        ## the long tests
+slow: env        ## tests and cells marked slow (those that take turns: make test TURN=all)
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -m slow $(ARGS)
 
