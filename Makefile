@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.made
 PORT   ?= 8888
 # more workers than the two cores of a small machine, because some tests wait for a browser or a process that starts: with six no core is idle
 JOBS   ?= 4
-# of the tests that take seconds each a run does one part of four, by the commit that is checked out; TURN=all: all of them
+# of the tests that take seconds each a run does one part of six, by the commit that is checked out; TURN=all: all of them
 TURN   ?= commit
 # tests keep away from the person's own store
 # (and keep bytecode: a run starts some three hundred processes, each of which would compile pandas or JupyterLab anew)

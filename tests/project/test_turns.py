@@ -66,18 +66,31 @@ def test_the_turn_is_that_of_the_commit(tmp_path, monkeypatch):
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(tmp_path)]
     subprocess.run([*git, "init", "-q"], check=True)
     found = set()
-    for n in range(30):
+    for n in range(60):
         subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", str(n)], check=True)
         found.add(turns.turn_of("commit", tmp_path))
     assert found == set(range(turns.PARTS))
-    assert turns.turn_of("7") == 3 and turns.turn_of("all") is None
+    assert turns.turn_of("7") == 7 % turns.PARTS and turns.turn_of("all") is None
     with pytest.raises(ValueError): turns.turn_of("a turn")
+
+
+def test_a_file_whose_tests_share_a_setup_has_one_turn(monkeypatch, tmp_path):
+    monkeypatch.setattr(turns, "FILE", tmp_path / "long.json")
+    turns.FILE.write_text(json.dumps({"a/test_b.py": 9.0, "c/test_d.py::long": 8.0}))
+    ran = []
+    for turn in range(turns.PARTS):
+        config, items = Config(str(turn)), named("tests/a/test_b.py::x", "tests/a/test_b.py::y", "tests/c/test_d.py::long",
+                                                 "tests/c/test_d.py::short")
+        turns.leave_out_other_turns(config, items)
+        ran.append([i.nodeid.rpartition("::")[2] for i in items])
+    assert sorted(ran) == [["long", "short"], *[["short"]] * (turns.PARTS - 2), ["x", "y", "short"]]
 
 
 def test_what_took_long_is_written(tmp_path):
     kept = turns.Durations(tmp_path / "long.json")
-    took = ("tests/a.py::b", 0.6), ("tests/a.py::b", 0.7), ("tests/a.py::c", 0.2), ("tests/project/test_house.py::d", 9.0)
-    for name, seconds in took:
-        kept.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=seconds))
+    took = (("tests/a.py::b", "setup", 0.6), ("tests/a.py::b", "call", 0.7), ("tests/a.py::c", "call", 0.2),
+            ("tests/project/test_house.py::d", "call", 9.0), ("tests/e.py::f", "setup", 6.0), ("tests/e.py::g", "call", 0.1))
+    for name, when, seconds in took:
+        kept.pytest_runtest_logreport(SimpleNamespace(nodeid=name, when=when, duration=seconds))
     kept.pytest_sessionfinish()
-    assert json.loads((tmp_path / "long.json").read_text()) == {"a.py::b": 1.3}
+    assert json.loads((tmp_path / "long.json").read_text()) == {"a.py::b": 1.3, "e.py": 6.1}

@@ -1,5 +1,6 @@
 """Long tests take turns in `make test`: of those in `long_tests.json`, which says how long they took, each run does one
-part of several, drawn by the commit that is checked out. A test without an entry is short and always runs.
+part of several, drawn by the commit that is checked out. A test without an entry is short and always runs; a file
+whose tests share something that takes long to make has one entry, and one turn, for all of them.
 
 `pytest` alone runs them all; `make test TURN=all` too. `make durations` writes the list anew."""
 import json
@@ -10,7 +11,8 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 FILE = TESTS / "long_tests.json"
 LONG_S = 1.0                        # of one test, with what it sets up, in a run of all on two cores
-PARTS = 4
+SHARED_S = 5.0                      # of the setups of a file
+PARTS = 6
 EVERY_RUN = ("project/test_house.py", "project/test_project.py")       # what a commit must never break; not in the list
 
 
@@ -54,21 +56,30 @@ def leave_out_other_turns(config, items):
     parts, mine, others = parts_of(json.loads(FILE.read_text())), [], []
     asked_for = {a for a in config.args if "::" in a}
     for item in items:
-        is_mine = parts.get(key(item.nodeid), turn) == turn or item.nodeid in asked_for
+        name = key(item.nodeid)
+        of_file = parts.get(name.partition("::")[0], turn)
+        is_mine = parts.get(name, of_file) == turn or item.nodeid in asked_for
         (mine if is_mine else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = mine
 
 
 class Durations:
-    "Adds up what each test took, in the process that hears of all."
-    def __init__(self, file): self.file, self.seconds = Path(file), defaultdict(float)
+    "Adds up what each test took, and the setups of each file, in the process that hears of all."
+    def __init__(self, file): self.file, self.seconds, self.setups = Path(file), defaultdict(float), defaultdict(float)
 
-    def pytest_runtest_logreport(self, report): self.seconds[key(report.nodeid)] += report.duration
+    def pytest_runtest_logreport(self, report):
+        name = key(report.nodeid)
+        self.seconds[name] += report.duration
+        if report.when == "setup": self.setups[name.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self):
-        found = {name: round(s, 1) for name, s in sorted(self.seconds.items())
-                 if s >= LONG_S and not name.startswith(EVERY_RUN)}
+        found = defaultdict(float)
+        for name, s in self.seconds.items():
+            file = name.partition("::")[0]
+            if self.setups[file] >= SHARED_S: found[file] += s
+            elif s >= LONG_S: found[name] = s
+        found = {n: round(s, 1) for n, s in sorted(found.items()) if not n.startswith(EVERY_RUN)}
         self.file.write_text(json.dumps(found, indent=0, ensure_ascii=True) + "\n")
 
 
