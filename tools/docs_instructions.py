@@ -121,7 +121,7 @@ def calls(name: str) -> Iterator[str]:
     for place, module in DIALECTS.values():
         for known in (name, *OTHER_NAMES.get(name, ())):
             fn = vars(module).get(known)
-            if inspect.isfunction(inspect.unwrap(fn)) if fn else False:
+            if fn and inspect.isfunction(inspect.unwrap(fn)):
                 yield f"`{place}`\n\n{fenced(call_of(known, fn))}\n\n{docs_api.own_doc(fn)}"
 
 

@@ -188,7 +188,7 @@ class CardBar:
             (f'  [{self.file}]' if self.file else '')
 
 HOST_US = 6.0
-SELF_REPEATS, SELF_SAMPLES, SELF_US, SELF_SHARE = 12, 100, 100.0, 0.003
+SELF_REPEATS, SELF_SAMPLES, SELF_US = 12, 100, 100.0
 SUITE_ROWS, SUITE_SECONDS, TEST_SECONDS = 250, 480.0, 240.0
 ATTACKS = ('side stream', 'thread', 'cached output', 'stale output', 'event patch', 'warm cache', 'graph capture',
            'out-of-range read', 'autotune cache', 'precision')
@@ -214,7 +214,7 @@ def _counts(r):
 def _itself(f):
     counted = [r for r in f.itself.values() if _counts(r)]
     if not counted: return None
-    held = sum(r.worst <= SELF_SHARE and r.covered >= len(r.repeats) - 1 for r in counted)
+    held = sum(r.holds for r in counted)
     value = f'{100 * max(r.worst for r in counted):.2f} %, 1 inside ≥ {min(r.covered for r in counted)}'
     return replace(ITSELF, things=f'{len(counted)} times', value=value,
                    verdict=_verdict(held == len(counted), f'{held} of {len(counted)} hold'))

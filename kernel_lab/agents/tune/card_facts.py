@@ -85,8 +85,7 @@ class CardFacts:
     @property
     def holds(self) -> bool:
         "Whether A/A is within 0.3 % and 1 inside of all intervals but one, for each work."
-        return bool(self.itself) and all(r.worst <= 0.003 and r.covered >= len(r.repeats) - 1
-                                         for r in self.itself.values())
+        return bool(self.itself) and all(r.holds for r in self.itself.values())
 
     def floor_us(self, work: dict) -> float:
         """The least µs of a problem's `work` (bytes, operations of 'convolutions' and 'products') by these rates:

@@ -88,6 +88,11 @@ class SelfRatio:
         "In how many repeats the interval contains 1."
         return sum(r.low <= 1 <= r.high for r in self.repeats)
 
+    @property
+    def holds(self) -> bool:
+        "Whether all ratios are within 0.3 % of 1, and 1 is inside of all intervals but one."
+        return self.worst <= 0.003 and self.covered >= len(self.repeats) - 1
+
     def __str__(self):
         us = np.median([r.first_us for r in self.repeats])
         return (f'A/A at {microseconds(float(us))} µs: at most {100 * self.worst:.2f} % from 1, 1 inside '
