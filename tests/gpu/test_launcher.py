@@ -1,6 +1,7 @@
 """The launcher against a driver without a card: every failure is a status with a sentence, hostile plans are refused
 before anything is launched, and the next order finds a clean start."""
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -80,6 +81,31 @@ def test_errors_of_the_driver_have_a_way_out(error, status, way_out, monkeypatch
 def test_an_endless_kernel_ends_at_the_deadline_and_the_next_order_runs():
     assert launch(order('endless', timed=False), seconds=3, api=STUB).status == 'timeout'
     assert launch(order('copy', timed=False), api=STUB).status == 'ran'
+
+
+@pytest.mark.parametrize('products, precision, status', [(1.0, 'fp32', 'ran'), (1e9, 'fp32', 'below floor'), (1e9, 'bf16', 'below floor'), (1e9, 'integer', 'ran')])
+def test_a_time_below_its_products_is_refused(products, precision, status, monkeypatch, tmp_path):
+    "The stub's clock has every product of torch in 50 µs: 0.0105 TFLOP/s."
+    monkeypatch.setattr(launcher, 'read_clocks', lambda track, plan, profile: ClockReading(50.0, 60.0))
+    session = launcher.LaunchSession(order('copy', seconds=1, most=20, products=products, precision=precision), CudaDriver(StubCuda(STUB_KERNELS)), tmp_path)
+    session.work()
+    report = session.report
+    assert report['status'] == status and sorted(report['tflops']) == ['bf16', 'fp32', 'tf32'], report
+    assert report['plans'][0]['floor_of'] == ('products' if status == 'below floor' else 'bytes')
+    assert ('its products take on this card' in report['says']) == (status == 'below floor')
+
+
+def test_without_torch_there_are_no_rates_and_no_floor_of_products(monkeypatch, tmp_path):
+    monkeypatch.setattr(launcher, 'read_clocks', lambda track, plan, profile: ClockReading(50.0, 60.0))
+    monkeypatch.setitem(sys.modules, 'torch', None)
+    session = launcher.LaunchSession(order('copy', seconds=1, most=20, products=1e9), CudaDriver(StubCuda(STUB_KERNELS)), tmp_path)
+    session.work()
+    assert (session.report['status'], session.report['tflops']) == ('ran', {})
+
+
+def test_an_order_comes_back_from_json():
+    asked = order('copy', 'copy_slow', products=1e9, precision='tf32', any_order=True)
+    assert launcher.LaunchOrder.from_json(asked.to_json()) == asked
 
 
 def test_a_launcher_that_dies_says_so():

@@ -11,7 +11,7 @@ from .torch_race import TorchClock
 from ...core.errors import UsageError
 from ...core.format import count_text, visible_text
 from ...gpu.clock.card_state import card_state
-from ...gpu.clock.ratios import FLOOR_SLACK, SelfRatio, cold_floor_us, random_rounds, sampled_ratio
+from ...gpu.clock.ratios import SelfRatio, cold_floor_us, product_floor_us, random_rounds, sampled_ratio
 
 # %% ../../../nbs/6_agents/3_tune/04_card_facts.ipynb #73828d05
 def self_samples(sample: Callable[[], float], repeats: int = 12, count: int = 100, seed: int = 0
@@ -31,8 +31,9 @@ def self_ratio_of(repeats: list) -> SelfRatio:
 
 def measured_card(clock: TorchClock, repeats: int = 12, count: int = 100) -> dict:
     """What a card does now: A/A of a copy of 256 MB and of a product of float32, GB/s of that copy (read and written),
-    TFLOP/s of products of 8,192 in 'fp32' and 'tf32', and its state as text."""
+    TFLOP/s of products (`product_rates`), and its state as text."""
     import torch
+    from ...gpu.clock.product_floor import product_rates
     x, out = torch.randn(1 << 26, device='cuda'), torch.empty(1 << 26, device='cuda')
     a, b = (torch.randn(2048, 2048, device='cuda') for _ in range(2))
     works = {'copy of 256 MB': lambda: out.copy_(x), 'product of 2,048': lambda: a @ b}
@@ -42,25 +43,14 @@ def measured_card(clock: TorchClock, repeats: int = 12, count: int = 100) -> dic
     copy_us = float(np.median(itself['copy of 256 MB']))
     state = card_state()
     return {'card': torch.cuda.get_device_name(0), 'torch': torch.__version__, 'gbps': 2 * x.nbytes / copy_us / 1000,
-            'tflops': _rates(torch, clock), 'self': itself, 'state': str(state) if state else ''}
-
-def _rates(torch, clock, n=8192):
-    a, before, found = torch.randn(n, n, device='cuda'), torch.backends.cuda.matmul.allow_tf32, {}
-    try:
-        for name, allowed in (('fp32', False), ('tf32', True)):
-            torch.backends.cuda.matmul.allow_tf32 = allowed
-            us = min(clock.sample(lambda: a @ a) for _ in range(5))
-            found[name] = 2 * n ** 3 / us / 1e6
-    finally: torch.backends.cuda.matmul.allow_tf32 = before
-    return found
+            'tflops': product_rates(clock.sample), 'self': itself, 'state': str(state) if state else ''}
 
 # %% ../../../nbs/6_agents/3_tune/04_card_facts.ipynb #5b49aa2c
-STRASSEN = (7 / 8) ** 3     # of the multiplications of a product are left three levels deep: no card gains by more
 CACHED_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class CardFacts:
-    "A session's card: its name, GB/s, TFLOP/s of 'fp32' and 'tf32', work → `SelfRatio`, its state in words."
+    "A session's card: its name, GB/s, TFLOP/s of 'fp32', 'tf32' and more, work → `SelfRatio`, its state in words."
     card: str
     gbps: float
     tflops: dict
@@ -96,12 +86,9 @@ class CardFacts:
 
     def least_us(self, work: dict, precision: str = 'default') -> tuple[float, str]:
         """µs that no kernel can be below, and of what: 'bytes' beyond what a cache may keep, or the 'products' that no
-        rewriting removes (`direct`), with Strassen's way three levels deep and three products of half the bits at twice
-        the rate of TF32 for one of float32."""
-        rates = {'default': max(self.tflops['fp32'], 2 * self.tflops['tf32'] / 3), 'tf32': 2 * self.tflops['tf32']}
-        flops = STRASSEN * work.get('direct', 0) if precision in rates else 0.0
+        rewriting removes (`direct`; `product_floor_us`)."""
         found = {'bytes': cold_floor_us(0, work.get('bytes', 0), self.gbps, CACHED_BYTES),
-                 'products': flops / rates.get(precision, 1.0) / FLOOR_SLACK / 1e6}
+                 'products': product_floor_us(work.get('direct', 0), self.tflops, precision)}
         of = max(found, key=found.get)
         return found[of], of
 

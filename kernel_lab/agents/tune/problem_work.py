@@ -6,68 +6,16 @@ rewriting removes: what floors are reckoned from."""
 # %% ../../../nbs/6_agents/3_tune/05_problem_work.ipynb #a34fac60
 from collections.abc import Sequence
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
-
-# %% ../../../nbs/6_agents/3_tune/05_problem_work.ipynb #9d7a160a
-_OPERANDS = {'mm': (0, 1), 'bmm': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2)}
-DENSE = 0.99                # the least share of an operand's elements that are not zero
-
-class DirectProducts(TorchDispatchMode):
-    """Watches a model run, for products of two of the `given` tensors of float32 which are dense, and follows their
-    elements through views and elementwise operations. `of(outputs)`: operations of those that come out whole."""
-    def __init__(self, given: Sequence[torch.Tensor]):
-        super().__init__()
-        self.given = {_place(t) for t in given if t.dtype == torch.float32 and is_dense(t)}
-        self.flops, self.carried = [], {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        self._follow(func, [*args, *(kwargs or {}).values()], out)
-        return out
-
-    def _follow(self, func, args, out):
-        outs = [t for t in _flat(out) if isinstance(t, torch.Tensor)]
-        name, found = func.overloadpacket.__name__, {}
-        if func.is_view or name == '_unsafe_view': return
-        if name in _OPERANDS and all(_place(args[k]) in self.given for k in _OPERANDS[name]):
-            a, b = (args[k] for k in _OPERANDS[name])
-            found = {len(self.flops): outs[0].numel()}
-            self.flops.append(2 * a.numel() * b.shape[-1])
-        elif torch.Tag.pointwise in func.tags or name in _COPIES:
-            for t in _flat(args):
-                if isinstance(t, torch.Tensor): found |= self._whole(t)
-        for t in outs:
-            self.given.discard(_place(t))                  # memory of its own, or written over
-            self.carried[_place(t)] = found
-
-    def _whole(self, tensor):
-        "Products of which a tensor carries every element."
-        carried = self.carried.get(_place(tensor), {})
-        return {k: n for k, n in carried.items() if tensor.numel() >= n}
-
-    def of(self, outputs: object) -> int:
-        "Multiplications and additions of the products that `outputs` hold one by one."
-        held = {k for t in _flat(outputs) if isinstance(t, torch.Tensor) for k in self._whole(t)}
-        return sum(self.flops[k] for k in held)
-
-_COPIES = ('clone', '_to_copy', 'copy_')
-
-def _place(t): return t.untyped_storage()._cdata
-
-def _flat(x): return [y for z in x for y in _flat(z)] if isinstance(x, (tuple, list)) else [x]
-
-def is_dense(t: torch.Tensor) -> bool:
-    "Whether hardly any element of a tensor is zero."
-    return t.numel() > 0 and int(torch.count_nonzero(t)) >= DENSE * t.numel()
+from ...gpu.clock.product_floor import DirectProducts, flat_outputs
 
 # %% ../../../nbs/6_agents/3_tune/05_problem_work.ipynb #a78e6924
 def problem_work(model: torch.nn.Module, inputs: Sequence) -> dict[str, float]:
     """Bytes in and out, operations of 'convolutions' and of 'products', of one call of a model; of these products the
-    'direct' ones, of dense float32 that is given, whose elements come out one by one."""
+    'direct' ones, of dense floats that are given, whose elements come out one by one (`DirectProducts`)."""
     given = [t for t in (*inputs, *model.parameters()) if isinstance(t, torch.Tensor)]
     with FlopCounterMode(display=False) as counter, DirectProducts(given) as seen: out = model(*inputs)
-    tensors = [*given, *(t for t in _flat(out) if isinstance(t, torch.Tensor))]
+    tensors = [*given, *(t for t in flat_outputs(out) if isinstance(t, torch.Tensor))]
     size = {t.untyped_storage().data_ptr(): t.numel() * t.element_size() for t in tensors}
     counts = {str(k): v for k, v in counter.get_flop_counts().get('Global', {}).items()}
     convolutions = sum(v for k, v in counts.items() if 'conv' in k)

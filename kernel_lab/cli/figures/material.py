@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ...agents.suites.outcomes import TaskOutcome
     from ...evaluate.records.journal import Entry
     from ...evaluate.records.run import Run
+    from ...nki.timing.timeline import Timeline
     from ...tasks.baselines.known_times import TaskTimes
 
 # %% ../../../nbs/7_cli/2_figures/00_material.ipynb #7551e436
@@ -56,6 +58,22 @@ class FigureMaterial:
     labs: tuple[str, ...] = ()
     kind: str = 'simulated'
     labels: tuple[str, ...] = ()
+
+    @property
+    def only_run(self) -> 'Run':
+        "The run of a figure of one run. `UsageError` for several."
+        if len(self.runs) == 1: return self.runs[0].run
+        raise UsageError(f'This figure is of one run; the data has {len(self.runs)}.',
+                         hint='kernel = "NAME", or runs = "ID".')
+
+    @cached_property
+    def timeline(self) -> 'Timeline':
+        "Of the best kernel of the one run, traced once. `UsageError` where none is correct, or it cannot be traced."
+        from ...figures.timeline import timeline_of
+        best = self.only_run.best
+        if best is None: raise UsageError(f'Run {self.only_run.id} has no correct kernel.')
+        if (found := timeline_of(best.evaluation)) is not None: return found
+        raise UsageError('The best kernel of this run cannot be traced again here.')
 
     @property
     def provenance(self) -> str:

@@ -124,25 +124,6 @@ def _peaks_frame(m):
         if best: found.append((r.run.task, timed[0].peak_pct / 100, best.peak_pct / 100, best.bound))
     return _frame(found, PEAK_COLUMNS)
 
-def _only(m):
-    "The run of a figure of one run. `UsageError` for several."
-    if len(m.runs) != 1:
-        raise UsageError(f'This figure is of one run; the data has {len(m.runs)}.',
-                         hint='kernel = "NAME", or runs = "ID".')
-    return m.runs[0].run
-
-def _best(m):
-    "The best evaluation of the one run. `UsageError` where no kernel is correct."
-    run = _only(m)
-    if run.best is None: raise UsageError(f'Run {run.id} has no correct kernel.')
-    return run.best.evaluation
-
-def _timeline(m):
-    from ...figures.timeline import timeline_of
-    found = timeline_of(_best(m))
-    if found is None: raise UsageError('The best kernel of this run cannot be traced again here.')
-    return found
-
 # %% ../../../nbs/7_cli/2_figures/01_recipes.ipynb #7b0a4896
 @dataclass(frozen=True)
 class FigureRecipe:
@@ -230,21 +211,21 @@ def _of_timeline(name):
     "A recipe's function that draws the timeline of the best kernel by a function of the package."
     def draw(m, theme, **given):
         import kernel_lab.figures as figures
-        timeline = _timeline(m)
-        return getattr(figures, name)({_only(m).task: timeline} if name == 'roofline_figure' else timeline, theme=theme,
-                                      **given)
+        timeline = m.timeline
+        shown = {m.only_run.task: timeline} if name == 'roofline_figure' else timeline
+        return getattr(figures, name)(shown, theme=theme, **given)
     return draw
 
 def _of_run(name):
     "A recipe's function that draws the run by a function of the package."
     def draw(m, theme):
         import kernel_lab.figures as figures
-        return getattr(figures, name)(_only(m), theme)
+        return getattr(figures, name)(m.only_run, theme)
     return draw
 
 def _error_map(m, theme, step):
     from ...figures import error_map_figure
-    run = _only(m)
+    run = m.only_run
     wrong = [s for s in run.steps if s.evaluation.verification and not s.evaluation.verification.passed]
     if step >= len(run.steps): raise UsageError(f'Run {run.id} has {len(run.steps)} steps, and no step {step}.')
     chosen = run.steps[step] if step >= 0 else next(iter(wrong), run.best)

@@ -17,7 +17,7 @@ from .interpreting import parameter_views
 from ...gpu.launch.launcher import LaunchReport, launch, order_of
 from ...gpu.launch.packing import device_dtype
 from ...gpu.plan.launch_plan import LaunchPlan
-from ...tasks.model.task import Task
+from ...tasks.model.task import Task, to_torch
 from ...tasks.model.workload import Workload
 
 # %% ../../../nbs/5_evaluate/3_gpu/13_on_card.ipynb #ad9dbc2a
@@ -53,7 +53,7 @@ class CardRun:
 
     def to_dict(self) -> dict:
         "As JSON data."
-        d, kept = self.duration, ('card', 'gbps', 'launch_floor_us', 'host_us', 'state')
+        d, kept = self.duration, ('card', 'gbps', 'tflops', 'launch_floor_us', 'host_us', 'state')
         time = d and {'median': d.us, 'interval': d.interval, 'count': d.count}
         return {'kind': 'measured', 'status': self.status, 'says': self.report.says, 'measured_us': time,
                 'self': str(self.report.itself or '') if d else '',
@@ -75,21 +75,30 @@ class CardRun:
 
 _RAN = ('ran', 'suspicious', 'below floor', 'throttled')        # statuses of a launcher whose outputs hold still
 
+def direct_products(task: Task, arrays: dict[str, np.ndarray]) -> int:
+    "Operations of the reference's products that no kernel can avoid on this draw (`gpu.clock.product_floor`)."
+    import torch
+    from ...gpu.clock.product_floor import DirectProducts
+    given = [to_torch(x) for x in arrays.values()]
+    with torch.no_grad(), DirectProducts(given) as seen: return seen.of(task.reference(*given))
+
 def run_on_card(plan: LaunchPlan, cubins: Sequence[bytes], task: Task, workload: Workload, precision: str = '',
                 seconds: float = 120, api: str = '') -> CardRun:
     """Let the launcher run and time a plan on fresh draws of its task, and hold the outputs to the reference in
     float64, where that fits. `precision`: the class of the kernel, read from the plan if left out; `api`: as for
-    `launch`. The outputs of a task with the tag `UNORDERED` may differ from run to run as far as its tolerance.
-    `KernelError` for a plan that does not fit the task."""
+    `launch`. A time that the bytes or the products of the task forbid is 'below floor'. The outputs of a task with the
+    tag `UNORDERED` may differ from run to run as far as its tolerance. `KernelError` for a plan that does not fit the
+    task."""
     require_outputs(plan, task, workload)
     seeds = fresh_seeds(DRAWS)
     draws = [task.draw(workload, s) for s in seeds]
-    order = order_of([plan], [cubins], any_order=UNORDERED in task.tags)
+    precision = precision or class_of_plan(plan, workload.dtype)[0]
+    products = direct_products(task, draws[0]) if task.flops(workload) else 0
+    order = order_of([plan], [cubins], any_order=UNORDERED in task.tags, products=products, precision=precision)
     report = launch(order, seconds, api, draws=[buffers_of(plan, d) for d in draws])
     if report.status not in _RAN: return CardRun(report.status, report)
     outputs = [[np.frombuffer(raw, device_dtype(v.dtype)).reshape(v.shape) for raw, v in zip(found, plan.outputs)]
                for found in report.outputs[0]]
-    precision = precision or class_of_plan(plan, workload.dtype)[0]
     verification, error, eager = _held(task, workload, precision, seeds, draws, outputs)
     if verification.passed: status = 'correct' if report.status == 'ran' else report.status
     else: status = 'not_finite' if any(r.nan_count for r in verification.seeds if not r.passed) else 'wrong_result'

@@ -131,6 +131,18 @@ def cold_floor_us(read_bytes: int, written_bytes: int, gbps: float, cache_bytes:
     "The least µs that reading from memory and writing what the cache cannot hold takes at `gbps` GB/s."
     return (read_bytes + max(0, written_bytes - cache_bytes)) / (gbps * FLOOR_SLACK) / 1000
 
+STRASSEN = (7 / 8) ** 3     # of the multiplications of a product are left three levels deep: no card gains by more
+
+def product_floor_us(operations: float, tflops: dict[str, float], precision: str = 'fp32') -> float:
+    """The least µs of `operations` of products that no rewriting removes, at rates measured on a card, TFLOP/s of
+    'fp32', 'tf32', 'bf16'; 0 where the rate of a precision class was not measured. Half the bits go at twice the rate:
+    TF32 at most at twice its own, two bytes at most at twice that of bfloat16, float32 in three products of half its
+    bits."""
+    single, tensor, half = (tflops.get(k, 0) for k in ('fp32', 'tf32', 'bf16'))
+    rate = {'fp32': max(single, 2 * tensor / 3), 'default': max(single, 2 * tensor / 3), 'tf32': 2 * tensor,
+            'bf16': 2 * half, 'fp16': 2 * half}.get(precision, 0)
+    return STRASSEN * operations / (rate * FLOOR_SLACK) / 1e6 if rate else 0.0
+
 def below_floor(us: float, floor_us: float, of: str = 'bytes') -> str | None:
     "Why a time of `us` µs cannot be, as a sentence; None where it can. `of`: what the floor is, 'bytes' or 'products'."
     if not math.isfinite(us) or us < floor_us:

@@ -19,10 +19,10 @@ import numpy as np
 import kernel_lab
 from ...core.commands import run_command
 from ...core.errors import KernelError, LabError, UsageError
-from ...core.durations import Duration
+from ...core.durations import Duration, microseconds
 from ...core.format import count_text, percent_text, visible_text
 from ..clock.card_state import card_state, why_throttled
-from ..clock.ratios import SelfRatio, below_floor, sampled_ratio
+from ..clock.ratios import SelfRatio, below_floor, product_floor_us, sampled_ratio
 from .cuda_driver import CudaDriver
 from .prepared_plan import PreparedPlan, checked_outputs, run_status
 from .race import (TINY_US, RaceTrack, check_last, library_time, plan_floor_us, race,
@@ -35,7 +35,9 @@ class LaunchOrder:
     """What a launcher is to do: plans (as text, read again where they are launched) with a binary for each kernel;
     `seeds`: of the draws, secret, two for each plan; `timed`: samples, at most `most`, `seconds` for them;
     `again`: repeats of the first against itself; `profile`: read the kernels' own clock. `bare`: one run of each plan
-    and nothing else, for a tool that watches it. `any_order`: outputs may differ from run to run by their last bits."""
+    and nothing else, for a tool that watches it. `any_order`: outputs may differ from run to run by their last bits.
+    `products`: operations of products that each plan must do, of a `precision` class: no time is below them at the
+    rate that this card has."""
     plans: tuple[str, ...]
     cubins: tuple[tuple[bytes, ...], ...]
     seeds: tuple[tuple[int, int], ...]
@@ -48,6 +50,8 @@ class LaunchOrder:
     wait_seconds: float = 0
     bare: bool = False
     any_order: bool = False
+    products: float = 0
+    precision: str = 'fp32'
 
     def to_json(self) -> str:
         "As JSON text."
@@ -128,7 +132,9 @@ class LaunchSession:
         o, track = self.order, RaceTrack(self.driver)
         before = card_state()
         gbps = track.bandwidth()
-        self.report |= {'gbps': gbps, 'launch_floor_us': track.launch_floor(), 'self': [], 'race': None}
+        tflops = track.product_rates() if o.products else {}
+        self.report |= {'gbps': gbps, 'tflops': tflops, 'launch_floor_us': track.launch_floor()}
+        self.report |= {'self': [], 'race': None}
         self.report['host_us'] = track.host_cost(plans[0])
         most = min(100, o.most)
         for k in range(o.again): self.report['self'].append(race(track, *plans[:1] * 2, 0, o.seconds, most, k))
@@ -136,11 +142,13 @@ class LaunchSession:
         for k, p in enumerate(plans):
             check_last(track, p, expected[k], share=ANY_ORDER_SHARE if o.any_order else 0.0)
             clocks = read_clocks(track, p, profile=o.profile)
-            floor = plan_floor_us(p, gbps, self.driver.cache_bytes)
-            self.report['plans'][k] |= {'clocks': asdict(clocks), 'floor_us': floor}
+            floors = {'bytes': plan_floor_us(p, gbps, self.driver.cache_bytes),
+                      'products': product_floor_us(o.products, tflops, o.precision)}
+            of = max(floors, key=floors.get)
+            self.report['plans'][k] |= {'clocks': asdict(clocks), 'floor_us': floors[of], 'floor_of': of}
             if p.library: self.report['plans'][k]['library'] = library_time(track, p)
             self._doubt(clocks.disagreement(), 'suspicious')
-            self._doubt(below_floor(clocks.events_us, floor), 'below floor')
+            self._doubt(below_floor(clocks.events_us, floors[of], of), 'below floor')
         states = before, card_state()
         self.report['state'] = [s and asdict(s) for s in states]
         self._doubt(why_throttled(states), 'throttled')
@@ -208,6 +216,15 @@ class LaunchReport:
                 f'time, {found["us"]:.1f} of {found["whole_us"]:.1f} µs')
 
     @property
+    def _least(self):
+        "The first plan's floor, of what, and the rates that it is reckoned with; '' where none was found."
+        us, of = ((self.data.get('plans') or [{}])[0].get(k) for k in ('floor_us', 'floor_of'))
+        if not us or not of: return ''
+        rates = ', '.join(f'{n} {x:,.0f} TFLOP/s' for n, x in self.data.get('tflops', {}).items())
+        rate = f'{self.data["gbps"]:,.0f} GB/s' if of == 'bytes' else rates
+        return f'no time below {microseconds(us)} µs is believed: its {of} at the {rate} measured here, with a margin'
+
+    @property
     def _floor(self):
         "What launching alone takes, where the first plan's time is near it; '' elsewhere."
         if not self.duration or self.duration.us >= TINY_US or 'launch_floor_us' not in self.data: return ''
@@ -216,8 +233,8 @@ class LaunchReport:
 
     def __str__(self):
         head = f'{self.status} on {self.data.get("card", "no card")}' + (f': {self.says}' if self.says else '')
-        rows = [x for x in (self.duration, self._floor or None, self.library or None, self.itself, self.ratio)
-                if x is not None]
+        said = (self.duration, self._least or None, self._floor or None, self.library or None, self.itself, self.ratio)
+        rows = [x for x in said if x is not None]
         return '\n'.join([head, *(f'  {x}' for x in rows), f'  {self.seconds:.1f} s wall time in all'])
 
 MAX_SEEN_BYTES = 16 << 20

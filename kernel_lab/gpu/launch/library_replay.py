@@ -62,15 +62,32 @@ class _CardBytes:
     def __init__(self, address, size):
         self.__cuda_array_interface__ = {'shape': (size,), 'typestr': '|u1', 'data': (address, False), 'version': 2}
 
-class LibraryReplay:
+class LibraryStream:
+    "torch on the launcher's own stream. `KernelError` where it is not here, or cannot use the card."
+    def __init__(self, driver: CudaDriver):
+        self.torch, self.driver = library_torch(driver), driver
+        self.is_card = not hasattr(driver.api, 'torch_bytes')
+        self.stream = self.torch.cuda.ExternalStream(int(driver.stream)) if self.is_card else None
+        self.device = 'cuda' if self.is_card else 'cpu'
+
+    def enqueue(self, work: Callable[[], None], line: int = 0) -> tuple:
+        "Enqueue some work of torch, of a line of a source: (0,), as a call of the driver that went well."
+        try:
+            with self.torch.no_grad(), self.torch.cuda.stream(self.stream) if self.is_card else nullcontext():
+                if self.is_card: work(); return (0,)
+                error = self.driver.api.library_work(work)[0]
+        except RuntimeError as e: raise _failed(self.torch, e, line) from None
+        if error: raise refusal(error.name, 'torch')
+        return (0,)
+
+class LibraryReplay(LibraryStream):
     """Does the library calls of a plan whose buffers begin at `places`. `KernelError` where there is no torch, for a
     call outside of the table, and where a result does not fit its place."""
     def __init__(self, driver: CudaDriver, plan: LaunchPlan, places: list[int]):
         require_replayable(plan)
-        self.torch, self.driver, self.pools = library_torch(driver), driver, []
+        super().__init__(driver)
+        self.pools = []
         for call in plan.library_calls: require_result(self.torch, call)
-        self.is_card = not hasattr(driver.api, 'torch_bytes')
-        self.stream = self.torch.cuda.ExternalStream(int(driver.stream)) if self.is_card else None
         used = {b for call in plan.library_calls for b in call.buffers()}
         self.bytes = {k: self._bytes(places[k], plan.buffers[k].bytes) for k in used if plan.buffers[k].bytes}
 
@@ -82,8 +99,7 @@ class LibraryReplay:
         "The tensor that a view of the plan is, in the plan's memory."
         dtype = getattr(self.torch, view.dtype)
         if view.buffer not in self.bytes:
-            where = 'cuda' if self.is_card else 'cpu'
-            return self.torch.empty_strided(view.shape, view.strides, dtype=dtype, device=where)
+            return self.torch.empty_strided(view.shape, view.strides, dtype=dtype, device=self.device)
         memory = self.bytes[view.buffer]
         made = self.torch.empty(0, dtype=dtype, device=memory.device)
         return made.set_(memory.untyped_storage(), view.offset // made.element_size(), view.shape, view.strides)
@@ -97,16 +113,6 @@ class LibraryReplay:
         if overload == 'copy': return lambda: out.copy_(given[0])
         do = getattr(getattr(torch.ops.aten, call.bare_name), overload)
         return lambda: do(*given, out=out)
-
-    def enqueue(self, work: Callable[[], None], line: int) -> tuple:
-        "Enqueue the work of a call on the launcher's stream: (0,), as a call of the driver that went well."
-        try:
-            with self.torch.no_grad(), self.torch.cuda.stream(self.stream) if self.is_card else nullcontext():
-                if self.is_card: work(); return (0,)
-                error = self.driver.api.library_work(work)[0]
-        except RuntimeError as e: raise _failed(self.torch, e, line) from None
-        if error: raise refusal(error.name, 'torch')
-        return (0,)
 
     def kept_memory(self) -> AbstractContextManager:
         "What torch takes in this context stays its own as long as the plan."

@@ -13,6 +13,7 @@ from ..checks.advice import least_bytes
 from ..clock.ratios import (ROUNDS_A_LOOK, ClockReading, cold_floor_us, narrow_enough, random_rounds,
     sampled_ratio)
 from .cuda_driver import CudaDriver
+from .library_replay import LibraryStream
 from .prepared_plan import LIBRARY, PreparedPlan
 
 # %% ../../../nbs/3_gpu/7_launch/06_race.ipynb #64f21f91
@@ -79,6 +80,15 @@ class RaceTrack:
             raise KernelError(f'a copy of {size:,} bytes takes {best:g} µs by its events: they tell no time',
                               kind='unsupported', hint='Restart the driver, or use another card.')
         return 2 * size / best / 1000
+
+    def product_rates(self) -> dict[str, float]:
+        "TFLOP/s of torch's products here, as `gpu.clock.product_floor` measures them; {} where torch cannot work here."
+        try:
+            library = LibraryStream(self.driver)
+            from ..clock.product_floor import product_rates
+            n = 64 if not library.is_card else 8192 if self.driver.free_bytes > 4 << 30 else 2048
+            return product_rates(lambda work: self.timed(lambda: library.enqueue(work)), library.device, n)
+        except KernelError: return {}
 
     def host_cost(self, plan: PreparedPlan, count: int = 200, repeats: int = 5) -> tuple[float, float]:
         "µs of the host for one launch of a kernel, and for one replay of the plan's graph: the least of `repeats`."

@@ -56,6 +56,29 @@ def test_a_right_kernel_alone_has_a_time(name, task, status):
     if status == 'correct': assert 100 < found.duration.us < 120 and 'A/A' in str(found) and found.error.relative < 1e-5
 
 
+def test_the_products_of_a_task_are_a_floor(monkeypatch):
+    "A product that no kernel can avoid is handed to the launcher with the kernel's precision class; one that is only summed is not."
+    seen, real = [], on_card.launch
+    def spy(order, seconds, api, draws): seen.append((order.products, order.precision)); return real(order, seconds, api, draws=draws)
+    monkeypatch.setattr(on_card, 'launch', spy)
+    draw = lambda rng: {'x': rng.standard_normal(1024, np.float32)}
+    def square(x): return (x.view(32, 32) @ x.view(32, 32) * 2).view(-1)
+    def summed(x): return x + (x.view(32, 32) @ x.view(32, 32)).sum()
+    for reference in square, summed, SAME.reference:
+        task = task_from(reference, draw, name='task')
+        run_on_card(example_plan('copy'), [b'copy'], task, task.workload(), api='stub_api:good')
+    run_on_card(example_plan('copy'), [b'copy'], SAME, SAME.workload(), 'tf32', api='stub_api:good')
+    assert seen == [(32 ** 3, 'fp32'), (0, 'fp32'), (0, 'fp32'), (0, 'tf32')]
+
+
+def test_a_time_that_its_products_forbid_is_none(monkeypatch):
+    monkeypatch.setattr(on_card, 'direct_products', lambda task, arrays: 10 ** 9)
+    task = task_from(lambda x: x + 0 * (x[:4, None] @ x[None, :4]).sum(), lambda rng: {'x': rng.standard_normal(1024, np.float32)}, name='task')
+    found = run_on_card(example_plan('copy'), [b'copy'], task, task.workload(), api='stub_api:good')
+    assert (found.status, found.duration) == ('below floor', None) and found.verification.passed, found
+    assert 'its products take on this card' in str(found) and found.to_dict()['tflops']['fp32'] > 0
+
+
 def test_draws_are_fresh_each_time(monkeypatch):
     seen, real = [], on_card.launch
     def spy(order, seconds, api, draws): seen.append([d[0].tobytes() for d in draws]); return real(order, seconds, api, draws=draws)

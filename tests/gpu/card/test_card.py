@@ -67,6 +67,14 @@ def test_a_kernel_against_itself(compiled, untimed, report):
     assert one <= 6 or replay <= 6, f'a launch costs the host {one:.1f} µs, a replay of its graph {replay:.1f}'
 
 
+def test_a_time_below_its_products_is_refused(compiled, untimed, report):
+    "The rates are those of torch's products on this card; nothing does so many operations in that time."
+    found = launch(order(compiled['matmul'], products=1e15, precision='tf32', seconds=1, most=20, profile=False), 60)
+    report['products'] = {'tflops': found.data.get('tflops'), 'says': found.says}
+    assert found.status == 'below floor' and 'its products take' in found.says, str(found)
+    assert 0 < found.data['tflops']['fp32'] < found.data['tflops']['tf32'] < found.data['tflops']['bf16'], found.data['tflops']
+
+
 @pytest.fixture(scope='module')
 def honest(compiled, untimed):
     "Task → µs of the honest kernel by the launcher."
