@@ -2,12 +2,12 @@
 
     python benchmarks/figures.py [FIGURES.toml] [--times 3] [--only NAME] [--json FILE]
 
-A row is a figure. *data* reads what it is drawn from and traces a kernel again, *figure* makes the plotly figure; then each format as if it were
-the only one, with the figure made and drawn by plotly.js for it anew; *all four* is what
-`kernel-lab figures build` needs for the files of this figure. The browser is started, and one figure drawn, before:
-that is the first line. Each number is the median of some repetitions: seconds of this process and of the browser's,
-which the load of other programs hardly changes; `!` marks a format above one second. The last line has the wall
-time and the load."""
+A row is a figure. *data* reads what it is drawn from and traces a kernel again, *figure* makes the plotly figure;
+then each format as if it were the only one, with the figure made and drawn by plotly.js for it anew; *all four* is
+what `kernel-lab figures build` needs for the files of this figure. The browser is started, and one figure drawn,
+before: that is the first line. Each number is the median of some repetitions: seconds of this process and of the
+browser's, which the load of other programs hardly changes; `!` marks a format above one second. The last line has the
+wall time and the load."""
 import argparse
 import json
 import os

@@ -67,11 +67,12 @@ def earlier_runs(store: 'Store | None', limit: int = 20, without: str | None = N
     return found
 
 # %% ../../nbs/7_panels/10_task_picker.ipynb #3bb55bcf
-def task_rows(tasks: dict[str, Task]) -> list[dict]:
+def task_rows(tasks: dict[str, Task], timed: bool = True) -> list[dict]:
     """What a person searches tasks by, one dict a task: name, level, family, doc (one line), tags, order, `room` (the
-    first kernel over the bound) and `best` (the best kept kernel's gain over the first), None where unknown."""
+    first kernel over the bound) and `best` (the best kept kernel's gain over the first), None where unknown, or unless
+    `timed`: kept times take a tenth of a second to read."""
     def row(order, task):
-        times = known_task_times(task)
+        times = known_task_times(task) if timed else None
         over = lambda us: times.first_us / us if times and times.first_us and us else None
         return dict(name=task.name, level=task.level, family=task.family, doc=task.doc.splitlines()[0],
                     tags=list(task.tags), order=order, room=over(times and times.bound_us),
@@ -87,18 +88,25 @@ def best_trends(store: 'Store | None', limit: int = 200) -> dict[str, list[float
         if run['over_first']: gains.append(round(max([run['over_first'], *gains[-1:]]), 3))
     return {task: gains for task, gains in trends.items() if gains}
 
+ASK_TIMES = {'ask': 'times'}
+
 class TaskSearch(anywidget.AnyWidget):
-    """A field that finds a task. Traits: `value` (a name), `rows` (see `task_rows`), `trends` (see `best_trends`);
-    `options`: the names."""
+    """A field that finds a task. Traits: `value` (a name), `rows` (see `task_rows`; their times come when a page that
+    is drawn asks for them, or from `read_times()`), `trends` (see `best_trends`); `options`: the names."""
     _esm, _css = STATIC / 'task_search.js', STATIC / 'task_search.css'
     value = traitlets.Unicode().tag(sync=True)
     rows = traitlets.List().tag(sync=True)
     trends = traitlets.Dict().tag(sync=True)
 
     def __init__(self, tasks: dict[str, Task], **kw):
-        self.options = tuple(tasks)
+        self.options, self._tasks, self._is_timed = tuple(tasks), tasks, False
         self._valid = self.options[0]
-        super().__init__(rows=task_rows(tasks), value=self.options[0], **kw)
+        super().__init__(rows=task_rows(tasks, timed=False), value=self.options[0], **kw)
+        self.on_msg(lambda widget, content, buffers: content == ASK_TIMES and self.read_times())
+
+    def read_times(self) -> None:
+        "Fill in what the rows say of times; a second call does nothing."
+        if not self._is_timed: self._is_timed, self.rows = True, task_rows(self._tasks)
 
     @traitlets.validate('value')
     def _known(self, proposal):

@@ -17,7 +17,6 @@ from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
 from ..models.budget import Budget, BudgetOver
 from ...core.errors import LabError, UsageError
 from ...core.interrupts import interrupted
-from ...evaluate.gpu.compiling import require_compilers
 from ...evaluate.records.journal import Spent
 from ...evaluate.records.verification import new_id, now, to_json_data
 from ...evaluate.records.run import Run, Step
@@ -292,7 +291,9 @@ def step(self: AgentLoop, source: str | Kernel | None = None) -> Step | None:
     saved."""
     _check_clock(self)
     if self._at_work and getattr(self._at_work[1], 'gi_running', False): raise UsageError(AT_WORK)
-    if self.target in GPU_TARGETS and not self.is_replay: require_compilers(self.target)     # before a model is paid
+    if self.target in GPU_TARGETS and not self.is_replay:
+        from ...evaluate.gpu.compiling import require_compilers
+        require_compilers(self.target)                                                      # before a model is paid
     with _guard(self):
         if source is not None: return self.edit(source)
         if self.done: return None

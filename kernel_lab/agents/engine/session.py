@@ -16,7 +16,6 @@ from ..models.messages import Model, Reply, Request, fault_of_reply
 from ..models.prices import PRICES_DATE, Usage
 from ...core.errors import LabError, UsageError, raise_if_stopped
 from ...core.secrets import storable_text
-from ...evaluate.pipeline import evaluate as evaluate_kernel
 from ...evaluate.records.evaluation import Evaluation
 from ...evaluate.records.journal import Entry, digest
 from ...evaluate.records.run import Run, Step
@@ -28,6 +27,11 @@ from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 
 # %% ../../../nbs/6_agents/1_engine/01_session.ipynb #9dfbc9f8
+def evaluate_kernel(*args, **options) -> Evaluation:
+    "As `evaluate.pipeline.evaluate`, which is loaded with the first kernel: whoever opens a page need not wait for it."
+    from ...evaluate.pipeline import evaluate
+    return evaluate(*args, **options)
+
 EDITED_BY_HAND = 'edited by hand'
 BY_LOOP = 'step '           # how the keys of steps begin that the agent's generator did not make
 

@@ -85,7 +85,7 @@ function render({ model, el }) {
       Enter: () => open ? choose(found[at]) : show(), Escape: close }
     if (keys[e.key]) { keys[e.key](); e.preventDefault() }
   })
-  sort.addEventListener('pointerdown', e => { e.preventDefault(); byRoom = !byRoom; fill(input.value === current() ? '' : input.value) })
+  sort.addEventListener('pointerdown', e => { e.preventDefault(); byRoom = !byRoom; fill(typed()) })
   sort.addEventListener('blur', e => { if (!root.contains(e.relatedTarget)) close() })
   const slash = e => {                                                // `/` finds a task from anywhere on the page of this lab
     const lab = root.closest('.kl-lab')
@@ -94,7 +94,10 @@ function render({ model, el }) {
   }
   document.addEventListener('keydown', slash, true)
   const changed = () => { if (!open) input.value = current() }
-  model.on('change:value', changed); changed()
-  return () => { document.removeEventListener('keydown', slash, true); model.off('change:value', changed) }
+  const typed = () => input.value === current() ? '' : input.value
+  const renewed = () => { if (open) { const n = at; fill(typed()); point(n, false) } }
+  model.on('change:value', changed); model.on('change:rows change:trends', renewed); changed()
+  model.send({ ask: 'times' })                                        // of all tasks, which the page does not wait for
+  return () => { document.removeEventListener('keydown', slash, true); model.off('change:value', changed); model.off('change:rows change:trends', renewed) }
 }
 export default { render }
