@@ -76,10 +76,10 @@ def peak_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure':
         fig.add_scatter(x=values, y=list(range(len(shown))), mode='markers', name=name, hoverinfo='text',
                         hovertext=tips, marker=dict(symbol='circle', size=7, color=fill,
                                                     line=dict(width=1.3, color=ink)))
-    for k, r in enumerate(shown.itertuples()):
-        fig.add_annotation(x=1.02, xref='x', y=k, text=escaped(r.bound, 12), showarrow=False, xanchor='left',
-                           font=dict(size=9.5, color=p['soft']))
-    fig.update_layout(xaxis=dict(range=[-0.02, 1.2], tickvals=[0, .25, .5, .75, 1], side='bottom',
+    bounds = [dict(x=1.02, xref='x', y=k, text=escaped(r.bound, 12), showarrow=False, xanchor='left',
+                   font=dict(size=9.5, color=p['soft'])) for k, r in enumerate(shown.itertuples())]
+    fig.update_layout(annotations=[*fig.layout.annotations, *bounds],      # at once: each alone copies all before it
+                      xaxis=dict(range=[-0.02, 1.2], tickvals=[0, .25, .5, .75, 1], side='bottom',
                                  ticktext=['0', '25', '50', '75', '100 %'], title_text='share of the peak'),
                       yaxis=dict(tickvals=list(range(len(shown))), ticktext=[escaped(t, 30) for t in shown.task],
                                  showgrid=False, range=[-0.7, len(shown) - 0.3],
