@@ -4,6 +4,7 @@
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #663fe05b
 from dataclasses import dataclass
+from math import fsum
 from typing import TYPE_CHECKING, Any
 import numpy as np
 from ..core.errors import KernelError, UsageError
@@ -102,21 +103,27 @@ def timeline_bars(timeline: 'Timeline | pd.DataFrame | TimelineTable',
 def _lane_bars(rows, lo, width, columns):
     rows = rows.sort_values('start_us', kind='stable')
     start, end = rows.start_us.to_numpy(float), rows.end_us.to_numpy(float)
-    rows = rows.assign(covered=busy_us(start, end))
-    group = np.arange(len(rows)) if len(rows) <= columns else _columns_of(start, end, lo, width)
-    kept = rows.groupby(group, sort=True).agg(lane=('lane', 'first'), op=('op', 'first'), label=('label', 'first'),
-                                              start_us=('start_us', 'min'), end_us=('end_us', 'max'),
-                                              covered=('covered', 'sum'), rows=('lane', 'size'), line=('line', 'min'),
-                                              last_line=('line', 'max'), iteration=('iteration', 'first'))
-    dur = (kept.end_us - kept.start_us).clip(lower=1e-9)
-    return kept.assign(busy=np.where(kept.rows == 1, 1.0, (kept.covered / dur).clip(0, 1))).drop(columns='covered')
+    first = np.arange(len(rows)) if len(rows) <= columns else _columns_of(start, end, lo, width)
+    kept = rows.iloc[first][['lane', 'op', 'label', 'start_us', 'end_us', 'line', 'iteration']]
+    count = np.diff(first, append=len(rows))
+    kept.insert(5, 'rows', count)
+    kept.insert(7, 'last_line', kept.line)
+    busy = np.ones(len(first))
+    if len(first) < len(rows):                          # some bars are of several instructions
+        covered = busy_us(start, end)
+        group = np.repeat(np.arange(len(first)), count)
+        kept['end_us'] = np.maximum.reduceat(end, first)
+        together = rows.line.groupby(group)
+        kept['line'], kept['last_line'] = together.min().to_numpy(), together.max().to_numpy()
+        most = np.maximum(kept['end_us'].to_numpy() - start[first], 1e-9)
+        for k in np.flatnonzero(count > 1): busy[k] = fsum(covered[first[k]:first[k] + count[k]]) / most[k]
+    return kept.assign(busy=busy.clip(0, 1))
 
 def _columns_of(start, end, lo, width):
-    """A group number per interval: neighbours that start in the same column share one; an interval wider than a column
-    stands alone."""
+    """The first interval of each group: neighbours that start in the same column share one; an interval wider than a
+    column stands alone."""
     column, wide = np.floor((start - lo) / width), end - start >= width
-    fresh = np.concatenate([[True], (np.diff(column) != 0) | wide[1:] | wide[:-1]])
-    return np.cumsum(fresh)
+    return np.flatnonzero(np.concatenate([[True], (np.diff(column) != 0) | wide[1:] | wide[:-1]]))
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #5e1df9be
 def bar_text(bar: Any) -> str:

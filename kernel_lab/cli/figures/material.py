@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...agents.suites.outcomes import TaskOutcome
     from ...evaluate.records.journal import Entry
     from ...evaluate.records.run import Run
+    from ...figures.timeline import TimelineTable
     from ...nki.timing.timeline import Timeline
     from ...tasks.baselines.known_times import TaskTimes
 
@@ -74,6 +75,12 @@ class FigureMaterial:
         if best is None: raise UsageError(f'Run {self.only_run.id} has no correct kernel.')
         if (found := timeline_of(best.evaluation)) is not None: return found
         raise UsageError('The best kernel of this run cannot be traced again here.')
+
+    @cached_property
+    def table(self) -> 'TimelineTable':
+        "The rows of `timeline`, whose texts take a tenth of a second to write."
+        from ...figures.timeline import timeline_table
+        return timeline_table(self.timeline)
 
     @property
     def provenance(self) -> str:

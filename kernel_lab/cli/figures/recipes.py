@@ -211,8 +211,8 @@ def _of_timeline(name):
     "A recipe's function that draws the timeline of the best kernel by a function of the package."
     def draw(m, theme, **given):
         import kernel_lab.figures as figures
-        timeline = m.timeline
-        shown = {m.only_run.task: timeline} if name == 'roofline_figure' else timeline
+        shown = {'roofline_figure': lambda: {m.only_run.task: m.timeline}, 'timeline_figure': lambda: m.table}
+        shown = shown.get(name, lambda: m.timeline)()
         return getattr(figures, name)(shown, theme=theme, **given)
     return draw
 
