@@ -95,6 +95,13 @@ def test_a_time_below_its_products_is_refused(products, precision, status, monke
     assert ('its products take on this card' in report['says']) == (status == 'below floor')
 
 
+@pytest.mark.parametrize('products, says', [(0, 'its bytes at what this card does ('), (1e9, 'its products at what this card does (fp32 0, tf32 0, bf16 0 TFLOP/s measured)')])
+def test_a_record_says_below_what_no_time_is_believed(products, says):
+    found = launch(order('copy', profile=False, most=20, seconds=5, products=products), api=STUB)
+    assert f'µs is believed: {says}' in str(found), found
+    assert 'believed' not in str(launch(order('copy', timed=False), api=STUB))
+
+
 def test_without_torch_there_are_no_rates_and_no_floor_of_products(monkeypatch, tmp_path):
     monkeypatch.setattr(launcher, 'read_clocks', lambda track, plan, profile: ClockReading(50.0, 60.0))
     monkeypatch.setitem(sys.modules, 'torch', None)

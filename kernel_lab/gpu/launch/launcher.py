@@ -220,9 +220,9 @@ class LaunchReport:
         "The first plan's floor, of what, and the rates that it is reckoned with; '' where none was found."
         us, of = ((self.data.get('plans') or [{}])[0].get(k) for k in ('floor_us', 'floor_of'))
         if not us or not of: return ''
-        rates = ', '.join(f'{n} {x:,.0f} TFLOP/s' for n, x in self.data.get('tflops', {}).items())
-        rate = f'{self.data["gbps"]:,.0f} GB/s' if of == 'bytes' else rates
-        return f'no time below {microseconds(us)} µs is believed: its {of} at the {rate} measured here, with a margin'
+        products = ', '.join(f'{n} {x:,.0f}' for n, x in self.data.get('tflops', {}).items())
+        rates = f'{self.data["gbps"]:,.0f} GB/s' if of == 'bytes' else f'{products} TFLOP/s'
+        return f'no time below {microseconds(us)} µs is believed: its {of} at what this card does ({rates} measured)'
 
     @property
     def _floor(self):
