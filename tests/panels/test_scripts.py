@@ -60,7 +60,7 @@ def test_what_is_wrong_stands_below_the_text(page):
     box, editor = said.bounding_box(), page.locator('.kl-editor').bounding_box()
     assert 0 <= box['y'] - editor['y'] - editor['height'] < 20
     page.evaluate("() => model.set('marks', {})")
-    assert not said.is_visible()
+    said.wait_for(state='hidden')
 
 
 def test_plotly_is_asked_for_until_it_comes(browser):
