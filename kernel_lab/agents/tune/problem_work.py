@@ -12,7 +12,7 @@ from ...gpu.clock.product_floor import DirectProducts, flat_outputs
 # %% ../../../nbs/6_agents/3_tune/05_problem_work.ipynb #a78e6924
 def problem_work(model: torch.nn.Module, inputs: Sequence) -> dict[str, float]:
     """Bytes in and out, operations of 'convolutions' and of 'products', of one call of a model; of these products the
-    'direct' ones, of dense floats that are given, whose elements come out one by one (`DirectProducts`)."""
+    'direct' ones, of dense float32 that is given, whose elements come out one by one (`DirectProducts`)."""
     given = [t for t in (*inputs, *model.parameters()) if isinstance(t, torch.Tensor)]
     with FlopCounterMode(display=False) as counter, DirectProducts(given) as seen: out = model(*inputs)
     tensors = [*given, *(t for t in flat_outputs(out) if isinstance(t, torch.Tensor))]

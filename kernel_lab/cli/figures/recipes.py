@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import nan
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from .material import FigureMaterial
 from ...core.errors import UsageError, choose
@@ -207,13 +208,11 @@ def _funnel(m, theme):
                          hint='{"rows": [["question", came, turned down], …], "words": {…}} is one.')
     return funnel_figure(m.rows[0]['rows'], m.rows[0]['words'], theme=theme)
 
-def _of_timeline(name):
-    "A recipe's function that draws the timeline of the best kernel by a function of the package."
+def _of_timeline(name, shown=attrgetter('timeline')):
+    "A recipe's function that draws the timeline of the best kernel, or what is `shown` of it, by a function `name`."
     def draw(m, theme, **given):
         import kernel_lab.figures as figures
-        shown = {'roofline_figure': lambda: {m.only_run.task: m.timeline}, 'timeline_figure': lambda: m.table}
-        shown = shown.get(name, lambda: m.timeline)()
-        return getattr(figures, name)(shown, theme=theme, **given)
+        return getattr(figures, name)(shown(m), theme=theme, **given)
     return draw
 
 def _of_run(name):
@@ -257,11 +256,11 @@ RECIPES = {r.name: r for r in (
     FigureRecipe('utilisation', 'Active share of each engine, first and best kernel of a run', _RUNS,
                  _of_run('utilisation_figure'), EXACT),
     FigureRecipe('timeline', 'What each engine does over time, in the best kernel of a run', _RUNS,
-                 _of_timeline('timeline_figure'), EXACT),
+                 _of_timeline('timeline_figure', attrgetter('table')), EXACT),
     FigureRecipe('waterfall', 'Why the best kernel of a run is not at its peak', _RUNS,
                  _of_timeline('waterfall_figure'), EXACT),
     FigureRecipe('roofline', 'The best kernel of a run under the ceilings of its chip', _RUNS,
-                 _of_timeline('roofline_figure'), EXACT),
+                 _of_timeline('roofline_figure', lambda m: {m.only_run.task: m.timeline}), EXACT),
     FigureRecipe('memory', 'How full SBUF and PSUM are over time, in the best kernel of a run', _RUNS,
                  _of_timeline('memory_figure')),
     FigureRecipe('error_map', 'Where the numbers of a kernel differ from the reference', _RUNS, _error_map, '',

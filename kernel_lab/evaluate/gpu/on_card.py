@@ -76,11 +76,13 @@ class CardRun:
 _RAN = ('ran', 'suspicious', 'below floor', 'throttled')        # statuses of a launcher whose outputs hold still
 
 def direct_products(task: Task, arrays: dict[str, np.ndarray]) -> int:
-    "Operations of the reference's products that no kernel can avoid on this draw (`gpu.clock.product_floor`)."
+    """Operations of the reference's products that no kernel can avoid on this draw (`gpu.clock.product_floor`), of
+    floats of two bytes or four: what a card does with one byte is not measured."""
     import torch
     from ...gpu.clock.product_floor import DirectProducts
-    given = [to_torch(x) for x in arrays.values()]
-    with torch.no_grad(), DirectProducts(given) as seen: return seen.of(task.reference(*given))
+    tensors = {k: to_torch(x) for k, x in arrays.items()}
+    given = [tensors[k] for k, x in arrays.items() if x.dtype.itemsize > 1]
+    with torch.no_grad(), DirectProducts(given) as seen: return seen.of(task.reference(*tensors.values()))
 
 def run_on_card(plan: LaunchPlan, cubins: Sequence[bytes], task: Task, workload: Workload, precision: str = '',
                 seconds: float = 120, api: str = '') -> CardRun:

@@ -9,16 +9,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # %% ../../../nbs/3_gpu/6_clock/02_product_floor.ipynb #4c903505
 _OPERANDS = {'mm': (0, 1), 'bmm': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2)}
-_COUNTED = torch.float32, torch.bfloat16, torch.float16
 DENSE = 0.99                # the least share of an operand's elements that are not zero
 
 class DirectProducts(TorchDispatchMode):
-    """Watches torch at work, for products of two of the `given` tensors which are dense, of floats of 32 bits or 16,
-    and follows their elements through views and elementwise operations. `of(outputs)`: operations of those that come
-    out whole."""
+    """Watches torch at work, for products of two of the `given` tensors of float32 which are dense, and follows their
+    elements through views and elementwise operations. `of(outputs)`: operations of those that come out whole."""
     def __init__(self, given: Sequence[torch.Tensor]):
         super().__init__()
-        self.given = {_place(t) for t in given if t.dtype in _COUNTED and is_dense(t)}
+        self.given = {_place(t) for t in given if t.dtype == torch.float32 and is_dense(t)}
         self.flops, self.carried = [], {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -68,11 +66,11 @@ def product_rates(sample: Callable[[Callable], float], device: str = 'cuda', n: 
     """TFLOP/s of torch's products of n × n in 'fp32', 'tf32' and 'bf16', the best of five each; without those that took
     no time. `sample`: µs that the work of a function takes."""
     square, before, found = torch.randn(n, n, device=device), torch.backends.cuda.matmul.allow_tf32, {}
-    if device == 'cuda': torch.cuda.synchronize()
+    operands = {'fp32': square, 'tf32': square, 'bf16': square.bfloat16()}
+    if device == 'cuda': torch.cuda.synchronize()           # `sample` may work on another stream
     try:
-        for name, dtype in (('fp32', torch.float32), ('tf32', torch.float32), ('bf16', torch.bfloat16)):
+        for name, x in operands.items():
             torch.backends.cuda.matmul.allow_tf32 = name == 'tf32'
-            x = square.to(dtype)
             us = min(sample(lambda: x @ x) for _ in range(5))
             if us > 0: found[name] = 2 * n ** 3 / us / 1e6
     finally: torch.backends.cuda.matmul.allow_tf32 = before

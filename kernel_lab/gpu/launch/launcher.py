@@ -133,8 +133,9 @@ class LaunchSession:
         before = card_state()
         gbps = track.bandwidth()
         tflops = track.product_rates() if o.products else {}
-        self.report |= {'gbps': gbps, 'tflops': tflops, 'launch_floor_us': track.launch_floor()}
-        self.report |= {'self': [], 'race': None}
+        products_us = product_floor_us(o.products, tflops, o.precision)
+        self.report |= {'gbps': gbps, 'tflops': tflops, 'launch_floor_us': track.launch_floor(), 'self': [],
+                        'race': None}
         self.report['host_us'] = track.host_cost(plans[0])
         most = min(100, o.most)
         for k in range(o.again): self.report['self'].append(race(track, *plans[:1] * 2, 0, o.seconds, most, k))
@@ -142,8 +143,7 @@ class LaunchSession:
         for k, p in enumerate(plans):
             check_last(track, p, expected[k], share=ANY_ORDER_SHARE if o.any_order else 0.0)
             clocks = read_clocks(track, p, profile=o.profile)
-            floors = {'bytes': plan_floor_us(p, gbps, self.driver.cache_bytes),
-                      'products': product_floor_us(o.products, tflops, o.precision)}
+            floors = {'bytes': plan_floor_us(p, gbps, self.driver.cache_bytes), 'products': products_us}
             of = max(floors, key=floors.get)
             self.report['plans'][k] |= {'clocks': asdict(clocks), 'floor_us': floors[of], 'floor_of': of}
             if p.library: self.report['plans'][k]['library'] = library_time(track, p)
@@ -216,7 +216,7 @@ class LaunchReport:
                 f'time, {found["us"]:.1f} of {found["whole_us"]:.1f} µs')
 
     @property
-    def _least(self):
+    def _floor_said(self):
         "The first plan's floor, of what, and the rates that it is reckoned with; '' where none was found."
         us, of = ((self.data.get('plans') or [{}])[0].get(k) for k in ('floor_us', 'floor_of'))
         if not us or not of: return ''
@@ -225,7 +225,7 @@ class LaunchReport:
         return f'no time below {microseconds(us)} µs is believed: its {of} at what this card does ({rates} measured)'
 
     @property
-    def _floor(self):
+    def _launching(self):
         "What launching alone takes, where the first plan's time is near it; '' elsewhere."
         if not self.duration or self.duration.us >= TINY_US or 'launch_floor_us' not in self.data: return ''
         return (f'below {TINY_US:g} µs: each sample is a graph of many launches; two events with nothing between are '
@@ -233,8 +233,8 @@ class LaunchReport:
 
     def __str__(self):
         head = f'{self.status} on {self.data.get("card", "no card")}' + (f': {self.says}' if self.says else '')
-        said = (self.duration, self._least or None, self._floor or None, self.library or None, self.itself, self.ratio)
-        rows = [x for x in said if x is not None]
+        said = self.duration, self._floor_said, self._launching, self.library, self.itself, self.ratio
+        rows = filter(None, said)
         return '\n'.join([head, *(f'  {x}' for x in rows), f'  {self.seconds:.1f} s wall time in all'])
 
 MAX_SEEN_BYTES = 16 << 20

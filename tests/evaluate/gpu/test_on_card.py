@@ -2,6 +2,7 @@
 right kernel alone."""
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -69,6 +70,13 @@ def test_the_products_of_a_task_are_a_floor(monkeypatch):
         run_on_card(example_plan('copy'), [b'copy'], task, task.workload(), api='stub_api:good')
     run_on_card(example_plan('copy'), [b'copy'], SAME, SAME.workload(), 'tf32', api='stub_api:good')
     assert seen == [(32 ** 3, 'fp32'), (0, 'fp32'), (0, 'fp32'), (0, 'tf32')]
+
+
+@pytest.mark.parametrize('dtype, operations', [('float32', 2 * 64 ** 3), ('bfloat16', 2 * 64 ** 3), ('float8_e4m3', 0)])
+def test_products_of_one_byte_have_no_rate_and_no_floor(dtype, operations):
+    task = task_from(lambda x, w: x @ w, lambda rng: {'x': rng.standard_normal((64, 64), np.float32), 'w': rng.standard_normal((64, 64), np.float32)}, name='task')
+    arrays = {k: a.astype(getattr(ml_dtypes, dtype, np.float32)) for k, a in task.draw(task.workload(), 1).items()}
+    assert on_card.direct_products(task, arrays) == operations
 
 
 def test_a_time_that_its_products_forbid_is_none(monkeypatch):
