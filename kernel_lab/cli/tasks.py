@@ -16,6 +16,7 @@ import typer
 from .render import (EXIT_FAILED, EXIT_GOOD, EXIT_NOT_CORRECT, INTERRUPTED, TextTable, WorkloadName,
     microseconds, progress_on, require_writable, say, with_progress, writing)
 from ..core.errors import UsageError, choose
+from ..core.files import data_folder
 from ..core.format import count_text, csv_cell, speedup_text
 from ..nki.chip.chips import DEFAULT_CHIP
 from ..tasks.baselines.known_times import TABLE_CHIP
@@ -43,7 +44,6 @@ def import_lines(imported):
 # %% ../../nbs/7_cli/01_tasks.ipynb #0e729745
 def import_folder():
     "The folder of imported tasks."
-    from ..evaluate.store.database import data_folder
     return data_folder() / 'imports'
 
 def _earlier(place):
@@ -126,7 +126,6 @@ def check_tasks(names=None, jobs=None, out=None, fresh=False, notes=False, load=
 
     Results of the same task and the same version of the lab are read from the cache, unless `fresh`."""
     from ..evaluate.survey.quality_survey import survey_lines, survey_quality
-    from ..evaluate.store.database import data_folder
     names, where = _named(names, known), {'load': load} if load else {}
     require_writable(out)
     rows, cut = with_progress(
@@ -180,7 +179,6 @@ def level_lines(rows, levels):
 def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=None, fresh=False):
     """Compute the times of tasks (all of the suite, if none is named), print them, write them to `out` (.csv or .md) →
     exit code."""
-    from ..evaluate.store.database import data_folder
     from ..evaluate.survey.time_table import times_of_tasks
     from ..nki.chip.chips import get_chip
     from ..tasks.suite.registry import LEVELS, TASKS, get_task

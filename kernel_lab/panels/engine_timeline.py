@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #a32508eb
 def packed_timeline(timeline: 'Timeline') -> dict:
-    """A simulated timeline as the page draws it: the times of `packed_times`, and texts by instruction.
+    """A simulated timeline as the page draws it: the times of `packed_times`, `waits`, and texts by instruction.
     `UsageError` for a measured timeline."""
     from ..nki.ir.program import instruction_text
     from ..nki.timing.flat_program import CAUSES
     program = timeline.program
     return dict(
-        packed_times(timeline), causes=list(CAUSES), ops=[o.op for o in program.instructions],
+        packed_times(timeline), waits=packed_waits(timeline), causes=list(CAUSES),
+        ops=[o.op for o in program.instructions],
         lines=[int(o.line or 0) for o in program.instructions],
         labels=[instruction_text(program, o) for o in program.instructions],
         loops=[[(l.name, l.trips) for l in loops] for loops, _ in program.walk()])
@@ -46,29 +47,35 @@ def row_order(timeline: 'Timeline', known: np.ndarray | None = None) -> np.ndarr
     return np.lexsort((start, lane))
 
 def packed_times(timeline: 'Timeline', known: np.ndarray | None = None) -> dict:
-    """What a change of times changes: `rows` (bytes, column after column: start and duration in µs, the row that it
-    waited for or -1, the cause) of `count` rows, sorted by lane and start; `which` (the number of the instruction and
-    its turn), not where the rows are in the `known` order; `lanes` with their colours and the rows they span; `last`:
-    the row that ends last, where the critical path ends, -1 for none; latency and title. `UsageError` for a measured
-    timeline."""
+    """What a change of times changes: `rows` (bytes, column after column: start in ticks of `tick` µs, duration in µs)
+    of `count` rows, sorted by lane and start; `which` (the number of the instruction and its turn), not where the rows
+    are in the `known` order; `lanes` with their colours and the rows they span; `last`: the row that ends last, where
+    the critical path ends, -1 for none; latency and title. `UsageError` for a measured timeline."""
     from ..nki.explain.traffic import assert_simulated
     from ..nki.timing.flat_program import LANES
     assert_simulated(timeline, 'the critical path')
-    last = int(np.argmax(timeline.end_us)) if len(timeline) else -1
     lane, order = lane_numbers(timeline), row_order(timeline, known)
-    place = np.empty(len(order) + 1, np.int32)
-    place[order], place[-1] = np.arange(len(order)), -1
+    last = int(np.argmax(timeline.end_us[order])) if len(timeline) else -1
     names = [f'{name} {c}' if timeline.cores > 1 else name for c in range(timeline.cores) for name in LANES]
     edges = np.searchsorted(lane[order], np.arange(len(names) + 1))
-    columns = lambda *some: b''.join(column[order].astype(kind).tobytes() for column, kind in some)
-    which = {} if order is known else dict(which=columns((timeline.instr, '<u4'), (timeline.turn, '<u4')))
+    which = {} if order is known else dict(which=_columns(order, (timeline.instr, '<u4'), (timeline.turn, '<u4')))
+    tick = max(float(timeline.start_us.max(initial=0)), 1e-3) / MOST_TICKS
     return dict(
-        which, rows=columns((timeline.start_us, '<f8'), (timeline.end_us - timeline.start_us, '<f4'),
-                     (place[timeline.after], '<i4'), (timeline.cause, 'u1')),
-        count=len(order),
-        last=int(place[last]), latency=float(timeline.latency_us),
+        which, tick=tick, count=len(order), last=last, latency=float(timeline.latency_us),
+        rows=_columns(order, (np.rint(timeline.start_us / tick), '<u4'), (timeline.end_us - timeline.start_us, '<f4')),
         lanes=[{'name': name, 'colour': LANE_COLOURS[LANES[k % len(LANES)]], 'from': int(edges[k]),
                 'to': int(edges[k + 1])} for k, name in enumerate(names)], title=timeline_words(timeline))
+
+MOST_TICKS = 2**32 - 1      # in four bytes: 0.02 ns of 100 ms
+
+def packed_waits(timeline: 'Timeline', known: np.ndarray | None = None) -> bytes:
+    "Column after column, in the order of `packed_times`: the row that each row waited for or -1, and the cause."
+    order = row_order(timeline, known)
+    place = np.empty(len(order) + 1, np.int32)
+    place[order], place[-1] = np.arange(len(order)), -1
+    return _columns(order, (place[timeline.after], '<i4'), (timeline.cause, 'u1'))
+
+def _columns(order, *some): return b''.join(column[order].astype(kind).tobytes() for column, kind in some)
 
 def timeline_words(timeline: 'Timeline') -> str:
     "The title of a timeline: '28.6 µs simulated on trn2'; no table of its rows is made for it."
@@ -77,12 +84,13 @@ def timeline_words(timeline: 'Timeline') -> str:
 # %% ../../nbs/7_panels/03_engine_timeline.ipynb #2164a8a6
 class TimelineCanvas(anywidget.AnyWidget):
     """The canvas. Traits: `parts` (see `packed_timeline`), `words` (`title`, `of`: the run and step), `line` (a source
-    line to mark, 0 for none), `moved` (the `packed_times` of the part number `part`, changed since; {} for none)."""
+    line to mark, 0 for none), `moved` (the `packed_times` of the part number `part`, changed since; {} for none) and
+    its `waits`, which come behind it: what moves is drawn before."""
     _esm, _css = canvas_files('engine_timeline').values()
     parts = traitlets.List().tag(sync=True)
     words = traitlets.Dict().tag(sync=True)
     line = traitlets.Int(0).tag(sync=True)
-    moved = traitlets.Dict().tag(sync=True)
+    moved, waits = traitlets.Dict().tag(sync=True), traitlets.Dict().tag(sync=True)
 
 def together_words(timelines: 'list[Timeline]') -> str:
     "The title of timelines on one axis: '52.2 µs and 37.4 µs simulated on trn2', or '… on trn2, 37.4 µs with …'."
@@ -113,7 +121,8 @@ class EngineTimeline(CanvasPanel):
         self.of, self.names = of, names[:len(self.timelines)]
         self.rest('' if self.timelines else rest_html(title or self.title, note, of))
         with self.canvas.hold_sync():
-            self.canvas.words, self.canvas.line, self.canvas.moved = dict(title=self.title, of=of), 0, {}
+            self.canvas.words, self.canvas.line = dict(title=self.title, of=of), 0
+            self.canvas.moved = self.canvas.waits = {}
             named = zip_longest(self.timelines, self.names)
             self.canvas.parts = [_named(packed_timeline(t), name) for t, name in named]
         self._sent, self._order = self.timelines[-1] if self.timelines else None, None
@@ -123,10 +132,11 @@ class EngineTimeline(CanvasPanel):
         part = len(self.timelines) - 1
         self.timelines = (*self.timelines[:part], timeline)
         self.title = together_words(self.timelines)
-        with self.canvas.hold_sync():
-            self.canvas.words = dict(title=self.title, of=of)
-            name = self.names[part] if part < len(self.names) else ''
-            self.canvas.moved = dict(_named(packed_times(timeline, self._order_for(timeline)), name), part=part)
+        name = self.names[part] if part < len(self.names) else ''
+        order = self._order_for(timeline)
+        times = dict(_named(packed_times(timeline, order), name), part=part)
+        with self.canvas.hold_sync(): self.canvas.words, self.canvas.moved = dict(title=self.title, of=of), times
+        self.canvas.waits = dict(rows=packed_waits(timeline, order), part=part)
 
     def _order_for(self, timeline):
         """The order of the rows that the page has, where they are those of `timeline`; else None. Most moves change no

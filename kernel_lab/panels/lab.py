@@ -9,15 +9,17 @@ import weakref
 from collections.abc import Callable
 from contextvars import copy_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 import ipywidgets as widgets
 from fastcore.basics import patch
 from ..agents.engine.loop import Agent, AgentLoop, ModelAgent
+from ..agents.engine.recording import store_of
 from ..agents.engine.session import LiveLine
 from ..core.background import Background
 from ..core.errors import LabError
+from ..core.files import own_store
 from ..core.format import status_word
 from ..evaluate.records.run import Run
-from ..evaluate.store.store import Store
 from ..figures.timeline import timeline_of
 from ..nki.chip.chips import DEFAULT_CHIP
 from .detail_tabs import DetailTabs, ShownStep
@@ -31,17 +33,21 @@ from .style import Panel, card, inside_a_panel, row
 from .task_picker import TaskPicker
 from ..tasks.model.task import Task
 
+if TYPE_CHECKING:
+    from ..evaluate.store.store import Store
+
 # %% ../../nbs/7_panels/13_lab.ipynb #0fd76391
 class Lab(Panel):
     """The page: `Lab()`, `Lab('softmax', 'small')`, `Lab(task)` with a `Task` of your own.
 
     `agent`: a name, or an agent of yours, as `ReactAgent(model, max_dollars=1)`; `store`: where runs are saved, your
-    own store if None, False for none; `options` (seeds, limits, max_steps) go to `AgentLoop`. `UsageError` for a task,
-    workload, chip or agent that does not exist."""
+    own store if None, False for none; `options` (seeds, limits, max_steps) go to `AgentLoop`. Your own store is opened
+    when the page has been drawn, or by its first use. `UsageError` for a task, workload, chip or agent that does not
+    exist."""
     def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = DEFAULT_CHIP,
-                 agent: str | Agent | ModelAgent = 'rewrite', store: Store | bool | None = None, **options: object):
-        self.store, self.options, self._live = Store() if store is None else store, options, LiveLine()
-        self.follower, self._timelines = None, {}
+                 agent: str | Agent | ModelAgent = 'rewrite', store: 'Store | bool | None' = None, **options: object):
+        self._store, self._opening = None if store is True else store, threading.Lock()
+        self.options, self._live, self.follower, self._timelines = options, LiveLine(), None, {}
         with inside_a_panel(): shown = self._build(task, workload, chip, agent)
         super().__init__(*shown)
         self.add_class('kl-lab')
@@ -50,7 +56,8 @@ class Lab(Panel):
 
     def _build(self, task, workload, chip, agent):
         "Make the panels → those that stand on the page, from above."
-        self.picker = TaskPicker(task, workload, chip, agent, self.store)
+        self.picker = TaskPicker(task, workload, chip, agent, self._store or None)
+        if self._store is None and ('://' in own_store() or Path(own_store()).exists()): self.picker.keep_place()
         self.editor, self.compile_log, self.cost = SourceEditor(height=470), CompileLog(), CostPanel()
         self.timeline, self.speedup = EngineTimeline(), SpeedupPanel()
         self.diff, self.utilisation, self.details = CorrectnessDiff(), UtilisationPanel(), DetailTabs()
@@ -81,6 +88,13 @@ class Lab(Panel):
         self.against.observe(lambda _: self._against_step(), 'value')
 
     @property
+    def store(self) -> 'Store | None':
+        "Where its runs are saved, opened by the first who asks; None for nowhere. `UsageError` if it cannot be opened."
+        with self._opening:
+            if self._store is None: self._store = self.picker.store = store_of(None)
+        return self._store or None
+
+    @property
     def loop(self) -> AgentLoop | None:
         "The `AgentLoop` behind the page; None before the first step."
         return self.control.loop
@@ -99,7 +113,7 @@ def _new_loop(self: Lab, run=None):
     agent = self.picker.agent.make(kept)
     task = self.picker.tasks.get(kept.task, kept.task) if kept else self.task
     at = {} if kept else {'workload': picked['workload'], 'chip': picked['chip']}
-    return AgentLoop(task, agent, store=self.store, run=kept, on_event=self._heard, **at, **self.options)
+    return AgentLoop(task, agent, store=self.store or False, run=kept, on_event=self._heard, **at, **self.options)
 
 @patch
 def _heard(self: Lab, event):
@@ -139,7 +153,7 @@ def _ask_bench(self: Lab):
     if self.bench is None:
         from .gpu.gpu_bench import GpuBench     # for GPU kernels only
         kept = {k: v for k, v in self.options.items() if k in ('seeds', 'limits')}
-        self.bench = GpuBench(*asked, store=self.store or None, **kept)
+        self.bench = GpuBench(*asked, store=self.store, **kept)
         self.bench_place.children = [self.bench]
     else: self.bench.pick(*asked)
 
@@ -296,21 +310,24 @@ def _take_steps(self: Lab):
     self.control.say(f'From another process: {step_line(self.loop.steps[-1], self.loop.run)}')
     return True
 
-FOLLOW_S = 1.0
+FOLLOW_S, DRAWN_S = 1.0, 0.4        # a look a second, the first when a browser has drawn the page
 
 class Follower:
     """Calls `catch_up` of a page every `seconds` in a thread of its own, until `stop()`, the end of the page or of its
-    store's file."""
+    store's file. The first call opens the store; where it cannot be opened, the page says so and the thread ends."""
     def __init__(self, lab: Lab, seconds: float = FOLLOW_S):
         self._lab, self._asked, self.seconds = weakref.ref(lab), threading.Event(), seconds
         self.thread = threading.Thread(target=copy_context().run, args=(self._work,), daemon=True)
         self.thread.start()
 
     def _work(self):
-        while not self._asked.wait(self.seconds):
-            lab = self._lab()
+        pause = min(DRAWN_S, self.seconds)
+        while not self._asked.wait(pause):
+            lab, pause = self._lab(), self.seconds
             if lab is None or lab.comm is None: return
-            if isinstance(lab.store.path, Path) and not lab.store.path.exists(): return
+            try: path = lab.store.path
+            except LabError as e: return lab.compile_log.say('Your earlier runs cannot be read', str(e), '!')
+            if isinstance(path, Path) and not path.exists(): return
             try: lab.catch_up()
             except LabError: pass                       # a busy store, a damaged row: the next look may find more
             del lab
@@ -322,7 +339,7 @@ class Follower:
 
 @patch
 def _repr_mimebundle_(self: Lab, **kwargs):
-    if self.store and self.follower is None: self.follower = Follower(self)
+    if self._store is not False and self.follower is None: self.follower = Follower(self)
     return Panel._repr_mimebundle_(self, **kwargs)
 
 @patch

@@ -196,6 +196,7 @@ class TaskPicker(Panel):
         self.agent = AgentChoice(None if isinstance(agent, str) else agent)
         own = {task.name: task} if isinstance(task, Task) else {}
         self.tasks, self.store, self._callbacks, self._quiet = {**TASKS, **own}, store, [], False
+        self._has_place = False
         self.menus = {'task': TaskSearch(self.tasks)} | {
             name: widgets.Dropdown(description=name, options=options, layout=widgets.Layout(width='auto'))
             for name, options in (('workload', []), ('target', PAGE_TARGETS), ('chip', list(CHIPS)))}
@@ -220,6 +221,10 @@ class TaskPicker(Panel):
     def on_pick(self, f: Callable[[str | None], object]) -> None:
         "Call `f(run id)` when an earlier run is chosen, `f(None)` when anything else is."
         self._callbacks.append(f)
+
+    def keep_place(self) -> None:
+        "Show the menu of earlier runs, which will be read later: nothing jumps when they come."
+        self._has_place, self.resume.layout.display = True, None
 
     def _tell(self, run=None):
         for f in self._callbacks: f(run)
@@ -276,7 +281,7 @@ def refresh(self: TaskPicker, without: str | None = None) -> None:
         self.show_trends()
         self._seen = set(self.store.begun_ids()) if self.store else set()
         self._list(found)
-        self.resume.layout.display = None if found else 'none'
+        self.resume.layout.display = None if found or self._has_place else 'none'
     finally: self._quiet = False
 
 @patch

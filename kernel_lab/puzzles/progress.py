@@ -8,9 +8,8 @@ import math
 import os
 from pathlib import Path
 from ..core.errors import UsageError
-from ..core.files import write_whole
+from ..core.files import data_folder, write_whole
 from ..core.secrets import storable_text
-from ..evaluate.store.database import data_folder
 
 # %% ../../nbs/6_puzzles/00_progress.ipynb #4d30995b
 FORMAT = 1                      # of the file; one of a newer lab is left as it is

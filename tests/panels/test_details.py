@@ -152,12 +152,19 @@ def test_the_word_peak_lies_on_no_tile(mounted, timelines):
 
 def test_a_slider_moves_the_lower_timeline_only(mounted, timelines):
     from kernel_lab.nki.explain.retiming import Assumptions, Retimer
-    from kernel_lab.panels.engine_timeline import packed_timeline, packed_times
+    from kernel_lab.panels.engine_timeline import packed_timeline, packed_times, packed_waits
     timeline = timelines['many']
     quick = Retimer(timeline)(Assumptions(dma=4))
     page = mounted('engine_timeline', [packed_timeline(timeline)] * 2, {'title': 'now'})
     page.evaluate("""([times, words]) => panel.move(1, revive(times), words)""",
         [plain(packed_times(quick)), {'title': 'then'}])
+    page.locator('.kl-tl select').select_option('cause')            # what it waited for is not there yet: grey, no error
+    page.locator('.kl-tl input[type=checkbox]').check()
+    page.wait_for_timeout(100)
+    page.evaluate('waits => panel.wait(1, revive(waits))', plain(packed_waits(quick)))
+    page.wait_for_timeout(100)
+    page.locator('.kl-tl select').select_option('engine')
+    page.locator('.kl-tl input[type=checkbox]').uncheck()
     window = [float(x) for x in page.locator('canvas').get_attribute('data-window').split()]
     assert window == pytest.approx([0, timeline.latency_us]) and quick.latency_us < timeline.latency_us
     assert page.locator('.kl-title').inner_text() == 'then'

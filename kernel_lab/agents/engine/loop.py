@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from fastcore.basics import patch
 
 from .recording import (AT_WORK, UNHEARD, Recording, chip_of, require_amounts, require_parts,
-    require_same, require_target)
+    require_same, require_target, store_of)
 from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
 from ..models.budget import Budget, BudgetOver
 from ...core.errors import LabError, UsageError
@@ -20,7 +20,6 @@ from ...core.interrupts import interrupted
 from ...evaluate.records.journal import Spent
 from ...evaluate.records.verification import new_id, now, to_json_data
 from ...evaluate.records.run import Run, Step
-from ...evaluate.store.store import Store
 from ...gpu.plan.plan_json import GPU_TARGETS
 from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.explain.profile import is_of_another_clock
@@ -28,6 +27,9 @@ from ...nki.timing.timeline import CLOCK
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel, Workload
 from ...tasks.suite.registry import get_task
+
+if TYPE_CHECKING:
+    from ...evaluate.store.store import Store
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #2db79951
 @dataclass(frozen=True)
@@ -93,12 +95,12 @@ class AgentLoop:
     does not exist, for neither task nor run, for what is no agent or no store, for a run of another task, agent,
     workload, chip or target (the default chip and target ask for nothing), and for a damaged journal."""
     def __init__(self, task: str | Task | None = None, agent: 'Agent | ModelAgent | None' = None,
-                 workload: str | None = None, chip: str = DEFAULT_CHIP, store: Store | bool | None = None,
+                 workload: str | None = None, chip: str = DEFAULT_CHIP, store: 'Store | bool | None' = None,
                  max_steps: int | None = None, run: Run | str | None = None,
                  on_event: Callable[[Event], object] | None = None, target: str = 'nki', **options: object):
         if task is None and run is None:
             raise UsageError('A loop needs a task, or a run to resume.', hint="Try AgentLoop('softmax', agent).")
-        store = Store() if store is None or store is True else store
+        store = store_of(store)
         require_parts(agent, store, run)
         require_amounts(max_steps=max_steps)
         if isinstance(run, str): run = store.load_run(run)
@@ -110,7 +112,7 @@ class AgentLoop:
         own = getattr(agent, 'max_steps', None if hasattr(agent, 'work') else 10)
         self.max_steps = own if max_steps is None else max_steps
         self.on_event, self.ended, self.is_replay = on_event or (lambda event: None), '', False
-        self.recording = Recording.load(run, store or None) if run else Recording(self._new_run(), store or None)
+        self.recording = Recording.load(run, store) if run else Recording(self._new_run(), store)
         self.head, self._over, self._at_work, self._session = self.recording.head, False, None, None
 
     def _new_run(self):
@@ -128,7 +130,7 @@ class AgentLoop:
         return self.recording.run
 
     @property
-    def store(self) -> Store | None:
+    def store(self) -> 'Store | None':
         "Where the run is saved."
         return self.recording.store
 

@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
+from typing import TYPE_CHECKING
 from ..models.messages import scrubbed
 from ..models.prices import Usage
 from ...core.errors import SimulatorError, UsageError, choose
@@ -16,11 +17,13 @@ from ...core.secrets import storable_text
 from ...evaluate.records.journal import Entry, Spent, branch_to, spent_in
 from ...evaluate.records.run import Run, Step
 from ...evaluate.records.verification import now, to_json_data
-from ...evaluate.store.store import Store
 from ...gpu.chip.gpu_chips import DEFAULT_GPU, GPUS
 from ...gpu.plan.plan_json import GPU_TARGETS
 from ...nki.chip.chips import CHIPS, DEFAULT_CHIP
 from ...tasks.model.language import KERNEL_LANGUAGES
+
+if TYPE_CHECKING:
+    from ...evaluate.store.store import Store
 
 # %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #fbc11550
 def _is_text(x): return isinstance(x, str)
@@ -67,14 +70,14 @@ class Recording:
     """A run with its journal. `store`: where it is written, or None; what could not be written yet, after an interrupt,
     is written with the next entry or by `flush`. Safe to use from several threads."""
     run: Run
-    store: Store | None = None
+    store: 'Store | None' = None
     entries: list[Entry] = field(default_factory=list)
     pending: list = field(default_factory=list, repr=False)        # (entry, step or None), not in the store yet
     is_saved: bool = False                                         # whether the store has the run
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     @classmethod
-    def load(cls, run: Run, store: Store | None) -> 'Recording':
+    def load(cls, run: Run, store: 'Store | None') -> 'Recording':
         """The recording of a stored run, with the steps that it has by now. The steps of an older lab, which wrote no
         journal, get their entries here. `UsageError` for a damaged journal."""
         entries = store.journal(run.id) if store else []
@@ -168,6 +171,13 @@ class Recording:
 UNHEARD = ('The agent has no turn left here, so it has not heard what was written. Go back with rewind(step) to where '
            'it still works, and write it there.')
 AT_WORK = 'This loop is at work already, in another thread. Wait for its turn to end; branch_at() makes a second loop.'
+
+def store_of(given: 'Store | bool | None') -> 'Store | None':
+    "The store that is meant: your own, opened, for None and True; none for False."
+    if given is None or given is True:
+        from ...evaluate.store.store import Store           # a third of a second to load
+        return Store()
+    return given or None
 
 def require_parts(agent: object, store: object, run: object) -> None:
     "`UsageError` for what is no agent or no store, and for a run by its id without a store."

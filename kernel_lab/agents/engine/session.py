@@ -16,11 +16,10 @@ from ..models.messages import Model, Reply, Request, fault_of_reply
 from ..models.prices import PRICES_DATE, Usage
 from ...core.errors import LabError, UsageError, raise_if_stopped
 from ...core.secrets import storable_text
-from ...evaluate.records.evaluation import Evaluation
+from ...evaluate.records.evaluation import Evaluation, program_behind
 from ...evaluate.records.journal import Entry, digest
 from ...evaluate.records.run import Run, Step
 from ...evaluate.records.verification import FLEETING, new_id, now
-from ...evaluate.store.rows import program_behind
 from ...nki.writing.same_program import program_digest
 from ...tasks.model.language import text_digest
 from ...tasks.model.task import Task

@@ -5,15 +5,18 @@
 # %% ../../../nbs/6_agents/3_patterns/10_alike.ipynb #e4bff318
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from .library import word_index, word_scores
 from ...evaluate.records.run import Step
 from ...evaluate.records.verification import Status
-from ...evaluate.store.store import Store
 from ...nki.chip.chips import DEFAULT_CHIP
 from ...tasks.baselines.best_kernels import best_kernels
 from ...tasks.model.task import Task
 from ...tasks.model.workload import Kernel
 from ...tasks.suite.registry import TASKS, get_task
+
+if TYPE_CHECKING:
+    from ...evaluate.store.store import Store
 
 # %% ../../../nbs/6_agents/3_patterns/10_alike.ipynb #ed05f489
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def _of_steps(steps: Iterable[Step]) -> Iterator[VerifiedKernel]:
             origin = f'step {s.index} of this run'
             yield VerifiedKernel(e.kernel, e.task, e.profile.latency_us, e.speedup or 1.0, origin)
 
-def _of_store(store: Store, names: Iterable[str], chip: str) -> Iterator[VerifiedKernel]:
+def _of_store(store: 'Store', names: Iterable[str], chip: str) -> Iterator[VerifiedKernel]:
     for name in names:
         for x in store.experiences(name, chip, limit=5):
             yield VerifiedKernel(x.fast, x.task, x.fast_us, x.gain, 'your store')
@@ -58,7 +61,7 @@ def _of_suite(tasks: Iterable[Task], chip: str) -> Iterator[VerifiedKernel]:
 
 MAX_ALIKE_TASKS = 8             # of a family, that are looked at
 
-def kernels_alike(task: Task, chip: str = DEFAULT_CHIP, store: Store | None = None, steps: Iterable[Step] = (),
+def kernels_alike(task: Task, chip: str = DEFAULT_CHIP, store: 'Store | None' = None, steps: Iterable[Step] = (),
                   most: int = 3, but: Iterable[str] = (), answers: bool = False) -> list[VerifiedKernel]:
     """Verified kernels of tasks of a task's family, the nearest task first, and of one task the fastest; at most one of
     a task and origin.

@@ -13,10 +13,9 @@ from .transform_loops import allocate_inside, interleave, load_once, widen
 from dataclasses import replace
 import math
 from ...core.errors import KernelError, LabError, UsageError, choose
-from ...evaluate.records.evaluation import Evaluation
+from ...evaluate.records.evaluation import Evaluation, program_behind
 from ...evaluate.sandbox.run import trace_in_child
 from ...evaluate.records.run import Run
-from ...evaluate.store.rows import program_behind
 from ...nki.timing.timeline import schedule
 from ...nki.transform.moves import FAMILIES, KNOWN_FAMILIES
 from ...targets.nki_sim import specs_of

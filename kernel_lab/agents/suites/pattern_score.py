@@ -5,8 +5,7 @@
 # %% ../../../nbs/6_agents/6_suites/02_pattern_score.ipynb #4eeb09a0
 from ..patterns.library import PATTERNS
 from ..patterns.pattern import FAMILIES
-from ...evaluate.records.evaluation import Evaluation
-from ...evaluate.store.rows import program_behind
+from ...evaluate.records.evaluation import Evaluation, program_behind
 from ...evaluate.store.store import Store
 from ...nki.explain.profile import Profile
 from ...nki.ir.program import Program

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from ...core.errors import KernelError, UsageError
 from ...evaluate.pipeline import evaluate
-from ...evaluate.records.evaluation import Evaluation
+from ...evaluate.records.evaluation import Evaluation, program_behind
 from ...evaluate.records.run import estimated_rank
 from ...evaluate.sandbox.run import Limits, trace_in_child
-from ...evaluate.store.rows import program_behind
 from ...nki.chip.chips import DEFAULT_CHIP
 from ...nki.ir.program import Program
 from ...nki.timing.timeline import Timeline, schedule

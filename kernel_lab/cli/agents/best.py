@@ -12,6 +12,7 @@ import typer
 from ..render import EXIT_FAILED, EXIT_GOOD, TextTable, microseconds, say, with_progress, writing
 from ..tasks import say_interrupted
 from ...core.errors import UsageError, choose
+from ...core.files import data_folder
 from ...core.format import speedup_text
 from ...core.interrupts import INTERRUPTED
 from ...tasks.baselines.known_times import TABLE_CHIP
@@ -58,7 +59,6 @@ def _report(rows, count, doing, line):
 
 def _place(out):
     "The file to add to."
-    from ...evaluate.store.database import data_folder
     place = Path(out) if out else data_folder() / 'best_kernels.jsonl'
     if place.suffix == '.xz':
         raise UsageError(f'{place.name} is compressed; a run adds lines to a plain file.', hint='Name a FILE.jsonl.')

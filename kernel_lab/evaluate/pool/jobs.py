@@ -16,8 +16,8 @@ import pickle
 from ...core.errors import LabError, UsageError
 from ...core.workers import Channel, Outcome, WorkerProcess, single_threaded_environment
 from ..pipeline import EvaluationInProgress, chip_asked, evaluate, look_up, resolve
-from ..store.rows import pack, program_behind, unpack
-from ..records.evaluation import Evaluation
+from ..store.rows import pack, unpack
+from ..records.evaluation import Evaluation, program_behind
 from ..records.verification import Status
 from ..sandbox.protocol import Limits
 from ..sandbox.run import check_admitted, sandbox_status

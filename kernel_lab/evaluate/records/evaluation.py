@@ -5,6 +5,7 @@ plausibility guards found."""
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #13cfe62c
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from ...core.durations import Comparison, Duration, compare_times, latency_of
 from ...core.errors import KernelError, SimulatorError, UsageError
 from ...core.format import status_mark, status_word, time_text
@@ -14,6 +15,9 @@ from .gpu_facts import GpuFacts, facts_parts, require_one_class
 from .verification import (Status, Verification, known_fields, to_json_data,
     verification_parts)
 from ...tasks.model.workload import Kernel
+
+if TYPE_CHECKING:
+    from ...nki.ir.program import Program
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #7e399ba6
 SEVERITIES = ('note', 'implausible', 'refused')
@@ -194,6 +198,14 @@ class Evaluation(Shown):
                  'profile': d.get('profile') and Profile.from_dict(d['profile']),
                  'guards': guards, 'gpu': d.get('gpu') and GpuFacts.from_dict(d['gpu'])}
         return cls(**{**known_fields(cls, d), **parts})
+
+# %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #19343630
+MAX_KEPT_INSTRUCTIONS = 20_000      # of a program that is stored
+
+def program_behind(e: Evaluation) -> 'Program | None':
+    "The program of an evaluation's profile; None if the profile has no timeline, or the program is too long to store."
+    program = getattr(getattr(e.profile, 'timeline', None), 'program', None)
+    return None if program is None or len(program.instructions) > MAX_KEPT_INSTRUCTIONS else program
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #0279cef5
 def _worst_and_guess(verification):

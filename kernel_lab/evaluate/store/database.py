@@ -14,13 +14,8 @@ from importlib import import_module
 from pathlib import Path
 import sqlalchemy as sa
 from ...core.errors import UsageError
+from ...core.files import own_store
 from ...core.secrets import storable_text
-
-# %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #fb722732
-def data_folder() -> Path:
-    "The folder for stores, caches and logs: `KERNEL_LAB_HOME`, by default the user's data folder."
-    import platformdirs
-    return Path(os.environ.get('KERNEL_LAB_HOME') or platformdirs.user_data_dir('kernel-lab')).expanduser()
 
 # %% ../../../nbs/5_evaluate/2_store/00_database.ipynb #b4d6af64
 def as_json(x: object) -> str:
@@ -147,7 +142,7 @@ class Database:
     `wait` is the timeout in seconds for locks and connections. `path` is the address without passwords. Raises
     UsageError if the database cannot be opened; so do all methods that use it."""
     def __init__(self, path_or_url: str | Path | None = None, wait: float = 30.0):
-        target = str(path_or_url or os.environ.get('KERNEL_LAB_STORE') or data_folder() / 'lab.sqlite3')
+        target = str(path_or_url or own_store())
         url = url_of(target)
         self.path, self._secrets = display_url(url), passwords(target, url)
         if isinstance(self.path, Path) and self.path.is_dir():

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from ...core.errors import LabError, UsageError
 from ...core.secrets import storable_text
 from ..records.verification import FLEETING, Status, now, to_json_data
-from ..records.evaluation import Evaluation, refuse_self_run
+from ..records.evaluation import Evaluation, program_behind, refuse_self_run
 from .database import DAMAGE_ERRORS, EVALUATIONS, KERNELS, PROGRAMS, TASKS, as_json, put
 from ..records.provenance import chip_key, lab_key_for, machine_description, task_key, canonical_text
 from ...gpu.chip.gpu_chips import GPUS
@@ -56,8 +56,7 @@ def put_task(connection: sa.Connection, task: Task) -> str:
     return key
 
 # %% ../../../nbs/5_evaluate/2_store/01_rows.ipynb #00ecca14
-# of programs that are stored
-MAX_KEPT_INSTRUCTIONS, MAX_PACKED_CHARACTERS = 20_000, 1 << 20
+MAX_PACKED_CHARACTERS = 1 << 20     # of a program that is stored
 
 def pack(program: Program) -> str:
     "A program as compressed text."
@@ -66,11 +65,6 @@ def pack(program: Program) -> str:
 def unpack(text: str) -> Program:
     "The program in a text that `pack` wrote."
     return Program.from_json(zlib.decompress(b64decode(text)).decode())
-
-def program_behind(e: Evaluation) -> Program | None:
-    "The program of an evaluation's profile; None if the profile has no timeline, or the program is too long to store."
-    program = getattr(getattr(e.profile, 'timeline', None), 'program', None)
-    return None if program is None or len(program.instructions) > MAX_KEPT_INSTRUCTIONS else program
 
 def put_program(connection: sa.Connection, e: Evaluation, task: str | None = None,
                 program: Program | None = None) -> str | None:

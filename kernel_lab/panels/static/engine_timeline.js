@@ -19,11 +19,15 @@ function near(values, x, lo, hi, guess) {
 // same instructions in the same order, which is not drawn any more: its arrays of results serve again.
 function opened(part, known) {
   const n = part.count, take = columns(part.rows, n), of = known ? null : columns(part.which, n)
-  const t = { ...part, start: take(Float64Array), dur: take(Float32Array), after: take(Int32Array), instr: known?.instr ?? of(Uint32Array), turn: known?.turn ?? of(Uint32Array),
-    cause: take(Uint8Array), latest: known?.latest ?? new Float64Array(n), covered: known?.covered ?? new Float64Array(n + part.lanes.length), hint: new Uint32Array(part.lanes.length) }
+  const ticks = take(Uint32Array), start = known?.start ?? new Float64Array(n)
+  for (let k = 0; k < n; k++) start[k] = ticks[k] * part.tick
+  const t = { ...part, start, dur: take(Float32Array), instr: known?.instr ?? of(Uint32Array), turn: known?.turn ?? of(Uint32Array), after: null, cause: null,
+    latest: known?.latest ?? new Float64Array(n), covered: known?.covered ?? new Float64Array(n + part.lanes.length), hint: new Uint32Array(part.lanes.length) }
   let path = null, marked = null                                                    // the critical path, from what ends last back to what waited for nothing
   t.path = () => { if (!path) { path = []; for (let k = t.last; k >= 0; k = t.after[k]) path.push(k); path.reverse() } return path }
   t.isCritical = k => (marked ??= new Set(t.path())).has(k)
+  t.wait = rows => { const take = columns(rows, n); t.after = take(Int32Array); t.cause = take(Uint8Array) }      // what moves comes before them
+  if (part.waits) t.wait(part.waits)
   t.lanes.forEach((lane, i) => {
     let end = -Infinity, sum = 0
     for (let k = lane.from; k < lane.to; k++) {
@@ -70,7 +74,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     const o = t.instr[k]
     if (by.value === 'op') return HUES[t.opIndex[o] % HUES.length]
     if (by.value === 'line') return HUES[t.lines[o] % HUES.length]
-    if (by.value === 'cause') return CAUSE_HUES[t.cause[k] % CAUSE_HUES.length]
+    if (by.value === 'cause') return CAUSE_HUES[t.cause ? t.cause[k] % CAUSE_HUES.length : 0]
     return lane.colour
   }
   const shown = (p, k) => !matches || matches[p][parts[p].instr[k]]
@@ -115,7 +119,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     const counts = new Map(), add = (colour, text, n) => { const key = colour + text; counts.set(key, { colour, text, n: (counts.get(key)?.n ?? 0) + n }) }
     for (const t of by.value === 'op' || by.value === 'cause' ? parts : []) {
       if (by.value === 'op') t.ops.forEach((op, o) => add(HUES[t.opIndex[o] % HUES.length], op, 1))
-      else { const seen = new Uint32Array(t.causes.length); for (const c of t.cause) seen[c]++; seen.forEach((n, c) => n && add(CAUSE_HUES[c % CAUSE_HUES.length], t.causes[c], n)) }
+      else if (t.cause) { const seen = new Uint32Array(t.causes.length); for (const c of t.cause) seen[c]++; seen.forEach((n, c) => n && add(CAUSE_HUES[c % CAUSE_HUES.length], t.causes[c], n)) }
     }
     legend.replaceChildren(...[...counts.values()].sort((a, b) => b.n - a.n).map(({ colour, text }) => {
       const one = node('span', '', text), box = node('i'); box.style.background = colour; one.prepend(box); return one
@@ -156,7 +160,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
         g.restore()
       })
       g.save(); g.beginPath(); g.rect(LEFT, 0, w.width, height); g.clip()
-      if (tick.checked) drawPath(g, p)
+      if (tick.checked && t.after) drawPath(g, p)
       if (chosen && chosen.p === p) drawChosen(g, p, chosen.k, ink)
       g.fillStyle = soft; g.fillRect(x(t.latency), tops[p] - 4, 1, t.lanes.length * (LANE + GAP))
       g.restore()
@@ -170,6 +174,7 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     const t = parts[p], lane = laneOf(t, k), y = tops[p] + lane * (LANE + GAP)
     g.strokeStyle = ink; g.lineWidth = 2
     g.strokeRect(x(t.start[k]) - 1, y - 1, Math.max(2, x(t.start[k] + t.dur[k]) - x(t.start[k])) + 2, LANE + 2)
+    if (!t.after) return
     if (t.after[k] >= 0) arrow(g, p, t.after[k], k, '#C8453B')
     let drawn = 0
     for (let j = 0; j < t.count && drawn < 200; j++) if (t.after[j] === k) { arrow(g, p, k, j, '#2F8F6B'); drawn++ }
@@ -191,8 +196,8 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
 
   const say = text => { info.textContent = text }
   function describe(p, k) {
-    const t = parts[p], o = t.instr[k], turn = turnText(t, k), wait = t.after[k] >= 0 ? ` It waited for ${t.labels[t.instr[t.after[k]]]} (${t.causes[t.cause[k]]}).` : ''
-    return `line ${t.lines[o]} · ${t.labels[o]}${turn ? ' · ' + turn : ''} · ${time(t.dur[k])} from ${time(t.start[k])}, simulated${t.isCritical(k) ? ' · on the critical path' : ''}.${wait}`
+    const t = parts[p], o = t.instr[k], turn = turnText(t, k), wait = t.after?.[k] >= 0 ? ` It waited for ${t.labels[t.instr[t.after[k]]]} (${t.causes[t.cause[k]]}).` : ''
+    return `line ${t.lines[o]} · ${t.labels[o]}${turn ? ' · ' + turn : ''} · ${time(t.dur[k])} from ${time(t.start[k])}, simulated${t.after && t.isCritical(k) ? ' · on the critical path' : ''}.${wait}`
   }
   function at(e) {
     const box = canvas.getBoundingClientRect(), px = e.clientX - box.left, py = e.clientY - box.top
@@ -247,12 +252,13 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
     move(k, times, words = {}) {                                      // the times of one timeline have changed; what is in view stays
       const was = parts[k], all = w.hi - w.lo > 0.999 * w.end
       if (!was) return
-      parts = parts.with(k, { ...opened({ ...was, ...times }, times.which ? undefined : was), opIndex: was.opIndex })
+      parts = parts.with(k, Object.assign(opened({ ...was, waits: null, ...times }, times.which ? undefined : was), { opIndex: was.opIndex }))
       w.end = Math.max(1e-3, ...parts.map(t => t.latency)); title.textContent = words.title ?? ''; said = words.of ?? ''
       if (all) w.whole(); else { w.hi = Math.min(w.hi, w.end); w.lo = Math.min(w.lo, w.hi * 0.999) }
       if (chosen?.p === k) chosen = null
       now()
     },
+    wait(k, rows) { if (parts[k]) { parts[k].wait(rows); drawLegend(); if (tick.checked || chosen || by.value === 'cause') soon() } },         // and what they waited for
     line(number) { find.value = number ? `line:${number}` : ''; search() },
     close() { stop(); root.remove() },
   }
@@ -261,9 +267,10 @@ export function mount(el, { select = () => {}, note = '' } = {}) {
 export default { render({ model, el }) {
   const timeline = mount(el, { select: found => model.send({ type: 'select', ...found }) })
   const moved = () => { const m = model.get('moved'); if (m.rows) timeline.move(m.part, m, model.get('words')) }
-  const draw = () => { timeline.show(model.get('parts'), model.get('words')); moved() }
+  const waits = () => { const m = model.get('waits'); if (m.rows) timeline.wait(m.part, m.rows) }
+  const draw = () => { timeline.show(model.get('parts'), model.get('words')); moved(); waits() }
   const line = () => timeline.line(model.get('line'))
-  model.on('change:parts', draw); model.on('change:line', line); model.on('change:moved', moved)
+  model.on('change:parts', draw); model.on('change:line', line); model.on('change:moved', moved); model.on('change:waits', waits)
   draw(); line()
-  return () => { model.off('change:parts', draw); model.off('change:line', line); model.off('change:moved', moved); timeline.close() }
+  return () => { model.off('change:parts', draw); model.off('change:line', line); model.off('change:moved', moved); model.off('change:waits', waits); timeline.close() }
 } }
