@@ -1,6 +1,9 @@
 """The panels in this process: buttons are pressed with click(), and the state is looked at. No browser."""
 import json
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -310,6 +313,60 @@ def test_a_store_of_another_version_is_named_and_left_alone(tmp_path):
     before = path.read_bytes()
     with pytest.raises(UsageError, match=r'newer lab \(schema 999'): Lab('softmax', 'small', store=Store(path))
     assert path.read_bytes() == before
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    "The path of a person's own store, which nobody has made yet."
+    monkeypatch.setenv('KERNEL_LAB_HOME', str(tmp_path / 'home'))
+    monkeypatch.delenv('KERNEL_LAB_STORE', raising=False)
+    return tmp_path / 'home' / 'lab.sqlite3'
+
+
+def drawn_until(lab, holds):
+    "Display a page, and wait until something holds."
+    lab._repr_mimebundle_()
+    late = time.monotonic() + 30
+    while not holds() and time.monotonic() < late: time.sleep(0.05)
+    lab.close()
+    assert holds()
+
+
+def test_your_own_store_is_opened_behind_the_page(own):
+    made = AgentLoop('softmax', workload='small', seeds=1)
+    made.step()
+    lab = Lab('softmax', 'small', seeds=1)
+    shown, offered = lab.picker.resume, lambda: [value for _, value in lab.picker.resume.options]
+    assert offered() == [''] and shown.layout.display is None               # its place is kept: nothing jumps
+    drawn_until(lab, lambda: offered() == ['', made.run.id])
+    assert shown.layout.display is None and lab.picker.menus['task'].trends['softmax'] == [1.0]
+    assert lab.store.path == own and lab.store is lab.store
+
+
+def test_a_page_without_earlier_runs_shows_no_menu_of_them(own):
+    lab = Lab('softmax', 'small', seeds=1)
+    assert lab.picker.resume.layout.display == 'none' and not own.exists()
+    lab.control.button.click()
+    lab.control.wait()
+    assert own.exists() and lab.store.load_run(lab.loop.run.id).steps
+
+
+def test_a_store_of_your_own_that_cannot_be_opened_is_said_on_the_page(own):
+    own.parent.mkdir()
+    own.write_bytes(b'these are my notes\n' * 200)
+    lab = Lab('softmax', 'small', seeds=1)
+    drawn_until(lab, lambda: 'cannot be read' in lab.compile_log.text)
+    assert 'lab.sqlite3 is not a store' in lab.compile_log.text and own.read_bytes() == b'these are my notes\n' * 200
+    lab.control.button.click()
+    lab.control.wait()
+    assert 'lab.sqlite3 is not a store' in lab.compile_log.text + lab.control.message and lab.loop is None
+
+
+def test_a_page_is_there_before_what_opens_a_database(own):
+    code = ("import sys; from kernel_lab.panels import Lab; lab = Lab('softmax', 'small'); "
+            "print('sqlalchemy' in sys.modules, 'kernel_lab.evaluate.pipeline' in sys.modules)")
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ['False', 'False']
 
 
 def test_values_of_an_animation_are_stopped_with_their_tab(lab):
