@@ -22,7 +22,7 @@ SECRET = 'sk-test-0123456789-do-not-tell'
 AWS_SECRET, AWS_SESSION = 'aws+secret/0123456789', 'aws-session-9876543210'
 HELLO = Request('system text', ({'role': 'user', 'content': 'Hello'},), max_tokens=2_000)
 SOON = {'retry-after-ms': '5'}
-QUICK = Patience(connect=1, silence=0.5, wait=1, whole=4)              # where a server is silent, or never ends
+QUICK = Patience(connect=1, silence=0.5, wait=1, whole=10)             # where a server is silent: three tries of half a second, more when starved
 STEADY = Patience(connect=1, silence=3, wait=1, whole=4)               # never silent, but starved on a busy machine
 CALM = Patience(connect=10, silence=10, wait=1, whole=40)               # elsewhere: a busy machine is no fault of the server
 KINDS = ('anthropic', 'openai', 'bedrock')
