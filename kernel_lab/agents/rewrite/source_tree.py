@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 from ...core.errors import UsageError
@@ -176,14 +176,16 @@ class KernelTree:
 
     def clone(self) -> 'KernelTree':
         "A copy whose statements may be moved and changed."
-        def copy(s): return replace(s, args=dict(s.args), body=[copy(b) for b in s.body])
+        def copy(s): return Stmt(s.node, s.line, s.kind, s.name, dict(s.args), [copy(b) for b in s.body], s.uid)
         return replace(self, body=[copy(s) for s in self.body])
 
     @property
     def source(self) -> str:
         "The text of the module."
-        fn = self.fn.with_changes(body=self.fn.body.with_changes(body=[_render(s) for s in self.body]))
-        return self.module.with_changes(body=[fn if s is self.fn else s for s in self.module.body]).code
+        style = _Style(self.module.default_indent, self.module.default_newline)
+        head, tail = _around_function(self.module, self.fn, style)
+        text = head + _block_text(self.body, (self.fn.body.indent,), style) + tail
+        return text if self.module.has_trailing_newline else text.removesuffix(style.newline)
 
 def _single_call(node):
     "The call of a statement `f(...)` or `t = f(...)`, and the target's name."
@@ -207,6 +209,53 @@ def _render(s):
     "The syntax node of a statement with its present body."
     if s.kind != 'loop': return s.node
     return s.node.with_changes(body=s.node.body.with_changes(body=[_render(b) for b in s.body]))
+
+# %% ../../../nbs/6_agents/2_rewrite/00_source_tree.ipynb #7e8986f7
+class _Style(NamedTuple):
+    "How a module is indented, and how its lines end."
+    indent: str
+    newline: str
+
+_PLACE = '__statements_stand_here__'
+
+def _rendered(node, indents, style):
+    "The text of a statement inside blocks with these indents (None: the module's), the outermost first."
+    for indent in reversed(indents): node = cst.If(cst.Name('x'), cst.IndentedBlock([node], indent=indent))
+    text = cst.Module([node], default_indent=style.indent, default_newline=style.newline).code
+    return text.split(style.newline, len(indents))[-1]
+
+_text_inside = lru_cache(maxsize=1 << 15)(_rendered)
+
+def _cut(text, style):
+    "The text before the line of `_PLACE`, and the text after it."
+    before, _, after = text.partition(_PLACE)
+    return before[:before.rfind(style.newline) + len(style.newline)], after.partition(style.newline)[2]
+
+def _emptied(node):
+    "A loop or function with `_PLACE` for its body."
+    return node.with_changes(body=node.body.with_changes(body=[cst.parse_statement(_PLACE)]))
+
+@lru_cache(maxsize=1 << 12)
+def _around_loop(node, indents, style):
+    "The text of a loop before and after its body."
+    return _cut(_rendered(_emptied(node), indents, style), style)
+
+@lru_cache(maxsize=64)
+def _around_function(module, fn, style):
+    "The text of a module before and after the body of a function, which ends in a line's end."
+    body = [_emptied(fn) if s is fn else s for s in module.body]
+    return _cut(module.with_changes(body=body, has_trailing_newline=True).code, style)
+
+def _block_text(block, indents, style):
+    "The text of the statements of a block; an empty one is Python's `pass`."
+    if not block: return _rendered(cst.parse_statement('pass'), indents, style)
+    return ''.join(_statement_text(s, indents, style) for s in block)
+
+def _statement_text(s, indents, style):
+    if s.kind != 'loop': return _text_inside(s.node, indents, style)
+    if not isinstance(s.node.body, cst.IndentedBlock): return _rendered(_render(s), indents, style)
+    head, tail = _around_loop(s.node, indents, style)
+    return head + _block_text(s.body, (*indents, s.node.body.indent), style) + tail
 
 # %% ../../../nbs/6_agents/2_rewrite/00_source_tree.ipynb #54314dc8
 _ARITHMETIC = {
