@@ -24,9 +24,9 @@ def packed_timeline(timeline: 'Timeline') -> dict:
     `UsageError` for a measured timeline."""
     from ..nki.ir.program import instruction_text
     from ..nki.timing.flat_program import CAUSES
-    program = timeline.program
+    program, order = timeline.program, row_order(timeline)
     return dict(
-        packed_times(timeline), waits=packed_waits(timeline), causes=list(CAUSES),
+        packed_times(timeline, order), waits=packed_waits(timeline, order), causes=list(CAUSES),
         ops=[o.op for o in program.instructions],
         lines=[int(o.line or 0) for o in program.instructions],
         labels=[instruction_text(program, o) for o in program.instructions],
@@ -46,15 +46,15 @@ def row_order(timeline: 'Timeline', known: np.ndarray | None = None) -> np.ndarr
         if not (np.diff(l) < 0).any() and not ((np.diff(s) < 0) & (l[1:] == l[:-1])).any(): return known
     return np.lexsort((start, lane))
 
-def packed_times(timeline: 'Timeline', known: np.ndarray | None = None) -> dict:
+def packed_times(timeline: 'Timeline', order: np.ndarray | None = None, known: np.ndarray | None = None) -> dict:
     """What a change of times changes: `rows` (bytes, column after column: start in ticks of `tick` µs, duration in µs)
-    of `count` rows, sorted by lane and start; `which` (the number of the instruction and its turn), not where the rows
-    are in the `known` order; `lanes` with their colours and the rows they span; `last`: the row that ends last, where
+    of `count` rows in their `order` (`row_order`, worked out if None); `which` (the number of the instruction and its
+    turn), not where the order is the one that is `known` to the page; `lanes` with their colours and the rows they span; `last`: the row that ends last, where
     the critical path ends, -1 for none; latency and title. `UsageError` for a measured timeline."""
     from ..nki.explain.traffic import assert_simulated
     from ..nki.timing.flat_program import LANES
     assert_simulated(timeline, 'the critical path')
-    lane, order = lane_numbers(timeline), row_order(timeline, known)
+    lane, order = lane_numbers(timeline), row_order(timeline) if order is None else order
     last = int(np.argmax(timeline.end_us[order])) if len(timeline) else -1
     names = [f'{name} {c}' if timeline.cores > 1 else name for c in range(timeline.cores) for name in LANES]
     edges = np.searchsorted(lane[order], np.arange(len(names) + 1))
@@ -68,9 +68,9 @@ def packed_times(timeline: 'Timeline', known: np.ndarray | None = None) -> dict:
 
 MOST_TICKS = 2**32 - 1      # in four bytes: 0.02 ns of 100 ms
 
-def packed_waits(timeline: 'Timeline', known: np.ndarray | None = None) -> bytes:
+def packed_waits(timeline: 'Timeline', order: np.ndarray | None = None) -> bytes:
     "Column after column, in the order of `packed_times`: the row that each row waited for or -1, and the cause."
-    order = row_order(timeline, known)
+    if order is None: order = row_order(timeline)
     place = np.empty(len(order) + 1, np.int32)
     place[order], place[-1] = np.arange(len(order)), -1
     return _columns(order, (place[timeline.after], '<i4'), (timeline.cause, 'u1'))
@@ -133,8 +133,9 @@ class EngineTimeline(CanvasPanel):
         self.timelines = (*self.timelines[:part], timeline)
         self.title = together_words(self.timelines)
         name = self.names[part] if part < len(self.names) else ''
-        order = self._order_for(timeline)
-        times = dict(_named(packed_times(timeline, order), name), part=part)
+        known = self._order_for(timeline)
+        order = row_order(timeline, known)
+        times = dict(_named(packed_times(timeline, order, known), name), part=part)
         with self.canvas.hold_sync(): self.canvas.words, self.canvas.moved = dict(title=self.title, of=of), times
         self.canvas.waits = dict(rows=packed_waits(timeline, order), part=part)
 

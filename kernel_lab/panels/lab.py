@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import ipywidgets as widgets
 from fastcore.basics import patch
 from ..agents.engine.loop import Agent, AgentLoop, ModelAgent
-from ..agents.engine.recording import store_of
+from ..agents.engine.recording import require_store, store_of
 from ..agents.engine.session import LiveLine
 from ..core.background import Background
 from ..core.errors import LabError
@@ -43,11 +43,12 @@ class Lab(Panel):
     `agent`: a name, or an agent of yours, as `ReactAgent(model, max_dollars=1)`; `store`: where runs are saved, your
     own store if None, False for none; `options` (seeds, limits, max_steps) go to `AgentLoop`. Your own store is opened
     when the page has been drawn, or by its first use. `UsageError` for a task, workload, chip or agent that does not
-    exist."""
+    exist, and for what is no store."""
     def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = DEFAULT_CHIP,
                  agent: str | Agent | ModelAgent = 'rewrite', store: 'Store | bool | None' = None, **options: object):
-        self._store, self._opening = None if store is True else store, threading.Lock()
         self.options, self._live, self.follower, self._timelines = options, LiveLine(), None, {}
+        require_store(store)
+        self._store, self._opening = None if store is True else store, threading.Lock()
         with inside_a_panel(): shown = self._build(task, workload, chip, agent)
         super().__init__(*shown)
         self.add_class('kl-lab')

@@ -125,6 +125,7 @@ def test_looking_at_the_page_stores_nothing(lab, store):
 def test_without_a_key_the_page_offers_the_built_in_agent(lab):
     assert lab.picker.menus['agent'].options == ('rewrite',) and 'ANTHROPIC_API_KEY' in lab.picker.agent.said.value
     with pytest.raises(UsageError, match='rewrite'): lab.picker.pick(agent='react')
+    with pytest.raises(UsageError, match=r"'runs\.db' is no store.*Store\('runs\.db'\)"): Lab('softmax', 'small', store='runs.db')
 
 
 def test_with_a_key_the_model_agent_is_offered(store, monkeypatch):

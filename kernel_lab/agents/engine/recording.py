@@ -179,13 +179,17 @@ def store_of(given: 'Store | bool | None') -> 'Store | None':
         return Store()
     return given or None
 
+def require_store(store: object) -> None:
+    "`UsageError` for what is neither a store nor nothing: for the path of one, say."
+    if store and store is not True and not hasattr(store, 'append_entry'):
+        raise UsageError(f'{store!r} is no store.', hint="Make one: Store('runs.db').")
+
 def require_parts(agent: object, store: object, run: object) -> None:
     "`UsageError` for what is no agent or no store, and for a run by its id without a store."
     is_agent = agent is None or hasattr(agent, 'work') or hasattr(agent, 'propose')
     if not is_agent or isinstance(agent, type):
         raise UsageError(f'{agent!r} is no agent.', hint="Make one: agent_named('react'), or RewriteAgent().")
-    if store and not hasattr(store, 'append_entry'):
-        raise UsageError(f'{store!r} is no store.', hint="Make one: Store('runs.db').")
+    require_store(store)
     if isinstance(run, str) and not store:
         raise UsageError(f'Without a store there is no run {run!r}.', hint='Leave store=False out, or give the Run.')
 
