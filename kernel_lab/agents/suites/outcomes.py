@@ -18,6 +18,7 @@ class Ending(StrEnum):
     "What became of a task."
     CORRECT = 'correct'                     # a kernel of the agent's own is correct
     COMPILED = 'compiled, not verified'     # one compiles, and its numbers need a card
+    UNCHANGED = 'unchanged'                 # it asked no model, had nothing to propose, and the first kernel is correct
     FAILED = 'failed'                       # none is, or it wrote none
     TIMED_OUT = 'timed out'
     UNVERIFIABLE = 'unverifiable'           # the lab could not tell
@@ -93,6 +94,7 @@ def _ending(run, spent, note):
     found = {s.evaluation.status for s in own or run.steps}
     if own and Status.CORRECT in found: return Ending.CORRECT
     if own and Status.COMPILED in found: return Ending.COMPILED
+    if not own and not spent.requests and run.state == 'finished' and Status.CORRECT in found: return Ending.UNCHANGED
     if kind := next((kind for kind, some in WITHOUT_A_CORRECT_ONE.items() if found & some), None): return kind
     is_over = run.state in ('finished', 'failed') or (note and not note.key.startswith(BUDGET_NOTE))
     has_begun = own or spent.requests or is_over
@@ -102,6 +104,7 @@ def _why(run, ending, note):
     "A sentence about a run without a correct kernel."
     if ending in (Ending.CORRECT, Ending.COMPILED): return ''
     if note: return note.body['text']
+    if ending == Ending.UNCHANGED: return 'The agent had nothing to propose: the first kernel stands.'
     own = own_steps(run)
     if not own and ending != Ending.FAILED: return ''
     if not own: return f'The agent wrote no kernel of its own{"; it left the first as it was" * bool(run.steps)}.'
