@@ -49,8 +49,9 @@ def row_order(timeline: 'Timeline', known: np.ndarray | None = None) -> np.ndarr
 def packed_times(timeline: 'Timeline', order: np.ndarray | None = None, known: np.ndarray | None = None) -> dict:
     """What a change of times changes: `rows` (bytes, column after column: start in ticks of `tick` µs, duration in µs)
     of `count` rows in their `order` (`row_order`, worked out if None); `which` (the number of the instruction and its
-    turn), not where the order is the one that is `known` to the page; `lanes` with their colours and the rows they span; `last`: the row that ends last, where
-    the critical path ends, -1 for none; latency and title. `UsageError` for a measured timeline."""
+    turn), not where the order is the one that is `known` to the page; `lanes` with their colours and the rows they
+    span; `last`: the row that ends last, where the critical path ends, -1 for none; latency and title. `UsageError` for
+    a measured timeline."""
     from ..nki.explain.traffic import assert_simulated
     from ..nki.timing.flat_program import LANES
     assert_simulated(timeline, 'the critical path')

@@ -108,6 +108,7 @@ class RewriteAgent:
                 raise UsageError(f'{name}={x!r} is no setting of rewrite.', hint='A number of at least 0.')
         self.moves, self.worth, self.families, self.seconds, self.seed = moves, worth, families, seconds, seed
         self._planned = {}          # source → the rewrites after it, of a search that led there
+        self._last_source = None    # what moves on source were asked for last, and those that were found
 
     @property
     def config(self) -> dict:
@@ -116,18 +117,28 @@ class RewriteAgent:
                 'seconds': self.seconds, 'seed': self.seed}
 
     def ranked(self, run: Run, task: Task, workload: Workload) -> tuple[Kernel | None, list[Rewrite]]:
-        "(the kernel to start from, its untried candidates, the best first); (None, []) where no kernel is timed."
+        """(the kernel to start from, its untried candidates, the best first); (None, []) where no kernel is timed.
+        Moves on source stand behind those of the search and take seconds to write: they are asked for when these are
+        spent."""
         start = next((s for s in (base_step(run), run.best) if s and s.evaluation.profile), None)
         if start is None: return None, []
         kernel, profile = start.evaluation.kernel, start.evaluation.profile
-        facts = ProfileFacts.of(profile, workload.shapes.values())
-        timed = self.planned(start.evaluation, task, workload) if self.families else []
-        found = timed + rewrites_of(kernel.source, facts, kernel.entry, self.moves)
         seen, late = {s.evaluation.kernel.hash for s in run.steps}, failed_moves(run)
-        fresh = [c for c in found
-                 if c.gain_us >= self.worth * profile.latency_us and self._kernel(kernel, c).hash not in seen]
-        return kernel, sorted(fresh, key=lambda c: (c.name in late, c not in timed, c.gain_us if c in timed
-                                                    else -c.gain_us))
+        def untried(some):
+            least = self.worth * profile.latency_us
+            return [c for c in some if c.gain_us >= least and self._kernel(kernel, c).hash not in seen]
+        planned = self.planned(start.evaluation, task, workload) if self.families else []
+        found = sorted(untried(planned), key=lambda c: c.gain_us)
+        if all(c.name in late for c in found):
+            found += untried(self._on_source(kernel, ProfileFacts.of(profile, workload.shapes.values())))
+        return kernel, sorted(found, key=lambda c: c.name in late)
+
+    def _on_source(self, kernel, facts):
+        "The moves on a kernel's source, the largest gain first; those of the last kernel that was asked for are kept."
+        asked = kernel.source, kernel.entry, facts
+        if self._last_source is None or self._last_source[0] != asked:
+            self._last_source = asked, rewrites_of(kernel.source, facts, kernel.entry, self.moves)
+        return self._last_source[1]
 
     def planned(self, evaluation: Evaluation, task: Task, workload: Workload) -> list[Rewrite]:
         """The rewrites that a search found from the kernel of an evaluation, the next one first: those that are left of
