@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from ..tasks.model.task import Task
 
 # %% ../../nbs/6_figures/11_report.ipynb #09c639e1
-def key_numbers(run: 'Run') -> list[tuple[str, str]]:
-    "[(number, what it is)] for the head of a report."
-    best, steps = run.best, run.steps
+def key_numbers(run: 'Run', journal: Sequence['Entry'] = ()) -> list[tuple[str, str]]:
+    """[(number, what it is)] for the head of a report. `journal`: of the run, which knows what requests have cost that
+    made no step."""
+    best, steps, spent = run.best, run.steps, _spent(run.steps, journal)
     correct = (f'{sum(s.evaluation.profile is not None for s in steps)} of {len(steps)}', 'steps correct')
-    if best is None: return [('–', 'no correct kernel'), correct, *_spent(steps)]
+    if best is None: return [('–', 'no correct kernel'), correct, *spent]
     p, over_eager = best.evaluation.profile, getattr(best.evaluation, 'over_eager', None)
     eager = [(speedup_text(over_eager), 'as fast as eager execution')] if over_eager else []
     kind = latency_of(p).kind
@@ -39,7 +40,7 @@ def key_numbers(run: 'Run') -> list[tuple[str, str]]:
     return [
         _gain(run), *eager, (time_text(p.latency_us), kind + was),
         (f'{p.peak_pct:.0f} %', 'of peak'), (p.bound, f'is busiest, {percent_text(p.engines[p.bound])}'), correct,
-        *_spent(steps)]
+        *spent]
 
 def _gain(run):
     "The speedup over the first kernel, or that the two cannot be told apart."
@@ -49,11 +50,24 @@ def _gain(run):
     than = 'the first kernel itself' if run.best.index == 0 else 'as fast as the first kernel'
     return speedup_text(run.first_us / profile.latency_us), than
 
-def _spent(steps):
-    "Dollars and tokens, where a model was asked."
+def _spent(steps, journal=()):
+    "Dollars and tokens, where a model was asked: by the journal, where there is one."
+    from ..evaluate.records.journal import spent_in
     from ..evaluate.records.run import bill_of
-    bill = bill_of(steps)
-    return [(dollars_text(bill[0]), tokens_text(bill[1]))] if bill else []
+    if not any(e.kind == 'sent' for e in journal):
+        bill = bill_of(steps)
+        return [(dollars_text(bill[0]), tokens_text(bill[1]))] if bill else []
+    spent = spent_in(journal)
+    open_text = f', and at most {dollars_text(spent.open_dollars)} for requests cut off' if spent.open_requests else ''
+    tokens = tokens_text(None if spent.uncounted else spent.tokens_in + spent.tokens_out)
+    return [(dollars_text(spent.dollars), f'{tokens}{open_text}')]
+
+MAX_NOTES = 8
+
+def last_notes(journal: Sequence['Entry']) -> list[str]:
+    "The latest sentences about a run in its journal, as why a branch of it ended; each once, the latest last."
+    texts = dict.fromkeys(e.body['text'] for e in reversed(journal) if e.kind == 'note')
+    return list(texts)[:MAX_NOTES][::-1]
 
 # %% ../../nbs/6_figures/11_report.ipynb #5028a5ce
 def ledger_html(run: 'Run') -> str:
@@ -112,25 +126,27 @@ def data_table(data: 'pd.DataFrame') -> str:
 def report_html(run: 'Run', path: str | Path, task: 'Task | None' = None, journal: Sequence['Entry'] = ()) -> Path:
     """Write the report of a run to `path` (one self-contained HTML file, light and dark); returns the path.
 
-    `task` is only needed for a run whose task is not of the suite; `journal`: of the run, for what it remembers."""
-    from ..evaluate.records.journal import memory_items
+    `task` is only needed for a run whose task is not of the suite; `journal`: of the run, for what it has cost,
+    remembers and says about itself."""
     from ..evaluate.records.run import Run, run_for_others
     if isinstance(run, Run): run = run_for_others(run)              # before its texts are cut to a width
-    page = report_page(run, report_figures(run, task), memory_html(memory_items(journal)))
+    page = report_page(run, report_figures(run, task), journal)
     with replacing(path) as file: file.write(page)
     return Path(path)
 
 LIBRARY = '/* plotly.js */'       # where it comes: nothing in it is of a person or a machine
 
-def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame']], memory: str = '') -> str:
+def report_page(run: 'Run', figures: dict[str, tuple['go.Figure', 'pd.DataFrame']],
+                journal: Sequence['Entry'] = ()) -> str:
     """The report as the text of one HTML file, without names of the person and the machine, absolute paths and keys.
-    `figures`: what `report_figures` gives; `memory`: what `memory_html` gives."""
+    `figures`: what `report_figures` gives; `journal`: of the run."""
+    from ..evaluate.records.journal import memory_items
     parts = dict(steps=('speedup',), engines=('timeline', 'utilisation'), numbers=('correctness',))
     page = render_template(
-        'report.html.j2', run=run, key_numbers=key_numbers(run), provenance=_provenance(run), source=_best_source(run),
-        versions=_versions(run),
+        'report.html.j2', run=run, key_numbers=key_numbers(run, journal), provenance=_provenance(run),
+        source=_best_source(run), versions=_versions(run),
         about=' · '.join(map(str, (run.workload, run.chip, f'agent {run.agent}', run.state, run.created))),
-        steps=ledger_html(run), tree=_tree(run), memory=memory,
+        steps=ledger_html(run), tree=_tree(run), notes=last_notes(journal), memory=memory_html(memory_items(journal)),
         tables={name: data_table(data) for name, (_, data) in figures.items()},
         css=''.join(map(static_text, ('report.css', 'source.css', 'run_tree.css'))) + figure_css('var(--ink)',
                                                                                                 'var(--soft)'),

@@ -135,7 +135,8 @@ class BeamAgent(AsksModels):
         return {**super().config, 'executor': self.executor.name}
 
     def work(self, session: Session) -> Iterator[None]:
-        "Rounds of plans, kernels and selection; a turn is one plan with its kernels."
+        """Rounds of plans, kernels and selection; a turn is one plan with its kernels. A round without any kernel is
+        the last one: whoever refuses all of it would be paid for refusing the others."""
         search = BeamSearch(self, session)
         if search.start() is None: return
         for t in range(self.rounds):
@@ -144,6 +145,9 @@ class BeamAgent(AsksModels):
                 for p in range(self.plans):
                     search.try_plan(t, c, parent, p)
                     yield
+            if not any(s.step for s in search.samples):
+                session.note(f'No answer of round {t} held a kernel, so the search ends.', 'end')
+                return
 
 # %% ../../../nbs/6_agents/5_systems/05_beam.ipynb #5536780d
 @dataclass

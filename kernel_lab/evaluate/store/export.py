@@ -12,7 +12,8 @@ from ...core.files import replacing
 from ...core.secrets import for_others
 from .rows import evaluation_of, evaluations, reading, readable_rows
 from ..records.evaluation import Evaluation
-from .database import EVALUATIONS, KERNELS, RUNS, STEPS, TASKS
+from ..records.journal import spent_in
+from .database import EVALUATIONS, JOURNAL, KERNELS, RUNS, STEPS, TASKS
 from .store import Store
 from ...tasks.model.task import Task
 
@@ -79,11 +80,40 @@ def kept_tasks(store: Store) -> list[str]:
     with store._read() as c:
         return list(c.execute(sa.select(EVALUATIONS.c.task).distinct().order_by(EVALUATIONS.c.task)).scalars())
 
+REST = 'requests that made no step'     # the `move` of a row with what a run has paid for more than its steps
+
+def _asking_runs(store, runs, task):
+    "The runs whose journal holds a request."
+    asked = sa.select(JOURNAL.c.run).where(JOURNAL.c.kind == 'sent')
+    found = sa.select(*(RUNS.c[k] for k in ('id', 'agent', 'task', 'workload', 'chip', 'created')))
+    found = found.where(RUNS.c.id.in_(asked)).order_by(RUNS.c.created)
+    if runs: found = found.where(RUNS.c.id.in_(list(runs)))
+    if task is not None: found = found.where(RUNS.c.task == task)
+    with store._read() as c: return c.execute(found).all()
+
+def _rest(store, run, billed):
+    "The row with what the requests of a run have cost beside its steps' `billed` (dollars, tokens in, out); or None."
+    spent, (dollars, tokens_in, tokens_out) = spent_in(store.journal(run.id)), billed
+    rest = dict(tokens_in=max(0, spent.tokens_in - tokens_in), tokens_out=max(0, spent.tokens_out - tokens_out))
+    rest['cost_usd'] = None if None in (spent.dollars, dollars) else max(0.0, spent.dollars - dollars)
+    if not (rest['tokens_in'] or rest['tokens_out'] or (rest['cost_usd'] or 0) > 1e-9): return None
+    of_run = dict(run=run.id, agent=run.agent, task=run.task, workload=run.workload, chip=run.chip, created=run.created)
+    return _for_others(dict.fromkeys(COLUMNS) | of_run | rest | {'move': REST})
+
 def rows(store: Store, runs: Sequence[str] = (), task: str | None = None, left: list | None = None) -> Iterator[dict]:
-    """Yield a dict with `COLUMNS` for every evaluation and step in a store, optionally of some runs (ids) or one task.
+    """Yield a dict with `COLUMNS` for every evaluation and step in a store, optionally of some runs (ids) or one task;
+    then one for each run that has paid more than its steps say, as for requests that failed: its `move` is `REST`.
     Rows are read lazily. Damaged rows are skipped; their `BrokenRow` is appended to the list `left`."""
+    billed = {}
     with store._read() as c:
-        yield from readable_rows(c.execution_options(yield_per=200).execute(_query(runs, task)), _row, left)
+        for row in readable_rows(c.execution_options(yield_per=200).execute(_query(runs, task)), _row, left):
+            if row['run']:
+                dollars, tokens_in, tokens_out = billed.get(row['run'], (0.0, 0, 0))
+                billed[row['run']] = (None if None in (dollars, row['cost_usd']) else dollars + row['cost_usd'],
+                                      tokens_in + (row['tokens_in'] or 0), tokens_out + (row['tokens_out'] or 0))
+            yield row
+    rest_of = lambda run: _rest(store, run, billed.get(run.id, (0.0, 0, 0)))
+    yield from filter(None, readable_rows(_asking_runs(store, runs, task), rest_of, left))
 
 # %% ../../../nbs/5_evaluate/2_store/04_export.ipynb #3eb958b4
 def _arrow():
