@@ -162,6 +162,28 @@ def test_standard_output_holds_nothing_but_the_protocol(tmp_path):
     assert [r.state for r in runs_in(tmp_path)] == ["interrupted"]
 
 
+def test_a_line_that_cannot_be_read_is_answered_with_its_id(tmp_path):
+    hello = dict(jsonrpc="2.0", id=1, method="initialize", params=dict(
+        protocolVersion="2025-06-18", capabilities={}, clientInfo=dict(name="raw", version="0")))
+    call = '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"profile","arguments":{"source":%s}}}'
+    lines = [json.dumps(hello), json.dumps(dict(jsonrpc="2.0", method="notifications/initialized")), call % (2, '"\\ud800"'), "no json",
+             call % (3, "[" * 5000 + "]" * 5000), call % (4, "9" * 5000), json.dumps(dict(jsonrpc="2.0", id=5, method="tools/list"))]
+    words = ["-c", START, "mcp", "--store", str(tmp_path / "runs.db"), "--task", "softmax", "--workload", "small"]
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env=environment(tmp_path)) as process:
+        process.stdin.write("\n".join(lines) + "\n")
+        process.stdin.flush()
+        answers = {}
+        while not {1, 2, None, 3, 4, 5} <= answers.keys():
+            answer = json.loads(process.stdout.readline())
+            answers[answer.get("id")] = answer
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert {n for n in (2, None, 3) if "no message" in answers[n]["error"]["message"]} == {2, None, 3}
+    assert "error" in answers[4] or answers[4]["result"]["isError"]
+    assert answers[5]["result"]["tools"]
+
+
 @pytest.mark.slow
 def test_a_run_is_resumed(tmp_path):
     async def first(client): return await client.call_tool("profile", {"source": STATIC})
