@@ -250,3 +250,32 @@ def test_three_terms_are_taken_only_if_asked_and_show_their_error():
     done = optimised(kernel, specs, seconds=5)
     assert THREE_TERMS not in {m.family for m in done.moves} and not any(r.startswith('Error') for r in done.reasons)
     with pytest.raises(KernelError): optimised(Kernel(HEAD + '    return x.y\n'), SPECS, families=(*FAMILIES, THREE_TERMS))
+
+
+SCATTER = '''import nki
+import nki.isa as nisa
+import nki.language as nl
+
+@nki.jit
+def scatter_rows(x, idx):
+    n = idx.shape[0]
+    out = nl.ndarray((n, x.shape[1]), dtype=x.dtype, buffer=nl.shared_hbm)
+    rows = nl.ndarray((n, 1), dtype=idx.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=rows, src=idx)
+    t = nl.ndarray((n, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=t, src=x)
+    nisa.activation(dst=t, op=nl.tanh, data=t)
+    nisa.dma_copy(dst=out.ap([[x.shape[1], n], [1, x.shape[1]]], vector_offset=rows, indirect_dim=0), src=t)
+    return out
+'''
+
+
+def test_integers_are_drawn_as_the_kernel_takes_them():
+    "A scatter needs each row once; rows beyond the seventh of a gather are read; a number too large ends nothing."
+    specs = [ArraySpec((100, 40), 'float32'), ArraySpec((100, 1), 'int32')]
+    program = traced(Kernel(SCATTER), specs, 'trn2')
+    numbers = OwnNumbers(program, 0, Limits())
+    for (_, rows), _ in numbers.draws: assert sorted(rows.ravel()) == list(range(100))
+    wide = SCATTER.replace('nl.ndarray((n, x.shape[1]), dtype=x.dtype, buffer=nl.shared_hbm', 'nl.ndarray((3 * n, x.shape[1]), dtype=x.dtype, buffer=nl.shared_hbm')
+    with pytest.raises(KernelError, match='Integer inputs were drawn here, from 0 up to 7, 299, 99, 39; none went well'):
+        OwnNumbers(traced(Kernel(wide), specs, 'trn2'), 0, Limits())

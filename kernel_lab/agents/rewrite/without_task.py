@@ -54,12 +54,21 @@ TIPPED = 2                      # units of the narrowest dtype that an element m
 MOST_TIPPED = 0.02              # and the share of elements that may be away by more than float32 is
 UNASKED_SUMS = 8                # that a move of `OPT_IN_FAMILIES` counts for
 
-def drawn_inputs(program: Program, seed: int) -> list[np.ndarray]:
-    "Random inputs of a program: normal, positive or large numbers by seed; integers from 0 to 7."
+FEW, MOST_BOUNDS = 8, 3         # integers are drawn below; dimensions that are tried as such a bound
+
+def drawn_inputs(program: Program, seed: int, below: int = FEW) -> list[np.ndarray]:
+    """Random inputs of a program: normal, positive or large numbers by seed; integers from 0 up to, not including,
+    `below`, of more than `FEW` each at most once where there are enough."""
     rng = np.random.default_rng(seed)
+    def integers(t, dtype):
+        if dtype.kind == 'b': return rng.integers(0, 2, t.shape).astype(dtype)
+        most = min(below, np.iinfo(dtype).max)
+        drawn = rng.permutation(most)[:t.size].reshape(t.shape) if FEW < most >= t.size else (
+            rng.integers(0, most, t.shape))
+        return drawn.astype(dtype)
     def one(t):
         dtype = numpy_of(t.dtype)
-        if not is_float(t.dtype): return rng.integers(0, 2 if dtype.kind == 'b' else 8, t.shape).astype(dtype)
+        if not is_float(t.dtype): return integers(t, dtype)
         x = rng.standard_normal(t.shape, np.float32)
         return (x, np.abs(x) + 0.1, 4 * x)[seed % DRAWS].astype(dtype)
     return [one(t) for t in program.inputs]
@@ -68,6 +77,12 @@ def narrowest_unit(program: Program) -> float:
     "The largest relative unit in the last place among the float dtypes of a program; 0 where all are float32."
     narrow = {t.dtype for t in program.tensors if is_float(t.dtype) and t.dtype != 'float32'}
     return max((float(ml_dtypes.finfo(numpy_of(d)).eps) for d in narrow), default=0.0)
+
+def index_bounds(program: Program) -> list[int]:
+    "What integer inputs may index, the most first: long dimensions in HBM; nothing for a program without such inputs."
+    if all(is_float(t.dtype) for t in program.inputs): return []
+    found = {n for t in program.tensors if t.buffer == 'hbm' for n in t.shape}
+    return sorted((n for n in found if n > FEW), reverse=True)[:MOST_BOUNDS]
 
 BLOCK_ELEMENTS = 1 << 20        # that are compared at a time: an output may have a gigabyte
 
@@ -115,10 +130,23 @@ class OwnNumbers:
     "What a kernel computes on its draws; `limits`: the most seconds and memory that each execution may take."
     def __init__(self, program: Program, seed: int, limits: Limits):
         self.program, self.limits, self.draws = check_affordable(program, limits), limits, []
-        self._shaken = {}
-        for k in range(DRAWS):
-            arrays = drawn_inputs(program, seed * DRAWS + k)
-            self.draws.append((arrays, self._outputs(program, arrays)))
+        self._shaken, bounds = {}, index_bounds(program)
+        for k in range(DRAWS): self.draws.append(self._drawn(seed * DRAWS + k, [*bounds, FEW] if k else [FEW, *bounds]))
+
+    def _drawn(self, seed, bounds):
+        """(inputs, outputs) of the first bound of integers that the kernel takes: what they mean is not known, and an
+        index may be too large, or name a row twice. Later draws begin with large ones."""
+        for below in bounds:
+            arrays = drawn_inputs(self.program, seed, below)
+            try: return arrays, self._outputs(self.program, arrays)
+            except KernelError as e:
+                if below == FEW or e.kind == 'timeout': fault = e
+                if e.kind == 'timeout': break
+        if len(bounds) > 1:
+            tried = ', '.join(f'{n - 1:,}' for n in bounds)
+            said = f'Integer inputs were drawn here, from 0 up to {tried}; none went well.'
+            fault.hint = f'{fault.hint or ""} {said}'.strip()
+        raise fault
 
     def _outputs(self, program, arrays):
         with within(self.limits.work_seconds, 'the execution of the kernel'), np.errstate(all='ignore'):

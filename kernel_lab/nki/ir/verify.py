@@ -93,18 +93,23 @@ def _names_and_numbers(s):
         yield s.broken('activation gives prelu no slope', 'func', hint='Use nisa.activate2, which takes relu_param.')
     if at.get('rows') not in (None, 2): yield s.broken('a processing element holds two rows at most', 'rows', 2)
 
+def _shape_of(s, operand):
+    "The shape of a tile, () where the operand is a number or absent."
+    return tuple(getattr(s.access(operand), 'shape', ()))
+
 def _patterns(s):
     "Patterns, partition shuffles and orders of axes fit their operands."
     at = s.o.attrs
-    if 'pattern' in at and not (_is_pairs(at['pattern']) and _fills(at['pattern'], s.access('dst'))):
-        yield s.broken('the pattern does not have the shape of dst', 'pattern', list(s.access('dst').shape),
+    if 'pattern' in at and not (_is_pairs(at['pattern']) and _shape_of(s, 'dst') and _fills(
+            at['pattern'], s.access('dst'))):
+        yield s.broken('the pattern does not have the shape of dst', 'pattern', list(_shape_of(s, 'dst')),
                        str(at['pattern'])[:60])
     if 'shuffle_mask' in at and (wrong := _not_of_quadrant(at['shuffle_mask'])):
         yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '32 numbers of 0..31, or 255',
                        wrong, 'Say for each of the 32 which partition of its quadrant it takes; 255 keeps it.')
     if 'axes' in at:
-        order = list(range(len(s.access('src').shape)))
-        if not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != order:
+        order = list(range(len(_shape_of(s, 'src'))))
+        if not order or not isinstance(at['axes'], list) or sorted(at['axes'], key=str) != order:
             yield s.broken('axes is not an order of the axes of src', 'axes')
 
 def _tiles_and_axes(s):
@@ -115,7 +120,7 @@ def _tiles_and_axes(s):
         if not _is_integers(t, 4): yield s.broken('tile is not four whole numbers', 'tile')
     for k in _WHOLE_NUMBERS:
         if k in at and type(at[k]) is not int: yield s.broken(f'{k} is not a whole number', k)
-    is_axis = lambda x: type(x) is int and 0 <= x < len(s.access('data').shape)
+    is_axis = lambda x: type(x) is int and 0 <= x < len(_shape_of(s, 'data'))
     if 'axis' in at and not (isinstance(at['axis'], list) and at['axis'] and all(map(is_axis, at['axis']))):
         yield s.broken('axis does not name axes of data', 'axis')
     is_loop = lambda v: isinstance(v, str) and v in s.program.trips
@@ -140,7 +145,7 @@ def groups(s):
         yield s.broken('there is nothing to reduce with', 'op', ', '.join(COLLECTIVE_REDUCTIONS),
                        str(at.get('op'))[:40])
     elif op in ('all_gather', 'all_to_all',
-                'reduce_scatter') and not is_below(at.get('dim'), len(s.access('src').shape)):
+                'reduce_scatter') and not is_below(at.get('dim'), len(_shape_of(s, 'src'))):
         yield s.broken('dim is no axis of src', 'dim')
     elif op == 'collective_permute':
         pairs = at.get('pairs')

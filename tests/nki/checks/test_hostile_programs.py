@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np, pytest
 from kernel_lab.core.errors import KernelError, SimulatorError
 from kernel_lab.nki.timing import scheduler
-from kernel_lab.nki import schedule
+from kernel_lab.nki import check, schedule
 from kernel_lab.nki.ir.affine import Affine
 from kernel_lab.nki.ir.instructions import INSTRUCTIONS
 from kernel_lab.nki.chip.chips import CHIPS
@@ -158,3 +158,18 @@ def test_a_scheduler_that_is_stuck_says_so(monkeypatch):
     monkeypatch.setattr(scheduler, 'dependency_graph', forged)
     with pytest.raises(SimulatorError, match='stuck: instruction'):
         schedule(program(dma(A, X, 1), add(B, A, 2), dma(Y, B, 3), dialect='neuronxcc.nki'))
+
+
+ODD_VALUES = (True, None, -1, 2**70, 1.5, 'x', [], [1, 0], [[1, 2]], [[[]]], {}, {'a': 1})
+
+
+@pytest.mark.parametrize('name', ['axes', 'axis', 'dim', 'loops', 'pattern', 'shuffle_mask', 'tile', 'tiles', 'transform', 'op0', 'dge'])
+@pytest.mark.parametrize('made', [dma, add, lambda dst, src, line: to(at(dst), line)], ids=['dma_copy', 'tensor_scalar', 'tensor_copy'])
+def test_an_attribute_where_it_has_no_place_breaks_no_rule_of_ours(name, made):
+    "`axes` of a tensor_scalar, which has no operand `src`, was looked up in it."
+    for value in ODD_VALUES:
+        o = made(B, A, 2)
+        assert isinstance(check(program(dma(A, X, 1), replace(o, attrs={**o.attrs, name: value}), dma(Y, B, 3))), list | tuple)
+    o = made(B, A, 2)
+    found = check(program(dma(A, X, 1), replace(o, attrs={**o.attrs, 'axes': True}), dma(Y, B, 3)))
+    assert any('axes is not an order' in d.message for d in found)
