@@ -224,3 +224,20 @@ def test_large_tasks_are_never_judged_two_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, 'is_large', lambda plan, planned: planned.task in large)
     assert len(list(run_suite(plan, Store(tmp_path / 'lab.sqlite3'), jobs=2))) == 4
     assert all(sum(n in large for n in names) <= 1 for names in together) and max(map(len, together)) == 2
+
+
+def test_imported_tasks_are_for_processes_and_those_of_a_cell_for_threads(tmp_path, monkeypatch):
+    from kernel_lab.agents.suites import bench
+    from kernel_lab.cli.tasks import imported_task
+    from kernel_lab.tasks.suite import registry
+    made = []
+    monkeypatch.setattr(bench, '_in_processes', lambda plan, numbers, *rest: made.extend(plan.runs[n].task for n in numbers) or ())
+    monkeypatch.setattr(bench, '_in_threads', lambda plan, todo, *rest: ())
+    monkeypatch.setattr(bench, 'is_large', lambda plan, planned: planned.task == 'softmax')
+    plan = SuitePlan((SuiteRow('rewrite', 'rewrite'),), ('nkibench/one', 'softmax', 'relu'), 'small', steps=1, seeds=1)
+    for name in ('keep_plan', 'kept_outcomes'): monkeypatch.setattr(bench, name, lambda store, plan: [])
+    for finders, there in ([imported_task], ['nkibench/one', 'relu', 'softmax']), ([lambda name: None], ['relu', 'softmax']):
+        made.clear()
+        monkeypatch.setattr(registry, 'TASK_FINDERS', finders)
+        list(run_suite(plan, Store(tmp_path / 'lab.sqlite3'), jobs=2))
+        assert made == there

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
+from types import FunctionType
 from ..engine.loop import UNHEARD, AgentLoop
 from ..engine.session import Event
 from ..models.budget import LEAST_REPLY, SPARE_TOKENS, most_picodollars
@@ -23,6 +24,7 @@ from ...core.errors import LabError, stoppable
 from ...evaluate.records.journal import spent_in
 from ...evaluate.records.run import Step
 from ...evaluate.store.store import Store
+from ...tasks.suite import registry
 from ...tasks.suite.registry import TASKS, get_task
 
 # %% ../../../nbs/6_agents/6_suites/04_bench.ipynb #30075b78
@@ -110,14 +112,22 @@ def paid(outcome: TaskOutcome) -> float:
 # %% ../../../nbs/6_agents/6_suites/04_bench.ipynb #09dbaeb7
 _NO_MONEY = 'The budget of the suite was used up before this run.'
 
-def _worker_run(plan, planned, place):
-    "One run of a plan in a worker process, which may not know the plan's other tasks."
+def _worker_run(plan, planned, place, finders):
+    """One run of a plan in a worker process, which may not know the plan's other tasks; `finders`: those of
+    `TASK_FINDERS` in the process that asks."""
+    registry.TASK_FINDERS.extend(f for f in finders if f not in registry.TASK_FINDERS)
     return work_on(plan, planned, Store(place))
+
+def _can_travel(function):
+    "Whether another process finds a function too, by the name of its module."
+    return isinstance(function, FunctionType) and (
+        function.__module__ != '__main__' and function.__qualname__.isidentifier())
 
 def _in_processes(plan, numbers, store, jobs):
     "Yield what became of runs that ask no model, from worker processes."
     runs = plan.runs
-    calls = [(plan, runs[n], str(store.path)) for n in numbers]
+    finders = tuple(filter(_can_travel, registry.TASK_FINDERS))
+    calls = [(plan, runs[n], str(store.path), finders) for n in numbers]
     for at, found in each_in_workers(_worker_run, calls, jobs):
         is_lost = not isinstance(found, TaskOutcome)
         yield replace(kept_outcome(store, runs[numbers[at]]), why=str(found)) if is_lost else found
@@ -150,15 +160,14 @@ def _in_threads(plan, todo, store, jobs, *rest):
     stop = threading.Event()
     def work(planned):
         with stoppable(stop): return list(_one_by_one(plan, [planned], store, *rest))
-    waiting, busy, large = list(todo), set(), set()
+    waiting, busy, large = [(planned, is_large(plan, planned)) for planned in todo], set(), set()
     pool = ThreadPoolExecutor(jobs)
     try:
         while waiting or busy:
-            for planned in list(waiting):
+            for planned, needs_room in list(waiting):
                 if len(busy) == jobs: break
-                needs_room = is_large(plan, planned)
                 if needs_room and large & busy: continue
-                waiting.remove(planned)
+                waiting.remove((planned, needs_room))
                 busy.add(run := pool.submit(work, planned))
                 if needs_room: large.add(run)
             done, busy = wait(busy, return_when=FIRST_COMPLETED)
@@ -180,8 +189,11 @@ def run_suite(plan: SuitePlan, store: Store, jobs: int = 1, model: Model | None 
         run, _ = _known(store, planned)
         if run is not None and run.state == 'finished': yield known[k]
         else: todo.append(k)
-    free = [k for k in todo if jobs > 1 and not asks_a_model(plan.runs[k].row.agent) and plan.runs[k].task in TASKS]
-    yield from _in_processes(plan, free, store, jobs)
+    may_travel = lambda task: task in TASKS or all(map(_can_travel, registry.TASK_FINDERS))
+    free = [k for k in todo if jobs > 1 and not asks_a_model(plan.runs[k].row.agent) and may_travel(plan.runs[k].task)]
+    large = [k for k in free if is_large(plan, plan.runs[k])]
+    yield from _in_processes(plan, [k for k in free if k not in large], store, jobs)
+    yield from _in_processes(plan, large, store, 1)
     rest = [plan.runs[k] for k in todo if k not in free]
     purse = Purse(plan.max_dollars, sum(map(paid, known)), jobs)
     if jobs > 1: yield from _in_threads(plan, rest, store, jobs, purse, model, tell)
