@@ -39,6 +39,13 @@ def count_text(n: int, noun: str) -> str:
     "A number of things as text: '1 step', '1,234 steps'."
     return f'{n:,} {noun}{"s" * (n != 1)}'
 
+MOST_TOKENS = 10**12    # of a request; what is above is no count
+
+def told_tokens(n: object) -> int:
+    """A count of tokens that somebody else told; 0, as for *not counted*, where it is none: no whole number, below 0,
+    above `MOST_TOKENS`."""
+    return n if isinstance(n, int) and 0 <= n <= MOST_TOKENS else 0
+
 def tokens_text(n: int | None) -> str:
     "A number of tokens as text: '1,234 tokens', or 'tokens not counted' for None."
     return 'tokens not counted' if n is None else count_text(n, 'token')

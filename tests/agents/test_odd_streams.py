@@ -1,6 +1,8 @@
 """Replies that are whole but odd: packed, without counts, with pieces of calls in unusual places; bodies that are no stream."""
 import gzip
 import json
+import re
+import sqlite3
 import time
 import zlib
 
@@ -21,6 +23,7 @@ from kernel_lab.agents.systems.react import ReactAgent
 from kernel_lab.agents.systems.registry import replaying_agent
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.store.store import Store
 
 HELLO = Request('system text', ({'role': 'user', 'content': 'Hello'},), max_tokens=2_000, attempts=1)
 PATIENCE = Patience(connect=10, silence=5, wait=1, whole=30)
@@ -170,3 +173,41 @@ def test_a_file_of_the_task_that_is_written_meanwhile_spoils_no_beam(quick, monk
     while loop.step(): pass
     monkeypatch.setattr(beam, 'source_of', lambda fn: 'the reference')
     assert len(list(replayed(loop.recording, replaying_agent(loop.run)))) == len(loop.steps) > 8
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_count_that_no_server_can_mean_is_no_count(kind):
+    huge = dict.fromkeys(['input_tokens', 'prompt_tokens', 'output_tokens', 'completion_tokens'], int('9' * 310))
+    used = answer(kind, Raw(stream(kind, with_counts(kind, huge)))).usage
+    assert (used.input, used.output) == (HELLO.size, 99) and used.estimated == used.total
+
+
+def test_a_python_model_that_counts_too_many_tokens_is_told(quick):
+    for usage, says in ((Usage(10**400, 1), 'input is above'), (Usage(1, -10**5_000), 'output is below 0')):
+        loop = AgentLoop('softmax', ReactAgent(ScriptedModel([Reply(usage=usage)], 'claude-opus-5')), 'small', store=False)
+        with pytest.raises(UsageError, match=says): list(loop)
+        assert loop.spent.open_requests == 1 and loop.spent.open_dollars > 0
+
+
+def test_a_failure_that_counts_too_many_tokens_stays_that_failure(quick):
+    class Failing(ScriptedModel):
+        def send(self, request, on_event=None): raise ChatError('server', usage=Usage(10**400))
+    loop = AgentLoop('softmax', ReactAgent(Failing(['never'], 'claude-opus-5')), 'small', store=False)
+    with pytest.raises(ChatError, match='server failed'): list(loop)
+    assert loop.spent.open_requests == 1
+
+
+def test_a_stored_run_with_such_a_count_goes_on(quick, tmp_path):
+    store = Store(tmp_path / 'lab.sqlite3')
+    replies = [Reply((mortal.call('profile', source=mortal.version(n)),), 'tool_use', Usage(9, 9)) for n in range(1, 4)]
+    agent = lambda some: ReactAgent(ScriptedModel(some, 'openai:nobody'))
+    loop = AgentLoop('softmax', agent(replies), 'small', store=store, max_steps=2)
+    for _ in range(2): loop.step()
+    with sqlite3.connect(store.path) as base:           # as an earlier version kept it
+        for table in ('journal', 'steps'):
+            for row, body in base.execute(f'SELECT rowid, body FROM {table}').fetchall():
+                body = re.sub(r'"(input|tokens_in)":( ?)9\b', rf'"\1":\g<2>{"9" * 400}', body)
+                base.execute(f'UPDATE {table} SET body = ? WHERE rowid = ?', (body, row))
+    again = AgentLoop(agent=agent(replies[1:]), run=store.load_run(loop.run.id), store=store, max_steps=3)
+    assert again.run.steps[1].tokens_in == int('9' * 400) and again.step() is not None
+    assert str(again.spent) == '2 requests, at least 9 tokens in, 18 out, unknown price'

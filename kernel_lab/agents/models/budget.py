@@ -50,7 +50,7 @@ class Reservation:
 def _limit(value, name, scale=1):
     "A limit as a whole number, rounded down; None for none."
     if value is None: return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise UsageError(f'{name}={value!r} is no amount.', hint='A number of at least 0, or None for no limit.')
     return math.floor(Fraction(str(value))*scale)
 
