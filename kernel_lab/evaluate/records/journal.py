@@ -70,7 +70,7 @@ def branch_to(entries: Sequence[Entry], seq: int | None) -> list[Entry]:
 class Spent:
     """What the requests of a run have cost: `dollars` that are known to have been paid (None: a price is unknown),
     `open_dollars` at most for requests whose end nobody saw, tokens in and out, and requests answered; `uncounted`: how
-    many of these whose tokens nobody counted."""
+    many of these whose tokens nobody counted; `broken`: requests that were paid and brought no reply."""
     dollars: float | None = 0.0
     open_dollars: float = 0.0
     tokens_in: int = 0
@@ -79,6 +79,7 @@ class Spent:
     requests: int = 0
     open_requests: int = 0
     uncounted: int = 0
+    broken: int = 0
 
     @property
     def tokens(self) -> int:
@@ -91,7 +92,8 @@ class Spent:
         left = f', and {most} for {self.open_requests} cut off' if self.open_requests else ''
         counted = f'{tokens_text(self.tokens_in)} in, {self.tokens_out:,} out'
         if self.uncounted: counted = f'at least {counted}' if self.tokens_in + self.tokens_out else tokens_text(None)
-        return f'{self.requests} requests, {counted}, {dollars_text(self.dollars)}{left}'
+        broken = f' answered, {self.broken} broken off' if self.broken else ''
+        return f'{self.requests} requests{broken}, {counted}, {dollars_text(self.dollars)}{left}'
 
 def spent_in(entries: Sequence[Entry]) -> Spent:
     "What the requests in a journal have cost."
@@ -103,7 +105,8 @@ def spent_in(entries: Sequence[Entry]) -> Spent:
                  sum(b.get('most_usd') or 0 for b in left), sum(told_tokens(b.get('tokens_in')) for b in paid),
                  sum(told_tokens(b.get('tokens_out')) for b in paid), sum(b.get('most_tokens', 0) for b in left),
                  sum(e.kind == 'reply' for e in entries), len(left),
-                 sum(not _is_counted(e.body) for e in entries if e.kind == 'reply'))
+                 sum(not _is_counted(e.body) for e in entries if e.kind == 'reply'),
+                 sum(_is_counted(e.body) for e in entries if e.kind == 'failed'))
 
 def _is_counted(body):
     told = [body.get(name, 0) for name in ('tokens_in', 'tokens_out')]
