@@ -32,8 +32,10 @@ def speedup_text(ratio: float | None) -> str:
     return '–' if ratio is None or not math.isfinite(ratio) else f'{ratio:.2f}×'
 
 def dollars_text(x: float | None) -> str:
-    "Dollars as text: '$0.0228', '$12.30', or 'unknown price' for None."
-    return 'unknown price' if x is None else f'${x:.4f}' if x < 1 else f'${x:.2f}'
+    "Dollars as text: '$0.0228', '$12.30', '$0.0000010' where four digits show none; 'unknown price' for None."
+    if x is None: return 'unknown price'
+    digits = min(12, 1 - math.floor(math.log10(x))) if 0 < x < 0.00005 else 4 if x < 1 else 2
+    return f'${x:.{digits}f}'
 
 def count_text(n: int, noun: str) -> str:
     "A number of things as text: '1 step', '1,234 steps'."

@@ -152,7 +152,7 @@ def _budget_left(session):
     "The session's limits, with what all requests of the run have cost so far, and may yet."
     limits, spent = session.budget, session.recording.spent
     dollars = None if spent.dollars is None else spent.dollars + spent.open_dollars
-    return Budget(limits.max_dollars, limits.max_tokens, dollars, spent.tokens)
+    return Budget(limits.max_dollars, limits.max_tokens, dollars, spent.tokens, spent.open_dollars)
 
 def _known_prompt(session, request, model):
     """(tokens, bytes) of the request that this one goes on with, (None, None) for none. A member of an ensemble counts
