@@ -5,12 +5,14 @@ import re
 import sqlite3
 import time
 import zlib
+from dataclasses import replace
 
 import mortal
 import pytest
 from loopback import COMPLETIONS, MESSAGES, Raw, Say, Server, chunks_of
 
 from kernel_lab.agents.engine.loop import AgentLoop, replayed
+from kernel_lab.agents.models import wire
 from kernel_lab.agents.models.anthropic import AnthropicModel
 from kernel_lab.agents.models.budget import Budget, BudgetOver
 from kernel_lab.agents.models.messages import ChatError, Reply, Request
@@ -211,3 +213,34 @@ def test_a_stored_run_with_such_a_count_goes_on(quick, tmp_path):
     again = AgentLoop(agent=agent(replies[1:]), run=store.load_run(loop.run.id), store=store, max_steps=3)
     assert again.run.steps[1].tokens_in == int('9' * 400) and again.step() is not None
     assert str(again.spent) == '2 requests, at least 9 tokens in, 18 out, unknown price'
+
+
+@pytest.mark.parametrize(('said', 'kind', 'waits'), [('overloaded_error', 'overloaded', [0.5, 1.0]), ('rate_limit_error', 'rate limited', [0.5, 1.0]),
+                                                     ('api_error', 'dropped', [0, 0])])
+def test_a_server_that_is_overloaded_in_a_stream_is_given_time(monkeypatch, said, kind, waits):
+    waited, request = [], replace(HELLO, attempts=3)
+    monkeypatch.setattr(wire, 'sleep', waited.append)
+    found = [*events('anthropic', Say('half'))[:3], {'type': 'error', 'error': {'type': said, 'message': 'Overloaded'}}]
+    for headers, expected in (({}, waits), ({'retry-after': '0.7'}, [0.7, 0.7] if kind != 'dropped' else waits)):
+        with Server([Raw(stream('anthropic', found), headers=headers)]) as server, pytest.raises(ChatError) as caught:
+            AnthropicModel('claude-opus-5-5', server.url, PATIENCE).send(request)
+        assert caught.value.kind == kind and 'Overloaded' in str(caught.value) and waited == expected and len(server.asked) == 3
+        assert caught.value.usage.input == 300                  # each of them may be charged
+        waited.clear()
+
+
+def test_a_paid_request_that_broke_off_is_told(quick):
+    class Broken(ScriptedModel):
+        def send(self, request, on_event=None): raise ChatError('dropped', usage=Usage(46_084, 6))
+    loop = AgentLoop('softmax', ReactAgent(Broken(['never'], 'claude-opus-5')), 'small', store=False)
+    with pytest.raises(ChatError): list(loop)
+    assert str(loop.spent).startswith('0 requests answered, 1 broken off, 46,084 tokens in, 6 out, $')
+
+
+def test_a_budget_that_is_put_aside_says_so(quick):
+    agent = ReactAgent(ScriptedModel([Reply(usage=Usage(10**400))], 'claude-opus-5'))          # of which nobody knows the end
+    loop = AgentLoop('softmax', agent, 'small', store=False)
+    with pytest.raises(UsageError): list(loop)
+    loop.agent.max_dollars = 0.2
+    assert loop.step() is None
+    assert f'$0.0000 of $0.2000 is left, as ${loop.spent.open_dollars:.2f} is put aside' in loop.ended
