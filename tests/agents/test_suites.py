@@ -15,6 +15,7 @@ from kernel_lab.agents.models.messages import Reply
 from kernel_lab.agents.models.prices import Usage
 from kernel_lab.agents.models.scripted import ScriptedModel
 from kernel_lab.agents.suites.ablate import ablation_rows
+from kernel_lab.agents.suites import bench
 from kernel_lab.agents.suites.bench import Purse, kept_outcomes, run_suite
 from kernel_lab.agents.suites.metrics import (METRICS, best_of, by_task, classes, estimate, fast_p, paid_to_reach,
                                               pass_at_k)
@@ -95,6 +96,11 @@ def test_a_purse_is_never_over(seed):
             cost = draw.choice([0.0, part, part * draw.random()])
             purse.give_back(part, cost)
             spent += cost
+
+
+def test_a_purse_is_divided_by_the_runs_that_may_still_take_a_part():
+    purse = Purse(0.9, places=3, runs=2)
+    assert purse.take()[1] == pytest.approx(0.45) and purse.take()[1] == pytest.approx(0.45)
 
 
 # --- a whole suite ---
@@ -224,3 +230,18 @@ def test_large_tasks_are_never_judged_two_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, 'is_large', lambda plan, planned: planned.task in large)
     assert len(list(run_suite(plan, Store(tmp_path / 'lab.sqlite3'), jobs=2))) == 4
     assert all(sum(n in large for n in names) <= 1 for names in together) and max(map(len, together)) == 2
+
+
+def test_a_row_that_asks_no_model_takes_no_dollars(tmp_path, monkeypatch):
+    parts = {}
+    def work(plan, planned, store, dollars, *rest):
+        parts[planned.row.label] = dollars
+        return TaskOutcome(planned.row.label, planned.task)
+    monkeypatch.setattr(bench, 'work_on', work)
+    monkeypatch.setattr(bench, '_in_processes', lambda *given: ())
+    one = SuitePlan((SuiteRow('me', 'react'), SuiteRow('rewrite', 'rewrite')), ('softmax',), 'small', max_dollars=0.9, id='suite')
+    model = ScriptedModel(['x'], 'claude-opus-5')
+    list(run_suite(one, Store(tmp_path / 'many.sqlite3'), jobs=3, model=model))
+    assert parts == {'me': pytest.approx(0.9)}
+    list(run_suite(one, Store(tmp_path / 'one.sqlite3'), model=model))
+    assert parts == {'me': pytest.approx(0.9), 'rewrite': None}
